@@ -1,0 +1,47 @@
+# Every target sets itself up: the first one run on a fresh machine makes .venv, later ones reinstall nothing.
+
+PYTHON ?= $(or $(shell command -v python3.11),python3)
+BIN := .venv/bin
+# The stamp is named after the contents of what it depends on: only a change of these files installs again.
+STAMP := .venv/.installed-$(shell cat setup.py constraints.txt | cksum | cut -d ' ' -f 1)
+JOBS ?= 2
+
+.PHONY: .venv demo test check bench experiments clean
+
+.venv: $(STAMP)
+
+$(STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+	  { echo 'error: Python 3.11 is needed: install python3.11, or say make PYTHON=/path/to/python3.11' >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@rm -f .venv/.installed-*
+	@touch $@
+
+demo: .venv
+	$(BIN)/python train.py --experiment=digits --mode=train_and_eval --model_dir=runs/digits
+	@$(BIN)/python -m official_ext.cli.summary runs/digits
+
+# pytest comes last, so that its closing line is the last one printed.
+test: check
+	$(BIN)/python tests/model_garden/run_official_tests.py
+	$(BIN)/python -m pytest -n $(JOBS)
+
+check: .venv
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -p no:xdist tests/import_direction_test.py
+
+bench: .venv
+	$(BIN)/python benchmarks/trainer_overhead.py
+
+# Trains every experiment of experiments/ to its end, under the name of its folder.
+experiments: .venv
+	set -e; for folder in experiments/*/configs.py; do \
+	  name=$$(basename $$(dirname $$folder)); \
+	  $(BIN)/python train.py --experiment=$$name --mode=train_and_eval --model_dir=runs/$$name; \
+	  $(BIN)/python -m official_ext.cli.summary runs/$$name; \
+	done
+
+clean:
+	rm -rf runs build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

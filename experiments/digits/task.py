@@ -1,0 +1,58 @@
+"""The task `digits`: data, model and loss."""
+
+import functools
+from typing import Any, Mapping, Optional, Tuple
+
+import numpy as np
+import tensorflow as tf, tf_keras
+
+from experiments.digits import configs
+from experiments.digits import digits_dataset
+from experiments.digits import model as model_lib
+from official.core import task_factory
+from official_ext.core import base_task
+from official_ext.data import sources
+from official_ext.data import step_indexed
+
+
+@functools.lru_cache(maxsize=None)
+def _source(name: str, split: str, data_dir: str) -> sources.ArraySource:
+  """A split, read once and kept in memory, the images scaled from 0..16 to [0, 1]."""
+  arrays = sources.cached(sources.TfdsSource(name, split, data_dir)).arrays
+  images = arrays['image'].astype(np.float32) / digits_dataset.MAX_PIXEL
+  return sources.ArraySource({'image': images, 'label': arrays['label']})
+
+
+@task_factory.register_task_cls(configs.DigitsTaskConfig)
+class DigitsTask(base_task.Task):
+  """Classification of 8x8 images into ten digits."""
+
+  def build_model(self) -> tf_keras.Model:
+    """A model from images, [b, 8, 8, 1], to logits, [b, 10]."""
+    config = self.config.model
+    return model_lib.build_conv_net(
+        config.filters, config.hidden_size, config.dropout_rate, digits_dataset.NUM_CLASSES
+    )
+
+  def build_inputs(
+      self, params: Any, input_context: Optional[tf.distribute.InputContext] = None
+  ) -> tf.data.Dataset:
+    """Batches {'image': float32 [b, 8, 8, 1], 'label': int64 [b]}."""
+    return step_indexed.build_dataset(self._source(params), params, input_context)
+
+  def build_metrics(self, training: bool = True):
+    """The fraction of images whose label has the largest logit."""
+    return [tf_keras.metrics.SparseCategoricalAccuracy('accuracy')]
+
+  def num_examples(self, params: Any) -> int:
+    """The size of the split."""
+    return len(self._source(params))
+
+  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> Tuple[tf.Tensor, Mapping[str, Any]]:
+    """Cross-entropy: see base class."""
+    logits = model(inputs['image'], training=training)
+    losses = tf_keras.losses.sparse_categorical_crossentropy(inputs['label'], logits, from_logits=True)
+    return tf.reduce_mean(losses), {'accuracy': (inputs['label'], logits)}
+
+  def _source(self, params: Any) -> sources.ArraySource:
+    return _source(params.tfds_name, params.tfds_split, params.tfds_data_dir)

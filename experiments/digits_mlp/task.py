@@ -1,0 +1,62 @@
+"""The task `digits_mlp`: data, model and loss."""
+
+import functools
+from typing import Any, Mapping, Optional, Tuple
+
+import numpy as np
+import tensorflow as tf, tf_keras
+
+from experiments.digits_mlp import configs
+from official.core import task_factory
+from official_ext.core import base_task
+from official_ext.data import sources
+from official_ext.data import step_indexed
+
+_NUM_TRAIN = 1437
+_NUM_CLASSES = 10
+
+
+@functools.lru_cache(maxsize=None)
+def _source(is_training: bool) -> sources.ArraySource:
+  """The images as rows of 64 pixels, scaled from 0..16 to [0, 1]."""
+  from sklearn import datasets  # pylint: disable=g-import-not-at-top
+
+  digits = datasets.load_digits()
+  rows = slice(None, _NUM_TRAIN) if is_training else slice(_NUM_TRAIN, None)
+  pixels = digits.data[rows].astype(np.float32) / 16
+  return sources.ArraySource({'pixels': pixels, 'label': digits.target[rows].astype(np.int64)})
+
+
+@task_factory.register_task_cls(configs.DigitsMlpTaskConfig)
+class DigitsMlpTask(base_task.Task):
+  """Classification of 64 pixels into ten digits."""
+
+  def build_model(self) -> tf_keras.Model:
+    """A model from pixels, [b, 64], to logits, [b, 10]."""
+    pixels = tf_keras.Input((64,), name='pixels')
+    features = pixels
+    for size in self.config.model.hidden_sizes:
+      features = tf_keras.layers.Dense(size, activation='relu')(features)
+    # Softmax needs float32 under mixed precision.
+    logits = tf_keras.layers.Dense(_NUM_CLASSES, dtype='float32', name='logits')(features)
+    return tf_keras.Model(pixels, logits, name='digits_mlp')
+
+  def build_inputs(
+      self, params: Any, input_context: Optional[tf.distribute.InputContext] = None
+  ) -> tf.data.Dataset:
+    """Batches {'pixels': float32 [b, 64], 'label': int64 [b]}."""
+    return step_indexed.build_dataset(_source(bool(params.is_training)), params, input_context)
+
+  def build_metrics(self, training: bool = True):
+    """The fraction of images whose label has the largest logit."""
+    return [tf_keras.metrics.SparseCategoricalAccuracy('accuracy')]
+
+  def num_examples(self, params: Any) -> int:
+    """The size of the split."""
+    return len(_source(bool(params.is_training)))
+
+  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> Tuple[tf.Tensor, Mapping[str, Any]]:
+    """Cross-entropy: see base class."""
+    logits = model(inputs['pixels'], training=training)
+    losses = tf_keras.losses.sparse_categorical_crossentropy(inputs['label'], logits, from_logits=True)
+    return tf.reduce_mean(losses), {'accuracy': (inputs['label'], logits)}

@@ -1,0 +1,66 @@
+"""How a run ends, as its exit status and one line tell it."""
+
+import contextlib
+import sys
+from typing import Any, Callable, Iterator, Sequence
+
+from absl import logging
+import tensorflow as tf
+
+from official.core import train_utils
+from official_ext.core import errors
+
+
+def of(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
+  """Runs `main`, and turns how it ends into an exit status.
+
+  0 finished; 2 bad usage or configuration; 3 diverged; 75 preempted after a save; 1 anything else. What the library
+  foresaw ends in one line on stderr, the rest in a traceback.
+
+  Args:
+    main: the program.
+    argv: its arguments.
+
+  Returns:
+    The exit status.
+  """
+  try:
+    main(argv)
+    return 0
+  except (errors.UserError, errors.CheckpointError, errors.DivergedError, errors.PreemptedError) as error:
+    # gin adds lines that tell which configurable was called.
+    message = str(error).strip().split('\n')[0]
+    label = 'preempted' if isinstance(error, errors.PreemptedError) else 'error'
+    print(f'{label}: {message}', file=sys.stderr, flush=True)
+    return error.exit_status
+  except KeyboardInterrupt:
+    print('error: interrupted', file=sys.stderr, flush=True)
+    return 1
+  except Exception:  # pylint: disable=broad-except  # absl would print it, and exit with 1 too, without a flush.
+    logging.exception('The run failed.')
+    return 1
+
+
+@contextlib.contextmanager
+def saving_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strategy) -> Iterator[None]:
+  """Writes operative_config.{mode}.gin when the run inside ends, also when it fails; not when it never began.
+
+  Args:
+    mode: the driver's mode.
+    model_dir: the run's folder.
+    strategy: of several workers only the chief writes.
+  """
+  try:
+    yield
+  except errors.UserError:
+    raise
+  except BaseException:
+    with contextlib.suppress(OSError, tf.errors.OpError):  # What ended the run is what must be told.
+      _save_gin_config(mode, model_dir, strategy)
+    raise
+  _save_gin_config(mode, model_dir, strategy)
+
+
+def _save_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strategy) -> None:
+  if strategy.extended.should_checkpoint:
+    train_utils.save_gin_config(mode, model_dir)

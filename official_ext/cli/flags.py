@@ -1,0 +1,150 @@
+"""The flags of train.py and official-ext: Model Garden's, and the library's."""
+
+import difflib
+import importlib
+import importlib.metadata
+import os
+import re
+import sys
+import traceback
+from typing import List, Optional, Sequence
+
+from absl import flags
+from absl import logging
+
+from official.common import flags as tfm_flags
+from official_ext.core import errors
+
+MODES = ('train', 'eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval')
+ENTRY_POINTS = 'official_ext.experiments'
+
+# Model Garden defines these for programs that are not part of it.
+_UNREAD = ('tpu_platform', 'tfhub_handle', 'tflex_output_uri')
+_NAMES = (
+    'experiment', 'mode', 'model_dir', 'config_file', 'params_override', 'set', 'gin_file', 'gin_params', 'registry',
+    'checkpoint', 'dry_run', 'tpu', 'tf_data_service', *_UNREAD,
+)
+
+
+def define_flags() -> None:
+  """Defines the flags once in a process; they are read from `absl.flags.FLAGS`."""
+  if 'dry_run' in flags.FLAGS:
+    return
+  if 'experiment' not in flags.FLAGS:
+    tfm_flags.define_flags()
+  flags.DEFINE_enum('mode', None, MODES, 'What to do: train, evaluate, or both.', allow_override=True)
+  flags.DEFINE_multi_string(
+      'set', None, 'NAME=VALUE: sets one field, by its dotted path (trainer.train_steps=100) or by a short name '
+      '(learning_rate=1e-3). Applied last. `official-ext describe EXPERIMENT` shows both.'
+  )
+  flags.DEFINE_multi_string('registry', None, 'A module to import that registers experiments.')
+  flags.DEFINE_string('checkpoint', None, 'The checkpoint to evaluate, or to start training from.')
+  flags.DEFINE_bool('dry_run', False, 'Run the whole life of the experiment once, small, in a temporary folder.')
+  for name in _NAMES:
+    # A flag that takes one value is refused a second; this has no effect on those that take several.
+    flags.FLAGS[name].allow_overwrite = isinstance(flags.FLAGS[name], flags.MultiFlag)
+    # What --help shows.
+    flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
+
+
+def parse_flags(argv: Sequence[str]) -> List[str]:
+  """Parses the command line of train.py: the `flags_parser` of `absl.app.run`.
+
+  A mistake is printed as one line, `error: ...`, on stderr, and ends the process with status 2.
+
+  Args:
+    argv: the program's name and its arguments.
+
+  Returns:
+    What is not a flag: the program's name.
+  """
+  try:
+    remaining = parse(argv)
+    required = ('experiment',) if flags.FLAGS.dry_run else ('experiment', 'mode', 'model_dir')
+    require(required)
+    return remaining
+  except errors.UserError as error:
+    print(f'error: {error}', file=sys.stderr)
+    sys.exit(errors.UserError.exit_status)
+
+
+def parse(argv: Sequence[str]) -> List[str]:
+  """Parses flags into `absl.flags.FLAGS`.
+
+  Args:
+    argv: the program's name and its arguments.
+
+  Returns:
+    The program's name.
+
+  Raises:
+    UserError: an unknown flag, a value that a flag does not take, a flag given twice, an argument that is no flag.
+  """
+  for name in _NAMES:
+    # A second command line in one process starts afresh.
+    flags.FLAGS[name].unparse()
+  try:
+    remaining = flags.FLAGS(list(argv))
+  except flags.UnrecognizedFlagError as error:
+    near = difflib.get_close_matches(error.flagname, _NAMES, n=1)
+    hint = f'; did you mean --{near[0]}?' if near else '; --help lists the flags'
+    raise errors.UserError(f'--{error.flagname}: no such flag{hint}') from error
+  except flags.Error as error:
+    raise errors.UserError(_one_line(str(error))) from error
+  if len(remaining) > 1:
+    raise errors.UserError(f'{remaining[1]}: not a flag; flags are written --NAME=VALUE')
+  for name in _UNREAD:
+    if flags.FLAGS[name].value is not None:
+      raise errors.UserError(f'--{name}: nothing reads this flag')
+  return remaining
+
+
+def require(names: Sequence[str]) -> None:
+  """Raises a UserError that names the first of the flags that is not given."""
+  for name in names:
+    if not flags.FLAGS[name].value:
+      choices = f': one of {", ".join(MODES)}' if name == 'mode' else ''
+      raise errors.UserError(f'--{name}: must be given{choices}')
+
+
+def set_verbosity() -> None:
+  """Logs warnings and errors; --verbosity=0 asks for TensorFlow's and Model Garden's running commentary too."""
+  if not flags.FLAGS['verbosity'].present:
+    logging.set_verbosity(logging.WARNING)
+
+
+def import_registries(names: Optional[Sequence[str]] = None) -> None:
+  """Imports the modules that register experiments: entry points of installed packages, then `names`.
+
+  Modules are found in the current directory too.
+
+  Args:
+    names: the values of --registry.
+
+  Raises:
+    UserError: a module cannot be imported, or registers a name that is taken.
+  """
+  if os.getcwd() not in sys.path:
+    sys.path.append(os.getcwd())
+  for entry_point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+    import_registry(entry_point.value.partition(':')[0], f'entry point {ENTRY_POINTS}: {entry_point.name}')
+  for name in names or ():
+    import_registry(name, '--registry')
+
+
+def import_registry(name: str, source: str) -> None:
+  """Imports one module that registers experiments; `source` says in the UserError who asked for it."""
+  try:
+    importlib.import_module(name)
+  except (ImportError, SyntaxError, KeyError, ValueError, TypeError) as error:
+    reason = ' '.join(str(error).split())
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = '' if 'importlib' in frame.filename else f' ({frame.filename}, line {frame.lineno})'
+    raise errors.UserError(f'{source}={name}: cannot be imported: {type(error).__name__}: {reason}{where}') from error
+
+
+def _one_line(message: str) -> str:
+  """Absl's messages, as `--mode=test: value should be one of ...`."""
+  message = ' '.join(message.split())
+  message = re.sub(r'^flag (--\w+)=(.*): already defined as (.*)$', r'\1=\2: given twice, \3 before', message)
+  return re.sub(r'^flag (--\S+)', r'\1', message)

@@ -1,0 +1,103 @@
+"""What a run has come to, on half a screen: `python -m official_ext.cli.summary MODEL_DIR`."""
+
+import os
+import sys
+from typing import Any, Dict, List, Optional, Sequence
+
+import tensorflow as tf
+
+from official_ext.core import errors, run_record, yaml_text
+from official_ext.monitoring import json_lines, progress
+
+
+def lines(model_dir: str) -> List[str]:
+  """Sums up a run from what it left in its folder.
+
+  Args:
+    model_dir: the folder, of a run that has ended or is still going on.
+
+  Returns:
+    Lines of text: status, the last evaluation's metrics and the best one's, checkpoints, the TensorBoard command.
+
+  Raises:
+    UserError: the folder holds no run.
+  """
+  record = run_record.read(model_dir)
+  if record is None:
+    raise errors.UserError(f'{model_dir}: no run.json, so no run')
+  rows = [('status', _status(record))]
+  evaluations = _evaluations(model_dir)
+  if evaluations:
+    rows.append(('validation', _metrics(evaluations[-1])))
+    rows += _best(model_dir, evaluations)
+  checkpoints = _checkpoints(model_dir)
+  if checkpoints:
+    rows.append(('checkpoints', f'{os.path.join(model_dir, "")}: {", ".join(checkpoints)}'))
+  rows.append(('TensorBoard', f'{_program("tensorboard")} --logdir={model_dir}'))
+  return [model_dir] + [f'  {name:<12} {text}' for name, text in rows]
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+  """Prints the summary of the folders named; returns the exit status."""
+  folders = list(sys.argv[1:] if argv is None else argv)
+  if not folders:
+    print('error: usage: python -m official_ext.cli.summary MODEL_DIR...', file=sys.stderr)
+    return errors.UserError.exit_status
+  try:
+    for folder in folders:
+      print('\n'.join(['', *lines(folder)]))
+  except errors.UserError as e:
+    print(f'error: {e}', file=sys.stderr)
+    return errors.UserError.exit_status
+  return 0
+
+
+def _evaluations(model_dir: str) -> List[Dict[str, Any]]:
+  """The evaluations of the run itself, and of those that ran beside it or after it, by step."""
+  paths = tf.io.gfile.glob(os.path.join(model_dir, 'events*.jsonl'))
+  events = [event for path in paths for event in json_lines.read_events(path) if event['event'] == 'eval']
+  return sorted(events, key=lambda event: (event['step'], event['time']))
+
+
+def _status(record: Dict[str, Any]) -> str:
+  text = record['status']
+  if record.get('step') is not None:
+    text += f' at step {record["step"]}' + (f' of {record["train_steps"]}' if record.get('train_steps') else '')
+  return text + (f': {record["error"]}' if record.get('error') else f' ({record["devices"]})')
+
+
+def _metrics(event: Dict[str, Any]) -> str:
+  values = {name: value for name, value in event.items() if name not in ('time', 'event', 'step', 'seconds')}
+  return '  '.join([*progress.format_values(values), f'(step {event["step"]})'])
+
+
+def _best(model_dir: str, evaluations: Sequence[Dict[str, Any]]) -> List[tuple]:
+  """The row about the best evaluation, where the run exports its best checkpoint."""
+  path = os.path.join(model_dir, 'params.yaml')
+  if not tf.io.gfile.exists(path):
+    return []
+  trainer = yaml_text.load_file(path, 'params.yaml').get('trainer', {})
+  folder, metric = trainer.get('best_checkpoint_export_subdir'), trainer.get('best_checkpoint_eval_metric')
+  measured = [event for event in evaluations if isinstance(event.get(metric), (int, float))]
+  if not folder or not measured:
+    return []
+  choose = max if trainer.get('best_checkpoint_metric_comp') == 'higher' else min
+  best = choose(measured, key=lambda event: event[metric])
+  return [('best', f'{metric} {best[metric]:.4g}  (step {best["step"]}), in {os.path.join(model_dir, folder, "")}')]
+
+
+def _checkpoints(model_dir: str) -> List[str]:
+  paths = tf.io.gfile.glob(os.path.join(model_dir, 'ckpt-*.index'))
+  names = [os.path.basename(path).removesuffix('.index') for path in paths]
+  return sorted(names, key=lambda name: (len(name), name))
+
+
+def _program(name: str) -> str:
+  """How to call a program of this Python's environment: by its path where it is not on the PATH."""
+  path = os.path.join(os.path.dirname(sys.executable), name)
+  on_path = os.path.dirname(sys.executable) in os.environ.get('PATH', '').split(os.pathsep)
+  return name if on_path or not os.path.exists(path) else os.path.relpath(path)
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,123 @@
+"""Evaluation that is exact: every example counts once, on any number of replicas; training weights come back."""
+
+from typing import Any, Dict, List, Optional
+
+from absl import logging
+import orbit
+import tensorflow as tf
+
+from official.core import base_trainer
+from official_ext.core import base_task
+from official_ext.core import step_plan
+from official_ext.optimization import ema_optimizer
+
+_NUM_EXAMPLES = '_num_examples'
+
+
+class Evaluator(base_trainer.Trainer):
+  """The evaluating half of the trainer: see base class."""
+
+  def __init__(self, config: Any, task: Any, model: Any, optimizer: Any, **kwargs: Any):
+    self._ema = ema_optimizer.find(optimizer)
+    self._weights_are_averaged = False
+    self._eval_sums: Dict[str, Any] = {}
+    if self._ema is not None and not self._ema.has_shadow_copy:
+      self._ema.shadow_copy(model)
+    super().__init__(config, task, model, optimizer, **kwargs)
+
+  def eval_begin(self):
+    """Sets up metrics: see base class."""
+    self._eval_sums = {}
+    for metric in self.validation_metrics + [self.validation_loss]:
+      metric.reset_states()
+    self._use_averaged_weights(True)
+
+  def eval_step(self, iterator):
+    """Evaluates one batch. A replica's loss counts by its number of examples, which may be zero."""
+
+    def step_fn(inputs):
+      logs = dict(self.task.validation_step(inputs, model=self.model, metrics=self.validation_metrics))
+      num_examples = base_task.num_examples_in(inputs)
+      if self.task.loss in logs:
+        loss = tf.cast(logs[self.task.loss], tf.float32)
+        self._validation_loss.update_state(
+            tf.where(num_examples > 0, tf.reduce_mean(loss), 0.0), sample_weight=num_examples)
+      logs[_NUM_EXAMPLES] = num_examples
+      return logs
+
+    inputs, passthrough_logs = self.next_eval_inputs(iterator)
+    logs = tf.nest.map_structure(
+        self.strategy.experimental_local_results, self.strategy.run(step_fn, args=(inputs,)))
+    in_both = set(logs) & set(passthrough_logs)
+    if in_both:
+      logging.warning('next_eval_inputs and validation_step both log %s: the latter is kept.', sorted(in_both))
+    return {**passthrough_logs, **logs}
+
+  def eval_reduce(self, state=None, step_outputs=None):
+    """Sums the scalars that the step logs, and hands the logs to the task's `aggregate_logs`."""
+    if step_outputs and _NUM_EXAMPLES in step_outputs:
+      step_outputs = dict(step_outputs)
+      weights = step_outputs.pop(_NUM_EXAMPLES)
+      if tf.executing_eagerly():  # A loop inside a graph (trainer.eval_tf_while_loop) has no place to keep the sums.
+        self._sum_scalars(step_outputs, weights)
+    return super().eval_reduce(state, step_outputs)
+
+  def _sum_scalars(self, logs, weights):
+    known = {metric.name for metric in self.validation_metrics} | {self.task.loss}
+    for name, values in logs.items():
+      if name in known or not isinstance(values, tuple) or len(values) != len(weights):
+        continue
+      if not all(step_plan.is_number(value) for value in values):
+        continue
+      for value, weight in zip(values, weights):
+        total, count = self._eval_sums.get(name, (0.0, 0.0))
+        value = tf.where(weight > 0, tf.cast(value, tf.float32) * weight, 0.0)
+        self._eval_sums[name] = (total + value, count + weight)
+
+  def eval_end(self, aggregated_logs=None):
+    """The logs of the evaluation.
+
+    Returns:
+      The validation metrics, validation_loss, the means over examples of every scalar that the step logs, what the
+      task's `reduce_aggregated_logs` returns, and best_<metric> where the best checkpoint is exported.
+    """
+    self.join()
+    logs = {metric.name: metric.result() for metric in self.validation_metrics}
+    if self.validation_loss.count.numpy():
+      logs[self.validation_loss.name] = self.validation_loss.result()
+    logs.update({name: total / count for name, (total, count) in self._eval_sums.items() if count > 0})
+    if aggregated_logs:
+      logs.update(self.task.reduce_aggregated_logs(aggregated_logs, global_step=self.global_step))
+    if self._checkpoint_exporter:  # While the averaged weights are in place: they are what was evaluated.
+      self._checkpoint_exporter.maybe_export_checkpoint(self.checkpoint, logs, self.global_step.numpy())
+      metric_name = self.config.trainer.best_checkpoint_eval_metric
+      logs['best_' + metric_name] = self._checkpoint_exporter.best_ckpt_logs[metric_name]
+    self._use_averaged_weights(False)
+    return logs
+
+  def validation_log_names(self) -> List[str]:
+    """The names of all scalars that the task's validation step logs. Traces it, runs nothing."""
+    names: List[str] = []
+
+    def step_fn(inputs):
+      logs = self.task.validation_step(inputs, model=self.model, metrics=self.validation_metrics)
+      names.extend(name for name, value in logs.items() if tf.is_tensor(value) and value.shape.rank == 0)
+
+    def one_step(iterator):
+      self.strategy.run(step_fn, args=(self.next_eval_inputs(iterator)[0],))
+
+    tf.function(one_step).get_concrete_function(tf.nest.map_structure(iter, self.eval_dataset))
+    return sorted({name for name in names if name != self.task.loss})
+
+  def evaluate(self, num_steps: tf.Tensor) -> Optional[orbit.runner.Output]:
+    """Evaluates, with averaged weights where there are any; the training weights come back whatever happens."""
+    try:
+      return super().evaluate(num_steps)
+    finally:
+      self._use_averaged_weights(False)
+
+  def _use_averaged_weights(self, averaged: bool):
+    if self._ema is not None and averaged != self._weights_are_averaged:
+      with self.strategy.scope():
+        self._ema.swap_weights()
+      self._weights_are_averaged = averaged

@@ -1,0 +1,120 @@
+"""The task: data, model, loss. What a user writes."""
+
+from typing import Any, Mapping, Optional, Tuple
+
+import tensorflow as tf, tf_keras
+
+from official.core import base_task
+from official_ext.core import step_random
+
+
+def num_examples_in(inputs: Any) -> tf.Tensor:
+  """The number of examples in a batch: the leading dimension of its first tensor that has one.
+
+  Args:
+    inputs: a nested structure of tensors, as the input pipeline gives them.
+
+  Returns:
+    A float32 scalar; 1 where no tensor has a leading dimension.
+  """
+  for tensor in tf.nest.flatten(inputs):
+    if isinstance(tensor, tf.RaggedTensor):
+      return tf.cast(tensor.nrows(), tf.float32)
+    if isinstance(tensor, tf.SparseTensor):
+      return tf.cast(tensor.dense_shape[0], tf.float32)
+    if tf.is_tensor(tensor) and tensor.shape.rank != 0:
+      return tf.cast(tf.shape(tensor)[0], tf.float32)
+  return tf.constant(1.0)
+
+
+class Task(base_task.Task):
+  """A single-replica view of training: `build_model`, `build_inputs` and `forward` make a task.
+
+  `train_step` and `validation_step` are derived from `forward`; override them to own more of the step. Whatever
+  `train_step` does, it hands its gradients to `optimizer.apply_gradients`, from where the trainer takes them:
+  accumulation, reduction, the test for finite values and clipping need no code in a task.
+  """
+
+  @property
+  def config(self) -> Any:
+    """The task's configuration, `params.task`."""
+    return self.task_config
+
+  @property
+  def step(self) -> tf.Tensor:
+    """The number of updates done before this step: int64 scalar. Zero outside of a training step."""
+    key = step_random.current_key()
+    return tf.constant(0, tf.int64) if key is None else tf.cast(key.step, tf.int64)
+
+  def make_seed(self, salt: Optional[str] = None) -> tf.Tensor:
+    """A seed for stateless random ops, a function of (runtime.seed, step, replica): int64 of shape [2]."""
+    return step_random.make_seed(salt)
+
+  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> Tuple[tf.Tensor, Mapping[str, Any]]:
+    """Computes the loss of one replica's batch.
+
+    Args:
+      inputs: one element of the input pipeline, this replica's share of the batch.
+      model: the model of `build_model`.
+      training: whether the pass is for an update.
+
+    Returns:
+      (loss, logs). `loss` is a scalar, the mean over the examples of `inputs`. `logs` maps names to values: a scalar,
+      the mean over the examples, is logged as its mean over all examples; a tuple under the name of one of
+      `build_metrics`'s metrics is handed to that metric's `update_state`.
+    """
+    raise NotImplementedError(f'{type(self).__name__} must implement forward, or train_step and validation_step.')
+
+  def num_examples(self, params: Any) -> Optional[int]:
+    """How many examples one epoch of a data configuration has, None where the source does not know it.
+
+    Args:
+      params: `task.train_data` or `task.validation_data`.
+    """
+    del params
+    return None
+
+  def train_step(self, inputs, model, optimizer, metrics=None):
+    """Forward, backward and `optimizer.apply_gradients`: see base class."""
+    with tf.GradientTape() as tape:
+      loss, logs = self._loss_and_logs(inputs, model, training=True)
+      # The trainer sums the replicas' gradients.
+      scaled_loss = loss / tf.distribute.get_strategy().num_replicas_in_sync
+      scales_loss = isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer)
+      if scales_loss:
+        scaled_loss = optimizer.get_scaled_loss(scaled_loss)
+    variables = model.trainable_variables
+    gradients = tape.gradient(scaled_loss, variables)
+    if scales_loss:
+      gradients = optimizer.get_unscaled_gradients(gradients)
+    optimizer.apply_gradients(list(zip(gradients, variables)))
+    return {**self._update_metrics(logs, metrics), self.loss: loss}
+
+  def validation_step(self, inputs, model, metrics=None):
+    """Forward pass without an update: see base class."""
+    loss, logs = self._loss_and_logs(inputs, model, training=False)
+    return {**self._update_metrics(logs, metrics), self.loss: loss}
+
+  def _loss_and_logs(self, inputs, model, training):
+    """`forward`, plus the model's own losses (regularisers), as in Model Garden's train_step."""
+    loss, logs = self.forward(inputs, model, training)
+    model_losses = getattr(model, 'losses', None)
+    if model_losses:
+      loss += tf.add_n([tf.cast(model_loss, loss.dtype) for model_loss in model_losses])
+    return loss, logs
+
+  def _update_metrics(self, logs, metrics):
+    """Hands tuples in `logs` to the metrics that bear their names, returns the rest."""
+    by_name = {metric.name: metric for metric in metrics or ()}
+    rest = {}
+    for name, value in logs.items():
+      if isinstance(value, tuple):
+        if name not in by_name:
+          raise ValueError(
+              f'{type(self).__name__}.forward logs the tuple {name!r}, and build_metrics has no metric of that name: '
+              f'it has {sorted(by_name)}.'
+          )
+        by_name[name].update_state(*value)
+      else:
+        rest[name] = value
+    return rest

@@ -1,0 +1,402 @@
+"""The inner loop: Model Garden's Trainer, with compiled steps, accumulation, the finite guard and exact input."""
+
+import dataclasses
+import inspect
+import time
+from typing import Any, Optional
+
+from absl import logging
+import gin
+import orbit
+import tensorflow as tf
+
+from official.core import config_definitions as cfg
+from official_ext.core import base_evaluator
+from official_ext.core import compiled_steps
+from official_ext.core import config_definitions
+from official_ext.core import errors
+from official_ext.core import gradient_tap
+from official_ext.core import step_plan
+from official_ext.core import step_random
+from official_ext.core import step_trace
+from official_ext.data import position
+
+
+_COMPILE_ERRORS = ('XLA', 'Detected unsupported operations')
+
+
+@dataclasses.dataclass
+class Pace:
+  """How fast the last training loop went.
+
+  Attributes:
+    steps: steps that were timed.
+    seconds: wall time of these steps.
+    data_wait_seconds: of these, spent waiting for input.
+    compile_seconds: wall time of the first program of this process, its compilation included.
+    examples_per_step: examples in one update, 0 where `global_batch_size` is not set.
+    examples_per_epoch: examples in the training data, 0 where the task does not know.
+  """
+
+  steps: int = 0
+  seconds: float = 0.0
+  data_wait_seconds: float = 0.0
+  compile_seconds: float = 0.0
+  examples_per_step: int = 0
+  examples_per_epoch: int = 0
+
+
+@gin.configurable('Trainer', module='official_ext')  # --gin_params="official_ext.Trainer.train = ..."
+class Trainer(base_evaluator.Evaluator):
+  """Trains any Model Garden task. Stands in for `official.core.base_trainer.Trainer`, with all its override points.
+
+  `train_step` runs one update on the batches that `next_train_inputs` takes; how it is compiled is decided when
+  training begins (see step_plan.py). A subclass that overrides `train_step` owns the step, and may call this one.
+  """
+
+  def __init__(
+      self,
+      config: cfg.ExperimentConfig,
+      task: Any,
+      model: Any,
+      optimizer: Any,
+      train: bool = True,
+      evaluate: bool = True,
+      train_dataset: Any = None,
+      validation_dataset: Any = None,
+      checkpoint_exporter: Any = None,
+      max_silent_recompilations: int = 3,
+  ):
+    """Initializes the trainer, inside the strategy's scope.
+
+    Args:
+      config: the experiment; a plain Model Garden one gets the defaults of the fields that it lacks.
+      task: see `official_ext.core.base_task.Task`; any Model Garden task.
+      model: the task's model.
+      optimizer: a tf_keras optimizer, legacy or new.
+      train: whether the trainer will train.
+      evaluate: whether it will evaluate.
+      train_dataset: instead of the task's own; under tf.distribute a DistributedDataset.
+      validation_dataset: likewise.
+      checkpoint_exporter: has `maybe_export_checkpoint(checkpoint, logs, step)` and `best_ckpt_logs`.
+      max_silent_recompilations: how many recompilations of the step pass without a warning.
+    """
+    super().__init__(
+        config,
+        task,
+        model,
+        optimizer,
+        train=train,
+        evaluate=evaluate,
+        train_dataset=train_dataset,
+        validation_dataset=validation_dataset,
+        checkpoint_exporter=checkpoint_exporter,
+    )
+    self._settings = (
+        config_definitions.upgrade(config)
+        if isinstance(config, cfg.ExperimentConfig)
+        else config_definitions.ExperimentConfig()
+    )
+    self._max_silent_recompilations = max_silent_recompilations
+    self._num_compilations = 1
+    self._custom_train_dataset = train_dataset is not None
+    self._num_skips_restored = 0
+    self._input_start = 0  # The batch at which `train_dataset` begins.
+    self._step: Optional[compiled_steps.TrainingStep] = None
+    if train and not self._is_async:
+      self._init_training()
+
+  def _init_training(self):
+    if getattr(self.model, 'built', False) and self.model.trainable_variables:
+      gradient_tap.build(self.optimizer, self.model.trainable_variables)  # So that a restore finds all its places.
+    step_random.key_random_layers(self.model)
+    self._step_state = compiled_steps.StepState()
+    self._data_wait = tf.Variable(
+        0.0, dtype=tf.float64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+    data = getattr(self.config.task, 'train_data', None)
+    batch_size = getattr(data, 'global_batch_size', 0) or 0
+    num_examples = self.task.num_examples(data) if hasattr(self.task, 'num_examples') else None
+    self.pace = Pace(
+        examples_per_step=batch_size * self.gradient_accumulation_steps, examples_per_epoch=num_examples or 0)
+    self._checkpoint.step_state = self._step_state
+    self._step = compiled_steps.TrainingStep(
+        task=self.task,
+        model=self.model,
+        optimizer=self.optimizer,
+        metrics=self.train_metrics,
+        train_loss=self.train_loss,
+        global_step=self.global_step,
+        state=self._step_state,
+        strategy=self.strategy,
+        seed=self._settings.runtime.seed,
+        gradient_accumulation_steps=self.gradient_accumulation_steps,
+    )
+
+  @property
+  def gradient_accumulation_steps(self) -> int:
+    """Batches of `global_batch_size` that make one update."""
+    return self._settings.trainer.gradient_accumulation_steps
+
+  @property
+  def plan(self) -> Optional[step_plan.StepPlan]:
+    """How the step is compiled; None before training has begun."""
+    return self._step.plan if self._step is not None and self._step.planned else None
+
+  @property
+  def num_compilations(self) -> int:
+    """How many programs the training step was compiled to so far."""
+    return self._num_compilations
+
+  @property
+  def guards_updates(self) -> bool:
+    """Whether this trainer trains, and its steps leave out updates that are not finite (a task's own are not tested)."""
+    return self._step is not None and not (self._step.planned and self._step.plan.manual_optimization)
+
+  @property
+  def step_state(self) -> compiled_steps.StepState:
+    """Counters of the finite guard."""
+    return self._step_state
+
+  def distribute_dataset(self, dataset_or_fn, *args, **kwargs):
+    """See base class. Where the configuration names no data, says which field does."""
+    try:
+      return super().distribute_dataset(dataset_or_fn, *args, **kwargs)
+    except Exception as error:  # Each task fails in its own way.
+      path = _unset_data(self.config, args[0] if args else None)
+      if path is None or isinstance(error, errors.UserError):
+        raise
+      raise errors.UserError(
+          f'{path}: names no data; set {path}.input_path to files, or {path}.tfds_name and {path}.tfds_split '
+          f'({type(error).__name__}: {" ".join(str(error).split())[:150]})') from error
+
+  # Training.
+
+  def train(self, num_steps: tf.Tensor) -> Optional[orbit.runner.Output]:
+    """Runs `num_steps` updates: see base class."""
+    if self._is_async:
+      return super().train(num_steps)
+    self.prepare_training()
+    self.train_loop_begin()
+    if self._train_loop_fn is None:
+      self._train_loop_fn = self.create_train_loop_fn()
+    remaining = int(num_steps)
+    if not self.pace.compile_seconds:
+      # The first program of the run is timed by itself: it is compiled.
+      first = min(remaining, self.plan.steps_per_execution if self.plan else 1)
+      self.pace.compile_seconds = self._run_loop(first)
+      remaining -= first
+    self._data_wait.assign(0.0)
+    self.pace.steps = remaining
+    self.pace.seconds = self._run_loop(remaining) if remaining else 0.0
+    self.pace.data_wait_seconds = float(self._data_wait.numpy())
+    return self.train_loop_end()
+
+  def _run_loop(self, num_steps: int) -> float:
+    """Runs the loop, returns the seconds that it took."""
+    start, first_step = time.perf_counter(), int(self.global_step.numpy())
+    try:
+      self._train_loop_fn(self._train_iter, tf.constant(num_steps, tf.int32))
+    except tf.errors.OutOfRangeError as error:
+      raise self._end_of_data() from error
+    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+      if self.plan is None or not self.plan.jit_compile or not _is_compile_error(error):
+        raise
+      raise errors.UserError(
+          f'runtime.enable_xla: XLA cannot compile the step of {type(self.task).__name__} '
+          f'({step_trace.compiler_message(error)}); set it to false') from error
+    # Waits for the device. A loop in Python ends without a word where the data end.
+    if int(self.global_step.numpy()) < first_step + num_steps and type(self).train_step is Trainer.train_step:
+      raise self._end_of_data()
+    return time.perf_counter() - start
+
+  def _end_of_data(self) -> errors.UserError:
+    return errors.UserError(
+        f'task.train_data: the examples ended at step {int(self.global_step.numpy())}, inside a training loop; let the '
+        'dataset repeat, or set trainer.train_steps to what it holds')
+
+  def prepare_training(self) -> None:
+    """Makes the input start at this step, and decides how the step is compiled. Does nothing the second time."""
+    if self._train_iter is None:
+      self._start_input()
+      self._train_iter = tf.nest.map_structure(iter, self.train_dataset)
+    if type(self).train_step is Trainer.train_step:
+      self._plan_step()
+
+  def restart_input(self) -> None:
+    """Lets the next loop take its input from `global_step` on. To be called when the step was set back."""
+    if self._step is not None:
+      self._train_iter = None
+
+  def _start_input(self):
+    """Lets the input begin after the batches that the steps so far have used."""
+    num_batches = int(self.global_step.numpy()) * self.gradient_accumulation_steps
+    if num_batches == self._input_start:
+      return
+    if self._custom_train_dataset:
+      logging.warning('The training dataset was handed to the trainer: it starts from its beginning.')
+      return
+    params = self.config.task.train_data
+    with position.starting_at(num_batches) as start:
+      dataset = self.distribute_dataset(self.task.build_inputs, params)
+      if not start.honoured and num_batches:
+        dataset = self.distribute_dataset(self._skipping_inputs(num_batches), params)
+    self.train_dataset = dataset
+    self._input_start = num_batches
+
+  def _skipping_inputs(self, num_batches):
+    """`build_inputs` whose pipelines leave out what `num_batches` global batches took from them."""
+    logging.warning('The input of %s is a tf.data pipeline: it is read again up to batch %d, which costs as long as '
+                    'reading these batches did.%s', type(self.task).__name__, num_batches,
+                    '' if getattr(self.config.task.train_data, 'deterministic', None) is not False else
+                    ' With task.train_data.deterministic=false the order of the examples differs.')
+
+    def build_inputs(params, input_context=None):
+      if 'input_context' in inspect.signature(self.task.build_inputs).parameters:
+        dataset = self.task.build_inputs(params, input_context)
+      else:
+        dataset = self.task.build_inputs(params)
+      local_replicas = 1
+      if input_context is not None:
+        local_replicas = input_context.num_replicas_in_sync // input_context.num_input_pipelines
+      return tf.nest.map_structure(lambda d: d.skip(num_batches * local_replicas), dataset)
+
+    return build_inputs
+
+  def _plan_step(self):
+    step = self._step
+    if step.planned:
+      return
+    runtime, trainer = self._settings.runtime, self._settings.trainer
+    traits = step.probe(self.next_train_inputs, self._train_iter, check_xla=runtime.enable_xla == 'auto')
+    if traits.num_updates != 1 and self.gradient_accumulation_steps > 1:
+      raise errors.UserError(
+          f'trainer.gradient_accumulation_steps: {self.gradient_accumulation_steps} needs a task that calls '
+          f'optimizer.apply_gradients once a step; {type(self.task).__name__} calls it {traits.num_updates} times on '
+          "the trainer's optimizer and owns its updates. Set it to 1, and accumulate in the task")
+    plan = step_plan.choose_plan(
+        traits,
+        enable_xla=runtime.enable_xla,
+        device_type=_device_type(self.strategy),
+        single_trace=step.single_trace,
+        steps_per_execution=trainer.steps_per_execution if self._owns_loop() else 1,
+        steps_per_loop=trainer.steps_per_loop,
+        gradient_accumulation_steps=self.gradient_accumulation_steps,
+        run_eagerly=not trainer.train_tf_function,
+    )
+    step.set_plan(plan, traits.static_shapes)
+    if plan.shape == 'fused' and traits.sparse_gradients and traits.static_shapes:
+      xla_error = step.update_error()
+      if xla_error:
+        plan = step_plan.without_fused_update(plan, xla_error)
+        step.set_plan(plan, traits.static_shapes)
+    logging.info('Training step: %s', plan)
+
+  def _owns_loop(self) -> bool:
+    """Whether no subclass stands between the loop and the steps."""
+    return type(self).train_step is Trainer.train_step and self._settings.trainer.train_tf_while_loop
+
+  def create_train_loop_fn(self):
+    """The loop over `train_step`; in the fused shape over whole programs of steps."""
+    plan = self.plan
+    if plan is None or plan.steps_per_execution == 1 or not self._owns_loop():
+      return super().create_train_loop_fn()
+
+    def fused_loop(iterator, num_steps):
+      for _ in tf.range(num_steps // plan.steps_per_execution):
+        with tf.name_scope(''):
+          self._step.run_many([self._next_micro_batches(iterator) for _ in range(plan.steps_per_execution)])
+      for _ in tf.range(num_steps % plan.steps_per_execution):
+        with tf.name_scope(''):
+          self.train_step(iterator)
+
+    return tf.function(fused_loop)
+
+  def train_step(self, iterator):
+    """One update: see base class."""
+    if self._is_async:
+      super().train_step(iterator)
+      return
+    if not self._step.planned:
+      with tf.init_scope():  # A subclass owns the loop, and its trace has come here first.
+        self._plan_step()
+    self._step.run(self._next_micro_batches(iterator))
+
+  def _next_micro_batches(self, iterator):
+    """Takes the batches of one update, and notes how long that took. Runs on the host."""
+    with tf.control_dependencies([self.global_step.read_value()]):
+      start = tf.timestamp()
+    with tf.control_dependencies([start]):
+      batches = [self.next_train_inputs(iterator) for _ in range(self.gradient_accumulation_steps)]
+    arrived = [t for t in tf.nest.flatten(batches, expand_composites=True) if tf.is_tensor(t)]
+    with tf.control_dependencies(arrived):
+      self._data_wait.assign_add(tf.timestamp() - start)
+    return batches
+
+  def train_loop_end(self):
+    """The logs of the loop.
+
+    Returns:
+      The training metrics, every scalar that the task's step logs, training_loss, grad_norm (of the reduced gradient,
+      before clipping), learning_rate, optimizer_iterations and model_global_step; means over the loop's steps.
+    """
+    all_skipped = self._step is not None and not self.train_loss.count.numpy() and self._step.skipped_loss.count.numpy()
+    logs = super().train_loop_end()
+    if self._step is not None:
+      if all_skipped:
+        logs[self.train_loss.name] = self._step.skipped_loss.result()
+      for mean in [*self._step.log_means.values(), self._step.grad_norm]:
+        if mean.count.numpy():
+          logs.setdefault(mean.name, mean.result())
+        mean.reset_states()
+      self._step.skipped_loss.reset_states()
+      self._count_compilations()
+    logs['learning_rate'] = tf.convert_to_tensor(logs['learning_rate'])  # Not the variable, which goes on to change.
+    if hasattr(self.optimizer, 'iterations'):
+      logs['optimizer_iterations'] = self.optimizer.iterations.read_value()
+    logs['model_global_step'] = self.global_step.read_value()
+    return logs
+
+  def _count_compilations(self):
+    shapes = self._step.input_shapes()
+    before, self._num_compilations = self._num_compilations, max(1, len(shapes))
+    if self._num_compilations > max(before, self._max_silent_recompilations):
+      varying = ', '.join(shapes[:8])
+      logging.warning(
+          'The training step was compiled %d times, because the shapes of its inputs vary: %s. Pad them to one shape '
+          '(drop_remainder, padded_batch), or set runtime.enable_xla=false.', self._num_compilations, varying)
+
+  def checkpoint_restored(self) -> None:
+    """To be called after a restore: counts and reads on from what the checkpoint holds."""
+    self._num_skips_restored = int(self._step_state.num_skips.numpy()) if self._step is not None else 0
+    self.restart_input()
+
+  @property
+  def num_skips_restored(self) -> int:
+    """Updates left out before this process began."""
+    return self._num_skips_restored
+
+
+def _unset_data(config: Any, data: Any) -> Optional[str]:
+  """The dotted path of a data configuration that names no data; None for any other."""
+  if getattr(data, 'input_path', None) or getattr(data, 'tfds_name', None):
+    return None
+  for name in ('train_data', 'validation_data'):
+    if data is not None and getattr(config.task, name, None) is data:
+      return f'task.{name}'
+  return None
+
+
+def _is_compile_error(error: Exception) -> bool:
+  return any(words in str(error) for words in _COMPILE_ERRORS)
+
+
+def _device_type(strategy: tf.distribute.Strategy) -> str:
+  """'CPU', 'GPU' or 'TPU': what the strategy's replicas run on."""
+  if isinstance(strategy, tf.distribute.TPUStrategy):
+    return 'TPU'
+  if isinstance(strategy, (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy,
+                           tf.distribute.OneDeviceStrategy)):
+    devices = strategy.extended.worker_devices
+  else:
+    devices = [device.name for device in tf.config.list_logical_devices('GPU')]
+  return 'GPU' if any('GPU' in device.upper() for device in devices) else 'CPU'

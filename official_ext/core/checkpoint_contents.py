@@ -1,0 +1,63 @@
+"""What a checkpoint holds, and how that differs from what is to be restored."""
+
+import collections
+import difflib
+from typing import Any, Dict, List
+
+import tensorflow as tf
+
+_VALUE = '/.ATTRIBUTES/VARIABLE_VALUE'
+_SLOT = '/.OPTIMIZER_SLOT/'
+# What tf.train.Checkpoint keeps for itself, and what a checkpoint of Model Garden's own trainer does not have.
+_OPTIONAL = ('save_counter', 'step_state/')
+
+
+def differences(checkpoint: tf.train.Checkpoint, prefix: str, only_model: bool = False) -> List[str]:
+  """Compares the variables of an object with those in a file, by name and shape.
+
+  Args:
+    checkpoint: what is to be restored, its variables created.
+    prefix: path of the checkpoint.
+    only_model: whether only the model is of interest, as in an evaluation.
+
+  Returns:
+    A line for each difference: a variable that only one of them has, or that has another shape; [] where they agree.
+    The slots of legacy optimizers are not compared.
+  """
+  reader = tf.train.load_checkpoint(prefix)
+  shapes = reader.get_variable_to_shape_map()
+  saved = {
+      key[:-len(_VALUE)]: tuple(shape) for key, shape in shapes.items() if key.endswith(_VALUE) and _SLOT not in key
+  }
+  present = variables(checkpoint)
+  if only_model:
+    saved = {name: shape for name, shape in saved.items() if name.startswith('model/')}
+    present = {name: shape for name, shape in present.items() if name.startswith('model/')}
+  lines = []
+  for name in sorted(set(present) - set(saved)):
+    if not name.startswith(_OPTIONAL):
+      near = difflib.get_close_matches(name, sorted(set(saved) - set(present)), n=1)
+      lines.append(f'{name} {present[name]} is not in it' + (f' (it has {near[0]} {saved[near[0]]})' if near else ''))
+  for name in sorted(set(saved) - set(present)):
+    if not name.startswith(_OPTIONAL):
+      lines.append(f'{name} {saved[name]} is in it and has no place')
+  lines += [f'{name} has shape {saved[name]} in it, {present[name]} here'
+            for name in sorted(set(saved) & set(present)) if saved[name] != present[name]]
+  return lines
+
+
+def variables(root: Any) -> Dict[str, tuple]:
+  """Names and shapes of all variables below a trackable object, named as tf.train.Checkpoint names them."""
+  found, seen = {}, {id(root)}
+  queue = collections.deque([('', root)])
+  while queue:
+    path, node = queue.popleft()
+    if isinstance(node, tf.Variable):
+      found[path] = tuple(node.shape.as_list())
+      continue
+    for name, child in tf.train.TrackableView.children(node).items():
+      if id(child) not in seen:
+        seen.add(id(child))
+        escaped = name.replace('.', '..').replace('/', '.S')
+        queue.append((f'{path}/{escaped}' if path else escaped, child))
+  return found

@@ -1,0 +1,281 @@
+"""Checkpoints that can be trusted: verified, asynchronous, and never the last one lost."""
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from typing import Any, Callable, List, Optional
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+
+from official_ext.core import checkpoint_contents
+from official_ext.core import errors
+from official_ext.core import manifests
+
+_MAX_DIFFERENCES = 5
+
+
+class CheckpointManager(tf.train.CheckpointManager):
+  """Saves `ckpt-STEP` with a manifest, restores the newest that verifies: see base class.
+
+  Saving is asynchronous if asked for: `save` copies the values and returns; a thread writes them, then the manifest,
+  and only then deletes what is not to be kept. Whatever reads waits for a save in flight.
+  """
+
+  def __init__(
+      self,
+      checkpoint: tf.train.Checkpoint,
+      directory: str,
+      *,
+      max_to_keep: Optional[int] = None,
+      keep_every: int = 0,
+      step_counter: Optional[tf.Variable] = None,
+      checkpoint_interval: Optional[int] = None,
+      init_fn: Optional[Callable[[], Any]] = None,
+      asynchronous: bool = False,
+      trains: bool = True,
+      is_chief: bool = True,
+  ):
+    """Makes a manager that has read nothing yet.
+
+    Args:
+      checkpoint: what is saved and restored.
+      directory: where; on a file system that all workers see.
+      max_to_keep: how many of the newest checkpoints are kept; None keeps all.
+      keep_every: checkpoints at multiples of this step are kept beside them; 0 for none.
+      step_counter: the step variable.
+      checkpoint_interval: steps between checkpoints, for whoever asks.
+      init_fn: called where there is nothing to restore.
+      asynchronous: whether to write while training goes on.
+      trains: whether the process that asks is the one that trains. Another renames nothing, and has no use for the
+        optimizer's part of a checkpoint.
+      is_chief: whether this worker's files are the ones that count. Others take part, in a folder that is thrown away.
+    """
+    self._keep_every = keep_every
+    self._num_to_keep = max_to_keep
+    self._asynchronous = asynchronous
+    self._trains = trains
+    self._is_chief = is_chief
+    self._pending: Optional[str] = None
+    self._extra: dict = {}
+    self._error: Optional[BaseException] = None
+    self._lock = threading.Lock()
+    super().__init__(
+        checkpoint,
+        directory=directory,
+        max_to_keep=None,
+        step_counter=step_counter,
+        checkpoint_interval=checkpoint_interval,
+        init_fn=init_fn,
+    )
+
+  @property
+  def checkpoints(self) -> List[str]:
+    """Paths of the checkpoints with a manifest, oldest first."""
+    return manifests.prefixes(self.directory)
+
+  @property
+  def latest_checkpoint(self) -> Optional[str]:
+    """Path of the newest one; None where there is none."""
+    paths = self.checkpoints
+    return paths[-1] if paths else None
+
+  # Saving.
+
+  def save(self, checkpoint_number=None, check_interval=True, options=None, **extra: Any) -> Optional[str]:
+    """Saves `ckpt-<checkpoint_number>`.
+
+    Args:
+      checkpoint_number: the step; None reads the step counter.
+      check_interval: whether to do nothing off the multiples of `checkpoint_interval`.
+      options: taken for the base class's sake; what it sets is set here.
+      **extra: further entries of the manifest.
+
+    Returns:
+      The path, where the files are or will be; None where nothing was to be saved.
+
+    Raises:
+      DivergedError: a weight is not finite.
+      CheckpointError: this save, or the one before it, could not be written.
+    """
+    del options
+    step = int(self._step_counter.numpy() if checkpoint_number is None else checkpoint_number)
+    if check_interval and self._checkpoint_interval and step % self._checkpoint_interval:
+      return None
+    self.sync()
+    self._check_finite(step)
+    prefix = os.path.join(self.directory if self._is_chief else tempfile.mkdtemp(), f'ckpt-{step}')
+    self._pending, self._extra = prefix, {'step': step, 'time': time.time(), **extra}
+    write_options = tf.train.CheckpointOptions(
+        experimental_enable_async_checkpoint=self._asynchronous,
+        experimental_write_callbacks=[self._written],
+    )
+    try:
+      self.checkpoint.write(prefix, options=write_options)
+    except (tf.errors.OpError, OSError) as error:
+      self._pending = None
+      raise _save_error(prefix, error) from error
+    if not self._asynchronous:
+      self._raise_error()
+    return prefix
+
+  def _written(self, prefix: str) -> None:
+    """Called when all files of a checkpoint are on disk, by the thread that wrote them."""
+    try:
+      if not self._is_chief:
+        shutil.rmtree(os.path.dirname(prefix), ignore_errors=True)
+        return
+      manifests.write(prefix, **self._extra)
+      self._prune()
+      tf.__internal__.train.update_checkpoint_state(  # For tools that look for the file named `checkpoint`.
+          self.directory, model_checkpoint_path=prefix, all_model_checkpoint_paths=self.checkpoints)
+    except Exception as error:  # It belongs to the thread that trains.
+      with self._lock:
+        self._error = error
+    finally:
+      self._pending = None
+
+  def _prune(self):
+    if self._num_to_keep is None:
+      return
+    for prefix in self.checkpoints[:-self._num_to_keep]:
+      if not (self._keep_every and manifests.step_of(prefix) % self._keep_every == 0):
+        manifests.remove(prefix)
+
+  def _check_finite(self, step: int) -> None:
+    for variable in getattr(getattr(self.checkpoint, 'model', None), 'variables', ()):
+      if variable.dtype.is_floating and not bool(tf.reduce_all(tf.math.is_finite(tf.cast(variable, tf.float32)))):
+        raise errors.DivergedError(f'step {step} is not saved: the weight {variable.name} is not finite')
+
+  def sync(self) -> None:
+    """Waits for a save in flight.
+
+    Raises:
+      CheckpointError: it could not be written.
+    """
+    try:
+      super().sync()
+      helper = getattr(self.checkpoint, '_async_checkpointer_impl', None)
+      if helper is not None:  # It would tell of its error at the next save, or when the process ends.
+        helper._check_async_thread_error()  # pylint: disable=protected-access
+    except (tf.errors.OpError, OSError) as error:
+      prefix, self._pending = self._pending, None
+      raise _save_error(prefix, error) from error
+    self._raise_error()
+
+  def _raise_error(self):
+    with self._lock:
+      error, self._error = self._error, None
+    if error is not None:
+      raise _save_error('the last checkpoint', error) from error
+
+  # Restoring.
+
+  def restore_or_initialize(self) -> Optional[str]:
+    """Restores the newest checkpoint that verifies; sets aside those that do not, and says so.
+
+    Returns:
+      Its path; None where the folder holds no checkpoint, and `init_fn` was called.
+
+    Raises:
+      CheckpointError: there are checkpoints, and none of them can be read.
+      UserError: the checkpoint and the model differ.
+    """
+    self.sync()
+    with_manifest = self.checkpoints
+    for prefix in reversed(with_manifest):
+      damage = manifests.find_damage(prefix)
+      if damage is None:
+        self.restore(prefix)
+        return prefix
+      self._report_damage(prefix, damage)
+    without = [] if with_manifest else self._without_manifest()
+    for prefix in without:
+      damage = _find_unreadable(prefix)
+      if damage is None:
+        self.restore(prefix)
+        return prefix
+      self._report_damage(prefix, damage)
+    broken = tf.io.gfile.glob(os.path.join(self.directory, 'ckpt-*.broken*'))
+    if with_manifest or without or broken:
+      raise errors.CheckpointError(
+          f'{self.directory}: no checkpoint in it can be read. To start again from step 0, move its ckpt-* files away')
+    if self._init_fn is not None:
+      self._init_fn()
+    return None
+
+  def restore(self, prefix: str) -> None:
+    """Restores one checkpoint, all of it.
+
+    Raises:
+      UserError: it holds other variables than there are here, or others of their shapes.
+    """
+    self.sync()
+    lines = []
+    if self._is_built():
+      lines = checkpoint_contents.differences(self.checkpoint, prefix, only_model=not self._trains)
+    if lines:
+      more = f'; and {len(lines) - _MAX_DIFFERENCES} more' if len(lines) > _MAX_DIFFERENCES else ''
+      raise errors.UserError(f'{prefix}: not a checkpoint of this model: {"; ".join(lines[:_MAX_DIFFERENCES])}{more}')
+    # What is missing was named above; the rest is for variables that are made later.
+    self.checkpoint.read(prefix).expect_partial()
+
+  def evaluation_is_pending(self, prefix: str) -> bool:
+    """Whether the run was stopped in front of the evaluation that belongs to this checkpoint's step."""
+    try:
+      return bool(manifests.read(prefix).get('evaluation_pending'))
+    except (ValueError, tf.errors.OpError):
+      return False
+
+  def _is_built(self) -> bool:
+    model = getattr(self.checkpoint, 'model', None)
+    return getattr(model, 'built', True)
+
+  def _without_manifest(self) -> List[str]:
+    """Checkpoints that something else has written, newest first."""
+    paths = tf.io.gfile.glob(os.path.join(self.directory, 'ckpt-*.index'))
+    paths = [path[:-len('.index')] for path in paths]
+    return sorted((path for path in paths if path.rpartition('-')[2].isdigit()), key=manifests.step_of, reverse=True)
+
+  def _report_damage(self, prefix: str, damage: str) -> None:
+    if self._trains and self._is_chief:
+      logging.error('%s is damaged: %s. It is set aside as %s.', prefix, damage, manifests.set_aside(prefix))
+    else:
+      logging.error('%s is damaged: %s. It is left out.', prefix, damage)
+
+
+def check_available(model_dir: str, mode: str, checkpoint: Optional[str]) -> None:
+  """Refuses to evaluate without a checkpoint.
+
+  Args:
+    model_dir: the run's folder.
+    mode: the driver's mode.
+    checkpoint: path of a checkpoint, or None for the newest in `model_dir`.
+
+  Raises:
+    UserError: there is no such checkpoint.
+  """
+  if checkpoint is not None:
+    if not tf.io.gfile.exists(f'{checkpoint}.index'):
+      raise errors.UserError(f'--checkpoint={checkpoint}: no such checkpoint; a path such as {model_dir}/ckpt-100')
+  elif mode == 'eval' and not tf.io.gfile.glob(os.path.join(model_dir, 'ckpt-*.index')):
+    raise errors.UserError(
+        f'--mode=eval: there is no checkpoint in {model_dir}; train first, or name one with --checkpoint')
+
+
+def _find_unreadable(prefix: str) -> Optional[str]:
+  """Why a checkpoint without a manifest cannot be read; None where every value can."""
+  try:
+    reader = tf.train.load_checkpoint(prefix)
+    for name in reader.get_variable_to_shape_map():
+      np.asarray(reader.get_tensor(name))
+  except Exception as error:  # TensorFlow raises whatever its reader stumbled over, IndexError too.
+    return ' '.join(str(error).split())[:200]
+  return None
+
+
+def _save_error(prefix: Optional[str], error: BaseException) -> errors.CheckpointError:
+  return errors.CheckpointError(f'{prefix}: could not be saved: {" ".join(str(error).split())[:300]}')

@@ -1,0 +1,147 @@
+"""What an experiment's values must satisfy beyond their types."""
+
+import re
+from typing import Any, Iterator, Optional, Tuple
+
+from official.modeling.hyperparams import base_config
+from official.modeling.hyperparams import params_dict
+from official_ext.core import config_definitions
+from official_ext.core import config_overrides
+from official_ext.core import errors
+
+TRAIN_MODES = ('train', 'train_and_eval', 'train_and_post_eval')
+EVAL_MODES = ('eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval')
+
+_AT_LEAST_ONE = (
+    'trainer.steps_per_loop', 'trainer.summary_interval', 'trainer.checkpoint_interval', 'trainer.max_to_keep',
+    'trainer.gradient_accumulation_steps', 'runtime.num_packs',
+)
+_AT_LEAST_ZERO = (
+    'trainer.steps_per_execution', 'trainer.train_steps', 'trainer.train_epochs', 'trainer.validation_interval',
+    'trainer.nonfinite.max_skips', 'trainer.nonfinite.max_rollbacks', 'trainer.recovery_begin_steps',
+    'trainer.continuous_eval_timeout', 'runtime.num_gpus', 'runtime.num_virtual_cpus', 'runtime.seed',
+)
+_CHOICES = {
+    'trainer.nonfinite.then': ('stop', 'rollback'),
+    'trainer.best_checkpoint_metric_comp': ('higher', 'lower'),
+    'runtime.distribution_strategy': (
+        'auto', 'tpu', 'mirrored', 'one_device', 'multi_worker_mirrored', 'parameter_server', 'off'
+    ),
+    'runtime.mixed_precision_dtype': (None, 'float32', 'float16', 'bfloat16'),
+    'runtime.enable_xla': (True, False, 'auto'),
+}
+_SEED_LIMIT = 1 << 32
+
+
+def check(params: config_definitions.ExperimentConfig, mode: Optional[str]) -> None:
+  """Checks ranges, choices and what belongs together.
+
+  Args:
+    params: an upgraded experiment.
+    mode: what it is to be used for, None for anything: what only matters to one mode is left out.
+
+  Raises:
+    UserError: naming the first field that is wrong.
+  """
+  for path in _AT_LEAST_ONE:
+    _at_least(params, path, 1)
+  for path in _AT_LEAST_ZERO:
+    _at_least(params, path, 0)
+  for path, choices in _CHOICES.items():
+    value = value_at(params, path)
+    if value not in choices or (isinstance(value, int) and not isinstance(value, bool)):
+      raise errors.UserError(
+          f'{path}: {value!r} is ' + config_overrides.not_one_of(str(value), [_as_yaml(choice) for choice in choices])
+      )
+  if params.runtime.seed >= _SEED_LIMIT:
+    raise errors.UserError(f'runtime.seed: expected less than 2**32, got {params.runtime.seed}')
+  _check_loss_scale(params.runtime)
+  _check_best_checkpoint(params.trainer)
+  _check_lengths(params.trainer, mode)
+  _check_batch_sizes(params, mode)
+  if mode is not None:
+    check_restrictions(params)
+
+
+def check_restrictions(params: base_config.Config) -> None:
+  """Checks the experiment's own restrictions, such as 'task.vocab_file != None'.
+
+  Raises:
+    UserError: naming the first restriction that does not hold.
+  """
+  for restriction in params._restrictions:  # pylint: disable=protected-access
+    try:
+      params_dict.ParamsDict(params.as_dict(), [restriction]).validate()
+    except KeyError as error:
+      field = re.split('[=!<>]', restriction)[0].strip()
+      raise errors.UserError(f'{field}: this experiment requires {restriction}') from error
+
+
+def value_at(params: base_config.Config, path: str) -> Any:
+  """The value at a dotted path of field names."""
+  value: Any = params
+  for name in path.split('.'):
+    value = vars(value)[name]
+  return value
+
+
+def data_configs(params: base_config.Config) -> Iterator[Tuple[str, base_config.Config]]:
+  """Yields the dotted path and the configuration of each training and validation data set of the task or tasks."""
+  tasks = [('task', params.task)]
+  for index, routine in enumerate(getattr(params.task, 'task_routines', None) or ()):
+    tasks.append((f'task.task_routines.{index}.task_config', routine.task_config))
+  for path, task in tasks:
+    for name in ('train_data', 'validation_data'):
+      data = getattr(task, name, None)
+      if isinstance(data, base_config.Config):
+        yield f'{path}.{name}', data
+
+
+def _at_least(params: base_config.Config, path: str, least: int) -> None:
+  value = value_at(params, path)
+  if value is not None and not value >= least:
+    raise errors.UserError(f'{path}: expected at least {least}, got {value}')
+
+
+def _as_yaml(value: Any) -> str:
+  return {None: 'null', True: 'true', False: 'false'}.get(value, value)
+
+
+def _check_loss_scale(runtime: config_definitions.RuntimeConfig) -> None:
+  scale = runtime.loss_scale
+  if not (scale in (None, 'dynamic') or (isinstance(scale, float) and scale > 0)):
+    raise errors.UserError(f"runtime.loss_scale: expected null, 'dynamic' or a number above 0, got {scale!r}")
+
+
+def _check_best_checkpoint(trainer: config_definitions.TrainerConfig) -> None:
+  subdir, metric = 'best_checkpoint_export_subdir', 'best_checkpoint_eval_metric'
+  for given, needed in ((subdir, metric), (metric, subdir)):
+    if getattr(trainer, given) and not getattr(trainer, needed):
+      raise errors.UserError(f'trainer.{needed}: must be set too, as trainer.{given} is')
+
+
+def _check_lengths(trainer: config_definitions.TrainerConfig, mode: Optional[str]) -> None:
+  if trainer.validation_steps == 0 or trainer.validation_steps < -1:
+    raise errors.UserError(
+        f'trainer.validation_steps: expected a number above 0, or -1 for all, got {trainer.validation_steps}'
+    )
+  if trainer.train_steps and trainer.train_epochs:
+    raise errors.UserError(
+        f'trainer.train_epochs: set either trainer.train_steps ({trainer.train_steps}) or trainer.train_epochs '
+        f'({trainer.train_epochs}), not both'
+    )
+  if mode in TRAIN_MODES and not (trainer.train_steps or trainer.train_epochs):
+    raise errors.UserError(f'trainer.train_steps: is 0, and mode {mode} trains; set it, or trainer.train_epochs')
+  if mode == 'train_and_eval' and trainer.validation_interval < 1:
+    raise errors.UserError(f'trainer.validation_interval: expected at least 1, got {trainer.validation_interval}')
+
+
+def _check_batch_sizes(params: base_config.Config, mode: Optional[str]) -> None:
+  """Batch sizes are above 0 where the mode reads the data. A zero beside no data at all is left to the task."""
+  for path, data in data_configs(params):
+    size = vars(data).get('global_batch_size')
+    used = mode in (TRAIN_MODES if path.endswith('train_data') else EVAL_MODES)
+    has_source = vars(data).get('input_path') or vars(data).get('tfds_name')
+    has_source = has_source or isinstance(data, config_definitions.DataConfig)
+    if size is not None and (size < 0 or (size == 0 and used and has_source)):
+      raise errors.UserError(f'{path}.global_batch_size: expected at least 1, got {size}')

@@ -1,0 +1,221 @@
+"""The configuration dataclasses: Model Garden's, and the fields that this library adds.
+
+An experiment is registered with these classes or with Model Garden's own: `upgrade` turns the latter into the former,
+so that every field here exists for every experiment.
+"""
+
+import copy
+import dataclasses
+import functools
+from typing import Any, ClassVar, Dict, Mapping, Optional, Tuple, Type, TypeVar, Union
+
+from official.core import config_definitions as cfg
+from official.modeling.hyperparams import base_config
+from official.modeling.hyperparams import params_dict
+
+OptimizationConfig = cfg.OptimizationConfig
+TaskConfig = cfg.TaskConfig
+
+ConfigT = TypeVar('ConfigT', bound=base_config.Config)
+
+_STEP_INDEXED = 'the input is indexed by step and reads nothing of the kind'
+_DATA_SERVICE = 'the input is indexed by step and uses no tf.data service'
+
+
+@dataclasses.dataclass
+class DataConfig(cfg.DataConfig):
+  """Data whose batch at step s is a pure function of (seed, s).
+
+  A subclass that builds an ordinary tf.data pipeline from Model Garden's fields sets `UNREAD_FIELDS = {}`.
+
+  Attributes:
+    drop_remainder: Whether to leave out the last batch of an epoch where it has fewer than `global_batch_size`
+      examples. None: true for training, false for evaluation, which then sees every example exactly once.
+    collator: The registered name of the function that turns a list of examples into a batch.
+    num_parallel_calls: The number of batches that are prepared at the same time.
+  """
+  UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
+      'shuffle_buffer_size': 'training examples are drawn from a permutation of the whole epoch, without a buffer',
+      'cache': _STEP_INDEXED,
+      'cycle_length': _STEP_INDEXED,
+      'block_length': _STEP_INDEXED,
+      'sharding': 'every replica takes its slice of the global batch',
+      'ram_budget': _DATA_SERVICE,
+      'enable_tf_data_service': _DATA_SERVICE,
+      'tf_data_service_address': _DATA_SERVICE,
+      'tf_data_service_job_name': _DATA_SERVICE,
+      'enable_shared_tf_data_service_between_parallel_trainers': _DATA_SERVICE,
+      'apply_tf_data_service_before_batching': _DATA_SERVICE,
+      'trainer_id': _DATA_SERVICE,
+      'tfds_as_supervised': 'examples are dictionaries of features',
+      'tfds_skip_decoding_feature': _STEP_INDEXED,
+      'autotune_algorithm': 'set num_parallel_calls instead',
+  }
+
+  drop_remainder: Optional[bool] = None
+  collator: str = 'stack'
+  num_parallel_calls: int = 2
+
+
+@dataclasses.dataclass
+class RuntimeConfig(cfg.RuntimeConfig):
+  """Devices, precision, compilation and seed.
+
+  Attributes:
+    distribution_strategy: 'auto' takes TPU, several GPUs, one GPU, CPU, in this order of what is there. Or one of
+      'tpu', 'mirrored', 'one_device', 'multi_worker_mirrored', 'parameter_server', 'off'.
+    enable_xla: true, false, or 'auto': XLA on GPU and TPU, on CPU by a rule over the traced step.
+    num_gpus: The number of GPUs to use. 0 under distribution_strategy 'auto': all there are.
+    num_virtual_cpus: The number of logical devices to cut the CPU into, 0 for one. For tests of distributed runs.
+    seed: The seed of weights, data order, augmentation and dropout. It fills `task.train_data.seed` where that is
+      unset.
+    deterministic: Whether to turn on TensorFlow's op determinism, for results that are the same bit for bit on GPU.
+    tpu_enable_xla_dynamic_padder: Whether XLA on TPU pads dynamic shapes. None: XLA's default.
+  """
+  UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
+      'worker_hosts': 'set the environment variable TF_CONFIG instead',
+      'task_index': 'set the environment variable TF_CONFIG instead',
+      'run_eagerly': 'set trainer.train_tf_function=false and trainer.train_tf_while_loop=false instead',
+      'gpu_thread_mode': 'set the environment variable TF_GPU_THREAD_MODE instead',
+      'per_gpu_thread_count': 'set the environment variable TF_GPU_THREAD_COUNT instead',
+      'dataset_num_private_threads': 'set the options of the dataset in the task instead',
+      'batchnorm_spatial_persistent': 'set the environment variable TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT instead',
+      'use_tpu_mp_strategy': 'model parallelism on TPU is not available',
+      'num_cores_per_replica': 'model parallelism on TPU is not available',
+      'default_shard_dim': 'model parallelism on TPU is not available',
+  }
+
+  distribution_strategy: str = 'auto'
+  enable_xla: Union[bool, str] = 'auto'
+  num_virtual_cpus: int = 0
+  seed: int = 0
+  deterministic: bool = False
+
+
+@dataclasses.dataclass
+class NonfiniteConfig(base_config.Config):
+  """What to do about steps whose loss or gradients are not finite. Such a step leaves the weights as they were.
+
+  Attributes:
+    max_skips: The number of such steps that is allowed, counted since the start or the last rollback.
+    then: What follows one more: 'stop' ends the run, 'rollback' goes back to an earlier checkpoint and leaves the
+      offending examples out.
+    max_rollbacks: The number of rollbacks that is allowed.
+  """
+  max_skips: int = 10
+  then: str = 'stop'
+  max_rollbacks: int = 3
+
+
+@dataclasses.dataclass
+class TrainerConfig(cfg.TrainerConfig):
+  """The training loop. One step is one update of the weights.
+
+  Attributes:
+    steps_per_execution: The number of steps in one compiled program, on one replica. 0: chosen by the library.
+    gradient_accumulation_steps: The number of batches of `global_batch_size` whose mean gradient makes one update.
+    train_epochs: The length of training in epochs of the training data, instead of `train_steps`. 0: unset.
+    async_checkpointing: Whether to write checkpoints while training goes on.
+    keep_every: Checkpoints at multiples of this step are kept beside the `max_to_keep` newest. 0: none.
+    best_checkpoints_to_keep: The number of best checkpoints that are kept in `best_checkpoint_export_subdir`.
+    nonfinite: What to do about losses and gradients that are not finite.
+    progress_bar: Whether to show progress: a bar on a terminal, lines elsewhere.
+    loss_upper_bound: The training loss above which `recovery_max_trials` counts a blow-up.
+    recovery_begin_steps: The step from which `loss_upper_bound` holds.
+    recovery_max_trials: The number of times to go back to the last checkpoint after a blow-up. 0: a blow-up ends the
+      run. -1: there is no watch.
+  """
+  steps_per_execution: int = 0
+  gradient_accumulation_steps: int = 1
+  train_epochs: float = 0.0
+  async_checkpointing: bool = True
+  keep_every: int = 0
+  best_checkpoints_to_keep: int = 1
+  nonfinite: NonfiniteConfig = dataclasses.field(default_factory=NonfiniteConfig)
+  progress_bar: bool = True
+
+
+@dataclasses.dataclass
+class ExperimentConfig(cfg.ExperimentConfig):
+  """Everything that one run is made from.
+
+  Attributes:
+    task: Data, model and loss.
+    trainer: The loop: length, intervals, optimizer, checkpoints.
+    runtime: Devices, precision, compilation, seed.
+  """
+  task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
+  trainer: TrainerConfig = dataclasses.field(default_factory=TrainerConfig)
+  runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
+
+  def lock(self):
+    """Makes this configuration and all that it contains immutable."""
+    lock(self)
+
+
+def lock(config: params_dict.ParamsDict) -> None:
+  """Locks a configuration and the configurations inside it. Model Garden's own lock() stops at the first level."""
+  for name, value in vars(config).items():
+    if name not in config.RESERVED_ATTR:
+      for item in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(item, params_dict.ParamsDict):
+          lock(item)
+  config._locked = True  # pylint: disable=protected-access
+
+
+def upgrade(params: base_config.Config) -> ExperimentConfig:
+  """Gives an experiment the fields of this library.
+
+  The experiment, its trainer and its runtime become instances of this module's classes with all their values. A class
+  that an experiment derived from Model Garden's stays a base, and its values win. The task's own configurations stay
+  as they are. `distribution_strategy='mirrored'` and `enable_xla=False` are Model Garden's defaults, which nobody
+  chose: they become 'auto'.
+
+  Args:
+    params: an experiment made of Model Garden's classes or of this module's, which is not changed.
+
+  Returns:
+    A copy of `params`, or `params` itself where there is nothing to do. It is locked where `params` is.
+  """
+  upgraded = _with_base(params, ExperimentConfig)
+  trainer = _with_base(params.trainer, TrainerConfig)
+  runtime = _with_base(params.runtime, RuntimeConfig)
+  if upgraded is params and trainer is params.trainer and runtime is params.runtime:
+    return params
+  if upgraded is params:
+    upgraded = copy.deepcopy(params)
+  if runtime is not params.runtime:
+    if runtime.distribution_strategy == cfg.RuntimeConfig.distribution_strategy:
+      runtime.__dict__['distribution_strategy'] = RuntimeConfig.distribution_strategy
+    if runtime.enable_xla == cfg.RuntimeConfig.enable_xla:
+      runtime.__dict__['enable_xla'] = RuntimeConfig.enable_xla
+  # Past __setattr__, which refuses a locked config and copies once more.
+  upgraded.__dict__.update(trainer=trainer, runtime=runtime)
+  if params._locked:  # pylint: disable=protected-access
+    lock(upgraded)
+  return upgraded
+
+
+def _with_base(config: Any, base: Type[ConfigT]) -> ConfigT:
+  """A copy of `config`, with all its values, whose class has `base` among its bases; `config` itself if it has."""
+  if isinstance(config, base):
+    return config
+  classes: Tuple[Any, Any] = (type(config), base)
+  # Not the constructor, whose defaults would be made only to be replaced.
+  upgraded = object.__new__(_derive(*classes))
+  values = copy.deepcopy(config.__dict__)
+  for field in dataclasses.fields(upgraded):
+    if field.name not in values:
+      factory: Any = field.default_factory
+      values[field.name] = field.default if factory is dataclasses.MISSING else factory()
+  upgraded.__dict__.update(values)
+  return upgraded
+
+
+@functools.lru_cache(maxsize=None)
+def _derive(config_class: Any, base: Any) -> Any:
+  """`base` where it extends `config_class`, else a dataclass that extends `config_class` first and then `base`."""
+  if issubclass(base, config_class):
+    return base
+  namespace: Dict[str, Any] = {'__module__': config_class.__module__, '__doc__': config_class.__doc__}
+  return dataclasses.dataclass(type(config_class.__name__, (config_class, base), namespace))

@@ -1,0 +1,204 @@
+"""From flags to one checked, locked configuration: factory, files, flags, overrides, checks."""
+
+import difflib
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
+
+from absl import logging
+import gin
+
+from official.core import exp_factory
+from official.core import train_utils
+from official_ext.core import config_checks
+from official_ext.core import config_definitions
+from official_ext.core import config_overrides
+from official_ext.core import errors
+from official_ext.core import short_names
+from official_ext.core import yaml_text
+
+
+def experiment_names() -> List[str]:
+  """The names of all registered experiments, sorted."""
+
+  def names(collection: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for name, entry in collection.items():
+      if isinstance(entry, dict):
+        yield from names(entry, f'{prefix}{name}/')
+      else:
+        yield prefix + name
+
+  return sorted(names(exp_factory._REGISTERED_CONFIGS, ''))  # pylint: disable=protected-access
+
+
+def factory_of(experiment: str) -> Any:
+  """The function that makes an experiment's configuration.
+
+  Raises:
+    UserError: no experiment has this name.
+  """
+  known = experiment_names()
+  if experiment not in known:
+    near = difflib.get_close_matches(experiment, known, n=3) or [name for name in known if experiment in name][:3]
+    hint = f'did you mean {" or ".join(near)}? ' if near else ''
+    raise errors.UserError(
+        f'--experiment={experiment}: no such experiment; {hint}What is not imported by registry_imports.py needs '
+        '--registry=MODULE; `official-ext list` shows all'
+    )
+  entry: Any = exp_factory._REGISTERED_CONFIGS  # pylint: disable=protected-access
+  for part in experiment.split('/'):
+    entry = entry[part]
+  return entry
+
+
+class ExperimentParser(train_utils.ExperimentParser):
+  """Builds a configuration from flags, in the order of the methods that `parse` calls; a later value wins.
+
+  The flags are an absl FlagValues or any object with some of the attributes experiment, mode, config_file,
+  params_override, set, tpu, tf_data_service.
+  """
+
+  def parse(self) -> config_definitions.ExperimentConfig:
+    """See base class. The result is not checked for ranges, and not locked."""
+    params = self.base_experiment()
+    params = self.parse_config_file(params)
+    params = self.parse_runtime(params)
+    params = self.parse_data_service(params)
+    params = self.parse_params_override(params)
+    params = self.parse_set(params)
+    return self.fill_seeds(params)
+
+  def base_experiment(self) -> config_definitions.ExperimentConfig:
+    """The registered experiment, with the fields of this library."""
+    if not self._flag('experiment'):
+      raise errors.UserError('--experiment: must be given; `official-ext list` shows what there is')
+    return config_definitions.upgrade(factory_of(self._flag('experiment'))())
+
+  def parse_config_file(self, params):
+    """See base class."""
+    for path in self._flag('config_file') or ():
+      values = yaml_text.load_file(path, '--config_file')
+      try:
+        _override(params, values)
+      except errors.UserError as error:
+        raise errors.UserError(f'{error} (in {path})') from error
+    return params
+
+  def parse_runtime(self, params):
+    """See base class. A flag that is not given leaves what the files say."""
+    if self._flag('tpu'):
+      _override(params, {'runtime': {'tpu': self._flag('tpu')}})
+    return params
+
+  def parse_data_service(self, params):
+    """See base class."""
+    address = self._flag('tf_data_service')
+    for path, data in config_checks.data_configs(params) if address else ():
+      config_overrides.override(data, {'tf_data_service_address': address}, path)
+    return params
+
+  def parse_params_override(self, params):
+    """See base class."""
+    if self._flag('params_override'):
+      _override(params, yaml_text.load_overrides(self._flag('params_override'), '--params_override'))
+    return params
+
+  def parse_set(self, params):
+    """Applies every --set: dotted paths first, then short names, first those that choose among alternatives."""
+    by_path: Dict[str, Any] = {}
+    by_short_name: Dict[str, Any] = {}
+    for text in self._flag('set') or ():
+      name, equals, value = text.partition('=')
+      name = name.strip()
+      if not (name and equals):
+        raise errors.UserError(f'--set={text}: expected --set=NAME=VALUE')
+      group = by_path if '.' in name or name in config_overrides.names(params) else by_short_name
+      if name in group:
+        raise errors.UserError(f'{name}: given twice in --set')
+      group[name] = yaml_text.load_value(value, f'--set={name}')
+    config_overrides.override(params, _nest(by_path))
+    experiment = self._flag('experiment')
+    order = list(short_names.patterns_of(experiment))
+    for name in sorted(by_short_name, key=lambda name: order.index(name) if name in order else -1):
+      path = short_names.resolve(name, params, experiment)
+      if path in by_path:
+        raise errors.UserError(f'{path}: given twice in --set, once by the short name {name}')
+      by_path[path] = by_short_name[name]
+      config_overrides.override(params, _nest({path: by_short_name[name]}))
+    _settle_length(params, _nest(by_path))
+    return params
+
+  def fill_seeds(self, params):
+    """Makes the order of training data a function of `runtime.seed`, where the data's own fields say nothing."""
+    for path, data in config_checks.data_configs(params):
+      if path.endswith('train_data'):
+        for name, value in (('seed', params.runtime.seed), ('deterministic', True)):
+          if name in vars(data) and vars(data)[name] is None:
+            data.__dict__[name] = value
+    return params
+
+  def _flag(self, name: str) -> Any:
+    return getattr(self._flags_obj, name, None)
+
+
+def _nest(values: Mapping[str, Any]) -> Dict[str, Any]:
+  return yaml_text.nest(((path.split('.'), value) for path, value in values.items()), '--set')
+
+
+def _override(params: config_definitions.ExperimentConfig, values: Mapping[str, Any]) -> None:
+  """Applies the values of one source."""
+  config_overrides.override(params, values)
+  _settle_length(params, values)
+
+
+def _settle_length(params: config_definitions.ExperimentConfig, values: Mapping[str, Any]) -> None:
+  """A source that sets one of train_steps and train_epochs overrides the other too. Both are left to the check."""
+  given = values.get('trainer')
+  lengths = ('train_steps', 'train_epochs')
+  chosen = [name for name in lengths if isinstance(given, Mapping) and name in given and vars(params.trainer)[name]]
+  if len(chosen) == 1:
+    for name in lengths:
+      if name not in chosen:
+        params.trainer.__dict__[name] = type(vars(params.trainer)[name])(0)
+
+
+def parse_configuration(
+    flags_obj: Any, lock_return: bool = True, print_return: bool = True
+) -> config_definitions.ExperimentConfig:
+  """Parses the configuration of a run.
+
+  Args:
+    flags_obj: see `ExperimentParser`. Checks that concern one mode are left out where it has no mode.
+    lock_return: whether to make the result immutable, at every depth.
+    print_return: whether to log the result.
+
+  Returns:
+    The checked configuration.
+
+  Raises:
+    UserError: a mistake of the user, in one line that names the field, file or flag.
+  """
+  params = ExperimentParser(flags_obj).parse()
+  config_checks.check(params, getattr(flags_obj, 'mode', None))
+  if getattr(flags_obj, 'dry_run', False):
+    config_checks.check_restrictions(params)
+  if lock_return:
+    config_definitions.lock(params)
+  if print_return and logging.vlog_is_on(logging.INFO):
+    logging.info('Final experiment parameters:\n%s', yaml_text.dump(params.as_dict()))
+  return params
+
+
+def parse_gin(files: Optional[Sequence[str]], bindings: Optional[Sequence[str]]) -> None:
+  """Reads gin configuration files and bindings, as gin.parse_config_files_and_bindings does.
+
+  Args:
+    files: values of --gin_file.
+    bindings: values of --gin_params, such as 'official_ext.Trainer.max_silent_recompilations = 10'.
+
+  Raises:
+    UserError: a file cannot be read, a binding names nothing, or more than one thing.
+  """
+  try:
+    gin.parse_config_files_and_bindings(files, bindings)
+  except (OSError, ValueError, SyntaxError, TypeError) as error:
+    reason = ' '.join(str(error).split())
+    raise errors.UserError(f'--gin_file, --gin_params: {reason}') from error

@@ -1,0 +1,315 @@
+"""The outer loop. At a boundary the order is: train, act, log, evaluate, save.
+
+A checkpoint at step s therefore means that s's evaluation is done; a run killed in between repeats both, identically.
+Loops end on the multiples of every interval (steps per loop, checkpoint, evaluation, summary) and at train_steps, so
+that a resumed run cuts its steps as the uninterrupted one does.
+"""
+
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from absl import logging
+import orbit
+import tensorflow as tf
+
+from official_ext.core import checkpoints
+from official_ext.core import errors
+from official_ext.core import manifests
+from official_ext.core import preemption
+from official_ext.monitoring import tensorboard
+from official_ext.monitoring import writers as writers_lib
+
+_POLL_SECONDS = 1.0
+
+
+class Controller(orbit.Controller):
+  """Runs training, evaluation, or both: see base class.
+
+  Metrics go to `writers`; the base class's summary managers write nothing.
+  """
+
+  def __init__(
+      self,
+      *,
+      global_step: tf.Variable,
+      train_steps: int = 0,
+      steps_per_loop: int = 1,
+      intervals: Sequence[int] = (),
+      checkpoint_interval: int = 0,
+      writers: Optional[writers_lib.Writer] = None,
+      summaries: Optional[tensorboard.TensorBoardWriter] = None,
+      on_stage: Optional[Callable[[str, int], None]] = None,
+      checkpoint: Optional[str] = None,
+      watch: Optional[preemption.PreemptionWatch] = None,
+      restores: bool = True,
+      **kwargs: Any,
+  ):
+    """Makes the loop, and restores the newest checkpoint where there is one.
+
+    Args:
+      global_step: the trainer's step variable.
+      train_steps: where training ends, for percent and ETA.
+      steps_per_loop: at most this many steps between logs.
+      intervals: further intervals, in steps, on whose multiples a loop must end.
+      checkpoint_interval: steps between checkpoints.
+      writers: where events go.
+      summaries: whose files are the default ones for `tf.summary` calls inside steps.
+      on_stage: called with what the run does now ('train', 'eval', 'save') and the step.
+      checkpoint: path of the checkpoint to restore instead of the newest.
+      watch: tells that the run is to save and stop.
+      restores: false where every checkpoint will be restored in its turn, and there may be none yet.
+      **kwargs: the base class's.
+    """
+    self._train_steps = train_steps
+    self._loop_length = steps_per_loop
+    self._intervals = tuple(interval for interval in intervals if interval > 0)
+    self._checkpoint_interval = checkpoint_interval
+    self._writers = writers or writers_lib.Writers([])
+    self._summaries = summaries
+    self._on_stage = on_stage or (lambda stage, step: None)
+    self._checkpoint_path = checkpoint
+    self._watch = watch or preemption.PreemptionWatch()
+    self._reported_plan = False
+    self._evaluation_is_pending = False
+    kwargs.setdefault('steps_per_loop', self._steps_to_boundary)
+    manager = kwargs.pop('checkpoint_manager', None)
+    super().__init__(global_step=global_step, **kwargs)
+    self.checkpoint_manager = manager  # Not given to the base class, which prints what it restores.
+    if manager is not None and restores:
+      self.restore_checkpoint()
+
+  # Where loops end.
+
+  def _steps_to_boundary(self, step: int, also: int = 0) -> int:
+    """Steps from `step` to the next boundary; `also` is one more interval."""
+    intervals = (self._loop_length, self._checkpoint_interval, *self._intervals, also)
+    return min(interval - step % interval for interval in intervals if interval > 0)
+
+  def _step_now(self) -> int:
+    return int(self.global_step.numpy())
+
+  # The loops.
+
+  def train(self, steps: int, checkpoint_at_completion: bool = True):
+    """Trains up to step `steps`: see base class."""
+    self._require('trainer', for_method='train')
+    self._fit(steps, checkpoint_at_completion=checkpoint_at_completion)
+
+  def train_and_evaluate(self, train_steps: int, eval_steps: int = -1, eval_interval: Optional[int] = None):
+    """Trains up to step `train_steps`, evaluating on every multiple of `eval_interval` and at the end.
+
+    Returns:
+      The last evaluation's logs, also where training had ended before.
+    """
+    self._require('trainer', for_method='train_and_evaluate')
+    self._require('evaluator', for_method='train_and_evaluate')
+    output = self._fit(train_steps, eval_steps=eval_steps, eval_interval=eval_interval or train_steps)
+    return self.evaluate(eval_steps) if output is None else output
+
+  def _fit(self, train_steps, checkpoint_at_completion=True, eval_steps=None, eval_interval=0):
+    output = None
+    step = self._step_now()
+    evaluates = eval_interval and self._evaluation_is_pending  # Stopped between a step and its evaluation.
+    while step < train_steps or evaluates:
+      if not evaluates:
+        self._stop_if_requested(step)
+        self._train_n_steps(min(train_steps - step, self._steps_to_boundary(step, also=eval_interval)))
+        step = self._step_now()
+        evaluates = eval_interval and (step >= train_steps or step % eval_interval == 0)
+      if evaluates:
+        self._stop_if_requested(step, evaluation_pending=True)
+        output = self.evaluate(eval_steps)
+        evaluates = False
+      at_interval = self._checkpoint_interval and step % self._checkpoint_interval == 0
+      if at_interval or (step >= train_steps and checkpoint_at_completion):
+        self.save_checkpoint()
+    self._sync_on_async_checkpointing()
+    return output
+
+  def _stop_if_requested(self, step: int, **extra: Any) -> None:
+    """Saves and ends the run, where a signal has asked for that: on any worker.
+
+    Raises:
+      PreemptedError: it has.
+    """
+    if not self._any_worker(self._watch.requested is not None):
+      return
+    if step and self.checkpoint_manager is not None:
+      self.save_checkpoint(**extra)
+      self._sync_on_async_checkpointing()
+    raise errors.PreemptedError(
+        f'{self._watch.requested or "another worker was asked"}: stopped at step {step}. '
+        'The same command goes on from there')
+
+  def _any_worker(self, here: bool) -> bool:
+    """Whether it is so on any worker: workers have to agree on what they do next."""
+    if not isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
+      return here
+    return bool(self._count_votes(tf.constant(float(here))) > 0)
+
+  @tf.function
+  def _count_votes(self, vote):
+    votes = self.strategy.run(lambda: tf.identity(vote))
+    return self.strategy.reduce(tf.distribute.ReduceOp.SUM, votes, axis=None)
+
+  def _train_n_steps(self, num_steps: int):
+    """One inner loop: train, act, log."""
+    self._on_stage('train', self._step_now())
+    should_record: Any = True
+    if self.summary_interval:
+      should_record = lambda: self.global_step % self.summary_interval == 0
+    with self._default_summary_file('train'), tf.summary.record_if(should_record):
+      output = self.trainer.train(tf.constant(num_steps, tf.int32)) or {}
+    step = self._step_now()
+    self._report_plan(step)
+    for action in self.train_actions:
+      action(output)
+    output = tf.nest.map_structure(orbit.utils.get_value, output)
+    step = self._step_now()  # An action may have gone back.
+    self._writers.write('train', step, {**output, **self._pace(step)})
+    self._writers.flush()
+
+  def _default_summary_file(self, event: str):
+    if self._summaries is None:
+      return tf.summary.create_noop_writer().as_default()
+    return self._summaries.file_writer(event).as_default()
+
+  def _report_plan(self, step: int):
+    plan = getattr(self.trainer, 'plan', None)
+    if plan is None or self._reported_plan:
+      return
+    self._reported_plan = True
+    self._writers.write('compiled', step, {
+        'step_shape': plan.shape,
+        'jit_compile': plan.jit_compile,
+        'steps_per_execution': plan.steps_per_execution,
+        'reason': plan.reason,
+        'seconds': self.trainer.pace.compile_seconds,
+    })
+
+  def _pace(self, step: int) -> Dict[str, float]:
+    """How fast the last loop went. Counts training alone: no compilation, evaluation or saving."""
+    values: Dict[str, float] = {}
+    if self._train_steps:
+      values['percent'] = 100.0 * step / self._train_steps
+    pace = getattr(self.trainer, 'pace', None)
+    if pace is None:
+      return values
+    if pace.examples_per_epoch:
+      values['epoch'] = step * pace.examples_per_step / pace.examples_per_epoch
+    if pace.steps and pace.seconds > 0:
+      rate = pace.steps / pace.seconds
+      values['steps_per_second'] = rate
+      values['examples_per_second'] = rate * pace.examples_per_step
+      values['data_wait'] = min(1.0, pace.data_wait_seconds / pace.seconds)
+      if self._train_steps:
+        values['eta_seconds'] = max(0, self._train_steps - step) / rate
+    return values
+
+  # Evaluation.
+
+  def evaluate(self, steps: int = -1):
+    """Evaluates `steps` batches, or all (-1): see base class."""
+    self._require('evaluator', for_method='evaluate')
+    if steps != -1 and steps <= 0:
+      raise ValueError(f'`steps` ({steps}) should be > 0, or == -1.')
+    step = self._step_now()
+    self._on_stage('eval', step)
+    start = time.perf_counter()
+    with self._default_summary_file('eval'):
+      output = self.evaluator.evaluate(tf.constant(steps, tf.int32)) or {}
+    seconds = time.perf_counter() - start
+    for action in self.eval_actions:
+      action(output)
+    output = tf.nest.map_structure(orbit.utils.get_value, output)
+    self._writers.write('eval', step, {**output, 'seconds': seconds})
+    self._writers.flush()
+    return output
+
+  def evaluate_continuously(
+      self,
+      steps: int = -1,
+      timeout: Optional[float] = None,
+      timeout_fn: Optional[Callable[[], bool]] = None,
+  ):
+    """Evaluates every checkpoint that appears, once, in the order of their steps.
+
+    Args:
+      steps: batches of one evaluation; -1 for all.
+      timeout: ends after so many seconds without a new checkpoint; None waits.
+      timeout_fn: tells that training has ended: no checkpoint will follow those that are there.
+
+    Returns:
+      The last evaluation's logs; None where there was nothing to evaluate.
+    """
+    self._require('evaluator', for_method='evaluate_continuously')
+    self._require('checkpoint_manager', for_method='evaluate_continuously')
+    output, seen, waiting_since = None, set(), time.monotonic()
+    while True:
+      ended = timeout_fn is not None and timeout_fn()  # Asked first: what is listed after it is then complete.
+      new = [path for path in self._list_checkpoints() if path not in seen]
+      for path in new:
+        seen.add(path)
+        try:
+          self.restore_checkpoint(path)
+        except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
+          logging.warning('%s was gone before it could be evaluated: %s', path, error)
+          continue
+        output = self.evaluate(steps)
+      if new:
+        waiting_since = time.monotonic()
+      elif ended or (timeout is not None and time.monotonic() - waiting_since > timeout):
+        return output
+      else:
+        time.sleep(_POLL_SECONDS)
+
+  def _list_checkpoints(self) -> List[str]:
+    """Paths of the complete checkpoints in the manager's folder, oldest first."""
+    if isinstance(self.checkpoint_manager, checkpoints.CheckpointManager):
+      return self.checkpoint_manager.checkpoints
+    # TensorFlow's own manager knows of none but those that it saved itself.
+    indices = tf.io.gfile.glob(f'{self.checkpoint_manager.directory}/ckpt-*.index')
+    paths = [path[:-len('.index')] for path in indices]
+    return sorted((path for path in paths if path.rpartition('-')[2].isdigit()), key=manifests.step_of)
+
+  # Checkpoints.
+
+  def restore_checkpoint(self, checkpoint_path: Optional[str] = None) -> Optional[str]:
+    """Restores a checkpoint: `checkpoint_path`, the one that the constructor was given, or the newest.
+
+    Returns:
+      Its path; None where there is none, and the model was initialized.
+    """
+    self._require('checkpoint_manager', for_method='restore_checkpoint')
+    path = checkpoint_path or self._checkpoint_path
+    with self.strategy.scope():
+      if path is None:
+        path = self.checkpoint_manager.restore_or_initialize()
+      elif isinstance(self.checkpoint_manager, checkpoints.CheckpointManager):
+        self.checkpoint_manager.restore(path)
+      else:
+        self.checkpoint_manager.checkpoint.restore(path)
+    if path and self.trainer is not None:
+      self._evaluation_is_pending = (
+          isinstance(self.checkpoint_manager, checkpoints.CheckpointManager)
+          and self.checkpoint_manager.evaluation_is_pending(path))
+      if hasattr(self.trainer, 'checkpoint_restored'):
+        self.trainer.checkpoint_restored()
+      self._writers.write('restored', self._step_now(), {'checkpoint': path})
+    return path
+
+  def save_checkpoint(self, **extra: Any) -> None:
+    """Saves this step, once.
+
+    Args:
+      **extra: further entries of the checkpoint's manifest.
+    """
+    self._require('checkpoint_manager', for_method='save_checkpoint')
+    step = self._step_now()
+    latest = self.checkpoint_manager.latest_checkpoint
+    if latest and latest.endswith(f'-{step}'):
+      return
+    self._on_stage('save', step)
+    start = time.perf_counter()
+    path = self.checkpoint_manager.save(checkpoint_number=step, check_interval=False, **extra)
+    self._writers.write('checkpoint', step, {'checkpoint': path, 'stall_seconds': time.perf_counter() - start})

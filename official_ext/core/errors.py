@@ -1,0 +1,31 @@
+"""What can end a run, and the exit status that tells it."""
+
+
+class UserError(ValueError):
+  """A mistake in the command line, the configuration or the files that it names.
+
+  The message is one line: the dotted path, file or flag, what is wrong with it, what to do. The driver prints it as
+  `error: <message>`, without a traceback, and exits with status 2.
+  """
+
+  exit_status = 2
+
+
+class CheckpointError(RuntimeError):
+  """A checkpoint could not be saved, or there are some and none can be used."""
+
+  exit_status = 1
+
+
+class DivergedError(RuntimeError):
+  """Training met more non-finite steps than `trainer.nonfinite` allows."""
+
+  exit_status = 3
+  status = 'diverged'
+
+
+class PreemptedError(Exception):
+  """The run was asked to stop, and has saved: the same command goes on from there."""
+
+  exit_status = 75
+  status = 'preempted'

@@ -1,0 +1,152 @@
+"""Catches what a task hands to `optimizer.apply_gradients`, and applies it later, once, reduced and clipped.
+
+A task's `train_step` computes gradients and ends in `optimizer.apply_gradients(...)`. Between the two lies everything
+that a trainer may want to own: accumulation, reduction over replicas, the test for finite values, clipping. While a
+step is traced inside `GradientTap.capture`, `apply_gradients` on that optimizer instance only records its pairs, so
+that a task's step, unmodified, becomes a function from inputs to gradients.
+"""
+
+import contextlib
+import threading
+from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union
+
+import tensorflow as tf, tf_keras
+
+from official.modeling.optimization import legacy_adamw
+
+Gradient = Optional[Union[tf.Tensor, tf.IndexedSlices]]
+GradientsAndVariables = List[Tuple[Gradient, tf.Variable]]
+
+
+class GradientTap:
+  """Stands between a task and one optimizer instance.
+
+  Replicas are traced in threads that take turns, so what is captured belongs to the thread that captures.
+  """
+
+  def __init__(self, optimizer: Any):
+    """Puts the tap on `optimizer`.
+
+    Args:
+      optimizer: a tf_keras optimizer, legacy or new, or a LossScaleOptimizer around one.
+    """
+    self._optimizer = optimizer
+    self._local = threading.local()
+    self._apply_gradients = optimizer.apply_gradients
+    optimizer.apply_gradients = self._record_or_apply
+
+  @property
+  def optimizer(self) -> Any:
+    return self._optimizer
+
+  @contextlib.contextmanager
+  def capture(self) -> Iterator[List[GradientsAndVariables]]:
+    """Records the calls of `apply_gradients` made by this thread: one list of pairs a call."""
+    outer = getattr(self._local, 'calls', None)
+    calls: List[GradientsAndVariables] = []
+    self._local.calls = calls
+    try:
+      yield calls
+    finally:
+      self._local.calls = outer
+
+  def _record_or_apply(self, grads_and_vars, *args, **kwargs):
+    calls = getattr(self._local, 'calls', None)
+    if calls is None:
+      return self._apply_gradients(grads_and_vars, *args, **kwargs)
+    calls.append(list(grads_and_vars))
+    return None
+
+  def apply_reduced(self, gradients: Sequence[Gradient], variables: Sequence[tf.Variable]) -> None:
+    """Clips as the optimizer is set to, and applies, gradients that are already summed over the replicas.
+
+    Runs in a replica context. `clipnorm`, `clipvalue`, `global_clipnorm` and gradient transformers act inside
+    `apply_gradients`, after its own reduction, which is switched off here. Model Garden's AdamWeightDecay clips in
+    front of its reduction and not at all without one, so its `gradient_clip_norm` is applied here.
+    """
+    inner = inner_optimizer(self._optimizer)
+    clip_norm = getattr(inner, 'gradient_clip_norm', None) if isinstance(inner, legacy_adamw.AdamWeightDecay) else None
+    if clip_norm:
+      gradients, _ = tf.clip_by_global_norm(gradients, clip_norm)
+    self._apply_gradients(list(zip(gradients, variables)), experimental_aggregate_gradients=False)
+
+
+def inner_optimizer(optimizer: Any) -> Any:
+  """The optimizer that makes the update, inside loss scaling and moving averages."""
+  while True:
+    if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
+      optimizer = optimizer.inner_optimizer
+    elif hasattr(optimizer, 'update_average'):  # An exponential moving average around another optimizer.
+      optimizer = optimizer._optimizer  # pylint: disable=protected-access
+    else:
+      return optimizer
+
+
+def without_duplicates(gradient: Gradient) -> Gradient:
+  """An IndexedSlices with every index once, its values summed; any other gradient as it is.
+
+  Norms and clipping of an embedding's gradient are those of the dense gradient only once no row stands in it twice.
+  """
+  if not isinstance(gradient, tf.IndexedSlices):
+    return gradient
+  indices, positions = tf.unique(gradient.indices)
+  values = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(indices))
+  return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+
+def accumulate(total: Gradient, gradient: Gradient) -> Gradient:
+  """The sum of two gradients of one variable, each of which may be None, dense or IndexedSlices."""
+  if total is None or gradient is None:
+    return gradient if total is None else total
+  if isinstance(total, tf.IndexedSlices) and isinstance(gradient, tf.IndexedSlices):
+    return tf.IndexedSlices(
+        tf.concat([total.values, gradient.values], 0),
+        tf.concat([total.indices, gradient.indices], 0),
+        total.dense_shape,
+    )
+  return tf.convert_to_tensor(total) + tf.convert_to_tensor(gradient)
+
+
+def scale(gradient: Gradient, factor: float) -> Gradient:
+  """`gradient` times a number."""
+  if isinstance(gradient, tf.IndexedSlices):
+    return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+  return gradient if gradient is None else gradient * factor
+
+
+def global_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
+  """The L2 norm over all gradients: float32 scalar. IndexedSlices must be free of duplicates."""
+  squares = []
+  for gradient in gradients:
+    if isinstance(gradient, tf.IndexedSlices):  # Of as many rows as there are indices: XLA cannot reshape them.
+      squares.append(tf.reduce_sum(tf.square(tf.cast(gradient.values, tf.float32))))
+    elif gradient is not None:  # A dot product is vectorised on every device; XLA's reduction on CPU is not.
+      vector = tf.reshape(tf.cast(gradient, tf.float32), [-1])
+      squares.append(tf.tensordot(vector, vector, 1))
+  return tf.sqrt(tf.add_n(squares)) if squares else tf.constant(0.0)
+
+
+def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
+  """Creates the variables of an optimizer (slots, iterations), as its first `apply_gradients` would."""
+  if hasattr(optimizer, '_create_all_weights'):  # Legacy.
+    optimizer._create_all_weights(variables)  # pylint: disable=protected-access
+  if hasattr(optimizer, 'build'):
+    optimizer.build(variables)
+  inner = inner_optimizer(optimizer)
+  if inner is not optimizer:
+    build(inner, variables)
+
+
+def variables_of(optimizer: Any) -> List[tf.Variable]:
+  """All variables that an optimizer writes, those of the optimizers inside it too."""
+  found = {}
+  while optimizer is not None:
+    for name in ('variables', 'weights', '_weights'):
+      variables = getattr(optimizer, name, ())
+      for variable in variables() if callable(variables) else variables:
+        found[id(variable)] = variable
+    scale = getattr(optimizer, '_loss_scale', None)
+    for variable in (getattr(scale, '_weights', {}) or {}).values():
+      found[id(variable)] = variable
+    optimizer = getattr(optimizer, 'inner_optimizer', None) or getattr(optimizer, '_optimizer', None)
+  return list(found.values())

@@ -1,0 +1,180 @@
+"""Which shape a training step takes: a pure function of the traced step and the configuration.
+
+No clock is asked: a resumed run takes the shape of the run that it continues.
+"""
+
+import dataclasses
+from typing import Any, Tuple, Union
+
+import tensorflow as tf
+
+# XLA on CPU runs a convolution in a compiled loop on a naive path, tens of times slower than TensorFlow's own kernel,
+# and one outside of a loop still about twice slower.
+_CONVOLUTIONS = frozenset(
+    f'{name}{suffix}'
+    for name in ('Conv2D', 'Conv3D', 'DepthwiseConv2dNative')
+    for suffix in ('', 'BackpropInput', 'BackpropInputV2', 'BackpropFilter', 'BackpropFilterV2')
+)
+_MAX_STEPS_PER_EXECUTION = 16
+_MAX_STACKED_BYTES = 64 * 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTraits:
+  """What tracing a task's step once shows.
+
+  Attributes:
+    num_updates: how often the step called `apply_gradients` on the trainer's optimizer.
+    convolutions: whether the step contains convolutions.
+    merge_calls: whether replicas meet inside the forward pass (synchronised batch normalisation).
+    static_shapes: whether every input is a dense tensor of known shape.
+    sparse_gradients: whether gradients are IndexedSlices, for which not every optimizer has an XLA kernel.
+    input_bytes: bytes of one replica's batch; 0 where shapes are not static.
+    xla_error: why XLA cannot compile the step; empty where it can, or was not asked.
+  """
+
+  num_updates: int = 1
+  convolutions: bool = False
+  merge_calls: bool = False
+  static_shapes: bool = True
+  sparse_gradients: bool = False
+  input_bytes: int = 0
+  xla_error: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class StepPlan:
+  """How a step is compiled.
+
+  Attributes:
+    shape: 'fused' (the whole step, `steps_per_execution` at a time, in one XLA program), 'split' (XLA forward and
+      backward on each replica, all-reduce and update outside) or 'plain' (TensorFlow graph; on TPU the strategy's own
+      compilation).
+    jit_compile: whether XLA compiles the step's forward and backward.
+    steps_per_execution: steps in one program.
+    unroll: whether these steps are written out instead of looped over.
+    manual_optimization: whether the task owns its updates.
+    reason: why, for the person who reads it.
+    eager: whether Python runs the task's step every time.
+  """
+
+  shape: str
+  jit_compile: bool
+  steps_per_execution: int
+  unroll: bool
+  manual_optimization: bool
+  reason: str
+  eager: bool = False
+
+  def __str__(self) -> str:
+    steps = f', {self.steps_per_execution} steps a program' if self.shape == 'fused' else ''
+    manual = ', manual optimization' if self.manual_optimization else ''
+    return f'{self.shape} ({"XLA" if self.jit_compile else "no XLA"}{steps}{manual}): {self.reason}'
+
+
+def choose_plan(
+    traits: StepTraits,
+    *,
+    enable_xla: Union[bool, str],
+    device_type: str,
+    single_trace: bool,
+    steps_per_execution: int,
+    steps_per_loop: int,
+    gradient_accumulation_steps: int = 1,
+    run_eagerly: bool = False,
+) -> StepPlan:
+  """Chooses the shape of a step.
+
+  Args:
+    traits: see `StepTraits`.
+    enable_xla: `runtime.enable_xla`: True and False are orders, 'auto' asks for the rule.
+    device_type: 'CPU', 'GPU' or 'TPU'.
+    single_trace: whether the strategy traces one function for its (only) replica.
+    steps_per_execution: `trainer.steps_per_execution`; 0 asks for the rule.
+    steps_per_loop: `trainer.steps_per_loop`.
+    gradient_accumulation_steps: `trainer.gradient_accumulation_steps`.
+    run_eagerly: whether `trainer.train_tf_function` is false.
+
+  Returns:
+    The plan.
+  """
+  manual = traits.num_updates != 1
+
+  def plain(reason: str, eager: bool = False) -> StepPlan:
+    return StepPlan('plain', False, 1, False, manual, reason, eager)
+
+  if device_type == 'TPU':
+    return plain('the TPU strategy compiles the step itself')
+  if run_eagerly and enable_xla is not True:
+    return plain('trainer.train_tf_function=false, Python runs every step', eager=True)
+  if traits.merge_calls:
+    return plain('replicas meet inside the forward pass (synchronised batch normalisation)')
+  if not single_trace and manual:
+    return plain('the task owns its updates, and replicas meet in them')
+  xla, reason = _use_xla(traits, enable_xla, device_type)
+  if not xla:
+    return plain(reason)
+  if not single_trace:
+    return StepPlan('split', True, 1, False, manual, reason)
+  on_cpu_with_convolutions = device_type == 'CPU' and traits.convolutions
+  steps = 1 if run_eagerly else steps_per_execution
+  if not traits.static_shapes:
+    steps, reason = 1, f'{reason}; batches of changing shape are not stacked'
+  elif not steps and on_cpu_with_convolutions:
+    steps = 1
+  elif not steps:
+    steps = _largest_divisor(
+        steps_per_loop, _stackable_steps(traits.input_bytes * gradient_accumulation_steps)
+    )
+  return StepPlan('fused', True, steps, on_cpu_with_convolutions, manual, reason)
+
+
+def without_fused_update(plan: StepPlan, xla_error: str) -> StepPlan:
+  """`plan` with the update outside of the XLA program, which cannot hold it."""
+  reason = f'{plan.reason}; XLA cannot compile the update: {xla_error}'
+  return dataclasses.replace(plan, shape='split', steps_per_execution=1, unroll=False, reason=reason)
+
+
+def _use_xla(traits: StepTraits, enable_xla: Union[bool, str], device_type: str) -> Tuple[bool, str]:
+  if enable_xla != 'auto':
+    return bool(enable_xla), f'runtime.enable_xla={"true" if enable_xla else "false"}'
+  if device_type == 'CPU' and traits.convolutions:
+    return False, "convolutions are faster in TensorFlow's own kernels on CPU"
+  if not traits.static_shapes:
+    return False, 'the shapes of the input are not fixed, XLA would compile for each'
+  if traits.xla_error:
+    return False, f'XLA cannot compile the step: {traits.xla_error}'
+  return True, f'the step compiles for {device_type} and has no convolutions' if device_type == 'CPU' else (
+      f'the step compiles for {device_type}')
+
+
+def _stackable_steps(input_bytes: int) -> int:
+  """How many batches of this size are worth stacking."""
+  return max(1, min(_MAX_STEPS_PER_EXECUTION, _MAX_STACKED_BYTES // max(input_bytes, 1)))
+
+
+def _largest_divisor(number: int, at_most: int) -> int:
+  return max(divisor for divisor in range(1, at_most + 1) if number % divisor == 0)
+
+
+def has_convolutions(graph: tf.Graph) -> bool:
+  """Whether a graph, or a function that it calls, holds a convolution."""
+  definition = graph.as_graph_def()
+  nodes = [definition.node, *(function.node_def for function in definition.library.function)]
+  return any(node.op in _CONVOLUTIONS for group in nodes for node in group)
+
+
+def is_number(value: Any) -> bool:
+  """Whether a value is a scalar tensor of floating or integer type."""
+  return tf.is_tensor(value) and value.shape.rank == 0 and (value.dtype.is_floating or value.dtype.is_integer)
+
+
+def input_traits(specs: Any) -> Tuple[bool, int]:
+  """(static_shapes, input_bytes) of a structure of type specs."""
+  total = 0
+  for spec in tf.nest.flatten(specs):
+    if not isinstance(spec, tf.TensorSpec) or not spec.shape.is_fully_defined():
+      return False, 0
+    if spec.dtype.is_numpy_compatible and spec.dtype != tf.string:
+      total += spec.shape.num_elements() * spec.dtype.size
+  return True, total

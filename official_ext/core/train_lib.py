@@ -1,0 +1,333 @@
+"""Runs an experiment: the wiring of trainer, checkpoints, controller, records and writers, and nothing else."""
+
+import difflib
+import math
+import os
+from typing import Any, List, Mapping, Optional, Tuple
+
+from absl import logging
+import orbit
+import tensorflow as tf, tf_keras
+
+from official.core import actions as official_actions
+from official.core import base_task
+from official.core import train_lib
+from official.core import train_utils
+from official_ext.core import actions
+from official_ext.core import base_trainer
+from official_ext.core import best_checkpoints
+from official_ext.core import checkpoints
+from official_ext.core import config_definitions
+from official_ext.core import controller
+from official_ext.core import distribute
+from official_ext.core import errors
+from official_ext.core import preemption
+from official_ext.core import run_record
+from official_ext.monitoring import json_lines
+from official_ext.monitoring import progress
+from official_ext.monitoring import tensorboard
+from official_ext.monitoring import writers as writers_lib
+
+
+class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
+  """Model Garden's runner, with this library's trainer, checkpoints and controller: see base class."""
+
+  def __init__(
+      self,
+      *args: Any,
+      writers: Optional[writers_lib.Writer] = None,
+      summaries: Optional[tensorboard.TensorBoardWriter] = None,
+      record: Optional[run_record.RunRecord] = None,
+      checkpoint: Optional[str] = None,
+      watch: Optional[preemption.PreemptionWatch] = None,
+      **kwargs: Any,
+  ):
+    self._writers = writers or writers_lib.Writers([])
+    self._summaries = summaries
+    self._record = record
+    self._checkpoint_path = checkpoint
+    self._watch = watch
+    super().__init__(*args, **kwargs)
+
+  def _build_best_checkpoint_exporter(self):
+    return best_checkpoints.maybe_create(self.params, self.model_dir, self.strategy.extended.should_checkpoint)
+
+  def _maybe_build_checkpoint_manager(self):
+    config = self.params.trainer
+    return checkpoints.CheckpointManager(
+        self.trainer.checkpoint,
+        directory=self.model_dir,
+        max_to_keep=config.max_to_keep,
+        keep_every=config.keep_every,
+        step_counter=self.trainer.global_step,
+        checkpoint_interval=config.checkpoint_interval,
+        init_fn=self.trainer.initialize,
+        asynchronous=config.async_checkpointing,
+        trains='train' in self._mode,
+        is_chief=self.strategy.extended.should_checkpoint,
+    )
+
+  def _build_trainer(self, task, train, evaluate):
+    return build_trainer(self.strategy, task, self.params, self.model_dir, train, evaluate)
+
+  def _build_controller(
+      self,
+      trainer,
+      evaluator,
+      save_summary=True,
+      train_actions=None,
+      eval_actions=None,
+      controller_cls=controller.Controller,
+      enable_async_checkpointing=False,
+  ):
+    train_actions, eval_actions = list(train_actions or ()), list(eval_actions or ())
+    if trainer:
+      train_actions += actions.get_train_actions(
+          self.params, trainer, self.model_dir, self.checkpoint_manager, self._writers)
+    if evaluator:
+      eval_actions += official_actions.get_eval_actions(self.params, evaluator, self.model_dir)
+    config = self.params.trainer
+    return controller_cls(
+        strategy=self.strategy,
+        trainer=trainer,
+        evaluator=evaluator,
+        global_step=self.trainer.global_step,
+        train_steps=config.train_steps,
+        steps_per_loop=config.steps_per_loop,
+        intervals=(config.summary_interval,),
+        checkpoint_interval=config.checkpoint_interval,
+        checkpoint_manager=self.checkpoint_manager,
+        checkpoint=self._checkpoint_path,
+        watch=self._watch,
+        restores=self._mode != 'continuous_eval',
+        enable_async_checkpointing=enable_async_checkpointing,
+        summary_interval=config.summary_interval if save_summary else None,
+        train_actions=train_actions,
+        eval_actions=eval_actions,
+        writers=self._writers,
+        summaries=self._summaries if save_summary else None,
+        on_stage=self._on_stage,
+    )
+
+  def _on_stage(self, stage: str, step: int) -> None:
+    if self._record is not None:
+      self._record.update(stage=stage, step=step)
+
+  def run(self) -> Tuple[Any, Mapping[str, Any]]:
+    """Runs the mode.
+
+    Returns:
+      (model, logs): the logs of the last evaluation, {} where the mode has none.
+    """
+    mode, config = self._mode, self.params.trainer
+    with self.strategy.scope():
+      output = None
+      if mode in ('train', 'train_and_post_eval'):
+        self.controller.train(steps=config.train_steps)
+      elif mode == 'train_and_eval':
+        output = self.controller.train_and_evaluate(
+            train_steps=config.train_steps,
+            eval_steps=config.validation_steps,
+            eval_interval=config.validation_interval)
+      elif mode == 'eval':
+        output = self.controller.evaluate(steps=config.validation_steps)
+      elif mode == 'continuous_eval':
+        output = self.controller.evaluate_continuously(
+            steps=config.validation_steps,
+            timeout=config.continuous_eval_timeout,
+            timeout_fn=lambda: run_record.has_ended(self.model_dir))
+      else:
+        raise errors.UserError(f'--mode={mode}: no such mode')
+      if mode == 'train_and_post_eval' or self._run_post_eval:
+        output = self.controller.evaluate(steps=config.validation_steps)
+    return self.trainer.model, output or {}
+
+
+def build_trainer(
+    strategy: tf.distribute.Strategy,
+    task: Any,
+    params: config_definitions.ExperimentConfig,
+    model_dir: Optional[str],
+    train: bool,
+    evaluate: bool,
+) -> base_trainer.Trainer:
+  """Builds model, optimizer and trainer inside the strategy's scope."""
+  exporter = best_checkpoints.maybe_create(params, model_dir, strategy.extended.should_checkpoint) if evaluate else None
+  with strategy.scope():
+    return train_utils.create_trainer(
+        params, task, train=train, evaluate=evaluate, checkpoint_exporter=exporter, trainer_cls=base_trainer.Trainer)
+
+
+def run_experiment(
+    distribution_strategy: tf.distribute.Strategy,
+    task: Any,
+    mode: str,
+    params: config_definitions.ExperimentConfig,
+    model_dir: str,
+    run_post_eval: bool = False,
+    save_summary: bool = True,
+    train_actions: Optional[List[orbit.Action]] = None,
+    eval_actions: Optional[List[orbit.Action]] = None,
+    trainer: Optional[base_trainer.Trainer] = None,
+    controller_cls: Any = controller.Controller,
+    checkpoint: Optional[str] = None,
+    watch: Optional[preemption.PreemptionWatch] = None,
+) -> Tuple[tf_keras.Model, Mapping[str, Any]]:
+  """Runs train/eval configured by the experiment params.
+
+  Whatever can be refused is refused before anything is written. From then on run.json tells how the run stands.
+
+  Args:
+    distribution_strategy: the strategy.
+    task: a Task made inside its scope.
+    mode: 'train', 'eval', 'train_and_eval', 'continuous_eval' or 'train_and_post_eval'.
+    params: the experiment.
+    model_dir: where checkpoints, logs and records go.
+    run_post_eval: whether to evaluate once after training.
+    save_summary: whether to write TensorBoard files.
+    train_actions: called with the logs of every training loop.
+    eval_actions: called with the logs of every evaluation.
+    trainer: instead of the default one; made inside the strategy's scope.
+    controller_cls: a `Controller` subclass.
+    checkpoint: path of a checkpoint to start from instead of the newest in `model_dir`.
+    watch: tells that the process was asked to stop; None watches no signals.
+
+  Returns:
+    (model, logs): logs of the last evaluation, {} where the mode has none.
+
+  Raises:
+    UserError: the configuration cannot be run; nothing was written.
+    DivergedError: too many updates were not finite.
+    PreemptedError: `watch` saw a signal, and the run has saved.
+  """
+  strategy = distribution_strategy or tf.distribute.get_strategy()
+  checkpoints.check_available(model_dir, mode, checkpoint)
+  run_record.check_writable(model_dir)
+  params = resolve_train_steps(config_definitions.upgrade(params), task)
+  evaluates = 'eval' in mode or run_post_eval
+  trainer = trainer or build_trainer(strategy, task, params, model_dir, 'train' in mode, evaluates)
+  check_best_metric(params, task, trainer, evaluates)
+
+  is_chief = strategy.extended.should_checkpoint
+  devices = distribute.describe(strategy)
+  record = run_record.RunRecord(model_dir, mode, params, params.runtime.seed, devices, is_chief)
+  if is_chief and 'train' in mode:
+    run_record.save_params(params, model_dir)
+  summaries = tensorboard.TensorBoardWriter(model_dir, params.trainer.validation_summary_subdir)
+  writers = make_writers(params, mode, model_dir, summaries if save_summary else None, is_chief)
+  writers.write('start', int(trainer.global_step.numpy()), {
+      'mode': mode,
+      'devices': devices,
+      'seed': params.runtime.seed,
+      'effective_batch_size': effective_batch_size(params),
+  })
+  try:
+    runner = OrbitExperimentRunner(
+        strategy, task, mode, params, model_dir,
+        run_post_eval=run_post_eval,
+        save_summary=save_summary and is_chief,
+        train_actions=train_actions,
+        eval_actions=eval_actions,
+        trainer=trainer,
+        controller_cls=controller_cls,
+        writers=writers,
+        summaries=summaries,
+        record=record,
+        checkpoint=checkpoint,
+        watch=watch,
+    )
+    result = runner.run()
+  except BaseException as error:
+    _end(record, writers, trainer, getattr(error, 'status', 'failed'), error)
+    raise
+  _end(record, writers, trainer, 'finished', None)
+  return result
+
+
+def _end(record, writers, trainer, status, error):
+  step = int(trainer.global_step.numpy())
+  record.update(step=step, **_plan_record(trainer))
+  record.finish(status, error)
+  event = 'failed' if status == 'diverged' else status
+  writers.write(event, step, {} if error is None else {'error': f'{type(error).__name__}: {error}'})
+  writers.close()
+
+
+def _plan_record(trainer) -> Mapping[str, Any]:
+  plan = getattr(trainer, 'plan', None)
+  if plan is None:
+    return {}
+  return {'step_shape': plan.shape, 'jit_compile': plan.jit_compile, 'steps_per_execution': plan.steps_per_execution,
+          'step_shape_reason': plan.reason}
+
+
+def make_writers(
+    params: config_definitions.ExperimentConfig,
+    mode: str,
+    model_dir: str,
+    summaries: Optional[tensorboard.TensorBoardWriter],
+    is_chief: bool,
+) -> writers_lib.Writer:
+  """The writers of a run: progress, events.jsonl, TensorBoard. None where this process is not the chief.
+
+  A mode that does not train writes `events.{mode}.jsonl`: it may run beside a training in the same folder.
+  """
+  if not is_chief:
+    return writers_lib.Writers([])
+  name = 'events.jsonl' if 'train' in mode else f'events.{mode}.jsonl'
+  writers: List[writers_lib.Writer] = [json_lines.EventsWriter(os.path.join(model_dir, name))]
+  train_steps = params.trainer.train_steps if 'train' in mode else 0
+  writers.append(progress.ProgressWriter(train_steps, bar=params.trainer.progress_bar))
+  if summaries is not None:
+    writers.append(summaries)
+  return writers_lib.Writers(writers)
+
+
+def effective_batch_size(params: config_definitions.ExperimentConfig) -> int:
+  """Examples in one update: `global_batch_size` times `gradient_accumulation_steps`; 0 where a task has neither."""
+  data = getattr(params.task, 'train_data', None)
+  return (getattr(data, 'global_batch_size', 0) or 0) * params.trainer.gradient_accumulation_steps
+
+
+def resolve_train_steps(params: config_definitions.ExperimentConfig, task: Any) -> config_definitions.ExperimentConfig:
+  """Turns `trainer.train_epochs`, where it is set, into `trainer.train_steps`.
+
+  Raises:
+    UserError: the task does not know how many examples its training data has.
+  """
+  if not params.trainer.train_epochs:
+    return params
+  num_examples = task.num_examples(getattr(params.task, 'train_data', None)) if hasattr(task, 'num_examples') else None
+  if not num_examples:
+    raise errors.UserError(
+        f'trainer.train_epochs: {type(task).__name__} does not know the number of its training examples; set '
+        'trainer.train_steps instead')
+  steps = math.ceil(params.trainer.train_epochs * num_examples / effective_batch_size(params))
+  logging.info('%g epochs of %d examples: %d steps', params.trainer.train_epochs, num_examples, steps)
+  return params.replace(trainer={'train_steps': steps, 'train_epochs': 0.0})
+
+
+def check_best_metric(params: Any, task: Any, trainer: Any, evaluates: bool) -> None:
+  """Refuses a `best_checkpoint_eval_metric` that no evaluation of the task will report.
+
+  Raises:
+    UserError: with the metrics that there are.
+  """
+  name = params.trainer.best_checkpoint_eval_metric
+  if not (evaluates and params.trainer.best_checkpoint_export_subdir and name):
+    return
+  reports = {metric.name for metric in trainer.validation_metrics} | {trainer.validation_loss.name}
+  if name in reports or _reduces_logs(task):
+    return
+  reports |= set(trainer.validation_log_names())
+  if name in reports:
+    return
+  near = difflib.get_close_matches(name, sorted(reports), n=1)
+  hint = f'did you mean {near[0]}? ' if near else ''
+  raise errors.UserError(
+      f'trainer.best_checkpoint_eval_metric: {name}: {hint}{type(task).__name__} reports {", ".join(sorted(reports))}')
+
+
+def _reduces_logs(task: Any) -> bool:
+  """Whether the task makes metrics of its own at the end of an evaluation: their names show only then."""
+  return type(task).reduce_aggregated_logs is not base_task.Task.reduce_aggregated_logs

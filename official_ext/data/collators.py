@@ -1,0 +1,129 @@
+"""Turns a list of examples into a batch.
+
+A collator is a function from a list of examples (dictionaries of arrays, numbers or strings, possibly nested) to a
+dictionary of arrays with a leading batch dimension. `task.train_data.collator` names the factory that makes one from
+the data configuration:
+
+    @collators.register('shifted')
+    def shifted(params):
+      def collate(examples):
+        tokens = np.stack([example['tokens'][:params.seq_length + 1] for example in examples])
+        return {'inputs': tokens[:, :-1], 'targets': tokens[:, 1:]}
+      return collate
+"""
+
+import dataclasses
+import difflib
+from typing import Any, Callable, Dict, List, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from official_ext.core import errors
+
+Example = Mapping[str, Any]
+Collate = Callable[[List[Example]], Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Collator:
+  """A collating function, and what is known of its batches.
+
+  Attributes:
+    collate: the function.
+    fixed_shapes: whether all its batches have the same shape but for the leading dimension.
+  """
+
+  collate: Collate
+  fixed_shapes: bool
+
+  def __call__(self, examples: List[Example]) -> Mapping[str, Any]:
+    return self.collate(examples)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Registration:
+  factory: Callable[[Any], Collate]
+  fixed_shapes: bool
+
+
+_REGISTRY: Dict[str, _Registration] = {}
+
+
+def register(name: str, fixed_shapes: bool = True) -> Callable[[Callable[[Any], Collate]], Callable[[Any], Collate]]:
+  """Registers a factory of collators.
+
+  Args:
+    name: what `collator` of a data configuration names it by.
+    fixed_shapes: False where the shapes of the batches depend on the examples beyond the leading dimension.
+
+  Returns:
+    A decorator for a function from the data configuration to the collating function.
+
+  Raises:
+    ValueError: the name is taken.
+  """
+
+  def decorate(factory):
+    if name in _REGISTRY:
+      raise ValueError(f'A collator named {name!r} is registered already: {_REGISTRY[name].factory}.')
+    _REGISTRY[name] = _Registration(factory, fixed_shapes)
+    return factory
+
+  return decorate
+
+
+def get(name: str, params: Any) -> Collator:
+  """The collator of this name.
+
+  Args:
+    name: a registered name.
+    params: the data configuration, for the factory.
+
+  Raises:
+    UserError: no such collator.
+  """
+  if name not in _REGISTRY:
+    near = difflib.get_close_matches(name, _REGISTRY, n=1)
+    hint = f'did you mean {near[0]}?' if near else f'there are {", ".join(sorted(_REGISTRY))}'
+    raise errors.UserError(f'collator: no collator is named {name!r}; {hint}')
+  registration = _REGISTRY[name]
+  return Collator(registration.factory(params), registration.fixed_shapes)
+
+
+def stack_examples(examples: Sequence[Example]) -> Mapping[str, Any]:
+  """Stacks the examples' values, feature by feature: they must agree in structure and shapes."""
+  return tf.nest.map_structure(lambda *values: np.stack([np.asarray(value) for value in values]), *examples)
+
+
+@register('stack')
+def stack(params: Any) -> Collate:
+  """Stacks the examples' values, feature by feature."""
+  del params
+  return stack_examples
+
+
+@register('pad', fixed_shapes=False)
+def pad(params: Any) -> Collate:
+  """Pads every feature's first dimension at its end, and stacks.
+
+  The length is that of the batch's longest example, or the configuration's `seq_length` where it has that field and it
+  is not 0: longer examples are then cut. The padding is the configuration's `pad_value`, 0 if it has none. Only
+  numeric features with dimensions are padded; scalars and strings are stacked.
+
+  Without `seq_length` the shape depends on the examples that one replica has, and with it on the number of replicas.
+  """
+  seq_length = getattr(params, 'seq_length', 0) or 0
+  pad_value = getattr(params, 'pad_value', 0)
+
+  def pad_feature(*values):
+    arrays = [np.asarray(value) for value in values]
+    if arrays[0].ndim == 0 or arrays[0].dtype.kind not in 'biuf':
+      return np.stack(arrays)
+    length = seq_length or max(len(array) for array in arrays)
+    padded = np.full((len(arrays), length) + arrays[0].shape[1:], pad_value, arrays[0].dtype)
+    for row, array in zip(padded, arrays):
+      row[: len(array)] = array[:length]
+    return padded
+
+  return lambda examples: tf.nest.map_structure(pad_feature, *examples)

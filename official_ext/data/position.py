@@ -1,0 +1,57 @@
+"""Tells an input pipeline at which batch to start.
+
+    with position.starting_at(1000) as start:
+      dataset = task.build_inputs(params)   # calls position.take_start()
+    if not start.honoured:
+      dataset = dataset.skip(1000)
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+from typing import Iterator, Optional
+
+
+@dataclasses.dataclass
+class Position:
+  """Where an input starts.
+
+  Attributes:
+    num_batches: how many global batches have been used before.
+    honoured: whether the input has taken the number, and so starts there by itself.
+  """
+
+  num_batches: int
+  honoured: bool = False
+
+
+_POSITION: contextvars.ContextVar[Optional[Position]] = contextvars.ContextVar('position', default=None)
+
+
+@contextlib.contextmanager
+def starting_at(num_batches: int) -> Iterator[Position]:
+  """Training inputs that are built within start at this batch, if they can.
+
+  Args:
+    num_batches: the number of global batches to leave behind, >= 0.
+
+  Yields:
+    The position; `honoured` tells whether an input took it.
+  """
+  if num_batches < 0:
+    raise ValueError(f'num_batches: {num_batches} is negative.')
+  position = Position(int(num_batches))
+  token = _POSITION.set(position)
+  try:
+    yield position
+  finally:
+    _POSITION.reset(token)
+
+
+def take_start() -> int:
+  """The batch to start at, 0 outside of `starting_at`. The caller promises to start there."""
+  position = _POSITION.get()
+  if position is None:
+    return 0
+  position.honoured = True
+  return position.num_batches

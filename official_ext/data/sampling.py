@@ -1,0 +1,139 @@
+"""Which example is where: the order of a run as arithmetic.
+
+Positions count the examples that a run consumes: 0, 1, 2, ... Example `position` is number `permute(position % n)` of
+the source, in an order of its own for every epoch `position // n`. There is no state: any position can be asked for
+at any time, at the same cost.
+
+The permutation is a keyed Feistel network over the smallest rectangle that holds n numbers (Black and Rogaway,
+"Ciphers with arbitrary finite domains", 2002), with SplitMix64 (Steele, Lea, Flood, 2014) as its round function. It is
+written in 64-bit integer arithmetic, so that the order of a run does not change with TensorFlow's version.
+"""
+
+import math
+from typing import Tuple
+
+import numpy as np
+import tensorflow as tf
+
+_MASK = 2**64 - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_MULTIPLIER_1 = 0xBF58476D1CE4E5B9
+_MULTIPLIER_2 = 0x94D049BB133111EB
+_NUM_ROUNDS = 4
+
+
+def _uint64(value: int) -> tf.Tensor:
+  """A uint64 constant."""
+  return tf.constant(np.uint64(value & _MASK))
+
+
+def _mix(bits: tf.Tensor) -> tf.Tensor:
+  """SplitMix64's finaliser, a bijection of uint64 in which every output bit depends on every input bit."""
+  shift = tf.bitwise.right_shift
+  bits = tf.bitwise.bitwise_xor(bits, shift(bits, _uint64(30))) * _uint64(_MULTIPLIER_1)
+  bits = tf.bitwise.bitwise_xor(bits, shift(bits, _uint64(27))) * _uint64(_MULTIPLIER_2)
+  return tf.bitwise.bitwise_xor(bits, shift(bits, _uint64(31)))
+
+
+def _mix_int(bits: int) -> int:
+  """`_mix` of a Python int."""
+  bits &= _MASK
+  bits = (bits ^ (bits >> 30)) * _MULTIPLIER_1 & _MASK
+  bits = (bits ^ (bits >> 27)) * _MULTIPLIER_2 & _MASK
+  return bits ^ (bits >> 31)
+
+
+def stream_key(seed: int, stream: int) -> int:
+  """One of the independent keys that a seed gives.
+
+  Args:
+    seed: any integer.
+    stream: a small integer: which use the key is for.
+
+  Returns:
+    An integer in [0, 2**64).
+  """
+  return _mix_int(_mix_int(seed) + (stream + 1) * _GOLDEN)
+
+
+_ORDER_STREAM, _TRANSFORM_STREAM = 0, 1
+
+
+def _rectangle(num_examples: int) -> Tuple[int, int]:
+  """Sides (rows, columns) of a near-square, each below 2**32, that holds `num_examples` cells and few more."""
+  rows = math.isqrt(num_examples - 1) + 1
+  return rows, -(-num_examples // rows)
+
+
+def _turn(side: tf.Tensor, other: tf.Tensor, round_keys: tf.Tensor, size: int) -> tf.Tensor:
+  """Adds to `side` a pseudo-random number that is a function of (`other`, key), modulo `size`."""
+  shift_32 = _uint64(32)
+  word = (round_keys + other) * _uint64(_MULTIPLIER_1)
+  word = tf.bitwise.bitwise_xor(word, tf.bitwise.right_shift(word, shift_32)) * _uint64(_MULTIPLIER_2)
+  # The upper half, the best mixed, scaled from [0, 2**32) to [0, size).
+  number = tf.bitwise.right_shift(tf.bitwise.right_shift(word, shift_32) * _uint64(size), shift_32)
+  total = side + number
+  return tf.where(total < _uint64(size), total, total - _uint64(size))
+
+
+def _encrypt(cells: tf.Tensor, epoch_keys: tf.Tensor, rows: int, columns: int) -> tf.Tensor:
+  """A keyed bijection of [0, rows * columns): uint64 tensors of one shape in, the same out."""
+  left, right = cells // _uint64(columns), cells % _uint64(columns)
+  for round_number in range(_NUM_ROUNDS):
+    left = _turn(left, right, epoch_keys + _uint64(2 * round_number * _GOLDEN), rows)
+    right = _turn(right, left, epoch_keys + _uint64((2 * round_number + 1) * _GOLDEN), columns)
+  return left * _uint64(columns) + right
+
+
+def shuffled_indices(positions: tf.Tensor, num_examples: int, seed: int) -> tf.Tensor:
+  """The source's indices at these positions of a shuffled run.
+
+  Args:
+    positions: int64 tensor of any shape, each >= 0.
+    num_examples: n, the number of examples in the source, >= 1.
+    seed: any integer.
+
+  Returns:
+    An int64 tensor of the shape of `positions`, in [0, n). The positions from e * n to (e + 1) * n - 1 get every index
+    exactly once, in an order that depends on (seed, e, n) alone.
+  """
+  rows, columns = _rectangle(num_examples)
+  flat = tf.reshape(positions, [-1])
+  epochs = tf.cast(flat // num_examples, tf.uint64)
+  epoch_keys = _mix(_uint64(stream_key(seed, _ORDER_STREAM)) + epochs * _uint64(_GOLDEN))
+  indices = _encrypt(tf.cast(flat % num_examples, tf.uint64), epoch_keys, rows, columns)
+  if rows * columns > num_examples:
+    indices = _walk(indices, epoch_keys, num_examples, rows, columns)
+  return tf.reshape(tf.cast(indices, tf.int64), tf.shape(positions))
+
+
+def _walk(indices: tf.Tensor, epoch_keys: tf.Tensor, limit: int, rows: int, columns: int) -> tf.Tensor:
+  """Cycle walking: cells that lie outside of [0, limit) go round again, until they fall inside."""
+  outside = lambda indices: tf.where(indices >= _uint64(limit))
+
+  def again(indices, cells):
+    updates = _encrypt(tf.gather_nd(indices, cells), tf.gather_nd(epoch_keys, cells), rows, columns)
+    indices = tf.tensor_scatter_nd_update(indices, cells, updates)
+    return indices, outside(indices)
+
+  shapes = (indices.shape, tf.TensorShape([None, 1]))
+  return tf.while_loop(lambda _, cells: tf.size(cells) > 0, again, (indices, outside(indices)), shapes)[0]
+
+
+def sequential_indices(positions: tf.Tensor, num_examples: int) -> tf.Tensor:
+  """The source's indices at these positions of a run in the source's own order: positions modulo `num_examples`."""
+  return positions % num_examples
+
+
+def transform_seeds(positions: tf.Tensor, seed: int) -> tf.Tensor:
+  """Seeds for TensorFlow's stateless random ops, one for each position.
+
+  Args:
+    positions: int64 tensor of shape [...]: positions in the run, so that no two epochs draw the same.
+    seed: any integer.
+
+  Returns:
+    An int64 tensor of shape [..., 2].
+  """
+  key = np.uint64(stream_key(seed, _TRANSFORM_STREAM)).astype(np.int64)
+  return tf.stack([tf.fill(tf.shape(positions), tf.constant(key, tf.int64)), positions], axis=-1)

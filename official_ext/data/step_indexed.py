@@ -1,0 +1,266 @@
+"""Input whose batch at step s is a pure function of (seed, s).
+
+Step s uses the positions from s * G to (s + 1) * G - 1 of the run, G being `global_batch_size`; replica r takes the
+r-th of the equal slices. `sampling` says which example is at a position. So there is nothing to save, starting at any
+step costs the same, and the global batch does not depend on how many replicas or input pipelines share it.
+"""
+
+import dataclasses
+from typing import Any, Callable, Optional, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from official_ext.core import errors
+from official_ext.data import collators
+from official_ext.data import position
+from official_ext.data import sampling
+from official_ext.data import sources
+
+Batch = Any
+Transform = Callable[[Batch, tf.Tensor], Batch]
+
+# Indices are computed for several batches at a time: the arithmetic costs as much for one as for thousands.
+_INDICES_PER_BLOCK = 4096
+_BYTES_PER_BLOCK = 2**24
+
+
+@dataclasses.dataclass(frozen=True)
+class _Share:
+  """What one input pipeline makes of every global batch.
+
+  Attributes:
+    global_batch_size: G, examples in a global batch.
+    batch_size: b, examples in a replica's slice.
+    first_replica: the number of the pipeline's first replica among all.
+    num_replicas: the pipeline's replicas.
+  """
+
+  global_batch_size: int
+  batch_size: int
+  first_replica: int
+  num_replicas: int
+
+  @classmethod
+  def of(cls, params: Any, input_context: Optional[tf.distribute.InputContext]) -> '_Share':
+    """The share of the pipeline that `input_context` describes, the whole batch if None."""
+    size = params.global_batch_size
+    field = f'task.{"train_data" if params.is_training else "validation_data"}.global_batch_size'
+    if size <= 0:
+      raise errors.UserError(f'{field}: must be positive, is {size}')
+    if input_context is None:
+      return cls(size, size, 0, 1)
+    num_replicas = input_context.num_replicas_in_sync
+    if size % num_replicas:
+      raise errors.UserError(f'{field}: {size} examples cannot be divided evenly among {num_replicas} replicas')
+    num_local, rest = divmod(num_replicas, input_context.num_input_pipelines)
+    if rest:
+      raise ValueError(f'{num_replicas} replicas cannot share {input_context.num_input_pipelines} pipelines evenly.')
+    return cls(size, size // num_replicas, input_context.input_pipeline_id * num_local, num_local)
+
+  def positions(self, steps: tf.Tensor) -> tf.Tensor:
+    """The positions of the pipeline's elements.
+
+    Args:
+      steps: int64 tensor of shape [s].
+
+    Returns:
+      An int64 tensor of shape [s * num_replicas, b]: one row for each step and replica, replicas innermost.
+    """
+    replicas = tf.range(self.first_replica, self.first_replica + self.num_replicas, dtype=tf.int64)
+    starts = steps[:, tf.newaxis] * self.global_batch_size + replicas * self.batch_size
+    return tf.reshape(starts, [-1, 1]) + tf.range(self.batch_size, dtype=tf.int64)
+
+
+def build_dataset(
+    source: sources.Source,
+    params: Any,
+    input_context: Optional[tf.distribute.InputContext] = None,
+    transform: Optional[Transform] = None,
+    transform_per_example: Optional[Transform] = None,
+) -> tf.data.Dataset:
+  """A dataset of per-replica batches, for `strategy.distribute_datasets_from_function`.
+
+  For training it is infinite, in an order that `params.seed` gives, epoch after epoch: batches run on across the end of
+  an epoch and are always full. It starts at the batch that `position.starting_at` says.
+
+  For evaluation it is finite, in the source's order, and has every example exactly once. The last global batch may be
+  partial: its examples go to the first replicas, and replicas for which none is left get a batch of no examples. It is
+  left out where `params.drop_remainder` is true.
+
+  Args:
+    source: the examples.
+    params: a data configuration. Fields read: global_batch_size, is_training, seed, drop_remainder, deterministic,
+      collator, num_parallel_calls, prefetch_buffer_size.
+    input_context: which of the input pipelines this is. None: the only one, of one replica.
+    transform: called on every batch, in the graph, as `transform(batch, seeds)`. `seeds` is an int64 tensor of shape
+      [b, 2], one seed for TensorFlow's stateless random ops for each example: a function of (seed, position).
+    transform_per_example: the same for single examples, before they go to `transform`: called as
+      `transform_per_example(example, seed)` with `seed` of shape [2]. The results must agree in shape.
+
+  Returns:
+    A `tf.data.Dataset` whose elements are batches as the collator makes them, with leading dimension
+    b = global_batch_size / number of replicas: element e is step start + e // r, replica e % r of the r that the
+    pipeline feeds.
+
+  Raises:
+    UserError: `global_batch_size` is not positive or cannot be divided among the replicas, or there are no examples.
+  """
+  if not len(source):
+    raise errors.UserError(f'task.{"train_data" if params.is_training else "validation_data"}: there are no examples')
+  share = _Share.of(params, input_context)
+  load, is_python = _loader(source, params)
+  is_cheap = not is_python and transform is None and transform_per_example is None
+  plan = _plan(source, params, share)
+  if is_cheap and not plan.is_partial:
+    # A gather of rows is so cheap that it is done for a block of batches at a time.
+    dataset = plan.elements(plan.blocks.map(lambda positions, indices: load(indices)))
+  else:
+    batches = _BatchMaker(len(source), params.seed or 0, plan.is_partial, load, transform, transform_per_example)
+    num_parallel_calls = getattr(params, 'num_parallel_calls', 2)
+    dataset = plan.elements(plan.blocks).map(batches, num_parallel_calls=num_parallel_calls)
+  buffer_size = params.prefetch_buffer_size
+  dataset = dataset.prefetch(_buffer_size(dataset.element_spec) if buffer_size is None else buffer_size)
+  options = tf.data.Options()
+  options.autotune.enabled = False  # Nothing is left to tune, and its accounting costs more than a gather.
+  options.deterministic = params.deterministic is not False
+  return dataset.with_options(options)
+
+
+@dataclasses.dataclass(frozen=True)
+class _BatchMaker:
+  """From what `_Plan` says of one element to the element.
+
+  Attributes:
+    num_examples: examples in the source.
+    seed: of the transforms.
+    is_partial: whether positions may lie beyond the last example.
+    load: from indices of shape [b] to a batch.
+    transform: see `build_dataset`.
+    transform_per_example: see `build_dataset`.
+  """
+
+  num_examples: int
+  seed: int
+  is_partial: bool
+  load: Callable[[tf.Tensor], Batch]
+  transform: Optional[Transform]
+  transform_per_example: Optional[Transform]
+
+  def __call__(self, positions: tf.Tensor, indices: tf.Tensor) -> Batch:
+    """The batch of these positions (int64, [b]), which hold the examples `indices` (int64, [b])."""
+    num_left = self.num_examples - positions[0]
+    if self.is_partial:
+      # At least one example is always read: it tells the shapes of a batch of none.
+      num_read = tf.clip_by_value(num_left, 1, tf.shape(positions, tf.int64)[0])
+      positions, indices = positions[:num_read], indices[:num_read]
+    batch = self.load(indices)
+    seeds = sampling.transform_seeds(positions, self.seed)
+    if self.transform_per_example is not None:
+      batch = _map_examples(self.transform_per_example, batch, seeds)
+    if self.transform is not None:
+      batch = self.transform(batch, seeds)
+    return _emptied_if(num_left <= 0, batch) if self.is_partial else batch
+
+
+def _buffer_size(element_spec: Any) -> int:
+  """How many batches to have ready: enough to bridge the computation of a block, within 64 MiB."""
+  num_bytes = 0
+  for spec in tf.nest.flatten(element_spec):
+    if spec.shape.num_elements() is None:
+      return 4
+    num_bytes += spec.shape.num_elements() * spec.dtype.size
+  return max(2, min(16, 2**26 // max(num_bytes, 1)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+  """Which examples are in which element.
+
+  Attributes:
+    blocks: a dataset of (positions, indices), int64 tensors of shape [elements of the block, b].
+    num_elements: how many of the blocks' elements count; None: all, without end.
+    is_partial: whether positions at the end lie beyond the last example.
+  """
+
+  blocks: tf.data.Dataset
+  num_elements: Optional[int]
+  is_partial: bool
+
+  def elements(self, blocks: tf.data.Dataset) -> tf.data.Dataset:
+    """Takes blocks apart."""
+    dataset = blocks.unbatch()
+    return dataset if self.num_elements is None else dataset.take(self.num_elements)
+
+
+def _plan(source: sources.Source, params: Any, share: _Share) -> _Plan:
+  """The plan of a pipeline, from the batch that `position` says."""
+  num_examples = len(source)
+  num_rows = _INDICES_PER_BLOCK
+  if isinstance(source, sources.ArraySource):
+    num_rows = min(num_rows, _BYTES_PER_BLOCK // max(1, source.bytes_per_example))
+  num_steps = max(1, num_rows // (share.batch_size * share.num_replicas))
+
+  def make_block(first_step):
+    positions = share.positions(first_step + tf.range(num_steps, dtype=tf.int64))
+    if params.is_training:
+      return positions, sampling.shuffled_indices(positions, num_examples, params.seed or 0)
+    return positions, sampling.sequential_indices(positions, num_examples)
+
+  if params.is_training:
+    return _Plan(tf.data.Dataset.counter(position.take_start(), num_steps).map(make_block), None, False)
+  num_full, rest = divmod(num_examples, share.global_batch_size)
+  is_partial = rest > 0 and not params.drop_remainder
+  num_batches = num_full + is_partial
+  if not num_batches:
+    raise errors.UserError(
+        f'task.validation_data.drop_remainder: the {num_examples} examples do not fill one batch of '
+        f'{share.global_batch_size}'
+    )
+  blocks = tf.data.Dataset.range(0, num_batches, num_steps).map(make_block)
+  return _Plan(blocks, num_batches * share.num_replicas, is_partial)
+
+
+def _loader(source: sources.Source, params: Any) -> Tuple[Callable[[tf.Tensor], Batch], bool]:
+  """A graph function from indices of shape [b] to a batch, and whether it calls Python."""
+  name = getattr(params, 'collator', 'stack')
+  if isinstance(source, sources.ArraySource) and name == 'stack':
+    return source.gatherer(), False
+  collate = collators.get(name, params)
+  probe = collate(source.fetch([0]))
+  arrays = [np.asarray(array) for array in tf.nest.flatten(probe)]
+  dtypes = [tf.string if array.dtype.kind in 'OSU' else tf.as_dtype(array.dtype) for array in arrays]
+  ranks = [array.ndim for array in arrays]
+  shapes = [array.shape[1:] if collate.fixed_shapes else (None,) * (array.ndim - 1) for array in arrays]
+  if 0 in ranks:
+    raise ValueError(f'collator: {name!r} gave a scalar; every value of a batch needs a leading batch dimension.')
+
+  def read(indices):
+    batch = collate(source.fetch(indices.tolist()))
+    tf.nest.assert_same_structure(probe, batch)
+    return [np.asarray(array) for array in tf.nest.flatten(batch)]
+
+  def load(indices):
+    flat = tf.numpy_function(read, [indices], dtypes)
+    for tensor, shape in zip(flat, shapes):
+      tensor.set_shape((indices.shape[0], *shape))
+    return tf.nest.pack_sequence_as(probe, flat)
+
+  return load, True
+
+
+def _map_examples(function: Transform, batch: Batch, seeds: tf.Tensor) -> Batch:
+  """Applies a function of (example, seed) to every example of a batch."""
+  specs = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape[1:], tensor.dtype), (batch, seeds))
+  outputs = tf.function(function).get_concrete_function(*specs).structured_outputs
+  signature = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), outputs)
+  return tf.map_fn(lambda element: function(*element), (batch, seeds), fn_output_signature=signature)
+
+
+def _emptied_if(condition: tf.Tensor, batch: Batch) -> Batch:
+  """The batch, or its first none rows."""
+
+  def rows_of(tensor):
+    return tensor[: tf.where(condition, tf.constant(0, tf.int64), tf.shape(tensor, tf.int64)[0])]
+
+  return tf.nest.map_structure(rows_of, batch)

@@ -1,0 +1,113 @@
+"""Opens TFDS data sets, and prepares them once, however many processes ask at the same time."""
+
+import contextlib
+import fcntl
+import os
+from typing import Any, Iterator, Mapping, Optional
+
+from official_ext.core import errors
+
+
+def _is_prepared(builder: Any) -> bool:
+  """Whether the data set is there: TFDS gives its folder the final name when it is complete."""
+  return builder.data_path.exists()
+
+
+@contextlib.contextmanager
+def _lock(builder: Any) -> Iterator[None]:
+  """Holds the other processes of this machine off while the data set is prepared.
+
+  A data_dir that is no local folder (gs://...) has no such lock: there the first to finish wins.
+  """
+  root = os.fspath(builder.data_path.parent)
+  if '://' in root:
+    yield
+    return
+  try:
+    os.makedirs(root, exist_ok=True)
+    file = open(os.path.join(root, '.preparing.lock'), 'w', encoding='utf-8')
+  except OSError as error:
+    raise errors.UserError(f'tfds_data_dir: cannot write to {root}: {error.strerror}') from error
+  with file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    yield
+
+
+def _make_builder(name: str, data_dir: str) -> Any:
+  """The builder as it finds the disk now."""
+  import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
+
+  try:
+    return tfds.builder(name, data_dir=_expanded(data_dir))
+  # TFDS asserts that it has the version asked for.
+  except (tfds.core.DatasetNotFoundError, ValueError, AssertionError) as error:
+    raise errors.UserError(f'tfds_name: TFDS cannot make {name!r}: {_reason(error)}') from error
+
+
+def prepare(name: str, data_dir: str = '') -> Any:
+  """A TFDS builder whose data is on disk.
+
+  Args:
+    name: as `tfds.builder` takes it.
+    data_dir: TFDS's default if empty.
+
+  Returns:
+    The builder. Data that is prepared here is written as ArrayRecord files.
+
+  Raises:
+    UserError: no such data set, or nothing can be written to `data_dir`.
+  """
+  builder = _make_builder(name, data_dir)
+  if _is_prepared(builder):
+    return builder
+  with _lock(builder):
+    builder = _make_builder(name, data_dir)
+    if _is_prepared(builder):
+      return builder
+    try:
+      builder.download_and_prepare(file_format='array_record')
+    except Exception:
+      # Another machine that shares the folder may have been faster: its data is then complete.
+      builder = _make_builder(name, data_dir)
+      if not _is_prepared(builder):
+        raise
+  return builder
+
+
+def open_data_source(name: str, split: str, data_dir: str, decoders: Optional[Mapping[str, Any]]) -> Any:
+  """One split of a data set, for random access.
+
+  Args:
+    name: as `tfds.builder` takes it.
+    split: as TFDS takes it.
+    data_dir: TFDS's default if empty.
+    decoders: as TFDS takes them.
+
+  Raises:
+    UserError: no such data set or split, or its files have no random access.
+  """
+  import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
+
+  builder = prepare(name, data_dir)
+  if not split:
+    raise errors.UserError(f'tfds_split: {name} has the splits {", ".join(sorted(builder.info.splits))}; name one')
+  try:
+    return tfds.data_source(name, split=split, data_dir=_expanded(data_dir), decoders=decoders, download=False)
+  except NotImplementedError as error:
+    raise errors.UserError(
+        f'tfds_data_dir: {builder.data_path} holds {name} in a format without random access; '
+        'choose another folder, or delete that one'
+    ) from error
+  except ValueError as error:
+    raise errors.UserError(f'tfds_split: {name} has no split {split!r}: {_reason(error)}') from error
+
+
+def _expanded(data_dir: str) -> Optional[str]:
+  """The folder for TFDS, None for its default."""
+  return os.path.expanduser(data_dir) or None
+
+
+def _reason(error: Exception) -> str:
+  """What an exception of TFDS says, in one line and without the arguments that TFDS repeats."""
+  lines = str(error).split('}": ')[-1].strip().splitlines()
+  return lines[0] if lines else type(error).__name__

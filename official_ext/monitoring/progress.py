@@ -1,0 +1,123 @@
+"""Progress for people: a bar on a terminal, plain lines elsewhere."""
+
+import atexit
+import datetime
+import math
+import sys
+from typing import Any, Dict, Mapping, Optional, TextIO
+
+import numpy as np
+import rich.console
+import rich.progress
+
+from official_ext.monitoring import writers
+
+# What the parts of a line before the metrics show.
+_SHOWN_APART = ('percent', 'eta_seconds', 'steps_per_second')
+# Told by the other writers, or before; a line has no room for them.
+_LEFT_OUT = ('examples_per_second', 'data_wait', 'optimizer_iterations', 'model_global_step', 'devices')
+_BAR_WIDTH = 16
+
+
+class ProgressWriter(writers.Writer):
+  """Shows where a run stands: step, percent, rate, time left, loss and metrics.
+
+  On a terminal a bar that moves, with a line above it for every event but 'train'. Elsewhere, as in a file or a pipe, a
+  line for each event: `train 200/1000 20% 512 steps/s eta 0:00:02 training_loss 0.1234 accuracy 0.975`.
+  """
+
+  def __init__(self, train_steps: int, bar: bool = True, stream: Optional[TextIO] = None):
+    """Shows nothing yet.
+
+    Args:
+      train_steps: the step at which training ends; 0 where the run does not train.
+      bar: `trainer.progress_bar`: false writes lines on a terminal too.
+      stream: where to write; None is sys.stdout.
+    """
+    self._train_steps = train_steps
+    self._stream = stream or sys.stdout
+    self._bar = _Bar(train_steps, self._stream) if bar and train_steps and self._stream.isatty() else None
+
+  def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
+    """See base class."""
+    flat = writers.flatten(values)
+    metrics = '  '.join(format_values(flat))
+    if self._bar and event == 'train':
+      self._bar.move(step, flat, metrics)
+      return
+    parts = [event, f'{step}/{self._train_steps}' if self._train_steps else f'step {step}']
+    if event == 'train':
+      parts.append(f'{_percent(step, self._train_steps, flat):.0f}%')
+      parts += [part for part in (_rate(flat), _time_left(flat)) if part]
+    line = '  '.join(filter(None, [' '.join(parts), metrics]))
+    if self._bar:
+      self._bar.print(line)
+    else:
+      self._stream.write(line + '\n')
+      self._stream.flush()
+
+  def close(self) -> None:
+    """Leaves the terminal as it was."""
+    if self._bar:
+      self._bar.stop()
+
+
+def format_values(flat: Mapping[str, Any]) -> list:
+  """`name value` for each value that one can read at a glance: numbers to four digits, short strings, no arrays."""
+  shown = []
+  for name, value in flat.items():
+    if name in _SHOWN_APART + _LEFT_OUT or isinstance(value, (np.ndarray, list, tuple, type(None))):
+      continue
+    shown.append(f'{name} {value:.4g}' if isinstance(value, float) else f'{name} {value}')
+  return shown
+
+
+class _Bar:
+  """A rich progress bar that is drawn anew when something happens, and by no thread of its own."""
+
+  def __init__(self, train_steps: int, stream: TextIO):
+    console = rich.console.Console(file=stream, highlight=False)
+    self._progress = rich.progress.Progress(
+      rich.progress.BarColumn(bar_width=_BAR_WIDTH),
+      rich.progress.TextColumn('{task.description}', markup=False),
+      console=console,
+      auto_refresh=False,
+    )
+    self._train_steps = train_steps
+    self._task = self._progress.add_task(f'0/{train_steps}', total=train_steps)
+    self._progress.start()
+    # A process that ends without close() must not leave the cursor hidden.
+    atexit.register(self.stop)
+
+  def move(self, step: int, flat: Dict[str, Any], metrics: str) -> None:
+    percent = f'{_percent(step, self._train_steps, flat):.0f}%'
+    place = ' '.join(filter(None, [f'{step}/{self._train_steps}', percent, _rate(flat), _time_left(flat)]))
+    text = f'{place}  {metrics}'
+    room = self._progress.console.width - _BAR_WIDTH - 2
+    if len(text) > room:
+      text = text[: room - 1] + '…'
+    self._progress.update(self._task, completed=step, description=text)
+    self._progress.refresh()
+
+  def print(self, line: str) -> None:
+    self._progress.console.print(line, markup=False, soft_wrap=True)
+
+  def stop(self) -> None:
+    self._progress.stop()
+    atexit.unregister(self.stop)
+
+
+def _percent(step: int, train_steps: int, flat: Mapping[str, Any]) -> float:
+  return float(flat.get('percent', 100.0 * step / train_steps if train_steps else math.nan))
+
+
+def _rate(flat: Mapping[str, Any]) -> str:
+  rate = flat.get('steps_per_second')
+  return '' if rate is None else f'{rate:.3g} steps/s' if rate < 100 else f'{rate:.0f} steps/s'
+
+
+def _time_left(flat: Mapping[str, Any]) -> str:
+  seconds = flat.get('eta_seconds')
+  if seconds is None or not math.isfinite(seconds):
+    return ''
+  return f'eta {datetime.timedelta(seconds=round(seconds))}'

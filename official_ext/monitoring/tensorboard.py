@@ -1,0 +1,88 @@
+"""TensorBoard: scalars and images under train/ and validation/."""
+
+import os
+from typing import Any, Dict, Mapping, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from official_ext.monitoring import writers
+
+_CHANNELS = (1, 2, 3, 4)
+
+
+class TensorBoardWriter(writers.Writer):
+  """Writes 'train' events under model_dir/train, 'eval' events under model_dir/<validation_subdir>.
+
+  As orbit.utils.SummaryManager does it, a dictionary within the values becomes a folder below, that is a curve of its
+  own under the same names. Scalars become scalar summaries; arrays of four dimensions, [images, height, width,
+  channels], and of three, [height, width, channels], image summaries. Anything else is left out. Files are made when
+  they are first written to.
+
+  A run that goes on from an earlier step writes the steps in between again: of two values for a step TensorBoard shows
+  the later one.
+  """
+
+  def __init__(self, model_dir: str, validation_subdir: str = 'validation', max_images: int = 20):
+    """Makes a writer that has written nothing yet.
+
+    Args:
+      model_dir: the run's folder.
+      validation_subdir: `trainer.validation_summary_subdir`.
+      max_images: how many images of one array are written.
+    """
+    self._folders = {'train': os.path.join(model_dir, 'train'), 'eval': os.path.join(model_dir, validation_subdir)}
+    self._max_images = max_images
+    self._files: Dict[str, tf.summary.SummaryWriter] = {}
+
+  def file_writer(self, event: str, relative_path: str = '') -> tf.summary.SummaryWriter:
+    """The file that 'train' or 'eval' summaries go to: the place for those that a task writes by itself."""
+    folder = os.path.join(self._folders[event], relative_path)
+    if folder not in self._files:
+      self._files[folder] = tf.summary.create_file_writer(folder)
+    return self._files[folder]
+
+  def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
+    """See base class."""
+    if event in self._folders:
+      self._write(event, int(step), values, '')
+
+  def flush(self) -> None:
+    """See base class."""
+    for file in self._files.values():
+      file.flush()
+
+  def close(self) -> None:
+    """See base class."""
+    for file in self._files.values():
+      file.close()
+    self._files.clear()
+
+  def _write(self, event: str, step: int, values: Mapping[str, Any], relative_path: str) -> None:
+    for name, value in values.items():
+      if isinstance(value, Mapping):
+        self._write(event, step, value, os.path.join(relative_path, name))
+        continue
+      value = writers.to_python(value)
+      images = _as_images(value)
+      if images is not None:
+        with self.file_writer(event, relative_path).as_default():
+          tf.summary.image(name, images, step=step, max_outputs=self._max_images)
+      elif isinstance(value, (bool, int, float)):
+        with self.file_writer(event, relative_path).as_default():
+          tf.summary.scalar(name, value, step=step)
+
+
+def _as_images(value: Any) -> Optional[np.ndarray]:
+  """`value` as [images, height, width, channels], of a type that TensorBoard takes; None where it is no image."""
+  if not isinstance(value, np.ndarray) or value.ndim not in (3, 4) or not value.size:
+    return None
+  images = value[np.newaxis] if value.ndim == 3 else value
+  if images.shape[-1] not in _CHANNELS:
+    return None
+  dtype = tf.as_dtype(images.dtype)
+  if dtype.is_floating:
+    return np.nan_to_num(images.astype(np.float32))
+  if dtype.is_bool:
+    return images.astype(np.uint8) * 255
+  return images.astype(np.uint8) if dtype.is_integer else None

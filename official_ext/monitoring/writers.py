@@ -1,0 +1,74 @@
+"""Where a run's events go: one small interface, and many writers behind it."""
+
+from typing import Any, Dict, Mapping, Sequence
+
+from absl import logging
+import numpy as np
+
+
+class Writer:
+  """Takes the events of a run. Subclasses write them somewhere.
+
+  An event has a name ('start', 'restored', 'compiled', 'train', 'eval', 'checkpoint', 'update_skipped', 'rollback',
+  'early_stopped', 'preempted', 'finished', 'failed'), the global step after it, and named values: scalars, strings,
+  arrays and tensors, nested in dictionaries at will. A writer leaves out what it has no use for.
+  """
+
+  def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
+    """Takes one event."""
+    raise NotImplementedError
+
+  def flush(self) -> None:
+    """Makes what was written visible to others."""
+
+  def close(self) -> None:
+    """Ends the writing. Called once, also when the run fails."""
+
+
+class Writers(Writer):
+  """Hands every event to several writers. One that fails is reported once, and stops neither the others nor the run."""
+
+  def __init__(self, writers: Sequence[Writer]):
+    self._writers = tuple(writers)
+    self._reported: set = set()
+
+  def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
+    """See base class."""
+    self._call('write', event, step, values)
+
+  def flush(self) -> None:
+    """See base class."""
+    self._call('flush')
+
+  def close(self) -> None:
+    """See base class."""
+    self._call('close')
+
+  def _call(self, method: str, *arguments: Any) -> None:
+    for writer in self._writers:
+      try:
+        getattr(writer, method)(*arguments)
+      except Exception as e:  # Whatever it is: a run must not end because of what watches it.
+        if writer not in self._reported:
+          self._reported.add(writer)
+          logging.exception('%s failed to %s; training goes on: %s', type(writer).__name__, method, e)
+
+
+def to_python(value: Any) -> Any:
+  """A tensor, variable or array as a Python scalar, where it has one element, or as an array; others as they are."""
+  if hasattr(value, 'numpy'):
+    value = value.numpy()
+  if isinstance(value, (np.generic, np.ndarray)) and value.size == 1:
+    value = value.item()
+  return value.decode(errors='replace') if isinstance(value, bytes) else value
+
+
+def flatten(values: Mapping[str, Any], prefix: str = '') -> Dict[str, Any]:
+  """Nested dictionaries as one, keys joined by '/', values through `to_python`."""
+  flat = {}
+  for key, value in values.items():
+    if isinstance(value, Mapping):
+      flat.update(flatten(value, f'{prefix}{key}/'))
+    else:
+      flat[f'{prefix}{key}'] = to_python(value)
+  return flat

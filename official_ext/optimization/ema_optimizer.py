@@ -1,0 +1,56 @@
+"""Model Garden's moving average of the weights, with an exact swap, under loss scaling too."""
+
+from typing import Any, Optional
+
+import tensorflow as tf, tf_keras
+
+from official.modeling.optimization import ema_optimizer
+
+
+class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
+  """Exponential moving average of the weights around a legacy optimizer: see base class."""
+
+  def apply_gradients(self, grads_and_vars, name=None, experimental_aggregate_gradients=True):
+    """Updates weights, then averages: see base class.
+
+    Args:
+      grads_and_vars: list of (gradient, variable).
+      name: optional name of the operation.
+      experimental_aggregate_gradients: whether to sum the gradients over the replicas first.
+    """
+    result = self._optimizer.apply_gradients(
+        grads_and_vars, name=name, experimental_aggregate_gradients=experimental_aggregate_gradients)
+    ema_optimizer.maybe_merge_call(self.update_average, tf.distribute.get_strategy())
+    return result
+
+  def swap_weights(self):
+    """Exchanges weights and averages. Twice gives back every bit.
+
+    Raises:
+      ValueError: outside of a cross-replica context.
+    """
+    if not tf.distribute.in_cross_replica_context():
+      raise ValueError('Swapping weights must occur under a tf.distribute.Strategy.')
+
+    def exchange(weight, average):
+      value = tf.identity(weight.read_value())
+      weight.assign(average)
+      average.assign(value)
+
+    strategy = tf.distribute.get_strategy()
+    for weight, average in zip(self._model_weights, self._average_weights):
+      strategy.extended.update(weight, exchange, args=(average,))
+
+
+def find(optimizer: Any) -> Optional[ExponentialMovingAverage]:
+  """The moving average in an optimizer, also inside a LossScaleOptimizer; None where there is none.
+
+  One that Model Garden's factory made becomes one of this module's.
+  """
+  if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
+    optimizer = optimizer.inner_optimizer
+  if not isinstance(optimizer, ema_optimizer.ExponentialMovingAverage):
+    return None
+  if type(optimizer) is ema_optimizer.ExponentialMovingAverage:  # pylint: disable=unidiomatic-typecheck
+    optimizer.__class__ = ExponentialMovingAverage  # It has no state of its own, and others hold references.
+  return optimizer

@@ -1,0 +1,48 @@
+"""Package metadata. The ranges here are what is promised; constraints.txt holds the versions that were tested."""
+
+import pathlib
+import re
+
+import setuptools
+
+_ROOT = pathlib.Path(__file__).parent
+
+
+def _version() -> str:
+  """The version that official_ext/__init__.py states."""
+  return re.search(r"^__version__ = '([^']+)'", (_ROOT / 'official_ext/__init__.py').read_text(), re.MULTILINE).group(1)
+
+
+setuptools.setup(
+  name='official-ext',
+  version=_version(),
+  description='Experiments on TensorFlow Model Garden: small tasks, long runs, exact resume.',
+  long_description=(_ROOT / 'README.md').read_text(),
+  long_description_content_type='text/markdown',
+  license='Apache-2.0',
+  license_files=['LICENSE'],
+  python_requires='>=3.11,<3.12',
+  packages=setuptools.find_packages(include=['official_ext*', 'experiments*']),
+  py_modules=['registry_imports'],
+  package_data={'': ['*.gin', '*.md', '*.txt', '*.yaml']},
+  install_requires=[
+    'absl-py>=1.4',
+    'array-record>=0.6',
+    'gin-config>=0.5',
+    'importlib_resources',  # tensorflow-datasets imports it, and does not say so.
+    'numpy>=2.0',
+    'PyYAML>=6.0',
+    'rich>=13',
+    'scikit-learn>=1.4',
+    'tensorflow>=2.20,<2.21',
+    'tensorflow-datasets>=4.9.7,<5',
+    'tf-keras>=2.20,<2.21',
+    'tf-models-official>=2.20,<2.21',
+  ],
+  extras_require={
+    'huggingface': ['datasets>=2.19'],
+    'gpu': ['tensorflow[and-cuda]>=2.20,<2.21'],
+    'test': ['mypy', 'portpicker', 'pytest>=8', 'pytest-xdist>=3.5', 'ruff'],
+  },
+  entry_points={'console_scripts': ['official-ext = official_ext.cli.main:main']},
+)

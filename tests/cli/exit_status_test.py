@@ -1,0 +1,87 @@
+"""How a run ends: the exit status, one line, the gin configuration."""
+
+import gin
+import pytest
+import tensorflow as tf
+
+import official_ext  # noqa: F401
+from official_ext.cli import exit_status
+from official_ext.core import errors
+
+
+def end_with(error):
+
+  def main(argv):
+    assert argv == ['train.py']
+    if error is not None:
+      raise error
+
+  return exit_status.of(main, ['train.py'])
+
+
+FORESEEN = [
+    (errors.UserError('trainer.train_step: no such field'), 2, 'error: trainer.train_step: no such field'),
+    (errors.DivergedError('11 updates were left out'), 3, 'error: 11 updates were left out'),
+    (errors.PreemptedError('SIGTERM: stopped at step 7'), 75, 'preempted: SIGTERM: stopped at step 7'),
+    # gin adds to the message of whatever passes through a configurable.
+    (errors.UserError('first\n  In call to configurable "create_trainer"'), 2, 'error: first'),
+    (KeyboardInterrupt(), 1, 'error: interrupted'),
+]
+
+
+@pytest.mark.parametrize('error, status, line', FORESEEN, ids=[line for _, _, line in FORESEEN])
+def test_what_is_foreseen_is_one_line(error, status, line, capsys):
+  assert end_with(error) == status
+  assert capsys.readouterr() == ('', line + '\n')
+
+
+def test_an_end_without_error(capsys):
+  assert end_with(None) == 0
+  assert capsys.readouterr() == ('', '')
+
+
+def test_anything_else_is_a_traceback(caplog):
+  assert end_with(RuntimeError('out of luck')) == 1
+  record, = caplog.records
+  assert record.levelname == 'ERROR' and record.exc_info[1].args == ('out of luck',)
+
+
+def test_an_exit_passes():
+  with pytest.raises(SystemExit):
+    end_with(SystemExit(5))
+
+
+@gin.configurable
+def dish(salt=1):
+  return salt
+
+
+@pytest.fixture
+def one_device():
+  dish()  # What is called stands in the operative configuration.
+  return tf.distribute.OneDeviceStrategy('CPU:0')
+
+
+@pytest.mark.parametrize('error', [None, RuntimeError('out of luck'), errors.DivergedError('x'), KeyboardInterrupt()])
+def test_the_gin_configuration_is_saved_however_a_run_ends(error, one_device, tmp_path):
+  try:
+    with exit_status.saving_gin_config('train', str(tmp_path), one_device):
+      if error:
+        raise error
+  except BaseException as raised:
+    assert raised is error
+  assert 'dish.salt = 1' in (tmp_path / 'operative_config.train.gin').read_text()
+
+
+def test_a_run_that_was_refused_leaves_nothing(one_device, tmp_path):
+  with pytest.raises(errors.UserError):
+    with exit_status.saving_gin_config('train', str(tmp_path / 'run'), one_device):
+      raise errors.UserError('no')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_what_ended_the_run_is_told_where_the_folder_cannot_be_written(one_device, tmp_path):
+  (tmp_path / 'file').touch()
+  with pytest.raises(RuntimeError, match='out of luck'):
+    with exit_status.saving_gin_config('train', str(tmp_path / 'file/run'), one_device):
+      raise RuntimeError('out of luck')

@@ -1,0 +1,119 @@
+"""The command line: one line for every mistake, status 2."""
+
+import sys
+
+from absl import flags
+import pytest
+
+from official.core import exp_factory
+from official_ext.cli import flags as ext_flags
+from official_ext.core import errors
+
+COMMAND = ['--experiment=digits', '--mode=train', '--model_dir=/nowhere']
+
+
+@pytest.fixture(autouse=True)
+def defined_flags():
+  ext_flags.define_flags()
+  yield
+  ext_flags.parse(['train.py'])
+
+
+def test_values_arrive():
+  assert ext_flags.parse_flags(
+      ['train.py', *COMMAND, '--set=a=1', '--set', 'b=2', '--config_file=x', '--config_file=y', '--registry=m']
+  ) == ['train.py']
+  values = flags.FLAGS
+  assert (values.experiment, values.mode, values.model_dir) == ('digits', 'train', '/nowhere')
+  assert values['set'].value == ['a=1', 'b=2']
+  assert (values.config_file, values.registry, values.dry_run, values.checkpoint) == (['x', 'y'], ['m'], False, None)
+
+
+def test_each_command_line_starts_afresh():
+  ext_flags.parse_flags(['train.py', *COMMAND, '--set=a=1', '--tpu=x'])
+  ext_flags.parse_flags(['train.py', *COMMAND])
+  assert flags.FLAGS['set'].value is None and flags.FLAGS.tpu is None
+
+
+@pytest.mark.parametrize('mode', ext_flags.MODES)
+def test_modes(mode):
+  ext_flags.parse_flags(['train.py', '--experiment=digits', f'--mode={mode}', '--model_dir=/nowhere'])
+  assert flags.FLAGS.mode == mode
+
+
+def test_a_dry_run_needs_neither_mode_nor_folder():
+  ext_flags.parse_flags(['train.py', '--experiment=digits', '--dry_run'])
+  assert flags.FLAGS.dry_run
+
+
+BAD = [
+    (['--mode=train', '--model_dir=d'], '--experiment: must be given'),
+    (['--experiment=digits', '--model_dir=d'],
+     '--mode: must be given: one of train, eval, train_and_eval, continuous_eval, train_and_post_eval'),
+    (['--experiment=digits', '--mode=train'], '--model_dir: must be given'),
+    (['--experiment=', '--mode=train', '--model_dir=d'], '--experiment: must be given'),
+    (['--experiment=digits', '--mode=test', '--model_dir=d'],
+     '--mode=test: value should be one of <train|eval|train_and_eval|continuous_eval|train_and_post_eval>'),
+    # Model Garden's flag parser accepts these, and does not implement them.
+    ([*COMMAND, '--mode=train_and_validate'], '--mode=train_and_validate: '),
+    (['--mode=continuous_train_and_eval', '--experiment=digits'], '--mode=continuous_train_and_eval: value should be'),
+    ([*COMMAND, '--expriment=x'], '--expriment: no such flag; did you mean --experiment?'),
+    ([*COMMAND, '--zzz=x'], '--zzz: no such flag; --help lists the flags'),
+    ([*COMMAND, '--experiment=digits'], '--experiment=digits: given twice, digits before'),
+    ([*COMMAND, '--model_dir=e'], '--model_dir=e: given twice, /nowhere before'),
+    ([*COMMAND, '--params_override=a=1', '--params_override=b=1'], '--params_override=b=1: given twice, a=1 before'),
+    ([*COMMAND, '--dry_run', '--nodry_run'], '--dry_run=false: given twice'),
+    ([*COMMAND, '--dry_run=maybe'], '--dry_run=maybe: '),
+    ([*COMMAND, '--params_override'], 'Missing value for flag --params_override'),
+    ([*COMMAND, 'trainer.train_steps=5'], 'trainer.train_steps=5: not a flag; flags are written --NAME=VALUE'),
+    ([*COMMAND, '--tfhub_handle=x'], '--tfhub_handle: nothing reads this flag'),
+]
+
+
+@pytest.mark.parametrize('arguments, start', BAD, ids=[' '.join(arguments)[-60:] for arguments, _ in BAD])
+def test_a_mistake_is_one_line_and_status_2(arguments, start, capsys):
+  with pytest.raises(SystemExit) as info:
+    ext_flags.parse_flags(['train.py', *arguments])
+  assert info.value.code == 2
+  out, err = capsys.readouterr()
+  assert err.startswith(f'error: {start}') and err.endswith('\n') and err.count('\n') == 1 and not out
+
+
+def test_registries_are_imported_from_the_current_folder(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, 'path', list(sys.path))
+  (tmp_path / 'flags_test_registry.py').write_text('LOADED = True\n')
+  ext_flags.import_registries(['flags_test_registry'])
+  assert sys.modules.pop('flags_test_registry').LOADED
+
+
+@pytest.mark.parametrize('code, reason', [
+    (None, "ModuleNotFoundError: No module named 'flags_test_broken'"),
+    ('import flags_test_no_such_module', "ModuleNotFoundError: No module named 'flags_test_no_such_module'"),
+    ('def f(:', 'SyntaxError: '),
+    ('from official.core import exp_factory as factory\n'
+     'for _ in range(2):\n'
+     '  factory.register_config_factory("flags_test")(int)\n',
+     "KeyError: 'Function or class flags_test registered multiple times.'"),
+])
+def test_a_registry_that_cannot_be_imported(code, reason, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, 'path', list(sys.path))
+  monkeypatch.setattr(exp_factory, '_REGISTERED_CONFIGS', {})
+  if code is not None:
+    (tmp_path / 'flags_test_broken.py').write_text(code)
+  with pytest.raises(errors.UserError) as info:
+    ext_flags.import_registries(['flags_test_broken'])
+  assert str(info.value).startswith(f'--registry=flags_test_broken: cannot be imported: {reason}')
+  assert '\n' not in str(info.value)
+
+
+def test_entry_points_register_experiments(tmp_path, monkeypatch):
+  monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])
+  (tmp_path / 'flags_test_plugin.py').write_text('LOADED = True\n')
+  info = tmp_path / 'flags_test_plugin-1.0.dist-info'
+  info.mkdir()
+  (info / 'METADATA').write_text('Metadata-Version: 2.1\nName: flags-test-plugin\nVersion: 1.0\n')
+  (info / 'entry_points.txt').write_text('[official_ext.experiments]\nplugin = flags_test_plugin\n')
+  ext_flags.import_registries()
+  assert sys.modules.pop('flags_test_plugin').LOADED

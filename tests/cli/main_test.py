@@ -1,0 +1,151 @@
+"""official-ext list, describe, check."""
+
+import pathlib
+import re
+import subprocess
+import sys
+import types
+
+import pytest
+
+import official_ext  # noqa: F401
+import registry_imports  # noqa: F401
+from official.core import exp_factory
+from official.vision.configs import image_classification
+from official_ext.cli import describe
+from official_ext.cli import main as cli
+from official_ext.core import config_overrides
+from official_ext.core import config_parser
+from official_ext.core import errors
+from official_ext.core import yaml_text
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def run(capsys, *arguments):
+  status = cli.main(arguments)
+  out, err = capsys.readouterr()
+  return status, out, err
+
+
+def test_list_shows_every_experiment_with_what_it_is(capsys):
+  status, out, _ = run(capsys, 'list')
+  assert status == 0
+  lines = out.splitlines()
+  assert [line.split()[0] for line in lines] == config_parser.experiment_names()
+  resnet, = (line for line in lines if line.startswith('resnet_imagenet '))
+  assert 'Image classification on imagenet with resnet.' in resnet
+  assert any(line.startswith('digits ') for line in lines)
+
+
+def test_describe_shows_every_field(capsys):
+  status, out, _ = run(capsys, 'describe', 'digits')
+  assert status == 0
+  assert out.startswith('digits\n')
+  lines = out.splitlines()
+  where = lines.index('trainer.train_steps: int = 600  [train_steps]')
+  assert lines[where + 1] == '    number of train steps.'
+  where = lines.index('trainer.nonfinite.max_skips: int = 10')
+  assert lines[where + 1].startswith('    The number of such steps that is allowed')
+  learning_rate = 'trainer.optimizer_config.learning_rate.cosine.initial_learning_rate'
+  assert f'{learning_rate}: float or null = 0.002  [learning_rate]' in lines
+  where = lines.index('trainer.optimizer_config.optimizer.type: str or null = adamw_experimental  [optimizer]')
+  assert lines[where + 1].startswith('    One of sgd, sgd_experimental, adam, ')
+  # What nothing reads, and what is not selected.
+  assert 'runtime.worker_hosts' not in out and 'optimizer.sgd.' not in out
+
+
+def test_describe_takes_overrides_and_writes_a_config_file(capsys, tmp_path):
+  status, out, _ = run(
+      capsys, 'describe', 'resnet_imagenet', '--yaml', '--set=learning_rate=0.1', '--set=schedule=constant'
+  )
+  assert status == 0
+  path = tmp_path / 'params.yaml'
+  path.write_text(out)
+  flags_obj = types.SimpleNamespace(experiment='resnet_imagenet', config_file=[str(path)])
+  params = config_parser.parse_configuration(flags_obj)
+  assert params.trainer.optimizer_config.learning_rate.constant.learning_rate == 0.1
+  assert yaml_text.dump(params.as_dict()) == out
+
+
+def test_all_experiments_can_be_described():
+  for name in config_parser.experiment_names():
+    if not config_parser.factory_of(name).__module__.startswith(('official.', 'experiments.')):
+      continue
+    params = config_parser.parse_configuration(types.SimpleNamespace(experiment=name))
+    described = {line.partition(': ')[0] for line in describe.field_lines(params, name)}
+    for field in config_overrides.leaves(params):
+      if field.path.rsplit('.', 1)[-1] not in getattr(type(field.owner), 'UNREAD_FIELDS', {}):
+        assert field.path in described, (name, field.path)
+
+
+def test_check_is_a_dry_run(capsys, monkeypatch):
+  calls = []
+  monkeypatch.setitem(sys.modules, 'official_ext.core.dry_run', types.SimpleNamespace(run=calls.append))
+  assert run(capsys, 'check', 'digits', '--set=batch_size=16')[0] == 0
+  params, = calls
+  assert params.task.train_data.global_batch_size == 16
+
+
+def test_check_runs_the_experiment_once(capsys, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.syspath_prepend(str(ROOT))
+  status, out, _ = run(capsys, 'check', 'digits_mlp', '--set=batch_size=16', '--set=runtime.enable_xla=false')
+  assert status == 0
+  names = [re.split('  +', line)[0] for line in out.splitlines()]
+  assert names == [
+      'devices', 'task', 'model', 'optimizer', 'step', 'train step', 'eval step', 'checkpoint', 'would']
+  assert 'DigitsMlpTask' in out and 'train 2000 steps of 16 examples' in out
+  assert not list(tmp_path.iterdir())
+
+
+def test_check_finds_what_only_a_run_can_tell(capsys):
+  status, _, err = run(
+      capsys, 'check', 'digits_mlp', '--set=trainer.best_checkpoint_export_subdir=best',
+      '--set=trainer.best_checkpoint_eval_metric=acuracy')
+  assert status == 2
+  assert err == (
+      'error: trainer.best_checkpoint_eval_metric: acuracy: did you mean accuracy? DigitsMlpTask reports accuracy, '
+      'validation_loss\n')
+
+
+BAD = [
+    (['lst'], 'lst: no such command; there are list, describe, check'),
+    (['describe'], 'the name of an experiment must follow the command; `official-ext list` shows them'),
+    (['describe', '--yaml'], 'the name of an experiment must follow the command'),
+    (['describe', 'digts'], '--experiment=digts: no such experiment; did you mean digits'),
+    (['describe', 'digits', '--set=batch_sise=3'], 'batch_sise: no such field or short name; did you mean batch_size?'),
+    (['describe', 'digits', '--yml'], '--yml: no such flag'),
+    (['check', 'digits', '--config_file=nowhere.yaml'], '--config_file=nowhere.yaml: no such file'),
+    (['list', '--registry=no_such_module'], '--registry=no_such_module: cannot be imported'),
+]
+
+
+@pytest.mark.parametrize('arguments, start', BAD, ids=[' '.join(arguments) for arguments, _ in BAD])
+def test_a_mistake_is_one_line_and_status_2(arguments, start, capsys):
+  status, out, err = run(capsys, *arguments)
+  assert status == errors.UserError.exit_status == 2
+  assert err.startswith(f'error: {start}') and err.count('\n') == 1 and not out
+
+
+def test_a_reader_may_stop_early():
+  command = f'{sys.executable} -m official_ext.cli.main describe digits | head -n 1'
+  process = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+  assert (process.stdout, process.stderr) == ('digits\n', '')
+
+
+def test_help(capsys):
+  assert run(capsys)[0] == 2
+  for arguments in (['--help'], ['help'], ['describe', '-h']):
+    status, out, _ = run(capsys, *arguments)
+    assert status == 0 and out.startswith('Usage:')
+
+
+def test_meanings_come_from_the_docstrings_of_a_class_and_its_bases():
+  params = exp_factory.get_exp_config('resnet_imagenet')
+  docs = describe.attribute_docs(type(params.task.train_data))
+  assert isinstance(params.task.train_data, image_classification.DataConfig)
+  assert docs['global_batch_size'] == 'The global batch size across all replicas.'
+  # A meaning that takes several lines, with a colon in them.
+  assert docs['tf_data_service_address'].endswith('`FLAGS.tf_data_service` flag in the binary.')
+  assert 'e.g' not in docs

@@ -1,0 +1,137 @@
+"""Configurations: upgrading Model Garden's, locking."""
+
+import copy
+import dataclasses
+import pickle
+
+import pytest
+
+import official_ext  # noqa: F401
+from official.core import config_definitions as cfg
+from official.modeling.multitask import configs as multitask
+from official_ext.core import config_definitions
+
+
+@dataclasses.dataclass
+class ForeignTrainerConfig(cfg.TrainerConfig):
+  """A trainer of a project that knows nothing of this library, with one of our names for something else."""
+  max_to_keep: int = 77
+  progress_bar: bool = False
+  note: str = 'hello'
+
+
+def stock_experiment():
+  return cfg.ExperimentConfig(
+      trainer=cfg.TrainerConfig(train_steps=7, max_to_keep=2),
+      runtime=cfg.RuntimeConfig(num_gpus=3, mixed_precision_dtype='bfloat16'),
+      restrictions=['trainer.train_steps > 0'],
+  )
+
+
+def test_upgrade_keeps_every_value_and_adds_our_defaults():
+  stock = stock_experiment()
+  before = stock.as_dict()
+  params = config_definitions.upgrade(stock)
+
+  assert type(params) is config_definitions.ExperimentConfig
+  assert type(params.trainer) is config_definitions.TrainerConfig
+  assert type(params.runtime) is config_definitions.RuntimeConfig
+  assert stock.as_dict() == before
+  changed = {'distribution_strategy', 'enable_xla'}
+  for section in ('task', 'trainer', 'runtime'):
+    upgraded = params.as_dict()[section]
+    for name, value in before[section].items():
+      assert upgraded[name] == ('auto' if name in changed else value), name
+  assert params.trainer.gradient_accumulation_steps == 1
+  assert params.trainer.nonfinite.max_skips == 10
+  with pytest.raises(KeyError):
+    params.override({'trainer': {'train_steps': 0}})
+    params.validate()
+
+
+def test_upgrade_shares_nothing_with_what_it_is_given():
+  stock = stock_experiment()
+  params = config_definitions.upgrade(stock)
+  params.task.train_data.global_batch_size = 99
+  params.trainer.optimizer_config.optimizer.sgd.momentum = 0.5
+  assert stock.task.train_data.global_batch_size == 0
+  assert stock.trainer.optimizer_config.optimizer.sgd.momentum == 0.0
+
+
+def test_upgrade_keeps_a_choice_that_is_not_model_gardens_default():
+  stock = cfg.ExperimentConfig(runtime=cfg.RuntimeConfig(distribution_strategy='tpu', enable_xla=True))
+  runtime = config_definitions.upgrade(stock).runtime
+  assert (runtime.distribution_strategy, runtime.enable_xla) == ('tpu', True)
+
+
+def test_upgrade_is_idempotent():
+  params = config_definitions.upgrade(stock_experiment())
+  assert config_definitions.upgrade(params) is params
+  # With our classes, Model Garden's defaults were chosen.
+  params = config_definitions.ExperimentConfig(
+      runtime=config_definitions.RuntimeConfig(distribution_strategy='mirrored', enable_xla=False)
+  )
+  assert config_definitions.upgrade(params) is params
+  assert (params.runtime.distribution_strategy, params.runtime.enable_xla) == ('mirrored', False)
+
+
+def test_a_foreign_trainer_config_stays_what_it_is_and_gets_our_fields():
+  stock = cfg.ExperimentConfig(trainer=ForeignTrainerConfig(train_steps=5))
+  params = config_definitions.upgrade(stock)
+  trainer = params.trainer
+  assert isinstance(trainer, ForeignTrainerConfig) and isinstance(trainer, config_definitions.TrainerConfig)
+  assert (trainer.max_to_keep, trainer.progress_bar, trainer.note, trainer.train_steps) == (77, False, 'hello', 5)
+  assert trainer.gradient_accumulation_steps == 1
+  assert type(config_definitions.upgrade(stock).trainer) is type(trainer)
+  assert copy.deepcopy(trainer).as_dict() == trainer.as_dict()
+  # As the type of a new instance too, and by name.
+  assert type(trainer)().max_to_keep == 77
+  assert type(trainer).__name__ == 'ForeignTrainerConfig'
+
+
+@pytest.mark.parametrize(
+    'experiment_class', [multitask.MultiTaskExperimentConfig, multitask.MultiEvalExperimentConfig]
+)
+def test_an_experiment_of_several_tasks_keeps_its_fields(experiment_class):
+  stock = experiment_class()
+  params = config_definitions.upgrade(stock)
+  assert isinstance(params, type(stock)) and isinstance(params, config_definitions.ExperimentConfig)
+  assert isinstance(params.trainer, config_definitions.TrainerConfig)
+  assert set(stock.as_dict()) == set(params.as_dict())
+  assert type(params.task) is type(stock.task)
+
+
+def test_lock_reaches_every_depth():
+  params = config_definitions.upgrade(
+      multitask.MultiEvalExperimentConfig(eval_tasks=(multitask.TaskRoutine(task_config=cfg.TaskConfig()),))
+  )
+  params.lock()
+  for config in (
+      params, params.trainer, params.trainer.optimizer_config.optimizer.sgd, params.task.train_data,
+      params.eval_tasks[0], params.eval_tasks[0].task_config.train_data,
+  ):
+    name = next(iter(config.as_dict()))
+    with pytest.raises(ValueError, match='locked'):
+      setattr(config, name, getattr(config, name))
+  # Tasks make variants of a locked configuration.
+  replaced = params.task.train_data.replace(global_batch_size=3, is_training=True)
+  assert replaced.global_batch_size == 3
+
+
+def test_upgrade_of_a_locked_experiment_is_locked():
+  stock = stock_experiment()
+  stock.lock()
+  params = config_definitions.upgrade(stock)
+  with pytest.raises(ValueError, match='locked'):
+    params.runtime.seed = 1
+
+
+def test_unread_fields_are_fields():
+  for config_class in (config_definitions.DataConfig, config_definitions.RuntimeConfig):
+    assert set(config_class.UNREAD_FIELDS) <= set(config_class().as_dict())
+    assert 'UNREAD_FIELDS' not in config_class().as_dict()
+
+
+def test_our_classes_can_be_pickled():
+  params = config_definitions.upgrade(stock_experiment())
+  assert pickle.loads(pickle.dumps(params)).as_dict() == params.as_dict()

@@ -1,0 +1,323 @@
+"""The outer loop: where its loops end, and in which order things happen. The inner loop only counts."""
+
+import itertools
+import os
+
+import orbit
+import pytest
+import tensorflow as tf
+
+from official_ext.core import checkpoints
+from official_ext.core import controller
+from official_ext.monitoring import tensorboard
+from official_ext.monitoring import writers
+
+LOOP, CHECKPOINT, VALIDATION, SUMMARY, END = 7, 10, 15, 11, 33
+# The multiples of every interval, and the end.
+INTERVALS = (LOOP, CHECKPOINT, VALIDATION, SUMMARY)
+BOUNDARIES = sorted({END}.union(*(range(interval, END, interval) for interval in INTERVALS)))
+
+
+class Counter(orbit.AbstractTrainer, orbit.AbstractEvaluator):
+  """Counts steps, and notes what it is asked for: ('train', step before, steps) and ('evaluate', step)."""
+
+  def __init__(self, log, step=0):
+    self.log = log
+    self.global_step = tf.Variable(step, dtype=tf.int64)
+    self.checkpoint = tf.train.Checkpoint(global_step=self.global_step)
+
+  def step(self):
+    return int(self.global_step.numpy())
+
+  def train(self, num_steps):
+    self.log.append(('train', self.step(), int(num_steps)))
+    self.global_step.assign_add(tf.cast(num_steps, tf.int64))
+    return {'training_loss': tf.constant(1.0)}
+
+  def evaluate(self, num_steps):
+    self.log.append(('evaluate', self.step()))
+    return {'validation_loss': tf.cast(self.global_step, tf.float32), 'num_steps': num_steps}
+
+
+class LogWriter(writers.Writer):
+  """Notes events as ('write', event, step)."""
+
+  def __init__(self, log):
+    self.log = log
+    self.values = {}
+
+  def write(self, event, step, values):
+    self.log.append(('write', event, step))
+    self.values[event] = dict(values)
+
+
+def make_manager(counter, folder, **kwargs):
+  kwargs = {'max_to_keep': 100, **kwargs}
+  return checkpoints.CheckpointManager(counter.checkpoint, str(folder), step_counter=counter.global_step, **kwargs)
+
+
+def make(folder=None, *, step=0, log=None, counter=None, **kwargs):
+  """(controller, log) around a Counter, which notes to the same log as the writer."""
+  log = [] if log is None else log
+  counter = counter or Counter(log, step)
+  kwargs = {'trainer': counter, 'evaluator': counter, 'steps_per_loop': LOOP, 'writers': LogWriter(log), **kwargs}
+  if folder:
+    kwargs['checkpoint_manager'] = make_manager(counter, folder)
+  return controller.Controller(global_step=counter.global_step, **kwargs), log
+
+
+def ends(log):
+  """The steps at which training loops ended."""
+  return [entry[1] + entry[2] for entry in log if entry[0] == 'train']
+
+
+def steps_of(log, event):
+  return [entry[2] for entry in log if entry[:2] == ('write', event)]
+
+
+def evaluated(log):
+  return [entry[1] for entry in log if entry[0] == 'evaluate']
+
+
+# Loops.
+
+
+@pytest.mark.parametrize('start', range(END))
+def test_loops_end_on_the_multiples_of_every_interval_wherever_they_start(start, tmp_path):
+  loop, log = make(
+      tmp_path, step=start, train_steps=END, checkpoint_interval=CHECKPOINT, intervals=(SUMMARY,))
+  loop.train_and_evaluate(END, eval_interval=VALIDATION)
+  assert ends(log) == [step for step in BOUNDARIES if step > start]
+  assert steps_of(log, 'train') == ends(log)
+  assert evaluated(log) == steps_of(log, 'eval') == [step for step in (15, 30, END) if step > start]
+  assert steps_of(log, 'checkpoint') == [step for step in (10, 20, 30, END) if step > start]
+  assert {path.name for path in tmp_path.glob('ckpt-*.index')} == {
+      f'ckpt-{step}.index' for step in steps_of(log, 'checkpoint')}
+
+
+@pytest.mark.parametrize('stop', BOUNDARIES[:-1])
+def test_a_resumed_run_goes_on_as_the_straight_one(stop, tmp_path):
+  arguments = dict(train_steps=END, checkpoint_interval=CHECKPOINT, intervals=(SUMMARY,))
+  straight, expected = make(tmp_path / 'straight', **arguments)
+  straight.train_and_evaluate(END, eval_interval=VALIDATION)
+  # The first one dies when it has trained up to `stop`.
+  first, log = make(tmp_path / 'resumed', **arguments)
+
+  def die(output):
+    if first.global_step.numpy() == stop:
+      raise KeyboardInterrupt
+
+  first.train_actions = (die,)
+  with pytest.raises(KeyboardInterrupt):
+    first.train_and_evaluate(END, eval_interval=VALIDATION)
+  saved = max([0, *steps_of(log, 'checkpoint')])
+  assert saved == (stop - 1) // CHECKPOINT * CHECKPOINT
+  second, log = make(tmp_path / 'resumed', **arguments)
+  assert steps_of(log, 'restored') == [saved] * bool(saved)
+  second.train_and_evaluate(END, eval_interval=VALIDATION)
+  # All that comes after that step's checkpoint.
+  cut = expected.index(('write', 'checkpoint', saved)) + 1 if saved else 0
+  assert [entry for entry in log if entry[:2] != ('write', 'restored')] == expected[cut:]
+
+
+def test_the_order_at_a_boundary_is_train_act_log_evaluate_save(tmp_path):
+  log = []
+  loop, _ = make(
+      tmp_path, log=log, train_steps=20, steps_per_loop=20, checkpoint_interval=10,
+      train_actions=[lambda output: log.append(('train_action', float(output['training_loss'])))],
+      eval_actions=[lambda output: log.append(('eval_action', float(output['validation_loss'])))],
+      on_stage=lambda stage, step: log.append(('stage', stage, step)))
+  loop.train_and_evaluate(20, eval_interval=20)
+  assert log == [
+      ('stage', 'train', 0), ('train', 0, 10), ('train_action', 1.0), ('write', 'train', 10),
+      ('stage', 'save', 10), ('write', 'checkpoint', 10),
+      ('stage', 'train', 10), ('train', 10, 10), ('train_action', 1.0), ('write', 'train', 20),
+      ('stage', 'eval', 20), ('evaluate', 20), ('eval_action', 20.0), ('write', 'eval', 20),
+      ('stage', 'save', 20), ('write', 'checkpoint', 20),
+  ]
+
+
+def test_train_and_evaluate_returns_the_last_logs(tmp_path):
+  loop, log = make(tmp_path, train_steps=END, checkpoint_interval=CHECKPOINT)
+  output = loop.train_and_evaluate(END, eval_steps=3)
+  assert output == {'validation_loss': float(END), 'num_steps': 3}
+  assert evaluated(log) == [END]  # Without an interval, once at the end.
+  # Once more: nothing to train, nothing to save, but metrics.
+  again, log = make(tmp_path, train_steps=END, checkpoint_interval=CHECKPOINT)
+  assert again.train_and_evaluate(END, eval_steps=3) == output
+  assert not ends(log) and evaluated(log) == [END] and not steps_of(log, 'checkpoint')
+
+
+def test_train_saves_at_its_end_unless_told_otherwise(tmp_path):
+  loop, log = make(tmp_path, train_steps=END, checkpoint_interval=CHECKPOINT)
+  loop.train(12, checkpoint_at_completion=False)
+  assert steps_of(log, 'checkpoint') == [10]
+  loop.train(20)
+  assert steps_of(log, 'checkpoint') == [10, 20]  # Due at the interval, and saved once.
+  loop.train(END)
+  assert steps_of(log, 'checkpoint') == [10, 20, 30, END]
+  assert not evaluated(log)
+
+
+def test_what_is_needed_is_asked_for(tmp_path):
+  counter = Counter([])
+  evaluator, _ = make(tmp_path, counter=counter, trainer=None)
+  for method in (evaluator.train, evaluator.train_and_evaluate):
+    with pytest.raises(ValueError, match='`trainer` is not set'):
+      method(5)
+  loop, _ = make()
+  with pytest.raises(ValueError, match='`checkpoint_manager` is not set'):
+    loop.save_checkpoint()
+  for steps in (0, -2):
+    with pytest.raises(ValueError, match='should be > 0, or == -1'):
+      loop.evaluate(steps)
+
+
+def test_pace_counts_percent_without_a_trainer_that_knows_its_pace():
+  loop, log = make(train_steps=END)
+  loop.train(LOOP, checkpoint_at_completion=False)
+  values = loop._writers.values['train']
+  assert values == {'training_loss': 1.0, 'percent': 100.0 * LOOP / END}
+
+
+def test_an_explicit_checkpoint_is_restored_instead_of_the_newest(tmp_path):
+  loop, _ = make(tmp_path, train_steps=20, checkpoint_interval=CHECKPOINT)
+  loop.train(20)
+  other, log = make(tmp_path, train_steps=20, checkpoint_interval=CHECKPOINT, checkpoint=str(tmp_path / 'ckpt-10'))
+  assert steps_of(log, 'restored') == [10] and other.global_step.numpy() == 10
+
+
+# Summaries that a step writes by itself.
+
+
+def test_summaries_of_a_step_follow_the_summary_interval(tmp_path):
+
+  class Summarizing(Counter):
+
+    @tf.function
+    def _steps(self, num_steps):
+      for _ in tf.range(num_steps):
+        self.global_step.assign_add(1)
+        tf.summary.scalar('own', tf.cast(self.global_step, tf.float32), step=self.global_step)
+
+    def train(self, num_steps):
+      self._steps(num_steps)
+      return {}
+
+    def evaluate(self, num_steps):
+      with tf.summary.record_if(True):
+        tf.summary.scalar('own', 1.0, step=self.global_step)
+      return {}
+
+  summaries = tensorboard.TensorBoardWriter(str(tmp_path))
+  loop, _ = make(
+      counter=Summarizing([]), summaries=summaries, summary_interval=SUMMARY, intervals=(SUMMARY,), train_steps=END)
+  loop.train(END, checkpoint_at_completion=False)
+  loop.evaluate(1)
+  summaries.close()
+
+  def steps(folder):
+    path, = folder.glob('events*')
+    return [event.step for event in tf.compat.v1.train.summary_iterator(str(path)) if event.summary.value]
+
+  assert steps(tmp_path / 'train') == [11, 22, 33]
+  assert steps(tmp_path / 'validation') == [33]
+
+
+# Evaluation of checkpoints that another process writes.
+
+
+class Training:
+  """The other process: saves checkpoints into a folder."""
+
+  def __init__(self, folder, **kwargs):
+    self.counter = Counter([])
+    self.manager = make_manager(self.counter, folder, **kwargs)
+
+  def save(self, *steps):
+    for step in steps:
+      self.counter.global_step.assign(step)
+      self.manager.save(step, check_interval=False)
+
+
+@pytest.fixture
+def no_sleep(monkeypatch):
+  """Waiting takes no time; what is in `during` is called, in turn, while the evaluator waits."""
+  during = []
+  monkeypatch.setattr(controller.time, 'sleep', lambda seconds: during.pop(0)() if during else None)
+  return during
+
+
+def make_evaluator(folder, **kwargs):
+  log = []
+  return make(folder, log=log, counter=Counter(log), trainer=None, **kwargs)
+
+
+def test_every_checkpoint_is_evaluated_once_and_in_order(tmp_path, no_sleep):
+  training = Training(tmp_path)
+  training.save(2, 9, 10)
+  evaluator, log = make_evaluator(tmp_path)
+  ended = []
+  # More come while it waits: one, then nothing, then two at once with the end.
+  no_sleep += [
+      lambda: training.save(100), lambda: None, lambda: training.save(110, 111) or ended.append(True)]
+  output = evaluator.evaluate_continuously(timeout_fn=lambda: bool(ended))
+  assert evaluated(log) == [2, 9, 10, 100, 110, 111]
+  assert output['validation_loss'] == 111.0
+  assert steps_of(log, 'eval') == evaluated(log) and not steps_of(log, 'restored')
+
+
+def test_checkpoints_that_come_during_an_evaluation_are_not_missed(tmp_path, no_sleep):
+  training = Training(tmp_path)
+  training.save(1)
+  ended = []
+
+  def act(output):
+    if output['validation_loss'] == 1.0:
+      training.save(2, 3)
+      ended.append(True)
+
+  evaluator, log = make_evaluator(tmp_path, eval_actions=[act])
+  evaluator.evaluate_continuously(timeout_fn=lambda: bool(ended))
+  assert evaluated(log) == [1, 2, 3]
+
+
+def test_a_checkpoint_that_is_deleted_meanwhile_is_passed_over(tmp_path, no_sleep):
+  training = Training(tmp_path, max_to_keep=1)
+  training.manager._num_to_keep = 100
+  training.save(1, 2)
+
+  def act(output):
+    if output['validation_loss'] == 1.0:
+      training.manager._num_to_keep = 1
+      training.save(3)  # Deletes 1 and 2.
+
+  evaluator, log = make_evaluator(tmp_path, eval_actions=[act])
+  evaluator.evaluate_continuously(timeout_fn=lambda: True)
+  assert evaluated(log) == [1, 3]
+  assert not list(tmp_path.glob('ckpt-2*'))
+
+
+def test_files_that_are_no_whole_checkpoint_are_not_evaluated(tmp_path, no_sleep):
+  training = Training(tmp_path)
+  training.save(1, 2)
+  os.remove(tmp_path / 'ckpt-1.manifest.json')  # As if the save had been cut off before its end.
+  (tmp_path / 'ckpt-best.index').touch()
+  evaluator, log = make_evaluator(tmp_path)
+  evaluator.evaluate_continuously(timeout_fn=lambda: True)
+  assert evaluated(log) == [2]
+
+
+def test_evaluation_ends_when_no_checkpoint_comes(tmp_path, no_sleep, monkeypatch):
+  training = Training(tmp_path)
+  now = itertools.count()  # Each look at the clock is a second later.
+  monkeypatch.setattr(controller.time, 'monotonic', lambda: next(now))
+  evaluator, log = make_evaluator(tmp_path)
+  no_sleep += [lambda: None] * 3 + [lambda: training.save(4)]
+  evaluator.evaluate_continuously(timeout=20)
+  assert evaluated(log) == [4]
+  # Twenty seconds after the last one, not after the start.
+  assert 24 <= next(now) <= 30
+  # Where there is none at all.
+  evaluator, log = make_evaluator(tmp_path / 'empty')
+  assert evaluator.evaluate_continuously(timeout=5) is None and not log

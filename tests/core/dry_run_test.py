@@ -1,0 +1,106 @@
+"""--dry_run: says what there is, finds what is wrong, leaves nothing."""
+
+import re
+import tempfile
+
+import pytest
+import tensorflow as tf, tf_keras
+
+from official_ext.core import dry_run
+from official_ext.core import errors
+from tests.core import harness
+from tests.core import small_run
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+  """run(task_cls, **trainer) -> the lines printed, as {name: text}. Temporary folders are made in tmp_path."""
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+
+  def run(task_cls=small_run.SmallTask, runtime=None, **trainer):
+    params = small_run.make_params(runtime, **trainer)
+    task = lambda config, logging_dir: task_cls(config, harness.make_data(small_run.NUM_EXAMPLES))
+    monkeypatch.setattr(dry_run.task_factory, 'get_task', task)
+    try:
+      dry_run.run(params)
+    finally:
+      # TensorFlow's own files of generated code stay until the process ends.
+      assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+    return dict(line.split(maxsplit=1) if line[:1] != ' ' else ('', line) for line in
+                re.sub(r'^(\w+) step ', r'\1_step ', capsys.readouterr().out, flags=re.MULTILINE).splitlines())
+
+  return run
+
+
+def test_it_tells_what_there_is(run):
+  lines = run()
+  parameters = harness.NUM_FEATURES * harness.NUM_CLASSES + harness.NUM_CLASSES
+  assert lines['task'] == 'SmallTask'
+  assert re.match(rf'Functional, {parameters} parameters, 0\.0 MiB', lines['model'])
+  assert lines['optimizer'] == 'SGD'
+  assert lines['step'].startswith('plain')
+  assert re.fullmatch(r'training_loss \d\S*; compiled in \d+\.\d s, then \d+\.\d ms', lines['train_step'])
+  assert re.fullmatch(r'accuracy \S+, validation_loss \S+, logit_mean \S+', lines['eval_step'])
+  assert 'saved and restored, 2 variables equal' in lines['checkpoint']
+  assert lines['would'] == 'train 12 steps of 8 examples, evaluate every 6, save every 4'
+
+
+def test_it_runs_on_two_replicas(run):
+  assert '2 replicas' in run(runtime={'distribution_strategy': 'mirrored', 'num_virtual_cpus': 2})['devices']
+
+
+def test_epochs_are_resolved(run):
+  assert run(train_steps=0, train_epochs=3)['would'].startswith('train 24 steps of 8 examples')
+
+
+def test_a_metric_that_is_not_reported(run):
+  with pytest.raises(errors.UserError, match='acuracy: did you mean accuracy'):
+    run(best_checkpoint_export_subdir='best', best_checkpoint_eval_metric='acuracy')
+
+
+def test_an_error_of_the_task_comes_through(run):
+
+  class Broken(small_run.SmallTask):
+
+    def forward(self, inputs, model, training):
+      raise RuntimeError('this forward is broken')
+
+  with pytest.raises(RuntimeError, match='this forward is broken'):
+    run(Broken)
+
+
+def test_a_value_that_the_checkpoint_does_not_hold(run):
+
+  class Untracked(tf_keras.layers.Layer):
+    """Its weight hides from tf.train.Checkpoint."""
+
+    def build(self, input_shape):
+      weight = self.add_weight(name='hidden', shape=(), initializer='ones')
+      self._untracked = weight
+
+    def call(self, inputs):
+      return inputs * self._untracked
+
+    def _trackable_children(self, save_type='checkpoint', **kwargs):
+      return {}
+
+  class Hiding(small_run.SmallTask):
+
+    def build_model(self):
+      inputs = tf_keras.Input((harness.NUM_FEATURES,))
+      return tf_keras.Model(inputs, tf_keras.layers.Dense(harness.NUM_CLASSES)(Untracked(name='hiding')(inputs)))
+
+  with pytest.raises(errors.UserError, match='the checkpoint does not hold hiding/hidden:0'):
+    run(Hiding)
+
+
+def test_frozen_and_integer_variables_are_compared_too(run):
+
+  class Counting(small_run.SmallTask):
+
+    def build_model(self):
+      model = super().build_model()
+      model.calls = tf.Variable(3, trainable=False, dtype=tf.int32)
+      return model
+
+  assert 'variables equal' in run(Counting)['checkpoint']

@@ -1,0 +1,177 @@
+"""Tests for run_record."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+
+from official_ext.core import config_definitions, run_record, yaml_text
+
+
+def _params(**trainer):
+  params = config_definitions.ExperimentConfig()
+  params.override({'trainer': trainer})
+  return params
+
+
+def _record(model_dir, mode='train', **kwargs):
+  return run_record.RunRecord(str(model_dir), mode, _params(train_steps=8), seed=3, devices='one CPU', **kwargs)
+
+
+def _file(model_dir, name='run.json'):
+  return json.loads((model_dir / name).read_text())
+
+
+def test_record_says_what_runs(tmp_path):
+  record = _record(tmp_path)
+  values = _file(tmp_path)
+  assert values == record.values == run_record.read(str(tmp_path))
+  assert values['status'] == 'running'
+  assert values['pid'] == os.getpid()
+  assert values['seed'] == 3 and values['devices'] == 'one CPU' and values['train_steps'] == 8
+  assert values['versions']['tensorflow'].startswith('2.20') and values['versions']['tf-models-official']
+  assert values['started'] <= values['updated'] and values['started'].endswith('Z')
+  assert values['finished'] is None and values['error'] is None
+
+
+def test_updates_and_end(tmp_path):
+  record = _record(tmp_path)
+  record.update(stage='train', step=4, step_shape='fused', step_shape_reason='one replica')
+  values = _file(tmp_path)
+  assert (values['stage'], values['step'], values['step_shape']) == ('train', 4, 'fused')
+  record.update(step=6)
+  assert _file(tmp_path)['stage'] == 'train'
+  record.finish('failed', ValueError('no\ngood'))
+  values = _file(tmp_path)
+  assert (values['status'], values['error'], values['step']) == ('failed', 'ValueError: no\ngood', 6)
+  assert values['finished'] == values['updated']
+  assert os.listdir(tmp_path) == ['run.json']  # No temporary file stays behind.
+
+
+@pytest.mark.parametrize('status', ['running', 'done'])
+def test_only_an_end_finishes(tmp_path, status):
+  with pytest.raises(AssertionError):
+    _record(tmp_path).finish(status)
+
+
+def test_attempts_count_across_processes(tmp_path):
+  code = (
+    'import sys; from official_ext.core import config_definitions as cfg, run_record;'
+    'run_record.RunRecord(sys.argv[1], "train_and_eval", cfg.ExperimentConfig(), 0, "")'
+  )
+  subprocess.run([sys.executable, '-c', code, str(tmp_path)], check=True, timeout=120)
+  first = _file(tmp_path)
+  _record(tmp_path, 'train_and_eval')
+  second = _file(tmp_path)
+  assert (first['attempt'], second['attempt']) == (1, 2)
+  assert first['pid'] != second['pid'] == os.getpid()
+  assert str(tmp_path) in first['command']
+
+
+def test_a_broken_record_is_replaced(tmp_path):
+  (tmp_path / 'run.json').write_text('{"status": "runn')
+  assert run_record.read(str(tmp_path)) is None
+  _record(tmp_path)
+  assert _file(tmp_path)['attempt'] == 1
+
+
+def test_other_processes_write_nothing(tmp_path):
+  record = _record(tmp_path / 'run', is_chief=False)
+  record.update(step=3)
+  record.finish('finished')
+  assert not (tmp_path / 'run').exists()
+  assert record.values['step'] == 3
+
+
+def test_an_evaluation_beside_a_training_has_its_own_record(tmp_path):
+  _record(tmp_path, 'train')
+  _record(tmp_path, 'continuous_eval').finish('finished')
+  assert _file(tmp_path)['status'] == 'running'
+  assert run_record.read(str(tmp_path), 'continuous_eval')['status'] == 'finished'
+
+
+def test_a_folder_that_has_gone_does_not_end_the_run(tmp_path, caplog):
+  record = _record(tmp_path / 'run')
+  (tmp_path / 'run/run.json').unlink()
+  (tmp_path / 'run').rmdir()
+  record.update(step=1)
+  record.update(step=2)
+  assert sum('cannot be written' in message for message in caplog.messages) == 1
+
+
+def test_git_commit(tmp_path):
+  def git(*arguments):
+    identity = ('-c', 'user.name=a', '-c', 'user.email=a@b.c')
+    return subprocess.run(['git', *identity, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True)
+
+  commit_of = run_record._git_commit.__wrapped__
+  assert commit_of(str(tmp_path)) is None
+  git('init', '--quiet')
+  (tmp_path / 'a').write_text('1')
+  git('add', 'a')
+  git('commit', '--quiet', '--message', 'a')
+  commit = git('rev-parse', 'HEAD').stdout.strip()
+  assert commit_of(str(tmp_path)) == commit
+  (tmp_path / 'untracked').write_text('1')
+  assert commit_of(str(tmp_path)) == commit
+  (tmp_path / 'a').write_text('2')
+  assert commit_of(str(tmp_path)) == commit + '+changes'
+
+
+def test_params_are_saved_once(tmp_path, capsys):
+  params = _params(train_steps=100)
+  assert run_record.save_params(params, str(tmp_path)) == []
+  before = os.stat(tmp_path / 'params.yaml')
+  assert run_record.save_params(_params(train_steps=100), str(tmp_path)) == []
+  after = os.stat(tmp_path / 'params.yaml')
+  assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
+  assert os.listdir(tmp_path) == ['params.yaml']
+  assert capsys.readouterr().out == ''
+
+
+def test_other_params_are_shown_and_the_old_ones_kept(tmp_path, capsys):
+  run_record.save_params(_params(train_steps=100), str(tmp_path))
+  old = (tmp_path / 'params.yaml').read_text()
+  lines = run_record.save_params(_params(train_steps=200, nonfinite={'max_skips': 0}), str(tmp_path))
+  assert lines == ['trainer.train_steps: 100 -> 200', 'trainer.nonfinite.max_skips: 10 -> 0']
+  printed = capsys.readouterr().out.splitlines()
+  assert [line.strip() for line in printed[1:]] == lines
+  assert 'params.1.yaml' in printed[0]
+  assert (tmp_path / 'params.1.yaml').read_text() == old
+  middle = (tmp_path / 'params.yaml').read_text()
+  assert run_record.save_params(_params(train_steps=300), str(tmp_path))
+  assert (tmp_path / 'params.1.yaml').read_text() == old
+  assert (tmp_path / 'params.2.yaml').read_text() == middle
+  assert sorted(os.listdir(tmp_path)) == ['params.1.yaml', 'params.2.yaml', 'params.yaml']
+
+
+def test_types_and_missing_fields_are_differences():
+  old = yaml_text.dump({'a': 1, 'b': {'c': math.nan, 'd': [1, 2]}, 'e': [{'f': 1}], 'gone': 'x'})
+  new = yaml_text.dump({'a': 1.0, 'b': {'c': math.nan, 'd': [1, 3]}, 'e': [{'f': 2}], 'come': None})
+  assert run_record._differences(old, new) == [
+    'a: 1 -> 1.0',
+    'b.d: [1, 2] -> [1, 3]',
+    'e[0].f: 1 -> 2',
+    "gone: 'x' -> unset",
+    'come: unset -> None',
+  ]
+  assert run_record._differences(old, old + '# a comment\n') == []
+
+
+def test_an_old_file_that_is_no_yaml_is_kept(tmp_path):
+  (tmp_path / 'params.yaml').write_text('a: [1,')
+  (line,) = run_record.save_params(_params(train_steps=1), str(tmp_path))
+  assert line.startswith('the old file cannot be read')
+  assert (tmp_path / 'params.1.yaml').read_text() == 'a: [1,'
+  assert yaml_text.load((tmp_path / 'params.yaml').read_text(), '')['trainer']['train_steps'] == 1
+
+
+def test_params_read_back_equal(tmp_path):
+  params = _params(train_steps=100, loss_upper_bound=1e-5, best_checkpoint_eval_metric='1e3')
+  params.task.train_data.input_path = ['a', 'no', '012']
+  run_record.save_params(params, str(tmp_path))
+  values = yaml_text.load_file(str(tmp_path / 'params.yaml'), '--config_file')
+  assert values == json.loads(json.dumps(params.as_dict()))  # Tuples as lists.

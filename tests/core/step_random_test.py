@@ -1,0 +1,146 @@
+"""Randomness is a function of (seed, step, replica, micro-batch, layer)."""
+
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf, tf_keras
+
+from official_ext.core import step_random
+
+
+def key(**kwargs):
+  return step_random.step_key(step_random.StepKey(**{'seed': 0, 'step': 0, **kwargs}))
+
+
+def seed_of(salt='a', **kwargs):
+  with key(**kwargs):
+    return tuple(step_random.make_seed(salt).numpy())
+
+
+def test_equal_keys_give_equal_seeds_and_any_difference_another():
+  base = dict(seed=1, step=5, replica=1, num_replicas=2, micro_step=1, num_micro_steps=2)
+  assert seed_of(**base) == seed_of(**base)
+  others = [seed_of(**{**base, name: value}) for name, value in
+            (('seed', 2), ('step', 6), ('replica', 0), ('micro_step', 0))] + [seed_of('b', **base)]
+  assert len({seed_of(**base), *others}) == 6
+
+
+def test_every_pass_of_a_run_has_its_own_position():
+  positions = [
+      seed_of(step=step, replica=replica, num_replicas=3, micro_step=micro, num_micro_steps=2)[1]
+      for step in range(4) for micro in range(2) for replica in range(3)]
+  assert sorted(positions) == list(range(24))
+
+
+def test_draws_without_a_name_are_numbered():
+  with key():
+    first, second = step_random.make_seed(), step_random.make_seed()
+  with key():
+    again = step_random.make_seed()
+  np.testing.assert_array_equal(first, again)
+  assert first.numpy().tolist() != second.numpy().tolist()
+
+
+def test_outside_of_a_step_there_is_no_seed():
+  with pytest.raises(RuntimeError, match='outside of a training step'):
+    step_random.make_seed()
+
+
+def in_graph_and_xla(function):
+  """What `function(seed)` gives in a graph and in an XLA program."""
+  seed = tf.constant([123456789123456789, 7], tf.int64)
+  return [tf.function(function, jit_compile=jit)(seed).numpy() for jit in (False, True)]
+
+
+@pytest.mark.parametrize('dtype', [tf.float16, tf.bfloat16, tf.float32, tf.float64], ids=lambda d: d.name)
+def test_uniform_numbers_are_the_same_in_a_graph_and_in_xla(dtype):
+  graph, xla = (x.astype(np.float64) for x in in_graph_and_xla(lambda s: step_random.uniform([5, 4001], s, dtype)))
+  np.testing.assert_array_equal(graph, xla)
+  assert graph.min() >= 0 and graph.max() < 1
+  assert scipy.stats.kstest(graph.ravel(), 'uniform').statistic < 0.01 + 1 / 256
+  assert abs(np.corrcoef(graph[:, 1:].ravel(), graph[:, :-1].ravel())[0, 1]) < 0.02
+
+
+def test_normal_numbers_are_the_same_in_a_graph_and_in_xla():
+  graph, xla = in_graph_and_xla(lambda s: step_random.normal([20000], s))
+  np.testing.assert_allclose(graph, xla, rtol=1e-3, atol=1e-4)
+  assert scipy.stats.kstest(graph, 'norm').statistic < 0.012  # 99.5 % of true samples lie below.
+  graph, xla = in_graph_and_xla(lambda s: step_random.normal([20000], s, limit=2.0))
+  np.testing.assert_allclose(graph, xla, rtol=1e-3, atol=1e-4)
+  assert scipy.stats.kstest(graph, scipy.stats.truncnorm(-2, 2).cdf).statistic < 0.012
+  assert np.abs(graph).max() <= 2.0001
+
+
+def dropout_model():
+  layer = tf_keras.layers.Dropout(0.5)
+  inputs = tf_keras.Input((1000,))
+  return tf_keras.Model(inputs, [layer(inputs), layer(inputs), tf_keras.layers.Dropout(0.5)(inputs)])
+
+
+def masks(model=None, **kwargs):
+  if model is None:
+    model = dropout_model()
+    assert step_random.key_random_layers(model) == 2
+  with key(**kwargs):
+    return [mask.numpy()[0] for mask in model(tf.ones([1, 1000]), training=True)]
+
+
+def test_dropout_is_a_function_of_the_key():
+  base = dict(step=3, num_replicas=2, num_micro_steps=2)
+  for one, other in zip(masks(**base), masks(**base)):  # Two models, as after a restart.
+    np.testing.assert_array_equal(one, other)
+  different = [*masks(**base)]  # Layers, and calls of one layer, differ.
+  for changes in (dict(step=4), dict(seed=1), dict(replica=1), dict(micro_step=1)):
+    different += masks(**{**base, **changes})
+  for i, one in enumerate(different):
+    assert set(np.unique(one)) == {0, 2} and 400 < (one > 0).sum() < 600
+    for other in different[:i]:
+      assert 400 < (one == other).sum() < 600
+
+
+def test_replicas_that_take_turns_do_not_disturb_each_other():
+  model = dropout_model()
+  step_random.key_random_layers(model)
+  layer, x = model.layers[1], tf.ones([1, 1000])
+  one, other = step_random.StepKey(0, 3, 0, 2), step_random.StepKey(0, 3, 1, 2)
+  drawn = []
+  for turn in (one, other, one, other):
+    with step_random.step_key(turn):
+      drawn.append(layer(x, training=True).numpy())
+  assert all(400 < (a == b).sum() < 600 for i, a in enumerate(drawn) for b in drawn[:i])
+
+
+def test_dropout_drops_at_its_rate_in_every_form():
+  for rate, noise_shape in ((0.1, None), (0.9, None), (0.25, (None, 1))):
+    layer = tf_keras.layers.Dropout(rate, noise_shape=noise_shape)
+    step_random.key_random_layers(layer)
+    with key():
+      x = layer(tf.ones([2000, 5]), training=True).numpy()
+    assert abs((x == 0).mean() - rate) < 0.04
+    np.testing.assert_allclose(x[x > 0], 1 / (1 - rate), rtol=1e-6)
+    if noise_shape:
+      assert (x == x[:, :1]).all()
+
+
+@pytest.mark.parametrize(
+    'layer',
+    [tf_keras.layers.GaussianNoise(0.5), tf_keras.layers.GaussianDropout(0.2), tf_keras.layers.AlphaDropout(0.5),
+     tf_keras.layers.SpatialDropout1D(0.5), tf_keras.layers.LSTM(3, dropout=0.5, recurrent_dropout=0.5),
+     tf_keras.layers.MultiHeadAttention(2, 3, dropout=0.5), tf_keras.layers.RandomFlip(), tf_keras.layers.RandomZoom(0.5),
+     tf_keras.layers.RandomCrop(4, 4)],
+    ids=lambda layer: type(layer).__name__)
+def test_other_random_layers_draw_by_the_key_too(layer):
+  shape = [2, 8, 8, 3] if isinstance(layer, (
+      tf_keras.layers.RandomFlip, tf_keras.layers.RandomZoom, tf_keras.layers.RandomCrop)) else [2, 8, 3]
+  x = tf.random.stateless_uniform(shape, [0, 1])
+  call = (lambda: layer(x, x, training=True)) if isinstance(layer, tf_keras.layers.MultiHeadAttention) else (
+      lambda: layer(x, training=True))
+  call()
+  assert step_random.key_random_layers(layer) >= 1
+  results = []
+  for step in (1, 1, 2, 3, 4, 5):
+    with key(step=step):
+      results.append(call().numpy())
+  np.testing.assert_array_equal(results[0], results[1])
+  assert any((result != results[0]).any() for result in results[2:])
+  call()  # Outside of a step it still works.

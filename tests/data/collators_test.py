@@ -1,0 +1,53 @@
+"""Collators: from examples to a batch."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from official_ext.core import config_definitions as cfg
+from official_ext.core import errors
+from official_ext.data import collators
+
+
+@dataclasses.dataclass
+class TokenDataConfig(cfg.DataConfig):
+  """Data of sequences."""
+
+  seq_length: int = 0
+  pad_value: int = 0
+
+
+def test_stack_keeps_structure_and_dtypes():
+  examples = [{'a': np.full([2], i, np.uint8), 'b': {'c': float(i)}, 'name': f'n{i}'} for i in range(3)]
+  batch = collators.get('stack', cfg.DataConfig())(examples)
+  assert batch['a'].tolist() == [[0, 0], [1, 1], [2, 2]] and batch['a'].dtype == np.uint8
+  assert batch['b']['c'].tolist() == [0, 1, 2]
+  assert batch['name'].tolist() == ['n0', 'n1', 'n2']
+
+
+def test_stack_refuses_shapes_that_differ():
+  with pytest.raises(ValueError, match='shape'):
+    collators.get('stack', cfg.DataConfig())([{'a': np.zeros(2)}, {'a': np.zeros(3)}])
+
+
+@pytest.mark.parametrize('seq_length, expected', [(0, [[1, -1, -1], [1, 2, 3]]), (2, [[1, -1], [1, 2]])])
+def test_pad(seq_length, expected):
+  params = TokenDataConfig(seq_length=seq_length, pad_value=-1)
+  examples = [{'tokens': np.array([1]), 'label': 5}, {'tokens': np.array([1, 2, 3]), 'label': 6}]
+  batch = collators.get('pad', params)(examples)
+  assert batch['tokens'].tolist() == expected
+  assert batch['label'].tolist() == [5, 6]
+
+
+def test_pad_of_vectors_and_plain_config():
+  batch = collators.get('pad', cfg.DataConfig())([{'x': np.ones([1, 2])}, {'x': np.ones([2, 2])}])
+  assert batch['x'].tolist() == [[[1, 1], [0, 0]], [[1, 1], [1, 1]]]
+
+
+def test_a_name_is_registered_once_and_a_miss_names_its_neighbour():
+  with pytest.raises(ValueError, match="'stack' is registered already"):
+    collators.register('stack')(lambda params: None)
+  with pytest.raises(errors.UserError, match='did you mean stack'):
+    collators.get('stak', cfg.DataConfig())
+  with pytest.raises(errors.UserError, match='there are .*pad, stack'):
+    collators.get('zzz', cfg.DataConfig())

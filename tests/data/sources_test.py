@@ -1,0 +1,190 @@
+"""Sources: examples by number, in memory, in TFDS's ArrayRecord files, in plain ArrayRecord files."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from array_record.python import array_record_module
+from official_ext.core import errors
+from official_ext.data import sources
+
+PREPARE = """
+import os
+import sys
+import time
+import official_ext
+import numpy as np
+import tensorflow_datasets as tfds
+from official_ext.data import sources
+
+class Squares(tfds.core.GeneratorBasedBuilder):
+  '''Numbers and their squares.'''
+  VERSION = tfds.core.Version('1.0.0')
+  def _info(self):
+    features = tfds.features.FeaturesDict({'root': np.int64, 'square': np.int64})
+    return tfds.core.DatasetInfo(builder=self, features=features)
+  def _split_generators(self, dl_manager):
+    with open(sys.argv[2], 'a') as log:
+      log.write('generated\\n')
+    time.sleep(1)  # long enough for the other process to come in between
+    return {'train': ((i, {'root': i, 'square': i * i}) for i in range(50))}
+  def _generate_examples(self):
+    return ()
+
+# Both processes start to prepare at the same time.
+ready, other_is_ready = sys.argv[3:]
+open(ready, 'w').close()
+while not os.path.exists(other_is_ready):
+  time.sleep(0.01)
+source = sources.TfdsSource('squares', 'train', sys.argv[1])
+assert all(e['square'] == e['root'] ** 2 for e in source.fetch(range(50)))
+print(sorted(int(e['root']) for e in source.fetch(range(50))) == list(range(50)))
+"""
+
+
+class Letters(tfds.core.GeneratorBasedBuilder):
+  """Ten examples of text and a vector, no two alike."""
+
+  VERSION = tfds.core.Version('1.0.0')
+
+  def _info(self):
+    features = {'text': tfds.features.Text(), 'vector': tfds.features.Tensor(shape=(2,), dtype=np.float32)}
+    return self.dataset_info_from_configs(features=tfds.features.FeaturesDict(features))
+
+  def _split_generators(self, dl_manager):
+    return {'train': self._generate_examples()}
+
+  def _generate_examples(self):
+    for i in range(10):
+      yield i, {'text': 'abcdefghij'[i], 'vector': np.array([i, -i], np.float32)}
+
+
+@pytest.fixture(scope='module')
+def data_dir(tmp_path_factory):
+  return str(tmp_path_factory.mktemp('tfds'))
+
+
+def test_array_source_fetches_rows_in_order():
+  source = sources.ArraySource({'a': np.arange(5), 'b': {'c': np.arange(10).reshape(5, 2)}})
+  assert len(source) == 5
+  (first, second) = source.fetch([4, 1])
+  assert (first['a'], second['a']) == (4, 1)
+  assert first['b']['c'].tolist() == [8, 9]
+
+
+def test_array_source_needs_one_leading_dimension():
+  for arrays in ({'a': np.arange(5), 'b': np.arange(4)}, {'a': np.float32(1)}):
+    with pytest.raises(ValueError, match='one leading dimension'):
+      sources.ArraySource(arrays)
+
+
+def test_tfds_source_prepares_and_reads(data_dir):
+  source = sources.TfdsSource('letters', 'train', data_dir)
+  assert len(source) == 10
+  (example,) = source.fetch([3])
+  (same, other) = source.fetch(np.array([3, 4]))
+  assert example['text'] == same['text'] != other['text']
+  number = 'abcdefghij'.index(example['text'].decode())
+  np.testing.assert_array_equal(example['vector'], [number, -number])
+  assert len(sources.TfdsSource('letters', 'train[:30%]', data_dir)) == 3
+
+
+def test_cached_source_has_the_same_examples(data_dir):
+  source = sources.TfdsSource('letters', 'train', data_dir)
+  cached = sources.cached(source, block_size=4)
+  assert len(cached) == len(source)
+  for i, example in enumerate(source.fetch(range(10))):
+    (copy,) = cached.fetch([i])
+    assert copy['text'] == example['text']
+    np.testing.assert_array_equal(copy['vector'], example['vector'])
+
+
+@pytest.mark.parametrize(
+    'name, split, message',
+    [
+        ('lettres', 'train', 'tfds_name: .*lettres'),
+        ('letters:9.9.9', 'train', 'tfds_name: .*9.9.9'),
+        ('letters', 'test', 'tfds_split: .*test'),
+        ('letters', 'train[', 'tfds_split: '),
+        ('letters', '', 'tfds_split: letters has the splits train'),
+    ],
+)
+def test_mistakes_in_names_are_one_line(data_dir, name, split, message):
+  with pytest.raises(errors.UserError, match=message) as caught:
+    sources.TfdsSource(name, split, data_dir)
+  assert '\n' not in str(caught.value)
+
+
+def test_a_format_without_random_access_is_named(tmp_path):
+  tfds.builder('letters', data_dir=str(tmp_path), file_format='tfrecord').download_and_prepare()
+  with pytest.raises(errors.UserError, match='without random access'):
+    sources.TfdsSource('letters', 'train', str(tmp_path))
+
+
+def test_a_data_dir_that_cannot_be_written_is_named(tmp_path):
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(errors.UserError, match='tfds_data_dir: cannot write'):
+    sources.TfdsSource('letters', 'train', str(tmp_path / 'file'))
+
+
+def test_two_processes_prepare_at_once(tmp_path):
+  script = tmp_path / 'prepare.py'
+  script.write_text(PREPARE)
+  log = tmp_path / 'log'
+  flags = [str(tmp_path / 'ready_0'), str(tmp_path / 'ready_1')]
+  processes = [
+      subprocess.Popen(
+          [sys.executable, str(script), str(tmp_path / 'data'), str(log), *order],
+          stdout=subprocess.PIPE,
+          stderr=subprocess.PIPE,
+          text=True,
+      )
+      for order in (flags, flags[::-1])
+  ]
+  for process in processes:
+    output, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    assert output.splitlines()[-1] == 'True'
+  assert log.read_text() == 'generated\n'  # by one of them
+
+
+def write_records(path, records):
+  writer = array_record_module.ArrayRecordWriter(str(path), 'group_size:1')
+  for record in records:
+    writer.write(record)
+  writer.close()
+
+
+def test_array_record_files(tmp_path):
+  write_records(tmp_path / 'b.array_record', [b'3', b'4'])
+  write_records(tmp_path / 'a.array_record', [b'0', b'1', b'2'])
+  for paths in (f'{tmp_path}/*.array_record', f'{tmp_path}/a.*, {tmp_path}/b.*', [f'{tmp_path}/[ab].array_record']):
+    source = sources.ArrayRecordSource(paths, lambda record: {'number': int(record)})
+    assert len(source) == 5
+    assert [example['number'] for example in source.fetch([4, 0, 0, 3])] == [4, 0, 0, 3]
+  with pytest.raises(errors.UserError, match='input_path: no file matches'):
+    sources.ArrayRecordSource(f'{tmp_path}/*.nothing', lambda record: {})
+
+
+class FakeHuggingFaceDataset:
+  """`datasets.Dataset` as far as random access goes: a list of numbers gives columns."""
+
+  def __len__(self):
+    return 3
+
+  def __getitem__(self, indices):
+    return {'text': [f't{i}' for i in indices], 'label': [i % 2 for i in indices]}
+
+
+def test_hugging_face_columns_become_examples():
+  source = sources.HuggingFaceSource(FakeHuggingFaceDataset())
+  assert len(source) == 3
+  assert source.fetch([2, 1]) == [{'text': 't2', 'label': 0}, {'text': 't1', 'label': 1}]
+
+
+def test_missing_hugging_face_package_names_the_extra(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'datasets', None)
+  with pytest.raises(errors.UserError, match=r'pip install official-ext\[huggingface\]'):
+    sources.HuggingFaceSource('glue', 'train')

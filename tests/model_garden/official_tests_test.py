@@ -1,0 +1,36 @@
+"""Model Garden's own tests of its training loop pass with this library's Trainer in the place of theirs."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = pathlib.Path(__file__).with_name('run_official_tests.py')
+
+# From module to (tests, skipped with the stock Trainer on a machine without accelerators, whether it makes a Trainer).
+EXPECTED = {
+    'official.core.base_trainer_test': (30, 9, True),
+    'official.core.train_lib_test': (47, 31, True),
+    'official.core.actions_test': (8, 5, False),
+    'official.core.train_utils_test': (14, 2, False),
+}
+
+
+@pytest.mark.parametrize('module', sorted(EXPECTED))
+def test_module_passes_with_our_trainer(module):
+  environment = {**os.environ, 'CUDA_VISIBLE_DEVICES': ''}
+  process = subprocess.run(
+      [sys.executable, str(SCRIPT), module], capture_output=True, text=True, timeout=400, check=False, env=environment
+  )
+  assert process.stdout.strip(), process.stderr[-4000:]
+  record = json.loads(process.stdout.strip().splitlines()[-1])
+  num_tests, num_skipped, makes_trainers = EXPECTED[module]
+  assert record['failed'] == [], process.stderr[-8000:]
+  assert process.returncode == 0, process.stderr[-4000:]
+  assert record['tests'] == num_tests
+  assert record['skipped'] <= num_skipped
+  assert record['only_ours'], record['trainers']
+  assert ('official_ext.core.base_trainer.Trainer' in record['trainers']) == makes_trainers, record['trainers']

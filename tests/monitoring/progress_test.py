@@ -1,0 +1,117 @@
+"""Tests for progress: processes whose output is a pipe, and a pseudo-terminal."""
+
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import textwrap
+
+import pytest
+
+from official_ext.monitoring import progress
+
+_CODE = textwrap.dedent("""
+  import sys
+  from official_ext.monitoring import progress
+  writer = progress.ProgressWriter(200, bar=sys.argv[1] == 'bar')
+  writer.write('start', 0, {'mode': 'train', 'devices': '1 replica on CPU:0', 'array': [1, 2]})
+  for step in (50, 100):
+    writer.write('train', step, {
+        'training_loss': 2.0 / step, 'accuracy': 0.5, 'learning_rate': 1e-3, 'steps_per_second': 512.34,
+        'examples_per_second': 9.0, 'data_wait': 0.1, 'percent': step / 2, 'eta_seconds': 3661.0})
+  writer.write('eval', 100, {'validation_loss': float('nan'), 'set': {'accuracy': 0.97531}})
+  if sys.argv[2] == 'close':
+    writer.close()
+""")
+
+
+def _command(bar, close='close'):
+  return [sys.executable, '-c', _CODE, bar, close]
+
+
+def _on_terminal(bar, close='close', columns=120):
+  """Runs the code on a pseudo-terminal, returns all that came out, escape sequences included."""
+  parent, child = pty.openpty()
+  fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack('HHHH', 24, columns, 0, 0))
+  environment = {key: value for key, value in os.environ.items() if key not in ('COLUMNS', 'LINES')}
+  process = subprocess.Popen(_command(bar, close), stdout=child, env={**environment, 'TERM': 'xterm'})
+  os.close(child)
+  output = b''
+  while True:
+    try:
+      chunk = os.read(parent, 65536)
+    except OSError:  # EIO: the other side is closed.
+      break
+    if not chunk:
+      break
+    output += chunk
+  os.close(parent)
+  assert process.wait(60) == 0
+  return output.decode()
+
+
+def _visible(output):
+  return re.sub(r'\x1b\[[0-9;?]*[A-Za-z]', '', output)
+
+
+LINES = [
+  'start 0/200  mode train',
+  'train 50/200 25% 512 steps/s eta 1:01:01  training_loss 0.04  accuracy 0.5  learning_rate 0.001',
+  'train 100/200 50% 512 steps/s eta 1:01:01  training_loss 0.02  accuracy 0.5  learning_rate 0.001',
+  'eval 100/200  validation_loss nan  set/accuracy 0.9753',
+]
+
+
+def test_plain_lines_in_a_pipe():
+  process = subprocess.run(_command('bar'), capture_output=True, text=True, timeout=60, check=True)
+  assert process.stdout.splitlines() == LINES
+  assert '\x1b' not in process.stdout
+
+
+def test_plain_lines_on_a_terminal_without_the_bar():
+  assert _on_terminal('lines').splitlines() == LINES
+
+
+def test_bar_on_a_terminal():
+  output = _on_terminal('bar')
+  assert '\x1b[' in output
+  rows = re.split(r'[\r\n]+', _visible(output))
+  assert LINES[0] in rows and LINES[3] in rows
+  (row,) = {row.strip() for row in rows if '100/200 50%' in row}
+  assert '━' in row
+  assert re.search(r'100/200 50% 512 steps/s eta 1:01:01 +training_loss 0.02  accuracy 0.5  learning_rate 0.001', row)
+  assert not any(row.startswith('train ') for row in rows)
+
+
+@pytest.mark.parametrize('columns', [40, 80])
+def test_bar_keeps_to_one_row_of_a_narrow_terminal(columns):
+  rows = re.split(r'[\r\n]+', _visible(_on_terminal('bar', columns=columns)))
+  bars = [row for row in rows if '━' in row]
+  assert bars and all(len(row) <= columns and '/200' in row for row in bars)
+
+
+@pytest.mark.parametrize('close', ['close', 'forget'])
+def test_the_cursor_comes_back(close):
+  output = _on_terminal('bar', close)
+  assert output.rindex('\x1b[?25h') > output.rindex('\x1b[?25l')
+
+
+def test_without_training_there_is_no_percent():
+  stream = io.StringIO()
+  writer = progress.ProgressWriter(0, stream=stream)
+  writer.write('eval', 7, {'validation_loss': 1.0})
+  writer.close()
+  assert stream.getvalue() == 'eval step 7  validation_loss 1\n'
+
+
+def test_what_is_missing_is_left_out():
+  stream = io.StringIO()
+  writer = progress.ProgressWriter(8, stream=stream)
+  writer.write('train', 2, {'eta_seconds': float('inf')})
+  writer.write('train', 4, {'steps_per_second': 1.2345})
+  assert stream.getvalue().splitlines() == ['train 2/8 25%', 'train 4/8 50% 1.23 steps/s']

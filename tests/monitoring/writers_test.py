@@ -1,0 +1,65 @@
+"""Tests for writers: composition, failures, flattening."""
+
+import numpy as np
+import tensorflow as tf
+
+from official_ext.monitoring import writers
+
+
+class _Recorder(writers.Writer):
+
+  def __init__(self):
+    self.calls = []
+
+  def write(self, event, step, values):
+    self.calls.append((event, step, dict(values)))
+
+  def flush(self):
+    self.calls.append('flush')
+
+  def close(self):
+    self.calls.append('close')
+
+
+class _Broken(writers.Writer):
+
+  def write(self, event, step, values):
+    raise OSError('disk full')
+
+  def flush(self):
+    raise RuntimeError('disk full')
+
+
+def test_every_writer_gets_every_event():
+  recorders = [_Recorder(), _Recorder()]
+  composite = writers.Writers(recorders)
+  composite.write('train', 1, {'loss': 2.0})
+  composite.flush()
+  composite.close()
+  assert recorders[0].calls == recorders[1].calls == [('train', 1, {'loss': 2.0}), 'flush', 'close']
+
+
+def test_a_writer_that_fails_is_reported_once_and_stops_nothing(caplog):
+  recorder = _Recorder()
+  composite = writers.Writers([_Broken(), recorder])
+  for step in (1, 2):
+    composite.write('train', step, {})
+  composite.flush()
+  composite.close()
+  assert recorder.calls == [('train', 1, {}), ('train', 2, {}), 'flush', 'close']
+  messages = [record.getMessage() for record in caplog.records]
+  assert messages == ['_Broken failed to write; training goes on: disk full']
+
+
+def test_flatten():
+  nested = {
+    'loss': tf.constant(0.5),
+    'step': tf.Variable(3, dtype=tf.int64),
+    'per_class': {'iou': np.array([0.25, 0.75]), 'deep': {'name': tf.constant('cat')}},
+    'one': np.ones([1, 1], np.float32),
+  }
+  flat = writers.flatten(nested)
+  assert list(flat) == ['loss', 'step', 'per_class/iou', 'per_class/deep/name', 'one']
+  assert flat['loss'] == 0.5 and flat['step'] == 3 and flat['per_class/deep/name'] == 'cat' and flat['one'] == 1.0
+  assert type(flat['loss']) is float and type(flat['step']) is int and type(flat['one']) is float
+  np.testing.assert_array_equal(flat['per_class/iou'], [0.25, 0.75])

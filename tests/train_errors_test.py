@@ -1,0 +1,151 @@
+"""Every mistake of a user ends train.py with one line on stderr, exit status 2, and nothing written."""
+
+import gin
+import pytest
+import tf_keras
+
+import train
+from official_ext.cli import exit_status
+from official_ext.cli import flags as ext_flags
+from official_ext.core import errors
+
+METRIC = ('--set=trainer.best_checkpoint_export_subdir=best', '--set=trainer.best_checkpoint_eval_metric=acuracy')
+TWO_REPLICAS = ('--set=runtime.distribution_strategy=mirrored', '--set=runtime.num_virtual_cpus=2')
+
+# What is added to the command, or replaces a part of it, and how the line goes on after `error: `. {tmp} is the test's
+# folder, which holds `file`, `folder/`, `malformed.yaml`, `twice.yaml`, `list.yaml` and `misspelt.yaml`.
+BAD = {
+    # Types.
+    'a word for an integer': (['--set=trainer.train_steps=abc'], "trainer.train_steps: expected int, got 'abc'"),
+    'a fraction for an integer': (['--set=trainer.train_steps=1.5'], 'trainer.train_steps: expected int'),
+    'yes for a boolean': (['--set=runtime.deterministic=yes'], 'runtime.deterministic: expected bool'),
+    'a word for a number': (['--set=learning_rate=fast'], 'trainer.optimizer_config.learning_rate.constant.learning'),
+    'a number for a section': (['--params_override=trainer=3'], 'trainer: '),
+    'a list for a number': (['--params_override={task: {train_data: {global_batch_size: [3]}}}'],
+                            'task.train_data.global_batch_size: expected int'),
+    # Names, at every depth.
+    'misspelt section': (['--set=trainr.train_steps=5'], 'trainr: no such field; did you mean trainer?'),
+    'misspelt field': (['--set=trainer.train_step=5'],
+                       'trainer.train_step: no such field; did you mean trainer.train_steps?'),
+    'misspelt field of the task': (['--params_override=task.train_data.global_batch_sise=8'],
+                                   'task.train_data.global_batch_sise: no such field; did you mean '
+                                   'task.train_data.global_batch_size?'),
+    'misspelt field five deep': (['--set=trainer.optimizer_config.learning_rate.constant.lerning_rate=0.1'],
+                                 'trainer.optimizer_config.learning_rate.constant.lerning_rate: no such field'),
+    'misspelt short name': (['--set=batchsize=5'], 'batchsize: no such field or short name; did you mean batch_size?'),
+    'misspelt optimizer': (['--set=optimizer=adamm'], 'trainer.optimizer_config.optimizer.type: '),
+    'a field that nothing reads': (['--set=runtime.run_eagerly=true'], 'runtime.run_eagerly: '),
+    # Files.
+    'missing file': (['--config_file={tmp}/nowhere.yaml'], '--config_file={tmp}/nowhere.yaml: no such file'),
+    'folder for a file': (['--config_file={tmp}/folder'], '--config_file={tmp}/folder: '),
+    'malformed YAML': (['--config_file={tmp}/malformed.yaml'], '--config_file={tmp}/malformed.yaml: '),
+    'a list for a configuration': (['--config_file={tmp}/list.yaml'], '--config_file={tmp}/list.yaml: '),
+    'a key twice': (['--config_file={tmp}/twice.yaml'], '--config_file={tmp}/twice.yaml: '),
+    'misspelt in a file': (['--config_file={tmp}/misspelt.yaml'],
+                           'trainer.train_step: no such field; did you mean trainer.train_steps? '
+                           '(in {tmp}/misspelt.yaml)'),
+    'malformed override': (['--params_override={trainer: '], '--params_override'),
+    # Ranges.
+    'no steps': (['--set=trainer.train_steps=0'], 'trainer.train_steps: is 0, and mode train_and_eval trains'),
+    'negative steps': (['--set=train_steps=-5'], 'trainer.train_steps: expected at least 0, got -5'),
+    'no checkpoint interval': (['--set=trainer.checkpoint_interval=0'], 'trainer.checkpoint_interval: '),
+    'no loop': (['--set=steps_per_loop=0'], 'trainer.steps_per_loop: expected at least 1, got 0'),
+    'no validation interval': (['--set=trainer.validation_interval=0'], 'trainer.validation_interval: '),
+    'no examples': (['--set=batch_size=0'], 'task.train_data.global_batch_size: expected at least 1, got 0'),
+    'steps and epochs': (['--set=train_steps=5', '--set=train_epochs=2'], 'trainer.train_epochs: set either'),
+    'unknown strategy': (['--set=runtime.distribution_strategy=miror'], 'runtime.distribution_strategy: '),
+    'loss scale without float16': (['--set=runtime.loss_scale=dynamic'], 'runtime.loss_scale: '),
+    # Flags.
+    'unknown experiment': (['--experiment=digits_mpl'],
+                           '--experiment=digits_mpl: no such experiment; did you mean digits_mlp'),
+    'unknown mode': (['--mode=test'], '--mode=test: '),
+    'mode twice': (['--mode=train', '--mode=eval'], '--mode=eval: given twice'),
+    'unknown flag': (['--modl_dir=x'], '--modl_dir: no such flag; did you mean --model_dir?'),
+    'no flag': (['digits'], 'digits: not a flag'),
+    'no value': (['--set=train_steps'], '--set=train_steps: expected --set=NAME=VALUE'),
+    'missing registry': (['--registry=no_such.module'], '--registry=no_such.module: cannot be imported'),
+    'malformed gin': (['--gin_params=official_ext.Trainer.'], '--gin_file, --gin_params: '),
+    'unknown gin parameter': (['--gin_params=official_ext.Trainer.nothing = 1'], '--gin_file, --gin_params: '),
+    'missing gin file': (['--gin_file={tmp}/nowhere.gin'], '--gin_file, --gin_params: '),
+    # What only the task, the folder or the machine can tell.
+    'metric that no task reports': (METRIC, 'trainer.best_checkpoint_eval_metric: acuracy: did you mean accuracy?'),
+    'model_dir under a file': (['--model_dir={tmp}/file/run'], '--model_dir={tmp}/file/run: cannot be written'),
+    'model_dir is a file': (['--model_dir={tmp}/file'], '--model_dir={tmp}/file: '),
+    'model_dir under /proc': (['--model_dir=/proc/run'], '--model_dir=/proc/run: cannot be written'),
+    'nothing to evaluate': (['--mode=eval'], '--mode=eval: there is no checkpoint in {tmp}/run'),
+    'no such checkpoint': (['--checkpoint={tmp}/ckpt-7'], '--checkpoint={tmp}/ckpt-7: no such checkpoint'),
+    'GPUs that are not there': (['--set=runtime.num_gpus=64'], 'runtime.num_gpus: 64 asked for, '),
+    'a batch that replicas cannot share': ([*TWO_REPLICAS, '--set=batch_size=63'],
+                                           'task.train_data.global_batch_size: '),
+}
+
+# The same as real processes, for what a process of its own may do otherwise.
+BAD_PROCESSES = ['misspelt field', 'unknown mode', 'nothing to evaluate']
+
+
+def command(arguments, folder):
+  """The driver's arguments, `arguments` in place of those of the same name."""
+  given = [argument.replace('{tmp}', str(folder)) for argument in arguments]
+  names = {argument.partition('=')[0] for argument in given}
+  defaults = ['--experiment=digits_mlp', '--mode=train_and_eval', f'--model_dir={folder}/run']
+  return [default for default in defaults if default.partition('=')[0] not in names] + given
+
+
+def fill(folder):
+  """Makes the files that the table speaks of."""
+  (folder / 'folder').mkdir()
+  for name, text in {
+      'file': '', 'malformed.yaml': 'trainer: {train_steps: 5\n', 'list.yaml': '- trainer\n',
+      'twice.yaml': 'trainer: {train_steps: 5, train_steps: 6}\n', 'misspelt.yaml': 'trainer:\n  train_step: 5\n',
+  }.items():
+    (folder / name).write_text(text)
+
+
+def contents(folder):
+  return sorted(folder.rglob('*'))
+
+
+def error_lines(stderr):
+  return [line for line in stderr.splitlines() if line.startswith('error: ')]
+
+
+@pytest.fixture(autouse=True)
+def clean_process():
+  yield
+  gin.clear_config()
+  tf_keras.mixed_precision.set_global_policy('float32')
+
+
+def drive(arguments):
+  """What `python train.py ARGUMENTS` does after its imports; returns the exit status."""
+  ext_flags.define_flags()
+  try:
+    remaining = ext_flags.parse_flags(['train.py', *arguments])
+  except SystemExit as end:
+    return end.code
+  return exit_status.of(train.main, remaining)
+
+
+@pytest.mark.parametrize('name', BAD)
+def test_a_mistake_is_one_line(name, tmp_path, capfd):
+  arguments, expected = BAD[name]
+  fill(tmp_path)
+  before = contents(tmp_path)
+  status = drive(command(arguments, tmp_path))
+  _, err = capfd.readouterr()
+  assert status == errors.UserError.exit_status == 2, err
+  line, = error_lines(err)
+  assert line.startswith('error: ' + expected.replace('{tmp}', str(tmp_path)))
+  assert 'Traceback' not in err
+  assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize('name', BAD_PROCESSES)
+def test_a_mistake_ends_the_process(name, tmp_path, run_train):
+  arguments, expected = BAD[name]
+  process = run_train(command(arguments, tmp_path), cwd=tmp_path)
+  assert process.returncode == 2
+  line, = error_lines(process.stderr)
+  assert line.startswith('error: ' + expected.replace('{tmp}', str(tmp_path)))
+  assert 'Traceback' not in process.stderr
+  assert not contents(tmp_path)

@@ -1,0 +1,43 @@
+"""The driver: flags -> params -> strategy -> task -> run_experiment -> gin."""
+
+import official_ext  # noqa: F401  # First: it selects the Keras that Model Garden is written for.
+
+import sys
+
+from absl import app, flags
+
+from official.core import task_factory
+from official_ext.cli import exit_status, flags as ext_flags
+from official_ext.core import config_parser, distribute, dry_run, preemption, run_record, train_lib
+from official_ext.monitoring import progress, writers
+import registry_imports  # noqa: F401
+
+FLAGS = flags.FLAGS
+
+
+def main(_) -> None:
+  """Runs one experiment in one mode, or its --dry_run."""
+  ext_flags.set_verbosity()
+  ext_flags.import_registries(FLAGS.registry)
+  config_parser.parse_gin(FLAGS.gin_file, FLAGS.gin_params)
+  params = config_parser.parse_configuration(FLAGS)
+  if FLAGS.dry_run:
+    dry_run.run(params)
+    return
+  mode, model_dir = FLAGS.mode, FLAGS.model_dir
+  run_record.check_writable(model_dir)
+  distribute.configure(params.runtime)
+  strategy = distribute.get_strategy(params.runtime)
+  print(f'Devices: {distribute.describe(strategy)}', flush=True)
+  with strategy.scope():
+    task = task_factory.get_task(params.task, logging_dir=model_dir)
+  with exit_status.saving_gin_config(mode, model_dir, strategy), preemption.PreemptionWatch() as watch:
+    _, logs = train_lib.run_experiment(
+      strategy, task, mode, params, model_dir, checkpoint=FLAGS.checkpoint, watch=watch)
+  if logs:
+    print('  '.join(['Final metrics:', *progress.format_values(writers.flatten(logs))]), flush=True)
+
+
+if __name__ == '__main__':
+  ext_flags.define_flags()
+  app.run(lambda argv: sys.exit(exit_status.of(main, argv)), flags_parser=ext_flags.parse_flags)
