@@ -2,8 +2,6 @@
 
 import official_ext  # noqa: F401  # First: it selects the Keras that Model Garden is written for.
 
-import sys
-
 from absl import app, flags
 
 from official.core import task_factory
@@ -40,4 +38,4 @@ def main(_) -> None:
 
 if __name__ == '__main__':
   ext_flags.define_flags()
-  app.run(lambda argv: sys.exit(exit_status.of(main, argv)), flags_parser=ext_flags.parse_flags)
+  app.run(lambda argv: exit_status.leave(exit_status.of(main, argv)), flags_parser=ext_flags.parse_flags)

@@ -2,8 +2,8 @@
 
 usage: python benchmarks/trainer_overhead.py [--rounds=10] [--steps=1000]
 
-Both trainers live in one process and take turns, so that a machine that grows slower slows both. What is compared is the
-ratio of the medians; absolute numbers drift from run to run. Training alone is timed, after both are compiled.
+Both trainers live in one process and take turns, so that a machine that grows slower slows both. What is compared is
+the ratio, round by round; absolute numbers drift from run to run. Training alone is timed, after both are compiled.
 """
 
 import argparse

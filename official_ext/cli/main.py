@@ -9,6 +9,7 @@ from absl import flags
 
 from official_ext.cli import describe
 from official_ext.cli import flags as ext_flags
+from official_ext.cli import launch
 from official_ext.core import config_parser
 from official_ext.core import errors
 from official_ext.core import yaml_text
@@ -17,6 +18,8 @@ USAGE = """Usage:
   official-ext list                        the experiments that --experiment can name
   official-ext describe NAME [--yaml]      every field: path, type, value, short name, meaning
   official-ext check NAME                  runs the experiment once, small, in a temporary folder
+  official-ext launch --num_workers=N -- FLAGS
+                                           trains with N processes of this machine; `launch --help` tells more
 
 describe and check take the flags of train.py too: --set, --config_file, --params_override, --registry, ..."""
 
@@ -31,13 +34,15 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     The exit status: 0, or 2 after an error that is printed in one line on stderr.
   """
   arguments = list(sys.argv[1:] if argv is None else argv)
+  if arguments[:1] == ['launch']:
+    return launch.main(arguments[1:])
   if not arguments or arguments[0] == 'help' or {'--help', '-h'} & set(arguments):
     print(USAGE)
     return 0 if arguments else errors.UserError.exit_status
   commands = {'list': _list, 'describe': _describe, 'check': _check}
   try:
     if arguments[0] not in commands:
-      raise errors.UserError(f'{arguments[0]}: no such command; there are {", ".join(commands)}')
+      raise errors.UserError(f'{arguments[0]}: no such command; there are {", ".join([*commands, "launch"])}')
     commands[arguments[0]](arguments[1:])
     sys.stdout.flush()
   except errors.UserError as error:

@@ -1,5 +1,6 @@
 """The inner loop: Model Garden's Trainer, with compiled steps, accumulation, the finite guard and exact input."""
 
+from concurrent import futures
 import dataclasses
 import inspect
 import time
@@ -109,6 +110,7 @@ class Trainer(base_evaluator.Evaluator):
   def _init_training(self):
     if getattr(self.model, 'built', False) and self.model.trainable_variables:
       gradient_tap.build(self.optimizer, self.model.trainable_variables)  # So that a restore finds all its places.
+    self._hyperparameters = [variable.numpy() for variable in gradient_tap.hyperparameters(self.optimizer)]
     step_random.key_random_layers(self.model)
     self._step_state = compiled_steps.StepState()
     self._data_wait = tf.Variable(
@@ -149,7 +151,7 @@ class Trainer(base_evaluator.Evaluator):
 
   @property
   def guards_updates(self) -> bool:
-    """Whether this trainer trains, and its steps leave out updates that are not finite (a task's own are not tested)."""
+    """Whether this trainer trains, and leaves out updates that are not finite. A task's own updates are not tested."""
     return self._step is not None and not (self._step.planned and self._step.plan.manual_optimization)
 
   @property
@@ -160,6 +162,9 @@ class Trainer(base_evaluator.Evaluator):
   def distribute_dataset(self, dataset_or_fn, *args, **kwargs):
     """See base class. Where the configuration names no data, says which field does."""
     try:
+      if callable(dataset_or_fn) and _is_one_cpu(self.strategy):
+        # Nothing is to be distributed, and a DistributedDataset takes four times as long to give a small batch.
+        return dataset_or_fn(*args, **kwargs)
       return super().distribute_dataset(dataset_or_fn, *args, **kwargs)
     except Exception as error:  # Each task fails in its own way.
       path = _unset_data(self.config, args[0] if args else None)
@@ -266,6 +271,17 @@ class Trainer(base_evaluator.Evaluator):
     step = self._step
     if step.planned:
       return
+    with self.strategy.scope():
+      self._choose_plan(step)
+    logging.info('Training step: %s', step.plan)
+
+  @tf.autograph.experimental.do_not_convert
+  def _plan_inside_a_trace(self):
+    """Plans, which traces too, in a thread of its own: tf.init_scope would leave the graph, but pauses every tape."""
+    with futures.ThreadPoolExecutor(1) as thread:
+      thread.submit(self._plan_step).result()
+
+  def _choose_plan(self, step):
     runtime, trainer = self._settings.runtime, self._settings.trainer
     traits = step.probe(self.next_train_inputs, self._train_iter, check_xla=runtime.enable_xla == 'auto')
     if traits.num_updates != 1 and self.gradient_accumulation_steps > 1:
@@ -289,7 +305,6 @@ class Trainer(base_evaluator.Evaluator):
       if xla_error:
         plan = step_plan.without_fused_update(plan, xla_error)
         step.set_plan(plan, traits.static_shapes)
-    logging.info('Training step: %s', plan)
 
   def _owns_loop(self) -> bool:
     """Whether no subclass stands between the loop and the steps."""
@@ -316,9 +331,8 @@ class Trainer(base_evaluator.Evaluator):
     if self._is_async:
       super().train_step(iterator)
       return
-    if not self._step.planned:
-      with tf.init_scope():  # A subclass owns the loop, and its trace has come here first.
-        self._plan_step()
+    if not self._step.planned:  # A subclass owns the loop, and its trace has come here first.
+      self._plan_inside_a_trace()
     self._step.run(self._next_micro_batches(iterator))
 
   def _next_micro_batches(self, iterator):
@@ -365,8 +379,16 @@ class Trainer(base_evaluator.Evaluator):
           'The training step was compiled %d times, because the shapes of its inputs vary: %s. Pad them to one shape '
           '(drop_remainder, padded_batch), or set runtime.enable_xla=false.', self._num_compilations, varying)
 
-  def checkpoint_restored(self) -> None:
-    """To be called after a restore: counts and reads on from what the checkpoint holds."""
+  def checkpoint_restored(self, keep_hyperparameters: bool = False) -> None:
+    """To be called after a restore: counts and reads on from what the checkpoint holds.
+
+    Args:
+      keep_hyperparameters: whether the optimizer's constants (learning rate, momentum, ...) are to be what the
+        configuration says, because that has changed since, and not what the checkpoint holds.
+    """
+    if keep_hyperparameters and self._step is not None:
+      for variable, value in zip(gradient_tap.hyperparameters(self.optimizer), self._hyperparameters):
+        variable.assign(value)
     self._num_skips_restored = int(self._step_state.num_skips.numpy()) if self._step is not None else 0
     self.restart_input()
 
@@ -388,6 +410,10 @@ def _unset_data(config: Any, data: Any) -> Optional[str]:
 
 def _is_compile_error(error: Exception) -> bool:
   return any(words in str(error) for words in _COMPILE_ERRORS)
+
+
+def _is_one_cpu(strategy: tf.distribute.Strategy) -> bool:
+  return isinstance(strategy, tf.distribute.OneDeviceStrategy) and _device_type(strategy) == 'CPU'
 
 
 def _device_type(strategy: tf.distribute.Strategy) -> str:

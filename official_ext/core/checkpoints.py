@@ -1,5 +1,6 @@
 """Checkpoints that can be trusted: verified, asynchronous, and never the last one lost."""
 
+import json
 import os
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ import tensorflow as tf
 from official_ext.core import checkpoint_contents
 from official_ext.core import errors
 from official_ext.core import manifests
+from official_ext.core import workers as workers_lib
 
 _MAX_DIFFERENCES = 5
 
@@ -38,6 +40,8 @@ class CheckpointManager(tf.train.CheckpointManager):
       asynchronous: bool = False,
       trains: bool = True,
       is_chief: bool = True,
+      workers: Optional[workers_lib.Workers] = None,
+      optimizer_config: Any = None,
   ):
     """Makes a manager that has read nothing yet.
 
@@ -53,18 +57,23 @@ class CheckpointManager(tf.train.CheckpointManager):
       trains: whether the process that asks is the one that trains. Another renames nothing, and has no use for the
         optimizer's part of a checkpoint.
       is_chief: whether this worker's files are the ones that count. Others take part, in a folder that is thrown away.
+      workers: all that train together, by default this process alone. They restore what the chief chooses.
+      optimizer_config: what the optimizer was made from, as JSON values; every manifest notes it.
     """
     self._keep_every = keep_every
     self._num_to_keep = max_to_keep
     self._asynchronous = asynchronous
     self._trains = trains
     self._is_chief = is_chief
+    self._optimizer_config = optimizer_config
+    self._workers = workers or workers_lib.Workers()
+    self._held: Optional[int] = None
     self._pending: Optional[str] = None
     self._extra: dict = {}
     self._error: Optional[BaseException] = None
     self._lock = threading.Lock()
     super().__init__(
-        checkpoint,
+        _rebuilt(checkpoint),
         directory=directory,
         max_to_keep=None,
         step_counter=step_counter,
@@ -82,6 +91,10 @@ class CheckpointManager(tf.train.CheckpointManager):
     """Path of the newest one; None where there is none."""
     paths = self.checkpoints
     return paths[-1] if paths else None
+
+  def holds(self, step: int) -> bool:
+    """Whether the last checkpoint that this process saved here, or restored from here, is that of `step`."""
+    return self._held == step
 
   # Saving.
 
@@ -108,7 +121,8 @@ class CheckpointManager(tf.train.CheckpointManager):
     self.sync()
     self._check_finite(step)
     prefix = os.path.join(self.directory if self._is_chief else tempfile.mkdtemp(), f'ckpt-{step}')
-    self._pending, self._extra = prefix, {'step': step, 'time': time.time(), **extra}
+    self._pending, self._extra = prefix, {
+        'step': step, 'time': time.time(), 'optimizer_config': self._optimizer_config, **extra}
     write_options = tf.train.CheckpointOptions(
         experimental_enable_async_checkpoint=self._asynchronous,
         experimental_write_callbacks=[self._written],
@@ -120,6 +134,7 @@ class CheckpointManager(tf.train.CheckpointManager):
       raise _save_error(prefix, error) from error
     if not self._asynchronous:
       self._raise_error()
+    self._held = step
     return prefix
 
   def _written(self, prefix: str) -> None:
@@ -185,26 +200,33 @@ class CheckpointManager(tf.train.CheckpointManager):
       UserError: the checkpoint and the model differ.
     """
     self.sync()
+    name = self._workers.from_chief('checkpoint', self._choose)
+    if name is not None:
+      prefix = os.path.join(self.directory, name)
+      self.restore(prefix)
+      return prefix
+    if self._init_fn is not None:
+      self._init_fn()
+    return None
+
+  def _choose(self) -> Optional[str]:
+    """The name of the newest checkpoint that verifies; None where there is none to choose from."""
     with_manifest = self.checkpoints
     for prefix in reversed(with_manifest):
       damage = manifests.find_damage(prefix)
       if damage is None:
-        self.restore(prefix)
-        return prefix
+        return os.path.basename(prefix)
       self._report_damage(prefix, damage)
     without = [] if with_manifest else self._without_manifest()
     for prefix in without:
       damage = _find_unreadable(prefix)
       if damage is None:
-        self.restore(prefix)
-        return prefix
+        return os.path.basename(prefix)
       self._report_damage(prefix, damage)
     broken = tf.io.gfile.glob(os.path.join(self.directory, 'ckpt-*.broken*'))
     if with_manifest or without or broken:
       raise errors.CheckpointError(
           f'{self.directory}: no checkpoint in it can be read. To start again from step 0, move its ckpt-* files away')
-    if self._init_fn is not None:
-      self._init_fn()
     return None
 
   def restore(self, prefix: str) -> None:
@@ -212,8 +234,10 @@ class CheckpointManager(tf.train.CheckpointManager):
 
     Raises:
       UserError: it holds other variables than there are here, or others of their shapes.
+      CheckpointError: it is not the one that the chief restores.
     """
     self.sync()
+    self._check_same_as_chief(prefix)
     lines = []
     if self._is_built():
       lines = checkpoint_contents.differences(self.checkpoint, prefix, only_model=not self._trains)
@@ -222,6 +246,19 @@ class CheckpointManager(tf.train.CheckpointManager):
       raise errors.UserError(f'{prefix}: not a checkpoint of this model: {"; ".join(lines[:_MAX_DIFFERENCES])}{more}')
     # What is missing was named above; the rest is for variables that are made later.
     self.checkpoint.read(prefix).expect_partial()
+    is_here = os.path.normpath(os.path.dirname(prefix)) == os.path.normpath(self.directory)
+    self._held = manifests.step_of(prefix) if is_here else None
+
+  def _check_same_as_chief(self, prefix: str) -> None:
+    here = [os.path.basename(prefix), manifests.fingerprint(prefix)]
+    name, fingerprint = self._workers.from_chief('restored checkpoint', lambda: here)
+    if [name, fingerprint] == here:
+      return
+    what = f'worker 0 restores {name}' if name != here[0] else 'it is not the one that worker 0 restores'
+    if not tf.io.gfile.exists(f'{prefix}.index'):
+      what = 'worker 0 restores this checkpoint, and it is not here'
+    raise errors.CheckpointError(
+        f'{prefix}: {what}. All workers need the same model_dir, on a file system that they share')
 
   def evaluation_is_pending(self, prefix: str) -> bool:
     """Whether the run was stopped in front of the evaluation that belongs to this checkpoint's step."""
@@ -229,6 +266,21 @@ class CheckpointManager(tf.train.CheckpointManager):
       return bool(manifests.read(prefix).get('evaluation_pending'))
     except (ValueError, tf.errors.OpError):
       return False
+
+  def num_replicas(self, prefix: str) -> Optional[int]:
+    """How many replicas the run had that saved this checkpoint; None where it does not say."""
+    try:
+      return manifests.read(prefix).get('num_replicas')
+    except (ValueError, tf.errors.OpError):
+      return None
+
+  def has_other_optimizer_config(self, prefix: str) -> bool:
+    """Whether this checkpoint was saved by a run whose optimizer was configured differently, as far as it says."""
+    try:
+      saved = manifests.read(prefix).get('optimizer_config')
+    except (ValueError, tf.errors.OpError):
+      return False
+    return saved is not None and saved != json.loads(json.dumps(self._optimizer_config))
 
   def _is_built(self) -> bool:
     model = getattr(self.checkpoint, 'model', None)
@@ -245,6 +297,16 @@ class CheckpointManager(tf.train.CheckpointManager):
       logging.error('%s is damaged: %s. It is set aside as %s.', prefix, damage, manifests.set_aside(prefix))
     else:
       logging.error('%s is damaged: %s. It is left out.', prefix, damage)
+
+
+def _rebuilt(checkpoint: tf.train.Checkpoint) -> tf.train.Checkpoint:
+  """The same checkpoint, all of its parts given to the constructor.
+
+  An asynchronous save copies only those: what was attached later would be left out without a word.
+  """
+  children = dict(tf.train.TrackableView.children(checkpoint))
+  children.pop('save_counter', None)
+  return tf.train.Checkpoint(**children)
 
 
 def check_available(model_dir: str, mode: str, checkpoint: Optional[str]) -> None:

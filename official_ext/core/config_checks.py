@@ -14,7 +14,8 @@ EVAL_MODES = ('eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval'
 
 _AT_LEAST_ONE = (
     'trainer.steps_per_loop', 'trainer.summary_interval', 'trainer.checkpoint_interval', 'trainer.max_to_keep',
-    'trainer.gradient_accumulation_steps', 'runtime.num_packs',
+    'trainer.gradient_accumulation_steps', 'runtime.num_packs', 'runtime.worker_start_timeout_seconds',
+    'runtime.worker_timeout_seconds',
 )
 _AT_LEAST_ZERO = (
     'trainer.steps_per_execution', 'trainer.train_steps', 'trainer.train_epochs', 'trainer.validation_interval',

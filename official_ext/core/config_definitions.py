@@ -70,6 +70,9 @@ class RuntimeConfig(cfg.RuntimeConfig):
     seed: The seed of weights, data order, augmentation and dropout. It fills `task.train_data.seed` where that is
       unset.
     deterministic: Whether to turn on TensorFlow's op determinism, for results that are the same bit for bit on GPU.
+    worker_start_timeout_seconds: How long the workers of a run wait for each other when they start.
+    worker_timeout_seconds: How long a worker may give no sign of life before the others end with an error. One that
+      dies in the middle of a step is noticed at once.
     tpu_enable_xla_dynamic_padder: Whether XLA on TPU pads dynamic shapes. None: XLA's default.
   """
   UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
@@ -90,6 +93,8 @@ class RuntimeConfig(cfg.RuntimeConfig):
   num_virtual_cpus: int = 0
   seed: int = 0
   deterministic: bool = False
+  worker_start_timeout_seconds: int = 600
+  worker_timeout_seconds: int = 30
 
 
 @dataclasses.dataclass

@@ -16,6 +16,7 @@ from official_ext.core import checkpoints
 from official_ext.core import errors
 from official_ext.core import manifests
 from official_ext.core import preemption
+from official_ext.core import workers
 from official_ext.monitoring import tensorboard
 from official_ext.monitoring import writers as writers_lib
 
@@ -245,9 +246,14 @@ class Controller(orbit.Controller):
     self._require('evaluator', for_method='evaluate_continuously')
     self._require('checkpoint_manager', for_method='evaluate_continuously')
     output, seen, waiting_since = None, set(), time.monotonic()
+
+    def look():  # The end is asked for first: what is listed after it is then complete.
+      ended = timeout_fn is not None and timeout_fn()
+      timed_out = timeout is not None and time.monotonic() - waiting_since > timeout
+      return [ended or timed_out, [path for path in self._list_checkpoints() if path not in seen]]
+
     while True:
-      ended = timeout_fn is not None and timeout_fn()  # Asked first: what is listed after it is then complete.
-      new = [path for path in self._list_checkpoints() if path not in seen]
+      ended, new = workers.of(self.strategy).from_chief('checkpoints to evaluate', look)
       for path in new:
         seen.add(path)
         try:
@@ -258,7 +264,7 @@ class Controller(orbit.Controller):
         output = self.evaluate(steps)
       if new:
         waiting_since = time.monotonic()
-      elif ended or (timeout is not None and time.monotonic() - waiting_since > timeout):
+      elif ended:
         return output
       else:
         time.sleep(_POLL_SECONDS)
@@ -290,13 +296,20 @@ class Controller(orbit.Controller):
       else:
         self.checkpoint_manager.checkpoint.restore(path)
     if path and self.trainer is not None:
-      self._evaluation_is_pending = (
-          isinstance(self.checkpoint_manager, checkpoints.CheckpointManager)
-          and self.checkpoint_manager.evaluation_is_pending(path))
+      ours = isinstance(self.checkpoint_manager, checkpoints.CheckpointManager)
+      self._evaluation_is_pending = ours and self.checkpoint_manager.evaluation_is_pending(path)
       if hasattr(self.trainer, 'checkpoint_restored'):
-        self.trainer.checkpoint_restored()
+        self.trainer.checkpoint_restored(ours and self.checkpoint_manager.has_other_optimizer_config(path))
+      if ours:
+        self._report_replicas(self.checkpoint_manager.num_replicas(path))
       self._writers.write('restored', self._step_now(), {'checkpoint': path})
     return path
+
+  def _report_replicas(self, before: Optional[int]) -> None:
+    now = self.strategy.num_replicas_in_sync
+    if before not in (None, now) and self.strategy.extended.should_checkpoint:
+      print(f'Replicas: {now}, {before} before. Input that is indexed by step gives the same global batches; weights '
+            'agree with those of an unchanged run up to float rounding.', flush=True)
 
   def save_checkpoint(self, **extra: Any) -> None:
     """Saves this step, once.
@@ -306,10 +319,17 @@ class Controller(orbit.Controller):
     """
     self._require('checkpoint_manager', for_method='save_checkpoint')
     step = self._step_now()
-    latest = self.checkpoint_manager.latest_checkpoint
-    if latest and latest.endswith(f'-{step}'):
+    if self._is_saved(step):
       return
     self._on_stage('save', step)
     start = time.perf_counter()
+    if isinstance(self.checkpoint_manager, checkpoints.CheckpointManager):
+      extra['num_replicas'] = self.strategy.num_replicas_in_sync
     path = self.checkpoint_manager.save(checkpoint_number=step, check_interval=False, **extra)
     self._writers.write('checkpoint', step, {'checkpoint': path, 'stall_seconds': time.perf_counter() - start})
+
+  def _is_saved(self, step: int) -> bool:
+    if isinstance(self.checkpoint_manager, checkpoints.CheckpointManager):
+      return self.checkpoint_manager.holds(step)  # Not by what is on disk: workers would see it at different times.
+    latest = self.checkpoint_manager.latest_checkpoint
+    return bool(latest) and latest.endswith(f'-{step}')

@@ -1,16 +1,16 @@
 """What devices are there, and which `tf.distribute` strategy takes them."""
 
-import json
-import os
+import signal
+import threading
 from typing import Any, Iterable, Optional
 
 from absl import logging
 import tensorflow as tf, tf_keras
 
-from official.common import distribute_utils
 from official.modeling import performance
-from official_ext.core import config_definitions, errors
+from official_ext.core import cluster as cluster_lib, config_definitions, errors, workers
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _DTYPES = ('float32', 'bfloat16', 'float16')
 _CROSS_DEVICE_OPS = {
   'nccl': tf.distribute.NcclAllReduce,
@@ -59,6 +59,12 @@ def get_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.Str
     UserError: the devices asked for are not there.
   """
   name = runtime.distribution_strategy.lower()
+  cluster = cluster_lib.find()
+  if cluster is not None and name in ('mirrored', 'one_device', 'off'):
+    raise errors.UserError(
+      f'runtime.distribution_strategy: {name} drives one process, and there are {len(cluster.addresses)} workers; '
+      'leave it at auto, or unset TF_CONFIG'
+    )
   if name == 'auto':
     name = _choose(runtime)
   builders = {
@@ -119,20 +125,11 @@ def _set_mixed_precision(runtime: config_definitions.RuntimeConfig) -> None:
   performance.set_mixed_precision_policy(tf.as_dtype(dtype))
 
 
-def _cluster_jobs() -> dict:
-  """The `cluster` part of TF_CONFIG: job name -> addresses."""
-  try:
-    return json.loads(os.environ.get('TF_CONFIG') or '{}').get('cluster', {})
-  except (json.JSONDecodeError, AttributeError):
-    raise errors.UserError('TF_CONFIG: the environment variable holds no JSON object') from None
-
-
 def _choose(runtime: config_definitions.RuntimeConfig) -> str:
   # TF_CONFIG first: a multi-worker strategy must be made before TensorFlow sets its devices up.
-  jobs = _cluster_jobs()
-  if jobs.get('ps'):
+  if cluster_lib.read_tf_config()[0].get('ps'):
     return 'parameter_server'
-  if len(jobs.get('chief', [])) + len(jobs.get('worker', [])) > 1:
+  if cluster_lib.find() is not None:
     return 'multi_worker_mirrored'
   if runtime.tpu is not None or tf.config.list_physical_devices('TPU'):
     return 'tpu'
@@ -196,13 +193,28 @@ def _one_device(runtime: config_definitions.RuntimeConfig) -> tf.distribute.Stra
 
 
 def _multi_worker_mirrored(runtime: config_definitions.RuntimeConfig) -> tf.distribute.Strategy:
-  algorithm = _all_reduce_alg(runtime, ('nccl', 'ring'))
-  return distribute_utils.get_distribution_strategy('multi_worker_mirrored', all_reduce_alg=algorithm)
+  algorithm = _all_reduce_alg(runtime, ('nccl', 'ring')) or 'auto'
+  options = tf.distribute.experimental.CommunicationOptions(
+    implementation=tf.distribute.experimental.CommunicationImplementation(algorithm.upper()))
+  cluster = cluster_lib.find()
+
+  def make_strategy():
+    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+  if cluster is None:
+    return make_strategy()
+  handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+  strategy = workers.connect(
+    cluster, make_strategy, runtime.worker_start_timeout_seconds, runtime.worker_timeout_seconds)
+  if threading.current_thread() is threading.main_thread():
+    for number, handler in handlers.items():  # TensorFlow has put its own in their place, which swallow the signals.
+      signal.signal(number, handler)
+  return strategy
 
 
 def _parameter_server(runtime: config_definitions.RuntimeConfig) -> tf.distribute.Strategy:
   del runtime
-  if not _cluster_jobs().get('ps'):
+  if not cluster_lib.read_tf_config()[0].get('ps'):
     raise errors.UserError('runtime.distribution_strategy: parameter_server needs a cluster with ps tasks in TF_CONFIG')
   resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
   if resolver.task_type in ('worker', 'ps'):

@@ -17,6 +17,12 @@ class CheckpointError(RuntimeError):
   exit_status = 1
 
 
+class WorkerError(RuntimeError):
+  """Another worker of the run was lost, or did not come: start all of them again."""
+
+  exit_status = 1
+
+
 class DivergedError(RuntimeError):
   """Training met more non-finite steps than `trainer.nonfinite` allows."""
 

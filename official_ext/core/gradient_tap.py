@@ -118,11 +118,11 @@ def global_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
   """The L2 norm over all gradients: float32 scalar. IndexedSlices must be free of duplicates."""
   squares = []
   for gradient in gradients:
-    if isinstance(gradient, tf.IndexedSlices):  # Of as many rows as there are indices: XLA cannot reshape them.
-      squares.append(tf.reduce_sum(tf.square(tf.cast(gradient.values, tf.float32))))
-    elif gradient is not None:  # A dot product is vectorised on every device; XLA's reduction on CPU is not.
-      vector = tf.reshape(tf.cast(gradient, tf.float32), [-1])
-      squares.append(tf.tensordot(vector, vector, 1))
+    if gradient is not None:
+      values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+      square = tf.square(tf.cast(values, tf.float32))
+      # XLA on CPU vectorises a sum over the first dimensions, and adds up the last one number by number.
+      squares.append(tf.reduce_sum(tf.reduce_sum(square, axis=list(range(square.shape.rank - 1)))))
   return tf.sqrt(tf.add_n(squares)) if squares else tf.constant(0.0)
 
 
@@ -150,3 +150,11 @@ def variables_of(optimizer: Any) -> List[tf.Variable]:
       found[id(variable)] = variable
     optimizer = getattr(optimizer, 'inner_optimizer', None) or getattr(optimizer, '_optimizer', None)
   return list(found.values())
+
+
+def hyperparameters(optimizer: Any) -> List[tf.Variable]:
+  """The variables in which an optimizer, and those inside it, keep constants of the configuration: the learning rate
+  of a new one; learning rate, momentum, decay of a legacy one."""
+  inner = inner_optimizer(optimizer)
+  values = [getattr(inner, '_learning_rate', None), *getattr(inner, '_hyper', {}).values()]
+  return [value for value in values if isinstance(value, tf.Variable)]

@@ -54,6 +54,14 @@ def read(prefix: str) -> Dict[str, Any]:
   return content
 
 
+def fingerprint(prefix: str) -> Optional[str]:
+  """A sum that tells a checkpoint from any other; None where its manifest is missing or damaged."""
+  try:
+    return _sum_of(read(prefix))
+  except (ValueError, tf.errors.OpError):
+    return None
+
+
 def find_damage(prefix: str) -> Optional[str]:
   """What is wrong with the checkpoint at `prefix`; None where every byte is as it was written."""
   try:

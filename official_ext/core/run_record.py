@@ -213,7 +213,7 @@ def save_params(params: config_definitions.ExperimentConfig, model_dir: str) -> 
   if tf.io.gfile.exists(path):
     with tf.io.gfile.GFile(path) as f:
       old_text = f.read()
-    differences = _differences(old_text, text)
+    differences = params_differences(old_text, text)
     if not differences:
       return []
     kept = _keep(path, old_text)
@@ -225,7 +225,7 @@ def save_params(params: config_definitions.ExperimentConfig, model_dir: str) -> 
   return differences
 
 
-def _differences(old_text: str, new_text: str) -> List[str]:
+def params_differences(old_text: str, new_text: str) -> List[str]:
   """The fields in which two YAML documents differ; [] where they say the same."""
   if old_text == new_text:
     return []

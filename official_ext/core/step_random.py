@@ -10,7 +10,7 @@ import functools
 import hashlib
 import math
 import threading
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 import tensorflow as tf, tf_keras
 
@@ -138,7 +138,7 @@ def key_random_layers(model: Any) -> int:
   Returns:
     How many generators were keyed.
   """
-  generators = []
+  generators: List[Any] = []
   for module in [model, *getattr(model, 'submodules', ())]:
     generator = getattr(module, '_random_generator', None)
     if hasattr(generator, 'make_seed_for_stateless_op') and not any(generator is known for known in generators):

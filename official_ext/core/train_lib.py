@@ -23,6 +23,8 @@ from official_ext.core import distribute
 from official_ext.core import errors
 from official_ext.core import preemption
 from official_ext.core import run_record
+from official_ext.core import workers as workers_lib
+from official_ext.core import yaml_text
 from official_ext.monitoring import json_lines
 from official_ext.monitoring import progress
 from official_ext.monitoring import tensorboard
@@ -65,6 +67,8 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
         asynchronous=config.async_checkpointing,
         trains='train' in self._mode,
         is_chief=self.strategy.extended.should_checkpoint,
+        workers=workers_lib.of(self.strategy),
+        optimizer_config=config.optimizer_config.as_dict(),
     )
 
   def _build_trainer(self, task, train, evaluate):
@@ -199,14 +203,18 @@ def run_experiment(
     UserError: the configuration cannot be run; nothing was written.
     DivergedError: too many updates were not finite.
     PreemptedError: `watch` saw a signal, and the run has saved.
+    WorkerError: another worker was lost.
   """
   strategy = distribution_strategy or tf.distribute.get_strategy()
-  checkpoints.check_available(model_dir, mode, checkpoint)
-  run_record.check_writable(model_dir)
-  params = resolve_train_steps(config_definitions.upgrade(params), task)
-  evaluates = 'eval' in mode or run_post_eval
-  trainer = trainer or build_trainer(strategy, task, params, model_dir, 'train' in mode, evaluates)
-  check_best_metric(params, task, trainer, evaluates)
+  workers = workers_lib.of(strategy)
+  with workers.guarded():
+    checkpoints.check_available(model_dir, mode, checkpoint)
+    run_record.check_writable(model_dir)
+    params = resolve_train_steps(config_definitions.upgrade(params), task)
+    workers.check_same('params', _command(params, mode, checkpoint), run_record.params_differences)
+    evaluates = 'eval' in mode or run_post_eval
+    trainer = trainer or build_trainer(strategy, task, params, model_dir, 'train' in mode, evaluates)
+    check_best_metric(params, task, trainer, evaluates)
 
   is_chief = strategy.extended.should_checkpoint
   devices = distribute.describe(strategy)
@@ -222,26 +230,32 @@ def run_experiment(
       'effective_batch_size': effective_batch_size(params),
   })
   try:
-    runner = OrbitExperimentRunner(
-        strategy, task, mode, params, model_dir,
-        run_post_eval=run_post_eval,
-        save_summary=save_summary and is_chief,
-        train_actions=train_actions,
-        eval_actions=eval_actions,
-        trainer=trainer,
-        controller_cls=controller_cls,
-        writers=writers,
-        summaries=summaries,
-        record=record,
-        checkpoint=checkpoint,
-        watch=watch,
-    )
-    result = runner.run()
+    with workers.guarded():
+      runner = OrbitExperimentRunner(
+          strategy, task, mode, params, model_dir,
+          run_post_eval=run_post_eval,
+          save_summary=save_summary and is_chief,
+          train_actions=train_actions,
+          eval_actions=eval_actions,
+          trainer=trainer,
+          controller_cls=controller_cls,
+          writers=writers,
+          summaries=summaries,
+          record=record,
+          checkpoint=checkpoint,
+          watch=watch,
+      )
+      result = runner.run()
   except BaseException as error:
     _end(record, writers, trainer, getattr(error, 'status', 'failed'), error)
     raise
   _end(record, writers, trainer, 'finished', None)
   return result
+
+
+def _command(params: Any, mode: str, checkpoint: Optional[str]) -> str:
+  """What all workers must have been told alike, as YAML."""
+  return yaml_text.dump({'--mode': mode, '--checkpoint': checkpoint, **params.as_dict()})
 
 
 def _end(record, writers, trainer, status, error):

@@ -2,7 +2,6 @@
 
 import numpy as np
 from official.core import base_task as official_task, base_trainer as official_trainer, config_definitions as cfg
-import orbit
 import pytest
 import tensorflow as tf, tf_keras
 
@@ -269,7 +268,8 @@ def test_datasets_may_be_handed_over():
   data = harness.make_data(16, seed=9)
   dataset = tf.data.Dataset.from_tensor_slices(data).repeat().batch(8, drop_remainder=True)
   trainer = harness.make_trainer(
-      train_dataset=harness.strategy('one').experimental_distribute_dataset(dataset), validation_dataset=dataset.take(2),
+      train_dataset=harness.strategy('one').experimental_distribute_dataset(dataset),
+      validation_dataset=dataset.take(2),
       evaluate=True)
   harness.train(trainer, 3)
   expected = harness.Reference(harness.sgd(), data, 8).train(3)

@@ -133,25 +133,12 @@ def test_virtual_cpus_and_determinism_in_a_fresh_process():
   assert printed.splitlines() == ['2 replicas on CPU:0, CPU:1, MirroredStrategy, float32', 'True 2']
 
 
-def test_auto_reads_tf_config(unused_ports):
-  workers = [f'localhost:{port}' for port in unused_ports(2)]
-  code = 'print(distribute.describe(distribute.get_strategy(cfg.RuntimeConfig())))'
-  processes = []
-  for index in range(2):
-    tf_config = json.dumps({'cluster': {'worker': workers}, 'task': {'type': 'worker', 'index': index}})
-    processes.append(
-      subprocess.Popen(
-        [sys.executable, '-c', f'from official_ext.core import config_definitions as cfg, distribute\n{code}'],
-        env={'TF_CPP_MIN_LOG_LEVEL': '3', 'CUDA_VISIBLE_DEVICES': '', 'TF_CONFIG': tf_config},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-      )
-    )
-  for process in processes:
-    stdout, stderr = process.communicate(timeout=120)
-    assert stdout.startswith('2 replicas on CPU:0, '), stderr
-    assert 'MultiWorker' in stdout or 'CollectiveAllReduce' in stdout
+@pytest.mark.parametrize('name', ['mirrored', 'one_device', 'off'])
+def test_a_cluster_is_not_left_unused(name, monkeypatch):
+  tf_config = {'cluster': {'worker': ['a:1', 'b:1']}, 'task': {'type': 'worker', 'index': 0}}
+  monkeypatch.setenv('TF_CONFIG', json.dumps(tf_config))
+  with pytest.raises(errors.UserError, match=f'^runtime.distribution_strategy: {name} drives one process'):
+    distribute.get_strategy(_runtime(distribution_strategy=name))
 
 
 def test_auto_takes_parameter_servers_from_tf_config(unused_ports):

@@ -4,9 +4,10 @@ import functools
 from typing import Any, Callable, Optional
 
 import numpy as np
+from official.core import config_definitions as cfg
+import orbit
 import tensorflow as tf, tf_keras
 
-from official.core import config_definitions as cfg
 from official_ext.core import base_task, base_trainer, config_definitions
 
 NUM_FEATURES, NUM_CLASSES = 4, 3
@@ -118,7 +119,8 @@ def make_trainer(
 def train(trainer: base_trainer.Trainer, num_steps: int) -> dict[str, Any]:
   """Runs steps in the trainer's scope; the logs as numpy values."""
   with trainer.strategy.scope():
-    return {name: np.asarray(value) for name, value in trainer.train(tf.constant(num_steps)).items()}
+    logs = trainer.train(tf.constant(num_steps))
+    return {name: np.asarray(orbit.utils.get_value(value)) for name, value in logs.items()}
 
 
 def evaluate(trainer: base_trainer.Trainer, num_steps: int = -1) -> dict[str, Any]:

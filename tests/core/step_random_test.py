@@ -126,7 +126,8 @@ def test_dropout_drops_at_its_rate_in_every_form():
     'layer',
     [tf_keras.layers.GaussianNoise(0.5), tf_keras.layers.GaussianDropout(0.2), tf_keras.layers.AlphaDropout(0.5),
      tf_keras.layers.SpatialDropout1D(0.5), tf_keras.layers.LSTM(3, dropout=0.5, recurrent_dropout=0.5),
-     tf_keras.layers.MultiHeadAttention(2, 3, dropout=0.5), tf_keras.layers.RandomFlip(), tf_keras.layers.RandomZoom(0.5),
+     tf_keras.layers.MultiHeadAttention(2, 3, dropout=0.5), tf_keras.layers.RandomFlip(),
+     tf_keras.layers.RandomZoom(0.5),
      tf_keras.layers.RandomCrop(4, 4)],
     ids=lambda layer: type(layer).__name__)
 def test_other_random_layers_draw_by_the_key_too(layer):

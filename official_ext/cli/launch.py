@@ -1,0 +1,302 @@
+"""Starts the workers of a run on this machine, and starts them again when one is lost."""
+
+import argparse
+import ctypes
+import dataclasses
+import json
+import os
+import pathlib
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any, Dict, IO, List, Optional, Sequence
+
+from official_ext.core import errors
+
+_DESCRIPTION = """Starts NUM_WORKERS processes of train.py on this machine, which train together over loopback ports.
+
+Each line that worker N prints comes with [N] in front. SIGTERM, SIGINT and SIGHUP are passed on to the workers, which
+then save and stop. When a worker stops with status 75 (preempted) or crashes, the rest is stopped and all are started
+again: they go on from the newest checkpoint. GPUs are shared out evenly. The exit status is that of the run: 0, or the
+status of the worker that stopped it; bad usage (2) and divergence (3) are not tried again."""
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_NOT_TRIED_AGAIN = (errors.UserError.exit_status, errors.DivergedError.exit_status)
+_PREEMPTED = errors.PreemptedError.exit_status
+_POLL_SECONDS = 0.2
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclasses.dataclass
+class _Worker:
+  """A worker's process, and what of its last line it has not finished.
+
+  Attributes:
+    index: its number.
+    process: the process.
+    unfinished: pipe -> bytes without an end of line.
+  """
+
+  index: int
+  process: subprocess.Popen
+  unfinished: Dict[Any, bytes] = dataclasses.field(default_factory=dict)
+
+
+class Launcher:
+  """Runs workers until they have finished, or the restarts are spent."""
+
+  def __init__(self, command: Sequence[str], num_workers: int, max_restarts: int, grace: float):
+    """Notes what to run.
+
+    Args:
+      command: the program of one worker, and its arguments.
+      num_workers: how many.
+      max_restarts: how often all are started again.
+      grace: seconds that workers have to end by themselves after one was lost.
+    """
+    self._command = list(command)
+    self._num_workers = num_workers
+    self._max_restarts = max_restarts
+    self._grace = grace
+    self._signal: Optional[int] = None
+    self._workers: List[_Worker] = []
+    self._selector = selectors.DefaultSelector()
+
+  def run(self) -> int:
+    """Returns the exit status of the run."""
+    before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+    try:
+      restarts = 0
+      while True:
+        status = self._attempt()
+        if status == 0 or status in _NOT_TRIED_AGAIN or self._signal is not None:
+          _say(f'the run has ended with status {status}')
+          return status
+        if restarts >= self._max_restarts:
+          _say(f'the run has ended with status {status}, after {restarts} restarts (--max_restarts)')
+          return status
+        restarts += 1
+        _say(f'restart {restarts} of {self._max_restarts}')
+    finally:
+      self._end_all(signal.SIGKILL)
+      for number, handler in before.items():
+        signal.signal(number, handler)
+
+  def _handle(self, number, frame):
+    del frame
+    self._signal = number
+    for worker in self._workers:
+      if worker.process.poll() is None:
+        worker.process.send_signal(number)
+
+  def _attempt(self) -> int:
+    """Starts all workers, and returns when all have ended: the status that tells why."""
+    self._start()
+    first: Optional[_Worker] = None
+    deadline = None
+    while self._selector.get_map() or self._running():
+      self._pass_output_on(_POLL_SECONDS)
+      lost = [worker for worker in self._workers if worker.process.poll() not in (None, 0, _PREEMPTED)]
+      if lost and first is None:
+        first = lost[0]
+        deadline = time.monotonic() + self._grace
+        if self._running():
+          _say(f'worker {first.index} {_outcome(first)}; waiting for the others to stop')
+      if deadline is not None and time.monotonic() > deadline and self._running():
+        _say(f'still running after {self._grace:g} s, and killed: workers {self._running()}')
+        self._end_all(signal.SIGKILL)
+    for worker in self._workers:
+      _say(f'worker {worker.index} {_outcome(worker)}')
+    return self._status(first)
+
+  def _status(self, first: Optional[_Worker]) -> int:
+    codes = [worker.process.returncode for worker in self._workers]
+    for status in (*_NOT_TRIED_AGAIN, _PREEMPTED):  # A worker that was told why it ends says more than those it leaves.
+      if status in codes and (status != _PREEMPTED or first is None):
+        return status
+    if first is None:
+      return 0
+    return first.process.returncode if first.process.returncode > 0 else 1
+
+  def _running(self) -> List[int]:
+    return [worker.index for worker in self._workers if worker.process.poll() is None]
+
+  def _start(self) -> None:
+    addresses = [f'127.0.0.1:{port}' for port in _free_ports(self._num_workers)]
+    shares = gpu_shares(self._num_workers)
+    self._workers = []
+    _say(f'starting {self._num_workers} workers on {", ".join(addresses)}: {" ".join(self._command)}')
+    for index in range(self._num_workers):
+      config = {'cluster': {'worker': addresses}, 'task': {'type': 'worker', 'index': index}}
+      environment = {**os.environ, 'TF_CONFIG': json.dumps(config)}
+      if shares:
+        environment['CUDA_VISIBLE_DEVICES'] = shares[index]
+      process = subprocess.Popen(  # pylint: disable=subprocess-popen-preexec-fn
+          self._command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+          start_new_session=True,  # A terminal's Ctrl-C comes by way of the launcher, and so only once.
+          preexec_fn=_end_with_parent)
+      worker = _Worker(index, process)
+      self._workers.append(worker)
+      for pipe, stream in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+        assert pipe is not None
+        worker.unfinished[pipe] = b''
+        self._selector.register(pipe, selectors.EVENT_READ, (worker, pipe, stream))
+    _say('processes ' + ', '.join(f'[{worker.index}] {worker.process.pid}' for worker in self._workers))
+    if self._signal is not None:  # It came while they were being started.
+      self._handle(self._signal, None)
+
+  def _pass_output_on(self, timeout: float) -> None:
+    if not self._selector.get_map():
+      time.sleep(timeout)
+    for key, _ in self._selector.select(timeout):
+      worker, pipe, stream = key.data
+      data = os.read(key.fd, 1 << 16)
+      *lines, rest = (worker.unfinished[pipe] + data).replace(b'\r\n', b'\n').split(b'\n')
+      if not data and rest:
+        lines, rest = [*lines, rest], b''
+      worker.unfinished[pipe] = rest
+      for line in lines:
+        _write(stream, f'[{worker.index}] {line.decode(errors="replace")}\n')
+      if not data:
+        self._selector.unregister(key.fileobj)
+        pipe.close()
+
+  def _end_all(self, number: int) -> None:
+    for worker in self._workers:
+      if worker.process.poll() is None:
+        try:
+          os.killpg(worker.process.pid, number)  # With whatever it has started, which may hold its pipes open.
+        except ProcessLookupError:
+          pass
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+  """Runs `official-ext launch`.
+
+  Args:
+    arguments: those of the command, `--num_workers=2 -- --experiment=...`.
+
+  Returns:
+    The exit status.
+  """
+  arguments = list(sys.argv[1:] if arguments is None else arguments)
+  split = arguments.index('--') if '--' in arguments else len(arguments)
+  parser = _Parser(
+      prog='official-ext launch', usage='official-ext launch [--num_workers=N] [...] -- <flags of train.py>',
+      description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+  parser.add_argument('--num_workers', type=int, default=2, metavar='N', help='processes (default: 2)')
+  parser.add_argument('--max_restarts', type=int, default=3, metavar='N', help='times to start all again (default: 3)')
+  parser.add_argument('--grace_seconds', type=float, default=60.0, metavar='S',
+                      help='time for the others to stop after one was lost, before they are killed (default: 60)')
+  parser.add_argument('--program', default='train.py', metavar='PATH',
+                      help='what a worker runs (default: train.py of this folder, or of the library)')
+  try:
+    options = parser.parse_args(arguments[:split])
+    for name, least in (('num_workers', 1), ('max_restarts', 0), ('grace_seconds', 0)):
+      if getattr(options, name) < least:
+        raise errors.UserError(f'--{name}={getattr(options, name)}: expected {least} or more')
+    if not arguments[split + 1:]:
+      raise errors.UserError('launch: the flags of train.py must follow --')
+    program = _find_program(options.program)
+    command = [sys.executable, '-u', program, *arguments[split + 1:]]
+    return Launcher(command, options.num_workers, options.max_restarts, options.grace_seconds).run()
+  except errors.UserError as error:
+    print(f'error: {error}', file=sys.stderr)
+    return error.exit_status
+
+
+class _Parser(argparse.ArgumentParser):
+  """Whose errors are one line, as everywhere in this project."""
+
+  def error(self, message: str):
+    raise errors.UserError(f'launch: {message}')
+
+
+def _find_program(name: str) -> str:
+  places = [pathlib.Path(name), pathlib.Path(__file__).resolve().parents[2] / name]
+  for place in places:
+    if place.is_file():
+      return str(place)
+  raise errors.UserError(f'--program={name}: no such file')
+
+
+def gpu_shares(num_workers: int) -> Optional[List[str]]:
+  """CUDA_VISIBLE_DEVICES of each worker; None where there are no GPUs.
+
+  Raises:
+    UserError: there are fewer GPUs than workers.
+  """
+  visible = os.environ.get('CUDA_VISIBLE_DEVICES')
+  if visible is None:
+    folder = pathlib.Path('/proc/driver/nvidia/gpus')
+    gpus = [str(index) for index, _ in enumerate(folder.iterdir())] if folder.is_dir() else []
+  else:
+    gpus = [name for name in visible.split(',') if name.strip() and name.strip() != '-1']
+  if not gpus:
+    return None
+  if len(gpus) < num_workers:
+    raise errors.UserError(
+        f'--num_workers={num_workers}: there are {len(gpus)} GPUs, and each worker needs one; CUDA_VISIBLE_DEVICES= '
+        'trains on the CPU')
+  each = len(gpus) // num_workers
+  return [','.join(gpus[index * each:(index + 1) * each]) for index in range(num_workers)]
+
+
+def _free_ports(count: int) -> List[int]:
+  sockets = []
+  try:
+    for _ in range(count):
+      sockets.append(socket.socket())
+      sockets[-1].bind(('127.0.0.1', 0))
+    return [each.getsockname()[1] for each in sockets]
+  finally:
+    for each in sockets:
+      each.close()
+
+
+def _outcome(worker: _Worker) -> str:
+  code = worker.process.returncode
+  return f'was killed by {_signal_name(-code)}' if code < 0 else f'stopped with status {code}'
+
+
+def _signal_name(number: int) -> str:
+  try:
+    return signal.Signals(number).name
+  except ValueError:
+    return f'signal {number}'
+
+
+def _end_with_parent() -> None:
+  """Has the kernel send SIGTERM to a worker whose launcher was killed. Runs between fork and exec."""
+  if _LIBC is not None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+
+
+def _load_libc() -> Optional[Any]:
+  try:
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, 'prctl') else None
+  except OSError:
+    return None
+
+
+_LIBC = _load_libc()
+
+
+def _say(text: str) -> None:
+  _write(sys.stderr, f'launch: {text}\n')
+
+
+def _write(stream: IO[str], text: str) -> None:
+  try:
+    stream.write(text)
+    stream.flush()
+  except BrokenPipeError:  # Nobody reads any more; the run goes on.
+    pass
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,178 @@
+"""Tests for launch, with a small program in place of train.py."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from official_ext.cli import launch
+from official_ext.core import errors
+
+# A worker that notes its start, and then does what its arguments say for its number and its attempt: WORKER:ATTEMPT:DO.
+_PROGRAM = """
+import json, os, pathlib, signal, sys, time
+config = json.loads(os.environ['TF_CONFIG'])
+index = config['task']['index']
+folder = pathlib.Path(sys.argv[1])
+attempt = len(list(folder.glob(f'{index}.*')))
+(folder / f'{index}.{attempt}').write_text(json.dumps([os.getpid(), config, os.environ.get('CUDA_VISIBLE_DEVICES')]))
+print('hello', index, attempt)
+print('to stderr', file=sys.stderr)
+
+def stop(*_):
+  print('stopping')
+  sys.exit(75)
+
+plans = dict(plan.rsplit(':', 1) for plan in sys.argv[2:])
+for do in plans.get(f'{index}:{attempt}', plans.get(f'{index}:*', '0')).split(','):
+  if do == 'kill':
+    os.kill(os.getpid(), signal.SIGKILL)
+  elif do == 'hang':
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(100)
+  elif do == 'wait':
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    print('waiting')
+    time.sleep(100)
+  elif do.startswith('sleep'):
+    time.sleep(float(do[5:]))
+  else:
+    sys.exit(int(do))
+"""
+
+
+class Run:
+  """`official-ext launch` over _PROGRAM."""
+
+  def __init__(self, folder, *plans, num_workers=2, max_restarts=3, grace=60.0, env=None):
+    self.folder = folder
+    program = folder / 'program.py'
+    program.write_text(textwrap.dedent(_PROGRAM))
+    self.process = subprocess.Popen(
+      [sys.executable, '-m', 'official_ext.cli.launch', f'--num_workers={num_workers}',
+       f'--max_restarts={max_restarts}', f'--grace_seconds={grace}', f'--program={program}', '--', str(folder), *plans],
+      env={**os.environ, 'CUDA_VISIBLE_DEVICES': '', **(env or {})},
+      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+  def end(self):
+    self.stdout, self.stderr = self.process.communicate(timeout=60)
+    return self.process.returncode
+
+  def starts(self, worker):
+    """What each attempt of a worker noted: its pid, TF_CONFIG, CUDA_VISIBLE_DEVICES."""
+    return [json.loads(path.read_text()) for path in sorted(self.folder.glob(f'{worker}.*'))]
+
+  def wait_for(self, line):
+    for each in self.process.stdout:
+      if line in each:
+        return
+    raise AssertionError(f'no line {line!r}')
+
+
+def test_workers_get_their_cluster_and_their_lines_a_number(tmp_path):
+  run = Run(tmp_path, num_workers=3)
+  assert run.end() == 0
+  configs = [run.starts(index)[0][1] for index in range(3)]
+  addresses = configs[0]['cluster']['worker']
+  assert len(set(addresses)) == 3 and all(address.startswith('127.0.0.1:') for address in addresses)
+  for index, config in enumerate(configs):
+    assert config == {'cluster': {'worker': addresses}, 'task': {'type': 'worker', 'index': index}}
+    assert f'[{index}] hello {index} 0\n' in run.stdout
+    assert f'[{index}] to stderr\n' in run.stderr
+  assert run.stderr.endswith('launch: the run has ended with status 0\n')
+
+
+@pytest.mark.parametrize(('do', 'told'), [('kill', 'was killed by SIGKILL'), ('1', 'stopped with status 1')])
+def test_all_are_started_again_after_a_crash(tmp_path, do, told):
+  run = Run(tmp_path, f'1:0:{do}', f'0:1:{do}')
+  assert run.end() == 0
+  assert len(run.starts(0)) == len(run.starts(1)) == 3
+  assert f'worker 1 {told}' in run.stderr and 'restart 2 of 3' in run.stderr
+
+
+def test_a_preempted_run_is_started_again(tmp_path):
+  run = Run(tmp_path, '0:0:75', '1:0:sleep1,75')  # The second worker takes its time, and has it.
+  assert run.end() == 0
+  assert len(run.starts(0)) == len(run.starts(1)) == 2 and 'killed' not in run.stderr
+
+
+@pytest.mark.parametrize('status', [2, 3])
+def test_what_would_fail_again_is_not_tried_again(tmp_path, status):
+  run = Run(tmp_path, f'0:0:{status}', '1:0:1')
+  assert run.end() == status
+  assert len(run.starts(0)) == 1
+
+
+def test_restarts_are_bounded(tmp_path):
+  run = Run(tmp_path, '1:*:7', max_restarts=2)
+  assert run.end() == 7
+  assert len(run.starts(0)) == 3 and 'after 2 restarts' in run.stderr
+
+
+def test_a_worker_that_does_not_end_after_another_was_lost_is_killed(tmp_path):
+  run = Run(tmp_path, '0:0:hang', '1:0:sleep0.5,kill', grace=1.0)
+  assert run.end() == 0
+  assert 'still running after 1 s, and killed: workers [0]' in run.stderr
+  assert len(run.starts(0)) == 2
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_signals_are_passed_on_and_end_the_run(tmp_path, number):
+  run = Run(tmp_path, '0:*:wait', '1:*:wait')
+  run.wait_for('waiting'), run.wait_for('waiting')
+  run.process.send_signal(number)
+  assert run.end() == 75
+  assert run.stdout.count('stopping') == 2 and len(run.starts(0)) == 1
+
+
+def test_workers_end_with_a_launcher_that_was_killed(tmp_path):
+  run = Run(tmp_path, '0:*:wait', '1:*:wait')
+  run.wait_for('waiting'), run.wait_for('waiting')
+  run.process.kill()
+  pids = [run.starts(index)[0][0] for index in range(2)]
+  deadline = time.monotonic() + 20
+  while any(_is_running(pid) for pid in pids) and time.monotonic() < deadline:
+    time.sleep(0.1)
+  assert not any(_is_running(pid) for pid in pids)
+  run.process.communicate()
+
+
+def _is_running(pid):
+  try:
+    with open(f'/proc/{pid}/stat') as f:
+      return f.read().rpartition(')')[2].split()[0] != 'Z'
+  except FileNotFoundError:
+    return False
+
+
+def test_gpus_are_shared_out(tmp_path, monkeypatch):
+  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '3,1,0,2,5')
+  assert launch.gpu_shares(2) == ['3,1', '0,2']
+  with pytest.raises(errors.UserError, match='--num_workers=6: there are 5 GPUs'):
+    launch.gpu_shares(6)
+  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
+  assert launch.gpu_shares(2) is None
+  run = Run(tmp_path, env={'CUDA_VISIBLE_DEVICES': '0,1'})
+  assert run.end() == 0
+  assert [run.starts(index)[0][2] for index in range(2)] == ['0', '1']
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    ([], 'launch: the flags of train.py must follow --'),
+    (['--num_workers=0', '--', '--mode=train'], '--num_workers=0: expected 1 or more'),
+    (['--num_workers=two', '--', '--mode=train'], 'launch: argument --num_workers: invalid int value'),
+    (['--workers=2', '--', '--mode=train'], 'launch: unrecognized arguments: --workers=2'),
+    (['--program=no_such.py', '--', '--mode=train'], '--program=no_such.py: no such file'),
+  ],
+)
+def test_mistakes_are_one_line(capsys, arguments, message):
+  assert launch.main(arguments) == 2
+  assert capsys.readouterr().err.startswith(f'error: {message}')

@@ -1,0 +1,266 @@
+"""Two real worker processes on this machine, through train.py: killed, lost, continued by one, with the same result."""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_ext.core import manifests, run_record
+from official_ext.monitoring import json_lines
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+STEPS = 200
+FLAGS = [
+  '--experiment=digits_mlp', '--mode=train_and_eval', f'--set=train_steps={STEPS}', '--set=steps_per_loop=20',
+  '--set=checkpoint_interval=40', '--set=validation_interval=60', '--set=trainer.summary_interval=20',
+  '--set=runtime.enable_xla=false',  # Which takes longer to compile than these steps to run.
+  '--set=eval_batch_size=62',  # 360 validation examples: 5 x 62 + 50, which are 31 and 19 for the two workers.
+]
+
+
+def _environment(**changes):
+  return {**os.environ, 'CUDA_VISIBLE_DEVICES': '', 'COLUMNS': '120', **changes}
+
+
+class Launched:
+  """`official-ext launch` of a training in `folder`, with its output so far in `text`."""
+
+  def __init__(self, folder, *flags, max_restarts=3):
+    self.folder, self.text = folder, ''
+    self.process = subprocess.Popen(
+      [sys.executable, '-m', 'official_ext.cli.launch', f'--max_restarts={max_restarts}', '--', *FLAGS, *flags,
+       f'--model_dir={folder}'],
+      cwd=ROOT, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    self._reader = threading.Thread(target=self._read, daemon=True)
+    self._reader.start()
+
+  def _read(self):
+    for line in self.process.stdout:
+      self.text += line
+
+  def wait_for(self, pattern, count=1, timeout=200):
+    """Returns when `pattern` has been printed `count` times; fails when the run ends before."""
+    deadline = time.monotonic() + timeout
+    while len(re.findall(pattern, self.text)) < count:
+      assert self.process.poll() is None and time.monotonic() < deadline, f'{pattern!r} x {count}:\n{self.text}'
+      time.sleep(0.02)
+
+  def kill(self, *workers, number=signal.SIGKILL):
+    """Sends a signal to workers of the current attempt."""
+    for worker in workers:
+      pid = re.findall(rf'launch: processes .*\[{worker}\] (\d+)', self.text)[-1]
+      os.kill(int(pid), number)
+
+  def end(self, timeout=300):
+    status = self.process.wait(timeout)
+    self._reader.join(20)
+    return status
+
+
+@pytest.fixture
+def launched():
+  """Launched(...), ended at the end of the test."""
+  started = []
+
+  def start(*args, **kwargs):
+    started.append(Launched(*args, **kwargs))
+    return started[-1]
+
+  yield start
+  for each in started:
+    if each.process.poll() is None:
+      each.process.terminate()  # The launcher passes it on; twice ends the workers at once.
+      each.process.terminate()
+      try:
+        each.process.wait(30)
+      except subprocess.TimeoutExpired:
+        each.process.kill()
+
+
+@pytest.fixture(scope='module')
+def straight(tmp_path_factory):
+  """The folder of a run of two workers that nothing disturbed, started as `srun -n 2 python train.py` starts it."""
+  folder = tmp_path_factory.mktemp('straight')
+  processes = []
+  for rank in range(2):
+    variables = {
+      'SLURM_JOB_ID': str(os.getpid()), 'SLURM_STEP_ID': '0', 'SLURM_STEP_NUM_TASKS': '2', 'SLURM_NTASKS': '2',
+      'SLURM_STEP_NODELIST': 'localhost', 'SLURM_STEP_TASKS_PER_NODE': '2', 'SLURM_PROCID': str(rank),
+      'SLURM_LOCALID': str(rank), 'SLURM_NODEID': '0',
+    }
+    processes.append(subprocess.Popen(
+      [sys.executable, 'train.py', *FLAGS, f'--model_dir={folder}'], cwd=ROOT, env=_environment(**variables),
+      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+  outputs = [process.communicate(timeout=300)[0] for process in processes]
+  assert [process.returncode for process in processes] == [0, 0], outputs
+  assert 'Devices: 2 replicas' in outputs[0] and 'Devices: 2 replicas' in outputs[1]
+  return folder
+
+
+def tensors(folder, step=STEPS):
+  reader = tf.train.load_checkpoint(f'{folder}/ckpt-{step}')
+  return {name: np.asarray(reader.get_tensor(name)) for name in reader.get_variable_to_shape_map()}
+
+
+def assert_same(folder, straight):
+  """The last checkpoint and the evaluations are those of the undisturbed run, bit for bit."""
+  expected, found = tensors(straight), tensors(folder)
+  assert found.keys() == expected.keys()
+  for name, value in expected.items():
+    assert found[name].tobytes() == value.tobytes(), name
+  assert evaluations(folder) == evaluations(straight)
+
+
+def evaluations(folder, name='events.jsonl'):
+  """What was measured at each step; a resumed run supersedes what it measures again."""
+  events = json_lines.read_events(f'{folder}/{name}')
+  return {event['step']: {name: value for name, value in event.items() if name not in ('time', 'seconds')}
+          for event in events if event['event'] == 'eval'}
+
+
+def assert_written_by_one(folder, straight):
+  """The folder holds what an undisturbed run leaves: nothing of another worker's, nothing half-written."""
+  def names(root):
+    paths = {str(path.relative_to(root)) for path in pathlib.Path(root).rglob('*') if path.is_file()}
+    return {path for path in paths if 'tfevents' not in path}
+
+  assert names(folder) == names(straight)
+  events = json_lines.read_events(f'{folder}/events.jsonl')
+  assert [event['step'] for event in events if event['event'] == 'finished'] == [STEPS]
+  assert run_record.read(str(folder))['status'] == 'finished'
+
+
+def test_a_killed_worker_is_replaced_and_the_result_is_bit_identical(launched, straight, tmp_path):
+  run = launched(tmp_path)
+  run.wait_for(r'\[0\] checkpoint 40/')
+  run.kill(1)
+  assert run.end() == 0, run.text
+  assert 'launch: worker 1 was killed by SIGKILL; waiting for the others to stop' in run.text
+  assert re.search(r'^\[0\] error: worker 1 \(127.0.0.1:\d+\) was lost: .* Start all workers again', run.text, re.M)
+  assert 'launch: worker 0 stopped with status 1' in run.text and 'launch: restart 1 of 3' in run.text
+  assert_same(tmp_path, straight)
+  assert_written_by_one(tmp_path, straight)
+
+
+def test_another_number_of_replicas_goes_on_with_the_same_batches(straight, run_train, tmp_path):
+  # Until step 80 with two workers, from there with one process, and with two replicas of one process.
+  for name, flags in (('one', []), ('virtual', ['--set=runtime.num_virtual_cpus=2'])):
+    folder = tmp_path / name
+    folder.mkdir()
+    for path in [*straight.glob('ckpt-80.*'), straight / 'events.jsonl']:
+      shutil.copy(path, folder)
+    assert manifests.read(f'{folder}/ckpt-80')['num_replicas'] == 2
+    process = run_train([*FLAGS, *flags, f'--model_dir={folder}'])
+    assert process.returncode == 0, process.stderr
+    assert ('Replicas: 1, 2 before.' in process.stdout) == (name == 'one'), process.stdout
+    expected, found = tensors(straight), tensors(folder)
+    for key, value in expected.items():
+      if value.dtype.kind == 'f':
+        np.testing.assert_allclose(found[key], value, rtol=2e-3, atol=2e-5, err_msg=key)
+
+
+def test_evaluation_over_workers_is_exact(straight, run_train, tmp_path):
+  # One process evaluates the checkpoint that two workers have evaluated together.
+  for path in straight.glob(f'ckpt-{STEPS}.*'):
+    shutil.copy(path, tmp_path)
+  process = run_train(['--experiment=digits_mlp', '--mode=eval', f'--model_dir={tmp_path}'])
+  assert process.returncode == 0, process.stderr
+  alone, together = evaluations(tmp_path, 'events.eval.jsonl')[STEPS], evaluations(straight)[STEPS]
+  assert alone.keys() == together.keys() and alone['accuracy'] == together['accuracy']
+  np.testing.assert_allclose(alone['validation_loss'], together['validation_loss'], rtol=1e-5)
+
+
+# Longer ones: any worker, at any time.
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize('workers', [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize(
+  ('pattern', 'delay'),
+  [
+    (r'\[0\] Devices', 0.0),  # While the model is built.
+    (r'\[0\] start', 1.0),  # While the step is compiled, or before.
+    (r'\[0\] train 60/', 0.1),  # In an evaluation.
+    (r'\[0\] eval 60/', 0.0),
+    (r'\[0\] checkpoint 80/', 0.0),  # While it is written.
+    (r'\[0\] checkpoint 200/', 0.0),  # At the end.
+  ],
+)
+def test_killed_at_a_chosen_moment(launched, straight, tmp_path, workers, pattern, delay):
+  run = launched(tmp_path)
+  run.wait_for(pattern)
+  time.sleep(delay)
+  try:
+    run.kill(*workers)
+  except ProcessLookupError:
+    pass  # It has finished before.
+  assert run.end() == 0, run.text
+  assert_same(tmp_path, straight)
+  assert_written_by_one(tmp_path, straight)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize('seed', range(5))
+def test_killed_again_and_again_at_random(launched, straight, tmp_path, seed):
+  random = np.random.default_rng(seed)
+  run = launched(tmp_path, max_restarts=8)
+  for attempt in range(1, 6):
+    run.wait_for('launch: processes', attempt)
+    began = len(run.text)
+    while '[0] start' not in run.text[began:] and run.process.poll() is None:
+      time.sleep(0.02)
+    time.sleep(random.uniform(0, 6))
+    try:
+      run.kill(*[(0,), (1,), (0, 1)][random.integers(3)])
+    except ProcessLookupError:
+      break
+  assert run.end(600) == 0, run.text
+  assert_same(tmp_path, straight)
+  assert_written_by_one(tmp_path, straight)
+
+
+@pytest.mark.soak
+def test_one_worker_that_is_asked_to_stop_stops_all(launched, straight, tmp_path):
+  run = launched(tmp_path)
+  run.wait_for(r'\[0\] train 40/')
+  run.kill(1, number=signal.SIGTERM)
+  assert run.end() == 0, run.text
+  for worker in range(2):
+    assert f'launch: worker {worker} stopped with status 75' in run.text
+  assert '[0] preempted: another worker was asked' in run.text
+  assert_same(tmp_path, straight)
+
+
+@pytest.mark.soak
+def test_a_launcher_that_is_asked_to_stop_saves_and_goes_on_later(launched, straight, tmp_path):
+  run = launched(tmp_path)
+  run.wait_for(r'\[0\] train 60/')
+  run.process.terminate()
+  assert run.end() == 75, run.text
+  assert run_record.read(str(tmp_path))['status'] == 'preempted' and 'restart' not in run.text
+  run = launched(tmp_path)
+  assert run.end() == 0, run.text
+  assert_same(tmp_path, straight)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize('worker', [0, 1])
+def test_a_worker_that_stands_still_counts_as_lost(launched, straight, tmp_path, worker):
+  run = launched(tmp_path, '--set=runtime.worker_timeout_seconds=10')
+  run.wait_for(r'\[0\] train 40/')
+  run.kill(worker, number=signal.SIGSTOP)
+  began = time.monotonic()
+  run.wait_for(rf'launch: worker {1 - worker} stopped with status 1', timeout=120)
+  assert run.end() == 0, run.text
+  assert 'error: ' in run.text and 'launch: restart 1 of 3' in run.text
+  assert time.monotonic() - began < 240
+  assert_same(tmp_path, straight)
