@@ -22,9 +22,8 @@ demo: .venv
 	$(BIN)/python train.py --experiment=digits --mode=train_and_eval --model_dir=runs/digits
 	@$(BIN)/python -m official_ext.cli.summary runs/digits
 
-# pytest comes last, so that its closing line is the last one printed.
+# Model Garden's own test modules are among the tests: tests/model_garden/official_tests_test.py.
 test: check
-	$(BIN)/python tests/model_garden/run_official_tests.py
 	$(BIN)/python -m pytest -n $(JOBS)
 
 check: .venv

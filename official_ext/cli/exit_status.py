@@ -1,5 +1,6 @@
 """How a run ends, as its exit status and one line tell it."""
 
+import atexit
 import contextlib
 import os
 import sys
@@ -51,6 +52,7 @@ def leave(status: int) -> None:
   """
   if 'TF_CONFIG' in os.environ:
     sys.exit(status)
+  atexit._run_exitfuncs()  # pylint: disable=protected-access  # AutoGraph deletes its temporary files there.
   logging.flush()
   sys.stdout.flush()
   sys.stderr.flush()
