@@ -56,6 +56,8 @@ def check(params: config_definitions.ExperimentConfig, mode: Optional[str]) -> N
       )
   if params.runtime.seed >= _SEED_LIMIT:
     raise errors.UserError(f'runtime.seed: expected less than 2**32, got {params.runtime.seed}')
+  if params.trainer.nonfinite.then == 'rollback':
+    raise errors.UserError("trainer.nonfinite.then: 'rollback' is not available yet; set stop")
   _check_loss_scale(params.runtime)
   _check_best_checkpoint(params.trainer)
   _check_lengths(params.trainer, mode)
