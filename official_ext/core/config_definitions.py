@@ -154,14 +154,18 @@ class ExperimentConfig(cfg.ExperimentConfig):
   runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
 
   def lock(self):
-    """Makes this configuration and all that it contains immutable."""
+    """Makes this configuration immutable at every depth: see `lock`."""
     lock(self)
 
 
 def lock(config: params_dict.ParamsDict) -> None:
-  """Locks a configuration and the configurations inside it. Model Garden's own lock() stops at the first level."""
+  """Locks a configuration and the configurations inside it. Model Garden's own lock() stops at the first level.
+
+  The inside of a task's `model` stays open: Model Garden's vision transformers write what `model_name` stands for into
+  it when they are built.
+  """
   for name, value in vars(config).items():
-    if name not in config.RESERVED_ATTR:
+    if name not in config.RESERVED_ATTR and not (name == 'model' and isinstance(config, cfg.TaskConfig)):
       for item in value if isinstance(value, (list, tuple)) else (value,):
         if isinstance(item, params_dict.ParamsDict):
           lock(item)

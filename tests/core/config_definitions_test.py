@@ -118,6 +118,17 @@ def test_lock_reaches_every_depth():
   assert replaced.global_batch_size == 3
 
 
+def test_a_locked_vision_transformer_can_still_resolve_its_model_name():
+  from official.vision.configs import image_classification
+
+  params = config_definitions.upgrade(image_classification.image_classification_imagenet_vit_pretrain())
+  params.lock()
+  with pytest.raises(ValueError, match='locked'):
+    params.task.model = params.task.model.replace(num_classes=3)
+  params.task.model.backbone.vit.override({'hidden_size': 768})
+  assert params.task.model.backbone.vit.hidden_size == 768
+
+
 def test_upgrade_of_a_locked_experiment_is_locked():
   stock = stock_experiment()
   stock.lock()

@@ -461,7 +461,7 @@ def test_flags_reach_their_fields_and_unset_ones_change_nothing(tmp_path):
 def test_the_result_is_locked_and_every_parse_is_a_new_one():
   params = parse()
   with pytest.raises(ValueError, match='locked'):
-    params.task.model.layers[0].width = 5
+    params.task.train_data.global_batch_size = 5
   unlocked = parse(lock=False)
   unlocked.task.model.layers[0].width = 5
   assert parse().task.model.layers[0].width == 1
