@@ -34,13 +34,9 @@ check: .venv
 bench: .venv
 	$(BIN)/python benchmarks/trainer_overhead.py
 
-# Trains every experiment of experiments/ to its end, under the name of its folder.
+# Trains every experiment of experiments/ to its end, and prints a table of times and results.
 experiments: .venv
-	set -e; for folder in experiments/*/configs.py; do \
-	  name=$$(basename $$(dirname $$folder)); \
-	  $(BIN)/python train.py --experiment=$$name --mode=train_and_eval --model_dir=runs/$$name; \
-	  $(BIN)/python -m official_ext.cli.summary runs/$$name; \
-	done
+	$(BIN)/python benchmarks/all_experiments.py
 
 clean:
 	rm -rf runs build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -5,7 +5,7 @@ import official_ext  # noqa: F401  # First: it selects the Keras that Model Gard
 from absl import app, flags
 
 from official.core import task_factory
-from official_ext.cli import exit_status, flags as ext_flags
+from official_ext.cli import exit_status, flags as ext_flags, output
 from official_ext.core import config_parser, distribute, dry_run, preemption, run_record, train_lib
 from official_ext.monitoring import progress, writers
 import registry_imports  # noqa: F401
@@ -14,7 +14,12 @@ FLAGS = flags.FLAGS
 
 
 def main(_) -> None:
-  """Runs one experiment in one mode, or its --dry_run."""
+  """Runs one experiment in one mode, or its --dry_run; a signal from here on lets it save first."""
+  with preemption.PreemptionWatch() as watch:
+    _run(watch)
+
+
+def _run(watch: preemption.PreemptionWatch) -> None:
   ext_flags.set_verbosity()
   ext_flags.import_registries(FLAGS.registry)
   config_parser.parse_gin(FLAGS.gin_file, FLAGS.gin_params)
@@ -29,7 +34,7 @@ def main(_) -> None:
   print(f'Devices: {distribute.describe(strategy)}', flush=True)
   with strategy.scope():
     task = task_factory.get_task(params.task, logging_dir=model_dir)
-  with exit_status.saving_gin_config(mode, model_dir, strategy), preemption.PreemptionWatch() as watch:
+  with exit_status.saving_gin_config(mode, model_dir, strategy):
     _, logs = train_lib.run_experiment(
       strategy, task, mode, params, model_dir, checkpoint=FLAGS.checkpoint, watch=watch)
   if logs:
@@ -37,5 +42,6 @@ def main(_) -> None:
 
 
 if __name__ == '__main__':
+  output.outlive_readers()
   ext_flags.define_flags()
   app.run(lambda argv: exit_status.leave(exit_status.of(main, argv)), flags_parser=ext_flags.parse_flags)

@@ -22,6 +22,26 @@ tf.config.set_logical_device_configuration(
 )
 
 
+def _iterate_without_autotune() -> None:
+  """Lets no data set that is iterated in this process tune itself.
+
+  tf.data's tuning thread sleeps between its rounds, ever longer, and TensorFlow's cancellation does not wake it
+  (`Model::OptimizeLoop` looks at a flag that is set after the wake-up call). So the garbage collection of an iterator,
+  at any moment, may take as long as the iterator has lived, up to a minute.
+  """
+  apply_debug_options = tf.data.Dataset._apply_debug_options
+
+  def without_autotune(dataset):
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return apply_debug_options(dataset.with_options(options))
+
+  tf.data.Dataset._apply_debug_options = without_autotune
+
+
+_iterate_without_autotune()
+
+
 def _command(arguments: Sequence[str], script: str = 'train.py') -> Sequence[str]:
   return [sys.executable, str(ROOT / script), *arguments]
 

@@ -20,7 +20,8 @@ from official_ext.monitoring import json_lines
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STEPS = 200
 FLAGS = [
-  '--experiment=digits_mlp', '--mode=train_and_eval', f'--set=train_steps={STEPS}', '--set=steps_per_loop=20',
+  '--experiment=digits_mlp_with_scalar', '--registry=tests.digits_mlp_with_scalar', '--mode=train_and_eval',
+  f'--set=train_steps={STEPS}', '--set=steps_per_loop=20',
   '--set=checkpoint_interval=40', '--set=validation_interval=60', '--set=trainer.summary_interval=20',
   '--set=runtime.enable_xla=false',  # Which takes longer to compile than these steps to run.
   '--set=eval_batch_size=62',  # 360 validation examples: 5 x 62 + 50, which are 31 and 19 for the two workers.
@@ -172,11 +173,12 @@ def test_evaluation_over_workers_is_exact(straight, run_train, tmp_path):
   # One process evaluates the checkpoint that two workers have evaluated together.
   for path in straight.glob(f'ckpt-{STEPS}.*'):
     shutil.copy(path, tmp_path)
-  process = run_train(['--experiment=digits_mlp', '--mode=eval', f'--model_dir={tmp_path}'])
+  process = run_train([*FLAGS[:2], '--mode=eval', f'--model_dir={tmp_path}'])
   assert process.returncode == 0, process.stderr
   alone, together = evaluations(tmp_path, 'events.eval.jsonl')[STEPS], evaluations(straight)[STEPS]
   assert alone.keys() == together.keys() and alone['accuracy'] == together['accuracy']
-  np.testing.assert_allclose(alone['validation_loss'], together['validation_loss'], rtol=1e-5)
+  for name in ('validation_loss', 'confidence'):
+    np.testing.assert_allclose(alone[name], together[name], rtol=1e-5, err_msg=name)
 
 
 # Longer ones: any worker, at any time.

@@ -1,7 +1,7 @@
 """Configuration of the experiment `digits`."""
 
 import dataclasses
-from typing import Tuple
+from typing import ClassVar, Mapping, Tuple
 
 from official.core import exp_factory
 from official.modeling.hyperparams import base_config
@@ -24,6 +24,16 @@ class DigitsModelConfig(base_config.Config):
 
 
 @dataclasses.dataclass
+class DigitsDataConfig(cfg.DataConfig):
+  """A split of the TFDS builder `digits`."""
+
+  UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
+      **cfg.DataConfig.UNREAD_FIELDS,
+      'input_path': 'set tfds_name, tfds_split and tfds_data_dir instead',
+  }
+
+
+@dataclasses.dataclass
 class DigitsTaskConfig(cfg.TaskConfig):
   """Classification of handwritten digits.
 
@@ -34,13 +44,13 @@ class DigitsTaskConfig(cfg.TaskConfig):
   """
 
   model: DigitsModelConfig = dataclasses.field(default_factory=DigitsModelConfig)
-  train_data: cfg.DataConfig = dataclasses.field(
-      default_factory=lambda: cfg.DataConfig(
+  train_data: DigitsDataConfig = dataclasses.field(
+      default_factory=lambda: DigitsDataConfig(
           tfds_name='digits', tfds_split='train', global_batch_size=64, is_training=True
       )
   )
-  validation_data: cfg.DataConfig = dataclasses.field(
-      default_factory=lambda: cfg.DataConfig(
+  validation_data: DigitsDataConfig = dataclasses.field(
+      default_factory=lambda: DigitsDataConfig(
           tfds_name='digits', tfds_split='validation', global_batch_size=120, is_training=False
       )
   )

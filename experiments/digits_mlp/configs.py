@@ -30,11 +30,11 @@ class DigitsMlpTaskConfig(cfg.TaskConfig):
   """
 
   model: DigitsMlpModelConfig = dataclasses.field(default_factory=DigitsMlpModelConfig)
-  train_data: cfg.DataConfig = dataclasses.field(
-      default_factory=lambda: cfg.DataConfig(global_batch_size=64, is_training=True)
+  train_data: cfg.InMemoryDataConfig = dataclasses.field(
+      default_factory=lambda: cfg.InMemoryDataConfig(global_batch_size=64, is_training=True)
   )
-  validation_data: cfg.DataConfig = dataclasses.field(
-      default_factory=lambda: cfg.DataConfig(global_batch_size=120, is_training=False)
+  validation_data: cfg.InMemoryDataConfig = dataclasses.field(
+      default_factory=lambda: cfg.InMemoryDataConfig(global_batch_size=120, is_training=False)
   )
 
 

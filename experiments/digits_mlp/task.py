@@ -17,14 +17,17 @@ _NUM_CLASSES = 10
 
 
 @functools.lru_cache(maxsize=None)
-def _source(is_training: bool) -> sources.ArraySource:
-  """The images as rows of 64 pixels, scaled from 0..16 to [0, 1]."""
+def examples(is_training: bool) -> Mapping[str, np.ndarray]:
+  """The images of a split as rows of 64 pixels, scaled from 0..16 to [0, 1].
+
+  Returns:
+    {'pixels': float32 [n, 64], 'label': int64 [n]}.
+  """
   from sklearn import datasets  # pylint: disable=g-import-not-at-top
 
   digits = datasets.load_digits()
   rows = slice(None, _NUM_TRAIN) if is_training else slice(_NUM_TRAIN, None)
-  pixels = digits.data[rows].astype(np.float32) / 16
-  return sources.ArraySource({'pixels': pixels, 'label': digits.target[rows].astype(np.int64)})
+  return {'pixels': digits.data[rows].astype(np.float32) / 16, 'label': digits.target[rows].astype(np.int64)}
 
 
 @task_factory.register_task_cls(configs.DigitsMlpTaskConfig)
@@ -45,7 +48,8 @@ class DigitsMlpTask(base_task.Task):
       self, params: Any, input_context: Optional[tf.distribute.InputContext] = None
   ) -> tf.data.Dataset:
     """Batches {'pixels': float32 [b, 64], 'label': int64 [b]}."""
-    return step_indexed.build_dataset(_source(bool(params.is_training)), params, input_context)
+    source = sources.ArraySource(examples(bool(params.is_training)))
+    return step_indexed.build_dataset(source, params, input_context)
 
   def build_metrics(self, training: bool = True):
     """The fraction of images whose label has the largest logit."""
@@ -53,7 +57,7 @@ class DigitsMlpTask(base_task.Task):
 
   def num_examples(self, params: Any) -> int:
     """The size of the split."""
-    return len(_source(bool(params.is_training)))
+    return len(examples(bool(params.is_training))['label'])
 
   def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> Tuple[tf.Tensor, Mapping[str, Any]]:
     """Cross-entropy: see base class."""

@@ -1,9 +1,14 @@
 """Experiments and their fields as text."""
 
+import ast
+import functools
 import inspect
+import io
+import itertools
 import re
 import textwrap
-from typing import Dict, Iterator, List, Type
+import tokenize
+from typing import Any, Dict, Iterator, List, Mapping, Type
 
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import oneof
@@ -13,6 +18,9 @@ from official_ext.core import short_names
 from official_ext.core import yaml_text
 
 _WIDTH = 120
+_FAR_RIGHT = 1000
+# What linters read, notes of the authors, and headings.
+_NOT_FOR_USERS = re.compile(r'#\s*(TODO|pylint|pytype|type:|noqa|Settings below)')
 _ATTRIBUTE = re.compile(r'(\w+)(?: \([^)]*\))?:\s*(.*)')
 
 
@@ -66,11 +74,56 @@ def _value(value: object) -> str:
 
 
 def attribute_docs(config_class: Type[base_config.Config]) -> Dict[str, str]:
-  """The meanings of a class's fields, from the Attributes sections of its docstring and its bases'."""
+  """The meanings of a class's fields: the Attributes sections of its docstring and its bases', else their comments."""
   docs: Dict[str, str] = {}
+  for cls in reversed(config_class.__mro__):
+    docs.update(_field_comments(cls))
   for cls in reversed(config_class.__mro__):
     docs.update(_attributes_section(inspect.cleandoc(vars(cls).get('__doc__') or '')))
   return docs
+
+
+@functools.lru_cache(maxsize=None)
+def _field_comments(cls: Any) -> Mapping[str, str]:
+  """What the comments behind a class's fields say, or those right above them."""
+  try:
+    source = textwrap.dedent(inspect.getsource(cls))
+  except (OSError, TypeError):  # Built in, or made in a running program.
+    return {}
+  (definition,) = ast.parse(source).body
+  comments = {
+      token.start[0]: token for token in tokenize.generate_tokens(io.StringIO(source).readline)
+      if token.type == tokenize.COMMENT
+  }
+  found = {}
+  for field in getattr(definition, 'body', ()):
+    if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
+      continue
+    behind, above = field.end_lineno or field.lineno, field.lineno - 1
+    texts = [comments[behind].string] if behind in comments else []
+    if texts:  # It may go on below, further to the right than the fields.
+      texts += _whole_lines(comments, behind + 1, 1, range(field.col_offset + 1, _FAR_RIGHT))
+    else:
+      texts = _whole_lines(comments, above, -1, range(field.col_offset, field.col_offset + 1))[::-1]
+    text = ' '.join(text.lstrip('#').strip() for text in itertools.takewhile(_is_for_users, texts))
+    if behind in comments or len(text.split()) > 2:  # A word or two above a field is the heading of several.
+      found[field.target.id] = text
+  return {name: text for name, text in found.items() if text}
+
+
+def _is_for_users(comment: str) -> bool:
+  return not _NOT_FOR_USERS.match(comment)
+
+
+def _whole_lines(
+    comments: Mapping[int, tokenize.TokenInfo], line: int, direction: int, columns: range
+) -> List[str]:
+  """The comments that fill whole lines, from `line` on, while there are any and they begin in one of the columns."""
+  texts = []
+  while line in comments and comments[line].line.lstrip().startswith('#') and comments[line].start[1] in columns:
+    texts.append(comments[line].string)
+    line += direction
+  return texts
 
 
 def _attributes_section(doc: str) -> Dict[str, str]:

@@ -1,6 +1,6 @@
 """Evaluation that is exact: every example counts once, on any number of replicas; training weights come back."""
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from absl import logging
 import orbit
@@ -8,7 +8,9 @@ import tensorflow as tf
 
 from official.core import base_trainer
 from official_ext.core import base_task
+from official_ext.core import errors
 from official_ext.core import step_plan
+from official_ext.core import workers
 from official_ext.optimization import ema_optimizer
 
 _NUM_EXAMPLES = '_num_examples'
@@ -21,6 +23,7 @@ class Evaluator(base_trainer.Trainer):
     self._ema = ema_optimizer.find(optimizer)
     self._weights_are_averaged = False
     self._eval_sums: Dict[str, Any] = {}
+    self.stop_requested: Callable[[], bool] = lambda: False  # Asked after every batch, by whoever sets it.
     if self._ema is not None and not self._ema.has_shadow_copy:
       self._ema.shadow_copy(model)
     super().__init__(config, task, model, optimizer, **kwargs)
@@ -54,7 +57,13 @@ class Evaluator(base_trainer.Trainer):
     return {**passthrough_logs, **logs}
 
   def eval_reduce(self, state=None, step_outputs=None):
-    """Sums the scalars that the step logs, and hands the logs to the task's `aggregate_logs`."""
+    """Sums the scalars that the step logs, and hands the logs to the task's `aggregate_logs`.
+
+    Raises:
+      EvaluationInterruptedError: `stop_requested` says so.
+    """
+    if self.stop_requested() and tf.executing_eagerly():
+      raise errors.EvaluationInterruptedError
     if step_outputs and _NUM_EXAMPLES in step_outputs:
       step_outputs = dict(step_outputs)
       weights = step_outputs.pop(_NUM_EXAMPLES)
@@ -74,6 +83,14 @@ class Evaluator(base_trainer.Trainer):
         value = tf.where(weight > 0, tf.cast(value, tf.float32) * weight, 0.0)
         self._eval_sums[name] = (total + value, count + weight)
 
+  def _means_of_scalars(self) -> Dict[str, tf.Tensor]:
+    """The means over the examples of all workers of what `_sum_scalars` has summed."""
+    if not self._eval_sums:
+      return {}
+    names = sorted(self._eval_sums)
+    sums = workers.sum_over(self.strategy, tf.stack([tf.stack(self._eval_sums[name]) for name in names]))
+    return {name: total / count for name, (total, count) in zip(names, tf.unstack(sums)) if count > 0}
+
   def eval_end(self, aggregated_logs=None):
     """The logs of the evaluation.
 
@@ -85,7 +102,7 @@ class Evaluator(base_trainer.Trainer):
     logs = {metric.name: metric.result() for metric in self.validation_metrics}
     if self.validation_loss.count.numpy():
       logs[self.validation_loss.name] = self.validation_loss.result()
-    logs.update({name: total / count for name, (total, count) in self._eval_sums.items() if count > 0})
+    logs.update(self._means_of_scalars())
     if aggregated_logs:
       logs.update(self.task.reduce_aggregated_logs(aggregated_logs, global_step=self.global_step))
     if self._checkpoint_exporter:  # While the averaged weights are in place: they are what was evaluated.

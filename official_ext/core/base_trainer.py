@@ -2,9 +2,9 @@
 
 from concurrent import futures
 import dataclasses
-import inspect
+import threading
 import time
-from typing import Any, Optional
+from typing import Any, Iterator, Optional, Set, Tuple
 
 from absl import logging
 import gin
@@ -19,7 +19,9 @@ from official_ext.core import errors
 from official_ext.core import gradient_tap
 from official_ext.core import step_plan
 from official_ext.core import step_random
+from official_ext.core import step_state
 from official_ext.core import step_trace
+from official_ext.data import pipelines
 from official_ext.data import position
 
 
@@ -34,7 +36,7 @@ class Pace:
     steps: steps that were timed.
     seconds: wall time of these steps.
     data_wait_seconds: of these, spent waiting for input.
-    compile_seconds: wall time of the first program of this process, its compilation included.
+    compile_seconds: wall time of the first run of each program in this process, which compiles it.
     examples_per_step: examples in one update, 0 where `global_batch_size` is not set.
     examples_per_epoch: examples in the training data, 0 where the task does not know.
   """
@@ -45,6 +47,16 @@ class Pace:
   compile_seconds: float = 0.0
   examples_per_step: int = 0
   examples_per_epoch: int = 0
+
+  def start_loop(self) -> None:
+    """Forgets the loop before."""
+    self.steps, self.seconds, self.data_wait_seconds = 0, 0.0, 0.0
+
+  def add(self, steps: int, seconds: float, data_wait_seconds: float) -> None:
+    """Adds steps of the present loop."""
+    self.steps += steps
+    self.seconds += seconds
+    self.data_wait_seconds += data_wait_seconds
 
 
 @gin.configurable('Trainer', module='official_ext')  # --gin_params="official_ext.Trainer.train = ..."
@@ -102,7 +114,9 @@ class Trainer(base_evaluator.Evaluator):
     self._num_compilations = 1
     self._custom_train_dataset = train_dataset is not None
     self._num_skips_restored = 0
+    self.data_offset = 0  # How many updates further than its number a step finds its batches: rollbacks left them out.
     self._input_start = 0  # The batch at which `train_dataset` begins.
+    self._programs_run: Set[int] = set()  # Their lengths, in steps.
     self._step: Optional[compiled_steps.TrainingStep] = None
     if train and not self._is_async:
       self._init_training()
@@ -112,7 +126,7 @@ class Trainer(base_evaluator.Evaluator):
       gradient_tap.build(self.optimizer, self.model.trainable_variables)  # So that a restore finds all its places.
     self._hyperparameters = [variable.numpy() for variable in gradient_tap.hyperparameters(self.optimizer)]
     step_random.key_random_layers(self.model)
-    self._step_state = compiled_steps.StepState()
+    self._step_state = step_state.StepState()
     self._data_wait = tf.Variable(
         0.0, dtype=tf.float64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
     data = getattr(self.config.task, 'train_data', None)
@@ -132,6 +146,8 @@ class Trainer(base_evaluator.Evaluator):
         strategy=self.strategy,
         seed=self._settings.runtime.seed,
         gradient_accumulation_steps=self.gradient_accumulation_steps,
+        loss_spike_factor=self._settings.trainer.loss_spike.factor,
+        loss_spike_window=self._settings.trainer.loss_spike.window,
     )
 
   @property
@@ -155,12 +171,14 @@ class Trainer(base_evaluator.Evaluator):
     return self._step is not None and not (self._step.planned and self._step.plan.manual_optimization)
 
   @property
-  def step_state(self) -> compiled_steps.StepState:
+  def step_state(self) -> step_state.StepState:
     """Counters of the finite guard."""
     return self._step_state
 
   def distribute_dataset(self, dataset_or_fn, *args, **kwargs):
     """See base class. Where the configuration names no data, says which field does."""
+    if callable(dataset_or_fn) and args and args[0] is getattr(self.config.task, 'validation_data', None):
+      dataset_or_fn = pipelines.transformed(dataset_or_fn, pipelines.without_autotune)
     try:
       if callable(dataset_or_fn) and _is_one_cpu(self.strategy):
         # Nothing is to be distributed, and a DistributedDataset takes four times as long to give a small batch.
@@ -184,17 +202,36 @@ class Trainer(base_evaluator.Evaluator):
     self.train_loop_begin()
     if self._train_loop_fn is None:
       self._train_loop_fn = self.create_train_loop_fn()
-    remaining = int(num_steps)
-    if not self.pace.compile_seconds:
-      # The first program of the run is timed by itself: it is compiled.
-      first = min(remaining, self.plan.steps_per_execution if self.plan else 1)
-      self.pace.compile_seconds = self._run_loop(first)
-      remaining -= first
-    self._data_wait.assign(0.0)
-    self.pace.steps = remaining
-    self.pace.seconds = self._run_loop(remaining) if remaining else 0.0
-    self.pace.data_wait_seconds = float(self._data_wait.numpy())
+    self.pace.start_loop()
+    for steps, compiles in self._parts_of_loop(int(num_steps)):
+      self._data_wait.assign(0.0)
+      seconds = self._run_loop(steps)
+      if compiles:
+        self.pace.compile_seconds += seconds
+      else:
+        self.pace.add(steps, seconds, float(self._data_wait.numpy()))
     return self.train_loop_end()
+
+  def _parts_of_loop(self, num_steps: int) -> Iterator[Tuple[int, bool]]:
+    """Cuts a loop where a program is about to run for the first time, and so is compiled: that is timed apart.
+
+    A loop runs whole programs of `steps_per_execution` steps, then what is left over step by step: two programs.
+
+    Yields:
+      (steps, whether they are the first run of a program).
+    """
+    length = self.plan.steps_per_execution if self.plan is not None and self._owns_loop() else 1
+    known = 0
+    for program, steps in ((length, num_steps - num_steps % length), (1, num_steps % length)):
+      if steps and program not in self._programs_run:
+        if known:
+          yield known, False
+        yield program, True
+        self._programs_run.add(program)
+        known, steps = 0, steps - program
+      known += steps
+    if known:
+      yield known, False
 
   def _run_loop(self, num_steps: int) -> float:
     """Runs the loop, returns the seconds that it took."""
@@ -229,12 +266,18 @@ class Trainer(base_evaluator.Evaluator):
 
   def restart_input(self) -> None:
     """Lets the next loop take its input from `global_step` on. To be called when the step was set back."""
-    if self._step is not None:
-      self._train_iter = None
+    self.release_input()
+
+  def release_input(self) -> None:
+    """Lets go of the training iterator, which TensorFlow may take a minute to delete: in a thread of its own."""
+    if self._step is None:
+      return
+    iterator, self._train_iter = [self._train_iter], None
+    threading.Thread(target=iterator.clear, name='release_input', daemon=True).start()
 
   def _start_input(self):
     """Lets the input begin after the batches that the steps so far have used."""
-    num_batches = int(self.global_step.numpy()) * self.gradient_accumulation_steps
+    num_batches = (int(self.global_step.numpy()) + self.data_offset) * self.gradient_accumulation_steps
     if num_batches == self._input_start:
       return
     if self._custom_train_dataset:
@@ -255,17 +298,13 @@ class Trainer(base_evaluator.Evaluator):
                     '' if getattr(self.config.task.train_data, 'deterministic', None) is not False else
                     ' With task.train_data.deterministic=false the order of the examples differs.')
 
-    def build_inputs(params, input_context=None):
-      if 'input_context' in inspect.signature(self.task.build_inputs).parameters:
-        dataset = self.task.build_inputs(params, input_context)
-      else:
-        dataset = self.task.build_inputs(params)
+    def skip(dataset, input_context):
       local_replicas = 1
       if input_context is not None:
         local_replicas = input_context.num_replicas_in_sync // input_context.num_input_pipelines
-      return tf.nest.map_structure(lambda d: d.skip(num_batches * local_replicas), dataset)
+      return dataset.skip(num_batches * local_replicas)
 
-    return build_inputs
+    return pipelines.transformed(self.task.build_inputs, skip)
 
   def _plan_step(self):
     step = self._step
@@ -289,6 +328,10 @@ class Trainer(base_evaluator.Evaluator):
           f'trainer.gradient_accumulation_steps: {self.gradient_accumulation_steps} needs a task that calls '
           f'optimizer.apply_gradients once a step; {type(self.task).__name__} calls it {traits.num_updates} times on '
           "the trainer's optimizer and owns its updates. Set it to 1, and accumulate in the task")
+    if traits.num_updates != 1 and trainer.loss_spike.factor:
+      raise errors.UserError(
+          f'trainer.loss_spike.factor: {type(self.task).__name__} calls optimizer.apply_gradients {traits.num_updates} '
+          'times a step and owns its updates, which cannot be left out. Set it to 0')
     plan = step_plan.choose_plan(
         traits,
         enable_xla=runtime.enable_xla,
@@ -379,16 +422,23 @@ class Trainer(base_evaluator.Evaluator):
           'The training step was compiled %d times, because the shapes of its inputs vary: %s. Pad them to one shape '
           '(drop_remainder, padded_batch), or set runtime.enable_xla=false.', self._num_compilations, varying)
 
-  def checkpoint_restored(self, keep_hyperparameters: bool = False) -> None:
+  def checkpoint_restored(
+      self, keep_hyperparameters: bool = False, data_offset: int = 0, forget_skips: bool = False
+  ) -> None:
     """To be called after a restore: counts and reads on from what the checkpoint holds.
 
     Args:
+      data_offset: how many updates further than its number a step finds its batches.
+      forget_skips: whether a rollback came after the checkpoint, and skips are counted anew.
       keep_hyperparameters: whether the optimizer's constants (learning rate, momentum, ...) are to be what the
         configuration says, because that has changed since, and not what the checkpoint holds.
     """
     if keep_hyperparameters and self._step is not None:
       for variable, value in zip(gradient_tap.hyperparameters(self.optimizer), self._hyperparameters):
         variable.assign(value)
+    self.data_offset = data_offset
+    if forget_skips and self._step is not None:
+      self._step_state.forget_skips()
     self._num_skips_restored = int(self._step_state.num_skips.numpy()) if self._step is not None else 0
     self.restart_input()
 
@@ -399,7 +449,9 @@ class Trainer(base_evaluator.Evaluator):
 
 
 def _unset_data(config: Any, data: Any) -> Optional[str]:
-  """The dotted path of a data configuration that names no data; None for any other."""
+  """The dotted path of a data configuration of Model Garden's that names no data; None for any other."""
+  if isinstance(data, config_definitions.DataConfig):  # Its task may bring the data itself: the error tells more.
+    return None
   if getattr(data, 'input_path', None) or getattr(data, 'tfds_name', None):
     return None
   for name in ('train_data', 'validation_data'):

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import threading
 import time
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from absl import logging
 import numpy as np
@@ -15,6 +15,7 @@ import tensorflow as tf
 from official_ext.core import checkpoint_contents
 from official_ext.core import errors
 from official_ext.core import manifests
+from official_ext.core import rollbacks as rollbacks_lib
 from official_ext.core import workers as workers_lib
 
 _MAX_DIFFERENCES = 5
@@ -72,6 +73,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     self._extra: dict = {}
     self._error: Optional[BaseException] = None
     self._lock = threading.Lock()
+    self.rollbacks = rollbacks_lib.Rollbacks(directory)
     super().__init__(
         _rebuilt(checkpoint),
         directory=directory,
@@ -122,7 +124,8 @@ class CheckpointManager(tf.train.CheckpointManager):
     self._check_finite(step)
     prefix = os.path.join(self.directory if self._is_chief else tempfile.mkdtemp(), f'ckpt-{step}')
     self._pending, self._extra = prefix, {
-        'step': step, 'time': time.time(), 'optimizer_config': self._optimizer_config, **extra}
+        'step': step, 'time': time.time(), 'num_rollbacks': len(self.rollbacks),
+        'optimizer_config': self._optimizer_config, **extra}
     write_options = tf.train.CheckpointOptions(
         experimental_enable_async_checkpoint=self._asynchronous,
         experimental_write_callbacks=[self._written],
@@ -211,7 +214,9 @@ class CheckpointManager(tf.train.CheckpointManager):
 
   def _choose(self) -> Optional[str]:
     """The name of the newest checkpoint that verifies; None where there is none to choose from."""
-    with_manifest = self.checkpoints
+    if self._trains and self._is_chief:
+      self._delete_given_up()
+    with_manifest = [prefix for prefix in self.checkpoints if not self._is_given_up(prefix)]
     for prefix in reversed(with_manifest):
       damage = manifests.find_damage(prefix)
       if damage is None:
@@ -228,6 +233,46 @@ class CheckpointManager(tf.train.CheckpointManager):
       raise errors.CheckpointError(
           f'{self.directory}: no checkpoint in it can be read. To start again from step 0, move its ckpt-* files away')
     return None
+
+  # Going back.
+
+  def go_back(self, first_bad_step: int, data_offset: Callable[[int], int]) -> Optional[str]:
+    """Restores the newest checkpoint from before a step, and gives up what came after it.
+
+    Args:
+      first_bad_step: the step (first step: 1). Where no checkpoint is older, the oldest is taken.
+      data_offset: from the step of the checkpoint to how many updates further than its number a step will find its
+        batches from there on.
+
+    Returns:
+      The checkpoint's path; None where no checkpoint can be read, and nothing was done.
+    """
+    self.sync()
+    from_step = int(self._step_counter.numpy())
+    name = self._workers.from_chief('checkpoint to go back to', lambda: self._choose_before(first_bad_step))
+    if name is None:
+      return None
+    prefix = os.path.join(self.directory, name)
+    step = manifests.step_of(prefix)
+    self.rollbacks.add(rollbacks_lib.Rollback(from_step, step, data_offset(step)), write=self._is_chief)
+    if self._is_chief:
+      self._delete_given_up()
+    self.restore(prefix)
+    return prefix
+
+  def _choose_before(self, first_bad_step: int) -> Optional[str]:
+    sound = [prefix for prefix in self.checkpoints if manifests.find_damage(prefix) is None]
+    before = [prefix for prefix in sound if manifests.step_of(prefix) < first_bad_step]
+    return os.path.basename(before[-1] if before else sound[0]) if sound else None
+
+  def _is_given_up(self, prefix: str) -> bool:
+    """Whether a rollback went back behind this checkpoint after it was saved."""
+    return len(self.rollbacks) > 0 and self.rollbacks.gave_up(manifests.step_of(prefix), self.num_rollbacks(prefix))
+
+  def _delete_given_up(self) -> None:
+    for prefix in self.checkpoints:
+      if self._is_given_up(prefix):
+        manifests.remove(prefix)
 
   def restore(self, prefix: str) -> None:
     """Restores one checkpoint, all of it.
@@ -260,27 +305,27 @@ class CheckpointManager(tf.train.CheckpointManager):
     raise errors.CheckpointError(
         f'{prefix}: {what}. All workers need the same model_dir, on a file system that they share')
 
+  def continuation(self, prefix: str) -> Dict[str, Any]:
+    """What the trainer has to know to go on from a checkpoint: the arguments of its `checkpoint_restored`."""
+    manifest, step = _read_manifest(prefix), manifests.step_of(prefix)
+    saved = manifest.get('optimizer_config')
+    return {
+        'keep_hyperparameters': saved is not None and saved != json.loads(json.dumps(self._optimizer_config)),
+        'data_offset': self.rollbacks.data_offset(step),
+        'forget_skips': self.rollbacks.is_new_at(step, manifest.get('num_rollbacks', 0)),
+    }
+
   def evaluation_is_pending(self, prefix: str) -> bool:
     """Whether the run was stopped in front of the evaluation that belongs to this checkpoint's step."""
-    try:
-      return bool(manifests.read(prefix).get('evaluation_pending'))
-    except (ValueError, tf.errors.OpError):
-      return False
+    return bool(_read_manifest(prefix).get('evaluation_pending'))
 
   def num_replicas(self, prefix: str) -> Optional[int]:
     """How many replicas the run had that saved this checkpoint; None where it does not say."""
-    try:
-      return manifests.read(prefix).get('num_replicas')
-    except (ValueError, tf.errors.OpError):
-      return None
+    return _read_manifest(prefix).get('num_replicas')
 
-  def has_other_optimizer_config(self, prefix: str) -> bool:
-    """Whether this checkpoint was saved by a run whose optimizer was configured differently, as far as it says."""
-    try:
-      saved = manifests.read(prefix).get('optimizer_config')
-    except (ValueError, tf.errors.OpError):
-      return False
-    return saved is not None and saved != json.loads(json.dumps(self._optimizer_config))
+  def num_rollbacks(self, prefix: str) -> int:
+    """How many rollbacks there had been when this checkpoint was saved."""
+    return _read_manifest(prefix).get('num_rollbacks', 0)
 
   def _is_built(self) -> bool:
     model = getattr(self.checkpoint, 'model', None)
@@ -297,6 +342,14 @@ class CheckpointManager(tf.train.CheckpointManager):
       logging.error('%s is damaged: %s. It is set aside as %s.', prefix, damage, manifests.set_aside(prefix))
     else:
       logging.error('%s is damaged: %s. It is left out.', prefix, damage)
+
+
+def _read_manifest(prefix: str) -> Dict[str, Any]:
+  """The entries of a manifest; none where it is missing or damaged."""
+  try:
+    return manifests.read(prefix)
+  except (ValueError, tf.errors.OpError):
+    return {}
 
 
 def _rebuilt(checkpoint: tf.train.Checkpoint) -> tf.train.Checkpoint:

@@ -3,8 +3,9 @@
 The order is a contract and the same in every shape (see step_plan.py). A step is one update: it takes
 `gradient_accumulation_steps` batches and applies their mean once.
 
-A step whose loss or reduced gradient is not finite changes nothing but `global_step`: weights, slots,
-`optimizer.iterations`, the model's own state (batch normalisation) and the metrics stay as they were, on all replicas.
+A step whose loss or reduced gradient is not finite, or whose loss is a spike where that rule is on, changes nothing
+but `global_step`: weights, slots, `optimizer.iterations`, the model's own state (batch normalisation) and the metrics
+stay as they were, on all replicas.
 """
 
 from typing import Any, Callable, Dict, List, Optional, Sequence
@@ -13,38 +14,10 @@ import tensorflow as tf, tf_keras
 
 from official_ext.core import gradient_tap
 from official_ext.core import step_plan
+from official_ext.core import step_state
 from official_ext.core import step_trace
 
 do_not_convert = tf.autograph.experimental.do_not_convert
-NUM_REMEMBERED_SKIPS = 16
-
-
-class StepState(tf.Module):
-  """What the steps themselves keep. Part of the checkpoint.
-
-  Attributes:
-    num_skips: int64 scalar variable, non-finite updates left out since the start or the last rollback.
-    skipped_steps: int64 variable of shape [16], the numbers (first step: 1) of the last ones, a ring.
-  """
-
-  def __init__(self):
-    super().__init__(name='step_state')
-    kwargs = dict(trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-    self.num_skips = tf.Variable(0, dtype=tf.int64, name='num_skips', **kwargs)
-    self.skipped_steps = tf.Variable([0] * NUM_REMEMBERED_SKIPS, dtype=tf.int64, name='skipped_steps', **kwargs)
-
-  def record(self, ok: tf.Tensor, step: tf.Tensor) -> None:
-    """Counts step number `step` where it is left out (not `ok`). Cross-replica context, or a single replica."""
-    slot = tf.range(NUM_REMEMBERED_SKIPS, dtype=tf.int64) == self.num_skips % NUM_REMEMBERED_SKIPS
-    self.skipped_steps.assign(tf.where(tf.logical_and(slot, tf.logical_not(ok)), step, self.skipped_steps))
-    self.num_skips.assign_add(tf.where(ok, tf.constant(0, tf.int64), 1))
-
-  def last_skips(self, number: int) -> List[int]:
-    """The step numbers of the last `number` skips (16 at most), oldest first."""
-    total = int(self.num_skips.numpy())
-    ring = self.skipped_steps.numpy()
-    number = min(number, total, NUM_REMEMBERED_SKIPS)
-    return [int(ring[i % NUM_REMEMBERED_SKIPS]) for i in range(total - number, total)]
 
 
 class TrainingStep:
@@ -59,10 +32,12 @@ class TrainingStep:
       metrics: List[Any],
       train_loss: tf_keras.metrics.Metric,
       global_step: tf.Variable,
-      state: StepState,
+      state: step_state.StepState,
       strategy: tf.distribute.Strategy,
       seed: int = 0,
       gradient_accumulation_steps: int = 1,
+      loss_spike_factor: float = 0.0,
+      loss_spike_window: int = 1,
   ):
     self._trace = step_trace.StepTrace(
         task=task,
@@ -82,6 +57,8 @@ class TrainingStep:
     self._state = state
     self._strategy = strategy
     self._num_micro_steps = gradient_accumulation_steps
+    self._loss_spike_factor = loss_spike_factor
+    self._loss_spike_window = loss_spike_window
     self._plan: Optional[step_plan.StepPlan] = None
     self._program: Callable[..., Any] = self._update
     self._program_of_many: Callable[..., Any] = self._update_stacked
@@ -184,11 +161,15 @@ class TrainingStep:
       Whether all were finite: bool scalar.
     """
     guarded = [*self._guarded_variables(), self._global_step]
+    if self._loss_spike_factor:
+      guarded += self._state.loss_variables
     before = [variable.read_value() for variable in guarded]
 
     def update(micro_batches, ok):
       out = self._reduced_gradients(*micro_batches)
       self._commit(out)
+      if self._loss_spike_factor:
+        self._state.record_loss(out['mean_loss'], out['ok'])
       self._global_step.assign_add(1)
       return tf.logical_and(ok, out['ok'])
 
@@ -249,7 +230,13 @@ class TrainingStep:
       for variable, value in zip(guarded, before):
         variable.assign(tf.where(out['ok'], variable.read_value(), value))
     self._note_skipped_loss(out)
-    self._state.record(out['ok'], self._global_step + 1)
+    self._record(out['ok'], out['mean_loss'])
+
+  def _record(self, ok, mean_loss):
+    """Notes what became of a step. Cross-replica context, or a single replica."""
+    self._state.record_skip(ok, self._global_step + 1)
+    if self._loss_spike_factor:
+      self._state.record_loss(mean_loss, ok)
 
   def _guarded_variables(self):
     """All that a step writes, but for its own counters."""
@@ -261,7 +248,7 @@ class TrainingStep:
   def _update_replicas(self, micro_batches):
     """One whole step, where replicas have threads of their own: only the cross-replica context can hold a condition."""
     out = self._strategy.run(self._reduced_gradients, args=tuple(micro_batches))
-    ok = self._strategy.experimental_local_results(out['ok'])[0]
+    ok, mean_loss = (self._strategy.experimental_local_results(out[name])[0] for name in ('ok', 'mean_loss'))
 
     def commit():
       self._strategy.run(self._commit, args=(out,))
@@ -273,7 +260,7 @@ class TrainingStep:
 
     tf.cond(ok, commit, roll_back)
     self._strategy.run(self._note_skipped_loss, args=(out,))
-    self._state.record(ok, self._global_step + 1)
+    self._record(ok, mean_loss)
     self._global_step.assign_add(1)
 
   def _reduced_gradients(self, *micro_batches):
@@ -288,16 +275,20 @@ class TrainingStep:
     logs = {name: tf.add_n([o['logs'][name] for o in outputs]) / len(outputs) for name in outputs[0]['logs']}
     loss = tf.add_n([output['loss'] for output in outputs]) / len(outputs)
     num_bad_losses = 1.0 - tf.cast(tf.math.is_finite(loss), tf.float32)
+    mean_loss = loss / self._strategy.num_replicas_in_sync
     if self._strategy.num_replicas_in_sync > 1:
       context = tf.distribute.get_replica_context()
-      *gradients, num_bad_losses = context.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, num_bad_losses])
+      *gradients, num_bad_losses, mean_loss = context.all_reduce(
+          tf.distribute.ReduceOp.SUM, [*gradients, num_bad_losses, mean_loss])
     gradients = [gradient_tap.without_duplicates(g) for g in gradients]
     norm = gradient_tap.global_norm(gradients)
     # Finite only where every gradient is; so large that it overflows, it could not be clipped nor squared.
     finite = tf.math.is_finite(norm)
     ok = tf.logical_and(tf.equal(num_bad_losses, 0.0), tf.logical_or(finite, self._loss_scaling_handles_overflow()))
-    return dict(ok=ok, gradients=gradients, norm=norm, loss=loss, logs=logs,
-                before=before)
+    if self._loss_spike_factor:
+      is_spike = self._state.is_spike(mean_loss, self._loss_spike_factor, self._loss_spike_window)
+      ok = tf.logical_and(ok, tf.logical_not(is_spike))
+    return dict(ok=ok, gradients=gradients, norm=norm, loss=loss, mean_loss=mean_loss, logs=logs, before=before)
 
   def _loss_scaling_handles_overflow(self):
     """Whether an infinite gradient only means that the dynamic loss scale is too high: bool."""

@@ -1,13 +1,14 @@
 """What an experiment's values must satisfy beyond their types."""
 
 import re
-from typing import Any, Iterator, Optional, Tuple
+from typing import Any, Iterator, List, Mapping, Optional, Tuple
 
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import params_dict
 from official_ext.core import config_definitions
 from official_ext.core import config_overrides
 from official_ext.core import errors
+from official_ext.core import step_state
 
 TRAIN_MODES = ('train', 'train_and_eval', 'train_and_post_eval')
 EVAL_MODES = ('eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval')
@@ -56,8 +57,7 @@ def check(params: config_definitions.ExperimentConfig, mode: Optional[str]) -> N
       )
   if params.runtime.seed >= _SEED_LIMIT:
     raise errors.UserError(f'runtime.seed: expected less than 2**32, got {params.runtime.seed}')
-  if params.trainer.nonfinite.then == 'rollback':
-    raise errors.UserError("trainer.nonfinite.then: 'rollback' is not available yet; set stop")
+  _check_loss_spike(params.trainer.loss_spike)
   _check_loss_scale(params.runtime)
   _check_best_checkpoint(params.trainer)
   _check_lengths(params.trainer, mode)
@@ -116,6 +116,15 @@ def _check_loss_scale(runtime: config_definitions.RuntimeConfig) -> None:
     raise errors.UserError(f"runtime.loss_scale: expected null, 'dynamic' or a number above 0, got {scale!r}")
 
 
+def _check_loss_spike(loss_spike: config_definitions.LossSpikeConfig) -> None:
+  if loss_spike.factor and loss_spike.factor <= 1:
+    raise errors.UserError(
+        f'trainer.loss_spike.factor: expected more than 1, or 0 for no rule, got {loss_spike.factor}')
+  if not 1 <= loss_spike.window <= step_state.NUM_REMEMBERED_LOSSES:
+    raise errors.UserError(
+        f'trainer.loss_spike.window: expected 1 to {step_state.NUM_REMEMBERED_LOSSES}, got {loss_spike.window}')
+
+
 def _check_best_checkpoint(trainer: config_definitions.TrainerConfig) -> None:
   subdir, metric = 'best_checkpoint_export_subdir', 'best_checkpoint_eval_metric'
   for given, needed in ((subdir, metric), (metric, subdir)):
@@ -148,3 +157,48 @@ def _check_batch_sizes(params: base_config.Config, mode: Optional[str]) -> None:
     has_source = has_source or isinstance(data, config_definitions.DataConfig)
     if size is not None and (size < 0 or (size == 0 and used and has_source)):
       raise errors.UserError(f'{path}.global_batch_size: expected at least 1, got {size}')
+
+
+def schedule_warnings(params: config_definitions.ExperimentConfig) -> List[str]:
+  """Tells where the schedule of the learning rate was made for another length of training.
+
+  Model Garden's schedules do not follow `train_steps`: a shorter run ends in the middle of the decay, a longer one goes
+  on where the learning rate no longer changes, which often is 0.
+
+  Args:
+    params: an experiment whose `train_epochs`, if any, is resolved.
+
+  Returns:
+    One line for each field that does not fit.
+  """
+  train_steps = params.trainer.train_steps
+  lines = []
+  for name in ('learning_rate', 'warmup'):
+    choice: Any = vars(params.trainer.optimizer_config).get(name)
+    if choice is None or choice.type is None:
+      continue
+    schedule = choice.get().as_dict()
+    for field, value in schedule.items():
+      consequence = _misfit(choice.type, field, value, schedule, train_steps)
+      if consequence:
+        lines.append(f'trainer.optimizer_config.{name}.{choice.type}.{field} is {value}, trainer.train_steps '
+                     f'{train_steps}: {consequence}')
+  return lines
+
+
+def _misfit(kind: str, field: str, value: Any, schedule: Mapping[str, Any], train_steps: int) -> str:
+  """What follows from a schedule's field that does not fit the length of training; empty where it fits."""
+  if not value:
+    return ''
+  offset = schedule.get('offset') or 0
+  if field == 'warmup_steps' and value >= train_steps:
+    return 'training ends before the warm-up does'
+  if field == 'boundaries' and value[-1] + offset >= train_steps:
+    return 'training ends before the last of them'
+  if field not in ('decay_steps', 'total_decay_steps') or kind == 'exponential':  # There decay_steps is no length.
+    return ''
+  if value + offset > train_steps:
+    return 'training ends before the learning rate has decayed'
+  if value + offset < train_steps and not schedule.get('cycle'):
+    return f'the learning rate stays as it is from step {value + offset} on'
+  return ''

@@ -29,10 +29,13 @@ class DataConfig(cfg.DataConfig):
   A subclass that builds an ordinary tf.data pipeline from Model Garden's fields sets `UNREAD_FIELDS = {}`.
 
   Attributes:
-    drop_remainder: Whether to leave out the last batch of an epoch where it has fewer than `global_batch_size`
-      examples. None: true for training, false for evaluation, which then sees every example exactly once.
+    drop_remainder: For evaluation only: whether to leave out the last batch where it has fewer than
+      `global_batch_size` examples. None or false: every example is seen exactly once. Training batches are always full,
+      they run on into the next epoch.
     collator: The registered name of the function that turns a list of examples into a batch.
     num_parallel_calls: The number of batches that are prepared at the same time.
+    on_bad_example: What to do about an example that cannot be read or put into a batch. 'error' ends the run and names
+      it. 'skip' counts it and, in training, takes the next good one instead; an evaluation leaves it out.
   """
   UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
       'shuffle_buffer_size': 'training examples are drawn from a permutation of the whole epoch, without a buffer',
@@ -55,6 +58,19 @@ class DataConfig(cfg.DataConfig):
   drop_remainder: Optional[bool] = None
   collator: str = 'stack'
   num_parallel_calls: int = 2
+  on_bad_example: str = 'error'
+
+
+_IN_MEMORY = 'the task brings its examples itself'
+
+
+@dataclasses.dataclass
+class InMemoryDataConfig(DataConfig):
+  """Examples that the task makes or loads by itself: there is no file or TFDS builder to be named."""
+  UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
+      **DataConfig.UNREAD_FIELDS,
+      **dict.fromkeys(('input_path', 'tfds_name', 'tfds_split', 'tfds_data_dir'), _IN_MEMORY),
+  }
 
 
 @dataclasses.dataclass
@@ -63,7 +79,8 @@ class RuntimeConfig(cfg.RuntimeConfig):
 
   Attributes:
     distribution_strategy: 'auto' takes TPU, several GPUs, one GPU, CPU, in this order of what is there. Or one of
-      'tpu', 'mirrored', 'one_device', 'multi_worker_mirrored', 'parameter_server', 'off'.
+      'tpu', 'mirrored', 'one_device', 'multi_worker_mirrored', 'parameter_server', 'off'. Under 'parameter_server'
+      nothing tells the workers' input apart: with input that is indexed by step all of them take the same batches.
     enable_xla: true, false, or 'auto': XLA on GPU and TPU, on CPU by a rule over the traced step.
     num_gpus: The number of GPUs to use. 0 under distribution_strategy 'auto': all there are.
     num_virtual_cpus: The number of logical devices to cut the CPU into, 0 for one. For tests of distributed runs.
@@ -99,17 +116,29 @@ class RuntimeConfig(cfg.RuntimeConfig):
 
 @dataclasses.dataclass
 class NonfiniteConfig(base_config.Config):
-  """What to do about steps whose loss or gradients are not finite. Such a step leaves the weights as they were.
+  """What to do about steps that leave the weights as they were: those whose loss or gradients are not finite.
 
   Attributes:
     max_skips: The number of such steps that is allowed, counted since the start or the last rollback.
-    then: What follows one more: 'stop' ends the run, 'rollback' goes back to an earlier checkpoint and leaves the
-      offending examples out.
-    max_rollbacks: The number of rollbacks that is allowed.
+    then: What follows one more: 'stop' ends the run, 'rollback' goes back to the newest checkpoint from before these
+      steps and goes on from there with the batches that follow the last of them.
+    max_rollbacks: The number of rollbacks that is allowed; one more ends the run.
   """
   max_skips: int = 10
   then: str = 'stop'
   max_rollbacks: int = 3
+
+
+@dataclasses.dataclass
+class LossSpikeConfig(base_config.Config):
+  """When a loss is so high that its step is treated as one that is not finite: see `nonfinite`.
+
+  Attributes:
+    factor: A loss above `factor` times the median of those before it is a spike. 0: there is no such rule.
+    window: The number of losses whose median is taken, 128 at most. The rule holds after that many steps.
+  """
+  factor: float = 0.0
+  window: int = 100
 
 
 @dataclasses.dataclass
@@ -124,11 +153,12 @@ class TrainerConfig(cfg.TrainerConfig):
     keep_every: Checkpoints at multiples of this step are kept beside the `max_to_keep` newest. 0: none.
     best_checkpoints_to_keep: The number of best checkpoints that are kept in `best_checkpoint_export_subdir`.
     nonfinite: What to do about losses and gradients that are not finite.
+    loss_spike: Which losses are too high to learn from.
     progress_bar: Whether to show progress: a bar on a terminal, lines elsewhere.
     loss_upper_bound: The training loss above which `recovery_max_trials` counts a blow-up.
     recovery_begin_steps: The step from which `loss_upper_bound` holds.
-    recovery_max_trials: The number of times to go back to the last checkpoint after a blow-up. 0: a blow-up ends the
-      run. -1: there is no watch.
+    recovery_max_trials: The number of times to go back after a blow-up, to the last checkpoint and on with the batches
+      that follow. 0: a blow-up ends the run. -1: there is no watch.
   """
   steps_per_execution: int = 0
   gradient_accumulation_steps: int = 1
@@ -137,6 +167,7 @@ class TrainerConfig(cfg.TrainerConfig):
   keep_every: int = 0
   best_checkpoints_to_keep: int = 1
   nonfinite: NonfiniteConfig = dataclasses.field(default_factory=NonfiniteConfig)
+  loss_spike: LossSpikeConfig = dataclasses.field(default_factory=LossSpikeConfig)
   progress_bar: bool = True
 
 

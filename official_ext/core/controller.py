@@ -43,6 +43,7 @@ class Controller(orbit.Controller):
       checkpoint: Optional[str] = None,
       watch: Optional[preemption.PreemptionWatch] = None,
       restores: bool = True,
+      saves_at_start: bool = False,
       **kwargs: Any,
   ):
     """Makes the loop, and restores the newest checkpoint where there is one.
@@ -59,6 +60,7 @@ class Controller(orbit.Controller):
       checkpoint: path of the checkpoint to restore instead of the newest.
       watch: tells that the run is to save and stop.
       restores: false where every checkpoint will be restored in its turn, and there may be none yet.
+      saves_at_start: whether to save step 0 too, so that there is a checkpoint to go back to from the first step on.
       **kwargs: the base class's.
     """
     self._train_steps = train_steps
@@ -70,6 +72,7 @@ class Controller(orbit.Controller):
     self._on_stage = on_stage or (lambda stage, step: None)
     self._checkpoint_path = checkpoint
     self._watch = watch or preemption.PreemptionWatch()
+    self._saves_at_start = saves_at_start
     self._reported_plan = False
     self._evaluation_is_pending = False
     kwargs.setdefault('steps_per_loop', self._steps_to_boundary)
@@ -78,6 +81,8 @@ class Controller(orbit.Controller):
     self.checkpoint_manager = manager  # Not given to the base class, which prints what it restores.
     if manager is not None and restores:
       self.restore_checkpoint()
+    if hasattr(self.evaluator, 'stop_requested') and not self._has_several_workers():  # Workers have to agree.
+      self.evaluator.stop_requested = lambda: self._watch.requested is not None
 
   # Where loops end.
 
@@ -110,12 +115,18 @@ class Controller(orbit.Controller):
   def _fit(self, train_steps, checkpoint_at_completion=True, eval_steps=None, eval_interval=0):
     output = None
     step = self._step_now()
+    if self._saves_at_start and step == 0:
+      if hasattr(self.trainer, 'prepare_training'):  # Makes what a task leaves to its first step.
+        self.trainer.prepare_training()
+      self.save_checkpoint()
     evaluates = eval_interval and self._evaluation_is_pending  # Stopped between a step and its evaluation.
     while step < train_steps or evaluates:
       if not evaluates:
         self._stop_if_requested(step)
-        self._train_n_steps(min(train_steps - step, self._steps_to_boundary(step, also=eval_interval)))
-        step = self._step_now()
+        before, step = step, self._train_n_steps(
+            min(train_steps - step, self._steps_to_boundary(step, also=eval_interval)))
+        if step <= before:  # Rolled back: all that belongs to this step was done when it was reached first.
+          continue
         evaluates = eval_interval and (step >= train_steps or step % eval_interval == 0)
       if evaluates:
         self._stop_if_requested(step, evaluation_pending=True)
@@ -128,14 +139,14 @@ class Controller(orbit.Controller):
     return output
 
   def _stop_if_requested(self, step: int, **extra: Any) -> None:
-    """Saves and ends the run, where a signal has asked for that: on any worker.
+    """Saves, where it trains, and ends the run, where a signal has asked for that: on any worker.
 
     Raises:
       PreemptedError: it has.
     """
     if not self._any_worker(self._watch.requested is not None):
       return
-    if step and self.checkpoint_manager is not None:
+    if step and self.trainer is not None and self.checkpoint_manager is not None:
       self.save_checkpoint(**extra)
       self._sync_on_async_checkpointing()
     raise errors.PreemptedError(
@@ -144,17 +155,13 @@ class Controller(orbit.Controller):
 
   def _any_worker(self, here: bool) -> bool:
     """Whether it is so on any worker: workers have to agree on what they do next."""
-    if not isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
-      return here
-    return bool(self._count_votes(tf.constant(float(here))) > 0)
+    return bool(workers.sum_over(self.strategy, tf.constant(float(here))) > 0)
 
-  @tf.function
-  def _count_votes(self, vote):
-    votes = self.strategy.run(lambda: tf.identity(vote))
-    return self.strategy.reduce(tf.distribute.ReduceOp.SUM, votes, axis=None)
+  def _has_several_workers(self) -> bool:
+    return isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
-  def _train_n_steps(self, num_steps: int):
-    """One inner loop: train, act, log."""
+  def _train_n_steps(self, num_steps: int) -> int:
+    """One inner loop: train, act, log. Returns the step that it leads to."""
     self._on_stage('train', self._step_now())
     should_record: Any = True
     if self.summary_interval:
@@ -165,10 +172,12 @@ class Controller(orbit.Controller):
     self._report_plan(step)
     for action in self.train_actions:
       action(output)
+    if self._step_now() != step:  # An action has gone back, and has said so.
+      return self._step_now()
     output = tf.nest.map_structure(orbit.utils.get_value, output)
-    step = self._step_now()  # An action may have gone back.
     self._writers.write('train', step, {**output, **self._pace(step)})
     self._writers.flush()
+    return step
 
   def _default_summary_file(self, event: str):
     if self._summaries is None:
@@ -197,7 +206,7 @@ class Controller(orbit.Controller):
     if pace is None:
       return values
     if pace.examples_per_epoch:
-      values['epoch'] = step * pace.examples_per_step / pace.examples_per_epoch
+      values['epoch'] = (step + self.trainer.data_offset) * pace.examples_per_step / pace.examples_per_epoch
     if pace.steps and pace.seconds > 0:
       rate = pace.steps / pace.seconds
       values['steps_per_second'] = rate
@@ -217,8 +226,12 @@ class Controller(orbit.Controller):
     step = self._step_now()
     self._on_stage('eval', step)
     start = time.perf_counter()
-    with self._default_summary_file('eval'):
-      output = self.evaluator.evaluate(tf.constant(steps, tf.int32)) or {}
+    try:
+      with self._default_summary_file('eval'):
+        output = self.evaluator.evaluate(tf.constant(steps, tf.int32)) or {}
+    except errors.EvaluationInterruptedError:
+      self._stop_if_requested(step, evaluation_pending=True)
+      raise
     seconds = time.perf_counter() - start
     for action in self.eval_actions:
       action(output)
@@ -247,15 +260,22 @@ class Controller(orbit.Controller):
     self._require('checkpoint_manager', for_method='evaluate_continuously')
     output, seen, waiting_since = None, set(), time.monotonic()
 
+    def version(path):  # A run that went back comes to the same step once more.
+      ours = isinstance(self.checkpoint_manager, checkpoints.CheckpointManager)
+      return [path, self.checkpoint_manager.num_rollbacks(path) if ours else 0]
+
     def look():  # The end is asked for first: what is listed after it is then complete.
       ended = timeout_fn is not None and timeout_fn()
       timed_out = timeout is not None and time.monotonic() - waiting_since > timeout
-      return [ended or timed_out, [path for path in self._list_checkpoints() if path not in seen]]
+      versions = map(version, self._list_checkpoints())
+      return [ended or timed_out, [found for found in versions if tuple(found) not in seen]]
 
     while True:
+      self._stop_if_requested(self._step_now())
       ended, new = workers.of(self.strategy).from_chief('checkpoints to evaluate', look)
-      for path in new:
-        seen.add(path)
+      for path, num_rollbacks in new:
+        self._stop_if_requested(self._step_now())
+        seen.add((path, num_rollbacks))
         try:
           self.restore_checkpoint(path)
         except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
@@ -299,7 +319,7 @@ class Controller(orbit.Controller):
       ours = isinstance(self.checkpoint_manager, checkpoints.CheckpointManager)
       self._evaluation_is_pending = ours and self.checkpoint_manager.evaluation_is_pending(path)
       if hasattr(self.trainer, 'checkpoint_restored'):
-        self.trainer.checkpoint_restored(ours and self.checkpoint_manager.has_other_optimizer_config(path))
+        self.trainer.checkpoint_restored(**(self.checkpoint_manager.continuation(path) if ours else {}))
       if ours:
         self._report_replicas(self.checkpoint_manager.num_replicas(path))
       self._writers.write('restored', self._step_now(), {'checkpoint': path})

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from official.core import task_factory
 from official.core import train_utils
+from official_ext.core import config_checks
 from official_ext.core import config_definitions
 from official_ext.core import distribute
 from official_ext.core import errors
@@ -41,6 +42,8 @@ def run(params: config_definitions.ExperimentConfig) -> None:
       _eval_step(trainer)
       _save_and_restore(trainer, folder)
   _say('would', _intention(params))
+  for line in config_checks.schedule_warnings(params):
+    _say('warning', line)
 
 
 def _say(name: str, text: Any) -> None:

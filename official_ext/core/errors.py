@@ -30,6 +30,10 @@ class DivergedError(RuntimeError):
   status = 'diverged'
 
 
+class EvaluationInterruptedError(Exception):
+  """An evaluation was left because the run was asked to stop."""
+
+
 class PreemptedError(Exception):
   """The run was asked to stop, and has saved: the same command goes on from there."""
 

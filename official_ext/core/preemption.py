@@ -11,7 +11,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class PreemptionWatch:
-  """Remembers that the process was asked to stop. A second signal stops it at once.
+  """Remembers that the process was asked to stop. A second signal stops it at once, with status 128 + its number.
 
   Used as a context, in the main thread; in another it watches nothing. Cluster managers send SIGTERM, and SIGKILL
   after a grace period (Kubernetes: terminationGracePeriodSeconds, 30 s; SLURM: KillWait, 30 s): one training loop and
@@ -21,6 +21,8 @@ class PreemptionWatch:
   def __init__(self):
     self._requested: Optional[str] = None
     self._before: Dict[int, Any] = {}
+    self._wakeup_before = -1
+    self._pipe = (-1, -1)
 
   @property
   def requested(self) -> Optional[str]:
@@ -29,19 +31,39 @@ class PreemptionWatch:
 
   def __enter__(self) -> 'PreemptionWatch':
     if threading.current_thread() is threading.main_thread():
-      self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+      # Python calls handlers between two of its instructions, and a training loop is one of them. A thread hears
+      # at once.
+      self._pipe = os.pipe()
+      os.set_blocking(self._pipe[1], False)
+      self._wakeup_before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+      threading.Thread(target=self._listen, args=(self._pipe[0],), name='preemption', daemon=True).start()
+      self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
     return self
 
   def __exit__(self, *_) -> None:
+    if not self._before:
+      return
     for number, handler in self._before.items():
       signal.signal(number, handler)
     self._before = {}
+    signal.set_wakeup_fd(self._wakeup_before)
+    os.close(self._pipe[1])  # The thread ends.
 
-  def _handle(self, number, frame):
+  def _note(self, number, frame=None):
     del frame
-    if self._requested is not None:
-      signal.signal(number, signal.SIG_DFL)
-      os.kill(os.getpid(), number)
-      return
-    self._requested = signal.Signals(number).name
-    logging.warning('%s: saving after this training loop, then stopping. Once more stops at once.', self._requested)
+    if self._requested is None:
+      self._requested = signal.Signals(number).name
+
+  def _listen(self, descriptor: int) -> None:
+    count = 0
+    while received := os.read(descriptor, 1):
+      if received[0] not in _SIGNALS:
+        continue
+      count += 1
+      if count > 1:
+        os._exit(128 + received[0])
+      self._note(received[0])
+      logging.warning(
+          '%s: saving after this training loop or evaluation batch, then stopping. Once more stops at once.',
+          self._requested)
+    os.close(descriptor)

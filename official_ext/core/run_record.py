@@ -144,14 +144,46 @@ def read(model_dir: str, mode: str = 'train') -> Optional[Dict[str, Any]]:
   return values if isinstance(values, dict) else None
 
 
-def has_ended(model_dir: str) -> bool:
-  """Whether the training in `model_dir` has finished or died: no checkpoint will follow those that are there.
+class TrainingWatch:
+  """Tells an evaluation that runs beside a training when that has finished or died: no checkpoint will follow.
 
-  A training that has not begun has not ended. One on another host can only be judged by what it wrote itself.
+  A training that has not begun has not ended. Nor has one whose last attempt was over, short of `train_steps`, before
+  the watch began: it is being extended or started again, and the next attempt has yet to begin.
   """
-  record = read(model_dir)
-  if record is None:
+
+  def __init__(self, model_dir: str, train_steps: int = 0):
+    """Looks at the training as it stands.
+
+    Args:
+      model_dir: the run's folder.
+      train_steps: the length of the training that this process was configured with; 0 where it was not told.
+    """
+    self._model_dir = model_dir
+    self._attempt_before: Optional[int] = None
+    self._notice = ''
+    record = read(model_dir)
+    if record is not None and _is_over(record) and (record['step'] or 0) < train_steps:
+      self._attempt_before = record['attempt']
+      self._notice = (
+        f'The training in {model_dir} has ended at step {record["step"] or 0} of {train_steps}: waiting for the next '
+        'attempt, up to trainer.continuous_eval_timeout seconds.'
+      )
+
+  def has_ended(self) -> bool:
+    """Whether it has. Prints one line where it begins to wait for another attempt."""
+    record = read(self._model_dir)
+    if record is None or not _is_over(record):
+      return False
+    if record['attempt'] != self._attempt_before:
+      return True
+    if self._notice:
+      print(self._notice, flush=True)
+      self._notice = ''
     return False
+
+
+def _is_over(record: Mapping[str, Any]) -> bool:
+  """Whether an attempt has finished or died. One on another host can only be judged by what it wrote itself."""
   if record['status'] != 'running':
     return True
   return record['host'] == socket.gethostname() and not _is_alive(record['pid'])

@@ -123,9 +123,9 @@ def choose_plan(
   elif not steps and on_cpu_with_convolutions:
     steps = 1
   elif not steps:
-    steps = _largest_divisor(
-        steps_per_loop, _stackable_steps(traits.input_bytes * gradient_accumulation_steps)
-    )
+    # At least two programs in a loop: the first of a run compiles, and another one shows how fast it is.
+    at_most = min(steps_per_loop // 2, _stackable_steps(traits.input_bytes * gradient_accumulation_steps))
+    steps = _largest_divisor(steps_per_loop, max(1, at_most))
   return StepPlan('fused', True, steps, on_cpu_with_convolutions, manual, reason)
 
 

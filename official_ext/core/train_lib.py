@@ -3,6 +3,7 @@
 import difflib
 import math
 import os
+import sys
 from typing import Any, List, Mapping, Optional, Tuple
 
 from absl import logging
@@ -17,6 +18,7 @@ from official_ext.core import actions
 from official_ext.core import base_trainer
 from official_ext.core import best_checkpoints
 from official_ext.core import checkpoints
+from official_ext.core import config_checks
 from official_ext.core import config_definitions
 from official_ext.core import controller
 from official_ext.core import distribute
@@ -104,6 +106,7 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
         checkpoint=self._checkpoint_path,
         watch=self._watch,
         restores=self._mode != 'continuous_eval',
+        saves_at_start=actions.goes_back(config),
         enable_async_checkpointing=enable_async_checkpointing,
         summary_interval=config.summary_interval if save_summary else None,
         train_actions=train_actions,
@@ -139,7 +142,7 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
         output = self.controller.evaluate_continuously(
             steps=config.validation_steps,
             timeout=config.continuous_eval_timeout,
-            timeout_fn=lambda: run_record.has_ended(self.model_dir))
+            timeout_fn=run_record.TrainingWatch(self.model_dir, config.train_steps).has_ended)
       else:
         raise errors.UserError(f'--mode={mode}: no such mode')
       if mode == 'train_and_post_eval' or self._run_post_eval:
@@ -221,6 +224,8 @@ def run_experiment(
   record = run_record.RunRecord(model_dir, mode, params, params.runtime.seed, devices, is_chief)
   if is_chief and 'train' in mode:
     run_record.save_params(params, model_dir)
+    for line in config_checks.schedule_warnings(params):
+      print(f'warning: {line}', file=sys.stderr, flush=True)
   summaries = tensorboard.TensorBoardWriter(model_dir, params.trainer.validation_summary_subdir)
   writers = make_writers(params, mode, model_dir, summaries if save_summary else None, is_chief)
   writers.write('start', int(trainer.global_step.numpy()), {
@@ -249,6 +254,9 @@ def run_experiment(
   except BaseException as error:
     _end(record, writers, trainer, getattr(error, 'status', 'failed'), error)
     raise
+  finally:
+    if hasattr(trainer, 'release_input'):
+      trainer.release_input()
   _end(record, writers, trainer, 'finished', None)
   return result
 

@@ -7,6 +7,7 @@ was under way, when its heartbeats have been missing for `runtime.worker_timeout
 
 import contextlib
 import faulthandler
+import functools
 import json
 import re
 from typing import Any, Callable, Dict, Iterator, List, Optional
@@ -81,6 +82,30 @@ def of(strategy: tf.distribute.Strategy) -> 'Workers':
   if _current is not None and isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
     return _current
   return Workers()
+
+
+def sum_over(strategy: tf.distribute.Strategy, values: tf.Tensor) -> tf.Tensor:
+  """The sum of what each worker of a strategy gives, on all of them: `values` itself where there is one worker.
+
+  Args:
+    strategy: the strategy. All of its workers must call, with the same shape and dtype.
+    values: of this worker.
+  """
+  if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    return values
+  return _sum_over_replicas(strategy, values)
+
+
+@functools.partial(tf.function, autograph=False)
+def _sum_over_replicas(strategy, values):
+  num_local = len(strategy.extended.worker_devices)
+
+  def of_replica():
+    # One replica speaks for its worker.
+    speaks = tf.distribute.get_replica_context().replica_id_in_sync_group % num_local == 0
+    return tf.where(speaks, values, tf.zeros_like(values))
+
+  return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(of_replica), axis=None)
 
 
 class Workers:

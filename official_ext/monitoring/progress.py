@@ -41,7 +41,7 @@ class ProgressWriter(writers.Writer):
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
     """See base class."""
     flat = writers.flatten(values)
-    metrics = '  '.join(format_values(flat))
+    metrics = '  '.join(_SHOW.get(event, format_values)(flat))
     if self._bar and event == 'train':
       self._bar.move(step, flat, metrics)
       return
@@ -70,6 +70,22 @@ def format_values(flat: Mapping[str, Any]) -> list:
       continue
     shown.append(f'{name} {value:.4g}' if isinstance(value, float) else f'{name} {value}')
   return shown
+
+
+def _show_checkpoint(flat: Mapping[str, Any]) -> list:
+  return [str(flat.get('checkpoint', ''))]
+
+
+def _show_compiled(flat: Mapping[str, Any]) -> list:
+  """How the step is compiled, as a sentence: `plain, no XLA: convolutions are faster ... (1.4 s)`."""
+  steps = flat.get('steps_per_execution', 1)
+  program = f', {steps} steps a program' if steps > 1 else ''
+  xla = 'XLA' if flat.get('jit_compile') else 'no XLA'
+  return [f'{flat.get("step_shape")}, {xla}{program}: {flat.get("reason")} ({flat.get("seconds", 0.0):.1f} s)']
+
+
+# Events that are not a list of metrics.
+_SHOW = {'checkpoint': _show_checkpoint, 'restored': _show_checkpoint, 'compiled': _show_compiled}
 
 
 class _Bar:

@@ -9,13 +9,19 @@ import tensorflow as tf
 from official_ext.monitoring import writers
 
 _CHANNELS = (1, 2, 3, 4)
+# Of the run rather than of the model: one group of curves, apart from losses and metrics.
+_PROGRESS = frozenset((
+  'data_wait', 'epoch', 'eta_seconds', 'examples_per_second', 'model_global_step', 'optimizer_iterations', 'percent',
+  'seconds', 'steps_per_second',
+))
 
 
 class TensorBoardWriter(writers.Writer):
   """Writes 'train' events under model_dir/train, 'eval' events under model_dir/<validation_subdir>.
 
   As orbit.utils.SummaryManager does it, a dictionary within the values becomes a folder below, that is a curve of its
-  own under the same names. Scalars become scalar summaries; arrays of four dimensions, [images, height, width,
+  own under the same names. A curve is named as the value is, with `progress/` in front where it tells how the run goes
+  on (rate, epoch, percent, ...). Scalars become scalar summaries; arrays of four dimensions, [images, height, width,
   channels], and of three, [height, width, channels], image summaries. Anything else is left out. Files are made when
   they are first written to.
 
@@ -70,7 +76,12 @@ class TensorBoardWriter(writers.Writer):
           tf.summary.image(name, images, step=step, max_outputs=self._max_images)
       elif isinstance(value, (bool, int, float)):
         with self.file_writer(event, relative_path).as_default():
-          tf.summary.scalar(name, value, step=step)
+          tf.summary.scalar(tag_of(name), value, step=step)
+
+
+def tag_of(name: str) -> str:
+  """The name of a scalar's curve."""
+  return f'progress/{name}' if name in _PROGRESS else name
 
 
 def _as_images(value: Any) -> Optional[np.ndarray]:

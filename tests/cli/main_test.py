@@ -1,16 +1,19 @@
 """official-ext list, describe, check."""
 
+import dataclasses
 import pathlib
 import re
 import subprocess
 import sys
 import types
+from typing import Tuple
 
 import pytest
 
 import official_ext  # noqa: F401
 import registry_imports  # noqa: F401
 from official.core import exp_factory
+from official.modeling.hyperparams import base_config
 from official.vision.configs import image_classification
 from official_ext.cli import describe
 from official_ext.cli import main as cli
@@ -149,3 +152,40 @@ def test_meanings_come_from_the_docstrings_of_a_class_and_its_bases():
   # A meaning that takes several lines, with a colon in them.
   assert docs['tf_data_service_address'].endswith('`FLAGS.tf_data_service` flag in the binary.')
   assert 'e.g' not in docs
+
+
+@dataclasses.dataclass
+class CommentedConfig(base_config.Config):
+  """Fields with and without comments.
+
+  Attributes:
+    told: What the docstring says.
+  """
+  told: int = 0  # What a comment says.
+  # Several fields.
+  first: int = 0
+  # What the second one is,
+  # in two lines.
+  second: int = 0
+  third: int = 0  # The third,
+                  # and how it goes on.
+  fourth: Tuple[int, ...] = (
+      1, 2)  # At the end of several lines.
+  fifth: int = 0  # pylint: disable=invalid-name
+  # This is true for now.
+  # TODO(someone): Think again
+  # about it.
+  sixth: int = 0
+
+  # Too far away to be about it.
+
+  seventh: int = 0
+
+
+def test_meanings_come_from_comments_where_the_docstring_has_none():
+  assert describe.attribute_docs(CommentedConfig) == {
+      'told': 'What the docstring says.', 'second': 'What the second one is, in two lines.',
+      'third': 'The third, and how it goes on.', 'fourth': 'At the end of several lines.',
+      'sixth': 'This is true for now.'}
+  params = exp_factory.get_exp_config('resnet_imagenet')
+  assert describe.attribute_docs(type(params.task))['init_checkpoint_modules'] == 'all or backbone'

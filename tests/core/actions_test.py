@@ -1,11 +1,15 @@
-"""Updates that are not finite: left out, told, and not too many of them."""
+"""Updates that are not finite or spikes: left out, told, and not too many of them; and going back."""
 
 import numpy as np
 import pytest
-import tensorflow as tf
+import tensorflow as tf, tf_keras
 
 from official_ext.cli import exit_status
+from official_ext.core import base_trainer
+from official_ext.core import checkpoints
 from official_ext.core import errors
+from official_ext.data import position
+from official_ext.monitoring import json_lines
 from tests.core import harness
 from tests.core import small_run
 
@@ -82,6 +86,191 @@ def test_accumulation_counts_all_examples_of_an_update(tmp_path):
   small_run.run(tmp_path, 'train', task_with_bad_steps(3), trainer={'gradient_accumulation_steps': 4})
   event, = events(tmp_path, 'update_skipped')
   assert (event['first_example'], event['num_examples']) == (2 * 4 * small_run.BATCH_SIZE, 4 * small_run.BATCH_SIZE)
+
+
+# Going back.
+
+
+def task_with_bad_batches(*bad_batches, value=np.nan):
+  """A task that learns the number of every batch it sees; of some batches (from 0) every loss is `value`."""
+
+  class BadDataTask(small_run.SmallTask):
+
+    def build_inputs(self, params, input_context=None):
+      if not params.is_training:
+        return super().build_inputs(params, input_context)
+      num_batches = small_run.NUM_EXAMPLES // small_run.BATCH_SIZE
+      x, y = self.data
+      # Unshuffled, its number beside each example.
+      start = position.take_start()
+      num_replicas = input_context.num_replicas_in_sync if input_context else 1
+
+      def make_batch(number):
+        indices = (number % num_batches) * small_run.BATCH_SIZE + tf.range(small_run.BATCH_SIZE, dtype=tf.int64)
+        return tf.gather(x, indices), tf.gather(y, indices), tf.fill([small_run.BATCH_SIZE], number)
+
+      dataset = tf.data.Dataset.counter(start).map(make_batch)
+      return dataset.unbatch().batch(small_run.BATCH_SIZE // num_replicas)
+
+    def forward(self, inputs, model, training):
+      if len(inputs) == 2:
+        return super().forward(inputs, model, training)
+      loss, logs = super().forward(inputs[:2], model, training)
+      bad = tf.reduce_any(tf.equal(inputs[2][0], tf.constant(bad_batches or (-1,), tf.int64)))
+      return tf.where(bad, value, loss), {**logs, 'batch': tf.cast(inputs[2][0], tf.float32)}
+
+  return BadDataTask
+
+
+ROLLBACK = {'steps_per_loop': 1, 'train_steps': 16, 'nonfinite': {'max_skips': 1, 'then': 'rollback'}}
+
+
+def batches(folder):
+  """The batch of each step, as it stands."""
+  return [(event['step'], event['batch']) for event in json_lines.read_events(str(folder / 'events.jsonl'))
+          if event['event'] == 'train' and 'batch' in event]
+
+
+@pytest.mark.parametrize('replicas', ['one', 'two'])
+def test_a_rollback_goes_on_with_the_batches_that_follow(replicas, tmp_path):
+  """Steps 7 and 9 are bad: back to 4, whose next batch is that of step 10."""
+  model, _ = small_run.run(tmp_path / 'a', 'train', task_with_bad_batches(6, 8), replicas, trainer=ROLLBACK)
+  event, = events(tmp_path / 'a', 'rollback')
+  assert (event['step'], event['from_step'], event['data_offset'], event['rollbacks']) == (4, 9, 5, 1)
+  assert 'at steps 7, 9' in event['reason'] and event['checkpoint'].endswith('/ckpt-4')
+  assert batches(tmp_path / 'a') == [(s, s - 1) for s in range(1, 5)] + [(s, s + 4) for s in range(5, 17)]
+  assert [e['step'] for e in events(tmp_path / 'a', 'checkpoint')] == [0, 4, 8, 8, 12, 16]
+  # The same weights as a run whose batches 4 to 8 do not exist.
+  expected = harness.Reference(tf_keras.optimizers.SGD(0.1, momentum=0.9), harness.make_data(64), 8)
+  data = expected.data
+  expected.data = tuple(np.concatenate([part[:32], part[8:], part[:40]]) for part in data)
+  expected.train(16)
+  harness.assert_close([v.numpy() for v in model.trainable_variables], expected.weights, 1e-5, 1e-6)
+
+
+def test_a_rollback_before_the_first_checkpoint_starts_again(tmp_path):
+  small_run.run(tmp_path, 'train', task_with_bad_batches(0, 2), trainer=ROLLBACK)
+  event, = events(tmp_path, 'rollback')
+  assert (event['step'], event['data_offset']) == (0, 3)
+  assert batches(tmp_path) == [(step, step + 2) for step in range(1, 17)]
+
+
+def test_after_so_many_rollbacks_the_run_has_diverged(tmp_path):
+  nonfinite = {'max_skips': 0, 'then': 'rollback', 'max_rollbacks': 2}
+  with pytest.raises(errors.DivergedError, match='at steps 5; .*max_rollbacks allows 2 rollbacks, which'):
+    small_run.run(tmp_path, 'train', task_with_bad_batches(5, 6, 7), trainer={**ROLLBACK, 'nonfinite': nonfinite})
+  assert [(e['step'], e['from_step'], e['data_offset']) for e in events(tmp_path, 'rollback')] == [
+      (4, 6, 2), (4, 5, 3)]
+  assert small_run.record(tmp_path)['status'] == 'diverged'
+
+
+def test_evaluations_are_done_again_and_the_future_is_deleted(tmp_path):
+  bad = task_with_bad_batches(9, 10)
+  trainer = {**ROLLBACK, 'checkpoint_interval': 3, 'validation_interval': 3, 'max_to_keep': 10}
+  small_run.run(tmp_path, 'train_and_eval', task_cls=bad, trainer=trainer)
+  event, = events(tmp_path, 'rollback')
+  assert (event['step'], event['from_step'], event['data_offset']) == (9, 11, 2)
+  assert [e['step'] for e in events(tmp_path, 'eval')] == [3, 6, 9, 12, 15, 16]
+  assert [e['step'] for e in events(tmp_path, 'checkpoint')] == [0, 3, 6, 9, 12, 15, 16]
+
+
+class KilledError(BaseException):
+  pass
+
+
+@pytest.mark.parametrize('moment', ['noted', 'deleted', 'restored', 'next step'])
+def test_a_rollback_that_is_cut_off_is_finished_by_the_next_start(moment, tmp_path, monkeypatch):
+  """Bad: 9, then 10. Back to 4 (there is none older than 9 but newer: those are damaged), giving up 8."""
+  trainer = {**ROLLBACK, 'nonfinite': {'max_skips': 1, 'then': 'rollback'}, 'max_to_keep': 10}
+  bad = task_with_bad_batches(6, 8)
+  straight, _ = small_run.run(tmp_path / 'straight', 'train', bad, trainer=trainer)
+  folder = tmp_path / 'killed'
+
+  def die(*args, **kwargs):
+    raise KilledError
+
+  with monkeypatch.context() as patch:
+    manager = checkpoints.CheckpointManager
+    if moment == 'noted':
+      patch.setattr(manager, '_delete_given_up', lambda self: die() if len(self.rollbacks) else None)
+    elif moment == 'deleted':
+      restore = manager.restore
+      patch.setattr(manager, 'restore', lambda self, path: die() if len(self.rollbacks) else restore(self, path))
+    elif moment == 'restored':
+      patch.setattr(base_trainer.Trainer, 'checkpoint_restored', die)
+    else:
+      start = base_trainer.Trainer._start_input
+      patch.setattr(
+          base_trainer.Trainer, '_start_input', lambda self: die() if self.data_offset else start(self))
+    with pytest.raises(KilledError):
+      small_run.run(folder, 'train', bad, trainer=trainer)
+  assert (folder / 'ckpt-8.index').exists() == (moment == 'noted')
+  resumed, _ = small_run.run(folder, 'train', bad, trainer=trainer)
+  restored, = events(folder, 'restored')
+  assert restored['step'] == 4
+  assert batches(folder) == batches(tmp_path / 'straight')
+  for one, other in zip(straight.variables, resumed.variables):
+    np.testing.assert_array_equal(one.numpy(), other.numpy())
+  assert small_run.record(folder)['status'] == 'finished'
+
+
+def test_a_run_that_went_back_resumes_where_it_was(tmp_path):
+  bad = task_with_bad_batches(6, 8)
+  straight, _ = small_run.run(tmp_path / 'straight', 'train', bad, trainer=ROLLBACK)
+  small_run.run(tmp_path / 'cut', 'train', bad, trainer={**ROLLBACK, 'train_steps': 11})
+  resumed, _ = small_run.run(tmp_path / 'cut', 'train', bad, trainer=ROLLBACK)
+  assert batches(tmp_path / 'cut') == batches(tmp_path / 'straight')
+  for one, other in zip(straight.variables, resumed.variables):
+    np.testing.assert_array_equal(one.numpy(), other.numpy())
+
+
+# A bound on the loss.
+
+
+def test_a_loss_above_the_bound_ends_the_run(tmp_path):
+  bad = task_with_bad_batches(5, value=1000.0)
+  with pytest.raises(errors.DivergedError, match='training_loss up to step 6 is 1000; trainer.loss_upper_bound is 900'):
+    small_run.run(tmp_path / 'a', 'train', bad, trainer={'steps_per_loop': 1, 'loss_upper_bound': 900.0})
+  unwatched = {'steps_per_loop': 1, 'loss_upper_bound': 900.0, 'recovery_begin_steps': 7}
+  small_run.run(tmp_path / 'b', 'train', bad, trainer=unwatched)
+  unwatched = {'steps_per_loop': 1, 'loss_upper_bound': 900.0, 'recovery_max_trials': -1}
+  small_run.run(tmp_path / 'c', 'train', bad, trainer=unwatched)
+
+
+def test_a_loss_above_the_bound_leads_back(tmp_path):
+  trainer = {'steps_per_loop': 1, 'loss_upper_bound': 900.0, 'recovery_max_trials': 1}
+  small_run.run(tmp_path, 'train', task_with_bad_batches(5, value=1000.0), trainer=trainer)
+  event, = events(tmp_path, 'rollback')
+  assert (event['step'], event['from_step'], event['data_offset']) == (4, 6, 2)
+  assert batches(tmp_path)[3:6] == [(4, 3), (5, 6), (6, 7)]
+
+
+# Spikes.
+
+
+@pytest.mark.parametrize('replicas', ['one', 'two'])
+def test_a_loss_spike_is_left_out(replicas, tmp_path):
+  """The loss of batches 3 (too early) and 7 is 1000; the others are below 10 times the median of four."""
+  trainer = {'loss_spike': {'factor': 10.0, 'window': 4}}
+  small_run.run(tmp_path, 'train', task_with_bad_batches(3, 7, value=1000.0), replicas, trainer=trainer)
+  assert [event['step'] for event in events(tmp_path, 'update_skipped')] == [8]
+  small_run.run(tmp_path / 'off', 'train', task_with_bad_batches(3, 7, value=1000.0), replicas)
+  assert not events(tmp_path / 'off', 'update_skipped')
+
+
+def test_spikes_are_counted_and_lead_back(tmp_path):
+  trainer = {**ROLLBACK, 'loss_spike': {'factor': 10.0, 'window': 4}}
+  small_run.run(tmp_path, 'train', task_with_bad_batches(6, 8, value=1000.0), trainer=trainer)
+  assert [event['step'] for event in events(tmp_path, 'rollback')] == [4]
+  assert batches(tmp_path)[4:] == [(step, step + 4) for step in range(5, 17)]
+
+
+def test_the_median_survives_a_resume(tmp_path):
+  bad = task_with_bad_batches(7, value=1000.0)
+  trainer = {'loss_spike': {'factor': 10.0, 'window': 4}}
+  small_run.run(tmp_path, 'train', bad, trainer={**trainer, 'train_steps': 7})
+  small_run.run(tmp_path, 'train', bad, trainer=trainer)
+  assert [event['step'] for event in events(tmp_path, 'update_skipped')] == [8]
 
 
 def test_the_weights_of_a_skipped_step_are_those_before(tmp_path):

@@ -363,6 +363,19 @@ def test_data_that_are_not_set_are_named():
     harness.make_trainer(Task)
 
 
+def test_a_mistake_in_a_task_that_brings_its_data_is_shown_as_it_is():
+  class Task(harness.LinearTask):
+    def build_inputs(self, params, input_context=None):
+      return nothing_of_that_name  # noqa: F821
+
+  params = config_definitions.ExperimentConfig(task=config_definitions.TaskConfig(
+      train_data=config_definitions.DataConfig(global_batch_size=8, is_training=True)))
+  with harness.strategy('one').scope():
+    task = Task(params.task, harness.make_data(8))
+    with pytest.raises(NameError, match='nothing_of_that_name'):
+      base_trainer.Trainer(params, task, task.build_model(), harness.sgd(), evaluate=False)
+
+
 def test_pace_counts_updates_and_examples():
   trainer = harness.make_trainer(accumulation=2)
   harness.train(trainer, 5)
@@ -371,6 +384,31 @@ def test_pace_counts_updates_and_examples():
   assert trainer.pace.compile_seconds > trainer.pace.seconds > trainer.pace.data_wait_seconds > 0
   harness.train(trainer, 5)
   assert trainer.pace.steps == 5
+
+
+def test_pace_leaves_out_the_first_run_of_each_program():
+  class Timed(base_trainer.Trainer):
+
+    def _run_loop(self, num_steps):
+      self.runs.append(num_steps)
+      seconds = super()._run_loop(num_steps)
+      self.seconds.append(seconds)
+      return seconds
+
+  trainer = harness.make_trainer(trainer_cls=Timed, steps_per_execution=3)
+  compile_seconds = 0.0
+  # Whole programs and what is left over, both for the first time; then neither.
+  for runs, compiling in [([3, 6, 1, 1], [0, 2]), ([11], [])]:
+    trainer.runs, trainer.seconds = [], []
+    harness.train(trainer, 11)
+    assert trainer.runs == runs
+    compile_seconds += sum(trainer.seconds[i] for i in compiling)
+    assert trainer.pace.compile_seconds == pytest.approx(compile_seconds)
+    assert trainer.pace.steps == 11 - sum(runs[i] for i in compiling)
+    timed = [seconds for i, seconds in enumerate(trainer.seconds) if i not in compiling]
+    assert trainer.pace.seconds == pytest.approx(sum(timed))
+  expected = harness.Reference(harness.sgd(), trainer.task.data, 8).train(22).weights
+  harness.assert_close(harness.weights_of(trainer), expected)
 
 
 # Dropout, in training.

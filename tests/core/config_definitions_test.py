@@ -138,7 +138,8 @@ def test_upgrade_of_a_locked_experiment_is_locked():
 
 
 def test_unread_fields_are_fields():
-  for config_class in (config_definitions.DataConfig, config_definitions.RuntimeConfig):
+  for config_class in (
+      config_definitions.DataConfig, config_definitions.InMemoryDataConfig, config_definitions.RuntimeConfig):
     assert set(config_class.UNREAD_FIELDS) <= set(config_class().as_dict())
     assert 'UNREAD_FIELDS' not in config_class().as_dict()
 

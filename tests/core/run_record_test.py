@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -91,6 +92,54 @@ def test_an_evaluation_beside_a_training_has_its_own_record(tmp_path):
   _record(tmp_path, 'continuous_eval').finish('finished')
   assert _file(tmp_path)['status'] == 'running'
   assert run_record.read(str(tmp_path), 'continuous_eval')['status'] == 'finished'
+
+
+def test_a_watch_tells_when_training_has_ended(tmp_path):
+  watch = run_record.TrainingWatch(str(tmp_path), train_steps=8)
+  assert not watch.has_ended()  # It has not begun.
+  record = _record(tmp_path)
+  assert not watch.has_ended()
+  record.update(step=3)
+  record.finish('failed', ValueError('no good'))
+  assert watch.has_ended()
+
+
+def test_a_watch_sees_a_process_that_has_died(tmp_path):
+  watch = run_record.TrainingWatch(str(tmp_path), train_steps=8)
+  process = subprocess.Popen(['sleep', '60'])
+  record = _record(tmp_path)
+  record.update(pid=process.pid)
+  assert not watch.has_ended()
+  process.kill()
+  while not watch.has_ended():  # A process that nobody has waited for yet counts as dead too.
+    time.sleep(0.01)
+  process.wait()
+  assert watch.has_ended()
+
+
+@pytest.mark.parametrize('status', ['finished', 'preempted', 'running'])
+def test_a_watch_waits_for_a_training_to_be_extended(tmp_path, capsys, status):
+  earlier = _record(tmp_path)
+  earlier.update(step=8)
+  if status == 'running':  # Killed.
+    process = subprocess.Popen(['true'])
+    process.wait()
+    earlier.update(pid=process.pid)
+  else:
+    earlier.finish(status)
+  # There is nothing to wait for where the training has come as far as it should, or nobody knows how far.
+  assert run_record.TrainingWatch(str(tmp_path), train_steps=8).has_ended()
+  assert run_record.TrainingWatch(str(tmp_path)).has_ended()
+  assert not capsys.readouterr().out
+  watch = run_record.TrainingWatch(str(tmp_path), train_steps=12)
+  assert not watch.has_ended() and not watch.has_ended()
+  (line,) = capsys.readouterr().out.splitlines()
+  assert f'{tmp_path} has ended at step 8 of 12' in line
+  record = _record(tmp_path)
+  assert not watch.has_ended()
+  record.update(step=10)
+  record.finish('failed', ValueError('no good'))  # Short of its end: nobody is said to start it again.
+  assert watch.has_ended()
 
 
 def test_a_folder_that_has_gone_does_not_end_the_run(tmp_path, caplog):

@@ -48,6 +48,8 @@ def test_shape(traits, settings, shape, jit_compile, reason):
         ({}, {}, 10),  # The largest divisor of 100 up to 16.
         ({}, dict(steps_per_loop=64), 16),
         ({}, dict(steps_per_loop=17), 1),
+        ({}, dict(steps_per_loop=16), 8),  # Two programs a loop.
+        ({}, dict(steps_per_loop=1), 1),
         ({}, dict(steps_per_execution=7), 7),
         (dict(input_bytes=2**23), {}, 5),  # Eight batches fill 64 MiB.
         (dict(input_bytes=2**23), dict(gradient_accumulation_steps=4), 2),

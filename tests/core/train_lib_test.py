@@ -237,7 +237,7 @@ def test_a_run_that_fails_says_so(tmp_path):
   assert (record['status'], record['error'], record['step']) == ('failed', 'InterruptionError: at 10', 10)
   last = small_run.events(tmp_path)[-1]
   assert (last['event'], last['step'], last['error']) == ('failed', 10, 'InterruptionError: at 10')
-  assert run_record.has_ended(str(tmp_path))
+  assert run_record.TrainingWatch(str(tmp_path)).has_ended()
 
 
 @pytest.mark.parametrize('replicas', ['one', 'two'])

@@ -8,6 +8,8 @@ from experiments import digits_mlp
 from experiments.digits import digits_dataset
 from official.core import exp_factory
 from official.core import task_factory
+from official_ext.core import config_overrides
+from official_ext.core import errors
 from official_ext.data import sources
 from sklearn import datasets
 
@@ -47,6 +49,15 @@ def test_stratified_sample_is_seeded():
   assert sorted(labels[first]) == sorted(np.arange(20) % 4) and len(set(first)) == 20
   np.testing.assert_array_equal(first, digits_dataset.stratified_sample(labels, 20, seed=0))
   assert set(first) != set(digits_dataset.stratified_sample(labels, 20, seed=1))
+
+
+@pytest.mark.parametrize('name, field', [
+    ('digits', 'input_path'), ('digits_mlp', 'input_path'), ('digits_mlp', 'tfds_name'), ('digits_mlp', 'tfds_split'),
+    ('digits_mlp', 'tfds_data_dir')])
+@pytest.mark.parametrize('data', ['train_data', 'validation_data'])
+def test_what_nothing_reads_cannot_be_set(name, field, data):
+  with pytest.raises(errors.UserError, match=f'task.{data}.{field}: nothing reads this field'):
+    config_overrides.override(exp_factory.get_exp_config(name), {'task': {data: {field: 'elsewhere'}}})
 
 
 def test_sizes(params):

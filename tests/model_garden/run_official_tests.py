@@ -83,6 +83,19 @@ def record_results(results: List[unittest.TestResult]) -> None:
   unittest.TestResult.__init__ = recording_init
 
 
+def iterate_without_autotune() -> None:
+  """Spares the wait for tf.data's tuning thread whenever an iterator is deleted: see tests/conftest.py."""
+  import tensorflow as tf
+  apply_debug_options = tf.data.Dataset._apply_debug_options
+
+  def without_autotune(dataset):
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return apply_debug_options(dataset.with_options(options))
+
+  tf.data.Dataset._apply_debug_options = without_autotune
+
+
 def run(module: str, stock: bool) -> dict:
   """Runs a test module to its end.
 
@@ -98,6 +111,7 @@ def run(module: str, stock: bool) -> dict:
   trainer = STOCK_TRAINER if stock else substitute_trainer()
   record_instances(classes)
   record_results(results)
+  iterate_without_autotune()
   status: Optional[object] = None
   sys.argv = [module]
   try:

@@ -51,6 +51,18 @@ def test_train_and_eval_scalars(tmp_path):
   assert _plugin(tmp_path / 'val', 'accuracy') == 'scalars'
 
 
+def test_what_tells_of_the_run_is_one_group(tmp_path):
+  writer = tensorboard.TensorBoardWriter(str(tmp_path))
+  writer.write('train', 5, {'training_loss': 2.0, 'percent': 50.0, 'steps_per_second': 8.0})
+  writer.write('eval', 5, {'validation_loss': 3.0, 'seconds': 1.0})
+  writer.close()
+  assert _read(tmp_path / 'train').Tags()['tensors'] == [
+    'training_loss', 'progress/percent', 'progress/steps_per_second'
+  ]
+  assert _curve(tmp_path / 'train', 'progress/percent') == [(5, 50.0)]
+  assert _read(tmp_path / 'validation').Tags()['tensors'] == ['validation_loss', 'progress/seconds']
+
+
 def test_flush_makes_visible(tmp_path):
   writer = tensorboard.TensorBoardWriter(str(tmp_path))
   writer.write('train', 1, {'loss': float('nan')})

@@ -1,0 +1,93 @@
+"""What rollbacks a run has made: where it went back to, and which batches it has left out since.
+
+`rollbacks.json` in the run's folder is the one place that says so. It is renamed into place, and a rollback has
+happened when it is: checkpoints of the future that was given up are deleted after it, or, where the process was killed
+in between, by the next one.
+"""
+
+import dataclasses
+import json
+import os
+from typing import List
+
+import tensorflow as tf
+
+from official_ext.core import errors
+
+_NAME = 'rollbacks.json'
+
+
+@dataclasses.dataclass(frozen=True)
+class Rollback:
+  """One rollback.
+
+  Attributes:
+    from_step: the step at which the run gave up.
+    to_step: the step whose checkpoint it went back to.
+    data_offset: how many updates further than its number a step after `to_step` finds its batches.
+  """
+
+  from_step: int
+  to_step: int
+  data_offset: int
+
+
+class Rollbacks:
+  """The rollbacks of the run in a folder, oldest first."""
+
+  def __init__(self, directory: str):
+    """Reads them.
+
+    Raises:
+      CheckpointError: the file is there and cannot be read.
+    """
+    self._path = os.path.join(directory, _NAME)
+    self._all: List[Rollback] = []
+    self.read()
+
+  def read(self) -> None:
+    """Reads the file again."""
+    self._all = []
+    if not tf.io.gfile.exists(self._path):
+      return
+    try:
+      with tf.io.gfile.GFile(self._path) as f:
+        self._all = [Rollback(**entry) for entry in json.loads(f.read())]
+    except (ValueError, TypeError) as error:
+      raise errors.CheckpointError(
+          f'{self._path}: cannot be read ({error}), and says which of the checkpoints beside it count') from error
+
+  def __len__(self) -> int:
+    return len(self._all)
+
+  def add(self, rollback: Rollback, write: bool = True) -> None:
+    """Notes one more.
+
+    Args:
+      rollback: the newest.
+      write: false on a worker whose files do not count.
+    """
+    self._all.append(rollback)
+    if not write:
+      return
+    temporary = f'{self._path}.tmp'
+    with tf.io.gfile.GFile(temporary, 'w') as f:
+      f.write(json.dumps([dataclasses.asdict(entry) for entry in self._all], indent=2) + '\n')
+    tf.io.gfile.rename(temporary, self._path, overwrite=True)
+
+  def data_offset(self, step: int) -> int:
+    """How many updates further than its number a run that goes on from `step` finds its batches."""
+    return next((entry.data_offset for entry in reversed(self._all) if entry.to_step <= step), 0)
+
+  def is_new_at(self, step: int, num_rollbacks: int) -> bool:
+    """Whether a rollback led back to a checkpoint after it was saved: see `gave_up`."""
+    return any(step >= entry.to_step for entry in self._all[num_rollbacks:])
+
+  def gave_up(self, step: int, num_rollbacks: int) -> bool:
+    """Whether a checkpoint belongs to a future that was given up.
+
+    Args:
+      step: the checkpoint's.
+      num_rollbacks: how many there had been when it was saved.
+    """
+    return any(step > entry.to_step for entry in self._all[num_rollbacks:])

@@ -1,0 +1,34 @@
+"""What can be done to the tf.data pipelines of any task from outside."""
+
+import inspect
+from typing import Any, Callable, Optional
+
+import tensorflow as tf
+
+Transform = Callable[[tf.data.Dataset, Optional[tf.distribute.InputContext]], tf.data.Dataset]
+
+
+def transformed(build_inputs: Callable[..., Any], transform: Transform) -> Callable[..., Any]:
+  """A task's `build_inputs`, with `transform(dataset, input_context)` for every dataset of the structure it returns."""
+  takes_context = 'input_context' in inspect.signature(build_inputs).parameters
+
+  def build(params, input_context=None):
+    datasets = build_inputs(params, input_context) if takes_context else build_inputs(params)
+    return tf.nest.map_structure(lambda dataset: transform(dataset, input_context), datasets)
+
+  return build
+
+
+def without_autotune(dataset: tf.data.Dataset, input_context: Optional[tf.distribute.InputContext] = None) -> Any:
+  """The dataset with tf.data's tuning of parallelism turned off, unless its options turn it on.
+
+  For datasets that are iterated again and again: when an iterator with tuning is deleted, TensorFlow may first sleep to
+  the end of the tuning period, up to a minute (it wakes the tuning thread before it marks it as cancelled). Without
+  tuning, AUTOTUNE stands for as many calls as there are threads, 16 at most. What is not a dataset stays as it is.
+  """
+  del input_context
+  if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
+    return dataset
+  options = tf.data.Options()
+  options.autotune.enabled = False
+  return dataset.with_options(options)

@@ -1,0 +1,67 @@
+"""Output that closes while a process goes on."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# Writes until nobody reads any more, and then some; what it has come to is in its exit status.
+_CODE = """
+import logging, os, sys, time
+from official_ext.cli import output
+output.outlive_readers()
+print('first')
+logging.warning('a warning')
+assert not sys.stdout.isatty() and sys.stdout.fileno() == 1
+os.read(0, 1)  # Until the reader has gone.
+for _ in range(3):
+  print('\\N{HORIZONTAL ELLIPSIS}' * 100_000, flush=True)
+  logging.warning('a warning')
+  print('to stderr', file=sys.stderr)
+sys.stdout.flush()
+sys.exit(17)
+"""
+
+
+def _start(**kwargs):
+  # -c does not import TensorFlow: official_ext/__init__.py only sets an environment variable.
+  return subprocess.Popen([sys.executable, '-c', _CODE], cwd=ROOT, stdin=subprocess.PIPE, text=True, **kwargs)
+
+
+def test_a_reader_of_stdout_may_go():
+  process = _start(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  assert process.stdout.readline() == 'first\n'
+  process.stdout.close()
+  process.stdout = None
+  _, err = process.communicate('x', timeout=60)
+  assert process.returncode == 17
+  lines = err.splitlines()
+  assert lines.count('stdout cannot be written any more (Broken pipe); the run goes on') == 1
+  assert lines.count('to stderr') == 3 and 'Traceback' not in err and len(lines) == 1 + 3 + 4
+
+
+def test_all_readers_may_go():
+  process = _start(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+  while process.stdout.readline() != 'first\n':
+    pass
+  process.stdout.close()
+  process.stdout = None
+  process.communicate('x', timeout=60)
+  assert process.returncode == 17
+
+
+def test_a_full_disk_and_no_output_at_all():
+  for redirection in ('>/dev/full', '>&-', '2>&-', '>&- 2>&-'):
+    process = subprocess.run(
+        ['sh', '-c', f'"$0" -c "$1" {redirection}', sys.executable, _CODE], cwd=ROOT, input='x', text=True,
+        capture_output=True, timeout=60, check=False)
+    assert process.returncode == 17, (redirection, process.stderr)
+
+
+def test_what_ascii_cannot_say_is_written_all_the_same():
+  process = _start(stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, 'PYTHONIOENCODING': 'ascii'})
+  out, _ = process.communicate('x', timeout=60)
+  assert process.returncode == 17
+  assert out.splitlines()[1] == '\\u2026' * 100_000
