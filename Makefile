@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed-$(shell cat setup.py constraints.txt | cksum | cut -d ' ' -f 1)
 JOBS ?= 2
 
-.PHONY: .venv demo test check bench experiments clean
+.PHONY: .venv demo test check soak bench experiments clean
 
 .venv: $(STAMP)
 
@@ -30,6 +30,12 @@ check: .venv
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -p no:xdist tests/import_direction_test.py
+
+# Kills trainings and damages their checkpoints for MINUTES, then prints a table. The tests marked `soak` do the same at
+# chosen moments: .venv/bin/python -m pytest -m soak
+MINUTES ?= 10
+soak: .venv
+	$(BIN)/python -m tests.soak --minutes=$(MINUTES)
 
 bench: .venv
 	$(BIN)/python benchmarks/trainer_overhead.py

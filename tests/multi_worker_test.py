@@ -140,7 +140,9 @@ def assert_written_by_one(folder, straight):
   assert run_record.read(str(folder))['status'] == 'finished'
 
 
-def test_a_killed_worker_is_replaced_and_the_result_is_bit_identical(launched, straight, tmp_path):
+def test_defect_01_a_killed_worker_is_replaced_and_the_result_is_bit_identical(launched, straight, tmp_path):
+  # Stock: workers but the first save into a new temporary folder; on restart they are at step 0, and all die in a
+  # collective.
   run = launched(tmp_path)
   run.wait_for(r'\[0\] checkpoint 40/')
   run.kill(1)

@@ -200,7 +200,8 @@ def test_a_run_beside_its_evaluator_and_what_follows(run_train, start_train, tmp
   assert not list(folder.glob('params.*.yaml')) and read_json(folder / 'run.json')['attempt'] == 2
 
 
-def test_an_evaluator_ends_when_its_trainer_was_killed(run_train, start_train, tmp_path):
+def test_defect_21_an_evaluator_ends_when_its_trainer_was_killed(run_train, start_train, tmp_path):
+  # Stock: waits for ever.
   folder = tmp_path / 'run'
   endless = [WITHOUT_XLA, '--set=steps_per_loop=20', '--set=checkpoint_interval=100', '--set=trainer.max_to_keep=3']
   # The evaluator first: it waits for a training that has not begun.

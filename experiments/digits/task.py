@@ -16,9 +16,9 @@ from official_ext.data import step_indexed
 
 
 @functools.lru_cache(maxsize=None)
-def _source(name: str, split: str, data_dir: str) -> sources.ArraySource:
+def _source(name: str, split: str, data_dir: str, on_bad_example: str) -> sources.ArraySource:
   """A split, read once and kept in memory, the images scaled from 0..16 to [0, 1]."""
-  arrays = sources.cached(sources.TfdsSource(name, split, data_dir)).arrays
+  arrays = sources.cached(sources.TfdsSource(name, split, data_dir), on_bad_example=on_bad_example).arrays
   images = arrays['image'].astype(np.float32) / digits_dataset.MAX_PIXEL
   return sources.ArraySource({'image': images, 'label': arrays['label']})
 
@@ -55,4 +55,4 @@ class DigitsTask(base_task.Task):
     return tf.reduce_mean(losses), {'accuracy': (inputs['label'], logits)}
 
   def _source(self, params: Any) -> sources.ArraySource:
-    return _source(params.tfds_name, params.tfds_split, params.tfds_data_dir)
+    return _source(params.tfds_name, params.tfds_split, params.tfds_data_dir, params.on_bad_example)

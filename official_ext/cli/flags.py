@@ -14,6 +14,7 @@ from absl import logging
 
 from official.common import flags as tfm_flags
 from official_ext.core import errors
+from official_ext.core import short_names
 
 MODES = ('train', 'eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval')
 ENTRY_POINTS = 'official_ext.experiments'
@@ -88,6 +89,8 @@ def parse(argv: Sequence[str]) -> List[str]:
   except flags.UnrecognizedFlagError as error:
     near = difflib.get_close_matches(error.flagname, _NAMES, n=1)
     hint = f'; did you mean --{near[0]}?' if near else '; --help lists the flags'
+    if error.flagname in short_names.STANDARD or '.' in error.flagname:
+      hint = f'; fields are set by --set={error.flagname}=VALUE'
     raise errors.UserError(f'--{error.flagname}: no such flag{hint}') from error
   except flags.Error as error:
     raise errors.UserError(_one_line(str(error))) from error

@@ -1,7 +1,7 @@
 """The parts that say "when X, do Y": what the controller calls after a training loop or an evaluation."""
 
 import math
-from typing import Any, List
+from typing import Any, List, Sequence
 
 import orbit
 
@@ -28,12 +28,11 @@ class RollbackAction:
     self._manager = checkpoint_manager
     self._writers = writers
 
-  def _go_back(self, first_bad_step: int, last_bad_step: int, max_rollbacks: int, limit: str, reason: str) -> None:
-    """Restores the newest checkpoint from before a step; the next batches are those after the last bad step's.
+  def _go_back(self, bad_steps: Sequence[int], max_rollbacks: int, limit: str, reason: str) -> None:
+    """Restores a checkpoint from before the trouble; the next batches are those after the last bad step's.
 
     Args:
-      first_bad_step: the step (first step: 1).
-      last_bad_step: likewise.
+      bad_steps: see `CheckpointManager.go_back`.
       max_rollbacks: how many the run may make.
       limit: the dotted path of the field that says so.
       reason: what has happened.
@@ -46,9 +45,9 @@ class RollbackAction:
     if len(self._manager.rollbacks) >= max_rollbacks:
       raise errors.DivergedError(f'{reason}; {limit} allows {max_rollbacks} rollbacks, which have been made')
     trainer = self._trainer
-    from_step, next_batch = int(trainer.global_step.numpy()), last_bad_step + trainer.data_offset
+    from_step, next_batch = int(trainer.global_step.numpy()), bad_steps[-1] + trainer.data_offset
     with trainer.strategy.scope():
-      path = self._manager.go_back(first_bad_step, lambda step: next_batch - step)
+      path = self._manager.go_back(bad_steps, lambda step: next_batch - step)
     if path is None:
       raise errors.DivergedError(f'{reason}; there is no checkpoint to go back to')
     trainer.checkpoint_restored(**self._manager.continuation(path))
@@ -82,6 +81,7 @@ class NonfiniteAction(RollbackAction):
     super().__init__(trainer, checkpoint_manager, writers)
     self._config = config
     self._num_reported = -1
+    self._cause = ''  # What was wrong with the inputs of a step that was left out.
 
   def __call__(self, output: orbit.runner.Output) -> None:
     """Looks at the trainer's counters.
@@ -98,22 +98,29 @@ class NonfiniteAction(RollbackAction):
     if self._num_reported < 0:
       self._num_reported = self._trainer.num_skips_restored
     new, self._num_reported = total - self._num_reported, total
-    for step in state.last_skips(new):
-      examples = self._trainer.pace.examples_per_step
+    examples = self._trainer.pace.examples_per_step
+    for number, step in enumerate(state.last_skips(new)):
+      # To look at the inputs of all of them would take as long as these steps did.
+      cause = self._trainer.examine_step(step) if not number else ''
+      self._cause = f'step {step}: {cause}' if cause else self._cause
       self._writers.write('update_skipped', step, {
           'total': total,
           # Positions in the stream of training examples: first, and how many.
           'first_example': (step - 1 + self._trainer.data_offset) * examples,
           'num_examples': examples,
+          **({'cause': cause} if cause else {}),
       })
     if total <= self._config.max_skips:
       return
     steps = state.last_skips(total)
+    positions = [(step - 1 + self._trainer.data_offset) * examples for step in steps]
     reason = (
         f'{total} updates were left out because their loss or gradient was not finite, or their loss a spike, the last '
-        f'at steps {", ".join(map(str, steps))}; trainer.nonfinite.max_skips allows {self._config.max_skips}')
+        f'at steps {", ".join(map(str, steps))}; trainer.nonfinite.max_skips allows {self._config.max_skips}; the '
+        f'{examples} examples of each of these steps begin at positions {", ".join(map(str, positions))}')
+    reason += f'; {self._cause}' if self._cause else ''
     max_rollbacks = self._config.max_rollbacks if self._config.then == 'rollback' else 0
-    self._go_back(steps[0], steps[-1], max_rollbacks, 'trainer.nonfinite.max_rollbacks', reason)
+    self._go_back(steps, max_rollbacks, 'trainer.nonfinite.max_rollbacks', reason)
     self._num_reported = self._trainer.num_skips_restored
 
 
@@ -163,7 +170,7 @@ class LossBoundAction(RollbackAction):
       reason = f'the {name} up to step {step} is {loss:g}; trainer.loss_upper_bound is {bound:g}'
     else:
       return
-    self._go_back(step, step, self._config.recovery_max_trials, 'trainer.recovery_max_trials', reason)
+    self._go_back([step], self._config.recovery_max_trials, 'trainer.recovery_max_trials', reason)
 
 
 def goes_back(config: config_definitions.TrainerConfig) -> bool:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from official.core import base_trainer
 from official_ext.core import base_task
 from official_ext.core import errors
+from official_ext.core import input_report
 from official_ext.core import step_plan
 from official_ext.core import workers
 from official_ext.optimization import ema_optimizer
@@ -23,6 +24,11 @@ class Evaluator(base_trainer.Trainer):
     self._ema = ema_optimizer.find(optimizer)
     self._weights_are_averaged = False
     self._eval_sums: Dict[str, Any] = {}
+    self._num_eval_batches = 0
+    self.inputs = {  # What there is to say of either input.
+        name: input_report.InputReport(f'task.{name}', getattr(config.task, name, None), task)
+        for name in ('train_data', 'validation_data')
+    }
     self.stop_requested: Callable[[], bool] = lambda: False  # Asked after every batch, by whoever sets it.
     if self._ema is not None and not self._ema.has_shadow_copy:
       self._ema.shadow_copy(model)
@@ -64,6 +70,7 @@ class Evaluator(base_trainer.Trainer):
     """
     if self.stop_requested() and tf.executing_eagerly():
       raise errors.EvaluationInterruptedError
+    self._num_eval_batches += 1
     if step_outputs and _NUM_EXAMPLES in step_outputs:
       step_outputs = dict(step_outputs)
       weights = step_outputs.pop(_NUM_EXAMPLES)
@@ -99,6 +106,8 @@ class Evaluator(base_trainer.Trainer):
       task's `reduce_aggregated_logs` returns, and best_<metric> where the best checkpoint is exported.
     """
     self.join()
+    if not self._num_eval_batches and self._counts_batches():
+      raise self.inputs['validation_data'].no_examples()
     logs = {metric.name: metric.result() for metric in self.validation_metrics}
     if self.validation_loss.count.numpy():
       logs[self.validation_loss.name] = self.validation_loss.result()
@@ -127,11 +136,43 @@ class Evaluator(base_trainer.Trainer):
     return sorted({name for name in names if name != self.task.loss})
 
   def evaluate(self, num_steps: tf.Tensor) -> Optional[orbit.runner.Output]:
-    """Evaluates, with averaged weights where there are any; the training weights come back whatever happens."""
+    """Evaluates, with averaged weights where there are any; the training weights come back whatever happens.
+
+    Raises:
+      UserError: there are no examples, or one of them is broken.
+    """
+    report = self.inputs['validation_data']
+    report.skips_up_to(None)
+    self._num_eval_batches = 0
     try:
-      return super().evaluate(num_steps)
+      logs = super().evaluate(num_steps)
+    except (tf.errors.OpError, UnicodeDecodeError) as error:
+      if isinstance(error, tf.errors.OutOfRangeError):  # A loop inside a graph; others end without a word.
+        raise errors.UserError(
+            f'trainer.validation_steps: {int(num_steps)} are more than task.validation_data has batches; set '
+            'trainer.eval_tf_while_loop=false to evaluate all there are') from error
+      numbers = [self._num_eval_batches] if self._counts_batches() else []
+      explained = report.explain(error, int(self.global_step.numpy()), self.model, numbers)
+      if explained is None:
+        raise
+      raise explained from error
+    else:
+      size = getattr(getattr(self.config.task, 'validation_data', None), 'global_batch_size', 0) or 0
+      return self._with_skips(logs, report, self._num_eval_batches * size if self._counts_batches() else None)
     finally:
       self._use_averaged_weights(False)
+
+  def _counts_batches(self) -> bool:
+    """Whether Python sees every batch of an evaluation."""
+    return not (self._is_async or self.config.trainer.eval_tf_while_loop)
+
+  def _with_skips(self, logs, report, end):
+    """The logs, with the number of examples that were left out, of all workers, where the task leaves any out."""
+    skips = report.skips_up_to(end)
+    if not skips:
+      return logs
+    total = workers.sum_over(self.strategy, tf.constant(float(skips[input_report.SKIPS])))
+    return {**(logs or {}), input_report.SKIPS: int(total)}
 
   def _use_averaged_weights(self, averaged: bool):
     if self._ema is not None and averaged != self._weights_are_averaged:

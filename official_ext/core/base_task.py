@@ -6,6 +6,7 @@ import tensorflow as tf, tf_keras
 
 from official.core import base_task
 from official_ext.core import step_random
+from official_ext.core import warm_start
 
 
 def num_examples_in(inputs: Any) -> tf.Tensor:
@@ -65,6 +66,19 @@ class Task(base_task.Task):
     """
     raise NotImplementedError(f'{type(self).__name__} must implement forward, or train_step and validation_step.')
 
+  def initialize(self, model: tf_keras.Model) -> None:
+    """Starts a new run from the weights in `task.init_checkpoint`, where that is set: see warm_start.py.
+
+    Args:
+      model: the model of `build_model`.
+
+    Raises:
+      UserError: there is no such checkpoint, or it does not fit.
+    """
+    if self.task_config.init_checkpoint:
+      may_miss = getattr(self.task_config, 'init_checkpoint_may_miss', ())
+      warm_start.load_weights(model, self.task_config.init_checkpoint, may_miss)
+
   def num_examples(self, params: Any) -> Optional[int]:
     """How many examples one epoch of a data configuration has, None where the source does not know it.
 
@@ -97,7 +111,14 @@ class Task(base_task.Task):
 
   def _loss_and_logs(self, inputs, model, training):
     """`forward`, plus the model's own losses (regularisers), as in Model Garden's train_step."""
-    loss, logs = self.forward(inputs, model, training)
+    returned = self.forward(inputs, model, training)
+    if not isinstance(returned, (tuple, list)) or len(returned) != 2 or not isinstance(returned[1], Mapping):
+      raise ValueError(f'{type(self).__name__}.forward must return (loss, logs), logs being a dictionary; it returned '
+                       f'{returned!r}.')
+    loss, logs = returned
+    if tf.convert_to_tensor(loss).shape.rank not in (0, None):
+      raise ValueError(f'{type(self).__name__}.forward must return a scalar loss, the mean over the examples; it '
+                       f'returned {loss!r}.')
     model_losses = getattr(model, 'losses', None)
     if model_losses:
       loss += tf.add_n([tf.cast(model_loss, loss.dtype) for model_loss in model_losses])

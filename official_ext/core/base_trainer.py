@@ -4,12 +4,14 @@ from concurrent import futures
 import dataclasses
 import threading
 import time
-from typing import Any, Iterator, Optional, Set, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Set, Tuple
 
 from absl import logging
 import gin
 import orbit
 import tensorflow as tf
+from tensorflow.python.distribute import values
+from tensorflow.python.framework import config as tf_config
 
 from official.core import config_definitions as cfg
 from official_ext.core import base_evaluator
@@ -21,6 +23,7 @@ from official_ext.core import step_plan
 from official_ext.core import step_random
 from official_ext.core import step_state
 from official_ext.core import step_trace
+from official_ext.core import warm_start
 from official_ext.data import pipelines
 from official_ext.data import position
 
@@ -116,6 +119,7 @@ class Trainer(base_evaluator.Evaluator):
     self._num_skips_restored = 0
     self.data_offset = 0  # How many updates further than its number a step finds its batches: rollbacks left them out.
     self._input_start = 0  # The batch at which `train_dataset` begins.
+    self._agree_fn: Optional[Callable[[], None]] = None
     self._programs_run: Set[int] = set()  # Their lengths, in steps.
     self._step: Optional[compiled_steps.TrainingStep] = None
     if train and not self._is_async:
@@ -177,20 +181,40 @@ class Trainer(base_evaluator.Evaluator):
 
   def distribute_dataset(self, dataset_or_fn, *args, **kwargs):
     """See base class. Where the configuration names no data, says which field does."""
-    if callable(dataset_or_fn) and args and args[0] is getattr(self.config.task, 'validation_data', None):
+    is_validation = bool(args) and args[0] is getattr(self.config.task, 'validation_data', None)
+    if callable(dataset_or_fn) and is_validation:
       dataset_or_fn = pipelines.transformed(dataset_or_fn, pipelines.without_autotune)
     try:
-      if callable(dataset_or_fn) and _is_one_cpu(self.strategy):
-        # Nothing is to be distributed, and a DistributedDataset takes four times as long to give a small batch.
-        return dataset_or_fn(*args, **kwargs)
-      return super().distribute_dataset(dataset_or_fn, *args, **kwargs)
+      with self.inputs['validation_data' if is_validation else 'train_data'].building():
+        return self._distribute_dataset(dataset_or_fn, *args, **kwargs)
     except Exception as error:  # Each task fails in its own way.
-      path = _unset_data(self.config, args[0] if args else None)
-      if path is None or isinstance(error, errors.UserError):
+      mistake = _mistake_in_data(self.config, args[0] if args else None, error)
+      if mistake is None or isinstance(error, errors.UserError):
         raise
-      raise errors.UserError(
-          f'{path}: names no data; set {path}.input_path to files, or {path}.tfds_name and {path}.tfds_split '
-          f'({type(error).__name__}: {" ".join(str(error).split())[:150]})') from error
+      raise mistake from error
+
+  def _distribute_dataset(self, dataset_or_fn, *args, **kwargs):
+    if callable(dataset_or_fn) and _is_one_cpu(self.strategy):
+      # Nothing is to be distributed, and a DistributedDataset takes four times as long to give a small batch.
+      return dataset_or_fn(*args, **kwargs)
+    return super().distribute_dataset(dataset_or_fn, *args, **kwargs)
+
+  def initialize(self):
+    """Lets the task start from `task.init_checkpoint`: see base class.
+
+    Raises:
+      UserError: it cannot; Model Garden's tasks go on without where the folder is empty, or fail in their own ways.
+    """
+    path = getattr(self.config.task, 'init_checkpoint', '')
+    if path:
+      warm_start.find(path)
+    try:
+      super().initialize()
+    except (AssertionError, ValueError, tf.errors.OpError) as error:
+      if not path or isinstance(error, errors.UserError):
+        raise
+      message = ' '.join(str(error).split())[:300]
+      raise errors.UserError(f'task.init_checkpoint: {path}: does not fit the model: {message}') from error
 
   # Training.
 
@@ -210,7 +234,25 @@ class Trainer(base_evaluator.Evaluator):
         self.pace.compile_seconds += seconds
       else:
         self.pace.add(steps, seconds, float(self._data_wait.numpy()))
+    self._agree_on_statistics()
     return self.train_loop_end()
+
+  def _agree_on_statistics(self):
+    """Gives every replica the mean of what each has gathered by itself, such as batch normalisation's statistics.
+
+    A checkpoint holds that mean alone: a run that goes on from it must find what the uninterrupted one has.
+    """
+    statistics = [v for v in self.model.variables if isinstance(v, values.SyncOnReadVariable)]
+    if not statistics:
+      return
+    if self._agree_fn is None:
+
+      def agree():
+        for variable in statistics:
+          variable.assign(variable.read_value())
+
+      self._agree_fn = tf.function(agree, autograph=False)
+    self._agree_fn()
 
   def _parts_of_loop(self, num_steps: int) -> Iterator[Tuple[int, bool]]:
     """Cuts a loop where a program is about to run for the first time, and so is compiled: that is timed apart.
@@ -240,18 +282,39 @@ class Trainer(base_evaluator.Evaluator):
       self._train_loop_fn(self._train_iter, tf.constant(num_steps, tf.int32))
     except tf.errors.OutOfRangeError as error:
       raise self._end_of_data() from error
-    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
-      if self.plan is None or not self.plan.jit_compile or not _is_compile_error(error):
+    except (tf.errors.OpError, UnicodeDecodeError) as error:
+      explained = self._explain(error)
+      if explained is None:
         raise
-      raise errors.UserError(
-          f'runtime.enable_xla: XLA cannot compile the step of {type(self.task).__name__} '
-          f'({step_trace.compiler_message(error)}); set it to false') from error
+      raise explained from error
     # Waits for the device. A loop in Python ends without a word where the data end.
     if int(self.global_step.numpy()) < first_step + num_steps and type(self).train_step is Trainer.train_step:
       raise self._end_of_data()
     return time.perf_counter() - start
 
+  def _explain(self, error: Exception) -> Optional[errors.UserError]:
+    """What a step has raised, where it tells of the user's model or data; None elsewhere."""
+    if self.plan is not None and self.plan.jit_compile and _is_compile_error(error):
+      return errors.UserError(
+          f'runtime.enable_xla: XLA cannot compile the step of {type(self.task).__name__} '
+          f'({step_trace.compiler_message(error)}); set it to false')
+    step = int(self.global_step.numpy())
+    # The counter of steps does not wait for the loss.
+    batches = [number for at in (step, step + 1) if at for number in self._batches_of(at)]
+    return self.inputs['train_data'].explain(error, step, self.model, batches)
+
+  def _batches_of(self, step: int) -> List[int]:
+    """The numbers of the batches that a step (the first: 1) takes."""
+    first = (step - 1 + self.data_offset) * self.gradient_accumulation_steps
+    return list(range(first, first + self.gradient_accumulation_steps))
+
+  def examine_step(self, step: int) -> str:
+    """What is wrong with the inputs of a step (the first: 1) that was not finite; '' where nothing is found."""
+    return self.inputs['train_data'].examine(self._batches_of(step), self.model)
+
   def _end_of_data(self) -> errors.UserError:
+    if not self.global_step.numpy() and not self.data_offset:
+      return self.inputs['train_data'].no_examples(self.pace.examples_per_step)
     return errors.UserError(
         f'task.train_data: the examples ended at step {int(self.global_step.numpy())}, inside a training loop; let the '
         'dataset repeat, or set trainer.train_steps to what it holds')
@@ -381,12 +444,12 @@ class Trainer(base_evaluator.Evaluator):
   def _next_micro_batches(self, iterator):
     """Takes the batches of one update, and notes how long that took. Runs on the host."""
     with tf.control_dependencies([self.global_step.read_value()]):
-      start = tf.timestamp()
+      start = _timestamp()
     with tf.control_dependencies([start]):
       batches = [self.next_train_inputs(iterator) for _ in range(self.gradient_accumulation_steps)]
     arrived = [t for t in tf.nest.flatten(batches, expand_composites=True) if tf.is_tensor(t)]
     with tf.control_dependencies(arrived):
-      self._data_wait.assign_add(tf.timestamp() - start)
+      self._data_wait.assign_add(_timestamp() - start)
     return batches
 
   def train_loop_end(self):
@@ -411,6 +474,10 @@ class Trainer(base_evaluator.Evaluator):
     if hasattr(self.optimizer, 'iterations'):
       logs['optimizer_iterations'] = self.optimizer.iterations.read_value()
     logs['model_global_step'] = self.global_step.read_value()
+    if self._step is not None:
+      next_batch = self._batches_of(int(self.global_step.numpy()) + 1)[0]
+      size = getattr(getattr(self.config.task, 'train_data', None), 'global_batch_size', 0) or 0
+      logs = self._with_skips(logs, self.inputs['train_data'], next_batch * size)
     return logs
 
   def _count_compilations(self):
@@ -448,20 +515,31 @@ class Trainer(base_evaluator.Evaluator):
     return self._num_skips_restored
 
 
-def _unset_data(config: Any, data: Any) -> Optional[str]:
-  """The dotted path of a data configuration of Model Garden's that names no data; None for any other."""
-  if isinstance(data, config_definitions.DataConfig):  # Its task may bring the data itself: the error tells more.
+def _mistake_in_data(config: Any, data: Any, error: Exception) -> Optional[errors.UserError]:
+  """What in a data configuration has led to an error of Model Garden's; None where nothing is known to be wrong."""
+  path = next((f'task.{name}' for name in ('train_data', 'validation_data')
+               if data is not None and getattr(config.task, name, None) is data), None)
+  if path is None:
     return None
-  if getattr(data, 'input_path', None) or getattr(data, 'tfds_name', None):
+  # A task may bring the examples of our DataConfig itself: its error tells more.
+  if isinstance(data, config_definitions.DataConfig) or (
+      getattr(data, 'input_path', None) or getattr(data, 'tfds_name', None)):
     return None
-  for name in ('train_data', 'validation_data'):
-    if data is not None and getattr(config.task, name, None) is data:
-      return f'task.{name}'
-  return None
+  return errors.UserError(
+      f'{path}: names no data; set {path}.input_path to files, or {path}.tfds_name and {path}.tfds_split '
+      f'({type(error).__name__}: {" ".join(str(error).split())[:150]})')
+
+
+def _timestamp() -> tf.Tensor:
+  """Seconds since 1970: float64 scalar. TensorFlow's own op is refused under op determinism."""
+  if tf_config.is_op_determinism_enabled():
+    return tf.ensure_shape(tf.numpy_function(time.time, [], tf.float64), [])
+  return tf.timestamp()
 
 
 def _is_compile_error(error: Exception) -> bool:
-  return any(words in str(error) for words in _COMPILE_ERRORS)
+  known = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
+  return isinstance(error, known) and any(words in str(error) for words in _COMPILE_ERRORS)
 
 
 def _is_one_cpu(strategy: tf.distribute.Strategy) -> bool:

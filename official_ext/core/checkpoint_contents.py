@@ -24,15 +24,10 @@ def differences(checkpoint: tf.train.Checkpoint, prefix: str, only_model: bool =
     A line for each difference: a variable that only one of them has, or that has another shape; [] where they agree.
     The slots of legacy optimizers are not compared.
   """
-  reader = tf.train.load_checkpoint(prefix)
-  shapes = reader.get_variable_to_shape_map()
-  saved = {
-      key[:-len(_VALUE)]: tuple(shape) for key, shape in shapes.items() if key.endswith(_VALUE) and _SLOT not in key
-  }
-  present = variables(checkpoint)
-  if only_model:
-    saved = {name: shape for name, shape in saved.items() if name.startswith('model/')}
-    present = {name: shape for name, shape in present.items() if name.startswith('model/')}
+  saved = saved_shapes(tf.train.load_checkpoint(prefix))
+  prefix = 'model/' if only_model else ''
+  saved = {name: shape for name, shape in saved.items() if name.startswith(prefix)}
+  present = {name: tuple(variable.shape.as_list()) for name, variable in variables(checkpoint, prefix).items()}
   lines = []
   for name in sorted(set(present) - set(saved)):
     if not name.startswith(_OPTIONAL):
@@ -46,14 +41,28 @@ def differences(checkpoint: tf.train.Checkpoint, prefix: str, only_model: bool =
   return lines
 
 
-def variables(root: Any) -> Dict[str, tuple]:
-  """Names and shapes of all variables below a trackable object, named as tf.train.Checkpoint names them."""
+def key_of(name: str) -> str:
+  """The key under which a checkpoint keeps the variable of a name."""
+  return name + _VALUE
+
+
+def saved_shapes(reader: Any) -> Dict[str, tuple]:
+  """Names and shapes of the variables in a checkpoint that `tf.train.load_checkpoint` has opened, without slots."""
+  return {
+      key[:-len(_VALUE)]: tuple(shape) for key, shape in reader.get_variable_to_shape_map().items()
+      if key.endswith(_VALUE) and _SLOT not in key
+  }
+
+
+def variables(root: Any, prefix: str = '') -> Dict[str, tf.Variable]:
+  """The variables below a trackable object whose name, as tf.train.Checkpoint names them, begins with `prefix`."""
   found, seen = {}, {id(root)}
   queue = collections.deque([('', root)])
   while queue:
     path, node = queue.popleft()
     if isinstance(node, tf.Variable):
-      found[path] = tuple(node.shape.as_list())
+      if path.startswith(prefix):
+        found[path] = node
       continue
     for name, child in tf.train.TrackableView.children(node).items():
       if id(child) not in seen:

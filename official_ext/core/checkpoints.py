@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from absl import logging
 import numpy as np
@@ -236,11 +236,14 @@ class CheckpointManager(tf.train.CheckpointManager):
 
   # Going back.
 
-  def go_back(self, first_bad_step: int, data_offset: Callable[[int], int]) -> Optional[str]:
-    """Restores the newest checkpoint from before a step, and gives up what came after it.
+  def go_back(self, bad_steps: Sequence[int], data_offset: Callable[[int], int]) -> Optional[str]:
+    """Restores the newest checkpoint from before the trouble that has just ended, and gives up what came after it.
+
+    That is one that is older than the last bad step, and before which nothing bad has happened since the checkpoint
+    before it, or ever. Where there is none, it is the oldest.
 
     Args:
-      first_bad_step: the step (first step: 1). Where no checkpoint is older, the oldest is taken.
+      bad_steps: their numbers (first step: 1), in order.
       data_offset: from the step of the checkpoint to how many updates further than its number a step will find its
         batches from there on.
 
@@ -249,7 +252,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     """
     self.sync()
     from_step = int(self._step_counter.numpy())
-    name = self._workers.from_chief('checkpoint to go back to', lambda: self._choose_before(first_bad_step))
+    name = self._workers.from_chief('checkpoint to go back to', lambda: self._choose_before(bad_steps))
     if name is None:
       return None
     prefix = os.path.join(self.directory, name)
@@ -260,10 +263,13 @@ class CheckpointManager(tf.train.CheckpointManager):
     self.restore(prefix)
     return prefix
 
-  def _choose_before(self, first_bad_step: int) -> Optional[str]:
+  def _choose_before(self, bad_steps: Sequence[int]) -> Optional[str]:
     sound = [prefix for prefix in self.checkpoints if manifests.find_damage(prefix) is None]
-    before = [prefix for prefix in sound if manifests.step_of(prefix) < first_bad_step]
-    return os.path.basename(before[-1] if before else sound[0]) if sound else None
+    steps = [-1, *map(manifests.step_of, sound)]
+    for prefix, before, step in reversed(list(zip(sound, steps, steps[1:]))):
+      if step < bad_steps[-1] and not any(before < bad <= step for bad in bad_steps):
+        return os.path.basename(prefix)
+    return os.path.basename(sound[0]) if sound else None
 
   def _is_given_up(self, prefix: str) -> bool:
     """Whether a rollback went back behind this checkpoint after it was saved."""

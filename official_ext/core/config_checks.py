@@ -33,6 +33,10 @@ _CHOICES = {
     'runtime.enable_xla': (True, False, 'auto'),
 }
 _SEED_LIMIT = 1 << 32
+_NEEDED_BY_SCHEDULES = (
+    'learning_rate', 'initial_learning_rate', 'decay_steps', 'total_decay_steps', 'decay_rate', 'boundaries', 'values',
+    'warmup_steps',
+)
 
 
 def check(params: config_definitions.ExperimentConfig, mode: Optional[str]) -> None:
@@ -61,8 +65,9 @@ def check(params: config_definitions.ExperimentConfig, mode: Optional[str]) -> N
   _check_loss_scale(params.runtime)
   _check_best_checkpoint(params.trainer)
   _check_lengths(params.trainer, mode)
-  _check_batch_sizes(params, mode)
+  _check_data(params, mode)
   if mode is not None:
+    _check_schedules(params.trainer.optimizer_config)
     check_restrictions(params)
 
 
@@ -148,15 +153,33 @@ def _check_lengths(trainer: config_definitions.TrainerConfig, mode: Optional[str
     raise errors.UserError(f'trainer.validation_interval: expected at least 1, got {trainer.validation_interval}')
 
 
-def _check_batch_sizes(params: base_config.Config, mode: Optional[str]) -> None:
+def _check_data(params: base_config.Config, mode: Optional[str]) -> None:
   """Batch sizes are above 0 where the mode reads the data. A zero beside no data at all is left to the task."""
   for path, data in data_configs(params):
+    if isinstance(data, config_definitions.DataConfig) and data.on_bad_example not in ('error', 'skip'):
+      raise errors.UserError(f'{path}.on_bad_example: expected error or skip, got {data.on_bad_example!r}')
     size = vars(data).get('global_batch_size')
     used = mode in (TRAIN_MODES if path.endswith('train_data') else EVAL_MODES)
     has_source = vars(data).get('input_path') or vars(data).get('tfds_name')
     has_source = has_source or isinstance(data, config_definitions.DataConfig)
     if size is not None and (size < 0 or (size == 0 and used and has_source)):
       raise errors.UserError(f'{path}.global_batch_size: expected at least 1, got {size}')
+
+
+def _selected_schedules(optimizer_config: base_config.Config) -> Iterator[Tuple[str, str, Mapping[str, Any]]]:
+  """Yields the dotted path, the type and the fields of the learning rate's schedule and of its warm-up."""
+  for name in ('learning_rate', 'warmup'):
+    choice: Any = vars(optimizer_config).get(name)
+    if choice is not None and choice.type is not None:
+      yield f'trainer.optimizer_config.{name}.{choice.type}', choice.type, choice.get().as_dict()
+
+
+def _check_schedules(optimizer_config: base_config.Config) -> None:
+  """Model Garden has no default for these, and fails later, in its own arithmetic."""
+  for path, _, schedule in _selected_schedules(optimizer_config):
+    for name in _NEEDED_BY_SCHEDULES:
+      if name in schedule and schedule[name] is None:
+        raise errors.UserError(f'{path}.{name}: must be set')
 
 
 def schedule_warnings(params: config_definitions.ExperimentConfig) -> List[str]:
@@ -173,16 +196,11 @@ def schedule_warnings(params: config_definitions.ExperimentConfig) -> List[str]:
   """
   train_steps = params.trainer.train_steps
   lines = []
-  for name in ('learning_rate', 'warmup'):
-    choice: Any = vars(params.trainer.optimizer_config).get(name)
-    if choice is None or choice.type is None:
-      continue
-    schedule = choice.get().as_dict()
-    for field, value in schedule.items():
-      consequence = _misfit(choice.type, field, value, schedule, train_steps)
+  for path, kind, schedule in _selected_schedules(params.trainer.optimizer_config):
+    for name, value in schedule.items():
+      consequence = _misfit(kind, name, value, schedule, train_steps)
       if consequence:
-        lines.append(f'trainer.optimizer_config.{name}.{choice.type}.{field} is {value}, trainer.train_steps '
-                     f'{train_steps}: {consequence}')
+        lines.append(f'{path}.{name} is {value}, trainer.train_steps {train_steps}: {consequence}')
   return lines
 
 

@@ -14,12 +14,23 @@ from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import params_dict
 
 OptimizationConfig = cfg.OptimizationConfig
-TaskConfig = cfg.TaskConfig
 
 ConfigT = TypeVar('ConfigT', bound=base_config.Config)
 
 _STEP_INDEXED = 'the input is indexed by step and reads nothing of the kind'
 _DATA_SERVICE = 'the input is indexed by step and uses no tf.data service'
+
+
+@dataclasses.dataclass
+class TaskConfig(cfg.TaskConfig):
+  """Data, model and loss.
+
+  Attributes:
+    init_checkpoint: A checkpoint, or a folder with checkpoints, from whose weights a new run starts.
+    init_checkpoint_may_miss: Patterns, such as '*logits*', of the model's variables that may be missing in
+      `init_checkpoint`, or have another shape there: they keep their initial values.
+  """
+  init_checkpoint_may_miss: Tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -120,8 +131,8 @@ class NonfiniteConfig(base_config.Config):
 
   Attributes:
     max_skips: The number of such steps that is allowed, counted since the start or the last rollback.
-    then: What follows one more: 'stop' ends the run, 'rollback' goes back to the newest checkpoint from before these
-      steps and goes on from there with the batches that follow the last of them.
+    then: What follows one more: 'stop' ends the run, 'rollback' goes back to the newest checkpoint from before the
+      last of them at which all was well, and goes on from there with the batches that follow.
     max_rollbacks: The number of rollbacks that is allowed; one more ends the run.
   """
   max_skips: int = 10

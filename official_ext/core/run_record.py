@@ -144,6 +144,12 @@ def read(model_dir: str, mode: str = 'train') -> Optional[Dict[str, Any]]:
   return values if isinstance(values, dict) else None
 
 
+def is_ours(model_dir: str, mode: str) -> bool:
+  """Whether a run of this process has begun in `model_dir`."""
+  record = read(model_dir, mode)
+  return record is not None and (record['pid'], record['host']) == (os.getpid(), socket.gethostname())
+
+
 class TrainingWatch:
   """Tells an evaluation that runs beside a training when that has finished or died: no checkpoint will follow.
 

@@ -10,9 +10,13 @@ import functools
 import hashlib
 import math
 import threading
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
+import numpy as np
 import tensorflow as tf, tf_keras
+from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow_graphs
+from tensorflow.python.ops import gen_image_ops
+from tensorflow.python.ops import gen_random_ops
 
 
 @dataclasses.dataclass
@@ -27,6 +31,7 @@ class StepKey:
     micro_step: Python int, which of the micro-batches of an accumulated step.
     num_micro_steps: Python int.
     draws: how many seeds were handed out so far, by the name of what drew them.
+    graph: the graph that holds the tensors above; None where Python runs the step. `step_key` fills it in.
   """
 
   seed: int
@@ -36,6 +41,7 @@ class StepKey:
   micro_step: int = 0
   num_micro_steps: int = 1
   draws: Dict[str, int] = dataclasses.field(default_factory=dict)
+  graph: Optional[tf.Graph] = None
 
   def count(self, name: str) -> int:
     """The number of this draw by `name`, from 0 on."""
@@ -53,11 +59,13 @@ def current_key() -> Optional[StepKey]:
 
 @contextlib.contextmanager
 def step_key(key: StepKey) -> Iterator[StepKey]:
-  """Makes `key` the current one in this thread."""
+  """Makes `key` the current one in this thread. TensorFlow's own random ops draw by it too: see `_RAW_OPS`."""
   before = current_key()
+  key.graph = _graph_here()
   _LOCAL.key = key
   try:
-    yield key
+    with _RAW_OPS_ARE_KEYED:
+      yield key
   finally:
     _LOCAL.key = before
 
@@ -74,16 +82,72 @@ def make_seed(salt: Optional[str] = None) -> tf.Tensor:
   Raises:
     RuntimeError: outside of a training step.
   """
-  key = current_key()
-  if key is None:
+  if current_key() is None:
     raise RuntimeError('A seed of the step was asked for outside of a training step.')
+  return _seed_here(salt)
+
+
+def _seed_here(salt: Optional[str]) -> tf.Tensor:
+  """`make_seed`, for the graph at hand: the body of a loop draws anew in every iteration."""
+  key, graph = current_key(), _graph_here()
+  assert key is not None
+  if graph is key.graph or not _is_inline(graph):
+    seed = _seed_of(key, salt)
+  else:
+    with graph.outer_graph.as_default():
+      seed = _seed_here(salt)
+  iteration = _iteration(graph, key)
+  if iteration is None:
+    return seed
+  return tf.stack([(seed[0] + tf.cast(iteration, tf.int64) + 1) * tf.constant(_GOLDEN_RATIO, tf.int64), seed[1]])
+
+
+def _graph_here() -> Any:
+  """The graph that ops are made in; None where they run at once."""
+  return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+_GOLDEN_RATIO = int(np.uint64(0x9E3779B97F4A7C15).astype(np.int64))  # Odd: multiplying by it loses nothing.
+
+
+def _is_inline(graph: Any) -> bool:
+  """Whether a graph runs only inside the one in which it was made: a loop, a branch, tf.vectorized_map under XLA."""
+  if isinstance(graph, control_flow_graphs.ControlFlowFuncGraph):
+    return True
+  return hasattr(graph, 'outer_graph') and f'{graph.get_name_scope()}/'.startswith(_VECTORIZED_BODY)
+
+
+def _iteration(graph: Any, key: StepKey) -> Optional[tf.Tensor]:
+  """The number of the iteration, in the body of a loop inside the step: an int32 scalar; None in no loop."""
+  if isinstance(graph, control_flow_graphs.WhileBodyFuncGraph) and graph is not key.graph:
+    number = graph.get_operations()[0].outputs[0]  # TensorFlow's own counter is the body's first argument.
+    assert number.op.type == 'Placeholder' and number.dtype == tf.int32 and number.shape.rank == 0, number
+    return number
+  scope = '' if graph is None else graph.get_name_scope()
+  before, body, _ = f'{scope}/'.rpartition(_VECTORIZED_BODY)
+  if not body:
+    return None
+  name = f'{before}{_VECTORIZED_BODY}PlaceholderWithDefault'  # What tf.vectorized_map gives to the body.
+  return graph.get_operation_by_name(name).outputs[0]
+
+
+_VECTORIZED_BODY = 'loop_body/'
+
+
+def _seed_of(key: StepKey, salt: Optional[str]) -> tf.Tensor:
+  """The next seed of a key, in the key's graph."""
   if salt is None:
     salt = f'draw {key.count("")}'
+  elif salt.endswith(_NUMBERED):
+    salt = f'{salt}{key.count(salt)}'
   digest = hashlib.sha256(f'{key.seed}/{salt}'.encode()).digest()
   stream = int.from_bytes(digest[:8], 'little', signed=True)
   pass_number = tf.cast(key.step, tf.int64) * key.num_micro_steps + key.micro_step
   position = pass_number * key.num_replicas + tf.cast(key.replica, tf.int64)
   return tf.stack([tf.constant(stream, tf.int64), position])
+
+
+_NUMBERED = ' call '  # A salt that ends so gets the number of its draw behind it.
 
 
 def uniform(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
@@ -153,10 +217,9 @@ def _key_generator(generator: Any, salt: str) -> None:
   # pylint: disable=protected-access
 
   def seed_of_this_call():
-    key = current_key()
-    if key is None:
+    if current_key() is None:
       return tf.constant([0, 0], tf.int64)
-    return make_seed(f'{salt} call {key.count(salt)}')  # A layer that is called twice in a step draws twice.
+    return make_seed(f'{salt}{_NUMBERED}')  # A layer that is called twice in a step draws twice.
 
   def random_uniform(shape, minval=0.0, maxval=None, dtype=None, nonce=None):
     del nonce  # Every call has a seed of its own.
@@ -183,3 +246,119 @@ def _key_generator(generator: Any, salt: str) -> None:
   generator.random_normal = random_normal
   generator.truncated_normal = functools.partial(random_normal, limit=2.0)
   generator.dropout = dropout
+
+
+# TensorFlow's own random ops. They keep a state that no checkpoint holds, and XLA runs them differently every time.
+
+
+def _raw_uniform(shape, dtype, **_):
+  return uniform(shape, _raw_seed(), tf.as_dtype(dtype))
+
+
+def _raw_uniform_int(shape, minval, maxval, **_):
+  minval, maxval = tf.convert_to_tensor(minval), tf.convert_to_tensor(maxval)
+  return tf.random.stateless_uniform(shape, _raw_seed(), minval, maxval, minval.dtype, alg='philox')
+
+
+def _raw_normal(shape, dtype, **_):
+  return normal(shape, _raw_seed(), tf.as_dtype(dtype))
+
+
+def _raw_truncated_normal(shape, dtype, **_):
+  return normal(shape, _raw_seed(), tf.as_dtype(dtype), limit=2.0)
+
+
+def _raw_shuffle(value, **_):
+  return tf.random.experimental.stateless_shuffle(value, _raw_seed(), alg='philox')
+
+
+def _raw_multinomial(logits, num_samples, output_dtype=tf.int64, **_):
+  return tf.random.stateless_categorical(logits, num_samples, _raw_seed(), output_dtype)
+
+
+def _raw_gamma(shape, alpha, **_):
+  alpha = tf.convert_to_tensor(alpha)
+  return tf.random.stateless_gamma(tf.concat([shape, tf.shape(alpha)], 0), _raw_seed(), alpha, dtype=alpha.dtype)
+
+
+def _raw_poisson(shape, rate, dtype=tf.int64, **_):
+  rate = tf.convert_to_tensor(rate)
+  return tf.random.stateless_poisson(tf.concat([shape, tf.shape(rate)], 0), _raw_seed(), rate, dtype=tf.as_dtype(dtype))
+
+
+def _raw_bounding_box(image_size, bounding_boxes, min_object_covered, seed=0, seed2=0, **kwargs):
+  del seed, seed2
+  return gen_image_ops.stateless_sample_distorted_bounding_box(
+      image_size, bounding_boxes, min_object_covered, _raw_seed(), **kwargs)
+
+
+# (module of the generated op, its name, what stands for it in a step). `tf.random.*`, `tf.image.random_*`,
+# `tf.nn.dropout` and `tf_keras.backend.random_*` all end in these; their own seeds count for nothing then.
+_RAW_OPS = (
+    (gen_random_ops, 'random_uniform', _raw_uniform),
+    (gen_random_ops, 'random_uniform_int', _raw_uniform_int),
+    (gen_random_ops, 'random_standard_normal', _raw_normal),
+    (gen_random_ops, 'truncated_normal', _raw_truncated_normal),
+    (gen_random_ops, 'random_shuffle', _raw_shuffle),
+    (gen_random_ops, 'multinomial', _raw_multinomial),
+    (gen_random_ops, 'random_gamma', _raw_gamma),
+    (gen_random_ops, 'random_poisson_v2', _raw_poisson),
+    (gen_image_ops, 'sample_distorted_bounding_box_v2', _raw_bounding_box),
+)
+
+
+def _raw_seed() -> tf.Tensor:
+  return make_seed(f'tf.random{_NUMBERED}')
+
+
+def _belongs_to_step() -> bool:
+  """Whether an op that is made now is part of the step that this thread traces, and not of what it only needs.
+
+  Variables are made outside of the step's graph; so are their initial values. A tf.function inside the step has a graph
+  of its own, which other steps share, and keeps TensorFlow's draws.
+  """
+  key = current_key()
+  if key is None:
+    return False
+  graph = _graph_here()
+  while graph is not key.graph and _is_inline(graph):
+    graph = graph.outer_graph
+  return graph is key.graph
+
+
+def _keyed_or(original: Callable[..., Any], keyed: Callable[..., Any]) -> Callable[..., Any]:
+  @functools.wraps(original)
+  def op(*args, **kwargs):
+    if not _belongs_to_step():
+      return original(*args, **kwargs)
+    kwargs.pop('name', None)
+    return keyed(*args, **kwargs)
+
+  return op
+
+
+class _RawOpsAreKeyed:
+  """A context in which `_RAW_OPS` draw by the current key. Threads may be in it at the same time."""
+
+  def __init__(self):
+    self._lock = threading.Lock()
+    self._num_inside = 0
+    self._originals: List[Callable[..., Any]] = []
+
+  def __enter__(self):
+    with self._lock:
+      self._num_inside += 1
+      if self._num_inside == 1:
+        self._originals = [getattr(module, name) for module, name, _ in _RAW_OPS]
+        for (module, name, keyed), original in zip(_RAW_OPS, self._originals):
+          setattr(module, name, _keyed_or(original, keyed))
+
+  def __exit__(self, *_):
+    with self._lock:
+      self._num_inside -= 1
+      if not self._num_inside:
+        for (module, name, _), original in zip(_RAW_OPS, self._originals):
+          setattr(module, name, original)
+
+
+_RAW_OPS_ARE_KEYED = _RawOpsAreKeyed()

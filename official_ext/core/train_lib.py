@@ -23,8 +23,10 @@ from official_ext.core import config_definitions
 from official_ext.core import controller
 from official_ext.core import distribute
 from official_ext.core import errors
+from official_ext.core import manifests
 from official_ext.core import preemption
 from official_ext.core import run_record
+from official_ext.core import warm_start
 from official_ext.core import workers as workers_lib
 from official_ext.core import yaml_text
 from official_ext.monitoring import json_lines
@@ -213,6 +215,8 @@ def run_experiment(
   with workers.guarded():
     checkpoints.check_available(model_dir, mode, checkpoint)
     run_record.check_writable(model_dir)
+    if 'train' in mode and params.task.init_checkpoint and not manifests.prefixes(model_dir):
+      warm_start.find(params.task.init_checkpoint)
     params = resolve_train_steps(config_definitions.upgrade(params), task)
     workers.check_same('params', _command(params, mode, checkpoint), run_record.params_differences)
     evaluates = 'eval' in mode or run_post_eval

@@ -123,6 +123,8 @@ def pad(params: Any) -> Collate:
     length = seq_length or max(len(array) for array in arrays)
     padded = np.full((len(arrays), length) + arrays[0].shape[1:], pad_value, arrays[0].dtype)
     for row, array in zip(padded, arrays):
+      if array.shape[1:] != arrays[0].shape[1:]:  # NumPy would spread some of them over the row.
+        raise ValueError(f'shapes {list(array.shape)} and {list(arrays[0].shape)} differ in more than their length')
       row[: len(array)] = array[:length]
     return padded
 

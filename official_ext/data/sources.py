@@ -1,13 +1,16 @@
 """Where examples come from: things with a length and random access."""
 
 import abc
+from concurrent import futures
 import operator
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
+from absl import logging
 import numpy as np
 import tensorflow as tf
 
 from official_ext.core import errors
+from official_ext.data import bad_examples
 from official_ext.data import collators
 from official_ext.data import tfds_preparation
 
@@ -29,6 +32,10 @@ class Source(abc.ABC):
     Returns:
       One dictionary for each number, in the order of `indices`.
     """
+
+  def describe(self, index: int) -> str:
+    """Names an example, so that a person can find it: file and record where it comes from one. Both count from 0."""
+    return f'example {index} of {type(self).__name__}'
 
 
 class ArraySource(Source):
@@ -89,12 +96,21 @@ class TfdsSource(Source):
       UserError: no such data set or split, or it is prepared in a file format without random access.
     """
     self._data_source = tfds_preparation.open_data_source(name, split, data_dir, decoders)
+    self._name = f'{name}, split {split}'
 
   def __len__(self) -> int:
     return len(self._data_source)
 
   def fetch(self, indices: Sequence[int]) -> List[collators.Example]:
     return list(self._data_source.__getitems__([int(index) for index in indices]))
+
+  def describe(self, index: int) -> str:
+    left = index
+    for part in tfds_preparation.files_of(self._data_source):
+      if left < part.take:
+        return f'example {index} of {self._name} ({part.filename}, record {part.skip + left})'
+      left -= part.take
+    return f'example {index} of {self._name}'
 
 
 class ArrayRecordSource(Source):
@@ -109,9 +125,10 @@ class ArrayRecordSource(Source):
       parse: from a record to an example.
 
     Raises:
-      UserError: a pattern matches no file.
+      UserError: a pattern matches no file, or a file is no complete ArrayRecord file.
     """
     from array_record.python import array_record_data_source  # pylint: disable=g-import-not-at-top
+    from array_record.python import array_record_module  # pylint: disable=g-import-not-at-top
 
     patterns = [part.strip() for part in paths.split(',')] if isinstance(paths, str) else list(paths)
     files: List[str] = []
@@ -120,7 +137,22 @@ class ArrayRecordSource(Source):
       if not matches:
         raise errors.UserError(f'input_path: no file matches {pattern!r}')
       files += matches
-    self._records = array_record_data_source.ArrayRecordDataSource(files)
+
+    def count_records(file):
+      try:
+        reader = array_record_module.ArrayRecordReader(file)
+        try:
+          return reader.num_records()
+        finally:
+          reader.close()
+      except Exception as error:  # A RuntimeError, by now.
+        raise errors.UserError(
+            f'input_path: {file} is damaged, or no ArrayRecord file: {bad_examples.one_line(error)}') from error
+
+    with futures.ThreadPoolExecutor(16) as pool:
+      self._counts = list(zip(files, pool.map(count_records, files)))
+    self._records = array_record_data_source.ArrayRecordDataSource(
+        [f'{file}[0:{count}]' for file, count in self._counts])
     self._parse = parse
 
   def __len__(self) -> int:
@@ -128,6 +160,14 @@ class ArrayRecordSource(Source):
 
   def fetch(self, indices: Sequence[int]) -> List[collators.Example]:
     return [self._parse(record) for record in self._records.__getitems__([int(index) for index in indices])]
+
+  def describe(self, index: int) -> str:
+    left = index
+    for file, count in self._counts:
+      if left < count:
+        return f'example {index} ({file}, record {left})'
+      left -= count
+    return f'example {index}'
 
 
 class HuggingFaceSource(Source):
@@ -151,7 +191,12 @@ class HuggingFaceSource(Source):
         raise errors.UserError(
             f'{dataset}: a Hugging Face data set needs the package datasets; pip install official-ext[huggingface]'
         ) from error
+      name = dataset
       dataset = datasets.load_dataset(dataset, split=split, **load_options)
+    else:
+      name = getattr(dataset, 'builder_name', None) or type(dataset).__name__
+      split = getattr(dataset, 'split', None)
+    self._name = f'{name}, split {split}' if split else name
     self._dataset = dataset
 
   def __len__(self) -> int:
@@ -161,24 +206,50 @@ class HuggingFaceSource(Source):
     columns: Dict[str, Any] = self._dataset[[int(index) for index in indices]]
     return [dict(zip(columns, row)) for row in zip(*columns.values())]
 
+  def describe(self, index: int) -> str:
+    files = [file['filename'] for file in getattr(self._dataset, 'cache_files', None) or ()]
+    return f'example {index} of {self._name}' + (f' ({", ".join(files)})' if len(files) == 1 else '')
 
-def cached(source: Source, block_size: int = 1024) -> ArraySource:
+
+def cached(source: Source, block_size: int = 1024, on_bad_example: str = 'error') -> ArraySource:
   """Reads a source whole, once, into memory.
 
   Args:
     source: examples of one structure and shape.
     block_size: how many examples to read at a time.
+    on_bad_example: 'skip' leaves examples out that cannot be read, with a warning: those after them move up.
 
   Returns:
     The same examples under the same numbers.
 
   Raises:
     ValueError: the source is empty.
+    BadExampleError: an example cannot be read, or differs from the others in structure or shapes.
   """
   if not len(source):
     raise ValueError('source: there are no examples to cache.')
   starts = range(0, len(source), block_size)
   blocks = [
-      collators.stack_examples(source.fetch(range(start, min(start + block_size, len(source))))) for start in starts
+      _stacked(source, range(start, min(start + block_size, len(source))), on_bad_example) for start in starts
   ]
-  return ArraySource(tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *blocks))
+  return ArraySource(tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *filter(None, blocks)))
+
+
+def _stacked(source: Source, indices: Sequence[int], on_bad_example: str) -> Optional[Mapping[str, Any]]:
+  """The examples of these numbers, stacked; None where all are left out."""
+  try:
+    return collators.stack_examples(source.fetch(indices))
+  except Exception:  # pylint: disable=broad-except  # One of them is bad: which?
+    examples: List[collators.Example] = []
+    for index in indices:
+      try:
+        found = source.fetch([index])
+        collators.stack_examples([*examples[:1], *found])
+      except Exception as error:  # pylint: disable=broad-except
+        message = f'{source.describe(index)} cannot be read: {bad_examples.one_line(error)}'
+        if on_bad_example != 'skip':
+          raise bad_examples.BadExampleError(f'{message}; repair or replace it') from error
+        logging.warning('left out: %s', message)
+      else:
+        examples += found
+  return collators.stack_examples(examples) if examples else None

@@ -12,6 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.core import errors
+from official_ext.data import bad_examples
+from official_ext.data import batch_reader
 from official_ext.data import collators
 from official_ext.data import position
 from official_ext.data import sampling
@@ -19,6 +21,7 @@ from official_ext.data import sources
 
 Batch = Any
 Transform = Callable[[Batch, tf.Tensor], Batch]
+Load = Callable[[tf.Tensor, tf.Tensor], Tuple[Batch, tf.Tensor]]
 
 # Indices are computed for several batches at a time: the arithmetic costs as much for one as for thousands.
 _INDICES_PER_BLOCK = 4096
@@ -91,7 +94,7 @@ def build_dataset(
   Args:
     source: the examples.
     params: a data configuration. Fields read: global_batch_size, is_training, seed, drop_remainder, deterministic,
-      collator, num_parallel_calls, prefetch_buffer_size.
+      collator, num_parallel_calls, prefetch_buffer_size, on_bad_example.
     input_context: which of the input pipelines this is. None: the only one, of one replica.
     transform: called on every batch, in the graph, as `transform(batch, seeds)`. `seeds` is an int64 tensor of shape
       [b, 2], one seed for TensorFlow's stateless random ops for each example: a function of (seed, position).
@@ -103,18 +106,24 @@ def build_dataset(
     b = global_batch_size / number of replicas: element e is step start + e // r, replica e % r of the r that the
     pipeline feeds.
 
+  An example that cannot be read, or does not go into a batch with the others, ends the iteration with an error that
+  holds a `BadExampleError`'s message. Under `on_bad_example='skip'` the next good example of the source takes its place
+  in training; an evaluation leaves it out, so that a batch may be smaller. `bad_examples.logged_in` counts them.
+
   Raises:
-    UserError: `global_batch_size` is not positive or cannot be divided among the replicas, or there are no examples.
+    UserError: `global_batch_size` is not positive or cannot be divided among the replicas, or there are no examples, or
+      one of the first examples cannot be read.
   """
   if not len(source):
     raise errors.UserError(f'task.{"train_data" if params.is_training else "validation_data"}: there are no examples')
+  bad_examples.current_log().describe = lambda at: _describe(source, params, at)
   share = _Share.of(params, input_context)
   load, is_python = _loader(source, params)
   is_cheap = not is_python and transform is None and transform_per_example is None
   plan = _plan(source, params, share)
   if is_cheap and not plan.is_partial:
     # A gather of rows is so cheap that it is done for a block of batches at a time.
-    dataset = plan.elements(plan.blocks.map(lambda positions, indices: load(indices)))
+    dataset = plan.elements(plan.blocks.map(lambda positions, indices: load(positions, indices)[0]))
   else:
     batches = _BatchMaker(len(source), params.seed or 0, plan.is_partial, load, transform, transform_per_example)
     num_parallel_calls = getattr(params, 'num_parallel_calls', 2)
@@ -127,6 +136,14 @@ def build_dataset(
   return dataset.with_options(options)
 
 
+def _describe(source: sources.Source, params: Any, at: int) -> str:
+  """Names the example at a position of the run."""
+  index = at
+  if params.is_training:
+    index = int(sampling.shuffled_indices(tf.constant([at], tf.int64), len(source), params.seed or 0)[0])
+  return f'{source.describe(index)} at position {at} of the run'
+
+
 @dataclasses.dataclass(frozen=True)
 class _BatchMaker:
   """From what `_Plan` says of one element to the element.
@@ -135,7 +152,8 @@ class _BatchMaker:
     num_examples: examples in the source.
     seed: of the transforms.
     is_partial: whether positions may lie beyond the last example.
-    load: from indices of shape [b] to a batch.
+    load: from positions and indices of shape [b] to a batch and the positions of its examples, fewer than b where some
+      are left out.
     transform: see `build_dataset`.
     transform_per_example: see `build_dataset`.
   """
@@ -143,7 +161,7 @@ class _BatchMaker:
   num_examples: int
   seed: int
   is_partial: bool
-  load: Callable[[tf.Tensor], Batch]
+  load: Load
   transform: Optional[Transform]
   transform_per_example: Optional[Transform]
 
@@ -154,7 +172,7 @@ class _BatchMaker:
       # At least one example is always read: it tells the shapes of a batch of none.
       num_read = tf.clip_by_value(num_left, 1, tf.shape(positions, tf.int64)[0])
       positions, indices = positions[:num_read], indices[:num_read]
-    batch = self.load(indices)
+    batch, positions = self.load(positions, indices)
     seeds = sampling.transform_seeds(positions, self.seed)
     if self.transform_per_example is not None:
       batch = _map_examples(self.transform_per_example, batch, seeds)
@@ -221,30 +239,32 @@ def _plan(source: sources.Source, params: Any, share: _Share) -> _Plan:
   return _Plan(blocks, num_batches * share.num_replicas, is_partial)
 
 
-def _loader(source: sources.Source, params: Any) -> Tuple[Callable[[tf.Tensor], Batch], bool]:
-  """A graph function from indices of shape [b] to a batch, and whether it calls Python."""
+def _loader(source: sources.Source, params: Any) -> Tuple[Load, bool]:
+  """A graph function as `_BatchMaker.load`, and whether it calls Python."""
   name = getattr(params, 'collator', 'stack')
   if isinstance(source, sources.ArraySource) and name == 'stack':
-    return source.gatherer(), False
+    gather = source.gatherer()
+    return lambda positions, indices: (gather(indices), positions), False
   collate = collators.get(name, params)
-  probe = collate(source.fetch([0]))
-  arrays = [np.asarray(array) for array in tf.nest.flatten(probe)]
+  reader = batch_reader.BatchReader(source, collate, params)
+  arrays = [np.asarray(array) for array in tf.nest.flatten(reader.batch)]
   dtypes = [tf.string if array.dtype.kind in 'OSU' else tf.as_dtype(array.dtype) for array in arrays]
   ranks = [array.ndim for array in arrays]
   shapes = [array.shape[1:] if collate.fixed_shapes else (None,) * (array.ndim - 1) for array in arrays]
   if 0 in ranks:
     raise ValueError(f'collator: {name!r} gave a scalar; every value of a batch needs a leading batch dimension.')
 
-  def read(indices):
-    batch = collate(source.fetch(indices.tolist()))
-    tf.nest.assert_same_structure(probe, batch)
-    return [np.asarray(array) for array in tf.nest.flatten(batch)]
+  def read(positions, indices):
+    values, kept = reader.read(positions.tolist(), indices.tolist())
+    return [np.asarray(kept, np.int64), *values]
 
-  def load(indices):
-    flat = tf.numpy_function(read, [indices], dtypes)
+  def load(positions, indices):
+    kept, *flat = tf.numpy_function(read, [positions, indices], [tf.int64, *dtypes])
+    size = None if reader.leaves_out else indices.shape[0]
+    kept.set_shape([size])
     for tensor, shape in zip(flat, shapes):
-      tensor.set_shape((indices.shape[0], *shape))
-    return tf.nest.pack_sequence_as(probe, flat)
+      tensor.set_shape((size, *shape))
+    return tf.nest.pack_sequence_as(reader.batch, flat), kept
 
   return load, True
 

@@ -3,7 +3,7 @@
 import contextlib
 import fcntl
 import os
-from typing import Any, Iterator, Mapping, Optional
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from official_ext.core import errors
 
@@ -100,6 +100,13 @@ def open_data_source(name: str, split: str, data_dir: str, decoders: Optional[Ma
     ) from error
   except ValueError as error:
     raise errors.UserError(f'tfds_split: {name} has no split {split!r}: {_reason(error)}') from error
+
+
+def files_of(data_source: Any) -> Sequence[Any]:
+  """The parts of files that a data source reads, in its order: each has `filename`, `skip` and `take` (records)."""
+  from tensorflow_datasets.core.data_sources import base  # pylint: disable=g-import-not-at-top
+
+  return base.file_instructions(data_source.dataset_info, data_source.split)
 
 
 def _expanded(data_dir: str) -> Optional[str]:

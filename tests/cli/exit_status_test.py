@@ -6,7 +6,9 @@ import tensorflow as tf
 
 import official_ext  # noqa: F401
 from official_ext.cli import exit_status
+from official_ext.core import config_definitions as cfg
 from official_ext.core import errors
+from official_ext.core import run_record
 
 
 def end_with(error):
@@ -63,7 +65,8 @@ def one_device():
 
 
 @pytest.mark.parametrize('error', [None, RuntimeError('out of luck'), errors.DivergedError('x'), KeyboardInterrupt()])
-def test_the_gin_configuration_is_saved_however_a_run_ends(error, one_device, tmp_path):
+def test_defect_20_the_gin_configuration_is_saved_however_a_run_ends(error, one_device, tmp_path):
+  # Stock: saved only after success.
   try:
     with exit_status.saving_gin_config('train', str(tmp_path), one_device):
       if error:
@@ -78,6 +81,15 @@ def test_a_run_that_was_refused_leaves_nothing(one_device, tmp_path):
     with exit_status.saving_gin_config('train', str(tmp_path / 'run'), one_device):
       raise errors.UserError('no')
   assert not (tmp_path / 'run').exists()
+
+
+def test_a_mistake_that_shows_in_the_middle_of_a_run_is_no_refusal(one_device, tmp_path):
+  record = run_record.RunRecord(str(tmp_path), 'train', cfg.ExperimentConfig(), 0, 'CPU:0', True)
+  record.update(stage='train', step=1)
+  with pytest.raises(errors.UserError):
+    with exit_status.saving_gin_config('train', str(tmp_path), one_device):
+      raise errors.UserError('record 7 is broken')
+  assert 'dish.salt = 1' in (tmp_path / 'operative_config.train.gin').read_text()
 
 
 def test_what_ended_the_run_is_told_where_the_folder_cannot_be_written(one_device, tmp_path):

@@ -58,6 +58,7 @@ BAD = [
     ([*COMMAND, '--mode=train_and_validate'], '--mode=train_and_validate: '),
     (['--mode=continuous_train_and_eval', '--experiment=digits'], '--mode=continuous_train_and_eval: value should be'),
     ([*COMMAND, '--expriment=x'], '--expriment: no such flag; did you mean --experiment?'),
+    ([*COMMAND, '--learning_rate=0.1'], '--learning_rate: no such flag; fields are set by --set=learning_rate=VALUE'),
     ([*COMMAND, '--zzz=x'], '--zzz: no such flag; --help lists the flags'),
     ([*COMMAND, '--experiment=digits'], '--experiment=digits: given twice, digits before'),
     ([*COMMAND, '--model_dir=e'], '--model_dir=e: given twice, /nowhere before'),

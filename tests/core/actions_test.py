@@ -174,14 +174,21 @@ def test_evaluations_are_done_again_and_the_future_is_deleted(tmp_path):
   assert [e['step'] for e in events(tmp_path, 'checkpoint')] == [0, 3, 6, 9, 12, 15, 16]
 
 
+def test_what_lies_long_ago_is_left_alone(tmp_path):
+  """Steps 3 and 14 are bad, and all was well from 4 to 12."""
+  small_run.run(tmp_path, 'train', task_with_bad_batches(2, 13), trainer=ROLLBACK)
+  event, = events(tmp_path, 'rollback')
+  assert (event['step'], event['from_step'], event['data_offset']) == (12, 14, 2)
+
+
 class KilledError(BaseException):
   pass
 
 
 @pytest.mark.parametrize('moment', ['noted', 'deleted', 'restored', 'next step'])
 def test_a_rollback_that_is_cut_off_is_finished_by_the_next_start(moment, tmp_path, monkeypatch):
-  """Bad: 9, then 10. Back to 4 (there is none older than 9 but newer: those are damaged), giving up 8."""
-  trainer = {**ROLLBACK, 'nonfinite': {'max_skips': 1, 'then': 'rollback'}, 'max_to_keep': 10}
+  """Steps 7 and 9 are bad: back to 4, giving up 8."""
+  trainer = {**ROLLBACK, 'max_to_keep': 10}
   bad = task_with_bad_batches(6, 8)
   straight, _ = small_run.run(tmp_path / 'straight', 'train', bad, trainer=trainer)
   folder = tmp_path / 'killed'

@@ -81,6 +81,25 @@ def test_a_tuple_without_a_metric_names_the_metrics_that_there_are():
     task.validation_step(task.data, task.build_model(), task.build_metrics())
 
 
+@pytest.mark.parametrize('returned, message', [
+    (lambda loss, logs: None, r'must return \(loss, logs\), .* it returned None'),
+    (lambda loss, logs: loss, r'must return \(loss, logs\)'),
+    (lambda loss, logs: (loss, loss), r'must return \(loss, logs\)'),
+    (lambda loss, logs: (loss * tf.ones([8]), logs), r'must return a scalar loss, .*shape=\(8,\)'),
+])
+@pytest.mark.parametrize('in_graph', [False, True])
+def test_what_forward_returns_is_checked(returned, message, in_graph):
+  class Task(harness.LinearTask):
+    def forward(self, inputs, model, training):
+      return returned(*super().forward(inputs, model, training))
+
+  task = task_of(Task)
+  model = task.build_model()
+  step = lambda: task.train_step(task.data, model, tf_keras.optimizers.legacy.SGD(0.5), task.build_metrics())
+  with pytest.raises(ValueError, match=f'Task.forward {message}'):
+    (tf.function(step) if in_graph else step)()
+
+
 def test_forward_must_be_written():
   class Task(base_task.Task):
     def build_inputs(self, params, input_context=None):

@@ -4,6 +4,7 @@ import numpy as np
 from official.core import base_task as official_task, base_trainer as official_trainer, config_definitions as cfg
 import pytest
 import tensorflow as tf, tf_keras
+from tensorflow.python.framework import config
 
 from official_ext.core import base_trainer, config_definitions, errors
 from official_ext.data import sources, step_indexed
@@ -64,7 +65,8 @@ class ScalarsTask(harness.LinearTask):
 
 @one_and_two
 @pytest.mark.parametrize('num_examples', [21, 16, 9])
-def test_evaluation_counts_every_example_once(replicas, num_examples):
+def test_defect_08_evaluation_counts_every_example_once(replicas, num_examples):
+  # Stock: the mean of means of batches, and NaN where the last batch leaves a replica without examples.
   data = harness.make_data(num_examples, seed=5)
   trainer = harness.make_trainer(
       ScalarsTask, replicas=replicas, validation_data=data, evaluate=True, train=False)
@@ -306,7 +308,8 @@ class FixedTask(harness.LinearTask):
 @pytest.mark.parametrize(
     'task, replicas, accumulation',
     [(IndexedTask, 'one', 1), (IndexedTask, 'two', 2), (harness.LinearTask, 'one', 2), (harness.LinearTask, 'two', 1)])
-def test_a_resumed_trainer_reads_on_where_the_other_stopped(task, replicas, accumulation, tmp_path):
+def test_defect_02_a_resumed_trainer_reads_on_where_the_other_stopped(task, replicas, accumulation, tmp_path):
+  # Stock: the checkpoint knows nothing of the data, which start again from the first example.
   data = harness.make_data(40)
   make = lambda: harness.make_trainer(
       task, data, replicas=replicas, accumulation=accumulation, steps_per_execution=2)
@@ -348,7 +351,8 @@ class FiniteTask(harness.LinearTask):
     'settings',
     [dict(), dict(steps_per_execution=2), dict(trainer_config=dict(train_tf_while_loop=False)),
      dict(replicas='two', enable_xla=False)], ids=str)
-def test_data_that_end_inside_a_loop_end_the_run_with_one_line(settings):
+def test_defect_09_data_that_end_inside_a_loop_end_the_run_with_one_line(settings):
+  # Stock: loops for ever with train_tf_while_loop=false, and raises a bare OutOfRangeError with true.
   trainer = harness.make_trainer(FiniteTask, **settings)
   with pytest.raises(errors.UserError, match='task.train_data: the examples ended at step'):
     harness.train(trainer, 7)
@@ -446,3 +450,19 @@ def test_dropout_after_a_restart_drops_the_same_units(replicas, tmp_path):
   assert bits(second, 2) == straight[4:]
   assert bits(make(enable_xla=False), 6) == straight
   assert bits(make(seed=2), 2) != straight[:2]
+
+
+@pytest.mark.parametrize('settings', [{'enable_xla': False}, {'steps_per_execution': 4}, {'replicas': 'two'}])
+def test_op_determinism_changes_nothing_here(settings):
+  """TensorFlow then refuses ops that it cannot order, tf.timestamp among them."""
+  expected = harness.train(harness.make_trainer(**settings), 8)
+  tf.config.experimental.enable_op_determinism()
+  tf.random.set_seed(0)
+  try:
+    trainer = harness.make_trainer(**settings)
+    logs = harness.train(trainer, 8)
+  finally:
+    config.disable_op_determinism()
+    tf.random.set_seed(None)
+  assert logs['training_loss'] == pytest.approx(expected['training_loss'], rel=1e-6)
+  assert trainer.pace.steps and 0 < trainer.pace.data_wait_seconds < trainer.pace.seconds

@@ -27,7 +27,8 @@ def _kept(folder):
 
 
 @pytest.mark.parametrize(('comp', 'kept'), [('higher', [20, 40]), ('lower', [10, 30])])
-def test_keeps_the_best(tmp_path, comp, kept):
+def test_defect_07_keeps_as_many_of_the_best_as_are_wanted(tmp_path, comp, kept):
+  # Stock: keeps one.
   exporter = _evaluate(_exporter(tmp_path, comp=comp), {10: 0.1, 20: 0.8, 30: 0.3, 40: 0.9})
   assert _kept(tmp_path) == kept
   best = {'higher': 40, 'lower': 10}[comp]
@@ -39,7 +40,8 @@ def test_keeps_the_best(tmp_path, comp, kept):
   assert weight.numpy() == best
 
 
-def test_a_value_that_is_no_number_never_wins(tmp_path):
+def test_defect_07_a_nan_metric_never_wins(tmp_path):
+  # Stock: a first metric that is NaN stays the best for ever.
   exporter = _evaluate(_exporter(tmp_path, keep=1), {10: float('nan'), 20: 0.5, 30: float('inf'), 40: 0.4})
   assert _kept(tmp_path) == [20]
   assert exporter.best_ckpt_logs['accuracy'] == pytest.approx(0.5)
@@ -68,7 +70,8 @@ def test_a_run_that_goes_on_from_earlier_judges_as_it_did_then(tmp_path):
 
 
 @pytest.mark.parametrize('name', ['info.json', 'history.json'])
-def test_a_truncated_record_does_not_stop_the_run(tmp_path, name):
+def test_defect_04_a_truncated_record_of_the_best_does_not_stop_the_run(tmp_path, name):
+  # Stock: JSONDecodeError at every restart.
   _evaluate(_exporter(tmp_path), {10: 0.5})
   (tmp_path / name).write_text('{"accu')
   _evaluate(_exporter(tmp_path), {20: 0.6})

@@ -98,7 +98,8 @@ def _flip_bit(path, offset):
 
 
 @pytest.mark.parametrize('suffix', ['index', 'data-00000-of-00001', 'manifest.json'])
-def test_any_damage_of_any_file_falls_back_to_the_checkpoint_before(good, tmp_path, suffix):
+def test_defect_04_any_damage_of_any_file_falls_back_to_the_checkpoint_before(good, tmp_path, suffix):
+  # Stock: IndexError or DataLossError, though the checkpoint before is whole.
   """Truncation at many offsets, flipped bits, an empty file, a missing file: each of them is noticed."""
   name = f'ckpt-30.{suffix}'
   size = os.path.getsize(good / name)
@@ -124,7 +125,8 @@ def test_a_missing_file(folder, suffix, caplog):
   assert f'ckpt-30.{suffix} is missing' in caplog.text
 
 
-def test_a_missing_or_damaged_state_file_changes_nothing(folder):
+def test_defect_04_a_missing_or_damaged_state_file_changes_nothing(folder):
+  # Stock: without the file named `checkpoint` the run starts from step 0 over what is there.
   _truncate(folder / 'checkpoint', 5)
   assert Run(folder).manager.restore_or_initialize() == f'{folder}/ckpt-30'
   os.remove(folder / 'checkpoint')
@@ -161,7 +163,8 @@ def test_a_checkpoint_of_another_program_is_taken_if_it_can_be_read(tmp_path):
     Run(tmp_path).manager.restore_or_initialize()
 
 
-def test_differences_are_named(folder):
+def test_defect_05_differences_are_named(folder):
+  # Stock: a model with other layers is evaluated on fresh random weights, without a word.
   expected = r'ckpt-30: not a checkpoint of this model: .*kernel has shape \(2, 3\) in it, \(2, 5\) here'
   with pytest.raises(errors.UserError, match=expected):
     Run(folder, units=5).manager.restore_or_initialize()
@@ -171,7 +174,8 @@ def test_differences_are_named(folder):
     run.manager.restore_or_initialize()
 
 
-def test_weights_that_are_not_finite_are_never_saved(tmp_path):
+def test_defect_03_nan_weights_are_never_saved(tmp_path):
+  # Stock: NaN weights from a loop's last step are saved, and every restart fails.
   run = Run(tmp_path).save(10)
   run.model.variables[0].assign(tf.fill(run.model.variables[0].shape, np.nan))
   with pytest.raises(errors.DivergedError, match='step 20 is not saved: the weight .*kernel'):
@@ -180,7 +184,8 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
 
 
 @pytest.mark.parametrize('asynchronous', [False, True])
-def test_a_full_disk_loses_nothing(tmp_path, asynchronous):
+def test_defect_04_a_full_disk_loses_nothing(tmp_path, asynchronous):
+  # Stock: an asynchronous save that failed counts as done.
   """A file system of 64 KiB, into which the second checkpoint does not fit."""
   disk = tmp_path / 'disk'
   disk.mkdir()
@@ -206,7 +211,8 @@ def test_whether_an_evaluation_is_pending(tmp_path):
   assert run.manager.evaluation_is_pending(f'{tmp_path}/ckpt-20')
 
 
-def test_evaluating_needs_a_checkpoint(folder, tmp_path):
+def test_defect_05_evaluating_needs_a_checkpoint(folder, tmp_path):
+  # Stock: --mode=eval without any checkpoint reports the metrics of random weights.
   checkpoints.check_available(str(folder), 'eval', None)
   checkpoints.check_available(str(tmp_path / 'none'), 'train', None)
   with pytest.raises(errors.UserError, match='there is no checkpoint in'):

@@ -84,7 +84,8 @@ def test_batch_normalisation_and_dropout_are_the_same_in_plain_and_fused():
 
 
 @each_shape
-def test_accumulated_micro_batches_equal_one_large_batch(shape):
+def test_defect_12_accumulated_micro_batches_equal_one_large_batch(shape):
+  # Stock: there is no gradient accumulation.
   trainer = harness.make_trainer(accumulation=3, **shape)
   reference = harness.Reference(harness.sgd(), trainer.task.data, 24).train(5)
   logs = harness.train(trainer, 5)
@@ -250,7 +251,8 @@ NEW_ADAM = dict(optimizer=lambda: new.Adam(tf_keras.optimizers.schedules.Exponen
         dict(replicas='default') | ADAM,
     ],
     ids=lambda s: '-'.join(f'{k}={v}' for k, v in s.items() if k != 'optimizer') + ('-optimizer' * ('optimizer' in s)))
-def test_a_step_that_is_not_finite_leaves_every_bit(settings):
+def test_defect_03_a_nan_step_leaves_every_bit(settings):
+  # Stock: the update is applied, and every weight is NaN from then on.
   # The bad batch belongs to step 3, the last micro-batch of it.
   trainer = harness.make_trainer(DeepTask, data_with_nan([3 * settings.get('accumulation', 1) - 1]), **settings)
   harness.train(trainer, 1)
@@ -553,7 +555,8 @@ class VaryingTask(harness.LinearTask):
 
 
 @pytest.mark.parametrize('replicas', ['one', 'two'])
-def test_shapes_that_vary_are_counted_and_named_where_xla_is_an_order(replicas, monkeypatch):
+def test_defect_11_shapes_that_vary_are_counted_and_named_where_xla_is_an_order(replicas, monkeypatch):
+  # Stock: recompiles without a word.
   warnings = []
   monkeypatch.setattr('absl.logging.warning', lambda message, *args: warnings.append(message % args))
   trainer = harness.make_trainer(VaryingTask, enable_xla=True, steps_per_execution=4, replicas=replicas)

@@ -1,4 +1,4 @@
-"""Schedules that were made for another length of training."""
+"""Schedules: what must be set, and what was made for another length of training."""
 
 import pytest
 
@@ -6,6 +6,7 @@ import official_ext  # noqa: F401
 from official.modeling import optimization
 from official_ext.core import config_checks
 from official_ext.core import config_definitions as cfg
+from official_ext.core import errors
 
 START = 'trainer.optimizer_config.'
 
@@ -32,7 +33,7 @@ def decay(kind, steps, **more):
     (decay('exponential', 10, decay_rate=0.5), None),
     (('stepwise', {'boundaries': [50, 99], 'values': [1.0, 0.5, 0.1]}), None),
     (('power', {'initial_learning_rate': 1.0}), None),
-    (decay('polynomial', None), ('polynomial', {'warmup_steps': None})),  # Refused elsewhere.
+    (decay('polynomial', None), ('polynomial', {'warmup_steps': None})),  # Refused before.
 ])
 def test_a_schedule_that_fits_is_passed_over(learning_rate, warmup):
   assert config_checks.schedule_warnings(make_params(learning_rate, warmup)) == []
@@ -64,3 +65,16 @@ def test_a_decay_of_another_length_is_told(kind, steps, offset):
 ])
 def test_other_lengths_are_told(learning_rate, warmup, line):
   assert config_checks.schedule_warnings(make_params(learning_rate, warmup)) == [START + line]
+
+
+@pytest.mark.parametrize('learning_rate, warmup, field', [
+    (decay('polynomial', None), None, 'learning_rate.polynomial.decay_steps'),
+    (('cosine', {'decay_steps': 5}), None, 'learning_rate.cosine.initial_learning_rate'),
+    (('stepwise', {'values': [1.0]}), None, 'learning_rate.stepwise.boundaries'),
+    (None, ('linear', {}), 'warmup.linear.warmup_steps'),
+])
+def test_what_a_schedule_cannot_do_without_must_be_set(learning_rate, warmup, field):
+  params = make_params(learning_rate, warmup)
+  with pytest.raises(errors.UserError, match=f'^{START}{field}: must be set$'):
+    config_checks.check(params, 'train')
+  config_checks.check(params, None)  # As `describe` shows it.

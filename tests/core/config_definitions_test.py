@@ -101,7 +101,8 @@ def test_an_experiment_of_several_tasks_keeps_its_fields(experiment_class):
   assert type(params.task) is type(stock.task)
 
 
-def test_lock_reaches_every_depth():
+def test_defect_17_lock_reaches_every_depth():
+  # Stock: lock() stops at the first level.
   params = config_definitions.upgrade(
       multitask.MultiEvalExperimentConfig(eval_tasks=(multitask.TaskRoutine(task_config=cfg.TaskConfig()),))
   )

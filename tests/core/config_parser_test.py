@@ -218,7 +218,9 @@ BAD_OVERRIDES = [
 
 
 @pytest.mark.parametrize('text, start', BAD_OVERRIDES, ids=[text[:50] for text, _ in BAD_OVERRIDES])
-def test_bad_override_is_one_line_that_names_the_field(text, start):
+def test_defect_17_18_19_bad_override_is_one_line_that_names_the_field(text, start):
+  # Stock: "NotFoundError: No such file" for what is malformed; takes worker_hosts, which nothing reads, and
+  # train_steps=0.
   with pytest.raises(errors.UserError) as info:
     parse(params_override=text)
   assert str(info.value).startswith(start)
@@ -246,7 +248,8 @@ BAD_SETS = [
 
 
 @pytest.mark.parametrize('values, start', BAD_SETS, ids=[' '.join(values) for values, _ in BAD_SETS])
-def test_bad_set_is_one_line_that_names_the_field(values, start):
+def test_defect_17_bad_set_is_one_line_that_names_the_field(values, start):
+  # Stock: has no dotted paths; `train_steps=abc` is accepted.
   with pytest.raises(errors.UserError) as info:
     parse(set=values)
   assert str(info.value).startswith(start)
@@ -285,7 +288,8 @@ def test_bad_files(tmp_path):
     ('parser_tset', 'did you mean parser_test'), ('resnet_imagnet', 'did you mean resnet_imagenet'),
     ('bert', 'did you mean '), ('zzzzzz', 'no such experiment; What is not imported'), ('bert/squad/x', 'bert/squad'),
 ])
-def test_unknown_experiment_names_what_is_near_and_where_experiments_come_from(name, near):
+def test_defect_17_unknown_experiment_names_what_is_near_and_where_experiments_come_from(name, near):
+  # Stock: names no alternative.
   with pytest.raises(errors.UserError) as info:
     parse(name)
   assert str(info.value).startswith(f'--experiment={name}: no such experiment; ')
@@ -365,7 +369,8 @@ def exported(params, path):
 
 
 @pytest.mark.parametrize('text, path, expected', GOOD_OVERRIDES, ids=[case[0][:50] for case in GOOD_OVERRIDES])
-def test_override_arrives_with_its_type_and_survives_a_file(text, path, expected, tmp_path):
+def test_defect_17_override_arrives_with_its_type_and_survives_a_file(text, path, expected, tmp_path):
+  # Stock: `loss_upper_bound=1.5e3` becomes the string '1.5e3'.
   params = parse(params_override=text)
   # repr: 1 is not 1.0, True is not 1.
   assert repr(exported(params, path)) == repr(expected)
@@ -467,7 +472,8 @@ def test_the_result_is_locked_and_every_parse_is_a_new_one():
   assert parse().task.model.layers[0].width == 1
 
 
-def test_pyyaml_is_left_as_it_is():
+def test_defect_17_pyyaml_is_left_as_it_is():
+  # Stock: importing it changes PyYAML's FullLoader for the whole process.
   assert yaml.safe_load('yes') is True and yaml.safe_load('010') == 8
 
 

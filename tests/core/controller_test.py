@@ -83,7 +83,8 @@ def evaluated(log):
 
 
 @pytest.mark.parametrize('start', range(END))
-def test_loops_end_on_the_multiples_of_every_interval_wherever_they_start(start, tmp_path):
+def test_defect_19_loops_end_on_the_multiples_of_every_interval_wherever_they_start(start, tmp_path):
+  # Stock: evaluation points drift after a resume: every 5 from step 7 are 12, 17, 20.
   loop, log = make(
       tmp_path, step=start, train_steps=END, checkpoint_interval=CHECKPOINT, intervals=(SUMMARY,))
   loop.train_and_evaluate(END, eval_interval=VALIDATION)
@@ -253,7 +254,8 @@ def make_evaluator(folder, **kwargs):
   return make(folder, log=log, counter=Counter(log), trainer=None, **kwargs)
 
 
-def test_every_checkpoint_is_evaluated_once_and_in_order(tmp_path, no_sleep):
+def test_defect_21_every_checkpoint_is_evaluated_once_and_in_order(tmp_path, no_sleep):
+  # Stock: takes the newest each time, and skips those in between.
   training = Training(tmp_path)
   training.save(2, 9, 10)
   evaluator, log = make_evaluator(tmp_path)
@@ -282,7 +284,8 @@ def test_checkpoints_that_come_during_an_evaluation_are_not_missed(tmp_path, no_
   assert evaluated(log) == [1, 2, 3]
 
 
-def test_a_checkpoint_that_is_deleted_meanwhile_is_passed_over(tmp_path, no_sleep):
+def test_defect_21_a_checkpoint_that_is_deleted_meanwhile_is_passed_over(tmp_path, no_sleep):
+  # Stock: NotFoundError.
   training = Training(tmp_path, max_to_keep=1)
   training.manager._num_to_keep = 100
   training.save(1, 2)

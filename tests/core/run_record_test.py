@@ -26,7 +26,8 @@ def _file(model_dir, name='run.json'):
   return json.loads((model_dir / name).read_text())
 
 
-def test_record_says_what_runs(tmp_path):
+def test_defect_20_record_says_what_runs(tmp_path):
+  # Stock: records no seed, git commit or versions.
   record = _record(tmp_path)
   values = _file(tmp_path)
   assert values == record.values == run_record.read(str(tmp_path))
@@ -181,7 +182,8 @@ def test_params_are_saved_once(tmp_path, capsys):
   assert capsys.readouterr().out == ''
 
 
-def test_other_params_are_shown_and_the_old_ones_kept(tmp_path, capsys):
+def test_defect_20_other_params_are_shown_and_the_old_ones_kept(tmp_path, capsys):
+  # Stock: params.yaml is overwritten.
   run_record.save_params(_params(train_steps=100), str(tmp_path))
   old = (tmp_path / 'params.yaml').read_text()
   lines = run_record.save_params(_params(train_steps=200, nonfinite={'max_skips': 0}), str(tmp_path))

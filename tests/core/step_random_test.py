@@ -145,3 +145,135 @@ def test_other_random_layers_draw_by_the_key_too(layer):
   np.testing.assert_array_equal(results[0], results[1])
   assert any((result != results[0]).any() for result in results[2:])
   call()  # Outside of a step it still works.
+
+
+# TensorFlow's stateful ops.
+
+RAW = {
+    'uniform': lambda: tf.random.uniform([4, 3], -1.0, 2.0),
+    'uniform_int': lambda: tf.random.uniform([12], 0, 1000, tf.int32),
+    'normal': lambda: tf.random.normal([12], 1.0, 2.0),
+    'truncated_normal': lambda: tf.random.truncated_normal([12]),
+    'shuffle': lambda: tf.random.shuffle(tf.range(50)),
+    'categorical': lambda: tf.random.categorical(tf.zeros([2, 100]), 5),
+    'gamma': lambda: tf.random.gamma([3], tf.constant([0.5, 2.0]), 2.0),
+    'poisson': lambda: tf.random.poisson([5], tf.constant([3.0, 50.0])),
+    'dropout': lambda: tf.nn.dropout(tf.ones([100]), 0.5),
+    'keras backend': lambda: tf_keras.backend.random_normal([12], seed=1),
+    'image flip': lambda: tf.image.random_flip_left_right(tf.reshape(tf.range(24.0), [8, 1, 3, 1])),
+    'image brightness': lambda: tf.image.random_brightness(tf.zeros([2, 2, 3]), 0.5),
+    'image crop': lambda: tf.image.random_crop(tf.reshape(tf.range(10000), [100, 100]), [2, 2]),
+    'bounding box': lambda: tf.image.sample_distorted_bounding_box(
+        [300, 300, 3], tf.constant([[[0.0, 0.0, 1.0, 1.0]]]), seed=1).begin,
+}
+
+
+def in_a_step(draw, function=tf.function, **kwargs):
+  """What `draw()` gives in a step that is traced anew."""
+
+  def step():
+    with key(**kwargs):
+      return draw()
+
+  return function(step)().numpy()
+
+
+@pytest.mark.parametrize('name', RAW)
+def test_tensorflows_own_ops_draw_by_the_key(name):
+  draw = RAW[name]
+  base = dict(step=3, num_replicas=2, num_micro_steps=2)
+  first = in_a_step(draw, **base)
+  np.testing.assert_array_equal(first, in_a_step(draw, **base))
+  np.testing.assert_array_equal(first, in_a_step(draw, lambda step: step, **base))  # Eagerly.
+  others = [in_a_step(draw, **{**base, **changes})
+            for changes in (dict(step=4), dict(seed=1), dict(replica=1), dict(micro_step=1), dict(step=5))]
+  others.append(in_a_step(lambda: [draw(), draw()][1], **base))
+  assert sum(bool((other != first).any()) for other in others) >= 5  # A flip of few images may come out the same.
+  assert first.dtype == draw().numpy().dtype and first.shape == draw().shape
+
+
+def test_tensorflows_own_ops_are_as_they_were_outside_of_a_step():
+  assert in_a_step(lambda: tf.random.uniform([2])).any()
+  graph = tf.Graph()
+  with graph.as_default():
+    tf.random.uniform([2])
+    with key():
+      pass
+    tf.random.uniform([2])
+  assert [op.type for op in graph.get_operations()].count('RandomUniform') == 2
+
+
+@pytest.mark.parametrize('draw, distribution', [
+    (lambda: tf.random.uniform([2000]), ('uniform',)),
+    (lambda: tf.random.normal([2000]), ('norm',)),
+    (lambda: tf.random.gamma([2000], 2.0), ('gamma', (2.0,))),
+], ids=['uniform', 'normal', 'gamma'])
+def test_tensorflows_own_ops_keep_their_distributions(draw, distribution):
+  compiled = tf.function(lambda step: in_key(draw, step))
+  statistics = [scipy.stats.kstest(compiled(tf.constant(step, tf.int64)).numpy(), *distribution).statistic
+                for step in range(100)]
+  # Kolmogorov's distribution has mean 0.8687 and standard deviation 0.2603, over the root of the sample's size.
+  assert abs(np.mean(statistics) * 2000**0.5 - 0.8687) < 4 * 0.2603 / 100**0.5
+
+
+def in_key(draw, step):
+  with key(step=step):
+    return draw()
+
+
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_draws_in_loops_and_branches(jit_compile):
+
+  def draw():
+    drawn = [tf.map_fn(lambda _: tf.random.uniform([]), tf.zeros([4]))]
+    drawn.append(tf.reshape(tf.map_fn(lambda _: tf.map_fn(
+        lambda _: tf.random.uniform([]), tf.zeros([2])), tf.zeros([3, 1])), [-1]))
+    drawn.append([tf.cond(tf.size(drawn[0]) > 1, lambda: tf.random.uniform([]), lambda: -1.0)])
+    drawn.append(tf.reshape(tf.vectorized_map(lambda _: tf.random.uniform([2]), tf.zeros([3])), [-1]))
+    return tf.concat(drawn, 0)
+
+  step = lambda number: in_key(draw, number)
+  compiled = tf.function(step, jit_compile=jit_compile)
+  first, again, other = (compiled(tf.constant(number, tf.int64)).numpy() for number in (1, 1, 2))
+  np.testing.assert_array_equal(first, again)
+  assert len(set(first) | set(other)) == 2 * len(first) == 34  # Anew in every iteration.
+  np.testing.assert_array_equal(first, tf.function(step)(tf.constant(1, tf.int64)))
+
+
+def test_the_loop_around_a_step_does_not_count():
+  """Where the step is traced into the training loop itself, how loops are cut must not show."""
+
+  @tf.function
+  def loop(first, num_steps):
+    drawn = tf.TensorArray(tf.float32, tf.cast(num_steps, tf.int32))
+    for i in tf.range(num_steps):
+      drawn = drawn.write(tf.cast(i, tf.int32), in_key(lambda: tf.random.uniform([]), first + i))
+    return drawn.stack()
+
+  whole = loop(tf.constant(0, tf.int64), tf.constant(6, tf.int64)).numpy()
+  cut = [loop(tf.constant(first, tf.int64), tf.constant(steps, tf.int64)) for first, steps in ((0, 4), (4, 2))]
+  np.testing.assert_array_equal(whole, np.concatenate(cut))
+  assert len(set(whole)) == 6
+
+
+def test_a_function_inside_a_step_keeps_its_draws():
+  inner = tf.function(lambda: tf.random.uniform([]))
+  compiled = tf.function(lambda step: in_key(lambda: tf.stack([inner(), inner()]), step))
+  drawn = [*compiled(tf.constant(1, tf.int64)).numpy(), *compiled(tf.constant(1, tf.int64)).numpy(), inner().numpy()]
+  assert len(set(drawn)) == 5
+
+
+def test_initial_values_that_a_step_makes_are_no_draws_of_the_step():
+  made = []
+
+  @tf.function
+  def step(number):
+    with key(step=number):
+      if not made:
+        with tf.init_scope():
+          made.append(tf.Variable(tf.random.normal([3])))
+      return tf.random.uniform([3]) + 0 * made[0]
+
+  first = step(tf.constant(1, tf.int64)).numpy()
+  np.testing.assert_array_equal(first, in_a_step(lambda: tf.random.uniform([3]), step=1))
+  assert np.ptp(made[0].numpy()) > 0

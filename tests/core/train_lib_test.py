@@ -57,7 +57,8 @@ def test_modes_follow_each_other_in_one_folder(tmp_path):
   assert {path.name for path in tmp_path.glob('run*.json')} == {'run.json', 'run.eval.json', 'run.continuous_eval.json'}
 
 
-def test_train_and_eval_reports_and_returns_the_same(tmp_path):
+def test_defect_19_train_and_eval_reports_and_returns_the_same(tmp_path):
+  # Stock: returns {}.
   _, logs = small_run.run(tmp_path)
   assert steps_of(tmp_path, 'eval') == [6, 12] and steps_of(tmp_path, 'train') == [4, 5, 6, 8, 10, 12]
   last = small_run.events(tmp_path, 'eval')[-1]
@@ -205,7 +206,8 @@ def test_any_metric_that_is_reported_can_choose_the_best(metric, task_cls, tmp_p
   assert float(logs[f'best_{metric}']) == pytest.approx(max(values))
 
 
-def test_a_metric_that_is_not_reported(tmp_path):
+def test_defect_07_a_metric_that_is_not_reported_is_refused_at_the_start(tmp_path):
+  # Stock: KeyError after the first whole evaluation.
   with pytest.raises(errors.UserError) as raised:
     small_run.run(tmp_path / 'run', trainer=best('acuracy'))
   assert str(raised.value) == (

@@ -188,3 +188,53 @@ def test_missing_hugging_face_package_names_the_extra(monkeypatch):
   monkeypatch.setitem(sys.modules, 'datasets', None)
   with pytest.raises(errors.UserError, match=r'pip install official-ext\[huggingface\]'):
     sources.HuggingFaceSource('glue', 'train')
+
+
+def damage(path, record):
+  """Spoils a record of a file of 20 records of 5,000 random bytes, which are stored one after the other."""
+  content = bytearray(path.read_bytes())
+  rng = np.random.default_rng(record)
+  start = content.index(rng.bytes(5000))
+  content[start + 100 : start + 120] = bytes(20)
+  path.write_bytes(content)
+
+
+def test_array_record_examples_are_named_by_file_and_record(tmp_path):
+  for name, numbers in (('a', range(20)), ('b', range(20, 40))):
+    write_records(tmp_path / f'{name}.array_record', [np.random.default_rng(number).bytes(5000) for number in numbers])
+  damage(tmp_path / 'b.array_record', 27)
+  source = sources.ArrayRecordSource(f'{tmp_path}/*', lambda record: {'size': len(record)})
+  bad = []
+  for index in range(40):
+    try:
+      source.fetch([index])
+    except Exception:  # pylint: disable=broad-except
+      bad.append(source.describe(index))
+  assert bad == [f'example 27 ({tmp_path}/b.array_record, record 7)']
+  with pytest.raises(errors.UserError, match=rf'^example 27 \({tmp_path}/b.array_record, record 7\) cannot be read: '):
+    sources.cached(source)
+
+
+@pytest.mark.parametrize('content', [b'', b'no such file format' * 10_000])
+def test_a_file_that_is_no_array_record_file_is_named(content, tmp_path):
+  write_records(tmp_path / 'a.array_record', [b'0', b'1'])
+  (tmp_path / 'b.array_record').write_bytes(content)
+  with pytest.raises(errors.UserError, match=rf'^input_path: {tmp_path}/b.array_record is damaged, or no ArrayRecord'):
+    sources.ArrayRecordSource(f'{tmp_path}/*.array_record', int)
+
+
+def test_tfds_examples_are_named_by_file_and_record(data_dir):
+  whole, part = (sources.TfdsSource('letters', split, data_dir) for split in ('train', 'train[30%:70%]'))
+  file = f'{data_dir}/letters/1.0.0/letters-train.array_record-00000-of-00001'
+  assert whole.describe(4) == f'example 4 of letters, split train ({file}, record 4)'
+  assert part.describe(1) == f'example 1 of letters, split train[30%:70%] ({file}, record 4)'
+  np.testing.assert_array_equal(part.fetch([1])[0]['vector'], whole.fetch([4])[0]['vector'])
+
+
+def test_examples_of_other_sources_are_named_by_number():
+  assert sources.ArraySource({'a': np.arange(3)}).describe(2) == 'example 2 of ArraySource'
+  dataset = FakeHuggingFaceDataset()
+  assert sources.HuggingFaceSource(dataset).describe(2) == 'example 2 of FakeHuggingFaceDataset'
+  dataset.cache_files, dataset.split = [{'filename': '/data/x.arrow'}], 'train'
+  assert sources.HuggingFaceSource(dataset).describe(2) == (
+      'example 2 of FakeHuggingFaceDataset, split train (/data/x.arrow)')

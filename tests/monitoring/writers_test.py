@@ -30,7 +30,8 @@ class _Broken(writers.Writer):
     raise RuntimeError('disk full')
 
 
-def test_every_writer_gets_every_event():
+def test_defect_14_every_writer_gets_every_event():
+  # Stock: writes for TensorBoard alone.
   recorders = [_Recorder(), _Recorder()]
   composite = writers.Writers(recorders)
   composite.write('train', 1, {'loss': 2.0})

@@ -1,0 +1,181 @@
+"""What a trainer has to say of its input: what is wrong with it, and how many examples were left out."""
+
+import contextlib
+import functools
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from official_ext.core import base_task
+from official_ext.core import errors
+from official_ext.data import bad_examples
+from official_ext.data import diagnosis
+from official_ext.data import position
+
+SKIPS = 'examples_skipped'
+_MAX_NAMED = 3
+
+
+class InputReport:
+  """The report of one data configuration.
+
+  Attributes:
+    path: the dotted path of the configuration.
+    log: what the library's own inputs tell of their examples, since the last was built.
+  """
+
+  def __init__(self, path: str, data: Any, task: Any):
+    """Makes the report.
+
+    Args:
+      path: the dotted path of the configuration.
+      data: the configuration; anything where a task has none.
+      task: builds the input.
+    """
+    self.path = path
+    self.log = bad_examples.ExampleLog()
+    self._data = data
+    self._task = task
+
+  @contextlib.contextmanager
+  def building(self) -> Iterator[None]:
+    """To be held while the input is built.
+
+    Raises:
+      UserError: its files are all empty.
+    """
+    diagnosis.check_not_empty(self.path, self._data)
+    self.log = bad_examples.ExampleLog()  # What an input that is given up reads ahead must not be counted.
+    with bad_examples.logged_in(self.log):
+      yield
+
+  def explain(
+      self, error: BaseException, step: int, model: Any, batch_numbers: Sequence[int] = ()
+  ) -> Optional[errors.UserError]:
+    """Turns what came out of a step into an error that names the data that it is about.
+
+    Args:
+      error: the exception.
+      step: the number of steps done.
+      model: the task's.
+      batch_numbers: of the batches that can be meant.
+
+    Returns:
+      The error; None where it is not about data.
+    """
+    evaluates = self.path.endswith('validation_data')
+    # The counter of steps waits neither for the loss nor for the input of all replicas.
+    when = f'in the evaluation at step {step}' if evaluates else f'near step {step}'
+    found = diagnosis.out_of_range(error)
+    if found is None:
+      return diagnosis.explain(error, self.path, self._data, self._task.build_inputs, f' ({when})')
+    place = self._examine(batch_numbers, model, labels_only=True)
+    if place:
+      return errors.UserError(f'{self.path}: {place}' + (f' ({when})' if evaluates else ''))
+    message = f'{self.path}: a label or an index of {found.value} is outside of {found.valid}'
+    fault = None if self.log.describe else diagnosis.find_label(self._data, found.value)
+    if fault is not None:
+      message = f'{self.path}: {fault}, which is outside of {found.valid}'
+    return errors.UserError(f'{message} ({when})')
+
+  def no_examples(self, needed: int = 0) -> errors.UserError:
+    """The error of an input that has ended before the first batch, of which a step needs `needed` examples."""
+    return diagnosis.no_examples(self.path, self._data, needed)
+
+  def skips_up_to(self, end: Optional[int]) -> Dict[str, int]:
+    """How many examples were left out since the last call, as a log. Empty where the task leaves none out.
+
+    Args:
+      end: the position up to which examples have been used; None: all.
+    """
+    if getattr(self._data, 'on_bad_example', 'error') != 'skip' or self.log.describe is None:
+      return {}
+    return {SKIPS: self.log.take_skips(end)}
+
+  def examine(self, batch_numbers: Sequence[int], model: Any) -> str:
+    """Looks for what made the loss of some batches not finite: their inputs, or their labels.
+
+    Only the library's own inputs can read a batch again. The labels are tested by the loss itself, on the CPU, whose
+    kernels refuse what those of GPU and XLA turn into NaN.
+
+    Returns:
+      What is wrong with which examples; '' where nothing is found.
+    """
+    return self._examine(batch_numbers, model)
+
+  def _examine(self, batch_numbers, model, labels_only=False):
+    for number in batch_numbers:
+      batch = self._read_again(number)
+      if batch is None:
+        continue
+      places = [] if labels_only else _rows(batch, _not_finite)
+      if places:
+        name, rows = places[0]
+        return f'{name} is not finite in {self._name(number, rows)}'
+      found = diagnosis.out_of_range(_error_of(self._task, model, batch))
+      if found is not None:
+        places = _rows(batch, functools.partial(_equals, value=found.value))
+        name, rows = places[0] if places else ('a label or an index', [0])
+        return f'{name}: {found.value} is outside of {found.valid}, in {self._name(number, rows)}'
+    return ''
+
+  def _name(self, batch_number, rows) -> str:
+    size = self._data.global_batch_size
+    describe = self.log.describe
+    assert describe is not None  # It was, where the batch was read again.
+    named = [describe(batch_number * size + row) for row in rows[:_MAX_NAMED]]
+    more = f' and {len(rows) - _MAX_NAMED} more of the batch' if len(rows) > _MAX_NAMED else ''
+    return f'{"; ".join(named)}{more}'
+
+  def _read_again(self, number: int) -> Optional[Any]:
+    """A global batch, whole, where the input can start anywhere; None elsewhere."""
+    if self.log.describe is None:
+      return None
+    try:
+      with position.starting_at(number) as start, bad_examples.logged_in(bad_examples.ExampleLog()):
+        dataset = self._task.build_inputs(self._data)
+        if not start.honoured:  # An evaluation, in the order of the source.
+          dataset = dataset.skip(number)
+      return next(iter(dataset), None)
+    except Exception:  # pylint: disable=broad-except  # Another error is being told.
+      return None
+
+
+def _rows(batch: Any, test: Any) -> List[Any]:
+  """(name, rows) of the tensors some of whose rows pass a test of arrays [b, n]; those of lowest rank first."""
+  found = []
+  flat = [(name, tensor) for name, tensor in _named(batch) if tf.is_tensor(tensor) and isinstance(tensor, tf.Tensor)]
+  for name, tensor in sorted(flat, key=lambda item: item[1].shape.rank):
+    array = tensor.numpy()
+    if array.ndim and array.dtype.kind in 'iuf':
+      rows = np.flatnonzero(test(array.reshape(len(array), -1)).any(axis=1)).tolist() if len(array) else []
+      if rows:
+        found.append((name, rows))
+  return found
+
+
+def _not_finite(array: np.ndarray) -> np.ndarray:
+  return ~np.isfinite(array)
+
+
+def _equals(array: np.ndarray, value: int) -> np.ndarray:
+  return (array == value) if array.dtype.kind in 'iu' else np.zeros(array.shape, bool)
+
+
+def _named(batch: Any) -> Iterator[Any]:
+  """(name, tensor) of a batch: the keys of its dictionaries, the numbers of its tuples."""
+  yield from zip(bad_examples.paths(batch), tf.nest.flatten(batch))
+
+
+def _error_of(task: Any, model: Any, batch: Any) -> Optional[Exception]:
+  """What the task's loss raises on a batch, on the CPU."""
+  try:
+    with tf.device('CPU:0'):
+      if isinstance(task, base_task.Task):
+        task.forward(batch, model, training=False)
+      else:
+        task.validation_step(batch, model)
+  except Exception as error:  # pylint: disable=broad-except
+    return error
+  return None

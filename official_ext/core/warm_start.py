@@ -1,0 +1,94 @@
+"""Starting a new run from the weights of another: `task.init_checkpoint`."""
+
+import fnmatch
+import os
+from typing import Any, Dict, Sequence
+
+import tensorflow as tf, tf_keras
+
+from official_ext.core import checkpoint_contents
+from official_ext.core import errors
+from official_ext.core import manifests
+
+_MAX_NAMED = 5
+_FIELD = 'task.init_checkpoint'
+
+
+def find(path: str) -> str:
+  """The checkpoint that a value of `task.init_checkpoint` means.
+
+  Args:
+    path: of a checkpoint, or of a folder, whose newest sound one is meant.
+
+  Returns:
+    Its path.
+
+  Raises:
+    UserError: there is none, or it is damaged.
+  """
+  if tf.io.gfile.isdir(path):
+    with_manifest = manifests.prefixes(path)
+    sound = next((prefix for prefix in reversed(with_manifest) if manifests.find_damage(prefix) is None), None)
+    prefix = sound or (None if with_manifest else tf.train.latest_checkpoint(path))
+    if prefix is None:
+      raise errors.UserError(f'{_FIELD}: {path}: no {"undamaged " if with_manifest else ""}checkpoint in this folder')
+    return prefix
+  if not tf.io.gfile.exists(f'{path}.index'):
+    raise errors.UserError(
+        f'{_FIELD}: {path}: no such checkpoint; a path such as {os.path.dirname(path) or "."}/ckpt-100')
+  if tf.io.gfile.exists(path + manifests.SUFFIX):
+    damage = manifests.find_damage(path)
+    if damage is not None:
+      raise errors.UserError(f'{_FIELD}: {path}: it is damaged: {damage}')
+  return path
+
+
+def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ()) -> None:
+  """Assigns the weights of a checkpoint to a model: all of the model's variables, by name and shape.
+
+  What the checkpoint holds beside the model (optimizer, step) is left out, and so are weights that have no place.
+
+  Args:
+    model: built.
+    path: see `find`.
+    may_miss: patterns such as `*logits*`, of variable names or of the names in checkpoints, for variables that may be
+      missing or of another shape in the checkpoint; they keep their values.
+
+  Raises:
+    UserError: a variable is missing or of another shape, and no pattern allows it; or nothing fits.
+  """
+  prefix = find(path)
+  reader = tf.train.load_checkpoint(prefix)
+  saved = checkpoint_contents.saved_shapes(reader)
+  present = _variables(model)
+  if not present:
+    raise errors.UserError(f'{_FIELD}: the model has no variables yet; let build_model call it once on an input')
+  problems, num_loaded = [], 0
+  for name, variable in present.items():
+    shape = tuple(variable.shape.as_list())
+    if saved.get(name) == shape:
+      variable.assign(tf.cast(reader.get_tensor(checkpoint_contents.key_of(name)), variable.dtype))
+      num_loaded += 1
+    elif not _matches(may_miss, name, variable):
+      told = f'has shape {saved[name]} in it, {shape} here' if name in saved else 'is not in it'
+      problems.append(f'{name} ({variable.name}) {told}')
+  if problems:
+    more = f'; and {len(problems) - _MAX_NAMED} more' if len(problems) > _MAX_NAMED else ''
+    raise errors.UserError(
+        f'{_FIELD}: {prefix}: {"; ".join(problems[:_MAX_NAMED])}{more}. Variables that shall keep their initial values '
+        f'are named by patterns in {_FIELD}_may_miss')
+  if not num_loaded:
+    raise errors.UserError(f'{_FIELD}: {prefix}: none of the model\'s {len(present)} variables is in it')
+  if tf.distribute.get_strategy().extended.should_checkpoint:
+    num_left = len([name for name in saved if name.startswith('model/') and name not in present])
+    print(f'Initialized {num_loaded} of {len(present)} variables from {prefix}'
+          + (f'; {num_left} of its weights have no place' if num_left else ''), flush=True)
+
+
+def _variables(model: tf_keras.Model) -> Dict[str, Any]:
+  """A model's variables under the names that a trainer's checkpoint gives them."""
+  return checkpoint_contents.variables(tf.train.Checkpoint(model=model), prefix='model/')
+
+
+def _matches(patterns: Sequence[str], name: str, variable: Any) -> bool:
+  return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns for text in (name, variable.name))

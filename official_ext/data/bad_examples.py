@@ -1,0 +1,91 @@
+"""Examples that cannot be read, parsed, decoded or put into a batch: how they are named and counted."""
+
+import contextlib
+import contextvars
+import threading
+from typing import Any, Callable, Iterator, Mapping, Optional, Set
+
+from absl import logging
+
+from official_ext.core import errors
+
+ACTIONS = ('error', 'skip')
+_MAX_WARNINGS = 10
+
+
+class BadExampleError(errors.UserError):
+  """An example that cannot be used. The message names source, file, record and position."""
+
+
+class ExampleLog:
+  """What an input tells of its examples, by their position in the run. Safe for threads.
+
+  Attributes:
+    describe: from a position to the words that name its example; None before an input was built that knows it.
+  """
+
+  def __init__(self):
+    self.describe: Optional[Callable[[int], str]] = None
+    self._lock = threading.Lock()
+    self._skipped: Set[int] = set()
+    self._warned: Set[int] = set()
+
+  def add_skip(self, position: int, index: int, message: str) -> None:
+    """Notes that the example `index`, at a position, is left out; warns, once for each of the first few examples."""
+    with self._lock:
+      self._skipped.add(position)
+      is_new = index not in self._warned and len(self._warned) < _MAX_WARNINGS
+      if is_new:
+        self._warned.add(index)
+      is_last = len(self._warned) == _MAX_WARNINGS
+    if is_new:
+      logging.warning('left out: %s%s', message, ' (further ones are only counted)' if is_last else '')
+
+  def take_skips(self, end: Optional[int] = None) -> int:
+    """How many examples before a position were left out since the last call.
+
+    Input is read ahead of its use: what lies beyond `end` is counted when its time has come.
+
+    Args:
+      end: the position up to which examples have been used; None: all that were read.
+    """
+    with self._lock:
+      used = {position for position in self._skipped if end is None or position < end}
+      self._skipped -= used
+    return len(used)
+
+
+_LOG: contextvars.ContextVar[Optional[ExampleLog]] = contextvars.ContextVar('example_log', default=None)
+
+
+@contextlib.contextmanager
+def logged_in(log: ExampleLog) -> Iterator[ExampleLog]:
+  """Inputs that are built within tell `log` of their examples."""
+  token = _LOG.set(log)
+  try:
+    yield log
+  finally:
+    _LOG.reset(token)
+
+
+def current_log() -> ExampleLog:
+  """The log of `logged_in`, outside of it a new one."""
+  return _LOG.get() or ExampleLog()
+
+
+def one_line(error: BaseException) -> str:
+  """What an exception says, in one line of bounded length."""
+  text = ' '.join(str(error).split())
+  return f'{type(error).__name__}: {text[:200]}' if text else type(error).__name__
+
+
+def paths(structure: Any, prefix: str = '') -> Iterator[str]:
+  """The names of a structure's values, joined by '/', in the order of tf.nest.flatten: 'label', 'image/mask', '0'."""
+  if isinstance(structure, Mapping):
+    for name in sorted(structure):
+      yield from paths(structure[name], f'{prefix}/{name}' if prefix else str(name))
+  elif isinstance(structure, (list, tuple)):
+    for number, part in enumerate(structure):
+      yield from paths(part, f'{prefix}/{number}' if prefix else str(number))
+  else:
+    yield prefix

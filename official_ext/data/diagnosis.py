@@ -1,0 +1,348 @@
+"""What is wrong with the input, once it has failed: which file, which record.
+
+TensorFlow's errors name neither. Nothing here runs before an error: a good run pays nothing for it.
+"""
+
+import dataclasses
+import os
+import re
+import tempfile
+import time
+from typing import Any, Callable, Iterable, Iterator, List, Optional
+
+import tensorflow as tf
+
+from official_ext.core import errors
+from official_ext.data import pipelines
+
+MAX_SECONDS = 120.0  # After that, the search for a broken record is given up.
+
+BuildInputs = Callable[[Any], Any]
+
+_FROM_PIPELINE = ('IteratorGetNext', 'Error in user-defined function passed to')
+_NOT_OF_DATA = (tf.errors.OutOfRangeError, tf.errors.CancelledError, tf.errors.AbortedError, tf.errors.UnavailableError,
+                tf.errors.DeadlineExceededError, tf.errors.ResourceExhaustedError)
+_OUT_OF_RANGE = (
+    re.compile(r'Received a label value of (?P<value>-?\d+) which is outside the valid range of (?P<range>\[[^)]*\))'),
+    re.compile(r'indices\[[^\]]*\] = (?P<value>-?\d+) is not in (?P<range>\[[^)]*\))'),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+  """A place in the input files.
+
+  Attributes:
+    file: path.
+    record: number in the file, from 0; None: the file as such.
+    reason: what is wrong with it.
+  """
+
+  file: str
+  record: Optional[int]
+  reason: str
+
+  def __str__(self) -> str:
+    return f'{self.file}: {self.reason}' if self.record is None else f'{self.file}: record {self.record}: {self.reason}'
+
+
+@dataclasses.dataclass(frozen=True)
+class OutOfRange:
+  """An integer in the input, a label or an index, that is outside of its range.
+
+  Attributes:
+    value: the integer.
+    valid: the range, in words.
+  """
+
+  value: int
+  valid: str
+
+
+def out_of_range(error: Optional[BaseException]) -> Optional[OutOfRange]:
+  """What a TensorFlow kernel says of a label or an index that is out of range; None where it says something else."""
+  for pattern in _OUT_OF_RANGE:
+    match = pattern.search(str(error)) if isinstance(error, tf.errors.InvalidArgumentError) else None
+    if match:
+      return OutOfRange(int(match['value']), match['range'])
+  return None
+
+
+def is_input_error(error: BaseException) -> bool:
+  """Whether an exception comes from a tf.data pipeline."""
+  if isinstance(error, UnicodeDecodeError):  # An error whose message holds the record, which is no text.
+    return True
+  if isinstance(error, _NOT_OF_DATA) or not isinstance(error, tf.errors.OpError):
+    return False
+  return isinstance(error, tf.errors.DataLossError) or any(words in str(error) for words in _FROM_PIPELINE)
+
+
+def explain(
+    error: BaseException, path: str, data: Any, build_inputs: BuildInputs, when: str = ''
+) -> Optional[errors.UserError]:
+  """Turns what a tf.data pipeline has raised into an error that names file and record.
+
+  Args:
+    error: the exception.
+    path: the dotted path of the data configuration.
+    data: the data configuration.
+    build_inputs: the task's, for a search for the record that cannot be parsed.
+    when: added to the message.
+
+  Returns:
+    The error; None where the exception has nothing to do with data: then it is to be raised as it is.
+  """
+  if not is_input_error(error):
+    return None
+  text = str(error)
+  named = re.search(r'BadExampleError: (.*?)(?=\n|$)', text)
+  if named:
+    return errors.UserError(named[1] + when)
+  if 'Traceback (most recent call last)' in text:  # Python in the pipeline has failed: its author needs the traceback.
+    return None
+  reason = reason_of(error)
+  fault = find_fault(error, data, build_inputs)
+  if fault is None:
+    return errors.UserError(f'{path}: the input failed: {reason}{when}')
+  return errors.UserError(f'{path}.{_source_field(data)}: {fault}{when}; repair or replace the file, or leave it out')
+
+
+def reason_of(error: BaseException) -> str:
+  """The heart of a message of TensorFlow's, in one line."""
+  if isinstance(error, UnicodeDecodeError):
+    return 'a record is no tf.Example'
+  text = re.sub(r'\[\[.*?\]\]|\{\{.*?\}\}|\[Op:.*', ' ', str(error), flags=re.DOTALL)
+  text = re.split(r'transformation with iterator: \S+: ', text)[-1]
+  text = re.split(r'\(most recent call last\):\s*<stack traces unavailable>', text)[-1]
+  return ' '.join(text.split())[:200]
+
+
+def check_not_empty(path: str, data: Any) -> None:
+  """Refuses input files that are all empty: a pipeline that repeats them may look for an example forever.
+
+  One file is looked at, where it is not empty. What is missing is left to the pipeline.
+
+  Raises:
+    UserError: they are.
+  """
+  files = input_files(data)
+  try:
+    empty = bool(files) and all(
+        not tf.io.gfile.isdir(file) and tf.io.gfile.stat(file).length == 0 for file in files)
+  except (tf.errors.OpError, OSError):
+    return
+  if empty:
+    raise errors.UserError(f'{path}.input_path: there are no examples: {_count(len(files), "file")}, all empty')
+
+
+def no_examples(path: str, data: Any, needed: int = 0) -> errors.UserError:
+  """The error of an input that has ended before its first batch.
+
+  Args:
+    path: the dotted path of the data configuration.
+    data: the data configuration.
+    needed: how many examples were needed for one step; 0 if any number would have done.
+  """
+  files = input_files(data)
+  message = f'{path}: there are no examples'
+  if files:
+    records = sum(count_records(file, at_most=1000) for file in files[:1000])
+    found = f'{_count(len(files), "file")} with {_count(records, "record")}'
+    message = f'{path}.{_source_field(data)}: there are no examples: {found}'
+    if needed:
+      message = f'{message}; a step takes {needed}'
+  return errors.UserError(message)
+
+
+# Files.
+
+
+def input_files(data: Any) -> List[str]:
+  """The files that a data configuration names; [] where it names none, or they cannot be listed."""
+  try:
+    if getattr(data, 'input_path', None):
+      return [file for pattern in _patterns(data) for file in sorted(tf.io.gfile.glob(pattern)) or [pattern]]
+    if getattr(data, 'tfds_name', None):
+      return _tfds_files(data)
+  except Exception:  # pylint: disable=broad-except  # Another error is being told.
+    pass
+  return []
+
+
+def _source_field(data: Any) -> str:
+  return 'input_path' if getattr(data, 'input_path', None) else 'tfds_name'
+
+
+def _patterns(data: Any) -> List[str]:
+  """The patterns of `input_path`: a string of patterns joined by commas, or a list or a section of such strings."""
+
+  def flatten(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+      yield from (part.strip() for part in value.split(',') if part.strip())
+    elif isinstance(value, (list, tuple)):
+      for item in value:
+        yield from flatten(item)
+    elif hasattr(value, 'as_dict'):
+      yield from flatten(list(value.as_dict().values()))
+
+  return list(flatten(getattr(data, 'input_path', None)))
+
+
+def _tfds_files(data: Any) -> List[str]:
+  import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
+
+  builder = tfds.builder(data.tfds_name, data_dir=data.tfds_data_dir or None)
+  return [os.fspath(file) for file in builder.info.splits[data.tfds_split].filepaths]
+
+
+def _records(file: str) -> tf.data.Dataset:
+  with tf.io.gfile.GFile(file, 'rb') as f:
+    compressed = f.read(2) == b'\x1f\x8b'
+  return tf.data.TFRecordDataset(file, compression_type='GZIP' if compressed else '')
+
+
+def count_records(file: str, at_most: int) -> int:
+  """The number of records in a TFRecord file, as far as it can be read."""
+  count = 0
+  try:
+    for _ in _records(file).take(at_most):
+      count += 1
+  except (tf.errors.OpError, OSError):
+    pass
+  return count
+
+
+def _count(number: int, noun: str) -> str:
+  return f'{number} {noun}{"" if number == 1 else "s"}'
+
+
+# The search for the record.
+
+
+def find_fault(error: BaseException, data: Any, build_inputs: BuildInputs) -> Optional[Fault]:
+  """Reads the input files again, to find what an error was about.
+
+  First as TFRecord files, with their checksums; then record by record as tf.Examples; then through the pipeline itself,
+  halving the file that fails. The search takes `MAX_SECONDS` at most, plus the time for one file.
+
+  Args:
+    error: what the pipeline raised.
+    data: the data configuration.
+    build_inputs: the task's.
+
+  Returns:
+    The first fault; None where there is none to be found.
+  """
+  deadline = time.monotonic() + MAX_SECONDS
+  files = input_files(data)
+  if isinstance(error, tf.errors.DataLossError):
+    return _first(_broken_record, files, deadline)
+  if isinstance(error, UnicodeDecodeError):
+    return _first(_no_example, files, deadline)
+  if isinstance(error, tf.errors.InvalidArgumentError):
+    return _first(lambda file: _unparsable(file, data, build_inputs), files, deadline)
+  if isinstance(error, (tf.errors.NotFoundError, tf.errors.PermissionDeniedError)):
+    return _first(_unreadable, files, deadline)
+  return None
+
+
+def _first(check: Callable[[str], Optional[Fault]], files: Iterable[str], deadline: float) -> Optional[Fault]:
+  for file in files:
+    if time.monotonic() > deadline:
+      return None
+    fault = check(file)
+    if fault is not None:
+      return fault
+  return None
+
+
+def _unreadable(file: str) -> Optional[Fault]:
+  try:
+    with tf.io.gfile.GFile(file, 'rb') as f:
+      f.read(1)
+  except (tf.errors.OpError, OSError) as error:
+    return Fault(file, None, reason_of(error).replace(f'{file}; ', ''))
+  return None
+
+
+def _broken_record(file: str) -> Optional[Fault]:
+  """The record at which a TFRecord file cannot be read on."""
+  number = 0
+  try:
+    _records(file).reduce(tf.constant(0, tf.int64), lambda count, _: count + 1)  # Faster, but forgets the count.
+    return None
+  except (tf.errors.OpError, OSError):
+    pass
+  try:
+    for _ in _records(file):
+      number += 1
+  except (tf.errors.OpError, OSError) as error:
+    return Fault(file, number, reason_of(error))
+  return None
+
+
+def _no_example(file: str) -> Optional[Fault]:
+  """The first record of a TFRecord file that is not a tf.Example."""
+  number = 0
+  try:
+    for record in _records(file):
+      tf.train.Example.FromString(record.numpy())
+      number += 1
+  except (tf.errors.OpError, OSError):
+    return None
+  except Exception:  # pylint: disable=broad-except  # protobuf's DecodeError, without an import of protobuf.
+    return Fault(file, number, 'is no tf.Example')
+  return None
+
+
+def _unparsable(file: str, data: Any, build_inputs: BuildInputs) -> Optional[Fault]:
+  """The record of a file that the pipeline cannot take, found by halving."""
+  if pipeline_error(file, data, build_inputs) is None:
+    return None
+  records = [record.numpy() for record in _records(file)]
+  with tempfile.TemporaryDirectory(prefix='diagnosis-') as folder:
+    part = os.path.join(folder, 'part.tfrecord')
+
+    def error_of(some: List[bytes]) -> Optional[BaseException]:
+      with tf.io.TFRecordWriter(part) as writer:
+        for record in some:
+          writer.write(record)
+      return pipeline_error(part, data, build_inputs)
+
+    start, end = 0, len(records)  # The first fault is in [start, end).
+    while end - start > 1:
+      middle = (start + end) // 2
+      start, end = (start, middle) if error_of(records[start:middle]) is not None else (middle, end)
+    error = error_of(records[start:end])
+  return Fault(file, start, f'cannot be parsed: {reason_of(error)}') if error is not None else None
+
+
+def pipeline_error(file: str, data: Any, build_inputs: BuildInputs) -> Optional[BaseException]:
+  """What the task's pipeline raises on one file, read once, in order, one example at a time; None where it works."""
+  once = {'input_path': file, 'is_training': False, 'global_batch_size': 1, 'drop_remainder': False, 'cache': False}
+  try:
+    dataset = build_inputs(data.replace(**{name: value for name, value in once.items() if hasattr(data, name)}))
+    for part in tf.nest.flatten(dataset):
+      pipelines.without_autotune(part).reduce(tf.constant(0, tf.int64), lambda count, *_: count + 1)
+  except (tf.errors.OpError, UnicodeDecodeError) as error:
+    return error
+  except Exception:  # pylint: disable=broad-except  # The task cannot do it that way.
+    pass
+  return None
+
+
+def find_label(data: Any, value: int) -> Optional[Fault]:
+  """The first record of the input files whose label has a value: a tf.Example with a feature named like *label*."""
+  deadline = time.monotonic() + MAX_SECONDS
+
+  def check(file):
+    for number, record in enumerate(_records(file)):
+      for name, feature in tf.train.Example.FromString(record.numpy()).features.feature.items():
+        if 'label' in name and value in feature.int64_list.value:
+          return Fault(file, number, f'{name} is {value}')
+    return None
+
+  try:
+    return _first(check, input_files(data), deadline)
+  except Exception:  # pylint: disable=broad-except  # Other files than TFRecords of tf.Examples.
+    return None

@@ -1,0 +1,136 @@
+"""The configurations whose runs are killed: every shape of a step, and everything that a checkpoint has to hold."""
+
+import dataclasses
+import json
+import pathlib
+import tempfile
+from typing import Callable, Mapping, Optional, Sequence
+
+import portpicker
+
+from tests.model_garden import train_test as model_garden
+from tests.soak import processes
+
+_EMA = '--params_override=trainer.optimizer_config.ema.average_decay=0.9'
+_TWO = ('--set=runtime.num_virtual_cpus=2',)
+_FLOAT16 = ('--set=runtime.mixed_precision_dtype=float16', '--set=runtime.loss_scale=dynamic')
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """One configuration.
+
+  Attributes:
+    name: for people.
+    flags: of train.py, beside --model_dir.
+    num_workers: processes that train together.
+    files: called with a folder, writes the data and returns more flags.
+  """
+
+  name: str
+  flags: Sequence[str]
+  num_workers: int = 1
+  files: Optional[Callable[[pathlib.Path], Sequence[str]]] = None
+
+  def arguments(self, data: pathlib.Path) -> Sequence[str]:
+    """The flags of train.py but --model_dir; writes the data into `data` where it needs any."""
+    return [*self.flags, *(self.files(data) if self.files else ())]
+
+
+def _noisy(*flags: str, experiment: str = 'noisy_classifier') -> Sequence[str]:
+  return ('--registry=tests.soak.experiments', f'--experiment={experiment}', '--mode=train_and_eval', *flags)
+
+
+def _model_garden(experiment: str, **changes: Mapping[str, object]) -> Callable[[pathlib.Path], Sequence[str]]:
+  def files(folder):
+    overrides = model_garden.OVERRIDES[experiment](folder)
+    overrides['trainer'].update(
+      train_steps=24, steps_per_loop=4, checkpoint_interval=6, validation_interval=8, summary_interval=24,
+      validation_steps=2, max_to_keep=3)
+    for name, values in changes.items():
+      overrides['task'].setdefault(name, {}).update(values)
+    return [f'--params_override={json.dumps(overrides)}']
+
+  return files
+
+
+# Random crops and flips by stateful ops in a parallel map: only op determinism makes one thread draw them.
+_RESNET_AUGMENTED = _model_garden('resnet_imagenet', train_data={'aug_rand_hflip': True, 'seed': 0})
+
+CASES = [
+  Case('fused', _noisy('--set=runtime.enable_xla=true')),
+  Case('split, 2 replicas', _noisy('--set=runtime.enable_xla=true', *_TWO)),
+  Case('plain', _noisy('--set=runtime.enable_xla=false')),
+  Case('plain, 2 replicas', _noisy('--set=runtime.enable_xla=false', *_TWO)),
+  Case('accumulation, fused', _noisy('--set=runtime.enable_xla=true', '--set=grad_accum_steps=2')),
+  Case('accumulation, 2 replicas', _noisy('--set=runtime.enable_xla=false', '--set=grad_accum_steps=2', *_TWO)),
+  Case('moving average', _noisy('--set=runtime.enable_xla=false', _EMA)),
+  Case('float16, moving average', _noisy('--set=runtime.enable_xla=false', _EMA, *_FLOAT16)),
+  Case('tf.data', _noisy('--set=runtime.enable_xla=false', experiment='piped_classifier')),
+  Case(
+    'bert', ('--experiment=bert/sentence_prediction', '--mode=train_and_eval', '--set=runtime.enable_xla=false'),
+    files=_model_garden('bert/sentence_prediction')),
+  Case(
+    'resnet, random crops',
+    ('--experiment=resnet_imagenet', '--mode=train_and_eval', '--set=runtime.deterministic=true',
+     '--set=runtime.enable_xla=false'),
+    files=_RESNET_AUGMENTED),
+  Case('2 workers', _noisy('--set=runtime.enable_xla=false'), num_workers=2),
+]
+BY_NAME = {case.name: case for case in CASES}
+
+
+class Runner:
+  """Starts the attempts of a case's runs, in processes that are forked or, by default, real ones."""
+
+  def __init__(self, case: Case, folder: pathlib.Path, servers: Sequence[processes.Server] = ()):
+    """Writes the case's data.
+
+    Args:
+      case: the configuration.
+      folder: for data and logs.
+      servers: one for each worker, for processes that are forked; none for real ones.
+    """
+    self.case, self._folder, self._servers = case, folder, servers
+    folder.mkdir(parents=True, exist_ok=True)
+    self._arguments = case.arguments(folder / 'data')
+
+  def start(self, model_dir: pathlib.Path) -> processes.Attempt:
+    """Starts the command once."""
+    arguments = [*self._arguments, f'--model_dir={model_dir}']
+    ports = [portpicker.pick_unused_port() for _ in range(self.case.num_workers)] if self.case.num_workers > 1 else ()
+    started = []
+    for worker in range(self.case.num_workers):
+      env = {}
+      if ports:
+        cluster = {'worker': [f'127.0.0.1:{port}' for port in ports]}
+        env['TF_CONFIG'] = json.dumps({'cluster': cluster, 'task': {'type': 'worker', 'index': worker}})
+      log = model_dir.with_name(f'{model_dir.name}.{worker}.log')
+      if self._servers:
+        started.append(self._servers[worker].start(arguments, log, env))
+      else:
+        started.append(processes.RealProcess(arguments, log, env))
+    return processes.Attempt(model_dir, started)
+
+  def log(self, model_dir: pathlib.Path, num_characters: int = 4000) -> str:
+    """The end of what the attempts in `model_dir` have printed."""
+    texts = [model_dir.with_name(f'{model_dir.name}.{worker}.log').read_text(errors='replace')[-num_characters:]
+             for worker in range(self.case.num_workers)]
+    return '\n'.join(texts)
+
+  def straight(self) -> pathlib.Path:
+    """The folder of a run that nothing disturbs.
+
+    Raises:
+      RuntimeError: it fails.
+    """
+    folder = self._folder / 'straight'
+    if not folder.exists():
+      statuses = self.start(folder).wait()
+      if any(statuses):
+        raise RuntimeError(f'{self.case.name} fails by itself, {statuses}:\n{self.log(folder)}')
+    return folder
+
+  def new_folder(self) -> pathlib.Path:
+    """A folder for a run that is to be killed."""
+    return pathlib.Path(tempfile.mkdtemp(prefix='run-', dir=self._folder)) / 'model'

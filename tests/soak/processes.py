@@ -1,0 +1,209 @@
+"""Training runs as processes that can be killed at a chosen moment."""
+
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+_POLL_SECONDS = 0.002
+
+
+def environment(changes: Optional[Mapping[str, str]] = None) -> Mapping[str, str]:
+  """This process's environment with `changes`, without GPUs."""
+  return {**os.environ, 'CUDA_VISIBLE_DEVICES': '', 'COLUMNS': '120', **(changes or {})}
+
+
+class RealProcess:
+  """`python train.py ARGUMENTS`."""
+
+  def __init__(self, arguments: Sequence[str], log: pathlib.Path, env: Optional[Mapping[str, str]] = None):
+    with log.open('ab') as output:
+      self._process = subprocess.Popen(
+        [sys.executable, str(ROOT / 'train.py'), *arguments], cwd=ROOT, env=environment(env), stdout=output,
+        stderr=subprocess.STDOUT, start_new_session=True)
+    self.pid = self._process.pid
+
+  def poll(self) -> Optional[int]:
+    return self._process.poll()
+
+  def wait(self, timeout: float) -> int:
+    return self._process.wait(timeout)
+
+
+class Server:
+  """A process that has TensorFlow imported, and forks: see prefork.py. One child at a time."""
+
+  def __init__(self, folder: pathlib.Path):
+    self._answers = open(folder / f'prefork-{id(self)}', 'w+')
+    self._read = 0
+    self._process = subprocess.Popen(
+      [sys.executable, '-m', 'tests.soak.prefork'], cwd=ROOT, env=environment(), text=True, stdin=subprocess.PIPE,
+      stdout=self._answers, stderr=subprocess.DEVNULL)
+    self._child: Optional[int] = None
+    self._wait_for('ready', 120)
+
+  def _next(self) -> Optional[Mapping[str, int]]:
+    self._answers.seek(self._read)
+    line = self._answers.readline()
+    if not line.endswith('\n'):
+      return None
+    self._read += len(line)
+    return json.loads(line)
+
+  def _wait_for(self, key: str, timeout: float) -> int:
+    deadline = time.monotonic() + timeout
+    while (answer := self._next()) is None:
+      if time.monotonic() > deadline:
+        raise subprocess.TimeoutExpired('train.py', timeout)
+      if self._process.poll() is not None:
+        raise RuntimeError('the server has died')
+      time.sleep(_POLL_SECONDS)
+    return answer[key]
+
+  def start(
+      self, arguments: Sequence[str], log: pathlib.Path, env: Optional[Mapping[str, str]] = None
+  ) -> 'ForkedProcess':
+    request = {'arguments': list(arguments), 'log': str(log), 'environment': dict(env or {})}
+    self._process.stdin.write(json.dumps(request) + '\n')
+    self._process.stdin.flush()
+    return ForkedProcess(self, self._wait_for('pid', 30))
+
+  def status(self) -> Optional[int]:
+    answer = self._next()
+    return None if answer is None else answer['status']
+
+  def wait(self, timeout: float) -> int:
+    return self._wait_for('status', timeout)
+
+  def close(self) -> None:
+    self._process.kill()
+    self._process.wait()
+    self._answers.close()
+
+
+class ForkedProcess:
+  """A child of a `Server`."""
+
+  def __init__(self, server: Server, pid: int):
+    self._server, self.pid, self._status = server, pid, None
+
+  def poll(self) -> Optional[int]:
+    if self._status is None:
+      self._status = self._server.status()
+    return self._status
+
+  def wait(self, timeout: float) -> int:
+    if self._status is None:
+      self._status = self._server.wait(timeout)
+    return self._status
+
+
+@dataclasses.dataclass
+class Moment:
+  """When to kill: asked every two milliseconds.
+
+  Attributes:
+    name: for people.
+    has_come: called with (the run's folder, seconds since the start of this attempt).
+    delay: seconds to wait then.
+  """
+
+  name: str
+  has_come: Callable[[pathlib.Path, float], bool]
+  delay: float = 0.0
+
+
+def after(seconds: float) -> Moment:
+  return Moment(f'after {seconds:.2f} s', lambda folder, elapsed: elapsed >= seconds)
+
+
+def in_stage(stage: str, step: int = 0, delay: float = 0.0) -> Moment:
+  """When run.json of this attempt says 'train', 'eval' or 'save' at `step` or later."""
+  began = time.time()
+
+  def has_come(folder, elapsed):
+    record = read_record(folder)
+    return started(record) >= began and record.get('stage') == stage and record.get('step', 0) >= step
+
+  return Moment(f'in {stage} from step {step}', has_come, delay)
+
+
+def in_writing(step: int = 0) -> Moment:
+  """When there are files of a checkpoint at `step` or later, and no manifest yet."""
+  return Moment(f'writing a checkpoint from {step}', lambda folder, elapsed: any(s >= step for s in unfinished(folder)))
+
+
+def read_record(folder: pathlib.Path) -> Mapping[str, Any]:
+  """run.json; {} where there is none."""
+  try:
+    return json.loads((folder / 'run.json').read_text())
+  except (OSError, ValueError):
+    return {}
+
+
+def started(record: Mapping[str, Any]) -> float:
+  """When the attempt that run.json tells of began, in seconds since 1970; 0 where it tells of none."""
+  text = record.get('started')
+  # Written in milliseconds, rounded down.
+  return datetime.datetime.fromisoformat(text).timestamp() + 0.001 if text else 0.0
+
+
+def unfinished(folder: pathlib.Path) -> set[int]:
+  """The steps of checkpoints that are being written, or were cut off."""
+  try:
+    names = os.listdir(folder)
+  except FileNotFoundError:
+    return set()
+  steps = {int(match[1]) for match in (re.match(r'ckpt-(\d+)(?!.*\.broken)', name) for name in names) if match}
+  return {step for step in steps if f'ckpt-{step}.manifest.json' not in names}
+
+
+class Attempt:
+  """One start of a run: a process, or one for each worker."""
+
+  def __init__(self, folder: pathlib.Path, processes: Sequence[object]):
+    self._folder, self._processes, self._began = folder, list(processes), time.monotonic()
+
+  def kill_at(self, moment: Moment, which: Optional[Sequence[int]] = None, timeout: float = 300) -> bool:
+    """Kills the processes (of these workers; None: all) when `moment` has come.
+
+    Returns:
+      False where the run had ended before.
+    """
+    while not moment.has_come(self._folder, elapsed := time.monotonic() - self._began):
+      if any(process.poll() is not None for process in self._processes):
+        return False
+      if elapsed > timeout:
+        self._kill(range(len(self._processes)))
+        raise TimeoutError(f'{moment.name} has not come in {timeout} s')
+      time.sleep(_POLL_SECONDS)
+    time.sleep(moment.delay)
+    alive = all(process.poll() is None for process in self._processes)
+    self._kill(range(len(self._processes)) if which is None else which)
+    return alive
+
+  def _kill(self, which):
+    for index in which:
+      if self._processes[index].poll() is None:
+        os.kill(self._processes[index].pid, signal.SIGKILL)
+
+  def wait(self, timeout: float = 300) -> list[int]:
+    """Waits for the end; the exit statuses. What has not ended then is killed.
+
+    Raises:
+      TimeoutError: it has not ended.
+    """
+    deadline = time.monotonic() + timeout
+    try:
+      return [process.wait(max(0.01, deadline - time.monotonic())) for process in self._processes]
+    except subprocess.TimeoutExpired:
+      self._kill(range(len(self._processes)))
+      raise TimeoutError(f'still running after {timeout} s') from None
