@@ -105,6 +105,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
       shutil.rmtree(folder, ignore_errors=True)
       return
     tf.io.gfile.makedirs(self._export_dir)
+    manifests.remove_unfinished(self._export_dir, train_utils.BEST_CHECKPOINT_NAME)
     manifests.write(checkpoint.write(self._prefix(step)), step=step)
 
   def _write(self, write_logs: bool) -> None:

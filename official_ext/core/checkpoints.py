@@ -215,6 +215,7 @@ class CheckpointManager(tf.train.CheckpointManager):
   def _choose(self) -> Optional[str]:
     """The name of the newest checkpoint that verifies; None where there is none to choose from."""
     if self._trains and self._is_chief:
+      manifests.remove_unfinished(self.directory)
       self._delete_given_up()
     with_manifest = [prefix for prefix in self.checkpoints if not self._is_given_up(prefix)]
     for prefix in reversed(with_manifest):

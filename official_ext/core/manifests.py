@@ -109,6 +109,12 @@ def remove(prefix: str) -> None:
       pass
 
 
+def remove_unfinished(directory: str, name: str = 'ckpt') -> None:
+  """Deletes what saves that were cut off have left: the folders in which TensorFlow collects a checkpoint's parts."""
+  for path in tf.io.gfile.glob(os.path.join(directory, f'{name}-*_temp')):
+    tf.io.gfile.rmtree(path)
+
+
 def set_aside(prefix: str) -> str:
   """Renames a damaged checkpoint to `PREFIX.broken`, with all its files. Returns the new prefix."""
   broken = f'{prefix}.broken'

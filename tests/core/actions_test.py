@@ -45,7 +45,7 @@ def test_a_skipped_update_is_told_with_its_examples(replicas, tmp_path):
   assert (last['model_global_step'], last['optimizer_iterations']) == (12, 10)
 
 
-def test_too_many_end_the_run(tmp_path):
+def test_defect_03_too_many_nan_steps_end_the_run(tmp_path):
   diverging = {'nonfinite': {'max_skips': 2}}
   with pytest.raises(errors.DivergedError, match=r'3 updates were left out .* at steps 1, 3, 6; .*max_skips allows 2'):
     small_run.run(tmp_path, 'train', task_with_bad_steps(1, 3, 6), trainer=diverging)
@@ -132,7 +132,7 @@ def batches(folder):
 
 
 @pytest.mark.parametrize('replicas', ['one', 'two'])
-def test_a_rollback_goes_on_with_the_batches_that_follow(replicas, tmp_path):
+def test_defect_03_a_rollback_goes_on_with_the_batches_that_follow(replicas, tmp_path):
   """Steps 7 and 9 are bad: back to 4, whose next batch is that of step 10."""
   model, _ = small_run.run(tmp_path / 'a', 'train', task_with_bad_batches(6, 8), replicas, trainer=ROLLBACK)
   event, = events(tmp_path / 'a', 'rollback')

@@ -77,8 +77,11 @@ def test_initializes_only_where_there_is_nothing(tmp_path):
 
 def test_a_save_that_was_cut_off_does_not_count(folder):
   os.remove(f'{folder}/ckpt-30.manifest.json')
+  os.mkdir(f'{folder}/ckpt-40_temp')  # Where TensorFlow collects the parts of a checkpoint.
+  (folder / 'ckpt-40_temp/part-00000-of-00001').touch()
   run = Run(folder)
   assert run.manager.restore_or_initialize() == f'{folder}/ckpt-20'
+  assert not (folder / 'ckpt-40_temp').exists()
   assert run.state() == (20, {20.0})
   run.save(30)  # The leftovers of the first attempt are in nobody's way.
   assert manifests.find_damage(f'{folder}/ckpt-30') is None

@@ -15,9 +15,10 @@ _TIMES = {'time', 'seconds', 'steps_per_second', 'examples_per_second', 'data_wa
 
 
 def tensors(prefix: Any) -> Mapping[str, np.ndarray]:
-  """All variables of a checkpoint, by their names in it."""
+  """All variables of a checkpoint, by their names in it, but TensorFlow's count of the saves of a process."""
   reader = tf.train.load_checkpoint(str(prefix))
-  return {name: np.asarray(reader.get_tensor(name)) for name in reader.get_variable_to_shape_map()}
+  return {name: np.asarray(reader.get_tensor(name)) for name in reader.get_variable_to_shape_map()
+          if not name.startswith('save_counter/')}
 
 
 def history(folder: Any, name: str = 'events.jsonl') -> list[Mapping[str, Any]]:
@@ -31,19 +32,24 @@ def history(folder: Any, name: str = 'events.jsonl') -> list[Mapping[str, Any]]:
 
 
 def checkpoint_files(folder: Any, pattern: str = 'ckpt-*') -> set[str]:
-  """Names of the files of checkpoints, without those that were set aside."""
-  return {path.name for path in pathlib.Path(folder).glob(pattern) if '.broken' not in path.name}
+  """Names of the files of checkpoints, without those that were set aside and what a cut-off save has left."""
+  return {path.name for path in pathlib.Path(folder).glob(pattern) if path.is_file() and '.broken' not in path.name}
 
 
 def differences(folder: Any, straight: Any) -> list[str]:
   """What differs between a run and the one that was never disturbed; [] where nothing does.
 
   Compared: the files of checkpoints that are there, in the folder and among the best; every variable of each of these
-  checkpoints (weights, slots, averages, loss scale, counters), its type and all its bits; every value of every loop and
-  of every evaluation but times; run.json's status.
+  checkpoints (weights, slots, averages, loss scale, counters), its type and all its bits; the averaged weights that
+  Model Garden exports at the last evaluation; every value of every loop and of every evaluation but times; run.json's
+  status.
   """
   folder, straight = pathlib.Path(folder), pathlib.Path(straight)
   found = []
+  averaged = sorted((straight / 'ema_checkpoints').glob('*.index'), key=lambda path: int(path.stem.rpartition('-')[2]))
+  for path in averaged[-1:]:
+    prefix = path.relative_to(straight).with_suffix('')
+    found += [f'{prefix}: {line}' for line in _of_tensors(tensors(folder / prefix), tensors(straight / prefix))]
   for sub, pattern in (('', 'ckpt-*'), ('best', 'best_ckpt-*')):
     names, expected = (checkpoint_files(root / sub, pattern) for root in (folder, straight))
     if names != expected:
