@@ -33,7 +33,7 @@ check: .venv
 
 # Kills trainings and damages their checkpoints for MINUTES, then prints a table. The tests marked `soak` do the same at
 # chosen moments: .venv/bin/python -m pytest -m soak
-MINUTES ?= 10
+MINUTES ?= 60
 soak: .venv
 	$(BIN)/python -m tests.soak --minutes=$(MINUTES)
 

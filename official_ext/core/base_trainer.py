@@ -329,14 +329,11 @@ class Trainer(base_evaluator.Evaluator):
 
   def restart_input(self) -> None:
     """Lets the next loop take its input from `global_step` on. To be called when the step was set back."""
-    self.release_input()
-
-  def release_input(self) -> None:
-    """Lets go of the training iterator, which TensorFlow may take a minute to delete: in a thread of its own."""
     if self._step is None:
       return
+    # TensorFlow may take a minute to delete an iterator. No daemon: it must not run on while the process ends.
     iterator, self._train_iter = [self._train_iter], None
-    threading.Thread(target=iterator.clear, name='release_input', daemon=True).start()
+    threading.Thread(target=iterator.clear, name='delete_iterator').start()
 
   def _start_input(self):
     """Lets the input begin after the batches that the steps so far have used."""

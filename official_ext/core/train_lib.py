@@ -258,9 +258,6 @@ def run_experiment(
   except BaseException as error:
     _end(record, writers, trainer, getattr(error, 'status', 'failed'), error)
     raise
-  finally:
-    if hasattr(trainer, 'release_input'):
-      trainer.release_input()
   _end(record, writers, trainer, 'finished', None)
   return result
 
