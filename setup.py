@@ -42,7 +42,12 @@ setuptools.setup(
   extras_require={
     'huggingface': ['datasets>=2.19'],
     'gpu': ['tensorflow[and-cuda]>=2.20,<2.21'],
-    'test': ['mypy', 'portpicker', 'pytest>=8', 'pytest-xdist>=3.5', 'ruff'],
+    'mlflow': ['mlflow-skinny>=3'],
+    'notifications': ['apprise>=1.9'],
+    'reinforcement': ['gymnasium>=1'],
+    'wandb': ['wandb>=0.20'],
+    'test': ['apprise>=1.9', 'gymnasium>=1', 'mlflow-skinny>=3', 'mypy', 'portpicker', 'pytest>=8', 'pytest-xdist>=3.5',
+             'ruff', 'wandb>=0.20'],
   },
   entry_points={'console_scripts': ['official-ext = official_ext.cli.main:main']},
 )

@@ -12,8 +12,9 @@ from tests.soak import processes
 def kill(runner, folder, moment, which=None):
   """Starts the command, and kills it at a moment, which must come before its end."""
   attempt = runner.start(folder)
-  assert attempt.kill_at(moment, which), f'it ended before {moment.name}: {runner.log(folder)}'
-  attempt.wait(120)
+  alive = attempt.kill_at(moment, which)
+  statuses = attempt.wait(120)
+  assert alive, f'it ended with {statuses} before {moment.name}: {runner.log(folder)}'
 
 
 def finish(runner, folder, num_restored):

@@ -17,6 +17,7 @@ from official.core import config_definitions as cfg
 from official_ext.core import base_evaluator
 from official_ext.core import compiled_steps
 from official_ext.core import config_definitions
+from official_ext.core import distribute
 from official_ext.core import errors
 from official_ext.core import gradient_tap
 from official_ext.core import step_plan
@@ -395,7 +396,7 @@ class Trainer(base_evaluator.Evaluator):
     plan = step_plan.choose_plan(
         traits,
         enable_xla=runtime.enable_xla,
-        device_type=_device_type(self.strategy),
+        device_type=distribute.device_type(self.strategy),
         single_trace=step.single_trace,
         steps_per_execution=trainer.steps_per_execution if self._owns_loop() else 1,
         steps_per_loop=trainer.steps_per_loop,
@@ -540,16 +541,4 @@ def _is_compile_error(error: Exception) -> bool:
 
 
 def _is_one_cpu(strategy: tf.distribute.Strategy) -> bool:
-  return isinstance(strategy, tf.distribute.OneDeviceStrategy) and _device_type(strategy) == 'CPU'
-
-
-def _device_type(strategy: tf.distribute.Strategy) -> str:
-  """'CPU', 'GPU' or 'TPU': what the strategy's replicas run on."""
-  if isinstance(strategy, tf.distribute.TPUStrategy):
-    return 'TPU'
-  if isinstance(strategy, (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy,
-                           tf.distribute.OneDeviceStrategy)):
-    devices = strategy.extended.worker_devices
-  else:
-    devices = [device.name for device in tf.config.list_logical_devices('GPU')]
-  return 'GPU' if any('GPU' in device.upper() for device in devices) else 'CPU'
+  return isinstance(strategy, tf.distribute.OneDeviceStrategy) and distribute.device_type(strategy) == 'CPU'

@@ -281,7 +281,7 @@ class TrainingStep:
       *gradients, num_bad_losses, mean_loss = context.all_reduce(
           tf.distribute.ReduceOp.SUM, [*gradients, num_bad_losses, mean_loss])
     gradients = [gradient_tap.without_duplicates(g) for g in gradients]
-    norm = gradient_tap.global_norm(gradients)
+    norm = self._trace.tap.global_norm(gradients)
     # Finite only where every gradient is; so large that it overflows, it could not be clipped nor squared.
     finite = tf.math.is_finite(norm)
     ok = tf.logical_and(tf.equal(num_bad_losses, 0.0), tf.logical_or(finite, self._loss_scaling_handles_overflow()))

@@ -99,6 +99,18 @@ def describe(strategy: tf.distribute.Strategy) -> str:
   return f'{replicas} replica{"s" if replicas > 1 else ""} on {short}{hardware}, {name}, {policy}'
 
 
+def device_type(strategy: tf.distribute.Strategy) -> str:
+  """'CPU', 'GPU' or 'TPU': what the strategy's replicas run on."""
+  if isinstance(strategy, tf.distribute.TPUStrategy):
+    return 'TPU'
+  if isinstance(strategy, (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy,
+                           tf.distribute.OneDeviceStrategy)):
+    devices = strategy.extended.worker_devices
+  else:
+    devices = [device.name for device in tf.config.list_logical_devices('GPU')]
+  return 'GPU' if any('GPU' in device.upper() for device in devices) else 'CPU'
+
+
 def _set_virtual_cpus(count: int) -> None:
   """Splits the CPU into `count` logical devices; leaves it alone where it has as many already."""
   if count < 0:

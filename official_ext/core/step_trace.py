@@ -4,6 +4,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 import tensorflow as tf, tf_keras
 
+from official_ext.core import distribute
 from official_ext.core import gradient_tap
 from official_ext.core import step_plan
 from official_ext.core import step_random
@@ -56,7 +57,7 @@ class StepTrace:
     self._xla_error: Optional[str] = None
     self._merge_calls = False
     self._sparse_gradients = False
-    self.tap = gradient_tap.GradientTap(optimizer)
+    self.tap = gradient_tap.GradientTap(optimizer, on_cpu=distribute.device_type(strategy) == 'CPU')
     self.variables: List[tf.Variable] = []
     self.num_updates = 0
     self.num_traces = 0

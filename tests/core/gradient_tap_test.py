@@ -75,6 +75,10 @@ def adamw(limit):
   return optimization.legacy_adamw.AdamWeightDecay(0.1, epsilon=0.1, gradient_clip_norm=limit)
 
 
+def apply(optimizer, gradients, variables):
+  gradient_tap.GradientTap(optimizer).apply_reduced(gradients, variables)
+
+
 @pytest.mark.parametrize(
     'wrap',
     [
@@ -91,11 +95,28 @@ def test_adam_weight_decay_clips_what_is_reduced(wrap):
     optimizer = wrap(adamw(limit))
     if hasattr(optimizer, 'shadow_copy'):
       optimizer.shadow_copy(tf_keras.Sequential([tf_keras.Input((1,)), tf_keras.layers.Dense(1)]))
-    gradient_tap.GradientTap(optimizer).apply_reduced([tf.constant(g * factor) for g in gradients], variables)
+    apply(optimizer, [tf.constant(g * factor) for g in gradients], variables)
     results.append([v.numpy() for v in variables])
   for clipped, expected in zip(*results):
     np.testing.assert_allclose(clipped, expected, rtol=1e-6)
     assert np.abs(expected).min() > 0.001
+
+
+@pytest.mark.parametrize('clipping', [{'global_clipnorm': 6.5}, {'clipnorm': 6.5}, {'clipvalue': 6.5},
+                                      {'clipvalue': 6.5, 'global_clipnorm': 6.5}], ids=str)
+@pytest.mark.parametrize('cls', [legacy.SGD, new.SGD], ids=['legacy', 'new'])
+def test_clips_as_the_optimizer_does_by_itself(cls, clipping):
+  gradients = [tf.constant([3.0, 4.0]), tf.constant([12.0])]  # Global norm 13.
+  results = []
+  for apply_gradients in (apply, lambda optimizer, grads, variables: optimizer.apply_gradients(zip(grads, variables))):
+    variables = [tf.Variable([0.0, 0.0], name='a'), tf.Variable([0.0], name='b')]
+    optimizer = cls(1.0, **clipping)
+    apply_gradients(optimizer, gradients, variables)
+    results.append([v.numpy() for v in variables])
+    assert {name: getattr(optimizer, name) for name in clipping} == clipping
+  for clipped, expected in zip(*results):
+    np.testing.assert_allclose(clipped, expected, rtol=1e-6)
+  assert results[0][1] > -12
 
 
 def test_inner_optimizer_looks_through_all_wrappers():
@@ -121,20 +142,23 @@ def test_gradients_add_up_whatever_their_kind():
   np.testing.assert_array_equal(gradient_tap.scale(d, 0.5), d / 2)
 
 
+@pytest.mark.parametrize('on_cpu', [False, True], ids=['', 'cpu'])
 @pytest.mark.parametrize('jit_compile', [False, True], ids=['graph', 'xla'])
-def test_the_norm_of_sparse_gradients_without_duplicates_is_the_dense_norm(jit_compile):
+def test_the_norm_of_sparse_gradients_without_duplicates_is_the_dense_norm(jit_compile, on_cpu):
   gradient = sparse([[1.0, 2], [3, 4], [5, 6], [-3, 1]], [3, 1, 3, 1])
 
   @tf.function(jit_compile=jit_compile)
   def norm_and_dense():
     unique = gradient_tap.without_duplicates(gradient)
-    return gradient_tap.global_norm([unique, None, tf.constant([[2.0]])]), tf.convert_to_tensor(unique)
+    return gradient_tap.global_norm([unique, None, tf.constant([[2.0]])], on_cpu), tf.convert_to_tensor(unique)
 
   norm, values = norm_and_dense()
   np.testing.assert_array_equal(values, [[0, 0], [0, 5], [0, 0], [6, 8]])
   np.testing.assert_allclose(norm, np.sqrt(25 + 36 + 64 + 4), rtol=1e-6)
   assert gradient_tap.without_duplicates(None) is None
   assert gradient_tap.global_norm([None]) == 0
+  several = [tf.constant(2.0), tf.ones([3]), tf.zeros([0, 4]), tf.zeros([4, 0]), tf.fill([2, 3, 2], 3.0)]
+  np.testing.assert_allclose(gradient_tap.global_norm(several, on_cpu), np.sqrt(4 + 3 + 12 * 9), rtol=1e-6)
 
 
 def optimizers():
@@ -162,7 +186,8 @@ def test_build_makes_and_variables_of_names_all_that_an_update_writes(name):
     num_created = len(created)
     found = gradient_tap.variables_of(optimizer)
     before = [v.numpy().tobytes() for v in created]
-    tap.apply_reduced([tf.ones_like(v) for v in model.trainable_variables], model.trainable_variables)
+    gradients = [tf.ones_like(v) for v in model.trainable_variables]
+    tap.apply_reduced(gradients, model.trainable_variables)
   assert len(created) == num_created  # Nothing is left for the first update to make.
   written = [v for v, value in zip(created, before) if v.numpy().tobytes() != value]
   assert {id(v) for v in written} <= {id(v) for v in found}

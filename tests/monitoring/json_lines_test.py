@@ -39,7 +39,7 @@ def test_lines_are_flat_and_in_order(path):
   start, train = _lines(path)  # Without close or flush.
   assert list(start) == ['time', 'event', 'step', 'devices', 'command', 'error']
   assert start['command'] == ['python', 'train.py'] and start['error'] is None
-  assert before - 0.001 <= start['time'] <= train['time'] <= time.time()
+  assert before - 0.001 <= start['time'] <= train['time'] <= time.time() + 0.001  # In milliseconds.
   del train['time']
   assert train == {'event': 'train', 'step': 5, 'training_loss': float(np.float32(0.1)), 'a/b/c': 7}
   writer.close()
