@@ -4,15 +4,18 @@ import os
 import pathlib
 import subprocess
 import sys
-from typing import Mapping, Optional, Sequence
 
 # Two test processes share two cores: one thread for each operation. Processes that tests start inherit this.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
+# Programs of a few steps are compiled, not optimised: a fifth of the time of such tests. Processes do not inherit this.
+os.environ.setdefault('XLA_FLAGS', '--xla_backend_optimization_level=0')
 
 import official_ext  # noqa: F401  Before tensorflow.
 import pytest
 import tensorflow as tf
+
+from tests import train_processes
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NUM_CPUS = 4
@@ -42,49 +45,55 @@ def _iterate_without_autotune() -> None:
 _iterate_without_autotune()
 
 
-def _command(arguments: Sequence[str], script: str = 'train.py') -> Sequence[str]:
-  return [sys.executable, str(ROOT / script), *arguments]
+@pytest.fixture(scope='session')
+def train_server():
+  """What `run_train` and `start_train` fork from; started at first use."""
+  servers = []
 
+  def server() -> train_processes.Server:
+    if not servers:
+      servers.append(train_processes.Server())
+    return servers[0]
 
-def _environment(changes: Optional[Mapping[str, str]]) -> Mapping[str, str]:
-  # No GPU: what a test expects must not depend on the machine that it runs on.
-  return {**os.environ, 'CUDA_VISIBLE_DEVICES': '', 'COLUMNS': '120', **(changes or {})}
+  yield server
+  for each in servers:
+    each.close()
 
 
 @pytest.fixture(scope='session')
-def run_train():
+def run_train(train_server):
   """Runs `python train.py ARGUMENTS` to its end as a process of its own.
 
-  run_train(arguments, timeout=300, env=None, cwd=ROOT) -> subprocess.CompletedProcess with text in stdout and stderr.
-  `env` is added to this process's environment. A run that takes longer than `timeout` seconds is killed and fails.
+  run_train(arguments, timeout=300, env=None, cwd=ROOT, fresh=False) -> subprocess.CompletedProcess with text in stdout
+  and stderr. `env` is added to this process's environment. A run that takes longer than `timeout` seconds is killed and
+  fails. `fresh` starts another interpreter, instead of a fork of one that has TensorFlow imported.
   """
 
-  def run(arguments, timeout=300, env=None, cwd=ROOT) -> subprocess.CompletedProcess:
+  def run(arguments, timeout=300, env=None, cwd=ROOT, fresh=False) -> subprocess.CompletedProcess:
+    if not fresh:
+      return train_processes.run(train_server(), arguments, timeout, env, cwd)
     return subprocess.run(
-      _command(arguments), cwd=cwd, env=_environment(env), capture_output=True, text=True, timeout=timeout, check=False
-    )
+      [sys.executable, str(ROOT / 'train.py'), *arguments], cwd=cwd, env=train_processes.environment(env),
+      capture_output=True, text=True, timeout=timeout, check=False)
 
   return run
 
 
 @pytest.fixture
-def start_train():
-  """Starts `python train.py ARGUMENTS` and returns its subprocess.Popen; what still runs at the end is killed.
+def start_train(train_server):
+  """Starts `python train.py ARGUMENTS` and returns its process; what still runs at the end is killed.
 
-  start_train(arguments, env=None, cwd=ROOT, **popen_arguments). stdout and stderr go to one text pipe,
-  `process.stdout`, where the arguments do not say otherwise.
+  start_train(arguments, env=None, cwd=ROOT) -> train_processes.PipedProcess.
   """
   started = []
 
-  def start(arguments, env=None, cwd=ROOT, **popen_arguments) -> subprocess.Popen:
-    popen_arguments = {'stdout': subprocess.PIPE, 'stderr': subprocess.STDOUT, 'text': True, **popen_arguments}
-    started.append(subprocess.Popen(_command(arguments), cwd=cwd, env=_environment(env), **popen_arguments))
+  def start(arguments, env=None, cwd=ROOT) -> train_processes.PipedProcess:
+    started.append(train_processes.PipedProcess(train_server(), arguments, env, cwd))
     return started[-1]
 
   yield start
   for process in started:
-    if process.poll() is None:
-      process.kill()
+    process.kill()
     process.communicate()
 
 

@@ -14,7 +14,7 @@ def test_the_example_trains(run_train, tmp_path):
   (code,) = re.findall(r'```python\n(.*?)```', README, re.DOTALL)
   (command,) = re.findall(r'`python train.py (--registry=.*?)`', README, re.DOTALL)
   (tmp_path / 'my_tasks.py').write_text(code)
-  process = run_train(command.split(), cwd=tmp_path)
+  process = run_train(command.split(), cwd=tmp_path, fresh=True)
   assert process.returncode == 0, process.stderr
   events = [json.loads(line) for line in (tmp_path / 'runs/rings/events.jsonl').read_text().splitlines()]
   last = [event for event in events if event['event'] == 'eval'][-1]

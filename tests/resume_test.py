@@ -25,8 +25,8 @@ def finish(runner, folder, num_restored):
   assert text.count('"event": "restored"') == num_restored
 
 
-def test_killed_in_an_evaluation_and_in_a_save_with_its_newest_checkpoint_damaged(tmp_path):
-  runner = cases.Runner(cases.BY_NAME['float16, moving average'], tmp_path)
+def test_killed_in_an_evaluation_and_in_a_save_with_its_newest_checkpoint_damaged(tmp_path, train_server):
+  runner = cases.Runner(cases.BY_NAME['float16, moving average'], tmp_path, train_server())
   folder = runner.new_folder()
   kill(runner, folder, processes.in_stage('eval', 30))  # Before ckpt-30.
   assert damage.complete_checkpoints(folder)[-1] in (10, 20)  # 20 may still have been on its way to the disk.

@@ -17,7 +17,7 @@ def flags(folder, *more):
 def wait_for_step(folder, process, event='train'):
   """Waits until events.jsonl tells of a training loop."""
   path, end = folder / 'events.jsonl', time.monotonic() + TIMEOUT
-  while not (path.exists() and f'"{event}"' in path.read_text()):
+  while not (path.exists() and f'"event": "{event}"' in path.read_text()):
     assert process.poll() is None, process.stdout.read()
     assert time.monotonic() < end
     time.sleep(0.05)

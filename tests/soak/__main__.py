@@ -18,6 +18,7 @@ import time
 
 import numpy as np
 
+from tests import train_processes
 from tests.soak import cases
 from tests.soak import comparison
 from tests.soak import damage
@@ -157,10 +158,8 @@ def soak(minutes: float, names: list[str], seed: int, folder: pathlib.Path) -> b
   rows: dict[str, Row] = {}
   started: dict[str, tuple] = {}
   with contextlib.ExitStack() as stack:
-    servers = []
-    for _ in range(max(cases.BY_NAME[name].num_workers for name in names)):
-      servers.append(processes.Server(folder))
-      stack.callback(servers[-1].close)
+    server = train_processes.Server()
+    stack.callback(server.close)
     turn = 0
     while turn < len(names) or time.monotonic() < end:
       name = names[turn % len(names)]
@@ -168,7 +167,7 @@ def soak(minutes: float, names: list[str], seed: int, folder: pathlib.Path) -> b
       row = rows.setdefault(name, Row())
       try:
         if name not in started:
-          runner = cases.Runner(cases.BY_NAME[name], folder / str(turn), servers)
+          runner = cases.Runner(cases.BY_NAME[name], folder / str(turn), server)
           began = time.monotonic()
           straight = runner.straight()
           started[name] = runner, straight, time.monotonic() - began

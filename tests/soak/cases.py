@@ -8,6 +8,7 @@ from typing import Callable, Mapping, Optional, Sequence
 
 import portpicker
 
+from tests import train_processes
 from tests.model_garden import train_test as model_garden
 from tests.soak import processes
 
@@ -83,15 +84,15 @@ BY_NAME = {case.name: case for case in CASES}
 class Runner:
   """Starts the attempts of a case's runs, in processes that are forked or, by default, real ones."""
 
-  def __init__(self, case: Case, folder: pathlib.Path, servers: Sequence[processes.Server] = ()):
+  def __init__(self, case: Case, folder: pathlib.Path, server: Optional[train_processes.Server] = None):
     """Writes the case's data.
 
     Args:
       case: the configuration.
       folder: for data and logs.
-      servers: one for each worker, for processes that are forked; none for real ones.
+      server: for processes that are forked; None for real ones.
     """
-    self.case, self._folder, self._servers = case, folder, servers
+    self.case, self._folder, self._server = case, folder, server
     folder.mkdir(parents=True, exist_ok=True)
     self._arguments = case.arguments(folder / 'data')
 
@@ -106,8 +107,8 @@ class Runner:
         cluster = {'worker': [f'127.0.0.1:{port}' for port in ports]}
         env['TF_CONFIG'] = json.dumps({'cluster': cluster, 'task': {'type': 'worker', 'index': worker}})
       log = model_dir.with_name(f'{model_dir.name}.{worker}.log')
-      if self._servers:
-        started.append(self._servers[worker].start(arguments, log, env))
+      if self._server is not None:
+        started.append(self._server.start(arguments, log, env=env))
       else:
         started.append(processes.RealProcess(arguments, log, env))
     return processes.Attempt(model_dir, started)

@@ -12,13 +12,9 @@ import sys
 import time
 from typing import Any, Callable, Mapping, Optional, Sequence
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests import train_processes
+
 _POLL_SECONDS = 0.002
-
-
-def environment(changes: Optional[Mapping[str, str]] = None) -> Mapping[str, str]:
-  """This process's environment with `changes`, without GPUs."""
-  return {**os.environ, 'CUDA_VISIBLE_DEVICES': '', 'COLUMNS': '120', **(changes or {})}
 
 
 class RealProcess:
@@ -27,8 +23,8 @@ class RealProcess:
   def __init__(self, arguments: Sequence[str], log: pathlib.Path, env: Optional[Mapping[str, str]] = None):
     with log.open('ab') as output:
       self._process = subprocess.Popen(
-        [sys.executable, str(ROOT / 'train.py'), *arguments], cwd=ROOT, env=environment(env), stdout=output,
-        stderr=subprocess.STDOUT, start_new_session=True)
+        [sys.executable, str(train_processes.ROOT / 'train.py'), *arguments], cwd=train_processes.ROOT,
+        env=train_processes.environment(env), stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
     self.pid = self._process.pid
 
   def poll(self) -> Optional[int]:
@@ -36,74 +32,6 @@ class RealProcess:
 
   def wait(self, timeout: float) -> int:
     return self._process.wait(timeout)
-
-
-class Server:
-  """A process that has TensorFlow imported, and forks: see prefork.py. One child at a time."""
-
-  def __init__(self, folder: pathlib.Path):
-    self._answers = open(folder / f'prefork-{id(self)}', 'w+')
-    self._read = 0
-    self._process = subprocess.Popen(
-      [sys.executable, '-m', 'tests.soak.prefork'], cwd=ROOT, env=environment(), text=True, stdin=subprocess.PIPE,
-      stdout=self._answers, stderr=subprocess.DEVNULL)
-    self._child: Optional[int] = None
-    self._wait_for('ready', 120)
-
-  def _next(self) -> Optional[Mapping[str, int]]:
-    self._answers.seek(self._read)
-    line = self._answers.readline()
-    if not line.endswith('\n'):
-      return None
-    self._read += len(line)
-    return json.loads(line)
-
-  def _wait_for(self, key: str, timeout: float) -> int:
-    deadline = time.monotonic() + timeout
-    while (answer := self._next()) is None:
-      if time.monotonic() > deadline:
-        raise subprocess.TimeoutExpired('train.py', timeout)
-      if self._process.poll() is not None:
-        raise RuntimeError('the server has died')
-      time.sleep(_POLL_SECONDS)
-    return answer[key]
-
-  def start(
-      self, arguments: Sequence[str], log: pathlib.Path, env: Optional[Mapping[str, str]] = None
-  ) -> 'ForkedProcess':
-    request = {'arguments': list(arguments), 'log': str(log), 'environment': dict(env or {})}
-    self._process.stdin.write(json.dumps(request) + '\n')
-    self._process.stdin.flush()
-    return ForkedProcess(self, self._wait_for('pid', 30))
-
-  def status(self) -> Optional[int]:
-    answer = self._next()
-    return None if answer is None else answer['status']
-
-  def wait(self, timeout: float) -> int:
-    return self._wait_for('status', timeout)
-
-  def close(self) -> None:
-    self._process.kill()
-    self._process.wait()
-    self._answers.close()
-
-
-class ForkedProcess:
-  """A child of a `Server`."""
-
-  def __init__(self, server: Server, pid: int):
-    self._server, self.pid, self._status = server, pid, None
-
-  def poll(self) -> Optional[int]:
-    if self._status is None:
-      self._status = self._server.status()
-    return self._status
-
-  def wait(self, timeout: float) -> int:
-    if self._status is None:
-      self._status = self._server.wait(timeout)
-    return self._status
 
 
 @dataclasses.dataclass

@@ -1,0 +1,77 @@
+"""Runs train.py again and again, each run a process of its own, without importing TensorFlow each time.
+
+This process imports what train.py imports, and starts no device. For every line on stdin, a JSON object {"arguments",
+"environment", "cwd", "stdout", "stderr"}, it forks; the child becomes `python train.py ARGUMENTS`, its output in files
+(or FIFOs) of these names; `stderr` null: where stdout goes. The answers on stdout are `{"pid": ...}` at once, and when
+a child has ended `{"pid": ..., "status": ...}`: its exit status, or the signal with a minus.
+"""
+
+import official_ext  # noqa: F401  Before tensorflow.
+
+import json
+import os
+import pathlib
+import runpy
+import select
+import sys
+
+import tensorflow as tf  # noqa: F401
+
+from official_ext.core import train_lib  # noqa: F401
+import registry_imports  # noqa: F401
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+_POLL_SECONDS = 0.01
+
+
+def _become_train(request) -> None:
+  os.setsid()
+  os.close(0)
+  os.open(os.devnull, os.O_RDONLY)
+  for number, name in ((1, 'stdout'), (2, 'stderr')):
+    path = request[name]
+    output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if path else 1
+    os.dup2(output, number)
+  os.environ.clear()
+  os.environ.update(request['environment'])
+  os.chdir(request['cwd'])
+  sys.path[:1] = [str(ROOT), *filter(None, os.environ.get('PYTHONPATH', '').split(os.pathsep))]
+  sys.argv = [str(ROOT / 'train.py'), *request['arguments']]
+  try:
+    runpy.run_path(sys.argv[0], run_name='__main__')
+  finally:
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _ended(children: set[int], answers) -> None:
+  for pid in list(children):
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    if ended:
+      children.remove(pid)
+      print(json.dumps({'pid': pid, 'status': os.waitstatus_to_exitcode(status)}), file=answers)
+
+
+def main() -> None:
+  """Serves until stdin ends."""
+  answers = os.fdopen(os.dup(1), 'w', buffering=1)
+  os.dup2(2, 1)  # Whatever prints must not be taken for an answer.
+  children: set[int] = set()
+  while True:
+    _ended(children, answers)
+    if not select.select([0], [], [], _POLL_SECONDS if children else None)[0]:
+      continue
+    line = sys.stdin.readline()  # One request at a time: the client waits for its answer.
+    if not line:
+      return
+    pid = os.fork()
+    if not pid:
+      os.close(answers.fileno())
+      _become_train(json.loads(line))
+      os._exit(0)
+    children.add(pid)
+    print(json.dumps({'pid': pid}), file=answers)
+
+
+if __name__ == '__main__':
+  main()

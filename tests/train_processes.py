@@ -1,0 +1,145 @@
+"""train.py as a process: started anew, or forked from one that has TensorFlow imported."""
+
+import json
+import os
+import pathlib
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Dict, Mapping, Optional, Sequence
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+_START_SECONDS = 120
+
+
+def environment(changes: Optional[Mapping[str, str]] = None) -> Mapping[str, str]:
+  """This process's environment with `changes`. No GPU: what a test expects must not depend on its machine."""
+  kept = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}
+  return {**kept, 'CUDA_VISIBLE_DEVICES': '', 'COLUMNS': '120', **(changes or {})}
+
+
+class Server:
+  """A process that has TensorFlow imported, and forks: see prefork.py."""
+
+  def __init__(self):
+    self._process = subprocess.Popen(
+      [sys.executable, '-m', 'tests.prefork'], cwd=ROOT, env=environment(), text=True, stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    self._changed = threading.Condition()
+    self._started: Optional[int] = None
+    self._statuses: Dict[int, int] = {}
+    self._starting = threading.Lock()
+    threading.Thread(target=self._read, daemon=True).start()
+
+  def _read(self):
+    for line in self._process.stdout:
+      answer = json.loads(line)
+      with self._changed:
+        if 'status' in answer:
+          self._statuses[answer['pid']] = answer['status']
+        else:
+          self._started = answer['pid']
+        self._changed.notify_all()
+
+  def start(
+      self,
+      arguments: Sequence[str],
+      stdout: pathlib.Path,
+      stderr: Optional[pathlib.Path] = None,
+      env: Optional[Mapping[str, str]] = None,
+      cwd: pathlib.Path = ROOT,
+  ) -> 'ForkedProcess':
+    """Starts `python train.py ARGUMENTS`, its output at the end of files; without `stderr`, both in one."""
+    request = {'arguments': [str(argument) for argument in arguments], 'environment': dict(environment(env)),
+               'cwd': str(cwd), 'stdout': str(stdout), 'stderr': stderr and str(stderr)}
+    with self._starting, self._changed:
+      self._started = None
+      self._process.stdin.write(json.dumps(request) + '\n')
+      self._process.stdin.flush()
+      if not self._changed.wait_for(lambda: self._started is not None, _START_SECONDS):
+        raise RuntimeError('the server does not answer')
+      return ForkedProcess(self, self._started)
+
+  def status(self, pid: int, timeout: float) -> Optional[int]:
+    """The exit status of a child, or minus its signal; None where it still runs after `timeout` seconds."""
+    with self._changed:
+      self._changed.wait_for(lambda: pid in self._statuses, timeout)
+      return self._statuses.get(pid)
+
+  def close(self) -> None:
+    """Ends the server. What it has started goes on."""
+    self._process.kill()
+    self._process.wait()
+
+
+class ForkedProcess:
+  """A child of a `Server`, with subprocess.Popen's words."""
+
+  def __init__(self, server: Server, pid: int):
+    self._server, self.pid = server, pid
+    self.returncode: Optional[int] = None
+    self.stdout = None
+
+  def poll(self) -> Optional[int]:
+    self.returncode = self._server.status(self.pid, 0)
+    return self.returncode
+
+  def wait(self, timeout: Optional[float] = None) -> int:
+    self.returncode = self._server.status(self.pid, timeout)
+    if self.returncode is None:
+      raise subprocess.TimeoutExpired('train.py', timeout)
+    return self.returncode
+
+  def send_signal(self, number: int) -> None:
+    if self.poll() is None:
+      os.kill(self.pid, number)
+
+  def kill(self) -> None:
+    self.send_signal(signal.SIGKILL)
+
+
+class PipedProcess(ForkedProcess):
+  """A child whose output, stdout and stderr in one, comes through the text pipe `stdout`."""
+
+  def __init__(self, server: Server, arguments: Sequence[str], env=None, cwd=ROOT):
+    with tempfile.TemporaryDirectory() as folder:
+      fifo = pathlib.Path(folder) / 'output'
+      os.mkfifo(fifo)
+      reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+      super().__init__(server, server.start(arguments, fifo, env=env, cwd=cwd).pid)
+      select.select([reader], [], [], _START_SECONDS)  # Until the writer has opened it, which may come after its start.
+      os.set_blocking(reader, True)
+    self.stdout = os.fdopen(reader, 'r')
+
+  def communicate(self, timeout: Optional[float] = None):
+    """(what is left of the output, None) at the end of the process."""
+    output = []
+    if self.stdout is not None:
+      thread = threading.Thread(target=lambda: output.append(self.stdout.read()), daemon=True)
+      thread.start()
+      deadline = None if timeout is None else time.monotonic() + timeout
+      thread.join(timeout)
+      timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+    self.wait(timeout)
+    return ''.join(output), None
+
+
+def run(server: Server, arguments: Sequence[str], timeout: float, env=None, cwd=ROOT) -> subprocess.CompletedProcess:
+  """Runs train.py to its end; after `timeout` seconds it is killed.
+
+  Raises:
+    subprocess.TimeoutExpired: it was killed.
+  """
+  with tempfile.TemporaryDirectory() as folder:
+    stdout, stderr = pathlib.Path(folder) / 'stdout', pathlib.Path(folder) / 'stderr'
+    process = server.start(arguments, stdout, stderr, env, cwd)
+    try:
+      status = process.wait(timeout)
+    except subprocess.TimeoutExpired:
+      process.kill()
+      raise
+    return subprocess.CompletedProcess(['train.py', *arguments], status, stdout.read_text(), stderr.read_text())
