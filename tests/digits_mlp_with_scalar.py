@@ -2,21 +2,37 @@
 
 import dataclasses
 
+import numpy as np
 import tensorflow as tf
 
 from experiments.digits_mlp import configs
 from experiments.digits_mlp import task
 from official.core import exp_factory, task_factory
 from official_ext.core import config_definitions as cfg
+from official_ext.data import sources
+from official_ext.data import step_indexed
 
 
 @dataclasses.dataclass
 class DigitsMlpWithScalarConfig(configs.DigitsMlpTaskConfig):
-  """As its base."""
+  """As its base.
+
+  Attributes:
+    bad_example: The number of a training example whose pixels are NaN. -1: none.
+  """
+
+  bad_example: int = -1
 
 
 @task_factory.register_task_cls(DigitsMlpWithScalarConfig)
 class DigitsMlpWithScalarTask(task.DigitsMlpTask):
+
+  def build_inputs(self, params, input_context=None):
+    data = dict(task.examples(bool(params.is_training)))
+    if params.is_training and self.config.bad_example >= 0:
+      data['pixels'] = data['pixels'].copy()
+      data['pixels'][self.config.bad_example] = np.nan
+    return step_indexed.build_dataset(sources.ArraySource(data), params, input_context)
 
   def forward(self, inputs, model, training):
     loss, logs = super().forward(inputs, model, training)
