@@ -39,6 +39,7 @@ soak: .venv
 
 bench: .venv
 	$(BIN)/python benchmarks/trainer_overhead.py
+	$(BIN)/python benchmarks/reinforcement.py
 
 # Trains every experiment of experiments/ to its end, and prints a table of times and results.
 experiments: .venv

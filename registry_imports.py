@@ -1,6 +1,12 @@
 """What --experiment can name. One import a line; the only module that is imported for its side effect."""
 # ruff: noqa: F401
 
+from experiments import contrastive
 from experiments import digits
 from experiments import digits_mlp
+from experiments import distillation
+from experiments import gan
+from experiments import meta_learning
+from experiments import multi_task
+from experiments import reinforcement
 from official.common import registry_imports

@@ -24,7 +24,7 @@ setuptools.setup(
   python_requires='>=3.11,<3.12',
   packages=setuptools.find_packages(include=['official_ext*', 'experiments*']),
   py_modules=['registry_imports'],
-  package_data={'': ['*.gin', '*.md', '*.txt', '*.yaml']},
+  package_data={'': ['*.gin', '*.md', '*.txt', '*.yaml'], 'official_ext.cli': ['templates/**/*.txt']},
   install_requires=[
     'absl-py>=1.4',
     'array-record>=0.6',
@@ -45,9 +45,9 @@ setuptools.setup(
     'mlflow': ['mlflow-skinny>=3'],
     'notifications': ['apprise>=1.9'],
     'reinforcement': ['gymnasium>=1'],
-    'wandb': ['wandb>=0.20'],
+    'wandb': ['wandb>=0.31'],
     'test': ['apprise>=1.9', 'gymnasium>=1', 'mlflow-skinny>=3', 'mypy', 'portpicker', 'pytest>=8', 'pytest-xdist>=3.5',
-             'ruff', 'wandb>=0.20'],
+             'ruff', 'wandb>=0.31'],
   },
   entry_points={'console_scripts': ['official-ext = official_ext.cli.main:main']},
 )

@@ -6,7 +6,7 @@ from absl import app, flags
 
 from official.core import task_factory
 from official_ext.cli import exit_status, flags as ext_flags, output
-from official_ext.core import config_parser, distribute, dry_run, preemption, run_record, train_lib
+from official_ext.core import config_parser, debugging, distribute, dry_run, preemption, run_record, train_lib
 from official_ext.monitoring import progress, writers
 import registry_imports  # noqa: F401
 
@@ -14,7 +14,7 @@ FLAGS = flags.FLAGS
 
 
 def main(_) -> None:
-  """Runs one experiment in one mode, or its --dry_run; a signal from here on lets it save first."""
+  """Runs one experiment in one mode, its --dry_run or --debug; a signal from here on lets it save first."""
   with preemption.PreemptionWatch() as watch:
     _run(watch)
 
@@ -27,6 +27,9 @@ def _run(watch: preemption.PreemptionWatch) -> None:
   if FLAGS.dry_run:
     dry_run.run(params)
     return
+  if FLAGS.debug:
+    debugging.run(params, FLAGS.model_dir, FLAGS.checkpoint, FLAGS.debug_step)
+    return
   mode, model_dir = FLAGS.mode, FLAGS.model_dir
   run_record.check_writable(model_dir)
   distribute.configure(params.runtime)
@@ -36,7 +39,8 @@ def _run(watch: preemption.PreemptionWatch) -> None:
     task = task_factory.get_task(params.task, logging_dir=model_dir)
   with exit_status.saving_gin_config(mode, model_dir, strategy):
     _, logs = train_lib.run_experiment(
-      strategy, task, mode, params, model_dir, checkpoint=FLAGS.checkpoint, watch=watch)
+      strategy, task, mode, params, model_dir, checkpoint=FLAGS.checkpoint, watch=watch,
+      profile_steps=ext_flags.profile_steps())
   if logs:
     print('  '.join(['Final metrics:', *progress.format_values(writers.flatten(logs))]), flush=True)
 

@@ -1,19 +1,20 @@
 """Trains every experiment of this repository to its end, as its command says, and prints one table.
 
-usage: python benchmarks/all_experiments.py [--folder=runs] [train.py's flags ...]
+usage: python benchmarks/all_experiments.py [--folder=runs] [--minutes=30] [train.py's flags ...]
 
 Run NAME is kept in FOLDER/NAME; one that is there already goes on from where it stands. The time is that of the whole
-process. The exit status is 1 where a run has failed.
+process. A run that takes longer than MINUTES is stopped, and saves. The exit status is 1 where a run has failed.
 """
 
 import argparse
 import inspect
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Set
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import official_ext  # noqa: F401  Before tensorflow.
@@ -23,32 +24,69 @@ from official_ext.monitoring import json_lines, progress
 import registry_imports  # noqa: F401
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+_FOLDER = 'runs'  # Of the commands in docstrings.
 
 
 def names() -> List[str]:
-  """The experiments that come from this repository, as they are registered."""
+  """The experiments that come from this repository, each after those whose runs its command reads."""
   registered = config_parser.experiment_names()
-  return [name for name in registered if config_parser.factory_of(name).__module__.startswith('experiments.')]
+  left = [name for name in registered if config_parser.factory_of(name).__module__.startswith('experiments.')]
+  ordered: List[str] = []
+  while left:
+    ready = [name for name in left if not _read_runs(name) & set(left)]
+    ordered += ready
+    left = [name for name in left if name not in ready]
+    assert ready, f'Each of these reads the run of another: {left}.'
+  return ordered
 
 
-def stated_result(name: str) -> str:
-  """What the experiment's docstring promises."""
-  match = re.search(r'^Result: (.*)$', inspect.getdoc(config_parser.factory_of(name)) or '', re.MULTILINE)
+def stated(name: str, what: str) -> str:
+  """What the experiment's docstring says under 'Result' or 'Reference', on one line; '' where it does not."""
+  match = re.search(rf'^{what}: (.*)$', _docstring(name), re.MULTILINE)
   return match.group(1) if match else ''
 
 
-def run(name: str, folder: pathlib.Path, flags: Sequence[str]) -> Dict[str, str]:
+def own_flags(name: str) -> List[str]:
+  """The flags of the command in the experiment's docstring, besides those that every command has."""
+  match = re.search(r'^Command: (.*?)(?=^\S|\Z)', _docstring(name), re.MULTILINE | re.DOTALL)
+  words = shlex.split(match.group(1)) if match else []
+  common = ('--experiment=', '--mode=', '--model_dir=')
+  return [word for word in words if word.startswith('--') and not word.startswith(common)]
+
+
+def _docstring(name: str) -> str:
+  return inspect.getdoc(config_parser.factory_of(name)) or ''
+
+
+def _read_runs(name: str) -> Set[str]:
+  """The experiments whose runs the experiment's command reads."""
+  return set(re.findall(rf'={_FOLDER}/(\w+)', ' '.join(own_flags(name))))
+
+
+def run(name: str, folder: pathlib.Path, flags: Sequence[str], minutes: float = 30) -> Dict[str, str]:
   """Trains one experiment; returns its row of the table."""
   model_dir = folder / name
   command = [
     sys.executable, str(ROOT / 'train.py'), f'--experiment={name}', '--mode=train_and_eval', f'--model_dir={model_dir}',
-    *flags,
+    *(flag.replace(f'={_FOLDER}/', f'={folder}/') for flag in own_flags(name)), *flags,
   ]
   start = time.perf_counter()
-  status = subprocess.run(command, check=False).returncode
+  result = _run(command, minutes) or _last_metrics(model_dir)
   seconds = time.perf_counter() - start
-  result = _last_metrics(model_dir) if status == 0 else f'failed with status {status}'
-  return {'experiment': name, 'seconds': f'{seconds:.0f}', 'result': result, 'stated': stated_result(name)}
+  return {'experiment': name, 'seconds': f'{seconds:.0f}', 'result': result, 'stated': stated(name, 'Result'),
+          'reference': stated(name, 'Reference')}
+
+
+def _run(command: Sequence[str], minutes: float) -> str:
+  """Runs a command; why it has not come to its end, '' if it has."""
+  with subprocess.Popen(command) as process:
+    try:
+      status = process.wait(60 * minutes)
+    except subprocess.TimeoutExpired:
+      process.terminate()  # It saves, and goes on from there the next time.
+      process.wait()
+      return f'failed: stopped after {minutes:g} minutes'
+  return f'failed with status {status}' if status else ''
 
 
 def _last_metrics(model_dir: pathlib.Path) -> str:
@@ -68,9 +106,10 @@ def table(rows: Sequence[Dict[str, str]]) -> str:
 def main() -> int:
   """Runs all, one after the other; returns the exit status."""
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--folder', default='runs', type=pathlib.Path)
+  parser.add_argument('--folder', default=_FOLDER, type=pathlib.Path)
+  parser.add_argument('--minutes', default=30.0, type=float)
   arguments, flags = parser.parse_known_args()
-  rows = [run(name, arguments.folder, flags) for name in names()]
+  rows = [run(name, arguments.folder, flags, arguments.minutes) for name in names()]
   print(f'\n{table(rows)}', flush=True)
   return int(any(row['result'].startswith('failed') for row in rows))
 

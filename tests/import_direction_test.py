@@ -18,7 +18,7 @@ LEVELS = (
   {'official_ext.core.errors'},
 )
 # These know nothing of the loop.
-INDEPENDENT = ('data', 'modeling', 'optimization', 'monitoring')
+INDEPENDENT = ('data', 'metrics', 'modeling', 'optimization', 'monitoring')
 THEIR_CORE = {'official_ext.core.errors', 'official_ext.core.config_definitions'}
 
 

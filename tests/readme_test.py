@@ -5,13 +5,14 @@ import pathlib
 import re
 
 from official_ext.cli import flags as ext_flags
+from tests import documents
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-README = (ROOT / 'README.md').read_text()
+README = documents.read('README.md')
 
 
 def test_the_example_trains(run_train, tmp_path):
-  (code,) = re.findall(r'```python\n(.*?)```', README, re.DOTALL)
+  (code,) = documents.code(README)
   (command,) = re.findall(r'`python train.py (--registry=.*?)`', README, re.DOTALL)
   (tmp_path / 'my_tasks.py').write_text(code)
   process = run_train(command.split(), cwd=tmp_path, fresh=True)

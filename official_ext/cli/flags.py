@@ -1,5 +1,6 @@
 """The flags of train.py and official-ext: Model Garden's, and the library's."""
 
+import copy
 import difflib
 import importlib
 import importlib.metadata
@@ -7,12 +8,13 @@ import os
 import re
 import sys
 import traceback
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 from absl import flags
 from absl import logging
 
 from official.common import flags as tfm_flags
+from official.core import exp_factory
 from official_ext.core import errors
 from official_ext.core import short_names
 
@@ -23,7 +25,7 @@ ENTRY_POINTS = 'official_ext.experiments'
 _UNREAD = ('tpu_platform', 'tfhub_handle', 'tflex_output_uri')
 _NAMES = (
     'experiment', 'mode', 'model_dir', 'config_file', 'params_override', 'set', 'gin_file', 'gin_params', 'registry',
-    'checkpoint', 'dry_run', 'tpu', 'tf_data_service', *_UNREAD,
+    'checkpoint', 'dry_run', 'debug', 'debug_step', 'profile_steps', 'tpu', 'tf_data_service', *_UNREAD,
 )
 
 
@@ -41,6 +43,13 @@ def define_flags() -> None:
   flags.DEFINE_multi_string('registry', None, 'A module to import that registers experiments.')
   flags.DEFINE_string('checkpoint', None, 'The checkpoint to evaluate, or to start training from.')
   flags.DEFINE_bool('dry_run', False, 'Run the whole life of the experiment once, small, in a temporary folder.')
+  flags.DEFINE_bool('debug', False, 'Run one step eagerly, and name the first operation that is not finite.')
+  flags.DEFINE_integer(
+      'debug_step', None, 'The step that --debug runs. Default: the last that the run in --model_dir has left out, or '
+      'else the one after its newest checkpoint.')
+  flags.DEFINE_string(
+      'profile_steps', None, 'The first and the last step to profile, such as 20,29: a trace for TensorBoard, and a '
+      'table of where their time went.')
   for name in _NAMES:
     # A flag that takes one value is refused a second; this has no effect on those that take several.
     flags.FLAGS[name].allow_overwrite = isinstance(flags.FLAGS[name], flags.MultiFlag)
@@ -61,8 +70,10 @@ def parse_flags(argv: Sequence[str]) -> List[str]:
   """
   try:
     remaining = parse(argv)
-    required = ('experiment',) if flags.FLAGS.dry_run else ('experiment', 'mode', 'model_dir')
+    runs_once = flags.FLAGS.dry_run or flags.FLAGS.debug
+    required = ('experiment',) if runs_once else ('experiment', 'mode', 'model_dir')
     require(required)
+    profile_steps()
     return remaining
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)
@@ -110,6 +121,18 @@ def require(names: Sequence[str]) -> None:
       raise errors.UserError(f'--{name}: must be given{choices}')
 
 
+def profile_steps() -> Optional[Tuple[int, int]]:
+  """The value of --profile_steps, None where it is not given; a UserError where it is no range of steps."""
+  text = flags.FLAGS.profile_steps
+  if text is None:
+    return None
+  numbers = re.fullmatch(r'(\d+),(\d+)', text.replace(' ', ''))
+  first, last = map(int, numbers.groups()) if numbers else (0, 0)
+  if not 1 <= first <= last:
+    raise errors.UserError(f'--profile_steps={text}: expected the first and the last step, such as 20,29')
+  return first, last
+
+
 def set_verbosity() -> None:
   """Logs warnings and errors; --verbosity=0 asks for TensorFlow's and Model Garden's running commentary too."""
   if not flags.FLAGS['verbosity'].present:
@@ -125,12 +148,19 @@ def import_registries(names: Optional[Sequence[str]] = None) -> None:
     names: the values of --registry.
 
   Raises:
-    UserError: a module cannot be imported, or registers a name that is taken.
+    UserError: a module of `names` cannot be imported, or registers a name that is taken. An installed package of which
+      this is true is left out, with a warning on stderr.
   """
   if os.getcwd() not in sys.path:
     sys.path.append(os.getcwd())
   for entry_point in importlib.metadata.entry_points(group=ENTRY_POINTS):
-    import_registry(entry_point.value.partition(':')[0], f'entry point {ENTRY_POINTS}: {entry_point.name}')
+    package = entry_point.dist.name if entry_point.dist else entry_point.name
+    before = copy.deepcopy(exp_factory._REGISTERED_CONFIGS)  # pylint: disable=protected-access
+    try:
+      import_registry(entry_point.value.partition(':')[0], f'the installed package {package}: its entry point')
+    except errors.UserError as error:  # What is asked for may well be in another package.
+      exp_factory._REGISTERED_CONFIGS = before  # pylint: disable=protected-access
+      print(f'warning: {error}', file=sys.stderr)
   for name in names or ():
     import_registry(name, '--registry')
 
@@ -139,7 +169,7 @@ def import_registry(name: str, source: str) -> None:
   """Imports one module that registers experiments; `source` says in the UserError who asked for it."""
   try:
     importlib.import_module(name)
-  except (ImportError, SyntaxError, KeyError, ValueError, TypeError) as error:
+  except Exception as error:  # Anything may be in there.
     reason = ' '.join(str(error).split())
     frame = traceback.extract_tb(error.__traceback__)[-1]
     where = '' if 'importlib' in frame.filename else f' ({frame.filename}, line {frame.lineno})'

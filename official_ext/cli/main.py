@@ -17,7 +17,8 @@ from official_ext.core import yaml_text
 USAGE = """Usage:
   official-ext list                        the experiments that --experiment can name
   official-ext describe NAME [--yaml]      every field: path, type, value, short name, meaning
-  official-ext check NAME                  runs the experiment once, small, in a temporary folder
+  official-ext new NAME [--like=OTHER]     writes experiments/NAME with its test; --package: a package of its own
+  official-ext check NAME                  looks for mistakes in the task, and runs it once, small
   official-ext launch --num_workers=N -- FLAGS
                                            trains with N processes of this machine; `launch --help` tells more
 
@@ -39,7 +40,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   if not arguments or arguments[0] == 'help' or {'--help', '-h'} & set(arguments):
     print(USAGE)
     return 0 if arguments else errors.UserError.exit_status
-  commands = {'list': _list, 'describe': _describe, 'check': _check}
+  commands = {'list': _list, 'describe': _describe, 'new': _new, 'check': _check}
   try:
     if arguments[0] not in commands:
       raise errors.UserError(f'{arguments[0]}: no such command; there are {", ".join([*commands, "launch"])}')
@@ -69,6 +70,11 @@ def _describe(arguments: List[str]) -> None:
     return
   for line in describe.field_lines(params, flags.FLAGS.experiment):
     print(line)
+
+
+def _new(arguments: List[str]) -> None:
+  _parse([])
+  importlib.import_module('official_ext.cli.new').run(arguments)
 
 
 def _check(arguments: List[str]) -> None:

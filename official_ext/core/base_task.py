@@ -1,6 +1,6 @@
 """The task: data, model, loss. What a user writes."""
 
-from typing import Any, Mapping, Optional, Tuple
+from typing import Any, Callable, Mapping, Optional, Sequence, Tuple
 
 import tensorflow as tf, tf_keras
 
@@ -34,7 +34,15 @@ class Task(base_task.Task):
   `train_step` and `validation_step` are derived from `forward`; override them to own more of the step. Whatever
   `train_step` does, it hands its gradients to `optimizer.apply_gradients`, from where the trainer takes them:
   accumulation, reduction, the test for finite values and clipping need no code in a task.
+
+  Attributes:
+    class_names: The names of the classes, in the order of their numbers, for pictures; () where they have none.
+    trainer_cls: A subclass of `base_trainer.Trainer` that trains the task, where `next_train_inputs` or another of its
+      override points is needed. None: the library's own.
   """
+
+  class_names: Sequence[str] = ()
+  trainer_cls: Optional[Any] = None
 
   @property
   def config(self) -> Any:
@@ -87,6 +95,18 @@ class Task(base_task.Task):
     """
     del params
     return None
+
+  def build_actions(self, trainer: Any) -> Sequence[Callable[[Mapping[str, Any]], None]]:
+    """What is to be done besides training, and when: see triggers.py.
+
+    Args:
+      trainer: with `model`, `global_step`, `optimizer`, ...; built, and not restored yet.
+
+    Returns:
+      Triggers. Any other function of the logs is called after every training loop.
+    """
+    del trainer
+    return ()
 
   def train_step(self, inputs, model, optimizer, metrics=None):
     """Forward, backward and `optimizer.apply_gradients`: see base class."""

@@ -1,10 +1,9 @@
 """The inner loop: Model Garden's Trainer, with compiled steps, accumulation, the finite guard and exact input."""
 
 from concurrent import futures
-import dataclasses
 import threading
 import time
-from typing import Any, Callable, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Set
 
 from absl import logging
 import gin
@@ -20,47 +19,21 @@ from official_ext.core import config_definitions
 from official_ext.core import distribute
 from official_ext.core import errors
 from official_ext.core import gradient_tap
+from official_ext.core import inspection
+from official_ext.core import loop_parts
+from official_ext.core import pace
+from official_ext.core import profiling
 from official_ext.core import step_plan
 from official_ext.core import step_random
 from official_ext.core import step_state
 from official_ext.core import step_trace
+from official_ext.core import training_input
 from official_ext.core import warm_start
 from official_ext.data import pipelines
-from official_ext.data import position
+from official_ext.optimization import parameter_groups
 
 
 _COMPILE_ERRORS = ('XLA', 'Detected unsupported operations')
-
-
-@dataclasses.dataclass
-class Pace:
-  """How fast the last training loop went.
-
-  Attributes:
-    steps: steps that were timed.
-    seconds: wall time of these steps.
-    data_wait_seconds: of these, spent waiting for input.
-    compile_seconds: wall time of the first run of each program in this process, which compiles it.
-    examples_per_step: examples in one update, 0 where `global_batch_size` is not set.
-    examples_per_epoch: examples in the training data, 0 where the task does not know.
-  """
-
-  steps: int = 0
-  seconds: float = 0.0
-  data_wait_seconds: float = 0.0
-  compile_seconds: float = 0.0
-  examples_per_step: int = 0
-  examples_per_epoch: int = 0
-
-  def start_loop(self) -> None:
-    """Forgets the loop before."""
-    self.steps, self.seconds, self.data_wait_seconds = 0, 0.0, 0.0
-
-  def add(self, steps: int, seconds: float, data_wait_seconds: float) -> None:
-    """Adds steps of the present loop."""
-    self.steps += steps
-    self.seconds += seconds
-    self.data_wait_seconds += data_wait_seconds
 
 
 @gin.configurable('Trainer', module='official_ext')  # --gin_params="official_ext.Trainer.train = ..."
@@ -116,19 +89,25 @@ class Trainer(base_evaluator.Evaluator):
     )
     self._max_silent_recompilations = max_silent_recompilations
     self._num_compilations = 1
-    self._custom_train_dataset = train_dataset is not None
+    self.profiler = profiling.Profiler()  # Whoever wants a profile puts another one here.
+    self._input = training_input.TrainingInput(
+        task, getattr(self.config.task, 'train_data', None), self.gradient_accumulation_steps,
+        is_custom=train_dataset is not None)
     self._num_skips_restored = 0
-    self.data_offset = 0  # How many updates further than its number a step finds its batches: rollbacks left them out.
-    self._input_start = 0  # The batch at which `train_dataset` begins.
     self._agree_fn: Optional[Callable[[], None]] = None
     self._programs_run: Set[int] = set()  # Their lengths, in steps.
     self._step: Optional[compiled_steps.TrainingStep] = None
+    groups = getattr(self._settings.trainer.optimizer_config, 'parameter_groups', ()) if train else ()
+    self._parameter_groups = parameter_groups.install(groups, gradient_tap.inner_optimizer(optimizer))
+    if train and self._settings.trainer.inspect.every:
+      self._check_inspectable()
     if train and not self._is_async:
       self._init_training()
 
   def _init_training(self):
     if getattr(self.model, 'built', False) and self.model.trainable_variables:
       gradient_tap.build(self.optimizer, self.model.trainable_variables)  # So that a restore finds all its places.
+      self._check_parameter_groups()
     self._hyperparameters = [variable.numpy() for variable in gradient_tap.hyperparameters(self.optimizer)]
     step_random.key_random_layers(self.model)
     self._step_state = step_state.StepState()
@@ -137,7 +116,7 @@ class Trainer(base_evaluator.Evaluator):
     data = getattr(self.config.task, 'train_data', None)
     batch_size = getattr(data, 'global_batch_size', 0) or 0
     num_examples = self.task.num_examples(data) if hasattr(self.task, 'num_examples') else None
-    self.pace = Pace(
+    self.pace = pace.Pace(
         examples_per_step=batch_size * self.gradient_accumulation_steps, examples_per_epoch=num_examples or 0)
     self._checkpoint.step_state = self._step_state
     self._step = compiled_steps.TrainingStep(
@@ -154,11 +133,29 @@ class Trainer(base_evaluator.Evaluator):
         loss_spike_factor=self._settings.trainer.loss_spike.factor,
         loss_spike_window=self._settings.trainer.loss_spike.window,
     )
+    self._inspector = inspection.Inspector(
+        self._settings.trainer.inspect, self._step, self.optimizer, self._next_micro_batches)
+
+  def _check_inspectable(self):
+    if self._is_async:
+      raise errors.UserError('trainer.inspect.every: parameter servers run the steps by themselves; set it to 0')
+    if type(self).train_step is not Trainer.train_step:
+      raise errors.UserError(
+          f'trainer.inspect.every: {type(self).__name__} overrides train_step and owns its steps; set it to 0')
+
+  def _check_parameter_groups(self):
+    if self._parameter_groups is not None:
+      self._parameter_groups.check(self.model.trainable_variables)
 
   @property
   def gradient_accumulation_steps(self) -> int:
     """Batches of `global_batch_size` that make one update."""
     return self._settings.trainer.gradient_accumulation_steps
+
+  @property
+  def data_offset(self) -> int:
+    """How many updates further than its number a step finds its batches: see `checkpoint_restored`."""
+    return self._input.data_offset
 
   @property
   def plan(self) -> Optional[step_plan.StepPlan]:
@@ -189,7 +186,7 @@ class Trainer(base_evaluator.Evaluator):
       with self.inputs['validation_data' if is_validation else 'train_data'].building():
         return self._distribute_dataset(dataset_or_fn, *args, **kwargs)
     except Exception as error:  # Each task fails in its own way.
-      mistake = _mistake_in_data(self.config, args[0] if args else None, error)
+      mistake = training_input.mistake_in_data(self.config, args[0] if args else None, error)
       if mistake is None or isinstance(error, errors.UserError):
         raise
       raise mistake from error
@@ -228,13 +225,16 @@ class Trainer(base_evaluator.Evaluator):
     if self._train_loop_fn is None:
       self._train_loop_fn = self.create_train_loop_fn()
     self.pace.start_loop()
-    for steps, compiles in self._parts_of_loop(int(num_steps)):
+    for part in self._parts_of_loop(int(num_steps)):
       self._data_wait.assign(0.0)
-      seconds = self._run_loop(steps)
-      if compiles:
+      step = int(self.global_step.numpy())
+      seconds = self._run_part(part, step)
+      data_wait_seconds = float(self._data_wait.numpy())
+      if part.compiles:
         self.pace.compile_seconds += seconds
       else:
-        self.pace.add(steps, seconds, float(self._data_wait.numpy()))
+        self.pace.add(part.steps, seconds, data_wait_seconds)
+      self.profiler.add_program(step, part, seconds, data_wait_seconds)
     self._agree_on_statistics()
     return self.train_loop_end()
 
@@ -255,32 +255,33 @@ class Trainer(base_evaluator.Evaluator):
       self._agree_fn = tf.function(agree, autograph=False)
     self._agree_fn()
 
-  def _parts_of_loop(self, num_steps: int) -> Iterator[Tuple[int, bool]]:
-    """Cuts a loop where a program is about to run for the first time, and so is compiled: that is timed apart.
-
-    A loop runs whole programs of `steps_per_execution` steps, then what is left over step by step: two programs.
-
-    Yields:
-      (steps, whether they are the first run of a program).
-    """
+  def _parts_of_loop(self, num_steps: int) -> Iterator[loop_parts.Part]:
+    """Cuts a loop where a program is compiled, which is timed apart, and where one is looked at."""
     length = self.plan.steps_per_execution if self.plan is not None and self._owns_loop() else 1
-    known = 0
-    for program, steps in ((length, num_steps - num_steps % length), (1, num_steps % length)):
-      if steps and program not in self._programs_run:
-        if known:
-          yield known, False
-        yield program, True
-        self._programs_run.add(program)
-        known, steps = 0, steps - program
-      known += steps
-    if known:
-      yield known, False
 
-  def _run_loop(self, num_steps: int) -> float:
-    """Runs the loop, returns the seconds that it took."""
+    def is_alone(step, num_steps):
+      return self._inspector.is_due(step, num_steps) or self.profiler.covers(step, num_steps)
+
+    return loop_parts.cut(int(self.global_step.numpy()), num_steps, length, self._programs_run, is_alone)
+
+  def _run_part(self, part: loop_parts.Part, step: int) -> float:
+    """Runs a part of the loop, after so many steps; returns the seconds that its own steps took."""
+    if not part.alone:
+      return self._run_loop(part.steps)
+    with self.profiler.tracing(step, part.steps):
+      if not self._inspector.is_due(step, part.steps):
+        return self._run_loop(part.steps)
+      seconds = self._run_loop(part.steps, lambda: self._inspector.run(self._train_iter, part.steps, step))
+      return seconds - self._inspector.seconds
+
+  def _run_loop(self, num_steps: int, run: Optional[Callable[[], None]] = None) -> float:
+    """Runs the loop, or `run` in its place; returns the seconds that it took."""
     start, first_step = time.perf_counter(), int(self.global_step.numpy())
     try:
-      self._train_loop_fn(self._train_iter, tf.constant(num_steps, tf.int32))
+      if run is None:
+        self._train_loop_fn(self._train_iter, tf.constant(num_steps, tf.int32))
+      else:
+        run()
     except tf.errors.OutOfRangeError as error:
       raise self._end_of_data() from error
     except (tf.errors.OpError, UnicodeDecodeError) as error:
@@ -301,29 +302,25 @@ class Trainer(base_evaluator.Evaluator):
           f'({step_trace.compiler_message(error)}); set it to false')
     step = int(self.global_step.numpy())
     # The counter of steps does not wait for the loss.
-    batches = [number for at in (step, step + 1) if at for number in self._batches_of(at)]
+    batches = [number for at in (step, step + 1) if at for number in self._input.batches_of(at)]
     return self.inputs['train_data'].explain(error, step, self.model, batches)
-
-  def _batches_of(self, step: int) -> List[int]:
-    """The numbers of the batches that a step (the first: 1) takes."""
-    first = (step - 1 + self.data_offset) * self.gradient_accumulation_steps
-    return list(range(first, first + self.gradient_accumulation_steps))
 
   def examine_step(self, step: int) -> str:
     """What is wrong with the inputs of a step (the first: 1) that was not finite; '' where nothing is found."""
-    return self.inputs['train_data'].examine(self._batches_of(step), self.model)
+    return self.inputs['train_data'].examine(self._input.batches_of(step), self.model)
 
   def _end_of_data(self) -> errors.UserError:
-    if not self.global_step.numpy() and not self.data_offset:
+    step = int(self.global_step.numpy())
+    if not step and not self.data_offset:
       return self.inputs['train_data'].no_examples(self.pace.examples_per_step)
-    return errors.UserError(
-        f'task.train_data: the examples ended at step {int(self.global_step.numpy())}, inside a training loop; let the '
-        'dataset repeat, or set trainer.train_steps to what it holds')
+    return training_input.ended(step)
 
   def prepare_training(self) -> None:
     """Makes the input start at this step, and decides how the step is compiled. Does nothing the second time."""
     if self._train_iter is None:
-      self._start_input()
+      dataset = self._input.after(int(self.global_step.numpy()), self.distribute_dataset)
+      if dataset is not None:
+        self.train_dataset = dataset
       self._train_iter = tf.nest.map_structure(iter, self.train_dataset)
     if type(self).train_step is Trainer.train_step:
       self._plan_step()
@@ -336,43 +333,13 @@ class Trainer(base_evaluator.Evaluator):
     iterator, self._train_iter = [self._train_iter], None
     threading.Thread(target=iterator.clear, name='delete_iterator').start()
 
-  def _start_input(self):
-    """Lets the input begin after the batches that the steps so far have used."""
-    num_batches = (int(self.global_step.numpy()) + self.data_offset) * self.gradient_accumulation_steps
-    if num_batches == self._input_start:
-      return
-    if self._custom_train_dataset:
-      logging.warning('The training dataset was handed to the trainer: it starts from its beginning.')
-      return
-    params = self.config.task.train_data
-    with position.starting_at(num_batches) as start:
-      dataset = self.distribute_dataset(self.task.build_inputs, params)
-      if not start.honoured and num_batches:
-        dataset = self.distribute_dataset(self._skipping_inputs(num_batches), params)
-    self.train_dataset = dataset
-    self._input_start = num_batches
-
-  def _skipping_inputs(self, num_batches):
-    """`build_inputs` whose pipelines leave out what `num_batches` global batches took from them."""
-    logging.warning('The input of %s is a tf.data pipeline: it is read again up to batch %d, which costs as long as '
-                    'reading these batches did.%s', type(self.task).__name__, num_batches,
-                    '' if getattr(self.config.task.train_data, 'deterministic', None) is not False else
-                    ' With task.train_data.deterministic=false the order of the examples differs.')
-
-    def skip(dataset, input_context):
-      local_replicas = 1
-      if input_context is not None:
-        local_replicas = input_context.num_replicas_in_sync // input_context.num_input_pipelines
-      return dataset.skip(num_batches * local_replicas)
-
-    return pipelines.transformed(self.task.build_inputs, skip)
-
   def _plan_step(self):
     step = self._step
     if step.planned:
       return
     with self.strategy.scope():
       self._choose_plan(step)
+    self._check_parameter_groups()  # Some models have no variables until their first call.
     logging.info('Training step: %s', step.plan)
 
   @tf.autograph.experimental.do_not_convert
@@ -384,15 +351,15 @@ class Trainer(base_evaluator.Evaluator):
   def _choose_plan(self, step):
     runtime, trainer = self._settings.runtime, self._settings.trainer
     traits = step.probe(self.next_train_inputs, self._train_iter, check_xla=runtime.enable_xla == 'auto')
-    if traits.num_updates != 1 and self.gradient_accumulation_steps > 1:
+    if traits.owns_updates and self.gradient_accumulation_steps > 1:
       raise errors.UserError(
           f'trainer.gradient_accumulation_steps: {self.gradient_accumulation_steps} needs a task that calls '
           f'optimizer.apply_gradients once a step; {type(self.task).__name__} calls it {traits.num_updates} times on '
-          "the trainer's optimizer and owns its updates. Set it to 1, and accumulate in the task")
-    if traits.num_updates != 1 and trainer.loss_spike.factor:
+          f"the trainer's optimizer{_beside(traits)} and owns its updates. Set it to 1, and accumulate in the task")
+    if traits.owns_updates and trainer.loss_spike.factor:
       raise errors.UserError(
           f'trainer.loss_spike.factor: {type(self.task).__name__} calls optimizer.apply_gradients {traits.num_updates} '
-          'times a step and owns its updates, which cannot be left out. Set it to 0')
+          f'times a step{_beside(traits)} and owns its updates, which cannot be left out. Set it to 0')
     plan = step_plan.choose_plan(
         traits,
         enable_xla=runtime.enable_xla,
@@ -439,6 +406,16 @@ class Trainer(base_evaluator.Evaluator):
       self._plan_inside_a_trace()
     self._step.run(self._next_micro_batches(iterator))
 
+  def take_batches(self) -> List[Any]:
+    """Takes the batches of the next step, for whoever runs that step. After `prepare_training`."""
+    return self._next_micro_batches(self._train_iter)
+
+  @property
+  def training_step(self) -> compiled_steps.TrainingStep:
+    """What runs the steps of a trainer that trains."""
+    assert self._step is not None
+    return self._step
+
   def _next_micro_batches(self, iterator):
     """Takes the batches of one update, and notes how long that took. Runs on the host."""
     with tf.control_dependencies([self.global_step.read_value()]):
@@ -473,7 +450,7 @@ class Trainer(base_evaluator.Evaluator):
       logs['optimizer_iterations'] = self.optimizer.iterations.read_value()
     logs['model_global_step'] = self.global_step.read_value()
     if self._step is not None:
-      next_batch = self._batches_of(int(self.global_step.numpy()) + 1)[0]
+      next_batch = self._input.batches_of(int(self.global_step.numpy()) + 1)[0]
       size = getattr(getattr(self.config.task, 'train_data', None), 'global_batch_size', 0) or 0
       logs = self._with_skips(logs, self.inputs['train_data'], next_batch * size)
     return logs
@@ -501,7 +478,7 @@ class Trainer(base_evaluator.Evaluator):
     if keep_hyperparameters and self._step is not None:
       for variable, value in zip(gradient_tap.hyperparameters(self.optimizer), self._hyperparameters):
         variable.assign(value)
-    self.data_offset = data_offset
+    self._input.data_offset = data_offset
     if forget_skips and self._step is not None:
       self._step_state.forget_skips()
     self._num_skips_restored = int(self._step_state.num_skips.numpy()) if self._step is not None else 0
@@ -513,19 +490,9 @@ class Trainer(base_evaluator.Evaluator):
     return self._num_skips_restored
 
 
-def _mistake_in_data(config: Any, data: Any, error: Exception) -> Optional[errors.UserError]:
-  """What in a data configuration has led to an error of Model Garden's; None where nothing is known to be wrong."""
-  path = next((f'task.{name}' for name in ('train_data', 'validation_data')
-               if data is not None and getattr(config.task, name, None) is data), None)
-  if path is None:
-    return None
-  # A task may bring the examples of our DataConfig itself: its error tells more.
-  if isinstance(data, config_definitions.DataConfig) or (
-      getattr(data, 'input_path', None) or getattr(data, 'tfds_name', None)):
-    return None
-  return errors.UserError(
-      f'{path}: names no data; set {path}.input_path to files, or {path}.tfds_name and {path}.tfds_split '
-      f'({type(error).__name__}: {" ".join(str(error).split())[:150]})')
+def _beside(traits: step_plan.StepTraits) -> str:
+  """What is to be said of other optimizers' updates."""
+  return f', {traits.num_other_updates} times on others,' if traits.num_other_updates else ''
 
 
 def _timestamp() -> tf.Tensor:

@@ -8,6 +8,7 @@ but `global_step`: weights, slots, `optimizer.iterations`, the model's own state
 stay as they were, on all replicas.
 """
 
+import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import tensorflow as tf, tf_keras
@@ -97,9 +98,10 @@ class TrainingStep:
     self._plan = plan
     self._trace.set_plan(plan, self.single_trace)
     with self._strategy.scope():
-      self.log_means = {name: tf_keras.metrics.Mean(name, dtype=tf.float32) for name in self._trace.log_names}
       if not plan.manual_optimization:
         gradient_tap.build(self._optimizer, self._trace.variables)
+      names = [*self._trace.log_names, *gradient_tap.logs_of(self._optimizer)]
+      self.log_means = {name: tf_keras.metrics.Mean(name, dtype=tf.float32) for name in names}
     self._program = self._update
     if plan.shape == 'fused':
       self._program = tf.function(self._update, jit_compile=True, autograph=False)
@@ -309,7 +311,9 @@ class TrainingStep:
     # An overflow that loss scaling handles has no norm.
     norm = out['norm']
     finite = tf.math.is_finite(norm)
-    self.grad_norm.update_state(tf.where(finite, norm, 0.0), sample_weight=tf.cast(finite, tf.float32))
+    weight = tf.cast(finite, tf.float32)
+    self.grad_norm.update_state(tf.where(finite, norm, 0.0), sample_weight=weight)
+    self._update_optimizer_means(weight)
     return 0
 
   def _roll_back(self, out):
@@ -323,13 +327,51 @@ class TrainingStep:
 
   def _update_means(self, loss, logs):
     self._train_loss.update_state(loss)
-    for name, mean in self.log_means.items():
-      mean.update_state(logs[name])
+    for name, value in logs.items():
+      self.log_means[name].update_state(value)
+
+  def _update_optimizer_means(self, weight):
+    for name, value in gradient_tap.logs_of(self._optimizer).items():
+      self.log_means[name].update_state(value, sample_weight=weight)
 
   def _manual_update(self, inputs):
     """The step of a task that owns its updates: its gradients are applied where it applies them."""
     out = self._trace.whole_step(inputs)
     self._update_means(out['loss'], out['logs'])
+    self._update_optimizer_means(1.0)
+
+  @do_not_convert
+  def rehearse(self, micro_batches: Sequence[Any], new_view: Callable[[], Any]) -> Any:
+    """One update, neither guarded nor compiled, whose inside is looked at. Cross-replica context.
+
+    Args:
+      micro_batches: as for `run`.
+      new_view: makes what looks at one replica: `watch()`, a context, is held around the task's step; `of_update` is
+        called with the weights, their values before the update, and a dict: 'loss', and 'gradients', summed over the
+        replicas, or None where the task owns its updates.
+
+    Returns:
+      What `of_update` has returned on the first replica: a structure of tensors.
+    """
+
+    local = threading.local()  # Replicas that meet in the forward pass run in threads of their own.
+
+    def of_replica(*micro_batches):
+      local.view = new_view()
+      if self.plan.manual_optimization:
+        variables = self._model.trainable_variables
+        before = [variable.read_value() for variable in variables]
+        out = {**self._trace.whole_step(micro_batches[0]), 'gradients': None}
+      else:
+        out = self._reduced_gradients(*micro_batches)
+        variables = self._trace.variables
+        before = [variable.read_value() for variable in variables]
+        self._trace.tap.apply_reduced(out['gradients'], variables)
+      return local.view.of_update(variables, before, out)
+
+    with self._trace.watched(lambda: local.view.watch()):
+      outputs = self._strategy.run(of_replica, args=tuple(micro_batches))
+    return tf.nest.map_structure(lambda output: self._strategy.experimental_local_results(output)[0], outputs)
 
   # Recompilation.
 

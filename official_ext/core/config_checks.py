@@ -9,6 +9,10 @@ from official_ext.core import config_definitions
 from official_ext.core import config_overrides
 from official_ext.core import errors
 from official_ext.core import step_state
+from official_ext.optimization import checks as optimization_checks
+from official_ext.monitoring import named_writers
+from official_ext.monitoring import notifications
+from official_ext.monitoring import wandb_writer
 
 TRAIN_MODES = ('train', 'train_and_eval', 'train_and_post_eval')
 EVAL_MODES = ('eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval')
@@ -16,16 +20,20 @@ EVAL_MODES = ('eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval'
 _AT_LEAST_ONE = (
     'trainer.steps_per_loop', 'trainer.summary_interval', 'trainer.checkpoint_interval', 'trainer.max_to_keep',
     'trainer.gradient_accumulation_steps', 'runtime.num_packs', 'runtime.worker_start_timeout_seconds',
-    'runtime.worker_timeout_seconds',
+    'runtime.worker_timeout_seconds', 'trainer.early_stopping.patience',
 )
 _AT_LEAST_ZERO = (
     'trainer.steps_per_execution', 'trainer.train_steps', 'trainer.train_epochs', 'trainer.validation_interval',
     'trainer.nonfinite.max_skips', 'trainer.nonfinite.max_rollbacks', 'trainer.recovery_begin_steps',
-    'trainer.continuous_eval_timeout', 'runtime.num_gpus', 'runtime.num_virtual_cpus', 'runtime.seed',
+    'trainer.inspect.every',
+    'trainer.continuous_eval_timeout', 'trainer.early_stopping.min_delta', 'trainer.notifications.timeout_seconds',
+    'runtime.num_gpus', 'runtime.num_virtual_cpus', 'runtime.seed',
 )
 _CHOICES = {
     'trainer.nonfinite.then': ('stop', 'rollback'),
     'trainer.best_checkpoint_metric_comp': ('higher', 'lower'),
+    'trainer.early_stopping.mode': ('max', 'min'),
+    'trainer.wandb.mode': ('offline', 'online'),
     'runtime.distribution_strategy': (
         'auto', 'tpu', 'mirrored', 'one_device', 'multi_worker_mirrored', 'parameter_server', 'off'
     ),
@@ -35,7 +43,7 @@ _CHOICES = {
 _SEED_LIMIT = 1 << 32
 _NEEDED_BY_SCHEDULES = (
     'learning_rate', 'initial_learning_rate', 'decay_steps', 'total_decay_steps', 'decay_rate', 'boundaries', 'values',
-    'warmup_steps',
+    'warmup_steps', 'maximal_learning_rate', 'step_size', 'first_decay_steps',
 )
 
 
@@ -67,7 +75,12 @@ def check(params: config_definitions.ExperimentConfig, mode: Optional[str]) -> N
   _check_lengths(params.trainer, mode)
   _check_data(params, mode)
   if mode is not None:
+    named_writers.check(params.trainer.writers)
+    notifications.check(params.trainer.notifications)
+    if 'wandb' in params.trainer.writers and params.trainer.wandb.mode == 'online':
+      wandb_writer.check_credentials()
     _check_schedules(params.trainer.optimizer_config)
+    optimization_checks.check(params.trainer.optimizer_config)
     check_restrictions(params)
 
 

@@ -12,8 +12,10 @@ from typing import Any, ClassVar, Dict, Mapping, Optional, Tuple, Type, TypeVar,
 from official.core import config_definitions as cfg
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import params_dict
+from official.modeling import optimization
+from official_ext.optimization import configs
 
-OptimizationConfig = cfg.OptimizationConfig
+OptimizationConfig = configs.OptimizationConfig
 
 ConfigT = TypeVar('ConfigT', bound=base_config.Config)
 
@@ -153,10 +155,88 @@ class LossSpikeConfig(base_config.Config):
 
 
 @dataclasses.dataclass
+class EarlyStoppingConfig(base_config.Config):
+  """When training ends before `train_steps`: where a metric has stopped to get better.
+
+  Attributes:
+    metric: A metric of the evaluation; `|` separates the levels of nested logs. Empty: training goes on to the end.
+    mode: 'max' or 'min': what is better.
+    patience: The number of evaluations in a row without an improvement that ends training.
+    min_delta: The least change that counts as an improvement.
+  """
+  metric: str = ''
+  mode: str = 'max'
+  patience: int = 5
+  min_delta: float = 0.0
+
+
+@dataclasses.dataclass
+class NotificationsConfig(base_config.Config):
+  """Messages about a run, through apprise.
+
+  Attributes:
+    urls: The receivers: `env:NAME` for the URL in the environment variable NAME, as apprise writes it.
+    events: The events that are told, as events.jsonl calls them.
+    timeout_seconds: How long the end of a run waits for messages that are on their way.
+  """
+  urls: Tuple[str, ...] = ()
+  events: Tuple[str, ...] = ('start', 'finished', 'failed')
+  timeout_seconds: float = 10.0
+
+
+@dataclasses.dataclass
+class MlflowConfig(base_config.Config):
+  """Where `trainer.writers: [mlflow]` writes.
+
+  Attributes:
+    tracking_uri: Empty: the environment variable MLFLOW_TRACKING_URI, or else the folder `mlruns` in the run's folder.
+    experiment: The name of MLflow's experiment.
+    run_name: Empty: the name of the run's folder.
+  """
+  tracking_uri: str = ''
+  experiment: str = 'official_ext'
+  run_name: str = ''
+
+
+@dataclasses.dataclass
+class WandbConfig(base_config.Config):
+  """Where `trainer.writers: [wandb]` writes.
+
+  Attributes:
+    project: The project of Weights & Biases.
+    entity: The user or team. Empty: the default one.
+    run_name: Empty: the name of the run's folder.
+    mode: 'offline' writes files that `wandb sync` sends; 'online' sends at once.
+  """
+  project: str = 'official_ext'
+  entity: str = ''
+  run_name: str = ''
+  mode: str = 'offline'
+
+
+@dataclasses.dataclass
+class InspectConfig(base_config.Config):
+  """What to show of the inside of a step in TensorBoard, under `inspect/` of the training curves.
+
+  Attributes:
+    every: The number of steps between two inspections. 0: there are none. Where a program runs several steps, the
+      first of a program that holds a multiple of this number is inspected.
+    activations: Whether to show mean, standard deviation, fraction of zeros and maximum of what layers return.
+    histograms: Whether to show histograms of weights, gradients and activations.
+    layers: Patterns, such as 'encoder/*', of the names of the layers to show; none for all.
+  """
+  every: int = 0
+  activations: bool = True
+  histograms: bool = False
+  layers: Tuple[str, ...] = ()
+
+
+@dataclasses.dataclass
 class TrainerConfig(cfg.TrainerConfig):
   """The training loop. One step is one update of the weights.
 
   Attributes:
+    optimizer_config: Optimizer, schedule of the learning rate, warm-up, moving average, parameter groups.
     steps_per_execution: The number of steps in one compiled program, on one replica. 0: chosen by the library.
     gradient_accumulation_steps: The number of batches of `global_batch_size` whose mean gradient makes one update.
     train_epochs: The length of training in epochs of the training data, instead of `train_steps`. 0: unset.
@@ -165,12 +245,20 @@ class TrainerConfig(cfg.TrainerConfig):
     best_checkpoints_to_keep: The number of best checkpoints that are kept in `best_checkpoint_export_subdir`.
     nonfinite: What to do about losses and gradients that are not finite.
     loss_spike: Which losses are too high to learn from.
+    inspect: What to show of gradients, weights, updates and activations.
     progress_bar: Whether to show progress: a bar on a terminal, lines elsewhere.
+    early_stopping: When training ends before `train_steps`.
+    writers: Where metrics go besides events.jsonl and the terminal: any of 'tensorboard', 'csv', 'mlflow', 'wandb', and
+      what `writer_registry.register` has registered.
+    mlflow: Options of the writer 'mlflow'.
+    wandb: Options of the writer 'wandb'.
+    notifications: Messages to people about the start and the end of a run.
     loss_upper_bound: The training loss above which `recovery_max_trials` counts a blow-up.
     recovery_begin_steps: The step from which `loss_upper_bound` holds.
     recovery_max_trials: The number of times to go back after a blow-up, to the last checkpoint and on with the batches
       that follow. 0: a blow-up ends the run. -1: there is no watch.
   """
+  optimizer_config: OptimizationConfig = dataclasses.field(default_factory=OptimizationConfig)
   steps_per_execution: int = 0
   gradient_accumulation_steps: int = 1
   train_epochs: float = 0.0
@@ -179,7 +267,13 @@ class TrainerConfig(cfg.TrainerConfig):
   best_checkpoints_to_keep: int = 1
   nonfinite: NonfiniteConfig = dataclasses.field(default_factory=NonfiniteConfig)
   loss_spike: LossSpikeConfig = dataclasses.field(default_factory=LossSpikeConfig)
+  inspect: InspectConfig = dataclasses.field(default_factory=InspectConfig)
   progress_bar: bool = True
+  early_stopping: EarlyStoppingConfig = dataclasses.field(default_factory=EarlyStoppingConfig)
+  writers: Tuple[str, ...] = ('tensorboard',)
+  mlflow: MlflowConfig = dataclasses.field(default_factory=MlflowConfig)
+  wandb: WandbConfig = dataclasses.field(default_factory=WandbConfig)
+  notifications: NotificationsConfig = dataclasses.field(default_factory=NotificationsConfig)
 
 
 @dataclasses.dataclass
@@ -229,7 +323,7 @@ def upgrade(params: base_config.Config) -> ExperimentConfig:
     A copy of `params`, or `params` itself where there is nothing to do. It is locked where `params` is.
   """
   upgraded = _with_base(params, ExperimentConfig)
-  trainer = _with_base(params.trainer, TrainerConfig)
+  trainer = _upgrade_trainer(params.trainer)
   runtime = _with_base(params.runtime, RuntimeConfig)
   if upgraded is params and trainer is params.trainer and runtime is params.runtime:
     return params
@@ -244,6 +338,26 @@ def upgrade(params: base_config.Config) -> ExperimentConfig:
   upgraded.__dict__.update(trainer=trainer, runtime=runtime)
   if params._locked:  # pylint: disable=protected-access
     lock(upgraded)
+  return upgraded
+
+
+def _upgrade_trainer(trainer: Any) -> TrainerConfig:
+  """A trainer's configuration with this library's fields, optimizers and schedules: see `upgrade`."""
+  upgraded = _with_base(trainer, TrainerConfig)
+  old = upgraded.optimizer_config
+  if not isinstance(old, optimization.OptimizationConfig):
+    return upgraded
+  new = _with_base(old, OptimizationConfig)
+  parts = {
+      'optimizer': _with_base(new.optimizer, configs.OptimizerConfig),
+      'learning_rate': _with_base(new.learning_rate, configs.LrConfig),
+  }
+  if all(getattr(old, name) is part for name, part in parts.items()) and new is old:
+    return upgraded
+  new = copy.deepcopy(new) if new is old else new
+  new.__dict__.update(parts)
+  upgraded = copy.deepcopy(upgraded) if upgraded is trainer else upgraded
+  upgraded.__dict__['optimizer_config'] = new
   return upgraded
 
 

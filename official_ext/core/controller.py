@@ -14,8 +14,10 @@ import tensorflow as tf
 
 from official_ext.core import checkpoints
 from official_ext.core import errors
+from official_ext.core import event_actions
 from official_ext.core import manifests
 from official_ext.core import preemption
+from official_ext.core import profiling
 from official_ext.core import workers
 from official_ext.monitoring import tensorboard
 from official_ext.monitoring import writers as writers_lib
@@ -54,7 +56,7 @@ class Controller(orbit.Controller):
       steps_per_loop: at most this many steps between logs.
       intervals: further intervals, in steps, on whose multiples a loop must end.
       checkpoint_interval: steps between checkpoints.
-      writers: where events go.
+      writers: where events go. The actions of an `EventActions` are taken then, and may end training.
       summaries: whose files are the default ones for `tf.summary` calls inside steps.
       on_stage: called with what the run does now ('train', 'eval', 'save') and the step.
       checkpoint: path of the checkpoint to restore instead of the newest.
@@ -68,6 +70,8 @@ class Controller(orbit.Controller):
     self._intervals = tuple(interval for interval in intervals if interval > 0)
     self._checkpoint_interval = checkpoint_interval
     self._writers = writers or writers_lib.Writers([])
+    self._actions = (
+        writers if isinstance(writers, event_actions.EventActions) else event_actions.EventActions(self._writers, []))
     self._summaries = summaries
     self._on_stage = on_stage or (lambda stage, step: None)
     self._checkpoint_path = checkpoint
@@ -120,23 +124,31 @@ class Controller(orbit.Controller):
         self.trainer.prepare_training()
       self.save_checkpoint()
     evaluates = eval_interval and self._evaluation_is_pending  # Stopped between a step and its evaluation.
-    while step < train_steps or evaluates:
+    while (step < train_steps and not self._ends_early()) or evaluates:
       if not evaluates:
         self._stop_if_requested(step)
         before, step = step, self._train_n_steps(
             min(train_steps - step, self._steps_to_boundary(step, also=eval_interval)))
         if step <= before:  # Rolled back: all that belongs to this step was done when it was reached first.
           continue
-        evaluates = eval_interval and (step >= train_steps or step % eval_interval == 0)
+        evaluates = eval_interval and (self._ends_early() or step >= train_steps or step % eval_interval == 0)
       if evaluates:
         self._stop_if_requested(step, evaluation_pending=True)
         output = self.evaluate(eval_steps)
         evaluates = False
       at_interval = self._checkpoint_interval and step % self._checkpoint_interval == 0
-      if at_interval or (step >= train_steps and checkpoint_at_completion):
+      if at_interval or ((step >= train_steps or self._ends_early()) and checkpoint_at_completion):
         self.save_checkpoint()
     self._sync_on_async_checkpointing()
+    if step < train_steps:
+      self._writers.write('early_stopped', step, {'reason': self._actions.stop_reason})
     return output
+
+  def _ends_early(self) -> bool:
+    """Whether an action has ended training: on any worker."""
+    if self._has_several_workers() and self._any_worker(bool(self._actions.stop_reason)):
+      self._actions.stop_reason = self._actions.stop_reason or 'an action of another worker has asked for it'
+    return bool(self._actions.stop_reason)
 
   def _stop_if_requested(self, step: int, **extra: Any) -> None:
     """Saves, where it trains, and ends the run, where a signal has asked for that: on any worker.
@@ -171,7 +183,7 @@ class Controller(orbit.Controller):
     step = self._step_now()
     self._report_plan(step)
     for action in self.train_actions:
-      action(output)
+      self._actions.call(action, output)
     if self._step_now() != step:  # An action has gone back, and has said so.
       return self._step_now()
     output = tf.nest.map_structure(orbit.utils.get_value, output)
@@ -233,8 +245,9 @@ class Controller(orbit.Controller):
       self._stop_if_requested(step, evaluation_pending=True)
       raise
     seconds = time.perf_counter() - start
+    self._note_seconds(profiling.EVALUATION, seconds)
     for action in self.eval_actions:
-      action(output)
+      self._actions.call(action, output)
     output = tf.nest.map_structure(orbit.utils.get_value, output)
     self._writers.write('eval', step, {**output, 'seconds': seconds})
     self._writers.flush()
@@ -345,8 +358,16 @@ class Controller(orbit.Controller):
     start = time.perf_counter()
     if isinstance(self.checkpoint_manager, checkpoints.CheckpointManager):
       extra['num_replicas'] = self.strategy.num_replicas_in_sync
+      extra[event_actions.STATE] = self._actions.state()
     path = self.checkpoint_manager.save(checkpoint_number=step, check_interval=False, **extra)
-    self._writers.write('checkpoint', step, {'checkpoint': path, 'stall_seconds': time.perf_counter() - start})
+    seconds = time.perf_counter() - start
+    self._note_seconds(profiling.SAVE, seconds)
+    self._writers.write('checkpoint', step, {'checkpoint': path, 'stall_seconds': seconds})
+
+  def _note_seconds(self, kind: str, seconds: float) -> None:
+    profiler = getattr(self.trainer, 'profiler', None)
+    if profiler is not None:
+      profiler.add(kind, seconds)
 
   def _is_saved(self, step: int) -> bool:
     if isinstance(self.checkpoint_manager, checkpoints.CheckpointManager):

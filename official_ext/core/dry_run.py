@@ -1,9 +1,11 @@
 """--dry_run: the whole life of an experiment once, small, in a temporary folder."""
 
+import contextlib
 import os
+import sys
 import tempfile
 import time
-from typing import Any, Dict
+from typing import Any, Dict, Iterator, List
 
 import numpy as np
 import tensorflow as tf
@@ -14,17 +16,21 @@ from official_ext.core import config_checks
 from official_ext.core import config_definitions
 from official_ext.core import distribute
 from official_ext.core import errors
+from official_ext.core import findings
+from official_ext.core import step_errors
+from official_ext.core import task_checks
 from official_ext.core import train_lib
 
 
 def run(params: config_definitions.ExperimentConfig) -> None:
-  """One train step, one evaluation step, save, restore, compare; prints what there is and what it would do.
+  """Looks for mistakes; one train step, one evaluation step, save, restore, compare; prints what it would do.
 
   Args:
     params: the experiment.
 
   Raises:
-    UserError: with what keeps the experiment from running.
+    UserError: with what keeps the experiment from running, or the last of the errors in its task; those before it are
+      printed.
   """
   distribute.configure(params.runtime)
   strategy = distribute.get_strategy(params.runtime)
@@ -35,11 +41,14 @@ def run(params: config_definitions.ExperimentConfig) -> None:
     params = train_lib.resolve_train_steps(params, task)
     _say('task', type(task).__name__)
     _build_parts(strategy, task, params)
+    _report(task_checks.find(params, folder))
     trainer = train_lib.build_trainer(strategy, task, params, folder, train=True, evaluate=True)
     train_lib.check_best_metric(params, task, trainer, True)
+    train_lib.check_early_stopping(params, task, trainer, 'train_and_eval')
     with strategy.scope():
-      _train_step(trainer)
-      _eval_step(trainer)
+      with _explained():
+        _train_step(trainer)
+        _eval_step(trainer)
       _save_and_restore(trainer, folder)
   _say('would', _intention(params))
   for line in config_checks.schedule_warnings(params):
@@ -48,6 +57,31 @@ def run(params: config_definitions.ExperimentConfig) -> None:
 
 def _say(name: str, text: Any) -> None:
   print(f'{name:<14} {text}', flush=True)
+
+
+def _report(found: List[findings.Finding]) -> None:
+  """Prints warnings; raises the last of the errors, after those before it are printed."""
+  for finding in found:
+    if finding.level == 'warning':
+      _say('warning', finding)
+  mistakes = [finding for finding in found if finding.level == 'error']
+  for finding in mistakes[:-1]:
+    print(f'error: {finding}', file=sys.stderr)
+  if mistakes:
+    raise errors.UserError(str(mistakes[-1]))
+  _say('mistakes', f'{len(found)} to look at, above' if found else 'none found')
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+  """Turns what a step raises into one line, where it is a known mistake of the task's."""
+  try:
+    yield
+  except Exception as error:
+    finding = None if isinstance(error, errors.UserError) else step_errors.explain(error)
+    if finding is None:
+      raise
+    raise errors.UserError(str(finding)) from error
 
 
 def _build_parts(strategy, task, params):

@@ -39,3 +39,7 @@ class PreemptedError(Exception):
 
   exit_status = 75
   status = 'preempted'
+
+
+class StopTraining(Exception):  # noqa: N818  # Nothing is wrong.
+  """Raised by an action: training has reached its goal, saves, and counts as finished. The message says why."""

@@ -7,15 +7,73 @@ that a task's step, unmodified, becomes a function from inputs to gradients.
 """
 
 import contextlib
+import functools
 import threading
-from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf, tf_keras
 
 from official.modeling.optimization import legacy_adamw
+from official_ext.optimization import parameter_groups
 
 Gradient = Optional[Union[tf.Tensor, tf.IndexedSlices]]
 GradientsAndVariables = List[Tuple[Gradient, tf.Variable]]
+
+
+class _UpdatesAreCounted:
+  """A context in which `apply_gradients` of every optimizer is counted for the thread that calls it.
+
+  A tapped optimizer's does not come that far. Threads may be in it at the same time.
+  """
+
+  _BASES = (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)
+
+  def __init__(self):
+    self._lock = threading.Lock()
+    self._num_inside = 0
+    self._originals: List[Any] = []
+    self._local = threading.local()
+
+  @contextlib.contextmanager
+  def count(self) -> Iterator[List[Any]]:
+    """Within, the optimizers that this thread updates with are added to the list."""
+    with self._lock:
+      self._num_inside += 1
+      if self._num_inside == 1:
+        self._originals = [base.apply_gradients for base in self._BASES]
+        for base, original in zip(self._BASES, self._originals):
+          base.apply_gradients = self._counting(original)
+    outer = getattr(self._local, 'optimizers', None)
+    optimizers: List[Any] = []
+    self._local.optimizers = optimizers
+    try:
+      yield optimizers
+    finally:
+      self._local.optimizers = outer
+      with self._lock:
+        self._num_inside -= 1
+        if not self._num_inside:
+          for base, original in zip(self._BASES, self._originals):
+            base.apply_gradients = original
+
+  def _counting(self, original):
+    @tf.autograph.experimental.do_not_convert
+    @functools.wraps(original)
+    def apply_gradients(optimizer, *args, **kwargs):
+      optimizers = getattr(self._local, 'optimizers', None)
+      if optimizers is not None:
+        optimizers.append(optimizer)
+      return original(optimizer, *args, **kwargs)
+
+    return apply_gradients
+
+
+_UPDATES_ARE_COUNTED = _UpdatesAreCounted()
+
+
+def other_updates() -> ContextManager[List[Any]]:
+  """A context that lists the optimizers without a tap which this thread updates with, one entry an update."""
+  return _UPDATES_ARE_COUNTED.count()
 
 
 class GradientTap:
@@ -57,7 +115,8 @@ class GradientTap:
     calls = getattr(self._local, 'calls', None)
     if calls is None:
       return self._apply_gradients(grads_and_vars, *args, **kwargs)
-    calls.append(list(grads_and_vars))
+    groups = parameter_groups.of(inner_optimizer(self._optimizer))
+    calls.append(groups.without_frozen(grads_and_vars) if groups is not None else list(grads_and_vars))
     return None
 
   def global_norm(self, gradients: Sequence[Gradient]) -> tf.Tensor:
@@ -188,6 +247,16 @@ def variables_of(optimizer: Any) -> List[tf.Variable]:
       found[id(variable)] = variable
     optimizer = getattr(optimizer, 'inner_optimizer', None) or getattr(optimizer, '_optimizer', None)
   return list(found.values())
+
+
+def logs_of(optimizer: Any) -> Dict[str, tf.Tensor]:
+  """What the optimizer that makes the update has to log about its last one: float32 scalars under 'optimizer/...'.
+
+  They are what its method `logs` returns, if it has one: a dictionary from names, the same at all times, to scalars
+  read from its variables.
+  """
+  logs = getattr(inner_optimizer(optimizer), 'logs', None)
+  return {f'optimizer/{name}': tf.cast(value, tf.float32) for name, value in logs().items()} if callable(logs) else {}
 
 
 def hyperparameters(optimizer: Any) -> List[tf.Variable]:

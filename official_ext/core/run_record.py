@@ -168,7 +168,8 @@ class TrainingWatch:
     self._attempt_before: Optional[int] = None
     self._notice = ''
     record = read(model_dir)
-    if record is not None and _is_over(record) and (record['step'] or 0) < train_steps:
+    is_complete = record is not None and ((record['step'] or 0) >= train_steps or record.get('early_stopped'))
+    if record is not None and _is_over(record) and not is_complete:
       self._attempt_before = record['attempt']
       self._notice = (
         f'The training in {model_dir} has ended at step {record["step"] or 0} of {train_steps}: waiting for the next '

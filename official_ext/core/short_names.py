@@ -22,8 +22,13 @@ STANDARD: Mapping[str, Tuple[str, ...]] = {
     'optimizer': (f'{_OPTIMIZER}.type',),
     'schedule': (f'{_SCHEDULE}.type',),
     'warmup': (f'{_WARMUP}.type',),
-    'learning_rate': (f'{_SCHEDULE}.*.learning_rate', f'{_SCHEDULE}.*.initial_learning_rate'),
-    'decay_steps': (f'{_SCHEDULE}.*.decay_steps', f'{_SCHEDULE}.*.total_decay_steps'),
+    # A cycle has both of the last two.
+    'learning_rate': (
+        f'{_SCHEDULE}.*.learning_rate', f'{_SCHEDULE}.*.maximal_learning_rate', f'{_SCHEDULE}.*.initial_learning_rate'
+    ),
+    'decay_steps': (
+        f'{_SCHEDULE}.*.decay_steps', f'{_SCHEDULE}.*.total_decay_steps', f'{_SCHEDULE}.*.first_decay_steps'
+    ),
     'warmup_steps': (f'{_WARMUP}.*.warmup_steps',),
     # The legacy AdamW has both fields, and clips by the first.
     'max_grad_norm': (f'{_OPTIMIZER}.*.gradient_clip_norm', f'{_OPTIMIZER}.*.global_clipnorm'),

@@ -25,6 +25,7 @@ class StepTraits:
 
   Attributes:
     num_updates: how often the step called `apply_gradients` on the trainer's optimizer.
+    num_other_updates: how often it called that of other optimizers.
     convolutions: whether the step contains convolutions.
     merge_calls: whether replicas meet inside the forward pass (synchronised batch normalisation).
     static_shapes: whether every input is a dense tensor of known shape.
@@ -34,12 +35,18 @@ class StepTraits:
   """
 
   num_updates: int = 1
+  num_other_updates: int = 0
   convolutions: bool = False
   merge_calls: bool = False
   static_shapes: bool = True
   sparse_gradients: bool = False
   input_bytes: int = 0
   xla_error: str = ''
+
+  @property
+  def owns_updates(self) -> bool:
+    """Whether the updates are the task's: they are not just one, by the trainer's optimizer."""
+    return self.num_updates != 1 or self.num_other_updates > 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +105,7 @@ def choose_plan(
   Returns:
     The plan.
   """
-  manual = traits.num_updates != 1
+  manual = traits.owns_updates
 
   def plain(reason: str, eager: bool = False) -> StepPlan:
     return StepPlan('plain', False, 1, False, manual, reason, eager)
@@ -107,10 +114,10 @@ def choose_plan(
     return plain('the TPU strategy compiles the step itself')
   if run_eagerly and enable_xla is not True:
     return plain('trainer.train_tf_function=false, Python runs every step', eager=True)
-  if traits.merge_calls:
-    return plain('replicas meet inside the forward pass (synchronised batch normalisation)')
   if not single_trace and manual:
     return plain('the task owns its updates, and replicas meet in them')
+  if traits.merge_calls:
+    return plain('replicas meet inside the forward pass (synchronised batch normalisation)')
   xla, reason = _use_xla(traits, enable_xla, device_type)
   if not xla:
     return plain(reason)

@@ -187,7 +187,8 @@ def normal(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.float32, limit: Opt
   """
   tail = 0.0 if limit is None else 0.5 * math.erfc(limit / math.sqrt(2))
   probability = tail + (uniform(shape, seed) + 2.0**-25) * (1 - 2 * tail)
-  return tf.cast(tf.math.ndtri(probability), dtype)
+  # In float32 the largest of these is rounded to 1, which is infinitely far out.
+  return tf.cast(tf.math.ndtri(tf.minimum(probability, 1 - 2.0**-24)), dtype)
 
 
 def key_random_layers(model: Any) -> int:

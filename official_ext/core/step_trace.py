@@ -1,6 +1,7 @@
 """A task's step, traced: from a function that updates to a function from inputs to gradients."""
 
-from typing import Any, Callable, Dict, List, Optional
+import contextlib
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 
 import tensorflow as tf, tf_keras
 
@@ -29,6 +30,7 @@ class StepTrace:
     whole_step: `whole_step(inputs)` runs the step with its updates, and returns the same without gradients.
     variables: what the gradients belong to, without the unused.
     num_updates: how often the step called `apply_gradients` on the optimizer.
+    num_other_updates: how often it called that of other optimizers.
     num_traces: how often Python ran the task's step.
     input_specs: type specs of one replica's inputs.
     log_names: the names in 'logs'.
@@ -60,6 +62,7 @@ class StepTrace:
     self.tap = gradient_tap.GradientTap(optimizer, on_cpu=distribute.device_type(strategy) == 'CPU')
     self.variables: List[tf.Variable] = []
     self.num_updates = 0
+    self.num_other_updates = 0
     self.num_traces = 0
     self.input_specs: Any = None
     self.log_names: List[str] = []
@@ -68,8 +71,10 @@ class StepTrace:
     self.whole_step: Callable[..., Dict[str, Any]] = self._whole_step
 
   def _forward_backward(self, inputs, micro_step):
-    with step_random.step_key(self._key(micro_step)), self.tap.capture() as calls:
+    key = step_random.step_key(self._key(micro_step))
+    with key, self.tap.capture() as calls, gradient_tap.other_updates() as others:
       logs = self._task.train_step(inputs, model=self._model, optimizer=self._optimizer, metrics=self._metrics)
+    self.num_other_updates = len(others)
     return self._traced(inputs, logs, calls)
 
   def _whole_step(self, inputs):
@@ -126,6 +131,7 @@ class StepTrace:
     static_shapes, input_bytes = step_plan.input_traits(self.input_specs)
     return step_plan.StepTraits(
         num_updates=self.num_updates,
+        num_other_updates=self.num_other_updates,
         convolutions=step_plan.has_convolutions(graph),
         merge_calls=self._merge_calls,
         static_shapes=static_shapes,
@@ -172,6 +178,27 @@ class StepTrace:
     if plan.shape == 'split':
       function = self._function
       self.forward_backward = tf.function(lambda *args: function(*args), jit_compile=True, autograph=False)
+
+  @contextlib.contextmanager
+  def watched(self, watch: Callable[[], ContextManager[None]]) -> Iterator[None]:
+    """Within, the two functions are traced anew into the graph at hand, the task's step inside of `watch()`.
+
+    Outside of a graph Python runs them.
+    """
+
+    def under_watch(function):
+      def run(*args):
+        with watch():
+          return function(*args)
+
+      return run if tf.executing_eagerly() else _converted(run)
+
+    before = self.forward_backward, self.whole_step
+    self.forward_backward, self.whole_step = under_watch(self._forward_backward), under_watch(self._whole_step)
+    try:
+      yield
+    finally:
+      self.forward_backward, self.whole_step = before
 
 
 def compiler_error(function: Callable[[Any], Any], specs: Any) -> str:

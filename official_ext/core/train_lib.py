@@ -22,16 +22,22 @@ from official_ext.core import config_checks
 from official_ext.core import config_definitions
 from official_ext.core import controller
 from official_ext.core import distribute
+from official_ext.core import early_stopping
 from official_ext.core import errors
+from official_ext.core import event_actions as event_actions_lib
 from official_ext.core import manifests
 from official_ext.core import preemption
+from official_ext.core import profiling
 from official_ext.core import run_record
 from official_ext.core import warm_start
 from official_ext.core import workers as workers_lib
 from official_ext.core import yaml_text
 from official_ext.monitoring import json_lines
+from official_ext.monitoring import named_writers
+from official_ext.monitoring import notifications
 from official_ext.monitoring import progress
 from official_ext.monitoring import tensorboard
+from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers as writers_lib
 
 
@@ -102,7 +108,7 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
         global_step=self.trainer.global_step,
         train_steps=config.train_steps,
         steps_per_loop=config.steps_per_loop,
-        intervals=(config.summary_interval,),
+        intervals=(config.summary_interval, *getattr(self._writers, 'intervals', ())),
         checkpoint_interval=config.checkpoint_interval,
         checkpoint_manager=self.checkpoint_manager,
         checkpoint=self._checkpoint_path,
@@ -164,7 +170,8 @@ def build_trainer(
   exporter = best_checkpoints.maybe_create(params, model_dir, strategy.extended.should_checkpoint) if evaluate else None
   with strategy.scope():
     return train_utils.create_trainer(
-        params, task, train=train, evaluate=evaluate, checkpoint_exporter=exporter, trainer_cls=base_trainer.Trainer)
+        params, task, train=train, evaluate=evaluate, checkpoint_exporter=exporter,
+        trainer_cls=getattr(task, 'trainer_cls', None) or base_trainer.Trainer)
 
 
 def run_experiment(
@@ -181,6 +188,7 @@ def run_experiment(
     controller_cls: Any = controller.Controller,
     checkpoint: Optional[str] = None,
     watch: Optional[preemption.PreemptionWatch] = None,
+    profile_steps: Optional[Tuple[int, int]] = None,
 ) -> Tuple[tf_keras.Model, Mapping[str, Any]]:
   """Runs train/eval configured by the experiment params.
 
@@ -200,6 +208,7 @@ def run_experiment(
     controller_cls: a `Controller` subclass.
     checkpoint: path of a checkpoint to start from instead of the newest in `model_dir`.
     watch: tells that the process was asked to stop; None watches no signals.
+    profile_steps: the first and the last step to profile: see profiling.py.
 
   Returns:
     (model, logs): logs of the last evaluation, {} where the mode has none.
@@ -222,24 +231,30 @@ def run_experiment(
     evaluates = 'eval' in mode or run_post_eval
     trainer = trainer or build_trainer(strategy, task, params, model_dir, 'train' in mode, evaluates)
     check_best_metric(params, task, trainer, evaluates)
+    check_early_stopping(params, task, trainer, mode)
+    event_actions = build_event_actions(params, task, trainer, mode) if 'train' in mode else []
 
   is_chief = strategy.extended.should_checkpoint
+  if profile_steps and is_chief and 'train' in mode:
+    trainer.profiler = profiling.Profiler(profile_steps, model_dir)
   devices = distribute.describe(strategy)
   record = run_record.RunRecord(model_dir, mode, params, params.runtime.seed, devices, is_chief)
   if is_chief and 'train' in mode:
     run_record.save_params(params, model_dir)
     for line in config_checks.schedule_warnings(params):
       print(f'warning: {line}', file=sys.stderr, flush=True)
-  summaries = tensorboard.TensorBoardWriter(model_dir, params.trainer.validation_summary_subdir)
-  writers = make_writers(params, mode, model_dir, summaries if save_summary else None, is_chief)
-  writers.write('start', int(trainer.global_step.numpy()), {
-      'mode': mode,
-      'devices': devices,
-      'seed': params.runtime.seed,
-      'effective_batch_size': effective_batch_size(params),
-  })
+  run_info = writer_registry.RunInfo(model_dir, mode, params, tuple(getattr(task, 'class_names', ())))
+  summaries = tensorboard.make(run_info) if save_summary and 'tensorboard' in params.trainer.writers else None
+  writers = event_actions_lib.EventActions(
+      make_writers(run_info, summaries, is_chief), event_actions, workers.from_chief)
   try:
     with workers.guarded():
+      writers.write('start', int(trainer.global_step.numpy()), {
+          'mode': mode,
+          'devices': devices,
+          'seed': params.runtime.seed,
+          'effective_batch_size': effective_batch_size(params),
+      })
       runner = OrbitExperimentRunner(
           strategy, task, mode, params, model_dir,
           run_post_eval=run_post_eval,
@@ -255,6 +270,7 @@ def run_experiment(
           watch=watch,
       )
       result = runner.run()
+      writers.end(int(trainer.global_step.numpy()))
   except BaseException as error:
     _end(record, writers, trainer, getattr(error, 'status', 'failed'), error)
     raise
@@ -269,7 +285,10 @@ def _command(params: Any, mode: str, checkpoint: Optional[str]) -> str:
 
 def _end(record, writers, trainer, status, error):
   step = int(trainer.global_step.numpy())
+  getattr(trainer, 'profiler', profiling.Profiler()).close()
   record.update(step=step, **_plan_record(trainer))
+  if writers.stop_reason:
+    record.update(early_stopped=writers.stop_reason)
   record.finish(status, error)
   event = 'failed' if status == 'diverged' else status
   writers.write(event, step, {} if error is None else {'error': f'{type(error).__name__}: {error}'})
@@ -284,25 +303,35 @@ def _plan_record(trainer) -> Mapping[str, Any]:
           'step_shape_reason': plan.reason}
 
 
+def build_event_actions(
+    params: config_definitions.ExperimentConfig, task: Any, trainer: base_trainer.Trainer, mode: str
+) -> List[Any]:
+  """What the task and the configuration want to be done at the events of a training."""
+  with trainer.strategy.scope():
+    found = list(task.build_actions(trainer)) if hasattr(task, 'build_actions') else []
+  if params.trainer.early_stopping.metric and 'eval' in mode:
+    found.append(early_stopping.EarlyStopping(params.trainer.early_stopping))
+  return found
+
+
 def make_writers(
-    params: config_definitions.ExperimentConfig,
-    mode: str,
-    model_dir: str,
-    summaries: Optional[tensorboard.TensorBoardWriter],
-    is_chief: bool,
+    run_info: writer_registry.RunInfo, summaries: Optional[tensorboard.TensorBoardWriter], is_chief: bool
 ) -> writers_lib.Writer:
-  """The writers of a run: progress, events.jsonl, TensorBoard. None where this process is not the chief.
+  """The writers of a run: events.jsonl, progress, those that the configuration names. Of the chief alone.
 
   A mode that does not train writes `events.{mode}.jsonl`: it may run beside a training in the same folder.
   """
   if not is_chief:
     return writers_lib.Writers([])
-  name = 'events.jsonl' if 'train' in mode else f'events.{mode}.jsonl'
+  trainer, model_dir = run_info.params.trainer, run_info.model_dir
+  name = 'events.jsonl' if run_info.trains else f'events.{run_info.mode}.jsonl'
   writers: List[writers_lib.Writer] = [json_lines.EventsWriter(os.path.join(model_dir, name))]
-  train_steps = params.trainer.train_steps if 'train' in mode else 0
-  writers.append(progress.ProgressWriter(train_steps, bar=params.trainer.progress_bar))
+  writers.append(progress.ProgressWriter(trainer.train_steps if run_info.trains else 0, bar=trainer.progress_bar))
   if summaries is not None:
     writers.append(summaries)
+  writers += [named_writers.make(name, run_info) for name in trainer.writers if name != 'tensorboard']
+  if trainer.notifications.urls:
+    writers.append(notifications.make(trainer.notifications, model_dir))
   return writers_lib.Writers(writers)
 
 
@@ -337,8 +366,26 @@ def check_best_metric(params: Any, task: Any, trainer: Any, evaluates: bool) -> 
     UserError: with the metrics that there are.
   """
   name = params.trainer.best_checkpoint_eval_metric
-  if not (evaluates and params.trainer.best_checkpoint_export_subdir and name):
-    return
+  if evaluates and params.trainer.best_checkpoint_export_subdir and name:
+    _check_reported('trainer.best_checkpoint_eval_metric', name, task, trainer)
+
+
+def check_early_stopping(params: Any, task: Any, trainer: Any, mode: str) -> None:
+  """Refuses an early stopping that no evaluation could bring about.
+
+  Raises:
+    UserError: the mode trains without an evaluation, or the metric is none of the task's.
+  """
+  name = params.trainer.early_stopping.metric
+  if name and mode == 'train_and_eval':
+    _check_reported('trainer.early_stopping.metric', name, task, trainer)
+  elif name and 'train' in mode:
+    raise errors.UserError(
+        f'trainer.early_stopping.metric: {name}: mode {mode} does not evaluate while it trains; use train_and_eval')
+
+
+def _check_reported(field: str, name: str, task: Any, trainer: Any) -> None:
+  """Refuses a metric that no evaluation of the task will report."""
   reports = {metric.name for metric in trainer.validation_metrics} | {trainer.validation_loss.name}
   if name in reports or _reduces_logs(task):
     return
@@ -348,7 +395,7 @@ def check_best_metric(params: Any, task: Any, trainer: Any, evaluates: bool) -> 
   near = difflib.get_close_matches(name, sorted(reports), n=1)
   hint = f'did you mean {near[0]}? ' if near else ''
   raise errors.UserError(
-      f'trainer.best_checkpoint_eval_metric: {name}: {hint}{type(task).__name__} reports {", ".join(sorted(reports))}')
+      f'{field}: {name}: {hint}{type(task).__name__} reports {", ".join(sorted(reports))}')
 
 
 def _reduces_logs(task: Any) -> bool:

@@ -1,11 +1,13 @@
 """TensorBoard: scalars and images under train/ and validation/."""
 
 import os
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from official_ext.monitoring import confusion_image
+from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
 
 _CHANNELS = (1, 2, 3, 4)
@@ -22,23 +24,31 @@ class TensorBoardWriter(writers.Writer):
   As orbit.utils.SummaryManager does it, a dictionary within the values becomes a folder below, that is a curve of its
   own under the same names. A curve is named as the value is, with `progress/` in front where it tells how the run goes
   on (rate, epoch, percent, ...). Scalars become scalar summaries; arrays of four dimensions, [images, height, width,
-  channels], and of three, [height, width, channels], image summaries. Anything else is left out. Files are made when
-  they are first written to.
+  channels], and of three, [height, width, channels], image summaries. An evaluation's confusion matrix is drawn, see
+  confusion_image.py. Anything else is left out. Files are made when they are first written to.
 
   A run that goes on from an earlier step writes the steps in between again: of two values for a step TensorBoard shows
   the later one.
   """
 
-  def __init__(self, model_dir: str, validation_subdir: str = 'validation', max_images: int = 20):
+  def __init__(
+      self,
+      model_dir: str,
+      validation_subdir: str = 'validation',
+      max_images: int = 20,
+      class_names: Sequence[str] = (),
+  ):
     """Makes a writer that has written nothing yet.
 
     Args:
       model_dir: the run's folder.
       validation_subdir: `trainer.validation_summary_subdir`.
       max_images: how many images of one array are written.
+      class_names: the labels of confusion matrices; where there are none, numbers.
     """
     self._folders = {'train': os.path.join(model_dir, 'train'), 'eval': os.path.join(model_dir, validation_subdir)}
     self._max_images = max_images
+    self._class_names = tuple(class_names)
     self._files: Dict[str, tf.summary.SummaryWriter] = {}
 
   def file_writer(self, event: str, relative_path: str = '') -> tf.summary.SummaryWriter:
@@ -70,6 +80,8 @@ class TensorBoardWriter(writers.Writer):
         self._write(event, step, value, os.path.join(relative_path, name))
         continue
       value = writers.to_python(value)
+      if event == 'eval' and name == confusion_image.NAME and confusion_image.is_matrix(value):
+        value = confusion_image.draw(value, self._class_names)
       images = _as_images(value)
       if images is not None:
         with self.file_writer(event, relative_path).as_default():
@@ -77,6 +89,12 @@ class TensorBoardWriter(writers.Writer):
       elif isinstance(value, (bool, int, float)):
         with self.file_writer(event, relative_path).as_default():
           tf.summary.scalar(tag_of(name), value, step=step)
+
+
+def make(run: writer_registry.RunInfo) -> TensorBoardWriter:
+  """The writer of a run."""
+  return TensorBoardWriter(
+      run.model_dir, run.params.trainer.validation_summary_subdir, class_names=run.class_names)
 
 
 def tag_of(name: str) -> str:

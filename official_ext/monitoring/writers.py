@@ -6,12 +6,18 @@ from absl import logging
 import numpy as np
 
 
+EVENTS = (
+    'start', 'restored', 'compiled', 'train', 'eval', 'checkpoint', 'update_skipped', 'rollback', 'early_stopped',
+    'preempted', 'finished', 'failed',
+)
+LAST_EVENTS = ('preempted', 'finished', 'failed')  # A run that ends by itself ends with one of them.
+
+
 class Writer:
   """Takes the events of a run. Subclasses write them somewhere.
 
-  An event has a name ('start', 'restored', 'compiled', 'train', 'eval', 'checkpoint', 'update_skipped', 'rollback',
-  'early_stopped', 'preempted', 'finished', 'failed'), the global step after it, and named values: scalars, strings,
-  arrays and tensors, nested in dictionaries at will. A writer leaves out what it has no use for.
+  An event has a name, one of EVENTS, the global step after it, and named values: scalars, strings, arrays and tensors,
+  nested in dictionaries at will. A writer leaves out what it has no use for.
   """
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:

@@ -8,7 +8,35 @@ from official.modeling.optimization import ema_optimizer
 
 
 class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
-  """Exponential moving average of the weights around a legacy optimizer: see base class."""
+  """Exponential moving average of the weights around an optimizer, legacy or new: see base class."""
+
+  @property
+  def _wraps_new(self):
+    return not isinstance(self._optimizer, tf_keras.optimizers.legacy.Optimizer)
+
+  def _create_hypers(self):
+    if not self._wraps_new:
+      super()._create_hypers()
+
+  def _create_slots(self, var_list):
+    if self._wraps_new:
+      self._optimizer.build(var_list)
+    else:
+      super()._create_slots(var_list)
+
+  @property
+  def weights(self):
+    """The variables of the optimizer inside."""
+    return self._optimizer.variables if self._wraps_new else self._optimizer.weights
+
+  @property
+  def learning_rate(self):
+    """The learning rate of the optimizer inside."""
+    return self._optimizer.learning_rate
+
+  @learning_rate.setter
+  def learning_rate(self, learning_rate):
+    self._optimizer.learning_rate = learning_rate
 
   def apply_gradients(self, grads_and_vars, name=None, experimental_aggregate_gradients=True):
     """Updates weights, then averages: see base class.
@@ -21,7 +49,8 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
     result = self._optimizer.apply_gradients(
         grads_and_vars, name=name, experimental_aggregate_gradients=experimental_aggregate_gradients)
     ema_optimizer.maybe_merge_call(self.update_average, tf.distribute.get_strategy())
-    return result
+    # What a LossScaleOptimizer around this returns instead, where it leaves the update out, is an operation too.
+    return tf.no_op() if self._wraps_new else result
 
   def swap_weights(self):
     """Exchanges weights and averages. Twice gives back every bit.

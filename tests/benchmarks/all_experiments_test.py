@@ -20,7 +20,23 @@ def script():
 def test_every_experiment_of_this_repository_is_trained(script):
   recorded = {path.stem for path in (ROOT / 'tests/golden').glob('*.yaml')}
   assert {name.replace('/', '_') for name in script.names()} == recorded
-  assert all(script.stated_result(name) for name in script.names())
+  assert all(script.stated(name, 'Result') for name in script.names())
+
+
+def test_a_command_that_reads_a_run_comes_after_it(script, monkeypatch, tmp_path):
+  names = script.names()
+  assert names.index('distillation_teacher') < names.index('distillation')
+  assert script.own_flags('digits') == []
+  commands = []
+  monkeypatch.setattr(script, '_run', lambda command, minutes: commands.append(command) or 'failed: not run')
+  script.run('distillation', tmp_path, ['--set=train_steps=4'])
+  teacher = f'--set=task.teacher_checkpoint={tmp_path}/distillation_teacher'
+  assert commands[0][-3:] == [f'--model_dir={tmp_path}/distillation', teacher, '--set=train_steps=4']
+
+
+def test_a_run_that_takes_too_long_is_stopped(script):
+  told = script._run([sys.executable, '-c', 'import time; time.sleep(60)'], minutes=0.01)
+  assert told == 'failed: stopped after 0.01 minutes'
 
 
 def test_one_table_of_all_runs(script, monkeypatch, capfd, tmp_path):
@@ -31,7 +47,7 @@ def test_one_table_of_all_runs(script, monkeypatch, capfd, tmp_path):
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
   assert script.main() == 1  # A field that is not there ends the run.
   head, row = capfd.readouterr().out.splitlines()[-2:]
-  assert head.split() == ['experiment', 'seconds', 'result', 'stated']
+  assert head.split() == ['experiment', 'seconds', 'result', 'stated', 'reference']
   assert 'failed with status 2' in row
   flags[-1] = '--set=task.model.hidden_sizes=[8]'
   monkeypatch.setattr(sys, 'argv', ['all_experiments.py', f'--folder={tmp_path}', *flags])

@@ -109,12 +109,30 @@ def test_a_registry_that_cannot_be_imported(code, reason, tmp_path, monkeypatch)
   assert '\n' not in str(info.value)
 
 
+def install(folder, name, code):
+  """An installed package with the entry point, as pip leaves it."""
+  (folder / f'{name}.py').write_text(code)
+  info = folder / f'{name}-1.0.dist-info'
+  info.mkdir()
+  (info / 'METADATA').write_text(f'Metadata-Version: 2.1\nName: {name.replace("_", "-")}\nVersion: 1.0\n')
+  (info / 'entry_points.txt').write_text(f'[official_ext.experiments]\nplugin = {name}\n')
+
+
 def test_entry_points_register_experiments(tmp_path, monkeypatch):
   monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])
-  (tmp_path / 'flags_test_plugin.py').write_text('LOADED = True\n')
-  info = tmp_path / 'flags_test_plugin-1.0.dist-info'
-  info.mkdir()
-  (info / 'METADATA').write_text('Metadata-Version: 2.1\nName: flags-test-plugin\nVersion: 1.0\n')
-  (info / 'entry_points.txt').write_text('[official_ext.experiments]\nplugin = flags_test_plugin\n')
+  install(tmp_path, 'flags_test_plugin', 'LOADED = True\n')
   ext_flags.import_registries()
   assert sys.modules.pop('flags_test_plugin').LOADED
+
+
+def test_a_broken_package_is_named_and_left_out(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])
+  install(tmp_path, 'flags_test_broken_plugin', 'from official.core import exp_factory\n'
+          'exp_factory.register_config_factory("flags_test_half")(int)\nraise RuntimeError("two\\nlines")\n')
+  install(tmp_path, 'flags_test_sound_plugin', 'LOADED = True\n')
+  ext_flags.import_registries()
+  assert sys.modules.pop('flags_test_sound_plugin').LOADED
+  assert 'flags_test_half' not in exp_factory._REGISTERED_CONFIGS
+  assert capsys.readouterr().err == (
+      'warning: the installed package flags-test-broken-plugin: its entry point=flags_test_broken_plugin: cannot be '
+      f'imported: RuntimeError: two lines ({tmp_path}/flags_test_broken_plugin.py, line 3)\n')

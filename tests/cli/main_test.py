@@ -97,7 +97,7 @@ def test_check_runs_the_experiment_once(capsys, tmp_path, monkeypatch):
   assert status == 0
   names = [re.split('  +', line)[0] for line in out.splitlines()]
   assert names == [
-      'devices', 'task', 'model', 'optimizer', 'step', 'train step', 'eval step', 'checkpoint', 'would']
+      'devices', 'task', 'model', 'optimizer', 'mistakes', 'step', 'train step', 'eval step', 'checkpoint', 'would']
   assert 'DigitsMlpTask' in out and 'train 2000 steps of 16 examples' in out
   assert not list(tmp_path.iterdir())
 
@@ -113,7 +113,7 @@ def test_check_finds_what_only_a_run_can_tell(capsys):
 
 
 BAD = [
-    (['lst'], 'lst: no such command; there are list, describe, check'),
+    (['lst'], 'lst: no such command; there are list, describe, new, check'),
     (['describe'], 'the name of an experiment must follow the command; `official-ext list` shows them'),
     (['describe', '--yaml'], 'the name of an experiment must follow the command'),
     (['describe', 'digts'], '--experiment=digts: no such experiment; did you mean digits'),

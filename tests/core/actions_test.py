@@ -8,6 +8,7 @@ from official_ext.cli import exit_status
 from official_ext.core import base_trainer
 from official_ext.core import checkpoints
 from official_ext.core import errors
+from official_ext.core import training_input
 from official_ext.data import position
 from official_ext.monitoring import json_lines
 from tests.core import harness
@@ -206,9 +207,9 @@ def test_a_rollback_that_is_cut_off_is_finished_by_the_next_start(moment, tmp_pa
     elif moment == 'restored':
       patch.setattr(base_trainer.Trainer, 'checkpoint_restored', die)
     else:
-      start = base_trainer.Trainer._start_input
+      after = training_input.TrainingInput.after
       patch.setattr(
-          base_trainer.Trainer, '_start_input', lambda self: die() if self.data_offset else start(self))
+          training_input.TrainingInput, 'after', lambda self, *args: die() if self.data_offset else after(self, *args))
     with pytest.raises(KilledError):
       small_run.run(folder, 'train', bad, trainer=trainer)
   assert (folder / 'ckpt-8.index').exists() == (moment == 'noted')

@@ -448,11 +448,20 @@ def train_by_sgd(data, num_steps, kernel_rate, bias_rate):
   return weights, losses
 
 
+class OneOwnOptimizerTask(OwnOptimizersTask):
+  """Updates the kernel by the trainer's optimizer, once, and the bias by one of its own."""
+
+  def train_step(self, inputs, model, optimizer, metrics=None):
+    self.optimizers[0] = optimizer
+    return super().train_step(inputs, model, optimizer, metrics)
+
+
 MANUAL_SHAPES = {'plain': PLAIN, 'fused': FUSED, 'fused4': dict(steps_per_execution=4), 'two': SPLIT}
 
 
 @pytest.mark.parametrize('shape', MANUAL_SHAPES.values(), ids=MANUAL_SHAPES)
-@pytest.mark.parametrize('task, rates', [(TwoUpdatesTask, (0.15, 0.15)), (OwnOptimizersTask, (0.1, 0.3))])
+@pytest.mark.parametrize('task, rates', [
+    (TwoUpdatesTask, (0.15, 0.15)), (OwnOptimizersTask, (0.1, 0.3)), (OneOwnOptimizerTask, (0.1, 0.3))])
 def test_a_task_may_own_its_updates(task, rates, shape):
   trainer = harness.make_trainer(task, optimizer=lambda: legacy.SGD(0.1), **shape)
   logs = harness.train(trainer, 6)
@@ -462,13 +471,15 @@ def test_a_task_may_own_its_updates(task, rates, shape):
   harness.assert_close(harness.weights_of(trainer), weights)
   np.testing.assert_allclose(logs['training_loss'], np.mean(losses), rtol=1e-5)
   assert logs['model_global_step'] == 6
-  assert task is OwnOptimizersTask or logs['half'] == 0.5
+  assert task is not TwoUpdatesTask or logs['half'] == 0.5
 
 
 @pytest.mark.parametrize('replicas', ['one', 'two'])
-def test_a_task_that_owns_its_updates_cannot_be_accumulated_for(replicas):
-  trainer = harness.make_trainer(TwoUpdatesTask, accumulation=2, replicas=replicas)
-  with pytest.raises(errors.UserError, match='trainer.gradient_accumulation_steps: 2 needs .* calls it 2 times'):
+@pytest.mark.parametrize('task, told', [
+    (TwoUpdatesTask, '2 times'), (OneOwnOptimizerTask, '1 times .*1 times on others')])
+def test_a_task_that_owns_its_updates_cannot_be_accumulated_for(task, told, replicas):
+  trainer = harness.make_trainer(task, accumulation=2, replicas=replicas)
+  with pytest.raises(errors.UserError, match=f'trainer.gradient_accumulation_steps: 2 needs .* calls it {told}'):
     harness.train(trainer, 1)
 
 

@@ -120,7 +120,7 @@ def test_examples_are_named_by_the_batch_that_a_rollback_moved_to():
   trainer = harness.make_trainer(spoilt(put('x', BAD, np.nan)))
   trainer.prepare_training()
   at = position_of(BAD)
-  trainer.data_offset = 2
+  trainer.checkpoint_restored(data_offset=2)
   assert trainer.examine_step(at // BATCH + 1) == ''
   assert f'at position {at} of the run' in trainer.examine_step(at // BATCH - 1)
 

@@ -143,6 +143,13 @@ def test_a_watch_waits_for_a_training_to_be_extended(tmp_path, capsys, status):
   assert watch.has_ended()
 
 
+def test_a_training_that_stopped_early_is_complete(tmp_path):
+  record = _record(tmp_path)
+  record.update(step=8, early_stopped='accuracy has not risen')
+  record.finish('finished')
+  assert run_record.TrainingWatch(str(tmp_path), train_steps=12).has_ended()
+
+
 def test_a_folder_that_has_gone_does_not_end_the_run(tmp_path, caplog):
   record = _record(tmp_path / 'run')
   (tmp_path / 'run/run.json').unlink()

@@ -32,13 +32,15 @@ def choose(traits=None, **kwargs):
         (dict(xla_error='no kernel'), dict(device_type='GPU'), 'plain', False, 'no kernel'),
         (dict(merge_calls=True), dict(single_trace=False, enable_xla=True), 'plain', False, 'batch normalisation'),
         (dict(num_updates=2), {}, 'fused', True, 'compiles'),
+        (dict(num_other_updates=1), {}, 'fused', True, 'compiles'),
+        (dict(num_other_updates=1, merge_calls=True), dict(single_trace=False), 'plain', False, 'owns its updates'),
         (dict(num_updates=2), dict(single_trace=False, enable_xla=True), 'plain', False, 'owns its updates'),
     ])
 def test_shape(traits, settings, shape, jit_compile, reason):
   plan = choose(traits, **settings)
   assert (plan.shape, plan.jit_compile) == (shape, jit_compile)
   assert reason in plan.reason and reason in str(plan)
-  assert plan.manual_optimization == (traits.get('num_updates', 1) != 1)
+  assert plan.manual_optimization == (traits.get('num_updates', 1) != 1 or 'num_other_updates' in traits)
   assert plan.steps_per_execution == 1 or plan.shape == 'fused'
 
 

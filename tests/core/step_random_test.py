@@ -257,6 +257,7 @@ def test_the_loop_around_a_step_does_not_count():
 
 
 def test_a_function_inside_a_step_keeps_its_draws():
+  tf.random.set_seed(None)  # Which another test may have set: a function would begin its draws anew in every trace.
   inner = tf.function(lambda: tf.random.uniform([]))
   compiled = tf.function(lambda step: in_key(lambda: tf.stack([inner(), inner()]), step))
   drawn = [*compiled(tf.constant(1, tf.int64)).numpy(), *compiled(tf.constant(1, tf.int64)).numpy(), inner().numpy()]
@@ -277,3 +278,10 @@ def test_initial_values_that_a_step_makes_are_no_draws_of_the_step():
   first = step(tf.constant(1, tf.int64)).numpy()
   np.testing.assert_array_equal(first, in_a_step(lambda: tf.random.uniform([3]), step=1))
   assert np.ptp(made[0].numpy()) > 0
+
+
+def test_the_largest_uniform_number_makes_a_normal_one_that_is_finite(monkeypatch):
+  edges = tf.constant([0.0, 0.5, 1 - 2.0**-24])
+  monkeypatch.setattr(step_random, 'uniform', lambda shape, seed: edges)
+  low, middle, high = step_random.normal([3], tf.constant([0, 0], tf.int64)).numpy()
+  assert -5.5 < low < -5 and abs(middle) < 1e-6 and 5 < high < 5.5

@@ -1,5 +1,8 @@
 """Tests for writers: composition, failures, flattening."""
 
+import pathlib
+import re
+
 import numpy as np
 import tensorflow as tf
 
@@ -64,3 +67,10 @@ def test_flatten():
   assert flat['loss'] == 0.5 and flat['step'] == 3 and flat['per_class/deep/name'] == 'cat' and flat['one'] == 1.0
   assert type(flat['loss']) is float and type(flat['step']) is int and type(flat['one']) is float
   np.testing.assert_array_equal(flat['per_class/iou'], [0.25, 0.75])
+
+
+def test_every_event_that_is_written_is_known():
+  core = pathlib.Path(writers.__file__).parent.parent / 'core'
+  written = {name for path in core.glob('*.py') for name in re.findall(r"riters\.write\(\s*'(\w+)'", path.read_text())}
+  assert {'start', 'train', 'rollback', 'early_stopped'} <= written
+  assert written <= set(writers.EVENTS)

@@ -1,0 +1,103 @@
+"""Configuration of the experiment `contrastive`."""
+
+import dataclasses
+from typing import Tuple
+
+from official.core import exp_factory
+from official.modeling.hyperparams import base_config
+from official_ext.core import config_definitions as cfg
+
+
+@dataclasses.dataclass
+class ContrastiveModelConfig(base_config.Config):
+  """Encoder and projection head, two multi-layer perceptrons.
+
+  Attributes:
+    encoder_sizes: Units of the encoder's layers; the last are the features.
+    head_sizes: Units of the projection head's layers; the loss compares the last, the probe never sees them.
+  """
+
+  encoder_sizes: Tuple[int, ...] = (512, 256)
+  head_sizes: Tuple[int, ...] = (256, 64)
+
+
+@dataclasses.dataclass
+class AugmentationConfig(base_config.Config):
+  """What makes two views of an image differ. Each is drawn uniformly from [-value, value].
+
+  Attributes:
+    rotation: In degrees.
+    zoom: A fraction of the size, for each axis by itself.
+    shear: A fraction of the size.
+    translation: In pixels, of which an image has 8 x 8.
+    contrast: A fraction of the brightness of the ink.
+    erased: The fraction of the pixels that are erased.
+  """
+
+  rotation: float = 15.0
+  zoom: float = 0.2
+  shear: float = 0.2
+  translation: float = 1.0
+  contrast: float = 0.2
+  erased: float = 0.05
+
+
+@dataclasses.dataclass
+class ContrastiveTaskConfig(cfg.TaskConfig):
+  """SimCLR: an image's two views shall resemble each other more than any other image of the batch.
+
+  Attributes:
+    model: The networks.
+    augmentation: What makes the views differ.
+    temperature: By which similarities, from -1 to 1, are divided.
+    probe_l2: The regularisation of the linear probe, per example.
+    train_data: 1,437 of scikit-learn's images. An image's negatives are the other images of the global batch, on all
+      replicas.
+    validation_data: All 1,797 images: the probe is fitted to the features of the 1,437, and tested on the 360 others.
+  """
+
+  model: ContrastiveModelConfig = dataclasses.field(default_factory=ContrastiveModelConfig)
+  augmentation: AugmentationConfig = dataclasses.field(default_factory=AugmentationConfig)
+  temperature: float = 0.2
+  probe_l2: float = 1e-3
+  train_data: cfg.InMemoryDataConfig = dataclasses.field(
+      default_factory=lambda: cfg.InMemoryDataConfig(global_batch_size=256, is_training=True)
+  )
+  validation_data: cfg.InMemoryDataConfig = dataclasses.field(
+      default_factory=lambda: cfg.InMemoryDataConfig(global_batch_size=600, is_training=False)
+  )
+
+
+@exp_factory.register_config_factory('contrastive')
+def contrastive() -> cfg.ExperimentConfig:
+  """SimCLR on scikit-learn's handwritten digits, judged by a linear probe.
+
+  Command: python train.py --experiment=contrastive --mode=train_and_eval --model_dir=runs/contrastive
+  Hardware and time: 2 CPU cores, 55 seconds of CPU time; about 2 minutes beside other work.
+  Result: accuracy of the linear probe 97.8 %.
+  Reference: the same probe finds 93.6 % from the raw pixels.
+  """
+  num_steps = 1500
+  return cfg.ExperimentConfig(
+      task=ContrastiveTaskConfig(),
+      trainer=cfg.TrainerConfig(
+          train_steps=num_steps,
+          steps_per_loop=100,
+          summary_interval=100,
+          validation_interval=500,
+          checkpoint_interval=500,
+          best_checkpoint_export_subdir='best',
+          best_checkpoint_eval_metric='probe_accuracy',
+          best_checkpoint_metric_comp='higher',
+          optimizer_config=cfg.OptimizationConfig(
+              {
+                  'optimizer': {'type': 'adamw_experimental', 'adamw_experimental': {'weight_decay': 1e-4}},
+                  'learning_rate': {
+                      'type': 'cosine',
+                      'cosine': {'initial_learning_rate': 1e-3, 'decay_steps': num_steps},
+                  },
+                  'warmup': {'type': 'linear', 'linear': {'warmup_steps': 100}},
+              }
+          ),
+      ),
+  )

@@ -1,0 +1,88 @@
+"""The task `contrastive`: two views of each image, an encoder, NT-Xent, a linear probe."""
+
+from typing import Any, List, Mapping, Optional, Tuple
+
+import numpy as np
+import tensorflow as tf, tf_keras
+
+from experiments.contrastive import augmentation
+from experiments.contrastive import configs
+from experiments.contrastive import data
+from experiments.contrastive import losses
+from experiments.contrastive import probe
+from official.core import task_factory
+from official_ext.core import base_task
+from official_ext.data import sources
+from official_ext.data import step_indexed
+
+_NUM_VIEWS = 2
+
+
+@task_factory.register_task_cls(configs.ContrastiveTaskConfig)
+class ContrastiveTask(base_task.Task):
+  """Learns features of 8x8 images without labels."""
+
+  def build_model(self) -> tf_keras.Model:
+    """A model from pixels, [b, 64], to {'features': [b, d], 'projection': float32 [b, e] of length 1}."""
+    config = self.config.model
+    pixels = tf_keras.Input((data.examples()['pixels'].shape[1],), name='pixels')
+    features = pixels
+    for size in config.encoder_sizes:
+      features = tf_keras.layers.Dense(size, activation='relu')(features)
+    projection = features
+    for size in config.head_sizes[:-1]:
+      projection = tf_keras.layers.Dense(size, activation='relu')(projection)
+    projection = tf_keras.layers.Dense(config.head_sizes[-1], dtype='float32', name='projection')(projection)
+    outputs = {'features': features, 'projection': tf_keras.layers.UnitNormalization(dtype='float32')(projection)}
+    return tf_keras.Model(pixels, outputs, name='contrastive')
+
+  def build_inputs(
+      self, params: Any, input_context: Optional[tf.distribute.InputContext] = None
+  ) -> tf.data.Dataset:
+    """Batches {'views': float32 [b, 2, 64]} for training, {'pixels': float32 [b, 64], 'example': int64 [b]} otherwise.
+
+    The views are a function of (seed, position), whatever replica they go to.
+    """
+    examples = data.examples()
+    if not params.is_training:
+      source = sources.ArraySource({'pixels': examples['pixels'], 'example': np.arange(len(examples['pixels']))})
+      return step_indexed.build_dataset(source, params, input_context)
+    return step_indexed.build_dataset(
+        sources.ArraySource({'pixels': examples['pixels'][examples['is_training']]}), params, input_context,
+        transform=lambda batch, _: self._views(batch), transform_per_example=_with_draws)
+
+  def _views(self, batch):
+    return {'views': augmentation.views(batch['pixels'], batch['draws'], self.config.augmentation)}
+
+  def build_metrics(self, training: bool = True) -> List[tf_keras.metrics.Metric]:
+    """The accuracy of the linear probe; nothing while training."""
+    if training:
+      return []
+    examples = data.examples()
+    num_features = self.config.model.encoder_sizes[-1]
+    return [probe.ProbeAccuracy(examples['label'], examples['is_training'], num_features, self.config.probe_l2)]
+
+  def num_examples(self, params: Any) -> int:
+    """The images for training; all of them for evaluation."""
+    is_training = data.examples()['is_training']
+    return int(is_training.sum()) if params.is_training else len(is_training)
+
+  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> Tuple[tf.Tensor, Mapping[str, Any]]:
+    """NT-Xent over the global batch: see base class."""
+    views = inputs['views']
+    projections = model(tf.reshape(views, [-1, views.shape[-1]]), training=training)['projection']
+    local = tf.reshape(projections, [-1, _NUM_VIEWS, projections.shape[-1]])
+    everything, first = losses.all_gather(local)
+    loss, accuracy = losses.nt_xent(local, everything, first, self.config.temperature)
+    return loss, {'contrastive_accuracy': accuracy}
+
+  def validation_step(self, inputs: Any, model: tf_keras.Model, metrics=None) -> Mapping[str, Any]:
+    """Hands the features to the probe; there is no loss."""
+    features = model(inputs['pixels'], training=False)['features']
+    for metric in metrics or ():
+      metric.update_state(inputs['example'], features)
+    return {}
+
+
+def _with_draws(example, seed):
+  return {**example, 'draws': augmentation.draw(seed, _NUM_VIEWS)}

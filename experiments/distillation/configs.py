@@ -1,0 +1,122 @@
+"""Configurations of the experiments `distillation` and `distillation_teacher`."""
+
+import dataclasses
+from typing import Tuple
+
+from official.core import exp_factory
+from official.modeling.hyperparams import base_config
+from official_ext.core import config_definitions as cfg
+
+
+@dataclasses.dataclass
+class NetworkConfig(base_config.Config):
+  """A multi-layer perceptron, student or teacher.
+
+  Attributes:
+    hidden_sizes: Units of each hidden layer.
+    dropout_rate: The fraction of the hidden units that is dropped.
+  """
+
+  hidden_sizes: Tuple[int, ...] = (32,)
+  dropout_rate: float = 0.0
+
+
+@dataclasses.dataclass
+class LossesConfig(base_config.Config):
+  """The weights of the losses, by their names in losses.py; 0 leaves one out.
+
+  Attributes:
+    label: Cross-entropy with the labels.
+    distillation: The teacher's softened probabilities.
+    feature: The teacher's last hidden layer, as a linear map of the student's.
+  """
+
+  label: float = 0.1
+  distillation: float = 0.9
+  feature: float = 0.0
+
+
+@dataclasses.dataclass
+class DistillationTaskConfig(cfg.TaskConfig):
+  """Classification of handwritten digits by a student that learns from labels and from a teacher.
+
+  Attributes:
+    model: The student.
+    teacher: The network whose weights are in `teacher_checkpoint`.
+    teacher_checkpoint: A checkpoint of the teacher, or a folder with checkpoints: the model_dir of its run. Only losses
+      with a teacher need it.
+    losses: How much each loss counts.
+    temperature: By which student's and teacher's logits are divided for the loss `distillation`.
+    max_shift: Training images are shifted by up to so many pixels in each direction.
+    num_images: The number of training images that are used, the first of the split; 0: all.
+    train_data: 1,437 of scikit-learn's images.
+    validation_data: The other 360.
+  """
+
+  model: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
+  teacher: NetworkConfig = dataclasses.field(
+      default_factory=lambda: NetworkConfig(hidden_sizes=(512, 512), dropout_rate=0.3)
+  )
+  teacher_checkpoint: str = ''
+  losses: LossesConfig = dataclasses.field(default_factory=LossesConfig)
+  temperature: float = 4.0
+  max_shift: float = 0.0
+  num_images: int = 0
+  train_data: cfg.InMemoryDataConfig = dataclasses.field(
+      default_factory=lambda: cfg.InMemoryDataConfig(global_batch_size=64, is_training=True)
+  )
+  validation_data: cfg.InMemoryDataConfig = dataclasses.field(
+      default_factory=lambda: cfg.InMemoryDataConfig(global_batch_size=120, is_training=False)
+  )
+
+
+def _trainer(num_steps: int) -> cfg.TrainerConfig:
+  return cfg.TrainerConfig(
+      train_steps=num_steps,
+      steps_per_loop=500,
+      summary_interval=500,
+      validation_interval=1000,
+      checkpoint_interval=1000,
+      optimizer_config=cfg.OptimizationConfig(
+          {
+              'optimizer': {'type': 'adamw_experimental', 'adamw_experimental': {'weight_decay': 1e-4}},
+              'learning_rate': {
+                  'type': 'cosine',
+                  'cosine': {'initial_learning_rate': 3e-3, 'decay_steps': num_steps},
+              },
+              'warmup': {'type': 'linear', 'linear': {'warmup_steps': 100}},
+          }
+      ),
+  )
+
+
+@exp_factory.register_config_factory('distillation_teacher')
+def distillation_teacher() -> cfg.ExperimentConfig:
+  """The teacher of `distillation`: a 64-512-512-10 perceptron that learns from labels alone.
+
+  Command: python train.py --experiment=distillation_teacher --mode=train_and_eval --model_dir=runs/distillation_teacher
+  Hardware and time: 2 CPU cores, 35 seconds of CPU time; about 80 seconds beside other work.
+  Result: validation accuracy 99.4 %.
+  """
+  params = cfg.ExperimentConfig(task=DistillationTaskConfig(), trainer=_trainer(3000))
+  params.task.model = params.task.teacher
+  params.task.max_shift = 1.0
+  params.task.losses = LossesConfig(label=1.0, distillation=0.0, feature=0.0)
+  params.trainer.optimizer_config.learning_rate.cosine.initial_learning_rate = 1e-3
+  return params
+
+
+@exp_factory.register_config_factory('distillation')
+def distillation() -> cfg.ExperimentConfig:
+  """A 64-32-10 perceptron that learns from a large one what 200 images cannot teach it.
+
+  The teacher, `distillation_teacher`, has seen all 1,437 images and is to be trained first. Of the same 200 images its
+  softened probabilities tell more than the labels do (Hinton et al., 2015, section 6).
+
+  Command: python train.py --experiment=distillation --mode=train_and_eval --model_dir=runs/distillation
+    --set=task.teacher_checkpoint=runs/distillation_teacher
+  Hardware and time: 2 CPU cores, about 40 seconds beside other work.
+  Result: validation accuracy 93.6 % and 94.4 % with seeds 0 and 1.
+  Reference: from the labels alone (task.losses.label=1, task.losses.distillation=0) 91.9 % and 91.7 %.
+  """
+  return cfg.ExperimentConfig(task=DistillationTaskConfig(num_images=200), trainer=_trainer(2000))

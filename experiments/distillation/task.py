@@ -1,0 +1,105 @@
+"""The task `distillation`: a student learns from labels and from a teacher whose weights stay as they are."""
+
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+import tensorflow as tf, tf_keras
+
+from experiments.distillation import configs
+from experiments.distillation import data
+from experiments.distillation import losses as losses_lib
+from experiments.distillation import model as model_lib
+from official.core import task_factory
+from official_ext.core import base_task
+from official_ext.core import errors
+from official_ext.core import warm_start
+from official_ext.data import sources
+from official_ext.data import step_indexed
+
+
+@task_factory.register_task_cls(configs.DistillationTaskConfig)
+class DistillationTask(base_task.Task):
+  """Classification of 64 pixels into ten digits.
+
+  The teacher belongs to the task, not to the model: a checkpoint holds the student alone, and the teacher is read from
+  `task.teacher_checkpoint` whenever a run starts or goes on.
+  """
+
+  def __init__(self, params: Any, logging_dir: Optional[str] = None, name: Optional[str] = None):
+    """See base class.
+
+    Raises:
+      UserError: a loss needs a teacher, and there is none.
+    """
+    super().__init__(params, logging_dir=logging_dir, name=name)
+    self.teacher: Optional[tf_keras.Model] = None
+    self._weights = {name: float(getattr(params.losses, name)) for name in losses_lib.LOSSES}
+    in_need = [name for name in losses_lib.NEED_TEACHER if self._weights[name]]
+    if in_need and not params.teacher_checkpoint:
+      raise errors.UserError(
+          f'task.teacher_checkpoint: the loss {in_need[0]} needs a teacher; train one with python train.py '
+          '--experiment=distillation_teacher --mode=train --model_dir=runs/distillation_teacher and set this to '
+          f'runs/distillation_teacher, or set {" and ".join(f"task.losses.{name}=0" for name in in_need)}')
+    self._needs_teacher = bool(in_need)
+
+  def build_model(self) -> tf_keras.Model:
+    """The student (see `build_network`). Reads the teacher.
+
+    Raises:
+      UserError: `task.teacher_checkpoint` is not there, or does not fit `task.teacher`.
+    """
+    if self._needs_teacher and self.teacher is None:
+      self.teacher = self._build_teacher()
+    hint_size = self.config.teacher.hidden_sizes[-1] if self._weights['feature'] else 0
+    return model_lib.build_network(self.config.model, hint_size)
+
+  def _build_teacher(self):
+    teacher = model_lib.build_network(self.config.teacher)
+    teacher.trainable = False
+    try:
+      warm_start.load_weights(teacher, self.config.teacher_checkpoint)
+    except errors.UserError as error:
+      message = str(error).replace('task.init_checkpoint_may_miss', 'task.teacher').replace('init_', 'teacher_')
+      raise errors.UserError(message) from error
+    return teacher
+
+  def build_inputs(
+      self, params: Any, input_context: Optional[tf.distribute.InputContext] = None
+  ) -> tf.data.Dataset:
+    """Batches {'pixels': float32 [b, 64], 'label': int64 [b]}."""
+    source = sources.ArraySource(self._examples(params))
+    return step_indexed.build_dataset(source, params, input_context)
+
+  def build_metrics(self, training: bool = True) -> List[tf_keras.metrics.Metric]:
+    """The fraction of images whose label has the largest logit."""
+    return [tf_keras.metrics.SparseCategoricalAccuracy('accuracy')]
+
+  def num_examples(self, params: Any) -> int:
+    """The size of the split."""
+    return len(self._examples(params)['label'])
+
+  def _examples(self, params):
+    examples = data.examples(bool(params.is_training))
+    if params.is_training and self.config.num_images:
+      return {name: values[:self.config.num_images] for name, values in examples.items()}
+    return examples
+
+  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> Tuple[tf.Tensor, Mapping[str, Any]]:
+    """The weighted sum of the losses, each of which is logged: see base class."""
+    pixels, labels = inputs['pixels'], inputs['label']
+    if training and self.config.max_shift:
+      limit = self.config.max_shift
+      shifts = tf.random.stateless_uniform([tf.shape(pixels)[0], 2], self.make_seed('shift'), -limit, limit)
+      pixels = data.shifted(pixels, shifts)
+    student = model(pixels, training=training)
+    teacher = self.teacher(pixels, training=False) if self.teacher is not None else None
+    logs: Dict[str, Any] = {'accuracy': (labels, student['logits'])}
+    loss = tf.constant(0.0)
+    for name, weight in self._weights.items():
+      if weight:
+        value = losses_lib.LOSSES[name](student, teacher, labels, self.config.temperature)
+        logs[f'{name}_loss'] = value
+        loss += weight * value
+    if teacher is not None:
+      agree = tf.equal(tf.argmax(student['logits'], 1), tf.argmax(teacher['logits'], 1))
+      logs['teacher_agreement'] = tf.reduce_mean(tf.cast(agree, tf.float32))
+    return loss, logs

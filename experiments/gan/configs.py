@@ -1,0 +1,91 @@
+"""Configuration of the experiment `gan`."""
+
+import dataclasses
+from typing import Tuple
+
+from official.core import exp_factory
+from official.modeling.hyperparams import base_config
+from official_ext.core import config_definitions as cfg
+
+
+@dataclasses.dataclass
+class GanModelConfig(base_config.Config):
+  """Generator and discriminator, two multi-layer perceptrons.
+
+  Attributes:
+    latent_size: Numbers from which the generator makes an image.
+    generator_sizes: Units of the generator's hidden layers.
+    discriminator_sizes: Units of the discriminator's hidden layers.
+    dropout_rate: The fraction of the discriminator's hidden units that is dropped.
+  """
+
+  latent_size: int = 32
+  generator_sizes: Tuple[int, ...] = (256, 256)
+  discriminator_sizes: Tuple[int, ...] = (256, 256)
+  dropout_rate: float = 0.3
+
+
+def _adam(learning_rate: float) -> cfg.OptimizationConfig:
+  """Adam with the short memory of its first moment that is usual for GANs."""
+  return cfg.OptimizationConfig(
+      {
+          'optimizer': {'type': 'adam_experimental', 'adam_experimental': {'beta_1': 0.5}},
+          'learning_rate': {'type': 'constant', 'constant': {'learning_rate': learning_rate}},
+      }
+  )
+
+
+@dataclasses.dataclass
+class GanTaskConfig(cfg.TaskConfig):
+  """Digits drawn by a generator that learns to deceive a discriminator.
+
+  Attributes:
+    model: The two networks.
+    adversarial_loss: 'non_saturating', 'hinge' or 'wasserstein'.
+    gradient_penalty: The weight of the penalty on gradients between real and generated images whose norm is not 1, for
+      'wasserstein'.
+    n_critic: Updates of the discriminator before each one of the generator. Every one takes its share of the batch.
+    discriminator_optimizer: The optimizer of the discriminator; that of the generator is `trainer.optimizer_config`.
+    num_samples: Images that an evaluation draws.
+    train_data: 1,437 of scikit-learn's images.
+    validation_data: The latent vectors of an evaluation. They depend on its `seed` alone (unset: 0), and so are the
+      same in every evaluation and every run.
+  """
+
+  model: GanModelConfig = dataclasses.field(default_factory=GanModelConfig)
+  adversarial_loss: str = 'non_saturating'
+  gradient_penalty: float = 10.0
+  n_critic: int = 1
+  discriminator_optimizer: cfg.OptimizationConfig = dataclasses.field(default_factory=lambda: _adam(1e-3))
+  num_samples: int = 1000
+  train_data: cfg.InMemoryDataConfig = dataclasses.field(
+      default_factory=lambda: cfg.InMemoryDataConfig(global_batch_size=64, is_training=True)
+  )
+  validation_data: cfg.InMemoryDataConfig = dataclasses.field(
+      default_factory=lambda: cfg.InMemoryDataConfig(global_batch_size=250, is_training=False)
+  )
+
+
+@exp_factory.register_config_factory('gan')
+def gan() -> cfg.ExperimentConfig:
+  """A generative adversarial network on scikit-learn's handwritten digits.
+
+  A classifier judges 1,000 samples: class coverage is the number of digits that at least one in a hundred is taken for,
+  confidence the mean probability of the digit that a sample is taken for.
+
+  Command: python train.py --experiment=gan --mode=train_and_eval --model_dir=runs/gan
+  Hardware and time: 2 CPU cores, 70 seconds of CPU time; about 2 minutes beside other work.
+  Result: class coverage 10 of 10, confidence 0.89.
+  Reference: the judge is right about 98 % of the real images for validation, and its confidence in them is 0.96.
+  """
+  return cfg.ExperimentConfig(
+      task=GanTaskConfig(),
+      trainer=cfg.TrainerConfig(
+          train_steps=10000,
+          steps_per_loop=500,
+          summary_interval=500,
+          validation_interval=2000,
+          checkpoint_interval=2000,
+          optimizer_config=_adam(5e-4),
+      ),
+  )

@@ -1,0 +1,78 @@
+"""Regression tasks: sinusoids of random amplitude and phase, with points drawn from them."""
+
+import math
+from typing import Any, Dict, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from official_ext.core import errors
+from official_ext.data import position
+
+AMPLITUDES, PHASES, XS = (0.1, 5.0), (0.0, math.pi), (-5.0, 5.0)
+
+
+def draw(seed: tf.Tensor, num_tasks: int, num_shots: int, num_queries: int) -> Dict[str, tf.Tensor]:
+  """Draws tasks y = amplitude * sin(x - phase), and points of each.
+
+  Args:
+    seed: int64 tensor of shape [2].
+    num_tasks: how many.
+    num_shots: points to adapt to, of each task.
+    num_queries: further points, to measure with.
+
+  Returns:
+    {'support_x', 'support_y': float32 [tasks, shots, 1], 'query_x', 'query_y': float32 [tasks, queries, 1]}.
+  """
+  num_points = num_shots + num_queries
+  uniform = tf.random.stateless_uniform([num_tasks, 2 + num_points], seed, alg='philox')
+  scale = lambda values, limits: limits[0] + (limits[1] - limits[0]) * values
+  amplitudes, phases = scale(uniform[:, :1], AMPLITUDES), scale(uniform[:, 1:2], PHASES)
+  x = scale(uniform[:, 2:], XS)
+  points = {'x': x, 'y': amplitudes * tf.sin(x - phases)}
+  parts = {'support': slice(None, num_shots), 'query': slice(num_shots, None)}
+  return {f'{part}_{name}': values[:, where, tf.newaxis] for part, where in parts.items()
+          for name, values in points.items()}
+
+
+def build_training_data(params: Any, input_context: Optional[tf.distribute.InputContext] = None) -> tf.data.Dataset:
+  """Tasks without end, none of them twice: those of step s are a function of (seed, s).
+
+  Args:
+    params: a `SinusoidsDataConfig`.
+    input_context: which of the input pipelines this is. None: the only one, of one replica.
+
+  Returns:
+    A dataset of per-replica batches: see `draw`. It starts at the batch that `position.starting_at` says.
+
+  Raises:
+    UserError: the tasks cannot be divided evenly among the replicas.
+  """
+  num_replicas, num_local, first = 1, 1, 0
+  if input_context is not None:
+    num_replicas = input_context.num_replicas_in_sync
+    num_local = num_replicas // input_context.num_input_pipelines
+    first = input_context.input_pipeline_id * num_local
+  size, rest = divmod(params.global_batch_size, num_replicas)
+  if rest:
+    raise errors.UserError(
+        f'task.train_data.global_batch_size: {params.global_batch_size} tasks cannot be divided evenly among '
+        f'{num_replicas} replicas')
+
+  def batches_of(step):
+    seed = tf.stack([tf.constant(params.seed or 0, tf.int64), step])
+    tasks = draw(seed, params.global_batch_size, params.num_shots, params.num_queries)
+    mine = slice(first * size, (first + num_local) * size)
+    return {name: tf.reshape(values[mine], [num_local, size, *values.shape[1:]]) for name, values in tasks.items()}
+
+  dataset = tf.data.Dataset.counter(position.take_start()).map(batches_of, num_parallel_calls=params.num_parallel_calls)
+  options = tf.data.Options()
+  options.autotune.enabled = False
+  return dataset.unbatch().prefetch(64).with_options(options)
+
+
+def test_tasks(params: Any) -> Dict[str, np.ndarray]:
+  """The tasks of every evaluation, always the same `params.num_tasks`: see `draw`."""
+  # Steps count from 0: no training task has this seed.
+  tasks = draw(tf.constant([0, -1], tf.int64), params.num_tasks, params.num_shots, params.num_queries)
+  return {name: values.numpy() for name, values in tasks.items()}

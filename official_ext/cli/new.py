@@ -1,0 +1,296 @@
+"""official-ext new NAME: writes an experiment that trains, with its test."""
+
+import ast
+import contextlib
+import difflib
+import importlib
+import importlib.util
+import keyword
+import os
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+import types
+from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
+
+from official_ext.cli import renaming
+from official_ext.core import config_parser
+from official_ext.core import errors
+from official_ext.core import yaml_text
+
+_TEMPLATES = pathlib.Path(__file__).parent / 'templates'
+_DEFAULT = 'my_task'  # The name of the experiment that the templates hold.
+_MAX_LINE = 120
+_NAME = re.compile(r'[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*')
+_USAGE = 'expected official-ext new NAME [--like=EXPERIMENT] [--package]'
+
+Files = Dict[str, str]
+
+
+def run(arguments: Sequence[str]) -> None:
+  """Runs the command in the current folder, after what registers experiments was imported.
+
+  Args:
+    arguments: what follows `new` on the command line.
+
+  Raises:
+    UserError: the name cannot be used, or what it would write is there already. Nothing was written.
+  """
+  name, like, as_package = _parse(arguments)
+  folder = pathlib.Path.cwd()
+  is_checkout = all((folder / part).exists() for part in ('train.py', 'registry_imports.py', 'experiments/__init__.py'))
+  if not as_package and not is_checkout:
+    raise errors.UserError(
+        f'{folder}: is no checkout of official_ext (no train.py, registry_imports.py, experiments/); go to one, or add '
+        '--package for a package of its own')
+  _check_name(name)
+  code, test = _files(name, like)
+  if as_package:
+    _write_package(folder, name, code, test)
+  else:
+    _write_experiment(folder, name, code, test)
+
+
+def _parse(arguments: Sequence[str]) -> Tuple[str, str, bool]:
+  """(name, what it is to be like or '', whether it is to be a package)."""
+  names, like, as_package = [], '', False
+  for argument in arguments:
+    if argument == '--package':
+      as_package = True
+    elif argument.startswith('--like='):
+      like = argument.removeprefix('--like=')
+    elif argument.startswith('-'):
+      raise errors.UserError(f'{argument}: no such flag; {_USAGE}')
+    else:
+      names.append(argument)
+  if len(names) != 1:
+    raise errors.UserError(f'{" ".join(names) or "new"}: {_USAGE}')
+  return names[0], like, as_package
+
+
+def _check_name(name: str) -> None:
+  """Raises a UserError where nothing can bear this name."""
+  if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+    raise errors.UserError(
+        f'{name}: cannot be the name of a module; take lower-case words that are joined by _ and begin with a letter')
+  for known in config_parser.experiment_names():
+    if known.split('/')[0] == name:
+      raise errors.UserError(f'{name}: an experiment of this name is registered already; take another name')
+
+
+# What is to be written.
+
+
+def _files(name: str, like: str) -> Tuple[Files, str]:
+  """(the files of the experiment's folder, its test), in the new name."""
+  if like:
+    origin, files, test = like, _experiment_files(like), _experiment_test(like)
+  else:
+    origin, files = _DEFAULT, _template_files(_DEFAULT)
+    test = files.pop(f'{_DEFAULT}_test.py')
+  others = [*_folders(), *config_parser.experiment_names()]
+  codes = {path: text for path, text in files.items() if path.endswith('.py')}
+  renamed = renaming.Renaming({**codes, f'{origin}_test.py': test}, origin, name, others)
+  taken = {name, renaming.camel_case(name)} & renamed.words
+  if taken and name != origin:
+    raise errors.UserError(f'{name}: the code of {like or "the template"} means something else by '
+                           f'{sorted(taken)[0]}; take another name')
+  result = {renamed.path(path): renamed.text(text) if path in codes else text for path, text in files.items()}
+  allowed = {path: renaming.with_lines_allowed(text, _MAX_LINE) if path.endswith('.py') else text
+             for path, text in result.items()}
+  return allowed, renaming.with_lines_allowed(renamed.text(test), _MAX_LINE)
+
+
+def _folders() -> Dict[str, pathlib.Path]:
+  """The folders of experiments/, by name."""
+  experiments = importlib.import_module('experiments')
+  modules = [path for root in experiments.__path__ for path in sorted(pathlib.Path(root).glob('*/__init__.py'))]
+  return {path.parent.name: path.parent for path in reversed(modules)}
+
+
+def _experiment_files(name: str) -> Files:
+  """The files of an experiment's folder, by their paths in it."""
+  folders = _folders()
+  if name not in folders:
+    near = difflib.get_close_matches(name, folders, n=1)
+    hint = f'did you mean {near[0]}?' if near else f'there are {", ".join(sorted(folders))}'
+    raise errors.UserError(f'--like={name}: is no folder of experiments/; {hint}')
+  root = folders[name]
+  paths = [path for path in sorted(root.rglob('*')) if path.is_file() and '__pycache__' not in path.parts]
+  with contextlib.suppress(UnicodeDecodeError):
+    return {path.relative_to(root).as_posix(): path.read_text() for path in paths}
+  raise errors.UserError(f'--like={name}: its folder holds files that are not text')
+
+
+def _experiment_test(name: str) -> str:
+  """The experiment's test, where it has one that is about it alone; else one that fits every experiment."""
+  path = pathlib.Path.cwd() / f'tests/experiments/{name}_test.py'
+  if path.exists():
+    text = path.read_text()
+    named = {folder for folder in _folders() if re.search(rf'\b{folder}\b', _code_of(text))}
+    if named == {name}:
+      return text
+  general = (_TEMPLATES / 'general_test.py.txt').read_text()
+  return renaming.Renaming({f'{_DEFAULT}_test.py': general}, _DEFAULT, name).text(general)
+
+
+def _code_of(text: str) -> str:
+  """The modules that some code imports, and its strings."""
+  words = []
+  for node in ast.walk(ast.parse(text)):
+    if isinstance(node, ast.ImportFrom):
+      words += [f'{node.module}.{alias.name}' for alias in node.names if str(node.module).startswith('experiments')]
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and ' ' not in node.value:
+      words.append(node.value)
+  return ' '.join(words)
+
+
+def _template_files(name: str) -> Files:
+  root = _TEMPLATES / name
+  return {path.name.removesuffix('.txt'): path.read_text() for path in sorted(root.glob('*.txt'))}
+
+
+# Writing, all or nothing.
+
+
+def _write_experiment(folder: pathlib.Path, name: str, code: Files, test: str) -> None:
+  """experiments/NAME, its test, its golden configuration, its line in registry_imports.py."""
+  _check_unused_in_core(folder, name)
+  experiment, test_path = folder / 'experiments' / name, folder / f'tests/experiments/{name}_test.py'
+  registry = folder / 'registry_imports.py'
+  with _undone_on_error() as undo:
+    _place(experiment, code, undo)
+    for path, text in {test_path: test, **_golden(folder, name, code)}.items():
+      _write(path, text, undo)
+    lines = _with_import(registry.read_text(), name)
+    _replace(registry, lines)
+  for path in (experiment, test_path):
+    print(f'wrote  {path.relative_to(folder)}{os.sep if path.is_dir() else ""}')
+  print(f'wrote  registry_imports.py: from experiments import {name}')
+  _say_what_next(f'.venv/bin/python -m pytest tests/experiments/{name}_test.py', 'train.py', name)
+
+
+def _write_package(folder: pathlib.Path, name: str, code: Files, test: str) -> None:
+  """NAME/ with the package NAME, its test and what installs it."""
+  if not (folder / name).exists() and importlib.util.find_spec(name) is not None:
+    raise errors.UserError(f'{name}: a module of this name is installed already; take another name')
+  # Under src/: beside a folder of the same name, Python would take that for the package.
+  files = {f'src/{name}/{path}': renaming.as_package(text, name) for path, text in code.items()}
+  files[f'tests/{name}_test.py'] = renaming.as_package(test, name)
+  for path, text in _template_files('package').items():
+    files[path] = text.replace(_DEFAULT, name)
+  with _undone_on_error() as undo:
+    _place(folder / name, files, undo)
+  for path in files:
+    print(f'wrote  {name}/{path}')
+  print(f'then   cd {name}; pip install --no-deps --no-build-isolation -e .')
+  root = pathlib.Path(importlib.import_module('official_ext').__path__[0]).parent
+  _say_what_next('python -m pytest', str(root / 'train.py') if (root / 'train.py').exists() else 'train.py', name)
+
+
+def _say_what_next(test: str, driver: str, name: str) -> None:
+  print(f'test   {test}\ncheck  official-ext check {name}\n'
+        f'train  python {driver} --experiment={name} --mode=train_and_eval --model_dir=runs/{name}')
+
+
+@contextlib.contextmanager
+def _undone_on_error() -> Iterator[List[pathlib.Path]]:
+  """Removes the paths of the list that it yields where anything is raised."""
+  made: List[pathlib.Path] = []
+  try:
+    yield made
+  except BaseException as error:
+    for path in made:
+      shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    if isinstance(error, OSError):
+      raise errors.UserError(f'{error.filename}: {error.strerror}; nothing was written') from error
+    raise
+
+
+def _place(folder: pathlib.Path, files: Files, undo: List[pathlib.Path]) -> None:
+  """Makes a folder with files; it appears at once, complete."""
+  if folder.exists():
+    raise errors.UserError(f'{folder}: is there already; nothing was written')
+  staged = pathlib.Path(tempfile.mkdtemp(prefix=f'.{folder.name}-', dir=folder.parent))
+  undo.append(staged)
+  for path, text in files.items():
+    (staged / path).parent.mkdir(parents=True, exist_ok=True)
+    (staged / path).write_text(text)
+  staged.chmod(0o777 & ~_umask())
+  os.rename(staged, folder)
+  undo[undo.index(staged)] = folder
+
+
+def _umask() -> int:
+  mask = os.umask(0)
+  os.umask(mask)
+  return mask
+
+
+def _write(path: pathlib.Path, text: str, undo: List[pathlib.Path]) -> None:
+  """Writes a new file."""
+  if path.exists():
+    raise errors.UserError(f'{path}: is there already; nothing was written')
+  undo.append(path)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(text)
+
+
+def _replace(path: pathlib.Path, text: str) -> None:
+  """Writes a file anew, all at once."""
+  staged = path.with_name(f'.{path.name}-{os.getpid()}')
+  try:
+    staged.write_text(text)
+    shutil.copymode(path, staged)
+    os.replace(staged, path)
+  finally:
+    staged.unlink(missing_ok=True)
+
+
+def _golden(folder: pathlib.Path, name: str, code: Mapping[str, str]) -> Dict[pathlib.Path, str]:
+  """The resolved configurations of the experiments that the new folder registers, as tests/golden has them."""
+  experiments = importlib.import_module('experiments')
+  if str(folder / 'experiments') not in map(os.path.abspath, experiments.__path__):
+    experiments.__path__.append(str(folder / 'experiments'))
+  known = set(config_parser.experiment_names())
+  importlib.invalidate_caches()
+  try:
+    importlib.import_module(f'experiments.{name}')
+  except Exception as error:  # Anything may be in the folder that was copied.
+    for module in [module for module in sys.modules if f'{module}.'.startswith(f'experiments.{name}.')]:
+      del sys.modules[module]
+    reason = ' '.join(str(error).split())
+    raise errors.UserError(
+        f'experiments/{name}: cannot be imported: {type(error).__name__}: {reason}; nothing was written') from error
+  new = [experiment for experiment in config_parser.experiment_names() if experiment not in known]
+  if name not in new:
+    raise errors.UserError(f'{name}: the code that was copied registers {", ".join(new) or "nothing"}; nothing written')
+  golden = {}
+  for experiment in new:
+    flags = types.SimpleNamespace(experiment=experiment)
+    params = config_parser.parse_configuration(flags, print_return=False)
+    golden[folder / f'tests/golden/{experiment.replace("/", "_")}.yaml'] = yaml_text.dump(params.as_dict())
+  return golden
+
+
+def _check_unused_in_core(folder: pathlib.Path, name: str) -> None:
+  """Core must not name an experiment, and a test holds this: so none can be named by one of core's own words."""
+  for path in sorted((folder / 'official_ext/core').rglob('*.py')):
+    for node in ast.walk(ast.parse(path.read_text())):
+      if isinstance(node, ast.Constant) and node.value == name:
+        raise errors.UserError(f'{name}: is a word of the library itself ({path.name}, line {node.lineno}); take '
+                               'another name')
+
+
+def _with_import(text: str, name: str) -> str:
+  """registry_imports.py with one more line, by the alphabet among those of its kind."""
+  lines = text.splitlines(keepends=True)
+  start = 'from experiments import '
+  places = [number for number, line in enumerate(lines) if line.startswith(start)]
+  line = f'{start}{name}\n'
+  later = [number for number in places if lines[number] > line]
+  fallback = [number for number, text in enumerate(lines) if text.startswith(('import ', 'from '))] or [len(lines)]
+  lines.insert(later[0] if later else places[-1] + 1 if places else fallback[0], line)
+  return ''.join(lines)

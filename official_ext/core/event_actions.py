@@ -1,0 +1,135 @@
+"""Hands the events of a run to the actions that wait for them, and keeps what these must know over a resume."""
+
+import functools
+from typing import Any, Callable, Dict, List, Mapping, Sequence
+
+from absl import logging
+import tensorflow as tf
+
+from official_ext.core import errors
+from official_ext.core import manifests
+from official_ext.core import triggers
+from official_ext.monitoring import writers as writers_lib
+
+STATE = 'actions'  # The entry of a checkpoint's manifest.
+
+
+class EventActions(writers_lib.Writer):
+  """Writes events to the run's writers, and then takes the actions whose time has come.
+
+  An action may raise `errors.StopTraining`. Anything else that it raises ends the run with an error, as Orbit's actions
+  do; at the last event of a run it is only told. On several workers every one of them takes every action.
+  """
+
+  def __init__(
+      self,
+      writers: writers_lib.Writer,
+      actions: Sequence[Any],
+      from_chief: Callable[[str, Callable[[], Any]], Any] = lambda topic, make: make(),
+  ):
+    """Makes it.
+
+    Args:
+      writers: those of the run; on a worker that is not the chief there are none.
+      actions: triggers; any other function of logs is called after every training loop.
+      from_chief: makes a value on the chief and gives it to all workers.
+
+    Raises:
+      ValueError: one of the actions is none.
+    """
+    self._writers = writers
+    self._from_chief = from_chief
+    self._triggers: Dict[str, triggers.Trigger] = {}
+    self._last_logs: Dict[str, Any] = {}
+    self.stop_reason = ''  # Why training is to end before its last step; empty where it is not.
+    for action in actions:
+      if not callable(action):
+        raise ValueError(f'build_actions: {action!r} is no action: expected a trigger or a function of the logs.')
+      trigger = action if isinstance(action, triggers.Trigger) else triggers.OnEvent('train', action)
+      number = sum(name.split('#')[0] == trigger.name for name in self._triggers)
+      self._triggers[f'{trigger.name}#{number + 1}' if number else trigger.name] = trigger
+
+  @property
+  def intervals(self) -> List[int]:
+    """Steps on whose multiples a training loop must end."""
+    return [trigger.interval for trigger in self._triggers.values() if trigger.interval]
+
+  # State.
+
+  def state(self) -> Dict[str, Any]:
+    """What a checkpoint has to keep: JSON values, by the names of the triggers."""
+    states = {name: trigger.state() for name, trigger in self._triggers.items()}
+    return {name: state for name, state in states.items() if state}
+
+  def _restore(self, path: str) -> None:
+    state = _state_in(path)
+    self.stop_reason = ''
+    for name, trigger in self._triggers.items():
+      self.call(trigger.restore, state.get(name, {}))
+
+  # Events.
+
+  def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
+    """See base class."""
+    self._writers.write(event, step, values)
+    if event in ('restored', 'rollback'):
+      self._restore(values.get('checkpoint', ''))
+    if event in ('train', 'eval'):
+      self._last_logs.update(values)
+    self._take_actions(event, step, values)
+
+  def end(self, step: int) -> None:
+    """To be called when training is done: for `triggers.AtEnd`."""
+    self._take_actions(triggers.END, step, self._last_logs)
+
+  def flush(self) -> None:
+    """See base class."""
+    self._writers.flush()
+
+  def close(self) -> None:
+    """See base class."""
+    self._writers.close()
+
+  def _take_actions(self, event: str, step: int, values: Mapping[str, Any]) -> None:
+    waiting = [(name, trigger) for name, trigger in self._triggers.items() if event in trigger.events]
+    if not waiting:
+      return
+    logs = {**values, 'event': event, 'step': int(step)}
+    for name, trigger in waiting:
+      if event in writers_lib.LAST_EVENTS:
+        self._take_at_last(name, trigger, logs)
+      elif trigger.by_clock:
+        if self._from_chief(f'action {name}', functools.partial(_is_met, trigger, logs)):
+          for action in _as_sequence(trigger.action):
+            self.call(action, logs)
+      else:
+        self.call(trigger, logs)
+
+  def _take_at_last(self, name: str, trigger: triggers.Trigger, logs: triggers.Logs) -> None:
+    try:
+      trigger(logs)
+    except Exception as error:  # How the run has ended is told already.
+      logging.exception('The action %s failed after the run had %s: %s', name, logs['event'], error)
+
+  def call(self, function: Callable[[Any], Any], argument: Any) -> None:
+    """Calls an action, which may end training."""
+    try:
+      function(argument)
+    except errors.StopTraining as stop:
+      self.stop_reason = self.stop_reason or str(stop) or 'an action has asked for it'
+
+
+def _state_in(checkpoint: str) -> Mapping[str, Any]:
+  """What `EventActions.state` was when a checkpoint was saved; {} where it does not say."""
+  try:
+    return manifests.read(checkpoint).get(STATE, {})
+  except (ValueError, tf.errors.OpError):
+    return {}
+
+
+def _is_met(trigger: triggers.Trigger, logs: triggers.Logs) -> bool:
+  return bool(trigger.condition(logs))
+
+
+def _as_sequence(action: Any) -> Sequence[Any]:
+  return action if isinstance(action, Sequence) else [action]

@@ -1,0 +1,81 @@
+"""Watches metrics for updates."""
+
+import contextlib
+from typing import Any, Iterator, List
+
+import numpy as np
+import tensorflow as tf
+
+from official_ext.core import findings
+
+
+class Metrics:
+  """Metrics that count their updates.
+
+  Attributes:
+    all: the metrics, as the task has built them.
+    float_labels: floats that a metric got where it expects class numbers.
+  """
+
+  def __init__(self, metrics: Any):
+    self.all = list(metrics or ())
+    self.float_labels: Any = None
+    self._updates = {id(metric): 0 for metric in self.all}
+    self._before = {id(metric): _values(metric) for metric in self.all}
+
+  @contextlib.contextmanager
+  def watching(self) -> Iterator[None]:
+    """Counts updates, and looks at the labels that they get."""
+    with contextlib.ExitStack() as stack:
+      for metric in self.all:
+        if hasattr(metric, 'update_state'):
+          stack.enter_context(replaced(metric, 'update_state', self._counting(metric)))
+      yield
+
+  def _counting(self, metric):
+    update_state = metric.update_state
+
+    def counting(*args, **kwargs):
+      self._updates[id(metric)] += 1
+      labels = args[0] if args else kwargs.get('y_true')
+      if type(metric).__name__.startswith('Sparse') and tf.is_tensor(labels) and labels.dtype.is_floating:
+        self.float_labels = labels
+      return update_state(*args, **kwargs)
+
+    return counting
+
+  def unused(self, task: Any, step: str, logs: Any) -> List[findings.Finding]:
+    """The metrics that neither the step nor the task's aggregation of `logs` has updated."""
+    unused = [metric for metric in self.all if not self._updates[id(metric)] and self._is_as_before(metric)]
+    if unused and logs and getattr(task, 'aggregate_logs', None) is not None:
+      with contextlib.suppress(Exception):  # It may need what only a whole evaluation gives.
+        task.reduce_aggregated_logs(task.aggregate_logs(None, logs), global_step=0)
+      unused = [metric for metric in unused if self._is_as_before(metric)]
+    return [findings.Finding(
+        'error', findings.of_function(task.build_metrics), f'{step} never updates the metric {metric.name}',
+        f'let forward log {metric.name!r}: (labels, predictions), or call its update_state') for metric in unused]
+
+  def _is_as_before(self, metric) -> bool:
+    before = self._before[id(metric)]
+    return bool(hasattr(metric, 'variables')) and len(before) == len(metric.variables) and all(
+        np.array_equal(old, new, equal_nan=True) for old, new in zip(before, _values(metric)))
+
+
+def _values(metric: Any) -> List[np.ndarray]:
+  return [variable.numpy() for variable in getattr(metric, 'variables', ())]
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+  """Gives an object's or a class's attribute another value for a while."""
+  had, old = name in vars(owner), vars(owner).get(name)
+  object.__setattr__(owner, name, value) if not isinstance(owner, type) else setattr(owner, name, value)
+  try:
+    yield
+  finally:
+    if had:
+      object.__setattr__(owner, name, old) if not isinstance(owner, type) else setattr(owner, name, old)
+    elif isinstance(owner, type):
+      delattr(owner, name)
+    else:
+      object.__delattr__(owner, name)

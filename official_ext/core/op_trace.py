@@ -1,0 +1,219 @@
+"""Which operation made a number that is not finite: eager operations are recorded one by one, and followed back."""
+
+import contextlib
+import dataclasses
+import linecache
+import os
+import sys
+import types
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+
+import numpy as np
+import tensorflow as tf, tf_keras
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.eager import backprop
+from tensorflow.python.framework import op_callbacks
+
+from official_ext.core import layer_calls
+
+# What lies between a task's code and the operation.
+_HIDDEN = (*tf.__path__, *tf_keras.__path__, os.path.dirname(__file__), contextlib.__file__, '<frozen')
+
+
+# The functions that are below an operation in all but the forward pass.
+_PHASES = {'imperative_grad': 'backward', 'apply_gradients': 'update', 'apply_reduced': 'update'}
+
+
+@dataclasses.dataclass
+class Operation:
+  """One operation that ran.
+
+  Attributes:
+    number: the first is 0.
+    type: TensorFlow's name of it, such as 'MatMul'.
+    phase: 'forward', 'backward' or 'update'.
+    layer: path of the Keras layer that it belongs to; '' outside of layers.
+    source: the line of the task's code that made it, or in the backward pass the line of what it is the gradient of.
+    gradient_of: in the backward pass the type of the operation whose gradient this computes.
+    inputs: descriptions of its inputs, where an output or an input is not finite.
+    outputs: likewise.
+    bad_inputs: the identities of the inputs that are not finite.
+    has_nan: whether an output is NaN.
+  """
+
+  number: int
+  type: str
+  phase: str
+  layer: str
+  source: str
+  gradient_of: str = ''
+  inputs: Tuple[str, ...] = ()
+  outputs: Tuple[str, ...] = ()
+  bad_inputs: Tuple[int, ...] = ()
+  has_nan: bool = False
+
+  def __str__(self) -> str:
+    what = f'{self.type}, of the gradient of {self.gradient_of},' if self.gradient_of else self.type
+    where = f'in layer {self.layer}' if self.layer else 'in no layer'
+    return f'{what} {where}, {self.phase}'
+
+
+class OpTrace:
+  """A record of the operations that run inside `recording`. They must run eagerly, in one thread.
+
+  Attributes:
+    operations: all of them, in order.
+  """
+
+  def __init__(self):
+    self.operations: List[Operation] = []
+    self._makers: Dict[int, Operation] = {}  # By the identity of a tensor.
+    self._takers: Dict[Tuple[str, int], Operation] = {}  # By type and the identity of an input.
+    self._users: Dict[int, str] = {}  # By the identity of a tensor, the layer that used it last, for custom gradients.
+    self._writers: Dict[int, Operation] = {}  # By the identity of a variable's handle.
+    self._bad: set = set()
+    self._differentiated: Optional[Tuple[str, Optional[Operation]]] = None
+
+  @contextlib.contextmanager
+  def recording(self) -> Iterator[None]:
+    """Records what runs within; tf.functions run as Python there."""
+    ran_eagerly = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    op_callbacks.add_op_callback(self._record)
+    pywrap_tfe.TFE_Py_RegisterGradientFunction(self._gradient)
+    try:
+      with layer_calls.followed():
+        yield
+    finally:
+      pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)  # pylint: disable=protected-access
+      op_callbacks.remove_op_callback(self._record)
+      tf.config.run_functions_eagerly(ran_eagerly)
+
+  def _record(self, op_type, inputs, attrs, outputs, op_name=None, graph=None):
+    """Takes one operation, as TensorFlow's op callbacks are called."""
+    del attrs, op_name
+    if graph is not None:
+      return
+    bad_inputs = tuple(_identity(tensor) for tensor in inputs if _identity(tensor) in self._bad)
+    operation = self._new_operation(op_type, inputs, bad_inputs)
+    self.operations.append(operation)
+    bad_outputs = [tensor for tensor in outputs if not is_finite(tensor)]
+    self._bad.update(map(_identity, bad_outputs))
+    writes = [tensor for tensor in inputs if tensor.dtype == tf.resource] if op_type != 'ReadVariableOp' else []
+    if bad_outputs or bad_inputs or writes:
+      operation.inputs = tuple(map(describe, inputs))
+      operation.outputs = tuple(map(describe, outputs))
+      operation.has_nan = any(np.isnan(_array(tensor)).any() for tensor in bad_outputs)
+    if operation.layer and not operation.gradient_of:
+      concerned = inputs if operation.phase == 'forward' else outputs
+      self._users.update((_identity(tensor), operation.layer) for tensor in concerned)
+    for tensor in inputs:
+      self._takers[op_type, _identity(tensor)] = operation
+    for tensor in outputs:
+      self._makers[_identity(tensor)] = operation
+    if op_type == 'ReadVariableOp' and bad_outputs and _identity(inputs[0]) in self._writers:
+      self._makers.update((_identity(tensor), self._writers[_identity(inputs[0])]) for tensor in bad_outputs)
+    for tensor in writes:
+      self._writers[_identity(tensor)] = operation
+
+  def _new_operation(self, op_type, inputs, bad_inputs):
+    layer, gradient_of = layer_calls.current_path(), ''
+    source, phase = _source()
+    if self._differentiated is not None:
+      phase, (gradient_of, forward) = 'backward', self._differentiated
+      if forward:
+        layer, source = forward.layer, forward.source
+    elif phase == 'backward':  # Of a custom gradient: what it uses of the forward pass tells the layer.
+      layer = next((self._users[_identity(t)] for t in inputs if _identity(t) in self._users), '')
+    return Operation(
+        len(self.operations), op_type, phase, layer, source, gradient_of, bad_inputs=bad_inputs)
+
+  def _gradient(self, op_name, attr_tuple, num_inputs, inputs, outputs, *args):
+    """Stands for TensorFlow's own function that calls an operation's gradient; it may not be given all tensors."""
+    forward = next((self._makers[_identity(t)] for t in outputs or () if _identity(t) in self._makers), None)
+    if forward is None:
+      takers = ((op_name, _identity(tensor)) for tensor in inputs or ())
+      forward = next((self._takers[taker] for taker in takers if taker in self._takers), None)
+    before, self._differentiated = self._differentiated, (op_name, forward)
+    try:
+      return backprop._gradient_function(  # pylint: disable=protected-access
+          op_name, attr_tuple, num_inputs, inputs, outputs, *args)
+    finally:
+      self._differentiated = before
+
+  def origins(self, tensors: Iterable[tf.Tensor]) -> List[Operation]:
+    """The operations that made numbers that are not finite of finite ones, and from which these tensors have theirs.
+
+    Args:
+      tensors: that were made while recording, not finite.
+
+    Returns:
+      In the order in which they ran. An operation that was given such a number by none of those recorded, such as a
+      constant, counts too.
+    """
+    return [operation for operation in self._ancestors(tensors)
+            if not any(tensor in self._makers for tensor in operation.bad_inputs)]
+
+  def first_nan(self, tensors: Iterable[tf.Tensor]) -> Optional[Operation]:
+    """The first operation that gave a NaN on the way from the origins to these tensors."""
+    return next((operation for operation in self._ancestors(tensors) if operation.has_nan), None)
+
+  def _ancestors(self, tensors):
+    found: Dict[int, Operation] = {}
+    pending = [_identity(tensor) for tensor in tensors]
+    while pending:
+      operation = self._makers.get(pending.pop())
+      if operation is not None and operation.number not in found:
+        found[operation.number] = operation
+        pending.extend(operation.bad_inputs)
+    return [found[number] for number in sorted(found)]
+
+
+def _identity(tensor: Any) -> int:
+  return getattr(tensor, '_id', -1)
+
+
+def _array(tensor: Any) -> np.ndarray:
+  """The values of a floating or complex tensor; an empty array of what has none."""
+  if not tf.is_tensor(tensor) or not (tensor.dtype.is_floating or tensor.dtype.is_complex):
+    return np.zeros([0])
+  array = tensor.numpy()
+  return array if tensor.dtype.is_complex or array.dtype == np.float64 else np.asarray(array, np.float32)
+
+
+def is_finite(tensor: Any) -> bool:
+  """Whether no number of a tensor is infinite or NaN."""
+  return bool(np.isfinite(_array(tensor)).all())
+
+
+def describe(tensor: Any) -> str:
+  """Type, shape and range of a tensor, and how many of its numbers are NaN, infinite or zero."""
+  if not tf.is_tensor(tensor) or tensor.dtype in (tf.resource, tf.variant, tf.string):
+    return getattr(getattr(tensor, 'dtype', None), 'name', type(tensor).__name__)
+  text = f'{tensor.dtype.name} {list(tensor.shape)}'
+  array = np.abs(tensor.numpy()) if tensor.dtype.is_complex else tensor.numpy()
+  if not array.size or array.dtype == bool:
+    return text
+  array = array.astype(np.float64)
+  finite = array[np.isfinite(array)]
+  if finite.size:
+    text += f', {finite.min():.6g} to {finite.max():.6g}'
+  counts = {'NaN': np.isnan(array), 'inf': np.isposinf(array), '-inf': np.isneginf(array), 'zero': array == 0}
+  for name, mask in counts.items():
+    if mask.any():
+      text += f', {mask.sum()} of {array.size} {name}'
+  return text
+
+
+def _source() -> Tuple[str, str]:
+  """(the innermost line of code that is not hidden, as 'file:line: text'; the phase)."""
+  frame: Optional[types.FrameType] = sys._getframe(2)  # pylint: disable=protected-access
+  line, phase = '', 'forward'
+  while frame is not None:
+    code = frame.f_code
+    phase = _PHASES.get(code.co_name, phase)
+    if not line and not code.co_filename.startswith(_HIDDEN):
+      text = linecache.getline(code.co_filename, frame.f_lineno).strip()
+      line = f'{os.path.relpath(code.co_filename)}:{frame.f_lineno}: {text}'
+    frame = frame.f_back
+  return line, phase

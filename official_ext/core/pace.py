@@ -1,0 +1,34 @@
+"""How fast training goes."""
+
+import dataclasses
+
+
+@dataclasses.dataclass
+class Pace:
+  """How fast the last training loop went.
+
+  Attributes:
+    steps: steps that were timed.
+    seconds: wall time of these steps.
+    data_wait_seconds: of these, spent waiting for input.
+    compile_seconds: wall time of the first run of each program in this process, which compiles it.
+    examples_per_step: examples in one update, 0 where `global_batch_size` is not set.
+    examples_per_epoch: examples in the training data, 0 where the task does not know.
+  """
+
+  steps: int = 0
+  seconds: float = 0.0
+  data_wait_seconds: float = 0.0
+  compile_seconds: float = 0.0
+  examples_per_step: int = 0
+  examples_per_epoch: int = 0
+
+  def start_loop(self) -> None:
+    """Forgets the loop before."""
+    self.steps, self.seconds, self.data_wait_seconds = 0, 0.0, 0.0
+
+  def add(self, steps: int, seconds: float, data_wait_seconds: float) -> None:
+    """Adds steps of the present loop."""
+    self.steps += steps
+    self.seconds += seconds
+    self.data_wait_seconds += data_wait_seconds

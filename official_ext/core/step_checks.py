@@ -1,0 +1,249 @@
+"""Runs the steps of a task eagerly, a few times, and looks at what they did."""
+
+import ast
+import contextlib
+import inspect
+import sys
+import textwrap
+import types
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf, tf_keras
+
+from official_ext.core import base_task
+from official_ext.core import findings
+from official_ext.core import metric_watch
+from official_ext.core import step_random
+from official_ext.core import step_watch
+from official_ext.optimization import ema_optimizer
+
+_OPTIMIZERS = (tf_keras.optimizers.legacy.Optimizer, tf_keras.optimizers.Optimizer)
+_MAX_STEPS = 3  # Dynamic loss scaling may leave out the first ones.
+_MAX_NAMED = 3
+
+
+class StepRun:
+  """A model with its optimizer and metrics, and what their steps have shown so far.
+
+  Attributes:
+    found: the findings.
+  """
+
+  def __init__(self, task: Any, params: Any, model: Any, optimizer: Any):
+    self.found: List[findings.Finding] = []
+    self._task = task
+    self._params = params
+    self._watch = step_watch.StepWatch()
+    self._model = model
+    self._optimizer = optimizer
+    self._gradients: Dict[int, bool] = {}  # By the id of a variable: whether it was given a gradient.
+    ema = ema_optimizer.find(self._optimizer)
+    if ema is not None and not ema.has_shadow_copy:
+      ema.shadow_copy(self._model)
+
+  def train(self, batches: Sequence[Any]) -> None:
+    """Runs two steps, and a third one where they have changed nothing.
+
+    They run in the middle of the learning rate's schedule: warm-ups begin at 0.
+    """
+    task, model, optimizer = self._task, self._model, self._optimizer
+    metrics = metric_watch.Metrics(task.build_metrics(training=True))
+    start = self._params.trainer.train_steps // 2
+    if hasattr(optimizer, 'iterations'):
+      optimizer.iterations.assign(start)
+    before: List[np.ndarray] = []
+    changed = False
+    for number in range(_MAX_STEPS):
+      weights = list(getattr(model, 'trainable_variables', ()))
+      before = [variable.numpy() for variable in weights] if number == 0 and _built(model) else before
+      with self._eager_step(start + number), metrics.watching():
+        state = self._state() if number else {}
+        with self._watch.watching(self._containers()) if number else contextlib.nullcontext():
+          logs = task.train_step(batches[number % len(batches)], model=model, optimizer=optimizer, metrics=metrics.all)
+        self._compare(state)
+      self._see_loss(logs, task.train_step)
+      if not before:  # Built by its first call.
+        before = [variable.numpy() for variable in model.trainable_variables]
+        continue
+      changed = any(not np.array_equal(old, new.numpy(), equal_nan=True)
+                    for old, new in zip(before, model.trainable_variables))
+      if changed and number:
+        break
+    self._check_update(changed)
+    self._check_metrics(metrics, 'train_step', {})
+
+  def validate(self, batch: Any) -> None:
+    """Runs one validation step."""
+    task = self._task
+    metrics = metric_watch.Metrics(task.build_metrics(training=False))
+    with self._eager_step(0), metrics.watching():
+      with self._watch.watching(self._containers()):
+        logs = task.validation_step(batch, self._model, metrics=metrics.all)
+    self._see_loss(logs, task.validation_step)
+    self._check_metrics(metrics, 'validation_step', logs)
+
+  def _check_metrics(self, metrics, step, logs):
+    self.found += metrics.unused(self._task, step, logs)
+    if metrics.float_labels is not None:
+      data = 'task.train_data' if step == 'train_step' else 'task.validation_data'
+      self._watch.add(step_watch.float_labels(data, metrics.float_labels), 'labels')
+
+  def finish(self) -> List[findings.Finding]:
+    """All findings, each once."""
+    return list(dict.fromkeys([*self._watch.found, *self.found]))
+
+  @contextlib.contextmanager
+  def _eager_step(self, step: int) -> Iterator[None]:
+    """A step's surroundings, as the trainer gives them; keeps what is handed to optimizers and returned by forward."""
+    key = step_random.StepKey(seed=self._params.runtime.seed, step=tf.constant(step, tf.int64))
+    with contextlib.ExitStack() as stack:
+      stack.enter_context(step_random.step_key(key))
+      for cls in _OPTIMIZERS:
+        stack.enter_context(metric_watch.replaced(cls, 'apply_gradients', self._noting_gradients(cls.apply_gradients)))
+      if isinstance(self._task, base_task.Task):
+        stack.enter_context(metric_watch.replaced(self._task, 'forward', self._noting_loss(self._task.forward)))
+      yield
+
+  def _noting_gradients(self, apply_gradients):
+
+    def noting(optimizer, grads_and_vars, *args, **kwargs):
+      pairs = list(grads_and_vars)
+      for gradient, variable in pairs:
+        self._gradients[id(variable)] = self._gradients.get(id(variable), False) or gradient is not None
+      if any(gradient is not None for gradient, _ in pairs):  # Keras refuses to apply nothing.
+        return apply_gradients(optimizer, pairs, *args, **kwargs)
+      return None
+
+    return noting
+
+  def _noting_loss(self, forward):
+
+    def noting(*args, **kwargs):
+      returned = forward(*args, **kwargs)
+      if not isinstance(returned, (tuple, list)) or len(returned) != 2 or not tf.is_tensor(returned[0]):
+        return returned
+      self._see_loss({self._task.loss: returned[0]}, forward)
+      return tf.reduce_mean(returned[0]), returned[1]  # So that the rest can be looked at too.
+
+    return noting
+
+  def _see_loss(self, logs: Any, function: Any) -> None:
+    loss: Any = logs.get(self._task.loss) if isinstance(logs, Mapping) else None
+    if tf.is_tensor(loss) and loss.shape.rank:
+      self.found.append(findings.Finding(
+          'error', findings.of_function(function), f'the loss is no scalar, its shape is {loss.shape.as_list()}',
+          'return tf.reduce_mean(loss), the mean over the examples'))
+
+  def _check_update(self, changed: bool) -> None:
+    """Tells of weights that get no gradient, or of a step that changes none."""
+    place = findings.of_function(self._task.train_step)
+    weights = list(getattr(self._model, 'trainable_variables', ()))
+    unused = [v for v in weights if not self._gradients.get(id(v), False)]
+    if changed:
+      if unused and self._gradients and _users_classes(self._task):  # Model Garden's own models have some.
+        names = ', '.join(v.name for v in unused[:_MAX_NAMED])
+        more = f' and {len(unused) - _MAX_NAMED} more' if len(unused) > _MAX_NAMED else ''
+        self.found.append(findings.Finding(
+            'warning', place, f'the gradient of {names}{more} is None: the loss does not depend on it',
+            'let it take part in the loss, through TensorFlow\'s functions alone, or set trainable=False'))
+      return
+    if not weights:
+      why, remedy = 'the model has no trainable weights', 'set trainable=True where there is something to learn'
+    elif not self._gradients:
+      why, remedy = 'it hands no gradients to an optimizer', 'call optimizer.apply_gradients in train_step'
+    elif not any(self._gradients.values()):
+      why = 'all gradients are None'
+      remedy = 'compute the loss from the outputs of the model, inside the tape, without .numpy() or rounding'
+    elif self._learning_rate() == 0:
+      why = f'the learning rate is 0 at step {self._params.trainer.train_steps // 2}'
+      remedy = 'mend trainer.optimizer_config.learning_rate'
+    else:
+      why = 'all gradients are 0 or too small'
+      remedy = 'look for a loss that does not depend on the weights, and at trainer.optimizer_config'
+    self.found.append(findings.Finding('error', place, f'a step does not change the weights: {why}', remedy))
+
+  def _learning_rate(self) -> Optional[float]:
+    rate = getattr(self._optimizer, 'learning_rate', None)
+    if callable(rate) and not isinstance(rate, tf.Variable):
+      rate = rate(self._optimizer.iterations)
+    return None if rate is None else float(tf.convert_to_tensor(rate))
+
+  # What Python keeps from one step to the next.
+
+  def _owners(self) -> Iterator[Tuple[str, Any, Dict[str, Any]]]:
+    """(name, object, attributes) of the task, of layers of the user's classes, of the modules that they come from."""
+    parts = self._model.submodules if isinstance(self._model, tf.Module) else ()
+    layers = [part for part in parts if isinstance(part, tf_keras.layers.Layer)]
+    modules = {}
+    for name, owner in [('self', self._task), *((layer.name, layer) for layer in layers)]:
+      classes = _users_classes(owner)
+      if classes:
+        yield name, owner, vars(owner)
+      modules.update({cls.__module__: sys.modules.get(cls.__module__) for cls in classes})
+    for name, module in modules.items():
+      if isinstance(module, types.ModuleType):
+        yield name, module, vars(module)
+
+  def _containers(self) -> Dict[int, Tuple[str, str]]:
+    return {id(value): (name, attribute) for name, _, attributes in self._owners()
+            for attribute, value in attributes.items() if isinstance(value, (list, dict, set))}
+
+  def _state(self) -> Dict[Tuple[str, str], Any]:
+    return {(name, attribute): _signature(value) for name, _, attributes in self._owners()
+            for attribute, value in list(attributes.items()) if not attribute.startswith('__')}
+
+  def _compare(self, before: Mapping[Tuple[str, str], Any]) -> None:
+    """Tells of attributes that a step has changed."""
+    for name, owner, attributes in self._owners() if before else ():
+      for attribute, value in list(attributes.items()):
+        old = before.get((name, attribute), _signature(value))
+        if old == _signature(value) or (name == 'self' and attribute == 'forward'):
+          continue
+        what = f'{name}.{attribute} is changed by the step: a compiled step runs Python once, when it is traced'
+        remedy = 'keep it in a tf.Variable, or log the value from forward; self.step counts steps'
+        if isinstance(value, np.random.Generator):
+          remedy = 'use tf.random.stateless_uniform or the like with self.make_seed()'
+        self._watch.add(findings.Finding('warning', _assignment(owner, attribute), what, remedy), (name, attribute))
+
+
+def _assignment(owner: Any, attribute: str) -> str:
+  """The place where an attribute is assigned outside of constructors and builders."""
+  if isinstance(owner, types.ModuleType):
+    numbers = [node.lineno for node in ast.walk(ast.parse(inspect.getsource(owner)))
+             if isinstance(node, ast.Global) and attribute in node.names]
+    return findings.at_line(owner.__file__ or '', min(numbers, default=1))
+  classes = _users_classes(owner)
+  for cls in classes:
+    lines, first = inspect.getsourcelines(cls)
+    for method in ast.walk(ast.parse(textwrap.dedent(''.join(lines)))):
+      if isinstance(method, ast.FunctionDef) and not method.name.startswith(('__init__', 'build')):
+        for node in ast.walk(method):
+          if isinstance(node, ast.Attribute) and node.attr == attribute and getattr(node.value, 'id', '') == 'self':
+            return findings.at_line(_file_of(cls), first + node.lineno - 1, f'{cls.__name__}.{method.name}')
+  return findings.at_line(_file_of(classes[0]), inspect.getsourcelines(classes[0])[1], classes[0].__name__)
+
+
+def _signature(value: Any) -> Any:
+  """What tells one value from another; None for what is not looked at."""
+  if isinstance(value, (bool, int, float, str)):
+    return repr(value)
+  if isinstance(value, (list, dict, set)):
+    return len(value), [_signature(item) for item in value] if len(value) < 100 else None
+  if isinstance(value, np.random.Generator):
+    return repr(value.bit_generator.state)
+  if isinstance(value, np.ndarray):
+    return hash(value.tobytes()) if value.nbytes < 2**20 and value.dtype != object else None
+  return id(value) if isinstance(value, tf.Tensor) else None
+
+
+def _file_of(cls: type) -> str:
+  return getattr(sys.modules.get(cls.__module__), '__file__', None) or '<unknown>'
+
+
+def _users_classes(owner: Any) -> List[type]:
+  return [cls for cls in type(owner).__mro__ if findings.is_users(_file_of(cls))]
+
+
+def _built(model: Any) -> bool:
+  return bool(getattr(model, 'built', False) and getattr(model, 'trainable_variables', ()))

@@ -1,0 +1,61 @@
+"""Finds the commonest mistakes in a task, on a few batches: the first half of `official-ext check`.
+
+Errors are what cannot be meant: a loss that is no scalar, a metric that nothing updates, class numbers that are cut off
+or dtypes that do not fit, the value of a tensor where a compiled step has none, training data that end too early,
+validation data that never do, a step that changes no weight. Warnings are what may be meant: a weight without a
+gradient, Python that runs once, when a step is traced (print, counters, NumPy's random numbers), shapes that change,
+validation examples that are training examples.
+"""
+
+from typing import Any, List, Tuple
+
+import tensorflow as tf
+
+from official.core import task_factory
+from official.core import train_utils
+from official_ext.core import data_checks
+from official_ext.core import findings
+from official_ext.core import step_checks
+from official_ext.core import step_errors
+from official_ext.core import train_lib
+
+_NUM_BATCHES = 2
+
+def find(params: Any, logging_dir: str = '') -> List[findings.Finding]:
+  """Looks for mistakes in an experiment's task. It runs in this process, eagerly, on one device.
+
+  What stops a step for reasons that are none of these mistakes is left to the dry run, which follows.
+
+  Args:
+    params: the experiment.
+    logging_dir: for the task.
+
+  Returns:
+    What was found, errors first; [] where all is well.
+  """
+  task = task_factory.get_task(params.task, logging_dir=logging_dir)
+  params = train_lib.resolve_train_steps(params, task)
+  found, train_batches, validation_batches = data_checks.find(task, params)
+  try:
+    model, optimizer, train_batches = _parts(task, params, logging_dir, train_batches)
+  except Exception:  # pylint: disable=broad-except  # Any task's: the dry run tells it.
+    return found
+  run = step_checks.StepRun(task, params, model, optimizer)
+  for batches, step in ((train_batches, run.train), (validation_batches[:1], lambda batches: run.validate(batches[0]))):
+    try:
+      if batches:
+        step(batches)
+    except Exception as error:  # pylint: disable=broad-except  # As above.
+      finding = step_errors.explain(error)
+      if finding is not None:
+        run.found.append(finding)
+  return sorted([*found, *run.finish()], key=lambda finding: finding.level != 'error')
+
+
+def _parts(task: Any, params: Any, logging_dir: str, batches: List[Any]) -> Tuple[Any, Any, List[Any]]:
+  """(model, optimizer, what training steps take: `batches`, or what the task's own trainer makes of them)."""
+  if getattr(task, 'trainer_cls', None) is None or not batches:
+    return task.build_model(), train_utils.create_optimizer(task, params), batches
+  trainer = train_lib.build_trainer(tf.distribute.get_strategy(), task, params, logging_dir, train=True, evaluate=False)
+  iterator = tf.nest.map_structure(iter, trainer.train_dataset)
+  return trainer.model, trainer.optimizer, [trainer.next_train_inputs(iterator) for _ in range(_NUM_BATCHES)]

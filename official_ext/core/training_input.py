@@ -1,0 +1,97 @@
+"""Which batches a training step takes, and how the training input begins at any of them."""
+
+from typing import Any, Callable, List, Optional
+
+from absl import logging
+import tensorflow as tf
+
+from official_ext.core import config_definitions
+from official_ext.core import errors
+from official_ext.data import pipelines
+from official_ext.data import position
+
+
+class TrainingInput:
+  """The training input of one trainer.
+
+  Attributes:
+    data_offset: how many updates further than its number a step finds its batches: rollbacks left them out.
+  """
+
+  def __init__(self, task: Any, data: Any, batches_per_step: int, is_custom: bool):
+    """Describes an input that begins at its first batch.
+
+    Args:
+      task: builds the input.
+      data: `task.train_data`; None where a task has none.
+      batches_per_step: how many global batches an update takes.
+      is_custom: whether the dataset was handed to the trainer, which cannot build it again.
+    """
+    self.data_offset = 0
+    self._task = task
+    self._data = data
+    self._batches_per_step = batches_per_step
+    self._is_custom = is_custom
+    self._first_batch = 0  # Of the dataset that was built last.
+
+  def batches_of(self, step: int) -> List[int]:
+    """The numbers of the global batches that a step (the first: 1) takes."""
+    first = (step - 1 + self.data_offset) * self._batches_per_step
+    return list(range(first, first + self._batches_per_step))
+
+  def after(self, step: int, distribute_dataset: Callable[..., Any]) -> Optional[Any]:
+    """The dataset that begins after the batches that `step` steps have used; None: the one that there is does.
+
+    Args:
+      step: the number of steps done.
+      distribute_dataset: the trainer's: makes a dataset of a function like `task.build_inputs`, and its argument.
+    """
+    num_batches = (step + self.data_offset) * self._batches_per_step
+    if num_batches == self._first_batch:
+      return None
+    if self._is_custom:
+      logging.warning('The training dataset was handed to the trainer: it starts from its beginning.')
+      return None
+    with position.starting_at(num_batches) as start:
+      dataset = distribute_dataset(self._task.build_inputs, self._data)
+      if not start.honoured and num_batches:
+        dataset = distribute_dataset(self._skipping_inputs(num_batches), self._data)
+    self._first_batch = num_batches
+    return dataset
+
+  def _skipping_inputs(self, num_batches: int) -> Callable[..., tf.data.Dataset]:
+    """`build_inputs` whose pipelines leave out what `num_batches` global batches took from them."""
+    logging.warning('The input of %s is a tf.data pipeline: it is read again up to batch %d, which costs as long as '
+                    'reading these batches did.%s', type(self._task).__name__, num_batches,
+                    '' if getattr(self._data, 'deterministic', None) is not False else
+                    ' With task.train_data.deterministic=false the order of the examples differs.')
+
+    def skip(dataset, input_context):
+      local_replicas = 1
+      if input_context is not None:
+        local_replicas = input_context.num_replicas_in_sync // input_context.num_input_pipelines
+      return dataset.skip(num_batches * local_replicas)
+
+    return pipelines.transformed(self._task.build_inputs, skip)
+
+
+def ended(step: int) -> errors.UserError:
+  """The error of examples that end inside a training loop, after `step` steps."""
+  return errors.UserError(
+      f'task.train_data: the examples ended at step {step}, inside a training loop; let the dataset repeat, or set '
+      'trainer.train_steps to what it holds')
+
+
+def mistake_in_data(config: Any, data: Any, error: Exception) -> Optional[errors.UserError]:
+  """What in a data configuration has led to an error of Model Garden's; None where nothing is known to be wrong."""
+  path = next((f'task.{name}' for name in ('train_data', 'validation_data')
+               if data is not None and getattr(config.task, name, None) is data), None)
+  if path is None:
+    return None
+  # A task may bring the examples of our DataConfig itself: its error tells more.
+  if isinstance(data, config_definitions.DataConfig) or (
+      getattr(data, 'input_path', None) or getattr(data, 'tfds_name', None)):
+    return None
+  return errors.UserError(
+      f'{path}: names no data; set {path}.input_path to files, or {path}.tfds_name and {path}.tfds_split '
+      f'({type(error).__name__}: {" ".join(str(error).split())[:150]})')

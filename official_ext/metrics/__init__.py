@@ -1,0 +1,6 @@
+"""Metrics of a classification by their names: see classification.py."""
+
+from official_ext.metrics.classification import build
+from official_ext.metrics.classification import updates
+
+__all__ = ['build', 'updates']

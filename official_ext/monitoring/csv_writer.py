@@ -1,0 +1,114 @@
+"""train.csv and validation.csv: the metrics of a run as tables, for spreadsheets and pandas."""
+
+import csv
+import io
+import os
+from typing import Any, Dict, List, Mapping
+
+import tensorflow as tf
+
+from official_ext.monitoring import writer_registry
+from official_ext.monitoring import writers
+
+
+class CsvWriter(writers.Writer):
+  """A table of 'train' events and one of 'eval' events: a row for a step, a column for a number.
+
+  Each step has one row, in order. A run that goes on from an earlier step takes out the rows that it is to write again,
+  so that the tables of a run that was killed or rolled back are those of one that was not. A number that shows up late
+  adds a column. What a killed process has written stays, but for a row that was cut short.
+  """
+
+  def __init__(self, model_dir: str, trains: bool = True, suffix: str = ''):
+    """Reads the tables that are there. Writes nothing.
+
+    Args:
+      model_dir: the run's folder.
+      trains: whether the run trains: then rows of later steps belong to a past that is to be written again.
+      suffix: put in front of '.csv'.
+    """
+    self._trains = trains
+    self._tables = {
+        event: _Table(os.path.join(model_dir, f'{name}{suffix}.csv'))
+        for event, name in (('train', 'train'), ('eval', 'validation'))
+    }
+
+  def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
+    """See base class."""
+    if event in ('restored', 'rollback'):
+      self._forget(step + 1)
+    elif event in self._tables:
+      if event == 'train':
+        self._forget(step)
+      flat = writers.flatten(values)
+      self._tables[event].add(
+          int(step), {name: value for name, value in flat.items() if isinstance(value, (bool, int, float))})
+
+  def close(self) -> None:
+    """Does nothing: every row has been written out."""
+
+  def _forget(self, first_step: int) -> None:
+    if self._trains:
+      for table in self._tables.values():
+        table.forget(first_step)
+
+
+class _Table:
+  """A CSV file whose first column is `step`."""
+
+  def __init__(self, path: str):
+    self._path = path
+    self._columns: List[str] = ['step']
+    self._rows: Dict[int, Dict[str, str]] = {}
+    self._last = -1  # The highest step.
+    if tf.io.gfile.exists(path):
+      self._read()
+
+  def _read(self) -> None:
+    with tf.io.gfile.GFile(self._path) as f:
+      text = f.read()
+    whole = text[: text.rfind('\n') + 1]  # The last line may have been cut short.
+    reader = csv.DictReader(io.StringIO(whole))
+    self._columns = list(reader.fieldnames or self._columns)
+    self._rows = {int(row['step']): row for row in reader}
+    self._last = max(self._rows, default=-1)
+    if whole != text:
+      self._write_all()
+
+  def forget(self, first_step: int) -> None:
+    """Takes out the rows from a step on."""
+    if self._last >= first_step:
+      self._rows = {step: row for step, row in self._rows.items() if step < first_step}
+      self._last = max(self._rows, default=-1)
+      self._write_all()
+
+  def add(self, step: int, values: Mapping[str, Any]) -> None:
+    """Writes a row, instead of the one of the same step where there is one."""
+    new_columns = [name for name in values if name not in self._columns]
+    appends = step > self._last >= 0 and not new_columns
+    self._last = max(self._last, step)
+    self._columns += new_columns
+    self._rows[step] = {'step': str(step), **{name: repr(value) for name, value in values.items() if name != 'step'}}
+    if appends:
+      with tf.io.gfile.GFile(self._path, 'a') as f:
+        f.write(self._as_text([step]))
+    else:
+      self._write_all()
+
+  def _write_all(self) -> None:
+    header = io.StringIO()
+    csv.writer(header, lineterminator='\n').writerow(self._columns)
+    temporary = f'{self._path}.tmp'
+    with tf.io.gfile.GFile(temporary, 'w') as f:
+      f.write(header.getvalue() + self._as_text(sorted(self._rows)))
+    tf.io.gfile.rename(temporary, self._path, overwrite=True)
+
+  def _as_text(self, steps: List[int]) -> str:
+    text = io.StringIO()
+    csv.DictWriter(text, self._columns, restval='', lineterminator='\n').writerows(self._rows[step] for step in steps)
+    return text.getvalue()
+
+
+def make(run: writer_registry.RunInfo) -> CsvWriter:
+  """A mode that does not train writes tables of its own: it may run beside a training in the same folder."""
+  return CsvWriter(run.model_dir, run.trains, '' if run.trains else f'.{run.mode}')

@@ -1,0 +1,123 @@
+"""MLflow: the parameters and metrics of a run in a tracking server or a local folder."""
+
+import json
+import os
+import time
+from typing import Any, Dict, Mapping, Optional
+
+import tensorflow as tf
+
+from official_ext.monitoring import background
+from official_ext.monitoring import writer_registry
+from official_ext.monitoring import writers
+
+_STATUSES = {'finished': 'FINISHED', 'failed': 'FAILED', 'preempted': 'KILLED'}
+_MAX_VALUE_LENGTH = 6000  # MLflow refuses longer parameters.
+_BATCH = 100  # And more parameters at once.
+
+
+class MlflowWriter(writers.Writer):
+  """Logs to one MLflow run, under which a run that is started again goes on.
+
+  Its id is kept in mlflow.json, in the run's folder. Parameters are those of the first start. Metrics are 'train'
+  values under their names and 'eval' values as `validation/<name>`. A run that goes back to an earlier step logs the
+  steps in between once more: MLflow keeps both values, and shows the later one as the step's last.
+  """
+
+  def __init__(
+      self,
+      model_dir: str,
+      params: Mapping[str, Any],
+      tracking_uri: str = '',
+      experiment: str = 'official_ext',
+      run_name: str = '',
+  ):
+    """Talks to no server yet.
+
+    Args:
+      model_dir: the run's folder.
+      params: the configuration, nested.
+      tracking_uri: empty: the environment variable MLFLOW_TRACKING_URI, or else the folder mlruns in `model_dir`.
+      experiment: the name of MLflow's experiment, which is made where there is none.
+      run_name: empty: the name of `model_dir`.
+    """
+    folder = os.path.abspath(model_dir) if '://' not in model_dir else model_dir
+    self._path = os.path.join(model_dir, 'mlflow.json')
+    self._params = params
+    self._uri = tracking_uri or os.environ.get('MLFLOW_TRACKING_URI', '') or os.path.join(folder, 'mlruns')
+    self._experiment = experiment
+    self._run_name = run_name or os.path.basename(folder)
+    self._client: Any = None
+    self._run_id = ''
+
+  def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
+    """See base class."""
+    if self._client is None:
+      self._connect()
+    if event in ('train', 'eval'):
+      self._log_metrics('validation/' if event == 'eval' else '', step, writers.flatten(values))
+    elif event in _STATUSES:
+      if 'error' in values:
+        self._client.set_tag(self._run_id, 'error', str(values['error'])[:_MAX_VALUE_LENGTH])
+      self._client.set_terminated(self._run_id, _STATUSES[event])
+    elif event == 'early_stopped':
+      self._client.set_tag(self._run_id, event, str(values.get('reason', '')))
+
+  def _connect(self) -> None:
+    os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')
+    if '://' not in self._uri or self._uri.startswith('file:'):
+      os.environ.setdefault('MLFLOW_ALLOW_FILE_STORE', 'true')  # Without a server there is nothing else to write to.
+    from mlflow import tracking  # pylint: disable=g-import-not-at-top  # Takes two seconds.
+
+    client = tracking.MlflowClient(self._uri)
+    self._run_id = self._earlier_run() or self._new_run(client)
+    client.update_run(self._run_id, status='RUNNING')
+    self._client = client
+
+  def _earlier_run(self) -> Optional[str]:
+    """The id of the MLflow run under which this one goes on."""
+    if not tf.io.gfile.exists(self._path):
+      return None
+    with tf.io.gfile.GFile(self._path) as f:
+      noted = json.loads(f.read())
+    return noted['run_id'] if noted['tracking_uri'] == self._uri else None
+
+  def _new_run(self, client: Any) -> str:
+    from mlflow import entities  # pylint: disable=g-import-not-at-top
+
+    experiment = client.get_experiment_by_name(self._experiment)
+    experiment_id = experiment.experiment_id if experiment else client.create_experiment(self._experiment)
+    run_id = client.create_run(experiment_id, run_name=self._run_name).info.run_id
+    params = [
+        entities.Param(_name(name), str(value)[:_MAX_VALUE_LENGTH])
+        for name, value in writers.flatten(self._params).items()
+    ]
+    for start in range(0, len(params), _BATCH):
+      client.log_batch(run_id, params=params[start:start + _BATCH])
+    with tf.io.gfile.GFile(f'{self._path}.tmp', 'w') as f:
+      f.write(json.dumps({'run_id': run_id, 'tracking_uri': self._uri}) + '\n')
+    tf.io.gfile.rename(f'{self._path}.tmp', self._path, overwrite=True)
+    return run_id
+
+  def _log_metrics(self, prefix: str, step: int, flat: Dict[str, Any]) -> None:
+    from mlflow import entities  # pylint: disable=g-import-not-at-top
+
+    now = int(time.time() * 1000)
+    self._client.log_batch(self._run_id, metrics=[
+        entities.Metric(_name(prefix + name), float(value), now, step)
+        for name, value in flat.items() if isinstance(value, (bool, int, float))
+    ])
+
+
+def _name(name: str) -> str:
+  """A name with the characters that MLflow allows."""
+  return ''.join(c if c.isalnum() or c in '_-. /' else '_' for c in name)
+
+
+def make(run: writer_registry.RunInfo) -> writers.Writer:
+  """What `trainer.mlflow` says. Only runs that train: an evaluation beside one would take its MLflow run over."""
+  if not run.trains:
+    return writers.Writers([])
+  config = run.params.trainer.mlflow
+  return background.BackgroundWriter(MlflowWriter(
+      run.model_dir, run.params.as_dict(), config.tracking_uri, config.experiment, config.run_name))

@@ -1,0 +1,43 @@
+"""The writers that `trainer.writers` can name: this library's, and those that others have registered."""
+
+import difflib
+from typing import Sequence
+
+from official_ext.core import errors
+from official_ext.monitoring import csv_writer
+from official_ext.monitoring import mlflow_writer
+from official_ext.monitoring import tensorboard
+from official_ext.monitoring import wandb_writer
+from official_ext.monitoring import writer_registry
+from official_ext.monitoring import writers
+
+writer_registry.register('csv')(csv_writer.make)
+writer_registry.register('mlflow', needs={'mlflow': 'mlflow'})(mlflow_writer.make)
+writer_registry.register('tensorboard')(tensorboard.make)
+writer_registry.register('wandb', needs={'wandb': 'wandb'})(wandb_writer.make)
+
+
+def make(name: str, run: writer_registry.RunInfo) -> writers.Writer:
+  """The writer of a name that `check` has found in order."""
+  return writer_registry.get(name)(run)
+
+
+def check(names: Sequence[str]) -> None:
+  """Makes sure that writers can be made.
+
+  Args:
+    names: the value of `trainer.writers`.
+
+  Raises:
+    UserError: one does not exist, is named twice, or needs a package that is missing.
+  """
+  known = writer_registry.names()
+  for number, name in enumerate(names):
+    if name not in known:
+      near = difflib.get_close_matches(str(name), known, n=1)
+      hint = f'did you mean {near[0]}? ' if near else ''
+      raise errors.UserError(f'trainer.writers: {name}: no such writer; {hint}There are {", ".join(known)}')
+    if name in names[:number]:
+      raise errors.UserError(f'trainer.writers: {name}: is named twice')
+    for package, extra in writer_registry.needs_of(name).items():
+      writer_registry.require(package, extra, f'trainer.writers: {name}')

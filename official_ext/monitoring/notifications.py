@@ -1,0 +1,134 @@
+"""Messages to people (mail, chat, phone) about the start and the end of a run, through apprise."""
+
+import logging as python_logging
+import os
+import socket
+from typing import Any, Dict, List, Mapping, Sequence
+
+from official_ext.core import errors
+from official_ext.monitoring import background
+from official_ext.monitoring import progress
+from official_ext.monitoring import writer_registry
+from official_ext.monitoring import writers
+
+_FIELD = 'trainer.notifications.urls'
+_PREFIX = 'env:'
+_MAX_PENDING = 20
+
+
+class NotificationWriter(writers.Writer):
+  """Sends a message for each of some events: what happened, where, and the last metrics.
+
+  Training does not wait for the receivers. The end of the run does, for `timeout_seconds`.
+  """
+
+  def __init__(self, urls: Sequence[str], events: Sequence[str], name: str, timeout_seconds: float = 10.0):
+    """Sends nothing yet.
+
+    Args:
+      urls: of the receivers, as apprise knows them. They hold secrets, and are never printed.
+      events: the events that are told.
+      name: what messages call the run.
+      timeout_seconds: how long `close` waits for messages that are on their way.
+    """
+    self._events = tuple(events)
+    self._name = name
+    self._last: Dict[str, Any] = {}
+    self._sender = background.BackgroundWriter(_Sender(urls), _MAX_PENDING, timeout_seconds)
+
+  def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
+    """See base class."""
+    flat = writers.flatten(values)
+    if event in ('train', 'eval'):
+      self._last.update(flat)
+    if event not in self._events:
+      return
+    shown = {**(self._last if event in writers.LAST_EVENTS else {}), **flat}
+    title = f'{self._name}: {event} at step {step}'
+    body = '\n'.join(line for name, value in shown.items() for line in progress.format_values({name: value}))
+    self._sender.write(event, step, {'title': title, 'body': body or title})
+
+  def close(self) -> None:
+    """See base class."""
+    self._sender.close()
+
+
+class _Sender(writers.Writer):
+  """Sends messages, one after the other. A receiver that does not answer costs each a few seconds."""
+
+  def __init__(self, urls: Sequence[str]):
+    self._urls = tuple(urls)
+
+  def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
+    """Sends `title` and `body` to all receivers.
+
+    Raises:
+      RuntimeError: one of them did not take it.
+    """
+    import apprise  # pylint: disable=g-import-not-at-top
+
+    kinds = {'failed': apprise.NotifyType.FAILURE, 'finished': apprise.NotifyType.SUCCESS}
+    failed = [
+        type(receiver).__name__ for receiver in _receivers(self._urls)
+        if not receiver.notify(notify_type=kinds.get(event, apprise.NotifyType.INFO), **values)
+    ]
+    if failed:
+      raise RuntimeError(f'the message {event!r} was not taken by {", ".join(failed)}')
+
+
+def make(config: Any, model_dir: str) -> NotificationWriter:
+  """The writer that `trainer.notifications` asks for, which `check` has found in order.
+
+  Args:
+    config: a NotificationsConfig.
+    model_dir: the run's folder, which gives the messages their name.
+  """
+  name = f'{os.path.basename(os.path.abspath(model_dir))} on {socket.gethostname()}'
+  return NotificationWriter(_read_urls(config.urls), config.events, name, config.timeout_seconds)
+
+
+def check(config: Any) -> None:
+  """Makes sure that messages can be sent, without sending one.
+
+  Raises:
+    UserError: a receiver is written down in the clear, or apprise does not know it, or is not installed.
+  """
+  for event in config.events:
+    if event not in writers.EVENTS:
+      raise errors.UserError(
+          f'trainer.notifications.events: {event}: there is no such event; expected any of {", ".join(writers.EVENTS)}')
+  if not config.urls:
+    return
+  writer_registry.require('apprise', 'notifications', 'trainer.notifications')
+  for reference in config.urls:
+    _receivers(_read_urls([reference]), reference)
+
+
+def _read_urls(references: Sequence[str]) -> List[str]:
+  """What the environment variables hold, each one URL, or several with blanks between them."""
+  urls: List[str] = []
+  for reference in references:
+    if not str(reference).startswith(_PREFIX):  # It may hold a password: not repeated here.
+      raise errors.UserError(
+          f'{_FIELD}: expected env:NAME, the name of an environment variable that holds the URL: a URL may hold a '
+          'password, and configurations are written to files')
+    name = str(reference)[len(_PREFIX):]
+    if not os.environ.get(name, '').split():
+      raise errors.UserError(f'{_FIELD}: {reference}: the environment variable {name} is not set')
+    urls += os.environ[name].split()
+  return urls
+
+
+def _receivers(urls: Sequence[str], reference: str = '') -> List[Any]:
+  """The objects that apprise makes of URLs.
+
+  Raises:
+    UserError: apprise does not know one of them.
+  """
+  import apprise  # pylint: disable=g-import-not-at-top
+
+  python_logging.getLogger('apprise').setLevel(python_logging.CRITICAL + 1)  # It prints URLs.
+  receivers = [apprise.Apprise.instantiate(url) for url in urls]
+  if None in receivers:
+    raise errors.UserError(f'{_FIELD}: {reference}: the URL in it is none that apprise knows')
+  return receivers

@@ -1,0 +1,120 @@
+"""Weights & Biases: the parameters and metrics of a run, in files that `wandb sync` sends, or at once."""
+
+import os
+import uuid
+from typing import Any, Dict, Mapping
+
+import tensorflow as tf
+
+from official_ext.core import errors
+from official_ext.monitoring import background
+from official_ext.monitoring import writer_registry
+from official_ext.monitoring import writers
+
+_STEP = 'global_step'
+
+
+class WandbWriter(writers.Writer):
+  """Logs to one W&B run, under whose id a run that is started again goes on.
+
+  The id is kept in the file wandb_run_id, in the run's folder. Metrics are 'train' values under their names and 'eval'
+  values as `validation/<name>`, all of them over `global_step`. Where a run went back to an earlier step, the steps in
+  between are logged once more.
+  """
+
+  def __init__(
+      self,
+      model_dir: str,
+      params: Mapping[str, Any],
+      project: str = 'official_ext',
+      entity: str = '',
+      run_name: str = '',
+      mode: str = 'offline',
+  ):
+    """Writes nothing yet.
+
+    Args:
+      model_dir: the run's folder, on this machine; files go to the folder wandb in it.
+      params: the configuration, nested.
+      project: W&B's project.
+      entity: W&B's user or team; empty: the default one.
+      run_name: empty: the name of `model_dir`.
+      mode: 'offline' or 'online'.
+    """
+    self._folder = model_dir
+    self._arguments: Dict[str, Any] = {
+        'project': project,
+        'entity': entity or None,
+        'name': run_name or os.path.basename(os.path.abspath(model_dir)),
+        'mode': mode,
+        'config': dict(params),
+    }
+    self._run: Any = None
+    self._exit_code = 1  # Of a run that does not come to an end.
+
+  def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
+    """See base class."""
+    if self._run is None:
+      self._start()
+    if event in ('train', 'eval'):
+      prefix = 'validation/' if event == 'eval' else ''
+      flat = writers.flatten(values)
+      numbers = {prefix + name: value for name, value in flat.items() if isinstance(value, (bool, int, float))}
+      self._run.log({**numbers, _STEP: step})
+    elif event == 'early_stopped':
+      self._run.summary[event] = str(values.get('reason', ''))
+    elif event in writers.LAST_EVENTS:
+      self._exit_code = int(event == 'failed')
+      if 'error' in values:
+        self._run.summary['error'] = str(values['error'])
+
+  def close(self) -> None:
+    """See base class."""
+    if self._run is not None:
+      self._run.finish(exit_code=self._exit_code)
+
+  def _start(self) -> None:
+    if self._arguments['mode'] == 'offline':
+      os.environ.setdefault('WANDB_ERROR_REPORTING', 'false')
+    import wandb  # pylint: disable=g-import-not-at-top  # Takes a second.
+
+    # The progress bar owns the terminal.
+    settings = wandb.Settings(silent=True, console='off')
+    self._run = wandb.init(
+        id=self._id(), resume='allow', dir=self._folder, settings=settings, **self._arguments)
+    self._run.define_metric('*', step_metric=_STEP)
+
+  def _id(self) -> str:
+    """The id of this run, new or as it was noted."""
+    path = os.path.join(self._folder, 'wandb_run_id')
+    if tf.io.gfile.exists(path):
+      with tf.io.gfile.GFile(path) as f:
+        return f.read().strip()
+    run_id = uuid.uuid4().hex[:12]
+    with tf.io.gfile.GFile(f'{path}.tmp', 'w') as f:
+      f.write(run_id + '\n')
+    tf.io.gfile.rename(f'{path}.tmp', path, overwrite=True)
+    return run_id
+
+
+def check_credentials() -> None:
+  """Makes sure that W&B would not ask for a key while the run goes on.
+
+  Raises:
+    UserError: it has none.
+  """
+  import wandb  # pylint: disable=g-import-not-at-top
+
+  if not wandb.login(prompt=False):
+    raise errors.UserError(
+        'trainer.wandb.mode: online, and there is no key for Weights & Biases: run `wandb login`, set WANDB_API_KEY, '
+        'or set it to offline')
+
+
+def make(run: writer_registry.RunInfo) -> writers.Writer:
+  """What `trainer.wandb` says. Only runs that train: an evaluation beside one would take its W&B run over."""
+  if not run.trains:
+    return writers.Writers([])
+  config = run.params.trainer.wandb
+  return background.BackgroundWriter(WandbWriter(
+      run.model_dir, run.params.as_dict(), config.project, config.entity, config.run_name, config.mode))

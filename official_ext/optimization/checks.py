@@ -1,0 +1,87 @@
+"""What an optimizer_config's values must satisfy beyond their types."""
+
+import re
+from typing import Any, Iterable, Tuple
+
+from official_ext.core import errors
+from official_ext.optimization import configs
+from official_ext.optimization import rounding
+from official_ext.optimization import schedules
+from official_ext.optimization import stable_adamw
+
+_CHOICES = {
+    'learning_rate.cyclical.mode': schedules.CYCLES,
+    'learning_rate.one_cycle.anneal_strategy': schedules.ANNEAL_STRATEGIES,
+    'learning_rate.warmup_stable_decay.decay_shape': schedules.DECAY_SHAPES,
+    'optimizer.stable_adamw.slot_dtype': stable_adamw.SLOT_DTYPES,
+    'optimizer.stable_adamw.slot_rounding': rounding.ROUNDINGS,
+}
+_ABOVE_ZERO = (
+    'learning_rate.cyclical.step_size', 'learning_rate.cyclical.gamma', 'learning_rate.one_cycle.total_decay_steps',
+    'learning_rate.one_cycle.div_factor', 'learning_rate.one_cycle.final_div_factor',
+    'learning_rate.warmup_stable_decay.total_decay_steps', 'learning_rate.cosine_restarts.first_decay_steps',
+    'learning_rate.cosine_restarts.t_mul', 'optimizer.muon.newton_schulz_steps', 'optimizer.muon.rms_scale',
+)
+_AT_LEAST_ZERO = ('learning_rate.warmup_stable_decay.warmup_steps', 'optimizer.stable_adamw.clip_threshold')
+
+
+def check(config: configs.OptimizationConfig, path: str = 'trainer.optimizer_config') -> None:
+  """Checks ranges, choices and patterns of what the configuration selects.
+
+  Args:
+    config: of optimizer and schedule.
+    path: its dotted path.
+
+  Raises:
+    UserError: naming the first field that is wrong.
+  """
+  for name, choices in _CHOICES.items():
+    for value in _selected(config, name):
+      if value not in choices:
+        raise errors.UserError(f'{path}.{name}: expected {" or ".join(choices)}, got {value!r}')
+  for names, is_right, expected in (
+      (_ABOVE_ZERO, lambda value: value > 0, 'more than 0'),
+      (_AT_LEAST_ZERO, lambda value: value >= 0, 'at least 0'),
+  ):
+    for name in names:
+      for value in _selected(config, name):
+        if value is not None and not is_right(value):
+          raise errors.UserError(f'{path}.{name}: expected {expected}, got {value}')
+  for value in _selected(config, 'learning_rate.one_cycle.pct_start'):
+    if not 0 < value < 1:
+      raise errors.UserError(f'{path}.learning_rate.one_cycle.pct_start: expected between 0 and 1, got {value}')
+  for value in _selected(config, 'learning_rate.warmup_stable_decay.decay_fraction'):
+    if not 0 <= value <= 1:
+      raise errors.UserError(
+          f'{path}.learning_rate.warmup_stable_decay.decay_fraction: expected 0 to 1, got {value}')
+  for value in _selected(config, 'optimizer.muon.adamw_patterns'):
+    _check_patterns(value, f'{path}.optimizer.muon.adamw_patterns')
+  for index, group in enumerate(config.parameter_groups):
+    _check_group(group, f'{path}.parameter_groups.{index}')
+
+
+def _selected(config: configs.OptimizationConfig, name: str) -> Tuple[Any, ...]:
+  """The value of a field, where the configuration selects what it belongs to; nothing elsewhere."""
+  part, kind, field = name.split('.')
+  chosen = getattr(config, part)
+  return (getattr(chosen.get(), field),) if chosen.type == kind else ()
+
+
+def _check_patterns(patterns: Iterable[str], path: str) -> None:
+  for index, pattern in enumerate(patterns):
+    try:
+      re.compile(pattern)
+    except re.error as error:
+      raise errors.UserError(f'{path}.{index}: {pattern!r} is no regular expression: {error}') from error
+
+
+def _check_group(group: configs.ParameterGroupConfig, path: str) -> None:
+  if not group.patterns:
+    raise errors.UserError(f'{path}.patterns: is empty; name the variables of the group')
+  _check_patterns(group.patterns, f'{path}.patterns')
+  if not group.learning_rate_scale > 0:
+    raise errors.UserError(
+        f'{path}.learning_rate_scale: expected more than 0, got {group.learning_rate_scale}; set frozen to leave '
+        'variables as they are')
+  if group.frozen and (group.learning_rate_scale != 1 or not group.weight_decay):
+    raise errors.UserError(f'{path}.frozen: is true, and so learning_rate_scale and weight_decay have no effect')

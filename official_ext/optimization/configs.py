@@ -1,0 +1,270 @@
+"""What `trainer.optimizer_config` can name: Model Garden's optimizers and schedules, and this library's.
+
+The classes behind the names are registered with Model Garden's factories, so that its OptimizerFactory builds them from
+these configurations for any task.
+"""
+
+import dataclasses
+from typing import Optional, Tuple
+
+import tf_keras
+
+from official.modeling import optimization
+from official.modeling.hyperparams import base_config
+from official.modeling.optimization import optimizer_factory
+from official_ext.optimization import muon
+from official_ext.optimization import schedules
+from official_ext.optimization import stable_adamw
+
+SCHEDULES = {
+    'cyclical': schedules.Cyclical,
+    'one_cycle': schedules.OneCycle,
+    'warmup_stable_decay': schedules.WarmupStableDecay,
+    'cosine_restarts': schedules.CosineRestarts,
+}
+OPTIMIZERS = {
+    'lion': tf_keras.optimizers.Lion,
+    'muon': muon.Muon,
+    'stable_adamw': stable_adamw.StableAdamW,
+}
+
+
+@dataclasses.dataclass
+class CyclicalLrConfig(base_config.Config):
+  """Triangles between two learning rates: see schedules.Cyclical.
+
+  Attributes:
+    name: The name of the schedule.
+    initial_learning_rate: The lower end, at which every cycle begins and ends.
+    maximal_learning_rate: The upper end of the first cycle.
+    step_size: Steps from one end to the other, half a cycle.
+    mode: 'triangular'; 'triangular2' halves the height with every cycle; 'exp_range' multiplies it by gamma every step.
+    gamma: The factor of 'exp_range'.
+    offset: The step at which the first cycle begins.
+  """
+  name: str = 'Cyclical'
+  initial_learning_rate: Optional[float] = None
+  maximal_learning_rate: Optional[float] = None
+  step_size: Optional[int] = None
+  mode: str = 'triangular'
+  gamma: float = 1.0
+  offset: int = 0
+
+
+@dataclasses.dataclass
+class OneCycleLrConfig(base_config.Config):
+  """Up to a maximum and down to almost nothing, once: see schedules.OneCycle.
+
+  Attributes:
+    name: The name of the schedule.
+    maximal_learning_rate: The peak.
+    total_decay_steps: The length of the cycle in steps.
+    pct_start: The fraction of the cycle that goes up.
+    div_factor: The peak over the first learning rate.
+    final_div_factor: The first learning rate over the last.
+    anneal_strategy: 'cosine' or 'linear', the form of both ways.
+    offset: The step at which the cycle begins.
+  """
+  name: str = 'OneCycle'
+  maximal_learning_rate: Optional[float] = None
+  total_decay_steps: Optional[int] = None
+  pct_start: float = 0.3
+  div_factor: float = 25.0
+  final_div_factor: float = 1e4
+  anneal_strategy: str = 'cosine'
+  offset: int = 0
+
+
+@dataclasses.dataclass
+class WarmupStableDecayLrConfig(base_config.Config):
+  """Up, level, down: see schedules.WarmupStableDecay.
+
+  Attributes:
+    name: The name of the schedule.
+    initial_learning_rate: The level.
+    total_decay_steps: The length of all three parts in steps.
+    warmup_steps: The length of the first, linear from 0.
+    decay_fraction: The length of the last, as a fraction of total_decay_steps.
+    decay_shape: 'linear', 'cosine' or 'sqrt' (1 - sqrt).
+    alpha: The last learning rate as a fraction of the level.
+    offset: The step at which the first part begins.
+  """
+  name: str = 'WarmupStableDecay'
+  initial_learning_rate: Optional[float] = None
+  total_decay_steps: Optional[int] = None
+  warmup_steps: int = 0
+  decay_fraction: float = 0.1
+  decay_shape: str = 'linear'
+  alpha: float = 0.0
+  offset: int = 0
+
+
+@dataclasses.dataclass
+class CosineRestartsLrConfig(base_config.Config):
+  """Cosine decay to a minimum, with warm restarts: see schedules.CosineRestarts.
+
+  Attributes:
+    name: The name of the schedule.
+    initial_learning_rate: The maximum of the first cycle.
+    first_decay_steps: The length of the first cycle in steps.
+    t_mul: How many times as long as the one before a cycle is.
+    m_mul: How many times as high above the minimum as the one before a cycle is.
+    alpha: The minimum as a fraction of initial_learning_rate.
+    offset: The step at which the first cycle begins.
+  """
+  name: str = 'CosineRestarts'
+  initial_learning_rate: Optional[float] = None
+  first_decay_steps: Optional[int] = None
+  t_mul: float = 2.0
+  m_mul: float = 1.0
+  alpha: float = 0.0
+  offset: int = 0
+
+
+@dataclasses.dataclass
+class LionConfig(optimization.BaseOptimizerConfig):
+  """Lion: tf_keras.optimizers.Lion (Chen et al. 2023, https://arxiv.org/abs/2302.06675).
+
+  Attributes:
+    name: The name of the optimizer.
+    beta_1: The weight of the momentum in the sign that is taken.
+    beta_2: The decay of the momentum.
+    weight_decay: The decay of the weights, times the learning rate. 0: none.
+    jit_compile: Whether to compile the update of each variable with XLA where the step is not compiled.
+  """
+  name: str = 'Lion'
+  beta_1: float = 0.9
+  beta_2: float = 0.99
+  weight_decay: float = 0.0
+  jit_compile: bool = False
+
+
+@dataclasses.dataclass
+class MuonConfig(optimization.BaseOptimizerConfig):
+  """Muon for matrices, AdamW for all else: see muon.Muon.
+
+  Attributes:
+    name: The name of the optimizer.
+    momentum: The decay of the sum of the gradients.
+    nesterov: Whether to look one step ahead.
+    newton_schulz_steps: The number of Newton-Schulz iterations.
+    rms_scale: The root mean square of a full-rank update of a square matrix.
+    weight_decay: The decay of the weights, times the learning rate, of all variables. 0: none.
+    adamw_patterns: Regular expressions, searched for in the names of variables: matrices that are AdamW's.
+    beta_1: AdamW's decay of the first moment.
+    beta_2: AdamW's decay of the second moment.
+    epsilon: AdamW's, added to the root of the second moment.
+    jit_compile: Whether to compile the update of each variable with XLA where the step is not compiled.
+  """
+  name: str = 'Muon'
+  momentum: float = 0.95
+  nesterov: bool = True
+  newton_schulz_steps: int = 5
+  rms_scale: float = 0.2
+  weight_decay: float = 0.0
+  adamw_patterns: Tuple[str, ...] = muon.ADAMW_PATTERNS
+  beta_1: float = 0.9
+  beta_2: float = 0.95
+  epsilon: float = 1e-8
+  jit_compile: bool = False
+
+
+@dataclasses.dataclass
+class StableAdamWConfig(optimization.BaseOptimizerConfig):
+  """AdamW with update clipping, and slots in bfloat16: see stable_adamw.StableAdamW.
+
+  Attributes:
+    name: The name of the optimizer.
+    beta_1: The decay of the first moment.
+    beta_2: The decay of the second moment.
+    epsilon: Added to the root of the second moment.
+    weight_decay: The decay of the weights, times the learning rate. 0: none.
+    clip_threshold: The root mean square of gradients over second moments from which a variable's update is scaled
+      down. 0: never.
+    slot_dtype: 'bfloat16' or 'float32', of both moments.
+    slot_rounding: To bfloat16: 'stochastic', the same numbers in a resumed run, or 'nearest'.
+    jit_compile: Whether to compile the update of each variable with XLA where the step is not compiled.
+  """
+  name: str = 'StableAdamW'
+  beta_1: float = 0.9
+  beta_2: float = 0.999
+  epsilon: float = 1e-8
+  weight_decay: float = 0.0
+  clip_threshold: float = 1.0
+  slot_dtype: str = 'bfloat16'
+  slot_rounding: str = 'stochastic'
+  jit_compile: bool = False
+
+
+@dataclasses.dataclass
+class ParameterGroupConfig(base_config.Config):
+  """Variables that are trained in their own way: see parameter_groups.py.
+
+  Attributes:
+    patterns: Regular expressions, searched for in the names of the trainable variables ('dense/kernel').
+    learning_rate_scale: What the learning rate is multiplied by.
+    weight_decay: Whether the optimizer's weight decay acts on them.
+    frozen: Whether they stay as they are.
+  """
+  patterns: Tuple[str, ...] = ()
+  learning_rate_scale: float = 1.0
+  weight_decay: bool = True
+  frozen: bool = False
+
+
+@dataclasses.dataclass
+class LrConfig(optimization.LrConfig):
+  """Schedules of the learning rate: Model Garden's, and these.
+
+  Attributes:
+    cyclical: Triangles between two learning rates.
+    one_cycle: Up to a maximum and down to almost nothing, once.
+    warmup_stable_decay: Up, level, down.
+    cosine_restarts: Cosine decay to a minimum, with warm restarts.
+  """
+  cyclical: CyclicalLrConfig = dataclasses.field(default_factory=CyclicalLrConfig)
+  one_cycle: OneCycleLrConfig = dataclasses.field(default_factory=OneCycleLrConfig)
+  warmup_stable_decay: WarmupStableDecayLrConfig = dataclasses.field(default_factory=WarmupStableDecayLrConfig)
+  cosine_restarts: CosineRestartsLrConfig = dataclasses.field(default_factory=CosineRestartsLrConfig)
+
+
+@dataclasses.dataclass
+class OptimizerConfig(optimization.OptimizerConfig):
+  """Optimizers: Model Garden's, and these.
+
+  Attributes:
+    lion: Sign of the momentum.
+    muon: Orthogonalised momentum for matrices, AdamW for all else.
+    stable_adamw: AdamW with update clipping, and slots in bfloat16.
+  """
+  lion: LionConfig = dataclasses.field(default_factory=LionConfig)
+  muon: MuonConfig = dataclasses.field(default_factory=MuonConfig)
+  stable_adamw: StableAdamWConfig = dataclasses.field(default_factory=StableAdamWConfig)
+
+
+@dataclasses.dataclass
+class OptimizationConfig(optimization.OptimizationConfig):
+  """Optimizer, schedule of the learning rate, warm-up, moving average, parameter groups.
+
+  Attributes:
+    optimizer: The optimizer.
+    learning_rate: The schedule of the learning rate.
+    parameter_groups: Variables that are trained in their own way. A variable belongs to the first group that has a
+      pattern for it.
+  """
+  optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+  learning_rate: LrConfig = dataclasses.field(default_factory=LrConfig)
+  parameter_groups: Tuple[ParameterGroupConfig, ...] = ()
+
+
+def _register() -> None:
+  for name, optimizer_cls in OPTIMIZERS.items():
+    for use_legacy_optimizer in (True, False):  # The keyword chooses between two tables; Model Garden's tasks leave it.
+      optimization.register_optimizer_cls(name, optimizer_cls, use_legacy_optimizer)
+  taken = optimizer_factory.LR_CLS.keys() & SCHEDULES.keys()
+  if taken:
+    raise ValueError(f'Model Garden has schedules of these names already: {sorted(taken)}')
+  optimizer_factory.LR_CLS.update(SCHEDULES)
+
+
+_register()

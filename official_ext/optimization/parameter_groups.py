@@ -1,0 +1,157 @@
+"""Variables that are trained in their own way: another learning rate, no weight decay, or not at all.
+
+It works inside any tf_keras optimizer, legacy or new, where that updates one variable:
+
+- learning_rate_scale s: a variable that the optimizer takes from x to x + d becomes x + s * d. That is the update under
+  s times the learning rate, as every update is proportional to it, weight decay included.
+- weight_decay false: the optimizer is told that the variable has none.
+- frozen: the optimizer never sees it, nor does the norm to which gradients are clipped.
+"""
+
+import re
+import threading
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+
+import tensorflow as tf, tf_keras
+
+from official_ext.core import errors
+from official_ext.optimization import configs
+
+PATH = 'trainer.optimizer_config.parameter_groups'
+_ORDINARY = configs.ParameterGroupConfig()
+
+
+def name_of(variable: Any) -> str:
+  """The name that patterns are searched for in, 'dense/kernel': the same for a variable and its copy on a replica."""
+  container = getattr(variable, '_distributed_container', None)
+  container = container() if container is not None else None
+  return re.sub(r'(/replica_\d+)?(:\d+)?$', '', (variable if container is None else container).name)
+
+
+class ParameterGroups:
+  """The groups of a configuration, and to which of them a variable belongs: the first that has a pattern for it."""
+
+  def __init__(self, groups: Sequence[configs.ParameterGroupConfig]):
+    """Initializes the groups.
+
+    Args:
+      groups: `trainer.optimizer_config.parameter_groups`, checked.
+    """
+    self._groups = tuple(groups)
+    self._known: Dict[str, configs.ParameterGroupConfig] = {}
+
+  def group_of(self, variable: Any) -> configs.ParameterGroupConfig:
+    """The group of a variable; one that changes nothing where none has a pattern for it."""
+    name = name_of(variable)
+    if name not in self._known:
+      matching = (group for group in self._groups if any(re.search(pattern, name) for pattern in group.patterns))
+      self._known[name] = next(matching, _ORDINARY)
+    return self._known[name]
+
+  def without_frozen(self, grads_and_vars: Iterable[Tuple[Any, Any]]) -> List[Tuple[Any, Any]]:
+    """The pairs of variables that are trained."""
+    return [(gradient, variable) for gradient, variable in grads_and_vars if not self.group_of(variable).frozen]
+
+  def check(self, variables: Sequence[Any]) -> None:
+    """Checks that every pattern has a variable of its group, and that something is left to train.
+
+    Args:
+      variables: the trainable variables of the model.
+
+    Raises:
+      UserError: naming the pattern.
+    """
+    names = [name_of(variable) for variable in variables]
+    for index, group in enumerate(self._groups):
+      for number, pattern in enumerate(group.patterns):
+        path = f'{PATH}.{index}.patterns.{number}: {pattern!r}'
+        matching = [variable for variable, name in zip(variables, names) if re.search(pattern, name)]
+        if not matching:
+          raise errors.UserError(
+              f'{path} matches none of the {len(names)} trainable variables: {", ".join(names[:6])}'
+              f'{", ..." if len(names) > 6 else ""}')
+        if all(self.group_of(variable) is not group for variable in matching):
+          raise errors.UserError(f'{path} matches only variables that belong to groups before it')
+    if names and all(self.group_of(variable).frozen for variable in variables):
+      raise errors.UserError(f'{PATH}: all trainable variables are frozen, nothing is left to train')
+
+  def install(self, optimizer: Any) -> None:
+    """Makes an optimizer follow the groups. To be called once, before its first update.
+
+    Args:
+      optimizer: a tf_keras optimizer, without wrappers around it.
+    """
+    apply_gradients = optimizer.apply_gradients
+    optimizer.apply_gradients = lambda pairs, *args, **kwargs: apply_gradients(
+        self.without_frozen(pairs), *args, **kwargs)
+    if isinstance(optimizer, tf_keras.optimizers.legacy.Optimizer):
+      self._install_in_legacy(optimizer)
+    else:
+      self._install_in_new(optimizer)
+    optimizer.parameter_groups = self
+
+  def _install_in_new(self, optimizer):
+    use_weight_decay, update_step = optimizer._use_weight_decay, optimizer.update_step  # pylint: disable=protected-access
+    optimizer._use_weight_decay = lambda variable: (  # pylint: disable=protected-access
+        self.group_of(variable).weight_decay and use_weight_decay(variable))
+    # It decays all variables and then updates all. Here the two stand together, so that one scale holds for both.
+    decays_itself = (
+        type(optimizer)._apply_weight_decay is not tf_keras.optimizers.Optimizer._apply_weight_decay)  # pylint: disable=protected-access
+    if not decays_itself:
+      optimizer._apply_weight_decay = lambda variables: None  # pylint: disable=protected-access
+
+    def decay_and_update(gradient, variable):
+      if not decays_itself and optimizer.weight_decay and optimizer._use_weight_decay(variable):  # pylint: disable=protected-access
+        factors = [tf.cast(factor, variable.dtype) for factor in (optimizer.weight_decay, optimizer.learning_rate)]
+        variable.assign_sub(variable * factors[0] * factors[1])
+      update_step(gradient, variable)
+
+    optimizer.update_step = lambda gradient, variable: self._scaled(
+        variable, lambda: decay_and_update(gradient, variable))
+
+  def _install_in_legacy(self, optimizer):
+    current = threading.local()  # The variable that is being updated: weight decay is asked for by name alone.
+    for method in ('_do_use_weight_decay', '_use_weight_decay'):
+      if hasattr(optimizer, method):
+        setattr(optimizer, method, self._asking_for(current, getattr(optimizer, method)))
+    dense, sparse = optimizer._resource_apply_dense, optimizer._resource_apply_sparse_duplicate_indices  # pylint: disable=protected-access
+    takes_state = 'apply_state' in optimizer._dense_apply_args  # pylint: disable=protected-access
+
+    def apply_dense(grad, var, apply_state=None):
+      current.variable = var
+      kwargs = {'apply_state': apply_state} if takes_state else {}
+      return self._scaled(var, lambda: dense(grad, var, **kwargs))
+
+    def apply_sparse(grad, handle, indices, **kwargs):
+      current.variable = handle
+      return self._scaled(handle, lambda: sparse(grad, handle, indices, **kwargs))
+
+    optimizer._resource_apply_dense = apply_dense  # pylint: disable=protected-access
+    optimizer._resource_apply_sparse_duplicate_indices = apply_sparse  # pylint: disable=protected-access
+
+  def _asking_for(self, current, use_weight_decay):
+    return lambda name: self.group_of(current.variable).weight_decay and use_weight_decay(name)
+
+  def _scaled(self, variable, update):
+    """Runs `update`, which changes `variable`, and multiplies the change by the scale of the variable's group."""
+    scale = self.group_of(variable).learning_rate_scale
+    if scale == 1:
+      return update()
+    before = tf.identity(variable.read_value())
+    operation = update()
+    with tf.control_dependencies([] if operation is None else [operation]):
+      return variable.assign(before + tf.cast(scale, before.dtype) * (variable.read_value() - before))
+
+
+def install(groups: Sequence[configs.ParameterGroupConfig], optimizer: Any) -> Optional[ParameterGroups]:
+  """Makes an optimizer follow a configuration's groups; None where there are none: see `ParameterGroups.install`."""
+  if not groups:
+    return None
+  installed = ParameterGroups(groups)
+  installed.install(optimizer)
+  return installed
+
+
+def of(optimizer: Any) -> Optional[ParameterGroups]:
+  """The groups that an optimizer without wrappers follows, None where it has none."""
+  return getattr(optimizer, 'parameter_groups', None)

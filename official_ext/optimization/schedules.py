@@ -1,0 +1,207 @@
+"""Schedules of the learning rate that Model Garden lacks.
+
+Each is a function of the number of updates alone. `offset` shifts it, as in Model Garden's: before that step it is what
+it is at 0. A warm-up (`optimizer_config.warmup`) stands in place of the schedule's first steps; with `offset` set to
+its `warmup_steps` the schedule begins where the warm-up ends.
+"""
+
+import math
+from typing import Any, Dict
+
+import tensorflow as tf, tf_keras
+
+CYCLES = ('triangular', 'triangular2', 'exp_range')
+ANNEAL_STRATEGIES = ('cosine', 'linear')
+DECAY_SHAPES = ('linear', 'cosine', 'sqrt')
+
+
+class _Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
+  """A schedule that is computed from whole steps: their difference stays exact where a float32 no longer counts."""
+
+  def __init__(self, offset: int = 0, **fields: Any):
+    super().__init__()
+    self._offset = offset
+    self._fields = fields
+
+  def __call__(self, step):
+    return self.value_at(tf.maximum(tf.cast(step, tf.int64) - self._offset, 0))
+
+  def value_at(self, step: tf.Tensor) -> tf.Tensor:
+    """The learning rate, float32 scalar, at a step since `offset`, int64 scalar of at least 0."""
+    raise NotImplementedError
+
+  def get_config(self) -> Dict[str, Any]:
+    return {**self._fields, 'offset': self._offset}
+
+
+class Cyclical(_Schedule):
+  """Triangles between two learning rates (Smith 2017, https://arxiv.org/abs/1506.01186).
+
+  With base b, maximum m, half a cycle of s steps, the number c = 0, 1, ... of the cycle, and x, which within a cycle
+  goes from 0 to 1 and back linearly: b + (m - b) * x * scale. The scale is 1 (triangular), 2^-c (triangular2) or
+  gamma^step (exp_range).
+  """
+
+  def __init__(
+      self,
+      initial_learning_rate: float,
+      maximal_learning_rate: float,
+      step_size: int,
+      mode: str = 'triangular',
+      gamma: float = 1.0,
+      offset: int = 0,
+      name: str = 'Cyclical',
+  ):
+    """Initializes the schedule.
+
+    Args:
+      initial_learning_rate: the lower end, at which every cycle begins and ends.
+      maximal_learning_rate: the upper end of the first cycle.
+      step_size: steps from one end to the other, half a cycle.
+      mode: one of CYCLES.
+      gamma: the factor of 'exp_range' a step.
+      offset: the step at which the first cycle begins.
+      name: of the schedule.
+    """
+    super().__init__(
+        offset, initial_learning_rate=initial_learning_rate, maximal_learning_rate=maximal_learning_rate,
+        step_size=step_size, mode=mode, gamma=gamma, name=name)
+    self._base, self._height = initial_learning_rate, maximal_learning_rate - initial_learning_rate
+    self._step_size, self._mode, self._gamma = step_size, mode, gamma
+
+  def value_at(self, step):
+    cycle = step // (2 * self._step_size)
+    position = step - cycle * 2 * self._step_size
+    x = tf.cast(tf.minimum(position, 2 * self._step_size - position), tf.float32) / self._step_size
+    scale = tf.constant(1.0)
+    if self._mode == 'triangular2':
+      scale = tf.pow(2.0, -tf.cast(cycle, tf.float32))
+    elif self._mode == 'exp_range':
+      scale = tf.pow(tf.constant(self._gamma, tf.float32), tf.cast(step, tf.float32))
+    return self._base + self._height * x * scale
+
+
+class OneCycle(_Schedule):
+  """Up to a maximum and down to almost nothing, once (Smith and Topin 2018, https://arxiv.org/abs/1708.07120).
+
+  From `maximal_learning_rate / div_factor` to the maximum during the first `pct_start` of the steps, from there to
+  `maximal_learning_rate / (div_factor * final_div_factor)` at `total_decay_steps`. The parameters are those of
+  PyTorch's OneCycleLR with two phases. Momentum is left as it is.
+  """
+
+  def __init__(
+      self,
+      maximal_learning_rate: float,
+      total_decay_steps: int,
+      pct_start: float = 0.3,
+      div_factor: float = 25.0,
+      final_div_factor: float = 1e4,
+      anneal_strategy: str = 'cosine',
+      offset: int = 0,
+      name: str = 'OneCycle',
+  ):
+    """Initializes the schedule.
+
+    Args:
+      maximal_learning_rate: the peak.
+      total_decay_steps: the length of the cycle in steps.
+      pct_start: the fraction of the cycle that goes up.
+      div_factor: the peak over the first learning rate.
+      final_div_factor: the first learning rate over the last.
+      anneal_strategy: one of ANNEAL_STRATEGIES, the form of both ways.
+      offset: the step at which the cycle begins.
+      name: of the schedule.
+    """
+    super().__init__(
+        offset, maximal_learning_rate=maximal_learning_rate, total_decay_steps=total_decay_steps, pct_start=pct_start,
+        div_factor=div_factor, final_div_factor=final_div_factor, anneal_strategy=anneal_strategy, name=name)
+    self._peak, self._first = maximal_learning_rate, maximal_learning_rate / div_factor
+    self._last = self._first / final_div_factor
+    self._total, self._rise = total_decay_steps, pct_start * total_decay_steps
+    self._anneal_strategy = anneal_strategy
+
+  def value_at(self, step):
+    now = tf.cast(tf.minimum(step, self._total), tf.float32)
+    up = self._between(self._first, self._peak, now / self._rise)
+    down = self._between(self._peak, self._last, (now - self._rise) / (self._total - self._rise))
+    return tf.where(now < self._rise, up, down)
+
+  def _between(self, start, end, fraction):
+    if self._anneal_strategy == 'cosine':
+      fraction = (1.0 - tf.cos(math.pi * fraction)) / 2.0
+    return start + (end - start) * fraction
+
+
+class WarmupStableDecay(_Schedule):
+  """Up, level, down (Hu et al. 2024, https://arxiv.org/abs/2404.06395).
+
+  Linear from 0 during `warmup_steps`; then `initial_learning_rate`; during the last `decay_fraction` of
+  `total_decay_steps` down to `alpha` times it: linearly, along half a cosine, or as 1 - sqrt(x) (Haegele et al. 2024,
+  https://arxiv.org/abs/2405.18392).
+  """
+
+  def __init__(
+      self,
+      initial_learning_rate: float,
+      total_decay_steps: int,
+      warmup_steps: int = 0,
+      decay_fraction: float = 0.1,
+      decay_shape: str = 'linear',
+      alpha: float = 0.0,
+      offset: int = 0,
+      name: str = 'WarmupStableDecay',
+  ):
+    """Initializes the schedule.
+
+    Args:
+      initial_learning_rate: the level.
+      total_decay_steps: the length of all three parts in steps.
+      warmup_steps: the length of the first.
+      decay_fraction: the length of the last, as a fraction of `total_decay_steps`.
+      decay_shape: one of DECAY_SHAPES.
+      alpha: the last learning rate as a fraction of the level.
+      offset: the step at which the first part begins.
+      name: of the schedule.
+    """
+    super().__init__(
+        offset, initial_learning_rate=initial_learning_rate, total_decay_steps=total_decay_steps,
+        warmup_steps=warmup_steps, decay_fraction=decay_fraction, decay_shape=decay_shape, alpha=alpha, name=name)
+    self._level, self._alpha, self._shape = initial_learning_rate, alpha, decay_shape
+    self._warmup, self._total = warmup_steps, total_decay_steps
+    self._decay = round(decay_fraction * total_decay_steps)
+
+  def value_at(self, step):
+    factor = tf.constant(1.0)
+    if self._decay:
+      since = tf.clip_by_value(step - (self._total - self._decay), 0, self._decay)
+      x = tf.cast(since, tf.float32) / self._decay
+      left = {'linear': 1.0 - x, 'cosine': (1.0 + tf.cos(math.pi * x)) / 2.0, 'sqrt': 1.0 - tf.sqrt(x)}[self._shape]
+      factor = self._alpha + (1.0 - self._alpha) * left
+    if self._warmup:
+      factor *= tf.cast(tf.minimum(step, self._warmup), tf.float32) / self._warmup
+    return self._level * factor
+
+
+class CosineRestarts(tf_keras.optimizers.schedules.CosineDecayRestarts):
+  """Cosine decay with warm restarts (SGDR; Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983).
+
+  Cycle i = 0, 1, ... is first_decay_steps * t_mul^i steps long and goes along half a cosine from its maximum,
+  initial_learning_rate * (alpha + (1 - alpha) * m_mul^i), to the minimum, alpha * initial_learning_rate.
+  """
+
+  def __init__(self, *args: Any, offset: int = 0, **kwargs: Any):
+    """Initializes the schedule.
+
+    Args:
+      *args: see base class.
+      offset: the step at which the first cycle begins.
+      **kwargs: see base class.
+    """
+    super().__init__(*args, **kwargs)
+    self._offset = offset
+
+  def __call__(self, step):
+    return super().__call__(tf.maximum(tf.cast(step, tf.int64) - self._offset, 0))
+
+  def get_config(self) -> Dict[str, Any]:
+    return {**super().get_config(), 'offset': self._offset}

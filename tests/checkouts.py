@@ -1,0 +1,51 @@
+"""A folder that is a checkout of this project, but for its experiments, for tests that add one."""
+
+import contextlib
+import copy
+import pathlib
+import shutil
+import sys
+from typing import Iterator
+
+import experiments
+import pytest
+import registry_imports  # noqa: F401
+from official.core import exp_factory
+from official.core import task_factory
+from official_ext.data import collators
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@contextlib.contextmanager
+def current(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Makes the checkout, which is the current folder for a while; registries are then as they were before."""
+  (folder / 'experiments').mkdir(parents=True)
+  (folder / 'tests').mkdir()
+  for name in ('train.py', 'registry_imports.py', 'experiments/__init__.py', 'pyproject.toml'):
+    shutil.copy(ROOT / name, folder / name)
+  (folder / 'official_ext').symlink_to(ROOT / 'official_ext')
+  before = set(sys.modules)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.chdir(folder)
+    patch.setattr(sys, 'path', list(sys.path))
+    patch.setattr(experiments, '__path__', list(experiments.__path__))
+    patch.setattr(exp_factory, '_REGISTERED_CONFIGS', copy.deepcopy(exp_factory._REGISTERED_CONFIGS))
+    patch.setattr(task_factory, '_REGISTERED_TASK_CLS', dict(task_factory._REGISTERED_TASK_CLS))
+    patch.setattr(collators, '_REGISTRY', dict(collators._REGISTRY))
+    try:
+      yield folder
+    finally:
+      for name in set(sys.modules) - before:
+        if name.startswith('experiments.'):
+          forget(name.split('.')[1])
+
+
+def forget(experiment: str) -> None:
+  """Lets the next import of an experiment read its files anew."""
+  exp_factory._REGISTERED_CONFIGS.pop(experiment, None)
+  collators._REGISTRY.pop(experiment, None)
+  for name in [name for name in sys.modules if f'{name}.'.startswith(f'experiments.{experiment}.')]:
+    del sys.modules[name]
+  if hasattr(experiments, experiment):
+    delattr(experiments, experiment)

@@ -1,0 +1,74 @@
+"""Tests of profiling.py: the trace that TensorBoard reads, and the table."""
+
+import re
+import time
+
+import pytest
+import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+from official_ext.cli import flags as ext_flags
+from tests.core import small_run
+
+WAIT_SECONDS = 0.05
+
+
+class SlowInputTask(small_run.SmallTask):
+  """Every batch takes 50 ms to come."""
+
+  def build_inputs(self, params, input_context=None):
+    def wait(x, y):
+      seconds = tf.numpy_function(lambda: time.sleep(WAIT_SECONDS) or 0.0, [], tf.float64)
+      with tf.control_dependencies([seconds]):
+        return tf.identity(x), tf.identity(y)
+
+    return super().build_inputs(params, input_context).map(wait)
+
+
+def rows_of(text):
+  """The table: (first step, last step, {name: seconds})."""
+  match = re.search(r'Profile of steps (\d+) to (\d+)', text)
+  assert match, text
+  return int(match[1]), int(match[2]), {
+      name.strip(): float(seconds) for name, seconds in re.findall(r'^  (\w[\w ]+?) +([\d.]+) s', text, re.MULTILINE)}
+
+
+def test_a_trace_and_a_table(tmp_path, capsys):
+  """Steps 3 to 10 of 12: saves after 4 and 8 and an evaluation after 6 lie between them."""
+  small_run.run(tmp_path, task_cls=SlowInputTask, profile_steps=(3, 10))
+  first, last, rows = rows_of(capsys.readouterr().out)
+  assert (first, last) == (3, 10)
+  assert set(rows) == {'compute', 'input wait', 'save', 'evaluation', 'host', 'all'}
+  assert sum(seconds for name, seconds in rows.items() if name != 'all') == pytest.approx(rows['all'], abs=1e-3)
+  saves = [event['stall_seconds'] for event in small_run.events(tmp_path, 'checkpoint') if event['step'] in (4, 8)]
+  assert rows['save'] == pytest.approx(sum(saves), abs=1e-3)
+  evaluation = small_run.events(tmp_path, 'eval')[0]
+  assert rows['evaluation'] == pytest.approx(evaluation['seconds'], abs=1e-3)
+  # Batches are made while other things go on, but not eight in the time of one.
+  assert WAIT_SECONDS < rows['input wait'] < rows['all']
+
+  paths = list((tmp_path / 'plugins/profile').rglob('*.xplane.pb'))
+  assert len(paths) == 1
+  space = xplane_pb2.XSpace.FromString(paths[0].read_bytes())
+  names = {metadata.name for plane in space.planes for metadata in plane.event_metadata.values()}
+  assert 'train' in names and any('MatMul' in name for name in names)
+
+
+def test_whole_programs(tmp_path, capsys):
+  """In programs of four steps, 6 to 7 lie in the second. Training ends before step 40, which is no mistake."""
+  params = small_run.make_params(
+      runtime={'enable_xla': True}, steps_per_execution=4, steps_per_loop=12, validation_interval=12,
+      checkpoint_interval=12)
+  small_run.run(tmp_path, 'train', params=params, profile_steps=(6, 7))
+  first, last, rows = rows_of(capsys.readouterr().out)
+  assert (first, last) == (5, 8) and 'evaluation' not in rows
+  small_run.run(tmp_path, 'train', params=params.replace(trainer={'train_steps': 16}), profile_steps=(40, 41))
+  assert 'No profile: the steps 40 to 41 were not run.' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('text', ['3', '4,2', '0,2', 'a,b', '1,2,3'])
+def test_steps_that_are_none(text, capsys):
+  ext_flags.define_flags()
+  with pytest.raises(SystemExit):
+    ext_flags.parse_flags(['train.py', '--experiment=a', '--mode=train', '--model_dir=/tmp', f'--profile_steps={text}'])
+  assert f'error: --profile_steps={text}: expected the first and the last step' in capsys.readouterr().err

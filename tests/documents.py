@@ -1,0 +1,37 @@
+"""What README.md and the pages of docs/ hold: Python code, files to write, commands."""
+
+import pathlib
+import re
+from typing import Dict, List, Tuple
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def read(path: str) -> str:
+  """A page, by its path in the repository."""
+  return (ROOT / path).read_text()
+
+
+def code(text: str) -> List[str]:
+  """The blocks of Python."""
+  return re.findall(r'^```python\n(.*?)^```', text, re.DOTALL | re.MULTILINE)
+
+
+def steps(text: str) -> List[Tuple[str, str]]:
+  """What a reader does, from top to bottom.
+
+  Returns:
+    (file, its code) for each 'The file `file` becomes:' with a block of Python, and ('', command) for each indented
+    line that is a command.
+  """
+  file = r'The file `([^`]+)` becomes:\n\n```python\n(.*?)^```'
+  command = r'    ((?:official-ext|python|tensorboard|pip) [^\n]*)'
+  pattern = rf'{file}|^{command}$'
+  found = re.finditer(pattern, text, re.DOTALL | re.MULTILINE)
+  return [('', match[3]) if match[3] else (match[1], match[2]) for match in found]
+
+
+def tables(text: str) -> Dict[str, List[str]]:
+  """The first column of each table, by its heading."""
+  rows = re.findall(r'^\|([^|\n]*)\|[^\n]*\n\|[-| ]*\n((?:\|[^\n]*\n)*)', text, re.MULTILINE)
+  return {heading.strip(): re.findall(r'^\|\s*([^|\n]*?)\s*\|', body, re.MULTILINE) for heading, body in rows}
