@@ -84,7 +84,10 @@ def _run(command: Sequence[str], minutes: float) -> str:
       status = process.wait(60 * minutes)
     except subprocess.TimeoutExpired:
       process.terminate()  # It saves, and goes on from there the next time.
-      process.wait()
+      try:
+        process.wait(120)
+      except subprocess.TimeoutExpired:
+        process.kill()
       return f'failed: stopped after {minutes:g} minutes'
   return f'failed with status {status}' if status else ''
 

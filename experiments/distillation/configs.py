@@ -27,12 +27,12 @@ class LossesConfig(base_config.Config):
 
   Attributes:
     label: Cross-entropy with the labels.
-    distillation: The teacher's softened probabilities.
+    soft_label: The teacher's softened probabilities.
     feature: The teacher's last hidden layer, as a linear map of the student's.
   """
 
   label: float = 0.1
-  distillation: float = 0.9
+  soft_label: float = 0.9
   feature: float = 0.0
 
 
@@ -46,7 +46,7 @@ class DistillationTaskConfig(cfg.TaskConfig):
     teacher_checkpoint: A checkpoint of the teacher, or a folder with checkpoints: the model_dir of its run. Only losses
       with a teacher need it.
     losses: How much each loss counts.
-    temperature: By which student's and teacher's logits are divided for the loss `distillation`.
+    temperature: By which student's and teacher's logits are divided for the loss `soft_label`.
     max_shift: Training images are shifted by up to so many pixels in each direction.
     num_images: The number of training images that are used, the first of the split; 0: all.
     train_data: 1,437 of scikit-learn's images.
@@ -101,7 +101,7 @@ def distillation_teacher() -> cfg.ExperimentConfig:
   params = cfg.ExperimentConfig(task=DistillationTaskConfig(), trainer=_trainer(3000))
   params.task.model = params.task.teacher
   params.task.max_shift = 1.0
-  params.task.losses = LossesConfig(label=1.0, distillation=0.0, feature=0.0)
+  params.task.losses = LossesConfig(label=1.0, soft_label=0.0, feature=0.0)
   params.trainer.optimizer_config.learning_rate.cosine.initial_learning_rate = 1e-3
   return params
 
@@ -117,6 +117,6 @@ def distillation() -> cfg.ExperimentConfig:
     --set=task.teacher_checkpoint=runs/distillation_teacher
   Hardware and time: 2 CPU cores, about 40 seconds beside other work.
   Result: validation accuracy 93.6 % and 94.4 % with seeds 0 and 1.
-  Reference: from the labels alone (task.losses.label=1, task.losses.distillation=0) 91.9 % and 91.7 %.
+  Reference: from the labels alone (task.losses.label=1, task.losses.soft_label=0) 91.9 % and 91.7 %.
   """
   return cfg.ExperimentConfig(task=DistillationTaskConfig(num_images=200), trainer=_trainer(2000))

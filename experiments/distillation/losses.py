@@ -16,7 +16,7 @@ def label(student: Mapping[str, Any], teacher: Any, labels: tf.Tensor, temperatu
   return tf.reduce_mean(tf_keras.losses.sparse_categorical_crossentropy(labels, student['logits'], from_logits=True))
 
 
-def distillation(
+def soft_label(
     student: Mapping[str, Any], teacher: Mapping[str, Any], labels: Any, temperature: float) -> tf.Tensor:
   """Kullback-Leibler divergence of the student's softened probabilities from the teacher's, times temperature^2.
 
@@ -37,5 +37,5 @@ def feature(student: Mapping[str, Any], teacher: Mapping[str, Any], labels: Any,
   return tf.reduce_mean(tf.square(student['hint'] - tf.cast(teacher['features'], tf.float32)))
 
 
-LOSSES: Mapping[str, Callable[..., tf.Tensor]] = {'label': label, 'distillation': distillation, 'feature': feature}
-NEED_TEACHER = ('distillation', 'feature')
+LOSSES: Mapping[str, Callable[..., tf.Tensor]] = {'label': label, 'soft_label': soft_label, 'feature': feature}
+NEED_TEACHER = ('soft_label', 'feature')

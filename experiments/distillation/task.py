@@ -58,7 +58,8 @@ class DistillationTask(base_task.Task):
     try:
       warm_start.load_weights(teacher, self.config.teacher_checkpoint)
     except errors.UserError as error:
-      message = str(error).replace('task.init_checkpoint_may_miss', 'task.teacher').replace('init_', 'teacher_')
+      message = str(error).replace('task.init_checkpoint_may_miss', 'task.teacher').replace(
+          'task.init_checkpoint', 'task.teacher_checkpoint')
       raise errors.UserError(message) from error
     return teacher
 

@@ -4,6 +4,8 @@ from typing import Any, Dict, List, Mapping, Sequence
 
 import tensorflow as tf, tf_keras
 
+from official_ext.core import step_random
+
 Gradients = List[Any]
 
 
@@ -52,8 +54,8 @@ def without_conflicts(gradients: Sequence[Gradients], seed: tf.Tensor) -> List[G
   stacked = tf.stack(vectors)
   result = []
   for i, of_loss in enumerate(gradients):
-    order = tf.random.experimental.stateless_shuffle(
-        tf.constant([j for j in range(len(gradients)) if j != i], tf.int32), seed + i)
+    others = tf.constant([j for j in range(len(gradients)) if j != i], tf.int32)
+    order = tf.gather(others, tf.argsort(step_random.uniform([len(gradients) - 1], seed + i)))  # XLA cannot shuffle.
     vector = vectors[i]
     for j in tf.unstack(order):
       other = tf.gather(stacked, j)

@@ -32,6 +32,7 @@ def roll_out(
   num_games = state['observation'].shape[0]
   # Numbers in (0, 1): the logarithms are finite.
   uniform = step_random.uniform([num_steps, num_games, environments.num_actions], seed) + 2.0**-25
+  uniform = tf.minimum(uniform, 1 - 2.0**-24)  # In float32 the largest is rounded to 1.
   gumbel = -tf.math.log(-tf.math.log(uniform))
   resets = step_random.uniform([num_steps, num_games, environments.reset_size], tf.stack([seed[0] + 1, seed[1]]))
 

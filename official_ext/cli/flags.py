@@ -73,7 +73,7 @@ def parse_flags(argv: Sequence[str]) -> List[str]:
     runs_once = flags.FLAGS.dry_run or flags.FLAGS.debug
     required = ('experiment',) if runs_once else ('experiment', 'mode', 'model_dir')
     require(required)
-    profile_steps()
+    _check_read(runs_once)
     return remaining
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)
@@ -119,6 +119,16 @@ def require(names: Sequence[str]) -> None:
     if not flags.FLAGS[name].value:
       choices = f': one of {", ".join(MODES)}' if name == 'mode' else ''
       raise errors.UserError(f'--{name}: must be given{choices}')
+
+
+def _check_read(runs_once: bool) -> None:
+  """Refuses flags that nothing would read."""
+  if flags.FLAGS.dry_run and flags.FLAGS.debug:
+    raise errors.UserError('--debug: not together with --dry_run')
+  if flags.FLAGS.debug_step is not None and not flags.FLAGS.debug:
+    raise errors.UserError('--debug_step: only --debug reads it')
+  if profile_steps() and (runs_once or 'train' not in flags.FLAGS.mode):
+    raise errors.UserError('--profile_steps: needs a --mode that trains')
 
 
 def profile_steps() -> Optional[Tuple[int, int]]:

@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> None:
         f'{folder}: is no checkout of official_ext (no train.py, registry_imports.py, experiments/); go to one, or add '
         '--package for a package of its own')
   _check_name(name)
-  code, test = _files(name, like)
+  code, test = _files(name, like, as_package)
   if as_package:
     _write_package(folder, name, code, test)
   else:
@@ -83,10 +83,10 @@ def _check_name(name: str) -> None:
 # What is to be written.
 
 
-def _files(name: str, like: str) -> Tuple[Files, str]:
+def _files(name: str, like: str, as_package: bool) -> Tuple[Files, str]:
   """(the files of the experiment's folder, its test), in the new name."""
   if like:
-    origin, files, test = like, _experiment_files(like), _experiment_test(like)
+    origin, files, test = like, _experiment_files(like), _experiment_test(like, as_package)
   else:
     origin, files = _DEFAULT, _template_files(_DEFAULT)
     test = files.pop(f'{_DEFAULT}_test.py')
@@ -124,10 +124,13 @@ def _experiment_files(name: str) -> Files:
   raise errors.UserError(f'--like={name}: its folder holds files that are not text')
 
 
-def _experiment_test(name: str) -> str:
-  """The experiment's test, where it has one that is about it alone; else one that fits every experiment."""
+def _experiment_test(name: str, as_package: bool) -> str:
+  """The experiment's test, where it has one that is about it alone; else one that fits every experiment.
+
+  A package gets the latter: the project's tests share modules that it does not have.
+  """
   path = pathlib.Path.cwd() / f'tests/experiments/{name}_test.py'
-  if path.exists():
+  if path.exists() and not as_package:
     text = path.read_text()
     named = {folder for folder in _folders() if re.search(rf'\b{folder}\b', _code_of(text))}
     if named == {name}:

@@ -101,6 +101,8 @@ class Trainer(base_evaluator.Evaluator):
     self._parameter_groups = parameter_groups.install(groups, gradient_tap.inner_optimizer(optimizer))
     if train and self._settings.trainer.inspect.every:
       self._check_inspectable()
+    if train and self._is_async and getattr(model, 'built', False):
+      self._check_parameter_groups()
     if train and not self._is_async:
       self._init_training()
 
@@ -351,6 +353,8 @@ class Trainer(base_evaluator.Evaluator):
   def _choose_plan(self, step):
     runtime, trainer = self._settings.runtime, self._settings.trainer
     traits = step.probe(self.next_train_inputs, self._train_iter, check_xla=runtime.enable_xla == 'auto')
+    if self._parameter_groups is not None:  # The frozen have slots too: a later run may thaw them.
+      gradient_tap.build(self.optimizer, self.model.trainable_variables)
     if traits.owns_updates and self.gradient_accumulation_steps > 1:
       raise errors.UserError(
           f'trainer.gradient_accumulation_steps: {self.gradient_accumulation_steps} needs a task that calls '

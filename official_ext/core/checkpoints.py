@@ -317,7 +317,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     manifest, step = _read_manifest(prefix), manifests.step_of(prefix)
     saved = manifest.get('optimizer_config')
     return {
-        'keep_hyperparameters': saved is not None and saved != json.loads(json.dumps(self._optimizer_config)),
+        'keep_hyperparameters': saved is not None and _constants(saved) != _constants(self._optimizer_config),
         'data_offset': self.rollbacks.data_offset(step),
         'forget_skips': self.rollbacks.is_new_at(step, manifest.get('num_rollbacks', 0)),
     }
@@ -349,6 +349,12 @@ class CheckpointManager(tf.train.CheckpointManager):
       logging.error('%s is damaged: %s. It is set aside as %s.', prefix, damage, manifests.set_aside(prefix))
     else:
       logging.error('%s is damaged: %s. It is left out.', prefix, damage)
+
+
+def _constants(optimizer_config: Any) -> Any:
+  """What an optimizer's constants come from: groups of variables have none."""
+  config = json.loads(json.dumps(optimizer_config))
+  return {k: v for k, v in config.items() if k != 'parameter_groups'} if isinstance(config, dict) else config
 
 
 def _read_manifest(prefix: str) -> Dict[str, Any]:

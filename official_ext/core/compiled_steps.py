@@ -100,6 +100,8 @@ class TrainingStep:
     with self._strategy.scope():
       if not plan.manual_optimization:
         gradient_tap.build(self._optimizer, self._trace.variables)
+      elif callable(getattr(gradient_tap.inner_optimizer(self._optimizer), 'logs', None)):
+        gradient_tap.build(self._optimizer, self._model.trainable_variables)
       names = [*self._trace.log_names, *gradient_tap.logs_of(self._optimizer)]
       self.log_means = {name: tf_keras.metrics.Mean(name, dtype=tf.float32) for name in names}
     self._program = self._update

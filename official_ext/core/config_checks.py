@@ -75,13 +75,29 @@ def check(params: config_definitions.ExperimentConfig, mode: Optional[str]) -> N
   _check_lengths(params.trainer, mode)
   _check_data(params, mode)
   if mode is not None:
-    named_writers.check(params.trainer.writers)
+    check_complete(params, trains=mode in TRAIN_MODES)
     notifications.check(params.trainer.notifications)
-    if 'wandb' in params.trainer.writers and params.trainer.wandb.mode == 'online':
+    if mode in TRAIN_MODES and 'wandb' in params.trainer.writers and params.trainer.wandb.mode == 'online':
       wandb_writer.check_credentials()
-    _check_schedules(params.trainer.optimizer_config)
-    optimization_checks.check(params.trainer.optimizer_config)
-    check_restrictions(params)
+
+
+def check_complete(params: config_definitions.ExperimentConfig, trains: bool = True) -> None:
+  """Checks what only has to be right once the experiment is to run.
+
+  Args:
+    params: an upgraded experiment.
+    trains: whether it is to train: some writers do nothing else.
+
+  Raises:
+    UserError: naming the first field that is wrong.
+  """
+  named_writers.check([name for name in params.trainer.writers if trains or name not in named_writers.OF_TRAINING])
+  if trains and params.trainer.inspect.every and 'tensorboard' not in params.trainer.writers:
+    raise errors.UserError('trainer.inspect.every: its values go to TensorBoard alone; add tensorboard to '
+                           'trainer.writers, or set it to 0')
+  _check_schedules(params.trainer.optimizer_config)
+  optimization_checks.check(params.trainer.optimizer_config)
+  check_restrictions(params)
 
 
 def check_restrictions(params: base_config.Config) -> None:

@@ -178,8 +178,8 @@ def parse_configuration(
   """
   params = ExperimentParser(flags_obj).parse()
   config_checks.check(params, getattr(flags_obj, 'mode', None))
-  if getattr(flags_obj, 'dry_run', False):
-    config_checks.check_restrictions(params)
+  if getattr(flags_obj, 'dry_run', False) or getattr(flags_obj, 'debug', False):
+    config_checks.check_complete(params)
   if lock_return:
     config_definitions.lock(params)
   if print_return and logging.vlog_is_on(logging.INFO):

@@ -108,7 +108,7 @@ class RunRecord:
       values['stage'] = stage
     if step is not None:
       values['step'] = int(step)
-    self._values.update(values, updated=_now())
+    self._values.update({'updated': _now(), **values})
     if not self._is_chief:
       return
     try:
@@ -128,7 +128,8 @@ class RunRecord:
     assert status in STATUSES[1:], status
     if isinstance(error, BaseException):
       error = f'{type(error).__name__}: {error}'
-    self.update(status=status, error=error, finished=_now())
+    now = _now()
+    self.update(status=status, error=error, updated=now, finished=now)
 
 
 def read(model_dir: str, mode: str = 'train') -> Optional[Dict[str, Any]]:

@@ -244,9 +244,13 @@ def run_experiment(
     for line in config_checks.schedule_warnings(params):
       print(f'warning: {line}', file=sys.stderr, flush=True)
   run_info = writer_registry.RunInfo(model_dir, mode, params, tuple(getattr(task, 'class_names', ())))
-  summaries = tensorboard.make(run_info) if save_summary and 'tensorboard' in params.trainer.writers else None
-  writers = event_actions_lib.EventActions(
-      make_writers(run_info, summaries, is_chief), event_actions, workers.from_chief)
+  try:
+    summaries = tensorboard.make(run_info) if save_summary and 'tensorboard' in params.trainer.writers else None
+    writers = event_actions_lib.EventActions(
+        make_writers(run_info, summaries, is_chief), event_actions, workers.from_chief)
+  except BaseException as error:
+    record.finish('failed', error)
+    raise
   try:
     with workers.guarded():
       writers.write('start', int(trainer.global_step.numpy()), {
@@ -285,7 +289,10 @@ def _command(params: Any, mode: str, checkpoint: Optional[str]) -> str:
 
 def _end(record, writers, trainer, status, error):
   step = int(trainer.global_step.numpy())
-  getattr(trainer, 'profiler', profiling.Profiler()).close()
+  try:
+    getattr(trainer, 'profiler', profiling.Profiler()).close()
+  except Exception as failure:  # pylint: disable=broad-except  # How the run ended is what must be told.
+    logging.exception('The profile was not written: %s', failure)
   record.update(step=step, **_plan_record(trainer))
   if writers.stop_reason:
     record.update(early_stopped=writers.stop_reason)
@@ -329,7 +336,12 @@ def make_writers(
   writers.append(progress.ProgressWriter(trainer.train_steps if run_info.trains else 0, bar=trainer.progress_bar))
   if summaries is not None:
     writers.append(summaries)
-  writers += [named_writers.make(name, run_info) for name in trainer.writers if name != 'tensorboard']
+  for name in trainer.writers:
+    if name != 'tensorboard':
+      try:
+        writers.append(named_writers.make(name, run_info))
+      except Exception as error:  # pylint: disable=broad-except  # As for one that fails later.
+        logging.exception('The writer %s cannot be made; the run goes on without: %s', name, error)
   if trainer.notifications.urls:
     writers.append(notifications.make(trainer.notifications, model_dir))
   return writers_lib.Writers(writers)

@@ -187,7 +187,10 @@ class Best:
     except KeyError:
       raise errors.UserError(f'{self.metric}: is not among the metrics of step {logs["step"]}: '
                              f'{", ".join(sorted(set(logs) - {"event", "step"}))}') from None
-    return float(writers.to_python(value))
+    number = writers.to_python(value)
+    if not isinstance(number, (int, float)):
+      raise errors.UserError(f'{self.metric}: is no single number at step {logs["step"]}; name another metric')
+    return float(number)
 
 
 class OnBest(Trigger):
@@ -227,6 +230,7 @@ class AtEnd(Trigger):
   """Takes an action when training is done, before the run counts as finished: if it fails, the run has failed.
 
   Its logs are those of the last training loop and the last evaluation. Not for a run that fails or is preempted.
+  A finished run that is started again takes it again; its logs then have only what that process has seen.
   """
 
   def __init__(self, action: Union[Action, Sequence[Action]]):

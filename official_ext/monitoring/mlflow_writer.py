@@ -1,5 +1,6 @@
 """MLflow: the parameters and metrics of a run in a tracking server or a local folder."""
 
+import hashlib
 import json
 import os
 import time
@@ -14,6 +15,11 @@ from official_ext.monitoring import writers
 _STATUSES = {'finished': 'FINISHED', 'failed': 'FAILED', 'preempted': 'KILLED'}
 _MAX_VALUE_LENGTH = 6000  # MLflow refuses longer parameters.
 _BATCH = 100  # And more parameters at once.
+
+
+def _sum_of(uri: str) -> str:
+  """A sum that tells URIs apart, which may hold a password."""
+  return hashlib.sha256(uri.encode()).hexdigest()
 
 
 class MlflowWriter(writers.Writer):
@@ -80,7 +86,7 @@ class MlflowWriter(writers.Writer):
       return None
     with tf.io.gfile.GFile(self._path) as f:
       noted = json.loads(f.read())
-    return noted['run_id'] if noted['tracking_uri'] == self._uri else None
+    return noted['run_id'] if noted['tracking_uri_sha256'] == _sum_of(self._uri) else None
 
   def _new_run(self, client: Any) -> str:
     from mlflow import entities  # pylint: disable=g-import-not-at-top
@@ -88,15 +94,15 @@ class MlflowWriter(writers.Writer):
     experiment = client.get_experiment_by_name(self._experiment)
     experiment_id = experiment.experiment_id if experiment else client.create_experiment(self._experiment)
     run_id = client.create_run(experiment_id, run_name=self._run_name).info.run_id
+    with tf.io.gfile.GFile(f'{self._path}.tmp', 'w') as f:
+      f.write(json.dumps({'run_id': run_id, 'tracking_uri_sha256': _sum_of(self._uri)}) + '\n')
+    tf.io.gfile.rename(f'{self._path}.tmp', self._path, overwrite=True)
     params = [
         entities.Param(_name(name), str(value)[:_MAX_VALUE_LENGTH])
         for name, value in writers.flatten(self._params).items()
     ]
     for start in range(0, len(params), _BATCH):
       client.log_batch(run_id, params=params[start:start + _BATCH])
-    with tf.io.gfile.GFile(f'{self._path}.tmp', 'w') as f:
-      f.write(json.dumps({'run_id': run_id, 'tracking_uri': self._uri}) + '\n')
-    tf.io.gfile.rename(f'{self._path}.tmp', self._path, overwrite=True)
     return run_id
 
   def _log_metrics(self, prefix: str, step: int, flat: Dict[str, Any]) -> None:

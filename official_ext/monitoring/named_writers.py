@@ -11,6 +11,8 @@ from official_ext.monitoring import wandb_writer
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
 
+OF_TRAINING = ('mlflow', 'wandb')  # What takes nothing in modes that do not train.
+
 writer_registry.register('csv')(csv_writer.make)
 writer_registry.register('mlflow', needs={'mlflow': 'mlflow'})(mlflow_writer.make)
 writer_registry.register('tensorboard')(tensorboard.make)

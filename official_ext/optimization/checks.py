@@ -35,6 +35,8 @@ def check(config: configs.OptimizationConfig, path: str = 'trainer.optimizer_con
   Raises:
     UserError: naming the first field that is wrong.
   """
+  if not isinstance(config, configs.OptimizationConfig):  # An experiment may have one of its own.
+    return
   for name, choices in _CHOICES.items():
     for value in _selected(config, name):
       if value not in choices:

@@ -68,6 +68,10 @@ BAD = [
     ([*COMMAND, '--params_override'], 'Missing value for flag --params_override'),
     ([*COMMAND, 'trainer.train_steps=5'], 'trainer.train_steps=5: not a flag; flags are written --NAME=VALUE'),
     ([*COMMAND, '--tfhub_handle=x'], '--tfhub_handle: nothing reads this flag'),
+    ([*COMMAND, '--dry_run', '--debug'], '--debug: not together with --dry_run'),
+    ([*COMMAND, '--debug_step=3'], '--debug_step: only --debug reads it'),
+    ([*COMMAND, '--profile_steps=2,4', '--debug'], '--profile_steps: needs a --mode that trains'),
+    (['--experiment=digits', '--model_dir=d', '--mode=eval', '--profile_steps=2,4'], '--profile_steps: needs a --mode'),
 ]
 
 

@@ -120,6 +120,8 @@ BAD = [
     (['describe', 'digits', '--set=batch_sise=3'], 'batch_sise: no such field or short name; did you mean batch_size?'),
     (['describe', 'digits', '--yml'], '--yml: no such flag'),
     (['check', 'digits', '--config_file=nowhere.yaml'], '--config_file=nowhere.yaml: no such file'),
+    (['check', 'digits_mlp', '--set=trainer.writers=[tensorbord]'], 'trainer.writers: tensorbord: '),
+    (['check', 'digits_mlp', '--set=trainer.writers=[csv]', '--set=trainer.inspect.every=5'], 'trainer.inspect.every:'),
     (['list', '--registry=no_such_module'], '--registry=no_such_module: cannot be imported'),
 ]
 

@@ -222,3 +222,15 @@ def test_defect_05_evaluating_needs_a_checkpoint(folder, tmp_path):
     checkpoints.check_available(str(tmp_path / 'none'), 'eval', None)
   with pytest.raises(errors.UserError, match='no such checkpoint'):
     checkpoints.check_available(str(folder), 'train', f'{folder}/ckpt-40')
+
+
+@pytest.mark.parametrize('saved, now, has_changed', [
+    ({'rate': 0.1, 'parameter_groups': []}, {'rate': 0.1, 'parameter_groups': ()}, False),
+    ({'rate': 0.1}, {'rate': 0.1, 'parameter_groups': ({'frozen': True},)}, False),
+    ({'rate': 0.1}, {'rate': 0.2}, True),
+    (None, {'rate': 0.2}, False),
+])
+def test_other_constants_of_the_optimizer_are_kept_and_groups_are_none(saved, now, has_changed, tmp_path):
+  run = Run(tmp_path, optimizer_config=saved).save(10)
+  prefix = run.manager.latest_checkpoint
+  assert Run(tmp_path, optimizer_config=now).manager.continuation(prefix)['keep_hyperparameters'] == has_changed

@@ -73,6 +73,18 @@ def test_an_action_that_fails_ends_the_run(make_trigger, tmp_path):
   assert small_run.events(tmp_path)[-1]['event'] == 'failed'
 
 
+def test_what_is_no_action_fails_the_run(tmp_path):
+  with pytest.raises(ValueError):
+    small_run.run(tmp_path, 'train', task_with(lambda trainer: 'no function'), trainer={'train_steps': 2})
+  assert small_run.record(tmp_path)['status'] == 'failed'
+
+
+def test_a_writer_that_cannot_be_made_does_not_end_the_run(tmp_path):
+  (tmp_path / 'train.csv').write_text('no such header')
+  small_run.run(tmp_path, 'train', trainer={'train_steps': 2, 'writers': ['csv']})
+  assert small_run.record(tmp_path)['status'] == 'finished'
+
+
 def test_an_action_may_end_training(tmp_path, capsys):
   """The loop that it ends is saved and evaluated, off the multiples of both."""
 

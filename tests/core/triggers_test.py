@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from official_ext.core import errors
@@ -46,6 +47,11 @@ def test_on_best(mode, min_delta, expected):
 
 def test_what_is_not_finite_is_never_best():
   assert taken(triggers.OnBest('score', print), scores(math.nan, math.inf, 0.1)) == [30]
+
+
+def test_a_metric_that_is_no_number_is_refused():
+  with pytest.raises(errors.UserError, match='score: is no single number at step 10'):
+    triggers.OnBest('score', print)(scores(np.eye(2))[0])
 
 
 def test_nested_metrics():

@@ -97,7 +97,7 @@ def test_the_page(checkout, monkeypatch, capsys):
   assert (checkout / 'petals/pyproject.toml').read_text().count('petals = "petals"') == 1
 
 
-def test_the_table_of_mistakes_is_that_of_the_code():
+def test_the_table_of_mistakes_is_that_of_the_docstring():
   rows = dict(re.findall(r'^\| ([^|]*) \| (error|warning) \|$', PAGE, re.MULTILINE))
   assert len(rows) == 11  # One of the ten, data without an end, has two sides.
   told = inspect.getdoc(task_checks)

@@ -44,7 +44,7 @@ def test_losses_are_those_of_the_papers():
   p, q = softmax(teacher / 4), softmax(student / 4)
   expected = {
       'label': -np.log(softmax(student)[np.arange(6), labels]).mean(),
-      'distillation': 16 * (p * np.log(p / q)).sum(1).mean(),
+      'soft_label': 16 * (p * np.log(p / q)).sum(1).mean(),
       'feature': np.mean((hint - features)**2),
   }
   for name, loss in losses.LOSSES.items():
@@ -61,7 +61,7 @@ def test_images_are_shifted_by_fractions_of_a_pixel():
 
 
 def test_the_loss_is_the_weighed_sum_of_the_named(teacher_folder):
-  weights = {'label': 0.5, 'distillation': 2.0, 'feature': 3.0}
+  weights = {'label': 0.5, 'soft_label': 2.0, 'feature': 3.0}
   task = shrunk_run.make_task(student_params(teacher_folder, {'task': {'losses': weights}}))
   model = task.build_model()
   (batch,) = task.build_inputs(task.config.validation_data).take(1)
@@ -78,15 +78,15 @@ def test_the_loss_is_the_weighed_sum_of_the_named(teacher_folder):
 
 
 def test_a_student_alone_needs_no_teacher():
-  alone = {'task': {'losses': {'label': 1.0, 'distillation': 0.0}}}
+  alone = {'task': {'losses': {'label': 1.0, 'soft_label': 0.0}}}
   trainer = shrunk_run.make_trainer(shrunk_run.make_params('distillation', SMALL, alone))
   logs = harness.train(trainer, 1)
   assert trainer.task.teacher is None and logs['label_loss'] == logs['training_loss']
 
 
 def test_a_missing_teacher_is_told(tmp_path, teacher_folder):
-  with pytest.raises(errors.UserError, match='task.teacher_checkpoint: the loss distillation needs a teacher; train '
-                     'one with python train.py --experiment=distillation_teacher.*, or set task.losses.distillation=0'):
+  with pytest.raises(errors.UserError, match='task.teacher_checkpoint: the loss soft_label needs a teacher; train '
+                     'one with python train.py --experiment=distillation_teacher.*, or set task.losses.soft_label=0'):
     shrunk_run.make_task(shrunk_run.make_params('distillation'))
   with pytest.raises(errors.UserError, match=f'task.teacher_checkpoint: {tmp_path}: no checkpoint in this folder'):
     shrunk_run.make_task(student_params(tmp_path)).build_model()
@@ -102,7 +102,7 @@ def test_two_replicas_learn_what_one_does(teacher_folder):
     params = student_params(teacher_folder)
     trainer = shrunk_run.make_trainer(params, replicas)
     logs = harness.train(trainer, 2)
-    results.append([logs['distillation_loss'], logs['label_loss'], *harness.weights_of(trainer)])
+    results.append([logs['soft_label_loss'], logs['label_loss'], *harness.weights_of(trainer)])
   harness.assert_close(results[1], results[0], rtol=1e-4, atol=1e-6)
 
 
@@ -120,4 +120,4 @@ def test_a_run_with_the_teacher_of_another_reports_losses_and_agreement(tmp_path
   shrunk_run.run(tmp_path, student_params(tmp_path / 'teacher'))
   for event in ('train', 'eval'):
     (last,) = [line for line in small_run.events(tmp_path, event) if line['step'] == 4]
-    assert {'label_loss', 'distillation_loss', 'teacher_agreement', 'accuracy'} <= last.keys()
+    assert {'label_loss', 'soft_label_loss', 'teacher_agreement', 'accuracy'} <= last.keys()

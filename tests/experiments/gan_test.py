@@ -57,8 +57,9 @@ def weights_by_network(model):
   return [[v.numpy() for v in network.trainable_variables] for network in (model.discriminator, model.generator)]
 
 
-def test_each_update_changes_its_own_network_only():
-  params = shrunk_run.make_params('gan', SMALL, PLAIN_SGD, {'task': {'n_critic': 2}})
+@pytest.mark.parametrize('loss', ['non_saturating', 'wasserstein'])
+def test_each_update_changes_its_own_network_only(loss):
+  params = shrunk_run.make_params('gan', SMALL, PLAIN_SGD, {'task': {'n_critic': 2, 'adversarial_loss': loss}})
   task = shrunk_run.make_task(params)
   task.make_seed = lambda: tf.constant([1, 2], tf.int64)  # Outside of a step there is none.
   model, optimizer = task.build_model(), tf_keras.optimizers.SGD(0.5)

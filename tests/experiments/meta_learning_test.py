@@ -13,6 +13,7 @@ from official.core import exp_factory, task_factory
 from official_ext.core import errors, train_lib
 from official_ext.data import position
 from tests.core import harness, small_run
+from tests.experiments import shrunk_run
 
 NUM_TASKS, NUM_SHOTS, NUM_QUERIES, RATE = 3, 4, 5, 0.05
 SIZES = (1, 6, 5, 1)
@@ -246,3 +247,10 @@ def test_training_learns_to_adapt_and_goes_on_bit_for_bit(tmp_path):
     np.testing.assert_array_equal(found, expected)
   assert resumed_logs == logs
   assert [event['step'] for event in small_run.events(tmp_path / 'resumed', 'restored')] == [150]
+
+
+@pytest.mark.parametrize('replicas, enable_xla', [('one', True), pytest.param('two', False, marks=pytest.mark.soak)])
+def test_a_compiled_step_and_one_on_two_replicas_go_on_bit_for_bit(replicas, enable_xla, tmp_path):
+  small = {'task': {'train_data': {'global_batch_size': 4}}}
+  shrunk_run.assert_goes_on_bit_for_bit(
+      shrunk_run.make_params('meta_learning', small, enable_xla=enable_xla), tmp_path, replicas)

@@ -80,7 +80,8 @@ def test_two_conflicting_gradients_lose_what_is_against_the_other():
   a, b = np.array([2.0, 0.0, 1.0]), np.array([-1.0, 1.0, 0.5])
   assert a @ b < 0
   split = lambda g: [tf.constant(g[:1], tf.float32), tf.constant(g[1:].reshape(2, 1), tf.float32)]
-  found = weighting.without_conflicts([split(a), split(b)], tf.constant([0, 0], tf.int64))
+  found = tf.function(weighting.without_conflicts, jit_compile=True)(
+      [split(a), split(b)], tf.constant([0, 0], tf.int64))
   vectors = [np.concatenate([part.numpy().ravel() for part in parts]) for parts in found]
   expected = surgery([a, b], [[1], [0]])
   np.testing.assert_allclose(vectors, expected, rtol=1e-6)

@@ -347,9 +347,9 @@ def test_where_gymnasium_is_missing_an_error_says_so(monkeypatch):
 
 
 @pytest.mark.parametrize('kind, train_steps, least', [
-    ('tensorflow', 448, 100), ('gymnasium', 32, 8), pytest.param('gymnasium', 448, 100, marks=pytest.mark.soak)])
+    ('tensorflow', 448, 100), pytest.param('gymnasium', 448, 100, marks=pytest.mark.soak)])
 def test_a_few_steps_teach_to_balance(kind, train_steps, least, tmp_path):
-  """A policy that draws at random holds the pole for some 20 steps, the worst for 8."""
+  """A policy that draws at random holds the pole for some 20 steps."""
   params = exp_factory.get_exp_config('reinforcement')
   params.override({
       'task': {'environment': kind, 'train_data': {'seed': 0}, 'validation_data': {'global_batch_size': 30}},
@@ -364,3 +364,9 @@ def test_a_few_steps_teach_to_balance(kind, train_steps, least, tmp_path):
   assert float(logs['num_episodes']) == 100
   assert float(logs['mean_return']) > least
   assert float(logs['best_mean_return']) == float(logs['mean_return']) == -float(logs['validation_loss'])
+
+
+def test_the_hosts_environments_feed_a_compiled_step():
+  trainer = build(kind='gymnasium', enable_xla='auto')
+  harness.train(trainer, PER_ROLLOUT + 1)
+  assert trainer.plan.jit_compile and trainer._memory.iteration.numpy() == 1

@@ -15,6 +15,7 @@ from official.modeling import optimization
 from official_ext.core import config_definitions
 from official_ext.core import config_parser
 from official_ext.core import errors
+from official_ext.optimization import checks
 from official_ext.optimization import configs
 from tests.core import harness
 
@@ -158,3 +159,7 @@ def test_an_optimizer_config_that_an_experiment_has_extended_keeps_its_own():
   theirs = cfg.ExperimentConfig(trainer=cfg.TrainerConfig(optimizer_config=Extended(extra=4)))
   config = config_definitions.upgrade(theirs).trainer.optimizer_config
   assert isinstance(config, Extended) and config.extra == 4 and config.parameter_groups == ()
+
+
+def test_a_configuration_of_another_class_is_passed_over():
+  checks.check(optimization.OptimizationConfig())
