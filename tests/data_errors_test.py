@@ -128,21 +128,23 @@ BROKEN = {
     'a label out of range': (
         'train', lambda path: change(path, 5, set_label), [],
         'task.train_data: {path}: record 5: label_ids is 7, which is outside of [0, 2) (near step '),
+    'an empty file': (
+        'train', lambda path: path.write_bytes(b''), [],
+        'task.train_data.input_path: there are no examples: 1 file, all empty'),
+}
+MORE_BROKEN = {
     'a label out of range in a dry run': (
         'validation', lambda path: change(path, 5, set_label), ['--dry_run'],
         'task.validation_data: {path}: record 5: label_ids is 7, which is outside of [0, 2) (in the evaluation at step '
     ),
-    'an empty file': (
-        'train', lambda path: path.write_bytes(b''), [],
-        'task.train_data.input_path: there are no examples: 1 file, all empty'),
     'a file that is not there': (
         'train', lambda path: path.unlink(), [], 'task.train_data.input_path: {path}: No such file or directory'),
 }
 
 
-@pytest.mark.parametrize('name', BROKEN)
+@pytest.mark.parametrize('name', [*BROKEN, *(pytest.param(name, marks=pytest.mark.soak) for name in MORE_BROKEN)])
 def test_a_model_garden_task(name, tmp_path, capfd, clean_process):
-  file, spoil, arguments, expected = BROKEN[name]
+  file, spoil, arguments, expected = {**BROKEN, **MORE_BROKEN}[name]
   command = bert(tmp_path, *arguments)
   path = tmp_path / f'{file}.tfrecord'
   spoil(path)
@@ -150,6 +152,7 @@ def test_a_model_garden_task(name, tmp_path, capfd, clean_process):
   assert error_line(capfd.readouterr().err).startswith(expected.replace('{path}', str(path)))
 
 
+@pytest.mark.soak
 def test_two_replicas_as_a_process(tmp_path, run_train):
   command = bert(tmp_path, '--set=runtime.num_virtual_cpus=2', '--set=runtime.distribution_strategy=mirrored')
   flip(tmp_path / 'train.tfrecord', 20, NUM_EXAMPLES)

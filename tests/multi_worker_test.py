@@ -88,9 +88,9 @@ def launched():
 
 
 @pytest.fixture(scope='module')
-def straight(tmp_path_factory):
+def straight(tmp_path_factory, train_server):
   """The folder of a run of two workers that nothing disturbed, started as `srun -n 2 python train.py` starts it."""
-  folder = tmp_path_factory.mktemp('straight')
+  folder, logs = tmp_path_factory.mktemp('straight'), tmp_path_factory.mktemp('logs')
   processes = []
   for rank in range(2):
     variables = {
@@ -98,11 +98,10 @@ def straight(tmp_path_factory):
       'SLURM_STEP_NODELIST': 'localhost', 'SLURM_STEP_TASKS_PER_NODE': '2', 'SLURM_PROCID': str(rank),
       'SLURM_LOCALID': str(rank), 'SLURM_NODEID': '0',
     }
-    processes.append(subprocess.Popen(
-      [sys.executable, 'train.py', *FLAGS, f'--model_dir={folder}'], cwd=ROOT, env=_environment(**variables),
-      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-  outputs = [process.communicate(timeout=300)[0] for process in processes]
-  assert [process.returncode for process in processes] == [0, 0], outputs
+    processes.append(train_server().start([*FLAGS, f'--model_dir={folder}'], logs / str(rank), env=variables))
+  statuses = [process.wait(timeout=300) for process in processes]
+  outputs = [(logs / str(rank)).read_text() for rank in range(2)]
+  assert statuses == [0, 0], outputs
   assert 'Devices: 2 replicas' in outputs[0] and 'Devices: 2 replicas' in outputs[1]
   return folder
 
@@ -154,21 +153,20 @@ def test_defect_01_a_killed_worker_is_replaced_and_the_result_is_bit_identical(l
   assert_written_by_one(tmp_path, straight)
 
 
-def test_another_number_of_replicas_goes_on_with_the_same_batches(straight, run_train, tmp_path):
-  # Until step 80 with two workers, from there with one process, and with two replicas of one process.
-  for name, flags in (('one', []), ('virtual', ['--set=runtime.num_virtual_cpus=2'])):
-    folder = tmp_path / name
-    folder.mkdir()
-    for path in [*straight.glob('ckpt-80.*'), straight / 'events.jsonl']:
-      shutil.copy(path, folder)
-    assert manifests.read(f'{folder}/ckpt-80')['num_replicas'] == 2
-    process = run_train([*FLAGS, *flags, f'--model_dir={folder}'])
-    assert process.returncode == 0, process.stderr
-    assert ('Replicas: 1, 2 before.' in process.stdout) == (name == 'one'), process.stdout
-    expected, found = tensors(straight), tensors(folder)
-    for key, value in expected.items():
-      if value.dtype.kind == 'f':
-        np.testing.assert_allclose(found[key], value, rtol=2e-3, atol=2e-5, err_msg=key)
+@pytest.mark.parametrize('replicas', [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_another_number_of_replicas_goes_on_with_the_same_batches(straight, run_train, tmp_path, replicas):
+  # Until step 80 with two workers, from there with one process: of one replica, or of two.
+  flags = [] if replicas == 1 else ['--set=runtime.num_virtual_cpus=2']
+  for path in [*straight.glob('ckpt-80.*'), straight / 'events.jsonl']:
+    shutil.copy(path, tmp_path)
+  assert manifests.read(f'{tmp_path}/ckpt-80')['num_replicas'] == 2
+  process = run_train([*FLAGS, *flags, f'--model_dir={tmp_path}'])
+  assert process.returncode == 0, process.stderr
+  assert ('Replicas: 1, 2 before.' in process.stdout) == (replicas == 1), process.stdout
+  expected, found = tensors(straight), tensors(tmp_path)
+  for key, value in expected.items():
+    if value.dtype.kind == 'f':
+      np.testing.assert_allclose(found[key], value, rtol=2e-3, atol=2e-5, err_msg=key)
 
 
 def test_evaluation_over_workers_is_exact(straight, run_train, tmp_path):

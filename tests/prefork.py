@@ -1,9 +1,9 @@
-"""Runs train.py again and again, each run a process of its own, without importing TensorFlow each time.
+"""Runs scripts such as train.py, each run a process of its own, without importing TensorFlow each time.
 
-This process imports what train.py imports, and starts no device. For every line on stdin, a JSON object {"arguments",
-"environment", "cwd", "stdout", "stderr"}, it forks; the child becomes `python train.py ARGUMENTS`, its output in files
-(or FIFOs) of these names; `stderr` null: where stdout goes. The answers on stdout are `{"pid": ...}` at once, and when
-a child has ended `{"pid": ..., "status": ...}`: its exit status, or the signal with a minus.
+This process imports what train.py imports, and starts no device. For every line on stdin, a JSON object {"script",
+"arguments", "environment", "cwd", "stdout", "stderr"}, it forks; the child becomes `python SCRIPT ARGUMENTS`, its
+output in files (or FIFOs) of these names; `stderr` null: where stdout goes. The answers on stdout are `{"pid": ...}` at
+once, and when a child has ended `{"pid": ..., "status": ...}`: its exit status, or the signal with a minus.
 """
 
 import official_ext  # noqa: F401  Before tensorflow.
@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 _POLL_SECONDS = 0.01
 
 
-def _become_train(request) -> None:
+def _become_script(request) -> None:
   os.setsid()
   os.close(0)
   os.open(os.devnull, os.O_RDONLY)
@@ -36,7 +36,7 @@ def _become_train(request) -> None:
   os.environ.update(request['environment'])
   os.chdir(request['cwd'])
   sys.path[:1] = [str(ROOT), *filter(None, os.environ.get('PYTHONPATH', '').split(os.pathsep))]
-  sys.argv = [str(ROOT / 'train.py'), *request['arguments']]
+  sys.argv = [request['script'], *request['arguments']]
   try:
     runpy.run_path(sys.argv[0], run_name='__main__')
   finally:
@@ -67,7 +67,7 @@ def main() -> None:
     pid = os.fork()
     if not pid:
       os.close(answers.fileno())
-      _become_train(json.loads(line))
+      _become_script(json.loads(line))
       os._exit(0)
     children.add(pid)
     print(json.dumps({'pid': pid}), file=answers)

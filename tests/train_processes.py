@@ -1,4 +1,4 @@
-"""train.py as a process: started anew, or forked from one that has TensorFlow imported."""
+"""train.py, or another script, as a process that is forked from one that has TensorFlow imported."""
 
 import json
 import os
@@ -13,6 +13,7 @@ import time
 from typing import Dict, Mapping, Optional, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+TRAIN = ROOT / 'train.py'
 _START_SECONDS = 120
 
 
@@ -20,6 +21,10 @@ def environment(changes: Optional[Mapping[str, str]] = None) -> Mapping[str, str
   """This process's environment with `changes`. No GPU: what a test expects must not depend on its machine."""
   kept = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}
   return {**kept, 'CUDA_VISIBLE_DEVICES': '', 'COLUMNS': '120', **(changes or {})}
+
+
+# What a process is given whose programs run for a few steps only: compiling them is most of its time.
+UNOPTIMISED = {'XLA_FLAGS': '--xla_backend_optimization_level=0'}
 
 
 class Server:
@@ -52,10 +57,12 @@ class Server:
       stderr: Optional[pathlib.Path] = None,
       env: Optional[Mapping[str, str]] = None,
       cwd: pathlib.Path = ROOT,
+      script: pathlib.Path = TRAIN,
   ) -> 'ForkedProcess':
-    """Starts `python train.py ARGUMENTS`, its output at the end of files; without `stderr`, both in one."""
-    request = {'arguments': [str(argument) for argument in arguments], 'environment': dict(environment(env)),
-               'cwd': str(cwd), 'stdout': str(stdout), 'stderr': stderr and str(stderr)}
+    """Starts `python SCRIPT ARGUMENTS`, its output at the end of files; without `stderr`, both in one."""
+    request = {'script': str(script), 'arguments': [str(argument) for argument in arguments],
+               'environment': dict(environment(env)), 'cwd': str(cwd), 'stdout': str(stdout),
+               'stderr': stderr and str(stderr)}
     with self._starting, self._changed:
       self._started = None
       self._process.stdin.write(json.dumps(request) + '\n')
@@ -91,7 +98,7 @@ class ForkedProcess:
   def wait(self, timeout: Optional[float] = None) -> int:
     self.returncode = self._server.status(self.pid, timeout)
     if self.returncode is None:
-      raise subprocess.TimeoutExpired('train.py', timeout)
+      raise subprocess.TimeoutExpired(f'process {self.pid}', timeout)
     return self.returncode
 
   def send_signal(self, number: int) -> None:
@@ -128,18 +135,20 @@ class PipedProcess(ForkedProcess):
     return ''.join(output), None
 
 
-def run(server: Server, arguments: Sequence[str], timeout: float, env=None, cwd=ROOT) -> subprocess.CompletedProcess:
-  """Runs train.py to its end; after `timeout` seconds it is killed.
+def run(
+    server: Server, arguments: Sequence[str], timeout: float, env=None, cwd=ROOT, script=TRAIN
+) -> subprocess.CompletedProcess:
+  """Runs a script to its end; after `timeout` seconds it is killed.
 
   Raises:
     subprocess.TimeoutExpired: it was killed.
   """
   with tempfile.TemporaryDirectory() as folder:
     stdout, stderr = pathlib.Path(folder) / 'stdout', pathlib.Path(folder) / 'stderr'
-    process = server.start(arguments, stdout, stderr, env, cwd)
+    process = server.start(arguments, stdout, stderr, env, cwd, script)
     try:
       status = process.wait(timeout)
     except subprocess.TimeoutExpired:
       process.kill()
       raise
-    return subprocess.CompletedProcess(['train.py', *arguments], status, stdout.read_text(), stderr.read_text())
+    return subprocess.CompletedProcess([str(script), *arguments], status, stdout.read_text(), stderr.read_text())

@@ -12,6 +12,7 @@ import tensorflow as tf
 import yaml
 
 from official_ext.monitoring import tensorboard
+from tests import train_processes
 
 LOOP, CHECKPOINT, VALIDATION, STEPS = 7, 10, 15, 33
 INTERVALS = [
@@ -157,7 +158,8 @@ def test_a_run_beside_its_evaluator_and_what_follows(run_train, start_train, tmp
   folder = tmp_path / 'run'
   bind = '--gin_params=official_ext.Trainer.max_silent_recompilations = 7'
   evaluator = start_train(flags(folder, 'continuous_eval', bind))
-  process = run_train(flags(folder, 'train_and_eval', *INTERVALS, bind), timeout=TIMEOUT)
+  process = run_train(
+      flags(folder, 'train_and_eval', *INTERVALS, bind), timeout=TIMEOUT, env=train_processes.UNOPTIMISED)
   assert process.returncode == 0, process.stderr
   output, _ = evaluator.communicate(timeout=TIMEOUT)  # Training has finished: no signal is needed.
   assert evaluator.returncode == 0, output
@@ -252,7 +254,7 @@ def test_defect_21_an_evaluator_ends_when_its_trainer_was_killed(run_train, star
 
 @pytest.mark.parametrize('dtype, strategy', [
     ('bfloat16', ['--set=runtime.distribution_strategy=mirrored', '--set=runtime.num_virtual_cpus=2']),
-    ('float16', ['--set=runtime.loss_scale=dynamic']),
+    pytest.param('float16', ['--set=runtime.loss_scale=dynamic'], marks=pytest.mark.soak),
 ])
 def test_mixed_precision_and_replicas(dtype, strategy, run_train, tmp_path):
   precision = f'--set=runtime.mixed_precision_dtype={dtype}'
@@ -274,7 +276,7 @@ def test_mixed_precision_and_replicas(dtype, strategy, run_train, tmp_path):
 def test_dry_run_leaves_nothing_behind(run_train, tmp_path):
   process = run_train(
       ['--experiment=digits_mlp', '--dry_run', f'--model_dir={tmp_path}/run', '--set=train_epochs=3'], cwd=tmp_path,
-      env={'TMPDIR': str(tmp_path)}, timeout=TIMEOUT)
+      env={'TMPDIR': str(tmp_path), **train_processes.UNOPTIMISED}, timeout=TIMEOUT)
   assert process.returncode == 0, process.stderr
   lines = dict(re.findall(r'^(\S+(?: step)?)  +(.*)$', process.stdout, re.MULTILINE))
   parameters = 64 * 256 + 256 + 256 * 256 + 256 + 256 * 10 + 10

@@ -97,6 +97,7 @@ def distillation_teacher() -> cfg.ExperimentConfig:
   Command: python train.py --experiment=distillation_teacher --mode=train_and_eval --model_dir=runs/distillation_teacher
   Hardware and time: 2 CPU cores, 35 seconds of CPU time; about 80 seconds beside other work.
   Result: validation accuracy 99.4 %.
+  Reference: scikit-learn's support vector machine (gamma 0.256, pixels of 0 to 1) reaches 98.9 % on the same split.
   """
   params = cfg.ExperimentConfig(task=DistillationTaskConfig(), trainer=_trainer(3000))
   params.task.model = params.task.teacher

@@ -72,7 +72,11 @@ def multi_task() -> cfg.ExperimentConfig:
 
   Command: python train.py --experiment=multi_task --mode=train_and_eval --model_dir=runs/multi_task
   Hardware and time: 2 CPU cores, 30 seconds of CPU time; about 1 minute beside other work.
-  Result: validation accuracy 92.2 %; mean squared errors 0.027 of the reconstruction and 0.0029 of the ink.
+  Result: accuracy 92.2 %, 93.9 % and 94.7 % with seeds 0, 1 and 2; squared errors 0.027 (image) and 0.0030 (ink).
+  Reference: trained to classify alone (task.weighting=fixed, the other weights 0) 93.1 %, 91.7 % and 94.7 %.
+
+  With fixed equal weights (task.weighting=fixed) 92.5 %, 93.6 % and 93.9 %, 0.029 and 0.0034; with
+  task.gradient_surgery=true besides 92.8 %, 93.9 % and 94.2 %, 0.029 and 0.0034.
   """
   num_steps = 3000
   return cfg.ExperimentConfig(

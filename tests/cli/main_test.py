@@ -1,9 +1,9 @@
 """official-ext list, describe, check."""
 
 import dataclasses
+import os
 import pathlib
 import re
-import subprocess
 import sys
 import types
 from typing import Tuple
@@ -90,6 +90,7 @@ def test_check_is_a_dry_run(capsys, monkeypatch):
   assert params.task.train_data.global_batch_size == 16
 
 
+@pytest.mark.soak
 def test_check_runs_the_experiment_once(capsys, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.syspath_prepend(str(ROOT))
@@ -133,10 +134,13 @@ def test_a_mistake_is_one_line_and_status_2(arguments, start, capsys):
   assert err.startswith(f'error: {start}') and err.count('\n') == 1 and not out
 
 
-def test_a_reader_may_stop_early():
-  command = f'{sys.executable} -m official_ext.cli.main describe digits | head -n 1'
-  process = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
-  assert (process.stdout, process.stderr) == ('digits\n', '')
+def test_a_reader_may_stop_early(train_server, tmp_path):
+  output, error = tmp_path / 'output', tmp_path / 'error'
+  os.mkfifo(output)
+  process = train_server().start(['describe', 'digits'], output, error, script=pathlib.Path(cli.__file__))
+  with open(output) as reader:
+    assert reader.readline() == 'digits\n'
+  assert (process.wait(timeout=120), error.read_text()) == (0, '')
 
 
 def test_help(capsys):

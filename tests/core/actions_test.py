@@ -32,7 +32,7 @@ def events(folder, event):
   return small_run.events(folder, event)
 
 
-@pytest.mark.parametrize('replicas', ['one', 'two'])
+@pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
 def test_a_skipped_update_is_told_with_its_examples(replicas, tmp_path):
   model, _ = small_run.run(tmp_path, 'train', task_with_bad_steps(3, 7), replicas)
   skipped = events(tmp_path, 'update_skipped')
@@ -132,21 +132,34 @@ def batches(folder):
           if event['event'] == 'train' and 'batch' in event]
 
 
+@pytest.fixture(scope='module')
+def gone_back(tmp_path_factory):
+  """(variables, folder) of a run, on one replica, whose steps 7 and 9 are bad: back to 4, giving up 8."""
+  folder = tmp_path_factory.mktemp('gone_back')
+  model, _ = small_run.run(folder, 'train', task_with_bad_batches(6, 8), trainer=ROLLBACK)
+  return [variable.numpy() for variable in model.variables], folder
+
+
 @pytest.mark.parametrize('replicas', ['one', 'two'])
-def test_defect_03_a_rollback_goes_on_with_the_batches_that_follow(replicas, tmp_path):
+def test_defect_03_a_rollback_goes_on_with_the_batches_that_follow(replicas, tmp_path, request):
   """Steps 7 and 9 are bad: back to 4, whose next batch is that of step 10."""
-  model, _ = small_run.run(tmp_path / 'a', 'train', task_with_bad_batches(6, 8), replicas, trainer=ROLLBACK)
-  event, = events(tmp_path / 'a', 'rollback')
+  if replicas == 'one':
+    weights, folder = request.getfixturevalue('gone_back')
+  else:
+    folder = tmp_path
+    model, _ = small_run.run(folder, 'train', task_with_bad_batches(6, 8), replicas, trainer=ROLLBACK)
+    weights = [variable.numpy() for variable in model.variables]
+  event, = events(folder, 'rollback')
   assert (event['step'], event['from_step'], event['data_offset'], event['rollbacks']) == (4, 9, 5, 1)
   assert 'at steps 7, 9' in event['reason'] and event['checkpoint'].endswith('/ckpt-4')
-  assert batches(tmp_path / 'a') == [(s, s - 1) for s in range(1, 5)] + [(s, s + 4) for s in range(5, 17)]
-  assert [e['step'] for e in events(tmp_path / 'a', 'checkpoint')] == [0, 4, 8, 8, 12, 16]
+  assert batches(folder) == [(s, s - 1) for s in range(1, 5)] + [(s, s + 4) for s in range(5, 17)]
+  assert [e['step'] for e in events(folder, 'checkpoint')] == [0, 4, 8, 8, 12, 16]
   # The same weights as a run whose batches 4 to 8 do not exist.
   expected = harness.Reference(tf_keras.optimizers.SGD(0.1, momentum=0.9), harness.make_data(64), 8)
   data = expected.data
   expected.data = tuple(np.concatenate([part[:32], part[8:], part[:40]]) for part in data)
   expected.train(16)
-  harness.assert_close([v.numpy() for v in model.trainable_variables], expected.weights, 1e-5, 1e-6)
+  harness.assert_close(weights, expected.weights, 1e-5, 1e-6)
 
 
 def test_a_rollback_before_the_first_checkpoint_starts_again(tmp_path):
@@ -186,13 +199,12 @@ class KilledError(BaseException):
   pass
 
 
-@pytest.mark.parametrize('moment', ['noted', 'deleted', 'restored', 'next step'])
-def test_a_rollback_that_is_cut_off_is_finished_by_the_next_start(moment, tmp_path, monkeypatch):
-  """Steps 7 and 9 are bad: back to 4, giving up 8."""
+@pytest.mark.parametrize('moment', harness.cases(['noted', 'next step'], soak=['deleted', 'restored']))
+def test_a_rollback_that_is_cut_off_is_finished_by_the_next_start(moment, gone_back, tmp_path, monkeypatch):
   trainer = {**ROLLBACK, 'max_to_keep': 10}
   bad = task_with_bad_batches(6, 8)
-  straight, _ = small_run.run(tmp_path / 'straight', 'train', bad, trainer=trainer)
-  folder = tmp_path / 'killed'
+  straight, straight_folder = gone_back
+  folder = tmp_path
 
   def die(*args, **kwargs):
     raise KilledError
@@ -216,20 +228,20 @@ def test_a_rollback_that_is_cut_off_is_finished_by_the_next_start(moment, tmp_pa
   resumed, _ = small_run.run(folder, 'train', bad, trainer=trainer)
   restored, = events(folder, 'restored')
   assert restored['step'] == 4
-  assert batches(folder) == batches(tmp_path / 'straight')
-  for one, other in zip(straight.variables, resumed.variables):
-    np.testing.assert_array_equal(one.numpy(), other.numpy())
+  assert batches(folder) == batches(straight_folder)
+  for one, other in zip(straight, resumed.variables, strict=True):
+    np.testing.assert_array_equal(one, other.numpy())
   assert small_run.record(folder)['status'] == 'finished'
 
 
-def test_a_run_that_went_back_resumes_where_it_was(tmp_path):
+def test_a_run_that_went_back_resumes_where_it_was(gone_back, tmp_path):
   bad = task_with_bad_batches(6, 8)
-  straight, _ = small_run.run(tmp_path / 'straight', 'train', bad, trainer=ROLLBACK)
-  small_run.run(tmp_path / 'cut', 'train', bad, trainer={**ROLLBACK, 'train_steps': 11})
-  resumed, _ = small_run.run(tmp_path / 'cut', 'train', bad, trainer=ROLLBACK)
-  assert batches(tmp_path / 'cut') == batches(tmp_path / 'straight')
-  for one, other in zip(straight.variables, resumed.variables):
-    np.testing.assert_array_equal(one.numpy(), other.numpy())
+  straight, straight_folder = gone_back
+  small_run.run(tmp_path, 'train', bad, trainer={**ROLLBACK, 'train_steps': 11})
+  resumed, _ = small_run.run(tmp_path, 'train', bad, trainer=ROLLBACK)
+  assert batches(tmp_path) == batches(straight_folder)
+  for one, other in zip(straight, resumed.variables, strict=True):
+    np.testing.assert_array_equal(one, other.numpy())
 
 
 # A bound on the loss.
@@ -239,9 +251,9 @@ def test_a_loss_above_the_bound_ends_the_run(tmp_path):
   bad = task_with_bad_batches(5, value=1000.0)
   with pytest.raises(errors.DivergedError, match='training_loss up to step 6 is 1000; trainer.loss_upper_bound is 900'):
     small_run.run(tmp_path / 'a', 'train', bad, trainer={'steps_per_loop': 1, 'loss_upper_bound': 900.0})
-  unwatched = {'steps_per_loop': 1, 'loss_upper_bound': 900.0, 'recovery_begin_steps': 7}
+  unwatched = {'steps_per_loop': 1, 'loss_upper_bound': 900.0, 'recovery_begin_steps': 7, 'train_steps': 8}
   small_run.run(tmp_path / 'b', 'train', bad, trainer=unwatched)
-  unwatched = {'steps_per_loop': 1, 'loss_upper_bound': 900.0, 'recovery_max_trials': -1}
+  unwatched = {'steps_per_loop': 1, 'loss_upper_bound': 900.0, 'recovery_max_trials': -1, 'train_steps': 7}
   small_run.run(tmp_path / 'c', 'train', bad, trainer=unwatched)
 
 
@@ -256,7 +268,7 @@ def test_a_loss_above_the_bound_leads_back(tmp_path):
 # Spikes.
 
 
-@pytest.mark.parametrize('replicas', ['one', 'two'])
+@pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
 def test_a_loss_spike_is_left_out(replicas, tmp_path):
   """The loss of batches 3 (too early) and 7 is 1000; the others are below 10 times the median of four."""
   trainer = {'loss_spike': {'factor': 10.0, 'window': 4}}

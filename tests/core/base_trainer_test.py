@@ -10,8 +10,6 @@ from official_ext.core import base_trainer, config_definitions, errors
 from official_ext.data import sources, step_indexed
 from tests.core import harness
 
-one_and_two = pytest.mark.parametrize('replicas', ['one', 'two'])
-
 
 def reference(trainer, num_steps, batch_size=8):
   return harness.Reference(harness.sgd(), trainer.task.data, batch_size).train(num_steps)
@@ -63,8 +61,8 @@ class ScalarsTask(harness.LinearTask):
     return {'num_examples': sum(len(part) for part in aggregated_logs), 'at_step': global_step.numpy()}
 
 
-@one_and_two
-@pytest.mark.parametrize('num_examples', [21, 16, 9])
+@pytest.mark.parametrize('num_examples, replicas', harness.cases(
+    [(21, 'one'), (16, 'two'), (9, 'two')], soak=[(16, 'one'), (9, 'one'), (21, 'two')]))
 def test_defect_08_evaluation_counts_every_example_once(replicas, num_examples):
   # Stock: the mean of means of batches, and NaN where the last batch leaves a replica without examples.
   data = harness.make_data(num_examples, seed=5)
@@ -139,7 +137,7 @@ def test_next_train_inputs_may_be_overridden(settings):
   harness.assert_close(harness.weights_of(trainer), expected.weights)
 
 
-@one_and_two
+@pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
 def test_next_eval_inputs_may_pass_logs_to_aggregate_logs(replicas, monkeypatch):
   trainer = harness.make_trainer(
       ScalarsTask, replicas=replicas, trainer_cls=SelectiveTrainer, evaluate=True, train=False)
@@ -201,7 +199,7 @@ class WholeTrainer(base_trainer.Trainer):
     self.strategy.run(step_fn, args=(next(iterator),))
 
 
-@one_and_two
+@pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
 def test_train_step_and_eval_step_may_be_wholly_a_subclasss_own(replicas):
   trainer = harness.make_trainer(trainer_cls=WholeTrainer, replicas=replicas, evaluate=True)
   logs = harness.train(trainer, 5)
@@ -245,7 +243,7 @@ def official_config(**runtime):
       runtime=cfg.RuntimeConfig(**runtime))
 
 
-@pytest.mark.parametrize('replicas', ['default', 'one', 'mirrored_one', 'two'])
+@pytest.mark.parametrize('replicas', harness.cases(['default', 'two'], soak=['one', 'mirrored_one']))
 def test_model_gardens_plain_config_and_task(replicas):
   config = official_config()
   results = []
@@ -305,18 +303,18 @@ class FixedTask(harness.LinearTask):
     return super().build_inputs(params)
 
 
-@pytest.mark.parametrize(
-    'task, replicas, accumulation',
-    [(IndexedTask, 'one', 1), (IndexedTask, 'two', 2), (harness.LinearTask, 'one', 2), (harness.LinearTask, 'two', 1)])
+@pytest.mark.parametrize('task, replicas, accumulation', harness.cases(
+    [(IndexedTask, 'two', 2), (harness.LinearTask, 'one', 1)],
+    soak=[(IndexedTask, 'one', 1), (harness.LinearTask, 'one', 2), (harness.LinearTask, 'two', 1)]))
 def test_defect_02_a_resumed_trainer_reads_on_where_the_other_stopped(task, replicas, accumulation, tmp_path):
   # Stock: the checkpoint knows nothing of the data, which start again from the first example.
   data = harness.make_data(40)
   make = lambda: harness.make_trainer(
       task, data, replicas=replicas, accumulation=accumulation, steps_per_execution=2)
-  straight, first, second = make(), make(), make()
-  harness.train(straight, 7)
-  harness.train(first, 3)
-  path = first.checkpoint.write(str(tmp_path / 'checkpoint'))
+  straight, second = make(), make()
+  harness.train(straight, 3)
+  path = straight.checkpoint.write(str(tmp_path / 'checkpoint'))
+  harness.train(straight, 4)
   second.checkpoint.read(path).assert_existing_objects_matched()
   second.checkpoint_restored()
   assert second.global_step == 3
@@ -332,11 +330,11 @@ def test_defect_02_a_resumed_trainer_reads_on_where_the_other_stopped(task, repl
 def test_skipping_says_what_it_costs(monkeypatch):
   warnings = []
   monkeypatch.setattr('absl.logging.warning', lambda message, *args: warnings.append(message % args))
-  trainer = harness.make_trainer(FixedTask)
+  trainer = harness.make_trainer(FixedTask, enable_xla=False)
   trainer.global_step.assign(3)
   harness.train(trainer, 1)
   assert len(warnings) == 1 and 'read again up to batch 3' in warnings[0]
-  indexed = harness.make_trainer(IndexedTask)
+  indexed = harness.make_trainer(IndexedTask, enable_xla=False)
   indexed.global_step.assign(3)
   harness.train(indexed, 1)
   assert len(warnings) == 1
@@ -349,8 +347,9 @@ class FiniteTask(harness.LinearTask):
 
 @pytest.mark.parametrize(
     'settings',
-    [dict(), dict(steps_per_execution=2), dict(trainer_config=dict(train_tf_while_loop=False)),
-     dict(replicas='two', enable_xla=False)], ids=str)
+    harness.cases(
+        [dict(steps_per_execution=2), dict(trainer_config=dict(train_tf_while_loop=False)),
+         dict(replicas='two', enable_xla=False)], soak=[dict()]), ids=str)
 def test_defect_09_data_that_end_inside_a_loop_end_the_run_with_one_line(settings):
   # Stock: loops for ever with train_tf_while_loop=false, and raises a bare OutOfRangeError with true.
   trainer = harness.make_trainer(FiniteTask, **settings)
@@ -434,7 +433,8 @@ class MaskTask(harness.LinearTask):
     return bits, {}
 
 
-@one_and_two
+# On two replicas: tests/core/resume_test.py.
+@pytest.mark.parametrize('replicas', harness.cases(['one'], soak=['two']))
 def test_dropout_after_a_restart_drops_the_same_units(replicas, tmp_path):
   def bits(trainer, num_steps):
     return [float(harness.train(trainer, 1)['training_loss']) for _ in range(num_steps)]
@@ -452,7 +452,8 @@ def test_dropout_after_a_restart_drops_the_same_units(replicas, tmp_path):
   assert bits(make(seed=2), 2) != straight[:2]
 
 
-@pytest.mark.parametrize('settings', [{'enable_xla': False}, {'steps_per_execution': 4}, {'replicas': 'two'}])
+@pytest.mark.parametrize('settings', harness.cases(
+    [{'steps_per_execution': 4}], soak=[{'enable_xla': False}, {'replicas': 'two'}]))
 def test_op_determinism_changes_nothing_here(settings):
   """TensorFlow then refuses ops that it cannot order, tf.timestamp among them."""
   expected = harness.train(harness.make_trainer(**settings), 8)

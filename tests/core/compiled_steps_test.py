@@ -17,9 +17,23 @@ SPLIT = dict(enable_xla=True, replicas='two')
 PLAIN_TWO = dict(enable_xla=False, replicas='two')
 SHAPES = {'plain': PLAIN, 'fused': FUSED, 'split': SPLIT, 'plain_two': PLAIN_TWO}
 each_shape = pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES)
-fused_and_plain_two = pytest.mark.parametrize('shape', [FUSED, PLAIN_TWO], ids=['fused', 'plain_two'])
 
 legacy, new = tf_keras.optimizers.legacy, tf_keras.optimizers.experimental
+
+
+def shapes(*fast):
+  """Each of SHAPES, those that are not among `fast` with the long tests."""
+  soak = [name for name in SHAPES if name not in fast]
+  return pytest.mark.parametrize(
+      'shape', harness.cases([SHAPES[name] for name in fast], [SHAPES[name] for name in soak]), ids=[*fast, *soak])
+
+
+def shapes_and(name, values, fast):
+  """Each of SHAPES with each of `values`, which have names; the pairs of names that `fast` does not hold are long."""
+  pairs = [(shape, value) for shape in SHAPES for value in values]
+  return pytest.mark.parametrize(f'shape, {name}', [
+      pytest.param(SHAPES[shape], values[value], id=f'{value}-{shape}',
+                   marks=[] if (shape, value) in fast else [pytest.mark.soak]) for shape, value in pairs])
 
 
 # The shapes agree, with each other and with the formulas.
@@ -27,19 +41,19 @@ legacy, new = tf_keras.optimizers.legacy, tf_keras.optimizers.experimental
 
 @pytest.mark.parametrize(
     'settings',
-    [
-        PLAIN,
-        FUSED,
-        dict(steps_per_execution=4),
-        dict(steps_per_execution=16),
-        SPLIT,
-        PLAIN_TWO,
-        dict(replicas='default'),
-        dict(replicas='default', enable_xla=False),
-        dict(replicas='mirrored_one'),
-        dict(enable_xla=False, trainer_config=dict(train_tf_while_loop=False)),
-        dict(enable_xla=False, trainer_config=dict(train_tf_while_loop=False, train_tf_function=False)),
-    ],
+    harness.cases(
+        [
+            PLAIN,
+            FUSED,
+            dict(steps_per_execution=4),
+            SPLIT,
+            PLAIN_TWO,
+            dict(replicas='default', enable_xla=False),
+            dict(replicas='mirrored_one'),
+            dict(enable_xla=False, trainer_config=dict(train_tf_while_loop=False)),
+            dict(enable_xla=False, trainer_config=dict(train_tf_while_loop=False, train_tf_function=False)),
+        ],
+        soak=[dict(steps_per_execution=16), dict(replicas='default')]),
     ids=str,
 )
 def test_every_shape_computes_the_formulas(settings):
@@ -69,15 +83,16 @@ class DeepTask(harness.LinearTask):
   model_fn = staticmethod(deep_model)
 
 
-def test_batch_normalisation_and_dropout_are_the_same_in_plain_and_fused():
+@pytest.mark.parametrize('enable_xla, steps_per_execution', harness.cases([('auto', 0)], soak=[(True, 1), (True, 4)]))
+def test_batch_normalisation_and_dropout_are_the_same_in_plain_and_fused(enable_xla, steps_per_execution):
   results = []
-  for settings in (PLAIN, FUSED, dict(steps_per_execution=4), dict(enable_xla='auto', steps_per_execution=0)):
+  for settings in (PLAIN, dict(enable_xla=enable_xla, steps_per_execution=steps_per_execution)):
     trainer = harness.make_trainer(DeepTask, **settings)
     logs = harness.train(trainer, 10)
     results.append([v.numpy() for v in trainer.model.variables] + [logs['training_loss'], logs['accuracy']])
-  assert trainer.plan.steps_per_execution == 8  # The library's choice for a small batch.
-  for result in results[1:]:
-    harness.assert_close(result, results[0], rtol=1e-4)
+  assert trainer.plan.shape == 'fused'
+  assert trainer.plan.steps_per_execution == (steps_per_execution or 8)  # The library's choice for a small batch.
+  harness.assert_close(results[1], results[0], rtol=1e-4)
 
 
 # Accumulation.
@@ -98,8 +113,8 @@ def test_defect_12_accumulated_micro_batches_equal_one_large_batch(shape):
 
 def test_fused_programs_of_several_accumulated_steps():
   trainer = harness.make_trainer(accumulation=2, steps_per_execution=4)
-  harness.train(trainer, 9)
-  reference = harness.Reference(harness.sgd(), trainer.task.data, 16).train(9)
+  harness.train(trainer, 8)
+  reference = harness.Reference(harness.sgd(), trainer.task.data, 16).train(8)
   harness.assert_close(harness.weights_of(trainer), reference.weights)
 
 
@@ -128,8 +143,15 @@ def limit_of(clip):
   return next(iter(clip.values()))
 
 
-@fused_and_plain_two
-@pytest.mark.parametrize('name', OPTIMIZERS)
+# Every optimizer in one shape, every kind of clipping in both.
+CLIPPED_ON_TWO = ('sgd, clipvalue', 'adamw', 'sgd_experimental, clipvalue', 'adam_experimental, clipnorm')
+CLIPPED = [(name, PLAIN_TWO if name in CLIPPED_ON_TWO else FUSED) for name in OPTIMIZERS]
+CLIPPED_IN_SOAK = [(name, FUSED if name in CLIPPED_ON_TWO else PLAIN_TWO) for name in OPTIMIZERS]
+
+
+@pytest.mark.parametrize(
+    'name, shape', harness.cases(CLIPPED, CLIPPED_IN_SOAK), ids=lambda value: value if isinstance(value, str) else (
+        'fused' if value is FUSED else 'plain_two'))
 def test_clipping_acts_once_on_the_accumulated_and_reduced_gradient(name, shape):
   cls, kwargs, clip, formula = OPTIMIZERS[name]
   trainer = harness.make_trainer(optimizer=lambda: cls(**kwargs, **clip), accumulation=2, **shape)
@@ -167,7 +189,7 @@ def scaled_new_sgd(initial_scale=2.0**15):
       new.SGD(0.1, momentum=0.9), initial_scale=initial_scale)
 
 
-@each_shape
+@shapes('split', 'plain_two')
 def test_bfloat16_accumulates_to_the_large_batch(shape):
   trainer = harness.make_trainer(model_of('mixed_bfloat16'), accumulation=2, **shape)
   reference = harness.Reference(harness.sgd(), trainer.task.data, 16).train(4)
@@ -184,8 +206,9 @@ def data_with_overflow(batch):
   return x, y
 
 
-@each_shape
-@pytest.mark.parametrize('optimizer', [scaled_sgd, scaled_new_sgd], ids=['legacy', 'new'])
+@shapes_and(
+    'optimizer', {'legacy': scaled_sgd, 'new': scaled_new_sgd},
+    fast=[('plain', 'legacy'), ('fused', 'new'), ('split', 'legacy'), ('plain_two', 'new')])
 def test_float16_accumulates_to_the_large_batch_and_survives_an_overflow(shape, optimizer):
   trainer = harness.make_trainer(
       model_of('mixed_float16'), data_with_overflow(5), accumulation=2, optimizer=optimizer, **shape)
@@ -207,7 +230,7 @@ def test_float16_accumulates_to_the_large_batch_and_survives_an_overflow(shape, 
   assert np.abs(harness.weights_of(trainer)[0] - before[0]).max() > 0
 
 
-@each_shape
+@shapes('plain', 'fused', 'plain_two')
 def test_float16_does_not_scale_a_nan_loss_away(shape):
   trainer = harness.make_trainer(model_of('mixed_float16'), data_with_nan([1]), optimizer=scaled_sgd, **shape)
   harness.train(trainer, 3)
@@ -241,15 +264,15 @@ NEW_ADAM = dict(optimizer=lambda: new.Adam(tf_keras.optimizers.schedules.Exponen
 
 @pytest.mark.parametrize(
     'settings',
-    [
-        PLAIN | ADAM,
-        FUSED | NEW_ADAM,
-        SPLIT | ADAM | dict(accumulation=2),
-        PLAIN_TWO | NEW_ADAM,
-        FUSED | dict(accumulation=2),
-        PLAIN_TWO | dict(accumulation=2),
-        dict(replicas='default') | ADAM,
-    ],
+    harness.cases(
+        [
+            PLAIN | ADAM,
+            FUSED | NEW_ADAM,
+            SPLIT | ADAM | dict(accumulation=2),
+            PLAIN_TWO | dict(accumulation=2),
+            dict(replicas='default') | ADAM,
+        ],
+        soak=[PLAIN_TWO | NEW_ADAM, FUSED | dict(accumulation=2)]),
     ids=lambda s: '-'.join(f'{k}={v}' for k, v in s.items() if k != 'optimizer') + ('-optimizer' * ('optimizer' in s)))
 def test_defect_03_a_nan_step_leaves_every_bit(settings):
   # Stock: the update is applied, and every weight is NaN from then on.
@@ -279,7 +302,7 @@ def test_defect_03_a_nan_step_leaves_every_bit(settings):
 
 
 @pytest.mark.parametrize(
-    'settings', [PLAIN, FUSED, dict(steps_per_execution=4), SPLIT, PLAIN_TWO], ids=str)
+    'settings', harness.cases([PLAIN, dict(steps_per_execution=4), PLAIN_TWO], soak=[FUSED, SPLIT]), ids=str)
 def test_training_goes_on_as_if_the_bad_batches_had_not_been_there(settings):
   bad = [1, 4, 5]
   trainer = harness.make_trainer(data=data_with_nan(bad), **settings)
@@ -295,14 +318,14 @@ def test_training_goes_on_as_if_the_bad_batches_had_not_been_there(settings):
 
 
 def test_the_last_sixteen_skips_are_remembered():
-  trainer = harness.make_trainer(data=data_with_nan(range(8)), steps_per_execution=4)
+  trainer = harness.make_trainer(data=data_with_nan(range(8)), steps_per_execution=7)
   harness.train(trainer, 21)
   assert trainer.step_state.num_skips == 21
   assert trainer.step_state.last_skips(100) == list(range(6, 22))
   assert trainer.step_state.last_skips(2) == [20, 21]
 
 
-@each_shape
+@shapes('fused', 'plain_two')
 def test_a_gradient_whose_norm_overflows_is_not_applied(shape):
   x, y = harness.make_data(64)
   x[8:16] = 3e19  # The loss is finite; the norm of the gradient is not, and clipping by it would give NaN.
@@ -358,8 +381,9 @@ def train_embeddings_by_the_formulas(data, batch_size, num_steps, learning_rate,
   return weights, norms
 
 
-@each_shape
-@pytest.mark.parametrize('optimizer', [legacy.SGD, new.SGD], ids=['legacy', 'new'])
+@shapes_and(
+    'optimizer', {'legacy': legacy.SGD, 'new': new.SGD},
+    fast=[('plain', 'legacy'), ('fused', 'legacy'), ('split', 'new'), ('plain_two', 'legacy')])
 def test_sparse_and_missing_gradients_equal_dense_ones(shape, optimizer):
   trainer = harness.make_trainer(
       EmbeddingTask, tokens_and_labels(), accumulation=2,
@@ -373,16 +397,16 @@ def test_sparse_and_missing_gradients_equal_dense_ones(shape, optimizer):
   harness.assert_close(trainer.model.layers[-1].get_weights(), unused, rtol=0, atol=0)
 
 
-def test_adam_on_sparse_gradients_is_the_same_in_every_shape():
+@pytest.mark.parametrize('name', harness.cases(['fused'], soak=['split', 'plain_two']))
+def test_adam_on_sparse_gradients_is_the_same_in_every_shape(name):
   results = []
-  for shape in SHAPES.values():
+  for shape in (PLAIN, SHAPES[name]):
     trainer = harness.make_trainer(
         EmbeddingTask, tokens_and_labels(),
         optimizer=lambda: legacy_adamw.AdamWeightDecay(0.05, gradient_clip_norm=0.1, epsilon=1e-3), **shape)
     harness.train(trainer, 5)
     results.append(harness.weights_of(trainer)[:3])  # The unused layer starts from random numbers.
-  for result in results[1:]:
-    harness.assert_close(result, results[0], rtol=1e-4, atol=1e-5)
+  harness.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
 
 
 def test_an_update_that_xla_has_no_kernel_for_runs_outside_of_the_program():
@@ -457,12 +481,15 @@ class OneOwnOptimizerTask(OwnOptimizersTask):
 
 
 MANUAL_SHAPES = {'plain': PLAIN, 'fused': FUSED, 'fused4': dict(steps_per_execution=4), 'two': SPLIT}
+MANUAL_RATES = {TwoUpdatesTask: (0.15, 0.15), OwnOptimizersTask: (0.1, 0.3), OneOwnOptimizerTask: (0.1, 0.3)}
+MANUAL = [(TwoUpdatesTask, 'plain'), (TwoUpdatesTask, 'fused4'), (OwnOptimizersTask, 'fused'),
+          (OwnOptimizersTask, 'two'), (OneOwnOptimizerTask, 'fused4'), (OneOwnOptimizerTask, 'two')]
+MANUAL_IN_SOAK = [(task, shape) for task in MANUAL_RATES for shape in MANUAL_SHAPES if (task, shape) not in MANUAL]
 
 
-@pytest.mark.parametrize('shape', MANUAL_SHAPES.values(), ids=MANUAL_SHAPES)
-@pytest.mark.parametrize('task, rates', [
-    (TwoUpdatesTask, (0.15, 0.15)), (OwnOptimizersTask, (0.1, 0.3)), (OneOwnOptimizerTask, (0.1, 0.3))])
-def test_a_task_may_own_its_updates(task, rates, shape):
+@pytest.mark.parametrize('task, shape', harness.cases(MANUAL, MANUAL_IN_SOAK))
+def test_a_task_may_own_its_updates(task, shape):
+  rates, shape = MANUAL_RATES[task], MANUAL_SHAPES[shape]
   trainer = harness.make_trainer(task, optimizer=lambda: legacy.SGD(0.1), **shape)
   logs = harness.train(trainer, 6)
   assert trainer.plan.manual_optimization and not trainer.guards_updates
@@ -474,9 +501,9 @@ def test_a_task_may_own_its_updates(task, rates, shape):
   assert task is not TwoUpdatesTask or logs['half'] == 0.5
 
 
-@pytest.mark.parametrize('replicas', ['one', 'two'])
-@pytest.mark.parametrize('task, told', [
-    (TwoUpdatesTask, '2 times'), (OneOwnOptimizerTask, '1 times .*1 times on others')])
+@pytest.mark.parametrize('task, told, replicas', harness.cases(
+    [(TwoUpdatesTask, '2 times', 'one'), (OneOwnOptimizerTask, '1 times .*1 times on others', 'two')],
+    soak=[(TwoUpdatesTask, '2 times', 'two'), (OneOwnOptimizerTask, '1 times .*1 times on others', 'one')]))
 def test_a_task_that_owns_its_updates_cannot_be_accumulated_for(task, told, replicas):
   trainer = harness.make_trainer(task, accumulation=2, replicas=replicas)
   with pytest.raises(errors.UserError, match=f'trainer.gradient_accumulation_steps: 2 needs .* calls it {told}'):
@@ -497,19 +524,20 @@ class SyncTask(harness.LinearTask):
     ])
 
 
-def test_synchronised_batch_normalisation_sees_the_global_batch():
+@pytest.mark.parametrize('accumulation', harness.cases([2], soak=[1]))
+def test_synchronised_batch_normalisation_sees_the_global_batch(accumulation):
   results = []
-  for settings in (dict(replicas='one'), dict(replicas='two'), dict(replicas='two', accumulation=2)):
-    trainer = harness.make_trainer(SyncTask, **settings)
-    logs = harness.train(trainer, 6 // settings.get('accumulation', 1))
+  for replicas in ('one', 'two'):
+    trainer = harness.make_trainer(SyncTask, replicas=replicas, accumulation=accumulation)
+    logs = harness.train(trainer, 6 // accumulation)
     results.append([v.numpy() for v in trainer.model.variables] + [logs['accuracy']])
-    if settings['replicas'] == 'one':
+    if replicas == 'one':
       assert trainer.plan.shape == 'fused'
     else:
       assert trainer.plan.shape == 'plain' and 'synchronised batch normalisation' in trainer.plan.reason
   harness.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
-  # Accumulated, the moving statistics still saw every batch.
-  assert not np.allclose(results[2][4], 0) and np.isfinite(results[2][0]).all()
+  # Accumulated too, the moving statistics saw every batch.
+  assert not np.allclose(results[1][4], 0) and np.isfinite(results[1][0]).all()
 
 
 def test_the_guard_works_beside_synchronised_batch_normalisation():
@@ -541,8 +569,8 @@ class PythonTask(harness.LinearTask):
     return loss + 0 * tf.numpy_function(lambda x: x, [tf.stop_gradient(loss)], tf.float32, stateful=False), logs
 
 
-@pytest.mark.parametrize('task', [StringsTask, PythonTask])
-@pytest.mark.parametrize('replicas', ['one', 'two'])
+@pytest.mark.parametrize('replicas, task', harness.cases(
+    [('one', StringsTask), ('two', PythonTask)], soak=[('one', PythonTask), ('two', StringsTask)]))
 def test_what_xla_cannot_compile_runs_without_it_unless_ordered(task, replicas):
   trainer = harness.make_trainer(task, enable_xla='auto', replicas=replicas)
   harness.train(trainer, 2)
@@ -565,7 +593,7 @@ class VaryingTask(harness.LinearTask):
     return tf.data.Dataset.from_generator(batches, output_signature=signature)
 
 
-@pytest.mark.parametrize('replicas', ['one', 'two'])
+@pytest.mark.parametrize('replicas', harness.cases(['one'], soak=['two']))
 def test_defect_11_shapes_that_vary_are_counted_and_named_where_xla_is_an_order(replicas, monkeypatch):
   # Stock: recompiles without a word.
   warnings = []
@@ -608,7 +636,7 @@ def test_convolutions_on_cpu_run_without_xla_by_the_rule_and_one_step_a_program_
       (dict(enable_xla=True, steps_per_execution=0), 'fused', 1),
       (dict(enable_xla=True, steps_per_execution=2), 'fused', 2)):
     trainer = harness.make_trainer(ConvolutionTask, **settings)
-    harness.train(trainer, 5)
+    harness.train(trainer, 4)
     assert (trainer.plan.shape, trainer.plan.steps_per_execution) == (shape, steps)
     assert trainer.plan.unroll == (shape == 'fused')
     results.append(harness.weights_of(trainer))

@@ -1,8 +1,6 @@
 """Tests for distribute. Each process has one set of devices, so some cases run in a process of their own."""
 
 import json
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -15,17 +13,15 @@ def _runtime(**values):
   return config_definitions.RuntimeConfig(**values)
 
 
-def _in_a_process(code, **env):
-  """Runs `code` in a fresh Python without GPUs, returns what it prints."""
+@pytest.fixture
+def start(start_script):
+  """start(code, **environment) -> what runs `code`, without GPUs and with no device made so far."""
   prelude = 'from official_ext.core import config_definitions as cfg, distribute, errors\nimport tensorflow as tf\n'
-  process = subprocess.run(
-    [sys.executable, '-c', prelude + textwrap.dedent(code)],
-    env={'TF_CPP_MIN_LOG_LEVEL': '3', 'CUDA_VISIBLE_DEVICES': '', **env},
-    capture_output=True,
-    text=True,
-    timeout=120,
-    check=False,
-  )
+  return lambda code, **env: start_script(prelude + textwrap.dedent(code), env=env)
+
+
+def _printed(script):
+  process = script.finish()
   assert process.returncode == 0, process.stderr
   return process.stdout.strip()
 
@@ -122,14 +118,14 @@ def test_seed_fixes_initial_weights():
   assert weights(1) == weights(1) != weights(2)
 
 
-def test_virtual_cpus_and_determinism_in_a_fresh_process():
-  printed = _in_a_process("""
+def test_virtual_cpus_and_determinism_in_a_process_of_its_own(start):
+  printed = _printed(start("""
     runtime = cfg.RuntimeConfig(num_virtual_cpus=2, deterministic=True)
     distribute.configure(runtime)
     print(distribute.describe(distribute.get_strategy(runtime)))
     from tensorflow.python.framework import config
     print(config.is_op_determinism_enabled(), len(tf.config.list_logical_devices('CPU')))
-  """)
+  """))
   assert printed.splitlines() == ['2 replicas on CPU:0, CPU:1, MirroredStrategy, float32', 'True 2']
 
 
@@ -141,30 +137,16 @@ def test_a_cluster_is_not_left_unused(name, monkeypatch):
     distribute.get_strategy(_runtime(distribution_strategy=name))
 
 
-def test_auto_takes_parameter_servers_from_tf_config(unused_ports):
+def test_auto_takes_parameter_servers_from_tf_config(start, unused_ports):
   chief, worker, ps = (f'localhost:{port}' for port in unused_ports(3))
   cluster = {'chief': [chief], 'worker': [worker], 'ps': [ps]}
-  printed = _in_a_process(
-    """
-    import os, subprocess, sys, json
-    serve = ('from official_ext.core import config_definitions as cfg, distribute;'
-             'distribute.get_strategy(cfg.RuntimeConfig())')
-    servers = []
-    for job in ('worker', 'ps'):
-      tf_config = {**json.loads(os.environ['TF_CONFIG']), 'task': {'type': job, 'index': 0}}
-      servers.append(subprocess.Popen([sys.executable, '-c', serve],
-                                      env={**os.environ, 'TF_CONFIG': json.dumps(tf_config)}))
-    try:
+  *_, chief_script = [  # The others serve until they are killed.
+    start("""
       strategy = distribute.get_strategy(cfg.RuntimeConfig())
       print(type(strategy).__name__, distribute.describe(strategy).split()[0])
-    finally:
-      for server in servers:
-        server.kill()
-        server.wait()
-    """,
-    TF_CONFIG=json.dumps({'cluster': cluster, 'task': {'type': 'chief', 'index': 0}}),
-  )
-  assert printed == 'ParameterServerStrategyV2 1'
+    """, TF_CONFIG=json.dumps({'cluster': cluster, 'task': {'type': job, 'index': 0}}))
+    for job in ('worker', 'ps', 'chief')]
+  assert _printed(chief_script) == 'ParameterServerStrategyV2 1'
 
 
 def test_tf_config_that_is_no_json(monkeypatch):

@@ -1,16 +1,23 @@
 """Small tasks, and trainers around them, whose numbers a test can derive by itself."""
 
 import functools
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterable, Optional
 
 import numpy as np
 from official.core import config_definitions as cfg
 import orbit
+import pytest
 import tensorflow as tf, tf_keras
 
 from official_ext.core import base_task, base_trainer, config_definitions
 
 NUM_FEATURES, NUM_CLASSES = 4, 3
+
+
+def cases(fast: Iterable[Any], soak: Iterable[Any]) -> list[Any]:
+  """For `pytest.mark.parametrize`: `fast`, and `soak` with the long tests. A tuple is the values of several names."""
+  of_soak = (case if isinstance(case, tuple) else (case,) for case in soak)
+  return [*fast, *(pytest.param(*case, marks=pytest.mark.soak) for case in of_soak)]
 
 
 def make_data(num_examples: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -56,7 +56,7 @@ def examples_of(step):
   return range((step - 1) * BATCH, step * BATCH)
 
 
-@pytest.mark.parametrize('replicas', ['one', 'two'])
+@pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
 def test_inputs_that_are_not_finite_are_named_with_the_step_that_they_spoil(replicas, tmp_path):
   small_run.run(tmp_path, 'train', spoilt(put('x', (BAD, 2), np.nan)), replicas)
   at = position_of(BAD)
@@ -77,7 +77,7 @@ def test_divergence_names_positions_and_cause(tmp_path):
   assert '\n' not in str(caught.value)
 
 
-@pytest.mark.parametrize('replicas', ['one', 'two'])
+@pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
 def test_a_label_out_of_range_ends_a_run_without_xla(replicas, tmp_path):
   at = position_of(BAD)
   with pytest.raises(errors.UserError) as caught:
@@ -108,10 +108,10 @@ def test_a_label_out_of_range_in_an_evaluation(tmp_path):
 
 def test_what_cannot_be_read_again_is_not_blamed():
   """A pipeline that cannot start anywhere, and a step whose inputs are as they should be."""
-  trainer = harness.make_trainer()
+  trainer = harness.make_trainer(enable_xla=False)
   harness.train(trainer, 2)
   assert trainer.examine_step(1) == ''
-  trainer = harness.make_trainer(DictTask)
+  trainer = harness.make_trainer(DictTask, enable_xla=False)
   harness.train(trainer, 2)
   assert trainer.examine_step(1) == ''
 
@@ -148,7 +148,7 @@ def leaky_params(action, **trainer):
   return small_run.make_params(**trainer).replace(task={'train_data': data, 'validation_data': data})
 
 
-@pytest.mark.parametrize('replicas', ['one', 'two'])
+@pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
 def test_examples_left_out_are_counted_by_loop_and_evaluation(replicas, tmp_path):
   model, _ = small_run.run(tmp_path, 'train_and_eval', LeakyTask, replicas, params=leaky_params('skip'))
   bad = sorted(position_of(index, epoch) for index in LeakySource.bad for epoch in (0, 1))
@@ -171,7 +171,7 @@ def test_examples_left_out_are_counted_by_loop_and_evaluation(replicas, tmp_path
       event['examples_skipped'] for event in trains if event['step'] > 4]
 
 
-@pytest.mark.parametrize('replicas', ['one', 'two'])
+@pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
 def test_an_unreadable_example_ends_the_run_with_its_name(replicas, tmp_path):
   with pytest.raises(errors.UserError) as caught:
     small_run.run(tmp_path, 'train', LeakyTask, replicas, params=leaky_params('error'))
@@ -194,14 +194,14 @@ class FiniteTask(harness.LinearTask):
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH // 2)
 
 
-@pytest.mark.parametrize('replicas', ['one', 'two'])
-@pytest.mark.parametrize('while_loop', [True, False])
+@pytest.mark.parametrize('replicas, while_loop', harness.cases(
+    [('one', True), ('two', False)], soak=[('one', False), ('two', True)]))
 def test_training_without_examples(replicas, while_loop, tmp_path):
   with pytest.raises(errors.UserError, match=r'^task\.train_data: there are no examples$'):
     small_run.run(tmp_path, 'train', FiniteTask, replicas, trainer={'train_tf_while_loop': while_loop})
 
 
-@pytest.mark.parametrize('replicas', ['one', 'two'])
+@pytest.mark.parametrize('replicas', harness.cases(['one'], soak=['two']))
 def test_an_evaluation_without_examples(replicas, tmp_path):
   task_cls = type('NoValidationTask', (FiniteTask,), {'sizes': (600, 0)})
   with pytest.raises(errors.UserError, match=r'^task\.validation_data: there are no examples$'):

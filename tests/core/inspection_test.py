@@ -97,7 +97,7 @@ def nodes_of(trainer: Any) -> Any:
   return collections.Counter(node.op for group in groups for node in group)
 
 
-@pytest.mark.parametrize('shape', SHAPES)
+@pytest.mark.parametrize('shape', harness.cases(['plain', 'fused', 'eager'], soak=['split']))
 def test_training_does_not_notice(tmp_path, shape):
   """Weights, slots, statistics and every log are the same bit for bit.
 
@@ -118,7 +118,7 @@ def test_training_does_not_notice(tmp_path, shape):
     assert nodes_of(inspected) == nodes_of(plain)
 
 
-@pytest.mark.parametrize('replicas', ['one', 'two'])
+@pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
 def test_a_step_by_the_formulas(tmp_path, replicas):
   """Step 3 of softmax regression with SGD: gradients of the whole batch, activations of the first replica's part."""
   data = harness.make_data(64)

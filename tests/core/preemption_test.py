@@ -55,32 +55,40 @@ def evaluations(folder):
   return [(event['step'], event['validation_loss']) for event in small_run.events(folder, 'eval')]
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize('step, saved', [(1, 4), (5, 5), (12, 12)])
-def test_a_signal_in_training_saves_at_the_end_of_the_loop(step, saved, number, tmp_path):
-  straight, _ = run(tmp_path / 'straight')
-  folder = tmp_path / 'run'
+@pytest.fixture(scope='module')
+def straight(tmp_path_factory):
+  """(variables, evaluations) of a run without a signal."""
+  folder = tmp_path_factory.mktemp('straight')
+  model, _ = run(folder)
+  return [variable.numpy() for variable in model.variables], evaluations(folder)
+
+
+@pytest.mark.parametrize('step, saved, number', harness.cases(
+    [(1, 4, signal.SIGTERM), (5, 5, signal.SIGINT), (12, 12, signal.SIGTERM)],
+    soak=[(1, 4, signal.SIGINT), (5, 5, signal.SIGTERM), (12, 12, signal.SIGINT)]))
+def test_a_signal_in_training_saves_at_the_end_of_the_loop(step, saved, number, straight, tmp_path):
+  folder = tmp_path
   with pytest.raises(errors.PreemptedError, match=f'{signal.Signals(number).name}: stopped at step {saved}. The same'):
     run(folder, signal_from(number, step))
   assert small_run.record(folder)['status'] == 'preempted'
   assert small_run.events(folder)[-1]['event'] == 'preempted'
   assert small_run.events(folder, 'checkpoint')[-1]['step'] == saved
   resumed, _ = run(folder)
-  assert evaluations(folder) == evaluations(tmp_path / 'straight')
-  for one, other in zip(straight.variables, resumed.variables):
-    np.testing.assert_array_equal(one.numpy(), other.numpy())
+  variables, expected = straight
+  assert evaluations(folder) == expected
+  for one, other in zip(variables, resumed.variables, strict=True):
+    np.testing.assert_array_equal(one, other.numpy())
 
 
-@pytest.mark.parametrize('step', [6, 12])
-def test_a_signal_in_an_evaluation_leaves_it_to_the_next_start(step, tmp_path):
-  run(tmp_path / 'straight')
-  folder = tmp_path / 'run'
+@pytest.mark.parametrize('step', harness.cases([6], soak=[12]))
+def test_a_signal_in_an_evaluation_leaves_it_to_the_next_start(step, straight, tmp_path):
+  folder = tmp_path
   with pytest.raises(errors.PreemptedError, match=f'SIGTERM: stopped at step {step}'):
     run(folder, signal_from(signal.SIGTERM, evaluation_batch=step // 6 * 4 - 2))
   assert [at for at, _ in evaluations(folder)] == [6][:step // 12]
   assert small_run.events(folder, 'checkpoint')[-1]['step'] == step
   run(folder)
-  assert evaluations(folder) == evaluations(tmp_path / 'straight')
+  assert evaluations(folder) == straight[1]
   assert small_run.events(folder, 'restored')[-1]['step'] == step
 
 

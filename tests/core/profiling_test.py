@@ -62,7 +62,7 @@ def test_whole_programs(tmp_path, capsys):
   small_run.run(tmp_path, 'train', params=params, profile_steps=(6, 7))
   first, last, rows = rows_of(capsys.readouterr().out)
   assert (first, last) == (5, 8) and 'evaluation' not in rows
-  small_run.run(tmp_path, 'train', params=params.replace(trainer={'train_steps': 16}), profile_steps=(40, 41))
+  small_run.run(tmp_path / 'short', 'train', trainer={'train_steps': 4}, profile_steps=(40, 41))
   assert 'No profile: the steps 40 to 41 were not run.' in capsys.readouterr().out
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf, tf_keras
 from official_ext.core import base_trainer
 from tests.core import harness
 
-BEFORE, AFTER, STEPS_PER_EXECUTION = 5, 4, 2
+BEFORE, AFTER, STEPS_PER_EXECUTION = 4, 4, 2
 
 
 class StochasticDepth(tf_keras.layers.Layer):
@@ -122,17 +122,12 @@ def assert_same_bits(found, expected):
 
 
 # Together these hold all that the others do, one by one.
-_FAST = (
+FAST = (
     'fused, accumulation, average', 'split, float16', 'plain, float16, average', 'plain, 2 replicas, new optimizer',
     'eager', 'tf.data')
 
 
-def _marked(name):
-  marks = [] if name in _FAST else [pytest.mark.soak]
-  return pytest.param(name, marks=marks)
-
-
-@pytest.mark.parametrize('name', map(_marked, CONFIGURATIONS))
+@pytest.mark.parametrize('name', harness.cases(FAST, soak=[name for name in CONFIGURATIONS if name not in FAST]))
 def test_a_restored_trainer_goes_on_bit_for_bit(name, tmp_path):
   settings = CONFIGURATIONS[name]
   straight = build(**settings)

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import subprocess
-import sys
 import time
 
 import pytest
@@ -59,12 +58,13 @@ def test_only_an_end_finishes(tmp_path, status):
     _record(tmp_path).finish(status)
 
 
-def test_attempts_count_across_processes(tmp_path):
-  code = (
-    'import sys; from official_ext.core import config_definitions as cfg, run_record;'
-    'run_record.RunRecord(sys.argv[1], "train_and_eval", cfg.ExperimentConfig(), 0, "")'
-  )
-  subprocess.run([sys.executable, '-c', code, str(tmp_path)], check=True, timeout=120)
+def test_attempts_count_across_processes(tmp_path, start_script):
+  code = """
+    import sys
+    from official_ext.core import config_definitions as cfg, run_record
+    run_record.RunRecord(sys.argv[1], 'train_and_eval', cfg.ExperimentConfig(), 0, '')
+  """
+  assert start_script(code, [str(tmp_path)]).finish().returncode == 0
   first = _file(tmp_path)
   _record(tmp_path, 'train_and_eval')
   second = _file(tmp_path)

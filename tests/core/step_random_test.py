@@ -6,6 +6,7 @@ import scipy.stats
 import tensorflow as tf, tf_keras
 
 from official_ext.core import step_random
+from tests.core import harness
 
 
 def key(**kwargs):
@@ -221,7 +222,8 @@ def in_key(draw, step):
     return draw()
 
 
-@pytest.mark.parametrize('jit_compile', [False, True])
+# XLA's draws are compared with those of a graph.
+@pytest.mark.parametrize('jit_compile', harness.cases([True], soak=[False]))
 def test_draws_in_loops_and_branches(jit_compile):
 
   def draw():

@@ -197,9 +197,9 @@ def best(metric, **kwargs):
   return {'best_checkpoint_export_subdir': 'best', 'best_checkpoint_eval_metric': metric, **kwargs}
 
 
-@pytest.mark.parametrize('metric, task_cls', [
-    ('accuracy', small_run.SmallTask), ('validation_loss', small_run.SmallTask), ('logit_mean', small_run.SmallTask),
-    ('batches', ReducingTask)])
+@pytest.mark.parametrize('metric, task_cls', harness.cases(
+    [('logit_mean', small_run.SmallTask), ('batches', ReducingTask)],
+    soak=[('accuracy', small_run.SmallTask), ('validation_loss', small_run.SmallTask)]))
 def test_any_metric_that_is_reported_can_choose_the_best(metric, task_cls, tmp_path):
   _, logs = small_run.run(tmp_path, task_cls=task_cls, trainer=best(metric))
   values = [event[metric] for event in small_run.events(tmp_path, 'eval')]
@@ -242,7 +242,8 @@ def test_a_run_that_fails_says_so(tmp_path):
   assert run_record.TrainingWatch(str(tmp_path)).has_ended()
 
 
-@pytest.mark.parametrize('replicas', ['one', 'two'])
+# On two replicas: tests/core/resume_test.py.
+@pytest.mark.parametrize('replicas', harness.cases(['one'], soak=['two']))
 def test_an_interrupted_run_ends_as_the_straight_one(replicas, tmp_path):
   straight, logs = small_run.run(tmp_path / 'straight', replicas=replicas)
   with pytest.raises(InterruptionError):

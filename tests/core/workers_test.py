@@ -1,9 +1,6 @@
 """Tests for workers: what errors tell, and two real processes that talk, disagree and lose each other."""
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 import time
 
@@ -36,26 +33,19 @@ def tell(error):
 
 
 @pytest.fixture
-def run_two(unused_ports):
+def run_two(unused_ports, start_script):
   """run_two(code, timeout) -> [(exit status, stdout, stderr) of two workers that run `code`]."""
-  processes = []
 
   def run(code, timeout=150):
     addresses = [f'127.0.0.1:{port}' for port in unused_ports(2)]
+    scripts = []
     for index in range(2):
       config = {'cluster': {'worker': addresses}, 'task': {'type': 'worker', 'index': index}}
-      processes.append(subprocess.Popen(
-        [sys.executable, '-c', _PRELUDE + textwrap.dedent(code)],
-        env={**os.environ, 'CUDA_VISIBLE_DEVICES': '', 'TF_CONFIG': json.dumps(config)},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    outputs = [process.communicate(timeout=timeout) for process in processes]
-    return [(process.returncode, *output) for process, output in zip(processes, outputs)]
+      scripts.append(start_script(_PRELUDE + textwrap.dedent(code), env={'TF_CONFIG': json.dumps(config)}))
+    processes = [script.finish(timeout) for script in scripts]
+    return [(process.returncode, process.stdout, process.stderr) for process in processes]
 
-  yield run
-  for process in processes:
-    if process.poll() is None:
-      process.kill()
-      process.communicate()
+  return run
 
 
 def test_one_worker_talks_to_itself():
@@ -182,7 +172,7 @@ def test_a_worker_lost_while_tensorflow_connects_ends_the_other(run_two, lost):
   began = time.monotonic()
   statuses = run_two(f"""
     runtime = cfg.RuntimeConfig(worker_start_timeout_seconds=60, worker_timeout_seconds=5)
-    lib._CONNECT_SECONDS = 5
+    lib._CONNECT_SECONDS = 2
     if me == {lost}:
       cluster_lib.meet(cluster_lib.find(), 60)
       os._exit(9)

@@ -1,6 +1,5 @@
 """Sources: examples by number, in memory, in TFDS's ArrayRecord files, in plain ArrayRecord files."""
 
-import subprocess
 import sys
 
 import numpy as np
@@ -129,24 +128,19 @@ def test_a_data_dir_that_cannot_be_written_is_named(tmp_path):
     sources.TfdsSource('letters', 'train', str(tmp_path / 'file'))
 
 
-def test_two_processes_prepare_at_once(tmp_path):
+def test_two_processes_prepare_at_once(train_server, tmp_path):
   script = tmp_path / 'prepare.py'
   script.write_text(PREPARE)
   log = tmp_path / 'log'
   flags = [str(tmp_path / 'ready_0'), str(tmp_path / 'ready_1')]
+  outputs = [tmp_path / 'output_0', tmp_path / 'output_1']
   processes = [
-      subprocess.Popen(
-          [sys.executable, str(script), str(tmp_path / 'data'), str(log), *order],
-          stdout=subprocess.PIPE,
-          stderr=subprocess.PIPE,
-          text=True,
-      )
-      for order in (flags, flags[::-1])
+      train_server().start([tmp_path / 'data', log, *order], output, script=script)
+      for order, output in zip((flags, flags[::-1]), outputs)
   ]
-  for process in processes:
-    output, error = process.communicate(timeout=120)
-    assert process.returncode == 0, error
-    assert output.splitlines()[-1] == 'True'
+  for process, output in zip(processes, outputs):
+    assert process.wait(timeout=120) == 0, output.read_text()
+    assert output.read_text().splitlines()[-1] == 'True'
   assert log.read_text() == 'generated\n'  # by one of them
 
 

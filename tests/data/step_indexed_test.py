@@ -1,5 +1,6 @@
 """The batch at step s is a pure function of (seed, s), whatever shares it out and wherever the run starts."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -46,14 +47,17 @@ def data_config(batch_size=6, is_training=True, **fields):
   return cfg.DataConfig(global_batch_size=batch_size, is_training=is_training, **fields)
 
 
-def expected_batch(step, batch_size=6, seed=0, num_examples=NUM_EXAMPLES):
+@functools.cache
+def order_of(epoch, seed):
+  """The examples of an epoch, in the order in which they come."""
+  positions = tf.range(epoch * NUM_EXAMPLES, (epoch + 1) * NUM_EXAMPLES, dtype=tf.int64)
+  return sampling.shuffled_indices(positions, NUM_EXAMPLES, seed).numpy().tolist()
+
+
+def expected_batch(step, batch_size=6, seed=0):
   """The global batch at a step, by the definition."""
   positions = range(step * batch_size, (step + 1) * batch_size)
-  orders = {}
-  for epoch in {p // num_examples for p in positions}:
-    whole_epoch = tf.range(epoch * num_examples, (epoch + 1) * num_examples, dtype=tf.int64)
-    orders[epoch] = sampling.shuffled_indices(whole_epoch, num_examples, seed).numpy()
-  return [int(orders[p // num_examples][p % num_examples]) for p in positions]
+  return [order_of(p // NUM_EXAMPLES, seed)[p % NUM_EXAMPLES] for p in positions]
 
 
 def take(dataset, count, key='index'):
@@ -79,10 +83,19 @@ def global_batches(strategy, build, count=None):
   return batches
 
 
-@pytest.mark.parametrize('source', [array_source(), ListSource()], ids=['arrays', 'python'])
-@pytest.mark.parametrize('start', [0, 1, 700, 701, 10**9])
-def test_batch_is_a_pure_function_of_seed_and_step(source, start):
-  params = data_config(seed=3, collator='stack' if isinstance(source, sources.ArraySource) else 'index_only')
+def cases(fast, *factors):
+  """All combinations of the factors' values: those of `fast`, and the others as soak tests."""
+  return [pytest.param(*case, marks=[] if case in fast else pytest.mark.soak) for case in itertools.product(*factors)]
+
+
+SOURCES = {'arrays': (array_source(), 'stack'), 'python': (ListSource(), 'index_only')}  # And a collator for each.
+STARTS = [(0, 'arrays'), (1, 'python'), (700, 'arrays'), (701, 'python'), (10**9, 'python')]
+
+
+@pytest.mark.parametrize('start, kind', cases(STARTS, [0, 1, 700, 701, 10**9], SOURCES))
+def test_batch_is_a_pure_function_of_seed_and_step(start, kind):
+  source, collator = SOURCES[kind]
+  params = data_config(seed=3, collator=collator)
   with position.starting_at(start) as at:
     dataset = step_indexed.build_dataset(source, params)
   assert at.honoured
@@ -120,10 +133,10 @@ def test_shapes_are_static_and_the_dataset_infinite():
   assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
 
 
-@pytest.mark.parametrize('num_replicas', [1, 2, 3])
-@pytest.mark.parametrize('python', [False, True], ids=['arrays', 'python'])
-def test_global_batch_does_not_depend_on_the_number_of_replicas(num_replicas, python):
-  source, collator = (ListSource(), 'index_only') if python else (array_source(), 'stack')
+@pytest.mark.parametrize(
+    'num_replicas, kind', cases([(1, 'python'), (2, 'arrays'), (3, 'python')], [1, 2, 3], SOURCES))
+def test_global_batch_does_not_depend_on_the_number_of_replicas(num_replicas, kind):
+  source, collator = SOURCES[kind]
   strategy = strategy_of(num_replicas)
   with position.starting_at(4) as at:
     build = lambda input_context: step_indexed.build_dataset(source, data_config(collator=collator), input_context)
@@ -149,8 +162,11 @@ def test_pipelines_of_several_workers_share_the_global_batch(is_training):
   assert joined == whole
 
 
-@pytest.mark.parametrize('num_replicas', [1, 2, 3])
-@pytest.mark.parametrize('num_examples', [1, 5, 6, 24, 25, 27, 29])
+SIZES = [1, 5, 6, 24, 25, 27, 29]
+
+
+@pytest.mark.parametrize(
+    'num_replicas, num_examples', cases([(1, 29), (2, 1), (2, 27), *((3, n) for n in SIZES)], [1, 2, 3], SIZES))
 def test_evaluation_sees_every_example_once(num_replicas, num_examples):
   strategy = strategy_of(num_replicas)
   params = data_config(is_training=False)
@@ -189,7 +205,7 @@ def test_drop_remainder_is_honoured_where_it_is_set():
   assert dataset.element_spec['index'].shape == [6]
 
 
-@pytest.mark.parametrize('num_replicas', [1, 3])
+@pytest.mark.parametrize('num_replicas', [pytest.param(1, marks=pytest.mark.soak), 3])
 def test_transforms_draw_by_position_and_not_by_replica(num_replicas):
   """Batch-wise and example by example: the draws of step s are the same however the batch is shared."""
 

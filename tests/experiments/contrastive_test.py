@@ -46,18 +46,17 @@ def test_nt_xent_is_the_formula_of_the_paper():
 
 def test_two_replicas_learn_what_one_does_from_the_whole_batch():
   """Same batches, same views, and the other replica's images among the negatives, with gradients through them."""
-  results = []
-  for replicas in ('one', 'two'):
-    trainer = shrunk_run.make_trainer(shrunk_run.make_params('contrastive', SMALL, SGD), replicas)
+  params = shrunk_run.make_params('contrastive', SMALL, SGD)
+  one, two = (shrunk_run.make_trainer(params, replicas) for replicas in ('one', 'two'))
+  (batch,) = one.task.build_inputs(params.task.train_data).take(1)
+  z = one.model(tf.reshape(batch['views'], [-1, 64]))['projection'].numpy().astype(np.float64)
+  before, results = harness.weights_of(one), []
+  for trainer in (one, two):
     logs = harness.train(trainer, 1)
     results.append([logs['training_loss'], logs['contrastive_accuracy'], *harness.weights_of(trainer)])
-    if replicas == 'one':
-      untrained = shrunk_run.make_trainer(shrunk_run.make_params('contrastive', SMALL, SGD))
-      (batch,) = untrained.task.build_inputs(untrained.config.task.train_data).take(1)
-      z = untrained.model(tf.reshape(batch['views'], [-1, 64]))['projection'].numpy().astype(np.float64)
-      np.testing.assert_allclose(results[0][:2], nt_xent(z.reshape(8, 2, -1), 0.2), rtol=1e-5)
-      moved = [np.abs(a - b).max() for a, b in zip(results[0][2:], harness.weights_of(untrained))]
-      assert min(moved) > 1e-3  # The comparison below would see a gradient that is wrong.
+  np.testing.assert_allclose(results[0][:2], nt_xent(z.reshape(8, 2, -1), 0.2), rtol=1e-5)
+  moved = [np.abs(a - b).max() for a, b in zip(results[0][2:], before)]
+  assert min(moved) > 1e-3  # The comparison below would see a gradient that is wrong.
   harness.assert_close(results[1], results[0], rtol=1e-4, atol=1e-6)
 
 

@@ -89,7 +89,7 @@ def perceptron(weights, x):
   return tf.nn.leaky_relu(x @ kernel + bias, 0.2) @ last_kernel + last_bias
 
 
-@pytest.mark.parametrize('replicas', ['one', 'two'])
+@pytest.mark.parametrize('replicas', [pytest.param('one', marks=pytest.mark.soak), 'two'])
 def test_two_steps_are_those_of_the_formulas(replicas, monkeypatch):
   """With latent vectors that do not tell replicas apart: both see the same, so that their mean is what one sees."""
   latents = data.latents(BATCH_SIZE, LATENT_SIZE, seed=0)

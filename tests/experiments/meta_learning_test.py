@@ -249,7 +249,8 @@ def test_training_learns_to_adapt_and_goes_on_bit_for_bit(tmp_path):
   assert [event['step'] for event in small_run.events(tmp_path / 'resumed', 'restored')] == [150]
 
 
-@pytest.mark.parametrize('replicas, enable_xla', [('one', True), pytest.param('two', False, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize('replicas, enable_xla', [('one', True), ('two', False)])
 def test_a_compiled_step_and_one_on_two_replicas_go_on_bit_for_bit(replicas, enable_xla, tmp_path):
   small = {'task': {'train_data': {'global_batch_size': 4}}}
   shrunk_run.assert_goes_on_bit_for_bit(

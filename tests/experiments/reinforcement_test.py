@@ -275,6 +275,7 @@ def test_a_restored_trainer_goes_on_bit_for_bit(enable_xla, tmp_path):
   assert {name: float(x) for name, x in resumed_logs.items()} == {name: float(x) for name, x in logs.items()}
 
 
+@pytest.mark.soak
 def test_environments_on_the_host_begin_anew_after_a_restore(tmp_path, capsys):
   first = build(kind='gymnasium')
   assert 'no checkpoint holds their state: a continued run begins new episodes' in capsys.readouterr().out
@@ -315,6 +316,7 @@ def test_every_epoch_sees_every_step_once_and_then_the_policy_plays_again():
   assert trainer._memory.iteration.numpy() == 1 and seen[0] != seen[1]
 
 
+@pytest.mark.soak
 def test_replicas_share_the_minibatches_of_one():
   trainers = [build(replicas) for replicas in ('one', 'two')]
   for trainer in trainers:

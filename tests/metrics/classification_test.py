@@ -53,7 +53,7 @@ def make_examples(num_examples, num_classes, seed=0):
   return labels, logits.astype(np.float32)
 
 
-def update(built, labels, logits, *sample_weight, batch=64):
+def update(built, labels, logits, *sample_weight, batch=150):
   by_name = {metric.name: metric for metric in built}
   for start in range(0, len(labels), batch):  # The last batch is a partial one.
     part = slice(start, start + batch)

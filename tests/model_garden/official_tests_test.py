@@ -1,12 +1,11 @@
 """Model Garden's own tests of its training loop pass with this library's Trainer in the place of theirs."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
+
+from tests import train_processes
 
 SCRIPT = pathlib.Path(__file__).with_name('run_official_tests.py')
 
@@ -20,11 +19,8 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize('module', sorted(EXPECTED))
-def test_module_passes_with_our_trainer(module):
-  environment = {**os.environ, 'CUDA_VISIBLE_DEVICES': ''}
-  process = subprocess.run(
-      [sys.executable, str(SCRIPT), module], capture_output=True, text=True, timeout=400, check=False, env=environment
-  )
+def test_module_passes_with_our_trainer(module, train_server):
+  process = train_processes.run(train_server(), [module], timeout=400, env=train_processes.UNOPTIMISED, script=SCRIPT)
   assert process.stdout.strip(), process.stderr[-4000:]
   record = json.loads(process.stdout.strip().splitlines()[-1])
   num_tests, num_skipped, makes_trainers = EXPECTED[module]

@@ -7,6 +7,7 @@ import pathlib
 import pytest
 import tensorflow as tf
 
+from tests import train_processes
 from tests.model_garden import tfrecords
 
 TRAIN_STEPS = 6
@@ -114,7 +115,7 @@ def read_scalars(folder):
 @pytest.mark.parametrize('experiment', sorted(OVERRIDES))
 def test_defect_11_trains_and_evaluates_with_xla(experiment, num_replicas, tmp_path, run_train):
   # Stock: enable_xla is ignored without GPUs, and dies with a merge_call error on two replicas.
-  process = run_train(arguments_for(experiment, tmp_path, num_replicas))
+  process = run_train(arguments_for(experiment, tmp_path, num_replicas), env=train_processes.UNOPTIMISED)
   assert process.returncode == 0, process.stderr[-6000:]
   model_dir = pathlib.Path(tmp_path / 'model')
 

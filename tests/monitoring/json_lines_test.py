@@ -2,10 +2,7 @@
 
 import json
 import math
-import os
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 
@@ -110,15 +107,17 @@ def test_later_lines_supersede_after_a_restore(path):
   assert len(_lines(path)) == 9  # The file itself keeps everything.
 
 
-def test_lines_of_a_killed_process_stay(path):
-  code = textwrap.dedent("""
+def test_lines_of_a_killed_process_stay(path, train_server, tmp_path):
+  script = tmp_path / 'script.py'
+  script.write_text(textwrap.dedent("""
     import os, signal, sys
     from official_ext.monitoring import json_lines
     writer = json_lines.EventsWriter(sys.argv[1])
     for step in range(100):
       writer.write('train', step, {'loss': step / 3})
     os.kill(os.getpid(), signal.SIGKILL)
-  """)
-  process = subprocess.run([sys.executable, '-c', code, str(path)], timeout=120, env={**os.environ}, check=False)
-  assert process.returncode == -signal.SIGKILL
+  """))
+  output = tmp_path / 'output'
+  process = train_server().start([path], output, script=script)
+  assert process.wait(timeout=120) == -signal.SIGKILL, output.read_text()
   assert [line['loss'] for line in _lines(path)] == [step / 3 for step in range(100)]

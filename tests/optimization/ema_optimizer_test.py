@@ -15,8 +15,13 @@ SHAPES = {
     'split': dict(replicas='two'),
     'plain_two': dict(enable_xla=False, replicas='two'),
 }
-each_shape = pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES)
 DECAY = 0.5
+
+
+def in_shapes(*fast):
+  """A test in these shapes; in the others it is one of the long tests."""
+  return pytest.mark.parametrize(
+      'shape', [pytest.param(SHAPES[name], marks=[] if name in fast else pytest.mark.soak, id=name) for name in SHAPES])
 
 
 def stock_ema(wrap=lambda optimizer: optimizer):
@@ -39,7 +44,7 @@ def averages_of(trainer):
   return [ema.get_slot(v, 'average').numpy() for v in trainer.model.trainable_variables]
 
 
-@each_shape
+@in_shapes('plain', 'split')
 def test_the_average_follows_the_formula(shape):
   trainer = harness.make_trainer(optimizer=stock_ema, **shape)
   harness.train(trainer, 5)
@@ -48,7 +53,7 @@ def test_the_average_follows_the_formula(shape):
   harness.assert_close(averages_of(trainer), average)
 
 
-@each_shape
+@in_shapes('fused', 'plain_two')
 def test_defect_06_the_average_follows_float16_training_and_waits_at_an_overflow(shape):
   # Stock: TypeError, its apply_gradients does not know experimental_aggregate_gradients.
   x, y = harness.make_data(64)
@@ -69,22 +74,24 @@ def test_defect_06_the_average_follows_float16_training_and_waits_at_an_overflow
   assert trainer.optimizer.loss_scale == 2.0**14
 
 
-def test_a_skipped_step_leaves_the_average():
-  for shape in (dict(enable_xla=False), dict(), dict(replicas='two')):
-    x, y = harness.make_data(64)
-    x[15] = np.nan
-    trainer = harness.make_trainer(data=(x, y), optimizer=stock_ema, **shape)
-    harness.train(trainer, 1)
-    before = averages_of(trainer)
-    harness.train(trainer, 1)
-    harness.assert_close(averages_of(trainer), before, rtol=0, atol=0)
-    assert trainer.step_state.num_skips == 1
+@pytest.mark.parametrize('replicas, enable_xla', [
+    ('one', True), ('two', True), pytest.param('one', False, marks=pytest.mark.soak)])
+def test_a_skipped_step_leaves_the_average(replicas, enable_xla):
+  x, y = harness.make_data(64)
+  x[15] = np.nan
+  trainer = harness.make_trainer(data=(x, y), optimizer=stock_ema, replicas=replicas, enable_xla=enable_xla)
+  harness.train(trainer, 1)
+  before = averages_of(trainer)
+  harness.train(trainer, 1)
+  harness.assert_close(averages_of(trainer), before, rtol=0, atol=0)
+  assert trainer.step_state.num_skips == 1
 
 
-@pytest.mark.parametrize('replicas', ['one', 'two'])
-def test_defect_06_evaluation_uses_the_average_and_gives_back_every_bit(replicas):
+@pytest.mark.parametrize('replicas, enable_xla', [
+    ('one', True), ('two', False), pytest.param('two', True, marks=pytest.mark.soak)])
+def test_defect_06_evaluation_uses_the_average_and_gives_back_every_bit(replicas, enable_xla):
   # Stock: weights are swapped by a+b and a-b; after 20 evaluations 76 % of them have changed.
-  trainer = harness.make_trainer(optimizer=stock_ema, replicas=replicas, evaluate=True)
+  trainer = harness.make_trainer(optimizer=stock_ema, replicas=replicas, enable_xla=enable_xla, evaluate=True)
   harness.train(trainer, 3)
   before = [w.tobytes() for w in [*harness.weights_of(trainer), *averages_of(trainer)]]
   _, average = weights_and_average(3)

@@ -267,7 +267,9 @@ def reference(kind, num_steps, batch_size=8):
 
 
 @pytest.mark.parametrize(('kind', 'shape'), [
-    ('lion', 'plain'), ('muon', 'fused'), ('muon', 'plain_two'), ('stable_adamw', 'fused'), ('stable_adamw', 'split'),
+    ('lion', 'plain'), ('muon', 'fused'), ('stable_adamw', 'split'),
+    pytest.param('muon', 'plain_two', marks=pytest.mark.soak),
+    pytest.param('stable_adamw', 'fused', marks=pytest.mark.soak),
 ])
 def test_an_optimizer_in_every_shape_of_the_step(kind, shape):
   trainer, logs = trained(kind, 5, accumulation=2, **SHAPES[shape])
@@ -295,15 +297,15 @@ def test_a_step_that_is_left_out_has_no_part_in_an_optimizers_logs(shape):
   assert harness.train(trainer, 1)['optimizer/update_rms'] > 0
 
 
-def test_a_manual_task_logs_what_its_optimizer_has_to_say():
+@pytest.mark.parametrize('replicas', [pytest.param('one', marks=pytest.mark.soak), 'two'])
+def test_a_manual_task_logs_what_its_optimizer_has_to_say(replicas):
   class Twice(harness.LinearTask):
     def train_step(self, inputs, model, optimizer, metrics=None):
       super().train_step(inputs, model, optimizer, metrics)
       return super().train_step(inputs, model, optimizer, metrics)
 
-  for shape in (dict(enable_xla=False), dict(enable_xla=False, replicas='two')):
-    trainer = harness.make_trainer(Twice, optimizer=lambda: make('muon'), **shape)
-    assert 0 < harness.train(trainer, 2)['optimizer/update_rms'] < 5
+  trainer = harness.make_trainer(Twice, optimizer=lambda: make('muon'), enable_xla=False, replicas=replicas)
+  assert 0 < harness.train(trainer, 2)['optimizer/update_rms'] < 5
 
 
 class Sgd(tf_keras.optimizers.legacy.SGD):
@@ -321,7 +323,7 @@ def test_any_optimizer_may_have_values_to_log():
 
 
 @pytest.mark.parametrize(('kind', 'shape'), [
-    ('muon', 'split'), ('stable_adamw', 'plain'),
+    ('muon', 'split'), pytest.param('stable_adamw', 'plain', marks=pytest.mark.soak),
 ])
 def test_the_moving_average_around_a_new_optimizer(kind, shape):
   ema = dict(average_decay=0.5, dynamic_decay=False)

@@ -104,16 +104,16 @@ SHAPES = {
     'split': dict(replicas='two'),
     'plain_two': dict(enable_xla=False, replicas='two'),
 }
-each_shape = pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES)
 LIMIT = 0.1  # Below every norm of the bias's gradient that occurs.
 OF_LINEAR_MODEL = [dict(patterns=['kernel'], frozen=True), dict(patterns=['^dense/bias$'], learning_rate_scale=0.5)]
 
 
-@each_shape
+@pytest.mark.parametrize(
+    'shape', ['fused', 'plain_two', *(pytest.param(name, marks=pytest.mark.soak) for name in ('plain', 'split'))])
 def test_groups_in_every_shape_of_the_step(shape):
   trainer = harness.make_trainer(
       optimizer=lambda: harness.sgd(global_clipnorm=LIMIT), accumulation=2,
-      trainer_config=dict(optimizer_config={'parameter_groups': OF_LINEAR_MODEL}), **shape)
+      trainer_config=dict(optimizer_config={'parameter_groups': OF_LINEAR_MODEL}), **SHAPES[shape])
   logs = harness.train(trainer, 5)
 
   norms = []
@@ -130,7 +130,8 @@ def test_groups_in_every_shape_of_the_step(shape):
   np.testing.assert_allclose(logs['grad_norm'], np.mean(norms), rtol=1e-5)  # Without the frozen.
 
 
-@pytest.mark.parametrize(('kind', 'shape'), [('stable_adamw', 'split'), ('adamw', 'plain_two')])
+@pytest.mark.parametrize(('kind', 'shape'), [
+    ('stable_adamw', 'split'), pytest.param('adamw', 'plain_two', marks=pytest.mark.soak)])
 def test_groups_of_an_optimizer_with_weight_decay(kind, shape):
   groups = [dict(patterns=['kernel'], frozen=True), dict(patterns=['bias'], weight_decay=False)]
   trainer = harness.make_trainer(
