@@ -5,8 +5,9 @@ import official_ext  # noqa: F401  # First: it selects the Keras that Model Gard
 from absl import app, flags
 
 from official.core import task_factory
+from official_ext.checks import debugging, dry_run
 from official_ext.cli import exit_status, flags as ext_flags, output
-from official_ext.core import config_parser, debugging, distribute, dry_run, preemption, run_record, train_lib
+from official_ext.core import config_parser, distribute, preemption, run_record, train_lib
 from official_ext.monitoring import progress, writers
 import registry_imports  # noqa: F401
 

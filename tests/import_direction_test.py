@@ -11,6 +11,7 @@ PACKAGES = ('official_ext', 'experiments')
 
 # Inside official_ext, from the top down. A module may import its own row and those below, directly or by way of others.
 LEVELS = (
+  {'official_ext.checks.dry_run', 'official_ext.checks.debugging'},
   {'official_ext.core.train_lib'},
   {'official_ext.core.controller', 'official_ext.core.actions', 'official_ext.core.base_trainer'},
   {'official_ext.core.compiled_steps', 'official_ext.core.checkpoints', 'official_ext.core.base_task'},

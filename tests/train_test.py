@@ -287,6 +287,14 @@ def test_dry_run_leaves_nothing_behind(run_train, tmp_path):
   assert not list(tmp_path.iterdir())
 
 
+def test_debug_runs_one_step_and_leaves_nothing_behind(run_train, tmp_path):
+  process = run_train(['--experiment=digits_mlp', '--debug', '--debug_step=3'], cwd=tmp_path, timeout=TIMEOUT)
+  assert process.returncode == 0, process.stderr
+  assert re.search(r'^step +3 ', process.stdout, re.MULTILINE), process.stdout
+  assert re.search(r'^loss +\d', process.stdout, re.MULTILINE), process.stdout
+  assert not list(tmp_path.iterdir())
+
+
 FAILING = """
     import dataclasses
 

@@ -80,7 +80,7 @@ def _new(arguments: List[str]) -> None:
 def _check(arguments: List[str]) -> None:
   _parse([*_with_experiment(arguments), '--dry_run'])
   params = config_parser.parse_configuration(flags.FLAGS, print_return=False)
-  dry_run = importlib.import_module('official_ext.core.dry_run')
+  dry_run = importlib.import_module('official_ext.checks.dry_run')
   dry_run.run(params)
 
 

@@ -84,7 +84,7 @@ def test_all_experiments_can_be_described():
 
 def test_check_is_a_dry_run(capsys, monkeypatch):
   calls = []
-  monkeypatch.setitem(sys.modules, 'official_ext.core.dry_run', types.SimpleNamespace(run=calls.append))
+  monkeypatch.setitem(sys.modules, 'official_ext.checks.dry_run', types.SimpleNamespace(run=calls.append))
   assert run(capsys, 'check', 'digits', '--set=batch_size=16')[0] == 0
   params, = calls
   assert params.task.train_data.global_batch_size == 16

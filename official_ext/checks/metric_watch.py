@@ -6,7 +6,7 @@ from typing import Any, Iterator, List
 import numpy as np
 import tensorflow as tf
 
-from official_ext.core import findings
+from official_ext.checks import findings
 
 
 class Metrics:

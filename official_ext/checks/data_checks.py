@@ -5,7 +5,7 @@ from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 import tensorflow as tf
 
-from official_ext.core import findings
+from official_ext.checks import findings
 from official_ext.data import bad_examples
 from official_ext.data import pipelines
 from official_ext.data import position

@@ -12,17 +12,17 @@ import tensorflow as tf, tf_keras
 
 import registry_imports  # noqa: F401
 from official.core import task_factory
+from official_ext.checks import dry_run
+from official_ext.checks import findings
+from official_ext.checks import task_checks
 from official_ext.core import config_parser
-from official_ext.core import dry_run
 from official_ext.core import errors
-from official_ext.core import findings
-from official_ext.core import task_checks
 from official_ext.core import yaml_text
 from tests.core import harness
 from tests.core import small_run
 from tests.model_garden import train_test
 
-HERE = re.escape('tests/core/task_checks_test.py')
+HERE = re.escape('tests/checks/task_checks_test.py')
 COUNTS = []
 NUM_CALLS = 0
 

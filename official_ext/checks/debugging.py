@@ -8,13 +8,13 @@ from typing import Any, Iterator, List, Optional, Sequence, Tuple
 import tensorflow as tf, tf_keras
 
 from official.core import task_factory
+from official_ext.checks import op_trace
 from official_ext.core import checkpoints
 from official_ext.core import config_definitions
 from official_ext.core import distribute
 from official_ext.core import errors
 from official_ext.core import gradient_tap
 from official_ext.core import manifests
-from official_ext.core import op_trace
 from official_ext.core import train_lib
 from official_ext.data import bad_examples
 from official_ext.monitoring import json_lines

@@ -12,7 +12,7 @@ import numpy as np
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
-from official_ext.core import findings
+from official_ext.checks import findings
 
 _ONCE = 'a compiled step runs Python once, when it is traced, and not again'
 _CLOCKS = (time.time, time.perf_counter, time.monotonic, time.time_ns, time.perf_counter_ns)

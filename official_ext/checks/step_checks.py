@@ -11,11 +11,11 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf, tf_keras
 
+from official_ext.checks import findings
+from official_ext.checks import metric_watch
+from official_ext.checks import step_watch
 from official_ext.core import base_task
-from official_ext.core import findings
-from official_ext.core import metric_watch
 from official_ext.core import step_random
-from official_ext.core import step_watch
 from official_ext.optimization import ema_optimizer
 
 _OPTIMIZERS = (tf_keras.optimizers.legacy.Optimizer, tf_keras.optimizers.Optimizer)

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf, tf_keras
 
 from official.core import task_factory
-from official_ext.core import debugging
+from official_ext.checks import debugging
+from official_ext.checks import op_trace
 from official_ext.core import errors
-from official_ext.core import op_trace
 from tests.core import harness
 from tests.core import small_run
 

@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from official.core import task_factory
 from official.core import train_utils
-from official_ext.core import data_checks
-from official_ext.core import findings
-from official_ext.core import step_checks
-from official_ext.core import step_errors
+from official_ext.checks import data_checks
+from official_ext.checks import findings
+from official_ext.checks import step_checks
+from official_ext.checks import step_errors
 from official_ext.core import train_lib
 
 _NUM_BATCHES = 2

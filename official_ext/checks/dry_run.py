@@ -12,13 +12,13 @@ import tensorflow as tf
 
 from official.core import task_factory
 from official.core import train_utils
+from official_ext.checks import findings
+from official_ext.checks import step_errors
+from official_ext.checks import task_checks
 from official_ext.core import config_checks
 from official_ext.core import config_definitions
 from official_ext.core import distribute
 from official_ext.core import errors
-from official_ext.core import findings
-from official_ext.core import step_errors
-from official_ext.core import task_checks
 from official_ext.core import train_lib
 
 
