@@ -8,11 +8,13 @@ process. A run that takes longer than MINUTES is stopped, and saves. The exit st
 
 import argparse
 import inspect
+import itertools
 import pathlib
 import re
 import shlex
 import subprocess
 import sys
+import textwrap
 import time
 from typing import Any, Dict, List, Sequence, Set
 
@@ -25,6 +27,7 @@ import registry_imports  # noqa: F401
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _FOLDER = 'runs'  # Of the commands in docstrings.
+_CELL_WIDTH = 36
 
 
 def names() -> List[str]:
@@ -96,12 +99,15 @@ def _last_metrics(model_dir: pathlib.Path) -> str:
   events = json_lines.read_events(str(model_dir / 'events.jsonl'))
   evaluations: List[Dict[str, Any]] = [event for event in events if event['event'] == 'eval']
   values = {key: value for key, value in evaluations[-1].items() if key not in ('time', 'event', 'step', 'seconds')}
-  return '  '.join(progress.format_values(values))
+  return '\n'.join(progress.format_values(values))
 
 
 def table(rows: Sequence[Dict[str, str]]) -> str:
-  """Rows as text, a column for each key."""
-  lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+  """Rows as text, a column for each key; a cell of more than `_CELL_WIDTH` characters goes on in lines below."""
+  lines: List[Sequence[str]] = []
+  for cells in [list(rows[0]), *(list(row.values()) for row in rows)]:
+    wrapped = [[part for line in cell.splitlines() for part in textwrap.wrap(line, _CELL_WIDTH)] for cell in cells]
+    lines += itertools.zip_longest(*wrapped, fillvalue='')
   widths = [max(map(len, column)) for column in zip(*lines)]
   return '\n'.join('   '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
 

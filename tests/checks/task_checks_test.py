@@ -451,7 +451,9 @@ def test_every_error_is_a_line(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize('experiment, settings', [
-    ('digits_mlp', ()), ('digits', ('task.train_data.tfds_data_dir={0}', 'task.validation_data.tfds_data_dir={0}'))])
+    ('digits_mlp', ()), ('digits', ('task.train_data.tfds_data_dir={0}', 'task.validation_data.tfds_data_dir={0}')),
+    *(pytest.param(name, (), marks=pytest.mark.soak) for name in (
+        'contrastive', 'distillation_teacher', 'gan', 'meta_learning', 'multi_task', 'reinforcement'))])
 def test_experiments_are_sound(experiment, settings, tmp_path):
   flags = types.SimpleNamespace(experiment=experiment, set=[setting.format(tmp_path) for setting in settings])
   assert task_checks.find(config_parser.parse_configuration(flags)) == []
