@@ -47,7 +47,7 @@ def digits_mlp() -> cfg.ExperimentConfig:
 
   Command: python train.py --experiment=digits_mlp --mode=train_and_eval --model_dir=runs/digits_mlp
   Hardware and time: 2 CPU cores, 15 seconds, start-up included.
-  Result: validation accuracy 92.5 %.
+  Result: validation accuracy 92.5 %, 92.2 % and 92.5 % with seeds 0, 1 and 2.
   Reference: scikit-learn's MLPClassifier((256, 256)) reaches 91.7 %, 92.5 % and 92.2 % with random_state 0, 1 and 2.
   """
   return cfg.ExperimentConfig(

@@ -96,7 +96,7 @@ def distillation_teacher() -> cfg.ExperimentConfig:
 
   Command: python train.py --experiment=distillation_teacher --mode=train_and_eval --model_dir=runs/distillation_teacher
   Hardware and time: 2 CPU cores, 24 seconds, start-up included.
-  Result: validation accuracy 99.4 %.
+  Result: validation accuracy 99.4 % with seeds 0, 1 and 2.
   Reference: scikit-learn's support vector machine (gamma 0.256, pixels of 0 to 1) reaches 98.9 % on the same split.
   """
   params = cfg.ExperimentConfig(task=DistillationTaskConfig(), trainer=_trainer(3000))
@@ -117,7 +117,7 @@ def distillation() -> cfg.ExperimentConfig:
   Command: python train.py --experiment=distillation --mode=train_and_eval --model_dir=runs/distillation
     --set=task.teacher_checkpoint=runs/distillation_teacher
   Hardware and time: 2 CPU cores, 18 seconds, start-up included.
-  Result: validation accuracy 93.6 % and 94.4 % with seeds 0 and 1.
-  Reference: from the labels alone (task.losses.label=1, task.losses.soft_label=0) 91.9 % and 91.7 %.
+  Result: validation accuracy 93.6 %, 94.4 % and 93.9 % with seeds 0, 1 and 2.
+  Reference: from the labels alone (task.losses.label=1, task.losses.soft_label=0) 91.9 %, 91.7 % and 92.5 %.
   """
   return cfg.ExperimentConfig(task=DistillationTaskConfig(num_images=200), trainer=_trainer(2000))

@@ -75,7 +75,7 @@ def gan() -> cfg.ExperimentConfig:
 
   Command: python train.py --experiment=gan --mode=train_and_eval --model_dir=runs/gan
   Hardware and time: 2 CPU cores, 44 seconds, start-up included.
-  Result: class coverage 10 of 10, confidence 0.89.
+  Result: class coverage 10 of 10, confidence 0.89, 0.88 and 0.90 with seeds 0, 1 and 2.
   Reference: the judge is right about 98 % of the real images for validation, and its confidence in them is 0.96.
   """
   return cfg.ExperimentConfig(
