@@ -43,7 +43,9 @@ class ProbeAccuracy(tf_keras.metrics.Metric):
   def update_state(self, examples: tf.Tensor, features: tf.Tensor, sample_weight=None):
     """Takes the features, float [b, d], of the examples of these numbers, int [b]."""
     del sample_weight
-    self._features.scatter_add(tf.IndexedSlices(tf.cast(features, tf.float32), examples))
+    features = tf.cast(features, tf.float32)
+    # Replicas' variables of a metric, which are summed when they are read, have no scatter_add.
+    self._features.assign_add(tf.scatter_nd(examples[:, tf.newaxis], features, self._features.shape))
 
   def reset_state(self):
     """Forgets all features."""
