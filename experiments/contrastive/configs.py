@@ -75,7 +75,7 @@ def contrastive() -> cfg.ExperimentConfig:
   Command: python train.py --experiment=contrastive --mode=train_and_eval --model_dir=runs/contrastive
   Hardware and time: 2 CPU cores, 34 seconds, start-up included.
   Result: accuracy of the linear probe 97.8 %, 98.6 % and 98.6 % with seeds 0, 1 and 2.
-  Reference: the same probe finds 93.6 % from the raw pixels.
+  Reference: the network before training 96.7 %, 95.6 % and 96.9 %; the raw pixels 93.6 %.
   """
   num_steps = 1500
   return cfg.ExperimentConfig(
