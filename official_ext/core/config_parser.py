@@ -102,7 +102,7 @@ class ExperimentParser(train_utils.ExperimentParser):
     return params
 
   def parse_set(self, params):
-    """Applies every --set: dotted paths first, then short names, first those that choose among alternatives."""
+    """Applies every --set: what chooses among alternatives with the dotted paths, then the other short names."""
     by_path: Dict[str, Any] = {}
     by_short_name: Dict[str, Any] = {}
     for text in self._flag('set') or ():
@@ -114,15 +114,22 @@ class ExperimentParser(train_utils.ExperimentParser):
       if name in group:
         raise errors.UserError(f'{name}: given twice in --set')
       group[name] = yaml_text.load_value(value, f'--set={name}')
-    config_overrides.override(params, _nest(by_path))
     experiment = self._flag('experiment')
-    order = list(short_names.patterns_of(experiment))
-    for name in sorted(by_short_name, key=lambda name: order.index(name) if name in order else -1):
+
+    def use_short_name(name):
       path = short_names.resolve(name, params, experiment)
       if path in by_path:
         raise errors.UserError(f'{path}: given twice in --set, once by the short name {name}')
       by_path[path] = by_short_name[name]
-      config_overrides.override(params, _nest({path: by_short_name[name]}))
+      return {path: by_short_name[name]}
+
+    choosing = [name for name in by_short_name if short_names.chooses(name, experiment)]
+    for name in choosing:
+      use_short_name(name)
+    config_overrides.override(params, _nest(by_path))
+    for name in by_short_name:
+      if name not in choosing:
+        config_overrides.override(params, _nest(use_short_name(name)))
     _settle_length(params, _nest(by_path))
     return params
 

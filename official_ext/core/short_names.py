@@ -17,7 +17,6 @@ _OPTIMIZER = 'trainer.optimizer_config.optimizer'
 _SCHEDULE = 'trainer.optimizer_config.learning_rate'
 _WARMUP = 'trainer.optimizer_config.warmup'
 
-# The names that choose among alternatives stand first: the others depend on them.
 STANDARD: Mapping[str, Tuple[str, ...]] = {
     'optimizer': (f'{_OPTIMIZER}.type',),
     'schedule': (f'{_SCHEDULE}.type',),
@@ -82,8 +81,14 @@ def register(experiment: str, names: Mapping[str, Union[str, Sequence[str]]]) ->
 
 
 def patterns_of(experiment: Optional[str]) -> Dict[str, Tuple[str, ...]]:
-  """All short names of an experiment with their patterns, those first that choose among alternatives."""
+  """All short names of an experiment with their patterns."""
   return {**STANDARD, **_registered.get(experiment or '', {})}
+
+
+def chooses(name: str, experiment: Optional[str] = None) -> bool:
+  """Whether a short name chooses among alternatives, and itself depends on no such choice."""
+  patterns = patterns_of(experiment).get(name, ('',))
+  return all(pattern.endswith('.type') and '*' not in pattern for pattern in patterns)
 
 
 def vocabulary(params: base_config.Config, experiment: Optional[str] = None) -> Dict[str, str]:

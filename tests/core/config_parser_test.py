@@ -437,6 +437,9 @@ def test_short_names_follow_the_selected_alternatives():
   params = parse(set=['max_grad_norm=2', 'learning_rate=0.5', 'schedule=constant', 'optimizer=adamw_experimental'])
   assert params.trainer.optimizer_config.learning_rate.constant.learning_rate == 0.5
   assert params.trainer.optimizer_config.optimizer.adamw_experimental.global_clipnorm == 2.0
+  params = parse(set=['optimizer=lion', f'{TRAINER}.optimizer.lion.beta_1=0.8', 'beta_2=0.7'])
+  lion = params.trainer.optimizer_config.optimizer.lion
+  assert (params.trainer.optimizer_config.optimizer.type, lion.beta_1, lion.beta_2) == ('lion', 0.8, 0.7)
   params = parse(set=['warmup_steps=7', f'{TRAINER}.warmup.type=linear'])
   assert params.trainer.optimizer_config.warmup.linear.warmup_steps == 7
 

@@ -51,13 +51,15 @@ def damage(folder: Any, rng: np.random.Generator) -> Optional[str]:
   """Damages one file of the newest checkpoint, of a folder that has another one.
 
   Returns:
-    What was done, in words; None where there are not two checkpoints.
+    What was done, in words; None where there are not two checkpoints, or that file is gone or empty already.
   """
   folder = pathlib.Path(folder)
   steps = complete_checkpoints(folder)
   if len(steps) < 2:
     return None
   path = folder / f'ckpt-{steps[-1]}.{PARTS[rng.integers(len(PARTS))]}'
+  if not path.exists() or not path.stat().st_size:
+    return None
   function = DAMAGES[rng.integers(len(DAMAGES))]
   function(path, rng)
   return f'{function.__name__[1:]} {path.name}'
