@@ -97,6 +97,20 @@ def start_train(train_server):
     process.communicate()
 
 
+@pytest.fixture
+def start_script(train_server, tmp_path_factory):
+  """start_script(code, arguments=(), env=None) -> train_processes.Script. What still runs at the end is killed."""
+  started = []
+
+  def start(code, arguments=(), env=None) -> train_processes.Script:
+    started.append(train_processes.Script(train_server(), tmp_path_factory.mktemp('script'), code, arguments, env))
+    return started[-1]
+
+  yield start
+  for script in started:
+    script.kill()
+
+
 @pytest.fixture(scope='session')
 def unused_ports():
   """unused_ports(n) -> n TCP ports that nothing listens on."""

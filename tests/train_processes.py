@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from typing import Dict, Mapping, Optional, Sequence
@@ -152,3 +153,22 @@ def run(
       process.kill()
       raise
     return subprocess.CompletedProcess([str(script), *arguments], status, stdout.read_text(), stderr.read_text())
+
+
+class Script:
+  """A process that runs code, forked from one that has TensorFlow imported."""
+
+  def __init__(self, server, folder: pathlib.Path, code, arguments=(), env=None):
+    self._folder, self._arguments = folder, arguments
+    script = folder / 'script.py'
+    script.write_text(textwrap.dedent(code))
+    self._process = server.start(arguments, folder / 'stdout', folder / 'stderr', env, script=script)
+
+  def finish(self, timeout=120) -> subprocess.CompletedProcess:
+    """Waits for its end: its status, stdout and stderr."""
+    status = self._process.wait(timeout)
+    output = ((self._folder / name).read_text() for name in ('stdout', 'stderr'))
+    return subprocess.CompletedProcess(self._arguments, status, *output)
+
+  def kill(self) -> None:
+    self._process.kill()

@@ -1,12 +1,14 @@
 """Watches metrics for updates."""
 
 import contextlib
+import functools
 from typing import Any, Iterator, List
 
 import numpy as np
 import tensorflow as tf
 
 from official_ext.checks import findings
+from official_ext.core import method_patch
 
 
 class Metrics:
@@ -29,11 +31,11 @@ class Metrics:
     with contextlib.ExitStack() as stack:
       for metric in self.all:
         if hasattr(metric, 'update_state'):
-          stack.enter_context(replaced(metric, 'update_state', self._counting(metric)))
+          counting = functools.partial(self._counting, metric)
+          stack.enter_context(method_patch.MethodPatch(metric, 'update_state', counting))
       yield
 
-  def _counting(self, metric):
-    update_state = metric.update_state
+  def _counting(self, metric, update_state):
 
     def counting(*args, **kwargs):
       self._updates[id(metric)] += 1
@@ -63,19 +65,3 @@ class Metrics:
 
 def _values(metric: Any) -> List[np.ndarray]:
   return [variable.numpy() for variable in getattr(metric, 'variables', ())]
-
-
-@contextlib.contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-  """Gives an object's or a class's attribute another value for a while."""
-  had, old = name in vars(owner), vars(owner).get(name)
-  object.__setattr__(owner, name, value) if not isinstance(owner, type) else setattr(owner, name, value)
-  try:
-    yield
-  finally:
-    if had:
-      object.__setattr__(owner, name, old) if not isinstance(owner, type) else setattr(owner, name, old)
-    elif isinstance(owner, type):
-      delattr(owner, name)
-    else:
-      object.__delattr__(owner, name)

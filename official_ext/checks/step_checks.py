@@ -15,6 +15,7 @@ from official_ext.checks import findings
 from official_ext.checks import metric_watch
 from official_ext.checks import step_watch
 from official_ext.core import base_task
+from official_ext.core import method_patch
 from official_ext.core import step_random
 from official_ext.optimization import ema_optimizer
 
@@ -100,9 +101,9 @@ class StepRun:
     with contextlib.ExitStack() as stack:
       stack.enter_context(step_random.step_key(key))
       for cls in _OPTIMIZERS:
-        stack.enter_context(metric_watch.replaced(cls, 'apply_gradients', self._noting_gradients(cls.apply_gradients)))
+        stack.enter_context(method_patch.MethodPatch(cls, 'apply_gradients', self._noting_gradients))
       if isinstance(self._task, base_task.Task):
-        stack.enter_context(metric_watch.replaced(self._task, 'forward', self._noting_loss(self._task.forward)))
+        stack.enter_context(method_patch.MethodPatch(self._task, 'forward', self._noting_loss))
       yield
 
   def _noting_gradients(self, apply_gradients):

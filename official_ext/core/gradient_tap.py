@@ -9,71 +9,57 @@ that a task's step, unmodified, becomes a function from inputs to gradients.
 import contextlib
 import functools
 import threading
-from typing import Any, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf, tf_keras
 
 from official.modeling.optimization import legacy_adamw
+from official_ext.core import method_patch
 from official_ext.optimization import parameter_groups
 
 Gradient = Optional[Union[tf.Tensor, tf.IndexedSlices]]
 GradientsAndVariables = List[Tuple[Gradient, tf.Variable]]
 
 
-class _UpdatesAreCounted:
-  """A context in which `apply_gradients` of every optimizer is counted for the thread that calls it.
-
-  A tapped optimizer's does not come that far. Threads may be in it at the same time.
-  """
-
-  _BASES = (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)
+class _Updates(threading.local):
+  """Of one thread: where the optimizers that it updates with are listed, if anywhere."""
 
   def __init__(self):
-    self._lock = threading.Lock()
-    self._num_inside = 0
-    self._originals: List[Any] = []
-    self._local = threading.local()
-
-  @contextlib.contextmanager
-  def count(self) -> Iterator[List[Any]]:
-    """Within, the optimizers that this thread updates with are added to the list."""
-    with self._lock:
-      self._num_inside += 1
-      if self._num_inside == 1:
-        self._originals = [base.apply_gradients for base in self._BASES]
-        for base, original in zip(self._BASES, self._originals):
-          base.apply_gradients = self._counting(original)
-    outer = getattr(self._local, 'optimizers', None)
-    optimizers: List[Any] = []
-    self._local.optimizers = optimizers
-    try:
-      yield optimizers
-    finally:
-      self._local.optimizers = outer
-      with self._lock:
-        self._num_inside -= 1
-        if not self._num_inside:
-          for base, original in zip(self._BASES, self._originals):
-            base.apply_gradients = original
-
-  def _counting(self, original):
-    @tf.autograph.experimental.do_not_convert
-    @functools.wraps(original)
-    def apply_gradients(optimizer, *args, **kwargs):
-      optimizers = getattr(self._local, 'optimizers', None)
-      if optimizers is not None:
-        optimizers.append(optimizer)
-      return original(optimizer, *args, **kwargs)
-
-    return apply_gradients
+    self.optimizers: Optional[List[Any]] = None
 
 
-_UPDATES_ARE_COUNTED = _UpdatesAreCounted()
+_UPDATES = _Updates()
 
 
-def other_updates() -> ContextManager[List[Any]]:
-  """A context that lists the optimizers without a tap which this thread updates with, one entry an update."""
-  return _UPDATES_ARE_COUNTED.count()
+def _listing(original):
+  @tf.autograph.experimental.do_not_convert
+  @functools.wraps(original)
+  def apply_gradients(optimizer, *args, **kwargs):
+    if _UPDATES.optimizers is not None:
+      _UPDATES.optimizers.append(optimizer)
+    return original(optimizer, *args, **kwargs)
+
+  return apply_gradients
+
+
+_LISTINGS = [method_patch.MethodPatch(base, 'apply_gradients', _listing)
+             for base in (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)]
+
+
+@contextlib.contextmanager
+def other_updates() -> Iterator[List[Any]]:
+  """Lists the optimizers without a tap which this thread updates with, one entry an update.
+
+  A tapped optimizer's `apply_gradients` does not come as far as that of the class.
+  """
+  outer, _UPDATES.optimizers = _UPDATES.optimizers, []
+  try:
+    with contextlib.ExitStack() as stack:
+      for listing in _LISTINGS:
+        stack.enter_context(listing)
+      yield _UPDATES.optimizers
+  finally:
+    _UPDATES.optimizers = outer
 
 
 class GradientTap:

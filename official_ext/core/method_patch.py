@@ -5,7 +5,10 @@ from typing import Any, Callable
 
 
 class MethodPatch:
-  """A context in which a method is replaced. Threads may be in it at the same time: the last one puts it back."""
+  """A context in which a method is replaced. Threads may be in it at the same time: the last one puts it back.
+
+  What the owner has inherited, an object from its class too, it inherits again afterwards.
+  """
 
   def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]):
     """Makes a context that may be entered again and again.
@@ -20,17 +23,27 @@ class MethodPatch:
     self._wrap = wrap
     self._lock = threading.Lock()
     self._num_inside = 0
-    self._original: Any = None
+    self._own: Any = None  # What the owner itself has under this name.
 
   def __enter__(self) -> None:
     with self._lock:
       self._num_inside += 1
       if self._num_inside == 1:
-        self._original = getattr(self._owner, self._name)
-        setattr(self._owner, self._name, self._wrap(self._original))
+        self._own = vars(self._owner).get(self._name)
+        self._set(self._wrap(getattr(self._owner, self._name)))
 
   def __exit__(self, *_: Any) -> None:
     with self._lock:
       self._num_inside -= 1
-      if not self._num_inside:
-        setattr(self._owner, self._name, self._original)
+      if not self._num_inside and self._own is not None:
+        self._set(self._own)
+      elif not self._num_inside:
+        self._kind.__delattr__(self._owner, self._name)
+
+  @property
+  def _kind(self) -> Any:
+    """By which an attribute is set as it is: Keras' objects track what they are given."""
+    return type if isinstance(self._owner, type) else object
+
+  def _set(self, method: Any) -> None:
+    self._kind.__setattr__(self._owner, self._name, method)

@@ -128,19 +128,14 @@ def test_a_data_dir_that_cannot_be_written_is_named(tmp_path):
     sources.TfdsSource('letters', 'train', str(tmp_path / 'file'))
 
 
-def test_two_processes_prepare_at_once(train_server, tmp_path):
-  script = tmp_path / 'prepare.py'
-  script.write_text(PREPARE)
+def test_two_processes_prepare_at_once(start_script, tmp_path):
   log = tmp_path / 'log'
   flags = [str(tmp_path / 'ready_0'), str(tmp_path / 'ready_1')]
-  outputs = [tmp_path / 'output_0', tmp_path / 'output_1']
-  processes = [
-      train_server().start([tmp_path / 'data', log, *order], output, script=script)
-      for order, output in zip((flags, flags[::-1]), outputs)
-  ]
-  for process, output in zip(processes, outputs):
-    assert process.wait(timeout=120) == 0, output.read_text()
-    assert output.read_text().splitlines()[-1] == 'True'
+  scripts = [start_script(PREPARE, [tmp_path / 'data', log, *order]) for order in (flags, flags[::-1])]
+  for script in scripts:
+    process = script.finish()
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.splitlines()[-1] == 'True'
   assert log.read_text() == 'generated\n'  # by one of them
 
 

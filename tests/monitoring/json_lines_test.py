@@ -3,7 +3,6 @@
 import json
 import math
 import signal
-import textwrap
 import time
 
 import numpy as np
@@ -107,17 +106,14 @@ def test_later_lines_supersede_after_a_restore(path):
   assert len(_lines(path)) == 9  # The file itself keeps everything.
 
 
-def test_lines_of_a_killed_process_stay(path, train_server, tmp_path):
-  script = tmp_path / 'script.py'
-  script.write_text(textwrap.dedent("""
+def test_lines_of_a_killed_process_stay(path, start_script):
+  process = start_script("""
     import os, signal, sys
     from official_ext.monitoring import json_lines
     writer = json_lines.EventsWriter(sys.argv[1])
     for step in range(100):
       writer.write('train', step, {'loss': step / 3})
     os.kill(os.getpid(), signal.SIGKILL)
-  """))
-  output = tmp_path / 'output'
-  process = train_server().start([path], output, script=script)
-  assert process.wait(timeout=120) == -signal.SIGKILL, output.read_text()
+  """, [path]).finish()
+  assert process.returncode == -signal.SIGKILL, process.stderr
   assert [line['loss'] for line in _lines(path)] == [step / 3 for step in range(100)]
