@@ -14,7 +14,7 @@ LEVELS = (
   {'official_ext.checks.dry_run', 'official_ext.checks.debugging'},
   {'official_ext.core.train_lib'},
   {'official_ext.core.controller', 'official_ext.core.actions', 'official_ext.core.base_trainer'},
-  {'official_ext.core.compiled_steps', 'official_ext.core.checkpoints', 'official_ext.core.base_task'},
+  {'official_ext.core.training_step', 'official_ext.core.checkpoints', 'official_ext.core.base_task'},
   {'official_ext.core.config_definitions'},
   {'official_ext.core.errors'},
 )

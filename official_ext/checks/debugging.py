@@ -127,15 +127,15 @@ class _View:
     """See `TrainingStep.rehearse`."""
     yield
 
-  def of_update(self, variables: Sequence[tf.Variable], before: Any, out: Any) -> tf.Tensor:
+  def of_update(self, variables: Sequence[tf.Variable], before: Any, loss: tf.Tensor, gradients: Any) -> tf.Tensor:
     """See `TrainingStep.rehearse`."""
     del before
-    self.results.append(('the loss', out['loss']))
-    for variable, gradient in zip(variables, out['gradients'] or ()):
+    self.results.append(('the loss', loss))
+    for variable, gradient in zip(variables, gradients or ()):
       values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
       self.results.append((f'the gradient of {variable.name}', values))
     self.results += [(f'the weight {variable.name}', variable.read_value()) for variable in variables]
-    return out['loss']
+    return loss
 
 
 def _debug_step(trainer, step):

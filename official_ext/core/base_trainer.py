@@ -14,7 +14,6 @@ from tensorflow.python.framework import config as tf_config
 
 from official.core import config_definitions as cfg
 from official_ext.core import base_evaluator
-from official_ext.core import compiled_steps
 from official_ext.core import config_definitions
 from official_ext.core import distribute
 from official_ext.core import errors
@@ -23,11 +22,13 @@ from official_ext.core import inspection
 from official_ext.core import loop_parts
 from official_ext.core import pace
 from official_ext.core import profiling
+from official_ext.core import step_parts
 from official_ext.core import step_plan
 from official_ext.core import step_random
 from official_ext.core import step_state
-from official_ext.core import step_trace
+from official_ext.core import task_step
 from official_ext.core import training_input
+from official_ext.core import training_step as training_step_lib
 from official_ext.core import warm_start
 from official_ext.data import pipelines
 from official_ext.optimization import parameter_groups
@@ -88,7 +89,6 @@ class Trainer(base_evaluator.Evaluator):
         else config_definitions.ExperimentConfig()
     )
     self._max_silent_recompilations = max_silent_recompilations
-    self._num_compilations = 1
     self.profiler = profiling.Profiler()  # Whoever wants a profile puts another one here.
     self._input = training_input.TrainingInput(
         task, getattr(self.config.task, 'train_data', None), self.gradient_accumulation_steps,
@@ -96,7 +96,7 @@ class Trainer(base_evaluator.Evaluator):
     self._num_skips_restored = 0
     self._agree_fn: Optional[Callable[[], None]] = None
     self._programs_run: Set[int] = set()  # Their lengths, in steps.
-    self._step: Optional[compiled_steps.TrainingStep] = None
+    self._step: Optional[training_step_lib.TrainingStep] = None
     groups = getattr(self._settings.trainer.optimizer_config, 'parameter_groups', ()) if train else ()
     self._parameter_groups = parameter_groups.install(groups, gradient_tap.inner_optimizer(optimizer))
     if train and self._settings.trainer.inspect.every:
@@ -121,19 +121,20 @@ class Trainer(base_evaluator.Evaluator):
     self.pace = pace.Pace(
         examples_per_step=batch_size * self.gradient_accumulation_steps, examples_per_epoch=num_examples or 0)
     self._checkpoint.step_state = self._step_state
-    self._step = compiled_steps.TrainingStep(
-        task=self.task,
-        model=self.model,
-        optimizer=self.optimizer,
-        metrics=self.train_metrics,
-        train_loss=self.train_loss,
-        global_step=self.global_step,
-        state=self._step_state,
-        strategy=self.strategy,
-        seed=self._settings.runtime.seed,
-        gradient_accumulation_steps=self.gradient_accumulation_steps,
-        loss_spike_factor=self._settings.trainer.loss_spike.factor,
-        loss_spike_window=self._settings.trainer.loss_spike.window,
+    settings = self._settings
+    self._step = training_step_lib.TrainingStep(
+        step_parts.StepParts(
+            task=self.task,
+            model=self.model,
+            optimizer=self.optimizer,
+            metrics=self.train_metrics,
+            train_loss=self.train_loss,
+            global_step=self.global_step,
+            state=self._step_state,
+            strategy=self.strategy,
+        ),
+        step_parts.StepSettings(
+            settings.runtime.seed, self.gradient_accumulation_steps, settings.trainer.loss_spike),
     )
     self._inspector = inspection.Inspector(
         self._settings.trainer.inspect, self._step, self.optimizer, self._next_micro_batches)
@@ -162,17 +163,17 @@ class Trainer(base_evaluator.Evaluator):
   @property
   def plan(self) -> Optional[step_plan.StepPlan]:
     """How the step is compiled; None before training has begun."""
-    return self._step.plan if self._step is not None and self._step.planned else None
+    return self._step.plan if self._step is not None else None
 
   @property
   def num_compilations(self) -> int:
     """How many programs the training step was compiled to so far."""
-    return self._num_compilations
+    return self._step.input_shapes.num_compilations if self._step is not None else 1
 
   @property
   def guards_updates(self) -> bool:
     """Whether this trainer trains, and leaves out updates that are not finite. A task's own updates are not tested."""
-    return self._step is not None and not (self._step.planned and self._step.plan.manual_optimization)
+    return self._step is not None and not (self.plan is not None and self.plan.manual_optimization)
 
   @property
   def step_state(self) -> step_state.StepState:
@@ -301,7 +302,7 @@ class Trainer(base_evaluator.Evaluator):
     if self.plan is not None and self.plan.jit_compile and _is_compile_error(error):
       return errors.UserError(
           f'runtime.enable_xla: XLA cannot compile the step of {type(self.task).__name__} '
-          f'({step_trace.compiler_message(error)}); set it to false')
+          f'({task_step.compiler_message(error)}); set it to false')
     step = int(self.global_step.numpy())
     # The counter of steps does not wait for the loss.
     batches = [number for at in (step, step + 1) if at for number in self._input.batches_of(at)]
@@ -337,7 +338,7 @@ class Trainer(base_evaluator.Evaluator):
 
   def _plan_step(self):
     step = self._step
-    if step.planned:
+    if step.plan is not None:
       return
     with self.strategy.scope():
       self._choose_plan(step)
@@ -374,12 +375,7 @@ class Trainer(base_evaluator.Evaluator):
         gradient_accumulation_steps=self.gradient_accumulation_steps,
         run_eagerly=not trainer.train_tf_function,
     )
-    step.set_plan(plan, traits.static_shapes)
-    if plan.shape == 'fused' and traits.sparse_gradients and traits.static_shapes:
-      xla_error = step.update_error()
-      if xla_error:
-        plan = step_plan.without_fused_update(plan, xla_error)
-        step.set_plan(plan, traits.static_shapes)
+    step.set_plan(plan, traits)
 
   def _owns_loop(self) -> bool:
     """Whether no subclass stands between the loop and the steps."""
@@ -394,7 +390,7 @@ class Trainer(base_evaluator.Evaluator):
     def fused_loop(iterator, num_steps):
       for _ in tf.range(num_steps // plan.steps_per_execution):
         with tf.name_scope(''):
-          self._step.run_many([self._next_micro_batches(iterator) for _ in range(plan.steps_per_execution)])
+          self._step.run([self._next_micro_batches(iterator) for _ in range(plan.steps_per_execution)])
       for _ in tf.range(num_steps % plan.steps_per_execution):
         with tf.name_scope(''):
           self.train_step(iterator)
@@ -406,16 +402,16 @@ class Trainer(base_evaluator.Evaluator):
     if self._is_async:
       super().train_step(iterator)
       return
-    if not self._step.planned:  # A subclass owns the loop, and its trace has come here first.
+    if self._step.plan is None:  # A subclass owns the loop, and its trace has come here first.
       self._plan_inside_a_trace()
-    self._step.run(self._next_micro_batches(iterator))
+    self._step.run([self._next_micro_batches(iterator)])
 
   def take_batches(self) -> List[Any]:
     """Takes the batches of the next step, for whoever runs that step. After `prepare_training`."""
     return self._next_micro_batches(self._train_iter)
 
   @property
-  def training_step(self) -> compiled_steps.TrainingStep:
+  def training_step(self) -> training_step_lib.TrainingStep:
     """What runs the steps of a trainer that trains."""
     assert self._step is not None
     return self._step
@@ -438,17 +434,15 @@ class Trainer(base_evaluator.Evaluator):
       The training metrics, every scalar that the task's step logs, training_loss, grad_norm (of the reduced gradient,
       before clipping), learning_rate, optimizer_iterations and model_global_step; means over the loop's steps.
     """
-    all_skipped = self._step is not None and not self.train_loss.count.numpy() and self._step.skipped_loss.count.numpy()
+    means = self._step.means if self._step is not None else None
+    skipped_loss = means.skipped_loss() if means is not None else None
     logs = super().train_loop_end()
-    if self._step is not None:
-      if all_skipped:
-        logs[self.train_loss.name] = self._step.skipped_loss.result()
-      for mean in [*self._step.log_means.values(), self._step.grad_norm]:
-        if mean.count.numpy():
-          logs.setdefault(mean.name, mean.result())
-        mean.reset_states()
-      self._step.skipped_loss.reset_states()
-      self._count_compilations()
+    if means is not None:
+      if skipped_loss is not None:
+        logs[self.train_loss.name] = skipped_loss
+      for name, value in means.take_logs().items():
+        logs.setdefault(name, value)
+      self._step.input_shapes.count(self._max_silent_recompilations)
     logs['learning_rate'] = tf.convert_to_tensor(logs['learning_rate'])  # Not the variable, which goes on to change.
     if hasattr(self.optimizer, 'iterations'):
       logs['optimizer_iterations'] = self.optimizer.iterations.read_value()
@@ -458,15 +452,6 @@ class Trainer(base_evaluator.Evaluator):
       size = getattr(getattr(self.config.task, 'train_data', None), 'global_batch_size', 0) or 0
       logs = self._with_skips(logs, self.inputs['train_data'], next_batch * size)
     return logs
-
-  def _count_compilations(self):
-    shapes = self._step.input_shapes()
-    before, self._num_compilations = self._num_compilations, max(1, len(shapes))
-    if self._num_compilations > max(before, self._max_silent_recompilations):
-      varying = ', '.join(shapes[:8])
-      logging.warning(
-          'The training step was compiled %d times, because the shapes of its inputs vary: %s. Pad them to one shape '
-          '(drop_remainder, padded_batch), or set runtime.enable_xla=false.', self._num_compilations, varying)
 
   def checkpoint_restored(
       self, keep_hyperparameters: bool = False, data_offset: int = 0, forget_skips: bool = False

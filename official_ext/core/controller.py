@@ -202,7 +202,7 @@ class Controller(orbit.Controller):
       return
     self._reported_plan = True
     self._writers.write('compiled', step, {
-        'step_shape': plan.shape,
+        'step_shape': plan.execution,
         'jit_compile': plan.jit_compile,
         'steps_per_execution': plan.steps_per_execution,
         'reason': plan.reason,

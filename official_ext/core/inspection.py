@@ -20,12 +20,12 @@ from tensorboard.plugins.scalar import summary_v2 as scalars
 from tensorboard.util import tensor_util
 import tensorflow as tf, tf_keras
 
-from official_ext.core import compiled_steps
 from official_ext.core import config_definitions
 from official_ext.core import errors
 from official_ext.core import gradient_tap
 from official_ext.core import layer_calls
 from official_ext.core import method_patch
+from official_ext.core import training_step
 
 _OPTIMIZERS: Tuple[Any, ...] = (tf_keras.optimizers.Optimizer.__mro__[1], tf_keras.optimizers.legacy.Optimizer)
 _SCALARS, _HISTOGRAMS = 'scalars', 'histograms'
@@ -42,7 +42,7 @@ class Inspector:
   def __init__(
       self,
       config: config_definitions.InspectConfig,
-      step: compiled_steps.TrainingStep,
+      step: training_step.TrainingStep,
       optimizer: Any,
       take_batches: Callable[[Any], List[Any]],
   ):
@@ -91,19 +91,16 @@ class Inspector:
   def _program(self, iterator, num_steps):
     """(takes the batches of some steps, runs these steps, the type specs of a step's batches; None for any)."""
     if self._step.plan.eager:
-      return self._taker(num_steps), self._runner(num_steps), None
+      return self._taker(num_steps), self._step.run, None
     if num_steps not in self._programs:
       take = tf.function(self._taker(num_steps)).get_concrete_function(iterator)
       specs = take.structured_outputs
-      run = tf.function(self._runner(num_steps), autograph=False).get_concrete_function(specs)
+      run = tf.function(self._step.run, autograph=False).get_concrete_function(specs)
       self._programs[num_steps] = take, run, specs[0]
     return self._programs[num_steps]
 
   def _taker(self, num_steps):
     return lambda iterator: [self._take_batches(iterator) for _ in range(num_steps)]
-
-  def _runner(self, num_steps):
-    return self._step.run_many if num_steps > 1 else lambda batches: self._step.run(batches[0])
 
   def _inspect(self, micro_batches, spec, step):
     rehearsal = self._rehearsal.get_concrete_function(micro_batches if spec is None else spec)
@@ -180,18 +177,21 @@ class _View:
       if isinstance(tensor, tf.Tensor) and tensor.dtype.is_floating and id(tensor) not in known:
         self._outputs.append((path, tensor))
 
-  def of_update(self, variables: Sequence[tf.Variable], before: Sequence[tf.Tensor], out: Any) -> Any:
+  def of_update(
+      self, variables: Sequence[tf.Variable], before: Sequence[tf.Tensor], loss: tf.Tensor, gradients: Any
+  ) -> Any:
     """What is to be shown, after the update.
 
     Args:
       variables: the weights.
       before: their values before the update.
-      out: has 'gradients', summed over the replicas; None takes what the task has handed to its optimizers.
+      loss: float32 scalar, not shown.
+      gradients: summed over the replicas; None takes what the task has handed to its optimizers.
 
     Returns:
       A dict: 'scalars', a float32 vector; 'histograms', a list of float32 tensors. Their names are in `names`.
     """
-    gradients = out['gradients']
+    del loss
     if gradients is None:
       gradients = [self._gradients.get(variable.ref()) for variable in variables]
     self._show_weights(variables, before, gradients)

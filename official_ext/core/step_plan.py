@@ -1,4 +1,4 @@
-"""Which shape a training step takes: a pure function of the traced step and the configuration.
+"""How a training step is executed: a pure function of the traced step and the configuration.
 
 No clock is asked: a resumed run takes the shape of the run that it continues.
 """
@@ -54,7 +54,7 @@ class StepPlan:
   """How a step is compiled.
 
   Attributes:
-    shape: 'fused' (the whole step, `steps_per_execution` at a time, in one XLA program), 'split' (XLA forward and
+    execution: 'fused' (the whole step, `steps_per_execution` at a time, in one XLA program), 'split' (XLA forward and
       backward on each replica, all-reduce and update outside) or 'plain' (TensorFlow graph; on TPU the strategy's own
       compilation).
     jit_compile: whether XLA compiles the step's forward and backward.
@@ -65,7 +65,7 @@ class StepPlan:
     eager: whether Python runs the task's step every time.
   """
 
-  shape: str
+  execution: str
   jit_compile: bool
   steps_per_execution: int
   unroll: bool
@@ -74,9 +74,9 @@ class StepPlan:
   eager: bool = False
 
   def __str__(self) -> str:
-    steps = f', {self.steps_per_execution} steps a program' if self.shape == 'fused' else ''
+    steps = f', {self.steps_per_execution} steps a program' if self.execution == 'fused' else ''
     manual = ', manual optimization' if self.manual_optimization else ''
-    return f'{self.shape} ({"XLA" if self.jit_compile else "no XLA"}{steps}{manual}): {self.reason}'
+    return f'{self.execution} ({"XLA" if self.jit_compile else "no XLA"}{steps}{manual}): {self.reason}'
 
 
 def choose_plan(
@@ -90,7 +90,7 @@ def choose_plan(
     gradient_accumulation_steps: int = 1,
     run_eagerly: bool = False,
 ) -> StepPlan:
-  """Chooses the shape of a step.
+  """Chooses the execution of a step.
 
   Args:
     traits: see `StepTraits`.
@@ -139,7 +139,7 @@ def choose_plan(
 def without_fused_update(plan: StepPlan, xla_error: str) -> StepPlan:
   """`plan` with the update outside of the XLA program, which cannot hold it."""
   reason = f'{plan.reason}; XLA cannot compile the update: {xla_error}'
-  return dataclasses.replace(plan, shape='split', steps_per_execution=1, unroll=False, reason=reason)
+  return dataclasses.replace(plan, execution='split', steps_per_execution=1, unroll=False, reason=reason)
 
 
 def _use_xla(traits: StepTraits, enable_xla: Union[bool, str], device_type: str) -> Tuple[bool, str]:

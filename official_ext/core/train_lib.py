@@ -306,8 +306,8 @@ def _plan_record(trainer) -> Mapping[str, Any]:
   plan = getattr(trainer, 'plan', None)
   if plan is None:
     return {}
-  return {'step_shape': plan.shape, 'jit_compile': plan.jit_compile, 'steps_per_execution': plan.steps_per_execution,
-          'step_shape_reason': plan.reason}
+  return {'step_shape': plan.execution, 'jit_compile': plan.jit_compile,
+          'steps_per_execution': plan.steps_per_execution, 'step_shape_reason': plan.reason}
 
 
 def build_event_actions(

@@ -106,7 +106,7 @@ def test_training_does_not_notice(tmp_path, shape):
   plain, inspected = make_trainer(**SHAPES[shape]), make_trainer(inspect={'every': 3}, **SHAPES[shape])
   loops = (8,) if shape == 'fused' else (5, 3)
   expected, logs = train(plain, tmp_path / 'off', loops), train(inspected, tmp_path / 'on', loops)
-  assert inspected.plan == plain.plan and inspected.plan.shape == ('plain' if shape == 'eager' else shape)
+  assert inspected.plan == plain.plan and inspected.plan.execution == ('plain' if shape == 'eager' else shape)
   for a, b in zip(state_of(plain), state_of(inspected), strict=True):
     np.testing.assert_array_equal(a, b)
   for a, b in zip(expected, logs, strict=True):

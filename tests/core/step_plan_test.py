@@ -38,10 +38,10 @@ def choose(traits=None, **kwargs):
     ])
 def test_shape(traits, settings, shape, jit_compile, reason):
   plan = choose(traits, **settings)
-  assert (plan.shape, plan.jit_compile) == (shape, jit_compile)
+  assert (plan.execution, plan.jit_compile) == (shape, jit_compile)
   assert reason in plan.reason and reason in str(plan)
   assert plan.manual_optimization == (traits.get('num_updates', 1) != 1 or 'num_other_updates' in traits)
-  assert plan.steps_per_execution == 1 or plan.shape == 'fused'
+  assert plan.steps_per_execution == 1 or plan.execution == 'fused'
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_shape(traits, settings, shape, jit_compile, reason):
     ])
 def test_steps_per_execution(traits, settings, steps):
   plan = choose(traits, **settings)
-  assert plan.shape == 'fused' and plan.steps_per_execution == steps
+  assert plan.execution == 'fused' and plan.steps_per_execution == steps
   assert plan.unroll == traits.get('convolutions', False)
 
 

@@ -90,7 +90,7 @@ def test_batch_normalisation_and_dropout_are_the_same_in_plain_and_fused(enable_
     trainer = harness.make_trainer(DeepTask, **settings)
     logs = harness.train(trainer, 10)
     results.append([v.numpy() for v in trainer.model.variables] + [logs['training_loss'], logs['accuracy']])
-  assert trainer.plan.shape == 'fused'
+  assert trainer.plan.execution == 'fused'
   assert trainer.plan.steps_per_execution == (steps_per_execution or 8)  # The library's choice for a small batch.
   harness.assert_close(results[1], results[0], rtol=1e-4)
 
@@ -418,7 +418,7 @@ def test_an_update_that_xla_has_no_kernel_for_runs_outside_of_the_program():
     harness.train(trainer, 5)
     results.append(harness.weights_of(trainer)[:3])
     if enable_xla:
-      assert (trainer.plan.shape, trainer.plan.jit_compile, trainer.plan.steps_per_execution) == ('split', True, 1)
+      assert (trainer.plan.execution, trainer.plan.jit_compile, trainer.plan.steps_per_execution) == ('split', True, 1)
       assert 'XLA cannot compile the update: Detected unsupported operations' in trainer.plan.reason
   for result in results[1:]:
     harness.assert_close(result, results[0], rtol=1e-4, atol=1e-5)
@@ -493,7 +493,7 @@ def test_a_task_may_own_its_updates(task, shape):
   trainer = harness.make_trainer(task, optimizer=lambda: legacy.SGD(0.1), **shape)
   logs = harness.train(trainer, 6)
   assert trainer.plan.manual_optimization and not trainer.guards_updates
-  assert trainer.plan.shape == ('plain' if shape in (PLAIN, SPLIT) else 'fused')
+  assert trainer.plan.execution == ('plain' if shape in (PLAIN, SPLIT) else 'fused')
   weights, losses = train_by_sgd(trainer.task.data, 6, *rates)
   harness.assert_close(harness.weights_of(trainer), weights)
   np.testing.assert_allclose(logs['training_loss'], np.mean(losses), rtol=1e-5)
@@ -532,9 +532,9 @@ def test_synchronised_batch_normalisation_sees_the_global_batch(accumulation):
     logs = harness.train(trainer, 6 // accumulation)
     results.append([v.numpy() for v in trainer.model.variables] + [logs['accuracy']])
     if replicas == 'one':
-      assert trainer.plan.shape == 'fused'
+      assert trainer.plan.execution == 'fused'
     else:
-      assert trainer.plan.shape == 'plain' and 'synchronised batch normalisation' in trainer.plan.reason
+      assert trainer.plan.execution == 'plain' and 'synchronised batch normalisation' in trainer.plan.reason
   harness.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
   # Accumulated too, the moving statistics saw every batch.
   assert not np.allclose(results[1][4], 0) and np.isfinite(results[1][0]).all()
@@ -576,7 +576,7 @@ def test_what_xla_cannot_compile_runs_without_it_unless_ordered(task, replicas):
   harness.train(trainer, 2)
   reference = harness.Reference(harness.sgd(), trainer.task.data, 8).train(2)
   harness.assert_close(harness.weights_of(trainer), reference.weights)
-  assert trainer.plan.shape == 'plain' and 'XLA cannot compile the step: Detected unsupp' in trainer.plan.reason
+  assert trainer.plan.execution == 'plain' and 'XLA cannot compile the step: Detected unsupp' in trainer.plan.reason
   trainer = harness.make_trainer(task, enable_xla=True, replicas=replicas)
   message = f'runtime.enable_xla: XLA cannot compile the step of {task.__name__} .Detected unsupported operations'
   with pytest.raises(errors.UserError, match=message):
@@ -613,7 +613,7 @@ def test_defect_11_shapes_that_vary_are_counted_and_named_where_xla_is_an_order(
 def test_shapes_that_vary_run_without_xla_by_the_rule():
   trainer = harness.make_trainer(VaryingTask, enable_xla='auto')
   harness.train(trainer, 3)
-  assert trainer.plan.shape == 'plain' and 'shapes of the input are not fixed' in trainer.plan.reason
+  assert trainer.plan.execution == 'plain' and 'shapes of the input are not fixed' in trainer.plan.reason
   assert trainer.num_compilations == 1
 
 
@@ -637,7 +637,7 @@ def test_convolutions_on_cpu_run_without_xla_by_the_rule_and_one_step_a_program_
       (dict(enable_xla=True, steps_per_execution=2), 'fused', 2)):
     trainer = harness.make_trainer(ConvolutionTask, **settings)
     harness.train(trainer, 4)
-    assert (trainer.plan.shape, trainer.plan.steps_per_execution) == (shape, steps)
+    assert (trainer.plan.execution, trainer.plan.steps_per_execution) == (shape, steps)
     assert trainer.plan.unroll == (shape == 'fused')
     results.append(harness.weights_of(trainer))
   for result in results[1:]:
