@@ -36,19 +36,19 @@ class Digits(tfds.core.GeneratorBasedBuilder):
     del dl_manager
     from sklearn import datasets  # pylint: disable=g-import-not-at-top
 
-    digits = datasets.load_digits()
-    validation = np.zeros(len(digits.target), bool)
-    validation[stratified_sample(digits.target, _NUM_VALIDATION, _SPLIT_SEED)] = True
+    source = datasets.load_digits()
+    validation = np.zeros(len(source.target), bool)
+    validation[stratified_sample(source.target, _NUM_VALIDATION, _SPLIT_SEED)] = True
     return {
-        'train': self._generate_examples(digits, np.flatnonzero(~validation)),
-        'validation': self._generate_examples(digits, np.flatnonzero(validation)),
+        'train': self._generate_examples(source, np.flatnonzero(~validation)),
+        'validation': self._generate_examples(source, np.flatnonzero(validation)),
     }
 
-  def _generate_examples(self, digits, indices):
+  def _generate_examples(self, source, indices):
     """Yields (number in scikit-learn's order, example)."""
-    images = digits.images.astype(np.uint8)[..., np.newaxis]
+    images = source.images.astype(np.uint8)[..., np.newaxis]
     for index in indices:
-      yield int(index), {'image': images[index], 'label': int(digits.target[index])}
+      yield int(index), {'image': images[index], 'label': int(source.target[index])}
 
 
 def stratified_sample(labels: np.ndarray, num_examples: int, seed: int) -> np.ndarray:

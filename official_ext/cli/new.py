@@ -90,17 +90,19 @@ def _files(name: str, like: str, as_package: bool) -> Tuple[Files, str]:
   else:
     origin, files = _DEFAULT, _template_files(_DEFAULT)
     test = files.pop(f'{_DEFAULT}_test.py')
-  others = [*_folders(), *config_parser.experiment_names()]
-  codes = {path: text for path, text in files.items() if path.endswith('.py')}
-  renamed = renaming.Renaming({**codes, f'{origin}_test.py': test}, origin, name, others)
-  taken = {name, renaming.camel_case(name)} & renamed.words
-  if taken and name != origin:
-    raise errors.UserError(f'{name}: the code of {like or "the template"} means something else by '
-                           f'{sorted(taken)[0]}; take another name')
-  result = {renamed.path(path): renamed.text(text) if path in codes else text for path, text in files.items()}
-  allowed = {path: renaming.with_lines_allowed(text, _MAX_LINE) if path.endswith('.py') else text
-             for path, text in result.items()}
-  return allowed, renaming.with_lines_allowed(renamed.text(test), _MAX_LINE)
+  others = set(_folders()) - {origin}
+  for path, text in {**files, 'its test': test}.items():
+    words = renaming.identifiers(text) if path.endswith(('.py', 'test')) else set()
+    taken = {name, renaming.camel_case(name)} & words
+    if taken and name != origin:
+      raise errors.UserError(f'{name}: the code of {like or "the template"} means something else by '
+                             f'{sorted(taken)[0]}; take another name')
+
+  def rename(text):
+    return renaming.with_long_lines_allowed(renaming.renamed(text, origin, name, sorted(others)), _MAX_LINE)
+
+  return {renaming.renamed(f'/{path}', origin, name)[1:]: rename(text) if path.endswith('.py') else text
+          for path, text in files.items()}, rename(test)
 
 
 def _folders() -> Dict[str, pathlib.Path]:
@@ -136,7 +138,7 @@ def _experiment_test(name: str, as_package: bool) -> str:
     if named == {name}:
       return text
   general = (_TEMPLATES / 'general_test.py.txt').read_text()
-  return renaming.Renaming({f'{_DEFAULT}_test.py': general}, _DEFAULT, name).text(general)
+  return renaming.renamed(general, _DEFAULT, name)
 
 
 def _code_of(text: str) -> str:
