@@ -18,6 +18,9 @@ from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow_gr
 from tensorflow.python.ops import gen_image_ops
 from tensorflow.python.ops import gen_random_ops
 
+from official_ext.core import keyed_draws
+from official_ext.core import recomputation
+
 
 @dataclasses.dataclass
 class StepKey:
@@ -64,7 +67,7 @@ def step_key(key: StepKey) -> Iterator[StepKey]:
   key.graph = _graph_here()
   _LOCAL.key = key
   try:
-    with _RAW_OPS_ARE_KEYED:
+    with _RAW_OPS_ARE_KEYED, recomputation.draws_the_same():
       yield key
   finally:
     _LOCAL.key = before
@@ -89,17 +92,30 @@ def make_seed(salt: Optional[str] = None) -> tf.Tensor:
 
 def _seed_here(salt: Optional[str]) -> tf.Tensor:
   """`make_seed`, for the graph at hand: the body of a loop draws anew in every iteration."""
-  key, graph = current_key(), _graph_here()
+  graph = _graph_here()
+  seed = recomputation.seed_of(graph, salt, lambda: _seed_in(graph, salt))
+  element = _vectorized_element(graph)
+  return seed if element is None else _mixed(seed, element)
+
+
+def _seed_in(graph: Any, salt: Optional[str]) -> tf.Tensor:
+  """A new seed in a graph."""
+  key = current_key()
   assert key is not None
   if graph is key.graph or not _is_inline(graph):
-    seed = _seed_of(key, salt)
-  else:
-    with graph.outer_graph.as_default():
-      seed = _seed_here(salt)
-  iteration = _iteration(graph, key)
-  if iteration is None:
+    return _seed_of(key, salt)
+  with graph.outer_graph.as_default():
+    seed = _seed_here(salt)
+  if not isinstance(graph, control_flow_graphs.WhileBodyFuncGraph):
     return seed
-  return tf.stack([(seed[0] + tf.cast(iteration, tf.int64) + 1) * tf.constant(_GOLDEN_RATIO, tf.int64), seed[1]])
+  iteration = graph.get_operations()[0].outputs[0]  # TensorFlow's own counter is the body's first argument.
+  assert iteration.op.type == 'Placeholder' and iteration.dtype == tf.int32 and iteration.shape.rank == 0, iteration
+  return _mixed(seed, iteration)
+
+
+def _mixed(seed: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+  """The seed of one iteration of a loop."""
+  return tf.stack([(seed[0] + tf.cast(number, tf.int64) + 1) * tf.constant(_GOLDEN_RATIO, tf.int64), seed[1]])
 
 
 def _graph_here() -> Any:
@@ -117,12 +133,8 @@ def _is_inline(graph: Any) -> bool:
   return hasattr(graph, 'outer_graph') and f'{graph.get_name_scope()}/'.startswith(_VECTORIZED_BODY)
 
 
-def _iteration(graph: Any, key: StepKey) -> Optional[tf.Tensor]:
-  """The number of the iteration, in the body of a loop inside the step: an int32 scalar; None in no loop."""
-  if isinstance(graph, control_flow_graphs.WhileBodyFuncGraph) and graph is not key.graph:
-    number = graph.get_operations()[0].outputs[0]  # TensorFlow's own counter is the body's first argument.
-    assert number.op.type == 'Placeholder' and number.dtype == tf.int32 and number.shape.rank == 0, number
-    return number
+def _vectorized_element(graph: Any) -> Optional[tf.Tensor]:
+  """The number of the element, in what tf.vectorized_map calls: an int32 scalar; None elsewhere."""
   scope = '' if graph is None else graph.get_name_scope()
   before, body, _ = f'{scope}/'.rpartition(_VECTORIZED_BODY)
   if not body:
@@ -153,9 +165,6 @@ _NUMBERED = ' call '  # A salt that ends so gets the number of its draw behind i
 def uniform(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
   """Uniform numbers in [0, 1), the same in a graph and in an XLA program.
 
-  `tf.random.stateless_uniform` derives its stream and its floats in XLA otherwise than in TensorFlow's kernels; the
-  bits of Philox, for one key and counter, are the same.
-
   Args:
     shape: shape of the result.
     seed: int64 tensor of shape [2], see `make_seed`.
@@ -164,10 +173,7 @@ def uniform(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Ten
   Returns:
     A tensor of `shape` and `dtype`: multiples of 2^-24, or of what the type can hold.
   """
-  key = tf.bitcast(seed[:1], tf.uint64)
-  counter = tf.bitcast(tf.stack([tf.zeros_like(seed[1]), seed[1]]), tf.uint64)
-  bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
-      shape=shape, key=key, counter=counter, alg=tf.random.Algorithm.PHILOX.value, dtype=tf.uint32)
+  bits = keyed_draws.bits(shape, seed)
   # Half precision keeps the leading bits: rounding could give 1.
   num_bits = {tf.bfloat16: 8, tf.float16: 11}.get(dtype, 24)
   return tf.cast(tf.bitwise.right_shift(bits, 32 - num_bits), dtype) * tf.cast(2.0**-num_bits, dtype)
@@ -270,11 +276,11 @@ def _raw_truncated_normal(shape, dtype, **_):
 
 
 def _raw_shuffle(value, **_):
-  return tf.random.experimental.stateless_shuffle(value, _raw_seed(), alg='philox')
+  return keyed_draws.shuffled(tf.convert_to_tensor(value), _raw_seed())
 
 
 def _raw_multinomial(logits, num_samples, output_dtype=tf.int64, **_):
-  return tf.random.stateless_categorical(logits, num_samples, _raw_seed(), output_dtype)
+  return keyed_draws.categorical(tf.convert_to_tensor(logits), num_samples, _raw_seed(), tf.as_dtype(output_dtype))
 
 
 def _raw_gamma(shape, alpha, **_):
@@ -309,7 +315,16 @@ _RAW_OPS = (
 
 
 def _raw_seed() -> tf.Tensor:
-  return make_seed(f'tf.random{_NUMBERED}')
+  salt = f'tf.random{_NUMBERED}'
+  if _belongs_to_step():
+    return make_seed(salt)
+  return recomputation.seed_of(_graph_here(), salt, _stateful_seed)
+
+
+def _stateful_seed() -> tf.Tensor:
+  """A seed that no key knows."""
+  return tf.raw_ops.RandomUniformInt(
+      shape=[2], minval=tf.constant(tf.int64.min, tf.int64), maxval=tf.constant(tf.int64.max, tf.int64))
 
 
 def _belongs_to_step() -> bool:
@@ -330,7 +345,8 @@ def _belongs_to_step() -> bool:
 def _keyed_or(original: Callable[..., Any], keyed: Callable[..., Any]) -> Callable[..., Any]:
   @functools.wraps(original)
   def op(*args, **kwargs):
-    if not _belongs_to_step():
+    if not (_belongs_to_step() or recomputation.is_in(_graph_here())):
+      recomputation.warn_of_other_draws()
       return original(*args, **kwargs)
     kwargs.pop('name', None)
     return keyed(*args, **kwargs)

@@ -193,6 +193,36 @@ def test_tensorflows_own_ops_draw_by_the_key(name):
   assert first.dtype == draw().numpy().dtype and first.shape == draw().shape
 
 
+# Those that have no kernel in XLA have none outside of a step either.
+@pytest.mark.parametrize('name', sorted(set(RAW) - {'gamma', 'poisson', 'bounding box'}))
+def test_what_xla_can_compile_it_compiles_in_a_step(name):
+  draw, step = RAW[name], tf.constant(3, tf.int64)  # A constant in the graph would be computed outside of XLA.
+  xla, graph = (tf.function(lambda step: in_key(draw, step), jit_compile=jit)(step).numpy() for jit in (True, False))
+  np.testing.assert_allclose(xla, graph, rtol=1e-3, atol=1e-4)
+
+
+def test_categories_are_drawn_with_their_probabilities():
+  probabilities = np.array([0.5, 0.25, 0.2, 0.049, 0.001, 0.0])
+  logits = np.log(np.maximum(probabilities, 1e-300)).astype(np.float32)[np.newaxis]
+  drawn = in_a_step(lambda: tf.random.categorical(logits, 200_000))[0]
+  counts = np.bincount(drawn, minlength=6)
+  assert counts[5] == 0
+  assert scipy.stats.chisquare(counts[:5], probabilities[:5] * 200_000).pvalue > 1e-3
+  one = in_a_step(lambda: tf.random.categorical([[7.0]], 3, dtype=tf.int32))
+  assert one.tolist() == [[0, 0, 0]] and one.dtype == np.int32
+
+
+def test_a_shuffle_has_every_row_once_in_any_place():
+  rows = np.stack([in_a_step(lambda: tf.random.shuffle(tf.range(10)), lambda f: f, step=step) for step in range(300)])
+  assert (np.sort(rows) == np.arange(10)).all()
+  assert scipy.stats.chisquare(np.bincount(rows[:, 0], minlength=10)).pvalue > 1e-3
+
+
+def test_a_vectorized_map_inside_a_loop_draws_for_every_element():
+  draw = lambda: tf.map_fn(lambda _: tf.vectorized_map(lambda _: tf.random.uniform([2]), tf.zeros([3])), tf.zeros([4]))
+  assert len(set(in_a_step(draw).ravel())) == 24
+
+
 def test_tensorflows_own_ops_are_as_they_were_outside_of_a_step():
   assert in_a_step(lambda: tf.random.uniform([2])).any()
   graph = tf.Graph()
