@@ -58,4 +58,4 @@ def _parts(task: Any, params: Any, logging_dir: str, batches: List[Any]) -> Tupl
     return task.build_model(), train_utils.create_optimizer(task, params), batches
   trainer = train_lib.build_trainer(tf.distribute.get_strategy(), task, params, logging_dir, train=True, evaluate=False)
   iterator = tf.nest.map_structure(iter, trainer.train_dataset)
-  return trainer.model, trainer.optimizer, [trainer.next_train_inputs(iterator) for _ in range(_NUM_BATCHES)]
+  return trainer.model, trainer.optimizer, [trainer.take_inputs(iterator) for _ in range(_NUM_BATCHES)]

@@ -9,12 +9,16 @@ import tensorflow as tf
 from official.core import base_trainer
 from official_ext.core import base_task
 from official_ext.core import errors
+from official_ext.core import evaluation_state
 from official_ext.core import input_report
 from official_ext.core import step_plan
+from official_ext.core import step_random
 from official_ext.core import workers
 from official_ext.optimization import ema_optimizer
 
 _NUM_EXAMPLES = '_num_examples'
+_NOT_FINITE = '_not_finite'
+NOT_FINITE = 'validation_not_finite'  # A log: how many examples of an evaluation were not finite.
 
 
 class Evaluator(base_trainer.Trainer):
@@ -33,6 +37,10 @@ class Evaluator(base_trainer.Trainer):
     if self._ema is not None and not self._ema.has_shadow_copy:
       self._ema.shadow_copy(model)
     super().__init__(config, task, model, optimizer, **kwargs)
+    if not self._is_async:
+      step_random.key_random_layers(self.model)
+    self._evaluation_state = evaluation_state.EvaluationState()
+    self._named_not_finite = False
 
   def eval_begin(self):
     """Sets up metrics: see base class."""
@@ -45,22 +53,43 @@ class Evaluator(base_trainer.Trainer):
     """Evaluates one batch. A replica's loss counts by its number of examples, which may be zero."""
 
     def step_fn(inputs):
-      logs = dict(self.task.validation_step(inputs, model=self.model, metrics=self.validation_metrics))
+      with step_random.step_key(self._evaluation_key('evaluation')):
+        logs = dict(self.task.validation_step(inputs, model=self.model, metrics=self.validation_metrics))
+      not_finite = evaluation_state.count_not_finite(inputs, logs)
       num_examples = base_task.num_examples_in(inputs)
       if self.task.loss in logs:
         loss = tf.cast(logs[self.task.loss], tf.float32)
         self._validation_loss.update_state(
             tf.where(num_examples > 0, tf.reduce_mean(loss), 0.0), sample_weight=num_examples)
       logs[_NUM_EXAMPLES] = num_examples
+      logs[_NOT_FINITE] = not_finite
       return logs
 
-    inputs, passthrough_logs = self.next_eval_inputs(iterator)
+    inputs, passthrough_logs = self._next_keyed_eval_inputs(iterator)
     logs = tf.nest.map_structure(
         self.strategy.experimental_local_results, self.strategy.run(step_fn, args=(inputs,)))
+    self._evaluation_state.end_batch(tf.add_n(logs.pop(_NOT_FINITE)))
     in_both = set(logs) & set(passthrough_logs)
     if in_both:
       logging.warning('next_eval_inputs and validation_step both log %s: the latter is kept.', sorted(in_both))
     return {**passthrough_logs, **logs}
+
+  @tf.autograph.experimental.do_not_convert
+  def _evaluation_key(self, purpose: str) -> step_random.StepKey:
+    """What tells an evaluation's step, and the number of its batch. Replica context, or one for all replicas."""
+    context = None if tf.distribute.in_cross_replica_context() else tf.distribute.get_replica_context()
+    return step_random.StepKey(
+        seed=getattr(getattr(self.config, 'runtime', None), 'seed', 0) or 0,
+        step=self.global_step.read_value(),
+        replica=0 if context is None else context.replica_id_in_sync_group,
+        num_replicas=1 if context is None else self.strategy.num_replicas_in_sync,
+        batch=self._evaluation_state.batch.read_value(),
+        purpose=purpose,
+    )
+
+  def _next_keyed_eval_inputs(self, iterator):
+    with step_random.step_key(self._evaluation_key('evaluation inputs')):
+      return self.next_eval_inputs(iterator)
 
   def eval_reduce(self, state=None, step_outputs=None):
     """Sums the scalars that the step logs, and hands the logs to the task's `aggregate_logs`.
@@ -102,8 +131,9 @@ class Evaluator(base_trainer.Trainer):
     """The logs of the evaluation.
 
     Returns:
-      The validation metrics, validation_loss, the means over examples of every scalar that the step logs, what the
-      task's `reduce_aggregated_logs` returns, and best_<metric> where the best checkpoint is exported.
+      The validation metrics, validation_loss, the means over examples of every scalar that the step logs,
+      validation_not_finite where some examples are not finite (loss and metrics are what they come to with them), what
+      the task's `reduce_aggregated_logs` returns, and best_<metric> where the best checkpoint is exported.
     """
     self.join()
     if not self._num_eval_batches and self._counts_batches():
@@ -112,6 +142,7 @@ class Evaluator(base_trainer.Trainer):
     if self.validation_loss.count.numpy():
       logs[self.validation_loss.name] = self.validation_loss.result()
     logs.update(self._means_of_scalars())
+    logs.update(self._not_finite())
     if aggregated_logs:
       logs.update(self.task.reduce_aggregated_logs(aggregated_logs, global_step=self.global_step))
     if self._checkpoint_exporter:  # While the averaged weights are in place: they are what was evaluated.
@@ -121,16 +152,34 @@ class Evaluator(base_trainer.Trainer):
     self._use_averaged_weights(False)
     return logs
 
+  def _not_finite(self) -> Dict[str, int]:
+    """How many examples of all workers were not finite, as a log; {} where all were. Tells of this worker's."""
+    total_here = int(self._evaluation_state.num_not_finite.numpy())
+    total = int(workers.sum_over(self.strategy, tf.constant(float(total_here))))
+    numbers = self._evaluation_state.bad_batch_numbers()
+    if numbers:
+      place = ''
+      if not self._named_not_finite and self._counts_batches():  # Reading it again takes time.
+        self._named_not_finite = True
+        place = self.inputs['validation_data'].examine(numbers[:1], self.model)
+      more = ', ...' if int(self._evaluation_state.num_bad_batches.numpy()) > len(numbers) else ''
+      logging.warning(
+          'task.validation_data: at least %d examples are not finite in the evaluation at step %d, in its batches %s%s '
+          '(from 0)%s. Loss and metrics are what they come to with them', total_here, int(self.global_step.numpy()),
+          ', '.join(map(str, numbers)), more, f': {place}' if place else '')
+    return {NOT_FINITE: total} if total else {}
+
   def validation_log_names(self) -> List[str]:
     """The names of all scalars that the task's validation step logs. Traces it, runs nothing."""
     names: List[str] = []
 
     def step_fn(inputs):
-      logs = self.task.validation_step(inputs, model=self.model, metrics=self.validation_metrics)
+      with step_random.step_key(self._evaluation_key('evaluation')):
+        logs = self.task.validation_step(inputs, model=self.model, metrics=self.validation_metrics)
       names.extend(name for name, value in logs.items() if tf.is_tensor(value) and value.shape.rank == 0)
 
     def one_step(iterator):
-      self.strategy.run(step_fn, args=(self.next_eval_inputs(iterator)[0],))
+      self.strategy.run(step_fn, args=(self._next_keyed_eval_inputs(iterator)[0],))
 
     tf.function(one_step).get_concrete_function(tf.nest.map_structure(iter, self.eval_dataset))
     return sorted({name for name in names if name != self.task.loss})
@@ -144,6 +193,7 @@ class Evaluator(base_trainer.Trainer):
     report = self.inputs['validation_data']
     report.skips_up_to(None)
     self._num_eval_batches = 0
+    self._evaluation_state.begin()
     try:
       logs = super().evaluate(num_steps)
     except (tf.errors.OpError, UnicodeDecodeError) as error:

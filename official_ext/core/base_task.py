@@ -51,12 +51,15 @@ class Task(base_task.Task):
 
   @property
   def step(self) -> tf.Tensor:
-    """The number of updates done before this step: int64 scalar. Zero outside of a training step."""
+    """The number of updates done before this step, or before this evaluation: int64 scalar. Zero outside of both."""
     key = step_random.current_key()
     return tf.constant(0, tf.int64) if key is None else tf.cast(key.step, tf.int64)
 
   def make_seed(self, salt: Optional[str] = None) -> tf.Tensor:
-    """A seed for stateless random ops, a function of (runtime.seed, step, replica): int64 of shape [2]."""
+    """A seed for stateless random ops, a function of (runtime.seed, step, replica): int64 of shape [2].
+
+    In an evaluation it is one of (runtime.seed, number of the batch, replica), the same in every evaluation.
+    """
     return step_random.make_seed(salt)
 
   def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> Tuple[tf.Tensor, Mapping[str, Any]]:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import values
 from tensorflow.python.framework import config as tf_config
 
+from official.core import base_trainer as official_trainer
 from official.core import config_definitions as cfg
 from official_ext.core import base_evaluator
 from official_ext.core import config_definitions
@@ -111,7 +112,6 @@ class Trainer(base_evaluator.Evaluator):
       gradient_tap.build(self.optimizer, self.model.trainable_variables)  # So that a restore finds all its places.
       self._check_parameter_groups()
     self._hyperparameters = [variable.numpy() for variable in gradient_tap.hyperparameters(self.optimizer)]
-    step_random.key_random_layers(self.model)
     self._step_state = step_state.StepState()
     self._data_wait = tf.Variable(
         0.0, dtype=tf.float64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
@@ -353,7 +353,7 @@ class Trainer(base_evaluator.Evaluator):
 
   def _choose_plan(self, step):
     runtime, trainer = self._settings.runtime, self._settings.trainer
-    traits = step.probe(self.next_train_inputs, self._train_iter, check_xla=runtime.enable_xla == 'auto')
+    traits = step.probe(self.take_inputs, self._train_iter, check_xla=runtime.enable_xla == 'auto')
     if self._parameter_groups is not None:  # The frozen have slots too: a later run may thaw them.
       gradient_tap.build(self.optimizer, self.model.trainable_variables)
     if traits.owns_updates and self.gradient_accumulation_steps > 1:
@@ -371,6 +371,7 @@ class Trainer(base_evaluator.Evaluator):
         device_type=distribute.device_type(self.strategy),
         single_trace=step.single_trace,
         steps_per_execution=trainer.steps_per_execution if self._owns_loop() else 1,
+        inputs_by=type(self).__name__ if self._takes_own_inputs() else '',
         steps_per_loop=trainer.steps_per_loop,
         gradient_accumulation_steps=self.gradient_accumulation_steps,
         run_eagerly=not trainer.train_tf_function,
@@ -381,6 +382,10 @@ class Trainer(base_evaluator.Evaluator):
     """Whether no subclass stands between the loop and the steps."""
     return type(self).train_step is Trainer.train_step and self._settings.trainer.train_tf_while_loop
 
+  def _takes_own_inputs(self) -> bool:
+    """Whether `next_train_inputs` is not Model Garden's, and so may read the step or the model."""
+    return getattr(self.next_train_inputs, '__func__', None) is not official_trainer.Trainer.next_train_inputs
+
   def create_train_loop_fn(self):
     """The loop over `train_step`; in the fused shape over whole programs of steps."""
     plan = self.plan
@@ -390,7 +395,7 @@ class Trainer(base_evaluator.Evaluator):
     def fused_loop(iterator, num_steps):
       for _ in tf.range(num_steps // plan.steps_per_execution):
         with tf.name_scope(''):
-          self._step.run([self._next_micro_batches(iterator) for _ in range(plan.steps_per_execution)])
+          self._step.run([self._next_micro_batches(iterator, i) for i in range(plan.steps_per_execution)])
       for _ in tf.range(num_steps % plan.steps_per_execution):
         with tf.name_scope(''):
           self.train_step(iterator)
@@ -416,12 +421,33 @@ class Trainer(base_evaluator.Evaluator):
     assert self._step is not None
     return self._step
 
-  def _next_micro_batches(self, iterator):
+  def take_inputs(self, iterator: Any, micro_step: int = 0, steps_ahead: int = 0) -> Any:
+    """`next_train_inputs`, which may ask for the step and for its seeds. Cross-replica context.
+
+    Args:
+      iterator: the training iterator.
+      micro_step: for which micro-batch of the step.
+      steps_ahead: for which step, counted from the next one.
+    """
+    with step_random.step_key(self._inputs_key(micro_step, steps_ahead)):
+      return self.next_train_inputs(iterator)
+
+  @tf.autograph.experimental.do_not_convert
+  def _inputs_key(self, micro_step, steps_ahead):
+    return step_random.StepKey(
+        seed=self._settings.runtime.seed,
+        step=self.global_step.read_value() + steps_ahead,
+        micro_step=micro_step,
+        num_micro_steps=self.gradient_accumulation_steps,
+        purpose='inputs',
+    )
+
+  def _next_micro_batches(self, iterator, steps_ahead=0):
     """Takes the batches of one update, and notes how long that took. Runs on the host."""
     with tf.control_dependencies([self.global_step.read_value()]):
       start = _timestamp()
     with tf.control_dependencies([start]):
-      batches = [self.next_train_inputs(iterator) for _ in range(self.gradient_accumulation_steps)]
+      batches = [self.take_inputs(iterator, i, steps_ahead) for i in range(self.gradient_accumulation_steps)]
     arrived = [t for t in tf.nest.flatten(batches, expand_composites=True) if tf.is_tensor(t)]
     with tf.control_dependencies(arrived):
       self._data_wait.assign_add(_timestamp() - start)

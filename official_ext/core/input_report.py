@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from official_ext.core import base_task
 from official_ext.core import errors
+from official_ext.core import step_random
 from official_ext.data import bad_examples
 from official_ext.data import diagnosis
 from official_ext.data import position
@@ -171,7 +172,8 @@ def _named(batch: Any) -> Iterator[Any]:
 def _error_of(task: Any, model: Any, batch: Any) -> Optional[Exception]:
   """What the task's loss raises on a batch, on the CPU."""
   try:
-    with tf.device('CPU:0'):
+    key = step_random.StepKey(seed=0, step=tf.constant(0, tf.int64), purpose='evaluation')
+    with tf.device('CPU:0'), step_random.step_key(key):
       if isinstance(task, base_task.Task):
         task.forward(batch, model, training=False)
       else:

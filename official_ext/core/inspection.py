@@ -100,7 +100,7 @@ class Inspector:
     return self._programs[num_steps]
 
   def _taker(self, num_steps):
-    return lambda iterator: [self._take_batches(iterator) for _ in range(num_steps)]
+    return lambda iterator: [self._take_batches(iterator, i) for i in range(num_steps)]
 
   def _inspect(self, micro_batches, spec, step):
     rehearsal = self._rehearsal.get_concrete_function(micro_batches if spec is None else spec)

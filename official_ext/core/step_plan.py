@@ -89,6 +89,7 @@ def choose_plan(
     steps_per_loop: int,
     gradient_accumulation_steps: int = 1,
     run_eagerly: bool = False,
+    inputs_by: str = '',
 ) -> StepPlan:
   """Chooses the execution of a step.
 
@@ -101,6 +102,7 @@ def choose_plan(
     steps_per_loop: `trainer.steps_per_loop`.
     gradient_accumulation_steps: `trainer.gradient_accumulation_steps`.
     run_eagerly: whether `trainer.train_tf_function` is false.
+    inputs_by: the class that overrides `next_train_inputs`, which may read the step and the model; '' where none does.
 
   Returns:
     The plan.
@@ -129,6 +131,9 @@ def choose_plan(
     steps, reason = 1, f'{reason}; batches of changing shape are not stacked'
   elif not steps and on_cpu_with_convolutions:
     steps = 1
+  elif not steps and inputs_by:  # All inputs of a program are taken before its first step.
+    steps, reason = 1, (f'{reason}; {inputs_by} overrides next_train_inputs, which may read the step or the model: one '
+                        'step a program unless trainer.steps_per_execution says more')
   elif not steps:
     # At least two programs in a loop: the first of a run compiles, and another one shows how fast it is.
     at_most = min(steps_per_loop // 2, _stackable_steps(traits.input_bytes * gradient_accumulation_steps))

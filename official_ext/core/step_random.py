@@ -33,6 +33,8 @@ class StepKey:
     num_replicas: Python int, replicas in sync.
     micro_step: Python int, which of the micro-batches of an accumulated step.
     num_micro_steps: Python int.
+    batch: int64 scalar tensor, where the draws belong to a batch by its number, and not to the step: in an evaluation.
+    purpose: what else but a training step the draws are for, such as 'evaluation'.
     draws: how many seeds were handed out so far, by the name of what drew them.
     graph: the graph that holds the tensors above; None where Python runs the step. `step_key` fills it in.
   """
@@ -43,6 +45,8 @@ class StepKey:
   num_replicas: int = 1
   micro_step: int = 0
   num_micro_steps: int = 1
+  batch: Any = None
+  purpose: str = ''
   draws: Dict[str, int] = dataclasses.field(default_factory=dict)
   graph: Optional[tf.Graph] = None
 
@@ -80,13 +84,16 @@ def make_seed(salt: Optional[str] = None) -> tf.Tensor:
     salt: what tells this draw from the step's others. None numbers the draws in the order of their tracing.
 
   Returns:
-    An int64 tensor of shape [2]: [hash(seed, salt), (step * micro-batches + micro-batch) * replicas + replica].
+    An int64 tensor of shape [2]: [hash(seed, salt), (step * micro-batches + micro-batch) * replicas + replica]. In an
+    evaluation the number of the batch takes the place of the step: all evaluations draw the same.
 
   Raises:
-    RuntimeError: outside of a training step.
+    RuntimeError: outside of a step, be it of training or of an evaluation.
   """
   if current_key() is None:
-    raise RuntimeError('A seed of the step was asked for outside of a training step.')
+    raise RuntimeError(
+        'A seed of the step was asked for outside of a training step or an evaluation step (in a strategy.run of your '
+        'own: ask before, and hand the seed in).')
   return _seed_here(salt)
 
 
@@ -152,9 +159,11 @@ def _seed_of(key: StepKey, salt: Optional[str]) -> tf.Tensor:
     salt = f'draw {key.count("")}'
   elif salt.endswith(_NUMBERED):
     salt = f'{salt}{key.count(salt)}'
-  digest = hashlib.sha256(f'{key.seed}/{salt}'.encode()).digest()
+  name = f'{key.seed}/{key.purpose}/{salt}' if key.purpose else f'{key.seed}/{salt}'
+  digest = hashlib.sha256(name.encode()).digest()
   stream = int.from_bytes(digest[:8], 'little', signed=True)
-  pass_number = tf.cast(key.step, tf.int64) * key.num_micro_steps + key.micro_step
+  number = key.step if key.batch is None else key.batch
+  pass_number = tf.cast(number, tf.int64) * key.num_micro_steps + key.micro_step
   position = pass_number * key.num_replicas + tf.cast(key.replica, tf.int64)
   return tf.stack([tf.constant(stream, tf.int64), position])
 
