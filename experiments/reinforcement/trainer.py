@@ -186,7 +186,7 @@ def _check_sizes(config: Any, num_steps: int, num_replicas: int) -> None:
     raise errors.UserError(
         f'trainer.gradient_accumulation_steps: {accumulation} does not divide the {num_steps // batch_size * epochs} '
         'minibatches of a rollout')
-  if config.trainer.steps_per_execution > 1:
+  if config.trainer.steps_per_execution != 1:
     raise errors.UserError(
         f'trainer.steps_per_execution: {config.trainer.steps_per_execution}: the policy plays between steps; set it '
         'to 1')

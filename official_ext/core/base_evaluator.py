@@ -1,5 +1,6 @@
 """Evaluation that is exact: every example counts once, on any number of replicas; training weights come back."""
 
+import json
 from typing import Any, Callable, Dict, List, Optional
 
 from absl import logging
@@ -41,6 +42,11 @@ class Evaluator(base_trainer.Trainer):
       step_random.key_random_layers(self.model)
     self._evaluation_state = evaluation_state.EvaluationState()
     self._named_not_finite = False
+
+  def data_identity(self) -> Dict[str, Any]:
+    """What tells the data of this trainer from others, as JSON values, by the name of the input: see identity.py."""
+    found = {name: report.identity() for name, report in self.inputs.items()}
+    return json.loads(json.dumps({name: identity for name, identity in found.items() if identity}, default=str))
 
   def eval_begin(self):
     """Sets up metrics: see base class."""

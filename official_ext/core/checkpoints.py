@@ -17,6 +17,7 @@ from official_ext.core import errors
 from official_ext.core import manifests
 from official_ext.core import rollbacks as rollbacks_lib
 from official_ext.core import workers as workers_lib
+from official_ext.data import identity
 
 _MAX_DIFFERENCES = 5
 
@@ -43,6 +44,7 @@ class CheckpointManager(tf.train.CheckpointManager):
       is_chief: bool = True,
       workers: Optional[workers_lib.Workers] = None,
       optimizer_config: Any = None,
+      data_identity: Any = None,
   ):
     """Makes a manager that has read nothing yet.
 
@@ -60,6 +62,8 @@ class CheckpointManager(tf.train.CheckpointManager):
       is_chief: whether this worker's files are the ones that count. Others take part, in a folder that is thrown away.
       workers: all that train together, by default this process alone. They restore what the chief chooses.
       optimizer_config: what the optimizer was made from, as JSON values; every manifest notes it.
+      data_identity: what tells the data, by the name of the input: see data/identity.py. Every manifest notes it, and a
+        restore prints how it differs from what the checkpoint was trained on.
     """
     self._keep_every = keep_every
     self._num_to_keep = max_to_keep
@@ -67,6 +71,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     self._trains = trains
     self._is_chief = is_chief
     self._optimizer_config = optimizer_config
+    self._data_identity = data_identity or {}
     self._workers = workers or workers_lib.Workers()
     self._held: Optional[int] = None
     self._pending: Optional[str] = None
@@ -125,7 +130,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     prefix = os.path.join(self.directory if self._is_chief else tempfile.mkdtemp(), f'ckpt-{step}')
     self._pending, self._extra = prefix, {
         'step': step, 'time': time.time(), 'num_rollbacks': len(self.rollbacks),
-        'optimizer_config': self._optimizer_config, **extra}
+        'optimizer_config': self._optimizer_config, 'data': self._data_identity, **extra}
     write_options = tf.train.CheckpointOptions(
         experimental_enable_async_checkpoint=self._asynchronous,
         experimental_write_callbacks=[self._written],
@@ -300,6 +305,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     self.checkpoint.read(prefix).expect_partial()
     is_here = os.path.normpath(os.path.dirname(prefix)) == os.path.normpath(self.directory)
     self._held = manifests.step_of(prefix) if is_here else None
+    self._report_data(prefix)
 
   def _check_same_as_chief(self, prefix: str) -> None:
     here = [os.path.basename(prefix), manifests.fingerprint(prefix)]
@@ -311,6 +317,16 @@ class CheckpointManager(tf.train.CheckpointManager):
       what = 'worker 0 restores this checkpoint, and it is not here'
     raise errors.CheckpointError(
         f'{prefix}: {what}. All workers need the same model_dir, on a file system that they share')
+
+  def _report_data(self, prefix: str) -> None:
+    """Prints how the data differ from those that a checkpoint's run had, a line for each difference."""
+    before = _read_manifest(prefix).get('data') or {}
+    lines = [line for name in self._data_identity if name in before
+             for line in identity.differences(f'task.{name}', before[name], self._data_identity[name])]
+    if lines and self._trains and self._is_chief:
+      print(f'{prefix}: other data than before:', flush=True)
+      for line in lines:
+        print(f'  {line}', flush=True)
 
   def continuation(self, prefix: str) -> Dict[str, Any]:
     """What the trainer has to know to go on from a checkpoint: the arguments of its `checkpoint_restored`."""

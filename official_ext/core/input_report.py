@@ -12,6 +12,7 @@ from official_ext.core import errors
 from official_ext.core import step_random
 from official_ext.data import bad_examples
 from official_ext.data import diagnosis
+from official_ext.data import identity
 from official_ext.data import position
 
 SKIPS = 'examples_skipped'
@@ -38,6 +39,7 @@ class InputReport:
     self.log = bad_examples.ExampleLog()
     self._data = data
     self._task = task
+    self._is_built = False
 
   @contextlib.contextmanager
   def building(self) -> Iterator[None]:
@@ -48,8 +50,22 @@ class InputReport:
     """
     diagnosis.check_not_empty(self.path, self._data)
     self.log = bad_examples.ExampleLog()  # What an input that is given up reads ahead must not be counted.
+    self._is_built = True
     with bad_examples.logged_in(self.log):
       yield
+
+  def identity(self) -> List[Dict[str, Any]]:
+    """What tells the data from others: the identities of the library's sources, or of what the configuration names.
+
+    Of an input that is neither, the number of examples where the task knows it. [] where nothing is known, or the
+    input was not built.
+    """
+    if self.log.identities or not self._is_built:
+      return self.log.identities
+    found = identity.of_config(self._data)
+    num_examples = self._task.num_examples(self._data) if hasattr(self._task, 'num_examples') else None
+    found = {**found, 'num_examples': num_examples} if num_examples is not None else found
+    return [found] if found else []
 
   def explain(
       self, error: BaseException, step: int, model: Any, batch_numbers: Sequence[int] = ()

@@ -79,6 +79,7 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
         is_chief=self.strategy.extended.should_checkpoint,
         workers=workers_lib.of(self.strategy),
         optimizer_config=config.optimizer_config.as_dict(),
+        data_identity=self.trainer.data_identity() if 'train' in self._mode else None,
     )
 
   def _build_trainer(self, task, train, evaluate):

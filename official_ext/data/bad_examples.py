@@ -3,7 +3,7 @@
 import contextlib
 import contextvars
 import threading
-from typing import Any, Callable, Iterator, Mapping, Optional, Set
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set
 
 from absl import logging
 
@@ -22,13 +22,21 @@ class ExampleLog:
 
   Attributes:
     describe: from a position to the words that name its example; None before an input was built that knows it.
+    identities: of the sources that were built, each once: see identity.py.
   """
 
   def __init__(self):
     self.describe: Optional[Callable[[int], str]] = None
+    self.identities: List[Dict[str, Any]] = []
     self._lock = threading.Lock()
     self._skipped: Set[int] = set()
     self._warned: Set[int] = set()
+
+  def add_identity(self, identity: Dict[str, Any]) -> None:
+    """Notes the identity of a source; every pipeline of a distributed input says the same."""
+    with self._lock:
+      if identity not in self.identities:
+        self.identities.append(identity)
 
   def add_skip(self, position: int, index: int, message: str) -> None:
     """Notes that the example `index`, at a position, is left out; warns, once for each of the first few examples."""

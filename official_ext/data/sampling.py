@@ -15,6 +15,7 @@ from typing import Tuple
 import numpy as np
 import tensorflow as tf
 
+VERSION = 1  # To be raised when the order of a run changes: checkpoints note it.
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLIER_1 = 0xBF58476D1CE4E5B9

@@ -3,6 +3,7 @@
 import abc
 from concurrent import futures
 import operator
+import os
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 from absl import logging
@@ -12,6 +13,7 @@ import tensorflow as tf
 from official_ext.core import errors
 from official_ext.data import bad_examples
 from official_ext.data import collators
+from official_ext.data import identity as identity_lib
 from official_ext.data import tfds_preparation
 
 
@@ -36,6 +38,13 @@ class Source(abc.ABC):
   def describe(self, index: int) -> str:
     """Names an example, so that a person can find it: file and record where it comes from one. Both count from 0."""
     return f'example {index} of {type(self).__name__}'
+
+  def identity(self) -> identity_lib.Identity:
+    """What tells this source from another, as JSON values: see identity.py. Cheap, and the same in every process.
+
+    Every checkpoint notes it. A subclass adds what it knows: files, a version, a split.
+    """
+    return {'source': type(self).__name__, 'num_examples': len(self)}
 
 
 class ArraySource(Source):
@@ -73,6 +82,9 @@ class ArraySource(Source):
   def fetch(self, indices: Sequence[int]) -> List[collators.Example]:
     return [tf.nest.map_structure(operator.itemgetter(index), self._arrays) for index in indices]
 
+  def identity(self) -> identity_lib.Identity:
+    return {**super().identity(), **identity_lib.of_arrays(self._arrays)}
+
   def gatherer(self) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:
     """A function from int64 indices of shape [...] to values of shape [..., features], for use in a graph."""
     with tf.device('CPU:0'):
@@ -97,6 +109,7 @@ class TfdsSource(Source):
     """
     self._data_source = tfds_preparation.open_data_source(name, split, data_dir, decoders)
     self._name = f'{name}, split {split}'
+    self._split = split
 
   def __len__(self) -> int:
     return len(self._data_source)
@@ -111,6 +124,11 @@ class TfdsSource(Source):
         return f'example {index} of {self._name} ({part.filename}, record {part.skip + left})'
       left -= part.take
     return f'example {index} of {self._name}'
+
+  def identity(self) -> identity_lib.Identity:
+    files = [os.fspath(part.filename) for part in tfds_preparation.files_of(self._data_source)]
+    return {**super().identity(), 'tfds': self._data_source.dataset_info.full_name, 'split': str(self._split),
+            **identity_lib.of_files(files)}
 
 
 class ArrayRecordSource(Source):
@@ -169,6 +187,10 @@ class ArrayRecordSource(Source):
       left -= count
     return f'example {index}'
 
+  def identity(self) -> identity_lib.Identity:
+    return {**super().identity(), **identity_lib.of_files([file for file, _ in self._counts]),
+            'records_of_files': identity_lib.digest([str(count) for _, count in self._counts])}
+
 
 class HuggingFaceSource(Source):
   """A Hugging Face data set (Arrow). Needs the extra `huggingface`."""
@@ -207,8 +229,16 @@ class HuggingFaceSource(Source):
     return [dict(zip(columns, row)) for row in zip(*columns.values())]
 
   def describe(self, index: int) -> str:
-    files = [file['filename'] for file in getattr(self._dataset, 'cache_files', None) or ()]
+    files = self._files()
     return f'example {index} of {self._name}' + (f' ({", ".join(files)})' if len(files) == 1 else '')
+
+  def identity(self) -> identity_lib.Identity:
+    columns = list(getattr(self._dataset, 'column_names', None) or ())
+    return {**super().identity(), 'dataset': self._name, 'version': str(getattr(self._dataset, 'version', None)),
+            'columns': columns, **identity_lib.of_files(self._files())}
+
+  def _files(self) -> List[str]:
+    return [file['filename'] for file in getattr(self._dataset, 'cache_files', None) or ()]
 
 
 def cached(source: Source, block_size: int = 1024, on_bad_example: str = 'error') -> ArraySource:

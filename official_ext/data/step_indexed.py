@@ -15,6 +15,7 @@ from official_ext.core import errors
 from official_ext.data import bad_examples
 from official_ext.data import batch_reader
 from official_ext.data import collators
+from official_ext.data import identity
 from official_ext.data import position
 from official_ext.data import sampling
 from official_ext.data import sources
@@ -116,7 +117,9 @@ def build_dataset(
   """
   if not len(source):
     raise errors.UserError(f'task.{"train_data" if params.is_training else "validation_data"}: there are no examples')
-  bad_examples.current_log().describe = lambda at: _describe(source, params, at)
+  log = bad_examples.current_log()
+  log.describe = lambda at: _describe(source, params, at)
+  log.add_identity(_identity(source, params))
   share = _Share.of(params, input_context)
   load, is_python = _loader(source, params)
   is_cheap = not is_python and transform is None and transform_per_example is None
@@ -134,6 +137,13 @@ def build_dataset(
   options.autotune.enabled = False  # Nothing is left to tune, and its accounting costs more than a gather.
   options.deterministic = params.deterministic is not False
   return dataset.with_options(options)
+
+
+def _identity(source: sources.Source, params: Any) -> identity.Identity:
+  """What tells the input's batches from those of another."""
+  if not params.is_training:
+    return source.identity()
+  return {**source.identity(), 'order_of_examples': sampling.VERSION, 'seed': params.seed or 0}
 
 
 def _describe(source: sources.Source, params: Any, at: int) -> str:
