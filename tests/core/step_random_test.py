@@ -5,6 +5,7 @@ import pytest
 import scipy.stats
 import tensorflow as tf, tf_keras
 
+from official_ext.core import errors
 from official_ext.core import step_random
 from tests.core import harness
 
@@ -199,6 +200,22 @@ def test_what_xla_can_compile_it_compiles_in_a_step(name):
   draw, step = RAW[name], tf.constant(3, tf.int64)  # A constant in the graph would be computed outside of XLA.
   xla, graph = (tf.function(lambda step: in_key(draw, step), jit_compile=jit)(step).numpy() for jit in (True, False))
   np.testing.assert_allclose(xla, graph, rtol=1e-3, atol=1e-4)
+
+
+class GammaTask(harness.LinearTask):
+
+  def forward(self, inputs, model, training):
+    loss, logs = super().forward(inputs, model, training)
+    return loss * tf.random.gamma([], 2.0), logs
+
+
+def test_what_xla_cannot_compile_runs_as_a_graph_or_is_refused_in_one_line():
+  trainer = harness.make_trainer(GammaTask, enable_xla='auto')
+  with trainer.strategy.scope():
+    trainer.prepare_training()
+  assert trainer.plan.shape == 'plain' and 'StatelessRandomGamma' in trainer.plan.reason
+  with pytest.raises(errors.UserError, match='^runtime.enable_xla: XLA cannot compile the step of GammaTask'):
+    harness.train(harness.make_trainer(GammaTask, enable_xla=True), 1)
 
 
 def test_categories_are_drawn_with_their_probabilities():
