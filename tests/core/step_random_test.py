@@ -213,7 +213,7 @@ def test_what_xla_cannot_compile_runs_as_a_graph_or_is_refused_in_one_line():
   trainer = harness.make_trainer(GammaTask, enable_xla='auto')
   with trainer.strategy.scope():
     trainer.prepare_training()
-  assert trainer.plan.shape == 'plain' and 'StatelessRandomGamma' in trainer.plan.reason
+  assert trainer.plan.execution == 'plain' and 'StatelessRandomGamma' in trainer.plan.reason
   with pytest.raises(errors.UserError, match='^runtime.enable_xla: XLA cannot compile the step of GammaTask'):
     harness.train(harness.make_trainer(GammaTask, enable_xla=True), 1)
 
