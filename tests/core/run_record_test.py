@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from official_ext.core import config_definitions, process_identity, run_record, run_status, yaml_text
+from official_ext.core import config_definitions, heartbeat, process_identity, run_record, run_status, yaml_text
 
 
 def _params(**trainer):
@@ -56,6 +56,22 @@ def test_updates_and_end(tmp_path):
 def test_only_an_end_finishes(tmp_path, status):
   with pytest.raises(AssertionError):
     _record(tmp_path).finish(status)
+
+
+def test_a_run_that_hangs_has_a_new_heartbeat_and_an_old_update(tmp_path, monkeypatch):
+  monkeypatch.setattr(heartbeat.Heartbeat.__init__, '__defaults__', (0.02,))
+  record = _record(tmp_path)
+  record.update(stage='train', step=4)
+  first = _file(tmp_path)
+  deadline = time.monotonic() + 10
+  while _file(tmp_path)['heartbeat'] == first['heartbeat'] and time.monotonic() < deadline:
+    time.sleep(0.01)
+  later = _file(tmp_path)
+  assert later['heartbeat'] > first['heartbeat'] and later['updated'] == first['updated'] and later['step'] == 4
+  record.finish('finished')
+  last = _file(tmp_path)
+  time.sleep(0.1)
+  assert _file(tmp_path) == last and last['status'] == 'finished'
 
 
 def test_attempts_count_across_processes(tmp_path, start_script):
