@@ -115,7 +115,7 @@ def table(rows: Sequence[Dict[str, str]]) -> str:
 def main() -> int:
   """Runs all, one after the other; returns the exit status."""
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--folder', default=_FOLDER, type=pathlib.Path)
+  parser.add_argument('--folder', default=_FOLDER, type=lambda text: pathlib.Path(text).expanduser())
   parser.add_argument('--minutes', default=30.0, type=float)
   arguments, flags = parser.parse_known_args()
   rows = [run(name, arguments.folder, flags, arguments.minutes) for name in names()]

@@ -1,5 +1,6 @@
 """Two real worker processes on this machine, through train.py: killed, lost, continued by one, with the same result."""
 
+import json
 import os
 import pathlib
 import re
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_ext.core import manifests, run_record
+from official_ext.core import manifests, run_lock, run_status
 from official_ext.monitoring import json_lines
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -136,7 +137,7 @@ def assert_written_by_one(folder, straight):
   assert names(folder) == names(straight)
   events = json_lines.read_events(f'{folder}/events.jsonl')
   assert [event['step'] for event in events if event['event'] == 'finished'] == [STEPS]
-  assert run_record.read(str(folder))['status'] == 'finished'
+  assert run_status.read(str(folder))['status'] == 'finished'
 
 
 def test_defect_01_a_killed_worker_is_replaced_and_the_result_is_bit_identical(launched, straight, tmp_path):
@@ -144,6 +145,8 @@ def test_defect_01_a_killed_worker_is_replaced_and_the_result_is_bit_identical(l
   # collective.
   run = launched(tmp_path)
   run.wait_for(r'\[0\] checkpoint 40/')
+  lease = json.loads((tmp_path / run_lock.NAME).read_text())  # The chief's, who alone takes the folder.
+  assert re.search(rf'launch: processes \[0\] {lease["pid"]}, ', run.text)
   run.kill(1)
   assert run.end() == 0, run.text
   assert 'launch: worker 1 was killed by SIGKILL; waiting for the others to stop' in run.text
@@ -231,6 +234,19 @@ def test_killed_again_and_again_at_random(launched, straight, tmp_path, seed):
 
 
 @pytest.mark.soak
+def test_a_second_training_of_several_workers_is_refused_on_all_of_them(launched, tmp_path):
+  base = [flag.replace(f'train_steps={STEPS}', 'train_steps=100000000') for flag in FLAGS]
+  first = launched(tmp_path, base=base)
+  first.wait_for(r'\[0\] checkpoint 40/')
+  second = launched(tmp_path, base=base)
+  assert second.end() == 2, second.text
+  refusal = '--model_dir=.* trains in this folder'
+  assert re.search(rf'^\[0\] error: {refusal}', second.text, re.M)
+  assert re.search(rf'^\[1\] error: worker 0 .* has stopped: UserError: {refusal}', second.text, re.M)
+  assert 'Traceback' not in second.text and first.process.poll() is None
+
+
+@pytest.mark.soak
 def test_one_worker_that_is_asked_to_stop_stops_all(launched, straight, tmp_path):
   run = launched(tmp_path)
   run.wait_for(r'\[0\] train 40/')
@@ -248,7 +264,7 @@ def test_a_launcher_that_is_asked_to_stop_saves_and_goes_on_later(launched, stra
   run.wait_for(r'\[0\] train 60/')
   run.process.terminate()
   assert run.end() == 75, run.text
-  assert run_record.read(str(tmp_path))['status'] == 'preempted' and 'restart' not in run.text
+  assert run_status.read(str(tmp_path))['status'] == 'preempted' and 'restart' not in run.text
   run = launched(tmp_path)
   assert run.end() == 0, run.text
   assert_same(tmp_path, straight)

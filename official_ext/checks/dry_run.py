@@ -19,6 +19,7 @@ from official_ext.core import config_checks
 from official_ext.core import config_definitions
 from official_ext.core import distribute
 from official_ext.core import errors
+from official_ext.core import manifests
 from official_ext.core import train_lib
 
 
@@ -123,7 +124,7 @@ def _save_and_restore(trainer, folder):
   """Saves, spoils all variables of the model, restores, and compares every value."""
   checkpoint = trainer.checkpoint
   path = checkpoint.write(os.path.join(folder, 'ckpt'))
-  size = sum(tf.io.gfile.stat(name).length for name in tf.io.gfile.glob(f'{path}*'))
+  size = sum(tf.io.gfile.stat(name).length for name in manifests.files_of(path))
   variables = trainer.model.variables
   before = [variable.numpy() for variable in variables]
   for variable in variables:

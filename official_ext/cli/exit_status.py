@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official.core import train_utils
 from official_ext.core import errors
-from official_ext.core import run_record
+from official_ext.core import run_status
 
 
 def of(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
@@ -72,7 +72,8 @@ def saving_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strateg
   try:
     yield
   except BaseException as error:
-    if isinstance(error, errors.UserError) and not run_record.is_ours(model_dir, mode):
+    never_began = (errors.UserError, errors.LockLostError, errors.PreemptedError)
+    if isinstance(error, never_began) and not run_status.is_ours(model_dir, mode):
       raise
     with contextlib.suppress(OSError, tf.errors.OpError):  # What ended the run is what must be told.
       _save_gin_config(mode, model_dir, strategy)

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import traceback
-from typing import List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple, Union
 
 from absl import flags
 from absl import logging
@@ -16,6 +16,7 @@ from absl import logging
 from official.common import flags as tfm_flags
 from official.core import exp_factory
 from official_ext.core import errors
+from official_ext.core import run_files
 from official_ext.core import short_names
 
 MODES = ('train', 'eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval')
@@ -23,6 +24,7 @@ ENTRY_POINTS = 'official_ext.experiments'
 
 # Model Garden defines these for programs that are not part of it.
 _UNREAD = ('tpu_platform', 'tfhub_handle', 'tflex_output_uri')
+_PATHS = ('model_dir', 'checkpoint', 'config_file', 'gin_file')
 _NAMES = (
     'experiment', 'mode', 'model_dir', 'config_file', 'params_override', 'set', 'gin_file', 'gin_params', 'registry',
     'checkpoint', 'dry_run', 'debug', 'debug_step', 'profile_steps', 'tpu', 'tf_data_service', *_UNREAD,
@@ -107,10 +109,18 @@ def parse(argv: Sequence[str]) -> List[str]:
     raise errors.UserError(_one_line(str(error))) from error
   if len(remaining) > 1:
     raise errors.UserError(f'{remaining[1]}: not a flag; flags are written --NAME=VALUE')
+  for name in _PATHS:
+    flags.FLAGS[name].value = _without_tilde(flags.FLAGS[name].value, f'--{name}')
   for name in _UNREAD:
     if flags.FLAGS[name].value is not None:
       raise errors.UserError(f'--{name}: nothing reads this flag')
   return remaining
+
+
+def _without_tilde(value: Union[str, List[str], None], source: str) -> Union[str, List[str], None]:
+  if isinstance(value, list):
+    return [run_files.expand_home(path, source) for path in value]
+  return run_files.expand_home(value, source) if value else value
 
 
 def require(names: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import tensorflow as tf
 
-from official_ext.core import errors, run_record, yaml_text
+from official_ext.core import errors, manifests, run_files, run_status, yaml_text
 from official_ext.monitoring import json_lines, progress
 
 
@@ -22,9 +22,10 @@ def lines(model_dir: str) -> List[str]:
   Raises:
     UserError: the folder holds no run.
   """
-  record = run_record.read(model_dir)
+  record = run_status.read(model_dir)
   if record is None:
-    raise errors.UserError(f'{model_dir}: no run.json, so no run')
+    found = 'run.json' in run_files.names(model_dir)
+    raise errors.UserError(f'{model_dir}: ' + ('run.json cannot be read' if found else 'no run.json, so no run'))
   rows = [('status', _status(record))]
   evaluations = _evaluations(model_dir)
   if evaluations:
@@ -54,7 +55,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def _evaluations(model_dir: str) -> List[Dict[str, Any]]:
   """The evaluations of the run itself, and of those that ran beside it or after it, by step."""
-  paths = tf.io.gfile.glob(os.path.join(model_dir, 'events*.jsonl'))
+  paths = run_files.matching(model_dir, r'events.*\.jsonl')
   events = [event for path in paths for event in json_lines.read_events(path) if event['event'] == 'eval']
   return sorted(events, key=lambda event: (event['step'], event['time']))
 
@@ -63,7 +64,7 @@ def _status(record: Dict[str, Any]) -> str:
   text = record['status']
   if record.get('step') is not None:
     text += f' at step {record["step"]}' + (f' of {record["train_steps"]}' if record.get('train_steps') else '')
-  return text + (f': {record["error"]}' if record.get('error') else f' ({record["devices"]})')
+  return text + (f': {record["error"]}' if record.get('error') else f' ({record.get("devices")})')
 
 
 def _metrics(event: Dict[str, Any]) -> str:
@@ -87,9 +88,7 @@ def _best(model_dir: str, evaluations: Sequence[Dict[str, Any]]) -> List[tuple]:
 
 
 def _checkpoints(model_dir: str) -> List[str]:
-  paths = tf.io.gfile.glob(os.path.join(model_dir, 'ckpt-*.index'))
-  names = [os.path.basename(path).removesuffix('.index') for path in paths]
-  return sorted(names, key=lambda name: (len(name), name))
+  return [os.path.basename(path) for path in manifests.saved_prefixes(model_dir)]
 
 
 def _program(name: str) -> str:

@@ -6,6 +6,8 @@ from typing import Any, Dict, List
 
 import tensorflow as tf
 
+from official_ext.core import readable_paths
+
 _VALUE = '/.ATTRIBUTES/VARIABLE_VALUE'
 _SLOT = '/.OPTIMIZER_SLOT/'
 # What tf.train.Checkpoint keeps for itself, and what a checkpoint of Model Garden's own trainer does not have.
@@ -24,7 +26,7 @@ def differences(checkpoint: tf.train.Checkpoint, prefix: str, only_model: bool =
     A line for each difference: a variable that only one of them has, or that has another shape; [] where they agree.
     The slots of legacy optimizers are not compared.
   """
-  saved = saved_shapes(tf.train.load_checkpoint(prefix))
+  saved = saved_shapes(tf.train.load_checkpoint(readable_paths.readable(prefix)))
   prefix = 'model/' if only_model else ''
   saved = {name: shape for name, shape in saved.items() if name.startswith(prefix)}
   present = {name: tuple(variable.shape.as_list()) for name, variable in variables(checkpoint, prefix).items()}

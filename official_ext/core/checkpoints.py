@@ -9,17 +9,19 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from absl import logging
-import numpy as np
 import tensorflow as tf
 
 from official_ext.core import checkpoint_contents
 from official_ext.core import errors
 from official_ext.core import manifests
+from official_ext.core import readable_paths
 from official_ext.core import rollbacks as rollbacks_lib
+from official_ext.core import run_files
 from official_ext.core import workers as workers_lib
 from official_ext.data import identity
 
 _MAX_DIFFERENCES = 5
+_MAX_ATTEMPTS = 10  # Of an evaluation, to restore a checkpoint before the training beside it deletes that one.
 
 
 class CheckpointManager(tf.train.CheckpointManager):
@@ -81,12 +83,15 @@ class CheckpointManager(tf.train.CheckpointManager):
     self.rollbacks = rollbacks_lib.Rollbacks(directory)
     super().__init__(
         _rebuilt(checkpoint),
-        directory=directory,
+        # The base class trusts the file named `checkpoint`, and a crash leaves that empty. Manifests count here.
+        directory=os.path.join(directory, 'no state file here'),
         max_to_keep=None,
         step_counter=step_counter,
         checkpoint_interval=checkpoint_interval,
         init_fn=init_fn,
     )
+    self._directory = directory
+    self._checkpoint_prefix = os.path.join(directory, 'ckpt')
 
   @property
   def checkpoints(self) -> List[str]:
@@ -208,33 +213,51 @@ class CheckpointManager(tf.train.CheckpointManager):
       UserError: the checkpoint and the model differ.
     """
     self.sync()
-    name = self._workers.from_chief('checkpoint', self._choose)
-    if name is not None:
+    for attempt in range(_MAX_ATTEMPTS):
+      name = self._workers.from_chief('checkpoint', self._choose)
+      if name is None:
+        if self._init_fn is not None:
+          self._init_fn()
+        return None
       prefix = os.path.join(self.directory, name)
-      self.restore(prefix)
-      return prefix
-    if self._init_fn is not None:
-      self._init_fn()
+      gone = self._restore_unless_gone(prefix, is_last=attempt == _MAX_ATTEMPTS - 1)
+      if not self._workers.any('checkpoint gone', gone):
+        return prefix
     return None
+
+  def _restore_unless_gone(self, prefix: str, is_last: bool) -> bool:
+    """Restores a checkpoint. Returns whether the training beside this process has deleted it meanwhile."""
+    try:
+      self.restore(prefix)
+      return False
+    except Exception as error:  # TensorFlow raises whatever its reader stumbled over.
+      if self._trains or is_last or not self._is_gone(prefix):
+        raise
+      logging.warning('%s was deleted while it was being restored (%s): the next newest is taken.', prefix, error)
+      return True
+
+  def _is_gone(self, prefix: str) -> bool:
+    """Whether a checkpoint has been deleted, which begins with its manifest, where there are others."""
+    return not tf.io.gfile.exists(prefix + manifests.SUFFIX) and bool(self.checkpoints)
 
   def _choose(self) -> Optional[str]:
     """The name of the newest checkpoint that verifies; None where there is none to choose from."""
     if self._trains and self._is_chief:
       manifests.remove_unfinished(self.directory)
       self._delete_given_up()
-    with_manifest = [prefix for prefix in self.checkpoints if not self._is_given_up(prefix)]
-    for prefix in reversed(with_manifest):
-      damage = manifests.find_damage(prefix)
-      if damage is None:
-        return os.path.basename(prefix)
-      self._report_damage(prefix, damage)
-    without = [] if with_manifest else self._without_manifest()
-    for prefix in without:
-      damage = _find_unreadable(prefix)
-      if damage is None:
-        return os.path.basename(prefix)
-      self._report_damage(prefix, damage)
-    broken = tf.io.gfile.glob(os.path.join(self.directory, 'ckpt-*.broken*'))
+    for _ in range(_MAX_ATTEMPTS):
+      with_manifest = [prefix for prefix in self.checkpoints if not self._is_given_up(prefix)]
+      without = [] if with_manifest else list(reversed(manifests.saved_prefixes(self.directory)))
+      for prefix in [*reversed(with_manifest), *without]:
+        damage = manifests.find_unreadable(prefix)
+        if damage is None:
+          return os.path.basename(prefix)
+        if self._trains or not self._is_gone(prefix):
+          self._report_damage(prefix, damage)
+      # A training beside this process deletes what it has replaced: what it has saved since is looked for.
+      if self._trains or not set(self.checkpoints) - set(with_manifest):
+        break
+    broken = run_files.matching(self.directory, r'ckpt-.*\.broken.*')
     if with_manifest or without or broken:
       raise errors.CheckpointError(
           f'{self.directory}: no checkpoint in it can be read. To start again from step 0, move its ckpt-* files away')
@@ -302,7 +325,7 @@ class CheckpointManager(tf.train.CheckpointManager):
       more = f'; and {len(lines) - _MAX_DIFFERENCES} more' if len(lines) > _MAX_DIFFERENCES else ''
       raise errors.UserError(f'{prefix}: not a checkpoint of this model: {"; ".join(lines[:_MAX_DIFFERENCES])}{more}')
     # What is missing was named above; the rest is for variables that are made later.
-    self.checkpoint.read(prefix).expect_partial()
+    self.checkpoint.read(readable_paths.readable(prefix)).expect_partial()
     is_here = os.path.normpath(os.path.dirname(prefix)) == os.path.normpath(self.directory)
     self._held = manifests.step_of(prefix) if is_here else None
     self._report_data(prefix)
@@ -354,12 +377,6 @@ class CheckpointManager(tf.train.CheckpointManager):
     model = getattr(self.checkpoint, 'model', None)
     return getattr(model, 'built', True)
 
-  def _without_manifest(self) -> List[str]:
-    """Checkpoints that something else has written, newest first."""
-    paths = tf.io.gfile.glob(os.path.join(self.directory, 'ckpt-*.index'))
-    paths = [path[:-len('.index')] for path in paths]
-    return sorted((path for path in paths if path.rpartition('-')[2].isdigit()), key=manifests.step_of, reverse=True)
-
   def _report_damage(self, prefix: str, damage: str) -> None:
     if self._trains and self._is_chief:
       logging.error('%s is damaged: %s. It is set aside as %s.', prefix, damage, manifests.set_aside(prefix))
@@ -400,25 +417,17 @@ def check_available(model_dir: str, mode: str, checkpoint: Optional[str]) -> Non
     checkpoint: path of a checkpoint, or None for the newest in `model_dir`.
 
   Raises:
-    UserError: there is no such checkpoint.
+    UserError: there is no such checkpoint, or it is damaged.
   """
   if checkpoint is not None:
     if not tf.io.gfile.exists(f'{checkpoint}.index'):
       raise errors.UserError(f'--checkpoint={checkpoint}: no such checkpoint; a path such as {model_dir}/ckpt-100')
-  elif mode == 'eval' and not tf.io.gfile.glob(os.path.join(model_dir, 'ckpt-*.index')):
+    damage = manifests.find_unreadable(checkpoint)
+    if damage is not None:
+      raise errors.UserError(f'--checkpoint={checkpoint}: it is damaged: {damage}')
+  elif mode == 'eval' and not manifests.saved_prefixes(model_dir):
     raise errors.UserError(
         f'--mode=eval: there is no checkpoint in {model_dir}; train first, or name one with --checkpoint')
-
-
-def _find_unreadable(prefix: str) -> Optional[str]:
-  """Why a checkpoint without a manifest cannot be read; None where every value can."""
-  try:
-    reader = tf.train.load_checkpoint(prefix)
-    for name in reader.get_variable_to_shape_map():
-      np.asarray(reader.get_tensor(name))
-  except Exception as error:  # TensorFlow raises whatever its reader stumbled over, IndexError too.
-    return ' '.join(str(error).split())[:200]
-  return None
 
 
 def _save_error(prefix: Optional[str], error: BaseException) -> errors.CheckpointError:

@@ -1,6 +1,7 @@
 """From flags to one checked, locked configuration: factory, files, flags, overrides, checks."""
 
 import difflib
+import re
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from absl import logging
@@ -8,10 +9,12 @@ import gin
 
 from official.core import exp_factory
 from official.core import train_utils
+from official.modeling.hyperparams import base_config
 from official_ext.core import config_checks
 from official_ext.core import config_definitions
 from official_ext.core import config_overrides
 from official_ext.core import errors
+from official_ext.core import run_files
 from official_ext.core import short_names
 from official_ext.core import yaml_text
 
@@ -64,6 +67,7 @@ class ExperimentParser(train_utils.ExperimentParser):
     params = self.parse_data_service(params)
     params = self.parse_params_override(params)
     params = self.parse_set(params)
+    _expand_homes(params)
     return self.fill_seeds(params)
 
   def base_experiment(self) -> config_definitions.ExperimentConfig:
@@ -144,6 +148,31 @@ class ExperimentParser(train_utils.ExperimentParser):
 
   def _flag(self, name: str) -> Any:
     return getattr(self._flags_obj, name, None)
+
+
+def _expand_homes(values: Any, path: str = '') -> None:
+  """Puts the home folder in place of the `~/` with which a value begins: shells do so in words of their own only."""
+  fields = vars(values) if isinstance(values, base_config.Config) else values
+  for name, value in list(fields.items()):
+    if str(name).startswith('_'):
+      continue
+    where = f'{path}.{name}' if path else name
+    if isinstance(value, (base_config.Config, dict)):
+      _expand_homes(value, where)
+    elif isinstance(value, str):
+      fields[name] = _expand_home(value, where)
+    elif isinstance(value, (list, tuple)):
+      for index, item in enumerate(value):
+        if isinstance(item, (base_config.Config, dict)):
+          _expand_homes(item, f'{where}[{index}]')
+      if any(isinstance(item, str) for item in value):
+        fields[name] = type(value)(_expand_home(item, where) if isinstance(item, str) else item for item in value)
+
+
+def _expand_home(value: str, where: str) -> str:
+  """A path, or, of `input_path`, patterns joined by commas. `~` without a slash may mean anything."""
+  before = r'(^|,\s*)' if where.endswith('input_path') else '(^)'
+  return re.sub(before + r'(~[\w.-]*)(?=/)', lambda m: m.group(1) + run_files.expand_home(m.group(2), where), value)
 
 
 def _nest(values: Mapping[str, Any]) -> Dict[str, Any]:

@@ -289,12 +289,8 @@ class Controller(orbit.Controller):
       for path, num_rollbacks in new:
         self._stop_if_requested(self._step_now())
         seen.add((path, num_rollbacks))
-        try:
-          self.restore_checkpoint(path)
-        except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
-          logging.warning('%s was gone before it could be evaluated: %s', path, error)
-          continue
-        output = self.evaluate(steps)
+        if self._restore_if_there(path):
+          output = self.evaluate(steps)
       if new:
         waiting_since = time.monotonic()
       elif ended:
@@ -302,14 +298,25 @@ class Controller(orbit.Controller):
       else:
         time.sleep(_POLL_SECONDS)
 
+  def _restore_if_there(self, path: str) -> bool:
+    """Restores a checkpoint: on all workers, or none where it has been deleted meanwhile or cannot be read."""
+    gone = False
+    try:
+      self.restore_checkpoint(path)
+    except Exception as error:  # TensorFlow raises whatever its reader stumbled over.
+      unreadable = isinstance(error, (tf.errors.NotFoundError, tf.errors.DataLossError))
+      if not unreadable and path in self._list_checkpoints():
+        raise
+      logging.warning('%s was gone before it could be evaluated: %s', path, error)
+      gone = True
+    return not workers.of(self.strategy).any('checkpoint gone', gone)
+
   def _list_checkpoints(self) -> List[str]:
     """Paths of the complete checkpoints in the manager's folder, oldest first."""
     if isinstance(self.checkpoint_manager, checkpoints.CheckpointManager):
       return self.checkpoint_manager.checkpoints
     # TensorFlow's own manager knows of none but those that it saved itself.
-    indices = tf.io.gfile.glob(f'{self.checkpoint_manager.directory}/ckpt-*.index')
-    paths = [path[:-len('.index')] for path in indices]
-    return sorted((path for path in paths if path.rpartition('-')[2].isdigit()), key=manifests.step_of)
+    return manifests.saved_prefixes(self.checkpoint_manager.directory)
 
   # Checkpoints.
 

@@ -17,6 +17,10 @@ class CheckpointError(RuntimeError):
   exit_status = 1
 
 
+class LockLostError(CheckpointError):
+  """Another training has taken the run's folder: this one may write nothing more there."""
+
+
 class WorkerError(RuntimeError):
   """Another worker of the run was lost, or did not come: start all of them again."""
 

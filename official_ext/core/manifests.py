@@ -2,18 +2,26 @@
 
 A checkpoint is the files `PREFIX.index` and `PREFIX.data-*`. `PREFIX.manifest.json` holds their sizes and SHA-256
 sums, and one sum over itself, and is renamed into place when all of them are on disk. A save that was cut off has
-none; damage shows when the files are held against it.
+none; damage shows when the files are held against it. A manifest can come from anywhere: it names the checkpoint's own
+files, beside it, and no other is read.
 """
 
 import hashlib
 import json
 import os
+import re
 from typing import Any, Dict, List, Optional
 
+import numpy as np
 import tensorflow as tf
+
+from official_ext.core import readable_paths
+from official_ext.core import run_files
 
 SUFFIX = '.manifest.json'
 _CHUNK = 2**20
+_PART = r'\.(index|data-[0-9]{5}-of-[0-9]{5})'
+_DAMAGED = 'its manifest is damaged'
 
 
 def write(prefix: str, **values: Any) -> None:
@@ -22,11 +30,16 @@ def write(prefix: str, **values: Any) -> None:
   Args:
     prefix: path of the checkpoint.
     **values: further entries, JSON values.
+
+  Raises:
+    FileNotFoundError: there are no such files.
   """
   files = {}
   for path in files_of(prefix):
     _sync(path)
     files[os.path.basename(path)] = {'size': _size(path), 'sha256': _sha256(path)}
+  if not _is_complete(files):
+    raise FileNotFoundError(f'{prefix}: no files of a checkpoint, but {", ".join(files) or "none at all"}')
   content = {'files': files, **values}
   content['sha256'] = _sum_of(content)
   temporary = f'{prefix}{SUFFIX}.tmp'
@@ -43,15 +56,34 @@ def read(prefix: str) -> Dict[str, Any]:
     ValueError: it is damaged.
     tf.errors.NotFoundError: there is none.
   """
+  _check_regular(prefix + SUFFIX)
   with tf.io.gfile.GFile(prefix + SUFFIX, 'rb') as f:
     try:
       content = json.loads(f.read().decode())
       expected = content.pop('sha256')
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-      raise ValueError('its manifest is damaged') from error
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+      raise ValueError(_DAMAGED) from error
   if expected != _sum_of(content):
-    raise ValueError('its manifest is damaged')
+    raise ValueError(_DAMAGED)
+  _check_files(content.get('files'), os.path.basename(prefix))
   return content
+
+
+def _check_files(files: Any, name: str) -> None:
+  """Raises a ValueError where a manifest's files are not those of the checkpoint `name`."""
+  if not isinstance(files, dict):
+    raise ValueError(_DAMAGED)
+  for file, entry in files.items():
+    if not re.fullmatch(re.escape(name) + _PART, file):
+      raise ValueError(f'its manifest names {file!r}, which is no file of it')
+    if not (isinstance(entry, dict) and isinstance(entry.get('size'), int) and isinstance(entry.get('sha256'), str)):
+      raise ValueError(_DAMAGED)
+  if not _is_complete(files):
+    raise ValueError('its manifest names no index, or no data')
+
+
+def _is_complete(files: Any) -> bool:
+  return any(name.endswith('.index') for name in files) and any('.data-' in name for name in files)
 
 
 def fingerprint(prefix: str) -> Optional[str]:
@@ -72,6 +104,7 @@ def find_damage(prefix: str) -> Optional[str]:
   for name, entry in sorted(files.items()):
     path = os.path.join(folder, name)
     try:
+      _check_regular(path)
       size = _size(path)
       if size != entry['size']:
         return f'{name} has {size} bytes instead of {entry["size"]}'
@@ -79,15 +112,53 @@ def find_damage(prefix: str) -> Optional[str]:
         return f'{name} is not what was written'
     except tf.errors.NotFoundError:
       return f'{name} is missing'
+    except ValueError as error:
+      return str(error)
     except tf.errors.OpError as error:
       return f'{name} cannot be read: {error}'
   return None
 
 
+def find_unreadable(prefix: str) -> Optional[str]:
+  """What is wrong with a checkpoint, by its manifest or, where it has none, by reading it; None where nothing is."""
+  if tf.io.gfile.exists(prefix + SUFFIX):
+    return find_damage(prefix)
+  try:
+    reader = tf.train.load_checkpoint(readable_paths.readable(prefix))
+    for name in reader.get_variable_to_shape_map():
+      np.asarray(reader.get_tensor(name))
+  except Exception as error:  # TensorFlow raises whatever its reader stumbled over, IndexError too.
+    return ' '.join(str(error).split())[:200]
+  return None
+
+
 def prefixes(directory: str, name: str = 'ckpt') -> List[str]:
   """Paths of the checkpoints in a folder that have a manifest, by step, oldest first."""
-  paths = [path[:-len(SUFFIX)] for path in tf.io.gfile.glob(os.path.join(directory, f'{name}-*{SUFFIX}'))]
-  return sorted((path for path in paths if path.rpartition('-')[2].isdigit()), key=step_of)
+  return _prefixes(directory, name, SUFFIX)
+
+
+def saved_prefixes(directory: str, name: str = 'ckpt') -> List[str]:
+  """Paths of all checkpoints in a folder, with a manifest or without, by step, oldest first."""
+  return _prefixes(directory, name, '.index')
+
+
+def _prefixes(directory: str, name: str, suffix: str) -> List[str]:
+  paths = run_files.matching(directory, rf'{re.escape(name)}-[0-9]+{re.escape(suffix)}')
+  return sorted((path[:-len(suffix)] for path in paths), key=step_of)
+
+
+def named_latest(directory: str) -> Optional[str]:
+  """The checkpoint that TensorFlow's file named `checkpoint` names, as `tf.train.latest_checkpoint` returns it.
+
+  Returns:
+    None where there is none, or the file is damaged: a crash leaves it empty.
+  """
+  try:
+    state = tf.train.get_checkpoint_state(directory)
+  except ValueError:
+    return None
+  path = state.model_checkpoint_path if state else ''
+  return path if path and tf.io.gfile.exists(f'{path}.index') else None
 
 
 def step_of(prefix: str) -> int:
@@ -97,7 +168,8 @@ def step_of(prefix: str) -> int:
 
 def files_of(prefix: str) -> List[str]:
   """Paths of the files that hold the checkpoint at `prefix`."""
-  return sorted(tf.io.gfile.glob(f'{prefix}.index') + tf.io.gfile.glob(f'{prefix}.data-*'))
+  folder, name = os.path.split(prefix)
+  return run_files.matching(folder, re.escape(name) + _PART)
 
 
 def remove(prefix: str) -> None:
@@ -111,8 +183,8 @@ def remove(prefix: str) -> None:
 
 def remove_unfinished(directory: str, name: str = 'ckpt') -> None:
   """Deletes what saves that were cut off have left: the folders in which TensorFlow collects a checkpoint's parts."""
-  for path in tf.io.gfile.glob(os.path.join(directory, f'{name}-*_temp')):
-    tf.io.gfile.rmtree(path)
+  for path in run_files.matching(directory, rf'{re.escape(name)}-[0-9]+_temp'):
+    run_files.remove_folder(path)
 
 
 def set_aside(prefix: str) -> str:
@@ -122,6 +194,12 @@ def set_aside(prefix: str) -> str:
     if tf.io.gfile.exists(path):
       tf.io.gfile.rename(path, broken + path[len(prefix):], overwrite=True)
   return broken
+
+
+def _check_regular(path: str) -> None:
+  """Raises a ValueError for a device or a pipe, which would be read for ever."""
+  if os.path.exists(path) and not os.path.isfile(path):
+    raise ValueError(f'{os.path.basename(path)} is no regular file')
 
 
 def _size(path: str) -> int:

@@ -10,9 +10,8 @@ import json
 import os
 from typing import List
 
-import tensorflow as tf
-
 from official_ext.core import errors
+from official_ext.core import run_files
 
 _NAME = 'rollbacks.json'
 
@@ -48,12 +47,11 @@ class Rollbacks:
   def read(self) -> None:
     """Reads the file again."""
     self._all = []
-    if not tf.io.gfile.exists(self._path):
+    if _NAME not in run_files.names(os.path.dirname(self._path)):
       return
     try:
-      with tf.io.gfile.GFile(self._path) as f:
-        self._all = [Rollback(**entry) for entry in json.loads(f.read())]
-    except (ValueError, TypeError) as error:
+      self._all = _parse(run_files.read(self._path))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
       raise errors.CheckpointError(
           f'{self._path}: cannot be read ({error}), and says which of the checkpoints beside it count') from error
 
@@ -70,10 +68,8 @@ class Rollbacks:
     self._all.append(rollback)
     if not write:
       return
-    temporary = f'{self._path}.tmp'
-    with tf.io.gfile.GFile(temporary, 'w') as f:
-      f.write(json.dumps([dataclasses.asdict(entry) for entry in self._all], indent=2) + '\n')
-    tf.io.gfile.rename(temporary, self._path, overwrite=True)
+    text = json.dumps([dataclasses.asdict(entry) for entry in self._all], indent=2) + '\n'
+    run_files.write_atomically(self._path, text.encode())
 
   def data_offset(self, step: int) -> int:
     """How many updates further than its number a run that goes on from `step` finds its batches."""
@@ -91,3 +87,16 @@ class Rollbacks:
       num_rollbacks: how many there had been when it was saved.
     """
     return any(step > entry.to_step for entry in self._all[num_rollbacks:])
+
+
+def _parse(content: bytes) -> List[Rollback]:
+  """Raises a ValueError or a TypeError where the content says nothing that could be trusted."""
+  entries = json.loads(content)
+  if not isinstance(entries, list):
+    raise ValueError('expected a list')
+  found = [Rollback(**entry) for entry in entries]
+  for entry in found:
+    for name, value in dataclasses.asdict(entry).items():
+      if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f'{name}: expected a whole number, got {value!r}')
+  return found

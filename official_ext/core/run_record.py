@@ -7,19 +7,27 @@ import json
 import os
 import platform
 import shlex
-import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from typing import Any, Dict, List, Mapping, Optional
 
 from absl import logging
-import tensorflow as tf
 
-from official_ext.core import config_definitions, errors, yaml_text
+from official_ext.core import (
+  config_definitions,
+  errors,
+  heartbeat,
+  process_identity,
+  readable_paths,
+  run_files,
+  run_lock,
+  run_status,
+  yaml_text,
+)
 
-STATUSES = ('running', 'finished', 'preempted', 'diverged', 'failed')
-
+_FILES = ('params.yaml', 'events.jsonl', 'rollbacks.json', 'checkpoint', run_lock.NAME)
 _PACKAGES = (
   'official-ext',
   'tensorflow',
@@ -38,10 +46,13 @@ class RunRecord:
   A mode that trains keeps `run.json`; any other keeps `run.{mode}.json`, as it may run beside a training in the same
   folder. The file is always whole: each version is written beside it and renamed into place.
 
-  Keys: status (one of STATUSES), stage (what the run is doing), step, error (None, or the message), mode, pid, host,
-  command, git_commit (with `+changes` where tracked files differ from it, None outside of a repository), versions,
-  devices, seed, train_steps, attempt (1, and one more each time the same run is started again), started, updated and
-  finished (UTC, ISO 8601), and whatever `update` was given besides.
+  Keys: status (one of run_status.STATUSES), stage (what the run is doing), step, error (None, or the message), mode,
+  pid, host, pid_start, boot_id, pid_namespace, machine_id (see process_identity.py), command, git_commit (with
+  `+changes` where tracked files differ from it, None outside of a repository), versions, devices, seed, train_steps,
+  attempt (1, and one more each time the same run is started again), started, updated, heartbeat and finished (UTC, ISO
+  8601), and whatever `update` was given besides. `updated` is when the run itself last came on, to a stage or step;
+  `heartbeat` is when its process last gave a sign of life, which a thread does every ten seconds whatever the run does:
+  a process that is alive in a run that hangs has a new heartbeat and an old `updated`.
   """
 
   def __init__(
@@ -52,6 +63,7 @@ class RunRecord:
     seed: int,
     devices: str,
     is_chief: bool = True,
+    lock: Optional[run_lock.RunLock] = None,
   ):
     """Writes the record with status running.
 
@@ -62,10 +74,14 @@ class RunRecord:
       seed: the seed of the run.
       devices: one line about the devices, from `distribute.describe`.
       is_chief: whether this process is the one that writes. The record of another process writes nothing.
+      lock: of the folder, acquired; released when the record is finished. Nothing is written once it is lost.
     """
-    self._path = _path(model_dir, mode)
+    self._path = run_status.path_of(model_dir, mode)
     self._is_chief = is_chief
+    self._folder_lock = lock
     self._warned = False
+    self._writing = threading.Lock()
+    self._heartbeat: Optional[heartbeat.Heartbeat] = None
     now = _now()
     self._values: Dict[str, Any] = {
       'status': 'running',
@@ -73,8 +89,7 @@ class RunRecord:
       'step': None,
       'error': None,
       'mode': mode,
-      'pid': os.getpid(),
-      'host': socket.gethostname(),
+      **process_identity.own().as_dict(),
       'command': shlex.join([sys.executable, *sys.argv]),
       'git_commit': _git_commit(os.getcwd()),
       'versions': _versions(),
@@ -84,12 +99,24 @@ class RunRecord:
       'attempt': 1,
       'started': now,
       'updated': now,
+      'heartbeat': now,
       'finished': None,
     }
     if is_chief:
-      tf.io.gfile.makedirs(model_dir)
-      self._values['attempt'] += (read(model_dir, mode) or {}).get('attempt', 0)
-      _write_atomically(self._path, _to_json(self._values))
+      try:
+        run_files.make_folder(model_dir)
+        self._values['attempt'] += self._attempts_before(model_dir, mode)
+        run_files.write_atomically(self._path, _to_json(self._values))
+      except BaseException:
+        self._release()
+        raise
+      self._heartbeat = heartbeat.Heartbeat(self._beat)
+
+  def _attempts_before(self, model_dir: str, mode: str) -> int:
+    before = run_status.read(model_dir, mode)
+    if before is None and os.path.basename(self._path) in run_files.names(model_dir):
+      logging.warning('%s cannot be read, and is replaced: attempts count from 1 again.', self._path)
+    return (before or {}).get('attempt', 0)
 
   @property
   def values(self) -> Mapping[str, Any]:
@@ -108,112 +135,52 @@ class RunRecord:
       values['stage'] = stage
     if step is not None:
       values['step'] = int(step)
-    self._values.update({'updated': _now(), **values})
-    if not self._is_chief:
-      return
-    try:
-      _write_atomically(self._path, _to_json(self._values))
-    except (OSError, tf.errors.OpError) as e:
-      if not self._warned:
-        logging.error('%s cannot be written: %s', self._path, e)
-      self._warned = True
+    now = _now()
+    self._put({'updated': now, 'heartbeat': now, **values})
+
+  def _beat(self) -> None:
+    self._put({'heartbeat': _now()})
+
+  def _put(self, values: Mapping[str, Any]) -> None:
+    with self._writing:
+      self._values.update(values)
+      if not self._is_chief or (self._folder_lock is not None and self._folder_lock.is_lost):
+        return
+      try:
+        run_files.write_atomically(self._path, _to_json(self._values))
+      except OSError as e:
+        if not self._warned:
+          logging.error('%s cannot be written: %s', self._path, e)
+        self._warned = True
 
   def finish(self, status: str, error: Optional[BaseException | str] = None) -> None:
     """Notes how the run ended.
 
     Args:
-      status: one of STATUSES, not running.
+      status: one of run_status.STATUSES, not running.
       error: what ended it, None where nothing went wrong. Of an exception, its type and message.
     """
-    assert status in STATUSES[1:], status
+    assert status in run_status.STATUSES[1:], status
     if isinstance(error, BaseException):
       error = f'{type(error).__name__}: {error}'
     now = _now()
+    if self._heartbeat is not None:
+      self._heartbeat.close()
     self.update(status=status, error=error, updated=now, finished=now)
+    self._release()
 
+  def check_lock(self) -> None:
+    """Makes sure that the folder is still this run's.
 
-def read(model_dir: str, mode: str = 'train') -> Optional[Dict[str, Any]]:
-  """The record that a run of `mode` left in `model_dir`; None where there is none, or none that can be read."""
-  path = _path(model_dir, mode)
-  if not tf.io.gfile.exists(path):
-    return None
-  with tf.io.gfile.GFile(path) as f:
-    try:
-      values = json.load(f)
-    except json.JSONDecodeError:
-      return None
-  return values if isinstance(values, dict) else None
-
-
-def is_ours(model_dir: str, mode: str) -> bool:
-  """Whether a run of this process has begun in `model_dir`."""
-  record = read(model_dir, mode)
-  return record is not None and (record['pid'], record['host']) == (os.getpid(), socket.gethostname())
-
-
-class TrainingWatch:
-  """Tells an evaluation that runs beside a training when that has finished or died: no checkpoint will follow.
-
-  A training that has not begun has not ended. Nor has one whose last attempt was over, short of `train_steps`, before
-  the watch began: it is being extended or started again, and the next attempt has yet to begin.
-  """
-
-  def __init__(self, model_dir: str, train_steps: int = 0):
-    """Looks at the training as it stands.
-
-    Args:
-      model_dir: the run's folder.
-      train_steps: the length of the training that this process was configured with; 0 where it was not told.
+    Raises:
+      LockLostError: see run_lock.py.
     """
-    self._model_dir = model_dir
-    self._attempt_before: Optional[int] = None
-    self._notice = ''
-    record = read(model_dir)
-    is_complete = record is not None and ((record['step'] or 0) >= train_steps or record.get('early_stopped'))
-    if record is not None and _is_over(record) and not is_complete:
-      self._attempt_before = record['attempt']
-      self._notice = (
-        f'The training in {model_dir} has ended at step {record["step"] or 0} of {train_steps}: waiting for the next '
-        'attempt, up to trainer.continuous_eval_timeout seconds.'
-      )
+    if self._folder_lock is not None:
+      self._folder_lock.check()
 
-  def has_ended(self) -> bool:
-    """Whether it has. Prints one line where it begins to wait for another attempt."""
-    record = read(self._model_dir)
-    if record is None or not _is_over(record):
-      return False
-    if record['attempt'] != self._attempt_before:
-      return True
-    if self._notice:
-      print(self._notice, flush=True)
-      self._notice = ''
-    return False
-
-
-def _is_over(record: Mapping[str, Any]) -> bool:
-  """Whether an attempt has finished or died. One on another host can only be judged by what it wrote itself."""
-  if record['status'] != 'running':
-    return True
-  return record['host'] == socket.gethostname() and not _is_alive(record['pid'])
-
-
-def _is_alive(pid: int) -> bool:
-  try:
-    os.kill(pid, 0)
-  except ProcessLookupError:
-    return False
-  except PermissionError:
-    pass
-  return not _is_zombie(pid)
-
-
-def _is_zombie(pid: int) -> bool:
-  """Whether a process has died and nobody has asked for its exit status, as happens in containers."""
-  try:
-    with open(f'/proc/{pid}/stat') as f:
-      return f.read().rpartition(')')[2].split()[0] == 'Z'
-  except OSError:  # No /proc: not Linux.
-    return False
+  def _release(self) -> None:
+    if self._folder_lock is not None:
+      self._folder_lock.release()
 
 
 def check_writable(model_dir: str) -> None:
@@ -222,7 +189,8 @@ def check_writable(model_dir: str) -> None:
   Raises:
     UserError: it is not.
   """
-  if '://' in model_dir:  # A remote file system says so when it is written to.
+  if run_files.is_remote(model_dir):  # A remote file system says so when it is written to.
+    readable_paths.readable(model_dir)
     return
   folder = os.path.abspath(model_dir)
   while not os.path.lexists(folder):
@@ -232,6 +200,24 @@ def check_writable(model_dir: str) -> None:
       pass
   except OSError as error:
     raise errors.UserError(f'--model_dir={model_dir}: cannot be written: {folder}: {error.strerror}') from None
+
+
+def check_places(model_dir: str, mode: str, trainer: config_definitions.TrainerConfig) -> None:
+  """Makes sure that nothing else stands where a run keeps its files and folders.
+
+  Raises:
+    UserError: a file is where a folder has to be, or the other way round.
+  """
+  if run_files.is_remote(model_dir):  # Folders are but parts of names there.
+    return
+  folders = ('train', trainer.validation_summary_subdir, trainer.best_checkpoint_export_subdir, 'ema_checkpoints')
+  for path in (os.path.join(model_dir, name) for name in folders if name):
+    if os.path.exists(path) and not os.path.isdir(path):
+      raise errors.UserError(f'--model_dir={model_dir}: {path} is a file, and a run keeps a folder there; move it away')
+  files = (*_FILES, os.path.basename(run_status.path_of(model_dir, mode)))
+  for path in (os.path.join(model_dir, name) for name in files):
+    if os.path.exists(path) and not os.path.isfile(path):
+      raise errors.UserError(f'--model_dir={model_dir}: {path} is no file, and a run keeps one there; move it away')
 
 
 def save_params(params: config_definitions.ExperimentConfig, model_dir: str) -> List[str]:
@@ -249,20 +235,26 @@ def save_params(params: config_definitions.ExperimentConfig, model_dir: str) -> 
   """
   path = os.path.join(model_dir, 'params.yaml')
   text = yaml_text.dump(params.as_dict())
-  differences = []
-  if tf.io.gfile.exists(path):
-    with tf.io.gfile.GFile(path) as f:
-      old_text = f.read()
-    differences = params_differences(old_text, text)
+  differences: List[str] = []
+  if 'params.yaml' in run_files.names(model_dir):
+    old = run_files.read(path)
+    differences = _differences_from_bytes(old, text)
     if not differences:
       return []
-    kept = _keep(path, old_text)
+    kept = _keep(path, old)
     print(f'{path}: other parameters than before, which are kept in {kept}:', flush=True)
     for line in differences:
       print(f'  {line}', flush=True)
-  tf.io.gfile.makedirs(model_dir)
-  _write_atomically(path, text)
+  run_files.make_folder(model_dir)
+  run_files.write_atomically(path, text.encode())
   return differences
+
+
+def _differences_from_bytes(old: bytes, new_text: str) -> List[str]:
+  try:
+    return params_differences(old.decode(), new_text)
+  except UnicodeDecodeError:
+    return ['the old file cannot be read: it is not UTF-8']
 
 
 def params_differences(old_text: str, new_text: str) -> List[str]:
@@ -291,30 +283,20 @@ def _flatten(values: Any, prefix: str = '') -> Dict[str, Any]:
   return {key: value for name, item in items for key, value in _flatten(item, name).items()}
 
 
-def _keep(path: str, text: str) -> str:
-  """Writes `text` beside `path`, as params.N.yaml, and returns where."""
-  stem, extension = os.path.splitext(path)
-  number = 1
-  while tf.io.gfile.exists(f'{stem}.{number}{extension}'):
+def _keep(path: str, content: bytes) -> str:
+  """Writes `content` beside `path`, as params.N.yaml, and returns where."""
+  folder, name = os.path.split(path)
+  stem, extension = os.path.splitext(name)
+  number, taken = 1, run_files.names(folder)
+  while f'{stem}.{number}{extension}' in taken:
     number += 1
-  kept = f'{stem}.{number}{extension}'
-  _write_atomically(kept, text)
+  kept = os.path.join(folder, f'{stem}.{number}{extension}')
+  run_files.write_atomically(kept, content)
   return kept
 
 
-def _write_atomically(path: str, text: str) -> None:
-  temporary = f'{path}.tmp-{socket.gethostname()}-{os.getpid()}'
-  with tf.io.gfile.GFile(temporary, 'w') as f:
-    f.write(text)
-  tf.io.gfile.rename(temporary, path, overwrite=True)
-
-
-def _path(model_dir: str, mode: str) -> str:
-  return os.path.join(model_dir, 'run.json' if 'train' in mode else f'run.{mode}.json')
-
-
-def _to_json(values: Mapping[str, Any]) -> str:
-  return json.dumps(values, indent=2, allow_nan=False, default=str) + '\n'
+def _to_json(values: Mapping[str, Any]) -> bytes:
+  return (json.dumps(values, indent=2, allow_nan=False, default=str) + '\n').encode()
 
 
 def _now() -> str:

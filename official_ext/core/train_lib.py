@@ -28,7 +28,9 @@ from official_ext.core import event_actions as event_actions_lib
 from official_ext.core import manifests
 from official_ext.core import preemption
 from official_ext.core import profiling
+from official_ext.core import run_lock
 from official_ext.core import run_record
+from official_ext.core import run_status
 from official_ext.core import warm_start
 from official_ext.core import workers as workers_lib
 from official_ext.core import yaml_text
@@ -127,6 +129,7 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
 
   def _on_stage(self, stage: str, step: int) -> None:
     if self._record is not None:
+      self._record.check_lock()
       self._record.update(stage=stage, step=step)
 
   def run(self) -> Tuple[Any, Mapping[str, Any]]:
@@ -151,7 +154,7 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
         output = self.controller.evaluate_continuously(
             steps=config.validation_steps,
             timeout=config.continuous_eval_timeout,
-            timeout_fn=run_record.TrainingWatch(self.model_dir, config.train_steps).has_ended)
+            timeout_fn=run_status.TrainingWatch(self.model_dir, config.train_steps).has_ended)
       else:
         raise errors.UserError(f'--mode={mode}: no such mode')
       if mode == 'train_and_post_eval' or self._run_post_eval:
@@ -225,27 +228,34 @@ def run_experiment(
   with workers.guarded():
     checkpoints.check_available(model_dir, mode, checkpoint)
     run_record.check_writable(model_dir)
+    locks = 'train' in mode and strategy.extended.should_checkpoint
+    if locks:
+      run_lock.check_free(model_dir)
     if 'train' in mode and params.task.init_checkpoint and not manifests.prefixes(model_dir):
       warm_start.find(params.task.init_checkpoint)
     params = resolve_train_steps(config_definitions.upgrade(params), task)
+    run_record.check_places(model_dir, mode, params.trainer)
     workers.check_same('params', _command(params, mode, checkpoint), run_record.params_differences)
     evaluates = 'eval' in mode or run_post_eval
     trainer = trainer or build_trainer(strategy, task, params, model_dir, 'train' in mode, evaluates)
     check_best_metric(params, task, trainer, evaluates)
     check_early_stopping(params, task, trainer, mode)
     event_actions = build_event_actions(params, task, trainer, mode) if 'train' in mode else []
+    lock = run_lock.RunLock(model_dir, mode) if locks else None
+    if lock is not None:
+      lock.acquire(lambda: watch.requested if watch else None)
 
   is_chief = strategy.extended.should_checkpoint
   if profile_steps and is_chief and 'train' in mode:
     trainer.profiler = profiling.Profiler(profile_steps, model_dir)
   devices = distribute.describe(strategy)
-  record = run_record.RunRecord(model_dir, mode, params, params.runtime.seed, devices, is_chief)
-  if is_chief and 'train' in mode:
-    run_record.save_params(params, model_dir)
-    for line in config_checks.schedule_warnings(params):
-      print(f'warning: {line}', file=sys.stderr, flush=True)
+  record = run_record.RunRecord(model_dir, mode, params, params.runtime.seed, devices, is_chief, lock)
   run_info = writer_registry.RunInfo(model_dir, mode, params, tuple(getattr(task, 'class_names', ())))
   try:
+    if is_chief and 'train' in mode:
+      run_record.save_params(params, model_dir)
+      for line in config_checks.schedule_warnings(params):
+        print(f'warning: {line}', file=sys.stderr, flush=True)
     summaries = tensorboard.make(run_info) if save_summary and 'tensorboard' in params.trainer.writers else None
     writers = event_actions_lib.EventActions(
         make_writers(run_info, summaries, is_chief), event_actions, workers.from_chief)
@@ -299,7 +309,8 @@ def _end(record, writers, trainer, status, error):
     record.update(early_stopped=writers.stop_reason)
   record.finish(status, error)
   event = 'failed' if status == 'diverged' else status
-  writers.write(event, step, {} if error is None else {'error': f'{type(error).__name__}: {error}'})
+  if not isinstance(error, errors.LockLostError):
+    writers.write(event, step, {} if error is None else {'error': f'{type(error).__name__}: {error}'})
   writers.close()
 
 

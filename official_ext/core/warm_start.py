@@ -2,13 +2,14 @@
 
 import fnmatch
 import os
-from typing import Any, Dict, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 import tensorflow as tf, tf_keras
 
 from official_ext.core import checkpoint_contents
 from official_ext.core import errors
 from official_ext.core import manifests
+from official_ext.core import readable_paths
 
 _MAX_NAMED = 5
 _FIELD = 'task.init_checkpoint'
@@ -29,7 +30,7 @@ def find(path: str) -> str:
   if tf.io.gfile.isdir(path):
     with_manifest = manifests.prefixes(path)
     sound = next((prefix for prefix in reversed(with_manifest) if manifests.find_damage(prefix) is None), None)
-    prefix = sound or (None if with_manifest else tf.train.latest_checkpoint(path))
+    prefix = sound or (None if with_manifest else _without_manifest(path))
     if prefix is None:
       raise errors.UserError(f'{_FIELD}: {path}: no {"undamaged " if with_manifest else ""}checkpoint in this folder')
     return prefix
@@ -58,8 +59,11 @@ def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ())
     UserError: a variable is missing or of another shape, and no pattern allows it; or nothing fits.
   """
   prefix = find(path)
-  reader = tf.train.load_checkpoint(prefix)
-  saved = checkpoint_contents.saved_shapes(reader)
+  try:
+    reader = tf.train.load_checkpoint(readable_paths.readable(prefix))
+    saved = checkpoint_contents.saved_shapes(reader)
+  except tf.errors.OpError as error:
+    raise _damaged(prefix, error) from error
   present = _variables(model)
   if not present:
     raise errors.UserError(f'{_FIELD}: the model has no variables yet; let build_model call it once on an input')
@@ -67,7 +71,7 @@ def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ())
   for name, variable in present.items():
     shape = tuple(variable.shape.as_list())
     if saved.get(name) == shape:
-      variable.assign(tf.cast(reader.get_tensor(checkpoint_contents.key_of(name)), variable.dtype))
+      variable.assign(tf.cast(_read(reader, prefix, name), variable.dtype))
       num_loaded += 1
     elif not _matches(may_miss, name, variable):
       told = f'has shape {saved[name]} in it, {shape} here' if name in saved else 'is not in it'
@@ -83,6 +87,22 @@ def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ())
     num_left = len([name for name in saved if name.startswith('model/') and name not in present])
     print(f'Initialized {num_loaded} of {len(present)} variables from {prefix}'
           + (f'; {num_left} of its weights have no place' if num_left else ''), flush=True)
+
+
+def _without_manifest(folder: str) -> Optional[str]:
+  """The checkpoint that something else has written: the one that the folder's state file names, or the newest."""
+  return manifests.named_latest(folder) or next(reversed(manifests.saved_prefixes(folder)), None)
+
+
+def _read(reader: Any, prefix: str, name: str) -> Any:
+  try:
+    return reader.get_tensor(checkpoint_contents.key_of(name))
+  except (tf.errors.OpError, IndexError) as error:  # What TensorFlow raises depends on what its reader stumbled over.
+    raise _damaged(prefix, error) from error
+
+
+def _damaged(prefix: str, error: BaseException) -> errors.UserError:
+  return errors.UserError(f'{_FIELD}: {prefix}: it is damaged: {" ".join(str(error).split())[:200]}')
 
 
 def _variables(model: tf_keras.Model) -> Dict[str, Any]:

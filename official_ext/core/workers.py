@@ -177,6 +177,17 @@ class Workers:
         return f'{self.name(index)} was given other {topic} than worker 0: {"; ".join(lines[:3])}{more}'
     return None
 
+  def any(self, topic: str, here: bool) -> bool:
+    """Whether it is so on any worker."""
+    if self.count == 1:
+      return here
+    key = self._key(topic)
+    if not self.is_chief:
+      context.context().set_config_key_value(f'{key}/{self._index}', json.dumps(here))
+    others = range(1, self.count)
+    return self.from_chief(
+        f'{topic} on any', lambda: any([here, *(json.loads(self._get(f'{key}/{index}')) for index in others)]))
+
   def _key(self, topic: str) -> str:
     number = self._counts[topic] = self._counts.get(topic, 0) + 1
     return f'official_ext/{topic}/{number}'

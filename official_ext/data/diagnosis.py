@@ -13,6 +13,7 @@ from typing import Any, Callable, Iterable, Iterator, List, Optional
 import tensorflow as tf
 
 from official_ext.core import errors
+from official_ext.data import input_files as input_files_lib
 from official_ext.data import pipelines
 
 MAX_SECONDS = 120.0  # After that, the search for a broken record is given up.
@@ -161,7 +162,7 @@ def input_files(data: Any) -> List[str]:
   """The files that a data configuration names; [] where it names none, or they cannot be listed."""
   try:
     if getattr(data, 'input_path', None):
-      return [file for pattern in _patterns(data) for file in sorted(tf.io.gfile.glob(pattern)) or [pattern]]
+      return [file for pattern in _patterns(data) for file in input_files_lib.matching(pattern) or [pattern]]
     if getattr(data, 'tfds_name', None):
       return _tfds_files(data)
   except Exception:  # pylint: disable=broad-except  # Another error is being told.

@@ -14,6 +14,7 @@ from official_ext.core import errors
 from official_ext.data import bad_examples
 from official_ext.data import collators
 from official_ext.data import identity as identity_lib
+from official_ext.data import input_files
 from official_ext.data import tfds_preparation
 
 
@@ -151,7 +152,7 @@ class ArrayRecordSource(Source):
     patterns = [part.strip() for part in paths.split(',')] if isinstance(paths, str) else list(paths)
     files: List[str] = []
     for pattern in patterns:
-      matches = sorted(tf.io.gfile.glob(pattern)) if pattern else []
+      matches = input_files.matching(pattern)
       if not matches:
         raise errors.UserError(f'input_path: no file matches {pattern!r}')
       files += matches

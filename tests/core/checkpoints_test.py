@@ -1,6 +1,5 @@
 """Checkpoints under damage: the newest good one is restored, and no good one is ever lost."""
 
-import glob
 import os
 import shutil
 
@@ -61,7 +60,7 @@ def folder(good, tmp_path):
 def test_saves_restores_and_keeps(tmp_path, asynchronous):
   run = Run(tmp_path, asynchronous=asynchronous, max_to_keep=2, keep_every=20).save(10, 20, 30, 40, 50)
   assert [manifests.step_of(path) for path in run.manager.checkpoints] == [20, 40, 50]
-  assert {os.path.basename(path).split('.')[0] for path in glob.glob(f'{tmp_path}/ckpt-*')} == {
+  assert {os.path.basename(path).split('.')[0] for path in tmp_path.glob('ckpt-*')} == {
       'ckpt-20', 'ckpt-40', 'ckpt-50'}
   assert tf.train.latest_checkpoint(str(tmp_path)) == f'{tmp_path}/ckpt-50'  # TensorFlow's own tools find it.
   again = Run(tmp_path)
@@ -117,7 +116,7 @@ def test_defect_04_any_damage_of_any_file_falls_back_to_the_checkpoint_before(go
     restored = run.manager.restore_or_initialize()
     assert restored == f'{folder}/ckpt-20', (damage.__name__, offset)
     assert run.state() == (20, {20.0})
-    assert glob.glob(f'{folder}/ckpt-30.broken*') and not glob.glob(f'{folder}/ckpt-30.[imd]*')
+    assert list(folder.glob('ckpt-30.broken*')) and not list(folder.glob('ckpt-30.[imd]*'))
 
 
 @pytest.mark.parametrize('suffix', ['index', 'data-00000-of-00001'])

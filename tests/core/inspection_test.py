@@ -1,7 +1,7 @@
 """Tests of inspection.py: what it shows, by the formulas, and that training does not notice."""
 
 import collections
-import glob
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,7 @@ def train(trainer: Any, folder: Any, loops: Any = (5, 3)) -> list:
 def shown(folder: Any) -> dict:
   """Scalars and histograms by (step, tag)."""
   values = {}
-  for path in glob.glob(f'{folder}/*tfevents*'):
+  for path in map(str, pathlib.Path(folder).glob('*tfevents*')):
     for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
       event = tf.compat.v1.Event.FromString(record)
       for value in event.summary.value:

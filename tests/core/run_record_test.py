@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from official_ext.core import config_definitions, run_record, yaml_text
+from official_ext.core import config_definitions, heartbeat, process_identity, run_record, run_status, yaml_text
 
 
 def _params(**trainer):
@@ -29,7 +29,7 @@ def test_defect_20_record_says_what_runs(tmp_path):
   # Stock: records no seed, git commit or versions.
   record = _record(tmp_path)
   values = _file(tmp_path)
-  assert values == record.values == run_record.read(str(tmp_path))
+  assert values == record.values == run_status.read(str(tmp_path))
   assert values['status'] == 'running'
   assert values['pid'] == os.getpid()
   assert values['seed'] == 3 and values['devices'] == 'one CPU' and values['train_steps'] == 8
@@ -58,6 +58,22 @@ def test_only_an_end_finishes(tmp_path, status):
     _record(tmp_path).finish(status)
 
 
+def test_a_run_that_hangs_has_a_new_heartbeat_and_an_old_update(tmp_path, monkeypatch):
+  monkeypatch.setattr(heartbeat.Heartbeat.__init__, '__defaults__', (0.02,))
+  record = _record(tmp_path)
+  record.update(stage='train', step=4)
+  first = _file(tmp_path)
+  deadline = time.monotonic() + 10
+  while _file(tmp_path)['heartbeat'] == first['heartbeat'] and time.monotonic() < deadline:
+    time.sleep(0.01)
+  later = _file(tmp_path)
+  assert later['heartbeat'] > first['heartbeat'] and later['updated'] == first['updated'] and later['step'] == 4
+  record.finish('finished')
+  last = _file(tmp_path)
+  time.sleep(0.1)
+  assert _file(tmp_path) == last and last['status'] == 'finished'
+
+
 def test_attempts_count_across_processes(tmp_path, start_script):
   code = """
     import sys
@@ -75,7 +91,7 @@ def test_attempts_count_across_processes(tmp_path, start_script):
 
 def test_a_broken_record_is_replaced(tmp_path):
   (tmp_path / 'run.json').write_text('{"status": "runn')
-  assert run_record.read(str(tmp_path)) is None
+  assert run_status.read(str(tmp_path)) is None
   _record(tmp_path)
   assert _file(tmp_path)['attempt'] == 1
 
@@ -92,11 +108,11 @@ def test_an_evaluation_beside_a_training_has_its_own_record(tmp_path):
   _record(tmp_path, 'train')
   _record(tmp_path, 'continuous_eval').finish('finished')
   assert _file(tmp_path)['status'] == 'running'
-  assert run_record.read(str(tmp_path), 'continuous_eval')['status'] == 'finished'
+  assert run_status.read(str(tmp_path), 'continuous_eval')['status'] == 'finished'
 
 
 def test_a_watch_tells_when_training_has_ended(tmp_path):
-  watch = run_record.TrainingWatch(str(tmp_path), train_steps=8)
+  watch = run_status.TrainingWatch(str(tmp_path), train_steps=8)
   assert not watch.has_ended()  # It has not begun.
   record = _record(tmp_path)
   assert not watch.has_ended()
@@ -106,10 +122,10 @@ def test_a_watch_tells_when_training_has_ended(tmp_path):
 
 
 def test_a_watch_sees_a_process_that_has_died(tmp_path):
-  watch = run_record.TrainingWatch(str(tmp_path), train_steps=8)
+  watch = run_status.TrainingWatch(str(tmp_path), train_steps=8)
   process = subprocess.Popen(['sleep', '60'])
   record = _record(tmp_path)
-  record.update(pid=process.pid)
+  record.update(pid=process.pid, pid_start=process_identity.start_of(process.pid))
   assert not watch.has_ended()
   process.kill()
   while not watch.has_ended():  # A process that nobody has waited for yet counts as dead too.
@@ -129,10 +145,10 @@ def test_a_watch_waits_for_a_training_to_be_extended(tmp_path, capsys, status):
   else:
     earlier.finish(status)
   # There is nothing to wait for where the training has come as far as it should, or nobody knows how far.
-  assert run_record.TrainingWatch(str(tmp_path), train_steps=8).has_ended()
-  assert run_record.TrainingWatch(str(tmp_path)).has_ended()
+  assert run_status.TrainingWatch(str(tmp_path), train_steps=8).has_ended()
+  assert run_status.TrainingWatch(str(tmp_path)).has_ended()
   assert not capsys.readouterr().out
-  watch = run_record.TrainingWatch(str(tmp_path), train_steps=12)
+  watch = run_status.TrainingWatch(str(tmp_path), train_steps=12)
   assert not watch.has_ended() and not watch.has_ended()
   (line,) = capsys.readouterr().out.splitlines()
   assert f'{tmp_path} has ended at step 8 of 12' in line
@@ -147,7 +163,7 @@ def test_a_training_that_stopped_early_is_complete(tmp_path):
   record = _record(tmp_path)
   record.update(step=8, early_stopped='accuracy has not risen')
   record.finish('finished')
-  assert run_record.TrainingWatch(str(tmp_path), train_steps=12).has_ended()
+  assert run_status.TrainingWatch(str(tmp_path), train_steps=12).has_ended()
 
 
 def test_a_folder_that_has_gone_does_not_end_the_run(tmp_path, caplog):

@@ -12,7 +12,7 @@ from official_ext.core import base_trainer
 from official_ext.core import config_definitions as cfg
 from official_ext.core import controller
 from official_ext.core import errors
-from official_ext.core import run_record
+from official_ext.core import run_status
 from official_ext.core import train_lib
 from tests.core import harness
 from tests.core import small_run
@@ -239,7 +239,7 @@ def test_a_run_that_fails_says_so(tmp_path):
   assert (record['status'], record['error'], record['step']) == ('failed', 'InterruptionError: at 10', 10)
   last = small_run.events(tmp_path)[-1]
   assert (last['event'], last['step'], last['error']) == ('failed', 10, 'InterruptionError: at 10')
-  assert run_record.TrainingWatch(str(tmp_path)).has_ended()
+  assert run_status.TrainingWatch(str(tmp_path)).has_ended()
 
 
 # On two replicas: tests/core/resume_test.py.

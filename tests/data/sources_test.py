@@ -157,6 +157,17 @@ def test_array_record_files(tmp_path):
     sources.ArrayRecordSource(f'{tmp_path}/*.nothing', lambda record: {})
 
 
+def test_a_file_is_found_by_its_name_before_that_is_taken_for_a_pattern(tmp_path):
+  (tmp_path / 'data[1]').mkdir()
+  names = ['data[1]/a.array_record', 'b[0:1].array_record', 'c\\d.array_record', 'a?.array_record']
+  for name in names:
+    write_records(tmp_path / name, [b'7'])
+  write_records(tmp_path / 'ab.array_record', [b'8'])
+  for name in names:
+    source = sources.ArrayRecordSource(f'{tmp_path}/{name}', lambda record: {'number': int(record)})
+    assert source.fetch([0]) == [{'number': 7}] and len(source) == 1, name
+
+
 class FakeHuggingFaceDataset:
   """`datasets.Dataset` as far as random access goes: a list of numbers gives columns."""
 

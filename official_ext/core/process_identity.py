@@ -1,0 +1,137 @@
+"""Which process: enough to tell it from any other, and whether it is alive. No TensorFlow.
+
+A number is used again when its process has ended, and means another process in another container or on another host.
+A process is therefore named by its host, its number, its start time, the boot of its kernel and its PID namespace.
+"""
+
+import dataclasses
+import os
+import socket
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+# The inode of the first PID namespace of any Linux kernel (PROC_PID_INIT_INO): a process in it is in no container.
+_INITIAL_NAMESPACE = 'pid:[4026531836]'
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessIdentity:
+  """A process.
+
+  Attributes:
+    host: the name of its host.
+    pid: its number.
+    pid_start: when it was started, in clock ticks since the boot of its kernel. None where the system does not tell,
+      as for the rest.
+    boot_id: the boot of its kernel: another after every start of the machine, the same in all of its containers.
+    pid_namespace: where its number means something.
+    machine_id: the installation of its host's system.
+  """
+
+  host: str
+  pid: int
+  pid_start: Optional[int] = None
+  boot_id: Optional[str] = None
+  pid_namespace: Optional[str] = None
+  machine_id: Optional[str] = None
+
+  def as_dict(self) -> Dict[str, Any]:
+    """JSON values, which `parse` reads."""
+    return dataclasses.asdict(self)
+
+  def __str__(self) -> str:
+    return f'process {self.pid} on {self.host}'
+
+
+def own() -> ProcessIdentity:
+  """This process."""
+  return ProcessIdentity(
+    host=socket.gethostname(),
+    pid=os.getpid(),
+    pid_start=start_of(os.getpid()),
+    boot_id=_read('/proc/sys/kernel/random/boot_id'),
+    pid_namespace=_link('/proc/self/ns/pid'),
+    machine_id=_read('/etc/machine-id'),
+  )
+
+
+def start_of(pid: int) -> Optional[int]:
+  """When a process that is seen from here was started: see `pid_start`."""
+  return _state_and_start(pid)[1]
+
+
+def parse(values: Mapping[str, Any]) -> Optional[ProcessIdentity]:
+  """The process that a JSON object names among other things; None where it names none.
+
+  What older files do not say, and what is of a wrong type, counts as unknown.
+  """
+
+  def of_type(name: str, kind: type) -> Any:
+    value = values.get(name)
+    return value if isinstance(value, kind) and not isinstance(value, bool) else None
+
+  host, pid = of_type('host', str), of_type('pid', int)
+  if host is None or pid is None or pid <= 0:
+    return None
+  return ProcessIdentity(
+    host, pid, of_type('pid_start', int), of_type('boot_id', str), of_type('pid_namespace', str),
+    of_type('machine_id', str))
+
+
+def is_alive(process: ProcessIdentity) -> Optional[bool]:
+  """Whether a process runs.
+
+  Returns:
+    None where that cannot be seen from here: it is on another host, or in another container. Its heartbeat tells.
+  """
+  here = own()
+  if process.boot_id and here.boot_id:
+    if process.boot_id != here.boot_id:
+      return False if _is_earlier_boot(process, here) else None
+  elif process.host != here.host:
+    return None
+  if process.pid_namespace and here.pid_namespace and process.pid_namespace != here.pid_namespace:
+    return None
+  return _runs(process.pid, process.pid_start)
+
+
+def _is_earlier_boot(process: ProcessIdentity, here: ProcessIdentity) -> bool:
+  """Whether this machine has been started again since. Containers of two machines may well share name and image."""
+  in_no_container = process.pid_namespace == here.pid_namespace == _INITIAL_NAMESPACE
+  return in_no_container and (process.host, process.machine_id) == (here.host, here.machine_id)
+
+
+def _runs(pid: int, start: Optional[int]) -> bool:
+  try:
+    os.kill(pid, 0)
+  except (ProcessLookupError, OverflowError):
+    return False
+  except PermissionError:
+    pass
+  state, start_now = _state_and_start(pid)
+  if state in ('Z', 'X'):  # Dead, and nobody has asked for its exit status, as happens in containers.
+    return False
+  return start is None or start_now is None or start == start_now
+
+
+def _state_and_start(pid: int) -> Tuple[Optional[str], Optional[int]]:
+  """A process's state and its start in clock ticks since boot; None for both where there is no /proc to tell."""
+  stat = _read(f'/proc/{pid}/stat')
+  if stat is None:
+    return None, None
+  fields = stat.rpartition(')')[2].split()  # The program's name may hold anything. The fields after it are 3 to 52.
+  return fields[0], int(fields[19])
+
+
+def _read(path: str) -> Optional[str]:
+  try:
+    with open(path, encoding='utf-8', errors='replace') as f:
+      return f.read().strip() or None
+  except OSError:
+    return None
+
+
+def _link(path: str) -> Optional[str]:
+  try:
+    return os.readlink(path)
+  except OSError:
+    return None
