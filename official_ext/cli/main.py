@@ -47,7 +47,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     commands[arguments[0]](arguments[1:])
     sys.stdout.flush()
   except errors.UserError as error:
-    print(f'error: {error}', file=sys.stderr)
+    for message in errors.lines_of(error):
+      print(f'error: {message}', file=sys.stderr)
     return errors.UserError.exit_status
   except BrokenPipeError:
     # The reader, such as `head`, has seen enough. Python must not flush into the closed pipe once more at its end.

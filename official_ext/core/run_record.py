@@ -17,6 +17,7 @@ from absl import logging
 import tensorflow as tf
 
 from official_ext.core import config_definitions, errors, yaml_text
+from official_ext.monitoring import credentials
 
 STATUSES = ('running', 'finished', 'preempted', 'diverged', 'failed')
 
@@ -75,7 +76,7 @@ class RunRecord:
       'mode': mode,
       'pid': os.getpid(),
       'host': socket.gethostname(),
-      'command': shlex.join([sys.executable, *sys.argv]),
+      'command': shlex.join([sys.executable, *map(credentials.mask, sys.argv)]),
       'git_commit': _git_commit(os.getcwd()),
       'versions': _versions(),
       'devices': devices,
@@ -238,7 +239,8 @@ def save_params(params: config_definitions.ExperimentConfig, model_dir: str) -> 
   """Writes the resolved configuration to params.yaml, which --config_file reads back as the same configuration.
 
   Where the folder holds other params already, the difference is printed, a line for each field, and the old file is
-  kept as params.N.yaml with the first N that is free, from 1. Equal params leave the file untouched.
+  kept as params.N.yaml with the first N that is free, from 1. Equal params leave the file untouched. Passwords and the
+  like are masked; a difference in them alone is none.
 
   Args:
     params: the resolved configuration.
@@ -248,7 +250,7 @@ def save_params(params: config_definitions.ExperimentConfig, model_dir: str) -> 
     The differences, as printed: `trainer.train_steps: 100 -> 200`.
   """
   path = os.path.join(model_dir, 'params.yaml')
-  text = yaml_text.dump(params.as_dict())
+  text = yaml_text.dump(credentials.mask_values(params.as_dict()))
   differences = []
   if tf.io.gfile.exists(path):
     with tf.io.gfile.GFile(path) as f:
@@ -314,7 +316,7 @@ def _path(model_dir: str, mode: str) -> str:
 
 
 def _to_json(values: Mapping[str, Any]) -> str:
-  return json.dumps(values, indent=2, allow_nan=False, default=str) + '\n'
+  return json.dumps(credentials.mask_values(values), indent=2, allow_nan=False, default=str) + '\n'
 
 
 def _now() -> str:
