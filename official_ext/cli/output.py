@@ -17,8 +17,8 @@ def outlive_readers() -> None:
   are masked, in what is logged too.
   """
   _occupy_standard_descriptors()
-  sys.stdout = _stream(sys.stdout)
-  sys.stderr = _stream(sys.stderr)
+  sys.stdout = _stream(sys.stdout, 1)
+  sys.stderr = _stream(sys.stderr, 2)
   handler = logging.get_absl_handler()
   handler.python_handler.stream = sys.stderr  # It has the one of before.
   credentials.mask_logs(handler)
@@ -33,9 +33,9 @@ def _occupy_standard_descriptors() -> None:
       os.open(os.devnull, os.O_RDWR)  # The lowest number that is free: this one.
 
 
-def _stream(stream: Optional[TextIO]) -> TextIO:
-  if stream is None:  # Closed from the start: its number may be that of another file by now.
-    return open(os.devnull, 'w')
+def _stream(stream: Optional[TextIO], number: int) -> TextIO:
+  if stream is None:  # It was closed from the start.
+    return open(number, 'w', closefd=False)
   stream.flush()
   raw = _Descriptor(stream.fileno(), stream.name)
   return _MaskedText(

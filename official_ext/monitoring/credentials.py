@@ -28,9 +28,9 @@ _Replacement = Tuple['re.Pattern[str]', str]
 _REPLACEMENTS: Tuple[_Replacement, ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), replacement) for pattern, replacement in (
         # The authority of a URL: user:password@ or token@; a password may hold a slash.
-        (r'''(://[^\s/:@?#'"]+:)(?!\d+[/?#])[^\s@'"]+(?:@[^\s@/'"]+)*(?=@)''', rf'\g<1>{MASK}'),
-        (r'''(://:)[^\s@'"]+(?=@)''', rf'\g<1>{MASK}'),
-        (r'''(://)[^\s/:@?#'"]+(?=@)''', rf'\g<1>{MASK}'),
+        (r'''(://[^\s/:@?#'"]{1,200}:)(?!\d+[/?#])[^\s@'"]{1,500}(?:@[^\s@/'"]{1,200}){0,3}(?=@)''', rf'\g<1>{MASK}'),
+        (r'''(://:)[^\s@'"]{1,500}(?=@)''', rf'\g<1>{MASK}'),
+        (r'''(://)[^\s/:@?#'"]{1,500}(?=@)''', rf'\g<1>{MASK}'),
         (rf'''([?&]{_IN_QUERY}=){_VALUE}''', rf'\g<1>{MASK}'),
         # name=value; "name": "value"; {name: value}.
         (rf'''({_NAME}=)(["'])(?:(?!\2).)+''', rf'\g<1>\g<2>{MASK}'),
@@ -43,7 +43,7 @@ _REPLACEMENTS: Tuple[_Replacement, ...] = tuple(
     r'\b(?:AKIA|ASIA)[0-9A-Z]{16}\b', r'\bAIza[0-9A-Za-z_-]{35}', r'\bgh[pousr]_[A-Za-z0-9]{20,}',
     r'\bgithub_pat_\w{20,}', r'\bglpat-[\w-]{20,}', r'\bhf_[A-Za-z0-9]{20,}', r'\bsk-[\w-]{20,}',
     r'\bxox[abeoprs]-[\w-]{10,}', r'\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+',
-    r'-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)',
+    r'-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]{0,10000}?(?:-----END [A-Z ]*PRIVATE KEY-----|$)',
 ))
 
 
@@ -79,7 +79,7 @@ def _tells(name: Any) -> bool:
 
 def _of_environment() -> Iterator[str]:
   for name, value in os.environ.items():
-    if len(value) >= _MIN_LENGTH and (_tells(name) or name.endswith('_TOKEN')):
+    if len(value) >= _MIN_LENGTH and name != 'PWD' and (_tells(name) or name.endswith('_TOKEN')):
       yield value
 
 
