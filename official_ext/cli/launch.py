@@ -18,6 +18,7 @@ from typing import Any, Dict, IO, List, Optional, Sequence
 from official_ext.cli import private_network
 from official_ext.core import errors
 from official_ext.core import meeting
+from official_ext.monitoring import credentials
 
 _DESCRIPTION = """Starts NUM_WORKERS processes of train.py on this machine, which train together over loopback ports.
 
@@ -298,7 +299,7 @@ _LIBC = _load_libc()
 
 
 def _say(text: str) -> None:
-  _write(sys.stderr, f'launch: {text}\n')
+  _write(sys.stderr, credentials.mask(f'launch: {text}\n'))
 
 
 def _write(stream: IO[str], text: str) -> None:

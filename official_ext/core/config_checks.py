@@ -12,6 +12,7 @@ from official_ext.core import errors
 from official_ext.core import file_checks
 from official_ext.core import step_state
 from official_ext.optimization import checks as optimization_checks
+from official_ext.monitoring import credentials
 from official_ext.monitoring import named_writers
 from official_ext.monitoring import notifications
 from official_ext.monitoring import wandb_writer
@@ -65,6 +66,8 @@ def check(params: config_definitions.ExperimentConfig, mode: Optional[str]) -> N
       _check_lengths(params.trainer, mode)
     with mistakes.noted():
       _check_data(params, mode)
+    with mistakes.noted():
+      _check_unmasked(params, mode)
     if mode is not None:
       with mistakes.noted():
         check_complete(params, trains=mode in TRAIN_MODES)
@@ -73,6 +76,14 @@ def check(params: config_definitions.ExperimentConfig, mode: Optional[str]) -> N
       with mistakes.noted():
         if mode in TRAIN_MODES and 'wandb' in params.trainer.writers and params.trainer.wandb.mode == 'online':
           wandb_writer.check_credentials()
+
+
+def _check_unmasked(params: config_definitions.ExperimentConfig, mode: Optional[str]) -> None:
+  """A params.yaml has no passwords: one that is read back is refused where it is about to be used."""
+  for field in config_overrides.leaves(params) if mode in TRAIN_MODES else ():
+    if isinstance(field.value, str) and credentials.is_masked(field.value):
+      raise errors.UserError(f'{field.path}: {field.value}: what {credentials.MASK} stands for is left out of '
+                             'params.yaml; give it again, by --set')
 
 
 def _check_choice(params: config_definitions.ExperimentConfig, path: str, choices: Sequence[Any]) -> None:
@@ -107,6 +118,36 @@ def check_files(
         file_checks.check_model_dir(model_dir)
     with mistakes.noted():
       file_checks.check_inputs(params, used, mode is None or mode in EVAL_MODES, checkpoint)
+
+
+def check_replicas(params: config_definitions.ExperimentConfig, mode: str, num_replicas: int, task: Any) -> None:
+  """Checks that replicas can share the batches of Model Garden's tasks; others may share them in their own way.
+
+  Args:
+    params: an upgraded experiment.
+    mode: what it is used for.
+    num_replicas: of the strategy.
+    task: the experiment's task.
+
+  Raises:
+    UserError: naming all batch sizes that they cannot share.
+  """
+  if not type(task).__module__.startswith('official.'):
+    return
+  with errors.Mistakes() as mistakes:
+    for path, data in data_configs(params):
+      size = vars(data).get('global_batch_size')
+      if _is_used(path, mode) and size and size % num_replicas:
+        with mistakes.noted():
+          raise batch_that_cannot_be_shared(path, size, num_replicas)
+
+
+def batch_that_cannot_be_shared(path: str, size: int, num_replicas: int) -> errors.UserError:
+  """The error of a data set, at a dotted path, whose batch size is no multiple of the number of replicas."""
+  near = [str(multiple) for multiple in (size // num_replicas * num_replicas, -(-size // num_replicas) * num_replicas)
+          if multiple]
+  return errors.UserError(f'{path}.global_batch_size: {size} examples cannot be shared by {num_replicas} replicas; '
+                          f'{" or ".join(near)} can')
 
 
 def _is_used(path: str, mode: Optional[str]) -> bool:

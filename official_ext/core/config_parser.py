@@ -200,7 +200,8 @@ def parse_configuration(
   parser = ExperimentParser(flags_obj)
   params = parser.base_experiment()
   mode = getattr(flags_obj, 'mode', None)
-  runs_once = getattr(flags_obj, 'dry_run', False) or getattr(flags_obj, 'debug', False)
+  debugs = getattr(flags_obj, 'debug', False)
+  runs_once = getattr(flags_obj, 'dry_run', False) or debugs
   with errors.Mistakes() as mistakes:
     parser.override(params, mistakes)
     with mistakes.noted():
@@ -212,8 +213,8 @@ def parse_configuration(
     model_dir = getattr(flags_obj, 'model_dir', None)
     if runs_once or (mode and model_dir):
       with mistakes.noted():
-        config_checks.check_files(
-            params, None if runs_once else mode, model_dir, getattr(flags_obj, 'checkpoint', None))
+        used_for = 'train' if debugs else None if runs_once else mode
+        config_checks.check_files(params, used_for, model_dir, getattr(flags_obj, 'checkpoint', None))
   if lock_return:
     config_definitions.lock(params)
   if print_return and logging.vlog_is_on(logging.INFO):

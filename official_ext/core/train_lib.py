@@ -227,6 +227,7 @@ def run_experiment(
     if 'train' in mode and params.task.init_checkpoint and not manifests.prefixes(model_dir):
       warm_start.find(params.task.init_checkpoint)
     params = resolve_train_steps(config_definitions.upgrade(params), task)
+    config_checks.check_replicas(params, mode, strategy.num_replicas_in_sync, task)
     workers.check_same('params', _command(params, mode, checkpoint), run_record.params_differences)
     evaluates = 'eval' in mode or run_post_eval
     trainer = trainer or build_trainer(strategy, task, params, model_dir, 'train' in mode, evaluates)

@@ -43,7 +43,7 @@ _REPLACEMENTS: Tuple[_Replacement, ...] = tuple(
     r'\b(?:AKIA|ASIA)[0-9A-Z]{16}\b', r'\bAIza[0-9A-Za-z_-]{35}', r'\bgh[pousr]_[A-Za-z0-9]{20,}',
     r'\bgithub_pat_\w{20,}', r'\bglpat-[\w-]{20,}', r'\bhf_[A-Za-z0-9]{20,}', r'\bsk-[\w-]{20,}',
     r'\bxox[abeoprs]-[\w-]{10,}', r'\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+',
-    r'-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]{0,10000}?(?:-----END [A-Z ]*PRIVATE KEY-----|$)',
+    r'-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[A-Za-z0-9+/=\s]*',
 ))
 
 

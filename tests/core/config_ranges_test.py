@@ -107,3 +107,18 @@ def test_a_class_that_extends_another_keeps_its_ranges_and_may_add_its_own():
   params.task.__dict__['train_data'] = Mine(crop=0, block_length=0)
   assert refusals(params) == ['task.train_data.block_length: expected at least 1, got 0',
                               'task.train_data.crop: expected at least 1, got 0']
+
+
+def test_every_number_of_every_experiment_here_has_a_range():
+  import registry_imports  # noqa: F401
+  from official_ext.core import config_overrides, config_parser
+
+  for name in config_parser.experiment_names():
+    factory = config_parser.factory_of(name)
+    params = cfg.upgrade(factory()) if factory.__module__.startswith('experiments.') else cfg.ExperimentConfig()
+    for field in config_overrides.leaves(params):
+      values = field.value if isinstance(field.value, (list, tuple)) else (field.value,)
+      if any(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
+        owner = type(field.owner)
+        known = {*config_ranges.of_class(owner), *FREE, *getattr(owner, 'UNREAD_FIELDS', ())}
+        assert field.path.rpartition('.')[2] in known, (name, field.path)
