@@ -260,11 +260,11 @@ def test_a_bomb_of_aliases_is_refused_at_once(tmp_path):
   # 9**10 values. Before: minutes, and all memory.
   lines = ['a0: &a0 [x, x, x, x, x, x, x, x, x]']
   lines += [f'a{n}: &a{n} [{", ".join([f"*a{n - 1}"] * 9)}]' for n in range(1, 10)]
-  began = time.monotonic()
+  began = time.process_time()
   with pytest.raises(errors.UserError) as info:
     parse(config_file=[write(tmp_path / 'bomb.yaml', '\n'.join(lines))])
   assert str(info.value) == f'--config_file={tmp_path}/bomb.yaml: aliases make more than 1000000 values of it'
-  assert time.monotonic() - began < 2
+  assert time.process_time() - began < 2
   # Aliases that stand for little are what YAML has them for.
   harmless = 'x: &x {max_skips: 3}\ntrainer: {nonfinite: *x}'
   with pytest.raises(errors.UserError, match=r'^x: no such field'):
