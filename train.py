@@ -9,7 +9,6 @@ from official_ext.checks import debugging, dry_run
 from official_ext.cli import exit_status, flags as ext_flags, output
 from official_ext.core import config_parser, distribute, preemption, run_record, train_lib
 from official_ext.monitoring import progress, writers
-import registry_imports  # noqa: F401
 
 FLAGS = flags.FLAGS
 
@@ -22,6 +21,7 @@ def main(_) -> None:
 
 def _run(watch: preemption.PreemptionWatch) -> None:
   ext_flags.set_verbosity()
+  ext_flags.import_registry('registry_imports', 'import')
   ext_flags.import_registries(FLAGS.registry)
   config_parser.parse_gin(FLAGS.gin_file, FLAGS.gin_params)
   params = config_parser.parse_configuration(FLAGS)

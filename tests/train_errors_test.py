@@ -1,5 +1,7 @@
 """Every mistake of a user ends train.py with one line on stderr, exit status 2, and nothing written."""
 
+import sys
+
 import gin
 import pytest
 import tf_keras
@@ -7,10 +9,14 @@ import tf_keras
 import train
 from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
+from official_ext.cli import main
 from official_ext.core import errors
 
 METRIC = ('--set=trainer.best_checkpoint_export_subdir=best', '--set=trainer.best_checkpoint_eval_metric=acuracy')
 TWO_REPLICAS = ('--set=runtime.distribution_strategy=mirrored', '--set=runtime.num_virtual_cpus=2')
+
+# What BERT's registered experiments leave open.
+LENGTHS = tuple(f'--set={name}=5' for name in ('train_steps', 'decay_steps', 'warmup_steps'))
 
 # What is added to the command, or replaces a part of it, and how the line goes on after `error: `. {tmp} is the test's
 # folder, which holds `file`, `folder/`, `malformed.yaml`, `twice.yaml`, `list.yaml` and `misspelt.yaml`.
@@ -44,6 +50,18 @@ BAD = {
     'misspelt in a file': (['--config_file={tmp}/misspelt.yaml'],
                            'trainer.train_step: no such field; did you mean trainer.train_steps? '
                            '(in {tmp}/misspelt.yaml)'),
+    'a number for files': (['--experiment=bert/sentence_prediction_text', *LENGTHS, '--mode=train',
+                            '--set=task.train_data.input_path=5'], 'task.train_data.input_path: 5: No such'),
+    'a pattern without files': (['--experiment=resnet_imagenet', '--mode=train',
+                                 '--set=task.train_data.input_path={tmp}/*.tfrecord'],
+                                'task.train_data.input_path: {tmp}/*.tfrecord: no file matches this pattern'),
+    'a file system that is not there': (['--model_dir=s3://bucket/run'],
+                                        '--model_dir: s3://bucket/run: TensorFlow has no file system for s3:// here'),
+    'a name that is too long': (['--model_dir={tmp}/' + 'x' * 300], "--model_dir: 'xxx"),
+    'a folder outside of the run': (['--set=trainer.validation_summary_subdir=../../x'],
+                                    "trainer.validation_summary_subdir: '../../x' is no plain name"),
+    'URLs in the clear': (['--set=trainer.notifications.urls=json://user:PW@host'],
+                          'trainer.notifications.urls: expected a list of str, got something else'),
     'malformed override': (['--params_override={trainer: '], '--params_override'),
     # Ranges.
     'no steps': (['--set=trainer.train_steps=0'], 'trainer.train_steps: is 0, and mode train_and_eval trains'),
@@ -55,6 +73,12 @@ BAD = {
     'steps and epochs': (['--set=train_steps=5', '--set=train_epochs=2'], 'trainer.train_epochs: set either'),
     'unknown strategy': (['--set=runtime.distribution_strategy=miror'], 'runtime.distribution_strategy: '),
     'loss scale without float16': (['--set=runtime.loss_scale=dynamic'], 'runtime.loss_scale: '),
+    'a negative learning rate': (['--set=learning_rate=-1'],
+                                 'trainer.optimizer_config.learning_rate.constant.learning_rate: expected at least 0'),
+    'a batch that no memory holds': (['--set=batch_size=4611686018427387904'],
+                                     'task.train_data.global_batch_size: expected at most 2147483647'),
+    'more than 64 bits': (['--set=train_steps=999999999999999999999999999999'],
+                          'trainer.train_steps: 999999999999999999999999999999 does not fit'),
     # Flags.
     'unknown experiment': (['--experiment=digits_mpl'],
                            '--experiment=digits_mpl: no such experiment; did you mean digits_mlp'),
@@ -138,6 +162,79 @@ def test_a_mistake_is_one_line(name, tmp_path, capfd):
   assert line.startswith('error: ' + expected.replace('{tmp}', str(tmp_path)))
   assert 'Traceback' not in err
   assert contents(tmp_path) == before
+
+
+def test_all_mistakes_are_told_before_a_model_is_built(tmp_path, capfd):
+  # Before: one at a time, and the files after BERT had been built.
+  arguments = ['--experiment=bert/sentence_prediction', '--mode=train_and_eval', f'--model_dir={tmp_path}/run',
+               *LENGTHS, '--set=task.train_data.input_path=nowhere',
+               f'--set=task.validation_data.input_path={tmp_path}/*.x',
+               '--set=learning_rate=-1', '--set=trainer.keep_every=-5', '--set=trainer.validation_summary_subdir=/x']
+  assert drive(arguments) == 2
+  err = capfd.readouterr().err
+  assert [line.split(': ')[1] for line in error_lines(err)] == [
+      'trainer.optimizer_config.learning_rate.polynomial.initial_learning_rate', 'trainer.keep_every',
+      'trainer.validation_summary_subdir', 'task.train_data.input_path', 'task.validation_data.input_path']
+  assert 'Traceback' not in err and not contents(tmp_path)
+
+
+def test_a_batch_that_replicas_cannot_share_is_one_line_for_model_gardens_tasks(tmp_path, capfd):
+  # Before: 60 lines.
+  (tmp_path / 'x.tfrecord').touch()
+  arguments = ['--experiment=resnet_imagenet', '--mode=train_and_eval', f'--model_dir={tmp_path}/run', *TWO_REPLICAS,
+               f'--set=task.train_data.input_path={tmp_path}/x.tfrecord', '--set=batch_size=63',
+               f'--set=task.validation_data.input_path={tmp_path}/x.tfrecord', '--set=eval_batch_size=7']
+  assert drive(arguments) == 2
+  err = capfd.readouterr().err
+  assert error_lines(err) == [
+      'error: task.train_data.global_batch_size: 63 examples cannot be shared by 2 replicas; 62 or 64 can',
+      'error: task.validation_data.global_batch_size: 7 examples cannot be shared by 2 replicas; 6 or 8 can']
+  assert 'Traceback' not in err and not (tmp_path / 'run').exists()
+
+
+@pytest.fixture
+def module_that_exits(tmp_path, monkeypatch):
+  """The folder of ends.py, which ends the process without a word, as a module."""
+  (tmp_path / 'ends.py').write_text('import sys\n\nsys.exit(0)\n')
+  monkeypatch.syspath_prepend(str(tmp_path))
+  return tmp_path
+
+
+EXIT = 'module ends ({tmp}/ends.py, line 3) calls sys.exit(0)'
+
+
+@pytest.mark.parametrize('where', ['registry', 'gin', 'registry_imports', 'entry point'])
+def test_a_module_that_ends_the_process_is_an_error_with_its_name(where, module_that_exits, capfd, monkeypatch):
+  # Before: status 0, and not a word.
+  folder = module_that_exits
+  arguments = command({'registry': ['--registry=ends'], 'gin': [f'--gin_file={folder}/x.gin']}.get(where, []), folder)
+  (folder / 'x.gin').write_text('import ends\n')
+  if where == 'registry_imports':
+    (folder / 'registry_imports.py').write_text('import ends\n')
+    monkeypatch.delitem(sys.modules, 'registry_imports', raising=False)
+  if where == 'entry point':
+    # A package, as pip installs it.
+    (folder / 'ended-1.0.dist-info').mkdir()
+    (folder / 'ended-1.0.dist-info/METADATA').write_text('Metadata-Version: 2.1\nName: ended\nVersion: 1.0\n')
+    (folder / 'ended-1.0.dist-info/entry_points.txt').write_text('[official_ext.experiments]\nended = ends\n')
+    arguments = [*arguments, '--experiment=of_that_package'][1:]
+  status = drive(arguments)
+  err = capfd.readouterr().err
+  assert status == 2 and 'Traceback' not in err, err
+  assert EXIT.format(tmp=folder) in err
+  assert len(error_lines(err)) == 1 and not (folder / 'run').exists()
+  if where == 'entry point':  # One that is broken does not keep others from being used.
+    assert 'warning: the installed package ended: its entry point=ends: cannot be imported: module ends' in err
+
+
+@pytest.mark.parametrize('where', ['registry', 'registry_imports'])
+def test_official_ext_is_not_ended_by_a_module_either(where, module_that_exits, capfd, monkeypatch):
+  if where == 'registry_imports':
+    (module_that_exits / 'registry_imports.py').write_text('import ends\n')
+    monkeypatch.delitem(sys.modules, 'registry_imports', raising=False)
+    monkeypatch.chdir(module_that_exits)  # `official-ext` takes that of the folder it is called in.
+  assert main.main(['list', *(['--registry=ends'] if where == 'registry' else [])]) == 2
+  assert EXIT.format(tmp=module_that_exits) in error_lines(capfd.readouterr().err)[0]
 
 
 @pytest.mark.parametrize('name', BAD_PROCESSES)

@@ -16,6 +16,7 @@ class ContrastiveModelConfig(base_config.Config):
     encoder_sizes: Units of the encoder's layers; the last are the features.
     head_sizes: Units of the projection head's layers; the loss compares the last, the probe never sees them.
   """
+  RANGES = {'encoder_sizes': '[1, inf)', 'head_sizes': '[1, inf)'}
 
   encoder_sizes: Tuple[int, ...] = (512, 256)
   head_sizes: Tuple[int, ...] = (256, 64)
@@ -33,6 +34,12 @@ class AugmentationConfig(base_config.Config):
     contrast: A fraction of the brightness of the ink.
     erased: The fraction of the pixels that are erased.
   """
+  RANGES = {
+    **dict.fromkeys(('rotation', 'shear', 'translation'), '[0, inf)'),
+    'zoom': '[0, 1)',
+    'contrast': '[0, 1]',
+    'erased': '[0, 1]',
+  }
 
   rotation: float = 15.0
   zoom: float = 0.2
@@ -55,6 +62,7 @@ class ContrastiveTaskConfig(cfg.TaskConfig):
       replicas.
     validation_data: All 1,797 images: the probe is fitted to the features of the 1,437, and tested on the 360 others.
   """
+  RANGES = {'temperature': '(0, inf)', 'probe_l2': '[0, inf)'}
 
   model: ContrastiveModelConfig = dataclasses.field(default_factory=ContrastiveModelConfig)
   augmentation: AugmentationConfig = dataclasses.field(default_factory=AugmentationConfig)

@@ -17,6 +17,7 @@ class DigitsModelConfig(base_config.Config):
     hidden_size: Units of the dense layer before the last.
     dropout_rate: The fraction of units that is dropped before each dense layer.
   """
+  RANGES = {'filters': '[1, inf)', 'hidden_size': '[1, inf)', 'dropout_rate': '[0, 1)'}
 
   filters: Tuple[int, ...] = (32, 64)
   hidden_size: int = 128

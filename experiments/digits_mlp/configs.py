@@ -15,6 +15,7 @@ class DigitsMlpModelConfig(base_config.Config):
   Attributes:
     hidden_sizes: Units of each hidden layer.
   """
+  RANGES = {'hidden_sizes': '[1, inf)'}
 
   hidden_sizes: Tuple[int, ...] = (256, 256)
 

@@ -16,6 +16,7 @@ class NetworkConfig(base_config.Config):
     hidden_sizes: Units of each hidden layer.
     dropout_rate: The fraction of the hidden units that is dropped.
   """
+  RANGES = {'hidden_sizes': '[1, inf)', 'dropout_rate': '[0, 1)'}
 
   hidden_sizes: Tuple[int, ...] = (32,)
   dropout_rate: float = 0.0
@@ -30,6 +31,7 @@ class LossesConfig(base_config.Config):
     soft_label: The teacher's softened probabilities.
     feature: The teacher's last hidden layer, as a linear map of the student's.
   """
+  RANGES = {**dict.fromkeys(('label', 'soft_label', 'feature'), '[0, inf)')}
 
   label: float = 0.1
   soft_label: float = 0.9
@@ -52,6 +54,7 @@ class DistillationTaskConfig(cfg.TaskConfig):
     train_data: 1,437 of scikit-learn's images.
     validation_data: The other 360.
   """
+  RANGES = {'temperature': '(0, inf)', 'max_shift': '[0, inf)', 'num_images': '[0, inf)'}
 
   model: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
   teacher: NetworkConfig = dataclasses.field(

@@ -18,6 +18,10 @@ class GanModelConfig(base_config.Config):
     discriminator_sizes: Units of the discriminator's hidden layers.
     dropout_rate: The fraction of the discriminator's hidden units that is dropped.
   """
+  RANGES = {
+    **dict.fromkeys(('latent_size', 'generator_sizes', 'discriminator_sizes'), '[1, inf)'),
+    'dropout_rate': '[0, 1)',
+  }
 
   latent_size: int = 32
   generator_sizes: Tuple[int, ...] = (256, 256)
@@ -51,6 +55,7 @@ class GanTaskConfig(cfg.TaskConfig):
     validation_data: The latent vectors of an evaluation. They depend on its `seed` alone (unset: 0), and so are the
       same in every evaluation and every run.
   """
+  RANGES = {'gradient_penalty': '[0, inf)', 'n_critic': '[1, inf)', 'num_samples': '[1, inf)'}
 
   model: GanModelConfig = dataclasses.field(default_factory=GanModelConfig)
   adversarial_loss: str = 'non_saturating'

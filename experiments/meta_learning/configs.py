@@ -15,6 +15,7 @@ class MlpConfig(base_config.Config):
   Attributes:
     hidden_sizes: Units of each hidden layer.
   """
+  RANGES = {'hidden_sizes': '[1, inf)'}
 
   hidden_sizes: Tuple[int, ...] = (40, 40)
 
@@ -29,6 +30,7 @@ class SinusoidsDataConfig(cfg.InMemoryDataConfig):
     num_queries: Further points of each task, by which the adapted network is judged.
     num_tasks: For evaluation only: how many tasks there are. Training draws new ones in every step.
   """
+  RANGES = {**dict.fromkeys(('num_shots', 'num_queries', 'num_tasks'), '[1, inf)')}
 
   num_shots: int = 10
   num_queries: int = 10
@@ -49,6 +51,7 @@ class MetaLearningTaskConfig(cfg.TaskConfig):
     train_data: The tasks of training.
     validation_data: The tasks of evaluation.
   """
+  RANGES = {**dict.fromkeys(('inner_learning_rate', 'inner_steps', 'eval_inner_steps'), '[0, inf)')}
 
   model: MlpConfig = dataclasses.field(default_factory=MlpConfig)
   algorithm: str = 'maml'

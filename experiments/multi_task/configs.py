@@ -17,6 +17,7 @@ class MultiTaskModelConfig(base_config.Config):
     head_size: Units of each head's hidden layer.
     dropout_rate: The fraction of the trunk's units that is dropped.
   """
+  RANGES = {'trunk_sizes': '[1, inf)', 'head_size': '[1, inf)', 'dropout_rate': '[0, 1)'}
 
   trunk_sizes: Tuple[int, ...] = (128, 64)
   head_size: int = 64
@@ -32,6 +33,7 @@ class WeightsConfig(base_config.Config):
     reconstruction: Squared error of the undamaged pixels.
     ink: Squared error of the amount of ink in each quarter of the image.
   """
+  RANGES = {**dict.fromkeys(('classification', 'reconstruction', 'ink'), '[0, inf)')}
 
   classification: float = 1.0
   reconstruction: float = 1.0
@@ -52,6 +54,7 @@ class MultiTaskConfig(cfg.TaskConfig):
     train_data: 1,437 of scikit-learn's images.
     validation_data: The other 360.
   """
+  RANGES = {'missing': '[0, 1]'}
 
   model: MultiTaskModelConfig = dataclasses.field(default_factory=MultiTaskModelConfig)
   weights: WeightsConfig = dataclasses.field(default_factory=WeightsConfig)

@@ -15,6 +15,7 @@ class ActorCriticConfig(base_config.Config):
   Attributes:
     hidden_sizes: Units of each hidden layer, of the policy and of the value alike.
   """
+  RANGES = {'hidden_sizes': '[1, inf)'}
 
   hidden_sizes: Tuple[int, ...] = (64, 64)
 
@@ -33,6 +34,14 @@ class PpoConfig(base_config.Config):
     value_loss_weight: Of the error of the values.
     entropy_weight: Of the bonus for entropy.
   """
+  RANGES = {
+    **dict.fromkeys(('num_environments', 'rollout_steps', 'epochs'), '[1, inf)'),
+    'discount': '[0, 1]',
+    'gae_lambda': '[0, 1]',
+    'clip_ratio': '(0, inf)',
+    'value_loss_weight': '[0, inf)',
+    'entropy_weight': '[0, inf)',
+  }
 
   num_environments: int = 16
   rollout_steps: int = 64
@@ -53,6 +62,7 @@ class StepsDataConfig(cfg.InMemoryDataConfig):
       side.
     num_episodes: For evaluation only: how many episodes are played. Episode k begins as gymnasium's `reset(seed=k)`.
   """
+  RANGES = {'num_episodes': '[1, inf)'}
 
   num_episodes: int = 100
 

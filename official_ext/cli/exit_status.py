@@ -7,11 +7,12 @@ import sys
 from typing import Any, Callable, Iterator, Sequence
 
 from absl import logging
+import gin
 import tensorflow as tf
 
-from official.core import train_utils
 from official_ext.core import errors
 from official_ext.core import run_status
+from official_ext.monitoring import credentials
 
 
 def of(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
@@ -32,11 +33,16 @@ def of(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
     return 0
   except (errors.UserError, errors.CheckpointError, errors.WorkerError, errors.DivergedError,
           errors.PreemptedError) as error:
-    # gin adds lines that tell which configurable was called.
-    message = str(error).strip().split('\n')[0]
     label = 'preempted' if isinstance(error, errors.PreemptedError) else 'error'
-    print(f'{label}: {message}', file=sys.stderr, flush=True)
+    for message in errors.lines_of(error):
+      print(f'{label}: {message}', file=sys.stderr, flush=True)
     return error.exit_status
+  except SystemExit as error:
+    if error.code:
+      raise
+    # Nothing of this program ends so: a task does, and the run has not finished.
+    print(f'error: {errors.origin(error)} has ended the run by sys.exit({error.code!r})', file=sys.stderr, flush=True)
+    return 1
   except KeyboardInterrupt:
     print('error: interrupted', file=sys.stderr, flush=True)
     return 1
@@ -82,5 +88,7 @@ def saving_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strateg
 
 
 def _save_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strategy) -> None:
+  """As Model Garden's train_utils.save_gin_config does it, with passwords and the like masked."""
   if strategy.extended.should_checkpoint:
-    train_utils.save_gin_config(mode, model_dir)
+    with tf.io.gfile.GFile(os.path.join(model_dir, f'operative_config.{mode}.gin'), 'w') as file:
+      file.write(credentials.mask(gin.operative_config_str()))

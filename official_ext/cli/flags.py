@@ -189,6 +189,9 @@ def import_registry(name: str, source: str) -> None:
   """Imports one module that registers experiments; `source` says in the UserError who asked for it."""
   try:
     importlib.import_module(name)
+  except SystemExit as error:  # Which would end this program too, without a word and with any status.
+    raise errors.UserError(
+        f'{source}={name}: cannot be imported: {errors.origin(error)} calls sys.exit({error.code!r})') from error
   except Exception as error:  # Anything may be in there.
     reason = ' '.join(str(error).split())
     frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import secrets
 import selectors
 import signal
 import socket
@@ -14,15 +15,21 @@ import sys
 import time
 from typing import Any, Dict, IO, List, Optional, Sequence
 
+from official_ext.cli import private_network
 from official_ext.core import errors
+from official_ext.core import meeting
 from official_ext.core import run_files
+from official_ext.monitoring import credentials
 
 _DESCRIPTION = """Starts NUM_WORKERS processes of train.py on this machine, which train together over loopback ports.
 
 Each line that worker N prints comes with [N] in front. SIGTERM, SIGINT and SIGHUP are passed on to the workers, which
 then save and stop. When a worker stops with status 75 (preempted) or crashes, the rest is stopped and all are started
 again: they go on from the newest checkpoint. GPUs are shared out evenly. The exit status is that of the run: 0, or the
-status of the worker that stopped it; bad usage (2) and divergence (3) are not tried again."""
+status of the worker that stopped it; bad usage (2) and divergence (3) are not tried again.
+
+Workers know each other by a secret that is made for them (OFFICIAL_EXT_SECRET), but TensorFlow's own connections ask
+for none: on a machine that others use too, --private_network keeps everybody else out (docs/security.md)."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NOT_TRIED_AGAIN = (errors.UserError.exit_status, errors.DivergedError.exit_status)
@@ -62,6 +69,7 @@ class Launcher:
     self._num_workers = num_workers
     self._max_restarts = max_restarts
     self._grace = grace
+    self._secret = os.environ.get(meeting.SECRET) or secrets.token_hex(32)
     self._signal: Optional[int] = None
     self._workers: List[_Worker] = []
     self._selector = selectors.DefaultSelector()
@@ -132,7 +140,7 @@ class Launcher:
     _say(f'starting {self._num_workers} workers on {", ".join(addresses)}: {" ".join(self._command)}')
     for index in range(self._num_workers):
       config = {'cluster': {'worker': addresses}, 'task': {'type': 'worker', 'index': index}}
-      environment = {**os.environ, 'TF_CONFIG': json.dumps(config)}
+      environment = {**os.environ, 'TF_CONFIG': json.dumps(config), meeting.SECRET: self._secret}
       if shares:
         environment['CUDA_VISIBLE_DEVICES'] = shares[index]
       process = subprocess.Popen(  # pylint: disable=subprocess-popen-preexec-fn
@@ -192,6 +200,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
   parser.add_argument('--max_restarts', type=int, default=3, metavar='N', help='times to start all again (default: 3)')
   parser.add_argument('--grace_seconds', type=float, default=60.0, metavar='S',
                       help='time for the others to stop after one was lost, before they are killed (default: 60)')
+  parser.add_argument('--private_network', action='store_true',
+                      help='a network of their own, which nobody else reaches and which reaches nothing else (Linux)')
   parser.add_argument('--program', default='train.py', metavar='PATH',
                       help='what a worker runs (default: train.py of this folder, or of the library)')
   try:
@@ -202,6 +212,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     if not arguments[split + 1:]:
       raise errors.UserError('launch: the flags of train.py must follow --')
     program = _find_program(options.program)
+    if options.private_network:
+      private_network.enter('--private_network')
     command = [sys.executable, '-u', program, *arguments[split + 1:]]
     return Launcher(command, options.num_workers, options.max_restarts, options.grace_seconds).run()
   except errors.UserError as error:
@@ -289,7 +301,7 @@ _LIBC = _load_libc()
 
 
 def _say(text: str) -> None:
-  _write(sys.stderr, f'launch: {text}\n')
+  _write(sys.stderr, credentials.mask(f'launch: {text}\n'))
 
 
 def _write(stream: IO[str], text: str) -> None:

@@ -1,5 +1,6 @@
 """official-ext: what there is, what it is made of, and whether it would run."""
 
+import contextlib
 import importlib
 import os
 import sys
@@ -13,6 +14,7 @@ from official_ext.cli import launch
 from official_ext.core import config_parser
 from official_ext.core import errors
 from official_ext.core import yaml_text
+from official_ext.monitoring import credentials
 
 USAGE = """Usage:
   official-ext list                        the experiments that --experiment can name
@@ -44,10 +46,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   try:
     if arguments[0] not in commands:
       raise errors.UserError(f'{arguments[0]}: no such command; there are {", ".join([*commands, "launch"])}')
-    commands[arguments[0]](arguments[1:])
-    sys.stdout.flush()
+    # Fields of a configuration may hold passwords.
+    with contextlib.redirect_stdout(credentials.MaskedStream(sys.stdout)):
+      commands[arguments[0]](arguments[1:])
+      sys.stdout.flush()
   except errors.UserError as error:
-    print(f'error: {error}', file=sys.stderr)
+    for message in errors.lines_of(error):
+      print(f'error: {credentials.mask(message)}', file=sys.stderr)
     return errors.UserError.exit_status
   except BrokenPipeError:
     # The reader, such as `head`, has seen enough. Python must not flush into the closed pipe once more at its end.

@@ -1,27 +1,54 @@
-"""Standard output that may close while the run goes on: `train.py ... | head`, a terminal that has gone."""
+"""Standard output of train.py: it may close while the run goes on (`train.py ... | head`), and tells no passwords."""
 
 import io
 import os
 import sys
 from typing import Any, Optional, TextIO
 
+from absl import logging
+
+from official_ext.monitoring import credentials
+
 
 def outlive_readers() -> None:
   """Lets sys.stdout and sys.stderr swallow what nobody can take any more.
 
-  A run must not end because of what watches it. The first failure of stdout is told on stderr.
+  A run must not end because of what watches it. The first failure of stdout is told on stderr. Passwords and the like
+  are masked, in what is logged too.
   """
-  sys.stdout = _stream(sys.stdout)
-  sys.stderr = _stream(sys.stderr)
+  _occupy_standard_descriptors()
+  sys.stdout = _stream(sys.stdout, 1)
+  sys.stderr = _stream(sys.stderr, 2)
+  handler = logging.get_absl_handler()
+  handler.python_handler.stream = sys.stderr  # It has the one of before.
+  credentials.mask_logs(handler)
 
 
-def _stream(stream: Optional[TextIO]) -> TextIO:
-  if stream is None:  # Closed from the start: its number may be that of another file by now.
-    return open(os.devnull, 'w')
+def _occupy_standard_descriptors() -> None:
+  """Has /dev/null where a standard stream was closed (`2>&-`): the next file that is opened would get its number."""
+  for number in range(3):
+    try:
+      os.fstat(number)
+    except OSError:
+      os.open(os.devnull, os.O_RDWR)  # The lowest number that is free: this one.
+
+
+def _stream(stream: Optional[TextIO], number: int) -> TextIO:
+  if stream is None:  # It was closed from the start.
+    return open(number, 'w', closefd=False)
   stream.flush()
   raw = _Descriptor(stream.fileno(), stream.name)
-  return io.TextIOWrapper(
+  return _MaskedText(
       io.BufferedWriter(raw), encoding=stream.encoding, errors='backslashreplace', line_buffering=True)
+
+
+class _MaskedText(io.TextIOWrapper):
+  """Text in which passwords and the like are masked."""
+
+  def write(self, text: str) -> int:
+    """See base class."""
+    super().write(credentials.mask(text))
+    return len(text)
 
 
 class _Descriptor(io.RawIOBase):

@@ -1,4 +1,4 @@
-"""The workers of one run: who they are, from TF_CONFIG or from SLURM, and how they meet.
+"""The workers of one run: who they are, from TF_CONFIG or from SLURM.
 
 TF_CONFIG names the workers' addresses and which of them this process is. A SLURM job step of several tasks needs none:
 it is made from the step's variables, so that `srun python train.py ...` is all there is to say. The first worker, or
@@ -9,19 +9,10 @@ import dataclasses
 import json
 import os
 import re
-import socket
-import time
 from typing import Any, Dict, List, Mapping, MutableMapping, Optional, Tuple
-
-from absl import logging
 
 from official_ext.core import errors
 
-_GREETING = 'official_ext worker'
-_GO = b'go\n'
-_PAUSE_SECONDS = 0.2
-_REPLY_SECONDS = 5.0
-_PORT_SECONDS = 60.0
 # SLURM hands out no ports. Below the range that the kernel takes for outgoing connections.
 _SLURM_PORTS = range(15000, 31000)
 _SLURM_PORTS_PER_JOB = 16
@@ -162,125 +153,3 @@ def expand_hosts(text: str) -> List[str]:
 def _expand_range(text: str) -> List[str]:
   first, _, last = text.partition('-')
   return [str(number).zfill(len(first)) for number in range(int(first), int(last or first) + 1)]
-
-
-# Meeting.
-
-
-def meet(cluster: Cluster, timeout: float) -> None:
-  """Waits until all workers are there, on the chief's port, before TensorFlow takes it.
-
-  TensorFlow's own wait for them can neither be interrupted nor, on the chief, be given an end.
-
-  Args:
-    cluster: the workers.
-    timeout: seconds.
-
-  Raises:
-    WorkerError: not all of them came.
-  """
-  deadline = time.monotonic() + timeout
-  if cluster.is_chief:
-    _receive(cluster, deadline, timeout)
-  else:
-    _join(cluster, deadline, timeout)
-
-
-def _receive(cluster: Cluster, deadline: float, timeout: float) -> None:
-  here: Dict[int, socket.socket] = {}
-  others = range(1, len(cluster.addresses))
-  with _listen(cluster, deadline) as server:
-    server.settimeout(_PAUSE_SECONDS)
-    try:
-      while len(here) < len(others):
-        if time.monotonic() > deadline:
-          missing = ', '.join(cluster.name(index) for index in others if index not in here)
-          raise errors.WorkerError(
-              f'{missing} did not come within {timeout:g} s (runtime.worker_start_timeout_seconds); every worker has '
-              'to be started, with the same command (under SLURM by srun)')
-        greeted = _greet(server, others)
-        if greeted is not None:
-          index, connection = greeted
-          if index in here:
-            here[index].close()
-          here[index] = connection
-        for index in [index for index, connection in here.items() if _has_gone(connection)]:
-          here.pop(index).close()
-      for connection in here.values():
-        connection.sendall(_GO)
-      for connection in here.values():  # They close first: the chief's port is then free at once.
-        connection.settimeout(_REPLY_SECONDS)
-        connection.recv(1)
-    except OSError as error:
-      logging.warning('A worker went away while all were meeting: %s', error)
-    finally:
-      for connection in here.values():
-        connection.close()
-
-
-def _listen(cluster: Cluster, deadline: float) -> socket.socket:
-  """Opens this worker's port; waits for whoever has it still, such as the worker of an attempt before."""
-  port = int(cluster.addresses[cluster.index].rpartition(':')[2])
-  deadline = min(deadline, time.monotonic() + _PORT_SECONDS)
-  while True:
-    try:
-      return socket.create_server(('', port))
-    except OSError as error:
-      if time.monotonic() > deadline:
-        raise errors.WorkerError(f'{cluster.name(cluster.index)}: the port cannot be had: {error.strerror}') from None
-    time.sleep(_PAUSE_SECONDS)
-
-
-def _greet(server: socket.socket, others: range) -> Optional[Tuple[int, socket.socket]]:
-  """The next worker to come, with its connection; None where there was none for a moment."""
-  try:
-    connection, _ = server.accept()
-  except TimeoutError:
-    return None
-  connection.settimeout(_REPLY_SECONDS)
-  try:
-    match = re.fullmatch(rf'{_GREETING} (\d+)\n', connection.recv(64).decode('ascii', 'replace'))
-  except OSError:
-    match = None
-  if match is None or int(match.group(1)) not in others:
-    connection.close()
-    return None
-  return int(match.group(1)), connection
-
-
-def _has_gone(connection: socket.socket) -> bool:
-  try:
-    connection.settimeout(0)
-    return connection.recv(1, socket.MSG_PEEK) == b''
-  except BlockingIOError:
-    return False
-  except OSError:
-    return True
-  finally:
-    connection.settimeout(_REPLY_SECONDS)
-
-
-def _join(cluster: Cluster, deadline: float, timeout: float) -> None:
-  host, _, port = cluster.addresses[0].rpartition(':')
-  while time.monotonic() < deadline:
-    try:
-      with socket.create_connection((host, int(port)), timeout=_REPLY_SECONDS) as connection:
-        connection.sendall(f'{_GREETING} {cluster.index}\n'.encode())
-        if _wait_for_go(connection, deadline):
-          return
-    except OSError:
-      pass  # Not there yet, or what is left of an attempt before.
-    time.sleep(_PAUSE_SECONDS)
-  raise errors.WorkerError(
-      f'{cluster.name(0)}, the chief, did not come within {timeout:g} s (runtime.worker_start_timeout_seconds), or '
-      'another worker did not; every worker has to be started, with the same command (under SLURM by srun)')
-
-
-def _wait_for_go(connection: socket.socket, deadline: float) -> bool:
-  connection.settimeout(1.0)
-  while time.monotonic() < deadline:
-    try:
-      return connection.recv(len(_GO)) == _GO
-    except TimeoutError:
-      continue
-  return False

@@ -1,15 +1,18 @@
 """What an experiment's values must satisfy beyond their types."""
 
 import re
-from typing import Any, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import params_dict
 from official_ext.core import config_definitions
 from official_ext.core import config_overrides
+from official_ext.core import config_ranges
 from official_ext.core import errors
+from official_ext.core import file_checks
 from official_ext.core import step_state
 from official_ext.optimization import checks as optimization_checks
+from official_ext.monitoring import credentials
 from official_ext.monitoring import named_writers
 from official_ext.monitoring import notifications
 from official_ext.monitoring import wandb_writer
@@ -17,18 +20,6 @@ from official_ext.monitoring import wandb_writer
 TRAIN_MODES = ('train', 'train_and_eval', 'train_and_post_eval')
 EVAL_MODES = ('eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval')
 
-_AT_LEAST_ONE = (
-    'trainer.steps_per_loop', 'trainer.summary_interval', 'trainer.checkpoint_interval', 'trainer.max_to_keep',
-    'trainer.gradient_accumulation_steps', 'runtime.num_packs', 'runtime.worker_start_timeout_seconds',
-    'runtime.worker_timeout_seconds', 'trainer.early_stopping.patience',
-)
-_AT_LEAST_ZERO = (
-    'trainer.steps_per_execution', 'trainer.train_steps', 'trainer.train_epochs', 'trainer.validation_interval',
-    'trainer.nonfinite.max_skips', 'trainer.nonfinite.max_rollbacks', 'trainer.recovery_begin_steps',
-    'trainer.inspect.every',
-    'trainer.continuous_eval_timeout', 'trainer.early_stopping.min_delta', 'trainer.notifications.timeout_seconds',
-    'runtime.num_gpus', 'runtime.num_virtual_cpus', 'runtime.seed',
-)
 _CHOICES = {
     'trainer.nonfinite.then': ('stop', 'rollback'),
     'trainer.best_checkpoint_metric_comp': ('higher', 'lower'),
@@ -55,30 +46,113 @@ def check(params: config_definitions.ExperimentConfig, mode: Optional[str]) -> N
     mode: what it is to be used for, None for anything: what only matters to one mode is left out.
 
   Raises:
-    UserError: naming the first field that is wrong.
+    UserError: naming all fields that are wrong.
   """
-  for path in _AT_LEAST_ONE:
-    _at_least(params, path, 1)
-  for path in _AT_LEAST_ZERO:
-    _at_least(params, path, 0)
-  for path, choices in _CHOICES.items():
-    value = value_at(params, path)
-    if value not in choices or (isinstance(value, int) and not isinstance(value, bool)):
-      raise errors.UserError(
-          f'{path}: {value!r} is ' + config_overrides.not_one_of(str(value), [_as_yaml(choice) for choice in choices])
-      )
-  if params.runtime.seed >= _SEED_LIMIT:
-    raise errors.UserError(f'runtime.seed: expected less than 2**32, got {params.runtime.seed}')
-  _check_loss_spike(params.trainer.loss_spike)
-  _check_loss_scale(params.runtime)
-  _check_best_checkpoint(params.trainer)
-  _check_lengths(params.trainer, mode)
-  _check_data(params, mode)
-  if mode is not None:
-    check_complete(params, trains=mode in TRAIN_MODES)
-    notifications.check(params.trainer.notifications)
-    if mode in TRAIN_MODES and 'wandb' in params.trainer.writers and params.trainer.wandb.mode == 'online':
-      wandb_writer.check_credentials()
+  with errors.Mistakes() as mistakes:
+    with mistakes.noted():
+      config_ranges.check(params)
+    for path, choices in _CHOICES.items():
+      with mistakes.noted():
+        _check_choice(params, path, choices)
+    with mistakes.noted():
+      if params.runtime.seed >= _SEED_LIMIT:
+        raise errors.UserError(f'runtime.seed: expected less than 2**32, got {params.runtime.seed}')
+    for check_part in (_check_loss_spike, _check_best_checkpoint, file_checks.check_subdirs):
+      with mistakes.noted():
+        check_part(params.trainer)
+    with mistakes.noted():
+      _check_loss_scale(params.runtime)
+    with mistakes.noted():
+      _check_lengths(params.trainer, mode)
+    with mistakes.noted():
+      _check_data(params, mode)
+    with mistakes.noted():
+      _check_unmasked(params, mode)
+    if mode is not None:
+      with mistakes.noted():
+        check_complete(params, trains=mode in TRAIN_MODES)
+      with mistakes.noted():
+        notifications.check(params.trainer.notifications)
+      with mistakes.noted():
+        if mode in TRAIN_MODES and 'wandb' in params.trainer.writers and params.trainer.wandb.mode == 'online':
+          wandb_writer.check_credentials()
+
+
+def _check_unmasked(params: config_definitions.ExperimentConfig, mode: Optional[str]) -> None:
+  """A params.yaml has no passwords: one that is read back is refused where it is about to be used."""
+  for field in config_overrides.leaves(params) if mode in TRAIN_MODES else ():
+    if isinstance(field.value, str) and credentials.is_masked(field.value):
+      raise errors.UserError(f'{field.path}: {field.value}: what {credentials.MASK} stands for is left out of '
+                             'params.yaml; give it again, by --set')
+
+
+def _check_choice(params: config_definitions.ExperimentConfig, path: str, choices: Sequence[Any]) -> None:
+  value = value_at(params, path)
+  if value not in choices or (isinstance(value, int) and not isinstance(value, bool)):
+    raise errors.UserError(
+        f'{path}: {value!r} is ' + config_overrides.not_one_of(str(value), [_as_yaml(choice) for choice in choices])
+    )
+
+
+def check_files(
+    params: config_definitions.ExperimentConfig,
+    mode: Optional[str],
+    model_dir: Optional[str] = None,
+    checkpoint: Optional[str] = None,
+) -> None:
+  """Checks that the files and folders which a run is given are there, or can be made.
+
+  Args:
+    params: an upgraded experiment.
+    mode: what it is to be used for, None for everything.
+    model_dir: --model_dir.
+    checkpoint: --checkpoint.
+
+  Raises:
+    UserError: naming all that are not.
+  """
+  used = [(path, data) for path, data in data_configs(params) if mode is None or _is_used(path, mode)]
+  with errors.Mistakes() as mistakes:
+    with mistakes.noted():
+      if model_dir:
+        file_checks.check_model_dir(model_dir)
+    with mistakes.noted():
+      file_checks.check_inputs(params, used, mode is None or mode in EVAL_MODES, checkpoint)
+
+
+def check_replicas(params: config_definitions.ExperimentConfig, mode: str, num_replicas: int, task: Any) -> None:
+  """Checks that replicas can share the batches of Model Garden's tasks; others may share them in their own way.
+
+  Args:
+    params: an upgraded experiment.
+    mode: what it is used for.
+    num_replicas: of the strategy.
+    task: the experiment's task.
+
+  Raises:
+    UserError: naming all batch sizes that they cannot share.
+  """
+  if not type(task).__module__.startswith('official.'):
+    return
+  with errors.Mistakes() as mistakes:
+    for path, data in data_configs(params):
+      size = vars(data).get('global_batch_size')
+      if _is_used(path, mode) and size and size % num_replicas:
+        with mistakes.noted():
+          raise batch_that_cannot_be_shared(path, size, num_replicas)
+
+
+def batch_that_cannot_be_shared(path: str, size: int, num_replicas: int) -> errors.UserError:
+  """The error of a data set, at a dotted path, whose batch size is no multiple of the number of replicas."""
+  near = [str(multiple) for multiple in (size // num_replicas * num_replicas, -(-size // num_replicas) * num_replicas)
+          if multiple]
+  return errors.UserError(f'{path}.global_batch_size: {size} examples cannot be shared by {num_replicas} replicas; '
+                          f'{" or ".join(near)} can')
+
+
+def _is_used(path: str, mode: Optional[str]) -> bool:
+  """Whether a mode reads a data set."""
+  return mode in (TRAIN_MODES if path.endswith('train_data') else EVAL_MODES)
 
 
 def check_complete(params: config_definitions.ExperimentConfig, trains: bool = True) -> None:
@@ -89,15 +163,21 @@ def check_complete(params: config_definitions.ExperimentConfig, trains: bool = T
     trains: whether it is to train: some writers do nothing else.
 
   Raises:
-    UserError: naming the first field that is wrong.
+    UserError: naming all fields that are wrong.
   """
-  named_writers.check([name for name in params.trainer.writers if trains or name not in named_writers.OF_TRAINING])
-  if trains and params.trainer.inspect.every and 'tensorboard' not in params.trainer.writers:
-    raise errors.UserError('trainer.inspect.every: its values go to TensorBoard alone; add tensorboard to '
-                           'trainer.writers, or set it to 0')
-  _check_schedules(params.trainer.optimizer_config)
-  optimization_checks.check(params.trainer.optimizer_config)
-  check_restrictions(params)
+  with errors.Mistakes() as mistakes:
+    with mistakes.noted():
+      named_writers.check([name for name in params.trainer.writers if trains or name not in named_writers.OF_TRAINING])
+    with mistakes.noted():
+      if trains and params.trainer.inspect.every and 'tensorboard' not in params.trainer.writers:
+        raise errors.UserError('trainer.inspect.every: its values go to TensorBoard alone; add tensorboard to '
+                               'trainer.writers, or set it to 0')
+    with mistakes.noted():
+      _check_schedules(params.trainer.optimizer_config)
+    with mistakes.noted():
+      optimization_checks.check(params.trainer.optimizer_config)
+    with mistakes.noted():
+      check_restrictions(params)
 
 
 def check_restrictions(params: base_config.Config) -> None:
@@ -134,12 +214,6 @@ def data_configs(params: base_config.Config) -> Iterator[Tuple[str, base_config.
         yield f'{path}.{name}', data
 
 
-def _at_least(params: base_config.Config, path: str, least: int) -> None:
-  value = value_at(params, path)
-  if value is not None and not value >= least:
-    raise errors.UserError(f'{path}: expected at least {least}, got {value}')
-
-
 def _as_yaml(value: Any) -> str:
   return {None: 'null', True: 'true', False: 'false'}.get(value, value)
 
@@ -150,7 +224,8 @@ def _check_loss_scale(runtime: config_definitions.RuntimeConfig) -> None:
     raise errors.UserError(f"runtime.loss_scale: expected null, 'dynamic' or a number above 0, got {scale!r}")
 
 
-def _check_loss_spike(loss_spike: config_definitions.LossSpikeConfig) -> None:
+def _check_loss_spike(trainer: config_definitions.TrainerConfig) -> None:
+  loss_spike = trainer.loss_spike
   if loss_spike.factor and loss_spike.factor <= 1:
     raise errors.UserError(
         f'trainer.loss_spike.factor: expected more than 1, or 0 for no rule, got {loss_spike.factor}')
@@ -184,15 +259,21 @@ def _check_lengths(trainer: config_definitions.TrainerConfig, mode: Optional[str
 
 def _check_data(params: base_config.Config, mode: Optional[str]) -> None:
   """Batch sizes are above 0 where the mode reads the data. A zero beside no data at all is left to the task."""
-  for path, data in data_configs(params):
-    if isinstance(data, config_definitions.DataConfig) and data.on_bad_example not in ('error', 'skip'):
-      raise errors.UserError(f'{path}.on_bad_example: expected error or skip, got {data.on_bad_example!r}')
-    size = vars(data).get('global_batch_size')
-    used = mode in (TRAIN_MODES if path.endswith('train_data') else EVAL_MODES)
-    has_source = vars(data).get('input_path') or vars(data).get('tfds_name')
-    has_source = has_source or isinstance(data, config_definitions.DataConfig)
-    if size is not None and (size < 0 or (size == 0 and used and has_source)):
-      raise errors.UserError(f'{path}.global_batch_size: expected at least 1, got {size}')
+  with errors.Mistakes() as mistakes:
+    for path, data in data_configs(params):
+      with mistakes.noted():
+        if isinstance(data, config_definitions.DataConfig) and data.on_bad_example not in ('error', 'skip'):
+          raise errors.UserError(f'{path}.on_bad_example: expected error or skip, got {data.on_bad_example!r}')
+      with mistakes.noted():
+        _check_batch_size(path, data, mode)
+
+
+def _check_batch_size(path: str, data: base_config.Config, mode: Optional[str]) -> None:
+  size = vars(data).get('global_batch_size')
+  has_source = vars(data).get('input_path') or vars(data).get('tfds_name')
+  has_source = has_source or isinstance(data, config_definitions.DataConfig)
+  if size is not None and (size < 0 or (size == 0 and _is_used(path, mode) and has_source)):
+    raise errors.UserError(f'{path}.global_batch_size: expected at least 1, got {size}')
 
 
 def _selected_schedules(optimizer_config: base_config.Config) -> Iterator[Tuple[str, str, Mapping[str, Any]]]:
@@ -205,10 +286,12 @@ def _selected_schedules(optimizer_config: base_config.Config) -> Iterator[Tuple[
 
 def _check_schedules(optimizer_config: base_config.Config) -> None:
   """Model Garden has no default for these, and fails later, in its own arithmetic."""
-  for path, _, schedule in _selected_schedules(optimizer_config):
-    for name in _NEEDED_BY_SCHEDULES:
-      if name in schedule and schedule[name] is None:
-        raise errors.UserError(f'{path}.{name}: must be set')
+  with errors.Mistakes() as mistakes:
+    for path, _, schedule in _selected_schedules(optimizer_config):
+      for name in _NEEDED_BY_SCHEDULES:
+        with mistakes.noted():
+          if name in schedule and schedule[name] is None:
+            raise errors.UserError(f'{path}.{name}: must be set')
 
 
 def schedule_warnings(params: config_definitions.ExperimentConfig) -> List[str]:

@@ -2,6 +2,9 @@
 
 An experiment is registered with these classes or with Model Garden's own: `upgrade` turns the latter into the former,
 so that every field here exists for every experiment.
+
+A class says in `RANGES` which values of its numbers have a meaning, in `UNREAD_FIELDS` which fields nothing reads, and
+in `SECRET_FIELDS` which values no message repeats.
 """
 
 import copy
@@ -68,6 +71,8 @@ class DataConfig(cfg.DataConfig):
       'autotune_algorithm': 'set num_parallel_calls instead',
   }
 
+  RANGES: ClassVar[Mapping[str, str]] = {'num_parallel_calls': '[1, inf)'}
+
   drop_remainder: Optional[bool] = None
   collator: str = 'stack'
   num_parallel_calls: int = 2
@@ -118,6 +123,12 @@ class RuntimeConfig(cfg.RuntimeConfig):
       'default_shard_dim': 'model parallelism on TPU is not available',
   }
 
+  RANGES: ClassVar[Mapping[str, str]] = {
+      **dict.fromkeys(('num_packs', 'worker_start_timeout_seconds', 'worker_timeout_seconds'), '[1, inf)'),
+      **dict.fromkeys(('num_gpus', 'seed'), '[0, inf)'),
+      'num_virtual_cpus': '[0, 1000]',
+  }
+
   distribution_strategy: str = 'auto'
   enable_xla: Union[bool, str] = 'auto'
   num_virtual_cpus: int = 0
@@ -137,6 +148,8 @@ class NonfiniteConfig(base_config.Config):
       last of them at which all was well, and goes on from there with the batches that follow.
     max_rollbacks: The number of rollbacks that is allowed; one more ends the run.
   """
+  RANGES: ClassVar[Mapping[str, str]] = dict.fromkeys(('max_skips', 'max_rollbacks'), '[0, inf)')
+
   max_skips: int = 10
   then: str = 'stop'
   max_rollbacks: int = 3
@@ -164,6 +177,8 @@ class EarlyStoppingConfig(base_config.Config):
     patience: The number of evaluations in a row without an improvement that ends training.
     min_delta: The least change that counts as an improvement.
   """
+  RANGES: ClassVar[Mapping[str, str]] = {'patience': '[1, inf)', 'min_delta': '[0, inf)'}
+
   metric: str = ''
   mode: str = 'max'
   patience: int = 5
@@ -179,6 +194,9 @@ class NotificationsConfig(base_config.Config):
     events: The events that are told, as events.jsonl calls them.
     timeout_seconds: How long the end of a run waits for messages that are on their way.
   """
+  RANGES: ClassVar[Mapping[str, str]] = {'timeout_seconds': '[0, inf)'}
+  SECRET_FIELDS: ClassVar[Tuple[str, ...]] = ('urls',)  # Somebody may write the URLs themselves there.
+
   urls: Tuple[str, ...] = ()
   events: Tuple[str, ...] = ('start', 'finished', 'failed')
   timeout_seconds: float = 10.0
@@ -225,6 +243,8 @@ class InspectConfig(base_config.Config):
     histograms: Whether to show histograms of weights, gradients and activations.
     layers: Patterns, such as 'encoder/*', of the names of the layers to show; none for all.
   """
+  RANGES: ClassVar[Mapping[str, str]] = {'every': '[0, inf)'}
+
   every: int = 0
   activations: bool = True
   histograms: bool = False
@@ -259,6 +279,17 @@ class TrainerConfig(cfg.TrainerConfig):
     recovery_max_trials: The number of times to go back after a blow-up, to the last checkpoint and on with the batches
       that follow. 0: a blow-up ends the run. -1: there is no watch.
   """
+  RANGES: ClassVar[Mapping[str, str]] = {
+      **dict.fromkeys((
+          'steps_per_loop', 'summary_interval', 'checkpoint_interval', 'max_to_keep', 'gradient_accumulation_steps',
+          'best_checkpoints_to_keep'), '[1, inf)'),
+      **dict.fromkeys((
+          'steps_per_execution', 'train_steps', 'train_epochs', 'validation_interval', 'keep_every',
+          'recovery_begin_steps', 'continuous_eval_timeout'), '[0, inf)'),
+      'recovery_max_trials': '[-1, inf)',
+      'loss_upper_bound': '(-inf, inf]',
+  }
+
   optimizer_config: OptimizationConfig = dataclasses.field(default_factory=OptimizationConfig)
   steps_per_execution: int = 0
   gradient_accumulation_steps: int = 1

@@ -3,6 +3,7 @@
 import collections.abc
 import difflib
 import functools
+import math
 import types
 import typing
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
@@ -13,6 +14,7 @@ from official.modeling.hyperparams import params_dict
 from official_ext.core import errors
 from official_ext.core import yaml_text
 
+_INT_LIMIT = 1 << 63
 _SCALARS = (bool, int, float, str)
 _ABC_SEQUENCES = (list, tuple, collections.abc.Sequence, collections.abc.Iterable)
 _ABC_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
@@ -86,31 +88,45 @@ def override(config: base_config.Config, values: Mapping[str, Any], path: str = 
     others: the type of fields that the class does not have; they may be added. None: there are none.
 
   Raises:
-    UserError: no such field, a value of another type, a field that nothing reads. `config` may then hold part of
-      `values`.
+    UserError: no such field, a value of another type, a field that nothing reads; of all fields that are wrong.
+      `config` then holds the others.
   """
-  hints = type_hints(config)
-  for name, value in values.items():
-    field_path = f'{path}.{name}' if path else str(name)
-    if name not in names(config):
-      if others is None or name in config.RESERVED_ATTR:
-        raise errors.UserError(_no_such_field(config, name, path))
-      config.__dict__[str(name)] = _convert(value, others, None, field_path)
-      continue
-    current = vars(config)[name]
-    new = _convert(value, hints.get(name, others or Any), current, field_path)
-    unread = getattr(type(config), 'UNREAD_FIELDS', {})
-    if name in unread and not _same(new, current):
-      raise errors.UserError(f'{field_path}: nothing reads this field: {unread[name]}')
-    config.__dict__[name] = new
-  if isinstance(config, oneof.OneOfConfig):
-    _check_selection(config, values, path)
+  selected = getattr(config, 'type', None)
+  with errors.Mistakes() as mistakes:
+    for name, value in values.items():
+      with mistakes.noted():
+        _override_field(config, name, value, path, others)
+    if isinstance(config, oneof.OneOfConfig):
+      _check_selection(config, values, path, selected)
 
 
-def _check_selection(config: oneof.OneOfConfig, values: Mapping[str, Any], path: str) -> None:
+def _override_field(config: base_config.Config, name: Any, value: Any, path: str, others: Any) -> None:
+  field_path = f'{path}.{name}' if path else str(name)
+  if name not in names(config):
+    if others is None or name in config.RESERVED_ATTR:
+      raise errors.UserError(_no_such_field(config, name, path))
+    config.__dict__[str(name)] = _convert(value, others, None, field_path)
+    return
+  current, hint = vars(config)[name], type_hints(config).get(name, others or Any)
+  try:
+    new = _convert(value, hint, current, field_path)
+  except errors.UserError:
+    if name not in getattr(type(config), 'SECRET_FIELDS', ()):
+      raise
+    raise errors.UserError(f'{field_path}: expected {type_name(hint)}, got something else') from None
+  unread = getattr(type(config), 'UNREAD_FIELDS', {})
+  if name in unread and not _same(new, current):
+    raise errors.UserError(f'{field_path}: nothing reads this field: {unread[name]}')
+  config.__dict__[name] = new
+
+
+def _check_selection(config: oneof.OneOfConfig, values: Mapping[str, Any], path: str, before: Any) -> None:
+  """Refuses a `type` that there is not, for which `before` stays, and values of what the type does not select."""
   alternatives = [name for name in names(config) if name != 'type']
   if config.type is not None and config.type not in alternatives:
-    raise errors.UserError(f'{path}.type: {config.type!r} is {not_one_of(config.type, alternatives)}')
+    wrong = config.type
+    config.__dict__['type'] = before
+    raise errors.UserError(f'{path}.type: {yaml_text.shortened(wrong)} is {not_one_of(wrong, alternatives)}')
   for name in values:
     if name in alternatives and name != config.type:
       raise errors.UserError(f'{path}.{name}: nothing reads this field while {path}.type is {_shown(config.type)}')
@@ -132,15 +148,25 @@ def _convert_scalar(value: Any, hint: Any, path: str) -> Any:
   if isinstance(value, yaml_text.Literal):
     value, text = value
   members = _members(hint)
-  if Any in members or type(value) in members:
+  if isinstance(value, int) and not isinstance(value, bool) and float in members and int not in members:
+    value = _to_float(value)
+  if isinstance(value, float) and value.is_integer() and int in members and float not in members:
+    value = int(value)
+  is_number = Any in members or type(value) in members
+  if is_number and isinstance(value, int) and not -_INT_LIMIT <= value < _INT_LIMIT:
+    raise errors.UserError(f'{path}: {yaml_text.shortened(value)} does not fit into an integer of 64 bits')
+  if is_number:
     return value
-  if isinstance(value, int) and not isinstance(value, bool) and float in members:
-    return float(value)
-  if isinstance(value, float) and value.is_integer() and int in members:
-    return int(value)
   if str in members and text is not None and (value is not None or not text):
     return text
   raise errors.UserError(f'{path}: expected {type_name(hint)}, got {_shown(value)}')
+
+
+def _to_float(value: int) -> float:
+  try:
+    return float(value)
+  except OverflowError:
+    return math.inf if value > 0 else -math.inf
 
 
 def _convert_mapping(value: Mapping[str, Any], hint: Any, current: Any, path: str) -> Any:
@@ -260,8 +286,10 @@ def _shown(value: Any) -> str:
   if isinstance(value, bool):
     return 'true' if value else 'false'
   if isinstance(value, (list, tuple)):
-    return repr([element.value if isinstance(element, yaml_text.Literal) else element for element in value])
-  return f'{value!r} ({type(value).__name__})' if isinstance(value, _SCALARS) else repr(value)
+    return yaml_text.shortened([element.value if isinstance(element, yaml_text.Literal) else element
+                                for element in value])
+  shown = yaml_text.shortened(value)
+  return f'{shown} ({type(value).__name__})' if isinstance(value, _SCALARS) else shown
 
 
 def _no_such_field(config: base_config.Config, name: Any, path: str) -> str:

@@ -62,13 +62,16 @@ class ExperimentParser(train_utils.ExperimentParser):
   def parse(self) -> config_definitions.ExperimentConfig:
     """See base class. The result is not checked for ranges, and not locked."""
     params = self.base_experiment()
-    params = self.parse_config_file(params)
-    params = self.parse_runtime(params)
-    params = self.parse_data_service(params)
-    params = self.parse_params_override(params)
-    params = self.parse_set(params)
-    _expand_homes(params)
-    return self.fill_seeds(params)
+    with errors.Mistakes() as mistakes:
+      self.override(params, mistakes)
+    return params
+
+  def override(self, params: config_definitions.ExperimentConfig, mistakes: errors.Mistakes) -> None:
+    """Writes all that the flags say into an experiment, in place, and notes what is wrong with it."""
+    for source in (self.parse_config_file, self.parse_runtime, self.parse_data_service, self.parse_params_override,
+                   self.parse_set, _expand_homes, self.fill_seeds):
+      with mistakes.noted():
+        source(params)
 
   def base_experiment(self) -> config_definitions.ExperimentConfig:
     """The registered experiment, with the fields of this library."""
@@ -78,12 +81,12 @@ class ExperimentParser(train_utils.ExperimentParser):
 
   def parse_config_file(self, params):
     """See base class."""
-    for path in self._flag('config_file') or ():
-      values = yaml_text.load_file(path, '--config_file')
-      try:
-        _override(params, values)
-      except errors.UserError as error:
-        raise errors.UserError(f'{error} (in {path})') from error
+    with errors.Mistakes() as mistakes:
+      for path in self._flag('config_file') or ():
+        with mistakes.noted():
+          values = yaml_text.load_file(path, '--config_file')
+          with mistakes.noted(f' (in {path})'):
+            _override(params, values)
     return params
 
   def parse_runtime(self, params):
@@ -107,17 +110,23 @@ class ExperimentParser(train_utils.ExperimentParser):
 
   def parse_set(self, params):
     """Applies every --set: what chooses among alternatives with the dotted paths, then the other short names."""
+    with errors.Mistakes() as mistakes:
+      self._parse_set(params, mistakes)
+    return params
+
+  def _parse_set(self, params, mistakes):
     by_path: Dict[str, Any] = {}
     by_short_name: Dict[str, Any] = {}
     for text in self._flag('set') or ():
-      name, equals, value = text.partition('=')
-      name = name.strip()
-      if not (name and equals):
-        raise errors.UserError(f'--set={text}: expected --set=NAME=VALUE')
-      group = by_path if '.' in name or name in config_overrides.names(params) else by_short_name
-      if name in group:
-        raise errors.UserError(f'{name}: given twice in --set')
-      group[name] = yaml_text.load_value(value, f'--set={name}')
+      with mistakes.noted():
+        name, equals, value = text.partition('=')
+        name = name.strip()
+        if not (name and equals):
+          raise errors.UserError(f'--set={text}: expected --set=NAME=VALUE')
+        group = by_path if '.' in name or name in config_overrides.names(params) else by_short_name
+        if name in group:
+          raise errors.UserError(f'{name}: given twice in --set')
+        group[name] = yaml_text.load_value(value, f'--set={name}')
     experiment = self._flag('experiment')
 
     def use_short_name(name):
@@ -129,13 +138,15 @@ class ExperimentParser(train_utils.ExperimentParser):
 
     choosing = [name for name in by_short_name if short_names.chooses(name, experiment)]
     for name in choosing:
-      use_short_name(name)
-    config_overrides.override(params, _nest(by_path))
+      with mistakes.noted():
+        use_short_name(name)
+    with mistakes.noted():
+      config_overrides.override(params, _nest(by_path))
     for name in by_short_name:
       if name not in choosing:
-        config_overrides.override(params, _nest(use_short_name(name)))
+        with mistakes.noted():
+          config_overrides.override(params, _nest(use_short_name(name)))
     _settle_length(params, _nest(by_path))
-    return params
 
   def fill_seeds(self, params):
     """Makes the order of training data a function of `runtime.seed`, where the data's own fields say nothing."""
@@ -181,8 +192,10 @@ def _nest(values: Mapping[str, Any]) -> Dict[str, Any]:
 
 def _override(params: config_definitions.ExperimentConfig, values: Mapping[str, Any]) -> None:
   """Applies the values of one source."""
-  config_overrides.override(params, values)
-  _settle_length(params, values)
+  with errors.Mistakes() as mistakes:
+    with mistakes.noted():
+      config_overrides.override(params, values)
+    _settle_length(params, values)
 
 
 def _settle_length(params: config_definitions.ExperimentConfig, values: Mapping[str, Any]) -> None:
@@ -210,12 +223,26 @@ def parse_configuration(
     The checked configuration.
 
   Raises:
-    UserError: a mistake of the user, in one line that names the field, file or flag.
+    UserError: all mistakes that can be found without a model, each in one line that names the field, file or flag.
   """
-  params = ExperimentParser(flags_obj).parse()
-  config_checks.check(params, getattr(flags_obj, 'mode', None))
-  if getattr(flags_obj, 'dry_run', False) or getattr(flags_obj, 'debug', False):
-    config_checks.check_complete(params)
+  parser = ExperimentParser(flags_obj)
+  params = parser.base_experiment()
+  mode = getattr(flags_obj, 'mode', None)
+  debugs = getattr(flags_obj, 'debug', False)
+  runs_once = getattr(flags_obj, 'dry_run', False) or debugs
+  with errors.Mistakes() as mistakes:
+    parser.override(params, mistakes)
+    with mistakes.noted():
+      # What is missing may be what could not be read.
+      config_checks.check(params, None if mistakes.found else mode)
+    if runs_once and not mistakes.found:
+      with mistakes.noted():
+        config_checks.check_complete(params)
+    model_dir = getattr(flags_obj, 'model_dir', None)
+    if runs_once or (mode and model_dir):
+      with mistakes.noted():
+        used_for = 'train' if debugs else None if runs_once else mode
+        config_checks.check_files(params, used_for, model_dir, getattr(flags_obj, 'checkpoint', None))
   if lock_return:
     config_definitions.lock(params)
   if print_return and logging.vlog_is_on(logging.INFO):
@@ -235,6 +262,9 @@ def parse_gin(files: Optional[Sequence[str]], bindings: Optional[Sequence[str]])
   """
   try:
     gin.parse_config_files_and_bindings(files, bindings)
-  except (OSError, ValueError, SyntaxError, TypeError) as error:
+  except SystemExit as error:
+    raise errors.UserError(
+        f'--gin_file, --gin_params: {errors.origin(error)} calls sys.exit({error.code!r})') from error
+  except Exception as error:  # An import of a gin file runs a module: anything may be in there.
     reason = ' '.join(str(error).split())
     raise errors.UserError(f'--gin_file, --gin_params: {reason}') from error

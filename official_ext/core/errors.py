@@ -1,5 +1,9 @@
 """What can end a run, and the exit status that tells it."""
 
+import contextlib
+import traceback
+from typing import Iterator, List, Sequence
+
 
 class UserError(ValueError):
   """A mistake in the command line, the configuration or the files that it names.
@@ -9,6 +13,78 @@ class UserError(ValueError):
   """
 
   exit_status = 2
+
+
+class UserErrors(UserError):  # noqa: N818  # Several.
+  """Several mistakes, which are told together: one line each.
+
+  Attributes:
+    lines: the messages.
+  """
+
+  def __init__(self, lines: Sequence[str]):
+    super().__init__('\n'.join(lines))
+    self.lines = tuple(lines)
+
+
+def lines_of(error: BaseException) -> Sequence[str]:
+  """The lines of an error that this module defines: one, but for `UserErrors`."""
+  # gin adds lines that tell which configurable was called.
+  return getattr(error, 'lines', None) or [str(error).strip().split('\n')[0]]
+
+
+def origin(error: BaseException) -> str:
+  """Where an error was raised: `module my_tasks (/home/me/my_tasks.py, line 3)`, the module that was being imported."""
+  frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+  frame, line = frames[-1]
+  modules = [frame.f_globals.get('__name__') for frame, _ in frames if frame.f_code.co_name == '<module>']
+  name = f'module {modules[-1]} ' if modules else ''
+  return f'{name}({frame.f_code.co_filename}, line {line})'
+
+
+class Mistakes:
+  """Collects mistakes, so that all of them are told at once: raises them at the end of its `with` block.
+
+  A second message about the same field or flag, what stands in front of `: `, often follows from the first, and is left
+  out.
+  """
+
+  def __init__(self) -> None:
+    self._lines: List[str] = []
+
+  def __enter__(self) -> 'Mistakes':
+    return self
+
+  def __exit__(self, error_type, error, trace) -> None:
+    if error is not None and (not isinstance(error, UserError) or not self._lines):
+      return
+    if error is not None:
+      self._note(error, '')
+    if len(self._lines) == 1:
+      raise UserError(self._lines[0]) from error
+    if self._lines:
+      raise UserErrors(self._lines) from error
+
+  @property
+  def found(self) -> bool:
+    """Whether there is one."""
+    return bool(self._lines)
+
+  @contextlib.contextmanager
+  def noted(self, suffix: str = '') -> Iterator[None]:
+    """Ends the block inside at a UserError, and goes on behind it.
+
+    Args:
+      suffix: what is said behind each message, such as the file that the value is from.
+    """
+    try:
+      yield
+    except UserError as error:
+      self._note(error, suffix)
+
+  def _note(self, error: UserError, suffix: str) -> None:
+    told = {line.partition(': ')[0] for line in self._lines}
+    self._lines += [line + suffix for line in lines_of(error) if line.partition(': ')[0] not in told]
 
 
 class CheckpointError(RuntimeError):

@@ -26,6 +26,7 @@ from official_ext.core import (
   run_status,
   yaml_text,
 )
+from official_ext.monitoring import credentials
 
 _FILES = ('params.yaml', 'events.jsonl', 'rollbacks.json', 'checkpoint', run_lock.NAME)
 _PACKAGES = (
@@ -90,7 +91,7 @@ class RunRecord:
       'error': None,
       'mode': mode,
       **process_identity.own().as_dict(),
-      'command': shlex.join([sys.executable, *sys.argv]),
+      'command': shlex.join([sys.executable, *map(credentials.mask, sys.argv)]),
       'git_commit': _git_commit(os.getcwd()),
       'versions': _versions(),
       'devices': devices,
@@ -224,7 +225,8 @@ def save_params(params: config_definitions.ExperimentConfig, model_dir: str) -> 
   """Writes the resolved configuration to params.yaml, which --config_file reads back as the same configuration.
 
   Where the folder holds other params already, the difference is printed, a line for each field, and the old file is
-  kept as params.N.yaml with the first N that is free, from 1. Equal params leave the file untouched.
+  kept as params.N.yaml with the first N that is free, from 1. Equal params leave the file untouched. Passwords and the
+  like are masked; a difference in them alone is none.
 
   Args:
     params: the resolved configuration.
@@ -234,7 +236,7 @@ def save_params(params: config_definitions.ExperimentConfig, model_dir: str) -> 
     The differences, as printed: `trainer.train_steps: 100 -> 200`.
   """
   path = os.path.join(model_dir, 'params.yaml')
-  text = yaml_text.dump(params.as_dict())
+  text = yaml_text.dump(credentials.mask_values(params.as_dict()))
   differences: List[str] = []
   if 'params.yaml' in run_files.names(model_dir):
     old = run_files.read(path)
@@ -296,7 +298,8 @@ def _keep(path: str, content: bytes) -> str:
 
 
 def _to_json(values: Mapping[str, Any]) -> bytes:
-  return (json.dumps(values, indent=2, allow_nan=False, default=str) + '\n').encode()
+  masked = credentials.mask_values(values)
+  return (json.dumps(masked, indent=2, allow_nan=False, default=str) + '\n').encode()
 
 
 def _now() -> str:

@@ -235,6 +235,7 @@ def run_experiment(
       warm_start.find(params.task.init_checkpoint)
     params = resolve_train_steps(config_definitions.upgrade(params), task)
     run_record.check_places(model_dir, mode, params.trainer)
+    config_checks.check_replicas(params, mode, strategy.num_replicas_in_sync, task)
     workers.check_same('params', _command(params, mode, checkpoint), run_record.params_differences)
     evaluates = 'eval' in mode or run_post_eval
     trainer = trainer or build_trainer(strategy, task, params, model_dir, 'train' in mode, evaluates)

@@ -5,6 +5,7 @@ from typing import Any, Callable, List, Optional
 from absl import logging
 import tensorflow as tf
 
+from official_ext.core import config_checks
 from official_ext.core import config_definitions
 from official_ext.core import errors
 from official_ext.data import pipelines
@@ -88,6 +89,9 @@ def mistake_in_data(config: Any, data: Any, error: Exception) -> Optional[errors
                if data is not None and getattr(config.task, name, None) is data), None)
   if path is None:
     return None
+  num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
+  if 'is not divisible by `num_replicas_in_sync`' in str(error):
+    return config_checks.batch_that_cannot_be_shared(path, data.global_batch_size, num_replicas)
   # A task may bring the examples of our DataConfig itself: its error tells more.
   if isinstance(data, config_definitions.DataConfig) or (
       getattr(data, 'input_path', None) or getattr(data, 'tfds_name', None)):

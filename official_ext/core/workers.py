@@ -20,6 +20,7 @@ from tensorflow.python.eager import context
 
 from official_ext.core import cluster as cluster_lib
 from official_ext.core import errors
+from official_ext.core import meeting
 
 _JOBS = ('chief', 'worker')
 _POLL_MILLISECONDS = 2000
@@ -53,7 +54,7 @@ def connect(
   """
   global _current
   print(f'Waiting for {len(cluster.addresses)} workers, for {start_timeout:g} s at most.', flush=True)
-  cluster_lib.meet(cluster, start_timeout)
+  meeting.meet(cluster, start_timeout)
   jobs, _ = cluster_lib.read_tf_config()
   milliseconds = int(1000 * worker_timeout)
   context.context().configure_coordination_service(

@@ -4,9 +4,8 @@ PyYAML reads YAML 1.1, where `yes` is a bool, `010` is eight and `1e3` is a stri
 schema of YAML 1.2, and leave PyYAML's own as they are.
 """
 
-import json
 import re
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 import tensorflow as tf
 import yaml
@@ -24,6 +23,13 @@ _CORE_SCHEMA = (
 )
 
 
+# Far above what a configuration needs, far below what fills memory or the stack.
+_MAX_CHARACTERS = 10_000_000
+_MAX_VALUES = 1_000_000
+_MAX_DEPTH = 100
+_MAX_DIGITS = 1000  # Python converts no integer of more than 4300.
+
+
 class Literal(NamedTuple):
   """A null, bool or number of the command line, and how it was written: what it means depends on the field's type.
 
@@ -36,9 +42,33 @@ class Literal(NamedTuple):
 
 
 class _Loader(yaml.SafeLoader):
-  """Reads YAML 1.2, and refuses a key that stands twice in one mapping."""
+  """Reads the core schema of YAML 1.2, and no other tags; refuses a key that stands twice in one mapping.
+
+  What is nested too deeply, or stands for too many values by way of aliases, is refused too: it would fill memory or
+  the stack.
+  """
 
   yaml_implicit_resolvers: Dict[str, List[Any]] = {}
+  yaml_constructors: Dict[Any, Any] = {
+      tag: constructor for tag, constructor in yaml.SafeLoader.yaml_constructors.items()
+      if tag is None or str(tag).rpartition(':')[2] in ('str', 'seq', 'map')
+  }
+  _depth = 0
+
+  def compose_node(self, parent, index):
+    self._depth += 1
+    if self._depth > _MAX_DEPTH:
+      raise yaml.MarkedYAMLError(
+          problem=f'nested more than {_MAX_DEPTH} deep', problem_mark=self.peek_event().start_mark)
+    node = super().compose_node(parent, index)
+    self._depth -= 1
+    return node
+
+  def get_single_node(self):
+    node = super().get_single_node()
+    if node is not None and _num_values(node, {}) > _MAX_VALUES:
+      raise yaml.MarkedYAMLError(problem=f'aliases make more than {_MAX_VALUES} values of it')
+    return node
 
   def construct_mapping(self, node, deep=False):
     lines: Dict[Any, int] = {}
@@ -61,21 +91,63 @@ class _Dumper(yaml.SafeDumper):
     return True
 
 
-def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-  text = loader.construct_scalar(node)
+def _num_values(node: yaml.Node, known: Dict[int, int]) -> int:
+  """The number of values that a node stands for, each alias counted as all that it stands for."""
+  if id(node) not in known:
+    known[id(node)] = 0  # While it is being counted.
+    children: Iterable[yaml.Node] = ()
+    if isinstance(node, yaml.MappingNode):
+      children = [child for pair in node.value for child in pair]
+    elif isinstance(node, yaml.SequenceNode):
+      children = node.value
+    known[id(node)] = 1 + sum(_num_values(child, known) for child in children)
+  elif not known[id(node)]:
+    raise yaml.MarkedYAMLError(problem='an alias stands inside of what it stands for')
+  return known[id(node)]
+
+
+def _to_int(text: str) -> int:
+  if len(text) > _MAX_DIGITS:
+    raise ValueError(f'an integer of {len(text)} digits, and integers have 64 bits')
   return int(text, {'0o': 8, '0x': 16}.get(text[:2], 10))
 
 
-def _construct_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
-  return float(loader.construct_scalar(node).lower().replace('.inf', 'inf').replace('.nan', 'nan'))
+def _to_float(text: str) -> float:
+  return float(text.lower().replace('.inf', 'inf').replace('.nan', 'nan'))
+
+
+_CONVERTERS: Mapping[str, Callable[[str], Any]] = {
+    'null': lambda text: None, 'bool': lambda text: text.lower() == 'true', 'int': _to_int, 'float': _to_float}
+
+
+def _constructor(name: str, pattern: str) -> Callable[[yaml.SafeLoader, yaml.ScalarNode], Any]:
+  """Reads scalars of one type, those that a tag such as `!!bool` says are of it too."""
+
+  def construct(loader, node):
+    text = loader.construct_scalar(node)
+    if not re.fullmatch(pattern, text):
+      raise yaml.MarkedYAMLError(problem=f'{shortened(text)} is no {name}', problem_mark=node.start_mark)
+    try:
+      return _CONVERTERS[name](text)
+    except ValueError as error:
+      raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from error
+
+  return construct
+
+
+def shortened(value: Any, length: int = 100) -> str:
+  """A value as an error message shows it: its repr, the middle left out where it is long."""
+  if isinstance(value, int) and abs(value) >= 1 << 256:  # Python writes no more than 4300 digits.
+    return f'an integer of {value.bit_length()} bits'
+  text = repr(value)
+  return text if len(text) <= length else f'{text[:length - 20]}...{text[-17:]}'
 
 
 def _set_up_classes() -> None:
   for name, pattern, first_characters in _CORE_SCHEMA:
     for yaml_class in (_Loader, _Dumper):
       yaml_class.add_implicit_resolver(f'tag:yaml.org,2002:{name}', re.compile(f'^{pattern}$'), first_characters)
-  _Loader.add_constructor('tag:yaml.org,2002:int', _construct_int)
-  _Loader.add_constructor('tag:yaml.org,2002:float', _construct_float)
+    _Loader.add_constructor(f'tag:yaml.org,2002:{name}', _constructor(name, pattern))
   # Model Garden writes this tag into its params.yaml.
   _Loader.add_constructor('tag:yaml.org,2002:python/tuple', yaml.SafeLoader.construct_yaml_seq)
   for sequence_type in (list, tuple):
@@ -105,24 +177,20 @@ def load(text: str, source: str) -> Any:
     Nested dicts, lists and scalars.
 
   Raises:
-    UserError: the text is not YAML, or has a key twice in one mapping.
+    UserError: the text is not YAML, has a key twice in one mapping, is nested too deeply, or stands for too much.
   """
   try:
-    value = yaml.load(text, Loader=_Loader)
+    return yaml.load(text, Loader=_Loader)
   except yaml.YAMLError as error:
     raise errors.UserError(f'{source}: {_one_line(error)}') from error
-  try:
-    json.dumps(value, skipkeys=True, default=str)
-  except ValueError as error:
-    raise errors.UserError(f'{source}: an alias stands inside of what it stands for') from error
-  return value
 
 
 def _one_line(error: yaml.YAMLError) -> str:
   problem = getattr(error, 'problem', None) or ' '.join(str(error).split())
   mark = getattr(error, 'problem_mark', None)
   where = f' in line {mark.line + 1}, column {mark.column + 1}' if mark else ''
-  return problem if problem.startswith('the key') else f'malformed YAML: {problem}{where}'
+  is_sentence = problem.startswith(('the key', 'an alias', 'aliases'))
+  return problem if is_sentence else f'malformed YAML: {problem}{where}'
 
 
 def load_file(path: str, source: str) -> Dict[str, Any]:
@@ -138,12 +206,14 @@ def load_file(path: str, source: str) -> Dict[str, Any]:
   source = f'{source}={path}'
   try:
     with tf.io.gfile.GFile(path, 'r') as file:
-      text = file.read()
+      text = file.read(_MAX_CHARACTERS + 1)
   except tf.errors.NotFoundError as error:
     raise errors.UserError(f'{source}: no such file') from error
   except (tf.errors.OpError, UnicodeDecodeError) as error:
     reason = 'it is a directory' if tf.io.gfile.isdir(path) else ' '.join(str(error).split())
     raise errors.UserError(f'{source}: cannot be read: {reason}') from error
+  if len(text) > _MAX_CHARACTERS:
+    raise errors.UserError(f'{source}: more than {_MAX_CHARACTERS} characters, and no configuration')
   return _mapping(load(text, source), source)
 
 
@@ -151,7 +221,7 @@ def _mapping(value: Any, source: str) -> Dict[str, Any]:
   if value is None:
     return {}
   if not isinstance(value, dict):
-    raise errors.UserError(f'{source}: expected a mapping from fields to values, got {value!r}')
+    raise errors.UserError(f'{source}: expected a mapping from fields to values, got {shortened(value)}')
   return value
 
 
@@ -203,6 +273,8 @@ def nest(assignments: Iterable[Tuple[Sequence[str], Any]], source: str) -> Dict[
   """
   nested: Dict[str, Any] = {}
   for path, value in assignments:
+    if len(path) > _MAX_DEPTH:
+      raise errors.UserError(f'{source}: {shortened(".".join(path))} is a path of {len(path)} names')
     level = nested
     for name in path[:-1]:
       level = level.setdefault(name, {})

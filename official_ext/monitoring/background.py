@@ -8,6 +8,7 @@ from typing import Any, Mapping, Optional
 from absl import logging
 import numpy as np
 
+from official_ext.monitoring import credentials
 from official_ext.monitoring import writers
 
 _END = None
@@ -73,5 +74,6 @@ class BackgroundWriter(writers.Writer):
       method(*arguments)
     except Exception as error:  # Whatever it is: a run must not end because of what watches it.
       if not self._failed:
-        logging.warning('%s failed to write; training goes on: %s: %s', self._name, type(error).__name__, error)
+        logging.warning('%s failed to write; training goes on: %s: %s', self._name, type(error).__name__,
+                        credentials.mask(str(error)))
       self._failed = True

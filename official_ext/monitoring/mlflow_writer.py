@@ -9,6 +9,7 @@ from typing import Any, Dict, Mapping, Optional
 import tensorflow as tf
 
 from official_ext.monitoring import background
+from official_ext.monitoring import credentials
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
 
@@ -18,8 +19,8 @@ _BATCH = 100  # And more parameters at once.
 
 
 def _sum_of(uri: str) -> str:
-  """A sum that tells URIs apart, which may hold a password."""
-  return hashlib.sha256(uri.encode()).hexdigest()
+  """A sum that tells URIs apart, whatever password they hold."""
+  return hashlib.sha256(credentials.mask(uri).encode()).hexdigest()
 
 
 class MlflowWriter(writers.Writer):
@@ -126,4 +127,5 @@ def make(run: writer_registry.RunInfo) -> writers.Writer:
     return writers.Writers([])
   config = run.params.trainer.mlflow
   return background.BackgroundWriter(MlflowWriter(
-      run.model_dir, run.params.as_dict(), config.tracking_uri, config.experiment, config.run_name))
+      run.model_dir, credentials.mask_values(run.params.as_dict()), config.tracking_uri, config.experiment,
+      config.run_name))

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from official_ext.core import errors
 from official_ext.monitoring import background
+from official_ext.monitoring import credentials
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
 
@@ -117,4 +118,5 @@ def make(run: writer_registry.RunInfo) -> writers.Writer:
     return writers.Writers([])
   config = run.params.trainer.wandb
   return background.BackgroundWriter(WandbWriter(
-      run.model_dir, run.params.as_dict(), config.project, config.entity, config.run_name, config.mode))
+      run.model_dir, credentials.mask_values(run.params.as_dict()), config.project, config.entity, config.run_name,
+      config.mode))

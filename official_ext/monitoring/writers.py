@@ -5,6 +5,7 @@ from typing import Any, Dict, Mapping, Sequence
 from absl import logging
 import numpy as np
 
+from official_ext.monitoring import credentials
 
 EVENTS = (
     'start', 'restored', 'compiled', 'train', 'eval', 'checkpoint', 'update_skipped', 'rollback', 'early_stopped',
@@ -39,8 +40,8 @@ class Writers(Writer):
     self._reported: set = set()
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
-    """See base class."""
-    self._call('write', event, step, values)
+    """See base class. What must not be told, such as a password in an error, is masked here for all of them."""
+    self._call('write', event, step, credentials.mask_values(values))
 
   def flush(self) -> None:
     """See base class."""

@@ -1,7 +1,7 @@
 """What an optimizer_config's values must satisfy beyond their types."""
 
 import re
-from typing import Any, Iterable, Tuple
+from typing import Any, Iterable, Optional, Sequence, Tuple
 
 from official_ext.core import errors
 from official_ext.optimization import configs
@@ -16,24 +16,17 @@ _CHOICES = {
     'optimizer.stable_adamw.slot_dtype': stable_adamw.SLOT_DTYPES,
     'optimizer.stable_adamw.slot_rounding': rounding.ROUNDINGS,
 }
-_ABOVE_ZERO = (
-    'learning_rate.cyclical.step_size', 'learning_rate.cyclical.gamma', 'learning_rate.one_cycle.total_decay_steps',
-    'learning_rate.one_cycle.div_factor', 'learning_rate.one_cycle.final_div_factor',
-    'learning_rate.warmup_stable_decay.total_decay_steps', 'learning_rate.cosine_restarts.first_decay_steps',
-    'learning_rate.cosine_restarts.t_mul', 'optimizer.muon.newton_schulz_steps', 'optimizer.muon.rms_scale',
-)
-_AT_LEAST_ZERO = ('learning_rate.warmup_stable_decay.warmup_steps', 'optimizer.stable_adamw.clip_threshold')
 
 
 def check(config: configs.OptimizationConfig, path: str = 'trainer.optimizer_config') -> None:
-  """Checks ranges, choices and patterns of what the configuration selects.
+  """Checks choices, patterns and what belongs together of what the configuration selects.
 
   Args:
     config: of optimizer and schedule.
     path: its dotted path.
 
   Raises:
-    UserError: naming the first field that is wrong.
+    UserError: naming the first field that is wrong. Ranges are with the fields: see `RANGES` in configs.py.
   """
   if not isinstance(config, configs.OptimizationConfig):  # An experiment may have one of its own.
     return
@@ -41,21 +34,9 @@ def check(config: configs.OptimizationConfig, path: str = 'trainer.optimizer_con
     for value in _selected(config, name):
       if value not in choices:
         raise errors.UserError(f'{path}.{name}: expected {" or ".join(choices)}, got {value!r}')
-  for names, is_right, expected in (
-      (_ABOVE_ZERO, lambda value: value > 0, 'more than 0'),
-      (_AT_LEAST_ZERO, lambda value: value >= 0, 'at least 0'),
-  ):
-    for name in names:
-      for value in _selected(config, name):
-        if value is not None and not is_right(value):
-          raise errors.UserError(f'{path}.{name}: expected {expected}, got {value}')
-  for value in _selected(config, 'learning_rate.one_cycle.pct_start'):
-    if not 0 < value < 1:
-      raise errors.UserError(f'{path}.learning_rate.one_cycle.pct_start: expected between 0 and 1, got {value}')
-  for value in _selected(config, 'learning_rate.warmup_stable_decay.decay_fraction'):
-    if not 0 <= value <= 1:
-      raise errors.UserError(
-          f'{path}.learning_rate.warmup_stable_decay.decay_fraction: expected 0 to 1, got {value}')
+  name = 'learning_rate.stepwise'
+  for boundaries, values in zip(_selected(config, f'{name}.boundaries'), _selected(config, f'{name}.values')):
+    _check_pieces(boundaries, values, f'{path}.{name}')
   for value in _selected(config, 'optimizer.muon.adamw_patterns'):
     _check_patterns(value, f'{path}.optimizer.muon.adamw_patterns')
   for index, group in enumerate(config.parameter_groups):
@@ -67,6 +48,16 @@ def _selected(config: configs.OptimizationConfig, name: str) -> Tuple[Any, ...]:
   part, kind, field = name.split('.')
   chosen = getattr(config, part)
   return (getattr(chosen.get(), field),) if chosen.type == kind else ()
+
+
+def _check_pieces(boundaries: Optional[Sequence[int]], values: Optional[Sequence[float]], path: str) -> None:
+  if boundaries is None or values is None:  # That they must be set is told elsewhere.
+    return
+  if any(first >= second for first, second in zip(boundaries, boundaries[1:])):
+    raise errors.UserError(f'{path}.boundaries: expected steps that increase, got {list(boundaries)}')
+  if len(values) != len(boundaries) + 1:
+    raise errors.UserError(
+        f'{path}.values: expected {len(boundaries) + 1} of them for {len(boundaries)} boundaries, got {len(values)}')
 
 
 def _check_patterns(patterns: Iterable[str], path: str) -> None:

@@ -5,7 +5,7 @@ these configurations for any task.
 """
 
 import dataclasses
-from typing import Optional, Tuple
+from typing import ClassVar, Mapping, Optional, Tuple
 
 import tf_keras
 
@@ -42,6 +42,11 @@ class CyclicalLrConfig(base_config.Config):
     gamma: The factor of 'exp_range'.
     offset: The step at which the first cycle begins.
   """
+  RANGES: ClassVar[Mapping[str, str]] = {
+      **dict.fromkeys(('initial_learning_rate', 'maximal_learning_rate'), '[0, inf)'),
+      **dict.fromkeys(('step_size', 'gamma'), '(0, inf)'),
+  }
+
   name: str = 'Cyclical'
   initial_learning_rate: Optional[float] = None
   maximal_learning_rate: Optional[float] = None
@@ -65,6 +70,11 @@ class OneCycleLrConfig(base_config.Config):
     anneal_strategy: 'cosine' or 'linear', the form of both ways.
     offset: The step at which the cycle begins.
   """
+  RANGES: ClassVar[Mapping[str, str]] = {
+      'maximal_learning_rate': '[0, inf)', 'pct_start': '(0, 1)',
+      **dict.fromkeys(('total_decay_steps', 'div_factor', 'final_div_factor'), '(0, inf)'),
+  }
+
   name: str = 'OneCycle'
   maximal_learning_rate: Optional[float] = None
   total_decay_steps: Optional[int] = None
@@ -89,6 +99,11 @@ class WarmupStableDecayLrConfig(base_config.Config):
     alpha: The last learning rate as a fraction of the level.
     offset: The step at which the first part begins.
   """
+  RANGES: ClassVar[Mapping[str, str]] = {
+      'total_decay_steps': '(0, inf)', 'decay_fraction': '[0, 1]',
+      **dict.fromkeys(('initial_learning_rate', 'warmup_steps', 'alpha'), '[0, inf)'),
+  }
+
   name: str = 'WarmupStableDecay'
   initial_learning_rate: Optional[float] = None
   total_decay_steps: Optional[int] = None
@@ -112,6 +127,11 @@ class CosineRestartsLrConfig(base_config.Config):
     alpha: The minimum as a fraction of initial_learning_rate.
     offset: The step at which the first cycle begins.
   """
+  RANGES: ClassVar[Mapping[str, str]] = {
+      **dict.fromkeys(('first_decay_steps', 't_mul'), '(0, inf)'),
+      **dict.fromkeys(('initial_learning_rate', 'm_mul', 'alpha'), '[0, inf)'),
+  }
+
   name: str = 'CosineRestarts'
   initial_learning_rate: Optional[float] = None
   first_decay_steps: Optional[int] = None
@@ -156,6 +176,8 @@ class MuonConfig(optimization.BaseOptimizerConfig):
     epsilon: AdamW's, added to the root of the second moment.
     jit_compile: Whether to compile the update of each variable with XLA where the step is not compiled.
   """
+  RANGES: ClassVar[Mapping[str, str]] = dict.fromkeys(('newton_schulz_steps', 'rms_scale'), '(0, inf)')
+
   name: str = 'Muon'
   momentum: float = 0.95
   nesterov: bool = True
@@ -185,6 +207,8 @@ class StableAdamWConfig(optimization.BaseOptimizerConfig):
     slot_rounding: To bfloat16: 'stochastic', the same numbers in a resumed run, or 'nearest'.
     jit_compile: Whether to compile the update of each variable with XLA where the step is not compiled.
   """
+  RANGES: ClassVar[Mapping[str, str]] = {'clip_threshold': '[0, inf)'}
+
   name: str = 'StableAdamW'
   beta_1: float = 0.9
   beta_2: float = 0.999
@@ -206,6 +230,8 @@ class ParameterGroupConfig(base_config.Config):
     weight_decay: Whether the optimizer's weight decay acts on them.
     frozen: Whether they stay as they are.
   """
+  RANGES: ClassVar[Mapping[str, str]] = {'learning_rate_scale': '(-inf, inf)'}
+
   patterns: Tuple[str, ...] = ()
   learning_rate_scale: float = 1.0
   weight_decay: bool = True

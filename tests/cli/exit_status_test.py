@@ -53,6 +53,13 @@ def test_an_exit_passes():
     end_with(SystemExit(5))
 
 
+def test_a_task_that_ends_the_process_has_not_finished(capsys):
+  # Before: status 0, as of a run that has finished.
+  for end in (SystemExit(), SystemExit(0)):
+    assert end_with(end) == 1
+    assert 'has ended the run by sys.exit(' in capsys.readouterr().err
+
+
 @gin.configurable
 def dish(salt=1):
   return salt
@@ -74,6 +81,16 @@ def test_defect_20_the_gin_configuration_is_saved_however_a_run_ends(error, one_
   except BaseException as raised:
     assert raised is error
   assert 'dish.salt = 1' in (tmp_path / 'operative_config.train.gin').read_text()
+
+
+def test_the_gin_configuration_tells_no_password(one_device, tmp_path):
+  with gin.unlock_config():
+    gin.parse_config('dish.salt = "http://user:PW@host"')
+  dish()
+  with exit_status.saving_gin_config('train', str(tmp_path), one_device):
+    pass
+  gin.clear_config()
+  assert "dish.salt = 'http://user:***@host'" in (tmp_path / 'operative_config.train.gin').read_text()
 
 
 def test_a_run_that_was_refused_leaves_nothing(one_device, tmp_path):

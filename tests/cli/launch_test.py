@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -15,12 +16,13 @@ from official_ext.core import errors
 
 # A worker that notes its start, and then does what its arguments say for its number and its attempt: WORKER:ATTEMPT:DO.
 _PROGRAM = """
-import json, os, pathlib, signal, sys, time
+import json, os, pathlib, signal, socket, sys, time
 config = json.loads(os.environ['TF_CONFIG'])
 index = config['task']['index']
 folder = pathlib.Path(sys.argv[1])
 attempt = len(list(folder.glob(f'{index}.*')))
-(folder / f'{index}.{attempt}').write_text(json.dumps([os.getpid(), config, os.environ.get('CUDA_VISIBLE_DEVICES')]))
+(folder / f'{index}.{attempt}').write_text(json.dumps([os.getpid(), config, os.environ.get('CUDA_VISIBLE_DEVICES'),
+                                               os.environ['OFFICIAL_EXT_SECRET']]))
 print('hello', index, attempt)
 print('to stderr', file=sys.stderr)
 
@@ -40,6 +42,18 @@ for do in plans.get(f'{index}:{attempt}', plans.get(f'{index}:*', '0')).split(',
     signal.signal(signal.SIGINT, stop)
     print('waiting')
     time.sleep(100)
+  elif do in ('listen', 'connect'):
+    host, port = config['cluster']['worker'][0].split(':')
+    if do == 'listen':
+      server = socket.create_server((host, int(port)))
+      print('listening')
+      server.accept()
+      time.sleep(0.5)
+    else:
+      while not (folder / 'connect').exists():
+        time.sleep(0.05)
+      socket.create_connection((host, int(port)), timeout=5)
+      print('connected')
   elif do.startswith('sleep'):
     time.sleep(float(do[5:]))
   else:
@@ -50,13 +64,14 @@ for do in plans.get(f'{index}:{attempt}', plans.get(f'{index}:*', '0')).split(',
 class Run:
   """`official-ext launch` over _PROGRAM."""
 
-  def __init__(self, folder, *plans, num_workers=2, max_restarts=3, grace=60.0, env=None):
+  def __init__(self, folder, *plans, num_workers=2, max_restarts=3, grace=60.0, env=None, flags=()):
     self.folder = folder
     program = folder / 'program.py'
     program.write_text(textwrap.dedent(_PROGRAM))
     self.process = subprocess.Popen(
       [sys.executable, '-m', 'official_ext.cli.launch', f'--num_workers={num_workers}',
-       f'--max_restarts={max_restarts}', f'--grace_seconds={grace}', f'--program={program}', '--', str(folder), *plans],
+       f'--max_restarts={max_restarts}', f'--grace_seconds={grace}', *flags, f'--program={program}', '--', str(folder),
+       *plans],
       env={**os.environ, 'CUDA_VISIBLE_DEVICES': '', **(env or {})},
       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -65,7 +80,7 @@ class Run:
     return self.process.returncode
 
   def starts(self, worker):
-    """What each attempt of a worker noted: its pid, TF_CONFIG, CUDA_VISIBLE_DEVICES."""
+    """What each attempt of a worker noted: its pid, TF_CONFIG, CUDA_VISIBLE_DEVICES, the secret."""
     return [json.loads(path.read_text()) for path in sorted(self.folder.glob(f'{worker}.*'))]
 
   def wait_for(self, line):
@@ -141,6 +156,39 @@ def test_workers_end_with_a_launcher_that_was_killed(tmp_path):
     time.sleep(0.1)
   assert not any(_is_running(pid) for pid in pids)
   run.process.communicate()
+
+
+def test_workers_of_a_launcher_share_a_secret_that_nobody_else_has(tmp_path):
+  secrets = []
+  for number in range(2):
+    (tmp_path / str(number)).mkdir()
+    run = Run(tmp_path / str(number), '0:0:1')
+    assert run.end() == 0
+    here = {start[3] for worker in range(2) for start in run.starts(worker)}
+    assert len(here) == 1 and len(min(here)) == 64
+    assert min(here) not in run.stdout + run.stderr
+    secrets += here
+  assert secrets[0] != secrets[1]
+  (tmp_path / 'own').mkdir()
+  run = Run(tmp_path / 'own', env={'OFFICIAL_EXT_SECRET': 'of several machines'})
+  assert run.end() == 0 and run.starts(1)[0][3] == 'of several machines'
+
+
+def _allows_private_networks():
+  code = 'from official_ext.cli import private_network; private_network.enter("--x")'
+  return subprocess.run([sys.executable, '-c', code], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not _allows_private_networks(), reason='this system gives no network namespaces')
+def test_nobody_outside_reaches_workers_in_a_private_network(tmp_path):
+  run = Run(tmp_path, '0:0:listen', '1:0:connect', flags=['--private_network'])
+  run.wait_for('listening')
+  host, port = run.starts(0)[0][1]['cluster']['worker'][0].split(':')
+  with pytest.raises(ConnectionRefusedError):
+    socket.create_connection((host, int(port)), timeout=5)
+  (tmp_path / 'connect').touch()
+  assert run.end() == 0
+  assert '[1] connected' in run.stdout
 
 
 def _is_running(pid):

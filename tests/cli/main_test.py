@@ -195,3 +195,18 @@ def test_meanings_come_from_comments_where_the_docstring_has_none():
       'sixth': 'This is true for now.'}
   params = exp_factory.get_exp_config('resnet_imagenet')
   assert describe.attribute_docs(type(params.task))['init_checkpoint_modules'] == 'all or backbone'
+
+
+def test_describe_tells_no_password(capsys):
+  uri = '--set=trainer.mlflow.tracking_uri=http://user:PW@host'
+  status, out, err = run(capsys, 'describe', 'digits', uri)
+  assert status == 0 and 'http://user:***@host' in out and 'PW' not in out + err
+  status, out, err = run(capsys, 'describe', 'digits', '--set=http://user:PW@host=5', uri)
+  assert status == 2 and 'PW' not in out + err
+
+
+def test_official_ext_tells_all_mistakes_at_once(capsys):
+  status, _, err = run(capsys, 'describe', 'digits', '--set=learning_rate=-1', '--set=nothing=5')
+  assert status == 2
+  assert [line.split(': ')[:2] for line in err.splitlines()] == [
+      ['error', 'nothing'], ['error', 'trainer.optimizer_config.learning_rate.cosine.initial_learning_rate']]

@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -65,3 +66,56 @@ def test_what_ascii_cannot_say_is_written_all_the_same():
   out, _ = process.communicate('x', timeout=60)
   assert process.returncode == 17
   assert out.splitlines()[1] == '\\u2026' * 100_000
+
+
+# What a file that is opened, and a log, do where standard streams are closed.
+_CLOSED = """
+import os, sys, tempfile
+from absl import logging
+from official_ext.cli import output
+output.outlive_readers()
+with tempfile.TemporaryFile() as file:
+  assert file.fileno() > 2, 'its lines would be mixed with what is printed'
+  logging.error('a line'), print('a line'), print('a line', file=sys.stderr), os.write(2, b'of C++')
+  file.seek(0)
+  assert not file.read()
+logging.flush()
+sys.exit(17)
+"""
+
+
+def test_a_run_that_has_finished_says_so_whatever_streams_are_closed():
+  # Before: status 1 after `2>&-`.
+  for redirection in ('2>&-', '>&-', '<&-', '>&- 2>&-', '>&- 2>&- <&-'):
+    process = subprocess.run(
+        ['sh', '-c', f'"$0" -c "$1" {redirection}', sys.executable, _CLOSED], cwd=ROOT, text=True, capture_output=True,
+        timeout=60, check=False)
+    assert process.returncode == 17, (redirection, process.stderr)
+
+
+def test_what_is_printed_and_logged_tells_no_password():
+  code = """
+    import logging, sys
+    from absl import app, logging as absl_logging
+    from official_ext.cli import output
+
+    def main(_):
+      print('see', 'http://u:PW@h')
+      sys.stderr.write('http://u:PW@h')
+      absl_logging.warning('at %s', 'http://u:PW@h')
+      logging.getLogger('of.others').warning('at %s', 'http://u:PW@h')
+      try:
+        raise ValueError('http://u:PW@h')
+      except ValueError:
+        absl_logging.exception('failed')
+      raise ValueError('http://u:PW@h')
+
+    output.outlive_readers()
+    app.run(main)
+  """
+  process = subprocess.run([sys.executable, '-c', textwrap.dedent(code)], cwd=ROOT, capture_output=True, text=True,
+                           timeout=60, check=False)
+  output = process.stdout + process.stderr
+  assert process.returncode == 1 and output.count('http://u:***@h') >= 6, output
+  lines = [line for line in output.splitlines() if 'PW' in line]
+  assert not [line for line in lines if not line.startswith('    ')], output  # Tracebacks show the lines above.

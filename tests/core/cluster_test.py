@@ -1,9 +1,6 @@
-"""Tests for cluster: environment variables to workers, and the meeting of real sockets."""
+"""Tests for cluster: environment variables to workers."""
 
-import concurrent.futures
 import json
-import socket
-import time
 
 import pytest
 
@@ -135,57 +132,3 @@ def test_tf_config_goes_before_slurm():
 def test_slurm_variables_that_make_no_sense(changes):
   with pytest.raises(errors.UserError, match='^SLURM: '):
     cluster.find(_slurm(1, 'n1,n2', [2, 2], **changes))
-
-
-@pytest.fixture
-def clusters(unused_ports):
-  """clusters(n) -> the same cluster as each of its n workers sees it."""
-
-  def make(count):
-    addresses = tuple(f'127.0.0.1:{port}' for port in unused_ports(count))
-    return [cluster.Cluster(addresses, index) for index in range(count)]
-
-  return make
-
-
-def test_workers_meet_in_any_order(clusters):
-  three = clusters(3)
-  with concurrent.futures.ThreadPoolExecutor() as threads:
-    met = []
-    for worker in (three[2], three[0], three[1]):
-      met.append(threads.submit(cluster.meet, worker, 30))
-      time.sleep(0.3)
-    for each in met:
-      each.result(30)
-  with socket.create_server(('', int(three[0].addresses[0].split(':')[1]))):
-    pass  # The chief's port is free again at once.
-
-
-def test_a_worker_that_died_while_waiting_is_waited_for_again(clusters):
-  three = clusters(3)
-  with concurrent.futures.ThreadPoolExecutor() as threads:
-    chief = threads.submit(cluster.meet, three[0], 30)
-    time.sleep(0.3)
-    port = int(three[0].addresses[0].split(':')[1])
-    with socket.create_connection(('127.0.0.1', port)) as dead:
-      dead.sendall(b'official_ext worker 1\n')
-      time.sleep(0.3)
-    with socket.create_connection(('127.0.0.1', port)) as stranger:
-      stranger.sendall(b'GET / HTTP/1.1\r\n\r\n')
-    second = threads.submit(cluster.meet, three[2], 30)
-    time.sleep(1)
-    assert not chief.done() and not second.done()
-    cluster.meet(three[1], 30)
-    chief.result(30), second.result(30)
-
-
-def test_who_did_not_come_is_named(clusters):
-  three = clusters(3)
-  with concurrent.futures.ThreadPoolExecutor() as threads:
-    first = threads.submit(cluster.meet, three[0], 1.5)
-    second = threads.submit(cluster.meet, three[1], 1.5)
-    with pytest.raises(errors.WorkerError, match=r'^worker 2 \(127.0.0.1:\d+\) did not come within 1.5 s') as chief_s:
-      first.result(30)
-    assert 'worker 1' not in str(chief_s.value) and 'runtime.worker_start_timeout_seconds' in str(chief_s.value)
-    with pytest.raises(errors.WorkerError, match='worker 0 .* did not come within 1.5 s'):
-      second.result(30)

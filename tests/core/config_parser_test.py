@@ -1,6 +1,7 @@
 """From flags to a configuration: what is accepted, what is refused, and in which words."""
 
 import dataclasses
+import time
 import types
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
@@ -213,6 +214,34 @@ BAD_OVERRIDES = [
     ('17', '--params_override: expected a mapping from fields to values, got 17'),
     ('no_such_file.yaml',
      '--params_override=no_such_file.yaml: neither a.b=1,c.d=2 nor a YAML mapping, and no such file'),
+    ('{a: !!bool maybe}', "--params_override: malformed YAML: 'maybe' is no bool in line 1, column 5"),
+    ('{a: !!int abc}', "--params_override: malformed YAML: 'abc' is no int"),
+    ('{a: !!float abc}', "--params_override: malformed YAML: 'abc' is no float"),
+    ('{a: !!null abc}', "--params_override: malformed YAML: 'abc' is no null"),
+    ('{a: !!timestamp x}', '--params_override: malformed YAML: could not determine a constructor'),
+    ('{a: !!binary "***"}', '--params_override: malformed YAML: could not determine a constructor'),
+    ('{a: !!set {b}}', '--params_override: malformed YAML: could not determine a constructor'),
+    ('{a: !!python/tuple 5}', '--params_override: malformed YAML: expected a sequence node'),
+    ('{a: ' + '9' * 5000 + '}', '--params_override: malformed YAML: an integer of 5000 digits'),
+    ('trainer.train_steps=' + '9' * 5000, "trainer.train_steps: expected int, got '9999"),
+    ('trainer.train_steps=999999999999999999999999999999',
+     'trainer.train_steps: 999999999999999999999999999999 does not fit into an integer of 64 bits'),
+    ('trainer.train_steps=9223372036854775808', 'trainer.train_steps: 9223372036854775808 does not fit'),
+    ('trainer.train_steps=-9223372036854775809', 'trainer.train_steps: -9223372036854775809 does not fit'),
+    ('trainer.train_steps=1e300', 'trainer.train_steps: an integer of 997 bits does not fit'),
+    ('trainer.loss_upper_bound=' + '9' * 400 + ',trainer.train_epochs=1e999',
+     'trainer.train_epochs: expected a finite number, at least 0, got inf'),
+    ('task.model.anything=[1, 9223372036854775808]', 'task.model.anything.1: 9223372036854775808 does not fit'),
+    ('task.model.free.a=9223372036854775808', 'task.model.free.a: 9223372036854775808 does not fit'),
+    ('[' * 3000 + ']' * 3000, '--params_override: malformed YAML: nested more than 100 deep'),
+    ('{a: ' * 3000, '--params_override: malformed YAML: nested more than 100 deep'),
+    ('task.model.free' + '.a' * 3000 + '=1', "--params_override: 'task.model.free.a.a."),
+    # Ranges: see config_ranges_test.py.
+    (f'{TRAINER}.learning_rate.cosine.initial_learning_rate=-1',
+     f'{TRAINER}.learning_rate.cosine.initial_learning_rate: expected at least 0, got -1.0'),
+    ('trainer.keep_every=-5', 'trainer.keep_every: expected at least 0, got -5'),
+    ('trainer.best_checkpoints_to_keep=0', 'trainer.best_checkpoints_to_keep: expected at least 1, got 0'),
+    ('trainer.validation_summary_subdir=../../x', "trainer.validation_summary_subdir: '../../x' is no plain name"),
     ('!!python/object/apply:os.getcwd []', '--params_override: malformed YAML: could not determine a constructor'),
 ]
 
@@ -225,6 +254,40 @@ def test_defect_17_18_19_bad_override_is_one_line_that_names_the_field(text, sta
     parse(params_override=text)
   assert str(info.value).startswith(start)
   assert '\n' not in str(info.value)
+
+
+def test_a_bomb_of_aliases_is_refused_at_once(tmp_path):
+  # 9**10 values. Before: minutes, and all memory.
+  lines = ['a0: &a0 [x, x, x, x, x, x, x, x, x]']
+  lines += [f'a{n}: &a{n} [{", ".join([f"*a{n - 1}"] * 9)}]' for n in range(1, 10)]
+  began = time.process_time()
+  with pytest.raises(errors.UserError) as info:
+    parse(config_file=[write(tmp_path / 'bomb.yaml', '\n'.join(lines))])
+  assert str(info.value) == f'--config_file={tmp_path}/bomb.yaml: aliases make more than 1000000 values of it'
+  assert time.process_time() - began < 2
+  # Aliases that stand for little are what YAML has them for.
+  harmless = 'x: &x {max_skips: 3}\ntrainer: {nonfinite: *x}'
+  with pytest.raises(errors.UserError, match=r'^x: no such field'):
+    parse(config_file=[write(tmp_path / 'alias.yaml', harmless)])
+  assert parse(params_override='{trainer: {max_to_keep: &n 7, keep_every: *n}}').trainer.keep_every == 7
+
+
+def test_a_file_without_an_end_is_refused():
+  with pytest.raises(errors.UserError, match='^--config_file=/dev/zero: more than'):
+    parse(config_file=['/dev/zero'])
+
+
+def test_all_mistakes_are_told_at_once(tmp_path):
+  file = write(tmp_path / 'c.yaml', 'trainer: {train_stps: 5, max_to_keep: x}\nruntime: {seeed: 1}')
+  with pytest.raises(errors.UserErrors) as info:
+    parse(config_file=[file, str(tmp_path / 'no.yaml')], params_override='trainer.summary_interval=a,task.nothing=1',
+          set=['optimizer=adamm', 'learning_rate=-1', 'batchsize=4', 'trainer.keep_every=-5', 'train_steps'])
+  assert [line.split(': ')[0] for line in info.value.lines] == [
+      'trainer.train_stps', 'trainer.max_to_keep', 'runtime.seeed', f'--config_file={tmp_path}/no.yaml',
+      'trainer.summary_interval', 'task.nothing', '--set=train_steps', f'{TRAINER}.optimizer.type', 'batchsize',
+      f'{TRAINER}.learning_rate.cosine.initial_learning_rate', 'trainer.keep_every']
+  assert [line.endswith(f' (in {file})') for line in info.value.lines] == [True] * 3 + [False] * 8
+  assert all('\n' not in line for line in info.value.lines)
 
 
 BAD_SETS = [

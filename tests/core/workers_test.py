@@ -17,7 +17,7 @@ _PRELUDE = """
 import os, signal, sys, time
 import tensorflow as tf
 from official_ext.core import checkpoints, config_definitions as cfg, distribute, errors, manifests, workers as lib
-from official_ext.core import cluster as cluster_lib
+from official_ext.core import cluster as cluster_lib, meeting
 runtime = cfg.RuntimeConfig(worker_start_timeout_seconds=90, worker_timeout_seconds=20)
 me = cluster_lib.find().index
 
@@ -174,7 +174,7 @@ def test_a_worker_lost_while_tensorflow_connects_ends_the_other(run_two, lost):
     runtime = cfg.RuntimeConfig(worker_start_timeout_seconds=60, worker_timeout_seconds=5)
     lib._CONNECT_SECONDS = 2
     if me == {lost}:
-      cluster_lib.meet(cluster_lib.find(), 60)
+      meeting.meet(cluster_lib.find(), 60)
       os._exit(9)
     try:
       start()
