@@ -15,6 +15,7 @@ from official_ext.checks import findings
 from official_ext.checks import metric_watch
 from official_ext.checks import step_watch
 from official_ext.core import base_task
+from official_ext.core import failures
 from official_ext.core import method_patch
 from official_ext.core import step_random
 from official_ext.optimization import ema_optimizer
@@ -133,12 +134,12 @@ class StepRun:
     loss: Any = logs.get(self._task.loss) if isinstance(logs, Mapping) else None
     if tf.is_tensor(loss) and loss.shape.rank:
       self.found.append(findings.Finding(
-          'error', findings.of_function(function), f'the loss is no scalar, its shape is {loss.shape.as_list()}',
+          'error', failures.of_function(function), f'the loss is no scalar, its shape is {loss.shape.as_list()}',
           'return tf.reduce_mean(loss), the mean over the examples'))
 
   def _check_update(self, changed: bool) -> None:
     """Tells of weights that get no gradient, or of a step that changes none."""
-    place = findings.of_function(self._task.train_step)
+    place = failures.of_function(self._task.train_step)
     weights = list(getattr(self._model, 'trainable_variables', ()))
     unused = [v for v in weights if not self._gradients.get(id(v), False)]
     if changed:
@@ -213,7 +214,7 @@ def _assignment(owner: Any, attribute: str) -> str:
   if isinstance(owner, types.ModuleType):
     numbers = [node.lineno for node in ast.walk(ast.parse(inspect.getsource(owner)))
              if isinstance(node, ast.Global) and attribute in node.names]
-    return findings.at_line(owner.__file__ or '', min(numbers, default=1))
+    return failures.at_line(owner.__file__ or '', min(numbers, default=1))
   classes = _users_classes(owner)
   for cls in classes:
     lines, first = inspect.getsourcelines(cls)
@@ -221,8 +222,8 @@ def _assignment(owner: Any, attribute: str) -> str:
       if isinstance(method, ast.FunctionDef) and not method.name.startswith(('__init__', 'build')):
         for node in ast.walk(method):
           if isinstance(node, ast.Attribute) and node.attr == attribute and getattr(node.value, 'id', '') == 'self':
-            return findings.at_line(_file_of(cls), first + node.lineno - 1, f'{cls.__name__}.{method.name}')
-  return findings.at_line(_file_of(classes[0]), inspect.getsourcelines(classes[0])[1], classes[0].__name__)
+            return failures.at_line(_file_of(cls), first + node.lineno - 1, f'{cls.__name__}.{method.name}')
+  return failures.at_line(_file_of(classes[0]), inspect.getsourcelines(classes[0])[1], classes[0].__name__)
 
 
 def _signature(value: Any) -> Any:
@@ -243,7 +244,7 @@ def _file_of(cls: type) -> str:
 
 
 def _users_classes(owner: Any) -> List[type]:
-  return [cls for cls in type(owner).__mro__ if findings.is_users(_file_of(cls))]
+  return [cls for cls in type(owner).__mro__ if failures.is_users(_file_of(cls))]
 
 
 def _built(model: Any) -> bool:

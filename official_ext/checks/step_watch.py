@@ -13,6 +13,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
 from official_ext.checks import findings
+from official_ext.core import failures
 
 _ONCE = 'a compiled step runs Python once, when it is traced, and not again'
 _CLOCKS = (time.time, time.perf_counter, time.monotonic, time.time_ns, time.perf_counter_ns)
@@ -52,7 +53,7 @@ class StepWatch:
 
   def _see(self, containers: Dict[int, Tuple[str, str]], frame: Any, event: str, argument: Any) -> None:
     if event == 'c_call':
-      if findings.is_users(frame.f_code.co_filename):
+      if failures.is_users(frame.f_code.co_filename):
         self._see_builtin(containers, frame, argument)
     elif event == 'call':
       code = frame.f_code
@@ -60,7 +61,7 @@ class StepWatch:
         self._see_host_call(frame)
       elif code.co_name == 'sparse_categorical_crossentropy':
         self._see_labels(frame)
-      elif code.co_filename == random.__file__ and frame.f_back and findings.is_users(frame.f_back.f_code.co_filename):
+      elif code.co_filename == random.__file__ and frame.f_back and failures.is_users(frame.f_back.f_code.co_filename):
         self._tell_random(frame.f_back, f'random.{code.co_name}')
 
   def _see_builtin(self, containers, frame, function):
@@ -84,7 +85,7 @@ class StepWatch:
     caller = frame.f_back
     while caller is not None and '/numpy/' in caller.f_code.co_filename:
       caller = caller.f_back
-    if caller is None or not findings.is_users(caller.f_code.co_filename) or _is_on_host(caller):
+    if caller is None or not failures.is_users(caller.f_code.co_filename) or _is_on_host(caller):
       return
     self._tell('error', caller, f'{frame.f_code.co_name} needs the value of a tensor, which a compiled step has not',
                'use TensorFlow\'s functions, or tf.numpy_function where it must be Python')
@@ -95,7 +96,7 @@ class StepWatch:
     if not getattr(dtype, 'is_floating', False):
       return
     caller = frame.f_back
-    while caller is not None and not findings.is_users(caller.f_code.co_filename):
+    while caller is not None and not failures.is_users(caller.f_code.co_filename):
       caller = caller.f_back
     where = 'task.train_data' if caller is None else _place(caller)
     self.add(float_labels(where, labels), 'labels')
@@ -116,7 +117,7 @@ class StepWatch:
   def _telling(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def told(*args, **kwargs):
       frame = sys._getframe(1)  # pylint: disable=protected-access
-      if findings.is_users(frame.f_code.co_filename) and not _is_on_host(frame):
+      if failures.is_users(frame.f_code.co_filename) and not _is_on_host(frame):
         self._tell_random(frame, f'np.random.{name}')
       return function(*args, **kwargs)
 
@@ -146,7 +147,7 @@ def float_labels(where: str, labels: Any) -> findings.Finding:
 
 
 def _place(frame: Any) -> str:
-  return findings.at_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname.rpartition('<locals>.')[2])
+  return failures.at_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname.rpartition('<locals>.')[2])
 
 
 def _is_on_host(frame: Any) -> bool:

@@ -25,6 +25,7 @@ from official_ext.core import distribute
 from official_ext.core import early_stopping
 from official_ext.core import errors
 from official_ext.core import event_actions as event_actions_lib
+from official_ext.core import failures
 from official_ext.core import manifests
 from official_ext.core import preemption
 from official_ext.core import profiling
@@ -296,9 +297,10 @@ def _end(record, writers, trainer, status, error):
   record.update(step=step, **_plan_record(trainer))
   if writers.stop_reason:
     record.update(early_stopped=writers.stop_reason)
-  record.finish(status, error)
+  message = None if error is None else failures.message_of(error)
+  record.finish(status, message)
   event = 'failed' if status == 'diverged' else status
-  writers.write(event, step, {} if error is None else {'error': f'{type(error).__name__}: {error}'})
+  writers.write(event, step, {} if error is None else {'error': message})
   writers.close()
 
 

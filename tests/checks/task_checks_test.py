@@ -13,10 +13,10 @@ import tensorflow as tf, tf_keras
 import registry_imports  # noqa: F401
 from official.core import task_factory
 from official_ext.checks import dry_run
-from official_ext.checks import findings
 from official_ext.checks import task_checks
 from official_ext.core import config_parser
 from official_ext.core import errors
+from official_ext.core import failures
 from official_ext.core import yaml_text
 from tests.core import harness
 from tests.core import small_run
@@ -365,10 +365,10 @@ def test_a_mistake_is_found(find, task_cls, level, what, place, capsys):
 
 
 def test_whose_code_is_looked_at():
-  assert findings.is_users(__file__) and findings.is_users('/home/me/my_rings/src/my_rings/task.py')
-  assert not any(map(findings.is_users, (
+  assert failures.is_users(__file__) and failures.is_users('/home/me/my_rings/src/my_rings/task.py')
+  assert not any(map(failures.is_users, (
       dry_run.__file__, np.__file__, random.__file__, '<string>', '/other/lib/site-packages/tensorflow/x.py')))
-  assert findings.is_users('/other/lib/site-packages/experiments/digits/task.py')
+  assert failures.is_users('/other/lib/site-packages/experiments/digits/task.py')
 
 
 def test_a_sound_task(find):
