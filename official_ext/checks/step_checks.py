@@ -12,8 +12,11 @@ import numpy as np
 import tensorflow as tf, tf_keras
 
 from official_ext.checks import findings
+from official_ext.checks import finite_checks
 from official_ext.checks import metric_watch
+from official_ext.checks import op_trace
 from official_ext.checks import step_watch
+from official_ext.checks import training_mode
 from official_ext.core import base_task
 from official_ext.core import failures
 from official_ext.core import method_patch
@@ -39,7 +42,9 @@ class StepRun:
     self._watch = step_watch.StepWatch()
     self._model = model
     self._optimizer = optimizer
+    self._modes = training_mode.TrainingModes()
     self._gradients: Dict[int, bool] = {}  # By the id of a variable: whether it was given a gradient.
+    self._not_finite: List[Tuple[str, Any]] = []  # Names of gradients and losses, and they.
     ema = ema_optimizer.find(self._optimizer)
     if ema is not None and not ema.has_shadow_copy:
       ema.shadow_copy(self._model)
@@ -59,12 +64,15 @@ class StepRun:
     for number in range(_MAX_STEPS):
       weights = list(getattr(model, 'trainable_variables', ()))
       before = [variable.numpy() for variable in weights] if number == 0 and _built(model) else before
-      with self._eager_step(start + number), metrics.watching():
+      with self._eager_step(start + number), metrics.watching(), self._modes.watching('train_step'):
         state = self._state() if number else {}
         with self._watch.watching(self._containers()) if number else contextlib.nullcontext():
           logs = task.train_step(batches[number % len(batches)], model=model, optimizer=optimizer, metrics=metrics.all)
         self._compare(state)
       self._see_loss(logs, task.train_step)
+      if self._not_finite:
+        self._tell_not_finite('train_step', batches[number % len(batches)], start + number)
+        break
       if not before:  # Built by its first call.
         before = [variable.numpy() for variable in model.trainable_variables]
         continue
@@ -72,18 +80,63 @@ class StepRun:
                     for old, new in zip(before, model.trainable_variables))
       if changed and number:
         break
-    self._check_update(changed)
+    if not self._not_finite:
+      self._check_update(changed)
     self._check_metrics(metrics, 'train_step', {})
 
   def validate(self, batch: Any) -> None:
     """Runs one validation step."""
     task = self._task
     metrics = metric_watch.Metrics(task.build_metrics(training=False))
-    with self._eager_step(0), metrics.watching():
+    self._not_finite = []
+    with self._eager_step(0), metrics.watching(), self._modes.watching('validation_step'):
       with self._watch.watching(self._containers()):
         logs = task.validation_step(batch, self._model, metrics=metrics.all)
     self._see_loss(logs, task.validation_step)
     self._check_metrics(metrics, 'validation_step', logs)
+    if self._not_finite:
+      self._tell_not_finite('validation_step', batch, 0)
+    elif _users_classes(task):
+      trace = op_trace.OpTrace()
+      with contextlib.suppress(Exception):  # A tf.function of the task's that does not run as Python.
+        with self._eager_step(0), trace.recording():
+          task.validation_step(batch, self._model, metrics=task.build_metrics(training=False))
+      self.found += finite_checks.logarithms(trace, failures.is_users)
+
+  def try_batch(self, batch: Any, trains: bool) -> None:
+    """Runs one step on a batch, and looks at nothing but what it raises."""
+    task = self._task
+    metrics = list(task.build_metrics(training=trains) or ())
+    with self._eager_step(self._params.trainer.train_steps // 2 if trains else 0):
+      with self._watch.watching({}):
+        if trains:
+          task.train_step(batch, model=self._model, optimizer=self._optimizer, metrics=metrics)
+        else:
+          task.validation_step(batch, self._model, metrics=metrics)
+
+  def loss_of(self, batch: Any) -> float:
+    """The loss that `forward` has for a batch, in evaluation, as it returns it. Of a task that has `forward`."""
+    key = step_random.StepKey(seed=self._params.runtime.seed, step=tf.constant(0, tf.int64))
+    with step_random.step_key(key):
+      loss, _ = self._task.forward(batch, self._model, training=False)
+    return float(loss)
+
+  def _tell_not_finite(self, step: str, batch: Any, number: int) -> None:
+    """Finds out where numbers that are not finite come from. The step is run once more; its update was left out."""
+    task, what = self._task, self._not_finite[0][0]
+
+    def run():
+      self._not_finite = []
+      trains = step == 'train_step'
+      values = {'model': self._model, 'metrics': task.build_metrics(training=trains)}
+      with self._eager_step(number):
+        logs = task.train_step(batch, optimizer=self._optimizer, **values) if trains else task.validation_step(
+            batch, **values)
+        self._see_loss(logs, getattr(task, step))
+      return [tensor for _, tensor in self._not_finite]
+
+    self.found.append(finite_checks.origin(run, f'{what} in {step}', failures.of_function(getattr(task, step))))
+    self._not_finite = self._not_finite or [(what, None)]
 
   def _check_metrics(self, metrics, step, logs):
     self.found += metrics.unused(self._task, step, logs)
@@ -93,7 +146,7 @@ class StepRun:
 
   def finish(self) -> List[findings.Finding]:
     """All findings, each once."""
-    return list(dict.fromkeys([*self._watch.found, *self.found]))
+    return list(dict.fromkeys([*self._watch.found, *self.found, *self._modes.find(self._gradients)]))
 
   @contextlib.contextmanager
   def _eager_step(self, step: int) -> Iterator[None]:
@@ -113,6 +166,11 @@ class StepRun:
       pairs = list(grads_and_vars)
       for gradient, variable in pairs:
         self._gradients[id(variable)] = self._gradients.get(id(variable), False) or gradient is not None
+      values = [(f'the gradient of {v.name}', g.values if isinstance(g, tf.IndexedSlices) else g) for g, v in pairs]
+      bad = [(name, value) for name, value in values if value is not None and not op_trace.is_finite(value)]
+      self._not_finite += bad
+      if bad:  # As in a run, they change nothing.
+        return None
       if any(gradient is not None for gradient, _ in pairs):  # Keras refuses to apply nothing.
         return apply_gradients(optimizer, pairs, *args, **kwargs)
       return None
@@ -136,6 +194,8 @@ class StepRun:
       self.found.append(findings.Finding(
           'error', failures.of_function(function), f'the loss is no scalar, its shape is {loss.shape.as_list()}',
           'return tf.reduce_mean(loss), the mean over the examples'))
+    if tf.is_tensor(loss) and not op_trace.is_finite(loss):
+      self._not_finite.insert(0, ('the loss', loss))
 
   def _check_update(self, changed: bool) -> None:
     """Tells of weights that get no gradient, or of a step that changes none."""

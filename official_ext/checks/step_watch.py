@@ -3,12 +3,14 @@
 import builtins
 import contextlib
 import functools
+import inspect
 import random
 import sys
 import time
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
@@ -22,6 +24,9 @@ _HOST_CODES = frozenset(
     vars(cls)[name].__code__
     for cls in (ops._EagerTensorBase, resource_variable_ops.BaseResourceVariable)  # pylint: disable=protected-access
     for name in ('numpy', '__array__') if hasattr(vars(cls).get(name), '__code__'))
+_ONE_HOT = inspect.unwrap(tf.one_hot).__code__
+_IGNORED = 255  # The usual label of what is to be left out of a segmentation.
+_TENSORFLOW = tuple(tf.__path__)
 _PY_FUNCTIONS = 'script_ops.py'  # Where TensorFlow calls the Python of tf.py_function, on the host.
 
 
@@ -61,6 +66,8 @@ class StepWatch:
         self._see_host_call(frame)
       elif code.co_name == 'sparse_categorical_crossentropy':
         self._see_labels(frame)
+      elif code is _ONE_HOT:
+        self._see_one_hot(frame)
       elif code.co_filename == random.__file__ and frame.f_back and failures.is_users(frame.f_back.f_code.co_filename):
         self._tell_random(frame.f_back, f'random.{code.co_name}')
 
@@ -100,6 +107,19 @@ class StepWatch:
       caller = caller.f_back
     where = 'task.train_data' if caller is None else _place(caller)
     self.add(float_labels(where, labels), 'labels')
+
+  def _see_one_hot(self, frame):
+    indices, depth = (frame.f_locals.get(name) for name in ('indices', 'depth'))
+    caller = frame.f_back
+    while caller is not None and caller.f_code.co_filename.startswith(_TENSORFLOW):
+      caller = caller.f_back
+    if caller is None or not failures.is_users(caller.f_code.co_filename):
+      return
+    with contextlib.suppress(AttributeError, NotImplementedError, TypeError, ValueError):  # No value, in a graph.
+      largest, places = int(np.max(np.asarray(indices))), int(depth)
+      if largest >= places and largest != _IGNORED:
+        self._tell('warning', caller, f'class numbers up to {largest} are one-hot encoded with {places} places: '
+                   f'those from {places} on become zeros, without an error', 'count from 0, or raise the depth')
 
   @contextlib.contextmanager
   def _random_is_told(self):
