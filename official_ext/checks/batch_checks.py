@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from official_ext.checks import data_checks
 from official_ext.checks import findings
+from official_ext.checks import label_checks
 from official_ext.checks import step_checks
 from official_ext.checks import step_errors
 from official_ext.core import base_task
@@ -25,28 +26,29 @@ def find(run: step_checks.StepRun, task: Any, path: str, sample: data_checks.Sam
   """
   found: List[findings.Finding] = []
   trains = path.endswith('train_data')
-  for batch in sample.extreme:
+  for number, batch in sample.extreme:
     try:
       with tf.device('CPU:0'):  # Whose kernels refuse what those of a GPU turn into NaN.
         run.try_batch(batch, trains)
     except Exception as error:  # pylint: disable=broad-except  # Only what labels are to blame for is told here.
-      finding = step_errors.of_label(error, path, [batch])
+      finding = label_checks.explain(error, path, task, run.model, [batch], [number])
       if finding is not None:
         found.append(finding)
         break
   if sample.partial is not None:
-    found += _find_in_partial(run, path, sample, trains)
+    found += _find_in_partial(run, task, path, sample, trains)
   if not trains and isinstance(task, base_task.Task) and sample.size:
     found += _find_sum(run, task, sample)
   return found
 
 
-def _find_in_partial(run, path, sample, trains):
+def _find_in_partial(run, task, path, sample, trains):
   try:
     run.try_batch(sample.partial, trains)
     return []
   except Exception as error:  # pylint: disable=broad-except  # Whatever it is, full batches do not raise it.
-    finding = step_errors.explain(error, path, [sample.partial])
+    finding = label_checks.explain(error, path, task, run.model, [sample.partial], [])
+    finding = finding or step_errors.explain(error)
     if finding is not None:
       return [finding]
     place = failures.place_of(error)

@@ -30,13 +30,13 @@ class Sample:
     kept: the first ones.
     size: the number of examples in a batch; 0 where that is not clear.
     partial: one with fewer examples, such as the last; None where there is none.
-    extreme: those with the smallest and the largest integers of all that were read.
+    extreme: those with the smallest and the largest integers of all that were read, as (number from 0, batch).
   """
 
   kept: List[Any]
   size: int = 0
   partial: Any = None
-  extreme: Sequence[Any] = ()
+  extreme: Sequence[Tuple[int, Any]] = ()
 
 
 class _Reading:
@@ -125,15 +125,15 @@ class _Reading:
         self.classes.setdefault(name, []).append(array)
       for key, value, sign in ((f'{name} least', array.min(), -1), (f'{name} largest', array.max(), 1)):
         if key not in self._extremes or sign * int(value) > sign * self._extremes[key][0]:
-          self._extremes[key] = int(value), self.num_batches, batch
+          self._extremes[key] = int(value), self.num_batches - 1, batch
 
   def sample(self, num_examples: Optional[int] = None) -> Sample:
     """The batches to look at; where there are `num_examples`, and the last batch was not reached, it is made up."""
     partial = self.partial
     if partial is None and not self.ended and self.size and (num_examples or 0) % self.size:
       partial = cut(self.kept[0], 0, (num_examples or 0) % self.size, self.size)
-    extreme = {number: batch for _, number, batch in self._extremes.values() if number > len(self.kept)}
-    return Sample(self.kept, self.size, partial, list(extreme.values())[:_MAX_EXTREME])
+    extreme = {number: batch for _, number, batch in self._extremes.values() if number >= len(self.kept)}
+    return Sample(self.kept, self.size, partial, list(extreme.items())[:_MAX_EXTREME])
 
 
 def find(task: Any, params: Any) -> Tuple[List[findings.Finding], Sample, Sample]:

@@ -20,6 +20,7 @@ from official_ext.core import distribute
 from official_ext.core import errors
 from official_ext.core import failures
 from official_ext.core import train_lib
+from official_ext.core import unset_fields
 
 
 def run(params: config_definitions.ExperimentConfig) -> None:
@@ -103,7 +104,7 @@ def _report(found: List[findings.Finding], mistakes: List[str]) -> None:
 
 def _build_parts(strategy, task, params):
   """Builds model and optimizer by themselves, which needs no data."""
-  with strategy.scope():
+  with strategy.scope(), unset_fields.named(params.task, type(task).__name__):
     model = task.build_model()
     optimizer = train_utils.create_optimizer(task, params)
   count = train_utils.try_count_params(model)

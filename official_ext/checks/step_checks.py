@@ -33,6 +33,7 @@ class StepRun:
 
   Attributes:
     found: the findings.
+    model: the task's.
   """
 
   def __init__(self, task: Any, params: Any, model: Any, optimizer: Any):
@@ -40,21 +41,21 @@ class StepRun:
     self._task = task
     self._params = params
     self._watch = step_watch.StepWatch()
-    self._model = model
+    self.model = model
     self._optimizer = optimizer
     self._modes = training_mode.TrainingModes()
     self._gradients: Dict[int, bool] = {}  # By the id of a variable: whether it was given a gradient.
     self._not_finite: List[Tuple[str, Any]] = []  # Names of gradients and losses, and they.
     ema = ema_optimizer.find(self._optimizer)
     if ema is not None and not ema.has_shadow_copy:
-      ema.shadow_copy(self._model)
+      ema.shadow_copy(self.model)
 
   def train(self, batches: Sequence[Any]) -> None:
     """Runs two steps, and a third one where they have changed nothing.
 
     They run in the middle of the learning rate's schedule: warm-ups begin at 0.
     """
-    task, model, optimizer = self._task, self._model, self._optimizer
+    task, model, optimizer = self._task, self.model, self._optimizer
     metrics = metric_watch.Metrics(task.build_metrics(training=True))
     start = self._params.trainer.train_steps // 2
     if hasattr(optimizer, 'iterations'):
@@ -91,7 +92,7 @@ class StepRun:
     self._not_finite = []
     with self._eager_step(0), metrics.watching(), self._modes.watching('validation_step'):
       with self._watch.watching(self._containers()):
-        logs = task.validation_step(batch, self._model, metrics=metrics.all)
+        logs = task.validation_step(batch, self.model, metrics=metrics.all)
     self._see_loss(logs, task.validation_step)
     self._check_metrics(metrics, 'validation_step', logs)
     if self._not_finite:
@@ -100,7 +101,7 @@ class StepRun:
       trace = op_trace.OpTrace()
       with contextlib.suppress(Exception):  # A tf.function of the task's that does not run as Python.
         with self._eager_step(0), trace.recording():
-          task.validation_step(batch, self._model, metrics=task.build_metrics(training=False))
+          task.validation_step(batch, self.model, metrics=task.build_metrics(training=False))
       self.found += finite_checks.logarithms(trace, failures.is_users)
 
   def try_batch(self, batch: Any, trains: bool) -> None:
@@ -110,15 +111,15 @@ class StepRun:
     with self._eager_step(self._params.trainer.train_steps // 2 if trains else 0):
       with self._watch.watching({}):
         if trains:
-          task.train_step(batch, model=self._model, optimizer=self._optimizer, metrics=metrics)
+          task.train_step(batch, model=self.model, optimizer=self._optimizer, metrics=metrics)
         else:
-          task.validation_step(batch, self._model, metrics=metrics)
+          task.validation_step(batch, self.model, metrics=metrics)
 
   def loss_of(self, batch: Any) -> float:
     """The loss that `forward` has for a batch, in evaluation, as it returns it. Of a task that has `forward`."""
     key = step_random.StepKey(seed=self._params.runtime.seed, step=tf.constant(0, tf.int64))
     with step_random.step_key(key):
-      loss, _ = self._task.forward(batch, self._model, training=False)
+      loss, _ = self._task.forward(batch, self.model, training=False)
     return float(loss)
 
   def _tell_not_finite(self, step: str, batch: Any, number: int) -> None:
@@ -128,7 +129,7 @@ class StepRun:
     def run():
       self._not_finite = []
       trains = step == 'train_step'
-      values = {'model': self._model, 'metrics': task.build_metrics(training=trains)}
+      values = {'model': self.model, 'metrics': task.build_metrics(training=trains)}
       with self._eager_step(number):
         logs = task.train_step(batch, optimizer=self._optimizer, **values) if trains else task.validation_step(
             batch, **values)
@@ -200,7 +201,7 @@ class StepRun:
   def _check_update(self, changed: bool) -> None:
     """Tells of weights that get no gradient, or of a step that changes none."""
     place = failures.of_function(self._task.train_step)
-    weights = list(getattr(self._model, 'trainable_variables', ()))
+    weights = list(getattr(self.model, 'trainable_variables', ()))
     unused = [v for v in weights if not self._gradients.get(id(v), False)]
     if changed:
       if unused and self._gradients and _users_classes(self._task):  # Model Garden's own models have some.
@@ -235,7 +236,7 @@ class StepRun:
 
   def _owners(self) -> Iterator[Tuple[str, Any, Dict[str, Any]]]:
     """(name, object, attributes) of the task, of layers of the user's classes, of the modules that they come from."""
-    parts = self._model.submodules if isinstance(self._model, tf.Module) else ()
+    parts = self.model.submodules if isinstance(self.model, tf.Module) else ()
     layers = [part for part in parts if isinstance(part, tf_keras.layers.Layer)]
     modules = {}
     for name, owner in [('self', self._task), *((layer.name, layer) for layer in layers)]:

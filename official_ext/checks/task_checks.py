@@ -18,6 +18,7 @@ from official.core import train_utils
 from official_ext.checks import batch_checks
 from official_ext.checks import data_checks
 from official_ext.checks import findings
+from official_ext.checks import label_checks
 from official_ext.checks import step_checks
 from official_ext.checks import step_errors
 from official_ext.core import train_lib
@@ -54,7 +55,8 @@ def find(params: Any, logging_dir: str = '') -> List[findings.Finding]:
       else:
         run.validate(sample.kept[0])
     except Exception as error:  # pylint: disable=broad-except  # As above.
-      finding = step_errors.explain(error, path, sample.kept)
+      numbers = range(len(sample.kept))
+      finding = label_checks.explain(error, path, task, model, sample.kept, numbers) or step_errors.explain(error)
       run.found += [finding] if finding is not None else []
       continue
     run.found += batch_checks.find(run, task, path, sample)

@@ -30,6 +30,7 @@ from official_ext.core import manifests
 from official_ext.core import preemption
 from official_ext.core import profiling
 from official_ext.core import run_record
+from official_ext.core import unset_fields
 from official_ext.core import warm_start
 from official_ext.core import workers as workers_lib
 from official_ext.core import yaml_text
@@ -169,7 +170,7 @@ def build_trainer(
 ) -> base_trainer.Trainer:
   """Builds model, optimizer and trainer inside the strategy's scope."""
   exporter = best_checkpoints.maybe_create(params, model_dir, strategy.extended.should_checkpoint) if evaluate else None
-  with strategy.scope():
+  with strategy.scope(), unset_fields.named(params.task, type(task).__name__):
     return train_utils.create_trainer(
         params, task, train=train, evaluate=evaluate, checkpoint_exporter=exporter,
         trainer_cls=getattr(task, 'trainer_cls', None) or base_trainer.Trainer)
