@@ -78,8 +78,9 @@ def _say(name: str, text: Any) -> None:
 
 def _explain(error: Exception) -> str:
   """What has failed, in one line."""
-  if isinstance(error, errors.UserError):
-    return failures.text_of(error)
+  refusal = error if isinstance(error, errors.UserError) else failures.refusal_in(error)
+  if refusal is not None:
+    return failures.text_of(refusal)
   finding = step_errors.explain(error)
   if finding is not None:
     return str(finding)

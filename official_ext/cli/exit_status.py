@@ -44,6 +44,10 @@ def of(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
     print('error: interrupted', file=sys.stderr, flush=True)
     return 1
   except Exception as error:  # pylint: disable=broad-except  # Anything may be in a task.
+    refusal = failures.refusal_in(error)
+    if refusal is not None:
+      print(f'error: {refusal}', file=sys.stderr, flush=True)
+      return refusal.exit_status
     if _flag('pdb_post_mortem'):  # Absl starts the debugger.
       raise
     return tell(error)

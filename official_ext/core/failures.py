@@ -21,6 +21,8 @@ from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
 import tensorflow as tf
 
+from official_ext.core import errors
+
 _INSTALLED = re.compile(r'/(?:site|dist)-packages/(\w+)')  # Of whatever environment.
 _STDLIB = os.path.realpath(sysconfig.get_path('stdlib'))
 _OWN = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
@@ -102,6 +104,13 @@ def text_of(error: BaseException) -> str:
     text = pattern.sub(' ', text)
   text = ' '.join(text.split())
   return text.removeprefix(f'{type(error).__name__}:').strip() if frames else text
+
+
+def refusal_in(error: BaseException) -> Optional[errors.UserError]:
+  """The UserError that AutoGraph has made an error of its own of, where a step is traced; None where there is none."""
+  text = text_of(error)
+  is_one = type(error).__name__ in _STAND_INS and text.startswith('UserError: ')
+  return errors.UserError(text.removeprefix('UserError: ')) if is_one else None
 
 
 def message_of(error: BaseException) -> str:

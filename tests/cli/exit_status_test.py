@@ -4,6 +4,7 @@ import inspect
 import tempfile
 
 import official_ext  # noqa: F401  Before tensorflow.
+from absl import app  # noqa: F401  Defines --pdb_post_mortem.
 from absl import flags
 from absl import logging
 import gin
@@ -59,7 +60,8 @@ def run_flags(tmp_path):
   yield parse
   verbosity = logging.get_verbosity()
   ext_flags.parse(['train.py'])
-  flags.FLAGS['verbosity'].unparse()
+  for name in ('verbosity', 'pdb_post_mortem'):
+    flags.FLAGS[name].unparse()
   logging.set_verbosity(min(verbosity, logging.WARNING))
 
 
@@ -98,6 +100,12 @@ def test_verbosity_asks_for_the_traceback(run_flags, capsys):
   assert end_with(RuntimeError('out of luck')) == 1
   lines = capsys.readouterr().err.splitlines()
   assert lines[0] == 'Traceback (most recent call last):' and lines[-1].startswith('error: ')
+
+
+def test_the_debugger_is_absls(run_flags):
+  run_flags('--pdb_post_mortem')
+  with pytest.raises(RuntimeError):  # Which absl.app.run takes.
+    end_with(RuntimeError('out of luck'))
 
 
 def line_of(code):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf, tf_keras
 
+from official_ext.core import errors
 from official_ext.core import failures
 from official_ext.core import train_lib
 from tests.core import harness
@@ -210,6 +211,20 @@ def test_a_script_that_calls_the_library_is_not_where_it_went_wrong(tmp_path):
   with pytest.raises(AttributeError) as info:
     train_lib.resolve_train_steps(None, None)
   assert failures.place_of(info.value) is None
+
+
+def test_a_user_error_of_a_task_stays_one_line(tmp_path):
+  """AutoGraph makes another one of it, whose message has all frames."""
+
+  class Refuses(Task):
+
+    def forward(self, inputs, model, training):
+      raise errors.UserError('task.model: has no such head')
+
+  with pytest.raises(Exception, match='in user code') as info:
+    small_run.run(tmp_path, task_cls=Refuses)
+  assert str(failures.refusal_in(info.value)) == 'task.model: has no such head'
+  assert failures.refusal_in(RuntimeError('UserError: x')) is None
 
 
 @pytest.mark.parametrize('error, text', [
