@@ -325,8 +325,11 @@ def test_a_run_that_fails_leaves_its_record(run_train, tmp_path):
             '--set=validation_interval=10', '--set=trainer.checkpoint_interval=5', WITHOUT_XLA, experiment='failing'),
       cwd=tmp_path, timeout=TIMEOUT)
   assert process.returncode == 1
-  assert 'Traceback' in process.stderr and 'the disk of the moon is full' in process.stderr
   folder = tmp_path / 'run'
+  (line,) = [line for line in process.stderr.splitlines() if line.startswith('error: ')]
+  assert re.fullmatch(r'error: \S*my_tasks.py:\d+: RuntimeError: the disk of the moon is full; '
+                      r'the traceback is in run/traceback.txt', line)
+  assert 'Traceback' not in process.stderr and 'Traceback' in (folder / 'traceback.txt').read_text()
   record = read_json(folder / 'run.json')
   assert (record['status'], record['stage'], record['step']) == ('failed', 'eval', 10)
   assert 'the disk of the moon is full' in record['error'] and record['finished']

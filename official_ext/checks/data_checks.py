@@ -1,8 +1,10 @@
 """Looks at the examples of a task, as many as a few seconds and some megabytes allow."""
 
+import dataclasses
 import time
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
+import numpy as np
 import tensorflow as tf
 
 from official_ext.checks import findings
@@ -15,7 +17,26 @@ _MAX_BATCHES = 4096  # Where only reading tells whether there is an end.
 _NUM_LOOKED_AT = 64  # Batches, elsewhere.
 _MAX_BYTES = 2**26
 _NUM_KEPT = 3
+_MAX_EXTREME = 4
+_MIN_RUN = 8  # So many examples of a class one after the other, on average and of each class, are no chance.
 _NAMES_OF_DATA = (('input_path',), ('tfds_name', 'tfds_split', 'tfds_data_dir'))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+  """Some batches of an input.
+
+  Attributes:
+    kept: the first ones.
+    size: the number of examples in a batch; 0 where that is not clear.
+    partial: one with fewer examples, such as the last; None where there is none.
+    extreme: those with the smallest and the largest integers of all that were read, as (number from 0, batch).
+  """
+
+  kept: List[Any]
+  size: int = 0
+  partial: Any = None
+  extreme: Sequence[Tuple[int, Any]] = ()
 
 
 class _Reading:
@@ -23,6 +44,10 @@ class _Reading:
 
   Attributes:
     kept: the first of them.
+    size: the number of examples in the first; 0 where its parts have different numbers.
+    partial: a batch with fewer examples.
+    not_finite: by the names of tensors, in how many examples they are not finite.
+    num_examples: how many examples were read.
     num_batches: how many were read.
     ended: whether there are no more.
     shapes: of each tensor by name, those that were seen, without the batches after which the input ended.
@@ -37,6 +62,12 @@ class _Reading:
     self.repeats = False
     self.shapes: Dict[str, Set[Tuple[int, ...]]] = {}
     self.examples: List[Dict[str, int]] = []
+    self.size = 0
+    self.partial: Any = None
+    self.not_finite: Dict[str, int] = {}
+    self.num_examples = 0
+    self.classes: Dict[str, List[np.ndarray]] = {}  # Of integer tensors of rank 1, all that was read.
+    self._extremes: Dict[str, Tuple[int, int, Any]] = {}  # Least and largest: (value, number of the batch, batch).
     self._bytes = 0
     first: Optional[List[Any]] = None
     deadline = time.monotonic() + _SECONDS
@@ -60,6 +91,8 @@ class _Reading:
     arrays = {name: value.numpy() for name, value in named if value.shape.rank}
     size = sum(array.nbytes for array in arrays.values())
     lengths = {len(array) for array in arrays.values()}
+    self._note_values(batch, arrays)
+    self._note_size(batch, lengths)
     if self._bytes + size > _MAX_BYTES or len(lengths) != 1:
       return []
     self._bytes += size
@@ -71,7 +104,39 @@ class _Reading:
     return hashes
 
 
-def find(task: Any, params: Any) -> Tuple[List[findings.Finding], List[Any], List[Any]]:
+  def _note_size(self, batch, lengths):
+    if len(lengths) != 1:
+      return
+    (length,) = lengths
+    self.num_examples += length
+    if self.num_batches == 1:
+      self.size = length
+    elif length < self.size:
+      self.partial = batch
+
+  def _note_values(self, batch, arrays):
+    for name, array in arrays.items():
+      if array.dtype.kind == 'f' and not np.isfinite(array).all():
+        self.not_finite[name] = self.not_finite.get(name, 0) + int(
+            (~np.isfinite(array.reshape(len(array), -1))).any(axis=1).sum())
+      if array.dtype.kind not in 'iu' or array.ndim > 2 or not array.size:
+        continue
+      if array.ndim == 1:
+        self.classes.setdefault(name, []).append(array)
+      for key, value, sign in ((f'{name} least', array.min(), -1), (f'{name} largest', array.max(), 1)):
+        if key not in self._extremes or sign * int(value) > sign * self._extremes[key][0]:
+          self._extremes[key] = int(value), self.num_batches - 1, batch
+
+  def sample(self, num_examples: Optional[int] = None) -> Sample:
+    """The batches to look at; where there are `num_examples`, and the last batch was not reached, it is made up."""
+    partial = self.partial
+    if partial is None and not self.ended and self.size and (num_examples or 0) % self.size:
+      partial = cut(self.kept[0], 0, (num_examples or 0) % self.size, self.size)
+    extreme = {number: batch for _, number, batch in self._extremes.values() if number >= len(self.kept)}
+    return Sample(self.kept, self.size, partial, list(extreme.items())[:_MAX_EXTREME])
+
+
+def find(task: Any, params: Any) -> Tuple[List[findings.Finding], Sample, Sample]:
   """Looks at the training and the validation data.
 
   Args:
@@ -79,8 +144,8 @@ def find(task: Any, params: Any) -> Tuple[List[findings.Finding], List[Any], Lis
     params: its experiment, with train_steps resolved.
 
   Returns:
-    (findings, some batches of the training data, some of the validation data). No batches where there are no such
-    data, or they cannot be read, which the dry run then tells.
+    (findings, a sample of the training data, one of the validation data). No batches where there are no such data, or
+    they cannot be read, which the dry run then tells.
   """
   found: List[findings.Finding] = []
   trainer = params.trainer
@@ -91,7 +156,8 @@ def find(task: Any, params: Any) -> Tuple[List[findings.Finding], List[Any], Lis
   if train is not None and not start.honoured:
     found += _check_end(training, train, needed)
   if train is not None:
-    found += _check_shapes(train)
+    found += _check_shapes(train, params.runtime.enable_xla)
+    found += _check_order(train)
   validating = _dataset(task, getattr(params.task, 'validation_data', None))
   validation = _read(validating, trainer.validation_steps if trainer.validation_steps > 0 else _MAX_BATCHES)
   if validation is not None:
@@ -99,7 +165,28 @@ def find(task: Any, params: Any) -> Tuple[List[findings.Finding], List[Any], Lis
       found += _check_endless(validating, validation, _num_examples(task, params.task.validation_data))
     if train is not None:
       found += _check_same(params.task, train, validation, _num_examples(task, params.task.train_data))
-  return found, train.kept if train else [], validation.kept if validation else []
+  for name, reading in (('task.train_data', train), ('task.validation_data', validation)):
+    found += _check_finite(name, reading) if reading is not None else ()
+  return found, train.sample() if train else Sample([]), _validation_sample(task, params, validating, validation)
+
+
+def _validation_sample(task: Any, params: Any, dataset: Any, reading: Optional[_Reading]) -> Sample:
+  """The sample of validation data; the last batch counts only where it can be smaller, and is evaluated."""
+  if reading is None:
+    return Sample([])
+  num_examples = _num_examples(task, params.task.validation_data)
+  steps = params.trainer.validation_steps
+  is_reached = steps < 0 or steps * reading.size > (num_examples or 0)
+  return reading.sample(num_examples if _has_sizes(dataset) and is_reached else None)
+
+
+def cut(batch: Any, start: int, end: int, size: int) -> Optional[Any]:
+  """Some examples of a batch; None where its parts have not all `size` of them."""
+  parts = [part for part in tf.nest.flatten(batch) if tf.is_tensor(part)]
+  if not parts or any(not isinstance(part, tf.Tensor) or not part.shape.rank or part.shape[0] != size
+                      for part in parts):
+    return None
+  return tf.nest.map_structure(lambda part: part[start:end] if tf.is_tensor(part) else part, batch)
 
 
 def _dataset(task: Any, data: Any) -> Any:
@@ -118,12 +205,18 @@ def _read(dataset: Any, needed: int, is_endless: bool = False) -> Optional[_Read
   if dataset is None:
     return None
   if is_endless or int(dataset.cardinality()) != tf.data.UNKNOWN_CARDINALITY or _repeats_forever(dataset):
-    needed = min(needed, _NUM_LOOKED_AT)
+    needed = min(needed, _MAX_BATCHES if _has_sizes(dataset) else _NUM_LOOKED_AT)
   try:
     reading = _Reading(dataset, needed)
   except Exception:  # pylint: disable=broad-except  # As above.
     return None
   return reading if reading.num_batches else None
+
+
+def _has_sizes(dataset: tf.data.Dataset) -> bool:
+  """Whether the batches of a dataset may have different numbers of examples."""
+  return all(spec.shape.rank is None or (spec.shape.rank and spec.shape[0] is None)
+             for spec in tf.nest.flatten(dataset.element_spec) if isinstance(spec, tf.TensorSpec))
 
 
 def _num_examples(task: Any, data: Any) -> Optional[int]:
@@ -140,14 +233,41 @@ def _check_end(dataset: tf.data.Dataset, train: _Reading, needed: int) -> Iterat
         'let build_inputs call dataset.repeat() where params.is_training, or use step_indexed.build_dataset')
 
 
-def _check_shapes(train: _Reading) -> Iterator[findings.Finding]:
-  """Training batches whose shapes differ."""
+def _check_order(train: _Reading) -> Iterator[findings.Finding]:
+  """Classes that come one after the other: an order that is to be shuffled."""
+  for name, arrays in train.classes.items():
+    values = np.concatenate(arrays)
+    runs = values[np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))]
+    classes, counts = np.unique(values, return_counts=True)
+    num_runs = np.unique(runs, return_counts=True)[1]
+    if len(classes) > 1 and (counts / num_runs).min() >= _MIN_RUN:
+      yield findings.Finding(
+          'warning', 'task.train_data', f'the first {len(values)} examples are sorted by {name}: first all with '
+          f'{runs[0]}, then all with {runs[1]}, ...',
+          'shuffle them all, or use step_indexed.build_dataset')
+
+
+def _check_finite(path: str, reading: _Reading) -> Iterator[findings.Finding]:
+  """Inputs that are NaN or infinite."""
+  for name, count in reading.not_finite.items():
+    yield findings.Finding(
+        'warning', path, f'{name} is NaN or infinite in {count} of the first {reading.num_examples} examples',
+        'leave them out, or put a number and a mask in their place')
+
+
+def _check_shapes(train: _Reading, enable_xla: Any) -> Iterator[findings.Finding]:
+  """Training batches whose shapes differ, which only XLA minds."""
+  if enable_xla is False:
+    return
+  consequence = 'XLA compiles the step anew for each'
+  if enable_xla == 'auto':
+    consequence = 'XLA would compile the step anew for each, and runtime.enable_xla=auto leaves it out'
   for name, shapes in train.shapes.items():
     if len(shapes) > 1:
       listed = ', '.join(str(list(shape)) for shape in sorted(shapes)[:3])
       yield findings.Finding(
-          'warning', 'task.train_data', f'the shape of {name} changes from batch to batch ({listed}, ...): XLA '
-          'compiles the step anew for each', "pad to one length (collator 'pad' with seq_length, padded_batch), and "
+          'warning', 'task.train_data', f'the shape of {name} changes from batch to batch ({listed}, ...): '
+          f'{consequence}', "pad to one length (collator 'pad' with seq_length, padded_batch), and "
           'batch(..., drop_remainder=True)')
 
 

@@ -148,8 +148,15 @@ def _debug_step(trainer, step):
   for line in before:
     _say('before', line)
   trace, view = op_trace.OpTrace(), _View()
-  with trace.recording():
-    trainer.training_step.rehearse(batches, lambda: view)
+  try:
+    with trace.recording():
+      trainer.training_step.rehearse(batches, lambda: view)
+  except (tf.errors.OpError, UnicodeDecodeError) as error:
+    data = trainer.inputs['train_data']
+    explained = errors.UserError(f'{data.path}: {cause}') if cause else data.explain(error, step - 1, trainer.model)
+    if explained is None:
+      raise
+    raise explained from error
   bad = [(name, tensor) for name, tensor in view.results if not op_trace.is_finite(tensor)]
   _say('loss', f'{float(view.results[0][1]):.6g}')
   _say('operations', f'{len(trace.operations)}, and {len(view.results)} results: loss, gradients, weights')

@@ -1,11 +1,10 @@
 """--dry_run: the whole life of an experiment once, small, in a temporary folder."""
 
-import contextlib
 import os
 import sys
 import tempfile
 import time
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, List
 
 import numpy as np
 import tensorflow as tf
@@ -19,12 +18,16 @@ from official_ext.core import config_checks
 from official_ext.core import config_definitions
 from official_ext.core import distribute
 from official_ext.core import errors
+from official_ext.core import failures
 from official_ext.core import manifests
 from official_ext.core import train_lib
+from official_ext.core import unset_fields
 
 
 def run(params: config_definitions.ExperimentConfig) -> None:
   """Looks for mistakes; one train step, one evaluation step, save, restore, compare; prints what it would do.
+
+  The verdict comes last: whatever has failed is one of the mistakes.
 
   Args:
     params: the experiment.
@@ -33,6 +36,17 @@ def run(params: config_definitions.ExperimentConfig) -> None:
     UserError: with what keeps the experiment from running, or the last of the errors in its task; those before it are
       printed.
   """
+  found: List[findings.Finding] = []
+  mistakes: List[str] = []
+  try:
+    _live(params, found)
+  except Exception as error:  # pylint: disable=broad-except  # Anything may be in a task.
+    mistakes.append(_explain(error))
+  _report(found, mistakes)
+
+
+def _live(params: config_definitions.ExperimentConfig, found: List[findings.Finding]) -> None:
+  """The life of an experiment, small. Adds what is found in its task to `found`, and ends there if that is an error."""
   distribute.configure(params.runtime)
   strategy = distribute.get_strategy(params.runtime)
   _say('devices', distribute.describe(strategy))
@@ -42,14 +56,17 @@ def run(params: config_definitions.ExperimentConfig) -> None:
     params = train_lib.resolve_train_steps(params, task)
     _say('task', type(task).__name__)
     _build_parts(strategy, task, params)
-    _report(task_checks.find(params, folder))
+    found += task_checks.find(params, folder)
+    if any(finding.level == 'error' for finding in found):
+      _say('life', 'not tried: the errors below come first')
+      return
     trainer = train_lib.build_trainer(strategy, task, params, folder, train=True, evaluate=True)
     train_lib.check_best_metric(params, task, trainer, True)
     train_lib.check_early_stopping(params, task, trainer, 'train_and_eval')
+    train_lib.build_event_actions(params, task, trainer, 'train_and_eval')
     with strategy.scope():
-      with _explained():
-        _train_step(trainer)
-        _eval_step(trainer)
+      _train_step(trainer)
+      _eval_step(trainer)
       _save_and_restore(trainer, folder)
   _say('would', _intention(params))
   for line in config_checks.schedule_warnings(params):
@@ -60,34 +77,36 @@ def _say(name: str, text: Any) -> None:
   print(f'{name:<14} {text}', flush=True)
 
 
-def _report(found: List[findings.Finding]) -> None:
-  """Prints warnings; raises the last of the errors, after those before it are printed."""
-  for finding in found:
-    if finding.level == 'warning':
-      _say('warning', finding)
-  mistakes = [finding for finding in found if finding.level == 'error']
-  for finding in mistakes[:-1]:
-    print(f'error: {finding}', file=sys.stderr)
+def _explain(error: Exception) -> str:
+  """What has failed, in one line."""
+  refusal = error if isinstance(error, errors.UserError) else failures.refusal_in(error)
+  if refusal is not None:
+    return failures.text_of(refusal)
+  finding = step_errors.explain(error)
+  if finding is not None:
+    return str(finding)
+  path = failures.save_traceback(error)
+  return failures.describe(error) + (f'; the traceback is in {path}' if path else '')
+
+
+def _report(found: List[findings.Finding], mistakes: List[str]) -> None:
+  """Prints warnings, errors and the verdict; raises the last of the errors, after those before it are printed."""
+  warnings = [finding for finding in found if finding.level == 'warning']
+  mistakes = [*(str(finding) for finding in found if finding.level == 'error'), *mistakes]
+  for finding in warnings:
+    _say('warning', finding)
+  counts = [f'{len(group)} {name}{"" if len(group) == 1 else "s"}'
+            for name, group in (('error', mistakes), ('warning', warnings)) if group]
+  _say('mistakes', ', '.join(counts) or 'none found')
+  for line in mistakes[:-1]:
+    print(f'error: {line}', file=sys.stderr)
   if mistakes:
-    raise errors.UserError(str(mistakes[-1]))
-  _say('mistakes', f'{len(found)} to look at, above' if found else 'none found')
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-  """Turns what a step raises into one line, where it is a known mistake of the task's."""
-  try:
-    yield
-  except Exception as error:
-    finding = None if isinstance(error, errors.UserError) else step_errors.explain(error)
-    if finding is None:
-      raise
-    raise errors.UserError(str(finding)) from error
+    raise errors.UserError(mistakes[-1])
 
 
 def _build_parts(strategy, task, params):
   """Builds model and optimizer by themselves, which needs no data."""
-  with strategy.scope():
+  with strategy.scope(), unset_fields.named(params.task, type(task).__name__):
     model = task.build_model()
     optimizer = train_utils.create_optimizer(task, params)
   count = train_utils.try_count_params(model)
@@ -106,6 +125,8 @@ def _train_step(trainer):
   seconds = time.perf_counter() - start
   loss = float(logs[trainer.train_loss.name])
   _say('step', trainer.plan)
+  if not np.isfinite(loss):
+    raise errors.UserError(f'task: the loss of the first step is {loss}; --debug looks for the operation')
   _say('train step', f'training_loss {loss:.4g}; compiled in {trainer.pace.compile_seconds:.1f} s, then '
        f'{seconds * 1e3:.1f} ms')
 

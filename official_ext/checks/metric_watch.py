@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.checks import findings
+from official_ext.core import failures
 from official_ext.core import method_patch
 
 
@@ -54,7 +55,7 @@ class Metrics:
         task.reduce_aggregated_logs(task.aggregate_logs(None, logs), global_step=0)
       unused = [metric for metric in unused if self._is_as_before(metric)]
     return [findings.Finding(
-        'error', findings.of_function(task.build_metrics), f'{step} never updates the metric {metric.name}',
+        'error', failures.of_function(task.build_metrics), f'{step} never updates the metric {metric.name}',
         f'let forward log {metric.name!r}: (labels, predictions), or call its update_state') for metric in unused]
 
   def _is_as_before(self, metric) -> bool:

@@ -14,6 +14,7 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import backprop
 from tensorflow.python.framework import op_callbacks
 
+from official_ext.core import failures
 from official_ext.core import layer_calls
 
 # What lies between a task's code and the operation.
@@ -39,6 +40,8 @@ class Operation:
     outputs: likewise.
     bad_inputs: the identities of the inputs that are not finite.
     has_nan: whether an output is NaN.
+    place: file, line and function of `source`.
+    made_from: the types of the operations that made its inputs, as far as they are known.
   """
 
   number: int
@@ -51,6 +54,8 @@ class Operation:
   outputs: Tuple[str, ...] = ()
   bad_inputs: Tuple[int, ...] = ()
   has_nan: bool = False
+  place: str = ''
+  made_from: Tuple[str, ...] = ()
 
   def __str__(self) -> str:
     what = f'{self.type}, of the gradient of {self.gradient_of},' if self.gradient_of else self.type
@@ -118,15 +123,16 @@ class OpTrace:
 
   def _new_operation(self, op_type, inputs, bad_inputs):
     layer, gradient_of = layer_calls.current_path(), ''
-    source, phase = _source()
+    source, place, phase = _source()
     if self._differentiated is not None:
       phase, (gradient_of, forward) = 'backward', self._differentiated
       if forward:
-        layer, source = forward.layer, forward.source
+        layer, source, place = forward.layer, forward.source, forward.place
     elif phase == 'backward':  # Of a custom gradient: what it uses of the forward pass tells the layer.
       layer = next((self._users[_identity(t)] for t in inputs if _identity(t) in self._users), '')
     return Operation(
-        len(self.operations), op_type, phase, layer, source, gradient_of, bad_inputs=bad_inputs)
+        len(self.operations), op_type, phase, layer, source, gradient_of, bad_inputs=bad_inputs, place=place,
+        made_from=tuple(self._makers[_identity(t)].type for t in inputs if _identity(t) in self._makers))
 
   def _gradient(self, op_name, attr_tuple, num_inputs, inputs, outputs, *args):
     """Stands for TensorFlow's own function that calls an operation's gradient; it may not be given all tensors."""
@@ -205,15 +211,17 @@ def describe(tensor: Any) -> str:
   return text
 
 
-def _source() -> Tuple[str, str]:
-  """(the innermost line of code that is not hidden, as 'file:line: text'; the phase)."""
+def _source() -> Tuple[str, str, str]:
+  """(the innermost line of code that is not hidden, as 'file:line: text'; as 'file:line (function)'; the phase)."""
   frame: Optional[types.FrameType] = sys._getframe(2)  # pylint: disable=protected-access
-  line, phase = '', 'forward'
+  line, place, phase = '', '', 'forward'
   while frame is not None:
     code = frame.f_code
     phase = _PHASES.get(code.co_name, phase)
     if not line and not code.co_filename.startswith(_HIDDEN):
       text = linecache.getline(code.co_filename, frame.f_lineno).strip()
+      place = failures.at_line(
+          code.co_filename, frame.f_lineno, code.co_qualname.rpartition('<locals>.')[2])
       line = f'{os.path.relpath(code.co_filename)}:{frame.f_lineno}: {text}'
     frame = frame.f_back
-  return line, phase
+  return line, place, phase

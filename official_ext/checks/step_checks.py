@@ -12,9 +12,13 @@ import numpy as np
 import tensorflow as tf, tf_keras
 
 from official_ext.checks import findings
+from official_ext.checks import finite_checks
 from official_ext.checks import metric_watch
+from official_ext.checks import op_trace
 from official_ext.checks import step_watch
+from official_ext.checks import training_mode
 from official_ext.core import base_task
+from official_ext.core import failures
 from official_ext.core import method_patch
 from official_ext.core import step_random
 from official_ext.optimization import ema_optimizer
@@ -29,6 +33,7 @@ class StepRun:
 
   Attributes:
     found: the findings.
+    model: the task's.
   """
 
   def __init__(self, task: Any, params: Any, model: Any, optimizer: Any):
@@ -36,19 +41,21 @@ class StepRun:
     self._task = task
     self._params = params
     self._watch = step_watch.StepWatch()
-    self._model = model
+    self.model = model
     self._optimizer = optimizer
+    self._modes = training_mode.TrainingModes()
     self._gradients: Dict[int, bool] = {}  # By the id of a variable: whether it was given a gradient.
+    self._not_finite: List[Tuple[str, Any]] = []  # Names of gradients and losses, and they.
     ema = ema_optimizer.find(self._optimizer)
     if ema is not None and not ema.has_shadow_copy:
-      ema.shadow_copy(self._model)
+      ema.shadow_copy(self.model)
 
   def train(self, batches: Sequence[Any]) -> None:
     """Runs two steps, and a third one where they have changed nothing.
 
     They run in the middle of the learning rate's schedule: warm-ups begin at 0.
     """
-    task, model, optimizer = self._task, self._model, self._optimizer
+    task, model, optimizer = self._task, self.model, self._optimizer
     metrics = metric_watch.Metrics(task.build_metrics(training=True))
     start = self._params.trainer.train_steps // 2
     if hasattr(optimizer, 'iterations'):
@@ -58,12 +65,15 @@ class StepRun:
     for number in range(_MAX_STEPS):
       weights = list(getattr(model, 'trainable_variables', ()))
       before = [variable.numpy() for variable in weights] if number == 0 and _built(model) else before
-      with self._eager_step(start + number), metrics.watching():
+      with self._eager_step(start + number), metrics.watching(), self._modes.watching('train_step'):
         state = self._state() if number else {}
         with self._watch.watching(self._containers()) if number else contextlib.nullcontext():
           logs = task.train_step(batches[number % len(batches)], model=model, optimizer=optimizer, metrics=metrics.all)
         self._compare(state)
       self._see_loss(logs, task.train_step)
+      if self._not_finite:
+        self._tell_not_finite('train_step', batches[number % len(batches)], start + number)
+        break
       if not before:  # Built by its first call.
         before = [variable.numpy() for variable in model.trainable_variables]
         continue
@@ -71,18 +81,63 @@ class StepRun:
                     for old, new in zip(before, model.trainable_variables))
       if changed and number:
         break
-    self._check_update(changed)
+    if not self._not_finite:
+      self._check_update(changed)
     self._check_metrics(metrics, 'train_step', {})
 
   def validate(self, batch: Any) -> None:
     """Runs one validation step."""
     task = self._task
     metrics = metric_watch.Metrics(task.build_metrics(training=False))
-    with self._eager_step(0), metrics.watching():
+    self._not_finite = []
+    with self._eager_step(0), metrics.watching(), self._modes.watching('validation_step'):
       with self._watch.watching(self._containers()):
-        logs = task.validation_step(batch, self._model, metrics=metrics.all)
+        logs = task.validation_step(batch, self.model, metrics=metrics.all)
     self._see_loss(logs, task.validation_step)
     self._check_metrics(metrics, 'validation_step', logs)
+    if self._not_finite:
+      self._tell_not_finite('validation_step', batch, 0)
+    elif _users_classes(task):
+      trace = op_trace.OpTrace()
+      with contextlib.suppress(Exception):  # A tf.function of the task's that does not run as Python.
+        with self._eager_step(0), trace.recording():
+          task.validation_step(batch, self.model, metrics=task.build_metrics(training=False))
+      self.found += finite_checks.logarithms(trace, failures.is_users)
+
+  def try_batch(self, batch: Any, trains: bool) -> None:
+    """Runs one step on a batch, and looks at nothing but what it raises."""
+    task = self._task
+    metrics = list(task.build_metrics(training=trains) or ())
+    with self._eager_step(self._params.trainer.train_steps // 2 if trains else 0):
+      with self._watch.watching({}):
+        if trains:
+          task.train_step(batch, model=self.model, optimizer=self._optimizer, metrics=metrics)
+        else:
+          task.validation_step(batch, self.model, metrics=metrics)
+
+  def loss_of(self, batch: Any) -> float:
+    """The loss that `forward` has for a batch, in evaluation, as it returns it. Of a task that has `forward`."""
+    key = step_random.StepKey(seed=self._params.runtime.seed, step=tf.constant(0, tf.int64))
+    with step_random.step_key(key):
+      loss, _ = self._task.forward(batch, self.model, training=False)
+    return float(loss)
+
+  def _tell_not_finite(self, step: str, batch: Any, number: int) -> None:
+    """Finds out where numbers that are not finite come from. The step is run once more; its update was left out."""
+    task, what = self._task, self._not_finite[0][0]
+
+    def run():
+      self._not_finite = []
+      trains = step == 'train_step'
+      values = {'model': self.model, 'metrics': task.build_metrics(training=trains)}
+      with self._eager_step(number):
+        logs = task.train_step(batch, optimizer=self._optimizer, **values) if trains else task.validation_step(
+            batch, **values)
+        self._see_loss(logs, getattr(task, step))
+      return [tensor for _, tensor in self._not_finite]
+
+    self.found.append(finite_checks.origin(run, f'{what} in {step}', failures.of_function(getattr(task, step))))
+    self._not_finite = self._not_finite or [(what, None)]
 
   def _check_metrics(self, metrics, step, logs):
     self.found += metrics.unused(self._task, step, logs)
@@ -92,7 +147,7 @@ class StepRun:
 
   def finish(self) -> List[findings.Finding]:
     """All findings, each once."""
-    return list(dict.fromkeys([*self._watch.found, *self.found]))
+    return list(dict.fromkeys([*self._watch.found, *self.found, *self._modes.find(self._gradients)]))
 
   @contextlib.contextmanager
   def _eager_step(self, step: int) -> Iterator[None]:
@@ -112,6 +167,11 @@ class StepRun:
       pairs = list(grads_and_vars)
       for gradient, variable in pairs:
         self._gradients[id(variable)] = self._gradients.get(id(variable), False) or gradient is not None
+      values = [(f'the gradient of {v.name}', g.values if isinstance(g, tf.IndexedSlices) else g) for g, v in pairs]
+      bad = [(name, value) for name, value in values if value is not None and not op_trace.is_finite(value)]
+      self._not_finite += bad
+      if bad:  # As in a run, they change nothing.
+        return None
       if any(gradient is not None for gradient, _ in pairs):  # Keras refuses to apply nothing.
         return apply_gradients(optimizer, pairs, *args, **kwargs)
       return None
@@ -133,13 +193,15 @@ class StepRun:
     loss: Any = logs.get(self._task.loss) if isinstance(logs, Mapping) else None
     if tf.is_tensor(loss) and loss.shape.rank:
       self.found.append(findings.Finding(
-          'error', findings.of_function(function), f'the loss is no scalar, its shape is {loss.shape.as_list()}',
+          'error', failures.of_function(function), f'the loss is no scalar, its shape is {loss.shape.as_list()}',
           'return tf.reduce_mean(loss), the mean over the examples'))
+    if tf.is_tensor(loss) and not op_trace.is_finite(loss):
+      self._not_finite.insert(0, ('the loss', loss))
 
   def _check_update(self, changed: bool) -> None:
     """Tells of weights that get no gradient, or of a step that changes none."""
-    place = findings.of_function(self._task.train_step)
-    weights = list(getattr(self._model, 'trainable_variables', ()))
+    place = failures.of_function(self._task.train_step)
+    weights = list(getattr(self.model, 'trainable_variables', ()))
     unused = [v for v in weights if not self._gradients.get(id(v), False)]
     if changed:
       if unused and self._gradients and _users_classes(self._task):  # Model Garden's own models have some.
@@ -174,7 +236,7 @@ class StepRun:
 
   def _owners(self) -> Iterator[Tuple[str, Any, Dict[str, Any]]]:
     """(name, object, attributes) of the task, of layers of the user's classes, of the modules that they come from."""
-    parts = self._model.submodules if isinstance(self._model, tf.Module) else ()
+    parts = self.model.submodules if isinstance(self.model, tf.Module) else ()
     layers = [part for part in parts if isinstance(part, tf_keras.layers.Layer)]
     modules = {}
     for name, owner in [('self', self._task), *((layer.name, layer) for layer in layers)]:
@@ -213,7 +275,7 @@ def _assignment(owner: Any, attribute: str) -> str:
   if isinstance(owner, types.ModuleType):
     numbers = [node.lineno for node in ast.walk(ast.parse(inspect.getsource(owner)))
              if isinstance(node, ast.Global) and attribute in node.names]
-    return findings.at_line(owner.__file__ or '', min(numbers, default=1))
+    return failures.at_line(owner.__file__ or '', min(numbers, default=1))
   classes = _users_classes(owner)
   for cls in classes:
     lines, first = inspect.getsourcelines(cls)
@@ -221,8 +283,8 @@ def _assignment(owner: Any, attribute: str) -> str:
       if isinstance(method, ast.FunctionDef) and not method.name.startswith(('__init__', 'build')):
         for node in ast.walk(method):
           if isinstance(node, ast.Attribute) and node.attr == attribute and getattr(node.value, 'id', '') == 'self':
-            return findings.at_line(_file_of(cls), first + node.lineno - 1, f'{cls.__name__}.{method.name}')
-  return findings.at_line(_file_of(classes[0]), inspect.getsourcelines(classes[0])[1], classes[0].__name__)
+            return failures.at_line(_file_of(cls), first + node.lineno - 1, f'{cls.__name__}.{method.name}')
+  return failures.at_line(_file_of(classes[0]), inspect.getsourcelines(classes[0])[1], classes[0].__name__)
 
 
 def _signature(value: Any) -> Any:
@@ -243,7 +305,7 @@ def _file_of(cls: type) -> str:
 
 
 def _users_classes(owner: Any) -> List[type]:
-  return [cls for cls in type(owner).__mro__ if findings.is_users(_file_of(cls))]
+  return [cls for cls in type(owner).__mro__ if failures.is_users(_file_of(cls))]
 
 
 def _built(model: Any) -> bool:

@@ -1,19 +1,18 @@
 """What an error that a step raises says about the task's code."""
 
 import re
-import traceback
 from typing import Optional
 
 import tensorflow as tf
 
 from official_ext.checks import findings
+from official_ext.core import failures
 
 _DTYPES = re.compile(
     r'that does not match type|not in the list of allowed values|was expected to be an? \S+ tensor but is|'
     r'has DataType \S+ not in|Invalid dtype|must be of the same type|[Ee]xpected \S+, but got \S+ of type', re.DOTALL)
 _HOST = re.compile(
     r"has no attribute 'numpy'|numpy\(\) is only available|NumPy call|to a numpy array|symbolic tf.Tensor")
-_FILE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 def explain(error: BaseException) -> Optional[findings.Finding]:
@@ -33,7 +32,5 @@ def explain(error: BaseException) -> Optional[findings.Finding]:
 
 def _place_of(error: BaseException) -> str:
   """The last line of the user's code that an error comes from."""
-  frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
-  frames += [(name, int(line), function) for name, line, function in _FILE.findall(str(error))]  # AutoGraph's.
-  places = [findings.at_line(*frame) for frame in frames if findings.is_users(frame[0])]
-  return places[-1] if places else 'task'
+  place = failures.place_of(error)
+  return failures.at_line(*place) if place else 'task'

@@ -3,16 +3,19 @@
 import builtins
 import contextlib
 import functools
+import inspect
 import random
 import sys
 import time
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
 from official_ext.checks import findings
+from official_ext.core import failures
 
 _ONCE = 'a compiled step runs Python once, when it is traced, and not again'
 _CLOCKS = (time.time, time.perf_counter, time.monotonic, time.time_ns, time.perf_counter_ns)
@@ -21,6 +24,9 @@ _HOST_CODES = frozenset(
     vars(cls)[name].__code__
     for cls in (ops._EagerTensorBase, resource_variable_ops.BaseResourceVariable)  # pylint: disable=protected-access
     for name in ('numpy', '__array__') if hasattr(vars(cls).get(name), '__code__'))
+_ONE_HOT = inspect.unwrap(tf.one_hot).__code__
+_IGNORED = 255  # The usual label of what is to be left out of a segmentation.
+_TENSORFLOW = tuple(tf.__path__)
 _PY_FUNCTIONS = 'script_ops.py'  # Where TensorFlow calls the Python of tf.py_function, on the host.
 
 
@@ -52,7 +58,7 @@ class StepWatch:
 
   def _see(self, containers: Dict[int, Tuple[str, str]], frame: Any, event: str, argument: Any) -> None:
     if event == 'c_call':
-      if findings.is_users(frame.f_code.co_filename):
+      if failures.is_users(frame.f_code.co_filename):
         self._see_builtin(containers, frame, argument)
     elif event == 'call':
       code = frame.f_code
@@ -60,7 +66,9 @@ class StepWatch:
         self._see_host_call(frame)
       elif code.co_name == 'sparse_categorical_crossentropy':
         self._see_labels(frame)
-      elif code.co_filename == random.__file__ and frame.f_back and findings.is_users(frame.f_back.f_code.co_filename):
+      elif code is _ONE_HOT:
+        self._see_one_hot(frame)
+      elif code.co_filename == random.__file__ and frame.f_back and failures.is_users(frame.f_back.f_code.co_filename):
         self._tell_random(frame.f_back, f'random.{code.co_name}')
 
   def _see_builtin(self, containers, frame, function):
@@ -84,7 +92,7 @@ class StepWatch:
     caller = frame.f_back
     while caller is not None and '/numpy/' in caller.f_code.co_filename:
       caller = caller.f_back
-    if caller is None or not findings.is_users(caller.f_code.co_filename) or _is_on_host(caller):
+    if caller is None or not failures.is_users(caller.f_code.co_filename) or _is_on_host(caller):
       return
     self._tell('error', caller, f'{frame.f_code.co_name} needs the value of a tensor, which a compiled step has not',
                'use TensorFlow\'s functions, or tf.numpy_function where it must be Python')
@@ -95,10 +103,23 @@ class StepWatch:
     if not getattr(dtype, 'is_floating', False):
       return
     caller = frame.f_back
-    while caller is not None and not findings.is_users(caller.f_code.co_filename):
+    while caller is not None and not failures.is_users(caller.f_code.co_filename):
       caller = caller.f_back
     where = 'task.train_data' if caller is None else _place(caller)
     self.add(float_labels(where, labels), 'labels')
+
+  def _see_one_hot(self, frame):
+    indices, depth = (frame.f_locals.get(name) for name in ('indices', 'depth'))
+    caller = frame.f_back
+    while caller is not None and caller.f_code.co_filename.startswith(_TENSORFLOW):
+      caller = caller.f_back
+    if caller is None or not failures.is_users(caller.f_code.co_filename):
+      return
+    with contextlib.suppress(AttributeError, NotImplementedError, TypeError, ValueError):  # No value, in a graph.
+      largest, places = int(np.max(np.asarray(indices))), int(depth)
+      if largest >= places and largest != _IGNORED:
+        self._tell('warning', caller, f'class numbers up to {largest} are one-hot encoded with {places} places: '
+                   f'those from {places} on become zeros, without an error', 'count from 0, or raise the depth')
 
   @contextlib.contextmanager
   def _random_is_told(self):
@@ -116,7 +137,7 @@ class StepWatch:
   def _telling(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def told(*args, **kwargs):
       frame = sys._getframe(1)  # pylint: disable=protected-access
-      if findings.is_users(frame.f_code.co_filename) and not _is_on_host(frame):
+      if failures.is_users(frame.f_code.co_filename) and not _is_on_host(frame):
         self._tell_random(frame, f'np.random.{name}')
       return function(*args, **kwargs)
 
@@ -146,7 +167,7 @@ def float_labels(where: str, labels: Any) -> findings.Finding:
 
 
 def _place(frame: Any) -> str:
-  return findings.at_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname.rpartition('<locals>.')[2])
+  return failures.at_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname.rpartition('<locals>.')[2])
 
 
 def _is_on_host(frame: Any) -> bool:

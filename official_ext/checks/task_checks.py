@@ -1,10 +1,12 @@
 """Finds the commonest mistakes in a task, on a few batches: the first half of `official-ext check`.
 
 Errors are what cannot be meant: a loss that is no scalar, a metric that nothing updates, class numbers that are cut off
-or dtypes that do not fit, the value of a tensor where a compiled step has none, training data that end too early,
-validation data that never do, a step that changes no weight. Warnings are what may be meant: a weight without a
-gradient, Python that runs once, when a step is traced (print, counters, NumPy's random numbers), shapes that change,
-validation examples that are training examples.
+or out of range or dtypes that do not fit, the value of a tensor where a compiled step has none, training data that end
+too early, validation data that never do, a step that changes no weight or is not finite or cannot take the last batch.
+Warnings are what may be meant: a weight without a gradient, Python that runs once, when a step is traced (print,
+counters, NumPy's random numbers), shapes that change, validation examples that are training examples, inputs that are
+not finite or come sorted, dropout or batch normalisation that is off in training or on in evaluation, a loss that is a
+sum.
 """
 
 from typing import Any, List, Tuple
@@ -13,13 +15,16 @@ import tensorflow as tf
 
 from official.core import task_factory
 from official.core import train_utils
+from official_ext.checks import batch_checks
 from official_ext.checks import data_checks
 from official_ext.checks import findings
+from official_ext.checks import label_checks
 from official_ext.checks import step_checks
 from official_ext.checks import step_errors
 from official_ext.core import train_lib
 
 _NUM_BATCHES = 2
+
 
 def find(params: Any, logging_dir: str = '') -> List[findings.Finding]:
   """Looks for mistakes in an experiment's task. It runs in this process, eagerly, on one device.
@@ -35,27 +40,36 @@ def find(params: Any, logging_dir: str = '') -> List[findings.Finding]:
   """
   task = task_factory.get_task(params.task, logging_dir=logging_dir)
   params = train_lib.resolve_train_steps(params, task)
-  found, train_batches, validation_batches = data_checks.find(task, params)
+  found, train, validation = data_checks.find(task, params)
   try:
-    model, optimizer, train_batches = _parts(task, params, logging_dir, train_batches)
+    model, optimizer, train = _parts(task, params, logging_dir, train)
   except Exception:  # pylint: disable=broad-except  # Any task's: the dry run tells it.
     return found
   run = step_checks.StepRun(task, params, model, optimizer)
-  for batches, step in ((train_batches, run.train), (validation_batches[:1], lambda batches: run.validate(batches[0]))):
+  for path, sample in (('task.train_data', train), ('task.validation_data', validation)):
+    if not sample.kept:
+      continue
     try:
-      if batches:
-        step(batches)
+      if path == 'task.train_data':
+        run.train(sample.kept)
+      else:
+        run.validate(sample.kept[0])
     except Exception as error:  # pylint: disable=broad-except  # As above.
-      finding = step_errors.explain(error)
-      if finding is not None:
-        run.found.append(finding)
+      numbers = range(len(sample.kept))
+      finding = label_checks.explain(error, path, task, model, sample.kept, numbers) or step_errors.explain(error)
+      run.found += [finding] if finding is not None else []
+      continue
+    run.found += batch_checks.find(run, task, path, sample)
   return sorted([*found, *run.finish()], key=lambda finding: finding.level != 'error')
 
 
-def _parts(task: Any, params: Any, logging_dir: str, batches: List[Any]) -> Tuple[Any, Any, List[Any]]:
-  """(model, optimizer, what training steps take: `batches`, or what the task's own trainer makes of them)."""
-  if getattr(task, 'trainer_cls', None) is None or not batches:
-    return task.build_model(), train_utils.create_optimizer(task, params), batches
+def _parts(
+    task: Any, params: Any, logging_dir: str, train: data_checks.Sample
+) -> Tuple[Any, Any, data_checks.Sample]:
+  """(model, optimizer, what training steps take: of `train`, or what the task's own trainer makes of it)."""
+  if getattr(task, 'trainer_cls', None) is None or not train.kept:
+    return task.build_model(), train_utils.create_optimizer(task, params), train
   trainer = train_lib.build_trainer(tf.distribute.get_strategy(), task, params, logging_dir, train=True, evaluate=False)
   iterator = tf.nest.map_structure(iter, trainer.train_dataset)
-  return trainer.model, trainer.optimizer, [trainer.take_inputs(iterator) for _ in range(_NUM_BATCHES)]
+  batches = [trainer.take_inputs(iterator) for _ in range(_NUM_BATCHES)]
+  return trainer.model, trainer.optimizer, data_checks.Sample(batches)

@@ -2,15 +2,19 @@
 
 import atexit
 import contextlib
+import json
 import os
 import sys
+import traceback
 from typing import Any, Callable, Iterator, Sequence
 
+from absl import flags
 from absl import logging
 import gin
 import tensorflow as tf
 
 from official_ext.core import errors
+from official_ext.core import failures
 from official_ext.core import run_status
 from official_ext.monitoring import credentials
 
@@ -18,8 +22,9 @@ from official_ext.monitoring import credentials
 def of(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
   """Runs `main`, and turns how it ends into an exit status.
 
-  0 finished; 2 bad usage or configuration; 3 diverged; 75 preempted after a save; 1 anything else. What the library
-  foresaw ends in one line on stderr, the rest in a traceback.
+  0 finished; 2 bad usage or configuration; 3 diverged; 75 preempted after a save; 1 anything else. All of them end in
+  one line on stderr. Of what the library did not foresee, such as whatever a task raises, that is `file:line: message`,
+  and the name of the file that has the traceback.
 
   Args:
     main: the program.
@@ -34,7 +39,7 @@ def of(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
   except (errors.UserError, errors.CheckpointError, errors.WorkerError, errors.DivergedError,
           errors.PreemptedError) as error:
     label = 'preempted' if isinstance(error, errors.PreemptedError) else 'error'
-    for message in errors.lines_of(error):
+    for message in getattr(error, 'lines', None) or [failures.text_of(error)]:
       print(f'{label}: {message}', file=sys.stderr, flush=True)
     return error.exit_status
   except SystemExit as error:
@@ -46,9 +51,43 @@ def of(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
   except KeyboardInterrupt:
     print('error: interrupted', file=sys.stderr, flush=True)
     return 1
-  except Exception:  # pylint: disable=broad-except  # absl would print it, and exit with 1 too, without a flush.
-    logging.exception('The run failed.')
-    return 1
+  except Exception as error:  # pylint: disable=broad-except  # Anything may be in a task.
+    refusal = failures.refusal_in(error)
+    if refusal is not None:
+      print(f'error: {refusal}', file=sys.stderr, flush=True)
+      return refusal.exit_status
+    if _flag('pdb_post_mortem'):  # Absl starts the debugger.
+      raise
+    return tell(error)
+
+
+def tell(error: BaseException) -> int:
+  """Prints an error that was not foreseen as one line that names the file with its traceback; returns the status, 1.
+
+  The file is in the run's folder, if there is one: temporary elsewhere.
+  """
+  if logging.get_verbosity() >= logging.INFO:
+    traceback.print_exception(error)
+  runs_once = _flag('dry_run') or _flag('debug')  # Which leave nothing in model_dir.
+  path = failures.save_traceback(error, '' if runs_once else _flag('model_dir') or '', _traceback_name())
+  print(f'error: {failures.describe(error)}' + (f'; the traceback is in {path}' if path else ''), file=sys.stderr,
+        flush=True)
+  return 1
+
+
+def _traceback_name() -> str:
+  """The name of the file: an evaluation, or another worker, may fail in the same folder."""
+  mode = _flag('mode') or 'train'
+  parts = ['traceback'] + ([] if 'train' in mode else [mode])
+  task = json.loads(os.environ.get('TF_CONFIG') or '{}').get('task', {})
+  if task.get('index'):
+    parts.append(f'worker-{task["index"]}')
+  return '.'.join([*parts, 'txt'])
+
+
+def _flag(name: str) -> Any:
+  """The value of a flag; None where flags are not parsed."""
+  return flags.FLAGS[name].value if name in flags.FLAGS else None
 
 
 def leave(status: int) -> None:

@@ -9,6 +9,7 @@ from typing import List, Optional, Sequence
 from absl import flags
 
 from official_ext.cli import describe
+from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
 from official_ext.cli import launch
 from official_ext.core import config_parser
@@ -34,7 +35,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     argv: the arguments, those of the process by default, without the program's name.
 
   Returns:
-    The exit status: 0, or 2 after an error that is printed in one line on stderr.
+    The exit status: 0; 2 after a mistake, 1 after another error, which are printed in one line on stderr.
   """
   arguments = list(sys.argv[1:] if argv is None else argv)
   if arguments[:1] == ['launch']:
@@ -57,6 +58,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   except BrokenPipeError:
     # The reader, such as `head`, has seen enough. Python must not flush into the closed pipe once more at its end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  except Exception as error:  # pylint: disable=broad-except  # Anything may be in a task.
+    return exit_status.tell(error)
   return 0
 
 

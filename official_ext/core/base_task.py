@@ -5,6 +5,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Tuple
 import tensorflow as tf, tf_keras
 
 from official.core import base_task
+from official_ext.core import failures
 from official_ext.core import step_random
 from official_ext.core import warm_start
 
@@ -136,16 +137,20 @@ class Task(base_task.Task):
     """`forward`, plus the model's own losses (regularisers), as in Model Garden's train_step."""
     returned = self.forward(inputs, model, training)
     if not isinstance(returned, (tuple, list)) or len(returned) != 2 or not isinstance(returned[1], Mapping):
-      raise ValueError(f'{type(self).__name__}.forward must return (loss, logs), logs being a dictionary; it returned '
-                       f'{returned!r}.')
+      raise ValueError(f'{self._forward_place()}.forward must return (loss, logs), logs being a dictionary; it '
+                       f'returned {returned!r}.')
     loss, logs = returned
     if tf.convert_to_tensor(loss).shape.rank not in (0, None):
-      raise ValueError(f'{type(self).__name__}.forward must return a scalar loss, the mean over the examples; it '
+      raise ValueError(f'{self._forward_place()}.forward must return a scalar loss, the mean over the examples; it '
                        f'returned {loss!r}.')
     model_losses = getattr(model, 'losses', None)
     if model_losses:
       loss += tf.add_n([tf.cast(model_loss, loss.dtype) for model_loss in model_losses])
     return loss, logs
+
+  def _forward_place(self):
+    """`file:line: class`, for what only `forward` can mend."""
+    return f'{failures.of_function(self.forward, with_name=False)}: {type(self).__name__}'
 
   def _update_metrics(self, logs, metrics):
     """Hands tuples in `logs` to the metrics that bear their names, returns the rest."""
@@ -155,7 +160,7 @@ class Task(base_task.Task):
       if isinstance(value, tuple):
         if name not in by_name:
           raise ValueError(
-              f'{type(self).__name__}.forward logs the tuple {name!r}, and build_metrics has no metric of that name: '
+              f'{self._forward_place()}.forward logs the tuple {name!r}, and build_metrics has no metric of that name: '
               f'it has {sorted(by_name)}.'
           )
         by_name[name].update_state(*value)

@@ -30,6 +30,11 @@ def current_path() -> str:
   return '/'.join(names[1:] or names)
 
 
+def current_root() -> Any:
+  """The outermost layer that this thread is in, mostly the model; None outside of `followed`, or in none."""
+  return _LOCAL.stack[0] if _LOCAL.stack else None
+
+
 def _following(original):
   @functools.wraps(original)  # AutoGraph knows by the name of the module that it is not to be converted.
   def call(self, *args, **kwargs):

@@ -25,12 +25,14 @@ from official_ext.core import distribute
 from official_ext.core import early_stopping
 from official_ext.core import errors
 from official_ext.core import event_actions as event_actions_lib
+from official_ext.core import failures
 from official_ext.core import manifests
 from official_ext.core import preemption
 from official_ext.core import profiling
 from official_ext.core import run_lock
 from official_ext.core import run_record
 from official_ext.core import run_status
+from official_ext.core import unset_fields
 from official_ext.core import warm_start
 from official_ext.core import workers as workers_lib
 from official_ext.core import yaml_text
@@ -172,7 +174,7 @@ def build_trainer(
 ) -> base_trainer.Trainer:
   """Builds model, optimizer and trainer inside the strategy's scope."""
   exporter = best_checkpoints.maybe_create(params, model_dir, strategy.extended.should_checkpoint) if evaluate else None
-  with strategy.scope():
+  with strategy.scope(), unset_fields.named(params.task, type(task).__name__):
     return train_utils.create_trainer(
         params, task, train=train, evaluate=evaluate, checkpoint_exporter=exporter,
         trainer_cls=getattr(task, 'trainer_cls', None) or base_trainer.Trainer)
@@ -308,10 +310,11 @@ def _end(record, writers, trainer, status, error):
   record.update(step=step, **_plan_record(trainer))
   if writers.stop_reason:
     record.update(early_stopped=writers.stop_reason)
-  record.finish(status, error)
+  message = None if error is None else failures.message_of(error)
+  record.finish(status, message)
   event = 'failed' if status == 'diverged' else status
   if not isinstance(error, errors.LockLostError):
-    writers.write(event, step, {} if error is None else {'error': f'{type(error).__name__}: {error}'})
+    writers.write(event, step, {} if error is None else {'error': message})
   writers.close()
 
 

@@ -4,6 +4,7 @@ TensorFlow's errors name neither. Nothing here runs before an error: a good run 
 """
 
 import dataclasses
+import functools
 import os
 import re
 import tempfile
@@ -14,6 +15,7 @@ import tensorflow as tf
 
 from official_ext.core import errors
 from official_ext.data import input_files as input_files_lib
+from official_ext.data import misfit as misfit_lib
 from official_ext.data import pipelines
 
 MAX_SECONDS = 120.0  # After that, the search for a broken record is given up.
@@ -37,11 +39,13 @@ class Fault:
     file: path.
     record: number in the file, from 0; None: the file as such.
     reason: what is wrong with it.
+    misfit: where it is not the file that is at fault, the whole message.
   """
 
   file: str
   record: Optional[int]
   reason: str
+  misfit: str = ''
 
   def __str__(self) -> str:
     return f'{self.file}: {self.reason}' if self.record is None else f'{self.file}: record {self.record}: {self.reason}'
@@ -105,6 +109,8 @@ def explain(
   fault = find_fault(error, data, build_inputs)
   if fault is None:
     return errors.UserError(f'{path}: the input failed: {reason}{when}')
+  if fault.misfit:
+    return errors.UserError(f'{path}{fault.misfit}{when}')
   return errors.UserError(f'{path}.{_source_field(data)}: {fault}{when}; repair or replace the file, or leave it out')
 
 
@@ -315,7 +321,13 @@ def _unparsable(file: str, data: Any, build_inputs: BuildInputs) -> Optional[Fau
       middle = (start + end) // 2
       start, end = (start, middle) if error_of(records[start:middle]) is not None else (middle, end)
     error = error_of(records[start:end])
-  return Fault(file, start, f'cannot be parsed: {reason_of(error)}') if error is not None else None
+    if error is None:
+      return None
+    misfits = not start and len(records) > 1 and all(  # The first, the last and one between: all of them.
+        error_of([records[number]]) is not None for number in (len(records) - 1, len(records) // 2))
+    misfit = misfit_lib.explain(file, records, reason_of(error), data, functools.partial(
+        pipeline_error, file, build_inputs=build_inputs)) if misfits else ''
+  return Fault(file, start, f'cannot be parsed: {reason_of(error)}', misfit)
 
 
 def pipeline_error(file: str, data: Any, build_inputs: BuildInputs) -> Optional[BaseException]:

@@ -1,5 +1,7 @@
 """--dry_run: says what there is, finds what is wrong, leaves nothing."""
 
+import inspect
+import pathlib
 import re
 import tempfile
 
@@ -34,6 +36,7 @@ def run(tmp_path, monkeypatch, capsys):
 
 def test_it_tells_what_there_is(run):
   lines = run()
+  assert list(lines)[-1] == 'mistakes' and lines['mistakes'] == '1 warning'  # Its validation data are training data.
   parameters = harness.NUM_FEATURES * harness.NUM_CLASSES + harness.NUM_CLASSES
   assert lines['task'] == 'SmallTask'
   assert re.match(rf'Functional, {parameters} parameters, 0\.0 MiB', lines['model'])
@@ -58,15 +61,47 @@ def test_a_metric_that_is_not_reported(run):
     run(best_checkpoint_export_subdir='best', best_checkpoint_eval_metric='acuracy')
 
 
-def test_an_error_of_the_task_comes_through(run):
+def test_an_error_of_the_task_is_one_line_and_no_verdict_goes_before_it(run, capsys):
 
   class Broken(small_run.SmallTask):
 
     def forward(self, inputs, model, training):
       raise RuntimeError('this forward is broken')
 
-  with pytest.raises(RuntimeError, match='this forward is broken'):
+  with pytest.raises(errors.UserError) as info:
     run(Broken)
+  line = inspect.getsourcelines(Broken)[1] + 3
+  place, name = re.fullmatch(
+      r'(\S+): RuntimeError: this forward is broken; the traceback is in (\S+)', str(info.value)).groups()
+  assert place == f'tests/checks/dry_run_test.py:{line}'
+  assert 'in forward' in pathlib.Path(name).read_text()
+  out = capsys.readouterr().out
+  assert 'none found' not in out and out.splitlines()[-1].split() == ['mistakes', '1', 'error,', '1', 'warning']
+
+
+def test_a_variable_that_every_step_makes_is_found_before_the_verdict(run, capsys):
+  """Eagerly it works: only a trace shows it."""
+
+  class MakesVariables(small_run.SmallTask):
+
+    def forward(self, inputs, model, training):
+      loss, logs = super().forward(inputs, model, training)
+      return loss + tf.Variable(1.0), logs
+
+  with pytest.raises(errors.UserError, match=r'dry_run_test.py:\d+: ValueError: tf.function only supports singleton'):
+    run(MakesVariables)
+  assert 'none found' not in capsys.readouterr().out
+
+
+def test_an_action_that_cannot_be_built_is_found(run):
+
+  class NoActions(small_run.SmallTask):
+
+    def build_actions(self, trainer):
+      return [trainer.no_such_part]
+
+  with pytest.raises(errors.UserError, match=r'dry_run_test.py:\d+: AttributeError: .*no_such_part'):
+    run(NoActions)
 
 
 def test_a_value_that_the_checkpoint_does_not_hold(run):

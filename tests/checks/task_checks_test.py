@@ -13,10 +13,10 @@ import tensorflow as tf, tf_keras
 import registry_imports  # noqa: F401
 from official.core import task_factory
 from official_ext.checks import dry_run
-from official_ext.checks import findings
 from official_ext.checks import task_checks
 from official_ext.core import config_parser
 from official_ext.core import errors
+from official_ext.core import failures
 from official_ext.core import yaml_text
 from tests.core import harness
 from tests.core import small_run
@@ -315,6 +315,175 @@ class ValidatesOnTraining(Sound):
     return super().build_inputs(params, input_context)
 
 
+class LabelsFromOne(Sound):
+  """Classes are counted from 1, and the largest comes late."""
+
+  def build_inputs(self, params, input_context=None):
+    batches = super().build_inputs(params, input_context).enumerate()
+    return batches.map(lambda i, batch: (batch[0], batch[1] + tf.cast(i >= 5, tf.int32)))
+
+
+class NegativeLabels(Sound):
+  """Some examples have no label, and nothing masks them."""
+
+  def build_inputs(self, params, input_context=None):
+    unlabelled = 0 if params.is_training else -1
+    return super().build_inputs(params, input_context).map(lambda x, y: (x, tf.where(y == unlabelled, -1, y)))
+
+
+class MasksNegativeLabels(NegativeLabels):
+  """Here the loss leaves them out."""
+
+  def forward(self, inputs, model, training):
+    x, y = inputs
+    logits, mask = model(x, training=training), tf.cast(y >= 0, tf.float32)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(y, 0), logits)
+    return tf.math.divide_no_nan(tf.reduce_sum(mask * losses), tf.reduce_sum(mask)), {
+        'accuracy': (tf.maximum(y, 0), logits, mask)}
+
+
+class EncodesTooFew(Sound):
+  """One-hot vectors of the largest class are zeros, and nothing says so."""
+
+  def forward(self, inputs, model, training):
+    loss, logs = super().forward(inputs, model, training)
+    weights = tf.reduce_sum(tf.one_hot(inputs[1], harness.NUM_CLASSES - 1), -1)
+    return loss + tf.reduce_mean(weights), logs
+
+
+class FailsOnTheLastBatch(Sound):
+  """Takes the size of a batch from the configuration."""
+
+  def build_inputs(self, params, input_context=None):
+    dataset = tf.data.Dataset.from_tensor_slices(self.data if params.is_training else self.validation_data)
+    return dataset.repeat().batch(8, drop_remainder=True) if params.is_training else dataset.skip(3).batch(8)
+
+  def forward(self, inputs, model, training):
+    x = tf.reshape(inputs[0], [8, harness.NUM_FEATURES])
+    return super().forward((x, inputs[1]), model, training)
+
+
+class FailsOnTheLastTrainingBatch(FailsOnTheLastBatch):
+  """The same where each epoch of the training data ends with a smaller batch."""
+
+  def build_inputs(self, params, input_context=None):
+    dataset = tf.data.Dataset.from_tensor_slices(self.data if params.is_training else self.validation_data)
+    return dataset.skip(3).batch(8).repeat() if params.is_training else dataset.batch(8)
+
+
+def dropout_model():
+  inputs = tf_keras.Input((harness.NUM_FEATURES,))
+  hidden = tf_keras.layers.Dropout(0.5, name='drop')(tf_keras.layers.Dense(8)(inputs))
+  outputs = tf_keras.layers.Dense(harness.NUM_CLASSES)(tf_keras.layers.BatchNormalization(name='norm')(hidden))
+  return tf_keras.Model(inputs, outputs)
+
+
+class UsesDropout(Sound):
+  """As it should be."""
+
+  model_fn = staticmethod(dropout_model)
+
+
+class ForgetsTraining(UsesDropout):
+  """Its layers think that they are in an evaluation."""
+
+  def forward(self, inputs, model, training):
+    logits = model(inputs[0])
+    return super().forward(inputs, lambda *args, **kwargs: logits, training)
+
+
+class NeverTrains(UsesDropout):
+  """The same, said aloud."""
+
+  def forward(self, inputs, model, training):
+    logits = model(inputs[0], training=False)
+    return super().forward(inputs, lambda *args, **kwargs: logits, training)
+
+
+class AlwaysTrains(UsesDropout):
+  """In evaluations too."""
+
+  def forward(self, inputs, model, training):
+    logits = model(inputs[0], training=True)
+    return super().forward(inputs, lambda *args, **kwargs: logits, training)
+
+
+class HasTeacher(UsesDropout):
+  """A part that is not trained may be called as it likes."""
+
+  def build_model(self):
+    self.teacher = dropout_model()
+    return super().build_model()
+
+  def forward(self, inputs, model, training):
+    loss, logs = super().forward(inputs, model, training)
+    return loss + tf.reduce_mean(tf.square(self.teacher(inputs[0]))), logs
+
+
+class LogOfZero(Sound):
+  """A probability that has become 0."""
+
+  def forward(self, inputs, model, training):
+    p = tf.nn.relu(tf.nn.softmax(1e4 * model(inputs[0], training=training)))
+    return -tf.reduce_mean(tf.math.log(tf.gather(p, inputs[1], batch_dims=1))), {'accuracy': (inputs[1], p)}
+
+
+class DividesByZero(Sound):
+  """A mean over nothing."""
+
+  def forward(self, inputs, model, training):
+    loss, logs = super().forward(inputs, model, training)
+    mask = tf.cast(inputs[1] > 100, tf.float32)
+    return loss * tf.reduce_sum(mask) / tf.reduce_sum(mask), logs
+
+
+class RootOfZero(Sound):
+  """Finite, and its gradient is not."""
+
+  def forward(self, inputs, model, training):
+    loss, logs = super().forward(inputs, model, training)
+    weights = model.trainable_variables[0]
+    return loss + tf.sqrt(tf.reduce_sum(tf.square(weights - tf.stop_gradient(weights)))), logs
+
+
+class LogOfSoftmax(Sound):
+  """Goes well until a probability is 0."""
+
+  def forward(self, inputs, model, training):
+    p = tf.nn.softmax(model(inputs[0], training=training))
+    logs = tf.math.log(p)
+    return -tf.reduce_mean(tf.gather(logs, inputs[1], batch_dims=1)), {'accuracy': (inputs[1], p)}
+
+
+class SumsTheLoss(Sound):
+  """Forgets to divide."""
+
+  def forward(self, inputs, model, training):
+    loss, logs = super().forward(inputs, model, training)
+    return loss * tf.cast(tf.shape(inputs[1])[0], tf.float32), logs
+
+
+class BrokenExamples(Sound):
+  """A feature that is missing in some examples."""
+
+  def build_inputs(self, params, input_context=None):
+    limit = 1.5 if params.is_training else np.inf
+    return super().build_inputs(params, input_context).map(lambda x, y: ((x, tf.where(x > limit, np.nan, x)), y))
+
+  def forward(self, inputs, model, training):
+    return super().forward((inputs[0][0], inputs[1]), model, training)
+
+
+class SortedClasses(Sound):
+  """One class after the other."""
+
+  def build_inputs(self, params, input_context=None):
+    if params.is_training:
+      order = np.argsort(self.data[1], kind='stable')
+      self.data = tuple(part[order] for part in self.data)
+    return super().build_inputs(params, input_context)
+
+
 # The task, its level, what is said, and the code whose line is told or another place.
 BROKEN = [
     (UsesWholeLogits, 'error', r'the loss is no scalar, its shape is \[8\]; return tf.reduce_mean', 'def forward'),
@@ -347,12 +516,32 @@ BROKEN = [
     (LossOfPredictions, 'error', 'a step does not change the weights: all gradients are None', None),
     (ValidatesOnTraining, 'warning', '64 of the first 64 examples are among the first 64 of task.train_data',
      'task.validation_data'),
+    (LabelsFromOne, 'error', r'1: 3 is outside of \[0, 3\) \(tests/core/harness.py:\d+\); count from 0',
+     'task.train_data'),
+    (NegativeLabels, 'error', r'1: -1 is outside of \[0, 3\)', 'task.train_data'),
+    (EncodesTooFew, 'warning', 'class numbers up to 2 are one-hot encoded with 2 places', 'tf.one_hot'),
+    (FailsOnTheLastBatch, 'error', 'the last batch of task.validation_data has 5 examples in place of 8, and the step '
+     'fails on it: InvalidArgumentError: Input to reshape', 'tf.reshape'),
+    (ForgetsTraining, 'warning', 'drop, norm are called without `training` in train_step', 'model(inputs[0])'),
+    (NeverTrains, 'warning', 'drop, norm are called with training=False in train_step', 'training=False)'),
+    (AlwaysTrains, 'warning', 'drop, norm are called with training=True in validation_step', 'training=True)'),
+    (LogOfZero, 'error', 'the loss in train_step is not finite: the first operation .* is Log in no layer, forward; '
+     'use tf.math.xlogy', 'tf.math.log'),
+    (DividesByZero, 'error', 'the loss in train_step is not finite: .* RealDiv .*; use tf.math.divide_no_nan',
+     'tf.reduce_sum(mask) /'),
+    (RootOfZero, 'error', 'the gradient of dense/kernel:0 in train_step is not finite: .*; add a small number under',
+     'tf.sqrt'),
+    (LogOfSoftmax, 'warning', 'this is the logarithm of a softmax.*use tf.nn.log_softmax', 'tf.math.log'),
+    (SumsTheLoss, 'warning', 'the loss is the sum over the examples of a batch', 'def forward'),
+    (BrokenExamples, 'warning', r'0/1 is NaN or infinite in \d+ of the first \d+ examples', 'task.train_data'),
+    (SortedClasses, 'warning', r'the first \d+ examples are sorted by 1: first all with 0, then all with 1',
+     'task.train_data'),
 ]
 
 
 @pytest.mark.parametrize('task_cls, level, what, place', BROKEN, ids=[case[0].__name__ for case in BROKEN])
 def test_a_mistake_is_found(find, task_cls, level, what, place, capsys):
-  (finding, *others) = find(task_cls)
+  (finding, *others) = find(task_cls, runtime={'enable_xla': 'auto'})
   assert finding.level == level and re.search(what, f'{finding.what}; {finding.remedy}'), finding
   assert '\n' not in str(finding)
   if place and place.startswith('task.'):
@@ -365,15 +554,38 @@ def test_a_mistake_is_found(find, task_cls, level, what, place, capsys):
 
 
 def test_whose_code_is_looked_at():
-  assert findings.is_users(__file__) and findings.is_users('/home/me/my_rings/src/my_rings/task.py')
-  assert not any(map(findings.is_users, (
+  assert failures.is_users(__file__) and failures.is_users('/home/me/my_rings/src/my_rings/task.py')
+  assert not any(map(failures.is_users, (
       dry_run.__file__, np.__file__, random.__file__, '<string>', '/other/lib/site-packages/tensorflow/x.py')))
-  assert findings.is_users('/other/lib/site-packages/experiments/digits/task.py')
+  assert failures.is_users('/other/lib/site-packages/experiments/digits/task.py')
 
 
 def test_a_sound_task(find):
   assert find(small_run.SmallTask) == [] and find(Sound) == []
   assert find(Sound, validation_steps=2) == []
+
+
+@pytest.mark.parametrize('task_cls', [MasksNegativeLabels, UsesDropout, HasTeacher])
+def test_what_may_look_like_a_mistake_and_is_none(find, task_cls):
+  assert find(task_cls) == []
+
+
+def test_a_training_batch_with_fewer_examples_is_tried_too(find):
+  (finding,) = find(FailsOnTheLastTrainingBatch, runtime={'enable_xla': False})
+  assert finding.level == 'error'
+  assert 'the last batch of task.train_data has 5 examples in place of 8, and the step fails on it' in finding.what
+
+
+def test_a_last_batch_that_is_never_evaluated_may_not_fit(find):
+  assert find(FailsOnTheLastBatch, validation_steps=2) == []
+
+
+def test_shapes_that_change_are_none_of_xlas_where_it_is_off(find):
+  assert find(GrowingBatches, runtime={'enable_xla': False}) == []
+  (finding,) = find(GrowingBatches, runtime={'enable_xla': True})
+  assert 'XLA compiles the step anew for each' in finding.what
+  (finding,) = find(GrowingBatches, runtime={'enable_xla': 'auto'})
+  assert 'runtime.enable_xla=auto leaves it out' in finding.what
 
 
 def test_a_validation_that_is_bounded_may_have_data_without_end(find):

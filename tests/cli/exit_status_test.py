@@ -1,11 +1,18 @@
 """How a run ends: the exit status, one line, the gin configuration."""
 
+import inspect
+import tempfile
+
+import official_ext  # noqa: F401  Before tensorflow.
+from absl import app  # noqa: F401  Defines --pdb_post_mortem.
+from absl import flags
+from absl import logging
 import gin
 import pytest
 import tensorflow as tf
 
-import official_ext  # noqa: F401
 from official_ext.cli import exit_status
+from official_ext.cli import flags as ext_flags
 from official_ext.core import config_definitions as cfg
 from official_ext.core import errors
 from official_ext.core import run_record
@@ -42,10 +49,68 @@ def test_an_end_without_error(capsys):
   assert capsys.readouterr() == ('', '')
 
 
-def test_anything_else_is_a_traceback(caplog):
+@pytest.fixture
+def run_flags(tmp_path):
+  """run_flags(*flags): the command line, with a --model_dir that exists."""
+  ext_flags.define_flags()
+
+  def parse(*arguments):
+    ext_flags.parse(['train.py', '--mode=train', f'--model_dir={tmp_path}', *arguments])
+
+  yield parse
+  verbosity = logging.get_verbosity()
+  ext_flags.parse(['train.py'])
+  for name in ('verbosity', 'pdb_post_mortem'):
+    flags.FLAGS[name].unparse()
+  logging.set_verbosity(min(verbosity, logging.WARNING))
+
+
+def test_anything_else_is_one_line_that_names_the_file_with_the_traceback(run_flags, tmp_path, capsys):
+  run_flags()
   assert end_with(RuntimeError('out of luck')) == 1
-  record, = caplog.records
-  assert record.levelname == 'ERROR' and record.exc_info[1].args == ('out of luck',)
+  path = tmp_path / 'traceback.txt'
+  line = f'error: tests/cli/exit_status_test.py:{line_of("raise error")}: RuntimeError: out of luck'
+  assert capsys.readouterr() == ('', f'{line}; the traceback is in {path}\n')
+  assert path.read_text().count('Traceback (most recent call last)') == 1 and '--verbosity=0' in path.read_text()
+
+
+@pytest.mark.parametrize('argument, config, name', [
+    ('--mode=eval', '', 'traceback.eval.txt'),
+    ('--mode=train', '{"task": {"type": "worker", "index": 1}}', 'traceback.worker-1.txt'),
+])
+def test_processes_in_one_folder_keep_their_own_tracebacks(run_flags, tmp_path, monkeypatch, argument, config, name):
+  monkeypatch.setenv('TF_CONFIG', config)
+  ext_flags.parse(['train.py', argument, f'--model_dir={tmp_path}'])
+  assert end_with(RuntimeError('out of luck')) == 1
+  assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_what_writes_nothing_to_model_dir_leaves_no_traceback_there(run_flags, tmp_path, monkeypatch, capsys):
+  folder = tmp_path / 'temporary'
+  folder.mkdir()
+  monkeypatch.setattr(tempfile, 'tempdir', str(folder))
+  run_flags('--debug')
+  assert end_with(RuntimeError('out of luck')) == 1
+  assert [path.name for path in tmp_path.iterdir()] == ['temporary']
+  assert f'the traceback is in {folder}/traceback-' in capsys.readouterr().err
+
+
+def test_verbosity_asks_for_the_traceback(run_flags, capsys):
+  run_flags('--verbosity=0')
+  assert end_with(RuntimeError('out of luck')) == 1
+  lines = capsys.readouterr().err.splitlines()
+  assert lines[0] == 'Traceback (most recent call last):' and lines[-1].startswith('error: ')
+
+
+def test_the_debugger_is_absls(run_flags):
+  run_flags('--pdb_post_mortem')
+  with pytest.raises(RuntimeError):  # Which absl.app.run takes.
+    end_with(RuntimeError('out of luck'))
+
+
+def line_of(code):
+  (number,) = [number for number, line in enumerate(inspect.getsource(end_with).splitlines()) if line.strip() == code]
+  return inspect.getsourcelines(end_with)[1] + number
 
 
 def test_an_exit_passes():

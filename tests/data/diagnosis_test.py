@@ -1,5 +1,7 @@
 """Finding the file and the record that a tf.data pipeline has failed at."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -111,6 +113,56 @@ def test_a_record_that_cannot_be_parsed(record, reason, folder):
   records[6] = record
   write_raw(folder / 'c', records)
   assert explained(folder).startswith(f'task.train_data.input_path: {folder}/c: record 6: {reason}')
+
+
+def test_a_length_that_fits_no_record_is_the_configurations_mistake(tmp_path):
+
+  @dataclasses.dataclass
+  class LengthConfig(cfg.cfg.DataConfig):
+    prefetch: int = 2
+    seq_length: int = 4
+
+  def build(params, input_context=None):
+    del input_context
+    features = {'x': tf.io.FixedLenFeature([params.seq_length], tf.int64)}
+    return tf.data.TFRecordDataset(params.input_path).map(
+        lambda record: tf.io.parse_single_example(record, features)).batch(2)
+
+  def told(data):
+    try:
+      list(build(data))
+    except tf.errors.OpError as error:
+      return str(diagnosis.explain(error, 'task.train_data', data, build, ' (near step 0)'))
+    return ''
+
+  tfrecords.write_examples(tmp_path / 'a', examples())
+  data = LengthConfig(input_path=str(tmp_path / 'a'), global_batch_size=2)
+  assert told(data) == (f'task.train_data.seq_length: is 4, and in {tmp_path}/a x has 2 values; set it to 2 '
+                        '(near step 0)')
+  # One record with another length is the file's.
+  tfrecords.write_examples(tmp_path / 'a', [{'x': [0] * 4}, {'x': [0] * 4}, {'x': [0] * 3}, {'x': [0] * 4}])
+  assert told(data).startswith(f'task.train_data.input_path: {tmp_path}/a: record 2: cannot be parsed: ')
+  tfrecords.write_examples(tmp_path / 'a', [{'x': [0] * 3}, *[{'x': [0] * 4}] * 3])
+  assert told(data).startswith(f'task.train_data.input_path: {tmp_path}/a: record 0: cannot be parsed: ')
+
+
+def test_a_feature_that_no_record_has_is_the_configurations_mistake(folder):
+
+  @dataclasses.dataclass
+  class LabelConfig(cfg.cfg.DataConfig):
+    label_field: str = 'label_ids'
+
+  def build(params, input_context=None):
+    del input_context
+    features = {params.label_field: tf.io.FixedLenFeature([], tf.int64)}
+    return tf.data.TFRecordDataset(tf.io.gfile.glob(params.input_path)).map(
+        lambda record: tf.io.parse_single_example(record, features)).batch(2)
+
+  data = LabelConfig(input_path=f'{folder}/*', global_batch_size=2)
+  with pytest.raises(tf.errors.InvalidArgumentError) as info:
+    list(build(data))
+  assert str(diagnosis.explain(info.value, 'task.train_data', data, build)) == (
+      f'task.train_data.label_field: no record of {folder}/a has the feature label_ids; they have label, x')
 
 
 def test_a_file_that_has_gone(folder):

@@ -1,0 +1,44 @@
+"""A label or an index that is out of range, as the loss or an embedding of a task tells it."""
+
+import contextlib
+import re
+from typing import Any, Optional, Sequence
+
+import tensorflow as tf
+
+from official_ext.checks import findings
+from official_ext.core import failures
+from official_ext.core import input_report
+from official_ext.data import bad_examples
+from official_ext.data import diagnosis
+
+_REMEDY = 'count from 0, give the model as many classes (or rows) as there are, and mask what the loss is to leave out'
+
+
+def explain(
+    error: BaseException, path: str, task: Any, model: Any, batches: Sequence[Any], numbers: Sequence[int]
+) -> Optional[findings.Finding]:
+  """The finding about an error of a step; None where it says something else.
+
+  Args:
+    error: the exception.
+    path: 'task.train_data' or 'task.validation_data'.
+    task: the task.
+    model: its model.
+    batches: that can be meant.
+    numbers: theirs, from 0.
+  """
+  found = diagnosis.out_of_range(error)
+  if found is None:
+    return None
+  data = getattr(task.task_config, path.partition('.')[2], None)
+  report = input_report.InputReport(path, data, task)
+  with contextlib.suppress(Exception), report.building():  # Another error is being told.
+    task.build_inputs(data)
+  what = re.sub(r' \(near step \d+\)$', '', str(report.explain(error, 0, model, numbers)).removeprefix(f'{path}: '))
+  names = {name for batch in batches for name, tensor in zip(bad_examples.paths(batch), tf.nest.flatten(batch))
+           if isinstance(tensor, tf.Tensor) and tensor.dtype.is_integer and (tensor.numpy() == found.value).any()}
+  if len(names) == 1:
+    what = what.replace('a label or an index of ', f'{names.pop()}: ')
+  place = failures.place_of(error)
+  return findings.Finding('error', path, what + (f' ({place})' if place else ''), _REMEDY)

@@ -1,0 +1,65 @@
+"""Fields that Model Garden leaves open, and that a model cannot be built without: named where building fails."""
+
+import contextlib
+import linecache
+import re
+import traceback
+from typing import Any, Iterator, List, Tuple
+
+from official.modeling.hyperparams import base_config
+from official.modeling.hyperparams import oneof
+from official_ext.core import errors
+from official_ext.core import failures
+
+_OPEN = ('class_names', 'input_size', 'num_classes')
+_READ = re.compile(r'self\.(?:_?task_config|config)((?:\.\w+)+)')
+
+
+@contextlib.contextmanager
+def named(task_config: Any, task_name: str) -> Iterator[None]:
+  """Within, an error of Model Garden's that an open field has led to becomes one that names the field.
+
+  Args:
+    task_config: `params.task`.
+    task_name: of the task's class.
+
+  Raises:
+    UserError: in place of that error.
+  """
+  try:
+    yield
+  except (AttributeError, TypeError, ValueError) as error:
+    if isinstance(error, errors.UserError) or failures.place_of(error) is not None:
+      raise
+    fields = _read_by(error, task_config) or [path for path, value in _walk(task_config) if _is_open(path, value)]
+    if not fields:
+      raise
+    paths = ', '.join(f'task.{field}' for field in fields)
+    verb, them = ('is', 'it') if len(fields) == 1 else ('are', 'them')
+    raise errors.UserError(
+        f'{paths}: {verb} not set, and {task_name} needs {them} ({failures.message_of(error)})') from error
+
+
+def _read_by(error: BaseException, task_config: Any) -> List[str]:
+  """The fields that are None, and are read by the line that has failed."""
+  values = dict(_walk(task_config))
+  for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    paths = [path[1:] for path in _READ.findall(linecache.getline(frame.filename, frame.lineno or 0))]
+    unset = [path for path in paths if path in values and values[path] is None]
+    if unset:
+      return unset
+  return []
+
+
+def _walk(config: Any, prefix: str = '') -> Iterator[Tuple[str, Any]]:
+  """(dotted path, value) of all fields; of a choice, of what is chosen alone."""
+  for name, value in vars(config).items():
+    if name.startswith('_') or (isinstance(config, oneof.OneOfConfig) and name not in ('type', config.type)):
+      continue
+    yield f'{prefix}{name}', value
+    if isinstance(value, base_config.Config):
+      yield from _walk(value, f'{prefix}{name}.')
+
+
+def _is_open(path: str, value: Any) -> bool:
+  return path.rpartition('.')[2] in _OPEN and (not value or value == -1)

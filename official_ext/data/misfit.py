@@ -1,0 +1,56 @@
+"""Files that are sound, and a data configuration that does not fit them: which field, and what the files hold."""
+
+import dataclasses
+import re
+from typing import Any, Callable, List, Optional
+
+import tensorflow as tf
+
+_KEY = re.compile(r'(?:Key|Feature): (\S+?)\.? ')
+_NOT_LENGTHS = ('batch', 'buffer', 'cycle', 'seed', 'num_', 'block')
+
+
+def explain(
+    file: str, records: List[bytes], reason: str, data: Any, error_of: Callable[[Any], Optional[BaseException]]
+) -> str:
+  """Says what does not fit, where no record of a file can be parsed.
+
+  Args:
+    file: that was read.
+    records: of the file.
+    reason: what TensorFlow says of the first.
+    data: the data configuration.
+    error_of: what the task's pipeline raises on that file with another data configuration; None where it works.
+
+  Returns:
+    The message, to follow the dotted path of the data configuration: `.field: what is wrong`.
+  """
+  key = _KEY.search(f'{reason} ')
+  features = _features(records[0])
+  if key is not None and features and key[1] not in features:
+    field = next((name for name, value in vars_of(data) if value == key[1]), None)
+    held = ', '.join(sorted(features))
+    return f'{"." + field if field else ""}: no record of {file} has the feature {key[1]}; they have {held}'
+  feature = key[1] if key is not None else ''
+  length = features.get(feature, 0)
+  for name, value in vars_of(data) if length else ():
+    may_be_meant = type(value) is int and value != length and not any(word in name for word in _NOT_LENGTHS)
+    if may_be_meant and error_of(data.replace(**{name: length})) is None:
+      return f'.{name}: is {value}, and in {file} {feature} has {length} values; set it to {length}'
+  return f': no record of {file} fits this configuration: {reason}'
+
+
+def vars_of(data: Any) -> List[Any]:
+  """(name, value) of the fields of a data configuration; those that name a length first."""
+  names = [field.name for field in dataclasses.fields(data)] if dataclasses.is_dataclass(data) else []
+  return [(name, getattr(data, name)) for name in sorted(names, key=lambda name: 'length' not in name)]
+
+
+def _features(record: bytes) -> dict:
+  """The number of values of each feature of a tf.Example; {} where a record is none."""
+  try:
+    features = tf.train.Example.FromString(record).features.feature
+  except Exception:  # pylint: disable=broad-except  # protobuf's DecodeError, without an import of protobuf.
+    return {}
+  return {name: max(len(getattr(feature, kind).value) for kind in ('int64_list', 'float_list', 'bytes_list'))
+          for name, feature in features.items()}
