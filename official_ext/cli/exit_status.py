@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from official.core import train_utils
 from official_ext.core import errors
+from official_ext.core import files
 from official_ext.core import run_record
 
 
@@ -40,8 +41,12 @@ def of(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
   except KeyboardInterrupt:
     print('error: interrupted', file=sys.stderr, flush=True)
     return 1
-  except Exception:  # pylint: disable=broad-except  # absl would print it, and exit with 1 too, without a flush.
-    logging.exception('The run failed.')
+  except Exception as error:  # pylint: disable=broad-except  # absl would print it, and exit with 1, without a flush.
+    storage = files.explain(error)
+    if storage is None:
+      logging.exception('The run failed.')
+    else:
+      print(f'error: {storage}', file=sys.stderr, flush=True)
     return 1
 
 
@@ -77,7 +82,10 @@ def saving_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strateg
     with contextlib.suppress(OSError, tf.errors.OpError):  # What ended the run is what must be told.
       _save_gin_config(mode, model_dir, strategy)
     raise
-  _save_gin_config(mode, model_dir, strategy)
+  try:
+    _save_gin_config(mode, model_dir, strategy)
+  except files.FAILURES as error:  # The run has finished, and all else of it is there.
+    logging.error('%s: operative_config.%s.gin cannot be written: %s', model_dir, mode, files.reason_of(error))
 
 
 def _save_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strategy) -> None:

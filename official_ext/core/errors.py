@@ -12,7 +12,18 @@ class UserError(ValueError):
 
 
 class CheckpointError(RuntimeError):
-  """A checkpoint could not be saved, or there are some and none can be used."""
+  """A checkpoint could not be saved, or there are some and none can be used.
+
+  Attributes:
+    prefix: path of the checkpoint that could not be saved.
+  """
+
+  exit_status = 1
+  prefix = ''
+
+
+class StorageError(RuntimeError):
+  """A file that a run cannot do without could not be written: the disk is full, or gone. The message names it."""
 
   exit_status = 1
 

@@ -13,6 +13,7 @@ from typing import List
 import tensorflow as tf
 
 from official_ext.core import errors
+from official_ext.core import files
 
 _NAME = 'rollbacks.json'
 
@@ -66,14 +67,14 @@ class Rollbacks:
     Args:
       rollback: the newest.
       write: false on a worker whose files do not count.
+
+    Raises:
+      StorageError: it cannot be noted, and has not happened.
     """
     self._all.append(rollback)
     if not write:
       return
-    temporary = f'{self._path}.tmp'
-    with tf.io.gfile.GFile(temporary, 'w') as f:
-      f.write(json.dumps([dataclasses.asdict(entry) for entry in self._all], indent=2) + '\n')
-    tf.io.gfile.rename(temporary, self._path, overwrite=True)
+    files.write(self._path, json.dumps([dataclasses.asdict(entry) for entry in self._all], indent=2) + '\n')
 
   def data_offset(self, step: int) -> int:
     """How many updates further than its number a run that goes on from `step` finds its batches."""

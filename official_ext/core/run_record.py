@@ -16,9 +16,9 @@ from typing import Any, Dict, List, Mapping, Optional
 from absl import logging
 import tensorflow as tf
 
-from official_ext.core import config_definitions, errors, yaml_text
+from official_ext.core import config_definitions, errors, files, yaml_text
 
-STATUSES = ('running', 'finished', 'preempted', 'diverged', 'failed')
+STATUSES = ('running', 'finished', 'preempted', 'diverged', 'failed', 'hung')
 
 _PACKAGES = (
   'official-ext',
@@ -62,10 +62,13 @@ class RunRecord:
       seed: the seed of the run.
       devices: one line about the devices, from `distribute.describe`.
       is_chief: whether this process is the one that writes. The record of another process writes nothing.
+
+    Raises:
+      StorageError: the record of a training cannot be written. An evaluation goes on without.
     """
     self._path = _path(model_dir, mode)
     self._is_chief = is_chief
-    self._warned = False
+    self._failed: Optional[errors.StorageError] = None
     now = _now()
     self._values: Dict[str, Any] = {
       'status': 'running',
@@ -87,9 +90,13 @@ class RunRecord:
       'finished': None,
     }
     if is_chief:
-      tf.io.gfile.makedirs(model_dir)
       self._values['attempt'] += (read(model_dir, mode) or {}).get('attempt', 0)
-      _write_atomically(self._path, _to_json(self._values))
+      try:
+        files.write(self._path, _to_json(self._values))
+      except errors.StorageError as error:
+        if 'train' in mode:  # Nothing else could be written.
+          raise
+        self._note_failure(error)
 
   @property
   def values(self) -> Mapping[str, Any]:
@@ -109,14 +116,20 @@ class RunRecord:
     if step is not None:
       values['step'] = int(step)
     self._values.update({'updated': _now(), **values})
-    if not self._is_chief:
-      return
+    if self._is_chief:
+      self._write()
+
+  def _write(self) -> None:
     try:
-      _write_atomically(self._path, _to_json(self._values))
-    except (OSError, tf.errors.OpError) as e:
-      if not self._warned:
-        logging.error('%s cannot be written: %s', self._path, e)
-      self._warned = True
+      files.write(self._path, _to_json(self._values))
+      self._failed = None
+    except errors.StorageError as error:
+      self._note_failure(error)
+
+  def _note_failure(self, error: errors.StorageError) -> None:
+    if self._failed is None:
+      logging.error('%s', error)
+    self._failed = error
 
   def finish(self, status: str, error: Optional[BaseException | str] = None) -> None:
     """Notes how the run ended.
@@ -130,6 +143,8 @@ class RunRecord:
       error = f'{type(error).__name__}: {error}'
     now = _now()
     self.update(status=status, error=error, updated=now, finished=now)
+    if self._failed is not None:  # A record that says "running" would be wrong for ever.
+      files.overwrite(self._path, _to_json(self._values))
 
 
 def read(model_dir: str, mode: str = 'train') -> Optional[Dict[str, Any]]:
@@ -246,6 +261,9 @@ def save_params(params: config_definitions.ExperimentConfig, model_dir: str) -> 
 
   Returns:
     The differences, as printed: `trainer.train_steps: 100 -> 200`.
+
+  Raises:
+    StorageError: it cannot be written.
   """
   path = os.path.join(model_dir, 'params.yaml')
   text = yaml_text.dump(params.as_dict())
@@ -260,8 +278,7 @@ def save_params(params: config_definitions.ExperimentConfig, model_dir: str) -> 
     print(f'{path}: other parameters than before, which are kept in {kept}:', flush=True)
     for line in differences:
       print(f'  {line}', flush=True)
-  tf.io.gfile.makedirs(model_dir)
-  _write_atomically(path, text)
+  files.write(path, text)
   return differences
 
 
@@ -298,15 +315,8 @@ def _keep(path: str, text: str) -> str:
   while tf.io.gfile.exists(f'{stem}.{number}{extension}'):
     number += 1
   kept = f'{stem}.{number}{extension}'
-  _write_atomically(kept, text)
+  files.write(kept, text)
   return kept
-
-
-def _write_atomically(path: str, text: str) -> None:
-  temporary = f'{path}.tmp-{socket.gethostname()}-{os.getpid()}'
-  with tf.io.gfile.GFile(temporary, 'w') as f:
-    f.write(text)
-  tf.io.gfile.rename(temporary, path, overwrite=True)
 
 
 def _path(model_dir: str, mode: str) -> str:

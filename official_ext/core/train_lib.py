@@ -239,12 +239,12 @@ def run_experiment(
     trainer.profiler = profiling.Profiler(profile_steps, model_dir)
   devices = distribute.describe(strategy)
   record = run_record.RunRecord(model_dir, mode, params, params.runtime.seed, devices, is_chief)
-  if is_chief and 'train' in mode:
-    run_record.save_params(params, model_dir)
-    for line in config_checks.schedule_warnings(params):
-      print(f'warning: {line}', file=sys.stderr, flush=True)
   run_info = writer_registry.RunInfo(model_dir, mode, params, tuple(getattr(task, 'class_names', ())))
   try:
+    if is_chief and 'train' in mode:
+      run_record.save_params(params, model_dir)
+      for line in config_checks.schedule_warnings(params):
+        print(f'warning: {line}', file=sys.stderr, flush=True)
     summaries = tensorboard.make(run_info) if save_summary and 'tensorboard' in params.trainer.writers else None
     writers = event_actions_lib.EventActions(
         make_writers(run_info, summaries, is_chief), event_actions, workers.from_chief)
