@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 from absl import logging
 import numpy as np
@@ -72,6 +72,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     self._held: Optional[int] = None
     self._pending: Optional[str] = None
     self._last = ''
+    self._told: Set[str] = set()
     self._extra: dict = {}
     self._error: Optional[BaseException] = None
     self._lock = threading.Lock()
@@ -166,11 +167,18 @@ class CheckpointManager(tf.train.CheckpointManager):
     """Deletes what is not to be kept any longer. The checkpoint counts whatever becomes of this."""
     try:
       self._prune()
+    except files.FAILURES as error:
+      self._tell_once(f'{self.directory}: checkpoints that are not to be kept cannot be deleted', error)
+    try:
       tf.__internal__.train.update_checkpoint_state(  # For tools that look for the file named `checkpoint`.
           self.directory, model_checkpoint_path=prefix, all_model_checkpoint_paths=self.checkpoints)
     except files.FAILURES as error:
-      logging.error('%s was saved; what it takes the place of could not be deleted, or the file `checkpoint` not '
-                    'written: %s', prefix, files.reason_of(error))
+      self._tell_once(f'{self.directory}/checkpoint: cannot be written', error)
+
+  def _tell_once(self, what: str, error: BaseException) -> None:
+    if what not in self._told:
+      self._told.add(what)
+      logging.error('%s: %s', what, files.reason_of(error))
 
   def _prune(self):
     if self._num_to_keep is None:

@@ -16,7 +16,7 @@ from official_ext.core import errors
 
 FAILURES = (OSError, tf.errors.OpError)  # What writing a file may raise.
 # Of the machine, and of nothing that a program did.
-_OF_STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
+_OF_STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EFBIG)
 _REASONS = tuple(os.strerror(number) for number in _OF_STORAGE)
 _PATH = re.compile(r'(?:^|\s)(\S*/[^\s;]*);')
 

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import time
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from absl import logging
 import numpy as np
@@ -15,6 +15,7 @@ from official_ext.monitoring import writers
 
 _OWN_KEYS = ('time', 'event', 'step')
 _MAX_PENDING = 1 << 24  # Bytes that wait for room.
+_MAX_LINE = 1 << 20
 
 
 class EventsWriter(writers.Writer):
@@ -41,6 +42,7 @@ class EventsWriter(writers.Writer):
     self._file: Optional[tf.io.gfile.GFile] = None
     self._pending = b''  # What is not in the file yet; begins inside a line where a write has failed there.
     self._size: Optional[int] = None  # Of the file as this writer has left it.
+    self._opened: Optional[Tuple[int, int]] = None
     self._num_lost = 0
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
@@ -66,8 +68,20 @@ class EventsWriter(writers.Writer):
       self.flush()
     finally:
       self._close_file()
-      if self._num_lost:
-        logging.error('%s lacks %d events, for which there was no room.', self._path, self._num_lost)
+      if self._pending:
+        self._cut()
+        num_lost = self._num_lost + self._pending.count(b'\n')
+        logging.error('%s lacks the last %d events, for which there was no room.', self._path, num_lost)
+
+  def _cut(self) -> None:
+    """Takes the part of a line, whose rest will never come, out of the file, where it is local."""
+    try:
+      with open(self._path, 'r+b') as f:
+        f.seek(max(0, f.seek(0, os.SEEK_END) - _MAX_LINE))
+        start, end = f.tell(), f.read()
+        f.truncate(start + end.rfind(b'\n') + 1)
+    except OSError:
+      pass
 
   def _write_pending(self) -> None:
     """Writes all that waits.
@@ -76,7 +90,7 @@ class EventsWriter(writers.Writer):
       StorageError: not all of it could be written; the rest goes on waiting.
     """
     try:
-      if self._file is None or self._is_deleted():
+      if self._file is None or self._identity() != self._opened:
         self._open()
       assert self._file is not None and self._size is not None
       self._file.write(self._pending)
@@ -88,8 +102,15 @@ class EventsWriter(writers.Writer):
     self._size += len(self._pending)
     self._pending = b''
 
-  def _is_deleted(self) -> bool:
-    return '://' not in self._path and not os.path.exists(self._path)
+  def _identity(self) -> Optional[Tuple[int, int]]:
+    """Of what is at the path now, where it is local; None where nothing is."""
+    if '://' in self._path:
+      return (0, 0)
+    try:
+      found = os.stat(self._path)
+      return found.st_dev, found.st_ino
+    except OSError:
+      return None
 
   def _open(self) -> None:
     self._close_file()
@@ -99,7 +120,7 @@ class EventsWriter(writers.Writer):
     if size != self._size and _is_torn(self._path) and not self._pending.startswith(b'\n'):
       self._pending = b'\n' + self._pending
     self._file = tf.io.gfile.GFile(self._path, 'ab')
-    self._size = size
+    self._size, self._opened = size, self._identity()
 
   def _keep_rest(self) -> None:
     """Takes out of what waits the part that a failed write has left in the file."""

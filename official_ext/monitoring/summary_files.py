@@ -49,6 +49,8 @@ class SummaryFile(tf.summary.SummaryWriter):
     try:
       self._writer = tf.summary.create_file_writer(folder, **_NEVER)
     except files.FAILURES as error:
+      for path in self._files() - known:
+        files.remove(path)
       raise files.not_written(folder, error) from error
     self._path = self._new_file(known)
 
