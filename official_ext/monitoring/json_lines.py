@@ -180,7 +180,8 @@ def _is_torn(path: str) -> bool:
 
 def _size_of(path: str) -> int:
   """The length of a file in bytes; 0 where there is none."""
-  return tf.io.gfile.stat(path).length if tf.io.gfile.exists(path) else 0
+  found = tf.io.gfile.stat(path) if tf.io.gfile.exists(path) else None
+  return 0 if found is None or found.is_directory else found.length
 
 
 def _to_json(value: Any) -> Any:

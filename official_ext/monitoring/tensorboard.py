@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -53,6 +53,8 @@ class TensorBoardWriter(writers.Writer):
     self._max_images = max_images
     self._class_names = tuple(class_names)
     self._files: Dict[str, summary_files.SummaryFile] = {}
+    self._waiting: Dict[str, List[Tuple[str, Any, int]]] = {}  # Numbers whose file cannot be made, by folder.
+    self._failure: Optional[errors.StorageError] = None
 
   def file_writer(self, event: str, relative_path: str = '') -> summary_files.SummaryFile:
     """The file that 'train' or 'eval' summaries go to.
@@ -63,6 +65,8 @@ class TensorBoardWriter(writers.Writer):
     folder = os.path.join(self._folders[event], relative_path)
     if folder not in self._files:
       self._files[folder] = summary_files.SummaryFile(folder)
+      for name, value, step in self._waiting.pop(folder, ()):
+        self._files[folder].scalar(name, value, step)
     return self._files[folder]
 
   def default_file(self, event: str) -> tf.summary.SummaryWriter:
@@ -73,9 +77,16 @@ class TensorBoardWriter(writers.Writer):
       return tf.summary.create_noop_writer()
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
-    """See base class."""
+    """See base class.
+
+    Raises:
+      StorageError: a file cannot be made. Its numbers are written when it can.
+    """
     if event in self._folders:
+      self._failure = None
       self._write(event, int(step), values, '')
+      if self._failure is not None:
+        raise self._failure
 
   def flush(self) -> None:
     """See base class.
@@ -109,10 +120,21 @@ class TensorBoardWriter(writers.Writer):
       if event == 'eval' and name == confusion_image.NAME and confusion_image.is_matrix(value):
         value = confusion_image.draw(value, self._class_names)
       images = _as_images(value)
-      if images is not None:
-        self.file_writer(event, relative_path).image(name, images, step, self._max_images)
-      elif isinstance(value, (bool, int, float)):
-        self.file_writer(event, relative_path).scalar(tag_of(name), value, step)
+      is_number = isinstance(value, (bool, int, float))
+      if images is None and not is_number:
+        continue
+      try:
+        file = self.file_writer(event, relative_path)
+      except errors.StorageError as error:
+        self._failure = error
+        if is_number:
+          folder = os.path.join(self._folders[event], relative_path)
+          self._waiting.setdefault(folder, []).append((tag_of(name), value, step))
+        continue
+      if images is None:
+        file.scalar(tag_of(name), value, step)
+      else:
+        file.image(name, images, step, self._max_images)
 
 
 def make(run: writer_registry.RunInfo) -> TensorBoardWriter:
