@@ -19,9 +19,9 @@ from official_ext.core import errors
 _DESCRIPTION = """Starts NUM_WORKERS processes of train.py on this machine, which train together over loopback ports.
 
 Each line that worker N prints comes with [N] in front. SIGTERM, SIGINT and SIGHUP are passed on to the workers, which
-then save and stop. When a worker stops with status 75 (preempted) or crashes, the rest is stopped and all are started
-again: they go on from the newest checkpoint. GPUs are shared out evenly. The exit status is that of the run: 0, or the
-status of the worker that stopped it; bad usage (2) and divergence (3) are not tried again."""
+then save and stop. When a worker stops with status 75 (preempted, or hung) or crashes, the rest is stopped and all are
+started again: they go on from the newest checkpoint. GPUs are shared out evenly. The exit status is that of the run: 0,
+or the status of the worker that stopped it; bad usage (2) and divergence (3) are not tried again."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NOT_TRIED_AGAIN = (errors.UserError.exit_status, errors.DivergedError.exit_status)

@@ -27,7 +27,7 @@ _AT_LEAST_ZERO = (
     'trainer.nonfinite.max_skips', 'trainer.nonfinite.max_rollbacks', 'trainer.recovery_begin_steps',
     'trainer.inspect.every',
     'trainer.continuous_eval_timeout', 'trainer.early_stopping.min_delta', 'trainer.notifications.timeout_seconds',
-    'runtime.num_gpus', 'runtime.num_virtual_cpus', 'runtime.seed',
+    'runtime.num_gpus', 'runtime.num_virtual_cpus', 'runtime.seed', 'runtime.hang_seconds',
 )
 _CHOICES = {
     'trainer.nonfinite.then': ('stop', 'rollback'),

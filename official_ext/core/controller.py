@@ -43,6 +43,7 @@ class Controller(orbit.Controller):
       writers: Optional[writers_lib.Writer] = None,
       summaries: Optional[tensorboard.TensorBoardWriter] = None,
       on_stage: Optional[Callable[[str, int], None]] = None,
+      heartbeat: Callable[[], None] = lambda: None,
       checkpoint: Optional[str] = None,
       watch: Optional[preemption.PreemptionWatch] = None,
       restores: bool = True,
@@ -60,6 +61,7 @@ class Controller(orbit.Controller):
       writers: where events go. The actions of an `EventActions` are taken then, and may end training.
       summaries: whose files are the default ones for `tf.summary` calls inside steps.
       on_stage: called with what the run does now ('train', 'eval', 'save') and the step.
+      heartbeat: called after every batch of an evaluation, and while there is nothing to evaluate yet.
       checkpoint: path of the checkpoint to restore instead of the newest.
       watch: tells that the run is to save and stop.
       restores: false where every checkpoint will be restored in its turn, and there may be none yet.
@@ -75,6 +77,7 @@ class Controller(orbit.Controller):
         writers if isinstance(writers, event_actions.EventActions) else event_actions.EventActions(self._writers, []))
     self._summaries = summaries
     self._on_stage = on_stage or (lambda stage, step: None)
+    self._heartbeat = heartbeat
     self._checkpoint_path = checkpoint
     self._watch = watch or preemption.PreemptionWatch()
     self._saves_at_start = saves_at_start
@@ -87,8 +90,14 @@ class Controller(orbit.Controller):
     self.checkpoint_manager = manager  # Not given to the base class, which prints what it restores.
     if manager is not None and restores:
       self.restore_checkpoint()
-    if hasattr(self.evaluator, 'stop_requested') and not self._has_several_workers():  # Workers have to agree.
-      self.evaluator.stop_requested = lambda: self._watch.requested is not None
+    if hasattr(self.evaluator, 'stop_requested'):
+      self.evaluator.stop_requested = self._after_evaluation_batch
+
+  def _after_evaluation_batch(self) -> bool:
+    """Whether the evaluation is to be left."""
+    if tf.executing_eagerly():  # Else it is but traced.
+      self._heartbeat()
+    return self._watch.requested is not None and not self._has_several_workers()  # Workers have to agree.
 
   # Where loops end.
 
@@ -290,6 +299,7 @@ class Controller(orbit.Controller):
 
     while True:
       self._stop_if_requested(self._step_now())
+      self._heartbeat()
       ended, new = workers.of(self.strategy).from_chief('checkpoints to evaluate', look)
       for path, num_rollbacks in new:
         self._stop_if_requested(self._step_now())
@@ -361,11 +371,11 @@ class Controller(orbit.Controller):
       CheckpointError: it could not be written.
     """
     self._require('checkpoint_manager', for_method='save_checkpoint')
-    self._settle_save(at_end=not may_fail)
     step = self._step_now()
+    self._on_stage('save', step)
+    self._settle_save(at_end=not may_fail)
     if self._is_saved(step):
       return
-    self._on_stage('save', step)
     start = time.perf_counter()
     if isinstance(self.checkpoint_manager, checkpoints.CheckpointManager):
       extra['num_replicas'] = self.strategy.num_replicas_in_sync

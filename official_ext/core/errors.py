@@ -41,6 +41,13 @@ class DivergedError(RuntimeError):
   status = 'diverged'
 
 
+class HungError(RuntimeError):
+  """Nothing has moved for `runtime.hang_seconds`: the same command goes on from the newest checkpoint."""
+
+  exit_status = 75
+  status = 'hung'
+
+
 class EvaluationInterruptedError(Exception):
   """An evaluation was left because the run was asked to stop."""
 
