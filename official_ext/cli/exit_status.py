@@ -18,8 +18,8 @@ from official_ext.core import run_record
 def of(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
   """Runs `main`, and turns how it ends into an exit status.
 
-  0 finished; 2 bad usage or configuration; 3 diverged; 75 preempted after a save; 1 anything else. What the library
-  foresaw ends in one line on stderr, the rest in a traceback.
+  0 finished; 2 bad usage or configuration; 3 diverged; 75 preempted after a save, or hung; 1 anything else. What the
+  library foresaw, and failing storage, ends in one line on stderr, the rest in a traceback.
 
   Args:
     main: the program.

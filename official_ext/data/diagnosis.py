@@ -108,7 +108,10 @@ def explain(
   if 'Traceback (most recent call last)' in text:  # Python in the pipeline has failed: its author needs the traceback.
     return None
   reason = reason_of(error)
-  fault = find_fault(error, data, build_inputs)
+  try:
+    fault = find_fault(error, data, build_inputs)
+  except (tf.errors.OpError, OSError):  # The search needs the files, and room for a temporary one.
+    fault = None
   if fault is None:
     return errors.UserError(f'{path}: the input failed: {reason}{when}')
   if getattr(data, 'input_path', None) or getattr(data, 'tfds_name', None):
