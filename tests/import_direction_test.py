@@ -16,11 +16,12 @@ LEVELS = (
   {'official_ext.core.controller', 'official_ext.core.actions', 'official_ext.core.base_trainer'},
   {'official_ext.core.training_step', 'official_ext.core.checkpoints', 'official_ext.core.base_task'},
   {'official_ext.core.config_definitions'},
+  {'official_ext.core.files'},
   {'official_ext.core.errors'},
 )
 # These know nothing of the loop.
 INDEPENDENT = ('data', 'metrics', 'modeling', 'optimization', 'monitoring')
-THEIR_CORE = {'official_ext.core.errors', 'official_ext.core.config_definitions'}
+THEIR_CORE = {'official_ext.core.errors', 'official_ext.core.files', 'official_ext.core.config_definitions'}
 
 
 def _sources(root):

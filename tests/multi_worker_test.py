@@ -285,6 +285,24 @@ def test_a_worker_that_stands_still_counts_as_lost(launched, straight, tmp_path,
 
 
 @pytest.mark.soak
+def test_workers_that_wait_for_one_that_hangs_all_tell_where_and_are_started_again(
+    launched, straight, tmp_path, monkeypatch):
+  monkeypatch.setenv('HANG_ONCE', str(tmp_path / 'has_hung'))
+  run = launched(tmp_path / 'run', '--set=runtime.hang_seconds=10')
+  assert run.end() == 0, run.text
+  assert 'launch: restart 1 of 3' in run.text and 'restart 2' not in run.text
+  for worker in range(2):
+    assert f'launch: worker {worker} stopped with status 75' in run.text
+    assert f'[{worker}] hung: nothing has moved for ' in run.text
+    stacks = (tmp_path / 'run' / f'hung.worker-{worker}.txt').read_text()
+    assert ('in pass_on' in stacks) == (worker == 1)
+    (tmp_path / 'run' / f'hung.worker-{worker}.txt').unlink()
+  assert (tmp_path / 'run' / 'events.jsonl').read_text().count('"event": "hung"') == 1  # Superseded by what follows.
+  assert_same(tmp_path / 'run', straight)
+  assert_written_by_one(tmp_path / 'run', straight)
+
+
+@pytest.mark.soak
 def test_workers_roll_back_together_and_the_result_does_not_depend_on_kills(launched, run_train, tmp_path):
   # One example of 1,437 is NaN, on one of the two workers: about every 22nd step.
   flags = ['--set=task.bad_example=700', '--set=trainer.nonfinite.max_skips=1', '--set=trainer.nonfinite.then=rollback',

@@ -162,13 +162,13 @@ class Script:
     self._folder, self._arguments = folder, arguments
     script = folder / 'script.py'
     script.write_text(textwrap.dedent(code))
-    self._process = server.start(arguments, folder / 'stdout', folder / 'stderr', env, script=script)
+    self.process = server.start(arguments, folder / 'stdout', folder / 'stderr', env, script=script)
 
   def finish(self, timeout=120) -> subprocess.CompletedProcess:
     """Waits for its end: its status, stdout and stderr."""
-    status = self._process.wait(timeout)
+    status = self.process.wait(timeout)
     output = ((self._folder / name).read_text() for name in ('stdout', 'stderr'))
     return subprocess.CompletedProcess(self._arguments, status, *output)
 
   def kill(self) -> None:
-    self._process.kill()
+    self.process.kill()

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from official_ext.core import errors
 from official_ext.core import failures
+from official_ext.core import files
 from official_ext.core import run_status
 from official_ext.monitoring import credentials
 
@@ -22,9 +23,9 @@ from official_ext.monitoring import credentials
 def of(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
   """Runs `main`, and turns how it ends into an exit status.
 
-  0 finished; 2 bad usage or configuration; 3 diverged; 75 preempted after a save; 1 anything else. All of them end in
-  one line on stderr. Of what the library did not foresee, such as whatever a task raises, that is `file:line: message`,
-  and the name of the file that has the traceback.
+  0 finished; 2 bad usage or configuration; 3 diverged; 75 preempted after a save, or hung; 1 anything else. All of them
+  end in one line on stderr. Of what the library did not foresee, such as whatever a task raises, that is
+  `file:line: message`, and the name of the file that has the traceback.
 
   Args:
     main: the program.
@@ -52,10 +53,10 @@ def of(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
     print('error: interrupted', file=sys.stderr, flush=True)
     return 1
   except Exception as error:  # pylint: disable=broad-except  # Anything may be in a task.
-    refusal = failures.refusal_in(error)
-    if refusal is not None:
-      print(f'error: {refusal}', file=sys.stderr, flush=True)
-      return refusal.exit_status
+    foreseen = files.explain(error) or failures.refusal_in(error)
+    if foreseen is not None:
+      print(f'error: {foreseen}', file=sys.stderr, flush=True)
+      return foreseen.exit_status
     if _flag('pdb_post_mortem'):  # Absl starts the debugger.
       raise
     return tell(error)
@@ -123,7 +124,10 @@ def saving_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strateg
     with contextlib.suppress(OSError, tf.errors.OpError):  # What ended the run is what must be told.
       _save_gin_config(mode, model_dir, strategy)
     raise
-  _save_gin_config(mode, model_dir, strategy)
+  try:
+    _save_gin_config(mode, model_dir, strategy)
+  except files.FAILURES as error:  # The run has finished, and all else of it is there.
+    logging.error('%s: operative_config.%s.gin cannot be written: %s', model_dir, mode, files.reason_of(error))
 
 
 def _save_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strategy) -> None:

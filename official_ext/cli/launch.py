@@ -24,9 +24,9 @@ from official_ext.monitoring import credentials
 _DESCRIPTION = """Starts NUM_WORKERS processes of train.py on this machine, which train together over loopback ports.
 
 Each line that worker N prints comes with [N] in front. SIGTERM, SIGINT and SIGHUP are passed on to the workers, which
-then save and stop. When a worker stops with status 75 (preempted) or crashes, the rest is stopped and all are started
-again: they go on from the newest checkpoint. GPUs are shared out evenly. The exit status is that of the run: 0, or the
-status of the worker that stopped it; bad usage (2) and divergence (3) are not tried again.
+then save and stop. When a worker stops with status 75 (preempted, or hung) or crashes, the rest is stopped and all are
+started again: they go on from the newest checkpoint. GPUs are shared out evenly. The exit status is that of the run: 0,
+or the status of the worker that stopped it; bad usage (2) and divergence (3) are not tried again.
 
 Workers know each other by a secret that is made for them (OFFICIAL_EXT_SECRET), but TensorFlow's own connections ask
 for none: on a machine that others use too, --private_network keeps everybody else out (docs/security.md)."""

@@ -190,7 +190,7 @@ class Trainer(base_evaluator.Evaluator):
         return self._distribute_dataset(dataset_or_fn, *args, **kwargs)
     except Exception as error:  # Each task fails in its own way.
       mistake = training_input.mistake_in_data(self.config, args[0] if args else None, error)
-      if mistake is None or isinstance(error, errors.UserError):
+      if mistake is None:
         raise
       raise mistake from error
 

@@ -13,6 +13,8 @@ import tensorflow as tf
 
 from official.core import train_utils
 from official_ext.core import config_definitions
+from official_ext.core import errors
+from official_ext.core import files
 from official_ext.core import manifests
 
 _HISTORY = 'history.json'
@@ -80,14 +82,33 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     self._history.append({'step': step, 'value': value if np.isfinite(value) else None, 'logs': _scalars(eval_logs)})
     kept = [entry['step'] for entry in self._ranked()[:self._num_to_keep]]
     if step in kept:
-      self._export(checkpoint, step)
+      try:
+        self._export(checkpoint, step)
+      except files.FAILURES as error:
+        kept = self._without(step, error)
     if self._is_chief:
-      self._write(write_logs)
+      self._try_to_write(write_logs)
       for prefix in manifests.prefixes(self._export_dir, train_utils.BEST_CHECKPOINT_NAME):
         # A later one belongs to a future that this run has not reached again.
         if manifests.step_of(prefix) <= step and manifests.step_of(prefix) not in kept:
           manifests.remove(prefix)
     return step in kept
+
+  def _without(self, step: int, error: BaseException) -> List[int]:
+    """Lets an evaluation not count whose checkpoint could not be written: those before it stay. Returns their steps."""
+    logging.error('%s: could not be saved as one of the best: %s. The best ones before it stay.',
+                  self._prefix(step), files.reason_of(error))
+    if self._is_chief:
+      manifests.remove_partial(self._prefix(step))
+    self._history[-1]['value'] = None
+    return [entry['step'] for entry in self._ranked()[:self._num_to_keep]]
+
+  def _try_to_write(self, write_logs: bool) -> None:
+    try:
+      self._write(write_logs)
+    except (errors.StorageError, *files.FAILURES) as error:
+      logging.error('%s: could not be written: %s. The next evaluation tries again.', self._export_dir,
+                    files.reason_of(error))
 
   def _ranked(self) -> List[Dict[str, Any]]:
     """The evaluations that count, best first."""
@@ -162,6 +183,4 @@ def _scalars(logs: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _write_json(path: str, content: Any) -> None:
-  with tf.io.gfile.GFile(f'{path}.tmp', 'w') as f:
-    f.write(json.dumps(content, indent=2) + '\n')
-  tf.io.gfile.rename(f'{path}.tmp', path, overwrite=True)
+  files.write(path, json.dumps(content, indent=2) + '\n')

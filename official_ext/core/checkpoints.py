@@ -6,13 +6,14 @@ import shutil
 import tempfile
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 from absl import logging
 import tensorflow as tf
 
 from official_ext.core import checkpoint_contents
 from official_ext.core import errors
+from official_ext.core import files
 from official_ext.core import manifests
 from official_ext.core import readable_paths
 from official_ext.core import rollbacks as rollbacks_lib
@@ -77,6 +78,8 @@ class CheckpointManager(tf.train.CheckpointManager):
     self._workers = workers or workers_lib.Workers()
     self._held: Optional[int] = None
     self._pending: Optional[str] = None
+    self._last = ''
+    self._told: Set[str] = set()
     self._extra: dict = {}
     self._error: Optional[BaseException] = None
     self._lock = threading.Lock()
@@ -108,6 +111,12 @@ class CheckpointManager(tf.train.CheckpointManager):
     """Whether the last checkpoint that this process saved here, or restored from here, is that of `step`."""
     return self._held == step
 
+  @property
+  def has_failed(self) -> bool:
+    """Whether it is known by now that the save in flight has failed: `sync` will raise. Waits for nothing."""
+    helper = getattr(self.checkpoint, '_async_checkpointer_impl', None)
+    return self._error is not None or getattr(helper, '_async_error', None) is not None
+
   # Saving.
 
   def save(self, checkpoint_number=None, check_interval=True, options=None, **extra: Any) -> Optional[str]:
@@ -133,7 +142,8 @@ class CheckpointManager(tf.train.CheckpointManager):
     self.sync()
     self._check_finite(step)
     prefix = os.path.join(self.directory if self._is_chief else tempfile.mkdtemp(), f'ckpt-{step}')
-    self._pending, self._extra = prefix, {
+    self._pending = self._last = prefix
+    self._extra = {
         'step': step, 'time': time.time(), 'num_rollbacks': len(self.rollbacks),
         'optimizer_config': self._optimizer_config, 'data': self._data_identity, **extra}
     write_options = tf.train.CheckpointOptions(
@@ -142,9 +152,8 @@ class CheckpointManager(tf.train.CheckpointManager):
     )
     try:
       self.checkpoint.write(prefix, options=write_options)
-    except (tf.errors.OpError, OSError) as error:
-      self._pending = None
-      raise _save_error(prefix, error) from error
+    except files.FAILURES as error:
+      raise self._save_error(error) from error
     if not self._asynchronous:
       self._raise_error()
     self._held = step
@@ -157,14 +166,29 @@ class CheckpointManager(tf.train.CheckpointManager):
         shutil.rmtree(os.path.dirname(prefix), ignore_errors=True)
         return
       manifests.write(prefix, **self._extra)
-      self._prune()
-      tf.__internal__.train.update_checkpoint_state(  # For tools that look for the file named `checkpoint`.
-          self.directory, model_checkpoint_path=prefix, all_model_checkpoint_paths=self.checkpoints)
+      self._tidy(prefix)
     except Exception as error:  # It belongs to the thread that trains.
       with self._lock:
         self._error = error
     finally:
       self._pending = None
+
+  def _tidy(self, prefix: str) -> None:
+    """Deletes what is not to be kept any longer. The checkpoint counts whatever becomes of this."""
+    try:
+      self._prune()
+    except files.FAILURES as error:
+      self._tell_once(f'{self.directory}: checkpoints that are not to be kept cannot be deleted', error)
+    try:
+      tf.__internal__.train.update_checkpoint_state(  # For tools that look for the file named `checkpoint`.
+          self.directory, model_checkpoint_path=prefix, all_model_checkpoint_paths=self.checkpoints)
+    except files.FAILURES as error:
+      self._tell_once(f'{self.directory}/checkpoint: cannot be written', error)
+
+  def _tell_once(self, what: str, error: BaseException) -> None:
+    if what not in self._told:
+      self._told.add(what)
+      logging.error('%s: %s', what, files.reason_of(error))
 
   def _prune(self):
     if self._num_to_keep is None:
@@ -178,8 +202,11 @@ class CheckpointManager(tf.train.CheckpointManager):
       if variable.dtype.is_floating and not bool(tf.reduce_all(tf.math.is_finite(tf.cast(variable, tf.float32)))):
         raise errors.DivergedError(f'step {step} is not saved: the weight {variable.name} is not finite')
 
-  def sync(self) -> None:
+  def sync(self) -> bool:
     """Waits for a save in flight.
+
+    Returns:
+      Whether a save has succeeded since the last call.
 
     Raises:
       CheckpointError: it could not be written.
@@ -189,16 +216,30 @@ class CheckpointManager(tf.train.CheckpointManager):
       helper = getattr(self.checkpoint, '_async_checkpointer_impl', None)
       if helper is not None:  # It would tell of its error at the next save, or when the process ends.
         helper._check_async_thread_error()  # pylint: disable=protected-access
-    except (tf.errors.OpError, OSError) as error:
-      prefix, self._pending = self._pending, None
-      raise _save_error(prefix, error) from error
+    except files.FAILURES as error:
+      raise self._save_error(error) from error
     self._raise_error()
+    last, self._last = self._last, ''
+    return bool(last)
 
   def _raise_error(self):
     with self._lock:
       error, self._error = self._error, None
     if error is not None:
-      raise _save_error('the last checkpoint', error) from error
+      raise self._save_error(error) from error
+
+  def _save_error(self, error: BaseException) -> errors.CheckpointError:
+    """The error of the save that was begun last. What it has left is deleted: a full disk is not to be fuller."""
+    prefix, self._pending, self._held = self._last, None, None
+    if self._is_chief:
+      manifests.remove_partial(prefix)
+    else:
+      shutil.rmtree(os.path.dirname(prefix), ignore_errors=True)
+    self._last, newest = '', self.latest_checkpoint
+    which = f'the newest checkpoint is {os.path.basename(newest)}' if newest else 'there is no checkpoint before it'
+    failure = errors.CheckpointError(f'{prefix}: could not be saved: {files.reason_of(error)}; {which}')
+    failure.prefix = prefix
+    return failure
 
   # Restoring.
 
@@ -430,5 +471,3 @@ def check_available(model_dir: str, mode: str, checkpoint: Optional[str]) -> Non
         f'--mode=eval: there is no checkpoint in {model_dir}; train first, or name one with --checkpoint')
 
 
-def _save_error(prefix: Optional[str], error: BaseException) -> errors.CheckpointError:
-  return errors.CheckpointError(f'{prefix}: could not be saved: {" ".join(str(error).split())[:300]}')

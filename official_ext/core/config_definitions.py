@@ -108,6 +108,9 @@ class RuntimeConfig(cfg.RuntimeConfig):
     worker_start_timeout_seconds: How long the workers of a run wait for each other when they start.
     worker_timeout_seconds: How long a worker may give no sign of life before the others end with an error. One that
       dies in the middle of a step is noticed at once.
+    hang_seconds: How long a run may stand still, without a step, a batch of an evaluation or the end of a save, before
+      it ends with the stacks of all threads and exit status 75. Ten times as long until the first step and the first
+      batch of an evaluation are done: they are compiled. 0: for ever.
     tpu_enable_xla_dynamic_padder: Whether XLA on TPU pads dynamic shapes. None: XLA's default.
   """
   UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
@@ -124,6 +127,7 @@ class RuntimeConfig(cfg.RuntimeConfig):
   }
 
   RANGES: ClassVar[Mapping[str, str]] = {
+      'hang_seconds': '[0, inf)',
       **dict.fromkeys(('num_packs', 'worker_start_timeout_seconds', 'worker_timeout_seconds'), '[1, inf)'),
       **dict.fromkeys(('num_gpus', 'seed'), '[0, inf)'),
       'num_virtual_cpus': '[0, 1000]',
@@ -136,6 +140,7 @@ class RuntimeConfig(cfg.RuntimeConfig):
   deterministic: bool = False
   worker_start_timeout_seconds: int = 600
   worker_timeout_seconds: int = 30
+  hang_seconds: float = 0.0
 
 
 @dataclasses.dataclass

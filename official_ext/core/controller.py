@@ -23,6 +23,7 @@ from official_ext.monitoring import tensorboard
 from official_ext.monitoring import writers as writers_lib
 
 _POLL_SECONDS = 1.0
+_MAX_FAILED_SAVES = 3  # In a row: so many intervals of work are risked on a disk that may have room again.
 
 
 class Controller(orbit.Controller):
@@ -42,6 +43,7 @@ class Controller(orbit.Controller):
       writers: Optional[writers_lib.Writer] = None,
       summaries: Optional[tensorboard.TensorBoardWriter] = None,
       on_stage: Optional[Callable[[str, int], None]] = None,
+      heartbeat: Callable[[], None] = lambda: None,
       checkpoint: Optional[str] = None,
       watch: Optional[preemption.PreemptionWatch] = None,
       restores: bool = True,
@@ -59,6 +61,7 @@ class Controller(orbit.Controller):
       writers: where events go. The actions of an `EventActions` are taken then, and may end training.
       summaries: whose files are the default ones for `tf.summary` calls inside steps.
       on_stage: called with what the run does now ('train', 'eval', 'save') and the step.
+      heartbeat: called after every batch of an evaluation, and while there is nothing to evaluate yet.
       checkpoint: path of the checkpoint to restore instead of the newest.
       watch: tells that the run is to save and stop.
       restores: false where every checkpoint will be restored in its turn, and there may be none yet.
@@ -74,19 +77,27 @@ class Controller(orbit.Controller):
         writers if isinstance(writers, event_actions.EventActions) else event_actions.EventActions(self._writers, []))
     self._summaries = summaries
     self._on_stage = on_stage or (lambda stage, step: None)
+    self._heartbeat = heartbeat
     self._checkpoint_path = checkpoint
     self._watch = watch or preemption.PreemptionWatch()
     self._saves_at_start = saves_at_start
     self._reported_plan = False
     self._evaluation_is_pending = False
+    self._num_failed_saves = 0  # Since the last one that has succeeded.
     kwargs.setdefault('steps_per_loop', self._steps_to_boundary)
     manager = kwargs.pop('checkpoint_manager', None)
     super().__init__(global_step=global_step, **kwargs)
     self.checkpoint_manager = manager  # Not given to the base class, which prints what it restores.
     if manager is not None and restores:
       self.restore_checkpoint()
-    if hasattr(self.evaluator, 'stop_requested') and not self._has_several_workers():  # Workers have to agree.
-      self.evaluator.stop_requested = lambda: self._watch.requested is not None
+    if hasattr(self.evaluator, 'stop_requested'):
+      self.evaluator.stop_requested = self._after_evaluation_batch
+
+  def _after_evaluation_batch(self) -> bool:
+    """Whether the evaluation is to be left."""
+    if tf.executing_eagerly():  # Else it is but traced.
+      self._heartbeat()
+    return self._watch.requested is not None and not self._has_several_workers()  # Workers have to agree.
 
   # Where loops end.
 
@@ -137,8 +148,9 @@ class Controller(orbit.Controller):
         output = self.evaluate(eval_steps)
         evaluates = False
       at_interval = self._checkpoint_interval and step % self._checkpoint_interval == 0
-      if at_interval or ((step >= train_steps or self._ends_early()) and checkpoint_at_completion):
-        self.save_checkpoint()
+      at_end = step >= train_steps or self._ends_early()
+      if at_interval or (at_end and checkpoint_at_completion):
+        self.save_checkpoint(may_fail=not at_end)
     self._sync_on_async_checkpointing()
     if step < train_steps:
       self._writers.write('early_stopped', step, {'reason': self._actions.stop_reason})
@@ -182,6 +194,8 @@ class Controller(orbit.Controller):
       output = self.trainer.train(tf.constant(num_steps, tf.int32)) or {}
     step = self._step_now()
     self._report_plan(step)
+    if getattr(self.checkpoint_manager, 'has_failed', False):
+      self._settle_save()
     for action in self.train_actions:
       self._actions.call(action, output)
     if self._step_now() != step:  # An action has gone back, and has said so.
@@ -194,7 +208,7 @@ class Controller(orbit.Controller):
   def _default_summary_file(self, event: str):
     if self._summaries is None:
       return tf.summary.create_noop_writer().as_default()
-    return self._summaries.file_writer(event).as_default()
+    return self._summaries.default_file(event).as_default()
 
   def _report_plan(self, step: int):
     plan = getattr(self.trainer, 'plan', None)
@@ -285,6 +299,7 @@ class Controller(orbit.Controller):
 
     while True:
       self._stop_if_requested(self._step_now())
+      self._heartbeat()
       ended, new = workers.of(self.strategy).from_chief('checkpoints to evaluate', look)
       for path, num_rollbacks in new:
         self._stop_if_requested(self._step_now())
@@ -351,25 +366,61 @@ class Controller(orbit.Controller):
       print(f'Replicas: {now}, {before} before. Input that is indexed by step gives the same global batches; weights '
             'agree with those of an unchanged run up to float rounding.', flush=True)
 
-  def save_checkpoint(self, **extra: Any) -> None:
+  def save_checkpoint(self, may_fail: bool = False, **extra: Any) -> None:
     """Saves this step, once.
 
     Args:
+      may_fail: whether another save will follow: the run goes on where this one cannot be written, and says so, until
+        too many of them have failed in a row.
       **extra: further entries of the checkpoint's manifest.
+
+    Raises:
+      CheckpointError: it could not be written.
     """
     self._require('checkpoint_manager', for_method='save_checkpoint')
     step = self._step_now()
+    self._on_stage('save', step)
+    self._settle_save(at_end=not may_fail)
     if self._is_saved(step):
       return
-    self._on_stage('save', step)
     start = time.perf_counter()
     if isinstance(self.checkpoint_manager, checkpoints.CheckpointManager):
       extra['num_replicas'] = self.strategy.num_replicas_in_sync
       extra[event_actions.STATE] = self._actions.state()
-    path = self.checkpoint_manager.save(checkpoint_number=step, check_interval=False, **extra)
+    try:
+      path = self.checkpoint_manager.save(checkpoint_number=step, check_interval=False, **extra)
+    except errors.CheckpointError as error:
+      self._note_failed_save(error, at_end=not may_fail)
+      if not may_fail:
+        raise
+      return
     seconds = time.perf_counter() - start
     self._note_seconds(profiling.SAVE, seconds)
     self._writers.write('checkpoint', step, {'checkpoint': path, 'stall_seconds': seconds})
+
+  def _settle_save(self, at_end: bool = False) -> None:
+    """Waits for the save in flight, and notes what has become of it."""
+    if not isinstance(self.checkpoint_manager, checkpoints.CheckpointManager):
+      return
+    try:
+      if self.checkpoint_manager.sync():
+        self._num_failed_saves = 0
+    except errors.CheckpointError as error:
+      self._note_failed_save(error, at_end)
+
+  def _note_failed_save(self, error: errors.CheckpointError, at_end: bool) -> None:
+    """Tells of a save that has failed, in the place of which another one is to be made.
+
+    Raises:
+      CheckpointError: too many have failed in a row.
+    """
+    self._num_failed_saves += 1
+    self._writers.write('checkpoint_failed', self._step_now(), {'checkpoint': error.prefix, 'error': str(error)})
+    if at_end:  # The last save decides.
+      return
+    if self._num_failed_saves >= _MAX_FAILED_SAVES:
+      raise errors.CheckpointError(f'{error}; {self._num_failed_saves} saves in a row have failed') from error
+    logging.error('%s. Training goes on; the next checkpoint is tried at its time.', error)
 
   def _note_seconds(self, kind: str, seconds: float) -> None:
     profiler = getattr(self.trainer, 'profiler', None)
@@ -378,6 +429,8 @@ class Controller(orbit.Controller):
 
   def _is_saved(self, step: int) -> bool:
     if isinstance(self.checkpoint_manager, checkpoints.CheckpointManager):
-      return self.checkpoint_manager.holds(step)  # Not by what is on disk: workers would see it at different times.
+      # Not by what is on disk: workers would see it at different times. One whose save has failed saves with all.
+      lacks = not self.checkpoint_manager.holds(step)
+      return not (self._any_worker(lacks) if self._has_several_workers() else lacks)
     latest = self.checkpoint_manager.latest_checkpoint
     return bool(latest) and latest.endswith(f'-{step}')

@@ -88,7 +88,18 @@ class Mistakes:
 
 
 class CheckpointError(RuntimeError):
-  """A checkpoint could not be saved, or there are some and none can be used."""
+  """A checkpoint could not be saved, or there are some and none can be used.
+
+  Attributes:
+    prefix: path of the checkpoint that could not be saved.
+  """
+
+  exit_status = 1
+  prefix = ''
+
+
+class StorageError(RuntimeError):
+  """A file that a run cannot do without could not be written: the disk is full, or gone. The message names it."""
 
   exit_status = 1
 
@@ -108,6 +119,13 @@ class DivergedError(RuntimeError):
 
   exit_status = 3
   status = 'diverged'
+
+
+class HungError(RuntimeError):
+  """Nothing has moved for `runtime.hang_seconds`: the same command goes on from the newest checkpoint."""
+
+  exit_status = 75
+  status = 'hung'
 
 
 class EvaluationInterruptedError(Exception):

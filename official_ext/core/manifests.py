@@ -187,6 +187,18 @@ def remove_unfinished(directory: str, name: str = 'ckpt') -> None:
     run_files.remove_folder(path)
 
 
+def remove_partial(prefix: str) -> None:
+  """Deletes what a save that has failed has left at `prefix`, as far as that can be done."""
+  try:
+    if not tf.io.gfile.exists(prefix + SUFFIX):
+      remove(prefix)
+    for path in (f'{prefix}{SUFFIX}.tmp', f'{prefix}_temp'):
+      if tf.io.gfile.exists(path):
+        tf.io.gfile.rmtree(path) if tf.io.gfile.isdir(path) else tf.io.gfile.remove(path)
+  except (OSError, tf.errors.OpError):  # The failure itself is being told.
+    pass
+
+
 def set_aside(prefix: str) -> str:
   """Renames a damaged checkpoint to `PREFIX.broken`, with all its files. Returns the new prefix."""
   broken = f'{prefix}.broken'

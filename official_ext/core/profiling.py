@@ -7,6 +7,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 
 import tensorflow as tf
 
+from official_ext.core import files
 from official_ext.core import loop_parts
 
 SAVE, EVALUATION = 'save', 'evaluation'
@@ -85,8 +86,12 @@ class Profiler:
       print(f'No profile: the steps {self.steps[0]} to {self.steps[1]} were not run.', flush=True)
       return
     seconds = time.perf_counter() - self._start
-    tf.profiler.experimental.stop()
-    print('\n'.join(self._lines(seconds)), flush=True)
+    lines = self._lines(seconds)
+    try:
+      tf.profiler.experimental.stop()
+    except files.FAILURES as error:
+      lines[-1] += f' (the trace could not be written: {files.reason_of(error)})'
+    print('\n'.join(lines), flush=True)
 
   def _lines(self, seconds: float) -> List[str]:
     num_steps = self._last - self._first + 1

@@ -11,6 +11,7 @@ import os
 from typing import List
 
 from official_ext.core import errors
+from official_ext.core import files
 from official_ext.core import run_files
 
 _NAME = 'rollbacks.json'
@@ -64,12 +65,14 @@ class Rollbacks:
     Args:
       rollback: the newest.
       write: false on a worker whose files do not count.
+
+    Raises:
+      StorageError: it cannot be noted, and has not happened.
     """
     self._all.append(rollback)
     if not write:
       return
-    text = json.dumps([dataclasses.asdict(entry) for entry in self._all], indent=2) + '\n'
-    run_files.write_atomically(self._path, text.encode())
+    files.write(self._path, json.dumps([dataclasses.asdict(entry) for entry in self._all], indent=2) + '\n')
 
   def data_offset(self, step: int) -> int:
     """How many updates further than its number a run that goes on from `step` finds its batches."""

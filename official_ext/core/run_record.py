@@ -18,6 +18,7 @@ from absl import logging
 from official_ext.core import (
   config_definitions,
   errors,
+  files,
   heartbeat,
   process_identity,
   readable_paths,
@@ -76,11 +77,14 @@ class RunRecord:
       devices: one line about the devices, from `distribute.describe`.
       is_chief: whether this process is the one that writes. The record of another process writes nothing.
       lock: of the folder, acquired; released when the record is finished. Nothing is written once it is lost.
+
+    Raises:
+      StorageError: the record of a training cannot be written. An evaluation goes on without.
     """
     self._path = run_status.path_of(model_dir, mode)
     self._is_chief = is_chief
     self._folder_lock = lock
-    self._warned = False
+    self._failed: Optional[errors.StorageError] = None
     self._writing = threading.Lock()
     self._heartbeat: Optional[heartbeat.Heartbeat] = None
     now = _now()
@@ -104,13 +108,14 @@ class RunRecord:
       'finished': None,
     }
     if is_chief:
+      self._values['attempt'] += self._attempts_before(model_dir, mode)
       try:
-        run_files.make_folder(model_dir)
-        self._values['attempt'] += self._attempts_before(model_dir, mode)
-        run_files.write_atomically(self._path, _to_json(self._values))
-      except BaseException:
-        self._release()
-        raise
+        files.write(self._path, _to_json(self._values))
+      except errors.StorageError as error:
+        if 'train' in mode:  # Nothing else could be written.
+          self._release()
+          raise
+        self._note_failure(error)
       self._heartbeat = heartbeat.Heartbeat(self._beat)
 
   def _attempts_before(self, model_dir: str, mode: str) -> int:
@@ -148,11 +153,15 @@ class RunRecord:
       if not self._is_chief or (self._folder_lock is not None and self._folder_lock.is_lost):
         return
       try:
-        run_files.write_atomically(self._path, _to_json(self._values))
-      except OSError as e:
-        if not self._warned:
-          logging.error('%s cannot be written: %s', self._path, e)
-        self._warned = True
+        files.write(self._path, _to_json(self._values))
+        self._failed = None
+      except errors.StorageError as error:
+        self._note_failure(error)
+
+  def _note_failure(self, error: errors.StorageError) -> None:
+    if self._failed is None:
+      logging.error('%s', error)
+    self._failed = error
 
   def finish(self, status: str, error: Optional[BaseException | str] = None) -> None:
     """Notes how the run ended.
@@ -168,6 +177,8 @@ class RunRecord:
     if self._heartbeat is not None:
       self._heartbeat.close()
     self.update(status=status, error=error, updated=now, finished=now)
+    if self._failed is not None:  # A record that says "running" would be wrong for ever.
+      files.overwrite(self._path, _to_json(self._values))
     self._release()
 
   def check_lock(self) -> None:
@@ -234,6 +245,9 @@ def save_params(params: config_definitions.ExperimentConfig, model_dir: str) -> 
 
   Returns:
     The differences, as printed: `trainer.train_steps: 100 -> 200`.
+
+  Raises:
+    StorageError: it cannot be written.
   """
   path = os.path.join(model_dir, 'params.yaml')
   text = yaml_text.dump(credentials.mask_values(params.as_dict()))
@@ -247,8 +261,7 @@ def save_params(params: config_definitions.ExperimentConfig, model_dir: str) -> 
     print(f'{path}: other parameters than before, which are kept in {kept}:', flush=True)
     for line in differences:
       print(f'  {line}', flush=True)
-  run_files.make_folder(model_dir)
-  run_files.write_atomically(path, text.encode())
+  files.write(path, text)
   return differences
 
 
@@ -293,13 +306,13 @@ def _keep(path: str, content: bytes) -> str:
   while f'{stem}.{number}{extension}' in taken:
     number += 1
   kept = os.path.join(folder, f'{stem}.{number}{extension}')
-  run_files.write_atomically(kept, content)
+  files.write_bytes(kept, content)
   return kept
 
 
-def _to_json(values: Mapping[str, Any]) -> bytes:
+def _to_json(values: Mapping[str, Any]) -> str:
   masked = credentials.mask_values(values)
-  return (json.dumps(masked, indent=2, allow_nan=False, default=str) + '\n').encode()
+  return json.dumps(masked, indent=2, allow_nan=False, default=str) + '\n'
 
 
 def _now() -> str:

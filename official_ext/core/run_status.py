@@ -9,7 +9,7 @@ from official_ext.core import heartbeat
 from official_ext.core import process_identity
 from official_ext.core import run_files
 
-STATUSES = ('running', 'finished', 'preempted', 'diverged', 'failed')
+STATUSES = ('running', 'finished', 'preempted', 'diverged', 'failed', 'hung')
 
 # What readers rely on. A value of another type makes a record that cannot be read.
 _TYPES: Dict[str, Any] = {

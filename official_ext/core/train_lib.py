@@ -26,6 +26,7 @@ from official_ext.core import early_stopping
 from official_ext.core import errors
 from official_ext.core import event_actions as event_actions_lib
 from official_ext.core import failures
+from official_ext.core import hang_watch
 from official_ext.core import manifests
 from official_ext.core import preemption
 from official_ext.core import profiling
@@ -56,8 +57,10 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
       record: Optional[run_record.RunRecord] = None,
       checkpoint: Optional[str] = None,
       watch: Optional[preemption.PreemptionWatch] = None,
+      hang: Optional[hang_watch.HangWatch] = None,
       **kwargs: Any,
   ):
+    self._hang = hang
     self._writers = writers or writers_lib.Writers([])
     self._summaries = summaries
     self._record = record
@@ -127,9 +130,12 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
         writers=self._writers,
         summaries=self._summaries if save_summary else None,
         on_stage=self._on_stage,
+        heartbeat=self._hang.beat if self._hang is not None else lambda: None,
     )
 
   def _on_stage(self, stage: str, step: int) -> None:
+    if self._hang is not None:
+      self._hang.enter(stage)
     if self._record is not None:
       self._record.check_lock()
       self._record.update(stage=stage, step=step)
@@ -260,13 +266,15 @@ def run_experiment(
       for line in config_checks.schedule_warnings(params):
         print(f'warning: {line}', file=sys.stderr, flush=True)
     summaries = tensorboard.make(run_info) if save_summary and 'tensorboard' in params.trainer.writers else None
-    writers = event_actions_lib.EventActions(
-        make_writers(run_info, summaries, is_chief), event_actions, workers.from_chief)
+    plain_writers = make_writers(run_info, summaries, is_chief)
+    writers = event_actions_lib.EventActions(plain_writers, event_actions, workers.from_chief)
   except BaseException as error:
     record.finish('failed', error)
     raise
+
+  hang = _hang_watch(params, model_dir, trainer, workers.index, record, plain_writers)
   try:
-    with workers.guarded():
+    with workers.guarded(), hang:
       writers.write('start', int(trainer.global_step.numpy()), {
           'mode': mode,
           'devices': devices,
@@ -286,6 +294,7 @@ def run_experiment(
           record=record,
           checkpoint=checkpoint,
           watch=watch,
+          hang=hang,
       )
       result = runner.run()
       writers.end(int(trainer.global_step.numpy()))
@@ -294,6 +303,19 @@ def run_experiment(
     raise
   _end(record, writers, trainer, 'finished', None)
   return result
+
+
+def _hang_watch(params, model_dir, trainer, worker_index, record, writers) -> hang_watch.HangWatch:
+  """What ends a run that stands still, and tells of it by the parts that do not."""
+
+  def report(error: errors.HungError, step: int) -> None:
+    record.update(step=step)
+    record.finish(error.status, error)
+    writers.write(error.status, step, {'error': str(error)})
+    writers.close()
+
+  return hang_watch.HangWatch(
+      params.runtime.hang_seconds, trainer.global_step.numpy, model_dir, worker_index, report)
 
 
 def _command(params: Any, mode: str, checkpoint: Optional[str]) -> str:

@@ -125,6 +125,10 @@ class Workers:
     return len(self._cluster.addresses) if self._cluster else 1
 
   @property
+  def index(self) -> int:
+    return self._index
+
+  @property
   def is_chief(self) -> bool:
     return self._cluster is None or self._cluster.is_chief
 

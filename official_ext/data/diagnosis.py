@@ -4,6 +4,7 @@ TensorFlow's errors name neither. Nothing here runs before an error: a good run 
 """
 
 import dataclasses
+import errno
 import functools
 import os
 import re
@@ -29,6 +30,12 @@ _OUT_OF_RANGE = (
     re.compile(r'Received a label value of (?P<value>-?\d+) which is outside the valid range of (?P<range>\[[^)]*\))'),
     re.compile(r'indices\[[^\]]*\] = (?P<value>-?\d+) is not in (?P<range>\[[^)]*\))'),
 )
+
+
+# How TensorFlow tells of a file that it cannot open or read: `PATH; REASON`.
+_UNREADABLE = re.compile(
+    '; (' + '|'.join(os.strerror(number) for number in (
+        errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)) + ')')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,19 +113,25 @@ def explain(
   if 'Traceback (most recent call last)' in text:  # Python in the pipeline has failed: its author needs the traceback.
     return None
   reason = reason_of(error)
-  fault = find_fault(error, data, build_inputs)
+  try:
+    fault = find_fault(error, data, build_inputs)
+  except (tf.errors.OpError, OSError):  # The search needs the files, and room for a temporary one.
+    fault = None
   if fault is None:
     return errors.UserError(f'{path}: the input failed: {reason}{when}')
   if fault.misfit:
     return errors.UserError(f'{path}{fault.misfit}{when}')
-  return errors.UserError(f'{path}.{_source_field(data)}: {fault}{when}; repair or replace the file, or leave it out')
+  if getattr(data, 'input_path', None) or getattr(data, 'tfds_name', None):
+    path = f'{path}.{_source_field(data)}'
+  return errors.UserError(f'{path}: {fault}{when}; repair or replace the file, or leave it out')
 
 
 def reason_of(error: BaseException) -> str:
   """The heart of a message of TensorFlow's, in one line."""
   if isinstance(error, UnicodeDecodeError):
     return 'a record is no tf.Example'
-  text = re.sub(r'\[\[.*?\]\]|\{\{.*?\}\}|\[Op:.*', ' ', str(error), flags=re.DOTALL)
+  text = re.split(r'\n(?:  .*\n)+(?! )', str(error))[-1]  # Behind the frames of the Python code that made the graph.
+  text = re.sub(r'\[\[.*?\]\]|\{\{.*?\}\}|\[Op:.*', ' ', text, flags=re.DOTALL)
   text = re.split(r'transformation with iterator: \S+: ', text)[-1]
   text = re.split(r'\(most recent call last\):\s*<stack traces unavailable>', text)[-1]
   return ' '.join(text.split())[:200]
@@ -241,6 +254,9 @@ def find_fault(error: BaseException, data: Any, build_inputs: BuildInputs) -> Op
     The first fault; None where there is none to be found.
   """
   deadline = time.monotonic() + MAX_SECONDS
+  named = _named_unreadable(error)
+  if named is not None:
+    return named
   files = input_files(data)
   if isinstance(error, tf.errors.DataLossError):
     return _first(_broken_record, files, deadline)
@@ -260,6 +276,27 @@ def _first(check: Callable[[str], Optional[Fault]], files: Iterable[str], deadli
     fault = check(file)
     if fault is not None:
       return fault
+  return None
+
+
+def _named_unreadable(error: BaseException) -> Optional[Fault]:
+  """The file that an error names as one that cannot be read: one that was deleted no longer matches its pattern."""
+  found = _UNREADABLE.search(str(error))
+  if found is None:
+    return None
+  before = str(error)[:found.start()].rpartition('\n')[2]
+  file = re.split(r': |\}\} ', before)[-1].strip()
+  return Fault(file, None, found[1]) if file else None
+
+
+def unmatched(data: Any) -> Optional[str]:
+  """The first pattern of `input_path` that no file matches; None where there is none."""
+  for pattern in _patterns(data):
+    try:
+      if not tf.io.gfile.glob(pattern):
+        return pattern
+    except (tf.errors.OpError, OSError):
+      pass
   return None
 
 

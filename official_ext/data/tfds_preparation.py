@@ -6,6 +6,7 @@ import os
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from official_ext.core import errors
+from official_ext.core import files
 
 
 def _is_prepared(builder: Any) -> bool:
@@ -56,6 +57,7 @@ def prepare(name: str, data_dir: str = '') -> Any:
 
   Raises:
     UserError: no such data set, or nothing can be written to `data_dir`.
+    StorageError: there is no room for it.
   """
   builder = _make_builder(name, data_dir)
   if _is_prepared(builder):
@@ -66,11 +68,14 @@ def prepare(name: str, data_dir: str = '') -> Any:
       return builder
     try:
       builder.download_and_prepare(file_format='array_record')
-    except Exception:
+    except Exception as error:
       # Another machine that shares the folder may have been faster: its data is then complete.
       builder = _make_builder(name, data_dir)
       if not _is_prepared(builder):
-        raise
+        storage = files.explain(error)
+        if storage is None:
+          raise
+        raise errors.StorageError(f'tfds_data_dir: {name} cannot be prepared: {storage}') from error
   return builder
 
 

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Mapping
 
 import tensorflow as tf
 
+from official_ext.core import files
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
 
@@ -16,7 +17,8 @@ class CsvWriter(writers.Writer):
 
   Each step has one row, in order. A run that goes on from an earlier step takes out the rows that it is to write again,
   so that the tables of a run that was killed or rolled back are those of one that was not. A number that shows up late
-  adds a column. What a killed process has written stays, but for a row that was cut short.
+  adds a column. What a killed process has written stays, but for a row that was cut short. After a failure to write, as
+  on a full disk, the next row that there is room for writes the whole table anew.
   """
 
   def __init__(self, model_dir: str, trains: bool = True, suffix: str = ''):
@@ -38,19 +40,28 @@ class CsvWriter(writers.Writer):
     if event in ('restored', 'rollback'):
       self._forget(step + 1)
     elif event in self._tables:
-      if event == 'train':
-        self._forget(step)
       flat = writers.flatten(values)
-      self._tables[event].add(
-          int(step), {name: value for name, value in flat.items() if isinstance(value, (bool, int, float))})
+      numbers = {name: value for name, value in flat.items() if isinstance(value, (bool, int, float))}
+      try:
+        if event == 'train':
+          self._forget(step)
+      finally:
+        self._tables[event].add(int(step), numbers)
+
+  def flush(self) -> None:
+    """Writes what could not be written before."""
+    for table in self._tables.values():
+      table.complete()
 
   def close(self) -> None:
-    """Does nothing: every row has been written out."""
+    """Likewise: every other row has been written out."""
+    self.flush()
 
   def _forget(self, first_step: int) -> None:
     if self._trains:
       for table in self._tables.values():
         table.forget(first_step)
+      self.flush()
 
 
 class _Table:
@@ -61,6 +72,7 @@ class _Table:
     self._columns: List[str] = ['step']
     self._rows: Dict[int, Dict[str, str]] = {}
     self._last = -1  # The highest step.
+    self._is_whole = True  # Whether the file holds all rows.
     if tf.io.gfile.exists(path):
       self._read()
 
@@ -76,32 +88,47 @@ class _Table:
       self._write_all()
 
   def forget(self, first_step: int) -> None:
-    """Takes out the rows from a step on."""
+    """Takes out the rows from a step on. `complete` writes what is left."""
     if self._last >= first_step:
       self._rows = {step: row for step, row in self._rows.items() if step < first_step}
       self._last = max(self._rows, default=-1)
+      self._is_whole = False
+
+  def complete(self) -> None:
+    """Writes the table, where the file is not what it should be."""
+    if not self._is_whole:
       self._write_all()
 
   def add(self, step: int, values: Mapping[str, Any]) -> None:
-    """Writes a row, instead of the one of the same step where there is one."""
+    """Writes a row, instead of the one of the same step where there is one.
+
+    Raises:
+      StorageError: it could not be written. It is with one of the next.
+    """
     new_columns = [name for name in values if name not in self._columns]
-    appends = step > self._last >= 0 and not new_columns
+    appends = step > self._last >= 0 and not new_columns and self._is_whole and tf.io.gfile.exists(self._path)
     self._last = max(self._last, step)
     self._columns += new_columns
     self._rows[step] = {'step': str(step), **{name: repr(value) for name, value in values.items() if name != 'step'}}
     if appends:
-      with tf.io.gfile.GFile(self._path, 'a') as f:
-        f.write(self._as_text([step]))
+      self._append(step)
     else:
       self._write_all()
+
+  def _append(self, step: int) -> None:
+    try:
+      with tf.io.gfile.GFile(self._path, 'a') as f:
+        f.write(self._as_text([step]))
+    except files.FAILURES as error:
+      self._is_whole = False
+      raise files.not_written(self._path, error) from error
 
   def _write_all(self) -> None:
     header = io.StringIO()
     csv.writer(header, lineterminator='\n').writerow(self._columns)
-    temporary = f'{self._path}.tmp'
-    with tf.io.gfile.GFile(temporary, 'w') as f:
-      f.write(header.getvalue() + self._as_text(sorted(self._rows)))
-    tf.io.gfile.rename(temporary, self._path, overwrite=True)
+    self._is_whole = False
+    files.write(self._path, header.getvalue() + self._as_text(sorted(self._rows)))
+    self._is_whole = True
 
   def _as_text(self, steps: List[int]) -> str:
     text = io.StringIO()

@@ -2,16 +2,20 @@
 
 import json
 import math
+import os
 import time
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from absl import logging
 import numpy as np
 import tensorflow as tf
 
+from official_ext.core import files
 from official_ext.monitoring import writers
 
 _OWN_KEYS = ('time', 'event', 'step')
+_MAX_PENDING = 1 << 24  # Bytes that wait for room.
+_MAX_LINE = 1 << 20
 
 
 class EventsWriter(writers.Writer):
@@ -23,19 +27,23 @@ class EventsWriter(writers.Writer):
   of the metric in place. Arrays of one dimension are lists; those of more, such as images, are left out.
 
   The file is only ever appended to, and each line is written out at once: what a killed process has written stays.
+
+  Where it cannot be written, as on a full disk, events wait, and are written in their order when it can be again: what
+  a failed write has left of a line is completed. A file that was deleted is begun anew.
   """
 
   def __init__(self, path: str):
-    """Opens the file at its end.
+    """Opens nothing yet.
 
     Args:
-      path: the file, local or any that `tf.io.gfile` knows, in a folder that exists.
+      path: the file, local or any that `tf.io.gfile` knows.
     """
     self._path = path
-    torn = _is_torn(path)
-    self._file = tf.io.gfile.GFile(path, 'a')
-    if torn:
-      self._file.write('\n')
+    self._file: Optional[tf.io.gfile.GFile] = None
+    self._pending = b''  # What is not in the file yet; begins inside a line where a write has failed there.
+    self._size: Optional[int] = None  # Of the file as this writer has left it.
+    self._opened: Optional[Tuple[int, int]] = None
+    self._num_lost = 0
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
     """See base class."""
@@ -43,15 +51,94 @@ class EventsWriter(writers.Writer):
     for key, value in writers.flatten(values).items():
       if not isinstance(value, np.ndarray) or value.ndim < 2:
         line[key + '_' if key in _OWN_KEYS else key] = _to_json(value)
-    self._file.write(json.dumps(line, allow_nan=False) + '\n')
-    self._file.flush()
+    if len(self._pending) < _MAX_PENDING:
+      self._pending += (json.dumps(line, allow_nan=False) + '\n').encode()
+    else:
+      self._num_lost += 1
+    self._write_pending()
 
   def flush(self) -> None:
-    """Does nothing: every event has been written out."""
+    """Writes what waits."""
+    if self._pending:
+      self._write_pending()
 
   def close(self) -> None:
     """See base class."""
-    self._file.close()
+    try:
+      self.flush()
+    finally:
+      self._close_file()
+      if self._pending:
+        self._cut()
+        num_lost = self._num_lost + self._pending.count(b'\n')
+        logging.error('%s lacks the last %d events, for which there was no room.', self._path, num_lost)
+
+  def _cut(self) -> None:
+    """Takes the part of a line, whose rest will never come, out of the file, where it is local."""
+    try:
+      with open(self._path, 'r+b') as f:
+        f.seek(max(0, f.seek(0, os.SEEK_END) - _MAX_LINE))
+        start, end = f.tell(), f.read()
+        f.truncate(start + end.rfind(b'\n') + 1)
+    except OSError:
+      pass
+
+  def _write_pending(self) -> None:
+    """Writes all that waits.
+
+    Raises:
+      StorageError: not all of it could be written; the rest goes on waiting.
+    """
+    try:
+      if self._file is None or self._identity() != self._opened:
+        self._open()
+      assert self._file is not None and self._size is not None
+      self._file.write(self._pending)
+      self._file.flush()
+    except files.FAILURES as error:
+      self._close_file()
+      self._keep_rest()
+      raise files.not_written(self._path, error) from error
+    self._size += len(self._pending)
+    self._pending = b''
+
+  def _identity(self) -> Optional[Tuple[int, int]]:
+    """Of what is at the path now, where it is local; None where nothing is."""
+    if '://' in self._path:
+      return (0, 0)
+    try:
+      found = os.stat(self._path)
+      return found.st_dev, found.st_ino
+    except OSError:
+      return None
+
+  def _open(self) -> None:
+    self._close_file()
+    tf.io.gfile.makedirs(os.path.dirname(self._path) or '.')
+    size = _size_of(self._path)
+    # Where this writer has left it inside a line, it goes on inside that line.
+    if size != self._size and _is_torn(self._path) and not self._pending.startswith(b'\n'):
+      self._pending = b'\n' + self._pending
+    self._file = tf.io.gfile.GFile(self._path, 'ab')
+    self._size, self._opened = size, self._identity()
+
+  def _keep_rest(self) -> None:
+    """Takes out of what waits the part that a failed write has left in the file."""
+    try:
+      size = _size_of(self._path)
+    except files.FAILURES:
+      return
+    if self._size is not None and size > self._size:
+      self._pending = self._pending[size - self._size:]
+      self._size = size
+
+  def _close_file(self) -> None:
+    if self._file is not None:
+      try:
+        self._file.close()
+      except files.FAILURES:  # What of it matters was seen by `flush`.
+        pass
+      self._file = None
 
 
 def read_events(path: str) -> List[Dict[str, Any]]:
@@ -83,11 +170,18 @@ def read_events(path: str) -> List[Dict[str, Any]]:
 
 def _is_torn(path: str) -> bool:
   """Whether the file's last line was cut short."""
-  if not tf.io.gfile.exists(path) or not (size := tf.io.gfile.stat(path).length):
+  size = _size_of(path)
+  if not size:
     return False
   with tf.io.gfile.GFile(path, 'rb') as f:
     f.seek(size - 1)
     return f.read(1) != b'\n'
+
+
+def _size_of(path: str) -> int:
+  """The length of a file in bytes; 0 where there is none."""
+  found = tf.io.gfile.stat(path) if tf.io.gfile.exists(path) else None
+  return 0 if found is None or found.is_directory else found.length
 
 
 def _to_json(value: Any) -> Any:

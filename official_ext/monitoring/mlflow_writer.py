@@ -13,7 +13,7 @@ from official_ext.monitoring import credentials
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
 
-_STATUSES = {'finished': 'FINISHED', 'failed': 'FAILED', 'preempted': 'KILLED'}
+_STATUSES = {'finished': 'FINISHED', 'failed': 'FAILED', 'preempted': 'KILLED', 'hung': 'KILLED'}
 _MAX_VALUE_LENGTH = 6000  # MLflow refuses longer parameters.
 _BATCH = 100  # And more parameters at once.
 

@@ -67,7 +67,7 @@ class _Sender(writers.Writer):
     """
     import apprise  # pylint: disable=g-import-not-at-top
 
-    kinds = {'failed': apprise.NotifyType.FAILURE, 'finished': apprise.NotifyType.SUCCESS}
+    kinds = {'finished': apprise.NotifyType.SUCCESS, **dict.fromkeys(('failed', 'hung'), apprise.NotifyType.FAILURE)}
     failed = [
         type(receiver).__name__ for receiver in _receivers(self._urls)
         if not receiver.notify(notify_type=kinds.get(event, apprise.NotifyType.INFO), **values)

@@ -1,12 +1,15 @@
 """TensorBoard: scalars and images under train/ and validation/."""
 
+import contextlib
 import os
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
 
+from official_ext.core import errors
 from official_ext.monitoring import confusion_image
+from official_ext.monitoring import summary_files
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
 
@@ -28,7 +31,7 @@ class TensorBoardWriter(writers.Writer):
   confusion_image.py. Anything else is left out. Files are made when they are first written to.
 
   A run that goes on from an earlier step writes the steps in between again: of two values for a step TensorBoard shows
-  the later one.
+  the later one. Where a file cannot be written, as on a full disk, another is begun later: see summary_files.py.
   """
 
   def __init__(
@@ -49,30 +52,64 @@ class TensorBoardWriter(writers.Writer):
     self._folders = {'train': os.path.join(model_dir, 'train'), 'eval': os.path.join(model_dir, validation_subdir)}
     self._max_images = max_images
     self._class_names = tuple(class_names)
-    self._files: Dict[str, tf.summary.SummaryWriter] = {}
+    self._files: Dict[str, summary_files.SummaryFile] = {}
+    self._waiting: Dict[str, List[Tuple[str, Any, int]]] = {}  # Numbers whose file cannot be made, by folder.
+    self._failure: Optional[errors.StorageError] = None
 
-  def file_writer(self, event: str, relative_path: str = '') -> tf.summary.SummaryWriter:
-    """The file that 'train' or 'eval' summaries go to: the place for those that a task writes by itself."""
+  def file_writer(self, event: str, relative_path: str = '') -> summary_files.SummaryFile:
+    """The file that 'train' or 'eval' summaries go to.
+
+    Raises:
+      StorageError: it cannot be made.
+    """
     folder = os.path.join(self._folders[event], relative_path)
     if folder not in self._files:
-      self._files[folder] = tf.summary.create_file_writer(folder)
+      self._files[folder] = summary_files.SummaryFile(folder)
+      for name, value, step in self._waiting.pop(folder, ()):
+        self._files[folder].scalar(name, value, step)
     return self._files[folder]
 
+  def default_file(self, event: str) -> tf.summary.SummaryWriter:
+    """The same, for the summaries that a task writes by itself; one that writes nothing where it cannot be made."""
+    try:
+      return self.file_writer(event)
+    except errors.StorageError:  # `write` tells of it.
+      return tf.summary.create_noop_writer()
+
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
-    """See base class."""
+    """See base class.
+
+    Raises:
+      StorageError: a file cannot be made. Its numbers are written when it can.
+    """
     if event in self._folders:
+      self._failure = None
       self._write(event, int(step), values, '')
+      if self._failure is not None:
+        raise self._failure
 
   def flush(self) -> None:
-    """See base class."""
+    """See base class.
+
+    Raises:
+      StorageError: not all could be written. The numbers are, when there is room for them.
+    """
     for file in self._files.values():
       file.flush()
+    failures = [file.take_failure() for file in self._files.values()]
+    for failure in filter(None, failures):
+      raise failure
 
   def close(self) -> None:
-    """See base class."""
-    for file in self._files.values():
-      file.close()
-    self._files.clear()
+    """See base class.
+
+    Raises:
+      StorageError: not all could be written.
+    """
+    with contextlib.ExitStack() as closing:  # All of them, whatever becomes of one.
+      for file in self._files.values():
+        closing.callback(file.close)
+      self._files = {}
 
   def _write(self, event: str, step: int, values: Mapping[str, Any], relative_path: str) -> None:
     for name, value in values.items():
@@ -83,12 +120,21 @@ class TensorBoardWriter(writers.Writer):
       if event == 'eval' and name == confusion_image.NAME and confusion_image.is_matrix(value):
         value = confusion_image.draw(value, self._class_names)
       images = _as_images(value)
-      if images is not None:
-        with self.file_writer(event, relative_path).as_default():
-          tf.summary.image(name, images, step=step, max_outputs=self._max_images)
-      elif isinstance(value, (bool, int, float)):
-        with self.file_writer(event, relative_path).as_default():
-          tf.summary.scalar(tag_of(name), value, step=step)
+      is_number = isinstance(value, (bool, int, float))
+      if images is None and not is_number:
+        continue
+      try:
+        file = self.file_writer(event, relative_path)
+      except errors.StorageError as error:
+        self._failure = error
+        if is_number:
+          folder = os.path.join(self._folders[event], relative_path)
+          self._waiting.setdefault(folder, []).append((tag_of(name), value, step))
+        continue
+      if images is None:
+        file.scalar(tag_of(name), value, step)
+      else:
+        file.image(name, images, step, self._max_images)
 
 
 def make(run: writer_registry.RunInfo) -> TensorBoardWriter:

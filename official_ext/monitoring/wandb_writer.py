@@ -65,7 +65,7 @@ class WandbWriter(writers.Writer):
     elif event == 'early_stopped':
       self._run.summary[event] = str(values.get('reason', ''))
     elif event in writers.LAST_EVENTS:
-      self._exit_code = int(event == 'failed')
+      self._exit_code = int(event in ('failed', 'hung'))
       if 'error' in values:
         self._run.summary['error'] = str(values['error'])
 

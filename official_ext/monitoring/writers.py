@@ -1,17 +1,18 @@
 """Where a run's events go: one small interface, and many writers behind it."""
 
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Dict, Mapping, Sequence, Set
 
 from absl import logging
 import numpy as np
 
+from official_ext.core import files
 from official_ext.monitoring import credentials
 
 EVENTS = (
     'start', 'restored', 'compiled', 'train', 'eval', 'checkpoint', 'update_skipped', 'rollback', 'early_stopped',
-    'preempted', 'finished', 'failed',
+    'preempted', 'finished', 'failed', 'checkpoint_failed', 'hung',
 )
-LAST_EVENTS = ('preempted', 'finished', 'failed')  # A run that ends by itself ends with one of them.
+LAST_EVENTS = ('preempted', 'finished', 'failed', 'hung')  # A run that ends by itself ends with one of them.
 
 
 class Writer:
@@ -33,11 +34,15 @@ class Writer:
 
 
 class Writers(Writer):
-  """Hands every event to several writers. One that fails is reported once, and stops neither the others nor the run."""
+  """Hands every event to several writers. One that fails is reported once, and stops neither the others nor the run.
+
+  It is given every later event all the same: a disk that was full may have room again.
+  """
 
   def __init__(self, writers: Sequence[Writer]):
     self._writers = tuple(writers)
-    self._reported: set = set()
+    self._reported: Set[Writer] = set()
+    self._without_storage: Set[Writer] = set()
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
     """See base class. What must not be told, such as a password in an error, is masked here for all of them."""
@@ -55,10 +60,18 @@ class Writers(Writer):
     for writer in self._writers:
       try:
         getattr(writer, method)(*arguments)
+        if writer in self._without_storage and method != 'write':
+          self._without_storage.remove(writer)
+          self._reported.discard(writer)
+          logging.warning('%s writes again', type(writer).__name__)
       except Exception as e:  # Whatever it is: a run must not end because of what watches it.
         if writer not in self._reported:
           self._reported.add(writer)
-          logging.exception('%s failed to %s; training goes on: %s', type(writer).__name__, method, e)
+          report = logging.exception
+          if files.explain(e) is not None:  # There is nothing to be told but that; and it may pass.
+            report = logging.error
+            self._without_storage.add(writer)
+          report('%s failed to %s; training goes on: %s', type(writer).__name__, method, e)
 
 
 def to_python(value: Any) -> Any:

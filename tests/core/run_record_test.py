@@ -170,8 +170,13 @@ def test_a_folder_that_has_gone_does_not_end_the_run(tmp_path, caplog):
   record = _record(tmp_path / 'run')
   (tmp_path / 'run/run.json').unlink()
   (tmp_path / 'run').rmdir()
-  record.update(step=1)
+  record.update(step=1)  # It is made again.
+  assert run_record.read(str(tmp_path / 'run'))['step'] == 1
+  (tmp_path / 'run/run.json').unlink()
+  (tmp_path / 'run').rmdir()
+  (tmp_path / 'run').write_text('in its place')
   record.update(step=2)
+  record.update(step=3)
   assert sum('cannot be written' in message for message in caplog.messages) == 1
 
 

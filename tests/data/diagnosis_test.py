@@ -1,12 +1,14 @@
 """Finding the file and the record that a tf.data pipeline has failed at."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from official_ext.core import config_definitions as cfg
 from official_ext.core import errors
+from official_ext.core import training_input
 from official_ext.data import diagnosis
 from tests.model_garden import tfrecords
 
@@ -241,3 +243,57 @@ def test_patterns_are_read_as_model_garden_reads_them(folder):
     params = cfg.cfg.DataConfig()
     params.input_path = value
     assert diagnosis.input_files(params) == [f'{folder}/{name}' for name in 'abc']
+
+
+# Files that go away, or change, while they are read.
+
+
+@pytest.mark.parametrize(('what', 'spoil'), [
+    ('No such file or directory', lambda path: path.unlink()),
+    ('Is a directory', lambda path: (path.unlink(), path.mkdir())),
+])
+def test_a_file_that_is_gone_is_named_though_its_pattern_no_longer_matches_it(what, spoil, folder):
+  params = params_of(folder, is_training=False)
+  files = sorted(map(str, folder.iterdir()))
+  dataset = tf.data.Dataset.from_tensor_slices(files).interleave(tf.data.TFRecordDataset, cycle_length=1).batch(4)
+  iterator = iter(dataset)
+  next(iterator)
+  spoil(folder / 'c')
+  with pytest.raises(tf.errors.OpError) as caught:
+    list(iterator)
+  message = str(diagnosis.explain(caught.value, 'task.train_data', params, build_inputs, ' (near step 3)'))
+  assert message == (f'task.train_data.input_path: {folder}/c: {what} (near step 3); repair or replace the file, or '
+                     'leave it out')
+
+
+def test_a_file_that_is_read_by_its_path_is_named(folder):
+  dataset = tf.data.Dataset.from_tensors(str(folder / 'gone.jpeg')).map(tf.io.read_file, num_parallel_calls=2)
+
+  @tf.function
+  def step(iterator):
+    return next(iterator)
+
+  with pytest.raises(tf.errors.OpError) as caught:
+    step(iter(dataset))
+  message = str(diagnosis.explain(caught.value, 'task.train_data', params_of(folder), build_inputs))
+  assert message.startswith(f'task.train_data.input_path: {folder}/gone.jpeg: No such file or directory; ')
+
+
+def test_the_reason_of_a_graph_is_not_its_traceback(folder):
+  @tf.function
+  def step():
+    return tf.io.parse_tensor(b'nothing of the kind', tf.float32)
+
+  with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+    step()
+  assert diagnosis.reason_of(caught.value).startswith('Could not parse')
+
+
+def test_a_pattern_that_no_file_matches(folder):
+  data = params_of(folder, input_path=f'{folder}/*, {folder}/*.none')
+  assert diagnosis.unmatched(data) == f'{folder}/*.none'
+  assert diagnosis.unmatched(params_of(folder)) is None
+  config = types.SimpleNamespace(task=types.SimpleNamespace(train_data=data))
+  for error in (ValueError('no files'), errors.UserError(f"input_path: no file matches '{folder}/*.none'")):
+    mistake = training_input.mistake_in_data(config, data, error)
+    assert str(mistake) == f"task.train_data.input_path: no file matches '{folder}/*.none'"

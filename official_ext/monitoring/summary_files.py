@@ -1,0 +1,221 @@
+"""Event files of TensorBoard that stay whole when storage fails.
+
+TensorFlow goes on writing behind a record that it could not finish, and TensorBoard reads no further than to that
+record. Here what a failed write has left is cut off, and another file is begun as soon as there is room for it.
+"""
+
+import os
+import struct
+import tempfile
+from typing import Any, List, Optional, Set, Tuple
+
+import tensorflow as tf
+
+from official_ext.core import errors
+from official_ext.core import files
+
+_LENGTH = struct.Struct('<Q')  # Of a record: 8 bytes of length, 4 of its checksum, the data, 4 of their checksum.
+_AROUND = 16
+_MAX_UNWRITTEN = 100_000  # Numbers that wait for room.
+_ROOM = 1 << 16  # Bytes that there must be for another file.
+# Nothing is written before `flush` says so: it alone knows what to do when that fails.
+_NEVER = {'max_queue': 1 << 30, 'flush_millis': (1 << 31) - 1}
+
+
+class SummaryFile(tf.summary.SummaryWriter):
+  """The event files of one folder, one after the other: see base class.
+
+  The numbers that were given to `scalar` while storage failed are written when there is room again; images, and what a
+  task writes by tf.summary inside of its step, are lost. Files of a remote file system are not looked into: a failure
+  begins another one there too, but what it left is not cut off.
+
+  Attributes:
+    failure: why the last flush has not written all; None where it has.
+  """
+
+  def __init__(self, folder: str):
+    """Begins a file.
+
+    Raises:
+      StorageError: it cannot be written.
+    """
+    self.failure: Optional[errors.StorageError] = None
+    self._untold: Optional[errors.StorageError] = None
+    self._folder = folder
+    self._unwritten: List[Tuple[str, Any, int]] = []  # Since the last flush that has succeeded.
+    self._is_writing = False
+    self._checked = 0  # Bytes of whole records.
+    known = self._files()
+    try:
+      self._writer = tf.summary.create_file_writer(folder, **_NEVER)
+    except files.FAILURES as error:
+      for path in self._files() - known:
+        files.remove(path)
+      raise files.not_written(folder, error) from error
+    self._path = self._new_file(known)
+
+  # What TensorFlow's summary ops ask for. Compiled functions keep the resource: it is the same for all files.
+
+  @property
+  def _resource(self):
+    return self._writer._resource  # pylint: disable=protected-access
+
+  @property
+  def _mesh(self):
+    return None
+
+  def init(self):
+    """See base class."""
+    return self._writer.init()
+
+  # Writing.
+
+  def scalar(self, name: str, value: Any, step: int) -> None:
+    """Writes a number at the next flush, or at the first one that succeeds."""
+    if len(self._unwritten) < _MAX_UNWRITTEN:
+      self._unwritten.append((name, value, step))
+    if self.failure is None:
+      self._write(tf.summary.scalar, name, value, step=step)
+
+  def image(self, name: str, images: Any, step: int, max_outputs: int) -> None:
+    """Writes images at the next flush."""
+    if self.failure is None:
+      self._write(tf.summary.image, name, images, step=step, max_outputs=max_outputs)
+
+  def _write(self, function, *arguments, **options):
+    self._is_writing = True  # The end of the context would flush.
+    try:
+      with self.as_default():
+        function(*arguments, **options)
+    finally:
+      self._is_writing = False
+
+  def flush(self) -> None:
+    """Writes out what was given, if it can: see base class. `failure` tells what has come of it."""
+    if self._is_writing:
+      return
+    try:
+      if self.failure is not None:
+        self._begin_another()
+      self._writer.flush()
+      whole = self._end_of_records()
+      if whole is None:
+        raise errors.StorageError(f'{self._path}: cannot be written: it is gone, or a record was cut off')
+    except (errors.StorageError, *files.FAILURES) as error:
+      self.failure = self._untold = files.not_written(self._path or self._folder, error)
+      return
+    self._checked, self._unwritten, self.failure = whole, [], None
+
+  def take_failure(self) -> Optional[errors.StorageError]:
+    """What has failed since the last call, also where all is written by now."""
+    failure, self._untold = self._untold or self.failure, None
+    return failure
+
+  def close(self) -> None:
+    """See base class.
+
+    Raises:
+      StorageError: not all could be written.
+    """
+    self.flush()
+    try:
+      self._writer.close()
+    except files.FAILURES:
+      pass
+    if self.failure is not None:
+      self._cut()
+      raise self.failure
+
+  # Another file.
+
+  def _begin_another(self) -> None:
+    """Ends the file that has failed, and begins another with the numbers that wait.
+
+    Raises:
+      StorageError, OSError, tf.errors.OpError: it cannot be written.
+    """
+    tf.io.gfile.makedirs(self._folder)
+    self._check_room()
+    self._create(None)
+    self._cut()
+    known = self._files()
+    try:
+      self._create(self._folder)
+    except files.FAILURES:
+      self._create(tempfile.gettempdir())  # Summary ops inside of a step need one.
+      raise
+    self._path, self._checked, self.failure = self._new_file(known), 0, None
+    for name, value, step in self._unwritten:
+      self._write(tf.summary.scalar, name, value, step=step)
+
+  def _check_room(self) -> None:
+    path = os.path.join(self._folder, f'.room-{os.getpid()}')
+    try:
+      with tf.io.gfile.GFile(path, 'wb') as f:
+        f.write(bytes(_ROOM))
+    finally:
+      files.remove(path)
+
+  def _create(self, folder: Optional[str]) -> None:
+    """Puts another writer behind the resource; for None takes away the one that is there."""
+    with tf.device('CPU:0'):
+      try:
+        tf.raw_ops.CloseSummaryWriter(writer=self._resource)
+      except files.FAILURES:  # There is none, or its last words could not be written.
+        pass
+      if folder is not None:
+        number = len(self._files())
+        tf.raw_ops.CreateSummaryFileWriter(
+            writer=self._resource, logdir=folder, filename_suffix=f'.{os.getpid()}.{number}.{id(self)}.v2', **_NEVER)
+
+  def _cut(self) -> None:
+    """Cuts the file behind its last whole record; removes it where that is but the one that tells its version."""
+    if self._path is None or not os.path.exists(self._path):
+      return
+    try:
+      whole = _end_of_records(self._path, 0)
+      if not _has_values(self._path, whole):
+        os.remove(self._path)
+      elif whole < os.path.getsize(self._path):
+        os.truncate(self._path, whole)
+    except OSError:  # It was told that this file has failed.
+      pass
+
+  def _end_of_records(self) -> Optional[int]:
+    """Where the records of the file end; None where something follows that is none, or where there is no file."""
+    if self._path is None:  # It is remote.
+      return self._checked
+    if not os.path.isfile(self._path):
+      return None
+    whole = _end_of_records(self._path, self._checked)
+    return whole if whole == os.path.getsize(self._path) else None
+
+  def _files(self) -> Set[str]:
+    """This process's files in the folder."""
+    if '://' in self._folder or not os.path.isdir(self._folder):
+      return set()
+    return {entry.path for entry in os.scandir(self._folder) if f'.{os.getpid()}.' in entry.name}
+
+  def _new_file(self, known: Set[str]) -> Optional[str]:
+    """The file that was made since then, where it is local."""
+    return max(self._files() - known, default=None)
+
+
+def _end_of_records(path: str, start: int) -> int:
+  """Where the last whole record ends, of those that begin at `start`."""
+  end, size = start, os.path.getsize(path)
+  with open(path, 'rb') as f:
+    while end + _AROUND <= size:
+      f.seek(end)
+      length, = _LENGTH.unpack(f.read(_LENGTH.size))
+      if end + _AROUND + length > size:
+        break
+      end += _AROUND + length
+  return end
+
+
+def _has_values(path: str, whole: int) -> bool:
+  """Whether there is more in a file than the record that tells its version."""
+  with open(path, 'rb') as f:
+    head = f.read(_LENGTH.size)
+  return len(head) == _LENGTH.size and whole > _AROUND + _LENGTH.unpack(head)[0]
