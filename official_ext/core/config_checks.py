@@ -7,7 +7,10 @@ from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import params_dict
 from official_ext.core import config_definitions
 from official_ext.core import config_overrides
+from official_ext.core import early_stopping
+from official_ext.core import epochs
 from official_ext.core import errors
+from official_ext.core import reduce_lr_on_plateau
 from official_ext.core import step_state
 from official_ext.optimization import checks as optimization_checks
 from official_ext.monitoring import named_writers
@@ -28,11 +31,13 @@ _AT_LEAST_ZERO = (
     'trainer.inspect.every',
     'trainer.continuous_eval_timeout', 'trainer.early_stopping.min_delta', 'trainer.notifications.timeout_seconds',
     'runtime.num_gpus', 'runtime.num_virtual_cpus', 'runtime.seed',
+    *(f'trainer.{name}' for name in epochs.INTERVALS),
 )
 _CHOICES = {
     'trainer.nonfinite.then': ('stop', 'rollback'),
     'trainer.best_checkpoint_metric_comp': ('higher', 'lower'),
-    'trainer.early_stopping.mode': ('max', 'min'),
+    'trainer.early_stopping.mode': ('auto', 'max', 'min'),
+    'trainer.reduce_lr_on_plateau.mode': ('auto', 'max', 'min'),
     'trainer.wandb.mode': ('offline', 'online'),
     'runtime.distribution_strategy': (
         'auto', 'tpu', 'mirrored', 'one_device', 'multi_worker_mirrored', 'parameter_server', 'off'
@@ -72,6 +77,8 @@ def check(params: config_definitions.ExperimentConfig, mode: Optional[str]) -> N
   _check_loss_spike(params.trainer.loss_spike)
   _check_loss_scale(params.runtime)
   _check_best_checkpoint(params.trainer)
+  early_stopping.check(params.trainer.early_stopping)
+  reduce_lr_on_plateau.check(params.trainer.reduce_lr_on_plateau)
   _check_lengths(params.trainer, mode)
   _check_data(params, mode)
   if mode is not None:
@@ -178,7 +185,7 @@ def _check_lengths(trainer: config_definitions.TrainerConfig, mode: Optional[str
     )
   if mode in TRAIN_MODES and not (trainer.train_steps or trainer.train_epochs):
     raise errors.UserError(f'trainer.train_steps: is 0, and mode {mode} trains; set it, or trainer.train_epochs')
-  if mode == 'train_and_eval' and trainer.validation_interval < 1:
+  if mode == 'train_and_eval' and trainer.validation_interval < 1 and not trainer.validation_interval_epochs:
     raise errors.UserError(f'trainer.validation_interval: expected at least 1, got {trainer.validation_interval}')
 
 

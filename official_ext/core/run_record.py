@@ -145,6 +145,12 @@ def read(model_dir: str, mode: str = 'train') -> Optional[Dict[str, Any]]:
   return values if isinstance(values, dict) else None
 
 
+def has_finished(model_dir: str, mode: str) -> bool:
+  """Whether the last run of this mode in a folder has finished."""
+  record = read(model_dir, mode) or {}
+  return record.get('status') == 'finished' and record.get('mode') == mode
+
+
 def is_ours(model_dir: str, mode: str) -> bool:
   """Whether a run of this process has begun in `model_dir`."""
   record = read(model_dir, mode)

@@ -49,6 +49,8 @@ STANDARD: Mapping[str, Tuple[str, ...]] = {
     'checkpoint_interval': ('trainer.checkpoint_interval',),
     'max_to_keep': ('trainer.max_to_keep',),
     'validation_interval': ('trainer.validation_interval',),
+    'validation_interval_epochs': ('trainer.validation_interval_epochs',),
+    'checkpoint_interval_epochs': ('trainer.checkpoint_interval_epochs',),
     'validation_steps': ('trainer.validation_steps',),
     'init_checkpoint': ('task.init_checkpoint',),
     'strategy': ('runtime.distribution_strategy',),

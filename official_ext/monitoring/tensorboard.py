@@ -11,11 +11,6 @@ from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
 
 _CHANNELS = (1, 2, 3, 4)
-# Of the run rather than of the model: one group of curves, apart from losses and metrics.
-_PROGRESS = frozenset((
-  'data_wait', 'epoch', 'eta_seconds', 'examples_per_second', 'model_global_step', 'optimizer_iterations', 'percent',
-  'seconds', 'steps_per_second',
-))
 
 
 class TensorBoardWriter(writers.Writer):
@@ -99,7 +94,7 @@ def make(run: writer_registry.RunInfo) -> TensorBoardWriter:
 
 def tag_of(name: str) -> str:
   """The name of a scalar's curve."""
-  return f'progress/{name}' if name in _PROGRESS else name
+  return f'progress/{name}' if name in writers.PROGRESS else name
 
 
 def _as_images(value: Any) -> Optional[np.ndarray]:

@@ -7,10 +7,15 @@ import numpy as np
 
 
 EVENTS = (
-    'start', 'restored', 'compiled', 'train', 'eval', 'checkpoint', 'update_skipped', 'rollback', 'early_stopped',
-    'preempted', 'finished', 'failed',
+    'start', 'restored', 'compiled', 'train', 'eval', 'checkpoint', 'update_skipped', 'rollback',
+    'learning_rate_reduced', 'early_stopped', 'preempted', 'finished', 'failed',
 )
 LAST_EVENTS = ('preempted', 'finished', 'failed')  # A run that ends by itself ends with one of them.
+# Values of 'train' and 'eval' events that are of the run rather than of the model.
+PROGRESS = frozenset((
+    'data_wait', 'epoch', 'eta_seconds', 'examples_per_second', 'model_global_step', 'optimizer_iterations', 'percent',
+    'seconds', 'steps_per_second',
+))
 
 
 class Writer:
