@@ -9,6 +9,7 @@ import tensorflow as tf
 from official_ext.core import errors
 from official_ext.core import manifests
 from official_ext.core import triggers
+from official_ext.monitoring import tensorboard
 from official_ext.monitoring import writers as writers_lib
 
 STATE = 'actions'  # The entry of a checkpoint's manifest.
@@ -29,6 +30,7 @@ class EventActions(writers_lib.Writer):
       actions: Sequence[Any],
       from_chief: Callable[[str, Callable[[], Any]], Any] = lambda topic, make: make(),
       was_finished: bool = False,
+      summaries: Optional[tensorboard.TensorBoardWriter] = None,
   ):
     """Makes it.
 
@@ -38,12 +40,15 @@ class EventActions(writers_lib.Writer):
       from_chief: makes a value on the chief and gives it to all workers.
       was_finished: whether the run had finished before it was started again. Its events are then held back, and its
         actions not taken, until there is something to train, or it fails.
+      summaries: whose files are those that `tf.summary` calls inside actions write to: those of evaluation at 'eval',
+        those of training at other events.
 
     Raises:
       ValueError: one of the actions is none.
     """
     self._writers = writers
     self._from_chief = from_chief
+    self._summaries = summaries
     self._triggers: Dict[str, triggers.Trigger] = {}
     self._last_logs: Dict[str, Any] = {}
     self._held: Optional[List[Tuple[str, int, Mapping[str, Any]]]] = [] if was_finished else None
@@ -129,6 +134,15 @@ class EventActions(writers_lib.Writer):
     if not waiting:
       return
     logs = {**values, 'event': event, 'step': int(step)}
+    with self._summary_file(event):
+      self._take(waiting, event, logs)
+
+  def _summary_file(self, event: str) -> Any:
+    if self._summaries is None:
+      return tf.summary.create_noop_writer().as_default()
+    return self._summaries.file_writer('eval' if event == 'eval' else 'train').as_default()
+
+  def _take(self, waiting, event, logs):
     for name, trigger in waiting:
       if event in writers_lib.LAST_EVENTS:
         self._take_at_last(name, trigger, logs)

@@ -253,7 +253,8 @@ def run_experiment(
   try:
     summaries = tensorboard.make(run_info) if save_summary and 'tensorboard' in params.trainer.writers else None
     writers = event_actions_lib.EventActions(
-        make_writers(run_info, summaries, is_chief), event_actions, workers.from_chief, was_finished)
+        make_writers(run_info, summaries, is_chief), event_actions, workers.from_chief, was_finished,
+        summaries if is_chief else None)
   except BaseException as error:
     record.finish('failed', error)
     raise
