@@ -34,7 +34,8 @@ class ExperimentCache:
     self._folders: Set[str] = {os.path.abspath(folder) for folder in sys.path}
     self._files: Set[str] = set()
     # Asked for now: inside the hook it would open files itself.
-    self._left_out = (sys.prefix, sys.base_prefix, '/proc/', '/sys/', '/dev/', os.path.join(tempfile.gettempdir(), 'tmp'))
+    temporary = os.path.join(tempfile.gettempdir(), 'tmp')
+    self._left_out = (sys.prefix, sys.base_prefix, '/proc/', '/sys/', '/dev/', temporary)
 
   def read(self) -> Optional[List[str]]:
     """The lines; None where there are none, or something has changed since."""
