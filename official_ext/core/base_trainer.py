@@ -137,7 +137,7 @@ class Trainer(base_evaluator.Evaluator):
             settings.runtime.seed, self.gradient_accumulation_steps, settings.trainer.loss_spike),
     )
     self._inspector = inspection.Inspector(
-        self._settings.trainer.inspect, self._step, self.optimizer, self._next_micro_batches)
+        self._settings.trainer.inspect, self._step, self.optimizer, self._next_micro_batches, self.model)
 
   def _check_inspectable(self):
     if self._is_async:
