@@ -117,7 +117,7 @@ class Inspector:
     views: List[_View] = []
 
     def new_view():
-      views.append(_View(self._config, self._noting))
+      views.append(_View(self._config, self._noting, self._model))
       return views[-1]
 
     shown = self._step.rehearse(micro_batches, new_view)
@@ -148,11 +148,12 @@ class _View:
     left_out: the layers that `trainer.inspect.layers` does not match.
   """
 
-  def __init__(self, config, noting):
+  def __init__(self, config, noting, model):
     self.names: Dict[str, List[str]] = {_SCALARS: [], _HISTOGRAMS: []}
     self.left_out: set = set()
     self._config = config
     self._noting = noting
+    self._model = model
     self._outputs: List[Tuple[str, tf.Tensor]] = []
     self._gradients: Dict[Any, Any] = {}
     self._values: Dict[str, List[tf.Tensor]] = {_SCALARS: [], _HISTOGRAMS: []}
