@@ -125,9 +125,9 @@ def check_summaries(folder, events):
     scalars = read_scalars(folder / subfolder)
     told = [event for event in events if event['event'] == kind]
     names = {name for event in told for name in event} - {'time', 'event', 'step'}
-    assert {tensorboard.tag_of(name) for name in names} == set(scalars)
+    assert {tensorboard.tag_of(name, names) for name in names} == set(scalars)
     for name in names:
-      values = scalars[tensorboard.tag_of(name)]
+      values = scalars[tensorboard.tag_of(name, names)]
       expected = {event['step']: event[name] for event in told if name in event}
       if (kind, name) == ('eval', 'seconds'):  # An evaluator beside the run writes there too, and takes its own time.
         assert set(values) >= set(expected) and min(values.values()) > 0

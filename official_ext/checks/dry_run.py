@@ -109,12 +109,13 @@ def _build_parts(strategy, task, params):
   with strategy.scope(), unset_fields.named(params.task, type(task).__name__):
     model = task.build_model()
     optimizer = train_utils.create_optimizer(task, params)
-  count = train_utils.try_count_params(model)
-  if count is None:
-    _say('model', type(model).__name__)
+  variables = getattr(model, 'variables', ())
+  if not variables:
+    _say('model', f'{type(model).__name__}, whose variables its first step makes')
   else:
-    megabytes = sum(np.prod(v.shape) * v.dtype.size for v in model.variables) / 2**20
-    _say('model', f'{type(model).__name__}, {int(count):,} parameters, {megabytes:,.1f} MiB')
+    count = sum(int(np.prod(v.shape)) for v in variables)
+    megabytes = sum(np.prod(v.shape) * v.dtype.size for v in variables) / 2**20
+    _say('model', f'{type(model).__name__}, {count:,} parameters, {megabytes:,.1f} MiB')
   _say('optimizer', type(optimizer).__name__)
 
 

@@ -187,6 +187,10 @@ def import_registries(names: Optional[Sequence[str]] = None) -> None:
 
 def import_registry(name: str, source: str) -> None:
   """Imports one module that registers experiments; `source` says in the UserError who asked for it."""
+  if name.endswith('.py') or '/' in name:
+    module = re.sub(r'^(\.*/)+|\.py$', '', name).strip('/').replace('/', '.')
+    raise errors.UserError(
+        f'{source}={name}: is a path; a module is named as in an import; did you mean {source}={module}?')
   try:
     importlib.import_module(name)
   except SystemExit as error:  # Which would end this program too, without a word and with any status.

@@ -1,31 +1,21 @@
-"""official-ext: what there is, what it is made of, and whether it would run."""
+"""official-ext: what there is, what it is made of, and whether it would run.
+
+What a command needs is imported when it runs: TensorFlow takes seconds.
+"""
 
 import contextlib
 import importlib
 import os
 import sys
-from typing import List, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
-from absl import flags
-
-from official_ext.cli import describe
-from official_ext.cli import exit_status
-from official_ext.cli import flags as ext_flags
+from official_ext.cli import experiment_cache
 from official_ext.cli import launch
-from official_ext.core import config_parser
+from official_ext.cli import usage
 from official_ext.core import errors
-from official_ext.core import yaml_text
 from official_ext.monitoring import credentials
 
-USAGE = """Usage:
-  official-ext list                        the experiments that --experiment can name
-  official-ext describe NAME [--yaml]      every field: path, type, value, short name, meaning
-  official-ext new NAME [--like=OTHER]     writes experiments/NAME with its test; --package: a package of its own
-  official-ext check NAME                  looks for mistakes in the task, and runs it once, small
-  official-ext launch --num_workers=N -- FLAGS
-                                           trains with N processes of this machine; `launch --help` tells more
-
-describe and check take the flags of train.py too: --set, --config_file, --params_override, --registry, ..."""
+_HELP = {'--help', '-h', '-help', '--helpfull', '--helpshort'}
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -38,10 +28,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     The exit status: 0; 2 after a mistake, 1 after another error, which are printed in one line on stderr.
   """
   arguments = list(sys.argv[1:] if argv is None else argv)
+  if arguments[:1] == ['help'] and len(arguments) > 1:
+    arguments = [arguments[1], '--help']
   if arguments[:1] == ['launch']:
     return launch.main(arguments[1:])
-  if not arguments or arguments[0] == 'help' or {'--help', '-h'} & set(arguments):
-    print(USAGE)
+  if not arguments or arguments[0] == 'help' or _HELP & set(arguments):
+    print(usage.of(arguments[0]) if arguments and arguments[0] in usage.COMMANDS else usage.of_all())
     return 0 if arguments else errors.UserError.exit_status
   commands = {'list': _list, 'describe': _describe, 'new': _new, 'check': _check}
   try:
@@ -59,37 +51,51 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     # The reader, such as `head`, has seen enough. Python must not flush into the closed pipe once more at its end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   except Exception as error:  # pylint: disable=broad-except  # Anything may be in a task.
-    return exit_status.tell(error)
+    return _module('official_ext.cli.exit_status').tell(error)
   return 0
 
 
 def _list(arguments: List[str]) -> None:
-  _parse(arguments)
-  for line in describe.experiment_lines():
+  cache = experiment_cache.ExperimentCache(arguments)
+  lines = cache.read()
+  if lines is None:
+    cache.watch()
+    ext_flags = _parse(arguments)
+    lines = list(_module('official_ext.cli.describe').experiment_lines())
+    cache.write(lines, ext_flags.ENTRY_POINTS)
+  for line in lines:
     print(line)
 
 
 def _describe(arguments: List[str]) -> None:
   as_yaml = '--yaml' in arguments
   _parse(_with_experiment([argument for argument in arguments if argument != '--yaml']))
-  params = config_parser.parse_configuration(flags.FLAGS, print_return=False)
+  params, flags = _params()
   if as_yaml:
-    print(yaml_text.dump(params.as_dict()), end='')
+    print(_module('official_ext.core.yaml_text').dump(params.as_dict()), end='')
     return
-  for line in describe.field_lines(params, flags.FLAGS.experiment):
+  for line in _module('official_ext.cli.describe').field_lines(params, flags.experiment):
     print(line)
 
 
 def _new(arguments: List[str]) -> None:
   _parse([])
-  importlib.import_module('official_ext.cli.new').run(arguments)
+  _module('official_ext.cli.new').run(arguments)
 
 
 def _check(arguments: List[str]) -> None:
   _parse([*_with_experiment(arguments), '--dry_run'])
-  params = config_parser.parse_configuration(flags.FLAGS, print_return=False)
-  dry_run = importlib.import_module('official_ext.checks.dry_run')
-  dry_run.run(params)
+  _module('official_ext.checks.dry_run').run(_params()[0])
+
+
+def _module(name: str) -> Any:
+  return importlib.import_module(name)
+
+
+def _params() -> Any:
+  """The configuration that the flags say, and the flags."""
+  flags = _module('absl.flags').FLAGS
+  return _module('official_ext.core.config_parser').parse_configuration(flags, print_return=False), flags
 
 
 def _with_experiment(arguments: List[str]) -> List[str]:
@@ -98,14 +104,20 @@ def _with_experiment(arguments: List[str]) -> List[str]:
   return [f'--experiment={arguments[0]}', *arguments[1:]]
 
 
-def _parse(arguments: List[str]) -> None:
-  """Parses flags and imports what registers experiments, registry_imports of the current directory first."""
+def _parse(arguments: List[str]) -> Any:
+  """Parses flags and imports what registers experiments, registry_imports of the current directory first.
+
+  Returns:
+    The module of the flags.
+  """
+  ext_flags = _module('official_ext.cli.flags')
   ext_flags.define_flags()
   ext_flags.parse(['official-ext', *arguments])
   if sys.path[0] != os.getcwd():
     sys.path.insert(0, os.getcwd())
   ext_flags.import_registry('registry_imports', 'import')
-  ext_flags.import_registries(flags.FLAGS.registry)
+  ext_flags.import_registries(_module('absl.flags').FLAGS.registry)
+  return ext_flags
 
 
 if __name__ == '__main__':

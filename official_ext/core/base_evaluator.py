@@ -15,6 +15,7 @@ from official_ext.core import input_report
 from official_ext.core import step_plan
 from official_ext.core import step_random
 from official_ext.core import workers
+from official_ext.monitoring import tensorboard
 from official_ext.optimization import ema_optimizer
 
 _NUM_EXAMPLES = '_num_examples'
@@ -29,6 +30,7 @@ class Evaluator(base_trainer.Trainer):
     self._ema = ema_optimizer.find(optimizer)
     self._weights_are_averaged = False
     self._eval_sums: Dict[str, Any] = {}
+    self._pictures: Dict[str, tf.Tensor] = {}
     self._num_eval_batches = 0
     self.inputs = {  # What there is to say of either input.
         name: input_report.InputReport(f'task.{name}', getattr(config.task, name, None), task)
@@ -51,6 +53,7 @@ class Evaluator(base_trainer.Trainer):
   def eval_begin(self):
     """Sets up metrics: see base class."""
     self._eval_sums = {}
+    self._pictures = {}
     for metric in self.validation_metrics + [self.validation_loss]:
       metric.reset_states()
     self._use_averaged_weights(True)
@@ -111,6 +114,7 @@ class Evaluator(base_trainer.Trainer):
       weights = step_outputs.pop(_NUM_EXAMPLES)
       if tf.executing_eagerly():  # A loop inside a graph (trainer.eval_tf_while_loop) has no place to keep the sums.
         self._sum_scalars(step_outputs, weights)
+        self._keep_pictures(step_outputs)
     return super().eval_reduce(state, step_outputs)
 
   def _sum_scalars(self, logs, weights):
@@ -125,6 +129,14 @@ class Evaluator(base_trainer.Trainer):
         value = tf.where(weight > 0, tf.cast(value, tf.float32) * weight, 0.0)
         self._eval_sums[name] = (total + value, count + weight)
 
+  def _keep_pictures(self, logs):
+    """Keeps the pictures that the first batch logs, of the first replica. Model Garden's tasks see to theirs."""
+    if not isinstance(self.task, base_task.Task):
+      return
+    for name, values in logs.items():
+      if name not in self._pictures and isinstance(values, tuple) and values and _are_pictures(values[0]):
+        self._pictures[name] = values[0]
+
   def _means_of_scalars(self) -> Dict[str, tf.Tensor]:
     """The means over the examples of all workers of what `_sum_scalars` has summed."""
     if not self._eval_sums:
@@ -138,8 +150,9 @@ class Evaluator(base_trainer.Trainer):
 
     Returns:
       The validation metrics, validation_loss, the means over examples of every scalar that the step logs,
-      validation_not_finite where some examples are not finite (loss and metrics are what they come to with them), what
-      the task's `reduce_aggregated_logs` returns, and best_<metric> where the best checkpoint is exported.
+      validation_not_finite where some examples are not finite (loss and metrics are what they come to with them), the
+      pictures that it logs for the first batch, what the task's `reduce_aggregated_logs` returns, and best_<metric>
+      where the best checkpoint is exported.
     """
     self.join()
     if not self._num_eval_batches and self._counts_batches():
@@ -149,6 +162,7 @@ class Evaluator(base_trainer.Trainer):
       logs[self.validation_loss.name] = self.validation_loss.result()
     logs.update(self._means_of_scalars())
     logs.update(self._not_finite())
+    logs.update(self._pictures)
     if aggregated_logs:
       logs.update(self.task.reduce_aggregated_logs(aggregated_logs, global_step=self.global_step))
     if self._checkpoint_exporter:  # While the averaged weights are in place: they are what was evaluated.
@@ -235,3 +249,7 @@ class Evaluator(base_trainer.Trainer):
       with self.strategy.scope():
         self._ema.swap_weights()
       self._weights_are_averaged = averaged
+
+
+def _are_pictures(value: Any) -> bool:
+  return tf.is_tensor(value) and value.shape.rank == 4 and value.shape[-1] in tensorboard.CHANNELS

@@ -74,7 +74,8 @@ class Task(base_task.Task):
     Returns:
       (loss, logs). `loss` is a scalar, the mean over the examples of `inputs`. `logs` maps names to values: a scalar,
       the mean over the examples, is logged as its mean over all examples; a tuple under the name of one of
-      `build_metrics`'s metrics is handed to that metric's `update_state`.
+      `build_metrics`'s metrics is handed to that metric's `update_state`. In evaluation, a tensor of shape [images,
+      height, width, channels] is pictures, of which TensorBoard shows those of the first batch.
     """
     raise NotImplementedError(f'{type(self).__name__} must implement forward, or train_step and validation_step.')
 

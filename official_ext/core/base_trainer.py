@@ -99,7 +99,7 @@ class Trainer(base_evaluator.Evaluator):
     self._programs_run: Set[int] = set()  # Their lengths, in steps.
     self._step: Optional[training_step_lib.TrainingStep] = None
     groups = getattr(self._settings.trainer.optimizer_config, 'parameter_groups', ()) if train else ()
-    self._parameter_groups = parameter_groups.install(groups, gradient_tap.inner_optimizer(optimizer))
+    self._parameter_groups = parameter_groups.install(groups, gradient_tap.inner_optimizer(optimizer), model)
     if train and self._settings.trainer.inspect.every:
       self._check_inspectable()
     if train and self._is_async and getattr(model, 'built', False):
@@ -137,7 +137,7 @@ class Trainer(base_evaluator.Evaluator):
             settings.runtime.seed, self.gradient_accumulation_steps, settings.trainer.loss_spike),
     )
     self._inspector = inspection.Inspector(
-        self._settings.trainer.inspect, self._step, self.optimizer, self._next_micro_batches)
+        self._settings.trainer.inspect, self._step, self.optimizer, self._next_micro_batches, self.model)
 
   def _check_inspectable(self):
     if self._is_async:

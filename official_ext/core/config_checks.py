@@ -8,8 +8,10 @@ from official.modeling.hyperparams import params_dict
 from official_ext.core import config_definitions
 from official_ext.core import config_overrides
 from official_ext.core import config_ranges
+from official_ext.core import early_stopping
 from official_ext.core import errors
 from official_ext.core import file_checks
+from official_ext.core import reduce_lr_on_plateau
 from official_ext.core import step_state
 from official_ext.optimization import checks as optimization_checks
 from official_ext.monitoring import credentials
@@ -23,7 +25,8 @@ EVAL_MODES = ('eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval'
 _CHOICES = {
     'trainer.nonfinite.then': ('stop', 'rollback'),
     'trainer.best_checkpoint_metric_comp': ('higher', 'lower'),
-    'trainer.early_stopping.mode': ('max', 'min'),
+    'trainer.early_stopping.mode': ('auto', 'max', 'min'),
+    'trainer.reduce_lr_on_plateau.mode': ('auto', 'max', 'min'),
     'trainer.wandb.mode': ('offline', 'online'),
     'runtime.distribution_strategy': (
         'auto', 'tpu', 'mirrored', 'one_device', 'multi_worker_mirrored', 'parameter_server', 'off'
@@ -60,6 +63,10 @@ def check(params: config_definitions.ExperimentConfig, mode: Optional[str]) -> N
     for check_part in (_check_loss_spike, _check_best_checkpoint, file_checks.check_subdirs):
       with mistakes.noted():
         check_part(params.trainer)
+    with mistakes.noted():
+      early_stopping.check(params.trainer.early_stopping)
+    with mistakes.noted():
+      reduce_lr_on_plateau.check(params.trainer.reduce_lr_on_plateau)
     with mistakes.noted():
       _check_loss_scale(params.runtime)
     with mistakes.noted():
@@ -253,7 +260,7 @@ def _check_lengths(trainer: config_definitions.TrainerConfig, mode: Optional[str
     )
   if mode in TRAIN_MODES and not (trainer.train_steps or trainer.train_epochs):
     raise errors.UserError(f'trainer.train_steps: is 0, and mode {mode} trains; set it, or trainer.train_epochs')
-  if mode == 'train_and_eval' and trainer.validation_interval < 1:
+  if mode == 'train_and_eval' and trainer.validation_interval < 1 and not trainer.validation_interval_epochs:
     raise errors.UserError(f'trainer.validation_interval: expected at least 1, got {trainer.validation_interval}')
 
 

@@ -178,16 +178,44 @@ class EarlyStoppingConfig(base_config.Config):
 
   Attributes:
     metric: A metric of the evaluation; `|` separates the levels of nested logs. Empty: training goes on to the end.
-    mode: 'max' or 'min': what is better.
+    mode: 'max' or 'min': what is better. 'auto': as the metric's name says: 'min' for a loss or an error, 'max' for an
+      accuracy and the like.
     patience: The number of evaluations in a row without an improvement that ends training.
     min_delta: The least change that counts as an improvement.
   """
   RANGES: ClassVar[Mapping[str, str]] = {'patience': '[1, inf)', 'min_delta': '[0, inf)'}
 
   metric: str = ''
-  mode: str = 'max'
+  mode: str = 'auto'
   patience: int = 5
   min_delta: float = 0.0
+
+
+@dataclasses.dataclass
+class ReduceLROnPlateauConfig(base_config.Config):
+  """When the learning rate is lowered: where a metric has stopped to get better. As tf_keras' callback of that name.
+
+  Attributes:
+    metric: A metric of the evaluation; `|` separates the levels of nested logs. Empty: the learning rate follows its
+      schedule alone.
+    mode: 'max' or 'min': what is better. 'auto': as the metric's name says: 'min' for a loss or an error, 'max' for an
+      accuracy and the like.
+    factor: What the learning rate, constant or of a schedule, is multiplied by.
+    patience: The number of evaluations in a row without an improvement after which that is done.
+    min_delta: The least change that counts as an improvement.
+    cooldown: The number of evaluations after a reduction that do not count.
+    min_lr: The learning rate below which it is not lowered.
+  """
+  RANGES: ClassVar[Mapping[str, str]] = {
+      'factor': '(0, 1)', **dict.fromkeys(('patience', 'cooldown', 'min_delta', 'min_lr'), '[0, inf)')}
+
+  metric: str = ''
+  mode: str = 'auto'
+  factor: float = 0.1
+  patience: int = 10
+  min_delta: float = 1e-4
+  cooldown: int = 0
+  min_lr: float = 0.0
 
 
 @dataclasses.dataclass
@@ -266,6 +294,9 @@ class TrainerConfig(cfg.TrainerConfig):
       the trainer overrides `next_train_inputs`.
     gradient_accumulation_steps: The number of batches of `global_batch_size` whose mean gradient makes one update.
     train_epochs: The length of training in epochs of the training data, instead of `train_steps`. 0: unset.
+    validation_interval_epochs: Epochs between evaluations, instead of `validation_interval`. 0: unset.
+    checkpoint_interval_epochs: Epochs between checkpoints, instead of `checkpoint_interval`. 0: unset.
+    summary_interval_epochs: Epochs between summaries, instead of `summary_interval`. 0: unset.
     async_checkpointing: Whether to write checkpoints while training goes on.
     keep_every: Checkpoints at multiples of this step are kept beside the `max_to_keep` newest. 0: none.
     best_checkpoints_to_keep: The number of best checkpoints that are kept in `best_checkpoint_export_subdir`.
@@ -274,6 +305,7 @@ class TrainerConfig(cfg.TrainerConfig):
     inspect: What to show of gradients, weights, updates and activations.
     progress_bar: Whether to show progress: a bar on a terminal, lines elsewhere.
     early_stopping: When training ends before `train_steps`.
+    reduce_lr_on_plateau: When the learning rate is lowered.
     writers: Where metrics go besides events.jsonl and the terminal: any of 'tensorboard', 'csv', 'mlflow', 'wandb', and
       what `writer_registry.register` has registered.
     mlflow: Options of the writer 'mlflow'.
@@ -290,7 +322,8 @@ class TrainerConfig(cfg.TrainerConfig):
           'best_checkpoints_to_keep'), '[1, inf)'),
       **dict.fromkeys((
           'steps_per_execution', 'train_steps', 'train_epochs', 'validation_interval', 'keep_every',
-          'recovery_begin_steps', 'continuous_eval_timeout'), '[0, inf)'),
+          'recovery_begin_steps', 'continuous_eval_timeout', 'validation_interval_epochs',
+          'checkpoint_interval_epochs', 'summary_interval_epochs'), '[0, inf)'),
       'recovery_max_trials': '[-1, inf)',
       'loss_upper_bound': '(-inf, inf]',
   }
@@ -299,6 +332,9 @@ class TrainerConfig(cfg.TrainerConfig):
   steps_per_execution: int = 0
   gradient_accumulation_steps: int = 1
   train_epochs: float = 0.0
+  validation_interval_epochs: float = 0.0
+  checkpoint_interval_epochs: float = 0.0
+  summary_interval_epochs: float = 0.0
   async_checkpointing: bool = True
   keep_every: int = 0
   best_checkpoints_to_keep: int = 1
@@ -307,6 +343,7 @@ class TrainerConfig(cfg.TrainerConfig):
   inspect: InspectConfig = dataclasses.field(default_factory=InspectConfig)
   progress_bar: bool = True
   early_stopping: EarlyStoppingConfig = dataclasses.field(default_factory=EarlyStoppingConfig)
+  reduce_lr_on_plateau: ReduceLROnPlateauConfig = dataclasses.field(default_factory=ReduceLROnPlateauConfig)
   writers: Tuple[str, ...] = ('tensorboard',)
   mlflow: MlflowConfig = dataclasses.field(default_factory=MlflowConfig)
   wandb: WandbConfig = dataclasses.field(default_factory=WandbConfig)

@@ -13,6 +13,7 @@ from official.modeling.hyperparams import base_config
 from official_ext.core import config_checks
 from official_ext.core import config_definitions
 from official_ext.core import config_overrides
+from official_ext.core import epochs
 from official_ext.core import errors
 from official_ext.core import run_files
 from official_ext.core import short_names
@@ -199,7 +200,10 @@ def _override(params: config_definitions.ExperimentConfig, values: Mapping[str, 
 
 
 def _settle_length(params: config_definitions.ExperimentConfig, values: Mapping[str, Any]) -> None:
-  """A source that sets one of train_steps and train_epochs overrides the other too. Both are left to the check."""
+  """A source that sets one of train_steps and train_epochs overrides the other too. Both are left to the check.
+
+  An interval in steps overrides that in epochs; the other way round is so by itself.
+  """
   given = values.get('trainer')
   lengths = ('train_steps', 'train_epochs')
   chosen = [name for name in lengths if isinstance(given, Mapping) and name in given and vars(params.trainer)[name]]
@@ -207,6 +211,11 @@ def _settle_length(params: config_definitions.ExperimentConfig, values: Mapping[
     for name in lengths:
       if name not in chosen:
         params.trainer.__dict__[name] = type(vars(params.trainer)[name])(0)
+  for in_epochs, in_steps in epochs.INTERVALS.items():
+    if isinstance(given, Mapping) and in_steps in given:
+      if in_epochs in given and vars(params.trainer)[in_epochs]:
+        raise errors.UserError(f'trainer.{in_epochs}: set either trainer.{in_steps} or trainer.{in_epochs}, not both')
+      params.trainer.__dict__[in_epochs] = 0.0
 
 
 def parse_configuration(

@@ -134,6 +134,8 @@ class Controller(orbit.Controller):
       if hasattr(self.trainer, 'prepare_training'):  # Makes what a task leaves to its first step.
         self.trainer.prepare_training()
       self.save_checkpoint()
+    if step < train_steps and not self._ends_early():
+      self._actions.begin(step)
     evaluates = eval_interval and self._evaluation_is_pending  # Stopped between a step and its evaluation.
     while (step < train_steps and not self._ends_early()) or evaluates:
       if not evaluates:

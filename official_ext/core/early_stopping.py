@@ -7,6 +7,15 @@ from official_ext.core import errors
 from official_ext.core import triggers
 
 
+def check(config: config_definitions.EarlyStoppingConfig, path: str = 'trainer.early_stopping') -> None:
+  """Raises a UserError where it does not say what is better of its metric."""
+  if config.metric:
+    try:
+      triggers.mode_of(config.metric, config.mode)
+    except ValueError as error:
+      raise errors.UserError(f'{path}.mode: {error}') from error
+
+
 class EarlyStopping(triggers.Trigger):
   """Ends training after `patience` evaluations in a row without an improvement, as tf_keras.callbacks.EarlyStopping.
 
@@ -21,9 +30,10 @@ class EarlyStopping(triggers.Trigger):
       config: with a metric.
     """
     self._config = config
-    self._best = triggers.Best(config.metric, config.mode, config.min_delta)
+    mode = triggers.mode_of(config.metric, config.mode)
+    self._best = triggers.Best(config.metric, mode, config.min_delta)
     super().__init__(('eval',), self._look)
-    self.name = f'{self.name}/{config.metric}/{config.mode}'
+    self.name = f'{self.name}/{config.metric}/{mode}'
 
   def state(self) -> Dict[str, Any]:
     """See base class."""

@@ -1,7 +1,7 @@
 """Hands the events of a run to the actions that wait for them, and keeps what these must know over a resume."""
 
 import functools
-from typing import Any, Callable, Dict, List, Mapping, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from absl import logging
 import tensorflow as tf
@@ -9,9 +9,12 @@ import tensorflow as tf
 from official_ext.core import errors
 from official_ext.core import manifests
 from official_ext.core import triggers
+from official_ext.monitoring import tensorboard
 from official_ext.monitoring import writers as writers_lib
 
 STATE = 'actions'  # The entry of a checkpoint's manifest.
+# What tells that a run that had finished before is at work again, or in trouble.
+_NEWS = frozenset(writers_lib.EVENTS) - {'start', 'restored', 'eval', 'early_stopped', 'finished'}
 
 
 class EventActions(writers_lib.Writer):
@@ -26,6 +29,8 @@ class EventActions(writers_lib.Writer):
       writers: writers_lib.Writer,
       actions: Sequence[Any],
       from_chief: Callable[[str, Callable[[], Any]], Any] = lambda topic, make: make(),
+      was_finished: bool = False,
+      summaries: Optional[tensorboard.TensorBoardWriter] = None,
   ):
     """Makes it.
 
@@ -33,20 +38,27 @@ class EventActions(writers_lib.Writer):
       writers: those of the run; on a worker that is not the chief there are none.
       actions: triggers; any other function of logs is called after every training loop.
       from_chief: makes a value on the chief and gives it to all workers.
+      was_finished: whether the run had finished before it was started again. Its events are then held back, and its
+        actions not taken, until there is something to train, or it fails.
+      summaries: whose files are those that `tf.summary` calls inside actions write to: those of evaluation at 'eval',
+        those of training at other events.
 
     Raises:
       ValueError: one of the actions is none.
     """
     self._writers = writers
     self._from_chief = from_chief
+    self._summaries = summaries
     self._triggers: Dict[str, triggers.Trigger] = {}
     self._last_logs: Dict[str, Any] = {}
+    self._held: Optional[List[Tuple[str, int, Mapping[str, Any]]]] = [] if was_finished else None
     self.stop_reason = ''  # Why training is to end before its last step; empty where it is not.
     for action in actions:
       if not callable(action):
         raise ValueError(f'build_actions: {action!r} is no action: expected a trigger or a function of the logs.')
       trigger = action if isinstance(action, triggers.Trigger) else triggers.OnEvent('train', action)
       number = sum(name.split('#')[0] == trigger.name for name in self._triggers)
+      trigger.report = self.write
       self._triggers[f'{trigger.name}#{number + 1}' if number else trigger.name] = trigger
 
   @property
@@ -71,6 +83,13 @@ class EventActions(writers_lib.Writer):
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
     """See base class."""
+    if self._held is not None:
+      if event not in _NEWS:
+        self._held.append((event, step, values))
+        if event == 'restored':
+          self._restore(values.get('checkpoint', ''))
+        return
+      self._release()
     self._writers.write(event, step, values)
     if event in ('restored', 'rollback'):
       self._restore(values.get('checkpoint', ''))
@@ -78,8 +97,28 @@ class EventActions(writers_lib.Writer):
       self._last_logs.update(values)
     self._take_actions(event, step, values)
 
+  @property
+  def nothing_to_do(self) -> bool:
+    """Whether the run had finished before, and nothing has happened since that was to be told."""
+    return self._held is not None
+
+  def _release(self) -> None:
+    """Tells what was held back; an evaluation or an end of the finished run was told when it was new."""
+    held, self._held = self._held or [], None
+    for event, step, values in held:
+      if event in ('start', 'restored'):
+        self._writers.write(event, step, values)
+        self._take_actions(event, step, values)
+
+  def begin(self, step: int) -> None:
+    """To be called when there is something to train, after the restore and before the first step."""
+    self._release()
+    self._take_actions(triggers.BEGIN, step, {})
+
   def end(self, step: int) -> None:
     """To be called when training is done: for `triggers.AtEnd`."""
+    if self.nothing_to_do:
+      return
     self._take_actions(triggers.END, step, self._last_logs)
 
   def flush(self) -> None:
@@ -95,6 +134,15 @@ class EventActions(writers_lib.Writer):
     if not waiting:
       return
     logs = {**values, 'event': event, 'step': int(step)}
+    with self._summary_file(event):
+      self._take(waiting, event, logs)
+
+  def _summary_file(self, event: str) -> Any:
+    if self._summaries is None:
+      return tf.summary.create_noop_writer().as_default()
+    return self._summaries.file_writer('eval' if event == 'eval' else 'train').as_default()
+
+  def _take(self, waiting, event, logs):
     for name, trigger in waiting:
       if event in writers_lib.LAST_EVENTS:
         self._take_at_last(name, trigger, logs)

@@ -26,6 +26,7 @@ from official_ext.core import gradient_tap
 from official_ext.core import layer_calls
 from official_ext.core import method_patch
 from official_ext.core import training_step
+from official_ext.optimization import variable_names
 
 _OPTIMIZERS: Tuple[Any, ...] = (tf_keras.optimizers.Optimizer.__mro__[1], tf_keras.optimizers.legacy.Optimizer)
 _SCALARS, _HISTOGRAMS = 'scalars', 'histograms'
@@ -45,6 +46,7 @@ class Inspector:
       step: training_step.TrainingStep,
       optimizer: Any,
       take_batches: Callable[[Any], List[Any]],
+      model: Any = None,
   ):
     """Makes an inspector.
 
@@ -53,7 +55,9 @@ class Inspector:
       step: the trainer's, planned before the first inspection.
       optimizer: the trainer's.
       take_batches: takes the micro-batches of one step from the iterator that it is given.
+      model: whose networks name the variables, where it is a container of several: see variable_names.py.
     """
+    self._model = model
     self.seconds = 0.0
     self._config = config
     self._step = step
@@ -113,7 +117,7 @@ class Inspector:
     views: List[_View] = []
 
     def new_view():
-      views.append(_View(self._config, self._noting))
+      views.append(_View(self._config, self._noting, self._model))
       return views[-1]
 
     shown = self._step.rehearse(micro_batches, new_view)
@@ -144,11 +148,12 @@ class _View:
     left_out: the layers that `trainer.inspect.layers` does not match.
   """
 
-  def __init__(self, config, noting):
+  def __init__(self, config, noting, model):
     self.names: Dict[str, List[str]] = {_SCALARS: [], _HISTOGRAMS: []}
     self.left_out: set = set()
     self._config = config
     self._noting = noting
+    self._model = model
     self._outputs: List[Tuple[str, tf.Tensor]] = []
     self._gradients: Dict[Any, Any] = {}
     self._values: Dict[str, List[tf.Tensor]] = {_SCALARS: [], _HISTOGRAMS: []}
@@ -201,8 +206,9 @@ class _View:
 
   def _show_weights(self, variables, before, gradients):
     sums: Dict[str, Dict[str, tf.Tensor]] = {}
+    names = variable_names.by_attribute(self._model)
     for variable, value, gradient in zip(variables, before, gradients):
-      name = variable.name.partition(':')[0]
+      name = names.get(variable_names.key_of(variable), variable.name.partition(':')[0])
       layer = name.rpartition('/')[0] or name
       if not self._is_wanted(layer):
         continue

@@ -39,6 +39,12 @@ def _is_record(values: Any) -> bool:
              for name, kind in _TYPES.items() if name in values)
 
 
+def has_finished(model_dir: str, mode: str) -> bool:
+  """Whether the last run of this mode in a folder has finished."""
+  record = read(model_dir, mode) or {}
+  return record.get('status') == 'finished' and record.get('mode') == mode
+
+
 def is_ours(model_dir: str, mode: str) -> bool:
   """Whether a run of this process has begun in `model_dir`."""
   record = read(model_dir, mode)

@@ -49,6 +49,8 @@ STANDARD: Mapping[str, Tuple[str, ...]] = {
     'checkpoint_interval': ('trainer.checkpoint_interval',),
     'max_to_keep': ('trainer.max_to_keep',),
     'validation_interval': ('trainer.validation_interval',),
+    'validation_interval_epochs': ('trainer.validation_interval_epochs',),
+    'checkpoint_interval_epochs': ('trainer.checkpoint_interval_epochs',),
     'validation_steps': ('trainer.validation_steps',),
     'init_checkpoint': ('task.init_checkpoint',),
     'strategy': ('runtime.distribution_strategy',),
@@ -111,13 +113,28 @@ def resolve(name: str, params: base_config.Config, experiment: Optional[str] = N
   known = patterns_of(experiment)
   if name not in known:
     usable = vocabulary(params, experiment)
-    near = difflib.get_close_matches(name, usable, n=1)
-    hint = f'did you mean {near[0]}?' if near else f'the short names are {", ".join(usable)}'
+    near = _nearest(name, list(usable)) or _nearest_field(name, params)
+    hint = f'did you mean {near}?' if near else f'the short names are {", ".join(usable)}'
     raise errors.UserError(f'{name}: no such field or short name; {hint}')
   path = _first_match(params, known[name])
   if path is None:
     raise errors.UserError(f'{name}: this experiment has no such field: {_why_not(params, known[name])}')
   return path
+
+
+def _nearest(name: str, candidates: Sequence[str]) -> str:
+  """The name that is most like another, or else the shortest of those that hold it as a word; empty: there is none."""
+  near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.7)
+  holding = [other for other in candidates if name in other.split('_')]
+  return near[0] if near else min(holding, key=len, default='')
+
+
+def _nearest_field(name: str, params: base_config.Config) -> str:
+  """The dotted path of the field whose own name is most like `name`; empty where there is none."""
+  paths: Dict[str, str] = {}
+  for field in config_overrides.leaves(params):
+    paths.setdefault(field.path.rsplit('.', 1)[-1], field.path)
+  return paths.get(_nearest(name, list(paths)), '')
 
 
 def _first_match(params: base_config.Config, patterns: Sequence[str]) -> Optional[str]:

@@ -1,7 +1,6 @@
 """Runs an experiment: the wiring of trainer, checkpoints, controller, records and writers, and nothing else."""
 
 import difflib
-import math
 import os
 import sys
 from typing import Any, List, Mapping, Optional, Tuple
@@ -23,16 +22,20 @@ from official_ext.core import config_definitions
 from official_ext.core import controller
 from official_ext.core import distribute
 from official_ext.core import early_stopping
+from official_ext.core import epochs
 from official_ext.core import errors
 from official_ext.core import event_actions as event_actions_lib
 from official_ext.core import failures
+from official_ext.core import gradient_tap
 from official_ext.core import hang_watch
 from official_ext.core import manifests
 from official_ext.core import preemption
 from official_ext.core import profiling
+from official_ext.core import reduce_lr_on_plateau
 from official_ext.core import run_lock
 from official_ext.core import run_record
 from official_ext.core import run_status
+from official_ext.core import triggers
 from official_ext.core import unset_fields
 from official_ext.core import warm_start
 from official_ext.core import workers as workers_lib
@@ -44,6 +47,7 @@ from official_ext.monitoring import progress
 from official_ext.monitoring import tensorboard
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers as writers_lib
+from official_ext.optimization import learning_rate_scale
 
 
 class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
@@ -250,9 +254,9 @@ def run_experiment(
     check_best_metric(params, task, trainer, evaluates)
     check_early_stopping(params, task, trainer, mode)
     event_actions = build_event_actions(params, task, trainer, mode) if 'train' in mode else []
-    lock = run_lock.RunLock(model_dir, mode) if locks else None
-    if lock is not None:
-      lock.acquire(lambda: watch.requested if watch else None)
+    was_finished = 'train' in mode and workers.from_chief(
+        'finished before', lambda: run_status.has_finished(model_dir, mode))
+    lock = _acquired(run_lock.RunLock(model_dir, mode), watch) if locks else None
 
   is_chief = strategy.extended.should_checkpoint
   if profile_steps and is_chief and 'train' in mode:
@@ -267,7 +271,8 @@ def run_experiment(
         print(f'warning: {line}', file=sys.stderr, flush=True)
     summaries = tensorboard.make(run_info) if save_summary and 'tensorboard' in params.trainer.writers else None
     plain_writers = make_writers(run_info, summaries, is_chief)
-    writers = event_actions_lib.EventActions(plain_writers, event_actions, workers.from_chief)
+    writers = event_actions_lib.EventActions(
+        plain_writers, event_actions, workers.from_chief, was_finished, summaries if is_chief else None)
   except BaseException as error:
     record.finish('failed', error)
     raise
@@ -305,6 +310,11 @@ def run_experiment(
   return result
 
 
+def _acquired(lock: run_lock.RunLock, watch: Optional[preemption.PreemptionWatch]) -> run_lock.RunLock:
+  lock.acquire(lambda: watch.requested if watch else None)
+  return lock
+
+
 def _hang_watch(params, model_dir, trainer, worker_index, record, writers) -> hang_watch.HangWatch:
   """What ends a run that stands still, and tells of it by the parts that do not."""
 
@@ -334,6 +344,8 @@ def _end(record, writers, trainer, status, error):
     record.update(early_stopped=writers.stop_reason)
   message = None if error is None else failures.message_of(error)
   record.finish(status, message)
+  if writers.nothing_to_do and trainer.strategy.extended.should_checkpoint:
+    print(f'finished before, at step {step}: nothing to do', flush=True)
   event = 'failed' if status == 'diverged' else status
   if not isinstance(error, errors.LockLostError):
     writers.write(event, step, {} if error is None else {'error': message})
@@ -354,9 +366,30 @@ def build_event_actions(
   """What the task and the configuration want to be done at the events of a training."""
   with trainer.strategy.scope():
     found = list(task.build_actions(trainer)) if hasattr(task, 'build_actions') else []
+  if params.trainer.reduce_lr_on_plateau.metric and mode == 'train_and_eval':
+    found.append(make_reduce_lr(params.trainer.reduce_lr_on_plateau, trainer))
   if params.trainer.early_stopping.metric and 'eval' in mode:
     found.append(early_stopping.EarlyStopping(params.trainer.early_stopping))
+  for action in found:
+    if isinstance(action, triggers.Trigger):
+      action.prepare(mode)
   return found
+
+
+def make_reduce_lr(
+    config: config_definitions.ReduceLROnPlateauConfig, trainer: base_trainer.Trainer
+) -> reduce_lr_on_plateau.ReduceLROnPlateau:
+  """Puts a factor on the learning rate of the trainer's optimizer, and what lowers it.
+
+  Raises:
+    UserError: the optimizer has a learning rate that cannot be lowered.
+  """
+  with trainer.strategy.scope():
+    try:
+      scale = learning_rate_scale.LearningRateScale(gradient_tap.inner_optimizer(trainer.optimizer))
+    except (ValueError, AttributeError) as error:
+      raise errors.UserError(f'trainer.reduce_lr_on_plateau.metric: {error}') from error
+  return reduce_lr_on_plateau.ReduceLROnPlateau(config, scale)
 
 
 def make_writers(
@@ -392,21 +425,12 @@ def effective_batch_size(params: config_definitions.ExperimentConfig) -> int:
 
 
 def resolve_train_steps(params: config_definitions.ExperimentConfig, task: Any) -> config_definitions.ExperimentConfig:
-  """Turns `trainer.train_epochs`, where it is set, into `trainer.train_steps`.
+  """Turns the lengths and intervals of `trainer` that are given in epochs into steps: see epochs.py.
 
   Raises:
     UserError: the task does not know how many examples its training data has.
   """
-  if not params.trainer.train_epochs:
-    return params
-  num_examples = task.num_examples(getattr(params.task, 'train_data', None)) if hasattr(task, 'num_examples') else None
-  if not num_examples:
-    raise errors.UserError(
-        f'trainer.train_epochs: {type(task).__name__} does not know the number of its training examples; set '
-        'trainer.train_steps instead')
-  steps = math.ceil(params.trainer.train_epochs * num_examples / effective_batch_size(params))
-  logging.info('%g epochs of %d examples: %d steps', params.trainer.train_epochs, num_examples, steps)
-  return params.replace(trainer={'train_steps': steps, 'train_epochs': 0.0})
+  return epochs.resolve(params, task, effective_batch_size(params))
 
 
 def check_best_metric(params: Any, task: Any, trainer: Any, evaluates: bool) -> None:
@@ -421,17 +445,17 @@ def check_best_metric(params: Any, task: Any, trainer: Any, evaluates: bool) -> 
 
 
 def check_early_stopping(params: Any, task: Any, trainer: Any, mode: str) -> None:
-  """Refuses an early stopping that no evaluation could bring about.
+  """Refuses an early stopping, and a lowering of the learning rate, that no evaluation could bring about.
 
   Raises:
     UserError: the mode trains without an evaluation, or the metric is none of the task's.
   """
-  name = params.trainer.early_stopping.metric
-  if name and mode == 'train_and_eval':
-    _check_reported('trainer.early_stopping.metric', name, task, trainer)
-  elif name and 'train' in mode:
-    raise errors.UserError(
-        f'trainer.early_stopping.metric: {name}: mode {mode} does not evaluate while it trains; use train_and_eval')
+  for part in ('early_stopping', 'reduce_lr_on_plateau'):
+    field, name = f'trainer.{part}.metric', getattr(params.trainer, part).metric
+    if name and mode == 'train_and_eval':
+      _check_reported(field, name, task, trainer)
+    elif name and 'train' in mode:
+      raise errors.UserError(f'{field}: {name}: mode {mode} does not evaluate while it trains; use train_and_eval')
 
 
 def _check_reported(field: str, name: str, task: Any, trainer: Any) -> None:

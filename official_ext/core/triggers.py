@@ -12,6 +12,7 @@ after all that belongs to the event was done and written.
 
 import difflib
 import math
+import re
 import time
 from typing import Any, Callable, Dict, Mapping, Sequence, Union
 
@@ -20,6 +21,12 @@ import orbit
 from official.core import train_utils
 from official_ext.core import errors
 from official_ext.monitoring import writers
+
+# Words in the names of metrics.
+_BETTER = {
+    'min': {'loss', 'error', 'err', 'mae', 'mse', 'rmse', 'nll', 'perplexity', 'wer', 'cer'},
+    'max': {'acc', 'accuracy', 'top', 'auc', 'f', 'precision', 'recall', 'iou', 'ap', 'map', 'bleu', 'rouge', 'score'},
+}
 
 Logs = Mapping[str, Any]
 Action = Callable[[Logs], None]
@@ -33,6 +40,7 @@ class Trigger(orbit.actions.ConditionalAction):
     interval: steps, on whose multiples a training loop must end; 0 for none.
     by_clock: whether the condition depends on this machine's clock: then the chief's holds for all workers.
     name: under which a checkpoint keeps the state.
+    report: writes an event of this trigger's own: event, step, values. The run puts its writers there.
   """
 
   by_clock = False
@@ -57,13 +65,24 @@ class Trigger(orbit.actions.ConditionalAction):
     """
     super().__init__(condition, action)
     for event in events:
-      if event not in writers.EVENTS + (END,):
+      if event not in writers.EVENTS + (BEGIN, END):
         near = difflib.get_close_matches(str(event), writers.EVENTS, n=1)
         raise ValueError(f'There is no event {event!r}' + (f'; did you mean {near[0]!r}?' if near else '; there are '
                          + ', '.join(writers.EVENTS)))
     self.events = tuple(events)
     self.interval = interval
     self.name = type(self).__name__
+    self.report: Callable[[str, int, Mapping[str, Any]], None] = lambda event, step, values: None
+
+  def prepare(self, mode: str) -> None:
+    """Called once, before anything of the run is written; may set `interval`.
+
+    Args:
+      mode: the run's, one that trains.
+
+    Raises:
+      UserError: the action cannot be taken in this run.
+    """
 
   def state(self) -> Dict[str, Any]:
     """What a run must know that goes on from a checkpoint: JSON values."""
@@ -78,6 +97,7 @@ class Trigger(orbit.actions.ConditionalAction):
 
 
 # The moment after the last step, evaluation and checkpoint, which is no event: the run is not over yet.
+BEGIN = 'begin'  # There is something to train: before the first step of this process, after the restore.
 END = 'end'
 
 
@@ -173,7 +193,7 @@ class Best:
     if logs['step'] <= self._last_step:
       return False
     self._last_step = int(logs['step'])
-    value = self._value_in(logs)
+    value = value_in(logs, self.metric)
     best = self.value
     if not math.isfinite(value) or (best is not None and not self._sign * (value - best) > self._min_delta):
       self.num_since += 1
@@ -181,16 +201,39 @@ class Best:
     self.value, self.step, self.num_since = value, self._last_step, 0
     return True
 
-  def _value_in(self, logs: Logs) -> float:
-    try:
-      value = train_utils.get_leaf_nested_dict(dict(logs), self.metric.split('|'))
-    except KeyError:
-      raise errors.UserError(f'{self.metric}: is not among the metrics of step {logs["step"]}: '
-                             f'{", ".join(sorted(set(logs) - {"event", "step"}))}') from None
-    number = writers.to_python(value)
-    if not isinstance(number, (int, float)):
-      raise errors.UserError(f'{self.metric}: is no single number at step {logs["step"]}; name another metric')
-    return float(number)
+
+def value_in(logs: Logs, metric: str) -> float:
+  """A metric of logs; `|` separates the levels of nested ones.
+
+  Raises:
+    UserError: the logs do not have the metric, or it is no single number.
+  """
+  try:
+    value = train_utils.get_leaf_nested_dict(dict(logs), metric.split('|'))
+  except KeyError:
+    raise errors.UserError(f'{metric}: is not among the metrics of step {logs["step"]}: '
+                           f'{", ".join(sorted(set(logs) - {"event", "step"}))}') from None
+  number = writers.to_python(value)
+  if not isinstance(number, (int, float)):
+    raise errors.UserError(f'{metric}: is no single number at step {logs["step"]}; name another metric')
+  return float(number)
+
+
+def mode_of(metric: str, mode: str = 'auto') -> str:
+  """What is better of a metric: 'max' or 'min'; 'auto' goes by the words in its name.
+
+  Raises:
+    ValueError: `mode` is none of them, or the name does not tell.
+  """
+  if mode != 'auto':
+    if mode not in ('max', 'min'):
+      raise ValueError(f"expected 'auto', 'max' or 'min', got {mode!r}")
+    return mode
+  words = set(re.split('[^a-z]+', metric.lower()))
+  found = {better for better, known in _BETTER.items() if words & known}
+  if len(found) != 1:
+    raise ValueError(f'the name {metric} does not tell what is better; set it to max or min')
+  return found.pop()
 
 
 class OnBest(Trigger):
@@ -229,8 +272,8 @@ class OnBest(Trigger):
 class AtEnd(Trigger):
   """Takes an action when training is done, before the run counts as finished: if it fails, the run has failed.
 
-  Its logs are those of the last training loop and the last evaluation. Not for a run that fails or is preempted.
-  A finished run that is started again takes it again; its logs then have only what that process has seen.
+  Its logs are those of the last training loop and the last evaluation. Not for a run that fails or is preempted, and
+  not once more for a finished run that is started again and has nothing left to do.
   """
 
   def __init__(self, action: Union[Action, Sequence[Action]]):

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -13,22 +13,19 @@ from official_ext.monitoring import summary_files
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
 
-_CHANNELS = (1, 2, 3, 4)
-# Of the run rather than of the model: one group of curves, apart from losses and metrics.
-_PROGRESS = frozenset((
-  'data_wait', 'epoch', 'eta_seconds', 'examples_per_second', 'model_global_step', 'optimizer_iterations', 'percent',
-  'seconds', 'steps_per_second',
-))
+CHANNELS = (1, 2, 3, 4)  # Of pictures.
+_LOSSES, _LOSS = ('training_loss', 'validation_loss'), 'loss'
 
 
 class TensorBoardWriter(writers.Writer):
   """Writes 'train' events under model_dir/train, 'eval' events under model_dir/<validation_subdir>.
 
   As orbit.utils.SummaryManager does it, a dictionary within the values becomes a folder below, that is a curve of its
-  own under the same names. A curve is named as the value is, with `progress/` in front where it tells how the run goes
-  on (rate, epoch, percent, ...). Scalars become scalar summaries; arrays of four dimensions, [images, height, width,
-  channels], and of three, [height, width, channels], image summaries. An evaluation's confusion matrix is drawn, see
-  confusion_image.py. Anything else is left out. Files are made when they are first written to.
+  own under the same names. A curve is named as the value is, but `loss` for `training_loss` and `validation_loss`, so
+  that both are in one chart, and with `progress/` in front where it tells how the run goes on (rate, epoch, ...).
+  Scalars become scalar summaries; arrays of four dimensions, [images, height, width, channels], and of three,
+  [height, width, channels], image summaries. An evaluation's confusion matrix is drawn, see confusion_image.py.
+  Anything else is left out. Files are made when they are first written to.
 
   A run that goes on from an earlier step writes the steps in between again: of two values for a step TensorBoard shows
   the later one. Where a file cannot be written, as on a full disk, another is begun later: see summary_files.py.
@@ -123,16 +120,17 @@ class TensorBoardWriter(writers.Writer):
       is_number = isinstance(value, (bool, int, float))
       if images is None and not is_number:
         continue
+      tag = tag_of(name, values)
       try:
         file = self.file_writer(event, relative_path)
       except errors.StorageError as error:
         self._failure = error
         if is_number:
           folder = os.path.join(self._folders[event], relative_path)
-          self._waiting.setdefault(folder, []).append((tag_of(name), value, step))
+          self._waiting.setdefault(folder, []).append((tag, value, step))
         continue
       if images is None:
-        file.scalar(tag_of(name), value, step)
+        file.scalar(tag, value, step)
       else:
         file.image(name, images, step, self._max_images)
 
@@ -143,9 +141,15 @@ def make(run: writer_registry.RunInfo) -> TensorBoardWriter:
       run.model_dir, run.params.trainer.validation_summary_subdir, class_names=run.class_names)
 
 
-def tag_of(name: str) -> str:
-  """The name of a scalar's curve."""
-  return f'progress/{name}' if name in _PROGRESS else name
+def tag_of(name: str, values: Container[str]) -> str:
+  """The name of a scalar's curve.
+
+  The losses of training and of evaluation are one chart with two curves, as the metrics are, which have one name in
+  both: unless there is a value of that name beside them.
+  """
+  if name in _LOSSES and _LOSS not in values:
+    return _LOSS
+  return f'progress/{name}' if name in writers.PROGRESS else name
 
 
 def _as_images(value: Any) -> Optional[np.ndarray]:
@@ -153,7 +157,7 @@ def _as_images(value: Any) -> Optional[np.ndarray]:
   if not isinstance(value, np.ndarray) or value.ndim not in (3, 4) or not value.size:
     return None
   images = value[np.newaxis] if value.ndim == 3 else value
-  if images.shape[-1] not in _CHANNELS:
+  if images.shape[-1] not in CHANNELS:
     return None
   dtype = tf.as_dtype(images.dtype)
   if dtype.is_floating:

@@ -9,10 +9,15 @@ from official_ext.core import files
 from official_ext.monitoring import credentials
 
 EVENTS = (
-    'start', 'restored', 'compiled', 'train', 'eval', 'checkpoint', 'update_skipped', 'rollback', 'early_stopped',
-    'preempted', 'finished', 'failed', 'checkpoint_failed', 'hung',
+    'start', 'restored', 'compiled', 'train', 'eval', 'checkpoint', 'update_skipped', 'rollback',
+    'learning_rate_reduced', 'early_stopped', 'preempted', 'finished', 'failed', 'checkpoint_failed', 'hung',
 )
 LAST_EVENTS = ('preempted', 'finished', 'failed', 'hung')  # A run that ends by itself ends with one of them.
+# Values of 'train' and 'eval' events that are of the run rather than of the model.
+PROGRESS = frozenset((
+    'data_wait', 'epoch', 'eta_seconds', 'examples_per_second', 'model_global_step', 'optimizer_iterations', 'percent',
+    'seconds', 'steps_per_second',
+))
 
 
 class Writer:

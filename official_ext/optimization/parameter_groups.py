@@ -16,37 +16,45 @@ import tensorflow as tf, tf_keras
 
 from official_ext.core import errors
 from official_ext.optimization import configs
+from official_ext.optimization import variable_names
 
 PATH = 'trainer.optimizer_config.parameter_groups'
 _ORDINARY = configs.ParameterGroupConfig()
 
 
-def name_of(variable: Any) -> str:
-  """The name that patterns are searched for in, 'dense/kernel': the same for a variable and its copy on a replica."""
-  container = getattr(variable, '_distributed_container', None)
-  container = container() if container is not None else None
-  return re.sub(r'(/replica_\d+)?(:\d+)?$', '', (variable if container is None else container).name)
-
-
 class ParameterGroups:
   """The groups of a configuration, and to which of them a variable belongs: the first that has a pattern for it."""
 
-  def __init__(self, groups: Sequence[configs.ParameterGroupConfig]):
+  def __init__(self, groups: Sequence[configs.ParameterGroupConfig], model: Any = None):
     """Initializes the groups.
 
     Args:
       groups: `trainer.optimizer_config.parameter_groups`, checked.
+      model: whose attributes go before the names of variables, where it is a container: see variable_names.py.
     """
     self._groups = tuple(groups)
-    self._known: Dict[str, configs.ParameterGroupConfig] = {}
+    self._model = model
+    self._names: Dict[Any, str] = {}
+    self._known: Dict[Any, configs.ParameterGroupConfig] = {}
+
+  def name_of(self, variable: Any) -> str:
+    """The name that patterns are searched for in; they are in the variable's own name too."""
+    key = variable_names.key_of(variable)
+    if key not in self._names:  # Some models have no variables until their first call.
+      self._names.update(variable_names.by_attribute(self._model))
+    return self._names.setdefault(key, variable_names.name_of(variable))
+
+  def _matches(self, pattern: str, variable: Any) -> bool:
+    return any(re.search(pattern, name) for name in (self.name_of(variable), variable_names.name_of(variable)))
 
   def group_of(self, variable: Any) -> configs.ParameterGroupConfig:
     """The group of a variable; one that changes nothing where none has a pattern for it."""
-    name = name_of(variable)
-    if name not in self._known:
-      matching = (group for group in self._groups if any(re.search(pattern, name) for pattern in group.patterns))
-      self._known[name] = next(matching, _ORDINARY)
-    return self._known[name]
+    key = variable_names.key_of(variable)
+    if key not in self._known:
+      matching = (
+          group for group in self._groups if any(self._matches(pattern, variable) for pattern in group.patterns))
+      self._known[key] = next(matching, _ORDINARY)
+    return self._known[key]
 
   def without_frozen(self, grads_and_vars: Iterable[Tuple[Any, Any]]) -> List[Tuple[Any, Any]]:
     """The pairs of variables that are trained."""
@@ -61,11 +69,11 @@ class ParameterGroups:
     Raises:
       UserError: naming the pattern.
     """
-    names = [name_of(variable) for variable in variables]
+    names = [self.name_of(variable) for variable in variables]
     for index, group in enumerate(self._groups):
       for number, pattern in enumerate(group.patterns):
         path = f'{PATH}.{index}.patterns.{number}: {pattern!r}'
-        matching = [variable for variable, name in zip(variables, names) if re.search(pattern, name)]
+        matching = [variable for variable in variables if self._matches(pattern, variable)]
         if not matching:
           raise errors.UserError(
               f'{path} matches none of the {len(names)} trainable variables: {", ".join(names[:6])}'
@@ -143,11 +151,13 @@ class ParameterGroups:
       return variable.assign(before + tf.cast(scale, before.dtype) * (variable.read_value() - before))
 
 
-def install(groups: Sequence[configs.ParameterGroupConfig], optimizer: Any) -> Optional[ParameterGroups]:
-  """Makes an optimizer follow a configuration's groups; None where there are none: see `ParameterGroups.install`."""
+def install(
+    groups: Sequence[configs.ParameterGroupConfig], optimizer: Any, model: Any = None
+) -> Optional[ParameterGroups]:
+  """Makes an optimizer follow a configuration's groups; None where there are none: see `ParameterGroups`."""
   if not groups:
     return None
-  installed = ParameterGroups(groups)
+  installed = ParameterGroups(groups, model)
   installed.install(optimizer)
   return installed
 

@@ -1,9 +1,11 @@
 """official-ext list, describe, check."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 import re
+import subprocess
 import sys
 import types
 from typing import Tuple
@@ -16,6 +18,8 @@ from official.core import exp_factory
 from official.modeling.hyperparams import base_config
 from official.vision.configs import image_classification
 from official_ext.cli import describe
+from official_ext.cli import experiment_cache
+from official_ext.cli import flags as ext_flags
 from official_ext.cli import main as cli
 from official_ext.core import config_overrides
 from official_ext.core import config_parser
@@ -123,6 +127,7 @@ BAD = [
     (['check', 'digits', '--config_file=nowhere.yaml'], '--config_file=nowhere.yaml: no such file'),
     (['check', 'digits_mlp', '--set=trainer.writers=[tensorbord]'], 'trainer.writers: tensorbord: '),
     (['check', 'digits_mlp', '--set=trainer.writers=[csv]', '--set=trainer.inspect.every=5'], 'trainer.inspect.every:'),
+    (['describe', 'digits_mlp', '--set=hidden=3'], 'hidden: no such field or short name; did you mean task.model.hid'),
     (['list', '--registry=no_such_module'], '--registry=no_such_module: cannot be imported'),
 ]
 
@@ -210,3 +215,84 @@ def test_official_ext_tells_all_mistakes_at_once(capsys):
   assert status == 2
   assert [line.split(': ')[:2] for line in err.splitlines()] == [
       ['error', 'nothing'], ['error', 'trainer.optimizer_config.learning_rate.cosine.initial_learning_rate']]
+@pytest.mark.parametrize('command', ['list', 'describe', 'new', 'check'])
+def test_each_command_has_its_own_help(command, capsys):
+  for arguments in ([command, '--help'], [command, 'digits', '-h'], ['help', command]):
+    status, out, _ = run(capsys, *arguments)
+    assert status == 0 and out.startswith(f'Usage: official-ext {command} ')
+  _, out, _ = run(capsys, '--help')
+  assert f'\n  official-ext {command} ' in out
+
+
+def test_the_help_names_flags_that_exist(capsys):
+  out = run(capsys, 'check', '--help')[1]
+  assert set(re.findall(r'--(\w+)', out)) <= set(ext_flags._NAMES)
+  for page in (out, run(capsys, '--help')[1]):
+    assert all(len(line) <= 120 for line in page.splitlines())
+
+
+REGISTRY = """
+import pathlib
+from official.core import exp_factory
+from experiments.digits_mlp import configs
+for name in (pathlib.Path(__file__).parent / 'names.txt').read_text().split():
+  exp_factory.register_config_factory(name)(configs.digits_mlp)
+"""
+
+
+PROGRAM = ('import sys; from official_ext.cli import main; status = main.main(); '
+           'print(status, "tensorflow" in sys.modules, file=sys.stderr)')
+
+
+def process(folder, cache, *arguments):
+  """The lines that a process of its own prints, and '<status> <whether it has imported TensorFlow>'."""
+  environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'XDG_CACHE_HOME': str(cache)}
+  done = subprocess.run([sys.executable, '-c', PROGRAM, *arguments], cwd=folder, env=environment,
+                        capture_output=True, text=True, check=True)
+  return done.stdout.splitlines(), done.stderr.splitlines()[-1]
+
+
+def test_help_does_not_import_tensorflow(tmp_path):
+  for arguments in (['--help'], ['check', '--help']):
+    assert process(tmp_path, tmp_path, *arguments)[1] == '0 False'
+
+
+@pytest.mark.soak
+def test_a_second_list_does_not_import_tensorflow_and_a_change_is_seen(tmp_path):
+  """With a registry that reads a file of its own."""
+  folder = tmp_path / 'folder'
+  folder.mkdir()
+  (folder / 'my_registry.py').write_text(REGISTRY)
+  (folder / 'names.txt').write_text('mine')
+  (folder / 'registry_imports.py').write_text('')
+  command = functools.partial(process, folder, tmp_path / 'cache')
+  arguments = ('list', '--registry=my_registry')
+  first, told = command(*arguments)
+  assert told == '0 True' and [line.split()[0] for line in first] == ['digits_mlp', 'mine']
+  assert command(*arguments) == (first, '0 False')
+  (folder / 'names.txt').write_text('mine ours')
+  changed, told = command(*arguments)
+  assert told == '0 True' and [line.split()[0] for line in changed] == ['digits_mlp', 'mine', 'ours']
+
+
+@pytest.mark.parametrize('path, module', [('x.py', 'x'), ('./my/tasks.py', 'my.tasks'), ('my/tasks', 'my.tasks')])
+def test_a_path_for_a_registry_gets_a_suggestion(path, module, capsys):
+  status, _, err = run(capsys, 'list', f'--registry={path}')
+  assert status == 2
+  assert err == (f'error: --registry={path}: is a path; a module is named as in an import; did you mean '
+                 f'--registry={module}?\n')
+
+
+def test_a_cache_that_cannot_be_read_or_written_is_no_mistake(tmp_path, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  monkeypatch.delitem(sys.modules, 'official')  # As in a new process.
+  cache = experiment_cache.ExperimentCache(['list'])
+  assert cache.read() is None
+  cache.write(['a', 'b'], 'no.such.group')
+  assert cache.read() == ['a', 'b'] and experiment_cache.ExperimentCache(['other']).read() is None
+  (path,) = (tmp_path / 'official_ext').iterdir()
+  for damage in ('', '{}', '[1]', '{"states": [], "lines": 3}'):
+    path.write_text(damage)
+    assert cache.read() is None
+  monkeypatch.setenv('XDG_CACHE_HOME', str(path))  # A file.
+  experiment_cache.ExperimentCache([]).write(['a'], 'no.such.group')

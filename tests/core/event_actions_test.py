@@ -169,3 +169,40 @@ def test_how_a_run_has_ended_is_not_changed_by_an_action(event, caplog):
 def test_what_is_no_action():
   with pytest.raises(ValueError, match='build_actions: 3 is no action'):
     event_actions.EventActions(writers.Writers([]), [3])
+
+
+def test_a_finished_run_that_is_started_again_tells_nothing_twice(tmp_path, capsys):
+  """Neither its events, nor its actions, nor messages; what is new is told."""
+  calls = Calls()
+  task_cls = task_with(
+      lambda trainer: triggers.OnEvent(('start', 'restored', 'eval', 'finished'), calls),
+      lambda trainer: triggers.AtEnd(calls))
+  _, logs = small_run.run(tmp_path, task_cls=task_cls)
+  before, num_calls = small_run.events(tmp_path), len(calls.steps)
+  capsys.readouterr()
+  _, again = small_run.run(tmp_path, task_cls=task_cls)
+  assert again['validation_loss'] == logs['validation_loss']  # As Model Garden, run_experiment returns them.
+  assert small_run.events(tmp_path) == before and len(calls.steps) == num_calls
+  assert capsys.readouterr().out == 'finished before, at step 12: nothing to do\n'
+  record = small_run.record(tmp_path)
+  assert (record['status'], record['step'], record['attempt']) == ('finished', 12, 2)
+  # Another mode is another run; a longer one goes on.
+  small_run.run(tmp_path, 'train', task_cls=task_cls)
+  assert [line['event'] for line in small_run.events(tmp_path)[len(before):]] == ['start', 'restored', 'finished']
+  before = small_run.events(tmp_path)
+  small_run.run(tmp_path, 'train', task_cls=task_cls, trainer={'train_steps': 16})
+  told = [line['event'] for line in small_run.events(tmp_path)[len(before):]]
+  assert told[:2] == ['start', 'restored'] and told[-1] == 'finished' and 'train' in told
+
+
+def test_a_finished_run_that_fails_when_it_is_started_again_says_so(tmp_path):
+  small_run.run(tmp_path, trainer={'train_steps': 2})
+
+  class Failing(small_run.SmallTask):
+
+    def validation_step(self, inputs, model, metrics=None):
+      raise ArithmeticError('no such data')
+
+  with pytest.raises(Exception, match='no such data'):
+    small_run.run(tmp_path, task_cls=Failing, trainer={'train_steps': 2})
+  assert [line['event'] for line in small_run.events(tmp_path)][-3:] == ['start', 'restored', 'failed']

@@ -91,7 +91,7 @@ def test_the_page(checkout, monkeypatch, capsys):
   last = events(runs / 'iris', 'eval')[-1]
   assert last['accuracy'] * 100 == pytest.approx(float(promise), abs=2.0)
   tags = event_accumulator.EventAccumulator(str(runs / 'iris/train')).Reload().Tags()['tensors']
-  assert {'training_loss', 'accuracy', 'f1', 'confidence', 'learning_rate', 'grad_norm'} <= set(tags)
+  assert {'loss', 'accuracy', 'f1', 'confidence', 'learning_rate', 'grad_norm'} <= set(tags)
   (evaluated,) = events(runs / 'iris_400', 'eval', 'events.eval.jsonl')
   assert {name: evaluated[name] for name in ('accuracy', 'f1')} == {name: last[name] for name in ('accuracy', 'f1')}
   assert (checkout / 'petals/pyproject.toml').read_text().count('petals = "petals"') == 1

@@ -44,7 +44,7 @@ def test_train_and_eval_scalars(tmp_path):
   writer.write('eval', 2, {'accuracy': np.float32(0.75), 'done': True})
   writer.close()
   assert sorted(os.listdir(tmp_path)) == ['train', 'val']
-  assert _curve(tmp_path / 'train', 'training_loss') == [(1, 1.0), (2, 0.5)]
+  assert _curve(tmp_path / 'train', 'loss') == [(1, 1.0), (2, 0.5)]
   assert _curve(tmp_path / 'train', 'count') == [(1, 1.0), (2, 2.0)]
   assert _curve(tmp_path / 'val', 'accuracy') == [(2, 0.75)]
   assert _curve(tmp_path / 'val', 'done') == [(2, 1.0)]
@@ -57,10 +57,23 @@ def test_what_tells_of_the_run_is_one_group(tmp_path):
   writer.write('eval', 5, {'validation_loss': 3.0, 'seconds': 1.0})
   writer.close()
   assert _read(tmp_path / 'train').Tags()['tensors'] == [
-    'training_loss', 'progress/percent', 'progress/steps_per_second'
+    'loss', 'progress/percent', 'progress/steps_per_second'
   ]
   assert _curve(tmp_path / 'train', 'progress/percent') == [(5, 50.0)]
-  assert _read(tmp_path / 'validation').Tags()['tensors'] == ['validation_loss', 'progress/seconds']
+  assert _read(tmp_path / 'validation').Tags()['tensors'] == ['loss', 'progress/seconds']
+
+
+def test_the_losses_of_training_and_evaluation_share_a_chart(tmp_path):
+  """TensorBoard puts curves of one name into one chart."""
+  writer = tensorboard.TensorBoardWriter(str(tmp_path))
+  writer.write('train', 5, {'training_loss': 2.0})
+  writer.write('eval', 5, {'validation_loss': 3.0, 'set': {'validation_loss': 4.0}})
+  writer.write('eval', 6, {'validation_loss': 5.0, 'loss': 6.0})  # Neither is lost.
+  writer.close()
+  assert _curve(tmp_path / 'train', 'loss') == [(5, 2.0)]
+  assert _curve(tmp_path / 'validation', 'loss') == [(5, 3.0), (6, 6.0)]
+  assert _curve(tmp_path / 'validation', 'validation_loss') == [(6, 5.0)]
+  assert _curve(tmp_path / 'validation/set', 'loss') == [(5, 4.0)]
 
 
 def test_flush_makes_visible(tmp_path):

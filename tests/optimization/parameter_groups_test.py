@@ -10,6 +10,7 @@ import tensorflow as tf, tf_keras
 from official_ext.core import errors
 from official_ext.optimization import configs
 from official_ext.optimization import parameter_groups
+from official_ext.optimization import variable_names
 from tests.core import harness
 
 LR = 0.05
@@ -219,5 +220,32 @@ def test_names_are_those_of_the_variable_not_of_its_copies():
   with harness.strategy('two').scope():
     variable = tf.Variable(tf.zeros([2]), name='dense/kernel')
   copies = [harness.strategy('two').experimental_local_results(variable)[i] for i in range(2)]
-  assert [parameter_groups.name_of(v) for v in (variable, *copies)] == ['dense/kernel'] * 3
+  assert [variable_names.name_of(v) for v in (variable, *copies)] == ['dense/kernel'] * 3
   assert parameter_groups.of(make('sgd')) is None
+
+
+class Container(tf_keras.Model):
+  """Two networks whose variables have the same names, and a list."""
+
+  def __init__(self):
+    super().__init__()
+    self.encoder = tf_keras.Sequential([tf_keras.Input((2,)), tf_keras.layers.Dense(3, name='dense')])
+    self.decoder = tf_keras.Sequential([tf_keras.Input((3,)), tf_keras.layers.Dense(2, name='dense')])
+    self.heads = [tf_keras.Sequential([tf_keras.Input((2,)), tf_keras.layers.Dense(1, name='out')]) for _ in range(2)]
+
+
+@pytest.mark.parametrize('optimizer_cls', [tf_keras.optimizers.legacy.SGD, tf_keras.optimizers.SGD])
+def test_patterns_find_the_networks_of_a_container_by_attribute(optimizer_cls):
+  model, optimizer = Container(), optimizer_cls(LR)
+  names = variable_names.by_attribute(model)
+  assert [names[variable_names.key_of(v)] for v in model.trainable_variables] == [
+      'encoder/dense/kernel', 'encoder/dense/bias', 'decoder/dense/kernel', 'decoder/dense/bias',
+      'heads/0/out/kernel', 'heads/0/out/bias', 'heads/1/out/kernel', 'heads/1/out/bias']
+  groups = [configs.ParameterGroupConfig(patterns=('^encoder/', '^heads/1/'), frozen=True),
+            configs.ParameterGroupConfig(patterns=('^dense/kernel$',), learning_rate_scale=0.5)]  # By its own name.
+  installed = parameter_groups.install(groups, optimizer, model)
+  installed.check(model.trainable_variables)
+  before = [v.numpy() for v in model.trainable_variables]
+  optimizer.apply_gradients([(tf.ones_like(v), v) for v in model.trainable_variables])
+  steps = [float((b - v.numpy()).mean()) / LR for b, v in zip(before, model.trainable_variables)]
+  np.testing.assert_allclose(steps, [0, 0, 0.5, 1, 1, 1, 0, 0], atol=1e-5)

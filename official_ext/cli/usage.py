@@ -1,0 +1,62 @@
+"""What official-ext prints for --help: of all commands, and of each."""
+
+from typing import Dict
+
+_FLAGS = """
+The flags of train.py change the experiment first:
+  --set=NAME=VALUE           one field, by dotted path or short name; may be given several times, applied last
+  --config_file=FILE         YAML or JSON with fields to change; may be given several times
+  --params_override=TEXT     the same, in place
+  --registry=MODULE          a module of yours to import, which registers experiments; may be given several times
+  --gin_file=FILE, --gin_params=BINDING
+                             gin bindings
+  --tpu=NAME, --tf_data_service=ADDRESS
+                             addresses, as in Model Garden"""
+
+# The line of each command in the list of all, and what its own help says.
+COMMANDS: Dict[str, tuple] = {
+    'list': (
+        'list [--registry=MODULE]', 'the experiments that --experiment can name',
+        """Prints the name of each registered experiment, and the first line of what it says about itself: those of
+registry_imports.py, of installed packages with an entry point official_ext.experiments, and of --registry.
+
+  --registry=MODULE          a module of yours to import, which registers experiments; may be given several times
+
+What it has read is kept in the user's cache folder, until a file changes that was read or a package is installed."""),
+    'describe': (
+        'describe NAME [--yaml]', 'every field: path, type, value, short name, meaning',
+        f"""Prints every field of an experiment's configuration.
+
+  --yaml                     the values as YAML, which --config_file reads
+{_FLAGS}"""),
+    'new': (
+        'new NAME [--like=OTHER]', 'writes experiments/NAME with its test; --package: a package of its own',
+        """Writes a new experiment, which trains as it is: a folder of experiments/ with configs.py, task.py, ...,
+its test in tests/experiments, and one line in registry_imports.py.
+
+  --like=OTHER               begins with a copy of another experiment of this repository
+  --package                  a package of its own in this folder instead, whose entry point train.py finds"""),
+    'check': (
+        'check NAME', 'looks for mistakes in the task, and runs it once, small',
+        f"""Looks for mistakes in a task, and runs its whole life once, small, in a temporary folder: one step,
+one evaluation, save, restore, compare. docs/add_a_task.md says what it finds.
+{_FLAGS}"""),
+    'launch': ('launch --num_workers=N -- FLAGS', 'trains with N processes of this machine', ''),
+}
+_WIDTH = 40
+
+
+def of_all() -> str:
+  """The help of official-ext itself."""
+  lines = ['Usage:']
+  for usage, summary, _ in COMMANDS.values():
+    line = f'  official-ext {usage}'
+    lines += [f'{line:{_WIDTH}} {summary}'] if len(line) < _WIDTH else [line, f'{"":{_WIDTH}} {summary}']
+  return '\n'.join([*lines, '', '`official-ext COMMAND --help` tells more of one; docs/ of all.'])
+
+
+def of(command: str) -> str:
+  """The help of one command that has no parser of its own."""
+  usage, _, text = COMMANDS[command]
+  flags = ' [FLAGS]' if _FLAGS in text else ''
+  return f'Usage: official-ext {usage}{flags}\n\n{text}'

@@ -1,0 +1,62 @@
+"""Weights of classes in a loss: what `class_weight` is to Keras' `Model.fit`.
+
+    weights = class_weights.of_examples(labels, self.config.class_weight if training else ())
+    loss = tf.reduce_mean(weights * tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
+The mean is over the number of examples, not over the sum of their weights, as Keras' is: a batch with many examples of
+a heavy class has a greater loss and a greater gradient. So it is the same loss under gradient accumulation and on
+several replicas. Keras weights the training loss alone; so do the lines above.
+"""
+
+from typing import Any, Mapping, Sequence, Tuple, Union
+
+import numpy as np
+import tensorflow as tf
+
+
+def of_examples(labels: Any, class_weight: Union[Sequence[float], Mapping[int, float]]) -> tf.Tensor:
+  """The weight of each example, that of its class.
+
+  Args:
+    labels: numbers of classes, an integer tensor [batch] or [batch, 1]; or one-hot or soft labels [batch, classes],
+      of which the greatest counts.
+    class_weight: the weights by number: a sequence, or a dictionary with the keys 0 to n - 1, as Keras takes it.
+      Empty: all are 1.
+
+  Returns:
+    float32 [batch]. A label without a weight gives NaN, so that the step is left out and told.
+
+  Raises:
+    ValueError: a dictionary's keys are others.
+  """
+  labels = tf.convert_to_tensor(labels)
+  if isinstance(class_weight, Mapping):
+    if sorted(class_weight) != list(range(len(class_weight))):
+      raise ValueError(f'class_weight: expected the keys 0 to {len(class_weight) - 1}, got {sorted(class_weight)}')
+    class_weight = [class_weight[number] for number in range(len(class_weight))]
+  if labels.shape.rank is not None and labels.shape.rank > 1 and labels.shape[-1] != 1:
+    numbers = tf.argmax(labels, axis=-1, output_type=tf.int32)
+  else:
+    numbers = tf.cast(tf.reshape(labels, [-1]), tf.int32)
+  if not len(class_weight):
+    return tf.ones_like(numbers, tf.float32)
+  table = tf.constant(list(class_weight), tf.float32)
+  is_known = (numbers >= 0) & (numbers < len(class_weight))
+  weights = tf.gather(table, tf.where(is_known, numbers, 0))
+  return tf.where(is_known, weights, tf.fill(tf.shape(weights), float('nan')))
+
+
+def balanced(labels: Any, num_classes: int) -> Tuple[float, ...]:
+  """Weights under which every class counts alike: n / (num_classes * n_c), as scikit-learn's 'balanced'.
+
+  Args:
+    labels: the numbers of all examples' classes, integers [n].
+    num_classes: how many classes there are.
+
+  Raises:
+    ValueError: a class has no example.
+  """
+  counts = np.bincount(np.asarray(labels).reshape(-1), minlength=num_classes)
+  if len(counts) != num_classes or not counts.all():
+    raise ValueError(f'class_weight: expected examples of the classes 0 to {num_classes - 1}, got counts {counts}')
+  return tuple(float(weight) for weight in counts.sum() / (num_classes * counts))

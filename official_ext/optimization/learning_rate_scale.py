@@ -1,0 +1,85 @@
+"""A factor on an optimizer's learning rate that can be changed while training goes on.
+
+It holds for a constant rate and for any schedule, in legacy and new tf_keras optimizers, in compiled steps and on
+several replicas. A checkpoint has the same variables with it as without.
+"""
+
+from typing import Any, Dict, Union
+
+import tensorflow as tf, tf_keras
+
+_SCHEDULE: Any = tf_keras.optimizers.schedules.LearningRateSchedule
+
+
+class ScaledSchedule(tf_keras.optimizers.schedules.LearningRateSchedule):
+  """Another schedule times a variable."""
+
+  def __init__(self, schedule: Any, scale: tf.Variable):
+    """Makes it.
+
+    Args:
+      schedule: a function of the number of updates.
+      scale: a float32 scalar, which is read at every update.
+    """
+    self.schedule, self._scale = schedule, scale
+
+  def __call__(self, step: Any) -> tf.Tensor:
+    """The rate at a number of updates, float32 scalar."""
+    rate = tf.convert_to_tensor(self.schedule(step))
+    return rate * tf.cast(self._scale.read_value(), rate.dtype)
+
+  def get_config(self) -> Dict[str, Any]:
+    """See base class. The factor is state, and not part of it."""
+    return self.schedule.get_config()
+
+
+class LearningRateScale:
+  """The factor of one optimizer."""
+
+  def __init__(self, optimizer: Any):
+    """Puts a factor of 1 on an optimizer. To be made inside the strategy's scope, before training.
+
+    Args:
+      optimizer: a tf_keras optimizer, without wrappers around it.
+
+    Raises:
+      ValueError: its learning rate is neither a number nor a schedule.
+    """
+    self._optimizer = optimizer
+    self._is_legacy = isinstance(optimizer, tf_keras.optimizers.legacy.Optimizer)
+    self._value = 1.0
+    rate = optimizer._get_hyper('learning_rate') if self._is_legacy else optimizer._learning_rate  # pylint: disable=protected-access
+    self._schedule = rate if isinstance(rate, _SCHEDULE) else None
+    if self._schedule is None:
+      if callable(rate) and not isinstance(rate, tf.Variable):
+        raise ValueError(
+            f'the learning rate of {type(optimizer).__name__} is a function; give it a number or a schedule')
+      self._constant = float(rate)
+      return
+    self._variable = tf.Variable(
+        1.0, dtype=tf.float32, trainable=False, name='learning_rate_scale',
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+    scaled = ScaledSchedule(self._schedule, self._variable)
+    if self._is_legacy:
+      optimizer._hyper['learning_rate'] = scaled  # pylint: disable=protected-access
+    else:
+      optimizer._learning_rate = scaled  # pylint: disable=protected-access
+
+  @property
+  def value(self) -> float:
+    """The factor."""
+    return self._value
+
+  def learning_rate(self) -> float:
+    """What the next update will be made with."""
+    unscaled: Union[float, tf.Tensor] = (
+        self._constant if self._schedule is None else self._schedule(self._optimizer.iterations))
+    return float(unscaled) * self._value
+
+  def assign(self, value: float) -> None:
+    """Changes the factor, from the next update on."""
+    self._value = float(value)
+    if self._schedule is not None:
+      self._variable.assign(self._value)
+    else:  # A variable, which checkpoints hold; a legacy optimizer makes it with its first update.
+      self._optimizer.learning_rate = self._constant * self._value

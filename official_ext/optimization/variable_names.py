@@ -1,0 +1,73 @@
+"""Names of variables, for patterns and for people: 'dense/kernel', and in containers 'encoder/dense/kernel'.
+
+A model that is a container of networks, as manual optimization has it, calls none of them in a `call` of its own: the
+variables of two of them may have one name, and none tells whose it is. So the attribute that a network is kept under
+goes before the names of its variables.
+"""
+
+import re
+from typing import Any, Dict, Iterator, Tuple
+
+import tensorflow as tf, tf_keras
+
+
+def name_of(variable: Any) -> str:
+  """A variable's own name, 'dense/kernel': the same for a variable and its copy on a replica."""
+  return re.sub(r'(/replica_\d+)?(:\d+)?$', '', _whole(variable).name)
+
+
+def key_of(variable: Any) -> Any:
+  """What tells a variable from others of its name; the same for its copy on a replica."""
+  whole = _whole(variable)
+  return getattr(whole, '_unique_id', id(whole))
+
+
+def by_attribute(model: Any) -> Dict[Any, str]:
+  """The names of a model's variables, by `key_of`, with the attributes of containers in front.
+
+  Args:
+    model: a tf_keras model, whose variables exist, or any tf.Module.
+
+  Returns:
+    'encoder/dense/kernel' for what a container keeps in its attribute `encoder`, `heads/0/...` for the first of a list;
+    a variable's own name where that has the attribute in it, and in functional and sequential models.
+  """
+  names: Dict[Any, str] = {key_of(variable): name_of(variable) for variable in getattr(model, 'variables', ())}
+
+  def walk(module, path):
+    for attribute, part in _parts(module) if _is_container(module) else ():
+      for variable in part.variables:
+        own = name_of(variable)
+        if attribute.split('/')[0] not in own.split('/') and names.get(key_of(variable), own) == own:
+          names[key_of(variable)] = f'{path}{attribute}/{own}'
+      walk(part, f'{path}{attribute}/')
+
+  walk(model, '')
+  return names
+
+
+def _whole(variable: Any) -> Any:
+  """The variable that a replica's copy is a part of."""
+  container = getattr(variable, '_distributed_container', None)
+  container = container() if container is not None else None
+  return variable if container is None else container
+
+
+def _is_container(module: Any) -> bool:
+  """Whether it keeps networks as attributes, and is no network made of layers by Keras itself."""
+  if isinstance(module, tf_keras.Model):
+    return not (isinstance(module, tf_keras.Sequential) or getattr(module, '_is_graph_network', False))
+  return isinstance(module, tf.Module) and not isinstance(module, tf_keras.layers.Layer)
+
+
+def _parts(module: Any) -> Iterator[Tuple[str, Any]]:
+  for attribute, value in vars(module).items():
+    if attribute.startswith('_') or isinstance(value, tf_keras.metrics.Metric):
+      continue
+    if isinstance(value, tf.Module):
+      yield attribute, value
+    elif isinstance(value, (list, tuple, dict)):
+      items = value.items() if isinstance(value, dict) else enumerate(value)
+      for key, part in items:
+        if isinstance(part, tf.Module):
+          yield f'{attribute}/{key}', part
