@@ -1,5 +1,6 @@
 """Runs an experiment: the wiring of trainer, checkpoints, controller, records and writers, and nothing else."""
 
+import dataclasses
 import difflib
 import math
 import os
@@ -10,7 +11,6 @@ from absl import logging
 import orbit
 import tensorflow as tf, tf_keras
 
-from official.core import actions as official_actions
 from official.core import base_task
 from official.core import train_lib
 from official.core import train_utils
@@ -23,6 +23,7 @@ from official_ext.core import config_definitions
 from official_ext.core import controller
 from official_ext.core import distribute
 from official_ext.core import early_stopping
+from official_ext.core import ema_checkpoints
 from official_ext.core import errors
 from official_ext.core import event_actions as event_actions_lib
 from official_ext.core import manifests
@@ -31,6 +32,7 @@ from official_ext.core import profiling
 from official_ext.core import run_lock
 from official_ext.core import run_record
 from official_ext.core import run_status
+from official_ext.core import training_lines
 from official_ext.core import warm_start
 from official_ext.core import workers as workers_lib
 from official_ext.core import yaml_text
@@ -64,7 +66,7 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
     super().__init__(*args, **kwargs)
 
   def _build_best_checkpoint_exporter(self):
-    return best_checkpoints.maybe_create(self.params, self.model_dir, self.strategy.extended.should_checkpoint)
+    return make_exporter(self.strategy, self.params, self.model_dir, self._mode)
 
   def _maybe_build_checkpoint_manager(self):
     config = self.params.trainer
@@ -85,7 +87,7 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
     )
 
   def _build_trainer(self, task, train, evaluate):
-    return build_trainer(self.strategy, task, self.params, self.model_dir, train, evaluate)
+    return build_trainer(self.strategy, task, self.params, self.model_dir, train, evaluate, self._mode)
 
   def _build_controller(
       self,
@@ -102,7 +104,10 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
       train_actions += actions.get_train_actions(
           self.params, trainer, self.model_dir, self.checkpoint_manager, self._writers)
     if evaluator:
-      eval_actions += official_actions.get_eval_actions(self.params, evaluator, self.model_dir)
+      owns = best_checkpoints.ownership(self._mode, self.model_dir)
+      from_chief = workers_lib.of(self.strategy).from_chief
+      eval_actions += actions.get_eval_actions(
+          self.params, evaluator, self.model_dir, lambda: owns is None or from_chief('owner of averages', owns))
     config = self.params.trainer
     return controller_cls(
         strategy=self.strategy,
@@ -127,10 +132,35 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
         on_stage=self._on_stage,
     )
 
+  def begin_line(self, start: training_lines.Start) -> None:
+    """Notes where a line of training starts, when that is restored; to be called on all workers.
+
+    Args:
+      start: what was restored.
+    """
+    subfolders = (self.params.trainer.best_checkpoint_export_subdir, ema_checkpoints.FOLDER)
+    branched = workers_lib.of(self.strategy).from_chief(
+        'line of training', lambda: training_lines.begin(self.model_dir, start, subfolders))
+    if branched:  # The rollbacks of the line before are not this one's.
+      self.checkpoint_manager.rollbacks.read()
+      if hasattr(self.trainer, 'checkpoint_restored'):
+        self.trainer.checkpoint_restored(**self.checkpoint_manager.continuation(start.checkpoint))
+    if self._record is not None and 'train' in self._mode:
+      origins = start.origins or [dataclasses.asdict(origin) for origin in training_lines.read(self.model_dir)]
+      self._record.update(
+          evaluates='eval' in self._mode or self._run_post_eval,
+          started_from=origins[-1]['checkpoint'] if origins else None)
+
+  def skipped_updates(self) -> Optional[int]:
+    """Updates that the whole run has left out, before it was restored or went back too; None where nobody looks."""
+    if 'train' not in self._mode or not getattr(self.trainer, 'guards_updates', False):
+      return None
+    return self.checkpoint_manager.rollbacks.skipped_updates + self.trainer.num_skips
+
   def _on_stage(self, stage: str, step: int) -> None:
     if self._record is not None:
       self._record.check_lock()
-      self._record.update(stage=stage, step=step)
+      self._record.update(stage=stage, step=step, skipped_updates=self.skipped_updates())
 
   def run(self) -> Tuple[Any, Mapping[str, Any]]:
     """Runs the mode.
@@ -169,13 +199,22 @@ def build_trainer(
     model_dir: Optional[str],
     train: bool,
     evaluate: bool,
+    mode: str = 'train_and_eval',
 ) -> base_trainer.Trainer:
-  """Builds model, optimizer and trainer inside the strategy's scope."""
-  exporter = best_checkpoints.maybe_create(params, model_dir, strategy.extended.should_checkpoint) if evaluate else None
+  """Builds model, optimizer and trainer inside the strategy's scope; the best checkpoints are the driver's `mode`'s."""
+  exporter = make_exporter(strategy, params, model_dir, mode) if evaluate else None
   with strategy.scope():
     return train_utils.create_trainer(
         params, task, train=train, evaluate=evaluate, checkpoint_exporter=exporter,
         trainer_cls=getattr(task, 'trainer_cls', None) or base_trainer.Trainer)
+
+
+def make_exporter(
+    strategy: tf.distribute.Strategy, params: config_definitions.ExperimentConfig, model_dir: Optional[str], mode: str
+) -> Optional[best_checkpoints.BestCheckpointExporter]:
+  """What keeps the best checkpoints; None where the configuration asks for none."""
+  is_chief = strategy.extended.should_checkpoint
+  return best_checkpoints.maybe_create(params, model_dir, mode, is_chief, workers_lib.of(strategy))
 
 
 def run_experiment(
@@ -193,6 +232,7 @@ def run_experiment(
     checkpoint: Optional[str] = None,
     watch: Optional[preemption.PreemptionWatch] = None,
     profile_steps: Optional[Tuple[int, int]] = None,
+    branch: bool = False,
 ) -> Tuple[tf_keras.Model, Mapping[str, Any]]:
   """Runs train/eval configured by the experiment params.
 
@@ -210,12 +250,15 @@ def run_experiment(
     eval_actions: called with the logs of every evaluation.
     trainer: instead of the default one; made inside the strategy's scope.
     controller_cls: a `Controller` subclass.
-    checkpoint: path of a checkpoint to start from instead of the newest in `model_dir`.
+    checkpoint: path of the checkpoint to evaluate instead of the newest in `model_dir`; where a training starts that
+      has no checkpoint of its own yet.
     watch: tells that the process was asked to stop; None watches no signals.
     profile_steps: the first and the last step to profile: see profiling.py.
+    branch: whether a training may start at `checkpoint` although `model_dir` holds others: see training_lines.py.
 
   Returns:
-    (model, logs): logs of the last evaluation, {} where the mode has none.
+    (model, logs): logs of the last evaluation, {} where the mode has none; with skipped_updates, how many updates the
+    whole run has left out, where there were any.
 
   Raises:
     UserError: the configuration cannot be run; nothing was written.
@@ -226,7 +269,7 @@ def run_experiment(
   strategy = distribution_strategy or tf.distribute.get_strategy()
   workers = workers_lib.of(strategy)
   with workers.guarded():
-    checkpoints.check_available(model_dir, mode, checkpoint)
+    start = choose_start(workers, mode, model_dir, checkpoint, branch)
     run_record.check_writable(model_dir)
     locks = 'train' in mode and strategy.extended.should_checkpoint
     if locks:
@@ -235,9 +278,9 @@ def run_experiment(
       warm_start.find(params.task.init_checkpoint)
     params = resolve_train_steps(config_definitions.upgrade(params), task)
     run_record.check_places(model_dir, mode, params.trainer)
-    workers.check_same('params', _command(params, mode, checkpoint), run_record.params_differences)
+    workers.check_same('params', _command(params, mode, checkpoint, branch), run_record.params_differences)
     evaluates = 'eval' in mode or run_post_eval
-    trainer = trainer or build_trainer(strategy, task, params, model_dir, 'train' in mode, evaluates)
+    trainer = trainer or build_trainer(strategy, task, params, model_dir, 'train' in mode, evaluates, mode)
     check_best_metric(params, task, trainer, evaluates)
     check_early_stopping(params, task, trainer, mode)
     event_actions = build_event_actions(params, task, trainer, mode) if 'train' in mode else []
@@ -262,6 +305,7 @@ def run_experiment(
   except BaseException as error:
     record.finish('failed', error)
     raise
+  runner = None
   try:
     with workers.guarded():
       writers.write('start', int(trainer.global_step.numpy()), {
@@ -281,24 +325,47 @@ def run_experiment(
           writers=writers,
           summaries=summaries,
           record=record,
-          checkpoint=checkpoint,
+          checkpoint=start.checkpoint,
           watch=watch,
       )
-      result = runner.run()
+      runner.begin_line(start)
+      model, logs = runner.run()
       writers.end(int(trainer.global_step.numpy()))
   except BaseException as error:
-    _end(record, writers, trainer, getattr(error, 'status', 'failed'), error)
+    _end(record, writers, trainer, getattr(error, 'status', 'failed'), error, runner)
     raise
-  _end(record, writers, trainer, 'finished', None)
-  return result
+  _end(record, writers, trainer, 'finished', None, runner)
+  return model, {**logs, **({'skipped_updates': runner.skipped_updates()} if runner.skipped_updates() else {})}
 
 
-def _command(params: Any, mode: str, checkpoint: Optional[str]) -> str:
+def choose_start(
+    workers: workers_lib.Workers, mode: str, model_dir: str, checkpoint: Optional[str], branch: bool
+) -> training_lines.Start:
+  """What the run begins with: the chief decides. A mode that does not train takes what it was told.
+
+  Raises:
+    UserError: there is no such checkpoint, or it would start another line of training.
+  """
+  if 'train' not in mode:
+    checkpoints.check_available(model_dir, mode, checkpoint)
+    return training_lines.Start(checkpoint)
+
+  def choose():
+    return dataclasses.asdict(training_lines.choose(model_dir, checkpoint, branch))
+
+  start = training_lines.Start(**workers.from_chief('start', choose))
+  checkpoints.check_available(model_dir, mode, start.checkpoint)
+  if start.message and workers.is_chief:
+    print(f'--checkpoint={checkpoint}: {start.message}' if checkpoint else start.message, flush=True)
+  return start
+
+
+def _command(params: Any, mode: str, checkpoint: Optional[str], branch: bool) -> str:
   """What all workers must have been told alike, as YAML."""
-  return yaml_text.dump({'--mode': mode, '--checkpoint': checkpoint, **params.as_dict()})
+  return yaml_text.dump({'--mode': mode, '--checkpoint': checkpoint, '--branch': branch, **params.as_dict()})
 
 
-def _end(record, writers, trainer, status, error):
+def _end(record, writers, trainer, status, error, runner):
   step = int(trainer.global_step.numpy())
   try:
     getattr(trainer, 'profiler', profiling.Profiler()).close()
@@ -307,10 +374,14 @@ def _end(record, writers, trainer, status, error):
   record.update(step=step, **_plan_record(trainer))
   if writers.stop_reason:
     record.update(early_stopped=writers.stop_reason)
+  skipped = runner.skipped_updates() if runner is not None else None
+  if skipped is not None:
+    record.update(skipped_updates=skipped)
   record.finish(status, error)
   event = 'failed' if status == 'diverged' else status
+  values = {} if error is None else {'error': f'{type(error).__name__}: {error}'}
   if not isinstance(error, errors.LockLostError):
-    writers.write(event, step, {} if error is None else {'error': f'{type(error).__name__}: {error}'})
+    writers.write(event, step, {**values, 'skipped_updates': skipped} if skipped else values)
   writers.close()
 
 
