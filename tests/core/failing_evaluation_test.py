@@ -125,6 +125,7 @@ def test_an_evaluation_that_fails_again_and_again_costs_no_training(straight, tm
   assert_goes_on_as(straight, tmp_path, restored=6)
 
 
+@pytest.mark.soak
 def test_a_mode_without_evaluation_goes_on_past_one_that_fails(tmp_path):
   with pytest.raises(Failure):
     run(tmp_path, task_cls=FailingEvaluation)
@@ -142,7 +143,7 @@ CASES = {
     "an action of Orbit's": (lambda: {'train_actions': [at_step(10)]}, 10, False),
     "an evaluation's action of Orbit's": (lambda: {'eval_actions': [fail]}, 6, True),
 }
-FAST = ['a metric that no evaluation has', "an action of Orbit's"]
+FAST = ['a metric that no evaluation has']
 
 
 @pytest.mark.parametrize('name', harness.cases(FAST, soak=[name for name in CASES if name not in FAST]))
