@@ -7,7 +7,7 @@ from absl import app, flags
 from official.core import task_factory
 from official_ext.checks import debugging, dry_run
 from official_ext.cli import exit_status, flags as ext_flags, output
-from official_ext.core import config_parser, distribute, preemption, run_record, train_lib
+from official_ext.core import config_parser, distribute, preemption, run_record, train_lib, workers
 from official_ext.monitoring import progress, writers
 
 FLAGS = flags.FLAGS
@@ -37,10 +37,10 @@ def _run(watch: preemption.PreemptionWatch) -> None:
   strategy = distribute.get_strategy(params.runtime)
   print(f'Devices: {distribute.describe(strategy)}', flush=True)
   with strategy.scope():
-    task = task_factory.get_task(params.task, logging_dir=model_dir)
+    task = task_factory.get_task(params.task, logging_dir=workers.own_folder(strategy, model_dir))
   with exit_status.saving_gin_config(mode, model_dir, strategy):
     _, logs = train_lib.run_experiment(
-      strategy, task, mode, params, model_dir, checkpoint=FLAGS.checkpoint, watch=watch,
+      strategy, task, mode, params, model_dir, checkpoint=FLAGS.checkpoint, branch=FLAGS.branch, watch=watch,
       profile_steps=ext_flags.profile_steps())
   if logs:
     print('  '.join(['Final metrics:', *progress.format_values(writers.flatten(logs))]), flush=True)

@@ -21,9 +21,11 @@ class DigitsMlpWithScalarConfig(configs.DigitsMlpTaskConfig):
 
   Attributes:
     bad_example: The number of a training example whose pixels are NaN. -1: none.
+    evaluation_fails: Whether every evaluation ends with an error.
   """
 
   bad_example: int = -1
+  evaluation_fails: bool = False
 
 
 @task_factory.register_task_cls(DigitsMlpWithScalarConfig)
@@ -37,6 +39,10 @@ class DigitsMlpWithScalarTask(task.DigitsMlpTask):
     dataset = step_indexed.build_dataset(sources.ArraySource(data), params, input_context)
     flag = os.environ.get('HANG_ONCE')
     return dataset.map(lambda batch: _hanging(batch, flag)) if flag and params.is_training else dataset
+
+  def aggregate_logs(self, state=None, step_outputs=None):
+    if self.config.evaluation_fails:
+      raise ArithmeticError('a mistake')
 
   def forward(self, inputs, model, training):
     loss, logs = super().forward(inputs, model, training)

@@ -92,19 +92,24 @@ def launched():
 def straight(tmp_path_factory, train_server):
   """The folder of a run of two workers that nothing disturbed, started as `srun -n 2 python train.py` starts it."""
   folder, logs = tmp_path_factory.mktemp('straight'), tmp_path_factory.mktemp('logs')
-  processes = []
-  for rank in range(2):
-    variables = {
-      'SLURM_JOB_ID': str(os.getpid()), 'SLURM_STEP_ID': '0', 'SLURM_STEP_NUM_TASKS': '2', 'SLURM_NTASKS': '2',
-      'SLURM_STEP_NODELIST': 'localhost', 'SLURM_STEP_TASKS_PER_NODE': '2', 'SLURM_PROCID': str(rank),
-      'SLURM_LOCALID': str(rank), 'SLURM_NODEID': '0',
-    }
-    processes.append(train_server().start([*FLAGS, f'--model_dir={folder}'], logs / str(rank), env=variables))
-  statuses = [process.wait(timeout=300) for process in processes]
-  outputs = [(logs / str(rank)).read_text() for rank in range(2)]
+  statuses, outputs = run_two_workers(train_server(), [*FLAGS, f'--model_dir={folder}'], logs)
   assert statuses == [0, 0], outputs
   assert 'Devices: 2 replicas' in outputs[0] and 'Devices: 2 replicas' in outputs[1]
   return folder
+
+
+def run_two_workers(server, arguments, logs, job='0'):
+  """(exit statuses, outputs) of train.py as SLURM starts it on two workers."""
+  processes = []
+  for rank in range(2):
+    variables = {
+      'SLURM_JOB_ID': str(os.getpid()), 'SLURM_STEP_ID': job, 'SLURM_STEP_NUM_TASKS': '2', 'SLURM_NTASKS': '2',
+      'SLURM_STEP_NODELIST': 'localhost', 'SLURM_STEP_TASKS_PER_NODE': '2', 'SLURM_PROCID': str(rank),
+      'SLURM_LOCALID': str(rank), 'SLURM_NODEID': '0',
+    }
+    processes.append(server.start(arguments, logs / str(rank), env=variables))
+  statuses = [process.wait(timeout=300) for process in processes]
+  return statuses, [(logs / str(rank)).read_text() for rank in range(2)]
 
 
 def tensors(folder, step=STEPS):
@@ -182,6 +187,48 @@ def test_evaluation_over_workers_is_exact(straight, run_train, tmp_path):
   assert alone.keys() == together.keys() and alone['accuracy'] == together['accuracy']
   for name in ('validation_loss', 'confidence'):
     np.testing.assert_allclose(alone[name], together[name], rtol=1e-5, err_msg=name)
+
+
+SHORT = ['train_steps=16', 'steps_per_loop=4', 'checkpoint_interval=8', 'validation_interval=4',
+         'runtime.enable_xla=false', 'trainer.max_to_keep=2', 'trainer.writers=[]',
+         'trainer.optimizer_config.ema={average_decay: 0.9}']
+
+
+def run_short(server, folder, job, *settings):
+  logs = folder.with_name(f'logs_{job}')
+  logs.mkdir()
+  flags = [*FLAGS[:3], *(f'--set={setting}' for setting in settings), f'--model_dir={folder}']
+  return run_two_workers(server, flags, logs, job)
+
+
+def test_two_workers_with_a_moving_average_save_it_once(train_server, tmp_path):
+  # Stock: both write ema_checkpoints/average_weights-N, and one of them dies of NotFoundError.
+  run = tmp_path / 'run'
+  statuses, outputs = run_short(train_server(), run, '1', *SHORT)
+  assert statuses == [0, 0], outputs
+  averages = manifests.prefixes(f'{run}/ema_checkpoints', 'average_weights')
+  assert [manifests.step_of(path) for path in averages] == [12, 16]
+  for path in [*averages, *manifests.prefixes(f'{run}/best', 'best_ckpt')]:
+    assert manifests.find_damage(path) is None
+  assert not [path for path in run.rglob('*') if '_temp' in path.name or 'tmp' in path.name]
+
+
+@pytest.mark.soak
+def test_an_evaluation_of_workers_that_fails_again_and_again_costs_no_checkpoint(train_server, tmp_path):
+  settings = [setting.replace('validation_interval=4', 'validation_interval=8') for setting in SHORT]
+  run = tmp_path / 'run'
+  for attempt in range(2):
+    statuses, outputs = run_short(train_server(), run, f'{10 + attempt}', *settings, 'task.evaluation_fails=true')
+    assert statuses == [1, 1], outputs
+    assert manifests.read(f'{run}/ckpt-8')['evaluation_pending'] is True
+  statuses, outputs = run_short(train_server(), run, '12', *settings)
+  assert statuses == [0, 0], outputs
+  straight = tmp_path / 'straight'
+  statuses, outputs = run_short(train_server(), straight, '13', *settings)
+  assert statuses == [0, 0], outputs
+  expected, found = tensors(straight, 16), tensors(run, 16)
+  assert all(found[name].tobytes() == value.tobytes() for name, value in expected.items())
+  assert evaluations(run) == evaluations(straight)
 
 
 # Longer ones: any worker, at any time.

@@ -335,7 +335,7 @@ def test_a_run_that_fails_leaves_its_record(run_train, tmp_path):
   assert 'the disk of the moon is full' in record['error'] and record['finished']
   assert (folder / 'operative_config.train_and_eval.gin').read_text()
   events = read_events(folder)
-  assert steps_of(events, 'train') == [5, 10] and steps_of(events, 'checkpoint') == [5]
+  assert steps_of(events, 'train') == [5, 10] and steps_of(events, 'checkpoint') == [5, 10]
   assert events[-1]['event'] == 'failed' and 'the disk of the moon is full' in events[-1]['error']
   # What was saved can be gone on from.
-  assert (folder / 'ckpt-5.index').exists()
+  assert (folder / 'ckpt-10.index').exists()

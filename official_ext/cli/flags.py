@@ -27,7 +27,7 @@ _UNREAD = ('tpu_platform', 'tfhub_handle', 'tflex_output_uri')
 _PATHS = ('model_dir', 'checkpoint', 'config_file', 'gin_file')
 _NAMES = (
     'experiment', 'mode', 'model_dir', 'config_file', 'params_override', 'set', 'gin_file', 'gin_params', 'registry',
-    'checkpoint', 'dry_run', 'debug', 'debug_step', 'profile_steps', 'tpu', 'tf_data_service', *_UNREAD,
+    'checkpoint', 'branch', 'dry_run', 'debug', 'debug_step', 'profile_steps', 'tpu', 'tf_data_service', *_UNREAD,
 )
 
 
@@ -43,7 +43,10 @@ def define_flags() -> None:
       '(learning_rate=1e-3). Applied last. `official-ext describe EXPERIMENT` shows both.'
   )
   flags.DEFINE_multi_string('registry', None, 'A module to import that registers experiments.')
-  flags.DEFINE_string('checkpoint', None, 'The checkpoint to evaluate, or to start training from.')
+  flags.DEFINE_string('checkpoint', None, 'The checkpoint to evaluate, or where a new line of training starts.')
+  flags.DEFINE_bool(
+      'branch', False, 'Let training start at --checkpoint although --model_dir holds other checkpoints, which are set '
+      'aside.')
   flags.DEFINE_bool('dry_run', False, 'Run the whole life of the experiment once, small, in a temporary folder.')
   flags.DEFINE_bool('debug', False, 'Run one step eagerly, and name the first operation that is not finite.')
   flags.DEFINE_integer(
@@ -137,6 +140,8 @@ def _check_read(runs_once: bool) -> None:
     raise errors.UserError('--debug: not together with --dry_run')
   if flags.FLAGS.debug_step is not None and not flags.FLAGS.debug:
     raise errors.UserError('--debug_step: only --debug reads it')
+  if flags.FLAGS.branch and (runs_once or 'train' not in flags.FLAGS.mode or not flags.FLAGS.checkpoint):
+    raise errors.UserError('--branch: needs --checkpoint and a --mode that trains')
   if profile_steps() and (runs_once or 'train' not in flags.FLAGS.mode):
     raise errors.UserError('--profile_steps: needs a --mode that trains')
 

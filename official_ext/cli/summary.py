@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import tensorflow as tf
 
-from official_ext.core import errors, manifests, run_files, run_status, yaml_text
+from official_ext.core import best_history, errors, manifests, run_files, run_status, yaml_text
 from official_ext.monitoring import json_lines, progress
 
 
@@ -27,6 +27,9 @@ def lines(model_dir: str) -> List[str]:
     found = 'run.json' in run_files.names(model_dir)
     raise errors.UserError(f'{model_dir}: ' + ('run.json cannot be read' if found else 'no run.json, so no run'))
   rows = [('status', _status(record))]
+  if record.get('skipped_updates'):
+    rows.append(('left out', f'{record["skipped_updates"]} updates that were not finite, or whose loss was a spike: '
+                             f'update_skipped in {os.path.join(model_dir, "events.jsonl")}'))
   evaluations = _evaluations(model_dir)
   if evaluations:
     rows.append(('validation', _metrics(evaluations[-1])))
@@ -79,12 +82,18 @@ def _best(model_dir: str, evaluations: Sequence[Dict[str, Any]]) -> List[tuple]:
     return []
   trainer = yaml_text.load_file(path, 'params.yaml').get('trainer', {})
   folder, metric = trainer.get('best_checkpoint_export_subdir'), trainer.get('best_checkpoint_eval_metric')
-  measured = [event for event in evaluations if isinstance(event.get(metric), (int, float))]
-  if not folder or not measured:
+  if not folder or not metric:
+    return []
+  folder = os.path.join(model_dir, folder, '')
+  history = best_history.read(folder, metric.split('|'))
+  measured = [(entry['value'], entry['step']) for entry in history if entry['value'] is not None]
+  if not history:  # Nobody has kept it so far.
+    measured = [(event[metric], event['step']) for event in evaluations if isinstance(event.get(metric), (int, float))]
+  if not measured:
     return []
   choose = max if trainer.get('best_checkpoint_metric_comp') == 'higher' else min
-  best = choose(measured, key=lambda event: event[metric])
-  return [('best', f'{metric} {best[metric]:.4g}  (step {best["step"]}), in {os.path.join(model_dir, folder, "")}')]
+  value, step = choose(measured, key=lambda pair: pair[0])
+  return [('best', f'{metric} {value:.4g}  (step {step}), in {folder}')]
 
 
 def _checkpoints(model_dir: str) -> List[str]:

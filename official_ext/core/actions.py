@@ -1,7 +1,7 @@
 """The parts that say "when X, do Y": what the controller calls after a training loop or an evaluation."""
 
 import math
-from typing import Any, List, Sequence
+from typing import Any, Callable, List, Sequence
 
 import orbit
 
@@ -9,8 +9,11 @@ from official.core import actions
 from official_ext.core import base_trainer
 from official_ext.core import checkpoints
 from official_ext.core import config_definitions
+from official_ext.core import ema_checkpoints
 from official_ext.core import errors
+from official_ext.core import workers
 from official_ext.monitoring import writers as writers_lib
+from official_ext.optimization import ema_optimizer
 
 
 class RollbackAction:
@@ -47,7 +50,7 @@ class RollbackAction:
     trainer = self._trainer
     from_step, next_batch = int(trainer.global_step.numpy()), bad_steps[-1] + trainer.data_offset
     with trainer.strategy.scope():
-      path = self._manager.go_back(bad_steps, lambda step: next_batch - step)
+      path = self._manager.go_back(bad_steps, lambda step: next_batch - step, trainer.num_skips)
     if path is None:
       raise errors.DivergedError(f'{reason}; there is no checkpoint to go back to')
     trainer.checkpoint_restored(**self._manager.continuation(path))
@@ -197,4 +200,23 @@ def get_train_actions(
   if ours and config.recovery_max_trials >= 0:
     train_actions.append(LossBoundAction(trainer, config, writers, checkpoint_manager))
   return train_actions + actions.get_train_actions(
-      params.replace(trainer=replaced), trainer, model_dir, checkpoint_manager=checkpoint_manager)
+      params.replace(trainer=replaced), trainer, workers.own_folder(trainer.strategy, model_dir),
+      checkpoint_manager=checkpoint_manager)
+
+
+def get_eval_actions(
+    params: config_definitions.ExperimentConfig, trainer: Any, model_dir: str, owns: Callable[[], bool]
+) -> List[orbit.Action]:
+  """Model Garden's eval actions, of which the chief's files alone count.
+
+  Args:
+    params: the experiment.
+    trainer: the trainer that evaluates.
+    model_dir: the run's folder.
+    owns: asked at every evaluation, whether what belongs to the training is this process's to write.
+  """
+  if ema_optimizer.find(trainer.optimizer) is None:
+    return []
+  return [ema_checkpoints.EMACheckpointing(
+      model_dir, trainer.optimizer, trainer.checkpoint, params.trainer.max_to_keep,
+      is_chief=trainer.strategy.extended.should_checkpoint, owns=owns)]

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from official.core import base_trainer
 from official_ext.core import base_task
+from official_ext.core import best_history
 from official_ext.core import errors
 from official_ext.core import evaluation_state
 from official_ext.core import input_report
@@ -168,7 +169,9 @@ class Evaluator(base_trainer.Trainer):
     if self._checkpoint_exporter:  # While the averaged weights are in place: they are what was evaluated.
       self._checkpoint_exporter.maybe_export_checkpoint(self.checkpoint, logs, self.global_step.numpy())
       metric_name = self.config.trainer.best_checkpoint_eval_metric
-      logs['best_' + metric_name] = self._checkpoint_exporter.best_ckpt_logs[metric_name]
+      best = best_history.value_in(self._checkpoint_exporter.best_ckpt_logs, metric_name.split('|'))
+      if best is not None:  # An evaluation beside the training may come before any best one.
+        logs['best_' + metric_name] = best
     self._use_averaged_weights(False)
     return logs
 

@@ -95,6 +95,7 @@ class Trainer(base_evaluator.Evaluator):
         task, getattr(self.config.task, 'train_data', None), self.gradient_accumulation_steps,
         is_custom=train_dataset is not None)
     self._num_skips_restored = 0
+    self._steps_are_done = False
     self._agree_fn: Optional[Callable[[], None]] = None
     self._programs_run: Set[int] = set()  # Their lengths, in steps.
     self._step: Optional[training_step_lib.TrainingStep] = None
@@ -161,6 +162,11 @@ class Trainer(base_evaluator.Evaluator):
     return self._input.data_offset
 
   @property
+  def steps_are_done(self) -> bool:
+    """Whether the last loop has run all of its steps: what fails after that has cost none of them."""
+    return self._steps_are_done
+
+  @property
   def plan(self) -> Optional[step_plan.StepPlan]:
     """How the step is compiled; None before training has begun."""
     return self._step.plan if self._step is not None else None
@@ -223,6 +229,7 @@ class Trainer(base_evaluator.Evaluator):
     """Runs `num_steps` updates: see base class."""
     if self._is_async:
       return super().train(num_steps)
+    self._steps_are_done = False
     self.prepare_training()
     self.train_loop_begin()
     if self._train_loop_fn is None:
@@ -239,6 +246,7 @@ class Trainer(base_evaluator.Evaluator):
         self.pace.add(part.steps, seconds, data_wait_seconds)
       self.profiler.add_program(step, part, seconds, data_wait_seconds)
     self._agree_on_statistics()
+    self._steps_are_done = True
     return self.train_loop_end()
 
   def _agree_on_statistics(self):
@@ -496,8 +504,13 @@ class Trainer(base_evaluator.Evaluator):
     self._input.data_offset = data_offset
     if forget_skips and self._step is not None:
       self._step_state.forget_skips()
-    self._num_skips_restored = int(self._step_state.num_skips.numpy()) if self._step is not None else 0
+    self._num_skips_restored = self.num_skips
     self.restart_input()
+
+  @property
+  def num_skips(self) -> int:
+    """Updates left out since the start or the last rollback."""
+    return int(self._step_state.num_skips.numpy()) if self._step is not None else 0
 
   @property
   def num_skips_restored(self) -> int:

@@ -1,23 +1,21 @@
 """Keeps the checkpoints of the best evaluations."""
 
-import json
 import os
 import shutil
 import tempfile
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from absl import logging
-import numpy as np
-import orbit
 import tensorflow as tf
 
 from official.core import train_utils
+from official_ext.core import best_history
 from official_ext.core import config_definitions
 from official_ext.core import errors
 from official_ext.core import files
 from official_ext.core import manifests
-
-_HISTORY = 'history.json'
+from official_ext.core import run_status
+from official_ext.core import workers as workers_lib
 
 
 class BestCheckpointExporter(train_utils.BestCheckpointExporter):
@@ -26,10 +24,22 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
   A metric that is not a finite number never wins; of equal ones the earlier does. The checkpoint is complete, with its
   manifest, before info.json names it. What was measured is kept for every step, so that a run that goes on from an
   earlier checkpoint judges as it did then.
+
+  The folder belongs to the training. An evaluation beside it or after it writes there only where `owns` says that the
+  training does not evaluate; it then adds to what was measured, in any order of the steps.
   """
 
   def __init__(
-      self, export_dir: str, metric_name: str, metric_comp: str, num_to_keep: int = 1, is_chief: bool = True
+      self,
+      export_dir: str,
+      metric_name: str,
+      metric_comp: str,
+      num_to_keep: int = 1,
+      is_chief: bool = True,
+      *,
+      records: Sequence[str] = (),
+      owns: Optional[Callable[[], bool]] = None,
+      from_chief: Callable[[str, Callable[[], Any]], Any] = lambda topic, make: make(),
   ):
     """Makes an exporter. Writes nothing.
 
@@ -39,13 +49,26 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
       metric_comp: 'higher' or 'lower': what is better.
       num_to_keep: how many checkpoints are kept.
       is_chief: whether this worker's files count.
+      records: paths of the files of events from which a damaged history is rebuilt.
+      owns: asked at every evaluation of a process that does not train, whether the folder is its to write; None for
+        the training itself, whose folder it is.
+      from_chief: makes a value on the chief and gives it to all workers.
     """
     self._export_dir = export_dir
     self._metric_name = metric_name.split('|')
     self._metric_comp = metric_comp
     self._num_to_keep = num_to_keep
     self._is_chief = is_chief
-    self._history: List[Dict[str, Any]] = self._read_history()
+    self._records = tuple(records)
+    self._owns = owns
+    self._from_chief = from_chief
+    self._found: Optional[List[best_history.Entry]] = None  # Read when it is asked for: a branch begins a new one.
+
+  @property
+  def _history(self) -> List[best_history.Entry]:
+    if self._found is None:
+      self._found = self._read()
+    return self._found
 
   @property
   def best_ckpt_logs(self) -> Mapping[str, Any]:
@@ -71,37 +94,49 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
       write_logs: whether to write info.json.
 
     Returns:
-      Whether the checkpoint is among the best.
+      Whether the checkpoint is among the best, and the folder this process's to write.
+
+    Raises:
+      UserError: the evaluation does not report the metric.
     """
     step = int(global_step)
-    value = float(orbit.utils.get_value(train_utils.get_leaf_nested_dict(dict(eval_logs), self._metric_name)))
-    if not np.isfinite(value):
-      logging.warning('%s is %s at step %d: no best checkpoint.', '|'.join(self._metric_name), value, step)
-    # A run that went back measures these steps again.
-    self._history = [entry for entry in self._history if entry['step'] < step]
-    self._history.append({'step': step, 'value': value if np.isfinite(value) else None, 'logs': _scalars(eval_logs)})
-    kept = [entry['step'] for entry in self._ranked()[:self._num_to_keep]]
+    try:
+      new = best_history.entry(step, eval_logs, self._metric_name)
+    except (KeyError, TypeError, ValueError) as error:
+      raise best_history.missing(self._metric_name, step, eval_logs) from error
+    if self._owns is None:
+      if self._found is None:
+        self._found = self._from_chief('best checkpoints', self._read)
+      # A run that went back measures these steps again.
+      before = [each for each in self._history if each['step'] < step]
+    else:
+      is_ours, self._found = self._from_chief('best checkpoints', self._look)
+      if not is_ours:
+        return False
+      before = [each for each in self._history if each['step'] != step]
+    if new['value'] is None:
+      logging.warning('%s is not finite at step %d: no best checkpoint.', '|'.join(self._metric_name), step)
+    self._found = sorted([*before, new], key=lambda each: each['step'])
+    kept = [each['step'] for each in self._ranked()[:self._num_to_keep]]
     if step in kept:
       try:
-        self._export(checkpoint, step)
+        self._export(checkpoint, new)
       except files.FAILURES as error:
-        kept = self._without(step, error)
+        kept = self._without(new, error)
     if self._is_chief:
       self._try_to_write(write_logs)
-      for prefix in manifests.prefixes(self._export_dir, train_utils.BEST_CHECKPOINT_NAME):
-        # A later one belongs to a future that this run has not reached again.
-        if manifests.step_of(prefix) <= step and manifests.step_of(prefix) not in kept:
-          manifests.remove(prefix)
+      self._delete_all_but(kept, step)
     return step in kept
 
-  def _without(self, step: int, error: BaseException) -> List[int]:
+  def _without(self, entry: best_history.Entry, error: BaseException) -> List[int]:
     """Lets an evaluation not count whose checkpoint could not be written: those before it stay. Returns their steps."""
-    logging.error('%s: could not be saved as one of the best: %s. The best ones before it stay.',
-                  self._prefix(step), files.reason_of(error))
+    prefix = self._prefix(entry['step'])
+    logging.error('%s: could not be saved as one of the best: %s. The best ones before it stay.', prefix,
+                  files.reason_of(error))
     if self._is_chief:
-      manifests.remove_partial(self._prefix(step))
-    self._history[-1]['value'] = None
-    return [entry['step'] for entry in self._ranked()[:self._num_to_keep]]
+      manifests.remove_partial(prefix)
+    entry['value'] = None
+    return [each['step'] for each in self._ranked()[:self._num_to_keep]]
 
   def _try_to_write(self, write_logs: bool) -> None:
     try:
@@ -109,6 +144,14 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     except (errors.StorageError, *files.FAILURES) as error:
       logging.error('%s: could not be written: %s. The next evaluation tries again.', self._export_dir,
                     files.reason_of(error))
+
+  def _look(self) -> List[Any]:
+    """[whether the folder is this process's to write, the history as it is on disk], for another may have written."""
+    assert self._owns is not None
+    return [self._owns(), self._read()]
+
+  def _read(self) -> List[best_history.Entry]:
+    return best_history.read(self._export_dir, self._metric_name, self._records)
 
   def _ranked(self) -> List[Dict[str, Any]]:
     """The evaluations that count, best first."""
@@ -119,7 +162,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
   def _prefix(self, step: int) -> str:
     return os.path.join(self._export_dir, f'{train_utils.BEST_CHECKPOINT_NAME}-{step}')
 
-  def _export(self, checkpoint: tf.train.Checkpoint, step: int) -> None:
+  def _export(self, checkpoint: tf.train.Checkpoint, entry: best_history.Entry) -> None:
     if not self._is_chief:  # All workers take part in reading the variables.
       folder = tempfile.mkdtemp()
       checkpoint.write(os.path.join(folder, 'ckpt'))
@@ -127,60 +170,80 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
       return
     tf.io.gfile.makedirs(self._export_dir)
     manifests.remove_unfinished(self._export_dir, train_utils.BEST_CHECKPOINT_NAME)
-    manifests.write(checkpoint.write(self._prefix(step)), step=step)
+    manifests.write(checkpoint.write(self._prefix(entry['step'])), step=entry['step'], logs=entry['logs'])
 
   def _write(self, write_logs: bool) -> None:
     tf.io.gfile.makedirs(self._export_dir)
-    _write_json(os.path.join(self._export_dir, _HISTORY), self._history)
+    best_history.write(self._export_dir, self._history)
     best = self._ranked()
     if not best:
       return
     if write_logs:
       info = {**best[0]['logs'], 'best_ckpt_global_step': float(best[0]['step'])}
-      _write_json(self.best_ckpt_logs_path, info)
+      best_history.write_json(self.best_ckpt_logs_path, info)
     tf.__internal__.train.update_checkpoint_state(self._export_dir, self._prefix(best[0]['step']))
 
-  def _read_history(self) -> List[Dict[str, Any]]:
-    path = os.path.join(self._export_dir, _HISTORY)
-    if not tf.io.gfile.exists(path):
-      return []
-    with tf.io.gfile.GFile(path) as f:
-      try:
-        history = json.loads(f.read())
-      except json.JSONDecodeError:
-        logging.error('%s is damaged: the best checkpoint is looked for among the evaluations to come.', path)
-        return []
-    return [entry for entry in history if isinstance(entry, dict) and {'step', 'value', 'logs'} <= set(entry)]
+  def _delete_all_but(self, kept: Sequence[int], step: int) -> None:
+    """Deletes what is not among the best any more. What nobody has judged stays."""
+    known = {entry['step'] for entry in self._history}
+    for prefix in manifests.prefixes(self._export_dir, train_utils.BEST_CHECKPOINT_NAME):
+      number = manifests.step_of(prefix)
+      if number in kept:
+        continue
+      if self._owns is not None:
+        outranked = number in known
+      else:  # A later one belongs to a future that this run has not reached again.
+        outranked = number <= step and (number in known or best_history.logs_of(prefix) is not None)
+      if outranked:
+        manifests.remove(prefix)
+
+
+def training_evaluates(model_dir: str) -> bool:
+  """Whether the training in a folder evaluates by itself, by what its run.json says; no where there is none."""
+  record = run_status.read(model_dir) or {}
+  return bool(record.get('evaluates', record.get('mode', 'train') != 'train'))
+
+
+def ownership(mode: str, model_dir: str) -> Optional[Callable[[], bool]]:
+  """Tells whether what a training keeps of its evaluations is a process's to write; None: always, it is the training.
+
+  `eval` never writes there, `continuous_eval` where the training does not evaluate.
+
+  Args:
+    mode: the driver's, of that process.
+    model_dir: the run's folder.
+  """
+  return {'eval': lambda: False, 'continuous_eval': lambda: not training_evaluates(model_dir)}.get(mode)
 
 
 def maybe_create(
-    params: config_definitions.ExperimentConfig, model_dir: Optional[str], is_chief: bool = True
+    params: config_definitions.ExperimentConfig,
+    model_dir: Optional[str],
+    mode: str,
+    is_chief: bool = True,
+    workers: Optional[workers_lib.Workers] = None,
 ) -> Optional[BestCheckpointExporter]:
-  """The exporter that the configuration asks for; None where it asks for none."""
+  """The exporter that the configuration asks for; None where it asks for none.
+
+  Args:
+    params: the experiment.
+    model_dir: the run's folder.
+    mode: the driver's: see `ownership`.
+    is_chief: whether this worker's files count.
+    workers: all that evaluate together.
+  """
   trainer = params.trainer
   if not (model_dir and trainer.best_checkpoint_export_subdir and trainer.best_checkpoint_eval_metric):
     return None
+  owns = ownership(mode, model_dir)
+  names = ['events.jsonl'] if owns is None else ['events.jsonl', 'events.continuous_eval.jsonl']
   return BestCheckpointExporter(
       os.path.join(model_dir, trainer.best_checkpoint_export_subdir),
       trainer.best_checkpoint_eval_metric,
       trainer.best_checkpoint_metric_comp,
       trainer.best_checkpoints_to_keep,
       is_chief,
+      records=[os.path.join(model_dir, name) for name in names],
+      owns=owns,
+      from_chief=(workers or workers_lib.Workers()).from_chief,
   )
-
-
-def _scalars(logs: Mapping[str, Any]) -> Dict[str, Any]:
-  """The numbers in (nested) logs, as Python floats."""
-  found: Dict[str, Any] = {}
-  for name, value in logs.items():
-    if isinstance(value, Mapping):
-      found[name] = _scalars(value)
-      continue
-    array = np.asarray(orbit.utils.get_value(value))
-    if array.size == 1 and array.dtype.kind in 'fiub':
-      found[name] = float(array.reshape(()))
-  return found
-
-
-def _write_json(path: str, content: Any) -> None:
-  files.write(path, json.dumps(content, indent=2) + '\n')

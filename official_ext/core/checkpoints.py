@@ -173,15 +173,15 @@ class CheckpointManager(tf.train.CheckpointManager):
     finally:
       self._pending = None
 
-  def _tidy(self, prefix: str) -> None:
+  def _tidy(self, saved: str) -> None:
     """Deletes what is not to be kept any longer. The checkpoint counts whatever becomes of this."""
     try:
-      self._prune()
+      self._prune(saved)
     except files.FAILURES as error:
       self._tell_once(f'{self.directory}: checkpoints that are not to be kept cannot be deleted', error)
     try:
       tf.__internal__.train.update_checkpoint_state(  # For tools that look for the file named `checkpoint`.
-          self.directory, model_checkpoint_path=prefix, all_model_checkpoint_paths=self.checkpoints)
+          self.directory, model_checkpoint_path=saved, all_model_checkpoint_paths=self.checkpoints)
     except files.FAILURES as error:
       self._tell_once(f'{self.directory}/checkpoint: cannot be written', error)
 
@@ -190,11 +190,12 @@ class CheckpointManager(tf.train.CheckpointManager):
       self._told.add(what)
       logging.error('%s: %s', what, files.reason_of(error))
 
-  def _prune(self):
+  def _prune(self, saved: str):
     if self._num_to_keep is None:
       return
     for prefix in self.checkpoints[:-self._num_to_keep]:
-      if not (self._keep_every and manifests.step_of(prefix) % self._keep_every == 0):
+      # What was just saved stays, whatever is there with a higher number.
+      if prefix != saved and not (self._keep_every and manifests.step_of(prefix) % self._keep_every == 0):
         manifests.remove(prefix)
 
   def _check_finite(self, step: int) -> None:
@@ -306,7 +307,9 @@ class CheckpointManager(tf.train.CheckpointManager):
 
   # Going back.
 
-  def go_back(self, bad_steps: Sequence[int], data_offset: Callable[[int], int]) -> Optional[str]:
+  def go_back(
+      self, bad_steps: Sequence[int], data_offset: Callable[[int], int], skipped_updates: int = 0
+  ) -> Optional[str]:
     """Restores the newest checkpoint from before the trouble that has just ended, and gives up what came after it.
 
     That is one that is older than the last bad step, and before which nothing bad has happened since the checkpoint
@@ -316,6 +319,7 @@ class CheckpointManager(tf.train.CheckpointManager):
       bad_steps: their numbers (first step: 1), in order.
       data_offset: from the step of the checkpoint to how many updates further than its number a step will find its
         batches from there on.
+      skipped_updates: how many updates were left out since the last rollback.
 
     Returns:
       The checkpoint's path; None where no checkpoint can be read, and nothing was done.
@@ -327,7 +331,8 @@ class CheckpointManager(tf.train.CheckpointManager):
       return None
     prefix = os.path.join(self.directory, name)
     step = manifests.step_of(prefix)
-    self.rollbacks.add(rollbacks_lib.Rollback(from_step, step, data_offset(step)), write=self._is_chief)
+    rollback = rollbacks_lib.Rollback(from_step, step, data_offset(step), skipped_updates)
+    self.rollbacks.add(rollback, write=self._is_chief)
     if self._is_chief:
       self._delete_given_up()
     self.restore(prefix)

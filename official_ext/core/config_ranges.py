@@ -90,7 +90,7 @@ class Interval(NamedTuple):
     return above and (number <= self.most if self.has_most else number < self.most)
 
   def describe(self) -> str:
-    """What is expected, in words: `at least 1`, `more than 0`, `0 to 1`, `more than 0 and less than 1`."""
+    """What is expected, in words: `at least 1`, `more than 0`, `0 to 1`, `between 0 and 1`."""
     if math.isinf(self.most) and math.isinf(self.least):
       return 'a number' if self.has_most else 'a finite number'
     least, most = f'{self.least:g}', f'{int(self.most)}' if float(self.most).is_integer() else f'{self.most:g}'
@@ -99,7 +99,7 @@ class Interval(NamedTuple):
     if math.isinf(self.least):
       return f'at most {most}' if self.has_most else f'less than {most}'
     if self.has_least == self.has_most:
-      return f'{least} to {most}' if self.has_least else f'more than {least} and less than {most}'
+      return f'{least} to {most}' if self.has_least else f'between {least} and {most}'
     return f'at least {least} and less than {most}' if self.has_least else f'more than {least} and at most {most}'
 
 

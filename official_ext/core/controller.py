@@ -1,6 +1,9 @@
 """The outer loop. At a boundary the order is: train, act, log, evaluate, save.
 
-A checkpoint at step s therefore means that s's evaluation is done; a run killed in between repeats both, identically.
+A checkpoint at step s therefore means that s's evaluation is done, or its manifest says that it is pending: where
+something else than training fails (an action, the evaluation), the step is saved on the way out. A run killed in
+between repeats both, identically. Several workers save before they evaluate, where both are due.
+
 Loops end on the multiples of every interval (steps per loop, checkpoint, evaluation, summary) and at train_steps, so
 that a resumed run cuts its steps as the uninterrupted one does.
 """
@@ -24,6 +27,9 @@ from official_ext.monitoring import writers as writers_lib
 
 _POLL_SECONDS = 1.0
 _MAX_FAILED_SAVES = 3  # In a row: so many intervals of work are risked on a disk that may have room again.
+# Ends of a run that say themselves what is saved, or that nothing is to be.
+_NOT_TO_SAVE = (errors.DivergedError, errors.PreemptedError, errors.WorkerError, errors.CheckpointError,
+                errors.EvaluationInterruptedError)
 
 
 class Controller(orbit.Controller):
@@ -65,7 +71,8 @@ class Controller(orbit.Controller):
       checkpoint: path of the checkpoint to restore instead of the newest.
       watch: tells that the run is to save and stop.
       restores: false where every checkpoint will be restored in its turn, and there may be none yet.
-      saves_at_start: whether to save step 0 too, so that there is a checkpoint to go back to from the first step on.
+      saves_at_start: whether to save the step at which a run starts too, so that there is a checkpoint to go back to
+        from the first step on.
       **kwargs: the base class's.
     """
     self._train_steps = train_steps
@@ -84,6 +91,7 @@ class Controller(orbit.Controller):
     self._reported_plan = False
     self._evaluation_is_pending = False
     self._num_failed_saves = 0  # Since the last one that has succeeded.
+    self._loop_is_done = True  # No step is under way.
     kwargs.setdefault('steps_per_loop', self._steps_to_boundary)
     manager = kwargs.pop('checkpoint_manager', None)
     super().__init__(global_step=global_step, **kwargs)
@@ -130,29 +138,46 @@ class Controller(orbit.Controller):
   def _fit(self, train_steps, checkpoint_at_completion=True, eval_steps=None, eval_interval=0):
     output = None
     step = self._step_now()
-    if self._saves_at_start and step == 0:
+    if self._saves_at_start and not self._is_saved(step):
       if hasattr(self.trainer, 'prepare_training'):  # Makes what a task leaves to its first step.
         self.trainer.prepare_training()
-      self.save_checkpoint()
+      self.save_checkpoint(**({'evaluation_pending': True} if self._evaluation_is_pending else {}))
     if step < train_steps and not self._ends_early():
       self._actions.begin(step)
     evaluates = eval_interval and self._evaluation_is_pending  # Stopped between a step and its evaluation.
+
+    def is_due(step):
+      return eval_interval and (self._ends_early() or step >= train_steps or step % eval_interval == 0)
+
+    def saves(step):
+      at_interval = self._checkpoint_interval and step % self._checkpoint_interval == 0
+      return at_interval or ((step >= train_steps or self._ends_early()) and checkpoint_at_completion)
+
     while (step < train_steps and not self._ends_early()) or evaluates:
       if not evaluates:
         self._stop_if_requested(step)
-        before, step = step, self._train_n_steps(
-            min(train_steps - step, self._steps_to_boundary(step, also=eval_interval)))
+        before, end = step, step + min(train_steps - step, self._steps_to_boundary(step, also=eval_interval))
+        try:
+          step = self._train_n_steps(end - before)
+        except Exception as error:
+          self._save_on_the_way_out(error, 'train', end, is_due)
+          raise
         if step <= before:  # Rolled back: all that belongs to this step was done when it was reached first.
           continue
-        evaluates = eval_interval and (self._ends_early() or step >= train_steps or step % eval_interval == 0)
+        evaluates = is_due(step)
       if evaluates:
         self._stop_if_requested(step, evaluation_pending=True)
-        output = self.evaluate(eval_steps)
+        state = {event_actions.STATE: self._actions.state()}  # The actions of an evaluation are taken with it.
+        if self._has_several_workers() and saves(step):  # They cannot save on the way out.
+          self.save_checkpoint(evaluation_pending=True, **state)
+        try:
+          output = self.evaluate(eval_steps)
+        except Exception as error:
+          self._save_on_the_way_out(error, 'eval', step, lambda step: True, **state)
+          raise
         evaluates = False
-      at_interval = self._checkpoint_interval and step % self._checkpoint_interval == 0
-      at_end = step >= train_steps or self._ends_early()
-      if at_interval or (at_end and checkpoint_at_completion):
-        self.save_checkpoint(may_fail=not at_end)
+      if saves(step):
+        self.save_checkpoint(may_fail=step < train_steps and not self._ends_early())
     self._sync_on_async_checkpointing()
     if step < train_steps:
       self._writers.write('early_stopped', step, {'reason': self._actions.stop_reason})
@@ -179,6 +204,39 @@ class Controller(orbit.Controller):
         f'{self._watch.requested or "another worker was asked"}: stopped at step {step}. '
         'The same command goes on from there')
 
+  def _save_on_the_way_out(
+      self, error: Exception, stage: str, step: int, evaluation_is_due: Callable[[int], Any], **extra: Any
+  ) -> None:
+    """Saves a step whose training is done, before the error of something else ends the run.
+
+    Of several workers one may have failed while the others wait for it: they cannot save together any more.
+
+    Args:
+      error: what has failed.
+      stage: in which stage of the run.
+      step: the step to which training was to come.
+      evaluation_is_due: whether a step's evaluation is still to be done.
+      **extra: further entries of the manifest.
+    """
+    is_done = self._loop_is_done or getattr(self.trainer, 'steps_are_done', False)
+    if not is_done or self._step_now() != step or self._is_not_to_be_saved(error):
+      return
+    if evaluation_is_due(step):
+      extra['evaluation_pending'] = True
+    try:
+      self.save_checkpoint(**extra)
+      self._sync_on_async_checkpointing()
+    except Exception as failure:  # What has ended the run is what must be told.
+      logging.error('Step %d could not be saved on the way out: %s', step, failure)
+      return
+    finally:
+      self._on_stage(stage, step)  # The record says what has failed.
+    pending = ', and begins with its evaluation' if 'evaluation_pending' in extra else ''
+    logging.error('Training up to step %d is saved: the same command goes on from there%s.', step, pending)
+
+  def _is_not_to_be_saved(self, error: Exception) -> bool:
+    return isinstance(error, _NOT_TO_SAVE) or self.checkpoint_manager is None or self._has_several_workers()
+
   def _any_worker(self, here: bool) -> bool:
     """Whether it is so on any worker: workers have to agree on what they do next."""
     return bool(workers.sum_over(self.strategy, tf.constant(float(here))) > 0)
@@ -192,18 +250,25 @@ class Controller(orbit.Controller):
     should_record: Any = True
     if self.summary_interval:
       should_record = lambda: self.global_step % self.summary_interval == 0
+    self._loop_is_done = False
     with self._default_summary_file('train'), tf.summary.record_if(should_record):
       output = self.trainer.train(tf.constant(num_steps, tf.int32)) or {}
+    self._loop_is_done = True
     step = self._step_now()
     self._report_plan(step)
     if getattr(self.checkpoint_manager, 'has_failed', False):
       self._settle_save()
-    for action in self.train_actions:
-      self._actions.call(action, output)
+    logs = {**tf.nest.map_structure(orbit.utils.get_value, output), **self._pace(step)}
+    try:
+      for action in self.train_actions:
+        self._actions.call(action, output)
+    except Exception as error:
+      if self._step_now() == step and not self._is_not_to_be_saved(error):
+        self._actions.tell('train', step, logs)  # The step is saved: nobody will train, and log, it again.
+      raise
     if self._step_now() != step:  # An action has gone back, and has said so.
       return self._step_now()
-    output = tf.nest.map_structure(orbit.utils.get_value, output)
-    self._writers.write('train', step, {**output, **self._pace(step)})
+    self._writers.write('train', step, logs)
     self._writers.flush()
     return step
 
@@ -359,7 +424,8 @@ class Controller(orbit.Controller):
         self.trainer.checkpoint_restored(**(self.checkpoint_manager.continuation(path) if ours else {}))
       if ours:
         self._report_replicas(self.checkpoint_manager.num_replicas(path))
-      self._writers.write('restored', self._step_now(), {'checkpoint': path})
+      pending = {'evaluation_pending': True} if self._evaluation_is_pending else {}
+      self._writers.write('restored', self._step_now(), {'checkpoint': path, **pending})
     return path
 
   def _report_replicas(self, before: Optional[int]) -> None:
@@ -388,7 +454,9 @@ class Controller(orbit.Controller):
     start = time.perf_counter()
     if isinstance(self.checkpoint_manager, checkpoints.CheckpointManager):
       extra['num_replicas'] = self.strategy.num_replicas_in_sync
-      extra[event_actions.STATE] = self._actions.state()
+      extra.setdefault(event_actions.STATE, self._actions.state())
+    else:
+      extra = {}
     try:
       path = self.checkpoint_manager.save(checkpoint_number=step, check_interval=False, **extra)
     except errors.CheckpointError as error:

@@ -115,6 +115,11 @@ class EventActions(writers_lib.Writer):
     self._release()
     self._take_actions(triggers.BEGIN, step, {})
 
+  def tell(self, event: str, step: int, values: Mapping[str, Any]) -> None:
+    """Writes an event for which no action is taken any more, as the run ends with an error."""
+    self._writers.write(event, step, values)
+    self._writers.flush()
+
   def end(self, step: int) -> None:
     """To be called when training is done: for `triggers.AtEnd`."""
     if self.nothing_to_do:

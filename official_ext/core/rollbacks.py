@@ -25,11 +25,13 @@ class Rollback:
     from_step: the step at which the run gave up.
     to_step: the step whose checkpoint it went back to.
     data_offset: how many updates further than its number a step after `to_step` finds its batches.
+    skipped_updates: how many updates were left out between the rollback before and this one.
   """
 
   from_step: int
   to_step: int
   data_offset: int
+  skipped_updates: int = 0
 
 
 class Rollbacks:
@@ -70,9 +72,25 @@ class Rollbacks:
       StorageError: it cannot be noted, and has not happened.
     """
     self._all.append(rollback)
-    if not write:
-      return
-    files.write(self._path, json.dumps([dataclasses.asdict(entry) for entry in self._all], indent=2) + '\n')
+    if write:
+      _write(self._path, self._all)
+
+  def keep(self, number: int, aside: str) -> None:
+    """Forgets all but the first rollbacks, as those of another line of training.
+
+    Args:
+      number: how many are kept.
+      aside: a folder that gets a copy of the file.
+    """
+    if len(self._all) > number:
+      _write(os.path.join(aside, _NAME), self._all)
+      self._all = self._all[:number]
+      _write(self._path, self._all)
+
+  @property
+  def skipped_updates(self) -> int:
+    """How many updates were left out up to the last rollback, also in futures that were given up."""
+    return sum(entry.skipped_updates for entry in self._all)
 
   def data_offset(self, step: int) -> int:
     """How many updates further than its number a run that goes on from `step` finds its batches."""
@@ -103,3 +121,8 @@ def _parse(content: bytes) -> List[Rollback]:
       if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f'{name}: expected a whole number, got {value!r}')
   return found
+
+
+def _write(path: str, rollbacks: List[Rollback]) -> None:
+  text = json.dumps([dataclasses.asdict(entry) for entry in rollbacks], indent=2) + '\n'
+  files.write(path, text)

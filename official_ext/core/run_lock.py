@@ -87,8 +87,8 @@ class RunLock:
         self._settle()
     except OSError as error:
       self._abandon()
-      raise errors.UserError(
-        f'--model_dir={self._model_dir}: {self._path} cannot be written: {error.strerror or error}') from error
+      kind = errors.StorageError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else errors.UserError
+      raise kind(f'{self._path}: cannot be written: {error.strerror or error}') from error
     except BaseException:
       self._close()
       raise

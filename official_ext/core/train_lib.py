@@ -1,5 +1,6 @@
 """Runs an experiment: the wiring of trainer, checkpoints, controller, records and writers, and nothing else."""
 
+import dataclasses
 import difflib
 import os
 import sys
@@ -9,7 +10,6 @@ from absl import logging
 import orbit
 import tensorflow as tf, tf_keras
 
-from official.core import actions as official_actions
 from official.core import base_task
 from official.core import train_lib
 from official.core import train_utils
@@ -22,6 +22,7 @@ from official_ext.core import config_definitions
 from official_ext.core import controller
 from official_ext.core import distribute
 from official_ext.core import early_stopping
+from official_ext.core import ema_checkpoints
 from official_ext.core import epochs
 from official_ext.core import errors
 from official_ext.core import event_actions as event_actions_lib
@@ -35,6 +36,7 @@ from official_ext.core import reduce_lr_on_plateau
 from official_ext.core import run_lock
 from official_ext.core import run_record
 from official_ext.core import run_status
+from official_ext.core import training_lines
 from official_ext.core import triggers
 from official_ext.core import unset_fields
 from official_ext.core import warm_start
@@ -73,7 +75,7 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
     super().__init__(*args, **kwargs)
 
   def _build_best_checkpoint_exporter(self):
-    return best_checkpoints.maybe_create(self.params, self.model_dir, self.strategy.extended.should_checkpoint)
+    return make_exporter(self.strategy, self.params, self.model_dir, self._mode)
 
   def _maybe_build_checkpoint_manager(self):
     config = self.params.trainer
@@ -94,7 +96,7 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
     )
 
   def _build_trainer(self, task, train, evaluate):
-    return build_trainer(self.strategy, task, self.params, self.model_dir, train, evaluate)
+    return build_trainer(self.strategy, task, self.params, self.model_dir, train, evaluate, self._mode)
 
   def _build_controller(
       self,
@@ -111,7 +113,10 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
       train_actions += actions.get_train_actions(
           self.params, trainer, self.model_dir, self.checkpoint_manager, self._writers)
     if evaluator:
-      eval_actions += official_actions.get_eval_actions(self.params, evaluator, self.model_dir)
+      owns = best_checkpoints.ownership(self._mode, self.model_dir)
+      from_chief = workers_lib.of(self.strategy).from_chief
+      eval_actions += actions.get_eval_actions(
+          self.params, evaluator, self.model_dir, lambda: owns is None or from_chief('owner of averages', owns))
     config = self.params.trainer
     return controller_cls(
         strategy=self.strategy,
@@ -137,12 +142,37 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
         heartbeat=self._hang.beat if self._hang is not None else lambda: None,
     )
 
+  def begin_line(self, start: training_lines.Start) -> None:
+    """Notes where a line of training starts, when that is restored; to be called on all workers.
+
+    Args:
+      start: what was restored.
+    """
+    subfolders = (self.params.trainer.best_checkpoint_export_subdir, ema_checkpoints.FOLDER)
+    branched = workers_lib.of(self.strategy).from_chief(
+        'line of training', lambda: training_lines.begin(self.model_dir, start, subfolders))
+    if branched:  # The rollbacks of the line before are not this one's.
+      self.checkpoint_manager.rollbacks.read()
+      if hasattr(self.trainer, 'checkpoint_restored'):
+        self.trainer.checkpoint_restored(**self.checkpoint_manager.continuation(start.checkpoint))
+    if self._record is not None and 'train' in self._mode:
+      origins = start.origins or [dataclasses.asdict(origin) for origin in training_lines.read(self.model_dir)]
+      self._record.update(
+          evaluates='eval' in self._mode or self._run_post_eval,
+          started_from=origins[-1]['checkpoint'] if origins else None)
+
+  def skipped_updates(self) -> Optional[int]:
+    """Updates that the whole run has left out, before it was restored or went back too; None where nobody looks."""
+    if 'train' not in self._mode or not getattr(self.trainer, 'guards_updates', False):
+      return None
+    return self.checkpoint_manager.rollbacks.skipped_updates + self.trainer.num_skips
+
   def _on_stage(self, stage: str, step: int) -> None:
     if self._hang is not None:
       self._hang.enter(stage)
     if self._record is not None:
       self._record.check_lock()
-      self._record.update(stage=stage, step=step)
+      self._record.update(stage=stage, step=step, skipped_updates=self.skipped_updates())
 
   def run(self) -> Tuple[Any, Mapping[str, Any]]:
     """Runs the mode.
@@ -181,13 +211,50 @@ def build_trainer(
     model_dir: Optional[str],
     train: bool,
     evaluate: bool,
+    mode: str = 'train_and_eval',
 ) -> base_trainer.Trainer:
-  """Builds model, optimizer and trainer inside the strategy's scope."""
-  exporter = best_checkpoints.maybe_create(params, model_dir, strategy.extended.should_checkpoint) if evaluate else None
+  """Builds model, optimizer and trainer inside the strategy's scope; the best checkpoints are the driver's `mode`'s."""
+  exporter = make_exporter(strategy, params, model_dir, mode) if evaluate else None
   with strategy.scope(), unset_fields.named(params.task, type(task).__name__):
     return train_utils.create_trainer(
         params, task, train=train, evaluate=evaluate, checkpoint_exporter=exporter,
         trainer_cls=getattr(task, 'trainer_cls', None) or base_trainer.Trainer)
+
+
+def make_exporter(
+    strategy: tf.distribute.Strategy, params: config_definitions.ExperimentConfig, model_dir: Optional[str], mode: str
+) -> Optional[best_checkpoints.BestCheckpointExporter]:
+  """What keeps the best checkpoints; None where the configuration asks for none."""
+  is_chief = strategy.extended.should_checkpoint
+  return best_checkpoints.maybe_create(params, model_dir, mode, is_chief, workers_lib.of(strategy))
+
+
+def check_run(
+    strategy: tf.distribute.Strategy,
+    task: Any,
+    mode: str,
+    params: config_definitions.ExperimentConfig,
+    model_dir: str,
+    checkpoint: Optional[str],
+    branch: bool,
+) -> Tuple[training_lines.Start, config_definitions.ExperimentConfig]:
+  """Refuses what can be refused before a model is built: see `run_experiment`.
+
+  Returns:
+    What the run begins with, and `params` with all that depends on the data resolved.
+  """
+  workers = workers_lib.of(strategy)
+  start = choose_start(workers, mode, model_dir, checkpoint, branch)
+  run_record.check_writable(model_dir)
+  if 'train' in mode and strategy.extended.should_checkpoint:
+    run_lock.check_free(model_dir)
+  if 'train' in mode and params.task.init_checkpoint and not manifests.prefixes(model_dir):
+    warm_start.find(params.task.init_checkpoint)
+  params = resolve_train_steps(config_definitions.upgrade(params), task)
+  run_record.check_places(model_dir, mode, params.trainer)
+  config_checks.check_replicas(params, mode, strategy.num_replicas_in_sync, task)
+  workers.check_same('params', _command(params, mode, checkpoint, branch), run_record.params_differences)
+  return start, params
 
 
 def run_experiment(
@@ -205,6 +272,7 @@ def run_experiment(
     checkpoint: Optional[str] = None,
     watch: Optional[preemption.PreemptionWatch] = None,
     profile_steps: Optional[Tuple[int, int]] = None,
+    branch: bool = False,
 ) -> Tuple[tf_keras.Model, Mapping[str, Any]]:
   """Runs train/eval configured by the experiment params.
 
@@ -222,12 +290,15 @@ def run_experiment(
     eval_actions: called with the logs of every evaluation.
     trainer: instead of the default one; made inside the strategy's scope.
     controller_cls: a `Controller` subclass.
-    checkpoint: path of a checkpoint to start from instead of the newest in `model_dir`.
+    checkpoint: path of the checkpoint to evaluate instead of the newest in `model_dir`; where a training starts that
+      has no checkpoint of its own yet.
     watch: tells that the process was asked to stop; None watches no signals.
     profile_steps: the first and the last step to profile: see profiling.py.
+    branch: whether a training may start at `checkpoint` although `model_dir` holds others: see training_lines.py.
 
   Returns:
-    (model, logs): logs of the last evaluation, {} where the mode has none.
+    (model, logs): logs of the last evaluation, {} where the mode has none; with skipped_updates, how many updates the
+    whole run has left out, where there were any.
 
   Raises:
     UserError: the configuration cannot be run; nothing was written.
@@ -238,19 +309,10 @@ def run_experiment(
   strategy = distribution_strategy or tf.distribute.get_strategy()
   workers = workers_lib.of(strategy)
   with workers.guarded():
-    checkpoints.check_available(model_dir, mode, checkpoint)
-    run_record.check_writable(model_dir)
     locks = 'train' in mode and strategy.extended.should_checkpoint
-    if locks:
-      run_lock.check_free(model_dir)
-    if 'train' in mode and params.task.init_checkpoint and not manifests.prefixes(model_dir):
-      warm_start.find(params.task.init_checkpoint)
-    params = resolve_train_steps(config_definitions.upgrade(params), task)
-    run_record.check_places(model_dir, mode, params.trainer)
-    config_checks.check_replicas(params, mode, strategy.num_replicas_in_sync, task)
-    workers.check_same('params', _command(params, mode, checkpoint), run_record.params_differences)
+    start, params = check_run(strategy, task, mode, params, model_dir, checkpoint, branch)
     evaluates = 'eval' in mode or run_post_eval
-    trainer = trainer or build_trainer(strategy, task, params, model_dir, 'train' in mode, evaluates)
+    trainer = trainer or build_trainer(strategy, task, params, model_dir, 'train' in mode, evaluates, mode)
     check_best_metric(params, task, trainer, evaluates)
     check_early_stopping(params, task, trainer, mode)
     event_actions = build_event_actions(params, task, trainer, mode) if 'train' in mode else []
@@ -276,8 +338,8 @@ def run_experiment(
   except BaseException as error:
     record.finish('failed', error)
     raise
-
   hang = _hang_watch(params, model_dir, trainer, workers.index, record, plain_writers)
+  runner = None
   try:
     with workers.guarded(), hang:
       writers.write('start', int(trainer.global_step.numpy()), {
@@ -297,17 +359,18 @@ def run_experiment(
           writers=writers,
           summaries=summaries,
           record=record,
-          checkpoint=checkpoint,
+          checkpoint=start.checkpoint,
           watch=watch,
           hang=hang,
       )
-      result = runner.run()
+      runner.begin_line(start)
+      model, logs = runner.run()
       writers.end(int(trainer.global_step.numpy()))
   except BaseException as error:
-    _end(record, writers, trainer, getattr(error, 'status', 'failed'), error)
+    _end(record, writers, trainer, getattr(error, 'status', 'failed'), error, runner)
     raise
-  _end(record, writers, trainer, 'finished', None)
-  return result
+  _end(record, writers, trainer, 'finished', None, runner)
+  return model, {**logs, **({'skipped_updates': runner.skipped_updates()} if runner.skipped_updates() else {})}
 
 
 def _acquired(lock: run_lock.RunLock, watch: Optional[preemption.PreemptionWatch]) -> run_lock.RunLock:
@@ -328,12 +391,34 @@ def _hang_watch(params, model_dir, trainer, worker_index, record, writers) -> ha
       params.runtime.hang_seconds, trainer.global_step.numpy, model_dir, worker_index, report)
 
 
-def _command(params: Any, mode: str, checkpoint: Optional[str]) -> str:
+def choose_start(
+    workers: workers_lib.Workers, mode: str, model_dir: str, checkpoint: Optional[str], branch: bool
+) -> training_lines.Start:
+  """What the run begins with: the chief decides. A mode that does not train takes what it was told.
+
+  Raises:
+    UserError: there is no such checkpoint, or it would start another line of training.
+  """
+  if 'train' not in mode:
+    checkpoints.check_available(model_dir, mode, checkpoint)
+    return training_lines.Start(checkpoint)
+
+  def choose():
+    return dataclasses.asdict(training_lines.choose(model_dir, checkpoint, branch))
+
+  start = training_lines.Start(**workers.from_chief('start', choose))
+  checkpoints.check_available(model_dir, mode, start.checkpoint)
+  if start.message and workers.is_chief:
+    print(f'--checkpoint={checkpoint}: {start.message}' if checkpoint else start.message, flush=True)
+  return start
+
+
+def _command(params: Any, mode: str, checkpoint: Optional[str], branch: bool) -> str:
   """What all workers must have been told alike, as YAML."""
-  return yaml_text.dump({'--mode': mode, '--checkpoint': checkpoint, **params.as_dict()})
+  return yaml_text.dump({'--mode': mode, '--checkpoint': checkpoint, '--branch': branch, **params.as_dict()})
 
 
-def _end(record, writers, trainer, status, error):
+def _end(record, writers, trainer, status, error, runner):
   step = int(trainer.global_step.numpy())
   try:
     getattr(trainer, 'profiler', profiling.Profiler()).close()
@@ -342,13 +427,17 @@ def _end(record, writers, trainer, status, error):
   record.update(step=step, **_plan_record(trainer))
   if writers.stop_reason:
     record.update(early_stopped=writers.stop_reason)
+  skipped = runner.skipped_updates() if runner is not None else None
+  if skipped is not None:
+    record.update(skipped_updates=skipped)
   message = None if error is None else failures.message_of(error)
   record.finish(status, message)
   if writers.nothing_to_do and trainer.strategy.extended.should_checkpoint:
     print(f'finished before, at step {step}: nothing to do', flush=True)
   event = 'failed' if status == 'diverged' else status
+  values = {} if error is None else {'error': message}
   if not isinstance(error, errors.LockLostError):
-    writers.write(event, step, {} if error is None else {'error': message})
+    writers.write(event, step, {**values, 'skipped_updates': skipped} if skipped else values)
   writers.close()
 
 

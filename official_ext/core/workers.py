@@ -5,11 +5,14 @@ workers see, and heartbeats. A worker that dies breaks the collective operations
 was under way, when its heartbeats have been missing for `runtime.worker_timeout_seconds`.
 """
 
+import atexit
 import contextlib
 import faulthandler
 import functools
 import json
 import re
+import shutil
+import tempfile
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from absl import logging
@@ -83,6 +86,24 @@ def of(strategy: tf.distribute.Strategy) -> 'Workers':
   if _current is not None and isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
     return _current
   return Workers()
+
+
+@functools.lru_cache(maxsize=None)
+def own_folder(strategy: tf.distribute.Strategy, folder: str) -> str:
+  """Where a worker may put files that every worker writes under the same name.
+
+  Args:
+    strategy: the strategy.
+    folder: the chief's, whose files count.
+
+  Returns:
+    `folder` on the chief; elsewhere a temporary folder, which is deleted when the process ends.
+  """
+  if strategy.extended.should_checkpoint:
+    return folder
+  own = tempfile.mkdtemp(prefix='worker-')
+  atexit.register(shutil.rmtree, own, ignore_errors=True)
+  return own
 
 
 def sum_over(strategy: tf.distribute.Strategy, values: tf.Tensor) -> tf.Tensor:

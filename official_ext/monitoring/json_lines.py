@@ -145,7 +145,8 @@ def read_events(path: str) -> List[Dict[str, Any]]:
   """Reads the events of a run that still stand.
 
   A run that was restored or rolled back goes on from an earlier step: what the file says above such an event about
-  higher steps is superseded by what follows, and left out. So is a line that a dying machine has cut short.
+  higher steps is superseded by what follows, and left out. So is the evaluation of its own step where that is pending,
+  and a line that a dying machine has cut short.
 
   Args:
     path: the events.jsonl of a run.
@@ -164,6 +165,8 @@ def read_events(path: str) -> List[Dict[str, Any]]:
       continue
     if event['event'] in ('restored', 'rollback'):
       events = [earlier for earlier in events if earlier['step'] <= event['step']]
+    if event.get('evaluation_pending'):  # What an evaluation that failed in the end has told is told again.
+      events = [earlier for earlier in events if (earlier['event'], earlier['step']) != ('eval', event['step'])]
     events.append(event)
   return events
 

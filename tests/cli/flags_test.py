@@ -70,6 +70,8 @@ BAD = [
     ([*COMMAND, '--tfhub_handle=x'], '--tfhub_handle: nothing reads this flag'),
     ([*COMMAND, '--dry_run', '--debug'], '--debug: not together with --dry_run'),
     ([*COMMAND, '--debug_step=3'], '--debug_step: only --debug reads it'),
+    ([*COMMAND, '--branch'], '--branch: needs --checkpoint and a --mode that trains'),
+    (['--experiment=digits', '--model_dir=d', '--mode=eval', '--branch', '--checkpoint=c'], '--branch: needs'),
     ([*COMMAND, '--profile_steps=2,4', '--debug'], '--profile_steps: needs a --mode that trains'),
     (['--experiment=digits', '--model_dir=d', '--mode=eval', '--profile_steps=2,4'], '--profile_steps: needs a --mode'),
 ]

@@ -3,7 +3,7 @@
 import pytest
 
 from official_ext.cli import summary
-from official_ext.core import config_definitions, run_record
+from official_ext.core import best_history, config_definitions, run_record
 from official_ext.monitoring import json_lines
 
 
@@ -47,6 +47,21 @@ def test_the_lowest_is_best_where_the_run_says_so(tmp_path):
   best = {'best_checkpoint_eval_metric': 'validation_loss', 'best_checkpoint_metric_comp': 'lower'}
   _run(tmp_path, evaluations, best_checkpoint_export_subdir='best', **best)
   assert any('validation_loss 0.5  (step 8)' in line for line in summary.lines(str(tmp_path)))
+
+
+def test_the_best_is_what_the_training_has_kept(tmp_path):
+  best = {'best_checkpoint_export_subdir': 'best', 'best_checkpoint_eval_metric': 'accuracy'}
+  record = _run(tmp_path, [(8, {'accuracy': 0.5}), (16, {'accuracy': 0.75})], **best)
+  record.update(skipped_updates=9)
+  entries = [best_history.entry(step, {'accuracy': value}, ['accuracy']) for step, value in ((8, 0.5), (16, 0.75))]
+  (tmp_path / 'best').mkdir()
+  best_history.write(str(tmp_path / 'best'), entries)
+  events = json_lines.EventsWriter(str(tmp_path / 'events.eval.jsonl'))
+  events.write('eval', 16, {'accuracy': 1.0})  # Of one batch.
+  events.close()
+  lines = summary.lines(str(tmp_path))
+  assert any('accuracy 0.75  (step 16)' in line and 'best' in line for line in lines)
+  assert any(line.split()[:4] == ['left', 'out', '9', 'updates'] for line in lines)
 
 
 def test_a_run_that_failed_at_the_start(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf, tf_keras
 
 from official_ext.cli import exit_status
+from official_ext.cli import summary
 from official_ext.core import base_trainer
 from official_ext.core import checkpoints
 from official_ext.core import errors
@@ -74,6 +75,17 @@ def test_a_resumed_run_tells_only_of_its_own(tmp_path):
   small_run.run(tmp_path, 'train', task_cls)
   assert [event['step'] for event in events(tmp_path, 'update_skipped')] == [2, 9]
   assert events(tmp_path, 'update_skipped')[-1]['total'] == 2  # All of the run, not of the process.
+
+
+def test_the_end_of_a_run_tells_how_many_updates_were_left_out(tmp_path, capsys):
+  task_cls = task_with_bad_steps(2, 9)
+  _, logs = small_run.run(tmp_path, 'train', task_cls, trainer={'train_steps': 8})
+  assert logs == {'skipped_updates': 1} and small_run.record(tmp_path)['skipped_updates'] == 1
+  _, logs = small_run.run(tmp_path, task_cls=task_cls)  # All of the run, not of the process.
+  assert logs['skipped_updates'] == 2 and small_run.record(tmp_path)['skipped_updates'] == 2
+  assert [event['skipped_updates'] for event in events(tmp_path, 'finished')] == [1, 2]
+  assert capsys.readouterr().out.splitlines()[-1] == 'finished 12/12  skipped_updates 2'
+  assert any('2 updates' in line for line in summary.lines(str(tmp_path)))
 
 
 def test_the_budget_is_that_of_the_run(tmp_path):
@@ -154,6 +166,7 @@ def test_defect_03_a_rollback_goes_on_with_the_batches_that_follow(replicas, tmp
   assert 'at steps 7, 9' in event['reason'] and event['checkpoint'].endswith('/ckpt-4')
   assert batches(folder) == [(s, s - 1) for s in range(1, 5)] + [(s, s + 4) for s in range(5, 17)]
   assert [e['step'] for e in events(folder, 'checkpoint')] == [0, 4, 8, 8, 12, 16]
+  assert small_run.record(folder)['skipped_updates'] == 2  # In the future that was given up, too.
   # The same weights as a run whose batches 4 to 8 do not exist.
   expected = harness.Reference(tf_keras.optimizers.SGD(0.1, momentum=0.9), harness.make_data(64), 8)
   data = expected.data
@@ -231,7 +244,8 @@ def test_a_rollback_that_is_cut_off_is_finished_by_the_next_start(moment, gone_b
   assert batches(folder) == batches(straight_folder)
   for one, other in zip(straight, resumed.variables, strict=True):
     np.testing.assert_array_equal(one, other.numpy())
-  assert small_run.record(folder)['status'] == 'finished'
+  record = small_run.record(folder)
+  assert (record['status'], record['skipped_updates']) == ('finished', 2)
 
 
 def test_a_run_that_went_back_resumes_where_it_was(gone_back, tmp_path):

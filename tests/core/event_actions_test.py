@@ -106,7 +106,8 @@ def test_an_action_may_end_training(tmp_path, capsys):
 
 def saved(tmp_path, **state):
   """A checkpoint whose manifest holds the state of actions."""
-  (tmp_path / 'ckpt-4.index').write_text('')
+  for part in ('index', 'data-00000-of-00001'):
+    (tmp_path / f'ckpt-4.{part}').write_text('')
   manifests.write(str(tmp_path / 'ckpt-4'), **{event_actions.STATE: state})
   return {'checkpoint': str(tmp_path / 'ckpt-4')}
 

@@ -134,7 +134,7 @@ def test_a_checkpoint_from_before_is_read_and_a_changed_rate_is_lowered_too(tmp_
 
 
 @pytest.mark.parametrize('fields, message', [
-    ({'factor': 1.0}, r'factor: expected more than 0 and less than 1, got 1\.0'),
+    ({'factor': 1.0}, r'factor: expected between 0 and 1, got 1\.0'),
     ({'patience': -1}, 'patience: expected at least 0, got -1'),
     ({'min_lr': -0.1}, 'min_lr: expected at least 0'),
     ({'mode': 'best'}, "mode: 'best' is not one of"),

@@ -219,8 +219,8 @@ def test_defect_07_a_metric_that_is_not_reported_is_refused_at_the_start(tmp_pat
 # How a run ends.
 
 
-class InterruptionError(Exception):
-  """Stands for whatever may end a run."""
+class InterruptionError(BaseException):
+  """Stands for what ends a run at once, and leaves it no time to save."""
 
 
 def interrupt_at(step):
