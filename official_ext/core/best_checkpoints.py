@@ -12,6 +12,7 @@ import orbit
 import tensorflow as tf
 
 from official.core import train_utils
+from official_ext.core import averaged_weights
 from official_ext.core import config_definitions
 from official_ext.core import errors
 from official_ext.core import files
@@ -127,7 +128,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
       return
     tf.io.gfile.makedirs(self._export_dir)
     manifests.remove_unfinished(self._export_dir, train_utils.BEST_CHECKPOINT_NAME)
-    manifests.write(checkpoint.write(self._prefix(step)), step=step)
+    manifests.write(checkpoint.write(self._prefix(step)), step=step, **averaged_weights.note(checkpoint))
 
   def _write(self, write_logs: bool) -> None:
     tf.io.gfile.makedirs(self._export_dir)

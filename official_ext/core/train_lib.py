@@ -91,6 +91,7 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
         workers=workers_lib.of(self.strategy),
         optimizer_config=config.optimizer_config.as_dict(),
         data_identity=self.trainer.data_identity() if 'train' in self._mode else None,
+        create_variables=getattr(self.trainer, 'create_variables', None),
     )
 
   def _build_trainer(self, task, train, evaluate):
@@ -205,6 +206,7 @@ def run_experiment(
     checkpoint: Optional[str] = None,
     watch: Optional[preemption.PreemptionWatch] = None,
     profile_steps: Optional[Tuple[int, int]] = None,
+    origin: Optional[Mapping[str, Any]] = None,
 ) -> Tuple[tf_keras.Model, Mapping[str, Any]]:
   """Runs train/eval configured by the experiment params.
 
@@ -225,6 +227,8 @@ def run_experiment(
     checkpoint: path of a checkpoint to start from instead of the newest in `model_dir`.
     watch: tells that the process was asked to stop; None watches no signals.
     profile_steps: the first and the last step to profile: see profiling.py.
+    origin: the `experiment`'s name and the modules of its `registry`, for run.json: so the run's folder tells whoever
+      loads its model.
 
   Returns:
     (model, logs): logs of the last evaluation, {} where the mode has none.
@@ -263,12 +267,10 @@ def run_experiment(
     trainer.profiler = profiling.Profiler(profile_steps, model_dir)
   devices = distribute.describe(strategy)
   record = run_record.RunRecord(model_dir, mode, params, params.runtime.seed, devices, is_chief, lock)
+  saves_params, restores = is_chief and 'train' in mode, bool(manifests.prefixes(model_dir))
   run_info = writer_registry.RunInfo(model_dir, mode, params, tuple(getattr(task, 'class_names', ())))
   try:
-    if is_chief and 'train' in mode:
-      run_record.save_params(params, model_dir)
-      for line in config_checks.schedule_warnings(params):
-        print(f'warning: {line}', file=sys.stderr, flush=True)
+    _tell_params(params, model_dir, saves_params, not restores, record, origin)
     summaries = tensorboard.make(run_info) if save_summary and 'tensorboard' in params.trainer.writers else None
     plain_writers = make_writers(run_info, summaries, is_chief)
     writers = event_actions_lib.EventActions(
@@ -301,6 +303,8 @@ def run_experiment(
           watch=watch,
           hang=hang,
       )
+      # Only now are they known to be those of the checkpoint's model.
+      _tell_params(params, model_dir, saves_params and restores, True, record, origin, warns=False)
       result = runner.run()
       writers.end(int(trainer.global_step.numpy()))
   except BaseException as error:
@@ -326,6 +330,23 @@ def _hang_watch(params, model_dir, trainer, worker_index, record, writers) -> ha
 
   return hang_watch.HangWatch(
       params.runtime.hang_seconds, trainer.global_step.numpy, model_dir, worker_index, report)
+
+
+def _tell_params(
+    params: config_definitions.ExperimentConfig,
+    model_dir: str,
+    tells: bool,
+    saves: bool,
+    record: run_record.RunRecord,
+    origin: Optional[Mapping[str, Any]],
+    warns: bool = True,
+) -> None:
+  """Notes where the experiment is from; where this process tells, writes params.yaml and warns of misfit schedules."""
+  record.update(**(origin or {}))
+  if tells and saves:
+    run_record.save_params(params, model_dir)
+  for line in config_checks.schedule_warnings(params) if tells and warns else ():
+    print(f'warning: {line}', file=sys.stderr, flush=True)
 
 
 def _command(params: Any, mode: str, checkpoint: Optional[str]) -> str:
