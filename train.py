@@ -6,7 +6,7 @@ from absl import app, flags
 
 from official.core import task_factory
 from official_ext.checks import debugging, dry_run
-from official_ext.cli import exit_status, flags as ext_flags, output
+from official_ext.cli import exit_status, flags as ext_flags, output, trained_runs
 from official_ext.core import config_parser, distribute, preemption, run_record, train_lib, workers
 from official_ext.monitoring import progress, writers
 
@@ -33,6 +33,9 @@ def _run(watch: preemption.PreemptionWatch) -> None:
     return
   mode, model_dir = FLAGS.mode, FLAGS.model_dir
   run_record.check_writable(model_dir)
+  if mode == 'export':
+    trained_runs.export_run(params, model_dir, FLAGS.checkpoint)
+    return
   distribute.configure(params.runtime)
   strategy = distribute.get_strategy(params.runtime)
   print(f'Devices: {distribute.describe(strategy)}', flush=True)
@@ -41,7 +44,7 @@ def _run(watch: preemption.PreemptionWatch) -> None:
   with exit_status.saving_gin_config(mode, model_dir, strategy):
     _, logs = train_lib.run_experiment(
       strategy, task, mode, params, model_dir, checkpoint=FLAGS.checkpoint, branch=FLAGS.branch, watch=watch,
-      profile_steps=ext_flags.profile_steps())
+      profile_steps=ext_flags.profile_steps(), origin=ext_flags.origin())
   if logs:
     print('  '.join(['Final metrics:', *progress.format_values(writers.flatten(logs))]), flush=True)
 

@@ -4,7 +4,9 @@ Importing this package selects `tf_keras`, the Keras that Model Garden is writte
 `tensorflow`.
 """
 
+import importlib
 import os
+from typing import Any
 
 # Model Garden is Keras 2 code. Without this TensorFlow loads Keras 3 too, for nothing.
 os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
@@ -12,3 +14,12 @@ os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 __version__ = '0.1.0'
+
+# What is imported when it is asked for: `import official_ext` itself must stay quick, and come before TensorFlow.
+_LAZY = {'load': 'official_ext.cli.trained_runs'}
+
+
+def __getattr__(name: str) -> Any:
+  if name in _LAZY:
+    return getattr(importlib.import_module(_LAZY[name]), name)
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -109,8 +109,8 @@ def _restore(trainer, params, model_dir, checkpoint):
       max_to_keep=None,
       step_counter=trainer.global_step,
       asynchronous=False,
-      trains=False,  # It sets nothing aside.
       optimizer_config=params.trainer.optimizer_config.as_dict(),
+      create_variables=trainer.create_variables,
   )
   manager.restore(checkpoint)
   trainer.checkpoint_restored(**manager.continuation(checkpoint))

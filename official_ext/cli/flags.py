@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import traceback
-from typing import List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from absl import flags
 from absl import logging
@@ -19,7 +19,7 @@ from official_ext.core import errors
 from official_ext.core import run_files
 from official_ext.core import short_names
 
-MODES = ('train', 'eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval')
+MODES = ('train', 'eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval', 'export')
 ENTRY_POINTS = 'official_ext.experiments'
 
 # Model Garden defines these for programs that are not part of it.
@@ -37,13 +37,14 @@ def define_flags() -> None:
     return
   if 'experiment' not in flags.FLAGS:
     tfm_flags.define_flags()
-  flags.DEFINE_enum('mode', None, MODES, 'What to do: train, evaluate, or both.', allow_override=True)
+  flags.DEFINE_enum('mode', None, MODES, 'What to do: train, evaluate, or both; or export.', allow_override=True)
   flags.DEFINE_multi_string(
       'set', None, 'NAME=VALUE: sets one field, by its dotted path (trainer.train_steps=100) or by a short name '
       '(learning_rate=1e-3). Applied last. `official-ext describe EXPERIMENT` shows both.'
   )
   flags.DEFINE_multi_string('registry', None, 'A module to import that registers experiments.')
-  flags.DEFINE_string('checkpoint', None, 'The checkpoint to evaluate, or where a new line of training starts.')
+  flags.DEFINE_string(
+      'checkpoint', None, 'The checkpoint to evaluate or to export, or where a new line of training starts.')
   flags.DEFINE_bool(
       'branch', False, 'Let training start at --checkpoint although --model_dir holds other checkpoints, which are set '
       'aside.')
@@ -156,6 +157,11 @@ def profile_steps() -> Optional[Tuple[int, int]]:
   if not 1 <= first <= last:
     raise errors.UserError(f'--profile_steps={text}: expected the first and the last step, such as 20,29')
   return first, last
+
+
+def origin() -> Dict[str, Any]:
+  """What run.json says of where the experiment is from: its name, and the modules that --registry has imported."""
+  return {'experiment': flags.FLAGS.experiment, 'registry': list(flags.FLAGS.registry or ())}
 
 
 def set_verbosity() -> None:

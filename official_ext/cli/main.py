@@ -35,7 +35,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   if not arguments or arguments[0] == 'help' or _HELP & set(arguments):
     print(usage.of(arguments[0]) if arguments and arguments[0] in usage.COMMANDS else usage.of_all())
     return 0 if arguments else errors.UserError.exit_status
-  commands = {'list': _list, 'describe': _describe, 'new': _new, 'check': _check}
+  commands = {'list': _list, 'describe': _describe, 'new': _new, 'check': _check, 'export': _export}
   try:
     if arguments[0] not in commands:
       raise errors.UserError(f'{arguments[0]}: no such command; there are {", ".join([*commands, "launch"])}')
@@ -96,6 +96,11 @@ def _params() -> Any:
   """The configuration that the flags say, and the flags."""
   flags = _module('absl.flags').FLAGS
   return _module('official_ext.core.config_parser').parse_configuration(flags, print_return=False), flags
+
+
+def _export(arguments: List[str]) -> None:
+  _module('official_ext.cli.flags').define_flags()
+  _module('official_ext.cli.trained_runs').run(arguments)
 
 
 def _with_experiment(arguments: List[str]) -> List[str]:

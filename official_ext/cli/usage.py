@@ -41,6 +41,17 @@ its test in tests/experiments, and one line in registry_imports.py.
         f"""Looks for mistakes in a task, and runs its whole life once, small, in a temporary folder: one step,
 one evaluation, save, restore, compare. docs/add_a_task.md says what it finds.
 {_FLAGS}"""),
+    'export': (
+        'export RUN [--which=best|latest|STEP]', 'writes what a run has trained as a SavedModel',
+        """Writes the model that the run in the folder RUN has trained as a SavedModel with a signature, and prints the
+signature. docs/use_a_model.md says what it takes and returns; official_ext.load does the same in Python.
+
+  --which=WHICH              best, latest, the step of a checkpoint, or the path of one; default: best, where the run
+                             keeps that, or else latest
+  --ema=false                the weights themselves, where the run has kept moving averages of them
+  --output_dir=DIR           a folder that does not exist yet; default: RUN/export/STEP
+  --experiment=NAME          the experiment, where run.json does not tell
+  --registry=MODULE          a module of yours to import, which registers experiments; may be given several times"""),
     'launch': ('launch --num_workers=N -- FLAGS', 'trains with N processes of this machine', ''),
 }
 _WIDTH = 40

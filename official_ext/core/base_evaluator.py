@@ -29,7 +29,6 @@ class Evaluator(base_trainer.Trainer):
 
   def __init__(self, config: Any, task: Any, model: Any, optimizer: Any, **kwargs: Any):
     self._ema = ema_optimizer.find(optimizer)
-    self._weights_are_averaged = False
     self._eval_sums: Dict[str, Any] = {}
     self._pictures: Dict[str, tf.Tensor] = {}
     self._num_eval_batches = 0
@@ -40,6 +39,7 @@ class Evaluator(base_trainer.Trainer):
     self.stop_requested: Callable[[], bool] = lambda: False  # Asked after every batch, by whoever sets it.
     if self._ema is not None and not self._ema.has_shadow_copy:
       self._ema.shadow_copy(model)
+      self._ema.check_covers(model)
     super().__init__(config, task, model, optimizer, **kwargs)
     if not self._is_async:
       step_random.key_random_layers(self.model)
@@ -192,6 +192,20 @@ class Evaluator(base_trainer.Trainer):
           ', '.join(map(str, numbers)), more, f': {place}' if place else '')
     return {NOT_FINITE: total} if total else {}
 
+  def create_variables(self) -> bool:
+    """Lets a model that makes variables at its first call make them: traces the steps, runs nothing.
+
+    Returns:
+      Whether all variables that the steps use exist now; false where the steps cannot be traced.
+    """
+    if self._is_async:
+      return False
+    if hasattr(self, '_eval_dataset'):
+      self.validation_log_names()
+    if self._ema is not None:
+      self._ema.check_covers(self.model)
+    return True
+
   def validation_log_names(self) -> List[str]:
     """The names of all scalars that the task's validation step logs. Traces it, runs nothing."""
     names: List[str] = []
@@ -248,10 +262,9 @@ class Evaluator(base_trainer.Trainer):
     return {**(logs or {}), input_report.SKIPS: int(total)}
 
   def _use_averaged_weights(self, averaged: bool):
-    if self._ema is not None and averaged != self._weights_are_averaged:
+    if self._ema is not None and averaged != self._ema.is_swapped:
       with self.strategy.scope():
         self._ema.swap_weights()
-      self._weights_are_averaged = averaged
 
 
 def _are_pictures(value: Any) -> bool:

@@ -92,6 +92,20 @@ class Task(base_task.Task):
       may_miss = getattr(self.task_config, 'init_checkpoint_may_miss', ())
       warm_start.load_weights(model, self.task_config.init_checkpoint, may_miss)
 
+  def serving_function(self, model: tf_keras.Model) -> Optional[Any]:
+    """What an exported model computes: see serving.py.
+
+    Args:
+      model: the model of `build_model`, trained.
+
+    Returns:
+      A `tf.function` with an `input_signature`, which returns a dictionary of tensors, or a dictionary of such
+      functions by the names of their signatures ('serving_default' is what a server calls). None: the call of the
+      model, on the inputs that it was built for.
+    """
+    del model
+    return None
+
   def num_examples(self, params: Any) -> Optional[int]:
     """How many examples one epoch of a data configuration has, None where the source does not know it.
 

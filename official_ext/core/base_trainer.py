@@ -336,6 +336,17 @@ class Trainer(base_evaluator.Evaluator):
     if type(self).train_step is Trainer.train_step:
       self._plan_step()
 
+  def create_variables(self) -> bool:
+    """See base class. Variables of the trainer's optimizer too."""
+    if self._step is None or self._is_async:
+      return super().create_variables()
+    self.prepare_training()
+    if self.plan is None or self.plan.manual_optimization:  # Of such a step nothing was made by its plan.
+      if not self.config.trainer.train_tf_function:
+        return False
+      tf.function(lambda iterator: self.train_step(iterator)).get_concrete_function(self._train_iter)
+    return super().create_variables()
+
   def restart_input(self) -> None:
     """Lets the next loop take its input from `global_step` on. To be called when the step was set back."""
     if self._step is None:
@@ -350,6 +361,8 @@ class Trainer(base_evaluator.Evaluator):
       return
     with self.strategy.scope():
       self._choose_plan(step)
+    if self._ema is not None:
+      self._ema.check_covers(self.model)
     self._check_parameter_groups()  # Some models have no variables until their first call.
     logging.info('Training step: %s', step.plan)
 

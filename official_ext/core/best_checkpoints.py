@@ -9,6 +9,7 @@ from absl import logging
 import tensorflow as tf
 
 from official.core import train_utils
+from official_ext.core import averaged_weights
 from official_ext.core import best_history
 from official_ext.core import config_definitions
 from official_ext.core import errors
@@ -170,7 +171,8 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
       return
     tf.io.gfile.makedirs(self._export_dir)
     manifests.remove_unfinished(self._export_dir, train_utils.BEST_CHECKPOINT_NAME)
-    manifests.write(checkpoint.write(self._prefix(entry['step'])), step=entry['step'], logs=entry['logs'])
+    manifests.write(checkpoint.write(self._prefix(entry['step'])), step=entry['step'], logs=entry['logs'],
+                    **averaged_weights.note(checkpoint))
 
   def _write(self, write_logs: bool) -> None:
     tf.io.gfile.makedirs(self._export_dir)

@@ -1,16 +1,18 @@
 """Checkpoints that can be trusted: verified, asynchronous, and never the last one lost."""
 
+import contextlib
 import json
 import os
 import shutil
 import tempfile
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set
 
 from absl import logging
-import tensorflow as tf
+import tensorflow as tf, tf_keras
 
+from official_ext.core import averaged_weights
 from official_ext.core import checkpoint_contents
 from official_ext.core import errors
 from official_ext.core import files
@@ -21,8 +23,9 @@ from official_ext.core import run_files
 from official_ext.core import workers as workers_lib
 from official_ext.data import identity
 
-_MAX_DIFFERENCES = 5
 _MAX_ATTEMPTS = 10  # Of an evaluation, to restore a checkpoint before the training beside it deletes that one.
+# What an evaluation has no use for.
+_OF_TRAINING = ('optimizer', 'step_state')
 
 
 class CheckpointManager(tf.train.CheckpointManager):
@@ -48,6 +51,7 @@ class CheckpointManager(tf.train.CheckpointManager):
       workers: Optional[workers_lib.Workers] = None,
       optimizer_config: Any = None,
       data_identity: Any = None,
+      create_variables: Optional[Callable[[], bool]] = None,
   ):
     """Makes a manager that has read nothing yet.
 
@@ -67,6 +71,7 @@ class CheckpointManager(tf.train.CheckpointManager):
       optimizer_config: what the optimizer was made from, as JSON values; every manifest notes it.
       data_identity: what tells the data, by the name of the input: see data/identity.py. Every manifest notes it, and a
         restore prints how it differs from what the checkpoint was trained on.
+      create_variables: the trainer's, which lets a model that is built by its first call be built; False: it cannot.
     """
     self._keep_every = keep_every
     self._num_to_keep = max_to_keep
@@ -75,6 +80,8 @@ class CheckpointManager(tf.train.CheckpointManager):
     self._is_chief = is_chief
     self._optimizer_config = optimizer_config
     self._data_identity = data_identity or {}
+    self._create_variables = create_variables or (lambda: False)
+    self._unproven: Optional[str] = None  # A checkpoint of which variables that do not exist yet may be in need.
     self._workers = workers or workers_lib.Workers()
     self._held: Optional[int] = None
     self._pending: Optional[str] = None
@@ -145,7 +152,8 @@ class CheckpointManager(tf.train.CheckpointManager):
     self._pending = self._last = prefix
     self._extra = {
         'step': step, 'time': time.time(), 'num_rollbacks': len(self.rollbacks),
-        'optimizer_config': self._optimizer_config, 'data': self._data_identity, **extra}
+        'optimizer_config': self._optimizer_config, 'data': self._data_identity,
+        **averaged_weights.note(self.checkpoint), **extra}
     write_options = tf.train.CheckpointOptions(
         experimental_enable_async_checkpoint=self._asynchronous,
         experimental_write_callbacks=[self._written],
@@ -364,14 +372,20 @@ class CheckpointManager(tf.train.CheckpointManager):
     """
     self.sync()
     self._check_same_as_chief(prefix)
-    lines = []
-    if self._is_built():
-      lines = checkpoint_contents.differences(self.checkpoint, prefix, only_model=not self._trains)
-    if lines:
-      more = f'; and {len(lines) - _MAX_DIFFERENCES} more' if len(lines) > _MAX_DIFFERENCES else ''
-      raise errors.UserError(f'{prefix}: not a checkpoint of this model: {"; ".join(lines[:_MAX_DIFFERENCES])}{more}')
+    contents = checkpoint_contents.Contents(prefix)
+    leave_out = () if self._trains else _OF_TRAINING
+    match, self._unproven = contents.match(self.checkpoint, leave_out), None
+    if match.may_fit_later and not self._is_built():
+      all_made = self._create_variables()
+      match = contents.match(self.checkpoint, leave_out)
+      self._unproven = prefix if match.may_fit_later and not all_made else None
+    if self._unproven is None:
+      match.check(prefix)
+    children = dict(tf.train.TrackableView.children(self.checkpoint))
+    readable = tf.train.Checkpoint(**{name: child for name, child in children.items() if name not in leave_out})
     # What is missing was named above; the rest is for variables that are made later.
-    self.checkpoint.read(readable_paths.readable(prefix)).expect_partial()
+    readable.read(readable_paths.readable(prefix)).expect_partial()
+    averaged_weights.put_back(self.checkpoint, prefix, contents, optimizer_is_read=self._trains)
     is_here = os.path.normpath(os.path.dirname(prefix)) == os.path.normpath(self.directory)
     self._held = manifests.step_of(prefix) if is_here else None
     self._report_data(prefix)
@@ -420,8 +434,34 @@ class CheckpointManager(tf.train.CheckpointManager):
     return _read_manifest(prefix).get('num_rollbacks', 0)
 
   def _is_built(self) -> bool:
+    """Whether the model is known to make no variables any more."""
     model = getattr(self.checkpoint, 'model', None)
-    return getattr(model, 'built', True)
+    if not isinstance(model, tf_keras.layers.Layer):
+      return model is None
+    layers = [module for module in model.submodules if isinstance(module, tf_keras.layers.Layer)]
+    return model.built and all(layer.built for layer in layers)
+
+  @contextlib.contextmanager
+  def completing(self) -> Iterator[None]:
+    """Around steps that may make variables. At its end a restore from before is complete, or an error.
+
+    Raises:
+      UserError: the restored checkpoint holds other variables than there are now, or others of their shapes.
+    """
+    prefix = self._unproven
+    try:
+      yield
+    except ValueError as error:
+      if prefix is None or isinstance(error, errors.UserError):
+        raise
+      # TensorFlow gives a variable that is made after the restore the shape that it has in the file.
+      raise errors.UserError(
+          f'{prefix}: not a checkpoint of this model, or the first step has an error of its own: '
+          f'{" ".join(str(error).split())[:300]}') from error
+    if prefix is not None:
+      self._unproven = None
+      leave_out = () if self._trains else _OF_TRAINING
+      checkpoint_contents.Contents(prefix).match(self.checkpoint, leave_out).check(prefix)
 
   def _report_damage(self, prefix: str, damage: str) -> None:
     if self._trains and self._is_chief:

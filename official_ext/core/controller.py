@@ -8,8 +8,9 @@ Loops end on the multiples of every interval (steps per loop, checkpoint, evalua
 that a resumed run cuts its steps as the uninterrupted one does.
 """
 
+import contextlib
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence
 
 from absl import logging
 import orbit
@@ -252,7 +253,8 @@ class Controller(orbit.Controller):
       should_record = lambda: self.global_step % self.summary_interval == 0
     self._loop_is_done = False
     with self._default_summary_file('train'), tf.summary.record_if(should_record):
-      output = self.trainer.train(tf.constant(num_steps, tf.int32)) or {}
+      with self._completing_restore():
+        output = self.trainer.train(tf.constant(num_steps, tf.int32)) or {}
     self._loop_is_done = True
     step = self._step_now()
     self._report_plan(step)
@@ -320,7 +322,7 @@ class Controller(orbit.Controller):
     self._on_stage('eval', step)
     start = time.perf_counter()
     try:
-      with self._default_summary_file('eval'):
+      with self._default_summary_file('eval'), self._completing_restore():
         output = self.evaluator.evaluate(tf.constant(steps, tf.int32)) or {}
     except errors.EvaluationInterruptedError:
       self._stop_if_requested(step, evaluation_pending=True)
@@ -427,6 +429,11 @@ class Controller(orbit.Controller):
       pending = {'evaluation_pending': True} if self._evaluation_is_pending else {}
       self._writers.write('restored', self._step_now(), {'checkpoint': path, **pending})
     return path
+
+  def _completing_restore(self) -> ContextManager[None]:
+    """Around the steps by which a model may be built: a restore must be complete after them."""
+    ours = isinstance(self.checkpoint_manager, checkpoints.CheckpointManager)
+    return self.checkpoint_manager.completing() if ours else contextlib.nullcontext()
 
   def _report_replicas(self, before: Optional[int]) -> None:
     now = self.strategy.num_replicas_in_sync

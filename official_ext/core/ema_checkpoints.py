@@ -9,6 +9,7 @@ import orbit
 import tensorflow as tf
 
 from official.core import actions
+from official_ext.core import averaged_weights
 from official_ext.core import manifests
 from official_ext.optimization import ema_optimizer
 
@@ -82,7 +83,7 @@ class EMACheckpointing(actions.EMACheckpointing):
     tf.io.gfile.makedirs(self._folder)
     manifests.remove_unfinished(self._folder, _NAME)
     prefix = self._checkpoint.write(os.path.join(self._folder, f'{_NAME}-{number}'))
-    manifests.write(prefix, step=number)
+    manifests.write(prefix, step=number, **averaged_weights.note(self._checkpoint))
     if self._max_to_keep:
       # Later ones belong to a future that this run has not reached again.
       past = [path for path in manifests.prefixes(self._folder, _NAME) if manifests.step_of(path) <= number]

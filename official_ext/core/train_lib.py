@@ -93,6 +93,7 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
         workers=workers_lib.of(self.strategy),
         optimizer_config=config.optimizer_config.as_dict(),
         data_identity=self.trainer.data_identity() if 'train' in self._mode else None,
+        create_variables=getattr(self.trainer, 'create_variables', None),
     )
 
   def _build_trainer(self, task, train, evaluate):
@@ -273,6 +274,7 @@ def run_experiment(
     watch: Optional[preemption.PreemptionWatch] = None,
     profile_steps: Optional[Tuple[int, int]] = None,
     branch: bool = False,
+    origin: Optional[Mapping[str, Any]] = None,
 ) -> Tuple[tf_keras.Model, Mapping[str, Any]]:
   """Runs train/eval configured by the experiment params.
 
@@ -295,6 +297,8 @@ def run_experiment(
     watch: tells that the process was asked to stop; None watches no signals.
     profile_steps: the first and the last step to profile: see profiling.py.
     branch: whether a training may start at `checkpoint` although `model_dir` holds others: see training_lines.py.
+    origin: the `experiment`'s name and the modules of its `registry`, for run.json: so the run's folder tells whoever
+      loads its model.
 
   Returns:
     (model, logs): logs of the last evaluation, {} where the mode has none; with skipped_updates, how many updates the
@@ -325,12 +329,10 @@ def run_experiment(
     trainer.profiler = profiling.Profiler(profile_steps, model_dir)
   devices = distribute.describe(strategy)
   record = run_record.RunRecord(model_dir, mode, params, params.runtime.seed, devices, is_chief, lock)
+  saves_params, restores = is_chief and 'train' in mode, bool(manifests.prefixes(model_dir))
   run_info = writer_registry.RunInfo(model_dir, mode, params, tuple(getattr(task, 'class_names', ())))
   try:
-    if is_chief and 'train' in mode:
-      run_record.save_params(params, model_dir)
-      for line in config_checks.schedule_warnings(params):
-        print(f'warning: {line}', file=sys.stderr, flush=True)
+    _tell_params(params, model_dir, saves_params, not restores, record, origin)
     summaries = tensorboard.make(run_info) if save_summary and 'tensorboard' in params.trainer.writers else None
     plain_writers = make_writers(run_info, summaries, is_chief)
     writers = event_actions_lib.EventActions(
@@ -364,6 +366,8 @@ def run_experiment(
           hang=hang,
       )
       runner.begin_line(start)
+      # Only now are they known to be those of the checkpoint's model.
+      _tell_params(params, model_dir, saves_params and restores, True, record, origin, warns=False)
       model, logs = runner.run()
       writers.end(int(trainer.global_step.numpy()))
   except BaseException as error:
@@ -411,6 +415,23 @@ def choose_start(
   if start.message and workers.is_chief:
     print(f'--checkpoint={checkpoint}: {start.message}' if checkpoint else start.message, flush=True)
   return start
+
+
+def _tell_params(
+    params: config_definitions.ExperimentConfig,
+    model_dir: str,
+    tells: bool,
+    saves: bool,
+    record: run_record.RunRecord,
+    origin: Optional[Mapping[str, Any]],
+    warns: bool = True,
+) -> None:
+  """Notes where the experiment is from; where this process tells, writes params.yaml and warns of misfit schedules."""
+  record.update(**(origin or {}))
+  if tells and saves:
+    run_record.save_params(params, model_dir)
+  for line in config_checks.schedule_warnings(params) if tells and warns else ():
+    print(f'warning: {line}', file=sys.stderr, flush=True)
 
 
 def _command(params: Any, mode: str, checkpoint: Optional[str], branch: bool) -> str:

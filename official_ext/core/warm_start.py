@@ -2,14 +2,13 @@
 
 import fnmatch
 import os
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 import tensorflow as tf, tf_keras
 
 from official_ext.core import checkpoint_contents
 from official_ext.core import errors
 from official_ext.core import manifests
-from official_ext.core import readable_paths
 
 _MAX_NAMED = 5
 _FIELD = 'task.init_checkpoint'
@@ -60,21 +59,22 @@ def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ())
   """
   prefix = find(path)
   try:
-    reader = tf.train.load_checkpoint(readable_paths.readable(prefix))
-    saved = checkpoint_contents.saved_shapes(reader)
+    contents = checkpoint_contents.Contents(prefix)
   except tf.errors.OpError as error:
     raise _damaged(prefix, error) from error
-  present = _variables(model)
+  root = tf.train.Checkpoint(model=model)
+  match, present = contents.match(root), checkpoint_contents.variables(root)
   if not present:
     raise errors.UserError(f'{_FIELD}: the model has no variables yet; let build_model call it once on an input')
   problems, num_loaded = [], 0
   for name, variable in present.items():
     shape = tuple(variable.shape.as_list())
-    if saved.get(name) == shape:
-      variable.assign(tf.cast(_read(reader, prefix, name), variable.dtype))
+    place = match.places.get(name)
+    if place is not None and place.shape == shape:
+      variable.assign(tf.cast(_read(contents, prefix, place.key), variable.dtype))
       num_loaded += 1
     elif not _matches(may_miss, name, variable):
-      told = f'has shape {saved[name]} in it, {shape} here' if name in saved else 'is not in it'
+      told = f'has shape {place.shape} in it, {shape} here' if place is not None else 'is not in it'
       problems.append(f'{name} ({variable.name}) {told}')
   if problems:
     more = f'; and {len(problems) - _MAX_NAMED} more' if len(problems) > _MAX_NAMED else ''
@@ -84,7 +84,7 @@ def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ())
   if not num_loaded:
     raise errors.UserError(f'{_FIELD}: {prefix}: none of the model\'s {len(present)} variables is in it')
   if tf.distribute.get_strategy().extended.should_checkpoint:
-    num_left = len([name for name in saved if name.startswith('model/') and name not in present])
+    num_left = len([name for name in match.unplaced if name.startswith('model/')])
     print(f'Initialized {num_loaded} of {len(present)} variables from {prefix}'
           + (f'; {num_left} of its weights have no place' if num_left else ''), flush=True)
 
@@ -94,20 +94,15 @@ def _without_manifest(folder: str) -> Optional[str]:
   return manifests.named_latest(folder) or next(reversed(manifests.saved_prefixes(folder)), None)
 
 
-def _read(reader: Any, prefix: str, name: str) -> Any:
+def _read(contents: checkpoint_contents.Contents, prefix: str, key: str) -> Any:
   try:
-    return reader.get_tensor(checkpoint_contents.key_of(name))
+    return contents.value(key)
   except (tf.errors.OpError, IndexError) as error:  # What TensorFlow raises depends on what its reader stumbled over.
     raise _damaged(prefix, error) from error
 
 
 def _damaged(prefix: str, error: BaseException) -> errors.UserError:
   return errors.UserError(f'{_FIELD}: {prefix}: it is damaged: {" ".join(str(error).split())[:200]}')
-
-
-def _variables(model: tf_keras.Model) -> Dict[str, Any]:
-  """A model's variables under the names that a trainer's checkpoint gives them."""
-  return checkpoint_contents.variables(tf.train.Checkpoint(model=model), prefix='model/')
 
 
 def _matches(patterns: Sequence[str], name: str, variable: Any) -> bool:

@@ -1,14 +1,21 @@
 """Model Garden's moving average of the weights, with an exact swap, under loss scaling too."""
 
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 import tensorflow as tf, tf_keras
 
 from official.modeling.optimization import ema_optimizer
+from official_ext.core import errors
 
 
 class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
-  """Exponential moving average of the weights around an optimizer, legacy or new: see base class."""
+  """Exponential moving average of the weights around an optimizer, legacy or new: see base class.
+
+  Attributes:
+    is_swapped: Whether the averages are in the weights' place now, and the weights in theirs.
+  """
+
+  is_swapped = False
 
   @property
   def _wraps_new(self):
@@ -69,6 +76,25 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
     strategy = tf.distribute.get_strategy()
     for weight, average in zip(self._model_weights, self._average_weights):
       strategy.extended.update(weight, exchange, args=(average,))
+    self.is_swapped = not self.is_swapped
+
+  @property
+  def averages(self) -> Dict[int, tf.Variable]:
+    """The averages, by the `id` of the weights that they belong to."""
+    return {id(weight): average for weight, average in zip(self._model_weights or (), self._average_weights or ())}
+
+  def check_covers(self, model: Any) -> None:
+    """Makes sure that no weight of a model was made too late to have an average.
+
+    Raises:
+      UserError: one was.
+    """
+    late = [variable.name for variable in model.trainable_variables if id(variable) not in self.averages]
+    if late or not self.averages:
+      name = late[0] if late else 'every weight'
+      raise errors.UserError(
+          f'trainer.optimizer_config.ema: the model makes {name} at its first call, and it would have no average; let '
+          'build_model call the model once on an input')
 
 
 def find(optimizer: Any) -> Optional[ExponentialMovingAverage]:

@@ -53,7 +53,7 @@ BAD = [
     (['--experiment=digits', '--mode=train'], '--model_dir: must be given'),
     (['--experiment=', '--mode=train', '--model_dir=d'], '--experiment: must be given'),
     (['--experiment=digits', '--mode=test', '--model_dir=d'],
-     '--mode=test: value should be one of <train|eval|train_and_eval|continuous_eval|train_and_post_eval>'),
+     '--mode=test: value should be one of <train|eval|train_and_eval|continuous_eval|train_and_post_eval|export>'),
     # Model Garden's flag parser accepts these, and does not implement them.
     ([*COMMAND, '--mode=train_and_validate'], '--mode=train_and_validate: '),
     (['--mode=continuous_train_and_eval', '--experiment=digits'], '--mode=continuous_train_and_eval: value should be'),

@@ -1,0 +1,175 @@
+"""What a run has trained, by its folder: `official_ext.load`, `official-ext export`, `train.py --mode=export`."""
+
+import argparse
+import importlib.util
+import os
+import shlex
+import sys
+import types
+from typing import Any, Dict, List, NoReturn, Optional, Sequence, Union
+
+import tensorflow as tf
+
+from official_ext.cli import flags as ext_flags
+from official_ext.core import config_definitions
+from official_ext.core import config_parser
+from official_ext.core import errors
+from official_ext.core import run_status
+from official_ext.core import serving
+from official_ext.core import trained_model
+
+_EXPORTS = 'export'
+_RECORDS = ('train', 'continuous_eval', 'eval')
+
+
+def load(
+    model_dir: str,
+    which: Optional[Union[str, int]] = None,
+    ema: bool = True,
+    experiment: Optional[str] = None,
+    registry: Sequence[str] = (),
+) -> Any:
+  """The model that a run has trained, with all its weights: built without a strategy, on any machine.
+
+  Args:
+    model_dir: the run's folder, of which params.yaml, run.json and a checkpoint are read.
+    which: 'best', 'latest', the step of a checkpoint, or the path of one. None: the best, where the experiment names
+      the metric that says so, or else the latest.
+    ema: whether to take the moving averages of the weights, where the run has kept any; or else the raw weights.
+    experiment: the name of the experiment, where run.json does not tell.
+    registry: further modules to import, which register experiments.
+
+  Returns:
+    What the task's `build_model` returns.
+
+  Raises:
+    UserError: in one line, what is missing, damaged, or does not fit.
+  """
+  return load_run(model_dir, which, ema, experiment, registry).model
+
+
+def load_run(
+    model_dir: str,
+    which: Optional[Union[str, int]] = None,
+    ema: bool = True,
+    experiment: Optional[str] = None,
+    registry: Sequence[str] = (),
+) -> trained_model.TrainedModel:
+  """As `load`, with the task, the experiment, and where the weights are from."""
+  model_dir = os.path.expanduser(os.fspath(model_dir))
+  return trained_model.load(read_params(model_dir, experiment, registry), model_dir, which, ema)
+
+
+def read_params(
+    model_dir: str, experiment: Optional[str] = None, registry: Sequence[str] = ()
+) -> config_definitions.ExperimentConfig:
+  """The configuration of the run in a folder, after what registers its experiment was imported.
+
+  Raises:
+    UserError: the folder is none of a run, or the experiment is not to be had.
+  """
+  path = os.path.join(model_dir, 'params.yaml')
+  if not tf.io.gfile.exists(path):
+    raise errors.UserError(f'{model_dir}: not the folder of a run: it has no params.yaml')
+  noted = _origin(model_dir)
+  experiment = experiment or noted.get('experiment')
+  if not experiment:
+    raise errors.UserError(f'{model_dir}: run.json does not name the experiment; name it: experiment=NAME')
+  _register(experiment, [*noted.get('registry', ()), *registry])
+  parser = config_parser.ExperimentParser(types.SimpleNamespace(experiment=experiment, config_file=[path]))
+  params = parser.parse()
+  config_definitions.lock(params)
+  return params
+
+
+def _origin(model_dir: str) -> Dict[str, Any]:
+  """What the run's record says of where its experiment is from: {experiment, registry}."""
+  records = [record for record in (run_status.read(model_dir, mode) for mode in _RECORDS) if record]
+  for record in records:
+    if isinstance(record.get('experiment'), str):
+      registry = record.get('registry') or []
+      return {'experiment': record['experiment'], 'registry': [name for name in registry if isinstance(name, str)]}
+  for record in records:  # Before it was noted, the command told.
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument('--experiment', '-experiment')
+    parser.add_argument('--registry', '-registry', action='append', default=[])
+    try:
+      known, _ = parser.parse_known_args(shlex.split(str(record.get('command', ''))))
+    except (argparse.ArgumentError, ValueError):
+      continue
+    if known.experiment:
+      return vars(known)
+  return {}
+
+
+def _register(experiment: str, registry: Sequence[str]) -> None:
+  """Imports what registers experiments: installed packages, those named, and registry_imports where it is needed."""
+  ext_flags.import_registries()
+  for name in dict.fromkeys(registry):
+    ext_flags.import_registry(name, 'the run was started with --registry')
+  if experiment not in config_parser.experiment_names():
+    there = importlib.util.find_spec('registry_imports') is not None
+    ext_flags.import_registry('registry_imports' if there else 'official.common.registry_imports', 'import')
+
+
+# Exports.
+
+
+def export_run(
+    params: config_definitions.ExperimentConfig,
+    model_dir: str,
+    which: Optional[Union[str, int]] = None,
+    ema: bool = True,
+    output_dir: Optional[str] = None,
+) -> str:
+  """Writes what a run has trained as a SavedModel, and prints where and with which signatures.
+
+  Args:
+    params: the run's experiment.
+    model_dir: its folder.
+    which: see `load`.
+    ema: see `load`.
+    output_dir: a folder that does not exist yet; by default MODEL_DIR/export/STEP.
+
+  Returns:
+    The folder.
+  """
+  trained = trained_model.load(params, model_dir, which, ema)
+  output_dir = output_dir or os.path.join(model_dir, _EXPORTS, str(trained.step))
+  signatures = serving.export(trained, output_dir)
+  print(f'Exported {trained.checkpoint} ({trained.weights} weights) to {output_dir}')
+  for name, line in signatures.items():
+    print(f'  {name}: {line}', flush=True)
+  return output_dir
+
+
+class _Parser(argparse.ArgumentParser):
+  """Raises where the base class would exit."""
+
+  def error(self, message: str) -> NoReturn:
+    raise errors.UserError(f'export: {message}; `official-ext export --help` tells more')
+
+
+def parser() -> argparse.ArgumentParser:
+  """The arguments of `official-ext export`."""
+  found = _Parser(prog='official-ext export', allow_abbrev=False, description='Writes the model that a run has trained '
+                  'as a SavedModel with a signature.')
+  found.add_argument('model_dir', metavar='RUN', help='the folder of the run')
+  found.add_argument('--output_dir', help='a folder that does not exist yet; default: RUN/export/STEP')
+  found.add_argument('--which', help='best, latest, the step of a checkpoint, or the path of one; default: best, where '
+                     'the run keeps that, or else latest')
+  found.add_argument('--ema', choices=['true', 'false'], default='true', help='whether to take the moving averages of '
+                     'the weights, where the run has kept any')
+  found.add_argument('--experiment', help='the name of the experiment, where run.json does not tell')
+  found.add_argument('--registry', action='append', default=[], help='a module to import, which registers experiments')
+  return found
+
+
+def run(arguments: List[str]) -> None:
+  """`official-ext export ARGUMENTS`."""
+  if sys.path[0] != os.getcwd():
+    sys.path.insert(0, os.getcwd())
+  known = parser().parse_args(arguments)
+  model_dir = os.path.expanduser(known.model_dir)
+  params = read_params(model_dir, known.experiment, known.registry)
+  export_run(params, model_dir, known.which, known.ema == 'true', known.output_dir)

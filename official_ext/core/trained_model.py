@@ -1,0 +1,177 @@
+"""The model that a run has trained, with its weights, outside of any strategy and on any machine."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+from typing import Any, Dict, Iterator, Optional, Union
+
+import tensorflow as tf, tf_keras
+
+from official.core import task_factory
+from official.modeling import performance
+from official_ext.core import averaged_weights
+from official_ext.core import best_checkpoints
+from official_ext.core import checkpoint_contents
+from official_ext.core import config_definitions
+from official_ext.core import errors
+from official_ext.core import manifests
+from official_ext.core import readable_paths
+
+BEST, LATEST = 'best', 'latest'
+# What a training's checkpoint holds beside the model.
+_OF_TRAINING = ('optimizer', 'step_state', 'global_step')
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedModel:
+  """What was loaded.
+
+  Attributes:
+    model: the task's model, with its weights.
+    task: the task.
+    params: the experiment.
+    checkpoint: path of the checkpoint that the weights are from.
+    weights: 'averaged' where they are moving averages, or else 'raw'.
+  """
+
+  model: Any
+  task: Any
+  params: config_definitions.ExperimentConfig
+  checkpoint: str
+  weights: str
+
+  @property
+  def step(self) -> int:
+    """How many updates the weights have seen."""
+    return manifests.step_of(self.checkpoint)
+
+
+def load(
+    params: config_definitions.ExperimentConfig,
+    model_dir: str,
+    which: Optional[Union[str, int]] = None,
+    ema: bool = True,
+) -> TrainedModel:
+  """Builds a run's model, and restores all of its weights.
+
+  Args:
+    params: the run's experiment.
+    model_dir: the run's folder.
+    which: see `find_checkpoint`.
+    ema: whether to take the moving averages of the weights, where the run has kept any.
+
+  Raises:
+    UserError: there is no such checkpoint, it is damaged, or it is none of this model.
+  """
+  prefix = find_checkpoint(model_dir, params, which)
+  with _mixed_precision(params.runtime):
+    task = task_factory.get_task(params.task)
+    model = task.build_model()
+    weights = _restore(model, task, prefix, ema)
+  return TrainedModel(model, task, params, prefix, weights)
+
+
+def find_checkpoint(
+    model_dir: str, params: config_definitions.ExperimentConfig, which: Optional[Union[str, int]] = None
+) -> str:
+  """The path of one of a run's checkpoints.
+
+  Args:
+    model_dir: the run's folder.
+    params: its experiment.
+    which: 'best': that of the best evaluation; 'latest': the newest that is not damaged; the step of one, or the path
+      of any. None: the best, where the experiment names what is best, or else the latest.
+
+  Raises:
+    UserError: there is no such checkpoint, or it is damaged.
+  """
+  exporter = best_checkpoints.maybe_create(params, model_dir, 'eval')
+  if which is None:
+    which = BEST if exporter is not None else LATEST
+  if which == BEST:
+    if exporter is None:
+      raise errors.UserError(
+          f'{model_dir}: the run keeps no best checkpoint (trainer.best_checkpoint_eval_metric names no metric); which='
+          f'{LATEST} is its newest')
+    prefix = exporter.best_ckpt_path
+    if prefix is None:
+      raise errors.UserError(f'{model_dir}: no best checkpoint yet; which={LATEST} is its newest')
+  elif which == LATEST:
+    prefix = _latest(model_dir)
+  elif str(which).isdigit():
+    prefix = os.path.join(model_dir, f'ckpt-{which}')
+    steps = [manifests.step_of(path) for path in manifests.prefixes(model_dir)]
+    if not tf.io.gfile.exists(f'{prefix}.index'):
+      there = f'there are those of steps {", ".join(map(str, steps))}' if steps else 'there is none at all'
+      raise errors.UserError(f'{model_dir}: no checkpoint of step {which}; {there}')
+  else:
+    prefix = str(which)
+    if not tf.io.gfile.exists(f'{prefix}.index'):
+      raise errors.UserError(f'{which}: no such checkpoint; {BEST}, {LATEST}, a step, or a path such as DIR/ckpt-100')
+  if tf.io.gfile.exists(prefix + manifests.SUFFIX):
+    damage = manifests.find_damage(prefix)
+    if damage is not None:
+      raise errors.UserError(f'{prefix}: it is damaged: {damage}')
+  elif not tf.io.gfile.exists(f'{prefix}.index'):
+    raise errors.UserError(f'{prefix}: it is not there any more')
+  return prefix
+
+
+def _latest(model_dir: str) -> str:
+  with_manifest = manifests.prefixes(model_dir)
+  sound = next((prefix for prefix in reversed(with_manifest) if manifests.find_damage(prefix) is None), None)
+  # That of a run of Model Garden's own trainer has no manifest.
+  prefix = sound or (None if with_manifest else manifests.named_latest(model_dir))
+  if prefix is None:
+    raise errors.UserError(f'{model_dir}: no {"undamaged " if with_manifest else ""}checkpoint in this folder')
+  return prefix
+
+
+@contextlib.contextmanager
+def _mixed_precision(runtime: config_definitions.RuntimeConfig) -> Iterator[None]:
+  """The policy under which the run has built its model."""
+  before = tf_keras.mixed_precision.global_policy()
+  performance.set_mixed_precision_policy(tf.as_dtype(runtime.mixed_precision_dtype or 'float32'))
+  try:
+    yield
+  finally:
+    tf_keras.mixed_precision.set_global_policy(before)
+
+
+def _restore(model: Any, task: Any, prefix: str, ema: bool) -> str:
+  """Restores all variables of a model; returns which weights they are."""
+  contents = checkpoint_contents.Contents(prefix)
+  items: Dict[str, Any] = getattr(model, 'checkpoint_items', {})
+  root = tf.train.Checkpoint(model=model, **items)
+  match = contents.match(root, _OF_TRAINING)
+  if match.may_fit_later:
+    create_variables(task, model)
+    match = contents.match(root, _OF_TRAINING)
+  match.check(prefix)
+  root.read(readable_paths.readable(prefix)).expect_partial()
+  held, averages = averaged_weights.held(prefix, contents), contents.slots(averaged_weights.SLOT)
+  wanted = averaged_weights.AVERAGED if ema and averages else averaged_weights.RAW
+  if wanted != held:
+    for place in match.places.values():
+      if place.key in averages:
+        place.variable.assign(contents.value(averages[place.key]))
+  return wanted
+
+
+def create_variables(task: Any, model: Any) -> None:
+  """Lets a model that makes variables at its first call make them: traces the task's evaluation step, runs nothing.
+
+  What the step takes is asked of the task's input, validation data first. Where that is not at hand, as on another
+  machine, nothing happens.
+  """
+  for name in ('validation_data', 'train_data'):
+    data = getattr(task.task_config, name, None)
+    if data is None:
+      continue
+    try:
+      step = functools.partial(task.validation_step, model=model, metrics=task.build_metrics(training=False))
+      tf.function(step, autograph=False).get_concrete_function(task.build_inputs(data).element_spec)
+      return
+    except Exception:  # pylint: disable=broad-except  # Of whatever kind: what was not made is named by the caller.
+      continue
