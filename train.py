@@ -7,7 +7,12 @@ from absl import app, flags
 from official.core import task_factory
 from official_ext.checks import debugging, dry_run
 from official_ext.cli import exit_status, flags as ext_flags, output, trained_runs
-from official_ext.core import config_parser, distribute, preemption, run_record, train_lib, workers
+from official_ext.config import parser
+from official_ext.runtime import distribute
+from official_ext.runtime import preemption
+from official_ext.core import run_record
+from official_ext.core import train_lib
+from official_ext.runtime import workers
 from official_ext.monitoring import progress, writers
 
 FLAGS = flags.FLAGS
@@ -23,8 +28,8 @@ def _run(watch: preemption.PreemptionWatch) -> None:
   ext_flags.set_verbosity()
   ext_flags.import_registry('registry_imports', 'import')
   ext_flags.import_registries(FLAGS.registry)
-  config_parser.parse_gin(FLAGS.gin_file, FLAGS.gin_params)
-  params = config_parser.parse_configuration(FLAGS)
+  parser.parse_gin(FLAGS.gin_file, FLAGS.gin_params)
+  params = parser.parse_configuration(FLAGS)
   if FLAGS.dry_run:
     dry_run.run(params)
     return

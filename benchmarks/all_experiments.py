@@ -21,7 +21,7 @@ from typing import Any, Dict, List, Sequence, Set
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import official_ext  # noqa: F401  Before tensorflow.
 
-from official_ext.core import config_parser
+from official_ext.config import parser as parser_lib
 from official_ext.monitoring import json_lines, progress
 import registry_imports  # noqa: F401
 
@@ -32,8 +32,8 @@ _CELL_WIDTH = 36
 
 def names() -> List[str]:
   """The experiments that come from this repository, each after those whose runs its command reads."""
-  registered = config_parser.experiment_names()
-  left = [name for name in registered if config_parser.factory_of(name).__module__.startswith('experiments.')]
+  registered = parser_lib.experiment_names()
+  left = [name for name in registered if parser_lib.factory_of(name).__module__.startswith('experiments.')]
   ordered: List[str] = []
   while left:
     ready = [name for name in left if not _read_runs(name) & set(left)]
@@ -58,7 +58,7 @@ def own_flags(name: str) -> List[str]:
 
 
 def _docstring(name: str) -> str:
-  return inspect.getdoc(config_parser.factory_of(name)) or ''
+  return inspect.getdoc(parser_lib.factory_of(name)) or ''
 
 
 def _read_runs(name: str) -> Set[str]:

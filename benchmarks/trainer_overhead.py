@@ -23,7 +23,9 @@ from experiments.digits_mlp import configs
 from experiments.digits_mlp import task as digits_mlp
 from official.core import base_trainer as official_base_trainer
 from official.core import train_utils
-from official_ext.core import base_trainer, config_definitions, distribute
+from official_ext.core import base_trainer
+from official_ext.config import definitions
+from official_ext.runtime import distribute
 
 STEPS_PER_LOOP = 500
 GOAL = 1.8
@@ -41,7 +43,7 @@ class PipelineTask(digits_mlp.DigitsMlpTask):
 
 def _trainer(trainer_cls, task_cls=digits_mlp.DigitsMlpTask):
   """A trainer of digits_mlp on one CPU, as train.py would make it."""
-  params = config_definitions.upgrade(configs.digits_mlp())
+  params = definitions.upgrade(configs.digits_mlp())
   params.trainer.steps_per_loop = STEPS_PER_LOOP
   if trainer_cls is official_base_trainer.Trainer:
     params.runtime.enable_xla = False  # Model Garden's default; its trainer reads no 'auto'.

@@ -11,16 +11,16 @@ from official.core import input_reader
 import pytest
 import tensorflow as tf
 
-from official_ext.core import best_checkpoints
-from official_ext.core import config_definitions
-from official_ext.core import distribute
-from official_ext.core import manifests
+from official_ext.checkpoints import best
+from official_ext.config import definitions
+from official_ext.runtime import distribute
+from official_ext.checkpoints import manifests
 from tests.core import small_run
 
 
 def test_defect_07_the_record_of_the_best_comes_after_its_checkpoint(tmp_path, monkeypatch):
   # Stock: info.json is written first, and names a checkpoint that a kill or a full disk leaves unwritten.
-  exporter = best_checkpoints.BestCheckpointExporter(str(tmp_path), 'accuracy', 'higher', 1)
+  exporter = best.BestCheckpointExporter(str(tmp_path), 'accuracy', 'higher', 1)
   weight = tf.Variable(1.0)
   exporter.maybe_export_checkpoint(tf.train.Checkpoint(weight=weight), {'accuracy': 0.5}, 10)
 
@@ -30,7 +30,7 @@ def test_defect_07_the_record_of_the_best_comes_after_its_checkpoint(tmp_path, m
   monkeypatch.setattr(tf.train.Checkpoint, 'write', fail)
   with pytest.raises(Exception, match='the disk is full'):
     exporter.maybe_export_checkpoint(tf.train.Checkpoint(weight=weight), {'accuracy': 0.9}, 20)
-  again = best_checkpoints.BestCheckpointExporter(str(tmp_path), 'accuracy', 'higher', 1)
+  again = best.BestCheckpointExporter(str(tmp_path), 'accuracy', 'higher', 1)
   assert again.best_ckpt_path == f'{tmp_path}/best_ckpt-10' and manifests.find_damage(again.best_ckpt_path) is None
 
 
@@ -39,7 +39,7 @@ def test_defect_08_seeded_files_are_read_by_one_pipeline_each(tmp_path):
   for number in range(16):
     with tf.io.TFRecordWriter(str(tmp_path / f'{number:02d}')) as writer:
       writer.write(str(number).encode())
-  seed = config_definitions.RuntimeConfig().seed  # What the library fills in where none is set.
+  seed = definitions.RuntimeConfig().seed  # What the library fills in where none is set.
   params = cfg.DataConfig(
       input_path=str(tmp_path / '*'), global_batch_size=4, is_training=True, shuffle_buffer_size=1, seed=seed,
       deterministic=True, sharding=True)
@@ -70,7 +70,7 @@ def test_defect_15_gpus_that_are_there_are_used(gpus, strategy, monkeypatch):
   devices = [tf.config.LogicalDevice(f'/device:GPU:{i}', 'GPU') for i in range(gpus)]
   real = tf.config.list_logical_devices
   monkeypatch.setattr(tf.config, 'list_logical_devices', lambda kind=None: devices if kind == 'GPU' else real(kind))
-  runtime = config_definitions.RuntimeConfig()
+  runtime = definitions.RuntimeConfig()
   assert distribute._choose(runtime) == strategy
   assert distribute._num_gpus(runtime) == gpus
   if strategy == 'one_device':

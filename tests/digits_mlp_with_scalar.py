@@ -10,7 +10,7 @@ import tensorflow as tf
 from experiments.digits_mlp import configs
 from experiments.digits_mlp import task
 from official.core import exp_factory, task_factory
-from official_ext.core import config_definitions as cfg
+from official_ext.config import definitions as cfg
 from official_ext.data import sources
 from official_ext.data import step_indexed
 

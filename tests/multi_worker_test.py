@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_ext.core import manifests, run_lock, run_status
+from official_ext.checkpoints import manifests
+from official_ext.runtime import run_lock
+from official_ext.runtime import run_status
 from official_ext.monitoring import json_lines
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

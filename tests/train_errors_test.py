@@ -10,7 +10,7 @@ import train
 from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
 from official_ext.cli import main
-from official_ext.core import errors
+from official_ext import errors
 
 METRIC = ('--set=trainer.best_checkpoint_export_subdir=best', '--set=trainer.best_checkpoint_eval_metric=acuracy')
 TWO_REPLICAS = ('--set=runtime.distribution_strategy=mirrored', '--set=runtime.num_virtual_cpus=2')

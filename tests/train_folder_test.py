@@ -4,8 +4,8 @@ import json
 import os
 import time
 
-from official_ext.core import manifests
-from official_ext.core import run_lock
+from official_ext.checkpoints import manifests
+from official_ext.runtime import run_lock
 
 FLAGS = ['--experiment=digits_mlp', '--set=runtime.enable_xla=false', '--set=steps_per_loop=5',
          '--set=checkpoint_interval=5', '--set=trainer.max_to_keep=1', '--set=trainer.validation_steps=1']

@@ -300,7 +300,7 @@ FAILING = """
 
     from experiments.digits_mlp import configs, task
     from official.core import exp_factory, task_factory
-    from official_ext.core import config_definitions
+    from official_ext.config import definitions as config_definitions
 
     @dataclasses.dataclass
     class FailingConfig(configs.DigitsMlpTaskConfig):

@@ -10,8 +10,8 @@ from experiments.distillation import losses as losses_lib
 from experiments.distillation import model as model_lib
 from official.core import task_factory
 from official_ext.core import base_task
-from official_ext.core import errors
-from official_ext.core import warm_start
+from official_ext import errors
+from official_ext.checkpoints import warm_start
 from official_ext.data import sources
 from official_ext.data import step_indexed
 

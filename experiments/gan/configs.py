@@ -5,7 +5,7 @@ from typing import Tuple
 
 from official.core import exp_factory
 from official.modeling.hyperparams import base_config
-from official_ext.core import config_definitions as cfg
+from official_ext.config import definitions as cfg
 
 
 @dataclasses.dataclass

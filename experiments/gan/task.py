@@ -12,8 +12,8 @@ from experiments.gan import losses as losses_lib
 from experiments.gan import model as model_lib
 from official.core import task_factory
 from official_ext.core import base_task
-from official_ext.core import errors
-from official_ext.core import gradient_tap
+from official_ext import errors
+from official_ext.step import gradient_tap
 from official_ext.data import sources
 from official_ext.data import step_indexed
 

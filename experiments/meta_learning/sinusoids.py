@@ -6,7 +6,7 @@ from typing import Any, Dict, Optional
 import numpy as np
 import tensorflow as tf
 
-from official_ext.core import errors
+from official_ext import errors
 from official_ext.data import position
 
 AMPLITUDES, PHASES, XS = (0.1, 5.0), (0.0, math.pi), (-5.0, 5.0)

@@ -9,7 +9,7 @@ from experiments.meta_learning import maml
 from experiments.meta_learning import sinusoids
 from official.core import task_factory
 from official_ext.core import base_task
-from official_ext.core import errors
+from official_ext import errors
 from official_ext.data import sources
 from official_ext.data import step_indexed
 

@@ -10,7 +10,7 @@ from experiments.multi_task import model as model_lib
 from experiments.multi_task import weighting
 from official.core import task_factory
 from official_ext.core import base_task
-from official_ext.core import errors
+from official_ext import errors
 from official_ext.data import sources
 from official_ext.data import step_indexed
 

@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Mapping, Sequence
 
 import tensorflow as tf, tf_keras
 
-from official_ext.core import step_random
+from official_ext.step import step_random
 
 Gradients = List[Any]
 

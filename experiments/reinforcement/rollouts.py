@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict
 import tensorflow as tf
 
 from experiments.reinforcement import ppo
-from official_ext.core import step_random
+from official_ext.step import step_random
 
 Policy = Callable[[tf.Tensor], Dict[str, tf.Tensor]]  # From observations to the outputs of the model.
 

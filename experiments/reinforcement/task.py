@@ -13,7 +13,7 @@ from experiments.reinforcement import rollouts
 from experiments.reinforcement import trainer
 from official.core import task_factory
 from official_ext.core import base_task
-from official_ext.core import errors
+from official_ext import errors
 from official_ext.data import position
 from official_ext.data import sources
 from official_ext.data import step_indexed

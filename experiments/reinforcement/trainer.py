@@ -9,7 +9,7 @@ import tensorflow as tf
 from experiments.reinforcement import ppo
 from experiments.reinforcement import rollouts
 from official_ext.core import base_trainer
-from official_ext.core import errors
+from official_ext import errors
 
 _FLOATS = ('log_probability', 'advantage', 'target')
 

@@ -10,7 +10,7 @@ from official_ext.checks import label_checks
 from official_ext.checks import step_checks
 from official_ext.checks import step_errors
 from official_ext.core import base_task
-from official_ext.core import failures
+from official_ext.runtime import failures
 
 _TOLERANCE = 1e-4
 

@@ -9,12 +9,12 @@ import tensorflow as tf, tf_keras
 
 from official.core import task_factory
 from official_ext.checks import op_trace
-from official_ext.core import checkpoints
-from official_ext.core import config_definitions
-from official_ext.core import distribute
-from official_ext.core import errors
-from official_ext.core import gradient_tap
-from official_ext.core import manifests
+from official_ext.checkpoints import manager as manager_lib
+from official_ext.config import definitions
+from official_ext.runtime import distribute
+from official_ext import errors
+from official_ext.step import gradient_tap
+from official_ext.checkpoints import manifests
 from official_ext.core import train_lib
 from official_ext.data import bad_examples
 from official_ext.monitoring import json_lines
@@ -23,7 +23,7 @@ _MAX_NAMED = 8
 
 
 def run(
-    params: config_definitions.ExperimentConfig,
+    params: definitions.ExperimentConfig,
     model_dir: Optional[str],
     checkpoint: Optional[str] = None,
     step: Optional[int] = None,
@@ -76,7 +76,7 @@ def _choose_step(
     raise errors.UserError(f'--debug_step: expected at least 1, got {step}')
   reason = '--debug_step'
   if checkpoint is not None:
-    checkpoints.check_available(model_dir or '', 'eval', checkpoint)
+    manager_lib.check_available(model_dir or '', 'eval', checkpoint)
   elif step is None and (skipped := _last_skipped(model_dir)):
     step, reason = skipped, 'the last that the run has left out'
   if checkpoint is None and model_dir:
@@ -103,7 +103,7 @@ def _restore(trainer, params, model_dir, checkpoint):
   if checkpoint is None:
     trainer.initialize()
     return
-  manager = checkpoints.CheckpointManager(
+  manager = manager_lib.CheckpointManager(
       trainer.checkpoint,
       directory=model_dir or os.path.dirname(checkpoint),
       max_to_keep=None,

@@ -14,17 +14,17 @@ from official.core import train_utils
 from official_ext.checks import findings
 from official_ext.checks import step_errors
 from official_ext.checks import task_checks
-from official_ext.core import config_checks
-from official_ext.core import config_definitions
-from official_ext.core import distribute
-from official_ext.core import errors
-from official_ext.core import failures
-from official_ext.core import manifests
+from official_ext.config import checks
+from official_ext.config import definitions
+from official_ext.runtime import distribute
+from official_ext import errors
+from official_ext.runtime import failures
+from official_ext.checkpoints import manifests
 from official_ext.core import train_lib
 from official_ext.core import unset_fields
 
 
-def run(params: config_definitions.ExperimentConfig) -> None:
+def run(params: definitions.ExperimentConfig) -> None:
   """Looks for mistakes; one train step, one evaluation step, save, restore, compare; prints what it would do.
 
   The verdict comes last: whatever has failed is one of the mistakes.
@@ -45,7 +45,7 @@ def run(params: config_definitions.ExperimentConfig) -> None:
   _report(found, mistakes)
 
 
-def _live(params: config_definitions.ExperimentConfig, found: List[findings.Finding]) -> None:
+def _live(params: definitions.ExperimentConfig, found: List[findings.Finding]) -> None:
   """The life of an experiment, small. Adds what is found in its task to `found`, and ends there if that is an error."""
   distribute.configure(params.runtime)
   strategy = distribute.get_strategy(params.runtime)
@@ -69,7 +69,7 @@ def _live(params: config_definitions.ExperimentConfig, found: List[findings.Find
       _eval_step(trainer)
       _save_and_restore(trainer, folder)
   _say('would', _intention(params))
-  for line in config_checks.schedule_warnings(params):
+  for line in checks.schedule_warnings(params):
     _say('warning', line)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Optional, Sequence
 import tensorflow as tf
 
 from official_ext.checks import findings
-from official_ext.core import failures
+from official_ext.runtime import failures
 from official_ext.core import input_report
 from official_ext.data import bad_examples
 from official_ext.data import diagnosis

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.checks import findings
-from official_ext.core import failures
-from official_ext.core import method_patch
+from official_ext.runtime import failures
+from official_ext.step import method_patch
 
 
 class Metrics:

@@ -14,8 +14,8 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import backprop
 from tensorflow.python.framework import op_callbacks
 
-from official_ext.core import failures
-from official_ext.core import layer_calls
+from official_ext.runtime import failures
+from official_ext.step import layer_calls
 
 # What lies between a task's code and the operation.
 _HIDDEN = (*tf.__path__, *tf_keras.__path__, os.path.dirname(__file__), contextlib.__file__, '<frozen')

@@ -18,9 +18,9 @@ from official_ext.checks import op_trace
 from official_ext.checks import step_watch
 from official_ext.checks import training_mode
 from official_ext.core import base_task
-from official_ext.core import failures
-from official_ext.core import method_patch
-from official_ext.core import step_random
+from official_ext.runtime import failures
+from official_ext.step import method_patch
+from official_ext.step import step_random
 from official_ext.optimization import ema_optimizer
 
 _OPTIMIZERS = (tf_keras.optimizers.legacy.Optimizer, tf_keras.optimizers.Optimizer)

@@ -6,7 +6,7 @@ from typing import Optional
 import tensorflow as tf
 
 from official_ext.checks import findings
-from official_ext.core import failures
+from official_ext.runtime import failures
 
 _DTYPES = re.compile(
     r'that does not match type|not in the list of allowed values|was expected to be an? \S+ tensor but is|'

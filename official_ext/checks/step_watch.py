@@ -15,7 +15,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
 from official_ext.checks import findings
-from official_ext.core import failures
+from official_ext.runtime import failures
 
 _ONCE = 'a compiled step runs Python once, when it is traced, and not again'
 _CLOCKS = (time.time, time.perf_counter, time.monotonic, time.time_ns, time.perf_counter_ns)

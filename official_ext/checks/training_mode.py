@@ -8,9 +8,9 @@ from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple
 import tensorflow as tf, tf_keras
 
 from official_ext.checks import findings
-from official_ext.core import failures
-from official_ext.core import layer_calls
-from official_ext.core import method_patch
+from official_ext.runtime import failures
+from official_ext.step import layer_calls
+from official_ext.step import method_patch
 
 _NOISE = (tf_keras.layers.Dropout, tf_keras.layers.GaussianDropout, tf_keras.layers.AlphaDropout,
           tf_keras.layers.GaussianNoise)

@@ -12,10 +12,10 @@ from typing import Any, Dict, Iterator, List, Mapping, Type
 
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import oneof
-from official_ext.core import config_overrides
-from official_ext.core import config_parser
-from official_ext.core import short_names
-from official_ext.core import yaml_text
+from official_ext.config import overrides
+from official_ext.config import parser
+from official_ext.config import short_names
+from official_ext.config import yaml_text
 
 _WIDTH = 120
 _FAR_RIGHT = 1000
@@ -26,10 +26,10 @@ _ATTRIBUTE = re.compile(r'(\w+)(?: \([^)]*\))?:\s*(.*)')
 
 def experiment_lines() -> Iterator[str]:
   """Yields each registered experiment's name with the first line of its factory's docstring."""
-  names = config_parser.experiment_names()
+  names = parser.experiment_names()
   width = max(map(len, names), default=0)
   for name in names:
-    summary = (inspect.getdoc(config_parser.factory_of(name)) or '').partition('\n')[0]
+    summary = (inspect.getdoc(parser.factory_of(name)) or '').partition('\n')[0]
     yield f'{name:{width}}  {summary}'.rstrip()
 
 
@@ -47,20 +47,20 @@ def field_lines(params: base_config.Config, experiment: str) -> Iterator[str]:
   for name, path in short_names.vocabulary(params, experiment).items():
     shorts.setdefault(path, []).append(name)
   yield experiment
-  doc = inspect.getdoc(config_parser.factory_of(experiment))
+  doc = inspect.getdoc(parser.factory_of(experiment))
   if doc:
     yield textwrap.indent(doc, '  ')
-  for field in config_overrides.leaves(params):
+  for field in overrides.leaves(params):
     name = field.path.rsplit('.', 1)[-1]
     owner = type(field.owner)
     if name in getattr(owner, 'UNREAD_FIELDS', {}):
       continue
     short = f'  [{", ".join(shorts[field.path])}]' if field.path in shorts else ''
     yield ''
-    yield f'{field.path}: {config_overrides.type_name(field.hint)} = {_value(field.value)}{short}'
+    yield f'{field.path}: {overrides.type_name(field.hint)} = {_value(field.value)}{short}'
     meaning = attribute_docs(owner).get(name, '')
     if isinstance(field.owner, oneof.OneOfConfig) and name == 'type':
-      choices = ', '.join(other for other in config_overrides.names(field.owner) if other != 'type')
+      choices = ', '.join(other for other in overrides.names(field.owner) if other != 'type')
       meaning = f'One of {choices}.'
     yield from textwrap.wrap(meaning, _WIDTH, initial_indent='    ', subsequent_indent='    ')
 

@@ -13,10 +13,10 @@ from absl import logging
 import gin
 import tensorflow as tf
 
-from official_ext.core import errors
-from official_ext.core import failures
-from official_ext.core import files
-from official_ext.core import run_status
+from official_ext import errors
+from official_ext.runtime import failures
+from official_ext.files import storage
+from official_ext.runtime import run_status
 from official_ext.monitoring import credentials
 
 
@@ -53,7 +53,7 @@ def of(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
     print('error: interrupted', file=sys.stderr, flush=True)
     return 1
   except Exception as error:  # pylint: disable=broad-except  # Anything may be in a task.
-    foreseen = files.explain(error) or failures.refusal_in(error)
+    foreseen = storage.explain(error) or failures.refusal_in(error)
     if foreseen is not None:
       print(f'error: {foreseen}', file=sys.stderr, flush=True)
       return foreseen.exit_status
@@ -126,8 +126,8 @@ def saving_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strateg
     raise
   try:
     _save_gin_config(mode, model_dir, strategy)
-  except files.FAILURES as error:  # The run has finished, and all else of it is there.
-    logging.error('%s: operative_config.%s.gin cannot be written: %s', model_dir, mode, files.reason_of(error))
+  except storage.FAILURES as error:  # The run has finished, and all else of it is there.
+    logging.error('%s: operative_config.%s.gin cannot be written: %s', model_dir, mode, storage.reason_of(error))
 
 
 def _save_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strategy) -> None:

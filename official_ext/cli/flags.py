@@ -15,9 +15,9 @@ from absl import logging
 
 from official.common import flags as tfm_flags
 from official.core import exp_factory
-from official_ext.core import errors
-from official_ext.core import run_files
-from official_ext.core import short_names
+from official_ext import errors
+from official_ext.files import paths
+from official_ext.config import short_names
 
 MODES = ('train', 'eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval', 'export')
 ENTRY_POINTS = 'official_ext.experiments'
@@ -123,8 +123,8 @@ def parse(argv: Sequence[str]) -> List[str]:
 
 def _without_tilde(value: Union[str, List[str], None], source: str) -> Union[str, List[str], None]:
   if isinstance(value, list):
-    return [run_files.expand_home(path, source) for path in value]
-  return run_files.expand_home(value, source) if value else value
+    return [paths.expand_home(path, source) for path in value]
+  return paths.expand_home(value, source) if value else value
 
 
 def require(names: Sequence[str]) -> None:

@@ -16,9 +16,9 @@ import time
 from typing import Any, Dict, IO, List, Optional, Sequence
 
 from official_ext.cli import private_network
-from official_ext.core import errors
-from official_ext.core import meeting
-from official_ext.core import run_files
+from official_ext import errors
+from official_ext.runtime import meeting
+from official_ext.files import paths
 from official_ext.monitoring import credentials
 
 _DESCRIPTION = """Starts NUM_WORKERS processes of train.py on this machine, which train together over loopback ports.
@@ -229,7 +229,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _find_program(name: str) -> str:
-  name = run_files.expand_home(name, '--program')
+  name = paths.expand_home(name, '--program')
   places = [pathlib.Path(name), pathlib.Path(__file__).resolve().parents[2] / name]
   for place in places:
     if place.is_file():

@@ -12,7 +12,7 @@ from typing import Any, List, Optional, Sequence
 from official_ext.cli import experiment_cache
 from official_ext.cli import launch
 from official_ext.cli import usage
-from official_ext.core import errors
+from official_ext import errors
 from official_ext.monitoring import credentials
 
 _HELP = {'--help', '-h', '-help', '--helpfull', '--helpshort'}
@@ -72,7 +72,7 @@ def _describe(arguments: List[str]) -> None:
   _parse(_with_experiment([argument for argument in arguments if argument != '--yaml']))
   params, flags = _params()
   if as_yaml:
-    print(_module('official_ext.core.yaml_text').dump(params.as_dict()), end='')
+    print(_module('official_ext.config.yaml_text').dump(params.as_dict()), end='')
     return
   for line in _module('official_ext.cli.describe').field_lines(params, flags.experiment):
     print(line)
@@ -95,7 +95,7 @@ def _module(name: str) -> Any:
 def _params() -> Any:
   """The configuration that the flags say, and the flags."""
   flags = _module('absl.flags').FLAGS
-  return _module('official_ext.core.config_parser').parse_configuration(flags, print_return=False), flags
+  return _module('official_ext.config.parser').parse_configuration(flags, print_return=False), flags
 
 
 def _export(arguments: List[str]) -> None:

@@ -16,13 +16,14 @@ import types
 from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from official_ext.cli import renaming
-from official_ext.core import config_parser
-from official_ext.core import errors
-from official_ext.core import yaml_text
+from official_ext.config import parser
+from official_ext import errors
+from official_ext.config import yaml_text
 
 _TEMPLATES = pathlib.Path(__file__).parent / 'templates'
 _DEFAULT = 'my_task'  # The name of the experiment that the templates hold.
 _MAX_LINE = 120
+ROOMS_OF_THE_LOOP = ('config', 'runtime', 'step', 'checkpoints', 'actions', 'core')
 _NAME = re.compile(r'[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*')
 _USAGE = 'expected official-ext new NAME [--like=EXPERIMENT] [--package]'
 
@@ -75,7 +76,7 @@ def _check_name(name: str) -> None:
   if not _NAME.fullmatch(name) or keyword.iskeyword(name):
     raise errors.UserError(
         f'{name}: cannot be the name of a module; take lower-case words that are joined by _ and begin with a letter')
-  for known in config_parser.experiment_names():
+  for known in parser.experiment_names():
     if known.split('/')[0] == name:
       raise errors.UserError(f'{name}: an experiment of this name is registered already; take another name')
 
@@ -259,7 +260,7 @@ def _golden(folder: pathlib.Path, name: str, code: Mapping[str, str]) -> Dict[pa
   experiments = importlib.import_module('experiments')
   if str(folder / 'experiments') not in map(os.path.abspath, experiments.__path__):
     experiments.__path__.append(str(folder / 'experiments'))
-  known = set(config_parser.experiment_names())
+  known = set(parser.experiment_names())
   importlib.invalidate_caches()
   try:
     importlib.import_module(f'experiments.{name}')
@@ -269,20 +270,20 @@ def _golden(folder: pathlib.Path, name: str, code: Mapping[str, str]) -> Dict[pa
     reason = ' '.join(str(error).split())
     raise errors.UserError(
         f'experiments/{name}: cannot be imported: {type(error).__name__}: {reason}; nothing was written') from error
-  new = [experiment for experiment in config_parser.experiment_names() if experiment not in known]
+  new = [experiment for experiment in parser.experiment_names() if experiment not in known]
   if name not in new:
     raise errors.UserError(f'{name}: the code that was copied registers {", ".join(new) or "nothing"}; nothing written')
   golden = {}
   for experiment in new:
     flags = types.SimpleNamespace(experiment=experiment)
-    params = config_parser.parse_configuration(flags, print_return=False)
+    params = parser.parse_configuration(flags, print_return=False)
     golden[folder / f'tests/golden/{experiment.replace("/", "_")}.yaml'] = yaml_text.dump(params.as_dict())
   return golden
 
 
 def _check_unused_in_core(folder: pathlib.Path, name: str) -> None:
-  """Core must not name an experiment, and a test holds this: so none can be named by one of core's own words."""
-  for path in sorted((folder / 'official_ext/core').rglob('*.py')):
+  """The loop must not name an experiment, and a test holds this: so none can be named by one of its own words."""
+  for path in sorted(path for room in ROOMS_OF_THE_LOOP for path in (folder / 'official_ext' / room).rglob('*.py')):
     for node in ast.walk(ast.parse(path.read_text())):
       if isinstance(node, ast.Constant) and node.value == name:
         raise errors.UserError(f'{name}: is a word of the library itself ({path.name}, line {node.lineno}); take '

@@ -6,7 +6,12 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import tensorflow as tf
 
-from official_ext.core import best_history, errors, manifests, run_files, run_status, yaml_text
+from official_ext.checkpoints import best_history
+from official_ext import errors
+from official_ext.checkpoints import manifests
+from official_ext.files import paths as paths_lib
+from official_ext.runtime import run_status
+from official_ext.config import yaml_text
 from official_ext.monitoring import json_lines, progress
 
 
@@ -24,7 +29,7 @@ def lines(model_dir: str) -> List[str]:
   """
   record = run_status.read(model_dir)
   if record is None:
-    found = 'run.json' in run_files.names(model_dir)
+    found = 'run.json' in paths_lib.names(model_dir)
     raise errors.UserError(f'{model_dir}: ' + ('run.json cannot be read' if found else 'no run.json, so no run'))
   rows = [('status', _status(record))]
   if record.get('skipped_updates'):
@@ -58,7 +63,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def _evaluations(model_dir: str) -> List[Dict[str, Any]]:
   """The evaluations of the run itself, and of those that ran beside it or after it, by step."""
-  paths = run_files.matching(model_dir, r'events.*\.jsonl')
+  paths = paths_lib.matching(model_dir, r'events.*\.jsonl')
   events = [event for path in paths for event in json_lines.read_events(path) if event['event'] == 'eval']
   return sorted(events, key=lambda event: (event['step'], event['time']))
 

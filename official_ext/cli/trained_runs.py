@@ -11,10 +11,10 @@ from typing import Any, Dict, List, NoReturn, Optional, Sequence, Union
 import tensorflow as tf
 
 from official_ext.cli import flags as ext_flags
-from official_ext.core import config_definitions
-from official_ext.core import config_parser
-from official_ext.core import errors
-from official_ext.core import run_status
+from official_ext.config import definitions
+from official_ext.config import parser as parser_lib
+from official_ext import errors
+from official_ext.runtime import run_status
 from official_ext.core import serving
 from official_ext.core import trained_model
 
@@ -62,7 +62,7 @@ def load_run(
 
 def read_params(
     model_dir: str, experiment: Optional[str] = None, registry: Sequence[str] = ()
-) -> config_definitions.ExperimentConfig:
+) -> definitions.ExperimentConfig:
   """The configuration of the run in a folder, after what registers its experiment was imported.
 
   Raises:
@@ -76,9 +76,9 @@ def read_params(
   if not experiment:
     raise errors.UserError(f'{model_dir}: run.json does not name the experiment; name it: experiment=NAME')
   _register(experiment, [*noted.get('registry', ()), *registry])
-  parser = config_parser.ExperimentParser(types.SimpleNamespace(experiment=experiment, config_file=[path]))
+  parser = parser_lib.ExperimentParser(types.SimpleNamespace(experiment=experiment, config_file=[path]))
   params = parser.parse()
-  config_definitions.lock(params)
+  definitions.lock(params)
   return params
 
 
@@ -107,7 +107,7 @@ def _register(experiment: str, registry: Sequence[str]) -> None:
   ext_flags.import_registries()
   for name in dict.fromkeys(registry):
     ext_flags.import_registry(name, 'the run was started with --registry')
-  if experiment not in config_parser.experiment_names():
+  if experiment not in parser_lib.experiment_names():
     there = importlib.util.find_spec('registry_imports') is not None
     ext_flags.import_registry('registry_imports' if there else 'official.common.registry_imports', 'import')
 
@@ -116,7 +116,7 @@ def _register(experiment: str, registry: Sequence[str]) -> None:
 
 
 def export_run(
-    params: config_definitions.ExperimentConfig,
+    params: definitions.ExperimentConfig,
     model_dir: str,
     which: Optional[Union[str, int]] = None,
     ema: bool = True,

@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from official.core import base_trainer
 from official_ext.core import base_task
-from official_ext.core import best_history
-from official_ext.core import errors
+from official_ext.checkpoints import best_history
+from official_ext import errors
 from official_ext.core import evaluation_state
 from official_ext.core import input_report
-from official_ext.core import step_plan
-from official_ext.core import step_random
-from official_ext.core import workers
+from official_ext.step import step_plan
+from official_ext.step import step_random
+from official_ext.runtime import workers
 from official_ext.monitoring import tensorboard
 from official_ext.optimization import ema_optimizer
 

@@ -5,9 +5,9 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Tuple
 import tensorflow as tf, tf_keras
 
 from official.core import base_task
-from official_ext.core import failures
-from official_ext.core import step_random
-from official_ext.core import warm_start
+from official_ext.runtime import failures
+from official_ext.step import step_random
+from official_ext.checkpoints import warm_start
 
 
 def num_examples_in(inputs: Any) -> tf.Tensor:

@@ -15,22 +15,22 @@ from tensorflow.python.framework import config as tf_config
 from official.core import base_trainer as official_trainer
 from official.core import config_definitions as cfg
 from official_ext.core import base_evaluator
-from official_ext.core import config_definitions
-from official_ext.core import distribute
-from official_ext.core import errors
-from official_ext.core import gradient_tap
-from official_ext.core import inspection
+from official_ext.config import definitions
+from official_ext.runtime import distribute
+from official_ext import errors
+from official_ext.step import gradient_tap
+from official_ext.step import inspection
 from official_ext.core import loop_parts
 from official_ext.core import pace
 from official_ext.core import profiling
-from official_ext.core import step_parts
-from official_ext.core import step_plan
-from official_ext.core import step_random
-from official_ext.core import step_state
-from official_ext.core import task_step
+from official_ext.step import step_parts
+from official_ext.step import step_plan
+from official_ext.step import step_random
+from official_ext.step import step_state
+from official_ext.step import task_step
 from official_ext.core import training_input
-from official_ext.core import training_step as training_step_lib
-from official_ext.core import warm_start
+from official_ext.step import training_step as training_step_lib
+from official_ext.checkpoints import warm_start
 from official_ext.data import pipelines
 from official_ext.optimization import parameter_groups
 
@@ -85,9 +85,9 @@ class Trainer(base_evaluator.Evaluator):
         checkpoint_exporter=checkpoint_exporter,
     )
     self._settings = (
-        config_definitions.upgrade(config)
+        definitions.upgrade(config)
         if isinstance(config, cfg.ExperimentConfig)
-        else config_definitions.ExperimentConfig()
+        else definitions.ExperimentConfig()
     )
     self._max_silent_recompilations = max_silent_recompilations
     self.profiler = profiling.Profiler()  # Whoever wants a profile puts another one here.

@@ -16,13 +16,13 @@ from absl import logging
 import orbit
 import tensorflow as tf
 
-from official_ext.core import checkpoints
-from official_ext.core import errors
-from official_ext.core import event_actions
-from official_ext.core import manifests
-from official_ext.core import preemption
+from official_ext.checkpoints import manager as manager_lib
+from official_ext import errors
+from official_ext.actions import event_actions
+from official_ext.checkpoints import manifests
+from official_ext.runtime import preemption
 from official_ext.core import profiling
-from official_ext.core import workers
+from official_ext.runtime import workers
 from official_ext.monitoring import tensorboard
 from official_ext.monitoring import writers as writers_lib
 
@@ -357,7 +357,7 @@ class Controller(orbit.Controller):
     output, seen, waiting_since = None, set(), time.monotonic()
 
     def version(path):  # A run that went back comes to the same step once more.
-      ours = isinstance(self.checkpoint_manager, checkpoints.CheckpointManager)
+      ours = isinstance(self.checkpoint_manager, manager_lib.CheckpointManager)
       return [path, self.checkpoint_manager.num_rollbacks(path) if ours else 0]
 
     def look():  # The end is asked for first: what is listed after it is then complete.
@@ -397,7 +397,7 @@ class Controller(orbit.Controller):
 
   def _list_checkpoints(self) -> List[str]:
     """Paths of the complete checkpoints in the manager's folder, oldest first."""
-    if isinstance(self.checkpoint_manager, checkpoints.CheckpointManager):
+    if isinstance(self.checkpoint_manager, manager_lib.CheckpointManager):
       return self.checkpoint_manager.checkpoints
     # TensorFlow's own manager knows of none but those that it saved itself.
     return manifests.saved_prefixes(self.checkpoint_manager.directory)
@@ -415,12 +415,12 @@ class Controller(orbit.Controller):
     with self.strategy.scope():
       if path is None:
         path = self.checkpoint_manager.restore_or_initialize()
-      elif isinstance(self.checkpoint_manager, checkpoints.CheckpointManager):
+      elif isinstance(self.checkpoint_manager, manager_lib.CheckpointManager):
         self.checkpoint_manager.restore(path)
       else:
         self.checkpoint_manager.checkpoint.restore(path)
     if path and self.trainer is not None:
-      ours = isinstance(self.checkpoint_manager, checkpoints.CheckpointManager)
+      ours = isinstance(self.checkpoint_manager, manager_lib.CheckpointManager)
       self._evaluation_is_pending = ours and self.checkpoint_manager.evaluation_is_pending(path)
       if hasattr(self.trainer, 'checkpoint_restored'):
         self.trainer.checkpoint_restored(**(self.checkpoint_manager.continuation(path) if ours else {}))
@@ -432,7 +432,7 @@ class Controller(orbit.Controller):
 
   def _completing_restore(self) -> ContextManager[None]:
     """Around the steps by which a model may be built: a restore must be complete after them."""
-    ours = isinstance(self.checkpoint_manager, checkpoints.CheckpointManager)
+    ours = isinstance(self.checkpoint_manager, manager_lib.CheckpointManager)
     return self.checkpoint_manager.completing() if ours else contextlib.nullcontext()
 
   def _report_replicas(self, before: Optional[int]) -> None:
@@ -459,7 +459,7 @@ class Controller(orbit.Controller):
     if self._is_saved(step):
       return
     start = time.perf_counter()
-    if isinstance(self.checkpoint_manager, checkpoints.CheckpointManager):
+    if isinstance(self.checkpoint_manager, manager_lib.CheckpointManager):
       extra['num_replicas'] = self.strategy.num_replicas_in_sync
       extra.setdefault(event_actions.STATE, self._actions.state())
     else:
@@ -477,7 +477,7 @@ class Controller(orbit.Controller):
 
   def _settle_save(self, at_end: bool = False) -> None:
     """Waits for the save in flight, and notes what has become of it."""
-    if not isinstance(self.checkpoint_manager, checkpoints.CheckpointManager):
+    if not isinstance(self.checkpoint_manager, manager_lib.CheckpointManager):
       return
     try:
       if self.checkpoint_manager.sync():
@@ -505,7 +505,7 @@ class Controller(orbit.Controller):
       profiler.add(kind, seconds)
 
   def _is_saved(self, step: int) -> bool:
-    if isinstance(self.checkpoint_manager, checkpoints.CheckpointManager):
+    if isinstance(self.checkpoint_manager, manager_lib.CheckpointManager):
       # Not by what is on disk: workers would see it at different times. One whose save has failed saves with all.
       lacks = not self.checkpoint_manager.holds(step)
       return not (self._any_worker(lacks) if self._has_several_workers() else lacks)

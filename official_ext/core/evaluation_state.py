@@ -5,7 +5,7 @@ from typing import Any, List, Mapping
 import tensorflow as tf
 
 from official_ext.core import base_task
-from official_ext.core import step_plan
+from official_ext.step import step_plan
 
 NUM_REMEMBERED_BATCHES = 8
 

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.core import base_task
-from official_ext.core import errors
-from official_ext.core import step_random
+from official_ext import errors
+from official_ext.step import step_random
 from official_ext.data import bad_examples
 from official_ext.data import diagnosis
 from official_ext.data import identity

@@ -7,7 +7,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 
 import tensorflow as tf
 
-from official_ext.core import files
+from official_ext.files import storage
 from official_ext.core import loop_parts
 
 SAVE, EVALUATION = 'save', 'evaluation'
@@ -89,8 +89,8 @@ class Profiler:
     lines = self._lines(seconds)
     try:
       tf.profiler.experimental.stop()
-    except files.FAILURES as error:
-      lines[-1] += f' (the trace could not be written: {files.reason_of(error)})'
+    except storage.FAILURES as error:
+      lines[-1] += f' (the trace could not be written: {storage.reason_of(error)})'
     print('\n'.join(lines), flush=True)
 
   def _lines(self, seconds: float) -> List[str]:

@@ -15,18 +15,16 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from absl import logging
 
-from official_ext.core import (
-  config_definitions,
-  errors,
-  files,
-  heartbeat,
-  process_identity,
-  readable_paths,
-  run_files,
-  run_lock,
-  run_status,
-  yaml_text,
-)
+from official_ext.config import definitions
+from official_ext import errors
+from official_ext.files import storage
+from official_ext.runtime import heartbeat
+from official_ext.runtime import process_identity
+from official_ext.files import readable_paths
+from official_ext.files import paths
+from official_ext.runtime import run_lock
+from official_ext.runtime import run_status
+from official_ext.config import yaml_text
 from official_ext.monitoring import credentials
 
 _FILES = ('params.yaml', 'events.jsonl', 'rollbacks.json', 'checkpoint', run_lock.NAME)
@@ -61,7 +59,7 @@ class RunRecord:
     self,
     model_dir: str,
     mode: str,
-    params: config_definitions.ExperimentConfig,
+    params: definitions.ExperimentConfig,
     seed: int,
     devices: str,
     is_chief: bool = True,
@@ -110,7 +108,7 @@ class RunRecord:
     if is_chief:
       self._values['attempt'] += self._attempts_before(model_dir, mode)
       try:
-        files.write(self._path, _to_json(self._values))
+        storage.write(self._path, _to_json(self._values))
       except errors.StorageError as error:
         if 'train' in mode:  # Nothing else could be written.
           self._release()
@@ -120,7 +118,7 @@ class RunRecord:
 
   def _attempts_before(self, model_dir: str, mode: str) -> int:
     before = run_status.read(model_dir, mode)
-    if before is None and os.path.basename(self._path) in run_files.names(model_dir):
+    if before is None and os.path.basename(self._path) in paths.names(model_dir):
       logging.warning('%s cannot be read, and is replaced: attempts count from 1 again.', self._path)
     return (before or {}).get('attempt', 0)
 
@@ -153,7 +151,7 @@ class RunRecord:
       if not self._is_chief or (self._folder_lock is not None and self._folder_lock.is_lost):
         return
       try:
-        files.write(self._path, _to_json(self._values))
+        storage.write(self._path, _to_json(self._values))
         self._failed = None
       except errors.StorageError as error:
         self._note_failure(error)
@@ -178,7 +176,7 @@ class RunRecord:
       self._heartbeat.close()
     self.update(status=status, error=error, updated=now, finished=now)
     if self._failed is not None:  # A record that says "running" would be wrong for ever.
-      files.overwrite(self._path, _to_json(self._values))
+      storage.overwrite(self._path, _to_json(self._values))
     self._release()
 
   def check_lock(self) -> None:
@@ -201,7 +199,7 @@ def check_writable(model_dir: str) -> None:
   Raises:
     UserError: it is not.
   """
-  if run_files.is_remote(model_dir):  # A remote file system says so when it is written to.
+  if paths.is_remote(model_dir):  # A remote file system says so when it is written to.
     readable_paths.readable(model_dir)
     return
   folder = os.path.abspath(model_dir)
@@ -214,25 +212,25 @@ def check_writable(model_dir: str) -> None:
     raise errors.UserError(f'--model_dir={model_dir}: cannot be written: {folder}: {error.strerror}') from None
 
 
-def check_places(model_dir: str, mode: str, trainer: config_definitions.TrainerConfig) -> None:
+def check_places(model_dir: str, mode: str, trainer: definitions.TrainerConfig) -> None:
   """Makes sure that nothing else stands where a run keeps its files and folders.
 
   Raises:
     UserError: a file is where a folder has to be, or the other way round.
   """
-  if run_files.is_remote(model_dir):  # Folders are but parts of names there.
+  if paths.is_remote(model_dir):  # Folders are but parts of names there.
     return
   folders = ('train', trainer.validation_summary_subdir, trainer.best_checkpoint_export_subdir, 'ema_checkpoints')
   for path in (os.path.join(model_dir, name) for name in folders if name):
     if os.path.exists(path) and not os.path.isdir(path):
       raise errors.UserError(f'--model_dir={model_dir}: {path} is a file, and a run keeps a folder there; move it away')
-  files = (*_FILES, os.path.basename(run_status.path_of(model_dir, mode)))
-  for path in (os.path.join(model_dir, name) for name in files):
+  names = (*_FILES, os.path.basename(run_status.path_of(model_dir, mode)))
+  for path in (os.path.join(model_dir, name) for name in names):
     if os.path.exists(path) and not os.path.isfile(path):
       raise errors.UserError(f'--model_dir={model_dir}: {path} is no file, and a run keeps one there; move it away')
 
 
-def save_params(params: config_definitions.ExperimentConfig, model_dir: str) -> List[str]:
+def save_params(params: definitions.ExperimentConfig, model_dir: str) -> List[str]:
   """Writes the resolved configuration to params.yaml, which --config_file reads back as the same configuration.
 
   Where the folder holds other params already, the difference is printed, a line for each field, and the old file is
@@ -252,8 +250,8 @@ def save_params(params: config_definitions.ExperimentConfig, model_dir: str) -> 
   path = os.path.join(model_dir, 'params.yaml')
   text = yaml_text.dump(credentials.mask_values(params.as_dict()))
   differences: List[str] = []
-  if 'params.yaml' in run_files.names(model_dir):
-    old = run_files.read(path)
+  if 'params.yaml' in paths.names(model_dir):
+    old = paths.read(path)
     differences = _differences_from_bytes(old, text)
     if not differences:
       return []
@@ -261,7 +259,7 @@ def save_params(params: config_definitions.ExperimentConfig, model_dir: str) -> 
     print(f'{path}: other parameters than before, which are kept in {kept}:', flush=True)
     for line in differences:
       print(f'  {line}', flush=True)
-  files.write(path, text)
+  storage.write(path, text)
   return differences
 
 
@@ -302,11 +300,11 @@ def _keep(path: str, content: bytes) -> str:
   """Writes `content` beside `path`, as params.N.yaml, and returns where."""
   folder, name = os.path.split(path)
   stem, extension = os.path.splitext(name)
-  number, taken = 1, run_files.names(folder)
+  number, taken = 1, paths.names(folder)
   while f'{stem}.{number}{extension}' in taken:
     number += 1
   kept = os.path.join(folder, f'{stem}.{number}{extension}')
-  files.write_bytes(kept, content)
+  storage.write_bytes(kept, content)
   return kept
 
 

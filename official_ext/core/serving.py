@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import tensorflow as tf, tf_keras
 
-from official_ext.core import errors
+from official_ext import errors
 from official_ext.core import trained_model
 from official_ext.data import bad_examples
 

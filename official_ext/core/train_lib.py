@@ -13,35 +13,36 @@ import tensorflow as tf, tf_keras
 from official.core import base_task
 from official.core import train_lib
 from official.core import train_utils
-from official_ext.core import actions
+from official_ext.core import recovery
 from official_ext.core import base_trainer
-from official_ext.core import best_checkpoints
-from official_ext.core import checkpoints
-from official_ext.core import config_checks
-from official_ext.core import config_definitions
+from official_ext.checkpoints import best
+from official_ext.checkpoints import manager
+from official_ext.config import checks
+from official_ext.config import definitions
+from official_ext.config import trainer_parts
 from official_ext.core import controller
-from official_ext.core import distribute
-from official_ext.core import early_stopping
-from official_ext.core import ema_checkpoints
-from official_ext.core import epochs
-from official_ext.core import errors
-from official_ext.core import event_actions as event_actions_lib
-from official_ext.core import failures
-from official_ext.core import gradient_tap
-from official_ext.core import hang_watch
-from official_ext.core import manifests
-from official_ext.core import preemption
+from official_ext.runtime import distribute
+from official_ext.actions import early_stopping
+from official_ext.checkpoints import ema_checkpoints
+from official_ext.config import epochs
+from official_ext import errors
+from official_ext.actions import event_actions as event_actions_lib
+from official_ext.runtime import failures
+from official_ext.step import gradient_tap
+from official_ext.runtime import hang_watch
+from official_ext.checkpoints import manifests
+from official_ext.runtime import preemption
 from official_ext.core import profiling
-from official_ext.core import reduce_lr_on_plateau
-from official_ext.core import run_lock
+from official_ext.actions import reduce_lr_on_plateau
+from official_ext.runtime import run_lock
 from official_ext.core import run_record
-from official_ext.core import run_status
-from official_ext.core import training_lines
-from official_ext.core import triggers
+from official_ext.runtime import run_status
+from official_ext.checkpoints import training_lines
+from official_ext.actions import triggers
 from official_ext.core import unset_fields
-from official_ext.core import warm_start
-from official_ext.core import workers as workers_lib
-from official_ext.core import yaml_text
+from official_ext.checkpoints import warm_start
+from official_ext.runtime import workers as workers_lib
+from official_ext.config import yaml_text
 from official_ext.monitoring import json_lines
 from official_ext.monitoring import named_writers
 from official_ext.monitoring import notifications
@@ -79,7 +80,7 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
 
   def _maybe_build_checkpoint_manager(self):
     config = self.params.trainer
-    return checkpoints.CheckpointManager(
+    return manager.CheckpointManager(
         self.trainer.checkpoint,
         directory=self.model_dir,
         max_to_keep=config.max_to_keep,
@@ -111,12 +112,12 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
   ):
     train_actions, eval_actions = list(train_actions or ()), list(eval_actions or ())
     if trainer:
-      train_actions += actions.get_train_actions(
+      train_actions += recovery.get_train_actions(
           self.params, trainer, self.model_dir, self.checkpoint_manager, self._writers)
     if evaluator:
-      owns = best_checkpoints.ownership(self._mode, self.model_dir)
+      owns = best.ownership(self._mode, self.model_dir)
       from_chief = workers_lib.of(self.strategy).from_chief
-      eval_actions += actions.get_eval_actions(
+      eval_actions += recovery.get_eval_actions(
           self.params, evaluator, self.model_dir, lambda: owns is None or from_chief('owner of averages', owns))
     config = self.params.trainer
     return controller_cls(
@@ -132,7 +133,7 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
         checkpoint=self._checkpoint_path,
         watch=self._watch,
         restores=self._mode != 'continuous_eval',
-        saves_at_start=actions.goes_back(config),
+        saves_at_start=recovery.goes_back(config),
         enable_async_checkpointing=enable_async_checkpointing,
         summary_interval=config.summary_interval if save_summary else None,
         train_actions=train_actions,
@@ -208,7 +209,7 @@ class OrbitExperimentRunner(train_lib.OrbitExperimentRunner):
 def build_trainer(
     strategy: tf.distribute.Strategy,
     task: Any,
-    params: config_definitions.ExperimentConfig,
+    params: definitions.ExperimentConfig,
     model_dir: Optional[str],
     train: bool,
     evaluate: bool,
@@ -223,22 +224,22 @@ def build_trainer(
 
 
 def make_exporter(
-    strategy: tf.distribute.Strategy, params: config_definitions.ExperimentConfig, model_dir: Optional[str], mode: str
-) -> Optional[best_checkpoints.BestCheckpointExporter]:
+    strategy: tf.distribute.Strategy, params: definitions.ExperimentConfig, model_dir: Optional[str], mode: str
+) -> Optional[best.BestCheckpointExporter]:
   """What keeps the best checkpoints; None where the configuration asks for none."""
   is_chief = strategy.extended.should_checkpoint
-  return best_checkpoints.maybe_create(params, model_dir, mode, is_chief, workers_lib.of(strategy))
+  return best.maybe_create(params, model_dir, mode, is_chief, workers_lib.of(strategy))
 
 
 def check_run(
     strategy: tf.distribute.Strategy,
     task: Any,
     mode: str,
-    params: config_definitions.ExperimentConfig,
+    params: definitions.ExperimentConfig,
     model_dir: str,
     checkpoint: Optional[str],
     branch: bool,
-) -> Tuple[training_lines.Start, config_definitions.ExperimentConfig]:
+) -> Tuple[training_lines.Start, definitions.ExperimentConfig]:
   """Refuses what can be refused before a model is built: see `run_experiment`.
 
   Returns:
@@ -251,9 +252,9 @@ def check_run(
     run_lock.check_free(model_dir)
   if 'train' in mode and params.task.init_checkpoint and not manifests.prefixes(model_dir):
     warm_start.find(params.task.init_checkpoint)
-  params = resolve_train_steps(config_definitions.upgrade(params), task)
+  params = resolve_train_steps(definitions.upgrade(params), task)
   run_record.check_places(model_dir, mode, params.trainer)
-  config_checks.check_replicas(params, mode, strategy.num_replicas_in_sync, task)
+  checks.check_replicas(params, mode, strategy.num_replicas_in_sync, task)
   workers.check_same('params', _command(params, mode, checkpoint, branch), run_record.params_differences)
   return start, params
 
@@ -262,7 +263,7 @@ def run_experiment(
     distribution_strategy: tf.distribute.Strategy,
     task: Any,
     mode: str,
-    params: config_definitions.ExperimentConfig,
+    params: definitions.ExperimentConfig,
     model_dir: str,
     run_post_eval: bool = False,
     save_summary: bool = True,
@@ -404,21 +405,21 @@ def choose_start(
     UserError: there is no such checkpoint, or it would start another line of training.
   """
   if 'train' not in mode:
-    checkpoints.check_available(model_dir, mode, checkpoint)
+    manager.check_available(model_dir, mode, checkpoint)
     return training_lines.Start(checkpoint)
 
   def choose():
     return dataclasses.asdict(training_lines.choose(model_dir, checkpoint, branch))
 
   start = training_lines.Start(**workers.from_chief('start', choose))
-  checkpoints.check_available(model_dir, mode, start.checkpoint)
+  manager.check_available(model_dir, mode, start.checkpoint)
   if start.message and workers.is_chief:
     print(f'--checkpoint={checkpoint}: {start.message}' if checkpoint else start.message, flush=True)
   return start
 
 
 def _tell_params(
-    params: config_definitions.ExperimentConfig,
+    params: definitions.ExperimentConfig,
     model_dir: str,
     tells: bool,
     saves: bool,
@@ -430,7 +431,7 @@ def _tell_params(
   record.update(**(origin or {}))
   if tells and saves:
     run_record.save_params(params, model_dir)
-  for line in config_checks.schedule_warnings(params) if tells and warns else ():
+  for line in checks.schedule_warnings(params) if tells and warns else ():
     print(f'warning: {line}', file=sys.stderr, flush=True)
 
 
@@ -471,7 +472,7 @@ def _plan_record(trainer) -> Mapping[str, Any]:
 
 
 def build_event_actions(
-    params: config_definitions.ExperimentConfig, task: Any, trainer: base_trainer.Trainer, mode: str
+    params: definitions.ExperimentConfig, task: Any, trainer: base_trainer.Trainer, mode: str
 ) -> List[Any]:
   """What the task and the configuration want to be done at the events of a training."""
   with trainer.strategy.scope():
@@ -487,7 +488,7 @@ def build_event_actions(
 
 
 def make_reduce_lr(
-    config: config_definitions.ReduceLROnPlateauConfig, trainer: base_trainer.Trainer
+    config: trainer_parts.ReduceLROnPlateauConfig, trainer: base_trainer.Trainer
 ) -> reduce_lr_on_plateau.ReduceLROnPlateau:
   """Puts a factor on the learning rate of the trainer's optimizer, and what lowers it.
 
@@ -528,13 +529,13 @@ def make_writers(
   return writers_lib.Writers(writers)
 
 
-def effective_batch_size(params: config_definitions.ExperimentConfig) -> int:
+def effective_batch_size(params: definitions.ExperimentConfig) -> int:
   """Examples in one update: `global_batch_size` times `gradient_accumulation_steps`; 0 where a task has neither."""
   data = getattr(params.task, 'train_data', None)
   return (getattr(data, 'global_batch_size', 0) or 0) * params.trainer.gradient_accumulation_steps
 
 
-def resolve_train_steps(params: config_definitions.ExperimentConfig, task: Any) -> config_definitions.ExperimentConfig:
+def resolve_train_steps(params: definitions.ExperimentConfig, task: Any) -> definitions.ExperimentConfig:
   """Turns the lengths and intervals of `trainer` that are given in epochs into steps: see epochs.py.
 
   Raises:

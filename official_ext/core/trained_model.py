@@ -10,13 +10,13 @@ import tensorflow as tf, tf_keras
 
 from official.core import task_factory
 from official.modeling import performance
-from official_ext.core import averaged_weights
-from official_ext.core import best_checkpoints
-from official_ext.core import checkpoint_contents
-from official_ext.core import config_definitions
-from official_ext.core import errors
-from official_ext.core import manifests
-from official_ext.core import readable_paths
+from official_ext.checkpoints import averaged_weights
+from official_ext.checkpoints import best
+from official_ext.checkpoints import contents as contents_lib
+from official_ext.config import definitions
+from official_ext import errors
+from official_ext.checkpoints import manifests
+from official_ext.files import readable_paths
 
 BEST, LATEST = 'best', 'latest'
 # What a training's checkpoint holds beside the model.
@@ -37,7 +37,7 @@ class TrainedModel:
 
   model: Any
   task: Any
-  params: config_definitions.ExperimentConfig
+  params: definitions.ExperimentConfig
   checkpoint: str
   weights: str
 
@@ -48,7 +48,7 @@ class TrainedModel:
 
 
 def load(
-    params: config_definitions.ExperimentConfig,
+    params: definitions.ExperimentConfig,
     model_dir: str,
     which: Optional[Union[str, int]] = None,
     ema: bool = True,
@@ -73,7 +73,7 @@ def load(
 
 
 def find_checkpoint(
-    model_dir: str, params: config_definitions.ExperimentConfig, which: Optional[Union[str, int]] = None
+    model_dir: str, params: definitions.ExperimentConfig, which: Optional[Union[str, int]] = None
 ) -> str:
   """The path of one of a run's checkpoints.
 
@@ -86,7 +86,7 @@ def find_checkpoint(
   Raises:
     UserError: there is no such checkpoint, or it is damaged.
   """
-  exporter = best_checkpoints.maybe_create(params, model_dir, 'eval')
+  exporter = best.maybe_create(params, model_dir, 'eval')
   if which is None:
     which = BEST if exporter is not None else LATEST
   if which == BEST:
@@ -129,7 +129,7 @@ def _latest(model_dir: str) -> str:
 
 
 @contextlib.contextmanager
-def _mixed_precision(runtime: config_definitions.RuntimeConfig) -> Iterator[None]:
+def _mixed_precision(runtime: definitions.RuntimeConfig) -> Iterator[None]:
   """The policy under which the run has built its model."""
   before = tf_keras.mixed_precision.global_policy()
   performance.set_mixed_precision_policy(tf.as_dtype(runtime.mixed_precision_dtype or 'float32'))
@@ -141,7 +141,7 @@ def _mixed_precision(runtime: config_definitions.RuntimeConfig) -> Iterator[None
 
 def _restore(model: Any, task: Any, prefix: str, ema: bool) -> str:
   """Restores all variables of a model; returns which weights they are."""
-  contents = checkpoint_contents.Contents(prefix)
+  contents = contents_lib.Contents(prefix)
   items: Dict[str, Any] = getattr(model, 'checkpoint_items', {})
   root = tf.train.Checkpoint(model=model, **items)
   match = contents.match(root, _OF_TRAINING)

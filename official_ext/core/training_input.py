@@ -5,9 +5,9 @@ from typing import Any, Callable, List, Optional
 from absl import logging
 import tensorflow as tf
 
-from official_ext.core import config_checks
-from official_ext.core import config_definitions
-from official_ext.core import errors
+from official_ext.config import checks
+from official_ext.config import definitions
+from official_ext import errors
 from official_ext.data import diagnosis
 from official_ext.data import pipelines
 from official_ext.data import position
@@ -94,14 +94,14 @@ def mistake_in_data(config: Any, data: Any, error: Exception) -> Optional[errors
     return None
   num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
   if 'is not divisible by `num_replicas_in_sync`' in str(error):
-    return config_checks.batch_that_cannot_be_shared(path, data.global_batch_size, num_replicas)
+    return checks.batch_that_cannot_be_shared(path, data.global_batch_size, num_replicas)
   if isinstance(error, errors.UserError):  # A source knows its field, and not whose data it reads.
     return errors.UserError(f'{path}.{error}') if str(error).startswith(_FIELDS_OF_SOURCES) else None
   pattern = diagnosis.unmatched(data)
   if pattern is not None:
     return errors.UserError(f'{path}.input_path: no file matches {pattern!r}')
   # A task may bring the examples of our DataConfig itself: its error tells more.
-  if isinstance(data, config_definitions.DataConfig) or (
+  if isinstance(data, definitions.DataConfig) or (
       getattr(data, 'input_path', None) or getattr(data, 'tfds_name', None)):
     return None
   return errors.UserError(

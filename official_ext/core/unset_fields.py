@@ -8,8 +8,8 @@ from typing import Any, Iterator, List, Tuple
 
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import oneof
-from official_ext.core import errors
-from official_ext.core import failures
+from official_ext import errors
+from official_ext.runtime import failures
 
 _OPEN = ('class_names', 'input_size', 'num_classes')
 _READ = re.compile(r'self\.(?:_?task_config|config)((?:\.\w+)+)')

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set
 
 from absl import logging
 
-from official_ext.core import errors
+from official_ext import errors
 
 ACTIONS = ('error', 'skip')
 _MAX_WARNINGS = 10

@@ -10,7 +10,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
-from official_ext.core import errors
+from official_ext import errors
 from official_ext.data import bad_examples
 from official_ext.data import collators
 from official_ext.data import sources

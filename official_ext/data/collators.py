@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from official_ext.core import errors
+from official_ext import errors
 
 Example = Mapping[str, Any]
 Collate = Callable[[List[Example]], Mapping[str, Any]]

@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterable, Iterator, List, Optional
 
 import tensorflow as tf
 
-from official_ext.core import errors
+from official_ext import errors
 from official_ext.data import input_files as input_files_lib
 from official_ext.data import misfit as misfit_lib
 from official_ext.data import pipelines

@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional, Tuple
 import numpy as np
 import tensorflow as tf
 
-from official_ext.core import errors
+from official_ext import errors
 from official_ext.data import bad_examples
 from official_ext.data import batch_reader
 from official_ext.data import collators

@@ -5,8 +5,8 @@ import fcntl
 import os
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
-from official_ext.core import errors
-from official_ext.core import files
+from official_ext import errors
+from official_ext.files import storage as storage_lib
 
 
 def _is_prepared(builder: Any) -> bool:
@@ -72,7 +72,7 @@ def prepare(name: str, data_dir: str = '') -> Any:
       # Another machine that shares the folder may have been faster: its data is then complete.
       builder = _make_builder(name, data_dir)
       if not _is_prepared(builder):
-        storage = files.explain(error)
+        storage = storage_lib.explain(error)
         if storage is None:
           raise
         raise errors.StorageError(f'tfds_data_dir: {name} cannot be prepared: {storage}') from error

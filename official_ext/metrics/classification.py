@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import tensorflow as tf, tf_keras
 
-from official_ext.core import errors
+from official_ext import errors
 
 
 class _PerClass(tf_keras.metrics.FBetaScore):

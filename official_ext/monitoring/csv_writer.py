@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping
 
 import tensorflow as tf
 
-from official_ext.core import files
+from official_ext.files import storage
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
 
@@ -119,15 +119,15 @@ class _Table:
     try:
       with tf.io.gfile.GFile(self._path, 'a') as f:
         f.write(self._as_text([step]))
-    except files.FAILURES as error:
+    except storage.FAILURES as error:
       self._is_whole = False
-      raise files.not_written(self._path, error) from error
+      raise storage.not_written(self._path, error) from error
 
   def _write_all(self) -> None:
     header = io.StringIO()
     csv.writer(header, lineterminator='\n').writerow(self._columns)
     self._is_whole = False
-    files.write(self._path, header.getvalue() + self._as_text(sorted(self._rows)))
+    storage.write(self._path, header.getvalue() + self._as_text(sorted(self._rows)))
     self._is_whole = True
 
   def _as_text(self, steps: List[int]) -> str:

@@ -10,7 +10,7 @@ from absl import logging
 import numpy as np
 import tensorflow as tf
 
-from official_ext.core import files
+from official_ext.files import storage
 from official_ext.monitoring import writers
 
 _OWN_KEYS = ('time', 'event', 'step')
@@ -95,10 +95,10 @@ class EventsWriter(writers.Writer):
       assert self._file is not None and self._size is not None
       self._file.write(self._pending)
       self._file.flush()
-    except files.FAILURES as error:
+    except storage.FAILURES as error:
       self._close_file()
       self._keep_rest()
-      raise files.not_written(self._path, error) from error
+      raise storage.not_written(self._path, error) from error
     self._size += len(self._pending)
     self._pending = b''
 
@@ -126,7 +126,7 @@ class EventsWriter(writers.Writer):
     """Takes out of what waits the part that a failed write has left in the file."""
     try:
       size = _size_of(self._path)
-    except files.FAILURES:
+    except storage.FAILURES:
       return
     if self._size is not None and size > self._size:
       self._pending = self._pending[size - self._size:]
@@ -136,7 +136,7 @@ class EventsWriter(writers.Writer):
     if self._file is not None:
       try:
         self._file.close()
-      except files.FAILURES:  # What of it matters was seen by `flush`.
+      except storage.FAILURES:  # What of it matters was seen by `flush`.
         pass
       self._file = None
 

@@ -1,5 +1,6 @@
 """MLflow: the parameters and metrics of a run in a tracking server or a local folder."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -8,6 +9,7 @@ from typing import Any, Dict, Mapping, Optional
 
 import tensorflow as tf
 
+from official.modeling.hyperparams import base_config
 from official_ext.monitoring import background
 from official_ext.monitoring import credentials
 from official_ext.monitoring import writer_registry
@@ -16,6 +18,20 @@ from official_ext.monitoring import writers
 _STATUSES = {'finished': 'FINISHED', 'failed': 'FAILED', 'preempted': 'KILLED', 'hung': 'KILLED'}
 _MAX_VALUE_LENGTH = 6000  # MLflow refuses longer parameters.
 _BATCH = 100  # And more parameters at once.
+
+
+@dataclasses.dataclass
+class MlflowConfig(base_config.Config):
+  """Where `trainer.writers: [mlflow]` writes.
+
+  Attributes:
+    tracking_uri: Empty: the environment variable MLFLOW_TRACKING_URI, or else the folder `mlruns` in the run's folder.
+    experiment: The name of MLflow's experiment.
+    run_name: Empty: the name of the run's folder.
+  """
+  tracking_uri: str = ''
+  experiment: str = 'official_ext'
+  run_name: str = ''
 
 
 def _sum_of(uri: str) -> str:

@@ -3,7 +3,7 @@
 import difflib
 from typing import Sequence
 
-from official_ext.core import errors
+from official_ext import errors
 from official_ext.monitoring import csv_writer
 from official_ext.monitoring import mlflow_writer
 from official_ext.monitoring import tensorboard

@@ -1,11 +1,13 @@
 """Messages to people (mail, chat, phone) about the start and the end of a run, through apprise."""
 
+import dataclasses
 import logging as python_logging
 import os
 import socket
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple
 
-from official_ext.core import errors
+from official.modeling.hyperparams import base_config
+from official_ext import errors
 from official_ext.monitoring import background
 from official_ext.monitoring import progress
 from official_ext.monitoring import writer_registry
@@ -14,6 +16,23 @@ from official_ext.monitoring import writers
 _FIELD = 'trainer.notifications.urls'
 _PREFIX = 'env:'
 _MAX_PENDING = 20
+
+
+@dataclasses.dataclass
+class NotificationsConfig(base_config.Config):
+  """Messages about a run, through apprise.
+
+  Attributes:
+    urls: The receivers: `env:NAME` for the URL in the environment variable NAME, as apprise writes it.
+    events: The events that are told, as events.jsonl calls them.
+    timeout_seconds: How long the end of a run waits for messages that are on their way.
+  """
+  RANGES: ClassVar[Mapping[str, str]] = {'timeout_seconds': '[0, inf)'}
+  SECRET_FIELDS: ClassVar[Tuple[str, ...]] = ('urls',)  # Somebody may write the URLs themselves there.
+
+  urls: Tuple[str, ...] = ()
+  events: Tuple[str, ...] = ('start', 'finished', 'failed')
+  timeout_seconds: float = 10.0
 
 
 class NotificationWriter(writers.Writer):

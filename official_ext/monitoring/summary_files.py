@@ -11,8 +11,8 @@ from typing import Any, List, Optional, Set, Tuple
 
 import tensorflow as tf
 
-from official_ext.core import errors
-from official_ext.core import files
+from official_ext import errors
+from official_ext.files import storage
 
 _LENGTH = struct.Struct('<Q')  # Of a record: 8 bytes of length, 4 of its checksum, the data, 4 of their checksum.
 _AROUND = 16
@@ -48,10 +48,10 @@ class SummaryFile(tf.summary.SummaryWriter):
     known = self._files()
     try:
       self._writer = tf.summary.create_file_writer(folder, **_NEVER)
-    except files.FAILURES as error:
+    except storage.FAILURES as error:
       for path in self._files() - known:
-        files.remove(path)
-      raise files.not_written(folder, error) from error
+        storage.remove(path)
+      raise storage.not_written(folder, error) from error
     self._path = self._new_file(known)
 
   # What TensorFlow's summary ops ask for. Compiled functions keep the resource: it is the same for all files.
@@ -101,8 +101,8 @@ class SummaryFile(tf.summary.SummaryWriter):
       whole = self._end_of_records()
       if whole is None:
         raise errors.StorageError(f'{self._path}: cannot be written: it is gone, or a record was cut off')
-    except (errors.StorageError, *files.FAILURES) as error:
-      self.failure = self._untold = files.not_written(self._path or self._folder, error)
+    except (errors.StorageError, *storage.FAILURES) as error:
+      self.failure = self._untold = storage.not_written(self._path or self._folder, error)
       return
     self._checked, self._unwritten, self.failure = whole, [], None
 
@@ -120,7 +120,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     self.flush()
     try:
       self._writer.close()
-    except files.FAILURES:
+    except storage.FAILURES:
       pass
     if self.failure is not None:
       self._cut()
@@ -141,7 +141,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     known = self._files()
     try:
       self._create(self._folder)
-    except files.FAILURES:
+    except storage.FAILURES:
       self._create(tempfile.gettempdir())  # Summary ops inside of a step need one.
       raise
     self._path, self._checked, self.failure = self._new_file(known), 0, None
@@ -154,14 +154,14 @@ class SummaryFile(tf.summary.SummaryWriter):
       with tf.io.gfile.GFile(path, 'wb') as f:
         f.write(bytes(_ROOM))
     finally:
-      files.remove(path)
+      storage.remove(path)
 
   def _create(self, folder: Optional[str]) -> None:
     """Puts another writer behind the resource; for None takes away the one that is there."""
     with tf.device('CPU:0'):
       try:
         tf.raw_ops.CloseSummaryWriter(writer=self._resource)
-      except files.FAILURES:  # There is none, or its last words could not be written.
+      except storage.FAILURES:  # There is none, or its last words could not be written.
         pass
       if folder is not None:
         number = len(self._files())

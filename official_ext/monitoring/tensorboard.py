@@ -7,7 +7,7 @@ from typing import Any, Container, Dict, List, Mapping, Optional, Sequence, Tupl
 import numpy as np
 import tensorflow as tf
 
-from official_ext.core import errors
+from official_ext import errors
 from official_ext.monitoring import confusion_image
 from official_ext.monitoring import summary_files
 from official_ext.monitoring import writer_registry

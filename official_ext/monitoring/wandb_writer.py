@@ -1,18 +1,37 @@
 """Weights & Biases: the parameters and metrics of a run, in files that `wandb sync` sends, or at once."""
 
+import dataclasses
 import os
 import uuid
-from typing import Any, Dict, Mapping
+from typing import Any, ClassVar, Dict, Mapping, Tuple
 
 import tensorflow as tf
 
-from official_ext.core import errors
+from official.modeling.hyperparams import base_config
+from official_ext import errors
 from official_ext.monitoring import background
 from official_ext.monitoring import credentials
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
 
 _STEP = 'global_step'
+
+
+@dataclasses.dataclass
+class WandbConfig(base_config.Config):
+  """Where `trainer.writers: [wandb]` writes.
+
+  Attributes:
+    project: The project of Weights & Biases.
+    entity: The user or team. Empty: the default one.
+    run_name: Empty: the name of the run's folder.
+    mode: 'offline' writes files that `wandb sync` sends; 'online' sends at once.
+  """
+  CHOICES: ClassVar[Mapping[str, Tuple[Any, ...]]] = {'mode': ('offline', 'online')}
+  project: str = 'official_ext'
+  entity: str = ''
+  run_name: str = ''
+  mode: str = 'offline'
 
 
 class WandbWriter(writers.Writer):

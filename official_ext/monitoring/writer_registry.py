@@ -4,7 +4,7 @@ import dataclasses
 import importlib.util
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from official_ext.core import errors
+from official_ext import errors
 from official_ext.monitoring import writers
 
 

@@ -5,7 +5,7 @@ from typing import Any, Dict, Mapping, Sequence, Set
 from absl import logging
 import numpy as np
 
-from official_ext.core import files
+from official_ext.files import storage
 from official_ext.monitoring import credentials
 
 EVENTS = (
@@ -73,7 +73,7 @@ class Writers(Writer):
         if writer not in self._reported:
           self._reported.add(writer)
           report = logging.exception
-          if files.explain(e) is not None:  # There is nothing to be told but that; and it may pass.
+          if storage.explain(e) is not None:  # There is nothing to be told but that; and it may pass.
             report = logging.error
             self._without_storage.add(writer)
           report('%s failed to %s; training goes on: %s', type(writer).__name__, method, e)

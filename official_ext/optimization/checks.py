@@ -3,7 +3,7 @@
 import re
 from typing import Any, Iterable, Optional, Sequence, Tuple
 
-from official_ext.core import errors
+from official_ext import errors
 from official_ext.optimization import configs
 from official_ext.optimization import rounding
 from official_ext.optimization import schedules

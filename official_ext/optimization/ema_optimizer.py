@@ -5,7 +5,7 @@ from typing import Any, Dict, Optional
 import tensorflow as tf, tf_keras
 
 from official.modeling.optimization import ema_optimizer
-from official_ext.core import errors
+from official_ext import errors
 
 
 class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):

@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import tensorflow as tf, tf_keras
 
-from official_ext.core import errors
+from official_ext import errors
 from official_ext.optimization import configs
 from official_ext.optimization import variable_names
 

@@ -7,7 +7,7 @@ import tensorflow as tf, tf_keras
 from official.core import task_factory
 from official_ext.checks import debugging
 from official_ext.checks import op_trace
-from official_ext.core import errors
+from official_ext import errors
 from tests.core import harness
 from tests.core import small_run
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf, tf_keras
 
 from official_ext.checks import dry_run
-from official_ext.core import errors
+from official_ext import errors
 from tests.core import harness
 from tests.core import small_run
 

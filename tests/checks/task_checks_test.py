@@ -14,10 +14,10 @@ import registry_imports  # noqa: F401
 from official.core import task_factory
 from official_ext.checks import dry_run
 from official_ext.checks import task_checks
-from official_ext.core import config_parser
-from official_ext.core import errors
-from official_ext.core import failures
-from official_ext.core import yaml_text
+from official_ext.config import parser
+from official_ext import errors
+from official_ext.runtime import failures
+from official_ext.config import yaml_text
 from tests.core import harness
 from tests.core import small_run
 from tests.model_garden import train_test
@@ -668,7 +668,7 @@ def test_every_error_is_a_line(monkeypatch, capsys):
         'contrastive', 'distillation_teacher', 'gan', 'meta_learning', 'multi_task', 'reinforcement'))])
 def test_experiments_are_sound(experiment, settings, tmp_path):
   flags = types.SimpleNamespace(experiment=experiment, set=[setting.format(tmp_path) for setting in settings])
-  assert task_checks.find(config_parser.parse_configuration(flags)) == []
+  assert task_checks.find(parser.parse_configuration(flags)) == []
 
 
 @pytest.mark.parametrize('experiment', [
@@ -676,6 +676,6 @@ def test_experiments_are_sound(experiment, settings, tmp_path):
 def test_model_gardens_experiments_are_sound(experiment, tmp_path):
   """On files of the kind that it reads. BERT's has a weight without a gradient, which is Model Garden's to know."""
   overrides = train_test.OVERRIDES[experiment](tmp_path)
-  params = config_parser.parse_configuration(
+  params = parser.parse_configuration(
       types.SimpleNamespace(experiment=experiment, params_override=yaml_text.dump(overrides)))
   assert task_checks.find(params) == []

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
-from official_ext.core import config_definitions as cfg
-from official_ext.core import errors
+from official_ext.config import definitions as cfg
+from official_ext import errors
 from official_ext.core import run_record
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from official.core import exp_factory
 from official_ext.cli import flags as ext_flags
-from official_ext.core import errors
+from official_ext import errors
 
 COMMAND = ['--experiment=digits', '--mode=train', '--model_dir=/nowhere']
 

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from official_ext.cli import launch
-from official_ext.core import errors
+from official_ext import errors
 
 # A worker that notes its start, and then does what its arguments say for its number and its attempt: WORKER:ATTEMPT:DO.
 _PROGRAM = """

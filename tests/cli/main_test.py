@@ -21,10 +21,10 @@ from official_ext.cli import describe
 from official_ext.cli import experiment_cache
 from official_ext.cli import flags as ext_flags
 from official_ext.cli import main as cli
-from official_ext.core import config_overrides
-from official_ext.core import config_parser
-from official_ext.core import errors
-from official_ext.core import yaml_text
+from official_ext.config import overrides
+from official_ext.config import parser
+from official_ext import errors
+from official_ext.config import yaml_text
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -39,7 +39,7 @@ def test_list_shows_every_experiment_with_what_it_is(capsys):
   status, out, _ = run(capsys, 'list')
   assert status == 0
   lines = out.splitlines()
-  assert [line.split()[0] for line in lines] == config_parser.experiment_names()
+  assert [line.split()[0] for line in lines] == parser.experiment_names()
   resnet, = (line for line in lines if line.startswith('resnet_imagenet '))
   assert 'Image classification on imagenet with resnet.' in resnet
   assert any(line.startswith('digits ') for line in lines)
@@ -70,18 +70,18 @@ def test_describe_takes_overrides_and_writes_a_config_file(capsys, tmp_path):
   path = tmp_path / 'params.yaml'
   path.write_text(out)
   flags_obj = types.SimpleNamespace(experiment='resnet_imagenet', config_file=[str(path)])
-  params = config_parser.parse_configuration(flags_obj)
+  params = parser.parse_configuration(flags_obj)
   assert params.trainer.optimizer_config.learning_rate.constant.learning_rate == 0.1
   assert yaml_text.dump(params.as_dict()) == out
 
 
 def test_all_experiments_can_be_described():
-  for name in config_parser.experiment_names():
-    if not config_parser.factory_of(name).__module__.startswith(('official.', 'experiments.')):
+  for name in parser.experiment_names():
+    if not parser.factory_of(name).__module__.startswith(('official.', 'experiments.')):
       continue
-    params = config_parser.parse_configuration(types.SimpleNamespace(experiment=name))
+    params = parser.parse_configuration(types.SimpleNamespace(experiment=name))
     described = {line.partition(': ')[0] for line in describe.field_lines(params, name)}
-    for field in config_overrides.leaves(params):
+    for field in overrides.leaves(params):
       if field.path.rsplit('.', 1)[-1] not in getattr(type(field.owner), 'UNREAD_FIELDS', {}):
         assert field.path in described, (name, field.path)
 

@@ -3,13 +3,15 @@
 import pytest
 
 from official_ext.cli import summary
-from official_ext.core import best_history, config_definitions, run_record
+from official_ext.checkpoints import best_history
+from official_ext.config import definitions
+from official_ext.core import run_record
 from official_ext.monitoring import json_lines
 
 
 def _run(model_dir, evaluations=(), **trainer):
   """Leaves in `model_dir` what a run leaves there, short of the weights."""
-  params = config_definitions.ExperimentConfig()
+  params = definitions.ExperimentConfig()
   params.override({'trainer': {'train_steps': 30, **trainer}})
   record = run_record.RunRecord(str(model_dir), 'train_and_eval', params, 0, '1 replica on CPU:0')
   run_record.save_params(params, str(model_dir))

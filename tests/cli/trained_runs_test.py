@@ -12,10 +12,10 @@ import tensorflow as tf, tf_keras
 
 import official_ext
 from official_ext.cli import main, trained_runs
-from official_ext.core import checkpoints
-from official_ext.core import config_definitions as cfg
-from official_ext.core import config_parser
-from official_ext.core import errors
+from official_ext.checkpoints import manager
+from official_ext.config import definitions as cfg
+from official_ext.config import parser
+from official_ext import errors
 from official_ext.core import run_record
 from official_ext.optimization import ema_optimizer
 from tests.core import harness
@@ -37,7 +37,7 @@ def _forget_experiments():
 def register(kind):
   """An experiment of this process, and its name."""
   name = f'trained_{kind.replace(" ", "_")}'
-  if name not in config_parser.experiment_names():
+  if name not in parser.experiment_names():
     config_cls = type(f'Config_{name}', (cfg.TaskConfig,), {})
 
     def init(self, params, logging_dir=None, name=None):
@@ -82,7 +82,7 @@ def save(folder, kind='linear', ema=False, dtype='float32'):
   checkpoint = tf.train.Checkpoint(
       model=model, optimizer=optimizer, global_step=tf.Variable(7, dtype=tf.int64), **getattr(
           model, 'checkpoint_items', {}))
-  checkpoints.CheckpointManager(checkpoint, str(folder)).save(7, check_interval=False)
+  manager.CheckpointManager(checkpoint, str(folder)).save(7, check_interval=False)
   return model
 
 
@@ -185,7 +185,7 @@ def test_model_gardens_own_tasks_are_served_as_it_serves_them(name, tmp_path):
   run_record.save_params(params, str(tmp_path / 'run'))
   model = task_factory.get_task(params.task).build_model()
   checkpoint = tf.train.Checkpoint(model=model, **model.checkpoint_items)
-  checkpoints.CheckpointManager(checkpoint, str(tmp_path / 'run')).save(1, check_interval=False)
+  manager.CheckpointManager(checkpoint, str(tmp_path / 'run')).save(1, check_interval=False)
   params = trained_runs.read_params(str(tmp_path / 'run'), experiment=name)
   folder = trained_runs.export_run(params, str(tmp_path / 'run'))
   served = tf.saved_model.load(folder).signatures['serving_default']

@@ -5,7 +5,8 @@ from official.core import config_definitions as cfg
 import pytest
 import tensorflow as tf, tf_keras
 
-from official_ext.core import base_task, step_random
+from official_ext.core import base_task
+from official_ext.step import step_random
 from tests.core import harness
 
 

@@ -6,7 +6,9 @@ import pytest
 import tensorflow as tf, tf_keras
 from tensorflow.python.framework import config
 
-from official_ext.core import base_trainer, config_definitions, errors
+from official_ext.core import base_trainer
+from official_ext.config import definitions
+from official_ext import errors
 from official_ext.data import sources, step_indexed
 from tests.core import harness
 
@@ -287,7 +289,7 @@ class IndexedTask(harness.LinearTask):
 
   def build_inputs(self, params, input_context=None):
     x, y = self.data
-    params = config_definitions.DataConfig(
+    params = definitions.DataConfig(
         global_batch_size=params.global_batch_size, is_training=params.is_training, seed=3)
     source = sources.ArraySource({'x': x, 'y': y})
     return step_indexed.build_dataset(source, params, input_context)
@@ -371,8 +373,8 @@ def test_a_mistake_in_a_task_that_brings_its_data_is_shown_as_it_is():
     def build_inputs(self, params, input_context=None):
       return nothing_of_that_name  # noqa: F821
 
-  params = config_definitions.ExperimentConfig(task=config_definitions.TaskConfig(
-      train_data=config_definitions.DataConfig(global_batch_size=8, is_training=True)))
+  params = definitions.ExperimentConfig(task=definitions.TaskConfig(
+      train_data=definitions.DataConfig(global_batch_size=8, is_training=True)))
   with harness.strategy('one').scope():
     task = Task(params.task, harness.make_data(8))
     with pytest.raises(NameError, match='nothing_of_that_name'):

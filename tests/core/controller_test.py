@@ -7,7 +7,7 @@ import orbit
 import pytest
 import tensorflow as tf
 
-from official_ext.core import checkpoints
+from official_ext.checkpoints import manager
 from official_ext.core import controller
 from official_ext.monitoring import tensorboard
 from official_ext.monitoring import writers
@@ -53,7 +53,7 @@ class LogWriter(writers.Writer):
 
 def make_manager(counter, folder, **kwargs):
   kwargs = {'max_to_keep': 100, **kwargs}
-  return checkpoints.CheckpointManager(counter.checkpoint, str(folder), step_counter=counter.global_step, **kwargs)
+  return manager.CheckpointManager(counter.checkpoint, str(folder), step_counter=counter.global_step, **kwargs)
 
 
 def make(folder=None, *, step=0, log=None, counter=None, **kwargs):

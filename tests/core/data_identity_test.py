@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from official.core import input_reader
-from official_ext.core import manifests
+from official_ext.checkpoints import manifests
 from official_ext.data import sampling
 from tests.core import harness
 from tests.core import small_run

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf, tf_keras
 
 from official_ext.core import base_trainer
-from official_ext.core import step_random
+from official_ext.step import step_random
 from tests.core import harness
 from tests.core import small_run
 

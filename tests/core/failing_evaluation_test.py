@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 
 from official_ext.core import base_trainer
-from official_ext.core import errors
-from official_ext.core import manifests
+from official_ext import errors
+from official_ext.checkpoints import manifests
 from official_ext.core import train_lib
-from official_ext.core import triggers
+from official_ext.actions import triggers
 from official_ext.monitoring import json_lines
 from tests.core import harness
 from tests.core import small_run

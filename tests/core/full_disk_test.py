@@ -12,8 +12,8 @@ from tensorboard.backend.event_processing import event_accumulator
 import tensorflow as tf
 
 from official_ext.cli import exit_status
-from official_ext.core import errors
-from official_ext.core import manifests
+from official_ext import errors
+from official_ext.checkpoints import manifests
 from tests import disks
 from tests.core import small_run
 
@@ -259,7 +259,7 @@ def test_what_is_not_of_storage_keeps_its_traceback(capfd):
 
 
 def test_a_rollback_that_cannot_be_noted_does_not_happen(disk):
-  from official_ext.core import rollbacks
+  from official_ext.checkpoints import rollbacks
   disk.fill()
   found = rollbacks.Rollbacks(str(disk.folder))
   with pytest.raises(errors.StorageError, match='rollbacks.json: cannot be written: No space left on device'):

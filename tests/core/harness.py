@@ -9,7 +9,9 @@ import orbit
 import pytest
 import tensorflow as tf, tf_keras
 
-from official_ext.core import base_task, base_trainer, config_definitions
+from official_ext.core import base_task
+from official_ext.core import base_trainer
+from official_ext.config import definitions
 
 NUM_FEATURES, NUM_CLASSES = 4, 3
 
@@ -108,15 +110,15 @@ def make_trainer(
     **kwargs: Any,
 ) -> base_trainer.Trainer:
   """A trainer of `task_cls`. XLA off is the plain shape; on, it is fused on one replica and split on two."""
-  config = config_definitions.ExperimentConfig(
+  config = definitions.ExperimentConfig(
       task=cfg.TaskConfig(
           train_data=cfg.DataConfig(global_batch_size=batch_size, is_training=True, drop_remainder=drop_remainder),
           validation_data=cfg.DataConfig(
               global_batch_size=validation_batch_size or batch_size, is_training=False, drop_remainder=False)),
-      trainer=config_definitions.TrainerConfig(
+      trainer=definitions.TrainerConfig(
           steps_per_execution=steps_per_execution, gradient_accumulation_steps=accumulation,
           steps_per_loop=steps_per_loop, train_steps=1000, **(trainer_config or {})),
-      runtime=config_definitions.RuntimeConfig(enable_xla=enable_xla, seed=seed))
+      runtime=definitions.RuntimeConfig(enable_xla=enable_xla, seed=seed))
   with strategy(replicas).scope():
     task = task_cls(config.task, data if data is not None else make_data(64), validation_data)
     model = task.build_model()

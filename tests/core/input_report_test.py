@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
-from official_ext.core import errors
+from official_ext import errors
 from official_ext.core import input_report
 from official_ext.data import position
 from official_ext.data import sampling

@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf, tf_keras
 
 from official_ext.core import base_trainer
-from official_ext.core import checkpoint_contents
-from official_ext.core import checkpoints
-from official_ext.core import errors
-from official_ext.core import gradient_tap
+from official_ext.checkpoints import contents
+from official_ext.checkpoints import manager as manager_lib
+from official_ext import errors
+from official_ext.step import gradient_tap
 from tests.core import harness
 from tests.core import small_run
 
@@ -201,7 +201,7 @@ def test_what_cannot_be_traced_is_held_against_the_checkpoint_after_its_first_st
     trainer = harness.make_trainer(
         task_cls, trainer_cls=OwnsItsStep, enable_xla=False,
         trainer_config=dict(train_tf_function=False, train_tf_while_loop=False))
-    manager = checkpoints.CheckpointManager(
+    manager = manager_lib.CheckpointManager(
         trainer.checkpoint, str(tmp_path), create_variables=trainer.create_variables)
     return trainer, manager
 
@@ -225,7 +225,7 @@ def test_what_cannot_be_traced_is_held_against_the_checkpoint_after_its_first_st
 def test_slots_of_a_legacy_optimizer_are_held_against_the_checkpoint(tmp_path):
   def build(optimizer):
     trainer = harness.make_trainer(optimizer=optimizer)
-    return trainer, checkpoints.CheckpointManager(trainer.checkpoint, str(tmp_path))
+    return trainer, manager_lib.CheckpointManager(trainer.checkpoint, str(tmp_path))
 
   plain = lambda: tf_keras.optimizers.legacy.SGD(0.1, momentum=0.0)
   _, manager = build(plain)
@@ -242,6 +242,6 @@ def test_slots_of_a_legacy_optimizer_are_held_against_the_checkpoint(tmp_path):
 def test_contents_fit_by_either_name_of_an_object(tmp_path):
   model = Aliased()
   path = tf.train.Checkpoint(model=model, **model.checkpoint_items).write(str(tmp_path / 'ckpt'))
-  alone = checkpoint_contents.Contents(path).match(tf.train.Checkpoint(model=Aliased()))
+  alone = contents.Contents(path).match(tf.train.Checkpoint(model=Aliased()))
   assert not alone.differences() and len(alone.places) == 4
   assert {place.key.split('/')[0] for place in alone.places.values()} == {'backbone_network', 'model'}

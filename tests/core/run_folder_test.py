@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from official_ext.checks import debugging
 from official_ext.cli import summary
-from official_ext.core import checkpoints
-from official_ext.core import errors
-from official_ext.core import manifests
-from official_ext.core import run_lock
+from official_ext.checkpoints import manager
+from official_ext import errors
+from official_ext.checkpoints import manifests
+from official_ext.runtime import run_lock
 from tests.core import small_run
 
 
@@ -79,7 +79,7 @@ def test_a_damaged_checkpoint_that_is_named_is_one_line(trained, tmp_path, suffi
   if suffix != '.manifest.json':  # Nor without a manifest, which another program does not write.
     os.remove(tmp_path / 'ckpt-12.manifest.json')
     with pytest.raises(errors.UserError, match=r'ckpt-12: it is damaged: [^\n]*$'):
-      checkpoints.check_available('', mode, str(tmp_path / 'ckpt-12'))
+      manager.check_available('', mode, str(tmp_path / 'ckpt-12'))
   assert not (tmp_path / 'new').exists()
 
 
@@ -169,7 +169,7 @@ def test_a_run_whose_folder_another_has_taken_stops_and_writes_no_more(tmp_path)
   assert _steps(tmp_path) == [4] and not small_run.events(tmp_path, 'failed')
 
 
-class _Racing(checkpoints.CheckpointManager):
+class _Racing(manager.CheckpointManager):
   """An evaluation's manager, beside a training that replaces the checkpoint as soon as it has been chosen."""
 
   def __init__(self, *args, replace, **kwargs):
@@ -188,7 +188,7 @@ class _Racing(checkpoints.CheckpointManager):
 @pytest.mark.parametrize('moments', [2, 3])
 def test_an_evaluation_takes_the_next_newest_where_a_training_deletes_the_one_it_chose(tmp_path, moments):
   value, step = tf.Variable(0.0), tf.Variable(0, dtype=tf.int64)
-  training = checkpoints.CheckpointManager(
+  training = manager.CheckpointManager(
     tf.train.Checkpoint(v=value), str(tmp_path), max_to_keep=1, step_counter=step)
   left = list(range(moments))
 

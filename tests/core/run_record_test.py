@@ -8,11 +8,16 @@ import time
 
 import pytest
 
-from official_ext.core import config_definitions, heartbeat, process_identity, run_record, run_status, yaml_text
+from official_ext.config import definitions
+from official_ext.runtime import heartbeat
+from official_ext.runtime import process_identity
+from official_ext.core import run_record
+from official_ext.runtime import run_status
+from official_ext.config import yaml_text
 
 
 def _params(**trainer):
-  params = config_definitions.ExperimentConfig()
+  params = definitions.ExperimentConfig()
   params.override({'trainer': trainer})
   return params
 
@@ -77,7 +82,8 @@ def test_a_run_that_hangs_has_a_new_heartbeat_and_an_old_update(tmp_path, monkey
 def test_attempts_count_across_processes(tmp_path, start_script):
   code = """
     import sys
-    from official_ext.core import config_definitions as cfg, run_record
+    from official_ext.config import definitions as cfg
+    from official_ext.core import run_record
     run_record.RunRecord(sys.argv[1], 'train_and_eval', cfg.ExperimentConfig(), 0, '')
   """
   assert start_script(code, [str(tmp_path)]).finish().returncode == 0

@@ -4,7 +4,7 @@ import json
 import pathlib
 from typing import Any
 
-from official_ext.core import config_definitions as cfg
+from official_ext.config import definitions as cfg
 from official_ext.core import train_lib
 from official_ext.data import sources
 from official_ext.data import step_indexed

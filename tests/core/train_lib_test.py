@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 
 from official_ext.core import base_trainer
-from official_ext.core import config_definitions as cfg
+from official_ext.config import definitions as cfg
 from official_ext.core import controller
-from official_ext.core import errors
-from official_ext.core import run_status
+from official_ext import errors
+from official_ext.runtime import run_status
 from official_ext.core import train_lib
 from tests.core import harness
 from tests.core import small_run

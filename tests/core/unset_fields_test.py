@@ -7,8 +7,8 @@ import tensorflow as tf
 
 import registry_imports  # noqa: F401
 from official.core import task_factory
-from official_ext.core import config_parser
-from official_ext.core import errors
+from official_ext.config import parser
+from official_ext import errors
 from official_ext.core import train_lib
 from official_ext.core import unset_fields
 from tests.core import small_run
@@ -25,7 +25,7 @@ SMALL_BERT = ('task.model.encoder.bert.num_layers=1', 'task.model.encoder.bert.h
     ('video_classification', (), r'task.train_data.num_classes.*: (is|are) not set, and VideoClassificationTask needs'),
 ])
 def test_a_field_that_model_garden_leaves_open_is_named(experiment, settings, told):
-  params = config_parser.parse_configuration(
+  params = parser.parse_configuration(
       types.SimpleNamespace(experiment=experiment, set=list(settings)), print_return=False)
   task = task_factory.get_task(params.task)
   with pytest.raises(errors.UserError, match=told):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from official_ext.core import config_definitions as cfg
-from official_ext.core import errors
+from official_ext.config import definitions as cfg
+from official_ext import errors
 from official_ext.data import bad_examples
 from official_ext.data import batch_reader
 from official_ext.data import position

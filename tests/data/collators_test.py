@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from official_ext.core import config_definitions as cfg
-from official_ext.core import errors
+from official_ext.config import definitions as cfg
+from official_ext import errors
 from official_ext.data import collators
 
 

@@ -6,8 +6,8 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-from official_ext.core import config_definitions as cfg
-from official_ext.core import errors
+from official_ext.config import definitions as cfg
+from official_ext import errors
 from official_ext.core import training_input
 from official_ext.data import diagnosis
 from tests.model_garden import tfrecords

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from array_record.python import array_record_module
-from official_ext.core import errors
+from official_ext import errors
 from official_ext.data import sources
 
 PREPARE = """

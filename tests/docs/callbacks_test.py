@@ -8,9 +8,9 @@ from tensorboard.backend.event_processing import event_accumulator
 
 from experiments.digits_mlp import configs
 from official_ext import metrics
-from official_ext.core import config_definitions as cfg
+from official_ext.config import definitions as cfg
 from official_ext.core import train_lib
-from official_ext.core import triggers
+from official_ext.actions import triggers
 from official_ext.metrics import classification
 from official_ext.monitoring import named_writers
 from official_ext.monitoring import writer_registry

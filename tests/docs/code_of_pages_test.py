@@ -11,7 +11,7 @@ from tensorboard.util import tensor_util
 
 from experiments.digits_mlp import configs
 from official_ext.cli import launch
-from official_ext.core import config_definitions as cfg
+from official_ext.config import definitions as cfg
 from official_ext.core import train_lib
 from tests import documents
 from tests.core import harness

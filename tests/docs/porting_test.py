@@ -8,9 +8,9 @@ from official.core import exp_factory
 import pytest
 import registry_imports  # noqa: F401
 
-from official_ext.core import config_overrides
-from official_ext.core import config_parser
-from official_ext.core import keras_callbacks
+from official_ext.config import overrides
+from official_ext.config import parser
+from official_ext.actions import keras_callbacks
 from tests import documents
 from tests.core import small_run
 from tests.experiments import shrunk_run
@@ -64,8 +64,8 @@ def test_the_script_from_lightning(tmp_path):
 
 @pytest.mark.parametrize('page', PAGES)
 def test_the_fields_that_are_named_exist(page):
-  params = config_parser.parse_configuration(types.SimpleNamespace(experiment='digits'))
-  paths = {field.path for field in config_overrides.leaves(params, selected=False)}
+  params = parser.parse_configuration(types.SimpleNamespace(experiment='digits'))
+  paths = {field.path for field in overrides.leaves(params, selected=False)}
   sections = {path.rpartition('.')[0] for path in paths}
   sections |= {section.rpartition('.')[0] for section in sections}
   named = set(re.findall(r'`((?:trainer|runtime|task)\.[a-z_.]+[a-z])', documents.read(page)))

@@ -8,8 +8,8 @@ from experiments import digits_mlp
 from experiments.digits import digits_dataset
 from official.core import exp_factory
 from official.core import task_factory
-from official_ext.core import config_overrides
-from official_ext.core import errors
+from official_ext.config import overrides
+from official_ext import errors
 from official_ext.data import sources
 from sklearn import datasets
 
@@ -57,7 +57,7 @@ def test_stratified_sample_is_seeded():
 @pytest.mark.parametrize('data', ['train_data', 'validation_data'])
 def test_what_nothing_reads_cannot_be_set(name, field, data):
   with pytest.raises(errors.UserError, match=f'task.{data}.{field}: nothing reads this field'):
-    config_overrides.override(exp_factory.get_exp_config(name), {'task': {data: {field: 'elsewhere'}}})
+    overrides.override(exp_factory.get_exp_config(name), {'task': {data: {field: 'elsewhere'}}})
 
 
 def test_sizes(params):

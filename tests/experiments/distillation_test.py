@@ -6,7 +6,7 @@ from scipy import ndimage
 import tensorflow as tf
 
 from experiments.distillation import data, losses
-from official_ext.core import errors
+from official_ext import errors
 from tests.core import harness
 from tests.core import small_run
 from tests.experiments import shrunk_run

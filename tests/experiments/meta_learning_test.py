@@ -10,7 +10,8 @@ import tensorflow as tf, tf_keras
 from experiments import meta_learning
 from experiments.meta_learning import maml, sinusoids
 from official.core import exp_factory, task_factory
-from official_ext.core import errors, train_lib
+from official_ext import errors
+from official_ext.core import train_lib
 from official_ext.data import position
 from tests.core import harness, small_run
 from tests.experiments import shrunk_run

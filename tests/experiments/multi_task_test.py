@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf, tf_keras
 
 from experiments.multi_task import data, model as model_lib, weighting
-from official_ext.core import errors
+from official_ext import errors
 from tests.core import harness
 from tests.core import small_run
 from tests.experiments import shrunk_run

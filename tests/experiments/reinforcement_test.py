@@ -9,7 +9,8 @@ import tensorflow as tf, tf_keras
 
 from experiments.reinforcement import cart_pole, configs, gym_environments, ppo, rollouts, trainer as trainer_lib
 from official.core import exp_factory, task_factory
-from official_ext.core import errors, train_lib
+from official_ext import errors
+from official_ext.core import train_lib
 from tests.core import harness
 
 NUM_GAMES, NUM_STEPS = 4, 32

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf, tf_keras
 
 from official_ext.core import base_trainer
-from official_ext.core import config_definitions as cfg
-from official_ext.core import config_overrides
+from official_ext.config import definitions as cfg
+from official_ext.config import overrides as overrides_lib
 from official_ext.core import train_lib
 from tests.core import harness
 
@@ -28,7 +28,7 @@ def make_params(experiment: str, *overrides: dict, enable_xla: Any = False, **tr
   shrink = {
       'trainer': {**lengths, **trainer}, 'runtime': {'enable_xla': enable_xla}, 'task': {'train_data': {'seed': 0}}}
   for changes in (shrink, *overrides):
-    config_overrides.override(params, changes)
+    overrides_lib.override(params, changes)
   return params
 
 

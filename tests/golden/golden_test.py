@@ -13,16 +13,16 @@ if __name__ == '__main__':
 
 import official_ext  # noqa: E402, F401
 import registry_imports  # noqa: E402, F401
-from official_ext.core import config_parser  # noqa: E402
-from official_ext.core import yaml_text  # noqa: E402
+from official_ext.config import parser  # noqa: E402
+from official_ext.config import yaml_text  # noqa: E402
 
 
 def resolved():
   """The configurations of this repository's experiments as YAML, by file name."""
   files = {}
-  for name in config_parser.experiment_names():
-    if config_parser.factory_of(name).__module__.startswith('experiments.'):
-      params = config_parser.parse_configuration(types.SimpleNamespace(experiment=name), print_return=False)
+  for name in parser.experiment_names():
+    if parser.factory_of(name).__module__.startswith('experiments.'):
+      params = parser.parse_configuration(types.SimpleNamespace(experiment=name), print_return=False)
       files[name.replace('/', '_') + '.yaml'] = yaml_text.dump(params.as_dict())
   return files
 

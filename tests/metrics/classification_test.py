@@ -6,7 +6,7 @@ from sklearn import metrics as sklearn_metrics
 import tensorflow as tf, tf_keras
 
 from official_ext import metrics
-from official_ext.core import errors
+from official_ext import errors
 from tests.core import harness
 
 NAMES = ('accuracy', 'auc', 'confusion_matrix', 'f1', 'precision', 'recall')

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf, tf_keras
 
 from official_ext.cli import describe
-from official_ext.core import config_checks
-from official_ext.core import config_parser
+from official_ext.config import checks
+from official_ext.config import parser
 
 IMAGE_SIZE_AND_CLASSES = ('task.model.input_size=[64, 64, 3]', 'task.model.num_classes=4')
 OPTIMIZER = ('trainer.optimizer_config.optimizer.type=sgd', 'trainer.optimizer_config.learning_rate.type=constant')
@@ -141,12 +141,12 @@ def release_memory():
 
 
 def parse(name, settings=(), mode=None):
-  return config_parser.parse_configuration(types.SimpleNamespace(experiment=name, set=list(settings), mode=mode))
+  return parser.parse_configuration(types.SimpleNamespace(experiment=name, set=list(settings), mode=mode))
 
 
 def test_these_are_all_that_model_garden_registers():
-  names = config_parser.experiment_names()
-  of_model_garden = {name for name in names if config_parser.factory_of(name).__module__.startswith('official.')}
+  names = parser.experiment_names()
+  of_model_garden = {name for name in names if parser.factory_of(name).__module__.startswith('official.')}
   assert of_model_garden - {'mock'} == set(EXPERIMENTS)
   assert len(EXPERIMENTS) == 40
 
@@ -160,7 +160,7 @@ def test_parses_and_is_described(name):
   for path in ('trainer.gradient_accumulation_steps', 'trainer.train_steps', 'runtime.seed', 'runtime.enable_xla',
                'task.init_checkpoint', 'task.train_data.input_path', 'task.train_data.global_batch_size'):
     assert f'\n{path}: ' in text
-  assert not config_checks.schedule_warnings(params)
+  assert not checks.schedule_warnings(params)
 
 
 @pytest.mark.parametrize('name', EXPERIMENTS)

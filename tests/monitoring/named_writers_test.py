@@ -5,8 +5,8 @@ import sys
 import pandas as pd
 import pytest
 
-from official_ext.core import config_checks
-from official_ext.core import errors
+from official_ext.config import checks
+from official_ext import errors
 from official_ext.monitoring import named_writers
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
@@ -66,7 +66,7 @@ def test_names():
   assert str(caught.value) == ('trainer.writers: tensorbord: no such writer; did you mean tensorboard? There are csv, '
                                'mlflow, tensorboard, wandb')
   with pytest.raises(errors.UserError, match='trainer.writers: csv: is named twice'):
-    config_checks.check(small_run.make_params(writers=('csv', 'csv')), 'train')
+    checks.check(small_run.make_params(writers=('csv', 'csv')), 'train')
   with pytest.raises(ValueError, match="There is a writer 'csv' already"):
     writer_registry.register('csv')
 

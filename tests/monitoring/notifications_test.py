@@ -9,8 +9,7 @@ import time
 
 import pytest
 
-from official_ext.core import config_definitions as cfg
-from official_ext.core import errors
+from official_ext import errors
 from official_ext.monitoring import notifications
 from tests.core import small_run
 
@@ -104,7 +103,7 @@ def test_a_receiver_that_is_down(unused_ports, caplog, capfd):
 def _check(monkeypatch, *urls, **fields):
   monkeypatch.setenv('GOOD', 'json://localhost')
   monkeypatch.setenv('BAD', 'json://localhost no-such-thing://token')
-  notifications.check(cfg.NotificationsConfig(urls=urls, **fields))
+  notifications.check(notifications.NotificationsConfig(urls=urls, **fields))
 
 
 def test_mistakes(monkeypatch):

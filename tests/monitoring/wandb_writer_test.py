@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from official_ext.core import config_checks
-from official_ext.core import errors
+from official_ext.config import checks
+from official_ext import errors
 from official_ext.monitoring import wandb_writer
 from tests.core import small_run
 
@@ -88,5 +88,5 @@ def test_online_without_a_key(tmp_path, monkeypatch):
   monkeypatch.delenv('WANDB_API_KEY', raising=False)
   params = small_run.make_params(writers=('wandb',), wandb={'mode': 'online'})
   with pytest.raises(errors.UserError, match='^trainer.wandb.mode: online, and there is no key .* set WANDB_API_KEY'):
-    config_checks.check(params, 'train')
-  config_checks.check(small_run.make_params(wandb={'mode': 'online'}), 'train')
+    checks.check(params, 'train')
+  checks.check(small_run.make_params(wandb={'mode': 'online'}), 'train')

@@ -12,9 +12,9 @@ from official.common import registry_imports  # noqa: F401
 from official.core import base_task
 from official.core import config_definitions as cfg
 from official.modeling import optimization
-from official_ext.core import config_definitions
-from official_ext.core import config_parser
-from official_ext.core import errors
+from official_ext.config import definitions
+from official_ext.config import parser
+from official_ext import errors
 from official_ext.optimization import checks
 from official_ext.optimization import configs
 from tests.core import harness
@@ -27,7 +27,7 @@ EXPERIMENTS = {'model_garden': 'resnet_imagenet', 'ours': 'digits_mlp'}
 def parse(experiment='resnet_imagenet', mode='train', **flags):
   """As `train.py --experiment=... --set=...` does."""
   import registry_imports as ours  # noqa: F401
-  return config_parser.parse_configuration(
+  return parser.parse_configuration(
       types.SimpleNamespace(experiment=experiment, mode=mode, **flags), print_return=False)
 
 
@@ -136,15 +136,15 @@ def test_upgrade_keeps_what_a_configuration_of_model_gardens_says():
       'learning_rate': {'type': 'polynomial', 'polynomial': {'initial_learning_rate': 0.5}},
       'warmup': {'type': 'polynomial', 'polynomial': {'warmup_steps': 7}}})))
   before = theirs.trainer.optimizer_config.as_dict()
-  upgraded = config_definitions.upgrade(theirs)
-  assert isinstance(upgraded.trainer.optimizer_config, config_definitions.OptimizationConfig)
+  upgraded = definitions.upgrade(theirs)
+  assert isinstance(upgraded.trainer.optimizer_config, definitions.OptimizationConfig)
   assert upgraded.trainer.optimizer_config.as_dict() == {**before, 'parameter_groups': ()}
   assert type(theirs.trainer.optimizer_config) is optimization.OptimizationConfig  # It is not changed.
-  assert config_definitions.upgrade(upgraded) is upgraded
+  assert definitions.upgrade(upgraded) is upgraded
   # Ours around theirs.
-  mixed = config_definitions.ExperimentConfig()
+  mixed = definitions.ExperimentConfig()
   mixed.trainer.__dict__['optimizer_config'] = theirs.trainer.optimizer_config
-  config = config_definitions.upgrade(mixed).trainer.optimizer_config
+  config = definitions.upgrade(mixed).trainer.optimizer_config
   config.override({'optimizer': {'type': 'lion', 'lion': {'weight_decay': 0.1}}})
   assert config.optimizer.get().weight_decay == 0.1 and config.warmup.polynomial.warmup_steps == 7
 
@@ -157,7 +157,7 @@ def test_an_optimizer_config_that_an_experiment_has_extended_keeps_its_own():
     extra: int = 3
 
   theirs = cfg.ExperimentConfig(trainer=cfg.TrainerConfig(optimizer_config=Extended(extra=4)))
-  config = config_definitions.upgrade(theirs).trainer.optimizer_config
+  config = definitions.upgrade(theirs).trainer.optimizer_config
   assert isinstance(config, Extended) and config.extra == 4 and config.parameter_groups == ()
 
 

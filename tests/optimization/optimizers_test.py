@@ -6,8 +6,8 @@ from official.core import base_task
 import pytest
 import tensorflow as tf, tf_keras
 
-from official_ext.core import config_definitions
-from official_ext.core import gradient_tap
+from official_ext.config import definitions
+from official_ext.step import gradient_tap
 from official_ext.optimization import ema_optimizer
 from official_ext.optimization import muon
 from official_ext.optimization import rounding
@@ -27,9 +27,9 @@ SIZES = ((6, 4), (4,), (5, 3), (2, 2, 3, 4))
 def make(kind, schedule=None, runtime=None, ema=None, **fields):
   """The optimizer that a Model Garden task makes from the configuration."""
   rate = {'type': 'constant', 'constant': {'learning_rate': LR}}
-  config = config_definitions.OptimizationConfig({
+  config = definitions.OptimizationConfig({
       'optimizer': {'type': kind, kind: fields}, 'learning_rate': schedule or rate, 'ema': ema})
-  return base_task.Task.create_optimizer(config, config_definitions.RuntimeConfig(**(runtime or {})))
+  return base_task.Task.create_optimizer(config, definitions.RuntimeConfig(**(runtime or {})))
 
 
 def random_arrays(seed, scale=1.0):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf, tf_keras
 
-from official_ext.core import errors
+from official_ext import errors
 from official_ext.optimization import configs
 from official_ext.optimization import parameter_groups
 from official_ext.optimization import variable_names

@@ -7,7 +7,7 @@ from official.core import exp_factory, task_factory
 import tensorflow as tf, tf_keras
 
 from official_ext.core import base_task
-from official_ext.core import config_definitions as cfg
+from official_ext.config import definitions as cfg
 from official_ext.data import sources
 from official_ext.data import step_indexed
 

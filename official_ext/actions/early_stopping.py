@@ -1,0 +1,50 @@
+"""Ends training where a metric has stopped to get better."""
+
+from typing import Any, Dict, Mapping
+
+from official_ext.config import trainer_parts
+from official_ext.metrics import better
+from official_ext import errors
+from official_ext.actions import triggers
+
+
+class EarlyStopping(triggers.Trigger):
+  """Ends training after `patience` evaluations in a row without an improvement, as tf_keras.callbacks.EarlyStopping.
+
+  Checkpoints keep the best value and the count, so that a run that was killed stops where it would have stopped, and
+  one that has stopped does not go on when it is started again: unless `patience` is raised.
+  """
+
+  def __init__(self, config: trainer_parts.EarlyStoppingConfig):
+    """Makes it.
+
+    Args:
+      config: with a metric.
+    """
+    self._config = config
+    mode = better.mode_of(config.metric, config.mode)
+    self._best = triggers.Best(config.metric, mode, config.min_delta)
+    super().__init__(('eval',), self._look)
+    self.name = f'{self.name}/{config.metric}/{mode}'
+
+  def state(self) -> Dict[str, Any]:
+    """See base class."""
+    return self._best.state()
+
+  def restore(self, state: Mapping[str, Any]) -> None:
+    """See base class."""
+    self._best.restore(state)
+    self._stop_if_spent()
+
+  def _look(self, logs: triggers.Logs) -> None:
+    self._best.update(logs)
+    self._stop_if_spent()
+
+  def _stop_if_spent(self) -> None:
+    best, patience = self._best, self._config.patience
+    if best.num_since < patience:
+      return
+    ever = 'has never been a finite number' if best.value is None else f'was best at step {best.step}: {best.value:.4g}'
+    raise errors.StopTraining(
+        f'{self._config.metric} {ever}, and has not improved in {best.num_since} evaluations '
+        f'(trainer.early_stopping.patience {patience})')

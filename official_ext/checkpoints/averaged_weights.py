@@ -1,0 +1,81 @@
+"""Which weights a checkpoint holds where `ema` keeps their moving averages, and how they are restored.
+
+One rule: while a run trains, the model has the raw weights and the optimizer the averages, and so has `ckpt-N`. What is
+exported for use (`best/`, `ema_checkpoints/`) has the averages in the model's place, and the raw weights in theirs. The
+manifest notes which, under `weights`, and a restore puts them back where a training has them.
+"""
+
+import os
+from typing import Dict
+
+import tensorflow as tf
+
+from official.core import train_utils
+from official_ext.checkpoints import contents as contents_lib
+from official_ext import errors
+from official_ext.checkpoints import manifests
+from official_ext.optimization import ema_optimizer
+
+RAW, AVERAGED = 'raw', 'averaged'
+SLOT = 'average'
+# Of checkpoints without a note, as Model Garden's own exports are.
+_AVERAGED_NAMES = (train_utils.BEST_CHECKPOINT_NAME, 'average_weights')
+
+
+def note(checkpoint: tf.train.Checkpoint) -> Dict[str, str]:
+  """The entry of a manifest that says what a checkpoint that is written now holds in the model's place."""
+  ema = ema_optimizer.find(getattr(checkpoint, 'optimizer', None))
+  return {'weights': AVERAGED if ema is not None and ema.is_swapped else RAW}
+
+
+def held(prefix: str, contents: contents_lib.Contents) -> str:
+  """What a checkpoint holds in the model's place: RAW, also where there are no averages, or AVERAGED."""
+  try:
+    noted = manifests.read(prefix).get('weights')
+  except (ValueError, tf.errors.OpError):
+    noted = None
+  if noted in (RAW, AVERAGED):
+    return noted
+  is_export = os.path.basename(prefix).rpartition('-')[0] in _AVERAGED_NAMES
+  return AVERAGED if is_export and contents.slots(SLOT) else RAW
+
+
+def put_back(
+    checkpoint: tf.train.Checkpoint, prefix: str, contents: contents_lib.Contents, optimizer_is_read: bool
+) -> None:
+  """Ends a restore: afterwards the model has the raw weights, and the optimizer the averages, if it keeps any.
+
+  Args:
+    checkpoint: what was restored.
+    prefix: path from which.
+    contents: what is there.
+    optimizer_is_read: whether the optimizer was restored too; an evaluation takes no more of it than it needs.
+
+  Raises:
+    UserError: averages are to be evaluated, and the checkpoint holds none, or not those of all weights.
+  """
+  ema = ema_optimizer.find(getattr(checkpoint, 'optimizer', None))
+  if ema is None:
+    return
+  if not optimizer_is_read:
+    _read_averages(ema, checkpoint, prefix, contents)
+  if held(prefix, contents) == AVERAGED:
+    ema.is_swapped = True
+    ema.swap_weights()
+
+
+def _read_averages(ema, checkpoint, prefix, contents):
+  slots, missing = contents.slots(SLOT), {id(average) for average in ema.averages.values()}
+  places = contents.match(checkpoint).places
+  for place in places.values():
+    average = ema.averages.get(id(place.variable))
+    if average is not None and place.key in slots:
+      average.assign(contents.value(slots[place.key]))
+      missing.discard(id(average))
+  if missing:
+    raise errors.UserError(
+        f'{prefix}: {"it holds no moving averages" if not slots else f"{len(missing)} moving averages are not in it"}; '
+        '--set=trainer.optimizer_config.ema=null takes the weights themselves')
+  counter = next((place for name, place in places.items() if place.variable is ema.iterations), None)
+  if counter is not None:
+    counter.variable.assign(contents.value(counter.key))

@@ -1,0 +1,251 @@
+"""Keeps the checkpoints of the best evaluations."""
+
+import os
+import shutil
+import tempfile
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+
+from absl import logging
+import tensorflow as tf
+
+from official.core import train_utils
+from official_ext.checkpoints import averaged_weights
+from official_ext.checkpoints import best_history
+from official_ext.config import definitions
+from official_ext import errors
+from official_ext.files import storage
+from official_ext.checkpoints import manifests
+from official_ext.runtime import run_status
+from official_ext.runtime import workers as workers_lib
+
+
+class BestCheckpointExporter(train_utils.BestCheckpointExporter):
+  """Exports a checkpoint where its metric is among the `num_to_keep` best: see base class.
+
+  A metric that is not a finite number never wins; of equal ones the earlier does. The checkpoint is complete, with its
+  manifest, before info.json names it. What was measured is kept for every step, so that a run that goes on from an
+  earlier checkpoint judges as it did then.
+
+  The folder belongs to the training. An evaluation beside it or after it writes there only where `owns` says that the
+  training does not evaluate; it then adds to what was measured, in any order of the steps.
+  """
+
+  def __init__(
+      self,
+      export_dir: str,
+      metric_name: str,
+      metric_comp: str,
+      num_to_keep: int = 1,
+      is_chief: bool = True,
+      *,
+      records: Sequence[str] = (),
+      owns: Optional[Callable[[], bool]] = None,
+      from_chief: Callable[[str, Callable[[], Any]], Any] = lambda topic, make: make(),
+  ):
+    """Makes an exporter. Writes nothing.
+
+    Args:
+      export_dir: the folder of the best checkpoints.
+      metric_name: the metric; `|` separates the levels of nested logs.
+      metric_comp: 'higher' or 'lower': what is better.
+      num_to_keep: how many checkpoints are kept.
+      is_chief: whether this worker's files count.
+      records: paths of the files of events from which a damaged history is rebuilt.
+      owns: asked at every evaluation of a process that does not train, whether the folder is its to write; None for
+        the training itself, whose folder it is.
+      from_chief: makes a value on the chief and gives it to all workers.
+    """
+    self._export_dir = export_dir
+    self._metric_name = metric_name.split('|')
+    self._metric_comp = metric_comp
+    self._num_to_keep = num_to_keep
+    self._is_chief = is_chief
+    self._records = tuple(records)
+    self._owns = owns
+    self._from_chief = from_chief
+    self._found: Optional[List[best_history.Entry]] = None  # Read when it is asked for: a branch begins a new one.
+
+  @property
+  def _history(self) -> List[best_history.Entry]:
+    if self._found is None:
+      self._found = self._read()
+    return self._found
+
+  @property
+  def best_ckpt_logs(self) -> Mapping[str, Any]:
+    """The scalars of the best evaluation so far; those of the last one where none counts."""
+    best = self._ranked()
+    return (best[0] if best else self._history[-1])['logs'] if self._history else {}
+
+  @property
+  def best_ckpt_path(self) -> Optional[str]:
+    """Path of the best checkpoint; None where there is none yet."""
+    best = self._ranked()
+    return self._prefix(best[0]['step']) if best else None
+
+  def maybe_export_checkpoint(
+      self, checkpoint: tf.train.Checkpoint, eval_logs: Mapping[str, Any], global_step: int, write_logs: bool = True
+  ) -> bool:
+    """Notes an evaluation, and exports `checkpoint` where it is among the best.
+
+    Args:
+      checkpoint: what to save.
+      eval_logs: the logs of the evaluation.
+      global_step: its step.
+      write_logs: whether to write info.json.
+
+    Returns:
+      Whether the checkpoint is among the best, and the folder this process's to write.
+
+    Raises:
+      UserError: the evaluation does not report the metric.
+    """
+    step = int(global_step)
+    try:
+      new = best_history.entry(step, eval_logs, self._metric_name)
+    except (KeyError, TypeError, ValueError) as error:
+      raise best_history.missing(self._metric_name, step, eval_logs) from error
+    if self._owns is None:
+      if self._found is None:
+        self._found = self._from_chief('best checkpoints', self._read)
+      # A run that went back measures these steps again.
+      before = [each for each in self._history if each['step'] < step]
+    else:
+      is_ours, self._found = self._from_chief('best checkpoints', self._look)
+      if not is_ours:
+        return False
+      before = [each for each in self._history if each['step'] != step]
+    if new['value'] is None:
+      logging.warning('%s is not finite at step %d: no best checkpoint.', '|'.join(self._metric_name), step)
+    self._found = sorted([*before, new], key=lambda each: each['step'])
+    kept = [each['step'] for each in self._ranked()[:self._num_to_keep]]
+    if step in kept:
+      try:
+        self._export(checkpoint, new)
+      except storage.FAILURES as error:
+        kept = self._without(new, error)
+    if self._is_chief:
+      self._try_to_write(write_logs)
+      self._delete_all_but(kept, step)
+    return step in kept
+
+  def _without(self, entry: best_history.Entry, error: BaseException) -> List[int]:
+    """Lets an evaluation not count whose checkpoint could not be written: those before it stay. Returns their steps."""
+    prefix = self._prefix(entry['step'])
+    logging.error('%s: could not be saved as one of the best: %s. The best ones before it stay.', prefix,
+                  storage.reason_of(error))
+    if self._is_chief:
+      manifests.remove_partial(prefix)
+    entry['value'] = None
+    return [each['step'] for each in self._ranked()[:self._num_to_keep]]
+
+  def _try_to_write(self, write_logs: bool) -> None:
+    try:
+      self._write(write_logs)
+    except (errors.StorageError, *storage.FAILURES) as error:
+      logging.error('%s: could not be written: %s. The next evaluation tries again.', self._export_dir,
+                    storage.reason_of(error))
+
+  def _look(self) -> List[Any]:
+    """[whether the folder is this process's to write, the history as it is on disk], for another may have written."""
+    assert self._owns is not None
+    return [self._owns(), self._read()]
+
+  def _read(self) -> List[best_history.Entry]:
+    return best_history.read(self._export_dir, self._metric_name, self._records)
+
+  def _ranked(self) -> List[Dict[str, Any]]:
+    """The evaluations that count, best first."""
+    sign = -1 if self._metric_comp == 'higher' else 1
+    counted = [entry for entry in self._history if entry['value'] is not None]
+    return sorted(counted, key=lambda entry: (sign * entry['value'], entry['step']))
+
+  def _prefix(self, step: int) -> str:
+    return os.path.join(self._export_dir, f'{train_utils.BEST_CHECKPOINT_NAME}-{step}')
+
+  def _export(self, checkpoint: tf.train.Checkpoint, entry: best_history.Entry) -> None:
+    if not self._is_chief:  # All workers take part in reading the variables.
+      folder = tempfile.mkdtemp()
+      checkpoint.write(os.path.join(folder, 'ckpt'))
+      shutil.rmtree(folder, ignore_errors=True)
+      return
+    tf.io.gfile.makedirs(self._export_dir)
+    manifests.remove_unfinished(self._export_dir, train_utils.BEST_CHECKPOINT_NAME)
+    manifests.write(checkpoint.write(self._prefix(entry['step'])), step=entry['step'], logs=entry['logs'],
+                    **averaged_weights.note(checkpoint))
+
+  def _write(self, write_logs: bool) -> None:
+    tf.io.gfile.makedirs(self._export_dir)
+    best_history.write(self._export_dir, self._history)
+    best = self._ranked()
+    if not best:
+      return
+    if write_logs:
+      info = {**best[0]['logs'], 'best_ckpt_global_step': float(best[0]['step'])}
+      best_history.write_json(self.best_ckpt_logs_path, info)
+    tf.__internal__.train.update_checkpoint_state(self._export_dir, self._prefix(best[0]['step']))
+
+  def _delete_all_but(self, kept: Sequence[int], step: int) -> None:
+    """Deletes what is not among the best any more. What nobody has judged stays."""
+    known = {entry['step'] for entry in self._history}
+    for prefix in manifests.prefixes(self._export_dir, train_utils.BEST_CHECKPOINT_NAME):
+      number = manifests.step_of(prefix)
+      if number in kept:
+        continue
+      if self._owns is not None:
+        outranked = number in known
+      else:  # A later one belongs to a future that this run has not reached again.
+        outranked = number <= step and (number in known or best_history.logs_of(prefix) is not None)
+      if outranked:
+        manifests.remove(prefix)
+
+
+def training_evaluates(model_dir: str) -> bool:
+  """Whether the training in a folder evaluates by itself, by what its run.json says; no where there is none."""
+  record = run_status.read(model_dir) or {}
+  return bool(record.get('evaluates', record.get('mode', 'train') != 'train'))
+
+
+def ownership(mode: str, model_dir: str) -> Optional[Callable[[], bool]]:
+  """Tells whether what a training keeps of its evaluations is a process's to write; None: always, it is the training.
+
+  `eval` never writes there, `continuous_eval` where the training does not evaluate.
+
+  Args:
+    mode: the driver's, of that process.
+    model_dir: the run's folder.
+  """
+  return {'eval': lambda: False, 'continuous_eval': lambda: not training_evaluates(model_dir)}.get(mode)
+
+
+def maybe_create(
+    params: definitions.ExperimentConfig,
+    model_dir: Optional[str],
+    mode: str,
+    is_chief: bool = True,
+    workers: Optional[workers_lib.Workers] = None,
+) -> Optional[BestCheckpointExporter]:
+  """The exporter that the configuration asks for; None where it asks for none.
+
+  Args:
+    params: the experiment.
+    model_dir: the run's folder.
+    mode: the driver's: see `ownership`.
+    is_chief: whether this worker's files count.
+    workers: all that evaluate together.
+  """
+  trainer = params.trainer
+  if not (model_dir and trainer.best_checkpoint_export_subdir and trainer.best_checkpoint_eval_metric):
+    return None
+  owns = ownership(mode, model_dir)
+  names = ['events.jsonl'] if owns is None else ['events.jsonl', 'events.continuous_eval.jsonl']
+  return BestCheckpointExporter(
+      os.path.join(model_dir, trainer.best_checkpoint_export_subdir),
+      trainer.best_checkpoint_eval_metric,
+      trainer.best_checkpoint_metric_comp,
+      trainer.best_checkpoints_to_keep,
+      is_chief,
+      records=[os.path.join(model_dir, name) for name in names],
+      owns=owns,
+      from_chief=(workers or workers_lib.Workers()).from_chief,
+  )

@@ -1,0 +1,196 @@
+"""What the evaluations of a run have measured: history.json of the best checkpoints, or what can stand for it."""
+
+import json
+import math
+import os
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+
+from absl import logging
+import numpy as np
+import orbit
+import tensorflow as tf
+
+from official.core import train_utils
+from official_ext import errors
+from official_ext.files import storage
+from official_ext.checkpoints import manifests
+from official_ext.monitoring import json_lines
+
+_NAME = 'history.json'
+_INFO = 'info.json'
+_INFO_STEP = 'best_ckpt_global_step'
+# What an 'eval' event holds beside the logs.
+_OF_EVENTS = ('time', 'event', 'step', 'seconds')
+
+Entry = Dict[str, Any]
+
+
+def entry(step: int, logs: Mapping[str, Any], metric: Sequence[str]) -> Entry:
+  """One evaluation: its step, the metric's value (None where it is no finite number), and the scalars of its logs.
+
+  Raises:
+    KeyError: the logs do not have the metric.
+    TypeError: it is no single number.
+  """
+  value = _leaf(logs, metric)
+  return {'step': int(step), 'value': value if math.isfinite(value) else None, 'logs': _scalars(logs)}
+
+
+def read(folder: str, metric: Sequence[str], records: Iterable[str] = ()) -> List[Entry]:
+  """The evaluations that the file in a folder tells of, by step.
+
+  Where it is missing or damaged, the sound checkpoints in the folder count: by what their manifests say of them, or
+  the records of the run (`events.jsonl`), or info.json. A value counts by the metric that is asked for, which may not
+  be the one that was when it was written.
+
+  Args:
+    folder: of the best checkpoints; it need not exist.
+    metric: the levels of the metric's name.
+    records: paths of files of events, of which the later ones win.
+  """
+  path = os.path.join(folder, _NAME)
+  stored, damage = _read_list(path)
+  found = {each['step']: each for each in (_checked(one, metric) for one in stored or ()) if each is not None}
+  if stored is not None and len(found) < len(stored):
+    damage = f'{len(stored) - len(found)} of its {len(stored)} entries are damaged'
+  if damage is not None:
+    before = len(found)
+    found = {**_rebuilt(folder, metric, records), **found}
+    if tf.io.gfile.exists(path) or found:
+      logging.error(
+          '%s: %s. Rebuilt from the best checkpoints beside it: %d evaluations, and %d that could be read.', path,
+          damage, len(found) - before, before)
+  return [found[step] for step in sorted(found)]
+
+
+def write(folder: str, history: Sequence[Entry]) -> None:
+  """Replaces the file."""
+  write_json(os.path.join(folder, _NAME), list(history))
+
+
+def write_json(path: str, content: Any) -> None:
+  """Writes a file beside `path` and renames it into place."""
+  storage.write(path, json.dumps(content, indent=2) + '\n')
+
+
+def missing(metric: Sequence[str], step: int, logs: Mapping[str, Any]) -> errors.UserError:
+  """What to raise where an evaluation does not report the metric as one number."""
+  return errors.UserError(
+      f'trainer.best_checkpoint_eval_metric: {"|".join(metric)}: is no number among the metrics of step {step}: '
+      f'{", ".join(sorted(_scalars(logs)))}')
+
+
+def value_in(logs: Mapping[str, Any], metric: Sequence[str]) -> Optional[Any]:
+  """The metric as logs have it, nested or joined by '/'; None where they do not."""
+  try:
+    return train_utils.get_leaf_nested_dict(dict(logs), list(metric))
+  except KeyError:
+    return logs.get('/'.join(metric))
+
+
+def _leaf(logs: Mapping[str, Any], metric: Sequence[str]) -> float:
+  value = value_in(logs, metric)
+  if value is None:
+    raise KeyError('|'.join(metric))
+  return float(orbit.utils.get_value(value))
+
+
+def _read_list(path: str) -> tuple[Optional[List[Any]], Optional[str]]:
+  """(what the file holds, what is wrong with it)."""
+  try:
+    with tf.io.gfile.GFile(path, 'rb') as f:
+      content = json.loads(f.read().decode())
+  except (ValueError, RecursionError) as error:
+    return None, f'it is damaged ({" ".join(str(error).split())})'
+  except tf.errors.NotFoundError:
+    return None, 'it is missing'
+  except tf.errors.OpError as error:
+    return None, f'it cannot be read ({type(error).__name__})'
+  if not isinstance(content, list):
+    return None, f'it is damaged (a {type(content).__name__} instead of a list)'
+  return content, None
+
+
+def _checked(found: Any, metric: Sequence[str]) -> Optional[Entry]:
+  """An entry of the file, judged by `metric`; None where it is none."""
+  if not isinstance(found, dict) or not isinstance(found.get('logs'), dict) or not _is_step(found.get('step')):
+    return None
+  return _from_logs(found['step'], found['logs'], metric) or {**found, 'value': None}
+
+
+def _from_logs(step: Any, logs: Mapping[str, Any], metric: Sequence[str]) -> Optional[Entry]:
+  try:
+    return entry(step, logs, metric)
+  except (KeyError, TypeError, ValueError):
+    return None
+
+
+def _is_step(step: Any) -> bool:
+  return isinstance(step, int) and not isinstance(step, bool) and step >= 0
+
+
+def _rebuilt(folder: str, metric: Sequence[str], records: Iterable[str]) -> Dict[int, Entry]:
+  """What is known of the checkpoints in the folder that are sound: others cannot be the best."""
+  found: Dict[int, Entry] = {}
+  unknown = []
+  for prefix in manifests.prefixes(folder, train_utils.BEST_CHECKPOINT_NAME):
+    if manifests.find_damage(prefix) is None:
+      logs, step = logs_of(prefix), manifests.step_of(prefix)
+      known = None if logs is None else _from_logs(step, logs, metric)
+      if known is None:
+        unknown.append(step)
+      else:
+        found[step] = known
+  for step, logs in _logs_elsewhere(folder, records) if unknown else ():
+    known = _from_logs(step, logs, metric) if step in unknown else None
+    if known is not None:
+      found[step] = known
+  return found
+
+
+def logs_of(prefix: str) -> Optional[Dict[str, Any]]:
+  """The logs that the manifest of a best checkpoint holds; None where it holds none."""
+  try:
+    logs = manifests.read(prefix).get('logs')
+  except (ValueError, tf.errors.OpError):
+    return None
+  return logs if isinstance(logs, dict) else None
+
+
+def _logs_elsewhere(folder: str, records: Iterable[str]) -> List[tuple[int, Dict[str, Any]]]:
+  """(step, logs) of the evaluations that the run's records and info.json tell of."""
+  found = [(event['step'], {name: value for name, value in event.items() if name not in _OF_EVENTS})
+           for path in records for event in _evaluations(path)]
+  info = _read_dict(os.path.join(folder, _INFO))
+  step = info.pop(_INFO_STEP, None)
+  return found + ([(int(step), info)] if isinstance(step, float) and step.is_integer() else [])
+
+
+def _evaluations(path: str) -> List[Dict[str, Any]]:
+  try:
+    events = json_lines.read_events(path)
+  except (ValueError, KeyError, TypeError, tf.errors.OpError):  # That file has its own readers, who tell of it.
+    return []
+  return [event for event in events if event['event'] == 'eval' and _is_step(event.get('step'))]
+
+
+def _read_dict(path: str) -> Dict[str, Any]:
+  try:
+    with tf.io.gfile.GFile(path, 'rb') as f:
+      content = json.loads(f.read().decode())
+  except (ValueError, RecursionError, tf.errors.OpError):
+    return {}
+  return content if isinstance(content, dict) else {}
+
+
+def _scalars(logs: Mapping[str, Any]) -> Dict[str, Any]:
+  """The numbers in (nested) logs, as Python floats."""
+  found: Dict[str, Any] = {}
+  for name, value in logs.items():
+    if isinstance(value, Mapping):
+      found[name] = _scalars(value)
+      continue
+    array = np.asarray(orbit.utils.get_value(value))
+    if array.size == 1 and array.dtype.kind in 'fiub':
+      found[name] = float(array.reshape(()))
+  return found

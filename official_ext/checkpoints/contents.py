@@ -1,0 +1,235 @@
+"""What a checkpoint holds, and how that differs from what is to be restored.
+
+A checkpoint keeps a graph of objects, whose edges are the names of attributes, and TensorFlow restores by walking it
+beside the graph of the objects that there are. So does this module, without changing anything: two names of one object
+(a backbone that is also a part of the model) match by either.
+"""
+
+import collections
+import dataclasses
+import difflib
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
+
+import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from official_ext import errors
+from official_ext.files import readable_paths
+
+_GRAPH = '_CHECKPOINTABLE_OBJECT_GRAPH'
+_VALUE = 'VARIABLE_VALUE'
+_MAX_NAMED = 5
+# What tf.train.Checkpoint keeps for itself, and what a checkpoint of Model Garden's own trainer does not have.
+_STEP_STATE = 'step_state'
+_OPTIONAL = ('save_counter', f'{_STEP_STATE}/')
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+  """A variable, and where a checkpoint keeps its value.
+
+  Attributes:
+    variable: what is to be restored.
+    key: of the value, for the checkpoint's reader.
+    shape: of the value.
+  """
+
+  variable: tf.Variable
+  key: str
+  shape: Tuple[int, ...]
+
+
+@dataclasses.dataclass
+class Match:
+  """How a checkpoint fits an object. The names are those of tf.train.Checkpoint, and `SLOT of NAME in OPTIMIZER`.
+
+  Attributes:
+    places: the variables that have a value in it, slots of legacy optimizers among them.
+    missing: names and shapes of the variables that have none.
+    unplaced: names and shapes of the values that have no variable.
+  """
+
+  places: Dict[str, Place] = dataclasses.field(default_factory=dict)
+  missing: Dict[str, Tuple[int, ...]] = dataclasses.field(default_factory=dict)
+  unplaced: Dict[str, Tuple[int, ...]] = dataclasses.field(default_factory=dict)
+
+  def differences(self) -> List[str]:
+    """A line for each variable that only one of them has, or that has another shape; [] where they agree."""
+    lines = []
+    for name, shape in sorted(self.missing.items()):
+      near = difflib.get_close_matches(name, sorted(self.unplaced), n=1)
+      lines.append(f'{name} {shape} is not in it' + (f' (it has {near[0]} {self.unplaced[near[0]]})' if near else ''))
+    for name, place in sorted(self.places.items()):
+      shape = _shape(place.variable)
+      if shape != place.shape:
+        lines.append(f'{name} has shape {place.shape} in it, {shape} here')
+    return lines + [f'{name} {shape} is in it and has no place' for name, shape in sorted(self.unplaced.items())]
+
+  def check(self, prefix: str) -> None:
+    """Makes sure that they agree.
+
+    Raises:
+      UserError: they do not; with the path of the checkpoint, and the first differences.
+    """
+    lines = self.differences()
+    if lines:
+      more = f'; and {len(lines) - _MAX_NAMED} more' if len(lines) > _MAX_NAMED else ''
+      raise errors.UserError(f'{prefix}: not a checkpoint of this model: {"; ".join(lines[:_MAX_NAMED])}{more}')
+
+  @property
+  def may_fit_later(self) -> bool:
+    """Whether only variables are wanting that the model may yet make, at its first call."""
+    fits = all(_shape(place.variable) == place.shape for place in self.places.values())
+    return fits and not self.missing and bool(self.unplaced)
+
+
+class Contents:
+  """A checkpoint, opened."""
+
+  def __init__(self, prefix: str):
+    """Opens the checkpoint at `prefix`."""
+    self._reader = tf.train.load_checkpoint(readable_paths.readable(prefix))
+    self._shapes = self._reader.get_variable_to_shape_map()
+    self._nodes: Sequence[Any] = ()
+    if _GRAPH in self._shapes:  # Not in those of TensorFlow 1, which keep variables by name.
+      graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(self._reader.get_tensor(_GRAPH))
+      self._nodes = graph.nodes
+
+  def value(self, key: str) -> Any:
+    """The value that a place names: a numpy array."""
+    return self._reader.get_tensor(key)
+
+  def has(self, path: str) -> bool:
+    """Whether its root has this attribute."""
+    return any(child.local_name == path for child in self._children(0))
+
+  def slots(self, slot_name: str) -> Dict[str, str]:
+    """The keys of an optimizer's slots of one name, by the keys of the variables that they belong to."""
+    return {
+        self._key(slot.original_variable_node_id): self._key(slot.slot_variable_node_id)
+        for node in self._nodes for slot in node.slot_variables if slot.slot_name == slot_name}
+
+  def match(self, root: Any, leave_out: Sequence[str] = ()) -> Match:
+    """Holds the checkpoint against an object.
+
+    Args:
+      root: a trackable object, such as the tf.train.Checkpoint that is to be restored.
+      leave_out: attributes of the root that are of no interest, on either side.
+    """
+    found = Match()
+    by_node = self._bind(root, leave_out)
+    nodes = {id(trackable): number for number, trackable in by_node.items()}
+    for name, variable in variables(root, leave_out).items():
+      if id(variable) in nodes and self._key(nodes[id(variable)]):
+        key = self._key(nodes[id(variable)])
+        found.places[name] = Place(variable, key, tuple(self._shapes[key]))
+      else:
+        found.missing[name] = _shape(variable)
+    for number, name in self._names(leave_out).items():
+      if self._key(number) and number not in by_node:
+        found.unplaced[name] = tuple(self._shapes[self._key(number)])
+    self._match_slots(root, leave_out, by_node, found)
+    for names in (found.missing, found.unplaced):
+      for name in [name for name in names if name.startswith(_OPTIONAL)]:
+        del names[name]
+    return found
+
+  def _match_slots(self, root: Any, leave_out: Sequence[str], by_node: Dict[int, Any], found: Match) -> None:
+    """Adds the slots of legacy optimizers, which are no attributes."""
+    names, placed = self._names(leave_out), set()
+    for number, optimizer in names.items():
+      for slot in self._nodes[number].slot_variables:
+        # Of a variable that has no place itself, the slot says nothing new.
+        if slot.original_variable_node_id in by_node:
+          name = f'{slot.slot_name} of {names[slot.original_variable_node_id]} in {optimizer}'
+          key = self._key(slot.slot_variable_node_id)
+          variable = _slot(by_node.get(number), by_node[slot.original_variable_node_id], slot.slot_name)
+          if variable is None:
+            found.unplaced[name] = tuple(self._shapes[key])
+          else:
+            found.places[name] = Place(variable, key, tuple(self._shapes[key]))
+            placed.add(id(variable))
+    if not self.has(_STEP_STATE):
+      return  # Model Garden's own trainer makes slots as late as the first gradient of a variable.
+    known = {name: variable for name, variable in variables(root).items() if name not in found.missing}
+    for optimizer, trackable in walk(root, leave_out):
+      for slot_name in trackable.get_slot_names() if 'get_slot_names' in dir(trackable) else ():
+        for name, variable in known.items():
+          slot = _slot(trackable, variable, slot_name)
+          if slot is not None and id(slot) not in placed:
+            found.missing[f'{slot_name} of {name} in {optimizer}'] = _shape(slot)
+
+  def _bind(self, root: Any, leave_out: Sequence[str]) -> Dict[int, Any]:
+    """The objects that TensorFlow's restore would find, by the numbers of their nodes."""
+    by_node, bound = {0: root}, {id(root)}
+    queue = collections.deque([0] if self._nodes else [])
+    while queue:
+      number = queue.popleft()
+      here = tf.train.TrackableView.children(by_node[number])
+      for child in self._children(number):
+        trackable = here.get(child.local_name)
+        left_out = number == 0 and child.local_name in leave_out
+        if not left_out and trackable is not None and child.node_id not in by_node and id(trackable) not in bound:
+          by_node[child.node_id] = trackable
+          bound.add(id(trackable))
+          queue.append(child.node_id)
+    return by_node
+
+  def _names(self, leave_out: Sequence[str]) -> Dict[int, str]:
+    """Names of the nodes: the shortest paths to them."""
+    names, queue = {0: ''}, collections.deque([0] if self._nodes else [])
+    while queue:
+      number = queue.popleft()
+      for child in self._children(number):
+        if child.node_id not in names and not (number == 0 and child.local_name in leave_out):
+          names[child.node_id] = _join(names[number], child.local_name)
+          queue.append(child.node_id)
+    return names
+
+  def _children(self, number: int) -> List[Any]:
+    return list(self._nodes[number].children) if number < len(self._nodes) else []
+
+  def _key(self, number: int) -> str:
+    """The key of a node's value; '' where it is no variable."""
+    return next((entry.checkpoint_key for entry in self._nodes[number].attributes if entry.name == _VALUE), '')
+
+
+def walk(root: Any, leave_out: Sequence[str] = ()) -> Iterator[Tuple[str, Any]]:
+  """The objects below a trackable object, the nearest first, with the names that tf.train.Checkpoint gives them.
+
+  Args:
+    root: the object.
+    leave_out: attributes of the root that are left out, with what is below them.
+  """
+  seen, queue = {id(root)}, collections.deque([('', root)])
+  while queue:
+    path, node = queue.popleft()
+    yield path, node
+    if isinstance(node, tf.Variable):
+      continue
+    for name, child in tf.train.TrackableView.children(node).items():
+      if id(child) not in seen and not (node is root and name in leave_out):
+        seen.add(id(child))
+        queue.append((_join(path, name), child))
+
+
+def variables(root: Any, leave_out: Sequence[str] = ()) -> Dict[str, tf.Variable]:
+  """The variables below a trackable object, by name: see `walk`."""
+  return {path: node for path, node in walk(root, leave_out) if isinstance(node, tf.Variable)}
+
+
+def _slot(optimizer: Any, variable: Any, slot_name: str) -> Any:
+  """A slot of a legacy optimizer; None where it has none of that name for this variable."""
+  try:
+    return optimizer.get_slot(variable, slot_name)
+  except (AttributeError, KeyError):
+    return None
+
+
+def _shape(variable: tf.Variable) -> Tuple[int, ...]:
+  return tuple(variable.shape.as_list())
+
+
+def _join(path: str, name: str) -> str:
+  escaped = name.replace('.', '..').replace('/', '.S')
+  return f'{path}/{escaped}' if path else escaped

@@ -1,0 +1,93 @@
+"""Checkpoints of the averaged weights: `ema_checkpoints/` of a run whose optimizer keeps a moving average."""
+
+import os
+import shutil
+import tempfile
+from typing import Any, Callable, Optional
+
+import orbit
+import tensorflow as tf
+
+from official.core import actions
+from official_ext.checkpoints import averaged_weights
+from official_ext.checkpoints import manifests
+from official_ext.optimization import ema_optimizer
+
+FOLDER = 'ema_checkpoints'
+_NAME = 'average_weights'
+
+
+class EMACheckpointing(actions.EMACheckpointing):
+  """After every evaluation, saves the averaged weights as `ema_checkpoints/average_weights-N`: see base class.
+
+  N is the optimizer's count of updates. Files are those of the chief; other workers take part in a folder that is
+  thrown away, for all of them have to read the variables. A checkpoint has a manifest, and what was just saved is
+  never deleted.
+  """
+
+  def __init__(
+      self,
+      export_dir: str,
+      optimizer: Any,
+      checkpoint: tf.train.Checkpoint,
+      max_to_keep: Optional[int] = 1,
+      is_chief: bool = True,
+      owns: Callable[[], bool] = lambda: True,
+  ):
+    """Makes the action. Writes nothing.
+
+    Args:
+      export_dir: the run's folder.
+      optimizer: with a moving average, also inside a LossScaleOptimizer.
+      checkpoint: what is saved.
+      max_to_keep: how many are kept; None keeps all.
+      is_chief: whether this worker's files count.
+      owns: asked every time, whether the folder is this process's to write: the same on all workers.
+
+    Raises:
+      ValueError: the optimizer has no moving average.
+    """
+    # Not the base class's: it makes a manager that writes on every worker.
+    self._folder = os.path.join(export_dir, FOLDER)
+    average = ema_optimizer.find(optimizer)
+    if average is None:
+      raise ValueError(f'{type(optimizer).__name__} keeps no moving average of the weights.')
+    self._optimizer = average
+    self._checkpoint = checkpoint
+    self._max_to_keep = max_to_keep
+    self._is_chief = is_chief
+    self._owns = owns
+
+  def __call__(self, output: orbit.runner.Output) -> None:
+    """Saves. The training weights come back whatever happens.
+
+    Args:
+      output: the logs of the evaluation.
+    """
+    del output
+    if not self._owns():
+      return
+    self._optimizer.swap_weights()
+    try:
+      self._save()
+    finally:
+      self._optimizer.swap_weights()
+
+  def _save(self) -> None:
+    number = int(self._optimizer.iterations.numpy())
+    if not self._is_chief:
+      folder = tempfile.mkdtemp()
+      self._checkpoint.write(os.path.join(folder, _NAME))
+      shutil.rmtree(folder, ignore_errors=True)
+      return
+    tf.io.gfile.makedirs(self._folder)
+    manifests.remove_unfinished(self._folder, _NAME)
+    prefix = self._checkpoint.write(os.path.join(self._folder, f'{_NAME}-{number}'))
+    manifests.write(prefix, step=number, **averaged_weights.note(self._checkpoint))
+    if self._max_to_keep:
+      # Later ones belong to a future that this run has not reached again.
+      past = [path for path in manifests.prefixes(self._folder, _NAME) if manifests.step_of(path) <= number]
+      for path in past[:-self._max_to_keep]:
+        manifests.remove(path)
+    tf.__internal__.train.update_checkpoint_state(
+        self._folder, prefix, all_model_checkpoint_paths=manifests.prefixes(self._folder, _NAME))

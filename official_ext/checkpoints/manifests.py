@@ -1,0 +1,240 @@
+"""What makes a checkpoint count: a manifest of its files, written last.
+
+A checkpoint is the files `PREFIX.index` and `PREFIX.data-*`. `PREFIX.manifest.json` holds their sizes and SHA-256
+sums, and one sum over itself, and is renamed into place when all of them are on disk. A save that was cut off has
+none; damage shows when the files are held against it. A manifest can come from anywhere: it names the checkpoint's own
+files, beside it, and no other is read.
+"""
+
+import hashlib
+import json
+import os
+import re
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from official_ext.files import readable_paths
+from official_ext.files import paths as paths_lib
+
+SUFFIX = '.manifest.json'
+_CHUNK = 2**20
+_PART = r'\.(index|data-[0-9]{5}-of-[0-9]{5})'
+_DAMAGED = 'its manifest is damaged'
+
+
+def write(prefix: str, **values: Any) -> None:
+  """Writes the manifest of the checkpoint at `prefix`, whose files must be complete.
+
+  Args:
+    prefix: path of the checkpoint.
+    **values: further entries, JSON values.
+
+  Raises:
+    FileNotFoundError: there are no such files.
+  """
+  files = {}
+  for path in files_of(prefix):
+    _sync(path)
+    files[os.path.basename(path)] = {'size': _size(path), 'sha256': _sha256(path)}
+  if not _is_complete(files):
+    raise FileNotFoundError(f'{prefix}: no files of a checkpoint, but {", ".join(files) or "none at all"}')
+  content = {'files': files, **values}
+  content['sha256'] = _sum_of(content)
+  temporary = f'{prefix}{SUFFIX}.tmp'
+  with tf.io.gfile.GFile(temporary, 'w') as f:
+    f.write(json.dumps(content, separators=(',', ':')))  # No byte without a meaning: damage to any of them shows.
+  _sync(temporary)
+  tf.io.gfile.rename(temporary, prefix + SUFFIX, overwrite=True)
+
+
+def read(prefix: str) -> Dict[str, Any]:
+  """The entries of a manifest.
+
+  Raises:
+    ValueError: it is damaged.
+    tf.errors.NotFoundError: there is none.
+  """
+  _check_regular(prefix + SUFFIX)
+  with tf.io.gfile.GFile(prefix + SUFFIX, 'rb') as f:
+    try:
+      content = json.loads(f.read().decode())
+      expected = content.pop('sha256')
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+      raise ValueError(_DAMAGED) from error
+  if expected != _sum_of(content):
+    raise ValueError(_DAMAGED)
+  _check_files(content.get('files'), os.path.basename(prefix))
+  return content
+
+
+def _check_files(files: Any, name: str) -> None:
+  """Raises a ValueError where a manifest's files are not those of the checkpoint `name`."""
+  if not isinstance(files, dict):
+    raise ValueError(_DAMAGED)
+  for file, entry in files.items():
+    if not re.fullmatch(re.escape(name) + _PART, file):
+      raise ValueError(f'its manifest names {file!r}, which is no file of it')
+    if not (isinstance(entry, dict) and isinstance(entry.get('size'), int) and isinstance(entry.get('sha256'), str)):
+      raise ValueError(_DAMAGED)
+  if not _is_complete(files):
+    raise ValueError('its manifest names no index, or no data')
+
+
+def _is_complete(files: Any) -> bool:
+  return any(name.endswith('.index') for name in files) and any('.data-' in name for name in files)
+
+
+def fingerprint(prefix: str) -> Optional[str]:
+  """A sum that tells a checkpoint from any other; None where its manifest is missing or damaged."""
+  try:
+    return _sum_of(read(prefix))
+  except (ValueError, tf.errors.OpError):
+    return None
+
+
+def find_damage(prefix: str) -> Optional[str]:
+  """What is wrong with the checkpoint at `prefix`; None where every byte is as it was written."""
+  try:
+    files = read(prefix)['files']
+  except (ValueError, tf.errors.OpError) as error:
+    return str(error) if isinstance(error, ValueError) else 'it has no manifest'
+  folder = os.path.dirname(prefix)
+  for name, entry in sorted(files.items()):
+    path = os.path.join(folder, name)
+    try:
+      _check_regular(path)
+      size = _size(path)
+      if size != entry['size']:
+        return f'{name} has {size} bytes instead of {entry["size"]}'
+      if _sha256(path) != entry['sha256']:
+        return f'{name} is not what was written'
+    except tf.errors.NotFoundError:
+      return f'{name} is missing'
+    except ValueError as error:
+      return str(error)
+    except tf.errors.OpError as error:
+      return f'{name} cannot be read: {error}'
+  return None
+
+
+def find_unreadable(prefix: str) -> Optional[str]:
+  """What is wrong with a checkpoint, by its manifest or, where it has none, by reading it; None where nothing is."""
+  if tf.io.gfile.exists(prefix + SUFFIX):
+    return find_damage(prefix)
+  try:
+    reader = tf.train.load_checkpoint(readable_paths.readable(prefix))
+    for name in reader.get_variable_to_shape_map():
+      np.asarray(reader.get_tensor(name))
+  except Exception as error:  # TensorFlow raises whatever its reader stumbled over, IndexError too.
+    return ' '.join(str(error).split())[:200]
+  return None
+
+
+def prefixes(directory: str, name: str = 'ckpt') -> List[str]:
+  """Paths of the checkpoints in a folder that have a manifest, by step, oldest first."""
+  return _prefixes(directory, name, SUFFIX)
+
+
+def saved_prefixes(directory: str, name: str = 'ckpt') -> List[str]:
+  """Paths of all checkpoints in a folder, with a manifest or without, by step, oldest first."""
+  return _prefixes(directory, name, '.index')
+
+
+def _prefixes(directory: str, name: str, suffix: str) -> List[str]:
+  paths = paths_lib.matching(directory, rf'{re.escape(name)}-[0-9]+{re.escape(suffix)}')
+  return sorted((path[:-len(suffix)] for path in paths), key=step_of)
+
+
+def named_latest(directory: str) -> Optional[str]:
+  """The checkpoint that TensorFlow's file named `checkpoint` names, as `tf.train.latest_checkpoint` returns it.
+
+  Returns:
+    None where there is none, or the file is damaged: a crash leaves it empty.
+  """
+  try:
+    state = tf.train.get_checkpoint_state(directory)
+  except ValueError:
+    return None
+  path = state.model_checkpoint_path if state else ''
+  return path if path and tf.io.gfile.exists(f'{path}.index') else None
+
+
+def step_of(prefix: str) -> int:
+  """The step in a checkpoint's name, `ckpt-STEP`."""
+  return int(prefix.rpartition('-')[2])
+
+
+def files_of(prefix: str) -> List[str]:
+  """Paths of the files that hold the checkpoint at `prefix`."""
+  folder, name = os.path.split(prefix)
+  return paths_lib.matching(folder, re.escape(name) + _PART)
+
+
+def remove(prefix: str) -> None:
+  """Deletes a checkpoint, its manifest first: what is left of it half-way does not count."""
+  for path in [prefix + SUFFIX, *files_of(prefix)]:
+    try:
+      tf.io.gfile.remove(path)
+    except tf.errors.NotFoundError:
+      pass
+
+
+def remove_unfinished(directory: str, name: str = 'ckpt') -> None:
+  """Deletes what saves that were cut off have left: the folders in which TensorFlow collects a checkpoint's parts."""
+  for path in paths_lib.matching(directory, rf'{re.escape(name)}-[0-9]+_temp'):
+    paths_lib.remove_folder(path)
+
+
+def remove_partial(prefix: str) -> None:
+  """Deletes what a save that has failed has left at `prefix`, as far as that can be done."""
+  try:
+    if not tf.io.gfile.exists(prefix + SUFFIX):
+      remove(prefix)
+    for path in (f'{prefix}{SUFFIX}.tmp', f'{prefix}_temp'):
+      if tf.io.gfile.exists(path):
+        tf.io.gfile.rmtree(path) if tf.io.gfile.isdir(path) else tf.io.gfile.remove(path)
+  except (OSError, tf.errors.OpError):  # The failure itself is being told.
+    pass
+
+
+def set_aside(prefix: str) -> str:
+  """Renames a damaged checkpoint to `PREFIX.broken`, with all its files. Returns the new prefix."""
+  broken = f'{prefix}.broken'
+  for path in [prefix + SUFFIX, *files_of(prefix)]:
+    if tf.io.gfile.exists(path):
+      tf.io.gfile.rename(path, broken + path[len(prefix):], overwrite=True)
+  return broken
+
+
+def _check_regular(path: str) -> None:
+  """Raises a ValueError for a device or a pipe, which would be read for ever."""
+  if os.path.exists(path) and not os.path.isfile(path):
+    raise ValueError(f'{os.path.basename(path)} is no regular file')
+
+
+def _size(path: str) -> int:
+  return tf.io.gfile.stat(path).length
+
+
+def _sha256(path: str) -> str:
+  digest = hashlib.sha256()
+  with tf.io.gfile.GFile(path, 'rb') as f:
+    while chunk := f.read(_CHUNK):
+      digest.update(chunk)
+  return digest.hexdigest()
+
+
+def _sync(path: str) -> None:
+  """Has the disk take what was written, where the file is local."""
+  if os.path.exists(path):
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+      os.fsync(descriptor)
+    finally:
+      os.close(descriptor)
+
+
+def _sum_of(content: Dict[str, Any]) -> str:
+  return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

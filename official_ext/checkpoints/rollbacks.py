@@ -1,0 +1,128 @@
+"""What rollbacks a run has made: where it went back to, and which batches it has left out since.
+
+`rollbacks.json` in the run's folder is the one place that says so. It is renamed into place, and a rollback has
+happened when it is: checkpoints of the future that was given up are deleted after it, or, where the process was killed
+in between, by the next one.
+"""
+
+import dataclasses
+import json
+import os
+from typing import List
+
+from official_ext import errors
+from official_ext.files import storage
+from official_ext.files import paths
+
+_NAME = 'rollbacks.json'
+
+
+@dataclasses.dataclass(frozen=True)
+class Rollback:
+  """One rollback.
+
+  Attributes:
+    from_step: the step at which the run gave up.
+    to_step: the step whose checkpoint it went back to.
+    data_offset: how many updates further than its number a step after `to_step` finds its batches.
+    skipped_updates: how many updates were left out between the rollback before and this one.
+  """
+
+  from_step: int
+  to_step: int
+  data_offset: int
+  skipped_updates: int = 0
+
+
+class Rollbacks:
+  """The rollbacks of the run in a folder, oldest first."""
+
+  def __init__(self, directory: str):
+    """Reads them.
+
+    Raises:
+      CheckpointError: the file is there and cannot be read.
+    """
+    self._path = os.path.join(directory, _NAME)
+    self._all: List[Rollback] = []
+    self.read()
+
+  def read(self) -> None:
+    """Reads the file again."""
+    self._all = []
+    if _NAME not in paths.names(os.path.dirname(self._path)):
+      return
+    try:
+      self._all = _parse(paths.read(self._path))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+      raise errors.CheckpointError(
+          f'{self._path}: cannot be read ({error}), and says which of the checkpoints beside it count') from error
+
+  def __len__(self) -> int:
+    return len(self._all)
+
+  def add(self, rollback: Rollback, write: bool = True) -> None:
+    """Notes one more.
+
+    Args:
+      rollback: the newest.
+      write: false on a worker whose files do not count.
+
+    Raises:
+      StorageError: it cannot be noted, and has not happened.
+    """
+    self._all.append(rollback)
+    if write:
+      _write(self._path, self._all)
+
+  def keep(self, number: int, aside: str) -> None:
+    """Forgets all but the first rollbacks, as those of another line of training.
+
+    Args:
+      number: how many are kept.
+      aside: a folder that gets a copy of the file.
+    """
+    if len(self._all) > number:
+      _write(os.path.join(aside, _NAME), self._all)
+      self._all = self._all[:number]
+      _write(self._path, self._all)
+
+  @property
+  def skipped_updates(self) -> int:
+    """How many updates were left out up to the last rollback, also in futures that were given up."""
+    return sum(entry.skipped_updates for entry in self._all)
+
+  def data_offset(self, step: int) -> int:
+    """How many updates further than its number a run that goes on from `step` finds its batches."""
+    return next((entry.data_offset for entry in reversed(self._all) if entry.to_step <= step), 0)
+
+  def is_new_at(self, step: int, num_rollbacks: int) -> bool:
+    """Whether a rollback led back to a checkpoint after it was saved: see `gave_up`."""
+    return any(step >= entry.to_step for entry in self._all[num_rollbacks:])
+
+  def gave_up(self, step: int, num_rollbacks: int) -> bool:
+    """Whether a checkpoint belongs to a future that was given up.
+
+    Args:
+      step: the checkpoint's.
+      num_rollbacks: how many there had been when it was saved.
+    """
+    return any(step > entry.to_step for entry in self._all[num_rollbacks:])
+
+
+def _parse(content: bytes) -> List[Rollback]:
+  """Raises a ValueError or a TypeError where the content says nothing that could be trusted."""
+  entries = json.loads(content)
+  if not isinstance(entries, list):
+    raise ValueError('expected a list')
+  found = [Rollback(**entry) for entry in entries]
+  for entry in found:
+    for name, value in dataclasses.asdict(entry).items():
+      if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f'{name}: expected a whole number, got {value!r}')
+  return found
+
+
+def _write(path: str, rollbacks: List[Rollback]) -> None:
+  text = json.dumps([dataclasses.asdict(entry) for entry in rollbacks], indent=2) + '\n'
+  storage.write(path, text)

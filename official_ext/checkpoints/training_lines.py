@@ -1,0 +1,258 @@
+"""Where a line of training starts, when it starts from a checkpoint: `--checkpoint` of a mode that trains.
+
+`lines.json` in the run's folder says so, renamed into place when the checkpoint has been restored. The same command
+then goes on from the newest checkpoint of its own, and another `--checkpoint` is refused, unless a branch is asked for:
+a new line, for which the checkpoints of the one before are moved to the folder `line_N`. A branch has happened when the
+file says so; a process that is killed after that leaves the moving to the next start.
+"""
+
+import dataclasses
+import json
+import os
+import re
+from typing import Any, Dict, List, Optional, Sequence
+
+from absl import logging
+import tensorflow as tf
+
+from official_ext import errors
+from official_ext.checkpoints import manifests
+from official_ext.checkpoints import rollbacks as rollbacks_lib
+
+_NAME = 'lines.json'
+_FILE = re.compile(r'ckpt-(\d+)\.')
+# A save that was cut off leaves other files, too.
+_WHOLE_OR_BROKEN = re.compile(r'ckpt-(\d+)(\.broken)?\.(index|manifest\.json)')
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+  """A checkpoint from which a line of training started.
+
+  Attributes:
+    checkpoint: its path; of one in the run's own folder the name alone.
+    step: its step.
+    fingerprint: of its manifest; None where it has none.
+    num_rollbacks: how many rollbacks of the run's own there had been when it was saved.
+    line: the number of the line, 0 for the first in a folder.
+    is_pending: whether the line before it is still to be set aside.
+  """
+
+  checkpoint: str
+  step: int
+  fingerprint: Optional[str] = None
+  num_rollbacks: int = 0
+  line: int = 0
+  is_pending: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+  """What a training is to begin with.
+
+  Attributes:
+    checkpoint: path of the checkpoint to restore; None for the newest in the folder, or none.
+    origins: what is to be noted once that is restored; None where nothing is.
+    message: for the user; '' where there is nothing to say.
+  """
+
+  checkpoint: Optional[str] = None
+  origins: Optional[List[Dict[str, Any]]] = None
+  message: str = ''
+
+
+def choose(model_dir: str, checkpoint: Optional[str], branch: bool = False) -> Start:
+  """Decides where a training begins. Writes nothing.
+
+  Args:
+    model_dir: the run's folder.
+    checkpoint: the value of --checkpoint.
+    branch: the value of --branch.
+
+  Raises:
+    UserError: there is no such checkpoint, or the folder holds checkpoints of another line of training.
+  """
+  known = read(model_dir)
+  line = [origin for origin in known if origin.line == known[-1].line]
+  has_begun = bool(_own_steps(model_dir)) and not (line and line[-1].is_pending)
+  if checkpoint is None:
+    if not line or has_begun:
+      return Start()
+    path = _path(model_dir, line[-1])
+    if not tf.io.gfile.exists(f'{path}.index'):
+      raise errors.UserError(
+          f'--model_dir={model_dir}: the training in it starts from {path}, which is not there any more. Put it back, '
+          f'name another --checkpoint, or delete {_NAME} to start from step 0')
+    return Start(path, _noted(known), f'starting from {path}, as the command before this one said')
+  name = _name(model_dir, checkpoint)
+  same = next((origin for origin in line if _is_same(origin, name, manifests.fingerprint(checkpoint))), None)
+  if same is not None:
+    if not has_begun:
+      return Start(_existing(model_dir, _path(model_dir, same)), _noted(known))
+    return Start(message=f'this line of training started there, and goes on from its newest checkpoint, '
+                         f'{_newest(model_dir)}')
+  _existing(model_dir, checkpoint)
+  if not os.path.dirname(name):
+    checkpoint = os.path.join(model_dir, name)
+  origin = Origin(name, _step_of(checkpoint), manifests.fingerprint(checkpoint), _num_rollbacks(model_dir, checkpoint))
+  if not _own_steps(model_dir):
+    number = line[-1].line if line else 0
+    before = [other for other in known if other.line != number]
+    return Start(checkpoint, _noted([*before, dataclasses.replace(origin, line=number)]))
+  if name == _newest(model_dir):  # One more name for where it is.
+    return Start(checkpoint, _noted([*known, dataclasses.replace(origin, line=line[-1].line if line else 0)]))
+  if not branch:
+    raise errors.UserError(
+        f'--checkpoint={checkpoint}: {model_dir} holds checkpoints of another line of training, the newest '
+        f'{_newest(model_dir)}. Leave it out to go on from there, take another --model_dir, or add --branch to start a '
+        'new line here')
+  number = line[-1].line + 1 if line else 1
+  return Start(
+      checkpoint, _noted([*known, dataclasses.replace(origin, line=number, is_pending=True)]),
+      f'a new line of training starts there; what it does not go on from is kept in '
+      f'{os.path.join(model_dir, _folder(number - 1))}')
+
+
+def begin(model_dir: str, start: Start, subfolders: Sequence[str] = ()) -> bool:
+  """Notes where a line of training starts; to be called by the chief when that checkpoint is restored.
+
+  Args:
+    model_dir: the run's folder.
+    start: what `choose` has said.
+    subfolders: those in which a line keeps more checkpoints: they are set aside with it.
+
+  Returns:
+    Whether a line before it was set aside.
+  """
+  if start.origins is None:
+    return False
+  tf.io.gfile.makedirs(model_dir)
+  _write(model_dir, start.origins)
+  *before, last = start.origins
+  if not last['is_pending']:
+    return False
+  _set_aside(model_dir, Origin(**last), subfolders)
+  _write(model_dir, [*before, {**last, 'is_pending': False}])
+  return True
+
+
+def read(model_dir: str) -> List[Origin]:
+  """Where the lines of training in a folder started, oldest first. A file that cannot be read says nothing."""
+  path = os.path.join(model_dir, _NAME)
+  try:
+    with tf.io.gfile.GFile(path, 'rb') as f:
+      return [_checked(entry) for entry in json.loads(f.read().decode())]
+  except tf.errors.NotFoundError:
+    return []
+  except (ValueError, TypeError, RecursionError, tf.errors.OpError) as error:
+    logging.error('%s is damaged (%s): where the training in this folder started is not known any more.', path,
+                  ' '.join(str(error).split())[:200])
+    return []
+
+
+def _checked(entry: Any) -> Origin:
+  """One entry of the file.
+
+  Raises:
+    ValueError, TypeError: it is none.
+  """
+  origin = Origin(**entry)
+  for field in ('step', 'num_rollbacks', 'line'):
+    if type(getattr(origin, field)) is not int:  # pylint: disable=unidiomatic-typecheck
+      raise ValueError(f'{field} is {getattr(origin, field)!r}')
+  if not isinstance(origin.checkpoint, str):
+    raise ValueError(f'checkpoint is {origin.checkpoint!r}')
+  return origin
+
+
+def _write(model_dir: str, origins: Sequence[Dict[str, Any]]) -> None:
+  path = os.path.join(model_dir, _NAME)
+  with tf.io.gfile.GFile(f'{path}.tmp', 'w') as f:
+    f.write(json.dumps(list(origins), indent=2) + '\n')
+  tf.io.gfile.rename(f'{path}.tmp', path, overwrite=True)
+
+
+def _noted(origins: Sequence[Origin]) -> List[Dict[str, Any]]:
+  return [dataclasses.asdict(origin) for origin in origins]
+
+
+# Names.
+
+
+def _name(model_dir: str, checkpoint: str) -> str:
+  """What a checkpoint is noted as: the same for all ways to write its path, and wherever the run's folder is moved."""
+  if '://' in checkpoint:
+    folder, name = os.path.split(checkpoint)
+    return name if folder.rstrip('/') == model_dir.rstrip('/') else checkpoint
+  folder, name = os.path.split(os.path.abspath(checkpoint))
+  folder = os.path.realpath(folder)
+  inside = '://' not in model_dir and folder == os.path.realpath(model_dir)
+  return name if inside else os.path.join(folder, name)
+
+
+def _path(model_dir: str, origin: Origin) -> str:
+  return origin.checkpoint if os.path.dirname(origin.checkpoint) else os.path.join(model_dir, origin.checkpoint)
+
+
+def _is_same(origin: Origin, name: str, fingerprint: Optional[str]) -> bool:
+  return origin.checkpoint == name or (fingerprint is not None and origin.fingerprint == fingerprint)
+
+
+def _step_of(checkpoint: str) -> int:
+  number = checkpoint.rpartition('-')[2]
+  return int(number) if number.isdecimal() else 0
+
+
+def _num_rollbacks(model_dir: str, checkpoint: str) -> int:
+  if os.path.dirname(_name(model_dir, checkpoint)):  # The rollbacks of another run.
+    return 0
+  try:
+    return int(manifests.read(checkpoint).get('num_rollbacks', 0))
+  except (ValueError, tf.errors.OpError):
+    return 0
+
+
+def _existing(model_dir: str, checkpoint: str) -> str:
+  if not tf.io.gfile.exists(f'{checkpoint}.index'):
+    raise errors.UserError(f'--checkpoint={checkpoint}: no such checkpoint; a path such as {model_dir}/ckpt-100')
+  return checkpoint
+
+
+def _own_steps(model_dir: str) -> Dict[int, bool]:
+  """The steps of the checkpoints in the run's folder, and whether each was set aside as broken."""
+  steps: Dict[int, bool] = {}
+  for match in map(_WHOLE_OR_BROKEN.fullmatch, _listed(model_dir)):
+    if match:
+      steps[int(match.group(1))] = steps.get(int(match.group(1)), True) and bool(match.group(2))
+  return steps
+
+
+def _listed(folder: str) -> List[str]:
+  return tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+
+
+def _newest(model_dir: str) -> str:
+  """The name of the newest checkpoint in the run's folder, which has some."""
+  steps = _own_steps(model_dir)
+  return f'ckpt-{max([step for step, is_broken in steps.items() if not is_broken] or steps)}'
+
+
+# Branching.
+
+
+def _folder(line: int) -> str:
+  return f'line_{line}'
+
+
+def _set_aside(model_dir: str, origin: Origin, subfolders: Sequence[str]) -> None:
+  """Moves what the new line does not go on from; may be repeated where it was cut off."""
+  aside = os.path.join(model_dir, _folder(origin.line - 1))
+  tf.io.gfile.makedirs(aside)
+  is_inside = not os.path.dirname(origin.checkpoint)
+  matches = [match for match in map(_FILE.match, _listed(model_dir)) if match]
+  names = [match.string for match in matches if not (is_inside and int(match.group(1)) <= origin.step)]
+  plain = [name for name in subfolders if name not in ('', '.', '..') and os.path.basename(name) == name]
+  for name in [*names, *plain, 'checkpoint']:
+    if tf.io.gfile.exists(os.path.join(model_dir, name)):
+      tf.io.gfile.rename(os.path.join(model_dir, name), os.path.join(aside, name), overwrite=True)
+  rollbacks_lib.Rollbacks(model_dir).keep(origin.num_rollbacks if is_inside else 0, aside)

@@ -1,0 +1,109 @@
+"""Starting a new run from the weights of another: `task.init_checkpoint`."""
+
+import fnmatch
+import os
+from typing import Any, Optional, Sequence
+
+import tensorflow as tf, tf_keras
+
+from official_ext.checkpoints import contents as contents_lib
+from official_ext import errors
+from official_ext.checkpoints import manifests
+
+_MAX_NAMED = 5
+_FIELD = 'task.init_checkpoint'
+
+
+def find(path: str) -> str:
+  """The checkpoint that a value of `task.init_checkpoint` means.
+
+  Args:
+    path: of a checkpoint, or of a folder, whose newest sound one is meant.
+
+  Returns:
+    Its path.
+
+  Raises:
+    UserError: there is none, or it is damaged.
+  """
+  if tf.io.gfile.isdir(path):
+    with_manifest = manifests.prefixes(path)
+    sound = next((prefix for prefix in reversed(with_manifest) if manifests.find_damage(prefix) is None), None)
+    prefix = sound or (None if with_manifest else _without_manifest(path))
+    if prefix is None:
+      raise errors.UserError(f'{_FIELD}: {path}: no {"undamaged " if with_manifest else ""}checkpoint in this folder')
+    return prefix
+  if not tf.io.gfile.exists(f'{path}.index'):
+    raise errors.UserError(
+        f'{_FIELD}: {path}: no such checkpoint; a path such as {os.path.dirname(path) or "."}/ckpt-100')
+  if tf.io.gfile.exists(path + manifests.SUFFIX):
+    damage = manifests.find_damage(path)
+    if damage is not None:
+      raise errors.UserError(f'{_FIELD}: {path}: it is damaged: {damage}')
+  return path
+
+
+def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ()) -> None:
+  """Assigns the weights of a checkpoint to a model: all of the model's variables, by name and shape.
+
+  What the checkpoint holds beside the model (optimizer, step) is left out, and so are weights that have no place.
+
+  Args:
+    model: built.
+    path: see `find`.
+    may_miss: patterns such as `*logits*`, of variable names or of the names in checkpoints, for variables that may be
+      missing or of another shape in the checkpoint; they keep their values.
+
+  Raises:
+    UserError: a variable is missing or of another shape, and no pattern allows it; or nothing fits.
+  """
+  prefix = find(path)
+  try:
+    contents = contents_lib.Contents(prefix)
+  except tf.errors.OpError as error:
+    raise _damaged(prefix, error) from error
+  root = tf.train.Checkpoint(model=model)
+  match, present = contents.match(root), contents_lib.variables(root)
+  if not present:
+    raise errors.UserError(f'{_FIELD}: the model has no variables yet; let build_model call it once on an input')
+  problems, num_loaded = [], 0
+  for name, variable in present.items():
+    shape = tuple(variable.shape.as_list())
+    place = match.places.get(name)
+    if place is not None and place.shape == shape:
+      variable.assign(tf.cast(_read(contents, prefix, place.key), variable.dtype))
+      num_loaded += 1
+    elif not _matches(may_miss, name, variable):
+      told = f'has shape {place.shape} in it, {shape} here' if place is not None else 'is not in it'
+      problems.append(f'{name} ({variable.name}) {told}')
+  if problems:
+    more = f'; and {len(problems) - _MAX_NAMED} more' if len(problems) > _MAX_NAMED else ''
+    raise errors.UserError(
+        f'{_FIELD}: {prefix}: {"; ".join(problems[:_MAX_NAMED])}{more}. Variables that shall keep their initial values '
+        f'are named by patterns in {_FIELD}_may_miss')
+  if not num_loaded:
+    raise errors.UserError(f'{_FIELD}: {prefix}: none of the model\'s {len(present)} variables is in it')
+  if tf.distribute.get_strategy().extended.should_checkpoint:
+    num_left = len([name for name in match.unplaced if name.startswith('model/')])
+    print(f'Initialized {num_loaded} of {len(present)} variables from {prefix}'
+          + (f'; {num_left} of its weights have no place' if num_left else ''), flush=True)
+
+
+def _without_manifest(folder: str) -> Optional[str]:
+  """The checkpoint that something else has written: the one that the folder's state file names, or the newest."""
+  return manifests.named_latest(folder) or next(reversed(manifests.saved_prefixes(folder)), None)
+
+
+def _read(contents: contents_lib.Contents, prefix: str, key: str) -> Any:
+  try:
+    return contents.value(key)
+  except (tf.errors.OpError, IndexError) as error:  # What TensorFlow raises depends on what its reader stumbled over.
+    raise _damaged(prefix, error) from error
+
+
+def _damaged(prefix: str, error: BaseException) -> errors.UserError:
+  return errors.UserError(f'{_FIELD}: {prefix}: it is damaged: {" ".join(str(error).split())[:200]}')
+
+
+def _matches(patterns: Sequence[str], name: str, variable: Any) -> bool:
+  return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns for text in (name, variable.name))

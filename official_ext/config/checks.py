@@ -1,0 +1,304 @@
+"""What an experiment's values must satisfy beyond their types."""
+
+import re
+from typing import Any, Iterator, List, Mapping, Optional, Tuple
+
+from official.modeling.hyperparams import base_config
+from official.modeling.hyperparams import params_dict
+from official_ext.config import definitions
+from official_ext.config import overrides
+from official_ext.config import ranges
+from official_ext import errors
+from official_ext.config import file_checks
+from official_ext.optimization import checks as optimization_checks
+from official_ext.monitoring import credentials
+from official_ext.monitoring import named_writers
+from official_ext.monitoring import notifications
+from official_ext.monitoring import wandb_writer
+
+TRAIN_MODES = ('train', 'train_and_eval', 'train_and_post_eval')
+EVAL_MODES = ('eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval')
+
+_NEEDED_BY_SCHEDULES = (
+    'learning_rate', 'initial_learning_rate', 'decay_steps', 'total_decay_steps', 'decay_rate', 'boundaries', 'values',
+    'warmup_steps', 'maximal_learning_rate', 'step_size', 'first_decay_steps',
+)
+
+
+def check(params: definitions.ExperimentConfig, mode: Optional[str]) -> None:
+  """Checks ranges, choices and what belongs together: what classes state in RANGES, CHOICES and `check_values`.
+
+  Args:
+    params: an upgraded experiment.
+    mode: what it is to be used for, None for anything: what only matters to one mode is left out.
+
+  Raises:
+    UserError: naming all fields that are wrong.
+  """
+  with errors.Mistakes() as mistakes:
+    with mistakes.noted():
+      ranges.check(params)
+    for path, config in configs(params):
+      with mistakes.noted():
+        _check_choices(path, config)
+      with mistakes.noted():
+        if hasattr(config, 'check_values'):
+          config.check_values(path)
+    with mistakes.noted():
+      file_checks.check_subdirs(params.trainer)
+    with mistakes.noted():
+      _check_lengths(params.trainer, mode)
+    with mistakes.noted():
+      _check_data(params, mode)
+    with mistakes.noted():
+      _check_unmasked(params, mode)
+    if mode is not None:
+      with mistakes.noted():
+        check_complete(params, trains=mode in TRAIN_MODES)
+      with mistakes.noted():
+        notifications.check(params.trainer.notifications)
+      with mistakes.noted():
+        if mode in TRAIN_MODES and 'wandb' in params.trainer.writers and params.trainer.wandb.mode == 'online':
+          wandb_writer.check_credentials()
+
+
+def _check_unmasked(params: definitions.ExperimentConfig, mode: Optional[str]) -> None:
+  """A params.yaml has no passwords: one that is read back is refused where it is about to be used."""
+  for field in overrides.leaves(params) if mode in TRAIN_MODES else ():
+    if isinstance(field.value, str) and credentials.is_masked(field.value):
+      raise errors.UserError(f'{field.path}: {field.value}: what {credentials.MASK} stands for is left out of '
+                             'params.yaml; give it again, by --set')
+
+
+def configs(config: base_config.Config, path: str = '') -> Iterator[Tuple[str, base_config.Config]]:
+  """Yields the dotted path and the configuration of all that stand in one as its fields, itself first."""
+  if path:
+    yield path, config
+  for name, value in vars(config).items():
+    if name not in config.RESERVED_ATTR and isinstance(value, base_config.Config):
+      yield from configs(value, f'{path}.{name}' if path else name)
+
+
+def _check_choices(path: str, config: base_config.Config) -> None:
+  for name, choices in getattr(config, 'CHOICES', {}).items():
+    value = vars(config)[name]
+    if value not in choices or (isinstance(value, int) and not isinstance(value, bool)):
+      told = overrides.not_one_of(str(value), [_as_yaml(choice) for choice in choices])
+      raise errors.UserError(f'{path}.{name}: {value!r} is {told}')
+
+
+def check_files(
+    params: definitions.ExperimentConfig,
+    mode: Optional[str],
+    model_dir: Optional[str] = None,
+    checkpoint: Optional[str] = None,
+) -> None:
+  """Checks that the files and folders which a run is given are there, or can be made.
+
+  Args:
+    params: an upgraded experiment.
+    mode: what it is to be used for, None for everything.
+    model_dir: --model_dir.
+    checkpoint: --checkpoint.
+
+  Raises:
+    UserError: naming all that are not.
+  """
+  used = [(path, data) for path, data in data_configs(params) if mode is None or _is_used(path, mode)]
+  with errors.Mistakes() as mistakes:
+    with mistakes.noted():
+      if model_dir:
+        file_checks.check_model_dir(model_dir)
+    with mistakes.noted():
+      file_checks.check_inputs(params, used, mode is None or mode in EVAL_MODES, checkpoint)
+
+
+def check_replicas(params: definitions.ExperimentConfig, mode: str, num_replicas: int, task: Any) -> None:
+  """Checks that replicas can share the batches of Model Garden's tasks; others may share them in their own way.
+
+  Args:
+    params: an upgraded experiment.
+    mode: what it is used for.
+    num_replicas: of the strategy.
+    task: the experiment's task.
+
+  Raises:
+    UserError: naming all batch sizes that they cannot share.
+  """
+  if not type(task).__module__.startswith('official.'):
+    return
+  with errors.Mistakes() as mistakes:
+    for path, data in data_configs(params):
+      size = vars(data).get('global_batch_size')
+      if _is_used(path, mode) and size and size % num_replicas:
+        with mistakes.noted():
+          raise batch_that_cannot_be_shared(path, size, num_replicas)
+
+
+def batch_that_cannot_be_shared(path: str, size: int, num_replicas: int) -> errors.UserError:
+  """The error of a data set, at a dotted path, whose batch size is no multiple of the number of replicas."""
+  near = [str(multiple) for multiple in (size // num_replicas * num_replicas, -(-size // num_replicas) * num_replicas)
+          if multiple]
+  return errors.UserError(f'{path}.global_batch_size: {size} examples cannot be shared by {num_replicas} replicas; '
+                          f'{" or ".join(near)} can')
+
+
+def _is_used(path: str, mode: Optional[str]) -> bool:
+  """Whether a mode reads a data set."""
+  return mode in (TRAIN_MODES if path.endswith('train_data') else EVAL_MODES)
+
+
+def check_complete(params: definitions.ExperimentConfig, trains: bool = True) -> None:
+  """Checks what only has to be right once the experiment is to run.
+
+  Args:
+    params: an upgraded experiment.
+    trains: whether it is to train: some writers do nothing else.
+
+  Raises:
+    UserError: naming all fields that are wrong.
+  """
+  with errors.Mistakes() as mistakes:
+    with mistakes.noted():
+      named_writers.check([name for name in params.trainer.writers if trains or name not in named_writers.OF_TRAINING])
+    with mistakes.noted():
+      if trains and params.trainer.inspect.every and 'tensorboard' not in params.trainer.writers:
+        raise errors.UserError('trainer.inspect.every: its values go to TensorBoard alone; add tensorboard to '
+                               'trainer.writers, or set it to 0')
+    with mistakes.noted():
+      _check_schedules(params.trainer.optimizer_config)
+    with mistakes.noted():
+      optimization_checks.check(params.trainer.optimizer_config)
+    with mistakes.noted():
+      check_restrictions(params)
+
+
+def check_restrictions(params: base_config.Config) -> None:
+  """Checks the experiment's own restrictions, such as 'task.vocab_file != None'.
+
+  Raises:
+    UserError: naming the first restriction that does not hold.
+  """
+  for restriction in params._restrictions:  # pylint: disable=protected-access
+    try:
+      params_dict.ParamsDict(params.as_dict(), [restriction]).validate()
+    except KeyError as error:
+      field = re.split('[=!<>]', restriction)[0].strip()
+      raise errors.UserError(f'{field}: this experiment requires {restriction}') from error
+
+
+def value_at(params: base_config.Config, path: str) -> Any:
+  """The value at a dotted path of field names."""
+  value: Any = params
+  for name in path.split('.'):
+    value = vars(value)[name]
+  return value
+
+
+def data_configs(params: base_config.Config) -> Iterator[Tuple[str, base_config.Config]]:
+  """Yields the dotted path and the configuration of each training and validation data set of the task or tasks."""
+  tasks = [('task', params.task)]
+  for index, routine in enumerate(getattr(params.task, 'task_routines', None) or ()):
+    tasks.append((f'task.task_routines.{index}.task_config', routine.task_config))
+  for path, task in tasks:
+    for name in ('train_data', 'validation_data'):
+      data = getattr(task, name, None)
+      if isinstance(data, base_config.Config):
+        yield f'{path}.{name}', data
+
+
+def _as_yaml(value: Any) -> str:
+  return {None: 'null', True: 'true', False: 'false'}.get(value, value)
+
+
+def _check_lengths(trainer: definitions.TrainerConfig, mode: Optional[str]) -> None:
+  if trainer.validation_steps == 0 or trainer.validation_steps < -1:
+    raise errors.UserError(
+        f'trainer.validation_steps: expected a number above 0, or -1 for all, got {trainer.validation_steps}'
+    )
+  if trainer.train_steps and trainer.train_epochs:
+    raise errors.UserError(
+        f'trainer.train_epochs: set either trainer.train_steps ({trainer.train_steps}) or trainer.train_epochs '
+        f'({trainer.train_epochs}), not both'
+    )
+  if mode in TRAIN_MODES and not (trainer.train_steps or trainer.train_epochs):
+    raise errors.UserError(f'trainer.train_steps: is 0, and mode {mode} trains; set it, or trainer.train_epochs')
+  if mode == 'train_and_eval' and trainer.validation_interval < 1 and not trainer.validation_interval_epochs:
+    raise errors.UserError(f'trainer.validation_interval: expected at least 1, got {trainer.validation_interval}')
+
+
+def _check_data(params: base_config.Config, mode: Optional[str]) -> None:
+  """Batch sizes are above 0 where the mode reads the data. A zero beside no data at all is left to the task."""
+  with errors.Mistakes() as mistakes:
+    for path, data in data_configs(params):
+      with mistakes.noted():
+        if isinstance(data, definitions.DataConfig) and data.on_bad_example not in ('error', 'skip'):
+          raise errors.UserError(f'{path}.on_bad_example: expected error or skip, got {data.on_bad_example!r}')
+      with mistakes.noted():
+        _check_batch_size(path, data, mode)
+
+
+def _check_batch_size(path: str, data: base_config.Config, mode: Optional[str]) -> None:
+  size = vars(data).get('global_batch_size')
+  has_source = vars(data).get('input_path') or vars(data).get('tfds_name')
+  has_source = has_source or isinstance(data, definitions.DataConfig)
+  if size is not None and (size < 0 or (size == 0 and _is_used(path, mode) and has_source)):
+    raise errors.UserError(f'{path}.global_batch_size: expected at least 1, got {size}')
+
+
+def _selected_schedules(optimizer_config: base_config.Config) -> Iterator[Tuple[str, str, Mapping[str, Any]]]:
+  """Yields the dotted path, the type and the fields of the learning rate's schedule and of its warm-up."""
+  for name in ('learning_rate', 'warmup'):
+    choice: Any = vars(optimizer_config).get(name)
+    if choice is not None and choice.type is not None:
+      yield f'trainer.optimizer_config.{name}.{choice.type}', choice.type, choice.get().as_dict()
+
+
+def _check_schedules(optimizer_config: base_config.Config) -> None:
+  """Model Garden has no default for these, and fails later, in its own arithmetic."""
+  with errors.Mistakes() as mistakes:
+    for path, _, schedule in _selected_schedules(optimizer_config):
+      for name in _NEEDED_BY_SCHEDULES:
+        with mistakes.noted():
+          if name in schedule and schedule[name] is None:
+            raise errors.UserError(f'{path}.{name}: must be set')
+
+
+def schedule_warnings(params: definitions.ExperimentConfig) -> List[str]:
+  """Tells where the schedule of the learning rate was made for another length of training.
+
+  Model Garden's schedules do not follow `train_steps`: a shorter run ends in the middle of the decay, a longer one goes
+  on where the learning rate no longer changes, which often is 0.
+
+  Args:
+    params: an experiment whose `train_epochs`, if any, is resolved.
+
+  Returns:
+    One line for each field that does not fit.
+  """
+  train_steps = params.trainer.train_steps
+  lines = []
+  for path, kind, schedule in _selected_schedules(params.trainer.optimizer_config):
+    for name, value in schedule.items():
+      consequence = _misfit(kind, name, value, schedule, train_steps)
+      if consequence:
+        lines.append(f'{path}.{name} is {value}, trainer.train_steps {train_steps}: {consequence}')
+  return lines
+
+
+def _misfit(kind: str, field: str, value: Any, schedule: Mapping[str, Any], train_steps: int) -> str:
+  """What follows from a schedule's field that does not fit the length of training; empty where it fits."""
+  if not value:
+    return ''
+  offset = schedule.get('offset') or 0
+  if field == 'warmup_steps' and value >= train_steps:
+    return 'training ends before the warm-up does'
+  if field == 'boundaries' and value[-1] + offset >= train_steps:
+    return 'training ends before the last of them'
+  if field not in ('decay_steps', 'total_decay_steps') or kind == 'exponential':  # There decay_steps is no length.
+    return ''
+  if value + offset > train_steps:
+    return 'training ends before the learning rate has decayed'
+  if value + offset < train_steps and not schedule.get('cycle'):
+    return f'the learning rate stays as it is from step {value + offset} on'
+  return ''

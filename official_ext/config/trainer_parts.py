@@ -1,0 +1,135 @@
+"""What small parts of the training loop are configured by, each with what it refuses.
+
+`RANGES` and `CHOICES` hold for fields alone; `check_values`, if a class has it, raises a UserError for what a field
+means together with others. `checks.check` asks all of them.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, Mapping, Tuple
+
+from official.modeling.hyperparams import base_config
+from official_ext import errors
+from official_ext.metrics import better
+
+
+@dataclasses.dataclass
+class NonfiniteConfig(base_config.Config):
+  """What to do about steps that leave the weights as they were: those whose loss or gradients are not finite.
+
+  Attributes:
+    max_skips: The number of such steps that is allowed, counted since the start or the last rollback.
+    then: What follows one more: 'stop' ends the run, 'rollback' goes back to the newest checkpoint from before the
+      last of them at which all was well, and goes on from there with the batches that follow.
+    max_rollbacks: The number of rollbacks that is allowed; one more ends the run.
+  """
+  CHOICES: ClassVar[Mapping[str, Tuple[Any, ...]]] = {'then': ('stop', 'rollback')}
+  RANGES: ClassVar[Mapping[str, str]] = dict.fromkeys(('max_skips', 'max_rollbacks'), '[0, inf)')
+
+  max_skips: int = 10
+  then: str = 'stop'
+  max_rollbacks: int = 3
+
+
+@dataclasses.dataclass
+class LossSpikeConfig(base_config.Config):
+  """When a loss is so high that its step is treated as one that is not finite: see `nonfinite`.
+
+  Attributes:
+    factor: A loss above `factor` times the median of those before it is a spike. 0: there is no such rule.
+    window: The number of losses whose median is taken, 128 at most. The rule holds after that many steps.
+  """
+  MAX_WINDOW: ClassVar[int] = 128
+
+  factor: float = 0.0
+  window: int = 100
+
+  def check_values(self, path: str) -> None:
+    """See `checks.check`."""
+    if self.factor and not self.factor > 1:
+      raise errors.UserError(f'{path}.factor: expected more than 1, or 0 for no rule, got {self.factor}')
+    if not 1 <= self.window <= self.MAX_WINDOW:
+      raise errors.UserError(f'{path}.window: expected 1 to {self.MAX_WINDOW}, got {self.window}')
+
+
+@dataclasses.dataclass
+class EarlyStoppingConfig(base_config.Config):
+  """When training ends before `train_steps`: where a metric has stopped to get better.
+
+  Attributes:
+    metric: A metric of the evaluation; `|` separates the levels of nested logs. Empty: training goes on to the end.
+    mode: 'max' or 'min': what is better. 'auto': as the metric's name says: 'min' for a loss or an error, 'max' for an
+      accuracy and the like.
+    patience: The number of evaluations in a row without an improvement that ends training.
+    min_delta: The least change that counts as an improvement.
+  """
+  CHOICES: ClassVar[Mapping[str, Tuple[Any, ...]]] = {'mode': ('auto', 'max', 'min')}
+  RANGES: ClassVar[Mapping[str, str]] = {'patience': '[1, inf)', 'min_delta': '[0, inf)'}
+
+  metric: str = ''
+  mode: str = 'auto'
+  patience: int = 5
+  min_delta: float = 0.0
+
+  def check_values(self, path: str) -> None:
+    """See `checks.check`."""
+    _check_better(self.metric, self.mode, path)
+
+
+@dataclasses.dataclass
+class ReduceLROnPlateauConfig(base_config.Config):
+  """When the learning rate is lowered: where a metric has stopped to get better. As tf_keras' callback of that name.
+
+  Attributes:
+    metric: A metric of the evaluation; `|` separates the levels of nested logs. Empty: the learning rate follows its
+      schedule alone.
+    mode: 'max' or 'min': what is better. 'auto': as the metric's name says: 'min' for a loss or an error, 'max' for an
+      accuracy and the like.
+    factor: What the learning rate, constant or of a schedule, is multiplied by.
+    patience: The number of evaluations in a row without an improvement after which that is done.
+    min_delta: The least change that counts as an improvement.
+    cooldown: The number of evaluations after a reduction that do not count.
+    min_lr: The learning rate below which it is not lowered.
+  """
+  CHOICES: ClassVar[Mapping[str, Tuple[Any, ...]]] = {'mode': ('auto', 'max', 'min')}
+  RANGES: ClassVar[Mapping[str, str]] = {
+      'factor': '(0, 1)', **dict.fromkeys(('patience', 'cooldown', 'min_delta', 'min_lr'), '[0, inf)')}
+
+  metric: str = ''
+  mode: str = 'auto'
+  factor: float = 0.1
+  patience: int = 10
+  min_delta: float = 1e-4
+  cooldown: int = 0
+  min_lr: float = 0.0
+
+  def check_values(self, path: str) -> None:
+    """See `checks.check`."""
+    _check_better(self.metric, self.mode, path)
+
+
+@dataclasses.dataclass
+class InspectConfig(base_config.Config):
+  """What to show of the inside of a step in TensorBoard, under `inspect/` of the training curves.
+
+  Attributes:
+    every: The number of steps between two inspections. 0: there are none. Where a program runs several steps, the
+      first of a program that holds a multiple of this number is inspected.
+    activations: Whether to show mean, standard deviation, fraction of zeros and maximum of what layers return.
+    histograms: Whether to show histograms of weights, gradients and activations.
+    layers: Patterns, such as 'encoder/*', of the names of the layers to show; none for all.
+  """
+  RANGES: ClassVar[Mapping[str, str]] = {'every': '[0, inf)'}
+
+  every: int = 0
+  activations: bool = True
+  histograms: bool = False
+  layers: Tuple[str, ...] = ()
+
+
+def _check_better(metric: str, mode: str, path: str) -> None:
+  """Raises a UserError if neither `mode` nor the metric's name says what is better."""
+  if metric and mode in ('auto', 'max', 'min'):
+    try:
+      better.mode_of(metric, mode)
+    except ValueError as error:
+      raise errors.UserError(f'{path}.mode: {error}') from error

@@ -1,0 +1,223 @@
+"""The parts that say "when X, do Y": what the controller calls after a training loop or an evaluation."""
+
+import math
+from typing import Any, Callable, List, Sequence
+
+import orbit
+
+from official.core import actions
+from official_ext.core import base_trainer
+from official_ext.checkpoints import manager
+from official_ext.config import definitions
+from official_ext.config import trainer_parts
+from official_ext.checkpoints import ema_checkpoints
+from official_ext import errors
+from official_ext.runtime import workers
+from official_ext.monitoring import writers as writers_lib
+from official_ext.optimization import ema_optimizer
+
+
+class RollbackAction:
+  """What actions that watch for divergence share: going back to a checkpoint, past the batches that led astray."""
+
+  def __init__(self, trainer: base_trainer.Trainer, checkpoint_manager: Any, writers: writers_lib.Writer):
+    """Makes the action.
+
+    Args:
+      trainer: this library's.
+      checkpoint_manager: likewise; with another, nothing goes back.
+      writers: where events go.
+    """
+    self._trainer = trainer
+    self._manager = checkpoint_manager
+    self._writers = writers
+
+  def _go_back(self, bad_steps: Sequence[int], max_rollbacks: int, limit: str, reason: str) -> None:
+    """Restores a checkpoint from before the trouble; the next batches are those after the last bad step's.
+
+    Args:
+      bad_steps: see `CheckpointManager.go_back`.
+      max_rollbacks: how many the run may make.
+      limit: the dotted path of the field that says so.
+      reason: what has happened.
+
+    Raises:
+      DivergedError: the run may not go back, or cannot.
+    """
+    if not (max_rollbacks and isinstance(self._manager, manager.CheckpointManager)):
+      raise errors.DivergedError(reason)
+    if len(self._manager.rollbacks) >= max_rollbacks:
+      raise errors.DivergedError(f'{reason}; {limit} allows {max_rollbacks} rollbacks, which have been made')
+    trainer = self._trainer
+    from_step, next_batch = int(trainer.global_step.numpy()), bad_steps[-1] + trainer.data_offset
+    with trainer.strategy.scope():
+      path = self._manager.go_back(bad_steps, lambda step: next_batch - step, trainer.num_skips)
+    if path is None:
+      raise errors.DivergedError(f'{reason}; there is no checkpoint to go back to')
+    trainer.checkpoint_restored(**self._manager.continuation(path))
+    self._writers.write('rollback', int(trainer.global_step.numpy()), {
+        'from_step': from_step,
+        'checkpoint': path,
+        'rollbacks': len(self._manager.rollbacks),
+        'data_offset': trainer.data_offset,
+        'reason': reason,
+    })
+
+
+class NonfiniteAction(RollbackAction):
+  """Reports updates that were left out; where there were too many, goes back or ends the run."""
+
+  def __init__(
+      self,
+      trainer: base_trainer.Trainer,
+      config: trainer_parts.NonfiniteConfig,
+      writers: writers_lib.Writer,
+      checkpoint_manager: Any = None,
+  ):
+    """Makes the action.
+
+    Args:
+      trainer: the trainer, which guards its updates.
+      config: how many are too many, and what then.
+      writers: see base class.
+      checkpoint_manager: see base class.
+    """
+    super().__init__(trainer, checkpoint_manager, writers)
+    self._config = config
+    self._num_reported = -1
+    self._cause = ''  # What was wrong with the inputs of a step that was left out.
+
+  def __call__(self, output: orbit.runner.Output) -> None:
+    """Looks at the trainer's counters.
+
+    Args:
+      output: the logs of the training loop.
+
+    Raises:
+      DivergedError: more than `max_skips` updates were left out, and the run is not to go back, or not once more.
+    """
+    del output
+    state = self._trainer.step_state
+    total = int(state.num_skips.numpy())
+    if self._num_reported < 0:
+      self._num_reported = self._trainer.num_skips_restored
+    new, self._num_reported = total - self._num_reported, total
+    examples = self._trainer.pace.examples_per_step
+    for number, step in enumerate(state.last_skips(new)):
+      # To look at the inputs of all of them would take as long as these steps did.
+      cause = self._trainer.examine_step(step) if not number else ''
+      self._cause = f'step {step}: {cause}' if cause else self._cause
+      self._writers.write('update_skipped', step, {
+          'total': total,
+          # Positions in the stream of training examples: first, and how many.
+          'first_example': (step - 1 + self._trainer.data_offset) * examples,
+          'num_examples': examples,
+          **({'cause': cause} if cause else {}),
+      })
+    if total <= self._config.max_skips:
+      return
+    steps = state.last_skips(total)
+    positions = [(step - 1 + self._trainer.data_offset) * examples for step in steps]
+    reason = (
+        f'{total} updates were left out because their loss or gradient was not finite, or their loss a spike, the last '
+        f'at steps {", ".join(map(str, steps))}; trainer.nonfinite.max_skips allows {self._config.max_skips}; the '
+        f'{examples} examples of each of these steps begin at positions {", ".join(map(str, positions))}')
+    reason += f'; {self._cause}' if self._cause else ''
+    max_rollbacks = self._config.max_rollbacks if self._config.then == 'rollback' else 0
+    self._go_back(steps, max_rollbacks, 'trainer.nonfinite.max_rollbacks', reason)
+    self._num_reported = self._trainer.num_skips_restored
+
+
+class LossBoundAction(RollbackAction):
+  """Goes back, or ends the run, where the loss of a training loop is above `trainer.loss_upper_bound`.
+
+  It reads the fields of Model Garden's RecoveryCondition, which goes back too, but not the input with it.
+  """
+
+  def __init__(
+      self,
+      trainer: base_trainer.Trainer,
+      config: definitions.TrainerConfig,
+      writers: writers_lib.Writer,
+      checkpoint_manager: Any,
+  ):
+    """Makes the action.
+
+    Args:
+      trainer: the trainer. A loss that is not finite counts where it does not guard its updates.
+      config: with `loss_upper_bound`, `recovery_begin_steps` and `recovery_max_trials`.
+      writers: see base class.
+      checkpoint_manager: see base class.
+    """
+    super().__init__(trainer, checkpoint_manager, writers)
+    self._config = config
+
+  def __call__(self, output: orbit.runner.Output) -> None:
+    """Looks at the loss.
+
+    Args:
+      output: the logs of the training loop.
+
+    Raises:
+      DivergedError: the loss is too high, and the run is not to go back, or not once more.
+    """
+    name = self._trainer.train_loss.name
+    if name not in output:
+      return
+    loss, step = float(output[name]), int(self._trainer.global_step.numpy())
+    if not math.isfinite(loss):
+      if self._trainer.guards_updates:
+        return
+      reason = f'the {name} up to step {step} is {loss}'
+    elif step >= self._config.recovery_begin_steps and loss > self._config.loss_upper_bound:
+      bound = self._config.loss_upper_bound
+      reason = f'the {name} up to step {step} is {loss:g}; trainer.loss_upper_bound is {bound:g}'
+    else:
+      return
+    self._go_back([step], self._config.recovery_max_trials, 'trainer.recovery_max_trials', reason)
+
+
+def goes_back(config: definitions.TrainerConfig) -> bool:
+  """Whether a run may have to go back to a checkpoint, which then is there from the first step on."""
+  return config.nonfinite.then == 'rollback' or config.recovery_max_trials > 0
+
+
+def get_train_actions(
+    params: definitions.ExperimentConfig,
+    trainer: Any,
+    model_dir: str,
+    checkpoint_manager: Any,
+    writers: writers_lib.Writer,
+) -> List[orbit.Action]:
+  """Model Garden's train actions, without those that this library does otherwise, and the library's own."""
+  config = params.trainer
+  ours = isinstance(trainer, base_trainer.Trainer)
+  replaced: dict = {'preemption_on_demand_checkpoint': False}
+  if ours:
+    replaced['recovery_max_trials'] = -1
+  train_actions: List[orbit.Action] = []
+  if ours and trainer.guards_updates:
+    train_actions.append(NonfiniteAction(trainer, config.nonfinite, writers, checkpoint_manager))
+  if ours and config.recovery_max_trials >= 0:
+    train_actions.append(LossBoundAction(trainer, config, writers, checkpoint_manager))
+  return train_actions + actions.get_train_actions(
+      params.replace(trainer=replaced), trainer, workers.own_folder(trainer.strategy, model_dir),
+      checkpoint_manager=checkpoint_manager)
+
+
+def get_eval_actions(
+    params: definitions.ExperimentConfig, trainer: Any, model_dir: str, owns: Callable[[], bool]
+) -> List[orbit.Action]:
+  """Model Garden's eval actions, of which the chief's files alone count.
+
+  Args:
+    params: the experiment.
+    trainer: the trainer that evaluates.
+    model_dir: the run's folder.
+    owns: asked at every evaluation, whether what belongs to the training is this process's to write.
+  """
+  if ema_optimizer.find(trainer.optimizer) is None:
+    return []
+  return [ema_checkpoints.EMACheckpointing(
+      model_dir, trainer.optimizer, trainer.checkpoint, params.trainer.max_to_keep,
+      is_chief=trainer.strategy.extended.should_checkpoint, owns=owns)]

@@ -1,0 +1,156 @@
+"""Files by their exact path, on local and remote file systems: a path is never a pattern.
+
+`tf.io.gfile.glob` takes every `[`, `*`, `?` and backslash of a path for a pattern, so that a run in `m/run[1]` finds
+the files of `m/run1` in place of its own. Here folders are listed and names are matched. Paths such as
+`gs://bucket/run` need TensorFlow, which is imported for these alone.
+"""
+
+import os
+import re
+import shutil
+from typing import Any, List
+
+from official_ext import errors
+
+_HOME = re.compile(r'^~[^/]*(?=/|$)')
+
+
+def is_remote(path: str) -> bool:
+  """Whether a path names its file system: `gs://bucket/run`."""
+  return '://' in path
+
+
+def names(folder: str) -> List[str]:
+  """The names in a folder, sorted; [] where there is no such folder."""
+  if is_remote(folder):
+    gfile = _gfile()
+    return sorted(name.rstrip('/') for name in gfile.listdir(folder)) if gfile.isdir(folder) else []
+  try:
+    return sorted(os.listdir(folder or '.'))
+  except (FileNotFoundError, NotADirectoryError):
+    return []
+
+
+def matching(folder: str, pattern: str) -> List[str]:
+  """Paths of what a folder holds, by name.
+
+  Args:
+    folder: its path, taken as it is.
+    pattern: a regular expression for whole names.
+
+  Returns:
+    The paths, sorted; [] where there is no such folder.
+  """
+  return [os.path.join(folder, name) for name in names(folder) if re.fullmatch(pattern, name)]
+
+
+def read(path: str) -> bytes:
+  """The content of a file.
+
+  Raises:
+    FileNotFoundError: there is none.
+    OSError: it cannot be read.
+  """
+  if not is_remote(path):
+    with open(path, 'rb') as f:
+      return f.read()
+  try:
+    with _gfile().GFile(path, 'rb') as f:
+      return f.read()
+  except _op_error() as error:
+    kind = FileNotFoundError if type(error).__name__ == 'NotFoundError' else OSError
+    raise kind(f'{path}: {error}') from error
+
+
+def write_atomically(path: str, content: bytes) -> None:
+  """Writes a file beside its place, and renames it into it.
+
+  Raises:
+    OSError: it cannot be written.
+  """
+  temporary = f'{path}.tmp-{os.uname().nodename}-{os.getpid()}'
+  if not is_remote(path):
+    try:
+      with open(temporary, 'wb') as f:
+        f.write(content)
+      os.replace(temporary, path)
+    except OSError:
+      if os.path.isfile(temporary):
+        os.remove(temporary)
+      raise
+    return
+  try:
+    with _gfile().GFile(temporary, 'wb') as f:
+      f.write(content)
+    _gfile().rename(temporary, path, overwrite=True)
+  except _op_error() as error:
+    raise OSError(f'{path}: {error}') from error
+
+
+def make_folder(folder: str) -> None:
+  """Makes a folder, and those above it, where they are not there.
+
+  Raises:
+    OSError: it cannot be made.
+  """
+  if not is_remote(folder):
+    os.makedirs(folder or '.', exist_ok=True)
+    return
+  try:
+    _gfile().makedirs(folder)
+  except _op_error() as error:
+    raise OSError(f'{folder}: {error}') from error
+
+
+def remove(path: str) -> None:
+  """Deletes a file, where it is there."""
+  if is_remote(path):
+    if _gfile().exists(path):
+      _gfile().remove(path)
+    return
+  try:
+    os.remove(path)
+  except FileNotFoundError:
+    pass
+
+
+def remove_folder(path: str) -> None:
+  """Deletes a folder with all that is in it. Of a symbolic link only the link: its target is somebody else's."""
+  if is_remote(path):
+    _gfile().rmtree(path)
+  elif os.path.islink(path):
+    os.remove(path)
+  else:
+    shutil.rmtree(path)
+
+
+def expand_home(path: str, where: str) -> str:
+  """A path whose `~` or `~user` at the start is replaced by that home folder, as a shell does.
+
+  Shells leave `--model_dir=~/run` alone, for the word does not begin with `~`.
+
+  Args:
+    path: any path.
+    where: the flag or field that it is from.
+
+  Raises:
+    UserError: there is no such user.
+  """
+  home = _HOME.match(path)
+  if home is None:
+    return path
+  expanded = os.path.expanduser(path)
+  if expanded == path:
+    raise errors.UserError(f'{where}: {path}: there is no home folder of {home.group()}; a folder that is '
+                           f'called so is written ./{path}')
+  return expanded
+
+
+def _gfile() -> Any:
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  return tf.io.gfile
+
+
+def _op_error() -> Any:
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  return tf.errors.OpError

@@ -1,0 +1,46 @@
+"""Checkpoints in folders whose names TensorFlow takes for patterns.
+
+TensorFlow looks for a checkpoint's index by a pattern before it opens it (`Env::GetMatchingPaths`), and finds none
+where the path holds `[` or a backslash. Such a folder is read by way of a symbolic link.
+"""
+
+import atexit
+import functools
+import os
+import re
+import shutil
+import tempfile
+
+from official_ext import errors
+from official_ext.files import paths
+
+_PATTERN = re.compile(r'[\[\\]')
+
+
+def readable(prefix: str) -> str:
+  """A path by which TensorFlow can read a checkpoint, for as long as this process lives.
+
+  Args:
+    prefix: path of the checkpoint.
+
+  Raises:
+    UserError: there is none, on a remote file system.
+  """
+  if not _PATTERN.search(prefix):
+    return prefix
+  if paths.is_remote(prefix):
+    raise errors.UserError(
+      f'{prefix}: TensorFlow reads no checkpoint from a remote path with [ or a backslash; choose another name')
+  folder, name = os.path.split(prefix)
+  return os.path.join(_link_to(os.path.abspath(folder)), name)
+
+
+@functools.lru_cache(maxsize=None)
+def _link_to(folder: str) -> str:
+  place = tempfile.mkdtemp(prefix='checkpoints-')  # Read until the end: variables that are made late are restored late.
+  atexit.register(shutil.rmtree, place, ignore_errors=True)
+  link = os.path.join(place, 'folder')
+  os.symlink(folder, link)
+  if _PATTERN.search(link):
+    raise errors.UserError(f'TMPDIR: {place}: temporary files must be in a folder without [ and backslash in its path')
+  return link

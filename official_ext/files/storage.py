@@ -1,0 +1,111 @@
+"""Files of a run that are written whole or not at all, and what is said of storage that fails.
+
+Storage fails in the middle of a run: a disk or a quota is full, a file system turns read-only, a network file system is
+gone, somebody deletes a folder. What is lost then is the caller's to decide; here it gets its one line.
+"""
+
+import errno
+import os
+import re
+from typing import Optional
+
+import tensorflow as tf
+
+from official_ext import errors
+from official_ext.files import paths
+
+FAILURES = (OSError, tf.errors.OpError)  # What writing a file may raise.
+# Of the machine, and of nothing that a program did.
+_OF_STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EFBIG)
+_REASONS = tuple(os.strerror(number) for number in _OF_STORAGE)
+_PATH = re.compile(r'(?:^|\s)(\S*/[^\s;]*);')
+
+
+def write(path: str, text: str) -> None:
+  """Writes a text file: see `write_bytes`."""
+  write_bytes(path, text.encode())
+
+
+def write_bytes(path: str, content: bytes) -> None:
+  """Writes a file under another name and renames it into place. What cannot be finished leaves nothing behind.
+
+  Args:
+    path: local, or any that `tf.io.gfile` knows. Its folder is made where it is gone.
+    content: what it is to hold.
+
+  Raises:
+    StorageError: it cannot be written. The file that was there before is as it was.
+  """
+  try:
+    try:
+      paths.write_atomically(path, content)
+    except FileNotFoundError:
+      paths.make_folder(os.path.dirname(path))
+      paths.write_atomically(path, content)
+  except FAILURES as error:
+    raise not_written(path, error) from error
+
+
+def overwrite(path: str, text: str) -> None:
+  """Writes over a local file where it lies, where it can: a small one finds room there when the disk is full.
+
+  A process that dies in this very moment may leave a mixture. The text must bear blanks at its end.
+  """
+  try:
+    with open(path, 'r+b', buffering=0) as f:
+      f.write(text.encode().ljust(os.fstat(f.fileno()).st_size))
+  except OSError:  # That it cannot be written was told.
+    pass
+
+
+def remove(path: str) -> None:
+  """Deletes a file where it can."""
+  try:
+    tf.io.gfile.remove(path)
+  except FAILURES:
+    pass
+
+
+def not_written(path: str, error: BaseException) -> errors.StorageError:
+  """The error of a file that could not be written."""
+  if isinstance(error, errors.StorageError):
+    return error
+  return errors.StorageError(f'{path}: cannot be written: {reason_of(error)}')
+
+
+def reason_of(error: BaseException) -> str:
+  """What an exception says of storage, without the ops, functions and paths that TensorFlow puts around it."""
+  if isinstance(error, OSError) and error.strerror:
+    return error.strerror
+  text = ' '.join(str(error).split())
+  known = next((reason for reason in _REASONS if reason in text), None)
+  if known is None:
+    text = re.sub(r'\{\{.*?\}\}|\[Op:.*', '', text)
+    known = text.rpartition('; ')[2].strip()[:200]
+  return known or type(error).__name__
+
+
+def explain(error: Optional[BaseException]) -> Optional[errors.StorageError]:
+  """The one line of an exception, or of one that has led to it, that tells of failing storage; None of any other."""
+  seen = set()
+  while error is not None and id(error) not in seen:
+    seen.add(id(error))
+    if isinstance(error, errors.StorageError):
+      return error
+    path = _failed_path(error)
+    if path is not None:
+      return errors.StorageError(f'{path}: {reason_of(error)}')
+    error = error.__cause__ or error.__context__
+  return None
+
+
+def _failed_path(error: BaseException) -> Optional[str]:
+  """The path at which storage has failed, as far as it is told; None where something else has gone wrong."""
+  if isinstance(error, OSError):
+    if error.errno not in _OF_STORAGE:
+      return None
+    return os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else 'a file'
+  if isinstance(error, tf.errors.OpError) and any(reason in str(error) for reason in _REASONS):
+    match = _PATH.search(str(error))
+    return match[1] if match else 'a file'
+  return None

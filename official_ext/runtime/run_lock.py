@@ -1,0 +1,346 @@
+"""One training a folder: a lock that dies with its process, and a lease where locks do not reach. No TensorFlow.
+
+`training.lock` exists while a training runs. Its process holds an advisory lock (flock) on it, which the kernel takes
+back whenever and however the process ends. What is written in it, the lease, says which process that is, and changes
+with every heartbeat: it counts where file systems know no locks, such as `gs://`, or keep them to one host.
+"""
+
+import contextlib
+import datetime
+import errno
+import json
+import os
+import time
+import uuid
+import weakref
+from typing import Any, Callable, Dict, Mapping, Optional
+
+from absl import logging
+
+from official_ext import errors
+from official_ext.runtime import heartbeat
+from official_ext.runtime import process_identity
+from official_ext.files import paths
+
+try:
+  import fcntl
+except ImportError:  # Not a POSIX system: leases alone.
+  fcntl = None  # type: ignore[assignment]
+
+NAME = 'training.lock'
+
+_LEASE_BYTES = 1024  # Written in place, at once: a change of its length would show half of it.
+_PATIENCE_SECONDS = 2.0  # A process that was killed a moment ago may still be giving its memory back.
+_SETTLE_SECONDS = 2.0  # Between writing a lease without a lock and believing it: two may have written.
+_POLL_SECONDS = 0.2
+_UNSUPPORTED = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL)
+
+
+class RunLock:
+  """The right of this process to train in a folder."""
+
+  def __init__(
+    self,
+    model_dir: str,
+    mode: str = 'train',
+    beat_seconds: float = heartbeat.SECONDS,
+    silence_seconds: float = heartbeat.SILENCE_SECONDS,
+  ):
+    """Notes what to lock; takes nothing yet.
+
+    Args:
+      model_dir: the run's folder.
+      mode: the driver's --mode, for messages.
+      beat_seconds: interval of the heartbeat.
+      silence_seconds: after which a holder that nobody can see from here counts as dead.
+    """
+    self._model_dir = model_dir
+    self._path = os.path.join(model_dir, NAME)
+    self._beat_seconds = beat_seconds
+    self._silence_seconds = silence_seconds
+    self._lease: Dict[str, Any] = {'mode': mode}
+    self._file = -1
+    self._heartbeat: Optional[heartbeat.Heartbeat] = None
+    self._taken_by: Optional[str] = None
+
+  def acquire(self, stop_requested: Callable[[], Optional[str]] = lambda: None) -> None:
+    """Takes the folder; makes it where it is not there.
+
+    Where the last holder's end cannot be seen from here, as after the crash of another host, this waits for a sign of
+    life, and takes the folder when none has come.
+
+    Args:
+      stop_requested: what ends the wait: the name of a signal, or None.
+
+    Raises:
+      UserError: another training holds it; nothing was written.
+      PreemptedError: `stop_requested` said so.
+    """
+    self._lease = {
+      **process_identity.own().as_dict(), 'mode': self._lease['mode'], 'since': _now(), 'token': uuid.uuid4().hex}
+    try:
+      paths.make_folder(self._model_dir)
+      locked = self._open()
+      self._outlast(self._read(), locked, stop_requested)
+      self._write()
+      if not locked:
+        self._settle()
+    except OSError as error:
+      self._abandon()
+      kind = errors.StorageError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else errors.UserError
+      raise kind(f'{self._path}: cannot be written: {error.strerror or error}') from error
+    except BaseException:
+      self._close()
+      raise
+    self._heartbeat = heartbeat.Heartbeat(self._beat, self._beat_seconds)
+
+  def release(self) -> None:
+    """Gives the folder back, where it is held. The file goes with it."""
+    if self._heartbeat is None:
+      return
+    self._heartbeat.close()
+    self._heartbeat = None
+    try:
+      if self._taken_by is None and self._is_ours(self._read()):
+        paths.remove(self._path)
+    except OSError as error:
+      logging.warning('%s cannot be deleted: %s', self._path, error)
+    self._close()
+
+  @property
+  def is_lost(self) -> bool:
+    """Whether another process has taken the folder."""
+    return self._taken_by is not None
+
+  def check(self) -> None:
+    """Makes sure that the folder is still this process's.
+
+    Raises:
+      LockLostError: this process gave no sign of life for so long that another took the folder.
+    """
+    if self._taken_by is not None:
+      raise errors.LockLostError(
+        f'{self._model_dir}: {self._taken_by} trains in it now, for this process gave no sign of life for more than '
+        f'{self._silence_seconds:g} s. It stops without saving')
+
+  # The file.
+
+  def _open(self) -> bool:
+    """Opens the file, and locks it. Returns whether there is a lock.
+
+    Raises:
+      UserError: another process has it.
+    """
+    if paths.is_remote(self._path):
+      return False
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+      self._close()
+      self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+      _OPEN.add(self)
+      locked = _lock(self._file)
+      if locked is None and time.monotonic() > deadline:
+        raise _refusal(self._model_dir, self._read())
+      if locked is None:
+        time.sleep(_POLL_SECONDS)
+      elif _is_at(self._file, self._path):  # Or its holder has deleted it in between.
+        return locked
+
+  def _close(self) -> None:
+    if self._file >= 0:
+      os.close(self._file)
+      self._file = -1
+
+  def _leave(self) -> None:
+    """In a forked child: the folder is the parent's."""
+    self._heartbeat = None
+    self._close()
+
+  def _abandon(self) -> None:
+    """Closes the file, and leaves none behind that says nothing, as a full disk makes it."""
+    with contextlib.suppress(OSError):
+      if self._file >= 0 and _lock(self._file) and self._read() is None:
+        os.remove(self._path)
+    self._close()
+
+  def _read(self) -> Optional[Mapping[str, Any]]:
+    """The lease as it stands; None where there is none, {} where it cannot be read."""
+    return _read_lease(self._path)
+
+  def _write(self) -> None:
+    self._lease['heartbeat'] = _now()
+    if self._file < 0:
+      paths.write_atomically(self._path, json.dumps(self._lease).encode())
+      return
+    status = os.fstat(self._file)
+    self._lease['file'] = [status.st_dev, status.st_ino]
+    os.pwrite(self._file, json.dumps(self._lease).encode().ljust(_LEASE_BYTES - 1) + b'\n', 0)
+    os.fsync(self._file)  # Other hosts see what has reached the server.
+
+  # Who has it.
+
+  def _outlast(self, lease, locked, stop_requested):
+    """Returns when the holder that a lease names is dead.
+
+    Raises:
+      UserError: it lives.
+      PreemptedError: see `acquire`.
+    """
+    alive = _is_held(lease, self._file if locked else -1)
+    if alive:
+      raise _refusal(self._model_dir, lease)
+    if alive is False:
+      return
+    logging.warning(
+      '%s: %s trained here, and its end cannot be seen from this process: waiting for a sign of life, up to %g s.',
+      self._model_dir, process_identity.parse(lease or {}) or 'an unknown process', self._silence_seconds)
+    deadline = time.monotonic() + self._silence_seconds
+    while time.monotonic() < deadline:
+      if name := stop_requested():
+        raise errors.PreemptedError(f'{name}: stopped before the training began. The same command starts it')
+      time.sleep(min(_POLL_SECONDS, self._silence_seconds))
+      now = self._read()
+      if now is None:  # It has finished.
+        return
+      if now != lease:
+        raise _refusal(self._model_dir, now)
+
+  def _settle(self) -> None:
+    """Without a lock, the last to write has the lease.
+
+    Raises:
+      UserError: that is another process.
+    """
+    time.sleep(min(_SETTLE_SECONDS, self._silence_seconds))
+    lease = self._read()
+    if lease is not None and not self._is_ours(lease):
+      raise _refusal(self._model_dir, lease)
+
+  def _is_ours(self, lease: Optional[Mapping[str, Any]]) -> bool:
+    return bool(lease) and lease.get('token') == self._lease['token']  # type: ignore[union-attr]
+
+  def _beat(self) -> None:
+    if self._taken_by is not None:
+      return
+    lease = self._read()
+    if lease and not self._is_ours(lease):
+      self._taken_by = _describe(lease)
+      return
+    if lease is None and self._file >= 0 and os.path.isdir(self._model_dir):  # Somebody has deleted it.
+      self._open()
+    self._write()
+
+
+def check_free(model_dir: str) -> None:
+  """Refuses a folder in which a training certainly runs, before this process has built anything. Writes nothing.
+
+  Raises:
+    UserError: naming that training.
+  """
+  path = os.path.join(model_dir, NAME)
+  deadline = time.monotonic() + _PATIENCE_SECONDS
+  with contextlib.suppress(OSError):  # `acquire` will tell.
+    while (lease := _read_lease(path)) is not None and _is_certainly_held(path, lease):
+      if time.monotonic() > deadline:
+        raise _refusal(model_dir, lease)
+      time.sleep(_POLL_SECONDS)
+
+
+def _is_certainly_held(path: str, lease: Mapping[str, Any]) -> bool:
+  if paths.is_remote(path):
+    return bool(_is_held(lease, -1))
+  file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+  try:
+    locked = _lock(file, shared=True)
+    return locked is None or bool(_is_held(lease, file if locked else -1))
+  finally:
+    os.close(file)
+
+
+def _is_held(lease: Optional[Mapping[str, Any]], file: int) -> Optional[bool]:
+  """Whether the holder that a lease names is alive; None where only its heartbeat can tell.
+
+  Args:
+    lease: None where there is none.
+    file: the descriptor of a file that this process has locked, or -1.
+  """
+  if lease is None:
+    return False
+  process = process_identity.parse(lease)
+  if process is None:
+    return False if file >= 0 else None
+  here = process_identity.own()
+  if file >= 0 and process.boot_id and process.boot_id == here.boot_id:
+    status = os.fstat(file)
+    if lease.get('file') == [status.st_dev, status.st_ino]:
+      return False  # One kernel, one file system: its lock would be in the way of ours.
+  return process_identity.is_alive(process)
+
+
+def _read_lease(path: str) -> Optional[Dict[str, Any]]:
+  """None where there is no file, or an empty one; {} where it holds no lease."""
+  try:
+    content = paths.read(path)
+  except FileNotFoundError:
+    return None
+  if not content.strip():
+    return None
+  try:
+    lease = json.loads(content)
+  except (ValueError, RecursionError):
+    return {}
+  return lease if isinstance(lease, dict) else {}
+
+
+def _refusal(model_dir: str, lease: Optional[Mapping[str, Any]]) -> errors.UserError:
+  return errors.UserError(
+    f'--model_dir={model_dir}: {_describe(lease)} trains in this folder. Wait for it or stop it, or choose another '
+    'folder')
+
+
+def _describe(lease: Optional[Mapping[str, Any]]) -> str:
+  process = process_identity.parse(lease or {})
+  if not lease or process is None:
+    return 'another process'
+  return f'{process} (--mode={lease.get("mode")}, since {lease.get("since")})'
+
+
+def _lock(file: int, shared: bool = False) -> Optional[bool]:
+  """Locks an open file. False where its file system knows no locks, None where another process has it."""
+  if fcntl is None:
+    return False
+  try:
+    fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    return True
+  except BlockingIOError:
+    return None
+  except OSError as error:
+    if error.errno in _UNSUPPORTED:
+      return False
+    raise
+
+
+def _is_at(file: int, path: str) -> bool:
+  """Whether an open file is the one that a path names."""
+  try:
+    return os.path.samestat(os.fstat(file), os.stat(path))
+  except FileNotFoundError:
+    return False
+
+
+def _now() -> str:
+  return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='milliseconds').replace('+00:00', 'Z')
+
+
+_OPEN: 'weakref.WeakSet[RunLock]' = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+  """A child shares the lock, and would hold it on after the death of its parent."""
+  for lock in list(_OPEN):
+    lock._leave()  # pylint: disable=protected-access
+  _OPEN.clear()
+
+
+if hasattr(os, 'register_at_fork'):
+  os.register_at_fork(after_in_child=_after_fork)

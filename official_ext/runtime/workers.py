@@ -1,0 +1,292 @@
+"""What the workers of one run tell each other, and what becomes of them when one is lost.
+
+All of it goes by way of TensorFlow's coordination service, which the chief hosts: a store of keys and values that all
+workers see, and heartbeats. A worker that dies breaks the collective operations of the others, at once or, where none
+was under way, when its heartbeats have been missing for `runtime.worker_timeout_seconds`.
+"""
+
+import atexit
+import contextlib
+import faulthandler
+import functools
+import json
+import re
+import shutil
+import tempfile
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+from absl import logging
+import tensorflow as tf
+
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.python.eager import context
+
+from official_ext.runtime import cluster as cluster_lib
+from official_ext import errors
+from official_ext.runtime import meeting
+
+_JOBS = ('chief', 'worker')
+_POLL_MILLISECONDS = 2000
+_CONNECT_SECONDS = 60
+_MAX_MESSAGE = 500
+
+# What TensorFlow says when a collective operation or the coordination service gives up.
+_SIGNS = re.compile(
+    r'official_ext: worker|Collective ops is aborted|[Cc]oordination ?[Ss]ervice|[Cc]oordination agent|heartbeat')
+_TASK = re.compile(r'/job:(chief|worker)/(?:replica:\d+/)?task:(\d+)')
+_REPORT = re.compile(r'official_ext: worker (\d+): (.*)')
+_current: Optional['Workers'] = None
+
+
+def connect(
+    cluster: cluster_lib.Cluster,
+    make_strategy: Callable[[], tf.distribute.Strategy],
+    start_timeout: float,
+    worker_timeout: float,
+) -> tf.distribute.Strategy:
+  """Meets the other workers, and makes the strategy that they share.
+
+  Args:
+    cluster: the workers.
+    make_strategy: connects them.
+    start_timeout: seconds until all workers must have been started.
+    worker_timeout: seconds without a sign of life after which a worker counts as lost.
+
+  Raises:
+    WorkerError: not all of them came, or one was lost.
+  """
+  global _current
+  print(f'Waiting for {len(cluster.addresses)} workers, for {start_timeout:g} s at most.', flush=True)
+  meeting.meet(cluster, start_timeout)
+  jobs, _ = cluster_lib.read_tf_config()
+  milliseconds = int(1000 * worker_timeout)
+  context.context().configure_coordination_service(
+      service_type='standalone',
+      service_leader=f'/job:{"chief" if jobs.get("chief") else "worker"}/replica:0/task:0',
+      cluster_register_timeout_in_ms=milliseconds,
+      heartbeat_timeout_in_ms=milliseconds,
+      coordinated_jobs=[
+          coordination_config_pb2.CoordinatedJob(name=name, num_tasks=len(jobs[name]))
+          for name in _JOBS if jobs.get(name)],
+  )
+  # A worker lost in here would leave the chief waiting in C++, where no Python runs: this ends the process even so.
+  faulthandler.dump_traceback_later(_CONNECT_SECONDS + worker_timeout, exit=True)
+  workers = Workers(cluster)
+  try:
+    with workers.guarded():
+      strategy = make_strategy()
+  finally:
+    faulthandler.cancel_dump_traceback_later()
+  _current = workers
+  return strategy
+
+
+def of(strategy: tf.distribute.Strategy) -> 'Workers':
+  """The workers that share a strategy: those that `connect` has met, or this process alone."""
+  if _current is not None and isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    return _current
+  return Workers()
+
+
+@functools.lru_cache(maxsize=None)
+def own_folder(strategy: tf.distribute.Strategy, folder: str) -> str:
+  """Where a worker may put files that every worker writes under the same name.
+
+  Args:
+    strategy: the strategy.
+    folder: the chief's, whose files count.
+
+  Returns:
+    `folder` on the chief; elsewhere a temporary folder, which is deleted when the process ends.
+  """
+  if strategy.extended.should_checkpoint:
+    return folder
+  own = tempfile.mkdtemp(prefix='worker-')
+  atexit.register(shutil.rmtree, own, ignore_errors=True)
+  return own
+
+
+def sum_over(strategy: tf.distribute.Strategy, values: tf.Tensor) -> tf.Tensor:
+  """The sum of what each worker of a strategy gives, on all of them: `values` itself where there is one worker.
+
+  Args:
+    strategy: the strategy. All of its workers must call, with the same shape and dtype.
+    values: of this worker.
+  """
+  if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    return values
+  return _sum_over_replicas(strategy, values)
+
+
+@functools.partial(tf.function, autograph=False)
+def _sum_over_replicas(strategy, values):
+  num_local = len(strategy.extended.worker_devices)
+
+  def of_replica():
+    # One replica speaks for its worker.
+    speaks = tf.distribute.get_replica_context().replica_id_in_sync_group % num_local == 0
+    return tf.where(speaks, values, tf.zeros_like(values))
+
+  return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(of_replica), axis=None)
+
+
+class Workers:
+  """The workers of a run, as one of them sees them. Of one worker, everything here is trivial.
+
+  The methods that talk must be called by all workers, in the same order.
+  """
+
+  def __init__(self, cluster: Optional[cluster_lib.Cluster] = None):
+    self._cluster = cluster
+    self._index = cluster.index if cluster else 0
+    self._counts: Dict[str, int] = {}
+
+  @property
+  def count(self) -> int:
+    return len(self._cluster.addresses) if self._cluster else 1
+
+  @property
+  def index(self) -> int:
+    return self._index
+
+  @property
+  def is_chief(self) -> bool:
+    return self._cluster is None or self._cluster.is_chief
+
+  def name(self, index: int) -> str:
+    """How messages call a worker."""
+    return self._cluster.name(index) if self._cluster else f'worker {index}'
+
+  # Talking.
+
+  def from_chief(self, topic: str, make: Callable[[], Any]) -> Any:
+    """What `make` returns on the chief: a JSON value. It is called on no other worker.
+
+    Args:
+      topic: a name, for the same use on all workers.
+      make: called on the chief. What it raises ends all workers.
+    """
+    if self.count == 1:
+      return make()
+    key = self._key(topic)
+    if not self.is_chief:
+      return json.loads(self._get(key))
+    value = make()
+    context.context().set_config_key_value(key, json.dumps(value))
+    return value
+
+  def check_same(self, topic: str, here: str, differences: Callable[[str, str], List[str]]) -> None:
+    """Makes sure that all workers hold the same text.
+
+    Args:
+      topic: what it is, for the message.
+      here: this worker's.
+      differences: tells what differs between two texts, the chief's first.
+
+    Raises:
+      UserError: on all workers, where one has another than the chief.
+    """
+    if self.count == 1:
+      return
+    key = self._key(topic)
+    if not self.is_chief:
+      context.context().set_config_key_value(f'{key}/{self._index}', json.dumps(here))
+    message = self.from_chief(f'{topic} compared', lambda: self._first_difference(topic, key, here, differences))
+    if message:
+      raise errors.UserError(message)
+
+  def _first_difference(self, topic, key, here, differences) -> Optional[str]:
+    for index in range(1, self.count):
+      lines = differences(here, json.loads(self._get(f'{key}/{index}')))
+      if lines:
+        more = f'; and {len(lines) - 3} more' if len(lines) > 3 else ''
+        return f'{self.name(index)} was given other {topic} than worker 0: {"; ".join(lines[:3])}{more}'
+    return None
+
+  def any(self, topic: str, here: bool) -> bool:
+    """Whether it is so on any worker."""
+    if self.count == 1:
+      return here
+    key = self._key(topic)
+    if not self.is_chief:
+      context.context().set_config_key_value(f'{key}/{self._index}', json.dumps(here))
+    others = range(1, self.count)
+    return self.from_chief(
+        f'{topic} on any', lambda: any([here, *(json.loads(self._get(f'{key}/{index}')) for index in others)]))
+
+  def _key(self, topic: str) -> str:
+    number = self._counts[topic] = self._counts.get(topic, 0) + 1
+    return f'official_ext/{topic}/{number}'
+
+  def _get(self, key: str) -> str:
+    """Waits for a value for as long as all workers are alive.
+
+    Raises:
+      tf.errors.OpError: one of them is not.
+    """
+    while True:
+      try:
+        return context.context().get_config_key_value(key, _POLL_MILLISECONDS)
+      except tf.errors.DeadlineExceededError:
+        jobs, _ = cluster_lib.read_tf_config()
+        states = context.context().get_task_states([(job, len(jobs[job])) for job in _JOBS if jobs.get(job)])
+        for state in states:
+          if state is not None:
+            raise state from None
+
+  # Losing one.
+
+  @contextlib.contextmanager
+  def guarded(self) -> Iterator[None]:
+    """Turns what TensorFlow raises when a worker is lost into one line; tells the others why this one ends.
+
+    Raises:
+      WorkerError: instead of TensorFlow's errors.
+    """
+    try:
+      yield
+    except (errors.WorkerError, errors.PreemptedError, errors.DivergedError):
+      raise  # The others know, or come to the same end.
+    except BaseException as error:
+      if self.count == 1:
+        raise
+      lost = self.explain(error)
+      if lost is not None:
+        raise lost from error
+      self._report(error)
+      raise
+
+  def explain(self, error: BaseException) -> Optional[errors.WorkerError]:
+    """What happened, where an error comes of another worker's end; None for any other error."""
+    cause: Optional[BaseException] = error
+    while cause is not None and not (isinstance(cause, tf.errors.OpError) and _SIGNS.search(str(cause))):
+      cause = cause.__cause__
+    if cause is None:
+      return None
+    advice = 'Start all workers again, with the same command: they go on from the newest checkpoint'
+    report = _REPORT.search(str(cause))
+    if report:
+      return errors.WorkerError(f'{self.name(int(report.group(1)))} has stopped: {report.group(2)}. {advice}')
+    index = self._lost(str(cause))
+    if index is None or index == self._index:
+      return errors.WorkerError(f'the connection to the other workers was lost. {advice}')
+    return errors.WorkerError(f'{self.name(index)} was lost: it was killed, or its machine cannot be reached. {advice}')
+
+  def _lost(self, message: str) -> Optional[int]:
+    """The worker that a message of TensorFlow's tells about."""
+    for part in (message.partition('unhealthy')[2], message):
+      match = _TASK.search(part)
+      if match:
+        jobs, _ = cluster_lib.read_tf_config()
+        return int(match.group(2)) + (len(jobs.get('chief', [])) if match.group(1) == 'worker' else 0)
+    return None
+
+  def _report(self, error: BaseException) -> None:
+    """Breaks the others' collective operations, which would wait for this worker's heartbeats to stay away."""
+    text = f'{type(error).__name__}: {error}' if str(error) else type(error).__name__
+    text = ' '.join(text.split())[:_MAX_MESSAGE]
+    try:
+      context.context().report_error_to_cluster(
+          tf.errors.ABORTED, f'official_ext: worker {self._index}: {text}')
+    except (tf.errors.OpError, ValueError) as failure:
+      logging.warning('The other workers could not be told: %s', failure)

@@ -1,0 +1,148 @@
+"""How steps are run: one class for each execution that a plan can name, behind `run(batches)`.
+
+| execution | compiled by XLA | update |
+|---|---|---|
+| fused | the whole step, several of them in one program | in the program; a select undoes it |
+| split | forward and backward, on each replica | in the graph; under a condition |
+| plain | nothing (on TPU the strategy compiles) | in the graph; under a condition |
+"""
+
+from typing import Any, Callable, Protocol, Sequence
+
+import tensorflow as tf
+
+from official_ext.step import step_parts
+from official_ext.step import step_plan
+from official_ext.step import updates
+
+do_not_convert = tf.autograph.experimental.do_not_convert
+
+Update = updates.GuardedUpdate | updates.ManualUpdate
+
+
+class Execution(Protocol):
+  """Runs steps. Cross-replica context."""
+
+  def run(self, batches: Sequence[Sequence[Any]]) -> None:
+    """Runs as many steps as there are elements: for each step its micro-batches."""
+
+
+class GraphExecution:
+  """Plain and split: the update is in TensorFlow's graph, one step after the other.
+
+  The two differ in what `update` calls: see `TaskStep.functions`.
+  """
+
+  def __init__(self, update: Update, parts: step_parts.StepParts):
+    """Makes it.
+
+    Args:
+      update: of a step.
+      parts: the step's.
+    """
+    self._update = update
+    self._strategy = parts.strategy
+    self._run_one: Callable[[Any], None] = self._on_one_replica if parts.single_trace else update.run_on_replicas
+
+  def _on_one_replica(self, micro_batches):
+    self._strategy.run(self._update.run, args=(micro_batches,))
+
+  @do_not_convert
+  def run(self, batches: Sequence[Sequence[Any]]) -> None:
+    """See `Execution`."""
+    for micro_batches in batches:
+      self._run_one(list(micro_batches))
+
+
+class FusedExecution:
+  """Whole steps in one XLA program, on one replica: one of them, or `plan.steps_per_execution`."""
+
+  def __init__(self, update: Update, plan: step_plan.StepPlan, parts: step_parts.StepParts, num_micro_steps: int):
+    """Makes the programs; they are compiled when they are run first.
+
+    Args:
+      update: of a step.
+      plan: how many steps a program has, and whether they are unrolled.
+      parts: the step's.
+      num_micro_steps: micro-batches of one step.
+    """
+    self._update = update
+    self._plan = plan
+    self._num_micro_steps = num_micro_steps
+    self._strategy = parts.strategy
+    self._global_step = parts.global_step
+    compiled = lambda function: tf.function(function, jit_compile=True, autograph=False)
+    self._one = compiled(update.run_in_xla)
+    self._many = compiled(self._run_stacked)
+    self._many_optimistically = compiled(self._run_optimistically)
+
+  @do_not_convert
+  def run(self, batches: Sequence[Sequence[Any]]) -> None:
+    """See `Execution`. There are one or `plan.steps_per_execution` steps."""
+    if len(batches) == 1:
+      self._strategy.run(self._one, args=(list(batches[0]),))
+      return
+    flat = [micro_batch for micro_batches in batches for micro_batch in micro_batches]
+    stacked = tf.nest.map_structure(lambda *tensors: tf.stack(tensors), *flat)
+    if self._plan.manual_optimization:
+      self._strategy.run(self._many, args=(stacked,))
+      return
+    done = self._strategy.run(self._many_optimistically, args=(stacked,))
+    done = self._strategy.experimental_local_results(done)[0]
+
+    def one_by_one():
+      self._strategy.run(self._many, args=(stacked,))
+      return 0
+
+    tf.cond(done, lambda: 0, one_by_one)
+
+  def _run_optimistically(self, stacked):
+    """All steps, or none of them if one is not finite. Replica context.
+
+    Guarding every step costs a fifth of a small step. Here one select guards all of them; it needs a copy of what they
+    write. If it undoes them, they are done once more, each guarded by itself.
+
+    Returns:
+      Whether all were finite: bool scalar.
+    """
+    update = self._update
+    guarded = [*update.guarded_variables, self._global_step, *update.loss_variables]
+    before = [variable.read_value() for variable in guarded]
+
+    def run_one(micro_batches, ok):
+      out = update.reduced_gradients(*micro_batches)
+      update.commit(out)
+      update.record_loss(out.ok, out.mean_loss)
+      self._global_step.assign_add(1)
+      return tf.logical_and(ok, out.ok)
+
+    ok = self._for_each_step(stacked, run_one, tf.constant(True))
+    for variable, value in zip(guarded, before):
+      variable.assign(tf.where(ok, variable.read_value(), value))
+    return ok
+
+  def _run_stacked(self, stacked):
+    """All steps, each guarded by itself. Replica context."""
+
+    def run_one(micro_batches, state):
+      self._update.run_in_xla(micro_batches)
+      return state
+
+    self._for_each_step(stacked, run_one, tf.constant(0))
+
+  def _for_each_step(self, stacked, run_one, state):
+    """Runs `state = run_one(micro_batches, state)` on inputs stacked along a new first dimension."""
+    num_steps, micro_steps = self._plan.steps_per_execution, self._num_micro_steps
+
+    def body(step, state):
+      micro_batches = [
+          tf.nest.map_structure(lambda tensor, i=i: tensor[step * micro_steps + i], stacked)
+          for i in range(micro_steps)
+      ]
+      return [step + 1, run_one(micro_batches, state)]
+
+    if self._plan.unroll:
+      for step in range(num_steps):
+        _, state = body(step, state)
+      return state
+    return tf.while_loop(lambda step, _: step < num_steps, body, [tf.constant(0), state])[1]

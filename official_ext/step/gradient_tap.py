@@ -1,0 +1,253 @@
+"""Catches what a task hands to `optimizer.apply_gradients`, and applies it later, once, reduced and clipped.
+
+A task's `train_step` computes gradients and ends in `optimizer.apply_gradients(...)`. Between the two lies everything
+that a trainer may want to own: accumulation, reduction over replicas, the test for finite values, clipping. While a
+step is traced inside `GradientTap.capture`, `apply_gradients` on that optimizer instance only records its pairs, so
+that a task's step, unmodified, becomes a function from inputs to gradients.
+"""
+
+import contextlib
+import functools
+import threading
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+
+import tensorflow as tf, tf_keras
+
+from official.modeling.optimization import legacy_adamw
+from official_ext.step import method_patch
+from official_ext.optimization import parameter_groups
+
+Gradient = Optional[Union[tf.Tensor, tf.IndexedSlices]]
+GradientsAndVariables = List[Tuple[Gradient, tf.Variable]]
+
+
+class _Updates(threading.local):
+  """Of one thread: where the optimizers that it updates with are listed, if anywhere."""
+
+  def __init__(self):
+    self.optimizers: Optional[List[Any]] = None
+
+
+_UPDATES = _Updates()
+
+
+def _listing(original):
+  @tf.autograph.experimental.do_not_convert
+  @functools.wraps(original)
+  def apply_gradients(optimizer, *args, **kwargs):
+    if _UPDATES.optimizers is not None:
+      _UPDATES.optimizers.append(optimizer)
+    return original(optimizer, *args, **kwargs)
+
+  return apply_gradients
+
+
+_LISTINGS = [method_patch.MethodPatch(base, 'apply_gradients', _listing)
+             for base in (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)]
+
+
+@contextlib.contextmanager
+def other_updates() -> Iterator[List[Any]]:
+  """Lists the optimizers without a tap which this thread updates with, one entry an update.
+
+  A tapped optimizer's `apply_gradients` does not come as far as that of the class.
+  """
+  outer, _UPDATES.optimizers = _UPDATES.optimizers, []
+  try:
+    with contextlib.ExitStack() as stack:
+      for listing in _LISTINGS:
+        stack.enter_context(listing)
+      yield _UPDATES.optimizers
+  finally:
+    _UPDATES.optimizers = outer
+
+
+class GradientTap:
+  """Stands between a task and one optimizer instance.
+
+  Replicas are traced in threads that take turns, so what is captured belongs to the thread that captures.
+  """
+
+  def __init__(self, optimizer: Any, on_cpu: bool = False):
+    """Puts the tap on `optimizer`.
+
+    Args:
+      optimizer: a tf_keras optimizer, legacy or new, or a LossScaleOptimizer around one.
+      on_cpu: see `global_norm`.
+    """
+    self._optimizer = optimizer
+    self._on_cpu = on_cpu
+    _clip_by_our_norm(inner_optimizer(optimizer), on_cpu)
+    self._local = threading.local()
+    self._apply_gradients = optimizer.apply_gradients
+    optimizer.apply_gradients = self._record_or_apply
+
+  @property
+  def optimizer(self) -> Any:
+    return self._optimizer
+
+  @contextlib.contextmanager
+  def capture(self) -> Iterator[List[GradientsAndVariables]]:
+    """Records the calls of `apply_gradients` made by this thread: one list of pairs a call."""
+    outer = getattr(self._local, 'calls', None)
+    calls: List[GradientsAndVariables] = []
+    self._local.calls = calls
+    try:
+      yield calls
+    finally:
+      self._local.calls = outer
+
+  def _record_or_apply(self, grads_and_vars, *args, **kwargs):
+    calls = getattr(self._local, 'calls', None)
+    if calls is None:
+      return self._apply_gradients(grads_and_vars, *args, **kwargs)
+    groups = parameter_groups.of(inner_optimizer(self._optimizer))
+    calls.append(groups.without_frozen(grads_and_vars) if groups is not None else list(grads_and_vars))
+    return None
+
+  def global_norm(self, gradients: Sequence[Gradient]) -> tf.Tensor:
+    """See `global_norm`."""
+    return global_norm(gradients, self._on_cpu)
+
+  def apply_reduced(self, gradients: Sequence[Gradient], variables: Sequence[tf.Variable]) -> None:
+    """Clips as the optimizer is set to, and applies, gradients that are already summed over the replicas.
+
+    Runs in a replica context. `clipnorm`, `clipvalue`, `global_clipnorm` and gradient transformers act inside
+    `apply_gradients`, after its own reduction, which is switched off here. Model Garden's AdamWeightDecay clips in
+    front of its reduction and not at all without one, so its `gradient_clip_norm` is applied here.
+    """
+    inner = inner_optimizer(self._optimizer)
+    clip_norm = getattr(inner, 'gradient_clip_norm', None) if isinstance(inner, legacy_adamw.AdamWeightDecay) else None
+    if clip_norm:
+      gradients = clip_by_global_norm(gradients, clip_norm, self._on_cpu)
+    self._apply_gradients(list(zip(gradients, variables)), experimental_aggregate_gradients=False)
+
+
+def _clip_by_our_norm(optimizer: Any, on_cpu: bool) -> None:
+  """Lets a tf_keras optimizer without wrappers take the global norm that it clips to from `global_norm`.
+
+  Its own is slow on a CPU; and of two equal norms in one program, XLA computes one.
+  """
+  if isinstance(optimizer, tf_keras.optimizers.legacy.Optimizer):
+    limit = optimizer.global_clipnorm
+    if limit is not None:
+
+      def clip_pairs(grads_and_vars):
+        gradients, variables = zip(*grads_and_vars)
+        return list(zip(clip_by_global_norm(gradients, limit, on_cpu), variables))
+
+      optimizer._global_clipnorm_fn = clip_pairs  # pylint: disable=protected-access
+  elif getattr(optimizer, 'global_clipnorm', None):
+    optimizer._clip_gradients = lambda grads: clip_by_global_norm(  # pylint: disable=protected-access
+        grads, optimizer.global_clipnorm, on_cpu)
+
+
+def inner_optimizer(optimizer: Any) -> Any:
+  """The optimizer that makes the update, inside loss scaling and moving averages."""
+  while True:
+    if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
+      optimizer = optimizer.inner_optimizer
+    elif hasattr(optimizer, 'update_average'):  # An exponential moving average around another optimizer.
+      optimizer = optimizer._optimizer  # pylint: disable=protected-access
+    else:
+      return optimizer
+
+
+def without_duplicates(gradient: Gradient) -> Gradient:
+  """An IndexedSlices with every index once, its values summed; any other gradient as it is.
+
+  Norms and clipping of an embedding's gradient are those of the dense gradient only once no row stands in it twice.
+  """
+  if not isinstance(gradient, tf.IndexedSlices):
+    return gradient
+  indices, positions = tf.unique(gradient.indices)
+  values = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(indices))
+  return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+
+def accumulate(total: Gradient, gradient: Gradient) -> Gradient:
+  """The sum of two gradients of one variable, each of which may be None, dense or IndexedSlices."""
+  if total is None or gradient is None:
+    return gradient if total is None else total
+  if isinstance(total, tf.IndexedSlices) and isinstance(gradient, tf.IndexedSlices):
+    return tf.IndexedSlices(
+        tf.concat([total.values, gradient.values], 0),
+        tf.concat([total.indices, gradient.indices], 0),
+        total.dense_shape,
+    )
+  return tf.convert_to_tensor(total) + tf.convert_to_tensor(gradient)
+
+
+def scale(gradient: Gradient, factor: float) -> Gradient:
+  """`gradient` times a number."""
+  if isinstance(gradient, tf.IndexedSlices):
+    return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+  return gradient if gradient is None else gradient * factor
+
+
+def global_norm(gradients: Sequence[Gradient], on_cpu: bool = False) -> tf.Tensor:
+  """The L2 norm over all gradients: float32 scalar. IndexedSlices must be free of duplicates.
+
+  Args:
+    gradients: dense, sparse or None.
+    on_cpu: whether this runs on a CPU, where XLA adds up the numbers of a sum one by one, and a product with ones is
+      ten times as fast; elsewhere a product may round its inputs.
+  """
+  squares = []
+  for gradient in gradients:
+    if gradient is not None:
+      values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+      square = tf.square(tf.cast(values, tf.float32))
+      if on_cpu and square.shape.rank and square.shape[-1]:
+        square = tf.linalg.matvec(tf.reshape(square, [-1, square.shape[-1]]), tf.ones([square.shape[-1]]))
+      squares.append(tf.reduce_sum(square))
+  return tf.sqrt(tf.add_n(squares)) if squares else tf.constant(0.0)
+
+
+def clip_by_global_norm(gradients: Sequence[Gradient], limit: float, on_cpu: bool = False) -> List[Gradient]:
+  """Gradients (see `global_norm`) times `limit / norm` where their norm is larger; all NaN where it is not finite."""
+  return tf.clip_by_global_norm(gradients, limit, use_norm=global_norm(gradients, on_cpu))[0]
+
+
+def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
+  """Creates the variables of an optimizer (slots, iterations), as its first `apply_gradients` would."""
+  if hasattr(optimizer, '_create_all_weights'):  # Legacy.
+    optimizer._create_all_weights(variables)  # pylint: disable=protected-access
+  if hasattr(optimizer, 'build'):
+    optimizer.build(variables)
+  inner = inner_optimizer(optimizer)
+  if inner is not optimizer:
+    build(inner, variables)
+
+
+def variables_of(optimizer: Any) -> List[tf.Variable]:
+  """All variables that an optimizer writes, those of the optimizers inside it too."""
+  found = {}
+  while optimizer is not None:
+    for name in ('variables', 'weights', '_weights'):
+      variables = getattr(optimizer, name, ())
+      for variable in variables() if callable(variables) else variables:
+        found[id(variable)] = variable
+    scale = getattr(optimizer, '_loss_scale', None)
+    for variable in (getattr(scale, '_weights', {}) or {}).values():
+      found[id(variable)] = variable
+    optimizer = getattr(optimizer, 'inner_optimizer', None) or getattr(optimizer, '_optimizer', None)
+  return list(found.values())
+
+
+def logs_of(optimizer: Any) -> Dict[str, tf.Tensor]:
+  """What the optimizer that makes the update has to log about its last one: float32 scalars under 'optimizer/...'.
+
+  They are what its method `logs` returns, if it has one: a dictionary from names, the same at all times, to scalars
+  read from its variables.
+  """
+  logs = getattr(inner_optimizer(optimizer), 'logs', None)
+  return {f'optimizer/{name}': tf.cast(value, tf.float32) for name, value in logs().items()} if callable(logs) else {}
+
+
+def hyperparameters(optimizer: Any) -> List[tf.Variable]:
+  """The variables in which an optimizer, and those inside it, keep constants of the configuration: the learning rate
+  of a new one; learning rate, momentum, decay of a legacy one."""
+  inner = inner_optimizer(optimizer)
+  values = [getattr(inner, '_learning_rate', None), *getattr(inner, '_hyper', {}).values()]
+  return [value for value in values if isinstance(value, tf.Variable)]

@@ -1,0 +1,153 @@
+"""What is run once more for its gradient draws the same random numbers as before.
+
+`tf.recompute_grad` calls a function again when the gradient is made. The seeds that its first run was given are
+remembered, as tensors, and handed to the second.
+"""
+
+import contextlib
+import functools
+import threading
+from typing import Any, Callable, Iterator, List, Optional, Tuple
+
+from absl import logging
+import tensorflow as tf
+from tensorflow.python.ops import custom_gradient
+
+from official_ext.step import method_patch
+
+_RECOMPUTING = 'recompute_grad.<locals>.inner'  # TensorFlow's own, and the copy that Model Garden's BigBird has.
+
+
+class _Region:
+  """One run of a function under `recompute_grad`.
+
+  Attributes:
+    home: the graph in which it was called; None where Python runs the step.
+    seeds: (salt, seed) of its draws, in their order.
+    is_again: whether this is the second run, which takes `seeds` instead of adding to them.
+  """
+
+  def __init__(self, home: Any, seeds: List[Tuple[Optional[str], tf.Tensor]], is_again: bool):
+    self.home = home
+    self.seeds = seeds
+    self.is_again = is_again
+    self._num_taken = 0
+    self.difference = ''  # What the second run has drawn otherwise.
+
+  def take(self, salt: Optional[str]) -> Optional[tf.Tensor]:
+    """The next seed of the first run; None where that drew something else then."""
+    before = self.seeds[self._num_taken] if self._num_taken < len(self.seeds) else ('nothing', None)
+    self._num_taken += 1
+    if before[0] == salt:
+      return before[1]
+    name = lambda salt: (salt or 'a number').strip()
+    self.difference = f'draws {name(salt)} when it is run for its gradient, and drew {name(before[0])} at first'
+    return None
+
+
+class _Local(threading.local):
+  """Of one thread: the regions that it is in, from the outside in."""
+
+  def __init__(self):
+    self.regions: List[_Region] = []
+
+
+_LOCAL = _Local()
+
+
+@contextlib.contextmanager
+def _inside(region: _Region) -> Iterator[None]:
+  _LOCAL.regions.append(region)
+  try:
+    yield
+  finally:
+    _LOCAL.regions.pop()
+
+
+def is_in(graph: Any) -> bool:
+  """Whether a function that `recompute_grad` may run again is being run in a graph."""
+  return any(region.home is graph for region in _LOCAL.regions)
+
+
+def warn_of_other_draws() -> None:
+  """To be called where a draw is made that no region can remember."""
+  if _LOCAL.regions:
+    logging.log_first_n(
+        logging.WARNING, 'tf.recompute_grad: a tf.function inside of it draws by TensorFlow\'s own random ops, and '
+        'draws other numbers when it is run for its gradient, which is wrong then: call the tf.function around '
+        'tf.recompute_grad, or give it self.make_seed()', 1)
+
+
+def seed_of(graph: Any, salt: Optional[str], make_seed: Callable[[], tf.Tensor]) -> tf.Tensor:
+  """The seed of a draw: `make_seed()`, or where a function is run once more, what it was given at first.
+
+  Args:
+    graph: the one at hand; None where Python runs the step.
+    salt: what the draw is called.
+    make_seed: makes a new one in `graph`.
+  """
+  noting, seed = [], None
+  for region in reversed([region for region in _LOCAL.regions if region.home is graph]):
+    if region.is_again:
+      seed = region.take(salt)
+      break
+    noting.append(region)
+  if seed is None:
+    seed = make_seed()
+  for region in noting:
+    region.seeds.append((salt, seed))
+  return seed
+
+
+def _remembering(decorate: Callable[..., Any]) -> Callable[..., Any]:
+  """TensorFlow's `decorate(f, args, kwargs)`, which calls a function that has a custom gradient."""
+
+  @functools.wraps(decorate)
+  def decorated(f, args, kwargs):
+    if getattr(f, '__qualname__', '').endswith(_RECOMPUTING):
+      return decorate(_remembers_seeds(f), args, kwargs)
+    return decorate(f, args, kwargs)
+
+  return decorated
+
+
+def _remembers_seeds(f: Callable[..., Any]) -> Callable[..., Any]:
+  """`f`, which returns a result and its gradient function, with the same draws in both."""
+
+  @functools.wraps(f)
+  def first(*args, **kwargs):
+    seeds: List[Tuple[Optional[str], tf.Tensor]] = []
+    with _inside(_Region(_graph_here(), seeds, is_again=False)):
+      result, gradient = f(*args, **kwargs)
+
+    def again(*result_gradients, variables=None):
+      region = _Region(_graph_here(), seeds, is_again=True)
+      with _inside(region):
+        gradients = gradient(*result_gradients, **({} if variables is None else {'variables': variables}))
+      if region.difference:
+        raise ValueError(
+            f'tf.recompute_grad: the function {region.difference}; let it do the same both times (a lambda in a loop '
+            "sees the loop's last value: bind it, lambda x, layer=layer: layer(x))")
+      return gradients
+
+    return result, again
+
+  return first
+
+
+def _graph_here() -> Any:
+  return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+# Held while a step is traced or run: functions made by `recompute_grad`, at any time, come through these.
+_PATCHES = [method_patch.MethodPatch(custom_gradient, name, _remembering)
+            for name in ('_graph_mode_decorator', '_eager_mode_decorator')]
+
+
+@contextlib.contextmanager
+def draws_the_same() -> Iterator[None]:
+  """Within, what is run again for its gradient gets the seeds that it had at first."""
+  with contextlib.ExitStack() as stack:
+    for patch in _PATCHES:
+      stack.enter_context(patch)
+    yield

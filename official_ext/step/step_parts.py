@@ -1,0 +1,57 @@
+"""What the parts of a training step are all made from."""
+
+import dataclasses
+from typing import Any, List
+
+import tensorflow as tf, tf_keras
+
+from official_ext.config import trainer_parts
+from official_ext.step import step_state
+
+
+@dataclasses.dataclass(frozen=True)
+class StepParts:
+  """What a step reads and writes.
+
+  Attributes:
+    task: the task, whose `train_step` is run.
+    model: the task's model.
+    optimizer: the trainer's, with what is wrapped around it.
+    metrics: the training metrics.
+    train_loss: the mean of the training loss.
+    global_step: int64 scalar variable, the updates done.
+    state: which updates were skipped, and what the losses were.
+    strategy: the strategy in whose scope all of these were made.
+  """
+
+  task: Any
+  model: Any
+  optimizer: Any
+  metrics: List[Any]
+  train_loss: tf_keras.metrics.Metric
+  global_step: tf.Variable
+  state: step_state.StepState
+  strategy: tf.distribute.Strategy
+
+  @property
+  def single_trace(self) -> bool:
+    """Whether replica code may hold the update: one replica without a thread of its own, or TPU."""
+    if isinstance(self.strategy, (tf.distribute.OneDeviceStrategy, tf.distribute.TPUStrategy)):
+      return True
+    with self.strategy.scope():
+      return not tf.distribute.has_strategy()  # The default strategy.
+
+
+@dataclasses.dataclass(frozen=True)
+class StepSettings:
+  """What the configuration says about a step.
+
+  Attributes:
+    seed: `runtime.seed`.
+    gradient_accumulation_steps: `trainer.gradient_accumulation_steps`, micro-batches of one update.
+    loss_spike: `trainer.loss_spike`.
+  """
+
+  seed: int = 0
+  gradient_accumulation_steps: int = 1
+  loss_spike: trainer_parts.LossSpikeConfig = dataclasses.field(default_factory=trainer_parts.LossSpikeConfig)

@@ -1,0 +1,390 @@
+"""Randomness as a function of (seed, step, replica).
+
+A draw that takes its seed from here is the same whenever the same step runs again: after a restart, in another step
+shape, on another machine. Nothing about it is stored.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import math
+import threading
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+import numpy as np
+import tensorflow as tf, tf_keras
+from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow_graphs
+from tensorflow.python.ops import gen_image_ops
+from tensorflow.python.ops import gen_random_ops
+
+from official_ext.step import keyed_draws
+from official_ext.step import recomputation
+
+
+@dataclasses.dataclass
+class StepKey:
+  """What identifies one forward pass.
+
+  Attributes:
+    seed: the run's seed (`runtime.seed`), a Python int.
+    step: int64 scalar tensor, the number of updates done before this step.
+    replica: int scalar (tensor or Python int), the replica's index in the global batch.
+    num_replicas: Python int, replicas in sync.
+    micro_step: Python int, which of the micro-batches of an accumulated step.
+    num_micro_steps: Python int.
+    batch: int64 scalar tensor, where the draws belong to a batch by its number, and not to the step: in an evaluation.
+    purpose: what else but a training step the draws are for, such as 'evaluation'.
+    draws: how many seeds were handed out so far, by the name of what drew them.
+    graph: the graph that holds the tensors above; None where Python runs the step. `step_key` fills it in.
+  """
+
+  seed: int
+  step: Any
+  replica: Any = 0
+  num_replicas: int = 1
+  micro_step: int = 0
+  num_micro_steps: int = 1
+  batch: Any = None
+  purpose: str = ''
+  draws: Dict[str, int] = dataclasses.field(default_factory=dict)
+  graph: Optional[tf.Graph] = None
+
+  def count(self, name: str) -> int:
+    """The number of this draw by `name`, from 0 on."""
+    self.draws[name] = self.draws.get(name, -1) + 1
+    return self.draws[name]
+
+
+_LOCAL = threading.local()  # Replicas are traced in threads of their own.
+
+
+def current_key() -> Optional[StepKey]:
+  """The key of the step being traced in this thread, or None outside of one."""
+  return getattr(_LOCAL, 'key', None)
+
+
+@contextlib.contextmanager
+def step_key(key: StepKey) -> Iterator[StepKey]:
+  """Makes `key` the current one in this thread. TensorFlow's own random ops draw by it too: see `_RAW_OPS`."""
+  before = current_key()
+  key.graph = _graph_here()
+  _LOCAL.key = key
+  try:
+    with _RAW_OPS_ARE_KEYED, recomputation.draws_the_same():
+      yield key
+  finally:
+    _LOCAL.key = before
+
+
+def make_seed(salt: Optional[str] = None) -> tf.Tensor:
+  """A seed for one of TensorFlow's stateless random ops.
+
+  Args:
+    salt: what tells this draw from the step's others. None numbers the draws in the order of their tracing.
+
+  Returns:
+    An int64 tensor of shape [2]: [hash(seed, salt), (step * micro-batches + micro-batch) * replicas + replica]. In an
+    evaluation the number of the batch takes the place of the step: all evaluations draw the same.
+
+  Raises:
+    RuntimeError: outside of a step, be it of training or of an evaluation.
+  """
+  if current_key() is None:
+    raise RuntimeError(
+        'A seed of the step was asked for outside of a training step or an evaluation step (in a strategy.run of your '
+        'own: ask before, and hand the seed in).')
+  return _seed_here(salt)
+
+
+def _seed_here(salt: Optional[str]) -> tf.Tensor:
+  """`make_seed`, for the graph at hand: the body of a loop draws anew in every iteration."""
+  graph = _graph_here()
+  seed = recomputation.seed_of(graph, salt, lambda: _seed_in(graph, salt))
+  element = _vectorized_element(graph)
+  return seed if element is None else _mixed(seed, element)
+
+
+def _seed_in(graph: Any, salt: Optional[str]) -> tf.Tensor:
+  """A new seed in a graph."""
+  key = current_key()
+  assert key is not None
+  if graph is key.graph or not _is_inline(graph):
+    return _seed_of(key, salt)
+  with graph.outer_graph.as_default():
+    seed = _seed_here(salt)
+  if not isinstance(graph, control_flow_graphs.WhileBodyFuncGraph):
+    return seed
+  iteration = graph.get_operations()[0].outputs[0]  # TensorFlow's own counter is the body's first argument.
+  assert iteration.op.type == 'Placeholder' and iteration.dtype == tf.int32 and iteration.shape.rank == 0, iteration
+  return _mixed(seed, iteration)
+
+
+def _mixed(seed: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+  """The seed of one iteration of a loop."""
+  return tf.stack([(seed[0] + tf.cast(number, tf.int64) + 1) * tf.constant(_GOLDEN_RATIO, tf.int64), seed[1]])
+
+
+def _graph_here() -> Any:
+  """The graph that ops are made in; None where they run at once."""
+  return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+_GOLDEN_RATIO = int(np.uint64(0x9E3779B97F4A7C15).astype(np.int64))  # Odd: multiplying by it loses nothing.
+
+
+def _is_inline(graph: Any) -> bool:
+  """Whether a graph runs only inside the one in which it was made: a loop, a branch, tf.vectorized_map under XLA."""
+  if isinstance(graph, control_flow_graphs.ControlFlowFuncGraph):
+    return True
+  return hasattr(graph, 'outer_graph') and f'{graph.get_name_scope()}/'.startswith(_VECTORIZED_BODY)
+
+
+def _vectorized_element(graph: Any) -> Optional[tf.Tensor]:
+  """The number of the element, in what tf.vectorized_map calls: an int32 scalar; None elsewhere."""
+  scope = '' if graph is None else graph.get_name_scope()
+  before, body, _ = f'{scope}/'.rpartition(_VECTORIZED_BODY)
+  if not body:
+    return None
+  name = f'{before}{_VECTORIZED_BODY}PlaceholderWithDefault'  # What tf.vectorized_map gives to the body.
+  return graph.get_operation_by_name(name).outputs[0]
+
+
+_VECTORIZED_BODY = 'loop_body/'
+
+
+def _seed_of(key: StepKey, salt: Optional[str]) -> tf.Tensor:
+  """The next seed of a key, in the key's graph."""
+  if salt is None:
+    salt = f'draw {key.count("")}'
+  elif salt.endswith(_NUMBERED):
+    salt = f'{salt}{key.count(salt)}'
+  name = f'{key.seed}/{key.purpose}/{salt}' if key.purpose else f'{key.seed}/{salt}'
+  digest = hashlib.sha256(name.encode()).digest()
+  stream = int.from_bytes(digest[:8], 'little', signed=True)
+  number = key.step if key.batch is None else key.batch
+  pass_number = tf.cast(number, tf.int64) * key.num_micro_steps + key.micro_step
+  position = pass_number * key.num_replicas + tf.cast(key.replica, tf.int64)
+  return tf.stack([tf.constant(stream, tf.int64), position])
+
+
+_NUMBERED = ' call '  # A salt that ends so gets the number of its draw behind it.
+
+
+def uniform(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
+  """Uniform numbers in [0, 1), the same in a graph and in an XLA program.
+
+  Args:
+    shape: shape of the result.
+    seed: int64 tensor of shape [2], see `make_seed`.
+    dtype: a floating type.
+
+  Returns:
+    A tensor of `shape` and `dtype`: multiples of 2^-24, or of what the type can hold.
+  """
+  bits = keyed_draws.bits(shape, seed)
+  # Half precision keeps the leading bits: rounding could give 1.
+  num_bits = {tf.bfloat16: 8, tf.float16: 11}.get(dtype, 24)
+  return tf.cast(tf.bitwise.right_shift(bits, 32 - num_bits), dtype) * tf.cast(2.0**-num_bits, dtype)
+
+
+def normal(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.float32, limit: Optional[float] = None) -> tf.Tensor:
+  """Standard normal numbers, in a graph and in an XLA program the same but for rounding: see `uniform`.
+
+  Args:
+    shape: shape of the result.
+    seed: int64 tensor of shape [2].
+    dtype: a floating type.
+    limit: the distribution is cut off at plus and minus this many standard deviations; None for not.
+
+  Returns:
+    A tensor of `shape` and `dtype`.
+  """
+  tail = 0.0 if limit is None else 0.5 * math.erfc(limit / math.sqrt(2))
+  probability = tail + (uniform(shape, seed) + 2.0**-25) * (1 - 2 * tail)
+  # In float32 the largest of these is rounded to 1, which is infinitely far out.
+  return tf.cast(tf.math.ndtri(tf.minimum(probability, 1 - 2.0**-24)), dtype)
+
+
+def key_random_layers(model: Any) -> int:
+  """Makes every Keras random layer of a model (Dropout, GaussianNoise, ...) draw by the current key.
+
+  Keras gives each such layer a `RandomGenerator`, whose state no tf.train.Checkpoint holds. Here it becomes stateless,
+  seeded by the step while one runs, and by a constant otherwise.
+
+  Args:
+    model: a `tf_keras.Model` or any tf.Module.
+
+  Returns:
+    How many generators were keyed.
+  """
+  generators: List[Any] = []
+  for module in [model, *getattr(model, 'submodules', ())]:
+    generator = getattr(module, '_random_generator', None)
+    if hasattr(generator, 'make_seed_for_stateless_op') and not any(generator is known for known in generators):
+      generators.append(generator)
+  for index, generator in enumerate(generators):
+    _key_generator(generator, f'layer {index}')
+  return len(generators)
+
+
+def _key_generator(generator: Any, salt: str) -> None:
+  """Makes one Keras RandomGenerator stateless, with seeds from `make_seed`."""
+  # pylint: disable=protected-access
+
+  def seed_of_this_call():
+    if current_key() is None:
+      return tf.constant([0, 0], tf.int64)
+    return make_seed(f'{salt}{_NUMBERED}')  # A layer that is called twice in a step draws twice.
+
+  def random_uniform(shape, minval=0.0, maxval=None, dtype=None, nonce=None):
+    del nonce  # Every call has a seed of its own.
+    dtype = tf.as_dtype(dtype or tf_keras.backend.floatx())
+    if not dtype.is_floating:
+      return tf.random.stateless_uniform(shape, seed_of_this_call(), minval, maxval, dtype, alg='philox')
+    minval, maxval = tf.cast(minval, dtype), tf.cast(1.0 if maxval is None else maxval, dtype)
+    return minval + uniform(shape, seed_of_this_call(), dtype) * (maxval - minval)
+
+  def random_normal(shape, mean=0.0, stddev=1.0, dtype=None, nonce=None, limit=None):
+    del nonce
+    dtype = tf.as_dtype(dtype or tf_keras.backend.floatx())
+    return tf.cast(mean, dtype) + tf.cast(stddev, dtype) * normal(shape, seed_of_this_call(), dtype, limit)
+
+  def dropout(inputs, rate, noise_shape=None):
+    return tf.nn.experimental.general_dropout(
+        inputs, rate=rate, noise_shape=noise_shape, uniform_sampler=random_uniform)
+
+  generator._rng_type = generator.RNG_STATELESS
+  generator._generator = None
+  generator._built = True
+  generator.make_seed_for_stateless_op = seed_of_this_call
+  generator.random_uniform = random_uniform
+  generator.random_normal = random_normal
+  generator.truncated_normal = functools.partial(random_normal, limit=2.0)
+  generator.dropout = dropout
+
+
+# TensorFlow's own random ops. They keep a state that no checkpoint holds, and XLA runs them differently every time.
+
+
+def _raw_uniform(shape, dtype, **_):
+  return uniform(shape, _raw_seed(), tf.as_dtype(dtype))
+
+
+def _raw_uniform_int(shape, minval, maxval, **_):
+  minval, maxval = tf.convert_to_tensor(minval), tf.convert_to_tensor(maxval)
+  return tf.random.stateless_uniform(shape, _raw_seed(), minval, maxval, minval.dtype, alg='philox')
+
+
+def _raw_normal(shape, dtype, **_):
+  return normal(shape, _raw_seed(), tf.as_dtype(dtype))
+
+
+def _raw_truncated_normal(shape, dtype, **_):
+  return normal(shape, _raw_seed(), tf.as_dtype(dtype), limit=2.0)
+
+
+def _raw_shuffle(value, **_):
+  return keyed_draws.shuffled(tf.convert_to_tensor(value), _raw_seed())
+
+
+def _raw_multinomial(logits, num_samples, output_dtype=tf.int64, **_):
+  return keyed_draws.categorical(tf.convert_to_tensor(logits), num_samples, _raw_seed(), tf.as_dtype(output_dtype))
+
+
+def _raw_gamma(shape, alpha, **_):
+  alpha = tf.convert_to_tensor(alpha)
+  return tf.random.stateless_gamma(tf.concat([shape, tf.shape(alpha)], 0), _raw_seed(), alpha, dtype=alpha.dtype)
+
+
+def _raw_poisson(shape, rate, dtype=tf.int64, **_):
+  rate = tf.convert_to_tensor(rate)
+  return tf.random.stateless_poisson(tf.concat([shape, tf.shape(rate)], 0), _raw_seed(), rate, dtype=tf.as_dtype(dtype))
+
+
+def _raw_bounding_box(image_size, bounding_boxes, min_object_covered, seed=0, seed2=0, **kwargs):
+  del seed, seed2
+  return gen_image_ops.stateless_sample_distorted_bounding_box(
+      image_size, bounding_boxes, min_object_covered, _raw_seed(), **kwargs)
+
+
+# (module of the generated op, its name, what stands for it in a step). `tf.random.*`, `tf.image.random_*`,
+# `tf.nn.dropout` and `tf_keras.backend.random_*` all end in these; their own seeds count for nothing then.
+_RAW_OPS = (
+    (gen_random_ops, 'random_uniform', _raw_uniform),
+    (gen_random_ops, 'random_uniform_int', _raw_uniform_int),
+    (gen_random_ops, 'random_standard_normal', _raw_normal),
+    (gen_random_ops, 'truncated_normal', _raw_truncated_normal),
+    (gen_random_ops, 'random_shuffle', _raw_shuffle),
+    (gen_random_ops, 'multinomial', _raw_multinomial),
+    (gen_random_ops, 'random_gamma', _raw_gamma),
+    (gen_random_ops, 'random_poisson_v2', _raw_poisson),
+    (gen_image_ops, 'sample_distorted_bounding_box_v2', _raw_bounding_box),
+)
+
+
+def _raw_seed() -> tf.Tensor:
+  salt = f'tf.random{_NUMBERED}'
+  if _belongs_to_step():
+    return make_seed(salt)
+  return recomputation.seed_of(_graph_here(), salt, _stateful_seed)
+
+
+def _stateful_seed() -> tf.Tensor:
+  """A seed that no key knows."""
+  return tf.raw_ops.RandomUniformInt(
+      shape=[2], minval=tf.constant(tf.int64.min, tf.int64), maxval=tf.constant(tf.int64.max, tf.int64))
+
+
+def _belongs_to_step() -> bool:
+  """Whether an op that is made now is part of the step that this thread traces, and not of what it only needs.
+
+  Variables are made outside of the step's graph; so are their initial values. A tf.function inside the step has a graph
+  of its own, which other steps share, and keeps TensorFlow's draws.
+  """
+  key = current_key()
+  if key is None:
+    return False
+  graph = _graph_here()
+  while graph is not key.graph and _is_inline(graph):
+    graph = graph.outer_graph
+  return graph is key.graph
+
+
+def _keyed_or(original: Callable[..., Any], keyed: Callable[..., Any]) -> Callable[..., Any]:
+  @functools.wraps(original)
+  def op(*args, **kwargs):
+    if not (_belongs_to_step() or recomputation.is_in(_graph_here())):
+      recomputation.warn_of_other_draws()
+      return original(*args, **kwargs)
+    kwargs.pop('name', None)
+    return keyed(*args, **kwargs)
+
+  return op
+
+
+class _RawOpsAreKeyed:
+  """A context in which `_RAW_OPS` draw by the current key. Threads may be in it at the same time."""
+
+  def __init__(self):
+    self._lock = threading.Lock()
+    self._num_inside = 0
+    self._originals: List[Callable[..., Any]] = []
+
+  def __enter__(self):
+    with self._lock:
+      self._num_inside += 1
+      if self._num_inside == 1:
+        self._originals = [getattr(module, name) for module, name, _ in _RAW_OPS]
+        for (module, name, keyed), original in zip(_RAW_OPS, self._originals):
+          setattr(module, name, _keyed_or(original, keyed))
+
+  def __exit__(self, *_):
+    with self._lock:
+      self._num_inside -= 1
+      if not self._num_inside:
+        for (module, name, _), original in zip(_RAW_OPS, self._originals):
+          setattr(module, name, original)
+
+
+_RAW_OPS_ARE_KEYED = _RawOpsAreKeyed()

@@ -1,0 +1,234 @@
+"""A task's step, traced: from a function that updates to a function from inputs to gradients."""
+
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional
+
+import tensorflow as tf
+
+from official_ext.runtime import distribute
+from official_ext.step import gradient_tap
+from official_ext.step import step_parts
+from official_ext.step import step_plan
+from official_ext.step import step_random
+
+do_not_convert = tf.autograph.experimental.do_not_convert
+
+
+class TaskOutput(NamedTuple):
+  """What a task's step gives on one replica and one micro-batch.
+
+  Attributes:
+    loss: float32 scalar.
+    logs: the float32 scalars that the step logs.
+    gradients: one for each of `TaskStep.variables`, None excluded; () of a step that has made its updates itself.
+  """
+
+  loss: tf.Tensor
+  logs: Dict[str, tf.Tensor]
+  gradients: Any
+
+
+class StepFunctions(NamedTuple):
+  """The task's step, as an execution calls it. Replica context.
+
+  Attributes:
+    forward_backward: `(inputs, micro_step) -> TaskOutput` runs the step up to its update.
+    whole_step: `(inputs) -> TaskOutput` runs the step with its updates.
+  """
+
+  forward_backward: Callable[[Any, tf.Tensor], TaskOutput]
+  whole_step: Callable[[Any], TaskOutput]
+
+
+class TaskStep:
+  """The task's step on one replica's inputs, and what tracing it has shown.
+
+  Attributes:
+    tap: what stands between the task and the optimizer.
+    variables: what the gradients belong to, without the unused.
+    input_specs: type specs of one replica's inputs.
+    log_names: the names of what the step logs.
+  """
+
+  def __init__(self, parts: step_parts.StepParts, settings: step_parts.StepSettings):
+    """Puts the tap on the optimizer; traces nothing yet."""
+    self._parts = parts
+    self._settings = settings
+    self._num_updates = 0
+    self._num_other_updates = 0
+    self._xla_error: Optional[str] = None
+    self._merge_calls = False
+    self._sparse_gradients = False
+    self._function = tf.function(self._forward_backward)
+    self.tap = gradient_tap.GradientTap(parts.optimizer, on_cpu=distribute.device_type(parts.strategy) == 'CPU')
+    self.variables: List[tf.Variable] = []
+    self.input_specs: Any = None
+    self.log_names: List[str] = []
+
+  # The step.
+
+  def _forward_backward(self, inputs, micro_step):
+    key = step_random.step_key(self._key(micro_step))
+    with key, self.tap.capture() as calls, gradient_tap.other_updates() as others:
+      logs = self._train_step(inputs)
+    self._num_other_updates = len(others)
+    return self._note(inputs, logs, calls)
+
+  def _whole_step(self, inputs):
+    with step_random.step_key(self._key(0)):
+      logs = self._train_step(inputs)
+    return self._note(inputs, logs, ())
+
+  def _train_step(self, inputs):
+    parts = self._parts
+    return parts.task.train_step(inputs, model=parts.model, optimizer=parts.optimizer, metrics=parts.metrics)
+
+  @do_not_convert
+  def _key(self, micro_step):
+    return step_random.StepKey(
+        seed=self._settings.seed,
+        step=self._parts.global_step.read_value(),
+        replica=tf.distribute.get_replica_context().replica_id_in_sync_group,
+        num_replicas=self._parts.strategy.num_replicas_in_sync,
+        micro_step=micro_step,
+        num_micro_steps=self._settings.gradient_accumulation_steps,
+    )
+
+  @do_not_convert
+  def _note(self, inputs, logs, calls):
+    """Notes what the trace has shown, returns what the update needs."""
+    self._num_updates = len(calls)
+    self.input_specs = tf.nest.map_structure(_spec_of, inputs)
+    pairs = [(g, v) for g, v in (calls[0] if len(calls) == 1 else ()) if g is not None]
+    self.variables = [v for _, v in pairs]
+    self._sparse_gradients = any(isinstance(g, tf.IndexedSlices) for g, _ in pairs)
+    reported = {self._parts.task.loss, 'training_loss', *(metric.name for metric in self._parts.metrics)}
+    scalars = {}
+    for name, value in logs.items():
+      value = tf.convert_to_tensor(value) if isinstance(value, (int, float)) else value
+      if name not in reported and step_plan.is_number(value):
+        scalars[name] = tf.cast(value, tf.float32)
+    self.log_names = sorted(scalars)
+    loss = tf.cast(logs[self._parts.task.loss], tf.float32)
+    return TaskOutput(loss=tf.reduce_mean(loss), logs=scalars, gradients=[g for g, _ in pairs])
+
+  # As functions.
+
+  def functions(self, plan: step_plan.StepPlan) -> StepFunctions:
+    """The step as the plan wants it called, after `probe`."""
+    if plan.eager:
+      return StepFunctions(self._forward_backward, self._whole_step)
+    # Updates meet other replicas, as the forward pass may: no function of its own can hold them then.
+    owns_function = self._parts.single_trace and not self._merge_calls
+    whole_step = tf.function(self._whole_step) if owns_function else _converted(self._whole_step)
+    forward_backward = self._traceable
+    if plan.execution == 'split':
+      forward_backward = tf.function(lambda *args: self._function(*args), jit_compile=True, autograph=False)
+    return StepFunctions(forward_backward, whole_step)
+
+  def watched_functions(self, watch: Callable[[], ContextManager[None]]) -> StepFunctions:
+    """The step to be traced anew into the graph at hand, inside of `watch()`; outside of a graph Python runs it."""
+
+    def under_watch(function):
+      def run(*args):
+        with watch():
+          return function(*args)
+
+      return run if tf.executing_eagerly() else _converted(run)
+
+    return StepFunctions(under_watch(self._forward_backward), under_watch(self._whole_step))
+
+  @property
+  def _traceable(self) -> Callable[..., TaskOutput]:
+    """The step up to its update: a function of its own, or, if replicas meet in it, a part of the graph at hand."""
+    return _converted(self._forward_backward) if self._merge_calls else self._function
+
+  # Probing.
+
+  def probe(self, next_inputs: Callable[[Any], Any], iterator: Any, check_xla: bool) -> step_plan.StepTraits:
+    """Traces one step without running it. Cross-replica context.
+
+    Args:
+      next_inputs: the trainer's `next_train_inputs`.
+      iterator: the training iterator, not consumed.
+      check_xla: whether to ask XLA if it can compile the step.
+
+    Returns:
+      What the trace shows.
+    """
+    graph = self._trace_graph(next_inputs, iterator, check_xla)
+    if graph is None:  # Replicas meet in the forward pass: only their threads' own graph can hold it.
+      self._merge_calls = True
+      graph = self._trace_graph(next_inputs, iterator, False)
+    static_shapes, input_bytes = step_plan.input_traits(self.input_specs)
+    return step_plan.StepTraits(
+        num_updates=self._num_updates,
+        num_other_updates=self._num_other_updates,
+        convolutions=step_plan.has_convolutions(graph),
+        merge_calls=self._merge_calls,
+        static_shapes=static_shapes,
+        sparse_gradients=self._sparse_gradients,
+        input_bytes=input_bytes,
+        xla_error=self._xla_error or '',
+    )
+
+  def _trace_graph(self, next_inputs, iterator, check_xla):
+    """The graph of one step up to its update; None if replicas meet inside it."""
+    forward_backward = self._traceable
+
+    def of_replica(inputs):
+      forward_backward(inputs, tf.constant(0, tf.int64))
+      if check_xla and self._xla_error is None and step_plan.input_traits(self.input_specs)[0]:
+        self._xla_error = self._compiler_error()  # Once, on the first replica.
+
+    def one_step(iterator):
+      self._parts.strategy.run(of_replica, args=(next_inputs(iterator),))
+
+    try:
+      return tf.function(one_step, autograph=False).get_concrete_function(iterator).graph
+    except RuntimeError as error:
+      if 'merge_call' in str(error) and not self._merge_calls:
+        return None
+      raise
+
+  def _compiler_error(self) -> str:
+    """Why XLA cannot turn the traced step into HLO; '' if it can. Runs nothing."""
+    return compiler_error(lambda inputs: self._function(inputs, tf.constant(0, tf.int64)), self.input_specs)
+
+
+def _converted(function: Callable[..., Any]) -> Callable[..., Any]:
+  """`function` as AutoGraph converts it inside a tf.function, to be traced into the graph at hand."""
+  contexts = []
+  tf.function(lambda: contexts.append(tf.__internal__.autograph.control_status_ctx())).get_concrete_function()
+  return tf.__internal__.autograph.tf_convert(function, contexts[0])
+
+
+def compiler_error(function: Callable[[Any], Any], specs: Any) -> str:
+  """Why XLA cannot turn a function into HLO; '' if it can. Runs nothing.
+
+  Args:
+    function: takes a structure of tensors.
+    specs: the type specs of that structure.
+  """
+  flat = lambda *tensors: function(tf.nest.pack_sequence_as(specs, tensors))
+  compiled = tf.function(flat, jit_compile=True, autograph=False)
+  try:
+    with tf.init_scope():
+      compiled.experimental_get_compiler_ir(*tf.nest.flatten(specs))(stage='hlo')
+  except (ValueError, TypeError, RuntimeError, tf.errors.OpError) as error:
+    return compiler_message(error)
+  return ''
+
+
+def compiler_message(error: Exception) -> str:
+  """What XLA says about a graph that it cannot compile, on one line of at most 200 characters."""
+  text = ' '.join(str(error).split())
+  start = max(0, text.find('Detected unsupported operations'))
+  return text[start:start + 200] or type(error).__name__
+
+
+def _spec_of(value: Any) -> Any:
+  """The type spec of a tensor; None for what is none."""
+  try:
+    return tf.type_spec_from_value(value)
+  except TypeError:
+    return None

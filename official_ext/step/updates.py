@@ -1,0 +1,261 @@
+"""The arithmetic of one update: forward and backward, accumulate, all-reduce, test for finite, clip, apply.
+
+The order is a contract and the same in every execution (see executions.py). A step is one update: it takes
+`gradient_accumulation_steps` micro-batches and applies their mean once.
+
+A step whose loss or reduced gradient is not finite, or whose loss is a spike if that rule is on, changes nothing but
+`global_step`: weights, slots, `optimizer.iterations`, the model's own state (batch normalisation) and the metrics stay
+as they were, on all replicas.
+"""
+
+from typing import Any, Dict, List, NamedTuple, Sequence
+
+import tensorflow as tf, tf_keras
+
+from official_ext.step import gradient_tap
+from official_ext.step import step_means
+from official_ext.step import step_parts
+from official_ext.step import task_step as task_step_lib
+
+do_not_convert = tf.autograph.experimental.do_not_convert
+
+
+class StepOutput(NamedTuple):
+  """What the forward and backward passes of a step give on one replica, before the update.
+
+  Attributes:
+    ok: bool scalar, the same on all replicas: whether the update is to be made.
+    gradients: of the loss over all replicas and micro-batches; tensors and IndexedSlices free of duplicates.
+    norm: float32 scalar, the global norm of `gradients`.
+    loss: float32 scalar, this replica's mean over its micro-batches.
+    mean_loss: float32 scalar, the mean of `loss` over the replicas.
+    logs: float32 scalars that the task logs, this replica's.
+    before: what `GuardedUpdate.step_local_variables` were before the passes.
+  """
+
+  ok: tf.Tensor
+  gradients: List[Any]
+  norm: tf.Tensor
+  loss: tf.Tensor
+  mean_loss: tf.Tensor
+  logs: Dict[str, tf.Tensor]
+  before: List[tf.Tensor]
+
+
+class GuardedUpdate:
+  """The update of a task that leaves it to the trainer. Replica context, unless a method says otherwise."""
+
+  def __init__(
+      self,
+      parts: step_parts.StepParts,
+      settings: step_parts.StepSettings,
+      task_step: task_step_lib.TaskStep,
+      functions: task_step_lib.StepFunctions,
+      means: step_means.StepMeans,
+  ):
+    """Makes it.
+
+    Args:
+      parts: the step's.
+      settings: the step's.
+      task_step: has been probed.
+      functions: what it calls of the task's step.
+      means: where it counts what is logged.
+    """
+    self._parts = parts
+    self._settings = settings
+    self._tap = task_step.tap
+    self._variables = task_step.variables
+    self._forward_backward = functions.forward_backward
+    self._means = means
+
+  @property
+  def variables(self) -> List[tf.Variable]:
+    """The variables that the gradients belong to."""
+    return self._variables
+
+  @property
+  def guarded_variables(self) -> List[tf.Variable]:
+    """All that a step writes, but for its own counters."""
+    variables = [*self._variables, *gradient_tap.variables_of(self._parts.optimizer), *self.step_local_variables,
+                 *self._means.variables]
+    return list({id(variable): variable for variable in variables}.values())
+
+  @property
+  def step_local_variables(self) -> List[tf.Variable]:
+    """Variables that a forward pass may write: metrics and the model's own state, not frozen weights."""
+    variables = [variable for metric in self._parts.metrics for variable in getattr(metric, 'variables', ())]
+    variables += [v for v in getattr(self._parts.model, 'non_trainable_variables', ()) if not v.trainable]
+    return list({id(variable): variable for variable in variables}.values())
+
+  @property
+  def loss_variables(self) -> List[tf.Variable]:
+    """What `record` writes of losses."""
+    return self._parts.state.loss_variables if self._settings.loss_spike.factor else []
+
+  def reduced_gradients(self, *micro_batches: Any) -> StepOutput:
+    """Forward and backward of every micro-batch, accumulated and summed over the replicas."""
+    before = [variable.read_value() for variable in self.step_local_variables]
+    outputs = [self._forward_backward(inputs, tf.constant(i, tf.int64)) for i, inputs in enumerate(micro_batches)]
+    gradients = list(outputs[0].gradients)
+    for output in outputs[1:]:
+      gradients = [gradient_tap.accumulate(t, g) for t, g in zip(gradients, output.gradients)]
+    if len(outputs) > 1:
+      gradients = [gradient_tap.scale(g, 1 / len(outputs)) for g in gradients]
+    logs = {name: tf.add_n([o.logs[name] for o in outputs]) / len(outputs) for name in outputs[0].logs}
+    loss = tf.add_n([output.loss for output in outputs]) / len(outputs)
+    num_bad_losses = 1.0 - tf.cast(tf.math.is_finite(loss), tf.float32)
+    num_replicas = self._parts.strategy.num_replicas_in_sync
+    mean_loss = loss / num_replicas
+    if num_replicas > 1:
+      context = tf.distribute.get_replica_context()
+      *gradients, num_bad_losses, mean_loss = context.all_reduce(
+          tf.distribute.ReduceOp.SUM, [*gradients, num_bad_losses, mean_loss])
+    gradients = [gradient_tap.without_duplicates(g) for g in gradients]
+    norm = self._tap.global_norm(gradients)
+    ok = self._is_ok(norm, num_bad_losses, mean_loss)
+    return StepOutput(ok, gradients, norm, loss, mean_loss, logs, before)
+
+  def _is_ok(self, norm, num_bad_losses, mean_loss):
+    # The norm is finite only if every gradient is; so large that it overflows, it could not be clipped nor squared.
+    ok = tf.logical_and(
+        tf.equal(num_bad_losses, 0.0), tf.logical_or(tf.math.is_finite(norm), self._loss_scaling_handles_overflow()))
+    spike = self._settings.loss_spike
+    if spike.factor:
+      ok = tf.logical_and(ok, tf.logical_not(self._parts.state.is_spike(mean_loss, spike.factor, spike.window)))
+    return ok
+
+  def _loss_scaling_handles_overflow(self):
+    """Whether an infinite gradient only means that the dynamic loss scale is too high: bool."""
+    optimizer = self._parts.optimizer
+    if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer) and optimizer.dynamic:
+      return tf.convert_to_tensor(optimizer.loss_scale) > 1.0  # It never falls below 1.
+    return tf.constant(False)
+
+  def commit(self, out: StepOutput) -> None:
+    """Clips, applies, and counts."""
+    self.apply(out.gradients)
+    self._means.update(out.loss, out.logs)
+    self._means.update_optimizer(self._means.update_norm(out.norm))
+
+  def apply(self, gradients: Sequence[Any]) -> None:
+    """Clips and applies reduced gradients."""
+    self._tap.apply_reduced(gradients, self._variables)
+
+  def undo_passes(self, out: StepOutput) -> None:
+    """Gives what the forward passes have written its value from before."""
+    for variable, value in zip(self.step_local_variables, out.before):
+      variable.assign(value)
+
+  def note_skipped_loss(self, out: StepOutput) -> None:
+    """Counts the loss of a step that is skipped."""
+    self._means.note_skipped_loss(out.loss, out.ok)
+
+  def record(self, ok: tf.Tensor, mean_loss: tf.Tensor) -> None:
+    """Notes what became of a step, before `global_step` goes on. Cross-replica context, or a single replica."""
+    self._parts.state.record_skip(ok, self._parts.global_step + 1)
+    self.record_loss(ok, mean_loss)
+
+  def record_loss(self, ok: tf.Tensor, mean_loss: tf.Tensor) -> None:
+    """The part of `record` that is about the loss."""
+    if self._settings.loss_spike.factor:
+      self._parts.state.record_loss(mean_loss, ok)
+
+  # A whole step, on a replica that may hold its update.
+
+  @do_not_convert
+  def run(self, micro_batches: Sequence[Any]) -> None:
+    """The update, under a condition."""
+    out = self.reduced_gradients(*micro_batches)
+
+    def commit():
+      self.commit(out)
+      return 0
+
+    def undo():
+      self.undo_passes(out)
+      return 0
+
+    tf.cond(out.ok, commit, undo)
+    self.note_skipped_loss(out)
+    self.record(out.ok, out.mean_loss)
+    self._parts.global_step.assign_add(1)
+
+  @do_not_convert
+  def run_in_xla(self, micro_batches: Sequence[Any]) -> None:
+    """The update, written and then undone by a select, which becomes part of the loop that writes.
+
+    A condition around the update would copy weights and slots.
+    """
+    guarded = self.guarded_variables
+    before = [variable.read_value() for variable in guarded]
+    out = self.reduced_gradients(*micro_batches)
+    self.commit(out)
+    for variable, value in zip(guarded, before):
+      variable.assign(tf.where(out.ok, variable.read_value(), value))
+    self.note_skipped_loss(out)
+    self.record(out.ok, out.mean_loss)
+    self._parts.global_step.assign_add(1)
+
+  # A whole step over replicas that have threads of their own.
+
+  @do_not_convert
+  def run_on_replicas(self, micro_batches: Sequence[Any]) -> None:
+    """The update; only the cross-replica context, which this is called in, can hold its condition."""
+    strategy = self._parts.strategy
+    out = strategy.run(self.reduced_gradients, args=tuple(micro_batches))
+    ok, mean_loss = (strategy.experimental_local_results(value)[0] for value in (out.ok, out.mean_loss))
+
+    def commit():
+      strategy.run(self.commit, args=(out,))
+      return 0
+
+    def undo():
+      strategy.run(self.undo_passes, args=(out,))
+      return 0
+
+    tf.cond(ok, commit, undo)
+    strategy.run(self.note_skipped_loss, args=(out,))
+    self.record(ok, mean_loss)
+    self._parts.global_step.assign_add(1)
+
+
+class ManualUpdate:
+  """The step of a task that owns its updates: gradients are applied as the task applies them, and none is skipped."""
+
+  def __init__(
+      self,
+      parts: step_parts.StepParts,
+      functions: task_step_lib.StepFunctions,
+      means: step_means.StepMeans,
+  ):
+    """Makes it: see `GuardedUpdate`."""
+    self._parts = parts
+    self._whole_step = functions.whole_step
+    self._means = means
+
+  @property
+  def variables(self) -> List[tf.Variable]:
+    """The variables that may be updated."""
+    return self._parts.model.trainable_variables
+
+  def make(self, inputs: Any) -> task_step_lib.TaskOutput:
+    """The task's step with its updates, on one batch. Replica context."""
+    out = self._whole_step(inputs)
+    self._means.update(out.loss, out.logs)
+    self._means.update_optimizer(1.0)
+    return out
+
+  @do_not_convert
+  def run(self, micro_batches: Sequence[Any]) -> None:
+    """A whole step, in the context of a replica that may hold its updates. There is one micro-batch."""
+    self.make(micro_batches[0])
+    self._parts.global_step.assign_add(1)
+
+  run_in_xla = run
+
+  @do_not_convert
+  def run_on_replicas(self, micro_batches: Sequence[Any]) -> None:
+    """A whole step. Cross-replica context."""
+    self._parts.strategy.run(self.make, args=(micro_batches[0],))
+    self._parts.global_step.assign_add(1)

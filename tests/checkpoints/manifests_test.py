@@ -1,0 +1,105 @@
+"""Manifests: what they may name, where they are looked for, and what is deleted."""
+
+import hashlib
+import json
+import os
+
+import pytest
+import tensorflow as tf
+
+from official_ext.checkpoints import manifests
+from official_ext.files import readable_paths
+
+_ODD_NAMES = ['run[1]', 'run*', 'run?', 'run\\1']
+
+
+def _save(folder, step, value=3.0):
+  prefix = f'{folder}/ckpt-{step}'
+  tf.train.Checkpoint(v=tf.Variable(value)).write(prefix)
+  manifests.write(prefix, step=step)
+  return prefix
+
+
+def _rewrite(prefix, files):
+  """A manifest that is whole, for whoever makes one can sum it up."""
+  content = {'files': files, 'step': 5}
+  content['sha256'] = manifests._sum_of(content)
+  with open(prefix + manifests.SUFFIX, 'w') as f:
+    json.dump(content, f)
+
+
+@pytest.mark.parametrize('name', _ODD_NAMES)
+def test_a_folder_with_an_odd_name_has_checkpoints_of_its_own(tmp_path, name):
+  (tmp_path / 'run1').mkdir()
+  neighbour = _save(tmp_path / 'run1', 7)
+  (tmp_path / name).mkdir()
+  assert manifests.prefixes(str(tmp_path / name)) == []
+  prefix = _save(tmp_path / name, 5, value=4.0)
+  assert len(manifests.read(prefix)['files']) == 2 and manifests.find_damage(prefix) is None
+  assert manifests.prefixes(str(tmp_path / name)) == manifests.saved_prefixes(str(tmp_path / name)) == [prefix]
+  variable = tf.Variable(0.0)
+  tf.train.Checkpoint(v=variable).read(readable_paths.readable(prefix)).assert_consumed()
+  assert variable.numpy() == 4.0
+  broken = manifests.set_aside(prefix)
+  assert manifests.prefixes(str(tmp_path / name)) == [] and os.path.exists(f'{broken}.index')
+  (tmp_path / name / 'ckpt-6_temp').mkdir()
+  (tmp_path / 'run1/ckpt-6_temp').mkdir()
+  manifests.remove_unfinished(str(tmp_path / name))
+  assert not (tmp_path / name / 'ckpt-6_temp').exists() and (tmp_path / 'run1/ckpt-6_temp').exists()
+  again = _save(tmp_path / name, 7)
+  manifests.remove(again)
+  assert not os.path.exists(f'{again}.index')
+  assert manifests.find_damage(neighbour) is None
+
+
+def test_a_manifest_without_files_is_not_a_checkpoint(tmp_path):
+  with pytest.raises(FileNotFoundError, match='ckpt-5: no files of a checkpoint'):
+    manifests.write(f'{tmp_path}/ckpt-5')
+  prefix = _save(tmp_path, 5)
+  _rewrite(prefix, {})
+  assert manifests.find_damage(prefix) == 'its manifest names no index, or no data'
+
+
+@pytest.mark.parametrize('name', [
+  '/dev/zero', '../../etc/passwd', 'ckpt-5.index/../../x', '.', '..', '', 'ckpt-6.index', 'other', 'ckpt-5.index\n',
+])
+def test_a_file_that_is_not_the_checkpoints_own_is_not_read(tmp_path, name):
+  prefix = _save(tmp_path, 5)
+  files = manifests.read(prefix)['files']
+  _rewrite(prefix, {**files, name: {'size': 0, 'sha256': hashlib.sha256(b'').hexdigest()}})
+  assert manifests.find_damage(prefix) == f'its manifest names {name!r}, which is no file of it'
+
+
+def test_a_device_or_a_pipe_is_not_read(tmp_path):
+  """Which is done by name alone: reading one would not end."""
+  prefix = _save(tmp_path, 5)
+  os.remove(f'{prefix}.index')
+  os.symlink('/dev/zero', f'{prefix}.index')
+  files = manifests.read(prefix)['files']
+  _rewrite(prefix, {**files, 'ckpt-5.index': {'size': 0, 'sha256': ''}})
+  assert manifests.find_damage(prefix) == 'ckpt-5.index is no regular file'
+  os.remove(prefix + manifests.SUFFIX)
+  os.mkfifo(prefix + manifests.SUFFIX)
+  assert manifests.find_damage(prefix) == 'ckpt-5.manifest.json is no regular file'
+
+
+@pytest.mark.parametrize('files', [None, [], 'x', {'ckpt-5.index': 3}, {'ckpt-5.index': {'size': 'x', 'sha256': ''}}])
+def test_wrong_types_are_damage(tmp_path, files):
+  prefix = _save(tmp_path, 5)
+  _rewrite(prefix, files)
+  assert manifests.find_damage(prefix) == 'its manifest is damaged'
+
+
+@pytest.mark.parametrize('content', [b'', b'\xff', b'3', b'[]', b'[' * 100_000, b'{"sha256": []}'])
+def test_a_manifest_of_anything_else_is_damaged(tmp_path, content):
+  prefix = _save(tmp_path, 5)
+  with open(prefix + manifests.SUFFIX, 'wb') as f:
+    f.write(content)
+  assert manifests.find_damage(prefix) == 'its manifest is damaged'
+
+
+@pytest.mark.parametrize('content', [b'', b'\xff\xfe', b'model_checkpoint_path: ""', b'x' * 100])
+def test_a_state_file_that_a_crash_has_left_names_nothing(tmp_path, content):
+  _save(tmp_path, 5)
+  (tmp_path / 'checkpoint').write_bytes(content)
+  assert manifests.named_latest(str(tmp_path)) is None
