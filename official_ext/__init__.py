@@ -1,7 +1,9 @@
 """Experiments on TensorFlow Model Garden that survive, bend and run fast.
 
-Importing this package selects `tf_keras`, the Keras that Model Garden is written for. Import it before
-`tensorflow`.
+    import official_ext as ext
+
+is all that the author of a task needs; docs/api.md says a line about each name. Importing it selects `tf_keras`, the
+Keras that Model Garden is written for: import it before `tensorflow`. It imports nothing else until a name is used.
 """
 
 import importlib
@@ -15,11 +17,70 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 __version__ = '0.1.0'
 
-# What is imported when it is asked for: `import official_ext` itself must stay quick, and come before TensorFlow.
-_LAZY = {'load': 'official_ext.cli.trained_runs'}
+# Name: module, or module:attribute.
+FACE = {
+  # Tasks and configurations.
+  'Task': 'core.base_task:Task',
+  'TaskConfig': 'config.definitions:TaskConfig',
+  'ExperimentConfig': 'config.definitions:ExperimentConfig',
+  'TrainerConfig': 'config.definitions:TrainerConfig',
+  'RuntimeConfig': 'config.definitions:RuntimeConfig',
+  'OptimizationConfig': 'config.definitions:OptimizationConfig',
+  'DataConfig': 'config.definitions:DataConfig',
+  'InMemoryDataConfig': 'config.definitions:InMemoryDataConfig',
+  'register_experiment': 'core.registration:register_experiment',
+  'register_task': 'core.registration:register_task',
+  # Input.
+  'build_dataset': 'data.step_indexed:build_dataset',
+  'Source': 'data.sources:Source',
+  'ArraySource': 'data.sources:ArraySource',
+  'TfdsSource': 'data.sources:TfdsSource',
+  'ArrayRecordSource': 'data.sources:ArrayRecordSource',
+  'HuggingFaceSource': 'data.sources:HuggingFaceSource',
+  'cached_source': 'data.sources:cached',
+  'register_collator': 'data.collators:register',
+  'Share': 'data.share:Share',
+  'take_start': 'data.position:take_start',
+  'class_weights': 'data.class_weights',
+  # Steps of your own.
+  'Trainer': 'core.base_trainer:Trainer',
+  'build_optimizer': 'step.gradient_tap:build',
+  'keyed_uniform': 'step.step_random:uniform',
+  'keyed_normal': 'step.step_random:normal',
+  'load_weights': 'checkpoints.warm_start:load_weights',
+  'Optimizer': 'optimization.base_optimizer:Optimizer',
+  'metrics': 'metrics',
+  # Actions and writers.
+  'Trigger': 'actions.triggers:Trigger',
+  'EveryNSteps': 'actions.triggers:EveryNSteps',
+  'EveryTSeconds': 'actions.triggers:EveryTSeconds',
+  'OnEvent': 'actions.triggers:OnEvent',
+  'OnBest': 'actions.triggers:OnBest',
+  'AtEnd': 'actions.triggers:AtEnd',
+  'EarlyStopping': 'actions.early_stopping:EarlyStopping',
+  'ReduceLROnPlateau': 'actions.reduce_lr_on_plateau:ReduceLROnPlateau',
+  'KerasCallback': 'actions.keras_callbacks:KerasCallback',
+  'Writer': 'monitoring.writers:Writer',
+  'flatten_logs': 'monitoring.writers:flatten',
+  'register_writer': 'monitoring.writer_registry:register',
+  # Running.
+  'parse_configuration': 'config.parser:parse_configuration',
+  'get_strategy': 'runtime.distribute:get_strategy',
+  'run_experiment': 'core.train_lib:run_experiment',
+  'find_mistakes': 'checks.task_checks:find',
+  'load': 'cli.trained_runs:load',
+  'UserError': 'errors:UserError',
+  'StopTraining': 'errors:StopTraining',
+}
 
 
 def __getattr__(name: str) -> Any:
-  if name in _LAZY:
-    return getattr(importlib.import_module(_LAZY[name]), name)
-  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  if name not in FACE:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  module, _, attribute = FACE[name].partition(':')
+  found = importlib.import_module(f'{__name__}.{module}')
+  return getattr(found, attribute) if attribute else found
+
+
+def __dir__() -> list[str]:
+  return sorted({*globals(), *FACE})

@@ -15,7 +15,6 @@ ORDER = (
   ('errors', 'tf_internals'),
   ('files',),
   ('data', 'optimization', 'metrics', 'monitoring'),
-  ('modeling',),
   ('config',),
   ('runtime',),
   ('step', 'checkpoints'),
@@ -44,7 +43,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
   ),
   'actions': ('triggers', 'early_stopping', 'event_actions', 'keras_callbacks', 'reduce_lr_on_plateau'),
   'core': (
-    'base_task', 'evaluation_state', 'input_report', 'base_evaluator', 'loop_parts', 'pace', 'profiling',
+    'registration', 'base_task', 'evaluation_state', 'input_report', 'base_evaluator', 'loop_parts', 'pace', 'profiling',
     'training_input', 'base_trainer', 'controller', 'recovery', 'run_record', 'trained_model', 'serving',
     'unset_fields', 'train_lib',
   ),

@@ -10,16 +10,13 @@ from experiments.contrastive import configs
 from experiments.contrastive import data
 from experiments.contrastive import losses
 from experiments.contrastive import probe
-from official.core import task_factory
-from official_ext.core import base_task
-from official_ext.data import sources
-from official_ext.data import step_indexed
+import official_ext as ext
 
 _NUM_VIEWS = 2
 
 
-@task_factory.register_task_cls(configs.ContrastiveTaskConfig)
-class ContrastiveTask(base_task.Task):
+@ext.register_task(configs.ContrastiveTaskConfig)
+class ContrastiveTask(ext.Task):
   """Learns features of 8x8 images without labels."""
 
   def build_model(self) -> tf_keras.Model:
@@ -45,10 +42,10 @@ class ContrastiveTask(base_task.Task):
     """
     examples = data.examples()
     if not params.is_training:
-      source = sources.ArraySource({'pixels': examples['pixels'], 'example': np.arange(len(examples['pixels']))})
-      return step_indexed.build_dataset(source, params, input_context)
-    return step_indexed.build_dataset(
-        sources.ArraySource({'pixels': examples['pixels'][examples['is_training']]}), params, input_context,
+      source = ext.ArraySource({'pixels': examples['pixels'], 'example': np.arange(len(examples['pixels']))})
+      return ext.build_dataset(source, params, input_context)
+    return ext.build_dataset(
+        ext.ArraySource({'pixels': examples['pixels'][examples['is_training']]}), params, input_context,
         transform=lambda batch, _: self._views(batch), transform_per_example=_with_draws)
 
   def _views(self, batch):

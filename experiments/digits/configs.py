@@ -3,9 +3,8 @@
 import dataclasses
 from typing import ClassVar, Mapping, Tuple
 
-from official.core import exp_factory
+import official_ext as ext
 from official.modeling.hyperparams import base_config
-from official_ext.config import definitions as cfg
 
 
 @dataclasses.dataclass
@@ -25,17 +24,17 @@ class DigitsModelConfig(base_config.Config):
 
 
 @dataclasses.dataclass
-class DigitsDataConfig(cfg.DataConfig):
+class DigitsDataConfig(ext.DataConfig):
   """A split of the TFDS builder `digits`."""
 
   UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
-      **cfg.DataConfig.UNREAD_FIELDS,
+      **ext.DataConfig.UNREAD_FIELDS,
       'input_path': 'set tfds_name, tfds_split and tfds_data_dir instead',
   }
 
 
 @dataclasses.dataclass
-class DigitsTaskConfig(cfg.TaskConfig):
+class DigitsTaskConfig(ext.TaskConfig):
   """Classification of handwritten digits.
 
   Attributes:
@@ -57,8 +56,8 @@ class DigitsTaskConfig(cfg.TaskConfig):
   )
 
 
-@exp_factory.register_config_factory('digits')
-def digits() -> cfg.ExperimentConfig:
+@ext.register_experiment('digits')
+def digits() -> ext.ExperimentConfig:
   """A small convolutional network on scikit-learn's 1,797 handwritten digits.
 
   Command: python train.py --experiment=digits --mode=train_and_eval --model_dir=runs/digits
@@ -67,9 +66,9 @@ def digits() -> cfg.ExperimentConfig:
   Reference: scikit-learn's support vector machine (gamma 0.256, pixels of 0 to 1) reaches 99.2 % on the same split.
   """
   num_steps = 600
-  return cfg.ExperimentConfig(
+  return ext.ExperimentConfig(
       task=DigitsTaskConfig(),
-      trainer=cfg.TrainerConfig(
+      trainer=ext.TrainerConfig(
           train_steps=num_steps,
           steps_per_loop=50,
           summary_interval=50,
@@ -78,7 +77,7 @@ def digits() -> cfg.ExperimentConfig:
           best_checkpoint_export_subdir='best',
           best_checkpoint_eval_metric='accuracy',
           best_checkpoint_metric_comp='higher',
-          optimizer_config=cfg.OptimizationConfig(
+          optimizer_config=ext.OptimizationConfig(
               {
                   'optimizer': {'type': 'adamw_experimental', 'adamw_experimental': {'weight_decay': 0.01}},
                   'learning_rate': {

@@ -9,22 +9,19 @@ import tensorflow as tf, tf_keras
 from experiments.digits import configs
 from experiments.digits import digits_dataset
 from experiments.digits import model as model_lib
-from official.core import task_factory
-from official_ext.core import base_task
-from official_ext.data import sources
-from official_ext.data import step_indexed
+import official_ext as ext
 
 
 @functools.lru_cache(maxsize=None)
-def _source(name: str, split: str, data_dir: str, on_bad_example: str) -> sources.ArraySource:
+def _source(name: str, split: str, data_dir: str, on_bad_example: str) -> ext.ArraySource:
   """A split, read once and kept in memory, the images scaled from 0..16 to [0, 1]."""
-  arrays = sources.cached(sources.TfdsSource(name, split, data_dir), on_bad_example=on_bad_example).arrays
+  arrays = ext.cached_source(ext.TfdsSource(name, split, data_dir), on_bad_example=on_bad_example).arrays
   images = arrays['image'].astype(np.float32) / digits_dataset.MAX_PIXEL
-  return sources.ArraySource({'image': images, 'label': arrays['label']})
+  return ext.ArraySource({'image': images, 'label': arrays['label']})
 
 
-@task_factory.register_task_cls(configs.DigitsTaskConfig)
-class DigitsTask(base_task.Task):
+@ext.register_task(configs.DigitsTaskConfig)
+class DigitsTask(ext.Task):
   """Classification of 8x8 images into ten digits."""
 
   def build_model(self) -> tf_keras.Model:
@@ -38,7 +35,7 @@ class DigitsTask(base_task.Task):
       self, params: Any, input_context: Optional[tf.distribute.InputContext] = None
   ) -> tf.data.Dataset:
     """Batches {'image': float32 [b, 8, 8, 1], 'label': int64 [b]}."""
-    return step_indexed.build_dataset(self._source(params), params, input_context)
+    return ext.build_dataset(self._source(params), params, input_context)
 
   def build_metrics(self, training: bool = True):
     """The fraction of images whose label has the largest logit."""
@@ -54,5 +51,5 @@ class DigitsTask(base_task.Task):
     losses = tf_keras.losses.sparse_categorical_crossentropy(inputs['label'], logits, from_logits=True)
     return tf.reduce_mean(losses), {'accuracy': (inputs['label'], logits)}
 
-  def _source(self, params: Any) -> sources.ArraySource:
+  def _source(self, params: Any) -> ext.ArraySource:
     return _source(params.tfds_name, params.tfds_split, params.tfds_data_dir, params.on_bad_example)

@@ -7,10 +7,7 @@ import numpy as np
 import tensorflow as tf, tf_keras
 
 from experiments.digits_mlp import configs
-from official.core import task_factory
-from official_ext.core import base_task
-from official_ext.data import sources
-from official_ext.data import step_indexed
+import official_ext as ext
 
 _NUM_TRAIN = 1437
 _NUM_CLASSES = 10
@@ -30,8 +27,8 @@ def examples(is_training: bool) -> Mapping[str, np.ndarray]:
   return {'pixels': digits.data[rows].astype(np.float32) / 16, 'label': digits.target[rows].astype(np.int64)}
 
 
-@task_factory.register_task_cls(configs.DigitsMlpTaskConfig)
-class DigitsMlpTask(base_task.Task):
+@ext.register_task(configs.DigitsMlpTaskConfig)
+class DigitsMlpTask(ext.Task):
   """Classification of 64 pixels into ten digits."""
 
   def build_model(self) -> tf_keras.Model:
@@ -48,8 +45,8 @@ class DigitsMlpTask(base_task.Task):
       self, params: Any, input_context: Optional[tf.distribute.InputContext] = None
   ) -> tf.data.Dataset:
     """Batches {'pixels': float32 [b, 64], 'label': int64 [b]}."""
-    source = sources.ArraySource(examples(bool(params.is_training)))
-    return step_indexed.build_dataset(source, params, input_context)
+    source = ext.ArraySource(examples(bool(params.is_training)))
+    return ext.build_dataset(source, params, input_context)
 
   def build_metrics(self, training: bool = True):
     """The fraction of images whose label has the largest logit."""

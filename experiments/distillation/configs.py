@@ -3,9 +3,8 @@
 import dataclasses
 from typing import Tuple
 
-from official.core import exp_factory
+import official_ext as ext
 from official.modeling.hyperparams import base_config
-from official_ext.config import definitions as cfg
 
 
 @dataclasses.dataclass
@@ -39,7 +38,7 @@ class LossesConfig(base_config.Config):
 
 
 @dataclasses.dataclass
-class DistillationTaskConfig(cfg.TaskConfig):
+class DistillationTaskConfig(ext.TaskConfig):
   """Classification of handwritten digits by a student that learns from labels and from a teacher.
 
   Attributes:
@@ -65,22 +64,22 @@ class DistillationTaskConfig(cfg.TaskConfig):
   temperature: float = 4.0
   max_shift: float = 0.0
   num_images: int = 0
-  train_data: cfg.InMemoryDataConfig = dataclasses.field(
-      default_factory=lambda: cfg.InMemoryDataConfig(global_batch_size=64, is_training=True)
+  train_data: ext.InMemoryDataConfig = dataclasses.field(
+      default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=64, is_training=True)
   )
-  validation_data: cfg.InMemoryDataConfig = dataclasses.field(
-      default_factory=lambda: cfg.InMemoryDataConfig(global_batch_size=120, is_training=False)
+  validation_data: ext.InMemoryDataConfig = dataclasses.field(
+      default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=120, is_training=False)
   )
 
 
-def _trainer(num_steps: int) -> cfg.TrainerConfig:
-  return cfg.TrainerConfig(
+def _trainer(num_steps: int) -> ext.TrainerConfig:
+  return ext.TrainerConfig(
       train_steps=num_steps,
       steps_per_loop=500,
       summary_interval=500,
       validation_interval=1000,
       checkpoint_interval=1000,
-      optimizer_config=cfg.OptimizationConfig(
+      optimizer_config=ext.OptimizationConfig(
           {
               'optimizer': {'type': 'adamw_experimental', 'adamw_experimental': {'weight_decay': 1e-4}},
               'learning_rate': {
@@ -93,8 +92,8 @@ def _trainer(num_steps: int) -> cfg.TrainerConfig:
   )
 
 
-@exp_factory.register_config_factory('distillation_teacher')
-def distillation_teacher() -> cfg.ExperimentConfig:
+@ext.register_experiment('distillation_teacher')
+def distillation_teacher() -> ext.ExperimentConfig:
   """The teacher of `distillation`: a 64-512-512-10 perceptron that learns from labels alone.
 
   Command: python train.py --experiment=distillation_teacher --mode=train_and_eval --model_dir=runs/distillation_teacher
@@ -102,7 +101,7 @@ def distillation_teacher() -> cfg.ExperimentConfig:
   Result: validation accuracy 99.4 % with seeds 0, 1 and 2.
   Reference: scikit-learn's support vector machine (gamma 0.256, pixels of 0 to 1) reaches 98.9 % on the same split.
   """
-  params = cfg.ExperimentConfig(task=DistillationTaskConfig(), trainer=_trainer(3000))
+  params = ext.ExperimentConfig(task=DistillationTaskConfig(), trainer=_trainer(3000))
   params.task.model = params.task.teacher
   params.task.max_shift = 1.0
   params.task.losses = LossesConfig(label=1.0, soft_label=0.0, feature=0.0)
@@ -110,8 +109,8 @@ def distillation_teacher() -> cfg.ExperimentConfig:
   return params
 
 
-@exp_factory.register_config_factory('distillation')
-def distillation() -> cfg.ExperimentConfig:
+@ext.register_experiment('distillation')
+def distillation() -> ext.ExperimentConfig:
   """A 64-32-10 perceptron that learns from a large one what 200 images cannot teach it.
 
   The teacher, `distillation_teacher`, has seen all 1,437 images and is to be trained first. Of the same 200 images its
@@ -123,4 +122,4 @@ def distillation() -> cfg.ExperimentConfig:
   Result: validation accuracy 93.6 %, 94.4 % and 93.9 % with seeds 0, 1 and 2.
   Reference: from the labels alone (task.losses.label=1, task.losses.soft_label=0) 91.9 %, 91.7 % and 92.5 %.
   """
-  return cfg.ExperimentConfig(task=DistillationTaskConfig(num_images=200), trainer=_trainer(2000))
+  return ext.ExperimentConfig(task=DistillationTaskConfig(num_images=200), trainer=_trainer(2000))

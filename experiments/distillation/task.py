@@ -8,16 +8,11 @@ from experiments.distillation import configs
 from experiments.distillation import data
 from experiments.distillation import losses as losses_lib
 from experiments.distillation import model as model_lib
-from official.core import task_factory
-from official_ext.core import base_task
-from official_ext import errors
-from official_ext.checkpoints import warm_start
-from official_ext.data import sources
-from official_ext.data import step_indexed
+import official_ext as ext
 
 
-@task_factory.register_task_cls(configs.DistillationTaskConfig)
-class DistillationTask(base_task.Task):
+@ext.register_task(configs.DistillationTaskConfig)
+class DistillationTask(ext.Task):
   """Classification of 64 pixels into ten digits.
 
   The teacher belongs to the task, not to the model: a checkpoint holds the student alone, and the teacher is read from
@@ -35,7 +30,7 @@ class DistillationTask(base_task.Task):
     self._weights = {name: float(getattr(params.losses, name)) for name in losses_lib.LOSSES}
     in_need = [name for name in losses_lib.NEED_TEACHER if self._weights[name]]
     if in_need and not params.teacher_checkpoint:
-      raise errors.UserError(
+      raise ext.UserError(
           f'task.teacher_checkpoint: the loss {in_need[0]} needs a teacher; train one with python train.py '
           '--experiment=distillation_teacher --mode=train --model_dir=runs/distillation_teacher and set this to '
           f'runs/distillation_teacher, or set {" and ".join(f"task.losses.{name}=0" for name in in_need)}')
@@ -56,19 +51,19 @@ class DistillationTask(base_task.Task):
     teacher = model_lib.build_network(self.config.teacher)
     teacher.trainable = False
     try:
-      warm_start.load_weights(teacher, self.config.teacher_checkpoint)
-    except errors.UserError as error:
+      ext.load_weights(teacher, self.config.teacher_checkpoint)
+    except ext.UserError as error:
       message = str(error).replace('task.init_checkpoint_may_miss', 'task.teacher').replace(
           'task.init_checkpoint', 'task.teacher_checkpoint')
-      raise errors.UserError(message) from error
+      raise ext.UserError(message) from error
     return teacher
 
   def build_inputs(
       self, params: Any, input_context: Optional[tf.distribute.InputContext] = None
   ) -> tf.data.Dataset:
     """Batches {'pixels': float32 [b, 64], 'label': int64 [b]}."""
-    source = sources.ArraySource(self._examples(params))
-    return step_indexed.build_dataset(source, params, input_context)
+    source = ext.ArraySource(self._examples(params))
+    return ext.build_dataset(source, params, input_context)
 
   def build_metrics(self, training: bool = True) -> List[tf_keras.metrics.Metric]:
     """The fraction of images whose label has the largest logit."""

@@ -3,9 +3,8 @@
 import dataclasses
 from typing import Tuple
 
-from official.core import exp_factory
+import official_ext as ext
 from official.modeling.hyperparams import base_config
-from official_ext.config import definitions as cfg
 
 
 @dataclasses.dataclass
@@ -29,9 +28,9 @@ class GanModelConfig(base_config.Config):
   dropout_rate: float = 0.3
 
 
-def _adam(learning_rate: float) -> cfg.OptimizationConfig:
+def _adam(learning_rate: float) -> ext.OptimizationConfig:
   """Adam with the short memory of its first moment that is usual for GANs."""
-  return cfg.OptimizationConfig(
+  return ext.OptimizationConfig(
       {
           'optimizer': {'type': 'adam_experimental', 'adam_experimental': {'beta_1': 0.5}},
           'learning_rate': {'type': 'constant', 'constant': {'learning_rate': learning_rate}},
@@ -40,7 +39,7 @@ def _adam(learning_rate: float) -> cfg.OptimizationConfig:
 
 
 @dataclasses.dataclass
-class GanTaskConfig(cfg.TaskConfig):
+class GanTaskConfig(ext.TaskConfig):
   """Digits drawn by a generator that learns to deceive a discriminator.
 
   Attributes:
@@ -61,18 +60,18 @@ class GanTaskConfig(cfg.TaskConfig):
   adversarial_loss: str = 'non_saturating'
   gradient_penalty: float = 10.0
   n_critic: int = 1
-  discriminator_optimizer: cfg.OptimizationConfig = dataclasses.field(default_factory=lambda: _adam(1e-3))
+  discriminator_optimizer: ext.OptimizationConfig = dataclasses.field(default_factory=lambda: _adam(1e-3))
   num_samples: int = 1000
-  train_data: cfg.InMemoryDataConfig = dataclasses.field(
-      default_factory=lambda: cfg.InMemoryDataConfig(global_batch_size=64, is_training=True)
+  train_data: ext.InMemoryDataConfig = dataclasses.field(
+      default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=64, is_training=True)
   )
-  validation_data: cfg.InMemoryDataConfig = dataclasses.field(
-      default_factory=lambda: cfg.InMemoryDataConfig(global_batch_size=250, is_training=False)
+  validation_data: ext.InMemoryDataConfig = dataclasses.field(
+      default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=250, is_training=False)
   )
 
 
-@exp_factory.register_config_factory('gan')
-def gan() -> cfg.ExperimentConfig:
+@ext.register_experiment('gan')
+def gan() -> ext.ExperimentConfig:
   """A generative adversarial network on scikit-learn's handwritten digits.
 
   A classifier judges 1,000 samples: class coverage is the number of digits that at least one in a hundred is taken for,
@@ -83,9 +82,9 @@ def gan() -> cfg.ExperimentConfig:
   Result: class coverage 10 of 10, confidence 0.89, 0.88 and 0.90 with seeds 0, 1 and 2.
   Reference: the judge is right about 98 % of the real images for validation, and its confidence in them is 0.96.
   """
-  return cfg.ExperimentConfig(
+  return ext.ExperimentConfig(
       task=GanTaskConfig(),
-      trainer=cfg.TrainerConfig(
+      trainer=ext.TrainerConfig(
           train_steps=10000,
           steps_per_loop=500,
           summary_interval=500,

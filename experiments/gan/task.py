@@ -10,20 +10,15 @@ from experiments.gan import data
 from experiments.gan import judge
 from experiments.gan import losses as losses_lib
 from experiments.gan import model as model_lib
-from official.core import task_factory
-from official_ext.core import base_task
-from official_ext import errors
-from official_ext.step import gradient_tap
-from official_ext.data import sources
-from official_ext.data import step_indexed
+import official_ext as ext
 
 _GRID = 10  # Images in a row and in a column of the grid of samples.
 _CELL = 10  # Pixels of an image and its margin of 1.
 _ZOOM = 4
 
 
-@task_factory.register_task_cls(configs.GanTaskConfig)
-class GanTask(base_task.Task):
+@ext.register_task(configs.GanTaskConfig)
+class GanTask(ext.Task):
   """Draws 8x8 images of digits.
 
   The step calls two optimizers: it is in manual optimization, and owns its updates.
@@ -37,10 +32,10 @@ class GanTask(base_task.Task):
     """
     super().__init__(params, logging_dir=logging_dir, name=name)
     if params.adversarial_loss not in losses_lib.LOSSES:
-      raise errors.UserError(
+      raise ext.UserError(
           f'task.adversarial_loss: {params.adversarial_loss!r} is none of {", ".join(losses_lib.LOSSES)}')
     if params.n_critic < 1:
-      raise errors.UserError(f'task.n_critic: expected at least 1, got {params.n_critic}')
+      raise ext.UserError(f'task.n_critic: expected at least 1, got {params.n_critic}')
 
   def build_model(self) -> tf_keras.Model:
     """Generator, discriminator and the discriminator's optimizer, its variables created: see `Gan`."""
@@ -48,7 +43,7 @@ class GanTask(base_task.Task):
     generator = model_lib.build_generator(config.latent_size, config.generator_sizes)
     discriminator = model_lib.build_discriminator(config.discriminator_sizes, config.dropout_rate)
     optimizer = self.create_optimizer(self.config.discriminator_optimizer)
-    gradient_tap.build(optimizer, discriminator.trainable_variables)
+    ext.build_optimizer(optimizer, discriminator.trainable_variables)
     return model_lib.Gan(generator, discriminator, optimizer)
 
   def build_inputs(
@@ -62,14 +57,14 @@ class GanTask(base_task.Task):
     if params.is_training:
       size = params.global_batch_size // (input_context.num_replicas_in_sync if input_context else 1)
       if size % self.config.n_critic:
-        raise errors.UserError(
+        raise ext.UserError(
             f'task.n_critic: {size} examples of a replica cannot be divided into {self.config.n_critic} equal shares; '
             'change task.train_data.global_batch_size')
       examples = {'pixels': data.images(is_training=True)}
     else:
       latent_size = self.config.model.latent_size
       examples = {'latents': data.latents(self.config.num_samples, latent_size, params.seed or 0)}
-    return step_indexed.build_dataset(sources.ArraySource(examples), params, input_context)
+    return ext.build_dataset(ext.ArraySource(examples), params, input_context)
 
   def build_metrics(self, training: bool = True) -> List[tf_keras.metrics.Metric]:
     """The number of digits that are drawn; nothing while training."""

@@ -3,9 +3,8 @@
 import dataclasses
 from typing import Tuple
 
-from official.core import exp_factory
+import official_ext as ext
 from official.modeling.hyperparams import base_config
-from official_ext.config import definitions as cfg
 
 
 @dataclasses.dataclass
@@ -21,7 +20,7 @@ class MlpConfig(base_config.Config):
 
 
 @dataclasses.dataclass
-class SinusoidsDataConfig(cfg.InMemoryDataConfig):
+class SinusoidsDataConfig(ext.InMemoryDataConfig):
   """Sinusoids, drawn at random.
 
   Attributes:
@@ -38,7 +37,7 @@ class SinusoidsDataConfig(cfg.InMemoryDataConfig):
 
 
 @dataclasses.dataclass
-class MetaLearningTaskConfig(cfg.TaskConfig):
+class MetaLearningTaskConfig(ext.TaskConfig):
   """Few-shot regression.
 
   Attributes:
@@ -66,16 +65,16 @@ class MetaLearningTaskConfig(cfg.TaskConfig):
   )
 
 
-def _experiment(algorithm: str, num_steps: int) -> cfg.ExperimentConfig:
-  return cfg.ExperimentConfig(
+def _experiment(algorithm: str, num_steps: int) -> ext.ExperimentConfig:
+  return ext.ExperimentConfig(
       task=MetaLearningTaskConfig(algorithm=algorithm),
-      trainer=cfg.TrainerConfig(
+      trainer=ext.TrainerConfig(
           train_steps=num_steps,
           steps_per_loop=1000,
           summary_interval=5000,
           validation_interval=10000,
           checkpoint_interval=10000,
-          optimizer_config=cfg.OptimizationConfig(
+          optimizer_config=ext.OptimizationConfig(
               {
                   'optimizer': {'type': 'adam_experimental'},
                   'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 1e-3}},
@@ -85,8 +84,8 @@ def _experiment(algorithm: str, num_steps: int) -> cfg.ExperimentConfig:
   )
 
 
-@exp_factory.register_config_factory('meta_learning')
-def meta_learning() -> cfg.ExperimentConfig:
+@ext.register_experiment('meta_learning')
+def meta_learning() -> ext.ExperimentConfig:
   """MAML, of second order, on the sinusoids of its paper (https://arxiv.org/abs/1703.03400), 10 shots.
 
   Command: python train.py --experiment=meta_learning --mode=train_and_eval --model_dir=runs/meta_learning
@@ -99,8 +98,8 @@ def meta_learning() -> cfg.ExperimentConfig:
   return _experiment('maml', 20000)
 
 
-@exp_factory.register_config_factory('meta_learning_fomaml')
-def meta_learning_fomaml() -> cfg.ExperimentConfig:
+@ext.register_experiment('meta_learning_fomaml')
+def meta_learning_fomaml() -> ext.ExperimentConfig:
   """MAML of first order: the gradients of the inner steps are taken for constants.
 
   Command: python train.py --experiment=meta_learning_fomaml --mode=train_and_eval --model_dir=runs/meta_learning_fomaml
@@ -111,8 +110,8 @@ def meta_learning_fomaml() -> cfg.ExperimentConfig:
   return _experiment('fomaml', 20000)
 
 
-@exp_factory.register_config_factory('meta_learning_joint')
-def meta_learning_joint() -> cfg.ExperimentConfig:
+@ext.register_experiment('meta_learning_joint')
+def meta_learning_joint() -> ext.ExperimentConfig:
   """The network of `meta_learning`, trained on the points of all tasks alike and adapted in the same way: a baseline.
 
   Command: python train.py --experiment=meta_learning_joint --mode=train_and_eval --model_dir=runs/meta_learning_joint

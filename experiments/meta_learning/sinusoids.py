@@ -6,8 +6,7 @@ from typing import Any, Dict, Optional
 import numpy as np
 import tensorflow as tf
 
-from official_ext import errors
-from official_ext.data import position
+import official_ext as ext
 
 AMPLITUDES, PHASES, XS = (0.1, 5.0), (0.0, math.pi), (-5.0, 5.0)
 
@@ -55,7 +54,7 @@ def build_training_data(params: Any, input_context: Optional[tf.distribute.Input
     first = input_context.input_pipeline_id * num_local
   size, rest = divmod(params.global_batch_size, num_replicas)
   if rest:
-    raise errors.UserError(
+    raise ext.UserError(
         f'task.train_data.global_batch_size: {params.global_batch_size} tasks cannot be divided evenly among '
         f'{num_replicas} replicas')
 
@@ -65,7 +64,7 @@ def build_training_data(params: Any, input_context: Optional[tf.distribute.Input
     mine = slice(first * size, (first + num_local) * size)
     return {name: tf.reshape(values[mine], [num_local, size, *values.shape[1:]]) for name, values in tasks.items()}
 
-  dataset = tf.data.Dataset.counter(position.take_start()).map(batches_of, num_parallel_calls=params.num_parallel_calls)
+  dataset = tf.data.Dataset.counter(ext.take_start()).map(batches_of, num_parallel_calls=params.num_parallel_calls)
   options = tf.data.Options()
   options.autotune.enabled = False
   return dataset.unbatch().prefetch(64).with_options(options)

@@ -7,17 +7,13 @@ import tensorflow as tf, tf_keras
 from experiments.meta_learning import configs
 from experiments.meta_learning import maml
 from experiments.meta_learning import sinusoids
-from official.core import task_factory
-from official_ext.core import base_task
-from official_ext import errors
-from official_ext.data import sources
-from official_ext.data import step_indexed
+import official_ext as ext
 
 ALGORITHMS = ('maml', 'fomaml', 'joint')
 
 
-@task_factory.register_task_cls(configs.MetaLearningTaskConfig)
-class MetaLearningTask(base_task.Task):
+@ext.register_task(configs.MetaLearningTaskConfig)
+class MetaLearningTask(ext.Task):
   """Regression of a sinusoid from a few of its points; an example is a whole sinusoid."""
 
   def __init__(self, params: configs.MetaLearningTaskConfig, **kwargs: Any):
@@ -28,7 +24,7 @@ class MetaLearningTask(base_task.Task):
     """
     super().__init__(params, **kwargs)
     if params.algorithm not in ALGORITHMS:
-      raise errors.UserError(f'task.algorithm: expected one of {", ".join(ALGORITHMS)}, got {params.algorithm!r}')
+      raise ext.UserError(f'task.algorithm: expected one of {", ".join(ALGORITHMS)}, got {params.algorithm!r}')
 
   def build_model(self) -> tf_keras.Model:
     """A model from x, [b, 1], to y, [b, 1]."""
@@ -40,7 +36,7 @@ class MetaLearningTask(base_task.Task):
     """Batches of tasks: see `sinusoids.draw`."""
     if params.is_training:
       return sinusoids.build_training_data(params, input_context)
-    return step_indexed.build_dataset(sources.ArraySource(sinusoids.test_tasks(params)), params, input_context)
+    return ext.build_dataset(ext.ArraySource(sinusoids.test_tasks(params)), params, input_context)
 
   def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> Tuple[tf.Tensor, Mapping[str, Any]]:
     """The error on the queries after the inner steps; in evaluation after each of `eval_inner_steps` too."""

@@ -3,9 +3,8 @@
 import dataclasses
 from typing import Tuple
 
-from official.core import exp_factory
+import official_ext as ext
 from official.modeling.hyperparams import base_config
-from official_ext.config import definitions as cfg
 
 
 @dataclasses.dataclass
@@ -41,7 +40,7 @@ class WeightsConfig(base_config.Config):
 
 
 @dataclasses.dataclass
-class MultiTaskConfig(cfg.TaskConfig):
+class MultiTaskConfig(ext.TaskConfig):
   """Three things to be said of an image of which a part of the pixels is missing.
 
   Attributes:
@@ -61,16 +60,16 @@ class MultiTaskConfig(cfg.TaskConfig):
   weighting: str = 'uncertainty'
   gradient_surgery: bool = False
   missing: float = 0.25
-  train_data: cfg.InMemoryDataConfig = dataclasses.field(
-      default_factory=lambda: cfg.InMemoryDataConfig(global_batch_size=64, is_training=True)
+  train_data: ext.InMemoryDataConfig = dataclasses.field(
+      default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=64, is_training=True)
   )
-  validation_data: cfg.InMemoryDataConfig = dataclasses.field(
-      default_factory=lambda: cfg.InMemoryDataConfig(global_batch_size=120, is_training=False)
+  validation_data: ext.InMemoryDataConfig = dataclasses.field(
+      default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=120, is_training=False)
   )
 
 
-@exp_factory.register_config_factory('multi_task')
-def multi_task() -> cfg.ExperimentConfig:
+@ext.register_experiment('multi_task')
+def multi_task() -> ext.ExperimentConfig:
   """Classification, reconstruction and amounts of ink from one trunk, on damaged handwritten digits.
 
   Command: python train.py --experiment=multi_task --mode=train_and_eval --model_dir=runs/multi_task
@@ -82,9 +81,9 @@ def multi_task() -> cfg.ExperimentConfig:
   task.gradient_surgery=true besides 92.8 %, 93.9 % and 94.2 %, 0.029 and 0.0034.
   """
   num_steps = 3000
-  return cfg.ExperimentConfig(
+  return ext.ExperimentConfig(
       task=MultiTaskConfig(),
-      trainer=cfg.TrainerConfig(
+      trainer=ext.TrainerConfig(
           train_steps=num_steps,
           steps_per_loop=500,
           summary_interval=500,
@@ -93,7 +92,7 @@ def multi_task() -> cfg.ExperimentConfig:
           best_checkpoint_export_subdir='best',
           best_checkpoint_eval_metric='accuracy',
           best_checkpoint_metric_comp='higher',
-          optimizer_config=cfg.OptimizationConfig(
+          optimizer_config=ext.OptimizationConfig(
               {
                   'optimizer': {'type': 'adamw_experimental', 'adamw_experimental': {'weight_decay': 1e-3}},
                   'learning_rate': {

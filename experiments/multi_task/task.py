@@ -8,17 +8,13 @@ from experiments.multi_task import configs
 from experiments.multi_task import data
 from experiments.multi_task import model as model_lib
 from experiments.multi_task import weighting
-from official.core import task_factory
-from official_ext.core import base_task
-from official_ext import errors
-from official_ext.data import sources
-from official_ext.data import step_indexed
+import official_ext as ext
 
 _WEIGHTINGS = ('fixed', 'uncertainty')
 
 
-@task_factory.register_task_cls(configs.MultiTaskConfig)
-class MultiTask(base_task.Task):
+@ext.register_task(configs.MultiTaskConfig)
+class MultiTask(ext.Task):
   """Says of a damaged image which digit it is, what it looked like, and how much ink there is where."""
 
   def __init__(self, params: Any, logging_dir: Optional[str] = None, name: Optional[str] = None):
@@ -29,7 +25,7 @@ class MultiTask(base_task.Task):
     """
     super().__init__(params, logging_dir=logging_dir, name=name)
     if params.weighting not in _WEIGHTINGS:
-      raise errors.UserError(f'task.weighting: {params.weighting!r} is none of {", ".join(_WEIGHTINGS)}')
+      raise ext.UserError(f'task.weighting: {params.weighting!r} is none of {", ".join(_WEIGHTINGS)}')
 
   def build_model(self) -> tf_keras.Model:
     """The network, with the learned weights of its losses where they are learned: see `WeighedNetwork`."""
@@ -46,9 +42,9 @@ class MultiTask(base_task.Task):
 
     Which pixels are missing is a function of (seed, position); in validation the same every time.
     """
-    source = sources.ArraySource(data.examples(bool(params.is_training)))
+    source = ext.ArraySource(data.examples(bool(params.is_training)))
     damage = lambda example, seed: data.damaged(example, seed, self.config.missing)
-    return step_indexed.build_dataset(source, params, input_context, transform_per_example=damage)
+    return ext.build_dataset(source, params, input_context, transform_per_example=damage)
 
   def build_metrics(self, training: bool = True) -> List[tf_keras.metrics.Metric]:
     """The fraction of images whose digit is found."""

@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Mapping, Sequence
 
 import tensorflow as tf, tf_keras
 
-from official_ext.step import step_random
+import official_ext as ext
 
 Gradients = List[Any]
 
@@ -55,7 +55,7 @@ def without_conflicts(gradients: Sequence[Gradients], seed: tf.Tensor) -> List[G
   result = []
   for i, of_loss in enumerate(gradients):
     others = tf.constant([j for j in range(len(gradients)) if j != i], tf.int32)
-    order = tf.gather(others, tf.argsort(step_random.uniform([len(gradients) - 1], seed + i)))  # XLA cannot shuffle.
+    order = tf.gather(others, tf.argsort(ext.keyed_uniform([len(gradients) - 1], seed + i)))  # XLA cannot shuffle.
     vector = vectors[i]
     for j in tf.unstack(order):
       other = tf.gather(stacked, j)

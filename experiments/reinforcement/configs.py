@@ -3,9 +3,8 @@
 import dataclasses
 from typing import Tuple
 
-from official.core import exp_factory
+import official_ext as ext
 from official.modeling.hyperparams import base_config
-from official_ext.config import definitions as cfg
 
 
 @dataclasses.dataclass
@@ -54,7 +53,7 @@ class PpoConfig(base_config.Config):
 
 
 @dataclasses.dataclass
-class StepsDataConfig(cfg.InMemoryDataConfig):
+class StepsDataConfig(ext.InMemoryDataConfig):
   """Steps of games, as the policy plays them.
 
   Attributes:
@@ -68,7 +67,7 @@ class StepsDataConfig(cfg.InMemoryDataConfig):
 
 
 @dataclasses.dataclass
-class ReinforcementTaskConfig(cfg.TaskConfig):
+class ReinforcementTaskConfig(ext.TaskConfig):
   """Learning to play.
 
   Attributes:
@@ -93,11 +92,11 @@ class ReinforcementTaskConfig(cfg.TaskConfig):
   )
 
 
-def _experiment(environment: str) -> cfg.ExperimentConfig:
+def _experiment(environment: str) -> ext.ExperimentConfig:
   num_steps = 6400
-  return cfg.ExperimentConfig(
+  return ext.ExperimentConfig(
       task=ReinforcementTaskConfig(environment=environment),
-      trainer=cfg.TrainerConfig(
+      trainer=ext.TrainerConfig(
           train_steps=num_steps,
           steps_per_loop=320,
           summary_interval=320,
@@ -108,7 +107,7 @@ def _experiment(environment: str) -> cfg.ExperimentConfig:
           best_checkpoint_export_subdir='best',
           best_checkpoint_eval_metric='mean_return',
           best_checkpoint_metric_comp='higher',
-          optimizer_config=cfg.OptimizationConfig(
+          optimizer_config=ext.OptimizationConfig(
               {
                   'optimizer': {
                       'type': 'adam_experimental',
@@ -128,8 +127,8 @@ def _experiment(environment: str) -> cfg.ExperimentConfig:
   )
 
 
-@exp_factory.register_config_factory('reinforcement')
-def reinforcement() -> cfg.ExperimentConfig:
+@ext.register_experiment('reinforcement')
+def reinforcement() -> ext.ExperimentConfig:
   """PPO on CartPole-v1 written in TensorFlow ops: the games too run in XLA, and are part of every checkpoint.
 
   Command: python train.py --experiment=reinforcement --mode=train_and_eval --model_dir=runs/reinforcement
@@ -140,8 +139,8 @@ def reinforcement() -> cfg.ExperimentConfig:
   return _experiment('tensorflow')
 
 
-@exp_factory.register_config_factory('reinforcement_gymnasium')
-def reinforcement_gymnasium() -> cfg.ExperimentConfig:
+@ext.register_experiment('reinforcement_gymnasium')
+def reinforcement_gymnasium() -> ext.ExperimentConfig:
   """PPO on gymnasium's CartPole-v1, whose environments run on the host: docs/reinforcement.md says what that costs.
 
   Command: python train.py --experiment=reinforcement_gymnasium --mode=train_and_eval --model_dir=runs/gymnasium

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
-from official_ext import errors
+import official_ext as ext
 
 State = Dict[str, Any]
 
@@ -31,7 +31,7 @@ class GymEnvironments:
     try:
       import gymnasium  # pylint: disable=g-import-not-at-top
     except ImportError as error:
-      raise errors.UserError(
+      raise ext.UserError(
           "task.environment: gymnasium is not installed; pip install 'official-ext[reinforcement]', or set "
           'task.environment=tensorflow') from error
     self._id = environment_id
@@ -39,10 +39,10 @@ class GymEnvironments:
       environment = gymnasium.make(environment_id)
     except gymnasium.error.Error as error:
       message = ' '.join(str(error).split())
-      raise errors.UserError(f'task.environment_id: {environment_id}: gymnasium says: {message}') from error
+      raise ext.UserError(f'task.environment_id: {environment_id}: gymnasium says: {message}') from error
     actions, observations = environment.action_space, environment.observation_space
     if not isinstance(actions, gymnasium.spaces.Discrete) or not isinstance(observations, gymnasium.spaces.Box):
-      raise errors.UserError(
+      raise ext.UserError(
           f'task.environment_id: {environment_id}: expected discrete actions and observations that are arrays, it has '
           f'{actions} and {observations}')
     self.num_actions = int(actions.n)

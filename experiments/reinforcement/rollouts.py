@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict
 import tensorflow as tf
 
 from experiments.reinforcement import ppo
-from official_ext.step import step_random
+import official_ext as ext
 
 Policy = Callable[[tf.Tensor], Dict[str, tf.Tensor]]  # From observations to the outputs of the model.
 
@@ -31,10 +31,10 @@ def roll_out(
   """
   num_games = state['observation'].shape[0]
   # Numbers in (0, 1): the logarithms are finite.
-  uniform = step_random.uniform([num_steps, num_games, environments.num_actions], seed) + 2.0**-25
+  uniform = ext.keyed_uniform([num_steps, num_games, environments.num_actions], seed) + 2.0**-25
   uniform = tf.minimum(uniform, 1 - 2.0**-24)  # In float32 the largest is rounded to 1.
   gumbel = -tf.math.log(-tf.math.log(uniform))
-  resets = step_random.uniform([num_steps, num_games, environments.reset_size], tf.stack([seed[0] + 1, seed[1]]))
+  resets = ext.keyed_uniform([num_steps, num_games, environments.reset_size], tf.stack([seed[0] + 1, seed[1]]))
 
   def play_step(step, state):
     outputs = policy(state['observation'])

@@ -11,16 +11,11 @@ from experiments.reinforcement import gym_environments
 from experiments.reinforcement import ppo
 from experiments.reinforcement import rollouts
 from experiments.reinforcement import trainer
-from official.core import task_factory
-from official_ext.core import base_task
-from official_ext import errors
-from official_ext.data import position
-from official_ext.data import sources
-from official_ext.data import step_indexed
+import official_ext as ext
 
 
-@task_factory.register_task_cls(configs.ReinforcementTaskConfig)
-class ReinforcementTask(base_task.Task):
+@ext.register_task(configs.ReinforcementTaskConfig)
+class ReinforcementTask(ext.Task):
   """PPO. The trainer plays, in `next_train_inputs`; the task learns from minibatches of what was played."""
 
   trainer_cls = trainer.PpoTrainer
@@ -40,9 +35,9 @@ class ReinforcementTask(base_task.Task):
     if kind == 'gymnasium':
       return gym_environments.GymEnvironments(self.config.environment_id)
     if kind != 'tensorflow':
-      raise errors.UserError(f"task.environment: expected 'tensorflow' or 'gymnasium', got {kind!r}")
+      raise ext.UserError(f"task.environment: expected 'tensorflow' or 'gymnasium', got {kind!r}")
     if self.config.environment_id != 'CartPole-v1':
-      raise errors.UserError(
+      raise ext.UserError(
           f'task.environment_id: {self.config.environment_id}: only CartPole-v1 is there in TensorFlow ops; set '
           'task.environment=gymnasium')
     return cart_pole.CartPole()
@@ -62,10 +57,10 @@ class ReinforcementTask(base_task.Task):
       if input_context is not None:
         num_local = input_context.num_replicas_in_sync // input_context.num_input_pipelines
       # Once for each replica: all of them take part in the same global minibatch.
-      numbers = tf.data.Dataset.counter(position.take_start())
+      numbers = tf.data.Dataset.counter(ext.take_start())
       return numbers.flat_map(lambda number: tf.data.Dataset.from_tensors(number).repeat(num_local))
-    episodes = sources.ArraySource({'seed': np.arange(params.num_episodes, dtype=np.int64)})
-    return step_indexed.build_dataset(episodes, params, input_context)
+    episodes = ext.ArraySource({'seed': np.arange(params.num_episodes, dtype=np.int64)})
+    return ext.build_dataset(episodes, params, input_context)
 
   def build_metrics(self, training: bool = True):
     """The number of episodes that were played."""

@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from experiments.reinforcement import ppo
 from experiments.reinforcement import rollouts
-from official_ext.core import base_trainer
-from official_ext import errors
+import official_ext as ext
 
 _FLOATS = ('log_probability', 'advantage', 'target')
 
@@ -40,7 +39,7 @@ class Memory(tf.Module):
     self.running_return = variable([len(state['observation'])], tf.float32)
 
 
-class PpoTrainer(base_trainer.Trainer):
+class PpoTrainer(ext.Trainer):
   """Trains on minibatches of rollouts: see base class.
 
   Batch number b belongs to rollout b // (epochs * minibatches). Where the memory holds another one, the present policy
@@ -175,18 +174,18 @@ def _check_sizes(config: Any, num_steps: int, num_replicas: int) -> None:
   """
   batch_size, epochs = config.task.train_data.global_batch_size, config.task.ppo.epochs
   if num_steps % batch_size:
-    raise errors.UserError(
+    raise ext.UserError(
         f'task.train_data.global_batch_size: {batch_size} does not divide the {num_steps} steps of a rollout '
         '(task.ppo.num_environments times task.ppo.rollout_steps)')
   if batch_size % num_replicas:
-    raise errors.UserError(
+    raise ext.UserError(
         f'task.train_data.global_batch_size: {batch_size} steps cannot be divided evenly among {num_replicas} replicas')
   accumulation = config.trainer.gradient_accumulation_steps
   if (num_steps // batch_size * epochs) % accumulation:
-    raise errors.UserError(
+    raise ext.UserError(
         f'trainer.gradient_accumulation_steps: {accumulation} does not divide the {num_steps // batch_size * epochs} '
         'minibatches of a rollout')
   if config.trainer.steps_per_execution != 1:
-    raise errors.UserError(
+    raise ext.UserError(
         f'trainer.steps_per_execution: {config.trainer.steps_per_execution}: the policy plays between steps; set it '
         'to 1')

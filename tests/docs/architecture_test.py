@@ -1,0 +1,36 @@
+"""docs/architecture.md names what is there."""
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+from tools import rooms
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGE = (ROOT / 'docs/architecture.md').read_text()
+NAMED = sorted(set(re.findall(r'`(\w+/\w+\.py)(?::([\w.]+))?', PAGE)))
+
+
+def defined(path):
+  """The functions and classes of a file, methods as Class.method."""
+  found = set()
+  for node in ast.parse(path.read_text()).body:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+      found.add(node.name)
+    if isinstance(node, ast.ClassDef):
+      found.update(f'{node.name}.{item.name}' for item in node.body if isinstance(item, ast.FunctionDef))
+  return found
+
+
+@pytest.mark.parametrize('file, name', NAMED, ids=[':'.join(filter(None, pair)) for pair in NAMED])
+def test_what_the_page_names_is_there(file, name):
+  path = ROOT / file if (ROOT / file).exists() else ROOT / 'official_ext' / file
+  assert path.exists(), file
+  assert not name or name in defined(path), f'{file} has no {name}'
+
+
+def test_the_page_has_a_row_for_every_room():
+  told = set(re.findall(r'`(\w+)(?:/|\.py)`', PAGE.partition('## The life of one update')[0]))
+  assert {room for row in rooms.ORDER for room in row} <= told
