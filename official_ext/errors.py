@@ -35,10 +35,15 @@ def lines_of(error: BaseException) -> Sequence[str]:
 
 def origin(error: BaseException) -> str:
   """Where an error was raised: `module my_tasks (/home/me/my_tasks.py, line 3)`, the module that was being imported."""
-  frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-  frame, line = frames[-1]
-  modules = [frame.f_globals.get('__name__') for frame, _ in frames if frame.f_code.co_name == '<module>']
-  name = f'module {modules[-1]} ' if modules else ''
+  frames = list(traceback.walk_tb(error.__traceback__))
+  packages = [frame.f_globals.get('__name__', '').partition('.')[0] for frame, _ in frames]
+  modules = [number for number, (frame, _) in enumerate(frames) if frame.f_code.co_name == '<module>']
+  if modules:  # Libraries wrap sys.exit, whose frames then come last.
+    own = [number for number in range(modules[-1], len(frames)) if packages[number] == packages[modules[-1]]]
+  else:
+    own = [number for number, (frame, _) in enumerate(frames) if 'site-packages' not in frame.f_code.co_filename]
+  frame, line = frames[own[-1] if own else -1]
+  name = f'module {frames[modules[-1]][0].f_globals.get("__name__")} ' if modules else ''
   return f'{name}({frame.f_code.co_filename}, line {line})'
 
 

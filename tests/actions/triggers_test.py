@@ -85,8 +85,8 @@ def test_several_actions_in_a_row():
 
 
 def test_mistakes():
-  with pytest.raises(ValueError, match="no event 'checkpoint_saved'; did you mean 'checkpoint'"):
-    triggers.OnEvent('checkpoint_saved', print)
+  with pytest.raises(ValueError, match="no event 'checkpont'; did you mean 'checkpoint'"):
+    triggers.OnEvent('checkpont', print)
   with pytest.raises(ValueError, match='num_steps: expected at least 1, got 0'):
     triggers.EveryNSteps(0, print)
   with pytest.raises(ValueError, match="mode: expected 'max' or 'min', got 'higher'"):

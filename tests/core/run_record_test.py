@@ -177,7 +177,7 @@ def test_a_folder_that_has_gone_does_not_end_the_run(tmp_path, caplog):
   (tmp_path / 'run/run.json').unlink()
   (tmp_path / 'run').rmdir()
   record.update(step=1)  # It is made again.
-  assert run_record.read(str(tmp_path / 'run'))['step'] == 1
+  assert run_status.read(str(tmp_path / 'run'))['step'] == 1
   (tmp_path / 'run/run.json').unlink()
   (tmp_path / 'run').rmdir()
   (tmp_path / 'run').write_text('in its place')

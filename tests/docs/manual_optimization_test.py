@@ -18,7 +18,7 @@ TEXT = (pathlib.Path(__file__).resolve().parents[2] / 'docs/manual_optimization.
 @pytest.fixture(scope='module', autouse=True)
 def module(tmp_path_factory):
   """The example, imported as a module of its own."""
-  (code,) = re.findall(r'```python\n(.*?)```', TEXT, re.DOTALL)
+  code = re.findall(r'```python\n(.*?)```', TEXT, re.DOTALL)[0]  # The others: code_of_pages_test.py.
   path = tmp_path_factory.mktemp('docs') / 'ring_gan.py'
   path.write_text(code)
   spec = importlib.util.spec_from_file_location('ring_gan', path)

@@ -142,7 +142,7 @@ def test_defect_11_trains_and_evaluates_with_xla(experiment, num_replicas, tmp_p
   assert steps == TRAIN_STEPS
 
   training = read_scalars(model_dir / 'train')
-  assert training['training_loss'][TRAIN_STEPS] == pytest.approx(trains[-1]['training_loss'], rel=1e-5)
+  assert training['loss'][TRAIN_STEPS] == pytest.approx(trains[-1]['training_loss'], rel=1e-5)
   assert set(training['learning_rate']) == {STEPS_PER_LOOP, TRAIN_STEPS}
   validation = read_scalars(model_dir / 'validation')
-  assert validation['validation_loss'][TRAIN_STEPS] == pytest.approx(evaluation['validation_loss'], rel=1e-5)
+  assert validation['loss'][TRAIN_STEPS] == pytest.approx(evaluation['validation_loss'], rel=1e-5)
