@@ -225,7 +225,7 @@ class RunLock:
     return bool(lease) and lease.get('token') == self._lease['token']  # type: ignore[union-attr]
 
   def _was_silent(self) -> bool:
-    """Whether others may have taken this process for dead. A clock stands still while the machine sleeps; one is set."""
+    """Whether others may have taken this process for dead. One clock stands while a machine sleeps, one may be set."""
     return any(now - then > self._silence_seconds / 2 for now, then in zip(_clocks(), self._ours_at))
 
   def _look(self) -> Optional[Mapping[str, Any]]:
