@@ -38,8 +38,8 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'training_step', 'inspection',
   ),
   'checkpoints': (
-    'contents', 'manifests', 'averaged_weights', 'best_history', 'best', 'ema_checkpoints', 'rollbacks', 'manager',
-    'training_lines', 'warm_start',
+    'contents', 'manifests', 'averaged_weights', 'exports', 'best_history', 'best', 'ema_checkpoints', 'rollbacks',
+    'manager', 'training_lines', 'warm_start',
   ),
   'actions': ('triggers', 'early_stopping', 'event_actions', 'keras_callbacks', 'reduce_lr_on_plateau'),
   'core': (

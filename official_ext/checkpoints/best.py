@@ -1,16 +1,14 @@
 """Keeps the checkpoints of the best evaluations."""
 
 import os
-import shutil
-import tempfile
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from absl import logging
 import tensorflow as tf
 
 from official.core import train_utils
-from official_ext.checkpoints import averaged_weights
 from official_ext.checkpoints import best_history
+from official_ext.checkpoints import exports
 from official_ext.config import definitions
 from official_ext import errors
 from official_ext.files import storage
@@ -119,29 +117,29 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
       logging.warning('%s is not finite at step %d: no best checkpoint.', '|'.join(self._metric_name), step)
     self._found = sorted([*before, new], key=lambda each: each['step'])
     kept = [each['step'] for each in self._ranked()[:self._num_to_keep]]
-    if step in kept:
-      try:
-        self._export(checkpoint, new)
-      except storage.FAILURES as error:
-        kept = self._without(new, error)
+    if step in kept and not self._export(checkpoint, new):  # Those before it stay.
+      best_history.mark_unsaved(new)
+      kept = [each['step'] for each in self._ranked()[:self._num_to_keep]]
     if self._is_chief:
-      self._try_to_write(write_logs)
-      self._delete_all_but(kept, step)
+      self._settle(kept, step, write_logs)
     return step in kept
 
-  def _without(self, entry: best_history.Entry, error: BaseException) -> List[int]:
-    """Lets an evaluation not count whose checkpoint could not be written: those before it stay. Returns their steps."""
-    prefix = self._prefix(entry['step'])
-    logging.error('%s: could not be saved as one of the best: %s. The best ones before it stay.', prefix,
-                  storage.reason_of(error))
-    if self._is_chief:
-      manifests.remove_partial(prefix)
-    entry['value'] = None
-    return [each['step'] for each in self._ranked()[:self._num_to_keep]]
+  def _export(self, checkpoint: tf.train.Checkpoint, entry: best_history.Entry) -> bool:
+    """Writes a checkpoint. Returns whether the chief has: workers have to agree on which are the best."""
+    saved, prefix = True, self._prefix(entry['step'])
+    try:
+      exports.write(checkpoint, prefix, self._is_chief, step=entry['step'], logs=entry['logs'])
+    except errors.StorageError as error:
+      saved = False
+      logging.error('%s: could not be saved as one of the best: %s. The best ones before it stay.', prefix,
+                    storage.reason_of(error))
+    return self._from_chief('best checkpoint saved', lambda: saved)
 
-  def _try_to_write(self, write_logs: bool) -> None:
+  def _settle(self, kept: Sequence[int], step: int, write_logs: bool) -> None:
+    """Notes which are the best, and then deletes the others. Where the first fails, what the files name stays."""
     try:
       self._write(write_logs)
+      self._delete_all_but(kept, step)
     except (errors.StorageError, *storage.FAILURES) as error:
       logging.error('%s: could not be written: %s. The next evaluation tries again.', self._export_dir,
                     storage.reason_of(error))
@@ -162,17 +160,6 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
 
   def _prefix(self, step: int) -> str:
     return os.path.join(self._export_dir, f'{train_utils.BEST_CHECKPOINT_NAME}-{step}')
-
-  def _export(self, checkpoint: tf.train.Checkpoint, entry: best_history.Entry) -> None:
-    if not self._is_chief:  # All workers take part in reading the variables.
-      folder = tempfile.mkdtemp()
-      checkpoint.write(os.path.join(folder, 'ckpt'))
-      shutil.rmtree(folder, ignore_errors=True)
-      return
-    tf.io.gfile.makedirs(self._export_dir)
-    manifests.remove_unfinished(self._export_dir, train_utils.BEST_CHECKPOINT_NAME)
-    manifests.write(checkpoint.write(self._prefix(entry['step'])), step=entry['step'], logs=entry['logs'],
-                    **averaged_weights.note(checkpoint))
 
   def _write(self, write_logs: bool) -> None:
     tf.io.gfile.makedirs(self._export_dir)

@@ -36,6 +36,11 @@ def entry(step: int, logs: Mapping[str, Any], metric: Sequence[str]) -> Entry:
   return {'step': int(step), 'value': value if math.isfinite(value) else None, 'logs': _scalars(logs)}
 
 
+def mark_unsaved(evaluation: Entry) -> None:
+  """Lets an evaluation not count, then and whenever it is read again: its checkpoint could not be written."""
+  evaluation.update(value=None, is_saved=False)
+
+
 def read(folder: str, metric: Sequence[str], records: Iterable[str] = ()) -> List[Entry]:
   """The evaluations that the file in a folder tells of, by step.
 
@@ -115,6 +120,8 @@ def _checked(found: Any, metric: Sequence[str]) -> Optional[Entry]:
   """An entry of the file, judged by `metric`; None where it is none."""
   if not isinstance(found, dict) or not isinstance(found.get('logs'), dict) or not _is_step(found.get('step')):
     return None
+  if found.get('is_saved') is False:
+    return {**found, 'value': None}
   return _from_logs(found['step'], found['logs'], metric) or {**found, 'value': None}
 
 

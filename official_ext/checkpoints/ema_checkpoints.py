@@ -1,16 +1,17 @@
 """Checkpoints of the averaged weights: `ema_checkpoints/` of a run whose optimizer keeps a moving average."""
 
 import os
-import shutil
-import tempfile
 from typing import Any, Callable, Optional
 
+from absl import logging
 import orbit
 import tensorflow as tf
 
 from official.core import actions
-from official_ext.checkpoints import averaged_weights
+from official_ext.checkpoints import exports
 from official_ext.checkpoints import manifests
+from official_ext import errors
+from official_ext.files import storage
 from official_ext.optimization import ema_optimizer
 
 FOLDER = 'ema_checkpoints'
@@ -22,7 +23,7 @@ class EMACheckpointing(actions.EMACheckpointing):
 
   N is the optimizer's count of updates. Files are those of the chief; other workers take part in a folder that is
   thrown away, for all of them have to read the variables. A checkpoint has a manifest, and what was just saved is
-  never deleted.
+  never deleted. One that cannot be written is told; the run goes on, and those before it stay.
   """
 
   def __init__(
@@ -67,23 +68,19 @@ class EMACheckpointing(actions.EMACheckpointing):
     del output
     if not self._owns():
       return
+    number = int(self._optimizer.iterations.numpy())
+    prefix = os.path.join(self._folder, f'{_NAME}-{number}')
     self._optimizer.swap_weights()
     try:
-      self._save()
+      exports.write(self._checkpoint, prefix, self._is_chief, step=number)
+      if self._is_chief:
+        self._tidy(prefix, number)
+    except (errors.StorageError, *storage.FAILURES) as error:
+      logging.error('%s: could not be saved: %s. The averages saved before it stay.', prefix, storage.reason_of(error))
     finally:
       self._optimizer.swap_weights()
 
-  def _save(self) -> None:
-    number = int(self._optimizer.iterations.numpy())
-    if not self._is_chief:
-      folder = tempfile.mkdtemp()
-      self._checkpoint.write(os.path.join(folder, _NAME))
-      shutil.rmtree(folder, ignore_errors=True)
-      return
-    tf.io.gfile.makedirs(self._folder)
-    manifests.remove_unfinished(self._folder, _NAME)
-    prefix = self._checkpoint.write(os.path.join(self._folder, f'{_NAME}-{number}'))
-    manifests.write(prefix, step=number, **averaged_weights.note(self._checkpoint))
+  def _tidy(self, prefix: str, number: int) -> None:
     if self._max_to_keep:
       # Later ones belong to a future that this run has not reached again.
       past = [path for path in manifests.prefixes(self._folder, _NAME) if manifests.step_of(path) <= number]

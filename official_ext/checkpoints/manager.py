@@ -331,6 +331,9 @@ class CheckpointManager(tf.train.CheckpointManager):
 
     Returns:
       The checkpoint's path; None where no checkpoint can be read, and nothing was done.
+
+    Raises:
+      CheckpointError: a disk that fails. What the run has come to is not to be saved.
     """
     self.sync()
     from_step = int(self._step_counter.numpy())
@@ -340,10 +343,13 @@ class CheckpointManager(tf.train.CheckpointManager):
     prefix = os.path.join(self.directory, name)
     step = manifests.step_of(prefix)
     rollback = rollbacks_lib.Rollback(from_step, step, data_offset(step), skipped_updates)
-    self.rollbacks.add(rollback, write=self._is_chief)
-    if self._is_chief:
-      self._delete_given_up()
-    self.restore(prefix)
+    try:
+      self.rollbacks.add(rollback, write=self._is_chief)
+      if self._is_chief:
+        self._delete_given_up()
+      self.restore(prefix)
+    except (errors.StorageError, *storage.FAILURES) as error:
+      raise errors.CheckpointError(f'{prefix}: the run cannot go back to it: {error}') from error
     return prefix
 
   def _choose_before(self, bad_steps: Sequence[int]) -> Optional[str]:

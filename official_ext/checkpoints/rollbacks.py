@@ -71,9 +71,10 @@ class Rollbacks:
     Raises:
       StorageError: it cannot be noted, and has not happened.
     """
-    self._all.append(rollback)
+    noted = [*self._all, rollback]
     if write:
-      _write(self._path, self._all)
+      _write(self._path, noted)
+    self._all = noted
 
   def keep(self, number: int, aside: str) -> None:
     """Forgets all but the first rollbacks, as those of another line of training.

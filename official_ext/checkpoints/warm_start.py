@@ -2,7 +2,7 @@
 
 import fnmatch
 import os
-from typing import Any, Optional, Sequence
+from typing import Any, Sequence
 
 import tensorflow as tf, tf_keras
 
@@ -27,11 +27,10 @@ def find(path: str) -> str:
     UserError: there is none, or it is damaged.
   """
   if tf.io.gfile.isdir(path):
-    with_manifest = manifests.prefixes(path)
-    sound = next((prefix for prefix in reversed(with_manifest) if manifests.find_damage(prefix) is None), None)
-    prefix = sound or (None if with_manifest else _without_manifest(path))
+    prefix = manifests.newest(path)
     if prefix is None:
-      raise errors.UserError(f'{_FIELD}: {path}: no {"undamaged " if with_manifest else ""}checkpoint in this folder')
+      undamaged = 'undamaged ' if manifests.prefixes(path) else ''
+      raise errors.UserError(f'{_FIELD}: {path}: no {undamaged}checkpoint in this folder')
     return prefix
   if not tf.io.gfile.exists(f'{path}.index'):
     raise errors.UserError(
@@ -87,11 +86,6 @@ def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ())
     num_left = len([name for name in match.unplaced if name.startswith('model/')])
     print(f'Initialized {num_loaded} of {len(present)} variables from {prefix}'
           + (f'; {num_left} of its weights have no place' if num_left else ''), flush=True)
-
-
-def _without_manifest(folder: str) -> Optional[str]:
-  """The checkpoint that something else has written: the one that the folder's state file names, or the newest."""
-  return manifests.named_latest(folder) or next(reversed(manifests.saved_prefixes(folder)), None)
 
 
 def _read(contents: contents_lib.Contents, prefix: str, key: str) -> Any:

@@ -119,12 +119,10 @@ def find_checkpoint(
 
 
 def _latest(model_dir: str) -> str:
-  with_manifest = manifests.prefixes(model_dir)
-  sound = next((prefix for prefix in reversed(with_manifest) if manifests.find_damage(prefix) is None), None)
-  # That of a run of Model Garden's own trainer has no manifest.
-  prefix = sound or (None if with_manifest else manifests.named_latest(model_dir))
+  prefix = manifests.newest(model_dir)
   if prefix is None:
-    raise errors.UserError(f'{model_dir}: no {"undamaged " if with_manifest else ""}checkpoint in this folder')
+    undamaged = 'undamaged ' if manifests.prefixes(model_dir) else ''
+    raise errors.UserError(f'{model_dir}: no {undamaged}checkpoint in this folder')
   return prefix
 
 

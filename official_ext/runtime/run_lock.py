@@ -13,7 +13,7 @@ import os
 import time
 import uuid
 import weakref
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 from absl import logging
 
@@ -62,6 +62,7 @@ class RunLock:
     self._file = -1
     self._heartbeat: Optional[heartbeat.Heartbeat] = None
     self._taken_by: Optional[str] = None
+    self._ours_at = (0.0, 0.0)  # When it was last seen to be this process's.
 
   def acquire(self, stop_requested: Callable[[], Optional[str]] = lambda: None) -> None:
     """Takes the folder; makes it where it is not there.
@@ -92,6 +93,7 @@ class RunLock:
     except BaseException:
       self._close()
       raise
+    self._ours_at = _clocks()
     self._heartbeat = heartbeat.Heartbeat(self._beat, self._beat_seconds)
 
   def release(self) -> None:
@@ -110,6 +112,9 @@ class RunLock:
   @property
   def is_lost(self) -> bool:
     """Whether another process has taken the folder."""
+    if self._heartbeat is not None and self._was_silent():  # Awake again, and faster than the heartbeat.
+      with contextlib.suppress(OSError):
+        self._look()
     return self._taken_by is not None
 
   def check(self) -> None:
@@ -118,7 +123,7 @@ class RunLock:
     Raises:
       LockLostError: this process gave no sign of life for so long that another took the folder.
     """
-    if self._taken_by is not None:
+    if self.is_lost:
       raise errors.LockLostError(
         f'{self._model_dir}: {self._taken_by} trains in it now, for this process gave no sign of life for more than '
         f'{self._silence_seconds:g} s. It stops without saving')
@@ -219,12 +224,22 @@ class RunLock:
   def _is_ours(self, lease: Optional[Mapping[str, Any]]) -> bool:
     return bool(lease) and lease.get('token') == self._lease['token']  # type: ignore[union-attr]
 
-  def _beat(self) -> None:
-    if self._taken_by is not None:
-      return
+  def _was_silent(self) -> bool:
+    """Whether others may have taken this process for dead. One clock stands while a machine sleeps, one may be set."""
+    return any(now - then > self._silence_seconds / 2 for now, then in zip(_clocks(), self._ours_at))
+
+  def _look(self) -> Optional[Mapping[str, Any]]:
+    """Reads the lease, and notes whose it is."""
     lease = self._read()
     if lease and not self._is_ours(lease):
       self._taken_by = _describe(lease)
+    elif lease:
+      self._ours_at = _clocks()
+    return lease
+
+  def _beat(self) -> None:
+    lease = self._look()
+    if self._taken_by is not None:
       return
     if lease is None and self._file >= 0 and os.path.isdir(self._model_dir):  # Somebody has deleted it.
       self._open()
@@ -326,6 +341,10 @@ def _is_at(file: int, path: str) -> bool:
     return os.path.samestat(os.fstat(file), os.stat(path))
   except FileNotFoundError:
     return False
+
+
+def _clocks() -> Tuple[float, float]:
+  return time.monotonic(), time.time()
 
 
 def _now() -> str:

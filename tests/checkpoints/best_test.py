@@ -192,3 +192,55 @@ def test_continuous_eval_keeps_the_best_where_the_training_does_not_evaluate(tmp
   assert _kept(tmp_path / 'best') == [best]
   history = json.loads((tmp_path / 'best/history.json').read_text())
   assert {entry['step']: entry['value'] for entry in history} == losses
+
+
+# Where a better one cannot be written.
+
+
+def _block(path):
+  (path / 'something').mkdir(parents=True)
+
+
+def test_an_evaluation_whose_checkpoint_could_not_be_saved_counts_for_nobody_who_reads_the_history(tmp_path):
+  # Before: its value was made again of its logs, and the best checkpoint was one that is not there.
+  _block(tmp_path / 'best_ckpt-20.index')
+  _evaluate(_exporter(tmp_path, keep=1), {10: 0.5, 20: 0.9})
+  assert _exporter(tmp_path).best_ckpt_path == f'{tmp_path}/best_ckpt-10'
+  again = _evaluate(_exporter(tmp_path, keep=1), {30: 0.6})
+  assert again.best_ckpt_path == f'{tmp_path}/best_ckpt-30' and _kept(tmp_path) == [30]
+
+
+def test_workers_agree_that_the_chief_could_not_save_one_of_the_best(tmp_path):
+  # Before: the others counted it, and did not take part in the next save, for which the chief then waited.
+  said = []
+
+  def tell(topic, make):
+    said.append((topic, make()))
+    return said[-1][1]
+
+  def hear(topic, make):
+    known, value = said.pop(0)
+    assert known == topic
+    make()
+    return value
+
+  _block(tmp_path / 'best_ckpt-20.index')
+  values = {10: 0.5, 20: 0.9, 30: 0.6}
+  chief = best_lib.BestCheckpointExporter(str(tmp_path), 'accuracy', 'higher', 1, from_chief=tell)
+  _evaluate(chief, values)
+  other = best_lib.BestCheckpointExporter(str(tmp_path), 'accuracy', 'higher', 1, False, from_chief=hear)
+  _evaluate(other, values)
+  assert not said and other.best_ckpt_path == chief.best_ckpt_path == f'{tmp_path}/best_ckpt-30'
+
+
+def test_the_best_checkpoint_stays_until_the_history_says_that_another_is_better(tmp_path):
+  # Before: history.json and info.json named a checkpoint that had been deleted.
+  exporter = _evaluate(_exporter(tmp_path, keep=1), {10: 0.5})
+  (tmp_path / 'history.json').rename(tmp_path / 'kept')
+  _block(tmp_path / 'history.json')
+  _evaluate(exporter, {20: 0.9})
+  assert _kept(tmp_path) == [10, 20]
+  (tmp_path / 'history.json' / 'something').rmdir()
+  (tmp_path / 'history.json').rmdir()
+  _evaluate(exporter, {30: 0.1})
+  assert _kept(tmp_path) == [20] and exporter.best_ckpt_path == f'{tmp_path}/best_ckpt-20'

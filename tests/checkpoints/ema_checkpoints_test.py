@@ -56,3 +56,18 @@ def test_who_does_not_own_the_folder_or_is_not_the_chief_writes_nothing(tmp_path
 def test_an_optimizer_without_averages_is_refused(tmp_path):
   with pytest.raises(ValueError, match='keeps no moving average'):
     ema_checkpoints.EMACheckpointing(str(tmp_path), harness.sgd(), tf.train.Checkpoint())
+
+
+def test_averages_that_cannot_be_saved_do_not_end_the_run(tmp_path, caplog):
+  # Before: the run ended, and left the parts of the checkpoint there.
+  trainer = harness.make_trainer(optimizer=_averaged, evaluate=True)
+  action = ema_checkpoints.EMACheckpointing(str(tmp_path), trainer.optimizer, trainer.checkpoint)
+  harness.train(trainer, 1)
+  _act(action, trainer)
+  (tmp_path / 'ema_checkpoints/average_weights-2.index/something').mkdir(parents=True)
+  harness.train(trainer, 1)
+  before = [weight.tobytes() for weight in harness.weights_of(trainer)]
+  _act(action, trainer)
+  assert [weight.tobytes() for weight in harness.weights_of(trainer)] == before
+  assert _kept(tmp_path) == [1] and 'average_weights-2: could not be saved: ' in caplog.text
+  assert not list((tmp_path / 'ema_checkpoints').glob('average_weights-2.data*'))

@@ -206,3 +206,12 @@ def test_a_branch_keeps_what_it_saves_and_what_was_there(source, tmp_path):
   history = json.loads((tmp_path / 'best/history.json').read_text())
   assert [entry['step'] for entry in history] == [6, 12]
   assert (tmp_path / 'line_0/best/history.json').exists()
+
+
+def test_a_line_that_cannot_be_noted_has_not_begun_and_leaves_nothing(tmp_path):
+  # Before: lines.json.tmp stayed, and the error was TensorFlow's.
+  save(tmp_path / 'source', 8)
+  (tmp_path / 'run/lines.json/something').mkdir(parents=True)
+  with pytest.raises(errors.StorageError, match='run/lines.json: cannot be written: '):
+    start(tmp_path / 'run', tmp_path / 'source/ckpt-8')
+  assert [path.name for path in (tmp_path / 'run').iterdir()] == ['lines.json']

@@ -111,6 +111,14 @@ def test_averages_are_loaded_unless_the_weights_are_asked_for(dtype, tmp_path):
   assert tf_keras.mixed_precision.global_policy().name == 'float32'
 
 
+def test_checkpoints_without_manifest_or_state_file_are_found_as_a_training_finds_them(tmp_path):
+  # Before: "no checkpoint in this folder", while a training and task.init_checkpoint took the newest.
+  model = save(tmp_path)
+  for path in [*tmp_path.glob('*.manifest.json'), tmp_path / 'checkpoint']:
+    path.unlink()
+  assert equal(model, official_ext.load(str(tmp_path)))
+
+
 def test_what_cannot_be_loaded_is_an_error_in_one_line(tmp_path):
   folder = tmp_path / 'run'
   save(folder)

@@ -264,4 +264,5 @@ def test_a_rollback_that_cannot_be_noted_does_not_happen(disk):
   found = rollbacks.Rollbacks(str(disk.folder))
   with pytest.raises(errors.StorageError, match='rollbacks.json: cannot be written: No space left on device'):
     found.add(rollbacks.Rollback(8, 4, 4))
+  assert not len(found)
   assert os.listdir(disk.folder) == ['filler']

@@ -8,6 +8,7 @@ from official_ext.cli import exit_status
 from official_ext.cli import summary
 from official_ext.core import base_trainer
 from official_ext.checkpoints import manager as manager_lib
+from official_ext.checkpoints import manifests
 from official_ext import errors
 from official_ext.core import training_input
 from official_ext.data import position
@@ -206,6 +207,22 @@ def test_what_lies_long_ago_is_left_alone(tmp_path):
   small_run.run(tmp_path, 'train', task_with_bad_batches(2, 13), trainer=ROLLBACK)
   event, = events(tmp_path, 'rollback')
   assert (event['step'], event['from_step'], event['data_offset']) == (12, 14, 2)
+
+
+def test_a_run_that_cannot_go_back_does_not_save_where_it_went_astray(tmp_path):
+  # Before: it was saved on the way out, and the next start went on from there.
+  def block(output):
+    if int(output['model_global_step']) == 5:
+      (tmp_path / 'rollbacks.json').mkdir()
+
+  # A step that saves nothing else: 7. Steps 6 and 7 are bad.
+  with pytest.raises(errors.CheckpointError, match='ckpt-4: the run cannot go back to it: .*rollbacks.json: cannot be'):
+    small_run.run(tmp_path, 'train', task_with_bad_batches(5, 6), trainer=ROLLBACK, train_actions=[block])
+  assert [manifests.step_of(path) for path in manifests.prefixes(str(tmp_path))] == [0, 4]
+  (tmp_path / 'rollbacks.json').rmdir()
+  small_run.run(tmp_path, 'train', task_with_bad_batches(5, 6), trainer=ROLLBACK)
+  event, = events(tmp_path, 'rollback')
+  assert (event['step'], event['from_step'], event['data_offset']) == (4, 7, 3)
 
 
 class KilledError(BaseException):

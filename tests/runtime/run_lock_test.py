@@ -241,3 +241,17 @@ def test_a_remote_file_system_has_leases(monkeypatch):
   lock.release()
   assert paths.names(folder) == []
   run_lock.check_free(folder)
+
+
+def test_a_training_that_was_asleep_looks_before_it_writes(tmp_path):
+  # Before: it saved over the other's files until its heartbeat had come, up to ten seconds later.
+  lock = run_lock.RunLock(str(tmp_path), beat_seconds=1000, silence_seconds=0.2)
+  lock.acquire()
+  time.sleep(0.15)
+  lock.check()
+  _lease(tmp_path, host='elsewhere', pid=4711)
+  time.sleep(0.15)
+  with pytest.raises(errors.LockLostError, match='process 4711 on elsewhere'):
+    lock.check()
+  assert lock.is_lost
+  lock.release()
