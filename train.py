@@ -47,9 +47,10 @@ def _run(watch: preemption.PreemptionWatch) -> None:
   with strategy.scope():
     task = task_factory.get_task(params.task, logging_dir=workers.own_folder(strategy, model_dir))
   with exit_status.saving_gin_config(mode, model_dir, strategy):
-    _, logs = train_lib.run_experiment(
-      strategy, task, mode, params, model_dir, checkpoint=FLAGS.checkpoint, branch=FLAGS.branch, watch=watch,
-      profile_steps=ext_flags.profile_steps(), origin=ext_flags.origin())
+    options = train_lib.RunOptions(
+      checkpoint=FLAGS.checkpoint, branch=FLAGS.branch, watch=watch, profile_steps=ext_flags.profile_steps(),
+      origin=ext_flags.origin())
+    _, logs = train_lib.run_experiment(strategy, task, mode, params, model_dir, options=options)
   if logs:
     print('  '.join(['Final metrics:', *progress.format_values(writers.flatten(logs))]), flush=True)
 

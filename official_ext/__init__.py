@@ -67,6 +67,7 @@ FACE = {
   'parse_configuration': 'config.parser:parse_configuration',
   'get_strategy': 'runtime.distribute:get_strategy',
   'run_experiment': 'core.train_lib:run_experiment',
+  'RunOptions': 'core.train_lib:RunOptions',
   'find_mistakes': 'checks.task_checks:find',
   'load': 'cli.trained_runs:load',
   'UserError': 'errors:UserError',

@@ -43,9 +43,9 @@ INSIDE: dict[str, tuple[str, ...]] = {
   ),
   'actions': ('triggers', 'early_stopping', 'event_actions', 'keras_callbacks', 'reduce_lr_on_plateau'),
   'core': (
-    'registration', 'base_task', 'evaluation_state', 'input_report', 'base_evaluator', 'loop_parts', 'pace', 'profiling',
-    'training_input', 'base_trainer', 'controller', 'recovery', 'run_record', 'trained_model', 'serving',
-    'unset_fields', 'train_lib',
+    'registration', 'base_task', 'evaluation_state', 'input_report', 'base_evaluator', 'loop_parts', 'pace',
+    'profiling', 'training_input', 'base_trainer', 'run_events', 'controller', 'recovery', 'run_record', 'recorded_run',
+    'run_checks', 'run_writers', 'trained_model', 'serving', 'unset_fields', 'train_lib',
   ),
 }
 

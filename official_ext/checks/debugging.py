@@ -15,6 +15,7 @@ from official_ext.runtime import distribute
 from official_ext import errors
 from official_ext.step import gradient_tap
 from official_ext.checkpoints import manifests
+from official_ext.core import run_checks
 from official_ext.core import train_lib
 from official_ext.data import bad_examples
 from official_ext.monitoring import json_lines
@@ -53,7 +54,7 @@ def run(
   strategy = distribute.get_strategy(params.runtime)
   with tempfile.TemporaryDirectory(prefix='debug-') as folder, strategy.scope():
     task = task_factory.get_task(params.task, logging_dir=folder)
-    params = train_lib.resolve_train_steps(params, task)
+    params = run_checks.resolve_train_steps(params, task)
     trainer = train_lib.build_trainer(strategy, task, params, folder, train=True, evaluate=False)
     _restore(trainer, params, model_dir, checkpoint)
     _say('devices', distribute.describe(strategy))

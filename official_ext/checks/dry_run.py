@@ -20,6 +20,7 @@ from official_ext.runtime import distribute
 from official_ext import errors
 from official_ext.runtime import failures
 from official_ext.checkpoints import manifests
+from official_ext.core import run_checks
 from official_ext.core import train_lib
 from official_ext.core import unset_fields
 
@@ -53,7 +54,7 @@ def _live(params: definitions.ExperimentConfig, found: List[findings.Finding]) -
   with tempfile.TemporaryDirectory(prefix='dry_run-') as folder:
     with strategy.scope():
       task = task_factory.get_task(params.task, logging_dir=folder)
-    params = train_lib.resolve_train_steps(params, task)
+    params = run_checks.resolve_train_steps(params, task)
     _say('task', type(task).__name__)
     _build_parts(strategy, task, params)
     found += task_checks.find(params, folder)
@@ -61,8 +62,8 @@ def _live(params: definitions.ExperimentConfig, found: List[findings.Finding]) -
       _say('life', 'not tried: the errors below come first')
       return
     trainer = train_lib.build_trainer(strategy, task, params, folder, train=True, evaluate=True)
-    train_lib.check_best_metric(params, task, trainer, True)
-    train_lib.check_early_stopping(params, task, trainer, 'train_and_eval')
+    run_checks.check_best_metric(params, task, trainer, True)
+    run_checks.check_early_stopping(params, task, trainer, 'train_and_eval')
     train_lib.build_event_actions(params, task, trainer, 'train_and_eval')
     with strategy.scope():
       _train_step(trainer)
@@ -160,5 +161,5 @@ def _save_and_restore(trainer, folder):
 
 def _intention(params) -> str:
   trainer = params.trainer
-  return (f'train {trainer.train_steps} steps of {train_lib.effective_batch_size(params)} examples, evaluate every '
+  return (f'train {trainer.train_steps} steps of {run_checks.effective_batch_size(params)} examples, evaluate every '
           f'{trainer.validation_interval}, save every {trainer.checkpoint_interval}')

@@ -21,6 +21,7 @@ from official_ext.checks import findings
 from official_ext.checks import label_checks
 from official_ext.checks import step_checks
 from official_ext.checks import step_errors
+from official_ext.core import run_checks
 from official_ext.core import train_lib
 
 _NUM_BATCHES = 2
@@ -39,7 +40,7 @@ def find(params: Any, logging_dir: str = '') -> List[findings.Finding]:
     What was found, errors first; [] where all is well.
   """
   task = task_factory.get_task(params.task, logging_dir=logging_dir)
-  params = train_lib.resolve_train_steps(params, task)
+  params = run_checks.resolve_train_steps(params, task)
   found, train, validation = data_checks.find(task, params)
   try:
     model, optimizer, train = _parts(task, params, logging_dir, train)

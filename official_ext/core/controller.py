@@ -1,4 +1,4 @@
-"""The outer loop. At a boundary the order is: train, act, log, evaluate, save.
+"""The outer loop. It restores; from there on the order at a boundary is: train, act, log, evaluate, save.
 
 A checkpoint at step s therefore means that s's evaluation is done, or its manifest says that it is pending: where
 something else than training fails (an action, the evaluation), the step is saved on the way out. A run killed in
@@ -9,8 +9,10 @@ that a resumed run cuts its steps as the uninterrupted one does.
 """
 
 import contextlib
+import dataclasses
+import functools
 import time
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence
+from typing import Any, Callable, ContextManager, Dict, Iterator, Mapping, Optional, Sequence
 
 from absl import logging
 import orbit
@@ -19,12 +21,11 @@ import tensorflow as tf
 from official_ext.checkpoints import manager as manager_lib
 from official_ext import errors
 from official_ext.actions import event_actions
-from official_ext.checkpoints import manifests
 from official_ext.runtime import preemption
 from official_ext.core import profiling
+from official_ext.core import run_events
 from official_ext.runtime import workers
 from official_ext.monitoring import tensorboard
-from official_ext.monitoring import writers as writers_lib
 
 _POLL_SECONDS = 1.0
 _MAX_FAILED_SAVES = 3  # In a row: so many intervals of work are risked on a disk that may have room again.
@@ -33,10 +34,49 @@ _NOT_TO_SAVE = (errors.DivergedError, errors.PreemptedError, errors.WorkerError,
                 errors.EvaluationInterruptedError)
 
 
+@dataclasses.dataclass(frozen=True)
+class RolledBack:
+  """What a train action returns that has gone back to a checkpoint. The loop goes on from there.
+
+  Attributes:
+    from_step: the step at which the run gave up.
+    checkpoint: the checkpoint's path; None for an action of others, which went to another step and did not say how.
+    rollbacks: how many the run has made, with this one.
+    data_offset: how many updates further than its number a step finds its batches from there on.
+    reason: what had happened.
+  """
+
+  from_step: int
+  checkpoint: str | None = None
+  rollbacks: int = 0
+  data_offset: int = 0
+  reason: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class _Course:
+  """How far a loop is to come.
+
+  Attributes:
+    train_steps: where training ends.
+    saves_at_end: whether the step at which it ends is saved.
+    eval_interval: steps between evaluations; 0 for none.
+    eval_steps: batches of an evaluation; -1 for all.
+  """
+
+  train_steps: int
+  saves_at_end: bool = True
+  eval_interval: int = 0
+  eval_steps: int = -1
+
+
 class Controller(orbit.Controller):
   """Runs training, evaluation, or both: see base class.
 
-  Metrics go to `writers`; the base class's summary managers write nothing.
+  Metrics go to `events`; the base class's summary managers write nothing.
+
+  Attributes:
+    events: see the constructor.
   """
 
   def __init__(
@@ -47,17 +87,18 @@ class Controller(orbit.Controller):
       steps_per_loop: int = 1,
       intervals: Sequence[int] = (),
       checkpoint_interval: int = 0,
-      writers: Optional[writers_lib.Writer] = None,
+      checkpoint_manager: manager_lib.CheckpointManager | None = None,
+      events: run_events.RunEvents | None = None,
       summaries: Optional[tensorboard.TensorBoardWriter] = None,
+      on_restored: Callable[[], None] = lambda: None,
       on_stage: Optional[Callable[[str, int], None]] = None,
       heartbeat: Callable[[], None] = lambda: None,
       checkpoint: Optional[str] = None,
       watch: Optional[preemption.PreemptionWatch] = None,
-      restores: bool = True,
       saves_at_start: bool = False,
       **kwargs: Any,
   ):
-    """Makes the loop, and restores the newest checkpoint where there is one.
+    """Makes the loop. Nothing is restored before it runs.
 
     Args:
       global_step: the trainer's step variable.
@@ -65,13 +106,14 @@ class Controller(orbit.Controller):
       steps_per_loop: at most this many steps between logs.
       intervals: further intervals, in steps, on whose multiples a loop must end.
       checkpoint_interval: steps between checkpoints.
-      writers: where events go. The actions of an `EventActions` are taken then, and may end training.
+      checkpoint_manager: what saves and restores; None for neither.
+      events: what happens is told there: its writers write it, and its actions, which may end training, are taken.
       summaries: whose files are the default ones for `tf.summary` calls inside steps.
+      on_restored: called once, when the run is restored, or initialized if there is no checkpoint.
       on_stage: called with what the run does now ('train', 'eval', 'save') and the step.
       heartbeat: called after every batch of an evaluation, and while there is nothing to evaluate yet.
       checkpoint: path of the checkpoint to restore instead of the newest.
       watch: tells that the run is to save and stop.
-      restores: false where every checkpoint will be restored in its turn, and there may be none yet.
       saves_at_start: whether to save the step at which a run starts too, so that there is a checkpoint to go back to
         from the first step on.
       **kwargs: the base class's.
@@ -80,25 +122,24 @@ class Controller(orbit.Controller):
     self._loop_length = steps_per_loop
     self._intervals = tuple(interval for interval in intervals if interval > 0)
     self._checkpoint_interval = checkpoint_interval
-    self._writers = writers or writers_lib.Writers([])
-    self._actions = (
-        writers if isinstance(writers, event_actions.EventActions) else event_actions.EventActions(self._writers, []))
+    self.events = events or run_events.RunEvents()
+    self._actions = self.events.actions
     self._summaries = summaries
+    self._on_restored = on_restored
     self._on_stage = on_stage or (lambda stage, step: None)
     self._heartbeat = heartbeat
     self._checkpoint_path = checkpoint
     self._watch = watch or preemption.PreemptionWatch()
     self._saves_at_start = saves_at_start
     self._reported_plan = False
+    self._is_restored = False
     self._evaluation_is_pending = False
     self._num_failed_saves = 0  # Since the last one that has succeeded.
     self._loop_is_done = True  # No step is under way.
     kwargs.setdefault('steps_per_loop', self._steps_to_boundary)
-    manager = kwargs.pop('checkpoint_manager', None)
     super().__init__(global_step=global_step, **kwargs)
-    self.checkpoint_manager = manager  # Not given to the base class, which prints what it restores.
-    if manager is not None and restores:
-      self.restore_checkpoint()
+    # Not given to the base class, which restores in its constructor. None is told by `_require`.
+    self.checkpoint_manager: Any = checkpoint_manager
     if hasattr(self.evaluator, 'stop_requested'):
       self.evaluator.stop_requested = self._after_evaluation_batch
 
@@ -123,7 +164,7 @@ class Controller(orbit.Controller):
   def train(self, steps: int, checkpoint_at_completion: bool = True):
     """Trains up to step `steps`: see base class."""
     self._require('trainer', for_method='train')
-    self._fit(steps, checkpoint_at_completion=checkpoint_at_completion)
+    self._run_loop(_Course(steps, checkpoint_at_completion))
 
   def train_and_evaluate(self, train_steps: int, eval_steps: int = -1, eval_interval: Optional[int] = None):
     """Trains up to step `train_steps`, evaluating on every multiple of `eval_interval` and at the end.
@@ -133,56 +174,64 @@ class Controller(orbit.Controller):
     """
     self._require('trainer', for_method='train_and_evaluate')
     self._require('evaluator', for_method='train_and_evaluate')
-    output = self._fit(train_steps, eval_steps=eval_steps, eval_interval=eval_interval or train_steps)
+    course = _Course(train_steps, eval_interval=eval_interval or train_steps, eval_steps=eval_steps)
+    output = self._run_loop(course)
     return self.evaluate(eval_steps) if output is None else output
 
-  def _fit(self, train_steps, checkpoint_at_completion=True, eval_steps=None, eval_interval=0):
-    output = None
-    step = self._step_now()
-    if self._saves_at_start and not self._is_saved(step):
-      if hasattr(self.trainer, 'prepare_training'):  # Makes what a task leaves to its first step.
-        self.trainer.prepare_training()
-      self.save_checkpoint(**({'evaluation_pending': True} if self._evaluation_is_pending else {}))
-    if step < train_steps and not self._ends_early():
-      self._actions.begin(step)
-    evaluates = eval_interval and self._evaluation_is_pending  # Stopped between a step and its evaluation.
+  def _run_loop(self, course: _Course):
+    """Restore; then stop? -> train -> act -> log -> evaluate -> save, up to the end of the course.
 
-    def is_due(step):
-      return eval_interval and (self._ends_early() or step >= train_steps or step % eval_interval == 0)
-
-    def saves(step):
-      at_interval = self._checkpoint_interval and step % self._checkpoint_interval == 0
-      return at_interval or ((step >= train_steps or self._ends_early()) and checkpoint_at_completion)
-
-    while (step < train_steps and not self._ends_early()) or evaluates:
+    Returns:
+      The last evaluation's logs; None if there was none.
+    """
+    self._restore_at_start()
+    self._save_at_start()
+    output, step = None, self._step_now()
+    if self._trains(course, step):
+      self.events.begin(step)
+    evaluates = course.eval_interval and self._evaluation_is_pending  # Stopped between a step and its evaluation.
+    while evaluates or self._trains(course, step):
       if not evaluates:
         self._stop_if_requested(step)
-        before, end = step, step + min(train_steps - step, self._steps_to_boundary(step, also=eval_interval))
-        try:
-          step = self._train_n_steps(end - before)
-        except Exception as error:
-          self._save_on_the_way_out(error, 'train', end, is_due)
-          raise
-        if step <= before:  # Rolled back: all that belongs to this step was done when it was reached first.
+        end = self._next_boundary(course, step)
+        with self._saving_on_the_way_out('train', end, functools.partial(self._evaluates, course, end)):
+          train_output = self._train_n_steps(end - step)
+          step, logs = self._step_now(), self._logs_of(train_output)
+          rollback = self._act(train_output, logs)
+          if rollback is None:
+            self._log('train', step, logs)
+        if rollback is not None:  # All that belongs to its step was done when that was reached first.
+          step = self._take_up(rollback)
           continue
-        evaluates = is_due(step)
+        evaluates = self._evaluates(course, step)
       if evaluates:
         self._stop_if_requested(step, evaluation_pending=True)
-        state = {event_actions.STATE: self._actions.state()}  # The actions of an evaluation are taken with it.
-        if self._has_several_workers() and saves(step):  # They cannot save on the way out.
-          self.save_checkpoint(evaluation_pending=True, **state)
-        try:
-          output = self.evaluate(eval_steps)
-        except Exception as error:
-          self._save_on_the_way_out(error, 'eval', step, lambda step: True, **state)
-          raise
+        output = self._evaluate_in_training(course, step)
         evaluates = False
-      if saves(step):
-        self.save_checkpoint(may_fail=step < train_steps and not self._ends_early())
+      if self._saves(course, step):
+        self.save_checkpoint(may_fail=self._trains(course, step))
     self._sync_on_async_checkpointing()
-    if step < train_steps:
-      self._writers.write('early_stopped', step, {'reason': self._actions.stop_reason})
+    if step < course.train_steps:
+      self.events.tell('early_stopped', step, {'reason': self._actions.stop_reason})
     return output
+
+  # What is due at a step.
+
+  def _trains(self, course: _Course, step: int) -> bool:
+    return step < course.train_steps and not self._ends_early()
+
+  def _evaluates(self, course: _Course, step: int) -> bool:
+    if not course.eval_interval:
+      return False
+    return self._ends_early() or step >= course.train_steps or step % course.eval_interval == 0
+
+  def _saves(self, course: _Course, step: int) -> bool:
+    if self._checkpoint_interval and step % self._checkpoint_interval == 0:
+      return True
+    return (step >= course.train_steps or self._ends_early()) and course.saves_at_end
+
+  def _next_boundary(self, course: _Course, step: int) -> int:
+    return min(course.train_steps, step + self._steps_to_boundary(step, also=course.eval_interval))
 
   def _ends_early(self) -> bool:
     """Whether an action has ended training: on any worker."""
@@ -205,25 +254,30 @@ class Controller(orbit.Controller):
         f'{self._watch.requested or "another worker was asked"}: stopped at step {step}. '
         'The same command goes on from there')
 
-  def _save_on_the_way_out(
-      self, error: Exception, stage: str, step: int, evaluation_is_due: Callable[[int], Any], **extra: Any
-  ) -> None:
-    """Saves a step whose training is done, before the error of something else ends the run.
+  @contextlib.contextmanager
+  def _saving_on_the_way_out(
+      self, stage: str, step: int, evaluation_is_due: Callable[[], bool] = lambda: True, **extra: Any
+  ) -> Iterator[None]:
+    """Around what may fail: a step whose training is done is saved before the error of something else ends the run.
 
     Of several workers one may have failed while the others wait for it: they cannot save together any more.
 
     Args:
-      error: what has failed.
-      stage: in which stage of the run.
+      stage: what the run does.
       step: the step to which training was to come.
-      evaluation_is_due: whether a step's evaluation is still to be done.
+      evaluation_is_due: whether that step's evaluation is still to be done.
       **extra: further entries of the manifest.
     """
-    is_done = self._loop_is_done or getattr(self.trainer, 'steps_are_done', False)
-    if not is_done or self._step_now() != step or self._is_not_to_be_saved(error):
-      return
-    if evaluation_is_due(step):
-      extra['evaluation_pending'] = True
+    try:
+      yield
+    except Exception as error:
+      is_done = self._loop_is_done or getattr(self.trainer, 'steps_are_done', False)
+      if is_done and self._step_now() == step and not self._is_not_to_be_saved(error):
+        pending = {'evaluation_pending': True} if evaluation_is_due() else {}
+        self._save_on_the_way_out(stage, step, {**extra, **pending})
+      raise
+
+  def _save_on_the_way_out(self, stage: str, step: int, extra: Mapping[str, Any]) -> None:
     try:
       self.save_checkpoint(**extra)
       self._sync_on_async_checkpointing()
@@ -245,8 +299,10 @@ class Controller(orbit.Controller):
   def _has_several_workers(self) -> bool:
     return isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
-  def _train_n_steps(self, num_steps: int) -> int:
-    """One inner loop: train, act, log. Returns the step that it leads to."""
+  # Train, act, log.
+
+  def _train_n_steps(self, num_steps: int) -> Mapping[str, Any]:
+    """One inner loop. Returns the trainer's output."""
     self._on_stage('train', self._step_now())
     should_record: Any = True
     if self.summary_interval:
@@ -256,23 +312,42 @@ class Controller(orbit.Controller):
       with self._completing_restore():
         output = self.trainer.train(tf.constant(num_steps, tf.int32)) or {}
     self._loop_is_done = True
-    step = self._step_now()
-    self._report_plan(step)
-    if getattr(self.checkpoint_manager, 'has_failed', False):
+    self._report_plan(self._step_now())
+    if self.checkpoint_manager is not None and self.checkpoint_manager.has_failed:
       self._settle_save()
-    logs = {**tf.nest.map_structure(orbit.utils.get_value, output), **self._pace(step)}
+    return output
+
+  def _act(self, output: Mapping[str, Any], logs: Mapping[str, Any]) -> RolledBack | None:
+    """Takes the train actions. One that goes back is the last of its boundary."""
+    step = self._step_now()
     try:
       for action in self.train_actions:
-        self._actions.call(action, output)
+        rollback = self._actions.call(action, output)
+        if isinstance(rollback, RolledBack):
+          return rollback
+        if self._step_now() != step:
+          return RolledBack(step)
     except Exception as error:
       if self._step_now() == step and not self._is_not_to_be_saved(error):
-        self._actions.tell('train', step, logs)  # The step is saved: nobody will train, and log, it again.
+        self.events.writers.write('train', step, logs)  # The step is saved: nobody will train, and log, it again.
+        self.events.writers.flush()
       raise
-    if self._step_now() != step:  # An action has gone back, and has said so.
-      return self._step_now()
-    self._writers.write('train', step, logs)
-    self._writers.flush()
+    return None
+
+  def _take_up(self, rollback: RolledBack) -> int:
+    """Brings the actions to where the trainer is already, and tells. Returns the step from which the run goes on."""
+    step = self._step_now()
+    if rollback.checkpoint is not None:
+      self._actions.restore(rollback.checkpoint)
+      self.events.tell('rollback', step, dataclasses.asdict(rollback))
     return step
+
+  def _log(self, event: str, step: int, logs: Mapping[str, Any]) -> None:
+    self.events.tell(event, step, logs)
+    self.events.writers.flush()
+
+  def _logs_of(self, output: Mapping[str, Any]) -> Dict[str, Any]:
+    return {**tf.nest.map_structure(orbit.utils.get_value, output), **self._pace(self._step_now())}
 
   def _default_summary_file(self, event: str):
     if self._summaries is None:
@@ -284,7 +359,7 @@ class Controller(orbit.Controller):
     if plan is None or self._reported_plan:
       return
     self._reported_plan = True
-    self._writers.write('compiled', step, {
+    self.events.tell('compiled', step, {
         'step_shape': plan.execution,
         'jit_compile': plan.jit_compile,
         'steps_per_execution': plan.steps_per_execution,
@@ -318,6 +393,7 @@ class Controller(orbit.Controller):
     self._require('evaluator', for_method='evaluate')
     if steps != -1 and steps <= 0:
       raise ValueError(f'`steps` ({steps}) should be > 0, or == -1.')
+    self._restore_at_start()
     step = self._step_now()
     self._on_stage('eval', step)
     start = time.perf_counter()
@@ -332,9 +408,17 @@ class Controller(orbit.Controller):
     for action in self.eval_actions:
       self._actions.call(action, output)
     output = tf.nest.map_structure(orbit.utils.get_value, output)
-    self._writers.write('eval', step, {**output, 'seconds': seconds})
-    self._writers.flush()
+    self._log('eval', step, {**output, 'seconds': seconds})
     return output
+
+  def _evaluate_in_training(self, course: _Course, step: int) -> Mapping[str, Any]:
+    """Evaluates, so that a failure costs nothing that was trained."""
+    # The actions of an evaluation are taken with it.
+    state: dict[str, Any] = {event_actions.STATE: self._actions.state()}
+    if self._has_several_workers() and self._saves(course, step):  # They cannot save on the way out.
+      self.save_checkpoint(evaluation_pending=True, **state)
+    with self._saving_on_the_way_out('eval', step, **state):
+      return self.evaluate(course.eval_steps)
 
   def evaluate_continuously(
       self,
@@ -357,13 +441,12 @@ class Controller(orbit.Controller):
     output, seen, waiting_since = None, set(), time.monotonic()
 
     def version(path):  # A run that went back comes to the same step once more.
-      ours = isinstance(self.checkpoint_manager, manager_lib.CheckpointManager)
-      return [path, self.checkpoint_manager.num_rollbacks(path) if ours else 0]
+      return [path, self.checkpoint_manager.num_rollbacks(path)]
 
     def look():  # The end is asked for first: what is listed after it is then complete.
       ended = timeout_fn is not None and timeout_fn()
       timed_out = timeout is not None and time.monotonic() - waiting_since > timeout
-      versions = map(version, self._list_checkpoints())
+      versions = map(version, self.checkpoint_manager.checkpoints)
       return [ended or timed_out, [found for found in versions if tuple(found) not in seen]]
 
     while True:
@@ -389,20 +472,19 @@ class Controller(orbit.Controller):
       self.restore_checkpoint(path)
     except Exception as error:  # TensorFlow raises whatever its reader stumbled over.
       unreadable = isinstance(error, (tf.errors.NotFoundError, tf.errors.DataLossError))
-      if not unreadable and path in self._list_checkpoints():
+      if not unreadable and path in self.checkpoint_manager.checkpoints:
         raise
       logging.warning('%s was gone before it could be evaluated: %s', path, error)
       gone = True
     return not workers.of(self.strategy).any('checkpoint gone', gone)
 
-  def _list_checkpoints(self) -> List[str]:
-    """Paths of the complete checkpoints in the manager's folder, oldest first."""
-    if isinstance(self.checkpoint_manager, manager_lib.CheckpointManager):
-      return self.checkpoint_manager.checkpoints
-    # TensorFlow's own manager knows of none but those that it saved itself.
-    return manifests.saved_prefixes(self.checkpoint_manager.directory)
-
   # Checkpoints.
+
+  def _restore_at_start(self) -> None:
+    """Restores what the run begins with, if nothing was restored yet."""
+    if self.checkpoint_manager is not None and not self._is_restored:
+      self.restore_checkpoint()
+      self._on_restored()
 
   def restore_checkpoint(self, checkpoint_path: Optional[str] = None) -> Optional[str]:
     """Restores a checkpoint: `checkpoint_path`, the one that the constructor was given, or the newest.
@@ -415,31 +497,38 @@ class Controller(orbit.Controller):
     with self.strategy.scope():
       if path is None:
         path = self.checkpoint_manager.restore_or_initialize()
-      elif isinstance(self.checkpoint_manager, manager_lib.CheckpointManager):
-        self.checkpoint_manager.restore(path)
       else:
-        self.checkpoint_manager.checkpoint.restore(path)
+        self.checkpoint_manager.restore(path)
+    self._is_restored = True
     if path and self.trainer is not None:
-      ours = isinstance(self.checkpoint_manager, manager_lib.CheckpointManager)
-      self._evaluation_is_pending = ours and self.checkpoint_manager.evaluation_is_pending(path)
+      self._evaluation_is_pending = self.checkpoint_manager.evaluation_is_pending(path)
       if hasattr(self.trainer, 'checkpoint_restored'):
-        self.trainer.checkpoint_restored(**(self.checkpoint_manager.continuation(path) if ours else {}))
-      if ours:
-        self._report_replicas(self.checkpoint_manager.num_replicas(path))
-      pending = {'evaluation_pending': True} if self._evaluation_is_pending else {}
-      self._writers.write('restored', self._step_now(), {'checkpoint': path, **pending})
+        self.trainer.checkpoint_restored(**self.checkpoint_manager.continuation(path))
+      self._report_replicas(self.checkpoint_manager.num_replicas(path))
+      self._actions.restore(path)
+      self.events.tell('restored', self._step_now(), {'checkpoint': path, **self._pending()})
     return path
+
+  def _pending(self) -> Dict[str, bool]:
+    return {'evaluation_pending': True} if self._evaluation_is_pending else {}
 
   def _completing_restore(self) -> ContextManager[None]:
     """Around the steps by which a model may be built: a restore must be complete after them."""
-    ours = isinstance(self.checkpoint_manager, manager_lib.CheckpointManager)
-    return self.checkpoint_manager.completing() if ours else contextlib.nullcontext()
+    return contextlib.nullcontext() if self.checkpoint_manager is None else self.checkpoint_manager.completing()
 
   def _report_replicas(self, before: Optional[int]) -> None:
     now = self.strategy.num_replicas_in_sync
     if before not in (None, now) and self.strategy.extended.should_checkpoint:
       print(f'Replicas: {now}, {before} before. Input that is indexed by step gives the same global batches; weights '
             'agree with those of an unchanged run up to float rounding.', flush=True)
+
+  def _save_at_start(self) -> None:
+    """Saves the step at which training starts, if the run may have to go back to it."""
+    if not self._saves_at_start or self._is_saved(self._step_now()):
+      return
+    if hasattr(self.trainer, 'prepare_training'):  # Makes what a task leaves to its first step.
+      self.trainer.prepare_training()
+    self.save_checkpoint(**self._pending())
 
   def save_checkpoint(self, may_fail: bool = False, **extra: Any) -> None:
     """Saves this step, once.
@@ -459,11 +548,7 @@ class Controller(orbit.Controller):
     if self._is_saved(step):
       return
     start = time.perf_counter()
-    if isinstance(self.checkpoint_manager, manager_lib.CheckpointManager):
-      extra['num_replicas'] = self.strategy.num_replicas_in_sync
-      extra.setdefault(event_actions.STATE, self._actions.state())
-    else:
-      extra = {}
+    extra = {event_actions.STATE: self._actions.state(), **extra, 'num_replicas': self.strategy.num_replicas_in_sync}
     try:
       path = self.checkpoint_manager.save(checkpoint_number=step, check_interval=False, **extra)
     except errors.CheckpointError as error:
@@ -473,11 +558,11 @@ class Controller(orbit.Controller):
       return
     seconds = time.perf_counter() - start
     self._note_seconds(profiling.SAVE, seconds)
-    self._writers.write('checkpoint', step, {'checkpoint': path, 'stall_seconds': seconds})
+    self.events.tell('checkpoint', step, {'checkpoint': path, 'stall_seconds': seconds})
 
   def _settle_save(self, at_end: bool = False) -> None:
     """Waits for the save in flight, and notes what has become of it."""
-    if not isinstance(self.checkpoint_manager, manager_lib.CheckpointManager):
+    if self.checkpoint_manager is None:
       return
     try:
       if self.checkpoint_manager.sync():
@@ -492,7 +577,7 @@ class Controller(orbit.Controller):
       CheckpointError: too many have failed in a row.
     """
     self._num_failed_saves += 1
-    self._writers.write('checkpoint_failed', self._step_now(), {'checkpoint': error.prefix, 'error': str(error)})
+    self.events.tell('checkpoint_failed', self._step_now(), {'checkpoint': error.prefix, 'error': str(error)})
     if at_end:  # The last save decides.
       return
     if self._num_failed_saves >= _MAX_FAILED_SAVES:
@@ -505,9 +590,6 @@ class Controller(orbit.Controller):
       profiler.add(kind, seconds)
 
   def _is_saved(self, step: int) -> bool:
-    if isinstance(self.checkpoint_manager, manager_lib.CheckpointManager):
-      # Not by what is on disk: workers would see it at different times. One whose save has failed saves with all.
-      lacks = not self.checkpoint_manager.holds(step)
-      return not (self._any_worker(lacks) if self._has_several_workers() else lacks)
-    latest = self.checkpoint_manager.latest_checkpoint
-    return bool(latest) and latest.endswith(f'-{step}')
+    # Not by what is on disk: workers would see it at different times. One whose save has failed saves with all.
+    lacks = not self.checkpoint_manager.holds(step)
+    return not (self._any_worker(lacks) if self._has_several_workers() else lacks)

@@ -7,32 +7,31 @@ import orbit
 
 from official.core import actions
 from official_ext.core import base_trainer
+from official_ext.core import controller
+from official_ext.core import run_events
 from official_ext.checkpoints import manager
 from official_ext.config import definitions
 from official_ext.config import trainer_parts
 from official_ext.checkpoints import ema_checkpoints
 from official_ext import errors
 from official_ext.runtime import workers
-from official_ext.monitoring import writers as writers_lib
 from official_ext.optimization import ema_optimizer
 
 
 class RollbackAction:
   """What actions that watch for divergence share: going back to a checkpoint, past the batches that led astray."""
 
-  def __init__(self, trainer: base_trainer.Trainer, checkpoint_manager: Any, writers: writers_lib.Writer):
+  def __init__(self, trainer: base_trainer.Trainer, checkpoint_manager: manager.CheckpointManager | None):
     """Makes the action.
 
     Args:
       trainer: this library's.
-      checkpoint_manager: likewise; with another, nothing goes back.
-      writers: where events go.
+      checkpoint_manager: that of the run; None if nothing is to go back.
     """
     self._trainer = trainer
     self._manager = checkpoint_manager
-    self._writers = writers
 
-  def _go_back(self, bad_steps: Sequence[int], max_rollbacks: int, limit: str, reason: str) -> None:
+  def _go_back(self, bad_steps: Sequence[int], max_rollbacks: int, limit: str, reason: str) -> controller.RolledBack:
     """Restores a checkpoint from before the trouble; the next batches are those after the last bad step's.
 
     Args:
@@ -41,10 +40,13 @@ class RollbackAction:
       limit: the dotted path of the field that says so.
       reason: what has happened.
 
+    Returns:
+      Where the run stands now.
+
     Raises:
       DivergedError: the run may not go back, or cannot.
     """
-    if not (max_rollbacks and isinstance(self._manager, manager.CheckpointManager)):
+    if not max_rollbacks or self._manager is None:
       raise errors.DivergedError(reason)
     if len(self._manager.rollbacks) >= max_rollbacks:
       raise errors.DivergedError(f'{reason}; {limit} allows {max_rollbacks} rollbacks, which have been made')
@@ -55,13 +57,9 @@ class RollbackAction:
     if path is None:
       raise errors.DivergedError(f'{reason}; there is no checkpoint to go back to')
     trainer.checkpoint_restored(**self._manager.continuation(path))
-    self._writers.write('rollback', int(trainer.global_step.numpy()), {
-        'from_step': from_step,
-        'checkpoint': path,
-        'rollbacks': len(self._manager.rollbacks),
-        'data_offset': trainer.data_offset,
-        'reason': reason,
-    })
+    return controller.RolledBack(
+        from_step, path, rollbacks=len(self._manager.rollbacks), data_offset=trainer.data_offset,
+        reason=reason)
 
 
 class NonfiniteAction(RollbackAction):
@@ -71,27 +69,31 @@ class NonfiniteAction(RollbackAction):
       self,
       trainer: base_trainer.Trainer,
       config: trainer_parts.NonfiniteConfig,
-      writers: writers_lib.Writer,
-      checkpoint_manager: Any = None,
+      events: run_events.RunEvents,
+      checkpoint_manager: manager.CheckpointManager | None = None,
   ):
     """Makes the action.
 
     Args:
       trainer: the trainer, which guards its updates.
       config: how many are too many, and what then.
-      writers: see base class.
+      events: where it tells of the updates.
       checkpoint_manager: see base class.
     """
-    super().__init__(trainer, checkpoint_manager, writers)
+    super().__init__(trainer, checkpoint_manager)
     self._config = config
+    self._events = events
     self._num_reported = -1
     self._cause = ''  # What was wrong with the inputs of a step that was left out.
 
-  def __call__(self, output: orbit.runner.Output) -> None:
+  def __call__(self, output: orbit.runner.Output) -> controller.RolledBack | None:
     """Looks at the trainer's counters.
 
     Args:
       output: the logs of the training loop.
+
+    Returns:
+      Where the run stands now, if it has gone back.
 
     Raises:
       DivergedError: more than `max_skips` updates were left out, and the run is not to go back, or not once more.
@@ -107,7 +109,7 @@ class NonfiniteAction(RollbackAction):
       # To look at the inputs of all of them would take as long as these steps did.
       cause = self._trainer.examine_step(step) if not number else ''
       self._cause = f'step {step}: {cause}' if cause else self._cause
-      self._writers.write('update_skipped', step, {
+      self._events.tell('update_skipped', step, {
           'total': total,
           # Positions in the stream of training examples: first, and how many.
           'first_example': (step - 1 + self._trainer.data_offset) * examples,
@@ -115,7 +117,7 @@ class NonfiniteAction(RollbackAction):
           **({'cause': cause} if cause else {}),
       })
     if total <= self._config.max_skips:
-      return
+      return None
     steps = state.last_skips(total)
     positions = [(step - 1 + self._trainer.data_offset) * examples for step in steps]
     reason = (
@@ -124,8 +126,9 @@ class NonfiniteAction(RollbackAction):
         f'{examples} examples of each of these steps begin at positions {", ".join(map(str, positions))}')
     reason += f'; {self._cause}' if self._cause else ''
     max_rollbacks = self._config.max_rollbacks if self._config.then == 'rollback' else 0
-    self._go_back(steps, max_rollbacks, 'trainer.nonfinite.max_rollbacks', reason)
+    rollback = self._go_back(steps, max_rollbacks, 'trainer.nonfinite.max_rollbacks', reason)
     self._num_reported = self._trainer.num_skips_restored
+    return rollback
 
 
 class LossBoundAction(RollbackAction):
@@ -138,43 +141,44 @@ class LossBoundAction(RollbackAction):
       self,
       trainer: base_trainer.Trainer,
       config: definitions.TrainerConfig,
-      writers: writers_lib.Writer,
-      checkpoint_manager: Any,
+      checkpoint_manager: manager.CheckpointManager | None,
   ):
     """Makes the action.
 
     Args:
       trainer: the trainer. A loss that is not finite counts where it does not guard its updates.
       config: with `loss_upper_bound`, `recovery_begin_steps` and `recovery_max_trials`.
-      writers: see base class.
       checkpoint_manager: see base class.
     """
-    super().__init__(trainer, checkpoint_manager, writers)
+    super().__init__(trainer, checkpoint_manager)
     self._config = config
 
-  def __call__(self, output: orbit.runner.Output) -> None:
+  def __call__(self, output: orbit.runner.Output) -> controller.RolledBack | None:
     """Looks at the loss.
 
     Args:
       output: the logs of the training loop.
+
+    Returns:
+      Where the run stands now, if it has gone back.
 
     Raises:
       DivergedError: the loss is too high, and the run is not to go back, or not once more.
     """
     name = self._trainer.train_loss.name
     if name not in output:
-      return
+      return None
     loss, step = float(output[name]), int(self._trainer.global_step.numpy())
     if not math.isfinite(loss):
       if self._trainer.guards_updates:
-        return
+        return None
       reason = f'the {name} up to step {step} is {loss}'
     elif step >= self._config.recovery_begin_steps and loss > self._config.loss_upper_bound:
       bound = self._config.loss_upper_bound
       reason = f'the {name} up to step {step} is {loss:g}; trainer.loss_upper_bound is {bound:g}'
     else:
-      return
-    self._go_back([step], self._config.recovery_max_trials, 'trainer.recovery_max_trials', reason)
+      return None
+    return self._go_back([step], self._config.recovery_max_trials, 'trainer.recovery_max_trials', reason)
 
 
 def goes_back(config: definitions.TrainerConfig) -> bool:
@@ -186,8 +190,8 @@ def get_train_actions(
     params: definitions.ExperimentConfig,
     trainer: Any,
     model_dir: str,
-    checkpoint_manager: Any,
-    writers: writers_lib.Writer,
+    checkpoint_manager: manager.CheckpointManager,
+    events: run_events.RunEvents,
 ) -> List[orbit.Action]:
   """Model Garden's train actions, without those that this library does otherwise, and the library's own."""
   config = params.trainer
@@ -197,9 +201,9 @@ def get_train_actions(
     replaced['recovery_max_trials'] = -1
   train_actions: List[orbit.Action] = []
   if ours and trainer.guards_updates:
-    train_actions.append(NonfiniteAction(trainer, config.nonfinite, writers, checkpoint_manager))
+    train_actions.append(NonfiniteAction(trainer, config.nonfinite, events, checkpoint_manager))
   if ours and config.recovery_max_trials >= 0:
-    train_actions.append(LossBoundAction(trainer, config, writers, checkpoint_manager))
+    train_actions.append(LossBoundAction(trainer, config, checkpoint_manager))
   return train_actions + actions.get_train_actions(
       params.replace(trainer=replaced), trainer, workers.own_folder(trainer.strategy, model_dir),
       checkpoint_manager=checkpoint_manager)

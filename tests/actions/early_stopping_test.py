@@ -7,7 +7,7 @@ from official_ext.config import checks
 from official_ext.config import trainer_parts
 from official_ext.actions import early_stopping
 from official_ext import errors
-from official_ext.core import train_lib
+from official_ext.core import run_checks
 from official_ext.actions import triggers
 from tests.core import small_run
 
@@ -108,7 +108,7 @@ def test_a_metric_that_was_never_finite():
 def test_mistakes(tmp_path):
   params = small_run.make_params(early_stopping={'metric': 'score'})
   with pytest.raises(errors.UserError, match='mode train does not evaluate while it trains; use train_and_eval'):
-    train_lib.check_early_stopping(params, None, None, 'train')
+    run_checks.check_early_stopping(params, None, None, 'train')
   with pytest.raises(errors.UserError, match='^trainer.early_stopping.metric: acuracy: did you mean accuracy'):
     small_run.run(tmp_path / 'a', trainer={'early_stopping': {'metric': 'acuracy'}})
   assert not (tmp_path / 'a').exists()

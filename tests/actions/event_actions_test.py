@@ -109,37 +109,36 @@ def saved(tmp_path, **state):
   for part in ('index', 'data-00000-of-00001'):
     (tmp_path / f'ckpt-4.{part}').write_text('')
   manifests.write(str(tmp_path / 'ckpt-4'), **{event_actions.STATE: state})
-  return {'checkpoint': str(tmp_path / 'ckpt-4')}
+  return str(tmp_path / 'ckpt-4')
 
 
-@pytest.mark.parametrize('event', ['restored', 'rollback'])
-def test_state_is_that_of_the_checkpoint(event, tmp_path):
+def test_state_is_that_of_the_checkpoint(tmp_path):
   calls = Calls()
-  actions = event_actions.EventActions(writers.Writers([]), [triggers.OnBest('score', calls)])
-  actions.write('eval', 2, {'score': 0.5})
+  actions = event_actions.EventActions([triggers.OnBest('score', calls)])
+  actions.take('eval', 2, {'score': 0.5})
   state = actions.state()
   assert state == {'OnBest/score': {'best': 0.5, 'best_step': 2, 'last_step': 2, 'num_since': 0}}
-  actions.write('eval', 6, {'score': 0.9})
-  actions.write(event, 4, saved(tmp_path, **state))
+  actions.take('eval', 6, {'score': 0.9})
+  actions.restore(saved(tmp_path, **state))
   assert actions.state() == state
-  actions.write('eval', 6, {'score': 0.8})
+  actions.take('eval', 6, {'score': 0.8})
   assert calls.steps == [2, 6, 6]
 
 
 def test_a_checkpoint_without_state_starts_afresh(tmp_path):
   calls = Calls()
-  actions = event_actions.EventActions(writers.Writers([]), [triggers.OnBest('score', calls)])
-  actions.write('eval', 2, {'score': 0.5})
-  actions.write('restored', 4, {'checkpoint': str(tmp_path / 'of-somebody-else-4')})
-  actions.write('eval', 6, {'score': 0.1})
+  actions = event_actions.EventActions([triggers.OnBest('score', calls)])
+  actions.take('eval', 2, {'score': 0.5})
+  actions.restore(str(tmp_path / 'of-somebody-else-4'))
+  actions.take('eval', 6, {'score': 0.1})
   assert calls.steps == [2, 6]
 
 
 def test_two_triggers_of_a_kind_have_states_of_their_own():
   actions = event_actions.EventActions(
-      writers.Writers([]), [triggers.OnBest('score', print), triggers.OnBest('score', print, 'min')])
-  actions.write('eval', 1, {'score': 1.0})
-  actions.write('eval', 2, {'score': 2.0})
+      [triggers.OnBest('score', print), triggers.OnBest('score', print, 'min')])
+  actions.take('eval', 1, {'score': 1.0})
+  actions.take('eval', 2, {'score': 2.0})
   assert {name: state['best'] for name, state in actions.state().items()} == {
       'OnBest/score': 2.0, 'OnBest/score#2': 1.0}
 
@@ -150,9 +149,9 @@ def test_the_clock_of_the_chief_decides():
     calls, asked = Calls(), []
     trigger = triggers.EveryTSeconds(1e9 if answer else 0.0, calls)
     actions = event_actions.EventActions(
-        writers.Writers([]), [trigger],
+        [trigger],
         lambda topic, make, answer=answer, asked=asked: asked.append(topic) or answer)
-    actions.write('train', 3, {})
+    actions.take('train', 3, {})
     assert calls.steps == ([3] if answer else [])
     assert asked == ['action EveryTSeconds']
 
@@ -163,13 +162,13 @@ def test_how_a_run_has_ended_is_not_changed_by_an_action(event, caplog):
   def fail(logs):
     raise ArithmeticError('no such export')
 
-  event_actions.EventActions(writers.Writers([]), [triggers.OnEvent(event, fail)]).write(event, 3, {})
+  event_actions.EventActions([triggers.OnEvent(event, fail)]).take(event, 3, {})
   assert 'no such export' in caplog.text
 
 
 def test_what_is_no_action():
   with pytest.raises(ValueError, match='build_actions: 3 is no action'):
-    event_actions.EventActions(writers.Writers([]), [3])
+    event_actions.EventActions([3])
 
 
 def test_a_finished_run_that_is_started_again_tells_nothing_twice(tmp_path, capsys):

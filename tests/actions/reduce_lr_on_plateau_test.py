@@ -10,7 +10,7 @@ from official_ext.config import checks
 from official_ext.config import trainer_parts
 from official_ext import errors
 from official_ext.actions import reduce_lr_on_plateau
-from official_ext.core import train_lib
+from official_ext.core import run_checks
 from official_ext.actions import triggers
 from official_ext.metrics import better
 from official_ext.optimization import learning_rate_scale
@@ -150,7 +150,7 @@ def test_mistakes(fields, message):
 def test_it_needs_evaluations(tmp_path):
   params = small_run.make_params(reduce_lr_on_plateau={'metric': 'accuracy'})
   with pytest.raises(errors.UserError, match='^trainer.reduce_lr_on_plateau.metric: accuracy: mode train does not'):
-    train_lib.check_early_stopping(params, None, None, 'train')
+    run_checks.check_early_stopping(params, None, None, 'train')
 
 
 def test_what_is_better_of_a_metric():

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from official_ext.checkpoints import manager
 from official_ext.core import controller
+from official_ext.core import run_events
 from official_ext.monitoring import tensorboard
 from official_ext.monitoring import writers
 
@@ -60,7 +61,8 @@ def make(folder=None, *, step=0, log=None, counter=None, **kwargs):
   """(controller, log) around a Counter, which notes to the same log as the writer."""
   log = [] if log is None else log
   counter = counter or Counter(log, step)
-  kwargs = {'trainer': counter, 'evaluator': counter, 'steps_per_loop': LOOP, 'writers': LogWriter(log), **kwargs}
+  events = run_events.RunEvents(LogWriter(log))
+  kwargs = {'trainer': counter, 'evaluator': counter, 'steps_per_loop': LOOP, 'events': events, **kwargs}
   if folder:
     kwargs['checkpoint_manager'] = make_manager(counter, folder)
   return controller.Controller(global_step=counter.global_step, **kwargs), log
@@ -114,8 +116,9 @@ def test_a_resumed_run_goes_on_as_the_straight_one(stop, tmp_path):
   saved = max([0, *steps_of(log, 'checkpoint')])
   assert saved == (stop - 1) // CHECKPOINT * CHECKPOINT
   second, log = make(tmp_path / 'resumed', **arguments)
-  assert steps_of(log, 'restored') == [saved] * bool(saved)
+  assert second.global_step.numpy() == 0 and not log  # A loop that was only made has restored nothing.
   second.train_and_evaluate(END, eval_interval=VALIDATION)
+  assert steps_of(log, 'restored') == [saved] * bool(saved)
   # All that comes after that step's checkpoint.
   cut = expected.index(('write', 'checkpoint', saved)) + 1 if saved else 0
   assert [entry for entry in log if entry[:2] != ('write', 'restored')] == expected[cut:]
@@ -177,7 +180,7 @@ def test_what_is_needed_is_asked_for(tmp_path):
 def test_pace_counts_percent_without_a_trainer_that_knows_its_pace():
   loop, log = make(train_steps=END)
   loop.train(LOOP, checkpoint_at_completion=False)
-  values = loop._writers.values['train']
+  values = loop.events.writers.values['train']
   assert values == {'training_loss': 1.0, 'percent': 100.0 * LOOP / END}
 
 
@@ -185,7 +188,37 @@ def test_an_explicit_checkpoint_is_restored_instead_of_the_newest(tmp_path):
   loop, _ = make(tmp_path, train_steps=20, checkpoint_interval=CHECKPOINT)
   loop.train(20)
   other, log = make(tmp_path, train_steps=20, checkpoint_interval=CHECKPOINT, checkpoint=str(tmp_path / 'ckpt-10'))
-  assert steps_of(log, 'restored') == [10] and other.global_step.numpy() == 10
+  other.evaluate()
+  assert steps_of(log, 'restored') == [10] and other.global_step.numpy() == 10 and evaluated(log) == [10]
+
+
+@pytest.mark.parametrize('tells', [True, False])
+def test_an_action_that_goes_back_is_the_last_of_its_boundary(tells, tmp_path):
+  log = []
+  counter = Counter(log)
+
+  def go_back(output):  # One of Model Garden's own restores, and returns nothing.
+    if counter.step() == 14 and ('gone',) not in log:
+      log.append(('gone',))
+      counter.global_step.assign(7)
+      return controller.RolledBack(14, str(tmp_path / 'ckpt-7'), 1, 3, 'why') if tells else None
+
+  loop, _ = make(
+      tmp_path, log=log, counter=counter, train_steps=21, checkpoint_interval=7,
+      train_actions=[go_back, lambda output: log.append(('acted', counter.step()))])
+  loop.train_and_evaluate(21, eval_interval=14)
+  told = [('write', 'rollback', 7)] if tells else []
+  assert log == [
+      ('train', 0, 7), ('acted', 7), ('write', 'train', 7), ('write', 'checkpoint', 7),
+      ('train', 7, 7), ('gone',), *told,
+      ('train', 7, 7), ('acted', 14), ('write', 'train', 14), ('evaluate', 14), ('write', 'eval', 14),
+      ('write', 'checkpoint', 14),
+      ('train', 14, 7), ('acted', 21), ('write', 'train', 21), ('evaluate', 21), ('write', 'eval', 21),
+      ('write', 'checkpoint', 21),
+  ]
+  if tells:
+    assert loop.events.writers.values['rollback'] == {
+        'from_step': 14, 'checkpoint': str(tmp_path / 'ckpt-7'), 'rollbacks': 1, 'data_offset': 3, 'reason': 'why'}
 
 
 # Summaries that a step writes by itself.

@@ -80,7 +80,8 @@ def run_with_trainer(folder, trainer_cls):
     optimizer = task.create_optimizer(params.trainer.optimizer_config)
     trainer = trainer_cls(params, task, task.build_model(), optimizer)
   return train_lib.run_experiment(
-      harness.strategy('one'), task, 'train_and_eval', params, str(folder), trainer=trainer)
+      harness.strategy('one'), task, 'train_and_eval', params, str(folder),
+      options=train_lib.RunOptions(trainer=trainer))
 
 
 def told(folder, event):

@@ -6,6 +6,7 @@ import tensorflow as tf, tf_keras
 
 from official_ext.cli import exit_status
 from official_ext.cli import summary
+from official_ext.actions import triggers
 from official_ext.core import base_trainer
 from official_ext.checkpoints import manager as manager_lib
 from official_ext.checkpoints import manifests
@@ -174,6 +175,27 @@ def test_defect_03_a_rollback_goes_on_with_the_batches_that_follow(replicas, tmp
   expected.data = tuple(np.concatenate([part[:32], part[8:], part[:40]]) for part in data)
   expected.train(16)
   harness.assert_close(weights, expected.weights, 1e-5, 1e-6)
+
+
+def test_a_rollback_leads_the_actions_back_too(tmp_path):
+
+  class Noting(triggers.Trigger):
+
+    def __init__(self):
+      super().__init__(('train', 'rollback'), lambda logs: self.noted.append([logs['event'], logs['step']]))
+      self.noted = []
+
+    def state(self):
+      return {'noted': list(self.noted)}
+
+    def restore(self, state):
+      self.noted = list(state.get('noted', []))
+
+  noting = Noting()
+  bad = type('Bad', (task_with_bad_batches(6, 8),), {'build_actions': lambda self, trainer: [noting]})
+  small_run.run(tmp_path, 'train', bad, trainer=ROLLBACK)
+  assert noting.noted == [*(['train', step] for step in range(1, 5)), ['rollback', 4],
+                          *(['train', step] for step in range(5, 17))]
 
 
 def test_a_rollback_before_the_first_checkpoint_starts_again(tmp_path):

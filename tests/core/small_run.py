@@ -54,12 +54,16 @@ def run(
     replicas: str = 'one',
     params: Any = None,
     trainer: Any = None,
-    **kwargs: Any,
+    run_post_eval: bool = False,
+    save_summary: bool = True,
+    **options: Any,
 ) -> Any:
-  """`run_experiment` in `folder`; `trainer` overrides fields of params.trainer."""
+  """`run_experiment` in `folder`; `trainer` overrides fields of params.trainer, other arguments are `RunOptions`."""
   params = params or make_params(**(trainer or {}))
   task = make_task(params, task_cls, replicas)
-  return train_lib.run_experiment(harness.strategy(replicas), task, mode, params, str(folder), **kwargs)
+  return train_lib.run_experiment(
+      harness.strategy(replicas), task, mode, params, str(folder), run_post_eval, save_summary,
+      options=train_lib.RunOptions(**options))
 
 
 def events(folder: Any, event: str = '', name: str = 'events.jsonl') -> list[dict[str, Any]]:

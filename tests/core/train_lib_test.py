@@ -13,6 +13,7 @@ from official_ext.config import definitions as cfg
 from official_ext.core import controller
 from official_ext import errors
 from official_ext.runtime import run_status
+from official_ext.core import run_checks
 from official_ext.core import train_lib
 from tests.core import harness
 from tests.core import small_run
@@ -101,10 +102,12 @@ def test_actions_trainer_and_controller_of_the_caller(tmp_path):
     optimizer = task.create_optimizer(params.trainer.optimizer_config)
     trainer = Trainer(params, task, task.build_model(), optimizer)
   model, _ = train_lib.run_experiment(
-      harness.strategy('one'), task, 'train_and_eval', params, str(tmp_path), trainer=trainer,
-      controller_cls=Controller,
-      train_actions=[lambda logs: losses.append(float(logs['training_loss']))],
-      eval_actions=[lambda logs: validation_losses.append(float(logs['validation_loss']))])
+      harness.strategy('one'), task, 'train_and_eval', params, str(tmp_path),
+      options=train_lib.RunOptions(
+          trainer=trainer,
+          controller_cls=Controller,
+          train_actions=[lambda logs: losses.append(float(logs['training_loss']))],
+          eval_actions=[lambda logs: validation_losses.append(float(logs['validation_loss']))]))
   assert model is trainer.model and len(made) == 1 and made[0].trainer is trainer
   assert [event['mine'] for event in small_run.events(tmp_path, 'train')] == [3.0] * 6
   assert losses == pytest.approx([event['training_loss'] for event in small_run.events(tmp_path, 'train')])
@@ -155,7 +158,7 @@ def test_epochs_become_steps(epochs, batch_size, accumulation, expected):
   params.task.train_data.global_batch_size = batch_size
   task = small_run.make_task(params)
   cfg.lock(params)
-  resolved = train_lib.resolve_train_steps(params, task)
+  resolved = run_checks.resolve_train_steps(params, task)
   assert resolved.trainer.train_steps == expected
   assert params.trainer.train_steps == 0  # What was handed in is left alone.
 

@@ -10,7 +10,7 @@ import tensorflow as tf, tf_keras
 
 from official_ext import errors
 from official_ext.runtime import failures
-from official_ext.core import train_lib
+from official_ext.core import run_checks
 from tests.core import harness
 from tests.core import small_run
 
@@ -201,15 +201,15 @@ def test_what_a_task_raises_is_one_line_that_names_its_own(task_cls, mark, messa
 
 def test_an_error_without_a_line_of_the_users_names_the_librarys():
   with pytest.raises(AttributeError) as info:
-    train_lib.resolve_train_steps(None, None)
+    run_checks.resolve_train_steps(None, None)
   traceback = info.value.__traceback__.tb_next  # Without this file.
-  assert re.match(r'official_ext/core/train_lib.py:\d+: AttributeError: ',
+  assert re.match(r'official_ext/core/run_checks.py:\d+: AttributeError: ',
                   failures.describe(info.value.with_traceback(traceback)))
 
 
 def test_a_script_that_calls_the_library_is_not_where_it_went_wrong(tmp_path):
   with pytest.raises(AttributeError) as info:
-    train_lib.resolve_train_steps(None, None)
+    run_checks.resolve_train_steps(None, None)
   assert failures.place_of(info.value) is None
 
 

@@ -1,0 +1,123 @@
+"""Around all that a run does: tells in its record and events how it ended, whatever has ended it."""
+
+from typing import Any, Literal, Mapping
+
+from absl import logging
+
+from official_ext import errors
+from official_ext.checkpoints import rollbacks as rollbacks_lib
+from official_ext.core import profiling
+from official_ext.core import run_events
+from official_ext.core import run_record
+from official_ext.runtime import failures
+from official_ext.runtime import hang_watch
+
+
+class RecordedRun:
+  """A context manager: from its beginning to its end the run has a record, which is finished with it.
+
+  Attributes:
+    record: run.json.
+    events: what happens is told there.
+    trainer: the run's.
+    hang: what ends a run that stands still; a context manager too, for the time in which it can.
+  """
+
+  def __init__(
+    self,
+    record: run_record.RunRecord,
+    events: run_events.RunEvents,
+    trainer: Any,
+    hang_seconds: float,
+    model_dir: str,
+    worker_index: int,
+  ):
+    """Makes it.
+
+    Args:
+      record: see attributes; it says that the run is running.
+      events: see attributes.
+      trainer: see attributes.
+      hang_seconds: after which a run that has not come on hangs.
+      model_dir: the run's folder.
+      worker_index: the number of this process.
+    """
+    self.record, self.events, self.trainer = record, events, trainer
+    self.hang = hang_watch.HangWatch(
+      hang_seconds, trainer.global_step.numpy, model_dir, worker_index, self._tell_that_it_hangs
+    )
+    self._rollbacks: rollbacks_lib.Rollbacks | None = None
+
+  def count_skips(self, rollbacks: rollbacks_lib.Rollbacks) -> None:
+    """To be called when the run is restored, if it may leave updates out.
+
+    Args:
+      rollbacks: those of the run.
+    """
+    self._rollbacks = rollbacks
+
+  def skipped_updates(self) -> int | None:
+    """Updates that the whole run has left out, before it was restored or went back too; None if nobody looks."""
+    return None if self._rollbacks is None else self._rollbacks.skipped_updates + self.trainer.num_skips
+
+  def enter_stage(self, stage: str, step: int) -> None:
+    """Notes what the run does now.
+
+    Raises:
+      LockLostError: the folder is another's by now.
+    """
+    self.hang.enter(stage)
+    self.record.check_lock()
+    self.record.update(stage=stage, step=step, skipped_updates=self.skipped_updates())
+
+  def __enter__(self) -> 'RecordedRun':
+    return self
+
+  def __exit__(self, error_type: Any, error: BaseException | None, traceback: Any) -> Literal[False]:
+    status = 'finished' if error is None else getattr(error, 'status', 'failed')
+    step, message = int(self.trainer.global_step.numpy()), None if error is None else failures.message_of(error)
+    self._close_profile()
+    skipped = self._finish_record(status, step, message)
+    if self.events.nothing_to_do and self.trainer.strategy.extended.should_checkpoint:
+      print(f'finished before, at step {step}: nothing to do', flush=True)
+    values: dict[str, Any] = {} if error is None else {'error': message}
+    if not isinstance(error, errors.LockLostError):
+      event = 'failed' if status == 'diverged' else status
+      self.events.tell(event, step, {**values, 'skipped_updates': skipped} if skipped else values)
+    self.events.writers.close()
+    return False
+
+  def _close_profile(self) -> None:
+    try:
+      getattr(self.trainer, 'profiler', profiling.Profiler()).close()
+    except Exception as failure:  # pylint: disable=broad-except  # How the run ended is what must be told.
+      logging.exception('The profile was not written: %s', failure)
+
+  def _finish_record(self, status: str, step: int, message: str | None) -> int | None:
+    """Returns how many updates were left out."""
+    self.record.update(step=step, **_plan_record(self.trainer))
+    if self.events.actions.stop_reason:
+      self.record.update(early_stopped=self.events.actions.stop_reason)
+    skipped = self.skipped_updates()
+    if skipped is not None:
+      self.record.update(skipped_updates=skipped)
+    self.record.finish(status, message)
+    return skipped
+
+  def _tell_that_it_hangs(self, error: errors.HungError, step: int) -> None:
+    self.record.update(step=step)
+    self.record.finish(error.status, error)
+    self.events.writers.write(error.status, step, {'error': str(error)})  # Actions may hang too.
+    self.events.writers.close()
+
+
+def _plan_record(trainer: Any) -> Mapping[str, Any]:
+  plan = getattr(trainer, 'plan', None)
+  if plan is None:
+    return {}
+  return {
+    'step_shape': plan.execution,
+    'jit_compile': plan.jit_compile,
+    'steps_per_execution': plan.steps_per_execution,
+    'step_shape_reason': plan.reason,
+  }

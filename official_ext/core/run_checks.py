@@ -1,0 +1,135 @@
+"""What is refused before anything of a run is written: places, checkpoints, lengths, metrics that nothing reports."""
+
+import dataclasses
+import difflib
+from typing import Any, Optional, Tuple
+
+import tensorflow as tf
+
+from official.core import base_task
+from official_ext import errors
+from official_ext.checkpoints import manager
+from official_ext.checkpoints import manifests
+from official_ext.checkpoints import training_lines
+from official_ext.checkpoints import warm_start
+from official_ext.config import checks
+from official_ext.config import definitions
+from official_ext.config import epochs
+from official_ext.config import yaml_text
+from official_ext.core import run_record
+from official_ext.runtime import run_lock
+from official_ext.runtime import workers as workers_lib
+
+
+def check_run(
+    strategy: tf.distribute.Strategy,
+    task: Any,
+    mode: str,
+    params: definitions.ExperimentConfig,
+    model_dir: str,
+    checkpoint: Optional[str],
+    branch: bool,
+) -> Tuple[training_lines.Start, definitions.ExperimentConfig]:
+  """Refuses what can be refused before a model is built: see `train_lib.run_experiment`.
+
+  Returns:
+    What the run begins with, and `params` with all that depends on the data resolved.
+  """
+  workers = workers_lib.of(strategy)
+  start = choose_start(workers, mode, model_dir, checkpoint, branch)
+  run_record.check_writable(model_dir)
+  if 'train' in mode and strategy.extended.should_checkpoint:
+    run_lock.check_free(model_dir)
+  if 'train' in mode and params.task.init_checkpoint and not manifests.prefixes(model_dir):
+    warm_start.find(params.task.init_checkpoint)
+  params = resolve_train_steps(definitions.upgrade(params), task)
+  run_record.check_places(model_dir, mode, params.trainer)
+  checks.check_replicas(params, mode, strategy.num_replicas_in_sync, task)
+  workers.check_same('params', _command(params, mode, checkpoint, branch), run_record.params_differences)
+  return start, params
+
+
+def _command(params: Any, mode: str, checkpoint: Optional[str], branch: bool) -> str:
+  """What all workers must have been told alike, as YAML."""
+  return yaml_text.dump({'--mode': mode, '--checkpoint': checkpoint, '--branch': branch, **params.as_dict()})
+
+
+def choose_start(
+    workers: workers_lib.Workers, mode: str, model_dir: str, checkpoint: Optional[str], branch: bool
+) -> training_lines.Start:
+  """What the run begins with: the chief decides. A mode that does not train takes what it was told.
+
+  Raises:
+    UserError: there is no such checkpoint, or it would start another line of training.
+  """
+  if 'train' not in mode:
+    manager.check_available(model_dir, mode, checkpoint)
+    return training_lines.Start(checkpoint)
+
+  def choose():
+    return dataclasses.asdict(training_lines.choose(model_dir, checkpoint, branch))
+
+  start = training_lines.Start(**workers.from_chief('start', choose))
+  manager.check_available(model_dir, mode, start.checkpoint)
+  if start.message and workers.is_chief:
+    print(f'--checkpoint={checkpoint}: {start.message}' if checkpoint else start.message, flush=True)
+  return start
+
+
+def effective_batch_size(params: definitions.ExperimentConfig) -> int:
+  """Examples in one update: `global_batch_size` times `gradient_accumulation_steps`; 0 where a task has neither."""
+  data = getattr(params.task, 'train_data', None)
+  return (getattr(data, 'global_batch_size', 0) or 0) * params.trainer.gradient_accumulation_steps
+
+
+def resolve_train_steps(params: definitions.ExperimentConfig, task: Any) -> definitions.ExperimentConfig:
+  """Turns the lengths and intervals of `trainer` that are given in epochs into steps: see epochs.py.
+
+  Raises:
+    UserError: the task does not know how many examples its training data has.
+  """
+  return epochs.resolve(params, task, effective_batch_size(params))
+
+
+def check_best_metric(params: Any, task: Any, trainer: Any, evaluates: bool) -> None:
+  """Refuses a `best_checkpoint_eval_metric` that no evaluation of the task will report.
+
+  Raises:
+    UserError: with the metrics that there are.
+  """
+  name = params.trainer.best_checkpoint_eval_metric
+  if evaluates and params.trainer.best_checkpoint_export_subdir and name:
+    _check_reported('trainer.best_checkpoint_eval_metric', name, task, trainer)
+
+
+def check_early_stopping(params: Any, task: Any, trainer: Any, mode: str) -> None:
+  """Refuses an early stopping, and a lowering of the learning rate, that no evaluation could bring about.
+
+  Raises:
+    UserError: the mode trains without an evaluation, or the metric is none of the task's.
+  """
+  for part in ('early_stopping', 'reduce_lr_on_plateau'):
+    field, name = f'trainer.{part}.metric', getattr(params.trainer, part).metric
+    if name and mode == 'train_and_eval':
+      _check_reported(field, name, task, trainer)
+    elif name and 'train' in mode:
+      raise errors.UserError(f'{field}: {name}: mode {mode} does not evaluate while it trains; use train_and_eval')
+
+
+def _check_reported(field: str, name: str, task: Any, trainer: Any) -> None:
+  """Refuses a metric that no evaluation of the task will report."""
+  reports = {metric.name for metric in trainer.validation_metrics} | {trainer.validation_loss.name}
+  if name in reports or _reduces_logs(task):
+    return
+  reports |= set(trainer.validation_log_names())
+  if name in reports:
+    return
+  near = difflib.get_close_matches(name, sorted(reports), n=1)
+  hint = f'did you mean {near[0]}? ' if near else ''
+  raise errors.UserError(
+      f'{field}: {name}: {hint}{type(task).__name__} reports {", ".join(sorted(reports))}')
+
+
+def _reduces_logs(task: Any) -> bool:
+  """Whether the task makes metrics of its own at the end of an evaluation: their names show only then."""
+  return type(task).reduce_aggregated_logs is not base_task.Task.reduce_aggregated_logs

@@ -1,0 +1,40 @@
+"""The writers of a run: what the configuration and the mode ask for."""
+
+import os
+from typing import List, Optional
+
+from absl import logging
+
+from official_ext.monitoring import json_lines
+from official_ext.monitoring import named_writers
+from official_ext.monitoring import notifications
+from official_ext.monitoring import progress
+from official_ext.monitoring import tensorboard
+from official_ext.monitoring import writer_registry
+from official_ext.monitoring import writers as writers_lib
+
+
+def make_writers(
+    run_info: writer_registry.RunInfo, summaries: Optional[tensorboard.TensorBoardWriter], is_chief: bool
+) -> writers_lib.Writer:
+  """The writers of a run: events.jsonl, progress, those that the configuration names. Of the chief alone.
+
+  A mode that does not train writes `events.{mode}.jsonl`: it may run beside a training in the same folder.
+  """
+  if not is_chief:
+    return writers_lib.Writers([])
+  trainer, model_dir = run_info.params.trainer, run_info.model_dir
+  name = 'events.jsonl' if run_info.trains else f'events.{run_info.mode}.jsonl'
+  writers: List[writers_lib.Writer] = [json_lines.EventsWriter(os.path.join(model_dir, name))]
+  writers.append(progress.ProgressWriter(trainer.train_steps if run_info.trains else 0, bar=trainer.progress_bar))
+  if summaries is not None:
+    writers.append(summaries)
+  for name in trainer.writers:
+    if name != 'tensorboard':
+      try:
+        writers.append(named_writers.make(name, run_info))
+      except Exception as error:  # pylint: disable=broad-except  # As for one that fails later.
+        logging.exception('The writer %s cannot be made; the run goes on without: %s', name, error)
+  if trainer.notifications.urls:
+    writers.append(notifications.make(trainer.notifications, model_dir))
+  return writers_lib.Writers(writers)
