@@ -12,7 +12,7 @@ PACKAGES = ('official_ext', 'experiments')
 
 # The rooms of official_ext from the ground up. A room may import those of the rows before its own, and itself.
 ORDER = (
-  ('errors', 'tf_internals'),
+  ('errors', 'tf_internals', 'model_garden_internals'),
   ('files',),
   ('data', 'optimization', 'metrics', 'monitoring'),
   ('config',),

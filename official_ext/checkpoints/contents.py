@@ -11,12 +11,12 @@ import difflib
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import tensorflow as tf
-from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from official_ext import errors
 from official_ext.files import readable_paths
+from official_ext import tf_internals
 
-_GRAPH = '_CHECKPOINTABLE_OBJECT_GRAPH'
+_GRAPH = tf_internals.OBJECT_GRAPH_KEY
 _VALUE = 'VARIABLE_VALUE'
 _MAX_NAMED = 5
 # What tf.train.Checkpoint keeps for itself, and what a checkpoint of Model Garden's own trainer does not have.
@@ -92,7 +92,7 @@ class Contents:
     self._shapes = self._reader.get_variable_to_shape_map()
     self._nodes: Sequence[Any] = ()
     if _GRAPH in self._shapes:  # Not in those of TensorFlow 1, which keep variables by name.
-      graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(self._reader.get_tensor(_GRAPH))
+      graph = tf_internals.TrackableObjectGraph.FromString(self._reader.get_tensor(_GRAPH))
       self._nodes = graph.nodes
 
   def value(self, key: str) -> Any:

@@ -13,6 +13,7 @@ from official.modeling.hyperparams import oneof
 from official.modeling.hyperparams import params_dict
 from official_ext import errors
 from official_ext.config import yaml_text
+from official_ext import model_garden_internals
 
 _INT_LIMIT = 1 << 63
 _SCALARS = (bool, int, float, str)
@@ -217,7 +218,7 @@ def _convert_sequence(value: Sequence[Any], hint: Any, current: Any, path: str) 
       _convert(element, element_hint, old, f'{path}.{index}')
       for index, (element, element_hint, old) in enumerate(zip(value, element_hints, olds))
   ]
-  if not base_config.Config._isvalidsequence(elements):  # pylint: disable=protected-access
+  if not model_garden_internals.is_valid_sequence(elements):
     raise errors.UserError(f'{path}: a list holds either scalars or mappings, and no lists')
   if isinstance(current, (list, tuple)):
     return type(current)(elements)

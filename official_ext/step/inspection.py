@@ -18,7 +18,7 @@ from tensorboard.compat.proto import summary_pb2
 from tensorboard.plugins.histogram import metadata as histogram_metadata
 from tensorboard.plugins.scalar import summary_v2 as scalars
 from tensorboard.util import tensor_util
-import tensorflow as tf, tf_keras
+import tensorflow as tf
 
 from official_ext.config import trainer_parts
 from official_ext import errors
@@ -27,8 +27,8 @@ from official_ext.step import layer_calls
 from official_ext.step import method_patch
 from official_ext.step import training_step
 from official_ext.optimization import variable_names
+from official_ext import tf_internals
 
-_OPTIMIZERS: Tuple[Any, ...] = (tf_keras.optimizers.Optimizer.__mro__[1], tf_keras.optimizers.legacy.Optimizer)
 _SCALARS, _HISTOGRAMS = 'scalars', 'histograms'
 _NUM_BUCKETS = 30  # As tf.summary.histogram has.
 
@@ -309,7 +309,7 @@ def _noting_of_object(original: Callable[..., Any]) -> Callable[..., Any]:
   return lambda grads_and_vars, *args, **kwargs: original(_noted(grads_and_vars), *args, **kwargs)
 
 
-_OF_CLASSES = [method_patch.MethodPatch(parent, 'apply_gradients', _noting) for parent in _OPTIMIZERS]
+_OF_CLASSES = [method_patch.MethodPatch(parent, 'apply_gradients', _noting) for parent in tf_internals.UPDATING_CLASSES]
 
 
 @contextlib.contextmanager
@@ -318,12 +318,10 @@ def _unchanged(function: Any) -> Iterator[None]:
 
   A value is kept by reference: TensorFlow copies it only where the variable is written meanwhile.
   """
-  # pylint: disable=protected-access
   handles = [tensor for tensor in function.captured_inputs if tensor.dtype == tf.resource]
-  types = [(handle, getattr(handle, '_handle_data', None)) for handle in handles]
+  types = [(handle, tf_internals.dtype_of_variable_at(handle)) for handle in handles]
   kept = [
-      (handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.as_dtype(data.shape_and_type[0].dtype)))
-      for handle, data in types if data is not None and data.is_set]  # Others are tables and the like.
+      (handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)) for handle, dtype in types if dtype is not None]
   try:
     yield
   finally:
