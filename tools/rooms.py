@@ -12,7 +12,7 @@ PACKAGES = ('official_ext', 'experiments')
 
 # The rooms of official_ext from the ground up. A room may import those of the rows before its own, and itself.
 ORDER = (
-  ('errors', 'tf_internals', 'model_garden_internals'),
+  ('errors', 'tf_internals', 'model_garden_internals', 'suggestions'),
   ('files',),
   ('data', 'optimization', 'metrics', 'monitoring'),
   ('config',),
@@ -33,7 +33,8 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'meeting', 'workers', 'distribute',
   ),
   'step': (
-    'step_state', 'step_parts', 'step_plan', 'method_patch', 'gradient_tap', 'step_means', 'keyed_draws',
+    'step_state', 'step_parts', 'step_plan', 'method_patch',
+    'gradient_tap', 'step_means', 'keyed_draws',
     'recomputation', 'step_random', 'task_step', 'updates', 'executions', 'input_shapes', 'layer_calls',
     'training_step', 'inspection',
   ),

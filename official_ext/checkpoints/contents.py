@@ -7,7 +7,6 @@ beside the graph of the objects that there are. So does this module, without cha
 
 import collections
 import dataclasses
-import difflib
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import tensorflow as tf
@@ -15,6 +14,7 @@ import tensorflow as tf
 from official_ext import errors
 from official_ext.files import readable_paths
 from official_ext import tf_internals
+from official_ext import suggestions
 
 _GRAPH = tf_internals.OBJECT_GRAPH_KEY
 _VALUE = 'VARIABLE_VALUE'
@@ -57,7 +57,7 @@ class Match:
     """A line for each variable that only one of them has, or that has another shape; [] where they agree."""
     lines = []
     for name, shape in sorted(self.missing.items()):
-      near = difflib.get_close_matches(name, sorted(self.unplaced), n=1)
+      near = suggestions.nearest(name, sorted(self.unplaced))
       lines.append(f'{name} {shape} is not in it' + (f' (it has {near[0]} {self.unplaced[near[0]]})' if near else ''))
     for name, place in sorted(self.places.items()):
       shape = _shape(place.variable)

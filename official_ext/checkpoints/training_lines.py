@@ -18,6 +18,7 @@ import tensorflow as tf
 from official_ext import errors
 from official_ext.checkpoints import manifests
 from official_ext.checkpoints import rollbacks as rollbacks_lib
+from official_ext.files import storage
 
 _NAME = 'lines.json'
 _FILE = re.compile(r'ckpt-(\d+)\.')
@@ -166,10 +167,7 @@ def _checked(entry: Any) -> Origin:
 
 
 def _write(model_dir: str, origins: Sequence[Dict[str, Any]]) -> None:
-  path = os.path.join(model_dir, _NAME)
-  with tf.io.gfile.GFile(f'{path}.tmp', 'w') as f:
-    f.write(json.dumps(list(origins), indent=2) + '\n')
-  tf.io.gfile.rename(f'{path}.tmp', path, overwrite=True)
+  storage.write(os.path.join(model_dir, _NAME), json.dumps(list(origins), indent=2) + '\n')
 
 
 def _noted(origins: Sequence[Origin]) -> List[Dict[str, Any]]:

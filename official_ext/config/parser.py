@@ -1,6 +1,5 @@
 """From flags to one checked, locked configuration: factory, files, flags, overrides, checks."""
 
-import difflib
 import re
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
@@ -18,6 +17,7 @@ from official_ext.files import paths
 from official_ext.config import short_names
 from official_ext.config import yaml_text
 from official_ext import model_garden_internals
+from official_ext import suggestions
 
 
 def experiment_names() -> List[str]:
@@ -41,7 +41,7 @@ def factory_of(experiment: str) -> Any:
   """
   known = experiment_names()
   if experiment not in known:
-    near = difflib.get_close_matches(experiment, known, n=3) or [name for name in known if experiment in name][:3]
+    near = suggestions.nearest(experiment, known, count=3) or [name for name in known if experiment in name][:3]
     hint = f'did you mean {" or ".join(near)}? ' if near else ''
     raise errors.UserError(
         f'--experiment={experiment}: no such experiment; {hint}What is not imported by registry_imports.py needs '
