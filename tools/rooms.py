@@ -33,7 +33,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'meeting', 'workers', 'distribute',
   ),
   'step': (
-    'step_state', 'step_parts', 'step_plan', 'method_patch',
+    'step_state', 'step_parts', 'step_plan', 'method_patch', 'updates_watch',
     'gradient_tap', 'step_means', 'keyed_draws',
     'recomputation', 'step_random', 'task_step', 'updates', 'executions', 'input_shapes', 'layer_calls',
     'training_step', 'inspection',

@@ -7,14 +7,13 @@ that a task's step, unmodified, becomes a function from inputs to gradients.
 """
 
 import contextlib
-import functools
 import threading
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf, tf_keras
 
 from official.modeling.optimization import legacy_adamw
-from official_ext.step import method_patch
+from official_ext.step import updates_watch
 from official_ext.optimization import parameter_groups
 from official_ext import model_garden_internals
 from official_ext import tf_internals
@@ -23,45 +22,21 @@ Gradient = Optional[Union[tf.Tensor, tf.IndexedSlices]]
 GradientsAndVariables = List[Tuple[Gradient, tf.Variable]]
 
 
-class _Updates(threading.local):
-  """Of one thread: where the optimizers that it updates with are listed, if anywhere."""
-
-  def __init__(self):
-    self.optimizers: Optional[List[Any]] = None
-
-
-_UPDATES = _Updates()
-
-
-def _listing(original):
-  @tf.autograph.experimental.do_not_convert
-  @functools.wraps(original)
-  def apply_gradients(optimizer, *args, **kwargs):
-    if _UPDATES.optimizers is not None:
-      _UPDATES.optimizers.append(optimizer)
-    return original(optimizer, *args, **kwargs)
-
-  return apply_gradients
-
-
-_LISTINGS = [method_patch.MethodPatch(base, 'apply_gradients', _listing)
-             for base in (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)]
-
-
 @contextlib.contextmanager
 def other_updates() -> Iterator[List[Any]]:
   """Lists the optimizers without a tap which this thread updates with, one entry an update.
 
   A tapped optimizer's `apply_gradients` does not come as far as that of the class.
   """
-  outer, _UPDATES.optimizers = _UPDATES.optimizers, []
-  try:
-    with contextlib.ExitStack() as stack:
-      for listing in _LISTINGS:
-        stack.enter_context(listing)
-      yield _UPDATES.optimizers
-  finally:
-    _UPDATES.optimizers = outer
+  optimizers: List[Any] = []
+
+  def note(optimizer, pairs):
+    del pairs
+    optimizers.append(optimizer)
+    return True
+
+  with updates_watch.observed(note):
+    yield optimizers
 
 
 class GradientTap:
