@@ -12,7 +12,7 @@ PACKAGES = ('official_ext', 'experiments')
 
 # The rooms of official_ext from the ground up. A room may import those of the rows before its own, and itself.
 ORDER = (
-  ('errors', 'tf_internals'),
+  ('errors', 'tf_internals', 'model_garden_internals', 'suggestions'),
   ('files',),
   ('data', 'optimization', 'metrics', 'monitoring'),
   ('config',),
@@ -33,7 +33,8 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'meeting', 'workers', 'distribute',
   ),
   'step': (
-    'step_state', 'step_parts', 'step_plan', 'method_patch', 'gradient_tap', 'step_means', 'keyed_draws',
+    'step_state', 'step_parts', 'step_plan', 'method_patch', 'updates_watch',
+    'gradient_tap', 'step_means', 'keyed_draws',
     'recomputation', 'step_random', 'task_step', 'updates', 'executions', 'input_shapes', 'layer_calls',
     'training_step', 'inspection',
   ),
@@ -210,7 +211,7 @@ def picture(root: pathlib.Path) -> str:
     parts.append(
       f'<path d="M{x1:.0f},{y1 + _BOX_HEIGHT / 2:.0f} C{x1:.0f},{y1 + 70:.0f} {x2:.0f},{y2 - 60:.0f} {x2:.0f},'
       f'{y2 - _BOX_HEIGHT / 2:.0f}" fill="none" stroke="{color}" stroke-opacity="0.55" '
-      f'stroke-width="{min(6.0, 0.6 + number / 4):.1f}"/>'
+      f'stroke-width="{1 + (number > 3) + 2 * (number > 10)}"/>'
     )
   for room, (x, y) in place.items():
     parts.append(

@@ -47,22 +47,13 @@ def build_training_data(params: Any, input_context: Optional[tf.distribute.Input
   Raises:
     UserError: the tasks cannot be divided evenly among the replicas.
   """
-  num_replicas, num_local, first = 1, 1, 0
-  if input_context is not None:
-    num_replicas = input_context.num_replicas_in_sync
-    num_local = num_replicas // input_context.num_input_pipelines
-    first = input_context.input_pipeline_id * num_local
-  size, rest = divmod(params.global_batch_size, num_replicas)
-  if rest:
-    raise ext.UserError(
-        f'task.train_data.global_batch_size: {params.global_batch_size} tasks cannot be divided evenly among '
-        f'{num_replicas} replicas')
+  share = ext.Share.of(params, input_context, 'tasks')
 
   def batches_of(step):
     seed = tf.stack([tf.constant(params.seed or 0, tf.int64), step])
     tasks = draw(seed, params.global_batch_size, params.num_shots, params.num_queries)
-    mine = slice(first * size, (first + num_local) * size)
-    return {name: tf.reshape(values[mine], [num_local, size, *values.shape[1:]]) for name, values in tasks.items()}
+    mine = share.positions(tf.zeros([1], tf.int64))  # In this batch.
+    return {name: tf.gather(values, mine) for name, values in tasks.items()}
 
   dataset = tf.data.Dataset.counter(ext.take_start()).map(batches_of, num_parallel_calls=params.num_parallel_calls)
   options = tf.data.Options()

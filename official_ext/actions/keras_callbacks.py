@@ -13,6 +13,7 @@ from official_ext import errors
 from official_ext.step import gradient_tap
 from official_ext.actions import triggers
 from official_ext.monitoring import writers
+from official_ext import tf_internals
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -54,7 +55,7 @@ class KerasCallback(triggers.Trigger):
     if not isinstance(callback, tf_keras.callbacks.Callback):
       raise ValueError(f'build_actions: {callback!r} is no tf_keras.callbacks.Callback')
     name = type(callback).__name__
-    if callback._implements_train_batch_hooks() or callback._implements_test_batch_hooks():  # pylint: disable=protected-access
+    if tf_internals.has_batch_hooks(callback):
       raise errors.UserError(
           f'build_actions: the Keras callback {name} wants to be called at batches, which run inside a compiled loop; '
           'use triggers.EveryNSteps, or its option to work by epochs')

@@ -10,7 +10,6 @@ evaluation, or any other event of monitoring/writers.py, with the entries `event
 after all that belongs to the event was done and written.
 """
 
-import difflib
 import math
 import time
 from typing import Any, Callable, Dict, Mapping, Sequence, Union
@@ -20,6 +19,7 @@ import orbit
 from official.core import train_utils
 from official_ext import errors
 from official_ext.monitoring import writers
+from official_ext import suggestions
 
 Logs = Mapping[str, Any]
 Action = Callable[[Logs], None]
@@ -59,9 +59,9 @@ class Trigger(orbit.actions.ConditionalAction):
     super().__init__(condition, action)
     for event in events:
       if event not in writers.EVENTS + (BEGIN, END):
-        near = difflib.get_close_matches(str(event), writers.EVENTS, n=1)
-        raise ValueError(f'There is no event {event!r}' + (f'; did you mean {near[0]!r}?' if near else '; there are '
-                         + ', '.join(writers.EVENTS)))
+        otherwise = f'; there are {", ".join(writers.EVENTS)}'
+        hint = suggestions.did_you_mean(event, writers.EVENTS, otherwise, before='; ', show=repr)
+        raise ValueError(f'There is no event {event!r}{hint}')
     self.events = tuple(events)
     self.interval = interval
     self.name = type(self).__name__

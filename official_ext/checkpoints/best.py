@@ -15,6 +15,7 @@ from official_ext.files import storage
 from official_ext.checkpoints import manifests
 from official_ext.runtime import run_status
 from official_ext.runtime import workers as workers_lib
+from official_ext import tf_internals
 
 
 class BestCheckpointExporter(train_utils.BestCheckpointExporter):
@@ -170,7 +171,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     if write_logs:
       info = {**best[0]['logs'], 'best_ckpt_global_step': float(best[0]['step'])}
       best_history.write_json(self.best_ckpt_logs_path, info)
-    tf.__internal__.train.update_checkpoint_state(self._export_dir, self._prefix(best[0]['step']))
+    tf_internals.update_checkpoint_state(self._export_dir, self._prefix(best[0]['step']))
 
   def _delete_all_but(self, kept: Sequence[int], step: int) -> None:
     """Deletes what is not among the best any more. What nobody has judged stays."""

@@ -7,16 +7,16 @@ beside the graph of the objects that there are. So does this module, without cha
 
 import collections
 import dataclasses
-import difflib
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import tensorflow as tf
-from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from official_ext import errors
 from official_ext.files import readable_paths
+from official_ext import tf_internals
+from official_ext import suggestions
 
-_GRAPH = '_CHECKPOINTABLE_OBJECT_GRAPH'
+_GRAPH = tf_internals.OBJECT_GRAPH_KEY
 _VALUE = 'VARIABLE_VALUE'
 _MAX_NAMED = 5
 # What tf.train.Checkpoint keeps for itself, and what a checkpoint of Model Garden's own trainer does not have.
@@ -57,7 +57,7 @@ class Match:
     """A line for each variable that only one of them has, or that has another shape; [] where they agree."""
     lines = []
     for name, shape in sorted(self.missing.items()):
-      near = difflib.get_close_matches(name, sorted(self.unplaced), n=1)
+      near = suggestions.nearest(name, sorted(self.unplaced))
       lines.append(f'{name} {shape} is not in it' + (f' (it has {near[0]} {self.unplaced[near[0]]})' if near else ''))
     for name, place in sorted(self.places.items()):
       shape = _shape(place.variable)
@@ -92,7 +92,7 @@ class Contents:
     self._shapes = self._reader.get_variable_to_shape_map()
     self._nodes: Sequence[Any] = ()
     if _GRAPH in self._shapes:  # Not in those of TensorFlow 1, which keep variables by name.
-      graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(self._reader.get_tensor(_GRAPH))
+      graph = tf_internals.TrackableObjectGraph.FromString(self._reader.get_tensor(_GRAPH))
       self._nodes = graph.nodes
 
   def value(self, key: str) -> Any:

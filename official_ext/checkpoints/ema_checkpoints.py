@@ -13,6 +13,7 @@ from official_ext.checkpoints import manifests
 from official_ext import errors
 from official_ext.files import storage
 from official_ext.optimization import ema_optimizer
+from official_ext import tf_internals
 
 FOLDER = 'ema_checkpoints'
 _NAME = 'average_weights'
@@ -86,5 +87,5 @@ class EMACheckpointing(actions.EMACheckpointing):
       past = [path for path in manifests.prefixes(self._folder, _NAME) if manifests.step_of(path) <= number]
       for path in past[:-self._max_to_keep]:
         manifests.remove(path)
-    tf.__internal__.train.update_checkpoint_state(
+    tf_internals.update_checkpoint_state(
         self._folder, prefix, all_model_checkpoint_paths=manifests.prefixes(self._folder, _NAME))

@@ -22,6 +22,7 @@ from official_ext.checkpoints import rollbacks as rollbacks_lib
 from official_ext.files import paths as paths_lib
 from official_ext.runtime import workers as workers_lib
 from official_ext.data import identity
+from official_ext import tf_internals
 
 _MAX_ATTEMPTS = 10  # Of an evaluation, to restore a checkpoint before the training beside it deletes that one.
 # What an evaluation has no use for.
@@ -121,8 +122,7 @@ class CheckpointManager(tf.train.CheckpointManager):
   @property
   def has_failed(self) -> bool:
     """Whether it is known by now that the save in flight has failed: `sync` will raise. Waits for nothing."""
-    helper = getattr(self.checkpoint, '_async_checkpointer_impl', None)
-    return self._error is not None or getattr(helper, '_async_error', None) is not None
+    return self._error is not None or tf_internals.async_save_error(self.checkpoint) is not None
 
   # Saving.
 
@@ -188,7 +188,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     except storage.FAILURES as error:
       self._tell_once(f'{self.directory}: checkpoints that are not to be kept cannot be deleted', error)
     try:
-      tf.__internal__.train.update_checkpoint_state(  # For tools that look for the file named `checkpoint`.
+      tf_internals.update_checkpoint_state(  # For tools that look for the file named `checkpoint`.
           self.directory, model_checkpoint_path=saved, all_model_checkpoint_paths=self.checkpoints)
     except storage.FAILURES as error:
       self._tell_once(f'{self.directory}/checkpoint: cannot be written', error)
@@ -222,9 +222,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     """
     try:
       super().sync()
-      helper = getattr(self.checkpoint, '_async_checkpointer_impl', None)
-      if helper is not None:  # It would tell of its error at the next save, or when the process ends.
-        helper._check_async_thread_error()  # pylint: disable=protected-access
+      tf_internals.raise_async_save_error(self.checkpoint)
     except storage.FAILURES as error:
       raise self._save_error(error) from error
     self._raise_error()

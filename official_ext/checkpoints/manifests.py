@@ -42,11 +42,8 @@ def write(prefix: str, **values: Any) -> None:
     raise FileNotFoundError(f'{prefix}: no files of a checkpoint, but {", ".join(files) or "none at all"}')
   content = {'files': files, **values}
   content['sha256'] = _sum_of(content)
-  temporary = f'{prefix}{SUFFIX}.tmp'
-  with tf.io.gfile.GFile(temporary, 'w') as f:
-    f.write(json.dumps(content, separators=(',', ':')))  # No byte without a meaning: damage to any of them shows.
-  _sync(temporary)
-  tf.io.gfile.rename(temporary, prefix + SUFFIX, overwrite=True)
+  text = json.dumps(content, separators=(',', ':'))  # No byte without a meaning: damage to any of them shows.
+  paths_lib.write_atomically(prefix + SUFFIX, text.encode(), temporary=f'{prefix}{SUFFIX}.tmp', sync=True)
 
 
 def read(prefix: str) -> Dict[str, Any]:

@@ -11,6 +11,7 @@ from official_ext.checks import findings
 from official_ext.data import bad_examples
 from official_ext.data import pipelines
 from official_ext.data import position
+from official_ext import tf_internals
 
 _SECONDS = 2.0  # For each of the searches below.
 _MAX_BATCHES = 4096  # Where only reading tells whether there is an end.
@@ -296,7 +297,7 @@ def _repeats_forever(dataset: Any) -> bool:
     return True
   if 'Take' in type(dataset).__name__ or int(dataset.cardinality()) >= 0:
     return False
-  inputs = dataset._inputs()  # pylint: disable=protected-access
+  inputs = tf_internals.inputs_of(dataset)
   return bool(inputs) and all(_repeats_forever(part) for part in inputs)
 
 

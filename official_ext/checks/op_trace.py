@@ -10,14 +10,13 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf, tf_keras
-from tensorflow.python import pywrap_tfe
-from tensorflow.python.eager import backprop
-from tensorflow.python.framework import op_callbacks
 
 from official_ext.runtime import failures
 from official_ext.step import layer_calls
+from official_ext import tf_internals
 
 # What lies between a task's code and the operation.
+_identity = tf_internals.tensor_id
 _HIDDEN = (*tf.__path__, *tf_keras.__path__, os.path.dirname(__file__), contextlib.__file__, '<frozen')
 
 
@@ -84,14 +83,14 @@ class OpTrace:
     """Records what runs within; tf.functions run as Python there."""
     ran_eagerly = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
-    op_callbacks.add_op_callback(self._record)
-    pywrap_tfe.TFE_Py_RegisterGradientFunction(self._gradient)
+    tf_internals.add_op_callback(self._record)
+    tf_internals.register_gradient_function(self._gradient)
     try:
       with layer_calls.followed():
         yield
     finally:
-      pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)  # pylint: disable=protected-access
-      op_callbacks.remove_op_callback(self._record)
+      tf_internals.register_gradient_function(tf_internals.gradient_function)
+      tf_internals.remove_op_callback(self._record)
       tf.config.run_functions_eagerly(ran_eagerly)
 
   def _record(self, op_type, inputs, attrs, outputs, op_name=None, graph=None):
@@ -142,8 +141,7 @@ class OpTrace:
       forward = next((self._takers[taker] for taker in takers if taker in self._takers), None)
     before, self._differentiated = self._differentiated, (op_name, forward)
     try:
-      return backprop._gradient_function(  # pylint: disable=protected-access
-          op_name, attr_tuple, num_inputs, inputs, outputs, *args)
+      return tf_internals.gradient_function(op_name, attr_tuple, num_inputs, inputs, outputs, *args)
     finally:
       self._differentiated = before
 
@@ -173,10 +171,6 @@ class OpTrace:
         found[operation.number] = operation
         pending.extend(operation.bad_inputs)
     return [found[number] for number in sorted(found)]
-
-
-def _identity(tensor: Any) -> int:
-  return getattr(tensor, '_id', -1)
 
 
 def _array(tensor: Any) -> np.ndarray:

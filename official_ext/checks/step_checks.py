@@ -21,9 +21,9 @@ from official_ext.core import base_task
 from official_ext.runtime import failures
 from official_ext.step import method_patch
 from official_ext.step import step_random
+from official_ext.step import updates_watch
 from official_ext.optimization import ema_optimizer
 
-_OPTIMIZERS = (tf_keras.optimizers.legacy.Optimizer, tf_keras.optimizers.Optimizer)
 _MAX_STEPS = 3  # Dynamic loss scaling may leave out the first ones.
 _MAX_NAMED = 3
 
@@ -155,28 +155,20 @@ class StepRun:
     key = step_random.StepKey(seed=self._params.runtime.seed, step=tf.constant(step, tf.int64))
     with contextlib.ExitStack() as stack:
       stack.enter_context(step_random.step_key(key))
-      for cls in _OPTIMIZERS:
-        stack.enter_context(method_patch.MethodPatch(cls, 'apply_gradients', self._noting_gradients))
+      stack.enter_context(updates_watch.observed(self._see_update))
       if isinstance(self._task, base_task.Task):
         stack.enter_context(method_patch.MethodPatch(self._task, 'forward', self._noting_loss))
       yield
 
-  def _noting_gradients(self, apply_gradients):
-
-    def noting(optimizer, grads_and_vars, *args, **kwargs):
-      pairs = list(grads_and_vars)
-      for gradient, variable in pairs:
-        self._gradients[id(variable)] = self._gradients.get(id(variable), False) or gradient is not None
-      values = [(f'the gradient of {v.name}', g.values if isinstance(g, tf.IndexedSlices) else g) for g, v in pairs]
-      bad = [(name, value) for name, value in values if value is not None and not op_trace.is_finite(value)]
-      self._not_finite += bad
-      if bad:  # As in a run, they change nothing.
-        return None
-      if any(gradient is not None for gradient, _ in pairs):  # Keras refuses to apply nothing.
-        return apply_gradients(optimizer, pairs, *args, **kwargs)
-      return None
-
-    return noting
+  def _see_update(self, optimizer, pairs):
+    """Notes gradients. Returns whether they may be applied: as in a run, those that are not finite change nothing."""
+    del optimizer
+    for gradient, variable in pairs:
+      self._gradients[id(variable)] = self._gradients.get(id(variable), False) or gradient is not None
+    values = [(f'the gradient of {v.name}', g.values if isinstance(g, tf.IndexedSlices) else g) for g, v in pairs]
+    bad = [(name, value) for name, value in values if value is not None and not op_trace.is_finite(value)]
+    self._not_finite += bad
+    return not bad and any(gradient is not None for gradient, _ in pairs)  # Keras refuses to apply nothing.
 
   def _noting_loss(self, forward):
 

@@ -11,18 +11,17 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import ops
-from tensorflow.python.ops import resource_variable_ops
 
 from official_ext.checks import findings
 from official_ext.runtime import failures
+from official_ext import tf_internals
 
 _ONCE = 'a compiled step runs Python once, when it is traced, and not again'
 _CLOCKS = (time.time, time.perf_counter, time.monotonic, time.time_ns, time.perf_counter_ns)
 _MUTATORS = ('append', 'extend', 'insert', 'pop', 'remove', 'clear', 'add', 'update', 'setdefault', 'appendleft')
 _HOST_CODES = frozenset(
     vars(cls)[name].__code__
-    for cls in (ops._EagerTensorBase, resource_variable_ops.BaseResourceVariable)  # pylint: disable=protected-access
+    for cls in (tf_internals.EagerTensor, tf_internals.ResourceVariable)
     for name in ('numpy', '__array__') if hasattr(vars(cls).get(name), '__code__'))
 _ONE_HOT = inspect.unwrap(tf.one_hot).__code__
 _IGNORED = 255  # The usual label of what is to be left out of a segmentation.

@@ -13,6 +13,8 @@ import sys
 import tempfile
 from typing import Any, Dict, List, Optional, Sequence, Set
 
+from official_ext.files import paths
+
 _SUFFIXES = ('.py', '.so', '.pth', '.egg-link', '.dist-info', '.egg-info')
 
 
@@ -74,9 +76,7 @@ class ExperimentCache:
     states = {path: _state(path) for path in [*files, *self._folders]}
     try:
       os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-      with tempfile.NamedTemporaryFile('w', dir=os.path.dirname(self._path), delete=False, encoding='utf-8') as f:
-        json.dump({'states': states, 'lines': list(lines)}, f)
-      os.replace(f.name, self._path)
+      paths.write_atomically(self._path, json.dumps({'states': states, 'lines': list(lines)}).encode())
     except OSError:
       pass
 

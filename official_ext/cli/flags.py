@@ -1,7 +1,6 @@
 """The flags of train.py and official-ext: Model Garden's, and the library's."""
 
 import copy
-import difflib
 import importlib
 import importlib.metadata
 import os
@@ -14,10 +13,11 @@ from absl import flags
 from absl import logging
 
 from official.common import flags as tfm_flags
-from official.core import exp_factory
 from official_ext import errors
 from official_ext.files import paths
 from official_ext.config import short_names
+from official_ext import model_garden_internals
+from official_ext import suggestions
 
 MODES = ('train', 'eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval', 'export')
 ENTRY_POINTS = 'official_ext.experiments'
@@ -104,8 +104,8 @@ def parse(argv: Sequence[str]) -> List[str]:
   try:
     remaining = flags.FLAGS(list(argv))
   except flags.UnrecognizedFlagError as error:
-    near = difflib.get_close_matches(error.flagname, _NAMES, n=1)
-    hint = f'; did you mean --{near[0]}?' if near else '; --help lists the flags'
+    hint = suggestions.did_you_mean(
+        error.flagname, _NAMES, '; --help lists the flags', before='; ', show=lambda flag: f'--{flag}')
     if error.flagname in short_names.STANDARD or '.' in error.flagname:
       hint = f'; fields are set by --set={error.flagname}=VALUE'
     raise errors.UserError(f'--{error.flagname}: no such flag{hint}') from error
@@ -186,11 +186,11 @@ def import_registries(names: Optional[Sequence[str]] = None) -> None:
     sys.path.append(os.getcwd())
   for entry_point in importlib.metadata.entry_points(group=ENTRY_POINTS):
     package = entry_point.dist.name if entry_point.dist else entry_point.name
-    before = copy.deepcopy(exp_factory._REGISTERED_CONFIGS)  # pylint: disable=protected-access
+    before = copy.deepcopy(model_garden_internals.registered_configs())
     try:
       import_registry(entry_point.value.partition(':')[0], f'the installed package {package}: its entry point')
     except errors.UserError as error:  # What is asked for may well be in another package.
-      exp_factory._REGISTERED_CONFIGS = before  # pylint: disable=protected-access
+      model_garden_internals.replace_registered_configs(before)
       print(f'warning: {error}', file=sys.stderr)
   for name in names or ():
     import_registry(name, '--registry')

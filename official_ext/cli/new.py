@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import difflib
 import importlib
 import importlib.util
 import keyword
@@ -19,6 +18,8 @@ from official_ext.cli import renaming
 from official_ext.config import parser
 from official_ext import errors
 from official_ext.config import yaml_text
+from official_ext.files import paths as paths_lib
+from official_ext import suggestions
 
 _TEMPLATES = pathlib.Path(__file__).parent / 'templates'
 _DEFAULT = 'my_task'  # The name of the experiment that the templates hold.
@@ -117,8 +118,7 @@ def _experiment_files(name: str) -> Files:
   """The files of an experiment's folder, by their paths in it."""
   folders = _folders()
   if name not in folders:
-    near = difflib.get_close_matches(name, folders, n=1)
-    hint = f'did you mean {near[0]}?' if near else f'there are {", ".join(sorted(folders))}'
+    hint = suggestions.did_you_mean(name, folders, f'there are {", ".join(sorted(folders))}')
     raise errors.UserError(f'--like={name}: is no folder of experiments/; {hint}')
   root = folders[name]
   paths = [path for path in sorted(root.rglob('*')) if path.is_file() and '__pycache__' not in path.parts]
@@ -171,7 +171,7 @@ def _write_experiment(folder: pathlib.Path, name: str, code: Files, test: str) -
     for path, text in {test_path: test, **_golden(folder, name, code)}.items():
       _write(path, text, undo)
     lines = _with_import(registry.read_text(), name)
-    _replace(registry, lines)
+    paths_lib.write_atomically(str(registry), lines.encode())
   for path in (experiment, test_path):
     print(f'wrote  {path.relative_to(folder)}{os.sep if path.is_dir() else ""}')
   print(f'wrote  registry_imports.py: from experiments import {name}')
@@ -242,17 +242,6 @@ def _write(path: pathlib.Path, text: str, undo: List[pathlib.Path]) -> None:
   undo.append(path)
   path.parent.mkdir(parents=True, exist_ok=True)
   path.write_text(text)
-
-
-def _replace(path: pathlib.Path, text: str) -> None:
-  """Writes a file anew, all at once."""
-  staged = path.with_name(f'.{path.name}-{os.getpid()}')
-  try:
-    staged.write_text(text)
-    shutil.copymode(path, staged)
-    os.replace(staged, path)
-  finally:
-    staged.unlink(missing_ok=True)
 
 
 def _golden(folder: pathlib.Path, name: str, code: Mapping[str, str]) -> Dict[pathlib.Path, str]:

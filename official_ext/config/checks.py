@@ -15,6 +15,7 @@ from official_ext.monitoring import credentials
 from official_ext.monitoring import named_writers
 from official_ext.monitoring import notifications
 from official_ext.monitoring import wandb_writer
+from official_ext import model_garden_internals
 
 TRAIN_MODES = ('train', 'train_and_eval', 'train_and_post_eval')
 EVAL_MODES = ('eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval')
@@ -179,7 +180,7 @@ def check_restrictions(params: base_config.Config) -> None:
   Raises:
     UserError: naming the first restriction that does not hold.
   """
-  for restriction in params._restrictions:  # pylint: disable=protected-access
+  for restriction in model_garden_internals.restrictions_of(params):
     try:
       params_dict.ParamsDict(params.as_dict(), [restriction]).validate()
     except KeyError as error:

@@ -22,6 +22,7 @@ from official_ext.monitoring import mlflow_writer
 from official_ext.monitoring import notifications as notifications_lib
 from official_ext.monitoring import wandb_writer
 from official_ext.optimization import configs
+from official_ext import model_garden_internals
 
 OptimizationConfig = configs.OptimizationConfig
 
@@ -269,7 +270,7 @@ def lock(config: params_dict.ParamsDict) -> None:
       for item in value if isinstance(value, (list, tuple)) else (value,):
         if isinstance(item, params_dict.ParamsDict):
           lock(item)
-  config._locked = True  # pylint: disable=protected-access
+  model_garden_internals.set_locked(config)
 
 
 def upgrade(params: base_config.Config) -> ExperimentConfig:
@@ -300,7 +301,7 @@ def upgrade(params: base_config.Config) -> ExperimentConfig:
       runtime.__dict__['enable_xla'] = RuntimeConfig.enable_xla
   # Past __setattr__, which refuses a locked config and copies once more.
   upgraded.__dict__.update(trainer=trainer, runtime=runtime)
-  if params._locked:  # pylint: disable=protected-access
+  if model_garden_internals.is_locked(params):
     lock(upgraded)
   return upgraded
 

@@ -1,7 +1,6 @@
 """Typed overrides: nested values written into a configuration, checked against its dataclasses' type hints."""
 
 import collections.abc
-import difflib
 import functools
 import math
 import types
@@ -13,6 +12,8 @@ from official.modeling.hyperparams import oneof
 from official.modeling.hyperparams import params_dict
 from official_ext import errors
 from official_ext.config import yaml_text
+from official_ext import model_garden_internals
+from official_ext import suggestions
 
 _INT_LIMIT = 1 << 63
 _SCALARS = (bool, int, float, str)
@@ -217,7 +218,7 @@ def _convert_sequence(value: Sequence[Any], hint: Any, current: Any, path: str) 
       _convert(element, element_hint, old, f'{path}.{index}')
       for index, (element, element_hint, old) in enumerate(zip(value, element_hints, olds))
   ]
-  if not base_config.Config._isvalidsequence(elements):  # pylint: disable=protected-access
+  if not model_garden_internals.is_valid_sequence(elements):
     raise errors.UserError(f'{path}: a list holds either scalars or mappings, and no lists')
   if isinstance(current, (list, tuple)):
     return type(current)(elements)
@@ -300,11 +301,11 @@ def _no_such_field(config: base_config.Config, name: Any, path: str) -> str:
   for field in leaves(config, path):
     below.setdefault(field.path.rsplit('.', 1)[-1], field.path)
   suggestion: Optional[str] = None
-  near = difflib.get_close_matches(str(name), here, n=1, cutoff=0.7)
+  near = suggestions.nearest(name, here, cutoff=0.7)
   if near:
     suggestion = f'{path}.{near[0]}' if path else near[0]
   else:
-    near = difflib.get_close_matches(str(name), below, n=1, cutoff=0.7)
+    near = suggestions.nearest(name, below, cutoff=0.7)
     suggestion = below[near[0]] if near else None
   if suggestion:
     return f'{field_path}: no such field; did you mean {suggestion}?'
@@ -313,8 +314,7 @@ def _no_such_field(config: base_config.Config, name: Any, path: str) -> str:
 
 def not_one_of(value: str, candidates: Sequence[str]) -> str:
   """The rest of an error message: what there is, and what is near."""
-  near = difflib.get_close_matches(value, candidates, n=1)
-  return f'not one of {_listed(candidates)}' + (f'; did you mean {near[0]}?' if near else '')
+  return f'not one of {_listed(candidates)}{suggestions.did_you_mean(value, candidates, before="; ")}'
 
 
 def _listed(candidates: Sequence[str]) -> str:

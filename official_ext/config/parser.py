@@ -1,13 +1,11 @@
 """From flags to one checked, locked configuration: factory, files, flags, overrides, checks."""
 
-import difflib
 import re
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from absl import logging
 import gin
 
-from official.core import exp_factory
 from official.core import train_utils
 from official.modeling.hyperparams import base_config
 from official_ext.config import checks
@@ -18,6 +16,8 @@ from official_ext import errors
 from official_ext.files import paths
 from official_ext.config import short_names
 from official_ext.config import yaml_text
+from official_ext import model_garden_internals
+from official_ext import suggestions
 
 
 def experiment_names() -> List[str]:
@@ -30,7 +30,7 @@ def experiment_names() -> List[str]:
       else:
         yield prefix + name
 
-  return sorted(names(exp_factory._REGISTERED_CONFIGS, ''))  # pylint: disable=protected-access
+  return sorted(names(model_garden_internals.registered_configs(), ''))
 
 
 def factory_of(experiment: str) -> Any:
@@ -41,13 +41,13 @@ def factory_of(experiment: str) -> Any:
   """
   known = experiment_names()
   if experiment not in known:
-    near = difflib.get_close_matches(experiment, known, n=3) or [name for name in known if experiment in name][:3]
+    near = suggestions.nearest(experiment, known, count=3) or [name for name in known if experiment in name][:3]
     hint = f'did you mean {" or ".join(near)}? ' if near else ''
     raise errors.UserError(
         f'--experiment={experiment}: no such experiment; {hint}What is not imported by registry_imports.py needs '
         '--registry=MODULE; `official-ext list` shows all'
     )
-  entry: Any = exp_factory._REGISTERED_CONFIGS  # pylint: disable=protected-access
+  entry: Any = model_garden_internals.registered_configs()
   for part in experiment.split('/'):
     entry = entry[part]
   return entry

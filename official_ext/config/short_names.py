@@ -5,13 +5,13 @@ A pattern is a dotted path in which `*` stands for the alternative that a OneOfC
 first of its patterns that the configuration at hand has.
 """
 
-import difflib
 from typing import Dict, Mapping, Optional, Sequence, Tuple, Union
 
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import oneof
 from official_ext.config import overrides
 from official_ext import errors
+from official_ext import suggestions
 
 _OPTIMIZER = 'trainer.optimizer_config.optimizer'
 _SCHEDULE = 'trainer.optimizer_config.learning_rate'
@@ -124,7 +124,7 @@ def resolve(name: str, params: base_config.Config, experiment: Optional[str] = N
 
 def _nearest(name: str, candidates: Sequence[str]) -> str:
   """The name that is most like another, or else the shortest of those that hold it as a word; empty: there is none."""
-  near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.7)
+  near = suggestions.nearest(name, candidates, cutoff=0.7)
   holding = [other for other in candidates if name in other.split('_')]
   return near[0] if near else min(holding, key=len, default='')
 

@@ -9,8 +9,6 @@ from absl import logging
 import gin
 import orbit
 import tensorflow as tf
-from tensorflow.python.distribute import values
-from tensorflow.python.framework import config as tf_config
 
 from official.core import base_trainer as official_trainer
 from official.core import config_definitions as cfg
@@ -33,6 +31,7 @@ from official_ext.step import training_step as training_step_lib
 from official_ext.checkpoints import warm_start
 from official_ext.data import pipelines
 from official_ext.optimization import parameter_groups
+from official_ext import tf_internals
 
 
 _COMPILE_ERRORS = ('XLA', 'Detected unsupported operations')
@@ -254,7 +253,7 @@ class Trainer(base_evaluator.Evaluator):
 
     A checkpoint holds that mean alone: a run that goes on from it must find what the uninterrupted one has.
     """
-    statistics = [v for v in self.model.variables if isinstance(v, values.SyncOnReadVariable)]
+    statistics = [v for v in self.model.variables if isinstance(v, tf_internals.SyncOnReadVariable)]
     if not statistics:
       return
     if self._agree_fn is None:
@@ -538,7 +537,7 @@ def _beside(traits: step_plan.StepTraits) -> str:
 
 def _timestamp() -> tf.Tensor:
   """Seconds since 1970: float64 scalar. TensorFlow's own op is refused under op determinism."""
-  if tf_config.is_op_determinism_enabled():
+  if tf_internals.is_op_determinism_enabled():
     return tf.ensure_shape(tf.numpy_function(time.time, [], tf.float64), [])
   return tf.timestamp()
 

@@ -16,6 +16,7 @@ import tensorflow as tf, tf_keras
 from official_ext import errors
 from official_ext.core import trained_model
 from official_ext.data import bad_examples
+from official_ext import tf_internals
 
 DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 NOTE = 'export.json'
@@ -127,7 +128,7 @@ def _function_of_keras_model(task: Any, model: Any) -> Any:
 
 def _inputs_of(task: Any, model: Any) -> Tuple[Dict[str, tf.TensorSpec], Callable[[Dict[str, Any]], Any]]:
   """(specs by name, a function that calls the model with tensors by these names)."""
-  if isinstance(model, tf_keras.Model) and getattr(model, 'inputs', None) and model._is_graph_network:  # pylint: disable=protected-access
+  if isinstance(model, tf_keras.Model) and getattr(model, 'inputs', None) and tf_internals.is_functional(model):
     structure = model.input
     specs = [
         tf.TensorSpec(tensor.shape, tensor.dtype, _identifier(tensor.name)) for tensor in tf.nest.flatten(structure)]

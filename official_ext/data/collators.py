@@ -13,13 +13,13 @@ the data configuration:
 """
 
 import dataclasses
-import difflib
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from official_ext import errors
+from official_ext import suggestions
 
 Example = Mapping[str, Any]
 Collate = Callable[[List[Example]], Mapping[str, Any]]
@@ -84,8 +84,7 @@ def get(name: str, params: Any) -> Collator:
     UserError: no such collator.
   """
   if name not in _REGISTRY:
-    near = difflib.get_close_matches(name, _REGISTRY, n=1)
-    hint = f'did you mean {near[0]}?' if near else f'there are {", ".join(sorted(_REGISTRY))}'
+    hint = suggestions.did_you_mean(name, _REGISTRY, f'there are {", ".join(sorted(_REGISTRY))}')
     raise errors.UserError(f'collator: no collator is named {name!r}; {hint}')
   registration = _REGISTRY[name]
   return Collator(registration.factory(params), registration.fixed_shapes)

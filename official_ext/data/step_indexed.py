@@ -18,6 +18,7 @@ from official_ext.data import collators
 from official_ext.data import identity
 from official_ext.data import position
 from official_ext.data import sampling
+from official_ext.data import share as share_lib
 from official_ext.data import sources
 
 Batch = Any
@@ -27,53 +28,6 @@ Load = Callable[[tf.Tensor, tf.Tensor], Tuple[Batch, tf.Tensor]]
 # Indices are computed for several batches at a time: the arithmetic costs as much for one as for thousands.
 _INDICES_PER_BLOCK = 4096
 _BYTES_PER_BLOCK = 2**24
-
-
-@dataclasses.dataclass(frozen=True)
-class _Share:
-  """What one input pipeline makes of every global batch.
-
-  Attributes:
-    global_batch_size: G, examples in a global batch.
-    batch_size: b, examples in a replica's slice.
-    first_replica: the number of the pipeline's first replica among all.
-    num_replicas: the pipeline's replicas.
-  """
-
-  global_batch_size: int
-  batch_size: int
-  first_replica: int
-  num_replicas: int
-
-  @classmethod
-  def of(cls, params: Any, input_context: Optional[tf.distribute.InputContext]) -> '_Share':
-    """The share of the pipeline that `input_context` describes, the whole batch if None."""
-    size = params.global_batch_size
-    field = f'task.{"train_data" if params.is_training else "validation_data"}.global_batch_size'
-    if size <= 0:
-      raise errors.UserError(f'{field}: must be positive, is {size}')
-    if input_context is None:
-      return cls(size, size, 0, 1)
-    num_replicas = input_context.num_replicas_in_sync
-    if size % num_replicas:
-      raise errors.UserError(f'{field}: {size} examples cannot be divided evenly among {num_replicas} replicas')
-    num_local, rest = divmod(num_replicas, input_context.num_input_pipelines)
-    if rest:
-      raise ValueError(f'{num_replicas} replicas cannot share {input_context.num_input_pipelines} pipelines evenly.')
-    return cls(size, size // num_replicas, input_context.input_pipeline_id * num_local, num_local)
-
-  def positions(self, steps: tf.Tensor) -> tf.Tensor:
-    """The positions of the pipeline's elements.
-
-    Args:
-      steps: int64 tensor of shape [s].
-
-    Returns:
-      An int64 tensor of shape [s * num_replicas, b]: one row for each step and replica, replicas innermost.
-    """
-    replicas = tf.range(self.first_replica, self.first_replica + self.num_replicas, dtype=tf.int64)
-    starts = steps[:, tf.newaxis] * self.global_batch_size + replicas * self.batch_size
-    return tf.reshape(starts, [-1, 1]) + tf.range(self.batch_size, dtype=tf.int64)
 
 
 def build_dataset(
@@ -120,7 +74,7 @@ def build_dataset(
   log = bad_examples.current_log()
   log.describe = lambda at: _describe(source, params, at)
   log.add_identity(_identity(source, params))
-  share = _Share.of(params, input_context)
+  share = share_lib.Share.of(params, input_context)
   load, is_python = _loader(source, params)
   is_cheap = not is_python and transform is None and transform_per_example is None
   plan = _plan(source, params, share)
@@ -221,7 +175,7 @@ class _Plan:
     return dataset if self.num_elements is None else dataset.take(self.num_elements)
 
 
-def _plan(source: sources.Source, params: Any, share: _Share) -> _Plan:
+def _plan(source: sources.Source, params: Any, share: share_lib.Share) -> _Plan:
   """The plan of a pipeline, from the batch that `position` says."""
   num_examples = len(source)
   num_rows = _INDICES_PER_BLOCK

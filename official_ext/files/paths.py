@@ -5,6 +5,7 @@ the files of `m/run1` in place of its own. Here folders are listed and names are
 `gs://bucket/run` need TensorFlow, which is imported for these alone.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -62,17 +63,28 @@ def read(path: str) -> bytes:
     raise kind(f'{path}: {error}') from error
 
 
-def write_atomically(path: str, content: bytes) -> None:
-  """Writes a file beside its place, and renames it into it.
+def write_atomically(path: str, content: bytes, temporary: str = '', sync: bool = False) -> None:
+  """Writes a file beside its place, and renames it into it. A local file keeps the permissions of that before it.
+
+  Args:
+    path: where it is to be.
+    content: what it is to hold.
+    temporary: the path beside it; empty: one that no other process takes.
+    sync: whether a local disk must have the content before the file is renamed.
 
   Raises:
     OSError: it cannot be written.
   """
-  temporary = f'{path}.tmp-{os.uname().nodename}-{os.getpid()}'
+  temporary = temporary or f'{path}.tmp-{os.uname().nodename}-{os.getpid()}'
   if not is_remote(path):
     try:
       with open(temporary, 'wb') as f:
         f.write(content)
+        if sync:
+          f.flush()
+          os.fsync(f.fileno())
+      with contextlib.suppress(FileNotFoundError):
+        shutil.copymode(path, temporary)
       os.replace(temporary, path)
     except OSError:
       if os.path.isfile(temporary):

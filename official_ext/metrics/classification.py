@@ -12,12 +12,12 @@ float32, as in tf_keras, and exact up to 2**24 examples of a class.
       return loss, metrics.updates(self.config.metrics, inputs['label'], logits)
 """
 
-import difflib
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import tensorflow as tf, tf_keras
 
 from official_ext import errors
+from official_ext import suggestions
 
 
 class _PerClass(tf_keras.metrics.FBetaScore):
@@ -203,8 +203,7 @@ def build(
   """
   for name in names:
     if name not in _METRICS:
-      near = difflib.get_close_matches(str(name), _METRICS, n=1)
-      hint = f'did you mean {near[0]}? ' if near else ''
+      hint = suggestions.did_you_mean(name, _METRICS, after=' ')
       raise errors.UserError(f'metrics: {name}: no such metric; {hint}There are {", ".join(_METRICS)}')
   return [_METRICS[name](num_classes, average, name) for name in names]
 

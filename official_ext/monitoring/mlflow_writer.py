@@ -14,6 +14,7 @@ from official_ext.monitoring import background
 from official_ext.monitoring import credentials
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
+from official_ext.files import storage
 
 _STATUSES = {'finished': 'FINISHED', 'failed': 'FAILED', 'preempted': 'KILLED', 'hung': 'KILLED'}
 _MAX_VALUE_LENGTH = 6000  # MLflow refuses longer parameters.
@@ -111,9 +112,7 @@ class MlflowWriter(writers.Writer):
     experiment = client.get_experiment_by_name(self._experiment)
     experiment_id = experiment.experiment_id if experiment else client.create_experiment(self._experiment)
     run_id = client.create_run(experiment_id, run_name=self._run_name).info.run_id
-    with tf.io.gfile.GFile(f'{self._path}.tmp', 'w') as f:
-      f.write(json.dumps({'run_id': run_id, 'tracking_uri_sha256': _sum_of(self._uri)}) + '\n')
-    tf.io.gfile.rename(f'{self._path}.tmp', self._path, overwrite=True)
+    storage.write(self._path, json.dumps({'run_id': run_id, 'tracking_uri_sha256': _sum_of(self._uri)}) + '\n')
     params = [
         entities.Param(_name(name), str(value)[:_MAX_VALUE_LENGTH])
         for name, value in writers.flatten(self._params).items()

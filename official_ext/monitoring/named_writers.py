@@ -1,6 +1,5 @@
 """The writers that `trainer.writers` can name: this library's, and those that others have registered."""
 
-import difflib
 from typing import Sequence
 
 from official_ext import errors
@@ -10,6 +9,7 @@ from official_ext.monitoring import tensorboard
 from official_ext.monitoring import wandb_writer
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
+from official_ext import suggestions
 
 OF_TRAINING = ('mlflow', 'wandb')  # What takes nothing in modes that do not train.
 
@@ -36,8 +36,7 @@ def check(names: Sequence[str]) -> None:
   known = writer_registry.names()
   for number, name in enumerate(names):
     if name not in known:
-      near = difflib.get_close_matches(str(name), known, n=1)
-      hint = f'did you mean {near[0]}? ' if near else ''
+      hint = suggestions.did_you_mean(name, known, after=' ')
       raise errors.UserError(f'trainer.writers: {name}: no such writer; {hint}There are {", ".join(known)}')
     if name in names[:number]:
       raise errors.UserError(f'trainer.writers: {name}: is named twice')

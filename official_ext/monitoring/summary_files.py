@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from official_ext import errors
 from official_ext.files import storage
+from official_ext import tf_internals
 
 _LENGTH = struct.Struct('<Q')  # Of a record: 8 bytes of length, 4 of its checksum, the data, 4 of their checksum.
 _AROUND = 16
@@ -58,7 +59,7 @@ class SummaryFile(tf.summary.SummaryWriter):
 
   @property
   def _resource(self):
-    return self._writer._resource  # pylint: disable=protected-access
+    return tf_internals.resource_of(self._writer)
 
   @property
   def _mesh(self):

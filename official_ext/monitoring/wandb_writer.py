@@ -13,6 +13,7 @@ from official_ext.monitoring import background
 from official_ext.monitoring import credentials
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
+from official_ext.files import storage
 
 _STEP = 'global_step'
 
@@ -111,9 +112,7 @@ class WandbWriter(writers.Writer):
       with tf.io.gfile.GFile(path) as f:
         return f.read().strip()
     run_id = uuid.uuid4().hex[:12]
-    with tf.io.gfile.GFile(f'{path}.tmp', 'w') as f:
-      f.write(run_id + '\n')
-    tf.io.gfile.rename(f'{path}.tmp', path, overwrite=True)
+    storage.write(path, run_id + '\n')
     return run_id
 
 

@@ -4,6 +4,8 @@ from typing import Any, Dict, List, Tuple
 
 import tensorflow as tf, tf_keras
 
+from official_ext import tf_internals
+
 
 class Optimizer(tf_keras.optimizers.Optimizer):
   """A tf_keras optimizer that tells how its last update went.
@@ -38,7 +40,8 @@ class Optimizer(tf_keras.optimizers.Optimizer):
   def add_slot(self, variable: tf.Variable, name: str, dtype: Any = tf.float32) -> tf.Variable:
     """A variable of the shape and on the device of a model's, all 0."""
     with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
-      slot = tf.Variable(tf.zeros(variable.shape, dtype), name=f'{name}/{variable._shared_name}', trainable=False)  # pylint: disable=protected-access
+      slot_name = f'{name}/{tf_internals.shared_name(variable)}'
+      slot = tf.Variable(tf.zeros(variable.shape, dtype), name=slot_name, trainable=False)
     self._variables.append(slot)
     return slot
 

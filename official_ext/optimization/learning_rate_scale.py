@@ -8,6 +8,8 @@ from typing import Any, Dict, Union
 
 import tensorflow as tf, tf_keras
 
+from official_ext import tf_internals
+
 _SCHEDULE: Any = tf_keras.optimizers.schedules.LearningRateSchedule
 
 
@@ -46,9 +48,8 @@ class LearningRateScale:
       ValueError: its learning rate is neither a number nor a schedule.
     """
     self._optimizer = optimizer
-    self._is_legacy = isinstance(optimizer, tf_keras.optimizers.legacy.Optimizer)
     self._value = 1.0
-    rate = optimizer._get_hyper('learning_rate') if self._is_legacy else optimizer._learning_rate  # pylint: disable=protected-access
+    rate = tf_internals.learning_rate_or_schedule(optimizer)
     self._schedule = rate if isinstance(rate, _SCHEDULE) else None
     if self._schedule is None:
       if callable(rate) and not isinstance(rate, tf.Variable):
@@ -59,11 +60,7 @@ class LearningRateScale:
     self._variable = tf.Variable(
         1.0, dtype=tf.float32, trainable=False, name='learning_rate_scale',
         aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-    scaled = ScaledSchedule(self._schedule, self._variable)
-    if self._is_legacy:
-      optimizer._hyper['learning_rate'] = scaled  # pylint: disable=protected-access
-    else:
-      optimizer._learning_rate = scaled  # pylint: disable=protected-access
+    tf_internals.replace_schedule(optimizer, ScaledSchedule(self._schedule, self._variable))
 
   @property
   def value(self) -> float:

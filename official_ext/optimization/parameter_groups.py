@@ -12,11 +12,12 @@ import re
 import threading
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
 
 from official_ext import errors
 from official_ext.optimization import configs
 from official_ext.optimization import variable_names
+from official_ext import tf_internals
 
 PATH = 'trainer.optimizer_config.parameter_groups'
 _ORDINARY = configs.ParameterGroupConfig()
@@ -92,24 +93,22 @@ class ParameterGroups:
     apply_gradients = optimizer.apply_gradients
     optimizer.apply_gradients = lambda pairs, *args, **kwargs: apply_gradients(
         self.without_frozen(pairs), *args, **kwargs)
-    if isinstance(optimizer, tf_keras.optimizers.legacy.Optimizer):
+    if tf_internals.is_legacy(optimizer):
       self._install_in_legacy(optimizer)
     else:
       self._install_in_new(optimizer)
     optimizer.parameter_groups = self
 
   def _install_in_new(self, optimizer):
-    use_weight_decay, update_step = optimizer._use_weight_decay, optimizer.update_step  # pylint: disable=protected-access
-    optimizer._use_weight_decay = lambda variable: (  # pylint: disable=protected-access
-        self.group_of(variable).weight_decay and use_weight_decay(variable))
+    update_step = optimizer.update_step
+    tf_internals.restrict_weight_decay(optimizer, lambda variable: self.group_of(variable).weight_decay)
     # It decays all variables and then updates all. Here the two stand together, so that one scale holds for both.
-    decays_itself = (
-        type(optimizer)._apply_weight_decay is not tf_keras.optimizers.Optimizer._apply_weight_decay)  # pylint: disable=protected-access
+    decays_itself = tf_internals.decays_in_its_own_way(optimizer)
     if not decays_itself:
-      optimizer._apply_weight_decay = lambda variables: None  # pylint: disable=protected-access
+      tf_internals.leave_out_weight_decay(optimizer)
 
     def decay_and_update(gradient, variable):
-      if not decays_itself and optimizer.weight_decay and optimizer._use_weight_decay(variable):  # pylint: disable=protected-access
+      if not decays_itself and optimizer.weight_decay and tf_internals.uses_weight_decay(optimizer, variable):
         factors = [tf.cast(factor, variable.dtype) for factor in (optimizer.weight_decay, optimizer.learning_rate)]
         variable.assign_sub(variable * factors[0] * factors[1])
       update_step(gradient, variable)
@@ -119,26 +118,16 @@ class ParameterGroups:
 
   def _install_in_legacy(self, optimizer):
     current = threading.local()  # The variable that is being updated: weight decay is asked for by name alone.
-    for method in ('_do_use_weight_decay', '_use_weight_decay'):
-      if hasattr(optimizer, method):
-        setattr(optimizer, method, self._asking_for(current, getattr(optimizer, method)))
-    dense, sparse = optimizer._resource_apply_dense, optimizer._resource_apply_sparse_duplicate_indices  # pylint: disable=protected-access
-    takes_state = 'apply_state' in optimizer._dense_apply_args  # pylint: disable=protected-access
 
-    def apply_dense(grad, var, apply_state=None):
-      current.variable = var
-      kwargs = {'apply_state': apply_state} if takes_state else {}
-      return self._scaled(var, lambda: dense(grad, var, **kwargs))
+    def asking_for(use_weight_decay):
+      return lambda name: self.group_of(current.variable).weight_decay and use_weight_decay(name)
 
-    def apply_sparse(grad, handle, indices, **kwargs):
-      current.variable = handle
-      return self._scaled(handle, lambda: sparse(grad, handle, indices, **kwargs))
+    def scaled(variable, update):
+      current.variable = variable
+      return self._scaled(variable, update)
 
-    optimizer._resource_apply_dense = apply_dense  # pylint: disable=protected-access
-    optimizer._resource_apply_sparse_duplicate_indices = apply_sparse  # pylint: disable=protected-access
-
-  def _asking_for(self, current, use_weight_decay):
-    return lambda name: self.group_of(current.variable).weight_decay and use_weight_decay(name)
+    tf_internals.wrap_legacy_weight_decay(optimizer, asking_for)
+    tf_internals.wrap_legacy_updates(optimizer, scaled)
 
   def _scaled(self, variable, update):
     """Runs `update`, which changes `variable`, and multiplies the change by the scale of the variable's group."""

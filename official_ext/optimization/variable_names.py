@@ -10,16 +10,17 @@ from typing import Any, Dict, Iterator, Tuple
 
 import tensorflow as tf, tf_keras
 
+from official_ext import tf_internals
+
 
 def name_of(variable: Any) -> str:
   """A variable's own name, 'dense/kernel': the same for a variable and its copy on a replica."""
-  return re.sub(r'(/replica_\d+)?(:\d+)?$', '', _whole(variable).name)
+  return re.sub(r'(/replica_\d+)?(:\d+)?$', '', tf_internals.whole_variable(variable).name)
 
 
 def key_of(variable: Any) -> Any:
   """What tells a variable from others of its name; the same for its copy on a replica."""
-  whole = _whole(variable)
-  return getattr(whole, '_unique_id', id(whole))
+  return tf_internals.unique_id(tf_internals.whole_variable(variable))
 
 
 def by_attribute(model: Any) -> Dict[Any, str]:
@@ -46,17 +47,10 @@ def by_attribute(model: Any) -> Dict[Any, str]:
   return names
 
 
-def _whole(variable: Any) -> Any:
-  """The variable that a replica's copy is a part of."""
-  container = getattr(variable, '_distributed_container', None)
-  container = container() if container is not None else None
-  return variable if container is None else container
-
-
 def _is_container(module: Any) -> bool:
   """Whether it keeps networks as attributes, and is no network made of layers by Keras itself."""
   if isinstance(module, tf_keras.Model):
-    return not (isinstance(module, tf_keras.Sequential) or getattr(module, '_is_graph_network', False))
+    return not (isinstance(module, tf_keras.Sequential) or tf_internals.is_functional(module))
   return isinstance(module, tf.Module) and not isinstance(module, tf_keras.layers.Layer)
 
 

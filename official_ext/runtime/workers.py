@@ -18,12 +18,10 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 from absl import logging
 import tensorflow as tf
 
-from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
-from tensorflow.python.eager import context
-
 from official_ext.runtime import cluster as cluster_lib
 from official_ext import errors
 from official_ext.runtime import meeting
+from official_ext import tf_internals
 
 _JOBS = ('chief', 'worker')
 _POLL_MILLISECONDS = 2000
@@ -60,13 +58,13 @@ def connect(
   meeting.meet(cluster, start_timeout)
   jobs, _ = cluster_lib.read_tf_config()
   milliseconds = int(1000 * worker_timeout)
-  context.context().configure_coordination_service(
+  tf_internals.eager_context().configure_coordination_service(
       service_type='standalone',
       service_leader=f'/job:{"chief" if jobs.get("chief") else "worker"}/replica:0/task:0',
       cluster_register_timeout_in_ms=milliseconds,
       heartbeat_timeout_in_ms=milliseconds,
       coordinated_jobs=[
-          coordination_config_pb2.CoordinatedJob(name=name, num_tasks=len(jobs[name]))
+          tf_internals.CoordinatedJob(name=name, num_tasks=len(jobs[name]))
           for name in _JOBS if jobs.get(name)],
   )
   # A worker lost in here would leave the chief waiting in C++, where no Python runs: this ends the process even so.
@@ -172,7 +170,7 @@ class Workers:
     if not self.is_chief:
       return json.loads(self._get(key))
     value = make()
-    context.context().set_config_key_value(key, json.dumps(value))
+    tf_internals.eager_context().set_config_key_value(key, json.dumps(value))
     return value
 
   def check_same(self, topic: str, here: str, differences: Callable[[str, str], List[str]]) -> None:
@@ -190,7 +188,7 @@ class Workers:
       return
     key = self._key(topic)
     if not self.is_chief:
-      context.context().set_config_key_value(f'{key}/{self._index}', json.dumps(here))
+      tf_internals.eager_context().set_config_key_value(f'{key}/{self._index}', json.dumps(here))
     message = self.from_chief(f'{topic} compared', lambda: self._first_difference(topic, key, here, differences))
     if message:
       raise errors.UserError(message)
@@ -209,7 +207,7 @@ class Workers:
       return here
     key = self._key(topic)
     if not self.is_chief:
-      context.context().set_config_key_value(f'{key}/{self._index}', json.dumps(here))
+      tf_internals.eager_context().set_config_key_value(f'{key}/{self._index}', json.dumps(here))
     others = range(1, self.count)
     return self.from_chief(
         f'{topic} on any', lambda: any([here, *(json.loads(self._get(f'{key}/{index}')) for index in others)]))
@@ -226,10 +224,10 @@ class Workers:
     """
     while True:
       try:
-        return context.context().get_config_key_value(key, _POLL_MILLISECONDS)
+        return tf_internals.eager_context().get_config_key_value(key, _POLL_MILLISECONDS)
       except tf.errors.DeadlineExceededError:
         jobs, _ = cluster_lib.read_tf_config()
-        states = context.context().get_task_states([(job, len(jobs[job])) for job in _JOBS if jobs.get(job)])
+        states = tf_internals.eager_context().get_task_states([(job, len(jobs[job])) for job in _JOBS if jobs.get(job)])
         for state in states:
           if state is not None:
             raise state from None
@@ -286,7 +284,7 @@ class Workers:
     text = f'{type(error).__name__}: {error}' if str(error) else type(error).__name__
     text = ' '.join(text.split())[:_MAX_MESSAGE]
     try:
-      context.context().report_error_to_cluster(
+      tf_internals.eager_context().report_error_to_cluster(
           tf.errors.ABORTED, f'official_ext: worker {self._index}: {text}')
     except (tf.errors.OpError, ValueError) as failure:
       logging.warning('The other workers could not be told: %s', failure)

@@ -7,43 +7,19 @@ that a task's step, unmodified, becomes a function from inputs to gradients.
 """
 
 import contextlib
-import functools
 import threading
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf, tf_keras
 
 from official.modeling.optimization import legacy_adamw
-from official_ext.step import method_patch
+from official_ext.step import updates_watch
 from official_ext.optimization import parameter_groups
+from official_ext import model_garden_internals
+from official_ext import tf_internals
 
 Gradient = Optional[Union[tf.Tensor, tf.IndexedSlices]]
 GradientsAndVariables = List[Tuple[Gradient, tf.Variable]]
-
-
-class _Updates(threading.local):
-  """Of one thread: where the optimizers that it updates with are listed, if anywhere."""
-
-  def __init__(self):
-    self.optimizers: Optional[List[Any]] = None
-
-
-_UPDATES = _Updates()
-
-
-def _listing(original):
-  @tf.autograph.experimental.do_not_convert
-  @functools.wraps(original)
-  def apply_gradients(optimizer, *args, **kwargs):
-    if _UPDATES.optimizers is not None:
-      _UPDATES.optimizers.append(optimizer)
-    return original(optimizer, *args, **kwargs)
-
-  return apply_gradients
-
-
-_LISTINGS = [method_patch.MethodPatch(base, 'apply_gradients', _listing)
-             for base in (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)]
 
 
 @contextlib.contextmanager
@@ -52,14 +28,15 @@ def other_updates() -> Iterator[List[Any]]:
 
   A tapped optimizer's `apply_gradients` does not come as far as that of the class.
   """
-  outer, _UPDATES.optimizers = _UPDATES.optimizers, []
-  try:
-    with contextlib.ExitStack() as stack:
-      for listing in _LISTINGS:
-        stack.enter_context(listing)
-      yield _UPDATES.optimizers
-  finally:
-    _UPDATES.optimizers = outer
+  optimizers: List[Any] = []
+
+  def note(optimizer, pairs):
+    del pairs
+    optimizers.append(optimizer)
+    return True
+
+  with updates_watch.observed(note):
+    yield optimizers
 
 
 class GradientTap:
@@ -77,7 +54,9 @@ class GradientTap:
     """
     self._optimizer = optimizer
     self._on_cpu = on_cpu
-    _clip_by_our_norm(inner_optimizer(optimizer), on_cpu)
+    # Its own norm is slow on a CPU; and of two equal norms in one program, XLA computes one.
+    tf_internals.replace_global_clipping(
+        inner_optimizer(optimizer), lambda gradients, limit: clip_by_global_norm(gradients, limit, on_cpu))
     self._local = threading.local()
     self._apply_gradients = optimizer.apply_gradients
     optimizer.apply_gradients = self._record_or_apply
@@ -123,32 +102,13 @@ class GradientTap:
     self._apply_gradients(list(zip(gradients, variables)), experimental_aggregate_gradients=False)
 
 
-def _clip_by_our_norm(optimizer: Any, on_cpu: bool) -> None:
-  """Lets a tf_keras optimizer without wrappers take the global norm that it clips to from `global_norm`.
-
-  Its own is slow on a CPU; and of two equal norms in one program, XLA computes one.
-  """
-  if isinstance(optimizer, tf_keras.optimizers.legacy.Optimizer):
-    limit = optimizer.global_clipnorm
-    if limit is not None:
-
-      def clip_pairs(grads_and_vars):
-        gradients, variables = zip(*grads_and_vars)
-        return list(zip(clip_by_global_norm(gradients, limit, on_cpu), variables))
-
-      optimizer._global_clipnorm_fn = clip_pairs  # pylint: disable=protected-access
-  elif getattr(optimizer, 'global_clipnorm', None):
-    optimizer._clip_gradients = lambda grads: clip_by_global_norm(  # pylint: disable=protected-access
-        grads, optimizer.global_clipnorm, on_cpu)
-
-
 def inner_optimizer(optimizer: Any) -> Any:
   """The optimizer that makes the update, inside loss scaling and moving averages."""
   while True:
     if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
       optimizer = optimizer.inner_optimizer
     elif hasattr(optimizer, 'update_average'):  # An exponential moving average around another optimizer.
-      optimizer = optimizer._optimizer  # pylint: disable=protected-access
+      optimizer = model_garden_internals.averaged_optimizer(optimizer)
     else:
       return optimizer
 
@@ -211,8 +171,7 @@ def clip_by_global_norm(gradients: Sequence[Gradient], limit: float, on_cpu: boo
 
 def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
   """Creates the variables of an optimizer (slots, iterations), as its first `apply_gradients` would."""
-  if hasattr(optimizer, '_create_all_weights'):  # Legacy.
-    optimizer._create_all_weights(variables)  # pylint: disable=protected-access
+  tf_internals.create_legacy_variables(optimizer, variables)
   if hasattr(optimizer, 'build'):
     optimizer.build(variables)
   inner = inner_optimizer(optimizer)
@@ -222,16 +181,14 @@ def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
 
 def variables_of(optimizer: Any) -> List[tf.Variable]:
   """All variables that an optimizer writes, those of the optimizers inside it too."""
-  found = {}
+  found: Dict[int, tf.Variable] = {}
   while optimizer is not None:
-    for name in ('variables', 'weights', '_weights'):
+    for name in ('variables', 'weights'):
       variables = getattr(optimizer, name, ())
-      for variable in variables() if callable(variables) else variables:
-        found[id(variable)] = variable
-    scale = getattr(optimizer, '_loss_scale', None)
-    for variable in (getattr(scale, '_weights', {}) or {}).values():
-      found[id(variable)] = variable
-    optimizer = getattr(optimizer, 'inner_optimizer', None) or getattr(optimizer, '_optimizer', None)
+      found.update((id(variable), variable) for variable in (variables() if callable(variables) else variables))
+    of_its_own = [*tf_internals.weights_of(optimizer), *tf_internals.loss_scale_variables(optimizer)]
+    found.update((id(variable), variable) for variable in of_its_own)
+    optimizer = getattr(optimizer, 'inner_optimizer', None) or model_garden_internals.averaged_optimizer(optimizer)
   return list(found.values())
 
 
@@ -248,6 +205,4 @@ def logs_of(optimizer: Any) -> Dict[str, tf.Tensor]:
 def hyperparameters(optimizer: Any) -> List[tf.Variable]:
   """The variables in which an optimizer, and those inside it, keep constants of the configuration: the learning rate
   of a new one; learning rate, momentum, decay of a legacy one."""
-  inner = inner_optimizer(optimizer)
-  values = [getattr(inner, '_learning_rate', None), *getattr(inner, '_hyper', {}).values()]
-  return [value for value in values if isinstance(value, tf.Variable)]
+  return tf_internals.hyperparameter_variables(inner_optimizer(optimizer))

@@ -8,27 +8,25 @@ programs of the training.
 
 import contextlib
 import fnmatch
-import functools
-import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 import numpy as np
 from tensorboard.compat.proto import summary_pb2
 from tensorboard.plugins.histogram import metadata as histogram_metadata
 from tensorboard.plugins.scalar import summary_v2 as scalars
 from tensorboard.util import tensor_util
-import tensorflow as tf, tf_keras
+import tensorflow as tf
 
 from official_ext.config import trainer_parts
 from official_ext import errors
 from official_ext.step import gradient_tap
 from official_ext.step import layer_calls
-from official_ext.step import method_patch
 from official_ext.step import training_step
+from official_ext.step import updates_watch
 from official_ext.optimization import variable_names
+from official_ext import tf_internals
 
-_OPTIMIZERS: Tuple[Any, ...] = (tf_keras.optimizers.Optimizer.__mro__[1], tf_keras.optimizers.legacy.Optimizer)
 _SCALARS, _HISTOGRAMS = 'scalars', 'histograms'
 _NUM_BUCKETS = 30  # As tf.summary.histogram has.
 
@@ -61,7 +59,7 @@ class Inspector:
     self.seconds = 0.0
     self._config = config
     self._step = step
-    self._noting = method_patch.MethodPatch(optimizer, 'apply_gradients', _noting_of_object)
+    self._calls = updates_watch.CallsOf(optimizer)
     self._take_batches = take_batches
     self._programs: Dict[int, Tuple[Any, Any, Any]] = {}  # By their lengths.
     self._names: Dict[str, List[str]] = {}
@@ -117,7 +115,7 @@ class Inspector:
     views: List[_View] = []
 
     def new_view():
-      views.append(_View(self._config, self._noting, self._model))
+      views.append(_View(self._config, self._calls, self._model))
       return views[-1]
 
     shown = self._step.rehearse(micro_batches, new_view)
@@ -148,11 +146,11 @@ class _View:
     left_out: the layers that `trainer.inspect.layers` does not match.
   """
 
-  def __init__(self, config, noting, model):
+  def __init__(self, config, calls, model):
     self.names: Dict[str, List[str]] = {_SCALARS: [], _HISTOGRAMS: []}
     self.left_out: set = set()
     self._config = config
-    self._noting = noting
+    self._calls = calls
     self._model = model
     self._outputs: List[Tuple[str, tf.Tensor]] = []
     self._gradients: Dict[Any, Any] = {}
@@ -166,13 +164,15 @@ class _View:
     with contextlib.ExitStack() as stack:
       if self._config.activations and self._num_passes == 1:
         stack.enter_context(layer_calls.followed(self._on_output))
-      for patch in (*_OF_CLASSES, self._noting):
-        stack.enter_context(patch)
-      _LOCAL.gradients = self._gradients
-      try:
-        yield
-      finally:
-        _LOCAL.gradients = None
+      stack.enter_context(updates_watch.observed(self._on_update))
+      stack.enter_context(self._calls.observed(self._on_update))
+      yield
+
+  def _on_update(self, optimizer, pairs):
+    """Keeps the last gradient of each variable."""
+    del optimizer
+    self._gradients.update((variable.ref(), gradient) for gradient, variable in pairs if gradient is not None)
+    return True
 
   def _on_output(self, path, outputs):
     known = {id(tensor) for _, tensor in self._outputs}
@@ -277,53 +277,16 @@ def _is_here(tensor: Any) -> bool:
   return tensor.graph is tf.compat.v1.get_default_graph()
 
 
-class _Local(threading.local):
-  """Of one thread: where the gradients go that optimizers are given."""
-
-  def __init__(self):
-    self.gradients: Optional[Dict[Any, Any]] = None
-
-
-_LOCAL = _Local()
-
-
-def _noted(grads_and_vars: Any) -> List[Any]:
-  pairs = list(grads_and_vars)
-  if _LOCAL.gradients is not None:
-    _LOCAL.gradients.update((variable.ref(), gradient) for gradient, variable in pairs if gradient is not None)
-  return pairs
-
-
-def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
-  """A class's `apply_gradients` that keeps the last gradient of each variable."""
-
-  @functools.wraps(original)  # AutoGraph knows by the name of the module that it is not to be converted.
-  def apply_gradients(self, grads_and_vars, *args, **kwargs):
-    return original(self, _noted(grads_and_vars), *args, **kwargs)
-
-  return apply_gradients
-
-
-def _noting_of_object(original: Callable[..., Any]) -> Callable[..., Any]:
-  """The same of one object, whose `apply_gradients` is not that of its class."""
-  return lambda grads_and_vars, *args, **kwargs: original(_noted(grads_and_vars), *args, **kwargs)
-
-
-_OF_CLASSES = [method_patch.MethodPatch(parent, 'apply_gradients', _noting) for parent in _OPTIMIZERS]
-
-
 @contextlib.contextmanager
 def _unchanged(function: Any) -> Iterator[None]:
   """Gives all variables that a concrete function can write their values back.
 
   A value is kept by reference: TensorFlow copies it only where the variable is written meanwhile.
   """
-  # pylint: disable=protected-access
   handles = [tensor for tensor in function.captured_inputs if tensor.dtype == tf.resource]
-  types = [(handle, getattr(handle, '_handle_data', None)) for handle in handles]
+  types = [(handle, tf_internals.dtype_of_variable_at(handle)) for handle in handles]
   kept = [
-      (handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.as_dtype(data.shape_and_type[0].dtype)))
-      for handle, data in types if data is not None and data.is_set]  # Others are tables and the like.
+      (handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)) for handle, dtype in types if dtype is not None]
   try:
     yield
   finally:

@@ -11,9 +11,9 @@ from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 from absl import logging
 import tensorflow as tf
-from tensorflow.python.ops import custom_gradient
 
 from official_ext.step import method_patch
+from official_ext import tf_internals
 
 _RECOMPUTING = 'recompute_grad.<locals>.inner'  # TensorFlow's own, and the copy that Model Garden's BigBird has.
 
@@ -140,8 +140,8 @@ def _graph_here() -> Any:
 
 
 # Held while a step is traced or run: functions made by `recompute_grad`, at any time, come through these.
-_PATCHES = [method_patch.MethodPatch(custom_gradient, name, _remembering)
-            for name in ('_graph_mode_decorator', '_eager_mode_decorator')]
+_PATCHES = [method_patch.MethodPatch(tf_internals.custom_gradients, name, _remembering)
+            for name in tf_internals.CUSTOM_GRADIENT_CALLERS]
 
 
 @contextlib.contextmanager

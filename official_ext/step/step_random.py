@@ -14,12 +14,10 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import numpy as np
 import tensorflow as tf, tf_keras
-from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow_graphs
-from tensorflow.python.ops import gen_image_ops
-from tensorflow.python.ops import gen_random_ops
 
 from official_ext.step import keyed_draws
 from official_ext.step import recomputation
+from official_ext import tf_internals
 
 
 @dataclasses.dataclass
@@ -113,7 +111,7 @@ def _seed_in(graph: Any, salt: Optional[str]) -> tf.Tensor:
     return _seed_of(key, salt)
   with graph.outer_graph.as_default():
     seed = _seed_here(salt)
-  if not isinstance(graph, control_flow_graphs.WhileBodyFuncGraph):
+  if not isinstance(graph, tf_internals.WhileBodyGraph):
     return seed
   iteration = graph.get_operations()[0].outputs[0]  # TensorFlow's own counter is the body's first argument.
   assert iteration.op.type == 'Placeholder' and iteration.dtype == tf.int32 and iteration.shape.rank == 0, iteration
@@ -135,7 +133,7 @@ _GOLDEN_RATIO = int(np.uint64(0x9E3779B97F4A7C15).astype(np.int64))  # Odd: mult
 
 def _is_inline(graph: Any) -> bool:
   """Whether a graph runs only inside the one in which it was made: a loop, a branch, tf.vectorized_map under XLA."""
-  if isinstance(graph, control_flow_graphs.ControlFlowFuncGraph):
+  if isinstance(graph, tf_internals.ControlFlowGraph):
     return True
   return hasattr(graph, 'outer_graph') and f'{graph.get_name_scope()}/'.startswith(_VECTORIZED_BODY)
 
@@ -220,8 +218,8 @@ def key_random_layers(model: Any) -> int:
   """
   generators: List[Any] = []
   for module in [model, *getattr(model, 'submodules', ())]:
-    generator = getattr(module, '_random_generator', None)
-    if hasattr(generator, 'make_seed_for_stateless_op') and not any(generator is known for known in generators):
+    generator = tf_internals.random_generator_of(module)
+    if generator is not None and not any(generator is known for known in generators):
       generators.append(generator)
   for index, generator in enumerate(generators):
     _key_generator(generator, f'layer {index}')
@@ -230,7 +228,6 @@ def key_random_layers(model: Any) -> int:
 
 def _key_generator(generator: Any, salt: str) -> None:
   """Makes one Keras RandomGenerator stateless, with seeds from `make_seed`."""
-  # pylint: disable=protected-access
 
   def seed_of_this_call():
     if current_key() is None:
@@ -254,9 +251,7 @@ def _key_generator(generator: Any, salt: str) -> None:
     return tf.nn.experimental.general_dropout(
         inputs, rate=rate, noise_shape=noise_shape, uniform_sampler=random_uniform)
 
-  generator._rng_type = generator.RNG_STATELESS
-  generator._generator = None
-  generator._built = True
+  tf_internals.make_stateless(generator)
   generator.make_seed_for_stateless_op = seed_of_this_call
   generator.random_uniform = random_uniform
   generator.random_normal = random_normal
@@ -304,22 +299,22 @@ def _raw_poisson(shape, rate, dtype=tf.int64, **_):
 
 def _raw_bounding_box(image_size, bounding_boxes, min_object_covered, seed=0, seed2=0, **kwargs):
   del seed, seed2
-  return gen_image_ops.stateless_sample_distorted_bounding_box(
+  return tf_internals.image_ops.stateless_sample_distorted_bounding_box(
       image_size, bounding_boxes, min_object_covered, _raw_seed(), **kwargs)
 
 
 # (module of the generated op, its name, what stands for it in a step). `tf.random.*`, `tf.image.random_*`,
 # `tf.nn.dropout` and `tf_keras.backend.random_*` all end in these; their own seeds count for nothing then.
 _RAW_OPS = (
-    (gen_random_ops, 'random_uniform', _raw_uniform),
-    (gen_random_ops, 'random_uniform_int', _raw_uniform_int),
-    (gen_random_ops, 'random_standard_normal', _raw_normal),
-    (gen_random_ops, 'truncated_normal', _raw_truncated_normal),
-    (gen_random_ops, 'random_shuffle', _raw_shuffle),
-    (gen_random_ops, 'multinomial', _raw_multinomial),
-    (gen_random_ops, 'random_gamma', _raw_gamma),
-    (gen_random_ops, 'random_poisson_v2', _raw_poisson),
-    (gen_image_ops, 'sample_distorted_bounding_box_v2', _raw_bounding_box),
+    (tf_internals.random_ops, 'random_uniform', _raw_uniform),
+    (tf_internals.random_ops, 'random_uniform_int', _raw_uniform_int),
+    (tf_internals.random_ops, 'random_standard_normal', _raw_normal),
+    (tf_internals.random_ops, 'truncated_normal', _raw_truncated_normal),
+    (tf_internals.random_ops, 'random_shuffle', _raw_shuffle),
+    (tf_internals.random_ops, 'multinomial', _raw_multinomial),
+    (tf_internals.random_ops, 'random_gamma', _raw_gamma),
+    (tf_internals.random_ops, 'random_poisson_v2', _raw_poisson),
+    (tf_internals.image_ops, 'sample_distorted_bounding_box_v2', _raw_bounding_box),
 )
 
 

@@ -9,6 +9,7 @@ from official_ext.step import gradient_tap
 from official_ext.step import step_parts
 from official_ext.step import step_plan
 from official_ext.step import step_random
+from official_ext import tf_internals
 
 do_not_convert = tf.autograph.experimental.do_not_convert
 
@@ -119,7 +120,7 @@ class TaskStep:
       return StepFunctions(self._forward_backward, self._whole_step)
     # Updates meet other replicas, as the forward pass may: no function of its own can hold them then.
     owns_function = self._parts.single_trace and not self._merge_calls
-    whole_step = tf.function(self._whole_step) if owns_function else _converted(self._whole_step)
+    whole_step = tf.function(self._whole_step) if owns_function else tf_internals.autograph_converted(self._whole_step)
     forward_backward = self._traceable
     if plan.execution == 'split':
       forward_backward = tf.function(lambda *args: self._function(*args), jit_compile=True, autograph=False)
@@ -133,14 +134,14 @@ class TaskStep:
         with watch():
           return function(*args)
 
-      return run if tf.executing_eagerly() else _converted(run)
+      return run if tf.executing_eagerly() else tf_internals.autograph_converted(run)
 
     return StepFunctions(under_watch(self._forward_backward), under_watch(self._whole_step))
 
   @property
   def _traceable(self) -> Callable[..., TaskOutput]:
     """The step up to its update: a function of its own, or, if replicas meet in it, a part of the graph at hand."""
-    return _converted(self._forward_backward) if self._merge_calls else self._function
+    return tf_internals.autograph_converted(self._forward_backward) if self._merge_calls else self._function
 
   # Probing.
 
@@ -194,12 +195,6 @@ class TaskStep:
     """Why XLA cannot turn the traced step into HLO; '' if it can. Runs nothing."""
     return compiler_error(lambda inputs: self._function(inputs, tf.constant(0, tf.int64)), self.input_specs)
 
-
-def _converted(function: Callable[..., Any]) -> Callable[..., Any]:
-  """`function` as AutoGraph converts it inside a tf.function, to be traced into the graph at hand."""
-  contexts = []
-  tf.function(lambda: contexts.append(tf.__internal__.autograph.control_status_ctx())).get_concrete_function()
-  return tf.__internal__.autograph.tf_convert(function, contexts[0])
 
 
 def compiler_error(function: Callable[[Any], Any], specs: Any) -> str:

@@ -65,3 +65,12 @@ def test_a_remote_error_is_an_os_error():
   with pytest.raises(OSError):
     paths.write_atomically('nothing-known://a/b', b'')
   assert not tf.io.gfile.exists('/nothing-known:')
+
+
+def test_a_file_that_is_written_anew_keeps_its_permissions_and_leaves_nothing_beside_it(tmp_path):
+  path = tmp_path / 'notes.txt'
+  path.write_text('before')
+  path.chmod(0o640)
+  paths.write_atomically(str(path), b'after', temporary=str(tmp_path / 'notes.tmp'), sync=True)
+  assert path.read_text() == 'after' and path.stat().st_mode & 0o777 == 0o640
+  assert [entry.name for entry in tmp_path.iterdir()] == ['notes.txt']

@@ -249,3 +249,18 @@ def test_patterns_find_the_networks_of_a_container_by_attribute(optimizer_cls):
   optimizer.apply_gradients([(tf.ones_like(v), v) for v in model.trainable_variables])
   steps = [float((b - v.numpy()).mean()) / LR for b, v in zip(before, model.trainable_variables)]
   np.testing.assert_allclose(steps, [0, 0, 0.5, 1, 1, 1, 0, 0], atol=1e-5)
+
+
+@pytest.mark.parametrize('optimizer_cls', [tf_keras.optimizers.legacy.SGD, tf_keras.optimizers.SGD])
+def test_patterns_find_the_networks_of_a_container_on_every_replica(optimizer_cls):
+  strategy = harness.strategy('two')
+  with strategy.scope():
+    model, optimizer = Container(), optimizer_cls(LR)
+    parameter_groups.install(
+        [configs.ParameterGroupConfig(patterns=('^encoder/',), learning_rate_scale=0.5)], optimizer, model)
+    before = [v.numpy() for v in model.trainable_variables]
+  strategy.run(lambda: optimizer.apply_gradients([(tf.ones_like(v), v) for v in model.trainable_variables]))
+  for start, variable in zip(before, model.trainable_variables):
+    steps = [(start - copy.numpy()).mean() / LR for copy in strategy.experimental_local_results(variable)]
+    assert steps[0] == pytest.approx(steps[1], rel=1e-5), variable.name
+  assert (before[0] - model.trainable_variables[0].numpy()).mean() / LR == pytest.approx(1.0, rel=1e-4)  # 0.5 of 2.

@@ -1,0 +1,94 @@
+"""The one place where the updates that a thread makes with any optimizer are seen, and may be held back."""
+
+import contextlib
+import functools
+import threading
+from typing import Any, Callable, Iterator, List, Tuple
+
+import tensorflow as tf
+
+from official_ext import tf_internals
+from official_ext.step import method_patch
+
+# Called with an optimizer and the (gradient, variable) pairs that it is to apply, in front of the update; gradients are
+# summed over the replicas by then where a new optimizer does that. Returns whether the update may be made.
+Observer = Callable[[Any, List[Tuple[Any, Any]]], bool]
+
+
+class _Observers(threading.local):
+  """Of one thread: those that hear of updates of all optimizers, and of what one object is called with."""
+
+  def __init__(self):
+    self.of_all: Tuple[Observer, ...] = ()
+    self.of_one: Tuple[Observer, ...] = ()
+
+
+_LOCAL = _Observers()
+
+
+def _announcing(original: Callable[..., Any]) -> Callable[..., Any]:
+  """A class's `apply_gradients` that tells the observers first."""
+
+  @tf.autograph.experimental.do_not_convert
+  @functools.wraps(original)
+  def apply_gradients(optimizer, grads_and_vars, *args, **kwargs):
+    if not _LOCAL.of_all:
+      return original(optimizer, grads_and_vars, *args, **kwargs)
+    pairs = list(grads_and_vars)
+    allowed = [observer(optimizer, pairs) for observer in _LOCAL.of_all]  # Every one hears of it.
+    return original(optimizer, pairs, *args, **kwargs) if all(allowed) else None
+
+  return apply_gradients
+
+
+def _announcing_of(optimizer: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+  """The same for one object, whose `apply_gradients` is not that of its class."""
+
+  def announcing(original):
+    @tf.autograph.experimental.do_not_convert
+    def apply_gradients(grads_and_vars, *args, **kwargs):
+      pairs = list(grads_and_vars)
+      allowed = [observer(optimizer, pairs) for observer in _LOCAL.of_one]
+      return original(pairs, *args, **kwargs) if all(allowed) else None
+
+    return apply_gradients
+
+  return announcing
+
+
+_OF_CLASSES = [method_patch.MethodPatch(cls, 'apply_gradients', _announcing) for cls in tf_internals.UPDATING_CLASSES]
+
+
+@contextlib.contextmanager
+def observed(observer: Observer) -> Iterator[None]:
+  """Within, an observer hears of every update that this thread makes: once each, as it comes to the optimizer's class.
+
+  What a `GradientTap` captures does not come as far as that.
+  """
+  before = _LOCAL.of_all
+  with contextlib.ExitStack() as stack:
+    for patch in _OF_CLASSES:
+      stack.enter_context(patch)
+    _LOCAL.of_all = (*before, observer)
+    try:
+      yield
+    finally:
+      _LOCAL.of_all = before
+
+
+class CallsOf:
+  """Watches the calls of one object's `apply_gradients`, a tap's too."""
+
+  def __init__(self, optimizer: Any):
+    self._patch = method_patch.MethodPatch(optimizer, 'apply_gradients', _announcing_of(optimizer))
+
+  @contextlib.contextmanager
+  def observed(self, observer: Observer) -> Iterator[None]:
+    """Within, an observer hears of the calls that this thread makes."""
+    before = _LOCAL.of_one
+    with self._patch:
+      _LOCAL.of_one = (*before, observer)
+      try:
+        yield
+      finally:
+        _LOCAL.of_one = before
