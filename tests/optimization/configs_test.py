@@ -76,7 +76,7 @@ def test_the_docs_name_every_field_with_its_default():
 
 
 def test_the_optimizer_of_the_docs_logs():
-  (code,) = re.findall(r'```python\n(.*?)```', DOCS, re.DOTALL)
+  (code,) = [code for code in re.findall(r'```python\n(.*?)```', DOCS, re.DOTALL) if 'AdamThatLogs' in code]
   namespace = {}
   exec(code, namespace)  # pylint: disable=exec-used
   trainer = harness.make_trainer(optimizer=lambda: namespace['AdamThatLogs'](0.1), enable_xla=False)
