@@ -41,6 +41,8 @@ class Broken(base_task.Task):
     loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(inputs['y'], logits))
     if self.config.how == 'raise':
       raise ValueError('there is no such loss')  # raise
+    if self.config.how == 'exit':
+      raise SystemExit(0)  # exit
     if self.config.how == 'variable':
       loss += tf.Variable(0.0)  # variable
     return loss, {}
@@ -95,15 +97,18 @@ def test_debug_ends_in_one_line(how, status, told, broken, tmp_path, run_train):
   assert process.returncode == status
 
 
-def test_check_tells_what_fails_before_its_verdict(broken, tmp_path, start_script):
-  flags, place = broken('variable')
+@pytest.mark.parametrize('how, told', [
+    ('variable', 'ValueError: tf.function only supports singleton tf.Variables'),
+    ('exit', r'has ended the run by sys.exit\(0\)'),
+])
+def test_check_tells_what_fails_before_its_verdict(how, told, broken, tmp_path, start_script):
+  flags, place = broken(how)
   process = start_script(f'''
       import os, sys
       from official_ext.cli import main
       os.chdir({str(tmp_path)!r})
       sys.exit(main.main(['check', 'broken', *{flags[1:]!r}]))
       ''').finish()
-  assert re.match(f'error: {place}: ValueError: tf.function only supports singleton tf.Variables',
-                  the_line(process.stderr))
+  assert re.match(f'error: {place}:? {told}', the_line(process.stderr))
   assert process.returncode == 2 and 'none found' not in process.stdout
   assert process.stdout.splitlines()[-1].split() == ['mistakes', '1', 'error']

@@ -41,7 +41,7 @@ def run(params: definitions.ExperimentConfig) -> None:
   mistakes: List[str] = []
   try:
     _live(params, found)
-  except Exception as error:  # pylint: disable=broad-except  # Anything may be in a task.
+  except (Exception, SystemExit) as error:  # pylint: disable=broad-except  # Anything may be in a task.
     mistakes.append(_explain(error))
   _report(found, mistakes)
 
@@ -78,8 +78,10 @@ def _say(name: str, text: Any) -> None:
   print(f'{name:<14} {text}', flush=True)
 
 
-def _explain(error: Exception) -> str:
+def _explain(error: BaseException) -> str:
   """What has failed, in one line."""
+  if isinstance(error, SystemExit):
+    return failures.describe_exit(error)
   refusal = error if isinstance(error, errors.UserError) else failures.refusal_in(error)
   if refusal is not None:
     return failures.text_of(refusal)

@@ -19,6 +19,9 @@ from official_ext.files import storage
 from official_ext.runtime import run_status
 from official_ext.monitoring import credentials
 
+_WITH_STATUS = (
+    errors.UserError, errors.CheckpointError, errors.WorkerError, errors.DivergedError, errors.PreemptedError)
+
 
 def of(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
   """Runs `main`, and turns how it ends into an exit status.
@@ -37,29 +40,42 @@ def of(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
   try:
     main(argv)
     return 0
-  except (errors.UserError, errors.CheckpointError, errors.WorkerError, errors.DivergedError,
-          errors.PreemptedError) as error:
+  except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a task.
+    return of_error(error)
+
+
+def of_error(error: BaseException) -> int:
+  """Prints what has ended a program, and returns the exit status: see `of`.
+
+  An exit with a status of its own, and an error that the debugger is to see, are raised again.
+  """
+  if isinstance(error, _WITH_STATUS):
     label = 'preempted' if isinstance(error, errors.PreemptedError) else 'error'
     for message in getattr(error, 'lines', None) or [failures.text_of(error)]:
-      print(f'{label}: {message}', file=sys.stderr, flush=True)
+      _tell(message, label)
     return error.exit_status
-  except SystemExit as error:
+  if isinstance(error, SystemExit):
     if error.code:
-      raise
+      raise error
     # Nothing of this program ends so: a task does, and the run has not finished.
-    print(f'error: {errors.origin(error)} has ended the run by sys.exit({error.code!r})', file=sys.stderr, flush=True)
+    _tell(failures.describe_exit(error))
     return 1
-  except KeyboardInterrupt:
-    print('error: interrupted', file=sys.stderr, flush=True)
+  if isinstance(error, KeyboardInterrupt):
+    _tell('interrupted')
     return 1
-  except Exception as error:  # pylint: disable=broad-except  # Anything may be in a task.
-    foreseen = storage.explain(error) or failures.refusal_in(error)
-    if foreseen is not None:
-      print(f'error: {foreseen}', file=sys.stderr, flush=True)
-      return foreseen.exit_status
-    if _flag('pdb_post_mortem'):  # Absl starts the debugger.
-      raise
-    return tell(error)
+  if not isinstance(error, Exception):
+    raise error
+  foreseen = storage.explain(error) or failures.refusal_in(error)
+  if foreseen is not None:
+    _tell(str(foreseen))
+    return foreseen.exit_status
+  if _flag('pdb_post_mortem'):  # Absl starts the debugger.
+    raise error
+  return tell(error)
+
+
+def _tell(message: str, label: str = 'error') -> None:
+  print(f'{label}: {credentials.mask(message)}', file=sys.stderr, flush=True)
 
 
 def tell(error: BaseException) -> int:
@@ -71,8 +87,7 @@ def tell(error: BaseException) -> int:
     traceback.print_exception(error)
   runs_once = _flag('dry_run') or _flag('debug')  # Which leave nothing in model_dir.
   path = failures.save_traceback(error, '' if runs_once else _flag('model_dir') or '', _traceback_name())
-  print(f'error: {failures.describe(error)}' + (f'; the traceback is in {path}' if path else ''), file=sys.stderr,
-        flush=True)
+  _tell(failures.describe(error) + (f'; the traceback is in {path}' if path else ''))
   return 1
 
 

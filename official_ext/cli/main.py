@@ -50,8 +50,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   except BrokenPipeError:
     # The reader, such as `head`, has seen enough. Python must not flush into the closed pipe once more at its end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-  except Exception as error:  # pylint: disable=broad-except  # Anything may be in a task.
-    return _module('official_ext.cli.exit_status').tell(error)
+  except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a task.
+    return _module('official_ext.cli.exit_status').of_error(error)
   return 0
 
 

@@ -150,18 +150,15 @@ class _Parser(argparse.ArgumentParser):
     raise errors.UserError(f'export: {message}; `official-ext export --help` tells more')
 
 
-def parser() -> argparse.ArgumentParser:
-  """The arguments of `official-ext export`."""
-  found = _Parser(prog='official-ext export', allow_abbrev=False, description='Writes the model that a run has trained '
-                  'as a SavedModel with a signature.')
-  found.add_argument('model_dir', metavar='RUN', help='the folder of the run')
-  found.add_argument('--output_dir', help='a folder that does not exist yet; default: RUN/export/STEP')
-  found.add_argument('--which', help='best, latest, the step of a checkpoint, or the path of one; default: best, where '
-                     'the run keeps that, or else latest')
-  found.add_argument('--ema', choices=['true', 'false'], default='true', help='whether to take the moving averages of '
-                     'the weights, where the run has kept any')
-  found.add_argument('--experiment', help='the name of the experiment, where run.json does not tell')
-  found.add_argument('--registry', action='append', default=[], help='a module to import, which registers experiments')
+def _parser() -> argparse.ArgumentParser:
+  """The arguments of `official-ext export`; what they mean says usage.py."""
+  found = _Parser(prog='official-ext export', allow_abbrev=False, add_help=False)
+  found.add_argument('model_dir', metavar='RUN')
+  found.add_argument('--output_dir')
+  found.add_argument('--which')
+  found.add_argument('--ema', choices=['true', 'false'], default='true')
+  found.add_argument('--experiment')
+  found.add_argument('--registry', action='append', default=[])
   return found
 
 
@@ -169,7 +166,7 @@ def run(arguments: List[str]) -> None:
   """`official-ext export ARGUMENTS`."""
   if sys.path[0] != os.getcwd():
     sys.path.insert(0, os.getcwd())
-  known = parser().parse_args(arguments)
+  known = _parser().parse_args(arguments)
   model_dir = os.path.expanduser(known.model_dir)
   params = read_params(model_dir, known.experiment, known.registry)
   export_run(params, model_dir, known.which, known.ema == 'true', known.output_dir)

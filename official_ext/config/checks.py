@@ -48,6 +48,8 @@ def check(params: definitions.ExperimentConfig, mode: Optional[str]) -> None:
     with mistakes.noted():
       file_checks.check_subdirs(params.trainer)
     with mistakes.noted():
+      _check_validation_steps(params.trainer)
+    with mistakes.noted():
       _check_lengths(params.trainer, mode)
     with mistakes.noted():
       _check_data(params, mode)
@@ -81,11 +83,13 @@ def configs(config: base_config.Config, path: str = '') -> Iterator[Tuple[str, b
 
 
 def _check_choices(path: str, config: base_config.Config) -> None:
-  for name, choices in getattr(config, 'CHOICES', {}).items():
-    value = vars(config)[name]
-    if value not in choices or (isinstance(value, int) and not isinstance(value, bool)):
-      told = overrides.not_one_of(str(value), [_as_yaml(choice) for choice in choices])
-      raise errors.UserError(f'{path}.{name}: {value!r} is {told}')
+  with errors.Mistakes() as mistakes:
+    for name, choices in getattr(config, 'CHOICES', {}).items():
+      value = vars(config)[name]
+      with mistakes.noted():
+        if value not in choices or (isinstance(value, int) and not isinstance(value, bool)):
+          told = overrides.not_one_of(str(value), [_as_yaml(choice) for choice in choices])
+          raise errors.UserError(f'{path}.{name}: {value!r} is {told}')
 
 
 def check_files(
@@ -178,14 +182,16 @@ def check_restrictions(params: base_config.Config) -> None:
   """Checks the experiment's own restrictions, such as 'task.vocab_file != None'.
 
   Raises:
-    UserError: naming the first restriction that does not hold.
+    UserError: naming all restrictions that do not hold.
   """
-  for restriction in model_garden_internals.restrictions_of(params):
-    try:
-      params_dict.ParamsDict(params.as_dict(), [restriction]).validate()
-    except KeyError as error:
-      field = re.split('[=!<>]', restriction)[0].strip()
-      raise errors.UserError(f'{field}: this experiment requires {restriction}') from error
+  with errors.Mistakes() as mistakes:
+    for restriction in model_garden_internals.restrictions_of(params):
+      with mistakes.noted():
+        try:
+          params_dict.ParamsDict(params.as_dict(), [restriction]).validate()
+        except KeyError as error:
+          field = re.split('[=!<>]', restriction)[0].strip()
+          raise errors.UserError(f'{field}: this experiment requires {restriction}') from error
 
 
 def value_at(params: base_config.Config, path: str) -> Any:
@@ -212,11 +218,13 @@ def _as_yaml(value: Any) -> str:
   return {None: 'null', True: 'true', False: 'false'}.get(value, value)
 
 
-def _check_lengths(trainer: definitions.TrainerConfig, mode: Optional[str]) -> None:
+def _check_validation_steps(trainer: definitions.TrainerConfig) -> None:
   if trainer.validation_steps == 0 or trainer.validation_steps < -1:
     raise errors.UserError(
-        f'trainer.validation_steps: expected a number above 0, or -1 for all, got {trainer.validation_steps}'
-    )
+        f'trainer.validation_steps: expected a number above 0, or -1 for all, got {trainer.validation_steps}')
+
+
+def _check_lengths(trainer: definitions.TrainerConfig, mode: Optional[str]) -> None:
   if trainer.train_steps and trainer.train_epochs:
     raise errors.UserError(
         f'trainer.train_epochs: set either trainer.train_steps ({trainer.train_steps}) or trainer.train_epochs '

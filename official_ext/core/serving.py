@@ -17,6 +17,7 @@ from official_ext import errors
 from official_ext.core import trained_model
 from official_ext.data import bad_examples
 from official_ext import tf_internals
+from official_ext.files import storage
 
 DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 NOTE = 'export.json'
@@ -44,7 +45,8 @@ def export(trained: trained_model.TrainedModel, output_dir: str) -> Dict[str, st
     UserError: the folder exists or cannot be written, or nobody knows what the model takes.
   """
   if tf.io.gfile.exists(output_dir):
-    raise errors.UserError(f'--output_dir={output_dir}: exists already; remove it, or name another')
+    raise errors.UserError(
+        f'{output_dir}: exists already; remove it, or name another: official-ext export --output_dir=DIR')
   module, signatures = build(trained)
   temporary = f'{output_dir.rstrip("/")}.tmp-{os.getpid()}'
   try:
@@ -57,8 +59,7 @@ def export(trained: trained_model.TrainedModel, output_dir: str) -> Dict[str, st
   except (OSError, tf.errors.OpError) as error:
     if tf.io.gfile.exists(temporary):
       tf.io.gfile.rmtree(temporary)
-    reason = ' '.join(str(error).split())[:300]
-    raise errors.UserError(f'--output_dir={output_dir}: cannot be written: {reason}') from error
+    raise errors.UserError(f'{output_dir}: cannot be written: {storage.reason_of(error)}') from error
   return {name: _describe(function) for name, function in signatures.items()}
 
 
@@ -173,7 +174,7 @@ def _identifier(name: str) -> str:
 
 
 def _describe(function: Any) -> str:
-  """One line, such as `pixels: float32 [None, 64] -> logits: float32 [None, 10]`."""
+  """One line, such as `pixels: float32 (None, 64) -> logits: float32 (None, 10)`."""
 
   def listed(specs):
     return ', '.join(f'{name}: {spec.dtype.name} {spec.shape}' for name, spec in sorted(specs.items()))

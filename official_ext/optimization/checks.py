@@ -26,21 +26,26 @@ def check(config: configs.OptimizationConfig, path: str = 'trainer.optimizer_con
     path: its dotted path.
 
   Raises:
-    UserError: naming the first field that is wrong. Ranges are with the fields: see `RANGES` in configs.py.
+    UserError: naming all fields that are wrong. Ranges are with the fields: see `RANGES` in configs.py.
   """
   if not isinstance(config, configs.OptimizationConfig):  # An experiment may have one of its own.
     return
-  for name, choices in _CHOICES.items():
-    for value in _selected(config, name):
-      if value not in choices:
-        raise errors.UserError(f'{path}.{name}: expected {" or ".join(choices)}, got {value!r}')
-  name = 'learning_rate.stepwise'
-  for boundaries, values in zip(_selected(config, f'{name}.boundaries'), _selected(config, f'{name}.values')):
-    _check_pieces(boundaries, values, f'{path}.{name}')
-  for value in _selected(config, 'optimizer.muon.adamw_patterns'):
-    _check_patterns(value, f'{path}.optimizer.muon.adamw_patterns')
-  for index, group in enumerate(config.parameter_groups):
-    _check_group(group, f'{path}.parameter_groups.{index}')
+  with errors.Mistakes() as mistakes:
+    for name, choices in _CHOICES.items():
+      for value in _selected(config, name):
+        with mistakes.noted():
+          if value not in choices:
+            raise errors.UserError(f'{path}.{name}: expected {" or ".join(choices)}, got {value!r}')
+    name = 'learning_rate.stepwise'
+    for boundaries, values in zip(_selected(config, f'{name}.boundaries'), _selected(config, f'{name}.values')):
+      with mistakes.noted():
+        _check_pieces(boundaries, values, f'{path}.{name}')
+    for value in _selected(config, 'optimizer.muon.adamw_patterns'):
+      with mistakes.noted():
+        _check_patterns(value, f'{path}.optimizer.muon.adamw_patterns')
+    for index, group in enumerate(config.parameter_groups):
+      with mistakes.noted():
+        _check_group(group, f'{path}.parameter_groups.{index}')
 
 
 def _selected(config: configs.OptimizationConfig, name: str) -> Tuple[Any, ...]:

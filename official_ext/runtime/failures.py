@@ -141,6 +141,11 @@ def describe(error: BaseException) -> str:
   return f'{place}: {message}'
 
 
+def describe_exit(error: SystemExit) -> str:
+  """That code which is no driver has called sys.exit, in one line that begins with its place."""
+  return f'{place_of(error) or errors.origin(error)} has ended the run by sys.exit({error.code!r})'
+
+
 def of_function(function: Any, with_name: bool = True) -> str:
   """The place of a function or method, as `file:line (name)`, or `file:line`."""
   function = inspect.unwrap(getattr(function, '__func__', function))

@@ -1,6 +1,7 @@
 """official-ext list, describe, check."""
 
 import dataclasses
+import errno
 import functools
 import os
 import pathlib
@@ -102,7 +103,7 @@ def test_check_runs_the_experiment_once(capsys, tmp_path, monkeypatch):
   assert status == 0
   names = [re.split('  +', line)[0] for line in out.splitlines()]
   assert names == [
-      'devices', 'task', 'model', 'optimizer', 'mistakes', 'step', 'train step', 'eval step', 'checkpoint', 'would']
+      'devices', 'task', 'model', 'optimizer', 'step', 'train step', 'eval step', 'checkpoint', 'would', 'mistakes']
   assert 'DigitsMlpTask' in out and 'train 2000 steps of 16 examples' in out
   assert not list(tmp_path.iterdir())
 
@@ -215,6 +216,27 @@ def test_official_ext_tells_all_mistakes_at_once(capsys):
   assert status == 2
   assert [line.split(': ')[:2] for line in err.splitlines()] == [
       ['error', 'nothing'], ['error', 'trainer.optimizer_config.learning_rate.cosine.initial_learning_rate']]
+
+
+ENDS = [
+    (SystemExit(0), 1, r'\S+main_test.py:\d+ has ended the run by sys.exit\(0\)'),
+    (KeyboardInterrupt(), 1, 'interrupted'),
+    (errors.CheckpointError('ckpt-5: cannot be read'), 1, 'ckpt-5: cannot be read'),
+    (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), '/a/file'), 1, '/a/file: No space left on device'),
+]
+
+
+@pytest.mark.parametrize('error, status, line', ENDS, ids=[type(error).__name__ for error, _, _ in ENDS])
+def test_a_command_ends_as_a_run_does(error, status, line, capsys, monkeypatch):
+
+  def end(params):
+    raise error
+
+  monkeypatch.setitem(sys.modules, 'official_ext.checks.dry_run', types.SimpleNamespace(run=end))
+  told, _, err = run(capsys, 'check', 'digits')
+  assert told == status and re.fullmatch(f'error: {line}\n', err), err
+
+
 @pytest.mark.parametrize('command', ['list', 'describe', 'new', 'check'])
 def test_each_command_has_its_own_help(command, capsys):
   for arguments in ([command, '--help'], [command, 'digits', '-h'], ['help', command]):

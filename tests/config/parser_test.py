@@ -236,7 +236,7 @@ BAD_OVERRIDES = [
     ('[' * 3000 + ']' * 3000, '--params_override: malformed YAML: nested more than 100 deep'),
     ('{a: ' * 3000, '--params_override: malformed YAML: nested more than 100 deep'),
     ('task.model.free' + '.a' * 3000 + '=1', "--params_override: 'task.model.free.a.a."),
-    # Ranges: see config_ranges_test.py.
+    # Ranges: see ranges_test.py.
     (f'{TRAINER}.learning_rate.cosine.initial_learning_rate=-1',
      f'{TRAINER}.learning_rate.cosine.initial_learning_rate: expected at least 0, got -1.0'),
     ('trainer.keep_every=-5', 'trainer.keep_every: expected at least 0, got -5'),
@@ -275,6 +275,23 @@ def test_a_bomb_of_aliases_is_refused_at_once(tmp_path):
 def test_a_file_without_an_end_is_refused():
   with pytest.raises(errors.UserError, match='^--config_file=/dev/zero: more than'):
     parse(config_file=['/dev/zero'])
+
+
+def test_all_mistakes_of_one_part_are_told_at_once():
+  # Before: the first of each part.
+  settings = {
+      'runtime.distribution_strategy': 'mirored', 'runtime.mixed_precision_dtype': 'float8',
+      'trainer.validation_steps': '0', 'trainer.train_steps': '0',
+      'trainer.optimizer_config.learning_rate': '{type: stepwise, stepwise: {boundaries: [3, 2], values: [0.1, 0.1]}}',
+      'trainer.optimizer_config.parameter_groups': '[{patterns: ["("]}, {learning_rate_scale: 0.5}]',
+  }
+  with pytest.raises(errors.UserError) as info:
+    parse(mode='train', set=[f'{name}={value}' for name, value in settings.items()])
+  told = [line.partition(': ')[0].removeprefix('trainer.optimizer_config.') for line in errors.lines_of(info.value)]
+  assert sorted(told) == [
+      'learning_rate.stepwise.boundaries', 'parameter_groups.0.patterns.0', 'parameter_groups.1.patterns',
+      'runtime.distribution_strategy', 'runtime.mixed_precision_dtype', 'trainer.train_steps',
+      'trainer.validation_steps']
 
 
 def test_all_mistakes_are_told_at_once(tmp_path):
