@@ -28,6 +28,7 @@ test: check
 
 check: .venv
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -p no:xdist tests/import_direction_test.py
 

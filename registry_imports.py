@@ -1,6 +1,8 @@
 """What --experiment can name. One import a line; the only module that is imported for its side effect."""
 # ruff: noqa: F401
 
+from official.common import registry_imports
+
 from experiments import contrastive
 from experiments import digits
 from experiments import digits_mlp
@@ -9,4 +11,3 @@ from experiments import gan
 from experiments import meta_learning
 from experiments import multi_task
 from experiments import reinforcement
-from official.common import registry_imports

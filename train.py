@@ -1,19 +1,24 @@
 """The driver: flags -> params -> strategy -> task -> run_experiment -> gin."""
 
-import official_ext  # noqa: F401  # First: it selects the Keras that Model Garden is written for.
-
-from absl import app, flags
-
+from absl import app
+from absl import flags
 from official.core import task_factory
-from official_ext.checks import debugging, dry_run
-from official_ext.cli import exit_status, flags as ext_flags, output, trained_runs
+
+import official_ext  # noqa: F401  # First: it selects the Keras that Model Garden is written for.
+from official_ext.checks import debugging
+from official_ext.checks import dry_run
+from official_ext.cli import exit_status
+from official_ext.cli import flags as ext_flags
+from official_ext.cli import output
+from official_ext.cli import trained_runs
 from official_ext.config import parser
-from official_ext.runtime import distribute
-from official_ext.runtime import preemption
 from official_ext.core import run_record
 from official_ext.core import train_lib
+from official_ext.monitoring import progress
+from official_ext.monitoring import writers
+from official_ext.runtime import distribute
+from official_ext.runtime import preemption
 from official_ext.runtime import workers
-from official_ext.monitoring import progress, writers
 
 FLAGS = flags.FLAGS
 
@@ -48,8 +53,12 @@ def _run(watch: preemption.PreemptionWatch) -> None:
     task = task_factory.get_task(params.task, logging_dir=workers.own_folder(strategy, model_dir))
   with exit_status.saving_gin_config(mode, model_dir, strategy):
     options = train_lib.RunOptions(
-      checkpoint=FLAGS.checkpoint, branch=FLAGS.branch, watch=watch, profile_steps=ext_flags.profile_steps(),
-      origin=ext_flags.origin())
+      checkpoint=FLAGS.checkpoint,
+      branch=FLAGS.branch,
+      watch=watch,
+      profile_steps=ext_flags.profile_steps(),
+      origin=ext_flags.origin(),
+    )
     _, logs = train_lib.run_experiment(strategy, task, mode, params, model_dir, options=options)
   if logs:
     print('  '.join(['Final metrics:', *progress.format_values(writers.flatten(logs))]), flush=True)

@@ -7,6 +7,7 @@ process. A run that takes longer than MINUTES is stopped, and saves. The exit st
 """
 
 import argparse
+from collections.abc import Sequence
 import inspect
 import itertools
 import pathlib
@@ -16,13 +17,13 @@ import subprocess
 import sys
 import textwrap
 import time
-from typing import Any, Dict, List, Sequence, Set
+from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import official_ext  # noqa: F401  Before tensorflow.
-
 from official_ext.config import parser as parser_lib
-from official_ext.monitoring import json_lines, progress
+from official_ext.monitoring import json_lines
+from official_ext.monitoring import progress
 import registry_imports  # noqa: F401
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -30,11 +31,11 @@ _FOLDER = 'runs'  # Of the commands in docstrings.
 _CELL_WIDTH = 36
 
 
-def names() -> List[str]:
+def names() -> list[str]:
   """The experiments that come from this repository, each after those whose runs its command reads."""
   registered = parser_lib.experiment_names()
   left = [name for name in registered if parser_lib.factory_of(name).__module__.startswith('experiments.')]
-  ordered: List[str] = []
+  ordered: list[str] = []
   while left:
     ready = [name for name in left if not _read_runs(name) & set(left)]
     ordered += ready
@@ -49,7 +50,7 @@ def stated(name: str, what: str) -> str:
   return match.group(1) if match else ''
 
 
-def own_flags(name: str) -> List[str]:
+def own_flags(name: str) -> list[str]:
   """The flags of the command in the experiment's docstring, besides those that every command has."""
   match = re.search(r'^Command: (.*?)(?=^\S|\Z)', _docstring(name), re.MULTILINE | re.DOTALL)
   words = shlex.split(match.group(1)) if match else []
@@ -61,23 +62,33 @@ def _docstring(name: str) -> str:
   return inspect.getdoc(parser_lib.factory_of(name)) or ''
 
 
-def _read_runs(name: str) -> Set[str]:
+def _read_runs(name: str) -> set[str]:
   """The experiments whose runs the experiment's command reads."""
   return set(re.findall(rf'={_FOLDER}/(\w+)', ' '.join(own_flags(name))))
 
 
-def run(name: str, folder: pathlib.Path, flags: Sequence[str], minutes: float = 30) -> Dict[str, str]:
+def run(name: str, folder: pathlib.Path, flags: Sequence[str], minutes: float = 30) -> dict[str, str]:
   """Trains one experiment; returns its row of the table."""
   model_dir = folder / name
   command = [
-    sys.executable, str(ROOT / 'train.py'), f'--experiment={name}', '--mode=train_and_eval', f'--model_dir={model_dir}',
-    *(flag.replace(f'={_FOLDER}/', f'={folder}/') for flag in own_flags(name)), *flags,
+    sys.executable,
+    str(ROOT / 'train.py'),
+    f'--experiment={name}',
+    '--mode=train_and_eval',
+    f'--model_dir={model_dir}',
+    *(flag.replace(f'={_FOLDER}/', f'={folder}/') for flag in own_flags(name)),
+    *flags,
   ]
   start = time.perf_counter()
   result = _run(command, minutes) or _last_metrics(model_dir)
   seconds = time.perf_counter() - start
-  return {'experiment': name, 'seconds': f'{seconds:.0f}', 'result': result, 'stated': stated(name, 'Result'),
-          'reference': stated(name, 'Reference')}
+  return {
+    'experiment': name,
+    'seconds': f'{seconds:.0f}',
+    'result': result,
+    'stated': stated(name, 'Result'),
+    'reference': stated(name, 'Reference'),
+  }
 
 
 def _run(command: Sequence[str], minutes: float) -> str:
@@ -97,14 +108,14 @@ def _run(command: Sequence[str], minutes: float) -> str:
 
 def _last_metrics(model_dir: pathlib.Path) -> str:
   events = json_lines.read_events(str(model_dir / 'events.jsonl'))
-  evaluations: List[Dict[str, Any]] = [event for event in events if event['event'] == 'eval']
+  evaluations: list[dict[str, Any]] = [event for event in events if event['event'] == 'eval']
   values = {key: value for key, value in evaluations[-1].items() if key not in ('time', 'event', 'step', 'seconds')}
   return '\n'.join(progress.format_values(values))
 
 
-def table(rows: Sequence[Dict[str, str]]) -> str:
+def table(rows: Sequence[dict[str, str]]) -> str:
   """Rows as text, a column for each key; a cell of more than `_CELL_WIDTH` characters goes on in lines below."""
-  lines: List[Sequence[str]] = []
+  lines: list[Sequence[str]] = []
   for cells in [list(rows[0]), *(list(row.values()) for row in rows)]:
     wrapped = [[part for line in cell.splitlines() for part in textwrap.wrap(line, _CELL_WIDTH)] for cell in cells]
     lines += itertools.zip_longest(*wrapped, fillvalue='')

@@ -7,18 +7,22 @@ the states. They take turns in one process; a figure is the median over its turn
 """
 
 import argparse
+from collections.abc import Callable
 import pathlib
 import sys
 import time
-from typing import Any, Callable, Dict, List
+from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-import official_ext  # noqa: F401  Before tensorflow.
-
 import numpy as np
 import tensorflow as tf
 
-from experiments.reinforcement import cart_pole, configs, gym_environments, ppo, rollouts
+from experiments.reinforcement import cart_pole
+from experiments.reinforcement import configs
+from experiments.reinforcement import gym_environments
+from experiments.reinforcement import ppo
+from experiments.reinforcement import rollouts
+import official_ext  # noqa: F401  Before tensorflow.
 
 KINDS = {
   'tensorflow, XLA': (cart_pole.CartPole, True),
@@ -40,19 +44,20 @@ def player(environments: Any, model: Any, use_xla: bool, num_games: int, num_ste
 
   def run():
     held['state'], held['running_return'], total = play(
-      held['state'], held['running_return'], tf.constant(held['seed'], tf.int64))
+      held['state'], held['running_return'], tf.constant(held['seed'], tf.int64)
+    )
     held['seed'] += 1
     total.numpy()  # Waits.
 
   return run
 
 
-def measure(num_games: int, num_steps: int, pairs: int) -> Dict[str, List[float]]:
+def measure(num_games: int, num_steps: int, pairs: int) -> dict[str, list[float]]:
   """Steps of one game per second, of each kind, once for each of `pairs` turns."""
   config = configs.ActorCriticConfig()
   model = ppo.build_actor_critic(cart_pole.CartPole.observation_size, 2, config.hidden_sizes)
   players = {name: player(make(), model, use_xla, num_games, num_steps) for name, (make, use_xla) in KINDS.items()}
-  rates: Dict[str, List[float]] = {name: [] for name in players}
+  rates: dict[str, list[float]] = {name: [] for name in players}
   for turn in range(pairs + 1):
     for name, play in players.items():
       start, repeats = time.perf_counter(), 0

@@ -15,16 +15,15 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-import official_ext  # noqa: F401  Before tensorflow.
-
+from official.core import base_trainer as official_base_trainer
+from official.core import train_utils
 import tensorflow as tf
 
 from experiments.digits_mlp import configs
 from experiments.digits_mlp import task as digits_mlp
-from official.core import base_trainer as official_base_trainer
-from official.core import train_utils
-from official_ext.core import base_trainer
+import official_ext  # noqa: F401  Before tensorflow.
 from official_ext.config import definitions
+from official_ext.core import base_trainer
 from official_ext.runtime import distribute
 
 STEPS_PER_LOOP = 500
@@ -80,13 +79,17 @@ def main() -> None:
       if round_number:  # The first round compiles.
         rates[name].append(rate)
   for name, values in rates.items():
-    print(f'{name:<22} {statistics.median(values):8.0f} steps/s  (median of {len(values)}; '
-          f'{min(values):.0f} to {max(values):.0f})')
+    print(
+      f'{name:<22} {statistics.median(values):8.0f} steps/s  (median of {len(values)}; '
+      f'{min(values):.0f} to {max(values):.0f})'
+    )
   print(f'step                   {trainers["official_ext"][1].plan}')
   for name in ('official', 'official, tf.data'):
     pairs = [ours / theirs for ours, theirs in zip(rates['official_ext'], rates[name])]
-    print(f'ratio to {name:<17}{statistics.median(pairs):5.2f}  (median of the rounds; {min(pairs):.2f} to '
-          f'{max(pairs):.2f}; goal {GOAL})')
+    print(
+      f'ratio to {name:<17}{statistics.median(pairs):5.2f}  (median of the rounds; {min(pairs):.2f} to '
+      f'{max(pairs):.2f}; goal {GOAL})'
+    )
 
 
 if __name__ == '__main__':

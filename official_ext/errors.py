@@ -1,8 +1,8 @@
 """What can end a run, and the exit status that tells it."""
 
+from collections.abc import Iterator, Sequence
 import contextlib
 import traceback
-from typing import Iterator, List, Sequence
 
 
 class UserError(ValueError):
@@ -55,7 +55,7 @@ class Mistakes:
   """
 
   def __init__(self) -> None:
-    self._lines: List[str] = []
+    self._lines: list[str] = []
 
   def __enter__(self) -> 'Mistakes':
     return self

@@ -5,18 +5,19 @@ that all of it exists, in the form that is relied upon. See also tf_internals.py
 """
 
 # pylint: disable=protected-access
-from typing import Any, Dict, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 from official.core import exp_factory
 from official.modeling.hyperparams import base_config
 
 
-def registered_configs() -> Dict[str, Any]:
+def registered_configs() -> dict[str, Any]:
   """The experiments by their names, those with a '/' in dictionaries of their own; exp_factory has no list of them."""
   return exp_factory._REGISTERED_CONFIGS
 
 
-def replace_registered_configs(configs: Dict[str, Any]) -> None:
+def replace_registered_configs(configs: dict[str, Any]) -> None:
   """Puts other experiments in the place of all; exp_factory can only add one."""
   exp_factory._REGISTERED_CONFIGS = configs
 
@@ -41,16 +42,18 @@ def is_valid_sequence(elements: Sequence[Any]) -> bool:
   return base_config.Config._isvalidsequence(elements)
 
 
-def averaged_optimizer(optimizer: Any) -> Optional[Any]:
+def averaged_optimizer(optimizer: Any) -> Any | None:
   """The optimizer inside an ExponentialMovingAverage, which shows it nowhere; None of any other."""
   return getattr(optimizer, '_optimizer', None)
 
 
-def inherited() -> Dict[Any, Tuple[str, ...]]:
+def inherited() -> dict[Any, tuple[str, ...]]:
   """By class, what our subclasses of it call, override or set; an object has the attributes, not always its class."""
-  import orbit  # pylint: disable=g-import-not-at-top  # It imports TensorFlow; the names of experiments need none.
-  from official.core import base_trainer, train_utils  # pylint: disable=g-import-not-at-top
+  from official.core import base_trainer  # pylint: disable=g-import-not-at-top
+  from official.core import train_utils  # pylint: disable=g-import-not-at-top
   from official.modeling.optimization import ema_optimizer  # pylint: disable=g-import-not-at-top
+  import orbit  # pylint: disable=g-import-not-at-top  # It imports TensorFlow; the names of experiments need none.
+
   return {
     orbit.Controller: ('_require', '_sync_on_async_checkpointing'),
     base_trainer.Trainer: ('_is_async', '_checkpoint_exporter', '_validation_loss'),

@@ -1,10 +1,11 @@
 """What a name was meant to be that is not known: the nearest ones of those that are."""
 
+from collections.abc import Callable, Iterable
 import difflib
-from typing import Any, Callable, Iterable, List
+from typing import Any
 
 
-def nearest(name: Any, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> List[str]:
+def nearest(name: Any, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
   """The known names that are most like another, the nearest first.
 
   Args:
@@ -17,8 +18,12 @@ def nearest(name: Any, known: Iterable[str], count: int = 1, cutoff: float = 0.6
 
 
 def did_you_mean(
-    name: Any, known: Iterable[str], otherwise: str = '', before: str = '', after: str = '',
-    show: Callable[[str], str] = str,
+  name: Any,
+  known: Iterable[str],
+  otherwise: str = '',
+  before: str = '',
+  after: str = '',
+  show: Callable[[str], str] = str,
 ) -> str:
   """The part of a message that names the nearest known name: `<before>did you mean dense?<after>`.
 

@@ -6,9 +6,10 @@ it exists, in the form that is relied upon: a TensorFlow that has changed it fai
 """
 
 # pylint: disable=protected-access
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 from tensorflow.python import pywrap_tfe
@@ -23,6 +24,7 @@ from tensorflow.python.ops import custom_gradient
 from tensorflow.python.ops import gen_image_ops
 from tensorflow.python.ops import gen_random_ops
 from tensorflow.python.ops import resource_variable_ops
+import tf_keras
 
 # Several workers.
 
@@ -47,7 +49,7 @@ OBJECT_GRAPH_KEY = '_CHECKPOINTABLE_OBJECT_GRAPH'
 update_checkpoint_state = tf.__internal__.train.update_checkpoint_state
 
 
-def async_save_error(checkpoint: tf.train.Checkpoint) -> Optional[BaseException]:
+def async_save_error(checkpoint: tf.train.Checkpoint) -> BaseException | None:
   """What the save in flight has failed of so far; in public, the next save tells it."""
   return getattr(_async_helper(checkpoint), '_async_error', None)
 
@@ -92,7 +94,7 @@ def tensor_id(tensor: Any) -> int:
   return getattr(tensor, '_id', -1)
 
 
-def dtype_of_variable_at(handle: tf.Tensor) -> Optional[tf.DType]:
+def dtype_of_variable_at(handle: tf.Tensor) -> tf.DType | None:
   """The type of the variable that a resource refers to; None for tables and the like. No public function tells it."""
   data = getattr(handle, '_handle_data', None)
   return tf.as_dtype(data.shape_and_type[0].dtype) if data is not None and data.is_set else None
@@ -100,7 +102,7 @@ def dtype_of_variable_at(handle: tf.Tensor) -> Optional[tf.DType]:
 
 def autograph_converted(function: Callable[..., Any]) -> Callable[..., Any]:
   """`function` as AutoGraph converts it inside a tf.function; tf.autograph.to_graph has no calling context."""
-  contexts: List[Any] = []
+  contexts: list[Any] = []
   tf.function(lambda: contexts.append(tf.__internal__.autograph.control_status_ctx())).get_concrete_function()
   return tf.__internal__.autograph.tf_convert(function, contexts[0])
 
@@ -165,7 +167,7 @@ def has_batch_hooks(callback: tf_keras.callbacks.Callback) -> bool:
 # Optimizers of tf_keras, legacy and new.
 
 # The last class whose `apply_gradients` all updates come to: the new optimizers' one is reduced and clipped above it.
-UPDATING_CLASSES: Tuple[Any, ...] = (tf_keras.optimizers.Optimizer.__mro__[1], tf_keras.optimizers.legacy.Optimizer)
+UPDATING_CLASSES: tuple[Any, ...] = (tf_keras.optimizers.Optimizer.__mro__[1], tf_keras.optimizers.legacy.Optimizer)
 
 
 def is_legacy(optimizer: Any) -> bool:
@@ -179,17 +181,17 @@ def create_legacy_variables(optimizer: Any, variables: Sequence[tf.Variable]) ->
     optimizer._create_all_weights(variables)
 
 
-def weights_of(optimizer: Any) -> List[tf.Variable]:
+def weights_of(optimizer: Any) -> list[tf.Variable]:
   """What a wrapper keeps of its own beside its public `variables`."""
   return list(getattr(optimizer, '_weights', ()))
 
 
-def loss_scale_variables(optimizer: Any) -> List[tf.Variable]:
+def loss_scale_variables(optimizer: Any) -> list[tf.Variable]:
   """The state of a dynamic loss scale: not among the `variables` of a LossScaleOptimizer."""
   return list((getattr(getattr(optimizer, '_loss_scale', None), '_weights', None) or {}).values())
 
 
-def hyperparameter_variables(optimizer: Any) -> List[tf.Variable]:
+def hyperparameter_variables(optimizer: Any) -> list[tf.Variable]:
   """Those that keep constants of the configuration: `learning_rate` in public is a number or a tensor."""
   values = [getattr(optimizer, '_learning_rate', None), *getattr(optimizer, '_hyper', {}).values()]
   return [value for value in values if isinstance(value, tf.Variable)]
@@ -208,7 +210,7 @@ def replace_schedule(optimizer: Any, schedule: Any) -> None:
     optimizer._learning_rate = schedule
 
 
-def replace_global_clipping(optimizer: Any, clip: Callable[[Sequence[Any], float], List[Any]]) -> None:
+def replace_global_clipping(optimizer: Any, clip: Callable[[Sequence[Any], float], list[Any]]) -> None:
   """Lets `global_clipnorm` clip by another function, `clip(gradients, limit)`; a public hook is there for none."""
   limit = getattr(optimizer, 'global_clipnorm', None)
   if is_legacy(optimizer) and limit is not None:
@@ -267,12 +269,19 @@ def wrap_legacy_updates(optimizer: Any, around: Callable[[Any, Callable[[], Any]
 
 
 # (class, what our subclasses of it call, override or set). Objects have the attributes, not always the classes.
-INHERITED: Dict[Any, Tuple[str, ...]] = {
+INHERITED: dict[Any, tuple[str, ...]] = {
   tf.train.CheckpointManager: ('_directory', '_checkpoint_prefix', '_step_counter', '_checkpoint_interval', '_init_fn'),
   tf.summary.SummaryWriter: ('_resource', '_mesh'),
   tf_keras.optimizers.Optimizer: (
-    '_build_learning_rate', '_learning_rate', '_variables', '_index_dict', '_var_key', '_serialize_hyperparameter',
-    '_distributed_apply_gradients_fn', '_use_weight_decay', '_no_dependency',
+    '_build_learning_rate',
+    '_learning_rate',
+    '_variables',
+    '_index_dict',
+    '_var_key',
+    '_serialize_hyperparameter',
+    '_distributed_apply_gradients_fn',
+    '_use_weight_decay',
+    '_no_dependency',
   ),
   tf_keras.optimizers.legacy.Optimizer: ('_create_hypers', '_create_slots'),
 }

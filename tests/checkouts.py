@@ -1,18 +1,19 @@
 """A folder that is a checkout of this project, but for its experiments, for tests that add one."""
 
+from collections.abc import Iterator
 import contextlib
 import copy
 import pathlib
 import shutil
 import sys
-from typing import Iterator
 
-import experiments
-import pytest
-import registry_imports  # noqa: F401
 from official.core import exp_factory
 from official.core import task_factory
+import pytest
+
+import experiments
 from official_ext.data import collators
+import registry_imports  # noqa: F401
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 

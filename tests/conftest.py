@@ -11,10 +11,10 @@ os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
 # Programs of a few steps are compiled, not optimised: a fifth of the time of such tests. Processes do not inherit this.
 os.environ.setdefault('XLA_FLAGS', '--xla_backend_optimization_level=0')
 
-import official_ext  # noqa: F401  Before tensorflow.
 import pytest
 import tensorflow as tf
 
+import official_ext  # noqa: F401  Before tensorflow.
 from tests import train_processes
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -73,8 +73,14 @@ def run_train(train_server):
     if not fresh:
       return train_processes.run(train_server(), arguments, timeout, env, cwd)
     return subprocess.run(
-      [sys.executable, str(ROOT / 'train.py'), *arguments], cwd=cwd, env=train_processes.environment(env),
-      capture_output=True, text=True, timeout=timeout, check=False)
+      [sys.executable, str(ROOT / 'train.py'), *arguments],
+      cwd=cwd,
+      env=train_processes.environment(env),
+      capture_output=True,
+      text=True,
+      timeout=timeout,
+      check=False,
+    )
 
   return run
 

@@ -2,8 +2,13 @@
 
 import json
 
-ARGUMENTS = ['--experiment=digits_mlp', '--mode=train', '--set=steps_per_loop=5',
-             '--set=runtime.enable_xla=false', '--set=trainer.progress_bar=false']
+ARGUMENTS = [
+  '--experiment=digits_mlp',
+  '--mode=train',
+  '--set=steps_per_loop=5',
+  '--set=runtime.enable_xla=false',
+  '--set=trainer.progress_bar=false',
+]
 NOBODY = {'MLFLOW_HTTP_REQUEST_MAX_RETRIES': '0', 'MLFLOW_HTTP_REQUEST_TIMEOUT': '2', 'WANDB_API_KEY': 'PW0123456789'}
 
 
@@ -32,9 +37,11 @@ def test_a_run_with_passwords_tells_none_and_goes_on_with_another(run_train, tmp
 
 def test_a_password_that_was_left_out_of_params_yaml_has_to_be_given_again(run_train, tmp_path):
   (tmp_path / 'params.yaml').write_text('trainer: {mlflow: {tracking_uri: "http://user:***@127.0.0.1:1"}}')
-  process = run_train([*ARGUMENTS, '--set=train_steps=5', f'--model_dir={tmp_path}/run',
-                       f'--config_file={tmp_path}/params.yaml'])
+  process = run_train(
+    [*ARGUMENTS, '--set=train_steps=5', f'--model_dir={tmp_path}/run', f'--config_file={tmp_path}/params.yaml']
+  )
   assert process.returncode == 2
-  assert ('error: trainer.mlflow.tracking_uri: http://user:***@127.0.0.1:1: what *** stands for is left out of '
-          'params.yaml') in process.stderr
+  assert (
+    'error: trainer.mlflow.tracking_uri: http://user:***@127.0.0.1:1: what *** stands for is left out of params.yaml'
+  ) in process.stderr
   assert not (tmp_path / 'run').exists()

@@ -3,17 +3,18 @@
 import json
 import sys
 
+from array_record.python import array_record_module
 import gin
 import numpy as np
 import pytest
-import tensorflow as tf, tf_keras
-from array_record.python import array_record_module
+import tensorflow as tf
+import tf_keras
 
-import train
 from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
 from tests.model_garden import tfrecords
 from tests.model_garden import train_test
+import train
 
 BATCH_SIZE, NUM_EXAMPLES = 8, 32
 
@@ -78,8 +79,8 @@ def drive(arguments):
 
 def error_line(stderr):
   assert 'Traceback' not in stderr
-  line, = [line for line in stderr.splitlines() if line.startswith('error: ')]
-  return line[len('error: '):]
+  (line,) = [line for line in stderr.splitlines() if line.startswith('error: ')]
+  return line[len('error: ') :]
 
 
 # Model Garden's BERT over TFRecords.
@@ -90,11 +91,21 @@ def bert(folder, *arguments):
   overrides = train_test.bert_overrides(folder)
   tfrecords.write_sentences(folder / 'train.tfrecord', NUM_EXAMPLES)
   overrides['trainer'].update(
-      train_steps=8, steps_per_loop=4, summary_interval=4, checkpoint_interval=4, validation_interval=1,
-      validation_steps=2)
+    train_steps=8,
+    steps_per_loop=4,
+    summary_interval=4,
+    checkpoint_interval=4,
+    validation_interval=1,
+    validation_steps=2,
+  )
   overrides['runtime'] = {'enable_xla': False}
-  return ['--experiment=bert/sentence_prediction', '--mode=train_and_eval', f'--model_dir={folder / "model"}',
-          f'--params_override={json.dumps(overrides)}', *arguments]
+  return [
+    '--experiment=bert/sentence_prediction',
+    '--mode=train_and_eval',
+    f'--model_dir={folder / "model"}',
+    f'--params_override={json.dumps(overrides)}',
+    *arguments,
+  ]
 
 
 def flip(path, record, num_records):
@@ -120,26 +131,44 @@ def set_label(features):
 
 
 BROKEN = {
-    'a corrupt record in an evaluation': (
-        'validation', lambda path: flip(path, 11, 16), [],
-        'task.validation_data.input_path: {path}: record 11: corrupted record at '),
-    'a record that lacks a feature': (
-        'train', lambda path: change(path, 9, lambda features: features.pop('input_ids')), [],
-        'task.train_data.input_path: {path}: record 9: cannot be parsed: Feature: input_ids (data type: int64) is req'),
-    'a label out of range': (
-        'train', lambda path: change(path, 5, set_label), [],
-        'task.train_data: {path}: record 5: label_ids is 7, which is outside of [0, 2) (near step '),
-    'an empty file': (
-        'train', lambda path: path.write_bytes(b''), [],
-        'task.train_data.input_path: there are no examples: 1 file, all empty'),
+  'a corrupt record in an evaluation': (
+    'validation',
+    lambda path: flip(path, 11, 16),
+    [],
+    'task.validation_data.input_path: {path}: record 11: corrupted record at ',
+  ),
+  'a record that lacks a feature': (
+    'train',
+    lambda path: change(path, 9, lambda features: features.pop('input_ids')),
+    [],
+    'task.train_data.input_path: {path}: record 9: cannot be parsed: Feature: input_ids (data type: int64) is req',
+  ),
+  'a label out of range': (
+    'train',
+    lambda path: change(path, 5, set_label),
+    [],
+    'task.train_data: {path}: record 5: label_ids is 7, which is outside of [0, 2) (near step ',
+  ),
+  'an empty file': (
+    'train',
+    lambda path: path.write_bytes(b''),
+    [],
+    'task.train_data.input_path: there are no examples: 1 file, all empty',
+  ),
 }
 MORE_BROKEN = {
-    'a label out of range in a dry run': (
-        'validation', lambda path: change(path, 5, set_label), ['--dry_run'],
-        'task.validation_data: {path}: record 5: label_ids is 7, which is outside of [0, 2) (in the evaluation at step '
-    ),
-    'a file that is not there': (
-        'train', lambda path: path.unlink(), [], 'task.train_data.input_path: {path}: No such file or directory'),
+  'a label out of range in a dry run': (
+    'validation',
+    lambda path: change(path, 5, set_label),
+    ['--dry_run'],
+    'task.validation_data: {path}: record 5: label_ids is 7, which is outside of [0, 2) (in the evaluation at step ',
+  ),
+  'a file that is not there': (
+    'train',
+    lambda path: path.unlink(),
+    [],
+    'task.train_data.input_path: {path}: No such file or directory',
+  ),
 }
 
 

@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 
 from official_ext.checkpoints import best
+from official_ext.checkpoints import manifests
 from official_ext.config import definitions
 from official_ext.runtime import distribute
-from official_ext.checkpoints import manifests
 from tests.core import small_run
 
 
@@ -42,8 +42,14 @@ def test_defect_08_seeded_files_are_read_by_one_pipeline_each(tmp_path):
       writer.write(str(number).encode())
   seed = definitions.RuntimeConfig().seed  # What the library fills in where none is set.
   params = cfg.DataConfig(
-      input_path=str(tmp_path / '*'), global_batch_size=4, is_training=True, shuffle_buffer_size=1, seed=seed,
-      deterministic=True, sharding=True)
+    input_path=str(tmp_path / '*'),
+    global_batch_size=4,
+    is_training=True,
+    shuffle_buffer_size=1,
+    seed=seed,
+    deterministic=True,
+    sharding=True,
+  )
   reader = input_reader.InputReader(params, decoder_fn=lambda record: record, parser_fn=lambda record: record)
   seen = []
   for pipeline in range(4):
@@ -56,8 +62,10 @@ def test_defect_13_throughput_counts_training_alone(tmp_path):
   # Stock: the step timer goes on through evaluations and saves; 193 steps/s were reported as 2.
   evaluation_seconds = 1.0
   small_run.run(
-      tmp_path, eval_actions=[lambda logs: time.sleep(evaluation_seconds)],
-      trainer={'train_steps': 20, 'steps_per_loop': 5, 'validation_interval': 5, 'checkpoint_interval': 5})
+    tmp_path,
+    eval_actions=[lambda logs: time.sleep(evaluation_seconds)],
+    trainer={'train_steps': 20, 'steps_per_loop': 5, 'validation_interval': 5, 'checkpoint_interval': 5},
+  )
   events = small_run.events(tmp_path, 'train')[1:]  # The first one compiles.
   between = [later['time'] - earlier['time'] for earlier, later in zip(events, events[1:])]
   assert min(between) > evaluation_seconds  # There was an evaluation in each.

@@ -5,11 +5,12 @@ import os
 import time
 
 import numpy as np
+from official.core import exp_factory
+from official.core import task_factory
 import tensorflow as tf
 
 from experiments.digits_mlp import configs
 from experiments.digits_mlp import task
-from official.core import exp_factory, task_factory
 from official_ext.config import definitions as cfg
 from official_ext.data import sources
 from official_ext.data import step_indexed
@@ -30,7 +31,6 @@ class DigitsMlpWithScalarConfig(configs.DigitsMlpTaskConfig):
 
 @task_factory.register_task_cls(DigitsMlpWithScalarConfig)
 class DigitsMlpWithScalarTask(task.DigitsMlpTask):
-
   def build_inputs(self, params, input_context=None):
     data = dict(task.examples(bool(params.is_training)))
     if params.is_training and self.config.bad_example >= 0:
@@ -52,6 +52,7 @@ class DigitsMlpWithScalarTask(task.DigitsMlpTask):
 
 def _hanging(batch, flag):
   """The batch; of worker 1, the 70th blocks, where there is no file `flag` yet, which is made then."""
+
   def pass_on(label):
     _counted.append(1)
     if '"index": 1' in os.environ.get('TF_CONFIG', '') and len(_counted) == 70 and not os.path.exists(flag):

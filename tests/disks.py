@@ -1,9 +1,9 @@
 """Small file systems that can be full, or turn read-only, in the middle of a test."""
 
+from collections.abc import Iterator
 import contextlib
 import pathlib
 import subprocess
-from typing import Iterator
 
 import pytest
 
@@ -40,8 +40,11 @@ def small(folder: pathlib.Path, kibibytes: int = 2048) -> Iterator[Disk]:
   """A `Disk` of some size at `folder`, which is made. Skips the test where mounting is not permitted."""
   folder.mkdir()
   mounted = subprocess.run(
-      ['mount', '-t', 'tmpfs', '-o', f'size={kibibytes}k', 'tmpfs', str(folder)], capture_output=True, text=True,
-      check=False)
+    ['mount', '-t', 'tmpfs', '-o', f'size={kibibytes}k', 'tmpfs', str(folder)],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
   if mounted.returncode:
     pytest.skip(f'no right to mount a tmpfs: {mounted.stderr.strip()}')
   try:

@@ -2,7 +2,6 @@
 
 import pathlib
 import re
-from typing import Dict, List, Tuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -12,12 +11,12 @@ def read(path: str) -> str:
   return (ROOT / path).read_text()
 
 
-def code(text: str) -> List[str]:
+def code(text: str) -> list[str]:
   """The blocks of Python."""
   return re.findall(r'^```python\n(.*?)^```', text, re.DOTALL | re.MULTILINE)
 
 
-def steps(text: str) -> List[Tuple[str, str]]:
+def steps(text: str) -> list[tuple[str, str]]:
   """What a reader does, from top to bottom.
 
   Returns:
@@ -31,7 +30,7 @@ def steps(text: str) -> List[Tuple[str, str]]:
   return [('', match[3]) if match[3] else (match[1], match[2]) for match in found]
 
 
-def tables(text: str) -> Dict[str, List[str]]:
+def tables(text: str) -> dict[str, list[str]]:
   """The first column of each table, by its heading."""
   rows = re.findall(r'^\|([^|\n]*)\|[^\n]*\n\|[-| ]*\n((?:\|[^\n]*\n)*)', text, re.MULTILINE)
   return {heading.strip(): re.findall(r'^\|\s*([^|\n]*?)\s*\|', body, re.MULTILINE) for heading, body in rows}

@@ -23,8 +23,11 @@ def test_the_page_lists_the_face_in_its_order():
 def test_each_name_is_there_and_says_what_it_is(name):
   found = getattr(ext, name)
   module, _, attribute = ext.FACE[name].partition(':')
-  assert found is (getattr(importlib.import_module(f'official_ext.{module}'), attribute) if attribute else
-                   importlib.import_module(f'official_ext.{module}'))
+  assert found is (
+    getattr(importlib.import_module(f'official_ext.{module}'), attribute)
+    if attribute
+    else importlib.import_module(f'official_ext.{module}')
+  )
   assert (found.__doc__ or '').strip()
 
 

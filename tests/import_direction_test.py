@@ -39,7 +39,8 @@ def test_every_room_and_every_module_of_the_loop_has_one_place():
   modules = rooms.sources(ROOT)
   for room, order in rooms.INSIDE.items():
     assert sorted(order) == sorted(
-      name.rpartition('.')[2] for name in modules if name.startswith(f'official_ext.{room}.')), room
+      name.rpartition('.')[2] for name in modules if name.startswith(f'official_ext.{room}.')
+    ), room
 
 
 def test_core_names_no_experiment():

@@ -46,7 +46,7 @@ def _installs(checkout):
 def test_a_second_run_installs_nothing(checkout):
   assert _make(checkout, '.venv').returncode == 0
   (install,) = _installs(checkout)
-  assert '--constraint constraints.txt' in install and "--editable .[test]" in install
+  assert '--constraint constraints.txt' in install and '--editable .[test]' in install
   os.utime(checkout / 'setup.py')  # As after a checkout of the same file.
   assert _make(checkout, '.venv').returncode == 0
   assert len(_installs(checkout)) == 1

@@ -16,16 +16,21 @@ import pytest
 import tensorflow as tf
 
 from official_ext.checkpoints import manifests
+from official_ext.monitoring import json_lines
 from official_ext.runtime import run_lock
 from official_ext.runtime import run_status
-from official_ext.monitoring import json_lines
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STEPS = 200
 FLAGS = [
-  '--experiment=digits_mlp_with_scalar', '--registry=tests.digits_mlp_with_scalar', '--mode=train_and_eval',
-  f'--set=train_steps={STEPS}', '--set=steps_per_loop=20',
-  '--set=checkpoint_interval=40', '--set=validation_interval=60', '--set=trainer.summary_interval=20',
+  '--experiment=digits_mlp_with_scalar',
+  '--registry=tests.digits_mlp_with_scalar',
+  '--mode=train_and_eval',
+  f'--set=train_steps={STEPS}',
+  '--set=steps_per_loop=20',
+  '--set=checkpoint_interval=40',
+  '--set=validation_interval=60',
+  '--set=trainer.summary_interval=20',
   '--set=runtime.enable_xla=false',  # Which takes longer to compile than these steps to run.
   '--set=eval_batch_size=62',  # 360 validation examples: 5 x 62 + 50, which are 31 and 19 for the two workers.
 ]
@@ -41,9 +46,22 @@ class Launched:
   def __init__(self, folder, *flags, max_restarts=3, base=FLAGS):
     self.folder, self.text = folder, ''
     self.process = subprocess.Popen(
-      [sys.executable, '-m', 'official_ext.cli.launch', f'--max_restarts={max_restarts}', '--', *base, *flags,
-       f'--model_dir={folder}'],
-      cwd=ROOT, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+      [
+        sys.executable,
+        '-m',
+        'official_ext.cli.launch',
+        f'--max_restarts={max_restarts}',
+        '--',
+        *base,
+        *flags,
+        f'--model_dir={folder}',
+      ],
+      cwd=ROOT,
+      env=_environment(),
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
     self._reader = threading.Thread(target=self._read, daemon=True)
     self._reader.start()
 
@@ -105,9 +123,15 @@ def run_two_workers(server, arguments, logs, job='0'):
   processes = []
   for rank in range(2):
     variables = {
-      'SLURM_JOB_ID': str(os.getpid()), 'SLURM_STEP_ID': job, 'SLURM_STEP_NUM_TASKS': '2', 'SLURM_NTASKS': '2',
-      'SLURM_STEP_NODELIST': 'localhost', 'SLURM_STEP_TASKS_PER_NODE': '2', 'SLURM_PROCID': str(rank),
-      'SLURM_LOCALID': str(rank), 'SLURM_NODEID': '0',
+      'SLURM_JOB_ID': str(os.getpid()),
+      'SLURM_STEP_ID': job,
+      'SLURM_STEP_NUM_TASKS': '2',
+      'SLURM_NTASKS': '2',
+      'SLURM_STEP_NODELIST': 'localhost',
+      'SLURM_STEP_TASKS_PER_NODE': '2',
+      'SLURM_PROCID': str(rank),
+      'SLURM_LOCALID': str(rank),
+      'SLURM_NODEID': '0',
     }
     processes.append(server.start(arguments, logs / str(rank), env=variables))
   statuses = [process.wait(timeout=300) for process in processes]
@@ -131,12 +155,16 @@ def assert_same(folder, straight):
 def evaluations(folder, name='events.jsonl'):
   """What was measured at each step; a resumed run supersedes what it measures again."""
   events = json_lines.read_events(f'{folder}/{name}')
-  return {event['step']: {name: value for name, value in event.items() if name not in ('time', 'seconds')}
-          for event in events if event['event'] == 'eval'}
+  return {
+    event['step']: {name: value for name, value in event.items() if name not in ('time', 'seconds')}
+    for event in events
+    if event['event'] == 'eval'
+  }
 
 
 def assert_written_by_one(folder, straight):
   """The folder holds what an undisturbed run leaves: nothing of another worker's, nothing half-written."""
+
   def names(root):
     paths = {str(path.relative_to(root)) for path in pathlib.Path(root).rglob('*') if path.is_file()}
     return {path for path in paths if 'tfevents' not in path}
@@ -191,9 +219,16 @@ def test_evaluation_over_workers_is_exact(straight, run_train, tmp_path):
     np.testing.assert_allclose(alone[name], together[name], rtol=1e-5, err_msg=name)
 
 
-SHORT = ['train_steps=16', 'steps_per_loop=4', 'checkpoint_interval=8', 'validation_interval=4',
-         'runtime.enable_xla=false', 'trainer.max_to_keep=2', 'trainer.writers=[]',
-         'trainer.optimizer_config.ema={average_decay: 0.9}']
+SHORT = [
+  'train_steps=16',
+  'steps_per_loop=4',
+  'checkpoint_interval=8',
+  'validation_interval=4',
+  'runtime.enable_xla=false',
+  'trainer.max_to_keep=2',
+  'trainer.writers=[]',
+  'trainer.optimizer_config.ema={average_decay: 0.9}',
+]
 
 
 def run_short(server, folder, job, *settings):
@@ -335,7 +370,8 @@ def test_a_worker_that_stands_still_counts_as_lost(launched, straight, tmp_path,
 
 @pytest.mark.soak
 def test_workers_that_wait_for_one_that_hangs_all_tell_where_and_are_started_again(
-    launched, straight, tmp_path, monkeypatch):
+  launched, straight, tmp_path, monkeypatch
+):
   monkeypatch.setenv('HANG_ONCE', str(tmp_path / 'has_hung'))
   run = launched(tmp_path / 'run', '--set=runtime.hang_seconds=10')
   assert run.end() == 0, run.text
@@ -354,13 +390,20 @@ def test_workers_that_wait_for_one_that_hangs_all_tell_where_and_are_started_aga
 @pytest.mark.soak
 def test_workers_roll_back_together_and_the_result_does_not_depend_on_kills(launched, run_train, tmp_path):
   # One example of 1,437 is NaN, on one of the two workers: about every 22nd step.
-  flags = ['--set=task.bad_example=700', '--set=trainer.nonfinite.max_skips=1', '--set=trainer.nonfinite.then=rollback',
-           '--set=trainer.nonfinite.max_rollbacks=20']
+  flags = [
+    '--set=task.bad_example=700',
+    '--set=trainer.nonfinite.max_skips=1',
+    '--set=trainer.nonfinite.then=rollback',
+    '--set=trainer.nonfinite.max_rollbacks=20',
+  ]
   base = [re.sub('(steps_per_loop|checkpoint_interval|summary_interval)=.*', r'\1=10', flag) for flag in FLAGS]
 
   def rollbacks(folder):
-    return [(event['step'], event['from_step'], event['data_offset'])
-            for event in json_lines.read_events(f'{folder}/events.jsonl') if event['event'] == 'rollback']
+    return [
+      (event['step'], event['from_step'], event['data_offset'])
+      for event in json_lines.read_events(f'{folder}/events.jsonl')
+      if event['event'] == 'rollback'
+    ]
 
   undisturbed = launched(tmp_path / 'undisturbed', *flags, base=base)
   assert undisturbed.end() == 0, undisturbed.text

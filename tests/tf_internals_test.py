@@ -6,10 +6,6 @@ import pathlib
 import re
 
 import numpy as np
-import pytest
-import tensorflow as tf, tf_keras
-
-import orbit
 from official.core import base_trainer
 from official.core import exp_factory
 from official.core import train_utils
@@ -17,6 +13,11 @@ from official.modeling.hyperparams import base_config
 from official.modeling.optimization import ema_optimizer
 from official.modeling.optimization import lamb
 from official.modeling.optimization import legacy_adamw
+import orbit
+import pytest
+import tensorflow as tf
+import tf_keras
+
 from official_ext import model_garden_internals
 from official_ext import tf_internals
 
@@ -48,8 +49,11 @@ def leaks(root):
   for path in (path for path in paths if path not in rooms):
     text = path.read_text()
     found += [f'{path.name}: {line.strip()}' for line in text.splitlines() if INSIDE.search(line)]
-    found += [f'{path.name}:{line}: {name}' for name, line in of_others(ast.parse(text))
-              if name in names and not _of_base(text.splitlines()[line - 1], name)]
+    found += [
+      f'{path.name}:{line}: {name}'
+      for name, line in of_others(ast.parse(text))
+      if name in names and not _of_base(text.splitlines()[line - 1], name)
+    ]
   return found
 
 
@@ -61,9 +65,16 @@ def test_no_other_module_reaches_inside():
   assert leaks(ROOT) == []
 
 
-@pytest.mark.parametrize('line', [
-    'from tensorflow.python.eager import context', 'tf.__internal__.train', 'variable._shared_name',
-    "getattr(checkpoint, '_async_checkpointer_impl', None)", 'exp_factory._REGISTERED_CONFIGS'])
+@pytest.mark.parametrize(
+  'line',
+  [
+    'from tensorflow.python.eager import context',
+    'tf.__internal__.train',
+    'variable._shared_name',
+    "getattr(checkpoint, '_async_checkpointer_impl', None)",
+    'exp_factory._REGISTERED_CONFIGS',
+  ],
+)
 def test_a_module_that_reaches_inside_is_found(tmp_path, line):
   folder = tmp_path / 'official_ext'
   folder.mkdir()
@@ -80,14 +91,15 @@ def inherited():
   averaged = ema_optimizer.ExponentialMovingAverage(legacy.SGD(0.1))
   averaged.shadow_copy(built_model())
   objects = {
-      tf.train.CheckpointManager: lambda folder: tf.train.CheckpointManager(
-          checkpoint, folder, max_to_keep=None, step_counter=tf.Variable(0), checkpoint_interval=1),
-      tf.summary.SummaryWriter: tf.summary.create_file_writer,
-      tf_keras.optimizers.Optimizer: lambda folder: optimizer,
-      legacy.Optimizer: lambda folder: legacy.SGD(0.1),
-      ema_optimizer.ExponentialMovingAverage: lambda folder: averaged,
-      orbit.Controller: lambda folder: orbit.Controller,
-      train_utils.ExperimentParser: train_utils.ExperimentParser,
+    tf.train.CheckpointManager: lambda folder: tf.train.CheckpointManager(
+      checkpoint, folder, max_to_keep=None, step_counter=tf.Variable(0), checkpoint_interval=1
+    ),
+    tf.summary.SummaryWriter: tf.summary.create_file_writer,
+    tf_keras.optimizers.Optimizer: lambda folder: optimizer,
+    legacy.Optimizer: lambda folder: legacy.SGD(0.1),
+    ema_optimizer.ExponentialMovingAverage: lambda folder: averaged,
+    orbit.Controller: lambda folder: orbit.Controller,
+    train_utils.ExperimentParser: train_utils.ExperimentParser,
   }
   optimizer.build(built_model().trainable_variables)
   return objects
@@ -168,12 +180,26 @@ def test_graphs_tell_what_they_are_for():
   assert issubclass(tf_internals.WhileBodyGraph, tf_internals.ControlFlowGraph)
 
 
-@pytest.mark.parametrize('module, names', [
-    (tf_internals.random_ops, (
-        'random_uniform', 'random_uniform_int', 'random_standard_normal', 'truncated_normal', 'random_shuffle',
-        'multinomial', 'random_gamma', 'random_poisson_v2')),
+@pytest.mark.parametrize(
+  'module, names',
+  [
+    (
+      tf_internals.random_ops,
+      (
+        'random_uniform',
+        'random_uniform_int',
+        'random_standard_normal',
+        'truncated_normal',
+        'random_shuffle',
+        'multinomial',
+        'random_gamma',
+        'random_poisson_v2',
+      ),
+    ),
     (tf_internals.image_ops, ('sample_distorted_bounding_box_v2', 'stateless_sample_distorted_bounding_box')),
-    (tf_internals.custom_gradients, tf_internals.CUSTOM_GRADIENT_CALLERS)])
+    (tf_internals.custom_gradients, tf_internals.CUSTOM_GRADIENT_CALLERS),
+  ],
+)
 def test_functions_that_are_replaced_for_a_while_exist(module, names):
   assert [name for name in names if not callable(getattr(module, name, None))] == []
 
@@ -189,8 +215,14 @@ def test_functions_with_a_custom_gradient_are_called_by_way_of_their_module(monk
   for name in tf_internals.CUSTOM_GRADIENT_CALLERS:
     original = getattr(tf_internals.custom_gradients, name)
     assert list(inspect.signature(original).parameters) == ['f', 'args', 'kwargs']
-    monkeypatch.setattr(tf_internals.custom_gradients, name, lambda f, args, kwargs, name=name, original=original: (
-        called.append((name, f.__qualname__)), original(f, args, kwargs))[1])
+    monkeypatch.setattr(
+      tf_internals.custom_gradients,
+      name,
+      lambda f, args, kwargs, name=name, original=original: (
+        called.append((name, f.__qualname__)),
+        original(f, args, kwargs),
+      )[1],
+    )
   again = tf.recompute_grad(lambda x: x * 2)
   again(tf.constant(1.0))
   tf.function(lambda: again(tf.constant(1.0))).get_concrete_function()
@@ -247,11 +279,18 @@ def test_code_is_converted_as_inside_a_function():
 def test_the_coordination_service_has_what_workers_call():
   context = tf_internals.eager_context()
   expected = {
-      'configure_coordination_service': [
-          'service_type', 'service_leader', 'cluster_register_timeout_in_ms', 'heartbeat_timeout_in_ms',
-          'coordinated_jobs'],
-      'set_config_key_value': ['key', 'value'], 'get_config_key_value': ['key', 'timeout_in_ms'],
-      'get_task_states': ['job_configs'], 'report_error_to_cluster': ['error_code', 'error_message']}
+    'configure_coordination_service': [
+      'service_type',
+      'service_leader',
+      'cluster_register_timeout_in_ms',
+      'heartbeat_timeout_in_ms',
+      'coordinated_jobs',
+    ],
+    'set_config_key_value': ['key', 'value'],
+    'get_config_key_value': ['key', 'timeout_in_ms'],
+    'get_task_states': ['job_configs'],
+    'report_error_to_cluster': ['error_code', 'error_message'],
+  }
   for name, parameters in expected.items():
     assert set(parameters) <= set(inspect.signature(getattr(context, name)).parameters), name
   assert tf_internals.CoordinatedJob(name='worker', num_tasks=2).num_tasks == 2
@@ -262,8 +301,14 @@ def test_all_updates_come_to_the_updating_classes(make, monkeypatch):
   heard = []
   for cls in tf_internals.UPDATING_CLASSES:
     original = vars(cls)['apply_gradients']
-    monkeypatch.setattr(cls, 'apply_gradients', lambda self, pairs, *args, original=original, **kwargs: (
-        heard.append(self), original(self, pairs, *args, **kwargs))[1])
+    monkeypatch.setattr(
+      cls,
+      'apply_gradients',
+      lambda self, pairs, *args, original=original, **kwargs: (
+        heard.append(self),
+        original(self, pairs, *args, **kwargs),
+      )[1],
+    )
   optimizer, variable = make(0.1), tf.Variable(1.0)
   tf_keras.mixed_precision.LossScaleOptimizer(optimizer).apply_gradients([(tf.constant(1.0), variable)])
   assert heard == [optimizer]
@@ -275,7 +320,8 @@ def test_clipping_and_learning_rates_can_be_replaced(make):
   assert tf_internals.is_legacy(optimizer) == (make is legacy.SGD)
   limits = []
   tf_internals.replace_global_clipping(
-      optimizer, lambda gradients, limit: limits.append(limit) or [gradient * 0 for gradient in gradients])
+    optimizer, lambda gradients, limit: limits.append(limit) or [gradient * 0 for gradient in gradients]
+  )
   tf_internals.create_legacy_variables(optimizer, [variable])
   optimizer.apply_gradients([(tf.constant(5.0), variable)])
   assert limits == [1.0] and float(variable) == 1.0
@@ -313,9 +359,14 @@ def test_weight_decay_of_new_optimizers_can_be_asked_for_and_restricted():
   assert [float(variable) for variable in variables] == pytest.approx([0.95, 1.0])
 
 
-@pytest.mark.parametrize('make', [
+@pytest.mark.parametrize(
+  'make',
+  [
     lambda: legacy_adamw.AdamWeightDecay(0.1, weight_decay_rate=0.5),
-    lambda: lamb.LAMB(0.1, weight_decay_rate=0.5), lambda: legacy.SGD(0.1)])
+    lambda: lamb.LAMB(0.1, weight_decay_rate=0.5),
+    lambda: legacy.SGD(0.1),
+  ],
+)
 def test_updates_of_legacy_optimizers_can_be_wrapped(make):
   optimizer, asked, updated = make(), [], []
   tf_internals.wrap_legacy_weight_decay(optimizer, lambda uses: lambda name: asked.append(name) or uses(name))

@@ -6,11 +6,11 @@ import gin
 import pytest
 import tf_keras
 
-import train
+from official_ext import errors
 from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
 from official_ext.cli import main
-from official_ext import errors
+import train
 
 METRIC = ('--set=trainer.best_checkpoint_export_subdir=best', '--set=trainer.best_checkpoint_eval_metric=acuracy')
 TWO_REPLICAS = ('--set=runtime.distribution_strategy=mirrored', '--set=runtime.num_virtual_cpus=2')
@@ -21,86 +21,110 @@ LENGTHS = tuple(f'--set={name}=5' for name in ('train_steps', 'decay_steps', 'wa
 # What is added to the command, or replaces a part of it, and how the line goes on after `error: `. {tmp} is the test's
 # folder, which holds `file`, `folder/`, `malformed.yaml`, `twice.yaml`, `list.yaml` and `misspelt.yaml`.
 BAD = {
-    # Types.
-    'a word for an integer': (['--set=trainer.train_steps=abc'], "trainer.train_steps: expected int, got 'abc'"),
-    'a fraction for an integer': (['--set=trainer.train_steps=1.5'], 'trainer.train_steps: expected int'),
-    'yes for a boolean': (['--set=runtime.deterministic=yes'], 'runtime.deterministic: expected bool'),
-    'a word for a number': (['--set=learning_rate=fast'], 'trainer.optimizer_config.learning_rate.constant.learning'),
-    'a number for a section': (['--params_override=trainer=3'], 'trainer: '),
-    'a list for a number': (['--params_override={task: {train_data: {global_batch_size: [3]}}}'],
-                            'task.train_data.global_batch_size: expected int'),
-    # Names, at every depth.
-    'misspelt section': (['--set=trainr.train_steps=5'], 'trainr: no such field; did you mean trainer?'),
-    'misspelt field': (['--set=trainer.train_step=5'],
-                       'trainer.train_step: no such field; did you mean trainer.train_steps?'),
-    'misspelt field of the task': (['--params_override=task.train_data.global_batch_sise=8'],
-                                   'task.train_data.global_batch_sise: no such field; did you mean '
-                                   'task.train_data.global_batch_size?'),
-    'misspelt field five deep': (['--set=trainer.optimizer_config.learning_rate.constant.lerning_rate=0.1'],
-                                 'trainer.optimizer_config.learning_rate.constant.lerning_rate: no such field'),
-    'misspelt short name': (['--set=batchsize=5'], 'batchsize: no such field or short name; did you mean batch_size?'),
-    'misspelt optimizer': (['--set=optimizer=adamm'], 'trainer.optimizer_config.optimizer.type: '),
-    'a field that nothing reads': (['--set=runtime.run_eagerly=true'], 'runtime.run_eagerly: '),
-    # Files.
-    'missing file': (['--config_file={tmp}/nowhere.yaml'], '--config_file={tmp}/nowhere.yaml: no such file'),
-    'folder for a file': (['--config_file={tmp}/folder'], '--config_file={tmp}/folder: '),
-    'malformed YAML': (['--config_file={tmp}/malformed.yaml'], '--config_file={tmp}/malformed.yaml: '),
-    'a list for a configuration': (['--config_file={tmp}/list.yaml'], '--config_file={tmp}/list.yaml: '),
-    'a key twice': (['--config_file={tmp}/twice.yaml'], '--config_file={tmp}/twice.yaml: '),
-    'misspelt in a file': (['--config_file={tmp}/misspelt.yaml'],
-                           'trainer.train_step: no such field; did you mean trainer.train_steps? '
-                           '(in {tmp}/misspelt.yaml)'),
-    'a number for files': (['--experiment=bert/sentence_prediction_text', *LENGTHS, '--mode=train',
-                            '--set=task.train_data.input_path=5'], 'task.train_data.input_path: 5: No such'),
-    'a pattern without files': (['--experiment=resnet_imagenet', '--mode=train',
-                                 '--set=task.train_data.input_path={tmp}/*.tfrecord'],
-                                'task.train_data.input_path: {tmp}/*.tfrecord: no file matches this pattern'),
-    'a file system that is not there': (['--model_dir=s3://bucket/run'],
-                                        '--model_dir: s3://bucket/run: TensorFlow has no file system for s3:// here'),
-    'a name that is too long': (['--model_dir={tmp}/' + 'x' * 300], "--model_dir: 'xxx"),
-    'a folder outside of the run': (['--set=trainer.validation_summary_subdir=../../x'],
-                                    "trainer.validation_summary_subdir: '../../x' is no plain name"),
-    'URLs in the clear': (['--set=trainer.notifications.urls=json://user:PW@host'],
-                          'trainer.notifications.urls: expected a list of str, got something else'),
-    'malformed override': (['--params_override={trainer: '], '--params_override'),
-    # Ranges.
-    'no steps': (['--set=trainer.train_steps=0'], 'trainer.train_steps: is 0, and mode train_and_eval trains'),
-    'negative steps': (['--set=train_steps=-5'], 'trainer.train_steps: expected at least 0, got -5'),
-    'no checkpoint interval': (['--set=trainer.checkpoint_interval=0'], 'trainer.checkpoint_interval: '),
-    'no loop': (['--set=steps_per_loop=0'], 'trainer.steps_per_loop: expected at least 1, got 0'),
-    'no validation interval': (['--set=trainer.validation_interval=0'], 'trainer.validation_interval: '),
-    'no examples': (['--set=batch_size=0'], 'task.train_data.global_batch_size: expected at least 1, got 0'),
-    'steps and epochs': (['--set=train_steps=5', '--set=train_epochs=2'], 'trainer.train_epochs: set either'),
-    'unknown strategy': (['--set=runtime.distribution_strategy=miror'], 'runtime.distribution_strategy: '),
-    'loss scale without float16': (['--set=runtime.loss_scale=dynamic'], 'runtime.loss_scale: '),
-    'a negative learning rate': (['--set=learning_rate=-1'],
-                                 'trainer.optimizer_config.learning_rate.constant.learning_rate: expected at least 0'),
-    'a batch that no memory holds': (['--set=batch_size=4611686018427387904'],
-                                     'task.train_data.global_batch_size: expected at most 2147483647'),
-    'more than 64 bits': (['--set=train_steps=999999999999999999999999999999'],
-                          'trainer.train_steps: 999999999999999999999999999999 does not fit'),
-    # Flags.
-    'unknown experiment': (['--experiment=digits_mpl'],
-                           '--experiment=digits_mpl: no such experiment; did you mean digits_mlp'),
-    'unknown mode': (['--mode=test'], '--mode=test: '),
-    'mode twice': (['--mode=train', '--mode=eval'], '--mode=eval: given twice'),
-    'unknown flag': (['--modl_dir=x'], '--modl_dir: no such flag; did you mean --model_dir?'),
-    'no flag': (['digits'], 'digits: not a flag'),
-    'no value': (['--set=train_steps'], '--set=train_steps: expected --set=NAME=VALUE'),
-    'missing registry': (['--registry=no_such.module'], '--registry=no_such.module: cannot be imported'),
-    'malformed gin': (['--gin_params=official_ext.Trainer.'], '--gin_file, --gin_params: '),
-    'unknown gin parameter': (['--gin_params=official_ext.Trainer.nothing = 1'], '--gin_file, --gin_params: '),
-    'missing gin file': (['--gin_file={tmp}/nowhere.gin'], '--gin_file, --gin_params: '),
-    # What only the task, the folder or the machine can tell.
-    'metric that no task reports': (METRIC, 'trainer.best_checkpoint_eval_metric: acuracy: did you mean accuracy?'),
-    'model_dir under a file': (['--model_dir={tmp}/file/run'], '--model_dir={tmp}/file/run: cannot be written'),
-    'model_dir is a file': (['--model_dir={tmp}/file'], '--model_dir={tmp}/file: '),
-    'model_dir under /proc': (['--model_dir=/proc/run'], '--model_dir=/proc/run: cannot be written'),
-    'nothing to evaluate': (['--mode=eval'], '--mode=eval: there is no checkpoint in {tmp}/run'),
-    'no such checkpoint': (['--checkpoint={tmp}/ckpt-7'], '--checkpoint={tmp}/ckpt-7: no such checkpoint'),
-    'GPUs that are not there': (['--set=runtime.num_gpus=64'], 'runtime.num_gpus: 64 asked for, '),
-    'a batch that replicas cannot share': ([*TWO_REPLICAS, '--set=batch_size=63'],
-                                           'task.train_data.global_batch_size: '),
+  # Types.
+  'a word for an integer': (['--set=trainer.train_steps=abc'], "trainer.train_steps: expected int, got 'abc'"),
+  'a fraction for an integer': (['--set=trainer.train_steps=1.5'], 'trainer.train_steps: expected int'),
+  'yes for a boolean': (['--set=runtime.deterministic=yes'], 'runtime.deterministic: expected bool'),
+  'a word for a number': (['--set=learning_rate=fast'], 'trainer.optimizer_config.learning_rate.constant.learning'),
+  'a number for a section': (['--params_override=trainer=3'], 'trainer: '),
+  'a list for a number': (
+    ['--params_override={task: {train_data: {global_batch_size: [3]}}}'],
+    'task.train_data.global_batch_size: expected int',
+  ),
+  # Names, at every depth.
+  'misspelt section': (['--set=trainr.train_steps=5'], 'trainr: no such field; did you mean trainer?'),
+  'misspelt field': (
+    ['--set=trainer.train_step=5'],
+    'trainer.train_step: no such field; did you mean trainer.train_steps?',
+  ),
+  'misspelt field of the task': (
+    ['--params_override=task.train_data.global_batch_sise=8'],
+    'task.train_data.global_batch_sise: no such field; did you mean task.train_data.global_batch_size?',
+  ),
+  'misspelt field five deep': (
+    ['--set=trainer.optimizer_config.learning_rate.constant.lerning_rate=0.1'],
+    'trainer.optimizer_config.learning_rate.constant.lerning_rate: no such field',
+  ),
+  'misspelt short name': (['--set=batchsize=5'], 'batchsize: no such field or short name; did you mean batch_size?'),
+  'misspelt optimizer': (['--set=optimizer=adamm'], 'trainer.optimizer_config.optimizer.type: '),
+  'a field that nothing reads': (['--set=runtime.run_eagerly=true'], 'runtime.run_eagerly: '),
+  # Files.
+  'missing file': (['--config_file={tmp}/nowhere.yaml'], '--config_file={tmp}/nowhere.yaml: no such file'),
+  'folder for a file': (['--config_file={tmp}/folder'], '--config_file={tmp}/folder: '),
+  'malformed YAML': (['--config_file={tmp}/malformed.yaml'], '--config_file={tmp}/malformed.yaml: '),
+  'a list for a configuration': (['--config_file={tmp}/list.yaml'], '--config_file={tmp}/list.yaml: '),
+  'a key twice': (['--config_file={tmp}/twice.yaml'], '--config_file={tmp}/twice.yaml: '),
+  'misspelt in a file': (
+    ['--config_file={tmp}/misspelt.yaml'],
+    'trainer.train_step: no such field; did you mean trainer.train_steps? (in {tmp}/misspelt.yaml)',
+  ),
+  'a number for files': (
+    ['--experiment=bert/sentence_prediction_text', *LENGTHS, '--mode=train', '--set=task.train_data.input_path=5'],
+    'task.train_data.input_path: 5: No such',
+  ),
+  'a pattern without files': (
+    ['--experiment=resnet_imagenet', '--mode=train', '--set=task.train_data.input_path={tmp}/*.tfrecord'],
+    'task.train_data.input_path: {tmp}/*.tfrecord: no file matches this pattern',
+  ),
+  'a file system that is not there': (
+    ['--model_dir=s3://bucket/run'],
+    '--model_dir: s3://bucket/run: TensorFlow has no file system for s3:// here',
+  ),
+  'a name that is too long': (['--model_dir={tmp}/' + 'x' * 300], "--model_dir: 'xxx"),
+  'a folder outside of the run': (
+    ['--set=trainer.validation_summary_subdir=../../x'],
+    "trainer.validation_summary_subdir: '../../x' is no plain name",
+  ),
+  'URLs in the clear': (
+    ['--set=trainer.notifications.urls=json://user:PW@host'],
+    'trainer.notifications.urls: expected a list of str, got something else',
+  ),
+  'malformed override': (['--params_override={trainer: '], '--params_override'),
+  # Ranges.
+  'no steps': (['--set=trainer.train_steps=0'], 'trainer.train_steps: is 0, and mode train_and_eval trains'),
+  'negative steps': (['--set=train_steps=-5'], 'trainer.train_steps: expected at least 0, got -5'),
+  'no checkpoint interval': (['--set=trainer.checkpoint_interval=0'], 'trainer.checkpoint_interval: '),
+  'no loop': (['--set=steps_per_loop=0'], 'trainer.steps_per_loop: expected at least 1, got 0'),
+  'no validation interval': (['--set=trainer.validation_interval=0'], 'trainer.validation_interval: '),
+  'no examples': (['--set=batch_size=0'], 'task.train_data.global_batch_size: expected at least 1, got 0'),
+  'steps and epochs': (['--set=train_steps=5', '--set=train_epochs=2'], 'trainer.train_epochs: set either'),
+  'unknown strategy': (['--set=runtime.distribution_strategy=miror'], 'runtime.distribution_strategy: '),
+  'loss scale without float16': (['--set=runtime.loss_scale=dynamic'], 'runtime.loss_scale: '),
+  'a negative learning rate': (
+    ['--set=learning_rate=-1'],
+    'trainer.optimizer_config.learning_rate.constant.learning_rate: expected at least 0',
+  ),
+  'a batch that no memory holds': (
+    ['--set=batch_size=4611686018427387904'],
+    'task.train_data.global_batch_size: expected at most 2147483647',
+  ),
+  'more than 64 bits': (
+    ['--set=train_steps=999999999999999999999999999999'],
+    'trainer.train_steps: 999999999999999999999999999999 does not fit',
+  ),
+  # Flags.
+  'unknown experiment': (
+    ['--experiment=digits_mpl'],
+    '--experiment=digits_mpl: no such experiment; did you mean digits_mlp',
+  ),
+  'unknown mode': (['--mode=test'], '--mode=test: '),
+  'mode twice': (['--mode=train', '--mode=eval'], '--mode=eval: given twice'),
+  'unknown flag': (['--modl_dir=x'], '--modl_dir: no such flag; did you mean --model_dir?'),
+  'no flag': (['digits'], 'digits: not a flag'),
+  'no value': (['--set=train_steps'], '--set=train_steps: expected --set=NAME=VALUE'),
+  'missing registry': (['--registry=no_such.module'], '--registry=no_such.module: cannot be imported'),
+  'malformed gin': (['--gin_params=official_ext.Trainer.'], '--gin_file, --gin_params: '),
+  'unknown gin parameter': (['--gin_params=official_ext.Trainer.nothing = 1'], '--gin_file, --gin_params: '),
+  'missing gin file': (['--gin_file={tmp}/nowhere.gin'], '--gin_file, --gin_params: '),
+  # What only the task, the folder or the machine can tell.
+  'metric that no task reports': (METRIC, 'trainer.best_checkpoint_eval_metric: acuracy: did you mean accuracy?'),
+  'model_dir under a file': (['--model_dir={tmp}/file/run'], '--model_dir={tmp}/file/run: cannot be written'),
+  'model_dir is a file': (['--model_dir={tmp}/file'], '--model_dir={tmp}/file: '),
+  'model_dir under /proc': (['--model_dir=/proc/run'], '--model_dir=/proc/run: cannot be written'),
+  'nothing to evaluate': (['--mode=eval'], '--mode=eval: there is no checkpoint in {tmp}/run'),
+  'no such checkpoint': (['--checkpoint={tmp}/ckpt-7'], '--checkpoint={tmp}/ckpt-7: no such checkpoint'),
+  'GPUs that are not there': (['--set=runtime.num_gpus=64'], 'runtime.num_gpus: 64 asked for, '),
+  'a batch that replicas cannot share': ([*TWO_REPLICAS, '--set=batch_size=63'], 'task.train_data.global_batch_size: '),
 }
 
 # The same as real processes, for what a process of its own may do otherwise.
@@ -119,8 +143,11 @@ def fill(folder):
   """Makes the files that the table speaks of."""
   (folder / 'folder').mkdir()
   for name, text in {
-      'file': '', 'malformed.yaml': 'trainer: {train_steps: 5\n', 'list.yaml': '- trainer\n',
-      'twice.yaml': 'trainer: {train_steps: 5, train_steps: 6}\n', 'misspelt.yaml': 'trainer:\n  train_step: 5\n',
+    'file': '',
+    'malformed.yaml': 'trainer: {train_steps: 5\n',
+    'list.yaml': '- trainer\n',
+    'twice.yaml': 'trainer: {train_steps: 5, train_steps: 6}\n',
+    'misspelt.yaml': 'trainer:\n  train_step: 5\n',
   }.items():
     (folder / name).write_text(text)
 
@@ -158,7 +185,7 @@ def test_a_mistake_is_one_line(name, tmp_path, capfd):
   status = drive(command(arguments, tmp_path))
   _, err = capfd.readouterr()
   assert status == errors.UserError.exit_status == 2, err
-  line, = error_lines(err)
+  (line,) = error_lines(err)
   assert line.startswith('error: ' + expected.replace('{tmp}', str(tmp_path)))
   assert 'Traceback' not in err
   assert contents(tmp_path) == before
@@ -166,29 +193,48 @@ def test_a_mistake_is_one_line(name, tmp_path, capfd):
 
 def test_all_mistakes_are_told_before_a_model_is_built(tmp_path, capfd):
   # Before: one at a time, and the files after BERT had been built.
-  arguments = ['--experiment=bert/sentence_prediction', '--mode=train_and_eval', f'--model_dir={tmp_path}/run',
-               *LENGTHS, '--set=task.train_data.input_path=nowhere',
-               f'--set=task.validation_data.input_path={tmp_path}/*.x',
-               '--set=learning_rate=-1', '--set=trainer.keep_every=-5', '--set=trainer.validation_summary_subdir=/x']
+  arguments = [
+    '--experiment=bert/sentence_prediction',
+    '--mode=train_and_eval',
+    f'--model_dir={tmp_path}/run',
+    *LENGTHS,
+    '--set=task.train_data.input_path=nowhere',
+    f'--set=task.validation_data.input_path={tmp_path}/*.x',
+    '--set=learning_rate=-1',
+    '--set=trainer.keep_every=-5',
+    '--set=trainer.validation_summary_subdir=/x',
+  ]
   assert drive(arguments) == 2
   err = capfd.readouterr().err
   assert [line.split(': ')[1] for line in error_lines(err)] == [
-      'trainer.optimizer_config.learning_rate.polynomial.initial_learning_rate', 'trainer.keep_every',
-      'trainer.validation_summary_subdir', 'task.train_data.input_path', 'task.validation_data.input_path']
+    'trainer.optimizer_config.learning_rate.polynomial.initial_learning_rate',
+    'trainer.keep_every',
+    'trainer.validation_summary_subdir',
+    'task.train_data.input_path',
+    'task.validation_data.input_path',
+  ]
   assert 'Traceback' not in err and not contents(tmp_path)
 
 
 def test_a_batch_that_replicas_cannot_share_is_one_line_for_model_gardens_tasks(tmp_path, capfd):
   # Before: 60 lines.
   (tmp_path / 'x.tfrecord').touch()
-  arguments = ['--experiment=resnet_imagenet', '--mode=train_and_eval', f'--model_dir={tmp_path}/run', *TWO_REPLICAS,
-               f'--set=task.train_data.input_path={tmp_path}/x.tfrecord', '--set=batch_size=63',
-               f'--set=task.validation_data.input_path={tmp_path}/x.tfrecord', '--set=eval_batch_size=7']
+  arguments = [
+    '--experiment=resnet_imagenet',
+    '--mode=train_and_eval',
+    f'--model_dir={tmp_path}/run',
+    *TWO_REPLICAS,
+    f'--set=task.train_data.input_path={tmp_path}/x.tfrecord',
+    '--set=batch_size=63',
+    f'--set=task.validation_data.input_path={tmp_path}/x.tfrecord',
+    '--set=eval_batch_size=7',
+  ]
   assert drive(arguments) == 2
   err = capfd.readouterr().err
   assert error_lines(err) == [
-      'error: task.train_data.global_batch_size: 63 examples cannot be shared by 2 replicas; 62 or 64 can',
-      'error: task.validation_data.global_batch_size: 7 examples cannot be shared by 2 replicas; 6 or 8 can']
+    'error: task.train_data.global_batch_size: 63 examples cannot be shared by 2 replicas; 62 or 64 can',
+    'error: task.validation_data.global_batch_size: 7 examples cannot be shared by 2 replicas; 6 or 8 can',
+  ]
   assert 'Traceback' not in err and not (tmp_path / 'run').exists()
 
 
@@ -242,7 +288,7 @@ def test_a_mistake_ends_the_process(name, tmp_path, run_train):
   arguments, expected = BAD[name]
   process = run_train(command(arguments, tmp_path), cwd=tmp_path)
   assert process.returncode == 2
-  line, = error_lines(process.stderr)
+  (line,) = error_lines(process.stderr)
   assert line.startswith('error: ' + expected.replace('{tmp}', str(tmp_path)))
   assert 'Traceback' not in process.stderr
   assert not contents(tmp_path)

@@ -7,8 +7,14 @@ import time
 from official_ext.checkpoints import manifests
 from official_ext.runtime import run_lock
 
-FLAGS = ['--experiment=digits_mlp', '--set=runtime.enable_xla=false', '--set=steps_per_loop=5',
-         '--set=checkpoint_interval=5', '--set=trainer.max_to_keep=1', '--set=trainer.validation_steps=1']
+FLAGS = [
+  '--experiment=digits_mlp',
+  '--set=runtime.enable_xla=false',
+  '--set=steps_per_loop=5',
+  '--set=checkpoint_interval=5',
+  '--set=trainer.max_to_keep=1',
+  '--set=trainer.validation_steps=1',
+]
 ENDLESS = '--set=train_steps=100000000'
 
 
@@ -38,7 +44,7 @@ def test_a_folder_has_one_training_and_any_number_of_evaluations(run_train, star
   names = {name for name in os.listdir(folder) if not name.startswith('ckpt-')}
   second = run_train(_flags(folder, 'train_and_eval', '--set=learning_rate=1'))
   assert second.returncode == 2
-  error, = (line for line in second.stderr.splitlines() if line.startswith('error: '))
+  (error,) = (line for line in second.stderr.splitlines() if line.startswith('error: '))
   assert f'process {first.pid} on ' in error and 'trains in this folder' in error
   now = {name for name in os.listdir(folder) if not (name.startswith('ckpt-') or '.tmp' in name)}
   assert now == {name for name in names if '.tmp' not in name}
@@ -61,7 +67,9 @@ def test_a_tilde_after_the_equals_sign_is_the_home_folder(run_train, tmp_path):
   (home / 'more.yaml').write_text('trainer: {train_steps: 5}\n')
   process = run_train(
     _flags('~/run', 'train', '--config_file=~/more.yaml', '--set=task.init_checkpoint=~/nothing'),
-    env={'HOME': str(home)}, cwd=tmp_path)
+    env={'HOME': str(home)},
+    cwd=tmp_path,
+  )
   assert process.returncode == 2 and f'error: task.init_checkpoint: {home}/nothing: ' in process.stderr
   process = run_train(_flags('~/run', 'train', '--config_file=~/more.yaml'), env={'HOME': str(home)}, cwd=tmp_path)
   assert process.returncode == 0, process.stderr

@@ -1,5 +1,6 @@
 """train.py, or another script, as a process that is forked from one that has TensorFlow imported."""
 
+from collections.abc import Mapping, Sequence
 import json
 import os
 import pathlib
@@ -11,14 +12,13 @@ import tempfile
 import textwrap
 import threading
 import time
-from typing import Dict, Mapping, Optional, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TRAIN = ROOT / 'train.py'
 _START_SECONDS = 120
 
 
-def environment(changes: Optional[Mapping[str, str]] = None) -> Mapping[str, str]:
+def environment(changes: Mapping[str, str] | None = None) -> Mapping[str, str]:
   """This process's environment with `changes`. No GPU: what a test expects must not depend on its machine."""
   kept = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}
   return {**kept, 'CUDA_VISIBLE_DEVICES': '', 'COLUMNS': '120', **(changes or {})}
@@ -33,11 +33,17 @@ class Server:
 
   def __init__(self):
     self._process = subprocess.Popen(
-      [sys.executable, '-m', 'tests.prefork'], cwd=ROOT, env=environment(), text=True, stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+      [sys.executable, '-m', 'tests.prefork'],
+      cwd=ROOT,
+      env=environment(),
+      text=True,
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.DEVNULL,
+    )
     self._changed = threading.Condition()
-    self._started: Optional[int] = None
-    self._statuses: Dict[int, int] = {}
+    self._started: int | None = None
+    self._statuses: dict[int, int] = {}
     self._starting = threading.Lock()
     threading.Thread(target=self._read, daemon=True).start()
 
@@ -52,18 +58,23 @@ class Server:
         self._changed.notify_all()
 
   def start(
-      self,
-      arguments: Sequence[str],
-      stdout: pathlib.Path,
-      stderr: Optional[pathlib.Path] = None,
-      env: Optional[Mapping[str, str]] = None,
-      cwd: pathlib.Path = ROOT,
-      script: pathlib.Path = TRAIN,
+    self,
+    arguments: Sequence[str],
+    stdout: pathlib.Path,
+    stderr: pathlib.Path | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: pathlib.Path = ROOT,
+    script: pathlib.Path = TRAIN,
   ) -> 'ForkedProcess':
     """Starts `python SCRIPT ARGUMENTS`, its output at the end of files; without `stderr`, both in one."""
-    request = {'script': str(script), 'arguments': [str(argument) for argument in arguments],
-               'environment': dict(environment(env)), 'cwd': str(cwd), 'stdout': str(stdout),
-               'stderr': stderr and str(stderr)}
+    request = {
+      'script': str(script),
+      'arguments': [str(argument) for argument in arguments],
+      'environment': dict(environment(env)),
+      'cwd': str(cwd),
+      'stdout': str(stdout),
+      'stderr': stderr and str(stderr),
+    }
     with self._starting, self._changed:
       self._started = None
       self._process.stdin.write(json.dumps(request) + '\n')
@@ -72,7 +83,7 @@ class Server:
         raise RuntimeError('the server does not answer')
       return ForkedProcess(self, self._started)
 
-  def status(self, pid: int, timeout: float) -> Optional[int]:
+  def status(self, pid: int, timeout: float) -> int | None:
     """The exit status of a child, or minus its signal; None where it still runs after `timeout` seconds."""
     with self._changed:
       self._changed.wait_for(lambda: pid in self._statuses, timeout)
@@ -89,14 +100,14 @@ class ForkedProcess:
 
   def __init__(self, server: Server, pid: int):
     self._server, self.pid = server, pid
-    self.returncode: Optional[int] = None
+    self.returncode: int | None = None
     self.stdout = None
 
-  def poll(self) -> Optional[int]:
+  def poll(self) -> int | None:
     self.returncode = self._server.status(self.pid, 0)
     return self.returncode
 
-  def wait(self, timeout: Optional[float] = None) -> int:
+  def wait(self, timeout: float | None = None) -> int:
     self.returncode = self._server.status(self.pid, timeout)
     if self.returncode is None:
       raise subprocess.TimeoutExpired(f'process {self.pid}', timeout)
@@ -123,7 +134,7 @@ class PipedProcess(ForkedProcess):
       os.set_blocking(reader, True)
     self.stdout = os.fdopen(reader, 'r')
 
-  def communicate(self, timeout: Optional[float] = None):
+  def communicate(self, timeout: float | None = None):
     """(what is left of the output, None) at the end of the process."""
     output = []
     if self.stdout is not None:
@@ -137,7 +148,7 @@ class PipedProcess(ForkedProcess):
 
 
 def run(
-    server: Server, arguments: Sequence[str], timeout: float, env=None, cwd=ROOT, script=TRAIN
+  server: Server, arguments: Sequence[str], timeout: float, env=None, cwd=ROOT, script=TRAIN
 ) -> subprocess.CompletedProcess:
   """Runs a script to its end; after `timeout` seconds it is killed.
 

@@ -40,14 +40,22 @@ def test_defect_10_a_preempted_run_saves_exits_75_and_goes_on(start_train, run_t
   process = run_train(flags(tmp_path, *endless, f'--set=train_steps={step + 20}'), timeout=TIMEOUT)
   assert process.returncode == 0, process.stderr
   assert (tmp_path / f'ckpt-{step + 20}.manifest.json').exists()
-  assert [json.loads(line)['step'] for line in (tmp_path / 'events.jsonl').read_text().splitlines()
-          if '"restored"' in line] == [step]
+  assert [
+    json.loads(line)['step'] for line in (tmp_path / 'events.jsonl').read_text().splitlines() if '"restored"' in line
+  ] == [step]
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT])
 def test_a_second_signal_ends_even_a_loop_that_does_not(number, start_train, tmp_path):
-  process = start_train(flags(tmp_path, '--set=steps_per_loop=100000000', '--set=train_steps=100000000',
-                              '--set=checkpoint_interval=100000000', '--set=trainer.summary_interval=100000000'))
+  process = start_train(
+    flags(
+      tmp_path,
+      '--set=steps_per_loop=100000000',
+      '--set=train_steps=100000000',
+      '--set=checkpoint_interval=100000000',
+      '--set=trainer.summary_interval=100000000',
+    )
+  )
   wait_for_step(tmp_path, process, 'start')
   time.sleep(5)  # Into the loop, which no Python interrupts.
   process.send_signal(number)

@@ -16,14 +16,28 @@ from tests import train_processes
 
 LOOP, CHECKPOINT, VALIDATION, STEPS = 7, 10, 15, 33
 INTERVALS = [
-    f'--set=steps_per_loop={LOOP}', f'--set=checkpoint_interval={CHECKPOINT}',
-    f'--set=validation_interval={VALIDATION}', f'--set=train_steps={STEPS}', '--set=trainer.summary_interval=1000',
-    '--set=trainer.steps_per_execution=3']  # Loops of 7 are two programs and a step.
+  f'--set=steps_per_loop={LOOP}',
+  f'--set=checkpoint_interval={CHECKPOINT}',
+  f'--set=validation_interval={VALIDATION}',
+  f'--set=train_steps={STEPS}',
+  '--set=trainer.summary_interval=1000',
+  '--set=trainer.steps_per_execution=3',
+]  # Loops of 7 are two programs and a step.
 WITHOUT_XLA = '--set=runtime.enable_xla=false'  # Compiling takes longer than these runs.
 METRICS = {'accuracy', 'validation_loss'}
 TRAIN_FIELDS = {
-    'time', 'event', 'step', 'training_loss', 'accuracy', 'learning_rate', 'grad_norm', 'percent', 'epoch',
-    'optimizer_iterations', 'model_global_step'}
+  'time',
+  'event',
+  'step',
+  'training_loss',
+  'accuracy',
+  'learning_rate',
+  'grad_norm',
+  'percent',
+  'epoch',
+  'optimizer_iterations',
+  'model_global_step',
+}
 PACE_FIELDS = {'steps_per_second', 'examples_per_second', 'data_wait', 'eta_seconds'}
 TIMEOUT = 240
 
@@ -56,8 +70,9 @@ def read_scalars(folder):
   accumulator = event_accumulator.EventAccumulator(str(folder), size_guidance={event_accumulator.TENSORS: 0})
   accumulator.Reload()
   return {
-      tag: {event.step: float(tf.make_ndarray(event.tensor_proto)) for event in accumulator.Tensors(tag)}
-      for tag in accumulator.Tags()['tensors']}
+    tag: {event.step: float(tf.make_ndarray(event.tensor_proto)) for event in accumulator.Tensors(tag)}
+    for tag in accumulator.Tags()['tensors']
+  }
 
 
 def wait_for(condition, process, seconds=TIMEOUT):
@@ -75,12 +90,26 @@ def wait_for(condition, process, seconds=TIMEOUT):
 def check_events(events):
   """Loops end on the multiples of all intervals; at a boundary the order is train, evaluate, save."""
   assert [(event['event'], event['step']) for event in events if event['event'] in ('train', 'eval', 'checkpoint')] == [
-      ('train', 7), ('train', 10), ('checkpoint', 10), ('train', 14), ('train', 15), ('eval', 15), ('train', 20),
-      ('checkpoint', 20), ('train', 21), ('train', 28), ('train', 30), ('eval', 30), ('checkpoint', 30), ('train', 33),
-      ('eval', 33), ('checkpoint', 33)]
+    ('train', 7),
+    ('train', 10),
+    ('checkpoint', 10),
+    ('train', 14),
+    ('train', 15),
+    ('eval', 15),
+    ('train', 20),
+    ('checkpoint', 20),
+    ('train', 21),
+    ('train', 28),
+    ('train', 30),
+    ('eval', 30),
+    ('checkpoint', 30),
+    ('train', 33),
+    ('eval', 33),
+    ('checkpoint', 33),
+  ]
   assert events[0]['event'] == 'start' and (events[0]['mode'], events[0]['seed']) == ('train_and_eval', 0)
   assert events[0]['effective_batch_size'] == 64
-  compiled, = (event for event in events if event['event'] == 'compiled')
+  (compiled,) = (event for event in events if event['event'] == 'compiled')
   assert (compiled['step_shape'], compiled['jit_compile']) == ('fused', True) and compiled['seconds'] > 0
   assert events[-1]['event'] == 'finished' and events[-1]['step'] == STEPS
   times = [event['time'] for event in events]
@@ -150,8 +179,9 @@ def check_progress(stdout, events):
   for line in lines:
     if line.startswith('train '):
       assert re.match(
-          r'train \d+/33 \d+% [\d.e+]+ steps/s eta \d+:\d\d:\d\d  accuracy \S+  training_loss \S+  learning_rate 0.001',
-          line), line
+        r'train \d+/33 \d+% [\d.e+]+ steps/s eta \d+:\d\d:\d\d  accuracy \S+  training_loss \S+  learning_rate 0.001',
+        line,
+      ), line
 
 
 def test_a_run_beside_its_evaluator_and_what_follows(run_train, start_train, tmp_path):
@@ -159,7 +189,8 @@ def test_a_run_beside_its_evaluator_and_what_follows(run_train, start_train, tmp
   bind = '--gin_params=official_ext.Trainer.max_silent_recompilations = 7'
   evaluator = start_train(flags(folder, 'continuous_eval', bind))
   process = run_train(
-      flags(folder, 'train_and_eval', *INTERVALS, bind), timeout=TIMEOUT, env=train_processes.UNOPTIMISED)
+    flags(folder, 'train_and_eval', *INTERVALS, bind), timeout=TIMEOUT, env=train_processes.UNOPTIMISED
+  )
   assert process.returncode == 0, process.stderr
   output, _ = evaluator.communicate(timeout=TIMEOUT)  # Training has finished: no signal is needed.
   assert evaluator.returncode == 0, output
@@ -179,7 +210,8 @@ def test_a_run_beside_its_evaluator_and_what_follows(run_train, start_train, tmp
   for event in events:
     if event['event'] == 'eval' and event['step'] in evaluated:
       assert {name: evaluated[event['step']][name] for name in METRICS} == pytest.approx(
-          {name: event[name] for name in METRICS}, rel=1e-5)
+        {name: event[name] for name in METRICS}, rel=1e-5
+      )
   record = read_json(folder / 'run.continuous_eval.json')
   assert (record['status'], record['mode']) == ('finished', 'continuous_eval')
   assert f'eval step {STEPS}  accuracy' in output
@@ -228,15 +260,22 @@ def test_defect_21_an_evaluator_ends_when_its_trainer_was_killed(run_train, star
   # On from there with other parameters: a little further, counted in epochs.
   epochs = (newest + 30) * 64 / 1437
   process = run_train(
-      flags(folder, 'train_and_post_eval', *endless, f'--set=train_epochs={epochs}', '--set=learning_rate=1e-4'),
-      timeout=TIMEOUT)
+    flags(folder, 'train_and_post_eval', *endless, f'--set=train_epochs={epochs}', '--set=learning_rate=1e-4'),
+    timeout=TIMEOUT,
+  )
   assert process.returncode == 0, process.stderr
   events = read_events(folder)
-  events = events[max(i for i, event in enumerate(events) if event['event'] == 'start'):]
+  events = events[max(i for i, event in enumerate(events) if event['event'] == 'start') :]
   end = newest + 30
   assert [(event['event'], event['step']) for event in events if event['event'] != 'compiled'] == [
-      ('start', 0), ('restored', newest), ('train', newest + 20), ('train', end), ('checkpoint', end), ('eval', end),
-      ('finished', end)]
+    ('start', 0),
+    ('restored', newest),
+    ('train', newest + 20),
+    ('train', end),
+    ('checkpoint', end),
+    ('eval', end),
+    ('finished', end),
+  ]
   # Where the parameters and the checkpoint differ, the parameters count.
   assert all(event['learning_rate'] == pytest.approx(1e-4) for event in events if event['event'] == 'train')
   assert set(final_metrics(process.stdout)) == METRICS
@@ -245,25 +284,40 @@ def test_defect_21_an_evaluator_ends_when_its_trainer_was_killed(run_train, star
   where = next(i for i, line in enumerate(shown) if 'other parameters than before' in line)
   assert shown[where].endswith(f'{folder}/params.1.yaml:')
   assert set(shown[where + 1 : where + 3]) == {
-      '  trainer.optimizer_config.learning_rate.constant.learning_rate: 0.001 -> 0.0001',
-      f'  trainer.train_steps: 100000000 -> {end}'}
+    '  trainer.optimizer_config.learning_rate.constant.learning_rate: 0.001 -> 0.0001',
+    f'  trainer.train_steps: 100000000 -> {end}',
+  }
   before, after = (yaml.safe_load((folder / name).read_text())['trainer'] for name in ('params.1.yaml', 'params.yaml'))
   assert (before['train_steps'], after['train_steps']) == (100000000, end)
 
 
-@pytest.mark.parametrize('dtype, strategy', [
+@pytest.mark.parametrize(
+  'dtype, strategy',
+  [
     ('bfloat16', ['--set=runtime.distribution_strategy=mirrored', '--set=runtime.num_virtual_cpus=2']),
     pytest.param('float16', ['--set=runtime.loss_scale=dynamic'], marks=pytest.mark.soak),
-])
+  ],
+)
 def test_mixed_precision_and_replicas(dtype, strategy, run_train, tmp_path):
   precision = f'--set=runtime.mixed_precision_dtype={dtype}'
   process = run_train(
-      flags(tmp_path, 'train_and_eval', '--set=train_steps=40', '--set=steps_per_loop=20',
-            '--set=validation_interval=40', '--set=checkpoint_interval=40', WITHOUT_XLA, precision, *strategy),
-      timeout=TIMEOUT)
+    flags(
+      tmp_path,
+      'train_and_eval',
+      '--set=train_steps=40',
+      '--set=steps_per_loop=20',
+      '--set=validation_interval=40',
+      '--set=checkpoint_interval=40',
+      WITHOUT_XLA,
+      precision,
+      *strategy,
+    ),
+    timeout=TIMEOUT,
+  )
   assert process.returncode == 0, process.stderr
-  replicas = '2 replicas on CPU:0, CPU:1, MirroredStrategy' if dtype == 'bfloat16' else (
-      '1 replica on CPU:0, OneDeviceStrategy')
+  replicas = (
+    '2 replicas on CPU:0, CPU:1, MirroredStrategy' if dtype == 'bfloat16' else ('1 replica on CPU:0, OneDeviceStrategy')
+  )
   assert process.stdout.splitlines()[0] == f'Devices: {replicas}, mixed_{dtype}'
   assert final_metrics(process.stdout)['accuracy'] > 0.7  # Ten classes.
   assert read_json(tmp_path / 'run.json')['devices'] == f'{replicas}, mixed_{dtype}'
@@ -274,8 +328,11 @@ def test_mixed_precision_and_replicas(dtype, strategy, run_train, tmp_path):
 
 def test_dry_run_leaves_nothing_behind(run_train, tmp_path):
   process = run_train(
-      ['--experiment=digits_mlp', '--dry_run', f'--model_dir={tmp_path}/run', '--set=train_epochs=3'], cwd=tmp_path,
-      env={'TMPDIR': str(tmp_path), **train_processes.UNOPTIMISED}, timeout=TIMEOUT)
+    ['--experiment=digits_mlp', '--dry_run', f'--model_dir={tmp_path}/run', '--set=train_epochs=3'],
+    cwd=tmp_path,
+    env={'TMPDIR': str(tmp_path), **train_processes.UNOPTIMISED},
+    timeout=TIMEOUT,
+  )
   assert process.returncode == 0, process.stderr
   lines = dict(re.findall(r'^(\S+(?: step)?)  +(.*)$', process.stdout, re.MULTILINE))
   parameters = 64 * 256 + 256 + 256 * 256 + 256 + 256 * 10 + 10
@@ -320,14 +377,28 @@ FAILING = """
 def test_a_run_that_fails_leaves_its_record(run_train, tmp_path):
   (tmp_path / 'my_tasks.py').write_text(textwrap.dedent(FAILING))
   process = run_train(
-      flags('run', 'train_and_eval', '--registry=my_tasks', '--set=train_steps=20', '--set=steps_per_loop=5',
-            '--set=validation_interval=10', '--set=trainer.checkpoint_interval=5', WITHOUT_XLA, experiment='failing'),
-      cwd=tmp_path, timeout=TIMEOUT)
+    flags(
+      'run',
+      'train_and_eval',
+      '--registry=my_tasks',
+      '--set=train_steps=20',
+      '--set=steps_per_loop=5',
+      '--set=validation_interval=10',
+      '--set=trainer.checkpoint_interval=5',
+      WITHOUT_XLA,
+      experiment='failing',
+    ),
+    cwd=tmp_path,
+    timeout=TIMEOUT,
+  )
   assert process.returncode == 1
   folder = tmp_path / 'run'
   (line,) = [line for line in process.stderr.splitlines() if line.startswith('error: ')]
-  assert re.fullmatch(r'error: \S*my_tasks.py:\d+: RuntimeError: the disk of the moon is full; '
-                      r'the traceback is in run/traceback.txt', line)
+  assert re.fullmatch(
+    r'error: \S*my_tasks.py:\d+: RuntimeError: the disk of the moon is full; '
+    r'the traceback is in run/traceback.txt',
+    line,
+  )
   assert 'Traceback' not in process.stderr and 'Traceback' in (folder / 'traceback.txt').read_text()
   record = read_json(folder / 'run.json')
   assert (record['status'], record['stage'], record['step']) == ('failed', 'eval', 10)

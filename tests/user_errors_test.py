@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-TASKS = '''
+TASKS = """
 import dataclasses
 
 import numpy as np
@@ -54,7 +54,7 @@ def broken():
       trainer=cfg.TrainerConfig(train_steps=4, steps_per_loop=2, validation_interval=4, checkpoint_interval=4,
           optimizer_config=cfg.OptimizationConfig({
               'optimizer': {'type': 'sgd'}, 'learning_rate': {'type': 'constant'}})))
-'''
+"""
 
 
 @pytest.fixture
@@ -81,15 +81,20 @@ def test_training_ends_in_one_line(broken, tmp_path, run_train):
   process = run_train(flags, cwd=tmp_path)
   assert process.returncode == 1
   path = tmp_path / 'run' / 'traceback.txt'
-  assert re.fullmatch(rf'error: {place}: ValueError: there is no such loss; the traceback is in {re.escape(str(path))}',
-                      the_line(process.stderr))
+  assert re.fullmatch(
+    rf'error: {place}: ValueError: there is no such loss; the traceback is in {re.escape(str(path))}',
+    the_line(process.stderr),
+  )
   assert 'in user code' in path.read_text()
 
 
-@pytest.mark.parametrize('how, status, told', [
+@pytest.mark.parametrize(
+  'how, status, told',
+  [
     ('raise', 1, '{place}: ValueError: there is no such loss; the traceback is in '),
     ('label', 2, r'task.train_data: y: 3 is outside of \[0, 3\)'),
-])
+  ],
+)
 def test_debug_ends_in_one_line(how, status, told, broken, tmp_path, run_train):
   flags, place = broken(how, '--debug')
   process = run_train(flags, cwd=tmp_path)
@@ -97,18 +102,21 @@ def test_debug_ends_in_one_line(how, status, told, broken, tmp_path, run_train):
   assert process.returncode == status
 
 
-@pytest.mark.parametrize('how, told', [
+@pytest.mark.parametrize(
+  'how, told',
+  [
     ('variable', 'ValueError: tf.function only supports singleton tf.Variables'),
     ('exit', r'has ended the run by sys.exit\(0\)'),
-])
+  ],
+)
 def test_check_tells_what_fails_before_its_verdict(how, told, broken, tmp_path, start_script):
   flags, place = broken(how)
-  process = start_script(f'''
+  process = start_script(f"""
       import os, sys
       from official_ext.cli import main
       os.chdir({str(tmp_path)!r})
       sys.exit(main.main(['check', 'broken', *{flags[1:]!r}]))
-      ''').finish()
+      """).finish()
   assert re.match(f'error: {place}:? {told}', the_line(process.stderr))
   assert process.returncode == 2 and 'none found' not in process.stdout
   assert process.stdout.splitlines()[-1].split() == ['mistakes', '1', 'error']

@@ -38,10 +38,16 @@ def views(pixels: tf.Tensor, draws: tf.Tensor, config: Any) -> tf.Tensor:
   images = tf.reshape(tf.repeat(pixels, num_views, axis=0), [-1, _SIZE, _SIZE, 1])
   angle, zoom_x, zoom_y, shear, shift_x, shift_y, contrast = tf.unstack(draws[:, :_NUM_GEOMETRIC], axis=1)
   matrix = _affine(
-      angle * np.deg2rad(config.rotation), 1 + zoom_x * config.zoom, 1 + zoom_y * config.zoom, shear * config.shear,
-      shift_x * config.translation, shift_y * config.translation)
+    angle * np.deg2rad(config.rotation),
+    1 + zoom_x * config.zoom,
+    1 + zoom_y * config.zoom,
+    shear * config.shear,
+    shift_x * config.translation,
+    shift_y * config.translation,
+  )
   images = tf.raw_ops.ImageProjectiveTransformV3(
-      images=images, transforms=matrix, output_shape=[_SIZE, _SIZE], fill_value=0.0, interpolation='BILINEAR')
+    images=images, transforms=matrix, output_shape=[_SIZE, _SIZE], fill_value=0.0, interpolation='BILINEAR'
+  )
   changed = tf.reshape(images, [-1, _SIZE**2]) * (1 + contrast * config.contrast)[:, tf.newaxis]
   kept = draws[:, _NUM_GEOMETRIC:] >= 2 * config.erased - 1
   changed = tf.where(kept, tf.clip_by_value(changed, 0.0, 1.0), 0.0)

@@ -1,10 +1,10 @@
 """Configuration of the experiment `contrastive`."""
 
 import dataclasses
-from typing import Tuple
+
+from official.modeling.hyperparams import base_config
 
 import official_ext as ext
-from official.modeling.hyperparams import base_config
 
 
 @dataclasses.dataclass
@@ -15,10 +15,11 @@ class ContrastiveModelConfig(base_config.Config):
     encoder_sizes: Units of the encoder's layers; the last are the features.
     head_sizes: Units of the projection head's layers; the loss compares the last, the probe never sees them.
   """
+
   RANGES = {'encoder_sizes': '[1, inf)', 'head_sizes': '[1, inf)'}
 
-  encoder_sizes: Tuple[int, ...] = (512, 256)
-  head_sizes: Tuple[int, ...] = (256, 64)
+  encoder_sizes: tuple[int, ...] = (512, 256)
+  head_sizes: tuple[int, ...] = (256, 64)
 
 
 @dataclasses.dataclass
@@ -33,6 +34,7 @@ class AugmentationConfig(base_config.Config):
     contrast: A fraction of the brightness of the ink.
     erased: The fraction of the pixels that are erased.
   """
+
   RANGES = {
     **dict.fromkeys(('rotation', 'shear', 'translation'), '[0, inf)'),
     'zoom': '[0, 1)',
@@ -61,6 +63,7 @@ class ContrastiveTaskConfig(ext.TaskConfig):
       replicas.
     validation_data: All 1,797 images: the probe is fitted to the features of the 1,437, and tested on the 360 others.
   """
+
   RANGES = {'temperature': '(0, inf)', 'probe_l2': '[0, inf)'}
 
   model: ContrastiveModelConfig = dataclasses.field(default_factory=ContrastiveModelConfig)
@@ -68,10 +71,10 @@ class ContrastiveTaskConfig(ext.TaskConfig):
   temperature: float = 0.2
   probe_l2: float = 1e-3
   train_data: ext.InMemoryDataConfig = dataclasses.field(
-      default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=256, is_training=True)
+    default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=256, is_training=True)
   )
   validation_data: ext.InMemoryDataConfig = dataclasses.field(
-      default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=600, is_training=False)
+    default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=600, is_training=False)
   )
 
 
@@ -86,25 +89,25 @@ def contrastive() -> ext.ExperimentConfig:
   """
   num_steps = 1500
   return ext.ExperimentConfig(
-      task=ContrastiveTaskConfig(),
-      trainer=ext.TrainerConfig(
-          train_steps=num_steps,
-          steps_per_loop=100,
-          summary_interval=100,
-          validation_interval=500,
-          checkpoint_interval=500,
-          best_checkpoint_export_subdir='best',
-          best_checkpoint_eval_metric='probe_accuracy',
-          best_checkpoint_metric_comp='higher',
-          optimizer_config=ext.OptimizationConfig(
-              {
-                  'optimizer': {'type': 'adamw_experimental', 'adamw_experimental': {'weight_decay': 1e-4}},
-                  'learning_rate': {
-                      'type': 'cosine',
-                      'cosine': {'initial_learning_rate': 1e-3, 'decay_steps': num_steps},
-                  },
-                  'warmup': {'type': 'linear', 'linear': {'warmup_steps': 100}},
-              }
-          ),
+    task=ContrastiveTaskConfig(),
+    trainer=ext.TrainerConfig(
+      train_steps=num_steps,
+      steps_per_loop=100,
+      summary_interval=100,
+      validation_interval=500,
+      checkpoint_interval=500,
+      best_checkpoint_export_subdir='best',
+      best_checkpoint_eval_metric='probe_accuracy',
+      best_checkpoint_metric_comp='higher',
+      optimizer_config=ext.OptimizationConfig(
+        {
+          'optimizer': {'type': 'adamw_experimental', 'adamw_experimental': {'weight_decay': 1e-4}},
+          'learning_rate': {
+            'type': 'cosine',
+            'cosine': {'initial_learning_rate': 1e-3, 'decay_steps': num_steps},
+          },
+          'warmup': {'type': 'linear', 'linear': {'warmup_steps': 100}},
+        }
       ),
+    ),
   )

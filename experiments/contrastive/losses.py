@@ -3,14 +3,12 @@
 T. Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020.
 """
 
-from typing import Tuple
-
 import tensorflow as tf
 
 _NEVER = -1e9  # A logit that takes no part in a softmax.
 
 
-def all_gather(tensor: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+def all_gather(tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
   """Collects the replicas' shares of a batch; gradients flow back to every replica's share. Replica context.
 
   Args:
@@ -26,7 +24,8 @@ def all_gather(tensor: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
 
 
 def nt_xent(
-    local: tf.Tensor, everything: tf.Tensor, first: tf.Tensor, temperature: float) -> Tuple[tf.Tensor, tf.Tensor]:
+  local: tf.Tensor, everything: tf.Tensor, first: tf.Tensor, temperature: float
+) -> tuple[tf.Tensor, tf.Tensor]:
   """Cross-entropy of finding an image's other view among all other views of all images.
 
   Args:

@@ -1,7 +1,8 @@
 """A linear probe: how well classes can be read from features by a linear map."""
 
 import numpy as np
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 
 def accuracy(features: np.ndarray, labels: np.ndarray, is_training: np.ndarray, l2: float) -> float:
@@ -34,8 +35,9 @@ class ProbeAccuracy(tf_keras.metrics.Metric):
   divided them.
   """
 
-  def __init__(self, labels: np.ndarray, is_training: np.ndarray, num_features: int, l2: float,
-               name: str = 'probe_accuracy'):
+  def __init__(
+    self, labels: np.ndarray, is_training: np.ndarray, num_features: int, l2: float, name: str = 'probe_accuracy'
+  ):
     super().__init__(name=name, dtype=tf.float32)
     self._labels, self._is_training, self._l2 = labels, is_training, l2
     self._features = self.add_weight('features', shape=(len(labels), num_features), initializer='zeros')
@@ -54,6 +56,8 @@ class ProbeAccuracy(tf_keras.metrics.Metric):
   def result(self):
     """A float32 scalar."""
     value = tf.numpy_function(
-        lambda features: np.float32(accuracy(features, self._labels, self._is_training, self._l2)),
-        [tf.convert_to_tensor(self._features)], tf.float32)
+      lambda features: np.float32(accuracy(features, self._labels, self._is_training, self._l2)),
+      [tf.convert_to_tensor(self._features)],
+      tf.float32,
+    )
     return tf.ensure_shape(value, [])

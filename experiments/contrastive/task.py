@@ -1,9 +1,11 @@
 """The task `contrastive`: two views of each image, an encoder, NT-Xent, a linear probe."""
 
-from typing import Any, List, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from experiments.contrastive import augmentation
 from experiments.contrastive import configs
@@ -33,9 +35,7 @@ class ContrastiveTask(ext.Task):
     outputs = {'features': features, 'projection': tf_keras.layers.UnitNormalization(dtype='float32')(projection)}
     return tf_keras.Model(pixels, outputs, name='contrastive')
 
-  def build_inputs(
-      self, params: Any, input_context: Optional[tf.distribute.InputContext] = None
-  ) -> tf.data.Dataset:
+  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
     """Batches {'views': float32 [b, 2, 64]} for training, {'pixels': float32 [b, 64], 'example': int64 [b]} otherwise.
 
     The views are a function of (seed, position), whatever replica they go to.
@@ -45,13 +45,17 @@ class ContrastiveTask(ext.Task):
       source = ext.ArraySource({'pixels': examples['pixels'], 'example': np.arange(len(examples['pixels']))})
       return ext.build_dataset(source, params, input_context)
     return ext.build_dataset(
-        ext.ArraySource({'pixels': examples['pixels'][examples['is_training']]}), params, input_context,
-        transform=lambda batch, _: self._views(batch), transform_per_example=_with_draws)
+      ext.ArraySource({'pixels': examples['pixels'][examples['is_training']]}),
+      params,
+      input_context,
+      transform=lambda batch, _: self._views(batch),
+      transform_per_example=_with_draws,
+    )
 
   def _views(self, batch):
     return {'views': augmentation.views(batch['pixels'], batch['draws'], self.config.augmentation)}
 
-  def build_metrics(self, training: bool = True) -> List[tf_keras.metrics.Metric]:
+  def build_metrics(self, training: bool = True) -> list[tf_keras.metrics.Metric]:
     """The accuracy of the linear probe; nothing while training."""
     if training:
       return []
@@ -64,7 +68,7 @@ class ContrastiveTask(ext.Task):
     is_training = data.examples()['is_training']
     return int(is_training.sum()) if params.is_training else len(is_training)
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> Tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
     """NT-Xent over the global batch: see base class."""
     views = inputs['views']
     projections = model(tf.reshape(views, [-1, views.shape[-1]]), training=training)['projection']

@@ -1,10 +1,12 @@
 """Configuration of the experiment `digits`."""
 
+from collections.abc import Mapping
 import dataclasses
-from typing import ClassVar, Mapping, Tuple
+from typing import ClassVar
+
+from official.modeling.hyperparams import base_config
 
 import official_ext as ext
-from official.modeling.hyperparams import base_config
 
 
 @dataclasses.dataclass
@@ -16,9 +18,10 @@ class DigitsModelConfig(base_config.Config):
     hidden_size: Units of the dense layer before the last.
     dropout_rate: The fraction of units that is dropped before each dense layer.
   """
+
   RANGES = {'filters': '[1, inf)', 'hidden_size': '[1, inf)', 'dropout_rate': '[0, 1)'}
 
-  filters: Tuple[int, ...] = (32, 64)
+  filters: tuple[int, ...] = (32, 64)
   hidden_size: int = 128
   dropout_rate: float = 0.25
 
@@ -28,8 +31,8 @@ class DigitsDataConfig(ext.DataConfig):
   """A split of the TFDS builder `digits`."""
 
   UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
-      **ext.DataConfig.UNREAD_FIELDS,
-      'input_path': 'set tfds_name, tfds_split and tfds_data_dir instead',
+    **ext.DataConfig.UNREAD_FIELDS,
+    'input_path': 'set tfds_name, tfds_split and tfds_data_dir instead',
   }
 
 
@@ -45,14 +48,14 @@ class DigitsTaskConfig(ext.TaskConfig):
 
   model: DigitsModelConfig = dataclasses.field(default_factory=DigitsModelConfig)
   train_data: DigitsDataConfig = dataclasses.field(
-      default_factory=lambda: DigitsDataConfig(
-          tfds_name='digits', tfds_split='train', global_batch_size=64, is_training=True
-      )
+    default_factory=lambda: DigitsDataConfig(
+      tfds_name='digits', tfds_split='train', global_batch_size=64, is_training=True
+    )
   )
   validation_data: DigitsDataConfig = dataclasses.field(
-      default_factory=lambda: DigitsDataConfig(
-          tfds_name='digits', tfds_split='validation', global_batch_size=120, is_training=False
-      )
+    default_factory=lambda: DigitsDataConfig(
+      tfds_name='digits', tfds_split='validation', global_batch_size=120, is_training=False
+    )
   )
 
 
@@ -67,25 +70,25 @@ def digits() -> ext.ExperimentConfig:
   """
   num_steps = 600
   return ext.ExperimentConfig(
-      task=DigitsTaskConfig(),
-      trainer=ext.TrainerConfig(
-          train_steps=num_steps,
-          steps_per_loop=50,
-          summary_interval=50,
-          validation_interval=100,
-          checkpoint_interval=100,
-          best_checkpoint_export_subdir='best',
-          best_checkpoint_eval_metric='accuracy',
-          best_checkpoint_metric_comp='higher',
-          optimizer_config=ext.OptimizationConfig(
-              {
-                  'optimizer': {'type': 'adamw_experimental', 'adamw_experimental': {'weight_decay': 0.01}},
-                  'learning_rate': {
-                      'type': 'cosine',
-                      'cosine': {'initial_learning_rate': 2e-3, 'decay_steps': num_steps},
-                  },
-                  'warmup': {'type': 'linear', 'linear': {'warmup_steps': 50}},
-              }
-          ),
+    task=DigitsTaskConfig(),
+    trainer=ext.TrainerConfig(
+      train_steps=num_steps,
+      steps_per_loop=50,
+      summary_interval=50,
+      validation_interval=100,
+      checkpoint_interval=100,
+      best_checkpoint_export_subdir='best',
+      best_checkpoint_eval_metric='accuracy',
+      best_checkpoint_metric_comp='higher',
+      optimizer_config=ext.OptimizationConfig(
+        {
+          'optimizer': {'type': 'adamw_experimental', 'adamw_experimental': {'weight_decay': 0.01}},
+          'learning_rate': {
+            'type': 'cosine',
+            'cosine': {'initial_learning_rate': 2e-3, 'decay_steps': num_steps},
+          },
+          'warmup': {'type': 'linear', 'linear': {'warmup_steps': 50}},
+        }
       ),
+    ),
   )

@@ -21,14 +21,14 @@ class Digits(tfds.core.GeneratorBasedBuilder):
   def _info(self) -> tfds.core.DatasetInfo:
     """The features: `image`, uint8 of shape [8, 8, 1]; `label`, 0 to 9."""
     return self.dataset_info_from_configs(
-        features=tfds.features.FeaturesDict(
-            {
-                'image': tfds.features.Image(shape=(8, 8, 1), dtype=np.uint8, encoding_format='png'),
-                'label': tfds.features.ClassLabel(num_classes=NUM_CLASSES),
-            }
-        ),
-        supervised_keys=('image', 'label'),
-        homepage='https://archive.ics.uci.edu/dataset/80',
+      features=tfds.features.FeaturesDict(
+        {
+          'image': tfds.features.Image(shape=(8, 8, 1), dtype=np.uint8, encoding_format='png'),
+          'label': tfds.features.ClassLabel(num_classes=NUM_CLASSES),
+        }
+      ),
+      supervised_keys=('image', 'label'),
+      homepage='https://archive.ics.uci.edu/dataset/80',
     )
 
   def _split_generators(self, dl_manager):
@@ -40,8 +40,8 @@ class Digits(tfds.core.GeneratorBasedBuilder):
     validation = np.zeros(len(source.target), bool)
     validation[stratified_sample(source.target, _NUM_VALIDATION, _SPLIT_SEED)] = True
     return {
-        'train': self._generate_examples(source, np.flatnonzero(~validation)),
-        'validation': self._generate_examples(source, np.flatnonzero(validation)),
+      'train': self._generate_examples(source, np.flatnonzero(~validation)),
+      'validation': self._generate_examples(source, np.flatnonzero(validation)),
     }
 
   def _generate_examples(self, source, indices):

@@ -1,6 +1,6 @@
 """A small convolutional network."""
 
-from typing import Sequence
+from collections.abc import Sequence
 
 import tf_keras
 

@@ -1,10 +1,12 @@
 """The task `digits`: data, model and loss."""
 
+from collections.abc import Mapping
 import functools
-from typing import Any, Mapping, Optional, Tuple
+from typing import Any
 
 import numpy as np
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from experiments.digits import configs
 from experiments.digits import digits_dataset
@@ -12,7 +14,7 @@ from experiments.digits import model as model_lib
 import official_ext as ext
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _source(name: str, split: str, data_dir: str, on_bad_example: str) -> ext.ArraySource:
   """A split, read once and kept in memory, the images scaled from 0..16 to [0, 1]."""
   arrays = ext.cached_source(ext.TfdsSource(name, split, data_dir), on_bad_example=on_bad_example).arrays
@@ -27,13 +29,9 @@ class DigitsTask(ext.Task):
   def build_model(self) -> tf_keras.Model:
     """A model from images, [b, 8, 8, 1], to logits, [b, 10]."""
     config = self.config.model
-    return model_lib.build_conv_net(
-        config.filters, config.hidden_size, config.dropout_rate, digits_dataset.NUM_CLASSES
-    )
+    return model_lib.build_conv_net(config.filters, config.hidden_size, config.dropout_rate, digits_dataset.NUM_CLASSES)
 
-  def build_inputs(
-      self, params: Any, input_context: Optional[tf.distribute.InputContext] = None
-  ) -> tf.data.Dataset:
+  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
     """Batches {'image': float32 [b, 8, 8, 1], 'label': int64 [b]}."""
     return ext.build_dataset(self._source(params), params, input_context)
 
@@ -45,7 +43,7 @@ class DigitsTask(ext.Task):
     """The size of the split."""
     return len(self._source(params))
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> Tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
     """Cross-entropy: see base class."""
     logits = model(inputs['image'], training=training)
     losses = tf_keras.losses.sparse_categorical_crossentropy(inputs['label'], logits, from_logits=True)

@@ -1,10 +1,10 @@
 """Configuration of the experiment `digits_mlp`."""
 
 import dataclasses
-from typing import Tuple
+
+from official.modeling.hyperparams import base_config
 
 import official_ext as ext
-from official.modeling.hyperparams import base_config
 
 
 @dataclasses.dataclass
@@ -14,9 +14,10 @@ class DigitsMlpModelConfig(base_config.Config):
   Attributes:
     hidden_sizes: Units of each hidden layer.
   """
+
   RANGES = {'hidden_sizes': '[1, inf)'}
 
-  hidden_sizes: Tuple[int, ...] = (256, 256)
+  hidden_sizes: tuple[int, ...] = (256, 256)
 
 
 @dataclasses.dataclass
@@ -31,10 +32,10 @@ class DigitsMlpTaskConfig(ext.TaskConfig):
 
   model: DigitsMlpModelConfig = dataclasses.field(default_factory=DigitsMlpModelConfig)
   train_data: ext.InMemoryDataConfig = dataclasses.field(
-      default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=64, is_training=True)
+    default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=64, is_training=True)
   )
   validation_data: ext.InMemoryDataConfig = dataclasses.field(
-      default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=120, is_training=False)
+    default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=120, is_training=False)
   )
 
 
@@ -51,18 +52,18 @@ def digits_mlp() -> ext.ExperimentConfig:
   Reference: scikit-learn's MLPClassifier((256, 256)) reaches 91.7 %, 92.5 % and 92.2 % with random_state 0, 1 and 2.
   """
   return ext.ExperimentConfig(
-      task=DigitsMlpTaskConfig(),
-      trainer=ext.TrainerConfig(
-          train_steps=2000,
-          steps_per_loop=500,
-          summary_interval=500,
-          validation_interval=1000,
-          checkpoint_interval=1000,
-          optimizer_config=ext.OptimizationConfig(
-              {
-                  'optimizer': {'type': 'adamw_experimental'},
-                  'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 1e-3}},
-              }
-          ),
+    task=DigitsMlpTaskConfig(),
+    trainer=ext.TrainerConfig(
+      train_steps=2000,
+      steps_per_loop=500,
+      summary_interval=500,
+      validation_interval=1000,
+      checkpoint_interval=1000,
+      optimizer_config=ext.OptimizationConfig(
+        {
+          'optimizer': {'type': 'adamw_experimental'},
+          'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 1e-3}},
+        }
       ),
+    ),
   )

@@ -1,10 +1,12 @@
 """The task `digits_mlp`: data, model and loss."""
 
+from collections.abc import Mapping
 import functools
-from typing import Any, Mapping, Optional, Tuple
+from typing import Any
 
 import numpy as np
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from experiments.digits_mlp import configs
 import official_ext as ext
@@ -13,7 +15,7 @@ _NUM_TRAIN = 1437
 _NUM_CLASSES = 10
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def examples(is_training: bool) -> Mapping[str, np.ndarray]:
   """The images of a split as rows of 64 pixels, scaled from 0..16 to [0, 1].
 
@@ -41,9 +43,7 @@ class DigitsMlpTask(ext.Task):
     logits = tf_keras.layers.Dense(_NUM_CLASSES, dtype='float32', name='logits')(features)
     return tf_keras.Model(pixels, logits, name='digits_mlp')
 
-  def build_inputs(
-      self, params: Any, input_context: Optional[tf.distribute.InputContext] = None
-  ) -> tf.data.Dataset:
+  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
     """Batches {'pixels': float32 [b, 64], 'label': int64 [b]}."""
     source = ext.ArraySource(examples(bool(params.is_training)))
     return ext.build_dataset(source, params, input_context)
@@ -56,7 +56,7 @@ class DigitsMlpTask(ext.Task):
     """The size of the split."""
     return len(examples(bool(params.is_training))['label'])
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> Tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
     """Cross-entropy: see base class."""
     logits = model(inputs['pixels'], training=training)
     losses = tf_keras.losses.sparse_categorical_crossentropy(inputs['label'], logits, from_logits=True)

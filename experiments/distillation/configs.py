@@ -1,10 +1,10 @@
 """Configurations of the experiments `distillation` and `distillation_teacher`."""
 
 import dataclasses
-from typing import Tuple
+
+from official.modeling.hyperparams import base_config
 
 import official_ext as ext
-from official.modeling.hyperparams import base_config
 
 
 @dataclasses.dataclass
@@ -15,9 +15,10 @@ class NetworkConfig(base_config.Config):
     hidden_sizes: Units of each hidden layer.
     dropout_rate: The fraction of the hidden units that is dropped.
   """
+
   RANGES = {'hidden_sizes': '[1, inf)', 'dropout_rate': '[0, 1)'}
 
-  hidden_sizes: Tuple[int, ...] = (32,)
+  hidden_sizes: tuple[int, ...] = (32,)
   dropout_rate: float = 0.0
 
 
@@ -30,6 +31,7 @@ class LossesConfig(base_config.Config):
     soft_label: The teacher's softened probabilities.
     feature: The teacher's last hidden layer, as a linear map of the student's.
   """
+
   RANGES = {**dict.fromkeys(('label', 'soft_label', 'feature'), '[0, inf)')}
 
   label: float = 0.1
@@ -53,11 +55,12 @@ class DistillationTaskConfig(ext.TaskConfig):
     train_data: 1,437 of scikit-learn's images.
     validation_data: The other 360.
   """
+
   RANGES = {'temperature': '(0, inf)', 'max_shift': '[0, inf)', 'num_images': '[0, inf)'}
 
   model: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
   teacher: NetworkConfig = dataclasses.field(
-      default_factory=lambda: NetworkConfig(hidden_sizes=(512, 512), dropout_rate=0.3)
+    default_factory=lambda: NetworkConfig(hidden_sizes=(512, 512), dropout_rate=0.3)
   )
   teacher_checkpoint: str = ''
   losses: LossesConfig = dataclasses.field(default_factory=LossesConfig)
@@ -65,30 +68,30 @@ class DistillationTaskConfig(ext.TaskConfig):
   max_shift: float = 0.0
   num_images: int = 0
   train_data: ext.InMemoryDataConfig = dataclasses.field(
-      default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=64, is_training=True)
+    default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=64, is_training=True)
   )
   validation_data: ext.InMemoryDataConfig = dataclasses.field(
-      default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=120, is_training=False)
+    default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=120, is_training=False)
   )
 
 
 def _trainer(num_steps: int) -> ext.TrainerConfig:
   return ext.TrainerConfig(
-      train_steps=num_steps,
-      steps_per_loop=500,
-      summary_interval=500,
-      validation_interval=1000,
-      checkpoint_interval=1000,
-      optimizer_config=ext.OptimizationConfig(
-          {
-              'optimizer': {'type': 'adamw_experimental', 'adamw_experimental': {'weight_decay': 1e-4}},
-              'learning_rate': {
-                  'type': 'cosine',
-                  'cosine': {'initial_learning_rate': 3e-3, 'decay_steps': num_steps},
-              },
-              'warmup': {'type': 'linear', 'linear': {'warmup_steps': 100}},
-          }
-      ),
+    train_steps=num_steps,
+    steps_per_loop=500,
+    summary_interval=500,
+    validation_interval=1000,
+    checkpoint_interval=1000,
+    optimizer_config=ext.OptimizationConfig(
+      {
+        'optimizer': {'type': 'adamw_experimental', 'adamw_experimental': {'weight_decay': 1e-4}},
+        'learning_rate': {
+          'type': 'cosine',
+          'cosine': {'initial_learning_rate': 3e-3, 'decay_steps': num_steps},
+        },
+        'warmup': {'type': 'linear', 'linear': {'warmup_steps': 100}},
+      }
+    ),
   )
 
 

@@ -5,9 +5,11 @@ Each is a function of (student, teacher, labels, temperature). `student` and `te
 loss `feature` is in use. `labels` is int64 [b]. Each returns the mean over the examples, a scalar.
 """
 
-from typing import Any, Callable, Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 
 def label(student: Mapping[str, Any], teacher: Any, labels: tf.Tensor, temperature: float) -> tf.Tensor:
@@ -16,8 +18,7 @@ def label(student: Mapping[str, Any], teacher: Any, labels: tf.Tensor, temperatu
   return tf.reduce_mean(tf_keras.losses.sparse_categorical_crossentropy(labels, student['logits'], from_logits=True))
 
 
-def soft_label(
-    student: Mapping[str, Any], teacher: Mapping[str, Any], labels: Any, temperature: float) -> tf.Tensor:
+def soft_label(student: Mapping[str, Any], teacher: Mapping[str, Any], labels: Any, temperature: float) -> tf.Tensor:
   """Kullback-Leibler divergence of the student's softened probabilities from the teacher's, times temperature^2.
 
   G. Hinton et al., Distilling the Knowledge in a Neural Network, 2015.

@@ -1,8 +1,10 @@
 """The task `distillation`: a student learns from labels and from a teacher whose weights stay as they are."""
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from experiments.distillation import configs
 from experiments.distillation import data
@@ -19,21 +21,22 @@ class DistillationTask(ext.Task):
   `task.teacher_checkpoint` whenever a run starts or goes on.
   """
 
-  def __init__(self, params: Any, logging_dir: Optional[str] = None, name: Optional[str] = None):
+  def __init__(self, params: Any, logging_dir: str | None = None, name: str | None = None):
     """See base class.
 
     Raises:
       UserError: a loss needs a teacher, and there is none.
     """
     super().__init__(params, logging_dir=logging_dir, name=name)
-    self.teacher: Optional[tf_keras.Model] = None
+    self.teacher: tf_keras.Model | None = None
     self._weights = {name: float(getattr(params.losses, name)) for name in losses_lib.LOSSES}
     in_need = [name for name in losses_lib.NEED_TEACHER if self._weights[name]]
     if in_need and not params.teacher_checkpoint:
       raise ext.UserError(
-          f'task.teacher_checkpoint: the loss {in_need[0]} needs a teacher; train one with python train.py '
-          '--experiment=distillation_teacher --mode=train --model_dir=runs/distillation_teacher and set this to '
-          f'runs/distillation_teacher, or set {" and ".join(f"task.losses.{name}=0" for name in in_need)}')
+        f'task.teacher_checkpoint: the loss {in_need[0]} needs a teacher; train one with python train.py '
+        '--experiment=distillation_teacher --mode=train --model_dir=runs/distillation_teacher and set this to '
+        f'runs/distillation_teacher, or set {" and ".join(f"task.losses.{name}=0" for name in in_need)}'
+      )
     self._needs_teacher = bool(in_need)
 
   def build_model(self) -> tf_keras.Model:
@@ -53,19 +56,20 @@ class DistillationTask(ext.Task):
     try:
       ext.load_weights(teacher, self.config.teacher_checkpoint)
     except ext.UserError as error:
-      message = str(error).replace('task.init_checkpoint_may_miss', 'task.teacher').replace(
-          'task.init_checkpoint', 'task.teacher_checkpoint')
+      message = (
+        str(error)
+        .replace('task.init_checkpoint_may_miss', 'task.teacher')
+        .replace('task.init_checkpoint', 'task.teacher_checkpoint')
+      )
       raise ext.UserError(message) from error
     return teacher
 
-  def build_inputs(
-      self, params: Any, input_context: Optional[tf.distribute.InputContext] = None
-  ) -> tf.data.Dataset:
+  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
     """Batches {'pixels': float32 [b, 64], 'label': int64 [b]}."""
     source = ext.ArraySource(self._examples(params))
     return ext.build_dataset(source, params, input_context)
 
-  def build_metrics(self, training: bool = True) -> List[tf_keras.metrics.Metric]:
+  def build_metrics(self, training: bool = True) -> list[tf_keras.metrics.Metric]:
     """The fraction of images whose label has the largest logit."""
     return [tf_keras.metrics.SparseCategoricalAccuracy('accuracy')]
 
@@ -76,10 +80,10 @@ class DistillationTask(ext.Task):
   def _examples(self, params):
     examples = data.examples(bool(params.is_training))
     if params.is_training and self.config.num_images:
-      return {name: values[:self.config.num_images] for name, values in examples.items()}
+      return {name: values[: self.config.num_images] for name, values in examples.items()}
     return examples
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> Tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
     """The weighted sum of the losses, each of which is logged: see base class."""
     pixels, labels = inputs['pixels'], inputs['label']
     if training and self.config.max_shift:
@@ -88,7 +92,7 @@ class DistillationTask(ext.Task):
       pixels = data.shifted(pixels, shifts)
     student = model(pixels, training=training)
     teacher = self.teacher(pixels, training=False) if self.teacher is not None else None
-    logs: Dict[str, Any] = {'accuracy': (labels, student['logits'])}
+    logs: dict[str, Any] = {'accuracy': (labels, student['logits'])}
     loss = tf.constant(0.0)
     for name, weight in self._weights.items():
       if weight:

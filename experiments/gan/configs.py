@@ -1,10 +1,10 @@
 """Configuration of the experiment `gan`."""
 
 import dataclasses
-from typing import Tuple
+
+from official.modeling.hyperparams import base_config
 
 import official_ext as ext
-from official.modeling.hyperparams import base_config
 
 
 @dataclasses.dataclass
@@ -17,24 +17,25 @@ class GanModelConfig(base_config.Config):
     discriminator_sizes: Units of the discriminator's hidden layers.
     dropout_rate: The fraction of the discriminator's hidden units that is dropped.
   """
+
   RANGES = {
     **dict.fromkeys(('latent_size', 'generator_sizes', 'discriminator_sizes'), '[1, inf)'),
     'dropout_rate': '[0, 1)',
   }
 
   latent_size: int = 32
-  generator_sizes: Tuple[int, ...] = (256, 256)
-  discriminator_sizes: Tuple[int, ...] = (256, 256)
+  generator_sizes: tuple[int, ...] = (256, 256)
+  discriminator_sizes: tuple[int, ...] = (256, 256)
   dropout_rate: float = 0.3
 
 
 def _adam(learning_rate: float) -> ext.OptimizationConfig:
   """Adam with the short memory of its first moment that is usual for GANs."""
   return ext.OptimizationConfig(
-      {
-          'optimizer': {'type': 'adam_experimental', 'adam_experimental': {'beta_1': 0.5}},
-          'learning_rate': {'type': 'constant', 'constant': {'learning_rate': learning_rate}},
-      }
+    {
+      'optimizer': {'type': 'adam_experimental', 'adam_experimental': {'beta_1': 0.5}},
+      'learning_rate': {'type': 'constant', 'constant': {'learning_rate': learning_rate}},
+    }
   )
 
 
@@ -54,6 +55,7 @@ class GanTaskConfig(ext.TaskConfig):
     validation_data: The latent vectors of an evaluation. They depend on its `seed` alone (unset: 0), and so are the
       same in every evaluation and every run.
   """
+
   RANGES = {'gradient_penalty': '[0, inf)', 'n_critic': '[1, inf)', 'num_samples': '[1, inf)'}
 
   model: GanModelConfig = dataclasses.field(default_factory=GanModelConfig)
@@ -63,10 +65,10 @@ class GanTaskConfig(ext.TaskConfig):
   discriminator_optimizer: ext.OptimizationConfig = dataclasses.field(default_factory=lambda: _adam(1e-3))
   num_samples: int = 1000
   train_data: ext.InMemoryDataConfig = dataclasses.field(
-      default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=64, is_training=True)
+    default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=64, is_training=True)
   )
   validation_data: ext.InMemoryDataConfig = dataclasses.field(
-      default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=250, is_training=False)
+    default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=250, is_training=False)
   )
 
 
@@ -83,13 +85,13 @@ def gan() -> ext.ExperimentConfig:
   Reference: the judge is right about 98 % of the real images for validation, and its confidence in them is 0.96.
   """
   return ext.ExperimentConfig(
-      task=GanTaskConfig(),
-      trainer=ext.TrainerConfig(
-          train_steps=10000,
-          steps_per_loop=500,
-          summary_interval=500,
-          validation_interval=2000,
-          checkpoint_interval=2000,
-          optimizer_config=_adam(5e-4),
-      ),
+    task=GanTaskConfig(),
+    trainer=ext.TrainerConfig(
+      train_steps=10000,
+      steps_per_loop=500,
+      summary_interval=500,
+      validation_interval=2000,
+      checkpoint_interval=2000,
+      optimizer_config=_adam(5e-4),
+    ),
   )

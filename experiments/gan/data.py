@@ -1,7 +1,6 @@
 """The handwritten digits that come with scikit-learn, and latent vectors."""
 
 import functools
-from typing import Tuple
 
 import numpy as np
 
@@ -10,14 +9,16 @@ _NUM_VALIDATION = 360
 _MAX_PIXEL = 16
 
 
-@functools.lru_cache(maxsize=None)
-def _split() -> Tuple[np.ndarray, ...]:
-  from sklearn import datasets, model_selection  # pylint: disable=g-import-not-at-top
+@functools.cache
+def _split() -> tuple[np.ndarray, ...]:
+  from sklearn import datasets  # pylint: disable=g-import-not-at-top
+  from sklearn import model_selection  # pylint: disable=g-import-not-at-top
 
   digits = datasets.load_digits()
   pixels, labels = digits.data.astype(np.float32) / _MAX_PIXEL, digits.target.astype(np.int64)
-  return tuple(model_selection.train_test_split(
-      pixels, labels, test_size=_NUM_VALIDATION, random_state=0, stratify=labels))
+  return tuple(
+    model_selection.train_test_split(pixels, labels, test_size=_NUM_VALIDATION, random_state=0, stratify=labels)
+  )
 
 
 def images(is_training: bool) -> np.ndarray:

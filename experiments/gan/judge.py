@@ -1,11 +1,11 @@
 """A classifier that judges generated digits, and what it says of many of them."""
 
 import functools
-from typing import Tuple
 import warnings
 
 import numpy as np
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 import threadpoolctl
 
 from experiments.gan import data
@@ -15,13 +15,15 @@ _MAX_ITERATIONS = 100
 _LEAST_SHARE = 0.01
 
 
-@functools.lru_cache(maxsize=None)
-def _weights() -> Tuple[Tuple[np.ndarray, np.ndarray], ...]:
+@functools.cache
+def _weights() -> tuple[tuple[np.ndarray, np.ndarray], ...]:
   """Kernel and bias, float32, of each layer of a perceptron that scikit-learn has fitted to the training images."""
-  from sklearn import exceptions, neural_network  # pylint: disable=g-import-not-at-top
+  from sklearn import exceptions  # pylint: disable=g-import-not-at-top
+  from sklearn import neural_network  # pylint: disable=g-import-not-at-top
 
   classifier = neural_network.MLPClassifier(
-      (_HIDDEN_SIZE,), solver='lbfgs', alpha=1.0, max_iter=_MAX_ITERATIONS, random_state=0)
+    (_HIDDEN_SIZE,), solver='lbfgs', alpha=1.0, max_iter=_MAX_ITERATIONS, random_state=0
+  )
   # One thread: beside TensorFlow's, those of such small products take longer to wait than to compute.
   with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():
     warnings.simplefilter('ignore', exceptions.ConvergenceWarning)  # More iterations do not make it better.

@@ -3,7 +3,8 @@
 `real` and `fake` are the discriminator's logits of real and generated images: float32 [b, 1].
 """
 
-from typing import Callable, Mapping, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -25,20 +26,22 @@ def _mean(values: tf.Tensor) -> tf.Tensor:
 
 
 LOSSES: Mapping[str, AdversarialLoss] = {
-    # I. Goodfellow et al., Generative Adversarial Nets, 2014: cross-entropy; the generator maximises log D(G(z)).
-    'non_saturating': AdversarialLoss(
-        lambda real, fake: _mean(tf.nn.softplus(-real)) + _mean(tf.nn.softplus(fake)),
-        lambda fake: _mean(tf.nn.softplus(-fake))),
-    # J. H. Lim, J. C. Ye, Geometric GAN, 2017.
-    'hinge': AdversarialLoss(
-        lambda real, fake: _mean(tf.nn.relu(1 - real)) + _mean(tf.nn.relu(1 + fake)), lambda fake: -_mean(fake)),
-    # M. Arjovsky et al., Wasserstein GAN, 2017; to be used with `gradient_penalty`.
-    'wasserstein': AdversarialLoss(lambda real, fake: _mean(fake) - _mean(real), lambda fake: -_mean(fake)),
+  # I. Goodfellow et al., Generative Adversarial Nets, 2014: cross-entropy; the generator maximises log D(G(z)).
+  'non_saturating': AdversarialLoss(
+    lambda real, fake: _mean(tf.nn.softplus(-real)) + _mean(tf.nn.softplus(fake)),
+    lambda fake: _mean(tf.nn.softplus(-fake)),
+  ),
+  # J. H. Lim, J. C. Ye, Geometric GAN, 2017.
+  'hinge': AdversarialLoss(
+    lambda real, fake: _mean(tf.nn.relu(1 - real)) + _mean(tf.nn.relu(1 + fake)), lambda fake: -_mean(fake)
+  ),
+  # M. Arjovsky et al., Wasserstein GAN, 2017; to be used with `gradient_penalty`.
+  'wasserstein': AdversarialLoss(lambda real, fake: _mean(fake) - _mean(real), lambda fake: -_mean(fake)),
 }
 
 
 def gradient_penalty(
-    discriminator: Callable[[tf.Tensor], tf.Tensor], real: tf.Tensor, fake: tf.Tensor, shares: tf.Tensor
+  discriminator: Callable[[tf.Tensor], tf.Tensor], real: tf.Tensor, fake: tf.Tensor, shares: tf.Tensor
 ) -> tf.Tensor:
   """How far the discriminator's slope is from 1 between real and generated images.
 

@@ -1,6 +1,7 @@
 """Generator and discriminator, and the optimizer of the latter."""
 
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import tf_keras
 

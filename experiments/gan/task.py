@@ -1,9 +1,10 @@
 """The task `gan`: alternating updates of two networks, each by an optimizer of its own."""
 
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 import numpy as np
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from experiments.gan import configs
 from experiments.gan import data
@@ -24,7 +25,7 @@ class GanTask(ext.Task):
   The step calls two optimizers: it is in manual optimization, and owns its updates.
   """
 
-  def __init__(self, params: Any, logging_dir: Optional[str] = None, name: Optional[str] = None):
+  def __init__(self, params: Any, logging_dir: str | None = None, name: str | None = None):
     """See base class.
 
     Raises:
@@ -33,7 +34,8 @@ class GanTask(ext.Task):
     super().__init__(params, logging_dir=logging_dir, name=name)
     if params.adversarial_loss not in losses_lib.LOSSES:
       raise ext.UserError(
-          f'task.adversarial_loss: {params.adversarial_loss!r} is none of {", ".join(losses_lib.LOSSES)}')
+        f'task.adversarial_loss: {params.adversarial_loss!r} is none of {", ".join(losses_lib.LOSSES)}'
+      )
     if params.n_critic < 1:
       raise ext.UserError(f'task.n_critic: expected at least 1, got {params.n_critic}')
 
@@ -46,9 +48,7 @@ class GanTask(ext.Task):
     ext.build_optimizer(optimizer, discriminator.trainable_variables)
     return model_lib.Gan(generator, discriminator, optimizer)
 
-  def build_inputs(
-      self, params: Any, input_context: Optional[tf.distribute.InputContext] = None
-  ) -> tf.data.Dataset:
+  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
     """Batches {'pixels': float32 [b, 64]} for training, {'latents': float32 [b, latent_size]} for evaluation.
 
     Raises:
@@ -58,15 +58,16 @@ class GanTask(ext.Task):
       size = params.global_batch_size // (input_context.num_replicas_in_sync if input_context else 1)
       if size % self.config.n_critic:
         raise ext.UserError(
-            f'task.n_critic: {size} examples of a replica cannot be divided into {self.config.n_critic} equal shares; '
-            'change task.train_data.global_batch_size')
+          f'task.n_critic: {size} examples of a replica cannot be divided into {self.config.n_critic} equal shares; '
+          'change task.train_data.global_batch_size'
+        )
       examples = {'pixels': data.images(is_training=True)}
     else:
       latent_size = self.config.model.latent_size
       examples = {'latents': data.latents(self.config.num_samples, latent_size, params.seed or 0)}
     return ext.build_dataset(ext.ArraySource(examples), params, input_context)
 
-  def build_metrics(self, training: bool = True) -> List[tf_keras.metrics.Metric]:
+  def build_metrics(self, training: bool = True) -> list[tf_keras.metrics.Metric]:
     """The number of digits that are drawn; nothing while training."""
     return [] if training else [judge.ClassCoverage()]
 
@@ -74,7 +75,7 @@ class GanTask(ext.Task):
     """The number of training images, or of samples in an evaluation."""
     return len(data.images(is_training=True)) if params.is_training else self.config.num_samples
 
-  def train_step(self, inputs, model, optimizer, metrics=None) -> Dict[str, tf.Tensor]:
+  def train_step(self, inputs, model, optimizer, metrics=None) -> dict[str, tf.Tensor]:
     """`n_critic` updates of the discriminator, each on its share of the batch, then one of the generator."""
     for share in tf.split(inputs['pixels'], self.config.n_critic):
       logs = self._update_discriminator(share, model)
@@ -92,8 +93,11 @@ class GanTask(ext.Task):
         score = lambda pixels: model.discriminator(pixels, training=True)
         loss += self.config.gradient_penalty * losses_lib.gradient_penalty(score, real, fake, shares)
     self._apply(tape, loss, model.discriminator, model.discriminator_optimizer)
-    return {'discriminator_loss': loss, 'real_logit': tf.reduce_mean(real_logits),
-            'fake_logit': tf.reduce_mean(fake_logits)}
+    return {
+      'discriminator_loss': loss,
+      'real_logit': tf.reduce_mean(real_logits),
+      'fake_logit': tf.reduce_mean(fake_logits),
+    }
 
   def _update_generator(self, num_images, model, optimizer):
     """One update of the generator; its loss."""
@@ -114,7 +118,7 @@ class GanTask(ext.Task):
     num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
     optimizer.apply_gradients([(g / num_replicas, v) for g, v in zip(gradients, network.trainable_variables)])
 
-  def validation_step(self, inputs, model, metrics=None) -> Dict[str, tf.Tensor]:
+  def validation_step(self, inputs, model, metrics=None) -> dict[str, tf.Tensor]:
     """Lets the judge classify what the generator draws from the fixed latent vectors.
 
     Returns:
@@ -126,17 +130,17 @@ class GanTask(ext.Task):
       metric.update_state(tf.argmax(probabilities, axis=1))
     return {'confidence': tf.reduce_mean(tf.reduce_max(probabilities, axis=1)), 'samples': samples}
 
-  def aggregate_logs(self, state=None, step_outputs=None) -> List[np.ndarray]:
+  def aggregate_logs(self, state=None, step_outputs=None) -> list[np.ndarray]:
     """Keeps the first images of an evaluation."""
     state = state or []
     if sum(map(len, state)) < _GRID**2 and step_outputs:
       state += [samples.numpy() for samples in step_outputs['samples']]
     return state
 
-  def reduce_aggregated_logs(self, aggregated_logs, global_step=None) -> Dict[str, np.ndarray]:
+  def reduce_aggregated_logs(self, aggregated_logs, global_step=None) -> dict[str, np.ndarray]:
     """A grid of samples, the same latent vector at the same place in every evaluation: uint8 [1, h, w, 1]."""
     del global_step
-    return {'samples': image_grid(np.concatenate(aggregated_logs)[:_GRID**2])}
+    return {'samples': image_grid(np.concatenate(aggregated_logs)[: _GRID**2])}
 
 
 def image_grid(pixels: np.ndarray) -> np.ndarray:
@@ -150,7 +154,7 @@ def image_grid(pixels: np.ndarray) -> np.ndarray:
   """
   num_rows = -(-len(pixels) // _GRID)
   cells = np.zeros((num_rows * _GRID, _CELL, _CELL), np.float32)
-  cells[:len(pixels), 1:-1, 1:-1] = pixels.reshape(-1, _CELL - 2, _CELL - 2)
+  cells[: len(pixels), 1:-1, 1:-1] = pixels.reshape(-1, _CELL - 2, _CELL - 2)
   rows = cells.reshape(num_rows, _GRID, _CELL, _CELL).transpose(0, 2, 1, 3).reshape(num_rows * _CELL, _GRID * _CELL)
   image = np.round(255 * (1 - rows)).astype(np.uint8)
   return image.repeat(_ZOOM, 0).repeat(_ZOOM, 1)[np.newaxis, :, :, np.newaxis]

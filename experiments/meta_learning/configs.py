@@ -1,10 +1,10 @@
 """Configurations of the experiments `meta_learning`, `meta_learning_fomaml` and `meta_learning_joint`."""
 
 import dataclasses
-from typing import Tuple
+
+from official.modeling.hyperparams import base_config
 
 import official_ext as ext
-from official.modeling.hyperparams import base_config
 
 
 @dataclasses.dataclass
@@ -14,9 +14,10 @@ class MlpConfig(base_config.Config):
   Attributes:
     hidden_sizes: Units of each hidden layer.
   """
+
   RANGES = {'hidden_sizes': '[1, inf)'}
 
-  hidden_sizes: Tuple[int, ...] = (40, 40)
+  hidden_sizes: tuple[int, ...] = (40, 40)
 
 
 @dataclasses.dataclass
@@ -29,6 +30,7 @@ class SinusoidsDataConfig(ext.InMemoryDataConfig):
     num_queries: Further points of each task, by which the adapted network is judged.
     num_tasks: For evaluation only: how many tasks there are. Training draws new ones in every step.
   """
+
   RANGES = {**dict.fromkeys(('num_shots', 'num_queries', 'num_tasks'), '[1, inf)')}
 
   num_shots: int = 10
@@ -50,37 +52,38 @@ class MetaLearningTaskConfig(ext.TaskConfig):
     train_data: The tasks of training.
     validation_data: The tasks of evaluation.
   """
+
   RANGES = {**dict.fromkeys(('inner_learning_rate', 'inner_steps', 'eval_inner_steps'), '[0, inf)')}
 
   model: MlpConfig = dataclasses.field(default_factory=MlpConfig)
   algorithm: str = 'maml'
   inner_learning_rate: float = 0.01
   inner_steps: int = 1
-  eval_inner_steps: Tuple[int, ...] = (0, 1, 5, 10)
+  eval_inner_steps: tuple[int, ...] = (0, 1, 5, 10)
   train_data: SinusoidsDataConfig = dataclasses.field(
-      default_factory=lambda: SinusoidsDataConfig(global_batch_size=25, is_training=True)
+    default_factory=lambda: SinusoidsDataConfig(global_batch_size=25, is_training=True)
   )
   validation_data: SinusoidsDataConfig = dataclasses.field(
-      default_factory=lambda: SinusoidsDataConfig(global_batch_size=250, is_training=False, num_queries=100)
+    default_factory=lambda: SinusoidsDataConfig(global_batch_size=250, is_training=False, num_queries=100)
   )
 
 
 def _experiment(algorithm: str, num_steps: int) -> ext.ExperimentConfig:
   return ext.ExperimentConfig(
-      task=MetaLearningTaskConfig(algorithm=algorithm),
-      trainer=ext.TrainerConfig(
-          train_steps=num_steps,
-          steps_per_loop=1000,
-          summary_interval=5000,
-          validation_interval=10000,
-          checkpoint_interval=10000,
-          optimizer_config=ext.OptimizationConfig(
-              {
-                  'optimizer': {'type': 'adam_experimental'},
-                  'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 1e-3}},
-              }
-          ),
+    task=MetaLearningTaskConfig(algorithm=algorithm),
+    trainer=ext.TrainerConfig(
+      train_steps=num_steps,
+      steps_per_loop=1000,
+      summary_interval=5000,
+      validation_interval=10000,
+      checkpoint_interval=10000,
+      optimizer_config=ext.OptimizationConfig(
+        {
+          'optimizer': {'type': 'adam_experimental'},
+          'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 1e-3}},
+        }
       ),
+    ),
   )
 
 

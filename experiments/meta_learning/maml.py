@@ -4,9 +4,10 @@ C. Finn, P. Abbeel, S. Levine: Model-Agnostic Meta-Learning for Fast Adaptation 
 https://arxiv.org/abs/1703.03400.
 """
 
-from typing import List, Sequence
+from collections.abc import Sequence
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 
 def build_mlp(hidden_sizes: Sequence[int]) -> tf_keras.Model:
@@ -44,15 +45,15 @@ def squared_error(weights: Sequence[tf.Tensor], x: tf.Tensor, y: tf.Tensor) -> t
   return tf.reduce_mean(tf.square(predict(weights, x) - y), axis=[1, 2])
 
 
-def for_each_task(weights: Sequence[tf.Tensor], num_tasks: int) -> List[tf.Tensor]:
+def for_each_task(weights: Sequence[tf.Tensor], num_tasks: int) -> list[tf.Tensor]:
   """The model's weights, [inputs, units] and [units], once for each task, as `predict` takes them."""
   matrices = [weight if weight.shape.rank == 2 else weight[tf.newaxis] for weight in map(tf.convert_to_tensor, weights)]
   return [tf.broadcast_to(matrix, [num_tasks, *matrix.shape]) for matrix in matrices]
 
 
 def adapt(
-    weights: Sequence[tf.Tensor], x: tf.Tensor, y: tf.Tensor, learning_rate: float, first_order: bool = False
-) -> List[tf.Tensor]:
+  weights: Sequence[tf.Tensor], x: tf.Tensor, y: tf.Tensor, learning_rate: float, first_order: bool = False
+) -> list[tf.Tensor]:
   """One step of gradient descent on the points of each task.
 
   Args:

@@ -1,7 +1,7 @@
 """Regression tasks: sinusoids of random amplitude and phase, with points drawn from them."""
 
 import math
-from typing import Any, Dict, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +11,7 @@ import official_ext as ext
 AMPLITUDES, PHASES, XS = (0.1, 5.0), (0.0, math.pi), (-5.0, 5.0)
 
 
-def draw(seed: tf.Tensor, num_tasks: int, num_shots: int, num_queries: int) -> Dict[str, tf.Tensor]:
+def draw(seed: tf.Tensor, num_tasks: int, num_shots: int, num_queries: int) -> dict[str, tf.Tensor]:
   """Draws tasks y = amplitude * sin(x - phase), and points of each.
 
   Args:
@@ -30,11 +30,12 @@ def draw(seed: tf.Tensor, num_tasks: int, num_shots: int, num_queries: int) -> D
   x = scale(uniform[:, 2:], XS)
   points = {'x': x, 'y': amplitudes * tf.sin(x - phases)}
   parts = {'support': slice(None, num_shots), 'query': slice(num_shots, None)}
-  return {f'{part}_{name}': values[:, where, tf.newaxis] for part, where in parts.items()
-          for name, values in points.items()}
+  return {
+    f'{part}_{name}': values[:, where, tf.newaxis] for part, where in parts.items() for name, values in points.items()
+  }
 
 
-def build_training_data(params: Any, input_context: Optional[tf.distribute.InputContext] = None) -> tf.data.Dataset:
+def build_training_data(params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
   """Tasks without end, none of them twice: those of step s are a function of (seed, s).
 
   Args:
@@ -61,7 +62,7 @@ def build_training_data(params: Any, input_context: Optional[tf.distribute.Input
   return dataset.unbatch().prefetch(64).with_options(options)
 
 
-def test_tasks(params: Any) -> Dict[str, np.ndarray]:
+def test_tasks(params: Any) -> dict[str, np.ndarray]:
   """The tasks of every evaluation, always the same `params.num_tasks`: see `draw`."""
   # Steps count from 0: no training task has this seed.
   tasks = draw(tf.constant([0, -1], tf.int64), params.num_tasks, params.num_shots, params.num_queries)

@@ -1,8 +1,10 @@
 """The task `meta_learning`: data, model and loss."""
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from experiments.meta_learning import configs
 from experiments.meta_learning import maml
@@ -30,15 +32,13 @@ class MetaLearningTask(ext.Task):
     """A model from x, [b, 1], to y, [b, 1]."""
     return maml.build_mlp(self.config.model.hidden_sizes)
 
-  def build_inputs(
-      self, params: Any, input_context: Optional[tf.distribute.InputContext] = None
-  ) -> tf.data.Dataset:
+  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
     """Batches of tasks: see `sinusoids.draw`."""
     if params.is_training:
       return sinusoids.build_training_data(params, input_context)
     return ext.build_dataset(ext.ArraySource(sinusoids.test_tasks(params)), params, input_context)
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> Tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
     """The error on the queries after the inner steps; in evaluation after each of `eval_inner_steps` too."""
     config = self.config
     if not training:
@@ -51,7 +51,7 @@ class MetaLearningTask(ext.Task):
     errors_after = self._errors(inputs, model, config.inner_steps)
     return errors_after[-1], {'mse_before': errors_after[0]}
 
-  def _errors(self, inputs: Dict[str, tf.Tensor], model: tf_keras.Model, num_steps: int) -> List[tf.Tensor]:
+  def _errors(self, inputs: dict[str, tf.Tensor], model: tf_keras.Model, num_steps: int) -> list[tf.Tensor]:
     """The mean error on the queries after 0, 1, ... `num_steps` steps on the support: float32 scalars."""
     config = self.config
     weights = maml.for_each_task(model.trainable_variables, tf.shape(inputs['query_x'])[0])
@@ -59,7 +59,11 @@ class MetaLearningTask(ext.Task):
     for step in range(num_steps + 1):
       if step:
         weights = maml.adapt(
-            weights, inputs['support_x'], inputs['support_y'], config.inner_learning_rate,
-            first_order=config.algorithm != 'maml')
+          weights,
+          inputs['support_x'],
+          inputs['support_y'],
+          config.inner_learning_rate,
+          first_order=config.algorithm != 'maml',
+        )
       errors_after.append(tf.reduce_mean(maml.squared_error(weights, inputs['query_x'], inputs['query_y'])))
     return errors_after

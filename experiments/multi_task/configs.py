@@ -1,10 +1,10 @@
 """Configuration of the experiment `multi_task`."""
 
 import dataclasses
-from typing import Tuple
+
+from official.modeling.hyperparams import base_config
 
 import official_ext as ext
-from official.modeling.hyperparams import base_config
 
 
 @dataclasses.dataclass
@@ -16,9 +16,10 @@ class MultiTaskModelConfig(base_config.Config):
     head_size: Units of each head's hidden layer.
     dropout_rate: The fraction of the trunk's units that is dropped.
   """
+
   RANGES = {'trunk_sizes': '[1, inf)', 'head_size': '[1, inf)', 'dropout_rate': '[0, 1)'}
 
-  trunk_sizes: Tuple[int, ...] = (128, 64)
+  trunk_sizes: tuple[int, ...] = (128, 64)
   head_size: int = 64
   dropout_rate: float = 0.2
 
@@ -32,6 +33,7 @@ class WeightsConfig(base_config.Config):
     reconstruction: Squared error of the undamaged pixels.
     ink: Squared error of the amount of ink in each quarter of the image.
   """
+
   RANGES = {**dict.fromkeys(('classification', 'reconstruction', 'ink'), '[0, inf)')}
 
   classification: float = 1.0
@@ -53,6 +55,7 @@ class MultiTaskConfig(ext.TaskConfig):
     train_data: 1,437 of scikit-learn's images.
     validation_data: The other 360.
   """
+
   RANGES = {'missing': '[0, 1]'}
 
   model: MultiTaskModelConfig = dataclasses.field(default_factory=MultiTaskModelConfig)
@@ -61,10 +64,10 @@ class MultiTaskConfig(ext.TaskConfig):
   gradient_surgery: bool = False
   missing: float = 0.25
   train_data: ext.InMemoryDataConfig = dataclasses.field(
-      default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=64, is_training=True)
+    default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=64, is_training=True)
   )
   validation_data: ext.InMemoryDataConfig = dataclasses.field(
-      default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=120, is_training=False)
+    default_factory=lambda: ext.InMemoryDataConfig(global_batch_size=120, is_training=False)
   )
 
 
@@ -82,25 +85,25 @@ def multi_task() -> ext.ExperimentConfig:
   """
   num_steps = 3000
   return ext.ExperimentConfig(
-      task=MultiTaskConfig(),
-      trainer=ext.TrainerConfig(
-          train_steps=num_steps,
-          steps_per_loop=500,
-          summary_interval=500,
-          validation_interval=1000,
-          checkpoint_interval=1000,
-          best_checkpoint_export_subdir='best',
-          best_checkpoint_eval_metric='accuracy',
-          best_checkpoint_metric_comp='higher',
-          optimizer_config=ext.OptimizationConfig(
-              {
-                  'optimizer': {'type': 'adamw_experimental', 'adamw_experimental': {'weight_decay': 1e-3}},
-                  'learning_rate': {
-                      'type': 'cosine',
-                      'cosine': {'initial_learning_rate': 2e-3, 'decay_steps': num_steps},
-                  },
-                  'warmup': {'type': 'linear', 'linear': {'warmup_steps': 100}},
-              }
-          ),
+    task=MultiTaskConfig(),
+    trainer=ext.TrainerConfig(
+      train_steps=num_steps,
+      steps_per_loop=500,
+      summary_interval=500,
+      validation_interval=1000,
+      checkpoint_interval=1000,
+      best_checkpoint_export_subdir='best',
+      best_checkpoint_eval_metric='accuracy',
+      best_checkpoint_metric_comp='higher',
+      optimizer_config=ext.OptimizationConfig(
+        {
+          'optimizer': {'type': 'adamw_experimental', 'adamw_experimental': {'weight_decay': 1e-3}},
+          'learning_rate': {
+            'type': 'cosine',
+            'cosine': {'initial_learning_rate': 2e-3, 'decay_steps': num_steps},
+          },
+          'warmup': {'type': 'linear', 'linear': {'warmup_steps': 100}},
+        }
       ),
+    ),
   )

@@ -1,7 +1,7 @@
 """The handwritten digits that come with scikit-learn, what is asked of them, and how they are damaged."""
 
+from collections.abc import Mapping
 import functools
-from typing import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +12,7 @@ _NUM_VALIDATION = 360
 _MAX_PIXEL = 16
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def examples(is_training: bool) -> Mapping[str, np.ndarray]:
   """1,437 images for training, or the 360 others: a fifth of every class.
 
@@ -20,11 +20,13 @@ def examples(is_training: bool) -> Mapping[str, np.ndarray]:
     {'pixels': float32 [n, 64] in [0, 1], 'label': int64 [n], 'ink': float32 [n, 4], the means of the pixels of the
     image's quarters}.
   """
-  from sklearn import datasets, model_selection  # pylint: disable=g-import-not-at-top
+  from sklearn import datasets  # pylint: disable=g-import-not-at-top
+  from sklearn import model_selection  # pylint: disable=g-import-not-at-top
 
   digits = datasets.load_digits()
   rows = model_selection.train_test_split(
-      np.arange(len(digits.target)), test_size=_NUM_VALIDATION, random_state=0, stratify=digits.target)
+    np.arange(len(digits.target)), test_size=_NUM_VALIDATION, random_state=0, stratify=digits.target
+  )
   chosen = rows[0 if is_training else 1]
   pixels = digits.data[chosen].astype(np.float32) / _MAX_PIXEL
   half = _SIZE // 2

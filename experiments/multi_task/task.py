@@ -1,8 +1,10 @@
 """The task `multi_task`: three losses of one network, weighed, with or without surgery on their gradients."""
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from experiments.multi_task import configs
 from experiments.multi_task import data
@@ -17,7 +19,7 @@ _WEIGHTINGS = ('fixed', 'uncertainty')
 class MultiTask(ext.Task):
   """Says of a damaged image which digit it is, what it looked like, and how much ink there is where."""
 
-  def __init__(self, params: Any, logging_dir: Optional[str] = None, name: Optional[str] = None):
+  def __init__(self, params: Any, logging_dir: str | None = None, name: str | None = None):
     """See base class.
 
     Raises:
@@ -35,9 +37,7 @@ class MultiTask(ext.Task):
       learned.build(())
     return model_lib.WeighedNetwork(model_lib.build_network(self.config.model), learned)
 
-  def build_inputs(
-      self, params: Any, input_context: Optional[tf.distribute.InputContext] = None
-  ) -> tf.data.Dataset:
+  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
     """Batches {'damaged', 'pixels': float32 [b, 64], 'label': int64 [b], 'ink': float32 [b, 4]}.
 
     Which pixels are missing is a function of (seed, position); in validation the same every time.
@@ -46,7 +46,7 @@ class MultiTask(ext.Task):
     damage = lambda example, seed: data.damaged(example, seed, self.config.missing)
     return ext.build_dataset(source, params, input_context, transform_per_example=damage)
 
-  def build_metrics(self, training: bool = True) -> List[tf_keras.metrics.Metric]:
+  def build_metrics(self, training: bool = True) -> list[tf_keras.metrics.Metric]:
     """The fraction of images whose digit is found."""
     return [tf_keras.metrics.SparseCategoricalAccuracy('accuracy')]
 
@@ -54,24 +54,25 @@ class MultiTask(ext.Task):
     """The size of the split."""
     return len(data.examples(bool(params.is_training))['label'])
 
-  def losses_of(self, inputs: Any, outputs: Mapping[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
+  def losses_of(self, inputs: Any, outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """The mean of each loss over the examples, unweighted, by the name of its head."""
     cross_entropy = tf_keras.losses.sparse_categorical_crossentropy(
-        inputs['label'], outputs['classification'], from_logits=True)
+      inputs['label'], outputs['classification'], from_logits=True
+    )
     squared = lambda name, target: tf.reduce_mean(tf.square(outputs[name] - target))
     return {
-        'classification': tf.reduce_mean(cross_entropy),
-        'reconstruction': squared('reconstruction', inputs['pixels']),
-        'ink': squared('ink', inputs['ink']),
+      'classification': tf.reduce_mean(cross_entropy),
+      'reconstruction': squared('reconstruction', inputs['pixels']),
+      'ink': squared('ink', inputs['ink']),
     }
 
-  def weighed(self, losses: Mapping[str, tf.Tensor], model: tf_keras.Model) -> Dict[str, tf.Tensor]:
+  def weighed(self, losses: Mapping[str, tf.Tensor], model: tf_keras.Model) -> dict[str, tf.Tensor]:
     """The terms of the sum that is minimised, by the name of the head."""
     if model.weights_of_losses is not None:
       losses = model.weights_of_losses(losses)
     return {name: getattr(self.config.weights, name) * loss for name, loss in losses.items()}
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> Tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
     """The sum of the weighed losses; each is logged as it is: see base class."""
     terms, logs = self._terms_and_logs(inputs, model, training)
     return tf.add_n(list(terms.values())), logs
@@ -79,7 +80,7 @@ class MultiTask(ext.Task):
   def _terms_and_logs(self, inputs, model, training):
     outputs = model(inputs['damaged'], training=training)
     losses = self.losses_of(inputs, outputs)
-    logs: Dict[str, Any] = {f'{name}_loss': loss for name, loss in losses.items()}
+    logs: dict[str, Any] = {f'{name}_loss': loss for name, loss in losses.items()}
     logs['accuracy'] = (inputs['label'], outputs['classification'])
     if model.weights_of_losses is not None:
       precisions = tf.unstack(tf.exp(-model.weights_of_losses.log_variances))

@@ -1,12 +1,14 @@
 """How several losses become one, and several gradients one."""
 
-from typing import Any, Dict, List, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 import official_ext as ext
 
-Gradients = List[Any]
+Gradients = list[Any]
 
 
 class UncertaintyWeights(tf_keras.layers.Layer):
@@ -28,7 +30,7 @@ class UncertaintyWeights(tf_keras.layers.Layer):
     self.log_variances = self.add_weight('log_variances', shape=(len(self.names),), initializer='zeros')
     super().build(input_shape)
 
-  def call(self, losses: Mapping[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
+  def call(self, losses: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Weighs scalars.
 
     Returns:
@@ -37,7 +39,7 @@ class UncertaintyWeights(tf_keras.layers.Layer):
     return {name: tf.exp(-s) * losses[name] + s / 2 for name, s in zip(self.names, tf.unstack(self.log_variances))}
 
 
-def without_conflicts(gradients: Sequence[Gradients], seed: tf.Tensor) -> List[Gradients]:
+def without_conflicts(gradients: Sequence[Gradients], seed: tf.Tensor) -> list[Gradients]:
   """Gradient surgery: takes from every loss's gradient the part that points against another loss's.
 
   T. Yu et al., Gradient Surgery for Multi-Task Learning (PCGrad), 2020, algorithm 1: for each gradient g_i and the
@@ -65,15 +67,17 @@ def without_conflicts(gradients: Sequence[Gradients], seed: tf.Tensor) -> List[G
   return result
 
 
-def _shapes(gradients: Sequence[Gradients]) -> List[tf.TensorShape]:
+def _shapes(gradients: Sequence[Gradients]) -> list[tf.TensorShape]:
   """The shape of every variable's gradient; at least one loss has one."""
   return [next(g.shape for g in of_variable if g is not None) for of_variable in zip(*gradients)]
 
 
 def _flat(of_loss: Gradients, gradients: Sequence[Gradients]) -> tf.Tensor:
   """The gradients of one loss as one vector, with zeros where it has none."""
-  parts = [tf.zeros([shape.num_elements()]) if g is None else tf.reshape(tf.cast(g, tf.float32), [-1])
-           for g, shape in zip(of_loss, _shapes(gradients))]
+  parts = [
+    tf.zeros([shape.num_elements()]) if g is None else tf.reshape(tf.cast(g, tf.float32), [-1])
+    for g, shape in zip(of_loss, _shapes(gradients))
+  ]
   return tf.concat(parts, axis=0)
 
 

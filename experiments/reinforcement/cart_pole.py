@@ -4,8 +4,9 @@ A. Barto, R. Sutton, C. Anderson: Neuronlike adaptive elements that can solve di
 The dynamics, limits and rewards are those of gymnasium's `CartPole-v1`, in float32 instead of float64.
 """
 
+from collections.abc import Sequence
 import math
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +17,7 @@ _MAX_POSITION, _MAX_ANGLE = 2.4, 12 * math.pi / 180
 _INITIAL_RANGE = 0.05
 MAX_EPISODE_STEPS = 500
 
-State = Dict[str, Any]
+State = dict[str, Any]
 
 
 class CartPole:
@@ -30,20 +31,24 @@ class CartPole:
   reset_size = 4  # Random numbers that the start of an episode needs.
   is_tensorflow = True
 
-  def state_specs(self) -> Dict[str, tf.TensorSpec]:
+  def state_specs(self) -> dict[str, tf.TensorSpec]:
     """What the state of one game is made of."""
     return {
-        'observation': tf.TensorSpec([self.observation_size], tf.float32),
-        'elapsed': tf.TensorSpec([], tf.int32),
+      'observation': tf.TensorSpec([self.observation_size], tf.float32),
+      'elapsed': tf.TensorSpec([], tf.int32),
     }
 
   def begin(self, seeds: Sequence[int]) -> State:
     """The state at the start of the episodes that gymnasium's `reset(seed=...)` begins, as numpy arrays."""
-    starts = [np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed))).uniform(
-        -_INITIAL_RANGE, _INITIAL_RANGE, self.observation_size) for seed in seeds]
+    starts = [
+      np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed))).uniform(
+        -_INITIAL_RANGE, _INITIAL_RANGE, self.observation_size
+      )
+      for seed in seeds
+    ]
     return {'observation': np.array(starts, np.float32), 'elapsed': np.zeros(len(seeds), np.int32)}
 
-  def step(self, state: State, action: tf.Tensor, uniform: tf.Tensor) -> Tuple[State, Dict[str, tf.Tensor]]:
+  def step(self, state: State, action: tf.Tensor, uniform: tf.Tensor) -> tuple[State, dict[str, tf.Tensor]]:
     """One step of every game; where an episode ends, the next one begins.
 
     Args:
@@ -64,14 +69,14 @@ class CartPole:
     ended = tf.logical_or(terminated, truncated)
     start = (2 * uniform - 1) * _INITIAL_RANGE
     next_state = {
-        'observation': tf.where(ended[:, tf.newaxis], start, observation),
-        'elapsed': tf.where(ended, 0, elapsed),
+      'observation': tf.where(ended[:, tf.newaxis], start, observation),
+      'elapsed': tf.where(ended, 0, elapsed),
     }
     outcome = {
-        'reward': tf.ones_like(position),
-        'next_observation': observation,
-        'terminated': terminated,
-        'truncated': truncated,
+      'reward': tf.ones_like(position),
+      'next_observation': observation,
+      'terminated': terminated,
+      'truncated': truncated,
     }
     return next_state, outcome
 
@@ -84,7 +89,8 @@ def move(observation: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
   total_mass, pole_moment = _CART_MASS + _POLE_MASS, _POLE_MASS * _HALF_POLE_LENGTH
   pushed = (force + pole_moment * tf.square(theta_dot) * sin) / total_mass
   theta_acceleration = (_GRAVITY * sin - cos * pushed) / (
-      _HALF_POLE_LENGTH * (4 / 3 - _POLE_MASS * tf.square(cos) / total_mass))
+    _HALF_POLE_LENGTH * (4 / 3 - _POLE_MASS * tf.square(cos) / total_mass)
+  )
   x_acceleration = pushed - pole_moment * theta_acceleration * cos / total_mass
   change = tf.stack([x_dot, x_acceleration, theta_dot, theta_acceleration], axis=1)
   return observation + _SECONDS_PER_STEP * change

@@ -1,10 +1,10 @@
 """Configurations of the experiments `reinforcement` and `reinforcement_gymnasium`."""
 
 import dataclasses
-from typing import Tuple
+
+from official.modeling.hyperparams import base_config
 
 import official_ext as ext
-from official.modeling.hyperparams import base_config
 
 
 @dataclasses.dataclass
@@ -14,9 +14,10 @@ class ActorCriticConfig(base_config.Config):
   Attributes:
     hidden_sizes: Units of each hidden layer, of the policy and of the value alike.
   """
+
   RANGES = {'hidden_sizes': '[1, inf)'}
 
-  hidden_sizes: Tuple[int, ...] = (64, 64)
+  hidden_sizes: tuple[int, ...] = (64, 64)
 
 
 @dataclasses.dataclass
@@ -33,6 +34,7 @@ class PpoConfig(base_config.Config):
     value_loss_weight: Of the error of the values.
     entropy_weight: Of the bonus for entropy.
   """
+
   RANGES = {
     **dict.fromkeys(('num_environments', 'rollout_steps', 'epochs'), '[1, inf)'),
     'discount': '[0, 1]',
@@ -61,6 +63,7 @@ class StepsDataConfig(ext.InMemoryDataConfig):
       side.
     num_episodes: For evaluation only: how many episodes are played. Episode k begins as gymnasium's `reset(seed=k)`.
   """
+
   RANGES = {'num_episodes': '[1, inf)'}
 
   num_episodes: int = 100
@@ -85,45 +88,45 @@ class ReinforcementTaskConfig(ext.TaskConfig):
   environment: str = 'tensorflow'
   environment_id: str = 'CartPole-v1'
   train_data: StepsDataConfig = dataclasses.field(
-      default_factory=lambda: StepsDataConfig(global_batch_size=256, is_training=True)
+    default_factory=lambda: StepsDataConfig(global_batch_size=256, is_training=True)
   )
   validation_data: StepsDataConfig = dataclasses.field(
-      default_factory=lambda: StepsDataConfig(global_batch_size=100, is_training=False)
+    default_factory=lambda: StepsDataConfig(global_batch_size=100, is_training=False)
   )
 
 
 def _experiment(environment: str) -> ext.ExperimentConfig:
   num_steps = 6400
   return ext.ExperimentConfig(
-      task=ReinforcementTaskConfig(environment=environment),
-      trainer=ext.TrainerConfig(
-          train_steps=num_steps,
-          steps_per_loop=320,
-          summary_interval=320,
-          validation_interval=1600,
-          checkpoint_interval=1600,
-          # Between two steps the policy may have to play.
-          steps_per_execution=1,
-          best_checkpoint_export_subdir='best',
-          best_checkpoint_eval_metric='mean_return',
-          best_checkpoint_metric_comp='higher',
-          optimizer_config=ext.OptimizationConfig(
-              {
-                  'optimizer': {
-                      'type': 'adam_experimental',
-                      'adam_experimental': {'epsilon': 1e-5, 'global_clipnorm': 0.5},
-                  },
-                  'learning_rate': {
-                      'type': 'polynomial',
-                      'polynomial': {
-                          'initial_learning_rate': 1e-3,
-                          'decay_steps': num_steps,
-                          'end_learning_rate': 0.0,
-                      },
-                  },
-              }
-          ),
+    task=ReinforcementTaskConfig(environment=environment),
+    trainer=ext.TrainerConfig(
+      train_steps=num_steps,
+      steps_per_loop=320,
+      summary_interval=320,
+      validation_interval=1600,
+      checkpoint_interval=1600,
+      # Between two steps the policy may have to play.
+      steps_per_execution=1,
+      best_checkpoint_export_subdir='best',
+      best_checkpoint_eval_metric='mean_return',
+      best_checkpoint_metric_comp='higher',
+      optimizer_config=ext.OptimizationConfig(
+        {
+          'optimizer': {
+            'type': 'adam_experimental',
+            'adam_experimental': {'epsilon': 1e-5, 'global_clipnorm': 0.5},
+          },
+          'learning_rate': {
+            'type': 'polynomial',
+            'polynomial': {
+              'initial_learning_rate': 1e-3,
+              'decay_steps': num_steps,
+              'end_learning_rate': 0.0,
+            },
+          },
+        }
       ),
+    ),
   )
 
 

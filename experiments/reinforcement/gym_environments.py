@@ -1,13 +1,14 @@
 """Environments of gymnasium, which run in Python on the host."""
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 import official_ext as ext
 
-State = Dict[str, Any]
+State = dict[str, Any]
 
 
 class GymEnvironments:
@@ -32,8 +33,9 @@ class GymEnvironments:
       import gymnasium  # pylint: disable=g-import-not-at-top
     except ImportError as error:
       raise ext.UserError(
-          "task.environment: gymnasium is not installed; pip install 'official-ext[reinforcement]', or set "
-          'task.environment=tensorflow') from error
+        "task.environment: gymnasium is not installed; pip install 'official-ext[reinforcement]', or set "
+        'task.environment=tensorflow'
+      ) from error
     self._id = environment_id
     try:
       environment = gymnasium.make(environment_id)
@@ -43,13 +45,14 @@ class GymEnvironments:
     actions, observations = environment.action_space, environment.observation_space
     if not isinstance(actions, gymnasium.spaces.Discrete) or not isinstance(observations, gymnasium.spaces.Box):
       raise ext.UserError(
-          f'task.environment_id: {environment_id}: expected discrete actions and observations that are arrays, it has '
-          f'{actions} and {observations}')
+        f'task.environment_id: {environment_id}: expected discrete actions and observations that are arrays, it has '
+        f'{actions} and {observations}'
+      )
     self.num_actions = int(actions.n)
     self.observation_size = int(np.prod(observations.shape))
-    self._environments: Optional[Any] = None
+    self._environments: Any | None = None
 
-  def state_specs(self) -> Dict[str, tf.TensorSpec]:
+  def state_specs(self) -> dict[str, tf.TensorSpec]:
     """What the state of one environment is made of."""
     return {'observation': tf.TensorSpec([self.observation_size], tf.float32)}
 
@@ -57,17 +60,19 @@ class GymEnvironments:
     """Begins an episode with each of the seeds; what ran before is given up. The state as numpy arrays."""
     import gymnasium  # pylint: disable=g-import-not-at-top
 
-    numbers: List[Optional[int]] = [int(seed) for seed in seeds]
+    numbers: list[int | None] = [int(seed) for seed in seeds]
     if not numbers:  # A replica for which no episode is left.
       return {'observation': np.zeros([0, self.observation_size], np.float32)}
     if self._environments is None or self._environments.num_envs != len(numbers):
       self._environments = gymnasium.vector.SyncVectorEnv(
-          [lambda: gymnasium.make(self._id)] * len(numbers), copy=False,
-          autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
+        [lambda: gymnasium.make(self._id)] * len(numbers),
+        copy=False,
+        autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
+      )
     observation, _ = self._environments.reset(seed=numbers)
     return {'observation': observation.reshape(len(numbers), -1).astype(np.float32)}
 
-  def step(self, state: State, action: tf.Tensor, uniform: tf.Tensor) -> Tuple[State, Dict[str, tf.Tensor]]:
+  def step(self, state: State, action: tf.Tensor, uniform: tf.Tensor) -> tuple[State, dict[str, tf.Tensor]]:
     """One step of every environment, called from a graph: see `cart_pole.CartPole.step`."""
     del uniform
     names = ('observation', 'reward', 'next_observation', 'terminated', 'truncated')
@@ -78,7 +83,7 @@ class GymEnvironments:
       value.set_shape(like.shape if name.endswith('observation') else like.shape[:1])
     return {'observation': outcome.pop('observation')}, outcome
 
-  def _step(self, action: np.ndarray) -> Tuple[np.ndarray, ...]:
+  def _step(self, action: np.ndarray) -> tuple[np.ndarray, ...]:
     assert self._environments is not None
     observation, reward, terminated, truncated, info = self._environments.step(action)
     observation = observation.reshape(len(action), -1).astype(np.float32)

@@ -4,10 +4,12 @@ J. Schulman et al.: Proximal Policy Optimization Algorithms, 2017, https://arxiv
 S. Huang et al.: The 37 Implementation Details of Proximal Policy Optimization, ICLR blog track, 2022.
 """
 
+from collections.abc import Mapping, Sequence
 import math
-from typing import Any, Dict, Mapping, Sequence, Tuple
+from typing import Any
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 
 def build_actor_critic(observation_size: int, num_actions: int, hidden_sizes: Sequence[int]) -> tf_keras.Model:
@@ -33,13 +35,13 @@ def build_actor_critic(observation_size: int, num_actions: int, hidden_sizes: Se
 
 
 def advantages_of(
-    reward: tf.Tensor,
-    value: tf.Tensor,
-    next_value: tf.Tensor,
-    terminated: tf.Tensor,
-    truncated: tf.Tensor,
-    discount: float,
-    gae_lambda: float,
+  reward: tf.Tensor,
+  value: tf.Tensor,
+  next_value: tf.Tensor,
+  terminated: tf.Tensor,
+  truncated: tf.Tensor,
+  discount: float,
+  gae_lambda: float,
 ) -> tf.Tensor:
   """Generalized advantage estimation (https://arxiv.org/abs/1506.02438).
 
@@ -66,7 +68,7 @@ def advantages_of(
 
   advantages = tf.TensorArray(delta.dtype, num_steps, element_shape=delta.shape[1:])
   return tf.while_loop(
-      lambda i, *_: i < num_steps, body, [0, tf.zeros_like(delta[0]), advantages], maximum_iterations=num_steps
+    lambda i, *_: i < num_steps, body, [0, tf.zeros_like(delta[0]), advantages], maximum_iterations=num_steps
   )[2].stack()
 
 
@@ -76,8 +78,8 @@ def log_probability(logits: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
 
 
 def ppo_loss(
-    outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor], config: Any
-) -> Tuple[tf.Tensor, Dict[str, tf.Tensor]]:
+  outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor], config: Any
+) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
   """The clipped objective, the error of the values and the bonus for entropy.
 
   Args:
@@ -98,9 +100,9 @@ def ppo_loss(
   entropy = -tf.reduce_mean(tf.reduce_sum(probability * log_p, axis=-1))
   loss = policy_loss + config.value_loss_weight * value_loss - config.entropy_weight * entropy
   return loss, {
-      'policy_loss': policy_loss,
-      'value_loss': value_loss,
-      'entropy': entropy,
-      'approximate_kl': tf.reduce_mean(ratio - 1 - log_ratio),
-      'clip_fraction': tf.reduce_mean(tf.cast(tf.abs(ratio - 1) > config.clip_ratio, tf.float32)),
+    'policy_loss': policy_loss,
+    'value_loss': value_loss,
+    'entropy': entropy,
+    'approximate_kl': tf.reduce_mean(ratio - 1 - log_ratio),
+    'clip_fraction': tf.reduce_mean(tf.cast(tf.abs(ratio - 1) > config.clip_ratio, tf.float32)),
   }

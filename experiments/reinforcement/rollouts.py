@@ -1,18 +1,19 @@
 """Playing: rollouts to learn from, and whole episodes to evaluate a policy."""
 
-from typing import Any, Callable, Dict
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from experiments.reinforcement import ppo
 import official_ext as ext
 
-Policy = Callable[[tf.Tensor], Dict[str, tf.Tensor]]  # From observations to the outputs of the model.
+Policy = Callable[[tf.Tensor], dict[str, tf.Tensor]]  # From observations to the outputs of the model.
 
 
 def roll_out(
-    environments: Any, policy: Policy, state: Any, running_return: tf.Tensor, num_steps: int, seed: tf.Tensor
-) -> Dict[str, Any]:
+  environments: Any, policy: Policy, state: Any, running_return: tf.Tensor, num_steps: int, seed: tf.Tensor
+) -> dict[str, Any]:
   """Plays by drawing actions from the policy.
 
   Args:
@@ -42,11 +43,11 @@ def roll_out(
     action = tf.argmax(outputs['logits'] + gumbel[step], axis=-1, output_type=tf.int32)
     next_state, outcome = environments.step(state, action, resets[step])
     return next_state, {
-        'observation': state['observation'],
-        'action': action,
-        'log_probability': ppo.log_probability(outputs['logits'], action),
-        'value': outputs['value'],
-        **outcome,
+      'observation': state['observation'],
+      'action': action,
+      'log_probability': ppo.log_probability(outputs['logits'], action),
+      'value': outputs['value'],
+      **outcome,
     }
 
   specs = _step_specs(num_games, environments.observation_size)
@@ -61,15 +62,18 @@ def roll_out(
     return [step + 1, state, (1 - ended) * running_return, finished, arrays]
 
   _, state, running_return, finished, arrays = tf.while_loop(
-      lambda step, *_: step < num_steps, body, [tf.constant(0), state, running_return, tf.zeros([2]), arrays],
-      maximum_iterations=num_steps)
+    lambda step, *_: step < num_steps,
+    body,
+    [tf.constant(0), state, running_return, tf.zeros([2]), arrays],
+    maximum_iterations=num_steps,
+  )
   steps = {name: array.stack() for name, array in arrays.items()}
   flat = tf.reshape(steps['next_observation'], [num_steps * num_games, environments.observation_size])
   steps['next_value'] = tf.reshape(policy(flat)['value'], [num_steps, num_games])
   return {'state': state, 'running_return': running_return, 'finished': finished, 'steps': steps}
 
 
-def _step_specs(num_games: int, observation_size: int) -> Dict[str, Any]:
+def _step_specs(num_games: int, observation_size: int) -> dict[str, Any]:
   """(shape, dtype) of everything that a step of `num_games` games leaves."""
   floats = dict.fromkeys(('log_probability', 'value', 'reward'), ([num_games], tf.float32))
   flags = dict.fromkeys(('terminated', 'truncated'), ([num_games], tf.bool))
@@ -99,4 +103,5 @@ def play_episodes(environments: Any, policy: Policy, state: Any) -> tf.Tensor:
     return [state, returns, tf.logical_and(playing, tf.logical_not(ended))]
 
   return tf.while_loop(
-      lambda *args: tf.reduce_any(args[-1]), body, [state, tf.zeros_like(like), tf.ones_like(like, tf.bool)])[1]
+    lambda *args: tf.reduce_any(args[-1]), body, [state, tf.zeros_like(like), tf.ones_like(like, tf.bool)]
+  )[1]

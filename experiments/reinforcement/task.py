@@ -1,9 +1,11 @@
 """The task `reinforcement`: environments, model and loss."""
 
-from typing import Any, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from experiments.reinforcement import cart_pole
 from experiments.reinforcement import configs
@@ -38,19 +40,19 @@ class ReinforcementTask(ext.Task):
       raise ext.UserError(f"task.environment: expected 'tensorflow' or 'gymnasium', got {kind!r}")
     if self.config.environment_id != 'CartPole-v1':
       raise ext.UserError(
-          f'task.environment_id: {self.config.environment_id}: only CartPole-v1 is there in TensorFlow ops; set '
-          'task.environment=gymnasium')
+        f'task.environment_id: {self.config.environment_id}: only CartPole-v1 is there in TensorFlow ops; set '
+        'task.environment=gymnasium'
+      )
     return cart_pole.CartPole()
 
   def build_model(self) -> tf_keras.Model:
     """Policy and value: see `ppo.build_actor_critic`."""
     environments = self.make_environments()
     return ppo.build_actor_critic(
-        environments.observation_size, environments.num_actions, self.config.model.hidden_sizes)
+      environments.observation_size, environments.num_actions, self.config.model.hidden_sizes
+    )
 
-  def build_inputs(
-      self, params: Any, input_context: Optional[tf.distribute.InputContext] = None
-  ) -> tf.data.Dataset:
+  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
     """For training the numbers of the minibatches, which the trainer looks up; for evaluation the episodes."""
     if params.is_training:
       num_local = 1
@@ -66,7 +68,7 @@ class ReinforcementTask(ext.Task):
     """The number of episodes that were played."""
     return [] if training else [tf_keras.metrics.Sum('num_episodes')]
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> Tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
     """The loss of PPO on a minibatch of steps."""
     return ppo.ppo_loss(model(inputs['observation'], training=training), inputs, self.config.ppo)
 

@@ -1,7 +1,7 @@
 """The trainer of PPO: between the steps it plays, and remembers what it played."""
 
 import hashlib
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -25,14 +25,14 @@ class Memory(tf.Module):
     running_return: the rewards so far of every episode that is being played: float32 [n].
   """
 
-  def __init__(self, num_steps: int, epochs: int, observation_size: int, state: Dict[str, np.ndarray]):
+  def __init__(self, num_steps: int, epochs: int, observation_size: int, state: dict[str, np.ndarray]):
     super().__init__(name='memory')
     variable = lambda shape, dtype: tf.Variable(tf.zeros(shape, dtype), trainable=False)
     self.iteration = tf.Variable(tf.constant(-1, tf.int64), trainable=False)
     self.steps = {
-        'observation': variable([num_steps, observation_size], tf.float32),
-        'action': variable([num_steps], tf.int32),
-        **{name: variable([num_steps], tf.float32) for name in _FLOATS},
+      'observation': variable([num_steps, observation_size], tf.float32),
+      'action': variable([num_steps], tf.int32),
+      **{name: variable([num_steps], tf.float32) for name in _FLOATS},
     }
     self.order = variable([epochs, num_steps], tf.int32)
     self.state = {name: tf.Variable(value, trainable=False) for name, value in state.items()}
@@ -68,10 +68,13 @@ class PpoTrainer(ext.Trainer):
     use_xla = self._environments.is_tensorflow and config.runtime.enable_xla is not False
     self._play = tf.function(self._roll_out, jit_compile=use_xla, autograph=False)
     if not self._environments.is_tensorflow:
-      print('The environments run on the host, and no checkpoint holds their state: a continued run begins new '
-            'episodes, and is not the uninterrupted one bit for bit.', flush=True)
+      print(
+        'The environments run on the host, and no checkpoint holds their state: a continued run begins new '
+        'episodes, and is not the uninterrupted one bit for bit.',
+        flush=True,
+      )
 
-  def _begin(self, step: int) -> Dict[str, np.ndarray]:
+  def _begin(self, step: int) -> dict[str, np.ndarray]:
     """The environments at the start of episodes that belong to a step of training."""
     seeds = np.random.SeedSequence([self._seed, step]).generate_state(self._ppo.num_environments) >> 1
     return self._environments.begin(seeds.tolist())
@@ -113,8 +116,9 @@ class PpoTrainer(ext.Trainer):
     def share():
       replica = tf.distribute.get_replica_context().replica_id_in_sync_group
       size = self._batch_size // num_replicas
-      return {name: tf.reshape(values, [num_replicas, size, *values.shape[1:]])[replica]
-              for name, values in batch.items()}
+      return {
+        name: tf.reshape(values, [num_replicas, size, *values.shape[1:]])[replica] for name, values in batch.items()
+      }
 
     return self.strategy.run(share)
 
@@ -130,16 +134,23 @@ class PpoTrainer(ext.Trainer):
     memory.iteration.assign(iteration)
     self._finished.assign_add(out['finished'])
 
-  def _roll_out(self, state: Any, running_return: tf.Tensor, iteration: tf.Tensor) -> Dict[str, Any]:
+  def _roll_out(self, state: Any, running_return: tf.Tensor, iteration: tf.Tensor) -> dict[str, Any]:
     """What `rollouts.roll_out` returns, its 'steps' as the memory holds them."""
     config = self._ppo
     policy = lambda observation: self.model(observation, training=False)
     out = rollouts.roll_out(
-        self._environments, policy, state, running_return, config.rollout_steps, self._stream('actions', iteration))
+      self._environments, policy, state, running_return, config.rollout_steps, self._stream('actions', iteration)
+    )
     steps = out['steps']
     advantage = ppo.advantages_of(
-        steps['reward'], steps['value'], steps['next_value'], steps['terminated'], steps['truncated'],
-        config.discount, config.gae_lambda)
+      steps['reward'],
+      steps['value'],
+      steps['next_value'],
+      steps['terminated'],
+      steps['truncated'],
+      config.discount,
+      config.gae_lambda,
+    )
     steps.update(advantage=advantage, target=advantage + steps['value'])
     out['steps'] = {name: tf.reshape(steps[name], variable.shape) for name, variable in self._memory.steps.items()}
     return out
@@ -147,16 +158,21 @@ class PpoTrainer(ext.Trainer):
   def _shuffled(self, iteration: tf.Tensor) -> tf.Tensor:
     """`Memory.order`. XLA has no kernel for it."""
     epochs, num_steps = self._memory.order.shape
-    return tf.stack([
+    return tf.stack(
+      [
         tf.random.experimental.stateless_shuffle(
-            tf.range(num_steps), self._stream(f'epoch {epoch}', iteration), alg='philox') for epoch in range(epochs)])
+          tf.range(num_steps), self._stream(f'epoch {epoch}', iteration), alg='philox'
+        )
+        for epoch in range(epochs)
+      ]
+    )
 
   def _stream(self, name: str, iteration: tf.Tensor) -> tf.Tensor:
     """A seed for stateless ops, a function of (seed, name, iteration): int64 of shape [2]."""
     digest = hashlib.sha256(f'{self._seed}/{name}'.encode()).digest()
     return tf.stack([tf.constant(int.from_bytes(digest[:8], 'little', signed=True), tf.int64), iteration])
 
-  def train_loop_end(self) -> Dict[str, Any]:
+  def train_loop_end(self) -> dict[str, Any]:
     """See base class. Adds the mean return of the episodes that ended in this loop, and how many did."""
     logs = super().train_loop_end()
     total, number = self._finished.numpy()
@@ -175,17 +191,20 @@ def _check_sizes(config: Any, num_steps: int, num_replicas: int) -> None:
   batch_size, epochs = config.task.train_data.global_batch_size, config.task.ppo.epochs
   if num_steps % batch_size:
     raise ext.UserError(
-        f'task.train_data.global_batch_size: {batch_size} does not divide the {num_steps} steps of a rollout '
-        '(task.ppo.num_environments times task.ppo.rollout_steps)')
+      f'task.train_data.global_batch_size: {batch_size} does not divide the {num_steps} steps of a rollout '
+      '(task.ppo.num_environments times task.ppo.rollout_steps)'
+    )
   if batch_size % num_replicas:
     raise ext.UserError(
-        f'task.train_data.global_batch_size: {batch_size} steps cannot be divided evenly among {num_replicas} replicas')
+      f'task.train_data.global_batch_size: {batch_size} steps cannot be divided evenly among {num_replicas} replicas'
+    )
   accumulation = config.trainer.gradient_accumulation_steps
   if (num_steps // batch_size * epochs) % accumulation:
     raise ext.UserError(
-        f'trainer.gradient_accumulation_steps: {accumulation} does not divide the {num_steps // batch_size * epochs} '
-        'minibatches of a rollout')
+      f'trainer.gradient_accumulation_steps: {accumulation} does not divide the {num_steps // batch_size * epochs} '
+      'minibatches of a rollout'
+    )
   if config.trainer.steps_per_execution != 1:
     raise ext.UserError(
-        f'trainer.steps_per_execution: {config.trainer.steps_per_execution}: the policy plays between steps; set it '
-        'to 1')
+      f'trainer.steps_per_execution: {config.trainer.steps_per_execution}: the policy plays between steps; set it to 1'
+    )

@@ -1,11 +1,12 @@
 """Ends training where a metric has stopped to get better."""
 
-from typing import Any, Dict, Mapping
+from collections.abc import Mapping
+from typing import Any
 
-from official_ext.config import trainer_parts
-from official_ext.metrics import better
 from official_ext import errors
 from official_ext.actions import triggers
+from official_ext.config import trainer_parts
+from official_ext.metrics import better
 
 
 class EarlyStopping(triggers.Trigger):
@@ -27,7 +28,7 @@ class EarlyStopping(triggers.Trigger):
     super().__init__(('eval',), self._look)
     self.name = f'{self.name}/{config.metric}/{mode}'
 
-  def state(self) -> Dict[str, Any]:
+  def state(self) -> dict[str, Any]:
     """See base class."""
     return self._best.state()
 
@@ -46,5 +47,6 @@ class EarlyStopping(triggers.Trigger):
       return
     ever = 'has never been a finite number' if best.value is None else f'was best at step {best.step}: {best.value:.4g}'
     raise errors.StopTraining(
-        f'{self._config.metric} {ever}, and has not improved in {best.num_since} evaluations '
-        f'(trainer.early_stopping.patience {patience})')
+      f'{self._config.metric} {ever}, and has not improved in {best.num_since} evaluations '
+      f'(trainer.early_stopping.patience {patience})'
+    )

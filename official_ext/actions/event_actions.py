@@ -1,14 +1,15 @@
 """Takes the actions that wait for the events of a run, and keeps what these must know over a resume."""
 
+from collections.abc import Callable, Mapping, Sequence
 import functools
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any
 
 from absl import logging
 import tensorflow as tf
 
 from official_ext import errors
-from official_ext.checkpoints import manifests
 from official_ext.actions import triggers
+from official_ext.checkpoints import manifests
 from official_ext.monitoring import tensorboard
 from official_ext.monitoring import writers as writers_lib
 
@@ -27,10 +28,10 @@ class EventActions:
   """
 
   def __init__(
-      self,
-      actions: Sequence[Any] = (),
-      from_chief: Callable[[str, Callable[[], Any]], Any] = lambda topic, make: make(),
-      summaries: tensorboard.TensorBoardWriter | None = None,
+    self,
+    actions: Sequence[Any] = (),
+    from_chief: Callable[[str, Callable[[], Any]], Any] = lambda topic, make: make(),
+    summaries: tensorboard.TensorBoardWriter | None = None,
   ):
     """Makes it.
 

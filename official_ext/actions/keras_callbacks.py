@@ -1,19 +1,20 @@
 """Any tf_keras callback as an action of a run.
 
-    def build_actions(self, trainer):
-      return [keras_callbacks.KerasCallback(tf_keras.callbacks.CSVLogger('log.csv'), trainer)]
+def build_actions(self, trainer):
+  return [keras_callbacks.KerasCallback(tf_keras.callbacks.CSVLogger('log.csv'), trainer)]
 """
 
+from collections.abc import Mapping
 import math
-from typing import Any, Dict, Mapping, Optional
+from typing import Any
 
 import tf_keras
 
 from official_ext import errors
-from official_ext.step import gradient_tap
+from official_ext import tf_internals
 from official_ext.actions import triggers
 from official_ext.monitoring import writers
-from official_ext import tf_internals
+from official_ext.step import gradient_tap
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -39,7 +40,7 @@ class KerasCallback(triggers.Trigger):
   EarlyStopping or ReduceLROnPlateau, and no weights.
   """
 
-  def __init__(self, callback: tf_keras.callbacks.Callback, trainer: Any, steps_per_epoch: Optional[int] = None):
+  def __init__(self, callback: tf_keras.callbacks.Callback, trainer: Any, steps_per_epoch: int | None = None):
     """Makes it.
 
     Args:
@@ -57,17 +58,18 @@ class KerasCallback(triggers.Trigger):
     name = type(callback).__name__
     if tf_internals.has_batch_hooks(callback):
       raise errors.UserError(
-          f'build_actions: the Keras callback {name} wants to be called at batches, which run inside a compiled loop; '
-          'use triggers.EveryNSteps, or its option to work by epochs')
+        f'build_actions: the Keras callback {name} wants to be called at batches, which run inside a compiled loop; '
+        'use triggers.EveryNSteps, or its option to work by epochs'
+      )
     super().__init__((triggers.BEGIN, 'rollback', 'train', 'eval', triggers.END), self._hear)
     self.name = f'{self.name}/{name}'
     self._callback, self._trainer = callback, trainer
     self._steps_per_epoch, self._ends_with = steps_per_epoch or 0, 'train'
-    self._baseline: Optional[Dict[str, Any]] = None  # Plain attributes after on_train_begin; None before.
+    self._baseline: dict[str, Any] | None = None  # Plain attributes after on_train_begin; None before.
     self._restored: Mapping[str, Any] = {}
     self._epoch_end = self._last_step = 0
-    self._sums: Dict[str, float] = {}
-    self._logs: Dict[str, float] = {}
+    self._sums: dict[str, float] = {}
+    self._logs: dict[str, float] = {}
 
   def prepare(self, mode: str) -> None:
     """See base class.
@@ -81,22 +83,27 @@ class KerasCallback(triggers.Trigger):
     elif not self._steps_per_epoch:
       if pace is None or not (pace.examples_per_epoch and pace.examples_per_step):
         raise errors.UserError(
-            f'build_actions: {self.name}: the task does not know the number of its training examples; give '
-            'steps_per_epoch')
+          f'build_actions: {self.name}: the task does not know the number of its training examples; give '
+          'steps_per_epoch'
+        )
       self._steps_per_epoch = math.ceil(pace.examples_per_epoch / pace.examples_per_step)
     self.interval = self._steps_per_epoch
     inner = gradient_tap.inner_optimizer(self._trainer.optimizer)
     self._model = _ModelView(self._trainer.model, inner)
     self._callback.set_model(self._model)
-    self._callback.set_params({
-        'epochs': math.ceil(config.train_steps / self._steps_per_epoch), 'steps': self._steps_per_epoch, 'verbose': 0})
+    self._callback.set_params(
+      {'epochs': math.ceil(config.train_steps / self._steps_per_epoch), 'steps': self._steps_per_epoch, 'verbose': 0}
+    )
 
-  def state(self) -> Dict[str, Any]:
+  def state(self) -> dict[str, Any]:
     """See base class."""
     attributes = self._restored
     if self._baseline is not None:
-      attributes = {name: value for name, value in _plain_attributes(self._callback).items()
-                    if name not in self._baseline or self._baseline[name] != value}
+      attributes = {
+        name: value
+        for name, value in _plain_attributes(self._callback).items()
+        if name not in self._baseline or self._baseline[name] != value
+      }
     return {'attributes': dict(attributes), 'sums': dict(self._sums), 'logs': dict(self._logs)}
 
   def restore(self, state: Mapping[str, Any]) -> None:
@@ -159,7 +166,7 @@ class KerasCallback(triggers.Trigger):
     if self._model.stop_training:
       raise errors.StopTraining(f'the Keras callback {type(self._callback).__name__} has set model.stop_training')
 
-  def _named(self, logs: triggers.Logs, prefix: str) -> Dict[str, float]:
+  def _named(self, logs: triggers.Logs, prefix: str) -> dict[str, float]:
     """The numbers of logs that are no news of the run itself, by the names that Keras gives them."""
     known = {self._trainer.train_loss.name: 'loss', self._trainer.validation_loss.name: 'loss', 'learning_rate': 'lr'}
     found = {}
@@ -185,6 +192,6 @@ class _ModelView:
       vars(self)[name] = value
 
 
-def _plain_attributes(callback: Any) -> Dict[str, Any]:
+def _plain_attributes(callback: Any) -> dict[str, Any]:
   found = {name: writers.to_python(value) for name, value in vars(callback).items()}
   return {name: value for name, value in found.items() if isinstance(value, _PLAIN)}

@@ -1,11 +1,12 @@
 """Lowers the learning rate where a metric of the evaluation has stopped to get better."""
 
+from collections.abc import Mapping
 import math
-from typing import Any, Dict, Mapping, Optional
+from typing import Any
 
+from official_ext.actions import triggers
 from official_ext.config import trainer_parts
 from official_ext.metrics import better
-from official_ext.actions import triggers
 from official_ext.optimization import learning_rate_scale
 
 EVENT = 'learning_rate_reduced'
@@ -19,9 +20,9 @@ class ReduceLROnPlateau(triggers.Trigger):
   """
 
   def __init__(
-      self,
-      config: trainer_parts.ReduceLROnPlateauConfig,
-      scale: learning_rate_scale.LearningRateScale,
+    self,
+    config: trainer_parts.ReduceLROnPlateauConfig,
+    scale: learning_rate_scale.LearningRateScale,
   ):
     """Makes it.
 
@@ -36,10 +37,15 @@ class ReduceLROnPlateau(triggers.Trigger):
     self.name = f'{self.name}/{config.metric}'
     self._set_state({})
 
-  def state(self) -> Dict[str, Any]:
+  def state(self) -> dict[str, Any]:
     """See base class."""
-    return {'scale': self._scale.value, 'best': self._best, 'wait': self._wait, 'cooldown': self._cooldown,
-            'last_step': self._last_step}
+    return {
+      'scale': self._scale.value,
+      'best': self._best,
+      'wait': self._wait,
+      'cooldown': self._cooldown,
+      'last_step': self._last_step,
+    }
 
   def restore(self, state: Mapping[str, Any]) -> None:
     """See base class."""
@@ -49,7 +55,7 @@ class ReduceLROnPlateau(triggers.Trigger):
       self._scale.assign(scale)
 
   def _set_state(self, state):
-    self._best: Optional[float] = state.get('best')
+    self._best: float | None = state.get('best')
     self._wait, self._cooldown = state.get('wait', 0), state.get('cooldown', 0)
     self._last_step = state.get('last_step', -1)
 
@@ -79,6 +85,9 @@ class ReduceLROnPlateau(triggers.Trigger):
       return
     after = max(before * config.factor, config.min_lr)
     self._scale.assign(self._scale.value * after / before)
-    self.report(EVENT, self._last_step, {
-        'learning_rate': after, 'before': before, 'metric': config.metric, 'value': value, 'best': self._best})
+    self.report(
+      EVENT,
+      self._last_step,
+      {'learning_rate': after, 'before': before, 'metric': config.metric, 'value': value, 'best': self._best},
+    )
     self._cooldown, self._wait = config.cooldown, 0

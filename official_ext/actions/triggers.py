@@ -10,16 +10,17 @@ evaluation, or any other event of monitoring/writers.py, with the entries `event
 after all that belongs to the event was done and written.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 import math
 import time
-from typing import Any, Callable, Dict, Mapping, Sequence, Union
-
-import orbit
+from typing import Any
 
 from official.core import train_utils
+import orbit
+
 from official_ext import errors
-from official_ext.monitoring import writers
 from official_ext import suggestions
+from official_ext.monitoring import writers
 
 Logs = Mapping[str, Any]
 Action = Callable[[Logs], None]
@@ -39,11 +40,11 @@ class Trigger(orbit.actions.ConditionalAction):
   by_clock = False
 
   def __init__(
-      self,
-      events: Sequence[str],
-      action: Union[Action, Sequence[Action]],
-      condition: Callable[[Logs], bool] = lambda logs: True,
-      interval: int = 0,
+    self,
+    events: Sequence[str],
+    action: Action | Sequence[Action],
+    condition: Callable[[Logs], bool] = lambda logs: True,
+    interval: int = 0,
   ):
     """Makes it.
 
@@ -77,7 +78,7 @@ class Trigger(orbit.actions.ConditionalAction):
       UserError: the action cannot be taken in this run.
     """
 
-  def state(self) -> Dict[str, Any]:
+  def state(self) -> dict[str, Any]:
     """What a run must know that goes on from a checkpoint: JSON values."""
     return {}
 
@@ -101,14 +102,14 @@ class OnEvent(Trigger):
   told: what belongs to the run is for `AtEnd`. A run that is killed has no last event.
   """
 
-  def __init__(self, events: Union[str, Sequence[str]], action: Union[Action, Sequence[Action]]):
+  def __init__(self, events: str | Sequence[str], action: Action | Sequence[Action]):
     super().__init__((events,) if isinstance(events, str) else events, action)
 
 
 class EveryNSteps(Trigger):
   """Takes an action after every step that is a multiple of N. A training loop ends there."""
 
-  def __init__(self, num_steps: int, action: Union[Action, Sequence[Action]]):
+  def __init__(self, num_steps: int, action: Action | Sequence[Action]):
     """Makes it.
 
     Raises:
@@ -128,10 +129,10 @@ class EveryTSeconds(Trigger):
   by_clock = True
 
   def __init__(
-      self,
-      seconds: float,
-      action: Union[Action, Sequence[Action]],
-      clock: Callable[[], float] = time.monotonic,
+    self,
+    seconds: float,
+    action: Action | Sequence[Action],
+    clock: Callable[[], float] = time.monotonic,
   ):
     super().__init__(('train',), action, self._is_due)
     self._seconds = seconds
@@ -168,7 +169,7 @@ class Best:
     self._min_delta = min_delta
     self.restore({})
 
-  def state(self) -> Dict[str, Any]:
+  def state(self) -> dict[str, Any]:
     """JSON values."""
     return {'best': self.value, 'best_step': self.step, 'last_step': self._last_step, 'num_since': self.num_since}
 
@@ -204,8 +205,9 @@ def value_in(logs: Logs, metric: str) -> float:
   try:
     value = train_utils.get_leaf_nested_dict(dict(logs), metric.split('|'))
   except KeyError:
-    raise errors.UserError(f'{metric}: is not among the metrics of step {logs["step"]}: '
-                           f'{", ".join(sorted(set(logs) - {"event", "step"}))}') from None
+    raise errors.UserError(
+      f'{metric}: is not among the metrics of step {logs["step"]}: {", ".join(sorted(set(logs) - {"event", "step"}))}'
+    ) from None
   number = writers.to_python(value)
   if not isinstance(number, (int, float)):
     raise errors.UserError(f'{metric}: is no single number at step {logs["step"]}; name another metric')
@@ -216,12 +218,12 @@ class OnBest(Trigger):
   """Takes an action after every evaluation whose metric is better than that of all before it, the first included."""
 
   def __init__(
-      self,
-      metric: str,
-      action: Union[Action, Sequence[Action]],
-      mode: str = 'max',
-      min_delta: float = 0.0,
-      event: str = 'eval',
+    self,
+    metric: str,
+    action: Action | Sequence[Action],
+    mode: str = 'max',
+    min_delta: float = 0.0,
+    event: str = 'eval',
   ):
     """Makes it.
 
@@ -236,7 +238,7 @@ class OnBest(Trigger):
     super().__init__((event,), action, self.best.update)
     self.name = f'{self.name}/{metric}'
 
-  def state(self) -> Dict[str, Any]:
+  def state(self) -> dict[str, Any]:
     """See base class."""
     return self.best.state()
 
@@ -252,5 +254,5 @@ class AtEnd(Trigger):
   not once more for a finished run that is started again and has nothing left to do.
   """
 
-  def __init__(self, action: Union[Action, Sequence[Action]]):
+  def __init__(self, action: Action | Sequence[Action]):
     super().__init__((END,), action)

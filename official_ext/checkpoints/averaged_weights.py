@@ -6,13 +6,12 @@ manifest notes which, under `weights`, and a restore puts them back where a trai
 """
 
 import os
-from typing import Dict
-
-import tensorflow as tf
 
 from official.core import train_utils
-from official_ext.checkpoints import contents as contents_lib
+import tensorflow as tf
+
 from official_ext import errors
+from official_ext.checkpoints import contents as contents_lib
 from official_ext.checkpoints import manifests
 from official_ext.optimization import ema_optimizer
 
@@ -22,7 +21,7 @@ SLOT = 'average'
 _AVERAGED_NAMES = (train_utils.BEST_CHECKPOINT_NAME, 'average_weights')
 
 
-def note(checkpoint: tf.train.Checkpoint) -> Dict[str, str]:
+def note(checkpoint: tf.train.Checkpoint) -> dict[str, str]:
   """The entry of a manifest that says what a checkpoint that is written now holds in the model's place."""
   ema = ema_optimizer.find(getattr(checkpoint, 'optimizer', None))
   return {'weights': AVERAGED if ema is not None and ema.is_swapped else RAW}
@@ -41,7 +40,7 @@ def held(prefix: str, contents: contents_lib.Contents) -> str:
 
 
 def put_back(
-    checkpoint: tf.train.Checkpoint, prefix: str, contents: contents_lib.Contents, optimizer_is_read: bool
+  checkpoint: tf.train.Checkpoint, prefix: str, contents: contents_lib.Contents, optimizer_is_read: bool
 ) -> None:
   """Ends a restore: afterwards the model has the raw weights, and the optimizer the averages, if it keeps any.
 
@@ -74,8 +73,9 @@ def _read_averages(ema, checkpoint, prefix, contents):
       missing.discard(id(average))
   if missing:
     raise errors.UserError(
-        f'{prefix}: {"it holds no moving averages" if not slots else f"{len(missing)} moving averages are not in it"}; '
-        '--set=trainer.optimizer_config.ema=null takes the weights themselves')
+      f'{prefix}: {"it holds no moving averages" if not slots else f"{len(missing)} moving averages are not in it"}; '
+      '--set=trainer.optimizer_config.ema=null takes the weights themselves'
+    )
   counter = next((place for name, place in places.items() if place.variable is ema.iterations), None)
   if counter is not None:
     counter.variable.assign(contents.value(counter.key))

@@ -1,21 +1,22 @@
 """Keeps the checkpoints of the best evaluations."""
 
+from collections.abc import Callable, Mapping, Sequence
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any
 
 from absl import logging
+from official.core import train_utils
 import tensorflow as tf
 
-from official.core import train_utils
+from official_ext import errors
+from official_ext import tf_internals
 from official_ext.checkpoints import best_history
 from official_ext.checkpoints import exports
-from official_ext.config import definitions
-from official_ext import errors
-from official_ext.files import storage
 from official_ext.checkpoints import manifests
+from official_ext.config import definitions
+from official_ext.files import storage
 from official_ext.runtime import run_status
 from official_ext.runtime import workers as workers_lib
-from official_ext import tf_internals
 
 
 class BestCheckpointExporter(train_utils.BestCheckpointExporter):
@@ -30,16 +31,16 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
   """
 
   def __init__(
-      self,
-      export_dir: str,
-      metric_name: str,
-      metric_comp: str,
-      num_to_keep: int = 1,
-      is_chief: bool = True,
-      *,
-      records: Sequence[str] = (),
-      owns: Optional[Callable[[], bool]] = None,
-      from_chief: Callable[[str, Callable[[], Any]], Any] = lambda topic, make: make(),
+    self,
+    export_dir: str,
+    metric_name: str,
+    metric_comp: str,
+    num_to_keep: int = 1,
+    is_chief: bool = True,
+    *,
+    records: Sequence[str] = (),
+    owns: Callable[[], bool] | None = None,
+    from_chief: Callable[[str, Callable[[], Any]], Any] = lambda topic, make: make(),
   ):
     """Makes an exporter. Writes nothing.
 
@@ -62,10 +63,10 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     self._records = tuple(records)
     self._owns = owns
     self._from_chief = from_chief
-    self._found: Optional[List[best_history.Entry]] = None  # Read when it is asked for: a branch begins a new one.
+    self._found: list[best_history.Entry] | None = None  # Read when it is asked for: a branch begins a new one.
 
   @property
-  def _history(self) -> List[best_history.Entry]:
+  def _history(self) -> list[best_history.Entry]:
     if self._found is None:
       self._found = self._read()
     return self._found
@@ -77,13 +78,13 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     return (best[0] if best else self._history[-1])['logs'] if self._history else {}
 
   @property
-  def best_ckpt_path(self) -> Optional[str]:
+  def best_ckpt_path(self) -> str | None:
     """Path of the best checkpoint; None where there is none yet."""
     best = self._ranked()
     return self._prefix(best[0]['step']) if best else None
 
   def maybe_export_checkpoint(
-      self, checkpoint: tf.train.Checkpoint, eval_logs: Mapping[str, Any], global_step: int, write_logs: bool = True
+    self, checkpoint: tf.train.Checkpoint, eval_logs: Mapping[str, Any], global_step: int, write_logs: bool = True
   ) -> bool:
     """Notes an evaluation, and exports `checkpoint` where it is among the best.
 
@@ -117,10 +118,10 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     if new['value'] is None:
       logging.warning('%s is not finite at step %d: no best checkpoint.', '|'.join(self._metric_name), step)
     self._found = sorted([*before, new], key=lambda each: each['step'])
-    kept = [each['step'] for each in self._ranked()[:self._num_to_keep]]
+    kept = [each['step'] for each in self._ranked()[: self._num_to_keep]]
     if step in kept and not self._export(checkpoint, new):  # Those before it stay.
       best_history.mark_unsaved(new)
-      kept = [each['step'] for each in self._ranked()[:self._num_to_keep]]
+      kept = [each['step'] for each in self._ranked()[: self._num_to_keep]]
     if self._is_chief:
       self._settle(kept, step, write_logs)
     return step in kept
@@ -132,8 +133,9 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
       exports.write(checkpoint, prefix, self._is_chief, step=entry['step'], logs=entry['logs'])
     except errors.StorageError as error:
       saved = False
-      logging.error('%s: could not be saved as one of the best: %s. The best ones before it stay.', prefix,
-                    storage.reason_of(error))
+      logging.error(
+        '%s: could not be saved as one of the best: %s. The best ones before it stay.', prefix, storage.reason_of(error)
+      )
     return self._from_chief('best checkpoint saved', lambda: saved)
 
   def _settle(self, kept: Sequence[int], step: int, write_logs: bool) -> None:
@@ -142,18 +144,19 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
       self._write(write_logs)
       self._delete_all_but(kept, step)
     except (errors.StorageError, *storage.FAILURES) as error:
-      logging.error('%s: could not be written: %s. The next evaluation tries again.', self._export_dir,
-                    storage.reason_of(error))
+      logging.error(
+        '%s: could not be written: %s. The next evaluation tries again.', self._export_dir, storage.reason_of(error)
+      )
 
-  def _look(self) -> List[Any]:
+  def _look(self) -> list[Any]:
     """[whether the folder is this process's to write, the history as it is on disk], for another may have written."""
     assert self._owns is not None
     return [self._owns(), self._read()]
 
-  def _read(self) -> List[best_history.Entry]:
+  def _read(self) -> list[best_history.Entry]:
     return best_history.read(self._export_dir, self._metric_name, self._records)
 
-  def _ranked(self) -> List[Dict[str, Any]]:
+  def _ranked(self) -> list[dict[str, Any]]:
     """The evaluations that count, best first."""
     sign = -1 if self._metric_comp == 'higher' else 1
     counted = [entry for entry in self._history if entry['value'] is not None]
@@ -194,7 +197,7 @@ def training_evaluates(model_dir: str) -> bool:
   return bool(record.get('evaluates', record.get('mode', 'train') != 'train'))
 
 
-def ownership(mode: str, model_dir: str) -> Optional[Callable[[], bool]]:
+def ownership(mode: str, model_dir: str) -> Callable[[], bool] | None:
   """Tells whether what a training keeps of its evaluations is a process's to write; None: always, it is the training.
 
   `eval` never writes there, `continuous_eval` where the training does not evaluate.
@@ -207,12 +210,12 @@ def ownership(mode: str, model_dir: str) -> Optional[Callable[[], bool]]:
 
 
 def maybe_create(
-    params: definitions.ExperimentConfig,
-    model_dir: Optional[str],
-    mode: str,
-    is_chief: bool = True,
-    workers: Optional[workers_lib.Workers] = None,
-) -> Optional[BestCheckpointExporter]:
+  params: definitions.ExperimentConfig,
+  model_dir: str | None,
+  mode: str,
+  is_chief: bool = True,
+  workers: workers_lib.Workers | None = None,
+) -> BestCheckpointExporter | None:
   """The exporter that the configuration asks for; None where it asks for none.
 
   Args:
@@ -228,12 +231,12 @@ def maybe_create(
   owns = ownership(mode, model_dir)
   names = ['events.jsonl'] if owns is None else ['events.jsonl', 'events.continuous_eval.jsonl']
   return BestCheckpointExporter(
-      os.path.join(model_dir, trainer.best_checkpoint_export_subdir),
-      trainer.best_checkpoint_eval_metric,
-      trainer.best_checkpoint_metric_comp,
-      trainer.best_checkpoints_to_keep,
-      is_chief,
-      records=[os.path.join(model_dir, name) for name in names],
-      owns=owns,
-      from_chief=(workers or workers_lib.Workers()).from_chief,
+    os.path.join(model_dir, trainer.best_checkpoint_export_subdir),
+    trainer.best_checkpoint_eval_metric,
+    trainer.best_checkpoint_metric_comp,
+    trainer.best_checkpoints_to_keep,
+    is_chief,
+    records=[os.path.join(model_dir, name) for name in names],
+    owns=owns,
+    from_chief=(workers or workers_lib.Workers()).from_chief,
   )

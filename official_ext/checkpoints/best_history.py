@@ -1,19 +1,20 @@
 """What the evaluations of a run have measured: history.json of the best checkpoints, or what can stand for it."""
 
+from collections.abc import Iterable, Mapping, Sequence
 import json
 import math
 import os
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Any
 
 from absl import logging
 import numpy as np
+from official.core import train_utils
 import orbit
 import tensorflow as tf
 
-from official.core import train_utils
 from official_ext import errors
-from official_ext.files import storage
 from official_ext.checkpoints import manifests
+from official_ext.files import storage
 from official_ext.monitoring import json_lines
 
 _NAME = 'history.json'
@@ -22,7 +23,7 @@ _INFO_STEP = 'best_ckpt_global_step'
 # What an 'eval' event holds beside the logs.
 _OF_EVENTS = ('time', 'event', 'step', 'seconds')
 
-Entry = Dict[str, Any]
+Entry = dict[str, Any]
 
 
 def entry(step: int, logs: Mapping[str, Any], metric: Sequence[str]) -> Entry:
@@ -41,7 +42,7 @@ def mark_unsaved(evaluation: Entry) -> None:
   evaluation.update(value=None, is_saved=False)
 
 
-def read(folder: str, metric: Sequence[str], records: Iterable[str] = ()) -> List[Entry]:
+def read(folder: str, metric: Sequence[str], records: Iterable[str] = ()) -> list[Entry]:
   """The evaluations that the file in a folder tells of, by step.
 
   Where it is missing or damaged, the sound checkpoints in the folder count: by what their manifests say of them, or
@@ -63,8 +64,12 @@ def read(folder: str, metric: Sequence[str], records: Iterable[str] = ()) -> Lis
     found = {**_rebuilt(folder, metric, records), **found}
     if tf.io.gfile.exists(path) or found:
       logging.error(
-          '%s: %s. Rebuilt from the best checkpoints beside it: %d evaluations, and %d that could be read.', path,
-          damage, len(found) - before, before)
+        '%s: %s. Rebuilt from the best checkpoints beside it: %d evaluations, and %d that could be read.',
+        path,
+        damage,
+        len(found) - before,
+        before,
+      )
   return [found[step] for step in sorted(found)]
 
 
@@ -81,11 +86,12 @@ def write_json(path: str, content: Any) -> None:
 def missing(metric: Sequence[str], step: int, logs: Mapping[str, Any]) -> errors.UserError:
   """What to raise where an evaluation does not report the metric as one number."""
   return errors.UserError(
-      f'trainer.best_checkpoint_eval_metric: {"|".join(metric)}: is no number among the metrics of step {step}: '
-      f'{", ".join(sorted(_scalars(logs)))}')
+    f'trainer.best_checkpoint_eval_metric: {"|".join(metric)}: is no number among the metrics of step {step}: '
+    f'{", ".join(sorted(_scalars(logs)))}'
+  )
 
 
-def value_in(logs: Mapping[str, Any], metric: Sequence[str]) -> Optional[Any]:
+def value_in(logs: Mapping[str, Any], metric: Sequence[str]) -> Any | None:
   """The metric as logs have it, nested or joined by '/'; None where they do not."""
   try:
     return train_utils.get_leaf_nested_dict(dict(logs), list(metric))
@@ -100,7 +106,7 @@ def _leaf(logs: Mapping[str, Any], metric: Sequence[str]) -> float:
   return float(orbit.utils.get_value(value))
 
 
-def _read_list(path: str) -> tuple[Optional[List[Any]], Optional[str]]:
+def _read_list(path: str) -> tuple[list[Any] | None, str | None]:
   """(what the file holds, what is wrong with it)."""
   try:
     with tf.io.gfile.GFile(path, 'rb') as f:
@@ -116,7 +122,7 @@ def _read_list(path: str) -> tuple[Optional[List[Any]], Optional[str]]:
   return content, None
 
 
-def _checked(found: Any, metric: Sequence[str]) -> Optional[Entry]:
+def _checked(found: Any, metric: Sequence[str]) -> Entry | None:
   """An entry of the file, judged by `metric`; None where it is none."""
   if not isinstance(found, dict) or not isinstance(found.get('logs'), dict) or not _is_step(found.get('step')):
     return None
@@ -125,7 +131,7 @@ def _checked(found: Any, metric: Sequence[str]) -> Optional[Entry]:
   return _from_logs(found['step'], found['logs'], metric) or {**found, 'value': None}
 
 
-def _from_logs(step: Any, logs: Mapping[str, Any], metric: Sequence[str]) -> Optional[Entry]:
+def _from_logs(step: Any, logs: Mapping[str, Any], metric: Sequence[str]) -> Entry | None:
   try:
     return entry(step, logs, metric)
   except (KeyError, TypeError, ValueError):
@@ -136,9 +142,9 @@ def _is_step(step: Any) -> bool:
   return isinstance(step, int) and not isinstance(step, bool) and step >= 0
 
 
-def _rebuilt(folder: str, metric: Sequence[str], records: Iterable[str]) -> Dict[int, Entry]:
+def _rebuilt(folder: str, metric: Sequence[str], records: Iterable[str]) -> dict[int, Entry]:
   """What is known of the checkpoints in the folder that are sound: others cannot be the best."""
-  found: Dict[int, Entry] = {}
+  found: dict[int, Entry] = {}
   unknown = []
   for prefix in manifests.prefixes(folder, train_utils.BEST_CHECKPOINT_NAME):
     if manifests.find_damage(prefix) is None:
@@ -155,7 +161,7 @@ def _rebuilt(folder: str, metric: Sequence[str], records: Iterable[str]) -> Dict
   return found
 
 
-def logs_of(prefix: str) -> Optional[Dict[str, Any]]:
+def logs_of(prefix: str) -> dict[str, Any] | None:
   """The logs that the manifest of a best checkpoint holds; None where it holds none."""
   try:
     logs = manifests.read(prefix).get('logs')
@@ -164,16 +170,19 @@ def logs_of(prefix: str) -> Optional[Dict[str, Any]]:
   return logs if isinstance(logs, dict) else None
 
 
-def _logs_elsewhere(folder: str, records: Iterable[str]) -> List[tuple[int, Dict[str, Any]]]:
+def _logs_elsewhere(folder: str, records: Iterable[str]) -> list[tuple[int, dict[str, Any]]]:
   """(step, logs) of the evaluations that the run's records and info.json tell of."""
-  found = [(event['step'], {name: value for name, value in event.items() if name not in _OF_EVENTS})
-           for path in records for event in _evaluations(path)]
+  found = [
+    (event['step'], {name: value for name, value in event.items() if name not in _OF_EVENTS})
+    for path in records
+    for event in _evaluations(path)
+  ]
   info = _read_dict(os.path.join(folder, _INFO))
   step = info.pop(_INFO_STEP, None)
   return found + ([(int(step), info)] if isinstance(step, float) and step.is_integer() else [])
 
 
-def _evaluations(path: str) -> List[Dict[str, Any]]:
+def _evaluations(path: str) -> list[dict[str, Any]]:
   try:
     events = json_lines.read_events(path)
   except (ValueError, KeyError, TypeError, tf.errors.OpError):  # That file has its own readers, who tell of it.
@@ -181,7 +190,7 @@ def _evaluations(path: str) -> List[Dict[str, Any]]:
   return [event for event in events if event['event'] == 'eval' and _is_step(event.get('step'))]
 
 
-def _read_dict(path: str) -> Dict[str, Any]:
+def _read_dict(path: str) -> dict[str, Any]:
   try:
     with tf.io.gfile.GFile(path, 'rb') as f:
       content = json.loads(f.read().decode())
@@ -190,9 +199,9 @@ def _read_dict(path: str) -> Dict[str, Any]:
   return content if isinstance(content, dict) else {}
 
 
-def _scalars(logs: Mapping[str, Any]) -> Dict[str, Any]:
+def _scalars(logs: Mapping[str, Any]) -> dict[str, Any]:
   """The numbers in (nested) logs, as Python floats."""
-  found: Dict[str, Any] = {}
+  found: dict[str, Any] = {}
   for name, value in logs.items():
     if isinstance(value, Mapping):
       found[name] = _scalars(value)

@@ -6,15 +6,16 @@ beside the graph of the objects that there are. So does this module, without cha
 """
 
 import collections
+from collections.abc import Iterator, Sequence
 import dataclasses
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any
 
 import tensorflow as tf
 
 from official_ext import errors
-from official_ext.files import readable_paths
-from official_ext import tf_internals
 from official_ext import suggestions
+from official_ext import tf_internals
+from official_ext.files import readable_paths
 
 _GRAPH = tf_internals.OBJECT_GRAPH_KEY
 _VALUE = 'VARIABLE_VALUE'
@@ -36,7 +37,7 @@ class Place:
 
   variable: tf.Variable
   key: str
-  shape: Tuple[int, ...]
+  shape: tuple[int, ...]
 
 
 @dataclasses.dataclass
@@ -49,11 +50,11 @@ class Match:
     unplaced: names and shapes of the values that have no variable.
   """
 
-  places: Dict[str, Place] = dataclasses.field(default_factory=dict)
-  missing: Dict[str, Tuple[int, ...]] = dataclasses.field(default_factory=dict)
-  unplaced: Dict[str, Tuple[int, ...]] = dataclasses.field(default_factory=dict)
+  places: dict[str, Place] = dataclasses.field(default_factory=dict)
+  missing: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+  unplaced: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
-  def differences(self) -> List[str]:
+  def differences(self) -> list[str]:
     """A line for each variable that only one of them has, or that has another shape; [] where they agree."""
     lines = []
     for name, shape in sorted(self.missing.items()):
@@ -103,11 +104,14 @@ class Contents:
     """Whether its root has this attribute."""
     return any(child.local_name == path for child in self._children(0))
 
-  def slots(self, slot_name: str) -> Dict[str, str]:
+  def slots(self, slot_name: str) -> dict[str, str]:
     """The keys of an optimizer's slots of one name, by the keys of the variables that they belong to."""
     return {
-        self._key(slot.original_variable_node_id): self._key(slot.slot_variable_node_id)
-        for node in self._nodes for slot in node.slot_variables if slot.slot_name == slot_name}
+      self._key(slot.original_variable_node_id): self._key(slot.slot_variable_node_id)
+      for node in self._nodes
+      for slot in node.slot_variables
+      if slot.slot_name == slot_name
+    }
 
   def match(self, root: Any, leave_out: Sequence[str] = ()) -> Match:
     """Holds the checkpoint against an object.
@@ -134,7 +138,7 @@ class Contents:
         del names[name]
     return found
 
-  def _match_slots(self, root: Any, leave_out: Sequence[str], by_node: Dict[int, Any], found: Match) -> None:
+  def _match_slots(self, root: Any, leave_out: Sequence[str], by_node: dict[int, Any], found: Match) -> None:
     """Adds the slots of legacy optimizers, which are no attributes."""
     names, placed = self._names(leave_out), set()
     for number, optimizer in names.items():
@@ -159,7 +163,7 @@ class Contents:
           if slot is not None and id(slot) not in placed:
             found.missing[f'{slot_name} of {name} in {optimizer}'] = _shape(slot)
 
-  def _bind(self, root: Any, leave_out: Sequence[str]) -> Dict[int, Any]:
+  def _bind(self, root: Any, leave_out: Sequence[str]) -> dict[int, Any]:
     """The objects that TensorFlow's restore would find, by the numbers of their nodes."""
     by_node, bound = {0: root}, {id(root)}
     queue = collections.deque([0] if self._nodes else [])
@@ -175,7 +179,7 @@ class Contents:
           queue.append(child.node_id)
     return by_node
 
-  def _names(self, leave_out: Sequence[str]) -> Dict[int, str]:
+  def _names(self, leave_out: Sequence[str]) -> dict[int, str]:
     """Names of the nodes: the shortest paths to them."""
     names, queue = {0: ''}, collections.deque([0] if self._nodes else [])
     while queue:
@@ -186,7 +190,7 @@ class Contents:
           queue.append(child.node_id)
     return names
 
-  def _children(self, number: int) -> List[Any]:
+  def _children(self, number: int) -> list[Any]:
     return list(self._nodes[number].children) if number < len(self._nodes) else []
 
   def _key(self, number: int) -> str:
@@ -194,7 +198,7 @@ class Contents:
     return next((entry.checkpoint_key for entry in self._nodes[number].attributes if entry.name == _VALUE), '')
 
 
-def walk(root: Any, leave_out: Sequence[str] = ()) -> Iterator[Tuple[str, Any]]:
+def walk(root: Any, leave_out: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
   """The objects below a trackable object, the nearest first, with the names that tf.train.Checkpoint gives them.
 
   Args:
@@ -213,7 +217,7 @@ def walk(root: Any, leave_out: Sequence[str] = ()) -> Iterator[Tuple[str, Any]]:
         queue.append((_join(path, name), child))
 
 
-def variables(root: Any, leave_out: Sequence[str] = ()) -> Dict[str, tf.Variable]:
+def variables(root: Any, leave_out: Sequence[str] = ()) -> dict[str, tf.Variable]:
   """The variables below a trackable object, by name: see `walk`."""
   return {path: node for path, node in walk(root, leave_out) if isinstance(node, tf.Variable)}
 
@@ -226,7 +230,7 @@ def _slot(optimizer: Any, variable: Any, slot_name: str) -> Any:
     return None
 
 
-def _shape(variable: tf.Variable) -> Tuple[int, ...]:
+def _shape(variable: tf.Variable) -> tuple[int, ...]:
   return tuple(variable.shape.as_list())
 
 

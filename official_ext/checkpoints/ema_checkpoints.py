@@ -1,19 +1,20 @@
 """Checkpoints of the averaged weights: `ema_checkpoints/` of a run whose optimizer keeps a moving average."""
 
+from collections.abc import Callable
 import os
-from typing import Any, Callable, Optional
+from typing import Any
 
 from absl import logging
+from official.core import actions
 import orbit
 import tensorflow as tf
 
-from official.core import actions
+from official_ext import errors
+from official_ext import tf_internals
 from official_ext.checkpoints import exports
 from official_ext.checkpoints import manifests
-from official_ext import errors
 from official_ext.files import storage
 from official_ext.optimization import ema_optimizer
-from official_ext import tf_internals
 
 FOLDER = 'ema_checkpoints'
 _NAME = 'average_weights'
@@ -28,13 +29,13 @@ class EMACheckpointing(actions.EMACheckpointing):
   """
 
   def __init__(
-      self,
-      export_dir: str,
-      optimizer: Any,
-      checkpoint: tf.train.Checkpoint,
-      max_to_keep: Optional[int] = 1,
-      is_chief: bool = True,
-      owns: Callable[[], bool] = lambda: True,
+    self,
+    export_dir: str,
+    optimizer: Any,
+    checkpoint: tf.train.Checkpoint,
+    max_to_keep: int | None = 1,
+    is_chief: bool = True,
+    owns: Callable[[], bool] = lambda: True,
   ):
     """Makes the action. Writes nothing.
 
@@ -85,7 +86,8 @@ class EMACheckpointing(actions.EMACheckpointing):
     if self._max_to_keep:
       # Later ones belong to a future that this run has not reached again.
       past = [path for path in manifests.prefixes(self._folder, _NAME) if manifests.step_of(path) <= number]
-      for path in past[:-self._max_to_keep]:
+      for path in past[: -self._max_to_keep]:
         manifests.remove(path)
     tf_internals.update_checkpoint_state(
-        self._folder, prefix, all_model_checkpoint_paths=manifests.prefixes(self._folder, _NAME))
+      self._folder, prefix, all_model_checkpoint_paths=manifests.prefixes(self._folder, _NAME)
+    )

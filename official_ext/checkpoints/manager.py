@@ -1,5 +1,6 @@
 """Checkpoints that can be trusted: verified, asynchronous, and never the last one lost."""
 
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import json
 import os
@@ -7,22 +8,23 @@ import shutil
 import tempfile
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set
+from typing import Any
 
 from absl import logging
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
+from official_ext import errors
+from official_ext import tf_internals
 from official_ext.checkpoints import averaged_weights
 from official_ext.checkpoints import contents as contents_lib
-from official_ext import errors
-from official_ext.files import storage
 from official_ext.checkpoints import manifests
-from official_ext.files import readable_paths
 from official_ext.checkpoints import rollbacks as rollbacks_lib
-from official_ext.files import paths as paths_lib
-from official_ext.runtime import workers as workers_lib
 from official_ext.data import identity
-from official_ext import tf_internals
+from official_ext.files import paths as paths_lib
+from official_ext.files import readable_paths
+from official_ext.files import storage
+from official_ext.runtime import workers as workers_lib
 
 _MAX_ATTEMPTS = 10  # Of an evaluation, to restore a checkpoint before the training beside it deletes that one.
 # What an evaluation has no use for.
@@ -37,22 +39,22 @@ class CheckpointManager(tf.train.CheckpointManager):
   """
 
   def __init__(
-      self,
-      checkpoint: tf.train.Checkpoint,
-      directory: str,
-      *,
-      max_to_keep: Optional[int] = None,
-      keep_every: int = 0,
-      step_counter: Optional[tf.Variable] = None,
-      checkpoint_interval: Optional[int] = None,
-      init_fn: Optional[Callable[[], Any]] = None,
-      asynchronous: bool = False,
-      trains: bool = True,
-      is_chief: bool = True,
-      workers: Optional[workers_lib.Workers] = None,
-      optimizer_config: Any = None,
-      data_identity: Any = None,
-      create_variables: Optional[Callable[[], bool]] = None,
+    self,
+    checkpoint: tf.train.Checkpoint,
+    directory: str,
+    *,
+    max_to_keep: int | None = None,
+    keep_every: int = 0,
+    step_counter: tf.Variable | None = None,
+    checkpoint_interval: int | None = None,
+    init_fn: Callable[[], Any] | None = None,
+    asynchronous: bool = False,
+    trains: bool = True,
+    is_chief: bool = True,
+    workers: workers_lib.Workers | None = None,
+    optimizer_config: Any = None,
+    data_identity: Any = None,
+    create_variables: Callable[[], bool] | None = None,
   ):
     """Makes a manager that has read nothing yet.
 
@@ -82,35 +84,35 @@ class CheckpointManager(tf.train.CheckpointManager):
     self._optimizer_config = optimizer_config
     self._data_identity = data_identity or {}
     self._create_variables = create_variables or (lambda: False)
-    self._unproven: Optional[str] = None  # A checkpoint of which variables that do not exist yet may be in need.
+    self._unproven: str | None = None  # A checkpoint of which variables that do not exist yet may be in need.
     self._workers = workers or workers_lib.Workers()
-    self._held: Optional[int] = None
-    self._pending: Optional[str] = None
+    self._held: int | None = None
+    self._pending: str | None = None
     self._last = ''
-    self._told: Set[str] = set()
+    self._told: set[str] = set()
     self._extra: dict = {}
-    self._error: Optional[BaseException] = None
+    self._error: BaseException | None = None
     self._lock = threading.Lock()
     self.rollbacks = rollbacks_lib.Rollbacks(directory)
     super().__init__(
-        _rebuilt(checkpoint),
-        # The base class trusts the file named `checkpoint`, and a crash leaves that empty. Manifests count here.
-        directory=os.path.join(directory, 'no state file here'),
-        max_to_keep=None,
-        step_counter=step_counter,
-        checkpoint_interval=checkpoint_interval,
-        init_fn=init_fn,
+      _rebuilt(checkpoint),
+      # The base class trusts the file named `checkpoint`, and a crash leaves that empty. Manifests count here.
+      directory=os.path.join(directory, 'no state file here'),
+      max_to_keep=None,
+      step_counter=step_counter,
+      checkpoint_interval=checkpoint_interval,
+      init_fn=init_fn,
     )
     self._directory = directory
     self._checkpoint_prefix = os.path.join(directory, 'ckpt')
 
   @property
-  def checkpoints(self) -> List[str]:
+  def checkpoints(self) -> list[str]:
     """Paths of the checkpoints with a manifest, oldest first."""
     return manifests.prefixes(self.directory)
 
   @property
-  def latest_checkpoint(self) -> Optional[str]:
+  def latest_checkpoint(self) -> str | None:
     """Path of the newest one; None where there is none."""
     paths = self.checkpoints
     return paths[-1] if paths else None
@@ -126,7 +128,7 @@ class CheckpointManager(tf.train.CheckpointManager):
 
   # Saving.
 
-  def save(self, checkpoint_number=None, check_interval=True, options=None, **extra: Any) -> Optional[str]:
+  def save(self, checkpoint_number=None, check_interval=True, options=None, **extra: Any) -> str | None:
     """Saves `ckpt-<checkpoint_number>`.
 
     Args:
@@ -151,12 +153,17 @@ class CheckpointManager(tf.train.CheckpointManager):
     prefix = os.path.join(self.directory if self._is_chief else tempfile.mkdtemp(), f'ckpt-{step}')
     self._pending = self._last = prefix
     self._extra = {
-        'step': step, 'time': time.time(), 'num_rollbacks': len(self.rollbacks),
-        'optimizer_config': self._optimizer_config, 'data': self._data_identity,
-        **averaged_weights.note(self.checkpoint), **extra}
+      'step': step,
+      'time': time.time(),
+      'num_rollbacks': len(self.rollbacks),
+      'optimizer_config': self._optimizer_config,
+      'data': self._data_identity,
+      **averaged_weights.note(self.checkpoint),
+      **extra,
+    }
     write_options = tf.train.CheckpointOptions(
-        experimental_enable_async_checkpoint=self._asynchronous,
-        experimental_write_callbacks=[self._written],
+      experimental_enable_async_checkpoint=self._asynchronous,
+      experimental_write_callbacks=[self._written],
     )
     try:
       self.checkpoint.write(prefix, options=write_options)
@@ -189,7 +196,8 @@ class CheckpointManager(tf.train.CheckpointManager):
       self._tell_once(f'{self.directory}: checkpoints that are not to be kept cannot be deleted', error)
     try:
       tf_internals.update_checkpoint_state(  # For tools that look for the file named `checkpoint`.
-          self.directory, model_checkpoint_path=saved, all_model_checkpoint_paths=self.checkpoints)
+        self.directory, model_checkpoint_path=saved, all_model_checkpoint_paths=self.checkpoints
+      )
     except storage.FAILURES as error:
       self._tell_once(f'{self.directory}/checkpoint: cannot be written', error)
 
@@ -201,7 +209,7 @@ class CheckpointManager(tf.train.CheckpointManager):
   def _prune(self, saved: str):
     if self._num_to_keep is None:
       return
-    for prefix in self.checkpoints[:-self._num_to_keep]:
+    for prefix in self.checkpoints[: -self._num_to_keep]:
       # What was just saved stays, whatever is there with a higher number.
       if prefix != saved and not (self._keep_every and manifests.step_of(prefix) % self._keep_every == 0):
         manifests.remove(prefix)
@@ -250,7 +258,7 @@ class CheckpointManager(tf.train.CheckpointManager):
 
   # Restoring.
 
-  def restore_or_initialize(self) -> Optional[str]:
+  def restore_or_initialize(self) -> str | None:
     """Restores the newest checkpoint that verifies; sets aside those that do not, and says so.
 
     Returns:
@@ -288,7 +296,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     """Whether a checkpoint has been deleted, which begins with its manifest, where there are others."""
     return not tf.io.gfile.exists(prefix + manifests.SUFFIX) and bool(self.checkpoints)
 
-  def _choose(self) -> Optional[str]:
+  def _choose(self) -> str | None:
     """The name of the newest checkpoint that verifies; None where there is none to choose from."""
     if self._trains and self._is_chief:
       manifests.remove_unfinished(self.directory)
@@ -308,14 +316,15 @@ class CheckpointManager(tf.train.CheckpointManager):
     broken = paths_lib.matching(self.directory, r'ckpt-.*\.broken.*')
     if with_manifest or without or broken:
       raise errors.CheckpointError(
-          f'{self.directory}: no checkpoint in it can be read. To start again from step 0, move its ckpt-* files away')
+        f'{self.directory}: no checkpoint in it can be read. To start again from step 0, move its ckpt-* files away'
+      )
     return None
 
   # Going back.
 
   def go_back(
-      self, bad_steps: Sequence[int], data_offset: Callable[[int], int], skipped_updates: int = 0
-  ) -> Optional[str]:
+    self, bad_steps: Sequence[int], data_offset: Callable[[int], int], skipped_updates: int = 0
+  ) -> str | None:
     """Restores the newest checkpoint from before the trouble that has just ended, and gives up what came after it.
 
     That is one that is older than the last bad step, and before which nothing bad has happened since the checkpoint
@@ -350,7 +359,7 @@ class CheckpointManager(tf.train.CheckpointManager):
       raise errors.CheckpointError(f'{prefix}: the run cannot go back to it: {error}') from error
     return prefix
 
-  def _choose_before(self, bad_steps: Sequence[int]) -> Optional[str]:
+  def _choose_before(self, bad_steps: Sequence[int]) -> str | None:
     sound = [prefix for prefix in self.checkpoints if manifests.find_damage(prefix) is None]
     steps = [-1, *map(manifests.step_of, sound)]
     for prefix, before, step in reversed(list(zip(sound, steps, steps[1:]))):
@@ -403,33 +412,38 @@ class CheckpointManager(tf.train.CheckpointManager):
     if not tf.io.gfile.exists(f'{prefix}.index'):
       what = 'worker 0 restores this checkpoint, and it is not here'
     raise errors.CheckpointError(
-        f'{prefix}: {what}. All workers need the same model_dir, on a file system that they share')
+      f'{prefix}: {what}. All workers need the same model_dir, on a file system that they share'
+    )
 
   def _report_data(self, prefix: str) -> None:
     """Prints how the data differ from those that a checkpoint's run had, a line for each difference."""
     before = _read_manifest(prefix).get('data') or {}
-    lines = [line for name in self._data_identity if name in before
-             for line in identity.differences(f'task.{name}', before[name], self._data_identity[name])]
+    lines = [
+      line
+      for name in self._data_identity
+      if name in before
+      for line in identity.differences(f'task.{name}', before[name], self._data_identity[name])
+    ]
     if lines and self._trains and self._is_chief:
       print(f'{prefix}: other data than before:', flush=True)
       for line in lines:
         print(f'  {line}', flush=True)
 
-  def continuation(self, prefix: str) -> Dict[str, Any]:
+  def continuation(self, prefix: str) -> dict[str, Any]:
     """What the trainer has to know to go on from a checkpoint: the arguments of its `checkpoint_restored`."""
     manifest, step = _read_manifest(prefix), manifests.step_of(prefix)
     saved = manifest.get('optimizer_config')
     return {
-        'keep_hyperparameters': saved is not None and _constants(saved) != _constants(self._optimizer_config),
-        'data_offset': self.rollbacks.data_offset(step),
-        'forget_skips': self.rollbacks.is_new_at(step, manifest.get('num_rollbacks', 0)),
+      'keep_hyperparameters': saved is not None and _constants(saved) != _constants(self._optimizer_config),
+      'data_offset': self.rollbacks.data_offset(step),
+      'forget_skips': self.rollbacks.is_new_at(step, manifest.get('num_rollbacks', 0)),
     }
 
   def evaluation_is_pending(self, prefix: str) -> bool:
     """Whether the run was stopped in front of the evaluation that belongs to this checkpoint's step."""
     return bool(_read_manifest(prefix).get('evaluation_pending'))
 
-  def num_replicas(self, prefix: str) -> Optional[int]:
+  def num_replicas(self, prefix: str) -> int | None:
     """How many replicas the run had that saved this checkpoint; None where it does not say."""
     return _read_manifest(prefix).get('num_replicas')
 
@@ -460,8 +474,9 @@ class CheckpointManager(tf.train.CheckpointManager):
         raise
       # TensorFlow gives a variable that is made after the restore the shape that it has in the file.
       raise errors.UserError(
-          f'{prefix}: not a checkpoint of this model, or the first step has an error of its own: '
-          f'{" ".join(str(error).split())[:300]}') from error
+        f'{prefix}: not a checkpoint of this model, or the first step has an error of its own: '
+        f'{" ".join(str(error).split())[:300]}'
+      ) from error
     if prefix is not None:
       self._unproven = None
       leave_out = () if self._trains else _OF_TRAINING
@@ -480,7 +495,7 @@ def _constants(optimizer_config: Any) -> Any:
   return {k: v for k, v in config.items() if k != 'parameter_groups'} if isinstance(config, dict) else config
 
 
-def _read_manifest(prefix: str) -> Dict[str, Any]:
+def _read_manifest(prefix: str) -> dict[str, Any]:
   """The entries of a manifest; none where it is missing or damaged."""
   try:
     return manifests.read(prefix)
@@ -498,7 +513,7 @@ def _rebuilt(checkpoint: tf.train.Checkpoint) -> tf.train.Checkpoint:
   return tf.train.Checkpoint(**children)
 
 
-def check_available(model_dir: str, mode: str, checkpoint: Optional[str]) -> None:
+def check_available(model_dir: str, mode: str, checkpoint: str | None) -> None:
   """Refuses to evaluate without a checkpoint.
 
   Args:
@@ -517,6 +532,5 @@ def check_available(model_dir: str, mode: str, checkpoint: Optional[str]) -> Non
       raise errors.UserError(f'--checkpoint={checkpoint}: it is damaged: {damage}')
   elif mode == 'eval' and not manifests.saved_prefixes(model_dir):
     raise errors.UserError(
-        f'--mode=eval: there is no checkpoint in {model_dir}; train first, or name one with --checkpoint')
-
-
+      f'--mode=eval: there is no checkpoint in {model_dir}; train first, or name one with --checkpoint'
+    )

@@ -10,13 +10,13 @@ import hashlib
 import json
 import os
 import re
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from official_ext.files import readable_paths
 from official_ext.files import paths as paths_lib
+from official_ext.files import readable_paths
 
 SUFFIX = '.manifest.json'
 _CHUNK = 2**20
@@ -46,7 +46,7 @@ def write(prefix: str, **values: Any) -> None:
   paths_lib.write_atomically(prefix + SUFFIX, text.encode(), temporary=f'{prefix}{SUFFIX}.tmp', sync=True)
 
 
-def read(prefix: str) -> Dict[str, Any]:
+def read(prefix: str) -> dict[str, Any]:
   """The entries of a manifest.
 
   Raises:
@@ -83,7 +83,7 @@ def _is_complete(files: Any) -> bool:
   return any(name.endswith('.index') for name in files) and any('.data-' in name for name in files)
 
 
-def fingerprint(prefix: str) -> Optional[str]:
+def fingerprint(prefix: str) -> str | None:
   """A sum that tells a checkpoint from any other; None where its manifest is missing or damaged."""
   try:
     return _sum_of(read(prefix))
@@ -91,7 +91,7 @@ def fingerprint(prefix: str) -> Optional[str]:
     return None
 
 
-def find_damage(prefix: str) -> Optional[str]:
+def find_damage(prefix: str) -> str | None:
   """What is wrong with the checkpoint at `prefix`; None where every byte is as it was written."""
   try:
     files = read(prefix)['files']
@@ -116,7 +116,7 @@ def find_damage(prefix: str) -> Optional[str]:
   return None
 
 
-def find_unreadable(prefix: str) -> Optional[str]:
+def find_unreadable(prefix: str) -> str | None:
   """What is wrong with a checkpoint, by its manifest or, where it has none, by reading it; None where nothing is."""
   if tf.io.gfile.exists(prefix + SUFFIX):
     return find_damage(prefix)
@@ -129,22 +129,22 @@ def find_unreadable(prefix: str) -> Optional[str]:
   return None
 
 
-def prefixes(directory: str, name: str = 'ckpt') -> List[str]:
+def prefixes(directory: str, name: str = 'ckpt') -> list[str]:
   """Paths of the checkpoints in a folder that have a manifest, by step, oldest first."""
   return _prefixes(directory, name, SUFFIX)
 
 
-def saved_prefixes(directory: str, name: str = 'ckpt') -> List[str]:
+def saved_prefixes(directory: str, name: str = 'ckpt') -> list[str]:
   """Paths of all checkpoints in a folder, with a manifest or without, by step, oldest first."""
   return _prefixes(directory, name, '.index')
 
 
-def _prefixes(directory: str, name: str, suffix: str) -> List[str]:
+def _prefixes(directory: str, name: str, suffix: str) -> list[str]:
   paths = paths_lib.matching(directory, rf'{re.escape(name)}-[0-9]+{re.escape(suffix)}')
-  return sorted((path[:-len(suffix)] for path in paths), key=step_of)
+  return sorted((path[: -len(suffix)] for path in paths), key=step_of)
 
 
-def named_latest(directory: str) -> Optional[str]:
+def named_latest(directory: str) -> str | None:
   """The checkpoint that TensorFlow's file named `checkpoint` names, as `tf.train.latest_checkpoint` returns it.
 
   Returns:
@@ -158,7 +158,7 @@ def named_latest(directory: str) -> Optional[str]:
   return path if path and tf.io.gfile.exists(f'{path}.index') else None
 
 
-def newest(directory: str) -> Optional[str]:
+def newest(directory: str) -> str | None:
   """The newest checkpoint in a folder that is not damaged.
 
   Returns:
@@ -176,7 +176,7 @@ def step_of(prefix: str) -> int:
   return int(prefix.rpartition('-')[2])
 
 
-def files_of(prefix: str) -> List[str]:
+def files_of(prefix: str) -> list[str]:
   """Paths of the files that hold the checkpoint at `prefix`."""
   folder, name = os.path.split(prefix)
   return paths_lib.matching(folder, re.escape(name) + _PART)
@@ -214,7 +214,7 @@ def set_aside(prefix: str) -> str:
   broken = f'{prefix}.broken'
   for path in [prefix + SUFFIX, *files_of(prefix)]:
     if tf.io.gfile.exists(path):
-      tf.io.gfile.rename(path, broken + path[len(prefix):], overwrite=True)
+      tf.io.gfile.rename(path, broken + path[len(prefix) :], overwrite=True)
   return broken
 
 
@@ -246,5 +246,5 @@ def _sync(path: str) -> None:
       os.close(descriptor)
 
 
-def _sum_of(content: Dict[str, Any]) -> str:
+def _sum_of(content: dict[str, Any]) -> str:
   return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -8,11 +8,10 @@ in between, by the next one.
 import dataclasses
 import json
 import os
-from typing import List
 
 from official_ext import errors
-from official_ext.files import storage
 from official_ext.files import paths
+from official_ext.files import storage
 
 _NAME = 'rollbacks.json'
 
@@ -44,7 +43,7 @@ class Rollbacks:
       CheckpointError: the file is there and cannot be read.
     """
     self._path = os.path.join(directory, _NAME)
-    self._all: List[Rollback] = []
+    self._all: list[Rollback] = []
     self.read()
 
   def read(self) -> None:
@@ -56,7 +55,8 @@ class Rollbacks:
       self._all = _parse(paths.read(self._path))
     except (OSError, ValueError, TypeError, RecursionError) as error:
       raise errors.CheckpointError(
-          f'{self._path}: cannot be read ({error}), and says which of the checkpoints beside it count') from error
+        f'{self._path}: cannot be read ({error}), and says which of the checkpoints beside it count'
+      ) from error
 
   def __len__(self) -> int:
     return len(self._all)
@@ -111,7 +111,7 @@ class Rollbacks:
     return any(step > entry.to_step for entry in self._all[num_rollbacks:])
 
 
-def _parse(content: bytes) -> List[Rollback]:
+def _parse(content: bytes) -> list[Rollback]:
   """Raises a ValueError or a TypeError where the content says nothing that could be trusted."""
   entries = json.loads(content)
   if not isinstance(entries, list):
@@ -124,6 +124,6 @@ def _parse(content: bytes) -> List[Rollback]:
   return found
 
 
-def _write(path: str, rollbacks: List[Rollback]) -> None:
+def _write(path: str, rollbacks: list[Rollback]) -> None:
   text = json.dumps([dataclasses.asdict(entry) for entry in rollbacks], indent=2) + '\n'
   storage.write(path, text)

@@ -6,11 +6,12 @@ a new line, for which the checkpoints of the one before are moved to the folder 
 file says so; a process that is killed after that leaves the moving to the next start.
 """
 
+from collections.abc import Sequence
 import dataclasses
 import json
 import os
 import re
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any
 
 from absl import logging
 import tensorflow as tf
@@ -41,7 +42,7 @@ class Origin:
 
   checkpoint: str
   step: int
-  fingerprint: Optional[str] = None
+  fingerprint: str | None = None
   num_rollbacks: int = 0
   line: int = 0
   is_pending: bool = False
@@ -57,12 +58,12 @@ class Start:
     message: for the user; '' where there is nothing to say.
   """
 
-  checkpoint: Optional[str] = None
-  origins: Optional[List[Dict[str, Any]]] = None
+  checkpoint: str | None = None
+  origins: list[dict[str, Any]] | None = None
   message: str = ''
 
 
-def choose(model_dir: str, checkpoint: Optional[str], branch: bool = False) -> Start:
+def choose(model_dir: str, checkpoint: str | None, branch: bool = False) -> Start:
   """Decides where a training begins. Writes nothing.
 
   Args:
@@ -82,16 +83,18 @@ def choose(model_dir: str, checkpoint: Optional[str], branch: bool = False) -> S
     path = _path(model_dir, line[-1])
     if not tf.io.gfile.exists(f'{path}.index'):
       raise errors.UserError(
-          f'--model_dir={model_dir}: the training in it starts from {path}, which is not there any more. Put it back, '
-          f'name another --checkpoint, or delete {_NAME} to start from step 0')
+        f'--model_dir={model_dir}: the training in it starts from {path}, which is not there any more. Put it back, '
+        f'name another --checkpoint, or delete {_NAME} to start from step 0'
+      )
     return Start(path, _noted(known), f'starting from {path}, as the command before this one said')
   name = _name(model_dir, checkpoint)
   same = next((origin for origin in line if _is_same(origin, name, manifests.fingerprint(checkpoint))), None)
   if same is not None:
     if not has_begun:
       return Start(_existing(model_dir, _path(model_dir, same)), _noted(known))
-    return Start(message=f'this line of training started there, and goes on from its newest checkpoint, '
-                         f'{_newest(model_dir)}')
+    return Start(
+      message=f'this line of training started there, and goes on from its newest checkpoint, {_newest(model_dir)}'
+    )
   _existing(model_dir, checkpoint)
   if not os.path.dirname(name):
     checkpoint = os.path.join(model_dir, name)
@@ -104,14 +107,17 @@ def choose(model_dir: str, checkpoint: Optional[str], branch: bool = False) -> S
     return Start(checkpoint, _noted([*known, dataclasses.replace(origin, line=line[-1].line if line else 0)]))
   if not branch:
     raise errors.UserError(
-        f'--checkpoint={checkpoint}: {model_dir} holds checkpoints of another line of training, the newest '
-        f'{_newest(model_dir)}. Leave it out to go on from there, take another --model_dir, or add --branch to start a '
-        'new line here')
+      f'--checkpoint={checkpoint}: {model_dir} holds checkpoints of another line of training, the newest '
+      f'{_newest(model_dir)}. Leave it out to go on from there, take another --model_dir, or add --branch to start a '
+      'new line here'
+    )
   number = line[-1].line + 1 if line else 1
   return Start(
-      checkpoint, _noted([*known, dataclasses.replace(origin, line=number, is_pending=True)]),
-      f'a new line of training starts there; what it does not go on from is kept in '
-      f'{os.path.join(model_dir, _folder(number - 1))}')
+    checkpoint,
+    _noted([*known, dataclasses.replace(origin, line=number, is_pending=True)]),
+    f'a new line of training starts there; what it does not go on from is kept in '
+    f'{os.path.join(model_dir, _folder(number - 1))}',
+  )
 
 
 def begin(model_dir: str, start: Start, subfolders: Sequence[str] = ()) -> bool:
@@ -140,7 +146,7 @@ def begin(model_dir: str, start: Start, subfolders: Sequence[str] = ()) -> bool:
   return True
 
 
-def read(model_dir: str) -> List[Origin]:
+def read(model_dir: str) -> list[Origin]:
   """Where the lines of training in a folder started, oldest first. A file that cannot be read says nothing."""
   path = os.path.join(model_dir, _NAME)
   try:
@@ -149,8 +155,11 @@ def read(model_dir: str) -> List[Origin]:
   except tf.errors.NotFoundError:
     return []
   except (ValueError, TypeError, RecursionError, tf.errors.OpError) as error:
-    logging.error('%s is damaged (%s): where the training in this folder started is not known any more.', path,
-                  ' '.join(str(error).split())[:200])
+    logging.error(
+      '%s is damaged (%s): where the training in this folder started is not known any more.',
+      path,
+      ' '.join(str(error).split())[:200],
+    )
     return []
 
 
@@ -169,11 +178,11 @@ def _checked(entry: Any) -> Origin:
   return origin
 
 
-def _write(model_dir: str, origins: Sequence[Dict[str, Any]]) -> None:
+def _write(model_dir: str, origins: Sequence[dict[str, Any]]) -> None:
   storage.write(os.path.join(model_dir, _NAME), json.dumps(list(origins), indent=2) + '\n')
 
 
-def _noted(origins: Sequence[Origin]) -> List[Dict[str, Any]]:
+def _noted(origins: Sequence[Origin]) -> list[dict[str, Any]]:
   return [dataclasses.asdict(origin) for origin in origins]
 
 
@@ -195,7 +204,7 @@ def _path(model_dir: str, origin: Origin) -> str:
   return origin.checkpoint if os.path.dirname(origin.checkpoint) else os.path.join(model_dir, origin.checkpoint)
 
 
-def _is_same(origin: Origin, name: str, fingerprint: Optional[str]) -> bool:
+def _is_same(origin: Origin, name: str, fingerprint: str | None) -> bool:
   return origin.checkpoint == name or (fingerprint is not None and origin.fingerprint == fingerprint)
 
 
@@ -219,16 +228,16 @@ def _existing(model_dir: str, checkpoint: str) -> str:
   return checkpoint
 
 
-def _own_steps(model_dir: str) -> Dict[int, bool]:
+def _own_steps(model_dir: str) -> dict[int, bool]:
   """The steps of the checkpoints in the run's folder, and whether each was set aside as broken."""
-  steps: Dict[int, bool] = {}
+  steps: dict[int, bool] = {}
   for match in map(_WHOLE_OR_BROKEN.fullmatch, _listed(model_dir)):
     if match:
       steps[int(match.group(1))] = steps.get(int(match.group(1)), True) and bool(match.group(2))
   return steps
 
 
-def _listed(folder: str) -> List[str]:
+def _listed(folder: str) -> list[str]:
   return tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
 
 

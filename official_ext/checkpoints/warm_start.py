@@ -1,13 +1,15 @@
 """Starting a new run from the weights of another: `task.init_checkpoint`."""
 
+from collections.abc import Sequence
 import fnmatch
 import os
-from typing import Any, Sequence
+from typing import Any
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
-from official_ext.checkpoints import contents as contents_lib
 from official_ext import errors
+from official_ext.checkpoints import contents as contents_lib
 from official_ext.checkpoints import manifests
 
 _MAX_NAMED = 5
@@ -34,7 +36,8 @@ def find(path: str) -> str:
     return prefix
   if not tf.io.gfile.exists(f'{path}.index'):
     raise errors.UserError(
-        f'{_FIELD}: {path}: no such checkpoint; a path such as {os.path.dirname(path) or "."}/ckpt-100')
+      f'{_FIELD}: {path}: no such checkpoint; a path such as {os.path.dirname(path) or "."}/ckpt-100'
+    )
   if tf.io.gfile.exists(path + manifests.SUFFIX):
     damage = manifests.find_damage(path)
     if damage is not None:
@@ -78,14 +81,18 @@ def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ())
   if problems:
     more = f'; and {len(problems) - _MAX_NAMED} more' if len(problems) > _MAX_NAMED else ''
     raise errors.UserError(
-        f'{_FIELD}: {prefix}: {"; ".join(problems[:_MAX_NAMED])}{more}. Variables that shall keep their initial values '
-        f'are named by patterns in {_FIELD}_may_miss')
+      f'{_FIELD}: {prefix}: {"; ".join(problems[:_MAX_NAMED])}{more}. Variables that shall keep their initial values '
+      f'are named by patterns in {_FIELD}_may_miss'
+    )
   if not num_loaded:
-    raise errors.UserError(f'{_FIELD}: {prefix}: none of the model\'s {len(present)} variables is in it')
+    raise errors.UserError(f"{_FIELD}: {prefix}: none of the model's {len(present)} variables is in it")
   if tf.distribute.get_strategy().extended.should_checkpoint:
     num_left = len([name for name in match.unplaced if name.startswith('model/')])
-    print(f'Initialized {num_loaded} of {len(present)} variables from {prefix}'
-          + (f'; {num_left} of its weights have no place' if num_left else ''), flush=True)
+    print(
+      f'Initialized {num_loaded} of {len(present)} variables from {prefix}'
+      + (f'; {num_left} of its weights have no place' if num_left else ''),
+      flush=True,
+    )
 
 
 def _read(contents: contents_lib.Contents, prefix: str, key: str) -> Any:

@@ -1,6 +1,6 @@
 """Runs a task's steps on the batches that are unlike the others: the last, smaller one, and those with odd labels."""
 
-from typing import Any, List
+from typing import Any
 
 import tensorflow as tf
 
@@ -15,7 +15,7 @@ from official_ext.runtime import failures
 _TOLERANCE = 1e-4
 
 
-def find(run: step_checks.StepRun, task: Any, path: str, sample: data_checks.Sample) -> List[findings.Finding]:
+def find(run: step_checks.StepRun, task: Any, path: str, sample: data_checks.Sample) -> list[findings.Finding]:
   """Looks at what the first batches do not show. The step has passed on them.
 
   Args:
@@ -24,7 +24,7 @@ def find(run: step_checks.StepRun, task: Any, path: str, sample: data_checks.Sam
     path: 'task.train_data' or 'task.validation_data'.
     sample: batches of it.
   """
-  found: List[findings.Finding] = []
+  found: list[findings.Finding] = []
   trains = path.endswith('train_data')
   for number, batch in sample.extreme:
     try:
@@ -52,11 +52,15 @@ def _find_in_partial(run, task, path, sample, trains):
     if finding is not None:
       return [finding]
     place = failures.place_of(error)
-    return [findings.Finding(
-        'error', failures.at_line(*place) if place else path,
+    return [
+      findings.Finding(
+        'error',
+        failures.at_line(*place) if place else path,
         f'the last batch of {path} has {_size_of(sample.partial)} examples in place of {sample.size}, and the step '
         f'fails on it: {failures.message_of(error)}',
-        'take the size of a batch from tf.shape, or leave out the last one (drop_remainder=true)')]
+        'take the size of a batch from tf.shape, or leave out the last one (drop_remainder=true)',
+      )
+    ]
 
 
 def _find_sum(run, task, sample):
@@ -73,9 +77,15 @@ def _find_sum(run, task, sample):
   is_sum = abs(whole - first - second) <= _TOLERANCE * scale and min(abs(first), abs(second)) > 0.01 * scale
   if not is_sum or first * second < 0:
     return []
-  return [findings.Finding(
-      'warning', failures.of_function(task.forward), 'the loss is the sum over the examples of a batch: it, and the '
-      'size of an update, depend on the size of the batch', 'return the mean over the examples, tf.reduce_mean')]
+  return [
+    findings.Finding(
+      'warning',
+      failures.of_function(task.forward),
+      'the loss is the sum over the examples of a batch: it, and the '
+      'size of an update, depend on the size of the batch',
+      'return the mean over the examples, tf.reduce_mean',
+    )
+  ]
 
 
 def _size_of(batch: Any) -> int:

@@ -1,17 +1,18 @@
 """Looks at the examples of a task, as many as a few seconds and some megabytes allow."""
 
+from collections.abc import Iterator, Sequence
 import dataclasses
 import time
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from official_ext import tf_internals
 from official_ext.checks import findings
 from official_ext.data import bad_examples
 from official_ext.data import pipelines
 from official_ext.data import position
-from official_ext import tf_internals
 
 _SECONDS = 2.0  # For each of the searches below.
 _MAX_BATCHES = 4096  # Where only reading tells whether there is an end.
@@ -34,10 +35,10 @@ class Sample:
     extreme: those with the smallest and the largest integers of all that were read, as (number from 0, batch).
   """
 
-  kept: List[Any]
+  kept: list[Any]
   size: int = 0
   partial: Any = None
-  extreme: Sequence[Tuple[int, Any]] = ()
+  extreme: Sequence[tuple[int, Any]] = ()
 
 
 class _Reading:
@@ -57,20 +58,20 @@ class _Reading:
   """
 
   def __init__(self, dataset: Any, needed: int):
-    self.kept: List[Any] = []
+    self.kept: list[Any] = []
     self.num_batches = 0
     self.ended = False
     self.repeats = False
-    self.shapes: Dict[str, Set[Tuple[int, ...]]] = {}
-    self.examples: List[Dict[str, int]] = []
+    self.shapes: dict[str, set[tuple[int, ...]]] = {}
+    self.examples: list[dict[str, int]] = []
     self.size = 0
     self.partial: Any = None
-    self.not_finite: Dict[str, int] = {}
+    self.not_finite: dict[str, int] = {}
     self.num_examples = 0
-    self.classes: Dict[str, List[np.ndarray]] = {}  # Of integer tensors of rank 1, all that was read.
-    self._extremes: Dict[str, Tuple[int, int, Any]] = {}  # Least and largest: (value, number of the batch, batch).
+    self.classes: dict[str, list[np.ndarray]] = {}  # Of integer tensors of rank 1, all that was read.
+    self._extremes: dict[str, tuple[int, int, Any]] = {}  # Least and largest: (value, number of the batch, batch).
     self._bytes = 0
-    first: Optional[List[Any]] = None
+    first: list[Any] | None = None
     deadline = time.monotonic() + _SECONDS
     for batch in dataset:
       self.num_batches += 1
@@ -83,10 +84,13 @@ class _Reading:
         return
     self.ended = True
 
-  def _note(self, batch: Any) -> List[Dict[str, int]]:
+  def _note(self, batch: Any) -> list[dict[str, int]]:
     """Notes shapes and examples of a batch; returns the hashes of its examples."""
-    named = [(name, value) for name, value in zip(bad_examples.paths(batch), tf.nest.flatten(batch))
-             if isinstance(value, tf.Tensor)]
+    named = [
+      (name, value)
+      for name, value in zip(bad_examples.paths(batch), tf.nest.flatten(batch))
+      if isinstance(value, tf.Tensor)
+    ]
     for name, value in named:
       self.shapes.setdefault(name, set()).add(tuple(value.shape))
     arrays = {name: value.numpy() for name, value in named if value.shape.rank}
@@ -97,13 +101,12 @@ class _Reading:
     if self._bytes + size > _MAX_BYTES or len(lengths) != 1:
       return []
     self._bytes += size
-    hashes: List[Dict[str, int]] = [{} for _ in range(lengths.pop())]
+    hashes: list[dict[str, int]] = [{} for _ in range(lengths.pop())]
     for name, array in arrays.items():
       for row, example in zip(array, hashes):
         example[name] = hash(row.tobytes() if hasattr(row, 'tobytes') else row)
     self.examples += hashes
     return hashes
-
 
   def _note_size(self, batch, lengths):
     if len(lengths) != 1:
@@ -119,7 +122,8 @@ class _Reading:
     for name, array in arrays.items():
       if array.dtype.kind == 'f' and not np.isfinite(array).all():
         self.not_finite[name] = self.not_finite.get(name, 0) + int(
-            (~np.isfinite(array.reshape(len(array), -1))).any(axis=1).sum())
+          (~np.isfinite(array.reshape(len(array), -1))).any(axis=1).sum()
+        )
       if array.dtype.kind not in 'iu' or array.ndim > 2 or not array.size:
         continue
       if array.ndim == 1:
@@ -128,7 +132,7 @@ class _Reading:
         if key not in self._extremes or sign * int(value) > sign * self._extremes[key][0]:
           self._extremes[key] = int(value), self.num_batches - 1, batch
 
-  def sample(self, num_examples: Optional[int] = None) -> Sample:
+  def sample(self, num_examples: int | None = None) -> Sample:
     """The batches to look at; where there are `num_examples`, and the last batch was not reached, it is made up."""
     partial = self.partial
     if partial is None and not self.ended and self.size and (num_examples or 0) % self.size:
@@ -137,7 +141,7 @@ class _Reading:
     return Sample(self.kept, self.size, partial, list(extreme.items())[:_MAX_EXTREME])
 
 
-def find(task: Any, params: Any) -> Tuple[List[findings.Finding], Sample, Sample]:
+def find(task: Any, params: Any) -> tuple[list[findings.Finding], Sample, Sample]:
   """Looks at the training and the validation data.
 
   Args:
@@ -148,7 +152,7 @@ def find(task: Any, params: Any) -> Tuple[List[findings.Finding], Sample, Sample
     (findings, a sample of the training data, one of the validation data). No batches where there are no such data, or
     they cannot be read, which the dry run then tells.
   """
-  found: List[findings.Finding] = []
+  found: list[findings.Finding] = []
   trainer = params.trainer
   needed = trainer.train_steps * getattr(trainer, 'gradient_accumulation_steps', 1)
   with position.starting_at(0) as start:
@@ -171,7 +175,7 @@ def find(task: Any, params: Any) -> Tuple[List[findings.Finding], Sample, Sample
   return found, train.sample() if train else Sample([]), _validation_sample(task, params, validating, validation)
 
 
-def _validation_sample(task: Any, params: Any, dataset: Any, reading: Optional[_Reading]) -> Sample:
+def _validation_sample(task: Any, params: Any, dataset: Any, reading: _Reading | None) -> Sample:
   """The sample of validation data; the last batch counts only where it can be smaller, and is evaluated."""
   if reading is None:
     return Sample([])
@@ -181,11 +185,12 @@ def _validation_sample(task: Any, params: Any, dataset: Any, reading: Optional[_
   return reading.sample(num_examples if _has_sizes(dataset) and is_reached else None)
 
 
-def cut(batch: Any, start: int, end: int, size: int) -> Optional[Any]:
+def cut(batch: Any, start: int, end: int, size: int) -> Any | None:
   """Some examples of a batch; None where its parts have not all `size` of them."""
   parts = [part for part in tf.nest.flatten(batch) if tf.is_tensor(part)]
-  if not parts or any(not isinstance(part, tf.Tensor) or not part.shape.rank or part.shape[0] != size
-                      for part in parts):
+  if not parts or any(
+    not isinstance(part, tf.Tensor) or not part.shape.rank or part.shape[0] != size for part in parts
+  ):
     return None
   return tf.nest.map_structure(lambda part: part[start:end] if tf.is_tensor(part) else part, batch)
 
@@ -202,7 +207,7 @@ def _dataset(task: Any, data: Any) -> Any:
   return dataset if isinstance(dataset, tf.data.Dataset) else None
 
 
-def _read(dataset: Any, needed: int, is_endless: bool = False) -> Optional[_Reading]:
+def _read(dataset: Any, needed: int, is_endless: bool = False) -> _Reading | None:
   if dataset is None:
     return None
   if is_endless or int(dataset.cardinality()) != tf.data.UNKNOWN_CARDINALITY or _repeats_forever(dataset):
@@ -216,11 +221,14 @@ def _read(dataset: Any, needed: int, is_endless: bool = False) -> Optional[_Read
 
 def _has_sizes(dataset: tf.data.Dataset) -> bool:
   """Whether the batches of a dataset may have different numbers of examples."""
-  return all(spec.shape.rank is None or (spec.shape.rank and spec.shape[0] is None)
-             for spec in tf.nest.flatten(dataset.element_spec) if isinstance(spec, tf.TensorSpec))
+  return all(
+    spec.shape.rank is None or (spec.shape.rank and spec.shape[0] is None)
+    for spec in tf.nest.flatten(dataset.element_spec)
+    if isinstance(spec, tf.TensorSpec)
+  )
 
 
-def _num_examples(task: Any, data: Any) -> Optional[int]:
+def _num_examples(task: Any, data: Any) -> int | None:
   return task.num_examples(data) if hasattr(task, 'num_examples') else None
 
 
@@ -230,8 +238,11 @@ def _check_end(dataset: tf.data.Dataset, train: _Reading, needed: int) -> Iterat
   holds = train.num_batches if train.ended else cardinality
   if 0 <= holds < needed:
     yield findings.Finding(
-        'error', 'task.train_data', f'the data end after {holds} batches, and training takes {needed}',
-        'let build_inputs call dataset.repeat() where params.is_training, or use step_indexed.build_dataset')
+      'error',
+      'task.train_data',
+      f'the data end after {holds} batches, and training takes {needed}',
+      'let build_inputs call dataset.repeat() where params.is_training, or use step_indexed.build_dataset',
+    )
 
 
 def _check_order(train: _Reading) -> Iterator[findings.Finding]:
@@ -243,17 +254,23 @@ def _check_order(train: _Reading) -> Iterator[findings.Finding]:
     num_runs = np.unique(runs, return_counts=True)[1]
     if len(classes) > 1 and (counts / num_runs).min() >= _MIN_RUN:
       yield findings.Finding(
-          'warning', 'task.train_data', f'the first {len(values)} examples are sorted by {name}: first all with '
-          f'{runs[0]}, then all with {runs[1]}, ...',
-          'shuffle them all, or use step_indexed.build_dataset')
+        'warning',
+        'task.train_data',
+        f'the first {len(values)} examples are sorted by {name}: first all with '
+        f'{runs[0]}, then all with {runs[1]}, ...',
+        'shuffle them all, or use step_indexed.build_dataset',
+      )
 
 
 def _check_finite(path: str, reading: _Reading) -> Iterator[findings.Finding]:
   """Inputs that are NaN or infinite."""
   for name, count in reading.not_finite.items():
     yield findings.Finding(
-        'warning', path, f'{name} is NaN or infinite in {count} of the first {reading.num_examples} examples',
-        'leave them out, or put a number and a mask in their place')
+      'warning',
+      path,
+      f'{name} is NaN or infinite in {count} of the first {reading.num_examples} examples',
+      'leave them out, or put a number and a mask in their place',
+    )
 
 
 def _check_shapes(train: _Reading, enable_xla: Any) -> Iterator[findings.Finding]:
@@ -267,13 +284,16 @@ def _check_shapes(train: _Reading, enable_xla: Any) -> Iterator[findings.Finding
     if len(shapes) > 1:
       listed = ', '.join(str(list(shape)) for shape in sorted(shapes)[:3])
       yield findings.Finding(
-          'warning', 'task.train_data', f'the shape of {name} changes from batch to batch ({listed}, ...): '
-          f'{consequence}', "pad to one length (collator 'pad' with seq_length, padded_batch), and "
-          'batch(..., drop_remainder=True)')
+        'warning',
+        'task.train_data',
+        f'the shape of {name} changes from batch to batch ({listed}, ...): {consequence}',
+        "pad to one length (collator 'pad' with seq_length, padded_batch), and batch(..., drop_remainder=True)",
+      )
 
 
-def _check_endless(dataset: tf.data.Dataset, validation: _Reading, num_examples: Optional[int]
-                   ) -> Iterator[findings.Finding]:
+def _check_endless(
+  dataset: tf.data.Dataset, validation: _Reading, num_examples: int | None
+) -> Iterator[findings.Finding]:
   """Validation data without end, of which an evaluation takes all."""
   if validation.ended:
     return
@@ -287,8 +307,11 @@ def _check_endless(dataset: tf.data.Dataset, validation: _Reading, num_examples:
   else:
     return
   yield findings.Finding(
-      'error', 'task.validation_data', f'{what}, and trainer.validation_steps is -1: an evaluation takes all of them',
-      'do not repeat where params.is_training is false, or set trainer.validation_steps')
+    'error',
+    'task.validation_data',
+    f'{what}, and trainer.validation_steps is -1: an evaluation takes all of them',
+    'do not repeat where params.is_training is false, or set trainer.validation_steps',
+  )
 
 
 def _repeats_forever(dataset: Any) -> bool:
@@ -301,8 +324,7 @@ def _repeats_forever(dataset: Any) -> bool:
   return bool(inputs) and all(_repeats_forever(part) for part in inputs)
 
 
-def _check_same(task: Any, train: _Reading, validation: _Reading, num_train: Optional[int]
-                ) -> Iterator[findings.Finding]:
+def _check_same(task: Any, train: _Reading, validation: _Reading, num_train: int | None) -> Iterator[findings.Finding]:
   """Validation examples that are among those of training."""
   what = ''
   for names in _NAMES_OF_DATA:
@@ -321,5 +343,5 @@ def _check_same(task: Any, train: _Reading, validation: _Reading, num_train: Opt
       what = f'{shared} of the first {len(distinct)} examples are among the first {len(seen)} of task.train_data'
   if what:
     yield findings.Finding(
-        'warning', 'task.validation_data', what,
-        'take another split: a metric says nothing on examples that were learnt')
+      'warning', 'task.validation_data', what, 'take another split: a metric says nothing on examples that were learnt'
+    )

@@ -1,33 +1,35 @@
 """--debug: one step, run eagerly, and the first operation and layer whose numbers are not finite."""
 
+from collections.abc import Iterator, Sequence
 import contextlib
 import os
 import tempfile
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
-
-import tensorflow as tf, tf_keras
+from typing import Any
 
 from official.core import task_factory
-from official_ext.checks import op_trace
-from official_ext.checkpoints import manager as manager_lib
-from official_ext.config import definitions
-from official_ext.runtime import distribute
+import tensorflow as tf
+import tf_keras
+
 from official_ext import errors
-from official_ext.step import gradient_tap
+from official_ext.checkpoints import manager as manager_lib
 from official_ext.checkpoints import manifests
+from official_ext.checks import op_trace
+from official_ext.config import definitions
 from official_ext.core import run_checks
 from official_ext.core import train_lib
 from official_ext.data import bad_examples
 from official_ext.monitoring import json_lines
+from official_ext.runtime import distribute
+from official_ext.step import gradient_tap
 
 _MAX_NAMED = 8
 
 
 def run(
-    params: definitions.ExperimentConfig,
-    model_dir: Optional[str],
-    checkpoint: Optional[str] = None,
-    step: Optional[int] = None,
+  params: definitions.ExperimentConfig,
+  model_dir: str | None,
+  checkpoint: str | None = None,
+  step: int | None = None,
 ) -> None:
   """Runs one step eagerly, on one device, and prints what is not finite in it. Writes nothing to `model_dir`.
 
@@ -69,9 +71,7 @@ def _say(name: str, text: Any) -> None:
   print(f'{name:<10} {text}', flush=True)
 
 
-def _choose_step(
-    model_dir: Optional[str], checkpoint: Optional[str], step: Optional[int]
-) -> Tuple[int, Optional[str], str]:
+def _choose_step(model_dir: str | None, checkpoint: str | None, step: int | None) -> tuple[int, str | None, str]:
   """(the step, the checkpoint to begin from or None, why this step)."""
   if step is not None and step < 1:
     raise errors.UserError(f'--debug_step: expected at least 1, got {step}')
@@ -81,8 +81,11 @@ def _choose_step(
   elif step is None and (skipped := _last_skipped(model_dir)):
     step, reason = skipped, 'the last that the run has left out'
   if checkpoint is None and model_dir:
-    sound = [path for path in manifests.prefixes(model_dir)
-             if (step is None or manifests.step_of(path) < step) and manifests.find_damage(path) is None]
+    sound = [
+      path
+      for path in manifests.prefixes(model_dir)
+      if (step is None or manifests.step_of(path) < step) and manifests.find_damage(path) is None
+    ]
     checkpoint = sound[-1] if sound else None
   start = manifests.step_of(checkpoint) if checkpoint else 0
   if step is None:
@@ -92,7 +95,7 @@ def _choose_step(
   return step, checkpoint, reason
 
 
-def _last_skipped(model_dir: Optional[str]) -> Optional[int]:
+def _last_skipped(model_dir: str | None) -> int | None:
   path = os.path.join(model_dir or '', 'events.jsonl')
   if not model_dir or not tf.io.gfile.exists(path):
     return None
@@ -105,13 +108,13 @@ def _restore(trainer, params, model_dir, checkpoint):
     trainer.initialize()
     return
   manager = manager_lib.CheckpointManager(
-      trainer.checkpoint,
-      directory=model_dir or os.path.dirname(checkpoint),
-      max_to_keep=None,
-      step_counter=trainer.global_step,
-      asynchronous=False,
-      optimizer_config=params.trainer.optimizer_config.as_dict(),
-      create_variables=trainer.create_variables,
+    trainer.checkpoint,
+    directory=model_dir or os.path.dirname(checkpoint),
+    max_to_keep=None,
+    step_counter=trainer.global_step,
+    asynchronous=False,
+    optimizer_config=params.trainer.optimizer_config.as_dict(),
+    create_variables=trainer.create_variables,
   )
   manager.restore(checkpoint)
   trainer.checkpoint_restored(**manager.continuation(checkpoint))
@@ -121,7 +124,7 @@ class _View:
   """Notes what a step has made, as `TrainingStep.rehearse` shows it."""
 
   def __init__(self):
-    self.results: List[Tuple[str, tf.Tensor]] = []
+    self.results: list[tuple[str, tf.Tensor]] = []
 
   @contextlib.contextmanager
   def watch(self) -> Iterator[None]:
@@ -197,7 +200,7 @@ def _describe(operation):
       _say(name, description)
 
 
-def _bad_before(trainer, batches) -> List[str]:
+def _bad_before(trainer, batches) -> list[str]:
   """What was not finite before the step began."""
   bad = []
   for batch in batches:

@@ -4,25 +4,25 @@ import os
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
-import tensorflow as tf
-
 from official.core import task_factory
 from official.core import train_utils
+import tensorflow as tf
+
+from official_ext import errors
+from official_ext.checkpoints import manifests
 from official_ext.checks import findings
 from official_ext.checks import step_errors
 from official_ext.checks import task_checks
 from official_ext.config import checks
 from official_ext.config import definitions
-from official_ext.runtime import distribute
-from official_ext import errors
-from official_ext.runtime import failures
-from official_ext.checkpoints import manifests
 from official_ext.core import run_checks
 from official_ext.core import train_lib
 from official_ext.core import unset_fields
+from official_ext.runtime import distribute
+from official_ext.runtime import failures
 
 
 def run(params: definitions.ExperimentConfig) -> None:
@@ -37,8 +37,8 @@ def run(params: definitions.ExperimentConfig) -> None:
     UserError: with what keeps the experiment from running, or the last of the errors in its task; those before it are
       printed.
   """
-  found: List[findings.Finding] = []
-  mistakes: List[str] = []
+  found: list[findings.Finding] = []
+  mistakes: list[str] = []
   try:
     _live(params, found)
   except (Exception, SystemExit) as error:  # pylint: disable=broad-except  # Anything may be in a task.
@@ -46,7 +46,7 @@ def run(params: definitions.ExperimentConfig) -> None:
   _report(found, mistakes)
 
 
-def _live(params: definitions.ExperimentConfig, found: List[findings.Finding]) -> None:
+def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -> None:
   """The life of an experiment, small. Adds what is found in its task to `found`, and ends there if that is an error."""
   distribute.configure(params.runtime)
   strategy = distribute.get_strategy(params.runtime)
@@ -92,14 +92,17 @@ def _explain(error: BaseException) -> str:
   return failures.describe(error) + (f'; the traceback is in {path}' if path else '')
 
 
-def _report(found: List[findings.Finding], mistakes: List[str]) -> None:
+def _report(found: list[findings.Finding], mistakes: list[str]) -> None:
   """Prints warnings, errors and the verdict; raises the last of the errors, after those before it are printed."""
   warnings = [finding for finding in found if finding.level == 'warning']
   mistakes = [*(str(finding) for finding in found if finding.level == 'error'), *mistakes]
   for finding in warnings:
     _say('warning', finding)
-  counts = [f'{len(group)} {name}{"" if len(group) == 1 else "s"}'
-            for name, group in (('error', mistakes), ('warning', warnings)) if group]
+  counts = [
+    f'{len(group)} {name}{"" if len(group) == 1 else "s"}'
+    for name, group in (('error', mistakes), ('warning', warnings))
+    if group
+  ]
   _say('mistakes', ', '.join(counts) or 'none found')
   for line in mistakes[:-1]:
     print(f'error: {line}', file=sys.stderr)
@@ -131,13 +134,15 @@ def _train_step(trainer):
   _say('step', trainer.plan)
   if not np.isfinite(loss):
     raise errors.UserError(f'task: the loss of the first step is {loss}; --debug looks for the operation')
-  _say('train step', f'training_loss {loss:.4g}; compiled in {trainer.pace.compile_seconds:.1f} s, then '
-       f'{seconds * 1e3:.1f} ms')
+  _say(
+    'train step',
+    f'training_loss {loss:.4g}; compiled in {trainer.pace.compile_seconds:.1f} s, then {seconds * 1e3:.1f} ms',
+  )
 
 
 def _eval_step(trainer):
   logs = trainer.evaluate(tf.constant(1, tf.int32))
-  scalars: Dict[str, float] = {}
+  scalars: dict[str, float] = {}
   for name, value in logs.items():
     value = np.asarray(value)
     if value.size == 1 and value.dtype.kind in 'fiu':
@@ -163,5 +168,7 @@ def _save_and_restore(trainer, folder):
 
 def _intention(params) -> str:
   trainer = params.trainer
-  return (f'train {trainer.train_steps} steps of {run_checks.effective_batch_size(params)} examples, evaluate every '
-          f'{trainer.validation_interval}, save every {trainer.checkpoint_interval}')
+  return (
+    f'train {trainer.train_steps} steps of {run_checks.effective_batch_size(params)} examples, evaluate every '
+    f'{trainer.validation_interval}, save every {trainer.checkpoint_interval}'
+  )

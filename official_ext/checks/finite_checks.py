@@ -1,19 +1,26 @@
 """Numbers that are not finite in a step, and the operation that they come from."""
 
-from typing import Any, Callable, List, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from official_ext.checks import findings
 from official_ext.checks import op_trace
 
 _REMEDIES = {
-    'Log': 'use tf.math.xlogy or a loss that takes logits, or add a small number to what the logarithm is taken of',
-    'RealDiv': 'use tf.math.divide_no_nan, or add a small number to the divisor',
-    'Sqrt': 'add a small number under the root: its gradient at 0 is infinite',
-    'Pow': 'add a small number to the base: the gradient of a root at 0 is infinite',
-    'Exp': 'subtract the maximum first, as tf.reduce_logsumexp does',
+  'Log': 'use tf.math.xlogy or a loss that takes logits, or add a small number to what the logarithm is taken of',
+  'RealDiv': 'use tf.math.divide_no_nan, or add a small number to the divisor',
+  'Sqrt': 'add a small number under the root: its gradient at 0 is infinite',
+  'Pow': 'add a small number to the base: the gradient of a root at 0 is infinite',
+  'Exp': 'subtract the maximum first, as tf.reduce_logsumexp does',
 }
-_SAME = {'Log1p': 'Log', 'Xdivy': 'RealDiv', 'Reciprocal': 'RealDiv', 'Rsqrt': 'Sqrt', 'SqrtGrad': 'Sqrt',
-         'RsqrtGrad': 'Sqrt'}
+_SAME = {
+  'Log1p': 'Log',
+  'Xdivy': 'RealDiv',
+  'Reciprocal': 'RealDiv',
+  'Rsqrt': 'Sqrt',
+  'SqrtGrad': 'Sqrt',
+  'RsqrtGrad': 'Sqrt',
+}
 _PROBABILITIES = {'Softmax': 'tf.nn.log_softmax', 'Sigmoid': 'tf.math.log_sigmoid'}
 
 
@@ -33,14 +40,19 @@ def origin(run: Callable[[], Sequence[Any]], what: str, otherwise: str) -> findi
     return findings.Finding('error', otherwise, f'{what} is not finite', '--debug looks for the operation')
   first = origins[0]
   kinds = [first.gradient_of, first.type]
-  remedy = next((_REMEDIES[_SAME.get(kind, kind)] for kind in kinds if _SAME.get(kind, kind) in _REMEDIES),
-                '--debug shows what goes into it')
+  remedy = next(
+    (_REMEDIES[_SAME.get(kind, kind)] for kind in kinds if _SAME.get(kind, kind) in _REMEDIES),
+    '--debug shows what goes into it',
+  )
   return findings.Finding(
-      'error', first.place or otherwise, f'{what} is not finite: the first operation to give such a number is {first}',
-      remedy)
+    'error',
+    first.place or otherwise,
+    f'{what} is not finite: the first operation to give such a number is {first}',
+    remedy,
+  )
 
 
-def logarithms(trace: op_trace.OpTrace, is_users: Callable[[str], bool]) -> List[findings.Finding]:
+def logarithms(trace: op_trace.OpTrace, is_users: Callable[[str], bool]) -> list[findings.Finding]:
   """Logarithms of what a softmax or a sigmoid has just given: 0 becomes minus infinity.
 
   Args:
@@ -51,7 +63,12 @@ def logarithms(trace: op_trace.OpTrace, is_users: Callable[[str], bool]) -> List
   for operation in trace.operations:
     maker = operation.made_from[0] if operation.type == 'Log' and operation.made_from else ''
     if maker in _PROBABILITIES and is_users(operation.source.partition(': ')[0].rpartition(':')[0]):
-      found.append(findings.Finding(
-          'warning', operation.place, f'this is the logarithm of a {maker.lower()}: -inf where a probability is 0',
-          f'use {_PROBABILITIES[maker]}, or a loss that takes logits'))
+      found.append(
+        findings.Finding(
+          'warning',
+          operation.place,
+          f'this is the logarithm of a {maker.lower()}: -inf where a probability is 0',
+          f'use {_PROBABILITIES[maker]}, or a loss that takes logits',
+        )
+      )
   return list(dict.fromkeys(found))

@@ -1,23 +1,24 @@
 """A label or an index that is out of range, as the loss or an embedding of a task tells it."""
 
+from collections.abc import Sequence
 import contextlib
 import re
-from typing import Any, Optional, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from official_ext.checks import findings
-from official_ext.runtime import failures
 from official_ext.core import input_report
 from official_ext.data import bad_examples
 from official_ext.data import diagnosis
+from official_ext.runtime import failures
 
 _REMEDY = 'count from 0, give the model as many classes (or rows) as there are, and mask what the loss is to leave out'
 
 
 def explain(
-    error: BaseException, path: str, task: Any, model: Any, batches: Sequence[Any], numbers: Sequence[int]
-) -> Optional[findings.Finding]:
+  error: BaseException, path: str, task: Any, model: Any, batches: Sequence[Any], numbers: Sequence[int]
+) -> findings.Finding | None:
   """The finding about an error of a step; None where it says something else.
 
   Args:
@@ -36,8 +37,12 @@ def explain(
   with contextlib.suppress(Exception), report.building():  # Another error is being told.
     task.build_inputs(data)
   what = re.sub(r' \(near step \d+\)$', '', str(report.explain(error, 0, model, numbers)).removeprefix(f'{path}: '))
-  names = {name for batch in batches for name, tensor in zip(bad_examples.paths(batch), tf.nest.flatten(batch))
-           if isinstance(tensor, tf.Tensor) and tensor.dtype.is_integer and (tensor.numpy() == found.value).any()}
+  names = {
+    name
+    for batch in batches
+    for name, tensor in zip(bad_examples.paths(batch), tf.nest.flatten(batch))
+    if isinstance(tensor, tf.Tensor) and tensor.dtype.is_integer and (tensor.numpy() == found.value).any()
+  }
   if len(names) == 1:
     what = what.replace('a label or an index of ', f'{names.pop()}: ')
   place = failures.place_of(error)

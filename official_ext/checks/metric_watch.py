@@ -1,8 +1,9 @@
 """Watches metrics for updates."""
 
+from collections.abc import Iterator
 import contextlib
 import functools
-from typing import Any, Iterator, List
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -47,22 +48,31 @@ class Metrics:
 
     return counting
 
-  def unused(self, task: Any, step: str, logs: Any) -> List[findings.Finding]:
+  def unused(self, task: Any, step: str, logs: Any) -> list[findings.Finding]:
     """The metrics that neither the step nor the task's aggregation of `logs` has updated."""
     unused = [metric for metric in self.all if not self._updates[id(metric)] and self._is_as_before(metric)]
     if unused and logs and getattr(task, 'aggregate_logs', None) is not None:
       with contextlib.suppress(Exception):  # It may need what only a whole evaluation gives.
         task.reduce_aggregated_logs(task.aggregate_logs(None, logs), global_step=0)
       unused = [metric for metric in unused if self._is_as_before(metric)]
-    return [findings.Finding(
-        'error', failures.of_function(task.build_metrics), f'{step} never updates the metric {metric.name}',
-        f'let forward log {metric.name!r}: (labels, predictions), or call its update_state') for metric in unused]
+    return [
+      findings.Finding(
+        'error',
+        failures.of_function(task.build_metrics),
+        f'{step} never updates the metric {metric.name}',
+        f'let forward log {metric.name!r}: (labels, predictions), or call its update_state',
+      )
+      for metric in unused
+    ]
 
   def _is_as_before(self, metric) -> bool:
     before = self._before[id(metric)]
-    return bool(hasattr(metric, 'variables')) and len(before) == len(metric.variables) and all(
-        np.array_equal(old, new, equal_nan=True) for old, new in zip(before, _values(metric)))
+    return (
+      bool(hasattr(metric, 'variables'))
+      and len(before) == len(metric.variables)
+      and all(np.array_equal(old, new, equal_nan=True) for old, new in zip(before, _values(metric)))
+    )
 
 
-def _values(metric: Any) -> List[np.ndarray]:
+def _values(metric: Any) -> list[np.ndarray]:
   return [variable.numpy() for variable in getattr(metric, 'variables', ())]

@@ -1,19 +1,21 @@
 """Which operation made a number that is not finite: eager operations are recorded one by one, and followed back."""
 
+from collections.abc import Iterable, Iterator
 import contextlib
 import dataclasses
 import linecache
 import os
 import sys
 import types
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any
 
 import numpy as np
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
+from official_ext import tf_internals
 from official_ext.runtime import failures
 from official_ext.step import layer_calls
-from official_ext import tf_internals
 
 # What lies between a task's code and the operation.
 _identity = tf_internals.tensor_id
@@ -49,12 +51,12 @@ class Operation:
   layer: str
   source: str
   gradient_of: str = ''
-  inputs: Tuple[str, ...] = ()
-  outputs: Tuple[str, ...] = ()
-  bad_inputs: Tuple[int, ...] = ()
+  inputs: tuple[str, ...] = ()
+  outputs: tuple[str, ...] = ()
+  bad_inputs: tuple[int, ...] = ()
   has_nan: bool = False
   place: str = ''
-  made_from: Tuple[str, ...] = ()
+  made_from: tuple[str, ...] = ()
 
   def __str__(self) -> str:
     what = f'{self.type}, of the gradient of {self.gradient_of},' if self.gradient_of else self.type
@@ -70,13 +72,13 @@ class OpTrace:
   """
 
   def __init__(self):
-    self.operations: List[Operation] = []
-    self._makers: Dict[int, Operation] = {}  # By the identity of a tensor.
-    self._takers: Dict[Tuple[str, int], Operation] = {}  # By type and the identity of an input.
-    self._users: Dict[int, str] = {}  # By the identity of a tensor, the layer that used it last, for custom gradients.
-    self._writers: Dict[int, Operation] = {}  # By the identity of a variable's handle.
+    self.operations: list[Operation] = []
+    self._makers: dict[int, Operation] = {}  # By the identity of a tensor.
+    self._takers: dict[tuple[str, int], Operation] = {}  # By type and the identity of an input.
+    self._users: dict[int, str] = {}  # By the identity of a tensor, the layer that used it last, for custom gradients.
+    self._writers: dict[int, Operation] = {}  # By the identity of a variable's handle.
     self._bad: set = set()
-    self._differentiated: Optional[Tuple[str, Optional[Operation]]] = None
+    self._differentiated: tuple[str, Operation | None] | None = None
 
   @contextlib.contextmanager
   def recording(self) -> Iterator[None]:
@@ -130,8 +132,16 @@ class OpTrace:
     elif phase == 'backward':  # Of a custom gradient: what it uses of the forward pass tells the layer.
       layer = next((self._users[_identity(t)] for t in inputs if _identity(t) in self._users), '')
     return Operation(
-        len(self.operations), op_type, phase, layer, source, gradient_of, bad_inputs=bad_inputs, place=place,
-        made_from=tuple(self._makers[_identity(t)].type for t in inputs if _identity(t) in self._makers))
+      len(self.operations),
+      op_type,
+      phase,
+      layer,
+      source,
+      gradient_of,
+      bad_inputs=bad_inputs,
+      place=place,
+      made_from=tuple(self._makers[_identity(t)].type for t in inputs if _identity(t) in self._makers),
+    )
 
   def _gradient(self, op_name, attr_tuple, num_inputs, inputs, outputs, *args):
     """Stands for TensorFlow's own function that calls an operation's gradient; it may not be given all tensors."""
@@ -145,7 +155,7 @@ class OpTrace:
     finally:
       self._differentiated = before
 
-  def origins(self, tensors: Iterable[tf.Tensor]) -> List[Operation]:
+  def origins(self, tensors: Iterable[tf.Tensor]) -> list[Operation]:
     """The operations that made numbers that are not finite of finite ones, and from which these tensors have theirs.
 
     Args:
@@ -155,15 +165,18 @@ class OpTrace:
       In the order in which they ran. An operation that was given such a number by none of those recorded, such as a
       constant, counts too.
     """
-    return [operation for operation in self._ancestors(tensors)
-            if not any(tensor in self._makers for tensor in operation.bad_inputs)]
+    return [
+      operation
+      for operation in self._ancestors(tensors)
+      if not any(tensor in self._makers for tensor in operation.bad_inputs)
+    ]
 
-  def first_nan(self, tensors: Iterable[tf.Tensor]) -> Optional[Operation]:
+  def first_nan(self, tensors: Iterable[tf.Tensor]) -> Operation | None:
     """The first operation that gave a NaN on the way from the origins to these tensors."""
     return next((operation for operation in self._ancestors(tensors) if operation.has_nan), None)
 
   def _ancestors(self, tensors):
-    found: Dict[int, Operation] = {}
+    found: dict[int, Operation] = {}
     pending = [_identity(tensor) for tensor in tensors]
     while pending:
       operation = self._makers.get(pending.pop())
@@ -205,17 +218,16 @@ def describe(tensor: Any) -> str:
   return text
 
 
-def _source() -> Tuple[str, str, str]:
+def _source() -> tuple[str, str, str]:
   """(the innermost line of code that is not hidden, as 'file:line: text'; as 'file:line (function)'; the phase)."""
-  frame: Optional[types.FrameType] = sys._getframe(2)  # pylint: disable=protected-access
+  frame: types.FrameType | None = sys._getframe(2)  # pylint: disable=protected-access
   line, place, phase = '', '', 'forward'
   while frame is not None:
     code = frame.f_code
     phase = _PHASES.get(code.co_name, phase)
     if not line and not code.co_filename.startswith(_HIDDEN):
       text = linecache.getline(code.co_filename, frame.f_lineno).strip()
-      place = failures.at_line(
-          code.co_filename, frame.f_lineno, code.co_qualname.rpartition('<locals>.')[2])
+      place = failures.at_line(code.co_filename, frame.f_lineno, code.co_qualname.rpartition('<locals>.')[2])
       line = f'{os.path.relpath(code.co_filename)}:{frame.f_lineno}: {text}'
     frame = frame.f_back
   return line, place, phase

@@ -1,15 +1,17 @@
 """Runs the steps of a task eagerly, a few times, and looks at what they did."""
 
 import ast
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import inspect
 import sys
 import textwrap
 import types
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 import numpy as np
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext.checks import findings
 from official_ext.checks import finite_checks
@@ -18,11 +20,11 @@ from official_ext.checks import op_trace
 from official_ext.checks import step_watch
 from official_ext.checks import training_mode
 from official_ext.core import base_task
+from official_ext.optimization import ema_optimizer
 from official_ext.runtime import failures
 from official_ext.step import method_patch
 from official_ext.step import step_random
 from official_ext.step import updates_watch
-from official_ext.optimization import ema_optimizer
 
 _MAX_STEPS = 3  # Dynamic loss scaling may leave out the first ones.
 _MAX_NAMED = 3
@@ -37,15 +39,15 @@ class StepRun:
   """
 
   def __init__(self, task: Any, params: Any, model: Any, optimizer: Any):
-    self.found: List[findings.Finding] = []
+    self.found: list[findings.Finding] = []
     self._task = task
     self._params = params
     self._watch = step_watch.StepWatch()
     self.model = model
     self._optimizer = optimizer
     self._modes = training_mode.TrainingModes()
-    self._gradients: Dict[int, bool] = {}  # By the id of a variable: whether it was given a gradient.
-    self._not_finite: List[Tuple[str, Any]] = []  # Names of gradients and losses, and they.
+    self._gradients: dict[int, bool] = {}  # By the id of a variable: whether it was given a gradient.
+    self._not_finite: list[tuple[str, Any]] = []  # Names of gradients and losses, and they.
     ema = ema_optimizer.find(self._optimizer)
     if ema is not None and not ema.has_shadow_copy:
       ema.shadow_copy(self.model)
@@ -60,7 +62,7 @@ class StepRun:
     start = self._params.trainer.train_steps // 2
     if hasattr(optimizer, 'iterations'):
       optimizer.iterations.assign(start)
-    before: List[np.ndarray] = []
+    before: list[np.ndarray] = []
     changed = False
     for number in range(_MAX_STEPS):
       weights = list(getattr(model, 'trainable_variables', ()))
@@ -77,8 +79,9 @@ class StepRun:
       if not before:  # Built by its first call.
         before = [variable.numpy() for variable in model.trainable_variables]
         continue
-      changed = any(not np.array_equal(old, new.numpy(), equal_nan=True)
-                    for old, new in zip(before, model.trainable_variables))
+      changed = any(
+        not np.array_equal(old, new.numpy(), equal_nan=True) for old, new in zip(before, model.trainable_variables)
+      )
       if changed and number:
         break
     if not self._not_finite:
@@ -131,8 +134,11 @@ class StepRun:
       trains = step == 'train_step'
       values = {'model': self.model, 'metrics': task.build_metrics(training=trains)}
       with self._eager_step(number):
-        logs = task.train_step(batch, optimizer=self._optimizer, **values) if trains else task.validation_step(
-            batch, **values)
+        logs = (
+          task.train_step(batch, optimizer=self._optimizer, **values)
+          if trains
+          else task.validation_step(batch, **values)
+        )
         self._see_loss(logs, getattr(task, step))
       return [tensor for _, tensor in self._not_finite]
 
@@ -145,7 +151,7 @@ class StepRun:
       data = 'task.train_data' if step == 'train_step' else 'task.validation_data'
       self._watch.add(step_watch.float_labels(data, metrics.float_labels), 'labels')
 
-  def finish(self) -> List[findings.Finding]:
+  def finish(self) -> list[findings.Finding]:
     """All findings, each once."""
     return list(dict.fromkeys([*self._watch.found, *self.found, *self._modes.find(self._gradients)]))
 
@@ -184,9 +190,14 @@ class StepRun:
   def _see_loss(self, logs: Any, function: Any) -> None:
     loss: Any = logs.get(self._task.loss) if isinstance(logs, Mapping) else None
     if tf.is_tensor(loss) and loss.shape.rank:
-      self.found.append(findings.Finding(
-          'error', failures.of_function(function), f'the loss is no scalar, its shape is {loss.shape.as_list()}',
-          'return tf.reduce_mean(loss), the mean over the examples'))
+      self.found.append(
+        findings.Finding(
+          'error',
+          failures.of_function(function),
+          f'the loss is no scalar, its shape is {loss.shape.as_list()}',
+          'return tf.reduce_mean(loss), the mean over the examples',
+        )
+      )
     if tf.is_tensor(loss) and not op_trace.is_finite(loss):
       self._not_finite.insert(0, ('the loss', loss))
 
@@ -199,9 +210,14 @@ class StepRun:
       if unused and self._gradients and _users_classes(self._task):  # Model Garden's own models have some.
         names = ', '.join(v.name for v in unused[:_MAX_NAMED])
         more = f' and {len(unused) - _MAX_NAMED} more' if len(unused) > _MAX_NAMED else ''
-        self.found.append(findings.Finding(
-            'warning', place, f'the gradient of {names}{more} is None: the loss does not depend on it',
-            'let it take part in the loss, through TensorFlow\'s functions alone, or set trainable=False'))
+        self.found.append(
+          findings.Finding(
+            'warning',
+            place,
+            f'the gradient of {names}{more} is None: the loss does not depend on it',
+            "let it take part in the loss, through TensorFlow's functions alone, or set trainable=False",
+          )
+        )
       return
     if not weights:
       why, remedy = 'the model has no trainable weights', 'set trainable=True where there is something to learn'
@@ -218,7 +234,7 @@ class StepRun:
       remedy = 'look for a loss that does not depend on the weights, and at trainer.optimizer_config'
     self.found.append(findings.Finding('error', place, f'a step does not change the weights: {why}', remedy))
 
-  def _learning_rate(self) -> Optional[float]:
+  def _learning_rate(self) -> float | None:
     rate = getattr(self._optimizer, 'learning_rate', None)
     if callable(rate) and not isinstance(rate, tf.Variable):
       rate = rate(self._optimizer.iterations)
@@ -226,7 +242,7 @@ class StepRun:
 
   # What Python keeps from one step to the next.
 
-  def _owners(self) -> Iterator[Tuple[str, Any, Dict[str, Any]]]:
+  def _owners(self) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """(name, object, attributes) of the task, of layers of the user's classes, of the modules that they come from."""
     parts = self.model.submodules if isinstance(self.model, tf.Module) else ()
     layers = [part for part in parts if isinstance(part, tf_keras.layers.Layer)]
@@ -240,15 +256,23 @@ class StepRun:
       if isinstance(module, types.ModuleType):
         yield name, module, vars(module)
 
-  def _containers(self) -> Dict[int, Tuple[str, str]]:
-    return {id(value): (name, attribute) for name, _, attributes in self._owners()
-            for attribute, value in attributes.items() if isinstance(value, (list, dict, set))}
+  def _containers(self) -> dict[int, tuple[str, str]]:
+    return {
+      id(value): (name, attribute)
+      for name, _, attributes in self._owners()
+      for attribute, value in attributes.items()
+      if isinstance(value, (list, dict, set))
+    }
 
-  def _state(self) -> Dict[Tuple[str, str], Any]:
-    return {(name, attribute): _signature(value) for name, _, attributes in self._owners()
-            for attribute, value in list(attributes.items()) if not attribute.startswith('__')}
+  def _state(self) -> dict[tuple[str, str], Any]:
+    return {
+      (name, attribute): _signature(value)
+      for name, _, attributes in self._owners()
+      for attribute, value in list(attributes.items())
+      if not attribute.startswith('__')
+    }
 
-  def _compare(self, before: Mapping[Tuple[str, str], Any]) -> None:
+  def _compare(self, before: Mapping[tuple[str, str], Any]) -> None:
     """Tells of attributes that a step has changed."""
     for name, owner, attributes in self._owners() if before else ():
       for attribute, value in list(attributes.items()):
@@ -265,8 +289,11 @@ class StepRun:
 def _assignment(owner: Any, attribute: str) -> str:
   """The place where an attribute is assigned outside of constructors and builders."""
   if isinstance(owner, types.ModuleType):
-    numbers = [node.lineno for node in ast.walk(ast.parse(inspect.getsource(owner)))
-             if isinstance(node, ast.Global) and attribute in node.names]
+    numbers = [
+      node.lineno
+      for node in ast.walk(ast.parse(inspect.getsource(owner)))
+      if isinstance(node, ast.Global) and attribute in node.names
+    ]
     return failures.at_line(owner.__file__ or '', min(numbers, default=1))
   classes = _users_classes(owner)
   for cls in classes:
@@ -296,7 +323,7 @@ def _file_of(cls: type) -> str:
   return getattr(sys.modules.get(cls.__module__), '__file__', None) or '<unknown>'
 
 
-def _users_classes(owner: Any) -> List[type]:
+def _users_classes(owner: Any) -> list[type]:
   return [cls for cls in type(owner).__mro__ if failures.is_users(_file_of(cls))]
 
 

@@ -1,28 +1,31 @@
 """Watches the Python of a step while it runs eagerly, for what would not happen in a compiled one."""
 
 import builtins
+from collections.abc import Callable, Iterator
 import contextlib
 import functools
 import inspect
 import random
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from official_ext import tf_internals
 from official_ext.checks import findings
 from official_ext.runtime import failures
-from official_ext import tf_internals
 
 _ONCE = 'a compiled step runs Python once, when it is traced, and not again'
 _CLOCKS = (time.time, time.perf_counter, time.monotonic, time.time_ns, time.perf_counter_ns)
 _MUTATORS = ('append', 'extend', 'insert', 'pop', 'remove', 'clear', 'add', 'update', 'setdefault', 'appendleft')
 _HOST_CODES = frozenset(
-    vars(cls)[name].__code__
-    for cls in (tf_internals.EagerTensor, tf_internals.ResourceVariable)
-    for name in ('numpy', '__array__') if hasattr(vars(cls).get(name), '__code__'))
+  vars(cls)[name].__code__
+  for cls in (tf_internals.EagerTensor, tf_internals.ResourceVariable)
+  for name in ('numpy', '__array__')
+  if hasattr(vars(cls).get(name), '__code__')
+)
 _ONE_HOT = inspect.unwrap(tf.one_hot).__code__
 _IGNORED = 255  # The usual label of what is to be left out of a segmentation.
 _TENSORFLOW = tuple(tf.__path__)
@@ -33,15 +36,15 @@ class StepWatch:
   """Collects findings about the user's code that runs inside of `watching`."""
 
   def __init__(self) -> None:
-    self._found: Dict[Any, findings.Finding] = {}
+    self._found: dict[Any, findings.Finding] = {}
 
   @property
-  def found(self) -> List[findings.Finding]:
+  def found(self) -> list[findings.Finding]:
     """What was found, in the order of discovery, each place once."""
     return list(self._found.values())
 
   @contextlib.contextmanager
-  def watching(self, containers: Dict[int, Tuple[str, str]]) -> Iterator[None]:
+  def watching(self, containers: dict[int, tuple[str, str]]) -> Iterator[None]:
     """Watches calls in this thread.
 
     Args:
@@ -55,7 +58,7 @@ class StepWatch:
       finally:
         sys.setprofile(before)
 
-  def _see(self, containers: Dict[int, Tuple[str, str]], frame: Any, event: str, argument: Any) -> None:
+  def _see(self, containers: dict[int, tuple[str, str]], frame: Any, event: str, argument: Any) -> None:
     if event == 'c_call':
       if failures.is_users(frame.f_code.co_filename):
         self._see_builtin(containers, frame, argument)
@@ -74,18 +77,28 @@ class StepWatch:
     name = getattr(function, '__name__', '')
     owner = getattr(function, '__self__', None)
     if function is builtins.print:
-      self._tell('warning', frame, f'print is called in the step: {_ONCE}',
-                 'log the value from forward, or use tf.print')
+      self._tell(
+        'warning', frame, f'print is called in the step: {_ONCE}', 'log the value from forward, or use tf.print'
+      )
     elif function is builtins.open:
       self._tell('warning', frame, f'a file is opened in the step: {_ONCE}', 'open it in build_inputs or in an action')
     elif function in _CLOCKS:
-      self._tell('warning', frame, f'the clock is read in the step: {_ONCE}',
-                 'the logs have steps_per_second; self.step counts steps')
+      self._tell(
+        'warning',
+        frame,
+        f'the clock is read in the step: {_ONCE}',
+        'the logs have steps_per_second; self.step counts steps',
+      )
     elif owner is getattr(random, '_inst', None):
       self._tell_random(frame, f'random.{name}')
     elif name in _MUTATORS and id(owner) in containers:
-      self._tell('warning', frame, f'{".".join(containers[id(owner)])}.{name} is called in the step: {_ONCE}',
-                 'log the value from forward, or keep it in a tf.Variable', containers[id(owner)])
+      self._tell(
+        'warning',
+        frame,
+        f'{".".join(containers[id(owner)])}.{name} is called in the step: {_ONCE}',
+        'log the value from forward, or keep it in a tf.Variable',
+        containers[id(owner)],
+      )
 
   def _see_host_call(self, frame):
     caller = frame.f_back
@@ -93,8 +106,12 @@ class StepWatch:
       caller = caller.f_back
     if caller is None or not failures.is_users(caller.f_code.co_filename) or _is_on_host(caller):
       return
-    self._tell('error', caller, f'{frame.f_code.co_name} needs the value of a tensor, which a compiled step has not',
-               'use TensorFlow\'s functions, or tf.numpy_function where it must be Python')
+    self._tell(
+      'error',
+      caller,
+      f'{frame.f_code.co_name} needs the value of a tensor, which a compiled step has not',
+      "use TensorFlow's functions, or tf.numpy_function where it must be Python",
+    )
 
   def _see_labels(self, frame):
     labels = frame.f_locals.get('y_true', frame.f_locals.get('target'))
@@ -117,14 +134,22 @@ class StepWatch:
     with contextlib.suppress(AttributeError, NotImplementedError, TypeError, ValueError):  # No value, in a graph.
       largest, places = int(np.max(np.asarray(indices))), int(depth)
       if largest >= places and largest != _IGNORED:
-        self._tell('warning', caller, f'class numbers up to {largest} are one-hot encoded with {places} places: '
-                   f'those from {places} on become zeros, without an error', 'count from 0, or raise the depth')
+        self._tell(
+          'warning',
+          caller,
+          f'class numbers up to {largest} are one-hot encoded with {places} places: '
+          f'those from {places} on become zeros, without an error',
+          'count from 0, or raise the depth',
+        )
 
   @contextlib.contextmanager
   def _random_is_told(self):
     """NumPy's functions are no builtins to the profiler."""
-    originals = {name: function for name, function in vars(np.random).items()
-                 if name.islower() and callable(function) and name[0] != '_' and not isinstance(function, type)}
+    originals = {
+      name: function
+      for name, function in vars(np.random).items()
+      if name.islower() and callable(function) and name[0] != '_' and not isinstance(function, type)
+    }
     for name, function in originals.items():
       setattr(np.random, name, self._telling(name, function))
     try:
@@ -143,8 +168,12 @@ class StepWatch:
     return told
 
   def _tell_random(self, frame, name):
-    self._tell('warning', frame, f'{name} is called in the step: {_ONCE}, so that every step has the same numbers',
-               'use tf.random.stateless_uniform or the like with self.make_seed()')
+    self._tell(
+      'warning',
+      frame,
+      f'{name} is called in the step: {_ONCE}, so that every step has the same numbers',
+      'use tf.random.stateless_uniform or the like with self.make_seed()',
+    )
 
   def _tell(self, level, frame, what, remedy, key=None):
     if not _is_on_host(frame):
@@ -162,7 +191,8 @@ def float_labels(where: str, labels: Any) -> findings.Finding:
   if not whole:
     what += ', and not all of them are whole: what follows the point is cut off'
   return findings.Finding(
-      'warning' if whole else 'error', where, what, 'give labels as int32 in build_inputs, and do not scale them')
+    'warning' if whole else 'error', where, what, 'give labels as int32 in build_inputs, and do not scale them'
+  )
 
 
 def _place(frame: Any) -> str:

@@ -9,12 +9,12 @@ not finite or come sorted, dropout or batch normalisation that is off in trainin
 sum.
 """
 
-from typing import Any, List, Tuple
-
-import tensorflow as tf
+from typing import Any
 
 from official.core import task_factory
 from official.core import train_utils
+import tensorflow as tf
+
 from official_ext.checks import batch_checks
 from official_ext.checks import data_checks
 from official_ext.checks import findings
@@ -27,7 +27,7 @@ from official_ext.core import train_lib
 _NUM_BATCHES = 2
 
 
-def find(params: Any, logging_dir: str = '') -> List[findings.Finding]:
+def find(params: Any, logging_dir: str = '') -> list[findings.Finding]:
   """Looks for mistakes in an experiment's task. It runs in this process, eagerly, on one device.
 
   What stops a step for reasons that are none of these mistakes is left to the dry run, which follows.
@@ -64,9 +64,7 @@ def find(params: Any, logging_dir: str = '') -> List[findings.Finding]:
   return sorted([*found, *run.finish()], key=lambda finding: finding.level != 'error')
 
 
-def _parts(
-    task: Any, params: Any, logging_dir: str, train: data_checks.Sample
-) -> Tuple[Any, Any, data_checks.Sample]:
+def _parts(task: Any, params: Any, logging_dir: str, train: data_checks.Sample) -> tuple[Any, Any, data_checks.Sample]:
   """(model, optimizer, what training steps take: of `train`, or what the task's own trainer makes of it)."""
   if getattr(task, 'trainer_cls', None) is None or not train.kept:
     return task.build_model(), train_utils.create_optimizer(task, params), train

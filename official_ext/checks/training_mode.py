@@ -1,19 +1,25 @@
 """Whether dropout, noise and batch normalisation are active where the model trains, and only there."""
 
+from collections.abc import Iterator, Mapping
 import contextlib
 import functools
 import sys
-from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple
+from typing import Any
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext.checks import findings
 from official_ext.runtime import failures
 from official_ext.step import layer_calls
 from official_ext.step import method_patch
 
-_NOISE = (tf_keras.layers.Dropout, tf_keras.layers.GaussianDropout, tf_keras.layers.AlphaDropout,
-          tf_keras.layers.GaussianNoise)
+_NOISE = (
+  tf_keras.layers.Dropout,
+  tf_keras.layers.GaussianDropout,
+  tf_keras.layers.AlphaDropout,
+  tf_keras.layers.GaussianNoise,
+)
 _CLASSES = (*_NOISE, tf_keras.layers.BatchNormalization)
 _MAX_NAMED = 3
 
@@ -22,7 +28,7 @@ class TrainingModes:
   """Notes with which `training` the layers are called that do something else in training than in evaluation."""
 
   def __init__(self) -> None:
-    self._seen: Dict[Tuple[str, int], Tuple[Any, Any, str, Set[Any]]] = {}  # By step and layer.
+    self._seen: dict[tuple[str, int], tuple[Any, Any, str, set[Any]]] = {}  # By step and layer.
 
   @contextlib.contextmanager
   def watching(self, step: str) -> Iterator[None]:
@@ -53,14 +59,14 @@ class TrainingModes:
     _, _, _, modes = self._seen.setdefault((step, id(layer)), (layer, root, _caller(), set()))
     modes.add(training if training is None else bool(training))
 
-  def find(self, has_gradient: Mapping[int, bool]) -> List[findings.Finding]:
+  def find(self, has_gradient: Mapping[int, bool]) -> list[findings.Finding]:
     """The layers that do the wrong thing.
 
     Args:
       has_gradient: for each variable, by its id, whether an optimizer was given its gradient. What is not trained,
         such as a teacher, may be called in either way.
     """
-    found: Dict[Tuple[str, str, str], List[str]] = {}
+    found: dict[tuple[str, str, str], list[str]] = {}
     for (step, _), (layer, root, place, modes) in self._seen.items():
       trains = any(has_gradient.get(id(v)) for v in getattr(root, 'trainable_variables', ()))
       if step == 'train_step' and trains and True not in modes:
@@ -70,11 +76,13 @@ class TrainingModes:
       elif step == 'validation_step' and True in modes:
         what = 'called with training=True in validation_step: the result depends on chance, or on the rest of the batch'
         found.setdefault((place, what, 'call the model with training=False there'), []).append(layer.name)
-    return [findings.Finding('warning', place, f'{_listed(names)} {"are" if len(names) > 1 else "is"} {what}', remedy)
-            for (place, what, remedy), names in found.items()]
+    return [
+      findings.Finding('warning', place, f'{_listed(names)} {"are" if len(names) > 1 else "is"} {what}', remedy)
+      for (place, what, remedy), names in found.items()
+    ]
 
 
-def _listed(names: List[str]) -> str:
+def _listed(names: list[str]) -> str:
   more = f' and {len(names) - _MAX_NAMED} more' if len(names) > _MAX_NAMED else ''
   return ', '.join(names[:_MAX_NAMED]) + more
 
@@ -87,7 +95,7 @@ def _caller() -> str:
     frames.append(frame)
     frame = frame.f_back
   inside = [number for number, frame in enumerate(frames) if frame.f_code.co_filename == layer_calls.__file__]
-  for frame in frames[inside[-1] if inside else 0:]:
+  for frame in frames[inside[-1] if inside else 0 :]:
     if failures.is_users(frame.f_code.co_filename):
       name = frame.f_code.co_qualname.rpartition('<locals>.')[2]
       return failures.at_line(frame.f_code.co_filename, frame.f_lineno, name)

@@ -1,6 +1,7 @@
 """Experiments and their fields as text."""
 
 import ast
+from collections.abc import Iterator, Mapping
 import functools
 import inspect
 import io
@@ -8,10 +9,11 @@ import itertools
 import re
 import textwrap
 import tokenize
-from typing import Any, Dict, Iterator, List, Mapping, Type
+from typing import Any
 
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import oneof
+
 from official_ext.config import overrides
 from official_ext.config import parser
 from official_ext.config import short_names
@@ -43,7 +45,7 @@ def field_lines(params: base_config.Config, experiment: str) -> Iterator[str]:
     params: the experiment's configuration.
     experiment: the name that it is registered under.
   """
-  shorts: Dict[str, List[str]] = {}
+  shorts: dict[str, list[str]] = {}
   for name, path in short_names.vocabulary(params, experiment).items():
     shorts.setdefault(path, []).append(name)
   yield experiment
@@ -73,9 +75,9 @@ def _value(value: object) -> str:
   return ' '.join(text.split())
 
 
-def attribute_docs(config_class: Type[base_config.Config]) -> Dict[str, str]:
+def attribute_docs(config_class: type[base_config.Config]) -> dict[str, str]:
   """The meanings of a class's fields: the Attributes sections of its docstring and its bases', else their comments."""
-  docs: Dict[str, str] = {}
+  docs: dict[str, str] = {}
   for cls in reversed(config_class.__mro__):
     docs.update(_field_comments(cls))
   for cls in reversed(config_class.__mro__):
@@ -83,7 +85,7 @@ def attribute_docs(config_class: Type[base_config.Config]) -> Dict[str, str]:
   return docs
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _field_comments(cls: Any) -> Mapping[str, str]:
   """What the comments behind a class's fields say, or those right above them."""
   try:
@@ -92,8 +94,9 @@ def _field_comments(cls: Any) -> Mapping[str, str]:
     return {}
   (definition,) = ast.parse(source).body
   comments = {
-      token.start[0]: token for token in tokenize.generate_tokens(io.StringIO(source).readline)
-      if token.type == tokenize.COMMENT
+    token.start[0]: token
+    for token in tokenize.generate_tokens(io.StringIO(source).readline)
+    if token.type == tokenize.COMMENT
   }
   found = {}
   for field in getattr(definition, 'body', ()):
@@ -115,9 +118,7 @@ def _is_for_users(comment: str) -> bool:
   return not _NOT_FOR_USERS.match(comment)
 
 
-def _whole_lines(
-    comments: Mapping[int, tokenize.TokenInfo], line: int, direction: int, columns: range
-) -> List[str]:
+def _whole_lines(comments: Mapping[int, tokenize.TokenInfo], line: int, direction: int, columns: range) -> list[str]:
   """The comments that fill whole lines, from `line` on, while there are any and they begin in one of the columns."""
   texts = []
   while line in comments and comments[line].line.lstrip().startswith('#') and comments[line].start[1] in columns:
@@ -126,9 +127,9 @@ def _whole_lines(
   return texts
 
 
-def _attributes_section(doc: str) -> Dict[str, str]:
+def _attributes_section(doc: str) -> dict[str, str]:
   """Splits `Attributes:` followed by `  name: text` lines, which longer indentation continues."""
-  found: Dict[str, str] = {}
+  found: dict[str, str] = {}
   lines = iter(doc.splitlines())
   for line in lines:
     if line.strip() in ('Attributes:', 'Args:'):

@@ -1,12 +1,13 @@
 """How a run ends, as its exit status and one line tell it."""
 
 import atexit
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import json
 import os
 import sys
 import traceback
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any
 
 from absl import flags
 from absl import logging
@@ -14,13 +15,18 @@ import gin
 import tensorflow as tf
 
 from official_ext import errors
-from official_ext.runtime import failures
 from official_ext.files import storage
-from official_ext.runtime import run_status
 from official_ext.monitoring import credentials
+from official_ext.runtime import failures
+from official_ext.runtime import run_status
 
 _WITH_STATUS = (
-    errors.UserError, errors.CheckpointError, errors.WorkerError, errors.DivergedError, errors.PreemptedError)
+  errors.UserError,
+  errors.CheckpointError,
+  errors.WorkerError,
+  errors.DivergedError,
+  errors.PreemptedError,
+)
 
 
 def of(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:

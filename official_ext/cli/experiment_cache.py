@@ -5,13 +5,14 @@ were opened and folders that were listed meanwhile, the modules at hand in the s
 the current directory, the arguments. An environment variable that a registry looks at is not among them.
 """
 
+from collections.abc import Sequence
 import hashlib
 import importlib.metadata
 import json
 import os
 import sys
 import tempfile
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any
 
 from official_ext.files import paths
 
@@ -33,13 +34,13 @@ class ExperimentCache:
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
     root = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
     self._path = os.path.join(root, 'official_ext', f'list-{name}.json')
-    self._folders: Set[str] = {os.path.abspath(folder) for folder in sys.path}
-    self._files: Set[str] = set()
+    self._folders: set[str] = {os.path.abspath(folder) for folder in sys.path}
+    self._files: set[str] = set()
     # Asked for now: inside the hook it would open files itself.
     temporary = os.path.join(tempfile.gettempdir(), 'tmp')
     self._left_out = (sys.prefix, sys.base_prefix, '/proc/', '/sys/', '/dev/', temporary)
 
-  def read(self) -> Optional[List[str]]:
+  def read(self) -> list[str] | None:
     """The lines; None where there are none, or something has changed since."""
     if not self._is_fresh:
       return None
@@ -103,7 +104,7 @@ def _state(path: str) -> Any:
     stat = os.stat(path)
     if not os.path.isdir(path):
       return [stat.st_mtime_ns, stat.st_size]
-    entries: Dict[str, int] = {}
+    entries: dict[str, int] = {}
     with os.scandir(path) as found:
       for entry in found:
         if entry.name.endswith('-info'):  # An installation anew makes it anew.

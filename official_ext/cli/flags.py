@@ -1,5 +1,6 @@
 """The flags of train.py and official-ext: Model Garden's, and the library's."""
 
+from collections.abc import Sequence
 import copy
 import importlib
 import importlib.metadata
@@ -7,17 +8,17 @@ import os
 import re
 import sys
 import traceback
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any
 
 from absl import flags
 from absl import logging
-
 from official.common import flags as tfm_flags
+
 from official_ext import errors
-from official_ext.files import paths
-from official_ext.config import short_names
 from official_ext import model_garden_internals
 from official_ext import suggestions
+from official_ext.config import short_names
+from official_ext.files import paths
 
 MODES = ('train', 'eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval', 'export')
 ENTRY_POINTS = 'official_ext.experiments'
@@ -26,8 +27,24 @@ ENTRY_POINTS = 'official_ext.experiments'
 _UNREAD = ('tpu_platform', 'tfhub_handle', 'tflex_output_uri')
 _PATHS = ('model_dir', 'checkpoint', 'config_file', 'gin_file')
 _NAMES = (
-    'experiment', 'mode', 'model_dir', 'config_file', 'params_override', 'set', 'gin_file', 'gin_params', 'registry',
-    'checkpoint', 'branch', 'dry_run', 'debug', 'debug_step', 'profile_steps', 'tpu', 'tf_data_service', *_UNREAD,
+  'experiment',
+  'mode',
+  'model_dir',
+  'config_file',
+  'params_override',
+  'set',
+  'gin_file',
+  'gin_params',
+  'registry',
+  'checkpoint',
+  'branch',
+  'dry_run',
+  'debug',
+  'debug_step',
+  'profile_steps',
+  'tpu',
+  'tf_data_service',
+  *_UNREAD,
 )
 
 
@@ -39,23 +56,34 @@ def define_flags() -> None:
     tfm_flags.define_flags()
   flags.DEFINE_enum('mode', None, MODES, 'What to do: train, evaluate, or both; or export.', allow_override=True)
   flags.DEFINE_multi_string(
-      'set', None, 'NAME=VALUE: sets one field, by its dotted path (trainer.train_steps=100) or by a short name '
-      '(learning_rate=1e-3). Applied last. `official-ext describe EXPERIMENT` shows both.'
+    'set',
+    None,
+    'NAME=VALUE: sets one field, by its dotted path (trainer.train_steps=100) or by a short name '
+    '(learning_rate=1e-3). Applied last. `official-ext describe EXPERIMENT` shows both.',
   )
   flags.DEFINE_multi_string('registry', None, 'A module to import that registers experiments.')
   flags.DEFINE_string(
-      'checkpoint', None, 'The checkpoint to evaluate or to export, or where a new line of training starts.')
+    'checkpoint', None, 'The checkpoint to evaluate or to export, or where a new line of training starts.'
+  )
   flags.DEFINE_bool(
-      'branch', False, 'Let training start at --checkpoint although --model_dir holds other checkpoints, which are set '
-      'aside.')
+    'branch',
+    False,
+    'Let training start at --checkpoint although --model_dir holds other checkpoints, which are set aside.',
+  )
   flags.DEFINE_bool('dry_run', False, 'Run the whole life of the experiment once, small, in a temporary folder.')
   flags.DEFINE_bool('debug', False, 'Run one step eagerly, and name the first operation that is not finite.')
   flags.DEFINE_integer(
-      'debug_step', None, 'The step that --debug runs. Default: the last that the run in --model_dir has left out, or '
-      'else the one after its newest checkpoint.')
+    'debug_step',
+    None,
+    'The step that --debug runs. Default: the last that the run in --model_dir has left out, or '
+    'else the one after its newest checkpoint.',
+  )
   flags.DEFINE_string(
-      'profile_steps', None, 'The first and the last step to profile, such as 20,29: a trace for TensorBoard, and a '
-      'table of where their time went.')
+    'profile_steps',
+    None,
+    'The first and the last step to profile, such as 20,29: a trace for TensorBoard, and a '
+    'table of where their time went.',
+  )
   for name in _NAMES:
     # A flag that takes one value is refused a second; this has no effect on those that take several.
     flags.FLAGS[name].allow_overwrite = isinstance(flags.FLAGS[name], flags.MultiFlag)
@@ -63,7 +91,7 @@ def define_flags() -> None:
     flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
 
 
-def parse_flags(argv: Sequence[str]) -> List[str]:
+def parse_flags(argv: Sequence[str]) -> list[str]:
   """Parses the command line of train.py: the `flags_parser` of `absl.app.run`.
 
   A mistake is printed as one line, `error: ...`, on stderr, and ends the process with status 2.
@@ -86,7 +114,7 @@ def parse_flags(argv: Sequence[str]) -> List[str]:
     sys.exit(errors.UserError.exit_status)
 
 
-def parse(argv: Sequence[str]) -> List[str]:
+def parse(argv: Sequence[str]) -> list[str]:
   """Parses flags into `absl.flags.FLAGS`.
 
   Args:
@@ -105,7 +133,8 @@ def parse(argv: Sequence[str]) -> List[str]:
     remaining = flags.FLAGS(list(argv))
   except flags.UnrecognizedFlagError as error:
     hint = suggestions.did_you_mean(
-        error.flagname, _NAMES, '; --help lists the flags', before='; ', show=lambda flag: f'--{flag}')
+      error.flagname, _NAMES, '; --help lists the flags', before='; ', show=lambda flag: f'--{flag}'
+    )
     if error.flagname in short_names.STANDARD or '.' in error.flagname:
       hint = f'; fields are set by --set={error.flagname}=VALUE'
     raise errors.UserError(f'--{error.flagname}: no such flag{hint}') from error
@@ -121,7 +150,7 @@ def parse(argv: Sequence[str]) -> List[str]:
   return remaining
 
 
-def _without_tilde(value: Union[str, List[str], None], source: str) -> Union[str, List[str], None]:
+def _without_tilde(value: str | list[str] | None, source: str) -> str | list[str] | None:
   if isinstance(value, list):
     return [paths.expand_home(path, source) for path in value]
   return paths.expand_home(value, source) if value else value
@@ -147,7 +176,7 @@ def _check_read(runs_once: bool) -> None:
     raise errors.UserError('--profile_steps: needs a --mode that trains')
 
 
-def profile_steps() -> Optional[Tuple[int, int]]:
+def profile_steps() -> tuple[int, int] | None:
   """The value of --profile_steps, None where it is not given; a UserError where it is no range of steps."""
   text = flags.FLAGS.profile_steps
   if text is None:
@@ -159,7 +188,7 @@ def profile_steps() -> Optional[Tuple[int, int]]:
   return first, last
 
 
-def origin() -> Dict[str, Any]:
+def origin() -> dict[str, Any]:
   """What run.json says of where the experiment is from: its name, and the modules that --registry has imported."""
   return {'experiment': flags.FLAGS.experiment, 'registry': list(flags.FLAGS.registry or ())}
 
@@ -170,7 +199,7 @@ def set_verbosity() -> None:
     logging.set_verbosity(logging.WARNING)
 
 
-def import_registries(names: Optional[Sequence[str]] = None) -> None:
+def import_registries(names: Sequence[str] | None = None) -> None:
   """Imports the modules that register experiments: entry points of installed packages, then `names`.
 
   Modules are found in the current directory too.
@@ -201,12 +230,14 @@ def import_registry(name: str, source: str) -> None:
   if name.endswith('.py') or '/' in name:
     module = re.sub(r'^(\.*/)+|\.py$', '', name).strip('/').replace('/', '.')
     raise errors.UserError(
-        f'{source}={name}: is a path; a module is named as in an import; did you mean {source}={module}?')
+      f'{source}={name}: is a path; a module is named as in an import; did you mean {source}={module}?'
+    )
   try:
     importlib.import_module(name)
   except SystemExit as error:  # Which would end this program too, without a word and with any status.
     raise errors.UserError(
-        f'{source}={name}: cannot be imported: {errors.origin(error)} calls sys.exit({error.code!r})') from error
+      f'{source}={name}: cannot be imported: {errors.origin(error)} calls sys.exit({error.code!r})'
+    ) from error
   except Exception as error:  # Anything may be in there.
     reason = ' '.join(str(error).split())
     frame = traceback.extract_tb(error.__traceback__)[-1]

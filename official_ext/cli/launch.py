@@ -1,6 +1,7 @@
 """Starts the workers of a run on this machine, and starts them again when one is lost."""
 
 import argparse
+from collections.abc import Sequence
 import ctypes
 import dataclasses
 import json
@@ -13,13 +14,13 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any, Dict, IO, List, Optional, Sequence
+from typing import IO, Any
 
-from official_ext.cli import private_network
 from official_ext import errors
-from official_ext.runtime import meeting
+from official_ext.cli import private_network
 from official_ext.files import paths
 from official_ext.monitoring import credentials
+from official_ext.runtime import meeting
 
 _DESCRIPTION = """Starts NUM_WORKERS processes of train.py on this machine, which train together over loopback ports.
 
@@ -50,7 +51,7 @@ class _Worker:
 
   index: int
   process: subprocess.Popen
-  unfinished: Dict[Any, bytes] = dataclasses.field(default_factory=dict)
+  unfinished: dict[Any, bytes] = dataclasses.field(default_factory=dict)
 
 
 class Launcher:
@@ -70,8 +71,8 @@ class Launcher:
     self._max_restarts = max_restarts
     self._grace = grace
     self._secret = os.environ.get(meeting.SECRET) or secrets.token_hex(32)
-    self._signal: Optional[int] = None
-    self._workers: List[_Worker] = []
+    self._signal: int | None = None
+    self._workers: list[_Worker] = []
     self._selector = selectors.DefaultSelector()
 
   def run(self) -> int:
@@ -104,7 +105,7 @@ class Launcher:
   def _attempt(self) -> int:
     """Starts all workers, and returns when all have ended: the status that tells why."""
     self._start()
-    first: Optional[_Worker] = None
+    first: _Worker | None = None
     deadline = None
     while self._selector.get_map() or self._running():
       self._pass_output_on(_POLL_SECONDS)
@@ -121,7 +122,7 @@ class Launcher:
       _say(f'worker {worker.index} {_outcome(worker)}')
     return self._status(first)
 
-  def _status(self, first: Optional[_Worker]) -> int:
+  def _status(self, first: _Worker | None) -> int:
     codes = [worker.process.returncode for worker in self._workers]
     for status in (*_NOT_TRIED_AGAIN, _PREEMPTED):  # A worker that was told why it ends says more than those it leaves.
       if status in codes and (status != _PREEMPTED or first is None):
@@ -130,7 +131,7 @@ class Launcher:
       return 0
     return first.process.returncode if first.process.returncode > 0 else 1
 
-  def _running(self) -> List[int]:
+  def _running(self) -> list[int]:
     return [worker.index for worker in self._workers if worker.process.poll() is None]
 
   def _start(self) -> None:
@@ -144,9 +145,14 @@ class Launcher:
       if shares:
         environment['CUDA_VISIBLE_DEVICES'] = shares[index]
       process = subprocess.Popen(  # pylint: disable=subprocess-popen-preexec-fn
-          self._command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-          start_new_session=True,  # A terminal's Ctrl-C comes by way of the launcher, and so only once.
-          preexec_fn=_end_with_parent)
+        self._command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # A terminal's Ctrl-C comes by way of the launcher, and so only once.
+        preexec_fn=_end_with_parent,
+      )
       worker = _Worker(index, process)
       self._workers.append(worker)
       for pipe, stream in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
@@ -182,7 +188,7 @@ class Launcher:
           pass
 
 
-def main(arguments: Optional[Sequence[str]] = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
   """Runs `official-ext launch`.
 
   Args:
@@ -194,27 +200,43 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
   arguments = list(sys.argv[1:] if arguments is None else arguments)
   split = arguments.index('--') if '--' in arguments else len(arguments)
   parser = _Parser(
-      prog='official-ext launch', usage='official-ext launch [--num_workers=N] [...] -- <flags of train.py>',
-      description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    prog='official-ext launch',
+    usage='official-ext launch [--num_workers=N] [...] -- <flags of train.py>',
+    description=_DESCRIPTION,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+    allow_abbrev=False,
+  )
   parser.add_argument('--num_workers', type=int, default=2, metavar='N', help='processes (default: 2)')
   parser.add_argument('--max_restarts', type=int, default=3, metavar='N', help='times to start all again (default: 3)')
-  parser.add_argument('--grace_seconds', type=float, default=60.0, metavar='S',
-                      help='time for the others to stop after one was lost, before they are killed (default: 60)')
-  parser.add_argument('--private_network', action='store_true',
-                      help='a network of their own, which nobody else reaches and which reaches nothing else (Linux)')
-  parser.add_argument('--program', default='train.py', metavar='PATH',
-                      help='what a worker runs (default: train.py of this folder, or of the library)')
+  parser.add_argument(
+    '--grace_seconds',
+    type=float,
+    default=60.0,
+    metavar='S',
+    help='time for the others to stop after one was lost, before they are killed (default: 60)',
+  )
+  parser.add_argument(
+    '--private_network',
+    action='store_true',
+    help='a network of their own, which nobody else reaches and which reaches nothing else (Linux)',
+  )
+  parser.add_argument(
+    '--program',
+    default='train.py',
+    metavar='PATH',
+    help='what a worker runs (default: train.py of this folder, or of the library)',
+  )
   try:
     options = parser.parse_args(arguments[:split])
     for name, least in (('num_workers', 1), ('max_restarts', 0), ('grace_seconds', 0)):
       if getattr(options, name) < least:
         raise errors.UserError(f'--{name}={getattr(options, name)}: expected {least} or more')
-    if not arguments[split + 1:]:
+    if not arguments[split + 1 :]:
       raise errors.UserError('launch: the flags of train.py must follow --')
     program = _find_program(options.program)
     if options.private_network:
       private_network.enter('--private_network')
-    command = [sys.executable, '-u', program, *arguments[split + 1:]]
+    command = [sys.executable, '-u', program, *arguments[split + 1 :]]
     return Launcher(command, options.num_workers, options.max_restarts, options.grace_seconds).run()
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)
@@ -237,7 +259,7 @@ def _find_program(name: str) -> str:
   raise errors.UserError(f'--program={name}: no such file')
 
 
-def gpu_shares(num_workers: int) -> Optional[List[str]]:
+def gpu_shares(num_workers: int) -> list[str] | None:
   """CUDA_VISIBLE_DEVICES of each worker; None where there are no GPUs.
 
   Raises:
@@ -253,13 +275,14 @@ def gpu_shares(num_workers: int) -> Optional[List[str]]:
     return None
   if len(gpus) < num_workers:
     raise errors.UserError(
-        f'--num_workers={num_workers}: there are {len(gpus)} GPUs, and each worker needs one; CUDA_VISIBLE_DEVICES= '
-        'trains on the CPU')
+      f'--num_workers={num_workers}: there are {len(gpus)} GPUs, and each worker needs one; CUDA_VISIBLE_DEVICES= '
+      'trains on the CPU'
+    )
   each = len(gpus) // num_workers
-  return [','.join(gpus[index * each:(index + 1) * each]) for index in range(num_workers)]
+  return [','.join(gpus[index * each : (index + 1) * each]) for index in range(num_workers)]
 
 
-def _free_ports(count: int) -> List[int]:
+def _free_ports(count: int) -> list[int]:
   sockets = []
   try:
     for _ in range(count):
@@ -289,7 +312,7 @@ def _end_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
-def _load_libc() -> Optional[Any]:
+def _load_libc() -> Any | None:
   try:
     library = ctypes.CDLL(None)
     return library if hasattr(library, 'prctl') else None

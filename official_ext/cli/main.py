@@ -3,22 +3,23 @@
 What a command needs is imported when it runs: TensorFlow takes seconds.
 """
 
+from collections.abc import Sequence
 import contextlib
 import importlib
 import os
 import sys
-from typing import Any, List, Optional, Sequence
+from typing import Any
 
+from official_ext import errors
 from official_ext.cli import experiment_cache
 from official_ext.cli import launch
 from official_ext.cli import usage
-from official_ext import errors
 from official_ext.monitoring import credentials
 
 _HELP = {'--help', '-h', '-help', '--helpfull', '--helpshort'}
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
   """Runs one command.
 
   Args:
@@ -55,7 +56,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   return 0
 
 
-def _list(arguments: List[str]) -> None:
+def _list(arguments: list[str]) -> None:
   cache = experiment_cache.ExperimentCache(arguments)
   lines = cache.read()
   if lines is None:
@@ -67,7 +68,7 @@ def _list(arguments: List[str]) -> None:
     print(line)
 
 
-def _describe(arguments: List[str]) -> None:
+def _describe(arguments: list[str]) -> None:
   as_yaml = '--yaml' in arguments
   _parse(_with_experiment([argument for argument in arguments if argument != '--yaml']))
   params, flags = _params()
@@ -78,12 +79,12 @@ def _describe(arguments: List[str]) -> None:
     print(line)
 
 
-def _new(arguments: List[str]) -> None:
+def _new(arguments: list[str]) -> None:
   _parse([])
   _module('official_ext.cli.new').run(arguments)
 
 
-def _check(arguments: List[str]) -> None:
+def _check(arguments: list[str]) -> None:
   _parse([*_with_experiment(arguments), '--dry_run'])
   _module('official_ext.checks.dry_run').run(_params()[0])
 
@@ -98,18 +99,18 @@ def _params() -> Any:
   return _module('official_ext.config.parser').parse_configuration(flags, print_return=False), flags
 
 
-def _export(arguments: List[str]) -> None:
+def _export(arguments: list[str]) -> None:
   _module('official_ext.cli.flags').define_flags()
   _module('official_ext.cli.trained_runs').run(arguments)
 
 
-def _with_experiment(arguments: List[str]) -> List[str]:
+def _with_experiment(arguments: list[str]) -> list[str]:
   if not arguments or arguments[0].startswith('-'):
     raise errors.UserError('the name of an experiment must follow the command; `official-ext list` shows them')
   return [f'--experiment={arguments[0]}', *arguments[1:]]
 
 
-def _parse(arguments: List[str]) -> Any:
+def _parse(arguments: list[str]) -> Any:
   """Parses flags and imports what registers experiments, registry_imports of the current directory first.
 
   Returns:

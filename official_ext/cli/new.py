@@ -1,6 +1,7 @@
 """official-ext new NAME: writes an experiment that trains, with its test."""
 
 import ast
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import importlib
 import importlib.util
@@ -12,14 +13,13 @@ import shutil
 import sys
 import tempfile
 import types
-from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
 
+from official_ext import errors
+from official_ext import suggestions
 from official_ext.cli import renaming
 from official_ext.config import parser
-from official_ext import errors
 from official_ext.config import yaml_text
 from official_ext.files import paths as paths_lib
-from official_ext import suggestions
 
 _TEMPLATES = pathlib.Path(__file__).parent / 'templates'
 _DEFAULT = 'my_task'  # The name of the experiment that the templates hold.
@@ -28,7 +28,7 @@ ROOMS_OF_THE_LOOP = ('config', 'runtime', 'step', 'checkpoints', 'actions', 'cor
 _NAME = re.compile(r'[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*')
 _USAGE = 'expected official-ext new NAME [--like=EXPERIMENT] [--package]'
 
-Files = Dict[str, str]
+Files = dict[str, str]
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -45,8 +45,9 @@ def run(arguments: Sequence[str]) -> None:
   is_checkout = all((folder / part).exists() for part in ('train.py', 'registry_imports.py', 'experiments/__init__.py'))
   if not as_package and not is_checkout:
     raise errors.UserError(
-        f'{folder}: is no checkout of official_ext (no train.py, registry_imports.py, experiments/); go to one, or add '
-        '--package for a package of its own')
+      f'{folder}: is no checkout of official_ext (no train.py, registry_imports.py, experiments/); go to one, or add '
+      '--package for a package of its own'
+    )
   _check_name(name)
   code, test = _files(name, like, as_package)
   if as_package:
@@ -55,7 +56,7 @@ def run(arguments: Sequence[str]) -> None:
     _write_experiment(folder, name, code, test)
 
 
-def _parse(arguments: Sequence[str]) -> Tuple[str, str, bool]:
+def _parse(arguments: Sequence[str]) -> tuple[str, str, bool]:
   """(name, what it is to be like or '', whether it is to be a package)."""
   names, like, as_package = [], '', False
   for argument in arguments:
@@ -76,7 +77,8 @@ def _check_name(name: str) -> None:
   """Raises a UserError where nothing can bear this name."""
   if not _NAME.fullmatch(name) or keyword.iskeyword(name):
     raise errors.UserError(
-        f'{name}: cannot be the name of a module; take lower-case words that are joined by _ and begin with a letter')
+      f'{name}: cannot be the name of a module; take lower-case words that are joined by _ and begin with a letter'
+    )
   for known in parser.experiment_names():
     if known.split('/')[0] == name:
       raise errors.UserError(f'{name}: an experiment of this name is registered already; take another name')
@@ -85,7 +87,7 @@ def _check_name(name: str) -> None:
 # What is to be written.
 
 
-def _files(name: str, like: str, as_package: bool) -> Tuple[Files, str]:
+def _files(name: str, like: str, as_package: bool) -> tuple[Files, str]:
   """(the files of the experiment's folder, its test), in the new name."""
   if like:
     origin, files, test = like, _experiment_files(like), _experiment_test(like, as_package)
@@ -97,17 +99,20 @@ def _files(name: str, like: str, as_package: bool) -> Tuple[Files, str]:
     words = renaming.identifiers(text) if path.endswith(('.py', 'test')) else set()
     taken = {name, renaming.camel_case(name)} & words
     if taken and name != origin:
-      raise errors.UserError(f'{name}: the code of {like or "the template"} means something else by '
-                             f'{sorted(taken)[0]}; take another name')
+      raise errors.UserError(
+        f'{name}: the code of {like or "the template"} means something else by {sorted(taken)[0]}; take another name'
+      )
 
   def rename(text):
     return renaming.with_long_lines_allowed(renaming.renamed(text, origin, name, sorted(others)), _MAX_LINE)
 
-  return {renaming.renamed(f'/{path}', origin, name)[1:]: rename(text) if path.endswith('.py') else text
-          for path, text in files.items()}, rename(test)
+  return {
+    renaming.renamed(f'/{path}', origin, name)[1:]: rename(text) if path.endswith('.py') else text
+    for path, text in files.items()
+  }, rename(test)
 
 
-def _folders() -> Dict[str, pathlib.Path]:
+def _folders() -> dict[str, pathlib.Path]:
   """The folders of experiments/, by name."""
   experiments = importlib.import_module('experiments')
   modules = [path for root in experiments.__path__ for path in sorted(pathlib.Path(root).glob('*/__init__.py'))]
@@ -197,14 +202,16 @@ def _write_package(folder: pathlib.Path, name: str, code: Files, test: str) -> N
 
 
 def _say_what_next(test: str, driver: str, name: str) -> None:
-  print(f'test   {test}\ncheck  official-ext check {name}\n'
-        f'train  python {driver} --experiment={name} --mode=train_and_eval --model_dir=runs/{name}')
+  print(
+    f'test   {test}\ncheck  official-ext check {name}\n'
+    f'train  python {driver} --experiment={name} --mode=train_and_eval --model_dir=runs/{name}'
+  )
 
 
 @contextlib.contextmanager
-def _undone_on_error() -> Iterator[List[pathlib.Path]]:
+def _undone_on_error() -> Iterator[list[pathlib.Path]]:
   """Removes the paths of the list that it yields where anything is raised."""
-  made: List[pathlib.Path] = []
+  made: list[pathlib.Path] = []
   try:
     yield made
   except BaseException as error:
@@ -215,7 +222,7 @@ def _undone_on_error() -> Iterator[List[pathlib.Path]]:
     raise
 
 
-def _place(folder: pathlib.Path, files: Files, undo: List[pathlib.Path]) -> None:
+def _place(folder: pathlib.Path, files: Files, undo: list[pathlib.Path]) -> None:
   """Makes a folder with files; it appears at once, complete."""
   if folder.exists():
     raise errors.UserError(f'{folder}: is there already; nothing was written')
@@ -235,7 +242,7 @@ def _umask() -> int:
   return mask
 
 
-def _write(path: pathlib.Path, text: str, undo: List[pathlib.Path]) -> None:
+def _write(path: pathlib.Path, text: str, undo: list[pathlib.Path]) -> None:
   """Writes a new file."""
   if path.exists():
     raise errors.UserError(f'{path}: is there already; nothing was written')
@@ -244,7 +251,7 @@ def _write(path: pathlib.Path, text: str, undo: List[pathlib.Path]) -> None:
   path.write_text(text)
 
 
-def _golden(folder: pathlib.Path, name: str, code: Mapping[str, str]) -> Dict[pathlib.Path, str]:
+def _golden(folder: pathlib.Path, name: str, code: Mapping[str, str]) -> dict[pathlib.Path, str]:
   """The resolved configurations of the experiments that the new folder registers, as tests/golden has them."""
   experiments = importlib.import_module('experiments')
   if str(folder / 'experiments') not in map(os.path.abspath, experiments.__path__):
@@ -258,7 +265,8 @@ def _golden(folder: pathlib.Path, name: str, code: Mapping[str, str]) -> Dict[pa
       del sys.modules[module]
     reason = ' '.join(str(error).split())
     raise errors.UserError(
-        f'experiments/{name}: cannot be imported: {type(error).__name__}: {reason}; nothing was written') from error
+      f'experiments/{name}: cannot be imported: {type(error).__name__}: {reason}; nothing was written'
+    ) from error
   new = [experiment for experiment in parser.experiment_names() if experiment not in known]
   if name not in new:
     raise errors.UserError(f'{name}: the code that was copied registers {", ".join(new) or "nothing"}; nothing written')
@@ -275,8 +283,9 @@ def _check_unused_in_core(folder: pathlib.Path, name: str) -> None:
   for path in sorted(path for room in ROOMS_OF_THE_LOOP for path in (folder / 'official_ext' / room).rglob('*.py')):
     for node in ast.walk(ast.parse(path.read_text())):
       if isinstance(node, ast.Constant) and node.value == name:
-        raise errors.UserError(f'{name}: is a word of the library itself ({path.name}, line {node.lineno}); take '
-                               'another name')
+        raise errors.UserError(
+          f'{name}: is a word of the library itself ({path.name}, line {node.lineno}); take another name'
+        )
 
 
 def _with_import(text: str, name: str) -> str:

@@ -3,7 +3,7 @@
 import io
 import os
 import sys
-from typing import Any, Optional, TextIO
+from typing import Any, TextIO
 
 from absl import logging
 
@@ -33,13 +33,12 @@ def _occupy_standard_descriptors() -> None:
       os.open(os.devnull, os.O_RDWR)  # The lowest number that is free: this one.
 
 
-def _stream(stream: Optional[TextIO], number: int) -> TextIO:
+def _stream(stream: TextIO | None, number: int) -> TextIO:
   if stream is None:  # It was closed from the start.
     return open(number, 'w', closefd=False)
   stream.flush()
   raw = _Descriptor(stream.fileno(), stream.name)
-  return _MaskedText(
-      io.BufferedWriter(raw), encoding=stream.encoding, errors='backslashreplace', line_buffering=True)
+  return _MaskedText(io.BufferedWriter(raw), encoding=stream.encoding, errors='backslashreplace', line_buffering=True)
 
 
 class _MaskedText(io.TextIOWrapper):

@@ -40,8 +40,9 @@ def enter(flag: str) -> None:
     _start_loopback()
   except (OSError, AttributeError) as error:
     raise errors.UserError(
-        f'{flag}: this system gives no network namespace ({getattr(error, "strerror", None) or error}); it needs '
-        'Linux that allows unprivileged user namespaces') from error
+      f'{flag}: this system gives no network namespace ({getattr(error, "strerror", None) or error}); it needs '
+      'Linux that allows unprivileged user namespaces'
+    ) from error
 
 
 def _start_loopback() -> None:

@@ -6,12 +6,11 @@ It rests on a convention that experiments keep: whatever of an experiment's own 
 word of a sentence stays. Nothing else in the code bears exactly that name.
 """
 
+from collections.abc import Sequence
 import io
 import keyword
 import re
 import tokenize
-from typing import Sequence, Set
-
 
 # What stands before and after a name that is no word of a sentence.
 _WHOLE = (
@@ -57,7 +56,7 @@ def renamed(text: str, old: str, new: str, others: Sequence[str] = ()) -> str:
   return text
 
 
-def identifiers(text: str) -> Set[str]:
+def identifiers(text: str) -> set[str]:
   """Every name that some code uses."""
   tokens = tokenize.generate_tokens(io.StringIO(text).readline)
   return {token.string for token in tokens if token.type == tokenize.NAME and not keyword.iskeyword(token.string)}

@@ -1,21 +1,23 @@
 """What a run has come to, on half a screen: `python -m official_ext.cli.summary MODEL_DIR`."""
 
+from collections.abc import Sequence
 import os
 import sys
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from official_ext.checkpoints import best_history
 from official_ext import errors
+from official_ext.checkpoints import best_history
 from official_ext.checkpoints import manifests
-from official_ext.files import paths as paths_lib
-from official_ext.runtime import run_status
 from official_ext.config import yaml_text
-from official_ext.monitoring import json_lines, progress
+from official_ext.files import paths as paths_lib
+from official_ext.monitoring import json_lines
+from official_ext.monitoring import progress
+from official_ext.runtime import run_status
 
 
-def lines(model_dir: str) -> List[str]:
+def lines(model_dir: str) -> list[str]:
   """Sums up a run from what it left in its folder.
 
   Args:
@@ -33,8 +35,13 @@ def lines(model_dir: str) -> List[str]:
     raise errors.UserError(f'{model_dir}: ' + ('run.json cannot be read' if found else 'no run.json, so no run'))
   rows = [('status', _status(record))]
   if record.get('skipped_updates'):
-    rows.append(('left out', f'{record["skipped_updates"]} updates that were not finite, or whose loss was a spike: '
-                             f'update_skipped in {os.path.join(model_dir, "events.jsonl")}'))
+    rows.append(
+      (
+        'left out',
+        f'{record["skipped_updates"]} updates that were not finite, or whose loss was a spike: '
+        f'update_skipped in {os.path.join(model_dir, "events.jsonl")}',
+      )
+    )
   evaluations = _evaluations(model_dir)
   if evaluations:
     rows.append(('validation', _metrics(evaluations[-1])))
@@ -46,7 +53,7 @@ def lines(model_dir: str) -> List[str]:
   return [model_dir] + [f'  {name:<12} {text}' for name, text in rows]
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
   """Prints the summary of the folders named; returns the exit status."""
   folders = list(sys.argv[1:] if argv is None else argv)
   if not folders:
@@ -61,26 +68,26 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   return 0
 
 
-def _evaluations(model_dir: str) -> List[Dict[str, Any]]:
+def _evaluations(model_dir: str) -> list[dict[str, Any]]:
   """The evaluations of the run itself, and of those that ran beside it or after it, by step."""
   paths = paths_lib.matching(model_dir, r'events.*\.jsonl')
   events = [event for path in paths for event in json_lines.read_events(path) if event['event'] == 'eval']
   return sorted(events, key=lambda event: (event['step'], event['time']))
 
 
-def _status(record: Dict[str, Any]) -> str:
+def _status(record: dict[str, Any]) -> str:
   text = record['status']
   if record.get('step') is not None:
     text += f' at step {record["step"]}' + (f' of {record["train_steps"]}' if record.get('train_steps') else '')
   return text + (f': {record["error"]}' if record.get('error') else f' ({record.get("devices")})')
 
 
-def _metrics(event: Dict[str, Any]) -> str:
+def _metrics(event: dict[str, Any]) -> str:
   values = {name: value for name, value in event.items() if name not in ('time', 'event', 'step', 'seconds')}
   return '  '.join([*progress.format_values(values), f'(step {event["step"]})'])
 
 
-def _best(model_dir: str, evaluations: Sequence[Dict[str, Any]]) -> List[tuple]:
+def _best(model_dir: str, evaluations: Sequence[dict[str, Any]]) -> list[tuple]:
   """The row about the best evaluation, where the run exports its best checkpoint."""
   path = os.path.join(model_dir, 'params.yaml')
   if not tf.io.gfile.exists(path):
@@ -101,7 +108,7 @@ def _best(model_dir: str, evaluations: Sequence[Dict[str, Any]]) -> List[tuple]:
   return [('best', f'{metric} {value:.4g}  (step {step}), in {folder}')]
 
 
-def _checkpoints(model_dir: str) -> List[str]:
+def _checkpoints(model_dir: str) -> list[str]:
   return [os.path.basename(path) for path in manifests.saved_prefixes(model_dir)]
 
 

@@ -1,33 +1,34 @@
 """What a run has trained, by its folder: `official_ext.load`, `official-ext export`, `train.py --mode=export`."""
 
 import argparse
+from collections.abc import Sequence
 import importlib.util
 import os
 import shlex
 import sys
 import types
-from typing import Any, Dict, List, NoReturn, Optional, Sequence, Union
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
+from official_ext import errors
 from official_ext.cli import flags as ext_flags
 from official_ext.config import definitions
 from official_ext.config import parser as parser_lib
-from official_ext import errors
-from official_ext.runtime import run_status
 from official_ext.core import serving
 from official_ext.core import trained_model
+from official_ext.runtime import run_status
 
 _EXPORTS = 'export'
 _RECORDS = ('train', 'continuous_eval', 'eval')
 
 
 def load(
-    model_dir: str,
-    which: Optional[Union[str, int]] = None,
-    ema: bool = True,
-    experiment: Optional[str] = None,
-    registry: Sequence[str] = (),
+  model_dir: str,
+  which: str | int | None = None,
+  ema: bool = True,
+  experiment: str | None = None,
+  registry: Sequence[str] = (),
 ) -> Any:
   """The model that a run has trained, with all its weights: built without a strategy, on any machine.
 
@@ -49,11 +50,11 @@ def load(
 
 
 def load_run(
-    model_dir: str,
-    which: Optional[Union[str, int]] = None,
-    ema: bool = True,
-    experiment: Optional[str] = None,
-    registry: Sequence[str] = (),
+  model_dir: str,
+  which: str | int | None = None,
+  ema: bool = True,
+  experiment: str | None = None,
+  registry: Sequence[str] = (),
 ) -> trained_model.TrainedModel:
   """As `load`, with the task, the experiment, and where the weights are from."""
   model_dir = os.path.expanduser(os.fspath(model_dir))
@@ -61,7 +62,7 @@ def load_run(
 
 
 def read_params(
-    model_dir: str, experiment: Optional[str] = None, registry: Sequence[str] = ()
+  model_dir: str, experiment: str | None = None, registry: Sequence[str] = ()
 ) -> definitions.ExperimentConfig:
   """The configuration of the run in a folder, after what registers its experiment was imported.
 
@@ -82,7 +83,7 @@ def read_params(
   return params
 
 
-def _origin(model_dir: str) -> Dict[str, Any]:
+def _origin(model_dir: str) -> dict[str, Any]:
   """What the run's record says of where its experiment is from: {experiment, registry}."""
   records = [record for record in (run_status.read(model_dir, mode) for mode in _RECORDS) if record]
   for record in records:
@@ -116,11 +117,11 @@ def _register(experiment: str, registry: Sequence[str]) -> None:
 
 
 def export_run(
-    params: definitions.ExperimentConfig,
-    model_dir: str,
-    which: Optional[Union[str, int]] = None,
-    ema: bool = True,
-    output_dir: Optional[str] = None,
+  params: definitions.ExperimentConfig,
+  model_dir: str,
+  which: str | int | None = None,
+  ema: bool = True,
+  output_dir: str | None = None,
 ) -> str:
   """Writes what a run has trained as a SavedModel, and prints where and with which signatures.
 
@@ -162,7 +163,7 @@ def _parser() -> argparse.ArgumentParser:
   return found
 
 
-def run(arguments: List[str]) -> None:
+def run(arguments: list[str]) -> None:
   """`official-ext export ARGUMENTS`."""
   if sys.path[0] != os.getcwd():
     sys.path.insert(0, os.getcwd())

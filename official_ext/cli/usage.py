@@ -1,7 +1,5 @@
 """What official-ext prints for --help: of all commands, and of each."""
 
-from typing import Dict
-
 _FLAGS = """
 The flags of train.py change the experiment first:
   --set=NAME=VALUE           one field, by dotted path or short name; may be given several times, applied last
@@ -14,36 +12,45 @@ The flags of train.py change the experiment first:
                              addresses, as in Model Garden"""
 
 # The line of each command in the list of all, and what its own help says.
-COMMANDS: Dict[str, tuple] = {
-    'list': (
-        'list [--registry=MODULE]', 'the experiments that --experiment can name',
-        """Prints the name of each registered experiment, and the first line of what it says about itself: those of
+COMMANDS: dict[str, tuple] = {
+  'list': (
+    'list [--registry=MODULE]',
+    'the experiments that --experiment can name',
+    """Prints the name of each registered experiment, and the first line of what it says about itself: those of
 registry_imports.py, of installed packages with an entry point official_ext.experiments, and of --registry.
 
   --registry=MODULE          a module of yours to import, which registers experiments; may be given several times
 
-What it has read is kept in the user's cache folder, until a file changes that was read or a package is installed."""),
-    'describe': (
-        'describe NAME [--yaml]', 'every field: path, type, value, short name, meaning',
-        f"""Prints every field of an experiment's configuration.
+What it has read is kept in the user's cache folder, until a file changes that was read or a package is installed.""",
+  ),
+  'describe': (
+    'describe NAME [--yaml]',
+    'every field: path, type, value, short name, meaning',
+    f"""Prints every field of an experiment's configuration.
 
   --yaml                     the values as YAML, which --config_file reads
-{_FLAGS}"""),
-    'new': (
-        'new NAME [--like=OTHER]', 'writes experiments/NAME with its test; --package: a package of its own',
-        """Writes a new experiment, which trains as it is: a folder of experiments/ with configs.py, task.py, ...,
+{_FLAGS}""",
+  ),
+  'new': (
+    'new NAME [--like=OTHER]',
+    'writes experiments/NAME with its test; --package: a package of its own',
+    """Writes a new experiment, which trains as it is: a folder of experiments/ with configs.py, task.py, ...,
 its test in tests/experiments, and one line in registry_imports.py.
 
   --like=OTHER               begins with a copy of another experiment of this repository
-  --package                  a package of its own in this folder instead, whose entry point train.py finds"""),
-    'check': (
-        'check NAME', 'looks for mistakes in the task, and runs it once, small',
-        f"""Looks for mistakes in a task, and runs its whole life once, small, in a temporary folder: one step,
+  --package                  a package of its own in this folder instead, whose entry point train.py finds""",
+  ),
+  'check': (
+    'check NAME',
+    'looks for mistakes in the task, and runs it once, small',
+    f"""Looks for mistakes in a task, and runs its whole life once, small, in a temporary folder: one step,
 one evaluation, save, restore, compare. docs/add_a_task.md says what it finds.
-{_FLAGS}"""),
-    'export': (
-        'export RUN [--which=best|latest|STEP]', 'writes what a run has trained as a SavedModel',
-        """Writes the model that the run in the folder RUN has trained as a SavedModel with a signature, and prints the
+{_FLAGS}""",
+  ),
+  'export': (
+    'export RUN [--which=best|latest|STEP]',
+    'writes what a run has trained as a SavedModel',
+    """Writes the model that the run in the folder RUN has trained as a SavedModel with a signature, and prints the
 signature. docs/use_a_model.md says what it takes and returns; official_ext.load does the same in Python.
 
   --which=WHICH              best, latest, the step of a checkpoint, or the path of one; default: best, where the run
@@ -51,8 +58,9 @@ signature. docs/use_a_model.md says what it takes and returns; official_ext.load
   --ema=false                the weights themselves, where the run has kept moving averages of them
   --output_dir=DIR           a folder that does not exist yet; default: RUN/export/STEP
   --experiment=NAME          the experiment, where run.json does not tell
-  --registry=MODULE          a module of yours to import, which registers experiments; may be given several times"""),
-    'launch': ('launch --num_workers=N -- FLAGS', 'trains with N processes of this machine', ''),
+  --registry=MODULE          a module of yours to import, which registers experiments; may be given several times""",
+  ),
+  'launch': ('launch --num_workers=N -- FLAGS', 'trains with N processes of this machine', ''),
 }
 _WIDTH = 40
 

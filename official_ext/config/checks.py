@@ -1,32 +1,43 @@
 """What an experiment's values must satisfy beyond their types."""
 
+from collections.abc import Iterator, Mapping
 import re
-from typing import Any, Iterator, List, Mapping, Optional, Tuple
+from typing import Any
 
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import params_dict
+
+from official_ext import errors
+from official_ext import model_garden_internals
 from official_ext.config import definitions
+from official_ext.config import file_checks
 from official_ext.config import overrides
 from official_ext.config import ranges
-from official_ext import errors
-from official_ext.config import file_checks
-from official_ext.optimization import checks as optimization_checks
 from official_ext.monitoring import credentials
 from official_ext.monitoring import named_writers
 from official_ext.monitoring import notifications
 from official_ext.monitoring import wandb_writer
-from official_ext import model_garden_internals
+from official_ext.optimization import checks as optimization_checks
 
 TRAIN_MODES = ('train', 'train_and_eval', 'train_and_post_eval')
 EVAL_MODES = ('eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval')
 
 _NEEDED_BY_SCHEDULES = (
-    'learning_rate', 'initial_learning_rate', 'decay_steps', 'total_decay_steps', 'decay_rate', 'boundaries', 'values',
-    'warmup_steps', 'maximal_learning_rate', 'step_size', 'first_decay_steps',
+  'learning_rate',
+  'initial_learning_rate',
+  'decay_steps',
+  'total_decay_steps',
+  'decay_rate',
+  'boundaries',
+  'values',
+  'warmup_steps',
+  'maximal_learning_rate',
+  'step_size',
+  'first_decay_steps',
 )
 
 
-def check(params: definitions.ExperimentConfig, mode: Optional[str]) -> None:
+def check(params: definitions.ExperimentConfig, mode: str | None) -> None:
   """Checks ranges, choices and what belongs together: what classes state in RANGES, CHOICES and `check_values`.
 
   Args:
@@ -65,15 +76,17 @@ def check(params: definitions.ExperimentConfig, mode: Optional[str]) -> None:
           wandb_writer.check_credentials()
 
 
-def _check_unmasked(params: definitions.ExperimentConfig, mode: Optional[str]) -> None:
+def _check_unmasked(params: definitions.ExperimentConfig, mode: str | None) -> None:
   """A params.yaml has no passwords: one that is read back is refused where it is about to be used."""
   for field in overrides.leaves(params) if mode in TRAIN_MODES else ():
     if isinstance(field.value, str) and credentials.is_masked(field.value):
-      raise errors.UserError(f'{field.path}: {field.value}: what {credentials.MASK} stands for is left out of '
-                             'params.yaml; give it again, by --set')
+      raise errors.UserError(
+        f'{field.path}: {field.value}: what {credentials.MASK} stands for is left out of '
+        'params.yaml; give it again, by --set'
+      )
 
 
-def configs(config: base_config.Config, path: str = '') -> Iterator[Tuple[str, base_config.Config]]:
+def configs(config: base_config.Config, path: str = '') -> Iterator[tuple[str, base_config.Config]]:
   """Yields the dotted path and the configuration of all that stand in one as its fields, itself first."""
   if path:
     yield path, config
@@ -93,10 +106,10 @@ def _check_choices(path: str, config: base_config.Config) -> None:
 
 
 def check_files(
-    params: definitions.ExperimentConfig,
-    mode: Optional[str],
-    model_dir: Optional[str] = None,
-    checkpoint: Optional[str] = None,
+  params: definitions.ExperimentConfig,
+  mode: str | None,
+  model_dir: str | None = None,
+  checkpoint: str | None = None,
 ) -> None:
   """Checks that the files and folders which a run is given are there, or can be made.
 
@@ -142,13 +155,17 @@ def check_replicas(params: definitions.ExperimentConfig, mode: str, num_replicas
 
 def batch_that_cannot_be_shared(path: str, size: int, num_replicas: int) -> errors.UserError:
   """The error of a data set, at a dotted path, whose batch size is no multiple of the number of replicas."""
-  near = [str(multiple) for multiple in (size // num_replicas * num_replicas, -(-size // num_replicas) * num_replicas)
-          if multiple]
-  return errors.UserError(f'{path}.global_batch_size: {size} examples cannot be shared by {num_replicas} replicas; '
-                          f'{" or ".join(near)} can')
+  near = [
+    str(multiple)
+    for multiple in (size // num_replicas * num_replicas, -(-size // num_replicas) * num_replicas)
+    if multiple
+  ]
+  return errors.UserError(
+    f'{path}.global_batch_size: {size} examples cannot be shared by {num_replicas} replicas; {" or ".join(near)} can'
+  )
 
 
-def _is_used(path: str, mode: Optional[str]) -> bool:
+def _is_used(path: str, mode: str | None) -> bool:
   """Whether a mode reads a data set."""
   return mode in (TRAIN_MODES if path.endswith('train_data') else EVAL_MODES)
 
@@ -168,8 +185,10 @@ def check_complete(params: definitions.ExperimentConfig, trains: bool = True) ->
       named_writers.check([name for name in params.trainer.writers if trains or name not in named_writers.OF_TRAINING])
     with mistakes.noted():
       if trains and params.trainer.inspect.every and 'tensorboard' not in params.trainer.writers:
-        raise errors.UserError('trainer.inspect.every: its values go to TensorBoard alone; add tensorboard to '
-                               'trainer.writers, or set it to 0')
+        raise errors.UserError(
+          'trainer.inspect.every: its values go to TensorBoard alone; add tensorboard to '
+          'trainer.writers, or set it to 0'
+        )
     with mistakes.noted():
       _check_schedules(params.trainer.optimizer_config)
     with mistakes.noted():
@@ -202,7 +221,7 @@ def value_at(params: base_config.Config, path: str) -> Any:
   return value
 
 
-def data_configs(params: base_config.Config) -> Iterator[Tuple[str, base_config.Config]]:
+def data_configs(params: base_config.Config) -> Iterator[tuple[str, base_config.Config]]:
   """Yields the dotted path and the configuration of each training and validation data set of the task or tasks."""
   tasks = [('task', params.task)]
   for index, routine in enumerate(getattr(params.task, 'task_routines', None) or ()):
@@ -221,14 +240,15 @@ def _as_yaml(value: Any) -> str:
 def _check_validation_steps(trainer: definitions.TrainerConfig) -> None:
   if trainer.validation_steps == 0 or trainer.validation_steps < -1:
     raise errors.UserError(
-        f'trainer.validation_steps: expected a number above 0, or -1 for all, got {trainer.validation_steps}')
+      f'trainer.validation_steps: expected a number above 0, or -1 for all, got {trainer.validation_steps}'
+    )
 
 
-def _check_lengths(trainer: definitions.TrainerConfig, mode: Optional[str]) -> None:
+def _check_lengths(trainer: definitions.TrainerConfig, mode: str | None) -> None:
   if trainer.train_steps and trainer.train_epochs:
     raise errors.UserError(
-        f'trainer.train_epochs: set either trainer.train_steps ({trainer.train_steps}) or trainer.train_epochs '
-        f'({trainer.train_epochs}), not both'
+      f'trainer.train_epochs: set either trainer.train_steps ({trainer.train_steps}) or trainer.train_epochs '
+      f'({trainer.train_epochs}), not both'
     )
   if mode in TRAIN_MODES and not (trainer.train_steps or trainer.train_epochs):
     raise errors.UserError(f'trainer.train_steps: is 0, and mode {mode} trains; set it, or trainer.train_epochs')
@@ -236,7 +256,7 @@ def _check_lengths(trainer: definitions.TrainerConfig, mode: Optional[str]) -> N
     raise errors.UserError(f'trainer.validation_interval: expected at least 1, got {trainer.validation_interval}')
 
 
-def _check_data(params: base_config.Config, mode: Optional[str]) -> None:
+def _check_data(params: base_config.Config, mode: str | None) -> None:
   """Batch sizes are above 0 where the mode reads the data. A zero beside no data at all is left to the task."""
   with errors.Mistakes() as mistakes:
     for path, data in data_configs(params):
@@ -247,7 +267,7 @@ def _check_data(params: base_config.Config, mode: Optional[str]) -> None:
         _check_batch_size(path, data, mode)
 
 
-def _check_batch_size(path: str, data: base_config.Config, mode: Optional[str]) -> None:
+def _check_batch_size(path: str, data: base_config.Config, mode: str | None) -> None:
   size = vars(data).get('global_batch_size')
   has_source = vars(data).get('input_path') or vars(data).get('tfds_name')
   has_source = has_source or isinstance(data, definitions.DataConfig)
@@ -255,7 +275,7 @@ def _check_batch_size(path: str, data: base_config.Config, mode: Optional[str]) 
     raise errors.UserError(f'{path}.global_batch_size: expected at least 1, got {size}')
 
 
-def _selected_schedules(optimizer_config: base_config.Config) -> Iterator[Tuple[str, str, Mapping[str, Any]]]:
+def _selected_schedules(optimizer_config: base_config.Config) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
   """Yields the dotted path, the type and the fields of the learning rate's schedule and of its warm-up."""
   for name in ('learning_rate', 'warmup'):
     choice: Any = vars(optimizer_config).get(name)
@@ -273,7 +293,7 @@ def _check_schedules(optimizer_config: base_config.Config) -> None:
             raise errors.UserError(f'{path}.{name}: must be set')
 
 
-def schedule_warnings(params: definitions.ExperimentConfig) -> List[str]:
+def schedule_warnings(params: definitions.ExperimentConfig) -> list[str]:
   """Tells where the schedule of the learning rate was made for another length of training.
 
   Model Garden's schedules do not follow `train_steps`: a shorter run ends in the middle of the decay, a longer one goes

@@ -7,22 +7,24 @@ A class says in `RANGES` which values of its numbers have a meaning, in `UNREAD_
 in `SECRET_FIELDS` which values no message repeats.
 """
 
+from collections.abc import Mapping
 import copy
 import dataclasses
 import functools
-from typing import Any, ClassVar, Dict, Mapping, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, ClassVar, TypeVar
 
 from official.core import config_definitions as cfg
+from official.modeling import optimization
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import params_dict
-from official.modeling import optimization
+
 from official_ext import errors
+from official_ext import model_garden_internals
 from official_ext.config import trainer_parts
 from official_ext.monitoring import mlflow_writer
 from official_ext.monitoring import notifications as notifications_lib
 from official_ext.monitoring import wandb_writer
 from official_ext.optimization import configs
-from official_ext import model_garden_internals
 
 OptimizationConfig = configs.OptimizationConfig
 
@@ -42,7 +44,8 @@ class TaskConfig(cfg.TaskConfig):
     init_checkpoint_may_miss: Patterns, such as '*logits*', of the model's variables that may be missing in
       `init_checkpoint`, or have another shape there: they keep their initial values.
   """
-  init_checkpoint_may_miss: Tuple[str, ...] = ()
+
+  init_checkpoint_may_miss: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -60,27 +63,28 @@ class DataConfig(cfg.DataConfig):
     on_bad_example: What to do about an example that cannot be read or put into a batch. 'error' ends the run and names
       it. 'skip' counts it and, in training, takes the next good one instead; an evaluation leaves it out.
   """
+
   UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
-      'shuffle_buffer_size': 'training examples are drawn from a permutation of the whole epoch, without a buffer',
-      'cache': _STEP_INDEXED,
-      'cycle_length': _STEP_INDEXED,
-      'block_length': _STEP_INDEXED,
-      'sharding': 'every replica takes its slice of the global batch',
-      'ram_budget': _DATA_SERVICE,
-      'enable_tf_data_service': _DATA_SERVICE,
-      'tf_data_service_address': _DATA_SERVICE,
-      'tf_data_service_job_name': _DATA_SERVICE,
-      'enable_shared_tf_data_service_between_parallel_trainers': _DATA_SERVICE,
-      'apply_tf_data_service_before_batching': _DATA_SERVICE,
-      'trainer_id': _DATA_SERVICE,
-      'tfds_as_supervised': 'examples are dictionaries of features',
-      'tfds_skip_decoding_feature': _STEP_INDEXED,
-      'autotune_algorithm': 'set num_parallel_calls instead',
+    'shuffle_buffer_size': 'training examples are drawn from a permutation of the whole epoch, without a buffer',
+    'cache': _STEP_INDEXED,
+    'cycle_length': _STEP_INDEXED,
+    'block_length': _STEP_INDEXED,
+    'sharding': 'every replica takes its slice of the global batch',
+    'ram_budget': _DATA_SERVICE,
+    'enable_tf_data_service': _DATA_SERVICE,
+    'tf_data_service_address': _DATA_SERVICE,
+    'tf_data_service_job_name': _DATA_SERVICE,
+    'enable_shared_tf_data_service_between_parallel_trainers': _DATA_SERVICE,
+    'apply_tf_data_service_before_batching': _DATA_SERVICE,
+    'trainer_id': _DATA_SERVICE,
+    'tfds_as_supervised': 'examples are dictionaries of features',
+    'tfds_skip_decoding_feature': _STEP_INDEXED,
+    'autotune_algorithm': 'set num_parallel_calls instead',
   }
 
   RANGES: ClassVar[Mapping[str, str]] = {'num_parallel_calls': '[1, inf)'}
 
-  drop_remainder: Optional[bool] = None
+  drop_remainder: bool | None = None
   collator: str = 'stack'
   num_parallel_calls: int = 2
   on_bad_example: str = 'error'
@@ -92,9 +96,10 @@ _IN_MEMORY = 'the task brings its examples itself'
 @dataclasses.dataclass
 class InMemoryDataConfig(DataConfig):
   """Examples that the task makes or loads by itself: there is no file or TFDS builder to be named."""
+
   UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
-      **DataConfig.UNREAD_FIELDS,
-      **dict.fromkeys(('input_path', 'tfds_name', 'tfds_split', 'tfds_data_dir'), _IN_MEMORY),
+    **DataConfig.UNREAD_FIELDS,
+    **dict.fromkeys(('input_path', 'tfds_name', 'tfds_split', 'tfds_data_dir'), _IN_MEMORY),
   }
 
 
@@ -120,34 +125,42 @@ class RuntimeConfig(cfg.RuntimeConfig):
       batch of an evaluation are done: they are compiled. 0: for ever.
     tpu_enable_xla_dynamic_padder: Whether XLA on TPU pads dynamic shapes. None: XLA's default.
   """
+
   UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
-      'worker_hosts': 'set the environment variable TF_CONFIG instead',
-      'task_index': 'set the environment variable TF_CONFIG instead',
-      'run_eagerly': 'set trainer.train_tf_function=false and trainer.train_tf_while_loop=false instead',
-      'gpu_thread_mode': 'set the environment variable TF_GPU_THREAD_MODE instead',
-      'per_gpu_thread_count': 'set the environment variable TF_GPU_THREAD_COUNT instead',
-      'dataset_num_private_threads': 'set the options of the dataset in the task instead',
-      'batchnorm_spatial_persistent': 'set the environment variable TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT instead',
-      'use_tpu_mp_strategy': 'model parallelism on TPU is not available',
-      'num_cores_per_replica': 'model parallelism on TPU is not available',
-      'default_shard_dim': 'model parallelism on TPU is not available',
+    'worker_hosts': 'set the environment variable TF_CONFIG instead',
+    'task_index': 'set the environment variable TF_CONFIG instead',
+    'run_eagerly': 'set trainer.train_tf_function=false and trainer.train_tf_while_loop=false instead',
+    'gpu_thread_mode': 'set the environment variable TF_GPU_THREAD_MODE instead',
+    'per_gpu_thread_count': 'set the environment variable TF_GPU_THREAD_COUNT instead',
+    'dataset_num_private_threads': 'set the options of the dataset in the task instead',
+    'batchnorm_spatial_persistent': 'set the environment variable TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT instead',
+    'use_tpu_mp_strategy': 'model parallelism on TPU is not available',
+    'num_cores_per_replica': 'model parallelism on TPU is not available',
+    'default_shard_dim': 'model parallelism on TPU is not available',
   }
 
-  CHOICES: ClassVar[Mapping[str, Tuple[Any, ...]]] = {
-      'distribution_strategy': (
-          'auto', 'tpu', 'mirrored', 'one_device', 'multi_worker_mirrored', 'parameter_server', 'off'),
-      'mixed_precision_dtype': (None, 'float32', 'float16', 'bfloat16'),
-      'enable_xla': (True, False, 'auto'),
+  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+    'distribution_strategy': (
+      'auto',
+      'tpu',
+      'mirrored',
+      'one_device',
+      'multi_worker_mirrored',
+      'parameter_server',
+      'off',
+    ),
+    'mixed_precision_dtype': (None, 'float32', 'float16', 'bfloat16'),
+    'enable_xla': (True, False, 'auto'),
   }
   RANGES: ClassVar[Mapping[str, str]] = {
-      'hang_seconds': '[0, inf)',
-      **dict.fromkeys(('num_packs', 'worker_start_timeout_seconds', 'worker_timeout_seconds'), '[1, inf)'),
-      **dict.fromkeys(('num_gpus', 'seed'), '[0, inf)'),
-      'num_virtual_cpus': '[0, 1000]',
+    'hang_seconds': '[0, inf)',
+    **dict.fromkeys(('num_packs', 'worker_start_timeout_seconds', 'worker_timeout_seconds'), '[1, inf)'),
+    **dict.fromkeys(('num_gpus', 'seed'), '[0, inf)'),
+    'num_virtual_cpus': '[0, 1000]',
   }
 
   distribution_strategy: str = 'auto'
-  enable_xla: Union[bool, str] = 'auto'
+  enable_xla: bool | str = 'auto'
   num_virtual_cpus: int = 0
   seed: int = 0
   deterministic: bool = False
@@ -196,17 +209,37 @@ class TrainerConfig(cfg.TrainerConfig):
     recovery_max_trials: The number of times to go back after a blow-up, to the last checkpoint and on with the batches
       that follow. 0: a blow-up ends the run. -1: there is no watch.
   """
-  CHOICES: ClassVar[Mapping[str, Tuple[Any, ...]]] = {'best_checkpoint_metric_comp': ('higher', 'lower')}
+
+  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'best_checkpoint_metric_comp': ('higher', 'lower')}
   RANGES: ClassVar[Mapping[str, str]] = {
-      **dict.fromkeys((
-          'steps_per_loop', 'summary_interval', 'checkpoint_interval', 'max_to_keep', 'gradient_accumulation_steps',
-          'best_checkpoints_to_keep'), '[1, inf)'),
-      **dict.fromkeys((
-          'steps_per_execution', 'train_steps', 'train_epochs', 'validation_interval', 'keep_every',
-          'recovery_begin_steps', 'continuous_eval_timeout', 'validation_interval_epochs',
-          'checkpoint_interval_epochs', 'summary_interval_epochs'), '[0, inf)'),
-      'recovery_max_trials': '[-1, inf)',
-      'loss_upper_bound': '(-inf, inf]',
+    **dict.fromkeys(
+      (
+        'steps_per_loop',
+        'summary_interval',
+        'checkpoint_interval',
+        'max_to_keep',
+        'gradient_accumulation_steps',
+        'best_checkpoints_to_keep',
+      ),
+      '[1, inf)',
+    ),
+    **dict.fromkeys(
+      (
+        'steps_per_execution',
+        'train_steps',
+        'train_epochs',
+        'validation_interval',
+        'keep_every',
+        'recovery_begin_steps',
+        'continuous_eval_timeout',
+        'validation_interval_epochs',
+        'checkpoint_interval_epochs',
+        'summary_interval_epochs',
+      ),
+      '[0, inf)',
+    ),
+    'recovery_max_trials': '[-1, inf)',
+    'loss_upper_bound': '(-inf, inf]',
   }
 
   optimizer_config: OptimizationConfig = dataclasses.field(default_factory=OptimizationConfig)
@@ -224,14 +257,17 @@ class TrainerConfig(cfg.TrainerConfig):
   inspect: trainer_parts.InspectConfig = dataclasses.field(default_factory=trainer_parts.InspectConfig)
   progress_bar: bool = True
   early_stopping: trainer_parts.EarlyStoppingConfig = dataclasses.field(
-      default_factory=trainer_parts.EarlyStoppingConfig)
+    default_factory=trainer_parts.EarlyStoppingConfig
+  )
   reduce_lr_on_plateau: trainer_parts.ReduceLROnPlateauConfig = dataclasses.field(
-      default_factory=trainer_parts.ReduceLROnPlateauConfig)
-  writers: Tuple[str, ...] = ('tensorboard',)
+    default_factory=trainer_parts.ReduceLROnPlateauConfig
+  )
+  writers: tuple[str, ...] = ('tensorboard',)
   mlflow: mlflow_writer.MlflowConfig = dataclasses.field(default_factory=mlflow_writer.MlflowConfig)
   wandb: wandb_writer.WandbConfig = dataclasses.field(default_factory=wandb_writer.WandbConfig)
   notifications: notifications_lib.NotificationsConfig = dataclasses.field(
-      default_factory=notifications_lib.NotificationsConfig)
+    default_factory=notifications_lib.NotificationsConfig
+  )
 
   def check_values(self, path: str) -> None:
     """See `checks.check`."""
@@ -250,6 +286,7 @@ class ExperimentConfig(cfg.ExperimentConfig):
     trainer: The loop: length, intervals, optimizer, checkpoints.
     runtime: Devices, precision, compilation, seed.
   """
+
   task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
   trainer: TrainerConfig = dataclasses.field(default_factory=TrainerConfig)
   runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
@@ -314,8 +351,8 @@ def _upgrade_trainer(trainer: Any) -> TrainerConfig:
     return upgraded
   new = _with_base(old, OptimizationConfig)
   parts = {
-      'optimizer': _with_base(new.optimizer, configs.OptimizerConfig),
-      'learning_rate': _with_base(new.learning_rate, configs.LrConfig),
+    'optimizer': _with_base(new.optimizer, configs.OptimizerConfig),
+    'learning_rate': _with_base(new.learning_rate, configs.LrConfig),
   }
   if all(getattr(old, name) is part for name, part in parts.items()) and new is old:
     return upgraded
@@ -326,11 +363,11 @@ def _upgrade_trainer(trainer: Any) -> TrainerConfig:
   return upgraded
 
 
-def _with_base(config: Any, base: Type[ConfigT]) -> ConfigT:
+def _with_base(config: Any, base: type[ConfigT]) -> ConfigT:
   """A copy of `config`, with all its values, whose class has `base` among its bases; `config` itself if it has."""
   if isinstance(config, base):
     return config
-  classes: Tuple[Any, Any] = (type(config), base)
+  classes: tuple[Any, Any] = (type(config), base)
   # Not the constructor, whose defaults would be made only to be replaced.
   upgraded = object.__new__(_derive(*classes))
   values = copy.deepcopy(config.__dict__)
@@ -342,10 +379,10 @@ def _with_base(config: Any, base: Type[ConfigT]) -> ConfigT:
   return upgraded
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _derive(config_class: Any, base: Any) -> Any:
   """`base` where it extends `config_class`, else a dataclass that extends `config_class` first and then `base`."""
   if issubclass(base, config_class):
     return base
-  namespace: Dict[str, Any] = {'__module__': config_class.__module__, '__doc__': config_class.__doc__}
+  namespace: dict[str, Any] = {'__module__': config_class.__module__, '__doc__': config_class.__doc__}
   return dataclasses.dataclass(type(config_class.__name__, (config_class, base), namespace))

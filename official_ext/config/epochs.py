@@ -1,23 +1,21 @@
 """Lengths and intervals in epochs of the training data, turned into steps once, when the data are known."""
 
 import math
-from typing import Any, Dict
+from typing import Any
 
-from official_ext.config import definitions
 from official_ext import errors
+from official_ext.config import definitions
 
 # Field in epochs -> field in steps.
 INTERVALS = {
-    'validation_interval_epochs': 'validation_interval',
-    'checkpoint_interval_epochs': 'checkpoint_interval',
-    'summary_interval_epochs': 'summary_interval',
+  'validation_interval_epochs': 'validation_interval',
+  'checkpoint_interval_epochs': 'checkpoint_interval',
+  'summary_interval_epochs': 'summary_interval',
 }
 FIELDS = {'train_epochs': 'train_steps', **INTERVALS}
 
 
-def resolve(
-    params: definitions.ExperimentConfig, task: Any, batch_size: int
-) -> definitions.ExperimentConfig:
+def resolve(params: definitions.ExperimentConfig, task: Any, batch_size: int) -> definitions.ExperimentConfig:
   """Writes steps in place of epochs, rounded up to whole steps, and prints what they came to.
 
   Args:
@@ -39,9 +37,10 @@ def resolve(
   if not (num_examples and batch_size):
     name = next(iter(given))
     raise errors.UserError(
-        f'trainer.{name}: {type(task).__name__} does not know the number of its training examples; set '
-        f'trainer.{FIELDS[name]} instead')
-  changes: Dict[str, Any] = {}
+      f'trainer.{name}: {type(task).__name__} does not know the number of its training examples; set '
+      f'trainer.{FIELDS[name]} instead'
+    )
+  changes: dict[str, Any] = {}
   for name, epochs in given.items():
     steps = max(1, math.ceil(round(epochs * num_examples / batch_size, 6)))  # 0.1 * 30 is more than 3.
     changes.update({FIELDS[name]: steps, name: 0.0})

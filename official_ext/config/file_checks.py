@@ -1,17 +1,18 @@
 """Whether the files and folders that a run is given are there, or can be made: found before a model is built."""
 
+from collections.abc import Iterable, Iterator
 import os
 import re
 import socket
 import threading
-from typing import Any, Iterable, Iterator, List, Optional, Tuple
-
-import tensorflow as tf
+from typing import Any
 
 from official.modeling.hyperparams import base_config
+import tensorflow as tf
+
+from official_ext import errors
 from official_ext.config import definitions
 from official_ext.config import overrides
-from official_ext import errors
 from official_ext.config import yaml_text
 
 _MAX_NAME = 255  # Bytes, on the file systems that there are.
@@ -27,7 +28,8 @@ _FILES = ('vocab_file', 'vocab_file_path', 'sentencepiece_model_path', 'annotati
 _FILES_OF_EVALUATION = ('annotation_file',)
 # What a run writes into its folder itself.
 _TAKEN = re.compile(
-    r'train|wandb|mlruns|ema_checkpoints|checkpoint|plugins|(ckpt-|params\.|run\.|events\.|operative_config\.).*')
+  r'train|wandb|mlruns|ema_checkpoints|checkpoint|plugins|(ckpt-|params\.|run\.|events\.|operative_config\.).*'
+)
 
 
 def check_path(path: str, field: str) -> None:
@@ -44,11 +46,14 @@ def check_path(path: str, field: str) -> None:
     raise errors.UserError(f'{field}: {yaml_text.shortened(path)} has a character of code 0, which no path has')
   for name in path.split('/'):
     if len(os.fsencode(name)) > _MAX_NAME:
-      raise errors.UserError(f'{field}: {yaml_text.shortened(name)} has {len(os.fsencode(name))} letters, and names of '
-                             f'files have {_MAX_NAME} at most')
+      raise errors.UserError(
+        f'{field}: {yaml_text.shortened(name)} has {len(os.fsencode(name))} letters, and names of '
+        f'files have {_MAX_NAME} at most'
+      )
   if len(os.fsencode(path)) > _MAX_PATH:
-    raise errors.UserError(f'{field}: {yaml_text.shortened(path)} has {len(os.fsencode(path))} letters; {_MAX_PATH} '
-                           'are possible')
+    raise errors.UserError(
+      f'{field}: {yaml_text.shortened(path)} has {len(os.fsencode(path))} letters; {_MAX_PATH} are possible'
+    )
   _check_file_system(path, field)
 
 
@@ -59,15 +64,16 @@ def _check_file_system(path: str, field: str) -> None:
   scheme = match.group(1)
   if scheme not in tf.io.gfile.get_registered_schemes():
     raise errors.UserError(
-        f'{field}: {path}: TensorFlow has no file system for {scheme}:// here; one is added by a package such as '
-        'tensorflow-io, imported by --registry=tensorflow_io')
+      f'{field}: {path}: TensorFlow has no file system for {scheme}:// here; one is added by a package such as '
+      'tensorflow-io, imported by --registry=tensorflow_io'
+    )
   if scheme == 'gs' and not any(map(os.environ.get, _PROXIES)) and not _can_connect(_GCS):
     raise errors.UserError(f'{field}: {path}: {_GCS[0]} cannot be reached from here')
 
 
-def _can_connect(address: Tuple[str, int]) -> bool:
+def _can_connect(address: tuple[str, int]) -> bool:
   """Whether somebody listens there. TensorFlow would try for 20 seconds and more."""
-  connected: List[bool] = []
+  connected: list[bool] = []
 
   def connect():
     try:
@@ -106,8 +112,7 @@ def check_subdirs(trainer: definitions.TrainerConfig) -> None:
     with mistakes.noted():
       validation, best = (os.path.normpath(getattr(trainer, name) or f'no {name}') for name in names)
       if f'{validation}/'.startswith(f'{best}/') or f'{best}/'.startswith(f'{validation}/'):
-        raise errors.UserError(
-            f'trainer.{names[1]}: {best} and trainer.{names[0]}, {validation}, share a folder')
+        raise errors.UserError(f'trainer.{names[1]}: {best} and trainer.{names[0]}, {validation}, share a folder')
 
 
 def _check_subdir(subdir: str, field: str) -> None:
@@ -124,8 +129,10 @@ def _check_subdir(subdir: str, field: str) -> None:
 
 
 def check_inputs(
-    params: definitions.ExperimentConfig, data: Iterable[Tuple[str, base_config.Config]], evaluates: bool,
-    checkpoint: Optional[str] = None,
+  params: definitions.ExperimentConfig,
+  data: Iterable[tuple[str, base_config.Config]],
+  evaluates: bool,
+  checkpoint: str | None = None,
 ) -> None:
   """Makes sure that the files which a run is to read are there.
 
@@ -176,7 +183,8 @@ def _check_pattern(pattern: str, field: str) -> None:
     if not (_exists(pattern, field) or re.search(r'[*?\[{]', pattern) and _matches(pattern, field)):
       is_pattern = re.search(r'[*?\[{]', pattern)
       raise errors.UserError(
-          f'{field}: {pattern}: ' + ('no file matches this pattern' if is_pattern else 'No such file or directory'))
+        f'{field}: {pattern}: ' + ('no file matches this pattern' if is_pattern else 'No such file or directory')
+      )
 
 
 def _exists(path: str, field: str) -> bool:
@@ -197,9 +205,7 @@ def _unreadable(path: str, field: str, error: tf.errors.OpError) -> errors.UserE
   return errors.UserError(f'{field}: {path}: cannot be read: {" ".join(str(error.message).split())}')
 
 
-def _files(
-    params: definitions.ExperimentConfig, data_paths: List[str], evaluates: bool
-) -> Iterator[Tuple[str, str]]:
+def _files(params: definitions.ExperimentConfig, data_paths: list[str], evaluates: bool) -> Iterator[tuple[str, str]]:
   """The dotted path and the value of each field of the task that names a file to be read."""
   for field in overrides.leaves(params.task, 'task'):
     owner, _, name = field.path.rpartition('.')

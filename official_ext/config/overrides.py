@@ -1,19 +1,21 @@
 """Typed overrides: nested values written into a configuration, checked against its dataclasses' type hints."""
 
 import collections.abc
+from collections.abc import Iterator, Mapping, Sequence
 import functools
 import math
 import types
 import typing
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, NamedTuple, Union
 
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import oneof
 from official.modeling.hyperparams import params_dict
+
 from official_ext import errors
-from official_ext.config import yaml_text
 from official_ext import model_garden_internals
 from official_ext import suggestions
+from official_ext.config import yaml_text
 
 _INT_LIMIT = 1 << 63
 _SCALARS = (bool, int, float, str)
@@ -30,13 +32,14 @@ class Field(NamedTuple):
     hint: its type hint, Any where the class has none.
     owner: the configuration that it is a field of.
   """
+
   path: str
   value: Any
   hint: Any
   owner: base_config.Config
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _class_hints(config_class: Any) -> Mapping[str, Any]:
   return typing.get_type_hints(config_class)
 
@@ -47,7 +50,7 @@ def type_hints(config: params_dict.ParamsDict) -> Mapping[str, Any]:
   return _class_hints(config_class)
 
 
-def names(config: params_dict.ParamsDict) -> List[str]:
+def names(config: params_dict.ParamsDict) -> list[str]:
   """The names of a configuration's fields."""
   return [name for name in vars(config) if name not in config.RESERVED_ATTR]
 
@@ -215,8 +218,8 @@ def _convert_sequence(value: Sequence[Any], hint: Any, current: Any, path: str) 
   if len(olds) != len(value):
     olds = [None] * len(value)
   elements = [
-      _convert(element, element_hint, old, f'{path}.{index}')
-      for index, (element, element_hint, old) in enumerate(zip(value, element_hints, olds))
+    _convert(element, element_hint, old, f'{path}.{index}')
+    for index, (element, element_hint, old) in enumerate(zip(value, element_hints, olds))
   ]
   if not model_garden_internals.is_valid_sequence(elements):
     raise errors.UserError(f'{path}: a list holds either scalars or mappings, and no lists')
@@ -241,7 +244,7 @@ def _same(value: Any, current: Any) -> bool:
   return type(value) is type(current) and not isinstance(value, (dict, params_dict.ParamsDict)) and value == current
 
 
-def _members(hint: Any) -> Tuple[Any, ...]:
+def _members(hint: Any) -> tuple[Any, ...]:
   """The types that a hint allows: those of a Union, or itself."""
   if typing.get_origin(hint) in (Union, types.UnionType):
     return tuple(member for argument in typing.get_args(hint) for member in _members(argument))
@@ -287,8 +290,9 @@ def _shown(value: Any) -> str:
   if isinstance(value, bool):
     return 'true' if value else 'false'
   if isinstance(value, (list, tuple)):
-    return yaml_text.shortened([element.value if isinstance(element, yaml_text.Literal) else element
-                                for element in value])
+    return yaml_text.shortened(
+      [element.value if isinstance(element, yaml_text.Literal) else element for element in value]
+    )
   shown = yaml_text.shortened(value)
   return f'{shown} ({type(value).__name__})' if isinstance(value, _SCALARS) else shown
 
@@ -297,10 +301,10 @@ def _no_such_field(config: base_config.Config, name: Any, path: str) -> str:
   """The message, with the nearest name beside it or, failing that, below it."""
   field_path = f'{path}.{name}' if path else str(name)
   here = names(config)
-  below: Dict[str, str] = {}
+  below: dict[str, str] = {}
   for field in leaves(config, path):
     below.setdefault(field.path.rsplit('.', 1)[-1], field.path)
-  suggestion: Optional[str] = None
+  suggestion: str | None = None
   near = suggestions.nearest(name, here, cutoff=0.7)
   if near:
     suggestion = f'{path}.{near[0]}' if path else near[0]

@@ -1,26 +1,27 @@
 """From flags to one checked, locked configuration: factory, files, flags, overrides, checks."""
 
+from collections.abc import Iterator, Mapping, Sequence
 import re
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any
 
 from absl import logging
 import gin
-
 from official.core import train_utils
 from official.modeling.hyperparams import base_config
-from official_ext.config import checks
-from official_ext.config import definitions
-from official_ext.config import overrides
-from official_ext.config import epochs
+
 from official_ext import errors
-from official_ext.files import paths
-from official_ext.config import short_names
-from official_ext.config import yaml_text
 from official_ext import model_garden_internals
 from official_ext import suggestions
+from official_ext.config import checks
+from official_ext.config import definitions
+from official_ext.config import epochs
+from official_ext.config import overrides
+from official_ext.config import short_names
+from official_ext.config import yaml_text
+from official_ext.files import paths
 
 
-def experiment_names() -> List[str]:
+def experiment_names() -> list[str]:
   """The names of all registered experiments, sorted."""
 
   def names(collection: Mapping[str, Any], prefix: str) -> Iterator[str]:
@@ -44,8 +45,8 @@ def factory_of(experiment: str) -> Any:
     near = suggestions.nearest(experiment, known, count=3) or [name for name in known if experiment in name][:3]
     hint = f'did you mean {" or ".join(near)}? ' if near else ''
     raise errors.UserError(
-        f'--experiment={experiment}: no such experiment; {hint}What is not imported by registry_imports.py needs '
-        '--registry=MODULE; `official-ext list` shows all'
+      f'--experiment={experiment}: no such experiment; {hint}What is not imported by registry_imports.py needs '
+      '--registry=MODULE; `official-ext list` shows all'
     )
   entry: Any = model_garden_internals.registered_configs()
   for part in experiment.split('/'):
@@ -69,8 +70,15 @@ class ExperimentParser(train_utils.ExperimentParser):
 
   def override(self, params: definitions.ExperimentConfig, mistakes: errors.Mistakes) -> None:
     """Writes all that the flags say into an experiment, in place, and notes what is wrong with it."""
-    for source in (self.parse_config_file, self.parse_runtime, self.parse_data_service, self.parse_params_override,
-                   self.parse_set, _expand_homes, self.fill_seeds):
+    for source in (
+      self.parse_config_file,
+      self.parse_runtime,
+      self.parse_data_service,
+      self.parse_params_override,
+      self.parse_set,
+      _expand_homes,
+      self.fill_seeds,
+    ):
       with mistakes.noted():
         source(params)
 
@@ -116,8 +124,8 @@ class ExperimentParser(train_utils.ExperimentParser):
     return params
 
   def _parse_set(self, params, mistakes):
-    by_path: Dict[str, Any] = {}
-    by_short_name: Dict[str, Any] = {}
+    by_path: dict[str, Any] = {}
+    by_short_name: dict[str, Any] = {}
     for text in self._flag('set') or ():
       with mistakes.noted():
         name, equals, value = text.partition('=')
@@ -187,7 +195,7 @@ def _expand_home(value: str, where: str) -> str:
   return re.sub(before + r'(~[\w.-]*)(?=/)', lambda m: m.group(1) + paths.expand_home(m.group(2), where), value)
 
 
-def _nest(values: Mapping[str, Any]) -> Dict[str, Any]:
+def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
   return yaml_text.nest(((path.split('.'), value) for path, value in values.items()), '--set')
 
 
@@ -219,7 +227,7 @@ def _settle_length(params: definitions.ExperimentConfig, values: Mapping[str, An
 
 
 def parse_configuration(
-    flags_obj: Any, lock_return: bool = True, print_return: bool = True
+  flags_obj: Any, lock_return: bool = True, print_return: bool = True
 ) -> definitions.ExperimentConfig:
   """Parses the configuration of a run.
 
@@ -259,7 +267,7 @@ def parse_configuration(
   return params
 
 
-def parse_gin(files: Optional[Sequence[str]], bindings: Optional[Sequence[str]]) -> None:
+def parse_gin(files: Sequence[str] | None, bindings: Sequence[str] | None) -> None:
   """Reads gin configuration files and bindings, as gin.parse_config_files_and_bindings does.
 
   Args:
@@ -273,7 +281,8 @@ def parse_gin(files: Optional[Sequence[str]], bindings: Optional[Sequence[str]])
     gin.parse_config_files_and_bindings(files, bindings)
   except SystemExit as error:
     raise errors.UserError(
-        f'--gin_file, --gin_params: {errors.origin(error)} calls sys.exit({error.code!r})') from error
+      f'--gin_file, --gin_params: {errors.origin(error)} calls sys.exit({error.code!r})'
+    ) from error
   except Exception as error:  # An import of a gin file runs a module: anything may be in there.
     reason = ' '.join(str(error).split())
     raise errors.UserError(f'--gin_file, --gin_params: {reason}') from error

@@ -5,18 +5,20 @@ writes them: `[1, inf)`, `(0, 1]`, `[0, inf]` where infinity is meant too. Those
 range of a field holds for each number in its list. NaN is in none.
 """
 
+from collections.abc import Iterator, Mapping
 import functools
 import math
 import re
-from typing import Any, Dict, Iterator, Mapping, NamedTuple, Type
+from typing import Any, NamedTuple
 
 from official.core import config_definitions as cfg
 from official.modeling import optimization
 from official.modeling.hyperparams import base_config
 from official.modeling.optimization.configs import learning_rate_config as rates
 from official.modeling.optimization.configs import optimizer_config as optimizers
-from official_ext.config import overrides
+
 from official_ext import errors
+from official_ext.config import overrides
 
 _NOT_NEGATIVE = '[0, inf)'
 _POSITIVE = '(0, inf)'
@@ -24,50 +26,90 @@ _MOMENT = '[0, 1)'  # A bias correction divides by one minus it.
 _BATCH = '(-inf, 2147483647]'  # Shapes and indices of many operations have 32 bits.
 
 
-def _of_optimizer(**more: str) -> Dict[str, str]:
+def _of_optimizer(**more: str) -> dict[str, str]:
   """Fields that optimizers have in common, those of one added."""
   return {
-      **dict.fromkeys(('beta_1', 'beta_2', 'beta1'), _MOMENT),
-      **dict.fromkeys(('epsilon', 'epsilon1', 'epsilon2', 'epsilon_1', 'epsilon_2', 'weight_decay', 'weight_decay_rate',
-                       'decay', 'learning_rate'), _NOT_NEGATIVE),
-      **dict.fromkeys(('clipnorm', 'clipvalue', 'global_clipnorm', 'gradient_clip_norm'), '[0, inf]'),
-      'momentum': '[0, 1]',
-      **more,
+    **dict.fromkeys(('beta_1', 'beta_2', 'beta1'), _MOMENT),
+    **dict.fromkeys(
+      (
+        'epsilon',
+        'epsilon1',
+        'epsilon2',
+        'epsilon_1',
+        'epsilon_2',
+        'weight_decay',
+        'weight_decay_rate',
+        'decay',
+        'learning_rate',
+      ),
+      _NOT_NEGATIVE,
+    ),
+    **dict.fromkeys(('clipnorm', 'clipvalue', 'global_clipnorm', 'gradient_clip_norm'), '[0, inf]'),
+    'momentum': '[0, 1]',
+    **more,
   }
 
 
-def _of_schedule(**more: str) -> Dict[str, str]:
+def _of_schedule(**more: str) -> dict[str, str]:
   """Fields that schedules have in common, those of one added."""
   return {
-      **dict.fromkeys((
-          'learning_rate', 'initial_learning_rate', 'maximal_learning_rate', 'end_learning_rate',
-          'warmup_learning_rate', 'pre_offset_learning_rate', 'values', 'boundaries', 'decay_rate', 'alpha',
-          'warmup_steps'), _NOT_NEGATIVE),
-      **dict.fromkeys(('decay_steps', 'total_decay_steps', 'first_decay_steps'), _POSITIVE),
-      'power': '(-inf, inf)',
-      **more,
+    **dict.fromkeys(
+      (
+        'learning_rate',
+        'initial_learning_rate',
+        'maximal_learning_rate',
+        'end_learning_rate',
+        'warmup_learning_rate',
+        'pre_offset_learning_rate',
+        'values',
+        'boundaries',
+        'decay_rate',
+        'alpha',
+        'warmup_steps',
+      ),
+      _NOT_NEGATIVE,
+    ),
+    **dict.fromkeys(('decay_steps', 'total_decay_steps', 'first_decay_steps'), _POSITIVE),
+    'power': '(-inf, inf)',
+    **more,
   }
 
 
-_OF_MODEL_GARDEN: Mapping[Type[base_config.Config], Mapping[str, str]] = {
-    cfg.DataConfig: {
-        'global_batch_size': _BATCH, 'shuffle_buffer_size': _NOT_NEGATIVE, 'cycle_length': '[-1, inf)',
-        'block_length': '[1, inf)', 'ram_budget': _NOT_NEGATIVE, 'prefetch_buffer_size': '[-1, inf)',
-    },
-    optimizers.BaseOptimizerConfig: _of_optimizer(),
-    optimizers.RMSPropConfig: _of_optimizer(rho='[0, 1]'),
-    optimizers.AdagradConfig: _of_optimizer(initial_accumulator_value=_NOT_NEGATIVE),
-    optimizers.LARSConfig: _of_optimizer(eeta=_POSITIVE),
-    optimizers.SLIDEConfig: _of_optimizer(sparse_layer_learning_rate=_NOT_NEGATIVE, ratio_clip_norm=_NOT_NEGATIVE),
-    optimizers.AdafactorConfig: _of_optimizer(
-        decay_rate=_NOT_NEGATIVE, clipping_threshold=_POSITIVE, min_dim_size_to_factor=_NOT_NEGATIVE),
-    optimizers.AdafactorKerasConfig: _of_optimizer(beta_2_decay='(-inf, 0]', clip_threshold=_POSITIVE),
-    optimization.EMAConfig: _of_optimizer(average_decay='[0, 1]', start_step=_NOT_NEGATIVE),
-    **{schedule: _of_schedule() for schedule in (
-        rates.ConstantLrConfig, rates.StepwiseLrConfig, rates.ExponentialLrConfig, rates.PolynomialLrConfig,
-        rates.CosineLrConfig, rates.DirectPowerLrConfig, rates.PowerDecayWithOffsetLrConfig, rates.StepCosineLrConfig,
-        rates.LinearWarmupConfig, rates.PolynomialWarmupConfig)},
-    rates.PowerAndLinearDecayLrConfig: _of_schedule(linear_decay_fraction='(0, 1]'),
+_OF_MODEL_GARDEN: Mapping[type[base_config.Config], Mapping[str, str]] = {
+  cfg.DataConfig: {
+    'global_batch_size': _BATCH,
+    'shuffle_buffer_size': _NOT_NEGATIVE,
+    'cycle_length': '[-1, inf)',
+    'block_length': '[1, inf)',
+    'ram_budget': _NOT_NEGATIVE,
+    'prefetch_buffer_size': '[-1, inf)',
+  },
+  optimizers.BaseOptimizerConfig: _of_optimizer(),
+  optimizers.RMSPropConfig: _of_optimizer(rho='[0, 1]'),
+  optimizers.AdagradConfig: _of_optimizer(initial_accumulator_value=_NOT_NEGATIVE),
+  optimizers.LARSConfig: _of_optimizer(eeta=_POSITIVE),
+  optimizers.SLIDEConfig: _of_optimizer(sparse_layer_learning_rate=_NOT_NEGATIVE, ratio_clip_norm=_NOT_NEGATIVE),
+  optimizers.AdafactorConfig: _of_optimizer(
+    decay_rate=_NOT_NEGATIVE, clipping_threshold=_POSITIVE, min_dim_size_to_factor=_NOT_NEGATIVE
+  ),
+  optimizers.AdafactorKerasConfig: _of_optimizer(beta_2_decay='(-inf, 0]', clip_threshold=_POSITIVE),
+  optimization.EMAConfig: _of_optimizer(average_decay='[0, 1]', start_step=_NOT_NEGATIVE),
+  **{
+    schedule: _of_schedule()
+    for schedule in (
+      rates.ConstantLrConfig,
+      rates.StepwiseLrConfig,
+      rates.ExponentialLrConfig,
+      rates.PolynomialLrConfig,
+      rates.CosineLrConfig,
+      rates.DirectPowerLrConfig,
+      rates.PowerDecayWithOffsetLrConfig,
+      rates.StepCosineLrConfig,
+      rates.LinearWarmupConfig,
+      rates.PolynomialWarmupConfig,
+    )
+  },
+  rates.PowerAndLinearDecayLrConfig: _of_schedule(linear_decay_fraction='(0, 1]'),
 }
 
 
@@ -80,6 +122,7 @@ class Interval(NamedTuple):
     has_least: whether the lower end belongs to it.
     has_most: whether the upper end belongs to it.
   """
+
   least: float
   most: float
   has_least: bool
@@ -103,7 +146,7 @@ class Interval(NamedTuple):
     return f'at least {least} and less than {most}' if self.has_least else f'more than {least} and at most {most}'
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def interval(text: str) -> Interval:
   """Reads an interval: `[0, 1)`.
 
@@ -117,10 +160,10 @@ def interval(text: str) -> Interval:
   return Interval(float(least), float(most), left == '[', right == ']')
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def of_class(config_class: Any) -> Mapping[str, str]:
   """The ranges of a configuration class's fields, those of its bases included: name -> interval."""
-  ranges: Dict[str, str] = {}
+  ranges: dict[str, str] = {}
   for cls in reversed(config_class.__mro__):
     ranges.update(_OF_MODEL_GARDEN.get(cls, {}))
     ranges.update(vars(cls).get('RANGES', {}))

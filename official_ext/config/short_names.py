@@ -5,66 +5,65 @@ A pattern is a dotted path in which `*` stands for the alternative that a OneOfC
 first of its patterns that the configuration at hand has.
 """
 
-from typing import Dict, Mapping, Optional, Sequence, Tuple, Union
+from collections.abc import Mapping, Sequence
 
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import oneof
-from official_ext.config import overrides
+
 from official_ext import errors
 from official_ext import suggestions
+from official_ext.config import overrides
 
 _OPTIMIZER = 'trainer.optimizer_config.optimizer'
 _SCHEDULE = 'trainer.optimizer_config.learning_rate'
 _WARMUP = 'trainer.optimizer_config.warmup'
 
-STANDARD: Mapping[str, Tuple[str, ...]] = {
-    'optimizer': (f'{_OPTIMIZER}.type',),
-    'schedule': (f'{_SCHEDULE}.type',),
-    'warmup': (f'{_WARMUP}.type',),
-    # A cycle has both of the last two.
-    'learning_rate': (
-        f'{_SCHEDULE}.*.learning_rate', f'{_SCHEDULE}.*.maximal_learning_rate', f'{_SCHEDULE}.*.initial_learning_rate'
-    ),
-    'decay_steps': (
-        f'{_SCHEDULE}.*.decay_steps', f'{_SCHEDULE}.*.total_decay_steps', f'{_SCHEDULE}.*.first_decay_steps'
-    ),
-    'warmup_steps': (f'{_WARMUP}.*.warmup_steps',),
-    # The legacy AdamW has both fields, and clips by the first.
-    'max_grad_norm': (f'{_OPTIMIZER}.*.gradient_clip_norm', f'{_OPTIMIZER}.*.global_clipnorm'),
-    'weight_decay': (
-        f'{_OPTIMIZER}.*.weight_decay_rate', f'{_OPTIMIZER}.*.weight_decay', 'task.losses.l2_weight_decay'
-    ),
-    'momentum': (f'{_OPTIMIZER}.*.momentum',),
-    'beta_1': (f'{_OPTIMIZER}.*.beta_1',),
-    'beta_2': (f'{_OPTIMIZER}.*.beta_2',),
-    'ema_decay': ('trainer.optimizer_config.ema.average_decay',),
-    'batch_size': ('task.train_data.global_batch_size',),
-    'eval_batch_size': ('task.validation_data.global_batch_size',),
-    'grad_accum_steps': ('trainer.gradient_accumulation_steps',),
-    'train_steps': ('trainer.train_steps',),
-    'train_epochs': ('trainer.train_epochs',),
-    'steps_per_loop': ('trainer.steps_per_loop',),
-    'steps_per_execution': ('trainer.steps_per_execution',),
-    'summary_interval': ('trainer.summary_interval',),
-    'checkpoint_interval': ('trainer.checkpoint_interval',),
-    'max_to_keep': ('trainer.max_to_keep',),
-    'validation_interval': ('trainer.validation_interval',),
-    'validation_interval_epochs': ('trainer.validation_interval_epochs',),
-    'checkpoint_interval_epochs': ('trainer.checkpoint_interval_epochs',),
-    'validation_steps': ('trainer.validation_steps',),
-    'init_checkpoint': ('task.init_checkpoint',),
-    'strategy': ('runtime.distribution_strategy',),
-    'num_gpus': ('runtime.num_gpus',),
-    'xla': ('runtime.enable_xla',),
-    'precision': ('runtime.mixed_precision_dtype',),
-    'seed': ('runtime.seed',),
-    'deterministic': ('runtime.deterministic',),
+STANDARD: Mapping[str, tuple[str, ...]] = {
+  'optimizer': (f'{_OPTIMIZER}.type',),
+  'schedule': (f'{_SCHEDULE}.type',),
+  'warmup': (f'{_WARMUP}.type',),
+  # A cycle has both of the last two.
+  'learning_rate': (
+    f'{_SCHEDULE}.*.learning_rate',
+    f'{_SCHEDULE}.*.maximal_learning_rate',
+    f'{_SCHEDULE}.*.initial_learning_rate',
+  ),
+  'decay_steps': (f'{_SCHEDULE}.*.decay_steps', f'{_SCHEDULE}.*.total_decay_steps', f'{_SCHEDULE}.*.first_decay_steps'),
+  'warmup_steps': (f'{_WARMUP}.*.warmup_steps',),
+  # The legacy AdamW has both fields, and clips by the first.
+  'max_grad_norm': (f'{_OPTIMIZER}.*.gradient_clip_norm', f'{_OPTIMIZER}.*.global_clipnorm'),
+  'weight_decay': (f'{_OPTIMIZER}.*.weight_decay_rate', f'{_OPTIMIZER}.*.weight_decay', 'task.losses.l2_weight_decay'),
+  'momentum': (f'{_OPTIMIZER}.*.momentum',),
+  'beta_1': (f'{_OPTIMIZER}.*.beta_1',),
+  'beta_2': (f'{_OPTIMIZER}.*.beta_2',),
+  'ema_decay': ('trainer.optimizer_config.ema.average_decay',),
+  'batch_size': ('task.train_data.global_batch_size',),
+  'eval_batch_size': ('task.validation_data.global_batch_size',),
+  'grad_accum_steps': ('trainer.gradient_accumulation_steps',),
+  'train_steps': ('trainer.train_steps',),
+  'train_epochs': ('trainer.train_epochs',),
+  'steps_per_loop': ('trainer.steps_per_loop',),
+  'steps_per_execution': ('trainer.steps_per_execution',),
+  'summary_interval': ('trainer.summary_interval',),
+  'checkpoint_interval': ('trainer.checkpoint_interval',),
+  'max_to_keep': ('trainer.max_to_keep',),
+  'validation_interval': ('trainer.validation_interval',),
+  'validation_interval_epochs': ('trainer.validation_interval_epochs',),
+  'checkpoint_interval_epochs': ('trainer.checkpoint_interval_epochs',),
+  'validation_steps': ('trainer.validation_steps',),
+  'init_checkpoint': ('task.init_checkpoint',),
+  'strategy': ('runtime.distribution_strategy',),
+  'num_gpus': ('runtime.num_gpus',),
+  'xla': ('runtime.enable_xla',),
+  'precision': ('runtime.mixed_precision_dtype',),
+  'seed': ('runtime.seed',),
+  'deterministic': ('runtime.deterministic',),
 }
 
-_registered: Dict[str, Dict[str, Tuple[str, ...]]] = {}
+_registered: dict[str, dict[str, tuple[str, ...]]] = {}
 
 
-def register(experiment: str, names: Mapping[str, Union[str, Sequence[str]]]) -> None:
+def register(experiment: str, names: Mapping[str, str | Sequence[str]]) -> None:
   """Gives an experiment short names of its own, before the standard ones.
 
   Args:
@@ -82,24 +81,24 @@ def register(experiment: str, names: Mapping[str, Union[str, Sequence[str]]]) ->
     own[name] = (patterns,) if isinstance(patterns, str) else tuple(patterns)
 
 
-def patterns_of(experiment: Optional[str]) -> Dict[str, Tuple[str, ...]]:
+def patterns_of(experiment: str | None) -> dict[str, tuple[str, ...]]:
   """All short names of an experiment with their patterns."""
   return {**STANDARD, **_registered.get(experiment or '', {})}
 
 
-def chooses(name: str, experiment: Optional[str] = None) -> bool:
+def chooses(name: str, experiment: str | None = None) -> bool:
   """Whether a short name chooses among alternatives, and itself depends on no such choice."""
   patterns = patterns_of(experiment).get(name, ('',))
   return all(pattern.endswith('.type') and '*' not in pattern for pattern in patterns)
 
 
-def vocabulary(params: base_config.Config, experiment: Optional[str] = None) -> Dict[str, str]:
+def vocabulary(params: base_config.Config, experiment: str | None = None) -> dict[str, str]:
   """The short names that mean something for a configuration, with the dotted paths they stand for."""
   found = {name: _first_match(params, patterns) for name, patterns in patterns_of(experiment).items()}
   return {name: path for name, path in found.items() if path is not None}
 
 
-def resolve(name: str, params: base_config.Config, experiment: Optional[str] = None) -> str:
+def resolve(name: str, params: base_config.Config, experiment: str | None = None) -> str:
   """The dotted path that a short name stands for.
 
   Args:
@@ -131,13 +130,13 @@ def _nearest(name: str, candidates: Sequence[str]) -> str:
 
 def _nearest_field(name: str, params: base_config.Config) -> str:
   """The dotted path of the field whose own name is most like `name`; empty where there is none."""
-  paths: Dict[str, str] = {}
+  paths: dict[str, str] = {}
   for field in overrides.leaves(params):
     paths.setdefault(field.path.rsplit('.', 1)[-1], field.path)
   return paths.get(_nearest(name, list(paths)), '')
 
 
-def _first_match(params: base_config.Config, patterns: Sequence[str]) -> Optional[str]:
+def _first_match(params: base_config.Config, patterns: Sequence[str]) -> str | None:
   for pattern in patterns:
     path, missing = _walk(params, pattern)
     if missing is None:
@@ -150,7 +149,7 @@ def _why_not(params: base_config.Config, patterns: Sequence[str]) -> str:
   return ', '.join(reasons)
 
 
-def _walk(params: base_config.Config, pattern: str) -> Tuple[str, Optional[str]]:
+def _walk(params: base_config.Config, pattern: str) -> tuple[str, str | None]:
   """The path of a pattern, and where it leads nowhere, None if it leads somewhere."""
   config, path = params, ''
   for part in pattern.split('.'):

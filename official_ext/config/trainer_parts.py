@@ -4,10 +4,12 @@
 means together with others. `checks.check` asks all of them.
 """
 
+from collections.abc import Mapping
 import dataclasses
-from typing import Any, ClassVar, Mapping, Tuple
+from typing import Any, ClassVar
 
 from official.modeling.hyperparams import base_config
+
 from official_ext import errors
 from official_ext.metrics import better
 
@@ -22,7 +24,8 @@ class NonfiniteConfig(base_config.Config):
       last of them at which all was well, and goes on from there with the batches that follow.
     max_rollbacks: The number of rollbacks that is allowed; one more ends the run.
   """
-  CHOICES: ClassVar[Mapping[str, Tuple[Any, ...]]] = {'then': ('stop', 'rollback')}
+
+  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'then': ('stop', 'rollback')}
   RANGES: ClassVar[Mapping[str, str]] = dict.fromkeys(('max_skips', 'max_rollbacks'), '[0, inf)')
 
   max_skips: int = 10
@@ -38,6 +41,7 @@ class LossSpikeConfig(base_config.Config):
     factor: A loss above `factor` times the median of those before it is a spike. 0: there is no such rule.
     window: The number of losses whose median is taken, 128 at most. The rule holds after that many steps.
   """
+
   MAX_WINDOW: ClassVar[int] = 128
 
   factor: float = 0.0
@@ -62,7 +66,8 @@ class EarlyStoppingConfig(base_config.Config):
     patience: The number of evaluations in a row without an improvement that ends training.
     min_delta: The least change that counts as an improvement.
   """
-  CHOICES: ClassVar[Mapping[str, Tuple[Any, ...]]] = {'mode': ('auto', 'max', 'min')}
+
+  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'mode': ('auto', 'max', 'min')}
   RANGES: ClassVar[Mapping[str, str]] = {'patience': '[1, inf)', 'min_delta': '[0, inf)'}
 
   metric: str = ''
@@ -90,9 +95,12 @@ class ReduceLROnPlateauConfig(base_config.Config):
     cooldown: The number of evaluations after a reduction that do not count.
     min_lr: The learning rate below which it is not lowered.
   """
-  CHOICES: ClassVar[Mapping[str, Tuple[Any, ...]]] = {'mode': ('auto', 'max', 'min')}
+
+  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'mode': ('auto', 'max', 'min')}
   RANGES: ClassVar[Mapping[str, str]] = {
-      'factor': '(0, 1)', **dict.fromkeys(('patience', 'cooldown', 'min_delta', 'min_lr'), '[0, inf)')}
+    'factor': '(0, 1)',
+    **dict.fromkeys(('patience', 'cooldown', 'min_delta', 'min_lr'), '[0, inf)'),
+  }
 
   metric: str = ''
   mode: str = 'auto'
@@ -118,12 +126,13 @@ class InspectConfig(base_config.Config):
     histograms: Whether to show histograms of weights, gradients and activations.
     layers: Patterns, such as 'encoder/*', of the names of the layers to show; none for all.
   """
+
   RANGES: ClassVar[Mapping[str, str]] = {'every': '[0, inf)'}
 
   every: int = 0
   activations: bool = True
   histograms: bool = False
-  layers: Tuple[str, ...] = ()
+  layers: tuple[str, ...] = ()
 
 
 def _check_better(metric: str, mode: str, path: str) -> None:

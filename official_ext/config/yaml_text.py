@@ -4,8 +4,9 @@ PyYAML reads YAML 1.1, where `yes` is a bool, `010` is eight and `1e3` is a stri
 schema of YAML 1.2, and leave PyYAML's own as they are.
 """
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import re
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import yaml
@@ -15,11 +16,14 @@ from official_ext import errors
 _KEY = re.compile(r'\s*([A-Za-z_][\w.-]*)(?:\[(\d+)\])?\s*=')
 # https://yaml.org/spec/1.2.2/#103-core-schema
 _CORE_SCHEMA = (
-    ('null', r'(?:~|null|Null|NULL|)', ['~', 'n', 'N', '']),
-    ('bool', r'(?:true|True|TRUE|false|False|FALSE)', list('tTfF')),
-    ('int', r'(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)', list('-+0123456789')),
-    ('float', r'(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))',
-     list('-+.0123456789')),
+  ('null', r'(?:~|null|Null|NULL|)', ['~', 'n', 'N', '']),
+  ('bool', r'(?:true|True|TRUE|false|False|FALSE)', list('tTfF')),
+  ('int', r'(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)', list('-+0123456789')),
+  (
+    'float',
+    r'(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))',
+    list('-+.0123456789'),
+  ),
 )
 
 
@@ -37,6 +41,7 @@ class Literal(NamedTuple):
     value: what the text means in YAML.
     text: the text.
   """
+
   value: Any
   text: str
 
@@ -48,10 +53,11 @@ class _Loader(yaml.SafeLoader):
   the stack.
   """
 
-  yaml_implicit_resolvers: Dict[str, List[Any]] = {}
-  yaml_constructors: Dict[Any, Any] = {
-      tag: constructor for tag, constructor in yaml.SafeLoader.yaml_constructors.items()
-      if tag is None or str(tag).rpartition(':')[2] in ('str', 'seq', 'map')
+  yaml_implicit_resolvers: dict[str, list[Any]] = {}
+  yaml_constructors: dict[Any, Any] = {
+    tag: constructor
+    for tag, constructor in yaml.SafeLoader.yaml_constructors.items()
+    if tag is None or str(tag).rpartition(':')[2] in ('str', 'seq', 'map')
   }
   _depth = 0
 
@@ -59,7 +65,8 @@ class _Loader(yaml.SafeLoader):
     self._depth += 1
     if self._depth > _MAX_DEPTH:
       raise yaml.MarkedYAMLError(
-          problem=f'nested more than {_MAX_DEPTH} deep', problem_mark=self.peek_event().start_mark)
+        problem=f'nested more than {_MAX_DEPTH} deep', problem_mark=self.peek_event().start_mark
+      )
     node = super().compose_node(parent, index)
     self._depth -= 1
     return node
@@ -71,7 +78,7 @@ class _Loader(yaml.SafeLoader):
     return node
 
   def construct_mapping(self, node, deep=False):
-    lines: Dict[Any, int] = {}
+    lines: dict[Any, int] = {}
     for key_node, _ in node.value:
       key, line = key_node.value, key_node.start_mark.line + 1
       if isinstance(key_node, yaml.ScalarNode):
@@ -91,7 +98,7 @@ class _Dumper(yaml.SafeDumper):
     return True
 
 
-def _num_values(node: yaml.Node, known: Dict[int, int]) -> int:
+def _num_values(node: yaml.Node, known: dict[int, int]) -> int:
   """The number of values that a node stands for, each alias counted as all that it stands for."""
   if id(node) not in known:
     known[id(node)] = 0  # While it is being counted.
@@ -117,7 +124,11 @@ def _to_float(text: str) -> float:
 
 
 _CONVERTERS: Mapping[str, Callable[[str], Any]] = {
-    'null': lambda text: None, 'bool': lambda text: text.lower() == 'true', 'int': _to_int, 'float': _to_float}
+  'null': lambda text: None,
+  'bool': lambda text: text.lower() == 'true',
+  'int': _to_int,
+  'float': _to_float,
+}
 
 
 def _constructor(name: str, pattern: str) -> Callable[[yaml.SafeLoader, yaml.ScalarNode], Any]:
@@ -140,7 +151,7 @@ def shortened(value: Any, length: int = 100) -> str:
   if isinstance(value, int) and abs(value) >= 1 << 256:  # Python writes no more than 4300 digits.
     return f'an integer of {value.bit_length()} bits'
   text = repr(value)
-  return text if len(text) <= length else f'{text[:length - 20]}...{text[-17:]}'
+  return text if len(text) <= length else f'{text[: length - 20]}...{text[-17:]}'
 
 
 def _set_up_classes() -> None:
@@ -152,7 +163,7 @@ def _set_up_classes() -> None:
   _Loader.add_constructor('tag:yaml.org,2002:python/tuple', yaml.SafeLoader.construct_yaml_seq)
   for sequence_type in (list, tuple):
     _Dumper.add_representer(
-        sequence_type, lambda dumper, data: dumper.represent_sequence('tag:yaml.org,2002:seq', data, flow_style=True)
+      sequence_type, lambda dumper, data: dumper.represent_sequence('tag:yaml.org,2002:seq', data, flow_style=True)
     )
 
 
@@ -162,7 +173,7 @@ _set_up_classes()
 def dump(values: Mapping[str, Any]) -> str:
   """Writes nested mappings, sequences and scalars as YAML that `load` reads back to equal values, tuples as lists."""
   return yaml.dump(
-      dict(values), Dumper=_Dumper, default_flow_style=False, sort_keys=False, allow_unicode=True, width=1 << 20
+    dict(values), Dumper=_Dumper, default_flow_style=False, sort_keys=False, allow_unicode=True, width=1 << 20
   )
 
 
@@ -193,7 +204,7 @@ def _one_line(error: yaml.YAMLError) -> str:
   return problem if is_sentence else f'malformed YAML: {problem}{where}'
 
 
-def load_file(path: str, source: str) -> Dict[str, Any]:
+def load_file(path: str, source: str) -> dict[str, Any]:
   """Reads a YAML or JSON file that holds one mapping.
 
   Args:
@@ -217,7 +228,7 @@ def load_file(path: str, source: str) -> Dict[str, Any]:
   return _mapping(load(text, source), source)
 
 
-def _mapping(value: Any, source: str) -> Dict[str, Any]:
+def _mapping(value: Any, source: str) -> dict[str, Any]:
   if value is None:
     return {}
   if not isinstance(value, dict):
@@ -225,7 +236,7 @@ def _mapping(value: Any, source: str) -> Dict[str, Any]:
   return value
 
 
-def load_overrides(text: str, source: str) -> Dict[str, Any]:
+def load_overrides(text: str, source: str) -> dict[str, Any]:
   """Reads overrides as Model Garden's --params_override takes them.
 
   Args:
@@ -265,13 +276,13 @@ def load_value(text: str, source: str) -> Any:
   return value if isinstance(value, str) else Literal(value, text)
 
 
-def nest(assignments: Iterable[Tuple[Sequence[str], Any]], source: str) -> Dict[str, Any]:
+def nest(assignments: Iterable[tuple[Sequence[str], Any]], source: str) -> dict[str, Any]:
   """Turns [(('a', 'b'), 1), (('a', 'c'), 2)] into {'a': {'b': 1, 'c': 2}}.
 
   Raises:
     UserError: a path is given twice, or beside a value for all of what it is part of.
   """
-  nested: Dict[str, Any] = {}
+  nested: dict[str, Any] = {}
   for path, value in assignments:
     if len(path) > _MAX_DEPTH:
       raise errors.UserError(f'{source}: {shortened(".".join(path))} is a path of {len(path)} names')
@@ -286,16 +297,16 @@ def nest(assignments: Iterable[Tuple[Sequence[str], Any]], source: str) -> Dict[
   return nested
 
 
-def _assignments(text: str, source: str) -> List[Tuple[Sequence[str], Any]]:
+def _assignments(text: str, source: str) -> list[tuple[Sequence[str], Any]]:
   """Splits `a.b=1,c[0]=2,c[1]=3` into [(('a', 'b'), Literal(1)), (('c',), [2, 3])]."""
-  assignments: List[Tuple[Sequence[str], Any]] = []
-  elements: Dict[str, Dict[int, Any]] = {}
+  assignments: list[tuple[Sequence[str], Any]] = []
+  elements: dict[str, dict[int, Any]] = {}
   for part in _split(text):
     match = _KEY.match(part)
     if match is None:
       raise errors.UserError(f'{source}: expected name=value, got {part.strip()!r}')
     name, index = match.groups()
-    value = load_value(part[match.end():], f'{source}: {name}')
+    value = load_value(part[match.end() :], f'{source}: {name}')
     if index is None:
       assignments.append((name.split('.'), value))
       continue
@@ -311,7 +322,7 @@ def _assignments(text: str, source: str) -> List[Tuple[Sequence[str], Any]]:
   return assignments
 
 
-def _split(text: str) -> List[str]:
+def _split(text: str) -> list[str]:
   """Splits at the commas that stand outside of brackets and quotes; one may stand at the end."""
   parts, depth, quote = [''], 0, ''
   for character in text:

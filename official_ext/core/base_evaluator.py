@@ -1,23 +1,24 @@
 """Evaluation that is exact: every example counts once, on any number of replicas; training weights come back."""
 
+from collections.abc import Callable
 import json
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any
 
 from absl import logging
+from official.core import base_trainer
 import orbit
 import tensorflow as tf
 
-from official.core import base_trainer
-from official_ext.core import base_task
-from official_ext.checkpoints import best_history
 from official_ext import errors
+from official_ext.checkpoints import best_history
+from official_ext.core import base_task
 from official_ext.core import evaluation_state
 from official_ext.core import input_report
-from official_ext.step import step_plan
-from official_ext.step import step_random
-from official_ext.runtime import workers
 from official_ext.monitoring import tensorboard
 from official_ext.optimization import ema_optimizer
+from official_ext.runtime import workers
+from official_ext.step import step_plan
+from official_ext.step import step_random
 
 _NUM_EXAMPLES = '_num_examples'
 _NOT_FINITE = '_not_finite'
@@ -29,12 +30,12 @@ class Evaluator(base_trainer.Trainer):
 
   def __init__(self, config: Any, task: Any, model: Any, optimizer: Any, **kwargs: Any):
     self._ema = ema_optimizer.find(optimizer)
-    self._eval_sums: Dict[str, Any] = {}
-    self._pictures: Dict[str, tf.Tensor] = {}
+    self._eval_sums: dict[str, Any] = {}
+    self._pictures: dict[str, tf.Tensor] = {}
     self._num_eval_batches = 0
     self.inputs = {  # What there is to say of either input.
-        name: input_report.InputReport(f'task.{name}', getattr(config.task, name, None), task)
-        for name in ('train_data', 'validation_data')
+      name: input_report.InputReport(f'task.{name}', getattr(config.task, name, None), task)
+      for name in ('train_data', 'validation_data')
     }
     self.stop_requested: Callable[[], bool] = lambda: False  # Asked after every batch, by whoever sets it.
     if self._ema is not None and not self._ema.has_shadow_copy:
@@ -46,7 +47,7 @@ class Evaluator(base_trainer.Trainer):
     self._evaluation_state = evaluation_state.EvaluationState()
     self._named_not_finite = False
 
-  def data_identity(self) -> Dict[str, Any]:
+  def data_identity(self) -> dict[str, Any]:
     """What tells the data of this trainer from others, as JSON values, by the name of the input: see identity.py."""
     found = {name: report.identity() for name, report in self.inputs.items()}
     return json.loads(json.dumps({name: identity for name, identity in found.items() if identity}, default=str))
@@ -70,14 +71,14 @@ class Evaluator(base_trainer.Trainer):
       if self.task.loss in logs:
         loss = tf.cast(logs[self.task.loss], tf.float32)
         self._validation_loss.update_state(
-            tf.where(num_examples > 0, tf.reduce_mean(loss), 0.0), sample_weight=num_examples)
+          tf.where(num_examples > 0, tf.reduce_mean(loss), 0.0), sample_weight=num_examples
+        )
       logs[_NUM_EXAMPLES] = num_examples
       logs[_NOT_FINITE] = not_finite
       return logs
 
     inputs, passthrough_logs = self._next_keyed_eval_inputs(iterator)
-    logs = tf.nest.map_structure(
-        self.strategy.experimental_local_results, self.strategy.run(step_fn, args=(inputs,)))
+    logs = tf.nest.map_structure(self.strategy.experimental_local_results, self.strategy.run(step_fn, args=(inputs,)))
     self._evaluation_state.end_batch(tf.add_n(logs.pop(_NOT_FINITE)))
     in_both = set(logs) & set(passthrough_logs)
     if in_both:
@@ -89,12 +90,12 @@ class Evaluator(base_trainer.Trainer):
     """What tells an evaluation's step, and the number of its batch. Replica context, or one for all replicas."""
     context = None if tf.distribute.in_cross_replica_context() else tf.distribute.get_replica_context()
     return step_random.StepKey(
-        seed=getattr(getattr(self.config, 'runtime', None), 'seed', 0) or 0,
-        step=self.global_step.read_value(),
-        replica=0 if context is None else context.replica_id_in_sync_group,
-        num_replicas=1 if context is None else self.strategy.num_replicas_in_sync,
-        batch=self._evaluation_state.batch.read_value(),
-        purpose=purpose,
+      seed=getattr(getattr(self.config, 'runtime', None), 'seed', 0) or 0,
+      step=self.global_step.read_value(),
+      replica=0 if context is None else context.replica_id_in_sync_group,
+      num_replicas=1 if context is None else self.strategy.num_replicas_in_sync,
+      batch=self._evaluation_state.batch.read_value(),
+      purpose=purpose,
     )
 
   def _next_keyed_eval_inputs(self, iterator):
@@ -138,7 +139,7 @@ class Evaluator(base_trainer.Trainer):
       if name not in self._pictures and isinstance(values, tuple) and values and _are_pictures(values[0]):
         self._pictures[name] = values[0]
 
-  def _means_of_scalars(self) -> Dict[str, tf.Tensor]:
+  def _means_of_scalars(self) -> dict[str, tf.Tensor]:
     """The means over the examples of all workers of what `_sum_scalars` has summed."""
     if not self._eval_sums:
       return {}
@@ -175,7 +176,7 @@ class Evaluator(base_trainer.Trainer):
     self._use_averaged_weights(False)
     return logs
 
-  def _not_finite(self) -> Dict[str, int]:
+  def _not_finite(self) -> dict[str, int]:
     """How many examples of all workers were not finite, as a log; {} where all were. Tells of this worker's."""
     total_here = int(self._evaluation_state.num_not_finite.numpy())
     total = int(workers.sum_over(self.strategy, tf.constant(float(total_here))))
@@ -187,9 +188,14 @@ class Evaluator(base_trainer.Trainer):
         place = self.inputs['validation_data'].examine(numbers[:1], self.model)
       more = ', ...' if int(self._evaluation_state.num_bad_batches.numpy()) > len(numbers) else ''
       logging.warning(
-          'task.validation_data: at least %d examples are not finite in the evaluation at step %d, in its batches %s%s '
-          '(from 0)%s. Loss and metrics are what they come to with them', total_here, int(self.global_step.numpy()),
-          ', '.join(map(str, numbers)), more, f': {place}' if place else '')
+        'task.validation_data: at least %d examples are not finite in the evaluation at step %d, in its batches %s%s '
+        '(from 0)%s. Loss and metrics are what they come to with them',
+        total_here,
+        int(self.global_step.numpy()),
+        ', '.join(map(str, numbers)),
+        more,
+        f': {place}' if place else '',
+      )
     return {NOT_FINITE: total} if total else {}
 
   def create_variables(self) -> bool:
@@ -206,9 +212,9 @@ class Evaluator(base_trainer.Trainer):
       self._ema.check_covers(self.model)
     return True
 
-  def validation_log_names(self) -> List[str]:
+  def validation_log_names(self) -> list[str]:
     """The names of all scalars that the task's validation step logs. Traces it, runs nothing."""
-    names: List[str] = []
+    names: list[str] = []
 
     def step_fn(inputs):
       with step_random.step_key(self._evaluation_key('evaluation')):
@@ -221,7 +227,7 @@ class Evaluator(base_trainer.Trainer):
     tf.function(one_step).get_concrete_function(tf.nest.map_structure(iter, self.eval_dataset))
     return sorted({name for name in names if name != self.task.loss})
 
-  def evaluate(self, num_steps: tf.Tensor) -> Optional[orbit.runner.Output]:
+  def evaluate(self, num_steps: tf.Tensor) -> orbit.runner.Output | None:
     """Evaluates, with averaged weights where there are any; the training weights come back whatever happens.
 
     Raises:
@@ -236,8 +242,9 @@ class Evaluator(base_trainer.Trainer):
     except (tf.errors.OpError, UnicodeDecodeError) as error:
       if isinstance(error, tf.errors.OutOfRangeError):  # A loop inside a graph; others end without a word.
         raise errors.UserError(
-            f'trainer.validation_steps: {int(num_steps)} are more than task.validation_data has batches; set '
-            'trainer.eval_tf_while_loop=false to evaluate all there are') from error
+          f'trainer.validation_steps: {int(num_steps)} are more than task.validation_data has batches; set '
+          'trainer.eval_tf_while_loop=false to evaluate all there are'
+        ) from error
       numbers = [self._num_eval_batches] if self._counts_batches() else []
       explained = report.explain(error, int(self.global_step.numpy()), self.model, numbers)
       if explained is None:

@@ -1,13 +1,15 @@
 """The task: data, model, loss. What a user writes."""
 
-from typing import Any, Callable, Mapping, Optional, Sequence, Tuple
-
-import tensorflow as tf, tf_keras
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from official.core import base_task
+import tensorflow as tf
+import tf_keras
+
+from official_ext.checkpoints import warm_start
 from official_ext.runtime import failures
 from official_ext.step import step_random
-from official_ext.checkpoints import warm_start
 
 
 def num_examples_in(inputs: Any) -> tf.Tensor:
@@ -43,7 +45,7 @@ class Task(base_task.Task):
   """
 
   class_names: Sequence[str] = ()
-  trainer_cls: Optional[Any] = None
+  trainer_cls: Any | None = None
 
   @property
   def config(self) -> Any:
@@ -56,14 +58,14 @@ class Task(base_task.Task):
     key = step_random.current_key()
     return tf.constant(0, tf.int64) if key is None else tf.cast(key.step, tf.int64)
 
-  def make_seed(self, salt: Optional[str] = None) -> tf.Tensor:
+  def make_seed(self, salt: str | None = None) -> tf.Tensor:
     """A seed for stateless random ops, a function of (runtime.seed, step, replica): int64 of shape [2].
 
     In an evaluation it is one of (runtime.seed, number of the batch, replica), the same in every evaluation.
     """
     return step_random.make_seed(salt)
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> Tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
     """Computes the loss of one replica's batch.
 
     Args:
@@ -92,7 +94,7 @@ class Task(base_task.Task):
       may_miss = getattr(self.task_config, 'init_checkpoint_may_miss', ())
       warm_start.load_weights(model, self.task_config.init_checkpoint, may_miss)
 
-  def serving_function(self, model: tf_keras.Model) -> Optional[Any]:
+  def serving_function(self, model: tf_keras.Model) -> Any | None:
     """What an exported model computes: see serving.py.
 
     Args:
@@ -106,7 +108,7 @@ class Task(base_task.Task):
     del model
     return None
 
-  def num_examples(self, params: Any) -> Optional[int]:
+  def num_examples(self, params: Any) -> int | None:
     """How many examples one epoch of a data configuration has, None where the source does not know it.
 
     Args:
@@ -152,12 +154,14 @@ class Task(base_task.Task):
     """`forward`, plus the model's own losses (regularisers), as in Model Garden's train_step."""
     returned = self.forward(inputs, model, training)
     if not isinstance(returned, (tuple, list)) or len(returned) != 2 or not isinstance(returned[1], Mapping):
-      raise ValueError(f'{self._forward_place()}.forward must return (loss, logs), logs being a dictionary; it '
-                       f'returned {returned!r}.')
+      raise ValueError(
+        f'{self._forward_place()}.forward must return (loss, logs), logs being a dictionary; it returned {returned!r}.'
+      )
     loss, logs = returned
     if tf.convert_to_tensor(loss).shape.rank not in (0, None):
-      raise ValueError(f'{self._forward_place()}.forward must return a scalar loss, the mean over the examples; it '
-                       f'returned {loss!r}.')
+      raise ValueError(
+        f'{self._forward_place()}.forward must return a scalar loss, the mean over the examples; it returned {loss!r}.'
+      )
     model_losses = getattr(model, 'losses', None)
     if model_losses:
       loss += tf.add_n([tf.cast(model_loss, loss.dtype) for model_loss in model_losses])
@@ -175,8 +179,8 @@ class Task(base_task.Task):
       if isinstance(value, tuple):
         if name not in by_name:
           raise ValueError(
-              f'{self._forward_place()}.forward logs the tuple {name!r}, and build_metrics has no metric of that name: '
-              f'it has {sorted(by_name)}.'
+            f'{self._forward_place()}.forward logs the tuple {name!r}, and build_metrics has no metric of that name: '
+            f'it has {sorted(by_name)}.'
           )
         by_name[name].update_state(*value)
       else:

@@ -1,38 +1,38 @@
 """The inner loop: Model Garden's Trainer, with compiled steps, accumulation, the finite guard and exact input."""
 
+from collections.abc import Callable, Iterator
 from concurrent import futures
 import threading
 import time
-from typing import Any, Callable, Iterator, List, Optional, Set
+from typing import Any
 
 from absl import logging
 import gin
+from official.core import base_trainer as official_trainer
+from official.core import config_definitions as cfg
 import orbit
 import tensorflow as tf
 
-from official.core import base_trainer as official_trainer
-from official.core import config_definitions as cfg
-from official_ext.core import base_evaluator
-from official_ext.config import definitions
-from official_ext.runtime import distribute
 from official_ext import errors
-from official_ext.step import gradient_tap
-from official_ext.step import inspection
+from official_ext import tf_internals
+from official_ext.checkpoints import warm_start
+from official_ext.config import definitions
+from official_ext.core import base_evaluator
 from official_ext.core import loop_parts
 from official_ext.core import pace
 from official_ext.core import profiling
+from official_ext.core import training_input
+from official_ext.data import pipelines
+from official_ext.optimization import parameter_groups
+from official_ext.runtime import distribute
+from official_ext.step import gradient_tap
+from official_ext.step import inspection
 from official_ext.step import step_parts
 from official_ext.step import step_plan
 from official_ext.step import step_random
 from official_ext.step import step_state
 from official_ext.step import task_step
-from official_ext.core import training_input
 from official_ext.step import training_step as training_step_lib
-from official_ext.checkpoints import warm_start
-from official_ext.data import pipelines
-from official_ext.optimization import parameter_groups
-from official_ext import tf_internals
-
 
 _COMPILE_ERRORS = ('XLA', 'Detected unsupported operations')
 
@@ -46,17 +46,17 @@ class Trainer(base_evaluator.Evaluator):
   """
 
   def __init__(
-      self,
-      config: cfg.ExperimentConfig,
-      task: Any,
-      model: Any,
-      optimizer: Any,
-      train: bool = True,
-      evaluate: bool = True,
-      train_dataset: Any = None,
-      validation_dataset: Any = None,
-      checkpoint_exporter: Any = None,
-      max_silent_recompilations: int = 3,
+    self,
+    config: cfg.ExperimentConfig,
+    task: Any,
+    model: Any,
+    optimizer: Any,
+    train: bool = True,
+    evaluate: bool = True,
+    train_dataset: Any = None,
+    validation_dataset: Any = None,
+    checkpoint_exporter: Any = None,
+    max_silent_recompilations: int = 3,
   ):
     """Initializes the trainer, inside the strategy's scope.
 
@@ -73,31 +73,32 @@ class Trainer(base_evaluator.Evaluator):
       max_silent_recompilations: how many recompilations of the step pass without a warning.
     """
     super().__init__(
-        config,
-        task,
-        model,
-        optimizer,
-        train=train,
-        evaluate=evaluate,
-        train_dataset=train_dataset,
-        validation_dataset=validation_dataset,
-        checkpoint_exporter=checkpoint_exporter,
+      config,
+      task,
+      model,
+      optimizer,
+      train=train,
+      evaluate=evaluate,
+      train_dataset=train_dataset,
+      validation_dataset=validation_dataset,
+      checkpoint_exporter=checkpoint_exporter,
     )
     self._settings = (
-        definitions.upgrade(config)
-        if isinstance(config, cfg.ExperimentConfig)
-        else definitions.ExperimentConfig()
+      definitions.upgrade(config) if isinstance(config, cfg.ExperimentConfig) else definitions.ExperimentConfig()
     )
     self._max_silent_recompilations = max_silent_recompilations
     self.profiler = profiling.Profiler()  # Whoever wants a profile puts another one here.
     self._input = training_input.TrainingInput(
-        task, getattr(self.config.task, 'train_data', None), self.gradient_accumulation_steps,
-        is_custom=train_dataset is not None)
+      task,
+      getattr(self.config.task, 'train_data', None),
+      self.gradient_accumulation_steps,
+      is_custom=train_dataset is not None,
+    )
     self._num_skips_restored = 0
     self._steps_are_done = False
-    self._agree_fn: Optional[Callable[[], None]] = None
-    self._programs_run: Set[int] = set()  # Their lengths, in steps.
-    self._step: Optional[training_step_lib.TrainingStep] = None
+    self._agree_fn: Callable[[], None] | None = None
+    self._programs_run: set[int] = set()  # Their lengths, in steps.
+    self._step: training_step_lib.TrainingStep | None = None
     groups = getattr(self._settings.trainer.optimizer_config, 'parameter_groups', ()) if train else ()
     self._parameter_groups = parameter_groups.install(groups, gradient_tap.inner_optimizer(optimizer), model)
     if train and self._settings.trainer.inspect.every:
@@ -114,37 +115,40 @@ class Trainer(base_evaluator.Evaluator):
     self._hyperparameters = [variable.numpy() for variable in gradient_tap.hyperparameters(self.optimizer)]
     self._step_state = step_state.StepState()
     self._data_wait = tf.Variable(
-        0.0, dtype=tf.float64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+      0.0, dtype=tf.float64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+    )
     data = getattr(self.config.task, 'train_data', None)
     batch_size = getattr(data, 'global_batch_size', 0) or 0
     num_examples = self.task.num_examples(data) if hasattr(self.task, 'num_examples') else None
     self.pace = pace.Pace(
-        examples_per_step=batch_size * self.gradient_accumulation_steps, examples_per_epoch=num_examples or 0)
+      examples_per_step=batch_size * self.gradient_accumulation_steps, examples_per_epoch=num_examples or 0
+    )
     self._checkpoint.step_state = self._step_state
     settings = self._settings
     self._step = training_step_lib.TrainingStep(
-        step_parts.StepParts(
-            task=self.task,
-            model=self.model,
-            optimizer=self.optimizer,
-            metrics=self.train_metrics,
-            train_loss=self.train_loss,
-            global_step=self.global_step,
-            state=self._step_state,
-            strategy=self.strategy,
-        ),
-        step_parts.StepSettings(
-            settings.runtime.seed, self.gradient_accumulation_steps, settings.trainer.loss_spike),
+      step_parts.StepParts(
+        task=self.task,
+        model=self.model,
+        optimizer=self.optimizer,
+        metrics=self.train_metrics,
+        train_loss=self.train_loss,
+        global_step=self.global_step,
+        state=self._step_state,
+        strategy=self.strategy,
+      ),
+      step_parts.StepSettings(settings.runtime.seed, self.gradient_accumulation_steps, settings.trainer.loss_spike),
     )
     self._inspector = inspection.Inspector(
-        self._settings.trainer.inspect, self._step, self.optimizer, self._next_micro_batches, self.model)
+      self._settings.trainer.inspect, self._step, self.optimizer, self._next_micro_batches, self.model
+    )
 
   def _check_inspectable(self):
     if self._is_async:
       raise errors.UserError('trainer.inspect.every: parameter servers run the steps by themselves; set it to 0')
     if type(self).train_step is not Trainer.train_step:
       raise errors.UserError(
-          f'trainer.inspect.every: {type(self).__name__} overrides train_step and owns its steps; set it to 0')
+        f'trainer.inspect.every: {type(self).__name__} overrides train_step and owns its steps; set it to 0'
+      )
 
   def _check_parameter_groups(self):
     if self._parameter_groups is not None:
@@ -166,7 +170,7 @@ class Trainer(base_evaluator.Evaluator):
     return self._steps_are_done
 
   @property
-  def plan(self) -> Optional[step_plan.StepPlan]:
+  def plan(self) -> step_plan.StepPlan | None:
     """How the step is compiled; None before training has begun."""
     return self._step.plan if self._step is not None else None
 
@@ -224,7 +228,7 @@ class Trainer(base_evaluator.Evaluator):
 
   # Training.
 
-  def train(self, num_steps: tf.Tensor) -> Optional[orbit.runner.Output]:
+  def train(self, num_steps: tf.Tensor) -> orbit.runner.Output | None:
     """Runs `num_steps` updates: see base class."""
     if self._is_async:
       return super().train(num_steps)
@@ -284,7 +288,7 @@ class Trainer(base_evaluator.Evaluator):
       seconds = self._run_loop(part.steps, lambda: self._inspector.run(self._train_iter, part.steps, step))
       return seconds - self._inspector.seconds
 
-  def _run_loop(self, num_steps: int, run: Optional[Callable[[], None]] = None) -> float:
+  def _run_loop(self, num_steps: int, run: Callable[[], None] | None = None) -> float:
     """Runs the loop, or `run` in its place; returns the seconds that it took."""
     start, first_step = time.perf_counter(), int(self.global_step.numpy())
     try:
@@ -304,12 +308,13 @@ class Trainer(base_evaluator.Evaluator):
       raise self._end_of_data()
     return time.perf_counter() - start
 
-  def _explain(self, error: Exception) -> Optional[errors.UserError]:
+  def _explain(self, error: Exception) -> errors.UserError | None:
     """What a step has raised, where it tells of the user's model or data; None elsewhere."""
     if self.plan is not None and self.plan.jit_compile and _is_compile_error(error):
       return errors.UserError(
-          f'runtime.enable_xla: XLA cannot compile the step of {type(self.task).__name__} '
-          f'({task_step.compiler_message(error)}); set it to false')
+        f'runtime.enable_xla: XLA cannot compile the step of {type(self.task).__name__} '
+        f'({task_step.compiler_message(error)}); set it to false'
+      )
     step = int(self.global_step.numpy())
     # The counter of steps does not wait for the loss.
     batches = [number for at in (step, step + 1) if at for number in self._input.batches_of(at)]
@@ -378,23 +383,25 @@ class Trainer(base_evaluator.Evaluator):
       gradient_tap.build(self.optimizer, self.model.trainable_variables)
     if traits.owns_updates and self.gradient_accumulation_steps > 1:
       raise errors.UserError(
-          f'trainer.gradient_accumulation_steps: {self.gradient_accumulation_steps} needs a task that calls '
-          f'optimizer.apply_gradients once a step; {type(self.task).__name__} calls it {traits.num_updates} times on '
-          f"the trainer's optimizer{_beside(traits)} and owns its updates. Set it to 1, and accumulate in the task")
+        f'trainer.gradient_accumulation_steps: {self.gradient_accumulation_steps} needs a task that calls '
+        f'optimizer.apply_gradients once a step; {type(self.task).__name__} calls it {traits.num_updates} times on '
+        f"the trainer's optimizer{_beside(traits)} and owns its updates. Set it to 1, and accumulate in the task"
+      )
     if traits.owns_updates and trainer.loss_spike.factor:
       raise errors.UserError(
-          f'trainer.loss_spike.factor: {type(self.task).__name__} calls optimizer.apply_gradients {traits.num_updates} '
-          f'times a step{_beside(traits)} and owns its updates, which cannot be left out. Set it to 0')
+        f'trainer.loss_spike.factor: {type(self.task).__name__} calls optimizer.apply_gradients {traits.num_updates} '
+        f'times a step{_beside(traits)} and owns its updates, which cannot be left out. Set it to 0'
+      )
     plan = step_plan.choose_plan(
-        traits,
-        enable_xla=runtime.enable_xla,
-        device_type=distribute.device_type(self.strategy),
-        single_trace=step.single_trace,
-        steps_per_execution=trainer.steps_per_execution if self._owns_loop() else 1,
-        inputs_by=type(self).__name__ if self._takes_own_inputs() else '',
-        steps_per_loop=trainer.steps_per_loop,
-        gradient_accumulation_steps=self.gradient_accumulation_steps,
-        run_eagerly=not trainer.train_tf_function,
+      traits,
+      enable_xla=runtime.enable_xla,
+      device_type=distribute.device_type(self.strategy),
+      single_trace=step.single_trace,
+      steps_per_execution=trainer.steps_per_execution if self._owns_loop() else 1,
+      inputs_by=type(self).__name__ if self._takes_own_inputs() else '',
+      steps_per_loop=trainer.steps_per_loop,
+      gradient_accumulation_steps=self.gradient_accumulation_steps,
+      run_eagerly=not trainer.train_tf_function,
     )
     step.set_plan(plan, traits)
 
@@ -431,7 +438,7 @@ class Trainer(base_evaluator.Evaluator):
       self._plan_inside_a_trace()
     self._step.run([self._next_micro_batches(iterator)])
 
-  def take_batches(self) -> List[Any]:
+  def take_batches(self) -> list[Any]:
     """Takes the batches of the next step, for whoever runs that step. After `prepare_training`."""
     return self._next_micro_batches(self._train_iter)
 
@@ -455,11 +462,11 @@ class Trainer(base_evaluator.Evaluator):
   @tf.autograph.experimental.do_not_convert
   def _inputs_key(self, micro_step, steps_ahead):
     return step_random.StepKey(
-        seed=self._settings.runtime.seed,
-        step=self.global_step.read_value() + steps_ahead,
-        micro_step=micro_step,
-        num_micro_steps=self.gradient_accumulation_steps,
-        purpose='inputs',
+      seed=self._settings.runtime.seed,
+      step=self.global_step.read_value() + steps_ahead,
+      micro_step=micro_step,
+      num_micro_steps=self.gradient_accumulation_steps,
+      purpose='inputs',
     )
 
   def _next_micro_batches(self, iterator, steps_ahead=0):
@@ -500,7 +507,7 @@ class Trainer(base_evaluator.Evaluator):
     return logs
 
   def checkpoint_restored(
-      self, keep_hyperparameters: bool = False, data_offset: int = 0, forget_skips: bool = False
+    self, keep_hyperparameters: bool = False, data_offset: int = 0, forget_skips: bool = False
   ) -> None:
     """To be called after a restore: counts and reads on from what the checkpoint holds.
 

@@ -8,30 +8,36 @@ Loops end on the multiples of every interval (steps per loop, checkpoint, evalua
 that a resumed run cuts its steps as the uninterrupted one does.
 """
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
 import time
-from typing import Any, Callable, ContextManager, Dict, Iterator, Mapping, Optional, Sequence
+from typing import Any
 
 from absl import logging
 import orbit
 import tensorflow as tf
 
-from official_ext.checkpoints import manager as manager_lib
 from official_ext import errors
 from official_ext.actions import event_actions
-from official_ext.runtime import preemption
+from official_ext.checkpoints import manager as manager_lib
 from official_ext.core import profiling
 from official_ext.core import run_events
-from official_ext.runtime import workers
 from official_ext.monitoring import tensorboard
+from official_ext.runtime import preemption
+from official_ext.runtime import workers
 
 _POLL_SECONDS = 1.0
 _MAX_FAILED_SAVES = 3  # In a row: so many intervals of work are risked on a disk that may have room again.
 # Ends of a run that say themselves what is saved, or that nothing is to be.
-_NOT_TO_SAVE = (errors.DivergedError, errors.PreemptedError, errors.WorkerError, errors.CheckpointError,
-                errors.EvaluationInterruptedError)
+_NOT_TO_SAVE = (
+  errors.DivergedError,
+  errors.PreemptedError,
+  errors.WorkerError,
+  errors.CheckpointError,
+  errors.EvaluationInterruptedError,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,23 +86,23 @@ class Controller(orbit.Controller):
   """
 
   def __init__(
-      self,
-      *,
-      global_step: tf.Variable,
-      train_steps: int = 0,
-      steps_per_loop: int = 1,
-      intervals: Sequence[int] = (),
-      checkpoint_interval: int = 0,
-      checkpoint_manager: manager_lib.CheckpointManager | None = None,
-      events: run_events.RunEvents | None = None,
-      summaries: Optional[tensorboard.TensorBoardWriter] = None,
-      on_restored: Callable[[], None] = lambda: None,
-      on_stage: Optional[Callable[[str, int], None]] = None,
-      heartbeat: Callable[[], None] = lambda: None,
-      checkpoint: Optional[str] = None,
-      watch: Optional[preemption.PreemptionWatch] = None,
-      saves_at_start: bool = False,
-      **kwargs: Any,
+    self,
+    *,
+    global_step: tf.Variable,
+    train_steps: int = 0,
+    steps_per_loop: int = 1,
+    intervals: Sequence[int] = (),
+    checkpoint_interval: int = 0,
+    checkpoint_manager: manager_lib.CheckpointManager | None = None,
+    events: run_events.RunEvents | None = None,
+    summaries: tensorboard.TensorBoardWriter | None = None,
+    on_restored: Callable[[], None] = lambda: None,
+    on_stage: Callable[[str, int], None] | None = None,
+    heartbeat: Callable[[], None] = lambda: None,
+    checkpoint: str | None = None,
+    watch: preemption.PreemptionWatch | None = None,
+    saves_at_start: bool = False,
+    **kwargs: Any,
   ):
     """Makes the loop. Nothing is restored before it runs.
 
@@ -166,7 +172,7 @@ class Controller(orbit.Controller):
     self._require('trainer', for_method='train')
     self._run_loop(_Course(steps, checkpoint_at_completion))
 
-  def train_and_evaluate(self, train_steps: int, eval_steps: int = -1, eval_interval: Optional[int] = None):
+  def train_and_evaluate(self, train_steps: int, eval_steps: int = -1, eval_interval: int | None = None):
     """Trains up to step `train_steps`, evaluating on every multiple of `eval_interval` and at the end.
 
     Returns:
@@ -251,12 +257,13 @@ class Controller(orbit.Controller):
       self.save_checkpoint(**extra)
       self._sync_on_async_checkpointing()
     raise errors.PreemptedError(
-        f'{self._watch.requested or "another worker was asked"}: stopped at step {step}. '
-        'The same command goes on from there')
+      f'{self._watch.requested or "another worker was asked"}: stopped at step {step}. '
+      'The same command goes on from there'
+    )
 
   @contextlib.contextmanager
   def _saving_on_the_way_out(
-      self, stage: str, step: int, evaluation_is_due: Callable[[], bool] = lambda: True, **extra: Any
+    self, stage: str, step: int, evaluation_is_due: Callable[[], bool] = lambda: True, **extra: Any
   ) -> Iterator[None]:
     """Around what may fail: a step whose training is done is saved before the error of something else ends the run.
 
@@ -346,7 +353,7 @@ class Controller(orbit.Controller):
     self.events.tell(event, step, logs)
     self.events.writers.flush()
 
-  def _logs_of(self, output: Mapping[str, Any]) -> Dict[str, Any]:
+  def _logs_of(self, output: Mapping[str, Any]) -> dict[str, Any]:
     return {**tf.nest.map_structure(orbit.utils.get_value, output), **self._pace(self._step_now())}
 
   def _default_summary_file(self, event: str):
@@ -359,17 +366,21 @@ class Controller(orbit.Controller):
     if plan is None or self._reported_plan:
       return
     self._reported_plan = True
-    self.events.tell('compiled', step, {
+    self.events.tell(
+      'compiled',
+      step,
+      {
         'step_shape': plan.execution,
         'jit_compile': plan.jit_compile,
         'steps_per_execution': plan.steps_per_execution,
         'reason': plan.reason,
         'seconds': self.trainer.pace.compile_seconds,
-    })
+      },
+    )
 
-  def _pace(self, step: int) -> Dict[str, float]:
+  def _pace(self, step: int) -> dict[str, float]:
     """How fast the last loop went. Counts training alone: no compilation, evaluation or saving."""
-    values: Dict[str, float] = {}
+    values: dict[str, float] = {}
     if self._train_steps:
       values['percent'] = 100.0 * step / self._train_steps
     pace = getattr(self.trainer, 'pace', None)
@@ -421,10 +432,10 @@ class Controller(orbit.Controller):
       return self.evaluate(course.eval_steps)
 
   def evaluate_continuously(
-      self,
-      steps: int = -1,
-      timeout: Optional[float] = None,
-      timeout_fn: Optional[Callable[[], bool]] = None,
+    self,
+    steps: int = -1,
+    timeout: float | None = None,
+    timeout_fn: Callable[[], bool] | None = None,
   ):
     """Evaluates every checkpoint that appears, once, in the order of their steps.
 
@@ -486,7 +497,7 @@ class Controller(orbit.Controller):
       self.restore_checkpoint()
       self._on_restored()
 
-  def restore_checkpoint(self, checkpoint_path: Optional[str] = None) -> Optional[str]:
+  def restore_checkpoint(self, checkpoint_path: str | None = None) -> str | None:
     """Restores a checkpoint: `checkpoint_path`, the one that the constructor was given, or the newest.
 
     Returns:
@@ -509,18 +520,21 @@ class Controller(orbit.Controller):
       self.events.tell('restored', self._step_now(), {'checkpoint': path, **self._pending()})
     return path
 
-  def _pending(self) -> Dict[str, bool]:
+  def _pending(self) -> dict[str, bool]:
     return {'evaluation_pending': True} if self._evaluation_is_pending else {}
 
-  def _completing_restore(self) -> ContextManager[None]:
+  def _completing_restore(self) -> contextlib.AbstractContextManager[None]:
     """Around the steps by which a model may be built: a restore must be complete after them."""
     return contextlib.nullcontext() if self.checkpoint_manager is None else self.checkpoint_manager.completing()
 
-  def _report_replicas(self, before: Optional[int]) -> None:
+  def _report_replicas(self, before: int | None) -> None:
     now = self.strategy.num_replicas_in_sync
     if before not in (None, now) and self.strategy.extended.should_checkpoint:
-      print(f'Replicas: {now}, {before} before. Input that is indexed by step gives the same global batches; weights '
-            'agree with those of an unchanged run up to float rounding.', flush=True)
+      print(
+        f'Replicas: {now}, {before} before. Input that is indexed by step gives the same global batches; weights '
+        'agree with those of an unchanged run up to float rounding.',
+        flush=True,
+      )
 
   def _save_at_start(self) -> None:
     """Saves the step at which training starts, if the run may have to go back to it."""

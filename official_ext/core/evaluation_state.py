@@ -1,6 +1,7 @@
 """What an evaluation counts while it runs: its batches, and the examples that are not finite."""
 
-from typing import Any, List, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -47,9 +48,9 @@ class EvaluationState(tf.Module):
     self.num_not_finite.assign_add(num_not_finite)
     self.batch.assign_add(1)
 
-  def bad_batch_numbers(self) -> List[int]:
+  def bad_batch_numbers(self) -> list[int]:
     """The numbers of the first batches in which examples were not finite, 8 at most."""
-    return self.bad_batches.numpy()[:int(self.num_bad_batches.numpy())].tolist()
+    return self.bad_batches.numpy()[: int(self.num_bad_batches.numpy())].tolist()
 
 
 def count_not_finite(inputs: Any, logs: Mapping[str, Any]) -> tf.Tensor:

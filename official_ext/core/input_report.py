@@ -1,19 +1,20 @@
 """What a trainer has to say of its input: what is wrong with it, and how many examples were left out."""
 
+from collections.abc import Iterator, Sequence
 import contextlib
 import functools
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from official_ext.core import base_task
 from official_ext import errors
-from official_ext.step import step_random
+from official_ext.core import base_task
 from official_ext.data import bad_examples
 from official_ext.data import diagnosis
 from official_ext.data import identity
 from official_ext.data import position
+from official_ext.step import step_random
 
 SKIPS = 'examples_skipped'
 _MAX_NAMED = 3
@@ -54,7 +55,7 @@ class InputReport:
     with bad_examples.logged_in(self.log):
       yield
 
-  def identity(self) -> List[Dict[str, Any]]:
+  def identity(self) -> list[dict[str, Any]]:
     """What tells the data from others: the identities of the library's sources, or of what the configuration names.
 
     Of an input that is neither, the number of examples where the task knows it. [] where nothing is known, or the
@@ -68,8 +69,8 @@ class InputReport:
     return [found] if found else []
 
   def explain(
-      self, error: BaseException, step: int, model: Any, batch_numbers: Sequence[int] = ()
-  ) -> Optional[errors.UserError]:
+    self, error: BaseException, step: int, model: Any, batch_numbers: Sequence[int] = ()
+  ) -> errors.UserError | None:
     """Turns what came out of a step into an error that names the data that it is about.
 
     Args:
@@ -100,7 +101,7 @@ class InputReport:
     """The error of an input that has ended before the first batch, of which a step needs `needed` examples."""
     return diagnosis.no_examples(self.path, self._data, needed)
 
-  def skips_up_to(self, end: Optional[int]) -> Dict[str, int]:
+  def skips_up_to(self, end: int | None) -> dict[str, int]:
     """How many examples were left out since the last call, as a log. Empty where the task leaves none out.
 
     Args:
@@ -145,7 +146,7 @@ class InputReport:
     more = f' and {len(rows) - _MAX_NAMED} more of the batch' if len(rows) > _MAX_NAMED else ''
     return f'{"; ".join(named)}{more}'
 
-  def _read_again(self, number: int) -> Optional[Any]:
+  def _read_again(self, number: int) -> Any | None:
     """A global batch, whole, where the input can start anywhere; None elsewhere."""
     if self.log.describe is None:
       return None
@@ -159,7 +160,7 @@ class InputReport:
       return None
 
 
-def _rows(batch: Any, test: Any) -> List[Any]:
+def _rows(batch: Any, test: Any) -> list[Any]:
   """(name, rows) of the tensors some of whose rows pass a test of arrays [b, n]; those of lowest rank first."""
   found = []
   flat = [(name, tensor) for name, tensor in _named(batch) if tf.is_tensor(tensor) and isinstance(tensor, tf.Tensor)]
@@ -185,7 +186,7 @@ def _named(batch: Any) -> Iterator[Any]:
   yield from zip(bad_examples.paths(batch), tf.nest.flatten(batch))
 
 
-def _error_of(task: Any, model: Any, batch: Any) -> Optional[Exception]:
+def _error_of(task: Any, model: Any, batch: Any) -> Exception | None:
   """What the task's loss raises on a batch, on the CPU."""
   try:
     key = step_random.StepKey(seed=0, step=tf.constant(0, tf.int64), purpose='evaluation')

@@ -4,8 +4,8 @@ A loop runs whole programs of some steps, then what is left over step by step. C
 a loop runs the same programs on the same batches however it is cut.
 """
 
+from collections.abc import Callable, Iterator
 import dataclasses
-from typing import Callable, Iterator, Set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Part:
 
 
 def cut(
-    first_step: int,
-    num_steps: int,
-    length: int,
-    programs_run: Set[int],
-    is_alone: Callable[[int, int], bool] = lambda step, num_steps: False,
+  first_step: int,
+  num_steps: int,
+  length: int,
+  programs_run: set[int],
+  is_alone: Callable[[int, int], bool] = lambda step, num_steps: False,
 ) -> Iterator[Part]:
   """Cuts a loop.
 

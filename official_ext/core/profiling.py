@@ -1,14 +1,14 @@
 """--profile_steps: a trace of some steps for TensorBoard, and a table of where their time went."""
 
+from collections.abc import Iterator
 import contextlib
 import os
 import time
-from typing import Dict, Iterator, List, Optional, Tuple
 
 import tensorflow as tf
 
-from official_ext.files import storage
 from official_ext.core import loop_parts
+from official_ext.files import storage
 
 SAVE, EVALUATION = 'save', 'evaluation'
 _COMPUTE, _INPUT_WAIT, _COMPILATION, _HOST = 'compute', 'input wait', 'compilation', 'host'
@@ -22,7 +22,7 @@ class Profiler:
     steps: (first, last), counted from 1; None profiles nothing.
   """
 
-  def __init__(self, steps: Optional[Tuple[int, int]] = None, model_dir: str = ''):
+  def __init__(self, steps: tuple[int, int] | None = None, model_dir: str = ''):
     """Makes a profiler.
 
     Args:
@@ -32,8 +32,8 @@ class Profiler:
     self.steps = steps
     self._model_dir = model_dir
     self._done = steps is None
-    self._start: Optional[float] = None
-    self._seconds: Dict[str, float] = {}
+    self._start: float | None = None
+    self._seconds: dict[str, float] = {}
     self._first = self._last = self._num_programs = 0
 
   def covers(self, step: int, num_steps: int) -> bool:
@@ -93,11 +93,13 @@ class Profiler:
       lines[-1] += f' (the trace could not be written: {storage.reason_of(error)})'
     print('\n'.join(lines), flush=True)
 
-  def _lines(self, seconds: float) -> List[str]:
+  def _lines(self, seconds: float) -> list[str]:
     num_steps = self._last - self._first + 1
     rows = {**self._seconds, _HOST: max(0.0, seconds - sum(self._seconds.values()))}
-    lines = [f'Profile of steps {self._first} to {self._last}, {self._num_programs} programs, '
-             f'{seconds / max(1, num_steps) * 1e3:.3g} ms a step:']
+    lines = [
+      f'Profile of steps {self._first} to {self._last}, {self._num_programs} programs, '
+      f'{seconds / max(1, num_steps) * 1e3:.3g} ms a step:'
+    ]
     for name in _ROWS:
       if name in rows and (rows[name] or name not in (_COMPILATION, EVALUATION)):
         lines.append(f'  {name:<12} {rows[name]:10.4f} s  {rows[name] / seconds:6.1%}')

@@ -1,6 +1,7 @@
 """Around all that a run does: tells in its record and events how it ended, whatever has ended it."""
 
-from typing import Any, Literal, Mapping
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from absl import logging
 

@@ -1,21 +1,22 @@
 """The parts that say "when X, do Y": what the controller calls after a training loop or an evaluation."""
 
+from collections.abc import Callable, Sequence
 import math
-from typing import Any, Callable, List, Sequence
-
-import orbit
+from typing import Any
 
 from official.core import actions
-from official_ext.core import base_trainer
-from official_ext.core import controller
-from official_ext.core import run_events
+import orbit
+
+from official_ext import errors
+from official_ext.checkpoints import ema_checkpoints
 from official_ext.checkpoints import manager
 from official_ext.config import definitions
 from official_ext.config import trainer_parts
-from official_ext.checkpoints import ema_checkpoints
-from official_ext import errors
-from official_ext.runtime import workers
+from official_ext.core import base_trainer
+from official_ext.core import controller
+from official_ext.core import run_events
 from official_ext.optimization import ema_optimizer
+from official_ext.runtime import workers
 
 
 class RollbackAction:
@@ -58,19 +59,19 @@ class RollbackAction:
       raise errors.DivergedError(f'{reason}; there is no checkpoint to go back to')
     trainer.checkpoint_restored(**self._manager.continuation(path))
     return controller.RolledBack(
-        from_step, path, rollbacks=len(self._manager.rollbacks), data_offset=trainer.data_offset,
-        reason=reason)
+      from_step, path, rollbacks=len(self._manager.rollbacks), data_offset=trainer.data_offset, reason=reason
+    )
 
 
 class NonfiniteAction(RollbackAction):
   """Reports updates that were left out; where there were too many, goes back or ends the run."""
 
   def __init__(
-      self,
-      trainer: base_trainer.Trainer,
-      config: trainer_parts.NonfiniteConfig,
-      events: run_events.RunEvents,
-      checkpoint_manager: manager.CheckpointManager | None = None,
+    self,
+    trainer: base_trainer.Trainer,
+    config: trainer_parts.NonfiniteConfig,
+    events: run_events.RunEvents,
+    checkpoint_manager: manager.CheckpointManager | None = None,
   ):
     """Makes the action.
 
@@ -109,21 +110,26 @@ class NonfiniteAction(RollbackAction):
       # To look at the inputs of all of them would take as long as these steps did.
       cause = self._trainer.examine_step(step) if not number else ''
       self._cause = f'step {step}: {cause}' if cause else self._cause
-      self._events.tell('update_skipped', step, {
+      self._events.tell(
+        'update_skipped',
+        step,
+        {
           'total': total,
           # Positions in the stream of training examples: first, and how many.
           'first_example': (step - 1 + self._trainer.data_offset) * examples,
           'num_examples': examples,
           **({'cause': cause} if cause else {}),
-      })
+        },
+      )
     if total <= self._config.max_skips:
       return None
     steps = state.last_skips(total)
     positions = [(step - 1 + self._trainer.data_offset) * examples for step in steps]
     reason = (
-        f'{total} updates were left out because their loss or gradient was not finite, or their loss a spike, the last '
-        f'at steps {", ".join(map(str, steps))}; trainer.nonfinite.max_skips allows {self._config.max_skips}; the '
-        f'{examples} examples of each of these steps begin at positions {", ".join(map(str, positions))}')
+      f'{total} updates were left out because their loss or gradient was not finite, or their loss a spike, the last '
+      f'at steps {", ".join(map(str, steps))}; trainer.nonfinite.max_skips allows {self._config.max_skips}; the '
+      f'{examples} examples of each of these steps begin at positions {", ".join(map(str, positions))}'
+    )
     reason += f'; {self._cause}' if self._cause else ''
     max_rollbacks = self._config.max_rollbacks if self._config.then == 'rollback' else 0
     rollback = self._go_back(steps, max_rollbacks, 'trainer.nonfinite.max_rollbacks', reason)
@@ -138,10 +144,10 @@ class LossBoundAction(RollbackAction):
   """
 
   def __init__(
-      self,
-      trainer: base_trainer.Trainer,
-      config: definitions.TrainerConfig,
-      checkpoint_manager: manager.CheckpointManager | None,
+    self,
+    trainer: base_trainer.Trainer,
+    config: definitions.TrainerConfig,
+    checkpoint_manager: manager.CheckpointManager | None,
   ):
     """Makes the action.
 
@@ -187,31 +193,34 @@ def goes_back(config: definitions.TrainerConfig) -> bool:
 
 
 def get_train_actions(
-    params: definitions.ExperimentConfig,
-    trainer: Any,
-    model_dir: str,
-    checkpoint_manager: manager.CheckpointManager,
-    events: run_events.RunEvents,
-) -> List[orbit.Action]:
+  params: definitions.ExperimentConfig,
+  trainer: Any,
+  model_dir: str,
+  checkpoint_manager: manager.CheckpointManager,
+  events: run_events.RunEvents,
+) -> list[orbit.Action]:
   """Model Garden's train actions, without those that this library does otherwise, and the library's own."""
   config = params.trainer
   ours = isinstance(trainer, base_trainer.Trainer)
   replaced: dict = {'preemption_on_demand_checkpoint': False}
   if ours:
     replaced['recovery_max_trials'] = -1
-  train_actions: List[orbit.Action] = []
+  train_actions: list[orbit.Action] = []
   if ours and trainer.guards_updates:
     train_actions.append(NonfiniteAction(trainer, config.nonfinite, events, checkpoint_manager))
   if ours and config.recovery_max_trials >= 0:
     train_actions.append(LossBoundAction(trainer, config, checkpoint_manager))
   return train_actions + actions.get_train_actions(
-      params.replace(trainer=replaced), trainer, workers.own_folder(trainer.strategy, model_dir),
-      checkpoint_manager=checkpoint_manager)
+    params.replace(trainer=replaced),
+    trainer,
+    workers.own_folder(trainer.strategy, model_dir),
+    checkpoint_manager=checkpoint_manager,
+  )
 
 
 def get_eval_actions(
-    params: definitions.ExperimentConfig, trainer: Any, model_dir: str, owns: Callable[[], bool]
-) -> List[orbit.Action]:
+  params: definitions.ExperimentConfig, trainer: Any, model_dir: str, owns: Callable[[], bool]
+) -> list[orbit.Action]:
   """Model Garden's eval actions, of which the chief's files alone count.
 
   Args:
@@ -222,6 +231,13 @@ def get_eval_actions(
   """
   if ema_optimizer.find(trainer.optimizer) is None:
     return []
-  return [ema_checkpoints.EMACheckpointing(
-      model_dir, trainer.optimizer, trainer.checkpoint, params.trainer.max_to_keep,
-      is_chief=trainer.strategy.extended.should_checkpoint, owns=owns)]
+  return [
+    ema_checkpoints.EMACheckpointing(
+      model_dir,
+      trainer.optimizer,
+      trainer.checkpoint,
+      params.trainer.max_to_keep,
+      is_chief=trainer.strategy.extended.should_checkpoint,
+      owns=owns,
+    )
+  ]

@@ -1,9 +1,12 @@
 """Registering experiments and tasks by name, in Model Garden's registries."""
 
+from collections.abc import Callable
 import inspect
-from typing import Any, Callable, TypeVar
+from typing import Any, TypeVar
 
-from official.core import exp_factory, task_factory
+from official.core import exp_factory
+from official.core import task_factory
+
 from official_ext import errors
 
 T = TypeVar('T')
@@ -21,8 +24,11 @@ def register_experiment(name: str) -> Callable[[T], T]:
   Raises:
     UserError: an experiment of this name is registered already.
   """
-  return _registering(exp_factory.register_config_factory(name), f'the experiment {name}',
-                      lambda: exp_factory.get_exp_config_creater(name))
+  return _registering(
+    exp_factory.register_config_factory(name),
+    f'the experiment {name}',
+    lambda: exp_factory.get_exp_config_creater(name),
+  )
 
 
 def register_task(config_class: type) -> Callable[[T], T]:
@@ -37,8 +43,11 @@ def register_task(config_class: type) -> Callable[[T], T]:
   Raises:
     UserError: a task is registered for it already.
   """
-  return _registering(task_factory.register_task_cls(config_class), f'the task of {config_class.__qualname__}',
-                      lambda: task_factory.get_task_cls(config_class))
+  return _registering(
+    task_factory.register_task_cls(config_class),
+    f'the task of {config_class.__qualname__}',
+    lambda: task_factory.get_task_cls(config_class),
+  )
 
 
 def _registering(register: Callable[[Any], Any], what: str, known: Callable[[], Any]) -> Callable[[T], T]:
@@ -47,8 +56,9 @@ def _registering(register: Callable[[Any], Any], what: str, known: Callable[[], 
       return register(registered)
     except KeyError as error:  # Model Garden's registry.
       raise errors.UserError(
-          f'{what} is registered already, by {_place(known())}, and cannot be again by {_place(registered)}; '
-          'take another name') from error
+        f'{what} is registered already, by {_place(known())}, and cannot be again by {_place(registered)}; '
+        'take another name'
+      ) from error
 
   return decorate
 

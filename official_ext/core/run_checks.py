@@ -2,11 +2,11 @@
 
 import dataclasses
 import difflib
-from typing import Any, Optional, Tuple
-
-import tensorflow as tf
+from typing import Any
 
 from official.core import base_task
+import tensorflow as tf
+
 from official_ext import errors
 from official_ext.checkpoints import manager
 from official_ext.checkpoints import manifests
@@ -22,14 +22,14 @@ from official_ext.runtime import workers as workers_lib
 
 
 def check_run(
-    strategy: tf.distribute.Strategy,
-    task: Any,
-    mode: str,
-    params: definitions.ExperimentConfig,
-    model_dir: str,
-    checkpoint: Optional[str],
-    branch: bool,
-) -> Tuple[training_lines.Start, definitions.ExperimentConfig]:
+  strategy: tf.distribute.Strategy,
+  task: Any,
+  mode: str,
+  params: definitions.ExperimentConfig,
+  model_dir: str,
+  checkpoint: str | None,
+  branch: bool,
+) -> tuple[training_lines.Start, definitions.ExperimentConfig]:
   """Refuses what can be refused before a model is built: see `train_lib.run_experiment`.
 
   Returns:
@@ -49,13 +49,13 @@ def check_run(
   return start, params
 
 
-def _command(params: Any, mode: str, checkpoint: Optional[str], branch: bool) -> str:
+def _command(params: Any, mode: str, checkpoint: str | None, branch: bool) -> str:
   """What all workers must have been told alike, as YAML."""
   return yaml_text.dump({'--mode': mode, '--checkpoint': checkpoint, '--branch': branch, **params.as_dict()})
 
 
 def choose_start(
-    workers: workers_lib.Workers, mode: str, model_dir: str, checkpoint: Optional[str], branch: bool
+  workers: workers_lib.Workers, mode: str, model_dir: str, checkpoint: str | None, branch: bool
 ) -> training_lines.Start:
   """What the run begins with: the chief decides. A mode that does not train takes what it was told.
 
@@ -126,8 +126,7 @@ def _check_reported(field: str, name: str, task: Any, trainer: Any) -> None:
     return
   near = difflib.get_close_matches(name, sorted(reports), n=1)
   hint = f'did you mean {near[0]}? ' if near else ''
-  raise errors.UserError(
-      f'{field}: {name}: {hint}{type(task).__name__} reports {", ".join(sorted(reports))}')
+  raise errors.UserError(f'{field}: {name}: {hint}{type(task).__name__} reports {", ".join(sorted(reports))}')
 
 
 def _reduces_logs(task: Any) -> bool:

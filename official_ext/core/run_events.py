@@ -1,6 +1,7 @@
 """What happens in a run, told: to its writers first, then to the actions that wait for it."""
 
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from official_ext.actions import event_actions
 from official_ext.actions import triggers

@@ -1,5 +1,6 @@
 """What a run is and was: run.json, params.yaml and its earlier versions."""
 
+from collections.abc import Mapping
 import datetime
 import functools
 import importlib.metadata
@@ -11,21 +12,21 @@ import subprocess
 import sys
 import tempfile
 import threading
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any
 
 from absl import logging
 
-from official_ext.config import definitions
 from official_ext import errors
+from official_ext.config import definitions
+from official_ext.config import yaml_text
+from official_ext.files import paths
+from official_ext.files import readable_paths
 from official_ext.files import storage
+from official_ext.monitoring import credentials
 from official_ext.runtime import heartbeat
 from official_ext.runtime import process_identity
-from official_ext.files import readable_paths
-from official_ext.files import paths
 from official_ext.runtime import run_lock
 from official_ext.runtime import run_status
-from official_ext.config import yaml_text
-from official_ext.monitoring import credentials
 
 _FILES = ('params.yaml', 'events.jsonl', 'rollbacks.json', 'checkpoint', run_lock.NAME)
 _PACKAGES = (
@@ -63,7 +64,7 @@ class RunRecord:
     seed: int,
     devices: str,
     is_chief: bool = True,
-    lock: Optional[run_lock.RunLock] = None,
+    lock: run_lock.RunLock | None = None,
   ):
     """Writes the record with status running.
 
@@ -82,11 +83,11 @@ class RunRecord:
     self._path = run_status.path_of(model_dir, mode)
     self._is_chief = is_chief
     self._folder_lock = lock
-    self._failed: Optional[errors.StorageError] = None
+    self._failed: errors.StorageError | None = None
     self._writing = threading.Lock()
-    self._heartbeat: Optional[heartbeat.Heartbeat] = None
+    self._heartbeat: heartbeat.Heartbeat | None = None
     now = _now()
-    self._values: Dict[str, Any] = {
+    self._values: dict[str, Any] = {
       'status': 'running',
       'stage': 'start',
       'step': None,
@@ -127,7 +128,7 @@ class RunRecord:
     """What the file says."""
     return dict(self._values)
 
-  def update(self, stage: Optional[str] = None, step: Optional[int] = None, **values: Any) -> None:
+  def update(self, stage: str | None = None, step: int | None = None, **values: Any) -> None:
     """Notes how far the run has come. A failure to write is reported once, and does not end the run.
 
     Args:
@@ -161,7 +162,7 @@ class RunRecord:
       logging.error('%s', error)
     self._failed = error
 
-  def finish(self, status: str, error: Optional[BaseException | str] = None) -> None:
+  def finish(self, status: str, error: BaseException | str | None = None) -> None:
     """Notes how the run ended.
 
     Args:
@@ -230,7 +231,7 @@ def check_places(model_dir: str, mode: str, trainer: definitions.TrainerConfig) 
       raise errors.UserError(f'--model_dir={model_dir}: {path} is no file, and a run keeps one there; move it away')
 
 
-def save_params(params: definitions.ExperimentConfig, model_dir: str) -> List[str]:
+def save_params(params: definitions.ExperimentConfig, model_dir: str) -> list[str]:
   """Writes the resolved configuration to params.yaml, which --config_file reads back as the same configuration.
 
   Where the folder holds other params already, the difference is printed, a line for each field, and the old file is
@@ -249,7 +250,7 @@ def save_params(params: definitions.ExperimentConfig, model_dir: str) -> List[st
   """
   path = os.path.join(model_dir, 'params.yaml')
   text = yaml_text.dump(credentials.mask_values(params.as_dict()))
-  differences: List[str] = []
+  differences: list[str] = []
   if 'params.yaml' in paths.names(model_dir):
     old = paths.read(path)
     differences = _differences_from_bytes(old, text)
@@ -263,14 +264,14 @@ def save_params(params: definitions.ExperimentConfig, model_dir: str) -> List[st
   return differences
 
 
-def _differences_from_bytes(old: bytes, new_text: str) -> List[str]:
+def _differences_from_bytes(old: bytes, new_text: str) -> list[str]:
   try:
     return params_differences(old.decode(), new_text)
   except UnicodeDecodeError:
     return ['the old file cannot be read: it is not UTF-8']
 
 
-def params_differences(old_text: str, new_text: str) -> List[str]:
+def params_differences(old_text: str, new_text: str) -> list[str]:
   """The fields in which two YAML documents differ; [] where they say the same."""
   if old_text == new_text:
     return []
@@ -280,12 +281,14 @@ def params_differences(old_text: str, new_text: str) -> List[str]:
     return [str(e)]
   new = _flatten(yaml_text.load(new_text, 'params.yaml'))
   # Compared as text: 1 is not 1.0, and nan is nan.
-  shown = {key: (repr(old[key]) if key in old else 'unset', repr(new[key]) if key in new else 'unset')
-           for key in {**old, **new}}
+  shown = {
+    key: (repr(old[key]) if key in old else 'unset', repr(new[key]) if key in new else 'unset')
+    for key in {**old, **new}
+  }
   return [f'{key}: {before} -> {after}' for key, (before, after) in shown.items() if before != after]
 
 
-def _flatten(values: Any, prefix: str = '') -> Dict[str, Any]:
+def _flatten(values: Any, prefix: str = '') -> dict[str, Any]:
   """Nested dictionaries, and lists of them, as one with dotted paths."""
   if isinstance(values, dict) and values:
     items = [(f'{prefix}.{key}' if prefix else str(key), value) for key, value in values.items()]
@@ -314,12 +317,12 @@ def _to_json(values: Mapping[str, Any]) -> str:
 
 
 def _now() -> str:
-  return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='milliseconds').replace('+00:00', 'Z')
+  return datetime.datetime.now(datetime.UTC).isoformat(timespec='milliseconds').replace('+00:00', 'Z')
 
 
-def _versions() -> Dict[str, Optional[str]]:
+def _versions() -> dict[str, str | None]:
   """The versions of Python and of the packages that decide what a run computes."""
-  versions: Dict[str, Optional[str]] = {'python': platform.python_version()}
+  versions: dict[str, str | None] = {'python': platform.python_version()}
   for package in _PACKAGES:
     try:
       versions[package] = importlib.metadata.version(package)
@@ -328,8 +331,8 @@ def _versions() -> Dict[str, Optional[str]]:
   return versions
 
 
-@functools.lru_cache(maxsize=None)
-def _git_commit(folder: str) -> Optional[str]:
+@functools.cache
+def _git_commit(folder: str) -> str | None:
   """The commit checked out in `folder`, followed by `+changes` where tracked files differ from it."""
 
   def git(*arguments: str) -> str:

@@ -1,7 +1,6 @@
 """The writers of a run: what the configuration and the mode ask for."""
 
 import os
-from typing import List, Optional
 
 from absl import logging
 
@@ -15,7 +14,7 @@ from official_ext.monitoring import writers as writers_lib
 
 
 def make_writers(
-    run_info: writer_registry.RunInfo, summaries: Optional[tensorboard.TensorBoardWriter], is_chief: bool
+  run_info: writer_registry.RunInfo, summaries: tensorboard.TensorBoardWriter | None, is_chief: bool
 ) -> writers_lib.Writer:
   """The writers of a run: events.jsonl, progress, those that the configuration names. Of the chief alone.
 
@@ -25,7 +24,7 @@ def make_writers(
     return writers_lib.Writers([])
   trainer, model_dir = run_info.params.trainer, run_info.model_dir
   name = 'events.jsonl' if run_info.trains else f'events.{run_info.mode}.jsonl'
-  writers: List[writers_lib.Writer] = [json_lines.EventsWriter(os.path.join(model_dir, name))]
+  writers: list[writers_lib.Writer] = [json_lines.EventsWriter(os.path.join(model_dir, name))]
   writers.append(progress.ProgressWriter(trainer.train_steps if run_info.trains else 0, bar=trainer.progress_bar))
   if summaries is not None:
     writers.append(summaries)

@@ -5,18 +5,20 @@ serving its task (which prepares images too); the inputs of a Keras model. Signa
 dictionary of tensors.
 """
 
+from collections.abc import Callable, Mapping
 import importlib
 import json
 import os
 import re
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+from typing import Any
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext import errors
+from official_ext import tf_internals
 from official_ext.core import trained_model
 from official_ext.data import bad_examples
-from official_ext import tf_internals
 from official_ext.files import storage
 
 DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
@@ -24,14 +26,14 @@ NOTE = 'export.json'
 
 # Model Garden's configurations of tasks for images, and what serves them.
 _OF_IMAGES = {
-    'image_classification.ImageClassificationTask': 'image_classification.ClassificationModule',
-    'retinanet.RetinaNetTask': 'detection.DetectionModule',
-    'maskrcnn.MaskRCNNTask': 'detection.DetectionModule',
-    'semantic_segmentation.SemanticSegmentationTask': 'semantic_segmentation.SegmentationModule',
+  'image_classification.ImageClassificationTask': 'image_classification.ClassificationModule',
+  'retinanet.RetinaNetTask': 'detection.DetectionModule',
+  'maskrcnn.MaskRCNNTask': 'detection.DetectionModule',
+  'semantic_segmentation.SemanticSegmentationTask': 'semantic_segmentation.SegmentationModule',
 }
 
 
-def export(trained: trained_model.TrainedModel, output_dir: str) -> Dict[str, str]:
+def export(trained: trained_model.TrainedModel, output_dir: str) -> dict[str, str]:
   """Writes a SavedModel. The folder is complete, or not there.
 
   Args:
@@ -46,15 +48,25 @@ def export(trained: trained_model.TrainedModel, output_dir: str) -> Dict[str, st
   """
   if tf.io.gfile.exists(output_dir):
     raise errors.UserError(
-        f'{output_dir}: exists already; remove it, or name another: official-ext export --output_dir=DIR')
+      f'{output_dir}: exists already; remove it, or name another: official-ext export --output_dir=DIR'
+    )
   module, signatures = build(trained)
   temporary = f'{output_dir.rstrip("/")}.tmp-{os.getpid()}'
   try:
     tf.saved_model.save(module, temporary, signatures=signatures)
     with tf.io.gfile.GFile(os.path.join(temporary, NOTE), 'w') as f:
-      f.write(json.dumps({
-          'task': f'{type(trained.task).__module__}.{type(trained.task).__qualname__}',
-          'checkpoint': trained.checkpoint, 'step': trained.step, 'weights': trained.weights}, indent=2) + '\n')
+      f.write(
+        json.dumps(
+          {
+            'task': f'{type(trained.task).__module__}.{type(trained.task).__qualname__}',
+            'checkpoint': trained.checkpoint,
+            'step': trained.step,
+            'weights': trained.weights,
+          },
+          indent=2,
+        )
+        + '\n'
+      )
     tf.io.gfile.rename(temporary, output_dir)
   except (OSError, tf.errors.OpError) as error:
     if tf.io.gfile.exists(temporary):
@@ -63,7 +75,7 @@ def export(trained: trained_model.TrainedModel, output_dir: str) -> Dict[str, st
   return {name: _describe(function) for name, function in signatures.items()}
 
 
-def build(trained: trained_model.TrainedModel) -> Tuple[tf.Module, Dict[str, Any]]:
+def build(trained: trained_model.TrainedModel) -> tuple[tf.Module, dict[str, Any]]:
   """What is to be saved: a module that holds the model, and its signatures, which are concrete functions."""
   task, model = trained.task, trained.model
   own = task.serving_function(model) if hasattr(task, 'serving_function') else None
@@ -90,7 +102,7 @@ def _concrete(function: Any, task: Any) -> Any:
     raise errors.UserError(f'{where}: cannot be traced: {type(error).__name__}: {reason}') from error
 
 
-def _module_of_model_garden(trained: trained_model.TrainedModel) -> Optional[Tuple[tf.Module, Dict[str, Any]]]:
+def _module_of_model_garden(trained: trained_model.TrainedModel) -> tuple[tf.Module, dict[str, Any]] | None:
   """What Model Garden serves one of its tasks with; None where it has nothing."""
   task, params = trained.task, trained.params
   kinds = [f'{cls.__module__}.{cls.__qualname__}' for cls in type(params.task).__mro__]
@@ -100,7 +112,8 @@ def _module_of_model_garden(trained: trained_model.TrainedModel) -> Optional[Tup
       module_cls = getattr(importlib.import_module(f'official.vision.serving.{file}'), name)
       *size, channels = params.task.model.input_size
       module = module_cls(
-          params=params, batch_size=None, input_image_size=list(size), num_channels=channels, model=trained.model)
+        params=params, batch_size=None, input_image_size=list(size), num_channels=channels, model=trained.model
+      )
       return module, dict(module.get_inference_signatures({'image_tensor': DEFAULT}))
   if any(cls.__module__.startswith('official.nlp.tasks.') for cls in type(task).__mro__):
     modules = importlib.import_module('official.nlp.serving.export_savedmodel').SERVING_MODULES
@@ -127,26 +140,30 @@ def _function_of_keras_model(task: Any, model: Any) -> Any:
   return tf.function(serve, input_signature=list(specs.values()), autograph=False)
 
 
-def _inputs_of(task: Any, model: Any) -> Tuple[Dict[str, tf.TensorSpec], Callable[[Dict[str, Any]], Any]]:
+def _inputs_of(task: Any, model: Any) -> tuple[dict[str, tf.TensorSpec], Callable[[dict[str, Any]], Any]]:
   """(specs by name, a function that calls the model with tensors by these names)."""
   if isinstance(model, tf_keras.Model) and getattr(model, 'inputs', None) and tf_internals.is_functional(model):
     structure = model.input
     specs = [
-        tf.TensorSpec(tensor.shape, tensor.dtype, _identifier(tensor.name)) for tensor in tf.nest.flatten(structure)]
+      tf.TensorSpec(tensor.shape, tensor.dtype, _identifier(tensor.name)) for tensor in tf.nest.flatten(structure)
+    ]
     return {spec.name: spec for spec in specs}, lambda tensors: model(
-        tf.nest.pack_sequence_as(structure, list(tensors.values())), training=False)
+      tf.nest.pack_sequence_as(structure, list(tensors.values())), training=False
+    )
   spec = _first_call(task, model)
   if spec is None:
     raise errors.UserError(
-        f'{type(task).__name__}.serving_function: nobody calls {type(model).__name__} itself, so what an export takes '
-        'and returns is for the task to say; override it: docs/use_a_model.md')
+      f'{type(task).__name__}.serving_function: nobody calls {type(model).__name__} itself, so what an export takes '
+      'and returns is for the task to say; override it: docs/use_a_model.md'
+    )
   args, kwargs = spec
   kwargs = {name: value for name, value in kwargs.items() if name not in ('training', 'mask')}
   structure = (args[0], {name: value for name, value in kwargs.items() if _is_tensor_spec(value)})
   given = {name: value for name, value in kwargs.items() if not _is_tensor_spec(value)}
   names = [re.sub(r'^(0|1)/', '', path) if path != '0' else 'inputs' for path in bad_examples.paths(structure)]
-  specs = [tf.TensorSpec(each.shape, each.dtype, _identifier(name))
-           for name, each in zip(names, tf.nest.flatten(structure))]
+  specs = [
+    tf.TensorSpec(each.shape, each.dtype, _identifier(name)) for name, each in zip(names, tf.nest.flatten(structure))
+  ]
 
   def call(tensors):
     inputs, others = tf.nest.pack_sequence_as(structure, list(tensors.values()))
@@ -155,7 +172,7 @@ def _inputs_of(task: Any, model: Any) -> Tuple[Dict[str, tf.TensorSpec], Callabl
   return {spec.name: spec for spec in specs}, call
 
 
-def _first_call(task: Any, model: Any) -> Optional[Tuple[Any, Any]]:
+def _first_call(task: Any, model: Any) -> tuple[Any, Any] | None:
   """(positional, named) arguments of a subclassed model's first call, as specs; None where nobody calls it."""
   if not isinstance(model, tf_keras.Model):
     return None

@@ -1,14 +1,16 @@
 """Runs an experiment: refuses what can be refused, builds the parts, and runs the loop of the mode."""
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import sys
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
-
-import orbit
-import tensorflow as tf, tf_keras
+from typing import Any
 
 from official.core import train_utils
+import orbit
+import tensorflow as tf
+import tf_keras
+
 from official_ext import errors
 from official_ext.actions import early_stopping
 from official_ext.actions import event_actions as event_actions_lib
@@ -104,14 +106,14 @@ class _Experiment:
 
 
 def run_experiment(
-    distribution_strategy: tf.distribute.Strategy,
-    task: Any,
-    mode: str,
-    params: definitions.ExperimentConfig,
-    model_dir: str,
-    run_post_eval: bool = False,
-    save_summary: bool = True,
-    options: RunOptions | None = None,
+  distribution_strategy: tf.distribute.Strategy,
+  task: Any,
+  mode: str,
+  params: definitions.ExperimentConfig,
+  model_dir: str,
+  run_post_eval: bool = False,
+  save_summary: bool = True,
+  options: RunOptions | None = None,
 ) -> tuple[tf_keras.Model, Mapping[str, Any]]:
   """Runs train/eval configured by the experiment params.
 
@@ -143,7 +145,8 @@ def run_experiment(
     experiment = _Experiment(strategy, task, mode, params, model_dir, run_post_eval, save_summary, options, start)
     trainer, actions = _build_trainer_and_actions(experiment)
     was_finished = experiment.trains and experiment.workers.from_chief(
-        'finished before', lambda: run_status.has_finished(model_dir, mode))
+      'finished before', lambda: run_status.has_finished(model_dir, mode)
+    )
     lock = _take_lock(experiment)
   with _recorded(experiment, trainer, actions, was_finished, lock) as run:
     with experiment.workers.guarded(), run.hang:
@@ -162,7 +165,8 @@ def _build_trainer_and_actions(experiment: _Experiment) -> tuple[Any, list[Any]]
   """(trainer, actions of the run's events); refuses metrics that nothing reports."""
   strategy, task, mode, params = experiment.strategy, experiment.task, experiment.mode, experiment.params
   trainer = experiment.options.trainer or build_trainer(
-      strategy, task, params, experiment.model_dir, experiment.trains, experiment.evaluates, mode)
+    strategy, task, params, experiment.model_dir, experiment.trains, experiment.evaluates, mode
+  )
   run_checks.check_best_metric(params, task, trainer, experiment.evaluates)
   run_checks.check_early_stopping(params, task, trainer, mode)
   return trainer, build_event_actions(params, task, trainer, mode) if experiment.trains else []
@@ -182,7 +186,7 @@ def _take_lock(experiment: _Experiment) -> run_lock.RunLock | None:
 
 @contextlib.contextmanager
 def _recorded(
-    experiment: _Experiment, trainer: Any, actions: Sequence[Any], was_finished: bool, lock: run_lock.RunLock | None
+  experiment: _Experiment, trainer: Any, actions: Sequence[Any], was_finished: bool, lock: run_lock.RunLock | None
 ) -> Iterator[recorded_run.RecordedRun]:
   """Opens the run's record, and makes its writers; at the end it tells how it ended."""
   params, is_chief, profile_steps = experiment.params, experiment.is_chief, experiment.options.profile_steps
@@ -190,7 +194,8 @@ def _recorded(
     trainer.profiler = profiling.Profiler(profile_steps, experiment.model_dir)
   devices = distribute.describe(experiment.strategy)
   record = run_record.RunRecord(
-      experiment.model_dir, experiment.mode, params, params.runtime.seed, devices, is_chief, lock)
+    experiment.model_dir, experiment.mode, params, params.runtime.seed, devices, is_chief, lock
+  )
   try:
     _tell_params(experiment, record, saves=not manifests.prefixes(experiment.model_dir))
     events = _make_events(experiment, actions, was_finished)
@@ -198,7 +203,8 @@ def _recorded(
     record.finish('failed', error)
     raise
   with recorded_run.RecordedRun(
-      record, events, trainer, params.runtime.hang_seconds, experiment.model_dir, experiment.workers.index) as run:
+    record, events, trainer, params.runtime.hang_seconds, experiment.model_dir, experiment.workers.index
+  ) as run:
     yield run
 
 
@@ -209,14 +215,13 @@ def _make_events(experiment: _Experiment, actions: Sequence[Any], was_finished: 
   writes_summaries = experiment.save_summary and is_chief and 'tensorboard' in params.trainer.writers
   summaries = tensorboard.make(run_info) if writes_summaries else None
   return run_events.RunEvents(
-      run_writers.make_writers(run_info, summaries, is_chief),
-      event_actions_lib.EventActions(actions, experiment.workers.from_chief, summaries),
-      was_finished)
+    run_writers.make_writers(run_info, summaries, is_chief),
+    event_actions_lib.EventActions(actions, experiment.workers.from_chief, summaries),
+    was_finished,
+  )
 
 
-def _tell_params(
-    experiment: _Experiment, record: run_record.RunRecord, saves: bool, warns: bool = True
-) -> None:
+def _tell_params(experiment: _Experiment, record: run_record.RunRecord, saves: bool, warns: bool = True) -> None:
   """Notes where the experiment is from; of a training, writes params.yaml and warns of misfit schedules."""
   record.update(**(experiment.options.origin or {}))
   tells = experiment.is_chief and experiment.trains
@@ -227,31 +232,35 @@ def _tell_params(
 
 
 def _tell_start(experiment: _Experiment, run: recorded_run.RecordedRun) -> None:
-  run.events.tell('start', int(run.trainer.global_step.numpy()), {
+  run.events.tell(
+    'start',
+    int(run.trainer.global_step.numpy()),
+    {
       'mode': experiment.mode,
       'devices': run.record.values['devices'],
       'seed': experiment.params.runtime.seed,
       'effective_batch_size': run_checks.effective_batch_size(experiment.params),
-  })
+    },
+  )
 
 
 def _build_checkpoint_manager(experiment: _Experiment, trainer: Any) -> manager_lib.CheckpointManager:
   config = experiment.params.trainer
   return manager_lib.CheckpointManager(
-      trainer.checkpoint,
-      directory=experiment.model_dir,
-      max_to_keep=config.max_to_keep,
-      keep_every=config.keep_every,
-      step_counter=trainer.global_step,
-      checkpoint_interval=config.checkpoint_interval,
-      init_fn=trainer.initialize,
-      asynchronous=config.async_checkpointing,
-      trains=experiment.trains,
-      is_chief=experiment.is_chief,
-      workers=experiment.workers,
-      optimizer_config=config.optimizer_config.as_dict(),
-      data_identity=trainer.data_identity() if experiment.trains else None,
-      create_variables=getattr(trainer, 'create_variables', None),
+    trainer.checkpoint,
+    directory=experiment.model_dir,
+    max_to_keep=config.max_to_keep,
+    keep_every=config.keep_every,
+    step_counter=trainer.global_step,
+    checkpoint_interval=config.checkpoint_interval,
+    init_fn=trainer.initialize,
+    asynchronous=config.async_checkpointing,
+    trains=experiment.trains,
+    is_chief=experiment.is_chief,
+    workers=experiment.workers,
+    optimizer_config=config.optimizer_config.as_dict(),
+    data_identity=trainer.data_identity() if experiment.trains else None,
+    create_variables=getattr(trainer, 'create_variables', None),
   )
 
 
@@ -268,52 +277,57 @@ def _build_loop(experiment: _Experiment, run: recorded_run.RecordedRun) -> contr
     _tell_params(experiment, run.record, saves=replaces_params, warns=False)
 
   return options.controller_cls(
-      strategy=experiment.strategy,
-      trainer=trainer if experiment.trains else None,
-      evaluator=trainer,
-      global_step=trainer.global_step,
-      train_steps=config.train_steps,
-      steps_per_loop=config.steps_per_loop,
-      intervals=(config.summary_interval, *run.events.actions.intervals),
-      checkpoint_interval=config.checkpoint_interval,
-      checkpoint_manager=manager,
-      checkpoint=experiment.start.checkpoint,
-      watch=options.watch,
-      saves_at_start=recovery.goes_back(config),
-      summary_interval=config.summary_interval if records_summaries else None,
-      train_actions=_train_actions(experiment, run, manager),
-      eval_actions=_eval_actions(experiment, trainer),
-      events=run.events,
-      summaries=run.events.actions.summaries,
-      on_restored=on_restored,
-      on_stage=run.enter_stage,
-      heartbeat=run.hang.beat,
+    strategy=experiment.strategy,
+    trainer=trainer if experiment.trains else None,
+    evaluator=trainer,
+    global_step=trainer.global_step,
+    train_steps=config.train_steps,
+    steps_per_loop=config.steps_per_loop,
+    intervals=(config.summary_interval, *run.events.actions.intervals),
+    checkpoint_interval=config.checkpoint_interval,
+    checkpoint_manager=manager,
+    checkpoint=experiment.start.checkpoint,
+    watch=options.watch,
+    saves_at_start=recovery.goes_back(config),
+    summary_interval=config.summary_interval if records_summaries else None,
+    train_actions=_train_actions(experiment, run, manager),
+    eval_actions=_eval_actions(experiment, trainer),
+    events=run.events,
+    summaries=run.events.actions.summaries,
+    on_restored=on_restored,
+    on_stage=run.enter_stage,
+    heartbeat=run.hang.beat,
   )
 
 
 def _train_actions(
-    experiment: _Experiment, run: recorded_run.RecordedRun, manager: manager_lib.CheckpointManager
+  experiment: _Experiment, run: recorded_run.RecordedRun, manager: manager_lib.CheckpointManager
 ) -> list[orbit.Action]:
   if not experiment.trains:
     return list(experiment.options.train_actions)
-  return [*experiment.options.train_actions, *recovery.get_train_actions(
-      experiment.params, run.trainer, experiment.model_dir, manager, run.events)]
+  return [
+    *experiment.options.train_actions,
+    *recovery.get_train_actions(experiment.params, run.trainer, experiment.model_dir, manager, run.events),
+  ]
 
 
 def _eval_actions(experiment: _Experiment, trainer: Any) -> list[orbit.Action]:
   owns, from_chief = best.ownership(experiment.mode, experiment.model_dir), experiment.workers.from_chief
-  return [*experiment.options.eval_actions, *recovery.get_eval_actions(
-      experiment.params, trainer, experiment.model_dir, lambda: owns is None or from_chief('owner of averages', owns))]
+  return [
+    *experiment.options.eval_actions,
+    *recovery.get_eval_actions(
+      experiment.params, trainer, experiment.model_dir, lambda: owns is None or from_chief('owner of averages', owns)
+    ),
+  ]
 
 
-def _begin_line(
-    experiment: _Experiment, run: recorded_run.RecordedRun, manager: manager_lib.CheckpointManager
-) -> None:
+def _begin_line(experiment: _Experiment, run: recorded_run.RecordedRun, manager: manager_lib.CheckpointManager) -> None:
   """Notes where a line of training starts, when that is restored; to be called on all workers."""
   start, model_dir, trainer = experiment.start, experiment.model_dir, run.trainer
   subfolders = (experiment.params.trainer.best_checkpoint_export_subdir, ema_checkpoints.FOLDER)
   branched = experiment.workers.from_chief(
-      'line of training', lambda: training_lines.begin(model_dir, start, subfolders))
+    'line of training', lambda: training_lines.begin(model_dir, start, subfolders)
+  )
   if branched:  # The rollbacks of the line before are not this one's.
     assert start.checkpoint is not None
     manager.rollbacks.read()
@@ -338,16 +352,16 @@ def _run_mode(experiment: _Experiment, loop: controller.Controller) -> Mapping[s
       loop.train(steps=config.train_steps)
     elif mode == 'train_and_eval':
       output = loop.train_and_evaluate(
-          train_steps=config.train_steps,
-          eval_steps=config.validation_steps,
-          eval_interval=config.validation_interval)
+        train_steps=config.train_steps, eval_steps=config.validation_steps, eval_interval=config.validation_interval
+      )
     elif mode == 'eval':
       output = loop.evaluate(steps=config.validation_steps)
     elif mode == 'continuous_eval':
       output = loop.evaluate_continuously(
-          steps=config.validation_steps,
-          timeout=config.continuous_eval_timeout,
-          timeout_fn=run_status.TrainingWatch(experiment.model_dir, config.train_steps).has_ended)
+        steps=config.validation_steps,
+        timeout=config.continuous_eval_timeout,
+        timeout_fn=run_status.TrainingWatch(experiment.model_dir, config.train_steps).has_ended,
+      )
     else:
       raise errors.UserError(f'--mode={mode}: no such mode')
     if mode == 'train_and_post_eval' or experiment.run_post_eval:
@@ -359,32 +373,37 @@ def _run_mode(experiment: _Experiment, loop: controller.Controller) -> Mapping[s
 
 
 def build_trainer(
-    strategy: tf.distribute.Strategy,
-    task: Any,
-    params: definitions.ExperimentConfig,
-    model_dir: Optional[str],
-    train: bool,
-    evaluate: bool,
-    mode: str = 'train_and_eval',
+  strategy: tf.distribute.Strategy,
+  task: Any,
+  params: definitions.ExperimentConfig,
+  model_dir: str | None,
+  train: bool,
+  evaluate: bool,
+  mode: str = 'train_and_eval',
 ) -> base_trainer.Trainer:
   """Builds model, optimizer and trainer inside the strategy's scope; the best checkpoints are the driver's `mode`'s."""
   exporter = make_exporter(strategy, params, model_dir, mode) if evaluate else None
   with strategy.scope(), unset_fields.named(params.task, type(task).__name__):
     return train_utils.create_trainer(
-        params, task, train=train, evaluate=evaluate, checkpoint_exporter=exporter,
-        trainer_cls=getattr(task, 'trainer_cls', None) or base_trainer.Trainer)
+      params,
+      task,
+      train=train,
+      evaluate=evaluate,
+      checkpoint_exporter=exporter,
+      trainer_cls=getattr(task, 'trainer_cls', None) or base_trainer.Trainer,
+    )
 
 
 def make_exporter(
-    strategy: tf.distribute.Strategy, params: definitions.ExperimentConfig, model_dir: Optional[str], mode: str
-) -> Optional[best.BestCheckpointExporter]:
+  strategy: tf.distribute.Strategy, params: definitions.ExperimentConfig, model_dir: str | None, mode: str
+) -> best.BestCheckpointExporter | None:
   """What keeps the best checkpoints; None where the configuration asks for none."""
   is_chief = strategy.extended.should_checkpoint
   return best.maybe_create(params, model_dir, mode, is_chief, workers_lib.of(strategy))
 
 
 def build_event_actions(
-    params: definitions.ExperimentConfig, task: Any, trainer: base_trainer.Trainer, mode: str
+  params: definitions.ExperimentConfig, task: Any, trainer: base_trainer.Trainer, mode: str
 ) -> list[Any]:
   """What the task and the configuration want to be done at the events of a training."""
   with trainer.strategy.scope():
@@ -400,7 +419,7 @@ def build_event_actions(
 
 
 def make_reduce_lr(
-    config: trainer_parts.ReduceLROnPlateauConfig, trainer: base_trainer.Trainer
+  config: trainer_parts.ReduceLROnPlateauConfig, trainer: base_trainer.Trainer
 ) -> reduce_lr_on_plateau.ReduceLROnPlateau:
   """Puts a factor on the learning rate of the trainer's optimizer, and what lowers it.
 

@@ -1,21 +1,23 @@
 """The model that a run has trained, with its weights, outside of any strategy and on any machine."""
 
+from collections.abc import Iterator
 import contextlib
 import dataclasses
 import functools
 import os
-from typing import Any, Dict, Iterator, Optional, Union
-
-import tensorflow as tf, tf_keras
+from typing import Any
 
 from official.core import task_factory
 from official.modeling import performance
+import tensorflow as tf
+import tf_keras
+
+from official_ext import errors
 from official_ext.checkpoints import averaged_weights
 from official_ext.checkpoints import best
 from official_ext.checkpoints import contents as contents_lib
-from official_ext.config import definitions
-from official_ext import errors
 from official_ext.checkpoints import manifests
+from official_ext.config import definitions
 from official_ext.files import readable_paths
 
 BEST, LATEST = 'best', 'latest'
@@ -48,10 +50,10 @@ class TrainedModel:
 
 
 def load(
-    params: definitions.ExperimentConfig,
-    model_dir: str,
-    which: Optional[Union[str, int]] = None,
-    ema: bool = True,
+  params: definitions.ExperimentConfig,
+  model_dir: str,
+  which: str | int | None = None,
+  ema: bool = True,
 ) -> TrainedModel:
   """Builds a run's model, and restores all of its weights.
 
@@ -72,9 +74,7 @@ def load(
   return TrainedModel(model, task, params, prefix, weights)
 
 
-def find_checkpoint(
-    model_dir: str, params: definitions.ExperimentConfig, which: Optional[Union[str, int]] = None
-) -> str:
+def find_checkpoint(model_dir: str, params: definitions.ExperimentConfig, which: str | int | None = None) -> str:
   """The path of one of a run's checkpoints.
 
   Args:
@@ -92,8 +92,9 @@ def find_checkpoint(
   if which == BEST:
     if exporter is None:
       raise errors.UserError(
-          f'{model_dir}: the run keeps no best checkpoint (trainer.best_checkpoint_eval_metric names no metric); which='
-          f'{LATEST} is its newest')
+        f'{model_dir}: the run keeps no best checkpoint (trainer.best_checkpoint_eval_metric names no metric); which='
+        f'{LATEST} is its newest'
+      )
     prefix = exporter.best_ckpt_path
     if prefix is None:
       raise errors.UserError(f'{model_dir}: no best checkpoint yet; which={LATEST} is its newest')
@@ -140,7 +141,7 @@ def _mixed_precision(runtime: definitions.RuntimeConfig) -> Iterator[None]:
 def _restore(model: Any, task: Any, prefix: str, ema: bool) -> str:
   """Restores all variables of a model; returns which weights they are."""
   contents = contents_lib.Contents(prefix)
-  items: Dict[str, Any] = getattr(model, 'checkpoint_items', {})
+  items: dict[str, Any] = getattr(model, 'checkpoint_items', {})
   root = tf.train.Checkpoint(model=model, **items)
   match = contents.match(root, _OF_TRAINING)
   if match.may_fit_later:

@@ -1,13 +1,14 @@
 """Which batches a training step takes, and how the training input begins at any of them."""
 
-from typing import Any, Callable, List, Optional
+from collections.abc import Callable
+from typing import Any
 
 from absl import logging
 import tensorflow as tf
 
+from official_ext import errors
 from official_ext.config import checks
 from official_ext.config import definitions
-from official_ext import errors
 from official_ext.data import diagnosis
 from official_ext.data import pipelines
 from official_ext.data import position
@@ -38,12 +39,12 @@ class TrainingInput:
     self._is_custom = is_custom
     self._first_batch = 0  # Of the dataset that was built last.
 
-  def batches_of(self, step: int) -> List[int]:
+  def batches_of(self, step: int) -> list[int]:
     """The numbers of the global batches that a step (the first: 1) takes."""
     first = (step - 1 + self.data_offset) * self._batches_per_step
     return list(range(first, first + self._batches_per_step))
 
-  def after(self, step: int, distribute_dataset: Callable[..., Any]) -> Optional[Any]:
+  def after(self, step: int, distribute_dataset: Callable[..., Any]) -> Any | None:
     """The dataset that begins after the batches that `step` steps have used; None: the one that there is does.
 
     Args:
@@ -65,10 +66,15 @@ class TrainingInput:
 
   def _skipping_inputs(self, num_batches: int) -> Callable[..., tf.data.Dataset]:
     """`build_inputs` whose pipelines leave out what `num_batches` global batches took from them."""
-    logging.warning('The input of %s is a tf.data pipeline: it is read again up to batch %d, which costs as long as '
-                    'reading these batches did.%s', type(self._task).__name__, num_batches,
-                    '' if getattr(self._data, 'deterministic', None) is not False else
-                    ' With task.train_data.deterministic=false the order of the examples differs.')
+    logging.warning(
+      'The input of %s is a tf.data pipeline: it is read again up to batch %d, which costs as long as '
+      'reading these batches did.%s',
+      type(self._task).__name__,
+      num_batches,
+      ''
+      if getattr(self._data, 'deterministic', None) is not False
+      else ' With task.train_data.deterministic=false the order of the examples differs.',
+    )
 
     def skip(dataset, input_context):
       local_replicas = 1
@@ -82,14 +88,21 @@ class TrainingInput:
 def ended(step: int) -> errors.UserError:
   """The error of examples that end inside a training loop, after `step` steps."""
   return errors.UserError(
-      f'task.train_data: the examples ended at step {step}, inside a training loop; let the dataset repeat, or set '
-      'trainer.train_steps to what it holds')
+    f'task.train_data: the examples ended at step {step}, inside a training loop; let the dataset repeat, or set '
+    'trainer.train_steps to what it holds'
+  )
 
 
-def mistake_in_data(config: Any, data: Any, error: Exception) -> Optional[errors.UserError]:
+def mistake_in_data(config: Any, data: Any, error: Exception) -> errors.UserError | None:
   """What in a data configuration has led to an error of Model Garden's; None where nothing is known to be wrong."""
-  path = next((f'task.{name}' for name in ('train_data', 'validation_data')
-               if data is not None and getattr(config.task, name, None) is data), None)
+  path = next(
+    (
+      f'task.{name}'
+      for name in ('train_data', 'validation_data')
+      if data is not None and getattr(config.task, name, None) is data
+    ),
+    None,
+  )
   if path is None:
     return None
   num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
@@ -102,8 +115,10 @@ def mistake_in_data(config: Any, data: Any, error: Exception) -> Optional[errors
     return errors.UserError(f'{path}.input_path: no file matches {pattern!r}')
   # A task may bring the examples of our DataConfig itself: its error tells more.
   if isinstance(data, definitions.DataConfig) or (
-      getattr(data, 'input_path', None) or getattr(data, 'tfds_name', None)):
+    getattr(data, 'input_path', None) or getattr(data, 'tfds_name', None)
+  ):
     return None
   return errors.UserError(
-      f'{path}: names no data; set {path}.input_path to files, or {path}.tfds_name and {path}.tfds_split '
-      f'({type(error).__name__}: {" ".join(str(error).split())[:150]})')
+    f'{path}: names no data; set {path}.input_path to files, or {path}.tfds_name and {path}.tfds_split '
+    f'({type(error).__name__}: {" ".join(str(error).split())[:150]})'
+  )

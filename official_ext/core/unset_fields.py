@@ -1,13 +1,15 @@
 """Fields that Model Garden leaves open, and that a model cannot be built without: named where building fails."""
 
+from collections.abc import Iterator
 import contextlib
 import linecache
 import re
 import traceback
-from typing import Any, Iterator, List, Tuple
+from typing import Any
 
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import oneof
+
 from official_ext import errors
 from official_ext.runtime import failures
 
@@ -37,10 +39,11 @@ def named(task_config: Any, task_name: str) -> Iterator[None]:
     paths = ', '.join(f'task.{field}' for field in fields)
     verb, them = ('is', 'it') if len(fields) == 1 else ('are', 'them')
     raise errors.UserError(
-        f'{paths}: {verb} not set, and {task_name} needs {them} ({failures.message_of(error)})') from error
+      f'{paths}: {verb} not set, and {task_name} needs {them} ({failures.message_of(error)})'
+    ) from error
 
 
-def _read_by(error: BaseException, task_config: Any) -> List[str]:
+def _read_by(error: BaseException, task_config: Any) -> list[str]:
   """The fields that are None, and are read by the line that has failed."""
   values = dict(_walk(task_config))
   for frame in reversed(traceback.extract_tb(error.__traceback__)):
@@ -51,7 +54,7 @@ def _read_by(error: BaseException, task_config: Any) -> List[str]:
   return []
 
 
-def _walk(config: Any, prefix: str = '') -> Iterator[Tuple[str, Any]]:
+def _walk(config: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
   """(dotted path, value) of all fields; of a choice, of what is chosen alone."""
   for name, value in vars(config).items():
     if name.startswith('_') or (isinstance(config, oneof.OneOfConfig) and name not in ('type', config.type)):

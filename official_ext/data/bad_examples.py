@@ -1,9 +1,10 @@
 """Examples that cannot be read, parsed, decoded or put into a batch: how they are named and counted."""
 
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import contextvars
 import threading
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set
+from typing import Any
 
 from absl import logging
 
@@ -26,13 +27,13 @@ class ExampleLog:
   """
 
   def __init__(self):
-    self.describe: Optional[Callable[[int], str]] = None
-    self.identities: List[Dict[str, Any]] = []
+    self.describe: Callable[[int], str] | None = None
+    self.identities: list[dict[str, Any]] = []
     self._lock = threading.Lock()
-    self._skipped: Set[int] = set()
-    self._warned: Set[int] = set()
+    self._skipped: set[int] = set()
+    self._warned: set[int] = set()
 
-  def add_identity(self, identity: Dict[str, Any]) -> None:
+  def add_identity(self, identity: dict[str, Any]) -> None:
     """Notes the identity of a source; every pipeline of a distributed input says the same."""
     with self._lock:
       if identity not in self.identities:
@@ -49,7 +50,7 @@ class ExampleLog:
     if is_new:
       logging.warning('left out: %s%s', message, ' (further ones are only counted)' if is_last else '')
 
-  def take_skips(self, end: Optional[int] = None) -> int:
+  def take_skips(self, end: int | None = None) -> int:
     """How many examples before a position were left out since the last call.
 
     Input is read ahead of its use: what lies beyond `end` is counted when its time has come.
@@ -63,7 +64,7 @@ class ExampleLog:
     return len(used)
 
 
-_LOG: contextvars.ContextVar[Optional[ExampleLog]] = contextvars.ContextVar('example_log', default=None)
+_LOG: contextvars.ContextVar[ExampleLog | None] = contextvars.ContextVar('example_log', default=None)
 
 
 @contextlib.contextmanager

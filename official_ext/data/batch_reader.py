@@ -4,8 +4,9 @@ What stands in for a bad example in training is the next good one of the source:
 that the batch at a step stays a pure function of (seed, step), however many replicas share it.
 """
 
+from collections.abc import Sequence
 import contextlib
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -45,7 +46,7 @@ class BatchReader:
       known = ' or '.join(bad_examples.ACTIONS)
       raise errors.UserError(f'{self._field}.on_bad_example: expected {known}, got {self._action!r}')
     self._hint = (
-        f'; repair or replace it, or set {self._field}.on_bad_example=skip' if hasattr(params, 'on_bad_example') else ''
+      f'; repair or replace it, or set {self._field}.on_bad_example=skip' if hasattr(params, 'on_bad_example') else ''
     )
     self._log = bad_examples.current_log()
     self._reference, self.batch = self._choose_reference()
@@ -55,7 +56,7 @@ class BatchReader:
     """Whether a batch may have fewer examples than were asked for: in evaluation, where each counts once."""
     return self._action == 'skip' and not self._is_training
 
-  def read(self, positions: Sequence[int], indices: Sequence[int]) -> Tuple[List[np.ndarray], Sequence[int]]:
+  def read(self, positions: Sequence[int], indices: Sequence[int]) -> tuple[list[np.ndarray], Sequence[int]]:
     """The batch of the examples `indices`, which are at `positions`.
 
     Returns:
@@ -75,8 +76,8 @@ class BatchReader:
       return self._conform(self._collate([example for _, example in found]), len(found)), kept
     except Exception as error:  # pylint: disable=broad-except
       raise bad_examples.BadExampleError(
-          f'{self._field}: the examples at positions {positions[0]} to {positions[-1]} make no batch, though every one '
-          f'does with another: {bad_examples.one_line(error)}'
+        f'{self._field}: the examples at positions {positions[0]} to {positions[-1]} make no batch, though every one '
+        f'does with another: {bad_examples.one_line(error)}'
       ) from error
 
   def _good_examples(self, positions, indices):
@@ -104,7 +105,7 @@ class BatchReader:
         return example
     raise bad_examples.BadExampleError(f'{message}; nor can the {min(size, MAX_RUN) - 1} after it be used')
 
-  def _try(self, index) -> Tuple[Any, Optional[str]]:
+  def _try(self, index) -> tuple[Any, str | None]:
     """An example, and what is wrong with it."""
     try:
       (example,) = self._source.fetch([index])
@@ -116,7 +117,7 @@ class BatchReader:
       return None, f'cannot be batched with others: {bad_examples.one_line(self._told_alone(example) or error)}'
     return example, None
 
-  def _told_alone(self, example) -> Optional[Exception]:
+  def _told_alone(self, example) -> Exception | None:
     """What is wrong with an example by itself, which tells more than what a collator says of two."""
     try:
       self._conform(self._collate([example]), 1)
@@ -150,7 +151,7 @@ class BatchReader:
     return found[0]
 
 
-def _conformed(batch: Any, model: Any, fixed_shapes: bool, count: int) -> List[np.ndarray]:
+def _conformed(batch: Any, model: Any, fixed_shapes: bool, count: int) -> list[np.ndarray]:
   """A batch's values, flat, in the dtypes of the model's.
 
   Args:

@@ -8,13 +8,14 @@ a heavy class has a greater loss and a greater gradient. So it is the same loss 
 several replicas. Keras weights the training loss alone; so do the lines above.
 """
 
-from typing import Any, Mapping, Sequence, Tuple, Union
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 
-def of_examples(labels: Any, class_weight: Union[Sequence[float], Mapping[int, float]]) -> tf.Tensor:
+def of_examples(labels: Any, class_weight: Sequence[float] | Mapping[int, float]) -> tf.Tensor:
   """The weight of each example, that of its class.
 
   Args:
@@ -46,7 +47,7 @@ def of_examples(labels: Any, class_weight: Union[Sequence[float], Mapping[int, f
   return tf.where(is_known, weights, tf.fill(tf.shape(weights), float('nan')))
 
 
-def balanced(labels: Any, num_classes: int) -> Tuple[float, ...]:
+def balanced(labels: Any, num_classes: int) -> tuple[float, ...]:
   """Weights under which every class counts alike: n / (num_classes * n_c), as scikit-learn's 'balanced'.
 
   Args:

@@ -12,8 +12,9 @@ the data configuration:
       return collate
 """
 
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-from typing import Any, Callable, Dict, List, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +23,7 @@ from official_ext import errors
 from official_ext import suggestions
 
 Example = Mapping[str, Any]
-Collate = Callable[[List[Example]], Mapping[str, Any]]
+Collate = Callable[[list[Example]], Mapping[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Collator:
   collate: Collate
   fixed_shapes: bool
 
-  def __call__(self, examples: List[Example]) -> Mapping[str, Any]:
+  def __call__(self, examples: list[Example]) -> Mapping[str, Any]:
     return self.collate(examples)
 
 
@@ -47,7 +48,7 @@ class _Registration:
   fixed_shapes: bool
 
 
-_REGISTRY: Dict[str, _Registration] = {}
+_REGISTRY: dict[str, _Registration] = {}
 
 
 def register(name: str, fixed_shapes: bool = True) -> Callable[[Callable[[Any], Collate]], Callable[[Any], Collate]]:

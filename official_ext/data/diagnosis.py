@@ -3,6 +3,7 @@
 TensorFlow's errors name neither. Nothing here runs before an error: a good run pays nothing for it.
 """
 
+from collections.abc import Callable, Iterable, Iterator
 import dataclasses
 import errno
 import functools
@@ -10,7 +11,7 @@ import os
 import re
 import tempfile
 import time
-from typing import Any, Callable, Iterable, Iterator, List, Optional
+from typing import Any
 
 import tensorflow as tf
 
@@ -24,18 +25,29 @@ MAX_SECONDS = 120.0  # After that, the search for a broken record is given up.
 BuildInputs = Callable[[Any], Any]
 
 _FROM_PIPELINE = ('IteratorGetNext', 'Error in user-defined function passed to')
-_NOT_OF_DATA = (tf.errors.OutOfRangeError, tf.errors.CancelledError, tf.errors.AbortedError, tf.errors.UnavailableError,
-                tf.errors.DeadlineExceededError, tf.errors.ResourceExhaustedError)
+_NOT_OF_DATA = (
+  tf.errors.OutOfRangeError,
+  tf.errors.CancelledError,
+  tf.errors.AbortedError,
+  tf.errors.UnavailableError,
+  tf.errors.DeadlineExceededError,
+  tf.errors.ResourceExhaustedError,
+)
 _OUT_OF_RANGE = (
-    re.compile(r'Received a label value of (?P<value>-?\d+) which is outside the valid range of (?P<range>\[[^)]*\))'),
-    re.compile(r'indices\[[^\]]*\] = (?P<value>-?\d+) is not in (?P<range>\[[^)]*\))'),
+  re.compile(r'Received a label value of (?P<value>-?\d+) which is outside the valid range of (?P<range>\[[^)]*\))'),
+  re.compile(r'indices\[[^\]]*\] = (?P<value>-?\d+) is not in (?P<range>\[[^)]*\))'),
 )
 
 
 # How TensorFlow tells of a file that it cannot open or read: `PATH; REASON`.
 _UNREADABLE = re.compile(
-    '; (' + '|'.join(os.strerror(number) for number in (
-        errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)) + ')')
+  '; ('
+  + '|'.join(
+    os.strerror(number)
+    for number in (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
+  )
+  + ')'
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +62,7 @@ class Fault:
   """
 
   file: str
-  record: Optional[int]
+  record: int | None
   reason: str
   misfit: str = ''
 
@@ -71,7 +83,7 @@ class OutOfRange:
   valid: str
 
 
-def out_of_range(error: Optional[BaseException]) -> Optional[OutOfRange]:
+def out_of_range(error: BaseException | None) -> OutOfRange | None:
   """What a TensorFlow kernel says of a label or an index that is out of range; None where it says something else."""
   for pattern in _OUT_OF_RANGE:
     match = pattern.search(str(error)) if isinstance(error, tf.errors.InvalidArgumentError) else None
@@ -90,8 +102,8 @@ def is_input_error(error: BaseException) -> bool:
 
 
 def explain(
-    error: BaseException, path: str, data: Any, build_inputs: BuildInputs, when: str = ''
-) -> Optional[errors.UserError]:
+  error: BaseException, path: str, data: Any, build_inputs: BuildInputs, when: str = ''
+) -> errors.UserError | None:
   """Turns what a tf.data pipeline has raised into an error that names file and record.
 
   Args:
@@ -147,8 +159,7 @@ def check_not_empty(path: str, data: Any) -> None:
   """
   files = input_files(data)
   try:
-    empty = bool(files) and all(
-        not tf.io.gfile.isdir(file) and tf.io.gfile.stat(file).length == 0 for file in files)
+    empty = bool(files) and all(not tf.io.gfile.isdir(file) and tf.io.gfile.stat(file).length == 0 for file in files)
   except (tf.errors.OpError, OSError):
     return
   if empty:
@@ -177,7 +188,7 @@ def no_examples(path: str, data: Any, needed: int = 0) -> errors.UserError:
 # Files.
 
 
-def input_files(data: Any) -> List[str]:
+def input_files(data: Any) -> list[str]:
   """The files that a data configuration names; [] where it names none, or they cannot be listed."""
   try:
     if getattr(data, 'input_path', None):
@@ -193,7 +204,7 @@ def _source_field(data: Any) -> str:
   return 'input_path' if getattr(data, 'input_path', None) else 'tfds_name'
 
 
-def _patterns(data: Any) -> List[str]:
+def _patterns(data: Any) -> list[str]:
   """The patterns of `input_path`: a string of patterns joined by commas, or a list or a section of such strings."""
 
   def flatten(value: Any) -> Iterator[str]:
@@ -208,7 +219,7 @@ def _patterns(data: Any) -> List[str]:
   return list(flatten(getattr(data, 'input_path', None)))
 
 
-def _tfds_files(data: Any) -> List[str]:
+def _tfds_files(data: Any) -> list[str]:
   import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
 
   builder = tfds.builder(data.tfds_name, data_dir=data.tfds_data_dir or None)
@@ -239,7 +250,7 @@ def _count(number: int, noun: str) -> str:
 # The search for the record.
 
 
-def find_fault(error: BaseException, data: Any, build_inputs: BuildInputs) -> Optional[Fault]:
+def find_fault(error: BaseException, data: Any, build_inputs: BuildInputs) -> Fault | None:
   """Reads the input files again, to find what an error was about.
 
   First as TFRecord files, with their checksums; then record by record as tf.Examples; then through the pipeline itself,
@@ -269,7 +280,7 @@ def find_fault(error: BaseException, data: Any, build_inputs: BuildInputs) -> Op
   return None
 
 
-def _first(check: Callable[[str], Optional[Fault]], files: Iterable[str], deadline: float) -> Optional[Fault]:
+def _first(check: Callable[[str], Fault | None], files: Iterable[str], deadline: float) -> Fault | None:
   for file in files:
     if time.monotonic() > deadline:
       return None
@@ -279,17 +290,17 @@ def _first(check: Callable[[str], Optional[Fault]], files: Iterable[str], deadli
   return None
 
 
-def _named_unreadable(error: BaseException) -> Optional[Fault]:
+def _named_unreadable(error: BaseException) -> Fault | None:
   """The file that an error names as one that cannot be read: one that was deleted no longer matches its pattern."""
   found = _UNREADABLE.search(str(error))
   if found is None:
     return None
-  before = str(error)[:found.start()].rpartition('\n')[2]
+  before = str(error)[: found.start()].rpartition('\n')[2]
   file = re.split(r': |\}\} ', before)[-1].strip()
   return Fault(file, None, found[1]) if file else None
 
 
-def unmatched(data: Any) -> Optional[str]:
+def unmatched(data: Any) -> str | None:
   """The first pattern of `input_path` that no file matches; None where there is none."""
   for pattern in _patterns(data):
     try:
@@ -300,7 +311,7 @@ def unmatched(data: Any) -> Optional[str]:
   return None
 
 
-def _unreadable(file: str) -> Optional[Fault]:
+def _unreadable(file: str) -> Fault | None:
   try:
     with tf.io.gfile.GFile(file, 'rb') as f:
       f.read(1)
@@ -309,7 +320,7 @@ def _unreadable(file: str) -> Optional[Fault]:
   return None
 
 
-def _broken_record(file: str) -> Optional[Fault]:
+def _broken_record(file: str) -> Fault | None:
   """The record at which a TFRecord file cannot be read on."""
   number = 0
   try:
@@ -325,7 +336,7 @@ def _broken_record(file: str) -> Optional[Fault]:
   return None
 
 
-def _no_example(file: str) -> Optional[Fault]:
+def _no_example(file: str) -> Fault | None:
   """The first record of a TFRecord file that is not a tf.Example."""
   number = 0
   try:
@@ -339,7 +350,7 @@ def _no_example(file: str) -> Optional[Fault]:
   return None
 
 
-def _unparsable(file: str, data: Any, build_inputs: BuildInputs) -> Optional[Fault]:
+def _unparsable(file: str, data: Any, build_inputs: BuildInputs) -> Fault | None:
   """The record of a file that the pipeline cannot take, found by halving."""
   if pipeline_error(file, data, build_inputs) is None:
     return None
@@ -347,7 +358,7 @@ def _unparsable(file: str, data: Any, build_inputs: BuildInputs) -> Optional[Fau
   with tempfile.TemporaryDirectory(prefix='diagnosis-') as folder:
     part = os.path.join(folder, 'part.tfrecord')
 
-    def error_of(some: List[bytes]) -> Optional[BaseException]:
+    def error_of(some: list[bytes]) -> BaseException | None:
       with tf.io.TFRecordWriter(part) as writer:
         for record in some:
           writer.write(record)
@@ -360,14 +371,24 @@ def _unparsable(file: str, data: Any, build_inputs: BuildInputs) -> Optional[Fau
     error = error_of(records[start:end])
     if error is None:
       return None
-    misfits = not start and len(records) > 1 and all(  # The first, the last and one between: all of them.
-        error_of([records[number]]) is not None for number in (len(records) - 1, len(records) // 2))
-    misfit = misfit_lib.explain(file, records, reason_of(error), data, functools.partial(
-        pipeline_error, file, build_inputs=build_inputs)) if misfits else ''
+    misfits = (
+      not start
+      and len(records) > 1
+      and all(  # The first, the last and one between: all of them.
+        error_of([records[number]]) is not None for number in (len(records) - 1, len(records) // 2)
+      )
+    )
+    misfit = (
+      misfit_lib.explain(
+        file, records, reason_of(error), data, functools.partial(pipeline_error, file, build_inputs=build_inputs)
+      )
+      if misfits
+      else ''
+    )
   return Fault(file, start, f'cannot be parsed: {reason_of(error)}', misfit)
 
 
-def pipeline_error(file: str, data: Any, build_inputs: BuildInputs) -> Optional[BaseException]:
+def pipeline_error(file: str, data: Any, build_inputs: BuildInputs) -> BaseException | None:
   """What the task's pipeline raises on one file, read once, in order, one example at a time; None where it works."""
   once = {'input_path': file, 'is_training': False, 'global_batch_size': 1, 'drop_remainder': False, 'cache': False}
   try:
@@ -381,7 +402,7 @@ def pipeline_error(file: str, data: Any, build_inputs: BuildInputs) -> Optional[
   return None
 
 
-def find_label(data: Any, value: int) -> Optional[Fault]:
+def find_label(data: Any, value: int) -> Fault | None:
   """The first record of the input files whose label has a value: a tf.Example with a feature named like *label*."""
   deadline = time.monotonic() + MAX_SECONDS
 

@@ -5,17 +5,18 @@ What it does not see: other content of the same size in a file of the same name;
 the few that are looked at.
 """
 
+from collections.abc import Mapping, Sequence
 from concurrent import futures
 import hashlib
 import os
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from official_ext.data import diagnosis
 
-Identity = Dict[str, Any]
+Identity = dict[str, Any]
 NUM_ROWS = 16
 _NUM_THREADS = 16
 _ORDER = 'order_of_files'
@@ -35,11 +36,11 @@ def of_files(files: Sequence[str]) -> Identity:
     sizes = list(pool.map(_size, files))
   parts = [f'{os.path.basename(file)} {size}' for file, size in zip(files, sizes)]
   return {
-      'num_files': len(files),
-      'num_empty_files': sum(size == 0 for size in sizes),
-      'num_bytes': sum(size or 0 for size in sizes),
-      _FILES: digest(sorted(parts)),
-      _ORDER: digest(parts),
+    'num_files': len(files),
+    'num_empty_files': sum(size == 0 for size in sizes),
+    'num_bytes': sum(size or 0 for size in sizes),
+    _FILES: digest(sorted(parts)),
+    _ORDER: digest(parts),
   }
 
 
@@ -68,12 +69,12 @@ def of_arrays(arrays: Any) -> Identity:
   length = len(flat[0])
   rows = sorted({index * (length - 1) // (NUM_ROWS - 1) for index in range(NUM_ROWS)}) if length else []
   return {
-      'shapes_and_dtypes': [f'{list(array.shape[1:])} {array.dtype}' for array in flat],
-      f'content_of_{NUM_ROWS}_rows': digest([_bytes(array[row]) for row in rows for array in flat]),
+    'shapes_and_dtypes': [f'{list(array.shape[1:])} {array.dtype}' for array in flat],
+    f'content_of_{NUM_ROWS}_rows': digest([_bytes(array[row]) for row in rows for array in flat]),
   }
 
 
-def differences(path: str, before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> List[str]:
+def differences(path: str, before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
   """A line for each difference between the identities of an input's sources, in what both of them say.
 
   Args:
@@ -109,7 +110,7 @@ def _bytes(row: np.ndarray) -> bytes:
   return repr(row.tolist()).encode() if row.dtype.kind == 'O' else row.tobytes()
 
 
-def _size(file: str) -> Optional[int]:
+def _size(file: str) -> int | None:
   try:
     stat = tf.io.gfile.stat(file)
   except (tf.errors.OpError, OSError):

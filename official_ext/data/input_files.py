@@ -1,11 +1,9 @@
 """The files that an `input_path` names."""
 
-from typing import List
-
 import tensorflow as tf
 
 
-def matching(pattern: str) -> List[str]:
+def matching(pattern: str) -> list[str]:
   """The files of one pattern, sorted: one that is called just so, whatever is in its name, or all that match."""
   if not pattern:
     return []

@@ -1,8 +1,9 @@
 """Files that are sound, and a data configuration that does not fit them: which field, and what the files hold."""
 
+from collections.abc import Callable
 import dataclasses
 import re
-from typing import Any, Callable, List, Optional
+from typing import Any
 
 import tensorflow as tf
 
@@ -11,7 +12,7 @@ _NOT_LENGTHS = ('batch', 'buffer', 'cycle', 'seed', 'num_', 'block')
 
 
 def explain(
-    file: str, records: List[bytes], reason: str, data: Any, error_of: Callable[[Any], Optional[BaseException]]
+  file: str, records: list[bytes], reason: str, data: Any, error_of: Callable[[Any], BaseException | None]
 ) -> str:
   """Says what does not fit, where no record of a file can be parsed.
 
@@ -40,7 +41,7 @@ def explain(
   return f': no record of {file} fits this configuration: {reason}'
 
 
-def vars_of(data: Any) -> List[Any]:
+def vars_of(data: Any) -> list[Any]:
   """(name, value) of the fields of a data configuration; those that name a length first."""
   names = [field.name for field in dataclasses.fields(data)] if dataclasses.is_dataclass(data) else []
   return [(name, getattr(data, name)) for name in sorted(names, key=lambda name: 'length' not in name)]
@@ -52,5 +53,7 @@ def _features(record: bytes) -> dict:
     features = tf.train.Example.FromString(record).features.feature
   except Exception:  # pylint: disable=broad-except  # protobuf's DecodeError, without an import of protobuf.
     return {}
-  return {name: max(len(getattr(feature, kind).value) for kind in ('int64_list', 'float_list', 'bytes_list'))
-          for name, feature in features.items()}
+  return {
+    name: max(len(getattr(feature, kind).value) for kind in ('int64_list', 'float_list', 'bytes_list'))
+    for name, feature in features.items()
+  }

@@ -1,11 +1,12 @@
 """What can be done to the tf.data pipelines of any task from outside."""
 
+from collections.abc import Callable
 import inspect
-from typing import Any, Callable, Optional
+from typing import Any
 
 import tensorflow as tf
 
-Transform = Callable[[tf.data.Dataset, Optional[tf.distribute.InputContext]], tf.data.Dataset]
+Transform = Callable[[tf.data.Dataset, tf.distribute.InputContext | None], tf.data.Dataset]
 
 
 def transformed(build_inputs: Callable[..., Any], transform: Transform) -> Callable[..., Any]:
@@ -19,7 +20,7 @@ def transformed(build_inputs: Callable[..., Any], transform: Transform) -> Calla
   return build
 
 
-def without_autotune(dataset: tf.data.Dataset, input_context: Optional[tf.distribute.InputContext] = None) -> Any:
+def without_autotune(dataset: tf.data.Dataset, input_context: tf.distribute.InputContext | None = None) -> Any:
   """The dataset with tf.data's tuning of parallelism turned off, unless its options turn it on.
 
   For datasets that are iterated again and again: when an iterator with tuning is deleted, TensorFlow may first sleep to

@@ -1,15 +1,15 @@
 """Tells an input pipeline at which batch to start.
 
-    with position.starting_at(1000) as start:
-      dataset = task.build_inputs(params)   # calls position.take_start()
-    if not start.honoured:
-      dataset = dataset.skip(1000)
+with position.starting_at(1000) as start:
+  dataset = task.build_inputs(params)   # calls position.take_start()
+if not start.honoured:
+  dataset = dataset.skip(1000)
 """
 
+from collections.abc import Iterator
 import contextlib
 import contextvars
 import dataclasses
-from typing import Iterator, Optional
 
 
 @dataclasses.dataclass
@@ -25,7 +25,7 @@ class Position:
   honoured: bool = False
 
 
-_POSITION: contextvars.ContextVar[Optional[Position]] = contextvars.ContextVar('position', default=None)
+_POSITION: contextvars.ContextVar[Position | None] = contextvars.ContextVar('position', default=None)
 
 
 @contextlib.contextmanager

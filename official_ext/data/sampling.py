@@ -10,7 +10,6 @@ written in 64-bit integer arithmetic, so that the order of a run does not change
 """
 
 import math
-from typing import Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -60,7 +59,7 @@ def stream_key(seed: int, stream: int) -> int:
 _ORDER_STREAM, _TRANSFORM_STREAM = 0, 1
 
 
-def _rectangle(num_examples: int) -> Tuple[int, int]:
+def _rectangle(num_examples: int) -> tuple[int, int]:
   """Sides (rows, columns) of a near-square, each below 2**32, that holds `num_examples` cells and few more."""
   rows = math.isqrt(num_examples - 1) + 1
   return rows, -(-num_examples // rows)

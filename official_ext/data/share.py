@@ -1,7 +1,7 @@
 """Which part of every global batch one input pipeline makes."""
 
 import dataclasses
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 
@@ -25,7 +25,7 @@ class Share:
   num_replicas: int
 
   @classmethod
-  def of(cls, params: Any, input_context: Optional[tf.distribute.InputContext], what: str = 'examples') -> 'Share':
+  def of(cls, params: Any, input_context: tf.distribute.InputContext | None, what: str = 'examples') -> 'Share':
     """The share of one input pipeline.
 
     Args:

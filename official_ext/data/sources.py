@@ -1,10 +1,11 @@
 """Where examples come from: things with a length and random access."""
 
 import abc
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 import operator
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any
 
 from absl import logging
 import numpy as np
@@ -26,7 +27,7 @@ class Source(abc.ABC):
     """The number of examples."""
 
   @abc.abstractmethod
-  def fetch(self, indices: Sequence[int]) -> List[collators.Example]:
+  def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
     """The examples of these numbers.
 
     Args:
@@ -80,7 +81,7 @@ class ArraySource(Source):
     """The mean size of an example."""
     return sum(array.nbytes for array in tf.nest.flatten(self._arrays)) // max(1, self._length)
 
-  def fetch(self, indices: Sequence[int]) -> List[collators.Example]:
+  def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
     return [tf.nest.map_structure(operator.itemgetter(index), self._arrays) for index in indices]
 
   def identity(self) -> identity_lib.Identity:
@@ -96,7 +97,7 @@ class ArraySource(Source):
 class TfdsSource(Source):
   """A split of a TFDS builder, read through `tfds.data_source`. It is prepared at first use, as ArrayRecord files."""
 
-  def __init__(self, name: str, split: str, data_dir: str = '', decoders: Optional[Mapping[str, Any]] = None):
+  def __init__(self, name: str, split: str, data_dir: str = '', decoders: Mapping[str, Any] | None = None):
     """Opens the split, and prepares the data set if it is not there yet.
 
     Args:
@@ -115,7 +116,7 @@ class TfdsSource(Source):
   def __len__(self) -> int:
     return len(self._data_source)
 
-  def fetch(self, indices: Sequence[int]) -> List[collators.Example]:
+  def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
     return list(self._data_source.__getitems__([int(index) for index in indices]))
 
   def describe(self, index: int) -> str:
@@ -128,14 +129,18 @@ class TfdsSource(Source):
 
   def identity(self) -> identity_lib.Identity:
     files = [os.fspath(part.filename) for part in tfds_preparation.files_of(self._data_source)]
-    return {**super().identity(), 'tfds': self._data_source.dataset_info.full_name, 'split': str(self._split),
-            **identity_lib.of_files(files)}
+    return {
+      **super().identity(),
+      'tfds': self._data_source.dataset_info.full_name,
+      'split': str(self._split),
+      **identity_lib.of_files(files),
+    }
 
 
 class ArrayRecordSource(Source):
   """A list of ArrayRecord files."""
 
-  def __init__(self, paths: Union[str, Sequence[str]], parse: Callable[[bytes], collators.Example]):
+  def __init__(self, paths: str | Sequence[str], parse: Callable[[bytes], collators.Example]):
     """Opens the files.
 
     Args:
@@ -150,7 +155,7 @@ class ArrayRecordSource(Source):
     from array_record.python import array_record_module  # pylint: disable=g-import-not-at-top
 
     patterns = [part.strip() for part in paths.split(',')] if isinstance(paths, str) else list(paths)
-    files: List[str] = []
+    files: list[str] = []
     for pattern in patterns:
       matches = input_files.matching(pattern)
       if not matches:
@@ -166,18 +171,20 @@ class ArrayRecordSource(Source):
           reader.close()
       except Exception as error:  # A RuntimeError, by now.
         raise errors.UserError(
-            f'input_path: {file} is damaged, or no ArrayRecord file: {bad_examples.one_line(error)}') from error
+          f'input_path: {file} is damaged, or no ArrayRecord file: {bad_examples.one_line(error)}'
+        ) from error
 
     with futures.ThreadPoolExecutor(16) as pool:
       self._counts = list(zip(files, pool.map(count_records, files)))
     self._records = array_record_data_source.ArrayRecordDataSource(
-        [f'{file}[0:{count}]' for file, count in self._counts])
+      [f'{file}[0:{count}]' for file, count in self._counts]
+    )
     self._parse = parse
 
   def __len__(self) -> int:
     return len(self._records)
 
-  def fetch(self, indices: Sequence[int]) -> List[collators.Example]:
+  def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
     return [self._parse(record) for record in self._records.__getitems__([int(index) for index in indices])]
 
   def describe(self, index: int) -> str:
@@ -189,14 +196,17 @@ class ArrayRecordSource(Source):
     return f'example {index}'
 
   def identity(self) -> identity_lib.Identity:
-    return {**super().identity(), **identity_lib.of_files([file for file, _ in self._counts]),
-            'records_of_files': identity_lib.digest([str(count) for _, count in self._counts])}
+    return {
+      **super().identity(),
+      **identity_lib.of_files([file for file, _ in self._counts]),
+      'records_of_files': identity_lib.digest([str(count) for _, count in self._counts]),
+    }
 
 
 class HuggingFaceSource(Source):
   """A Hugging Face data set (Arrow). Needs the extra `huggingface`."""
 
-  def __init__(self, dataset: Any, split: Optional[str] = None, **load_options: Any):
+  def __init__(self, dataset: Any, split: str | None = None, **load_options: Any):
     """Opens the data set.
 
     Args:
@@ -212,7 +222,7 @@ class HuggingFaceSource(Source):
         import datasets  # pylint: disable=g-import-not-at-top
       except ImportError as error:
         raise errors.UserError(
-            f'{dataset}: a Hugging Face data set needs the package datasets; pip install official-ext[huggingface]'
+          f'{dataset}: a Hugging Face data set needs the package datasets; pip install official-ext[huggingface]'
         ) from error
       name = dataset
       dataset = datasets.load_dataset(dataset, split=split, **load_options)
@@ -225,8 +235,8 @@ class HuggingFaceSource(Source):
   def __len__(self) -> int:
     return len(self._dataset)
 
-  def fetch(self, indices: Sequence[int]) -> List[collators.Example]:
-    columns: Dict[str, Any] = self._dataset[[int(index) for index in indices]]
+  def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
+    columns: dict[str, Any] = self._dataset[[int(index) for index in indices]]
     return [dict(zip(columns, row)) for row in zip(*columns.values())]
 
   def describe(self, index: int) -> str:
@@ -235,10 +245,15 @@ class HuggingFaceSource(Source):
 
   def identity(self) -> identity_lib.Identity:
     columns = list(getattr(self._dataset, 'column_names', None) or ())
-    return {**super().identity(), 'dataset': self._name, 'version': str(getattr(self._dataset, 'version', None)),
-            'columns': columns, **identity_lib.of_files(self._files())}
+    return {
+      **super().identity(),
+      'dataset': self._name,
+      'version': str(getattr(self._dataset, 'version', None)),
+      'columns': columns,
+      **identity_lib.of_files(self._files()),
+    }
 
-  def _files(self) -> List[str]:
+  def _files(self) -> list[str]:
     return [file['filename'] for file in getattr(self._dataset, 'cache_files', None) or ()]
 
 
@@ -260,18 +275,16 @@ def cached(source: Source, block_size: int = 1024, on_bad_example: str = 'error'
   if not len(source):
     raise ValueError('source: there are no examples to cache.')
   starts = range(0, len(source), block_size)
-  blocks = [
-      _stacked(source, range(start, min(start + block_size, len(source))), on_bad_example) for start in starts
-  ]
+  blocks = [_stacked(source, range(start, min(start + block_size, len(source))), on_bad_example) for start in starts]
   return ArraySource(tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *filter(None, blocks)))
 
 
-def _stacked(source: Source, indices: Sequence[int], on_bad_example: str) -> Optional[Mapping[str, Any]]:
+def _stacked(source: Source, indices: Sequence[int], on_bad_example: str) -> Mapping[str, Any] | None:
   """The examples of these numbers, stacked; None where all are left out."""
   try:
     return collators.stack_examples(source.fetch(indices))
   except Exception:  # pylint: disable=broad-except  # One of them is bad: which?
-    examples: List[collators.Example] = []
+    examples: list[collators.Example] = []
     for index in indices:
       try:
         found = source.fetch([index])

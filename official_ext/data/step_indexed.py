@@ -5,8 +5,9 @@ r-th of the equal slices. `sampling` says which example is at a position. So the
 step costs the same, and the global batch does not depend on how many replicas or input pipelines share it.
 """
 
+from collections.abc import Callable
 import dataclasses
-from typing import Any, Callable, Optional, Tuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +24,7 @@ from official_ext.data import sources
 
 Batch = Any
 Transform = Callable[[Batch, tf.Tensor], Batch]
-Load = Callable[[tf.Tensor, tf.Tensor], Tuple[Batch, tf.Tensor]]
+Load = Callable[[tf.Tensor, tf.Tensor], tuple[Batch, tf.Tensor]]
 
 # Indices are computed for several batches at a time: the arithmetic costs as much for one as for thousands.
 _INDICES_PER_BLOCK = 4096
@@ -31,11 +32,11 @@ _BYTES_PER_BLOCK = 2**24
 
 
 def build_dataset(
-    source: sources.Source,
-    params: Any,
-    input_context: Optional[tf.distribute.InputContext] = None,
-    transform: Optional[Transform] = None,
-    transform_per_example: Optional[Transform] = None,
+  source: sources.Source,
+  params: Any,
+  input_context: tf.distribute.InputContext | None = None,
+  transform: Transform | None = None,
+  transform_per_example: Transform | None = None,
 ) -> tf.data.Dataset:
   """A dataset of per-replica batches, for `strategy.distribute_datasets_from_function`.
 
@@ -126,8 +127,8 @@ class _BatchMaker:
   seed: int
   is_partial: bool
   load: Load
-  transform: Optional[Transform]
-  transform_per_example: Optional[Transform]
+  transform: Transform | None
+  transform_per_example: Transform | None
 
   def __call__(self, positions: tf.Tensor, indices: tf.Tensor) -> Batch:
     """The batch of these positions (int64, [b]), which hold the examples `indices` (int64, [b])."""
@@ -166,7 +167,7 @@ class _Plan:
   """
 
   blocks: tf.data.Dataset
-  num_elements: Optional[int]
+  num_elements: int | None
   is_partial: bool
 
   def elements(self, blocks: tf.data.Dataset) -> tf.data.Dataset:
@@ -196,14 +197,14 @@ def _plan(source: sources.Source, params: Any, share: share_lib.Share) -> _Plan:
   num_batches = num_full + is_partial
   if not num_batches:
     raise errors.UserError(
-        f'task.validation_data.drop_remainder: the {num_examples} examples do not fill one batch of '
-        f'{share.global_batch_size}'
+      f'task.validation_data.drop_remainder: the {num_examples} examples do not fill one batch of '
+      f'{share.global_batch_size}'
     )
   blocks = tf.data.Dataset.range(0, num_batches, num_steps).map(make_block)
   return _Plan(blocks, num_batches * share.num_replicas, is_partial)
 
 
-def _loader(source: sources.Source, params: Any) -> Tuple[Load, bool]:
+def _loader(source: sources.Source, params: Any) -> tuple[Load, bool]:
   """A graph function as `_BatchMaker.load`, and whether it calls Python."""
   name = getattr(params, 'collator', 'stack')
   if isinstance(source, sources.ArraySource) and name == 'stack':

@@ -1,9 +1,10 @@
 """Opens TFDS data sets, and prepares them once, however many processes ask at the same time."""
 
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import fcntl
 import os
-from typing import Any, Iterator, Mapping, Optional, Sequence
+from typing import Any
 
 from official_ext import errors
 from official_ext.files import storage as storage_lib
@@ -79,7 +80,7 @@ def prepare(name: str, data_dir: str = '') -> Any:
   return builder
 
 
-def open_data_source(name: str, split: str, data_dir: str, decoders: Optional[Mapping[str, Any]]) -> Any:
+def open_data_source(name: str, split: str, data_dir: str, decoders: Mapping[str, Any] | None) -> Any:
   """One split of a data set, for random access.
 
   Args:
@@ -100,8 +101,8 @@ def open_data_source(name: str, split: str, data_dir: str, decoders: Optional[Ma
     return tfds.data_source(name, split=split, data_dir=_expanded(data_dir), decoders=decoders, download=False)
   except NotImplementedError as error:
     raise errors.UserError(
-        f'tfds_data_dir: {builder.data_path} holds {name} in a format without random access; '
-        'choose another folder, or delete that one'
+      f'tfds_data_dir: {builder.data_path} holds {name} in a format without random access; '
+      'choose another folder, or delete that one'
     ) from error
   except ValueError as error:
     raise errors.UserError(f'tfds_split: {name} has no split {split!r}: {_reason(error)}') from error
@@ -114,7 +115,7 @@ def files_of(data_source: Any) -> Sequence[Any]:
   return base.file_instructions(data_source.dataset_info, data_source.split)
 
 
-def _expanded(data_dir: str) -> Optional[str]:
+def _expanded(data_dir: str) -> str | None:
   """The folder for TFDS, None for its default."""
   return os.path.expanduser(data_dir) or None
 

@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import shutil
-from typing import Any, List
+from typing import Any
 
 from official_ext import errors
 
@@ -21,7 +21,7 @@ def is_remote(path: str) -> bool:
   return '://' in path
 
 
-def names(folder: str) -> List[str]:
+def names(folder: str) -> list[str]:
   """The names in a folder, sorted; [] where there is no such folder."""
   if is_remote(folder):
     gfile = _gfile()
@@ -32,7 +32,7 @@ def names(folder: str) -> List[str]:
     return []
 
 
-def matching(folder: str, pattern: str) -> List[str]:
+def matching(folder: str, pattern: str) -> list[str]:
   """Paths of what a folder holds, by name.
 
   Args:
@@ -153,16 +153,19 @@ def expand_home(path: str, where: str) -> str:
     return path
   expanded = os.path.expanduser(path)
   if expanded == path:
-    raise errors.UserError(f'{where}: {path}: there is no home folder of {home.group()}; a folder that is '
-                           f'called so is written ./{path}')
+    raise errors.UserError(
+      f'{where}: {path}: there is no home folder of {home.group()}; a folder that is called so is written ./{path}'
+    )
   return expanded
 
 
 def _gfile() -> Any:
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
+
   return tf.io.gfile
 
 
 def _op_error() -> Any:
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
+
   return tf.errors.OpError

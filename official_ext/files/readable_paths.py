@@ -30,12 +30,13 @@ def readable(prefix: str) -> str:
     return prefix
   if paths.is_remote(prefix):
     raise errors.UserError(
-      f'{prefix}: TensorFlow reads no checkpoint from a remote path with [ or a backslash; choose another name')
+      f'{prefix}: TensorFlow reads no checkpoint from a remote path with [ or a backslash; choose another name'
+    )
   folder, name = os.path.split(prefix)
   return os.path.join(_link_to(os.path.abspath(folder)), name)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _link_to(folder: str) -> str:
   place = tempfile.mkdtemp(prefix='checkpoints-')  # Read until the end: variables that are made late are restored late.
   atexit.register(shutil.rmtree, place, ignore_errors=True)

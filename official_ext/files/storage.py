@@ -7,7 +7,6 @@ gone, somebody deletes a folder. What is lost then is the caller's to decide; he
 import errno
 import os
 import re
-from typing import Optional
 
 import tensorflow as tf
 
@@ -85,7 +84,7 @@ def reason_of(error: BaseException) -> str:
   return known or type(error).__name__
 
 
-def explain(error: Optional[BaseException]) -> Optional[errors.StorageError]:
+def explain(error: BaseException | None) -> errors.StorageError | None:
   """The one line of an exception, or of one that has led to it, that tells of failing storage; None of any other."""
   seen = set()
   while error is not None and id(error) not in seen:
@@ -99,7 +98,7 @@ def explain(error: Optional[BaseException]) -> Optional[errors.StorageError]:
   return None
 
 
-def _failed_path(error: BaseException) -> Optional[str]:
+def _failed_path(error: BaseException) -> str | None:
   """The path at which storage has failed, as far as it is told; None where something else has gone wrong."""
   if isinstance(error, OSError):
     if error.errno not in _OF_STORAGE:

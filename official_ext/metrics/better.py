@@ -4,8 +4,8 @@ import re
 
 # Words in the names of metrics.
 _BETTER = {
-    'min': {'loss', 'error', 'err', 'mae', 'mse', 'rmse', 'nll', 'perplexity', 'wer', 'cer'},
-    'max': {'acc', 'accuracy', 'top', 'auc', 'f', 'precision', 'recall', 'iou', 'ap', 'map', 'bleu', 'rouge', 'score'},
+  'min': {'loss', 'error', 'err', 'mae', 'mse', 'rmse', 'nll', 'perplexity', 'wer', 'cer'},
+  'max': {'acc', 'accuracy', 'top', 'auc', 'f', 'precision', 'recall', 'iou', 'ap', 'map', 'bleu', 'rouge', 'score'},
 }
 
 

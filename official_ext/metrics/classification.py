@@ -12,9 +12,11 @@ float32, as in tf_keras, and exact up to 2**24 examples of a class.
       return loss, metrics.updates(self.config.metrics, inputs['label'], logits)
 """
 
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext import errors
 from official_ext import suggestions
@@ -27,7 +29,7 @@ class _PerClass(tf_keras.metrics.FBetaScore):
   is above 0.
   """
 
-  def __init__(self, num_classes: int, average: Optional[str], name: str):
+  def __init__(self, num_classes: int, average: str | None, name: str):
     """Makes the counters.
 
     Args:
@@ -65,7 +67,8 @@ class _PerClass(tf_keras.metrics.FBetaScore):
     values = tf.math.divide_no_nan(self.true_positives, positives)
     if self.average == 'weighted':
       return tf.math.divide_no_nan(
-          tf.reduce_sum(values * self.intermediate_weights), tf.reduce_sum(self.intermediate_weights))
+        tf.reduce_sum(values * self.intermediate_weights), tf.reduce_sum(self.intermediate_weights)
+      )
     return values if self.average is None else tf.reduce_mean(values)
 
 
@@ -107,8 +110,8 @@ class Auc(tf_keras.metrics.AUC):
     self._num_classes = num_classes
     multi_label = num_classes > 2
     super().__init__(
-        num_thresholds=num_thresholds, name=name, multi_label=multi_label,
-        num_labels=num_classes if multi_label else None)
+      num_thresholds=num_thresholds, name=name, multi_label=multi_label, num_labels=num_classes if multi_label else None
+    )
 
   def update_state(self, y_true, y_pred, sample_weight=None):
     """Counts: see `_PerClass`."""
@@ -167,26 +170,24 @@ class ConfusionMatrix(tf_keras.metrics.Metric):
     return {'num_classes': self._num_classes, 'name': self.name}
 
 
-def _accuracy(num_classes: int, average: Optional[str], name: str) -> tf_keras.metrics.Metric:
+def _accuracy(num_classes: int, average: str | None, name: str) -> tf_keras.metrics.Metric:
   del average
   if num_classes == 1:
     return tf_keras.metrics.BinaryAccuracy(name, threshold=0.0)  # Of the logit.
   return tf_keras.metrics.SparseCategoricalAccuracy(name)
 
 
-_METRICS: Dict[str, Callable[[int, Optional[str], str], tf_keras.metrics.Metric]] = {
-    'accuracy': _accuracy,
-    'auc': lambda num_classes, average, name: Auc(num_classes, name),
-    'confusion_matrix': lambda num_classes, average, name: ConfusionMatrix(num_classes, name),
-    'f1': F1,
-    'precision': Precision,
-    'recall': Recall,
+_METRICS: dict[str, Callable[[int, str | None, str], tf_keras.metrics.Metric]] = {
+  'accuracy': _accuracy,
+  'auc': lambda num_classes, average, name: Auc(num_classes, name),
+  'confusion_matrix': lambda num_classes, average, name: ConfusionMatrix(num_classes, name),
+  'f1': F1,
+  'precision': Precision,
+  'recall': Recall,
 }
 
 
-def build(
-    names: Sequence[str], num_classes: int, average: Optional[str] = 'macro'
-) -> List[tf_keras.metrics.Metric]:
+def build(names: Sequence[str], num_classes: int, average: str | None = 'macro') -> list[tf_keras.metrics.Metric]:
   """Makes metrics of a classification.
 
   Args:
@@ -209,8 +210,8 @@ def build(
 
 
 def updates(
-    names: Sequence[str], labels: tf.Tensor, logits: tf.Tensor, sample_weight: Optional[tf.Tensor] = None
-) -> Mapping[str, Tuple[Any, ...]]:
+  names: Sequence[str], labels: tf.Tensor, logits: tf.Tensor, sample_weight: tf.Tensor | None = None
+) -> Mapping[str, tuple[Any, ...]]:
   """What `Task.forward` logs, so that every metric of `build` is updated.
 
   Args:
@@ -225,7 +226,7 @@ def updates(
   return dict.fromkeys(names, (labels, logits) if sample_weight is None else (labels, logits, sample_weight))
 
 
-def _class_numbers(labels: tf.Tensor, logits: tf.Tensor, num_classes: int) -> Tuple[tf.Tensor, tf.Tensor]:
+def _class_numbers(labels: tf.Tensor, logits: tf.Tensor, num_classes: int) -> tuple[tf.Tensor, tf.Tensor]:
   """Labels and predictions as int32 tensors of shape [b]."""
   labels = tf.cast(tf.reshape(labels, [-1]), tf.int32)
   if num_classes == 1:

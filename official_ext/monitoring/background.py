@@ -1,9 +1,10 @@
 """Writers that talk to other programs: they work in a thread of their own, and training does not wait for them."""
 
+from collections.abc import Mapping
 import queue
 import threading
 import time
-from typing import Any, Mapping, Optional
+from typing import Any
 
 from absl import logging
 import numpy as np
@@ -36,7 +37,7 @@ class BackgroundWriter(writers.Writer):
     self._close_seconds = close_seconds
     self._num_dropped = 0
     self._failed = False
-    self._thread: Optional[threading.Thread] = None
+    self._thread: threading.Thread | None = None
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
     """See base class. Returns at once."""
@@ -74,6 +75,7 @@ class BackgroundWriter(writers.Writer):
       method(*arguments)
     except Exception as error:  # Whatever it is: a run must not end because of what watches it.
       if not self._failed:
-        logging.warning('%s failed to write; training goes on: %s: %s', self._name, type(error).__name__,
-                        credentials.mask(str(error)))
+        logging.warning(
+          '%s failed to write; training goes on: %s: %s', self._name, type(error).__name__, credentials.mask(str(error))
+        )
       self._failed = True

@@ -1,6 +1,7 @@
 """Draws a confusion matrix."""
 
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +14,12 @@ _MAX_LABEL_LENGTH = 16
 
 def is_matrix(value: Any) -> bool:
   """Whether a value is a square matrix of numbers."""
-  return (isinstance(value, np.ndarray) and value.ndim == 2 and value.shape[0] == value.shape[1] > 1
-          and value.dtype.kind in 'fiu')
+  return (
+    isinstance(value, np.ndarray)
+    and value.ndim == 2
+    and value.shape[0] == value.shape[1] > 1
+    and value.dtype.kind in 'fiu'
+  )
 
 
 def draw(matrix: np.ndarray, class_names: Sequence[str] = ()) -> np.ndarray:
@@ -35,7 +40,8 @@ def draw(matrix: np.ndarray, class_names: Sequence[str] = ()) -> np.ndarray:
   labels = [_shorten(str(name)) for name in (class_names if len(class_names) == count else range(count))]
   size = float(np.clip(0.45 * count + 2, 4.8, 16))
   canvas = backend_agg.FigureCanvasAgg(
-      figure.Figure(figsize=(size * 1.15, size), dpi=_DOTS_PER_INCH, layout='constrained'))
+    figure.Figure(figsize=(size * 1.15, size), dpi=_DOTS_PER_INCH, layout='constrained')
+  )
   axes = canvas.figure.add_subplot()
   totals = matrix.sum(1, keepdims=True)
   fractions = np.divide(matrix, totals, out=np.zeros(matrix.shape), where=totals != 0)
@@ -48,11 +54,18 @@ def draw(matrix: np.ndarray, class_names: Sequence[str] = ()) -> np.ndarray:
     axes.set_yticks(range(count), labels)
   if count <= _MAX_NUMBERS:
     for row, column in np.argwhere(matrix):
-      axes.text(column, row, f'{matrix[row, column]:.5g}', ha='center', va='center', fontsize=8,
-                color='white' if fractions[row, column] > 0.5 else 'black')
+      axes.text(
+        column,
+        row,
+        f'{matrix[row, column]:.5g}',
+        ha='center',
+        va='center',
+        fontsize=8,
+        color='white' if fractions[row, column] > 0.5 else 'black',
+      )
   canvas.draw()
   return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
 def _shorten(label: str) -> str:
-  return label if len(label) <= _MAX_LABEL_LENGTH else f'{label[:_MAX_LABEL_LENGTH - 1]}…'
+  return label if len(label) <= _MAX_LABEL_LENGTH else f'{label[: _MAX_LABEL_LENGTH - 1]}…'

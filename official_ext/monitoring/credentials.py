@@ -4,47 +4,59 @@ They are known by their place (`user:password@` in a URL), by the name before th
 their form (`ghp_...`); and what an environment variable of such a name holds, such as WANDB_API_KEY, is one.
 """
 
+from collections.abc import Callable, Iterator, Mapping
 import functools
 import logging
 import os
 import re
 import traceback
-from typing import Any, Callable, Iterator, List, Mapping, Tuple
+from typing import Any
 
 MASK = '***'
 
 _MIN_LENGTH = 8  # Of the contents of an environment variable: a shorter one may be any word.
 _WORDS = (
-    r'(?:passwords?|passwd|pwd|passphrase|secrets?|credentials?|apikey|authorization|'
-    r'(?:api|access|auth|private|secret|signing|account|storage|subscription)[_-]?key(?:[_-]?id)?|'
-    r'(?:access|auth|api|bearer|refresh|session|security|bot|secret|hf|github|gitlab)[_-]?token)')
+  r'(?:passwords?|passwd|pwd|passphrase|secrets?|credentials?|apikey|authorization|'
+  r'(?:api|access|auth|private|secret|signing|account|storage|subscription)[_-]?key(?:[_-]?id)?|'
+  r'(?:access|auth|api|bearer|refresh|session|security|bot|secret|hf|github|gitlab)[_-]?token)'
+)
 _TELLING = re.compile(rf'(?:[a-z0-9]+[_.-])*{_WORDS}|token', re.IGNORECASE)
 # In a text; `pad_token` and the like are none.
 _NAME = rf'(?:(?<![A-Za-z0-9]){_WORDS}|(?<![A-Za-z0-9_-])token)'
 _IN_QUERY = rf'(?:[a-z0-9_.-]*{_WORDS}|token|pass|key|code|sig|signature|x-amz-[a-z-]+|x-goog-[a-z-]+)'
-_VALUE = r'''[^\s"'&,;{}()\[\]]+'''
+_VALUE = r"""[^\s"'&,;{}()\[\]]+"""
 
-_Replacement = Tuple['re.Pattern[str]', str]
-_REPLACEMENTS: Tuple[_Replacement, ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), replacement) for pattern, replacement in (
-        # The authority of a URL: user:password@ or token@; a password may hold a slash.
-        (r'''(://[^\s/:@?#'"]{1,200}:)(?!\d+[/?#])[^\s@'"]{1,500}(?:@[^\s@/'"]{1,200}){0,3}(?=@)''', rf'\g<1>{MASK}'),
-        (r'''(://:)[^\s@'"]{1,500}(?=@)''', rf'\g<1>{MASK}'),
-        (r'''(://)[^\s/:@?#'"]{1,500}(?=@)''', rf'\g<1>{MASK}'),
-        (rf'''([?&]{_IN_QUERY}=){_VALUE}''', rf'\g<1>{MASK}'),
-        # name=value; "name": "value"; {name: value}.
-        (rf'''({_NAME}=)(["'])(?:(?!\2).)+''', rf'\g<1>\g<2>{MASK}'),
-        (rf'''({_NAME}=){_VALUE}''', rf'\g<1>{MASK}'),
-        (rf'''({_NAME}["']\s*[:,=]\s*)(["'])(?:(?!\2).)+''', rf'\g<1>\g<2>{MASK}'),
-        (rf'''([{{,]\s*[\w.-]*{_NAME}:\s+)(["']?){_VALUE}''', rf'\g<1>\g<2>{MASK}'),
-        (r'''\b((?:bearer|basic)\s+)[A-Za-z0-9+/_.=-]{16,}''', rf'\g<1>{MASK}'),
-    )
-) + tuple((re.compile(pattern), MASK) for pattern in (
-    r'\b(?:AKIA|ASIA)[0-9A-Z]{16}\b', r'\bAIza[0-9A-Za-z_-]{35}', r'\bgh[pousr]_[A-Za-z0-9]{20,}',
-    r'\bgithub_pat_\w{20,}', r'\bglpat-[\w-]{20,}', r'\bhf_[A-Za-z0-9]{20,}', r'\bsk-[\w-]{20,}',
-    r'\bxox[abeoprs]-[\w-]{10,}', r'\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+',
+_Replacement = tuple['re.Pattern[str]', str]
+_REPLACEMENTS: tuple[_Replacement, ...] = tuple(
+  (re.compile(pattern, re.IGNORECASE), replacement)
+  for pattern, replacement in (
+    # The authority of a URL: user:password@ or token@; a password may hold a slash.
+    (r"""(://[^\s/:@?#'"]{1,200}:)(?!\d+[/?#])[^\s@'"]{1,500}(?:@[^\s@/'"]{1,200}){0,3}(?=@)""", rf'\g<1>{MASK}'),
+    (r"""(://:)[^\s@'"]{1,500}(?=@)""", rf'\g<1>{MASK}'),
+    (r"""(://)[^\s/:@?#'"]{1,500}(?=@)""", rf'\g<1>{MASK}'),
+    (rf"""([?&]{_IN_QUERY}=){_VALUE}""", rf'\g<1>{MASK}'),
+    # name=value; "name": "value"; {name: value}.
+    (rf"""({_NAME}=)(["'])(?:(?!\2).)+""", rf'\g<1>\g<2>{MASK}'),
+    (rf"""({_NAME}=){_VALUE}""", rf'\g<1>{MASK}'),
+    (rf"""({_NAME}["']\s*[:,=]\s*)(["'])(?:(?!\2).)+""", rf'\g<1>\g<2>{MASK}'),
+    (rf"""([{{,]\s*[\w.-]*{_NAME}:\s+)(["']?){_VALUE}""", rf'\g<1>\g<2>{MASK}'),
+    (r"""\b((?:bearer|basic)\s+)[A-Za-z0-9+/_.=-]{16,}""", rf'\g<1>{MASK}'),
+  )
+) + tuple(
+  (re.compile(pattern), MASK)
+  for pattern in (
+    r'\b(?:AKIA|ASIA)[0-9A-Z]{16}\b',
+    r'\bAIza[0-9A-Za-z_-]{35}',
+    r'\bgh[pousr]_[A-Za-z0-9]{20,}',
+    r'\bgithub_pat_\w{20,}',
+    r'\bglpat-[\w-]{20,}',
+    r'\bhf_[A-Za-z0-9]{20,}',
+    r'\bsk-[\w-]{20,}',
+    r'\bxox[abeoprs]-[\w-]{10,}',
+    r'\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+',
     r'-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[A-Za-z0-9+/=\s]*',
-))
+  )
+)
 
 
 def mask(text: str) -> str:
@@ -59,8 +71,10 @@ def mask(text: str) -> str:
 def mask_values(values: Any) -> Any:
   """Nested mappings and sequences with every string in them masked, and whatever stands under a telling name."""
   if isinstance(values, Mapping):
-    return {key: MASK if _tells(key) and isinstance(value, str) and value else mask_values(value)
-            for key, value in values.items()}
+    return {
+      key: MASK if _tells(key) and isinstance(value, str) and value else mask_values(value)
+      for key, value in values.items()
+    }
   if isinstance(values, (list, tuple)):
     masked = [mask_values(value) for value in values]
     return tuple(masked) if isinstance(values, tuple) else masked
@@ -94,7 +108,7 @@ class MaskedStream:
     self._stream.write(mask(text))
     return len(text)
 
-  def writelines(self, lines: List[str]) -> None:
+  def writelines(self, lines: list[str]) -> None:
     """See `write`."""
     for line in lines:
       self.write(line)

@@ -1,9 +1,10 @@
 """train.csv and validation.csv: the metrics of a run as tables, for spreadsheets and pandas."""
 
+from collections.abc import Mapping
 import csv
 import io
 import os
-from typing import Any, Dict, List, Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -31,8 +32,8 @@ class CsvWriter(writers.Writer):
     """
     self._trains = trains
     self._tables = {
-        event: _Table(os.path.join(model_dir, f'{name}{suffix}.csv'))
-        for event, name in (('train', 'train'), ('eval', 'validation'))
+      event: _Table(os.path.join(model_dir, f'{name}{suffix}.csv'))
+      for event, name in (('train', 'train'), ('eval', 'validation'))
     }
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
@@ -69,8 +70,8 @@ class _Table:
 
   def __init__(self, path: str):
     self._path = path
-    self._columns: List[str] = ['step']
-    self._rows: Dict[int, Dict[str, str]] = {}
+    self._columns: list[str] = ['step']
+    self._rows: dict[int, dict[str, str]] = {}
     self._last = -1  # The highest step.
     self._is_whole = True  # Whether the file holds all rows.
     if tf.io.gfile.exists(path):
@@ -130,7 +131,7 @@ class _Table:
     storage.write(self._path, header.getvalue() + self._as_text(sorted(self._rows)))
     self._is_whole = True
 
-  def _as_text(self, steps: List[int]) -> str:
+  def _as_text(self, steps: list[int]) -> str:
     text = io.StringIO()
     csv.DictWriter(text, self._columns, restval='', lineterminator='\n').writerows(self._rows[step] for step in steps)
     return text.getvalue()

@@ -1,10 +1,11 @@
 """events.jsonl: what happened in a run, one flat JSON object a line."""
 
+from collections.abc import Mapping
 import json
 import math
 import os
 import time
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any
 
 from absl import logging
 import numpy as np
@@ -39,15 +40,15 @@ class EventsWriter(writers.Writer):
       path: the file, local or any that `tf.io.gfile` knows.
     """
     self._path = path
-    self._file: Optional[tf.io.gfile.GFile] = None
+    self._file: tf.io.gfile.GFile | None = None
     self._pending = b''  # What is not in the file yet; begins inside a line where a write has failed there.
-    self._size: Optional[int] = None  # Of the file as this writer has left it.
-    self._opened: Optional[Tuple[int, int]] = None
+    self._size: int | None = None  # Of the file as this writer has left it.
+    self._opened: tuple[int, int] | None = None
     self._num_lost = 0
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
     """See base class."""
-    line: Dict[str, Any] = {'time': round(time.time(), 3), 'event': event, 'step': int(step)}
+    line: dict[str, Any] = {'time': round(time.time(), 3), 'event': event, 'step': int(step)}
     for key, value in writers.flatten(values).items():
       if not isinstance(value, np.ndarray) or value.ndim < 2:
         line[key + '_' if key in _OWN_KEYS else key] = _to_json(value)
@@ -102,7 +103,7 @@ class EventsWriter(writers.Writer):
     self._size += len(self._pending)
     self._pending = b''
 
-  def _identity(self) -> Optional[Tuple[int, int]]:
+  def _identity(self) -> tuple[int, int] | None:
     """Of what is at the path now, where it is local; None where nothing is."""
     if '://' in self._path:
       return (0, 0)
@@ -129,7 +130,7 @@ class EventsWriter(writers.Writer):
     except storage.FAILURES:
       return
     if self._size is not None and size > self._size:
-      self._pending = self._pending[size - self._size:]
+      self._pending = self._pending[size - self._size :]
       self._size = size
 
   def _close_file(self) -> None:
@@ -141,7 +142,7 @@ class EventsWriter(writers.Writer):
       self._file = None
 
 
-def read_events(path: str) -> List[Dict[str, Any]]:
+def read_events(path: str) -> list[dict[str, Any]]:
   """Reads the events of a run that still stand.
 
   A run that was restored or rolled back goes on from an earlier step: what the file says above such an event about
@@ -154,7 +155,7 @@ def read_events(path: str) -> List[Dict[str, Any]]:
   Returns:
     The lines in order, as dictionaries. Numbers that are not finite are the strings of `EventsWriter`.
   """
-  events: List[Dict[str, Any]] = []
+  events: list[dict[str, Any]] = []
   with tf.io.gfile.GFile(path) as f:
     lines = f.read().splitlines()
   for number, line in enumerate(lines, 1):

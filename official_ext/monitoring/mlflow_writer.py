@@ -1,20 +1,21 @@
 """MLflow: the parameters and metrics of a run in a tracking server or a local folder."""
 
+from collections.abc import Mapping
 import dataclasses
 import hashlib
 import json
 import os
 import time
-from typing import Any, Dict, Mapping, Optional
-
-import tensorflow as tf
+from typing import Any
 
 from official.modeling.hyperparams import base_config
+import tensorflow as tf
+
+from official_ext.files import storage
 from official_ext.monitoring import background
 from official_ext.monitoring import credentials
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
-from official_ext.files import storage
 
 _STATUSES = {'finished': 'FINISHED', 'failed': 'FAILED', 'preempted': 'KILLED', 'hung': 'KILLED'}
 _MAX_VALUE_LENGTH = 6000  # MLflow refuses longer parameters.
@@ -30,6 +31,7 @@ class MlflowConfig(base_config.Config):
     experiment: The name of MLflow's experiment.
     run_name: Empty: the name of the run's folder.
   """
+
   tracking_uri: str = ''
   experiment: str = 'official_ext'
   run_name: str = ''
@@ -49,12 +51,12 @@ class MlflowWriter(writers.Writer):
   """
 
   def __init__(
-      self,
-      model_dir: str,
-      params: Mapping[str, Any],
-      tracking_uri: str = '',
-      experiment: str = 'official_ext',
-      run_name: str = '',
+    self,
+    model_dir: str,
+    params: Mapping[str, Any],
+    tracking_uri: str = '',
+    experiment: str = 'official_ext',
+    run_name: str = '',
   ):
     """Talks to no server yet.
 
@@ -98,7 +100,7 @@ class MlflowWriter(writers.Writer):
     client.update_run(self._run_id, status='RUNNING')
     self._client = client
 
-  def _earlier_run(self) -> Optional[str]:
+  def _earlier_run(self) -> str | None:
     """The id of the MLflow run under which this one goes on."""
     if not tf.io.gfile.exists(self._path):
       return None
@@ -114,21 +116,25 @@ class MlflowWriter(writers.Writer):
     run_id = client.create_run(experiment_id, run_name=self._run_name).info.run_id
     storage.write(self._path, json.dumps({'run_id': run_id, 'tracking_uri_sha256': _sum_of(self._uri)}) + '\n')
     params = [
-        entities.Param(_name(name), str(value)[:_MAX_VALUE_LENGTH])
-        for name, value in writers.flatten(self._params).items()
+      entities.Param(_name(name), str(value)[:_MAX_VALUE_LENGTH])
+      for name, value in writers.flatten(self._params).items()
     ]
     for start in range(0, len(params), _BATCH):
-      client.log_batch(run_id, params=params[start:start + _BATCH])
+      client.log_batch(run_id, params=params[start : start + _BATCH])
     return run_id
 
-  def _log_metrics(self, prefix: str, step: int, flat: Dict[str, Any]) -> None:
+  def _log_metrics(self, prefix: str, step: int, flat: dict[str, Any]) -> None:
     from mlflow import entities  # pylint: disable=g-import-not-at-top
 
     now = int(time.time() * 1000)
-    self._client.log_batch(self._run_id, metrics=[
+    self._client.log_batch(
+      self._run_id,
+      metrics=[
         entities.Metric(_name(prefix + name), float(value), now, step)
-        for name, value in flat.items() if isinstance(value, (bool, int, float))
-    ])
+        for name, value in flat.items()
+        if isinstance(value, (bool, int, float))
+      ],
+    )
 
 
 def _name(name: str) -> str:
@@ -141,6 +147,12 @@ def make(run: writer_registry.RunInfo) -> writers.Writer:
   if not run.trains:
     return writers.Writers([])
   config = run.params.trainer.mlflow
-  return background.BackgroundWriter(MlflowWriter(
-      run.model_dir, credentials.mask_values(run.params.as_dict()), config.tracking_uri, config.experiment,
-      config.run_name))
+  return background.BackgroundWriter(
+    MlflowWriter(
+      run.model_dir,
+      credentials.mask_values(run.params.as_dict()),
+      config.tracking_uri,
+      config.experiment,
+      config.run_name,
+    )
+  )

@@ -1,15 +1,15 @@
 """The writers that `trainer.writers` can name: this library's, and those that others have registered."""
 
-from typing import Sequence
+from collections.abc import Sequence
 
 from official_ext import errors
+from official_ext import suggestions
 from official_ext.monitoring import csv_writer
 from official_ext.monitoring import mlflow_writer
 from official_ext.monitoring import tensorboard
 from official_ext.monitoring import wandb_writer
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
-from official_ext import suggestions
 
 OF_TRAINING = ('mlflow', 'wandb')  # What takes nothing in modes that do not train.
 

@@ -1,12 +1,14 @@
 """Messages to people (mail, chat, phone) about the start and the end of a run, through apprise."""
 
+from collections.abc import Mapping, Sequence
 import dataclasses
 import logging as python_logging
 import os
 import socket
-from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, ClassVar
 
 from official.modeling.hyperparams import base_config
+
 from official_ext import errors
 from official_ext.monitoring import background
 from official_ext.monitoring import progress
@@ -27,11 +29,12 @@ class NotificationsConfig(base_config.Config):
     events: The events that are told, as events.jsonl calls them.
     timeout_seconds: How long the end of a run waits for messages that are on their way.
   """
-  RANGES: ClassVar[Mapping[str, str]] = {'timeout_seconds': '[0, inf)'}
-  SECRET_FIELDS: ClassVar[Tuple[str, ...]] = ('urls',)  # Somebody may write the URLs themselves there.
 
-  urls: Tuple[str, ...] = ()
-  events: Tuple[str, ...] = ('start', 'finished', 'failed')
+  RANGES: ClassVar[Mapping[str, str]] = {'timeout_seconds': '[0, inf)'}
+  SECRET_FIELDS: ClassVar[tuple[str, ...]] = ('urls',)  # Somebody may write the URLs themselves there.
+
+  urls: tuple[str, ...] = ()
+  events: tuple[str, ...] = ('start', 'finished', 'failed')
   timeout_seconds: float = 10.0
 
 
@@ -52,7 +55,7 @@ class NotificationWriter(writers.Writer):
     """
     self._events = tuple(events)
     self._name = name
-    self._last: Dict[str, Any] = {}
+    self._last: dict[str, Any] = {}
     self._sender = background.BackgroundWriter(_Sender(urls), _MAX_PENDING, timeout_seconds)
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
@@ -88,8 +91,9 @@ class _Sender(writers.Writer):
 
     kinds = {'finished': apprise.NotifyType.SUCCESS, **dict.fromkeys(('failed', 'hung'), apprise.NotifyType.FAILURE)}
     failed = [
-        type(receiver).__name__ for receiver in _receivers(self._urls)
-        if not receiver.notify(notify_type=kinds.get(event, apprise.NotifyType.INFO), **values)
+      type(receiver).__name__
+      for receiver in _receivers(self._urls)
+      if not receiver.notify(notify_type=kinds.get(event, apprise.NotifyType.INFO), **values)
     ]
     if failed:
       raise RuntimeError(f'the message {event!r} was not taken by {", ".join(failed)}')
@@ -115,7 +119,8 @@ def check(config: Any) -> None:
   for event in config.events:
     if event not in writers.EVENTS:
       raise errors.UserError(
-          f'trainer.notifications.events: {event}: there is no such event; expected any of {", ".join(writers.EVENTS)}')
+        f'trainer.notifications.events: {event}: there is no such event; expected any of {", ".join(writers.EVENTS)}'
+      )
   if not config.urls:
     return
   writer_registry.require('apprise', 'notifications', 'trainer.notifications')
@@ -123,22 +128,23 @@ def check(config: Any) -> None:
     _receivers(_read_urls([reference]), reference)
 
 
-def _read_urls(references: Sequence[str]) -> List[str]:
+def _read_urls(references: Sequence[str]) -> list[str]:
   """What the environment variables hold, each one URL, or several with blanks between them."""
-  urls: List[str] = []
+  urls: list[str] = []
   for reference in references:
     if not str(reference).startswith(_PREFIX):  # It may hold a password: not repeated here.
       raise errors.UserError(
-          f'{_FIELD}: expected env:NAME, the name of an environment variable that holds the URL: a URL may hold a '
-          'password, and configurations are written to files')
-    name = str(reference)[len(_PREFIX):]
+        f'{_FIELD}: expected env:NAME, the name of an environment variable that holds the URL: a URL may hold a '
+        'password, and configurations are written to files'
+      )
+    name = str(reference)[len(_PREFIX) :]
     if not os.environ.get(name, '').split():
       raise errors.UserError(f'{_FIELD}: {reference}: the environment variable {name} is not set')
     urls += os.environ[name].split()
   return urls
 
 
-def _receivers(urls: Sequence[str], reference: str = '') -> List[Any]:
+def _receivers(urls: Sequence[str], reference: str = '') -> list[Any]:
   """The objects that apprise makes of URLs.
 
   Raises:

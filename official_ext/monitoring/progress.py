@@ -1,10 +1,11 @@
 """Progress for people: a bar on a terminal, plain lines elsewhere."""
 
 import atexit
+from collections.abc import Mapping
 import datetime
 import math
 import sys
-from typing import Any, Dict, Mapping, Optional, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import rich.console
@@ -26,7 +27,7 @@ class ProgressWriter(writers.Writer):
   line for each event: `train 200/1000 20% 512 steps/s eta 0:00:02 training_loss 0.1234 accuracy 0.975`.
   """
 
-  def __init__(self, train_steps: int, bar: bool = True, stream: Optional[TextIO] = None):
+  def __init__(self, train_steps: int, bar: bool = True, stream: TextIO | None = None):
     """Shows nothing yet.
 
     Args:
@@ -105,7 +106,7 @@ class _Bar:
     # A process that ends without close() must not leave the cursor hidden.
     atexit.register(self.stop)
 
-  def move(self, step: int, flat: Dict[str, Any], metrics: str) -> None:
+  def move(self, step: int, flat: dict[str, Any], metrics: str) -> None:
     percent = f'{_percent(step, self._train_steps, flat):.0f}%'
     place = ' '.join(filter(None, [f'{step}/{self._train_steps}', percent, _rate(flat), _time_left(flat)]))
     text = f'{place}  {metrics}'

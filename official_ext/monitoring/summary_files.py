@@ -7,13 +7,13 @@ record. Here what a failed write has left is cut off, and another file is begun 
 import os
 import struct
 import tempfile
-from typing import Any, List, Optional, Set, Tuple
+from typing import Any
 
 import tensorflow as tf
 
 from official_ext import errors
-from official_ext.files import storage
 from official_ext import tf_internals
+from official_ext.files import storage
 
 _LENGTH = struct.Struct('<Q')  # Of a record: 8 bytes of length, 4 of its checksum, the data, 4 of their checksum.
 _AROUND = 16
@@ -40,10 +40,10 @@ class SummaryFile(tf.summary.SummaryWriter):
     Raises:
       StorageError: it cannot be written.
     """
-    self.failure: Optional[errors.StorageError] = None
-    self._untold: Optional[errors.StorageError] = None
+    self.failure: errors.StorageError | None = None
+    self._untold: errors.StorageError | None = None
     self._folder = folder
-    self._unwritten: List[Tuple[str, Any, int]] = []  # Since the last flush that has succeeded.
+    self._unwritten: list[tuple[str, Any, int]] = []  # Since the last flush that has succeeded.
     self._is_writing = False
     self._checked = 0  # Bytes of whole records.
     known = self._files()
@@ -107,7 +107,7 @@ class SummaryFile(tf.summary.SummaryWriter):
       return
     self._checked, self._unwritten, self.failure = whole, [], None
 
-  def take_failure(self) -> Optional[errors.StorageError]:
+  def take_failure(self) -> errors.StorageError | None:
     """What has failed since the last call, also where all is written by now."""
     failure, self._untold = self._untold or self.failure, None
     return failure
@@ -157,7 +157,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     finally:
       storage.remove(path)
 
-  def _create(self, folder: Optional[str]) -> None:
+  def _create(self, folder: str | None) -> None:
     """Puts another writer behind the resource; for None takes away the one that is there."""
     with tf.device('CPU:0'):
       try:
@@ -167,7 +167,8 @@ class SummaryFile(tf.summary.SummaryWriter):
       if folder is not None:
         number = len(self._files())
         tf.raw_ops.CreateSummaryFileWriter(
-            writer=self._resource, logdir=folder, filename_suffix=f'.{os.getpid()}.{number}.{id(self)}.v2', **_NEVER)
+          writer=self._resource, logdir=folder, filename_suffix=f'.{os.getpid()}.{number}.{id(self)}.v2', **_NEVER
+        )
 
   def _cut(self) -> None:
     """Cuts the file behind its last whole record; removes it where that is but the one that tells its version."""
@@ -182,7 +183,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     except OSError:  # It was told that this file has failed.
       pass
 
-  def _end_of_records(self) -> Optional[int]:
+  def _end_of_records(self) -> int | None:
     """Where the records of the file end; None where something follows that is none, or where there is no file."""
     if self._path is None:  # It is remote.
       return self._checked
@@ -191,13 +192,13 @@ class SummaryFile(tf.summary.SummaryWriter):
     whole = _end_of_records(self._path, self._checked)
     return whole if whole == os.path.getsize(self._path) else None
 
-  def _files(self) -> Set[str]:
+  def _files(self) -> set[str]:
     """This process's files in the folder."""
     if '://' in self._folder or not os.path.isdir(self._folder):
       return set()
     return {entry.path for entry in os.scandir(self._folder) if f'.{os.getpid()}.' in entry.name}
 
-  def _new_file(self, known: Set[str]) -> Optional[str]:
+  def _new_file(self, known: set[str]) -> str | None:
     """The file that was made since then, where it is local."""
     return max(self._files() - known, default=None)
 
@@ -208,7 +209,7 @@ def _end_of_records(path: str, start: int) -> int:
   with open(path, 'rb') as f:
     while end + _AROUND <= size:
       f.seek(end)
-      length, = _LENGTH.unpack(f.read(_LENGTH.size))
+      (length,) = _LENGTH.unpack(f.read(_LENGTH.size))
       if end + _AROUND + length > size:
         break
       end += _AROUND + length

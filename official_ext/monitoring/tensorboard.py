@@ -1,8 +1,9 @@
 """TensorBoard: scalars and images under train/ and validation/."""
 
+from collections.abc import Container, Mapping, Sequence
 import contextlib
 import os
-from typing import Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -32,11 +33,11 @@ class TensorBoardWriter(writers.Writer):
   """
 
   def __init__(
-      self,
-      model_dir: str,
-      validation_subdir: str = 'validation',
-      max_images: int = 20,
-      class_names: Sequence[str] = (),
+    self,
+    model_dir: str,
+    validation_subdir: str = 'validation',
+    max_images: int = 20,
+    class_names: Sequence[str] = (),
   ):
     """Makes a writer that has written nothing yet.
 
@@ -49,9 +50,9 @@ class TensorBoardWriter(writers.Writer):
     self._folders = {'train': os.path.join(model_dir, 'train'), 'eval': os.path.join(model_dir, validation_subdir)}
     self._max_images = max_images
     self._class_names = tuple(class_names)
-    self._files: Dict[str, summary_files.SummaryFile] = {}
-    self._waiting: Dict[str, List[Tuple[str, Any, int]]] = {}  # Numbers whose file cannot be made, by folder.
-    self._failure: Optional[errors.StorageError] = None
+    self._files: dict[str, summary_files.SummaryFile] = {}
+    self._waiting: dict[str, list[tuple[str, Any, int]]] = {}  # Numbers whose file cannot be made, by folder.
+    self._failure: errors.StorageError | None = None
 
   def file_writer(self, event: str, relative_path: str = '') -> summary_files.SummaryFile:
     """The file that 'train' or 'eval' summaries go to.
@@ -137,8 +138,7 @@ class TensorBoardWriter(writers.Writer):
 
 def make(run: writer_registry.RunInfo) -> TensorBoardWriter:
   """The writer of a run."""
-  return TensorBoardWriter(
-      run.model_dir, run.params.trainer.validation_summary_subdir, class_names=run.class_names)
+  return TensorBoardWriter(run.model_dir, run.params.trainer.validation_summary_subdir, class_names=run.class_names)
 
 
 def tag_of(name: str, values: Container[str]) -> str:
@@ -152,7 +152,7 @@ def tag_of(name: str, values: Container[str]) -> str:
   return f'progress/{name}' if name in writers.PROGRESS else name
 
 
-def _as_images(value: Any) -> Optional[np.ndarray]:
+def _as_images(value: Any) -> np.ndarray | None:
   """`value` as [images, height, width, channels], of a type that TensorBoard takes; None where it is no image."""
   if not isinstance(value, np.ndarray) or value.ndim not in (3, 4) or not value.size:
     return None

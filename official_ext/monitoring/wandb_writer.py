@@ -1,19 +1,20 @@
 """Weights & Biases: the parameters and metrics of a run, in files that `wandb sync` sends, or at once."""
 
+from collections.abc import Mapping
 import dataclasses
 import os
+from typing import Any, ClassVar
 import uuid
-from typing import Any, ClassVar, Dict, Mapping, Tuple
-
-import tensorflow as tf
 
 from official.modeling.hyperparams import base_config
+import tensorflow as tf
+
 from official_ext import errors
+from official_ext.files import storage
 from official_ext.monitoring import background
 from official_ext.monitoring import credentials
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
-from official_ext.files import storage
 
 _STEP = 'global_step'
 
@@ -28,7 +29,8 @@ class WandbConfig(base_config.Config):
     run_name: Empty: the name of the run's folder.
     mode: 'offline' writes files that `wandb sync` sends; 'online' sends at once.
   """
-  CHOICES: ClassVar[Mapping[str, Tuple[Any, ...]]] = {'mode': ('offline', 'online')}
+
+  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'mode': ('offline', 'online')}
   project: str = 'official_ext'
   entity: str = ''
   run_name: str = ''
@@ -44,13 +46,13 @@ class WandbWriter(writers.Writer):
   """
 
   def __init__(
-      self,
-      model_dir: str,
-      params: Mapping[str, Any],
-      project: str = 'official_ext',
-      entity: str = '',
-      run_name: str = '',
-      mode: str = 'offline',
+    self,
+    model_dir: str,
+    params: Mapping[str, Any],
+    project: str = 'official_ext',
+    entity: str = '',
+    run_name: str = '',
+    mode: str = 'offline',
   ):
     """Writes nothing yet.
 
@@ -63,12 +65,12 @@ class WandbWriter(writers.Writer):
       mode: 'offline' or 'online'.
     """
     self._folder = model_dir
-    self._arguments: Dict[str, Any] = {
-        'project': project,
-        'entity': entity or None,
-        'name': run_name or os.path.basename(os.path.abspath(model_dir)),
-        'mode': mode,
-        'config': dict(params),
+    self._arguments: dict[str, Any] = {
+      'project': project,
+      'entity': entity or None,
+      'name': run_name or os.path.basename(os.path.abspath(model_dir)),
+      'mode': mode,
+      'config': dict(params),
     }
     self._run: Any = None
     self._exit_code = 1  # Of a run that does not come to an end.
@@ -101,8 +103,7 @@ class WandbWriter(writers.Writer):
 
     # The progress bar owns the terminal.
     settings = wandb.Settings(silent=True, console='off')
-    self._run = wandb.init(
-        id=self._id(), resume='allow', dir=self._folder, settings=settings, **self._arguments)
+    self._run = wandb.init(id=self._id(), resume='allow', dir=self._folder, settings=settings, **self._arguments)
     self._run.define_metric('*', step_metric=_STEP)
 
   def _id(self) -> str:
@@ -126,8 +127,9 @@ def check_credentials() -> None:
 
   if not wandb.login(prompt=False):
     raise errors.UserError(
-        'trainer.wandb.mode: online, and there is no key for Weights & Biases: run `wandb login`, set WANDB_API_KEY, '
-        'or set it to offline')
+      'trainer.wandb.mode: online, and there is no key for Weights & Biases: run `wandb login`, set WANDB_API_KEY, '
+      'or set it to offline'
+    )
 
 
 def make(run: writer_registry.RunInfo) -> writers.Writer:
@@ -135,6 +137,13 @@ def make(run: writer_registry.RunInfo) -> writers.Writer:
   if not run.trains:
     return writers.Writers([])
   config = run.params.trainer.wandb
-  return background.BackgroundWriter(WandbWriter(
-      run.model_dir, credentials.mask_values(run.params.as_dict()), config.project, config.entity, config.run_name,
-      config.mode))
+  return background.BackgroundWriter(
+    WandbWriter(
+      run.model_dir,
+      credentials.mask_values(run.params.as_dict()),
+      config.project,
+      config.entity,
+      config.run_name,
+      config.mode,
+    )
+  )

@@ -1,8 +1,9 @@
 """Gives names to writers: see named_writers.py for those that this library brings."""
 
+from collections.abc import Callable, Mapping
 import dataclasses
 import importlib.util
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any
 
 from official_ext import errors
 from official_ext.monitoring import writers
@@ -22,7 +23,7 @@ class RunInfo:
   model_dir: str
   mode: str
   params: Any
-  class_names: Tuple[str, ...] = ()
+  class_names: tuple[str, ...] = ()
 
   @property
   def trains(self) -> bool:
@@ -31,12 +32,12 @@ class RunInfo:
 
 
 Factory = Callable[[RunInfo], writers.Writer]
-_factories: Dict[str, Factory] = {}
+_factories: dict[str, Factory] = {}
 # Package -> extra, of writers that need one.
-_needs: Dict[str, Mapping[str, str]] = {}
+_needs: dict[str, Mapping[str, str]] = {}
 
 
-def register(name: str, needs: Optional[Mapping[str, str]] = None) -> Callable[[Factory], Factory]:
+def register(name: str, needs: Mapping[str, str] | None = None) -> Callable[[Factory], Factory]:
   """Registers what makes a writer: a function of a `RunInfo`, or a class whose constructor takes one.
 
   Args:
@@ -60,7 +61,7 @@ def register(name: str, needs: Optional[Mapping[str, str]] = None) -> Callable[[
   return decorator
 
 
-def names() -> List[str]:
+def names() -> list[str]:
   """All names, sorted."""
   return sorted(_factories)
 

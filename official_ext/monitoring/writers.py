@@ -1,6 +1,7 @@
 """Where a run's events go: one small interface, and many writers behind it."""
 
-from typing import Any, Dict, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from absl import logging
 import numpy as np
@@ -9,15 +10,37 @@ from official_ext.files import storage
 from official_ext.monitoring import credentials
 
 EVENTS = (
-    'start', 'restored', 'compiled', 'train', 'eval', 'checkpoint', 'update_skipped', 'rollback',
-    'learning_rate_reduced', 'early_stopped', 'preempted', 'finished', 'failed', 'checkpoint_failed', 'hung',
+  'start',
+  'restored',
+  'compiled',
+  'train',
+  'eval',
+  'checkpoint',
+  'update_skipped',
+  'rollback',
+  'learning_rate_reduced',
+  'early_stopped',
+  'preempted',
+  'finished',
+  'failed',
+  'checkpoint_failed',
+  'hung',
 )
 LAST_EVENTS = ('preempted', 'finished', 'failed', 'hung')  # A run that ends by itself ends with one of them.
 # Values of 'train' and 'eval' events that are of the run rather than of the model.
-PROGRESS = frozenset((
-    'data_wait', 'epoch', 'eta_seconds', 'examples_per_second', 'model_global_step', 'optimizer_iterations', 'percent',
-    'seconds', 'steps_per_second',
-))
+PROGRESS = frozenset(
+  (
+    'data_wait',
+    'epoch',
+    'eta_seconds',
+    'examples_per_second',
+    'model_global_step',
+    'optimizer_iterations',
+    'percent',
+    'seconds',
+    'steps_per_second',
+  )
+)
 
 
 class Writer:
@@ -46,8 +69,8 @@ class Writers(Writer):
 
   def __init__(self, writers: Sequence[Writer]):
     self._writers = tuple(writers)
-    self._reported: Set[Writer] = set()
-    self._without_storage: Set[Writer] = set()
+    self._reported: set[Writer] = set()
+    self._without_storage: set[Writer] = set()
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
     """See base class. What must not be told, such as a password in an error, is masked here for all of them."""
@@ -88,7 +111,7 @@ def to_python(value: Any) -> Any:
   return value.decode(errors='replace') if isinstance(value, bytes) else value
 
 
-def flatten(values: Mapping[str, Any], prefix: str = '') -> Dict[str, Any]:
+def flatten(values: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
   """Nested dictionaries as one, keys joined by '/', values through `to_python`."""
   flat = {}
   for key, value in values.items():

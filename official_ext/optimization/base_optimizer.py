@@ -1,8 +1,9 @@
 """What this library's own optimizers share: values to log, slots of any dtype, weight decay."""
 
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext import tf_internals
 
@@ -24,7 +25,7 @@ class Optimizer(tf_keras.optimizers.Optimizer):
     """
     super().__init__(name, **kwargs)
     self._learning_rate = self._build_learning_rate(learning_rate)
-    self._sums: List[tf.Variable] = []
+    self._sums: list[tf.Variable] = []
     self._update_squares = self.add_sum('update_squares')
     self._update_size = self.add_sum('update_size')
 
@@ -32,7 +33,8 @@ class Optimizer(tf_keras.optimizers.Optimizer):
     """A float32 scalar that every update starts at 0, for `update_step` to add to."""
     with tf.init_scope():
       variable = tf.Variable(
-          0.0, name=name, dtype=tf.float32, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+        0.0, name=name, dtype=tf.float32, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+      )
     self._variables.append(variable)
     self._sums.append(variable)
     return variable
@@ -50,7 +52,7 @@ class Optimizer(tf_keras.optimizers.Optimizer):
     self._update_squares.assign_add(sum_of_squares(update))
     self._update_size.assign_add(float(update.shape.num_elements()))
 
-  def logs(self) -> Dict[str, tf.Tensor]:
+  def logs(self) -> dict[str, tf.Tensor]:
     """Values of the last update to log: float32 scalars read from this optimizer's variables.
 
     The names are the same at all times, also before the first update.
@@ -70,7 +72,7 @@ class Optimizer(tf_keras.optimizers.Optimizer):
     """The place of a variable among those of `build`."""
     return self._index_dict[self._var_key(variable)]
 
-  def get_config(self) -> Dict[str, Any]:
+  def get_config(self) -> dict[str, Any]:
     return {**super().get_config(), 'learning_rate': self._serialize_hyperparameter(self._learning_rate)}
 
 
@@ -87,8 +89,8 @@ def sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def adam_moments(
-    gradient: tf.Tensor, first: tf.Tensor, second: tf.Tensor, beta_1: float, beta_2: float
-) -> Tuple[tf.Tensor, tf.Tensor]:
+  gradient: tf.Tensor, first: tf.Tensor, second: tf.Tensor, beta_1: float, beta_2: float
+) -> tuple[tf.Tensor, tf.Tensor]:
   """Adam's two moving averages after one more gradient, float32, not corrected for their start at 0."""
   first = tf.cast(first, tf.float32)
   second = tf.cast(second, tf.float32)

@@ -4,28 +4,29 @@ The classes behind the names are registered with Model Garden's factories, so th
 these configurations for any task.
 """
 
+from collections.abc import Mapping
 import dataclasses
-from typing import ClassVar, Mapping, Optional, Tuple
-
-import tf_keras
+from typing import ClassVar
 
 from official.modeling import optimization
 from official.modeling.hyperparams import base_config
 from official.modeling.optimization import optimizer_factory
+import tf_keras
+
 from official_ext.optimization import muon
 from official_ext.optimization import schedules
 from official_ext.optimization import stable_adamw
 
 SCHEDULES = {
-    'cyclical': schedules.Cyclical,
-    'one_cycle': schedules.OneCycle,
-    'warmup_stable_decay': schedules.WarmupStableDecay,
-    'cosine_restarts': schedules.CosineRestarts,
+  'cyclical': schedules.Cyclical,
+  'one_cycle': schedules.OneCycle,
+  'warmup_stable_decay': schedules.WarmupStableDecay,
+  'cosine_restarts': schedules.CosineRestarts,
 }
 OPTIMIZERS = {
-    'lion': tf_keras.optimizers.Lion,
-    'muon': muon.Muon,
-    'stable_adamw': stable_adamw.StableAdamW,
+  'lion': tf_keras.optimizers.Lion,
+  'muon': muon.Muon,
+  'stable_adamw': stable_adamw.StableAdamW,
 }
 
 
@@ -42,15 +43,16 @@ class CyclicalLrConfig(base_config.Config):
     gamma: The factor of 'exp_range'.
     offset: The step at which the first cycle begins.
   """
+
   RANGES: ClassVar[Mapping[str, str]] = {
-      **dict.fromkeys(('initial_learning_rate', 'maximal_learning_rate'), '[0, inf)'),
-      **dict.fromkeys(('step_size', 'gamma'), '(0, inf)'),
+    **dict.fromkeys(('initial_learning_rate', 'maximal_learning_rate'), '[0, inf)'),
+    **dict.fromkeys(('step_size', 'gamma'), '(0, inf)'),
   }
 
   name: str = 'Cyclical'
-  initial_learning_rate: Optional[float] = None
-  maximal_learning_rate: Optional[float] = None
-  step_size: Optional[int] = None
+  initial_learning_rate: float | None = None
+  maximal_learning_rate: float | None = None
+  step_size: int | None = None
   mode: str = 'triangular'
   gamma: float = 1.0
   offset: int = 0
@@ -70,14 +72,16 @@ class OneCycleLrConfig(base_config.Config):
     anneal_strategy: 'cosine' or 'linear', the form of both ways.
     offset: The step at which the cycle begins.
   """
+
   RANGES: ClassVar[Mapping[str, str]] = {
-      'maximal_learning_rate': '[0, inf)', 'pct_start': '(0, 1)',
-      **dict.fromkeys(('total_decay_steps', 'div_factor', 'final_div_factor'), '(0, inf)'),
+    'maximal_learning_rate': '[0, inf)',
+    'pct_start': '(0, 1)',
+    **dict.fromkeys(('total_decay_steps', 'div_factor', 'final_div_factor'), '(0, inf)'),
   }
 
   name: str = 'OneCycle'
-  maximal_learning_rate: Optional[float] = None
-  total_decay_steps: Optional[int] = None
+  maximal_learning_rate: float | None = None
+  total_decay_steps: int | None = None
   pct_start: float = 0.3
   div_factor: float = 25.0
   final_div_factor: float = 1e4
@@ -99,14 +103,16 @@ class WarmupStableDecayLrConfig(base_config.Config):
     alpha: The last learning rate as a fraction of the level.
     offset: The step at which the first part begins.
   """
+
   RANGES: ClassVar[Mapping[str, str]] = {
-      'total_decay_steps': '(0, inf)', 'decay_fraction': '[0, 1]',
-      **dict.fromkeys(('initial_learning_rate', 'warmup_steps', 'alpha'), '[0, inf)'),
+    'total_decay_steps': '(0, inf)',
+    'decay_fraction': '[0, 1]',
+    **dict.fromkeys(('initial_learning_rate', 'warmup_steps', 'alpha'), '[0, inf)'),
   }
 
   name: str = 'WarmupStableDecay'
-  initial_learning_rate: Optional[float] = None
-  total_decay_steps: Optional[int] = None
+  initial_learning_rate: float | None = None
+  total_decay_steps: int | None = None
   warmup_steps: int = 0
   decay_fraction: float = 0.1
   decay_shape: str = 'linear'
@@ -127,14 +133,15 @@ class CosineRestartsLrConfig(base_config.Config):
     alpha: The minimum as a fraction of initial_learning_rate.
     offset: The step at which the first cycle begins.
   """
+
   RANGES: ClassVar[Mapping[str, str]] = {
-      **dict.fromkeys(('first_decay_steps', 't_mul'), '(0, inf)'),
-      **dict.fromkeys(('initial_learning_rate', 'm_mul', 'alpha'), '[0, inf)'),
+    **dict.fromkeys(('first_decay_steps', 't_mul'), '(0, inf)'),
+    **dict.fromkeys(('initial_learning_rate', 'm_mul', 'alpha'), '[0, inf)'),
   }
 
   name: str = 'CosineRestarts'
-  initial_learning_rate: Optional[float] = None
-  first_decay_steps: Optional[int] = None
+  initial_learning_rate: float | None = None
+  first_decay_steps: int | None = None
   t_mul: float = 2.0
   m_mul: float = 1.0
   alpha: float = 0.0
@@ -152,6 +159,7 @@ class LionConfig(optimization.BaseOptimizerConfig):
     weight_decay: The decay of the weights, times the learning rate. 0: none.
     jit_compile: Whether to compile the update of each variable with XLA where the step is not compiled.
   """
+
   name: str = 'Lion'
   beta_1: float = 0.9
   beta_2: float = 0.99
@@ -176,6 +184,7 @@ class MuonConfig(optimization.BaseOptimizerConfig):
     epsilon: AdamW's, added to the root of the second moment.
     jit_compile: Whether to compile the update of each variable with XLA where the step is not compiled.
   """
+
   RANGES: ClassVar[Mapping[str, str]] = dict.fromkeys(('newton_schulz_steps', 'rms_scale'), '(0, inf)')
 
   name: str = 'Muon'
@@ -184,7 +193,7 @@ class MuonConfig(optimization.BaseOptimizerConfig):
   newton_schulz_steps: int = 5
   rms_scale: float = 0.2
   weight_decay: float = 0.0
-  adamw_patterns: Tuple[str, ...] = muon.ADAMW_PATTERNS
+  adamw_patterns: tuple[str, ...] = muon.ADAMW_PATTERNS
   beta_1: float = 0.9
   beta_2: float = 0.95
   epsilon: float = 1e-8
@@ -207,6 +216,7 @@ class StableAdamWConfig(optimization.BaseOptimizerConfig):
     slot_rounding: To bfloat16: 'stochastic', the same numbers in a resumed run, or 'nearest'.
     jit_compile: Whether to compile the update of each variable with XLA where the step is not compiled.
   """
+
   RANGES: ClassVar[Mapping[str, str]] = {'clip_threshold': '[0, inf)'}
 
   name: str = 'StableAdamW'
@@ -230,9 +240,10 @@ class ParameterGroupConfig(base_config.Config):
     weight_decay: Whether the optimizer's weight decay acts on them.
     frozen: Whether they stay as they are.
   """
+
   RANGES: ClassVar[Mapping[str, str]] = {'learning_rate_scale': '(-inf, inf)'}
 
-  patterns: Tuple[str, ...] = ()
+  patterns: tuple[str, ...] = ()
   learning_rate_scale: float = 1.0
   weight_decay: bool = True
   frozen: bool = False
@@ -248,6 +259,7 @@ class LrConfig(optimization.LrConfig):
     warmup_stable_decay: Up, level, down.
     cosine_restarts: Cosine decay to a minimum, with warm restarts.
   """
+
   cyclical: CyclicalLrConfig = dataclasses.field(default_factory=CyclicalLrConfig)
   one_cycle: OneCycleLrConfig = dataclasses.field(default_factory=OneCycleLrConfig)
   warmup_stable_decay: WarmupStableDecayLrConfig = dataclasses.field(default_factory=WarmupStableDecayLrConfig)
@@ -263,6 +275,7 @@ class OptimizerConfig(optimization.OptimizerConfig):
     muon: Orthogonalised momentum for matrices, AdamW for all else.
     stable_adamw: AdamW with update clipping, and slots in bfloat16.
   """
+
   lion: LionConfig = dataclasses.field(default_factory=LionConfig)
   muon: MuonConfig = dataclasses.field(default_factory=MuonConfig)
   stable_adamw: StableAdamWConfig = dataclasses.field(default_factory=StableAdamWConfig)
@@ -278,9 +291,10 @@ class OptimizationConfig(optimization.OptimizationConfig):
     parameter_groups: Variables that are trained in their own way. A variable belongs to the first group that has a
       pattern for it.
   """
+
   optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
   learning_rate: LrConfig = dataclasses.field(default_factory=LrConfig)
-  parameter_groups: Tuple[ParameterGroupConfig, ...] = ()
+  parameter_groups: tuple[ParameterGroupConfig, ...] = ()
 
 
 def _register() -> None:

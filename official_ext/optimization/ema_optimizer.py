@@ -1,10 +1,11 @@
 """Model Garden's moving average of the weights, with an exact swap, under loss scaling too."""
 
-from typing import Any, Dict, Optional
-
-import tensorflow as tf, tf_keras
+from typing import Any
 
 from official.modeling.optimization import ema_optimizer
+import tensorflow as tf
+import tf_keras
+
 from official_ext import errors
 
 
@@ -54,7 +55,8 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
       experimental_aggregate_gradients: whether to sum the gradients over the replicas first.
     """
     result = self._optimizer.apply_gradients(
-        grads_and_vars, name=name, experimental_aggregate_gradients=experimental_aggregate_gradients)
+      grads_and_vars, name=name, experimental_aggregate_gradients=experimental_aggregate_gradients
+    )
     ema_optimizer.maybe_merge_call(self.update_average, tf.distribute.get_strategy())
     # What a LossScaleOptimizer around this returns instead, where it leaves the update out, is an operation too.
     return tf.no_op() if self._wraps_new else result
@@ -79,7 +81,7 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
     self.is_swapped = not self.is_swapped
 
   @property
-  def averages(self) -> Dict[int, tf.Variable]:
+  def averages(self) -> dict[int, tf.Variable]:
     """The averages, by the `id` of the weights that they belong to."""
     return {id(weight): average for weight, average in zip(self._model_weights or (), self._average_weights or ())}
 
@@ -93,11 +95,12 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
     if late or not self.averages:
       name = late[0] if late else 'every weight'
       raise errors.UserError(
-          f'trainer.optimizer_config.ema: the model makes {name} at its first call, and it would have no average; let '
-          'build_model call the model once on an input')
+        f'trainer.optimizer_config.ema: the model makes {name} at its first call, and it would have no average; let '
+        'build_model call the model once on an input'
+      )
 
 
-def find(optimizer: Any) -> Optional[ExponentialMovingAverage]:
+def find(optimizer: Any) -> ExponentialMovingAverage | None:
   """The moving average in an optimizer, also inside a LossScaleOptimizer; None where there is none.
 
   One that Model Garden's factory made becomes one of this module's.

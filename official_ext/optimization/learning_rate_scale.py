@@ -4,9 +4,10 @@ It holds for a constant rate and for any schedule, in legacy and new tf_keras op
 several replicas. A checkpoint has the same variables with it as without.
 """
 
-from typing import Any, Dict, Union
+from typing import Any
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext import tf_internals
 
@@ -30,7 +31,7 @@ class ScaledSchedule(tf_keras.optimizers.schedules.LearningRateSchedule):
     rate = tf.convert_to_tensor(self.schedule(step))
     return rate * tf.cast(self._scale.read_value(), rate.dtype)
 
-  def get_config(self) -> Dict[str, Any]:
+  def get_config(self) -> dict[str, Any]:
     """See base class. The factor is state, and not part of it."""
     return self.schedule.get_config()
 
@@ -54,12 +55,17 @@ class LearningRateScale:
     if self._schedule is None:
       if callable(rate) and not isinstance(rate, tf.Variable):
         raise ValueError(
-            f'the learning rate of {type(optimizer).__name__} is a function; give it a number or a schedule')
+          f'the learning rate of {type(optimizer).__name__} is a function; give it a number or a schedule'
+        )
       self._constant = float(rate)
       return
     self._variable = tf.Variable(
-        1.0, dtype=tf.float32, trainable=False, name='learning_rate_scale',
-        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+      1.0,
+      dtype=tf.float32,
+      trainable=False,
+      name='learning_rate_scale',
+      aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    )
     tf_internals.replace_schedule(optimizer, ScaledSchedule(self._schedule, self._variable))
 
   @property
@@ -69,8 +75,9 @@ class LearningRateScale:
 
   def learning_rate(self) -> float:
     """What the next update will be made with."""
-    unscaled: Union[float, tf.Tensor] = (
-        self._constant if self._schedule is None else self._schedule(self._optimizer.iterations))
+    unscaled: float | tf.Tensor = (
+      self._constant if self._schedule is None else self._schedule(self._optimizer.iterations)
+    )
     return float(unscaled) * self._value
 
   def assign(self, value: float) -> None:

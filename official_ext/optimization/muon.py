@@ -1,8 +1,9 @@
 """Muon: momentum, orthogonalised."""
 
+from collections.abc import Sequence
 import math
 import re
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -34,7 +35,7 @@ def orthogonalize(matrix: tf.Tensor, steps: int = 5) -> tf.Tensor:
   return tf.transpose(x) if is_tall else x
 
 
-def matrix_shape(shape: Sequence[int]) -> Optional[Tuple[int, int]]:
+def matrix_shape(shape: Sequence[int]) -> tuple[int, int] | None:
   """The rows and columns of a variable as a matrix: its axes cut in two.
 
   In front of the last axis: a convolution's [height, width, in, out] becomes [height * width * in, out]. With three
@@ -66,19 +67,19 @@ class Muon(base_optimizer.Optimizer):
   """
 
   def __init__(
-      self,
-      learning_rate: Any = 0.001,
-      momentum: float = 0.95,
-      nesterov: bool = True,
-      newton_schulz_steps: int = 5,
-      rms_scale: float = 0.2,
-      weight_decay: float = 0.0,
-      adamw_patterns: Sequence[str] = ADAMW_PATTERNS,
-      beta_1: float = 0.9,
-      beta_2: float = 0.95,
-      epsilon: float = 1e-8,
-      name: str = 'Muon',
-      **kwargs: Any,
+    self,
+    learning_rate: Any = 0.001,
+    momentum: float = 0.95,
+    nesterov: bool = True,
+    newton_schulz_steps: int = 5,
+    rms_scale: float = 0.2,
+    weight_decay: float = 0.0,
+    adamw_patterns: Sequence[str] = ADAMW_PATTERNS,
+    beta_1: float = 0.9,
+    beta_2: float = 0.95,
+    epsilon: float = 1e-8,
+    name: str = 'Muon',
+    **kwargs: Any,
   ):
     """Initializes the optimizer.
 
@@ -132,7 +133,7 @@ class Muon(base_optimizer.Optimizer):
     ahead = gradient + self.momentum * total if self.nesterov else total
     rows, columns = matrix_shape(gradient.shape)
     update = orthogonalize(tf.reshape(ahead, [rows, columns]), self.newton_schulz_steps)
-    return self.rms_scale * max(rows, columns)**0.5 * tf.reshape(update, gradient.shape)
+    return self.rms_scale * max(rows, columns) ** 0.5 * tf.reshape(update, gradient.shape)
 
   def _adamw_update(self, index, gradient):
     momentum, velocity = self._momentums[index], self._velocities[self._velocity_of[index]]
@@ -143,7 +144,7 @@ class Muon(base_optimizer.Optimizer):
     second = second / base_optimizer.correction(self.beta_2, self.iterations)
     return first / (tf.sqrt(second) + self.epsilon)
 
-  def get_config(self) -> Dict[str, Any]:
+  def get_config(self) -> dict[str, Any]:
     fields = ('momentum', 'nesterov', 'newton_schulz_steps', 'rms_scale', 'beta_1', 'beta_2', 'epsilon')
     config = {field: getattr(self, field) for field in fields}
     return {**super().get_config(), **config, 'adamw_patterns': list(self.adamw_patterns)}

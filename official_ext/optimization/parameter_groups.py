@@ -8,16 +8,17 @@ It works inside any tf_keras optimizer, legacy or new, where that updates one va
 - frozen: the optimizer never sees it, nor does the norm to which gradients are clipped.
 """
 
+from collections.abc import Iterable, Sequence
 import re
 import threading
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any
 
 import tensorflow as tf
 
 from official_ext import errors
+from official_ext import tf_internals
 from official_ext.optimization import configs
 from official_ext.optimization import variable_names
-from official_ext import tf_internals
 
 PATH = 'trainer.optimizer_config.parameter_groups'
 _ORDINARY = configs.ParameterGroupConfig()
@@ -35,8 +36,8 @@ class ParameterGroups:
     """
     self._groups = tuple(groups)
     self._model = model
-    self._names: Dict[Any, str] = {}
-    self._known: Dict[Any, configs.ParameterGroupConfig] = {}
+    self._names: dict[Any, str] = {}
+    self._known: dict[Any, configs.ParameterGroupConfig] = {}
 
   def name_of(self, variable: Any) -> str:
     """The name that patterns are searched for in; they are in the variable's own name too."""
@@ -53,11 +54,12 @@ class ParameterGroups:
     key = variable_names.key_of(variable)
     if key not in self._known:
       matching = (
-          group for group in self._groups if any(self._matches(pattern, variable) for pattern in group.patterns))
+        group for group in self._groups if any(self._matches(pattern, variable) for pattern in group.patterns)
+      )
       self._known[key] = next(matching, _ORDINARY)
     return self._known[key]
 
-  def without_frozen(self, grads_and_vars: Iterable[Tuple[Any, Any]]) -> List[Tuple[Any, Any]]:
+  def without_frozen(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """The pairs of variables that are trained."""
     return [(gradient, variable) for gradient, variable in grads_and_vars if not self.group_of(variable).frozen]
 
@@ -77,8 +79,9 @@ class ParameterGroups:
         matching = [variable for variable in variables if self._matches(pattern, variable)]
         if not matching:
           raise errors.UserError(
-              f'{path} matches none of the {len(names)} trainable variables: {", ".join(names[:6])}'
-              f'{", ..." if len(names) > 6 else ""}')
+            f'{path} matches none of the {len(names)} trainable variables: {", ".join(names[:6])}'
+            f'{", ..." if len(names) > 6 else ""}'
+          )
         if all(self.group_of(variable) is not group for variable in matching):
           raise errors.UserError(f'{path} matches only variables that belong to groups before it')
     if names and all(self.group_of(variable).frozen for variable in variables):
@@ -92,7 +95,8 @@ class ParameterGroups:
     """
     apply_gradients = optimizer.apply_gradients
     optimizer.apply_gradients = lambda pairs, *args, **kwargs: apply_gradients(
-        self.without_frozen(pairs), *args, **kwargs)
+      self.without_frozen(pairs), *args, **kwargs
+    )
     if tf_internals.is_legacy(optimizer):
       self._install_in_legacy(optimizer)
     else:
@@ -114,7 +118,8 @@ class ParameterGroups:
       update_step(gradient, variable)
 
     optimizer.update_step = lambda gradient, variable: self._scaled(
-        variable, lambda: decay_and_update(gradient, variable))
+      variable, lambda: decay_and_update(gradient, variable)
+    )
 
   def _install_in_legacy(self, optimizer):
     current = threading.local()  # The variable that is being updated: weight decay is asked for by name alone.
@@ -141,8 +146,8 @@ class ParameterGroups:
 
 
 def install(
-    groups: Sequence[configs.ParameterGroupConfig], optimizer: Any, model: Any = None
-) -> Optional[ParameterGroups]:
+  groups: Sequence[configs.ParameterGroupConfig], optimizer: Any, model: Any = None
+) -> ParameterGroups | None:
   """Makes an optimizer follow a configuration's groups; None where there are none: see `ParameterGroups`."""
   if not groups:
     return None
@@ -151,6 +156,6 @@ def install(
   return installed
 
 
-def of(optimizer: Any) -> Optional[ParameterGroups]:
+def of(optimizer: Any) -> ParameterGroups | None:
   """The groups that an optimizer without wrappers follows, None where it has none."""
   return getattr(optimizer, 'parameter_groups', None)

@@ -1,7 +1,5 @@
 """From float32 to bfloat16, at random or to the nearest."""
 
-from typing import Tuple
-
 import tensorflow as tf
 
 ROUNDINGS = ('stochastic', 'nearest')
@@ -36,7 +34,7 @@ def to_bfloat16(values: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
   return tf.bitcast(tf.cast(upper, tf.uint16), tf.bfloat16)
 
 
-def halves(bits: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+def halves(bits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
   """uint32 -> two independent uint32 below 2^16."""
   sixteen = tf.constant(16, tf.uint32)
   return tf.bitwise.bitwise_and(bits, tf.constant(0xFFFF, tf.uint32)), tf.bitwise.right_shift(bits, sixteen)

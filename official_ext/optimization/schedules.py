@@ -6,9 +6,10 @@ its `warmup_steps` the schedule begins where the warm-up ends.
 """
 
 import math
-from typing import Any, Dict
+from typing import Any
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 CYCLES = ('triangular', 'triangular2', 'exp_range')
 ANNEAL_STRATEGIES = ('cosine', 'linear')
@@ -30,7 +31,7 @@ class _Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
     """The learning rate, float32 scalar, at a step since `offset`, int64 scalar of at least 0."""
     raise NotImplementedError
 
-  def get_config(self) -> Dict[str, Any]:
+  def get_config(self) -> dict[str, Any]:
     return {**self._fields, 'offset': self._offset}
 
 
@@ -43,14 +44,14 @@ class Cyclical(_Schedule):
   """
 
   def __init__(
-      self,
-      initial_learning_rate: float,
-      maximal_learning_rate: float,
-      step_size: int,
-      mode: str = 'triangular',
-      gamma: float = 1.0,
-      offset: int = 0,
-      name: str = 'Cyclical',
+    self,
+    initial_learning_rate: float,
+    maximal_learning_rate: float,
+    step_size: int,
+    mode: str = 'triangular',
+    gamma: float = 1.0,
+    offset: int = 0,
+    name: str = 'Cyclical',
   ):
     """Initializes the schedule.
 
@@ -64,8 +65,14 @@ class Cyclical(_Schedule):
       name: of the schedule.
     """
     super().__init__(
-        offset, initial_learning_rate=initial_learning_rate, maximal_learning_rate=maximal_learning_rate,
-        step_size=step_size, mode=mode, gamma=gamma, name=name)
+      offset,
+      initial_learning_rate=initial_learning_rate,
+      maximal_learning_rate=maximal_learning_rate,
+      step_size=step_size,
+      mode=mode,
+      gamma=gamma,
+      name=name,
+    )
     self._base, self._height = initial_learning_rate, maximal_learning_rate - initial_learning_rate
     self._step_size, self._mode, self._gamma = step_size, mode, gamma
 
@@ -90,15 +97,15 @@ class OneCycle(_Schedule):
   """
 
   def __init__(
-      self,
-      maximal_learning_rate: float,
-      total_decay_steps: int,
-      pct_start: float = 0.3,
-      div_factor: float = 25.0,
-      final_div_factor: float = 1e4,
-      anneal_strategy: str = 'cosine',
-      offset: int = 0,
-      name: str = 'OneCycle',
+    self,
+    maximal_learning_rate: float,
+    total_decay_steps: int,
+    pct_start: float = 0.3,
+    div_factor: float = 25.0,
+    final_div_factor: float = 1e4,
+    anneal_strategy: str = 'cosine',
+    offset: int = 0,
+    name: str = 'OneCycle',
   ):
     """Initializes the schedule.
 
@@ -113,8 +120,15 @@ class OneCycle(_Schedule):
       name: of the schedule.
     """
     super().__init__(
-        offset, maximal_learning_rate=maximal_learning_rate, total_decay_steps=total_decay_steps, pct_start=pct_start,
-        div_factor=div_factor, final_div_factor=final_div_factor, anneal_strategy=anneal_strategy, name=name)
+      offset,
+      maximal_learning_rate=maximal_learning_rate,
+      total_decay_steps=total_decay_steps,
+      pct_start=pct_start,
+      div_factor=div_factor,
+      final_div_factor=final_div_factor,
+      anneal_strategy=anneal_strategy,
+      name=name,
+    )
     self._peak, self._first = maximal_learning_rate, maximal_learning_rate / div_factor
     self._last = self._first / final_div_factor
     self._total, self._rise = total_decay_steps, pct_start * total_decay_steps
@@ -141,15 +155,15 @@ class WarmupStableDecay(_Schedule):
   """
 
   def __init__(
-      self,
-      initial_learning_rate: float,
-      total_decay_steps: int,
-      warmup_steps: int = 0,
-      decay_fraction: float = 0.1,
-      decay_shape: str = 'linear',
-      alpha: float = 0.0,
-      offset: int = 0,
-      name: str = 'WarmupStableDecay',
+    self,
+    initial_learning_rate: float,
+    total_decay_steps: int,
+    warmup_steps: int = 0,
+    decay_fraction: float = 0.1,
+    decay_shape: str = 'linear',
+    alpha: float = 0.0,
+    offset: int = 0,
+    name: str = 'WarmupStableDecay',
   ):
     """Initializes the schedule.
 
@@ -164,8 +178,15 @@ class WarmupStableDecay(_Schedule):
       name: of the schedule.
     """
     super().__init__(
-        offset, initial_learning_rate=initial_learning_rate, total_decay_steps=total_decay_steps,
-        warmup_steps=warmup_steps, decay_fraction=decay_fraction, decay_shape=decay_shape, alpha=alpha, name=name)
+      offset,
+      initial_learning_rate=initial_learning_rate,
+      total_decay_steps=total_decay_steps,
+      warmup_steps=warmup_steps,
+      decay_fraction=decay_fraction,
+      decay_shape=decay_shape,
+      alpha=alpha,
+      name=name,
+    )
     self._level, self._alpha, self._shape = initial_learning_rate, alpha, decay_shape
     self._warmup, self._total = warmup_steps, total_decay_steps
     self._decay = round(decay_fraction * total_decay_steps)
@@ -203,5 +224,5 @@ class CosineRestarts(tf_keras.optimizers.schedules.CosineDecayRestarts):
   def __call__(self, step):
     return super().__call__(tf.maximum(tf.cast(step, tf.int64) - self._offset, 0))
 
-  def get_config(self) -> Dict[str, Any]:
+  def get_config(self) -> dict[str, Any]:
     return {**super().get_config(), 'offset': self._offset}

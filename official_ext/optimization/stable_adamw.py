@@ -1,6 +1,6 @@
 """AdamW with update clipping, and slots in bfloat16."""
 
-from typing import Any, Dict
+from typing import Any
 
 import tensorflow as tf
 
@@ -26,17 +26,17 @@ class StableAdamW(base_optimizer.Optimizer):
   """
 
   def __init__(
-      self,
-      learning_rate: Any = 0.001,
-      beta_1: float = 0.9,
-      beta_2: float = 0.999,
-      epsilon: float = 1e-8,
-      weight_decay: float = 0.0,
-      clip_threshold: float = 1.0,
-      slot_dtype: str = 'bfloat16',
-      slot_rounding: str = 'stochastic',
-      name: str = 'StableAdamW',
-      **kwargs: Any,
+    self,
+    learning_rate: Any = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+    clip_threshold: float = 1.0,
+    slot_dtype: str = 'bfloat16',
+    slot_rounding: str = 'stochastic',
+    name: str = 'StableAdamW',
+    **kwargs: Any,
   ):
     """Initializes the optimizer.
 
@@ -73,7 +73,8 @@ class StableAdamW(base_optimizer.Optimizer):
     index = self.index_of(variable)
     gradient = base_optimizer.dense(gradient, variable)
     first, second = base_optimizer.adam_moments(
-        gradient, self._momentums[index], self._velocities[index], self.beta_1, self.beta_2)
+      gradient, self._momentums[index], self._velocities[index], self.beta_1, self.beta_2
+    )
     self._assign_slots(index, first, second)
     first = first / base_optimizer.correction(self.beta_1, self.iterations)
     second = second / base_optimizer.correction(self.beta_2, self.iterations)
@@ -106,7 +107,7 @@ class StableAdamW(base_optimizer.Optimizer):
   def _apply_weight_decay(self, variables):
     """Does nothing: the update holds it, under the learning rate that may be lowered."""
 
-  def logs(self) -> Dict[str, tf.Tensor]:
+  def logs(self) -> dict[str, tf.Tensor]:
     """Values of the last update to log: see base class.
 
     Returns:
@@ -114,6 +115,6 @@ class StableAdamW(base_optimizer.Optimizer):
     """
     return {**super().logs(), 'clipped_fraction': tf.math.divide_no_nan(self._num_clipped, self._num_updated)}
 
-  def get_config(self) -> Dict[str, Any]:
+  def get_config(self) -> dict[str, Any]:
     fields = ('beta_1', 'beta_2', 'epsilon', 'clip_threshold', 'slot_dtype', 'slot_rounding')
     return {**super().get_config(), **{field: getattr(self, field) for field in fields}}

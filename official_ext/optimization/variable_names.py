@@ -5,10 +5,12 @@ variables of two of them may have one name, and none tells whose it is. So the a
 goes before the names of its variables.
 """
 
+from collections.abc import Iterator
 import re
-from typing import Any, Dict, Iterator, Tuple
+from typing import Any
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext import tf_internals
 
@@ -23,7 +25,7 @@ def key_of(variable: Any) -> Any:
   return tf_internals.unique_id(tf_internals.whole_variable(variable))
 
 
-def by_attribute(model: Any) -> Dict[Any, str]:
+def by_attribute(model: Any) -> dict[Any, str]:
   """The names of a model's variables, by `key_of`, with the attributes of containers in front.
 
   Args:
@@ -33,7 +35,7 @@ def by_attribute(model: Any) -> Dict[Any, str]:
     'encoder/dense/kernel' for what a container keeps in its attribute `encoder`, `heads/0/...` for the first of a list;
     a variable's own name where that has the attribute in it, and in functional and sequential models.
   """
-  names: Dict[Any, str] = {key_of(variable): name_of(variable) for variable in getattr(model, 'variables', ())}
+  names: dict[Any, str] = {key_of(variable): name_of(variable) for variable in getattr(model, 'variables', ())}
 
   def walk(module, path):
     for attribute, part in _parts(module) if _is_container(module) else ():
@@ -54,7 +56,7 @@ def _is_container(module: Any) -> bool:
   return isinstance(module, tf.Module) and not isinstance(module, tf_keras.layers.Layer)
 
 
-def _parts(module: Any) -> Iterator[Tuple[str, Any]]:
+def _parts(module: Any) -> Iterator[tuple[str, Any]]:
   for attribute, value in vars(module).items():
     if attribute.startswith('_') or isinstance(value, tf_keras.metrics.Metric):
       continue

@@ -5,11 +5,12 @@ it is made from the step's variables, so that `srun python train.py ...` is all 
 the one called chief, is the chief: it writes, and decides for all.
 """
 
+from collections.abc import Mapping, MutableMapping
 import dataclasses
 import json
 import os
 import re
-from typing import Any, Dict, List, Mapping, MutableMapping, Optional, Tuple
+from typing import Any
 
 from official_ext import errors
 
@@ -27,7 +28,7 @@ class Cluster:
     index: which of them this process is.
   """
 
-  addresses: Tuple[str, ...]
+  addresses: tuple[str, ...]
   index: int
 
   @property
@@ -39,7 +40,7 @@ class Cluster:
     return f'worker {index} ({self.addresses[index]})'
 
 
-def find(environment: Optional[MutableMapping[str, str]] = None) -> Optional[Cluster]:
+def find(environment: MutableMapping[str, str] | None = None) -> Cluster | None:
   """The cluster that this process belongs to; under SLURM, TF_CONFIG is set in the environment.
 
   Args:
@@ -70,7 +71,7 @@ def find(environment: Optional[MutableMapping[str, str]] = None) -> Optional[Clu
   return Cluster(tuple(addresses), index + (len(jobs.get('chief', [])) if kind == 'worker' else 0))
 
 
-def read_tf_config(environment: Optional[Mapping[str, str]] = None) -> Tuple[Dict[str, List[str]], Dict[str, Any]]:
+def read_tf_config(environment: Mapping[str, str] | None = None) -> tuple[dict[str, list[str]], dict[str, Any]]:
   """The parts of TF_CONFIG: job name -> addresses, and this process's task; both {} where it is unset.
 
   Raises:
@@ -88,7 +89,7 @@ def read_tf_config(environment: Optional[Mapping[str, str]] = None) -> Tuple[Dic
 # SLURM.
 
 
-def _slurm_config(environment: Mapping[str, str]) -> Optional[Dict[str, Any]]:
+def _slurm_config(environment: Mapping[str, str]) -> dict[str, Any] | None:
   """TF_CONFIG for a task of a SLURM job step; None where there is but one task, or no SLURM."""
   num_tasks = environment.get('SLURM_STEP_NUM_TASKS') or environment.get('SLURM_NTASKS') or '1'
   if 'SLURM_PROCID' not in environment or num_tasks == '1':
@@ -118,12 +119,12 @@ def _first(environment: Mapping[str, str], *names: str) -> str:
   raise KeyError(names[0])
 
 
-def _tasks_per_node(environment: Mapping[str, str], num_nodes: int, num_tasks: int) -> List[int]:
+def _tasks_per_node(environment: Mapping[str, str], num_nodes: int, num_tasks: int) -> list[int]:
   """How many tasks each node has, from `2(x3),1`; spread evenly where SLURM does not tell."""
   text = environment.get('SLURM_STEP_TASKS_PER_NODE') or environment.get('SLURM_TASKS_PER_NODE')
   if not text:
     return [num_tasks // num_nodes + (node < num_tasks % num_nodes) for node in range(num_nodes)]
-  counts: List[int] = []
+  counts: list[int] = []
   for part in text.split(','):
     match = re.fullmatch(r'(\d+)(?:\(x(\d+)\))?', part)
     if match is None:
@@ -132,7 +133,7 @@ def _tasks_per_node(environment: Mapping[str, str], num_nodes: int, num_tasks: i
   return counts
 
 
-def expand_hosts(text: str) -> List[str]:
+def expand_hosts(text: str) -> list[str]:
   """The hosts of a SLURM node list, in its order: `n[08-10],m1` is n08, n09, n10, m1.
 
   Raises:
@@ -140,7 +141,7 @@ def expand_hosts(text: str) -> List[str]:
   """
   if not re.fullmatch(r'([^\[\]]|\[[^\[\]]+\])+', text):
     raise ValueError(f'node list: {text!r}')
-  hosts: List[str] = []
+  hosts: list[str] = []
   for part in re.findall(r'(?:[^,\[\]]|\[[^\]]*\])+', text):
     expanded = ['']
     for literal, ranges in re.findall(r'([^\[\]]+)|\[([^\]]*)\]', part):
@@ -150,6 +151,6 @@ def expand_hosts(text: str) -> List[str]:
   return hosts
 
 
-def _expand_range(text: str) -> List[str]:
+def _expand_range(text: str) -> list[str]:
   first, _, last = text.partition('-')
   return [str(number).zfill(len(first)) for number in range(int(first), int(last or first) + 1)]

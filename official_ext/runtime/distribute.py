@@ -1,16 +1,18 @@
 """What devices are there, and which `tf.distribute` strategy takes them."""
 
+from collections.abc import Iterable
 import signal
 import threading
-from typing import Any, Iterable, Optional
+from typing import Any
 
 from absl import logging
-import tensorflow as tf, tf_keras
-
 from official.modeling import performance
-from official_ext.runtime import cluster as cluster_lib
-from official_ext.config import definitions
+import tensorflow as tf
+import tf_keras
+
 from official_ext import errors
+from official_ext.config import definitions
+from official_ext.runtime import cluster as cluster_lib
 from official_ext.runtime import workers
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -106,8 +108,10 @@ def device_type(strategy: tf.distribute.Strategy) -> str:
   """'CPU', 'GPU' or 'TPU': what the strategy's replicas run on."""
   if isinstance(strategy, tf.distribute.TPUStrategy):
     return 'TPU'
-  if isinstance(strategy, (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy,
-                           tf.distribute.OneDeviceStrategy)):
+  if isinstance(
+    strategy,
+    (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.OneDeviceStrategy),
+  ):
     devices = strategy.extended.worker_devices
   else:
     devices = [device.name for device in tf.config.list_logical_devices('GPU')]
@@ -173,7 +177,7 @@ def _tpu(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
   return tf.distribute.TPUStrategy(resolver, experimental_device_assignment=_tpu_assignment(resolver, topology))
 
 
-def _tpu_assignment(resolver: Any, topology: Any) -> Optional[Any]:
+def _tpu_assignment(resolver: Any, topology: Any) -> Any | None:
   """TPUs with the second embedding generation (v5p) need their cores named one by one."""
   features = tf.tpu.experimental.HardwareFeature
   if features(resolver.tpu_hardware_feature).embedding_feature != features.EmbeddingFeature.V2:
@@ -210,7 +214,8 @@ def _one_device(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
 def _multi_worker_mirrored(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
   algorithm = _all_reduce_alg(runtime, ('nccl', 'ring')) or 'auto'
   options = tf.distribute.experimental.CommunicationOptions(
-    implementation=tf.distribute.experimental.CommunicationImplementation(algorithm.upper()))
+    implementation=tf.distribute.experimental.CommunicationImplementation(algorithm.upper())
+  )
   cluster = cluster_lib.find()
 
   def make_strategy():
@@ -220,7 +225,8 @@ def _multi_worker_mirrored(runtime: definitions.RuntimeConfig) -> tf.distribute.
     return make_strategy()
   handlers = {number: signal.getsignal(number) for number in _SIGNALS}
   strategy = workers.connect(
-    cluster, make_strategy, runtime.worker_start_timeout_seconds, runtime.worker_timeout_seconds)
+    cluster, make_strategy, runtime.worker_start_timeout_seconds, runtime.worker_timeout_seconds
+  )
   if threading.current_thread() is threading.main_thread():
     for number, handler in handlers.items():  # TensorFlow has put its own in their place, which swallow the signals.
       signal.signal(number, handler)
@@ -240,7 +246,7 @@ def _parameter_server(runtime: definitions.RuntimeConfig) -> tf.distribute.Strat
   return tf.distribute.ParameterServerStrategy(resolver)
 
 
-def _all_reduce_alg(runtime: definitions.RuntimeConfig, known: Iterable[str]) -> Optional[str]:
+def _all_reduce_alg(runtime: definitions.RuntimeConfig, known: Iterable[str]) -> str | None:
   if runtime.all_reduce_alg is not None and runtime.all_reduce_alg not in known:
     raise errors.UserError(f'runtime.all_reduce_alg: {runtime.all_reduce_alg!r} is none of {", ".join(known)}')
   return runtime.all_reduce_alg

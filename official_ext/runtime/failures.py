@@ -5,6 +5,7 @@ fails far from the line that made the operation, Python on the host fails inside
 user's lines somewhere, in the traceback or in the message.
 """
 
+from collections.abc import Iterator
 import contextlib
 import functools
 from importlib import metadata
@@ -17,7 +18,7 @@ import sys
 import sysconfig
 import tempfile
 import traceback
-from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -37,12 +38,12 @@ _PLACED = re.compile(r'\S+\.py:\d+')
 _NODE = re.compile(r"'\{\{node (\S+?)\}\} = [^']*'")
 _GIN = re.compile(r'\n\s*In call to configurable .*', re.DOTALL)
 _WRAPPED = (
-    re.compile(r'Call arguments received by layer.*', re.DOTALL),
-    re.compile(r'Exception encountered when calling (?:layer )?.*? \(type \w+\)\.'),
-    re.compile(r'Graph execution error:|in user code:'),
-    re.compile(r'Detected at node .*?\(most recent call last\):(?:\s*<stack traces unavailable>)?', re.DOTALL),
-    re.compile(r'Error in user-defined function passed to \S+ transformation with iterator: \S+: '),
-    re.compile(r'\[\[.*?\]\]|\{\{(?:function_)?node .*?\}\}|\[Op:.*', re.DOTALL),
+  re.compile(r'Call arguments received by layer.*', re.DOTALL),
+  re.compile(r'Exception encountered when calling (?:layer )?.*? \(type \w+\)\.'),
+  re.compile(r'Graph execution error:|in user code:'),
+  re.compile(r'Detected at node .*?\(most recent call last\):(?:\s*<stack traces unavailable>)?', re.DOTALL),
+  re.compile(r'Error in user-defined function passed to \S+ transformation with iterator: \S+: '),
+  re.compile(r'\[\[.*?\]\]|\{\{(?:function_)?node .*?\}\}|\[Op:.*', re.DOTALL),
 )
 _MAX_LENGTH = 300
 
@@ -58,7 +59,7 @@ class Place(NamedTuple):
     return at_line(self.file, self.line)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def is_users(filename: str) -> bool:
   """Whether a file is code of the user's: none of Python's, of this library's, or of what else is installed."""
   if filename.startswith('<') or '__autograph_generated_file' in filename:
@@ -70,8 +71,8 @@ def is_users(filename: str) -> bool:
   return path.endswith('.py') and path != _DRIVER and not path.startswith((_STDLIB + os.sep, _OWN + os.sep))
 
 
-@functools.lru_cache(maxsize=None)
-def _packages_with_experiments() -> Tuple[str, ...]:
+@functools.cache
+def _packages_with_experiments() -> tuple[str, ...]:
   """The installed packages that register experiments: their code is a user's."""
   points = metadata.entry_points(group='official_ext.experiments')
   return ('experiments', *(point.value.split(':')[0].split('.')[0] for point in points))
@@ -85,7 +86,7 @@ def at_line(filename: str, line: int, function: str = '') -> str:
   return f'{filename}:{line}' + (f' ({function})' if function else '')
 
 
-def place_of(error: BaseException) -> Optional[Place]:
+def place_of(error: BaseException) -> Place | None:
   """The innermost line of the user's code that an exception comes from; None where there is none."""
   for each in _chain(error):
     places = [place for place in _frames(each) if is_users(place.file)]
@@ -99,7 +100,7 @@ def text_of(error: BaseException) -> str:
   text = _WRAPPED[0].sub('', _GIN.sub('', str(error)))
   frames = list(_FRAME.finditer(text))
   if frames:
-    text = _without_code(text[frames[-1].end():])
+    text = _without_code(text[frames[-1].end() :])
   text = _NODE.sub(r'\1', text)
   for pattern in _WRAPPED[1:]:
     text = pattern.sub(' ', text)
@@ -107,7 +108,7 @@ def text_of(error: BaseException) -> str:
   return text.removeprefix(f'{type(error).__name__}:').strip() if frames else text
 
 
-def refusal_in(error: BaseException) -> Optional[errors.UserError]:
+def refusal_in(error: BaseException) -> errors.UserError | None:
   """The UserError that AutoGraph has made an error of its own of, where a step is traced; None where there is none."""
   text = text_of(error)
   is_one = type(error).__name__ in _STAND_INS and text.startswith('UserError: ')
@@ -167,8 +168,13 @@ def save_traceback(error: BaseException, folder: str = '', name: str = 'tracebac
   Returns:
     The path of the file; '' where none could be written: then the traceback went to stderr.
   """
-  lines = [f'{shlex.join([sys.executable, *sys.argv])}\n', describe(error), '\n\n', *traceback.format_exception(error),
-           '\nWith --verbosity=0 this is printed on stderr too; --pdb_post_mortem starts the debugger there.\n']
+  lines = [
+    f'{shlex.join([sys.executable, *sys.argv])}\n',
+    describe(error),
+    '\n\n',
+    *traceback.format_exception(error),
+    '\nWith --verbosity=0 this is printed on stderr too; --pdb_post_mortem starts the debugger there.\n',
+  ]
   text = credentials.mask(''.join(lines))
   with contextlib.suppress(OSError, tf.errors.OpError):
     if folder and tf.io.gfile.isdir(folder):
@@ -187,29 +193,33 @@ def save_traceback(error: BaseException, folder: str = '', name: str = 'tracebac
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
   """An exception, and those that it came from."""
-  seen: List[BaseException] = []
-  each: Optional[BaseException] = error
+  seen: list[BaseException] = []
+  each: BaseException | None = error
   while each is not None and each not in seen:
     seen.append(each)
     yield each
     each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
 
 
-def _frames(error: BaseException) -> List[Place]:
+def _frames(error: BaseException) -> list[Place]:
   """The lines that an exception came through, the innermost last, without those of who has called the library."""
   frames = [Place(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
   converted: Any = getattr(error, 'ag_error_metadata', None)
   texts = [Place(name, int(line), function) for name, line, function in _FRAME.findall(str(error))]
-  return [*_from_library_on(frames),
-          *(Place(frame.filename, frame.lineno, frame.function_name)
-            for frame in reversed(getattr(converted, 'translated_stack', ()))),
-          *_from_library_on(texts)]
+  return [
+    *_from_library_on(frames),
+    *(
+      Place(frame.filename, frame.lineno, frame.function_name)
+      for frame in reversed(getattr(converted, 'translated_stack', ()))
+    ),
+    *_from_library_on(texts),
+  ]
 
 
-def _from_library_on(frames: List[Place]) -> List[Place]:
+def _from_library_on(frames: list[Place]) -> list[Place]:
   """Leaves out what comes before this library: a script of the user's that calls it is not where it went wrong."""
   own = [number for number, frame in enumerate(frames) if os.path.realpath(frame.file).startswith(_OWN + os.sep)]
-  return frames[own[0]:] if own else frames
+  return frames[own[0] :] if own else frames
 
 
 def _without_code(text: str) -> str:

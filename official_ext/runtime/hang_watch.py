@@ -5,6 +5,7 @@ worker: the main thread is in C++ then, and hears nothing. So a thread of its ow
 process. A native function that keeps Python's lock stops that thread too.
 """
 
+from collections.abc import Callable
 import faulthandler
 import os
 import socket
@@ -12,7 +13,6 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Callable, Optional
 
 from official_ext import errors
 from official_ext.files import storage
@@ -33,12 +33,12 @@ class HangWatch:
   """
 
   def __init__(
-      self,
-      seconds: float,
-      read_step: Callable[[], int],
-      model_dir: str = '',
-      worker: int = 0,
-      report: Callable[[errors.HungError, int], None] = lambda error, step: None,
+    self,
+    seconds: float,
+    read_step: Callable[[], int],
+    model_dir: str = '',
+    worker: int = 0,
+    report: Callable[[errors.HungError, int], None] = lambda error, step: None,
   ):
     """Makes a watch that does not watch yet.
 
@@ -56,13 +56,13 @@ class HangWatch:
     self._report = report
     self._poll = min(_MAX_POLL_SECONDS, max(_MIN_POLL_SECONDS, seconds / 20))
     self._num_beats = 0
-    self._step: Optional[int] = None
-    self._trains_from: Optional[int] = None
+    self._step: int | None = None
+    self._trains_from: int | None = None
     self._stage = 'start'
     self._warm = {'train': False, 'eval': False}
     self._ended = threading.Event()
     self._hung = False
-    self._thread: Optional[threading.Thread] = None
+    self._thread: threading.Thread | None = None
 
   def beat(self) -> None:
     """A sign of life."""
@@ -124,8 +124,9 @@ class HangWatch:
     """Tells all that is known, and ends the process."""
     self._hung = True
     error = errors.HungError(
-        f'nothing has moved for {still:.3g} s (runtime.hang_seconds) at step {self._step or 0}, in the stage '
-        f'{self._stage}; where every thread is: {self._path}. The same command goes on from the newest checkpoint')
+      f'nothing has moved for {still:.3g} s (runtime.hang_seconds) at step {self._step or 0}, in the stage '
+      f'{self._stage}; where every thread is: {self._path}. The same command goes on from the newest checkpoint'
+    )
     # What has hung may be the disk, or who reads this process's output.
     telling = threading.Thread(target=self._tell, args=(error,), name='hang_watch_report', daemon=True)
     telling.start()
@@ -164,4 +165,3 @@ def _stacks() -> str:
   for ident, name in names.items():
     text = text.replace(f'hread {ident}', f'hread {ident} [{name}]')
   return text
-

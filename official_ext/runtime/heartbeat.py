@@ -1,8 +1,8 @@
 """A sign of life at an interval, from a thread: it costs the training step nothing."""
 
+from collections.abc import Callable
 import threading
 import weakref
-from typing import Callable
 
 from absl import logging
 
@@ -23,7 +23,8 @@ class Heartbeat:
     """
     self._closed = threading.Event()
     self._thread = threading.Thread(
-      target=_run, args=(weakref.WeakMethod(beat), seconds, self._closed), name='heartbeat', daemon=True)
+      target=_run, args=(weakref.WeakMethod(beat), seconds, self._closed), name='heartbeat', daemon=True
+    )
     self._thread.start()
 
   def close(self) -> None:

@@ -7,22 +7,22 @@ number is ever taken from a connection, and a stranger delays nobody: docs/secur
 """
 
 import collections
+from collections.abc import Iterator
 import contextlib
 import errno
 import ipaddress
 import multiprocessing
+from multiprocessing import connection as connections
 import os
 import queue
 import socket
 import threading
 import time
-from multiprocessing import connection as connections
-from typing import Deque, Dict, Iterator, Optional, Tuple
 
 from absl import logging
 
-from official_ext.runtime import cluster as cluster_lib
 from official_ext import errors
+from official_ext.runtime import cluster as cluster_lib
 
 SECRET = 'OFFICIAL_EXT_SECRET'
 
@@ -52,8 +52,12 @@ def meet(cluster: cluster_lib.Cluster, timeout: float) -> None:
   secret = os.environ.get(SECRET, '').encode()
   if cluster.is_chief:
     if not secret:
-      logging.warning('The environment variable %s is not set: whoever reaches %s can take the place of a worker while '
-                      'the run starts. See docs/security.md.', SECRET, cluster.addresses[0])
+      logging.warning(
+        'The environment variable %s is not set: whoever reaches %s can take the place of a worker while '
+        'the run starts. See docs/security.md.',
+        SECRET,
+        cluster.addresses[0],
+      )
     _receive(cluster, secret, deadline, timeout)
   else:
     _join(cluster, secret, deadline, timeout)
@@ -63,7 +67,7 @@ def meet(cluster: cluster_lib.Cluster, timeout: float) -> None:
 
 
 def _receive(cluster: cluster_lib.Cluster, secret: bytes, deadline: float, timeout: float) -> None:
-  here: Dict[int, connections.Connection] = {}
+  here: dict[int, connections.Connection] = {}
   others = range(1, len(cluster.addresses))
   with _listen(cluster, deadline) as server, contextlib.closing(_Door(secret, others)) as door:
     server.settimeout(_PAUSE_SECONDS)
@@ -72,8 +76,9 @@ def _receive(cluster: cluster_lib.Cluster, secret: bytes, deadline: float, timeo
         if time.monotonic() > deadline:
           missing = ', '.join(cluster.name(index) for index in others if index not in here)
           raise errors.WorkerError(
-              f'{missing} did not come within {timeout:g} s (runtime.worker_start_timeout_seconds); every worker has '
-              f'to be started, with the same command (under SLURM by srun){door.turned_away()}')
+            f'{missing} did not come within {timeout:g} s (runtime.worker_start_timeout_seconds); every worker has '
+            f'to be started, with the same command (under SLURM by srun){door.turned_away()}'
+          )
         door.open_to(server)
         for index, connection in door.arrivals():
           if index in here:
@@ -111,7 +116,7 @@ def _listen(cluster: cluster_lib.Cluster, deadline: float) -> socket.socket:
     time.sleep(_PAUSE_SECONDS)
 
 
-def _own_address(host: str, cluster: cluster_lib.Cluster) -> Tuple[socket.AddressFamily, str]:
+def _own_address(host: str, cluster: cluster_lib.Cluster) -> tuple[socket.AddressFamily, str]:
   """The address to listen on: the one that the cluster names, '' for all where it has no use for others.
 
   Many machines know themselves as 127.0.1.1, which no other machine can reach.
@@ -127,7 +132,7 @@ def _own_address(host: str, cluster: cluster_lib.Cluster) -> Tuple[socket.Addres
   return family, address
 
 
-def split_address(address: str) -> Tuple[str, int]:
+def split_address(address: str) -> tuple[str, int]:
   """`host:port` or `[::1]:port` as (host, port)."""
   host, _, port = address.rpartition(':')
   return host.strip('[]'), int(port)
@@ -145,8 +150,8 @@ class _Door:
     """
     self._secret = secret
     self._others = others
-    self._arrivals: 'queue.SimpleQueue[Tuple[int, connections.Connection]]' = queue.SimpleQueue()
-    self._pending: Deque[socket.socket] = collections.deque()
+    self._arrivals: queue.SimpleQueue[tuple[int, connections.Connection]] = queue.SimpleQueue()
+    self._pending: collections.deque[socket.socket] = collections.deque()
     self._lock = threading.Lock()
     self.num_strangers = 0
 
@@ -167,7 +172,7 @@ class _Door:
       _shut(dropped)
     threading.Thread(target=self._greet, args=(guest,), daemon=True).start()
 
-  def arrivals(self) -> Iterator[Tuple[int, connections.Connection]]:
+  def arrivals(self) -> Iterator[tuple[int, connections.Connection]]:
     """Yields the workers who have come since the last call: number, connection."""
     while not self._arrivals.empty():
       yield self._arrivals.get()
@@ -238,15 +243,16 @@ def _join(cluster: cluster_lib.Cluster, secret: bytes, deadline: float, timeout:
       pass  # Not there yet, or what is left of an attempt before.
     time.sleep(_PAUSE_SECONDS)
   raise errors.WorkerError(
-      f'{cluster.name(0)}, the chief, did not come within {timeout:g} s (runtime.worker_start_timeout_seconds), or '
-      f'another worker did not; every worker has to be started, with the same command (under SLURM by srun){reason}')
+    f'{cluster.name(0)}, the chief, did not come within {timeout:g} s (runtime.worker_start_timeout_seconds), or '
+    f'another worker did not; every worker has to be started, with the same command (under SLURM by srun){reason}'
+  )
 
 
-def _ask(address: Tuple[str, int], index: int, secret: bytes, deadline: float) -> bool:
+def _ask(address: tuple[str, int], index: int, secret: bytes, deadline: float) -> bool:
   """Whether the chief says that all are there."""
   with socket.create_connection(address, timeout=_REPLY_SECONDS) as chief:
     chief.setblocking(True)
-    connection: Optional[connections.Connection] = None
+    connection: connections.Connection | None = None
     try:
       connection = connections.Connection(os.dup(chief.fileno()))
       with _time_limit(chief):

@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from typing import Any, Dict, Optional
+from typing import Any
 
 from absl import logging
 
@@ -19,13 +19,13 @@ class PreemptionWatch:
   """
 
   def __init__(self):
-    self._requested: Optional[str] = None
-    self._before: Dict[int, Any] = {}
+    self._requested: str | None = None
+    self._before: dict[int, Any] = {}
     self._wakeup_before = -1
     self._pipe = (-1, -1)
 
   @property
-  def requested(self) -> Optional[str]:
+  def requested(self) -> str | None:
     """The name of the signal that came, such as 'SIGTERM'; None where none did."""
     return self._requested
 
@@ -64,6 +64,7 @@ class PreemptionWatch:
         os._exit(128 + received[0])
       self._note(received[0])
       logging.warning(
-          '%s: saving after this training loop or evaluation batch, then stopping. Once more stops at once.',
-          self._requested)
+        '%s: saving after this training loop or evaluation batch, then stopping. Once more stops at once.',
+        self._requested,
+      )
     os.close(descriptor)

@@ -4,10 +4,11 @@ A number is used again when its process has ended, and means another process in 
 A process is therefore named by its host, its number, its start time, the boot of its kernel and its PID namespace.
 """
 
+from collections.abc import Mapping
 import dataclasses
 import os
 import socket
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any
 
 # The inode of the first PID namespace of any Linux kernel (PROC_PID_INIT_INO): a process in it is in no container.
 _INITIAL_NAMESPACE = 'pid:[4026531836]'
@@ -29,12 +30,12 @@ class ProcessIdentity:
 
   host: str
   pid: int
-  pid_start: Optional[int] = None
-  boot_id: Optional[str] = None
-  pid_namespace: Optional[str] = None
-  machine_id: Optional[str] = None
+  pid_start: int | None = None
+  boot_id: str | None = None
+  pid_namespace: str | None = None
+  machine_id: str | None = None
 
-  def as_dict(self) -> Dict[str, Any]:
+  def as_dict(self) -> dict[str, Any]:
     """JSON values, which `parse` reads."""
     return dataclasses.asdict(self)
 
@@ -54,12 +55,12 @@ def own() -> ProcessIdentity:
   )
 
 
-def start_of(pid: int) -> Optional[int]:
+def start_of(pid: int) -> int | None:
   """When a process that is seen from here was started: see `pid_start`."""
   return _state_and_start(pid)[1]
 
 
-def parse(values: Mapping[str, Any]) -> Optional[ProcessIdentity]:
+def parse(values: Mapping[str, Any]) -> ProcessIdentity | None:
   """The process that a JSON object names among other things; None where it names none.
 
   What older files do not say, and what is of a wrong type, counts as unknown.
@@ -73,11 +74,16 @@ def parse(values: Mapping[str, Any]) -> Optional[ProcessIdentity]:
   if host is None or pid is None or pid <= 0:
     return None
   return ProcessIdentity(
-    host, pid, of_type('pid_start', int), of_type('boot_id', str), of_type('pid_namespace', str),
-    of_type('machine_id', str))
+    host,
+    pid,
+    of_type('pid_start', int),
+    of_type('boot_id', str),
+    of_type('pid_namespace', str),
+    of_type('machine_id', str),
+  )
 
 
-def is_alive(process: ProcessIdentity) -> Optional[bool]:
+def is_alive(process: ProcessIdentity) -> bool | None:
   """Whether a process runs.
 
   Returns:
@@ -100,7 +106,7 @@ def _is_earlier_boot(process: ProcessIdentity, here: ProcessIdentity) -> bool:
   return in_no_container and (process.host, process.machine_id) == (here.host, here.machine_id)
 
 
-def _runs(pid: int, start: Optional[int]) -> bool:
+def _runs(pid: int, start: int | None) -> bool:
   try:
     os.kill(pid, 0)
   except (ProcessLookupError, OverflowError):
@@ -113,7 +119,7 @@ def _runs(pid: int, start: Optional[int]) -> bool:
   return start is None or start_now is None or start == start_now
 
 
-def _state_and_start(pid: int) -> Tuple[Optional[str], Optional[int]]:
+def _state_and_start(pid: int) -> tuple[str | None, int | None]:
   """A process's state and its start in clock ticks since boot; None for both where there is no /proc to tell."""
   stat = _read(f'/proc/{pid}/stat')
   if stat is None:
@@ -122,7 +128,7 @@ def _state_and_start(pid: int) -> Tuple[Optional[str], Optional[int]]:
   return fields[0], int(fields[19])
 
 
-def _read(path: str) -> Optional[str]:
+def _read(path: str) -> str | None:
   try:
     with open(path, encoding='utf-8', errors='replace') as f:
       return f.read().strip() or None
@@ -130,7 +136,7 @@ def _read(path: str) -> Optional[str]:
     return None
 
 
-def _link(path: str) -> Optional[str]:
+def _link(path: str) -> str | None:
   try:
     return os.readlink(path)
   except OSError:

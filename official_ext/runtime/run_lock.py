@@ -5,22 +5,23 @@ back whenever and however the process ends. What is written in it, the lease, sa
 with every heartbeat: it counts where file systems know no locks, such as `gs://`, or keep them to one host.
 """
 
+from collections.abc import Callable, Mapping
 import contextlib
 import datetime
 import errno
 import json
 import os
 import time
+from typing import Any
 import uuid
 import weakref
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 from absl import logging
 
 from official_ext import errors
+from official_ext.files import paths
 from official_ext.runtime import heartbeat
 from official_ext.runtime import process_identity
-from official_ext.files import paths
 
 try:
   import fcntl
@@ -58,13 +59,13 @@ class RunLock:
     self._path = os.path.join(model_dir, NAME)
     self._beat_seconds = beat_seconds
     self._silence_seconds = silence_seconds
-    self._lease: Dict[str, Any] = {'mode': mode}
+    self._lease: dict[str, Any] = {'mode': mode}
     self._file = -1
-    self._heartbeat: Optional[heartbeat.Heartbeat] = None
-    self._taken_by: Optional[str] = None
+    self._heartbeat: heartbeat.Heartbeat | None = None
+    self._taken_by: str | None = None
     self._ours_at = (0.0, 0.0)  # When it was last seen to be this process's.
 
-  def acquire(self, stop_requested: Callable[[], Optional[str]] = lambda: None) -> None:
+  def acquire(self, stop_requested: Callable[[], str | None] = lambda: None) -> None:
     """Takes the folder; makes it where it is not there.
 
     Where the last holder's end cannot be seen from here, as after the crash of another host, this waits for a sign of
@@ -78,7 +79,11 @@ class RunLock:
       PreemptedError: `stop_requested` said so.
     """
     self._lease = {
-      **process_identity.own().as_dict(), 'mode': self._lease['mode'], 'since': _now(), 'token': uuid.uuid4().hex}
+      **process_identity.own().as_dict(),
+      'mode': self._lease['mode'],
+      'since': _now(),
+      'token': uuid.uuid4().hex,
+    }
     try:
       paths.make_folder(self._model_dir)
       locked = self._open()
@@ -126,7 +131,8 @@ class RunLock:
     if self.is_lost:
       raise errors.LockLostError(
         f'{self._model_dir}: {self._taken_by} trains in it now, for this process gave no sign of life for more than '
-        f'{self._silence_seconds:g} s. It stops without saving')
+        f'{self._silence_seconds:g} s. It stops without saving'
+      )
 
   # The file.
 
@@ -168,7 +174,7 @@ class RunLock:
         os.remove(self._path)
     self._close()
 
-  def _read(self) -> Optional[Mapping[str, Any]]:
+  def _read(self) -> Mapping[str, Any] | None:
     """The lease as it stands; None where there is none, {} where it cannot be read."""
     return _read_lease(self._path)
 
@@ -198,7 +204,10 @@ class RunLock:
       return
     logging.warning(
       '%s: %s trained here, and its end cannot be seen from this process: waiting for a sign of life, up to %g s.',
-      self._model_dir, process_identity.parse(lease or {}) or 'an unknown process', self._silence_seconds)
+      self._model_dir,
+      process_identity.parse(lease or {}) or 'an unknown process',
+      self._silence_seconds,
+    )
     deadline = time.monotonic() + self._silence_seconds
     while time.monotonic() < deadline:
       if name := stop_requested():
@@ -221,14 +230,14 @@ class RunLock:
     if lease is not None and not self._is_ours(lease):
       raise _refusal(self._model_dir, lease)
 
-  def _is_ours(self, lease: Optional[Mapping[str, Any]]) -> bool:
+  def _is_ours(self, lease: Mapping[str, Any] | None) -> bool:
     return bool(lease) and lease.get('token') == self._lease['token']  # type: ignore[union-attr]
 
   def _was_silent(self) -> bool:
     """Whether others may have taken this process for dead. One clock stands while a machine sleeps, one may be set."""
     return any(now - then > self._silence_seconds / 2 for now, then in zip(_clocks(), self._ours_at))
 
-  def _look(self) -> Optional[Mapping[str, Any]]:
+  def _look(self) -> Mapping[str, Any] | None:
     """Reads the lease, and notes whose it is."""
     lease = self._read()
     if lease and not self._is_ours(lease):
@@ -272,7 +281,7 @@ def _is_certainly_held(path: str, lease: Mapping[str, Any]) -> bool:
     os.close(file)
 
 
-def _is_held(lease: Optional[Mapping[str, Any]], file: int) -> Optional[bool]:
+def _is_held(lease: Mapping[str, Any] | None, file: int) -> bool | None:
   """Whether the holder that a lease names is alive; None where only its heartbeat can tell.
 
   Args:
@@ -292,7 +301,7 @@ def _is_held(lease: Optional[Mapping[str, Any]], file: int) -> Optional[bool]:
   return process_identity.is_alive(process)
 
 
-def _read_lease(path: str) -> Optional[Dict[str, Any]]:
+def _read_lease(path: str) -> dict[str, Any] | None:
   """None where there is no file, or an empty one; {} where it holds no lease."""
   try:
     content = paths.read(path)
@@ -307,20 +316,21 @@ def _read_lease(path: str) -> Optional[Dict[str, Any]]:
   return lease if isinstance(lease, dict) else {}
 
 
-def _refusal(model_dir: str, lease: Optional[Mapping[str, Any]]) -> errors.UserError:
+def _refusal(model_dir: str, lease: Mapping[str, Any] | None) -> errors.UserError:
   return errors.UserError(
     f'--model_dir={model_dir}: {_describe(lease)} trains in this folder. Wait for it or stop it, or choose another '
-    'folder')
+    'folder'
+  )
 
 
-def _describe(lease: Optional[Mapping[str, Any]]) -> str:
+def _describe(lease: Mapping[str, Any] | None) -> str:
   process = process_identity.parse(lease or {})
   if not lease or process is None:
     return 'another process'
   return f'{process} (--mode={lease.get("mode")}, since {lease.get("since")})'
 
 
-def _lock(file: int, shared: bool = False) -> Optional[bool]:
+def _lock(file: int, shared: bool = False) -> bool | None:
   """Locks an open file. False where its file system knows no locks, None where another process has it."""
   if fcntl is None:
     return False
@@ -343,12 +353,12 @@ def _is_at(file: int, path: str) -> bool:
     return False
 
 
-def _clocks() -> Tuple[float, float]:
+def _clocks() -> tuple[float, float]:
   return time.monotonic(), time.time()
 
 
 def _now() -> str:
-  return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='milliseconds').replace('+00:00', 'Z')
+  return datetime.datetime.now(datetime.UTC).isoformat(timespec='milliseconds').replace('+00:00', 'Z')
 
 
 _OPEN: 'weakref.WeakSet[RunLock]' = weakref.WeakSet()

@@ -1,20 +1,28 @@
 """How a run stands, as its folder tells it: run.json, and whether its process is alive. No TensorFlow."""
 
+from collections.abc import Mapping
 import json
 import os
 import time
-from typing import Any, Dict, Mapping, Optional
+from typing import Any
 
+from official_ext.files import paths
 from official_ext.runtime import heartbeat
 from official_ext.runtime import process_identity
-from official_ext.files import paths
 
 STATUSES = ('running', 'finished', 'preempted', 'diverged', 'failed', 'hung')
 
 # What readers rely on. A value of another type makes a record that cannot be read.
-_TYPES: Dict[str, Any] = {
-  'status': str, 'step': (int, type(None)), 'attempt': int, 'pid': int, 'host': str, 'train_steps': (int, type(None)),
-  'error': (str, type(None)), 'devices': str, 'heartbeat': str,
+_TYPES: dict[str, Any] = {
+  'status': str,
+  'step': (int, type(None)),
+  'attempt': int,
+  'pid': int,
+  'host': str,
+  'train_steps': (int, type(None)),
+  'error': (str, type(None)),
+  'devices': str,
+  'heartbeat': str,
 }
 
 
@@ -23,7 +31,7 @@ def path_of(model_dir: str, mode: str = 'train') -> str:
   return os.path.join(model_dir, 'run.json' if 'train' in mode else f'run.{mode}.json')
 
 
-def read(model_dir: str, mode: str = 'train') -> Optional[Dict[str, Any]]:
+def read(model_dir: str, mode: str = 'train') -> dict[str, Any] | None:
   """The record that a run of `mode` left in `model_dir`; None where there is none, or none that can be read."""
   try:
     values = json.loads(paths.read(path_of(model_dir, mode)))
@@ -35,8 +43,11 @@ def read(model_dir: str, mode: str = 'train') -> Optional[Dict[str, Any]]:
 def _is_record(values: Any) -> bool:
   if not isinstance(values, dict) or values.get('status') not in STATUSES:
     return False
-  return all(isinstance(values[name], kind) and not isinstance(values[name], bool)
-             for name, kind in _TYPES.items() if name in values)
+  return all(
+    isinstance(values[name], kind) and not isinstance(values[name], bool)
+    for name, kind in _TYPES.items()
+    if name in values
+  )
 
 
 def has_finished(model_dir: str, mode: str) -> bool:
@@ -60,9 +71,7 @@ class TrainingWatch:
   this process's own clock measures that.
   """
 
-  def __init__(
-    self, model_dir: str, train_steps: int = 0, silence_seconds: float = heartbeat.SILENCE_SECONDS
-  ):
+  def __init__(self, model_dir: str, train_steps: int = 0, silence_seconds: float = heartbeat.SILENCE_SECONDS):
     """Looks at the training as it stands.
 
     Args:
@@ -76,7 +85,7 @@ class TrainingWatch:
     self._pulse: Any = None  # The attempt and its heartbeat that were seen last, and when that was new.
     self._pulse_at = 0.0
     self._has_beaten = False
-    self._attempt_before: Optional[int] = None
+    self._attempt_before: int | None = None
     self._notice = ''
     record = read(model_dir)
     self._first_attempt = None if record is None else record.get('attempt')
@@ -106,7 +115,8 @@ class TrainingWatch:
     self._attempt_before = record.get('attempt')
     self._notice = (
       f'The training in {self._model_dir} has ended at step {step} of {self._train_steps}: waiting for the next '
-      'attempt, up to trainer.continuous_eval_timeout seconds.')
+      'attempt, up to trainer.continuous_eval_timeout seconds.'
+    )
 
   def _is_over(self, record: Mapping[str, Any]) -> bool:
     """Whether an attempt has finished or died."""

@@ -6,6 +6,7 @@ was under way, when its heartbeats have been missing for `runtime.worker_timeout
 """
 
 import atexit
+from collections.abc import Callable, Iterator
 import contextlib
 import faulthandler
 import functools
@@ -13,15 +14,15 @@ import json
 import re
 import shutil
 import tempfile
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Optional
 
 from absl import logging
 import tensorflow as tf
 
-from official_ext.runtime import cluster as cluster_lib
 from official_ext import errors
-from official_ext.runtime import meeting
 from official_ext import tf_internals
+from official_ext.runtime import cluster as cluster_lib
+from official_ext.runtime import meeting
 
 _JOBS = ('chief', 'worker')
 _POLL_MILLISECONDS = 2000
@@ -30,17 +31,18 @@ _MAX_MESSAGE = 500
 
 # What TensorFlow says when a collective operation or the coordination service gives up.
 _SIGNS = re.compile(
-    r'official_ext: worker|Collective ops is aborted|[Cc]oordination ?[Ss]ervice|[Cc]oordination agent|heartbeat')
+  r'official_ext: worker|Collective ops is aborted|[Cc]oordination ?[Ss]ervice|[Cc]oordination agent|heartbeat'
+)
 _TASK = re.compile(r'/job:(chief|worker)/(?:replica:\d+/)?task:(\d+)')
 _REPORT = re.compile(r'official_ext: worker (\d+): (.*)')
 _current: Optional['Workers'] = None
 
 
 def connect(
-    cluster: cluster_lib.Cluster,
-    make_strategy: Callable[[], tf.distribute.Strategy],
-    start_timeout: float,
-    worker_timeout: float,
+  cluster: cluster_lib.Cluster,
+  make_strategy: Callable[[], tf.distribute.Strategy],
+  start_timeout: float,
+  worker_timeout: float,
 ) -> tf.distribute.Strategy:
   """Meets the other workers, and makes the strategy that they share.
 
@@ -59,13 +61,13 @@ def connect(
   jobs, _ = cluster_lib.read_tf_config()
   milliseconds = int(1000 * worker_timeout)
   tf_internals.eager_context().configure_coordination_service(
-      service_type='standalone',
-      service_leader=f'/job:{"chief" if jobs.get("chief") else "worker"}/replica:0/task:0',
-      cluster_register_timeout_in_ms=milliseconds,
-      heartbeat_timeout_in_ms=milliseconds,
-      coordinated_jobs=[
-          tf_internals.CoordinatedJob(name=name, num_tasks=len(jobs[name]))
-          for name in _JOBS if jobs.get(name)],
+    service_type='standalone',
+    service_leader=f'/job:{"chief" if jobs.get("chief") else "worker"}/replica:0/task:0',
+    cluster_register_timeout_in_ms=milliseconds,
+    heartbeat_timeout_in_ms=milliseconds,
+    coordinated_jobs=[
+      tf_internals.CoordinatedJob(name=name, num_tasks=len(jobs[name])) for name in _JOBS if jobs.get(name)
+    ],
   )
   # A worker lost in here would leave the chief waiting in C++, where no Python runs: this ends the process even so.
   faulthandler.dump_traceback_later(_CONNECT_SECONDS + worker_timeout, exit=True)
@@ -86,7 +88,7 @@ def of(strategy: tf.distribute.Strategy) -> 'Workers':
   return Workers()
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def own_folder(strategy: tf.distribute.Strategy, folder: str) -> str:
   """Where a worker may put files that every worker writes under the same name.
 
@@ -134,10 +136,10 @@ class Workers:
   The methods that talk must be called by all workers, in the same order.
   """
 
-  def __init__(self, cluster: Optional[cluster_lib.Cluster] = None):
+  def __init__(self, cluster: cluster_lib.Cluster | None = None):
     self._cluster = cluster
     self._index = cluster.index if cluster else 0
-    self._counts: Dict[str, int] = {}
+    self._counts: dict[str, int] = {}
 
   @property
   def count(self) -> int:
@@ -173,7 +175,7 @@ class Workers:
     tf_internals.eager_context().set_config_key_value(key, json.dumps(value))
     return value
 
-  def check_same(self, topic: str, here: str, differences: Callable[[str, str], List[str]]) -> None:
+  def check_same(self, topic: str, here: str, differences: Callable[[str, str], list[str]]) -> None:
     """Makes sure that all workers hold the same text.
 
     Args:
@@ -193,7 +195,7 @@ class Workers:
     if message:
       raise errors.UserError(message)
 
-  def _first_difference(self, topic, key, here, differences) -> Optional[str]:
+  def _first_difference(self, topic, key, here, differences) -> str | None:
     for index in range(1, self.count):
       lines = differences(here, json.loads(self._get(f'{key}/{index}')))
       if lines:
@@ -210,7 +212,8 @@ class Workers:
       tf_internals.eager_context().set_config_key_value(f'{key}/{self._index}', json.dumps(here))
     others = range(1, self.count)
     return self.from_chief(
-        f'{topic} on any', lambda: any([here, *(json.loads(self._get(f'{key}/{index}')) for index in others)]))
+      f'{topic} on any', lambda: any([here, *(json.loads(self._get(f'{key}/{index}')) for index in others)])
+    )
 
   def _key(self, topic: str) -> str:
     number = self._counts[topic] = self._counts.get(topic, 0) + 1
@@ -254,9 +257,9 @@ class Workers:
       self._report(error)
       raise
 
-  def explain(self, error: BaseException) -> Optional[errors.WorkerError]:
+  def explain(self, error: BaseException) -> errors.WorkerError | None:
     """What happened, where an error comes of another worker's end; None for any other error."""
-    cause: Optional[BaseException] = error
+    cause: BaseException | None = error
     while cause is not None and not (isinstance(cause, tf.errors.OpError) and _SIGNS.search(str(cause))):
       cause = cause.__cause__
     if cause is None:
@@ -270,7 +273,7 @@ class Workers:
       return errors.WorkerError(f'the connection to the other workers was lost. {advice}')
     return errors.WorkerError(f'{self.name(index)} was lost: it was killed, or its machine cannot be reached. {advice}')
 
-  def _lost(self, message: str) -> Optional[int]:
+  def _lost(self, message: str) -> int | None:
     """The worker that a message of TensorFlow's tells about."""
     for part in (message.partition('unhealthy')[2], message):
       match = _TASK.search(part)
@@ -285,6 +288,7 @@ class Workers:
     text = ' '.join(text.split())[:_MAX_MESSAGE]
     try:
       tf_internals.eager_context().report_error_to_cluster(
-          tf.errors.ABORTED, f'official_ext: worker {self._index}: {text}')
+        tf.errors.ABORTED, f'official_ext: worker {self._index}: {text}'
+      )
     except (tf.errors.OpError, ValueError) as failure:
       logging.warning('The other workers could not be told: %s', failure)

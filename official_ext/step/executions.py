@@ -7,7 +7,8 @@
 | plain | nothing (on TPU the strategy compiles) | in the graph; under a condition |
 """
 
-from typing import Any, Callable, Protocol, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -136,8 +137,7 @@ class FusedExecution:
 
     def body(step, state):
       micro_batches = [
-          tf.nest.map_structure(lambda tensor, i=i: tensor[step * micro_steps + i], stacked)
-          for i in range(micro_steps)
+        tf.nest.map_structure(lambda tensor, i=i: tensor[step * micro_steps + i], stacked) for i in range(micro_steps)
       ]
       return [step + 1, run_one(micro_batches, state)]
 

@@ -6,29 +6,31 @@ step is traced inside `GradientTap.capture`, `apply_gradients` on that optimizer
 that a task's step, unmodified, becomes a function from inputs to gradients.
 """
 
+from collections.abc import Iterator, Sequence
 import contextlib
 import threading
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
-
-import tensorflow as tf, tf_keras
+from typing import Any
 
 from official.modeling.optimization import legacy_adamw
-from official_ext.step import updates_watch
-from official_ext.optimization import parameter_groups
+import tensorflow as tf
+import tf_keras
+
 from official_ext import model_garden_internals
 from official_ext import tf_internals
+from official_ext.optimization import parameter_groups
+from official_ext.step import updates_watch
 
-Gradient = Optional[Union[tf.Tensor, tf.IndexedSlices]]
-GradientsAndVariables = List[Tuple[Gradient, tf.Variable]]
+Gradient = tf.Tensor | tf.IndexedSlices | None
+GradientsAndVariables = list[tuple[Gradient, tf.Variable]]
 
 
 @contextlib.contextmanager
-def other_updates() -> Iterator[List[Any]]:
+def other_updates() -> Iterator[list[Any]]:
   """Lists the optimizers without a tap which this thread updates with, one entry an update.
 
   A tapped optimizer's `apply_gradients` does not come as far as that of the class.
   """
-  optimizers: List[Any] = []
+  optimizers: list[Any] = []
 
   def note(optimizer, pairs):
     del pairs
@@ -56,7 +58,8 @@ class GradientTap:
     self._on_cpu = on_cpu
     # Its own norm is slow on a CPU; and of two equal norms in one program, XLA computes one.
     tf_internals.replace_global_clipping(
-        inner_optimizer(optimizer), lambda gradients, limit: clip_by_global_norm(gradients, limit, on_cpu))
+      inner_optimizer(optimizer), lambda gradients, limit: clip_by_global_norm(gradients, limit, on_cpu)
+    )
     self._local = threading.local()
     self._apply_gradients = optimizer.apply_gradients
     optimizer.apply_gradients = self._record_or_apply
@@ -66,10 +69,10 @@ class GradientTap:
     return self._optimizer
 
   @contextlib.contextmanager
-  def capture(self) -> Iterator[List[GradientsAndVariables]]:
+  def capture(self) -> Iterator[list[GradientsAndVariables]]:
     """Records the calls of `apply_gradients` made by this thread: one list of pairs a call."""
     outer = getattr(self._local, 'calls', None)
-    calls: List[GradientsAndVariables] = []
+    calls: list[GradientsAndVariables] = []
     self._local.calls = calls
     try:
       yield calls
@@ -131,9 +134,9 @@ def accumulate(total: Gradient, gradient: Gradient) -> Gradient:
     return gradient if total is None else total
   if isinstance(total, tf.IndexedSlices) and isinstance(gradient, tf.IndexedSlices):
     return tf.IndexedSlices(
-        tf.concat([total.values, gradient.values], 0),
-        tf.concat([total.indices, gradient.indices], 0),
-        total.dense_shape,
+      tf.concat([total.values, gradient.values], 0),
+      tf.concat([total.indices, gradient.indices], 0),
+      total.dense_shape,
     )
   return tf.convert_to_tensor(total) + tf.convert_to_tensor(gradient)
 
@@ -164,7 +167,7 @@ def global_norm(gradients: Sequence[Gradient], on_cpu: bool = False) -> tf.Tenso
   return tf.sqrt(tf.add_n(squares)) if squares else tf.constant(0.0)
 
 
-def clip_by_global_norm(gradients: Sequence[Gradient], limit: float, on_cpu: bool = False) -> List[Gradient]:
+def clip_by_global_norm(gradients: Sequence[Gradient], limit: float, on_cpu: bool = False) -> list[Gradient]:
   """Gradients (see `global_norm`) times `limit / norm` where their norm is larger; all NaN where it is not finite."""
   return tf.clip_by_global_norm(gradients, limit, use_norm=global_norm(gradients, on_cpu))[0]
 
@@ -179,9 +182,9 @@ def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
     build(inner, variables)
 
 
-def variables_of(optimizer: Any) -> List[tf.Variable]:
+def variables_of(optimizer: Any) -> list[tf.Variable]:
   """All variables that an optimizer writes, those of the optimizers inside it too."""
-  found: Dict[int, tf.Variable] = {}
+  found: dict[int, tf.Variable] = {}
   while optimizer is not None:
     for name in ('variables', 'weights'):
       variables = getattr(optimizer, name, ())
@@ -192,7 +195,7 @@ def variables_of(optimizer: Any) -> List[tf.Variable]:
   return list(found.values())
 
 
-def logs_of(optimizer: Any) -> Dict[str, tf.Tensor]:
+def logs_of(optimizer: Any) -> dict[str, tf.Tensor]:
   """What the optimizer that makes the update has to log about its last one: float32 scalars under 'optimizer/...'.
 
   They are what its method `logs` returns, if it has one: a dictionary from names, the same at all times, to scalars
@@ -202,7 +205,7 @@ def logs_of(optimizer: Any) -> Dict[str, tf.Tensor]:
   return {f'optimizer/{name}': tf.cast(value, tf.float32) for name, value in logs().items()} if callable(logs) else {}
 
 
-def hyperparameters(optimizer: Any) -> List[tf.Variable]:
+def hyperparameters(optimizer: Any) -> list[tf.Variable]:
   """The variables in which an optimizer, and those inside it, keep constants of the configuration: the learning rate
   of a new one; learning rate, momentum, decay of a legacy one."""
   return tf_internals.hyperparameter_variables(inner_optimizer(optimizer))

@@ -1,6 +1,7 @@
 """Which shapes the inputs of a compiled step have: XLA compiles once for each."""
 
-from typing import Any, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from absl import logging
 import tensorflow as tf
@@ -14,7 +15,7 @@ class InputShapes:
   def __init__(self, strategy: tf.distribute.Strategy):
     """Makes it; nothing is counted before `start`."""
     self._strategy = strategy
-    self._seen: Optional[tf.lookup.experimental.MutableHashTable] = None
+    self._seen: tf.lookup.experimental.MutableHashTable | None = None
     self.num_compilations = 1
 
   def start(self) -> None:
@@ -28,8 +29,10 @@ class InputShapes:
       return
     for inputs in micro_batches:
       local = tf.nest.map_structure(lambda x: self._strategy.experimental_local_results(x)[0], inputs)
-      shapes = [tf.strings.join(['(', tf.strings.reduce_join(tf.strings.as_string(tf.shape(t)), separator=', '), ')'])
-                for t in tf.nest.flatten(local, expand_composites=True)]
+      shapes = [
+        tf.strings.join(['(', tf.strings.reduce_join(tf.strings.as_string(tf.shape(t)), separator=', '), ')'])
+        for t in tf.nest.flatten(local, expand_composites=True)
+      ]
       self._seen.insert(tf.strings.reduce_join(shapes, separator=' '), tf.constant(1, tf.int64))
 
   def count(self, max_silent_recompilations: int) -> None:
@@ -39,9 +42,12 @@ class InputShapes:
     if self.num_compilations > max(before, max_silent_recompilations):
       varying = ', '.join(shapes[:_MAX_NAMED])
       logging.warning(
-          'The training step was compiled %d times, because the shapes of its inputs vary: %s. Pad them to one shape '
-          '(drop_remainder, padded_batch), or set runtime.enable_xla=false.', self.num_compilations, varying)
+        'The training step was compiled %d times, because the shapes of its inputs vary: %s. Pad them to one shape '
+        '(drop_remainder, padded_batch), or set runtime.enable_xla=false.',
+        self.num_compilations,
+        varying,
+      )
 
-  def _shapes(self) -> List[str]:
+  def _shapes(self) -> list[str]:
     """The shapes seen so far, one string for each combination."""
     return [] if self._seen is None else sorted(key.decode() for key in self._seen.export()[0].numpy())

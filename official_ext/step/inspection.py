@@ -6,10 +6,11 @@ could write gets its value back, and the program runs on these batches as it wou
 programs of the training.
 """
 
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import fnmatch
 import time
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import Any
 
 import numpy as np
 from tensorboard.compat.proto import summary_pb2
@@ -18,14 +19,14 @@ from tensorboard.plugins.scalar import summary_v2 as scalars
 from tensorboard.util import tensor_util
 import tensorflow as tf
 
-from official_ext.config import trainer_parts
 from official_ext import errors
+from official_ext import tf_internals
+from official_ext.config import trainer_parts
+from official_ext.optimization import variable_names
 from official_ext.step import gradient_tap
 from official_ext.step import layer_calls
 from official_ext.step import training_step
 from official_ext.step import updates_watch
-from official_ext.optimization import variable_names
-from official_ext import tf_internals
 
 _SCALARS, _HISTOGRAMS = 'scalars', 'histograms'
 _NUM_BUCKETS = 30  # As tf.summary.histogram has.
@@ -39,12 +40,12 @@ class Inspector:
   """
 
   def __init__(
-      self,
-      config: trainer_parts.InspectConfig,
-      step: training_step.TrainingStep,
-      optimizer: Any,
-      take_batches: Callable[[Any], List[Any]],
-      model: Any = None,
+    self,
+    config: trainer_parts.InspectConfig,
+    step: training_step.TrainingStep,
+    optimizer: Any,
+    take_batches: Callable[[Any], list[Any]],
+    model: Any = None,
   ):
     """Makes an inspector.
 
@@ -61,8 +62,8 @@ class Inspector:
     self._step = step
     self._calls = updates_watch.CallsOf(optimizer)
     self._take_batches = take_batches
-    self._programs: Dict[int, Tuple[Any, Any, Any]] = {}  # By their lengths.
-    self._names: Dict[str, List[str]] = {}
+    self._programs: dict[int, tuple[Any, Any, Any]] = {}  # By their lengths.
+    self._names: dict[str, list[str]] = {}
     self._rehearsal = tf.function(self._rehearse, autograph=False)
 
   def is_due(self, step: int, num_steps: int) -> bool:
@@ -112,7 +113,7 @@ class Inspector:
       self._write(shown, step)
 
   def _rehearse(self, micro_batches):
-    views: List[_View] = []
+    views: list[_View] = []
 
     def new_view():
       views.append(_View(self._config, self._calls, self._model))
@@ -122,8 +123,9 @@ class Inspector:
     self._names = views[0].names
     if not self._names[_SCALARS]:
       raise errors.UserError(
-          f'trainer.inspect.layers: no layer has a name like {" or ".join(self._config.layers)}; some that there are: '
-          f'{", ".join(sorted(views[0].left_out)[:8])}')
+        f'trainer.inspect.layers: no layer has a name like {" or ".join(self._config.layers)}; some that there are: '
+        f'{", ".join(sorted(views[0].left_out)[:8])}'
+      )
     return shown
 
   def _write(self, shown, step):
@@ -133,8 +135,10 @@ class Inspector:
       summary.value.extend(scalars.scalar_pb(f'inspect/{name}', value).value)
     for name, tensor in zip(self._names[_HISTOGRAMS], shown[_HISTOGRAMS]):
       summary.value.add(
-          tag=f'inspect/{name}', metadata=histogram_metadata.create_summary_metadata(None, None),
-          tensor=tensor_util.make_tensor_proto(_histogram(tensor.numpy()), dtype=np.float64))
+        tag=f'inspect/{name}',
+        metadata=histogram_metadata.create_summary_metadata(None, None),
+        tensor=tensor_util.make_tensor_proto(_histogram(tensor.numpy()), dtype=np.float64),
+      )
     tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=step)
 
 
@@ -147,14 +151,14 @@ class _View:
   """
 
   def __init__(self, config, calls, model):
-    self.names: Dict[str, List[str]] = {_SCALARS: [], _HISTOGRAMS: []}
+    self.names: dict[str, list[str]] = {_SCALARS: [], _HISTOGRAMS: []}
     self.left_out: set = set()
     self._config = config
     self._calls = calls
     self._model = model
-    self._outputs: List[Tuple[str, tf.Tensor]] = []
-    self._gradients: Dict[Any, Any] = {}
-    self._values: Dict[str, List[tf.Tensor]] = {_SCALARS: [], _HISTOGRAMS: []}
+    self._outputs: list[tuple[str, tf.Tensor]] = []
+    self._gradients: dict[Any, Any] = {}
+    self._values: dict[str, list[tf.Tensor]] = {_SCALARS: [], _HISTOGRAMS: []}
     self._num_passes = 0
 
   @contextlib.contextmanager
@@ -183,7 +187,7 @@ class _View:
         self._outputs.append((path, tensor))
 
   def of_update(
-      self, variables: Sequence[tf.Variable], before: Sequence[tf.Tensor], loss: tf.Tensor, gradients: Any
+    self, variables: Sequence[tf.Variable], before: Sequence[tf.Tensor], loss: tf.Tensor, gradients: Any
   ) -> Any:
     """What is to be shown, after the update.
 
@@ -205,7 +209,7 @@ class _View:
     return {_SCALARS: tf.stack(scalars) if scalars else tf.zeros([0]), _HISTOGRAMS: self._values[_HISTOGRAMS]}
 
   def _show_weights(self, variables, before, gradients):
-    sums: Dict[str, Dict[str, tf.Tensor]] = {}
+    sums: dict[str, dict[str, tf.Tensor]] = {}
     names = variable_names.by_attribute(self._model)
     for variable, value, gradient in zip(variables, before, gradients):
       name = names.get(variable_names.key_of(variable), variable.name.partition(':')[0])
@@ -231,7 +235,7 @@ class _View:
       self._add(_SCALARS, f'update_to_weight/{layer}', tf.math.divide_no_nan(norms['update'], norms['weight']))
 
   def _show_activations(self):
-    calls: Dict[str, int] = {}
+    calls: dict[str, int] = {}
     for path, tensor in self._outputs:
       if not _is_here(tensor) or not self._is_wanted(path):
         continue
@@ -286,7 +290,8 @@ def _unchanged(function: Any) -> Iterator[None]:
   handles = [tensor for tensor in function.captured_inputs if tensor.dtype == tf.resource]
   types = [(handle, tf_internals.dtype_of_variable_at(handle)) for handle in handles]
   kept = [
-      (handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)) for handle, dtype in types if dtype is not None]
+    (handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)) for handle, dtype in types if dtype is not None
+  ]
   try:
     yield
   finally:

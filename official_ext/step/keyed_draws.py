@@ -20,7 +20,8 @@ def bits(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.uint32) -> tf.Tensor:
   key = tf.bitcast(seed[:1], tf.uint64)
   counter = tf.bitcast(tf.stack([tf.zeros_like(seed[1]), seed[1]]), tf.uint64)
   return tf.raw_ops.StatelessRandomUniformFullIntV2(
-      shape=shape, key=key, counter=counter, alg=tf.random.Algorithm.PHILOX.value, dtype=dtype)
+    shape=shape, key=key, counter=counter, alg=tf.random.Algorithm.PHILOX.value, dtype=dtype
+  )
 
 
 def categorical(logits: tf.Tensor, num_samples: Any, seed: tf.Tensor, dtype: tf.DType = tf.int64) -> tf.Tensor:

@@ -1,9 +1,10 @@
 """Which Keras layer is being called, and what it returns."""
 
+from collections.abc import Callable, Iterator
 import contextlib
 import functools
 import threading
-from typing import Any, Callable, Iterator, List
+from typing import Any
 
 import tf_keras
 
@@ -14,8 +15,8 @@ class _Local(threading.local):
   """Of one thread: the layers that it is in, and who is told of what they return."""
 
   def __init__(self):
-    self.stack: List[Any] = []
-    self.followers: List[Callable[[str, Any], None]] = []
+    self.stack: list[Any] = []
+    self.followers: list[Callable[[str, Any], None]] = []
 
 
 _LOCAL = _Local()

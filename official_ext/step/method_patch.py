@@ -1,7 +1,8 @@
 """Replaces a method for a while, in all threads; replicas are traced in threads that take turns."""
 
+from collections.abc import Callable
 import threading
-from typing import Any, Callable
+from typing import Any
 
 
 class MethodPatch:

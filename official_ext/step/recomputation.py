@@ -4,16 +4,17 @@
 remembered, as tensors, and handed to the second.
 """
 
+from collections.abc import Callable, Iterator
 import contextlib
 import functools
 import threading
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+from typing import Any
 
 from absl import logging
 import tensorflow as tf
 
-from official_ext.step import method_patch
 from official_ext import tf_internals
+from official_ext.step import method_patch
 
 _RECOMPUTING = 'recompute_grad.<locals>.inner'  # TensorFlow's own, and the copy that Model Garden's BigBird has.
 
@@ -27,14 +28,14 @@ class _Region:
     is_again: whether this is the second run, which takes `seeds` instead of adding to them.
   """
 
-  def __init__(self, home: Any, seeds: List[Tuple[Optional[str], tf.Tensor]], is_again: bool):
+  def __init__(self, home: Any, seeds: list[tuple[str | None, tf.Tensor]], is_again: bool):
     self.home = home
     self.seeds = seeds
     self.is_again = is_again
     self._num_taken = 0
     self.difference = ''  # What the second run has drawn otherwise.
 
-  def take(self, salt: Optional[str]) -> Optional[tf.Tensor]:
+  def take(self, salt: str | None) -> tf.Tensor | None:
     """The next seed of the first run; None where that drew something else then."""
     before = self.seeds[self._num_taken] if self._num_taken < len(self.seeds) else ('nothing', None)
     self._num_taken += 1
@@ -49,7 +50,7 @@ class _Local(threading.local):
   """Of one thread: the regions that it is in, from the outside in."""
 
   def __init__(self):
-    self.regions: List[_Region] = []
+    self.regions: list[_Region] = []
 
 
 _LOCAL = _Local()
@@ -73,12 +74,15 @@ def warn_of_other_draws() -> None:
   """To be called where a draw is made that no region can remember."""
   if _LOCAL.regions:
     logging.log_first_n(
-        logging.WARNING, 'tf.recompute_grad: a tf.function inside of it draws by TensorFlow\'s own random ops, and '
-        'draws other numbers when it is run for its gradient, which is wrong then: call the tf.function around '
-        'tf.recompute_grad, or give it self.make_seed()', 1)
+      logging.WARNING,
+      "tf.recompute_grad: a tf.function inside of it draws by TensorFlow's own random ops, and "
+      'draws other numbers when it is run for its gradient, which is wrong then: call the tf.function around '
+      'tf.recompute_grad, or give it self.make_seed()',
+      1,
+    )
 
 
-def seed_of(graph: Any, salt: Optional[str], make_seed: Callable[[], tf.Tensor]) -> tf.Tensor:
+def seed_of(graph: Any, salt: str | None, make_seed: Callable[[], tf.Tensor]) -> tf.Tensor:
   """The seed of a draw: `make_seed()`, or where a function is run once more, what it was given at first.
 
   Args:
@@ -116,7 +120,7 @@ def _remembers_seeds(f: Callable[..., Any]) -> Callable[..., Any]:
 
   @functools.wraps(f)
   def first(*args, **kwargs):
-    seeds: List[Tuple[Optional[str], tf.Tensor]] = []
+    seeds: list[tuple[str | None, tf.Tensor]] = []
     with _inside(_Region(_graph_here(), seeds, is_again=False)):
       result, gradient = f(*args, **kwargs)
 
@@ -126,8 +130,9 @@ def _remembers_seeds(f: Callable[..., Any]) -> Callable[..., Any]:
         gradients = gradient(*result_gradients, **({} if variables is None else {'variables': variables}))
       if region.difference:
         raise ValueError(
-            f'tf.recompute_grad: the function {region.difference}; let it do the same both times (a lambda in a loop '
-            "sees the loop's last value: bind it, lambda x, layer=layer: layer(x))")
+          f'tf.recompute_grad: the function {region.difference}; let it do the same both times (a lambda in a loop '
+          "sees the loop's last value: bind it, lambda x, layer=layer: layer(x))"
+        )
       return gradients
 
     return result, again
@@ -140,8 +145,10 @@ def _graph_here() -> Any:
 
 
 # Held while a step is traced or run: functions made by `recompute_grad`, at any time, come through these.
-_PATCHES = [method_patch.MethodPatch(tf_internals.custom_gradients, name, _remembering)
-            for name in tf_internals.CUSTOM_GRADIENT_CALLERS]
+_PATCHES = [
+  method_patch.MethodPatch(tf_internals.custom_gradients, name, _remembering)
+  for name in tf_internals.CUSTOM_GRADIENT_CALLERS
+]
 
 
 @contextlib.contextmanager

@@ -1,8 +1,10 @@
 """What a training loop logs of its steps: means over the updates that were made."""
 
-from typing import Any, Dict, List, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext.step import gradient_tap
 from official_ext.step import step_parts
@@ -53,7 +55,7 @@ class StepMeans:
     self._skipped_loss.update_state(tf.where(ok, 0.0, loss), sample_weight=1.0 - tf.cast(ok, tf.float32))
 
   @property
-  def variables(self) -> List[tf.Variable]:
+  def variables(self) -> list[tf.Variable]:
     """The variables that a step which is made writes."""
     means = [self._train_loss, self._grad_norm, *self._logs.values()]
     return [variable for mean in means for variable in mean.variables]
@@ -64,7 +66,7 @@ class StepMeans:
       return self._skipped_loss.result()
     return None
 
-  def take_logs(self) -> Dict[str, tf.Tensor]:
+  def take_logs(self) -> dict[str, tf.Tensor]:
     """The means of the loop, without the training loss; forgets them."""
     logs = {}
     for mean in [*self._logs.values(), self._grad_norm]:

@@ -1,9 +1,10 @@
 """What the parts of a training step are all made from."""
 
 import dataclasses
-from typing import Any, List
+from typing import Any
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext.config import trainer_parts
 from official_ext.step import step_state
@@ -27,7 +28,7 @@ class StepParts:
   task: Any
   model: Any
   optimizer: Any
-  metrics: List[Any]
+  metrics: list[Any]
   train_loss: tf_keras.metrics.Metric
   global_step: tf.Variable
   state: step_state.StepState

@@ -4,16 +4,16 @@ No clock is asked: a resumed run takes the shape of the run that it continues.
 """
 
 import dataclasses
-from typing import Any, Tuple, Union
+from typing import Any
 
 import tensorflow as tf
 
 # XLA on CPU runs a convolution in a compiled loop on a naive path, tens of times slower than TensorFlow's own kernel,
 # and one outside of a loop still about twice slower.
 _CONVOLUTIONS = frozenset(
-    f'{name}{suffix}'
-    for name in ('Conv2D', 'Conv3D', 'DepthwiseConv2dNative')
-    for suffix in ('', 'BackpropInput', 'BackpropInputV2', 'BackpropFilter', 'BackpropFilterV2')
+  f'{name}{suffix}'
+  for name in ('Conv2D', 'Conv3D', 'DepthwiseConv2dNative')
+  for suffix in ('', 'BackpropInput', 'BackpropInputV2', 'BackpropFilter', 'BackpropFilterV2')
 )
 _MAX_STEPS_PER_EXECUTION = 16
 _MAX_STACKED_BYTES = 64 * 2**20
@@ -80,16 +80,16 @@ class StepPlan:
 
 
 def choose_plan(
-    traits: StepTraits,
-    *,
-    enable_xla: Union[bool, str],
-    device_type: str,
-    single_trace: bool,
-    steps_per_execution: int,
-    steps_per_loop: int,
-    gradient_accumulation_steps: int = 1,
-    run_eagerly: bool = False,
-    inputs_by: str = '',
+  traits: StepTraits,
+  *,
+  enable_xla: bool | str,
+  device_type: str,
+  single_trace: bool,
+  steps_per_execution: int,
+  steps_per_loop: int,
+  gradient_accumulation_steps: int = 1,
+  run_eagerly: bool = False,
+  inputs_by: str = '',
 ) -> StepPlan:
   """Chooses the execution of a step.
 
@@ -132,8 +132,13 @@ def choose_plan(
   elif not steps and on_cpu_with_convolutions:
     steps = 1
   elif not steps and inputs_by:  # All inputs of a program are taken before its first step.
-    steps, reason = 1, (f'{reason}; {inputs_by} overrides next_train_inputs, which may read the step or the model: one '
-                        'step a program unless trainer.steps_per_execution says more')
+    steps, reason = (
+      1,
+      (
+        f'{reason}; {inputs_by} overrides next_train_inputs, which may read the step or the model: one '
+        'step a program unless trainer.steps_per_execution says more'
+      ),
+    )
   elif not steps:
     # At least two programs in a loop: the first of a run compiles, and another one shows how fast it is.
     at_most = min(steps_per_loop // 2, _stackable_steps(traits.input_bytes * gradient_accumulation_steps))
@@ -147,7 +152,7 @@ def without_fused_update(plan: StepPlan, xla_error: str) -> StepPlan:
   return dataclasses.replace(plan, execution='split', steps_per_execution=1, unroll=False, reason=reason)
 
 
-def _use_xla(traits: StepTraits, enable_xla: Union[bool, str], device_type: str) -> Tuple[bool, str]:
+def _use_xla(traits: StepTraits, enable_xla: bool | str, device_type: str) -> tuple[bool, str]:
   if enable_xla != 'auto':
     return bool(enable_xla), f'runtime.enable_xla={"true" if enable_xla else "false"}'
   if device_type == 'CPU' and traits.convolutions:
@@ -157,7 +162,8 @@ def _use_xla(traits: StepTraits, enable_xla: Union[bool, str], device_type: str)
   if traits.xla_error:
     return False, f'XLA cannot compile the step: {traits.xla_error}'
   return True, f'the step compiles for {device_type} and has no convolutions' if device_type == 'CPU' else (
-      f'the step compiles for {device_type}')
+    f'the step compiles for {device_type}'
+  )
 
 
 def _stackable_steps(input_bytes: int) -> int:
@@ -181,7 +187,7 @@ def is_number(value: Any) -> bool:
   return tf.is_tensor(value) and value.shape.rank == 0 and (value.dtype.is_floating or value.dtype.is_integer)
 
 
-def input_traits(specs: Any) -> Tuple[bool, int]:
+def input_traits(specs: Any) -> tuple[bool, int]:
   """(static_shapes, input_bytes) of a structure of type specs."""
   total = 0
   for spec in tf.nest.flatten(specs):

@@ -4,20 +4,22 @@ A draw that takes its seed from here is the same whenever the same step runs aga
 shape, on another machine. Nothing about it is stored.
 """
 
+from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
 import functools
 import hashlib
 import math
 import threading
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any
 
 import numpy as np
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
+from official_ext import tf_internals
 from official_ext.step import keyed_draws
 from official_ext.step import recomputation
-from official_ext import tf_internals
 
 
 @dataclasses.dataclass
@@ -45,8 +47,8 @@ class StepKey:
   num_micro_steps: int = 1
   batch: Any = None
   purpose: str = ''
-  draws: Dict[str, int] = dataclasses.field(default_factory=dict)
-  graph: Optional[tf.Graph] = None
+  draws: dict[str, int] = dataclasses.field(default_factory=dict)
+  graph: tf.Graph | None = None
 
   def count(self, name: str) -> int:
     """The number of this draw by `name`, from 0 on."""
@@ -57,7 +59,7 @@ class StepKey:
 _LOCAL = threading.local()  # Replicas are traced in threads of their own.
 
 
-def current_key() -> Optional[StepKey]:
+def current_key() -> StepKey | None:
   """The key of the step being traced in this thread, or None outside of one."""
   return getattr(_LOCAL, 'key', None)
 
@@ -75,7 +77,7 @@ def step_key(key: StepKey) -> Iterator[StepKey]:
     _LOCAL.key = before
 
 
-def make_seed(salt: Optional[str] = None) -> tf.Tensor:
+def make_seed(salt: str | None = None) -> tf.Tensor:
   """A seed for one of TensorFlow's stateless random ops.
 
   Args:
@@ -90,12 +92,13 @@ def make_seed(salt: Optional[str] = None) -> tf.Tensor:
   """
   if current_key() is None:
     raise RuntimeError(
-        'A seed of the step was asked for outside of a training step or an evaluation step (in a strategy.run of your '
-        'own: ask before, and hand the seed in).')
+      'A seed of the step was asked for outside of a training step or an evaluation step (in a strategy.run of your '
+      'own: ask before, and hand the seed in).'
+    )
   return _seed_here(salt)
 
 
-def _seed_here(salt: Optional[str]) -> tf.Tensor:
+def _seed_here(salt: str | None) -> tf.Tensor:
   """`make_seed`, for the graph at hand: the body of a loop draws anew in every iteration."""
   graph = _graph_here()
   seed = recomputation.seed_of(graph, salt, lambda: _seed_in(graph, salt))
@@ -103,7 +106,7 @@ def _seed_here(salt: Optional[str]) -> tf.Tensor:
   return seed if element is None else _mixed(seed, element)
 
 
-def _seed_in(graph: Any, salt: Optional[str]) -> tf.Tensor:
+def _seed_in(graph: Any, salt: str | None) -> tf.Tensor:
   """A new seed in a graph."""
   key = current_key()
   assert key is not None
@@ -138,7 +141,7 @@ def _is_inline(graph: Any) -> bool:
   return hasattr(graph, 'outer_graph') and f'{graph.get_name_scope()}/'.startswith(_VECTORIZED_BODY)
 
 
-def _vectorized_element(graph: Any) -> Optional[tf.Tensor]:
+def _vectorized_element(graph: Any) -> tf.Tensor | None:
   """The number of the element, in what tf.vectorized_map calls: an int32 scalar; None elsewhere."""
   scope = '' if graph is None else graph.get_name_scope()
   before, body, _ = f'{scope}/'.rpartition(_VECTORIZED_BODY)
@@ -151,7 +154,7 @@ def _vectorized_element(graph: Any) -> Optional[tf.Tensor]:
 _VECTORIZED_BODY = 'loop_body/'
 
 
-def _seed_of(key: StepKey, salt: Optional[str]) -> tf.Tensor:
+def _seed_of(key: StepKey, salt: str | None) -> tf.Tensor:
   """The next seed of a key, in the key's graph."""
   if salt is None:
     salt = f'draw {key.count("")}'
@@ -186,7 +189,7 @@ def uniform(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Ten
   return tf.cast(tf.bitwise.right_shift(bits, 32 - num_bits), dtype) * tf.cast(2.0**-num_bits, dtype)
 
 
-def normal(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.float32, limit: Optional[float] = None) -> tf.Tensor:
+def normal(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.float32, limit: float | None = None) -> tf.Tensor:
   """Standard normal numbers, in a graph and in an XLA program the same but for rounding: see `uniform`.
 
   Args:
@@ -216,7 +219,7 @@ def key_random_layers(model: Any) -> int:
   Returns:
     How many generators were keyed.
   """
-  generators: List[Any] = []
+  generators: list[Any] = []
   for module in [model, *getattr(model, 'submodules', ())]:
     generator = tf_internals.random_generator_of(module)
     if generator is not None and not any(generator is known for known in generators):
@@ -249,7 +252,8 @@ def _key_generator(generator: Any, salt: str) -> None:
 
   def dropout(inputs, rate, noise_shape=None):
     return tf.nn.experimental.general_dropout(
-        inputs, rate=rate, noise_shape=noise_shape, uniform_sampler=random_uniform)
+      inputs, rate=rate, noise_shape=noise_shape, uniform_sampler=random_uniform
+    )
 
   tf_internals.make_stateless(generator)
   generator.make_seed_for_stateless_op = seed_of_this_call
@@ -300,21 +304,22 @@ def _raw_poisson(shape, rate, dtype=tf.int64, **_):
 def _raw_bounding_box(image_size, bounding_boxes, min_object_covered, seed=0, seed2=0, **kwargs):
   del seed, seed2
   return tf_internals.image_ops.stateless_sample_distorted_bounding_box(
-      image_size, bounding_boxes, min_object_covered, _raw_seed(), **kwargs)
+    image_size, bounding_boxes, min_object_covered, _raw_seed(), **kwargs
+  )
 
 
 # (module of the generated op, its name, what stands for it in a step). `tf.random.*`, `tf.image.random_*`,
 # `tf.nn.dropout` and `tf_keras.backend.random_*` all end in these; their own seeds count for nothing then.
 _RAW_OPS = (
-    (tf_internals.random_ops, 'random_uniform', _raw_uniform),
-    (tf_internals.random_ops, 'random_uniform_int', _raw_uniform_int),
-    (tf_internals.random_ops, 'random_standard_normal', _raw_normal),
-    (tf_internals.random_ops, 'truncated_normal', _raw_truncated_normal),
-    (tf_internals.random_ops, 'random_shuffle', _raw_shuffle),
-    (tf_internals.random_ops, 'multinomial', _raw_multinomial),
-    (tf_internals.random_ops, 'random_gamma', _raw_gamma),
-    (tf_internals.random_ops, 'random_poisson_v2', _raw_poisson),
-    (tf_internals.image_ops, 'sample_distorted_bounding_box_v2', _raw_bounding_box),
+  (tf_internals.random_ops, 'random_uniform', _raw_uniform),
+  (tf_internals.random_ops, 'random_uniform_int', _raw_uniform_int),
+  (tf_internals.random_ops, 'random_standard_normal', _raw_normal),
+  (tf_internals.random_ops, 'truncated_normal', _raw_truncated_normal),
+  (tf_internals.random_ops, 'random_shuffle', _raw_shuffle),
+  (tf_internals.random_ops, 'multinomial', _raw_multinomial),
+  (tf_internals.random_ops, 'random_gamma', _raw_gamma),
+  (tf_internals.random_ops, 'random_poisson_v2', _raw_poisson),
+  (tf_internals.image_ops, 'sample_distorted_bounding_box_v2', _raw_bounding_box),
 )
 
 
@@ -328,7 +333,8 @@ def _raw_seed() -> tf.Tensor:
 def _stateful_seed() -> tf.Tensor:
   """A seed that no key knows."""
   return tf.raw_ops.RandomUniformInt(
-      shape=[2], minval=tf.constant(tf.int64.min, tf.int64), maxval=tf.constant(tf.int64.max, tf.int64))
+    shape=[2], minval=tf.constant(tf.int64.min, tf.int64), maxval=tf.constant(tf.int64.max, tf.int64)
+  )
 
 
 def _belongs_to_step() -> bool:
@@ -364,7 +370,7 @@ class _RawOpsAreKeyed:
   def __init__(self):
     self._lock = threading.Lock()
     self._num_inside = 0
-    self._originals: List[Callable[..., Any]] = []
+    self._originals: list[Callable[..., Any]] = []
 
   def __enter__(self):
     with self._lock:

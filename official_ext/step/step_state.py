@@ -1,7 +1,5 @@
 """What the steps themselves keep from one to the next, as variables of the checkpoint."""
 
-from typing import List
-
 import tensorflow as tf
 
 from official_ext.config import trainer_parts
@@ -36,7 +34,7 @@ class StepState(tf.Module):
     self.skipped_steps.assign(tf.where(tf.logical_and(slot, tf.logical_not(ok)), step, self.skipped_steps))
     self.num_skips.assign_add(tf.where(ok, tf.constant(0, tf.int64), 1))
 
-  def last_skips(self, number: int) -> List[int]:
+  def last_skips(self, number: int) -> list[int]:
     """The step numbers of the last `number` skips (16 at most), oldest first."""
     total = int(self.num_skips.numpy())
     ring = self.skipped_steps.numpy()
@@ -74,6 +72,6 @@ class StepState(tf.Module):
     self.num_losses.assign_add(tf.where(ok, tf.constant(1, tf.int64), 0))
 
   @property
-  def loss_variables(self) -> List[tf.Variable]:
+  def loss_variables(self) -> list[tf.Variable]:
     """What `record_loss` writes."""
     return [self.num_losses, self.losses]

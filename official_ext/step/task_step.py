@@ -1,15 +1,17 @@
 """A task's step, traced: from a function that updates to a function from inputs to gradients."""
 
-from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional
+from collections.abc import Callable
+import contextlib
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from official_ext import tf_internals
 from official_ext.runtime import distribute
 from official_ext.step import gradient_tap
 from official_ext.step import step_parts
 from official_ext.step import step_plan
 from official_ext.step import step_random
-from official_ext import tf_internals
 
 do_not_convert = tf.autograph.experimental.do_not_convert
 
@@ -24,7 +26,7 @@ class TaskOutput(NamedTuple):
   """
 
   loss: tf.Tensor
-  logs: Dict[str, tf.Tensor]
+  logs: dict[str, tf.Tensor]
   gradients: Any
 
 
@@ -56,14 +58,14 @@ class TaskStep:
     self._settings = settings
     self._num_updates = 0
     self._num_other_updates = 0
-    self._xla_error: Optional[str] = None
+    self._xla_error: str | None = None
     self._merge_calls = False
     self._sparse_gradients = False
     self._function = tf.function(self._forward_backward)
     self.tap = gradient_tap.GradientTap(parts.optimizer, on_cpu=distribute.device_type(parts.strategy) == 'CPU')
-    self.variables: List[tf.Variable] = []
+    self.variables: list[tf.Variable] = []
     self.input_specs: Any = None
-    self.log_names: List[str] = []
+    self.log_names: list[str] = []
 
   # The step.
 
@@ -86,12 +88,12 @@ class TaskStep:
   @do_not_convert
   def _key(self, micro_step):
     return step_random.StepKey(
-        seed=self._settings.seed,
-        step=self._parts.global_step.read_value(),
-        replica=tf.distribute.get_replica_context().replica_id_in_sync_group,
-        num_replicas=self._parts.strategy.num_replicas_in_sync,
-        micro_step=micro_step,
-        num_micro_steps=self._settings.gradient_accumulation_steps,
+      seed=self._settings.seed,
+      step=self._parts.global_step.read_value(),
+      replica=tf.distribute.get_replica_context().replica_id_in_sync_group,
+      num_replicas=self._parts.strategy.num_replicas_in_sync,
+      micro_step=micro_step,
+      num_micro_steps=self._settings.gradient_accumulation_steps,
     )
 
   @do_not_convert
@@ -126,7 +128,7 @@ class TaskStep:
       forward_backward = tf.function(lambda *args: self._function(*args), jit_compile=True, autograph=False)
     return StepFunctions(forward_backward, whole_step)
 
-  def watched_functions(self, watch: Callable[[], ContextManager[None]]) -> StepFunctions:
+  def watched_functions(self, watch: Callable[[], contextlib.AbstractContextManager[None]]) -> StepFunctions:
     """The step to be traced anew into the graph at hand, inside of `watch()`; outside of a graph Python runs it."""
 
     def under_watch(function):
@@ -162,14 +164,14 @@ class TaskStep:
       graph = self._trace_graph(next_inputs, iterator, False)
     static_shapes, input_bytes = step_plan.input_traits(self.input_specs)
     return step_plan.StepTraits(
-        num_updates=self._num_updates,
-        num_other_updates=self._num_other_updates,
-        convolutions=step_plan.has_convolutions(graph),
-        merge_calls=self._merge_calls,
-        static_shapes=static_shapes,
-        sparse_gradients=self._sparse_gradients,
-        input_bytes=input_bytes,
-        xla_error=self._xla_error or '',
+      num_updates=self._num_updates,
+      num_other_updates=self._num_other_updates,
+      convolutions=step_plan.has_convolutions(graph),
+      merge_calls=self._merge_calls,
+      static_shapes=static_shapes,
+      sparse_gradients=self._sparse_gradients,
+      input_bytes=input_bytes,
+      xla_error=self._xla_error or '',
     )
 
   def _trace_graph(self, next_inputs, iterator, check_xla):
@@ -196,7 +198,6 @@ class TaskStep:
     return compiler_error(lambda inputs: self._function(inputs, tf.constant(0, tf.int64)), self.input_specs)
 
 
-
 def compiler_error(function: Callable[[Any], Any], specs: Any) -> str:
   """Why XLA cannot turn a function into HLO; '' if it can. Runs nothing.
 
@@ -218,7 +219,7 @@ def compiler_message(error: Exception) -> str:
   """What XLA says about a graph that it cannot compile, on one line of at most 200 characters."""
   text = ' '.join(str(error).split())
   start = max(0, text.find('Detected unsupported operations'))
-  return text[start:start + 200] or type(error).__name__
+  return text[start : start + 200] or type(error).__name__
 
 
 def _spec_of(value: Any) -> Any:

@@ -1,7 +1,8 @@
 """The training step of a trainer: traced, planned, then run as planned."""
 
+from collections.abc import Callable, Sequence
 import threading
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -37,10 +38,10 @@ class TrainingStep:
     self._parts = parts
     self._settings = settings
     self._task_step = task_step_lib.TaskStep(parts, settings)
-    self._execution: Optional[executions.Execution] = None
+    self._execution: executions.Execution | None = None
     self.probe: Callable[..., step_plan.StepTraits] = self._task_step.probe
-    self.plan: Optional[step_plan.StepPlan] = None
-    self.means: Optional[step_means.StepMeans] = None
+    self.plan: step_plan.StepPlan | None = None
+    self.means: step_means.StepMeans | None = None
     self.input_shapes = input_shapes.InputShapes(parts.strategy)
 
   @property
@@ -92,7 +93,7 @@ class TrainingStep:
     """Why XLA cannot compile a whole step; '' if it can. Runs nothing."""
     update = self._update(plan, self._task_step.functions(plan))
     specs = [self._task_step.input_specs] * self.gradient_accumulation_steps
-    found: List[str] = []
+    found: list[str] = []
     of_replica = lambda: found.append(task_step_lib.compiler_error(update.run_in_xla, specs))
     tf.function(lambda: self._parts.strategy.run(of_replica), autograph=False).get_concrete_function()
     return found[0]

@@ -8,9 +8,11 @@ A step whose loss or reduced gradient is not finite, or whose loss is a spike if
 as they were, on all replicas.
 """
 
-from typing import Any, Dict, List, NamedTuple, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext.step import gradient_tap
 from official_ext.step import step_means
@@ -34,24 +36,24 @@ class StepOutput(NamedTuple):
   """
 
   ok: tf.Tensor
-  gradients: List[Any]
+  gradients: list[Any]
   norm: tf.Tensor
   loss: tf.Tensor
   mean_loss: tf.Tensor
-  logs: Dict[str, tf.Tensor]
-  before: List[tf.Tensor]
+  logs: dict[str, tf.Tensor]
+  before: list[tf.Tensor]
 
 
 class GuardedUpdate:
   """The update of a task that leaves it to the trainer. Replica context, unless a method says otherwise."""
 
   def __init__(
-      self,
-      parts: step_parts.StepParts,
-      settings: step_parts.StepSettings,
-      task_step: task_step_lib.TaskStep,
-      functions: task_step_lib.StepFunctions,
-      means: step_means.StepMeans,
+    self,
+    parts: step_parts.StepParts,
+    settings: step_parts.StepSettings,
+    task_step: task_step_lib.TaskStep,
+    functions: task_step_lib.StepFunctions,
+    means: step_means.StepMeans,
   ):
     """Makes it.
 
@@ -70,26 +72,30 @@ class GuardedUpdate:
     self._means = means
 
   @property
-  def variables(self) -> List[tf.Variable]:
+  def variables(self) -> list[tf.Variable]:
     """The variables that the gradients belong to."""
     return self._variables
 
   @property
-  def guarded_variables(self) -> List[tf.Variable]:
+  def guarded_variables(self) -> list[tf.Variable]:
     """All that a step writes, but for its own counters."""
-    variables = [*self._variables, *gradient_tap.variables_of(self._parts.optimizer), *self.step_local_variables,
-                 *self._means.variables]
+    variables = [
+      *self._variables,
+      *gradient_tap.variables_of(self._parts.optimizer),
+      *self.step_local_variables,
+      *self._means.variables,
+    ]
     return list({id(variable): variable for variable in variables}.values())
 
   @property
-  def step_local_variables(self) -> List[tf.Variable]:
+  def step_local_variables(self) -> list[tf.Variable]:
     """Variables that a forward pass may write: metrics and the model's own state, not frozen weights."""
     variables = [variable for metric in self._parts.metrics for variable in getattr(metric, 'variables', ())]
     variables += [v for v in getattr(self._parts.model, 'non_trainable_variables', ()) if not v.trainable]
     return list({id(variable): variable for variable in variables}.values())
 
   @property
-  def loss_variables(self) -> List[tf.Variable]:
+  def loss_variables(self) -> list[tf.Variable]:
     """What `record` writes of losses."""
     return self._parts.state.loss_variables if self._settings.loss_spike.factor else []
 
@@ -110,7 +116,8 @@ class GuardedUpdate:
     if num_replicas > 1:
       context = tf.distribute.get_replica_context()
       *gradients, num_bad_losses, mean_loss = context.all_reduce(
-          tf.distribute.ReduceOp.SUM, [*gradients, num_bad_losses, mean_loss])
+        tf.distribute.ReduceOp.SUM, [*gradients, num_bad_losses, mean_loss]
+      )
     gradients = [gradient_tap.without_duplicates(g) for g in gradients]
     norm = self._tap.global_norm(gradients)
     ok = self._is_ok(norm, num_bad_losses, mean_loss)
@@ -119,7 +126,8 @@ class GuardedUpdate:
   def _is_ok(self, norm, num_bad_losses, mean_loss):
     # The norm is finite only if every gradient is; so large that it overflows, it could not be clipped nor squared.
     ok = tf.logical_and(
-        tf.equal(num_bad_losses, 0.0), tf.logical_or(tf.math.is_finite(norm), self._loss_scaling_handles_overflow()))
+      tf.equal(num_bad_losses, 0.0), tf.logical_or(tf.math.is_finite(norm), self._loss_scaling_handles_overflow())
+    )
     spike = self._settings.loss_spike
     if spike.factor:
       ok = tf.logical_and(ok, tf.logical_not(self._parts.state.is_spike(mean_loss, spike.factor, spike.window)))
@@ -224,10 +232,10 @@ class ManualUpdate:
   """The step of a task that owns its updates: gradients are applied as the task applies them, and none is skipped."""
 
   def __init__(
-      self,
-      parts: step_parts.StepParts,
-      functions: task_step_lib.StepFunctions,
-      means: step_means.StepMeans,
+    self,
+    parts: step_parts.StepParts,
+    functions: task_step_lib.StepFunctions,
+    means: step_means.StepMeans,
   ):
     """Makes it: see `GuardedUpdate`."""
     self._parts = parts
@@ -235,7 +243,7 @@ class ManualUpdate:
     self._means = means
 
   @property
-  def variables(self) -> List[tf.Variable]:
+  def variables(self) -> list[tf.Variable]:
     """The variables that may be updated."""
     return self._parts.model.trainable_variables
 

@@ -1,9 +1,10 @@
 """The one place where the updates that a thread makes with any optimizer are seen, and may be held back."""
 
+from collections.abc import Callable, Iterator
 import contextlib
 import functools
 import threading
-from typing import Any, Callable, Iterator, List, Tuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -12,15 +13,15 @@ from official_ext.step import method_patch
 
 # Called with an optimizer and the (gradient, variable) pairs that it is to apply, in front of the update; gradients are
 # summed over the replicas by then where a new optimizer does that. Returns whether the update may be made.
-Observer = Callable[[Any, List[Tuple[Any, Any]]], bool]
+Observer = Callable[[Any, list[tuple[Any, Any]]], bool]
 
 
 class _Observers(threading.local):
   """Of one thread: those that hear of updates of all optimizers, and of what one object is called with."""
 
   def __init__(self):
-    self.of_all: Tuple[Observer, ...] = ()
-    self.of_one: Tuple[Observer, ...] = ()
+    self.of_all: tuple[Observer, ...] = ()
+    self.of_one: tuple[Observer, ...] = ()
 
 
 _LOCAL = _Observers()

@@ -3,20 +3,22 @@
 import numpy as np
 import pytest
 
+from official_ext import errors
+from official_ext.actions import early_stopping
+from official_ext.actions import triggers
 from official_ext.config import checks
 from official_ext.config import trainer_parts
-from official_ext.actions import early_stopping
-from official_ext import errors
 from official_ext.core import run_checks
-from official_ext.actions import triggers
 from tests.core import small_run
 
 # By step. Best at 4; 10 is no better.
 SCORES = {2: 0.1, 4: 0.5, 6: 0.4, 8: 0.45, 10: 0.5, 12: 0.3, 14: 0.2, 16: 0.6}
 STOPPED_AT = 10
 TRAINER = {
-    'train_steps': 16, 'validation_interval': 2, 'checkpoint_interval': 4,
-    'early_stopping': {'metric': 'score', 'patience': 3},
+  'train_steps': 16,
+  'validation_interval': 2,
+  'checkpoint_interval': 4,
+  'early_stopping': {'metric': 'score', 'patience': 3},
 }
 REASON = 'score was best at step 4: 0.5, and has not improved in 3 evaluations (trainer.early_stopping.patience 3)'
 
@@ -58,7 +60,8 @@ def test_early_stopping(tmp_path, capsys):
   record = small_run.record(tmp_path / 'a')
   assert (record['status'], record['step'], record['early_stopped']) == ('finished', STOPPED_AT, REASON)
   assert [line for line in capsys.readouterr().out.splitlines() if 'early_stopped' in line] == [
-      f'early_stopped {STOPPED_AT}/16  reason {REASON}']
+    f'early_stopped {STOPPED_AT}/16  reason {REASON}'
+  ]
 
   # Killed, and started again: the count goes on from the checkpoint at 8.
   with pytest.raises(KilledError):
@@ -90,15 +93,18 @@ def stops_at(config, values):
   return None
 
 
-@pytest.mark.parametrize('config, values, step', [
+@pytest.mark.parametrize(
+  'config, values, step',
+  [
     ({'mode': 'min', 'patience': 2}, [3, 2, 2.5, 1.9, 1.95, 2.0], 6),
     ({'mode': 'min', 'patience': 2, 'min_delta': 0.2}, [3, 2, 2.5, 1.9, 1.95, 2.0], 4),
     ({'mode': 'max', 'patience': 1}, [1, 2, 2], 3),
     ({'mode': 'min', 'patience': 3}, [3, np.nan, 2, np.nan, np.nan, np.nan], 6),
-])
+  ],
+)
 def test_patience(config, values, step):
   assert stops_at(config, values)[0] == step
-  assert stops_at(config, values[:step - 1]) is None
+  assert stops_at(config, values[: step - 1]) is None
 
 
 def test_a_metric_that_was_never_finite():

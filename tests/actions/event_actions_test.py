@@ -4,8 +4,8 @@ import pytest
 
 from official_ext import errors
 from official_ext.actions import event_actions
-from official_ext.checkpoints import manifests
 from official_ext.actions import triggers
+from official_ext.checkpoints import manifests
 from official_ext.monitoring import writers
 from tests.core import small_run
 
@@ -37,15 +37,20 @@ def test_actions_of_a_run(tmp_path):
   """12 steps in loops of 5, checkpoints at 4, 8 and 12, evaluations at 6 and 12, and loops that end at 3 and 9 too."""
   calls = {name: Calls() for name in ('plain', 'every 3', 'checkpoint', 'finished', 'eval', 'end', 'clock')}
   seen_by_step = []
-  small_run.run(tmp_path, task_cls=task_with(
+  small_run.run(
+    tmp_path,
+    task_cls=task_with(
       lambda trainer: calls['plain'],
-      lambda trainer: triggers.EveryNSteps(3, [
-          calls['every 3'], lambda logs: seen_by_step.append((logs['step'], int(trainer.global_step)))]),
+      lambda trainer: triggers.EveryNSteps(
+        3, [calls['every 3'], lambda logs: seen_by_step.append((logs['step'], int(trainer.global_step)))]
+      ),
       lambda trainer: triggers.OnEvent(('start', 'checkpoint'), calls['checkpoint']),
       lambda trainer: triggers.OnEvent('finished', calls['finished']),
       lambda trainer: triggers.OnEvent('eval', calls['eval']),
       lambda trainer: triggers.EveryTSeconds(0.0, calls['clock']),
-      lambda trainer: triggers.AtEnd(calls['end'])))
+      lambda trainer: triggers.AtEnd(calls['end']),
+    ),
+  )
   assert calls['every 3'].steps == [3, 6, 9, 12]
   assert seen_by_step == [(3, 3), (6, 6), (9, 9), (12, 12)]
   assert calls['plain'].steps == calls['clock'].steps == [3, 4, 5, 6, 8, 9, 10, 12]
@@ -96,8 +101,13 @@ def test_an_action_may_end_training(tmp_path, capsys):
   record = small_run.record(tmp_path)
   assert (record['status'], record['step'], record['early_stopped']) == ('finished', 5, 'it is good enough')
   assert [(line['event'], line['step']) for line in small_run.events(tmp_path)][-5:] == [
-      ('train', 5), ('eval', 5), ('checkpoint', 5), ('early_stopped', 5), ('finished', 5)]
-  line, = [line for line in capsys.readouterr().out.splitlines() if 'good enough' in line]
+    ('train', 5),
+    ('eval', 5),
+    ('checkpoint', 5),
+    ('early_stopped', 5),
+    ('finished', 5),
+  ]
+  (line,) = [line for line in capsys.readouterr().out.splitlines() if 'good enough' in line]
   assert line == 'early_stopped 5/12  reason it is good enough'
 
 
@@ -135,12 +145,13 @@ def test_a_checkpoint_without_state_starts_afresh(tmp_path):
 
 
 def test_two_triggers_of_a_kind_have_states_of_their_own():
-  actions = event_actions.EventActions(
-      [triggers.OnBest('score', print), triggers.OnBest('score', print, 'min')])
+  actions = event_actions.EventActions([triggers.OnBest('score', print), triggers.OnBest('score', print, 'min')])
   actions.take('eval', 1, {'score': 1.0})
   actions.take('eval', 2, {'score': 2.0})
   assert {name: state['best'] for name, state in actions.state().items()} == {
-      'OnBest/score': 2.0, 'OnBest/score#2': 1.0}
+    'OnBest/score': 2.0,
+    'OnBest/score#2': 1.0,
+  }
 
 
 def test_the_clock_of_the_chief_decides():
@@ -149,8 +160,8 @@ def test_the_clock_of_the_chief_decides():
     calls, asked = Calls(), []
     trigger = triggers.EveryTSeconds(1e9 if answer else 0.0, calls)
     actions = event_actions.EventActions(
-        [trigger],
-        lambda topic, make, answer=answer, asked=asked: asked.append(topic) or answer)
+      [trigger], lambda topic, make, answer=answer, asked=asked: asked.append(topic) or answer
+    )
     actions.take('train', 3, {})
     assert calls.steps == ([3] if answer else [])
     assert asked == ['action EveryTSeconds']
@@ -175,8 +186,9 @@ def test_a_finished_run_that_is_started_again_tells_nothing_twice(tmp_path, caps
   """Neither its events, nor its actions, nor messages; what is new is told."""
   calls = Calls()
   task_cls = task_with(
-      lambda trainer: triggers.OnEvent(('start', 'restored', 'eval', 'finished'), calls),
-      lambda trainer: triggers.AtEnd(calls))
+    lambda trainer: triggers.OnEvent(('start', 'restored', 'eval', 'finished'), calls),
+    lambda trainer: triggers.AtEnd(calls),
+  )
   _, logs = small_run.run(tmp_path, task_cls=task_cls)
   before, num_calls = small_run.events(tmp_path), len(calls.steps)
   capsys.readouterr()
@@ -188,10 +200,10 @@ def test_a_finished_run_that_is_started_again_tells_nothing_twice(tmp_path, caps
   assert (record['status'], record['step'], record['attempt']) == ('finished', 12, 2)
   # Another mode is another run; a longer one goes on.
   small_run.run(tmp_path, 'train', task_cls=task_cls)
-  assert [line['event'] for line in small_run.events(tmp_path)[len(before):]] == ['start', 'restored', 'finished']
+  assert [line['event'] for line in small_run.events(tmp_path)[len(before) :]] == ['start', 'restored', 'finished']
   before = small_run.events(tmp_path)
   small_run.run(tmp_path, 'train', task_cls=task_cls, trainer={'train_steps': 16})
-  told = [line['event'] for line in small_run.events(tmp_path)[len(before):]]
+  told = [line['event'] for line in small_run.events(tmp_path)[len(before) :]]
   assert told[:2] == ['start', 'restored'] and told[-1] == 'finished' and 'train' in told
 
 
@@ -199,7 +211,6 @@ def test_a_finished_run_that_fails_when_it_is_started_again_says_so(tmp_path):
   small_run.run(tmp_path, trainer={'train_steps': 2})
 
   class Failing(small_run.SmallTask):
-
     def validation_step(self, inputs, model, metrics=None):
       raise ArithmeticError('no such data')
 

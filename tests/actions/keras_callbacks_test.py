@@ -66,8 +66,7 @@ def test_hooks_and_logs_with_an_epoch_for_each_evaluation(tmp_path):
   straight = Recorder()
   small_run.run(tmp_path / 'a', task_cls=task_with(straight))
   epoch = ['test begins', 'test ends']
-  assert straight.calls == [
-      'train begins', '0 begins', *epoch, '0 ends', '1 begins', *epoch, '1 ends', 'train ends']
+  assert straight.calls == ['train begins', '0 begins', *epoch, '0 ends', '1 begins', *epoch, '1 ends', 'train ends']
   assert straight.params == {'epochs': 2, 'steps': 6, 'verbose': 0}
   trained = small_run.events(tmp_path / 'a', 'train')
   evaluated = small_run.events(tmp_path / 'a', 'eval')
@@ -115,14 +114,16 @@ def test_callbacks_of_keras_do_their_work(tmp_path):
   rates = []
   stop = tf_keras.callbacks.EarlyStopping('val_loss', patience=1, min_delta=100.0)
   callbacks = [
-      tf_keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1)),
-      tf_keras.callbacks.CSVLogger(str(tmp_path / 'log.csv')),
-      tf_keras.callbacks.ModelCheckpoint(str(tmp_path / 'best.h5'), save_best_only=True, save_weights_only=True),
-      tf_keras.callbacks.TensorBoard(str(tmp_path / 'board')),
-      tf_keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: rates.append(logs['lr'])),
-      stop]
+    tf_keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1)),
+    tf_keras.callbacks.CSVLogger(str(tmp_path / 'log.csv')),
+    tf_keras.callbacks.ModelCheckpoint(str(tmp_path / 'best.h5'), save_best_only=True, save_weights_only=True),
+    tf_keras.callbacks.TensorBoard(str(tmp_path / 'board')),
+    tf_keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: rates.append(logs['lr'])),
+    stop,
+  ]
   model, _ = small_run.run(
-      tmp_path / 'run', task_cls=task_with(*callbacks), trainer={'train_steps': 24, 'optimizer_config': CONSTANT})
+    tmp_path / 'run', task_cls=task_with(*callbacks), trainer={'train_steps': 24, 'optimizer_config': CONSTANT}
+  )
   assert rates == pytest.approx([0.1, 0.05])
   with open(tmp_path / 'log.csv', encoding='utf-8') as f:
     rows = list(csv.DictReader(f))
@@ -140,10 +141,14 @@ def test_callbacks_of_keras_do_their_work(tmp_path):
       np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize('make, name', [
+@pytest.mark.parametrize(
+  'make, name',
+  [
     (tf_keras.callbacks.TerminateOnNaN, 'TerminateOnNaN'),
     (lambda: tf_keras.callbacks.ModelCheckpoint('x', save_freq=10), 'ModelCheckpoint'),
-    (lambda: tf_keras.callbacks.LambdaCallback(on_batch_end=print), 'LambdaCallback')])
+    (lambda: tf_keras.callbacks.LambdaCallback(on_batch_end=print), 'LambdaCallback'),
+  ],
+)
 def test_hooks_of_batches_are_refused(make, name):
   with pytest.raises(errors.UserError, match=f'the Keras callback {name} wants to be called at batches'):
     KerasCallback(make(), None)

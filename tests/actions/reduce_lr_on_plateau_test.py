@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import tf_keras
 
-from official_ext.config import checks
-from official_ext.config import trainer_parts
 from official_ext import errors
 from official_ext.actions import reduce_lr_on_plateau
-from official_ext.core import run_checks
 from official_ext.actions import triggers
+from official_ext.config import checks
+from official_ext.config import trainer_parts
+from official_ext.core import run_checks
 from official_ext.metrics import better
 from official_ext.optimization import learning_rate_scale
 from tests.core import harness
@@ -51,9 +51,18 @@ class KilledTask(ScoredTask):
     return [triggers.OnEvent('eval', die)]
 
 
-@pytest.mark.parametrize('config', [
-    {}, {'mode': 'max'}, {'patience': 1, 'cooldown': 2}, {'patience': 0}, {'min_delta': 0.3}, {'min_lr': 0.02},
-    {'patience': 3, 'cooldown': 1, 'min_lr': 1e-3}])
+@pytest.mark.parametrize(
+  'config',
+  [
+    {},
+    {'mode': 'max'},
+    {'patience': 1, 'cooldown': 2},
+    {'patience': 0},
+    {'min_delta': 0.3},
+    {'min_lr': 0.02},
+    {'patience': 3, 'cooldown': 1, 'min_lr': 1e-3},
+  ],
+)
 def test_as_the_callback_of_keras(config):
   """On random numbers, after every one of which the learning rates agree."""
   config = {'factor': 0.5, 'patience': 2, 'mode': 'min', 'min_delta': 1e-4, **config}
@@ -76,8 +85,11 @@ def test_as_the_callback_of_keras(config):
 
 
 def run(folder, task_cls=ScoredTask, optimizer='sgd', schedule=CONSTANT, replicas='one', xla=False, **trainer):
-  params = small_run.make_params(**{**TRAINER, **trainer}, runtime={'enable_xla': xla}, optimizer_config={
-      'optimizer': {'type': optimizer}, 'learning_rate': schedule})
+  params = small_run.make_params(
+    **{**TRAINER, **trainer},
+    runtime={'enable_xla': xla},
+    optimizer_config={'optimizer': {'type': optimizer}, 'learning_rate': schedule},
+  )
   return small_run.run(folder, task_cls=task_cls, params=params, replicas=replicas)[0]
 
 
@@ -85,10 +97,19 @@ def rates(folder):
   return {line['step']: line['learning_rate'] for line in small_run.events(folder, 'train')}
 
 
-@pytest.mark.parametrize('optimizer, schedule, replicas, xla', harness.cases(
+@pytest.mark.parametrize(
+  'optimizer, schedule, replicas, xla',
+  harness.cases(
     fast=[('sgd_experimental', COSINE, 'two', False), ('adam', CONSTANT, 'one', True)],
-    soak=[('sgd', COSINE, 'one', False), ('adam_experimental', CONSTANT, 'one', True), ('adamw', COSINE, 'two', True),
-          ('lamb', CONSTANT, 'one', True), ('sgd_experimental', CONSTANT, 'two', True)]))
+    soak=[
+      ('sgd', COSINE, 'one', False),
+      ('adam_experimental', CONSTANT, 'one', True),
+      ('adamw', COSINE, 'two', True),
+      ('lamb', CONSTANT, 'one', True),
+      ('sgd_experimental', CONSTANT, 'two', True),
+    ],
+  ),
+)
 def test_a_killed_run_goes_on_with_the_lowered_rate(optimizer, schedule, replicas, xla, tmp_path):
   straight = run(tmp_path / 'a', optimizer=optimizer, schedule=schedule, replicas=replicas, xla=xla)
   reduced = small_run.events(tmp_path / 'a', 'learning_rate_reduced')
@@ -121,26 +142,34 @@ def test_the_rate_that_is_logged_is_the_rate_that_is_used():
       _, gradients, _ = harness.softmax_regression(weights, harness.global_batch(harness.make_data(64), 2, 8))
       harness.train(trainer, 1)
       harness.assert_close(
-          harness.weights_of(trainer), [w - used * g for w, g in zip(weights, gradients)], rtol=1e-5, atol=1e-7)
+        harness.weights_of(trainer), [w - used * g for w, g in zip(weights, gradients)], rtol=1e-5, atol=1e-7
+      )
 
 
 def test_a_checkpoint_from_before_is_read_and_a_changed_rate_is_lowered_too(tmp_path):
   """Switched on, and given another learning rate, between two starts."""
   run(tmp_path, reduce_lr_on_plateau={}, train_steps=4)
-  run(tmp_path, train_steps=12, schedule={'type': 'constant', 'constant': {'learning_rate': 0.2}},
-      reduce_lr_on_plateau={**PLATEAU, 'mode': 'min'})
+  run(
+    tmp_path,
+    train_steps=12,
+    schedule={'type': 'constant', 'constant': {'learning_rate': 0.2}},
+    reduce_lr_on_plateau={**PLATEAU, 'mode': 'min'},
+  )
   assert rates(tmp_path)[6] == pytest.approx(0.2)
   assert [line['step'] for line in small_run.events(tmp_path, 'learning_rate_reduced')] == [10]
   assert rates(tmp_path)[12] == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize('fields, message', [
+@pytest.mark.parametrize(
+  'fields, message',
+  [
     ({'factor': 1.0}, r'factor: expected between 0 and 1, got 1\.0'),
     ({'patience': -1}, 'patience: expected at least 0, got -1'),
     ({'min_lr': -0.1}, 'min_lr: expected at least 0'),
     ({'mode': 'best'}, "mode: 'best' is not one of"),
     ({'metric': 'elbo', 'mode': 'auto'}, 'mode: the name elbo does not tell what is better; set it to max or min'),
-])
+  ],
+)
 def test_mistakes(fields, message):
   params = small_run.make_params(reduce_lr_on_plateau={'metric': 'score', **fields})
   with pytest.raises(errors.UserError, match=f'^trainer.reduce_lr_on_plateau.{message}'):

@@ -38,8 +38,10 @@ def test_every_t_seconds():
   assert steps == [110, 121, 131, 160]  # Counted from the last time, not caught up.
 
 
-@pytest.mark.parametrize('mode, min_delta, expected', [
-    ('max', 0.0, [10, 30, 60]), ('min', 0.0, [10, 20, 70]), ('max', 0.3, [10, 60]), ('min', 0.3, [10, 20])])
+@pytest.mark.parametrize(
+  'mode, min_delta, expected',
+  [('max', 0.0, [10, 30, 60]), ('min', 0.0, [10, 20, 70]), ('max', 0.3, [10, 60]), ('min', 0.3, [10, 20])],
+)
 def test_on_best(mode, min_delta, expected):
   logs = scores(0.5, 0.1, 0.6, 0.6, math.nan, 0.9, 0.05, math.inf)
   assert taken(triggers.OnBest('score', print, mode, min_delta), logs) == expected

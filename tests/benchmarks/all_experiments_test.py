@@ -47,23 +47,30 @@ def test_a_run_that_takes_too_long_is_stopped(script):
 @pytest.fixture
 def forked(script, train_server, monkeypatch, tmp_path):
   """The script's commands run in processes that are forked from one that has TensorFlow imported."""
+
   @contextlib.contextmanager
   def start(command):
     assert command[:2] == [sys.executable, str(ROOT / 'train.py')]
     yield train_server().start(command[2:], tmp_path / 'output')
 
   monkeypatch.setattr(
-      script, 'subprocess', types.SimpleNamespace(Popen=start, TimeoutExpired=subprocess.TimeoutExpired))
+    script, 'subprocess', types.SimpleNamespace(Popen=start, TimeoutExpired=subprocess.TimeoutExpired)
+  )
 
 
 def table_in(output):
   lines = output.splitlines()
-  return lines[max(i for i, line in enumerate(lines) if line.startswith('experiment ')):]
+  return lines[max(i for i, line in enumerate(lines) if line.startswith('experiment ')) :]
 
 
 def test_one_table_of_all_runs(script, forked, monkeypatch, capfd, tmp_path):
-  flags = ['--set=train_steps=4', '--set=steps_per_loop=4', '--set=trainer.validation_interval=4',
-           '--set=runtime.enable_xla=false', '--set=model.hidden_sizes=[8]']
+  flags = [
+    '--set=train_steps=4',
+    '--set=steps_per_loop=4',
+    '--set=trainer.validation_interval=4',
+    '--set=runtime.enable_xla=false',
+    '--set=model.hidden_sizes=[8]',
+  ]
   monkeypatch.setattr(script, 'names', lambda: ['digits_mlp'])
   monkeypatch.setattr(sys, 'argv', ['all_experiments.py', f'--folder={tmp_path}', *flags])
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
@@ -76,9 +83,10 @@ def test_one_table_of_all_runs(script, forked, monkeypatch, capfd, tmp_path):
   assert script.main() == 0
   head, *rows = table_in(capfd.readouterr().out)
   assert rows[0].startswith('digits_mlp ')
-  assert [row[:head.index('result')].strip() for row in rows[1:]] == [''] * (len(rows) - 1)
+  assert [row[: head.index('result')].strip() for row in rows[1:]] == [''] * (len(rows) - 1)
   columns = [head.index(name) for name in ('result', 'stated', 'reference')]
   result, stated, reference = (
-      ' '.join(' '.join(row[start:end] for row in rows).split()) for start, end in zip(columns, [*columns[1:], None]))
+    ' '.join(' '.join(row[start:end] for row in rows).split()) for start, end in zip(columns, [*columns[1:], None])
+  )
   assert re.match(r'accuracy 0\.\d+ validation_loss \d', result)
   assert (stated, reference) == (script.stated('digits_mlp', 'Result'), script.stated('digits_mlp', 'Reference'))

@@ -8,11 +8,11 @@ from official.core import actions as official_actions
 import pytest
 import tensorflow as tf
 
-from official_ext.core import base_trainer
+from official_ext import errors
 from official_ext.checkpoints import best
 from official_ext.checkpoints import manager as manager_lib
-from official_ext import errors
 from official_ext.checkpoints import manifests
+from official_ext.core import base_trainer
 from official_ext.optimization import ema_optimizer
 from tests.core import harness
 from tests.core import restore_test
@@ -23,14 +23,24 @@ STEPS = 6
 
 def make_params(ema=True, optimizer='sgd', **trainer):
   config = {
-      'optimizer': {'type': optimizer, optimizer: {'momentum': 0.9}},
-      'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.1}}}
+    'optimizer': {'type': optimizer, optimizer: {'momentum': 0.9}},
+    'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.1}},
+  }
   if ema:
     config['ema'] = {'average_decay': 0.9}
-  return small_run.make_params(**{
-      'train_steps': STEPS, 'steps_per_loop': 3, 'checkpoint_interval': 3, 'validation_interval': 3,
-      'best_checkpoint_export_subdir': 'best', 'best_checkpoint_eval_metric': 'validation_loss',
-      'best_checkpoint_metric_comp': 'lower', 'optimizer_config': config, **trainer})
+  return small_run.make_params(
+    **{
+      'train_steps': STEPS,
+      'steps_per_loop': 3,
+      'checkpoint_interval': 3,
+      'validation_interval': 3,
+      'best_checkpoint_export_subdir': 'best',
+      'best_checkpoint_eval_metric': 'validation_loss',
+      'best_checkpoint_metric_comp': 'lower',
+      'optimizer_config': config,
+      **trainer,
+    }
+  )
 
 
 @pytest.fixture(scope='module')
@@ -59,8 +69,10 @@ def loss_of(model):
   return harness.softmax_regression([v.numpy() for v in model.trainable_variables], (x[:8], y[:8]))[0]
 
 
-@pytest.mark.parametrize('replicas, ema, optimizer', [
-    ('one', True, 'sgd'), ('two', True, 'sgd'), ('one', False, 'sgd'), ('one', False, 'sgd_experimental')])
+@pytest.mark.parametrize(
+  'replicas, ema, optimizer',
+  [('one', True, 'sgd'), ('two', True, 'sgd'), ('one', False, 'sgd'), ('one', False, 'sgd_experimental')],
+)
 def test_evaluating_the_best_gives_the_number_that_made_it_the_best(replicas, ema, optimizer, folder):
   path = newest_best(folder)
   _, logs = evaluate(folder, path, replicas, ema=ema, optimizer=optimizer)
@@ -104,10 +116,15 @@ def test_a_checkpoint_without_averages_is_not_evaluated_with_averages(tmp_path):
 
 def make_trainer(tmp_path, exporter=True, replicas='one'):
   return harness.make_trainer(
-      optimizer=lambda: ema_optimizer.ExponentialMovingAverage(harness.sgd(), average_decay=0.9), evaluate=True,
-      enable_xla=False, replicas=replicas, trainer_config=dict(best_checkpoint_eval_metric='validation_loss'),
-      checkpoint_exporter=best.BestCheckpointExporter(
-          str(tmp_path / 'best'), 'validation_loss', 'lower') if exporter else None)
+    optimizer=lambda: ema_optimizer.ExponentialMovingAverage(harness.sgd(), average_decay=0.9),
+    evaluate=True,
+    enable_xla=False,
+    replicas=replicas,
+    trainer_config=dict(best_checkpoint_eval_metric='validation_loss'),
+    checkpoint_exporter=best.BestCheckpointExporter(str(tmp_path / 'best'), 'validation_loss', 'lower')
+    if exporter
+    else None,
+  )
 
 
 def state(trainer):
@@ -118,7 +135,8 @@ def state(trainer):
 
 
 @pytest.mark.parametrize(
-    'source, replicas', [('best', 'one'), ('ema_checkpoints', 'two'), ('best without a note', 'two')])
+  'source, replicas', [('best', 'one'), ('ema_checkpoints', 'two'), ('best without a note', 'two')]
+)
 def test_training_goes_on_from_an_export_as_from_the_run_itself(source, replicas, tmp_path):
   """Weights and averages are back in their places."""
   trainer = make_trainer(tmp_path, replicas=replicas)
@@ -145,6 +163,7 @@ def test_training_goes_on_from_an_export_as_from_the_run_itself(source, replicas
 
 def test_averages_of_weights_that_do_not_exist_yet_are_refused():
   """They would never be made, and raw weights be evaluated in their place."""
+
   class Late(harness.LinearTask):
     model_fn = staticmethod(restore_test.Late)
 

@@ -6,8 +6,8 @@ import os
 import pytest
 import tensorflow as tf
 
-from official_ext.checkpoints import best as best_lib
 from official_ext import errors
+from official_ext.checkpoints import best as best_lib
 from official_ext.checkpoints import manifests
 from tests.core import small_run
 
@@ -98,10 +98,23 @@ def test_a_metric_that_an_evaluation_does_not_report_is_one_line(logs, tmp_path)
 # What is rebuilt.
 
 
-@pytest.mark.parametrize('content', [
-    b'{"accu', b'', b'{}', b'null', b'7', b'[1, null]', b'\xff\xfe', b'[' * 100_000, None,
-    b'[{"step": "30", "value": 0.9, "logs": {}}]', b'[{"step": 30, "value": 0.9, "logs": null}]',
-    b'[{"step": true, "value": 0.9, "logs": {"accuracy": 0.9}}]'])
+@pytest.mark.parametrize(
+  'content',
+  [
+    b'{"accu',
+    b'',
+    b'{}',
+    b'null',
+    b'7',
+    b'[1, null]',
+    b'\xff\xfe',
+    b'[' * 100_000,
+    None,
+    b'[{"step": "30", "value": 0.9, "logs": {}}]',
+    b'[{"step": 30, "value": 0.9, "logs": null}]',
+    b'[{"step": true, "value": 0.9, "logs": {"accuracy": 0.9}}]',
+  ],
+)
 def test_a_torn_or_mistyped_history_does_not_cost_the_best_checkpoint(content, tmp_path):
   # Before: the next evaluation deleted best_ckpt-30, or a traceback.
   _evaluate(_exporter(tmp_path, keep=1), {10: 0.5, 30: 0.9})
@@ -152,8 +165,11 @@ def test_another_metric_judges_what_was_measured_before_anew(tmp_path):
 # Whose they are.
 
 
-BEST = {'best_checkpoint_export_subdir': 'best', 'best_checkpoint_eval_metric': 'validation_loss',
-        'best_checkpoint_metric_comp': 'lower'}
+BEST = {
+  'best_checkpoint_export_subdir': 'best',
+  'best_checkpoint_eval_metric': 'validation_loss',
+  'best_checkpoint_metric_comp': 'lower',
+}
 
 
 def _contents(folder):
@@ -180,8 +196,10 @@ def test_continuous_eval_keeps_the_best_where_the_training_does_not_evaluate(tmp
   small_run.run(tmp_path, 'eval', trainer=BEST)
   assert not (tmp_path / 'best').exists()
   small_run.run(tmp_path, 'continuous_eval', trainer=BEST)
-  losses = {event['step']: event['validation_loss']
-            for event in small_run.events(tmp_path, 'eval', 'events.continuous_eval.jsonl')}
+  losses = {
+    event['step']: event['validation_loss']
+    for event in small_run.events(tmp_path, 'eval', 'events.continuous_eval.jsonl')
+  }
   assert list(losses) == [4, 8, 12]
   best = min(losses, key=losses.get)
   assert _kept(tmp_path / 'best') == [best]

@@ -1,9 +1,9 @@
 """The checkpoints of the averaged weights: which are kept, and what they hold."""
 
+from official.modeling.optimization import ema_optimizer
 import pytest
 import tensorflow as tf
 
-from official.modeling.optimization import ema_optimizer
 from official_ext.checkpoints import ema_checkpoints
 from official_ext.checkpoints import manifests
 from tests.core import harness

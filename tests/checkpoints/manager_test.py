@@ -5,10 +5,11 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
-from official_ext.checkpoints import manager
 from official_ext import errors
+from official_ext.checkpoints import manager
 from official_ext.checkpoints import manifests
 
 
@@ -23,8 +24,12 @@ class Run:
     self.checkpoint = tf.train.Checkpoint(global_step=self.step, model=self.model, optimizer=self.optimizer)
     self.initialized = False
     self.manager = manager.CheckpointManager(
-        self.checkpoint, str(folder), step_counter=self.step, init_fn=self._initialize,
-        **{'max_to_keep': 3, 'checkpoint_interval': 1, **kwargs})
+      self.checkpoint,
+      str(folder),
+      step_counter=self.step,
+      init_fn=self._initialize,
+      **{'max_to_keep': 3, 'checkpoint_interval': 1, **kwargs},
+    )
 
   def _initialize(self):
     self.initialized = True
@@ -60,8 +65,7 @@ def folder(good, tmp_path):
 def test_saves_restores_and_keeps(tmp_path, asynchronous):
   run = Run(tmp_path, asynchronous=asynchronous, max_to_keep=2, keep_every=20).save(10, 20, 30, 40, 50)
   assert [manifests.step_of(path) for path in run.manager.checkpoints] == [20, 40, 50]
-  assert {os.path.basename(path).split('.')[0] for path in tmp_path.glob('ckpt-*')} == {
-      'ckpt-20', 'ckpt-40', 'ckpt-50'}
+  assert {os.path.basename(path).split('.')[0] for path in tmp_path.glob('ckpt-*')} == {'ckpt-20', 'ckpt-40', 'ckpt-50'}
   assert tf.train.latest_checkpoint(str(tmp_path)) == f'{tmp_path}/ckpt-50'  # TensorFlow's own tools find it.
   again = Run(tmp_path)
   assert again.manager.restore_or_initialize() == f'{tmp_path}/ckpt-50'
@@ -223,12 +227,15 @@ def test_defect_05_evaluating_needs_a_checkpoint(folder, tmp_path):
     manager.check_available(str(folder), 'train', f'{folder}/ckpt-40')
 
 
-@pytest.mark.parametrize('saved, now, has_changed', [
+@pytest.mark.parametrize(
+  'saved, now, has_changed',
+  [
     ({'rate': 0.1, 'parameter_groups': []}, {'rate': 0.1, 'parameter_groups': ()}, False),
     ({'rate': 0.1}, {'rate': 0.1, 'parameter_groups': ({'frozen': True},)}, False),
     ({'rate': 0.1}, {'rate': 0.2}, True),
     (None, {'rate': 0.2}, False),
-])
+  ],
+)
 def test_other_constants_of_the_optimizer_are_kept_and_groups_are_none(saved, now, has_changed, tmp_path):
   run = Run(tmp_path, optimizer_config=saved).save(10)
   prefix = run.manager.latest_checkpoint

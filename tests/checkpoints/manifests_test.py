@@ -60,9 +60,20 @@ def test_a_manifest_without_files_is_not_a_checkpoint(tmp_path):
   assert manifests.find_damage(prefix) == 'its manifest names no index, or no data'
 
 
-@pytest.mark.parametrize('name', [
-  '/dev/zero', '../../etc/passwd', 'ckpt-5.index/../../x', '.', '..', '', 'ckpt-6.index', 'other', 'ckpt-5.index\n',
-])
+@pytest.mark.parametrize(
+  'name',
+  [
+    '/dev/zero',
+    '../../etc/passwd',
+    'ckpt-5.index/../../x',
+    '.',
+    '..',
+    '',
+    'ckpt-6.index',
+    'other',
+    'ckpt-5.index\n',
+  ],
+)
 def test_a_file_that_is_not_the_checkpoints_own_is_not_read(tmp_path, name):
   prefix = _save(tmp_path, 5)
   files = manifests.read(prefix)['files']

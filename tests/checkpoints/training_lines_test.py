@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from official_ext import errors
 from official_ext.checkpoints import manifests
-from official_ext.runtime import preemption
 from official_ext.checkpoints import rollbacks
 from official_ext.checkpoints import training_lines
+from official_ext.runtime import preemption
 from tests.core import small_run
 
 
@@ -90,8 +90,9 @@ def test_what_a_cut_off_first_save_leaves_is_no_checkpoint(tmp_path):
   assert start(run, tmp_path / 'source/ckpt-8') is None
 
 
-@pytest.mark.parametrize('content', ['{', '[]', '{}', 'null', '[1]', '[{"checkpoint": 3, "step": 1}]',
-                                     '[{"checkpoint": "a", "step": "1"}]'])
+@pytest.mark.parametrize(
+  'content', ['{', '[]', '{}', 'null', '[1]', '[{"checkpoint": 3, "step": 1}]', '[{"checkpoint": "a", "step": "1"}]']
+)
 def test_a_damaged_record_is_no_traceback(content, tmp_path):
   save(tmp_path, 4)
   (tmp_path / 'lines.json').write_text(content)
@@ -152,8 +153,11 @@ def steps_of(folder, event):
 
 def weights(folder, step):
   reader = tf.train.load_checkpoint(f'{folder}/ckpt-{step}')
-  return {name: np.asarray(reader.get_tensor(name)).tobytes() for name in reader.get_variable_to_shape_map()
-          if name.startswith('model/')}
+  return {
+    name: np.asarray(reader.get_tensor(name)).tobytes()
+    for name in reader.get_variable_to_shape_map()
+    if name.startswith('model/')
+  }
 
 
 @pytest.fixture(scope='module')

@@ -1,22 +1,24 @@
 """New runs that start from the weights of another."""
 
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
-from official_ext.checkpoints import manager
-from official_ext.config import definitions as cfg
 from official_ext import errors
+from official_ext.checkpoints import manager
 from official_ext.checkpoints import warm_start
+from official_ext.config import definitions as cfg
 from tests.core import small_run
 
 
 def make_model(num_classes=3, seed=0, name='logits'):
-  return tf_keras.Sequential([
+  return tf_keras.Sequential(
+    [
       tf_keras.Input((4,)),
       tf_keras.layers.Dense(5, kernel_initializer=tf_keras.initializers.GlorotUniform(seed), name='hidden'),
-      tf_keras.layers.Dense(
-          num_classes, kernel_initializer=tf_keras.initializers.GlorotUniform(seed + 1), name=name),
-  ])
+      tf_keras.layers.Dense(num_classes, kernel_initializer=tf_keras.initializers.GlorotUniform(seed + 1), name=name),
+    ]
+  )
 
 
 def save(model, folder, step=7, manifest=True):
@@ -98,7 +100,8 @@ def test_what_is_not_there(name, tmp_path):
 def run(folder, path, steps=4, **task):
   params = small_run.make_params(train_steps=steps)
   params.task = cfg.TaskConfig(
-      init_checkpoint=path, train_data=params.task.train_data, validation_data=params.task.validation_data, **task)
+    init_checkpoint=path, train_data=params.task.train_data, validation_data=params.task.validation_data, **task
+  )
   return small_run.run(folder, 'train', params=params)
 
 

@@ -1,13 +1,14 @@
 """Tests of debugging.py and op_trace.py: tasks that go wrong in a known operation and layer, and what --debug says."""
 
 import numpy as np
-import pytest
-import tensorflow as tf, tf_keras
-
 from official.core import task_factory
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from official_ext import errors
 from official_ext.checks import debugging
 from official_ext.checks import op_trace
-from official_ext import errors
 from tests.core import harness
 from tests.core import small_run
 
@@ -85,16 +86,40 @@ def debug(monkeypatch, capsys, task_cls, *args, **trainer):
   return capsys.readouterr().out, error
 
 
-@pytest.mark.parametrize(('make_layer', 'operation', 'gradient_of', 'layer', 'phase', 'code', 'text'), [
-    (lambda: LogLayer(name='log'), 'Log', '', 'log', 'forward', 'tf.math.log(tf.nn.relu(inputs))',
-     'input    float32 [8, 3], 0 to '),
-    (lambda: RootLayer(name='root'), 'SqrtGrad', 'Sqrt', 'root', 'backward', 'tf.sqrt(tf.nn.relu(inputs - 1e6))',
-     'input    float32 [8, 3], 0 to 0, 24 of 24 zero'),
-    (lambda: InsideLayer(LogLayer(name='log'), name='outer'), 'Log', '', 'outer/log', 'forward', 'tf.math.log',
-     '-inf'),
-    (lambda: OwnGradientLayer(name='own'), 'RealDiv', '', 'own', 'backward', 'upstream / tf.zeros_like(x)',
-     'input    float32 [8, 3], 0 to 0, 24 of 24 zero'),
-], ids=['forward', 'backward', 'inside', 'custom'])
+@pytest.mark.parametrize(
+  ('make_layer', 'operation', 'gradient_of', 'layer', 'phase', 'code', 'text'),
+  [
+    (
+      lambda: LogLayer(name='log'),
+      'Log',
+      '',
+      'log',
+      'forward',
+      'tf.math.log(tf.nn.relu(inputs))',
+      'input    float32 [8, 3], 0 to ',
+    ),
+    (
+      lambda: RootLayer(name='root'),
+      'SqrtGrad',
+      'Sqrt',
+      'root',
+      'backward',
+      'tf.sqrt(tf.nn.relu(inputs - 1e6))',
+      'input    float32 [8, 3], 0 to 0, 24 of 24 zero',
+    ),
+    (lambda: InsideLayer(LogLayer(name='log'), name='outer'), 'Log', '', 'outer/log', 'forward', 'tf.math.log', '-inf'),
+    (
+      lambda: OwnGradientLayer(name='own'),
+      'RealDiv',
+      '',
+      'own',
+      'backward',
+      'upstream / tf.zeros_like(x)',
+      'input    float32 [8, 3], 0 to 0, 24 of 24 zero',
+    ),
+  ],
+  ids=['forward', 'backward', 'inside', 'custom'],
+)
 def test_the_operation_and_the_layer(monkeypatch, capsys, make_layer, operation, gradient_of, layer, phase, code, text):
   out, error = debug(monkeypatch, capsys, task_with(make_layer))
   what = f'{operation}, of the gradient of {gradient_of},' if gradient_of else operation
@@ -132,8 +157,10 @@ def test_an_update(monkeypatch, capsys):
       loss, logs = super().forward(inputs, model, training)
       return 1e25 * loss, logs
 
-  optimizer = {'optimizer': {'type': 'sgd', 'sgd': {'momentum': 0.9}},
-               'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 1e20}}}
+  optimizer = {
+    'optimizer': {'type': 'sgd', 'sgd': {'momentum': 0.9}},
+    'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 1e20}},
+  }
   out, error = debug(monkeypatch, capsys, Task, optimizer_config=optimizer)
   assert 'not finite the weight dense/kernel:0, the weight dense/bias:0\n' in out
   assert 'the first operation whose result is not finite is ResourceApplyKerasMomentum' in str(error)
@@ -166,6 +193,7 @@ def test_the_step_that_a_run_has_left_out(tmp_path, monkeypatch, capsys):
 
 def test_ranges():
   assert op_trace.describe(tf.constant([0.0, 2.0, np.nan, -np.inf])) == (
-      'float32 [4], 0 to 2, 1 of 4 NaN, 1 of 4 -inf, 1 of 4 zero')
+    'float32 [4], 0 to 2, 1 of 4 NaN, 1 of 4 -inf, 1 of 4 zero'
+  )
   assert op_trace.describe(tf.constant(['a'])) == 'string'
   assert not op_trace.is_finite(tf.constant([1, np.inf], tf.bfloat16)) and op_trace.is_finite(tf.constant([1]))

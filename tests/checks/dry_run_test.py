@@ -6,10 +6,11 @@ import re
 import tempfile
 
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
-from official_ext.checks import dry_run
 from official_ext import errors
+from official_ext.checks import dry_run
 from tests.core import harness
 from tests.core import small_run
 
@@ -28,8 +29,10 @@ def run(tmp_path, monkeypatch, capsys):
     finally:
       # TensorFlow's own files of generated code stay until the process ends.
       assert not [path for path in tmp_path.iterdir() if path.is_dir()]
-    return dict(line.split(maxsplit=1) if line[:1] != ' ' else ('', line) for line in
-                re.sub(r'^(\w+) step ', r'\1_step ', capsys.readouterr().out, flags=re.MULTILINE).splitlines())
+    return dict(
+      line.split(maxsplit=1) if line[:1] != ' ' else ('', line)
+      for line in re.sub(r'^(\w+) step ', r'\1_step ', capsys.readouterr().out, flags=re.MULTILINE).splitlines()
+    )
 
   return run
 
@@ -64,7 +67,6 @@ def test_a_metric_that_is_not_reported(run):
 def test_an_error_of_the_task_is_one_line_and_no_verdict_goes_before_it(run, capsys):
 
   class Broken(small_run.SmallTask):
-
     def forward(self, inputs, model, training):
       raise RuntimeError('this forward is broken')
 
@@ -72,7 +74,8 @@ def test_an_error_of_the_task_is_one_line_and_no_verdict_goes_before_it(run, cap
     run(Broken)
   line = inspect.getsourcelines(Broken)[1] + 3
   place, name = re.fullmatch(
-      r'(\S+): RuntimeError: this forward is broken; the traceback is in (\S+)', str(info.value)).groups()
+    r'(\S+): RuntimeError: this forward is broken; the traceback is in (\S+)', str(info.value)
+  ).groups()
   assert place == f'tests/checks/dry_run_test.py:{line}'
   assert 'in forward' in pathlib.Path(name).read_text()
   out = capsys.readouterr().out
@@ -83,7 +86,6 @@ def test_a_variable_that_every_step_makes_is_found_before_the_verdict(run, capsy
   """Eagerly it works: only a trace shows it."""
 
   class MakesVariables(small_run.SmallTask):
-
     def forward(self, inputs, model, training):
       loss, logs = super().forward(inputs, model, training)
       return loss + tf.Variable(1.0), logs
@@ -96,7 +98,6 @@ def test_a_variable_that_every_step_makes_is_found_before_the_verdict(run, capsy
 def test_an_action_that_cannot_be_built_is_found(run):
 
   class NoActions(small_run.SmallTask):
-
     def build_actions(self, trainer):
       return [trainer.no_such_part]
 
@@ -120,7 +121,6 @@ def test_a_value_that_the_checkpoint_does_not_hold(run):
       return {}
 
   class Hiding(small_run.SmallTask):
-
     def build_model(self):
       inputs = tf_keras.Input((harness.NUM_FEATURES,))
       return tf_keras.Model(inputs, tf_keras.layers.Dense(harness.NUM_CLASSES)(Untracked(name='hiding')(inputs)))
@@ -132,7 +132,6 @@ def test_a_value_that_the_checkpoint_does_not_hold(run):
 def test_frozen_and_integer_variables_are_compared_too(run):
 
   class Counting(small_run.SmallTask):
-
     def build_model(self):
       model = super().build_model()
       model.calls = tf.Variable(3, trainable=False, dtype=tf.int32)

@@ -7,17 +7,18 @@ import time
 import types
 
 import numpy as np
-import pytest
-import tensorflow as tf, tf_keras
-
-import registry_imports  # noqa: F401
 from official.core import task_factory
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from official_ext import errors
 from official_ext.checks import dry_run
 from official_ext.checks import task_checks
 from official_ext.config import parser
-from official_ext import errors
-from official_ext.runtime import failures
 from official_ext.config import yaml_text
+from official_ext.runtime import failures
+import registry_imports  # noqa: F401
 from tests.core import harness
 from tests.core import small_run
 from tests.model_garden import train_test
@@ -166,6 +167,7 @@ class CountsGlobally(Sound):
 
 class Counts(Sound):
   """Counts its steps in Python."""
+
   steps = 0
 
   def forward(self, inputs, model, training):
@@ -277,8 +279,9 @@ class EndlessGeneratedValidation(Sound):
       while True:
         yield from batches
 
-    return tf.data.Dataset.from_generator(generate, output_signature=tf.data.DatasetSpec.from_value(
-        pipeline(self, params, repeat=False)).element_spec)
+    return tf.data.Dataset.from_generator(
+      generate, output_signature=tf.data.DatasetSpec.from_value(pipeline(self, params, repeat=False)).element_spec
+    )
 
 
 class AppliesNothing(Sound):
@@ -339,7 +342,8 @@ class MasksNegativeLabels(NegativeLabels):
     logits, mask = model(x, training=training), tf.cast(y >= 0, tf.float32)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(y, 0), logits)
     return tf.math.divide_no_nan(tf.reduce_sum(mask * losses), tf.reduce_sum(mask)), {
-        'accuracy': (tf.maximum(y, 0), logits, mask)}
+      'accuracy': (tf.maximum(y, 0), logits, mask)
+    }
 
 
 class EncodesTooFew(Sound):
@@ -486,56 +490,88 @@ class SortedClasses(Sound):
 
 # The task, its level, what is said, and the code whose line is told or another place.
 BROKEN = [
-    (UsesWholeLogits, 'error', r'the loss is no scalar, its shape is \[8\]; return tf.reduce_mean', 'def forward'),
-    (OwnStep, 'error', r'the loss is no scalar, its shape is \[8\]', 'def train_step'),
-    (ForgetsMetric, 'error', "train_step never updates the metric confidence; let forward log 'confidence'",
-     'def build_metrics'),
-    (HasUnusedLayer, 'warning', 'the gradient of unused/kernel:0, unused/bias:0 is None', None),
-    (FloatLabels, 'error', 'class numbers come as float32, and not all of them are whole', 'sparse_categorical'),
-    (ByteLabels, 'error', 'dtypes do not fit: .*uint8.*; cast the labels', None),
-    (IntegerTargets, 'error', 'dtypes do not fit: .*; cast the labels', 'tf.square'),
-    (Prints, 'warning', 'print is called in the step: a compiled step runs Python once', "print('loss'"),
-    (Appends, 'warning', 'self.history is changed by the step', 'self.history.append'),
-    (AppendsToGlobal, 'warning', r'\S+COUNTS.append is called in the step', 'COUNTS.append'),
-    (CountsGlobally, 'warning', r'\S+NUM_CALLS is changed by the step', None),
-    (Counts, 'warning', 'self.steps is changed by the step', 'self.steps += 1'),
-    (NumpyNoise, 'warning', 'np.random.normal is called in the step.*make_seed', 'np.random.normal'),
-    (GeneratorNoise, 'warning', 'self.rng is changed by the step.*make_seed', 'self.rng.normal'),
-    (PythonNoise, 'warning', 'random.uniform is called in the step', 'random.uniform'),
-    (ReadsClock, 'warning', 'the clock is read in the step', 'time.time()'),
-    (CallsNumpy, 'error', 'numpy needs the value of a tensor, which a compiled step has not', 'loss.numpy()'),
-    (GrowingBatches, 'warning', r'the shape of \S+ changes from batch to batch \(\[8, 1\], \[8, 2\]',
-     'task.train_data'),
-    (TrainingEnds, 'error', 'the data end after 8 batches, and training takes 12; .*repeat', 'task.train_data'),
-    (FilteredTrainingEnds, 'error', 'the data end after 8 batches, and training takes 12', 'task.train_data'),
-    (EndlessValidation, 'error', 'the data never end, and trainer.validation_steps is -1', 'task.validation_data'),
-    (EndlessFilteredValidation, 'error', 'the data never end', 'task.validation_data'),
-    (EndlessGeneratedValidation, 'error', 'the data begin again and again', 'task.validation_data'),
-    (AppliesNothing, 'error', 'a step does not change the weights: it hands no gradients', 'def train_step'),
-    (Frozen, 'error', 'a step does not change the weights: the model has no trainable weights', None),
-    (LossOfPredictions, 'error', 'a step does not change the weights: all gradients are None', None),
-    (ValidatesOnTraining, 'warning', '64 of the first 64 examples are among the first 64 of task.train_data',
-     'task.validation_data'),
-    (LabelsFromOne, 'error', r'1: 3 is outside of \[0, 3\) \(tests/core/harness.py:\d+\); count from 0',
-     'task.train_data'),
-    (NegativeLabels, 'error', r'1: -1 is outside of \[0, 3\)', 'task.train_data'),
-    (EncodesTooFew, 'warning', 'class numbers up to 2 are one-hot encoded with 2 places', 'tf.one_hot'),
-    (FailsOnTheLastBatch, 'error', 'the last batch of task.validation_data has 5 examples in place of 8, and the step '
-     'fails on it: InvalidArgumentError: Input to reshape', 'tf.reshape'),
-    (ForgetsTraining, 'warning', 'drop, norm are called without `training` in train_step', 'model(inputs[0])'),
-    (NeverTrains, 'warning', 'drop, norm are called with training=False in train_step', 'training=False)'),
-    (AlwaysTrains, 'warning', 'drop, norm are called with training=True in validation_step', 'training=True)'),
-    (LogOfZero, 'error', 'the loss in train_step is not finite: the first operation .* is Log in no layer, forward; '
-     'use tf.math.xlogy', 'tf.math.log'),
-    (DividesByZero, 'error', 'the loss in train_step is not finite: .* RealDiv .*; use tf.math.divide_no_nan',
-     'tf.reduce_sum(mask) /'),
-    (RootOfZero, 'error', 'the gradient of dense/kernel:0 in train_step is not finite: .*; add a small number under',
-     'tf.sqrt'),
-    (LogOfSoftmax, 'warning', 'this is the logarithm of a softmax.*use tf.nn.log_softmax', 'tf.math.log'),
-    (SumsTheLoss, 'warning', 'the loss is the sum over the examples of a batch', 'def forward'),
-    (BrokenExamples, 'warning', r'0/1 is NaN or infinite in \d+ of the first \d+ examples', 'task.train_data'),
-    (SortedClasses, 'warning', r'the first \d+ examples are sorted by 1: first all with 0, then all with 1',
-     'task.train_data'),
+  (UsesWholeLogits, 'error', r'the loss is no scalar, its shape is \[8\]; return tf.reduce_mean', 'def forward'),
+  (OwnStep, 'error', r'the loss is no scalar, its shape is \[8\]', 'def train_step'),
+  (
+    ForgetsMetric,
+    'error',
+    "train_step never updates the metric confidence; let forward log 'confidence'",
+    'def build_metrics',
+  ),
+  (HasUnusedLayer, 'warning', 'the gradient of unused/kernel:0, unused/bias:0 is None', None),
+  (FloatLabels, 'error', 'class numbers come as float32, and not all of them are whole', 'sparse_categorical'),
+  (ByteLabels, 'error', 'dtypes do not fit: .*uint8.*; cast the labels', None),
+  (IntegerTargets, 'error', 'dtypes do not fit: .*; cast the labels', 'tf.square'),
+  (Prints, 'warning', 'print is called in the step: a compiled step runs Python once', "print('loss'"),
+  (Appends, 'warning', 'self.history is changed by the step', 'self.history.append'),
+  (AppendsToGlobal, 'warning', r'\S+COUNTS.append is called in the step', 'COUNTS.append'),
+  (CountsGlobally, 'warning', r'\S+NUM_CALLS is changed by the step', None),
+  (Counts, 'warning', 'self.steps is changed by the step', 'self.steps += 1'),
+  (NumpyNoise, 'warning', 'np.random.normal is called in the step.*make_seed', 'np.random.normal'),
+  (GeneratorNoise, 'warning', 'self.rng is changed by the step.*make_seed', 'self.rng.normal'),
+  (PythonNoise, 'warning', 'random.uniform is called in the step', 'random.uniform'),
+  (ReadsClock, 'warning', 'the clock is read in the step', 'time.time()'),
+  (CallsNumpy, 'error', 'numpy needs the value of a tensor, which a compiled step has not', 'loss.numpy()'),
+  (GrowingBatches, 'warning', r'the shape of \S+ changes from batch to batch \(\[8, 1\], \[8, 2\]', 'task.train_data'),
+  (TrainingEnds, 'error', 'the data end after 8 batches, and training takes 12; .*repeat', 'task.train_data'),
+  (FilteredTrainingEnds, 'error', 'the data end after 8 batches, and training takes 12', 'task.train_data'),
+  (EndlessValidation, 'error', 'the data never end, and trainer.validation_steps is -1', 'task.validation_data'),
+  (EndlessFilteredValidation, 'error', 'the data never end', 'task.validation_data'),
+  (EndlessGeneratedValidation, 'error', 'the data begin again and again', 'task.validation_data'),
+  (AppliesNothing, 'error', 'a step does not change the weights: it hands no gradients', 'def train_step'),
+  (Frozen, 'error', 'a step does not change the weights: the model has no trainable weights', None),
+  (LossOfPredictions, 'error', 'a step does not change the weights: all gradients are None', None),
+  (
+    ValidatesOnTraining,
+    'warning',
+    '64 of the first 64 examples are among the first 64 of task.train_data',
+    'task.validation_data',
+  ),
+  (
+    LabelsFromOne,
+    'error',
+    r'1: 3 is outside of \[0, 3\) \(tests/core/harness.py:\d+\); count from 0',
+    'task.train_data',
+  ),
+  (NegativeLabels, 'error', r'1: -1 is outside of \[0, 3\)', 'task.train_data'),
+  (EncodesTooFew, 'warning', 'class numbers up to 2 are one-hot encoded with 2 places', 'tf.one_hot'),
+  (
+    FailsOnTheLastBatch,
+    'error',
+    'the last batch of task.validation_data has 5 examples in place of 8, and the step '
+    'fails on it: InvalidArgumentError: Input to reshape',
+    'tf.reshape',
+  ),
+  (ForgetsTraining, 'warning', 'drop, norm are called without `training` in train_step', 'model(inputs[0])'),
+  (NeverTrains, 'warning', 'drop, norm are called with training=False in train_step', 'training=False)'),
+  (AlwaysTrains, 'warning', 'drop, norm are called with training=True in validation_step', 'training=True)'),
+  (
+    LogOfZero,
+    'error',
+    'the loss in train_step is not finite: the first operation .* is Log in no layer, forward; use tf.math.xlogy',
+    'tf.math.log',
+  ),
+  (
+    DividesByZero,
+    'error',
+    'the loss in train_step is not finite: .* RealDiv .*; use tf.math.divide_no_nan',
+    'tf.reduce_sum(mask) /',
+  ),
+  (
+    RootOfZero,
+    'error',
+    'the gradient of dense/kernel:0 in train_step is not finite: .*; add a small number under',
+    'tf.sqrt',
+  ),
+  (LogOfSoftmax, 'warning', 'this is the logarithm of a softmax.*use tf.nn.log_softmax', 'tf.math.log'),
+  (SumsTheLoss, 'warning', 'the loss is the sum over the examples of a batch', 'def forward'),
+  (BrokenExamples, 'warning', r'0/1 is NaN or infinite in \d+ of the first \d+ examples', 'task.train_data'),
+  (
+    SortedClasses,
+    'warning',
+    r'the first \d+ examples are sorted by 1: first all with 0, then all with 1',
+    'task.train_data',
+  ),
 ]
 
 
@@ -555,8 +591,12 @@ def test_a_mistake_is_found(find, task_cls, level, what, place, capsys):
 
 def test_whose_code_is_looked_at():
   assert failures.is_users(__file__) and failures.is_users('/home/me/my_rings/src/my_rings/task.py')
-  assert not any(map(failures.is_users, (
-      dry_run.__file__, np.__file__, random.__file__, '<string>', '/other/lib/site-packages/tensorflow/x.py')))
+  assert not any(
+    map(
+      failures.is_users,
+      (dry_run.__file__, np.__file__, random.__file__, '<string>', '/other/lib/site-packages/tensorflow/x.py'),
+    )
+  )
   assert failures.is_users('/other/lib/site-packages/experiments/digits/task.py')
 
 
@@ -601,8 +641,10 @@ def test_training_as_long_as_its_data(find):
 def test_a_warm_up_from_zero_is_none(find):
   """The first step of a warm-up has the learning rate 0: it changes nothing."""
   schedule = {
-      'optimizer': {'type': 'sgd'}, 'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.1}},
-      'warmup': {'type': 'linear', 'linear': {'warmup_steps': 5, 'warmup_learning_rate': 0.0}}}
+    'optimizer': {'type': 'sgd'},
+    'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.1}},
+    'warmup': {'type': 'linear', 'linear': {'warmup_steps': 5, 'warmup_learning_rate': 0.0}},
+  }
   assert find(Sound, optimizer_config=schedule) == []
   schedule['learning_rate']['constant']['learning_rate'] = 0.0
   (finding,) = find(Sound, optimizer_config=schedule)
@@ -612,7 +654,6 @@ def test_a_warm_up_from_zero_is_none(find):
 def test_an_error_that_is_none_of_these_is_left_to_the_dry_run(find):
 
   class Broken(Sound):
-
     def forward(self, inputs, model, training):
       raise RuntimeError('this forward is broken')
 
@@ -659,23 +700,33 @@ def test_every_error_is_a_line(monkeypatch, capsys):
   lines = [*capsys.readouterr().err.splitlines(), f'error: {info.value}']
   assert all(line.startswith('error: ') for line in lines)
   assert {'the loss is no scalar', 'never updates the metric'} <= {
-      words for words in ('the loss is no scalar', 'never updates the metric') if any(words in line for line in lines)}
+    words for words in ('the loss is no scalar', 'never updates the metric') if any(words in line for line in lines)
+  }
 
 
-@pytest.mark.parametrize('experiment, settings', [
-    ('digits_mlp', ()), ('digits', ('task.train_data.tfds_data_dir={0}', 'task.validation_data.tfds_data_dir={0}')),
-    *(pytest.param(name, (), marks=pytest.mark.soak) for name in (
-        'contrastive', 'distillation_teacher', 'gan', 'meta_learning', 'multi_task', 'reinforcement'))])
+@pytest.mark.parametrize(
+  'experiment, settings',
+  [
+    ('digits_mlp', ()),
+    ('digits', ('task.train_data.tfds_data_dir={0}', 'task.validation_data.tfds_data_dir={0}')),
+    *(
+      pytest.param(name, (), marks=pytest.mark.soak)
+      for name in ('contrastive', 'distillation_teacher', 'gan', 'meta_learning', 'multi_task', 'reinforcement')
+    ),
+  ],
+)
 def test_experiments_are_sound(experiment, settings, tmp_path):
   flags = types.SimpleNamespace(experiment=experiment, set=[setting.format(tmp_path) for setting in settings])
   assert task_checks.find(parser.parse_configuration(flags)) == []
 
 
-@pytest.mark.parametrize('experiment', [
-    'resnet_imagenet', pytest.param('bert/sentence_prediction', marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+  'experiment', ['resnet_imagenet', pytest.param('bert/sentence_prediction', marks=pytest.mark.soak)]
+)
 def test_model_gardens_experiments_are_sound(experiment, tmp_path):
   """On files of the kind that it reads. BERT's has a weight without a gradient, which is Model Garden's to know."""
   overrides = train_test.OVERRIDES[experiment](tmp_path)
   params = parser.parse_configuration(
-      types.SimpleNamespace(experiment=experiment, params_override=yaml_text.dump(overrides)))
+    types.SimpleNamespace(experiment=experiment, params_override=yaml_text.dump(overrides))
+  )
   assert task_checks.find(params) == []

@@ -3,7 +3,6 @@
 import inspect
 import tempfile
 
-import official_ext  # noqa: F401  Before tensorflow.
 from absl import app  # noqa: F401  Defines --pdb_post_mortem.
 from absl import flags
 from absl import logging
@@ -11,10 +10,11 @@ import gin
 import pytest
 import tensorflow as tf
 
+import official_ext  # noqa: F401  Before tensorflow.
+from official_ext import errors
 from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
 from official_ext.config import definitions as cfg
-from official_ext import errors
 from official_ext.core import run_record
 
 
@@ -29,12 +29,12 @@ def end_with(error):
 
 
 FORESEEN = [
-    (errors.UserError('trainer.train_step: no such field'), 2, 'error: trainer.train_step: no such field'),
-    (errors.DivergedError('11 updates were left out'), 3, 'error: 11 updates were left out'),
-    (errors.PreemptedError('SIGTERM: stopped at step 7'), 75, 'preempted: SIGTERM: stopped at step 7'),
-    # gin adds to the message of whatever passes through a configurable.
-    (errors.UserError('first\n  In call to configurable "create_trainer"'), 2, 'error: first'),
-    (KeyboardInterrupt(), 1, 'error: interrupted'),
+  (errors.UserError('trainer.train_step: no such field'), 2, 'error: trainer.train_step: no such field'),
+  (errors.DivergedError('11 updates were left out'), 3, 'error: 11 updates were left out'),
+  (errors.PreemptedError('SIGTERM: stopped at step 7'), 75, 'preempted: SIGTERM: stopped at step 7'),
+  # gin adds to the message of whatever passes through a configurable.
+  (errors.UserError('first\n  In call to configurable "create_trainer"'), 2, 'error: first'),
+  (KeyboardInterrupt(), 1, 'error: interrupted'),
 ]
 
 
@@ -74,10 +74,13 @@ def test_anything_else_is_one_line_that_names_the_file_with_the_traceback(run_fl
   assert path.read_text().count('Traceback (most recent call last)') == 1 and '--verbosity=0' in path.read_text()
 
 
-@pytest.mark.parametrize('argument, config, name', [
+@pytest.mark.parametrize(
+  'argument, config, name',
+  [
     ('--mode=eval', '', 'traceback.eval.txt'),
     ('--mode=train', '{"task": {"type": "worker", "index": 1}}', 'traceback.worker-1.txt'),
-])
+  ],
+)
 def test_processes_in_one_folder_keep_their_own_tracebacks(run_flags, tmp_path, monkeypatch, argument, config, name):
   monkeypatch.setenv('TF_CONFIG', config)
   ext_flags.parse(['train.py', argument, f'--model_dir={tmp_path}'])

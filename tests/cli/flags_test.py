@@ -3,11 +3,11 @@
 import sys
 
 from absl import flags
+from official.core import exp_factory
 import pytest
 
-from official.core import exp_factory
-from official_ext.cli import flags as ext_flags
 from official_ext import errors
+from official_ext.cli import flags as ext_flags
 
 COMMAND = ['--experiment=digits', '--mode=train', '--model_dir=/nowhere']
 
@@ -21,7 +21,7 @@ def defined_flags():
 
 def test_values_arrive():
   assert ext_flags.parse_flags(
-      ['train.py', *COMMAND, '--set=a=1', '--set', 'b=2', '--config_file=x', '--config_file=y', '--registry=m']
+    ['train.py', *COMMAND, '--set=a=1', '--set', 'b=2', '--config_file=x', '--config_file=y', '--registry=m']
   ) == ['train.py']
   values = flags.FLAGS
   assert (values.experiment, values.mode, values.model_dir) == ('digits', 'train', '/nowhere')
@@ -47,33 +47,37 @@ def test_a_dry_run_needs_neither_mode_nor_folder():
 
 
 BAD = [
-    (['--mode=train', '--model_dir=d'], '--experiment: must be given'),
-    (['--experiment=digits', '--model_dir=d'],
-     '--mode: must be given: one of train, eval, train_and_eval, continuous_eval, train_and_post_eval'),
-    (['--experiment=digits', '--mode=train'], '--model_dir: must be given'),
-    (['--experiment=', '--mode=train', '--model_dir=d'], '--experiment: must be given'),
-    (['--experiment=digits', '--mode=test', '--model_dir=d'],
-     '--mode=test: value should be one of <train|eval|train_and_eval|continuous_eval|train_and_post_eval|export>'),
-    # Model Garden's flag parser accepts these, and does not implement them.
-    ([*COMMAND, '--mode=train_and_validate'], '--mode=train_and_validate: '),
-    (['--mode=continuous_train_and_eval', '--experiment=digits'], '--mode=continuous_train_and_eval: value should be'),
-    ([*COMMAND, '--expriment=x'], '--expriment: no such flag; did you mean --experiment?'),
-    ([*COMMAND, '--learning_rate=0.1'], '--learning_rate: no such flag; fields are set by --set=learning_rate=VALUE'),
-    ([*COMMAND, '--zzz=x'], '--zzz: no such flag; --help lists the flags'),
-    ([*COMMAND, '--experiment=digits'], '--experiment=digits: given twice, digits before'),
-    ([*COMMAND, '--model_dir=e'], '--model_dir=e: given twice, /nowhere before'),
-    ([*COMMAND, '--params_override=a=1', '--params_override=b=1'], '--params_override=b=1: given twice, a=1 before'),
-    ([*COMMAND, '--dry_run', '--nodry_run'], '--dry_run=false: given twice'),
-    ([*COMMAND, '--dry_run=maybe'], '--dry_run=maybe: '),
-    ([*COMMAND, '--params_override'], 'Missing value for flag --params_override'),
-    ([*COMMAND, 'trainer.train_steps=5'], 'trainer.train_steps=5: not a flag; flags are written --NAME=VALUE'),
-    ([*COMMAND, '--tfhub_handle=x'], '--tfhub_handle: nothing reads this flag'),
-    ([*COMMAND, '--dry_run', '--debug'], '--debug: not together with --dry_run'),
-    ([*COMMAND, '--debug_step=3'], '--debug_step: only --debug reads it'),
-    ([*COMMAND, '--branch'], '--branch: needs --checkpoint and a --mode that trains'),
-    (['--experiment=digits', '--model_dir=d', '--mode=eval', '--branch', '--checkpoint=c'], '--branch: needs'),
-    ([*COMMAND, '--profile_steps=2,4', '--debug'], '--profile_steps: needs a --mode that trains'),
-    (['--experiment=digits', '--model_dir=d', '--mode=eval', '--profile_steps=2,4'], '--profile_steps: needs a --mode'),
+  (['--mode=train', '--model_dir=d'], '--experiment: must be given'),
+  (
+    ['--experiment=digits', '--model_dir=d'],
+    '--mode: must be given: one of train, eval, train_and_eval, continuous_eval, train_and_post_eval',
+  ),
+  (['--experiment=digits', '--mode=train'], '--model_dir: must be given'),
+  (['--experiment=', '--mode=train', '--model_dir=d'], '--experiment: must be given'),
+  (
+    ['--experiment=digits', '--mode=test', '--model_dir=d'],
+    '--mode=test: value should be one of <train|eval|train_and_eval|continuous_eval|train_and_post_eval|export>',
+  ),
+  # Model Garden's flag parser accepts these, and does not implement them.
+  ([*COMMAND, '--mode=train_and_validate'], '--mode=train_and_validate: '),
+  (['--mode=continuous_train_and_eval', '--experiment=digits'], '--mode=continuous_train_and_eval: value should be'),
+  ([*COMMAND, '--expriment=x'], '--expriment: no such flag; did you mean --experiment?'),
+  ([*COMMAND, '--learning_rate=0.1'], '--learning_rate: no such flag; fields are set by --set=learning_rate=VALUE'),
+  ([*COMMAND, '--zzz=x'], '--zzz: no such flag; --help lists the flags'),
+  ([*COMMAND, '--experiment=digits'], '--experiment=digits: given twice, digits before'),
+  ([*COMMAND, '--model_dir=e'], '--model_dir=e: given twice, /nowhere before'),
+  ([*COMMAND, '--params_override=a=1', '--params_override=b=1'], '--params_override=b=1: given twice, a=1 before'),
+  ([*COMMAND, '--dry_run', '--nodry_run'], '--dry_run=false: given twice'),
+  ([*COMMAND, '--dry_run=maybe'], '--dry_run=maybe: '),
+  ([*COMMAND, '--params_override'], 'Missing value for flag --params_override'),
+  ([*COMMAND, 'trainer.train_steps=5'], 'trainer.train_steps=5: not a flag; flags are written --NAME=VALUE'),
+  ([*COMMAND, '--tfhub_handle=x'], '--tfhub_handle: nothing reads this flag'),
+  ([*COMMAND, '--dry_run', '--debug'], '--debug: not together with --dry_run'),
+  ([*COMMAND, '--debug_step=3'], '--debug_step: only --debug reads it'),
+  ([*COMMAND, '--branch'], '--branch: needs --checkpoint and a --mode that trains'),
+  (['--experiment=digits', '--model_dir=d', '--mode=eval', '--branch', '--checkpoint=c'], '--branch: needs'),
+  ([*COMMAND, '--profile_steps=2,4', '--debug'], '--profile_steps: needs a --mode that trains'),
+  (['--experiment=digits', '--model_dir=d', '--mode=eval', '--profile_steps=2,4'], '--profile_steps: needs a --mode'),
 ]
 
 
@@ -94,15 +98,20 @@ def test_registries_are_imported_from_the_current_folder(tmp_path, monkeypatch):
   assert sys.modules.pop('flags_test_registry').LOADED
 
 
-@pytest.mark.parametrize('code, reason', [
+@pytest.mark.parametrize(
+  'code, reason',
+  [
     (None, "ModuleNotFoundError: No module named 'flags_test_broken'"),
     ('import flags_test_no_such_module', "ModuleNotFoundError: No module named 'flags_test_no_such_module'"),
     ('def f(:', 'SyntaxError: '),
-    ('from official.core import exp_factory as factory\n'
-     'for _ in range(2):\n'
-     '  factory.register_config_factory("flags_test")(int)\n',
-     "KeyError: 'Function or class flags_test registered multiple times.'"),
-])
+    (
+      'from official.core import exp_factory as factory\n'
+      'for _ in range(2):\n'
+      '  factory.register_config_factory("flags_test")(int)\n',
+      "KeyError: 'Function or class flags_test registered multiple times.'",
+    ),
+  ],
+)
 def test_a_registry_that_cannot_be_imported(code, reason, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(sys, 'path', list(sys.path))
@@ -133,12 +142,17 @@ def test_entry_points_register_experiments(tmp_path, monkeypatch):
 
 def test_a_broken_package_is_named_and_left_out(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])
-  install(tmp_path, 'flags_test_broken_plugin', 'from official.core import exp_factory\n'
-          'exp_factory.register_config_factory("flags_test_half")(int)\nraise RuntimeError("two\\nlines")\n')
+  install(
+    tmp_path,
+    'flags_test_broken_plugin',
+    'from official.core import exp_factory\n'
+    'exp_factory.register_config_factory("flags_test_half")(int)\nraise RuntimeError("two\\nlines")\n',
+  )
   install(tmp_path, 'flags_test_sound_plugin', 'LOADED = True\n')
   ext_flags.import_registries()
   assert sys.modules.pop('flags_test_sound_plugin').LOADED
   assert 'flags_test_half' not in exp_factory._REGISTERED_CONFIGS
   assert capsys.readouterr().err == (
-      'warning: the installed package flags-test-broken-plugin: its entry point=flags_test_broken_plugin: cannot be '
-      f'imported: RuntimeError: two lines ({tmp_path}/flags_test_broken_plugin.py, line 3)\n')
+    'warning: the installed package flags-test-broken-plugin: its entry point=flags_test_broken_plugin: cannot be '
+    f'imported: RuntimeError: two lines ({tmp_path}/flags_test_broken_plugin.py, line 3)\n'
+  )

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from official_ext.cli import launch
 from official_ext import errors
+from official_ext.cli import launch
 
 # A worker that notes its start, and then does what its arguments say for its number and its attempt: WORKER:ATTEMPT:DO.
 _PROGRAM = """
@@ -69,11 +69,24 @@ class Run:
     program = folder / 'program.py'
     program.write_text(textwrap.dedent(_PROGRAM))
     self.process = subprocess.Popen(
-      [sys.executable, '-m', 'official_ext.cli.launch', f'--num_workers={num_workers}',
-       f'--max_restarts={max_restarts}', f'--grace_seconds={grace}', *flags, f'--program={program}', '--', str(folder),
-       *plans],
+      [
+        sys.executable,
+        '-m',
+        'official_ext.cli.launch',
+        f'--num_workers={num_workers}',
+        f'--max_restarts={max_restarts}',
+        f'--grace_seconds={grace}',
+        *flags,
+        f'--program={program}',
+        '--',
+        str(folder),
+        *plans,
+      ],
       env={**os.environ, 'CUDA_VISIBLE_DEVICES': '', **(env or {})},
-      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
 
   def end(self):
     self.stdout, self.stderr = self.process.communicate(timeout=60)

@@ -9,23 +9,22 @@ import re
 import subprocess
 import sys
 import types
-from typing import Tuple
 
-import pytest
-
-import official_ext  # noqa: F401
-import registry_imports  # noqa: F401
 from official.core import exp_factory
 from official.modeling.hyperparams import base_config
 from official.vision.configs import image_classification
+import pytest
+
+import official_ext  # noqa: F401
+from official_ext import errors
 from official_ext.cli import describe
 from official_ext.cli import experiment_cache
 from official_ext.cli import flags as ext_flags
 from official_ext.cli import main as cli
 from official_ext.config import overrides
 from official_ext.config import parser
-from official_ext import errors
 from official_ext.config import yaml_text
+import registry_imports  # noqa: F401
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -41,7 +40,7 @@ def test_list_shows_every_experiment_with_what_it_is(capsys):
   assert status == 0
   lines = out.splitlines()
   assert [line.split()[0] for line in lines] == parser.experiment_names()
-  resnet, = (line for line in lines if line.startswith('resnet_imagenet '))
+  (resnet,) = (line for line in lines if line.startswith('resnet_imagenet '))
   assert 'Image classification on imagenet with resnet.' in resnet
   assert any(line.startswith('digits ') for line in lines)
 
@@ -65,7 +64,7 @@ def test_describe_shows_every_field(capsys):
 
 def test_describe_takes_overrides_and_writes_a_config_file(capsys, tmp_path):
   status, out, _ = run(
-      capsys, 'describe', 'resnet_imagenet', '--yaml', '--set=learning_rate=0.1', '--set=schedule=constant'
+    capsys, 'describe', 'resnet_imagenet', '--yaml', '--set=learning_rate=0.1', '--set=schedule=constant'
   )
   assert status == 0
   path = tmp_path / 'params.yaml'
@@ -91,7 +90,7 @@ def test_check_is_a_dry_run(capsys, monkeypatch):
   calls = []
   monkeypatch.setitem(sys.modules, 'official_ext.checks.dry_run', types.SimpleNamespace(run=calls.append))
   assert run(capsys, 'check', 'digits', '--set=batch_size=16')[0] == 0
-  params, = calls
+  (params,) = calls
   assert params.task.train_data.global_batch_size == 16
 
 
@@ -103,33 +102,48 @@ def test_check_runs_the_experiment_once(capsys, tmp_path, monkeypatch):
   assert status == 0
   names = [re.split('  +', line)[0] for line in out.splitlines()]
   assert names == [
-      'devices', 'task', 'model', 'optimizer', 'step', 'train step', 'eval step', 'checkpoint', 'would', 'mistakes']
+    'devices',
+    'task',
+    'model',
+    'optimizer',
+    'step',
+    'train step',
+    'eval step',
+    'checkpoint',
+    'would',
+    'mistakes',
+  ]
   assert 'DigitsMlpTask' in out and 'train 2000 steps of 16 examples' in out
   assert not list(tmp_path.iterdir())
 
 
 def test_check_finds_what_only_a_run_can_tell(capsys):
   status, _, err = run(
-      capsys, 'check', 'digits_mlp', '--set=trainer.best_checkpoint_export_subdir=best',
-      '--set=trainer.best_checkpoint_eval_metric=acuracy')
+    capsys,
+    'check',
+    'digits_mlp',
+    '--set=trainer.best_checkpoint_export_subdir=best',
+    '--set=trainer.best_checkpoint_eval_metric=acuracy',
+  )
   assert status == 2
   assert err == (
-      'error: trainer.best_checkpoint_eval_metric: acuracy: did you mean accuracy? DigitsMlpTask reports accuracy, '
-      'validation_loss\n')
+    'error: trainer.best_checkpoint_eval_metric: acuracy: did you mean accuracy? DigitsMlpTask reports accuracy, '
+    'validation_loss\n'
+  )
 
 
 BAD = [
-    (['lst'], 'lst: no such command; there are list, describe, new, check'),
-    (['describe'], 'the name of an experiment must follow the command; `official-ext list` shows them'),
-    (['describe', '--yaml'], 'the name of an experiment must follow the command'),
-    (['describe', 'digts'], '--experiment=digts: no such experiment; did you mean digits'),
-    (['describe', 'digits', '--set=batch_sise=3'], 'batch_sise: no such field or short name; did you mean batch_size?'),
-    (['describe', 'digits', '--yml'], '--yml: no such flag'),
-    (['check', 'digits', '--config_file=nowhere.yaml'], '--config_file=nowhere.yaml: no such file'),
-    (['check', 'digits_mlp', '--set=trainer.writers=[tensorbord]'], 'trainer.writers: tensorbord: '),
-    (['check', 'digits_mlp', '--set=trainer.writers=[csv]', '--set=trainer.inspect.every=5'], 'trainer.inspect.every:'),
-    (['describe', 'digits_mlp', '--set=hidden=3'], 'hidden: no such field or short name; did you mean task.model.hid'),
-    (['list', '--registry=no_such_module'], '--registry=no_such_module: cannot be imported'),
+  (['lst'], 'lst: no such command; there are list, describe, new, check'),
+  (['describe'], 'the name of an experiment must follow the command; `official-ext list` shows them'),
+  (['describe', '--yaml'], 'the name of an experiment must follow the command'),
+  (['describe', 'digts'], '--experiment=digts: no such experiment; did you mean digits'),
+  (['describe', 'digits', '--set=batch_sise=3'], 'batch_sise: no such field or short name; did you mean batch_size?'),
+  (['describe', 'digits', '--yml'], '--yml: no such flag'),
+  (['check', 'digits', '--config_file=nowhere.yaml'], '--config_file=nowhere.yaml: no such file'),
+  (['check', 'digits_mlp', '--set=trainer.writers=[tensorbord]'], 'trainer.writers: tensorbord: '),
+  (['check', 'digits_mlp', '--set=trainer.writers=[csv]', '--set=trainer.inspect.every=5'], 'trainer.inspect.every:'),
+  (['describe', 'digits_mlp', '--set=hidden=3'], 'hidden: no such field or short name; did you mean task.model.hid'),
+  (['list', '--registry=no_such_module'], '--registry=no_such_module: cannot be imported'),
 ]
 
 
@@ -173,6 +187,7 @@ class CommentedConfig(base_config.Config):
   Attributes:
     told: What the docstring says.
   """
+
   told: int = 0  # What a comment says.
   # Several fields.
   first: int = 0
@@ -180,9 +195,8 @@ class CommentedConfig(base_config.Config):
   # in two lines.
   second: int = 0
   third: int = 0  # The third,
-                  # and how it goes on.
-  fourth: Tuple[int, ...] = (
-      1, 2)  # At the end of several lines.
+  # and how it goes on.
+  fourth: tuple[int, ...] = (1, 2)  # At the end of several lines.
   fifth: int = 0  # pylint: disable=invalid-name
   # This is true for now.
   # TODO(someone): Think again
@@ -196,9 +210,12 @@ class CommentedConfig(base_config.Config):
 
 def test_meanings_come_from_comments_where_the_docstring_has_none():
   assert describe.attribute_docs(CommentedConfig) == {
-      'told': 'What the docstring says.', 'second': 'What the second one is, in two lines.',
-      'third': 'The third, and how it goes on.', 'fourth': 'At the end of several lines.',
-      'sixth': 'This is true for now.'}
+    'told': 'What the docstring says.',
+    'second': 'What the second one is, in two lines.',
+    'third': 'The third, and how it goes on.',
+    'fourth': 'At the end of several lines.',
+    'sixth': 'This is true for now.',
+  }
   params = exp_factory.get_exp_config('resnet_imagenet')
   assert describe.attribute_docs(type(params.task))['init_checkpoint_modules'] == 'all or backbone'
 
@@ -215,14 +232,16 @@ def test_official_ext_tells_all_mistakes_at_once(capsys):
   status, _, err = run(capsys, 'describe', 'digits', '--set=learning_rate=-1', '--set=nothing=5')
   assert status == 2
   assert [line.split(': ')[:2] for line in err.splitlines()] == [
-      ['error', 'nothing'], ['error', 'trainer.optimizer_config.learning_rate.cosine.initial_learning_rate']]
+    ['error', 'nothing'],
+    ['error', 'trainer.optimizer_config.learning_rate.cosine.initial_learning_rate'],
+  ]
 
 
 ENDS = [
-    (SystemExit(0), 1, r'\S+main_test.py:\d+ has ended the run by sys.exit\(0\)'),
-    (KeyboardInterrupt(), 1, 'interrupted'),
-    (errors.CheckpointError('ckpt-5: cannot be read'), 1, 'ckpt-5: cannot be read'),
-    (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), '/a/file'), 1, '/a/file: No space left on device'),
+  (SystemExit(0), 1, r'\S+main_test.py:\d+ has ended the run by sys.exit\(0\)'),
+  (KeyboardInterrupt(), 1, 'interrupted'),
+  (errors.CheckpointError('ckpt-5: cannot be read'), 1, 'ckpt-5: cannot be read'),
+  (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), '/a/file'), 1, '/a/file: No space left on device'),
 ]
 
 
@@ -262,15 +281,18 @@ for name in (pathlib.Path(__file__).parent / 'names.txt').read_text().split():
 """
 
 
-PROGRAM = ('import sys; from official_ext.cli import main; status = main.main(); '
-           'print(status, "tensorflow" in sys.modules, file=sys.stderr)')
+PROGRAM = (
+  'import sys; from official_ext.cli import main; status = main.main(); '
+  'print(status, "tensorflow" in sys.modules, file=sys.stderr)'
+)
 
 
 def process(folder, cache, *arguments):
   """The lines that a process of its own prints, and '<status> <whether it has imported TensorFlow>'."""
   environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'XDG_CACHE_HOME': str(cache)}
-  done = subprocess.run([sys.executable, '-c', PROGRAM, *arguments], cwd=folder, env=environment,
-                        capture_output=True, text=True, check=True)
+  done = subprocess.run(
+    [sys.executable, '-c', PROGRAM, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=True
+  )
   return done.stdout.splitlines(), done.stderr.splitlines()[-1]
 
 
@@ -301,8 +323,9 @@ def test_a_second_list_does_not_import_tensorflow_and_a_change_is_seen(tmp_path)
 def test_a_path_for_a_registry_gets_a_suggestion(path, module, capsys):
   status, _, err = run(capsys, 'list', f'--registry={path}')
   assert status == 2
-  assert err == (f'error: --registry={path}: is a path; a module is named as in an import; did you mean '
-                 f'--registry={module}?\n')
+  assert err == (
+    f'error: --registry={path}: is a path; a module is named as in an import; did you mean --registry={module}?\n'
+  )
 
 
 def test_a_cache_that_cannot_be_read_or_written_is_no_mistake(tmp_path, monkeypatch):

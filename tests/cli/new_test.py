@@ -9,9 +9,10 @@ import shutil
 import subprocess
 import sys
 
-import experiments
-import pytest
 from official.core import exp_factory
+import pytest
+
+import experiments
 from official_ext.cli import main as cli
 from official_ext.cli import new
 from tests import checkouts
@@ -29,8 +30,11 @@ def checkout(tmp_path):
 
 
 def files_of(folder):
-  return sorted(path.relative_to(folder).as_posix() for path in folder.rglob('*')
-                if path.is_file() and '__pycache__' not in path.parts)
+  return sorted(
+    path.relative_to(folder).as_posix()
+    for path in folder.rglob('*')
+    if path.is_file() and '__pycache__' not in path.parts
+  )
 
 
 def load(path):
@@ -42,9 +46,19 @@ def load(path):
 
 def lint(folder, name):
   process = subprocess.run(
-      [f'{os.path.dirname(sys.executable)}/ruff', 'check', '--no-cache', f'experiments/{name}',
-       f'tests/experiments/{name}_test.py', 'registry_imports.py'], cwd=folder, capture_output=True, text=True,
-      check=False)
+    [
+      f'{os.path.dirname(sys.executable)}/ruff',
+      'check',
+      '--no-cache',
+      f'experiments/{name}',
+      f'tests/experiments/{name}_test.py',
+      'registry_imports.py',
+    ],
+    cwd=folder,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
   assert process.returncode == 0, process.stdout
 
 
@@ -52,8 +66,13 @@ def test_it_writes_an_experiment_that_passes_its_test(checkout, tmp_path, capsys
   before = files_of(checkout)
   assert cli.main(['new', 'rings']) == 0
   written = set(files_of(checkout)) - set(before)
-  assert written == {'experiments/rings/__init__.py', 'experiments/rings/configs.py', 'experiments/rings/task.py',
-                     'tests/experiments/rings_test.py', 'tests/golden/rings.yaml'}
+  assert written == {
+    'experiments/rings/__init__.py',
+    'experiments/rings/configs.py',
+    'experiments/rings/task.py',
+    'tests/experiments/rings_test.py',
+    'tests/golden/rings.yaml',
+  }
   assert 'train.py --experiment=rings --mode=train_and_eval' in capsys.readouterr().out
   assert not [name for name in written if re.search('my_task|MyTask', (checkout / name).read_text())]
   lines = [line for line in (checkout / 'registry_imports.py').read_text().splitlines() if line.startswith('from exp')]
@@ -82,7 +101,8 @@ def test_like_copies_any_experiment_under_its_new_name(like, checkout):
   assert goldens == {name.replace('/', '_') for name in registered}
   if (ROOT / f'tests/golden/{like}.yaml').exists():
     assert (checkout / 'tests/golden/another.yaml').read_text().replace('another', like) == (
-        ROOT / f'tests/golden/{like}.yaml').read_text()
+      ROOT / f'tests/golden/{like}.yaml'
+    ).read_text()
   lint(checkout, 'another')
   assert [line for line in import_direction_test.violations(checkout) if 'another' in line] == []
   compile((checkout / 'tests/experiments/another_test.py').read_text(), 'another_test.py', 'exec')
@@ -94,7 +114,7 @@ def test_a_copys_own_names_change_and_others_stay(checkout):
   assert 'class Shapes(tfds.core.GeneratorBasedBuilder)' in builder and 'datasets.load_digits()' in builder
   assert 'Recognition of Handwritten Digits' in builder  # The title of a data set.
   assert "tfds_name='shapes'" in (checkout / 'experiments/shapes/configs.py').read_text()
-  assert "assert logs and all(" in (checkout / 'tests/experiments/shapes_test.py').read_text()
+  assert 'assert logs and all(' in (checkout / 'tests/experiments/shapes_test.py').read_text()
 
 
 @pytest.mark.soak
@@ -109,9 +129,17 @@ def test_a_package_has_an_entry_point_and_its_test_passes(tmp_path, checkout, mo
   monkeypatch.chdir(folder)
   assert cli.main(['new', 'my_rings', '--package']) == 0
   package = folder / 'my_rings'
-  assert files_of(folder) == [f'my_rings/{name}' for name in (
-      'README.md', 'pyproject.toml', 'src/my_rings/__init__.py', 'src/my_rings/configs.py', 'src/my_rings/task.py',
-      'tests/my_rings_test.py')]
+  assert files_of(folder) == [
+    f'my_rings/{name}'
+    for name in (
+      'README.md',
+      'pyproject.toml',
+      'src/my_rings/__init__.py',
+      'src/my_rings/configs.py',
+      'src/my_rings/task.py',
+      'tests/my_rings_test.py',
+    )
+  ]
   project = (package / 'pyproject.toml').read_text()
   assert '[project.entry-points."official_ext.experiments"]\nmy_rings = "my_rings"' in project
   assert not [name for name in files_of(package) if 'experiments.my_rings' in (package / name).read_text()]
@@ -131,22 +159,22 @@ def test_a_package_may_be_like_an_experiment(checkout):
 
 
 BAD = [
-    (['new'], 'new: expected official-ext new NAME'),
-    (['new', 'a', 'b'], 'a b: expected official-ext new NAME'),
-    (['new', 'rings', '--lik=digits'], '--lik=digits: no such flag'),
-    (['new', 'my-task'], 'my-task: cannot be the name of a module'),
-    (['new', 'MyTask'], 'MyTask: cannot be the name of a module'),
-    (['new', '2d'], '2d: cannot be the name of a module'),
-    (['new', '../up'], '../up: cannot be the name of a module'),
-    (['new', 'class'], 'class: cannot be the name of a module'),
-    (['new', 'digits'], 'digits: an experiment of this name is registered already'),
-    (['new', 'bert'], 'bert: an experiment of this name is registered already'),
-    (['new', 'configs'], 'configs: the code of the template means something else by configs'),
-    (['new', 'model'], 'model: '),
-    (['new', 'rings', '--like=digts'], '--like=digts: is no folder of experiments/; did you mean digits?'),
-    (['new', 'numpy', '--package'], 'numpy: '),
-    (['new', 'yaml', '--package'], 'yaml: a module of this name is installed already'),
-    (['new', 'stop'], 'stop: is a word of the library itself (checks.py, line '),
+  (['new'], 'new: expected official-ext new NAME'),
+  (['new', 'a', 'b'], 'a b: expected official-ext new NAME'),
+  (['new', 'rings', '--lik=digits'], '--lik=digits: no such flag'),
+  (['new', 'my-task'], 'my-task: cannot be the name of a module'),
+  (['new', 'MyTask'], 'MyTask: cannot be the name of a module'),
+  (['new', '2d'], '2d: cannot be the name of a module'),
+  (['new', '../up'], '../up: cannot be the name of a module'),
+  (['new', 'class'], 'class: cannot be the name of a module'),
+  (['new', 'digits'], 'digits: an experiment of this name is registered already'),
+  (['new', 'bert'], 'bert: an experiment of this name is registered already'),
+  (['new', 'configs'], 'configs: the code of the template means something else by configs'),
+  (['new', 'model'], 'model: '),
+  (['new', 'rings', '--like=digts'], '--like=digts: is no folder of experiments/; did you mean digits?'),
+  (['new', 'numpy', '--package'], 'numpy: '),
+  (['new', 'yaml', '--package'], 'yaml: a module of this name is installed already'),
+  (['new', 'stop'], 'stop: is a word of the library itself (checks.py, line '),
 ]
 
 
@@ -159,8 +187,10 @@ def test_a_mistake_is_one_line_and_nothing_is_written(arguments, start, checkout
   assert {name: (checkout / name).read_bytes() for name in files_of(checkout)} == before
 
 
-@pytest.mark.parametrize('path', ['experiments/rings/notes.txt', 'tests/experiments/rings_test.py',
-                                  'tests/golden/rings.yaml', 'rings/notes.txt'])
+@pytest.mark.parametrize(
+  'path',
+  ['experiments/rings/notes.txt', 'tests/experiments/rings_test.py', 'tests/golden/rings.yaml', 'rings/notes.txt'],
+)
 def test_nothing_is_overwritten(path, checkout, capsys):
   (checkout / path).parent.mkdir(parents=True)
   (checkout / path).write_text('mine')
@@ -179,7 +209,8 @@ def test_a_copy_that_cannot_be_imported_is_removed(checkout, monkeypatch, capsys
   before = files_of(checkout)
   assert cli.main(['new', 'rings', '--like=broken']) == 2
   assert capsys.readouterr().err == (
-      'error: experiments/rings: cannot be imported: RuntimeError: not yet; nothing was written\n')
+    'error: experiments/rings: cannot be imported: RuntimeError: not yet; nothing was written\n'
+  )
   assert files_of(checkout) == before and not (checkout / 'experiments/rings').exists()
 
 
@@ -198,22 +229,39 @@ def test_the_whole_project_takes_it_and_a_package_can_be_installed(tmp_path):
   environment = {**os.environ, 'PYTHONPATH': str(project), 'CUDA_VISIBLE_DEVICES': ''}
 
   def run(*arguments, cwd=project, python=sys.executable):
-    process = subprocess.run([python, '-m', *arguments], cwd=cwd, env=environment, capture_output=True, text=True,
-                             check=False)
+    process = subprocess.run(
+      [python, '-m', *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
     assert process.returncode == 0, f'{arguments}: {process.stdout[-3000:]}\n{process.stderr[-3000:]}'
     return process.stdout
 
   run('official_ext.cli.main', 'new', 'rings')
   run('official_ext.cli.main', 'new', 'shapes', '--like=digits')
   names = ('rings', 'shapes')
-  run('ruff', 'check', 'registry_imports.py', *(f'experiments/{name}' for name in names),
-      *(f'tests/experiments/{name}_test.py' for name in names))
+  run(
+    'ruff',
+    'check',
+    'registry_imports.py',
+    *(f'experiments/{name}' for name in names),
+    *(f'tests/experiments/{name}_test.py' for name in names),
+  )
   run('mypy')
-  run('pytest', '-q', 'tests/import_direction_test.py', 'tests/golden', 'tests/experiments/rings_test.py',
-      'tests/experiments/shapes_test.py', 'tests/benchmarks/all_experiments_test.py::'
-      'test_every_experiment_of_this_repository_is_trained')
-  run('train', '--experiment=rings', '--mode=train_and_eval', f'--model_dir={tmp_path}/runs/rings',
-      '--set=train_steps=100')
+  run(
+    'pytest',
+    '-q',
+    'tests/import_direction_test.py',
+    'tests/golden',
+    'tests/experiments/rings_test.py',
+    'tests/experiments/shapes_test.py',
+    'tests/benchmarks/all_experiments_test.py::test_every_experiment_of_this_repository_is_trained',
+  )
+  run(
+    'train',
+    '--experiment=rings',
+    '--mode=train_and_eval',
+    f'--model_dir={tmp_path}/runs/rings',
+    '--set=train_steps=100',
+  )
   # The packages of this environment, and what is installed beside them.
   subprocess.run([sys.executable, '-m', 'venv', '--without-pip', tmp_path / 'env'], check=True)
   (site,) = (tmp_path / 'env/lib').glob('python*/site-packages')
@@ -228,12 +276,30 @@ def test_the_whole_project_takes_it_and_a_package_can_be_installed(tmp_path):
   assert 'none found' in run('official_ext.cli.main', 'check', 'my_rings', cwd=tmp_path, python=python)
   assert '2 passed' in run('pytest', '-q', cwd=package, python=python)
   process = subprocess.run(
-      [python, ROOT / 'train.py', '--experiment=my_rings', '--mode=train', f'--model_dir={tmp_path}/runs/my_rings',
-       '--set=train_steps=100'], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    [
+      python,
+      ROOT / 'train.py',
+      '--experiment=my_rings',
+      '--mode=train',
+      f'--model_dir={tmp_path}/runs/my_rings',
+      '--set=train_steps=100',
+    ],
+    env=environment,
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
   assert process.returncode == 0 and 'finished 100/100' in process.stdout, process.stderr
   (package / 'src/my_rings/task.py').write_text('import no_such_module\n')
-  process = subprocess.run([python, '-m', 'official_ext.cli.main', 'list'], env=environment, cwd=tmp_path,
-                           capture_output=True, text=True, check=False)
+  process = subprocess.run(
+    [python, '-m', 'official_ext.cli.main', 'list'],
+    env=environment,
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
   assert process.returncode == 0
   (line,) = [line for line in process.stderr.splitlines() if line.startswith('warning: ')]
   assert 'the installed package my-rings' in line or 'the installed package my_rings' in line

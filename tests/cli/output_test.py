@@ -56,8 +56,14 @@ def test_all_readers_may_go():
 def test_a_full_disk_and_no_output_at_all():
   for redirection in ('>/dev/full', '>&-', '2>&-', '>&- 2>&-'):
     process = subprocess.run(
-        ['sh', '-c', f'"$0" -c "$1" {redirection}', sys.executable, _CODE], cwd=ROOT, input='x', text=True,
-        capture_output=True, timeout=60, check=False)
+      ['sh', '-c', f'"$0" -c "$1" {redirection}', sys.executable, _CODE],
+      cwd=ROOT,
+      input='x',
+      text=True,
+      capture_output=True,
+      timeout=60,
+      check=False,
+    )
     assert process.returncode == 17, (redirection, process.stderr)
 
 
@@ -88,8 +94,13 @@ def test_a_run_that_has_finished_says_so_whatever_streams_are_closed():
   # Before: status 1 after `2>&-`.
   for redirection in ('2>&-', '>&-', '<&-', '>&- 2>&-', '>&- 2>&- <&-'):
     process = subprocess.run(
-        ['sh', '-c', f'"$0" -c "$1" {redirection}', sys.executable, _CLOSED], cwd=ROOT, text=True, capture_output=True,
-        timeout=60, check=False)
+      ['sh', '-c', f'"$0" -c "$1" {redirection}', sys.executable, _CLOSED],
+      cwd=ROOT,
+      text=True,
+      capture_output=True,
+      timeout=60,
+      check=False,
+    )
     assert process.returncode == 17, (redirection, process.stderr)
 
 
@@ -113,8 +124,9 @@ def test_what_is_printed_and_logged_tells_no_password():
     output.outlive_readers()
     app.run(main)
   """
-  process = subprocess.run([sys.executable, '-c', textwrap.dedent(code)], cwd=ROOT, capture_output=True, text=True,
-                           timeout=60, check=False)
+  process = subprocess.run(
+    [sys.executable, '-c', textwrap.dedent(code)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+  )
   output = process.stdout + process.stderr
   assert process.returncode == 1 and output.count('http://u:***@h') >= 6, output
   lines = [line for line in output.splitlines() if 'PW' in line]

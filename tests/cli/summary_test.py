@@ -2,8 +2,8 @@
 
 import pytest
 
-from official_ext.cli import summary
 from official_ext.checkpoints import best_history
+from official_ext.cli import summary
 from official_ext.config import definitions
 from official_ext.core import run_record
 from official_ext.monitoring import json_lines

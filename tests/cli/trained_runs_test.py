@@ -7,16 +7,20 @@ import sys
 
 import numpy as np
 from official.common import registry_imports  # noqa: F401  Model Garden's experiments.
-from official.core import exp_factory, task_factory
+from official.core import exp_factory
+from official.core import task_factory
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 import official_ext
-from official_ext.cli import main, trained_runs, usage
+from official_ext import errors
 from official_ext.checkpoints import manager
+from official_ext.cli import main
+from official_ext.cli import trained_runs
+from official_ext.cli import usage
 from official_ext.config import definitions as cfg
 from official_ext.config import parser
-from official_ext import errors
 from official_ext.core import run_record
 from official_ext.optimization import ema_optimizer
 from tests.core import harness
@@ -44,14 +48,18 @@ def register(kind):
     def init(self, params, logging_dir=None, name=None):
       small_run.SmallTask.__init__(self, params, harness.make_data(small_run.NUM_EXAMPLES))
 
-    task_cls = type('TrainedTask', (small_run.SmallTask,), {
-        '__init__': init, 'model_fn': staticmethod(MODELS[kind]), '__module__': __name__})
+    task_cls = type(
+      'TrainedTask',
+      (small_run.SmallTask,),
+      {'__init__': init, 'model_fn': staticmethod(MODELS[kind]), '__module__': __name__},
+    )
     task_factory.register_task_cls(config_cls)(task_cls)
 
     def factory():
       params = small_run.make_params()
-      return cfg.ExperimentConfig(task=config_cls(
-          train_data=params.task.train_data, validation_data=params.task.validation_data))
+      return cfg.ExperimentConfig(
+        task=config_cls(train_data=params.task.train_data, validation_data=params.task.validation_data)
+      )
 
     exp_factory.register_config_factory(name)(factory)
   return name
@@ -81,8 +89,11 @@ def save(folder, kind='linear', ema=False, dtype='float32'):
     if dtype == 'float16':
       optimizer = tf_keras.mixed_precision.LossScaleOptimizer(optimizer)
   checkpoint = tf.train.Checkpoint(
-      model=model, optimizer=optimizer, global_step=tf.Variable(7, dtype=tf.int64), **getattr(
-          model, 'checkpoint_items', {}))
+    model=model,
+    optimizer=optimizer,
+    global_step=tf.Variable(7, dtype=tf.int64),
+    **getattr(model, 'checkpoint_items', {}),
+  )
   manager.CheckpointManager(checkpoint, str(folder)).save(7, check_interval=False)
   return model
 
@@ -93,7 +104,8 @@ def equal(model, other):
 
 
 @pytest.mark.parametrize(
-    'kind', harness.cases(['linear', 'late', 'aliased'], ['container', 'module', 'two optimizers']))
+  'kind', harness.cases(['linear', 'late', 'aliased'], ['container', 'module', 'two optimizers'])
+)
 def test_every_model_is_loaded_whole(kind, tmp_path):
   model = save(tmp_path, kind)
   tf_keras.utils.set_random_seed(5)
@@ -141,8 +153,11 @@ def test_what_cannot_be_loaded_is_an_error_in_one_line(tmp_path):
   (folder / 'run.json').write_text(json.dumps({**record, 'experiment': None, 'command': 'python mine.py'}))
   refuse('run.json does not name the experiment')
   # What older runs have recorded.
-  (folder / 'run.json').write_text(json.dumps(
-      {**record, 'experiment': None, 'command': f'python train.py --experiment={register("linear")} --mode=train'}))
+  (folder / 'run.json').write_text(
+    json.dumps(
+      {**record, 'experiment': None, 'command': f'python train.py --experiment={register("linear")} --mode=train'}
+    )
+  )
   assert official_ext.load(str(folder)) is not None
   (data,) = folder.glob('ckpt-7.data-*')
   data.write_bytes(data.read_bytes()[:-1] + b'?')
@@ -210,8 +225,10 @@ def test_model_gardens_own_tasks_are_served_as_it_serves_them(name, tmp_path):
     images = np.broadcast_to(pixel[:, None, None], (2, 32, 32, 3)).astype(np.float32)
     np.testing.assert_allclose(outputs['logits'], model(images, training=False), rtol=1e-3, atol=1e-4)
   else:
-    words = {name: np.random.default_rng(0).integers(0, 2, (2, 16)).astype(np.int32)
-             for name in ('input_word_ids', 'input_mask', 'input_type_ids')}
+    words = {
+      name: np.random.default_rng(0).integers(0, 2, (2, 16)).astype(np.int32)
+      for name in ('input_word_ids', 'input_mask', 'input_type_ids')
+    }
     outputs = served(**{name: tf.constant(value) for name, value in words.items()})
     np.testing.assert_allclose(next(iter(outputs.values())), model(words, training=False), rtol=1e-4, atol=1e-4)
 

@@ -1,12 +1,12 @@
 """Schedules: what must be set, and what was made for another length of training."""
 
+from official.modeling import optimization
 import pytest
 
 import official_ext  # noqa: F401
-from official.modeling import optimization
+from official_ext import errors
 from official_ext.config import checks
 from official_ext.config import definitions as cfg
-from official_ext import errors
 
 START = 'trainer.optimizer_config.'
 
@@ -18,14 +18,17 @@ def make_params(learning_rate=None, warmup=None, train_steps=100):
     if choice:
       config[name] = {'type': choice[0], choice[0]: choice[1]}
   return cfg.ExperimentConfig(
-      trainer=cfg.TrainerConfig(train_steps=train_steps, optimizer_config=cfg.OptimizationConfig(config)))
+    trainer=cfg.TrainerConfig(train_steps=train_steps, optimizer_config=cfg.OptimizationConfig(config))
+  )
 
 
 def decay(kind, steps, **more):
   return (kind, {'initial_learning_rate': 1.0, 'decay_steps': steps, **more})
 
 
-@pytest.mark.parametrize('learning_rate, warmup', [
+@pytest.mark.parametrize(
+  'learning_rate, warmup',
+  [
     (None, None),
     (decay('cosine', 100), ('linear', {'warmup_steps': 99})),
     (decay('polynomial', 80, offset=20), ('polynomial', {'warmup_steps': 20})),
@@ -34,7 +37,8 @@ def decay(kind, steps, **more):
     (('stepwise', {'boundaries': [50, 99], 'values': [1.0, 0.5, 0.1]}), None),
     (('power', {'initial_learning_rate': 1.0}), None),
     (decay('polynomial', None), ('polynomial', {'warmup_steps': None})),  # Refused before.
-])
+  ],
+)
 def test_a_schedule_that_fits_is_passed_over(learning_rate, warmup):
   assert checks.schedule_warnings(make_params(learning_rate, warmup)) == []
 
@@ -55,24 +59,40 @@ def test_a_decay_of_another_length_is_told(kind, steps, offset):
     assert float(rate(end - 1)) > float(rate(end)) == float(rate(100))
 
 
-@pytest.mark.parametrize('learning_rate, warmup, line', [
-    (('stepwise', {'boundaries': [50, 100], 'values': [1.0, 0.5, 0.1]}), None,
-     'learning_rate.stepwise.boundaries is [50, 100], trainer.train_steps 100: training ends before the last of them'),
-    (('power_linear', {'total_decay_steps': 200}), None, 'learning_rate.power_linear.total_decay_steps is 200, trainer.'
-     'train_steps 100: training ends before the learning rate has decayed'),
-    (None, ('linear', {'warmup_steps': 100}),
-     'warmup.linear.warmup_steps is 100, trainer.train_steps 100: training ends before the warm-up does'),
-])
+@pytest.mark.parametrize(
+  'learning_rate, warmup, line',
+  [
+    (
+      ('stepwise', {'boundaries': [50, 100], 'values': [1.0, 0.5, 0.1]}),
+      None,
+      'learning_rate.stepwise.boundaries is [50, 100], trainer.train_steps 100: training ends before the last of them',
+    ),
+    (
+      ('power_linear', {'total_decay_steps': 200}),
+      None,
+      'learning_rate.power_linear.total_decay_steps is 200, trainer.'
+      'train_steps 100: training ends before the learning rate has decayed',
+    ),
+    (
+      None,
+      ('linear', {'warmup_steps': 100}),
+      'warmup.linear.warmup_steps is 100, trainer.train_steps 100: training ends before the warm-up does',
+    ),
+  ],
+)
 def test_other_lengths_are_told(learning_rate, warmup, line):
   assert checks.schedule_warnings(make_params(learning_rate, warmup)) == [START + line]
 
 
-@pytest.mark.parametrize('learning_rate, warmup, field', [
+@pytest.mark.parametrize(
+  'learning_rate, warmup, field',
+  [
     (decay('polynomial', None), None, 'learning_rate.polynomial.decay_steps'),
     (('cosine', {'decay_steps': 5}), None, 'learning_rate.cosine.initial_learning_rate'),
     (('stepwise', {'values': [1.0]}), None, 'learning_rate.stepwise.boundaries'),
     (None, ('linear', {}), 'warmup.linear.warmup_steps'),
-])
+  ],
+)
 def test_what_a_schedule_cannot_do_without_must_be_set(learning_rate, warmup, field):
   params = make_params(learning_rate, warmup)
   with pytest.raises(errors.UserError, match=f'^{START}{field}: must be set$'):

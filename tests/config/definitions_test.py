@@ -4,17 +4,18 @@ import copy
 import dataclasses
 import pickle
 
+from official.core import config_definitions as cfg
+from official.modeling.multitask import configs as multitask
 import pytest
 
 import official_ext  # noqa: F401
-from official.core import config_definitions as cfg
-from official.modeling.multitask import configs as multitask
 from official_ext.config import definitions
 
 
 @dataclasses.dataclass
 class ForeignTrainerConfig(cfg.TrainerConfig):
   """A trainer of a project that knows nothing of this library, with one of our names for something else."""
+
   max_to_keep: int = 77
   progress_bar: bool = False
   note: str = 'hello'
@@ -22,9 +23,9 @@ class ForeignTrainerConfig(cfg.TrainerConfig):
 
 def stock_experiment():
   return cfg.ExperimentConfig(
-      trainer=cfg.TrainerConfig(train_steps=7, max_to_keep=2),
-      runtime=cfg.RuntimeConfig(num_gpus=3, mixed_precision_dtype='bfloat16'),
-      restrictions=['trainer.train_steps > 0'],
+    trainer=cfg.TrainerConfig(train_steps=7, max_to_keep=2),
+    runtime=cfg.RuntimeConfig(num_gpus=3, mixed_precision_dtype='bfloat16'),
+    restrictions=['trainer.train_steps > 0'],
   )
 
 
@@ -71,7 +72,7 @@ def test_upgrade_is_idempotent():
   assert definitions.upgrade(params) is params
   # With our classes, Model Garden's defaults were chosen.
   params = definitions.ExperimentConfig(
-      runtime=definitions.RuntimeConfig(distribution_strategy='mirrored', enable_xla=False)
+    runtime=definitions.RuntimeConfig(distribution_strategy='mirrored', enable_xla=False)
   )
   assert definitions.upgrade(params) is params
   assert (params.runtime.distribution_strategy, params.runtime.enable_xla) == ('mirrored', False)
@@ -91,9 +92,7 @@ def test_a_foreign_trainer_config_stays_what_it_is_and_gets_our_fields():
   assert type(trainer).__name__ == 'ForeignTrainerConfig'
 
 
-@pytest.mark.parametrize(
-    'experiment_class', [multitask.MultiTaskExperimentConfig, multitask.MultiEvalExperimentConfig]
-)
+@pytest.mark.parametrize('experiment_class', [multitask.MultiTaskExperimentConfig, multitask.MultiEvalExperimentConfig])
 def test_an_experiment_of_several_tasks_keeps_its_fields(experiment_class):
   stock = experiment_class()
   params = definitions.upgrade(stock)
@@ -106,12 +105,16 @@ def test_an_experiment_of_several_tasks_keeps_its_fields(experiment_class):
 def test_defect_17_lock_reaches_every_depth():
   # Stock: lock() stops at the first level.
   params = definitions.upgrade(
-      multitask.MultiEvalExperimentConfig(eval_tasks=(multitask.TaskRoutine(task_config=cfg.TaskConfig()),))
+    multitask.MultiEvalExperimentConfig(eval_tasks=(multitask.TaskRoutine(task_config=cfg.TaskConfig()),))
   )
   params.lock()
   for config in (
-      params, params.trainer, params.trainer.optimizer_config.optimizer.sgd, params.task.train_data,
-      params.eval_tasks[0], params.eval_tasks[0].task_config.train_data,
+    params,
+    params.trainer,
+    params.trainer.optimizer_config.optimizer.sgd,
+    params.task.train_data,
+    params.eval_tasks[0],
+    params.eval_tasks[0].task_config.train_data,
   ):
     name = next(iter(config.as_dict()))
     with pytest.raises(ValueError, match='locked'):
@@ -141,8 +144,7 @@ def test_upgrade_of_a_locked_experiment_is_locked():
 
 
 def test_unread_fields_are_fields():
-  for config_class in (
-      definitions.DataConfig, definitions.InMemoryDataConfig, definitions.RuntimeConfig):
+  for config_class in (definitions.DataConfig, definitions.InMemoryDataConfig, definitions.RuntimeConfig):
     assert set(config_class.UNREAD_FIELDS) <= set(config_class().as_dict())
     assert 'UNREAD_FIELDS' not in config_class().as_dict()
 

@@ -3,11 +3,11 @@
 import types
 
 import pytest
-import registry_imports  # noqa: F401
 
-from official_ext.config import parser
-from official_ext.config import epochs
 from official_ext import errors
+from official_ext.config import epochs
+from official_ext.config import parser
+import registry_imports  # noqa: F401
 from tests.core import small_run
 
 
@@ -16,7 +16,6 @@ class Task(small_run.SmallTask):
 
 
 class Unknowing(small_run.SmallTask):
-
   def num_examples(self, params):
     return None
 
@@ -26,22 +25,33 @@ def steps_of(folder, event):
 
 
 def test_a_run_evaluates_and_saves_by_epochs(tmp_path, capsys):
-  small_run.run(tmp_path, task_cls=Task, trainer={
-      'train_steps': 0, 'train_epochs': 2, 'validation_interval_epochs': 0.5, 'checkpoint_interval_epochs': 0.7,
-      'summary_interval_epochs': 1})
+  small_run.run(
+    tmp_path,
+    task_cls=Task,
+    trainer={
+      'train_steps': 0,
+      'train_epochs': 2,
+      'validation_interval_epochs': 0.5,
+      'checkpoint_interval_epochs': 0.7,
+      'summary_interval_epochs': 1,
+    },
+  )
   assert steps_of(tmp_path, 'eval') == [4, 8, 12, 16]
   assert steps_of(tmp_path, 'checkpoint') == [6, 12, 16]  # 5.6 steps are 6.
   out = capsys.readouterr().out
-  for line in ('trainer.train_steps: 16, 2 epochs of 64 examples',
-               'trainer.validation_interval: 4, 0.5 epochs of 64 examples',
-               'trainer.checkpoint_interval: 6, 0.7 epochs of 64 examples'):
+  for line in (
+    'trainer.train_steps: 16, 2 epochs of 64 examples',
+    'trainer.validation_interval: 4, 0.5 epochs of 64 examples',
+    'trainer.checkpoint_interval: 6, 0.7 epochs of 64 examples',
+  ):
     assert out.count(f'{line}\n') == 1
   text = (tmp_path / 'params.yaml').read_text()
   assert 'validation_interval: 4\n' in text and 'validation_interval_epochs: 0.0\n' in text
 
 
-@pytest.mark.parametrize('given, num_examples, batch_size, steps', [
-    (1, 30, 4, 8), (0.1, 30, 1, 3), (0.001, 30, 4, 1), (10, 30, 3, 100)])
+@pytest.mark.parametrize(
+  'given, num_examples, batch_size, steps', [(1, 30, 4, 8), (0.1, 30, 1, 3), (0.001, 30, 4, 1), (10, 30, 3, 100)]
+)
 def test_steps_are_whole_and_at_least_one(given, num_examples, batch_size, steps):
   params = small_run.make_params(validation_interval_epochs=float(given))
   task = types.SimpleNamespace(num_examples=lambda data: num_examples)
@@ -52,8 +62,9 @@ def test_an_unknown_number_of_examples_is_one_line(tmp_path):
   with pytest.raises(errors.UserError) as caught:
     small_run.run(tmp_path / 'a', task_cls=Unknowing, trainer={'checkpoint_interval_epochs': 1.0})
   assert str(caught.value) == (
-      'trainer.checkpoint_interval_epochs: Unknowing does not know the number of its training examples; set '
-      'trainer.checkpoint_interval instead')
+    'trainer.checkpoint_interval_epochs: Unknowing does not know the number of its training examples; set '
+    'trainer.checkpoint_interval instead'
+  )
   assert not (tmp_path / 'a').exists()
 
 

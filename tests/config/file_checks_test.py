@@ -5,9 +5,9 @@ import time
 import pytest
 
 import official_ext  # noqa: F401
+from official_ext import errors
 from official_ext.config import checks
 from official_ext.config import definitions as cfg
-from official_ext import errors
 from official_ext.config import file_checks
 
 
@@ -19,9 +19,34 @@ def refusals(function, *arguments):
   return []
 
 
-SUBDIRS = ['../../x', '..', '.', 'a/../b', '/tmp/x', '~', '~/x', '~root/x', 'a//b', '/', 'a\0b', 'a\nb', 'a\\b',
-           'x' * 256, 'train', 'train/x', 'train/', 'ckpt-5', 'checkpoint', 'params.yaml', 'run.json', 'events.jsonl',
-           'mlruns', 'wandb/x', 'ema_checkpoints', 'operative_config.train.gin']
+SUBDIRS = [
+  '../../x',
+  '..',
+  '.',
+  'a/../b',
+  '/tmp/x',
+  '~',
+  '~/x',
+  '~root/x',
+  'a//b',
+  '/',
+  'a\0b',
+  'a\nb',
+  'a\\b',
+  'x' * 256,
+  'train',
+  'train/x',
+  'train/',
+  'ckpt-5',
+  'checkpoint',
+  'params.yaml',
+  'run.json',
+  'events.jsonl',
+  'mlruns',
+  'wandb/x',
+  'ema_checkpoints',
+  'operative_config.train.gin',
+]
 
 
 @pytest.mark.parametrize('subdir', SUBDIRS, ids=[repr(subdir)[:30] for subdir in SUBDIRS])
@@ -35,7 +60,8 @@ def test_a_folder_that_is_named_in_a_configuration_lies_in_the_runs_folder(subdi
 def test_two_folders_of_a_configuration_share_no_place():
   for best in ('validation', 'validation/', 'validation/best', 'a'):
     trainer = cfg.TrainerConfig(
-        validation_summary_subdir='a/b' if best == 'a' else 'validation', best_checkpoint_export_subdir=best)
+      validation_summary_subdir='a/b' if best == 'a' else 'validation', best_checkpoint_export_subdir=best
+    )
     (line,) = refusals(file_checks.check_subdirs, trainer)
     assert line.startswith('trainer.best_checkpoint_export_subdir: ') and 'share a folder' in line
   (line,) = refusals(file_checks.check_subdirs, cfg.TrainerConfig(validation_summary_subdir=''))
@@ -43,8 +69,14 @@ def test_two_folders_of_a_configuration_share_no_place():
 
 
 def test_plain_names_are_taken():
-  for validation, best in (('validation', ''), ('validation', 'best'), ('eval/a', 'eval/b'), ('ausgewählt', 'training'),
-                           ('x' * 255, 'best ones'), ('validation', 'best/')):
+  for validation, best in (
+    ('validation', ''),
+    ('validation', 'best'),
+    ('eval/a', 'eval/b'),
+    ('ausgewählt', 'training'),
+    ('x' * 255, 'best ones'),
+    ('validation', 'best/'),
+  ):
     trainer = cfg.TrainerConfig(validation_summary_subdir=validation, best_checkpoint_export_subdir=best)
     assert not refusals(file_checks.check_subdirs, trainer)
 
@@ -58,31 +90,43 @@ def params_with(**data):
 def test_every_input_that_is_not_there_is_named(tmp_path):
   (tmp_path / 'a.tfrecord').touch()
   (tmp_path / 'b[1].tfrecord').touch()
-  there = [f'{tmp_path}/a.tfrecord', f'{tmp_path}/*.tfrecord', f'{tmp_path}/a.tfrecord, {tmp_path}/b[1].tfrecord',
-           f'{tmp_path}', 'dummy', '', f'file://{tmp_path}/a.tfrecord']
+  there = [
+    f'{tmp_path}/a.tfrecord',
+    f'{tmp_path}/*.tfrecord',
+    f'{tmp_path}/a.tfrecord, {tmp_path}/b[1].tfrecord',
+    f'{tmp_path}',
+    'dummy',
+    '',
+    f'file://{tmp_path}/a.tfrecord',
+  ]
   for path in there:
     assert not refusals(checks.check_files, params_with(input_path=path), 'train')
   assert not refusals(checks.check_files, params_with(input_path=there[:2]), 'train')
   missing = f'{tmp_path}/no.tfrecord,{tmp_path}/no*.tfrecord'
   assert refusals(checks.check_files, params_with(input_path=missing), 'train_and_eval') == [
-      f'task.train_data.input_path: {tmp_path}/no.tfrecord: No such file or directory']
+    f'task.train_data.input_path: {tmp_path}/no.tfrecord: No such file or directory'
+  ]
   assert refusals(checks.check_files, params_with(input_path=f'{tmp_path}/no*'), None) == [
-      f'task.train_data.input_path: {tmp_path}/no*: no file matches this pattern']
+    f'task.train_data.input_path: {tmp_path}/no*: no file matches this pattern'
+  ]
   # A mode that does not read it does not ask for it.
   assert not refusals(checks.check_files, params_with(input_path=missing), 'eval')
   params = params_with(input_path={'x': f'{tmp_path}/a.tfrecord', 'y': f'{tmp_path}/no'}, vocab_file='no.txt')
   params.task.validation_data.input_path = '5'
   assert refusals(checks.check_files, params, 'train_and_eval') == [
-      f'task.train_data.input_path: {tmp_path}/no: No such file or directory',
-      'task.validation_data.input_path: 5: No such file or directory',
-      'task.train_data.vocab_file: no.txt: No such file or directory']
+    f'task.train_data.input_path: {tmp_path}/no: No such file or directory',
+    'task.validation_data.input_path: 5: No such file or directory',
+    'task.train_data.vocab_file: no.txt: No such file or directory',
+  ]
 
 
 @pytest.mark.parametrize('path', ['s3://bucket/run', 'hdfs://host/run', 'abfs://x/y'])
 def test_a_file_system_that_tensorflow_does_not_have_is_named(path):
-  for lines in (refusals(checks.check_files, params_with(), 'train', path),
-                refusals(checks.check_files, params_with(), 'eval', None, path),
-                refusals(checks.check_files, params_with(input_path=path), 'train')):
+  for lines in (
+    refusals(checks.check_files, params_with(), 'train', path),
+    refusals(checks.check_files, params_with(), 'eval', None, path),
+    refusals(checks.check_files, params_with(input_path=path), 'train'),
+  ):
     (line,) = lines
     assert f'{path}: TensorFlow has no file system for {path.split(":")[0]}:// here' in line
 

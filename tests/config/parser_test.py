@@ -1,23 +1,24 @@
 """From flags to a configuration: what is accepted, what is refused, and in which words."""
 
+from collections.abc import Sequence
 import dataclasses
 import time
 import types
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any
 
-import pytest
-import yaml
-
-import official_ext  # noqa: F401
 from official.common import registry_imports  # noqa: F401
 from official.core import config_definitions as cfg
 from official.core import exp_factory
 from official.modeling import hyperparams
 from official.modeling import optimization
+import pytest
+import yaml
+
+import official_ext  # noqa: F401
+from official_ext import errors
 from official_ext.config import definitions
 from official_ext.config import overrides
 from official_ext.config import parser
-from official_ext import errors
 from official_ext.config import short_names
 from official_ext.config import yaml_text
 
@@ -35,7 +36,7 @@ class Norm(hyperparams.Config):
 
 @dataclasses.dataclass
 class Body(hyperparams.OneOfConfig):
-  type: Optional[str] = 'narrow'
+  type: str | None = 'narrow'
   narrow: Layer = dataclasses.field(default_factory=lambda: Layer(width=2))
   wide: Layer = dataclasses.field(default_factory=lambda: Layer(width=20))
 
@@ -43,19 +44,20 @@ class Body(hyperparams.OneOfConfig):
 @dataclasses.dataclass
 class Model(hyperparams.Config):
   """One field of every kind that a configuration can have."""
+
   body: Body = dataclasses.field(default_factory=Body)
-  norm: Optional[Norm] = None
+  norm: Norm | None = None
   anything: Any = None
   free: hyperparams.Config = dataclasses.field(default_factory=hyperparams.Config)
   known: hyperparams.Config = dataclasses.field(default_factory=lambda: hyperparams.Config({'depth': 3}))
-  table: Dict[str, float] = dataclasses.field(default_factory=lambda: {'a': 1.0})
-  layers: List[Layer] = dataclasses.field(default_factory=lambda: [Layer(width=1, name='a'), Layer(width=2, name='b')])
-  no_layers: Tuple[Layer, ...] = ()
-  sizes: Tuple[int, int] = (3, 4)
+  table: dict[str, float] = dataclasses.field(default_factory=lambda: {'a': 1.0})
+  layers: list[Layer] = dataclasses.field(default_factory=lambda: [Layer(width=1, name='a'), Layer(width=2, name='b')])
+  no_layers: tuple[Layer, ...] = ()
+  sizes: tuple[int, int] = (3, 4)
   rates: Sequence[float] = (0.5,)
-  words: List[str] = dataclasses.field(default_factory=list)
-  switch: Union[bool, str] = 'auto'
-  scale: Optional[Union[str, float]] = None
+  words: list[str] = dataclasses.field(default_factory=list)
+  switch: bool | str = 'auto'
+  scale: str | float | None = None
   count: int | None = None
   # Not what the hint says, as registered experiments have it.
   wrong: float = None  # type: ignore[assignment]
@@ -65,24 +67,26 @@ class Model(hyperparams.Config):
 class ParserTask(cfg.TaskConfig):
   model: Model = dataclasses.field(default_factory=Model)
   train_data: definitions.DataConfig = dataclasses.field(
-      default_factory=lambda: definitions.DataConfig(global_batch_size=8, is_training=True)
+    default_factory=lambda: definitions.DataConfig(global_batch_size=8, is_training=True)
   )
   validation_data: definitions.DataConfig = dataclasses.field(
-      default_factory=lambda: definitions.DataConfig(global_batch_size=8, is_training=False)
+    default_factory=lambda: definitions.DataConfig(global_batch_size=8, is_training=False)
   )
 
 
 @exp_factory.register_config_factory('parser_test')
 def parser_test() -> cfg.ExperimentConfig:
   return definitions.ExperimentConfig(
-      task=ParserTask(),
-      trainer=definitions.TrainerConfig(
-          train_steps=100,
-          optimizer_config=optimization.OptimizationConfig({
-              'optimizer': {'type': 'adamw'},
-              'learning_rate': {'type': 'cosine', 'cosine': {'initial_learning_rate': 0.1, 'decay_steps': 100}},
-          }),
+    task=ParserTask(),
+    trainer=definitions.TrainerConfig(
+      train_steps=100,
+      optimizer_config=optimization.OptimizationConfig(
+        {
+          'optimizer': {'type': 'adamw'},
+          'learning_rate': {'type': 'cosine', 'cosine': {'initial_learning_rate': 0.1, 'decay_steps': 100}},
+        }
       ),
+    ),
   )
 
 
@@ -104,145 +108,161 @@ TRAINER = 'trainer.optimizer_config'
 
 # Each: the value of --params_override, and what the message must start with.
 BAD_OVERRIDES = [
-    # No such field, at each depth.
-    ('trainr: {train_steps: 1}', 'trainr: no such field; did you mean trainer?'),
-    ('trainer.train_step=1', 'trainer.train_step: no such field; did you mean trainer.train_steps?'),
-    ('trainer.nonfinite.max_skip=1',
-     'trainer.nonfinite.max_skip: no such field; did you mean trainer.nonfinite.max_skips?'),
-    (f'{TRAINER}.optimizer.adamw.beta1=1',
-     f'{TRAINER}.optimizer.adamw.beta1: no such field; did you mean {TRAINER}.optimizer.adamw.beta_1?'),
-    ('train_steps=5', 'train_steps: no such field; did you mean trainer.train_steps?'),
-    ('trainer.initial_learning_rate=1',
-     'trainer.initial_learning_rate: no such field; '
-     f'did you mean {TRAINER}.learning_rate.cosine.initial_learning_rate?'),
-    ('trainer.nonfinite.xyz=1',
-     'trainer.nonfinite.xyz: no such field; trainer.nonfinite has max_skips, then, max_rollbacks'),
-    ('task.model.known.width=1', 'task.model.known.width: no such field'),
-    ('task.model.layers.5.width=1', 'task.model.layers.5: no such element, task.model.layers has 2'),
-    ('{1: 2}', '1: no such field'),
-    ('runtime: {_locked: true}', 'runtime._locked: no such field'),
-    ('runtime: {UNREAD_FIELDS: {}}', 'runtime.UNREAD_FIELDS: no such field'),
-    # Wrong types.
-    ('trainer.train_steps=abc', "trainer.train_steps: expected int, got 'abc' (str)"),
-    ('trainer.train_steps=1.5', 'trainer.train_steps: expected int, got 1.5 (float)'),
-    ('trainer.train_steps=true', 'trainer.train_steps: expected int, got true'),
-    ('trainer.train_steps=1_000', "trainer.train_steps: expected int, got '1_000' (str)"),
-    ('trainer.train_steps=', 'trainer.train_steps: expected int, got null'),
-    ('trainer.train_steps=.inf', 'trainer.train_steps: expected int, got inf (float)'),
-    ('trainer.train_steps=[1]', 'trainer.train_steps: expected int, got the list [1]'),
-    ('trainer.train_steps={a: 1}', 'trainer.train_steps: expected int, got a mapping'),
-    ('trainer.progress_bar=yes', "trainer.progress_bar: expected bool, got 'yes' (str)"),
-    ('trainer.progress_bar=1', 'trainer.progress_bar: expected bool, got 1 (int)'),
-    ('{trainer: {progress_bar: "true"}}', "trainer.progress_bar: expected bool, got 'true' (str)"),
-    ('trainer.loss_upper_bound=high', "trainer.loss_upper_bound: expected float, got 'high' (str)"),
-    ('trainer.loss_upper_bound=false', 'trainer.loss_upper_bound: expected float, got false'),
-    ('{task: {init_checkpoint: 5}}', 'task.init_checkpoint: expected str, got 5 (int)'),
-    ('task.init_checkpoint=null', 'task.init_checkpoint: expected str, got null'),
-    ('trainer=5', 'trainer: expected a mapping (TrainerConfig), got 5 (int)'),
-    ('trainer=', 'trainer: expected a mapping (TrainerConfig), got null'),
-    ('trainer=[1, 2]', 'trainer: expected a mapping (TrainerConfig), got the list [1, 2]'),
-    ('task.model.count=x', "task.model.count: expected int or null, got 'x' (str)"),
-    ('{task: {model: {switch: 1}}}', 'task.model.switch: expected bool or str, got 1 (int)'),
-    ('{task: {model: {scale: true}}}', 'task.model.scale: expected str or float or null, got true'),
-    ('task.model.norm=3', 'task.model.norm: expected a mapping (Norm) or null, got 3 (int)'),
-    ('task.model.norm.momentum=a', "task.model.norm.momentum: expected float, got 'a' (str)"),
-    ('task.model.sizes=[1]', 'task.model.sizes: expected a list of 2 values (int, int), got 1 values'),
-    ('task.model.sizes=[1, a]', "task.model.sizes.1: expected int, got 'a' (str)"),
-    ('task.model.sizes=7', 'task.model.sizes: expected a list of 2 values (int, int), got 7 (int)'),
-    ('task.model.words=word', "task.model.words: expected a list of str, got 'word' (str)"),
-    ('task.model.words=[a, 1]', 'task.model.words.1: expected str, got 1 (int)'),
-    ('task.model.anything=[[1]]', 'task.model.anything: a list holds either scalars or mappings'),
-    ('task.model.anything=[1, {a: 2}]', 'task.model.anything: a list holds either scalars or mappings'),
-    ('task.model.layers=[{width: 1}, {widht: 2}]',
-     'task.model.layers.1.widht: no such field; did you mean task.model.layers.1.width?'),
-    ('task.model.layers=[1, 2]', 'task.model.layers.0: expected a mapping (Layer), got 1 (int)'),
-    ('task.model.table.b=x', "task.model.table.b: expected float, got 'x' (str)"),
-    # Fields that nothing reads.
-    ('runtime.worker_hosts=a',
-     'runtime.worker_hosts: nothing reads this field: set the environment variable TF_CONFIG'),
-    ('runtime.run_eagerly=true', 'runtime.run_eagerly: nothing reads this field: set trainer.train_tf_function=false'),
-    ('task.train_data.cache=true', 'task.train_data.cache: nothing reads this field'),
-    (f'{TRAINER}.optimizer.sgd.momentum=0.9',
-     f"{TRAINER}.optimizer.sgd: nothing reads this field while {TRAINER}.optimizer.type is 'adamw' (str)"),
-    (f'{TRAINER}.optimizer.type=adamm',
-     f"{TRAINER}.optimizer.type: 'adamm' is not one of sgd, sgd_experimental, adam, "),
-    ('task.model.body.type=""', "task.model.body.type: '' is not one of narrow, wide"),
-    # Ranges, choices, what belongs together.
-    ('trainer.train_steps=0', 'trainer.train_steps: is 0, and mode train_and_eval trains'),
-    ('trainer.train_steps=-1', 'trainer.train_steps: expected at least 0, got -1'),
-    ('trainer.train_epochs=-0.5', 'trainer.train_epochs: expected at least 0, got -0.5'),
-    ('trainer.train_epochs=.nan', 'trainer.train_epochs: expected at least 0, got nan'),
-    ('trainer.train_steps=5,trainer.train_epochs=2', 'trainer.train_epochs: set either trainer.train_steps (5) or'),
-    ('trainer.checkpoint_interval=0', 'trainer.checkpoint_interval: expected at least 1, got 0'),
-    ('trainer.summary_interval=0', 'trainer.summary_interval: expected at least 1, got 0'),
-    ('trainer.steps_per_loop=0', 'trainer.steps_per_loop: expected at least 1, got 0'),
-    ('trainer.max_to_keep=0', 'trainer.max_to_keep: expected at least 1, got 0'),
-    ('trainer.validation_interval=0', 'trainer.validation_interval: expected at least 1, got 0'),
-    ('trainer.validation_steps=0', 'trainer.validation_steps: expected a number above 0, or -1 for all, got 0'),
-    ('trainer.validation_steps=-2', 'trainer.validation_steps: expected a number above 0, or -1 for all, got -2'),
-    ('trainer.gradient_accumulation_steps=0', 'trainer.gradient_accumulation_steps: expected at least 1, got 0'),
-    ('trainer.steps_per_execution=-1', 'trainer.steps_per_execution: expected at least 0, got -1'),
-    ('trainer.nonfinite.max_skips=-1', 'trainer.nonfinite.max_skips: expected at least 0, got -1'),
-    ('trainer.nonfinite.then=quit', "trainer.nonfinite.then: 'quit' is not one of stop, rollback"),
-    ('trainer.best_checkpoint_metric_comp=max',
-     "trainer.best_checkpoint_metric_comp: 'max' is not one of higher, lower"),
-    ('trainer.best_checkpoint_eval_metric=acc', 'trainer.best_checkpoint_export_subdir: must be set too, as'),
-    ('trainer.best_checkpoint_export_subdir=best', 'trainer.best_checkpoint_eval_metric: must be set too, as'),
-    ('runtime.distribution_strategy=mirored',
-     "runtime.distribution_strategy: 'mirored' is not one of auto, tpu, mirrored, one_device, multi_worker_mirrored, "
-     'parameter_server, off; did you mean mirrored?'),
-    ('runtime.enable_xla=maybe', "runtime.enable_xla: 'maybe' is not one of true, false, auto"),
-    ('runtime.mixed_precision_dtype=fp16',
-     "runtime.mixed_precision_dtype: 'fp16' is not one of null, float32, float16,"),
-    ('runtime.loss_scale=-2', "runtime.loss_scale: expected null, 'dynamic' or a number above 0, got -2.0"),
-    ('runtime.num_gpus=-1', 'runtime.num_gpus: expected at least 0, got -1'),
-    ('runtime.seed=-1', 'runtime.seed: expected at least 0, got -1'),
-    ('runtime.seed=4294967296', 'runtime.seed: expected less than 2**32, got 4294967296'),
-    ('task.train_data.global_batch_size=0', 'task.train_data.global_batch_size: expected at least 1, got 0'),
-    ('task.validation_data.global_batch_size=-8',
-     'task.validation_data.global_batch_size: expected at least 1, got -8'),
-    # Not an override at all.
-    ('trainer: {train_steps: 1', '--params_override: malformed YAML: '),
-    ('trainer: train_steps: 1', '--params_override: malformed YAML: mapping values are not allowed here in line 1'),
-    ('{trainer: {train_steps: 1}, trainer: {}}', '--params_override: the key trainer stands twice, in lines 1 and 1'),
-    ('trainer.train_steps=1,trainer.train_steps=2', 'trainer.train_steps: given twice in --params_override'),
-    ('trainer=1,trainer.train_steps=2', 'trainer.train_steps: given twice in --params_override'),
-    ('trainer.train_steps=1,nonsense', "--params_override: expected name=value, got 'nonsense'"),
-    ('{task: {model: {anything: &a {b: *a}}}}', '--params_override: an alias stands inside of what it stands for'),
-    ('task.model.sizes[1]=2', 'task.model.sizes: all elements from [0] on must be given, got [1]'),
-    ('[1, 2]', '--params_override: expected a mapping from fields to values, got [1, 2]'),
-    ('17', '--params_override: expected a mapping from fields to values, got 17'),
-    ('no_such_file.yaml',
-     '--params_override=no_such_file.yaml: neither a.b=1,c.d=2 nor a YAML mapping, and no such file'),
-    ('{a: !!bool maybe}', "--params_override: malformed YAML: 'maybe' is no bool in line 1, column 5"),
-    ('{a: !!int abc}', "--params_override: malformed YAML: 'abc' is no int"),
-    ('{a: !!float abc}', "--params_override: malformed YAML: 'abc' is no float"),
-    ('{a: !!null abc}', "--params_override: malformed YAML: 'abc' is no null"),
-    ('{a: !!timestamp x}', '--params_override: malformed YAML: could not determine a constructor'),
-    ('{a: !!binary "***"}', '--params_override: malformed YAML: could not determine a constructor'),
-    ('{a: !!set {b}}', '--params_override: malformed YAML: could not determine a constructor'),
-    ('{a: !!python/tuple 5}', '--params_override: malformed YAML: expected a sequence node'),
-    ('{a: ' + '9' * 5000 + '}', '--params_override: malformed YAML: an integer of 5000 digits'),
-    ('trainer.train_steps=' + '9' * 5000, "trainer.train_steps: expected int, got '9999"),
-    ('trainer.train_steps=999999999999999999999999999999',
-     'trainer.train_steps: 999999999999999999999999999999 does not fit into an integer of 64 bits'),
-    ('trainer.train_steps=9223372036854775808', 'trainer.train_steps: 9223372036854775808 does not fit'),
-    ('trainer.train_steps=-9223372036854775809', 'trainer.train_steps: -9223372036854775809 does not fit'),
-    ('trainer.train_steps=1e300', 'trainer.train_steps: an integer of 997 bits does not fit'),
-    ('trainer.loss_upper_bound=' + '9' * 400 + ',trainer.train_epochs=1e999',
-     'trainer.train_epochs: expected a finite number, at least 0, got inf'),
-    ('task.model.anything=[1, 9223372036854775808]', 'task.model.anything.1: 9223372036854775808 does not fit'),
-    ('task.model.free.a=9223372036854775808', 'task.model.free.a: 9223372036854775808 does not fit'),
-    ('[' * 3000 + ']' * 3000, '--params_override: malformed YAML: nested more than 100 deep'),
-    ('{a: ' * 3000, '--params_override: malformed YAML: nested more than 100 deep'),
-    ('task.model.free' + '.a' * 3000 + '=1', "--params_override: 'task.model.free.a.a."),
-    # Ranges: see ranges_test.py.
-    (f'{TRAINER}.learning_rate.cosine.initial_learning_rate=-1',
-     f'{TRAINER}.learning_rate.cosine.initial_learning_rate: expected at least 0, got -1.0'),
-    ('trainer.keep_every=-5', 'trainer.keep_every: expected at least 0, got -5'),
-    ('trainer.best_checkpoints_to_keep=0', 'trainer.best_checkpoints_to_keep: expected at least 1, got 0'),
-    ('trainer.validation_summary_subdir=../../x', "trainer.validation_summary_subdir: '../../x' is no plain name"),
-    ('!!python/object/apply:os.getcwd []', '--params_override: malformed YAML: could not determine a constructor'),
+  # No such field, at each depth.
+  ('trainr: {train_steps: 1}', 'trainr: no such field; did you mean trainer?'),
+  ('trainer.train_step=1', 'trainer.train_step: no such field; did you mean trainer.train_steps?'),
+  (
+    'trainer.nonfinite.max_skip=1',
+    'trainer.nonfinite.max_skip: no such field; did you mean trainer.nonfinite.max_skips?',
+  ),
+  (
+    f'{TRAINER}.optimizer.adamw.beta1=1',
+    f'{TRAINER}.optimizer.adamw.beta1: no such field; did you mean {TRAINER}.optimizer.adamw.beta_1?',
+  ),
+  ('train_steps=5', 'train_steps: no such field; did you mean trainer.train_steps?'),
+  (
+    'trainer.initial_learning_rate=1',
+    f'trainer.initial_learning_rate: no such field; did you mean {TRAINER}.learning_rate.cosine.initial_learning_rate?',
+  ),
+  (
+    'trainer.nonfinite.xyz=1',
+    'trainer.nonfinite.xyz: no such field; trainer.nonfinite has max_skips, then, max_rollbacks',
+  ),
+  ('task.model.known.width=1', 'task.model.known.width: no such field'),
+  ('task.model.layers.5.width=1', 'task.model.layers.5: no such element, task.model.layers has 2'),
+  ('{1: 2}', '1: no such field'),
+  ('runtime: {_locked: true}', 'runtime._locked: no such field'),
+  ('runtime: {UNREAD_FIELDS: {}}', 'runtime.UNREAD_FIELDS: no such field'),
+  # Wrong types.
+  ('trainer.train_steps=abc', "trainer.train_steps: expected int, got 'abc' (str)"),
+  ('trainer.train_steps=1.5', 'trainer.train_steps: expected int, got 1.5 (float)'),
+  ('trainer.train_steps=true', 'trainer.train_steps: expected int, got true'),
+  ('trainer.train_steps=1_000', "trainer.train_steps: expected int, got '1_000' (str)"),
+  ('trainer.train_steps=', 'trainer.train_steps: expected int, got null'),
+  ('trainer.train_steps=.inf', 'trainer.train_steps: expected int, got inf (float)'),
+  ('trainer.train_steps=[1]', 'trainer.train_steps: expected int, got the list [1]'),
+  ('trainer.train_steps={a: 1}', 'trainer.train_steps: expected int, got a mapping'),
+  ('trainer.progress_bar=yes', "trainer.progress_bar: expected bool, got 'yes' (str)"),
+  ('trainer.progress_bar=1', 'trainer.progress_bar: expected bool, got 1 (int)'),
+  ('{trainer: {progress_bar: "true"}}', "trainer.progress_bar: expected bool, got 'true' (str)"),
+  ('trainer.loss_upper_bound=high', "trainer.loss_upper_bound: expected float, got 'high' (str)"),
+  ('trainer.loss_upper_bound=false', 'trainer.loss_upper_bound: expected float, got false'),
+  ('{task: {init_checkpoint: 5}}', 'task.init_checkpoint: expected str, got 5 (int)'),
+  ('task.init_checkpoint=null', 'task.init_checkpoint: expected str, got null'),
+  ('trainer=5', 'trainer: expected a mapping (TrainerConfig), got 5 (int)'),
+  ('trainer=', 'trainer: expected a mapping (TrainerConfig), got null'),
+  ('trainer=[1, 2]', 'trainer: expected a mapping (TrainerConfig), got the list [1, 2]'),
+  ('task.model.count=x', "task.model.count: expected int or null, got 'x' (str)"),
+  ('{task: {model: {switch: 1}}}', 'task.model.switch: expected bool or str, got 1 (int)'),
+  ('{task: {model: {scale: true}}}', 'task.model.scale: expected str or float or null, got true'),
+  ('task.model.norm=3', 'task.model.norm: expected a mapping (Norm) or null, got 3 (int)'),
+  ('task.model.norm.momentum=a', "task.model.norm.momentum: expected float, got 'a' (str)"),
+  ('task.model.sizes=[1]', 'task.model.sizes: expected a list of 2 values (int, int), got 1 values'),
+  ('task.model.sizes=[1, a]', "task.model.sizes.1: expected int, got 'a' (str)"),
+  ('task.model.sizes=7', 'task.model.sizes: expected a list of 2 values (int, int), got 7 (int)'),
+  ('task.model.words=word', "task.model.words: expected a list of str, got 'word' (str)"),
+  ('task.model.words=[a, 1]', 'task.model.words.1: expected str, got 1 (int)'),
+  ('task.model.anything=[[1]]', 'task.model.anything: a list holds either scalars or mappings'),
+  ('task.model.anything=[1, {a: 2}]', 'task.model.anything: a list holds either scalars or mappings'),
+  (
+    'task.model.layers=[{width: 1}, {widht: 2}]',
+    'task.model.layers.1.widht: no such field; did you mean task.model.layers.1.width?',
+  ),
+  ('task.model.layers=[1, 2]', 'task.model.layers.0: expected a mapping (Layer), got 1 (int)'),
+  ('task.model.table.b=x', "task.model.table.b: expected float, got 'x' (str)"),
+  # Fields that nothing reads.
+  ('runtime.worker_hosts=a', 'runtime.worker_hosts: nothing reads this field: set the environment variable TF_CONFIG'),
+  ('runtime.run_eagerly=true', 'runtime.run_eagerly: nothing reads this field: set trainer.train_tf_function=false'),
+  ('task.train_data.cache=true', 'task.train_data.cache: nothing reads this field'),
+  (
+    f'{TRAINER}.optimizer.sgd.momentum=0.9',
+    f"{TRAINER}.optimizer.sgd: nothing reads this field while {TRAINER}.optimizer.type is 'adamw' (str)",
+  ),
+  (f'{TRAINER}.optimizer.type=adamm', f"{TRAINER}.optimizer.type: 'adamm' is not one of sgd, sgd_experimental, adam, "),
+  ('task.model.body.type=""', "task.model.body.type: '' is not one of narrow, wide"),
+  # Ranges, choices, what belongs together.
+  ('trainer.train_steps=0', 'trainer.train_steps: is 0, and mode train_and_eval trains'),
+  ('trainer.train_steps=-1', 'trainer.train_steps: expected at least 0, got -1'),
+  ('trainer.train_epochs=-0.5', 'trainer.train_epochs: expected at least 0, got -0.5'),
+  ('trainer.train_epochs=.nan', 'trainer.train_epochs: expected at least 0, got nan'),
+  ('trainer.train_steps=5,trainer.train_epochs=2', 'trainer.train_epochs: set either trainer.train_steps (5) or'),
+  ('trainer.checkpoint_interval=0', 'trainer.checkpoint_interval: expected at least 1, got 0'),
+  ('trainer.summary_interval=0', 'trainer.summary_interval: expected at least 1, got 0'),
+  ('trainer.steps_per_loop=0', 'trainer.steps_per_loop: expected at least 1, got 0'),
+  ('trainer.max_to_keep=0', 'trainer.max_to_keep: expected at least 1, got 0'),
+  ('trainer.validation_interval=0', 'trainer.validation_interval: expected at least 1, got 0'),
+  ('trainer.validation_steps=0', 'trainer.validation_steps: expected a number above 0, or -1 for all, got 0'),
+  ('trainer.validation_steps=-2', 'trainer.validation_steps: expected a number above 0, or -1 for all, got -2'),
+  ('trainer.gradient_accumulation_steps=0', 'trainer.gradient_accumulation_steps: expected at least 1, got 0'),
+  ('trainer.steps_per_execution=-1', 'trainer.steps_per_execution: expected at least 0, got -1'),
+  ('trainer.nonfinite.max_skips=-1', 'trainer.nonfinite.max_skips: expected at least 0, got -1'),
+  ('trainer.nonfinite.then=quit', "trainer.nonfinite.then: 'quit' is not one of stop, rollback"),
+  ('trainer.best_checkpoint_metric_comp=max', "trainer.best_checkpoint_metric_comp: 'max' is not one of higher, lower"),
+  ('trainer.best_checkpoint_eval_metric=acc', 'trainer.best_checkpoint_export_subdir: must be set too, as'),
+  ('trainer.best_checkpoint_export_subdir=best', 'trainer.best_checkpoint_eval_metric: must be set too, as'),
+  (
+    'runtime.distribution_strategy=mirored',
+    "runtime.distribution_strategy: 'mirored' is not one of auto, tpu, mirrored, one_device, multi_worker_mirrored, "
+    'parameter_server, off; did you mean mirrored?',
+  ),
+  ('runtime.enable_xla=maybe', "runtime.enable_xla: 'maybe' is not one of true, false, auto"),
+  ('runtime.mixed_precision_dtype=fp16', "runtime.mixed_precision_dtype: 'fp16' is not one of null, float32, float16,"),
+  ('runtime.loss_scale=-2', "runtime.loss_scale: expected null, 'dynamic' or a number above 0, got -2.0"),
+  ('runtime.num_gpus=-1', 'runtime.num_gpus: expected at least 0, got -1'),
+  ('runtime.seed=-1', 'runtime.seed: expected at least 0, got -1'),
+  ('runtime.seed=4294967296', 'runtime.seed: expected less than 2**32, got 4294967296'),
+  ('task.train_data.global_batch_size=0', 'task.train_data.global_batch_size: expected at least 1, got 0'),
+  ('task.validation_data.global_batch_size=-8', 'task.validation_data.global_batch_size: expected at least 1, got -8'),
+  # Not an override at all.
+  ('trainer: {train_steps: 1', '--params_override: malformed YAML: '),
+  ('trainer: train_steps: 1', '--params_override: malformed YAML: mapping values are not allowed here in line 1'),
+  ('{trainer: {train_steps: 1}, trainer: {}}', '--params_override: the key trainer stands twice, in lines 1 and 1'),
+  ('trainer.train_steps=1,trainer.train_steps=2', 'trainer.train_steps: given twice in --params_override'),
+  ('trainer=1,trainer.train_steps=2', 'trainer.train_steps: given twice in --params_override'),
+  ('trainer.train_steps=1,nonsense', "--params_override: expected name=value, got 'nonsense'"),
+  ('{task: {model: {anything: &a {b: *a}}}}', '--params_override: an alias stands inside of what it stands for'),
+  ('task.model.sizes[1]=2', 'task.model.sizes: all elements from [0] on must be given, got [1]'),
+  ('[1, 2]', '--params_override: expected a mapping from fields to values, got [1, 2]'),
+  ('17', '--params_override: expected a mapping from fields to values, got 17'),
+  (
+    'no_such_file.yaml',
+    '--params_override=no_such_file.yaml: neither a.b=1,c.d=2 nor a YAML mapping, and no such file',
+  ),
+  ('{a: !!bool maybe}', "--params_override: malformed YAML: 'maybe' is no bool in line 1, column 5"),
+  ('{a: !!int abc}', "--params_override: malformed YAML: 'abc' is no int"),
+  ('{a: !!float abc}', "--params_override: malformed YAML: 'abc' is no float"),
+  ('{a: !!null abc}', "--params_override: malformed YAML: 'abc' is no null"),
+  ('{a: !!timestamp x}', '--params_override: malformed YAML: could not determine a constructor'),
+  ('{a: !!binary "***"}', '--params_override: malformed YAML: could not determine a constructor'),
+  ('{a: !!set {b}}', '--params_override: malformed YAML: could not determine a constructor'),
+  ('{a: !!python/tuple 5}', '--params_override: malformed YAML: expected a sequence node'),
+  ('{a: ' + '9' * 5000 + '}', '--params_override: malformed YAML: an integer of 5000 digits'),
+  ('trainer.train_steps=' + '9' * 5000, "trainer.train_steps: expected int, got '9999"),
+  (
+    'trainer.train_steps=999999999999999999999999999999',
+    'trainer.train_steps: 999999999999999999999999999999 does not fit into an integer of 64 bits',
+  ),
+  ('trainer.train_steps=9223372036854775808', 'trainer.train_steps: 9223372036854775808 does not fit'),
+  ('trainer.train_steps=-9223372036854775809', 'trainer.train_steps: -9223372036854775809 does not fit'),
+  ('trainer.train_steps=1e300', 'trainer.train_steps: an integer of 997 bits does not fit'),
+  (
+    'trainer.loss_upper_bound=' + '9' * 400 + ',trainer.train_epochs=1e999',
+    'trainer.train_epochs: expected a finite number, at least 0, got inf',
+  ),
+  ('task.model.anything=[1, 9223372036854775808]', 'task.model.anything.1: 9223372036854775808 does not fit'),
+  ('task.model.free.a=9223372036854775808', 'task.model.free.a: 9223372036854775808 does not fit'),
+  ('[' * 3000 + ']' * 3000, '--params_override: malformed YAML: nested more than 100 deep'),
+  ('{a: ' * 3000, '--params_override: malformed YAML: nested more than 100 deep'),
+  ('task.model.free' + '.a' * 3000 + '=1', "--params_override: 'task.model.free.a.a."),
+  # Ranges: see ranges_test.py.
+  (
+    f'{TRAINER}.learning_rate.cosine.initial_learning_rate=-1',
+    f'{TRAINER}.learning_rate.cosine.initial_learning_rate: expected at least 0, got -1.0',
+  ),
+  ('trainer.keep_every=-5', 'trainer.keep_every: expected at least 0, got -5'),
+  ('trainer.best_checkpoints_to_keep=0', 'trainer.best_checkpoints_to_keep: expected at least 1, got 0'),
+  ('trainer.validation_summary_subdir=../../x', "trainer.validation_summary_subdir: '../../x' is no plain name"),
+  ('!!python/object/apply:os.getcwd []', '--params_override: malformed YAML: could not determine a constructor'),
 ]
 
 
@@ -280,50 +300,73 @@ def test_a_file_without_an_end_is_refused():
 def test_all_mistakes_of_one_part_are_told_at_once():
   # Before: the first of each part.
   settings = {
-      'runtime.distribution_strategy': 'mirored', 'runtime.mixed_precision_dtype': 'float8',
-      'trainer.validation_steps': '0', 'trainer.train_steps': '0',
-      'trainer.optimizer_config.learning_rate': '{type: stepwise, stepwise: {boundaries: [3, 2], values: [0.1, 0.1]}}',
-      'trainer.optimizer_config.parameter_groups': '[{patterns: ["("]}, {learning_rate_scale: 0.5}]',
+    'runtime.distribution_strategy': 'mirored',
+    'runtime.mixed_precision_dtype': 'float8',
+    'trainer.validation_steps': '0',
+    'trainer.train_steps': '0',
+    'trainer.optimizer_config.learning_rate': '{type: stepwise, stepwise: {boundaries: [3, 2], values: [0.1, 0.1]}}',
+    'trainer.optimizer_config.parameter_groups': '[{patterns: ["("]}, {learning_rate_scale: 0.5}]',
   }
   with pytest.raises(errors.UserError) as info:
     parse(mode='train', set=[f'{name}={value}' for name, value in settings.items()])
   told = [line.partition(': ')[0].removeprefix('trainer.optimizer_config.') for line in errors.lines_of(info.value)]
   assert sorted(told) == [
-      'learning_rate.stepwise.boundaries', 'parameter_groups.0.patterns.0', 'parameter_groups.1.patterns',
-      'runtime.distribution_strategy', 'runtime.mixed_precision_dtype', 'trainer.train_steps',
-      'trainer.validation_steps']
+    'learning_rate.stepwise.boundaries',
+    'parameter_groups.0.patterns.0',
+    'parameter_groups.1.patterns',
+    'runtime.distribution_strategy',
+    'runtime.mixed_precision_dtype',
+    'trainer.train_steps',
+    'trainer.validation_steps',
+  ]
 
 
 def test_all_mistakes_are_told_at_once(tmp_path):
   file = write(tmp_path / 'c.yaml', 'trainer: {train_stps: 5, max_to_keep: x}\nruntime: {seeed: 1}')
   with pytest.raises(errors.UserErrors) as info:
-    parse(config_file=[file, str(tmp_path / 'no.yaml')], params_override='trainer.summary_interval=a,task.nothing=1',
-          set=['optimizer=adamm', 'learning_rate=-1', 'batchsize=4', 'trainer.keep_every=-5', 'train_steps'])
+    parse(
+      config_file=[file, str(tmp_path / 'no.yaml')],
+      params_override='trainer.summary_interval=a,task.nothing=1',
+      set=['optimizer=adamm', 'learning_rate=-1', 'batchsize=4', 'trainer.keep_every=-5', 'train_steps'],
+    )
   assert [line.split(': ')[0] for line in info.value.lines] == [
-      'trainer.train_stps', 'trainer.max_to_keep', 'runtime.seeed', f'--config_file={tmp_path}/no.yaml',
-      'trainer.summary_interval', 'task.nothing', '--set=train_steps', f'{TRAINER}.optimizer.type', 'batchsize',
-      f'{TRAINER}.learning_rate.cosine.initial_learning_rate', 'trainer.keep_every']
+    'trainer.train_stps',
+    'trainer.max_to_keep',
+    'runtime.seeed',
+    f'--config_file={tmp_path}/no.yaml',
+    'trainer.summary_interval',
+    'task.nothing',
+    '--set=train_steps',
+    f'{TRAINER}.optimizer.type',
+    'batchsize',
+    f'{TRAINER}.learning_rate.cosine.initial_learning_rate',
+    'trainer.keep_every',
+  ]
   assert [line.endswith(f' (in {file})') for line in info.value.lines] == [True] * 3 + [False] * 8
   assert all('\n' not in line for line in info.value.lines)
 
 
 BAD_SETS = [
-    (['trainer.train_steps'], '--set=trainer.train_steps: expected --set=NAME=VALUE'),
-    (['=5'], '--set==5: expected --set=NAME=VALUE'),
-    (['trainer.train_steps=1', 'trainer.train_steps=2'], 'trainer.train_steps: given twice in --set'),
-    (['train_steps=1', 'train_steps=1'], 'train_steps: given twice in --set'),
-    (['train_steps=1', 'trainer.train_steps=2'],
-     'trainer.train_steps: given twice in --set, once by the short name train_steps'),
-    (['train_steps=1', 'train_epochs=2'], 'trainer.train_epochs: set either'),
-    (['learning_rat=1'], 'learning_rat: no such field or short name; did you mean learning_rate?'),
-    (['zzz=1'], 'zzz: no such field or short name; the short names are optimizer, '),
-    (['train_steps=abc'], "trainer.train_steps: expected int, got 'abc' (str)"),
-    (['trainer.train_step=abc'], 'trainer.train_step: no such field; did you mean trainer.train_steps?'),
-    (['trainer.=1'], 'trainer.: no such field'),
-    (['warmup_steps=5'], f'warmup_steps: this experiment has no such field: {TRAINER}.warmup.type is null'),
-    (['schedule=stepwise', 'learning_rate=1'],
-     f'learning_rate: this experiment has no such field: {TRAINER}.learning_rate.stepwise has name, boundaries, '),
-    (['batch_size=[1'], '--set=batch_size: malformed YAML'),
+  (['trainer.train_steps'], '--set=trainer.train_steps: expected --set=NAME=VALUE'),
+  (['=5'], '--set==5: expected --set=NAME=VALUE'),
+  (['trainer.train_steps=1', 'trainer.train_steps=2'], 'trainer.train_steps: given twice in --set'),
+  (['train_steps=1', 'train_steps=1'], 'train_steps: given twice in --set'),
+  (
+    ['train_steps=1', 'trainer.train_steps=2'],
+    'trainer.train_steps: given twice in --set, once by the short name train_steps',
+  ),
+  (['train_steps=1', 'train_epochs=2'], 'trainer.train_epochs: set either'),
+  (['learning_rat=1'], 'learning_rat: no such field or short name; did you mean learning_rate?'),
+  (['zzz=1'], 'zzz: no such field or short name; the short names are optimizer, '),
+  (['train_steps=abc'], "trainer.train_steps: expected int, got 'abc' (str)"),
+  (['trainer.train_step=abc'], 'trainer.train_step: no such field; did you mean trainer.train_steps?'),
+  (['trainer.=1'], 'trainer.: no such field'),
+  (['warmup_steps=5'], f'warmup_steps: this experiment has no such field: {TRAINER}.warmup.type is null'),
+  (
+    ['schedule=stepwise', 'learning_rate=1'],
+    f'learning_rate: this experiment has no such field: {TRAINER}.learning_rate.stepwise has name, boundaries, ',
+  ),
+  (['batch_size=[1'], '--set=batch_size: malformed YAML'),
 ]
 
 
@@ -338,12 +381,12 @@ def test_defect_17_bad_set_is_one_line_that_names_the_field(values, start):
 
 def test_bad_files(tmp_path):
   cases = {
-      'missing.yaml': (None, ': no such file'),
-      'folder': ('', ': cannot be read: it is a directory'),
-      'malformed.yaml': ('a: [1', ": malformed YAML: expected ',' or ']', but got '<stream end>' in line 1, column 6"),
-      'twice.yaml': ('runtime:\n  seed: 1\n  seed: 2\n', ': the key seed stands twice, in lines 2 and 3'),
-      'list.yaml': ('- 1\n- 2\n', ': expected a mapping from fields to values, got [1, 2]'),
-      'text.yaml': ('hello', ": expected a mapping from fields to values, got 'hello'"),
+    'missing.yaml': (None, ': no such file'),
+    'folder': ('', ': cannot be read: it is a directory'),
+    'malformed.yaml': ('a: [1', ": malformed YAML: expected ',' or ']', but got '<stream end>' in line 1, column 6"),
+    'twice.yaml': ('runtime:\n  seed: 1\n  seed: 2\n', ': the key seed stands twice, in lines 2 and 3'),
+    'list.yaml': ('- 1\n- 2\n', ': expected a mapping from fields to values, got [1, 2]'),
+    'text.yaml': ('hello', ": expected a mapping from fields to values, got 'hello'"),
   }
   for name, (text, end) in cases.items():
     path = tmp_path / name
@@ -364,10 +407,16 @@ def test_bad_files(tmp_path):
   assert str(info.value) == f'trainer.train_step: no such field; did you mean trainer.train_steps? (in {field})'
 
 
-@pytest.mark.parametrize('name, near', [
-    ('parser_tset', 'did you mean parser_test'), ('resnet_imagnet', 'did you mean resnet_imagenet'),
-    ('bert', 'did you mean '), ('zzzzzz', 'no such experiment; What is not imported'), ('bert/squad/x', 'bert/squad'),
-])
+@pytest.mark.parametrize(
+  'name, near',
+  [
+    ('parser_tset', 'did you mean parser_test'),
+    ('resnet_imagnet', 'did you mean resnet_imagenet'),
+    ('bert', 'did you mean '),
+    ('zzzzzz', 'no such experiment; What is not imported'),
+    ('bert/squad/x', 'bert/squad'),
+  ],
+)
 def test_defect_17_unknown_experiment_names_what_is_near_and_where_experiments_come_from(name, near):
   # Stock: names no alternative.
   with pytest.raises(errors.UserError) as info:
@@ -382,62 +431,61 @@ def test_no_experiment():
 
 
 GOOD_OVERRIDES = [
-    ('trainer.train_steps=1e3', 'trainer.train_steps', 1000),
-    ('trainer.train_steps=0x10', 'trainer.train_steps', 16),
-    ('trainer.train_steps=010', 'trainer.train_steps', 10),
-    ('trainer.loss_upper_bound=1.5e3', 'trainer.loss_upper_bound', 1500.0),
-    ('trainer.loss_upper_bound=2', 'trainer.loss_upper_bound', 2.0),
-    ('trainer.loss_upper_bound=1e-5', 'trainer.loss_upper_bound', 1e-5),
-    ('trainer.loss_upper_bound=.inf', 'trainer.loss_upper_bound', float('inf')),
-    ('trainer.progress_bar=false', 'trainer.progress_bar', False),
-    ('trainer.progress_bar=TRUE', 'trainer.progress_bar', True),
-    ('task.init_checkpoint=', 'task.init_checkpoint', ''),
-    ('task.init_checkpoint=123', 'task.init_checkpoint', '123'),
-    ('task.init_checkpoint=1.10', 'task.init_checkpoint', '1.10'),
-    ('task.init_checkpoint=gs://bucket/a', 'task.init_checkpoint', 'gs://bucket/a'),
-    ('task.init_checkpoint=*.ckpt', 'task.init_checkpoint', '*.ckpt'),
-    ('task.init_checkpoint=a: b', 'task.init_checkpoint', 'a: b'),
-    ('task.init_checkpoint=#5', 'task.init_checkpoint', '#5'),
-    ("task.init_checkpoint='a, b'", 'task.init_checkpoint', 'a, b'),
-    ('{"task": {"init_checkpoint": "a=b"}}', 'task.init_checkpoint', 'a=b'),
-    ('runtime.enable_xla=true', 'runtime.enable_xla', True),
-    ('runtime.enable_xla=auto', 'runtime.enable_xla', 'auto'),
-    ('runtime.mixed_precision_dtype=~', 'runtime.mixed_precision_dtype', None),
-    ('runtime.loss_scale=128', 'runtime.loss_scale', 128.0),
-    ('runtime.loss_scale=dynamic', 'runtime.loss_scale', 'dynamic'),
-    ('task.train_data.input_path=[a, b]', 'task.train_data.input_path', ['a', 'b']),
-    ('task.train_data.input_path=a', 'task.train_data.input_path', 'a'),
-    ('task.train_data.input_path.x=a,task.train_data.input_path.y=b',
-     'task.train_data.input_path', {'x': 'a', 'y': 'b'}),
-    ('task.train_data.tfds_name=x', 'task.train_data.tfds_name', 'x'),
-    ('task.model.body.type=wide', 'task.model.body', {'type': 'wide', 'wide': {'width': 20, 'name': ''}}),
-    ('task.model.body.wide.width=5,task.model.body.type=wide', 'task.model.body.wide', {'width': 5, 'name': ''}),
-    ('task.model.norm={}', 'task.model.norm', {'momentum': 0.9}),
-    ('task.model.norm.momentum=1', 'task.model.norm', {'momentum': 1.0}),
-    ('task.model.norm=null', 'task.model.norm', None),
-    ('task.model.anything=x', 'task.model.anything', 'x'),
-    ('task.model.anything=0.5', 'task.model.anything', 0.5),
-    ('task.model.anything=[1, 2]', 'task.model.anything', [1, 2]),
-    ('task.model.anything={a: {b: 1}}', 'task.model.anything', {'a': {'b': 1}}),
-    ('task.model.anything.a.b=1', 'task.model.anything', {'a': {'b': 1}}),
-    ('task.model.free.a=1', 'task.model.free', {'a': 1}),
-    ('task.model.known.depth=4', 'task.model.known', {'depth': 4}),
-    ('task.model.table.b=2', 'task.model.table', {'a': 1.0, 'b': 2.0}),
-    ('task.model.layers=[{width: 9}, {}]', 'task.model.layers', [{'width': 9, 'name': 'a'}, {'width': 2, 'name': 'b'}]),
-    ('task.model.layers=[{width: 9}]', 'task.model.layers', [{'width': 9, 'name': ''}]),
-    ('task.model.layers=[]', 'task.model.layers', []),
-    ('task.model.layers.1.width=9', 'task.model.layers', [{'width': 1, 'name': 'a'}, {'width': 9, 'name': 'b'}]),
-    ('task.model.no_layers=[{width: 4}]', 'task.model.no_layers', ({'width': 4, 'name': ''},)),
-    ('task.model.sizes=[1, 2e0]', 'task.model.sizes', (1, 2)),
-    ('task.model.sizes[0]=7,task.model.sizes[1]=8', 'task.model.sizes', (7, 8)),
-    ('task.model.rates=[1, 2.5, 3]', 'task.model.rates', (1.0, 2.5, 3.0)),
-    ('task.model.words=[yes, "1"]', 'task.model.words', ['yes', '1']),
-    ('task.model.switch=true', 'task.model.switch', True),
-    ('task.model.switch=on', 'task.model.switch', 'on'),
-    ('task.model.scale=3', 'task.model.scale', 3.0),
-    ('task.model.wrong=null', 'task.model.wrong', None),
-    ('task.model.wrong=1', 'task.model.wrong', 1.0),
-    ('runtime.worker_hosts=null', 'runtime.worker_hosts', None),
+  ('trainer.train_steps=1e3', 'trainer.train_steps', 1000),
+  ('trainer.train_steps=0x10', 'trainer.train_steps', 16),
+  ('trainer.train_steps=010', 'trainer.train_steps', 10),
+  ('trainer.loss_upper_bound=1.5e3', 'trainer.loss_upper_bound', 1500.0),
+  ('trainer.loss_upper_bound=2', 'trainer.loss_upper_bound', 2.0),
+  ('trainer.loss_upper_bound=1e-5', 'trainer.loss_upper_bound', 1e-5),
+  ('trainer.loss_upper_bound=.inf', 'trainer.loss_upper_bound', float('inf')),
+  ('trainer.progress_bar=false', 'trainer.progress_bar', False),
+  ('trainer.progress_bar=TRUE', 'trainer.progress_bar', True),
+  ('task.init_checkpoint=', 'task.init_checkpoint', ''),
+  ('task.init_checkpoint=123', 'task.init_checkpoint', '123'),
+  ('task.init_checkpoint=1.10', 'task.init_checkpoint', '1.10'),
+  ('task.init_checkpoint=gs://bucket/a', 'task.init_checkpoint', 'gs://bucket/a'),
+  ('task.init_checkpoint=*.ckpt', 'task.init_checkpoint', '*.ckpt'),
+  ('task.init_checkpoint=a: b', 'task.init_checkpoint', 'a: b'),
+  ('task.init_checkpoint=#5', 'task.init_checkpoint', '#5'),
+  ("task.init_checkpoint='a, b'", 'task.init_checkpoint', 'a, b'),
+  ('{"task": {"init_checkpoint": "a=b"}}', 'task.init_checkpoint', 'a=b'),
+  ('runtime.enable_xla=true', 'runtime.enable_xla', True),
+  ('runtime.enable_xla=auto', 'runtime.enable_xla', 'auto'),
+  ('runtime.mixed_precision_dtype=~', 'runtime.mixed_precision_dtype', None),
+  ('runtime.loss_scale=128', 'runtime.loss_scale', 128.0),
+  ('runtime.loss_scale=dynamic', 'runtime.loss_scale', 'dynamic'),
+  ('task.train_data.input_path=[a, b]', 'task.train_data.input_path', ['a', 'b']),
+  ('task.train_data.input_path=a', 'task.train_data.input_path', 'a'),
+  ('task.train_data.input_path.x=a,task.train_data.input_path.y=b', 'task.train_data.input_path', {'x': 'a', 'y': 'b'}),
+  ('task.train_data.tfds_name=x', 'task.train_data.tfds_name', 'x'),
+  ('task.model.body.type=wide', 'task.model.body', {'type': 'wide', 'wide': {'width': 20, 'name': ''}}),
+  ('task.model.body.wide.width=5,task.model.body.type=wide', 'task.model.body.wide', {'width': 5, 'name': ''}),
+  ('task.model.norm={}', 'task.model.norm', {'momentum': 0.9}),
+  ('task.model.norm.momentum=1', 'task.model.norm', {'momentum': 1.0}),
+  ('task.model.norm=null', 'task.model.norm', None),
+  ('task.model.anything=x', 'task.model.anything', 'x'),
+  ('task.model.anything=0.5', 'task.model.anything', 0.5),
+  ('task.model.anything=[1, 2]', 'task.model.anything', [1, 2]),
+  ('task.model.anything={a: {b: 1}}', 'task.model.anything', {'a': {'b': 1}}),
+  ('task.model.anything.a.b=1', 'task.model.anything', {'a': {'b': 1}}),
+  ('task.model.free.a=1', 'task.model.free', {'a': 1}),
+  ('task.model.known.depth=4', 'task.model.known', {'depth': 4}),
+  ('task.model.table.b=2', 'task.model.table', {'a': 1.0, 'b': 2.0}),
+  ('task.model.layers=[{width: 9}, {}]', 'task.model.layers', [{'width': 9, 'name': 'a'}, {'width': 2, 'name': 'b'}]),
+  ('task.model.layers=[{width: 9}]', 'task.model.layers', [{'width': 9, 'name': ''}]),
+  ('task.model.layers=[]', 'task.model.layers', []),
+  ('task.model.layers.1.width=9', 'task.model.layers', [{'width': 1, 'name': 'a'}, {'width': 9, 'name': 'b'}]),
+  ('task.model.no_layers=[{width: 4}]', 'task.model.no_layers', ({'width': 4, 'name': ''},)),
+  ('task.model.sizes=[1, 2e0]', 'task.model.sizes', (1, 2)),
+  ('task.model.sizes[0]=7,task.model.sizes[1]=8', 'task.model.sizes', (7, 8)),
+  ('task.model.rates=[1, 2.5, 3]', 'task.model.rates', (1.0, 2.5, 3.0)),
+  ('task.model.words=[yes, "1"]', 'task.model.words', ['yes', '1']),
+  ('task.model.switch=true', 'task.model.switch', True),
+  ('task.model.switch=on', 'task.model.switch', 'on'),
+  ('task.model.scale=3', 'task.model.scale', 3.0),
+  ('task.model.wrong=null', 'task.model.wrong', None),
+  ('task.model.wrong=1', 'task.model.wrong', 1.0),
+  ('runtime.worker_hosts=null', 'runtime.worker_hosts', None),
 ]
 
 
@@ -469,8 +517,9 @@ def test_later_sources_win(tmp_path):
   first = write(tmp_path / 'first.yaml', first)
   second = write(tmp_path / 'second.yaml', 'trainer: {max_to_keep: 2, summary_interval: 2, steps_per_loop: 2}')
   params = parse(
-      config_file=[first, second], params_override='trainer.summary_interval=3,trainer.steps_per_loop=3',
-      set=['steps_per_loop=4'],
+    config_file=[first, second],
+    params_override='trainer.summary_interval=3,trainer.steps_per_loop=3',
+    set=['steps_per_loop=4'],
   )
   trainer = params.trainer
   assert (trainer.train_steps, trainer.max_to_keep, trainer.summary_interval, trainer.steps_per_loop) == (1, 2, 3, 4)
@@ -569,8 +618,9 @@ def test_dump_is_read_back_by_every_kind_of_reader():
 
 def test_all_of_model_garden_parses_and_survives_a_file(tmp_path):
   names = [
-      name for name in parser.experiment_names()
-      if parser.factory_of(name).__module__.startswith('official.') and name != 'mock'
+    name
+    for name in parser.experiment_names()
+    if parser.factory_of(name).__module__.startswith('official.') and name != 'mock'
   ]
   assert len(names) == 40
   for name in names:
@@ -604,13 +654,18 @@ def test_an_experiments_own_restrictions_hold_where_it_is_used():
     with pytest.raises(errors.UserError) as info:
       parse('wmt_transformer/large', **use)
     assert str(info.value) == (
-        'task.sentencepiece_model_path: this experiment requires task.sentencepiece_model_path != None'
+      'task.sentencepiece_model_path: this experiment requires task.sentencepiece_model_path != None'
     )
 
 
-@pytest.mark.parametrize('files, bindings', [
-    (['nowhere.gin'], None), (None, ['no_such_configurable.x = 1']), (None, ['broken']),
-])
+@pytest.mark.parametrize(
+  'files, bindings',
+  [
+    (['nowhere.gin'], None),
+    (None, ['no_such_configurable.x = 1']),
+    (None, ['broken']),
+  ],
+)
 def test_bad_gin_is_one_line(files, bindings):
   with pytest.raises(errors.UserError, match='^--gin_file, --gin_params: ') as info:
     parser.parse_gin(files, bindings)

@@ -3,7 +3,8 @@
 import numpy as np
 from official.core import config_definitions as cfg
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext.core import base_task
 from official_ext.step import step_random
@@ -22,8 +23,8 @@ def test_train_step_applies_the_gradient_of_the_mean_loss():
   np.testing.assert_allclose(logs['loss'], loss, rtol=1e-6)
   np.testing.assert_allclose(metrics[0].result(), accuracy)
   harness.assert_close(
-      [v.numpy() for v in model.trainable_variables],
-      [w - 0.5 * g for w, g in zip(harness.initial_weights(), gradients)])
+    [v.numpy() for v in model.trainable_variables], [w - 0.5 * g for w, g in zip(harness.initial_weights(), gradients)]
+  )
   assert set(logs) == {'loss', 'logit_mean'}
 
 
@@ -43,8 +44,7 @@ def test_loss_scaling_cancels_out():
   optimizer = tf_keras.mixed_precision.LossScaleOptimizer(tf_keras.optimizers.legacy.SGD(0.5), initial_scale=1024)
   task.train_step(task.data, model, optimizer, task.build_metrics())
   _, gradients, _ = harness.softmax_regression(harness.initial_weights(), task.data)
-  harness.assert_close(
-      model.get_weights(), [w - 0.5 * g for w, g in zip(harness.initial_weights(), gradients)])
+  harness.assert_close(model.get_weights(), [w - 0.5 * g for w, g in zip(harness.initial_weights(), gradients)])
 
 
 class RegularisedTask(harness.LinearTask):
@@ -82,12 +82,15 @@ def test_a_tuple_without_a_metric_names_the_metrics_that_there_are():
     task.validation_step(task.data, task.build_model(), task.build_metrics())
 
 
-@pytest.mark.parametrize('returned, message', [
+@pytest.mark.parametrize(
+  'returned, message',
+  [
     (lambda loss, logs: None, r'must return \(loss, logs\), .* it returned None'),
     (lambda loss, logs: loss, r'must return \(loss, logs\)'),
     (lambda loss, logs: (loss, loss), r'must return \(loss, logs\)'),
     (lambda loss, logs: (loss * tf.ones([8]), logs), r'must return a scalar loss, .*shape=\(8,\)'),
-])
+  ],
+)
 @pytest.mark.parametrize('in_graph', [False, True])
 def test_what_forward_returns_is_checked(returned, message, in_graph):
   class Task(harness.LinearTask):
@@ -122,16 +125,17 @@ def test_config_step_and_seed():
 
 
 @pytest.mark.parametrize(
-    'inputs, number',
-    [
-        (tf.zeros([5, 2]), 5),
-        ({'a': tf.zeros([]), 'b': tf.zeros([4])}, 4),
-        ((tf.zeros([0, 3]), tf.zeros([0])), 0),
-        (tf.ragged.constant([[1], [2, 3], []]), 3),
-        (tf.sparse.from_dense([[1, 0], [0, 1]]), 2),
-        (tf.zeros([]), 1),
-        ((None, tf.zeros([6])), 6),
-    ])
+  'inputs, number',
+  [
+    (tf.zeros([5, 2]), 5),
+    ({'a': tf.zeros([]), 'b': tf.zeros([4])}, 4),
+    ((tf.zeros([0, 3]), tf.zeros([0])), 0),
+    (tf.ragged.constant([[1], [2, 3], []]), 3),
+    (tf.sparse.from_dense([[1, 0], [0, 1]]), 2),
+    (tf.zeros([]), 1),
+    ((None, tf.zeros([6])), 6),
+  ],
+)
 def test_num_examples_in(inputs, number):
   result = base_task.num_examples_in(inputs)
   assert result == number and result.dtype == tf.float32

@@ -1,15 +1,19 @@
 """The trainer: its override points, its logs, exact evaluation, exact input, and Model Garden's plain parts."""
 
 import numpy as np
-from official.core import base_task as official_task, base_trainer as official_trainer, config_definitions as cfg
+from official.core import base_task as official_task
+from official.core import base_trainer as official_trainer
+from official.core import config_definitions as cfg
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
 from tensorflow.python.framework import config
+import tf_keras
 
-from official_ext.core import base_trainer
-from official_ext.config import definitions
 from official_ext import errors
-from official_ext.data import sources, step_indexed
+from official_ext.config import definitions
+from official_ext.core import base_trainer
+from official_ext.data import sources
+from official_ext.data import step_indexed
 from tests.core import harness
 
 
@@ -21,14 +25,21 @@ def reference(trainer, num_steps, batch_size=8):
 
 
 def test_logs_of_a_training_loop():
-  trainer = harness.make_trainer(optimizer=lambda: harness.sgd(tf_keras.optimizers.schedules.ExponentialDecay(
-      0.1, 1, 0.5)))
+  trainer = harness.make_trainer(
+    optimizer=lambda: harness.sgd(tf_keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5))
+  )
   weights, means = harness.initial_weights(), []
   harness.train(trainer, 2)
   logs = harness.train(trainer, 1)
   assert set(logs) == {
-      'accuracy', 'training_loss', 'grad_norm', 'learning_rate', 'logit_mean', 'optimizer_iterations',
-      'model_global_step'}
+    'accuracy',
+    'training_loss',
+    'grad_norm',
+    'learning_rate',
+    'logit_mean',
+    'optimizer_iterations',
+    'model_global_step',
+  }
   np.testing.assert_allclose(logs['learning_rate'], 0.1 * 0.5**3)
   assert logs['model_global_step'] == logs['optimizer_iterations'] == 3
   trainer = harness.make_trainer(optimizer=lambda: harness.sgd(0.0), steps_per_execution=2)
@@ -63,13 +74,14 @@ class ScalarsTask(harness.LinearTask):
     return {'num_examples': sum(len(part) for part in aggregated_logs), 'at_step': global_step.numpy()}
 
 
-@pytest.mark.parametrize('num_examples, replicas', harness.cases(
-    [(21, 'one'), (16, 'two'), (9, 'two')], soak=[(16, 'one'), (9, 'one'), (21, 'two')]))
+@pytest.mark.parametrize(
+  'num_examples, replicas',
+  harness.cases([(21, 'one'), (16, 'two'), (9, 'two')], soak=[(16, 'one'), (9, 'one'), (21, 'two')]),
+)
 def test_defect_08_evaluation_counts_every_example_once(replicas, num_examples):
   # Stock: the mean of means of batches, and NaN where the last batch leaves a replica without examples.
   data = harness.make_data(num_examples, seed=5)
-  trainer = harness.make_trainer(
-      ScalarsTask, replicas=replicas, validation_data=data, evaluate=True, train=False)
+  trainer = harness.make_trainer(ScalarsTask, replicas=replicas, validation_data=data, evaluate=True, train=False)
   loss, _, accuracy = harness.softmax_regression(harness.initial_weights(), data)
   for _ in range(2):  # The second time as the first.
     logs = harness.evaluate(trainer)
@@ -77,8 +89,7 @@ def test_defect_08_evaluation_counts_every_example_once(replicas, num_examples):
     np.testing.assert_allclose(logs['accuracy'], accuracy, rtol=1e-6)
     np.testing.assert_allclose(logs['first_feature'], data[0][:, 0].mean(), rtol=1e-5)
     assert logs['num_examples'] == num_examples and logs['at_step'] == 0
-    assert set(logs) == {
-        'validation_loss', 'accuracy', 'first_feature', 'logit_mean', 'num_examples', 'at_step'}
+    assert set(logs) == {'validation_loss', 'accuracy', 'first_feature', 'logit_mean', 'num_examples', 'at_step'}
   assert trainer.task.names == {'loss', 'first_feature', 'logit_mean', 'features'}
   assert trainer.validation_log_names() == ['first_feature', 'logit_mean']
 
@@ -106,7 +117,8 @@ class Exporter:
 def test_evaluation_exports_the_best_checkpoint_and_logs_it():
   exporter = Exporter()
   trainer = harness.make_trainer(
-      evaluate=True, checkpoint_exporter=exporter, trainer_config=dict(best_checkpoint_eval_metric='accuracy'))
+    evaluate=True, checkpoint_exporter=exporter, trainer_config=dict(best_checkpoint_eval_metric='accuracy')
+  )
   harness.train(trainer, 2)
   logs = harness.evaluate(trainer)
   assert logs['best_accuracy'] == 0.75
@@ -142,7 +154,8 @@ def test_next_train_inputs_may_be_overridden(settings):
 @pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
 def test_next_eval_inputs_may_pass_logs_to_aggregate_logs(replicas, monkeypatch):
   trainer = harness.make_trainer(
-      ScalarsTask, replicas=replicas, trainer_cls=SelectiveTrainer, evaluate=True, train=False)
+    ScalarsTask, replicas=replicas, trainer_cls=SelectiveTrainer, evaluate=True, train=False
+  )
   seen = []
   monkeypatch.setattr(trainer.task, 'aggregate_logs', lambda state, logs: seen.append(logs))
   warnings = []
@@ -171,7 +184,8 @@ class CountingTrainer(base_trainer.Trainer):
 
 
 @pytest.mark.parametrize(
-    'settings', [dict(enable_xla=False), dict(steps_per_execution=4), dict(replicas='two')], ids=str)
+  'settings', [dict(enable_xla=False), dict(steps_per_execution=4), dict(replicas='two')], ids=str
+)
 def test_train_step_may_call_the_librarys(settings):
   trainer = harness.make_trainer(trainer_cls=CountingTrainer, evaluate=True, **settings)
   logs = harness.train(trainer, 6)
@@ -238,11 +252,13 @@ class OfficialTask(official_task.Task):
 
 def official_config(**runtime):
   return cfg.ExperimentConfig(
-      task=cfg.TaskConfig(
-          train_data=cfg.DataConfig(global_batch_size=8, is_training=True),
-          validation_data=cfg.DataConfig(global_batch_size=8, is_training=False)),
-      trainer=cfg.TrainerConfig(train_steps=8, steps_per_loop=8),
-      runtime=cfg.RuntimeConfig(**runtime))
+    task=cfg.TaskConfig(
+      train_data=cfg.DataConfig(global_batch_size=8, is_training=True),
+      validation_data=cfg.DataConfig(global_batch_size=8, is_training=False),
+    ),
+    trainer=cfg.TrainerConfig(train_steps=8, steps_per_loop=8),
+    runtime=cfg.RuntimeConfig(**runtime),
+  )
 
 
 @pytest.mark.parametrize('replicas', harness.cases(['default', 'two'], soak=['one', 'mirrored_one']))
@@ -259,7 +275,8 @@ def test_model_gardens_plain_config_and_task(replicas):
     results[-1].append(logs['accuracy'])
     if trainer_cls is base_trainer.Trainer:
       loss, _, _ = harness.softmax_regression(
-          harness.weights_of(trainer), tuple(part[:20] for part in harness.make_data(64)))
+        harness.weights_of(trainer), tuple(part[:20] for part in harness.make_data(64))
+      )
       np.testing.assert_allclose(logs['validation_loss'], loss, rtol=1e-5)
       assert trainer.plan.execution == ('fused' if replicas in ('default', 'one') else 'split')
       assert trainer.gradient_accumulation_steps == 1
@@ -270,15 +287,15 @@ def test_datasets_may_be_handed_over():
   data = harness.make_data(16, seed=9)
   dataset = tf.data.Dataset.from_tensor_slices(data).repeat().batch(8, drop_remainder=True)
   trainer = harness.make_trainer(
-      train_dataset=harness.strategy('one').experimental_distribute_dataset(dataset),
-      validation_dataset=dataset.take(2),
-      evaluate=True)
+    train_dataset=harness.strategy('one').experimental_distribute_dataset(dataset),
+    validation_dataset=dataset.take(2),
+    evaluate=True,
+  )
   harness.train(trainer, 3)
   expected = harness.Reference(harness.sgd(), data, 8).train(3)
   harness.assert_close(harness.weights_of(trainer), expected.weights)
   logs = harness.evaluate(trainer)
-  np.testing.assert_allclose(
-      logs['validation_loss'], harness.softmax_regression(expected.weights, data)[0], rtol=1e-5)
+  np.testing.assert_allclose(logs['validation_loss'], harness.softmax_regression(expected.weights, data)[0], rtol=1e-5)
 
 
 # Input.
@@ -289,8 +306,7 @@ class IndexedTask(harness.LinearTask):
 
   def build_inputs(self, params, input_context=None):
     x, y = self.data
-    params = definitions.DataConfig(
-        global_batch_size=params.global_batch_size, is_training=params.is_training, seed=3)
+    params = definitions.DataConfig(global_batch_size=params.global_batch_size, is_training=params.is_training, seed=3)
     source = sources.ArraySource({'x': x, 'y': y})
     return step_indexed.build_dataset(source, params, input_context)
 
@@ -305,14 +321,17 @@ class FixedTask(harness.LinearTask):
     return super().build_inputs(params)
 
 
-@pytest.mark.parametrize('task, replicas, accumulation', harness.cases(
+@pytest.mark.parametrize(
+  'task, replicas, accumulation',
+  harness.cases(
     [(IndexedTask, 'two', 2), (harness.LinearTask, 'one', 1)],
-    soak=[(IndexedTask, 'one', 1), (harness.LinearTask, 'one', 2), (harness.LinearTask, 'two', 1)]))
+    soak=[(IndexedTask, 'one', 1), (harness.LinearTask, 'one', 2), (harness.LinearTask, 'two', 1)],
+  ),
+)
 def test_defect_02_a_resumed_trainer_reads_on_where_the_other_stopped(task, replicas, accumulation, tmp_path):
   # Stock: the checkpoint knows nothing of the data, which start again from the first example.
   data = harness.make_data(40)
-  make = lambda: harness.make_trainer(
-      task, data, replicas=replicas, accumulation=accumulation, steps_per_execution=2)
+  make = lambda: harness.make_trainer(task, data, replicas=replicas, accumulation=accumulation, steps_per_execution=2)
   straight, second = make(), make()
   harness.train(straight, 3)
   path = straight.checkpoint.write(str(tmp_path / 'checkpoint'))
@@ -348,10 +367,17 @@ class FiniteTask(harness.LinearTask):
 
 
 @pytest.mark.parametrize(
-    'settings',
-    harness.cases(
-        [dict(steps_per_execution=2), dict(trainer_config=dict(train_tf_while_loop=False)),
-         dict(replicas='two', enable_xla=False)], soak=[dict()]), ids=str)
+  'settings',
+  harness.cases(
+    [
+      dict(steps_per_execution=2),
+      dict(trainer_config=dict(train_tf_while_loop=False)),
+      dict(replicas='two', enable_xla=False),
+    ],
+    soak=[dict()],
+  ),
+  ids=str,
+)
 def test_defect_09_data_that_end_inside_a_loop_end_the_run_with_one_line(settings):
   # Stock: loops for ever with train_tf_while_loop=false, and raises a bare OutOfRangeError with true.
   trainer = harness.make_trainer(FiniteTask, **settings)
@@ -373,8 +399,9 @@ def test_a_mistake_in_a_task_that_brings_its_data_is_shown_as_it_is():
     def build_inputs(self, params, input_context=None):
       return nothing_of_that_name  # noqa: F821
 
-  params = definitions.ExperimentConfig(task=definitions.TaskConfig(
-      train_data=definitions.DataConfig(global_batch_size=8, is_training=True)))
+  params = definitions.ExperimentConfig(
+    task=definitions.TaskConfig(train_data=definitions.DataConfig(global_batch_size=8, is_training=True))
+  )
   with harness.strategy('one').scope():
     task = Task(params.task, harness.make_data(8))
     with pytest.raises(NameError, match='nothing_of_that_name'):
@@ -393,7 +420,6 @@ def test_pace_counts_updates_and_examples():
 
 def test_pace_leaves_out_the_first_run_of_each_program():
   class Timed(base_trainer.Trainer):
-
     def _run_loop(self, num_steps):
       self.runs.append(num_steps)
       seconds = super()._run_loop(num_steps)
@@ -442,7 +468,8 @@ def test_dropout_after_a_restart_drops_the_same_units(replicas, tmp_path):
     return [float(harness.train(trainer, 1)['training_loss']) for _ in range(num_steps)]
 
   make = lambda **kwargs: harness.make_trainer(
-      MaskTask, replicas=replicas, optimizer=lambda: harness.sgd(0.0), **{'seed': 1, **kwargs})
+    MaskTask, replicas=replicas, optimizer=lambda: harness.sgd(0.0), **{'seed': 1, **kwargs}
+  )
   straight = bits(make(), 6)
   assert len(set(straight)) == 6  # Steps differ.
   first, second = make(), make()
@@ -454,8 +481,9 @@ def test_dropout_after_a_restart_drops_the_same_units(replicas, tmp_path):
   assert bits(make(seed=2), 2) != straight[:2]
 
 
-@pytest.mark.parametrize('settings', harness.cases(
-    [{'steps_per_execution': 4}], soak=[{'enable_xla': False}, {'replicas': 'two'}]))
+@pytest.mark.parametrize(
+  'settings', harness.cases([{'steps_per_execution': 4}], soak=[{'enable_xla': False}, {'replicas': 'two'}])
+)
 def test_op_determinism_changes_nothing_here(settings):
   """TensorFlow then refuses ops that it cannot order, tf.timestamp among them."""
   expected = harness.train(harness.make_trainer(**settings), 8)

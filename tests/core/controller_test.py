@@ -87,15 +87,15 @@ def evaluated(log):
 @pytest.mark.parametrize('start', range(END))
 def test_defect_19_loops_end_on_the_multiples_of_every_interval_wherever_they_start(start, tmp_path):
   # Stock: evaluation points drift after a resume: every 5 from step 7 are 12, 17, 20.
-  loop, log = make(
-      tmp_path, step=start, train_steps=END, checkpoint_interval=CHECKPOINT, intervals=(SUMMARY,))
+  loop, log = make(tmp_path, step=start, train_steps=END, checkpoint_interval=CHECKPOINT, intervals=(SUMMARY,))
   loop.train_and_evaluate(END, eval_interval=VALIDATION)
   assert ends(log) == [step for step in BOUNDARIES if step > start]
   assert steps_of(log, 'train') == ends(log)
   assert evaluated(log) == steps_of(log, 'eval') == [step for step in (15, 30, END) if step > start]
   assert steps_of(log, 'checkpoint') == [step for step in (10, 20, 30, END) if step > start]
   assert {path.name for path in tmp_path.glob('ckpt-*.index')} == {
-      f'ckpt-{step}.index' for step in steps_of(log, 'checkpoint')}
+    f'ckpt-{step}.index' for step in steps_of(log, 'checkpoint')
+  }
 
 
 @pytest.mark.parametrize('stop', BOUNDARIES[:-1])
@@ -127,17 +127,33 @@ def test_a_resumed_run_goes_on_as_the_straight_one(stop, tmp_path):
 def test_the_order_at_a_boundary_is_train_act_log_evaluate_save(tmp_path):
   log = []
   loop, _ = make(
-      tmp_path, log=log, train_steps=20, steps_per_loop=20, checkpoint_interval=10,
-      train_actions=[lambda output: log.append(('train_action', float(output['training_loss'])))],
-      eval_actions=[lambda output: log.append(('eval_action', float(output['validation_loss'])))],
-      on_stage=lambda stage, step: log.append(('stage', stage, step)))
+    tmp_path,
+    log=log,
+    train_steps=20,
+    steps_per_loop=20,
+    checkpoint_interval=10,
+    train_actions=[lambda output: log.append(('train_action', float(output['training_loss'])))],
+    eval_actions=[lambda output: log.append(('eval_action', float(output['validation_loss'])))],
+    on_stage=lambda stage, step: log.append(('stage', stage, step)),
+  )
   loop.train_and_evaluate(20, eval_interval=20)
   assert log == [
-      ('stage', 'train', 0), ('train', 0, 10), ('train_action', 1.0), ('write', 'train', 10),
-      ('stage', 'save', 10), ('write', 'checkpoint', 10),
-      ('stage', 'train', 10), ('train', 10, 10), ('train_action', 1.0), ('write', 'train', 20),
-      ('stage', 'eval', 20), ('evaluate', 20), ('eval_action', 20.0), ('write', 'eval', 20),
-      ('stage', 'save', 20), ('write', 'checkpoint', 20),
+    ('stage', 'train', 0),
+    ('train', 0, 10),
+    ('train_action', 1.0),
+    ('write', 'train', 10),
+    ('stage', 'save', 10),
+    ('write', 'checkpoint', 10),
+    ('stage', 'train', 10),
+    ('train', 10, 10),
+    ('train_action', 1.0),
+    ('write', 'train', 20),
+    ('stage', 'eval', 20),
+    ('evaluate', 20),
+    ('eval_action', 20.0),
+    ('write', 'eval', 20),
+    ('stage', 'save', 20),
+    ('write', 'checkpoint', 20),
   ]
 
 
@@ -204,21 +220,44 @@ def test_an_action_that_goes_back_is_the_last_of_its_boundary(tells, tmp_path):
       return controller.RolledBack(14, str(tmp_path / 'ckpt-7'), 1, 3, 'why') if tells else None
 
   loop, _ = make(
-      tmp_path, log=log, counter=counter, train_steps=21, checkpoint_interval=7,
-      train_actions=[go_back, lambda output: log.append(('acted', counter.step()))])
+    tmp_path,
+    log=log,
+    counter=counter,
+    train_steps=21,
+    checkpoint_interval=7,
+    train_actions=[go_back, lambda output: log.append(('acted', counter.step()))],
+  )
   loop.train_and_evaluate(21, eval_interval=14)
   told = [('write', 'rollback', 7)] if tells else []
   assert log == [
-      ('train', 0, 7), ('acted', 7), ('write', 'train', 7), ('write', 'checkpoint', 7),
-      ('train', 7, 7), ('gone',), *told,
-      ('train', 7, 7), ('acted', 14), ('write', 'train', 14), ('evaluate', 14), ('write', 'eval', 14),
-      ('write', 'checkpoint', 14),
-      ('train', 14, 7), ('acted', 21), ('write', 'train', 21), ('evaluate', 21), ('write', 'eval', 21),
-      ('write', 'checkpoint', 21),
+    ('train', 0, 7),
+    ('acted', 7),
+    ('write', 'train', 7),
+    ('write', 'checkpoint', 7),
+    ('train', 7, 7),
+    ('gone',),
+    *told,
+    ('train', 7, 7),
+    ('acted', 14),
+    ('write', 'train', 14),
+    ('evaluate', 14),
+    ('write', 'eval', 14),
+    ('write', 'checkpoint', 14),
+    ('train', 14, 7),
+    ('acted', 21),
+    ('write', 'train', 21),
+    ('evaluate', 21),
+    ('write', 'eval', 21),
+    ('write', 'checkpoint', 21),
   ]
   if tells:
     assert loop.events.writers.values['rollback'] == {
-        'from_step': 14, 'checkpoint': str(tmp_path / 'ckpt-7'), 'rollbacks': 1, 'data_offset': 3, 'reason': 'why'}
+      'from_step': 14,
+      'checkpoint': str(tmp_path / 'ckpt-7'),
+      'rollbacks': 1,
+      'data_offset': 3,
+      'reason': 'why',
+    }
 
 
 # Summaries that a step writes by itself.
@@ -227,7 +266,6 @@ def test_an_action_that_goes_back_is_the_last_of_its_boundary(tells, tmp_path):
 def test_summaries_of_a_step_follow_the_summary_interval(tmp_path):
 
   class Summarizing(Counter):
-
     @tf.function
     def _steps(self, num_steps):
       for _ in tf.range(num_steps):
@@ -245,13 +283,14 @@ def test_summaries_of_a_step_follow_the_summary_interval(tmp_path):
 
   summaries = tensorboard.TensorBoardWriter(str(tmp_path))
   loop, _ = make(
-      counter=Summarizing([]), summaries=summaries, summary_interval=SUMMARY, intervals=(SUMMARY,), train_steps=END)
+    counter=Summarizing([]), summaries=summaries, summary_interval=SUMMARY, intervals=(SUMMARY,), train_steps=END
+  )
   loop.train(END, checkpoint_at_completion=False)
   loop.evaluate(1)
   summaries.close()
 
   def steps(folder):
-    path, = folder.glob('events*')
+    (path,) = folder.glob('events*')
     return [event.step for event in tf.compat.v1.train.summary_iterator(str(path)) if event.summary.value]
 
   assert steps(tmp_path / 'train') == [11, 22, 33]
@@ -294,8 +333,7 @@ def test_defect_21_every_checkpoint_is_evaluated_once_and_in_order(tmp_path, no_
   evaluator, log = make_evaluator(tmp_path)
   ended = []
   # More come while it waits: one, then nothing, then two at once with the end.
-  no_sleep += [
-      lambda: training.save(100), lambda: None, lambda: training.save(110, 111) or ended.append(True)]
+  no_sleep += [lambda: training.save(100), lambda: None, lambda: training.save(110, 111) or ended.append(True)]
   output = evaluator.evaluate_continuously(timeout_fn=lambda: bool(ended))
   assert evaluated(log) == [2, 9, 10, 100, 110, 111]
   assert output['validation_loss'] == 111.0

@@ -3,9 +3,9 @@
 import re
 
 import numpy as np
+from official.core import input_reader
 import tensorflow as tf
 
-from official.core import input_reader
 from official_ext.checkpoints import manifests
 from official_ext.data import sampling
 from tests.core import harness
@@ -20,8 +20,11 @@ class SmallerTask(small_run.SmallTask):
 
 
 def told(capsys):
-  return [line.strip() for line in capsys.readouterr().out.splitlines()
-          if re.match(r'  task\.(train|validation)_data(\[\d\])?: ', line) or 'other data' in line]
+  return [
+    line.strip()
+    for line in capsys.readouterr().out.splitlines()
+    if re.match(r'  task\.(train|validation)_data(\[\d\])?: ', line) or 'other data' in line
+  ]
 
 
 def test_a_run_that_goes_on_with_other_examples_says_so(tmp_path, capsys):
@@ -80,10 +83,16 @@ def write_records(path, num_examples):
   x, y = harness.make_data(max(1, num_examples))
   with tf.io.TFRecordWriter(str(path)) as writer:
     for row, label in list(zip(x, y))[:num_examples]:
-      writer.write(tf.train.Example(features=tf.train.Features(feature={
-          'x': tf.train.Feature(float_list=tf.train.FloatList(value=np.asarray(row))),
-          'y': tf.train.Feature(int64_list=tf.train.Int64List(value=[int(label)])),
-      })).SerializeToString())
+      writer.write(
+        tf.train.Example(
+          features=tf.train.Features(
+            feature={
+              'x': tf.train.Feature(float_list=tf.train.FloatList(value=np.asarray(row))),
+              'y': tf.train.Feature(int64_list=tf.train.Int64List(value=[int(label)])),
+            }
+          )
+        ).SerializeToString()
+      )
 
 
 def test_an_ordinary_pipeline_is_told_by_its_files(tmp_path, capsys):

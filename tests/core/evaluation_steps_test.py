@@ -4,7 +4,8 @@ import logging as python_logging
 
 import numpy as np
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext.core import base_trainer
 from official_ext.step import step_random
@@ -178,7 +179,6 @@ class ReluTask(harness.LinearTask):
 
 
 class StockReluTask(ReluTask):
-
   def validation_step(self, inputs, model, metrics=None):
     logits = model(inputs[0], training=False)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(inputs[1], logits)
@@ -194,8 +194,11 @@ def with_nan(rows):
 
 
 @pytest.mark.parametrize('task', [ReluTask, StockReluTask])
-@pytest.mark.parametrize('settings', [{}, {'replicas': 'two'}, {'trainer_config': {
-    'eval_tf_while_loop': True, 'validation_steps': 3}}], ids=['one', 'two', 'while_loop'])
+@pytest.mark.parametrize(
+  'settings',
+  [{}, {'replicas': 'two'}, {'trainer_config': {'eval_tf_while_loop': True, 'validation_steps': 3}}],
+  ids=['one', 'two', 'while_loop'],
+)
 def test_validation_examples_that_are_not_finite_are_counted_and_told(task, settings, caplog):
   trainer = make_trainer(task, validation_data=with_nan([3, 9, 10]), train=False, **settings)
   with caplog.at_level(python_logging.WARNING):
@@ -226,7 +229,6 @@ def test_a_validation_loss_that_is_not_finite_stays_so_and_is_told(caplog):
 
 
 class SmallNanTask(small_run.SmallTask):
-
   def __init__(self, params, data):
     x, y = data
     x = x[:20].copy()

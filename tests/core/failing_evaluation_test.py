@@ -4,19 +4,22 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_ext.core import base_trainer
 from official_ext import errors
-from official_ext.checkpoints import manifests
-from official_ext.core import train_lib
 from official_ext.actions import triggers
+from official_ext.checkpoints import manifests
+from official_ext.core import base_trainer
+from official_ext.core import train_lib
 from official_ext.monitoring import json_lines
 from tests.core import harness
 from tests.core import small_run
 
 # Evaluations at 6 and 12, checkpoints at 4, 8 and 12. Early stopping never comes; its state must survive.
-TRAINER = {'early_stopping': {'metric': 'validation_loss', 'patience': 100, 'mode': 'min'},
-           'best_checkpoint_export_subdir': 'best', 'best_checkpoint_eval_metric': 'validation_loss',
-           'best_checkpoint_metric_comp': 'lower'}
+TRAINER = {
+  'early_stopping': {'metric': 'validation_loss', 'patience': 100, 'mode': 'min'},
+  'best_checkpoint_export_subdir': 'best',
+  'best_checkpoint_eval_metric': 'validation_loss',
+  'best_checkpoint_metric_comp': 'lower',
+}
 
 
 class Failure(Exception):  # noqa: N818
@@ -80,14 +83,17 @@ def run_with_trainer(folder, trainer_cls):
     optimizer = task.create_optimizer(params.trainer.optimizer_config)
     trainer = trainer_cls(params, task, task.build_model(), optimizer)
   return train_lib.run_experiment(
-      harness.strategy('one'), task, 'train_and_eval', params, str(folder),
-      options=train_lib.RunOptions(trainer=trainer))
+    harness.strategy('one'), task, 'train_and_eval', params, str(folder), options=train_lib.RunOptions(trainer=trainer)
+  )
 
 
 def told(folder, event):
   names = {'eval': ('step', 'validation_loss', 'accuracy'), 'train': ('step', 'training_loss', 'grad_norm')}[event]
-  return [tuple(line[name] for name in names) for line in json_lines.read_events(str(folder / 'events.jsonl'))
-          if line['event'] == event]
+  return [
+    tuple(line[name] for name in names)
+    for line in json_lines.read_events(str(folder / 'events.jsonl'))
+    if line['event'] == event
+  ]
 
 
 @pytest.fixture(scope='module')
@@ -136,13 +142,13 @@ def test_a_mode_without_evaluation_goes_on_past_one_that_fails(tmp_path):
 
 
 CASES = {
-    # name: (arguments, the step that is saved, whether its evaluation is pending)
-    'an action of an evaluation': (lambda: with_action(lambda: triggers.OnBest('validation_loss', fail)), 6, True),
-    'a metric that no evaluation has': (lambda: with_action(lambda: triggers.OnBest('f_score', print)), 6, True),
-    'an action between evaluations': (lambda: with_action(lambda: triggers.EveryNSteps(10, fail)), 10, False),
-    'an action where an evaluation is due': (lambda: with_action(lambda: triggers.EveryNSteps(6, fail)), 6, True),
-    "an action of Orbit's": (lambda: {'train_actions': [at_step(10)]}, 10, False),
-    "an evaluation's action of Orbit's": (lambda: {'eval_actions': [fail]}, 6, True),
+  # name: (arguments, the step that is saved, whether its evaluation is pending)
+  'an action of an evaluation': (lambda: with_action(lambda: triggers.OnBest('validation_loss', fail)), 6, True),
+  'a metric that no evaluation has': (lambda: with_action(lambda: triggers.OnBest('f_score', print)), 6, True),
+  'an action between evaluations': (lambda: with_action(lambda: triggers.EveryNSteps(10, fail)), 10, False),
+  'an action where an evaluation is due': (lambda: with_action(lambda: triggers.EveryNSteps(6, fail)), 6, True),
+  "an action of Orbit's": (lambda: {'train_actions': [at_step(10)]}, 10, False),
+  "an evaluation's action of Orbit's": (lambda: {'eval_actions': [fail]}, 6, True),
 }
 FAST = ['a metric that no evaluation has']
 
@@ -175,7 +181,6 @@ def test_logs_of_a_loop_that_cannot_be_made_do_not_cost_its_steps(straight, tmp_
 def test_steps_that_fail_themselves_are_not_saved(tmp_path):
 
   class FailingStep(small_run.SmallTask):
-
     def forward(self, inputs, model, training):
       loss, logs = super().forward(inputs, model, training)
       ok = tf.debugging.assert_less(tf.where(training, self.step, 0), tf.constant(6, tf.int64))

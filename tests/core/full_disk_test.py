@@ -11,16 +11,21 @@ import pytest
 from tensorboard.backend.event_processing import event_accumulator
 import tensorflow as tf
 
-from official_ext.cli import exit_status
 from official_ext import errors
 from official_ext.checkpoints import manifests
+from official_ext.cli import exit_status
 from tests import disks
 from tests.core import small_run
 
 TRAINER = {
-    'train_steps': 24, 'checkpoint_interval': 4, 'validation_interval': 12, 'writers': ('tensorboard', 'csv'),
-    'best_checkpoint_export_subdir': 'best', 'best_checkpoint_eval_metric': 'validation_loss',
-    'best_checkpoint_metric_comp': 'higher', 'async_checkpointing': False,
+  'train_steps': 24,
+  'checkpoint_interval': 4,
+  'validation_interval': 12,
+  'writers': ('tensorboard', 'csv'),
+  'best_checkpoint_export_subdir': 'best',
+  'best_checkpoint_eval_metric': 'validation_loss',
+  'best_checkpoint_metric_comp': 'higher',
+  'async_checkpointing': False,
 }
 STEPS = [4, 5, 8, 10, 12, 15, 16, 20, 24]  # Where loops end.
 
@@ -41,8 +46,10 @@ def straight(tmp_path_factory):
 
 def at(**do):
   """An action that calls what it is given for a step, at that step: at(step8=fill)."""
+
   def act(output):
     do.get(f'step{int(output["model_global_step"])}', lambda: None)()
+
   return [act]
 
 
@@ -54,8 +61,8 @@ def drive(folder, mode='train_and_eval', asynchronous=False, **kwargs):
 
 def error_line(stderr):
   assert 'Traceback' not in stderr
-  line, = [line for line in stderr.splitlines() if line.startswith('error: ')]
-  return line[len('error: '):]
+  (line,) = [line for line in stderr.splitlines() if line.startswith('error: ')]
+  return line[len('error: ') :]
 
 
 def checkpoints(folder):
@@ -105,8 +112,9 @@ def test_a_disk_that_stays_full_ends_training_after_three_failed_saves(disk, str
   folder = disk.folder / 'run'
   assert drive(folder, train_actions=at(step5=disk.fill)) == 1
   assert error_line(capfd.readouterr().err) == (
-      f'{folder}/ckpt-16: could not be saved: No space left on device; the newest checkpoint is ckpt-4; 3 saves in a '
-      'row have failed')
+    f'{folder}/ckpt-16: could not be saved: No space left on device; the newest checkpoint is ckpt-4; 3 saves in a '
+    'row have failed'
+  )
   told = [message for message in caplog.messages if 'could not be saved' in message and 'Training goes on' in message]
   assert [message.split(':')[0] for message in told] == [f'{folder}/ckpt-8', f'{folder}/ckpt-12']
   assert checkpoints(folder) == [4]
@@ -136,8 +144,10 @@ def test_nothing_is_lost_or_damaged_by_a_disk_that_has_room_again(disk, straight
   assert checkpoints(folder)[-1] == 24 and 8 not in checkpoints(folder)
   assert_no_remains(folder)
   assert small_run.record(folder)['status'] == 'finished'
-  found, expected = ([(event['event'], event['step']) for event in small_run.events(each)
-                      if not event['event'].startswith('checkpoint')] for each in (folder, straight))
+  found, expected = (
+    [(event['event'], event['step']) for event in small_run.events(each) if not event['event'].startswith('checkpoint')]
+    for each in (folder, straight)
+  )
   assert found == expected
   failed = [os.path.basename(event['checkpoint']) for event in small_run.events(folder, 'checkpoint_failed')]
   assert failed == ['ckpt-8', 'ckpt-12']
@@ -230,13 +240,16 @@ def test_what_is_left_to_write_after_a_finished_run_does_not_make_it_fail(disk, 
   assert f'{folder}: operative_config.train.gin cannot be written: No space left on device' in caplog.text
 
 
-@pytest.mark.parametrize('error', [
+@pytest.mark.parametrize(
+  'error',
+  [
     OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), '/data/x'),
     OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), b'/data/x'),
     OSError(errno.EIO, os.strerror(errno.EIO), '/data/x'),
     tf.errors.ResourceExhaustedError(None, None, '{{function_node f}} /data/x; No space left on device [Op:SaveV2]'),
     tf.errors.UnknownError(None, None, '/data/x; Input/output error'),
-])
+  ],
+)
 def test_storage_that_fails_anywhere_is_one_line(error, capfd):
   def main(_):
     try:
@@ -260,6 +273,7 @@ def test_what_is_not_of_storage_keeps_its_traceback(capfd):
 
 def test_a_rollback_that_cannot_be_noted_does_not_happen(disk):
   from official_ext.checkpoints import rollbacks
+
   disk.fill()
   found = rollbacks.Rollbacks(str(disk.folder))
   with pytest.raises(errors.StorageError, match='rollbacks.json: cannot be written: No space left on device'):

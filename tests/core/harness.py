@@ -1,17 +1,19 @@
 """Small tasks, and trainers around them, whose numbers a test can derive by itself."""
 
+from collections.abc import Callable, Iterable
 import functools
-from typing import Any, Callable, Iterable, Optional
+from typing import Any
 
 import numpy as np
 from official.core import config_definitions as cfg
 import orbit
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
+from official_ext.config import definitions
 from official_ext.core import base_task
 from official_ext.core import base_trainer
-from official_ext.config import definitions
 
 NUM_FEATURES, NUM_CLASSES = 4, 3
 
@@ -74,7 +76,7 @@ class LinearTask(base_task.Task):
     return loss, {'accuracy': (y, logits), 'logit_mean': tf.reduce_mean(logits)}
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def strategy(name: str) -> tf.distribute.Strategy:
   """'one' replica, 'two' replicas, 'mirrored_one' (a MirroredStrategy of one), or 'default' (none)."""
   if name == 'one':
@@ -90,35 +92,42 @@ def sgd(learning_rate: float = 0.1, momentum: float = 0.9, **kwargs: Any) -> Any
 
 
 def make_trainer(
-    task_cls: Any = LinearTask,
-    data: Any = None,
-    *,
-    batch_size: int = 8,
-    replicas: str = 'one',
-    optimizer: Callable[[], Any] = sgd,
-    enable_xla: Any = True,
-    steps_per_execution: int = 1,
-    accumulation: int = 1,
-    steps_per_loop: int = 16,
-    seed: int = 0,
-    validation_data: Any = None,
-    validation_batch_size: Optional[int] = None,
-    drop_remainder: bool = True,
-    trainer_cls: Any = base_trainer.Trainer,
-    trainer_config: Optional[dict] = None,
-    evaluate: bool = False,
-    **kwargs: Any,
+  task_cls: Any = LinearTask,
+  data: Any = None,
+  *,
+  batch_size: int = 8,
+  replicas: str = 'one',
+  optimizer: Callable[[], Any] = sgd,
+  enable_xla: Any = True,
+  steps_per_execution: int = 1,
+  accumulation: int = 1,
+  steps_per_loop: int = 16,
+  seed: int = 0,
+  validation_data: Any = None,
+  validation_batch_size: int | None = None,
+  drop_remainder: bool = True,
+  trainer_cls: Any = base_trainer.Trainer,
+  trainer_config: dict | None = None,
+  evaluate: bool = False,
+  **kwargs: Any,
 ) -> base_trainer.Trainer:
   """A trainer of `task_cls`. XLA off is the plain shape; on, it is fused on one replica and split on two."""
   config = definitions.ExperimentConfig(
-      task=cfg.TaskConfig(
-          train_data=cfg.DataConfig(global_batch_size=batch_size, is_training=True, drop_remainder=drop_remainder),
-          validation_data=cfg.DataConfig(
-              global_batch_size=validation_batch_size or batch_size, is_training=False, drop_remainder=False)),
-      trainer=definitions.TrainerConfig(
-          steps_per_execution=steps_per_execution, gradient_accumulation_steps=accumulation,
-          steps_per_loop=steps_per_loop, train_steps=1000, **(trainer_config or {})),
-      runtime=definitions.RuntimeConfig(enable_xla=enable_xla, seed=seed))
+    task=cfg.TaskConfig(
+      train_data=cfg.DataConfig(global_batch_size=batch_size, is_training=True, drop_remainder=drop_remainder),
+      validation_data=cfg.DataConfig(
+        global_batch_size=validation_batch_size or batch_size, is_training=False, drop_remainder=False
+      ),
+    ),
+    trainer=definitions.TrainerConfig(
+      steps_per_execution=steps_per_execution,
+      gradient_accumulation_steps=accumulation,
+      steps_per_loop=steps_per_loop,
+      train_steps=1000,
+      **(trainer_config or {}),
+    ),
+    runtime=definitions.RuntimeConfig(enable_xla=enable_xla, seed=seed),
+  )
   with strategy(replicas).scope():
     task = task_cls(config.task, data if data is not None else make_data(64), validation_data)
     model = task.build_model()
@@ -185,8 +194,7 @@ class Reference:
       self.accuracies.append(accuracy)
       if self.clip:
         gradients = self.clip(gradients)
-      self.optimizer.apply_gradients(
-          [(tf.constant(g, v.dtype), v) for g, v in zip(gradients, self.variables)])
+      self.optimizer.apply_gradients([(tf.constant(g, v.dtype), v) for g, v in zip(gradients, self.variables)])
     return self
 
   @property

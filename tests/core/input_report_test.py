@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
+
 from official_ext import errors
 from official_ext.core import input_report
 from official_ext.data import position
@@ -83,8 +84,9 @@ def test_a_label_out_of_range_ends_a_run_without_xla(replicas, tmp_path):
   with pytest.raises(errors.UserError) as caught:
     small_run.run(tmp_path, 'train', spoilt(put('y', BAD, 7)), replicas)
   assert str(caught.value) == (
-      f'task.train_data: y: 7 is outside of [0, {harness.NUM_CLASSES}), in example {BAD} of ArraySource at position '
-      f'{at} of the run')
+    f'task.train_data: y: 7 is outside of [0, {harness.NUM_CLASSES}), in example {BAD} of ArraySource at position '
+    f'{at} of the run'
+  )
 
 
 def test_a_label_out_of_range_spoils_a_step_with_xla(tmp_path):
@@ -95,15 +97,17 @@ def test_a_label_out_of_range_spoils_a_step_with_xla(tmp_path):
   skipped = small_run.events(tmp_path, 'update_skipped')[0]
   assert skipped['step'] == at // BATCH + 1
   assert skipped['cause'] == (
-      f'y: -1 is outside of [0, {harness.NUM_CLASSES}), in example {BAD} of ArraySource at position {at} of the run')
+    f'y: -1 is outside of [0, {harness.NUM_CLASSES}), in example {BAD} of ArraySource at position {at} of the run'
+  )
 
 
 def test_a_label_out_of_range_in_an_evaluation(tmp_path):
   with pytest.raises(errors.UserError) as caught:
     small_run.run(tmp_path, 'train_and_eval', spoilt(put('y', 5, 9), False))
   assert str(caught.value) == (
-      f'task.validation_data: y: 9 is outside of [0, {harness.NUM_CLASSES}), in example 5 of ArraySource at position 5 '
-      'of the run (in the evaluation at step 6)')
+    f'task.validation_data: y: 9 is outside of [0, {harness.NUM_CLASSES}), in example 5 of ArraySource at position 5 '
+    'of the run (in the evaluation at step 6)'
+  )
 
 
 def test_what_cannot_be_read_again_is_not_blamed():
@@ -137,7 +141,6 @@ class LeakySource(sources.ArraySource):
 
 
 class LeakyTask(DictTask):
-
   def build_inputs(self, params, input_context=None):
     x, y = self.data
     return step_indexed.build_dataset(LeakySource({'x': x, 'y': y}), params, input_context)
@@ -160,15 +163,15 @@ def test_examples_left_out_are_counted_by_loop_and_evaluation(replicas, tmp_path
   assert {event['examples_skipped'] for event in small_run.events(tmp_path, 'eval')} == {3}
   assert all(math.isfinite(event['validation_loss']) for event in small_run.events(tmp_path, 'eval'))
 
-  other, _ = small_run.run(
-      tmp_path / 'cut', 'train', LeakyTask, replicas, params=leaky_params('skip', train_steps=4))
+  other, _ = small_run.run(tmp_path / 'cut', 'train', LeakyTask, replicas, params=leaky_params('skip', train_steps=4))
   del other
   resumed, _ = small_run.run(tmp_path / 'cut', 'train_and_eval', LeakyTask, replicas, params=leaky_params('skip'))
   for one, two in zip(model.variables, resumed.variables):
     np.testing.assert_array_equal(one.numpy(), two.numpy())
   later = [event for event in small_run.events(tmp_path / 'cut', 'train') if event['step'] > 4]
   assert [event['examples_skipped'] for event in later] == [
-      event['examples_skipped'] for event in trains if event['step'] > 4]
+    event['examples_skipped'] for event in trains if event['step'] > 4
+  ]
 
 
 @pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
@@ -178,8 +181,9 @@ def test_an_unreadable_example_ends_the_run_with_its_name(replicas, tmp_path):
   bad = min(LeakySource.bad, key=position_of)
   at = position_of(bad)
   assert str(caught.value).startswith(
-      f'task.train_data: example {bad} of LeakySource, at position {at} of the run, cannot be read: OSError: gone; '
-      f'repair or replace it, or set task.train_data.on_bad_example=skip (near step ')
+    f'task.train_data: example {bad} of LeakySource, at position {at} of the run, cannot be read: OSError: gone; '
+    f'repair or replace it, or set task.train_data.on_bad_example=skip (near step '
+  )
   assert small_run.record(tmp_path)['status'] == 'failed'
 
 
@@ -194,8 +198,9 @@ class FiniteTask(harness.LinearTask):
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH // 2)
 
 
-@pytest.mark.parametrize('replicas, while_loop', harness.cases(
-    [('one', True), ('two', False)], soak=[('one', False), ('two', True)]))
+@pytest.mark.parametrize(
+  'replicas, while_loop', harness.cases([('one', True), ('two', False)], soak=[('one', False), ('two', True)])
+)
 def test_training_without_examples(replicas, while_loop, tmp_path):
   with pytest.raises(errors.UserError, match=r'^task\.train_data: there are no examples$'):
     small_run.run(tmp_path, 'train', FiniteTask, replicas, trainer={'train_tf_while_loop': while_loop})
@@ -210,8 +215,12 @@ def test_an_evaluation_without_examples(replicas, tmp_path):
 
 def test_an_evaluation_in_a_graph_that_is_too_long(tmp_path):
   with pytest.raises(errors.UserError, match=r'^trainer\.validation_steps: 9 are more than task\.validation_data has'):
-    small_run.run(tmp_path, 'train_and_eval', type('T', (FiniteTask,), {'sizes': (600, 8)}), trainer={
-        'eval_tf_while_loop': True, 'validation_steps': 9})
+    small_run.run(
+      tmp_path,
+      'train_and_eval',
+      type('T', (FiniteTask,), {'sizes': (600, 8)}),
+      trainer={'eval_tf_while_loop': True, 'validation_steps': 9},
+    )
 
 
 def test_start_is_not_taken_by_what_is_read_again():

@@ -29,8 +29,11 @@ def rows_of(text):
   """The table: (first step, last step, {name: seconds})."""
   match = re.search(r'Profile of steps (\d+) to (\d+)', text)
   assert match, text
-  return int(match[1]), int(match[2]), {
-      name.strip(): float(seconds) for name, seconds in re.findall(r'^  (\w[\w ]+?) +([\d.]+) s', text, re.MULTILINE)}
+  return (
+    int(match[1]),
+    int(match[2]),
+    {name.strip(): float(seconds) for name, seconds in re.findall(r'^  (\w[\w ]+?) +([\d.]+) s', text, re.MULTILINE)},
+  )
 
 
 def test_a_trace_and_a_table(tmp_path, capsys):
@@ -57,8 +60,12 @@ def test_a_trace_and_a_table(tmp_path, capsys):
 def test_whole_programs(tmp_path, capsys):
   """In programs of four steps, 6 to 7 lie in the second. Training ends before step 40, which is no mistake."""
   params = small_run.make_params(
-      runtime={'enable_xla': True}, steps_per_execution=4, steps_per_loop=12, validation_interval=12,
-      checkpoint_interval=12)
+    runtime={'enable_xla': True},
+    steps_per_execution=4,
+    steps_per_loop=12,
+    validation_interval=12,
+    checkpoint_interval=12,
+  )
   small_run.run(tmp_path, 'train', params=params, profile_steps=(6, 7))
   first, last, rows = rows_of(capsys.readouterr().out)
   assert (first, last) == (5, 8) and 'evaluation' not in rows

@@ -2,15 +2,16 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
-from official_ext.cli import exit_status
-from official_ext.cli import summary
+from official_ext import errors
 from official_ext.actions import triggers
-from official_ext.core import base_trainer
 from official_ext.checkpoints import manager as manager_lib
 from official_ext.checkpoints import manifests
-from official_ext import errors
+from official_ext.cli import exit_status
+from official_ext.cli import summary
+from official_ext.core import base_trainer
 from official_ext.core import training_input
 from official_ext.data import position
 from official_ext.monitoring import json_lines
@@ -22,7 +23,6 @@ def task_with_bad_steps(*bad_steps):
   """A task whose loss is NaN in the steps that make these global steps."""
 
   class BadTask(small_run.SmallTask):
-
     def forward(self, inputs, model, training):
       loss, logs = super().forward(inputs, model, training)
       is_bad = tf.reduce_any(tf.equal(self.step + 1, tf.constant(bad_steps or (-1,), tf.int64)))
@@ -41,7 +41,9 @@ def test_a_skipped_update_is_told_with_its_examples(replicas, tmp_path):
   skipped = events(tmp_path, 'update_skipped')
   batch = small_run.BATCH_SIZE
   assert [(event['step'], event['first_example'], event['num_examples'], event['total']) for event in skipped] == [
-      (3, 2 * batch, batch, 1), (7, 6 * batch, batch, 2)]
+    (3, 2 * batch, batch, 1),
+    (7, 6 * batch, batch, 2),
+  ]
   assert all(np.isfinite(variable.numpy()).all() for variable in model.variables)
   losses = [event['training_loss'] for event in events(tmp_path, 'train')]
   assert np.isfinite(losses).all()
@@ -63,10 +65,10 @@ def test_defect_03_too_many_nan_steps_end_the_run(tmp_path):
 
 def test_divergence_has_an_exit_status_of_its_own(tmp_path, capsys):
   status = exit_status.of(
-      lambda _: small_run.run(
-          tmp_path, 'train', task_with_bad_steps(1), trainer={'nonfinite': {'max_skips': 0}}), [])
+    lambda _: small_run.run(tmp_path, 'train', task_with_bad_steps(1), trainer={'nonfinite': {'max_skips': 0}}), []
+  )
   assert status == 3
-  line, = capsys.readouterr().err.splitlines()
+  (line,) = capsys.readouterr().err.splitlines()
   assert line.startswith('error: 1 updates were left out')
 
 
@@ -99,7 +101,7 @@ def test_the_budget_is_that_of_the_run(tmp_path):
 
 def test_accumulation_counts_all_examples_of_an_update(tmp_path):
   small_run.run(tmp_path, 'train', task_with_bad_steps(3), trainer={'gradient_accumulation_steps': 4})
-  event, = events(tmp_path, 'update_skipped')
+  (event,) = events(tmp_path, 'update_skipped')
   assert (event['first_example'], event['num_examples']) == (2 * 4 * small_run.BATCH_SIZE, 4 * small_run.BATCH_SIZE)
 
 
@@ -110,7 +112,6 @@ def task_with_bad_batches(*bad_batches, value=np.nan):
   """A task that learns the number of every batch it sees; of some batches (from 0) every loss is `value`."""
 
   class BadDataTask(small_run.SmallTask):
-
     def build_inputs(self, params, input_context=None):
       if not params.is_training:
         return super().build_inputs(params, input_context)
@@ -142,8 +143,11 @@ ROLLBACK = {'steps_per_loop': 1, 'train_steps': 16, 'nonfinite': {'max_skips': 1
 
 def batches(folder):
   """The batch of each step, as it stands."""
-  return [(event['step'], event['batch']) for event in json_lines.read_events(str(folder / 'events.jsonl'))
-          if event['event'] == 'train' and 'batch' in event]
+  return [
+    (event['step'], event['batch'])
+    for event in json_lines.read_events(str(folder / 'events.jsonl'))
+    if event['event'] == 'train' and 'batch' in event
+  ]
 
 
 @pytest.fixture(scope='module')
@@ -163,7 +167,7 @@ def test_defect_03_a_rollback_goes_on_with_the_batches_that_follow(replicas, tmp
     folder = tmp_path
     model, _ = small_run.run(folder, 'train', task_with_bad_batches(6, 8), replicas, trainer=ROLLBACK)
     weights = [variable.numpy() for variable in model.variables]
-  event, = events(folder, 'rollback')
+  (event,) = events(folder, 'rollback')
   assert (event['step'], event['from_step'], event['data_offset'], event['rollbacks']) == (4, 9, 5, 1)
   assert 'at steps 7, 9' in event['reason'] and event['checkpoint'].endswith('/ckpt-4')
   assert batches(folder) == [(s, s - 1) for s in range(1, 5)] + [(s, s + 4) for s in range(5, 17)]
@@ -180,7 +184,6 @@ def test_defect_03_a_rollback_goes_on_with_the_batches_that_follow(replicas, tmp
 def test_a_rollback_leads_the_actions_back_too(tmp_path):
 
   class Noting(triggers.Trigger):
-
     def __init__(self):
       super().__init__(('train', 'rollback'), lambda logs: self.noted.append([logs['event'], logs['step']]))
       self.noted = []
@@ -194,13 +197,16 @@ def test_a_rollback_leads_the_actions_back_too(tmp_path):
   noting = Noting()
   bad = type('Bad', (task_with_bad_batches(6, 8),), {'build_actions': lambda self, trainer: [noting]})
   small_run.run(tmp_path, 'train', bad, trainer=ROLLBACK)
-  assert noting.noted == [*(['train', step] for step in range(1, 5)), ['rollback', 4],
-                          *(['train', step] for step in range(5, 17))]
+  assert noting.noted == [
+    *(['train', step] for step in range(1, 5)),
+    ['rollback', 4],
+    *(['train', step] for step in range(5, 17)),
+  ]
 
 
 def test_a_rollback_before_the_first_checkpoint_starts_again(tmp_path):
   small_run.run(tmp_path, 'train', task_with_bad_batches(0, 2), trainer=ROLLBACK)
-  event, = events(tmp_path, 'rollback')
+  (event,) = events(tmp_path, 'rollback')
   assert (event['step'], event['data_offset']) == (0, 3)
   assert batches(tmp_path) == [(step, step + 2) for step in range(1, 17)]
 
@@ -209,8 +215,7 @@ def test_after_so_many_rollbacks_the_run_has_diverged(tmp_path):
   nonfinite = {'max_skips': 0, 'then': 'rollback', 'max_rollbacks': 2}
   with pytest.raises(errors.DivergedError, match='at steps 5; .*max_rollbacks allows 2 rollbacks, which'):
     small_run.run(tmp_path, 'train', task_with_bad_batches(5, 6, 7), trainer={**ROLLBACK, 'nonfinite': nonfinite})
-  assert [(e['step'], e['from_step'], e['data_offset']) for e in events(tmp_path, 'rollback')] == [
-      (4, 6, 2), (4, 5, 3)]
+  assert [(e['step'], e['from_step'], e['data_offset']) for e in events(tmp_path, 'rollback')] == [(4, 6, 2), (4, 5, 3)]
   assert small_run.record(tmp_path)['status'] == 'diverged'
 
 
@@ -218,7 +223,7 @@ def test_evaluations_are_done_again_and_the_future_is_deleted(tmp_path):
   bad = task_with_bad_batches(9, 10)
   trainer = {**ROLLBACK, 'checkpoint_interval': 3, 'validation_interval': 3, 'max_to_keep': 10}
   small_run.run(tmp_path, 'train_and_eval', task_cls=bad, trainer=trainer)
-  event, = events(tmp_path, 'rollback')
+  (event,) = events(tmp_path, 'rollback')
   assert (event['step'], event['from_step'], event['data_offset']) == (9, 11, 2)
   assert [e['step'] for e in events(tmp_path, 'eval')] == [3, 6, 9, 12, 15, 16]
   assert [e['step'] for e in events(tmp_path, 'checkpoint')] == [0, 3, 6, 9, 12, 15, 16]
@@ -227,7 +232,7 @@ def test_evaluations_are_done_again_and_the_future_is_deleted(tmp_path):
 def test_what_lies_long_ago_is_left_alone(tmp_path):
   """Steps 3 and 14 are bad, and all was well from 4 to 12."""
   small_run.run(tmp_path, 'train', task_with_bad_batches(2, 13), trainer=ROLLBACK)
-  event, = events(tmp_path, 'rollback')
+  (event,) = events(tmp_path, 'rollback')
   assert (event['step'], event['from_step'], event['data_offset']) == (12, 14, 2)
 
 
@@ -243,7 +248,7 @@ def test_a_run_that_cannot_go_back_does_not_save_where_it_went_astray(tmp_path):
   assert [manifests.step_of(path) for path in manifests.prefixes(str(tmp_path))] == [0, 4]
   (tmp_path / 'rollbacks.json').rmdir()
   small_run.run(tmp_path, 'train', task_with_bad_batches(5, 6), trainer=ROLLBACK)
-  event, = events(tmp_path, 'rollback')
+  (event,) = events(tmp_path, 'rollback')
   assert (event['step'], event['from_step'], event['data_offset']) == (4, 7, 3)
 
 
@@ -273,12 +278,13 @@ def test_a_rollback_that_is_cut_off_is_finished_by_the_next_start(moment, gone_b
     else:
       after = training_input.TrainingInput.after
       patch.setattr(
-          training_input.TrainingInput, 'after', lambda self, *args: die() if self.data_offset else after(self, *args))
+        training_input.TrainingInput, 'after', lambda self, *args: die() if self.data_offset else after(self, *args)
+      )
     with pytest.raises(KilledError):
       small_run.run(folder, 'train', bad, trainer=trainer)
   assert (folder / 'ckpt-8.index').exists() == (moment == 'noted')
   resumed, _ = small_run.run(folder, 'train', bad, trainer=trainer)
-  restored, = events(folder, 'restored')
+  (restored,) = events(folder, 'restored')
   assert restored['step'] == 4
   assert batches(folder) == batches(straight_folder)
   for one, other in zip(straight, resumed.variables, strict=True):
@@ -313,7 +319,7 @@ def test_a_loss_above_the_bound_ends_the_run(tmp_path):
 def test_a_loss_above_the_bound_leads_back(tmp_path):
   trainer = {'steps_per_loop': 1, 'loss_upper_bound': 900.0, 'recovery_max_trials': 1}
   small_run.run(tmp_path, 'train', task_with_bad_batches(5, value=1000.0), trainer=trainer)
-  event, = events(tmp_path, 'rollback')
+  (event,) = events(tmp_path, 'rollback')
   assert (event['step'], event['from_step'], event['data_offset']) == (4, 6, 2)
   assert batches(tmp_path)[3:6] == [(4, 3), (5, 6), (6, 7)]
 
@@ -351,4 +357,5 @@ def test_the_weights_of_a_skipped_step_are_those_before(tmp_path):
   with_bad, _ = small_run.run(tmp_path / 'a', 'train', task_with_bad_steps(12))
   without, _ = small_run.run(tmp_path / 'b', 'train', task_with_bad_steps(), trainer={'train_steps': 11})
   harness.assert_close(
-      [v.numpy() for v in with_bad.trainable_variables], [v.numpy() for v in without.trainable_variables], 0, 0)
+    [v.numpy() for v in with_bad.trainable_variables], [v.numpy() for v in without.trainable_variables], 0, 0
+  )

@@ -5,12 +5,13 @@ import os
 
 import numpy as np
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
-from official_ext.core import base_trainer
+from official_ext import errors
 from official_ext.checkpoints import contents
 from official_ext.checkpoints import manager as manager_lib
-from official_ext import errors
+from official_ext.core import base_trainer
 from official_ext.step import gradient_tap
 from tests.core import harness
 from tests.core import small_run
@@ -105,8 +106,7 @@ class ManualTask(ModelTask):
     return {self.loss: loss}
 
 
-MODELS = {
-    'container': Container, 'late': Late, 'module': Module, 'aliased': Aliased, 'two optimizers': TwoOptimizers}
+MODELS = {'container': Container, 'late': Late, 'module': Module, 'aliased': Aliased, 'two optimizers': TwoOptimizers}
 
 
 def run(folder, mode, kind, optimizer=LEGACY, steps=2, replicas='one', checkpoint=None, **model):
@@ -115,9 +115,14 @@ def run(folder, mode, kind, optimizer=LEGACY, steps=2, replicas='one', checkpoin
   task_cls = type('Task', (base,), {'model_fn': staticmethod(functools.partial(MODELS[kind], **model))})
   tf_keras.utils.set_random_seed(len(os.listdir(folder.parent)))  # No two models begin alike.
   params = small_run.make_params(
-      train_steps=steps, steps_per_loop=2, checkpoint_interval=2, validation_interval=2, max_to_keep=9,
-      continuous_eval_timeout=0,
-      optimizer_config={**optimizer, 'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.1}}})
+    train_steps=steps,
+    steps_per_loop=2,
+    checkpoint_interval=2,
+    validation_interval=2,
+    max_to_keep=9,
+    continuous_eval_timeout=0,
+    optimizer_config={**optimizer, 'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.1}}},
+  )
   return small_run.run(folder, mode, task_cls, replicas, params, checkpoint=checkpoint)
 
 
@@ -137,14 +142,24 @@ def refuse(folder, mode, kind, *words, **kwargs):
   assert (folder / 'params.yaml').read_bytes() == params and not (folder / 'params.1.yaml').exists()
   name = f'events{"" if "train" in mode else "." + mode}.jsonl'
   events = small_run.events(folder, name=name)
-  last = [event['event'] for event in events[max(i for i, e in enumerate(events) if e['event'] == 'start'):]]
+  last = [event['event'] for event in events[max(i for i, e in enumerate(events) if e['event'] == 'start') :]]
   assert not {'train', 'eval', 'checkpoint'} & set(last), last
 
 
-@pytest.mark.parametrize('kind, optimizer, replicas', harness.cases(
+@pytest.mark.parametrize(
+  'kind, optimizer, replicas',
+  harness.cases(
     [('late', LEGACY, 'one'), ('module', NEW, 'two'), ('two optimizers', NEW, 'one')],
-    [('container', LEGACY, 'two'), ('two optimizers', LEGACY, 'two'), ('module', LEGACY, 'one'), ('late', NEW, 'two'),
-     ('aliased', LEGACY, 'two'), ('aliased', NEW, 'one')]))
+    [
+      ('container', LEGACY, 'two'),
+      ('two optimizers', LEGACY, 'two'),
+      ('module', LEGACY, 'one'),
+      ('late', NEW, 'two'),
+      ('aliased', LEGACY, 'two'),
+      ('aliased', NEW, 'one'),
+    ],
+  ),
+)
 def test_every_model_goes_on_bit_for_bit(kind, optimizer, replicas, tmp_path):
   _, logs = run(tmp_path / 'straight', 'train_and_eval', kind, optimizer, 4, replicas)
   first = values(tmp_path / 'straight/ckpt-2')
@@ -190,19 +205,26 @@ class OwnsItsStep(base_trainer.Trainer):
     super().train_step(iterator)
 
 
-@pytest.mark.parametrize('model, words', [
+@pytest.mark.parametrize(
+  'model, words',
+  [
     (functools.partial(Late, size=7), 'expected axis -1 of input shape to have value 7'),
     (functools.partial(Late, name_of_network='renamed'), 'renamed/0/kernel'),
     (Late, ''),
-])
+  ],
+)
 def test_what_cannot_be_traced_is_held_against_the_checkpoint_after_its_first_step(model, words, tmp_path):
   def build(model):
     task_cls = type('Task', (harness.LinearTask,), {'model_fn': staticmethod(model)})
     trainer = harness.make_trainer(
-        task_cls, trainer_cls=OwnsItsStep, enable_xla=False,
-        trainer_config=dict(train_tf_function=False, train_tf_while_loop=False))
+      task_cls,
+      trainer_cls=OwnsItsStep,
+      enable_xla=False,
+      trainer_config=dict(train_tf_function=False, train_tf_while_loop=False),
+    )
     manager = manager_lib.CheckpointManager(
-        trainer.checkpoint, str(tmp_path), create_variables=trainer.create_variables)
+      trainer.checkpoint, str(tmp_path), create_variables=trainer.create_variables
+    )
     return trainer, manager
 
   trainer, manager = build(Late)

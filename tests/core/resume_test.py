@@ -3,7 +3,8 @@
 import numpy as np
 from official.modeling.optimization import ema_optimizer
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext.core import base_trainer
 from tests.core import harness
@@ -47,9 +48,17 @@ class PipedTask(NoisyTask):
   def build_inputs(self, params, input_context=None):
     num_replicas = input_context.num_replicas_in_sync if input_context else 1
     dataset = tf.data.Dataset.from_tensor_slices(self.data if params.is_training else self.validation_data)
-    dataset = dataset.repeat().shuffle(32, seed=3).map(
-        lambda x, y: (tf.image.random_flip_left_right(tf.reshape(x, [1, -1, 1]), seed=4)[0, :, 0] + tf.random.normal(
-            [harness.NUM_FEATURES], stddev=0.1, seed=5), y))
+    dataset = (
+      dataset.repeat()
+      .shuffle(32, seed=3)
+      .map(
+        lambda x, y: (
+          tf.image.random_flip_left_right(tf.reshape(x, [1, -1, 1]), seed=4)[0, :, 0]
+          + tf.random.normal([harness.NUM_FEATURES], stddev=0.1, seed=5),
+          y,
+        )
+      )
+    )
     return dataset.batch(params.global_batch_size // num_replicas, drop_remainder=True)
 
 
@@ -71,25 +80,24 @@ def scaled(inner):
 
 
 CONFIGURATIONS = {
-    'fused': dict(steps_per_execution=STEPS_PER_EXECUTION),
-    'fused, new optimizer': dict(steps_per_execution=STEPS_PER_EXECUTION, optimizer=new_adam),
-    'fused, accumulation': dict(steps_per_execution=STEPS_PER_EXECUTION, accumulation=2),
-    'fused, accumulation, average': dict(
-        steps_per_execution=STEPS_PER_EXECUTION, accumulation=2, optimizer=averaged),
-    'fused, float16': dict(steps_per_execution=STEPS_PER_EXECUTION, optimizer=scaled(adam), policy='mixed_float16'),
-    'split': dict(replicas='two'),
-    'split, accumulation, average': dict(replicas='two', accumulation=2, optimizer=averaged),
-    'split, float16': dict(replicas='two', optimizer=scaled(adam), policy='mixed_float16'),
-    'plain': dict(enable_xla=False),
-    'plain, accumulation': dict(enable_xla=False, accumulation=3),
-    'plain, float16, average': dict(enable_xla=False, optimizer=scaled(averaged), policy='mixed_float16'),
-    'plain, 2 replicas': dict(enable_xla=False, replicas='two'),
-    'plain, 2 replicas, new optimizer': dict(enable_xla=False, replicas='two', optimizer=new_adam),
-    'default strategy': dict(enable_xla=False, replicas='default'),
-    'eager': dict(enable_xla=False, trainer_config=dict(train_tf_function=False, train_tf_while_loop=False)),
-    'tf.data': dict(enable_xla=False, task_cls=PipedTask),
-    'tf.data, fused, accumulation': dict(steps_per_execution=STEPS_PER_EXECUTION, accumulation=2, task_cls=PipedTask),
-    'tf.data, 2 replicas': dict(enable_xla=False, replicas='two', task_cls=PipedTask),
+  'fused': dict(steps_per_execution=STEPS_PER_EXECUTION),
+  'fused, new optimizer': dict(steps_per_execution=STEPS_PER_EXECUTION, optimizer=new_adam),
+  'fused, accumulation': dict(steps_per_execution=STEPS_PER_EXECUTION, accumulation=2),
+  'fused, accumulation, average': dict(steps_per_execution=STEPS_PER_EXECUTION, accumulation=2, optimizer=averaged),
+  'fused, float16': dict(steps_per_execution=STEPS_PER_EXECUTION, optimizer=scaled(adam), policy='mixed_float16'),
+  'split': dict(replicas='two'),
+  'split, accumulation, average': dict(replicas='two', accumulation=2, optimizer=averaged),
+  'split, float16': dict(replicas='two', optimizer=scaled(adam), policy='mixed_float16'),
+  'plain': dict(enable_xla=False),
+  'plain, accumulation': dict(enable_xla=False, accumulation=3),
+  'plain, float16, average': dict(enable_xla=False, optimizer=scaled(averaged), policy='mixed_float16'),
+  'plain, 2 replicas': dict(enable_xla=False, replicas='two'),
+  'plain, 2 replicas, new optimizer': dict(enable_xla=False, replicas='two', optimizer=new_adam),
+  'default strategy': dict(enable_xla=False, replicas='default'),
+  'eager': dict(enable_xla=False, trainer_config=dict(train_tf_function=False, train_tf_while_loop=False)),
+  'tf.data': dict(enable_xla=False, task_cls=PipedTask),
+  'tf.data, fused, accumulation': dict(steps_per_execution=STEPS_PER_EXECUTION, accumulation=2, task_cls=PipedTask),
+  'tf.data, 2 replicas': dict(enable_xla=False, replicas='two', task_cls=PipedTask),
 }
 
 
@@ -123,8 +131,13 @@ def assert_same_bits(found, expected):
 
 # Together these hold all that the others do, one by one.
 FAST = (
-    'fused, accumulation, average', 'split, float16', 'plain, float16, average', 'plain, 2 replicas, new optimizer',
-    'eager', 'tf.data')
+  'fused, accumulation, average',
+  'split, float16',
+  'plain, float16, average',
+  'plain, 2 replicas, new optimizer',
+  'eager',
+  'tf.data',
+)
 
 
 @pytest.mark.parametrize('name', harness.cases(FAST, soak=[name for name in CONFIGURATIONS if name not in FAST]))

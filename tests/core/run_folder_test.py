@@ -6,11 +6,11 @@ import os
 import pytest
 import tensorflow as tf
 
+from official_ext import errors
+from official_ext.checkpoints import manager
+from official_ext.checkpoints import manifests
 from official_ext.checks import debugging
 from official_ext.cli import summary
-from official_ext.checkpoints import manager
-from official_ext import errors
-from official_ext.checkpoints import manifests
 from official_ext.runtime import run_lock
 from tests.core import small_run
 
@@ -92,7 +92,8 @@ def test_a_file_where_a_run_keeps_a_folder_is_told(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-  'name', ['run.json', 'params.yaml', 'events.jsonl', 'rollbacks.json', 'checkpoint', run_lock.NAME])
+  'name', ['run.json', 'params.yaml', 'events.jsonl', 'rollbacks.json', 'checkpoint', run_lock.NAME]
+)
 def test_a_folder_where_a_run_keeps_a_file_is_told(tmp_path, name):
   (tmp_path / name).mkdir()
   with pytest.raises(errors.UserError, match=rf'--model_dir=.*/{name} is no file'):
@@ -111,9 +112,17 @@ def test_records_of_wrong_types_are_replaced(tmp_path, content, caplog, capsys):
   assert 'other parameters than before' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize('content', [
-  b'', b'{}', b'\xff', b'[3]', b'[{"from_step": "a", "to_step": 1, "data_offset": 0}]', b'[{"from_step": 1}]',
-])
+@pytest.mark.parametrize(
+  'content',
+  [
+    b'',
+    b'{}',
+    b'\xff',
+    b'[3]',
+    b'[{"from_step": "a", "to_step": 1, "data_offset": 0}]',
+    b'[{"from_step": 1}]',
+  ],
+)
 def test_rollbacks_of_wrong_types_are_an_error_in_one_line(tmp_path, content):
   (tmp_path / 'rollbacks.json').write_bytes(content)
   with pytest.raises(errors.CheckpointError, match=r'rollbacks.json: cannot be read [^\n]*$'):
@@ -188,8 +197,7 @@ class _Racing(manager.CheckpointManager):
 @pytest.mark.parametrize('moments', [2, 3])
 def test_an_evaluation_takes_the_next_newest_where_a_training_deletes_the_one_it_chose(tmp_path, moments):
   value, step = tf.Variable(0.0), tf.Variable(0, dtype=tf.int64)
-  training = manager.CheckpointManager(
-    tf.train.Checkpoint(v=value), str(tmp_path), max_to_keep=1, step_counter=step)
+  training = manager.CheckpointManager(tf.train.Checkpoint(v=value), str(tmp_path), max_to_keep=1, step_counter=step)
   left = list(range(moments))
 
   def save(number):
@@ -203,8 +211,7 @@ def test_an_evaluation_takes_the_next_newest_where_a_training_deletes_the_one_it
 
   save(1)
   restored = tf.Variable(0.0)
-  evaluation = _Racing(
-    tf.train.Checkpoint(v=restored), str(tmp_path), step_counter=step, trains=False, replace=replace)
+  evaluation = _Racing(tf.train.Checkpoint(v=restored), str(tmp_path), step_counter=step, trains=False, replace=replace)
   assert evaluation.restore_or_initialize() == f'{tmp_path}/ckpt-{1 + moments}'
   assert restored.numpy() == 1.0 + moments
   assert not list(tmp_path.glob('*.broken*'))

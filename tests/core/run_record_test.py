@@ -9,11 +9,11 @@ import time
 import pytest
 
 from official_ext.config import definitions
+from official_ext.config import yaml_text
+from official_ext.core import run_record
 from official_ext.runtime import heartbeat
 from official_ext.runtime import process_identity
-from official_ext.core import run_record
 from official_ext.runtime import run_status
-from official_ext.config import yaml_text
 
 
 def _params(**trainer):

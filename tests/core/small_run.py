@@ -28,18 +28,24 @@ class SmallTask(harness.LinearTask):
 def make_params(runtime: Any = None, **trainer: Any) -> cfg.ExperimentConfig:
   """An experiment without XLA, which takes longer to compile than these steps to run; 12 steps in loops of 5."""
   defaults = {
-      'train_steps': 12, 'steps_per_loop': 5, 'summary_interval': 100, 'checkpoint_interval': 4,
-      'validation_interval': 6, 'optimizer_config': {
-          'optimizer': {'type': 'sgd', 'sgd': {'momentum': 0.9}},
-          'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.1}},
-      },
+    'train_steps': 12,
+    'steps_per_loop': 5,
+    'summary_interval': 100,
+    'checkpoint_interval': 4,
+    'validation_interval': 6,
+    'optimizer_config': {
+      'optimizer': {'type': 'sgd', 'sgd': {'momentum': 0.9}},
+      'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.1}},
+    },
   }
   return cfg.ExperimentConfig(
-      task=cfg.TaskConfig(
-          train_data=cfg.DataConfig(global_batch_size=BATCH_SIZE, is_training=True, seed=0),
-          validation_data=cfg.DataConfig(global_batch_size=BATCH_SIZE, is_training=False)),
-      trainer=cfg.TrainerConfig(**{**defaults, **trainer}),
-      runtime=cfg.RuntimeConfig(**{'enable_xla': False, **(runtime or {})}))
+    task=cfg.TaskConfig(
+      train_data=cfg.DataConfig(global_batch_size=BATCH_SIZE, is_training=True, seed=0),
+      validation_data=cfg.DataConfig(global_batch_size=BATCH_SIZE, is_training=False),
+    ),
+    trainer=cfg.TrainerConfig(**{**defaults, **trainer}),
+    runtime=cfg.RuntimeConfig(**{'enable_xla': False, **(runtime or {})}),
+  )
 
 
 def make_task(params: Any, task_cls: Any = SmallTask, replicas: str = 'one') -> SmallTask:
@@ -48,22 +54,29 @@ def make_task(params: Any, task_cls: Any = SmallTask, replicas: str = 'one') -> 
 
 
 def run(
-    folder: Any,
-    mode: str = 'train_and_eval',
-    task_cls: Any = SmallTask,
-    replicas: str = 'one',
-    params: Any = None,
-    trainer: Any = None,
-    run_post_eval: bool = False,
-    save_summary: bool = True,
-    **options: Any,
+  folder: Any,
+  mode: str = 'train_and_eval',
+  task_cls: Any = SmallTask,
+  replicas: str = 'one',
+  params: Any = None,
+  trainer: Any = None,
+  run_post_eval: bool = False,
+  save_summary: bool = True,
+  **options: Any,
 ) -> Any:
   """`run_experiment` in `folder`; `trainer` overrides fields of params.trainer, other arguments are `RunOptions`."""
   params = params or make_params(**(trainer or {}))
   task = make_task(params, task_cls, replicas)
   return train_lib.run_experiment(
-      harness.strategy(replicas), task, mode, params, str(folder), run_post_eval, save_summary,
-      options=train_lib.RunOptions(**options))
+    harness.strategy(replicas),
+    task,
+    mode,
+    params,
+    str(folder),
+    run_post_eval,
+    save_summary,
+    options=train_lib.RunOptions(**options),
+  )
 
 
 def events(folder: Any, event: str = '', name: str = 'events.jsonl') -> list[dict[str, Any]]:

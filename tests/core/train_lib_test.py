@@ -2,19 +2,19 @@
 
 import math
 
-from official.core import config_definitions as official_cfg
 import numpy as np
+from official.core import config_definitions as official_cfg
 import orbit
 import pytest
 import tensorflow as tf
 
-from official_ext.core import base_trainer
-from official_ext.config import definitions as cfg
-from official_ext.core import controller
 from official_ext import errors
-from official_ext.runtime import run_status
+from official_ext.config import definitions as cfg
+from official_ext.core import base_trainer
+from official_ext.core import controller
 from official_ext.core import run_checks
 from official_ext.core import train_lib
+from official_ext.runtime import run_status
 from tests.core import harness
 from tests.core import small_run
 
@@ -86,12 +86,10 @@ def test_actions_trainer_and_controller_of_the_caller(tmp_path):
   losses, validation_losses, made = [], [], []
 
   class Trainer(base_trainer.Trainer):
-
     def train_loop_end(self):
       return {**super().train_loop_end(), 'mine': tf.constant(3.0)}
 
   class Controller(controller.Controller):
-
     def __init__(self, **kwargs):
       made.append(self)
       super().__init__(**kwargs)
@@ -102,12 +100,18 @@ def test_actions_trainer_and_controller_of_the_caller(tmp_path):
     optimizer = task.create_optimizer(params.trainer.optimizer_config)
     trainer = Trainer(params, task, task.build_model(), optimizer)
   model, _ = train_lib.run_experiment(
-      harness.strategy('one'), task, 'train_and_eval', params, str(tmp_path),
-      options=train_lib.RunOptions(
-          trainer=trainer,
-          controller_cls=Controller,
-          train_actions=[lambda logs: losses.append(float(logs['training_loss']))],
-          eval_actions=[lambda logs: validation_losses.append(float(logs['validation_loss']))]))
+    harness.strategy('one'),
+    task,
+    'train_and_eval',
+    params,
+    str(tmp_path),
+    options=train_lib.RunOptions(
+      trainer=trainer,
+      controller_cls=Controller,
+      train_actions=[lambda logs: losses.append(float(logs['training_loss']))],
+      eval_actions=[lambda logs: validation_losses.append(float(logs['validation_loss']))],
+    ),
+  )
   assert model is trainer.model and len(made) == 1 and made[0].trainer is trainer
   assert [event['mine'] for event in small_run.events(tmp_path, 'train')] == [3.0] * 6
   assert losses == pytest.approx([event['training_loss'] for event in small_run.events(tmp_path, 'train')])
@@ -118,7 +122,8 @@ def test_an_action_under_a_condition(tmp_path):
   """orbit's own conditional actions work."""
   called = []
   action = orbit.actions.ConditionalAction(
-      condition=lambda logs: logs['training_loss'] < 0, action=lambda logs: called.append(logs))
+    condition=lambda logs: logs['training_loss'] < 0, action=lambda logs: called.append(logs)
+  )
   small_run.run(tmp_path, 'train', train_actions=[action])
   assert not called
 
@@ -140,10 +145,16 @@ def test_a_checkpoint_to_start_from(tmp_path):
 def test_a_plain_configuration_of_model_garden(tmp_path):
   params = small_run.make_params()
   plain = official_cfg.ExperimentConfig(
-      task=params.task,
-      trainer=official_cfg.TrainerConfig(
-          train_steps=6, steps_per_loop=3, checkpoint_interval=6, summary_interval=3, validation_interval=6,
-          optimizer_config=params.trainer.optimizer_config.as_dict()))
+    task=params.task,
+    trainer=official_cfg.TrainerConfig(
+      train_steps=6,
+      steps_per_loop=3,
+      checkpoint_interval=6,
+      summary_interval=3,
+      validation_interval=6,
+      optimizer_config=params.trainer.optimizer_config.as_dict(),
+    ),
+  )
   small_run.run(tmp_path, params=plain)
   assert steps_of(tmp_path, 'train') == [3, 6]
 
@@ -151,8 +162,10 @@ def test_a_plain_configuration_of_model_garden(tmp_path):
 # Length.
 
 
-@pytest.mark.parametrize('epochs, batch_size, accumulation, expected', [
-    (2, 8, 1, 16), (2.5, 8, 1, 20), (1, 24, 1, math.ceil(64 / 24)), (1, 8, 2, 4), (0.01, 8, 1, 1)])
+@pytest.mark.parametrize(
+  'epochs, batch_size, accumulation, expected',
+  [(2, 8, 1, 16), (2.5, 8, 1, 20), (1, 24, 1, math.ceil(64 / 24)), (1, 8, 2, 4), (0.01, 8, 1, 1)],
+)
 def test_epochs_become_steps(epochs, batch_size, accumulation, expected):
   params = small_run.make_params(train_steps=0, train_epochs=epochs, gradient_accumulation_steps=accumulation)
   params.task.train_data.global_batch_size = batch_size
@@ -174,7 +187,6 @@ def test_epochs_are_logged(tmp_path):
 def test_epochs_need_a_task_that_knows_its_data(tmp_path):
 
   class Unknowing(small_run.SmallTask):
-
     def num_examples(self, params):
       return None
 
@@ -200,9 +212,13 @@ def best(metric, **kwargs):
   return {'best_checkpoint_export_subdir': 'best', 'best_checkpoint_eval_metric': metric, **kwargs}
 
 
-@pytest.mark.parametrize('metric, task_cls', harness.cases(
+@pytest.mark.parametrize(
+  'metric, task_cls',
+  harness.cases(
     [('logit_mean', small_run.SmallTask), ('batches', ReducingTask)],
-    soak=[('accuracy', small_run.SmallTask), ('validation_loss', small_run.SmallTask)]))
+    soak=[('accuracy', small_run.SmallTask), ('validation_loss', small_run.SmallTask)],
+  ),
+)
 def test_any_metric_that_is_reported_can_choose_the_best(metric, task_cls, tmp_path):
   _, logs = small_run.run(tmp_path, task_cls=task_cls, trainer=best(metric))
   values = [event[metric] for event in small_run.events(tmp_path, 'eval')]
@@ -214,8 +230,9 @@ def test_defect_07_a_metric_that_is_not_reported_is_refused_at_the_start(tmp_pat
   with pytest.raises(errors.UserError) as raised:
     small_run.run(tmp_path / 'run', trainer=best('acuracy'))
   assert str(raised.value) == (
-      'trainer.best_checkpoint_eval_metric: acuracy: did you mean accuracy? SmallTask reports '
-      'accuracy, logit_mean, validation_loss')
+    'trainer.best_checkpoint_eval_metric: acuracy: did you mean accuracy? SmallTask reports '
+    'accuracy, logit_mean, validation_loss'
+  )
   assert not (tmp_path / 'run').exists()
 
 
@@ -258,8 +275,9 @@ def test_an_interrupted_run_ends_as_the_straight_one(replicas, tmp_path):
   assert steps_of(tmp_path / 'resumed', 'restored') == [8]
   names = ('step', 'training_loss', 'accuracy', 'grad_norm', 'learning_rate')
   expected, actual = (
-      [tuple(event[name] for name in names) for event in small_run.events(tmp_path / name, 'train')]
-      for name in ('straight', 'resumed'))
+    [tuple(event[name] for name in names) for event in small_run.events(tmp_path / name, 'train')]
+    for name in ('straight', 'resumed')
+  )
   assert actual == expected  # The first run ended in an action, which comes before the log.
 
 

@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from official_ext.config import definitions as cfg
+
 from official_ext import errors
+from official_ext.config import definitions as cfg
 from official_ext.data import bad_examples
 from official_ext.data import batch_reader
+from official_ext.data import collators
 from official_ext.data import position
 from official_ext.data import sampling
 from official_ext.data import sources
 from official_ext.data import step_indexed
-from official_ext.data import collators
 
 NUM_EXAMPLES, BATCH_SIZE = 20, 6
 UNREADABLE, ODD_SHAPE, ODD_TYPE = 4, 5, 11
@@ -43,8 +44,7 @@ class FlawedSource(sources.Source):
 
 
 def config(is_training=True, on_bad_example='skip', **fields):
-  return cfg.DataConfig(
-      global_batch_size=BATCH_SIZE, is_training=is_training, on_bad_example=on_bad_example, **fields)
+  return cfg.DataConfig(global_batch_size=BATCH_SIZE, is_training=is_training, on_bad_example=on_bad_example, **fields)
 
 
 def indices_at(positions, is_training=True):
@@ -65,8 +65,10 @@ def batches(dataset, count):
   return [element['index'].numpy().tolist() for element in dataset.take(count)]
 
 
-@pytest.mark.parametrize('start, num_replicas', [
-    (0, 2), (5, 1), (5, 3), *(pytest.param(*case, marks=pytest.mark.soak) for case in ((0, 1), (0, 3), (5, 2)))])
+@pytest.mark.parametrize(
+  'start, num_replicas',
+  [(0, 2), (5, 1), (5, 3), *(pytest.param(*case, marks=pytest.mark.soak) for case in ((0, 1), (0, 3), (5, 2)))],
+)
 def test_a_bad_example_is_replaced_by_the_next_good_one(start, num_replicas):
   """However many replicas share the batch, and wherever the run starts."""
   shares = []
@@ -96,10 +98,15 @@ def test_an_evaluation_leaves_bad_examples_out():
   doubled = lambda example, seed: {**example, 'noise': tf.random.stateless_uniform([], seed)}
   with bad_examples.logged_in(log):
     dataset = step_indexed.build_dataset(
-        FlawedSource((1, UNREADABLE, ODD_SHAPE, *range(6, 11), ODD_TYPE)), config(False), transform_per_example=doubled)
+      FlawedSource((1, UNREADABLE, ODD_SHAPE, *range(6, 11), ODD_TYPE)), config(False), transform_per_example=doubled
+    )
   elements = list(dataset)
   assert [element['index'].numpy().tolist() for element in elements] == [
-      [0, 2, 3], [], [12, 13, 14, 15, 16, 17], [18, 19]]
+    [0, 2, 3],
+    [],
+    [12, 13, 14, 15, 16, 17],
+    [18, 19],
+  ]
   assert elements[1]['nested']['pair'].shape == [0, 2] and elements[1]['name'].dtype == tf.string
   assert log.take_skips(BATCH_SIZE) == 3 and log.take_skips() == 6
   # The draws are those of the examples' positions.
@@ -107,25 +114,32 @@ def test_an_evaluation_leaves_bad_examples_out():
   np.testing.assert_array_equal(elements[0]['noise'], [tf.random.stateless_uniform([], seed) for seed in seeds])
 
 
-@pytest.mark.parametrize('bad, problem', [
+@pytest.mark.parametrize(
+  'bad, problem',
+  [
     (UNREADABLE, 'cannot be read: OSError: sector 4 is gone'),
     (ODD_SHAPE, r'cannot be batched with others: ValueError: nested/pair has shape \[3\], elsewhere \[2\]'),
     (ODD_TYPE, 'cannot be batched with others: ValueError: nested/pair is float64, elsewhere float32'),
-])
+  ],
+)
 def test_an_error_names_example_and_position(bad, problem):
   dataset = step_indexed.build_dataset(FlawedSource((bad,)), config(on_bad_example='error'))
   at = indices_at(range(NUM_EXAMPLES)).index(bad)
   pattern = (
-      rf'BadExampleError: task\.train_data: card {bad}, at position {at} of the run, {problem}; repair or replace it, '
-      r'or set task\.train_data\.on_bad_example=skip\n')
+    rf'BadExampleError: task\.train_data: card {bad}, at position {at} of the run, {problem}; repair or replace it, '
+    r'or set task\.train_data\.on_bad_example=skip\n'
+  )
   with pytest.raises(tf.errors.OpError, match=pattern):
     batches(dataset, 4)
 
 
-@pytest.mark.parametrize('action, message', [
+@pytest.mark.parametrize(
+  'action, message',
+  [
     ('error', r'task\.validation_data: card 6 cannot be read: OSError: sector 6 .*on_bad_example=skip'),
     ('ignore', r"task\.validation_data\.on_bad_example: expected error or skip, got 'ignore'"),
-])
+  ],
+)
 def test_what_is_wrong_from_the_start_is_told_then(action, message):
   with pytest.raises(errors.UserError, match=message):
     step_indexed.build_dataset(FlawedSource((6,)), config(False, action))
@@ -162,7 +176,6 @@ def test_lengths_may_differ_where_the_collator_says_so():
   """`pad` takes any length, but not another rank."""
 
   class Lists(FlawedSource):
-
     def example(self, index):
       return {'index': np.int64(index), 'tokens': np.ones((index % 3 + 1,) if index != 9 else (1, 1), np.int32)}
 
@@ -170,10 +183,13 @@ def test_lengths_may_differ_where_the_collator_says_so():
   assert sum(batches(dataset, -1), []) == [index for index in range(NUM_EXAMPLES) if index != 9]
 
 
-@pytest.mark.parametrize('bad, message', [
+@pytest.mark.parametrize(
+  'bad, message',
+  [
     (UNREADABLE, 'card 4 cannot be read: OSError: sector 4 is gone; repair or replace it'),
     (ODD_SHAPE, 'card 5 cannot be read: ValueError: all input arrays must have the same shape'),
-])
+  ],
+)
 def test_a_source_to_be_cached(bad, message):
   source = FlawedSource((bad,))
   with pytest.raises(errors.UserError, match=message):
@@ -188,5 +204,7 @@ def test_warnings_name_an_example_once_and_end(monkeypatch, caplog):
   for at, index in enumerate([7, 8, 7, 9, 10]):
     log.add_skip(at, index, f'card {index}')
   assert [record.getMessage() for record in caplog.records] == [
-      'left out: card 7', 'left out: card 8 (further ones are only counted)']
+    'left out: card 7',
+    'left out: card 8 (further ones are only counted)',
+  ]
   assert log.take_skips() == 5

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext.data import class_weights
 

@@ -4,8 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from official_ext.config import definitions as cfg
+
 from official_ext import errors
+from official_ext.config import definitions as cfg
 from official_ext.data import collators
 
 

@@ -6,8 +6,9 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-from official_ext.config import definitions as cfg
+
 from official_ext import errors
+from official_ext.config import definitions as cfg
 from official_ext.core import training_input
 from official_ext.data import diagnosis
 from tests.model_garden import tfrecords
@@ -40,8 +41,9 @@ def folder(tmp_path):
 
 
 def params_of(folder, **fields):
-  return cfg.cfg.DataConfig(**{
-      'input_path': f'{folder}/*', 'global_batch_size': 4, 'is_training': True, 'drop_remainder': False, **fields})
+  return cfg.cfg.DataConfig(
+    **{'input_path': f'{folder}/*', 'global_batch_size': 4, 'is_training': True, 'drop_remainder': False, **fields}
+  )
 
 
 def error_of(params):
@@ -81,8 +83,9 @@ def test_a_record_with_a_wrong_checksum(folder):
   content[5 * size + 20] ^= 1
   (folder / 'b').write_bytes(content)
   assert explained(folder) == (
-      f'task.train_data.input_path: {folder}/b: record 5: corrupted record at {5 * size + 12} (near step 3); repair or '
-      'replace the file, or leave it out')
+    f'task.train_data.input_path: {folder}/b: record 5: corrupted record at {5 * size + 12} (near step 3); repair or '
+    'replace the file, or leave it out'
+  )
 
 
 def test_a_file_that_ends_inside_a_record(folder):
@@ -90,7 +93,8 @@ def test_a_file_that_ends_inside_a_record(folder):
   size = len(content) // NUM_RECORDS
   (folder / 'c').write_bytes(content[: 7 * size + 20])
   assert explained(folder).startswith(
-      f'task.train_data.input_path: {folder}/c: record 7: truncated record at {7 * size}')
+    f'task.train_data.input_path: {folder}/c: record 7: truncated record at {7 * size}'
+  )
 
 
 def test_a_compressed_file(tmp_path):
@@ -105,11 +109,14 @@ def test_a_compressed_file(tmp_path):
   assert fault.file == f'{tmp_path}/b.gz' and 3 <= fault.record <= 5
 
 
-@pytest.mark.parametrize('record, reason', [
+@pytest.mark.parametrize(
+  'record, reason',
+  [
     (tf.train.Example().SerializeToString(), 'cannot be parsed: Feature: '),
     (b'\xb6\xff\xff\x01' * 20, 'is no tf.Example'),  # As text it is not even UTF-8.
     (b'abc', 'cannot be parsed: Could not parse example input'),
-])
+  ],
+)
 def test_a_record_that_cannot_be_parsed(record, reason, folder):
   records = raw_records(folder / 'c')
   records[6] = record
@@ -127,8 +134,11 @@ def test_a_length_that_fits_no_record_is_the_configurations_mistake(tmp_path):
   def build(params, input_context=None):
     del input_context
     features = {'x': tf.io.FixedLenFeature([params.seq_length], tf.int64)}
-    return tf.data.TFRecordDataset(params.input_path).map(
-        lambda record: tf.io.parse_single_example(record, features)).batch(2)
+    return (
+      tf.data.TFRecordDataset(params.input_path)
+      .map(lambda record: tf.io.parse_single_example(record, features))
+      .batch(2)
+    )
 
   def told(data):
     try:
@@ -139,8 +149,9 @@ def test_a_length_that_fits_no_record_is_the_configurations_mistake(tmp_path):
 
   tfrecords.write_examples(tmp_path / 'a', examples())
   data = LengthConfig(input_path=str(tmp_path / 'a'), global_batch_size=2)
-  assert told(data) == (f'task.train_data.seq_length: is 4, and in {tmp_path}/a x has 2 values; set it to 2 '
-                        '(near step 0)')
+  assert told(data) == (
+    f'task.train_data.seq_length: is 4, and in {tmp_path}/a x has 2 values; set it to 2 (near step 0)'
+  )
   # One record with another length is the file's.
   tfrecords.write_examples(tmp_path / 'a', [{'x': [0] * 4}, {'x': [0] * 4}, {'x': [0] * 3}, {'x': [0] * 4}])
   assert told(data).startswith(f'task.train_data.input_path: {tmp_path}/a: record 2: cannot be parsed: ')
@@ -157,14 +168,18 @@ def test_a_feature_that_no_record_has_is_the_configurations_mistake(folder):
   def build(params, input_context=None):
     del input_context
     features = {params.label_field: tf.io.FixedLenFeature([], tf.int64)}
-    return tf.data.TFRecordDataset(tf.io.gfile.glob(params.input_path)).map(
-        lambda record: tf.io.parse_single_example(record, features)).batch(2)
+    return (
+      tf.data.TFRecordDataset(tf.io.gfile.glob(params.input_path))
+      .map(lambda record: tf.io.parse_single_example(record, features))
+      .batch(2)
+    )
 
   data = LabelConfig(input_path=f'{folder}/*', global_batch_size=2)
   with pytest.raises(tf.errors.InvalidArgumentError) as info:
     list(build(data))
   assert str(diagnosis.explain(info.value, 'task.train_data', data, build)) == (
-      f'task.train_data.label_field: no record of {folder}/a has the feature label_ids; they have label, x')
+    f'task.train_data.label_field: no record of {folder}/a has the feature label_ids; they have label, x'
+  )
 
 
 def test_a_file_that_has_gone(folder):
@@ -189,8 +204,12 @@ def test_what_is_not_of_the_input_is_left_alone(folder):
   with pytest.raises(tf.errors.InvalidArgumentError) as caught:
     tf.function(lambda: tf.ensure_shape(tf.random.uniform(tf.random.uniform([1], 2, 3, tf.int32)), [9]))()
   node = '[[{{node IteratorGetNext}}]]'
-  for error in (caught.value, ValueError('IteratorGetNext'), tf.errors.UnavailableError(None, None, node),
-                tf.errors.UnknownError(None, None, f'KeyError: 3\nTraceback (most recent call last):\n {node}')):
+  for error in (
+    caught.value,
+    ValueError('IteratorGetNext'),
+    tf.errors.UnavailableError(None, None, node),
+    tf.errors.UnknownError(None, None, f'KeyError: 3\nTraceback (most recent call last):\n {node}'),
+  ):
     assert diagnosis.explain(error, 'task.train_data', params, build_inputs) is None
 
 
@@ -232,13 +251,17 @@ def test_empty_files(tmp_path):
     diagnosis.check_not_empty('task.x', params_of(tmp_path, input_path=no_files))
   diagnosis.check_not_empty('task.x', None)
   assert str(diagnosis.no_examples('task.x', params_of(tmp_path), 8)) == (
-      'task.x.input_path: there are no examples: 2 files with 3 records; a step takes 8')
+    'task.x.input_path: there are no examples: 2 files with 3 records; a step takes 8'
+  )
   assert str(diagnosis.no_examples('task.x', None)) == 'task.x: there are no examples'
 
 
 def test_patterns_are_read_as_model_garden_reads_them(folder):
-  for value in (f'{folder}/a, {folder}/[bc]', [f'{folder}/a', f'{folder}/[bc]'],
-                {'one': f'{folder}/a', 'two': f'{folder}/[bc]'}):
+  for value in (
+    f'{folder}/a, {folder}/[bc]',
+    [f'{folder}/a', f'{folder}/[bc]'],
+    {'one': f'{folder}/a', 'two': f'{folder}/[bc]'},
+  ):
     value = cfg.base_config.Config(value) if isinstance(value, dict) else value
     params = cfg.cfg.DataConfig()
     params.input_path = value
@@ -248,10 +271,13 @@ def test_patterns_are_read_as_model_garden_reads_them(folder):
 # Files that go away, or change, while they are read.
 
 
-@pytest.mark.parametrize(('what', 'spoil'), [
+@pytest.mark.parametrize(
+  ('what', 'spoil'),
+  [
     ('No such file or directory', lambda path: path.unlink()),
     ('Is a directory', lambda path: (path.unlink(), path.mkdir())),
-])
+  ],
+)
 def test_a_file_that_is_gone_is_named_though_its_pattern_no_longer_matches_it(what, spoil, folder):
   params = params_of(folder, is_training=False)
   files = sorted(map(str, folder.iterdir()))
@@ -262,8 +288,9 @@ def test_a_file_that_is_gone_is_named_though_its_pattern_no_longer_matches_it(wh
   with pytest.raises(tf.errors.OpError) as caught:
     list(iterator)
   message = str(diagnosis.explain(caught.value, 'task.train_data', params, build_inputs, ' (near step 3)'))
-  assert message == (f'task.train_data.input_path: {folder}/c: {what} (near step 3); repair or replace the file, or '
-                     'leave it out')
+  assert message == (
+    f'task.train_data.input_path: {folder}/c: {what} (near step 3); repair or replace the file, or leave it out'
+  )
 
 
 def test_a_file_that_is_read_by_its_path_is_named(folder):

@@ -3,11 +3,11 @@
 import os
 import types
 
+from array_record.python import array_record_module
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from array_record.python import array_record_module
 from official_ext.data import identity
 from official_ext.data import sources
 
@@ -32,8 +32,7 @@ def test_files_are_told_by_name_size_and_order_and_not_by_folder(tmp_path):
   assert names_of_differences(before, identity.of_files(files[::-1])) == ['order_of_files']
   assert 'num_files' in names_of_differences(before, identity.of_files(files[:2]))
   emptied = identity.of_files(write(tmp_path / 'c', one=b'12345', two=b'123', three=b''))
-  assert identity.differences('task.train_data', [before], [emptied])[0] == (
-      'task.train_data: num_empty_files: 0 -> 1')
+  assert identity.differences('task.train_data', [before], [emptied])[0] == ('task.train_data: num_empty_files: 0 -> 1')
   same_sizes = write(tmp_path / 'd', one=b'54321', two=b'123', three=b'12')
   assert names_of_differences(before, identity.of_files(same_sizes)) == []  # As the docs say.
 
@@ -49,7 +48,9 @@ def test_arrays_are_told_by_shape_type_and_some_rows():
   changed = sources.ArraySource({'x': x[shuffled], 'name': name[shuffled]}).identity()
   assert names_of_differences(before, changed) == ['content_of_16_rows']
   assert names_of_differences(before, sources.ArraySource({'x': x.astype(np.float32), 'name': name}).identity()) == [
-      'shapes_and_dtypes', 'content_of_16_rows']
+    'shapes_and_dtypes',
+    'content_of_16_rows',
+  ]
   assert identity.of_arrays({'x': x[:1]})['content_of_16_rows']
 
 
@@ -89,8 +90,9 @@ def test_tfds_data_are_told_by_version_and_split(tmp_path, in_a_source, monkeypa
   def identity_of(split):
     if in_a_source:
       return sources.TfdsSource('numbers', split, str(tmp_path)).identity()
-    return identity.of_config(types.SimpleNamespace(
-        input_path='', tfds_name='numbers', tfds_split=split, tfds_data_dir=str(tmp_path)))
+    return identity.of_config(
+      types.SimpleNamespace(input_path='', tfds_name='numbers', tfds_split=split, tfds_data_dir=str(tmp_path))
+    )
 
   sources.TfdsSource('numbers', 'train', str(tmp_path))
   before = identity_of('train')
@@ -104,7 +106,7 @@ def test_tfds_data_are_told_by_version_and_split(tmp_path, in_a_source, monkeypa
 
 
 def test_a_hugging_face_data_set_is_told_by_what_it_says_of_itself(tmp_path):
-  file, = write(tmp_path, data=b'123')
+  (file,) = write(tmp_path, data=b'123')
 
   class Dataset:
     column_names = ['x']

@@ -18,7 +18,8 @@ def test_transformed_reaches_every_dataset(takes_context):
     return build(params)
 
   inputs = pipelines.transformed(
-      build_with_context if takes_context else build, lambda dataset, ctx: dataset.skip(ctx.num_replicas_in_sync))
+    build_with_context if takes_context else build, lambda dataset, ctx: dataset.skip(ctx.num_replicas_in_sync)
+  )
   datasets = inputs(4, input_context=context)
   assert list(datasets['a'].as_numpy_iterator()) == [3]
   assert list(datasets['b'][0].as_numpy_iterator()) == [3, 4, 5, 6, 7]

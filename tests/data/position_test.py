@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+
 from official_ext.data import position
 
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
+
 from official_ext.data import sampling
 
 GOLDEN, M1, M2 = (np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -86,10 +87,10 @@ def test_orders_look_random(num_examples):
   """Index, distance to the neighbour and distance to the last epoch are uniform, by a chi-squared test."""
   orders = epochs_of(num_examples, seed=1, first=0, count=2000)
   samples = {
-      'first index': orders[:, 0],
-      'last index': orders[:, -1],
-      'distance to the neighbour': (orders[:, 1] - orders[:, 0]) % num_examples - 1,
-      'distance to the last epoch': (orders[1:, 0] - orders[:-1, 0]) % num_examples,
+    'first index': orders[:, 0],
+    'last index': orders[:, -1],
+    'distance to the neighbour': (orders[:, 1] - orders[:, 0]) % num_examples - 1,
+    'distance to the last epoch': (orders[1:, 0] - orders[:-1, 0]) % num_examples,
   }
   for name, sample in samples.items():
     num_values = num_examples - (name == 'distance to the neighbour')  # which is never 0

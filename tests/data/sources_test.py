@@ -2,10 +2,11 @@
 
 import sys
 
+from array_record.python import array_record_module
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from array_record.python import array_record_module
+
 from official_ext import errors
 from official_ext.data import sources
 
@@ -101,14 +102,14 @@ def test_cached_source_has_the_same_examples(data_dir):
 
 
 @pytest.mark.parametrize(
-    'name, split, message',
-    [
-        ('lettres', 'train', 'tfds_name: .*lettres'),
-        ('letters:9.9.9', 'train', 'tfds_name: .*9.9.9'),
-        ('letters', 'test', 'tfds_split: .*test'),
-        ('letters', 'train[', 'tfds_split: '),
-        ('letters', '', 'tfds_split: letters has the splits train'),
-    ],
+  'name, split, message',
+  [
+    ('lettres', 'train', 'tfds_name: .*lettres'),
+    ('letters:9.9.9', 'train', 'tfds_name: .*9.9.9'),
+    ('letters', 'test', 'tfds_split: .*test'),
+    ('letters', 'train[', 'tfds_split: '),
+    ('letters', '', 'tfds_split: letters has the splits train'),
+  ],
 )
 def test_mistakes_in_names_are_one_line(data_dir, name, split, message):
   with pytest.raises(errors.UserError, match=message) as caught:
@@ -237,4 +238,5 @@ def test_examples_of_other_sources_are_named_by_number():
   assert sources.HuggingFaceSource(dataset).describe(2) == 'example 2 of FakeHuggingFaceDataset'
   dataset.cache_files, dataset.split = [{'filename': '/data/x.arrow'}], 'train'
   assert sources.HuggingFaceSource(dataset).describe(2) == (
-      'example 2 of FakeHuggingFaceDataset, split train (/data/x.arrow)')
+    'example 2 of FakeHuggingFaceDataset, split train (/data/x.arrow)'
+  )

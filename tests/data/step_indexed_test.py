@@ -4,16 +4,17 @@ import functools
 import itertools
 
 import numpy as np
+from orbit.utils import common
 import pytest
 import tensorflow as tf
-from official_ext.config import definitions as cfg
+
 from official_ext import errors
+from official_ext.config import definitions as cfg
 from official_ext.data import collators
 from official_ext.data import position
 from official_ext.data import sampling
 from official_ext.data import sources
 from official_ext.data import step_indexed
-from orbit.utils import common
 
 NUM_EXAMPLES = 29
 
@@ -133,8 +134,7 @@ def test_shapes_are_static_and_the_dataset_infinite():
   assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
 
 
-@pytest.mark.parametrize(
-    'num_replicas, kind', cases([(1, 'python'), (2, 'arrays'), (3, 'python')], [1, 2, 3], SOURCES))
+@pytest.mark.parametrize('num_replicas, kind', cases([(1, 'python'), (2, 'arrays'), (3, 'python')], [1, 2, 3], SOURCES))
 def test_global_batch_does_not_depend_on_the_number_of_replicas(num_replicas, kind):
   source, collator = SOURCES[kind]
   strategy = strategy_of(num_replicas)
@@ -166,7 +166,8 @@ SIZES = [1, 5, 6, 24, 25, 27, 29]
 
 
 @pytest.mark.parametrize(
-    'num_replicas, num_examples', cases([(1, 29), (2, 1), (2, 27), *((3, n) for n in SIZES)], [1, 2, 3], SIZES))
+  'num_replicas, num_examples', cases([(1, 29), (2, 1), (2, 27), *((3, n) for n in SIZES)], [1, 2, 3], SIZES)
+)
 def test_evaluation_sees_every_example_once(num_replicas, num_examples):
   strategy = strategy_of(num_replicas)
   params = data_config(is_training=False)

@@ -8,6 +8,8 @@ import shlex
 
 import gin
 import pytest
+from tensorboard.backend.event_processing import event_accumulator
+
 from official_ext.checks import task_checks
 from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
@@ -16,7 +18,6 @@ from tests import checkouts
 from tests import documents
 from tests.golden import golden_test
 import train
-from tensorboard.backend.event_processing import event_accumulator
 
 PAGE = documents.read('docs/add_a_task.md')
 
@@ -66,7 +67,10 @@ def events(folder, event, name='events.jsonl'):
 def test_the_page(checkout, monkeypatch, capsys):
   steps = documents.steps(PAGE)
   assert [name for name, _ in steps if name] == [
-      'experiments/iris/configs.py', 'experiments/iris/task.py', 'tests/experiments/iris_test.py']
+    'experiments/iris/configs.py',
+    'experiments/iris/task.py',
+    'tests/experiments/iris_test.py',
+  ]
   assert len(steps) >= 13
   for name, text in steps:
     if name:
@@ -101,9 +105,26 @@ def test_the_table_of_mistakes_is_that_of_the_docstring():
   rows = dict(re.findall(r'^\| ([^|]*) \| (error|warning) \|$', PAGE, re.MULTILINE))
   assert len(rows) == 18
   told = inspect.getdoc(task_checks)
-  levels = {'error': told[told.index('Errors'):told.index('Warnings')], 'warning': told[told.index('Warnings'):]}
-  words = ('scalar', 'metric', 'dtypes', 'out of range', 'the last batch', 'not finite', '', 'the value of a tensor',
-           'training data', 'validation data', 'weight', 'gradient', 'Python', 'shapes', 'dropout', 'a sum', 'sorted',
-           'validation examples')
+  levels = {'error': told[told.index('Errors') : told.index('Warnings')], 'warning': told[told.index('Warnings') :]}
+  words = (
+    'scalar',
+    'metric',
+    'dtypes',
+    'out of range',
+    'the last batch',
+    'not finite',
+    '',
+    'the value of a tensor',
+    'training data',
+    'validation data',
+    'weight',
+    'gradient',
+    'Python',
+    'shapes',
+    'dropout',
+    'a sum',
+    'sorted',
+    'validation examples',
+  )
   for (row, level), word in zip(rows.items(), words, strict=True):
     assert word in levels[level].replace('\n', ' '), row

@@ -8,9 +8,9 @@ from tensorboard.backend.event_processing import event_accumulator
 
 from experiments.digits_mlp import configs
 from official_ext import metrics
+from official_ext.actions import triggers
 from official_ext.config import definitions as cfg
 from official_ext.core import train_lib
-from official_ext.actions import triggers
 from official_ext.metrics import classification
 from official_ext.monitoring import named_writers
 from official_ext.monitoring import writer_registry
@@ -31,8 +31,9 @@ def _run_code(name):
 
 def _train(task_cls, folder, **trainer):
   """digits_mlp, shorter, by another task."""
-  params = small_run.make_params(**{
-      'train_steps': 400, 'steps_per_loop': 100, 'validation_interval': 100, 'checkpoint_interval': 400, **trainer})
+  params = small_run.make_params(
+    **{'train_steps': 400, 'steps_per_loop': 100, 'validation_interval': 100, 'checkpoint_interval': 400, **trainer}
+  )
   params.task = configs.DigitsMlpTaskConfig(model=configs.DigitsMlpModelConfig(hidden_sizes=(32,)))
   strategy = harness.strategy('one')
   with strategy.scope():
@@ -72,15 +73,15 @@ def test_metrics(tmp_path):
 
 def test_tables_are_complete():
   page = (DOCS / 'callbacks.md').read_text()
-  told = page[page.index('The events are'):page.index('- The logs are')]
+  told = page[page.index('The events are') : page.index('- The logs are')]
   assert set(re.findall(r'`(\w+)`', told)) == set(writers.EVENTS)
   rows = re.findall(r'^\| `(\w+)', page, re.MULTILINE)
-  assert set(rows) == {
-      'EveryNSteps', 'EveryTSeconds', 'OnBest', 'OnEvent', 'AtEnd', *writer_registry.names()}
+  assert set(rows) == {'EveryNSteps', 'EveryTSeconds', 'OnBest', 'OnEvent', 'AtEnd', *writer_registry.names()}
   assert all(hasattr(triggers, name) or name in writer_registry.names() for name in rows)
   named_writers.check(writer_registry.names())
   page = (DOCS / 'metrics.md').read_text()
-  table = page[page.index('| name'):page.index('`num_classes=1`')]
+  table = page[page.index('| name') : page.index('`num_classes=1`')]
   assert set(re.findall(r'`(\w+)`', ' '.join(re.findall(r'^\|[^|]*\|', table, re.MULTILINE)))) == set(
-      classification._METRICS)
+    classification._METRICS
+  )
   assert len(metrics.build(list(classification._METRICS), 3)) == len(classification._METRICS)

@@ -5,9 +5,10 @@ import re
 
 import numpy as np
 import pytest
-import tensorflow as tf, tf_keras
 from tensorboard.backend.event_processing import event_accumulator
 from tensorboard.util import tensor_util
+import tensorflow as tf
+import tf_keras
 
 from experiments.digits_mlp import configs
 from official_ext.cli import launch
@@ -48,6 +49,7 @@ def test_pictures_of_a_task_and_of_an_action_reach_tensorboard(tmp_path):
   step, digits = images(tmp_path / 'validation', 'digits')
   assert (step, len(digits)) == (20, 20)
   from experiments.digits_mlp import task as digits_task  # pylint: disable=g-import-not-at-top
+
   first = digits_task.examples(False)['pixels'][0].reshape(8, 8, 1)
   np.testing.assert_allclose(digits[0] / 255, first, atol=0.01)
   step, filters = images(tmp_path / 'validation', 'filters')
@@ -70,7 +72,6 @@ def test_tokens_count_alike_under_accumulation():
   mask = (np.arange(5) < np.array([[5]] * 4 + [[1]] * 4)).astype(np.float32)  # Long sentences, and then short ones.
 
   class Tokens(harness.LinearTask):
-
     def build_model(self):
       model = tf_keras.Sequential([tf_keras.Input((5, 4)), tf_keras.layers.Dense(3)])
       model.set_weights(harness.initial_weights())
@@ -85,8 +86,8 @@ def test_tokens_count_alike_under_accumulation():
   results = []
   for batch_size, accumulation in ((4, 2), (8, 1)):
     trainer = harness.make_trainer(
-        task_cls, batch_size=batch_size, accumulation=accumulation, enable_xla=False,
-        optimizer=lambda: harness.sgd(1.0))
+      task_cls, batch_size=batch_size, accumulation=accumulation, enable_xla=False, optimizer=lambda: harness.sgd(1.0)
+    )
     logs = harness.train(trainer, 1)
     results.append(harness.weights_of(trainer))
   harness.assert_close(results[0], results[1])

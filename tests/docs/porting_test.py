@@ -6,11 +6,11 @@ import types
 
 from official.core import exp_factory
 import pytest
-import registry_imports  # noqa: F401
 
+from official_ext.actions import keras_callbacks
 from official_ext.config import overrides
 from official_ext.config import parser
-from official_ext.actions import keras_callbacks
+import registry_imports  # noqa: F401
 from tests import documents
 from tests.core import small_run
 from tests.experiments import shrunk_run
@@ -46,7 +46,8 @@ def test_the_script_from_keras(tmp_path, capsys):
   assert logs['accuracy'] > promised(module, 'my_digits')
   evaluations = small_run.events(tmp_path / 'run', 'eval')
   assert [line['step'] for line in evaluations] == [
-      min(43 * (n + 1), 842) for n in range(len(evaluations))]  # 1347 / 32, and 20 times that.
+    min(43 * (n + 1), 842) for n in range(len(evaluations))
+  ]  # 1347 / 32, and 20 times that.
   out = capsys.readouterr().out
   for epoch, line in enumerate(evaluations, 1):
     assert f'epoch {epoch}: val_loss {line["validation_loss"]:.3f}, learning rate ' in out

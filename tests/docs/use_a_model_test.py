@@ -8,11 +8,12 @@ import sys
 import numpy as np
 from official.core import exp_factory
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 import official_ext
-from official_ext.cli import main as official_ext_main
 from official_ext.checkpoints import manifests
+from official_ext.cli import main as official_ext_main
 from tests import documents
 
 PAGE = documents.read('docs/use_a_model.md')
@@ -22,7 +23,7 @@ def steps():
   """(kind, text) of every block of code, file and command, in the order of the page."""
   pattern = r'^```(python|yaml)\n(.*?)^```|^    ((?:python|official-ext) [^\n]*)$'
   for match in re.finditer(pattern, PAGE, re.DOTALL | re.MULTILINE):
-    before = PAGE[:match.start()].rstrip()
+    before = PAGE[: match.start()].rstrip()
     file = re.search(r'The file\s+`([^`]+)` (?:becomes:|is)$', before)
     yield ('command', '', match[3]) if match[3] else ('file' if file else match[1], file and file[1], match[2])
 
@@ -73,8 +74,11 @@ def test_what_can_be_chosen_differs(page):
   kernels = [m.trainable_variables[0].numpy() for m in (namespace['models'][0], namespace['last'], namespace['first'])]
   assert len({kernel.tobytes() for kernel in kernels}) == 3
   reader = tf.train.load_checkpoint(str(folder / 'runs/digits/ckpt-200'))
-  key = next(key for key in reader.get_variable_to_shape_map()
-             if key.startswith('model/') and key.endswith('0/kernel/.ATTRIBUTES/VARIABLE_VALUE'))
+  key = next(
+    key
+    for key in reader.get_variable_to_shape_map()
+    if key.startswith('model/') and key.endswith('0/kernel/.ATTRIBUTES/VARIABLE_VALUE')
+  )
   np.testing.assert_array_equal(reader.get_tensor(key), kernels[1])
 
 

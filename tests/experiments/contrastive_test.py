@@ -5,17 +5,31 @@ import pytest
 from sklearn import linear_model
 import tensorflow as tf
 
-from experiments.contrastive import augmentation, configs, data, losses, probe
+from experiments.contrastive import augmentation
+from experiments.contrastive import configs
+from experiments.contrastive import data
+from experiments.contrastive import losses
+from experiments.contrastive import probe
 from tests.core import harness
 from tests.core import small_run
 from tests.experiments import shrunk_run
 
-SMALL = {'task': {
-    'model': {'encoder_sizes': [16], 'head_sizes': [8, 6]}, 'train_data': {'global_batch_size': 8},
-    'validation_data': {'global_batch_size': 600}}}
-SGD = {'trainer': {'optimizer_config': {
-    'optimizer': {'type': 'sgd', 'sgd': {'momentum': 0.0}}, 'warmup': {'type': None},
-    'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 1.0}}}}}
+SMALL = {
+  'task': {
+    'model': {'encoder_sizes': [16], 'head_sizes': [8, 6]},
+    'train_data': {'global_batch_size': 8},
+    'validation_data': {'global_batch_size': 600},
+  }
+}
+SGD = {
+  'trainer': {
+    'optimizer_config': {
+      'optimizer': {'type': 'sgd', 'sgd': {'momentum': 0.0}},
+      'warmup': {'type': None},
+      'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 1.0}},
+    }
+  }
+}
 
 
 def nt_xent(z, temperature):
@@ -40,7 +54,7 @@ def test_nt_xent_is_the_formula_of_the_paper():
   found = losses.nt_xent(tf.constant(z), tf.constant(z), tf.constant(0), 0.3)
   np.testing.assert_allclose(found, nt_xent(z, 0.3), rtol=1e-6)
   # The shares of three replicas have the mean of the whole.
-  parts = [losses.nt_xent(tf.constant(z[i:i + 2]), tf.constant(z), tf.constant(i), 0.3) for i in (0, 2, 4)]
+  parts = [losses.nt_xent(tf.constant(z[i : i + 2]), tf.constant(z), tf.constant(i), 0.3) for i in (0, 2, 4)]
   np.testing.assert_allclose(np.mean(parts, 0), nt_xent(z, 0.3), rtol=1e-6)
 
 
@@ -62,22 +76,25 @@ def test_two_replicas_learn_what_one_does_from_the_whole_batch():
 
 def test_views_without_change_are_the_image():
   pixels = tf.constant(data.examples()['pixels'][:3])
-  still = configs.AugmentationConfig(rotation=0., zoom=0., shear=0., translation=0., contrast=0., erased=0.)
+  still = configs.AugmentationConfig(rotation=0.0, zoom=0.0, shear=0.0, translation=0.0, contrast=0.0, erased=0.0)
   draws = tf.stack([augmentation.draw(tf.constant([1, i], tf.int64), 2) for i in range(3)])
   views = augmentation.views(pixels, draws, still)
   np.testing.assert_allclose(views, np.stack([pixels, pixels], axis=1), atol=1e-6)
 
 
-@pytest.mark.parametrize('field, draw, expected', [
+@pytest.mark.parametrize(
+  'field, draw, expected',
+  [
     ('translation', 4, lambda image: np.roll(image, -1, axis=1)),
     ('translation', 5, lambda image: np.roll(image, -1, axis=0)),
     ('rotation', 0, np.rot90),
     ('contrast', 6, lambda image: image * 2),
-])
+  ],
+)
 def test_each_change_is_what_its_name_says(field, draw, expected):
   image = np.zeros((8, 8), np.float32)
   image[2:6, 3:5] = np.arange(8).reshape(4, 2) / 20
-  amounts = dict(rotation=0., zoom=0., shear=0., translation=0., contrast=0., erased=0.)
+  amounts = dict(rotation=0.0, zoom=0.0, shear=0.0, translation=0.0, contrast=0.0, erased=0.0)
   amounts[field] = 90.0 if field == 'rotation' else 1.0
   draws = np.zeros((1, 1, 71), np.float32)
   draws[..., draw] = 1.0
@@ -125,4 +142,5 @@ def test_an_evaluation_probes_the_features_of_every_image(replicas, tmp_path):
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
 def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
   shrunk_run.assert_goes_on_bit_for_bit(
-      shrunk_run.make_params('contrastive', SMALL, enable_xla=enable_xla), tmp_path, replicas)
+    shrunk_run.make_params('contrastive', SMALL, enable_xla=enable_xla), tmp_path, replicas
+  )

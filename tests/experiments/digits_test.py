@@ -1,17 +1,18 @@
 """The experiments digits and digits_mlp: data set, task, one step."""
 
 import numpy as np
+from official.core import exp_factory
+from official.core import task_factory
 import pytest
+from sklearn import datasets
 import tensorflow as tf
+
 from experiments import digits
 from experiments import digits_mlp
 from experiments.digits import digits_dataset
-from official.core import exp_factory
-from official.core import task_factory
-from official_ext.config import overrides
 from official_ext import errors
+from official_ext.config import overrides
 from official_ext.data import sources
-from sklearn import datasets
 
 EXPERIMENTS = {'digits': digits, 'digits_mlp': digits_mlp}
 NUM_TRAIN, NUM_VALIDATION = 1437, 360
@@ -51,9 +52,16 @@ def test_stratified_sample_is_seeded():
   assert set(first) != set(digits_dataset.stratified_sample(labels, 20, seed=1))
 
 
-@pytest.mark.parametrize('name, field', [
-    ('digits', 'input_path'), ('digits_mlp', 'input_path'), ('digits_mlp', 'tfds_name'), ('digits_mlp', 'tfds_split'),
-    ('digits_mlp', 'tfds_data_dir')])
+@pytest.mark.parametrize(
+  'name, field',
+  [
+    ('digits', 'input_path'),
+    ('digits_mlp', 'input_path'),
+    ('digits_mlp', 'tfds_name'),
+    ('digits_mlp', 'tfds_split'),
+    ('digits_mlp', 'tfds_data_dir'),
+  ],
+)
 @pytest.mark.parametrize('data', ['train_data', 'validation_data'])
 def test_what_nothing_reads_cannot_be_set(name, field, data):
   with pytest.raises(errors.UserError, match=f'task.{data}.{field}: nothing reads this field'):

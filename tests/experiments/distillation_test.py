@@ -5,14 +5,16 @@ import pytest
 from scipy import ndimage
 import tensorflow as tf
 
-from experiments.distillation import data, losses
+from experiments.distillation import data
+from experiments.distillation import losses
 from official_ext import errors
 from tests.core import harness
 from tests.core import small_run
 from tests.experiments import shrunk_run
 
-SMALL = {'task': {
-    'teacher': {'hidden_sizes': [16, 9]}, 'model': {'hidden_sizes': [5]}, 'train_data': {'global_batch_size': 8}}}
+SMALL = {
+  'task': {'teacher': {'hidden_sizes': [16, 9]}, 'model': {'hidden_sizes': [5]}, 'train_data': {'global_batch_size': 8}}
+}
 TEACHER = {'task': {**SMALL['task'], 'model': {'hidden_sizes': [16, 9]}}}
 
 
@@ -39,13 +41,17 @@ def test_losses_are_those_of_the_papers():
   rng = np.random.default_rng(0)
   student, teacher, hint, features = (rng.normal(0, 3, (6, n)) for n in (10, 10, 4, 4))
   labels = rng.integers(0, 10, 6)
-  tensors = ({'logits': tf.constant(student), 'hint': tf.constant(hint, tf.float32)},
-             {'logits': tf.constant(teacher), 'features': tf.constant(features, tf.float32)}, tf.constant(labels), 4.0)
+  tensors = (
+    {'logits': tf.constant(student), 'hint': tf.constant(hint, tf.float32)},
+    {'logits': tf.constant(teacher), 'features': tf.constant(features, tf.float32)},
+    tf.constant(labels),
+    4.0,
+  )
   p, q = softmax(teacher / 4), softmax(student / 4)
   expected = {
-      'label': -np.log(softmax(student)[np.arange(6), labels]).mean(),
-      'soft_label': 16 * (p * np.log(p / q)).sum(1).mean(),
-      'feature': np.mean((hint - features)**2),
+    'label': -np.log(softmax(student)[np.arange(6), labels]).mean(),
+    'soft_label': 16 * (p * np.log(p / q)).sum(1).mean(),
+    'feature': np.mean((hint - features) ** 2),
   }
   for name, loss in losses.LOSSES.items():
     assert float(loss(*tensors)) == pytest.approx(expected[name], rel=1e-5), name
@@ -85,8 +91,11 @@ def test_a_student_alone_needs_no_teacher():
 
 
 def test_a_missing_teacher_is_told(tmp_path, teacher_folder):
-  with pytest.raises(errors.UserError, match='task.teacher_checkpoint: the loss soft_label needs a teacher; train '
-                     'one with python train.py --experiment=distillation_teacher.*, or set task.losses.soft_label=0'):
+  with pytest.raises(
+    errors.UserError,
+    match='task.teacher_checkpoint: the loss soft_label needs a teacher; train '
+    'one with python train.py --experiment=distillation_teacher.*, or set task.losses.soft_label=0',
+  ):
     shrunk_run.make_task(shrunk_run.make_params('distillation'))
   with pytest.raises(errors.UserError, match=f'task.teacher_checkpoint: {tmp_path}: no checkpoint in this folder'):
     shrunk_run.make_task(student_params(tmp_path)).build_model()

@@ -2,23 +2,35 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
-from experiments.gan import data, judge, losses, task as task_lib
+from experiments.gan import data
+from experiments.gan import judge
+from experiments.gan import losses
+from experiments.gan import task as task_lib
 from official_ext import errors
 from tests.core import harness
 from tests.core import small_run
 from tests.experiments import shrunk_run
 
 BATCH_SIZE, NUM_SAMPLES, LATENT_SIZE = 8, 30, 5
-SGD = {'optimizer': {'type': 'sgd', 'sgd': {'momentum': 0.0}},
-       'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.5}}}
-SMALL = {'task': {
+SGD = {
+  'optimizer': {'type': 'sgd', 'sgd': {'momentum': 0.0}},
+  'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.5}},
+}
+SMALL = {
+  'task': {
     'model': {'latent_size': LATENT_SIZE, 'generator_sizes': [12], 'discriminator_sizes': [16]},
-    'num_samples': NUM_SAMPLES, 'train_data': {'global_batch_size': BATCH_SIZE},
-    'validation_data': {'global_batch_size': 20}}}
-PLAIN_SGD = {'task': {'model': {'dropout_rate': 0.0}, 'discriminator_optimizer': SGD},
-             'trainer': {'optimizer_config': SGD}}
+    'num_samples': NUM_SAMPLES,
+    'train_data': {'global_batch_size': BATCH_SIZE},
+    'validation_data': {'global_batch_size': 20},
+  }
+}
+PLAIN_SGD = {
+  'task': {'model': {'dropout_rate': 0.0}, 'discriminator_optimizer': SGD},
+  'trainer': {'optimizer_config': SGD},
+}
 
 
 def softplus(x):
@@ -27,10 +39,9 @@ def softplus(x):
 
 # By the papers: what the discriminator minimises, and what the generator does.
 FORMULAS = {
-    'non_saturating': (
-        lambda real, fake: softplus(-real).mean() + softplus(fake).mean(), lambda f: softplus(-f).mean()),
-    'hinge': (lambda real, fake: np.maximum(0, 1 - real).mean() + np.maximum(0, 1 + fake).mean(), lambda f: -f.mean()),
-    'wasserstein': (lambda real, fake: fake.mean() - real.mean(), lambda f: -f.mean()),
+  'non_saturating': (lambda real, fake: softplus(-real).mean() + softplus(fake).mean(), lambda f: softplus(-f).mean()),
+  'hinge': (lambda real, fake: np.maximum(0, 1 - real).mean() + np.maximum(0, 1 + fake).mean(), lambda f: -f.mean()),
+  'wasserstein': (lambda real, fake: fake.mean() - real.mean(), lambda f: -f.mean()),
 }
 
 
@@ -49,8 +60,8 @@ def test_gradient_penalty_measures_the_slope_in_between():
   real, fake, shares = rng.normal(size=(4, 3)), rng.normal(size=(4, 3)), rng.uniform(size=(4, 1))
   critic = lambda x: tf.reduce_sum(x**3, 1, keepdims=True)
   found = losses.gradient_penalty(critic, *map(tf.constant, (real, fake, shares)))
-  slopes = np.linalg.norm(3 * (shares * real + (1 - shares) * fake)**2, axis=1)
-  assert float(found) == pytest.approx(np.mean((slopes - 1)**2))
+  slopes = np.linalg.norm(3 * (shares * real + (1 - shares) * fake) ** 2, axis=1)
+  assert float(found) == pytest.approx(np.mean((slopes - 1) ** 2))
 
 
 def weights_by_network(model):
@@ -100,12 +111,17 @@ def test_two_steps_are_those_of_the_formulas(replicas, monkeypatch):
   d, g = ([tf.constant(w, tf.float64) for w in network] for network in weights_by_network(trainer.model))
   pixels = [batch['pixels'].numpy() for batch in trainer.task.build_inputs(params.task.train_data).take(2)]
   logs = harness.train(trainer, 2)
-  z = tf.constant(np.tile(latents[:BATCH_SIZE // num_replicas], (num_replicas, 1)), tf.float64)
+  z = tf.constant(np.tile(latents[: BATCH_SIZE // num_replicas], (num_replicas, 1)), tf.float64)
   losses_of_generator = []
   for real in pixels:
     fake = tf.sigmoid(perceptron(g, z))
-    d = descend(d, lambda d, real=real, fake=fake: tf.reduce_mean(tf.nn.softplus(
-        -perceptron(d, tf.cast(real, tf.float64)))) + tf.reduce_mean(tf.nn.softplus(perceptron(d, fake))))
+    d = descend(
+      d,
+      lambda d, real=real, fake=fake: (
+        tf.reduce_mean(tf.nn.softplus(-perceptron(d, tf.cast(real, tf.float64))))
+        + tf.reduce_mean(tf.nn.softplus(perceptron(d, fake)))
+      ),
+    )
     of_generator = lambda g, d=d: tf.reduce_mean(tf.nn.softplus(-perceptron(d, tf.sigmoid(perceptron(g, z)))))
     losses_of_generator.append(float(of_generator(g)))
     g = descend(g, of_generator)
@@ -160,16 +176,23 @@ def test_a_run_reports_quality_and_images(replicas, tmp_path):
   (last,) = [event for event in small_run.events(tmp_path, 'eval') if event['step'] == 4]
   assert 0.1 < last['confidence'] <= 1 and 1 <= last['class_coverage'] <= 10
   assert logs['samples'].shape == (1, 3 * 40, 400, 1)  # All 30, from both replicas.
-  tags = [value.tag for path in (tmp_path / 'validation').glob('*.tfevents.*')
-          for event in tf.compat.v1.train.summary_iterator(str(path)) for value in event.summary.value]
+  tags = [
+    value.tag
+    for path in (tmp_path / 'validation').glob('*.tfevents.*')
+    for event in tf.compat.v1.train.summary_iterator(str(path))
+    for value in event.summary.value
+  ]
   assert tags.count('samples') == 2 and 'confidence' in tags
 
 
-@pytest.mark.parametrize('changes, message', [
+@pytest.mark.parametrize(
+  'changes, message',
+  [
     ({'adversarial_loss': 'hing'}, "task.adversarial_loss: 'hing' is none of non_saturating, hinge, wasserstein"),
     ({'n_critic': 0}, 'task.n_critic: expected at least 1, got 0'),
     ({'n_critic': 3}, 'task.n_critic: 8 examples of a replica cannot be divided into 3 equal shares'),
-])
+  ],
+)
 def test_mistakes(changes, message):
   with pytest.raises(errors.UserError, match=message):
     harness.train(shrunk_run.make_trainer(shrunk_run.make_params('gan', SMALL, {'task': changes})), 1)

@@ -4,16 +4,20 @@ import math
 import shutil
 
 import numpy as np
+from official.core import exp_factory
+from official.core import task_factory
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from experiments import meta_learning
-from experiments.meta_learning import maml, sinusoids
-from official.core import exp_factory, task_factory
+from experiments.meta_learning import maml
+from experiments.meta_learning import sinusoids
 from official_ext import errors
 from official_ext.core import train_lib
 from official_ext.data import position
-from tests.core import harness, small_run
+from tests.core import harness
+from tests.core import small_run
 from tests.experiments import shrunk_run
 
 NUM_TASKS, NUM_SHOTS, NUM_QUERIES, RATE = 3, 4, 5, 0.05
@@ -27,8 +31,10 @@ def numpy_weights(seed=0):
 
 def numpy_tasks(seed=1):
   rng = np.random.default_rng(seed)
-  return [tuple(rng.uniform(-3, 3, (n, 1)) for n in (NUM_SHOTS, NUM_SHOTS, NUM_QUERIES, NUM_QUERIES))
-          for _ in range(NUM_TASKS)]
+  return [
+    tuple(rng.uniform(-3, 3, (n, 1)) for n in (NUM_SHOTS, NUM_SHOTS, NUM_QUERIES, NUM_QUERIES))
+    for _ in range(NUM_TASKS)
+  ]
 
 
 def loss_and_gradients(weights, x, y):
@@ -100,9 +106,9 @@ def joint_gradients(weights, tasks):
 
 
 REFERENCES = {
-    'maml': lambda weights, tasks: finite_differences(weights, lambda w: meta_loss(w, tasks)),
-    'fomaml': first_order_gradients,
-    'joint': joint_gradients,
+  'maml': lambda weights, tasks: finite_differences(weights, lambda w: meta_loss(w, tasks)),
+  'fomaml': first_order_gradients,
+  'joint': joint_gradients,
 }
 
 
@@ -114,7 +120,7 @@ def test_a_step_goes_along_the_gradient_of_its_algorithm(algorithm):
   model, weights, tasks = task.build_model(), numpy_weights(), numpy_tasks()
   model.set_weights(weights)
   x, y, *_ = tasks[0]
-  np.testing.assert_allclose(np.mean((model(x) - y)**2), loss_and_gradients(weights, x, y)[0], rtol=1e-5)
+  np.testing.assert_allclose(np.mean((model(x) - y) ** 2), loss_and_gradients(weights, x, y)[0], rtol=1e-5)
 
   optimizer = tf_keras.optimizers.legacy.SGD(1.0)
   tf.function(task.train_step)(as_batch(tasks, tf.float32), model, optimizer)
@@ -134,7 +140,8 @@ def test_an_evaluation_tells_the_error_after_each_number_of_steps():
   model.set_weights(weights)
   loss, logs = task.forward(as_batch(tasks, tf.float32), model, training=False)
   assert {name: float(value) for name, value in logs.items()} == pytest.approx(
-      {f'mse_after_{steps}': meta_loss(weights, tasks, steps) for steps in (0, 2, 3)}, rel=1e-4)
+    {f'mse_after_{steps}': meta_loss(weights, tasks, steps) for steps in (0, 2, 3)}, rel=1e-4
+  )
   assert float(loss) == float(logs['mse_after_3'])
 
 
@@ -156,8 +163,10 @@ def test_the_points_lie_on_the_sinusoids_of_the_paper():
   assert tasks['support_x'].shape == (300, 6, 1) and tasks['query_y'].shape == (300, 4, 1)
   found = []
   for task in range(300):
-    x, y = (np.concatenate([tasks[f'{part}_{name}'][task, :, 0] for part in ('support', 'query')]).astype(np.float64)
-            for name in 'xy')
+    x, y = (
+      np.concatenate([tasks[f'{part}_{name}'][task, :, 0] for part in ('support', 'query')]).astype(np.float64)
+      for name in 'xy'
+    )
     assert np.abs(x).max() <= 5 and len(set(x)) == 10
     # amplitude * sin(x - phase) = a * sin(x) + b * cos(x).
     (a, b), *_ = np.linalg.lstsq(np.stack([np.sin(x), np.cos(x)], 1), y, rcond=None)
@@ -217,12 +226,19 @@ SMALL_EVALUATION = {'num_tasks': 100, 'global_batch_size': 100}
 
 def run(folder, train_steps):
   params = exp_factory.get_exp_config('meta_learning')
-  params.override({
+  params.override(
+    {
       'task': {'validation_data': SMALL_EVALUATION, 'train_data': {'seed': 0}, 'eval_inner_steps': [0, 1, 2]},
       'runtime': {'enable_xla': False},
-      'trainer': {'train_steps': train_steps, 'steps_per_loop': 50, 'checkpoint_interval': 150,
-                  'validation_interval': 1000, 'progress_bar': False},
-  })
+      'trainer': {
+        'train_steps': train_steps,
+        'steps_per_loop': 50,
+        'checkpoint_interval': 150,
+        'validation_interval': 1000,
+        'progress_bar': False,
+      },
+    }
+  )
   tf_keras.utils.set_random_seed(0)
   strategy = harness.strategy('one')
   with strategy.scope():
@@ -238,7 +254,7 @@ def test_training_learns_to_adapt_and_goes_on_bit_for_bit(tmp_path):
   assert logs['validation_loss'] == pytest.approx(logs['mse_after_2'])
   config = meta_learning.meta_learning().task.validation_data
   config.override(SMALL_EVALUATION)
-  mse_of_zero = np.mean(sinusoids.test_tasks(config)['query_y']**2)
+  mse_of_zero = np.mean(sinusoids.test_tasks(config)['query_y'] ** 2)
   assert logs['mse_after_1'] < 0.8 * mse_of_zero and logs['mse_after_1'] < logs['mse_after_0']
   (tmp_path / 'resumed').mkdir()
   for path in (tmp_path / 'straight').glob('ckpt-150*'):
@@ -255,4 +271,5 @@ def test_training_learns_to_adapt_and_goes_on_bit_for_bit(tmp_path):
 def test_a_compiled_step_and_one_on_two_replicas_go_on_bit_for_bit(replicas, enable_xla, tmp_path):
   small = {'task': {'train_data': {'global_batch_size': 4}}}
   shrunk_run.assert_goes_on_bit_for_bit(
-      shrunk_run.make_params('meta_learning', small, enable_xla=enable_xla), tmp_path, replicas)
+    shrunk_run.make_params('meta_learning', small, enable_xla=enable_xla), tmp_path, replicas
+  )

@@ -4,20 +4,30 @@ import itertools
 
 import numpy as np
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
-from experiments.multi_task import data, model as model_lib, weighting
+from experiments.multi_task import data
+from experiments.multi_task import model as model_lib
+from experiments.multi_task import weighting
 from official_ext import errors
 from tests.core import harness
 from tests.core import small_run
 from tests.experiments import shrunk_run
 
 HEADS = list(model_lib.HEADS)
-SMALL = {'task': {
-    'model': {'trunk_sizes': [12], 'head_size': 6, 'dropout_rate': 0.0}, 'train_data': {'global_batch_size': 8}}}
-SGD = {'trainer': {'optimizer_config': {
-    'optimizer': {'type': 'sgd', 'sgd': {'momentum': 0.0}}, 'warmup': {'type': None},
-    'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.5}}}}}
+SMALL = {
+  'task': {'model': {'trunk_sizes': [12], 'head_size': 6, 'dropout_rate': 0.0}, 'train_data': {'global_batch_size': 8}}
+}
+SGD = {
+  'trainer': {
+    'optimizer_config': {
+      'optimizer': {'type': 'sgd', 'sgd': {'momentum': 0.0}},
+      'warmup': {'type': None},
+      'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.5}},
+    }
+  }
+}
 
 
 def losses_of(batch, outputs):
@@ -25,17 +35,18 @@ def losses_of(batch, outputs):
   logits, rows = np.asarray(outputs['classification'], np.float64), np.arange(len(batch['label']))
   log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
   return {
-      'classification': -log_p[rows, batch['label']].mean(),
-      'reconstruction': np.mean((outputs['reconstruction'] - batch['pixels'])**2),
-      'ink': np.mean((outputs['ink'] - batch['ink'])**2),
+    'classification': -log_p[rows, batch['label']].mean(),
+    'reconstruction': np.mean((outputs['reconstruction'] - batch['pixels']) ** 2),
+    'ink': np.mean((outputs['ink'] - batch['ink']) ** 2),
   }
 
 
 @pytest.mark.parametrize('how', ['fixed', 'uncertainty'])
 def test_the_loss_is_the_weighed_sum_of_the_logged(how):
   weights = {'classification': 2.0, 'reconstruction': 0.5, 'ink': 3.0}
-  task = shrunk_run.make_task(shrunk_run.make_params(
-      'multi_task', SMALL, {'task': {'weighting': how, 'weights': weights}}))
+  task = shrunk_run.make_task(
+    shrunk_run.make_params('multi_task', SMALL, {'task': {'weighting': how, 'weights': weights}})
+  )
   model = task.build_model()
   (batch,) = task.build_inputs(task.config.train_data).take(1)
   s = dict(zip(HEADS, [0.3, -1.0, 2.0]))
@@ -81,7 +92,8 @@ def test_two_conflicting_gradients_lose_what_is_against_the_other():
   assert a @ b < 0
   split = lambda g: [tf.constant(g[:1], tf.float32), tf.constant(g[1:].reshape(2, 1), tf.float32)]
   found = tf.function(weighting.without_conflicts, jit_compile=True)(
-      [split(a), split(b)], tf.constant([0, 0], tf.int64))
+    [split(a), split(b)], tf.constant([0, 0], tf.int64)
+  )
   vectors = [np.concatenate([part.numpy().ravel() for part in parts]) for parts in found]
   expected = surgery([a, b], [[1], [0]])
   np.testing.assert_allclose(vectors, expected, rtol=1e-6)
@@ -96,8 +108,10 @@ def test_three_gradients_meet_the_others_in_any_order():
   rng = np.random.default_rng(3)
   gradients = list(rng.normal(size=(3, 4)))
   assert sum(a @ b < 0 for a, b in itertools.combinations(gradients, 2)) >= 2
-  possible = [np.concatenate(surgery(gradients, orders)) for orders in itertools.product(
-      *(itertools.permutations([j for j in range(3) if j != i]) for i in range(3)))]
+  possible = [
+    np.concatenate(surgery(gradients, orders))
+    for orders in itertools.product(*(itertools.permutations([j for j in range(3) if j != i]) for i in range(3)))
+  ]
   seen = set()
   for seed in range(12):
     tensors = [[tf.constant(g, tf.float32)] for g in gradients]
@@ -120,15 +134,24 @@ def test_a_step_with_surgery_goes_along_the_repaired_gradients():
     with tf.GradientTape(persistent=True) as tape:
       terms = task.weighed(task.losses_of(batch, model(batch['damaged'])), model)
     flat = lambda parts: np.concatenate([np.ravel(p) for p in parts]).astype(np.float64)
-    of_losses = [flat([np.zeros(v.shape) if g is None else g for g, v in zip(
-        tape.gradient(term, model.trainable_variables), model.trainable_variables)]) for term in terms.values()]
+    of_losses = [
+      flat(
+        [
+          np.zeros(v.shape) if g is None else g
+          for g, v in zip(tape.gradient(term, model.trainable_variables), model.trainable_variables)
+        ]
+      )
+      for term in terms.values()
+    ]
     if conflicts:
       assert any(a @ b < 0 for a, b in itertools.combinations(of_losses, 2))
     before = flat(model.trainable_variables)
     task.train_step(batch, model, tf_keras.optimizers.legacy.SGD(1.0), task.build_metrics())
     moved = before - flat(model.trainable_variables)
-    possible = [sum(surgery(of_losses, orders)) for orders in itertools.product(
-        *(itertools.permutations([j for j in range(3) if j != i]) for i in range(3)))]
+    possible = [
+      sum(surgery(of_losses, orders))
+      for orders in itertools.product(*(itertools.permutations([j for j in range(3) if j != i]) for i in range(3)))
+    ]
     assert min(np.abs(moved - p).max() for p in possible) < 1e-5
     assert (np.abs(moved - sum(of_losses)).max() > 1e-3) == conflicts
 

@@ -4,11 +4,18 @@ import sys
 
 import gymnasium
 import numpy as np
+from official.core import exp_factory
+from official.core import task_factory
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
-from experiments.reinforcement import cart_pole, configs, gym_environments, ppo, rollouts, trainer as trainer_lib
-from official.core import exp_factory, task_factory
+from experiments.reinforcement import cart_pole
+from experiments.reinforcement import configs
+from experiments.reinforcement import gym_environments
+from experiments.reinforcement import ppo
+from experiments.reinforcement import rollouts
+from experiments.reinforcement import trainer as trainer_lib
 from official_ext import errors
 from official_ext.core import train_lib
 from tests.core import harness
@@ -116,11 +123,11 @@ def test_the_loss_is_that_of_the_paper():
   objective = np.minimum(ratio * advantage, np.clip(ratio, 0.7, 1.3) * advantage)
   p = np.exp(log_softmax(logits))
   expected = {
-      'policy_loss': -objective.mean(),
-      'value_loss': 0.5 * ((value - target)**2).mean(),
-      'entropy': -(p * np.log(p)).sum(-1).mean(),
-      'approximate_kl': (ratio - 1 - np.log(ratio)).mean(),
-      'clip_fraction': (np.abs(ratio - 1) > 0.3).mean(),
+    'policy_loss': -objective.mean(),
+    'value_loss': 0.5 * ((value - target) ** 2).mean(),
+    'entropy': -(p * np.log(p)).sum(-1).mean(),
+    'approximate_kl': (ratio - 1 - np.log(ratio)).mean(),
+    'clip_fraction': (np.abs(ratio - 1) > 0.3).mean(),
   }
   assert {name: float(x) for name, x in logs.items()} == pytest.approx(expected, rel=1e-6)
   total = expected['policy_loss'] + 0.7 * expected['value_loss'] - 0.02 * expected['entropy']
@@ -157,8 +164,9 @@ def test_a_rollout_tells_what_happened(kind):
   environments, policy = make_environments(kind), lively_policy()
   state = tensors(environments.begin(range(NUM_GAMES)))
   running = tf.constant([7.0, 0.0, 0.0, 0.0])
-  play = tf.function(lambda state: rollouts.roll_out(
-      environments, policy, state, running, NUM_STEPS, tf.constant([5, 6], tf.int64)))
+  play = tf.function(
+    lambda state: rollouts.roll_out(environments, policy, state, running, NUM_STEPS, tf.constant([5, 6], tf.int64))
+  )
   out = tf.nest.map_structure(lambda x: x.numpy(), play(state))
   steps = out['steps']
   assert steps['observation'].shape == (NUM_STEPS, NUM_GAMES, 4) and steps['action'].shape == (NUM_STEPS, NUM_GAMES)
@@ -192,8 +200,14 @@ def test_a_rollout_tells_what_happened(kind):
 def test_actions_are_drawn_with_their_probabilities():
   """1,280 draws: sums of (action - its probability), also weighted, are within 4 standard deviations of 0."""
   environments, policy = cart_pole.CartPole(), lively_policy()
-  out = rollouts.roll_out(environments, policy, tensors(environments.begin(range(40))), tf.zeros([40]), NUM_STEPS,
-                          tf.constant([8, 9], tf.int64))
+  out = rollouts.roll_out(
+    environments,
+    policy,
+    tensors(environments.begin(range(40))),
+    tf.zeros([40]),
+    NUM_STEPS,
+    tf.constant([8, 9], tf.int64),
+  )
   logits = policy(tf.reshape(out['steps']['observation'], [-1, 4]))['logits']
   p = np.exp(log_softmax(logits.numpy().astype(np.float64)))[:, 1]
   action = out['steps']['action'].numpy().ravel()
@@ -223,17 +237,18 @@ def test_an_episode_of_the_evaluation_is_that_of_gymnasium(kind):
 # The trainer.
 
 SMALL = {
-    'ppo': {'num_environments': NUM_GAMES, 'rollout_steps': 8, 'epochs': 2},  # 32 steps, 4 minibatches of an epoch's.
-    'train_data': {'global_batch_size': 8, 'seed': 0},
-    'model': {'hidden_sizes': [8]},
+  'ppo': {'num_environments': NUM_GAMES, 'rollout_steps': 8, 'epochs': 2},  # 32 steps, 4 minibatches of an epoch's.
+  'train_data': {'global_batch_size': 8, 'seed': 0},
+  'model': {'hidden_sizes': [8]},
 }
 PER_ROLLOUT = 2 * 4
 
 
 def small_params(kind='tensorflow', task=None, trainer=None, enable_xla=False):
   params = exp_factory.get_exp_config('reinforcement')
-  params.override({'task': {**SMALL, 'environment': kind}, 'trainer': trainer or {},
-                   'runtime': {'enable_xla': enable_xla}})
+  params.override(
+    {'task': {**SMALL, 'environment': kind}, 'trainer': trainer or {}, 'runtime': {'enable_xla': enable_xla}}
+  )
   params.override({'task': task or {}})
   return params
 
@@ -328,7 +343,9 @@ def test_replicas_share_the_minibatches_of_one():
   harness.assert_close(*map(harness.weights_of, trainers), rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize('changes, message', [
+@pytest.mark.parametrize(
+  'changes, message',
+  [
     ({'task': {'train_data': {'global_batch_size': 5}}}, 'task.train_data.global_batch_size: 5 does not divide the 32'),
     ({'trainer': {'steps_per_execution': 0}}, 'trainer.steps_per_execution: 0: the policy plays between steps'),
     ({'trainer': {'gradient_accumulation_steps': 3}}, 'trainer.gradient_accumulation_steps: 3 does not divide the 8'),
@@ -336,7 +353,8 @@ def test_replicas_share_the_minibatches_of_one():
     ({'task': {'environment_id': 'Acrobot-v1'}}, 'task.environment_id: Acrobot-v1: only CartPole-v1 is there'),
     ({'kind': 'gymnasium', 'task': {'environment_id': 'Cart-v1'}}, 'task.environment_id: Cart-v1: gymnasium says: '),
     ({'kind': 'gymnasium', 'task': {'environment_id': 'Pendulum-v1'}}, 'Pendulum-v1: expected discrete actions'),
-])
+  ],
+)
 def test_what_cannot_be_played_is_refused(changes, message):
   with pytest.raises(errors.UserError, match=message):
     build(**changes)
@@ -349,16 +367,19 @@ def test_where_gymnasium_is_missing_an_error_says_so(monkeypatch):
     build(kind='gymnasium')
 
 
-@pytest.mark.parametrize('kind, train_steps, least', [
-    ('tensorflow', 448, 100), pytest.param('gymnasium', 448, 100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+  'kind, train_steps, least', [('tensorflow', 448, 100), pytest.param('gymnasium', 448, 100, marks=pytest.mark.soak)]
+)
 def test_a_few_steps_teach_to_balance(kind, train_steps, least, tmp_path):
   """A policy that draws at random holds the pole for some 20 steps."""
   params = exp_factory.get_exp_config('reinforcement')
-  params.override({
+  params.override(
+    {
       'task': {'environment': kind, 'train_data': {'seed': 0}, 'validation_data': {'global_batch_size': 30}},
       'trainer': {'train_steps': train_steps, 'steps_per_loop': 32, 'summary_interval': 1000, 'progress_bar': False},
       'runtime': {'enable_xla': False},
-  })
+    }
+  )
   tf_keras.utils.set_random_seed(0)
   strategy = harness.strategy('one')
   with strategy.scope():

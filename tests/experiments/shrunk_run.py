@@ -7,26 +7,37 @@ import numpy as np
 from official.core import exp_factory
 from official.core import task_factory
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
-from official_ext.core import base_trainer
 from official_ext.config import definitions as cfg
 from official_ext.config import overrides as overrides_lib
+from official_ext.core import base_trainer
 from official_ext.core import train_lib
 from tests.core import harness
 
 # (replicas, enable_xla) for `assert_goes_on_bit_for_bit`.
 CONTINUATIONS = [
-    ('one', False), *(pytest.param(*case, marks=pytest.mark.soak) for case in (('one', True), ('two', False)))]
+  ('one', False),
+  *(pytest.param(*case, marks=pytest.mark.soak) for case in (('one', True), ('two', False))),
+]
 
 
 def make_params(experiment: str, *overrides: dict, enable_xla: Any = False, **trainer: Any) -> cfg.ExperimentConfig:
   """The experiment's own configuration with changes, such as {'task': {'model': {...}}}; 4 steps in loops of 2."""
   params = exp_factory.get_exp_config(experiment)
-  lengths = {'train_steps': 4, 'steps_per_loop': 2, 'summary_interval': 2, 'validation_interval': 2,
-             'checkpoint_interval': 2}
+  lengths = {
+    'train_steps': 4,
+    'steps_per_loop': 2,
+    'summary_interval': 2,
+    'validation_interval': 2,
+    'checkpoint_interval': 2,
+  }
   shrink = {
-      'trainer': {**lengths, **trainer}, 'runtime': {'enable_xla': enable_xla}, 'task': {'train_data': {'seed': 0}}}
+    'trainer': {**lengths, **trainer},
+    'runtime': {'enable_xla': enable_xla},
+    'task': {'train_data': {'seed': 0}},
+  }
   for changes in (shrink, *overrides):
     overrides_lib.override(params, changes)
   return params

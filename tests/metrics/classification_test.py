@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 from sklearn import metrics as sklearn_metrics
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
-from official_ext import metrics
 from official_ext import errors
+from official_ext import metrics
 from tests.core import harness
 
 NAMES = ('accuracy', 'auc', 'confusion_matrix', 'f1', 'precision', 'recall')
@@ -26,15 +27,20 @@ def expected(labels, logits, average='macro', sample_weight=None):
     auc = sklearn_metrics.roc_auc_score(labels, probabilities[:, 1], sample_weight=sample_weight)
   else:
     auc = sklearn_metrics.roc_auc_score(
-        labels, probabilities, multi_class='ovr', labels=range(num_classes), sample_weight=sample_weight)
+      labels, probabilities, multi_class='ovr', labels=range(num_classes), sample_weight=sample_weight
+    )
   precision, recall, f1, _ = sklearn_metrics.precision_recall_fscore_support(
-      labels, predicted, average=average, labels=range(num_classes), sample_weight=sample_weight, zero_division=0)
+    labels, predicted, average=average, labels=range(num_classes), sample_weight=sample_weight, zero_division=0
+  )
   return {
-      'accuracy': sklearn_metrics.accuracy_score(labels, predicted, sample_weight=sample_weight),
-      'auc': auc,
-      'confusion_matrix': sklearn_metrics.confusion_matrix(
-          labels, predicted, labels=range(num_classes), sample_weight=sample_weight),
-      'f1': f1, 'precision': precision, 'recall': recall,
+    'accuracy': sklearn_metrics.accuracy_score(labels, predicted, sample_weight=sample_weight),
+    'auc': auc,
+    'confusion_matrix': sklearn_metrics.confusion_matrix(
+      labels, predicted, labels=range(num_classes), sample_weight=sample_weight
+    ),
+    'f1': f1,
+    'precision': precision,
+    'recall': recall,
   }
 
 
@@ -58,7 +64,8 @@ def update(built, labels, logits, *sample_weight, batch=150):
   for start in range(0, len(labels), batch):  # The last batch is a partial one.
     part = slice(start, start + batch)
     for name, arguments in metrics.updates(
-        list(by_name), labels[part], logits[part], *(weight[part] for weight in sample_weight)).items():
+      list(by_name), labels[part], logits[part], *(weight[part] for weight in sample_weight)
+    ).items():
       by_name[name].update_state(*arguments)
   return {name: metric.result().numpy() for name, metric in by_name.items()}
 
@@ -96,11 +103,11 @@ def test_classes_that_never_come_and_equal_logits():
   logits[1] = [0.0, 2.0, 2.0, 0.0]
   values = update([metric for metric in metrics.build(NAMES, 4) if metric.name != 'auc'], labels, logits)
   references = {
-      'confusion_matrix': [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]],
-      'accuracy': 2 / 4,
-      'precision': (1 / 3 + 1 + 0 + 0) / 4,
-      'recall': (1 + 1 / 2 + 0 + 0) / 4,
-      'f1': (2 * (1 / 3) / (4 / 3) + 2 * (1 / 2) / (3 / 2)) / 4,
+    'confusion_matrix': [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]],
+    'accuracy': 2 / 4,
+    'precision': (1 / 3 + 1 + 0 + 0) / 4,
+    'recall': (1 + 1 / 2 + 0 + 0) / 4,
+    'f1': (2 * (1 / 3) / (4 / 3) + 2 * (1 / 2) / (3 / 2)) / 4,
   }
   assert_agree(values, references)
 
@@ -122,8 +129,13 @@ def test_exact_over_replicas_with_a_partial_last_batch(replicas, enable_xla):
   """77 examples in batches of 32: the last one, of 13, is not the same on both replicas. Training, in XLA, too."""
   x, y = harness.make_data(77, seed=3)
   trainer = harness.make_trainer(
-      MetricsTask, replicas=replicas, enable_xla=enable_xla, validation_data=(x, y), validation_batch_size=32,
-      evaluate=True)
+    MetricsTask,
+    replicas=replicas,
+    enable_xla=enable_xla,
+    validation_data=(x, y),
+    validation_batch_size=32,
+    evaluate=True,
+  )
   kernel, bias = harness.initial_weights()
   assert_agree(harness.evaluate(trainer), expected(y, x @ kernel + bias))
   assert_agree(harness.evaluate(trainer), expected(y, x @ kernel + bias))  # And from zero again.

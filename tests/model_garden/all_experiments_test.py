@@ -9,7 +9,8 @@ import gc
 import types
 
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext.cli import describe
 from official_ext.config import checks
@@ -18,80 +19,78 @@ from official_ext.config import parser
 IMAGE_SIZE_AND_CLASSES = ('task.model.input_size=[64, 64, 3]', 'task.model.num_classes=4')
 OPTIMIZER = ('trainer.optimizer_config.optimizer.type=sgd', 'trainer.optimizer_config.learning_rate.type=constant')
 LENGTHS = (
-    'trainer.optimizer_config.learning_rate.polynomial.decay_steps=100',
-    'trainer.optimizer_config.warmup.polynomial.warmup_steps=10',
+  'trainer.optimizer_config.learning_rate.polynomial.decay_steps=100',
+  'trainer.optimizer_config.warmup.polynomial.warmup_steps=10',
 )
 
 # What has no value in the registered configuration, and no model or optimizer can be built without.
 OPEN = {
-    'bert/pretraining': LENGTHS,
-    'bert/pretraining_dynamic': LENGTHS,
-    'bert/sentence_prediction': (*LENGTHS, 'task.model.num_classes=3'),
-    'bert/sentence_prediction_text': (*LENGTHS, 'task.model.num_classes=3'),
-    'bert/squad': LENGTHS,
-    'bert/tagging': (*LENGTHS, 'task.class_names=[O, B, I]'),
-    'bert/text_wiki_pretraining': LENGTHS,
-    'electra/pretraining': LENGTHS,
-    'image_classification': (*IMAGE_SIZE_AND_CLASSES, *OPTIMIZER),
-    'retinanet': ('task.model.input_size=[128, 128, 3]', 'task.model.num_classes=4', *OPTIMIZER),
-    'semantic_segmentation': (*IMAGE_SIZE_AND_CLASSES, *OPTIMIZER),
-    'video_classification': ('task.train_data.num_classes=4', *OPTIMIZER),
-    # The task translates its validation data to references when it is made: WMT14 would be downloaded.
-    'wmt_transformer/large': (
-        'task.sentencepiece_model_path={sentencepiece_model}', 'task.validation_data.tfds_name=""'
-    ),
+  'bert/pretraining': LENGTHS,
+  'bert/pretraining_dynamic': LENGTHS,
+  'bert/sentence_prediction': (*LENGTHS, 'task.model.num_classes=3'),
+  'bert/sentence_prediction_text': (*LENGTHS, 'task.model.num_classes=3'),
+  'bert/squad': LENGTHS,
+  'bert/tagging': (*LENGTHS, 'task.class_names=[O, B, I]'),
+  'bert/text_wiki_pretraining': LENGTHS,
+  'electra/pretraining': LENGTHS,
+  'image_classification': (*IMAGE_SIZE_AND_CLASSES, *OPTIMIZER),
+  'retinanet': ('task.model.input_size=[128, 128, 3]', 'task.model.num_classes=4', *OPTIMIZER),
+  'semantic_segmentation': (*IMAGE_SIZE_AND_CLASSES, *OPTIMIZER),
+  'video_classification': ('task.train_data.num_classes=4', *OPTIMIZER),
+  # The task translates its validation data to references when it is made: WMT14 would be downloaded.
+  'wmt_transformer/large': ('task.sentencepiece_model_path={sentencepiece_model}', 'task.validation_data.tfds_name=""'),
 }
 
 SMALLER = {
-    'cascadercnn_spinenet_coco': ('task.model.num_classes=2',),
-    'fasterrcnn_resnetfpn_coco': ('task.model.num_classes=2',),
-    'maskrcnn_mobilenet_coco': ('task.model.num_classes=2',),
-    'maskrcnn_resnetfpn_coco': ('task.model.num_classes=2',),
-    'maskrcnn_spinenet_coco': ('task.model.num_classes=2',),
+  'cascadercnn_spinenet_coco': ('task.model.num_classes=2',),
+  'fasterrcnn_resnetfpn_coco': ('task.model.num_classes=2',),
+  'maskrcnn_mobilenet_coco': ('task.model.num_classes=2',),
+  'maskrcnn_resnetfpn_coco': ('task.model.num_classes=2',),
+  'maskrcnn_spinenet_coco': ('task.model.num_classes=2',),
 }
 
 # From name to millions of trainable parameters, with the values above. None: the variables are made by the first call.
 EXPERIMENTS = {
-    'bert/pretraining': 109.5,
-    'bert/pretraining_dynamic': 109.5,
-    'bert/sentence_prediction': 110.1,
-    'bert/sentence_prediction_text': 110.1,
-    'bert/squad': 109.5,
-    'bert/tagging': 109.5,
-    'bert/text_wiki_pretraining': 109.5,
-    'cascadercnn_spinenet_coco': 70.7,
-    'deit_imagenet_pretrain': 87.2,
-    'electra/pretraining': 195.5,
-    'fasterrcnn_resnetfpn_coco': 43.3,
-    'image_classification': 23.5,
-    'maskrcnn_mobilenet_coco': 5.8,
-    'maskrcnn_resnetfpn_coco': 45.9,
-    'maskrcnn_spinenet_coco': 40.3,
-    'mnv2_deeplabv3_cityscapes': 2.5,
-    'mnv2_deeplabv3_pascal': 2.5,
-    'mnv2_deeplabv3plus_cityscapes': 2.7,
-    'mobilenet_imagenet': 3.5,
-    'resnet_imagenet': 25.6,
-    'resnet_rs_imagenet': 35.7,
-    'retinanet': 32.3,
-    'retinanet_mobile_coco': 2.3,
-    'retinanet_resnetfpn_coco': 34.1,
-    'retinanet_spinenet_coco': 21.8,
-    'revnet_imagenet': 22.8,
-    'seg_deeplabv3_pascal': 58.2,
-    'seg_deeplabv3plus_cityscapes': 59.5,
-    'seg_deeplabv3plus_pascal': 59.5,
-    'seg_resnetfpn_pascal': 29.2,
-    'semantic_segmentation': 25.3,
-    'video_classification': 32.8,
-    'video_classification_kinetics400': 33.6,
-    'video_classification_kinetics600': 34.0,
-    'video_classification_kinetics700': 34.2,
-    'video_classification_kinetics700_2020': 34.2,
-    'video_classification_ucf101': 33.0,
-    'vit_imagenet_finetune': 86.9,
-    'vit_imagenet_pretrain': 87.2,
-    'wmt_transformer/large': None,
+  'bert/pretraining': 109.5,
+  'bert/pretraining_dynamic': 109.5,
+  'bert/sentence_prediction': 110.1,
+  'bert/sentence_prediction_text': 110.1,
+  'bert/squad': 109.5,
+  'bert/tagging': 109.5,
+  'bert/text_wiki_pretraining': 109.5,
+  'cascadercnn_spinenet_coco': 70.7,
+  'deit_imagenet_pretrain': 87.2,
+  'electra/pretraining': 195.5,
+  'fasterrcnn_resnetfpn_coco': 43.3,
+  'image_classification': 23.5,
+  'maskrcnn_mobilenet_coco': 5.8,
+  'maskrcnn_resnetfpn_coco': 45.9,
+  'maskrcnn_spinenet_coco': 40.3,
+  'mnv2_deeplabv3_cityscapes': 2.5,
+  'mnv2_deeplabv3_pascal': 2.5,
+  'mnv2_deeplabv3plus_cityscapes': 2.7,
+  'mobilenet_imagenet': 3.5,
+  'resnet_imagenet': 25.6,
+  'resnet_rs_imagenet': 35.7,
+  'retinanet': 32.3,
+  'retinanet_mobile_coco': 2.3,
+  'retinanet_resnetfpn_coco': 34.1,
+  'retinanet_spinenet_coco': 21.8,
+  'revnet_imagenet': 22.8,
+  'seg_deeplabv3_pascal': 58.2,
+  'seg_deeplabv3plus_cityscapes': 59.5,
+  'seg_deeplabv3plus_pascal': 59.5,
+  'seg_resnetfpn_pascal': 29.2,
+  'semantic_segmentation': 25.3,
+  'video_classification': 32.8,
+  'video_classification_kinetics400': 33.6,
+  'video_classification_kinetics600': 34.0,
+  'video_classification_kinetics700': 34.2,
+  'video_classification_kinetics700_2020': 34.2,
+  'video_classification_ucf101': 33.0,
+  'vit_imagenet_finetune': 86.9,
+  'vit_imagenet_pretrain': 87.2,
+  'wmt_transformer/large': None,
 }
 
 
@@ -112,8 +111,15 @@ def sentencepiece_model(tmp_path_factory):
   words = ['the', 'quick', 'brown', 'fox', 'jumps', 'over', 'a', 'lazy', 'dog', 'und', 'der', 'schnelle', 'fuchs']
   sentences = [' '.join(words[i % 13] for i in range(start, start + 7)) for start in range(100)]
   sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=iter(sentences), model_prefix=str(prefix), vocab_size=64, hard_vocab_limit=False,
-      pad_id=0, bos_id=1, eos_id=2, unk_id=3, minloglevel=2,
+    sentence_iterator=iter(sentences),
+    model_prefix=str(prefix),
+    vocab_size=64,
+    hard_vocab_limit=False,
+    pad_id=0,
+    bos_id=1,
+    eos_id=2,
+    unk_id=3,
+    minloglevel=2,
   )
   return f'{prefix}.model'
 
@@ -157,15 +163,23 @@ def test_parses_and_is_described(name):
   text = '\n'.join(describe.field_lines(params, name))
   assert text.splitlines()[0].startswith(name)
   # This library's fields, Model Garden's, and those of the task.
-  for path in ('trainer.gradient_accumulation_steps', 'trainer.train_steps', 'runtime.seed', 'runtime.enable_xla',
-               'task.init_checkpoint', 'task.train_data.input_path', 'task.train_data.global_batch_size'):
+  for path in (
+    'trainer.gradient_accumulation_steps',
+    'trainer.train_steps',
+    'runtime.seed',
+    'runtime.enable_xla',
+    'task.init_checkpoint',
+    'task.train_data.input_path',
+    'task.train_data.global_batch_size',
+  ):
     assert f'\n{path}: ' in text
   assert not checks.schedule_warnings(params)
 
 
 @pytest.mark.parametrize('name', EXPERIMENTS)
 def test_builds_task_model_and_optimizer(name, request, tmp_path, no_random_weights, no_autograph, release_memory):
-  from official.core import task_factory, train_utils
+  from official.core import task_factory
+  from official.core import train_utils
 
   settings = [*OPEN.get(name, ()), *SMALLER.get(name, ())]
   if any('{sentencepiece_model}' in setting for setting in settings):

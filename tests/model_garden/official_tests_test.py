@@ -11,10 +11,10 @@ SCRIPT = pathlib.Path(__file__).with_name('run_official_tests.py')
 
 # From module to (tests, skipped with the stock Trainer on a machine without accelerators, whether it makes a Trainer).
 EXPECTED = {
-    'official.core.base_trainer_test': (30, 9, True),
-    'official.core.train_lib_test': (47, 31, True),
-    'official.core.actions_test': (8, 5, False),
-    'official.core.train_utils_test': (14, 2, False),
+  'official.core.base_trainer_test': (30, 9, True),
+  'official.core.train_lib_test': (47, 31, True),
+  'official.core.actions_test': (8, 5, False),
+  'official.core.train_utils_test': (14, 2, False),
 }
 
 

@@ -19,11 +19,11 @@ import pathlib
 import runpy
 import subprocess
 import sys
-from typing import List, Optional, Set
 import unittest
 
 # Before anything that binds the class as a default argument or by `from ... import`.
 from official.core import base_trainer
+
 # pylint: enable=wrong-import-position
 
 STOCK_TRAINER = base_trainer.Trainer
@@ -32,10 +32,10 @@ STOCK_TRAINER = base_trainer.Trainer
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 MODULES = (
-    'official.core.base_trainer_test',
-    'official.core.train_lib_test',
-    'official.core.actions_test',
-    'official.core.train_utils_test',
+  'official.core.base_trainer_test',
+  'official.core.train_lib_test',
+  'official.core.actions_test',
+  'official.core.train_utils_test',
 )
 
 
@@ -46,9 +46,11 @@ def substitute_trainer() -> type:
     The class that is there now.
   """
   from official_ext.core import base_trainer as ext_base_trainer
+
   ours = ext_base_trainer.Trainer
   base_trainer.Trainer = ours
   from official.core import train_utils
+
   # A default argument is bound when the module is imported, which this library's Trainer may have done above.
   create_trainer = inspect.unwrap(train_utils.create_trainer)
   defaults = create_trainer.__defaults__
@@ -61,7 +63,7 @@ def substitute_trainer() -> type:
   return ours
 
 
-def record_instances(classes: Set[type]) -> None:
+def record_instances(classes: set[type]) -> None:
   """Adds the class of every Trainer that is made from now on to `classes`."""
   stock_init = STOCK_TRAINER.__init__
 
@@ -72,7 +74,7 @@ def record_instances(classes: Set[type]) -> None:
   STOCK_TRAINER.__init__ = recording_init
 
 
-def record_results(results: List[unittest.TestResult]) -> None:
+def record_results(results: list[unittest.TestResult]) -> None:
   """Adds every unittest result that is made from now on to `results`."""
   stock_init = unittest.TestResult.__init__
 
@@ -86,6 +88,7 @@ def record_results(results: List[unittest.TestResult]) -> None:
 def iterate_without_autotune() -> None:
   """Spares the wait for tf.data's tuning thread whenever an iterator is deleted: see tests/conftest.py."""
   import tensorflow as tf
+
   apply_debug_options = tf.data.Dataset._apply_debug_options
 
   def without_autotune(dataset):
@@ -106,30 +109,30 @@ def run(module: str, stock: bool) -> dict:
   Returns:
     The record that `main` prints.
   """
-  classes: Set[type] = set()
-  results: List[unittest.TestResult] = []
+  classes: set[type] = set()
+  results: list[unittest.TestResult] = []
   trainer = STOCK_TRAINER if stock else substitute_trainer()
   record_instances(classes)
   record_results(results)
   iterate_without_autotune()
-  status: Optional[object] = None
+  status: object | None = None
   sys.argv = [module]
   try:
     runpy.run_module(module, run_name='__main__', alter_sys=True)
   except SystemExit as e:
     status = e.code
   return {
-      'module': module,
-      'exit_status': int(status or 0),
-      'tests': sum(result.testsRun for result in results),
-      'skipped': sum(len(result.skipped) for result in results),
-      'failed': sorted(str(test) for result in results for test, _ in result.failures + result.errors),
-      'trainers': sorted(f'{cls.__module__}.{cls.__qualname__}' for cls in classes),
-      'only_ours': all(issubclass(cls, trainer) for cls in classes),
+    'module': module,
+    'exit_status': int(status or 0),
+    'tests': sum(result.testsRun for result in results),
+    'skipped': sum(len(result.skipped) for result in results),
+    'failed': sorted(str(test) for result in results for test, _ in result.failures + result.errors),
+    'trainers': sorted(f'{cls.__module__}.{cls.__qualname__}' for cls in classes),
+    'only_ours': all(issubclass(cls, trainer) for cls in classes),
   }
 
 
-def main(argv: Optional[List[str]] = None) -> int:
+def main(argv: list[str] | None = None) -> int:
   """Runs the modules that the command line names.
 
   Args:

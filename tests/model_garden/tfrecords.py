@@ -1,16 +1,16 @@
 """Small TFRecord files of the kind that Model Garden's input pipelines read."""
 
+from collections.abc import Mapping, Sequence
 import os
 import pathlib
-from typing import Mapping, Sequence, Union
 
 import numpy as np
 import tensorflow as tf
 
-Feature = Union[bytes, int, Sequence[int]]
+Feature = bytes | int | Sequence[int]
 
 
-def write_examples(path: Union[str, os.PathLike], examples: Sequence[Mapping[str, Feature]]) -> None:
+def write_examples(path: str | os.PathLike, examples: Sequence[Mapping[str, Feature]]) -> None:
   """Writes a TFRecord file of tf.Examples.
 
   Args:
@@ -30,12 +30,12 @@ def write_examples(path: Union[str, os.PathLike], examples: Sequence[Mapping[str
 
 
 def write_images(
-    folder: Union[str, os.PathLike],
-    num_files: int = 4,
-    num_examples: int = 128,
-    image_size: int = 32,
-    num_classes: int = 10,
-    seed: int = 0,
+  folder: str | os.PathLike,
+  num_files: int = 4,
+  num_examples: int = 128,
+  image_size: int = 32,
+  num_classes: int = 10,
+  seed: int = 0,
 ) -> str:
   """Writes labelled JPEG images as `official.vision.dataloaders.classification_input` reads them.
 
@@ -61,24 +61,26 @@ def write_images(
   for label in labels:
     noise = rng.normal(scale=20.0, size=[image_size, image_size, 3])
     image = np.clip(colours[label] + noise, 0, 255).astype(np.uint8)
-    examples.append({
+    examples.append(
+      {
         'image/encoded': tf.io.encode_jpeg(image, quality=95).numpy(),
         'image/format': b'jpeg',
         'image/height': image_size,
         'image/width': image_size,
         'image/class/label': int(label),
-    })
+      }
+    )
   for index in range(num_files):
     write_examples(folder / f'images-{index:05d}-of-{num_files:05d}.tfrecord', examples[index::num_files])
   return os.fspath(folder / 'images-*')
 
 
 def write_sentences(
-    path: Union[str, os.PathLike],
-    num_examples: int = 128,
-    seq_length: int = 16,
-    vocab_size: int = 100,
-    seed: int = 0,
+  path: str | os.PathLike,
+  num_examples: int = 128,
+  seq_length: int = 16,
+  vocab_size: int = 100,
+  seed: int = 0,
 ) -> str:
   """Writes token sequences of two classes as `official.nlp.data.sentence_prediction_dataloader` reads them.
 
@@ -106,11 +108,13 @@ def write_sentences(
     input_ids, input_mask = np.zeros(seq_length, np.int64), np.zeros(seq_length, np.int64)
     input_ids[:length] = [1, *rng.integers(low, high, size=length - 1)]
     input_mask[:length] = 1
-    examples.append({
+    examples.append(
+      {
         'input_ids': input_ids,
         'input_mask': input_mask,
         'segment_ids': np.zeros(seq_length, np.int64),
         'label_ids': label,
-    })
+      }
+    )
   write_examples(path, examples)
   return os.fspath(path)

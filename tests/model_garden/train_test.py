@@ -20,55 +20,55 @@ def resnet_overrides(folder):
   """ResNet-10 at a quarter of its width, on images of 32x32 and ten classes."""
   size = {'num_files': 1, 'num_examples': NUM_VALIDATION_EXAMPLES, 'seed': 1}
   return {
-      'task': {
-          'model': {
-              'num_classes': 10,
-              'input_size': [32, 32, 3],
-              'backbone': {'resnet': {'model_id': 10, 'depth_multiplier': 0.25}},
-          },
-          'train_data': {
-              'input_path': tfrecords.write_images(folder / 'train'),
-              'global_batch_size': BATCH_SIZE,
-              'shuffle_buffer_size': 64,
-          },
-          'validation_data': {
-              'input_path': tfrecords.write_images(folder / 'validation', **size),
-              'global_batch_size': BATCH_SIZE,
-          },
+    'task': {
+      'model': {
+        'num_classes': 10,
+        'input_size': [32, 32, 3],
+        'backbone': {'resnet': {'model_id': 10, 'depth_multiplier': 0.25}},
       },
-      'trainer': {
-          'optimizer_config': {
-              'learning_rate': {'stepwise': {'boundaries': [100], 'values': [0.01, 0.001]}},
-              'warmup': {'linear': {'warmup_steps': 2}},
-          }
+      'train_data': {
+        'input_path': tfrecords.write_images(folder / 'train'),
+        'global_batch_size': BATCH_SIZE,
+        'shuffle_buffer_size': 64,
       },
+      'validation_data': {
+        'input_path': tfrecords.write_images(folder / 'validation', **size),
+        'global_batch_size': BATCH_SIZE,
+      },
+    },
+    'trainer': {
+      'optimizer_config': {
+        'learning_rate': {'stepwise': {'boundaries': [100], 'values': [0.01, 0.001]}},
+        'warmup': {'linear': {'warmup_steps': 2}},
+      }
+    },
   }
 
 
 def bert_overrides(folder):
   """A BERT encoder of one layer and 32 units, on sentences of 16 tokens in two classes."""
   encoder = {
-      'num_layers': 1,
-      'hidden_size': 32,
-      'num_attention_heads': 2,
-      'intermediate_size': 64,
-      'vocab_size': 100,
-      'max_position_embeddings': 16,
+    'num_layers': 1,
+    'hidden_size': 32,
+    'num_attention_heads': 2,
+    'intermediate_size': 64,
+    'vocab_size': 100,
+    'max_position_embeddings': 16,
   }
   data = {'global_batch_size': BATCH_SIZE, 'seq_length': 16}
   validation_path = tfrecords.write_sentences(folder / 'validation.tfrecord', NUM_VALIDATION_EXAMPLES, seed=1)
   return {
-      'task': {
-          'model': {'num_classes': 2, 'encoder': {'bert': encoder}},
-          'train_data': {'input_path': tfrecords.write_sentences(folder / 'train.tfrecord'), **data},
-          'validation_data': {'input_path': validation_path, **data},
-      },
-      'trainer': {
-          'optimizer_config': {
-              'learning_rate': {'polynomial': {'initial_learning_rate': 0.001, 'decay_steps': 100}},
-              'warmup': {'polynomial': {'warmup_steps': 2}},
-          }
-      },
+    'task': {
+      'model': {'num_classes': 2, 'encoder': {'bert': encoder}},
+      'train_data': {'input_path': tfrecords.write_sentences(folder / 'train.tfrecord'), **data},
+      'validation_data': {'input_path': validation_path, **data},
+    },
+    'trainer': {
+      'optimizer_config': {
+        'learning_rate': {'polynomial': {'initial_learning_rate': 0.001, 'decay_steps': 100}},
+        'warmup': {'polynomial': {'warmup_steps': 2}},
+      }
+    },
   }
 
 
@@ -79,12 +79,12 @@ METRIC = {'resnet_imagenet': 'accuracy', 'bert/sentence_prediction': 'cls_accura
 def arguments_for(experiment, folder, num_replicas):
   """The arguments of train.py; the model goes to folder/model."""
   lengths = {
-      'train_steps': TRAIN_STEPS,
-      'steps_per_loop': STEPS_PER_LOOP,
-      'summary_interval': STEPS_PER_LOOP,
-      'checkpoint_interval': STEPS_PER_LOOP,
-      'validation_interval': TRAIN_STEPS,
-      'validation_steps': NUM_VALIDATION_EXAMPLES // BATCH_SIZE,
+    'train_steps': TRAIN_STEPS,
+    'steps_per_loop': STEPS_PER_LOOP,
+    'summary_interval': STEPS_PER_LOOP,
+    'checkpoint_interval': STEPS_PER_LOOP,
+    'validation_interval': TRAIN_STEPS,
+    'validation_steps': NUM_VALIDATION_EXAMPLES // BATCH_SIZE,
   }
   overrides = OVERRIDES[experiment](folder)
   overrides['trainer'].update(lengths)
@@ -92,10 +92,10 @@ def arguments_for(experiment, folder, num_replicas):
   if num_replicas > 1:
     overrides['runtime'].update(distribution_strategy='mirrored', num_virtual_cpus=num_replicas)
   return [
-      f'--experiment={experiment}',
-      '--mode=train_and_eval',
-      f'--model_dir={folder / "model"}',
-      f'--params_override={json.dumps(overrides)}',
+    f'--experiment={experiment}',
+    '--mode=train_and_eval',
+    f'--model_dir={folder / "model"}',
+    f'--params_override={json.dumps(overrides)}',
   ]
 
 
@@ -106,8 +106,8 @@ def read_scalars(folder):
   accumulator = event_accumulator.EventAccumulator(str(folder))
   accumulator.Reload()
   return {
-      tag: {event.step: float(tf.make_ndarray(event.tensor_proto)) for event in accumulator.Tensors(tag)}
-      for tag in accumulator.Tags()['tensors']
+    tag: {event.step: float(tf.make_ndarray(event.tensor_proto)) for event in accumulator.Tensors(tag)}
+    for tag in accumulator.Tags()['tensors']
   }
 
 

@@ -10,7 +10,6 @@ from official_ext.monitoring import writers
 
 
 class _Recorder(writers.Writer):
-
   def __init__(self):
     self.calls, self.threads = [], set()
 
@@ -23,7 +22,6 @@ class _Recorder(writers.Writer):
 
 
 class _Hanging(writers.Writer):
-
   def __init__(self):
     self.release = threading.Event()
     self.steps = []
@@ -34,7 +32,6 @@ class _Hanging(writers.Writer):
 
 
 class _Failing(_Recorder):
-
   def write(self, event, step, values):
     super().write(event, step, values)
     raise OSError('no route to host')

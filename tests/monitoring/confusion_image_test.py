@@ -14,14 +14,15 @@ MATRIX = np.array([[90, 10, 0], [0, 0, 0], [50, 0, 50]], np.float32)
 
 def _cells(picture):
   """The colours of the cells, found by the white-to-blue rectangle that the axes frame."""
-  dark = (picture.astype(int).sum(-1) < 60)
+  dark = picture.astype(int).sum(-1) < 60
   columns = np.flatnonzero(dark.sum(0) > 0.5 * picture.shape[0])
   rows = np.flatnonzero(dark.sum(1) > 0.4 * picture.shape[1])
   left, right, top, bottom = columns[0], columns[columns < 0.86 * picture.shape[1]][-1], rows[0], rows[-1]
   width, height = (right - left) / 3, (bottom - top) / 3
   # Beside the middle, where the number is.
-  return np.array([[picture[int(top + (i + 0.15) * height), int(left + (j + 0.5) * width)]
-                    for j in range(3)] for i in range(3)]).astype(int)
+  return np.array(
+    [[picture[int(top + (i + 0.15) * height), int(left + (j + 0.5) * width)] for j in range(3)] for i in range(3)]
+  ).astype(int)
 
 
 def test_shades_are_fractions_of_rows():
@@ -42,9 +43,18 @@ def test_labels_count():
   np.testing.assert_array_equal(numbered, wrong)
 
 
-@pytest.mark.parametrize('value, expected', [
-    (np.zeros([2, 2]), True), (np.zeros([2, 2], np.int32), True), (np.zeros([2, 3]), False), (np.zeros([1, 1]), False),
-    (np.zeros([2, 2, 2]), False), (np.array([['a', 'b']] * 2), False), (3.0, False)])
+@pytest.mark.parametrize(
+  'value, expected',
+  [
+    (np.zeros([2, 2]), True),
+    (np.zeros([2, 2], np.int32), True),
+    (np.zeros([2, 3]), False),
+    (np.zeros([1, 1]), False),
+    (np.zeros([2, 2, 2]), False),
+    (np.array([['a', 'b']] * 2), False),
+    (3.0, False),
+  ],
+)
 def test_what_is_a_matrix(value, expected):
   assert confusion_image.is_matrix(value) == expected
 
@@ -56,7 +66,7 @@ def test_tensorboard_shows_that_of_an_evaluation(tmp_path):
   writer.close()
   accumulator = event_accumulator.EventAccumulator(str(tmp_path / 'validation')).Reload()
   assert sorted(accumulator.Tags()['tensors']) == ['confusion_matrix', 'loss']
-  event, = accumulator.Tensors('confusion_matrix')
+  (event,) = accumulator.Tensors('confusion_matrix')
   _, _, image = tensor_util.make_ndarray(event.tensor_proto)
   np.testing.assert_array_equal(tf.io.decode_png(image), confusion_image.draw(MATRIX, ['x', 'yy', 'zzz']))
   accumulator = event_accumulator.EventAccumulator(str(tmp_path / 'train')).Reload()

@@ -26,7 +26,11 @@ def test_rows_and_columns(tmp_path):
   writer.write('train', 3, {'loss': math.nan, 'set': {'a, "b"': np.float32(0.5)}, 'count': np.int64(7)})
   writer.close()
   assert (tmp_path / 'train.csv').read_text().splitlines() == [
-      'step,loss,"set/a, ""b""",count', '1,1.0,,', '2,0.5,,', '3,nan,0.5,7']
+    'step,loss,"set/a, ""b""",count',
+    '1,1.0,,',
+    '2,0.5,,',
+    '3,nan,0.5,7',
+  ]
   assert (tmp_path / 'validation.csv').read_text() == 'step,accuracy\n2,2.0\n'
 
 

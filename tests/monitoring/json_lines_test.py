@@ -100,20 +100,28 @@ def test_later_lines_supersede_after_a_restore(path):
   writer.close()
   standing = [(event['event'], event['step'], event.get('attempt')) for event in json_lines.read_events(str(path))]
   assert standing == [
-    ('start', 0, 1), ('train', 10, 1), ('checkpoint', 10, 1), ('start', 0, 1), ('restored', 10, 1),
-    ('rollback', 10, None), ('train', 20, 3),
+    ('start', 0, 1),
+    ('train', 10, 1),
+    ('checkpoint', 10, 1),
+    ('start', 0, 1),
+    ('restored', 10, 1),
+    ('rollback', 10, None),
+    ('train', 20, 3),
   ]
   assert len(_lines(path)) == 9  # The file itself keeps everything.
 
 
 def test_lines_of_a_killed_process_stay(path, start_script):
-  process = start_script("""
+  process = start_script(
+    """
     import os, signal, sys
     from official_ext.monitoring import json_lines
     writer = json_lines.EventsWriter(sys.argv[1])
     for step in range(100):
       writer.write('train', step, {'loss': step / 3})
     os.kill(os.getpid(), signal.SIGKILL)
-  """, [path]).finish()
+  """,
+    [path],
+  ).finish()
   assert process.returncode == -signal.SIGKILL, process.stderr
   assert [line['loss'] for line in _lines(path)] == [step / 3 for step in range(100)]

@@ -35,16 +35,15 @@ def test_parameters_metrics_and_status(store):
   model_dir, client, runs = store
   writer = mlflow_writer.MlflowWriter(model_dir, PARAMS)
   writer.write('start', 0, {})
-  run, = runs()
+  (run,) = runs()
   assert (run.info.status, run.info.run_name) == ('RUNNING', 'my_run')
   writer.write('train', 5, {'training_loss': 0.5, 'text': 'left out', 'a:b': 1})
   writer.write('eval', 5, {'accuracy': 0.25, 'set': {'f1': math.nan}})
   writer.write('finished', 5, {})
   writer.close()
-  run, = runs()
+  (run,) = runs()
   assert run.info.status == 'FINISHED'
-  assert run.data.params == {
-      'trainer/train_steps': '12', 'trainer/long': 'x' * 6000, 'task/sizes': '[1, 2]'}
+  assert run.data.params == {'trainer/train_steps': '12', 'trainer/long': 'x' * 6000, 'task/sizes': '[1, 2]'}
   assert _history(client, run, 'training_loss') == [(5, 0.5)]
   assert _history(client, run, 'validation/accuracy') == [(5, 0.25)]
   assert set(run.data.metrics) == {'training_loss', 'a_b', 'validation/accuracy', 'validation/set/f1'}
@@ -58,7 +57,7 @@ def test_a_run_goes_on_under_its_id(store):
     for step in steps:
       writer.write('train', step, {'training_loss': float(step)})
   writer.write('failed', 15, {'error': 'OSError: disk full'})
-  run, = runs()
+  (run,) = runs()
   assert _history(client, run, 'training_loss') == [(5, 5.0), (10, 10.0), (10, 10.0), (15, 15.0)]
   assert (run.info.status, run.data.tags['error']) == ('FAILED', 'OSError: disk full')
   assert run.data.params['trainer/train_steps'] == '12'
@@ -74,6 +73,6 @@ def test_elsewhere_it_is_a_run_of_its_own(store, tmp_path, monkeypatch):
   from mlflow import tracking
 
   client = tracking.MlflowClient(str(tmp_path / 'elsewhere'))
-  run, = client.search_runs([client.get_experiment_by_name('mine').experiment_id])
+  (run,) = client.search_runs([client.get_experiment_by_name('mine').experiment_id])
   assert run.info.run_name == 'first' and _history(client, run, 'loss') == [(2, 1.0)]
   assert len(runs()) == 1

@@ -5,8 +5,8 @@ import sys
 import pandas as pd
 import pytest
 
-from official_ext.config import checks
 from official_ext import errors
+from official_ext.config import checks
 from official_ext.monitoring import named_writers
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
@@ -48,7 +48,7 @@ def test_all_writers_of_a_run_that_is_resumed(mine, tmp_path, monkeypatch):
   from mlflow import tracking
 
   client = tracking.MlflowClient(str(folder / 'mlruns'))
-  run, = client.search_runs([client.get_experiment_by_name('official_ext').experiment_id])
+  (run,) = client.search_runs([client.get_experiment_by_name('official_ext').experiment_id])
   history = client.get_metric_history(run.info.run_id, 'training_loss')
   assert {metric.step: metric.value for metric in history} == losses
   assert run.data.params['trainer/train_steps'] == '8' and run.info.status == 'FINISHED'
@@ -63,8 +63,9 @@ def test_names():
   named_writers.check(())
   with pytest.raises(errors.UserError) as caught:
     named_writers.check(('csv', 'tensorbord'))
-  assert str(caught.value) == ('trainer.writers: tensorbord: no such writer; did you mean tensorboard? There are csv, '
-                               'mlflow, tensorboard, wandb')
+  assert str(caught.value) == (
+    'trainer.writers: tensorbord: no such writer; did you mean tensorboard? There are csv, mlflow, tensorboard, wandb'
+  )
   with pytest.raises(errors.UserError, match='trainer.writers: csv: is named twice'):
     checks.check(small_run.make_params(writers=('csv', 'csv')), 'train')
   with pytest.raises(ValueError, match="There is a writer 'csv' already"):

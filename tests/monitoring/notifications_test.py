@@ -19,7 +19,6 @@ def receiver():
   """A server; `.messages` are the bodies that it was sent, `.url` is its address for apprise."""
 
   class Handler(http.server.BaseHTTPRequestHandler):
-
     def do_POST(self):
       body = self.rfile.read(int(self.headers['Content-Length']))
       time.sleep(server.delay)
@@ -48,7 +47,6 @@ def trainer_config(receiver, monkeypatch):
 
 
 class FailingTask(small_run.SmallTask):
-
   def forward(self, inputs, model, training):
     raise ArithmeticError('the flux capacitor is empty')
 
@@ -56,9 +54,10 @@ class FailingTask(small_run.SmallTask):
 def test_start_and_finish(receiver, trainer_config, tmp_path, capfd):
   small_run.run(tmp_path / 'my_run', 'train', trainer=trainer_config)
   assert [(message['title'], message['type']) for message in receiver.messages] == [
-      (f'my_run on {socket.gethostname()}: start at step 0', 'info'),
-      (f'my_run on {socket.gethostname()}: finished at step 2', 'success')]
-  line, = small_run.events(tmp_path / 'my_run', 'train')
+    (f'my_run on {socket.gethostname()}: start at step 0', 'info'),
+    (f'my_run on {socket.gethostname()}: finished at step 2', 'success'),
+  ]
+  (line,) = small_run.events(tmp_path / 'my_run', 'train')
   assert f'training_loss {line["training_loss"]:.4g}' in receiver.messages[1]['message'].splitlines()
   # The secret is nowhere.
   written = b''.join(path.read_bytes() for path in (tmp_path / 'my_run').rglob('*') if path.is_file())
@@ -89,14 +88,16 @@ def test_a_receiver_that_is_slow(receiver, caplog):
   writing, closing = _send(receiver.url, ['start', 'train', 'finished'], timeout_seconds=0.3)
   assert writing < 0.2 and 0.25 < closing < 2.0
   assert [record.getMessage() for record in caplog.records] == [
-      '_Sender did not finish its work within 0.3 s: some events are lost.']
+    '_Sender did not finish its work within 0.3 s: some events are lost.'
+  ]
 
 
 def test_a_receiver_that_is_down(unused_ports, caplog, capfd):
-  port, = unused_ports(1)
+  (port,) = unused_ports(1)
   _send(f'json://user:secret@127.0.0.1:{port}', ['start', 'finished'])
   assert [record.getMessage() for record in caplog.records] == [
-      "_Sender failed to write; training goes on: RuntimeError: the message 'start' was not taken by NotifyJSON"]
+    "_Sender failed to write; training goes on: RuntimeError: the message 'start' was not taken by NotifyJSON"
+  ]
   assert 'secret' not in caplog.text + ''.join(capfd.readouterr())
 
 
@@ -109,9 +110,9 @@ def _check(monkeypatch, *urls, **fields):
 def test_mistakes(monkeypatch):
   _check(monkeypatch, 'env:GOOD')
   for urls, message in [
-      (['json://token@host'], 'expected env:NAME, the name of an environment variable'),
-      (['env:GOOD', 'env:NOT_SET'], 'env:NOT_SET: the environment variable NOT_SET is not set'),
-      (['env:BAD'], 'env:BAD: the URL in it is none that apprise knows'),
+    (['json://token@host'], 'expected env:NAME, the name of an environment variable'),
+    (['env:GOOD', 'env:NOT_SET'], 'env:NOT_SET: the environment variable NOT_SET is not set'),
+    (['env:BAD'], 'env:BAD: the URL in it is none that apprise knows'),
   ]:
     with pytest.raises(errors.UserError, match=f'^trainer.notifications.urls: {message}') as caught:
       _check(monkeypatch, *urls)
@@ -126,4 +127,5 @@ def test_without_the_extra(monkeypatch):
   with pytest.raises(errors.UserError) as caught:
     _check(monkeypatch, 'env:GOOD')
   assert str(caught.value) == (
-      "trainer.notifications: needs the package apprise: pip install 'official-ext[notifications]'")
+    "trainer.notifications: needs the package apprise: pip install 'official-ext[notifications]'"
+  )

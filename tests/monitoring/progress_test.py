@@ -122,10 +122,21 @@ def test_what_is_no_metric_is_said_in_words():
   writer = progress.ProgressWriter(8, stream=stream)
   writer.write('restored', 2, {'checkpoint': 'run/ckpt-2'})
   for shape, jit_compile, steps in (('plain', False, 1), ('fused', True, 4)):
-    writer.write('compiled', 4, {
-        'step_shape': shape, 'jit_compile': jit_compile, 'steps_per_execution': steps, 'reason': 'because',
-        'seconds': 1.26})
+    writer.write(
+      'compiled',
+      4,
+      {
+        'step_shape': shape,
+        'jit_compile': jit_compile,
+        'steps_per_execution': steps,
+        'reason': 'because',
+        'seconds': 1.26,
+      },
+    )
   writer.write('checkpoint', 4, {'checkpoint': 'run/ckpt-4', 'stall_seconds': 0.1})
   assert stream.getvalue().splitlines() == [
-      'restored 2/8  run/ckpt-2', 'compiled 4/8  plain, no XLA: because (1.3 s)',
-      'compiled 4/8  fused, XLA, 4 steps a program: because (1.3 s)', 'checkpoint 4/8  run/ckpt-4']
+    'restored 2/8  run/ckpt-2',
+    'compiled 4/8  plain, no XLA: because (1.3 s)',
+    'compiled 4/8  fused, XLA, 4 steps a program: because (1.3 s)',
+    'checkpoint 4/8  run/ckpt-4',
+  ]

@@ -5,11 +5,12 @@ import time
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from tensorboard import context
 from tensorboard.backend.event_processing import event_accumulator
 from tensorboard.data import server_ingester
-from tensorboard.util import grpc_util, tensor_util
+from tensorboard.util import grpc_util
+from tensorboard.util import tensor_util
+import tensorflow as tf
 
 from official_ext.monitoring import tensorboard
 
@@ -56,9 +57,7 @@ def test_what_tells_of_the_run_is_one_group(tmp_path):
   writer.write('train', 5, {'training_loss': 2.0, 'percent': 50.0, 'steps_per_second': 8.0})
   writer.write('eval', 5, {'validation_loss': 3.0, 'seconds': 1.0})
   writer.close()
-  assert _read(tmp_path / 'train').Tags()['tensors'] == [
-    'loss', 'progress/percent', 'progress/steps_per_second'
-  ]
+  assert _read(tmp_path / 'train').Tags()['tensors'] == ['loss', 'progress/percent', 'progress/steps_per_second']
   assert _curve(tmp_path / 'train', 'progress/percent') == [(5, 50.0)]
   assert _read(tmp_path / 'validation').Tags()['tensors'] == ['loss', 'progress/seconds']
 

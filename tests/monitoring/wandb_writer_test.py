@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from official_ext.config import checks
 from official_ext import errors
+from official_ext.config import checks
 from official_ext.monitoring import wandb_writer
 from tests.core import small_run
 
@@ -23,8 +23,8 @@ def _records(path):
     if _BLOCK - position % _BLOCK < 7:  # No room for a header.
       position += _BLOCK - position % _BLOCK
       continue
-    _, length, kind = struct.unpack('<IHB', data[position:position + 7])
-    parts.append(data[position + 7:position + 7 + length])
+    _, length, kind = struct.unpack('<IHB', data[position : position + 7])
+    parts.append(data[position + 7 : position + 7 + length])
     position += 7 + length
     if kind in (1, 4):  # The whole, or its last part.
       record = wandb_internal_pb2.Record()
@@ -74,7 +74,9 @@ def test_offline(tmp_path):
   assert (run.project, run.display_name) == ('digits', 'my_run')
   assert {item.key: json.loads(item.value_json) for item in run.config.update}['trainer'] == {'train_steps': 12}
   assert [{name: value for name, value in row.items() if name != 'validation/set/f1'} for row in rows] == [
-      {'training_loss': 0.5, 'global_step': 5}, {'validation/accuracy': 0.25, 'global_step': 5}]
+    {'training_loss': 0.5, 'global_step': 5},
+    {'validation/accuracy': 0.25, 'global_step': 5},
+  ]
   assert str(rows[1]['validation/set/f1']).lower() == 'nan' and exits == [0]
   again, rows, exits = _read(second)
   assert again.run_id == run.run_id == (folder / 'wandb_run_id').read_text().strip()

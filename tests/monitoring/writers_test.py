@@ -10,7 +10,6 @@ from official_ext.monitoring import writers
 
 
 class _Recorder(writers.Writer):
-
   def __init__(self):
     self.calls = []
 
@@ -25,7 +24,6 @@ class _Recorder(writers.Writer):
 
 
 class _Broken(writers.Writer):
-
   def write(self, event, step, values):
     raise OSError('disk full')
 

@@ -4,17 +4,17 @@ import pathlib
 import re
 import types
 
-import pytest
-import tensorflow as tf
-import yaml
-
 from official.common import registry_imports  # noqa: F401
 from official.core import base_task
 from official.core import config_definitions as cfg
 from official.modeling import optimization
+import pytest
+import tensorflow as tf
+import yaml
+
+from official_ext import errors
 from official_ext.config import definitions
 from official_ext.config import parser
-from official_ext import errors
 from official_ext.optimization import checks
 from official_ext.optimization import configs
 from tests.core import harness
@@ -27,8 +27,10 @@ EXPERIMENTS = {'model_garden': 'resnet_imagenet', 'ours': 'digits_mlp'}
 def parse(experiment='resnet_imagenet', mode='train', **flags):
   """As `train.py --experiment=... --set=...` does."""
   import registry_imports as ours  # noqa: F401
+
   return parser.parse_configuration(
-      types.SimpleNamespace(experiment=experiment, mode=mode, **flags), print_return=False)
+    types.SimpleNamespace(experiment=experiment, mode=mode, **flags), print_return=False
+  )
 
 
 @pytest.mark.parametrize('experiment', EXPERIMENTS.values(), ids=EXPERIMENTS)
@@ -63,14 +65,24 @@ def test_the_snippets_show_every_kind():
 
 
 def test_the_docs_name_every_field_with_its_default():
-  for cls in (configs.CyclicalLrConfig, configs.OneCycleLrConfig, configs.WarmupStableDecayLrConfig,
-              configs.CosineRestartsLrConfig, configs.LionConfig, configs.MuonConfig, configs.StableAdamWConfig,
-              configs.ParameterGroupConfig):
+  for cls in (
+    configs.CyclicalLrConfig,
+    configs.OneCycleLrConfig,
+    configs.WarmupStableDecayLrConfig,
+    configs.CosineRestartsLrConfig,
+    configs.LionConfig,
+    configs.MuonConfig,
+    configs.StableAdamWConfig,
+    configs.ParameterGroupConfig,
+  ):
     for name, value in vars(cls()).items():
       if name not in ('name', *cls.RESERVED_ATTR):
         assert f'`{name}`' in DOCS, (cls.__name__, name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and name not in (
-            'offset', 'clipnorm', 'clipvalue', 'global_clipnorm'):
+        if (
+          isinstance(value, (int, float))
+          and not isinstance(value, bool)
+          and name not in ('offset', 'clipnorm', 'clipvalue', 'global_clipnorm')
+        ):
           stated = [float(number) for number in re.findall(rf'`{name}` \(([0-9.e-]+)', DOCS)]
           assert value in stated, (cls.__name__, name, value, stated)
 
@@ -84,46 +96,81 @@ def test_the_optimizer_of_the_docs_logs():
 
 
 OPTIMIZER, RATE, GROUPS = (
-    f'trainer.optimizer_config.{part}' for part in ('optimizer', 'learning_rate', 'parameter_groups'))
+  f'trainer.optimizer_config.{part}' for part in ('optimizer', 'learning_rate', 'parameter_groups')
+)
 
 
 def test_short_names_reach_them():
-  params = parse(set=[
-      'train_steps=10', f'{RATE}.type=cyclical', 'learning_rate=0.5', f'{OPTIMIZER}.type=lion', 'weight_decay=0.1',
+  params = parse(
+    set=[
+      'train_steps=10',
+      f'{RATE}.type=cyclical',
+      'learning_rate=0.5',
+      f'{OPTIMIZER}.type=lion',
+      'weight_decay=0.1',
       'trainer.optimizer_config.learning_rate.cyclical.initial_learning_rate=0.1',
-      'trainer.optimizer_config.learning_rate.cyclical.step_size=3'])
+      'trainer.optimizer_config.learning_rate.cyclical.step_size=3',
+    ]
+  )
   config = params.trainer.optimizer_config
   assert config.learning_rate.cyclical.maximal_learning_rate == 0.5 and config.optimizer.lion.weight_decay == 0.1
   params = parse(set=['train_steps=10', f'{RATE}.type=one_cycle', 'learning_rate=0.5', 'decay_steps=10'])
   assert params.trainer.optimizer_config.learning_rate.one_cycle.total_decay_steps == 10
 
 
-@pytest.mark.parametrize(('overrides', 'message'), [
+@pytest.mark.parametrize(
+  ('overrides', 'message'),
+  [
     ([f'{RATE}.type=cyclical'], f'{RATE}.cyclical.initial_learning_rate: must be set'),
     ([f'{RATE}.type=one_cycle', 'decay_steps=9'], f'{RATE}.one_cycle.maximal_learning_rate: must be set'),
     ([f'{RATE}.type=cosine_restarts', 'learning_rate=1'], f'{RATE}.cosine_restarts.first_decay_steps: must be set'),
-    ([f'{RATE}.type=cosine_restarts', 'learning_rate=1', 'decay_steps=0'],
-     f'{RATE}.cosine_restarts.first_decay_steps: expected more than 0, got 0'),
-    ([f'{RATE}.type=warmup_stable_decay', 'learning_rate=1', 'decay_steps=9',
-      f'{RATE}.warmup_stable_decay.decay_shape=square'],
-     f"{RATE}.warmup_stable_decay.decay_shape: expected linear or cosine or sqrt, got 'square'"),
-    ([f'{RATE}.type=warmup_stable_decay', 'learning_rate=1', 'decay_steps=9',
-      f'{RATE}.warmup_stable_decay.decay_fraction=1.5'],
-     f'{RATE}.warmup_stable_decay.decay_fraction: expected 0 to 1, got 1.5'),
-    ([f'{RATE}.type=one_cycle', 'learning_rate=1', 'decay_steps=9', f'{RATE}.one_cycle.pct_start=1'],
-     f'{RATE}.one_cycle.pct_start: expected between 0 and 1, got 1.0'),
-    ([f'{OPTIMIZER}.type=stable_adamw', f'{OPTIMIZER}.stable_adamw.slot_dtype=float16'],
-     f"{OPTIMIZER}.stable_adamw.slot_dtype: expected bfloat16 or float32, got 'float16'"),
-    ([f'{OPTIMIZER}.type=muon', f"{OPTIMIZER}.muon.adamw_patterns=['(']"],
-     f"{OPTIMIZER}.muon.adamw_patterns.0: '(' is no regular expression: missing )"),
+    (
+      [f'{RATE}.type=cosine_restarts', 'learning_rate=1', 'decay_steps=0'],
+      f'{RATE}.cosine_restarts.first_decay_steps: expected more than 0, got 0',
+    ),
+    (
+      [
+        f'{RATE}.type=warmup_stable_decay',
+        'learning_rate=1',
+        'decay_steps=9',
+        f'{RATE}.warmup_stable_decay.decay_shape=square',
+      ],
+      f"{RATE}.warmup_stable_decay.decay_shape: expected linear or cosine or sqrt, got 'square'",
+    ),
+    (
+      [
+        f'{RATE}.type=warmup_stable_decay',
+        'learning_rate=1',
+        'decay_steps=9',
+        f'{RATE}.warmup_stable_decay.decay_fraction=1.5',
+      ],
+      f'{RATE}.warmup_stable_decay.decay_fraction: expected 0 to 1, got 1.5',
+    ),
+    (
+      [f'{RATE}.type=one_cycle', 'learning_rate=1', 'decay_steps=9', f'{RATE}.one_cycle.pct_start=1'],
+      f'{RATE}.one_cycle.pct_start: expected between 0 and 1, got 1.0',
+    ),
+    (
+      [f'{OPTIMIZER}.type=stable_adamw', f'{OPTIMIZER}.stable_adamw.slot_dtype=float16'],
+      f"{OPTIMIZER}.stable_adamw.slot_dtype: expected bfloat16 or float32, got 'float16'",
+    ),
+    (
+      [f'{OPTIMIZER}.type=muon', f"{OPTIMIZER}.muon.adamw_patterns=['(']"],
+      f"{OPTIMIZER}.muon.adamw_patterns.0: '(' is no regular expression: missing )",
+    ),
     ([f'{GROUPS}=[{{frozen: true}}]'], f'{GROUPS}.0.patterns: is empty'),
-    ([f'{GROUPS}=[{{patterns: [a]}}, {{patterns: [b, "*"]}}]'],
-     f"{GROUPS}.1.patterns.1: '*' is no regular expression: nothing to repeat"),
-    ([f'{GROUPS}=[{{patterns: [a], learning_rate_scale: 0}}]'],
-     f'{GROUPS}.0.learning_rate_scale: expected more than 0, got 0.0; set frozen'),
+    (
+      [f'{GROUPS}=[{{patterns: [a]}}, {{patterns: [b, "*"]}}]'],
+      f"{GROUPS}.1.patterns.1: '*' is no regular expression: nothing to repeat",
+    ),
+    (
+      [f'{GROUPS}=[{{patterns: [a], learning_rate_scale: 0}}]'],
+      f'{GROUPS}.0.learning_rate_scale: expected more than 0, got 0.0; set frozen',
+    ),
     ([f'{GROUPS}=[{{patterns: [a], frozen: true, weight_decay: false}}]'], f'{GROUPS}.0.frozen: is true, and so'),
     ([f'{GROUPS}=[{{pattern: a}}]'], f'{GROUPS}.0.pattern: no such field; did you mean {GROUPS}.0.patterns?'),
-])
+  ],
+)
 def test_a_mistake_is_named(overrides, message):
   with pytest.raises(errors.UserError) as error:
     parse(set=['train_steps=10', *overrides])
@@ -131,10 +178,17 @@ def test_a_mistake_is_named(overrides, message):
 
 
 def test_upgrade_keeps_what_a_configuration_of_model_gardens_says():
-  theirs = cfg.ExperimentConfig(trainer=cfg.TrainerConfig(optimizer_config=optimization.OptimizationConfig({
-      'optimizer': {'type': 'adamw', 'adamw': {'weight_decay_rate': 0.25}},
-      'learning_rate': {'type': 'polynomial', 'polynomial': {'initial_learning_rate': 0.5}},
-      'warmup': {'type': 'polynomial', 'polynomial': {'warmup_steps': 7}}})))
+  theirs = cfg.ExperimentConfig(
+    trainer=cfg.TrainerConfig(
+      optimizer_config=optimization.OptimizationConfig(
+        {
+          'optimizer': {'type': 'adamw', 'adamw': {'weight_decay_rate': 0.25}},
+          'learning_rate': {'type': 'polynomial', 'polynomial': {'initial_learning_rate': 0.5}},
+          'warmup': {'type': 'polynomial', 'polynomial': {'warmup_steps': 7}},
+        }
+      )
+    )
+  )
   before = theirs.trainer.optimizer_config.as_dict()
   upgraded = definitions.upgrade(theirs)
   assert isinstance(upgraded.trainer.optimizer_config, definitions.OptimizationConfig)

@@ -3,17 +3,18 @@
 import numpy as np
 from official.modeling import optimization
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext.core import base_trainer
 from official_ext.optimization import ema_optimizer
 from tests.core import harness
 
 SHAPES = {
-    'plain': dict(enable_xla=False),
-    'fused': dict(steps_per_execution=2),
-    'split': dict(replicas='two'),
-    'plain_two': dict(enable_xla=False, replicas='two'),
+  'plain': dict(enable_xla=False),
+  'fused': dict(steps_per_execution=2),
+  'split': dict(replicas='two'),
+  'plain_two': dict(enable_xla=False, replicas='two'),
 }
 DECAY = 0.5
 
@@ -21,7 +22,8 @@ DECAY = 0.5
 def in_shapes(*fast):
   """A test in these shapes; in the others it is one of the long tests."""
   return pytest.mark.parametrize(
-      'shape', [pytest.param(SHAPES[name], marks=[] if name in fast else pytest.mark.soak, id=name) for name in SHAPES])
+    'shape', [pytest.param(SHAPES[name], marks=[] if name in fast else pytest.mark.soak, id=name) for name in SHAPES]
+  )
 
 
 def stock_ema(wrap=lambda optimizer: optimizer):
@@ -74,8 +76,9 @@ def test_defect_06_the_average_follows_float16_training_and_waits_at_an_overflow
   assert trainer.optimizer.loss_scale == 2.0**14
 
 
-@pytest.mark.parametrize('replicas, enable_xla', [
-    ('one', True), ('two', True), pytest.param('one', False, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+  'replicas, enable_xla', [('one', True), ('two', True), pytest.param('one', False, marks=pytest.mark.soak)]
+)
 def test_a_skipped_step_leaves_the_average(replicas, enable_xla):
   x, y = harness.make_data(64)
   x[15] = np.nan
@@ -87,8 +90,9 @@ def test_a_skipped_step_leaves_the_average(replicas, enable_xla):
   assert trainer.step_state.num_skips == 1
 
 
-@pytest.mark.parametrize('replicas, enable_xla', [
-    ('one', True), ('two', False), pytest.param('two', True, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+  'replicas, enable_xla', [('one', True), ('two', False), pytest.param('two', True, marks=pytest.mark.soak)]
+)
 def test_defect_06_evaluation_uses_the_average_and_gives_back_every_bit(replicas, enable_xla):
   # Stock: weights are swapped by a+b and a-b; after 20 evaluations 76 % of them have changed.
   trainer = harness.make_trainer(optimizer=stock_ema, replicas=replicas, enable_xla=enable_xla, evaluate=True)
@@ -135,7 +139,8 @@ def test_defect_06_an_evaluation_that_fails_gives_back_every_bit(where):
   _, average = weights_and_average(2)
   logs = harness.evaluate(trainer)
   np.testing.assert_allclose(
-      logs['validation_loss'], harness.softmax_regression(average, trainer.task.validation_data)[0], rtol=1e-5)
+    logs['validation_loss'], harness.softmax_regression(average, trainer.task.validation_data)[0], rtol=1e-5
+  )
 
 
 class RecordingExporter:
@@ -148,8 +153,11 @@ class RecordingExporter:
 def test_the_best_checkpoint_holds_the_averages():
   exporter = RecordingExporter()
   trainer = harness.make_trainer(
-      optimizer=stock_ema, evaluate=True, checkpoint_exporter=exporter,
-      trainer_config=dict(best_checkpoint_eval_metric='accuracy'))
+    optimizer=stock_ema,
+    evaluate=True,
+    checkpoint_exporter=exporter,
+    trainer_config=dict(best_checkpoint_eval_metric='accuracy'),
+  )
   harness.train(trainer, 2)
   harness.evaluate(trainer)
   harness.assert_close(exporter.exported, weights_and_average(2)[1])

@@ -4,20 +4,21 @@ import ml_dtypes
 import numpy as np
 from official.core import base_task
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext.config import definitions
-from official_ext.step import gradient_tap
 from official_ext.optimization import ema_optimizer
 from official_ext.optimization import muon
 from official_ext.optimization import rounding
+from official_ext.step import gradient_tap
 from tests.core import harness
 
 SHAPES = {
-    'plain': dict(enable_xla=False),
-    'fused': dict(steps_per_execution=2),
-    'split': dict(replicas='two'),
-    'plain_two': dict(enable_xla=False, replicas='two'),
+  'plain': dict(enable_xla=False),
+  'fused': dict(steps_per_execution=2),
+  'split': dict(replicas='two'),
+  'plain_two': dict(enable_xla=False, replicas='two'),
 }
 LR, DECAY = 0.05, 0.1
 NAMES = ('encoder/kernel', 'encoder/bias', 'embedding/table', 'conv/kernel')
@@ -27,8 +28,9 @@ SIZES = ((6, 4), (4,), (5, 3), (2, 2, 3, 4))
 def make(kind, schedule=None, runtime=None, ema=None, **fields):
   """The optimizer that a Model Garden task makes from the configuration."""
   rate = {'type': 'constant', 'constant': {'learning_rate': LR}}
-  config = definitions.OptimizationConfig({
-      'optimizer': {'type': kind, kind: fields}, 'learning_rate': schedule or rate, 'ema': ema})
+  config = definitions.OptimizationConfig(
+    {'optimizer': {'type': kind, kind: fields}, 'learning_rate': schedule or rate, 'ema': ema}
+  )
   return base_task.Task.create_optimizer(config, definitions.RuntimeConfig(**(runtime or {})))
 
 
@@ -79,13 +81,12 @@ def stable_adamw(num_steps, b1=0.9, b2=0.95, epsilon=1e-6, threshold=1.0, store=
     for i, g in enumerate(gradients_at(step)):
       m, v, m_hat, v_hat = adam_moments(*slots[i], g.astype(np.float64), step + 1, b1, b2)
       slots[i] = store(m), store(v)
-      rms = np.sqrt(np.mean(g.astype(np.float64)**2 / np.maximum(v_hat, epsilon**2)))
+      rms = np.sqrt(np.mean(g.astype(np.float64) ** 2 / np.maximum(v_hat, epsilon**2)))
       factor = 1 / max(1, rms / threshold) if threshold else 1.0
       update = m_hat / (np.sqrt(v_hat) + epsilon)
       weights[i] -= LR * factor * (update + DECAY * weights[i])
-      squares, clipped = squares + np.sum((factor * update)**2), clipped + (factor < 1)
-    logs = {
-        'update_rms': np.sqrt(squares / sum(w.size for w in weights)), 'clipped_fraction': clipped / len(weights)}
+      squares, clipped = squares + np.sum((factor * update) ** 2), clipped + (factor < 1)
+    logs = {'update_rms': np.sqrt(squares / sum(w.size for w in weights)), 'clipped_fraction': clipped / len(weights)}
   return weights, slots, logs
 
 
@@ -133,7 +134,8 @@ def test_lion_follows_the_paper():
 @pytest.mark.parametrize('threshold', [1.0, 0.7, 0.0])
 def test_stable_adamw_follows_the_paper(threshold):
   optimizer = make(
-      'stable_adamw', weight_decay=DECAY, beta_2=0.95, epsilon=1e-6, clip_threshold=threshold, slot_dtype='float32')
+    'stable_adamw', weight_decay=DECAY, beta_2=0.95, epsilon=1e-6, clip_threshold=threshold, slot_dtype='float32'
+  )
   variables = run(optimizer, 4)  # The last gradients are ten times as large.
   weights, _, logs = stable_adamw(4, threshold=threshold)
   harness.assert_close(values_of(variables), weights)
@@ -162,8 +164,9 @@ def test_rounding_at_random_is_right_in_the_mean():
   # 1 + x, x in units of the distance of two neighbours in bfloat16: up with probability x.
   shares = np.array([0.0, 0.125, 0.5, 0.9], np.float64)
   number = 40_000
-  values = tf.constant(np.repeat((1 + shares * 2**-7).astype(np.float32)[:, None], number, 1) * [[1], [1], [-1], [1]],
-                       tf.float32)
+  values = tf.constant(
+    np.repeat((1 + shares * 2**-7).astype(np.float32)[:, None], number, 1) * [[1], [1], [-1], [1]], tf.float32
+  )
   bits = rounding.halves(rounding.random_bits(values.shape, 0, tf.constant(7, tf.int64)))
   for half in bits:
     rounded = np.abs(rounding.to_bfloat16(values, half).numpy().astype(np.float64))
@@ -243,15 +246,16 @@ def test_a_sparse_gradient_counts_as_a_dense_one(kind):
 
 
 KINDS = {
-    'lion': dict(weight_decay=DECAY),
-    'muon': dict(weight_decay=DECAY),
-    'stable_adamw': dict(weight_decay=DECAY, clip_threshold=0.5),
+  'lion': dict(weight_decay=DECAY),
+  'muon': dict(weight_decay=DECAY),
+  'stable_adamw': dict(weight_decay=DECAY, clip_threshold=0.5),
 }
 
 
 def trained(kind, num_steps, ema=None, runtime=None, schedule=None, fields=None, **shape):
   trainer = harness.make_trainer(
-      optimizer=lambda: make(kind, schedule, runtime, ema, **{**KINDS[kind], **(fields or {})}), **shape)
+    optimizer=lambda: make(kind, schedule, runtime, ema, **{**KINDS[kind], **(fields or {})}), **shape
+  )
   return trainer, harness.train(trainer, num_steps)
 
 
@@ -266,11 +270,16 @@ def reference(kind, num_steps, batch_size=8):
   return run_eagerly.weights, {f'optimizer/{name}': np.mean([line[name] for line in logs]) for name in logs[0]}
 
 
-@pytest.mark.parametrize(('kind', 'shape'), [
-    ('lion', 'plain'), ('muon', 'fused'), ('stable_adamw', 'split'),
+@pytest.mark.parametrize(
+  ('kind', 'shape'),
+  [
+    ('lion', 'plain'),
+    ('muon', 'fused'),
+    ('stable_adamw', 'split'),
     pytest.param('muon', 'plain_two', marks=pytest.mark.soak),
     pytest.param('stable_adamw', 'fused', marks=pytest.mark.soak),
-])
+  ],
+)
 def test_an_optimizer_in_every_shape_of_the_step(kind, shape):
   trainer, logs = trained(kind, 5, accumulation=2, **SHAPES[shape])
   weights, expected_logs = reference(kind, 5, batch_size=16)
@@ -285,8 +294,7 @@ def test_an_optimizer_in_every_shape_of_the_step(kind, shape):
 def test_a_step_that_is_left_out_has_no_part_in_an_optimizers_logs(shape):
   x, y = harness.make_data(64)
   x[17] = np.nan  # Batch 2.
-  trainer = harness.make_trainer(
-      optimizer=lambda: make('stable_adamw', **KINDS['stable_adamw']), data=(x, y), **shape)
+  trainer = harness.make_trainer(optimizer=lambda: make('stable_adamw', **KINDS['stable_adamw']), data=(x, y), **shape)
   harness.train(trainer, 2)
   before = values_of(gradient_tap.variables_of(trainer.optimizer))
   logs = harness.train(trainer, 1)
@@ -322,9 +330,13 @@ def test_any_optimizer_may_have_values_to_log():
   assert gradient_tap.logs_of(harness.sgd()) == {}
 
 
-@pytest.mark.parametrize(('kind', 'shape'), [
-    ('muon', 'split'), pytest.param('stable_adamw', 'plain', marks=pytest.mark.soak),
-])
+@pytest.mark.parametrize(
+  ('kind', 'shape'),
+  [
+    ('muon', 'split'),
+    pytest.param('stable_adamw', 'plain', marks=pytest.mark.soak),
+  ],
+)
 def test_the_moving_average_around_a_new_optimizer(kind, shape):
   ema = dict(average_decay=0.5, dynamic_decay=False)
   trainer, logs = trained(kind, 4, ema=ema, **SHAPES[shape])
@@ -335,7 +347,8 @@ def test_the_moving_average_around_a_new_optimizer(kind, shape):
   harness.assert_close(harness.weights_of(trainer), weights, rtol=2e-3, atol=2e-3)
   found = ema_optimizer.find(trainer.optimizer)
   harness.assert_close(
-      [found.get_slot(v, 'average').numpy() for v in trainer.model.trainable_variables], average, rtol=2e-3, atol=2e-3)
+    [found.get_slot(v, 'average').numpy() for v in trainer.model.trainable_variables], average, rtol=2e-3, atol=2e-3
+  )
   np.testing.assert_allclose(logs['learning_rate'], LR)
 
 
@@ -348,10 +361,11 @@ def test_loss_scaling_around_a_new_optimizer_waits_at_an_overflow():
 
   for kind, ema in (('muon', None), ('stable_adamw', dict(average_decay=0.5))):
     trainer = harness.make_trainer(
-        Task, (x, y),
-        optimizer=lambda kind=kind, ema=ema: make(
-            kind, None, dict(mixed_precision_dtype='float16'), ema, **KINDS[kind]),
-        enable_xla=False)
+      Task,
+      (x, y),
+      optimizer=lambda kind=kind, ema=ema: make(kind, None, dict(mixed_precision_dtype='float16'), ema, **KINDS[kind]),
+      enable_xla=False,
+    )
     assert isinstance(trainer.optimizer, tf_keras.mixed_precision.LossScaleOptimizer)
     harness.train(trainer, 3)
     before = harness.weights_of(trainer)
@@ -362,11 +376,14 @@ def test_loss_scaling_around_a_new_optimizer_waits_at_an_overflow():
     assert harness.train(trainer, 1)['optimizer/update_rms'] > 0
 
 
-@pytest.mark.parametrize(('kind', 'shape'), [
+@pytest.mark.parametrize(
+  ('kind', 'shape'),
+  [
     ('stable_adamw', 'plain'),
     pytest.param('stable_adamw', 'fused', marks=pytest.mark.soak),
     pytest.param('muon', 'plain_two', marks=pytest.mark.soak),
-])
+  ],
+)
 def test_a_checkpoint_resumes_every_bit(kind, shape, tmp_path):
   schedule = {'type': 'one_cycle', 'one_cycle': {'maximal_learning_rate': 0.1, 'total_decay_steps': 10}}
   straight, _ = trained(kind, 7, schedule=schedule, **SHAPES[shape])
@@ -377,8 +394,7 @@ def test_a_checkpoint_resumes_every_bit(kind, shape, tmp_path):
     second.checkpoint.read(path).assert_consumed()
   second.checkpoint_restored()
   harness.train(second, 3)
-  everything = [
-      values_of([*t.model.variables, *gradient_tap.variables_of(t.optimizer)]) for t in (straight, second)]
+  everything = [values_of([*t.model.variables, *gradient_tap.variables_of(t.optimizer)]) for t in (straight, second)]
   for a, b in zip(*everything):
     assert a.tobytes() == b.tobytes()
 

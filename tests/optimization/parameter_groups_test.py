@@ -2,10 +2,11 @@
 
 import dataclasses
 
-from official.modeling import optimization
 import numpy as np
+from official.modeling import optimization
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext import errors
 from official_ext.optimization import configs
@@ -17,22 +18,29 @@ LR = 0.05
 UNIMPLEMENTED = {'slide', 'adafactor'}  # In Model Garden's published package these are names without a class.
 # What sets the weight decay of those that have one.
 DECAYS = {
-    'adamw': dict(weight_decay_rate=0.1), 'lamb': dict(weight_decay_rate=0.1), 'lars': dict(weight_decay_rate=0.1),
-    'adamw_experimental': dict(weight_decay=0.1), 'lion': dict(weight_decay=0.1), 'muon': dict(weight_decay=0.1),
-    'stable_adamw': dict(weight_decay=0.1),
+  'adamw': dict(weight_decay_rate=0.1),
+  'lamb': dict(weight_decay_rate=0.1),
+  'lars': dict(weight_decay_rate=0.1),
+  'adamw_experimental': dict(weight_decay=0.1),
+  'lion': dict(weight_decay=0.1),
+  'muon': dict(weight_decay=0.1),
+  'stable_adamw': dict(weight_decay=0.1),
 }
 FIELDS = {
-    'sgd': dict(momentum=0.9), 'sgd_experimental': dict(momentum=0.9, nesterov=True), 'rmsprop': dict(momentum=0.5),
-    'stable_adamw': dict(slot_dtype='float32'), 'adamw': dict(gradient_clip_norm=0.0),
-    'adamw_experimental': dict(global_clipnorm=None), 'lars': dict(eeta=0.1),
+  'sgd': dict(momentum=0.9),
+  'sgd_experimental': dict(momentum=0.9, nesterov=True),
+  'rmsprop': dict(momentum=0.5),
+  'stable_adamw': dict(slot_dtype='float32'),
+  'adamw': dict(gradient_clip_norm=0.0),
+  'adamw_experimental': dict(global_clipnorm=None),
+  'lars': dict(eeta=0.1),
 }
-KINDS = sorted(
-    {field.name for field in dataclasses.fields(configs.OptimizerConfig)} - {'type'} - UNIMPLEMENTED)
+KINDS = sorted({field.name for field in dataclasses.fields(configs.OptimizerConfig)} - {'type'} - UNIMPLEMENTED)
 GROUPS = (
-    dict(patterns=('^slow/',), learning_rate_scale=0.25),
-    dict(patterns=('bias$', '^free/kernel$'), weight_decay=False),
-    dict(patterns=('^frozen/',), frozen=True),
-    dict(patterns=('^fast/',), learning_rate_scale=3.0, weight_decay=False),
+  dict(patterns=('^slow/',), learning_rate_scale=0.25),
+  dict(patterns=('bias$', '^free/kernel$'), weight_decay=False),
+  dict(patterns=('^frozen/',), frozen=True),
+  dict(patterns=('^fast/',), learning_rate_scale=3.0, weight_decay=False),
 )
 NAMES = ('slow/kernel', 'free/kernel', 'free/bias', 'frozen/kernel', 'fast/kernel', 'other/kernel')
 
@@ -42,9 +50,12 @@ def groups_of(*groups):
 
 
 def make(kind, groups=(), learning_rate=LR, decays=True, **fields):
-  config = configs.OptimizationConfig({
+  config = configs.OptimizationConfig(
+    {
       'optimizer': {'type': kind, kind: {**FIELDS.get(kind, {}), **(DECAYS.get(kind, {}) if decays else {}), **fields}},
-      'learning_rate': {'type': 'constant', 'constant': {'learning_rate': learning_rate}}})
+      'learning_rate': {'type': 'constant', 'constant': {'learning_rate': learning_rate}},
+    }
+  )
   factory = optimization.OptimizerFactory(config)
   optimizer = factory.build_optimizer(factory.build_learning_rate())
   parameter_groups.install(groups_of(*groups), optimizer)
@@ -73,11 +84,11 @@ def run(optimizer, names, num_steps=4):
 def test_a_group_is_trained_as_by_an_optimizer_of_its_own(kind):
   found = run(make(kind, GROUPS), NAMES)
   expected = {
-      **run(make(kind, learning_rate=LR / 4), ['slow/kernel']),
-      **run(make(kind, decays=False), ['free/kernel', 'free/bias']),
-      **run(make(kind, learning_rate=LR * 3, decays=False), ['fast/kernel']),
-      **run(make(kind), ['other/kernel']),
-      'frozen/kernel': initial('frozen/kernel'),
+    **run(make(kind, learning_rate=LR / 4), ['slow/kernel']),
+    **run(make(kind, decays=False), ['free/kernel', 'free/bias']),
+    **run(make(kind, learning_rate=LR * 3, decays=False), ['fast/kernel']),
+    **run(make(kind), ['other/kernel']),
+    'frozen/kernel': initial('frozen/kernel'),
   }
   for name in NAMES:
     np.testing.assert_allclose(found[name], expected[name], rtol=2e-5, atol=2e-6, err_msg=name)
@@ -100,21 +111,25 @@ def test_sparse_gradients_follow_their_group(kind):
 
 
 SHAPES = {
-    'plain': dict(enable_xla=False),
-    'fused': dict(steps_per_execution=2),
-    'split': dict(replicas='two'),
-    'plain_two': dict(enable_xla=False, replicas='two'),
+  'plain': dict(enable_xla=False),
+  'fused': dict(steps_per_execution=2),
+  'split': dict(replicas='two'),
+  'plain_two': dict(enable_xla=False, replicas='two'),
 }
 LIMIT = 0.1  # Below every norm of the bias's gradient that occurs.
 OF_LINEAR_MODEL = [dict(patterns=['kernel'], frozen=True), dict(patterns=['^dense/bias$'], learning_rate_scale=0.5)]
 
 
 @pytest.mark.parametrize(
-    'shape', ['fused', 'plain_two', *(pytest.param(name, marks=pytest.mark.soak) for name in ('plain', 'split'))])
+  'shape', ['fused', 'plain_two', *(pytest.param(name, marks=pytest.mark.soak) for name in ('plain', 'split'))]
+)
 def test_groups_in_every_shape_of_the_step(shape):
   trainer = harness.make_trainer(
-      optimizer=lambda: harness.sgd(global_clipnorm=LIMIT), accumulation=2,
-      trainer_config=dict(optimizer_config={'parameter_groups': OF_LINEAR_MODEL}), **SHAPES[shape])
+    optimizer=lambda: harness.sgd(global_clipnorm=LIMIT),
+    accumulation=2,
+    trainer_config=dict(optimizer_config={'parameter_groups': OF_LINEAR_MODEL}),
+    **SHAPES[shape],
+  )
   logs = harness.train(trainer, 5)
 
   norms = []
@@ -131,16 +146,20 @@ def test_groups_in_every_shape_of_the_step(shape):
   np.testing.assert_allclose(logs['grad_norm'], np.mean(norms), rtol=1e-5)  # Without the frozen.
 
 
-@pytest.mark.parametrize(('kind', 'shape'), [
-    ('stable_adamw', 'split'), pytest.param('adamw', 'plain_two', marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+  ('kind', 'shape'), [('stable_adamw', 'split'), pytest.param('adamw', 'plain_two', marks=pytest.mark.soak)]
+)
 def test_groups_of_an_optimizer_with_weight_decay(kind, shape):
   groups = [dict(patterns=['kernel'], frozen=True), dict(patterns=['bias'], weight_decay=False)]
   trainer = harness.make_trainer(
-      optimizer=lambda: make(kind, epsilon=0.1), trainer_config=dict(optimizer_config={'parameter_groups': groups}),
-      **SHAPES[shape])
+    optimizer=lambda: make(kind, epsilon=0.1),
+    trainer_config=dict(optimizer_config={'parameter_groups': groups}),
+    **SHAPES[shape],
+  )
   harness.train(trainer, 4)
   reference = harness.Reference(
-      make(kind, decays=False, epsilon=0.1), trainer.task.data, 8, lambda g: [0 * g[0], g[1]], np.float32)
+    make(kind, decays=False, epsilon=0.1), trainer.task.data, 8, lambda g: [0 * g[0], g[1]], np.float32
+  )
   reference.train(4)
   kernel, bias = harness.weights_of(trainer)
   assert kernel.tobytes() == harness.initial_weights()[0].tobytes()
@@ -155,11 +174,12 @@ def test_groups_under_loss_scaling_and_in_a_task_that_owns_its_updates():
 
   config = dict(optimizer_config={'parameter_groups': OF_LINEAR_MODEL})
   for task_cls, wrap, num_updates in (
-      (Twice, lambda optimizer: optimizer, 2),
-      (harness.LinearTask, tf_keras.mixed_precision.LossScaleOptimizer, 1),
+    (Twice, lambda optimizer: optimizer, 2),
+    (harness.LinearTask, tf_keras.mixed_precision.LossScaleOptimizer, 1),
   ):
     trainer = harness.make_trainer(
-        task_cls, optimizer=lambda wrap=wrap: wrap(harness.sgd(0.1, 0.0)), enable_xla=False, trainer_config=config)
+      task_cls, optimizer=lambda wrap=wrap: wrap(harness.sgd(0.1, 0.0)), enable_xla=False, trainer_config=config
+    )
     harness.train(trainer, 1)
     weights = [w.astype(np.float64) for w in harness.initial_weights()]
     for _ in range(num_updates):
@@ -178,13 +198,20 @@ def test_an_update_that_is_compiled_by_itself_follows_its_group():
   np.testing.assert_allclose(variable.numpy(), expected, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize(('groups', 'message'), [
-    ([dict(patterns=['kernel']), dict(patterns=['bias', 'encoder'])],
-     "parameter_groups.1.patterns.1: 'encoder' matches none of the 2 trainable variables: dense/kernel, dense/bias"),
-    ([dict(patterns=['kernel']), dict(patterns=['dense/k'])],
-     "parameter_groups.1.patterns.0: 'dense/k' matches only variables that belong to groups before it"),
+@pytest.mark.parametrize(
+  ('groups', 'message'),
+  [
+    (
+      [dict(patterns=['kernel']), dict(patterns=['bias', 'encoder'])],
+      "parameter_groups.1.patterns.1: 'encoder' matches none of the 2 trainable variables: dense/kernel, dense/bias",
+    ),
+    (
+      [dict(patterns=['kernel']), dict(patterns=['dense/k'])],
+      "parameter_groups.1.patterns.0: 'dense/k' matches only variables that belong to groups before it",
+    ),
     ([dict(patterns=['dense'], frozen=True)], 'all trainable variables are frozen, nothing is left to train'),
-])
+  ],
+)
 def test_groups_that_do_not_fit_the_model_are_refused(groups, message):
   with pytest.raises(errors.UserError) as error:
     harness.make_trainer(trainer_config=dict(optimizer_config={'parameter_groups': groups}))
@@ -204,8 +231,10 @@ def test_groups_of_a_model_that_is_built_by_its_first_call():
     model_fn = Late
 
   make_trainer = lambda pattern: harness.make_trainer(
-      Task, enable_xla=False,
-      trainer_config=dict(optimizer_config={'parameter_groups': [dict(patterns=[pattern], frozen=True)]}))
+    Task,
+    enable_xla=False,
+    trainer_config=dict(optimizer_config={'parameter_groups': [dict(patterns=[pattern], frozen=True)]}),
+  )
   with pytest.raises(errors.UserError, match='matches none'):
     harness.train(make_trainer('encoder'), 1)
   trainer = make_trainer('kernel')
@@ -239,10 +268,19 @@ def test_patterns_find_the_networks_of_a_container_by_attribute(optimizer_cls):
   model, optimizer = Container(), optimizer_cls(LR)
   names = variable_names.by_attribute(model)
   assert [names[variable_names.key_of(v)] for v in model.trainable_variables] == [
-      'encoder/dense/kernel', 'encoder/dense/bias', 'decoder/dense/kernel', 'decoder/dense/bias',
-      'heads/0/out/kernel', 'heads/0/out/bias', 'heads/1/out/kernel', 'heads/1/out/bias']
-  groups = [configs.ParameterGroupConfig(patterns=('^encoder/', '^heads/1/'), frozen=True),
-            configs.ParameterGroupConfig(patterns=('^dense/kernel$',), learning_rate_scale=0.5)]  # By its own name.
+    'encoder/dense/kernel',
+    'encoder/dense/bias',
+    'decoder/dense/kernel',
+    'decoder/dense/bias',
+    'heads/0/out/kernel',
+    'heads/0/out/bias',
+    'heads/1/out/kernel',
+    'heads/1/out/bias',
+  ]
+  groups = [
+    configs.ParameterGroupConfig(patterns=('^encoder/', '^heads/1/'), frozen=True),
+    configs.ParameterGroupConfig(patterns=('^dense/kernel$',), learning_rate_scale=0.5),
+  ]  # By its own name.
   installed = parameter_groups.install(groups, optimizer, model)
   installed.check(model.trainable_variables)
   before = [v.numpy() for v in model.trainable_variables]
@@ -257,7 +295,8 @@ def test_patterns_find_the_networks_of_a_container_on_every_replica(optimizer_cl
   with strategy.scope():
     model, optimizer = Container(), optimizer_cls(LR)
     parameter_groups.install(
-        [configs.ParameterGroupConfig(patterns=('^encoder/',), learning_rate_scale=0.5)], optimizer, model)
+      [configs.ParameterGroupConfig(patterns=('^encoder/',), learning_rate_scale=0.5)], optimizer, model
+    )
     before = [v.numpy() for v in model.trainable_variables]
   strategy.run(lambda: optimizer.apply_gradients([(tf.ones_like(v), v) for v in model.trainable_variables]))
   for start, variable in zip(before, model.trainable_variables):

@@ -2,8 +2,8 @@
 
 import math
 
-from official.modeling import optimization
 import numpy as np
+from official.modeling import optimization
 import pytest
 import tensorflow as tf
 
@@ -19,7 +19,7 @@ def triangle(base, top, size, mode, gamma=1.0):
   def formula(step):
     cycle = math.floor(1 + step / (2 * size))
     x = abs(step / size - 2 * cycle + 1)
-    scale = {'triangular': 1.0, 'triangular2': 1 / 2**(cycle - 1), 'exp_range': gamma**step}[mode]
+    scale = {'triangular': 1.0, 'triangular2': 1 / 2 ** (cycle - 1), 'exp_range': gamma**step}[mode]
     return base + (top - base) * max(0.0, 1 - x) * scale
 
   return formula
@@ -27,8 +27,9 @@ def triangle(base, top, size, mode, gamma=1.0):
 
 def one_cycle(peak, total, pct_start, div_factor, final_div_factor, anneal):
   def between(start, end, part):
-    return end + (start - end) / 2 * (1 + math.cos(math.pi * part)) if anneal == 'cosine' else start + (
-        end - start) * part
+    return (
+      end + (start - end) / 2 * (1 + math.cos(math.pi * part)) if anneal == 'cosine' else start + (end - start) * part
+    )
 
   def formula(step):
     first, rise = peak / div_factor, pct_start * total
@@ -61,53 +62,76 @@ def restarts(top, first, t_mul, m_mul, alpha):
 
 
 CASES = {
-    'triangular': (
-        'cyclical', dict(initial_learning_rate=0.1, maximal_learning_rate=0.7, step_size=4),
-        triangle(0.1, 0.7, 4, 'triangular')),
-    'triangular2': (
-        'cyclical', dict(initial_learning_rate=0.1, maximal_learning_rate=0.7, step_size=5, mode='triangular2'),
-        triangle(0.1, 0.7, 5, 'triangular2')),
-    'exp_range': (
-        'cyclical', dict(
-            initial_learning_rate=0.1, maximal_learning_rate=0.7, step_size=5, mode='exp_range', gamma=0.97),
-        triangle(0.1, 0.7, 5, 'exp_range', 0.97)),
-    'one_cycle': (
-        'one_cycle', dict(maximal_learning_rate=0.5, total_decay_steps=30),
-        one_cycle(0.5, 30, 0.3, 25.0, 1e4, 'cosine')),
-    'one_cycle, linear': (
-        'one_cycle', dict(
-            maximal_learning_rate=0.5, total_decay_steps=30, pct_start=0.45, div_factor=10.0, final_div_factor=100.0,
-            anneal_strategy='linear'),
-        one_cycle(0.5, 30, 0.45, 10.0, 100.0, 'linear')),
-    'warmup_stable_decay': (
-        'warmup_stable_decay', dict(initial_learning_rate=0.5, total_decay_steps=35, warmup_steps=6,
-                                    decay_fraction=0.2),
-        stable(0.5, 35, 6, 7, 'linear', 0.0)),
-    'stable_decay, cosine': (
-        'warmup_stable_decay', dict(
-            initial_learning_rate=0.5, total_decay_steps=35, decay_fraction=0.4, decay_shape='cosine', alpha=0.1),
-        stable(0.5, 35, 0, 14, 'cosine', 0.1)),
-    'stable_decay, sqrt': (
-        'warmup_stable_decay', dict(
-            initial_learning_rate=0.5, total_decay_steps=35, warmup_steps=3, decay_fraction=0.4, decay_shape='sqrt'),
-        stable(0.5, 35, 3, 14, 'sqrt', 0.0)),
-    'cosine_restarts': (
-        'cosine_restarts', dict(initial_learning_rate=0.5, first_decay_steps=5, alpha=0.1),
-        restarts(0.5, 5, 2.0, 1.0, 0.1)),
-    'cosine_restarts, lower': (
-        'cosine_restarts', dict(initial_learning_rate=0.5, first_decay_steps=7, t_mul=1.0, m_mul=0.5, alpha=0.02),
-        restarts(0.5, 7, 1.0, 0.5, 0.02)),
+  'triangular': (
+    'cyclical',
+    dict(initial_learning_rate=0.1, maximal_learning_rate=0.7, step_size=4),
+    triangle(0.1, 0.7, 4, 'triangular'),
+  ),
+  'triangular2': (
+    'cyclical',
+    dict(initial_learning_rate=0.1, maximal_learning_rate=0.7, step_size=5, mode='triangular2'),
+    triangle(0.1, 0.7, 5, 'triangular2'),
+  ),
+  'exp_range': (
+    'cyclical',
+    dict(initial_learning_rate=0.1, maximal_learning_rate=0.7, step_size=5, mode='exp_range', gamma=0.97),
+    triangle(0.1, 0.7, 5, 'exp_range', 0.97),
+  ),
+  'one_cycle': (
+    'one_cycle',
+    dict(maximal_learning_rate=0.5, total_decay_steps=30),
+    one_cycle(0.5, 30, 0.3, 25.0, 1e4, 'cosine'),
+  ),
+  'one_cycle, linear': (
+    'one_cycle',
+    dict(
+      maximal_learning_rate=0.5,
+      total_decay_steps=30,
+      pct_start=0.45,
+      div_factor=10.0,
+      final_div_factor=100.0,
+      anneal_strategy='linear',
+    ),
+    one_cycle(0.5, 30, 0.45, 10.0, 100.0, 'linear'),
+  ),
+  'warmup_stable_decay': (
+    'warmup_stable_decay',
+    dict(initial_learning_rate=0.5, total_decay_steps=35, warmup_steps=6, decay_fraction=0.2),
+    stable(0.5, 35, 6, 7, 'linear', 0.0),
+  ),
+  'stable_decay, cosine': (
+    'warmup_stable_decay',
+    dict(initial_learning_rate=0.5, total_decay_steps=35, decay_fraction=0.4, decay_shape='cosine', alpha=0.1),
+    stable(0.5, 35, 0, 14, 'cosine', 0.1),
+  ),
+  'stable_decay, sqrt': (
+    'warmup_stable_decay',
+    dict(initial_learning_rate=0.5, total_decay_steps=35, warmup_steps=3, decay_fraction=0.4, decay_shape='sqrt'),
+    stable(0.5, 35, 3, 14, 'sqrt', 0.0),
+  ),
+  'cosine_restarts': (
+    'cosine_restarts',
+    dict(initial_learning_rate=0.5, first_decay_steps=5, alpha=0.1),
+    restarts(0.5, 5, 2.0, 1.0, 0.1),
+  ),
+  'cosine_restarts, lower': (
+    'cosine_restarts',
+    dict(initial_learning_rate=0.5, first_decay_steps=7, t_mul=1.0, m_mul=0.5, alpha=0.02),
+    restarts(0.5, 7, 1.0, 0.5, 0.02),
+  ),
 }
 each_case = pytest.mark.parametrize('name', CASES)
 
 
 def build(kind, fields, warmup=None):
   """What Model Garden's factory makes of it."""
-  config = configs.OptimizationConfig({
+  config = configs.OptimizationConfig(
+    {
       'optimizer': {'type': 'sgd'},
       'learning_rate': {'type': kind, kind: fields},
       'warmup': {'type': 'linear', 'linear': warmup} if warmup else {'type': None},
-  })
+    }
+  )
   return optimization.OptimizerFactory(config).build_learning_rate()
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from official_ext.runtime import cluster
 from official_ext import errors
+from official_ext.runtime import cluster
 
 
 def _tf_config(task, **jobs):

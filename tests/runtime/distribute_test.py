@@ -4,23 +4,24 @@ import json
 import textwrap
 
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
+from official_ext import errors
 from official_ext.config import definitions
 from official_ext.runtime import distribute
-from official_ext import errors
 
 
 def _runtime(**values):
   return definitions.RuntimeConfig(**values)
 
 
-_PRELUDE = '''
+_PRELUDE = """
 import tensorflow as tf
 from official_ext import errors
 from official_ext.config import definitions as cfg
 from official_ext.runtime import distribute
-'''
+"""
 
 
 @pytest.fixture
@@ -128,13 +129,15 @@ def test_seed_fixes_initial_weights():
 
 
 def test_virtual_cpus_and_determinism_in_a_process_of_its_own(start):
-  printed = _printed(start("""
+  printed = _printed(
+    start("""
     runtime = cfg.RuntimeConfig(num_virtual_cpus=2, deterministic=True)
     distribute.configure(runtime)
     print(distribute.describe(distribute.get_strategy(runtime)))
     from tensorflow.python.framework import config
     print(config.is_op_determinism_enabled(), len(tf.config.list_logical_devices('CPU')))
-  """))
+  """)
+  )
   assert printed.splitlines() == ['2 replicas on CPU:0, CPU:1, MirroredStrategy, float32', 'True 2']
 
 
@@ -150,11 +153,15 @@ def test_auto_takes_parameter_servers_from_tf_config(start, unused_ports):
   chief, worker, ps = (f'localhost:{port}' for port in unused_ports(3))
   cluster = {'chief': [chief], 'worker': [worker], 'ps': [ps]}
   *_, chief_script = [  # The others serve until they are killed.
-    start("""
+    start(
+      """
       strategy = distribute.get_strategy(cfg.RuntimeConfig())
       print(type(strategy).__name__, distribute.describe(strategy).split()[0])
-    """, TF_CONFIG=json.dumps({'cluster': cluster, 'task': {'type': job, 'index': 0}}))
-    for job in ('worker', 'ps', 'chief')]
+    """,
+      TF_CONFIG=json.dumps({'cluster': cluster, 'task': {'type': job, 'index': 0}}),
+    )
+    for job in ('worker', 'ps', 'chief')
+  ]
   assert _printed(chief_script) == 'ParameterServerStrategyV2 1'
 
 

@@ -54,10 +54,14 @@ def read(folder):
   return json.loads((folder / 'run.json').read_text()), events
 
 
-@pytest.mark.parametrize(('place', 'stage'), [
-    ('train:7', 'train'), ('save', 'save'),
+@pytest.mark.parametrize(
+  ('place', 'stage'),
+  [
+    ('train:7', 'train'),
+    ('save', 'save'),
     *(pytest.param(*case, marks=pytest.mark.soak) for case in [('eval:1', 'eval'), ('train:1', 'train')]),
-])
+  ],
+)
 def test_a_run_that_hangs_tells_where_and_ends_with_75(place, stage, start_script, tmp_path):
   folder = tmp_path / 'run'
   process = start_script(SCRIPT, [folder, place, '1000', '2']).finish(100)

@@ -4,15 +4,15 @@ import concurrent.futures
 import contextlib
 import errno
 import multiprocessing
+from multiprocessing import connection as connections
 import socket
 import threading
 import time
-from multiprocessing import connection as connections
 
 import pytest
 
-from official_ext.runtime import cluster
 from official_ext import errors
+from official_ext.runtime import cluster
 from official_ext.runtime import meeting
 
 SECRET = 'a secret of this test'
@@ -171,8 +171,11 @@ def test_a_stranger_in_the_chiefs_place_is_not_believed(clusters):
       while True:
         guest = connections.Connection(server.accept()[0].detach())
         with contextlib.suppress(OSError, EOFError):
-          guest.send_bytes(connections._CHALLENGE + b'x' * 20 if hasattr(connections, '_CHALLENGE') else
-                           connections.CHALLENGE + b'x' * 20)
+          guest.send_bytes(
+            connections._CHALLENGE + b'x' * 20
+            if hasattr(connections, '_CHALLENGE')
+            else connections.CHALLENGE + b'x' * 20
+          )
           guest.recv_bytes(256)
           guest.send_bytes(b'#WELCOME#')
           guest.recv_bytes(256)
@@ -210,12 +213,15 @@ def test_the_chief_listens_on_its_address_alone(unused_ports):
     chief.result(30)
 
 
-@pytest.mark.parametrize(('addresses', 'expected'), [
-  (['127.0.0.1:1', '127.0.0.1:2'], '127.0.0.1'),
-  (['[::1]:1', '[::1]:2'], '::1'),
-  (['localhost:1', 'elsewhere:2'], ''),  # A machine that calls itself so must still be reached by the other.
-  (['no.such.host.invalid:1', 'elsewhere:2'], ''),
-])
+@pytest.mark.parametrize(
+  ('addresses', 'expected'),
+  [
+    (['127.0.0.1:1', '127.0.0.1:2'], '127.0.0.1'),
+    (['[::1]:1', '[::1]:2'], '::1'),
+    (['localhost:1', 'elsewhere:2'], ''),  # A machine that calls itself so must still be reached by the other.
+    (['no.such.host.invalid:1', 'elsewhere:2'], ''),
+  ],
+)
 def test_where_the_chief_listens(addresses, expected):
   here = cluster.Cluster(tuple(addresses), 0)
   host, port = meeting.split_address(addresses[0])

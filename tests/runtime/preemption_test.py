@@ -27,7 +27,6 @@ def signal_from(number, step=0, evaluation_batch=0):
     return send_if(len(batches) == evaluation_batch)
 
   class SignalTask(small_run.SmallTask):
-
     def forward(self, inputs, model, training):
       loss, logs = super().forward(inputs, model, training)
       if training:
@@ -63,9 +62,13 @@ def straight(tmp_path_factory):
   return [variable.numpy() for variable in model.variables], evaluations(folder)
 
 
-@pytest.mark.parametrize('step, saved, number', harness.cases(
+@pytest.mark.parametrize(
+  'step, saved, number',
+  harness.cases(
     [(1, 4, signal.SIGTERM), (5, 5, signal.SIGINT), (12, 12, signal.SIGTERM)],
-    soak=[(1, 4, signal.SIGINT), (5, 5, signal.SIGTERM), (12, 12, signal.SIGINT)]))
+    soak=[(1, 4, signal.SIGINT), (5, 5, signal.SIGTERM), (12, 12, signal.SIGINT)],
+  ),
+)
 def test_a_signal_in_training_saves_at_the_end_of_the_loop(step, saved, number, straight, tmp_path):
   folder = tmp_path
   with pytest.raises(errors.PreemptedError, match=f'{signal.Signals(number).name}: stopped at step {saved}. The same'):
@@ -85,7 +88,7 @@ def test_a_signal_in_an_evaluation_leaves_it_to_the_next_start(step, straight, t
   folder = tmp_path
   with pytest.raises(errors.PreemptedError, match=f'SIGTERM: stopped at step {step}'):
     run(folder, signal_from(signal.SIGTERM, evaluation_batch=step // 6 * 4 - 2))
-  assert [at for at, _ in evaluations(folder)] == [6][:step // 12]
+  assert [at for at, _ in evaluations(folder)] == [6][: step // 12]
   assert small_run.events(folder, 'checkpoint')[-1]['step'] == step
   run(folder)
   assert evaluations(folder) == straight[1]
@@ -115,8 +118,11 @@ def test_averaged_weights_are_put_back_where_an_evaluation_is_left(tmp_path):
   for one, other in zip(straight.variables, resumed.variables):
     np.testing.assert_array_equal(one.numpy(), other.numpy())
   harness.assert_close(
-      [value for _, value in evaluations(tmp_path / 'run')],
-      [value for _, value in evaluations(tmp_path / 'straight')], 0, 0)
+    [value for _, value in evaluations(tmp_path / 'run')],
+    [value for _, value in evaluations(tmp_path / 'straight')],
+    0,
+    0,
+  )
 
 
 def test_the_handlers_of_before_are_put_back():

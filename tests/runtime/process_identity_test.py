@@ -30,8 +30,7 @@ def test_a_number_that_is_used_again_is_another_process():
 
 def test_a_process_that_has_ended_is_dead_before_and_after_it_was_waited_for():
   process = subprocess.Popen(['cat'], stdin=subprocess.PIPE)
-  child = dataclasses.replace(
-    process_identity.own(), pid=process.pid, pid_start=process_identity.start_of(process.pid))
+  child = dataclasses.replace(process_identity.own(), pid=process.pid, pid_start=process_identity.start_of(process.pid))
   assert process_identity.is_alive(child)
   process.stdin.close()
   os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -67,9 +66,17 @@ def test_a_process_in_another_pid_namespace_is_not_taken_for_one_of_ours():
   assert process_identity.is_alive(process) is None  # Its number is one here too, of init or a shell.
 
 
-@pytest.mark.parametrize('values', [
-  {}, {'pid': 1}, {'host': 'h'}, {'pid': 'x', 'host': 'h'}, {'pid': True, 'host': 'h'}, {'pid': -1, 'host': 'h'},
-])
+@pytest.mark.parametrize(
+  'values',
+  [
+    {},
+    {'pid': 1},
+    {'host': 'h'},
+    {'pid': 'x', 'host': 'h'},
+    {'pid': True, 'host': 'h'},
+    {'pid': -1, 'host': 'h'},
+  ],
+)
 def test_a_file_that_names_no_process(values):
   assert process_identity.parse(values) is None
 
@@ -77,12 +84,15 @@ def test_a_file_that_names_no_process(values):
 def test_wrong_types_count_as_unknown():
   own = process_identity.own()
   assert process_identity.parse({**own.as_dict(), 'pid_start': 'x', 'boot_id': 3}) == dataclasses.replace(
-    own, pid_start=None, boot_id=None)
+    own, pid_start=None, boot_id=None
+  )
   huge = process_identity.parse({**own.as_dict(), 'pid': 10**30})
   assert process_identity.is_alive(huge) is False
 
 
 def test_identity_lock_and_status_need_no_tensorflow():
-  code = ('import sys; from official_ext.runtime import process_identity, run_lock, run_status; '
-          'sys.exit("tensorflow" in sys.modules)')
+  code = (
+    'import sys; from official_ext.runtime import process_identity, run_lock, run_status; '
+    'sys.exit("tensorflow" in sys.modules)'
+  )
   assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0

@@ -11,8 +11,8 @@ import time
 import pytest
 
 from official_ext import errors
-from official_ext.runtime import process_identity
 from official_ext.files import paths
+from official_ext.runtime import process_identity
 from official_ext.runtime import run_lock
 
 _OTHER_BOOT = '00000000-0000-4000-8000-000000000000'
@@ -32,12 +32,15 @@ print('held', flush=True)
 sys.stdin.read()
 lock.release()
 """
-_ORPHAN = _HOLD.replace("print('held'", """import os, time
+_ORPHAN = _HOLD.replace(
+  "print('held'",
+  """import os, time
 if not os.fork():
   os.close(1)
   time.sleep(20)
   os._exit(0)
-print('held'""")
+print('held'""",
+)
 
 
 @pytest.fixture
@@ -46,9 +49,15 @@ def hold():
   started = []
 
   def start(folder, kind='lock', code=_HOLD, seconds=0.5):
-    started.append(subprocess.Popen(
-      [sys.executable, '-c', code, str(folder), str(seconds), kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE, text=True))
+    started.append(
+      subprocess.Popen(
+        [sys.executable, '-c', code, str(folder), str(seconds), kind],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+      )
+    )
     return started[-1]
 
   yield start

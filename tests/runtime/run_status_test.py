@@ -69,10 +69,21 @@ def test_a_record_without_heartbeats_is_judged_by_what_it_says(tmp_path):
   assert watch.has_ended()
 
 
-@pytest.mark.parametrize('content', [
-  b'', b'{', b'[]', b'null', b'\xff\xfe\x00', b'{"status": 3}', b'{"status": "running", "attempt": "two"}',
-  b'{"status": "running", "step": [], "attempt": 1}', b'{"status": "gone", "attempt": 1}', b'[' * 100_000,
-])
+@pytest.mark.parametrize(
+  'content',
+  [
+    b'',
+    b'{',
+    b'[]',
+    b'null',
+    b'\xff\xfe\x00',
+    b'{"status": 3}',
+    b'{"status": "running", "attempt": "two"}',
+    b'{"status": "running", "step": [], "attempt": 1}',
+    b'{"status": "gone", "attempt": 1}',
+    b'[' * 100_000,
+  ],
+)
 def test_a_record_of_wrong_types_is_none(tmp_path, content):
   (tmp_path / 'run.json').write_bytes(content)
   assert run_status.read(str(tmp_path)) is None

@@ -7,8 +7,8 @@ import time
 import pytest
 import tensorflow as tf
 
-from official_ext.runtime import cluster
 from official_ext import errors
+from official_ext.runtime import cluster
 from official_ext.runtime import workers
 
 CLUSTER = cluster.Cluster(('10.0.0.1:2000', '10.0.0.2:2000', '10.0.0.3:2000'), 0)

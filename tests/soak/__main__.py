@@ -76,8 +76,12 @@ def _where_it_was(folder: pathlib.Path, attempt_began: float) -> str:
 
 
 def kill_and_finish(
-    runner: cases.Runner, straight: pathlib.Path, duration: float, rng: np.random.Generator, row: Row,
-    damages: bool = True,
+  runner: cases.Runner,
+  straight: pathlib.Path,
+  duration: float,
+  rng: np.random.Generator,
+  row: Row,
+  damages: bool = True,
 ) -> list[str]:
   """One run: killed up to eight times, then left to its end.
 
@@ -133,13 +137,34 @@ def kill_and_finish(
 
 
 def _print_table(rows) -> None:
-  columns = ['configuration', 'runs', 'bit-identical', 'kills', 'start', 'train', 'eval', 'save', 'writing', 'resumes',
-             'damaged files', 'steps done again']
+  columns = [
+    'configuration',
+    'runs',
+    'bit-identical',
+    'kills',
+    'start',
+    'train',
+    'eval',
+    'save',
+    'writing',
+    'resumes',
+    'damaged files',
+    'steps done again',
+  ]
   lines = []
   for name, row in rows.items():
-    lines.append([name, row.runs, row.identical, row.kills,
-                  *(row.where[where] for where in ('start', 'train', 'eval', 'save', 'writing')), row.resumes,
-                  row.damaged, row.again])
+    lines.append(
+      [
+        name,
+        row.runs,
+        row.identical,
+        row.kills,
+        *(row.where[where] for where in ('start', 'train', 'eval', 'save', 'writing')),
+        row.resumes,
+        row.damaged,
+        row.again,
+      ]
+    )
   lines.append(['all', *(sum(line[column] for line in lines) for column in range(1, len(columns)))])
   texts = [[str(value) for value in line] for line in [columns, *lines]]
   widths = [max(len(line[column]) for line in texts) for column in range(len(columns))]

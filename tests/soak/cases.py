@@ -1,10 +1,10 @@
 """The configurations whose runs are killed: every shape of a step, and everything that a checkpoint has to hold."""
 
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import json
 import pathlib
 import tempfile
-from typing import Callable, Mapping, Optional, Sequence
 
 import portpicker
 
@@ -31,7 +31,7 @@ class Case:
   name: str
   flags: Sequence[str]
   num_workers: int = 1
-  files: Optional[Callable[[pathlib.Path], Sequence[str]]] = None
+  files: Callable[[pathlib.Path], Sequence[str]] | None = None
 
   def arguments(self, data: pathlib.Path) -> Sequence[str]:
     """The flags of train.py but --model_dir; writes the data into `data` where it needs any."""
@@ -46,8 +46,14 @@ def _model_garden(experiment: str, **changes: Mapping[str, object]) -> Callable[
   def files(folder):
     overrides = model_garden.OVERRIDES[experiment](folder)
     overrides['trainer'].update(
-      train_steps=24, steps_per_loop=4, checkpoint_interval=6, validation_interval=8, summary_interval=24,
-      validation_steps=2, max_to_keep=3)
+      train_steps=24,
+      steps_per_loop=4,
+      checkpoint_interval=6,
+      validation_interval=8,
+      summary_interval=24,
+      validation_steps=2,
+      max_to_keep=3,
+    )
     for name, values in changes.items():
       overrides['task'].setdefault(name, {}).update(values)
     return [f'--params_override={json.dumps(overrides)}']
@@ -69,13 +75,20 @@ CASES = [
   Case('float16, moving average', _noisy('--set=runtime.enable_xla=false', _EMA, *_FLOAT16)),
   Case('tf.data', _noisy('--set=runtime.enable_xla=false', experiment='piped_classifier')),
   Case(
-    'bert', ('--experiment=bert/sentence_prediction', '--mode=train_and_eval', '--set=runtime.enable_xla=false'),
-    files=_model_garden('bert/sentence_prediction')),
+    'bert',
+    ('--experiment=bert/sentence_prediction', '--mode=train_and_eval', '--set=runtime.enable_xla=false'),
+    files=_model_garden('bert/sentence_prediction'),
+  ),
   Case(
     'resnet, random crops',
-    ('--experiment=resnet_imagenet', '--mode=train_and_eval', '--set=runtime.deterministic=true',
-     '--set=runtime.enable_xla=false'),
-    files=_RESNET_AUGMENTED),
+    (
+      '--experiment=resnet_imagenet',
+      '--mode=train_and_eval',
+      '--set=runtime.deterministic=true',
+      '--set=runtime.enable_xla=false',
+    ),
+    files=_RESNET_AUGMENTED,
+  ),
   Case('2 workers', _noisy('--set=runtime.enable_xla=false'), num_workers=2),
 ]
 BY_NAME = {case.name: case for case in CASES}
@@ -84,7 +97,7 @@ BY_NAME = {case.name: case for case in CASES}
 class Runner:
   """Starts the attempts of a case's runs, in processes that are forked or, by default, real ones."""
 
-  def __init__(self, case: Case, folder: pathlib.Path, server: Optional[train_processes.Server] = None):
+  def __init__(self, case: Case, folder: pathlib.Path, server: train_processes.Server | None = None):
     """Writes the case's data.
 
     Args:
@@ -115,8 +128,10 @@ class Runner:
 
   def log(self, model_dir: pathlib.Path, num_characters: int = 4000) -> str:
     """The end of what the attempts in `model_dir` have printed."""
-    texts = [model_dir.with_name(f'{model_dir.name}.{worker}.log').read_text(errors='replace')[-num_characters:]
-             for worker in range(self.case.num_workers)]
+    texts = [
+      model_dir.with_name(f'{model_dir.name}.{worker}.log').read_text(errors='replace')[-num_characters:]
+      for worker in range(self.case.num_workers)
+    ]
     return '\n'.join(texts)
 
   def straight(self) -> pathlib.Path:

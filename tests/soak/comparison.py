@@ -1,9 +1,10 @@
 """Whether two runs have come to the same, bit for bit."""
 
+from collections.abc import Mapping
 import json
 import pathlib
 import re
-from typing import Any, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,8 +18,11 @@ _TIMES = {'time', 'seconds', 'steps_per_second', 'examples_per_second', 'data_wa
 def tensors(prefix: Any) -> Mapping[str, np.ndarray]:
   """All variables of a checkpoint, by their names in it, but TensorFlow's count of the saves of a process."""
   reader = tf.train.load_checkpoint(str(prefix))
-  return {name: np.asarray(reader.get_tensor(name)) for name in reader.get_variable_to_shape_map()
-          if not name.startswith('save_counter/')}
+  return {
+    name: np.asarray(reader.get_tensor(name))
+    for name in reader.get_variable_to_shape_map()
+    if not name.startswith('save_counter/')
+  }
 
 
 def history(folder: Any, name: str = 'events.jsonl') -> list[Mapping[str, Any]]:
@@ -87,7 +91,8 @@ def _of_history(found, expected):
     keys = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
     if keys:
       yield f'events.jsonl: {one["event"]} {one["step"]}: ' + ', '.join(
-        f'{key} {one.get(key)} instead of {other.get(key)}' for key in keys)
+        f'{key} {one.get(key)} instead of {other.get(key)}' for key in keys
+      )
 
 
 def _read(path):

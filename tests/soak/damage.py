@@ -2,7 +2,7 @@
 
 import pathlib
 import re
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def complete_checkpoints(folder: pathlib.Path) -> list[int]:
   return sorted(int(match[1]) for match in matches if match)
 
 
-def damage(folder: Any, rng: np.random.Generator) -> Optional[str]:
+def damage(folder: Any, rng: np.random.Generator) -> str | None:
   """Damages one file of the newest checkpoint, of a folder that has another one.
 
   Returns:

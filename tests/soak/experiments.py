@@ -3,11 +3,13 @@
 import dataclasses
 
 import numpy as np
-from official.core import exp_factory, task_factory
-import tensorflow as tf, tf_keras
+from official.core import exp_factory
+from official.core import task_factory
+import tensorflow as tf
+import tf_keras
 
-from official_ext.core import base_task
 from official_ext.config import definitions as cfg
+from official_ext.core import base_task
 from official_ext.data import sources
 from official_ext.data import step_indexed
 
@@ -115,9 +117,16 @@ def _experiment(task_config) -> cfg.ExperimentConfig:
   return cfg.ExperimentConfig(
     task=task_config,
     trainer=cfg.TrainerConfig(
-      train_steps=60, steps_per_loop=6, summary_interval=30, checkpoint_interval=10, validation_interval=15,
-      max_to_keep=3, best_checkpoint_export_subdir='best', best_checkpoint_eval_metric='validation_loss',
-      best_checkpoint_metric_comp='lower', best_checkpoints_to_keep=2,
+      train_steps=60,
+      steps_per_loop=6,
+      summary_interval=30,
+      checkpoint_interval=10,
+      validation_interval=15,
+      max_to_keep=3,
+      best_checkpoint_export_subdir='best',
+      best_checkpoint_eval_metric='validation_loss',
+      best_checkpoint_metric_comp='lower',
+      best_checkpoints_to_keep=2,
       optimizer_config=cfg.OptimizationConfig(
         {
           'optimizer': {'type': 'adam', 'adam': {'global_clipnorm': 1.0}},

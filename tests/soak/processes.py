@@ -1,5 +1,6 @@
 """Training runs as processes that can be killed at a chosen moment."""
 
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import datetime
 import json
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any
 
 from tests import train_processes
 
@@ -20,14 +21,19 @@ _POLL_SECONDS = 0.002
 class RealProcess:
   """`python train.py ARGUMENTS`."""
 
-  def __init__(self, arguments: Sequence[str], log: pathlib.Path, env: Optional[Mapping[str, str]] = None):
+  def __init__(self, arguments: Sequence[str], log: pathlib.Path, env: Mapping[str, str] | None = None):
     with log.open('ab') as output:
       self._process = subprocess.Popen(
-        [sys.executable, str(train_processes.ROOT / 'train.py'), *arguments], cwd=train_processes.ROOT,
-        env=train_processes.environment(env), stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        [sys.executable, str(train_processes.ROOT / 'train.py'), *arguments],
+        cwd=train_processes.ROOT,
+        env=train_processes.environment(env),
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+      )
     self.pid = self._process.pid
 
-  def poll(self) -> Optional[int]:
+  def poll(self) -> int | None:
     return self._process.poll()
 
   def wait(self, timeout: float) -> int:
@@ -100,7 +106,7 @@ class Attempt:
   def __init__(self, folder: pathlib.Path, processes: Sequence[object]):
     self._folder, self._processes, self._began = folder, list(processes), time.monotonic()
 
-  def kill_at(self, moment: Moment, which: Optional[Sequence[int]] = None, timeout: float = 300) -> bool:
+  def kill_at(self, moment: Moment, which: Sequence[int] | None = None, timeout: float = 300) -> bool:
     """Kills the processes (of these workers; None: all) when `moment` has come.
 
     Returns:

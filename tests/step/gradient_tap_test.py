@@ -5,10 +5,11 @@ import threading
 import numpy as np
 from official.modeling import optimization
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
-from official_ext.step import gradient_tap
 from official_ext.optimization import ema_optimizer
+from official_ext.step import gradient_tap
 
 legacy, new = tf_keras.optimizers.legacy, tf_keras.optimizers.experimental
 
@@ -22,8 +23,10 @@ def dense(gradient):
 
 
 @pytest.mark.parametrize(
-    'make', [legacy.SGD, new.SGD, lambda rate: tf_keras.mixed_precision.LossScaleOptimizer(legacy.SGD(rate))],
-    ids=['legacy', 'new', 'scaled'])
+  'make',
+  [legacy.SGD, new.SGD, lambda rate: tf_keras.mixed_precision.LossScaleOptimizer(legacy.SGD(rate))],
+  ids=['legacy', 'new', 'scaled'],
+)
 def test_within_capture_gradients_are_recorded_and_outside_applied(make):
   optimizer, other = make(1.0), make(1.0)
   tap = gradient_tap.GradientTap(optimizer)
@@ -36,7 +39,9 @@ def test_within_capture_gradients_are_recorded_and_outside_applied(make):
     other.apply_gradients([(gradient, variable)])  # Another instance is not tapped.
     np.testing.assert_array_equal(variable, [0.5, 1.75])
   assert [[(g is gradient, v is variable) for g, v in call] for call in calls] == [
-      [(True, True), (False, True)], [(True, True)]]
+    [(True, True), (False, True)],
+    [(True, True)],
+  ]
   optimizer.apply_gradients([(gradient, variable)])
   np.testing.assert_array_equal(variable, [0, 1.5])
 
@@ -80,13 +85,14 @@ def apply(optimizer, gradients, variables):
 
 
 @pytest.mark.parametrize(
-    'wrap',
-    [
-        lambda optimizer: optimizer,
-        tf_keras.mixed_precision.LossScaleOptimizer,
-        ema_optimizer.ExponentialMovingAverage,
-    ],
-    ids=['bare', 'scaled', 'averaged'])
+  'wrap',
+  [
+    lambda optimizer: optimizer,
+    tf_keras.mixed_precision.LossScaleOptimizer,
+    ema_optimizer.ExponentialMovingAverage,
+  ],
+  ids=['bare', 'scaled', 'averaged'],
+)
 def test_adam_weight_decay_clips_what_is_reduced(wrap):
   gradients = [np.float32([3, 4]), np.float32([12])]  # Global norm 13.
   results = []
@@ -102,8 +108,11 @@ def test_adam_weight_decay_clips_what_is_reduced(wrap):
     assert np.abs(expected).min() > 0.001
 
 
-@pytest.mark.parametrize('clipping', [{'global_clipnorm': 6.5}, {'clipnorm': 6.5}, {'clipvalue': 6.5},
-                                      {'clipvalue': 6.5, 'global_clipnorm': 6.5}], ids=str)
+@pytest.mark.parametrize(
+  'clipping',
+  [{'global_clipnorm': 6.5}, {'clipnorm': 6.5}, {'clipvalue': 6.5}, {'clipvalue': 6.5, 'global_clipnorm': 6.5}],
+  ids=str,
+)
 @pytest.mark.parametrize('cls', [legacy.SGD, new.SGD], ids=['legacy', 'new'])
 def test_clips_as_the_optimizer_does_by_itself(cls, clipping):
   gradients = [tf.constant([3.0, 4.0]), tf.constant([12.0])]  # Global norm 13.
@@ -163,10 +172,15 @@ def test_the_norm_of_sparse_gradients_without_duplicates_is_the_dense_norm(jit_c
 
 def optimizers():
   rates = dict(learning_rate=0.1)
-  classes = {f'{cls.__module__}.{cls.__name__}'.replace('tf_keras.src.optimizers.', ''): cls
-             for table in (optimization.optimizer_factory.LEGACY_OPTIMIZERS_CLS,
-                           optimization.optimizer_factory.NEW_OPTIMIZERS_CLS)
-             for cls in table.values() if isinstance(cls, type)}
+  classes = {
+    f'{cls.__module__}.{cls.__name__}'.replace('tf_keras.src.optimizers.', ''): cls
+    for table in (
+      optimization.optimizer_factory.LEGACY_OPTIMIZERS_CLS,
+      optimization.optimizer_factory.NEW_OPTIMIZERS_CLS,
+    )
+    for cls in table.values()
+    if isinstance(cls, type)
+  }
   made = {name: lambda cls=cls: cls(**rates) for name, cls in classes.items()}
   made['scaled adam'] = lambda: tf_keras.mixed_precision.LossScaleOptimizer(legacy.Adam(0.1))
   made['scaled new adam'] = lambda: tf_keras.mixed_precision.LossScaleOptimizer(new.Adam(0.1))

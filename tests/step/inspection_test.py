@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
-from official_ext.core import base_trainer
 from official_ext import errors
+from official_ext.core import base_trainer
 from tests.core import harness
 
 SHAPES = {
-    'plain': dict(enable_xla=False),
-    'fused': dict(enable_xla=True, steps_per_execution=4, accumulation=2),
-    'split': dict(enable_xla=True, replicas='two'),
-    'eager': dict(enable_xla=False, trainer_config={'train_tf_function': False, 'train_tf_while_loop': False}),
+  'plain': dict(enable_xla=False),
+  'fused': dict(enable_xla=True, steps_per_execution=4, accumulation=2),
+  'split': dict(enable_xla=True, replicas='two'),
+  'eager': dict(enable_xla=False, trainer_config={'train_tf_function': False, 'train_tf_while_loop': False}),
 }
 
 
@@ -123,19 +124,26 @@ def test_a_step_by_the_formulas(tmp_path, replicas):
   """Step 3 of softmax regression with SGD: gradients of the whole batch, activations of the first replica's part."""
   data = harness.make_data(64)
   trainer = harness.make_trainer(
-      data=data, replicas=replicas, enable_xla=False, optimizer=lambda: harness.sgd(0.1, momentum=0.0),
-      trainer_config={'inspect': {'every': 3, 'histograms': True}})
+    data=data,
+    replicas=replicas,
+    enable_xla=False,
+    optimizer=lambda: harness.sgd(0.1, momentum=0.0),
+    trainer_config={'inspect': {'every': 3, 'histograms': True}},
+  )
   train(trainer, tmp_path, loops=(4,))
   before = harness.Reference(harness.sgd(0.1, momentum=0.0), data, 8).train(2).weights
   batch = harness.global_batch(data, 2, 8)
   _, gradients, _ = harness.softmax_regression(before, batch)
-  outputs = (batch[0] @ before[0] + before[1])[:8 if replicas == 'one' else 4]
+  outputs = (batch[0] @ before[0] + before[1])[: 8 if replicas == 'one' else 4]
   weight_norm, gradient_norm = harness.norm(before), harness.norm(gradients)
   expected = {
-      'gradient_norm': gradient_norm, 'weight_norm': weight_norm,
-      'update_to_weight': 0.1 * gradient_norm / weight_norm,
-      'activation_mean': outputs.mean(), 'activation_std': outputs.std(), 'activation_zeros': 0.0,
-      'activation_max_abs': np.abs(outputs).max(),
+    'gradient_norm': gradient_norm,
+    'weight_norm': weight_norm,
+    'update_to_weight': 0.1 * gradient_norm / weight_norm,
+    'activation_mean': outputs.mean(),
+    'activation_std': outputs.std(),
+    'activation_zeros': 0.0,
+    'activation_max_abs': np.abs(outputs).max(),
   }
   values = shown(tmp_path)
   scalars = {tag: value for (step, tag), value in values.items() if step == 3 and isinstance(value, float)}
@@ -143,14 +151,20 @@ def test_a_step_by_the_formulas(tmp_path, replicas):
   for name, value in expected.items():
     np.testing.assert_allclose(scalars[f'inspect/{name}/dense'], value, rtol=1e-5, atol=1e-7)
   histograms = {tag: value for (_, tag), value in values.items() if not isinstance(value, float)}
-  for tag, array in (('weights/dense/kernel', before[0]), ('gradients/dense/kernel', gradients[0]),
-                     ('activations/dense', outputs)):
+  for tag, array in (
+    ('weights/dense/kernel', before[0]),
+    ('gradients/dense/kernel', gradients[0]),
+    ('activations/dense', outputs),
+  ):
     edges_and_counts = histograms[f'inspect/{tag}']
     np.testing.assert_allclose(edges_and_counts[:, 2].sum(), array.size)
     np.testing.assert_allclose(
-        [edges_and_counts[0, 0], edges_and_counts[-1, 1]], [array.min(), array.max()], rtol=1e-5, atol=1e-7)
-  assert set(histograms) == {'inspect/activations/dense', *(
-      f'inspect/{kind}/dense/{name}' for kind in ('weights', 'gradients') for name in ('kernel', 'bias'))}
+      [edges_and_counts[0, 0], edges_and_counts[-1, 1]], [array.min(), array.max()], rtol=1e-5, atol=1e-7
+    )
+  assert set(histograms) == {
+    'inspect/activations/dense',
+    *(f'inspect/{kind}/dense/{name}' for kind in ('weights', 'gradients') for name in ('kernel', 'bias')),
+  }
 
 
 def test_layers_inside_layers_and_patterns(tmp_path):

@@ -3,10 +3,11 @@
 import functools
 
 import numpy as np
-import pytest
-import tensorflow as tf, tf_keras
-
 from official.projects.bigbird import recompute_grad as bigbird_recompute_grad
+import pytest
+import tensorflow as tf
+import tf_keras
+
 from official_ext.step import step_random
 from tests.core import harness
 
@@ -43,8 +44,11 @@ def own_draw(x, weights):
 
 
 @pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize('make', [lambda: dropout_of_tensorflow, dropout_of_keras, lambda: own_draw],
-                         ids=['tf.nn.dropout', 'Keras', 'make_seed'])
+@pytest.mark.parametrize(
+  'make',
+  [lambda: dropout_of_tensorflow, dropout_of_keras, lambda: own_draw],
+  ids=['tf.nn.dropout', 'Keras', 'make_seed'],
+)
 def test_one_recomputed_function(make, mode):
   function = make()
   value, gradient = value_and_gradient(tf.recompute_grad(function), mode)
@@ -59,8 +63,8 @@ def test_one_recomputed_function(make, mode):
 def test_two_and_nested_recomputed_functions(mode):
   f = lambda x, weights: tf.nn.dropout(x * weights, 0.3)
   for recomputed, plain, degree in [
-      (lambda x, w: tf.recompute_grad(f)(tf.recompute_grad(f)(x, w), w), lambda x, w: f(f(x, w), w), 2),
-      (tf.recompute_grad(lambda x, w: f(tf.recompute_grad(f)(f(x, w), w), w)), lambda x, w: f(f(f(x, w), w), w), 3),
+    (lambda x, w: tf.recompute_grad(f)(tf.recompute_grad(f)(x, w), w), lambda x, w: f(f(x, w), w), 2),
+    (tf.recompute_grad(lambda x, w: f(tf.recompute_grad(f)(f(x, w), w), w)), lambda x, w: f(f(f(x, w), w), w), 3),
   ]:
     value, gradient = value_and_gradient(recomputed, mode)
     np.testing.assert_allclose(gradient.sum() * 2, degree * value)  # Euler's theorem on homogeneous functions.
@@ -72,14 +76,17 @@ def test_two_and_nested_recomputed_functions(mode):
 @pytest.mark.parametrize('where', ['loop inside', 'loop around', 'branch inside', 'function around'])
 def test_recomputation_in_and_around_control_flow(where):
   f = dropout_of_tensorflow
-  times3 = lambda g: lambda x, w: tf.while_loop(  # The weights are an argument: TensorFlow captures no variables here.
-      lambda i, _: i < 3, lambda i, y: (i + 1, g(y, w)), (0, x), maximum_iterations=3)[1]
+  times3 = lambda g: (
+    lambda x, w: tf.while_loop(  # The weights are an argument: TensorFlow captures no variables here.
+      lambda i, _: i < 3, lambda i, y: (i + 1, g(y, w)), (0, x), maximum_iterations=3
+    )[1]
+  )
   at_value = lambda g: lambda x, w: g(x, tf.convert_to_tensor(w))
   recomputed, degree = {
-      'loop inside': (tf.recompute_grad(times3(f)), 3),
-      'loop around': (times3(tf.recompute_grad(f)), 3),
-      'branch inside': (tf.recompute_grad(lambda x, w: tf.cond(x[0] > 0, lambda: f(x, w), lambda: x)), 1),
-      'function around': (tf.function(tf.recompute_grad(f)), 1),
+    'loop inside': (tf.recompute_grad(times3(f)), 3),
+    'loop around': (times3(tf.recompute_grad(f)), 3),
+    'branch inside': (tf.recompute_grad(lambda x, w: tf.cond(x[0] > 0, lambda: f(x, w), lambda: x)), 1),
+    'function around': (tf.function(tf.recompute_grad(f)), 1),
   }[where]
   value, gradient = value_and_gradient(at_value(recomputed))
   np.testing.assert_allclose(gradient.sum() * 2, degree * value)
@@ -87,8 +94,9 @@ def test_recomputation_in_and_around_control_flow(where):
 
 
 def test_model_gardens_own_recompute_grad():
-  value, gradient = value_and_gradient(bigbird_recompute_grad.recompute_grad(
-      dropout_of_tensorflow, seed=tf.constant(1)))
+  value, gradient = value_and_gradient(
+    bigbird_recompute_grad.recompute_grad(dropout_of_tensorflow, seed=tf.constant(1))
+  )
   np.testing.assert_allclose(gradient.sum() * 2, value)
 
 
@@ -146,10 +154,10 @@ class PlainDroppingTask(DroppingTask):
 
 
 SHAPES = {
-    'fused': dict(steps_per_execution=3, accumulation=2),
-    'split': dict(replicas='two', accumulation=2),
-    'plain': dict(enable_xla=False),
-    'plain on two replicas': dict(replicas='two', enable_xla=False),
+  'fused': dict(steps_per_execution=3, accumulation=2),
+  'split': dict(replicas='two', accumulation=2),
+  'plain': dict(enable_xla=False),
+  'plain on two replicas': dict(replicas='two', enable_xla=False),
 }
 
 

@@ -7,35 +7,35 @@ from official_ext.step import step_plan
 
 
 def choose(traits=None, **kwargs):
-  settings = dict(
-      enable_xla='auto', device_type='CPU', single_trace=True, steps_per_execution=0, steps_per_loop=100)
+  settings = dict(enable_xla='auto', device_type='CPU', single_trace=True, steps_per_execution=0, steps_per_loop=100)
   return step_plan.choose_plan(step_plan.StepTraits(**(traits or {})), **{**settings, **kwargs})
 
 
 @pytest.mark.parametrize(
-    'traits, settings, shape, jit_compile, reason',
-    [
-        ({}, {}, 'fused', True, 'compiles for CPU'),
-        ({}, dict(device_type='GPU'), 'fused', True, 'compiles for GPU'),
-        ({}, dict(device_type='TPU'), 'plain', False, 'TPU'),
-        ({}, dict(single_trace=False), 'split', True, 'compiles for CPU'),
-        ({}, dict(enable_xla=False), 'plain', False, 'runtime.enable_xla=false'),
-        ({}, dict(enable_xla=True), 'fused', True, 'runtime.enable_xla=true'),
-        ({}, dict(run_eagerly=True), 'plain', False, 'train_tf_function'),
-        ({}, dict(run_eagerly=True, enable_xla=True), 'fused', True, 'runtime.enable_xla=true'),
-        (dict(convolutions=True), {}, 'plain', False, 'convolutions'),
-        (dict(convolutions=True), dict(enable_xla=True), 'fused', True, 'true'),
-        (dict(convolutions=True), dict(device_type='GPU'), 'fused', True, 'GPU'),
-        (dict(static_shapes=False), {}, 'plain', False, 'shapes'),
-        (dict(static_shapes=False), dict(enable_xla=True), 'fused', True, 'not stacked'),
-        (dict(xla_error='no kernel'), {}, 'plain', False, 'no kernel'),
-        (dict(xla_error='no kernel'), dict(device_type='GPU'), 'plain', False, 'no kernel'),
-        (dict(merge_calls=True), dict(single_trace=False, enable_xla=True), 'plain', False, 'batch normalisation'),
-        (dict(num_updates=2), {}, 'fused', True, 'compiles'),
-        (dict(num_other_updates=1), {}, 'fused', True, 'compiles'),
-        (dict(num_other_updates=1, merge_calls=True), dict(single_trace=False), 'plain', False, 'owns its updates'),
-        (dict(num_updates=2), dict(single_trace=False, enable_xla=True), 'plain', False, 'owns its updates'),
-    ])
+  'traits, settings, shape, jit_compile, reason',
+  [
+    ({}, {}, 'fused', True, 'compiles for CPU'),
+    ({}, dict(device_type='GPU'), 'fused', True, 'compiles for GPU'),
+    ({}, dict(device_type='TPU'), 'plain', False, 'TPU'),
+    ({}, dict(single_trace=False), 'split', True, 'compiles for CPU'),
+    ({}, dict(enable_xla=False), 'plain', False, 'runtime.enable_xla=false'),
+    ({}, dict(enable_xla=True), 'fused', True, 'runtime.enable_xla=true'),
+    ({}, dict(run_eagerly=True), 'plain', False, 'train_tf_function'),
+    ({}, dict(run_eagerly=True, enable_xla=True), 'fused', True, 'runtime.enable_xla=true'),
+    (dict(convolutions=True), {}, 'plain', False, 'convolutions'),
+    (dict(convolutions=True), dict(enable_xla=True), 'fused', True, 'true'),
+    (dict(convolutions=True), dict(device_type='GPU'), 'fused', True, 'GPU'),
+    (dict(static_shapes=False), {}, 'plain', False, 'shapes'),
+    (dict(static_shapes=False), dict(enable_xla=True), 'fused', True, 'not stacked'),
+    (dict(xla_error='no kernel'), {}, 'plain', False, 'no kernel'),
+    (dict(xla_error='no kernel'), dict(device_type='GPU'), 'plain', False, 'no kernel'),
+    (dict(merge_calls=True), dict(single_trace=False, enable_xla=True), 'plain', False, 'batch normalisation'),
+    (dict(num_updates=2), {}, 'fused', True, 'compiles'),
+    (dict(num_other_updates=1), {}, 'fused', True, 'compiles'),
+    (dict(num_other_updates=1, merge_calls=True), dict(single_trace=False), 'plain', False, 'owns its updates'),
+    (dict(num_updates=2), dict(single_trace=False, enable_xla=True), 'plain', False, 'owns its updates'),
+  ],
+)
 def test_shape(traits, settings, shape, jit_compile, reason):
   plan = choose(traits, **settings)
   assert (plan.execution, plan.jit_compile) == (shape, jit_compile)
@@ -45,22 +45,23 @@ def test_shape(traits, settings, shape, jit_compile, reason):
 
 
 @pytest.mark.parametrize(
-    'traits, settings, steps',
-    [
-        ({}, {}, 10),  # The largest divisor of 100 up to 16.
-        ({}, dict(steps_per_loop=64), 16),
-        ({}, dict(steps_per_loop=17), 1),
-        ({}, dict(steps_per_loop=16), 8),  # Two programs a loop.
-        ({}, dict(steps_per_loop=1), 1),
-        ({}, dict(steps_per_execution=7), 7),
-        (dict(input_bytes=2**23), {}, 5),  # Eight batches fill 64 MiB.
-        (dict(input_bytes=2**23), dict(gradient_accumulation_steps=4), 2),
-        (dict(input_bytes=2**30), {}, 1),
-        (dict(convolutions=True), dict(enable_xla=True), 1),
-        (dict(convolutions=True), dict(enable_xla=True, steps_per_execution=4), 4),
-        (dict(static_shapes=False), dict(enable_xla=True, steps_per_execution=4), 1),
-        ({}, dict(enable_xla=True, run_eagerly=True, steps_per_execution=4), 1),
-    ])
+  'traits, settings, steps',
+  [
+    ({}, {}, 10),  # The largest divisor of 100 up to 16.
+    ({}, dict(steps_per_loop=64), 16),
+    ({}, dict(steps_per_loop=17), 1),
+    ({}, dict(steps_per_loop=16), 8),  # Two programs a loop.
+    ({}, dict(steps_per_loop=1), 1),
+    ({}, dict(steps_per_execution=7), 7),
+    (dict(input_bytes=2**23), {}, 5),  # Eight batches fill 64 MiB.
+    (dict(input_bytes=2**23), dict(gradient_accumulation_steps=4), 2),
+    (dict(input_bytes=2**30), {}, 1),
+    (dict(convolutions=True), dict(enable_xla=True), 1),
+    (dict(convolutions=True), dict(enable_xla=True, steps_per_execution=4), 4),
+    (dict(static_shapes=False), dict(enable_xla=True, steps_per_execution=4), 1),
+    ({}, dict(enable_xla=True, run_eagerly=True, steps_per_execution=4), 1),
+  ],
+)
 def test_steps_per_execution(traits, settings, steps):
   plan = choose(traits, **settings)
   assert plan.execution == 'fused' and plan.steps_per_execution == steps

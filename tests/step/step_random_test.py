@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import scipy.stats
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext import errors
 from official_ext.step import step_random
@@ -22,15 +23,19 @@ def seed_of(salt='a', **kwargs):
 def test_equal_keys_give_equal_seeds_and_any_difference_another():
   base = dict(seed=1, step=5, replica=1, num_replicas=2, micro_step=1, num_micro_steps=2)
   assert seed_of(**base) == seed_of(**base)
-  others = [seed_of(**{**base, name: value}) for name, value in
-            (('seed', 2), ('step', 6), ('replica', 0), ('micro_step', 0))] + [seed_of('b', **base)]
+  others = [
+    seed_of(**{**base, name: value}) for name, value in (('seed', 2), ('step', 6), ('replica', 0), ('micro_step', 0))
+  ] + [seed_of('b', **base)]
   assert len({seed_of(**base), *others}) == 6
 
 
 def test_every_pass_of_a_run_has_its_own_position():
   positions = [
-      seed_of(step=step, replica=replica, num_replicas=3, micro_step=micro, num_micro_steps=2)[1]
-      for step in range(4) for micro in range(2) for replica in range(3)]
+    seed_of(step=step, replica=replica, num_replicas=3, micro_step=micro, num_micro_steps=2)[1]
+    for step in range(4)
+    for micro in range(2)
+    for replica in range(3)
+  ]
   assert sorted(positions) == list(range(24))
 
 
@@ -125,19 +130,32 @@ def test_dropout_drops_at_its_rate_in_every_form():
 
 
 @pytest.mark.parametrize(
-    'layer',
-    [tf_keras.layers.GaussianNoise(0.5), tf_keras.layers.GaussianDropout(0.2), tf_keras.layers.AlphaDropout(0.5),
-     tf_keras.layers.SpatialDropout1D(0.5), tf_keras.layers.LSTM(3, dropout=0.5, recurrent_dropout=0.5),
-     tf_keras.layers.MultiHeadAttention(2, 3, dropout=0.5), tf_keras.layers.RandomFlip(),
-     tf_keras.layers.RandomZoom(0.5),
-     tf_keras.layers.RandomCrop(4, 4)],
-    ids=lambda layer: type(layer).__name__)
+  'layer',
+  [
+    tf_keras.layers.GaussianNoise(0.5),
+    tf_keras.layers.GaussianDropout(0.2),
+    tf_keras.layers.AlphaDropout(0.5),
+    tf_keras.layers.SpatialDropout1D(0.5),
+    tf_keras.layers.LSTM(3, dropout=0.5, recurrent_dropout=0.5),
+    tf_keras.layers.MultiHeadAttention(2, 3, dropout=0.5),
+    tf_keras.layers.RandomFlip(),
+    tf_keras.layers.RandomZoom(0.5),
+    tf_keras.layers.RandomCrop(4, 4),
+  ],
+  ids=lambda layer: type(layer).__name__,
+)
 def test_other_random_layers_draw_by_the_key_too(layer):
-  shape = [2, 8, 8, 3] if isinstance(layer, (
-      tf_keras.layers.RandomFlip, tf_keras.layers.RandomZoom, tf_keras.layers.RandomCrop)) else [2, 8, 3]
+  shape = (
+    [2, 8, 8, 3]
+    if isinstance(layer, (tf_keras.layers.RandomFlip, tf_keras.layers.RandomZoom, tf_keras.layers.RandomCrop))
+    else [2, 8, 3]
+  )
   x = tf.random.stateless_uniform(shape, [0, 1])
-  call = (lambda: layer(x, x, training=True)) if isinstance(layer, tf_keras.layers.MultiHeadAttention) else (
-      lambda: layer(x, training=True))
+  call = (
+    (lambda: layer(x, x, training=True))
+    if isinstance(layer, tf_keras.layers.MultiHeadAttention)
+    else (lambda: layer(x, training=True))
+  )
   call()
   assert step_random.key_random_layers(layer) >= 1
   results = []
@@ -152,21 +170,22 @@ def test_other_random_layers_draw_by_the_key_too(layer):
 # TensorFlow's stateful ops.
 
 RAW = {
-    'uniform': lambda: tf.random.uniform([4, 3], -1.0, 2.0),
-    'uniform_int': lambda: tf.random.uniform([12], 0, 1000, tf.int32),
-    'normal': lambda: tf.random.normal([12], 1.0, 2.0),
-    'truncated_normal': lambda: tf.random.truncated_normal([12]),
-    'shuffle': lambda: tf.random.shuffle(tf.range(50)),
-    'categorical': lambda: tf.random.categorical(tf.zeros([2, 100]), 5),
-    'gamma': lambda: tf.random.gamma([3], tf.constant([0.5, 2.0]), 2.0),
-    'poisson': lambda: tf.random.poisson([5], tf.constant([3.0, 50.0])),
-    'dropout': lambda: tf.nn.dropout(tf.ones([100]), 0.5),
-    'keras backend': lambda: tf_keras.backend.random_normal([12], seed=1),
-    'image flip': lambda: tf.image.random_flip_left_right(tf.reshape(tf.range(24.0), [8, 1, 3, 1])),
-    'image brightness': lambda: tf.image.random_brightness(tf.zeros([2, 2, 3]), 0.5),
-    'image crop': lambda: tf.image.random_crop(tf.reshape(tf.range(10000), [100, 100]), [2, 2]),
-    'bounding box': lambda: tf.image.sample_distorted_bounding_box(
-        [300, 300, 3], tf.constant([[[0.0, 0.0, 1.0, 1.0]]]), seed=1).begin,
+  'uniform': lambda: tf.random.uniform([4, 3], -1.0, 2.0),
+  'uniform_int': lambda: tf.random.uniform([12], 0, 1000, tf.int32),
+  'normal': lambda: tf.random.normal([12], 1.0, 2.0),
+  'truncated_normal': lambda: tf.random.truncated_normal([12]),
+  'shuffle': lambda: tf.random.shuffle(tf.range(50)),
+  'categorical': lambda: tf.random.categorical(tf.zeros([2, 100]), 5),
+  'gamma': lambda: tf.random.gamma([3], tf.constant([0.5, 2.0]), 2.0),
+  'poisson': lambda: tf.random.poisson([5], tf.constant([3.0, 50.0])),
+  'dropout': lambda: tf.nn.dropout(tf.ones([100]), 0.5),
+  'keras backend': lambda: tf_keras.backend.random_normal([12], seed=1),
+  'image flip': lambda: tf.image.random_flip_left_right(tf.reshape(tf.range(24.0), [8, 1, 3, 1])),
+  'image brightness': lambda: tf.image.random_brightness(tf.zeros([2, 2, 3]), 0.5),
+  'image crop': lambda: tf.image.random_crop(tf.reshape(tf.range(10000), [100, 100]), [2, 2]),
+  'bounding box': lambda: (
+    tf.image.sample_distorted_bounding_box([300, 300, 3], tf.constant([[[0.0, 0.0, 1.0, 1.0]]]), seed=1).begin
+  ),
 }
 
 
@@ -187,8 +206,10 @@ def test_tensorflows_own_ops_draw_by_the_key(name):
   first = in_a_step(draw, **base)
   np.testing.assert_array_equal(first, in_a_step(draw, **base))
   np.testing.assert_array_equal(first, in_a_step(draw, lambda step: step, **base))  # Eagerly.
-  others = [in_a_step(draw, **{**base, **changes})
-            for changes in (dict(step=4), dict(seed=1), dict(replica=1), dict(micro_step=1), dict(step=5))]
+  others = [
+    in_a_step(draw, **{**base, **changes})
+    for changes in (dict(step=4), dict(seed=1), dict(replica=1), dict(micro_step=1), dict(step=5))
+  ]
   others.append(in_a_step(lambda: [draw(), draw()][1], **base))
   assert sum(bool((other != first).any()) for other in others) >= 5  # A flip of few images may come out the same.
   assert first.dtype == draw().numpy().dtype and first.shape == draw().shape
@@ -203,7 +224,6 @@ def test_what_xla_can_compile_it_compiles_in_a_step(name):
 
 
 class GammaTask(harness.LinearTask):
-
   def forward(self, inputs, model, training):
     loss, logs = super().forward(inputs, model, training)
     return loss * tf.random.gamma([], 2.0), logs
@@ -251,15 +271,20 @@ def test_tensorflows_own_ops_are_as_they_were_outside_of_a_step():
   assert [op.type for op in graph.get_operations()].count('RandomUniform') == 2
 
 
-@pytest.mark.parametrize('draw, distribution', [
+@pytest.mark.parametrize(
+  'draw, distribution',
+  [
     (lambda: tf.random.uniform([2000]), ('uniform',)),
     (lambda: tf.random.normal([2000]), ('norm',)),
     (lambda: tf.random.gamma([2000], 2.0), ('gamma', (2.0,))),
-], ids=['uniform', 'normal', 'gamma'])
+  ],
+  ids=['uniform', 'normal', 'gamma'],
+)
 def test_tensorflows_own_ops_keep_their_distributions(draw, distribution):
   compiled = tf.function(lambda step: in_key(draw, step))
-  statistics = [scipy.stats.kstest(compiled(tf.constant(step, tf.int64)).numpy(), *distribution).statistic
-                for step in range(100)]
+  statistics = [
+    scipy.stats.kstest(compiled(tf.constant(step, tf.int64)).numpy(), *distribution).statistic for step in range(100)
+  ]
   # Kolmogorov's distribution has mean 0.8687 and standard deviation 0.2603, over the root of the sample's size.
   assert abs(np.mean(statistics) * 2000**0.5 - 0.8687) < 4 * 0.2603 / 100**0.5
 
@@ -275,8 +300,9 @@ def test_draws_in_loops_and_branches(jit_compile):
 
   def draw():
     drawn = [tf.map_fn(lambda _: tf.random.uniform([]), tf.zeros([4]))]
-    drawn.append(tf.reshape(tf.map_fn(lambda _: tf.map_fn(
-        lambda _: tf.random.uniform([]), tf.zeros([2])), tf.zeros([3, 1])), [-1]))
+    drawn.append(
+      tf.reshape(tf.map_fn(lambda _: tf.map_fn(lambda _: tf.random.uniform([]), tf.zeros([2])), tf.zeros([3, 1])), [-1])
+    )
     drawn.append([tf.cond(tf.size(drawn[0]) > 1, lambda: tf.random.uniform([]), lambda: -1.0)])
     drawn.append(tf.reshape(tf.vectorized_map(lambda _: tf.random.uniform([2]), tf.zeros([3])), [-1]))
     return tf.concat(drawn, 0)

@@ -5,10 +5,10 @@ import functools
 import numpy as np
 from official.modeling.optimization import legacy_adamw
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
 from official_ext import errors
-
 from tests.core import harness
 
 PLAIN = dict(enable_xla=False)
@@ -25,36 +25,44 @@ def shapes(*fast):
   """Each of SHAPES, those that are not among `fast` with the long tests."""
   soak = [name for name in SHAPES if name not in fast]
   return pytest.mark.parametrize(
-      'shape', harness.cases([SHAPES[name] for name in fast], [SHAPES[name] for name in soak]), ids=[*fast, *soak])
+    'shape', harness.cases([SHAPES[name] for name in fast], [SHAPES[name] for name in soak]), ids=[*fast, *soak]
+  )
 
 
 def shapes_and(name, values, fast):
   """Each of SHAPES with each of `values`, which have names; the pairs of names that `fast` does not hold are long."""
   pairs = [(shape, value) for shape in SHAPES for value in values]
-  return pytest.mark.parametrize(f'shape, {name}', [
-      pytest.param(SHAPES[shape], values[value], id=f'{value}-{shape}',
-                   marks=[] if (shape, value) in fast else [pytest.mark.soak]) for shape, value in pairs])
+  return pytest.mark.parametrize(
+    f'shape, {name}',
+    [
+      pytest.param(
+        SHAPES[shape], values[value], id=f'{value}-{shape}', marks=[] if (shape, value) in fast else [pytest.mark.soak]
+      )
+      for shape, value in pairs
+    ],
+  )
 
 
 # The shapes agree, with each other and with the formulas.
 
 
 @pytest.mark.parametrize(
-    'settings',
-    harness.cases(
-        [
-            PLAIN,
-            FUSED,
-            dict(steps_per_execution=4),
-            SPLIT,
-            PLAIN_TWO,
-            dict(replicas='default', enable_xla=False),
-            dict(replicas='mirrored_one'),
-            dict(enable_xla=False, trainer_config=dict(train_tf_while_loop=False)),
-            dict(enable_xla=False, trainer_config=dict(train_tf_while_loop=False, train_tf_function=False)),
-        ],
-        soak=[dict(steps_per_execution=16), dict(replicas='default')]),
-    ids=str,
+  'settings',
+  harness.cases(
+    [
+      PLAIN,
+      FUSED,
+      dict(steps_per_execution=4),
+      SPLIT,
+      PLAIN_TWO,
+      dict(replicas='default', enable_xla=False),
+      dict(replicas='mirrored_one'),
+      dict(enable_xla=False, trainer_config=dict(train_tf_while_loop=False)),
+      dict(enable_xla=False, trainer_config=dict(train_tf_while_loop=False, train_tf_function=False)),
+    ],
+    soak=[dict(steps_per_execution=16), dict(replicas='default')],
+  ),
+  ids=str,
 )
 def test_every_shape_computes_the_formulas(settings):
   trainer = harness.make_trainer(**settings)
@@ -70,13 +78,15 @@ def test_every_shape_computes_the_formulas(settings):
 
 def deep_model():
   """Batch normalisation and dropout between two dense layers."""
-  return tf_keras.Sequential([
+  return tf_keras.Sequential(
+    [
       tf_keras.Input((harness.NUM_FEATURES,)),
       tf_keras.layers.Dense(6, kernel_initializer=tf_keras.initializers.GlorotUniform(seed=1)),
       tf_keras.layers.BatchNormalization(),
       tf_keras.layers.Dropout(0.5),
       tf_keras.layers.Dense(harness.NUM_CLASSES, kernel_initializer=tf_keras.initializers.GlorotUniform(seed=2)),
-  ])
+    ]
+  )
 
 
 class DeepTask(harness.LinearTask):
@@ -120,22 +130,44 @@ def test_fused_programs_of_several_accumulated_steps():
 
 LIMIT = 0.2  # Below every gradient norm that occurs.
 OPTIMIZERS = {
-    'sgd, global_clipnorm': (
-        legacy.SGD, dict(learning_rate=0.5, momentum=0.9), dict(global_clipnorm=LIMIT), harness.clip_by_global_norm),
-    'sgd, clipnorm': (legacy.SGD, dict(learning_rate=0.5, momentum=0.9), dict(clipnorm=LIMIT), harness.clip_by_norm),
-    'sgd, clipvalue': (
-        legacy.SGD, dict(learning_rate=0.5, momentum=0.9), dict(clipvalue=LIMIT / 4), harness.clip_by_value),
-    'adam': (legacy.Adam, dict(learning_rate=0.05), {}, None),
-    'adamw': (
-        legacy_adamw.AdamWeightDecay, dict(learning_rate=0.05, weight_decay_rate=0.1, epsilon=0.1),
-        dict(gradient_clip_norm=LIMIT), harness.clip_by_global_norm),
-    'sgd_experimental, clipvalue': (
-        new.SGD, dict(learning_rate=0.5, momentum=0.9), dict(clipvalue=LIMIT / 4), harness.clip_by_value),
-    'adam_experimental, clipnorm': (
-        new.Adam, dict(learning_rate=0.05, epsilon=0.1), dict(clipnorm=LIMIT), harness.clip_by_norm),
-    'adamw_experimental, global_clipnorm': (
-        new.AdamW, dict(learning_rate=0.05, weight_decay=0.1, epsilon=0.1), dict(global_clipnorm=LIMIT),
-        harness.clip_by_global_norm),
+  'sgd, global_clipnorm': (
+    legacy.SGD,
+    dict(learning_rate=0.5, momentum=0.9),
+    dict(global_clipnorm=LIMIT),
+    harness.clip_by_global_norm,
+  ),
+  'sgd, clipnorm': (legacy.SGD, dict(learning_rate=0.5, momentum=0.9), dict(clipnorm=LIMIT), harness.clip_by_norm),
+  'sgd, clipvalue': (
+    legacy.SGD,
+    dict(learning_rate=0.5, momentum=0.9),
+    dict(clipvalue=LIMIT / 4),
+    harness.clip_by_value,
+  ),
+  'adam': (legacy.Adam, dict(learning_rate=0.05), {}, None),
+  'adamw': (
+    legacy_adamw.AdamWeightDecay,
+    dict(learning_rate=0.05, weight_decay_rate=0.1, epsilon=0.1),
+    dict(gradient_clip_norm=LIMIT),
+    harness.clip_by_global_norm,
+  ),
+  'sgd_experimental, clipvalue': (
+    new.SGD,
+    dict(learning_rate=0.5, momentum=0.9),
+    dict(clipvalue=LIMIT / 4),
+    harness.clip_by_value,
+  ),
+  'adam_experimental, clipnorm': (
+    new.Adam,
+    dict(learning_rate=0.05, epsilon=0.1),
+    dict(clipnorm=LIMIT),
+    harness.clip_by_norm,
+  ),
+  'adamw_experimental, global_clipnorm': (
+    new.AdamW,
+    dict(learning_rate=0.05, weight_decay=0.1, epsilon=0.1),
+    dict(global_clipnorm=LIMIT),
+    harness.clip_by_global_norm,
+  ),
 }
 
 
@@ -150,23 +182,32 @@ CLIPPED_IN_SOAK = [(name, FUSED if name in CLIPPED_ON_TWO else PLAIN_TWO) for na
 
 
 @pytest.mark.parametrize(
-    'name, shape', harness.cases(CLIPPED, CLIPPED_IN_SOAK), ids=lambda value: value if isinstance(value, str) else (
-        'fused' if value is FUSED else 'plain_two'))
+  'name, shape',
+  harness.cases(CLIPPED, CLIPPED_IN_SOAK),
+  ids=lambda value: value if isinstance(value, str) else ('fused' if value is FUSED else 'plain_two'),
+)
 def test_clipping_acts_once_on_the_accumulated_and_reduced_gradient(name, shape):
   cls, kwargs, clip, formula = OPTIMIZERS[name]
   trainer = harness.make_trainer(optimizer=lambda: cls(**kwargs, **clip), accumulation=2, **shape)
   logs = harness.train(trainer, 5)
   is_adamw = cls is legacy_adamw.AdamWeightDecay  # It holds its rate of decay as float32.
   reference = harness.Reference(
-      cls(**kwargs, **(dict(gradient_clip_norm=0.0) if is_adamw else {})),
-      trainer.task.data, 16, formula and formula(limit_of(clip)), dtype=np.float32 if is_adamw else np.float64)
+    cls(**kwargs, **(dict(gradient_clip_norm=0.0) if is_adamw else {})),
+    trainer.task.data,
+    16,
+    formula and formula(limit_of(clip)),
+    dtype=np.float32 if is_adamw else np.float64,
+  )
   reference.train(5)
   harness.assert_close(harness.weights_of(trainer), reference.weights, rtol=1e-4, atol=1e-5)
   np.testing.assert_allclose(logs['grad_norm'], np.mean(reference.norms), rtol=1e-4)  # Before clipping.
   if formula:
     unclipped = harness.Reference(
-        cls(**kwargs, **(dict(gradient_clip_norm=0.0) if is_adamw else {})), trainer.task.data, 16,
-        dtype=np.float32 if is_adamw else np.float64).train(5)
+      cls(**kwargs, **(dict(gradient_clip_norm=0.0) if is_adamw else {})),
+      trainer.task.data,
+      16,
+      dtype=np.float32 if is_adamw else np.float64,
+    ).train(5)
     assert np.abs(unclipped.weights[0] - reference.weights[0]).max() > 1e-3  # The limit made a difference.
 
 
@@ -185,8 +226,7 @@ def scaled_sgd(initial_scale=2.0**15, **kwargs):
 
 
 def scaled_new_sgd(initial_scale=2.0**15):
-  return tf_keras.mixed_precision.LossScaleOptimizer(
-      new.SGD(0.1, momentum=0.9), initial_scale=initial_scale)
+  return tf_keras.mixed_precision.LossScaleOptimizer(new.SGD(0.1, momentum=0.9), initial_scale=initial_scale)
 
 
 @shapes('split', 'plain_two')
@@ -207,11 +247,14 @@ def data_with_overflow(batch):
 
 
 @shapes_and(
-    'optimizer', {'legacy': scaled_sgd, 'new': scaled_new_sgd},
-    fast=[('plain', 'legacy'), ('fused', 'new'), ('split', 'legacy'), ('plain_two', 'new')])
+  'optimizer',
+  {'legacy': scaled_sgd, 'new': scaled_new_sgd},
+  fast=[('plain', 'legacy'), ('fused', 'new'), ('split', 'legacy'), ('plain_two', 'new')],
+)
 def test_float16_accumulates_to_the_large_batch_and_survives_an_overflow(shape, optimizer):
   trainer = harness.make_trainer(
-      model_of('mixed_float16'), data_with_overflow(5), accumulation=2, optimizer=optimizer, **shape)
+    model_of('mixed_float16'), data_with_overflow(5), accumulation=2, optimizer=optimizer, **shape
+  )
   reference = harness.Reference(harness.sgd(), trainer.task.data, 16).train(2)
   logs = harness.train(trainer, 2)
   harness.assert_close(harness.weights_of(trainer), reference.weights, rtol=0.002, atol=0.002)
@@ -263,17 +306,19 @@ NEW_ADAM = dict(optimizer=lambda: new.Adam(tf_keras.optimizers.schedules.Exponen
 
 
 @pytest.mark.parametrize(
-    'settings',
-    harness.cases(
-        [
-            PLAIN | ADAM,
-            FUSED | NEW_ADAM,
-            SPLIT | ADAM | dict(accumulation=2),
-            PLAIN_TWO | dict(accumulation=2),
-            dict(replicas='default') | ADAM,
-        ],
-        soak=[PLAIN_TWO | NEW_ADAM, FUSED | dict(accumulation=2)]),
-    ids=lambda s: '-'.join(f'{k}={v}' for k, v in s.items() if k != 'optimizer') + ('-optimizer' * ('optimizer' in s)))
+  'settings',
+  harness.cases(
+    [
+      PLAIN | ADAM,
+      FUSED | NEW_ADAM,
+      SPLIT | ADAM | dict(accumulation=2),
+      PLAIN_TWO | dict(accumulation=2),
+      dict(replicas='default') | ADAM,
+    ],
+    soak=[PLAIN_TWO | NEW_ADAM, FUSED | dict(accumulation=2)],
+  ),
+  ids=lambda s: '-'.join(f'{k}={v}' for k, v in s.items() if k != 'optimizer') + ('-optimizer' * ('optimizer' in s)),
+)
 def test_defect_03_a_nan_step_leaves_every_bit(settings):
   # Stock: the update is applied, and every weight is NaN from then on.
   # The bad batch belongs to step 3, the last micro-batch of it.
@@ -302,7 +347,8 @@ def test_defect_03_a_nan_step_leaves_every_bit(settings):
 
 
 @pytest.mark.parametrize(
-    'settings', harness.cases([PLAIN, dict(steps_per_execution=4), PLAIN_TWO], soak=[FUSED, SPLIT]), ids=str)
+  'settings', harness.cases([PLAIN, dict(steps_per_execution=4), PLAIN_TWO], soak=[FUSED, SPLIT]), ids=str
+)
 def test_training_goes_on_as_if_the_bad_batches_had_not_been_there(settings):
   bad = [1, 4, 5]
   trainer = harness.make_trainer(data=data_with_nan(bad), **settings)
@@ -311,7 +357,10 @@ def test_training_goes_on_as_if_the_bad_batches_had_not_been_there(settings):
   reference = harness.Reference(harness.sgd(), tuple(part[good] for part in trainer.task.data), 8).train(5)
   harness.assert_close(harness.weights_of(trainer), reference.weights)
   for name, values in (
-      ('training_loss', reference.losses), ('grad_norm', reference.norms), ('accuracy', reference.accuracies)):
+    ('training_loss', reference.losses),
+    ('grad_norm', reference.norms),
+    ('accuracy', reference.accuracies),
+  ):
     np.testing.assert_allclose(logs[name], np.mean(values), rtol=1e-5)
   assert logs['model_global_step'] == 8 and logs['optimizer_iterations'] == 5
   assert trainer.step_state.last_skips(16) == [2, 5, 6]
@@ -346,7 +395,8 @@ class EmbeddingTask(harness.LinearTask):
     inputs = tf_keras.Input((6,), dtype=tf.int32)
     rng = np.random.default_rng(7)
     embedding = tf_keras.layers.Embedding(
-        9, harness.NUM_FEATURES, embeddings_initializer=tf_keras.initializers.Constant(rng.normal(size=(9, 4))))
+      9, harness.NUM_FEATURES, embeddings_initializer=tf_keras.initializers.Constant(rng.normal(size=(9, 4)))
+    )
     embedded = tf.reduce_mean(embedding(inputs), 1)
     dense = tf_keras.layers.Dense(harness.NUM_CLASSES)
     outputs = {'logits': dense(embedded), 'unused': tf_keras.layers.Dense(2)(embedded)}
@@ -382,12 +432,14 @@ def train_embeddings_by_the_formulas(data, batch_size, num_steps, learning_rate,
 
 
 @shapes_and(
-    'optimizer', {'legacy': legacy.SGD, 'new': new.SGD},
-    fast=[('plain', 'legacy'), ('fused', 'legacy'), ('split', 'new'), ('plain_two', 'legacy')])
+  'optimizer',
+  {'legacy': legacy.SGD, 'new': new.SGD},
+  fast=[('plain', 'legacy'), ('fused', 'legacy'), ('split', 'new'), ('plain_two', 'legacy')],
+)
 def test_sparse_and_missing_gradients_equal_dense_ones(shape, optimizer):
   trainer = harness.make_trainer(
-      EmbeddingTask, tokens_and_labels(), accumulation=2,
-      optimizer=lambda: optimizer(0.5, global_clipnorm=0.3), **shape)
+    EmbeddingTask, tokens_and_labels(), accumulation=2, optimizer=lambda: optimizer(0.5, global_clipnorm=0.3), **shape
+  )
   unused = trainer.model.layers[-1].get_weights()
   logs = harness.train(trainer, 4)
   weights, norms = train_embeddings_by_the_formulas(trainer.task.data, 16, 4, 0.5, 0.3)
@@ -402,8 +454,11 @@ def test_adam_on_sparse_gradients_is_the_same_in_every_shape(name):
   results = []
   for shape in (PLAIN, SHAPES[name]):
     trainer = harness.make_trainer(
-        EmbeddingTask, tokens_and_labels(),
-        optimizer=lambda: legacy_adamw.AdamWeightDecay(0.05, gradient_clip_norm=0.1, epsilon=1e-3), **shape)
+      EmbeddingTask,
+      tokens_and_labels(),
+      optimizer=lambda: legacy_adamw.AdamWeightDecay(0.05, gradient_clip_norm=0.1, epsilon=1e-3),
+      **shape,
+    )
     harness.train(trainer, 5)
     results.append(harness.weights_of(trainer)[:3])  # The unused layer starts from random numbers.
   harness.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
@@ -414,7 +469,8 @@ def test_an_update_that_xla_has_no_kernel_for_runs_outside_of_the_program():
   results = []
   for enable_xla in (False, True, 'auto'):
     trainer = harness.make_trainer(
-        EmbeddingTask, tokens_and_labels(), optimizer=optimizer, enable_xla=enable_xla, steps_per_execution=4)
+      EmbeddingTask, tokens_and_labels(), optimizer=optimizer, enable_xla=enable_xla, steps_per_execution=4
+    )
     harness.train(trainer, 5)
     results.append(harness.weights_of(trainer)[:3])
     if enable_xla:
@@ -482,8 +538,14 @@ class OneOwnOptimizerTask(OwnOptimizersTask):
 
 MANUAL_SHAPES = {'plain': PLAIN, 'fused': FUSED, 'fused4': dict(steps_per_execution=4), 'two': SPLIT}
 MANUAL_RATES = {TwoUpdatesTask: (0.15, 0.15), OwnOptimizersTask: (0.1, 0.3), OneOwnOptimizerTask: (0.1, 0.3)}
-MANUAL = [(TwoUpdatesTask, 'plain'), (TwoUpdatesTask, 'fused4'), (OwnOptimizersTask, 'fused'),
-          (OwnOptimizersTask, 'two'), (OneOwnOptimizerTask, 'fused4'), (OneOwnOptimizerTask, 'two')]
+MANUAL = [
+  (TwoUpdatesTask, 'plain'),
+  (TwoUpdatesTask, 'fused4'),
+  (OwnOptimizersTask, 'fused'),
+  (OwnOptimizersTask, 'two'),
+  (OneOwnOptimizerTask, 'fused4'),
+  (OneOwnOptimizerTask, 'two'),
+]
 MANUAL_IN_SOAK = [(task, shape) for task in MANUAL_RATES for shape in MANUAL_SHAPES if (task, shape) not in MANUAL]
 
 
@@ -501,9 +563,13 @@ def test_a_task_may_own_its_updates(task, shape):
   assert task is not TwoUpdatesTask or logs['half'] == 0.5
 
 
-@pytest.mark.parametrize('task, told, replicas', harness.cases(
+@pytest.mark.parametrize(
+  'task, told, replicas',
+  harness.cases(
     [(TwoUpdatesTask, '2 times', 'one'), (OneOwnOptimizerTask, '1 times .*1 times on others', 'two')],
-    soak=[(TwoUpdatesTask, '2 times', 'two'), (OneOwnOptimizerTask, '1 times .*1 times on others', 'one')]))
+    soak=[(TwoUpdatesTask, '2 times', 'two'), (OneOwnOptimizerTask, '1 times .*1 times on others', 'one')],
+  ),
+)
 def test_a_task_that_owns_its_updates_cannot_be_accumulated_for(task, told, replicas):
   trainer = harness.make_trainer(task, accumulation=2, replicas=replicas)
   with pytest.raises(errors.UserError, match=f'trainer.gradient_accumulation_steps: 2 needs .* calls it {told}'):
@@ -516,12 +582,14 @@ def test_a_task_that_owns_its_updates_cannot_be_accumulated_for(task, told, repl
 class SyncTask(harness.LinearTask):
   @staticmethod
   def model_fn():
-    return tf_keras.Sequential([
+    return tf_keras.Sequential(
+      [
         tf_keras.Input((harness.NUM_FEATURES,)),
         tf_keras.layers.Dense(6, kernel_initializer=tf_keras.initializers.GlorotUniform(seed=1)),
         tf_keras.layers.BatchNormalization(synchronized=True),
         tf_keras.layers.Dense(harness.NUM_CLASSES, kernel_initializer=tf_keras.initializers.GlorotUniform(seed=2)),
-    ])
+      ]
+    )
 
 
 @pytest.mark.parametrize('accumulation', harness.cases([2], soak=[1]))
@@ -569,8 +637,10 @@ class PythonTask(harness.LinearTask):
     return loss + 0 * tf.numpy_function(lambda x: x, [tf.stop_gradient(loss)], tf.float32, stateful=False), logs
 
 
-@pytest.mark.parametrize('replicas, task', harness.cases(
-    [('one', StringsTask), ('two', PythonTask)], soak=[('one', PythonTask), ('two', StringsTask)]))
+@pytest.mark.parametrize(
+  'replicas, task',
+  harness.cases([('one', StringsTask), ('two', PythonTask)], soak=[('one', PythonTask), ('two', StringsTask)]),
+)
 def test_what_xla_cannot_compile_runs_without_it_unless_ordered(task, replicas):
   trainer = harness.make_trainer(task, enable_xla='auto', replicas=replicas)
   harness.train(trainer, 2)
@@ -620,21 +690,24 @@ def test_shapes_that_vary_run_without_xla_by_the_rule():
 class ConvolutionTask(harness.LinearTask):
   @staticmethod
   def model_fn():
-    return tf_keras.Sequential([
+    return tf_keras.Sequential(
+      [
         tf_keras.Input((harness.NUM_FEATURES,)),
         tf_keras.layers.Reshape((2, 2, 1)),
         tf_keras.layers.Conv2D(2, 2, kernel_initializer=tf_keras.initializers.GlorotUniform(seed=1)),
         tf_keras.layers.Flatten(),
         tf_keras.layers.Dense(harness.NUM_CLASSES, kernel_initializer=tf_keras.initializers.GlorotUniform(seed=2)),
-    ])
+      ]
+    )
 
 
 def test_convolutions_on_cpu_run_without_xla_by_the_rule_and_one_step_a_program_by_order():
   results = []
   for settings, shape, steps in (
-      (dict(enable_xla='auto'), 'plain', 1),
-      (dict(enable_xla=True, steps_per_execution=0), 'fused', 1),
-      (dict(enable_xla=True, steps_per_execution=2), 'fused', 2)):
+    (dict(enable_xla='auto'), 'plain', 1),
+    (dict(enable_xla=True, steps_per_execution=0), 'fused', 1),
+    (dict(enable_xla=True, steps_per_execution=2), 'fused', 2),
+  ):
     trainer = harness.make_trainer(ConvolutionTask, **settings)
     harness.train(trainer, 4)
     assert (trainer.plan.execution, trainer.plan.steps_per_execution) == (shape, steps)

@@ -3,15 +3,19 @@
 import threading
 
 import pytest
-import tensorflow as tf, tf_keras
+import tensorflow as tf
+import tf_keras
 
+from official_ext import tf_internals
 from official_ext.step import gradient_tap
 from official_ext.step import updates_watch
-from official_ext import tf_internals
 
 legacy, new = tf_keras.optimizers.legacy, tf_keras.optimizers
 OPTIMIZERS = [
-    lambda: legacy.SGD(0.5), lambda: new.SGD(0.5), lambda: tf_keras.mixed_precision.LossScaleOptimizer(new.SGD(0.5))]
+  lambda: legacy.SGD(0.5),
+  lambda: new.SGD(0.5),
+  lambda: tf_keras.mixed_precision.LossScaleOptimizer(new.SGD(0.5)),
+]
 
 
 @pytest.mark.parametrize('make', OPTIMIZERS)
