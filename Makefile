@@ -1,22 +1,33 @@
 # Every target sets itself up: the first one run on a fresh machine makes .venv, later ones reinstall nothing.
 
-PYTHON ?= $(or $(shell command -v python3.11),python3)
-BIN := .venv/bin
-# The stamp is named after the contents of what it depends on: only a change of these files installs again.
-STAMP := .venv/.installed-$(shell cat setup.py constraints.txt | cksum | cut -d ' ' -f 1)
+SUPPORTED := 3.11 3.12 3.13
+PYTHONS := $(SUPPORTED:%=python%)
+version_of = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+# The first that runs: pyenv leaves commands in PATH that do not.
+PYTHON ?= $(or $(firstword $(foreach python,$(PYTHONS),$(if $(call version_of,$(python)),$(python)))),python3)
+VERSION := $(call version_of,$(PYTHON))
+VENV := .venv
+BIN := $(VENV)/bin
+# The stamp is named after the interpreter and the contents of what it depends on: only a change of these installs again.
+STAMP := $(VENV)/.installed-$(VERSION)-$(shell cat setup.py constraints.txt | cksum | cut -d ' ' -f 1)
 JOBS ?= 2
 
-.PHONY: .venv demo test check soak bench experiments clean
+.PHONY: .venv demo test check pythons smoke soak bench experiments clean
 
 .venv: $(STAMP)
 
 $(STAMP):
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
-	  { echo 'error: Python 3.11 is needed: install python3.11, or say make PYTHON=/path/to/python3.11' >&2; exit 1; }
-	$(PYTHON) -m venv .venv
+ifeq ($(filter $(VERSION),$(SUPPORTED)),)
+	@echo 'error: $(PYTHON) $(if $(VERSION),is Python $(VERSION),does not run); one of $(SUPPORTED) is needed: install it' \
+	  '(Debian 12 and 13, Ubuntu 24.04: apt install python3-venv), or say make PYTHON=/path/to/python3.12' >&2; exit 1
+else
+	@# An environment of another Python is made anew.
+	@test "$(call version_of,$(BIN)/python)" = "$(VERSION)" || rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
-	@rm -f .venv/.installed-*
+	@rm -f $(VENV)/.installed-*
 	@touch $@
+endif
 
 demo: .venv
 	$(BIN)/python train.py --experiment=digits --mode=train_and_eval --model_dir=runs/digits
@@ -31,6 +42,18 @@ check: .venv
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -p no:xdist tests/import_direction_test.py
+
+# The smoke part of the tests on each Python at hand, in an environment of its own: PYTHONS='python3.12 /path/to/python3.13'.
+pythons:
+	@for python in $(PYTHONS); do \
+	  if version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); then \
+	    $(MAKE) PYTHON=$$python VENV=.venv-$$version smoke || exit 1; \
+	  else echo "$$python: not at hand"; fi; \
+	done
+
+smoke: .venv
+	$(BIN)/python -m pytest -n $(JOBS) tests/readme_test.py tests/docs tests/golden tests/cli tests/train_test.py \
+	  tests/resume_test.py tests/core/step_random_test.py tests/core/checkpoints_test.py tests/data
 
 # Kills trainings and damages their checkpoints for MINUTES, then prints a table. The tests marked `soak` do the same at
 # chosen moments: .venv/bin/python -m pytest -m soak

@@ -21,7 +21,7 @@ setuptools.setup(
   long_description_content_type='text/markdown',
   license='Apache-2.0',
   license_files=['LICENSE'],
-  python_requires='>=3.11,<3.12',
+  python_requires='>=3.11,<3.14',
   packages=setuptools.find_packages(include=['official_ext*', 'experiments*']),
   py_modules=['registry_imports'],
   package_data={'': ['*.gin', '*.md', '*.txt', '*.yaml'], 'official_ext.cli': ['templates/**/*.txt']},
@@ -34,6 +34,7 @@ setuptools.setup(
     'PyYAML>=6.0',
     'rich>=13',
     'scikit-learn>=1.4',
+    'setuptools<81',  # tensorflow-hub imports pkg_resources, and Python 3.12 brings none.
     'tensorflow>=2.20,<2.21',
     'tensorflow-datasets>=4.9.7,<5',
     'tf-keras>=2.20,<2.21',

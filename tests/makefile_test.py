@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 
@@ -9,9 +10,10 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# Stands for python3.11: makes the folder that venv makes, and writes down each installation.
+# Stands for python3.N: makes the folder that venv makes, and writes down each installation.
 _PYTHON = """#!/bin/sh
 case "$*" in
+  *version_info*) echo VERSION ;;
   "-m venv .venv") mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
   *"pip install"*) echo "$*" >> installs; test ! -e broken ;;
 esac
@@ -23,16 +25,22 @@ def checkout(tmp_path):
   """A folder with the real Makefile and what it depends on, and a Python that only takes notes."""
   for name in ('Makefile', 'setup.py', 'constraints.txt'):
     shutil.copy(ROOT / name, tmp_path / name)
-  python = tmp_path / 'bin/python3.11'
-  python.parent.mkdir()
-  python.write_text(_PYTHON)
-  python.chmod(0o755)
+  (tmp_path / 'bin').mkdir()
+  for command in ('make', 'sh', 'mkdir', 'cp', 'cat', 'cksum', 'cut', 'rm', 'touch'):  # No other Python than ours.
+    (tmp_path / 'bin' / command).symlink_to(shutil.which(command))
+  _add_python(tmp_path, '3.11')
   return tmp_path
+
+
+def _add_python(checkout, version, name=''):
+  python = checkout / 'bin' / (name or f'python{version}')
+  python.write_text(_PYTHON.replace('VERSION', version))
+  python.chmod(0o755)
 
 
 def _make(checkout, *arguments):
   environment = {key: value for key, value in os.environ.items() if key not in ('MAKEFLAGS', 'MFLAGS', 'MAKELEVEL')}
-  environment['PATH'] = f'{checkout / "bin"}:{environment["PATH"]}'
+  environment['PATH'] = str(checkout / 'bin')
   return subprocess.run(
     ['make', *arguments], cwd=checkout, env=environment, capture_output=True, text=True, timeout=60, check=False
   )
@@ -80,11 +88,49 @@ def test_every_target_sets_itself_up(checkout, target):
   assert 'pip install' not in _make(checkout, '--dry-run', target).stdout
 
 
-def test_another_python_is_refused(checkout):
-  (checkout / 'bin/python3.11').write_text('#!/bin/sh\nexit 1\n')
+@pytest.mark.parametrize('version', ['3.12', '3.13'])
+def test_the_only_python_at_hand_is_taken(checkout, version):
+  (checkout / 'bin/python3.11').write_text('#!/bin/sh\nexit 127\n')  # As pyenv leaves one that is not installed.
+  _add_python(checkout, version)
+  assert _make(checkout, '.venv').returncode == 0
+  assert len(_installs(checkout)) == 1
+  assert f'echo {version}' in (checkout / '.venv/bin/python').read_text()
+
+
+def test_the_environment_of_another_python_is_made_anew(checkout):
+  _add_python(checkout, '3.13')
+  assert _make(checkout, '.venv').returncode == 0
+  (checkout / '.venv/old').touch()
+  assert _make(checkout, '.venv', 'PYTHON=python3.13').returncode == 0
+  assert len(_installs(checkout)) == 2
+  assert 'echo 3.13' in (checkout / '.venv/bin/python').read_text()
+  assert not (checkout / '.venv/old').exists()
+
+
+@pytest.mark.parametrize(
+  ('version', 'told'), [('3.10', 'is Python 3.10'), ('3.14', 'is Python 3.14'), ('', 'does not run')]
+)
+def test_another_python_is_refused_with_what_to_do(checkout, version, told):
+  (checkout / 'bin/python3.11').unlink()
+  if version:
+    _add_python(checkout, version, 'python3')
   process = _make(checkout, '.venv')
-  assert process.returncode != 0 and 'error: Python 3.11 is needed' in process.stderr
+  assert process.returncode != 0
+  assert f'error: python3 {told}; one of 3.11 3.12 3.13 is needed: install it' in process.stderr
+  assert 'make PYTHON=/path/to/python3.12' in process.stderr
   assert not (checkout / '.venv').exists()
+
+
+def test_the_smoke_part_runs_on_every_python_at_hand_in_an_environment_of_its_own(checkout):
+  _add_python(checkout, '3.13')
+  process = _make(checkout, '--dry-run', 'pythons')
+  output = _make(checkout, 'pythons', 'MAKE=echo would make').stdout.splitlines()
+  assert process.returncode == 0
+  assert output == [
+    'would make PYTHON=python3.11 VENV=.venv-3.11 smoke',
+    'python3.12: not at hand',
+    'would make PYTHON=python3.13 VENV=.venv-3.13 smoke',
+  ]
 
 
 @pytest.mark.parametrize(
@@ -98,3 +144,14 @@ def test_ci_ends_with_the_closing_line_of_pytest(tmp_path, closing, status):
   assert process.returncode == status
   assert process.stdout.splitlines()[-1] == closing
   assert process.stdout.splitlines()[0] == 'first'
+
+
+def test_metadata_promises_the_pythons_that_make_takes():
+  def stated(path, pattern):
+    return re.search(pattern, (ROOT / path).read_text()).group(1)
+
+  supported = stated('Makefile', r'SUPPORTED := (.*)').split()
+  first, (major, minor) = supported[0], map(int, supported[-1].split('.'))
+  promised = f'>={first},<{major}.{minor + 1}'
+  assert stated('setup.py', "python_requires='(.*)'") == promised
+  assert stated('official_ext/cli/templates/package/pyproject.toml.txt', 'requires-python = "(.*)"') == promised
