@@ -1,10 +1,12 @@
 """The driver: flags -> params -> strategy -> task -> run_experiment -> gin."""
 
+import official_ext  # noqa: F401  # First: it selects the Keras that Model Garden is written for.
+
+# isort: split
 from absl import app
 from absl import flags
 from official.core import task_factory
 
-import official_ext  # noqa: F401  # First: it selects the Keras that Model Garden is written for.
 from official_ext.checks import debugging
 from official_ext.checks import dry_run
 from official_ext.cli import exit_status

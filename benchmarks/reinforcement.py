@@ -14,6 +14,9 @@ import time
 from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import official_ext  # noqa: F401  Before tensorflow.
+
+# isort: split
 import numpy as np
 import tensorflow as tf
 
@@ -22,7 +25,6 @@ from experiments.reinforcement import configs
 from experiments.reinforcement import gym_environments
 from experiments.reinforcement import ppo
 from experiments.reinforcement import rollouts
-import official_ext  # noqa: F401  Before tensorflow.
 
 KINDS = {
   'tensorflow, XLA': (cart_pole.CartPole, True),

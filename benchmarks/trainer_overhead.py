@@ -15,13 +15,15 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import official_ext  # noqa: F401  Before tensorflow.
+
+# isort: split
 from official.core import base_trainer as official_base_trainer
 from official.core import train_utils
 import tensorflow as tf
 
 from experiments.digits_mlp import configs
 from experiments.digits_mlp import task as digits_mlp
-import official_ext  # noqa: F401  Before tensorflow.
 from official_ext.config import definitions
 from official_ext.core import base_trainer
 from official_ext.runtime import distribute

@@ -1,5 +1,8 @@
 """What all tests share: devices, environment, and the driver as a real process."""
 
+import official_ext  # noqa: F401  Before tensorflow.
+
+# isort: split
 import os
 import pathlib
 import subprocess
@@ -14,7 +17,6 @@ os.environ.setdefault('XLA_FLAGS', '--xla_backend_optimization_level=0')
 import pytest
 import tensorflow as tf
 
-import official_ext  # noqa: F401  Before tensorflow.
 from tests import train_processes
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

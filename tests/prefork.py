@@ -6,6 +6,9 @@ output in files (or FIFOs) of these names; `stderr` null: where stdout goes. The
 once, and when a child has ended `{"pid": ..., "status": ...}`: its exit status, or the signal with a minus.
 """
 
+import official_ext  # noqa: F401  Before tensorflow.
+
+# isort: split
 import json
 import os
 import pathlib
@@ -15,7 +18,6 @@ import sys
 
 import tensorflow as tf  # noqa: F401
 
-import official_ext  # noqa: F401  Before tensorflow.
 from official_ext.core import train_lib  # noqa: F401
 import registry_imports  # noqa: F401
 

@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import types
@@ -177,6 +178,7 @@ def _write_experiment(folder: pathlib.Path, name: str, code: Files, test: str) -
       _write(path, text, undo)
     lines = _with_import(registry.read_text(), name)
     paths_lib.write_atomically(str(registry), lines.encode())
+  _lay_out([experiment, test_path])
   for path in (experiment, test_path):
     print(f'wrote  {path.relative_to(folder)}{os.sep if path.is_dir() else ""}')
   print(f'wrote  registry_imports.py: from experiments import {name}')
@@ -199,6 +201,13 @@ def _write_package(folder: pathlib.Path, name: str, code: Files, test: str) -> N
   print(f'then   cd {name}; pip install --no-deps --no-build-isolation -e .')
   root = pathlib.Path(importlib.import_module('official_ext').__path__[0]).parent
   _say_what_next('python -m pytest', str(root / 'train.py') if (root / 'train.py').exists() else 'train.py', name)
+
+
+def _lay_out(paths: Sequence[pathlib.Path]) -> None:
+  """Lets the project's formatter lay out what was written, if it is installed: a longer name needs other lines."""
+  for command in (['check', '--fix', '--select=I'], ['format']):
+    arguments = [sys.executable, '-m', 'ruff', *command, '--quiet', '--no-cache', *map(str, paths)]
+    subprocess.run(arguments, check=False, capture_output=True)
 
 
 def _say_what_next(test: str, driver: str, name: str) -> None:

@@ -156,7 +156,7 @@ def global_norm(gradients: Sequence[Gradient], on_cpu: bool = False) -> tf.Tenso
     on_cpu: whether this runs on a CPU, where XLA adds up the numbers of a sum one by one, and a product with ones is
       ten times as fast; elsewhere a product may round its inputs.
   """
-  squares = []
+  squares: list[tf.Tensor] = []
   for gradient in gradients:
     if gradient is not None:
       values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient

@@ -1,5 +1,8 @@
 """How a run ends: the exit status, one line, the gin configuration."""
 
+import official_ext  # noqa: F401  Before tensorflow.
+
+# isort: split
 import inspect
 import tempfile
 
@@ -10,7 +13,6 @@ import gin
 import pytest
 import tensorflow as tf
 
-import official_ext  # noqa: F401  Before tensorflow.
 from official_ext import errors
 from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags

@@ -1,5 +1,8 @@
 """official-ext list, describe, check."""
 
+import official_ext  # noqa: F401
+
+# isort: split
 import dataclasses
 import errno
 import functools
@@ -15,7 +18,6 @@ from official.modeling.hyperparams import base_config
 from official.vision.configs import image_classification
 import pytest
 
-import official_ext  # noqa: F401
 from official_ext import errors
 from official_ext.cli import describe
 from official_ext.cli import experiment_cache

@@ -174,7 +174,7 @@ BAD = [
   (['new', 'rings', '--like=digts'], '--like=digts: is no folder of experiments/; did you mean digits?'),
   (['new', 'numpy', '--package'], 'numpy: '),
   (['new', 'yaml', '--package'], 'yaml: a module of this name is installed already'),
-  (['new', 'stop'], 'stop: is a word of the library itself (checks.py, line '),
+  (['new', 'stop'], 'stop: is a word of the library itself (trainer_parts.py, line '),
 ]
 
 

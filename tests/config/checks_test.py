@@ -1,9 +1,11 @@
 """Schedules: what must be set, and what was made for another length of training."""
 
+import official_ext  # noqa: F401
+
+# isort: split
 from official.modeling import optimization
 import pytest
 
-import official_ext  # noqa: F401
 from official_ext import errors
 from official_ext.config import checks
 from official_ext.config import definitions as cfg

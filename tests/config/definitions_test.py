@@ -1,5 +1,8 @@
 """Configurations: upgrading Model Garden's, locking."""
 
+import official_ext  # noqa: F401
+
+# isort: split
 import copy
 import dataclasses
 import pickle
@@ -8,7 +11,6 @@ from official.core import config_definitions as cfg
 from official.modeling.multitask import configs as multitask
 import pytest
 
-import official_ext  # noqa: F401
 from official_ext.config import definitions
 
 

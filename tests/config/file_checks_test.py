@@ -1,10 +1,12 @@
 """Files and folders of a run: what is missing or cannot be is told in one line, before anything is built."""
 
+import official_ext  # noqa: F401
+
+# isort: split
 import time
 
 import pytest
 
-import official_ext  # noqa: F401
 from official_ext import errors
 from official_ext.config import checks
 from official_ext.config import definitions as cfg

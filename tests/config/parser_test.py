@@ -1,5 +1,8 @@
 """From flags to a configuration: what is accepted, what is refused, and in which words."""
 
+import official_ext  # noqa: F401
+
+# isort: split
 from collections.abc import Sequence
 import dataclasses
 import time
@@ -14,7 +17,6 @@ from official.modeling import optimization
 import pytest
 import yaml
 
-import official_ext  # noqa: F401
 from official_ext import errors
 from official_ext.config import definitions
 from official_ext.config import overrides

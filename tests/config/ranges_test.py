@@ -1,5 +1,8 @@
 """Ranges of numbers: what has no meaning is refused, what Model Garden registers is not."""
 
+import official_ext  # noqa: F401
+
+# isort: split
 import dataclasses
 import math
 
@@ -8,7 +11,6 @@ from official.modeling import optimization
 from official.modeling.hyperparams import base_config
 import pytest
 
-import official_ext  # noqa: F401
 from official_ext import errors
 from official_ext.config import definitions as cfg
 from official_ext.config import ranges as ranges_lib
