@@ -205,7 +205,7 @@ def _write_package(folder: pathlib.Path, name: str, code: Files, test: str) -> N
 
 def _lay_out(paths: Sequence[pathlib.Path]) -> None:
   """Lets the project's formatter lay out what was written, if it is installed: a longer name needs other lines."""
-  for command in (['check', '--fix', '--select=I'], ['format']):
+  for command in (['format'], ['check', '--fix']):
     arguments = [sys.executable, '-m', 'ruff', *command, '--quiet', '--no-cache', *map(str, paths)]
     subprocess.run(arguments, check=False, capture_output=True)
 
