@@ -76,13 +76,18 @@ class RecordedRun:
 
   def __exit__(self, error_type: Any, error: BaseException | None, traceback: Any) -> Literal[False]:
     status = 'finished' if error is None else getattr(error, 'status', 'failed')
-    step, message = int(self.trainer.global_step.numpy()), None if error is None else failures.message_of(error)
+    message = None if error is None else failures.message_of(error)
     self._close_profile()
-    skipped = self._finish_record(status, step, message)
+    try:
+      step, skipped = self._note_progress()
+    except Exception as failure:  # pylint: disable=broad-except  # A device may be gone with a worker.
+      logging.exception('How far the run has come cannot be read: %s', failure)
+      step, skipped = self.record.values['step'] or 0, None
+    self.record.finish(status, message)
     if self.events.nothing_to_do and self.trainer.strategy.extended.should_checkpoint:
       print(f'finished before, at step {step}: nothing to do', flush=True)
     values: dict[str, Any] = {} if error is None else {'error': message}
-    if not isinstance(error, errors.LockLostError):
+    if not self.record.is_anothers:
       event = 'failed' if status == 'diverged' else status
       self.events.tell(event, step, {**values, 'skipped_updates': skipped} if skipped else values)
     self.events.writers.close()
@@ -94,16 +99,16 @@ class RecordedRun:
     except Exception as failure:  # pylint: disable=broad-except  # How the run ended is what must be told.
       logging.exception('The profile was not written: %s', failure)
 
-  def _finish_record(self, status: str, step: int, message: str | None) -> int | None:
-    """Returns how many updates were left out."""
+  def _note_progress(self) -> tuple[int, int | None]:
+    """Returns the step, and how many updates were left out."""
+    step = int(self.trainer.global_step.numpy())
     self.record.update(step=step, **_plan_record(self.trainer))
     if self.events.actions.stop_reason:
       self.record.update(early_stopped=self.events.actions.stop_reason)
     skipped = self.skipped_updates()
     if skipped is not None:
       self.record.update(skipped_updates=skipped)
-    self.record.finish(status, message)
-    return skipped
+    return step, skipped
 
   def _tell_that_it_hangs(self, error: errors.HungError, step: int) -> None:
     self.record.update(step=step)

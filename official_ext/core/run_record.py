@@ -83,6 +83,7 @@ class RunRecord:
     self._path = run_status.path_of(model_dir, mode)
     self._is_chief = is_chief
     self._folder_lock = lock
+    self._was_lost = False
     self._failed: errors.StorageError | None = None
     self._writing = threading.Lock()
     self._heartbeat: heartbeat.Heartbeat | None = None
@@ -149,7 +150,7 @@ class RunRecord:
   def _put(self, values: Mapping[str, Any]) -> None:
     with self._writing:
       self._values.update(values)
-      if not self._is_chief or (self._folder_lock is not None and self._folder_lock.is_lost):
+      if not self._is_chief or self.is_anothers:
         return
       try:
         storage.write(self._path, _to_json(self._values))
@@ -180,6 +181,11 @@ class RunRecord:
       storage.overwrite(self._path, _to_json(self._values))
     self._release()
 
+  @property
+  def is_anothers(self) -> bool:
+    """Whether the folder is another run's by now, and nothing may be written there any more."""
+    return self._was_lost or (self._folder_lock is not None and self._folder_lock.is_lost)
+
   def check_lock(self) -> None:
     """Makes sure that the folder is still this run's.
 
@@ -190,6 +196,7 @@ class RunRecord:
       self._folder_lock.check()
 
   def _release(self) -> None:
+    self._was_lost = self.is_anothers  # A lock that was given back is nobody's.
     if self._folder_lock is not None:
       self._folder_lock.release()
 

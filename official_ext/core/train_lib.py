@@ -144,11 +144,8 @@ def run_experiment(
     start, params = run_checks.check_run(strategy, task, mode, params, model_dir, options.checkpoint, options.branch)
     experiment = _Experiment(strategy, task, mode, params, model_dir, run_post_eval, save_summary, options, start)
     trainer, actions = _build_trainer_and_actions(experiment)
-    was_finished = experiment.trains and experiment.workers.from_chief(
-      'finished before', lambda: run_status.has_finished(model_dir, mode)
-    )
     lock = _take_lock(experiment)
-  with _recorded(experiment, trainer, actions, was_finished, lock) as run:
+  with _released(lock), _recorded(experiment, trainer, actions, lock) as run:
     with experiment.workers.guarded(), run.hang:
       _tell_start(experiment, run)
       loop = _build_loop(experiment, run)
@@ -172,6 +169,16 @@ def _build_trainer_and_actions(experiment: _Experiment) -> tuple[Any, list[Any]]
   return trainer, build_event_actions(params, task, trainer, mode) if experiment.trains else []
 
 
+@contextlib.contextmanager
+def _released(lock: run_lock.RunLock | None) -> Iterator[None]:
+  """Gives the folder back, if the record did not come to do so."""
+  try:
+    yield
+  finally:
+    if lock is not None:
+      lock.release()
+
+
 def _take_lock(experiment: _Experiment) -> run_lock.RunLock | None:
   """The right to train in the folder; None if the mode, or this worker, needs none."""
   if not (experiment.trains and experiment.is_chief):
@@ -186,9 +193,12 @@ def _take_lock(experiment: _Experiment) -> run_lock.RunLock | None:
 
 @contextlib.contextmanager
 def _recorded(
-  experiment: _Experiment, trainer: Any, actions: Sequence[Any], was_finished: bool, lock: run_lock.RunLock | None
+  experiment: _Experiment, trainer: Any, actions: Sequence[Any], lock: run_lock.RunLock | None
 ) -> Iterator[recorded_run.RecordedRun]:
   """Opens the run's record, and makes its writers; at the end it tells how it ended."""
+  was_finished = experiment.trains and experiment.workers.from_chief(
+    'finished before', lambda: run_status.has_finished(experiment.model_dir, experiment.mode)
+  )
   params, is_chief, profile_steps = experiment.params, experiment.is_chief, experiment.options.profile_steps
   if profile_steps and is_chief and experiment.trains:
     trainer.profiler = profiling.Profiler(profile_steps, experiment.model_dir)

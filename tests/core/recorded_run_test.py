@@ -1,0 +1,42 @@
+"""Whatever ends a run, its record says so, and the folder is given back."""
+
+import pytest
+
+from official_ext import errors
+from official_ext.core import recorded_run
+from official_ext.core import run_record
+from official_ext.runtime import run_lock
+from tests.core import small_run
+
+
+def test_the_folder_is_given_back_if_the_record_cannot_be_made(tmp_path, monkeypatch):
+  def fail(*args, **kwargs):
+    raise RuntimeError('no record')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(run_record, 'RunRecord', fail)
+    with pytest.raises(RuntimeError, match='no record'):
+      small_run.run(tmp_path, mode='train')
+  run_lock.check_free(str(tmp_path))  # In the same process, such as a notebook's.
+  assert not (tmp_path / run_lock.NAME).exists()
+  small_run.run(tmp_path, mode='train')
+
+
+def test_a_run_whose_step_cannot_be_read_any_more_is_told_to_have_failed(tmp_path, monkeypatch):
+  def fail(*args):
+    raise RuntimeError('the device is gone')
+
+  def lose_a_worker(logs):
+    raise errors.WorkerError('worker 1 is gone')
+
+  class Task(small_run.SmallTask):
+    def build_actions(self, trainer):
+      return [lose_a_worker]
+
+  monkeypatch.setattr(recorded_run.RecordedRun, '_note_progress', fail)
+  with pytest.raises(errors.WorkerError, match='worker 1 is gone'):
+    small_run.run(tmp_path, mode='train', task_cls=Task)
+  record = small_run.record(tmp_path)
+  assert (record['status'], record['error']) == ('failed', 'WorkerError: worker 1 is gone')
+  assert small_run.events(tmp_path)[-1]['event'] == 'failed'
+  run_lock.check_free(str(tmp_path))
