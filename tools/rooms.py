@@ -4,6 +4,7 @@ python -m tools.rooms            # lists imports that go up; writes docs/rooms.s
 """
 
 import ast
+import functools
 import pathlib
 import sys
 
@@ -121,18 +122,26 @@ def sources(root: pathlib.Path) -> dict[str, pathlib.Path]:
   return {'.'.join(name[:-1] if name[-1] == '__init__' else name): path for path, name in parts.items()}
 
 
+@functools.cache
+def _import_statements(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+  """(module, names that are imported from it) of each statement in some code; no names if the module is meant."""
+  found: list[tuple[str, tuple[str, ...]]] = []
+  for node in ast.walk(ast.parse(text)):
+    if isinstance(node, ast.Import):
+      found += [(alias.name, ()) for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+      assert node.level == 0 and node.module, f'line {node.lineno}: a relative import'
+      found.append((node.module, tuple(alias.name for alias in node.names)))
+  return tuple(found)
+
+
 def imports(path: pathlib.Path, known: set[str] | dict[str, pathlib.Path]) -> set[str]:
   """The modules that a file imports, anywhere in it: those of `known` in full, others by their package."""
   found = set()
-  for node in ast.walk(ast.parse(path.read_text(), str(path))):
-    names: list[str] = []
-    if isinstance(node, ast.Import):
-      names = [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom):
-      assert node.level == 0, f'{path}:{node.lineno}: a relative import'
-      full = [f'{node.module}.{alias.name}' for alias in node.names]
-      names = [name if name in known else str(node.module) for name in full]
-    found.update(name if name in known else name.split('.')[0] for name in names)
+  for module, names in _import_statements(path.read_text()):
+    full = [f'{module}.{name}' for name in names] or [module]
+    modules = [name if name in known else module for name in full]
+    found.update(name if name in known else name.split('.')[0] for name in modules)
   return found
 
 
