@@ -72,7 +72,7 @@ def test_an_error_of_the_task_is_one_line_and_no_verdict_goes_before_it(run, cap
 
   with pytest.raises(errors.UserError) as info:
     run(Broken)
-  line = inspect.getsourcelines(Broken)[1] + 3
+  line = inspect.getsourcelines(Broken)[1] + 2
   place, name = re.fullmatch(
     r'(\S+): RuntimeError: this forward is broken; the traceback is in (\S+)', str(info.value)
   ).groups()

@@ -196,9 +196,12 @@ class CommentedConfig(base_config.Config):
   # What the second one is,
   # in two lines.
   second: int = 0
+  # fmt: off
   third: int = 0  # The third,
-  # and how it goes on.
-  fourth: tuple[int, ...] = (1, 2)  # At the end of several lines.
+                  # and how it goes on.
+  fourth: tuple[int, ...] = (
+      1, 2)  # At the end of several lines.
+  # fmt: on
   fifth: int = 0  # pylint: disable=invalid-name
   # This is true for now.
   # TODO(someone): Think again
