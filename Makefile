@@ -53,7 +53,7 @@ pythons:
 
 smoke: .venv
 	$(BIN)/python -m pytest -n $(JOBS) tests/readme_test.py tests/docs tests/golden tests/cli tests/train_test.py \
-	  tests/resume_test.py tests/core/step_random_test.py tests/core/checkpoints_test.py tests/data
+	  tests/resume_test.py tests/step/step_random_test.py tests/checkpoints/manager_test.py tests/data
 
 # Kills trainings and damages their checkpoints for MINUTES, then prints a table. The tests marked `soak` do the same at
 # chosen moments: .venv/bin/python -m pytest -m soak

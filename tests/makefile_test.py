@@ -155,3 +155,9 @@ def test_metadata_promises_the_pythons_that_make_takes():
   promised = f'>={first},<{major}.{minor + 1}'
   assert stated('setup.py', "python_requires='(.*)'") == promised
   assert stated('official_ext/cli/templates/package/pyproject.toml.txt', 'requires-python = "(.*)"') == promised
+
+
+def test_the_smoke_part_names_tests_that_are_there():
+  recipe = re.search(r'^smoke: .*\n((?:\t.*\n)+)', (ROOT / 'Makefile').read_text(), re.MULTILINE).group(1)
+  named = re.findall(r'tests/\S+', recipe)
+  assert len(named) > 5 and all((ROOT / path).exists() for path in named), named
