@@ -5,7 +5,6 @@ import os
 import re
 import socket
 import threading
-from typing import Any
 
 from official.modeling.hyperparams import base_config
 import tensorflow as tf
@@ -14,6 +13,7 @@ from official_ext import errors
 from official_ext.config import definitions
 from official_ext.config import overrides
 from official_ext.config import yaml_text
+from official_ext.data import input_files
 
 _MAX_NAME = 255  # Bytes, on the file systems that there are.
 _MAX_PATH = 4000  # Of 4096 on Linux: files of a run have names of their own.
@@ -148,7 +148,7 @@ def check_inputs(
   with errors.Mistakes() as mistakes:
     for path, config in data:
       if 'input_path' not in getattr(type(config), 'UNREAD_FIELDS', {}):
-        for pattern in _patterns(vars(config).get('input_path')):
+        for pattern in input_files.patterns(vars(config).get('input_path')):
           with mistakes.noted():
             _check_pattern(pattern, f'{path}.input_path')
     for path, value in _files(params, [path for path, _ in data], evaluates):
@@ -160,19 +160,6 @@ def check_inputs(
       if isinstance(given, str):
         with mistakes.noted():
           check_path(given, field)
-
-
-def _patterns(input_path: Any) -> Iterator[str]:
-  """The patterns of an `input_path`: strings of patterns joined by commas, lists and sections of them."""
-  if isinstance(input_path, base_config.Config):
-    input_path = input_path.as_dict()
-  if isinstance(input_path, dict):
-    input_path = list(input_path.values())
-  if isinstance(input_path, (list, tuple)):
-    for element in input_path:
-      yield from _patterns(element)
-  elif isinstance(input_path, str):
-    yield from filter(None, (pattern.strip() for pattern in input_path.split(',')))
 
 
 def _check_pattern(pattern: str, field: str) -> None:

@@ -1,13 +1,13 @@
 """What is refused before anything of a run is written: places, checkpoints, lengths, metrics that nothing reports."""
 
 import dataclasses
-import difflib
 from typing import Any
 
 from official.core import base_task
 import tensorflow as tf
 
 from official_ext import errors
+from official_ext import suggestions
 from official_ext.checkpoints import manager
 from official_ext.checkpoints import manifests
 from official_ext.checkpoints import training_lines
@@ -124,8 +124,7 @@ def _check_reported(field: str, name: str, task: Any, trainer: Any) -> None:
   reports |= set(trainer.validation_log_names())
   if name in reports:
     return
-  near = difflib.get_close_matches(name, sorted(reports), n=1)
-  hint = f'did you mean {near[0]}? ' if near else ''
+  hint = suggestions.did_you_mean(name, sorted(reports), after=' ')
   raise errors.UserError(f'{field}: {name}: {hint}{type(task).__name__} reports {", ".join(sorted(reports))}')
 
 

@@ -3,7 +3,7 @@
 TensorFlow's errors name neither. Nothing here runs before an error: a good run pays nothing for it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 import dataclasses
 import errno
 import functools
@@ -192,7 +192,11 @@ def input_files(data: Any) -> list[str]:
   """The files that a data configuration names; [] where it names none, or they cannot be listed."""
   try:
     if getattr(data, 'input_path', None):
-      return [file for pattern in _patterns(data) for file in input_files_lib.matching(pattern) or [pattern]]
+      return [
+        file
+        for pattern in input_files_lib.patterns(getattr(data, 'input_path', None))
+        for file in input_files_lib.matching(pattern) or [pattern]
+      ]
     if getattr(data, 'tfds_name', None):
       return _tfds_files(data)
   except Exception:  # pylint: disable=broad-except  # Another error is being told.
@@ -202,21 +206,6 @@ def input_files(data: Any) -> list[str]:
 
 def _source_field(data: Any) -> str:
   return 'input_path' if getattr(data, 'input_path', None) else 'tfds_name'
-
-
-def _patterns(data: Any) -> list[str]:
-  """The patterns of `input_path`: a string of patterns joined by commas, or a list or a section of such strings."""
-
-  def flatten(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-      yield from (part.strip() for part in value.split(',') if part.strip())
-    elif isinstance(value, (list, tuple)):
-      for item in value:
-        yield from flatten(item)
-    elif hasattr(value, 'as_dict'):
-      yield from flatten(list(value.as_dict().values()))
-
-  return list(flatten(getattr(data, 'input_path', None)))
 
 
 def _tfds_files(data: Any) -> list[str]:
@@ -302,9 +291,9 @@ def _named_unreadable(error: BaseException) -> Fault | None:
 
 def unmatched(data: Any) -> str | None:
   """The first pattern of `input_path` that no file matches; None where there is none."""
-  for pattern in _patterns(data):
+  for pattern in input_files_lib.patterns(getattr(data, 'input_path', None)):
     try:
-      if not tf.io.gfile.glob(pattern):
+      if not input_files_lib.matching(pattern):
         return pattern
     except (tf.errors.OpError, OSError):
       pass

@@ -1,6 +1,22 @@
 """The files that an `input_path` names."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import tensorflow as tf
+
+
+def patterns(input_path: Any) -> Iterator[str]:
+  """The patterns of an `input_path`: a string of patterns joined by commas, or lists and sections of such strings."""
+  if hasattr(input_path, 'as_dict'):
+    input_path = input_path.as_dict()
+  if isinstance(input_path, dict):
+    input_path = list(input_path.values())
+  if isinstance(input_path, (list, tuple)):
+    for element in input_path:
+      yield from patterns(element)
+  elif isinstance(input_path, str):
+    yield from filter(None, (pattern.strip() for pattern in input_path.split(',')))
 
 
 def matching(pattern: str) -> list[str]:
