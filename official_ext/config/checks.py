@@ -1,10 +1,23 @@
-"""What an experiment's values must satisfy beyond their types."""
+"""What an experiment's values must satisfy beyond their types.
 
-from collections.abc import Iterator, Mapping
+A configuration class owns its part of this, at any depth, and need not be known here:
+
+  RANGES                          field -> the interval of its numbers: see ranges.py
+  CHOICES                         field -> the values that it takes
+  check_values(path)              what fields mean together
+  check_run(path, params, mode)   what a run needs besides: other parts, the environment, installed packages
+
+The methods raise a UserError that begins with a field's dotted path; `path` is that of the configuration itself.
+`check_run` is called when `params` are about to be used in a mode; None is a rehearsal, which trains, and sends nothing
+to anybody.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 import re
 from typing import Any
 
 from official.modeling.hyperparams import base_config
+from official.modeling.hyperparams import oneof
 from official.modeling.hyperparams import params_dict
 
 from official_ext import errors
@@ -15,9 +28,6 @@ from official_ext.config import overrides
 from official_ext.config import ranges
 from official_ext.monitoring import credentials
 from official_ext.monitoring import named_writers
-from official_ext.monitoring import notifications
-from official_ext.monitoring import wandb_writer
-from official_ext.optimization import checks as optimization_checks
 
 TRAIN_MODES = ('train', 'train_and_eval', 'train_and_post_eval')
 EVAL_MODES = ('eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval')
@@ -38,42 +48,50 @@ _NEEDED_BY_SCHEDULES = (
 
 
 def check(params: definitions.ExperimentConfig, mode: str | None) -> None:
-  """Checks ranges, choices and what belongs together: what classes state in RANGES, CHOICES and `check_values`.
+  """Checks ranges, choices and what belongs together, see above, and what no class owns.
 
   Args:
     params: an upgraded experiment.
-    mode: what it is to be used for, None for anything: what only matters to one mode is left out.
+    mode: what it is to be used for. None: only what holds for all modes is checked, and no `check_run`.
 
   Raises:
     UserError: naming all fields that are wrong.
   """
   with errors.Mistakes() as mistakes:
     with mistakes.noted():
-      ranges.check(params)
-    for path, config in configs(params):
-      with mistakes.noted():
-        _check_choices(path, config)
-      with mistakes.noted():
-        if hasattr(config, 'check_values'):
-          config.check_values(path)
+      check_values(params)
     with mistakes.noted():
       file_checks.check_subdirs(params.trainer)
     with mistakes.noted():
-      _check_validation_steps(params.trainer)
-    with mistakes.noted():
       _check_lengths(params.trainer, mode)
     with mistakes.noted():
-      _check_data(params, mode)
+      _check_batch_sizes(params, mode)
     with mistakes.noted():
       _check_unmasked(params, mode)
     if mode is not None:
       with mistakes.noted():
-        check_complete(params, trains=mode in TRAIN_MODES)
+        check_complete(params, mode)
+
+
+def check_values(config: base_config.Config, path: str = '') -> None:
+  """Checks what classes state in RANGES, CHOICES and `check_values`, at all depths of a configuration.
+
+  Args:
+    config: the configuration.
+    path: its dotted path.
+
+  Raises:
+    UserError: naming all fields that are wrong.
+  """
+  with errors.Mistakes() as mistakes:
+    with mistakes.noted():
+      ranges.check(config, path)
+    for part_path, part in configs(config, path):
       with mistakes.noted():
-        notifications.check(params.trainer.notifications)
+        _check_choices(part_path, part)
       with mistakes.noted():
-        if mode in TRAIN_MODES and 'wandb' in params.trainer.writers and params.trainer.wandb.mode == 'online':
-          wandb_writer.check_credentials()
+        if hasattr(part, 'check_values'):
+          part.check_values(part_path)
 
 
 def _check_unmasked(params: definitions.ExperimentConfig, mode: str | None) -> None:
@@ -87,12 +105,22 @@ def _check_unmasked(params: definitions.ExperimentConfig, mode: str | None) -> N
 
 
 def configs(config: base_config.Config, path: str = '') -> Iterator[tuple[str, base_config.Config]]:
-  """Yields the dotted path and the configuration of all that stand in one as its fields, itself first."""
+  """Yields the dotted path and the configuration of all that stand in one at any depth, itself first.
+
+  Alternatives that a OneOfConfig does not select are passed over.
+  """
   if path:
     yield path, config
   for name, value in vars(config).items():
-    if name not in config.RESERVED_ATTR and isinstance(value, base_config.Config):
-      yield from configs(value, f'{path}.{name}' if path else name)
+    if name in config.RESERVED_ATTR or (isinstance(config, oneof.OneOfConfig) and name != config.type):
+      continue
+    field_path = f'{path}.{name}' if path else name
+    if isinstance(value, base_config.Config):
+      yield from configs(value, field_path)
+    elif isinstance(value, (list, tuple)):
+      for index, element in enumerate(value):
+        if isinstance(element, base_config.Config):
+          yield from configs(element, f'{field_path}.{index}')
 
 
 def _check_choices(path: str, config: base_config.Config) -> None:
@@ -170,29 +198,26 @@ def _is_used(path: str, mode: str | None) -> bool:
   return mode in (TRAIN_MODES if path.endswith('train_data') else EVAL_MODES)
 
 
-def check_complete(params: definitions.ExperimentConfig, trains: bool = True) -> None:
+def check_complete(params: definitions.ExperimentConfig, mode: str | None = None) -> None:
   """Checks what only has to be right once the experiment is to run.
 
   Args:
     params: an upgraded experiment.
-    trains: whether it is to train: some writers do nothing else.
+    mode: what it is to be used for. None: a rehearsal, which trains.
 
   Raises:
     UserError: naming all fields that are wrong.
   """
+  trains = mode is None or mode in TRAIN_MODES
   with errors.Mistakes() as mistakes:
     with mistakes.noted():
       named_writers.check([name for name in params.trainer.writers if trains or name not in named_writers.OF_TRAINING])
-    with mistakes.noted():
-      if trains and params.trainer.inspect.every and 'tensorboard' not in params.trainer.writers:
-        raise errors.UserError(
-          'trainer.inspect.every: its values go to TensorBoard alone; add tensorboard to '
-          'trainer.writers, or set it to 0'
-        )
+    for path, config in configs(params):
+      with mistakes.noted():
+        if hasattr(config, 'check_run'):
+          config.check_run(path, params, mode)
     with mistakes.noted():
       _check_schedules(params.trainer.optimizer_config)
-    with mistakes.noted():
-      optimization_checks.check(params.trainer.optimizer_config)
     with mistakes.noted():
       check_restrictions(params)
 
@@ -237,32 +262,17 @@ def _as_yaml(value: Any) -> str:
   return {None: 'null', True: 'true', False: 'false'}.get(value, value)
 
 
-def _check_validation_steps(trainer: definitions.TrainerConfig) -> None:
-  if trainer.validation_steps == 0 or trainer.validation_steps < -1:
-    raise errors.UserError(
-      f'trainer.validation_steps: expected a number above 0, or -1 for all, got {trainer.validation_steps}'
-    )
-
-
 def _check_lengths(trainer: definitions.TrainerConfig, mode: str | None) -> None:
-  if trainer.train_steps and trainer.train_epochs:
-    raise errors.UserError(
-      f'trainer.train_epochs: set either trainer.train_steps ({trainer.train_steps}) or trainer.train_epochs '
-      f'({trainer.train_epochs}), not both'
-    )
   if mode in TRAIN_MODES and not (trainer.train_steps or trainer.train_epochs):
     raise errors.UserError(f'trainer.train_steps: is 0, and mode {mode} trains; set it, or trainer.train_epochs')
   if mode == 'train_and_eval' and trainer.validation_interval < 1 and not trainer.validation_interval_epochs:
     raise errors.UserError(f'trainer.validation_interval: expected at least 1, got {trainer.validation_interval}')
 
 
-def _check_data(params: base_config.Config, mode: str | None) -> None:
-  """Batch sizes are above 0 where the mode reads the data. A zero beside no data at all is left to the task."""
+def _check_batch_sizes(params: base_config.Config, mode: str | None) -> None:
+  """Batch sizes of data that the mode reads are above 0. A zero beside no data at all is left to the task."""
   with errors.Mistakes() as mistakes:
     for path, data in data_configs(params):
-      with mistakes.noted():
-        if isinstance(data, definitions.DataConfig) and data.on_bad_example not in ('error', 'skip'):
-          raise errors.UserError(f'{path}.on_bad_example: expected error or skip, got {data.on_bad_example!r}')
       with mistakes.noted():
         _check_batch_size(path, data, mode)
 
@@ -284,13 +294,26 @@ def _selected_schedules(optimizer_config: base_config.Config) -> Iterator[tuple[
 
 
 def _check_schedules(optimizer_config: base_config.Config) -> None:
-  """Model Garden has no default for these, and fails later, in its own arithmetic."""
+  """Model Garden's schedules: it has no default for some fields, and fails later, in its own arithmetic."""
   with errors.Mistakes() as mistakes:
     for path, _, schedule in _selected_schedules(optimizer_config):
       for name in _NEEDED_BY_SCHEDULES:
         with mistakes.noted():
           if name in schedule and schedule[name] is None:
             raise errors.UserError(f'{path}.{name}: must be set')
+      with mistakes.noted():
+        _check_pieces(schedule.get('boundaries'), schedule.get('values'), path)
+
+
+def _check_pieces(boundaries: Sequence[int] | None, values: Sequence[float] | None, path: str) -> None:
+  if boundaries is None or values is None:  # If they must be set, that is told elsewhere.
+    return
+  if any(first >= second for first, second in zip(boundaries, boundaries[1:])):
+    raise errors.UserError(f'{path}.boundaries: expected steps that increase, got {list(boundaries)}')
+  if len(values) != len(boundaries) + 1:
+    raise errors.UserError(
+      f'{path}.values: expected {len(boundaries) + 1} of them for {len(boundaries)} boundaries, got {len(values)}'
+    )
 
 
 def schedule_warnings(params: definitions.ExperimentConfig) -> list[str]:

@@ -14,13 +14,13 @@ import functools
 from typing import Any, ClassVar, TypeVar
 
 from official.core import config_definitions as cfg
-from official.modeling import optimization
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import params_dict
 
 from official_ext import errors
 from official_ext import model_garden_internals
 from official_ext.config import trainer_parts
+from official_ext.data import bad_examples
 from official_ext.monitoring import mlflow_writer
 from official_ext.monitoring import notifications as notifications_lib
 from official_ext.monitoring import wandb_writer
@@ -30,7 +30,6 @@ OptimizationConfig = configs.OptimizationConfig
 
 ConfigT = TypeVar('ConfigT', bound=base_config.Config)
 
-_SEED_LIMIT = 1 << 32
 _STEP_INDEXED = 'the input is indexed by step and reads nothing of the kind'
 _DATA_SERVICE = 'the input is indexed by step and uses no tf.data service'
 
@@ -82,6 +81,7 @@ class DataConfig(cfg.DataConfig):
     'autotune_algorithm': 'set num_parallel_calls instead',
   }
 
+  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'on_bad_example': bad_examples.ACTIONS}
   RANGES: ClassVar[Mapping[str, str]] = {'num_parallel_calls': '[1, inf)'}
 
   drop_remainder: bool | None = None
@@ -155,7 +155,8 @@ class RuntimeConfig(cfg.RuntimeConfig):
   RANGES: ClassVar[Mapping[str, str]] = {
     'hang_seconds': '[0, inf)',
     **dict.fromkeys(('num_packs', 'worker_start_timeout_seconds', 'worker_timeout_seconds'), '[1, inf)'),
-    **dict.fromkeys(('num_gpus', 'seed'), '[0, inf)'),
+    'num_gpus': '[0, inf)',
+    'seed': '[0, 4294967295]',  # NumPy's generator takes 32 bits.
     'num_virtual_cpus': '[0, 1000]',
   }
 
@@ -170,8 +171,6 @@ class RuntimeConfig(cfg.RuntimeConfig):
 
   def check_values(self, path: str) -> None:
     """See `checks.check`."""
-    if self.seed >= _SEED_LIMIT:
-      raise errors.UserError(f'{path}.seed: expected less than 2**32, got {self.seed}')
     scale = self.loss_scale
     if not (scale in (None, 'dynamic') or (isinstance(scale, float) and scale > 0)):
       raise errors.UserError(f"{path}.loss_scale: expected null, 'dynamic' or a number above 0, got {scale!r}")
@@ -271,6 +270,15 @@ class TrainerConfig(cfg.TrainerConfig):
 
   def check_values(self, path: str) -> None:
     """See `checks.check`."""
+    if self.validation_steps == 0 or self.validation_steps < -1:
+      raise errors.UserError(
+        f'{path}.validation_steps: expected a number above 0, or -1 for all, got {self.validation_steps}'
+      )
+    if self.train_steps and self.train_epochs:
+      raise errors.UserError(
+        f'{path}.train_epochs: set either {path}.train_steps ({self.train_steps}) or {path}.train_epochs '
+        f'({self.train_epochs}), not both'
+      )
     subdir, metric = 'best_checkpoint_export_subdir', 'best_checkpoint_eval_metric'
     for given, needed in ((subdir, metric), (metric, subdir)):
       if getattr(self, given) and not getattr(self, needed):
@@ -313,75 +321,65 @@ def lock(config: params_dict.ParamsDict) -> None:
 def upgrade(params: base_config.Config) -> ExperimentConfig:
   """Gives an experiment the fields of this library.
 
-  The experiment, its trainer and its runtime become instances of this module's classes with all their values. A class
-  that an experiment derived from Model Garden's stays a base, and its values win. The task's own configurations stay
-  as they are. `distribution_strategy='mirrored'` and `enable_xla=False` are Model Garden's defaults, which nobody
-  chose: they become 'auto'.
+  The experiment, its trainer, its runtime and its optimizer's configuration become instances of this library's classes
+  with all their values. A class that an experiment derived from Model Garden's stays a base, and its values win. The
+  task's own configurations stay as they are. `distribution_strategy='mirrored'` and `enable_xla=False` are Model
+  Garden's defaults, which nobody chose: they become 'auto'.
 
   Args:
-    params: an experiment made of Model Garden's classes or of this module's, which is not changed.
+    params: an experiment made of Model Garden's classes or of this library's, which is not changed.
 
   Returns:
-    A copy of `params`, or `params` itself where there is nothing to do. It is locked where `params` is.
+    A copy that shares nothing with `params`, or `params` itself if it has all fields. What is locked in `params` is
+    locked in the copy, with all that is inside it.
   """
-  upgraded = _with_base(params, ExperimentConfig)
-  trainer = _upgrade_trainer(params.trainer)
-  runtime = _with_base(params.runtime, RuntimeConfig)
-  if upgraded is params and trainer is params.trainer and runtime is params.runtime:
-    return params
-  if upgraded is params:
-    upgraded = copy.deepcopy(params)
-  if runtime is not params.runtime:
-    if runtime.distribution_strategy == cfg.RuntimeConfig.distribution_strategy:
-      runtime.__dict__['distribution_strategy'] = RuntimeConfig.distribution_strategy
-    if runtime.enable_xla == cfg.RuntimeConfig.enable_xla:
-      runtime.__dict__['enable_xla'] = RuntimeConfig.enable_xla
-  # Past __setattr__, which refuses a locked config and copies once more.
-  upgraded.__dict__.update(trainer=trainer, runtime=runtime)
-  if model_garden_internals.is_locked(params):
-    lock(upgraded)
-  return upgraded
+  return _extended(params, ExperimentConfig)
 
 
-def _upgrade_trainer(trainer: Any) -> TrainerConfig:
-  """A trainer's configuration with this library's fields, optimizers and schedules: see `upgrade`."""
-  upgraded = _with_base(trainer, TrainerConfig)
-  old = upgraded.optimizer_config
-  if not isinstance(old, optimization.OptimizationConfig):
-    return upgraded
-  new = _with_base(old, OptimizationConfig)
+# The fields of our classes whose values are extended too.
+_EXTENDED_FIELDS: Mapping[type, Mapping[str, Any]] = {
+  ExperimentConfig: {'trainer': TrainerConfig, 'runtime': RuntimeConfig},
+  TrainerConfig: {'optimizer_config': OptimizationConfig},
+  OptimizationConfig: {'optimizer': configs.OptimizerConfig, 'learning_rate': configs.LrConfig},
+}
+# The fields in which Model Garden's default gives way to ours.
+_OUR_DEFAULTS: Mapping[type, tuple[str, ...]] = {RuntimeConfig: ('distribution_strategy', 'enable_xla')}
+
+
+def _extended(config: Any, base: type[ConfigT]) -> ConfigT:
+  """An extended copy of `config`, whose class has `base` among its bases; `config` itself if nothing is missing."""
   parts = {
-    'optimizer': _with_base(new.optimizer, configs.OptimizerConfig),
-    'learning_rate': _with_base(new.learning_rate, configs.LrConfig),
+    name: _extended(getattr(config, name), part_base)
+    for name, part_base in _EXTENDED_FIELDS.get(base, {}).items()
+    if isinstance(getattr(config, name, None), part_base.__base__)
   }
-  if all(getattr(old, name) is part for name, part in parts.items()) and new is old:
-    return upgraded
-  new = copy.deepcopy(new) if new is old else new
-  new.__dict__.update(parts)
-  upgraded = copy.deepcopy(upgraded) if upgraded is trainer else upgraded
-  upgraded.__dict__['optimizer_config'] = new
-  return upgraded
-
-
-def _with_base(config: Any, base: type[ConfigT]) -> ConfigT:
-  """A copy of `config`, with all its values, whose class has `base` among its bases; `config` itself if it has."""
-  if isinstance(config, base):
+  parts = {name: part for name, part in parts.items() if part is not getattr(config, name)}
+  if isinstance(config, base) and not parts:
     return config
+  values = {name: parts[name] if name in parts else copy.deepcopy(value) for name, value in vars(config).items()}
   classes: tuple[Any, Any] = (type(config), base)
-  # Not the constructor, whose defaults would be made only to be replaced.
-  upgraded = object.__new__(_derive(*classes))
-  values = copy.deepcopy(config.__dict__)
-  for field in dataclasses.fields(upgraded):
-    if field.name not in values:
-      factory: Any = field.default_factory
-      values[field.name] = field.default if factory is dataclasses.MISSING else factory()
-  upgraded.__dict__.update(values)
-  return upgraded
+  config_class = _extended_class(*classes)
+  if not isinstance(config, base):
+    for name in _OUR_DEFAULTS.get(base, ()):
+      if values[name] == getattr(base.__base__, name):
+        values[name] = getattr(base, name)
+    for field in dataclasses.fields(config_class):
+      if field.name not in values:
+        factory: Any = field.default_factory
+        values[field.name] = field.default if factory is dataclasses.MISSING else factory()
+  # Not the constructor, which would make defaults only to replace them, and would copy all values once more.
+  extended = object.__new__(config_class)
+  vars(extended).update(values)
+  if model_garden_internals.is_locked(extended):
+    lock(extended)
+  return extended
 
 
 @functools.cache
-def _derive(config_class: Any, base: Any) -> Any:
-  """`base` where it extends `config_class`, else a dataclass that extends `config_class` first and then `base`."""
+def _extended_class(config_class: Any, base: Any) -> Any:
+  """What extends both: one of the two, if it extends the other; else a dataclass made for it, `config_class` first."""
+  if issubclass(config_class, base):
+    return config_class
   if issubclass(base, config_class):
     return base
   namespace: dict[str, Any] = {'__module__': config_class.__module__, '__doc__': config_class.__doc__}

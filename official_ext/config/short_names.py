@@ -50,6 +50,7 @@ STANDARD: Mapping[str, tuple[str, ...]] = {
   'validation_interval': ('trainer.validation_interval',),
   'validation_interval_epochs': ('trainer.validation_interval_epochs',),
   'checkpoint_interval_epochs': ('trainer.checkpoint_interval_epochs',),
+  'summary_interval_epochs': ('trainer.summary_interval_epochs',),
   'validation_steps': ('trainer.validation_steps',),
   'init_checkpoint': ('task.init_checkpoint',),
   'strategy': ('runtime.distribution_strategy',),

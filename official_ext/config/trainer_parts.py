@@ -1,7 +1,7 @@
 """What small parts of the training loop are configured by, each with what it refuses.
 
-`RANGES` and `CHOICES` hold for fields alone; `check_values`, if a class has it, raises a UserError for what a field
-means together with others. `checks.check` asks all of them.
+A part is one class: its fields, which values they take (`RANGES` and `CHOICES`, see checks.py), what it refuses of
+fields together (`check_values`), and what it refuses of a run (`check_run`).
 """
 
 from collections.abc import Mapping
@@ -133,6 +133,13 @@ class InspectConfig(base_config.Config):
   activations: bool = True
   histograms: bool = False
   layers: tuple[str, ...] = ()
+
+  def check_run(self, path: str, params: Any, mode: str | None) -> None:
+    """See `checks.check`."""
+    if self.every and (mode is None or 'train' in mode) and 'tensorboard' not in params.trainer.writers:
+      raise errors.UserError(
+        f'{path}.every: its values go to TensorBoard alone; add tensorboard to trainer.writers, or set it to 0'
+      )
 
 
 def _check_better(metric: str, mode: str, path: str) -> None:

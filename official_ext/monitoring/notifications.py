@@ -37,6 +37,23 @@ class NotificationsConfig(base_config.Config):
   events: tuple[str, ...] = ('start', 'finished', 'failed')
   timeout_seconds: float = 10.0
 
+  def check_values(self, path: str) -> None:
+    """See `config.checks.check`."""
+    for event in self.events:
+      if event not in writers.EVENTS:
+        raise errors.UserError(
+          f'{path}.events: {event}: there is no such event; expected any of {", ".join(writers.EVENTS)}'
+        )
+
+  def check_run(self, path: str, params: Any, mode: str | None) -> None:
+    """See `config.checks.check`. Messages can be sent: this sends none."""
+    del params
+    if not self.urls or mode is None:
+      return
+    writer_registry.require('apprise', 'notifications', path)
+    for reference in self.urls:
+      _receivers(_read_urls([reference]), reference)
+
 
 class NotificationWriter(writers.Writer):
   """Sends a message for each of some events: what happened, where, and the last metrics.
@@ -100,7 +117,7 @@ class _Sender(writers.Writer):
 
 
 def make(config: Any, model_dir: str) -> NotificationWriter:
-  """The writer that `trainer.notifications` asks for, which `check` has found in order.
+  """The writer that `trainer.notifications` asks for, whose checks have passed.
 
   Args:
     config: a NotificationsConfig.
@@ -108,24 +125,6 @@ def make(config: Any, model_dir: str) -> NotificationWriter:
   """
   name = f'{os.path.basename(os.path.abspath(model_dir))} on {socket.gethostname()}'
   return NotificationWriter(_read_urls(config.urls), config.events, name, config.timeout_seconds)
-
-
-def check(config: Any) -> None:
-  """Makes sure that messages can be sent, without sending one.
-
-  Raises:
-    UserError: a receiver is written down in the clear, or apprise does not know it, or is not installed.
-  """
-  for event in config.events:
-    if event not in writers.EVENTS:
-      raise errors.UserError(
-        f'trainer.notifications.events: {event}: there is no such event; expected any of {", ".join(writers.EVENTS)}'
-      )
-  if not config.urls:
-    return
-  writer_registry.require('apprise', 'notifications', 'trainer.notifications')
-  for reference in config.urls:
-    _receivers(_read_urls([reference]), reference)
 
 
 def _read_urls(references: Sequence[str]) -> list[str]:

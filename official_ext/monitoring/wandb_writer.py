@@ -36,6 +36,18 @@ class WandbConfig(base_config.Config):
   run_name: str = ''
   mode: str = 'offline'
 
+  def check_run(self, path: str, params: Any, mode: str | None) -> None:
+    """See `config.checks.check`. A run that trains must not be asked for a key while it goes on."""
+    if self.mode != 'online' or 'wandb' not in params.trainer.writers or mode is None or 'train' not in mode:
+      return
+    import wandb  # pylint: disable=g-import-not-at-top
+
+    if not wandb.login(prompt=False):
+      raise errors.UserError(
+        f'{path}.mode: online, and there is no key for Weights & Biases: run `wandb login`, set WANDB_API_KEY, or set '
+        'it to offline'
+      )
+
 
 class WandbWriter(writers.Writer):
   """Logs to one W&B run, under whose id a run that is started again goes on.
@@ -115,21 +127,6 @@ class WandbWriter(writers.Writer):
     run_id = uuid.uuid4().hex[:12]
     storage.write(path, run_id + '\n')
     return run_id
-
-
-def check_credentials() -> None:
-  """Makes sure that W&B would not ask for a key while the run goes on.
-
-  Raises:
-    UserError: it has none.
-  """
-  import wandb  # pylint: disable=g-import-not-at-top
-
-  if not wandb.login(prompt=False):
-    raise errors.UserError(
-      'trainer.wandb.mode: online, and there is no key for Weights & Biases: run `wandb login`, set WANDB_API_KEY, '
-      'or set it to offline'
-    )
 
 
 def make(run: writer_registry.RunInfo) -> writers.Writer:

@@ -4,16 +4,19 @@ The classes behind the names are registered with Model Garden's factories, so th
 these configurations for any task.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import ClassVar
+import re
+from typing import Any, ClassVar
 
 from official.modeling import optimization
 from official.modeling.hyperparams import base_config
 from official.modeling.optimization import optimizer_factory
 import tf_keras
 
+from official_ext import errors
 from official_ext.optimization import muon
+from official_ext.optimization import rounding
 from official_ext.optimization import schedules
 from official_ext.optimization import stable_adamw
 
@@ -44,6 +47,7 @@ class CyclicalLrConfig(base_config.Config):
     offset: The step at which the first cycle begins.
   """
 
+  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'mode': schedules.CYCLES}
   RANGES: ClassVar[Mapping[str, str]] = {
     **dict.fromkeys(('initial_learning_rate', 'maximal_learning_rate'), '[0, inf)'),
     **dict.fromkeys(('step_size', 'gamma'), '(0, inf)'),
@@ -73,6 +77,7 @@ class OneCycleLrConfig(base_config.Config):
     offset: The step at which the cycle begins.
   """
 
+  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'anneal_strategy': schedules.ANNEAL_STRATEGIES}
   RANGES: ClassVar[Mapping[str, str]] = {
     'maximal_learning_rate': '[0, inf)',
     'pct_start': '(0, 1)',
@@ -104,6 +109,7 @@ class WarmupStableDecayLrConfig(base_config.Config):
     offset: The step at which the first part begins.
   """
 
+  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'decay_shape': schedules.DECAY_SHAPES}
   RANGES: ClassVar[Mapping[str, str]] = {
     'total_decay_steps': '(0, inf)',
     'decay_fraction': '[0, 1]',
@@ -199,6 +205,10 @@ class MuonConfig(optimization.BaseOptimizerConfig):
   epsilon: float = 1e-8
   jit_compile: bool = False
 
+  def check_values(self, path: str) -> None:
+    """See `config.checks.check`."""
+    _check_patterns(self.adamw_patterns, f'{path}.adamw_patterns')
+
 
 @dataclasses.dataclass
 class StableAdamWConfig(optimization.BaseOptimizerConfig):
@@ -217,6 +227,10 @@ class StableAdamWConfig(optimization.BaseOptimizerConfig):
     jit_compile: Whether to compile the update of each variable with XLA where the step is not compiled.
   """
 
+  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+    'slot_dtype': stable_adamw.SLOT_DTYPES,
+    'slot_rounding': rounding.ROUNDINGS,
+  }
   RANGES: ClassVar[Mapping[str, str]] = {'clip_threshold': '[0, inf)'}
 
   name: str = 'StableAdamW'
@@ -247,6 +261,28 @@ class ParameterGroupConfig(base_config.Config):
   learning_rate_scale: float = 1.0
   weight_decay: bool = True
   frozen: bool = False
+
+  def check_values(self, path: str) -> None:
+    """See `config.checks.check`."""
+    if not self.patterns:
+      raise errors.UserError(f'{path}.patterns: is empty; name the variables of the group')
+    _check_patterns(self.patterns, f'{path}.patterns')
+    if not self.learning_rate_scale > 0:
+      raise errors.UserError(
+        f'{path}.learning_rate_scale: expected more than 0, got {self.learning_rate_scale}; set frozen to keep '
+        'variables as they are'
+      )
+    if self.frozen and (self.learning_rate_scale != 1 or not self.weight_decay):
+      raise errors.UserError(f'{path}.frozen: is true, and so learning_rate_scale and weight_decay have no effect')
+
+
+def _check_patterns(patterns: Sequence[str], path: str) -> None:
+  """Raises a UserError for the first of them that is no regular expression."""
+  for index, pattern in enumerate(patterns):
+    try:
+      re.compile(pattern)
+    except re.error as error:
+      raise errors.UserError(f'{path}.{index}: {pattern!r} is no regular expression: {error}') from error
 
 
 @dataclasses.dataclass

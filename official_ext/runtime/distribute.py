@@ -12,11 +12,11 @@ import tf_keras
 
 from official_ext import errors
 from official_ext.config import definitions
+from official_ext.config import ranges
 from official_ext.runtime import cluster as cluster_lib
 from official_ext.runtime import workers
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_DTYPES = ('float32', 'bfloat16', 'float16')
 _CROSS_DEVICE_OPS = {
   'nccl': tf.distribute.NcclAllReduce,
   'hierarchical_copy': tf.distribute.HierarchicalCopyAllReduce,
@@ -33,16 +33,15 @@ def configure(runtime: definitions.RuntimeConfig) -> None:
     runtime: `params.runtime`.
 
   Raises:
-    UserError: a field has a value that cannot be had.
+    UserError: naming all fields that have a value that they cannot have, or that this machine cannot provide.
   """
+  ranges.check(runtime, 'runtime')
   _set_virtual_cpus(runtime.num_virtual_cpus)
   for gpu in tf.config.list_physical_devices('GPU'):
     try:
       tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError as e:  # Too late: the devices are in use already.
       logging.warning('%s keeps its memory setting: %s', gpu.name, e)
-  if not 0 <= runtime.seed < 2**32:
-    raise errors.UserError(f'runtime.seed: {runtime.seed} is not between 0 and {2**32 - 1}')
   tf_keras.utils.set_random_seed(runtime.seed)
   if runtime.deterministic:
     tf.config.experimental.enable_op_determinism()
@@ -120,8 +119,6 @@ def device_type(strategy: tf.distribute.Strategy) -> str:
 
 def _set_virtual_cpus(count: int) -> None:
   """Splits the CPU into `count` logical devices; leaves it alone where it has as many already."""
-  if count < 0:
-    raise errors.UserError(f'runtime.num_virtual_cpus: {count} is less than 0')
   cpus = tf.config.list_physical_devices('CPU')
   if not count or len(tf.config.get_logical_device_configuration(cpus[0]) or ()) >= count:
     return
@@ -134,9 +131,12 @@ def _set_virtual_cpus(count: int) -> None:
 
 
 def _set_mixed_precision(runtime: definitions.RuntimeConfig) -> None:
+  dtypes = runtime.CHOICES['mixed_precision_dtype']
+  if runtime.mixed_precision_dtype not in dtypes:
+    raise errors.UserError(
+      f'runtime.mixed_precision_dtype: {runtime.mixed_precision_dtype!r} is none of {", ".join(filter(None, dtypes))}'
+    )
   dtype = runtime.mixed_precision_dtype or 'float32'
-  if dtype not in _DTYPES:
-    raise errors.UserError(f'runtime.mixed_precision_dtype: {dtype!r} is none of {", ".join(_DTYPES)}')
   if runtime.loss_scale is not None and dtype != 'float16':
     raise errors.UserError(
       f'runtime.loss_scale: {runtime.loss_scale!r} needs runtime.mixed_precision_dtype=float16, which is {dtype}'

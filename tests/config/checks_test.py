@@ -1,9 +1,10 @@
-"""Schedules: what must be set, and what was made for another length of training."""
+"""What classes state of their fields is checked at any depth. Schedules: what must be set, and what does not fit."""
 
 import official_ext  # noqa: F401
 
 # isort: split
 from official.modeling import optimization
+from official.modeling.multitask import configs as multitask
 import pytest
 
 from official_ext import errors
@@ -100,3 +101,22 @@ def test_what_a_schedule_cannot_do_without_must_be_set(learning_rate, warmup, fi
   with pytest.raises(errors.UserError, match=f'^{START}{field}: must be set$'):
     checks.check(params, 'train')
   checks.check(params, None)  # As `describe` shows it.
+
+
+def test_a_configuration_in_a_list_is_checked_like_one_in_a_field():
+  data = cfg.DataConfig(global_batch_size=4, on_bad_example='ignore')
+  routines = (multitask.TaskRoutine(task_config=cfg.TaskConfig(train_data=data)),)
+  params = cfg.ExperimentConfig(task=multitask.MultiTaskConfig(task_routines=routines))
+  field = 'task.task_routines.0.task_config.train_data.on_bad_example'
+  with pytest.raises(errors.UserError, match=f"^{field}: 'ignore' is not one of error, skip$"):
+    checks.check(params, None)
+  params.task.task_routines[0].task_config.train_data.on_bad_example = 'skip'
+  checks.check(params, None)
+
+
+def test_an_alternative_that_is_not_selected_is_not_checked():
+  config = cfg.OptimizationConfig({'optimizer': {'type': 'sgd', 'stable_adamw': {'slot_dtype': 'float16'}}})
+  checks.check_values(config, 'path')
+  config.optimizer.type = 'stable_adamw'
+  with pytest.raises(errors.UserError, match="^path.optimizer.stable_adamw.slot_dtype: 'float16' is not one of"):
+    checks.check_values(config, 'path')

@@ -11,6 +11,8 @@ from official.core import config_definitions as cfg
 from official.modeling.multitask import configs as multitask
 import pytest
 
+from official_ext import model_garden_internals
+from official_ext.config import checks
 from official_ext.config import definitions
 
 
@@ -143,6 +145,42 @@ def test_upgrade_of_a_locked_experiment_is_locked():
   params = definitions.upgrade(stock)
   with pytest.raises(ValueError, match='locked'):
     params.runtime.seed = 1
+
+
+def _configs(config):
+  """A configuration and all that are inside it."""
+  return [part for _, part in checks.configs(config, 'params')]
+
+
+@pytest.mark.parametrize('part', ['experiment', 'trainer', 'runtime', 'optimizer_config'])
+@pytest.mark.parametrize('lock', [lambda config: None, cfg.ExperimentConfig.lock, definitions.lock])
+def test_upgrade_writes_past_no_lock_and_shares_nothing(lock, part):
+  """Whatever is Model Garden's and whatever is ours already, and wherever the locks are."""
+  stock = stock_experiment()
+  params = {
+    'experiment': lambda: cfg.ExperimentConfig(trainer=definitions.TrainerConfig(), runtime=stock.runtime),
+    'trainer': lambda: definitions.ExperimentConfig(),
+    'runtime': lambda: definitions.ExperimentConfig(),
+    'optimizer_config': lambda: definitions.ExperimentConfig(),
+  }[part]()
+  if part == 'optimizer_config':
+    vars(params.trainer)['optimizer_config'] = stock.trainer.optimizer_config
+  elif part != 'experiment':
+    vars(params)[part] = getattr(stock, part)
+  lock(params)
+  before = [(id(config), model_garden_internals.is_locked(config), config.as_dict()) for config in _configs(params)]
+
+  upgraded = definitions.upgrade(params)
+
+  assert upgraded is not params
+  after = [(id(config), model_garden_internals.is_locked(config), config.as_dict()) for config in _configs(params)]
+  assert after == before
+  assert not {id(config) for config in _configs(upgraded)} & {identity for identity, _, _ in before}
+  is_locked = model_garden_internals.is_locked(params)
+  assert [model_garden_internals.is_locked(config) for config in _configs(upgraded)] == (
+    [is_locked] * len(_configs(upgraded))
+  )
+  assert upgraded.runtime.enable_xla == 'auto' and upgraded.trainer.nonfinite.max_skips == 10
 
 
 def test_unread_fields_are_fields():

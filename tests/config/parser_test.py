@@ -211,8 +211,8 @@ BAD_OVERRIDES = [
   ('runtime.mixed_precision_dtype=fp16', "runtime.mixed_precision_dtype: 'fp16' is not one of null, float32, float16,"),
   ('runtime.loss_scale=-2', "runtime.loss_scale: expected null, 'dynamic' or a number above 0, got -2.0"),
   ('runtime.num_gpus=-1', 'runtime.num_gpus: expected at least 0, got -1'),
-  ('runtime.seed=-1', 'runtime.seed: expected at least 0, got -1'),
-  ('runtime.seed=4294967296', 'runtime.seed: expected less than 2**32, got 4294967296'),
+  ('runtime.seed=-1', 'runtime.seed: expected 0 to 4294967295, got -1'),
+  ('runtime.seed=4294967296', 'runtime.seed: expected 0 to 4294967295, got 4294967296'),
   ('task.train_data.global_batch_size=0', 'task.train_data.global_batch_size: expected at least 1, got 0'),
   ('task.validation_data.global_batch_size=-8', 'task.validation_data.global_batch_size: expected at least 1, got -8'),
   # Not an override at all.

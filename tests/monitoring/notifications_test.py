@@ -104,7 +104,9 @@ def test_a_receiver_that_is_down(unused_ports, caplog, capfd):
 def _check(monkeypatch, *urls, **fields):
   monkeypatch.setenv('GOOD', 'json://localhost')
   monkeypatch.setenv('BAD', 'json://localhost no-such-thing://token')
-  notifications.check(notifications.NotificationsConfig(urls=urls, **fields))
+  config = notifications.NotificationsConfig(urls=urls, **fields)
+  config.check_values('trainer.notifications')
+  config.check_run('trainer.notifications', None, 'train')
 
 
 def test_mistakes(monkeypatch):

@@ -13,9 +13,9 @@ import tensorflow as tf
 import yaml
 
 from official_ext import errors
+from official_ext.config import checks
 from official_ext.config import definitions
 from official_ext.config import parser
-from official_ext.optimization import checks
 from official_ext.optimization import configs
 from tests.core import harness
 
@@ -135,7 +135,7 @@ def test_short_names_reach_them():
         'decay_steps=9',
         f'{RATE}.warmup_stable_decay.decay_shape=square',
       ],
-      f"{RATE}.warmup_stable_decay.decay_shape: expected linear or cosine or sqrt, got 'square'",
+      f"{RATE}.warmup_stable_decay.decay_shape: 'square' is not one of linear, cosine, sqrt",
     ),
     (
       [
@@ -152,7 +152,7 @@ def test_short_names_reach_them():
     ),
     (
       [f'{OPTIMIZER}.type=stable_adamw', f'{OPTIMIZER}.stable_adamw.slot_dtype=float16'],
-      f"{OPTIMIZER}.stable_adamw.slot_dtype: expected bfloat16 or float32, got 'float16'",
+      f"{OPTIMIZER}.stable_adamw.slot_dtype: 'float16' is not one of bfloat16, float32",
     ),
     (
       [f'{OPTIMIZER}.type=muon', f"{OPTIMIZER}.muon.adamw_patterns=['(']"],
@@ -216,4 +216,4 @@ def test_an_optimizer_config_that_an_experiment_has_extended_keeps_its_own():
 
 
 def test_a_configuration_of_another_class_is_passed_over():
-  checks.check(optimization.OptimizationConfig())
+  checks.check_values(optimization.OptimizationConfig(), 'trainer.optimizer_config')
