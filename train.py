@@ -69,4 +69,4 @@ def _run(watch: preemption.PreemptionWatch) -> None:
 if __name__ == '__main__':
   output.outlive_readers()
   ext_flags.define_flags()
-  app.run(lambda argv: exit_status.leave(exit_status.of(main, argv)), flags_parser=ext_flags.parse_flags)
+  app.run(lambda argv: exit_status.end_process(exit_status.run_main(main, argv)), flags_parser=ext_flags.parse_flags)

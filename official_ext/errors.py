@@ -1,4 +1,4 @@
-"""What can end a run, and the exit status that tells it."""
+"""What can end a run, and with which exit status."""
 
 from collections.abc import Iterator, Sequence
 import contextlib
@@ -16,7 +16,7 @@ class UserError(ValueError):
 
 
 class UserErrors(UserError):  # noqa: N818  # Several.
-  """Several mistakes, which are told together: one line each.
+  """Several mistakes, reported together: one line each.
 
   Attributes:
     lines: the messages.
@@ -28,7 +28,7 @@ class UserErrors(UserError):  # noqa: N818  # Several.
 
 
 def lines_of(error: BaseException) -> Sequence[str]:
-  """The lines of an error that this module defines: one, but for `UserErrors`."""
+  """The lines of one of this module's errors: one line, or several for `UserErrors`."""
   # gin adds lines that tell which configurable was called.
   return getattr(error, 'lines', None) or [str(error).strip().split('\n')[0]]
 
@@ -48,10 +48,10 @@ def origin(error: BaseException) -> str:
 
 
 class Mistakes:
-  """Collects mistakes, so that all of them are told at once: raises them at the end of its `with` block.
+  """Collects mistakes, and raises them together at the end of its `with` block.
 
-  A second message about the same field or flag, what stands in front of `: `, often follows from the first, and is left
-  out.
+  A second message about the same field or flag (the text before `: `) is dropped: it often only follows from the
+  first.
   """
 
   def __init__(self) -> None:
@@ -77,10 +77,10 @@ class Mistakes:
 
   @contextlib.contextmanager
   def noted(self, suffix: str = '') -> Iterator[None]:
-    """Ends the block inside at a UserError, and goes on behind it.
+    """Catches a UserError of the block inside, and continues after the block.
 
     Args:
-      suffix: what is said behind each message, such as the file that the value is from.
+      suffix: text to add to each message, such as the file that the value is from.
     """
     try:
       yield
@@ -134,7 +134,7 @@ class HungError(RuntimeError):
 
 
 class EvaluationInterruptedError(Exception):
-  """An evaluation was left because the run was asked to stop."""
+  """An evaluation was interrupted because the run was asked to stop."""
 
 
 class PreemptedError(Exception):

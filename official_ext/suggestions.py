@@ -1,4 +1,4 @@
-"""What a name was meant to be that is not known: the nearest ones of those that are."""
+"""Suggestions for an unknown name: the known names nearest to it."""
 
 from collections.abc import Callable, Iterable
 import difflib
@@ -6,13 +6,13 @@ from typing import Any
 
 
 def nearest(name: Any, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
-  """The known names that are most like another, the nearest first.
+  """Returns the known names most similar to a given one, the nearest first.
 
   Args:
     name: what was given; it need not be a string.
     known: what there is.
     count: how many to return at most.
-    cutoff: how like they must be, from 0 (anything) to 1 (the same): see difflib.get_close_matches.
+    cutoff: how similar they must be, from 0 (anything) to 1 (the same): see difflib.get_close_matches.
   """
   return difflib.get_close_matches(str(name), list(known), n=count, cutoff=cutoff)
 
@@ -29,10 +29,10 @@ def did_you_mean(
 
   Args:
     name: what was given.
-    known: what there is.
-    otherwise: the whole part where nothing is near.
-    before: what parts it from the message in front.
-    after: what parts it from the message behind.
+    known: the known names.
+    otherwise: the text to use if no known name is near.
+    before: text to put before it.
+    after: text to put after it.
     show: how a name is written, such as `repr`.
   """
   near = nearest(name, known)

@@ -34,7 +34,7 @@ eager_context = context.context
 # The type in which `configure_coordination_service` is told the workers; tf.config has no way to set its timeouts.
 CoordinatedJob = coordination_config_pb2.CoordinatedJob
 # What a variable is that each replica writes for itself, such as a batch normalization's statistics; tf.distribute
-# tells a variable's `synchronization` only where it is not wrapped by mixed precision.
+# tells a variable's `synchronization` only if it is not wrapped by mixed precision.
 SyncOnReadVariable = distribute_values.SyncOnReadVariable
 # tf.config.experimental enables determinism, and does not tell whether it is enabled.
 is_op_determinism_enabled = framework_config.is_op_determinism_enabled
@@ -90,7 +90,7 @@ CUSTOM_GRADIENT_CALLERS = ('_graph_mode_decorator', '_eager_mode_decorator')
 
 
 def tensor_id(tensor: Any) -> int:
-  """What tells an eager tensor from others and from those before it; `id` is given anew. -1 where there is none."""
+  """What tells an eager tensor from others and from those before it; `id` is given anew. -1 if there is none."""
   return getattr(tensor, '_id', -1)
 
 
@@ -147,7 +147,7 @@ def is_functional(model: tf_keras.Model) -> bool:
 
 
 def random_generator_of(module: Any) -> Any:
-  """The tf_keras RandomGenerator that a layer draws from; None where it has none. tf_keras shows it nowhere."""
+  """The tf_keras RandomGenerator that a layer draws from; None if it has none. tf_keras shows it nowhere."""
   generator = getattr(module, '_random_generator', None)
   return generator if hasattr(generator, 'make_seed_for_stateless_op') else None
 

@@ -74,7 +74,7 @@ def clean_process():
 def drive(arguments):
   """What `python train.py ARGUMENTS` does after its imports; returns the exit status."""
   ext_flags.define_flags()
-  return exit_status.of(train.main, ext_flags.parse_flags(['train.py', *arguments]))
+  return exit_status.run_main(train.main, ext_flags.parse_flags(['train.py', *arguments]))
 
 
 def error_line(stderr):
@@ -223,7 +223,7 @@ def test_a_damaged_array_record_as_a_process(tmp_path, run_train):
   assert '; repair or replace it, or set task.train_data.on_bad_example=skip (near step ' in line
 
 
-def test_a_damaged_array_record_is_left_out_and_counted(tmp_path, monkeypatch, clean_process):
+def test_a_damaged_array_record_is_skipped_and_counted(tmp_path, monkeypatch, clean_process):
   command = write_array_records(tmp_path, 19)
   monkeypatch.chdir(tmp_path)
   monkeypatch.syspath_prepend(str(tmp_path))

@@ -174,7 +174,7 @@ def drive(arguments):
     remaining = ext_flags.parse_flags(['train.py', *arguments])
   except SystemExit as end:
     return end.code
-  return exit_status.of(train.main, remaining)
+  return exit_status.run_main(train.main, remaining)
 
 
 @pytest.mark.parametrize('name', BAD)

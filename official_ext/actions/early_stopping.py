@@ -1,4 +1,4 @@
-"""Ends training where a metric has stopped to get better."""
+"""Ends training when a metric has stopped improving."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -137,7 +137,7 @@ class EventActions:
 
 
 def _state_in(checkpoint: str) -> Mapping[str, Any]:
-  """What `EventActions.state` was when a checkpoint was saved; {} where it does not say."""
+  """What `EventActions.state` was when a checkpoint was saved; {} if it does not say."""
   try:
     return manifests.read(checkpoint).get(STATE, {})
   except (ValueError, tf.errors.OpError):

@@ -46,7 +46,7 @@ class KerasCallback(triggers.Trigger):
     Args:
       callback: of tf_keras.
       trainer: of the run.
-      steps_per_epoch: the length of an epoch where the run does not evaluate while it trains. None: one pass over the
+      steps_per_epoch: the length of an epoch if the run does not evaluate while it trains. None: one pass over the
         training data.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Lowers the learning rate where a metric of the evaluation has stopped to get better."""
+"""Lowers the learning rate when a metric of the evaluation has stopped improving."""
 
 from collections.abc import Mapping
 import math
@@ -16,7 +16,7 @@ class ReduceLROnPlateau(triggers.Trigger):
   """Multiplies the learning rate by a factor, as tf_keras.callbacks.ReduceLROnPlateau does; see its configuration.
 
   What it multiplies is the rate of the constant or the schedule that the optimizer has. Checkpoints keep the factor and
-  the counts, so that a run that was killed, or went back, goes on as the straight one does.
+  the counts, so that a run that was killed, or has rolled back, goes on as the straight one does.
   """
 
   def __init__(

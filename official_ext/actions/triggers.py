@@ -27,7 +27,7 @@ Action = Callable[[Logs], None]
 
 
 class Trigger(orbit.actions.ConditionalAction):
-  """An action that is taken at some events, where a condition holds: see base class.
+  """An action that is taken at some events, if a condition holds: see base class.
 
   Attributes:
     events: the names of the events at which the condition is asked for.
@@ -98,7 +98,7 @@ END = 'end'
 class OnEvent(Trigger):
   """Takes an action at every event of a name, or of several: 'train' (a training loop), 'eval', 'checkpoint', ...
 
-  One that fails ends the run, but at the last event of a run, 'finished', 'failed' or 'preempted', where it is only
+  One that fails ends the run, but at the last event of a run, 'finished', 'failed' or 'preempted', when it is only
   told: what belongs to the run is for `AtEnd`. A run that is killed has no last event.
   """
 

@@ -30,8 +30,8 @@ class Sample:
 
   Attributes:
     kept: the first ones.
-    size: the number of examples in a batch; 0 where that is not clear.
-    partial: one with fewer examples, such as the last; None where there is none.
+    size: the number of examples in a batch; 0 if that is not clear.
+    partial: one with fewer examples, such as the last; None if there is none.
     extreme: those with the smallest and the largest integers of all that were read, as (number from 0, batch).
   """
 
@@ -46,7 +46,7 @@ class _Reading:
 
   Attributes:
     kept: the first of them.
-    size: the number of examples in the first; 0 where its parts have different numbers.
+    size: the number of examples in the first; 0 if its parts have different numbers.
     partial: a batch with fewer examples.
     not_finite: by the names of tensors, in how many examples they are not finite.
     num_examples: how many examples were read.
@@ -133,7 +133,7 @@ class _Reading:
           self._extremes[key] = int(value), self.num_batches - 1, batch
 
   def sample(self, num_examples: int | None = None) -> Sample:
-    """The batches to look at; where there are `num_examples`, and the last batch was not reached, it is made up."""
+    """The batches to look at; if there are `num_examples`, and the last batch was not reached, it is made up."""
     partial = self.partial
     if partial is None and not self.ended and self.size and (num_examples or 0) % self.size:
       partial = cut(self.kept[0], 0, (num_examples or 0) % self.size, self.size)
@@ -149,7 +149,7 @@ def find(task: Any, params: Any) -> tuple[list[findings.Finding], Sample, Sample
     params: its experiment, with train_steps resolved.
 
   Returns:
-    (findings, a sample of the training data, one of the validation data). No batches where there are no such data, or
+    (findings, a sample of the training data, one of the validation data). No batches if there are no such data, or
     they cannot be read, which the dry run then tells.
   """
   found: list[findings.Finding] = []
@@ -176,7 +176,7 @@ def find(task: Any, params: Any) -> tuple[list[findings.Finding], Sample, Sample
 
 
 def _validation_sample(task: Any, params: Any, dataset: Any, reading: _Reading | None) -> Sample:
-  """The sample of validation data; the last batch counts only where it can be smaller, and is evaluated."""
+  """The sample of validation data; the last batch counts only if it can be smaller, and is evaluated."""
   if reading is None:
     return Sample([])
   num_examples = _num_examples(task, params.task.validation_data)
@@ -186,7 +186,7 @@ def _validation_sample(task: Any, params: Any, dataset: Any, reading: _Reading |
 
 
 def cut(batch: Any, start: int, end: int, size: int) -> Any | None:
-  """Some examples of a batch; None where its parts have not all `size` of them."""
+  """Some examples of a batch; None if its parts have not all `size` of them."""
   parts = [part for part in tf.nest.flatten(batch) if tf.is_tensor(part)]
   if not parts or any(
     not isinstance(part, tf.Tensor) or not part.shape.rank or part.shape[0] != size for part in parts
@@ -196,7 +196,7 @@ def cut(batch: Any, start: int, end: int, size: int) -> Any | None:
 
 
 def _dataset(task: Any, data: Any) -> Any:
-  """The input of a data configuration; None where there is none, or it cannot be built."""
+  """The input of a data configuration; None if there is none, or it cannot be built."""
   if data is None:
     return None
   try:
@@ -241,7 +241,7 @@ def _check_end(dataset: tf.data.Dataset, train: _Reading, needed: int) -> Iterat
       'error',
       'task.train_data',
       f'the data end after {holds} batches, and training takes {needed}',
-      'let build_inputs call dataset.repeat() where params.is_training, or use step_indexed.build_dataset',
+      'let build_inputs call dataset.repeat() if params.is_training, or use step_indexed.build_dataset',
     )
 
 
@@ -310,7 +310,7 @@ def _check_endless(
     'error',
     'task.validation_data',
     f'{what}, and trainer.validation_steps is -1: an evaluation takes all of them',
-    'do not repeat where params.is_training is false, or set trainer.validation_steps',
+    'do not repeat if params.is_training is false, or set trainer.validation_steps',
   )
 
 

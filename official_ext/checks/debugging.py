@@ -39,7 +39,7 @@ def run(
     params: the experiment.
     model_dir: the folder of a run, or None.
     checkpoint: path of the checkpoint to begin from, in place of the newest before the step.
-    step: the step's number (the first: 1). None: the last that the run has left out because it was not finite, else
+    step: the step's number (the first: 1). None: the last that the run has skipped because it was not finite, else
       the one after the checkpoint.
 
   Raises:
@@ -79,7 +79,7 @@ def _choose_step(model_dir: str | None, checkpoint: str | None, step: int | None
   if checkpoint is not None:
     manager_lib.check_available(model_dir or '', 'eval', checkpoint)
   elif step is None and (skipped := _last_skipped(model_dir)):
-    step, reason = skipped, 'the last that the run has left out'
+    step, reason = skipped, 'the last that the run has skipped'
   if checkpoint is None and model_dir:
     sound = [
       path

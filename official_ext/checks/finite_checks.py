@@ -30,7 +30,7 @@ def origin(run: Callable[[], Sequence[Any]], what: str, otherwise: str) -> findi
   Args:
     run: runs the step once more, and returns its tensors that are not finite.
     what: is not finite.
-    otherwise: the place to name where no line of code is known.
+    otherwise: the place to name if no line of code is known.
   """
   trace = op_trace.OpTrace()
   with trace.recording():
@@ -67,7 +67,7 @@ def logarithms(trace: op_trace.OpTrace, is_users: Callable[[str], bool]) -> list
         findings.Finding(
           'warning',
           operation.place,
-          f'this is the logarithm of a {maker.lower()}: -inf where a probability is 0',
+          f'this is the logarithm of a {maker.lower()}: -inf if a probability is 0',
           f'use {_PROBABILITIES[maker]}, or a loss that takes logits',
         )
       )

@@ -19,7 +19,7 @@ _REMEDY = 'count from 0, give the model as many classes (or rows) as there are, 
 def explain(
   error: BaseException, path: str, task: Any, model: Any, batches: Sequence[Any], numbers: Sequence[int]
 ) -> findings.Finding | None:
-  """The finding about an error of a step; None where it says something else.
+  """The finding about an error of a step; None if it says something else.
 
   Args:
     error: the exception.

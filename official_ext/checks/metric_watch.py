@@ -18,7 +18,7 @@ class Metrics:
 
   Attributes:
     all: the metrics, as the task has built them.
-    float_labels: floats that a metric got where it expects class numbers.
+    float_labels: floats that a metric got in place of class numbers.
   """
 
   def __init__(self, metrics: Any):

@@ -37,7 +37,7 @@ class Operation:
     layer: path of the Keras layer that it belongs to; '' outside of layers.
     source: the line of the task's code that made it, or in the backward pass the line of what it is the gradient of.
     gradient_of: in the backward pass the type of the operation whose gradient this computes.
-    inputs: descriptions of its inputs, where an output or an input is not finite.
+    inputs: descriptions of its inputs, if an output or an input is not finite.
     outputs: likewise.
     bad_inputs: the identities of the inputs that are not finite.
     has_nan: whether an output is NaN.

@@ -26,7 +26,7 @@ from official_ext.step import method_patch
 from official_ext.step import step_random
 from official_ext.step import updates_watch
 
-_MAX_STEPS = 3  # Dynamic loss scaling may leave out the first ones.
+_MAX_STEPS = 3  # Dynamic loss scaling may skip the first ones.
 _MAX_NAMED = 3
 
 
@@ -53,7 +53,7 @@ class StepRun:
       ema.shadow_copy(self.model)
 
   def train(self, batches: Sequence[Any]) -> None:
-    """Runs two steps, and a third one where they have changed nothing.
+    """Runs two steps, and a third one if they have changed nothing.
 
     They run in the middle of the learning rate's schedule: warm-ups begin at 0.
     """
@@ -126,7 +126,7 @@ class StepRun:
     return float(loss)
 
   def _tell_not_finite(self, step: str, batch: Any, number: int) -> None:
-    """Finds out where numbers that are not finite come from. The step is run once more; its update was left out."""
+    """Finds out where numbers that are not finite come from. The step is run once more; its update was skipped."""
     task, what = self._task, self._not_finite[0][0]
 
     def run():
@@ -220,7 +220,7 @@ class StepRun:
         )
       return
     if not weights:
-      why, remedy = 'the model has no trainable weights', 'set trainable=True where there is something to learn'
+      why, remedy = 'the model has no trainable weights', 'set trainable=True if there is something to learn'
     elif not self._gradients:
       why, remedy = 'it hands no gradients to an optimizer', 'call optimizer.apply_gradients in train_step'
     elif not any(self._gradients.values()):

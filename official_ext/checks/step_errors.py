@@ -18,7 +18,7 @@ _HOST = re.compile(
 
 
 def explain(error: BaseException) -> findings.Finding | None:
-  """What an error of a step says about the task's code; None where it is none of the mistakes that are known here."""
+  """What an error of a step says about the task's code; None if it is none of the mistakes that are known here."""
   message = ' '.join(str(error).split())
   if isinstance(error, (AttributeError, NotImplementedError, TypeError)) and _HOST.search(message):
     return findings.Finding(

@@ -110,7 +110,7 @@ class StepWatch:
       'error',
       caller,
       f'{frame.f_code.co_name} needs the value of a tensor, which a compiled step has not',
-      "use TensorFlow's functions, or tf.numpy_function where it must be Python",
+      "use TensorFlow's functions, or tf.numpy_function if it must be Python",
     )
 
   def _see_labels(self, frame):

@@ -1,7 +1,7 @@
 """Finds the commonest mistakes in a task, on a few batches: the first half of `official-ext check`.
 
 Errors are what cannot be meant: a loss that is no scalar, a metric that nothing updates, class numbers that are cut off
-or out of range or dtypes that do not fit, the value of a tensor where a compiled step has none, training data that end
+or out of range or dtypes that do not fit, the value of a tensor if a compiled step has none, training data that end
 too early, validation data that never do, a step that changes no weight or is not finite or cannot take the last batch.
 Warnings are what may be meant: a weight without a gradient, Python that runs once, when a step is traced (print,
 counters, NumPy's random numbers), shapes that change, validation examples that are training examples, inputs that are
@@ -37,7 +37,7 @@ def find(params: Any, logging_dir: str = '') -> list[findings.Finding]:
     logging_dir: for the task.
 
   Returns:
-    What was found, errors first; [] where all is well.
+    What was found, errors first; [] if all is well.
   """
   task = task_factory.get_task(params.task, logging_dir=logging_dir)
   params = run_checks.resolve_train_steps(params, task)

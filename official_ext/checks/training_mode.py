@@ -1,4 +1,4 @@
-"""Whether dropout, noise and batch normalisation are active where the model trains, and only there."""
+"""Whether dropout, noise and batch normalisation are active when the model trains, and only there."""
 
 from collections.abc import Iterator, Mapping
 import contextlib
@@ -88,7 +88,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _caller() -> str:
-  """The line of the user's code that calls the outermost layer; 'task' where that is none of the user's."""
+  """The line of the user's code that calls the outermost layer; 'task' if that is none of the user's."""
   frame: Any = sys._getframe(2)  # pylint: disable=protected-access
   frames = []
   while frame is not None:

@@ -29,7 +29,7 @@ _WITH_STATUS = (
 )
 
 
-def of(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
+def run_main(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
   """Runs `main`, and turns how it ends into an exit status.
 
   0 finished; 2 bad usage or configuration; 3 diverged; 75 preempted after a save, or hung; 1 anything else. All of them
@@ -47,11 +47,11 @@ def of(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
     main(argv)
     return 0
   except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a task.
-    return of_error(error)
+    return report(error)
 
 
-def of_error(error: BaseException) -> int:
-  """Prints what has ended a program, and returns the exit status: see `of`.
+def report(error: BaseException) -> int:
+  """Prints what has ended a program, and returns the exit status: see `run_main`.
 
   An exit with a status of its own, and an error that the debugger is to see, are raised again.
   """
@@ -77,14 +77,14 @@ def of_error(error: BaseException) -> int:
     return foreseen.exit_status
   if _flag('pdb_post_mortem'):  # Absl starts the debugger.
     raise error
-  return tell(error)
+  return _report_unforeseen(error)
 
 
 def _tell(message: str, label: str = 'error') -> None:
   print(f'{label}: {credentials.mask(message)}', file=sys.stderr, flush=True)
 
 
-def tell(error: BaseException) -> int:
+def _report_unforeseen(error: BaseException) -> int:
   """Prints an error that was not foreseen as one line that names the file with its traceback; returns the status, 1.
 
   The file is in the run's folder, if there is one: temporary elsewhere.
@@ -108,11 +108,11 @@ def _traceback_name() -> str:
 
 
 def _flag(name: str) -> Any:
-  """The value of a flag; None where flags are not parsed."""
+  """The value of a flag; None if flags are not parsed."""
   return flags.FLAGS[name].value if name in flags.FLAGS else None
 
 
-def leave(status: int) -> None:
+def end_process(status: int) -> None:
   """Ends the process. All files are written and closed by now.
 
   TensorFlow's threads (data pipelines, replicas, XLA) are not asked to end one by one, which at times takes minutes.

@@ -41,7 +41,7 @@ class ExperimentCache:
     self._left_out = (sys.prefix, sys.base_prefix, '/proc/', '/sys/', '/dev/', temporary)
 
   def read(self) -> list[str] | None:
-    """The lines; None where there are none, or something has changed since."""
+    """The lines; None if there are none, or something has changed since."""
     if not self._is_fresh:
       return None
     try:
@@ -58,7 +58,7 @@ class ExperimentCache:
       sys.addaudithook(self._hear)
 
   def write(self, lines: Sequence[str], entry_points: str) -> None:
-    """Keeps lines, where a new process would find the same. That it cannot is no mistake.
+    """Keeps lines, if a new process would find the same. That it cannot is no mistake.
 
     Args:
       lines: what was read.
@@ -99,7 +99,7 @@ def _is_written(arguments) -> bool:
 
 
 def _state(path: str) -> Any:
-  """What changes when a file or folder does; None where there is none. JSON values."""
+  """What changes when a file or folder does; None if there is none. JSON values."""
   try:
     stat = os.stat(path)
     if not os.path.isdir(path):

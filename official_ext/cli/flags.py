@@ -177,7 +177,7 @@ def _check_read(runs_once: bool) -> None:
 
 
 def profile_steps() -> tuple[int, int] | None:
-  """The value of --profile_steps, None where it is not given; a UserError where it is no range of steps."""
+  """The value of --profile_steps, None if it is not given; a UserError if it is no range of steps."""
   text = flags.FLAGS.profile_steps
   if text is None:
     return None

@@ -260,7 +260,7 @@ def _find_program(name: str) -> str:
 
 
 def gpu_shares(num_workers: int) -> list[str] | None:
-  """CUDA_VISIBLE_DEVICES of each worker; None where there are no GPUs.
+  """CUDA_VISIBLE_DEVICES of each worker; None if there are no GPUs.
 
   Raises:
     UserError: there are fewer GPUs than workers.

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   if arguments[:1] == ['launch']:
     return launch.main(arguments[1:])
   if not arguments or arguments[0] == 'help' or _HELP & set(arguments):
-    print(usage.of(arguments[0]) if arguments and arguments[0] in usage.COMMANDS else usage.of_all())
+    print(usage.of_command(arguments[0]) if arguments and arguments[0] in usage.COMMANDS else usage.overview())
     return 0 if arguments else errors.UserError.exit_status
   commands = {'list': _list, 'describe': _describe, 'new': _new, 'check': _check, 'export': _export}
   try:
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The reader, such as `head`, has seen enough. Python must not flush into the closed pipe once more at its end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a task.
-    return _module('official_ext.cli.exit_status').of_error(error)
+    return _module('official_ext.cli.exit_status').report(error)
   return 0
 
 

@@ -75,7 +75,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, str, bool]:
 
 
 def _check_name(name: str) -> None:
-  """Raises a UserError where nothing can bear this name."""
+  """Raises a UserError if nothing can bear this name."""
   if not _NAME.fullmatch(name) or keyword.iskeyword(name):
     raise errors.UserError(
       f'{name}: cannot be the name of a module; take lower-case words that are joined by _ and begin with a letter'
@@ -134,7 +134,7 @@ def _experiment_files(name: str) -> Files:
 
 
 def _experiment_test(name: str, as_package: bool) -> str:
-  """The experiment's test, where it has one that is about it alone; else one that fits every experiment.
+  """The experiment's test, if it has one that is about it alone; else one that fits every experiment.
 
   A package gets the latter: the project's tests share modules that it does not have.
   """
@@ -219,7 +219,7 @@ def _say_what_next(test: str, driver: str, name: str) -> None:
 
 @contextlib.contextmanager
 def _undone_on_error() -> Iterator[list[pathlib.Path]]:
-  """Removes the paths of the list that it yields where anything is raised."""
+  """Removes the paths of the list that it yields if anything is raised."""
   made: list[pathlib.Path] = []
   try:
     yield made

@@ -25,7 +25,7 @@ def outlive_readers() -> None:
 
 
 def _occupy_standard_descriptors() -> None:
-  """Has /dev/null where a standard stream was closed (`2>&-`): the next file that is opened would get its number."""
+  """Has /dev/null if a standard stream was closed (`2>&-`): the next file that is opened would get its number."""
   for number in range(3):
     try:
       os.fstat(number)

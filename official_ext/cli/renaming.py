@@ -49,7 +49,7 @@ def renamed(text: str, old: str, new: str, others: Sequence[str] = ()) -> str:
   text = re.sub(rf'{begins}{stays}{old}(?=_\w)', rf'\g<1>{new}', text)
   text = re.sub(rf'{begins}{old.upper()}(?=_\w)', rf'\g<1>{new.upper()}', text)
   text = re.sub(rf'{begins}{camel_case(old)}(?=[A-Z])', rf'\g<1>{camel_case(new)}', text)
-  # As a whole name, where it cannot be a word of a sentence: one with an underscore never is.
+  # As a whole name, if it cannot be a word of a sentence: one with an underscore never is.
   for before, after in [(r'(?<!\w)', r'(?!\w)')] if '_' in old else _WHOLE:
     text = re.sub(f'{before}{old}{after}', new, text)
     text = re.sub(f'{before}{camel_case(old)}{after}', camel_case(new), text)

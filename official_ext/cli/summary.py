@@ -88,7 +88,7 @@ def _metrics(event: dict[str, Any]) -> str:
 
 
 def _best(model_dir: str, evaluations: Sequence[dict[str, Any]]) -> list[tuple]:
-  """The row about the best evaluation, where the run exports its best checkpoint."""
+  """The row about the best evaluation, if the run exports its best checkpoint."""
   path = os.path.join(model_dir, 'params.yaml')
   if not tf.io.gfile.exists(path):
     return []
@@ -113,7 +113,7 @@ def _checkpoints(model_dir: str) -> list[str]:
 
 
 def _program(name: str) -> str:
-  """How to call a program of this Python's environment: by its path where it is not on the PATH."""
+  """How to call a program of this Python's environment: by its path if it is not on the PATH."""
   path = os.path.join(os.path.dirname(sys.executable), name)
   on_path = os.path.dirname(sys.executable) in os.environ.get('PATH', '').split(os.pathsep)
   return name if on_path or not os.path.exists(path) else os.path.relpath(path)

@@ -34,10 +34,10 @@ def load(
 
   Args:
     model_dir: the run's folder, of which params.yaml, run.json and a checkpoint are read.
-    which: 'best', 'latest', the step of a checkpoint, or the path of one. None: the best, where the experiment names
+    which: 'best', 'latest', the step of a checkpoint, or the path of one. None: the best, if the experiment names
       the metric that says so, or else the latest.
-    ema: whether to take the moving averages of the weights, where the run has kept any; or else the raw weights.
-    experiment: the name of the experiment, where run.json does not tell.
+    ema: whether to take the moving averages of the weights, if the run has kept any; or else the raw weights.
+    experiment: the name of the experiment, if run.json does not tell.
     registry: further modules to import, which register experiments.
 
   Returns:
@@ -104,7 +104,7 @@ def _origin(model_dir: str) -> dict[str, Any]:
 
 
 def _register(experiment: str, registry: Sequence[str]) -> None:
-  """Imports what registers experiments: installed packages, those named, and registry_imports where it is needed."""
+  """Imports what registers experiments: installed packages, those named, and registry_imports if it is needed."""
   ext_flags.import_registries()
   for name in dict.fromkeys(registry):
     ext_flags.import_registry(name, 'the run was started with --registry')
@@ -145,7 +145,7 @@ def export_run(
 
 
 class _Parser(argparse.ArgumentParser):
-  """Raises where the base class would exit."""
+  """Raises; the base class would exit."""
 
   def error(self, message: str) -> NoReturn:
     raise errors.UserError(f'export: {message}; `official-ext export --help` tells more')

@@ -53,11 +53,11 @@ one evaluation, save, restore, compare. docs/add_a_task.md says what it finds.
     """Writes the model that the run in the folder RUN has trained as a SavedModel with a signature, and prints the
 signature. docs/use_a_model.md says what it takes and returns; official_ext.load does the same in Python.
 
-  --which=WHICH              best, latest, the step of a checkpoint, or the path of one; default: best, where the run
+  --which=WHICH              best, latest, the step of a checkpoint, or the path of one; default: best, if the run
                              keeps that, or else latest
-  --ema=false                the weights themselves, where the run has kept moving averages of them
+  --ema=false                the weights themselves, if the run has kept moving averages of them
   --output_dir=DIR           a folder that does not exist yet; default: RUN/export/STEP
-  --experiment=NAME          the experiment, where run.json does not tell
+  --experiment=NAME          the experiment, if run.json does not tell
   --registry=MODULE          a module of yours to import, which registers experiments; may be given several times""",
   ),
   'launch': ('launch --num_workers=N -- FLAGS', 'trains with N processes of this machine', ''),
@@ -65,7 +65,7 @@ signature. docs/use_a_model.md says what it takes and returns; official_ext.load
 _WIDTH = 40
 
 
-def of_all() -> str:
+def overview() -> str:
   """The help of official-ext itself."""
   lines = ['Usage:']
   for usage, summary, _ in COMMANDS.values():
@@ -74,7 +74,7 @@ def of_all() -> str:
   return '\n'.join([*lines, '', '`official-ext COMMAND --help` tells more of one; docs/ of all.'])
 
 
-def of(command: str) -> str:
+def of_command(command: str) -> str:
   """The help of one command that has no parser of its own."""
   usage, _, text = COMMANDS[command]
   flags = ' [FLAGS]' if _FLAGS in text else ''

@@ -95,7 +95,7 @@ def check_values(config: base_config.Config, path: str = '') -> None:
 
 
 def _check_unmasked(params: definitions.ExperimentConfig, mode: str | None) -> None:
-  """A params.yaml has no passwords: one that is read back is refused where it is about to be used."""
+  """Refuses the mask of a password: params.yaml holds no passwords, so they must be given again before a run."""
   for field in overrides.leaves(params) if mode in TRAIN_MODES else ():
     if isinstance(field.value, str) and credentials.is_masked(field.value):
       raise errors.UserError(
@@ -105,9 +105,9 @@ def _check_unmasked(params: definitions.ExperimentConfig, mode: str | None) -> N
 
 
 def configs(config: base_config.Config, path: str = '') -> Iterator[tuple[str, base_config.Config]]:
-  """Yields the dotted path and the configuration of all that stand in one at any depth, itself first.
+  """Yields the dotted paths and configurations of all that are inside one, at any depth, itself first.
 
-  Alternatives that a OneOfConfig does not select are passed over.
+  Skips the alternatives that a OneOfConfig does not select.
   """
   if path:
     yield path, config
@@ -139,7 +139,7 @@ def check_files(
   model_dir: str | None = None,
   checkpoint: str | None = None,
 ) -> None:
-  """Checks that the files and folders which a run is given are there, or can be made.
+  """Checks that the files and folders of a run exist, or can be made.
 
   Args:
     params: an upgraded experiment.
@@ -148,7 +148,7 @@ def check_files(
     checkpoint: --checkpoint.
 
   Raises:
-    UserError: naming all that are not.
+    UserError: naming all that do not exist and cannot be made.
   """
   used = [(path, data) for path, data in data_configs(params) if mode is None or _is_used(path, mode)]
   with errors.Mistakes() as mistakes:
@@ -182,7 +182,7 @@ def check_replicas(params: definitions.ExperimentConfig, mode: str, num_replicas
 
 
 def batch_that_cannot_be_shared(path: str, size: int, num_replicas: int) -> errors.UserError:
-  """The error of a data set, at a dotted path, whose batch size is no multiple of the number of replicas."""
+  """The error about a data set whose batch size is not a multiple of the number of replicas."""
   near = [
     str(multiple)
     for multiple in (size // num_replicas * num_replicas, -(-size // num_replicas) * num_replicas)
@@ -270,7 +270,8 @@ def _check_lengths(trainer: definitions.TrainerConfig, mode: str | None) -> None
 
 
 def _check_batch_sizes(params: base_config.Config, mode: str | None) -> None:
-  """Batch sizes of data that the mode reads are above 0. A zero beside no data at all is left to the task."""
+  """Checks that batch sizes are above 0, if the mode reads the data. A zero without any data source is left to the
+  task."""
   with errors.Mistakes() as mistakes:
     for path, data in data_configs(params):
       with mistakes.noted():
@@ -306,7 +307,7 @@ def _check_schedules(optimizer_config: base_config.Config) -> None:
 
 
 def _check_pieces(boundaries: Sequence[int] | None, values: Sequence[float] | None, path: str) -> None:
-  if boundaries is None or values is None:  # If they must be set, that is told elsewhere.
+  if boundaries is None or values is None:  # _NEEDED_BY_SCHEDULES reports them if they must be set.
     return
   if any(first >= second for first, second in zip(boundaries, boundaries[1:])):
     raise errors.UserError(f'{path}.boundaries: expected steps that increase, got {list(boundaries)}')
@@ -317,10 +318,10 @@ def _check_pieces(boundaries: Sequence[int] | None, values: Sequence[float] | No
 
 
 def schedule_warnings(params: definitions.ExperimentConfig) -> list[str]:
-  """Tells where the schedule of the learning rate was made for another length of training.
+  """Tells which fields of the schedule were made for another length of training.
 
   Model Garden's schedules do not follow `train_steps`: a shorter run ends in the middle of the decay, a longer one goes
-  on where the learning rate no longer changes, which often is 0.
+  on at a learning rate that no longer changes, which often is 0.
 
   Args:
     params: an experiment whose `train_epochs`, if any, is resolved.
@@ -339,7 +340,7 @@ def schedule_warnings(params: definitions.ExperimentConfig) -> list[str]:
 
 
 def _misfit(kind: str, field: str, value: Any, schedule: Mapping[str, Any], train_steps: int) -> str:
-  """What follows from a schedule's field that does not fit the length of training; empty where it fits."""
+  """What follows from a schedule's field that does not fit the length of training; empty if it fits."""
   if not value:
     return ''
   offset = schedule.get('offset') or 0

@@ -3,8 +3,8 @@
 An experiment is registered with these classes or with Model Garden's own: `upgrade` turns the latter into the former,
 so that every field here exists for every experiment.
 
-A class says in `RANGES` which values of its numbers have a meaning, in `UNREAD_FIELDS` which fields nothing reads, and
-in `SECRET_FIELDS` which values no message repeats.
+Classes state in `UNREAD_FIELDS` which fields nothing reads, and why, and in `SECRET_FIELDS` whose values no message may
+repeat. What their values must satisfy: see checks.py.
 """
 
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ class DataConfig(cfg.DataConfig):
   A subclass that builds an ordinary tf.data pipeline from Model Garden's fields sets `UNREAD_FIELDS = {}`.
 
   Attributes:
-    drop_remainder: For evaluation only: whether to leave out the last batch where it has fewer than
+    drop_remainder: For evaluation only: whether to leave out the last batch if it has fewer than
       `global_batch_size` examples. None or false: every example is seen exactly once. Training batches are always full,
       they run on into the next epoch.
     collator: The registered name of the function that turns a list of examples into a batch.
@@ -114,7 +114,7 @@ class RuntimeConfig(cfg.RuntimeConfig):
     enable_xla: true, false, or 'auto': XLA on GPU and TPU, on CPU by a rule over the traced step.
     num_gpus: The number of GPUs to use. 0 under distribution_strategy 'auto': all there are.
     num_virtual_cpus: The number of logical devices to cut the CPU into, 0 for one. For tests of distributed runs.
-    seed: The seed of weights, data order, augmentation and dropout. It fills `task.train_data.seed` where that is
+    seed: The seed of weights, data order, augmentation and dropout. It fills `task.train_data.seed` if that is
       unset.
     deterministic: Whether to turn on TensorFlow's op determinism, for results that are the same bit for bit on GPU.
     worker_start_timeout_seconds: How long the workers of a run wait for each other when they start.
@@ -182,7 +182,7 @@ class TrainerConfig(cfg.TrainerConfig):
 
   Attributes:
     optimizer_config: Optimizer, schedule of the learning rate, warm-up, moving average, parameter groups.
-    steps_per_execution: The number of steps in one compiled program, on one replica. 0: chosen by the library, 1 where
+    steps_per_execution: The number of steps in one compiled program, on one replica. 0: chosen by the library, 1 if
       the trainer overrides `next_train_inputs`.
     gradient_accumulation_steps: The number of batches of `global_batch_size` whose mean gradient makes one update.
     train_epochs: The length of training in epochs of the training data, instead of `train_steps`. 0: unset.
@@ -205,8 +205,8 @@ class TrainerConfig(cfg.TrainerConfig):
     notifications: Messages to people about the start and the end of a run.
     loss_upper_bound: The training loss above which `recovery_max_trials` counts a blow-up.
     recovery_begin_steps: The step from which `loss_upper_bound` holds.
-    recovery_max_trials: The number of times to go back after a blow-up, to the last checkpoint and on with the batches
-      that follow. 0: a blow-up ends the run. -1: there is no watch.
+    recovery_max_trials: The number of rollbacks after a blow-up, to the last checkpoint and on with the batches that
+      follow. 0: a blow-up ends the run. -1: there is no watch.
   """
 
   CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'best_checkpoint_metric_comp': ('higher', 'lower')}

@@ -16,7 +16,7 @@ FIELDS = {'train_epochs': 'train_steps', **INTERVALS}
 
 
 def resolve(params: definitions.ExperimentConfig, task: Any, batch_size: int) -> definitions.ExperimentConfig:
-  """Writes steps in place of epochs, rounded up to whole steps, and prints what they came to.
+  """Replaces epochs by steps, rounded up to whole steps, and prints the result.
 
   Args:
     params: the experiment.
@@ -24,7 +24,7 @@ def resolve(params: definitions.ExperimentConfig, task: Any, batch_size: int) ->
     batch_size: the examples of one update.
 
   Returns:
-    A copy whose fields in epochs are 0; `params` itself where they are already.
+    A copy whose fields in epochs are 0; `params` itself if they already are.
 
   Raises:
     UserError: the number of examples is not known.

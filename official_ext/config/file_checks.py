@@ -1,4 +1,4 @@
-"""Whether the files and folders that a run is given are there, or can be made: found before a model is built."""
+"""Checks, before a model is built, that the files and folders of a run exist or can be made."""
 
 from collections.abc import Iterable, Iterator
 import os
@@ -15,7 +15,7 @@ from official_ext.config import overrides
 from official_ext.config import yaml_text
 from official_ext.data import input_files
 
-_MAX_NAME = 255  # Bytes, on the file systems that there are.
+_MAX_NAME = 255  # Bytes, on common file systems.
 _MAX_PATH = 4000  # Of 4096 on Linux: files of a run have names of their own.
 _SCHEME = re.compile(r'([A-Za-z][\w+.-]*)://')
 _CONNECT_SECONDS = 5.0
@@ -33,14 +33,14 @@ _TAKEN = re.compile(
 
 
 def check_path(path: str, field: str) -> None:
-  """Makes sure that a path can be a file's or a folder's, and that its file system is there.
+  """Makes sure that a path can name a file or folder, and that its file system is reachable.
 
   Args:
-    path: of something that is to be read or written.
-    field: the flag or the dotted path that it is the value of.
+    path: a path to read or write.
+    field: the flag or dotted path whose value it is.
 
   Raises:
-    UserError: no file system would take it, or TensorFlow does not know or does not reach the file system.
+    UserError: no file system would accept it, or TensorFlow does not know or cannot reach its file system.
   """
   if '\0' in path:
     raise errors.UserError(f'{field}: {yaml_text.shortened(path)} has a character of code 0, which no path has')
@@ -72,7 +72,7 @@ def _check_file_system(path: str, field: str) -> None:
 
 
 def _can_connect(address: tuple[str, int]) -> bool:
-  """Whether somebody listens there. TensorFlow would try for 20 seconds and more."""
+  """Whether a server answers at the address. TensorFlow would try for 20 seconds and more."""
   connected: list[bool] = []
 
   def connect():
@@ -98,16 +98,16 @@ def check_model_dir(model_dir: str) -> None:
 
 
 def check_subdirs(trainer: definitions.TrainerConfig) -> None:
-  """Makes sure that the folders that are named in a configuration lie in the run's folder, each a place of its own.
+  """Makes sure that the folders named in a configuration are inside the run's folder, and apart from each other.
 
   Raises:
-    UserError: one leaves the run's folder, is no plain name, or belongs to something else.
+    UserError: one is outside the run's folder, is no plain name, or is used for something else.
   """
   names = ('validation_summary_subdir', 'best_checkpoint_export_subdir')
   with errors.Mistakes() as mistakes:
     for name in names:
       with mistakes.noted():
-        if getattr(trainer, name) or name == 'validation_summary_subdir':  # The other one is off where it is empty.
+        if getattr(trainer, name) or name == 'validation_summary_subdir':  # The best checkpoints may be turned off.
           _check_subdir(getattr(trainer, name), f'trainer.{name}')
     with mistakes.noted():
       validation, best = (os.path.normpath(getattr(trainer, name) or f'no {name}') for name in names)
@@ -134,7 +134,7 @@ def check_inputs(
   evaluates: bool,
   checkpoint: str | None = None,
 ) -> None:
-  """Makes sure that the files which a run is to read are there.
+  """Makes sure that the files that a run reads exist.
 
   Args:
     params: an upgraded experiment.
@@ -143,7 +143,7 @@ def check_inputs(
     checkpoint: --checkpoint.
 
   Raises:
-    UserError: of all that are missing.
+    UserError: naming all that are missing.
   """
   with errors.Mistakes() as mistakes:
     for path, config in data:

@@ -29,7 +29,7 @@ class Field(NamedTuple):
   Attributes:
     path: its dotted path.
     value: its value.
-    hint: its type hint, Any where the class has none.
+    hint: its type hint, Any if the class has none.
     owner: the configuration that it is a field of.
   """
 
@@ -61,7 +61,7 @@ def leaves(config: base_config.Config, path: str = '', selected: bool = True) ->
   Args:
     config: where to start.
     path: the dotted path of `config`.
-    selected: whether to leave out the alternatives of a OneOfConfig that its `type` does not select.
+    selected: whether to skip the alternatives that a OneOfConfig's `type` does not select.
   """
   hints = type_hints(config)
   for name in names(config):
@@ -81,9 +81,9 @@ def leaves(config: base_config.Config, path: str = '', selected: bool = True) ->
 def override(config: base_config.Config, values: Mapping[str, Any], path: str = '', others: Any = None) -> None:
   """Writes nested values into a configuration, in place.
 
-  A mapping goes on in the configuration that it meets; anything else replaces the value, converted where nothing is
-  lost: an integer for a float, 1e3 for an integer. A list's elements are met one by one where its length stays, and by
-  a mapping from indices. Where the value is what is there already nothing is checked.
+  A mapping is written into the nested configuration of its name; anything else replaces the value, after a conversion
+  that loses nothing: an integer for a float, 1e3 for an integer. A list of the same length, or a mapping from indices,
+  overrides the elements of a list one by one. A value that equals the present one is not checked.
 
   Args:
     config: the configuration, not locked.
@@ -125,7 +125,7 @@ def _override_field(config: base_config.Config, name: Any, value: Any, path: str
 
 
 def _check_selection(config: oneof.OneOfConfig, values: Mapping[str, Any], path: str, before: Any) -> None:
-  """Refuses a `type` that there is not, for which `before` stays, and values of what the type does not select."""
+  """Refuses an unknown `type`, and puts `before` back for it; refuses values for alternatives that are not selected."""
   alternatives = [name for name in names(config) if name != 'type']
   if config.type is not None and config.type not in alternatives:
     wrong = config.type
@@ -137,7 +137,7 @@ def _check_selection(config: oneof.OneOfConfig, values: Mapping[str, Any], path:
 
 
 def _convert(value: Any, hint: Any, current: Any, path: str) -> Any:
-  """`value` as a field of type `hint` holds it, `current` being what the field holds."""
+  """Converts `value` to what a field of type `hint` holds, which holds `current` now."""
   if _same(value, current):
     return current
   if isinstance(value, Mapping):
@@ -236,7 +236,7 @@ def _element_hints(sequence: Any, length: int) -> Sequence[Any]:
 
 
 def _same(value: Any, current: Any) -> bool:
-  """Whether `value` is what a field holds already, lists and tuples being one thing."""
+  """Whether `value` equals what a field holds; a list equals a tuple of the same elements."""
   if isinstance(value, yaml_text.Literal):
     value = value.value
   if isinstance(value, (list, tuple)) and isinstance(current, (list, tuple)):
@@ -317,7 +317,7 @@ def _no_such_field(config: base_config.Config, name: Any, path: str) -> str:
 
 
 def not_one_of(value: str, candidates: Sequence[str]) -> str:
-  """The rest of an error message: what there is, and what is near."""
+  """The rest of an error message: the candidates, and the nearest of them."""
   return f'not one of {_listed(candidates)}{suggestions.did_you_mean(value, candidates, before="; ")}'
 
 

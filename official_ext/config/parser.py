@@ -99,7 +99,7 @@ class ExperimentParser(train_utils.ExperimentParser):
     return params
 
   def parse_runtime(self, params):
-    """See base class. A flag that is not given leaves what the files say."""
+    """See base class. Without a flag, the files' value stays."""
     if self._flag('tpu'):
       _override(params, {'runtime': {'tpu': self._flag('tpu')}})
     return params
@@ -158,7 +158,7 @@ class ExperimentParser(train_utils.ExperimentParser):
     _settle_length(params, _nest(by_path))
 
   def fill_seeds(self, params):
-    """Makes the order of training data a function of `runtime.seed`, where the data's own fields say nothing."""
+    """Makes the order of training data a function of `runtime.seed`, unless the data's own fields are set."""
     for path, data in checks.data_configs(params):
       if path.endswith('train_data'):
         for name, value in (('seed', params.runtime.seed), ('deterministic', True)):
@@ -171,7 +171,7 @@ class ExperimentParser(train_utils.ExperimentParser):
 
 
 def _expand_homes(values: Any, path: str = '') -> None:
-  """Puts the home folder in place of the `~/` with which a value begins: shells do so in words of their own only."""
+  """Expands `~/` at the start of values: shells do so only at the start of a word."""
   fields = vars(values) if isinstance(values, base_config.Config) else values
   for name, value in list(fields.items()):
     if str(name).startswith('_'):
@@ -208,9 +208,9 @@ def _override(params: definitions.ExperimentConfig, values: Mapping[str, Any]) -
 
 
 def _settle_length(params: definitions.ExperimentConfig, values: Mapping[str, Any]) -> None:
-  """A source that sets one of train_steps and train_epochs overrides the other too. Both are left to the check.
+  """Lets a source that sets one of train_steps and train_epochs override the other too; `check` refuses both.
 
-  An interval in steps overrides that in epochs; the other way round is so by itself.
+  An interval in steps overrides the one in epochs; one in epochs takes precedence anyway.
   """
   given = values.get('trainer')
   lengths = ('train_steps', 'train_epochs')
@@ -232,7 +232,7 @@ def parse_configuration(
   """Parses the configuration of a run.
 
   Args:
-    flags_obj: see `ExperimentParser`. Checks that concern one mode are left out where it has no mode.
+    flags_obj: see `ExperimentParser`. Without a mode, checks that concern one mode are skipped.
     lock_return: whether to make the result immutable, at every depth.
     print_return: whether to log the result.
 
@@ -250,7 +250,7 @@ def parse_configuration(
   with errors.Mistakes() as mistakes:
     parser.override(params, mistakes)
     with mistakes.noted():
-      # What is missing may be what could not be read.
+      # A field may seem to be missing because its source could not be read.
       checks.check(params, None if mistakes.found else mode)
     if runs_once and not mistakes.found:
       with mistakes.noted():
@@ -275,7 +275,7 @@ def parse_gin(files: Sequence[str] | None, bindings: Sequence[str] | None) -> No
     bindings: values of --gin_params, such as 'official_ext.Trainer.max_silent_recompilations = 10'.
 
   Raises:
-    UserError: a file cannot be read, a binding names nothing, or more than one thing.
+    UserError: a file cannot be read; a binding names nothing, or several things.
   """
   try:
     gin.parse_config_files_and_bindings(files, bindings)

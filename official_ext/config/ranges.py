@@ -1,8 +1,8 @@
 """Which numbers have a meaning in a configuration.
 
 A configuration class states the ranges of its fields in `RANGES`, a mapping from names to intervals as mathematics
-writes them: `[1, inf)`, `(0, 1]`, `[0, inf]` where infinity is meant too. Those of Model Garden's classes stand here. A
-range of a field holds for each number in its list. NaN is in none.
+writes them: `[1, inf)`, `(0, 1]`, `[0, inf]` if infinity is meant too. The ranges of Model Garden's classes are in this
+module. A field's range applies to each number of a list. NaN is in no range.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ _BATCH = '(-inf, 2147483647]'  # Shapes and indices of many operations have 32 b
 
 
 def _of_optimizer(**more: str) -> dict[str, str]:
-  """Fields that optimizers have in common, those of one added."""
+  """The ranges of fields that optimizers have in common, and of `more`."""
   return {
     **dict.fromkeys(('beta_1', 'beta_2', 'beta1'), _MOMENT),
     **dict.fromkeys(
@@ -51,7 +51,7 @@ def _of_optimizer(**more: str) -> dict[str, str]:
 
 
 def _of_schedule(**more: str) -> dict[str, str]:
-  """Fields that schedules have in common, those of one added."""
+  """The ranges of fields that schedules have in common, and of `more`."""
   return {
     **dict.fromkeys(
       (
@@ -151,7 +151,7 @@ def interval(text: str) -> Interval:
   """Reads an interval: `[0, 1)`.
 
   Raises:
-    ValueError: it is none.
+    ValueError: it is not an interval.
   """
   match = re.fullmatch(r'([\[(])([^,\s]+), ([^,\s]+)([\])])', text)
   if match is None:
@@ -171,14 +171,14 @@ def of_class(config_class: Any) -> Mapping[str, str]:
 
 
 def check(params: base_config.Config, path: str = '') -> None:
-  """Checks the numbers of a configuration, at all depths, but for alternatives that are not selected.
+  """Checks the numbers of a configuration, at all depths, except for alternatives that are not selected.
 
   Args:
     params: the configuration.
     path: its dotted path.
 
   Raises:
-    UserError: of all numbers that are out of their ranges.
+    UserError: naming all numbers that are out of range.
   """
   with errors.Mistakes() as mistakes:
     for field in overrides.leaves(params, path):

@@ -2,7 +2,7 @@
 `trainer.optimizer_config.learning_rate.cosine.initial_learning_rate`.
 
 A pattern is a dotted path in which `*` stands for the alternative that a OneOfConfig selects. A name stands for the
-first of its patterns that the configuration at hand has.
+first of its patterns that matches the configuration at hand.
 """
 
 from collections.abc import Mapping, Sequence
@@ -88,7 +88,7 @@ def patterns_of(experiment: str | None) -> dict[str, tuple[str, ...]]:
 
 
 def chooses(name: str, experiment: str | None = None) -> bool:
-  """Whether a short name chooses among alternatives, and itself depends on no such choice."""
+  """Whether a short name chooses among alternatives, without depending on such a choice itself."""
   patterns = patterns_of(experiment).get(name, ('',))
   return all(pattern.endswith('.type') and '*' not in pattern for pattern in patterns)
 
@@ -108,7 +108,7 @@ def resolve(name: str, params: base_config.Config, experiment: str | None = None
     experiment: the name that the experiment is registered under.
 
   Raises:
-    UserError: no such name, or this configuration has nothing that it could stand for.
+    UserError: there is no such name, or this configuration has no field for it.
   """
   known = patterns_of(experiment)
   if name not in known:
@@ -123,14 +123,14 @@ def resolve(name: str, params: base_config.Config, experiment: str | None = None
 
 
 def _nearest(name: str, candidates: Sequence[str]) -> str:
-  """The name that is most like another, or else the shortest of those that hold it as a word; empty: there is none."""
+  """The candidate most similar to a name, else the shortest that contains it as a word; '' if there is none."""
   near = suggestions.nearest(name, candidates, cutoff=0.7)
   holding = [other for other in candidates if name in other.split('_')]
   return near[0] if near else min(holding, key=len, default='')
 
 
 def _nearest_field(name: str, params: base_config.Config) -> str:
-  """The dotted path of the field whose own name is most like `name`; empty where there is none."""
+  """The dotted path of the field whose own name is most similar to `name`; '' if there is none."""
   paths: dict[str, str] = {}
   for field in overrides.leaves(params):
     paths.setdefault(field.path.rsplit('.', 1)[-1], field.path)
@@ -151,7 +151,7 @@ def _why_not(params: base_config.Config, patterns: Sequence[str]) -> str:
 
 
 def _walk(params: base_config.Config, pattern: str) -> tuple[str, str | None]:
-  """The path of a pattern, and where it leads nowhere, None if it leads somewhere."""
+  """The path of a pattern, and the place at which it ends too early; None if it does not."""
   config, path = params, ''
   for part in pattern.split('.'):
     if part == '*':

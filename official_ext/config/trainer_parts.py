@@ -1,4 +1,4 @@
-"""What small parts of the training loop are configured by, each with what it refuses.
+"""The configurations of small parts of the training loop, each with what it refuses.
 
 A part is one class: its fields, which values they take (`RANGES` and `CHOICES`, see checks.py), what it refuses of
 fields together (`check_values`), and what it refuses of a run (`check_run`).
@@ -16,13 +16,13 @@ from official_ext.metrics import better
 
 @dataclasses.dataclass
 class NonfiniteConfig(base_config.Config):
-  """What to do about steps that leave the weights as they were: those whose loss or gradients are not finite.
+  """What to do about steps whose loss or gradients are not finite; they leave the weights unchanged.
 
   Attributes:
-    max_skips: The number of such steps that is allowed, counted since the start or the last rollback.
-    then: What follows one more: 'stop' ends the run, 'rollback' goes back to the newest checkpoint from before the
-      last of them at which all was well, and goes on from there with the batches that follow.
-    max_rollbacks: The number of rollbacks that is allowed; one more ends the run.
+    max_skips: How many such steps are allowed since the start or the last rollback.
+    then: What to do after one more: 'stop' ends the run, 'rollback' goes back to the newest checkpoint from before the
+      trouble, and continues from there with the batches that follow it.
+    max_rollbacks: How many rollbacks are allowed; one more ends the run.
   """
 
   CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'then': ('stop', 'rollback')}
@@ -38,8 +38,8 @@ class LossSpikeConfig(base_config.Config):
   """When a loss is so high that its step is treated as one that is not finite: see `nonfinite`.
 
   Attributes:
-    factor: A loss above `factor` times the median of those before it is a spike. 0: there is no such rule.
-    window: The number of losses whose median is taken, 128 at most. The rule holds after that many steps.
+    factor: A loss above `factor` times the median of the losses before it is a spike. 0: no loss is one.
+    window: The number of losses in that median, 128 at most. No loss is a spike before that many steps.
   """
 
   MAX_WINDOW: ClassVar[int] = 128
@@ -57,10 +57,10 @@ class LossSpikeConfig(base_config.Config):
 
 @dataclasses.dataclass
 class EarlyStoppingConfig(base_config.Config):
-  """When training ends before `train_steps`: where a metric has stopped to get better.
+  """When training ends before `train_steps`: a metric has stopped improving.
 
   Attributes:
-    metric: A metric of the evaluation; `|` separates the levels of nested logs. Empty: training goes on to the end.
+    metric: A metric of the evaluation; `|` separates the levels of nested logs. Empty: training does not stop early.
     mode: 'max' or 'min': what is better. 'auto': as the metric's name says: 'min' for a loss or an error, 'max' for an
       accuracy and the like.
     patience: The number of evaluations in a row without an improvement that ends training.
@@ -82,7 +82,7 @@ class EarlyStoppingConfig(base_config.Config):
 
 @dataclasses.dataclass
 class ReduceLROnPlateauConfig(base_config.Config):
-  """When the learning rate is lowered: where a metric has stopped to get better. As tf_keras' callback of that name.
+  """When the learning rate is lowered: a metric has stopped improving. As tf_keras' callback of that name.
 
   Attributes:
     metric: A metric of the evaluation; `|` separates the levels of nested logs. Empty: the learning rate follows its
@@ -120,8 +120,8 @@ class InspectConfig(base_config.Config):
   """What to show of the inside of a step in TensorBoard, under `inspect/` of the training curves.
 
   Attributes:
-    every: The number of steps between two inspections. 0: there are none. Where a program runs several steps, the
-      first of a program that holds a multiple of this number is inspected.
+    every: The number of steps between two inspections. 0: none. If a program runs several steps, the first step of a
+      program that contains a multiple of this number is inspected.
     activations: Whether to show mean, standard deviation, fraction of zeros and maximum of what layers return.
     histograms: Whether to show histograms of weights, gradients and activations.
     layers: Patterns, such as 'encoder/*', of the names of the layers to show; none for all.

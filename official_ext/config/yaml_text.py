@@ -35,7 +35,7 @@ _MAX_DIGITS = 1000  # Python converts no integer of more than 4300.
 
 
 class Literal(NamedTuple):
-  """A null, bool or number of the command line, and how it was written: what it means depends on the field's type.
+  """A null, bool or number of the command line, and how it was written: its meaning depends on the field's type.
 
   Attributes:
     value: what the text means in YAML.
@@ -47,10 +47,10 @@ class Literal(NamedTuple):
 
 
 class _Loader(yaml.SafeLoader):
-  """Reads the core schema of YAML 1.2, and no other tags; refuses a key that stands twice in one mapping.
+  """Reads the core schema of YAML 1.2, and no other tags; refuses a key that occurs twice in one mapping.
 
-  What is nested too deeply, or stands for too many values by way of aliases, is refused too: it would fill memory or
-  the stack.
+  It also refuses documents that are nested too deeply, or whose aliases expand to too many values: they would fill
+  memory or the stack.
   """
 
   yaml_implicit_resolvers: dict[str, list[Any]] = {}
@@ -91,7 +91,7 @@ class _Loader(yaml.SafeLoader):
 class _Dumper(yaml.SafeDumper):
   """Writes what `_Loader` reads back: tuples as lists, every list on one line, no aliases.
 
-  A string that YAML 1.1 would take for something else is quoted too, for other readers of the file.
+  It also quotes strings that YAML 1.1 would read as something else, for other readers of the file.
   """
 
   def ignore_aliases(self, data):
@@ -99,7 +99,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _num_values(node: yaml.Node, known: dict[int, int]) -> int:
-  """The number of values that a node stands for, each alias counted as all that it stands for."""
+  """The number of values in a node with its aliases expanded."""
   if id(node) not in known:
     known[id(node)] = 0  # While it is being counted.
     children: Iterable[yaml.Node] = ()
@@ -132,7 +132,7 @@ _CONVERTERS: Mapping[str, Callable[[str], Any]] = {
 
 
 def _constructor(name: str, pattern: str) -> Callable[[yaml.SafeLoader, yaml.ScalarNode], Any]:
-  """Reads scalars of one type, those that a tag such as `!!bool` says are of it too."""
+  """Makes a constructor for scalars of one type, tagged (`!!bool`) or not."""
 
   def construct(loader, node):
     text = loader.construct_scalar(node)
@@ -147,7 +147,7 @@ def _constructor(name: str, pattern: str) -> Callable[[yaml.SafeLoader, yaml.Sca
 
 
 def shortened(value: Any, length: int = 100) -> str:
-  """A value as an error message shows it: its repr, the middle left out where it is long."""
+  """A value as an error message shows it: its repr, without the middle if it is long."""
   if isinstance(value, int) and abs(value) >= 1 << 256:  # Python writes no more than 4300 digits.
     return f'an integer of {value.bit_length()} bits'
   text = repr(value)
@@ -188,7 +188,7 @@ def load(text: str, source: str) -> Any:
     Nested dicts, lists and scalars.
 
   Raises:
-    UserError: the text is not YAML, has a key twice in one mapping, is nested too deeply, or stands for too much.
+    UserError: the text is not YAML, has a key twice in one mapping, is nested too deeply, or expands to too much.
   """
   try:
     return yaml.load(text, Loader=_Loader)
@@ -262,7 +262,7 @@ def load_overrides(text: str, source: str) -> dict[str, Any]:
 def load_value(text: str, source: str) -> Any:
   """The value of one assignment on the command line: a `Literal`, a string, a list or a dict.
 
-  Lists and dicts stand in brackets. What is not YAML otherwise, such as `*.tfrecord`, is a string.
+  Lists and dicts are in brackets. Anything else that is not YAML, such as `*.tfrecord`, is a string.
   """
   text = text.strip()
   if text.startswith(('[', '{')):
@@ -280,7 +280,7 @@ def nest(assignments: Iterable[tuple[Sequence[str], Any]], source: str) -> dict[
   """Turns [(('a', 'b'), 1), (('a', 'c'), 2)] into {'a': {'b': 1, 'c': 2}}.
 
   Raises:
-    UserError: a path is given twice, or beside a value for all of what it is part of.
+    UserError: a path is given twice, or together with a value for something that it is a part of.
   """
   nested: dict[str, Any] = {}
   for path, value in assignments:
@@ -323,7 +323,7 @@ def _assignments(text: str, source: str) -> list[tuple[Sequence[str], Any]]:
 
 
 def _split(text: str) -> list[str]:
-  """Splits at the commas that stand outside of brackets and quotes; one may stand at the end."""
+  """Splits at the commas outside of brackets and quotes; there may be one at the end."""
   parts, depth, quote = [''], 0, ''
   for character in text:
     if quote:

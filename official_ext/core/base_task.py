@@ -19,7 +19,7 @@ def num_examples_in(inputs: Any) -> tf.Tensor:
     inputs: a nested structure of tensors, as the input pipeline gives them.
 
   Returns:
-    A float32 scalar; 1 where no tensor has a leading dimension.
+    A float32 scalar; 1 if no tensor has a leading dimension.
   """
   for tensor in tf.nest.flatten(inputs):
     if isinstance(tensor, tf.RaggedTensor):
@@ -35,12 +35,12 @@ class Task(base_task.Task):
   """A single-replica view of training: `build_model`, `build_inputs` and `forward` make a task.
 
   `train_step` and `validation_step` are derived from `forward`; override them to own more of the step. Whatever
-  `train_step` does, it hands its gradients to `optimizer.apply_gradients`, from where the trainer takes them:
+  `train_step` does, it hands its gradients to `optimizer.apply_gradients`, and the trainer takes them from there:
   accumulation, reduction, the test for finite values and clipping need no code in a task.
 
   Attributes:
-    class_names: The names of the classes, in the order of their numbers, for pictures; () where they have none.
-    trainer_cls: A subclass of `base_trainer.Trainer` that trains the task, where `next_train_inputs` or another of its
+    class_names: The names of the classes, in the order of their numbers, for pictures; () if they have none.
+    trainer_cls: A subclass of `base_trainer.Trainer` that trains the task, if `next_train_inputs` or another of its
       override points is needed. None: the library's own.
   """
 
@@ -82,7 +82,7 @@ class Task(base_task.Task):
     raise NotImplementedError(f'{type(self).__name__} must implement forward, or train_step and validation_step.')
 
   def initialize(self, model: tf_keras.Model) -> None:
-    """Starts a new run from the weights in `task.init_checkpoint`, where that is set: see warm_start.py.
+    """Starts a new run from the weights in `task.init_checkpoint`, if that is set: see warm_start.py.
 
     Args:
       model: the model of `build_model`.
@@ -109,7 +109,7 @@ class Task(base_task.Task):
     return None
 
   def num_examples(self, params: Any) -> int | None:
-    """How many examples one epoch of a data configuration has, None where the source does not know it.
+    """How many examples one epoch of a data configuration has, None if the source does not know it.
 
     Args:
       params: `task.train_data` or `task.validation_data`.

@@ -64,7 +64,7 @@ def count_not_finite(inputs: Any, logs: Mapping[str, Any]) -> tf.Tensor:
     logs: what the step returned.
 
   Returns:
-    A float32 scalar; 0 where there are no examples.
+    A float32 scalar; 0 if there are no examples.
   """
   counts = [tf.constant(0.0)]
   for tensor in tf.nest.flatten(inputs, expand_composites=True):

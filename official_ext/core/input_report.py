@@ -1,4 +1,4 @@
-"""What a trainer has to say of its input: what is wrong with it, and how many examples were left out."""
+"""What a trainer has to say of its input: what is wrong with it, and how many examples were skipped."""
 
 from collections.abc import Iterator, Sequence
 import contextlib
@@ -33,7 +33,7 @@ class InputReport:
 
     Args:
       path: the dotted path of the configuration.
-      data: the configuration; anything where a task has none.
+      data: the configuration; anything if a task has none.
       task: builds the input.
     """
     self.path = path
@@ -58,7 +58,7 @@ class InputReport:
   def identity(self) -> list[dict[str, Any]]:
     """What tells the data from others: the identities of the library's sources, or of what the configuration names.
 
-    Of an input that is neither, the number of examples where the task knows it. [] where nothing is known, or the
+    Of an input that is neither, the number of examples if the task knows it. [] if nothing is known, or the
     input was not built.
     """
     if self.log.identities or not self._is_built:
@@ -80,7 +80,7 @@ class InputReport:
       batch_numbers: of the batches that can be meant.
 
     Returns:
-      The error; None where it is not about data.
+      The error; None if it is not about data.
     """
     evaluates = self.path.endswith('validation_data')
     # The counter of steps waits neither for the loss nor for the input of all replicas.
@@ -102,7 +102,7 @@ class InputReport:
     return diagnosis.no_examples(self.path, self._data, needed)
 
   def skips_up_to(self, end: int | None) -> dict[str, int]:
-    """How many examples were left out since the last call, as a log. Empty where the task leaves none out.
+    """How many examples were skipped since the last call, as a log. Empty if the task skips none.
 
     Args:
       end: the position up to which examples have been used; None: all.
@@ -118,7 +118,7 @@ class InputReport:
     kernels refuse what those of GPU and XLA turn into NaN.
 
     Returns:
-      What is wrong with which examples; '' where nothing is found.
+      What is wrong with which examples; '' if nothing is found.
     """
     return self._examine(batch_numbers, model)
 
@@ -141,13 +141,13 @@ class InputReport:
   def _name(self, batch_number, rows) -> str:
     size = self._data.global_batch_size
     describe = self.log.describe
-    assert describe is not None  # It was, where the batch was read again.
+    assert describe is not None  # There is one, as the batch was read again.
     named = [describe(batch_number * size + row) for row in rows[:_MAX_NAMED]]
     more = f' and {len(rows) - _MAX_NAMED} more of the batch' if len(rows) > _MAX_NAMED else ''
     return f'{"; ".join(named)}{more}'
 
   def _read_again(self, number: int) -> Any | None:
-    """A global batch, whole, where the input can start anywhere; None elsewhere."""
+    """A global batch, whole, if the input can start anywhere; None elsewhere."""
     if self.log.describe is None:
       return None
     try:

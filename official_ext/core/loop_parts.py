@@ -1,4 +1,4 @@
-"""How a training loop is cut into parts: where a program is compiled, and where somebody looks on.
+"""How a training loop is cut into parts: at programs that compile, and at those that somebody watches.
 
 A loop runs whole programs of some steps, then what is left over step by step. Cuts fall between programs only, so that
 a loop runs the same programs on the same batches however it is cut.

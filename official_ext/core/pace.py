@@ -12,8 +12,8 @@ class Pace:
     seconds: wall time of these steps.
     data_wait_seconds: of these, spent waiting for input.
     compile_seconds: wall time of the first run of each program in this process, which compiles it.
-    examples_per_step: examples in one update, 0 where `global_batch_size` is not set.
-    examples_per_epoch: examples in the training data, 0 where the task does not know.
+    examples_per_step: examples in one update, 0 if `global_batch_size` is not set.
+    examples_per_epoch: examples in the training data, 0 if the task does not know.
   """
 
   steps: int = 0

@@ -58,7 +58,7 @@ class RecordedRun:
     self._rollbacks = rollbacks
 
   def skipped_updates(self) -> int | None:
-    """Updates that the whole run has left out, before it was restored or went back too; None if nobody looks."""
+    """Updates that the whole run has skipped, also before it was restored or rolled back; None if nobody looks."""
     return None if self._rollbacks is None else self._rollbacks.skipped_updates + self.trainer.num_skips
 
   def enter_stage(self, stage: str, step: int) -> None:
@@ -100,7 +100,7 @@ class RecordedRun:
       logging.exception('The profile was not written: %s', failure)
 
   def _note_progress(self) -> tuple[int, int | None]:
-    """Returns the step, and how many updates were left out."""
+    """Returns the step, and how many updates were skipped."""
     step = int(self.trainer.global_step.numpy())
     self.record.update(step=step, **_plan_record(self.trainer))
     if self.events.actions.stop_reason:

@@ -20,19 +20,19 @@ from official_ext.runtime import workers
 
 
 class RollbackAction:
-  """What actions that watch for divergence share: going back to a checkpoint, past the batches that led astray."""
+  """What actions that watch for divergence share: a rollback to a checkpoint, past the batches that led astray."""
 
   def __init__(self, trainer: base_trainer.Trainer, checkpoint_manager: manager.CheckpointManager | None):
     """Makes the action.
 
     Args:
       trainer: this library's.
-      checkpoint_manager: that of the run; None if nothing is to go back.
+      checkpoint_manager: that of the run; None if no rollback is wanted.
     """
     self._trainer = trainer
     self._manager = checkpoint_manager
 
-  def _go_back(self, bad_steps: Sequence[int], max_rollbacks: int, limit: str, reason: str) -> controller.RolledBack:
+  def _roll_back(self, bad_steps: Sequence[int], max_rollbacks: int, limit: str, reason: str) -> controller.RolledBack:
     """Restores a checkpoint from before the trouble; the next batches are those after the last bad step's.
 
     Args:
@@ -45,7 +45,7 @@ class RollbackAction:
       Where the run stands now.
 
     Raises:
-      DivergedError: the run may not go back, or cannot.
+      DivergedError: the run may not roll back, or cannot.
     """
     if not max_rollbacks or self._manager is None:
       raise errors.DivergedError(reason)
@@ -56,7 +56,7 @@ class RollbackAction:
     with trainer.strategy.scope():
       path = self._manager.go_back(bad_steps, lambda step: next_batch - step, trainer.num_skips)
     if path is None:
-      raise errors.DivergedError(f'{reason}; there is no checkpoint to go back to')
+      raise errors.DivergedError(f'{reason}; there is no checkpoint to roll back to')
     trainer.checkpoint_restored(**self._manager.continuation(path))
     return controller.RolledBack(
       from_step, path, rollbacks=len(self._manager.rollbacks), data_offset=trainer.data_offset, reason=reason
@@ -64,7 +64,7 @@ class RollbackAction:
 
 
 class NonfiniteAction(RollbackAction):
-  """Reports updates that were left out; where there were too many, goes back or ends the run."""
+  """Reports skipped updates; after too many, rolls back or ends the run."""
 
   def __init__(
     self,
@@ -85,7 +85,7 @@ class NonfiniteAction(RollbackAction):
     self._config = config
     self._events = events
     self._num_reported = -1
-    self._cause = ''  # What was wrong with the inputs of a step that was left out.
+    self._cause = ''  # What was wrong with the inputs of a skipped step.
 
   def __call__(self, output: orbit.runner.Output) -> controller.RolledBack | None:
     """Looks at the trainer's counters.
@@ -94,10 +94,10 @@ class NonfiniteAction(RollbackAction):
       output: the logs of the training loop.
 
     Returns:
-      Where the run stands now, if it has gone back.
+      Where the run stands now, if it has rolled back.
 
     Raises:
-      DivergedError: more than `max_skips` updates were left out, and the run is not to go back, or not once more.
+      DivergedError: more than `max_skips` updates were skipped, and the run is not to roll back, or not once more.
     """
     del output
     state = self._trainer.step_state
@@ -126,21 +126,21 @@ class NonfiniteAction(RollbackAction):
     steps = state.last_skips(total)
     positions = [(step - 1 + self._trainer.data_offset) * examples for step in steps]
     reason = (
-      f'{total} updates were left out because their loss or gradient was not finite, or their loss a spike, the last '
+      f'{total} updates were skipped because their loss or gradient was not finite, or their loss a spike, the last '
       f'at steps {", ".join(map(str, steps))}; trainer.nonfinite.max_skips allows {self._config.max_skips}; the '
       f'{examples} examples of each of these steps begin at positions {", ".join(map(str, positions))}'
     )
     reason += f'; {self._cause}' if self._cause else ''
     max_rollbacks = self._config.max_rollbacks if self._config.then == 'rollback' else 0
-    rollback = self._go_back(steps, max_rollbacks, 'trainer.nonfinite.max_rollbacks', reason)
+    rollback = self._roll_back(steps, max_rollbacks, 'trainer.nonfinite.max_rollbacks', reason)
     self._num_reported = self._trainer.num_skips_restored
     return rollback
 
 
 class LossBoundAction(RollbackAction):
-  """Goes back, or ends the run, where the loss of a training loop is above `trainer.loss_upper_bound`.
+  """Rolls back, or ends the run, if the loss of a training loop is above `trainer.loss_upper_bound`.
 
-  It reads the fields of Model Garden's RecoveryCondition, which goes back too, but not the input with it.
+  It reads the fields of Model Garden's RecoveryCondition, which goes back to a checkpoint too, but not in the input.
   """
 
   def __init__(
@@ -152,7 +152,7 @@ class LossBoundAction(RollbackAction):
     """Makes the action.
 
     Args:
-      trainer: the trainer. A loss that is not finite counts where it does not guard its updates.
+      trainer: the trainer. A loss that is not finite counts if it does not guard its updates.
       config: with `loss_upper_bound`, `recovery_begin_steps` and `recovery_max_trials`.
       checkpoint_manager: see base class.
     """
@@ -166,10 +166,10 @@ class LossBoundAction(RollbackAction):
       output: the logs of the training loop.
 
     Returns:
-      Where the run stands now, if it has gone back.
+      Where the run stands now, if it has rolled back.
 
     Raises:
-      DivergedError: the loss is too high, and the run is not to go back, or not once more.
+      DivergedError: the loss is too high, and the run is not to roll back, or not once more.
     """
     name = self._trainer.train_loss.name
     if name not in output:
@@ -184,11 +184,11 @@ class LossBoundAction(RollbackAction):
       reason = f'the {name} up to step {step} is {loss:g}; trainer.loss_upper_bound is {bound:g}'
     else:
       return None
-    return self._go_back([step], self._config.recovery_max_trials, 'trainer.recovery_max_trials', reason)
+    return self._roll_back([step], self._config.recovery_max_trials, 'trainer.recovery_max_trials', reason)
 
 
-def goes_back(config: definitions.TrainerConfig) -> bool:
-  """Whether a run may have to go back to a checkpoint, which then is there from the first step on."""
+def may_roll_back(config: definitions.TrainerConfig) -> bool:
+  """Whether a run may have to roll back; a checkpoint is then there from the first step on."""
   return config.nonfinite.then == 'rollback' or config.recovery_max_trials > 0
 
 

@@ -77,7 +77,7 @@ def choose_start(
 
 
 def effective_batch_size(params: definitions.ExperimentConfig) -> int:
-  """Examples in one update: `global_batch_size` times `gradient_accumulation_steps`; 0 where a task has neither."""
+  """Examples in one update: `global_batch_size` times `gradient_accumulation_steps`; 0 if a task has neither."""
   data = getattr(params.task, 'train_data', None)
   return (getattr(data, 'global_batch_size', 0) or 0) * params.trainer.gradient_accumulation_steps
 

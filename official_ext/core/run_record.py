@@ -49,7 +49,7 @@ class RunRecord:
 
   Keys: status (one of run_status.STATUSES), stage (what the run is doing), step, error (None, or the message), mode,
   pid, host, pid_start, boot_id, pid_namespace, machine_id (see process_identity.py), command, git_commit (with
-  `+changes` where tracked files differ from it, None outside of a repository), versions, devices, seed, train_steps,
+  `+changes` if tracked files differ from it, None outside of a repository), versions, devices, seed, train_steps,
   attempt (1, and one more each time the same run is started again), started, updated, heartbeat and finished (UTC, ISO
   8601), and whatever `update` was given besides. `updated` is when the run itself last came on, to a stage or step;
   `heartbeat` is when its process last gave a sign of life, which a thread does every ten seconds whatever the run does:
@@ -69,7 +69,7 @@ class RunRecord:
     """Writes the record with status running.
 
     Args:
-      model_dir: the run's folder, which is made where it does not exist.
+      model_dir: the run's folder, which is made if it does not exist.
       mode: the driver's --mode.
       params: the resolved configuration.
       seed: the seed of the run.
@@ -168,7 +168,7 @@ class RunRecord:
 
     Args:
       status: one of run_status.STATUSES, not running.
-      error: what ended it, None where nothing went wrong. Of an exception, its type and message.
+      error: what ended it, None if nothing went wrong. Of an exception, its type and message.
     """
     assert status in run_status.STATUSES[1:], status
     if isinstance(error, BaseException):
@@ -221,10 +221,10 @@ def check_writable(model_dir: str) -> None:
 
 
 def check_places(model_dir: str, mode: str, trainer: definitions.TrainerConfig) -> None:
-  """Makes sure that nothing else stands where a run keeps its files and folders.
+  """Makes sure that nothing else has the names of the files and folders of a run.
 
   Raises:
-    UserError: a file is where a folder has to be, or the other way round.
+    UserError: a file has the name of a folder, or the other way round.
   """
   if paths.is_remote(model_dir):  # Folders are but parts of names there.
     return
@@ -247,7 +247,7 @@ def save_params(params: definitions.ExperimentConfig, model_dir: str) -> list[st
 
   Args:
     params: the resolved configuration.
-    model_dir: the run's folder, which is made where it does not exist.
+    model_dir: the run's folder, which is made if it does not exist.
 
   Returns:
     The differences, as printed: `trainer.train_steps: 100 -> 200`.
@@ -279,7 +279,7 @@ def _differences_from_bytes(old: bytes, new_text: str) -> list[str]:
 
 
 def params_differences(old_text: str, new_text: str) -> list[str]:
-  """The fields in which two YAML documents differ; [] where they say the same."""
+  """The fields in which two YAML documents differ; [] if they say the same."""
   if old_text == new_text:
     return []
   try:
@@ -340,7 +340,7 @@ def _versions() -> dict[str, str | None]:
 
 @functools.cache
 def _git_commit(folder: str) -> str | None:
-  """The commit checked out in `folder`, followed by `+changes` where tracked files differ from it."""
+  """The commit checked out in `folder`, followed by `+changes` if tracked files differ from it."""
 
   def git(*arguments: str) -> str:
     return subprocess.run(

@@ -103,7 +103,7 @@ def _concrete(function: Any, task: Any) -> Any:
 
 
 def _module_of_model_garden(trained: trained_model.TrainedModel) -> tuple[tf.Module, dict[str, Any]] | None:
-  """What Model Garden serves one of its tasks with; None where it has nothing."""
+  """What Model Garden serves one of its tasks with; None if it has nothing."""
   task, params = trained.task, trained.params
   kinds = [f'{cls.__module__}.{cls.__qualname__}' for cls in type(params.task).__mro__]
   for config, served_by in _OF_IMAGES.items():
@@ -173,7 +173,7 @@ def _inputs_of(task: Any, model: Any) -> tuple[dict[str, tf.TensorSpec], Callabl
 
 
 def _first_call(task: Any, model: Any) -> tuple[Any, Any] | None:
-  """(positional, named) arguments of a subclassed model's first call, as specs; None where nobody calls it."""
+  """(positional, named) arguments of a subclassed model's first call, as specs; None if nobody calls it."""
   if not isinstance(model, tf_keras.Model):
     return None
   if model.save_spec() is None:

@@ -298,7 +298,7 @@ def _build_loop(experiment: _Experiment, run: recorded_run.RecordedRun) -> contr
     checkpoint_manager=manager,
     checkpoint=experiment.start.checkpoint,
     watch=options.watch,
-    saves_at_start=recovery.goes_back(config),
+    saves_at_start=recovery.may_roll_back(config),
     summary_interval=config.summary_interval if records_summaries else None,
     train_actions=_train_actions(experiment, run, manager),
     eval_actions=_eval_actions(experiment, trainer),

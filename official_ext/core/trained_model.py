@@ -34,7 +34,7 @@ class TrainedModel:
     task: the task.
     params: the experiment.
     checkpoint: path of the checkpoint that the weights are from.
-    weights: 'averaged' where they are moving averages, or else 'raw'.
+    weights: 'averaged' if they are moving averages, or else 'raw'.
   """
 
   model: Any
@@ -61,17 +61,17 @@ def load(
     params: the run's experiment.
     model_dir: the run's folder.
     which: see `find_checkpoint`.
-    ema: whether to take the moving averages of the weights, where the run has kept any.
+    ema: whether to take the moving averages of the weights, if the run has kept any.
 
   Raises:
     UserError: there is no such checkpoint, it is damaged, or it is none of this model.
   """
-  prefix = find_checkpoint(model_dir, params, which)
+  path = find_checkpoint(model_dir, params, which)
   with _mixed_precision(params.runtime):
     task = task_factory.get_task(params.task)
     model = task.build_model()
-    weights = _restore(model, task, prefix, ema)
-  return TrainedModel(model, task, params, prefix, weights)
+    weights = _restore(model, task, path, ema)
+  return TrainedModel(model, task, params, path, weights)
 
 
 def find_checkpoint(model_dir: str, params: definitions.ExperimentConfig, which: str | int | None = None) -> str:
@@ -81,7 +81,7 @@ def find_checkpoint(model_dir: str, params: definitions.ExperimentConfig, which:
     model_dir: the run's folder.
     params: its experiment.
     which: 'best': that of the best evaluation; 'latest': the newest that is not damaged; the step of one, or the path
-      of any. None: the best, where the experiment names what is best, or else the latest.
+      of any. None: the best, if the experiment names what is best, or else the latest.
 
   Raises:
     UserError: there is no such checkpoint, or it is damaged.
@@ -95,36 +95,36 @@ def find_checkpoint(model_dir: str, params: definitions.ExperimentConfig, which:
         f'{model_dir}: the run keeps no best checkpoint (trainer.best_checkpoint_eval_metric names no metric); which='
         f'{LATEST} is its newest'
       )
-    prefix = exporter.best_ckpt_path
-    if prefix is None:
+    path = exporter.best_ckpt_path
+    if path is None:
       raise errors.UserError(f'{model_dir}: no best checkpoint yet; which={LATEST} is its newest')
   elif which == LATEST:
-    prefix = _latest(model_dir)
+    path = _latest(model_dir)
   elif str(which).isdigit():
-    prefix = os.path.join(model_dir, f'ckpt-{which}')
+    path = os.path.join(model_dir, f'ckpt-{which}')
     steps = [manifests.step_of(path) for path in manifests.prefixes(model_dir)]
-    if not tf.io.gfile.exists(f'{prefix}.index'):
+    if not tf.io.gfile.exists(f'{path}.index'):
       there = f'there are those of steps {", ".join(map(str, steps))}' if steps else 'there is none at all'
       raise errors.UserError(f'{model_dir}: no checkpoint of step {which}; {there}')
   else:
-    prefix = str(which)
-    if not tf.io.gfile.exists(f'{prefix}.index'):
+    path = str(which)
+    if not tf.io.gfile.exists(f'{path}.index'):
       raise errors.UserError(f'{which}: no such checkpoint; {BEST}, {LATEST}, a step, or a path such as DIR/ckpt-100')
-  if tf.io.gfile.exists(prefix + manifests.SUFFIX):
-    damage = manifests.find_damage(prefix)
+  if tf.io.gfile.exists(path + manifests.SUFFIX):
+    damage = manifests.find_damage(path)
     if damage is not None:
-      raise errors.UserError(f'{prefix}: it is damaged: {damage}')
-  elif not tf.io.gfile.exists(f'{prefix}.index'):
-    raise errors.UserError(f'{prefix}: it is not there any more')
-  return prefix
+      raise errors.UserError(f'{path}: it is damaged: {damage}')
+  elif not tf.io.gfile.exists(f'{path}.index'):
+    raise errors.UserError(f'{path}: it is not there any more')
+  return path
 
 
 def _latest(model_dir: str) -> str:
-  prefix = manifests.newest(model_dir)
-  if prefix is None:
+  path = manifests.newest(model_dir)
+  if path is None:
     undamaged = 'undamaged ' if manifests.prefixes(model_dir) else ''
     raise errors.UserError(f'{model_dir}: no {undamaged}checkpoint in this folder')
-  return prefix
+  return path
 
 
 @contextlib.contextmanager
@@ -138,18 +138,18 @@ def _mixed_precision(runtime: definitions.RuntimeConfig) -> Iterator[None]:
     tf_keras.mixed_precision.set_global_policy(before)
 
 
-def _restore(model: Any, task: Any, prefix: str, ema: bool) -> str:
+def _restore(model: Any, task: Any, path: str, ema: bool) -> str:
   """Restores all variables of a model; returns which weights they are."""
-  contents = contents_lib.Contents(prefix)
+  contents = contents_lib.Contents(path)
   items: dict[str, Any] = getattr(model, 'checkpoint_items', {})
   root = tf.train.Checkpoint(model=model, **items)
   match = contents.match(root, _OF_TRAINING)
   if match.may_fit_later:
     create_variables(task, model)
     match = contents.match(root, _OF_TRAINING)
-  match.check(prefix)
-  root.read(readable_paths.readable(prefix)).expect_partial()
-  held, averages = averaged_weights.held(prefix, contents), contents.slots(averaged_weights.SLOT)
+  match.check(path)
+  root.read(readable_paths.readable(path)).expect_partial()
+  held, averages = averaged_weights.held(path, contents), contents.slots(averaged_weights.SLOT)
   wanted = averaged_weights.AVERAGED if ema and averages else averaged_weights.RAW
   if wanted != held:
     for place in match.places.values():

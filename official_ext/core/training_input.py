@@ -28,7 +28,7 @@ class TrainingInput:
 
     Args:
       task: builds the input.
-      data: `task.train_data`; None where a task has none.
+      data: `task.train_data`; None if a task has none.
       batches_per_step: how many global batches an update takes.
       is_custom: whether the dataset was handed to the trainer, which cannot build it again.
     """
@@ -94,7 +94,7 @@ def ended(step: int) -> errors.UserError:
 
 
 def mistake_in_data(config: Any, data: Any, error: Exception) -> errors.UserError | None:
-  """What in a data configuration has led to an error of Model Garden's; None where nothing is known to be wrong."""
+  """What in a data configuration has led to an error of Model Garden's; None if nothing is known to be wrong."""
   path = next(
     (
       f'task.{name}'

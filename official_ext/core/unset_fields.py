@@ -1,4 +1,4 @@
-"""Fields that Model Garden leaves open, and that a model cannot be built without: named where building fails."""
+"""Fields that Model Garden leaves open, and that a model cannot be built without: named when building fails."""
 
 from collections.abc import Iterator
 import contextlib

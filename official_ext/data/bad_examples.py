@@ -40,7 +40,7 @@ class ExampleLog:
         self.identities.append(identity)
 
   def add_skip(self, position: int, index: int, message: str) -> None:
-    """Notes that the example `index`, at a position, is left out; warns, once for each of the first few examples."""
+    """Notes that the example `index`, at a position, is skipped; warns, once for each of the first few examples."""
     with self._lock:
       self._skipped.add(position)
       is_new = index not in self._warned and len(self._warned) < _MAX_WARNINGS
@@ -48,10 +48,10 @@ class ExampleLog:
         self._warned.add(index)
       is_last = len(self._warned) == _MAX_WARNINGS
     if is_new:
-      logging.warning('left out: %s%s', message, ' (further ones are only counted)' if is_last else '')
+      logging.warning('skipped: %s%s', message, ' (further ones are only counted)' if is_last else '')
 
   def take_skips(self, end: int | None = None) -> int:
-    """How many examples before a position were left out since the last call.
+    """How many examples before a position were skipped since the last call.
 
     Input is read ahead of its use: what lies beyond `end` is counted when its time has come.
 

@@ -1,4 +1,4 @@
-"""From examples by number to batches; a bad example is named, or left out.
+"""From examples by number to batches; a bad example is named, or skipped.
 
 What stands in for a bad example in training is the next good one of the source: a function of the example alone, so
 that the batch at a step stays a pure function of (seed, step), however many replicas share it.
@@ -23,7 +23,7 @@ class BatchReader:
   """Reads examples and makes a batch of them. Called from several threads.
 
   Attributes:
-    batch: a batch of one example, as all are: structure, dtypes and, where the collator fixes them, shapes.
+    batch: a batch of one example, as all are: structure, dtypes and, if the collator fixes them, shapes.
   """
 
   def __init__(self, source: sources.Source, collate: collators.Collator, params: Any):
@@ -52,7 +52,7 @@ class BatchReader:
     self._reference, self.batch = self._choose_reference()
 
   @property
-  def leaves_out(self) -> bool:
+  def may_skip(self) -> bool:
     """Whether a batch may have fewer examples than were asked for: in evaluation, where each counts once."""
     return self._action == 'skip' and not self._is_training
 
@@ -60,7 +60,7 @@ class BatchReader:
     """The batch of the examples `indices`, which are at `positions`.
 
     Returns:
-      (the batch's values, flat; the positions of its examples, fewer than were asked for where `leaves_out`).
+      (the batch's values, flat; the positions of its examples, fewer than were asked for if `may_skip`).
 
     Raises:
       BadExampleError: one of them cannot be used.
@@ -81,7 +81,7 @@ class BatchReader:
       ) from error
 
   def _good_examples(self, positions, indices):
-    """(position, example) for each index, less those that are left out."""
+    """(position, example) for each index, less those that are skipped."""
     found = []
     for position, index in zip(positions, indices):
       example, problem = self._try(index)

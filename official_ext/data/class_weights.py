@@ -25,7 +25,7 @@ def of_examples(labels: Any, class_weight: Sequence[float] | Mapping[int, float]
       Empty: all are 1.
 
   Returns:
-    float32 [batch]. A label without a weight gives NaN, so that the step is left out and told.
+    float32 [batch]. A label without a weight gives NaN, so that the step is skipped and told.
 
   Raises:
     ValueError: a dictionary's keys are others.

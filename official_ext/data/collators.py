@@ -56,7 +56,7 @@ def register(name: str, fixed_shapes: bool = True) -> Callable[[Callable[[Any], 
 
   Args:
     name: what `collator` of a data configuration names it by.
-    fixed_shapes: False where the shapes of the batches depend on the examples beyond the leading dimension.
+    fixed_shapes: False if the shapes of the batches depend on the examples beyond the leading dimension.
 
   Returns:
     A decorator for a function from the data configuration to the collating function.
@@ -107,7 +107,7 @@ def stack(params: Any) -> Collate:
 def pad(params: Any) -> Collate:
   """Pads every feature's first dimension at its end, and stacks.
 
-  The length is that of the batch's longest example, or the configuration's `seq_length` where it has that field and it
+  The length is that of the batch's longest example, or the configuration's `seq_length` if it has that field and it
   is not 0: longer examples are then cut. The padding is the configuration's `pad_value`, 0 if it has none. Only
   numeric features with dimensions are padded; scalars and strings are stacked.
 

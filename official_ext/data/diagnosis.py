@@ -58,7 +58,7 @@ class Fault:
     file: path.
     record: number in the file, from 0; None: the file as such.
     reason: what is wrong with it.
-    misfit: where it is not the file that is at fault, the whole message.
+    misfit: if it is not the file that is at fault, the whole message.
   """
 
   file: str
@@ -84,7 +84,7 @@ class OutOfRange:
 
 
 def out_of_range(error: BaseException | None) -> OutOfRange | None:
-  """What a TensorFlow kernel says of a label or an index that is out of range; None where it says something else."""
+  """What a TensorFlow kernel says of a label or an index that is out of range; None if it says something else."""
   for pattern in _OUT_OF_RANGE:
     match = pattern.search(str(error)) if isinstance(error, tf.errors.InvalidArgumentError) else None
     if match:
@@ -114,7 +114,7 @@ def explain(
     when: added to the message.
 
   Returns:
-    The error; None where the exception has nothing to do with data: then it is to be raised as it is.
+    The error; None if the exception has nothing to do with data: then it is to be raised as it is.
   """
   if not is_input_error(error):
     return None
@@ -152,7 +152,7 @@ def reason_of(error: BaseException) -> str:
 def check_not_empty(path: str, data: Any) -> None:
   """Refuses input files that are all empty: a pipeline that repeats them may look for an example forever.
 
-  One file is looked at, where it is not empty. What is missing is left to the pipeline.
+  One file is looked at, if it is not empty. What is missing is left to the pipeline.
 
   Raises:
     UserError: they are.
@@ -189,7 +189,7 @@ def no_examples(path: str, data: Any, needed: int = 0) -> errors.UserError:
 
 
 def input_files(data: Any) -> list[str]:
-  """The files that a data configuration names; [] where it names none, or they cannot be listed."""
+  """The files that a data configuration names; [] if it names none, or they cannot be listed."""
   try:
     if getattr(data, 'input_path', None):
       return [
@@ -251,7 +251,7 @@ def find_fault(error: BaseException, data: Any, build_inputs: BuildInputs) -> Fa
     build_inputs: the task's.
 
   Returns:
-    The first fault; None where there is none to be found.
+    The first fault; None if there is none to be found.
   """
   deadline = time.monotonic() + MAX_SECONDS
   named = _named_unreadable(error)
@@ -290,7 +290,7 @@ def _named_unreadable(error: BaseException) -> Fault | None:
 
 
 def unmatched(data: Any) -> str | None:
-  """The first pattern of `input_path` that no file matches; None where there is none."""
+  """The first pattern of `input_path` that no file matches; None if there is none."""
   for pattern in input_files_lib.patterns(getattr(data, 'input_path', None)):
     try:
       if not input_files_lib.matching(pattern):
@@ -378,7 +378,7 @@ def _unparsable(file: str, data: Any, build_inputs: BuildInputs) -> Fault | None
 
 
 def pipeline_error(file: str, data: Any, build_inputs: BuildInputs) -> BaseException | None:
-  """What the task's pipeline raises on one file, read once, in order, one example at a time; None where it works."""
+  """What the task's pipeline raises on one file, read once, in order, one example at a time; None if it works."""
   once = {'input_path': file, 'is_training': False, 'global_batch_size': 1, 'drop_remainder': False, 'cache': False}
   try:
     dataset = build_inputs(data.replace(**{name: value for name, value in once.items() if hasattr(data, name)}))

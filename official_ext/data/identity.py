@@ -45,7 +45,7 @@ def of_files(files: Sequence[str]) -> Identity:
 
 
 def of_config(data: Any) -> Identity:
-  """The identity of what a data configuration of Model Garden's names: files, or a TFDS data set; {} where neither."""
+  """The identity of what a data configuration of Model Garden's names: files, or a TFDS data set; {} if neither."""
   identity = of_files(diagnosis.input_files(data))
   if getattr(data, 'input_path', None) or not getattr(data, 'tfds_name', None):
     return identity

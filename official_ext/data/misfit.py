@@ -14,14 +14,14 @@ _NOT_LENGTHS = ('batch', 'buffer', 'cycle', 'seed', 'num_', 'block')
 def explain(
   file: str, records: list[bytes], reason: str, data: Any, error_of: Callable[[Any], BaseException | None]
 ) -> str:
-  """Says what does not fit, where no record of a file can be parsed.
+  """Says what does not fit, if no record of a file can be parsed.
 
   Args:
     file: that was read.
     records: of the file.
     reason: what TensorFlow says of the first.
     data: the data configuration.
-    error_of: what the task's pipeline raises on that file with another data configuration; None where it works.
+    error_of: what the task's pipeline raises on that file with another data configuration; None if it works.
 
   Returns:
     The message, to follow the dotted path of the data configuration: `.field: what is wrong`.
@@ -48,7 +48,7 @@ def vars_of(data: Any) -> list[Any]:
 
 
 def _features(record: bytes) -> dict:
-  """The number of values of each feature of a tf.Example; {} where a record is none."""
+  """The number of values of each feature of a tf.Example; {} if a record is none."""
   try:
     features = tf.train.Example.FromString(record).features.feature
   except Exception:  # pylint: disable=broad-except  # protobuf's DecodeError, without an import of protobuf.

@@ -38,7 +38,7 @@ class Source(abc.ABC):
     """
 
   def describe(self, index: int) -> str:
-    """Names an example, so that a person can find it: file and record where it comes from one. Both count from 0."""
+    """Names an example, so that a person can find it: file and record if it comes from one. Both count from 0."""
     return f'example {index} of {type(self).__name__}'
 
   def identity(self) -> identity_lib.Identity:
@@ -263,7 +263,7 @@ def cached(source: Source, block_size: int = 1024, on_bad_example: str = 'error'
   Args:
     source: examples of one structure and shape.
     block_size: how many examples to read at a time.
-    on_bad_example: 'skip' leaves examples out that cannot be read, with a warning: those after them move up.
+    on_bad_example: 'skip' skips examples that cannot be read, with a warning: those after them move up.
 
   Returns:
     The same examples under the same numbers.
@@ -280,7 +280,7 @@ def cached(source: Source, block_size: int = 1024, on_bad_example: str = 'error'
 
 
 def _stacked(source: Source, indices: Sequence[int], on_bad_example: str) -> Mapping[str, Any] | None:
-  """The examples of these numbers, stacked; None where all are left out."""
+  """The examples of these numbers, stacked; None if all are skipped."""
   try:
     return collators.stack_examples(source.fetch(indices))
   except Exception:  # pylint: disable=broad-except  # One of them is bad: which?
@@ -293,7 +293,7 @@ def _stacked(source: Source, indices: Sequence[int], on_bad_example: str) -> Map
         message = f'{source.describe(index)} cannot be read: {bad_examples.one_line(error)}'
         if on_bad_example != 'skip':
           raise bad_examples.BadExampleError(f'{message}; repair or replace it') from error
-        logging.warning('left out: %s', message)
+        logging.warning('skipped: %s', message)
       else:
         examples += found
   return collators.stack_examples(examples) if examples else None

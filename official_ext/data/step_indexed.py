@@ -45,7 +45,7 @@ def build_dataset(
 
   For evaluation it is finite, in the source's order, and has every example exactly once. The last global batch may be
   partial: its examples go to the first replicas, and replicas for which none is left get a batch of no examples. It is
-  left out where `params.drop_remainder` is true.
+  left out if `params.drop_remainder` is true.
 
   Args:
     source: the examples.
@@ -117,8 +117,8 @@ class _BatchMaker:
     num_examples: examples in the source.
     seed: of the transforms.
     is_partial: whether positions may lie beyond the last example.
-    load: from positions and indices of shape [b] to a batch and the positions of its examples, fewer than b where some
-      are left out.
+    load: from positions and indices of shape [b] to a batch and the positions of its examples, fewer than b if some
+      are skipped.
     transform: see `build_dataset`.
     transform_per_example: see `build_dataset`.
   """
@@ -225,7 +225,7 @@ def _loader(source: sources.Source, params: Any) -> tuple[Load, bool]:
 
   def load(positions, indices):
     kept, *flat = tf.numpy_function(read, [positions, indices], [tf.int64, *dtypes])
-    size = None if reader.leaves_out else indices.shape[0]
+    size = None if reader.may_skip else indices.shape[0]
     kept.set_shape([size])
     for tensor, shape in zip(flat, shapes):
       tensor.set_shape((size, *shape))

@@ -1,7 +1,7 @@
 """Files by their exact path, on local and remote file systems: a path is never a pattern.
 
-`tf.io.gfile.glob` takes every `[`, `*`, `?` and backslash of a path for a pattern, so that a run in `m/run[1]` finds
-the files of `m/run1` in place of its own. Here folders are listed and names are matched. Paths such as
+`tf.io.gfile.glob` reads every `[`, `*`, `?` and backslash of a path as part of a pattern, so that a run in `m/run[1]`
+would find the files of `m/run1` instead of its own. This module lists folders and matches names. Paths such as
 `gs://bucket/run` need TensorFlow, which is imported for these alone.
 """
 
@@ -22,7 +22,7 @@ def is_remote(path: str) -> bool:
 
 
 def names(folder: str) -> list[str]:
-  """The names in a folder, sorted; [] where there is no such folder."""
+  """The names in a folder, sorted; [] if there is no such folder."""
   if is_remote(folder):
     gfile = _gfile()
     return sorted(name.rstrip('/') for name in gfile.listdir(folder)) if gfile.isdir(folder) else []
@@ -40,7 +40,7 @@ def matching(folder: str, pattern: str) -> list[str]:
     pattern: a regular expression for whole names.
 
   Returns:
-    The paths, sorted; [] where there is no such folder.
+    The paths, sorted; [] if there is no such folder.
   """
   return [os.path.join(folder, name) for name in names(folder) if re.fullmatch(pattern, name)]
 
@@ -64,13 +64,13 @@ def read(path: str) -> bytes:
 
 
 def write_atomically(path: str, content: bytes, temporary: str = '', sync: bool = False) -> None:
-  """Writes a file beside its place, and renames it into it. A local file keeps the permissions of that before it.
+  """Writes a file under a temporary name, then renames it. A local file keeps its predecessor's permissions.
 
   Args:
-    path: where it is to be.
-    content: what it is to hold.
-    temporary: the path beside it; empty: one that no other process takes.
-    sync: whether a local disk must have the content before the file is renamed.
+    path: the final path.
+    content: its content.
+    temporary: the path to write to first; empty: one that no other process uses.
+    sync: whether to flush the content to a local disk before the file is renamed.
 
   Raises:
     OSError: it cannot be written.
@@ -100,7 +100,7 @@ def write_atomically(path: str, content: bytes, temporary: str = '', sync: bool 
 
 
 def make_folder(folder: str) -> None:
-  """Makes a folder, and those above it, where they are not there.
+  """Makes a folder, and its missing parents.
 
   Raises:
     OSError: it cannot be made.
@@ -115,7 +115,7 @@ def make_folder(folder: str) -> None:
 
 
 def remove(path: str) -> None:
-  """Deletes a file, where it is there."""
+  """Deletes a file, if it exists."""
   if is_remote(path):
     if _gfile().exists(path):
       _gfile().remove(path)
@@ -127,7 +127,7 @@ def remove(path: str) -> None:
 
 
 def remove_folder(path: str) -> None:
-  """Deletes a folder with all that is in it. Of a symbolic link only the link: its target is somebody else's."""
+  """Deletes a folder with all its content; of a symbolic link only the link, as the target is somebody else's."""
   if is_remote(path):
     _gfile().rmtree(path)
   elif os.path.islink(path):
@@ -139,7 +139,7 @@ def remove_folder(path: str) -> None:
 def expand_home(path: str, where: str) -> str:
   """A path whose `~` or `~user` at the start is replaced by that home folder, as a shell does.
 
-  Shells leave `--model_dir=~/run` alone, for the word does not begin with `~`.
+  Shells do not expand `--model_dir=~/run`, because the word does not begin with `~`.
 
   Args:
     path: any path.
@@ -154,7 +154,7 @@ def expand_home(path: str, where: str) -> str:
   expanded = os.path.expanduser(path)
   if expanded == path:
     raise errors.UserError(
-      f'{where}: {path}: there is no home folder of {home.group()}; a folder that is called so is written ./{path}'
+      f'{where}: {path}: there is no home folder of {home.group()}; a folder of that name is written ./{path}'
     )
   return expanded
 

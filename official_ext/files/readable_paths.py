@@ -1,7 +1,7 @@
 """Checkpoints in folders whose names TensorFlow takes for patterns.
 
 TensorFlow looks for a checkpoint's index by a pattern before it opens it (`Env::GetMatchingPaths`), and finds none
-where the path holds `[` or a backslash. Such a folder is read by way of a symbolic link.
+if the path holds `[` or a backslash. Such a folder is read by way of a symbolic link.
 """
 
 import atexit
@@ -17,22 +17,22 @@ from official_ext.files import paths
 _PATTERN = re.compile(r'[\[\\]')
 
 
-def readable(prefix: str) -> str:
+def readable(path: str) -> str:
   """A path by which TensorFlow can read a checkpoint, for as long as this process lives.
 
   Args:
-    prefix: path of the checkpoint.
+    path: path of the checkpoint.
 
   Raises:
     UserError: there is none, on a remote file system.
   """
-  if not _PATTERN.search(prefix):
-    return prefix
-  if paths.is_remote(prefix):
+  if not _PATTERN.search(path):
+    return path
+  if paths.is_remote(path):
     raise errors.UserError(
-      f'{prefix}: TensorFlow reads no checkpoint from a remote path with [ or a backslash; choose another name'
+      f'{path}: TensorFlow reads no checkpoint from a remote path with [ or a backslash; choose another name'
     )
-  folder, name = os.path.split(prefix)
+  folder, name = os.path.split(path)
   return os.path.join(_link_to(os.path.abspath(folder)), name)
 
 

@@ -1,7 +1,8 @@
-"""Files of a run that are written whole or not at all, and what is said of storage that fails.
+"""Writes files of a run whole or not at all, and describes storage that fails.
 
 Storage fails in the middle of a run: a disk or a quota is full, a file system turns read-only, a network file system is
-gone, somebody deletes a folder. What is lost then is the caller's to decide; here it gets its one line.
+gone, somebody deletes a folder. The caller decides what that means for the run; this module finds the one line that
+describes it.
 """
 
 import errno
@@ -26,14 +27,14 @@ def write(path: str, text: str) -> None:
 
 
 def write_bytes(path: str, content: bytes) -> None:
-  """Writes a file under another name and renames it into place. What cannot be finished leaves nothing behind.
+  """Writes a file under a temporary name, then renames it. A failed write leaves nothing behind.
 
   Args:
-    path: local, or any that `tf.io.gfile` knows. Its folder is made where it is gone.
-    content: what it is to hold.
+    path: local, or any that `tf.io.gfile` knows. Its folder is made if it is missing.
+    content: its content.
 
   Raises:
-    StorageError: it cannot be written. The file that was there before is as it was.
+    StorageError: it cannot be written. The file that was there before is unchanged.
   """
   try:
     try:
@@ -46,9 +47,9 @@ def write_bytes(path: str, content: bytes) -> None:
 
 
 def overwrite(path: str, text: str) -> None:
-  """Writes over a local file where it lies, where it can: a small one finds room there when the disk is full.
+  """Overwrites a local file in place, if it can: a small one finds room there when the disk is full.
 
-  A process that dies in this very moment may leave a mixture. The text must bear blanks at its end.
+  A process that dies at this moment may leave a mixture of both texts. Trailing blanks may be added to the text.
   """
   try:
     with open(path, 'r+b', buffering=0) as f:
@@ -58,7 +59,7 @@ def overwrite(path: str, text: str) -> None:
 
 
 def remove(path: str) -> None:
-  """Deletes a file where it can."""
+  """Deletes a file if it can."""
   try:
     tf.io.gfile.remove(path)
   except FAILURES:
@@ -73,7 +74,7 @@ def not_written(path: str, error: BaseException) -> errors.StorageError:
 
 
 def reason_of(error: BaseException) -> str:
-  """What an exception says of storage, without the ops, functions and paths that TensorFlow puts around it."""
+  """What an exception says about storage, without the ops, functions and paths that TensorFlow adds."""
   if isinstance(error, OSError) and error.strerror:
     return error.strerror
   text = ' '.join(str(error).split())
@@ -85,7 +86,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def explain(error: BaseException | None) -> errors.StorageError | None:
-  """The one line of an exception, or of one that has led to it, that tells of failing storage; None of any other."""
+  """An error with one line about failing storage, if that caused an exception, directly or not; else None."""
   seen = set()
   while error is not None and id(error) not in seen:
     seen.add(id(error))
@@ -99,7 +100,7 @@ def explain(error: BaseException | None) -> errors.StorageError | None:
 
 
 def _failed_path(error: BaseException) -> str | None:
-  """The path at which storage has failed, as far as it is told; None where something else has gone wrong."""
+  """The path at which storage failed, 'a file' if the exception does not say; None if something else went wrong."""
   if isinstance(error, OSError):
     if error.errno not in _OF_STORAGE:
       return None

@@ -1,6 +1,6 @@
 """Metrics of a classification by name: accuracy, precision, recall, F1, AUC and the confusion matrix.
 
-They are those of tf_keras where it has them, fed with class numbers and logits, as a classifier has them. Their state
+They are those of tf_keras, if it has them, fed with class numbers and logits, as a classifier has them. Their state
 is sums, which a strategy adds up over its replicas: every example counts once, on any number of replicas. The sums are
 float32, as in tf_keras, and exact up to 2**24 examples of a class.
 
@@ -25,7 +25,7 @@ from official_ext import suggestions
 class _PerClass(tf_keras.metrics.FBetaScore):
   """Counts true and false positives and negatives of every class: see base class.
 
-  An example is taken for the class of its largest logit, the first of equal ones; a single logit for class 1 where it
+  An example is taken for the class of its largest logit, the first of equal ones; a single logit for class 1 if it
   is above 0.
   """
 
@@ -63,7 +63,7 @@ class _PerClass(tf_keras.metrics.FBetaScore):
     return {'num_classes': self._num_classes, 'average': self.average, 'name': self.name}
 
   def _averaged(self, positives: tf.Variable) -> tf.Tensor:
-    """True positives in relation to `positives`; 0 where there are none."""
+    """True positives in relation to `positives`; 0 if there are none."""
     values = tf.math.divide_no_nan(self.true_positives, positives)
     if self.average == 'weighted':
       return tf.math.divide_no_nan(
@@ -77,7 +77,7 @@ class F1(_PerClass):
 
 
 class Precision(_PerClass):
-  """Of the examples that were taken for a class, the fraction that belong to it; 0 where there are none."""
+  """Of the examples that were taken for a class, the fraction that belong to it; 0 if there are none."""
 
   def result(self):
     """The value, or values, of `average`."""
@@ -85,7 +85,7 @@ class Precision(_PerClass):
 
 
 class Recall(_PerClass):
-  """Of the examples of a class, the fraction that were taken for it; 0 where there are none."""
+  """Of the examples of a class, the fraction that were taken for it; 0 if there are none."""
 
   def result(self):
     """The value, or values, of `average`."""
@@ -136,7 +136,7 @@ class Auc(tf_keras.metrics.AUC):
 class ConfusionMatrix(tf_keras.metrics.Metric):
   """Counts: row i holds the examples of class i, column j those that were taken for class j.
 
-  TensorBoard shows the one of an evaluation as a picture, where it is called 'confusion_matrix'.
+  TensorBoard shows the one of an evaluation as a picture, if it is called 'confusion_matrix'.
   """
 
   def __init__(self, num_classes: int, name: str = 'confusion_matrix'):

@@ -27,7 +27,7 @@ def draw(matrix: np.ndarray, class_names: Sequence[str] = ()) -> np.ndarray:
 
   Args:
     matrix: [classes, classes]; row i counts the examples of class i, column j those that were taken for class j.
-    class_names: where there are as many as classes, their labels; else the labels are numbers.
+    class_names: if there are as many as classes, their labels; else the labels are numbers.
 
   Returns:
     uint8 of shape [height, width, 3], 480 to 1,600 pixels high.

@@ -96,12 +96,12 @@ class _Table:
       self._is_whole = False
 
   def complete(self) -> None:
-    """Writes the table, where the file is not what it should be."""
+    """Writes the table, if the file is not what it should be."""
     if not self._is_whole:
       self._write_all()
 
   def add(self, step: int, values: Mapping[str, Any]) -> None:
-    """Writes a row, instead of the one of the same step where there is one.
+    """Writes a row, instead of the one of the same step if there is one.
 
     Raises:
       StorageError: it could not be written. It is with one of the next.

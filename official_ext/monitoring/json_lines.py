@@ -41,7 +41,7 @@ class EventsWriter(writers.Writer):
     """
     self._path = path
     self._file: tf.io.gfile.GFile | None = None
-    self._pending = b''  # What is not in the file yet; begins inside a line where a write has failed there.
+    self._pending = b''  # What is not in the file yet; begins inside a line if a write has failed there.
     self._size: int | None = None  # Of the file as this writer has left it.
     self._opened: tuple[int, int] | None = None
     self._num_lost = 0
@@ -75,7 +75,7 @@ class EventsWriter(writers.Writer):
         logging.error('%s lacks the last %d events, for which there was no room.', self._path, num_lost)
 
   def _cut(self) -> None:
-    """Takes the part of a line, whose rest will never come, out of the file, where it is local."""
+    """Takes the part of a line, whose rest will never come, out of the file, if it is local."""
     try:
       with open(self._path, 'r+b') as f:
         f.seek(max(0, f.seek(0, os.SEEK_END) - _MAX_LINE))
@@ -104,7 +104,7 @@ class EventsWriter(writers.Writer):
     self._pending = b''
 
   def _identity(self) -> tuple[int, int] | None:
-    """Of what is at the path now, where it is local; None where nothing is."""
+    """Of what is at the path now, if it is local; None if nothing is."""
     if '://' in self._path:
       return (0, 0)
     try:
@@ -146,7 +146,7 @@ def read_events(path: str) -> list[dict[str, Any]]:
   """Reads the events of a run that still stand.
 
   A run that was restored or rolled back goes on from an earlier step: what the file says above such an event about
-  higher steps is superseded by what follows, and left out. So is the evaluation of its own step where that is pending,
+  higher steps is superseded by what follows, and left out. So is the evaluation of its own step if that is pending,
   and a line that a dying machine has cut short.
 
   Args:
@@ -183,7 +183,7 @@ def _is_torn(path: str) -> bool:
 
 
 def _size_of(path: str) -> int:
-  """The length of a file in bytes; 0 where there is none."""
+  """The length of a file in bytes; 0 if there is none."""
   found = tf.io.gfile.stat(path) if tf.io.gfile.exists(path) else None
   return 0 if found is None or found.is_directory else found.length
 

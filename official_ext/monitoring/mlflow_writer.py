@@ -64,7 +64,7 @@ class MlflowWriter(writers.Writer):
       model_dir: the run's folder.
       params: the configuration, nested.
       tracking_uri: empty: the environment variable MLFLOW_TRACKING_URI, or else the folder mlruns in `model_dir`.
-      experiment: the name of MLflow's experiment, which is made where there is none.
+      experiment: the name of MLflow's experiment, which is made if there is none.
       run_name: empty: the name of `model_dir`.
     """
     folder = os.path.abspath(model_dir) if '://' not in model_dir else model_dir

@@ -31,7 +31,7 @@ class ProgressWriter(writers.Writer):
     """Shows nothing yet.
 
     Args:
-      train_steps: the step at which training ends; 0 where the run does not train.
+      train_steps: the step at which training ends; 0 if the run does not train.
       bar: `trainer.progress_bar`: false writes lines on a terminal too.
       stream: where to write; None is sys.stdout.
     """

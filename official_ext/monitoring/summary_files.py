@@ -31,7 +31,7 @@ class SummaryFile(tf.summary.SummaryWriter):
   begins another one there too, but what it left is not cut off.
 
   Attributes:
-    failure: why the last flush has not written all; None where it has.
+    failure: why the last flush has not written all; None if it has.
   """
 
   def __init__(self, folder: str):
@@ -108,7 +108,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     self._checked, self._unwritten, self.failure = whole, [], None
 
   def take_failure(self) -> errors.StorageError | None:
-    """What has failed since the last call, also where all is written by now."""
+    """What has failed since the last call, also if all is written by now."""
     failure, self._untold = self._untold or self.failure, None
     return failure
 
@@ -171,7 +171,7 @@ class SummaryFile(tf.summary.SummaryWriter):
         )
 
   def _cut(self) -> None:
-    """Cuts the file behind its last whole record; removes it where that is but the one that tells its version."""
+    """Cuts the file behind its last whole record; removes it if that is but the one that tells its version."""
     if self._path is None or not os.path.exists(self._path):
       return
     try:
@@ -184,7 +184,7 @@ class SummaryFile(tf.summary.SummaryWriter):
       pass
 
   def _end_of_records(self) -> int | None:
-    """Where the records of the file end; None where something follows that is none, or where there is no file."""
+    """Where the records of the file end; None if something follows that is none, or if there is no file."""
     if self._path is None:  # It is remote.
       return self._checked
     if not os.path.isfile(self._path):
@@ -199,7 +199,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     return {entry.path for entry in os.scandir(self._folder) if f'.{os.getpid()}.' in entry.name}
 
   def _new_file(self, known: set[str]) -> str | None:
-    """The file that was made since then, where it is local."""
+    """The file that was made since then, if it is local."""
     return max(self._files() - known, default=None)
 
 

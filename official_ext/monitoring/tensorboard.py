@@ -23,7 +23,7 @@ class TensorBoardWriter(writers.Writer):
 
   As orbit.utils.SummaryManager does it, a dictionary within the values becomes a folder below, that is a curve of its
   own under the same names. A curve is named as the value is, but `loss` for `training_loss` and `validation_loss`, so
-  that both are in one chart, and with `progress/` in front where it tells how the run goes on (rate, epoch, ...).
+  that both are in one chart, and with `progress/` in front if it tells how the run goes on (rate, epoch, ...).
   Scalars become scalar summaries; arrays of four dimensions, [images, height, width, channels], and of three,
   [height, width, channels], image summaries. An evaluation's confusion matrix is drawn, see confusion_image.py.
   Anything else is left out. Files are made when they are first written to.
@@ -45,7 +45,7 @@ class TensorBoardWriter(writers.Writer):
       model_dir: the run's folder.
       validation_subdir: `trainer.validation_summary_subdir`.
       max_images: how many images of one array are written.
-      class_names: the labels of confusion matrices; where there are none, numbers.
+      class_names: the labels of confusion matrices; if there are none, numbers.
     """
     self._folders = {'train': os.path.join(model_dir, 'train'), 'eval': os.path.join(model_dir, validation_subdir)}
     self._max_images = max_images
@@ -68,7 +68,7 @@ class TensorBoardWriter(writers.Writer):
     return self._files[folder]
 
   def default_file(self, event: str) -> tf.summary.SummaryWriter:
-    """The same, for the summaries that a task writes by itself; one that writes nothing where it cannot be made."""
+    """The same, for the summaries that a task writes by itself; one that writes nothing if it cannot be made."""
     try:
       return self.file_writer(event)
     except errors.StorageError:  # `write` tells of it.
@@ -153,7 +153,7 @@ def tag_of(name: str, values: Container[str]) -> str:
 
 
 def _as_images(value: Any) -> np.ndarray | None:
-  """`value` as [images, height, width, channels], of a type that TensorBoard takes; None where it is no image."""
+  """`value` as [images, height, width, channels], of a type that TensorBoard takes; None if it is no image."""
   if not isinstance(value, np.ndarray) or value.ndim not in (3, 4) or not value.size:
     return None
   images = value[np.newaxis] if value.ndim == 3 else value

@@ -17,7 +17,7 @@ class RunInfo:
     model_dir: the run's folder.
     mode: the driver's mode.
     params: the resolved configuration.
-    class_names: of the task's classes, for pictures; () where it gives none.
+    class_names: of the task's classes, for pictures; () if it gives none.
   """
 
   model_dir: str

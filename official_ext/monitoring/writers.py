@@ -103,7 +103,7 @@ class Writers(Writer):
 
 
 def to_python(value: Any) -> Any:
-  """A tensor, variable or array as a Python scalar, where it has one element, or as an array; others as they are."""
+  """A tensor, variable or array as a Python scalar, if it has one element, or as an array; others as they are."""
   if hasattr(value, 'numpy'):
     value = value.numpy()
   if isinstance(value, (np.generic, np.ndarray)) and value.size == 1:

@@ -163,7 +163,7 @@ class LionConfig(optimization.BaseOptimizerConfig):
     beta_1: The weight of the momentum in the sign that is taken.
     beta_2: The decay of the momentum.
     weight_decay: The decay of the weights, times the learning rate. 0: none.
-    jit_compile: Whether to compile the update of each variable with XLA where the step is not compiled.
+    jit_compile: Whether to compile the update of each variable with XLA if the step is not compiled.
   """
 
   name: str = 'Lion'
@@ -188,7 +188,7 @@ class MuonConfig(optimization.BaseOptimizerConfig):
     beta_1: AdamW's decay of the first moment.
     beta_2: AdamW's decay of the second moment.
     epsilon: AdamW's, added to the root of the second moment.
-    jit_compile: Whether to compile the update of each variable with XLA where the step is not compiled.
+    jit_compile: Whether to compile the update of each variable with XLA if the step is not compiled.
   """
 
   RANGES: ClassVar[Mapping[str, str]] = dict.fromkeys(('newton_schulz_steps', 'rms_scale'), '(0, inf)')
@@ -224,7 +224,7 @@ class StableAdamWConfig(optimization.BaseOptimizerConfig):
       down. 0: never.
     slot_dtype: 'bfloat16' or 'float32', of both moments.
     slot_rounding: To bfloat16: 'stochastic', the same numbers in a resumed run, or 'nearest'.
-    jit_compile: Whether to compile the update of each variable with XLA where the step is not compiled.
+    jit_compile: Whether to compile the update of each variable with XLA if the step is not compiled.
   """
 
   CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {

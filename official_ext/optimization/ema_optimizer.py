@@ -58,7 +58,7 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
       grads_and_vars, name=name, experimental_aggregate_gradients=experimental_aggregate_gradients
     )
     ema_optimizer.maybe_merge_call(self.update_average, tf.distribute.get_strategy())
-    # What a LossScaleOptimizer around this returns instead, where it leaves the update out, is an operation too.
+    # What a LossScaleOptimizer around this returns instead, if it skips the update, is an operation too.
     return tf.no_op() if self._wraps_new else result
 
   def swap_weights(self):
@@ -101,7 +101,7 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
 
 
 def find(optimizer: Any) -> ExponentialMovingAverage | None:
-  """The moving average in an optimizer, also inside a LossScaleOptimizer; None where there is none.
+  """The moving average in an optimizer, also inside a LossScaleOptimizer; None if there is none.
 
   One that Model Garden's factory made becomes one of this module's.
   """

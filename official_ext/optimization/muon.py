@@ -39,11 +39,11 @@ def matrix_shape(shape: Sequence[int]) -> tuple[int, int] | None:
   """The rows and columns of a variable as a matrix: its axes cut in two.
 
   In front of the last axis: a convolution's [height, width, in, out] becomes [height * width * in, out]. With three
-  axes where the two sides are as equal as can be: an attention's [model, heads, size] becomes [model, heads * size],
-  and its [heads, size, model] [heads * size, model].
+  axes, at the place that makes the two sides as equal as can be: an attention's [model, heads, size] becomes
+  [model, heads * size], and its [heads, size, model] becomes [heads * size, model].
 
   Returns:
-    None where it is no matrix: fewer than two axes, or a single row or column.
+    None if it is no matrix: fewer than two axes, or a single row or column.
   """
   shape = [int(size) for size in shape]
   cuts = [1, 2] if len(shape) == 3 else [len(shape) - 1] if len(shape) > 1 else []

@@ -1,6 +1,6 @@
 """Variables that are trained in their own way: another learning rate, no weight decay, or not at all.
 
-It works inside any tf_keras optimizer, legacy or new, where that updates one variable:
+It works inside any tf_keras optimizer, legacy or new, at the point at which it updates one variable:
 
 - learning_rate_scale s: a variable that the optimizer takes from x to x + d becomes x + s * d. That is the update under
   s times the learning rate, as every update is proportional to it, weight decay included.
@@ -32,7 +32,7 @@ class ParameterGroups:
 
     Args:
       groups: `trainer.optimizer_config.parameter_groups`, checked.
-      model: whose attributes go before the names of variables, where it is a container: see variable_names.py.
+      model: whose attributes go before the names of variables, if it is a container: see variable_names.py.
     """
     self._groups = tuple(groups)
     self._model = model
@@ -50,7 +50,7 @@ class ParameterGroups:
     return any(re.search(pattern, name) for name in (self.name_of(variable), variable_names.name_of(variable)))
 
   def group_of(self, variable: Any) -> configs.ParameterGroupConfig:
-    """The group of a variable; one that changes nothing where none has a pattern for it."""
+    """The group of a variable; one that changes nothing if none has a pattern for it."""
     key = variable_names.key_of(variable)
     if key not in self._known:
       matching = (
@@ -148,7 +148,7 @@ class ParameterGroups:
 def install(
   groups: Sequence[configs.ParameterGroupConfig], optimizer: Any, model: Any = None
 ) -> ParameterGroups | None:
-  """Makes an optimizer follow a configuration's groups; None where there are none: see `ParameterGroups`."""
+  """Makes an optimizer follow a configuration's groups; None if there are none: see `ParameterGroups`."""
   if not groups:
     return None
   installed = ParameterGroups(groups, model)
@@ -157,5 +157,5 @@ def install(
 
 
 def of(optimizer: Any) -> ParameterGroups | None:
-  """The groups that an optimizer without wrappers follows, None where it has none."""
+  """The groups that an optimizer without wrappers follows, None if it has none."""
   return getattr(optimizer, 'parameter_groups', None)

@@ -17,7 +17,7 @@ DECAY_SHAPES = ('linear', 'cosine', 'sqrt')
 
 
 class _Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
-  """A schedule that is computed from whole steps: their difference stays exact where a float32 no longer counts."""
+  """A schedule that is computed from whole steps: their difference is exact even beyond what a float32 can count."""
 
   def __init__(self, offset: int = 0, **fields: Any):
     super().__init__()

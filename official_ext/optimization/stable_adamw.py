@@ -11,7 +11,7 @@ SLOT_DTYPES = ('bfloat16', 'float32')
 
 
 class StableAdamW(base_optimizer.Optimizer):
-  """AdamW whose learning rate is lowered for a variable where its gradients outgrow their second moment.
+  """AdamW whose learning rate is lowered for each variable whose gradients outgrow their second moment.
 
   Wortsman et al. 2023, https://arxiv.org/abs/2304.13013, algorithm 2; the clipping is Adafactor's (Shazeer and Stern
   2018, https://arxiv.org/abs/1804.04235). With gradient g, moments m and v corrected for their start, learning rate a:

@@ -33,7 +33,7 @@ def by_attribute(model: Any) -> dict[Any, str]:
 
   Returns:
     'encoder/dense/kernel' for what a container keeps in its attribute `encoder`, `heads/0/...` for the first of a list;
-    a variable's own name where that has the attribute in it, and in functional and sequential models.
+    a variable's own name if that has the attribute in it, and in functional and sequential models.
   """
   names: dict[Any, str] = {key_of(variable): name_of(variable) for variable in getattr(model, 'variables', ())}
 

@@ -1,8 +1,8 @@
 """The workers of one run: who they are, from TF_CONFIG or from SLURM.
 
 TF_CONFIG names the workers' addresses and which of them this process is. A SLURM job step of several tasks needs none:
-it is made from the step's variables, so that `srun python train.py ...` is all there is to say. The first worker, or
-the one called chief, is the chief: it writes, and decides for all.
+this module derives it from the step's variables, so that `srun python train.py ...` is enough. The first worker, or the
+one called chief, is the chief: it writes, and decides for all.
 """
 
 from collections.abc import Mapping, MutableMapping
@@ -36,7 +36,7 @@ class Cluster:
     return self.index == 0
 
   def name(self, index: int) -> str:
-    """How messages call a worker."""
+    """What messages call a worker."""
     return f'worker {index} ({self.addresses[index]})'
 
 
@@ -47,7 +47,7 @@ def find(environment: MutableMapping[str, str] | None = None) -> Cluster | None:
     environment: the environment variables, the process's by default.
 
   Returns:
-    None where this process trains, or evaluates, by itself.
+    None if this process trains, or evaluates, by itself.
 
   Raises:
     UserError: the variables make no sense.
@@ -72,7 +72,7 @@ def find(environment: MutableMapping[str, str] | None = None) -> Cluster | None:
 
 
 def read_tf_config(environment: Mapping[str, str] | None = None) -> tuple[dict[str, list[str]], dict[str, Any]]:
-  """The parts of TF_CONFIG: job name -> addresses, and this process's task; both {} where it is unset.
+  """The parts of TF_CONFIG: job name -> addresses, and this process's task; both {} if it is unset.
 
   Raises:
     UserError: it cannot be read.
@@ -90,7 +90,7 @@ def read_tf_config(environment: Mapping[str, str] | None = None) -> tuple[dict[s
 
 
 def _slurm_config(environment: Mapping[str, str]) -> dict[str, Any] | None:
-  """TF_CONFIG for a task of a SLURM job step; None where there is but one task, or no SLURM."""
+  """TF_CONFIG for a task of a SLURM job step; None if there is but one task, or no SLURM."""
   num_tasks = environment.get('SLURM_STEP_NUM_TASKS') or environment.get('SLURM_NTASKS') or '1'
   if 'SLURM_PROCID' not in environment or num_tasks == '1':
     return None
@@ -120,7 +120,7 @@ def _first(environment: Mapping[str, str], *names: str) -> str:
 
 
 def _tasks_per_node(environment: Mapping[str, str], num_nodes: int, num_tasks: int) -> list[int]:
-  """How many tasks each node has, from `2(x3),1`; spread evenly where SLURM does not tell."""
+  """How many tasks each node has, from `2(x3),1`; spread evenly if SLURM does not tell."""
   text = environment.get('SLURM_STEP_TASKS_PER_NODE') or environment.get('SLURM_TASKS_PER_NODE')
   if not text:
     return [num_tasks // num_nodes + (node < num_tasks % num_nodes) for node in range(num_nodes)]
@@ -137,7 +137,7 @@ def expand_hosts(text: str) -> list[str]:
   """The hosts of a SLURM node list, in its order: `n[08-10],m1` is n08, n09, n10, m1.
 
   Raises:
-    ValueError: it is no such list.
+    ValueError: it is not such a list.
   """
   if not re.fullmatch(r'([^\[\]]|\[[^\[\]]+\])+', text):
     raise ValueError(f'node list: {text!r}')

@@ -1,4 +1,4 @@
-"""What devices are there, and which `tf.distribute` strategy takes them."""
+"""Sets up devices, and chooses the `tf.distribute` strategy for them."""
 
 from collections.abc import Iterable
 import signal
@@ -26,14 +26,14 @@ _CROSS_DEVICE_OPS = {
 def configure(runtime: definitions.RuntimeConfig) -> None:
   """Sets up TensorFlow for a run. Must come before anything touches a device.
 
-  Virtual CPUs, memory growth of GPUs, seeds, op determinism and the mixed-precision policy. All of them are global
-  state of the process.
+  It sets virtual CPUs, memory growth of GPUs, seeds, op determinism and the mixed-precision policy: all global state of
+  the process.
 
   Args:
     runtime: `params.runtime`.
 
   Raises:
-    UserError: naming all fields that have a value that they cannot have, or that this machine cannot provide.
+    UserError: a field's value is not allowed, or this machine cannot provide it.
   """
   ranges.check(runtime, 'runtime')
   _set_virtual_cpus(runtime.num_virtual_cpus)
@@ -118,7 +118,7 @@ def device_type(strategy: tf.distribute.Strategy) -> str:
 
 
 def _set_virtual_cpus(count: int) -> None:
-  """Splits the CPU into `count` logical devices; leaves it alone where it has as many already."""
+  """Splits the CPU into `count` logical devices, unless it has as many already."""
   cpus = tf.config.list_physical_devices('CPU')
   if not count or len(tf.config.get_logical_device_configuration(cpus[0]) or ()) >= count:
     return
@@ -157,7 +157,7 @@ def _choose(runtime: definitions.RuntimeConfig) -> str:
 
 
 def _num_gpus(runtime: definitions.RuntimeConfig) -> int:
-  """How many GPUs the run takes: `runtime.num_gpus`, or all there are where that is 0."""
+  """How many GPUs the run uses: `runtime.num_gpus`, or all if that is 0."""
   there = len(tf.config.list_logical_devices('GPU'))
   if not 0 <= runtime.num_gpus <= there:
     raise errors.UserError(f'runtime.num_gpus: {runtime.num_gpus} asked for, {there} there (0 takes all there are)')
@@ -187,7 +187,7 @@ def _tpu_assignment(resolver: Any, topology: Any) -> Any | None:
 
 
 def _mirrored(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
-  """Over the GPUs, or over the virtual CPUs where these are asked for or there are no GPUs."""
+  """A strategy over the GPUs, or over the virtual CPUs if they are asked for or there are no GPUs."""
   on_cpus = runtime.num_virtual_cpus > 0 and runtime.num_gpus == 0 and runtime.distribution_strategy.lower() != 'auto'
   gpus = 0 if on_cpus else _num_gpus(runtime)
   if gpus:
@@ -228,7 +228,7 @@ def _multi_worker_mirrored(runtime: definitions.RuntimeConfig) -> tf.distribute.
     cluster, make_strategy, runtime.worker_start_timeout_seconds, runtime.worker_timeout_seconds
   )
   if threading.current_thread() is threading.main_thread():
-    for number, handler in handlers.items():  # TensorFlow has put its own in their place, which swallow the signals.
+    for number, handler in handlers.items():  # TensorFlow has replaced them by its own, which swallow the signals.
       signal.signal(number, handler)
   return strategy
 

@@ -1,8 +1,8 @@
 """An exception in one line, with the line of the user's code that it comes from; its traceback in a file.
 
-TensorFlow and Keras put much around what a task raises: AutoGraph runs other files than the user's, a compiled step
-fails far from the line that made the operation, Python on the host fails inside of TensorFlow. All of them name the
-user's lines somewhere, in the traceback or in the message.
+TensorFlow and Keras wrap what a task raises: AutoGraph runs copies of the user's files, a compiled step fails far from
+the line that made the operation, Python on the host fails inside of TensorFlow. The user's lines are somewhere in the
+traceback or in the message.
 """
 
 from collections.abc import Iterator
@@ -25,15 +25,15 @@ import tensorflow as tf
 from official_ext import errors
 from official_ext.monitoring import credentials
 
-_INSTALLED = re.compile(r'/(?:site|dist)-packages/(\w+)')  # Of whatever environment.
+_INSTALLED = re.compile(r'/(?:site|dist)-packages/(\w+)')  # Of any environment.
 _STDLIB = os.path.realpath(sysconfig.get_path('stdlib'))
 _OWN = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 _DRIVER = os.path.join(os.path.dirname(_OWN), 'train.py')
-_LIBRARIES = ('official', 'official_ext', 'orbit')  # Whose lines say something where none of the user's is known.
+_LIBRARIES = ('official', 'official_ext', 'orbit')  # Their lines help if none of the user's is known.
 
 _FRAME = re.compile(r'^[ \t]*File "([^"]+)", line (\d+), in (\S+)[^\n]*$', re.MULTILINE)
 _TYPED = re.compile(r'^[A-Za-z_][\w.]*: ')
-_STAND_INS = ('UnknownError', 'StagingError')  # TensorFlow's, for errors of Python that it has called.
+_STAND_INS = ('UnknownError', 'StagingError')  # TensorFlow's types for errors of Python code that it called.
 _PLACED = re.compile(r'\S+\.py:\d+')
 _NODE = re.compile(r"'\{\{node (\S+?)\}\} = [^']*'")
 _GIN = re.compile(r'\n\s*In call to configurable .*', re.DOTALL)
@@ -61,7 +61,7 @@ class Place(NamedTuple):
 
 @functools.cache
 def is_users(filename: str) -> bool:
-  """Whether a file is code of the user's: none of Python's, of this library's, or of what else is installed."""
+  """Whether a file is the user's code: not Python's, this library's, or another installed package's."""
   if filename.startswith('<') or '__autograph_generated_file' in filename:
     return False
   path = os.path.realpath(filename)
@@ -79,7 +79,7 @@ def _packages_with_experiments() -> tuple[str, ...]:
 
 
 def at_line(filename: str, line: int, function: str = '') -> str:
-  """A place in a file, relative to the current folder where it is below that."""
+  """A line of a file, whose path is relative to the current folder if it is below that."""
   with contextlib.suppress(OSError):  # The current folder may be gone.
     relative = os.path.relpath(filename)
     filename = filename if relative.startswith(os.pardir) else relative
@@ -87,7 +87,7 @@ def at_line(filename: str, line: int, function: str = '') -> str:
 
 
 def place_of(error: BaseException) -> Place | None:
-  """The innermost line of the user's code that an exception comes from; None where there is none."""
+  """The innermost line of the user's code that an exception comes from; None if there is none."""
   for each in _chain(error):
     places = [place for place in _frames(each) if is_users(place.file)]
     if places:
@@ -96,7 +96,7 @@ def place_of(error: BaseException) -> Place | None:
 
 
 def text_of(error: BaseException) -> str:
-  """What an exception says, in one line, without what gin, TensorFlow and Keras put around it."""
+  """What an exception says, in one line, without what gin, TensorFlow and Keras add."""
   text = _WRAPPED[0].sub('', _GIN.sub('', str(error)))
   frames = list(_FRAME.finditer(text))
   if frames:
@@ -109,7 +109,7 @@ def text_of(error: BaseException) -> str:
 
 
 def refusal_in(error: BaseException) -> errors.UserError | None:
-  """The UserError that AutoGraph has made an error of its own of, where a step is traced; None where there is none."""
+  """The UserError that AutoGraph turned into an error of its own while it traced a step; None if there is none."""
   text = text_of(error)
   is_one = type(error).__name__ in _STAND_INS and text.startswith('UserError: ')
   return errors.UserError(text.removeprefix('UserError: ')) if is_one else None
@@ -128,7 +128,7 @@ def message_of(error: BaseException) -> str:
 def describe(error: BaseException) -> str:
   """An exception as `file:line: Type: message`, in one line.
 
-  The line is the innermost of the user's code; where there is none, of Model Garden's or of this library's.
+  The line is the innermost one of the user's code; without such a line, of Model Garden's or this library's.
   """
   place = place_of(error)
   message = message_of(error)
@@ -143,7 +143,7 @@ def describe(error: BaseException) -> str:
 
 
 def describe_exit(error: SystemExit) -> str:
-  """That code which is no driver has called sys.exit, in one line that begins with its place."""
+  """One line about code other than a driver that called sys.exit; it begins with the place of the call."""
   return f'{place_of(error) or errors.origin(error)} has ended the run by sys.exit({error.code!r})'
 
 
@@ -162,11 +162,11 @@ def save_traceback(error: BaseException, folder: str = '', name: str = 'tracebac
 
   Args:
     error: the exception.
-    folder: where to write, if that exists; elsewhere a temporary file is made.
+    folder: where to write, if it exists; else to a temporary file.
     name: of the file in `folder`.
 
   Returns:
-    The path of the file; '' where none could be written: then the traceback went to stderr.
+    The path of the file; '' if none could be written, and the traceback went to stderr instead.
   """
   lines = [
     f'{shlex.join([sys.executable, *sys.argv])}\n',
@@ -192,7 +192,7 @@ def save_traceback(error: BaseException, folder: str = '', name: str = 'tracebac
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-  """An exception, and those that it came from."""
+  """An exception and its causes, itself first."""
   seen: list[BaseException] = []
   each: BaseException | None = error
   while each is not None and each not in seen:
@@ -202,7 +202,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _frames(error: BaseException) -> list[Place]:
-  """The lines that an exception came through, the innermost last, without those of who has called the library."""
+  """The frames of an exception's traceback, the innermost last, without those of the library's caller."""
   frames = [Place(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
   converted: Any = getattr(error, 'ag_error_metadata', None)
   texts = [Place(name, int(line), function) for name, line, function in _FRAME.findall(str(error))]
@@ -217,7 +217,7 @@ def _frames(error: BaseException) -> list[Place]:
 
 
 def _from_library_on(frames: list[Place]) -> list[Place]:
-  """Leaves out what comes before this library: a script of the user's that calls it is not where it went wrong."""
+  """Drops the frames before this library's: the user's script that calls it is not what went wrong."""
   own = [number for number, frame in enumerate(frames) if os.path.realpath(frame.file).startswith(_OWN + os.sep)]
   return frames[own[0] :] if own else frames
 

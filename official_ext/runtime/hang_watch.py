@@ -1,8 +1,8 @@
-"""A run that stands still: it is noticed, says where every thread is, and ends, so that it can be started again.
+"""Notices a run that stands still, writes down where every thread is, and ends it, so that it can be started again.
 
 A data source that blocks, a Python function in a pipeline that never returns, a collective operation that waits for a
-worker: the main thread is in C++ then, and hears nothing. So a thread of its own watches signs of life, and ends the
-process. A native function that keeps Python's lock stops that thread too.
+worker: in each case the main thread is in C++, and cannot react. So another thread watches for signs of life, and ends
+the process. A native function that holds Python's interpreter lock stops that thread too.
 """
 
 from collections.abc import Callable
@@ -20,16 +20,16 @@ from official_ext.files import storage
 _COMPILING_FACTOR = 10
 _MAX_POLL_SECONDS = 5.0
 _MIN_POLL_SECONDS = 0.05
-_REPORT_SECONDS = 20.0  # That the last words may take: what has hung may be the disk.
+_REPORT_SECONDS = 20.0  # For the last messages: the disk may be what hangs.
 _GRACE_POLLS = 4  # For the other workers to notice by themselves.
 
 
 class HangWatch:
-  """Ends the process where nothing has moved for too long. Used as a context around a run.
+  """Ends the process when nothing has moved for too long. Used as a context around a run.
 
-  Signs of life are the global step, which is looked at from outside, since a loop of many steps runs in C++; every
-  `beat`; and every new stage. Time counts by the watching thread's own sleep: a process that was stopped (SIGSTOP, a
-  laptop that sleeps) has not stood still meanwhile.
+  Signs of life are a change of the global step, which a thread reads, since a loop of many steps runs in C++; every
+  `beat`; and every new stage. Time is the sum of the watching thread's own sleeps, so that a suspended process
+  (SIGSTOP, a sleeping laptop) is not taken for one that stands still.
   """
 
   def __init__(
@@ -40,15 +40,15 @@ class HangWatch:
     worker: int = 0,
     report: Callable[[errors.HungError, int], None] = lambda error, step: None,
   ):
-    """Makes a watch that does not watch yet.
+    """Makes the watch; entering its context starts it.
 
     Args:
-      seconds: how long nothing may move; 0 watches nothing. Until the first step, or the first batch of an evaluation,
-        it may take ten times as long.
+      seconds: the longest time without a sign of life; 0: no limit. Ten times as long until the first step, or the
+        first batch of an evaluation, is done.
       read_step: returns the global step. It may block.
       model_dir: where the stacks are written to, as hung.worker-N.txt.
       worker: the number of this worker.
-      report: called with what has happened and the step; it may block.
+      report: called with a message and the step; it may block.
     """
     self._seconds = seconds
     self._read_step = read_step
@@ -71,11 +71,11 @@ class HangWatch:
       self._warm['eval'] = True
 
   def enter(self, stage: str) -> None:
-    """The run does something else from now on: 'train', 'eval', 'save', ..."""
+    """Notes a new stage of the run: 'train', 'eval', 'save', ..."""
     self._num_beats += 1
     self._stage = stage
     if stage == 'train':
-      self._step = None  # Looked at anew: a restore is no step.
+      self._step = None  # Read anew: a restore is not a step.
 
   def __enter__(self) -> 'HangWatch':
     if self._seconds > 0:
@@ -90,7 +90,7 @@ class HangWatch:
       self._thread.join()
 
   def _look_at_step(self) -> None:
-    """In a thread of its own: to read a variable waits for the program that writes to it."""
+    """Runs in a thread of its own: reading a variable waits for the program that writes to it."""
     while not self._ended.wait(self._poll):
       try:
         step = int(self._read_step())
@@ -113,7 +113,7 @@ class HangWatch:
     still, seen, before = 0.0, -1, time.monotonic()
     while not self._ended.wait(self._poll):
       now = time.monotonic()
-      still += min(now - before, 2 * self._poll)  # More has passed where the process was stopped.
+      still += min(now - before, 2 * self._poll)  # More has passed if the process was stopped.
       before = now
       if self._num_beats != seen:
         still, seen = 0.0, self._num_beats
@@ -121,17 +121,17 @@ class HangWatch:
         self._end(still)
 
   def _end(self, still: float) -> None:
-    """Tells all that is known, and ends the process."""
+    """Reports all that is known, and ends the process."""
     self._hung = True
     error = errors.HungError(
       f'nothing has moved for {still:.3g} s (runtime.hang_seconds) at step {self._step or 0}, in the stage '
       f'{self._stage}; where every thread is: {self._path}. The same command goes on from the newest checkpoint'
     )
-    # What has hung may be the disk, or who reads this process's output.
+    # The disk may be what hangs, or the reader of this process's output.
     telling = threading.Thread(target=self._tell, args=(error,), name='hang_watch_report', daemon=True)
     telling.start()
     telling.join(_REPORT_SECONDS)
-    time.sleep(_GRACE_POLLS * self._poll)  # Other workers, which would take this one's end for a crash, tell theirs.
+    time.sleep(_GRACE_POLLS * self._poll)  # Other workers report too, before they take this one's end for a crash.
     os._exit(errors.HungError.exit_status)
 
   def _tell(self, error: errors.HungError) -> None:
@@ -158,7 +158,7 @@ def _stacks() -> str:
       faulthandler.dump_traceback(f, all_threads=True)
       f.seek(0)
       text = f.read().decode(errors='replace')
-  except OSError:  # It is the disk that is ill.
+  except OSError:  # The disk itself fails.
     faulthandler.dump_traceback(all_threads=True)
     return ''
   names = {f'0x{thread.ident:016x}': thread.name for thread in threading.enumerate() if thread.ident}

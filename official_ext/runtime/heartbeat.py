@@ -1,4 +1,4 @@
-"""A sign of life at an interval, from a thread: it costs the training step nothing."""
+"""Signs of life at an interval, from a thread of their own: they cost the training step nothing."""
 
 from collections.abc import Callable
 import threading
@@ -12,13 +12,13 @@ SILENCE_SECONDS = 60.0
 
 
 class Heartbeat:
-  """Calls a method at an interval until it is closed, or the method's object is no more."""
+  """Calls a method at an interval until it is closed, or the method's object is gone."""
 
   def __init__(self, beat: Callable[[], None], seconds: float = SECONDS):
     """Starts.
 
     Args:
-      beat: a bound method. What it raises is logged, once in a row, and the next beat comes all the same.
+      beat: a bound method. What it raises is logged, once for several failures in a row, and the beats go on.
       seconds: the interval.
     """
     self._closed = threading.Event()
@@ -28,7 +28,7 @@ class Heartbeat:
     self._thread.start()
 
   def close(self) -> None:
-    """Ends, after the beat at hand; that may hang with its file system, and is then left behind."""
+    """Stops after the current beat; one that hangs with its file system is abandoned."""
     self._closed.set()
     if self._thread is not threading.current_thread():
       self._thread.join(timeout=5.0)

@@ -1,9 +1,9 @@
-"""How the workers of a run meet before TensorFlow connects them, and how strangers are told from workers.
+"""Lets the workers of a run meet before TensorFlow connects them, and keeps strangers out.
 
 Each worker connects to the chief. Both prove, by the challenges of Python's multiprocessing.connection (HMAC), that
-they hold the run's secret, which stands in the environment variable OFFICIAL_EXT_SECRET: `official-ext launch` makes
-one for its workers, whoever starts workers on several machines gives the same to all of them. Nothing but a worker's
-number is ever taken from a connection, and a stranger delays nobody: docs/security.md.
+they know the run's secret, which is in the environment variable OFFICIAL_EXT_SECRET: `official-ext launch` makes one
+for its workers; whoever starts workers on several machines gives all of them the same. The chief reads nothing but a
+worker's number from a connection, and a stranger delays nobody: docs/security.md.
 """
 
 import collections
@@ -37,9 +37,9 @@ _FAILURES = (OSError, EOFError, ValueError, AssertionError, multiprocessing.Auth
 
 
 def meet(cluster: cluster_lib.Cluster, timeout: float) -> None:
-  """Waits until all workers are there, on the chief's port, before TensorFlow takes it.
+  """Waits for all workers, on the chief's port, before TensorFlow uses it.
 
-  TensorFlow's own wait for them can neither be interrupted nor, on the chief, be given an end.
+  TensorFlow's own wait for them cannot be interrupted and, on the chief, has no time limit.
 
   Args:
     cluster: the workers.
@@ -84,7 +84,7 @@ def _receive(cluster: cluster_lib.Cluster, secret: bytes, deadline: float, timeo
           if index in here:
             here[index].close()
           here[index] = connection
-        for index in [index for index, connection in here.items() if connection.poll(0)]:  # It has gone: none speaks.
+        for index in [index for index, connection in here.items() if connection.poll(0)]:  # It has gone.
           here.pop(index).close()
       for connection in here.values():
         connection.send_bytes(_GO)
@@ -100,7 +100,7 @@ def _receive(cluster: cluster_lib.Cluster, secret: bytes, deadline: float, timeo
 
 
 def _listen(cluster: cluster_lib.Cluster, deadline: float) -> socket.socket:
-  """Opens this worker's port; waits for whoever has it still, such as the worker of an attempt before."""
+  """Opens this worker's port; waits while another process has it, such as the worker of an earlier attempt."""
   host, port = split_address(cluster.addresses[cluster.index])
   deadline = min(deadline, time.monotonic() + _PORT_SECONDS)
   family, address = _own_address(host, cluster)
@@ -117,7 +117,7 @@ def _listen(cluster: cluster_lib.Cluster, deadline: float) -> socket.socket:
 
 
 def _own_address(host: str, cluster: cluster_lib.Cluster) -> tuple[socket.AddressFamily, str]:
-  """The address to listen on: the one that the cluster names, '' for all where it has no use for others.
+  """The address to listen on: the one that the cluster names; '' for all addresses if the name is of no use here.
 
   Many machines know themselves as 127.0.1.1, which no other machine can reach.
   """
@@ -139,10 +139,10 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class _Door:
-  """Greets all who connect, each in a thread of its own, and keeps those who prove to be workers."""
+  """Answers all connections, each in a thread of its own, and keeps those that prove to be workers'."""
 
   def __init__(self, secret: bytes, others: range):
-    """Greets nobody yet.
+    """Answers nobody yet.
 
     Args:
       secret: what a worker proves to hold.
@@ -156,7 +156,7 @@ class _Door:
     self.num_strangers = 0
 
   def open_to(self, server: socket.socket) -> None:
-    """Lets the next one in; returns after a moment where nobody comes."""
+    """Accepts the next connection; returns after a moment if there is none."""
     try:
       guest, _ = server.accept()
     except TimeoutError:
@@ -178,12 +178,12 @@ class _Door:
       yield self._arrivals.get()
 
   def turned_away(self) -> str:
-    """How many others there were, in words; nothing where there were none."""
+    """How many strangers there were, in words; '' if there were none."""
     number = self.num_strangers
     return f'; {number} connections came from elsewhere, or with another {SECRET}, and were refused' if number else ''
 
   def close(self) -> None:
-    """Drops all who have not proved anything, and those who came too late."""
+    """Drops all connections that have not proved to be workers', and those that came too late."""
     with self._lock:
       pending = list(self._pending)
     for guest in pending:
@@ -212,7 +212,7 @@ class _Door:
 
 @contextlib.contextmanager
 def _time_limit(guest: socket.socket) -> Iterator[None]:
-  """Ends what is read from and written to a socket when its time is up, however slowly the other end goes on."""
+  """Ends all reading from and writing to a socket when its time is up, however slowly the other end proceeds."""
   timer = threading.Timer(_REPLY_SECONDS, _shut, (guest,))
   timer.daemon = True
   timer.start()
@@ -240,7 +240,7 @@ def _join(cluster: cluster_lib.Cluster, secret: bytes, deadline: float, timeout:
     except multiprocessing.AuthenticationError:
       reason = f'; whoever answers there has another {SECRET}'
     except _FAILURES:
-      pass  # Not there yet, or what is left of an attempt before.
+      pass  # Not there yet, or left over from an earlier attempt.
     time.sleep(_PAUSE_SECONDS)
   raise errors.WorkerError(
     f'{cluster.name(0)}, the chief, did not come within {timeout:g} s (runtime.worker_start_timeout_seconds), or '
@@ -249,7 +249,7 @@ def _join(cluster: cluster_lib.Cluster, secret: bytes, deadline: float, timeout:
 
 
 def _ask(address: tuple[str, int], index: int, secret: bytes, deadline: float) -> bool:
-  """Whether the chief says that all are there."""
+  """Whether the chief says that all workers have come."""
   with socket.create_connection(address, timeout=_REPLY_SECONDS) as chief:
     chief.setblocking(True)
     connection: connections.Connection | None = None

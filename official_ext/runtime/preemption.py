@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: a request to save and stop."""
+"""Treats SIGTERM and SIGINT as requests to save and stop."""
 
 import os
 import signal
@@ -13,9 +13,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class PreemptionWatch:
   """Remembers that the process was asked to stop. A second signal stops it at once, with status 128 + its number.
 
-  Used as a context, in the main thread; in another it watches nothing. Cluster managers send SIGTERM, and SIGKILL
-  after a grace period (Kubernetes: terminationGracePeriodSeconds, 30 s; SLURM: KillWait, 30 s): one training loop and
-  one save have to fit into it.
+  Use it as a context in the main thread; in another thread it watches nothing. Cluster managers send SIGTERM, and
+  SIGKILL after a grace period (Kubernetes: terminationGracePeriodSeconds, 30 s; SLURM: KillWait, 30 s): one training
+  loop and one save have to fit into it.
   """
 
   def __init__(self):
@@ -26,7 +26,7 @@ class PreemptionWatch:
 
   @property
   def requested(self) -> str | None:
-    """The name of the signal that came, such as 'SIGTERM'; None where none did."""
+    """The name of the signal that came, such as 'SIGTERM'; None if none did."""
     return self._requested
 
   def __enter__(self) -> 'PreemptionWatch':

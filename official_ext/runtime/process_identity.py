@@ -1,7 +1,7 @@
-"""Which process: enough to tell it from any other, and whether it is alive. No TensorFlow.
+"""The identity of a process: enough to tell it from any other, and whether it is alive. No TensorFlow.
 
-A number is used again when its process has ended, and means another process in another container or on another host.
-A process is therefore named by its host, its number, its start time, the boot of its kernel and its PID namespace.
+A process's number is reused after its end, and means another process in another container or on another host. Therefore
+a process is identified by its host, number, start time, the boot of its kernel and its PID namespace.
 """
 
 from collections.abc import Mapping
@@ -21,10 +21,11 @@ class ProcessIdentity:
   Attributes:
     host: the name of its host.
     pid: its number.
-    pid_start: when it was started, in clock ticks since the boot of its kernel. None where the system does not tell,
-      as for the rest.
-    boot_id: the boot of its kernel: another after every start of the machine, the same in all of its containers.
-    pid_namespace: where its number means something.
+    pid_start: when it was started, in clock ticks since the boot of its kernel. This and the following: None if the
+      system does not tell.
+    boot_id: the boot of its kernel: it changes with every start of the machine, and is the same in all of its
+      containers.
+    pid_namespace: the namespace of its number.
     machine_id: the installation of its host's system.
   """
 
@@ -61,9 +62,9 @@ def start_of(pid: int) -> int | None:
 
 
 def parse(values: Mapping[str, Any]) -> ProcessIdentity | None:
-  """The process that a JSON object names among other things; None where it names none.
+  """The process that a JSON object names among other things; None if it names none.
 
-  What older files do not say, and what is of a wrong type, counts as unknown.
+  Entries that are missing, as in older files, or of a wrong type count as unknown.
   """
 
   def of_type(name: str, kind: type) -> Any:
@@ -87,7 +88,7 @@ def is_alive(process: ProcessIdentity) -> bool | None:
   """Whether a process runs.
 
   Returns:
-    None where that cannot be seen from here: it is on another host, or in another container. Its heartbeat tells.
+    None if that cannot be seen from here, because it is on another host or in another container: ask its heartbeat.
   """
   here = own()
   if process.boot_id and here.boot_id:
@@ -101,7 +102,7 @@ def is_alive(process: ProcessIdentity) -> bool | None:
 
 
 def _is_earlier_boot(process: ProcessIdentity, here: ProcessIdentity) -> bool:
-  """Whether this machine has been started again since. Containers of two machines may well share name and image."""
+  """Whether this machine has been restarted since. Containers on two machines may share name and image."""
   in_no_container = process.pid_namespace == here.pid_namespace == _INITIAL_NAMESPACE
   return in_no_container and (process.host, process.machine_id) == (here.host, here.machine_id)
 
@@ -114,13 +115,13 @@ def _runs(pid: int, start: int | None) -> bool:
   except PermissionError:
     pass
   state, start_now = _state_and_start(pid)
-  if state in ('Z', 'X'):  # Dead, and nobody has asked for its exit status, as happens in containers.
+  if state in ('Z', 'X'):  # Dead, but nobody has read its exit status, as happens in containers.
     return False
   return start is None or start_now is None or start == start_now
 
 
 def _state_and_start(pid: int) -> tuple[str | None, int | None]:
-  """A process's state and its start in clock ticks since boot; None for both where there is no /proc to tell."""
+  """A process's state and its start in clock ticks since boot; None for both if there is no /proc to tell."""
   stat = _read(f'/proc/{pid}/stat')
   if stat is None:
     return None, None

@@ -1,8 +1,8 @@
-"""One training a folder: a lock that dies with its process, and a lease where locks do not reach. No TensorFlow.
+"""One training per folder: a lock that ends with its process, a lease for file systems without locks. No TensorFlow.
 
-`training.lock` exists while a training runs. Its process holds an advisory lock (flock) on it, which the kernel takes
-back whenever and however the process ends. What is written in it, the lease, says which process that is, and changes
-with every heartbeat: it counts where file systems know no locks, such as `gs://`, or keep them to one host.
+`training.lock` exists while a training runs. Its process holds an advisory lock (flock) on it, which the kernel
+releases however the process ends. Its content, the lease, identifies the process, and changes with every heartbeat: it
+counts on file systems that have no locks, such as `gs://`, or keep them to one host.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,13 +47,13 @@ class RunLock:
     beat_seconds: float = heartbeat.SECONDS,
     silence_seconds: float = heartbeat.SILENCE_SECONDS,
   ):
-    """Notes what to lock; takes nothing yet.
+    """Takes no lock yet.
 
     Args:
       model_dir: the run's folder.
       mode: the driver's --mode, for messages.
-      beat_seconds: interval of the heartbeat.
-      silence_seconds: after which a holder that nobody can see from here counts as dead.
+      beat_seconds: the interval of the heartbeat.
+      silence_seconds: how long a holder that cannot be seen from here may give no heartbeat before it counts as dead.
     """
     self._model_dir = model_dir
     self._path = os.path.join(model_dir, NAME)
@@ -63,16 +63,16 @@ class RunLock:
     self._file = -1
     self._heartbeat: heartbeat.Heartbeat | None = None
     self._taken_by: str | None = None
-    self._ours_at = (0.0, 0.0)  # When it was last seen to be this process's.
+    self._ours_at = (0.0, 0.0)  # When the lease was last seen to be this process's.
 
   def acquire(self, stop_requested: Callable[[], str | None] = lambda: None) -> None:
-    """Takes the folder; makes it where it is not there.
+    """Takes the folder, and makes it if it does not exist.
 
-    Where the last holder's end cannot be seen from here, as after the crash of another host, this waits for a sign of
-    life, and takes the folder when none has come.
+    If it cannot be seen from here whether the last holder has ended, as after the crash of another host, this waits for
+    a sign of life, and takes the folder if there is none.
 
     Args:
-      stop_requested: what ends the wait: the name of a signal, or None.
+      stop_requested: returns the name of a signal that ends the wait, or None.
 
     Raises:
       UserError: another training holds it; nothing was written.
@@ -102,7 +102,7 @@ class RunLock:
     self._heartbeat = heartbeat.Heartbeat(self._beat, self._beat_seconds)
 
   def release(self) -> None:
-    """Gives the folder back, where it is held. The file goes with it."""
+    """Releases the folder, if it is held, and deletes the file."""
     if self._heartbeat is None:
       return
     self._heartbeat.close()
@@ -117,7 +117,7 @@ class RunLock:
   @property
   def is_lost(self) -> bool:
     """Whether another process has taken the folder."""
-    if self._heartbeat is not None and self._was_silent():  # Awake again, and faster than the heartbeat.
+    if self._heartbeat is not None and self._was_silent():  # The machine woke up, and this came before the heartbeat.
       with contextlib.suppress(OSError):
         self._look()
     return self._taken_by is not None
@@ -154,7 +154,7 @@ class RunLock:
         raise _refusal(self._model_dir, self._read())
       if locked is None:
         time.sleep(_POLL_SECONDS)
-      elif _is_at(self._file, self._path):  # Or its holder has deleted it in between.
+      elif _is_at(self._file, self._path):  # Unless its holder has deleted it meanwhile.
         return locked
 
   def _close(self) -> None:
@@ -168,14 +168,14 @@ class RunLock:
     self._close()
 
   def _abandon(self) -> None:
-    """Closes the file, and leaves none behind that says nothing, as a full disk makes it."""
+    """Closes the file, and deletes it if it is empty, as on a full disk."""
     with contextlib.suppress(OSError):
       if self._file >= 0 and _lock(self._file) and self._read() is None:
         os.remove(self._path)
     self._close()
 
   def _read(self) -> Mapping[str, Any] | None:
-    """The lease as it stands; None where there is none, {} where it cannot be read."""
+    """The current lease; None if there is none, {} if it cannot be read."""
     return _read_lease(self._path)
 
   def _write(self) -> None:
@@ -186,12 +186,12 @@ class RunLock:
     status = os.fstat(self._file)
     self._lease['file'] = [status.st_dev, status.st_ino]
     os.pwrite(self._file, json.dumps(self._lease).encode().ljust(_LEASE_BYTES - 1) + b'\n', 0)
-    os.fsync(self._file)  # Other hosts see what has reached the server.
+    os.fsync(self._file)  # Other hosts see only what has reached the server.
 
   # Who has it.
 
   def _outlast(self, lease, locked, stop_requested):
-    """Returns when the holder that a lease names is dead.
+    """Waits until the holder that a lease names is dead.
 
     Raises:
       UserError: it lives.
@@ -220,7 +220,7 @@ class RunLock:
         raise _refusal(self._model_dir, now)
 
   def _settle(self) -> None:
-    """Without a lock, the last to write has the lease.
+    """Makes sure that this process was the last to write the lease, which decides if there is no lock.
 
     Raises:
       UserError: that is another process.
@@ -234,11 +234,11 @@ class RunLock:
     return bool(lease) and lease.get('token') == self._lease['token']  # type: ignore[union-attr]
 
   def _was_silent(self) -> bool:
-    """Whether others may have taken this process for dead. One clock stands while a machine sleeps, one may be set."""
+    """Whether others may have taken this process for dead. Of its two clocks one stops in sleep, one may be changed."""
     return any(now - then > self._silence_seconds / 2 for now, then in zip(_clocks(), self._ours_at))
 
   def _look(self) -> Mapping[str, Any] | None:
-    """Reads the lease, and notes whose it is."""
+    """Reads the lease, and notes its owner."""
     lease = self._read()
     if lease and not self._is_ours(lease):
       self._taken_by = _describe(lease)
@@ -250,13 +250,13 @@ class RunLock:
     lease = self._look()
     if self._taken_by is not None:
       return
-    if lease is None and self._file >= 0 and os.path.isdir(self._model_dir):  # Somebody has deleted it.
+    if lease is None and self._file >= 0 and os.path.isdir(self._model_dir):  # Somebody deleted it.
       self._open()
     self._write()
 
 
 def check_free(model_dir: str) -> None:
-  """Refuses a folder in which a training certainly runs, before this process has built anything. Writes nothing.
+  """Refuses a folder in which another training certainly runs, before this process builds anything. Writes nothing.
 
   Raises:
     UserError: naming that training.
@@ -282,10 +282,10 @@ def _is_certainly_held(path: str, lease: Mapping[str, Any]) -> bool:
 
 
 def _is_held(lease: Mapping[str, Any] | None, file: int) -> bool | None:
-  """Whether the holder that a lease names is alive; None where only its heartbeat can tell.
+  """Whether the process that a lease names is alive; None if only its heartbeat can tell.
 
   Args:
-    lease: None where there is none.
+    lease: None if there is none.
     file: the descriptor of a file that this process has locked, or -1.
   """
   if lease is None:
@@ -297,12 +297,12 @@ def _is_held(lease: Mapping[str, Any] | None, file: int) -> bool | None:
   if file >= 0 and process.boot_id and process.boot_id == here.boot_id:
     status = os.fstat(file)
     if lease.get('file') == [status.st_dev, status.st_ino]:
-      return False  # One kernel, one file system: its lock would be in the way of ours.
+      return False  # On the same kernel and file system its lock would block ours.
   return process_identity.is_alive(process)
 
 
 def _read_lease(path: str) -> dict[str, Any] | None:
-  """None where there is no file, or an empty one; {} where it holds no lease."""
+  """The lease in a file; None if the file does not exist or is empty, {} if it holds something else."""
   try:
     content = paths.read(path)
   except FileNotFoundError:
@@ -331,7 +331,7 @@ def _describe(lease: Mapping[str, Any] | None) -> str:
 
 
 def _lock(file: int, shared: bool = False) -> bool | None:
-  """Locks an open file. False where its file system knows no locks, None where another process has it."""
+  """Locks an open file. False if its file system knows no locks, None if another process has it."""
   if fcntl is None:
     return False
   try:
@@ -346,7 +346,7 @@ def _lock(file: int, shared: bool = False) -> bool | None:
 
 
 def _is_at(file: int, path: str) -> bool:
-  """Whether an open file is the one that a path names."""
+  """Whether an open file is still the one at a path."""
   try:
     return os.path.samestat(os.fstat(file), os.stat(path))
   except FileNotFoundError:
@@ -365,7 +365,7 @@ _OPEN: 'weakref.WeakSet[RunLock]' = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-  """A child shares the lock, and would hold it on after the death of its parent."""
+  """Closes the file in a forked child, which would otherwise keep the lock after its parent's death."""
   for lock in list(_OPEN):
     lock._leave()  # pylint: disable=protected-access
   _OPEN.clear()

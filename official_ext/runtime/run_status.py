@@ -1,4 +1,4 @@
-"""How a run stands, as its folder tells it: run.json, and whether its process is alive. No TensorFlow."""
+"""The status of a run, read from its folder: run.json, and whether its process is alive. No TensorFlow."""
 
 from collections.abc import Mapping
 import json
@@ -27,12 +27,12 @@ _TYPES: dict[str, Any] = {
 
 
 def path_of(model_dir: str, mode: str = 'train') -> str:
-  """Path of the record that a run of `mode` keeps: one of those that train, each other mode its own."""
+  """The path of the record of a run of `mode`: modes that train share one, each other mode has its own."""
   return os.path.join(model_dir, 'run.json' if 'train' in mode else f'run.{mode}.json')
 
 
 def read(model_dir: str, mode: str = 'train') -> dict[str, Any] | None:
-  """The record that a run of `mode` left in `model_dir`; None where there is none, or none that can be read."""
+  """The record that a run of `mode` left in `model_dir`; None if there is none, or none that can be read."""
   try:
     values = json.loads(paths.read(path_of(model_dir, mode)))
   except (OSError, ValueError, RecursionError):
@@ -63,21 +63,21 @@ def is_ours(model_dir: str, mode: str) -> bool:
 
 
 class TrainingWatch:
-  """Tells an evaluation that runs beside a training when that has finished or died: no checkpoint will follow.
+  """Tells an evaluation beside a training when the training has finished or died: no checkpoint will follow.
 
-  A training that has not begun has not ended. Nor has one whose last attempt was over, short of `train_steps`, before
-  the watch began: it is being extended or started again, and the next attempt has yet to begin. One whose process
-  cannot be seen from here, for it is on another host or in another container, has died when its heartbeat stays away;
-  this process's own clock measures that.
+  A training that has not begun has not ended. Nor has one whose last attempt ended before the watch began, short of
+  `train_steps`: it is being extended or restarted, and its next attempt is still to come. If its process cannot be seen
+  from here, because it is on another host or in another container, it counts as dead when its heartbeat stops; this
+  process's own clock measures that.
   """
 
   def __init__(self, model_dir: str, train_steps: int = 0, silence_seconds: float = heartbeat.SILENCE_SECONDS):
-    """Looks at the training as it stands.
+    """Reads the present status of the training.
 
     Args:
       model_dir: the run's folder.
-      train_steps: the length of the training that this process was configured with; 0 where it was not told.
-      silence_seconds: without a heartbeat for so long it has died.
+      train_steps: the length of the training that this process was configured with; 0 if it was not told.
+      silence_seconds: how long its heartbeat may be missing before it counts as dead.
     """
     self._model_dir = model_dir
     self._train_steps = train_steps
@@ -93,13 +93,13 @@ class TrainingWatch:
       self._note_before(record)
 
   def has_ended(self) -> bool:
-    """Whether it has. Prints one line where it begins to wait for another attempt."""
+    """Whether the training has ended. Prints one line when it begins to wait for another attempt."""
     record = read(self._model_dir)
     if record is None or not self._is_over(record):
       return False
     attempt = record.get('attempt')
     if record['status'] == 'running' and attempt == self._first_attempt and not self._has_beaten:
-      self._note_before(record)  # It was dead all the time; some silence had to show that.
+      self._note_before(record)  # It was dead all the time, which only the missing heartbeats could show.
     if attempt != self._attempt_before:
       return True
     if self._notice:
@@ -108,7 +108,7 @@ class TrainingWatch:
     return False
 
   def _note_before(self, record: Mapping[str, Any]) -> None:
-    """Notes an attempt that was over before the watch began, where the training is not complete with it."""
+    """Notes an attempt that ended before the watch began, unless it completed the training."""
     step = record.get('step') or 0
     if step >= self._train_steps or record.get('early_stopped') or record.get('attempt') == self._attempt_before:
       return
@@ -131,5 +131,5 @@ class TrainingWatch:
     if alive is not None:
       self._has_beaten = self._has_beaten or alive
       return not alive
-    # A version without heartbeats is judged by what it writes at its end.
+    # Versions without heartbeats are judged by what they write at their end.
     return pulse[1] is not None and time.monotonic() - self._pulse_at > self._silence_seconds

@@ -1,8 +1,8 @@
-"""What the workers of one run tell each other, and what becomes of them when one is lost.
+"""Lets the workers of a run talk to each other, and ends all of them when one is lost.
 
-All of it goes by way of TensorFlow's coordination service, which the chief hosts: a store of keys and values that all
-workers see, and heartbeats. A worker that dies breaks the collective operations of the others, at once or, where none
-was under way, when its heartbeats have been missing for `runtime.worker_timeout_seconds`.
+It uses TensorFlow's coordination service, which the chief hosts: a key-value store that all workers see, and
+heartbeats. A worker that dies breaks the collective operations of the others, at once or, if none was under way, when
+its heartbeats have been missing for `runtime.worker_timeout_seconds`.
 """
 
 import atexit
@@ -29,7 +29,7 @@ _POLL_MILLISECONDS = 2000
 _CONNECT_SECONDS = 60
 _MAX_MESSAGE = 500
 
-# What TensorFlow says when a collective operation or the coordination service gives up.
+# What TensorFlow says when a collective operation or the coordination service fails.
 _SIGNS = re.compile(
   r'official_ext: worker|Collective ops is aborted|[Cc]oordination ?[Ss]ervice|[Cc]oordination agent|heartbeat'
 )
@@ -107,7 +107,7 @@ def own_folder(strategy: tf.distribute.Strategy, folder: str) -> str:
 
 
 def sum_over(strategy: tf.distribute.Strategy, values: tf.Tensor) -> tf.Tensor:
-  """The sum of what each worker of a strategy gives, on all of them: `values` itself where there is one worker.
+  """Sums the values of all workers of a strategy, on each of them; returns `values` itself if there is one worker.
 
   Args:
     strategy: the strategy. All of its workers must call, with the same shape and dtype.
@@ -133,7 +133,7 @@ def _sum_over_replicas(strategy, values):
 class Workers:
   """The workers of a run, as one of them sees them. Of one worker, everything here is trivial.
 
-  The methods that talk must be called by all workers, in the same order.
+  All workers must call the methods that communicate, in the same order.
   """
 
   def __init__(self, cluster: cluster_lib.Cluster | None = None):
@@ -154,13 +154,13 @@ class Workers:
     return self._cluster is None or self._cluster.is_chief
 
   def name(self, index: int) -> str:
-    """How messages call a worker."""
+    """What messages call a worker."""
     return self._cluster.name(index) if self._cluster else f'worker {index}'
 
   # Talking.
 
   def from_chief(self, topic: str, make: Callable[[], Any]) -> Any:
-    """What `make` returns on the chief: a JSON value. It is called on no other worker.
+    """Returns to all workers what `make` returns on the chief, a JSON value. No other worker calls it.
 
     Args:
       topic: a name, for the same use on all workers.
@@ -181,10 +181,10 @@ class Workers:
     Args:
       topic: what it is, for the message.
       here: this worker's.
-      differences: tells what differs between two texts, the chief's first.
+      differences: describes the differences between two texts, the chief's first.
 
     Raises:
-      UserError: on all workers, where one has another than the chief.
+      UserError: on all workers, if one has another text than the chief.
     """
     if self.count == 1:
       return
@@ -204,7 +204,7 @@ class Workers:
     return None
 
   def any(self, topic: str, here: bool) -> bool:
-    """Whether it is so on any worker."""
+    """Whether a value is true on any worker."""
     if self.count == 1:
       return here
     key = self._key(topic)
@@ -223,7 +223,7 @@ class Workers:
     """Waits for a value for as long as all workers are alive.
 
     Raises:
-      tf.errors.OpError: one of them is not.
+      tf.errors.OpError: one of them is lost.
     """
     while True:
       try:
@@ -239,7 +239,7 @@ class Workers:
 
   @contextlib.contextmanager
   def guarded(self) -> Iterator[None]:
-    """Turns what TensorFlow raises when a worker is lost into one line; tells the others why this one ends.
+    """Turns TensorFlow's errors about a lost worker into one line; tells the other workers why this one ends.
 
     Raises:
       WorkerError: instead of TensorFlow's errors.
@@ -247,7 +247,7 @@ class Workers:
     try:
       yield
     except (errors.WorkerError, errors.PreemptedError, errors.DivergedError):
-      raise  # The others know, or come to the same end.
+      raise  # The others know, or end in the same way.
     except BaseException as error:
       if self.count == 1:
         raise
@@ -258,7 +258,7 @@ class Workers:
       raise
 
   def explain(self, error: BaseException) -> errors.WorkerError | None:
-    """What happened, where an error comes of another worker's end; None for any other error."""
+    """What happened, if an error is due to another worker's end; None for any other error."""
     cause: BaseException | None = error
     while cause is not None and not (isinstance(cause, tf.errors.OpError) and _SIGNS.search(str(cause))):
       cause = cause.__cause__
@@ -274,7 +274,7 @@ class Workers:
     return errors.WorkerError(f'{self.name(index)} was lost: it was killed, or its machine cannot be reached. {advice}')
 
   def _lost(self, message: str) -> int | None:
-    """The worker that a message of TensorFlow's tells about."""
+    """The worker that a message of TensorFlow's is about."""
     for part in (message.partition('unhealthy')[2], message):
       match = _TASK.search(part)
       if match:
@@ -283,7 +283,7 @@ class Workers:
     return None
 
   def _report(self, error: BaseException) -> None:
-    """Breaks the others' collective operations, which would wait for this worker's heartbeats to stay away."""
+    """Breaks the others' collective operations, which would wait until its heartbeats are missed."""
     text = f'{type(error).__name__}: {error}' if str(error) else type(error).__name__
     text = ' '.join(text.split())[:_MAX_MESSAGE]
     try:

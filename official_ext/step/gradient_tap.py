@@ -168,7 +168,7 @@ def global_norm(gradients: Sequence[Gradient], on_cpu: bool = False) -> tf.Tenso
 
 
 def clip_by_global_norm(gradients: Sequence[Gradient], limit: float, on_cpu: bool = False) -> list[Gradient]:
-  """Gradients (see `global_norm`) times `limit / norm` where their norm is larger; all NaN where it is not finite."""
+  """Gradients (see `global_norm`) times `limit / norm` if their norm is larger; all NaN if it is not finite."""
   return tf.clip_by_global_norm(gradients, limit, use_norm=global_norm(gradients, on_cpu))[0]
 
 

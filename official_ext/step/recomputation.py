@@ -23,7 +23,7 @@ class _Region:
   """One run of a function under `recompute_grad`.
 
   Attributes:
-    home: the graph in which it was called; None where Python runs the step.
+    home: the graph in which it was called; None if Python runs the step.
     seeds: (salt, seed) of its draws, in their order.
     is_again: whether this is the second run, which takes `seeds` instead of adding to them.
   """
@@ -36,7 +36,7 @@ class _Region:
     self.difference = ''  # What the second run has drawn otherwise.
 
   def take(self, salt: str | None) -> tf.Tensor | None:
-    """The next seed of the first run; None where that drew something else then."""
+    """The next seed of the first run; None if that drew something else then."""
     before = self.seeds[self._num_taken] if self._num_taken < len(self.seeds) else ('nothing', None)
     self._num_taken += 1
     if before[0] == salt:
@@ -71,7 +71,7 @@ def is_in(graph: Any) -> bool:
 
 
 def warn_of_other_draws() -> None:
-  """To be called where a draw is made that no region can remember."""
+  """To be called if a draw is made that no region can remember."""
   if _LOCAL.regions:
     logging.log_first_n(
       logging.WARNING,
@@ -83,10 +83,10 @@ def warn_of_other_draws() -> None:
 
 
 def seed_of(graph: Any, salt: str | None, make_seed: Callable[[], tf.Tensor]) -> tf.Tensor:
-  """The seed of a draw: `make_seed()`, or where a function is run once more, what it was given at first.
+  """The seed of a draw: `make_seed()`, or if a function is run once more, what it was given at first.
 
   Args:
-    graph: the one at hand; None where Python runs the step.
+    graph: the one at hand; None if Python runs the step.
     salt: what the draw is called.
     make_seed: makes a new one in `graph`.
   """

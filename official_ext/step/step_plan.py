@@ -30,8 +30,8 @@ class StepTraits:
     merge_calls: whether replicas meet inside the forward pass (synchronised batch normalisation).
     static_shapes: whether every input is a dense tensor of known shape.
     sparse_gradients: whether gradients are IndexedSlices, for which not every optimizer has an XLA kernel.
-    input_bytes: bytes of one replica's batch; 0 where shapes are not static.
-    xla_error: why XLA cannot compile the step; empty where it can, or was not asked.
+    input_bytes: bytes of one replica's batch; 0 if shapes are not static.
+    xla_error: why XLA cannot compile the step; empty if it can, or was not asked.
   """
 
   num_updates: int = 1
@@ -102,7 +102,7 @@ def choose_plan(
     steps_per_loop: `trainer.steps_per_loop`.
     gradient_accumulation_steps: `trainer.gradient_accumulation_steps`.
     run_eagerly: whether `trainer.train_tf_function` is false.
-    inputs_by: the class that overrides `next_train_inputs`, which may read the step and the model; '' where none does.
+    inputs_by: the class that overrides `next_train_inputs`, which may read the step and the model; '' if none does.
 
   Returns:
     The plan.

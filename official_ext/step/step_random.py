@@ -33,10 +33,10 @@ class StepKey:
     num_replicas: Python int, replicas in sync.
     micro_step: Python int, which of the micro-batches of an accumulated step.
     num_micro_steps: Python int.
-    batch: int64 scalar tensor, where the draws belong to a batch by its number, and not to the step: in an evaluation.
+    batch: int64 scalar tensor, for draws that belong to a batch by its number, not to the step: in an evaluation.
     purpose: what else but a training step the draws are for, such as 'evaluation'.
     draws: how many seeds were handed out so far, by the name of what drew them.
-    graph: the graph that holds the tensors above; None where Python runs the step. `step_key` fills it in.
+    graph: the graph that holds the tensors above; None if Python runs the step. `step_key` fills it in.
   """
 
   seed: int
@@ -127,7 +127,7 @@ def _mixed(seed: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
 
 
 def _graph_here() -> Any:
-  """The graph that ops are made in; None where they run at once."""
+  """The graph that ops are made in; None if they run at once."""
   return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 

@@ -9,10 +9,10 @@ NUM_REMEMBERED_LOSSES = trainer_parts.LossSpikeConfig.MAX_WINDOW
 
 
 class StepState(tf.Module):
-  """Which updates were left out, and what the loss was before.
+  """Which updates were skipped, and what the loss was before.
 
   Attributes:
-    num_skips: int64 scalar variable, updates left out since the start or the last rollback.
+    num_skips: int64 scalar variable, updates skipped since the start or the last rollback.
     skipped_steps: int64 variable of shape [16], the numbers (first step: 1) of the last ones, a ring.
     num_losses: int64 scalar variable, how many losses were noted.
     losses: float32 variable of shape [128], the last ones, a ring.
@@ -26,10 +26,10 @@ class StepState(tf.Module):
     self.num_losses = tf.Variable(0, dtype=tf.int64, name='num_losses', **kwargs)
     self.losses = tf.Variable([0.0] * NUM_REMEMBERED_LOSSES, dtype=tf.float32, name='losses', **kwargs)
 
-  # Updates that were left out.
+  # Skipped updates.
 
   def record_skip(self, ok: tf.Tensor, step: tf.Tensor) -> None:
-    """Counts step number `step` where it is left out (not `ok`). Cross-replica context, or a single replica."""
+    """Counts step number `step` if it is skipped (not `ok`). Cross-replica context, or a single replica."""
     slot = tf.range(NUM_REMEMBERED_SKIPS, dtype=tf.int64) == self.num_skips % NUM_REMEMBERED_SKIPS
     self.skipped_steps.assign(tf.where(tf.logical_and(slot, tf.logical_not(ok)), step, self.skipped_steps))
     self.num_skips.assign_add(tf.where(ok, tf.constant(0, tf.int64), 1))
@@ -51,7 +51,7 @@ class StepState(tf.Module):
   def is_spike(self, loss: tf.Tensor, factor: float, window: int) -> tf.Tensor:
     """Whether a loss is above `factor` times the median of the last `window` losses that were noted.
 
-    Never before there are that many, nor where their median is not above 0.
+    Never before there are that many, nor if their median is not above 0.
 
     Args:
       loss: float32 scalar.
@@ -66,7 +66,7 @@ class StepState(tf.Module):
     return (self.num_losses >= window) & (median > 0.0) & (loss > factor * median)
 
   def record_loss(self, loss: tf.Tensor, ok: tf.Tensor) -> None:
-    """Notes the loss (float32 scalar) of a step that was not left out (`ok`). Context as for `record_skip`."""
+    """Notes the loss (float32 scalar) of a step that was not skipped (`ok`). Context as for `record_skip`."""
     slot = tf.range(NUM_REMEMBERED_LOSSES, dtype=tf.int64) == self.num_losses % NUM_REMEMBERED_LOSSES
     self.losses.assign(tf.where(tf.logical_and(slot, ok), loss, self.losses))
     self.num_losses.assign_add(tf.where(ok, tf.constant(1, tf.int64), 0))

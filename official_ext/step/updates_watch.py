@@ -12,7 +12,7 @@ from official_ext import tf_internals
 from official_ext.step import method_patch
 
 # Called with an optimizer and the (gradient, variable) pairs that it is to apply, in front of the update; gradients are
-# summed over the replicas by then where a new optimizer does that. Returns whether the update may be made.
+# summed over the replicas by then if a new optimizer does that. Returns whether the update may be made.
 Observer = Callable[[Any, list[tuple[Any, Any]]], bool]
 
 

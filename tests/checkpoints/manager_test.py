@@ -238,5 +238,5 @@ def test_defect_05_evaluating_needs_a_checkpoint(folder, tmp_path):
 )
 def test_other_constants_of_the_optimizer_are_kept_and_groups_are_none(saved, now, has_changed, tmp_path):
   run = Run(tmp_path, optimizer_config=saved).save(10)
-  prefix = run.manager.latest_checkpoint
-  assert Run(tmp_path, optimizer_config=now).manager.continuation(prefix)['keep_hyperparameters'] == has_changed
+  path = run.manager.latest_checkpoint
+  assert Run(tmp_path, optimizer_config=now).manager.continuation(path)['keep_hyperparameters'] == has_changed

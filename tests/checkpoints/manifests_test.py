@@ -14,17 +14,17 @@ _ODD_NAMES = ['run[1]', 'run*', 'run?', 'run\\1']
 
 
 def _save(folder, step, value=3.0):
-  prefix = f'{folder}/ckpt-{step}'
-  tf.train.Checkpoint(v=tf.Variable(value)).write(prefix)
-  manifests.write(prefix, step=step)
-  return prefix
+  path = f'{folder}/ckpt-{step}'
+  tf.train.Checkpoint(v=tf.Variable(value)).write(path)
+  manifests.write(path, step=step)
+  return path
 
 
-def _rewrite(prefix, files):
+def _rewrite(path, files):
   """A manifest that is whole, for whoever makes one can sum it up."""
   content = {'files': files, 'step': 5}
   content['sha256'] = manifests._sum_of(content)
-  with open(prefix + manifests.SUFFIX, 'w') as f:
+  with open(path + manifests.SUFFIX, 'w') as f:
     json.dump(content, f)
 
 
@@ -34,13 +34,13 @@ def test_a_folder_with_an_odd_name_has_checkpoints_of_its_own(tmp_path, name):
   neighbour = _save(tmp_path / 'run1', 7)
   (tmp_path / name).mkdir()
   assert manifests.prefixes(str(tmp_path / name)) == []
-  prefix = _save(tmp_path / name, 5, value=4.0)
-  assert len(manifests.read(prefix)['files']) == 2 and manifests.find_damage(prefix) is None
-  assert manifests.prefixes(str(tmp_path / name)) == manifests.saved_prefixes(str(tmp_path / name)) == [prefix]
+  path = _save(tmp_path / name, 5, value=4.0)
+  assert len(manifests.read(path)['files']) == 2 and manifests.find_damage(path) is None
+  assert manifests.prefixes(str(tmp_path / name)) == manifests.saved_prefixes(str(tmp_path / name)) == [path]
   variable = tf.Variable(0.0)
-  tf.train.Checkpoint(v=variable).read(readable_paths.readable(prefix)).assert_consumed()
+  tf.train.Checkpoint(v=variable).read(readable_paths.readable(path)).assert_consumed()
   assert variable.numpy() == 4.0
-  broken = manifests.set_aside(prefix)
+  broken = manifests.set_aside(path)
   assert manifests.prefixes(str(tmp_path / name)) == [] and os.path.exists(f'{broken}.index')
   (tmp_path / name / 'ckpt-6_temp').mkdir()
   (tmp_path / 'run1/ckpt-6_temp').mkdir()
@@ -55,9 +55,9 @@ def test_a_folder_with_an_odd_name_has_checkpoints_of_its_own(tmp_path, name):
 def test_a_manifest_without_files_is_not_a_checkpoint(tmp_path):
   with pytest.raises(FileNotFoundError, match='ckpt-5: no files of a checkpoint'):
     manifests.write(f'{tmp_path}/ckpt-5')
-  prefix = _save(tmp_path, 5)
-  _rewrite(prefix, {})
-  assert manifests.find_damage(prefix) == 'its manifest names no index, or no data'
+  path = _save(tmp_path, 5)
+  _rewrite(path, {})
+  assert manifests.find_damage(path) == 'its manifest names no index, or no data'
 
 
 @pytest.mark.parametrize(
@@ -75,38 +75,38 @@ def test_a_manifest_without_files_is_not_a_checkpoint(tmp_path):
   ],
 )
 def test_a_file_that_is_not_the_checkpoints_own_is_not_read(tmp_path, name):
-  prefix = _save(tmp_path, 5)
-  files = manifests.read(prefix)['files']
-  _rewrite(prefix, {**files, name: {'size': 0, 'sha256': hashlib.sha256(b'').hexdigest()}})
-  assert manifests.find_damage(prefix) == f'its manifest names {name!r}, which is no file of it'
+  path = _save(tmp_path, 5)
+  files = manifests.read(path)['files']
+  _rewrite(path, {**files, name: {'size': 0, 'sha256': hashlib.sha256(b'').hexdigest()}})
+  assert manifests.find_damage(path) == f'its manifest names {name!r}, which is no file of it'
 
 
 def test_a_device_or_a_pipe_is_not_read(tmp_path):
   """Which is done by name alone: reading one would not end."""
-  prefix = _save(tmp_path, 5)
-  os.remove(f'{prefix}.index')
-  os.symlink('/dev/zero', f'{prefix}.index')
-  files = manifests.read(prefix)['files']
-  _rewrite(prefix, {**files, 'ckpt-5.index': {'size': 0, 'sha256': ''}})
-  assert manifests.find_damage(prefix) == 'ckpt-5.index is no regular file'
-  os.remove(prefix + manifests.SUFFIX)
-  os.mkfifo(prefix + manifests.SUFFIX)
-  assert manifests.find_damage(prefix) == 'ckpt-5.manifest.json is no regular file'
+  path = _save(tmp_path, 5)
+  os.remove(f'{path}.index')
+  os.symlink('/dev/zero', f'{path}.index')
+  files = manifests.read(path)['files']
+  _rewrite(path, {**files, 'ckpt-5.index': {'size': 0, 'sha256': ''}})
+  assert manifests.find_damage(path) == 'ckpt-5.index is no regular file'
+  os.remove(path + manifests.SUFFIX)
+  os.mkfifo(path + manifests.SUFFIX)
+  assert manifests.find_damage(path) == 'ckpt-5.manifest.json is no regular file'
 
 
 @pytest.mark.parametrize('files', [None, [], 'x', {'ckpt-5.index': 3}, {'ckpt-5.index': {'size': 'x', 'sha256': ''}}])
 def test_wrong_types_are_damage(tmp_path, files):
-  prefix = _save(tmp_path, 5)
-  _rewrite(prefix, files)
-  assert manifests.find_damage(prefix) == 'its manifest is damaged'
+  path = _save(tmp_path, 5)
+  _rewrite(path, files)
+  assert manifests.find_damage(path) == 'its manifest is damaged'
 
 
 @pytest.mark.parametrize('content', [b'', b'\xff', b'3', b'[]', b'[' * 100_000, b'{"sha256": []}'])
 def test_a_manifest_of_anything_else_is_damaged(tmp_path, content):
-  prefix = _save(tmp_path, 5)
-  with open(prefix + manifests.SUFFIX, 'wb') as f:
+  path = _save(tmp_path, 5)
+  with open(path + manifests.SUFFIX, 'wb') as f:
     f.write(content)
-  assert manifests.find_damage(prefix) == 'its manifest is damaged'
+  assert manifests.find_damage(path) == 'its manifest is damaged'
 
 
 @pytest.mark.parametrize('content', [b'', b'\xff\xfe', b'model_checkpoint_path: ""', b'x' * 100])

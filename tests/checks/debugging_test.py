@@ -175,14 +175,14 @@ class LaterTask(small_run.SmallTask):
     return tf.where(self.step >= 6, tf.math.log(-loss), loss), logs
 
 
-def test_the_step_that_a_run_has_left_out(tmp_path, monkeypatch, capsys):
+def test_the_step_that_a_run_has_skipped(tmp_path, monkeypatch, capsys):
   """The run has skipped steps 7 to 9 and ended; 9 is debugged, from ckpt-8, and ckpt-4 if 8 is what is asked for."""
   with pytest.raises(errors.DivergedError):
     small_run.run(tmp_path, 'train', LaterTask, trainer={'nonfinite': {'max_skips': 2}, 'steps_per_loop': 1})
   capsys.readouterr()
   before = sorted(path.name for path in tmp_path.iterdir())
   out, error = debug(monkeypatch, capsys, LaterTask, str(tmp_path))
-  assert f'9 (the last that the run has left out), from {tmp_path}/ckpt-8' in out
+  assert f'9 (the last that the run has skipped), from {tmp_path}/ckpt-8' in out
   assert 'first      Log in no layer, forward' in out and 'step 9: ' in str(error)
   out, error = debug(monkeypatch, capsys, LaterTask, str(tmp_path), None, 6)
   assert f'6 (--debug_step), from {tmp_path}/ckpt-4' in out and 'training   1 steps' in out and error is None

@@ -27,12 +27,12 @@ def end_with(error):
     if error is not None:
       raise error
 
-  return exit_status.of(main, ['train.py'])
+  return exit_status.run_main(main, ['train.py'])
 
 
 FORESEEN = [
   (errors.UserError('trainer.train_step: no such field'), 2, 'error: trainer.train_step: no such field'),
-  (errors.DivergedError('11 updates were left out'), 3, 'error: 11 updates were left out'),
+  (errors.DivergedError('11 updates were skipped'), 3, 'error: 11 updates were skipped'),
   (errors.PreemptedError('SIGTERM: stopped at step 7'), 75, 'preempted: SIGTERM: stopped at step 7'),
   # gin adds to the message of whatever passes through a configurable.
   (errors.UserError('first\n  In call to configurable "create_trainer"'), 2, 'error: first'),

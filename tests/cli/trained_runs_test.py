@@ -204,7 +204,7 @@ def test_what_cannot_be_exported_is_an_error_in_one_line(tmp_path, capsys):
 
 def test_the_help_of_export_names_its_flags():
   flags = trained_runs._parser().format_usage()
-  assert set(re.findall(r'--(\w+)', usage.of('export'))) == set(re.findall(r'--(\w+)', flags))
+  assert set(re.findall(r'--(\w+)', usage.of_command('export'))) == set(re.findall(r'--(\w+)', flags))
 
 
 @pytest.mark.parametrize('name', harness.cases(['bert/sentence_prediction'], ['resnet_imagenet']))

@@ -54,9 +54,9 @@ def test_another_seed_another_order_and_another_mode(tmp_path, capsys, monkeypat
 
 def test_a_checkpoint_that_notes_no_data_is_taken_as_it_is(tmp_path, capsys):
   small_run.run(tmp_path, trainer={'train_steps': 4})
-  prefix = f'{tmp_path}/ckpt-4'
-  content = manifests.read(prefix)
-  manifests.write(prefix, **{name: value for name, value in content.items() if name not in ('files', 'data')})
+  path = f'{tmp_path}/ckpt-4'
+  content = manifests.read(path)
+  manifests.write(path, **{name: value for name, value in content.items() if name not in ('files', 'data')})
   small_run.run(tmp_path, task_cls=SmallerTask)
   assert told(capsys) == []
 

@@ -56,7 +56,7 @@ def at(**do):
 def drive(folder, mode='train_and_eval', asynchronous=False, **kwargs):
   """The exit status of a run."""
   trainer = {**TRAINER, 'async_checkpointing': asynchronous}
-  return exit_status.of(lambda _: small_run.run(folder, mode, trainer=trainer, **kwargs), [])
+  return exit_status.run_main(lambda _: small_run.run(folder, mode, trainer=trainer, **kwargs), [])
 
 
 def error_line(stderr):
@@ -66,7 +66,7 @@ def error_line(stderr):
 
 
 def checkpoints(folder):
-  return [manifests.step_of(prefix) for prefix in manifests.prefixes(str(folder))]
+  return [manifests.step_of(path) for path in manifests.prefixes(str(folder))]
 
 
 def assert_no_remains(folder):
@@ -185,7 +185,7 @@ def test_an_evaluation_needs_no_room(disk, caplog, capfd):
   assert drive(folder, 'train') == 0
   disk.fill()
   logs = []
-  assert exit_status.of(lambda _: logs.append(small_run.run(folder, 'eval', trainer=TRAINER)[1]), []) == 0
+  assert exit_status.run_main(lambda _: logs.append(small_run.run(folder, 'eval', trainer=TRAINER)[1]), []) == 0
   assert 'validation_loss' in logs[0] and 'Traceback' not in caplog.text + capfd.readouterr().err
   assert f'{folder}/run.eval.json: cannot be written: No space left on device' in caplog.text
   assert not [name for name in os.listdir(folder) if 'tmp' in name]
@@ -236,7 +236,7 @@ def test_what_is_left_to_write_after_a_finished_run_does_not_make_it_fail(disk, 
     with exit_status.saving_gin_config('train', str(folder), tf.distribute.get_strategy()):
       disk.fill()
 
-  assert exit_status.of(main, []) == 0
+  assert exit_status.run_main(main, []) == 0
   assert f'{folder}: operative_config.train.gin cannot be written: No space left on device' in caplog.text
 
 
@@ -257,7 +257,7 @@ def test_storage_that_fails_anywhere_is_one_line(error, capfd):
     except Exception as cause:
       raise RuntimeError('what a library makes of it') from cause
 
-  assert exit_status.of(main, []) == 1
+  assert exit_status.run_main(main, []) == 1
   assert error_line(capfd.readouterr().err).startswith('/data/x: ')
 
 
@@ -265,7 +265,7 @@ def test_what_is_not_of_storage_keeps_its_traceback(capfd):
   def main(_):
     raise FileNotFoundError(errno.ENOENT, 'No such file or directory', '/data/x')
 
-  assert exit_status.of(main, []) == 1
+  assert exit_status.run_main(main, []) == 1
   path = pathlib.Path(error_line(capfd.readouterr().err).rpartition('the traceback is in ')[2])
   assert 'Traceback' in path.read_text()
   path.unlink()

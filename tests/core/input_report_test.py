@@ -90,7 +90,7 @@ def test_a_label_out_of_range_ends_a_run_without_xla(replicas, tmp_path):
 
 
 def test_a_label_out_of_range_spoils_a_step_with_xla(tmp_path):
-  """XLA turns it into NaN: the update is left out, and the event says why."""
+  """XLA turns it into NaN: the update is skipped, and the event says why."""
   params = small_run.make_params({'enable_xla': True}, steps_per_execution=1)
   small_run.run(tmp_path, 'train', spoilt(put('y', BAD, -1)), params=params)
   at = position_of(BAD)
@@ -152,7 +152,7 @@ def leaky_params(action, **trainer):
 
 
 @pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
-def test_examples_left_out_are_counted_by_loop_and_evaluation(replicas, tmp_path):
+def test_skipped_examples_are_counted_by_loop_and_evaluation(replicas, tmp_path):
   model, _ = small_run.run(tmp_path, 'train_and_eval', LeakyTask, replicas, params=leaky_params('skip'))
   bad = sorted(position_of(index, epoch) for index in LeakySource.bad for epoch in (0, 1))
   trains = small_run.events(tmp_path, 'train')

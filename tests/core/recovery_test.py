@@ -1,4 +1,4 @@
-"""Updates that are not finite or spikes: left out, told, and not too many of them; and going back."""
+"""Updates that are not finite or spikes: skipped, told, and not too many of them; and rollbacks."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def test_a_skipped_update_is_told_with_its_examples(replicas, tmp_path):
 
 def test_defect_03_too_many_nan_steps_end_the_run(tmp_path):
   diverging = {'nonfinite': {'max_skips': 2}}
-  with pytest.raises(errors.DivergedError, match=r'3 updates were left out .* at steps 1, 3, 6; .*max_skips allows 2'):
+  with pytest.raises(errors.DivergedError, match=r'3 updates were skipped .* at steps 1, 3, 6; .*max_skips allows 2'):
     small_run.run(tmp_path, 'train', task_with_bad_steps(1, 3, 6), trainer=diverging)
   record = small_run.record(tmp_path)
   assert record['status'] == 'diverged' and record['error'].startswith('DivergedError: 3 updates')
@@ -64,12 +64,12 @@ def test_defect_03_too_many_nan_steps_end_the_run(tmp_path):
 
 
 def test_divergence_has_an_exit_status_of_its_own(tmp_path, capsys):
-  status = exit_status.of(
+  status = exit_status.run_main(
     lambda _: small_run.run(tmp_path, 'train', task_with_bad_steps(1), trainer={'nonfinite': {'max_skips': 0}}), []
   )
   assert status == 3
   (line,) = capsys.readouterr().err.splitlines()
-  assert line.startswith('error: 1 updates were left out')
+  assert line.startswith('error: 1 updates were skipped')
 
 
 def test_a_resumed_run_tells_only_of_its_own(tmp_path):
@@ -81,7 +81,7 @@ def test_a_resumed_run_tells_only_of_its_own(tmp_path):
   assert events(tmp_path, 'update_skipped')[-1]['total'] == 2  # All of the run, not of the process.
 
 
-def test_the_end_of_a_run_tells_how_many_updates_were_left_out(tmp_path, capsys):
+def test_the_end_of_a_run_tells_how_many_updates_were_skipped(tmp_path, capsys):
   task_cls = task_with_bad_steps(2, 9)
   _, logs = small_run.run(tmp_path, 'train', task_cls, trainer={'train_steps': 8})
   assert logs == {'skipped_updates': 1} and small_run.record(tmp_path)['skipped_updates'] == 1
@@ -105,7 +105,7 @@ def test_accumulation_counts_all_examples_of_an_update(tmp_path):
   assert (event['first_example'], event['num_examples']) == (2 * 4 * small_run.BATCH_SIZE, 4 * small_run.BATCH_SIZE)
 
 
-# Going back.
+# Rollbacks.
 
 
 def task_with_bad_batches(*bad_batches, value=np.nan):
@@ -236,7 +236,7 @@ def test_what_lies_long_ago_is_left_alone(tmp_path):
   assert (event['step'], event['from_step'], event['data_offset']) == (12, 14, 2)
 
 
-def test_a_run_that_cannot_go_back_does_not_save_where_it_went_astray(tmp_path):
+def test_a_run_that_cannot_roll_back_does_not_save_where_it_went_astray(tmp_path):
   # Before: it was saved on the way out, and the next start went on from there.
   def block(output):
     if int(output['model_global_step']) == 5:
@@ -328,7 +328,7 @@ def test_a_loss_above_the_bound_leads_back(tmp_path):
 
 
 @pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
-def test_a_loss_spike_is_left_out(replicas, tmp_path):
+def test_a_loss_spike_is_skipped(replicas, tmp_path):
   """The loss of batches 3 (too early) and 7 is 1000; the others are below 10 times the median of four."""
   trainer = {'loss_spike': {'factor': 10.0, 'window': 4}}
   small_run.run(tmp_path, 'train', task_with_bad_batches(3, 7, value=1000.0), replicas, trainer=trainer)

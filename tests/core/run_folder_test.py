@@ -16,7 +16,7 @@ from tests.core import small_run
 
 
 def _steps(folder):
-  return [manifests.step_of(prefix) for prefix in manifests.prefixes(str(folder))]
+  return [manifests.step_of(path) for path in manifests.prefixes(str(folder))]
 
 
 def _contents(folder):
@@ -60,8 +60,8 @@ def test_an_empty_state_file_is_no_obstacle(tmp_path):
   (tmp_path / 'checkpoint').write_bytes(b'')
   small_run.run(tmp_path, 'train')
   assert [event['step'] for event in small_run.events(tmp_path, 'restored')] == [8]
-  for prefix in manifests.prefixes(str(tmp_path)):
-    os.remove(prefix + manifests.SUFFIX)
+  for path in manifests.prefixes(str(tmp_path)):
+    os.remove(path + manifests.SUFFIX)
   (tmp_path / 'checkpoint').write_bytes(b'\xff\xff')  # A folder without manifests, to start from.
   small_run.run(tmp_path / 'warm', 'train', params=_from(tmp_path))  # Which has an odd name too.
 
@@ -185,13 +185,13 @@ class _Racing(manager.CheckpointManager):
     super().__init__(*args, **kwargs)
     self.replace = replace
 
-  def restore(self, prefix):
-    self.replace(manifests.step_of(prefix))
-    super().restore(prefix)
+  def restore(self, path):
+    self.replace(manifests.step_of(path))
+    super().restore(path)
 
-  def _is_given_up(self, prefix):  # Asked between the listing and the reading.
-    self.replace(manifests.step_of(prefix))
-    return super()._is_given_up(prefix)
+  def _is_given_up(self, path):  # Asked between the listing and the reading.
+    self.replace(manifests.step_of(path))
+    return super()._is_given_up(path)
 
 
 @pytest.mark.parametrize('moments', [2, 3])

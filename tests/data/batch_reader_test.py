@@ -1,4 +1,4 @@
-"""Examples that cannot be read or batched: named, or left out so that the batch stays a function of its step."""
+"""Examples that cannot be read or batched: named, or skipped so that the batch stays a function of its step."""
 
 import numpy as np
 import pytest
@@ -81,7 +81,7 @@ def test_a_bad_example_is_replaced_by_the_next_good_one(start, num_replicas):
   assert joined == [[expected(i) for i in indices_at(range(first, first + BATCH_SIZE))] for first in firsts]
 
 
-def test_what_was_left_out_is_counted_when_it_is_used():
+def test_what_was_skipped_is_counted_when_it_is_used():
   log = bad_examples.ExampleLog()
   with bad_examples.logged_in(log):
     dataset = step_indexed.build_dataset(FlawedSource(), config())
@@ -154,7 +154,7 @@ def test_an_odd_first_example_is_not_the_model_of_the_others():
   assert sum(batches(dataset, -1), [])[:4] == [1, 2, 3, 4]
 
 
-def test_where_nothing_can_be_read_nothing_is_left_out(monkeypatch):
+def test_nothing_is_skipped_if_nothing_can_be_read(monkeypatch):
   with pytest.raises(errors.UserError, match=r'card 13 cannot be read: .*; nor can two others'):
     step_indexed.build_dataset(FlawedSource(range(NUM_EXAMPLES)), config())
   monkeypatch.setattr(batch_reader, 'MAX_RUN', 4)
@@ -204,7 +204,7 @@ def test_warnings_name_an_example_once_and_end(monkeypatch, caplog):
   for at, index in enumerate([7, 8, 7, 9, 10]):
     log.add_skip(at, index, f'card {index}')
   assert [record.getMessage() for record in caplog.records] == [
-    'left out: card 7',
-    'left out: card 8 (further ones are only counted)',
+    'skipped: card 7',
+    'skipped: card 8 (further ones are only counted)',
   ]
   assert log.take_skips() == 5

@@ -45,7 +45,7 @@ def run(command, folder, monkeypatch):
     gin.clear_config()
     ext_flags.define_flags()
     ext_flags.parse_flags([*arguments, '--set=xla=false'])
-    assert exit_status.of(train.main, arguments) == 0, command
+    assert exit_status.run_main(train.main, arguments) == 0, command
   elif arguments[0] == 'tests/golden/golden_test.py':
     monkeypatch.setattr(golden_test, '_FOLDER', folder / 'tests/golden')
     golden_test.write()

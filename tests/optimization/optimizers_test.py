@@ -291,7 +291,7 @@ def test_an_optimizer_in_every_shape_of_the_step(kind, shape):
 
 
 @pytest.mark.parametrize('shape', [SHAPES['fused'], SHAPES['plain_two']], ids=['fused', 'plain_two'])
-def test_a_step_that_is_left_out_has_no_part_in_an_optimizers_logs(shape):
+def test_a_skipped_step_has_no_part_in_an_optimizers_logs(shape):
   x, y = harness.make_data(64)
   x[17] = np.nan  # Batch 2.
   trainer = harness.make_trainer(optimizer=lambda: make('stable_adamw', **KINDS['stable_adamw']), data=(x, y), **shape)

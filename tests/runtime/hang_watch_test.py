@@ -45,7 +45,7 @@ def main(_):
   small_run.run(folder, task_cls=Task, params=small_run.make_params(
       runtime={'hang_seconds': hang_seconds, 'seed': 1}, train_steps=24, steps_per_loop=2, checkpoint_interval=4))
 
-exit_status.leave(exit_status.of(main, []))
+exit_status.end_process(exit_status.run_main(main, []))
 """
 
 
