@@ -318,7 +318,7 @@ def lock(config: params_dict.ParamsDict) -> None:
   model_garden_internals.set_locked(config)
 
 
-def upgrade(params: base_config.Config) -> ExperimentConfig:
+def upgrade(params: Any) -> ExperimentConfig:
   """Gives an experiment the fields of this library.
 
   The experiment, its trainer, its runtime and its optimizer's configuration become instances of this library's classes
@@ -327,13 +327,30 @@ def upgrade(params: base_config.Config) -> ExperimentConfig:
   Garden's defaults, which nobody chose: they become 'auto'.
 
   Args:
-    params: an experiment made of Model Garden's classes or of this library's, which is not changed.
+    params: an experiment made of Model Garden's classes or of this library's, which is not changed. Of what is none,
+      but has its attributes, such as a named tuple, the fields that it has are taken over.
 
   Returns:
     A copy that shares nothing with `params`, or `params` itself if it has all fields. What is locked in `params` is
     locked in the copy, with all that is inside it.
   """
+  if not isinstance(params, base_config.Config):
+    params = _from_attributes(params)
   return _extended(params, ExperimentConfig)
+
+
+def _from_attributes(params: Any) -> ExperimentConfig:
+  """An experiment with the fields of a stand-in; those that it lacks have their defaults."""
+  experiment = ExperimentConfig()
+  parts = {name: copy.deepcopy(getattr(params, name)) for name in ('task', 'trainer', 'runtime')}
+  for name, config_class in (('trainer', TrainerConfig), ('runtime', RuntimeConfig)):
+    given = parts[name]
+    if not isinstance(given, base_config.Config):
+      known = [field.name for field in dataclasses.fields(config_class) if hasattr(given, field.name)]
+      parts[name] = config_class()
+      vars(parts[name]).update({field: getattr(given, field) for field in known})
+  vars(experiment).update(parts)  # Past __setattr__, which would copy them once more.
+  return experiment
 
 
 # The fields of our classes whose values are extended too.

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from official_ext import errors
 from official_ext.checkpoints import best_history
+from official_ext.config import definitions
 from official_ext.core import base_task
 from official_ext.core import evaluation_state
 from official_ext.core import input_report
@@ -29,6 +30,7 @@ class Evaluator(base_trainer.Trainer):
   """The evaluating half of the trainer: see base class."""
 
   def __init__(self, config: Any, task: Any, model: Any, optimizer: Any, **kwargs: Any):
+    config = definitions.upgrade(config)
     self._ema = ema_optimizer.find(optimizer)
     self._eval_sums: dict[str, Any] = {}
     self._pictures: dict[str, tf.Tensor] = {}
@@ -42,8 +44,6 @@ class Evaluator(base_trainer.Trainer):
       self._ema.shadow_copy(model)
       self._ema.check_covers(model)
     super().__init__(config, task, model, optimizer, **kwargs)
-    if not self._is_async:
-      step_random.key_random_layers(self.model)
     self._evaluation_state = evaluation_state.EvaluationState()
     self._named_not_finite = False
 
@@ -90,7 +90,7 @@ class Evaluator(base_trainer.Trainer):
     """What tells an evaluation's step, and the number of its batch. Replica context, or one for all replicas."""
     context = None if tf.distribute.in_cross_replica_context() else tf.distribute.get_replica_context()
     return step_random.StepKey(
-      seed=getattr(getattr(self.config, 'runtime', None), 'seed', 0) or 0,
+      seed=self.config.runtime.seed,
       step=self.global_step.read_value(),
       replica=0 if context is None else context.replica_id_in_sync_group,
       num_replicas=1 if context is None else self.strategy.num_replicas_in_sync,
@@ -204,8 +204,6 @@ class Evaluator(base_trainer.Trainer):
     Returns:
       Whether all variables that the steps use exist now; false where the steps cannot be traced.
     """
-    if self._is_async:
-      return False
     if hasattr(self, '_eval_dataset'):
       self.validation_log_names()
     if self._ema is not None:
@@ -252,16 +250,22 @@ class Evaluator(base_trainer.Trainer):
       raise explained from error
     else:
       size = getattr(getattr(self.config.task, 'validation_data', None), 'global_batch_size', 0) or 0
-      return self._with_skips(logs, report, self._num_eval_batches * size if self._counts_batches() else None)
+      return self.with_skips(logs, report, self._num_eval_batches * size if self._counts_batches() else None)
     finally:
       self._use_averaged_weights(False)
 
   def _counts_batches(self) -> bool:
-    """Whether Python sees every batch of an evaluation."""
-    return not (self._is_async or self.config.trainer.eval_tf_while_loop)
+    """Whether Python sees every batch of an evaluation, in this process."""
+    return not self.config.trainer.eval_tf_while_loop
 
-  def _with_skips(self, logs, report, end):
-    """The logs, with the number of examples that were left out, of all workers, where the task leaves any out."""
+  def with_skips(self, logs: Any, report: input_report.InputReport, end: int | None) -> Any:
+    """The logs, with the number of examples that were left out, of all workers, if the task leaves any out.
+
+    Args:
+      logs: of a loop or an evaluation.
+      report: of its input.
+      end: the position up to which examples have been used; None: all.
+    """
     skips = report.skips_up_to(end)
     if not skips:
       return logs

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import functools
+import inspect
 import sys
 from typing import Any
 
@@ -58,7 +60,7 @@ class RunOptions:
       has no checkpoint of its own yet.
     branch: whether a training may start at `checkpoint` although `model_dir` holds others: see training_lines.py.
     watch: tells that the process was asked to stop; None watches no signals.
-    profile_steps: the first and the last step to profile: see profiling.py.
+    profile_steps: the first and the last step to profile: see profiling.py. Not with a `trainer`, which has a profiler.
     origin: the `experiment`'s name and the modules of its `registry`, for run.json: so the run's folder tells whoever
       loads its model.
   """
@@ -161,12 +163,26 @@ def run_experiment(
 def _build_trainer_and_actions(experiment: _Experiment) -> tuple[Any, list[Any]]:
   """(trainer, actions of the run's events); refuses metrics that nothing reports."""
   strategy, task, mode, params = experiment.strategy, experiment.task, experiment.mode, experiment.params
+  profiler = _make_profiler(experiment)
   trainer = experiment.options.trainer or build_trainer(
-    strategy, task, params, experiment.model_dir, experiment.trains, experiment.evaluates, mode
+    strategy, task, params, experiment.model_dir, experiment.trains, experiment.evaluates, mode, profiler
   )
   run_checks.check_best_metric(params, task, trainer, experiment.evaluates)
   run_checks.check_early_stopping(params, task, trainer, mode)
   return trainer, build_event_actions(params, task, trainer, mode) if experiment.trains else []
+
+
+def _make_profiler(experiment: _Experiment) -> profiling.Profiler | None:
+  """What the run's trainer is to be made with; None if it is to profile nothing."""
+  steps = experiment.options.profile_steps
+  if not steps or not experiment.trains:
+    return None
+  if experiment.options.trainer is not None:
+    raise errors.UserError(
+      'RunOptions.profile_steps: a trainer that is handed over has a profiler already; make it with '
+      'profiler=profiling.Profiler(steps, model_dir)'
+    )
+  return profiling.Profiler(steps, experiment.model_dir) if experiment.is_chief else None
 
 
 @contextlib.contextmanager
@@ -199,9 +215,7 @@ def _recorded(
   was_finished = experiment.trains and experiment.workers.from_chief(
     'finished before', lambda: run_status.has_finished(experiment.model_dir, experiment.mode)
   )
-  params, is_chief, profile_steps = experiment.params, experiment.is_chief, experiment.options.profile_steps
-  if profile_steps and is_chief and experiment.trains:
-    trainer.profiler = profiling.Profiler(profile_steps, experiment.model_dir)
+  params, is_chief = experiment.params, experiment.is_chief
   devices = distribute.describe(experiment.strategy)
   record = run_record.RunRecord(
     experiment.model_dir, experiment.mode, params, params.runtime.seed, devices, is_chief, lock
@@ -390,8 +404,16 @@ def build_trainer(
   train: bool,
   evaluate: bool,
   mode: str = 'train_and_eval',
+  profiler: profiling.Profiler | None = None,
 ) -> base_trainer.Trainer:
-  """Builds model, optimizer and trainer inside the strategy's scope; the best checkpoints are the driver's `mode`'s."""
+  """Builds model, optimizer and trainer inside the strategy's scope; the best checkpoints are the driver's `mode`'s.
+
+  Raises:
+    UserError: a part cannot be built, or the task's own trainer takes no `profiler`.
+  """
+  trainer_cls = getattr(task, 'trainer_cls', None) or base_trainer.Trainer
+  if profiler is not None:
+    trainer_cls = _with_profiler(trainer_cls, profiler)
   exporter = make_exporter(strategy, params, model_dir, mode) if evaluate else None
   with strategy.scope(), unset_fields.named(params.task, type(task).__name__):
     return train_utils.create_trainer(
@@ -400,8 +422,19 @@ def build_trainer(
       train=train,
       evaluate=evaluate,
       checkpoint_exporter=exporter,
-      trainer_cls=getattr(task, 'trainer_cls', None) or base_trainer.Trainer,
+      trainer_cls=trainer_cls,
     )
+
+
+def _with_profiler(trainer_cls: Callable[..., Any], profiler: profiling.Profiler) -> Callable[..., Any]:
+  try:
+    inspect.signature(trainer_cls).bind_partial(profiler=profiler)
+  except TypeError as error:
+    raise errors.UserError(
+      f'--profile_steps: {getattr(trainer_cls, "__name__", trainer_cls)} takes no argument `profiler`; let its '
+      'constructor take **kwargs and hand them on to official_ext.Trainer'
+    ) from error
+  return functools.partial(trainer_cls, profiler=profiler)
 
 
 def make_exporter(

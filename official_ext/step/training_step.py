@@ -131,15 +131,8 @@ class TrainingStep:
 
     def of_replica(*micro_batches):
       local.view = new_view()
-      if isinstance(update, updates.ManualUpdate):
-        before = [variable.read_value() for variable in update.variables]
-        loss, gradients = update.make(micro_batches[0]).loss, None
-      else:
-        out = update.reduced_gradients(*micro_batches)
-        before = [variable.read_value() for variable in update.variables]
-        loss, gradients = out.loss, out.gradients
-        update.apply(gradients)
-      return local.view.of_update(update.variables, before, loss, gradients)
+      seen = update.watched(micro_batches)
+      return local.view.of_update(update.variables, seen.before, seen.loss, seen.gradients)
 
     outputs = self._parts.strategy.run(of_replica, args=tuple(micro_batches))
     return tf.nest.map_structure(lambda output: self._parts.strategy.experimental_local_results(output)[0], outputs)

@@ -44,6 +44,20 @@ class StepOutput(NamedTuple):
   before: list[tf.Tensor]
 
 
+class WatchedUpdate(NamedTuple):
+  """What somebody sees who looks on at an update, on one replica.
+
+  Attributes:
+    before: the values of the update's `variables` before it.
+    loss: float32 scalar.
+    gradients: as in `StepOutput`; None if the task owns its updates.
+  """
+
+  before: list[tf.Tensor]
+  loss: tf.Tensor
+  gradients: list[Any] | None
+
+
 class GuardedUpdate:
   """The update of a task that leaves it to the trainer. Replica context, unless a method says otherwise."""
 
@@ -150,6 +164,13 @@ class GuardedUpdate:
     """Clips and applies reduced gradients."""
     self._tap.apply_reduced(gradients, self._variables)
 
+  def watched(self, micro_batches: Sequence[Any]) -> WatchedUpdate:
+    """The update, neither guarded nor counted."""
+    out = self.reduced_gradients(*micro_batches)
+    before = [variable.read_value() for variable in self.variables]
+    self.apply(out.gradients)
+    return WatchedUpdate(before, out.loss, out.gradients)
+
   def undo_passes(self, out: StepOutput) -> None:
     """Gives what the forward passes have written its value from before."""
     for variable, value in zip(self.step_local_variables, out.before):
@@ -253,6 +274,11 @@ class ManualUpdate:
     self._means.update(out.loss, out.logs)
     self._means.update_optimizer(1.0)
     return out
+
+  def watched(self, micro_batches: Sequence[Any]) -> WatchedUpdate:
+    """The task's step with its updates, on its one batch. Replica context."""
+    before = [variable.read_value() for variable in self.variables]
+    return WatchedUpdate(before, self.make(micro_batches[0]).loss, None)
 
   @do_not_convert
   def run(self, micro_batches: Sequence[Any]) -> None:

@@ -3,6 +3,7 @@
 import official_ext  # noqa: F401
 
 # isort: split
+import collections
 import copy
 import dataclasses
 import pickle
@@ -104,6 +105,18 @@ def test_an_experiment_of_several_tasks_keeps_its_fields(experiment_class):
   assert isinstance(params.trainer, definitions.TrainerConfig)
   assert set(stock.as_dict()) == set(params.as_dict())
   assert type(params.task) is type(stock.task)
+
+
+def test_what_only_has_the_attributes_of_an_experiment_gives_its_fields():
+  """Model Garden's trainer takes named tuples too."""
+  trainer = collections.namedtuple('T', ('train_steps', 'note'))(7, 'unknown')
+  task, runtime = cfg.TaskConfig(init_checkpoint='/x'), cfg.RuntimeConfig(num_gpus=2)
+  params = definitions.upgrade(collections.namedtuple('E', ('task', 'trainer', 'runtime'))(task, trainer, runtime))
+  assert params.task.init_checkpoint == '/x' and params.trainer.train_steps == 7 and params.runtime.num_gpus == 2
+  assert (params.trainer.gradient_accumulation_steps, params.runtime.seed) == (1, 0)
+  assert definitions.upgrade(params) is params
+  with pytest.raises(AttributeError, match='trainer'):
+    definitions.upgrade(collections.namedtuple('E', ('task', 'runtime'))(task, runtime))
 
 
 def test_defect_17_lock_reaches_every_depth():

@@ -12,6 +12,7 @@ import tf_keras
 from official_ext import errors
 from official_ext.config import definitions
 from official_ext.core import base_trainer
+from official_ext.core import synchronous
 from official_ext.data import sources
 from official_ext.data import step_indexed
 from tests.core import harness
@@ -418,26 +419,28 @@ def test_pace_counts_updates_and_examples():
   assert trainer.pace.steps == 5
 
 
-def test_pace_leaves_out_the_first_run_of_each_program():
-  class Timed(base_trainer.Trainer):
-    def _run_loop(self, num_steps):
-      self.runs.append(num_steps)
-      seconds = super()._run_loop(num_steps)
-      self.seconds.append(seconds)
-      return seconds
+def test_pace_leaves_out_the_first_run_of_each_program(monkeypatch):
+  run, runs, took = synchronous.SynchronousTraining.run, [], []
 
-  trainer = harness.make_trainer(trainer_cls=Timed, steps_per_execution=3)
+  def timed(training, num_steps, inspects=False):
+    runs.append(num_steps)
+    took.append(run(training, num_steps, inspects))
+    return took[-1]
+
+  monkeypatch.setattr(synchronous.SynchronousTraining, 'run', timed)
+  trainer = harness.make_trainer(steps_per_execution=3)
   compile_seconds = 0.0
   # Whole programs and what is left over, both for the first time; then neither.
-  for runs, compiling in [([3, 6, 1, 1], [0, 2]), ([11], [])]:
-    trainer.runs, trainer.seconds = [], []
+  for expected_runs, compiling in [([3, 6, 1, 1], [0, 2]), ([11], [])]:
+    runs.clear()
+    took.clear()
     harness.train(trainer, 11)
-    assert trainer.runs == runs
-    compile_seconds += sum(trainer.seconds[i] for i in compiling)
+    assert runs == expected_runs
+    compile_seconds += sum(took[i] for i in compiling)
     assert trainer.pace.compile_seconds == pytest.approx(compile_seconds)
     assert trainer.pace.steps == 11 - sum(runs[i] for i in compiling)
-    timed = [seconds for i, seconds in enumerate(trainer.seconds) if i not in compiling]
-    assert trainer.pace.seconds == pytest.approx(sum(timed))
+    timed_seconds = [seconds for i, seconds in enumerate(took) if i not in compiling]
+    assert trainer.pace.seconds == pytest.approx(sum(timed_seconds))
   expected = harness.Reference(harness.sgd(), trainer.task.data, 8).train(22).weights
   harness.assert_close(harness.weights_of(trainer), expected)
 

@@ -7,7 +7,12 @@ import pytest
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
+from official_ext import errors
 from official_ext.cli import flags as ext_flags
+from official_ext.core import base_trainer
+from official_ext.core import profiling
+from official_ext.core import train_lib
+from tests.core import harness
 from tests.core import small_run
 
 WAIT_SECONDS = 0.05
@@ -71,6 +76,32 @@ def test_whole_programs(tmp_path, capsys):
   assert (first, last) == (5, 8) and 'evaluation' not in rows
   small_run.run(tmp_path / 'short', 'train', trainer={'train_steps': 4}, profile_steps=(40, 41))
   assert 'No profile: the steps 40 to 41 were not run.' in capsys.readouterr().out
+
+
+def test_the_profiler_is_handed_in(tmp_path, capsys):
+  """A trainer calls the profiler that it was made with. One that takes none, or is there already, is refused first."""
+
+  class Narrow(base_trainer.Trainer):
+    def __init__(self, config, task, model, optimizer, train, evaluate, checkpoint_exporter):
+      super().__init__(config, task, model, optimizer, train, evaluate, checkpoint_exporter=checkpoint_exporter)
+
+  class NarrowTask(small_run.SmallTask):
+    trainer_cls = Narrow
+
+  with pytest.raises(errors.UserError, match='--profile_steps: Narrow takes no argument `profiler`'):
+    small_run.run(tmp_path, 'train', task_cls=NarrowTask, profile_steps=(3, 4))
+  profiler = profiling.Profiler((2, 3), str(tmp_path / 'own'))
+  trainer = harness.make_trainer(small_run.SmallTask, profiler=profiler, enable_xla=False)
+  assert trainer.profiler is profiler
+  with pytest.raises(errors.UserError, match='RunOptions.profile_steps: a trainer that is handed over'):
+    params = small_run.make_params()
+    options = train_lib.RunOptions(trainer=trainer, profile_steps=(3, 4))
+    train_lib.run_experiment(
+      harness.strategy('one'), small_run.make_task(params), 'train', params, str(tmp_path), options=options
+    )
+  assert not any(tmp_path.iterdir())
+  harness.train(trainer, 4)
+  assert rows_of(capsys.readouterr().out)[:2] == (2, 3)
 
 
 @pytest.mark.parametrize('text', ['3', '4,2', '0,2', 'a,b', '1,2,3'])

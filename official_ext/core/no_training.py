@@ -1,0 +1,106 @@
+"""What a trainer does about training if it only evaluates: nothing. The base of what does more."""
+
+from typing import Any
+
+import orbit
+import tensorflow as tf
+
+from official_ext.core import pace
+from official_ext.core import step_inputs
+from official_ext.step import step_plan
+from official_ext.step import step_random
+from official_ext.step import step_state
+from official_ext.step import training_step
+
+
+class NoTraining:
+  """The training of a trainer that has none.
+
+  A trainer holds one of three for its whole life: this one, `synchronous.SynchronousTraining`, or, on parameter
+  servers, `parameter_server.ParameterServerTraining`.
+
+  Attributes:
+    sees_batches: whether this process runs every batch of an evaluation.
+    restarts_input: whether the next loop takes its input from `global_step` on, if the step was set back.
+    steps_are_done: whether the last loop has run all of its steps.
+    step: what runs the steps. This and the following three are those of a `SynchronousTraining` alone.
+    state: counters of the finite guard.
+    inputs: takes the steps' batches.
+    pace: how fast the last loop went.
+  """
+
+  step: training_step.TrainingStep
+  state: step_state.StepState
+  inputs: step_inputs.StepInputs
+  pace: pace.Pace
+  sees_batches: bool = True
+  restarts_input: bool = False
+  steps_are_done: bool = False
+
+  def __init__(self, trainer: Any):
+    """Makes it.
+
+    Args:
+      trainer: whose training this is.
+    """
+    self._trainer = trainer
+    step_random.key_random_layers(trainer.model)
+
+  @property
+  def plan(self) -> step_plan.StepPlan | None:
+    """How the step is compiled; None before that is decided, or if nothing here decides it."""
+    return None
+
+  @property
+  def num_compilations(self) -> int:
+    """How many programs the training step was compiled to so far."""
+    return 1
+
+  @property
+  def guards_updates(self) -> bool:
+    """Whether updates that are not finite are left out."""
+    return False
+
+  @property
+  def num_skips(self) -> int:
+    """Updates left out since the start or the last rollback."""
+    return 0
+
+  def train(self, num_steps: tf.Tensor) -> orbit.runner.Output | None:
+    """Runs a loop of steps: see `Trainer.train`."""
+    raise ValueError('The trainer was made with train=False.')
+
+  def train_step(self, iterator: Any) -> None:
+    """One update: see `Trainer.train_step`. Cross-replica context."""
+    raise ValueError('The trainer was made with train=False.')
+
+  def plan_step(self) -> None:
+    """Decides how the step is compiled, if that is not decided yet. After the input has an iterator."""
+
+  def fused_loop(self) -> Any | None:
+    """The loop over whole programs of steps; None if steps are run one by one."""
+    return None
+
+  def create_variables(self) -> bool:
+    """Lets the training step make its variables; returns whether all exist now."""
+    return True
+
+  def take_logs(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the steps of the loop have logged: (in place of the metrics' values, beside them); forgets it."""
+    return {}, {}
+
+  def end_loop(self, logs: dict[str, Any], max_silent_recompilations: int) -> dict[str, Any]:
+    """The logs of a loop with what is counted at its end.
+
+    Args:
+      logs: so far.
+      max_silent_recompilations: how many recompilations of the step pass without a warning.
+    """
+    del max_silent_recompilations
+    return logs
+
+  def keep_hyperparameters(self) -> None:
+    """Gives the optimizer's constants the values that they were made with, after a restore."""
+
+  def forget_skips(self) -> None:
+    """Counts the updates that are left out anew."""

@@ -1,0 +1,76 @@
+"""Takes the micro-batches of training steps from the trainer's iterator, and measures how long they take to come."""
+
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from official_ext import tf_internals
+from official_ext.step import step_random
+
+
+class StepInputs:
+  """Calls `next_train_inputs` for a step.
+
+  Attributes:
+    wait: float64 scalar variable, the seconds spent waiting for input since it was set to zero.
+  """
+
+  def __init__(self, trainer: Any, seed: int, num_micro_steps: int):
+    """Makes it, inside the strategy's scope.
+
+    Args:
+      trainer: whose `next_train_inputs` is called.
+      seed: `runtime.seed`.
+      num_micro_steps: micro-batches of one step.
+    """
+    self.wait = tf.Variable(
+      0.0, dtype=tf.float64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+    )
+    self._trainer = trainer
+    self._seed = seed
+    self._num_micro_steps = num_micro_steps
+
+  def take(self, iterator: Any, steps_ahead: int = 0) -> list[Any]:
+    """Takes the micro-batches of one step, and notes how long that took. Cross-replica context, on the host.
+
+    Args:
+      iterator: the training iterator.
+      steps_ahead: for which step, counted from the next one.
+    """
+    with tf.control_dependencies([self._trainer.global_step.read_value()]):
+      start = _timestamp()
+    with tf.control_dependencies([start]):
+      batches = [self.take_one(iterator, i, steps_ahead) for i in range(self._num_micro_steps)]
+    arrived = [t for t in tf.nest.flatten(batches, expand_composites=True) if tf.is_tensor(t)]
+    with tf.control_dependencies(arrived):
+      self.wait.assign_add(_timestamp() - start)
+    return batches
+
+  def take_one(self, iterator: Any, micro_step: int = 0, steps_ahead: int = 0) -> Any:
+    """`next_train_inputs`, which may ask for the step and for its seeds. Cross-replica context.
+
+    Args:
+      iterator: the training iterator.
+      micro_step: for which micro-batch of the step.
+      steps_ahead: for which step, counted from the next one.
+    """
+    with step_random.step_key(self._key(micro_step, steps_ahead)):
+      return self._trainer.next_train_inputs(iterator)
+
+  @tf.autograph.experimental.do_not_convert
+  def _key(self, micro_step, steps_ahead):
+    return step_random.StepKey(
+      seed=self._seed,
+      step=self._trainer.global_step.read_value() + steps_ahead,
+      micro_step=micro_step,
+      num_micro_steps=self._num_micro_steps,
+      purpose='inputs',
+    )
+
+
+def _timestamp() -> tf.Tensor:
+  """Seconds since 1970: float64 scalar. TensorFlow's own op is refused under op determinism."""
+  if tf_internals.is_op_determinism_enabled():
+    return tf.ensure_shape(tf.numpy_function(time.time, [], tf.float64), [])
+  return tf.timestamp()
