@@ -349,7 +349,7 @@ def _from_attributes(params: Any) -> ExperimentConfig:
       known = [field.name for field in dataclasses.fields(config_class) if hasattr(given, field.name)]
       parts[name] = config_class()
       vars(parts[name]).update({field: getattr(given, field) for field in known})
-  vars(experiment).update(parts)  # Past __setattr__, which would copy them once more.
+  experiment.__dict__.update(parts)  # Past __setattr__, which would copy them once more.
   return experiment
 
 
