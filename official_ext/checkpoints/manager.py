@@ -18,6 +18,7 @@ from official_ext import errors
 from official_ext import tf_internals
 from official_ext.checkpoints import averaged_weights
 from official_ext.checkpoints import contents as contents_lib
+from official_ext.checkpoints import listing
 from official_ext.checkpoints import manifests
 from official_ext.checkpoints import rollbacks as rollbacks_lib
 from official_ext.data import identity
@@ -103,6 +104,7 @@ class CheckpointManager(tf.train.CheckpointManager):
       checkpoint_interval=checkpoint_interval,
       init_fn=init_fn,
     )
+    self._step_counter = step_counter  # Which the base class keeps only together with an interval.
     self._directory = directory
     self._checkpoint_prefix = os.path.join(directory, 'ckpt')
 
@@ -143,9 +145,10 @@ class CheckpointManager(tf.train.CheckpointManager):
     Raises:
       DivergedError: a weight is not finite.
       CheckpointError: this save, or the one before it, could not be written.
+      ValueError: nothing says which step this is.
     """
     del options
-    step = int(self._step_counter.numpy() if checkpoint_number is None else checkpoint_number)
+    step = self._step_now() if checkpoint_number is None else int(checkpoint_number)
     if check_interval and self._checkpoint_interval and step % self._checkpoint_interval:
       return None
     self.sync()
@@ -173,6 +176,11 @@ class CheckpointManager(tf.train.CheckpointManager):
       self._raise_error()
     self._held = step
     return prefix
+
+  def _step_now(self) -> int:
+    if self._step_counter is None:
+      raise ValueError('CheckpointManager: neither a checkpoint_number nor a step_counter says which step this is.')
+    return int(self._step_counter.numpy())
 
   def _written(self, prefix: str) -> None:
     """Called when all files of a checkpoint are on disk, by the thread that wrote them."""
@@ -253,7 +261,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     self._last, newest = '', self.latest_checkpoint
     which = f'the newest checkpoint is {os.path.basename(newest)}' if newest else 'there is no checkpoint before it'
     failure = errors.CheckpointError(f'{prefix}: could not be saved: {storage.reason_of(error)}; {which}')
-    failure.prefix = prefix
+    failure.path = prefix
     return failure
 
   # Restoring.
@@ -300,9 +308,9 @@ class CheckpointManager(tf.train.CheckpointManager):
     """The name of the newest checkpoint that verifies; None where there is none to choose from."""
     if self._trains and self._is_chief:
       manifests.remove_unfinished(self.directory)
-      self._delete_given_up()
+      self._delete_rolled_back()
     for _ in range(_MAX_ATTEMPTS):
-      with_manifest = [prefix for prefix in self.checkpoints if not self._is_given_up(prefix)]
+      with_manifest = [prefix for prefix in self.checkpoints if not self._is_rolled_back(prefix)]
       without = [] if with_manifest else list(reversed(manifests.saved_prefixes(self.directory)))
       for prefix in [*reversed(with_manifest), *without]:
         damage = manifests.find_unreadable(prefix)
@@ -320,12 +328,12 @@ class CheckpointManager(tf.train.CheckpointManager):
       )
     return None
 
-  # Going back.
+  # Rolling back.
 
-  def go_back(
+  def roll_back(
     self, bad_steps: Sequence[int], data_offset: Callable[[int], int], skipped_updates: int = 0
   ) -> str | None:
-    """Restores the newest checkpoint from before the trouble that has just ended, and gives up what came after it.
+    """Restores the newest checkpoint from before the trouble that has just ended, and leaves behind what came after it.
 
     That is one that is older than the last bad step, and before which nothing bad has happened since the checkpoint
     before it, or ever. Where there is none, it is the oldest.
@@ -334,7 +342,7 @@ class CheckpointManager(tf.train.CheckpointManager):
       bad_steps: their numbers (first step: 1), in order.
       data_offset: from the step of the checkpoint to how many updates further than its number a step will find its
         batches from there on.
-      skipped_updates: how many updates were left out since the last rollback.
+      skipped_updates: how many updates were skipped since the last rollback.
 
     Returns:
       The checkpoint's path; None where no checkpoint can be read, and nothing was done.
@@ -343,7 +351,7 @@ class CheckpointManager(tf.train.CheckpointManager):
       CheckpointError: a disk that fails. What the run has come to is not to be saved.
     """
     self.sync()
-    from_step = int(self._step_counter.numpy())
+    from_step = self._step_now()
     name = self._workers.from_chief('checkpoint to go back to', lambda: self._choose_before(bad_steps))
     if name is None:
       return None
@@ -353,7 +361,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     try:
       self.rollbacks.add(rollback, write=self._is_chief)
       if self._is_chief:
-        self._delete_given_up()
+        self._delete_rolled_back()
       self.restore(prefix)
     except (errors.StorageError, *storage.FAILURES) as error:
       raise errors.CheckpointError(f'{prefix}: the run cannot go back to it: {error}') from error
@@ -367,13 +375,12 @@ class CheckpointManager(tf.train.CheckpointManager):
         return os.path.basename(prefix)
     return os.path.basename(sound[0]) if sound else None
 
-  def _is_given_up(self, prefix: str) -> bool:
-    """Whether a rollback went back behind this checkpoint after it was saved."""
-    return len(self.rollbacks) > 0 and self.rollbacks.gave_up(manifests.step_of(prefix), self.num_rollbacks(prefix))
+  def _is_rolled_back(self, prefix: str) -> bool:
+    return listing.is_rolled_back(prefix, self.rollbacks)
 
-  def _delete_given_up(self) -> None:
+  def _delete_rolled_back(self) -> None:
     for prefix in self.checkpoints:
-      if self._is_given_up(prefix):
+      if self._is_rolled_back(prefix):
         manifests.remove(prefix)
 
   def restore(self, prefix: str) -> None:
@@ -449,7 +456,7 @@ class CheckpointManager(tf.train.CheckpointManager):
 
   def num_rollbacks(self, prefix: str) -> int:
     """How many rollbacks there had been when this checkpoint was saved."""
-    return _read_manifest(prefix).get('num_rollbacks', 0)
+    return listing.num_rollbacks(prefix)
 
   def _is_built(self) -> bool:
     """Whether the model is known to make no variables any more."""

@@ -158,19 +158,6 @@ def named_latest(directory: str) -> str | None:
   return path if path and tf.io.gfile.exists(f'{path}.index') else None
 
 
-def newest(directory: str) -> str | None:
-  """The newest checkpoint in a folder that is not damaged.
-
-  Returns:
-    Where none has a manifest, as those of Model Garden's own trainer: the one that the file named `checkpoint` names,
-    or else the newest. None where there is none, or all are damaged.
-  """
-  with_manifest = prefixes(directory)
-  if not with_manifest:
-    return named_latest(directory) or next(reversed(saved_prefixes(directory)), None)
-  return next((prefix for prefix in reversed(with_manifest) if find_damage(prefix) is None), None)
-
-
 def step_of(prefix: str) -> int:
   """The step in a checkpoint's name, `ckpt-STEP`."""
   return int(prefix.rpartition('-')[2])

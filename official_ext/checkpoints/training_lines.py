@@ -179,7 +179,7 @@ def _checked(entry: Any) -> Origin:
 
 
 def _write(model_dir: str, origins: Sequence[dict[str, Any]]) -> None:
-  storage.write(os.path.join(model_dir, _NAME), json.dumps(list(origins), indent=2) + '\n')
+  storage.write(os.path.join(model_dir, _NAME), json.dumps(list(origins), indent=2) + '\n', sync=True)
 
 
 def _noted(origins: Sequence[Origin]) -> list[dict[str, Any]]:

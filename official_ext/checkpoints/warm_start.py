@@ -10,6 +10,7 @@ import tf_keras
 
 from official_ext import errors
 from official_ext.checkpoints import contents as contents_lib
+from official_ext.checkpoints import listing
 from official_ext.checkpoints import manifests
 
 _MAX_NAMED = 5
@@ -29,7 +30,10 @@ def find(path: str) -> str:
     UserError: there is none, or it is damaged.
   """
   if tf.io.gfile.isdir(path):
-    prefix = manifests.newest(path)
+    try:
+      prefix = listing.newest(path)
+    except errors.CheckpointError as error:
+      raise errors.UserError(f'{_FIELD}: {error}') from error
     if prefix is None:
       undamaged = 'undamaged ' if manifests.prefixes(path) else ''
       raise errors.UserError(f'{_FIELD}: {path}: no {undamaged}checkpoint in this folder')

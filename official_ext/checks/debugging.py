@@ -11,6 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext import errors
+from official_ext.checkpoints import listing
 from official_ext.checkpoints import manager as manager_lib
 from official_ext.checkpoints import manifests
 from official_ext.checks import op_trace
@@ -83,7 +84,7 @@ def _choose_step(model_dir: str | None, checkpoint: str | None, step: int | None
   if checkpoint is None and model_dir:
     sound = [
       path
-      for path in manifests.prefixes(model_dir)
+      for path in listing.paths(model_dir)
       if (step is None or manifests.step_of(path) < step) and manifests.find_damage(path) is None
     ]
     checkpoint = sound[-1] if sound else None

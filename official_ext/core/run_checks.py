@@ -55,13 +55,28 @@ def _command(params: Any, mode: str, checkpoint: str | None, branch: bool) -> st
 
 
 def choose_start(
-  workers: workers_lib.Workers, mode: str, model_dir: str, checkpoint: str | None, branch: bool
+  workers: workers_lib.Workers,
+  mode: str,
+  model_dir: str,
+  checkpoint: str | None,
+  branch: bool,
+  before: training_lines.Start | None = None,
 ) -> training_lines.Start:
-  """What the run begins with: the chief decides. A mode that does not train takes what it was told.
+  """What the run begins with: the chief decides. A mode that does not train takes what it was told. Writes nothing.
+
+  Args:
+    workers: all that train together.
+    mode: the driver's --mode.
+    model_dir: the run's folder.
+    checkpoint: the value of --checkpoint.
+    branch: the value of --branch.
+    before: what was chosen, checked and told already, if this is not the first time.
 
   Raises:
     UserError: there is no such checkpoint, or it would start another line of training.
   """
+  if 'train' not in mode and before is not None:
+    return before
   if 'train' not in mode:
     manager.check_available(model_dir, mode, checkpoint)
     return training_lines.Start(checkpoint)
@@ -70,6 +85,8 @@ def choose_start(
     return dataclasses.asdict(training_lines.choose(model_dir, checkpoint, branch))
 
   start = training_lines.Start(**workers.from_chief('start', choose))
+  if start == before:
+    return start
   manager.check_available(model_dir, mode, start.checkpoint)
   if start.message and workers.is_chief:
     print(f'--checkpoint={checkpoint}: {start.message}' if checkpoint else start.message, flush=True)

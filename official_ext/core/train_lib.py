@@ -25,6 +25,7 @@ from official_ext.config import checks
 from official_ext.config import definitions
 from official_ext.config import trainer_parts
 from official_ext.core import base_trainer
+from official_ext.core import boundaries
 from official_ext.core import controller
 from official_ext.core import profiling
 from official_ext.core import recorded_run
@@ -144,8 +145,7 @@ def run_experiment(
     start, params = run_checks.check_run(strategy, task, mode, params, model_dir, options.checkpoint, options.branch)
     experiment = _Experiment(strategy, task, mode, params, model_dir, run_post_eval, save_summary, options, start)
     trainer, actions = _build_trainer_and_actions(experiment)
-    lock = _take_lock(experiment)
-  with _released(lock), _recorded(experiment, trainer, actions, lock) as run:
+  with _holding_folder(experiment) as (experiment, lock), _recorded(experiment, trainer, actions, lock) as run:
     with experiment.workers.guarded(), run.hang:
       _tell_start(experiment, run)
       loop = _build_loop(experiment, run)
@@ -170,10 +170,21 @@ def _build_trainer_and_actions(experiment: _Experiment) -> tuple[Any, list[Any]]
 
 
 @contextlib.contextmanager
-def _released(lock: run_lock.RunLock | None) -> Iterator[None]:
-  """Gives the folder back, if the record did not come to do so."""
+def _holding_folder(experiment: _Experiment) -> Iterator[tuple[_Experiment, run_lock.RunLock | None]]:
+  """Around all that is written. What the run begins with is chosen again when nobody else trains in the folder.
+
+  Yields:
+    The experiment with what it begins with, and the lock, which the run's record may have given back before.
+  """
+  workers, options = experiment.workers, experiment.options
+  with workers.guarded():
+    lock = _take_lock(experiment)
   try:
-    yield
+    with workers.guarded():
+      start = run_checks.choose_start(
+        workers, experiment.mode, experiment.model_dir, options.checkpoint, options.branch, before=experiment.start
+      )
+    yield dataclasses.replace(experiment, start=start), lock
   finally:
     if lock is not None:
       lock.release()
@@ -291,22 +302,22 @@ def _build_loop(experiment: _Experiment, run: recorded_run.RecordedRun) -> contr
     trainer=trainer if experiment.trains else None,
     evaluator=trainer,
     global_step=trainer.global_step,
-    train_steps=config.train_steps,
-    steps_per_loop=config.steps_per_loop,
-    intervals=(config.summary_interval, *run.events.actions.intervals),
-    checkpoint_interval=config.checkpoint_interval,
+    boundaries=boundaries.Boundaries(
+      train_steps=config.train_steps,
+      steps_per_loop=config.steps_per_loop,
+      checkpoint_interval=config.checkpoint_interval,
+      intervals=(config.summary_interval, *run.events.actions.intervals),
+      saves_at_start=recovery.may_roll_back(config),
+    ),
     checkpoint_manager=manager,
     checkpoint=experiment.start.checkpoint,
-    watch=options.watch,
-    saves_at_start=recovery.may_roll_back(config),
     summary_interval=config.summary_interval if records_summaries else None,
     train_actions=_train_actions(experiment, run, manager),
     eval_actions=_eval_actions(experiment, trainer),
     events=run.events,
-    summaries=run.events.actions.summaries,
-    on_restored=on_restored,
-    on_stage=run.enter_stage,
-    heartbeat=run.hang.beat,
+    observers=controller.Observers(
+      on_restored, run.enter_stage, run.hang.beat, options.watch or preemption.PreemptionWatch()
+    ),
   )
 
 

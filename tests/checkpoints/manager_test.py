@@ -238,5 +238,14 @@ def test_defect_05_evaluating_needs_a_checkpoint(folder, tmp_path):
 )
 def test_other_constants_of_the_optimizer_are_kept_and_groups_are_none(saved, now, has_changed, tmp_path):
   run = Run(tmp_path, optimizer_config=saved).save(10)
-  path = run.manager.latest_checkpoint
-  assert Run(tmp_path, optimizer_config=now).manager.continuation(path)['keep_hyperparameters'] == has_changed
+  prefix = run.manager.latest_checkpoint
+  assert Run(tmp_path, optimizer_config=now).manager.continuation(prefix)['keep_hyperparameters'] == has_changed
+
+
+def test_the_step_counter_is_used_whether_or_not_there_is_an_interval(tmp_path):
+  # Before: AttributeError, for the base class keeps the counter only together with an interval.
+  run = Run(tmp_path, checkpoint_interval=None)
+  run.step.assign(7)
+  assert run.manager.save() == f'{tmp_path}/ckpt-7'
+  with pytest.raises(ValueError, match='neither a checkpoint_number nor a step_counter'):
+    manager.CheckpointManager(run.checkpoint, str(tmp_path)).save()

@@ -170,6 +170,19 @@ def test_a_disk_that_is_full_at_the_end_keeps_the_checkpoints_before(disk, capfd
   assert small_run.record(folder)['status'] == 'failed'
 
 
+@pytest.mark.parametrize('asynchronous', [False, True])
+def test_a_last_save_that_fails_is_told_as_an_event(asynchronous, tmp_path):
+  # Before: of an asynchronous one, which fails after all is trained, there was no event.
+  def obstruct():
+    (tmp_path / 'ckpt-24.manifest.json.tmp').mkdir()  # Where the manifest is to be written.
+
+  assert drive(tmp_path, asynchronous=asynchronous, train_actions=at(step24=obstruct)) == 1
+  (failed,) = small_run.events(tmp_path, 'checkpoint_failed')
+  assert failed['checkpoint'] == f'{tmp_path}/ckpt-24' and 'could not be saved' in failed['error']
+  assert checkpoints(tmp_path)[-1] == 20
+  assert_no_remains(tmp_path)
+
+
 def test_the_best_checkpoint_stays_where_a_better_one_finds_no_room(disk, caplog):
   folder = disk.folder / 'run'
   assert drive(folder, train_actions=at(step20=disk.fill), eval_actions=[lambda output: disk.free()]) == 0

@@ -269,7 +269,7 @@ def test_a_rollback_that_is_cut_off_is_finished_by_the_next_start(moment, gone_b
   with monkeypatch.context() as patch:
     manager = manager_lib.CheckpointManager
     if moment == 'noted':
-      patch.setattr(manager, '_delete_given_up', lambda self: die() if len(self.rollbacks) else None)
+      patch.setattr(manager, '_delete_rolled_back', lambda self: die() if len(self.rollbacks) else None)
     elif moment == 'deleted':
       restore = manager.restore
       patch.setattr(manager, 'restore', lambda self, path: die() if len(self.rollbacks) else restore(self, path))

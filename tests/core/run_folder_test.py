@@ -146,6 +146,32 @@ def test_another_training_in_the_folder_is_refused_and_an_evaluation_is_not(trai
   assert not (trained / run_lock.NAME).exists()
 
 
+@pytest.mark.parametrize('checkpoint', [None, 'ckpt-8'])
+def test_a_training_that_begins_and_ends_while_another_waits_for_the_folder_is_seen(
+  checkpoint, trained, tmp_path, monkeypatch
+):
+  # Before: what to begin with was chosen before the folder was held, and two lines of training were mixed.
+  folder, waited = tmp_path / 'run', []
+
+  class Slow(run_lock.RunLock):
+    def acquire(self, *args):
+      if not waited:
+        waited.append(True)
+        small_run.run(folder, 'train', checkpoint=checkpoint and str(trained / checkpoint), trainer={'train_steps': 10})
+        waited.append(_contents(folder))
+      super().acquire(*args)
+
+  monkeypatch.setattr(run_lock, 'RunLock', Slow)
+  if checkpoint is None:
+    with pytest.raises(errors.UserError, match='holds checkpoints of another line of training, the newest ckpt-10'):
+      small_run.run(folder, 'train', checkpoint=str(trained / 'ckpt-8'))
+    assert _contents(folder) == waited[1]
+  else:  # The same command: it goes on from there.
+    small_run.run(folder, 'train', checkpoint=str(trained / checkpoint))
+    assert [event['step'] for event in small_run.events(folder, 'restored')] == [8, 10]
+  assert not (folder / run_lock.NAME).exists()
+
+
 def test_a_run_that_fails_gives_the_folder_back(tmp_path):
   def fail(logs):
     raise RuntimeError('no good')
@@ -189,9 +215,9 @@ class _Racing(manager.CheckpointManager):
     self.replace(manifests.step_of(path))
     super().restore(path)
 
-  def _is_given_up(self, path):  # Asked between the listing and the reading.
-    self.replace(manifests.step_of(path))
-    return super()._is_given_up(path)
+  def _is_rolled_back(self, prefix):  # Asked between the listing and the reading.
+    self.replace(manifests.step_of(prefix))
+    return super()._is_rolled_back(prefix)
 
 
 @pytest.mark.parametrize('moments', [2, 3])
