@@ -66,7 +66,7 @@ class Match:
         lines.append(f'{name} has shape {place.shape} in it, {shape} here')
     return lines + [f'{name} {shape} is in it and has no place' for name, shape in sorted(self.unplaced.items())]
 
-  def check(self, prefix: str) -> None:
+  def check(self, path: str) -> None:
     """Makes sure that they agree.
 
     Raises:
@@ -75,7 +75,7 @@ class Match:
     lines = self.differences()
     if lines:
       more = f'; and {len(lines) - _MAX_NAMED} more' if len(lines) > _MAX_NAMED else ''
-      raise errors.UserError(f'{prefix}: not a checkpoint of this model: {"; ".join(lines[:_MAX_NAMED])}{more}')
+      raise errors.UserError(f'{path}: not a checkpoint of this model: {"; ".join(lines[:_MAX_NAMED])}{more}')
 
   @property
   def may_fit_later(self) -> bool:
@@ -87,9 +87,9 @@ class Match:
 class Contents:
   """A checkpoint, opened."""
 
-  def __init__(self, prefix: str):
-    """Opens the checkpoint at `prefix`."""
-    self._reader = tf.train.load_checkpoint(readable_paths.readable(prefix))
+  def __init__(self, path: str):
+    """Opens the checkpoint at `path`."""
+    self._reader = tf.train.load_checkpoint(readable_paths.readable(path))
     self._shapes = self._reader.get_variable_to_shape_map()
     self._nodes: Sequence[Any] = ()
     if _GRAPH in self._shapes:  # Not in those of TensorFlow 1, which keep variables by name.
@@ -196,6 +196,16 @@ class Contents:
   def _key(self, number: int) -> str:
     """The key of a node's value; '' where it is no variable."""
     return next((entry.checkpoint_key for entry in self._nodes[number].attributes if entry.name == _VALUE), '')
+
+
+def rebuilt(checkpoint: tf.train.Checkpoint) -> tf.train.Checkpoint:
+  """The same checkpoint, all of its parts given to the constructor.
+
+  An asynchronous save copies only those: what was attached later would be missing without a word.
+  """
+  children = dict(tf.train.TrackableView.children(checkpoint))
+  children.pop('save_counter', None)
+  return tf.train.Checkpoint(**children)
 
 
 def walk(root: Any, leave_out: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from official_ext import errors
 from official_ext.checkpoints import manifests
 from official_ext.checkpoints import rollbacks as rollbacks_lib
 
@@ -17,7 +18,7 @@ def paths(directory: str) -> list[str]:
   Raises:
     CheckpointError: what the run has rolled back cannot be read.
   """
-  found = manifests.prefixes(directory)
+  found = manifests.paths(directory)
   rollbacks = rollbacks_lib.Rollbacks(directory)
   return [path for path in found if not is_rolled_back(path, rollbacks)]
 
@@ -35,8 +36,8 @@ def newest(directory: str) -> str | None:
   Raises:
     CheckpointError: what the run has rolled back cannot be read.
   """
-  if not manifests.prefixes(directory):
-    return manifests.named_latest(directory) or next(reversed(manifests.saved_prefixes(directory)), None)
+  if not manifests.paths(directory):
+    return manifests.named_latest(directory) or next(reversed(manifests.saved_paths(directory)), None)
   return next((path for path in reversed(paths(directory)) if manifests.find_damage(path) is None), None)
 
 
@@ -52,7 +53,27 @@ def is_rolled_back(path: str, rollbacks: rollbacks_lib.Rollbacks) -> bool:
 
 def num_rollbacks(path: str) -> int:
   """How many rollbacks there had been when a checkpoint was saved; 0 if its manifest does not say."""
-  try:
-    return manifests.read(path).get('num_rollbacks', 0)
-  except (ValueError, tf.errors.OpError):
-    return 0
+  return manifests.entries(path).get('num_rollbacks', 0)
+
+
+def check_available(model_dir: str, mode: str, checkpoint: str | None) -> None:
+  """Refuses to evaluate without a checkpoint.
+
+  Args:
+    model_dir: the run's folder.
+    mode: the driver's mode.
+    checkpoint: path of a checkpoint, or None for the newest in `model_dir`.
+
+  Raises:
+    UserError: there is no such checkpoint, or it is damaged.
+  """
+  if checkpoint is not None:
+    if not tf.io.gfile.exists(f'{checkpoint}.index'):
+      raise errors.UserError(f'--checkpoint={checkpoint}: no such checkpoint; a path such as {model_dir}/ckpt-100')
+    damage = manifests.find_unreadable(checkpoint)
+    if damage is not None:
+      raise errors.UserError(f'--checkpoint={checkpoint}: it is damaged: {damage}')
+  elif mode == 'eval' and not manifests.saved_paths(model_dir):
+    raise errors.UserError(
+      f'--mode=eval: there is no checkpoint in {model_dir}; train first, or name one with --checkpoint'
+    )

@@ -6,6 +6,7 @@ import time
 from absl import logging
 import tensorflow as tf
 
+from official_ext.checkpoints import listing
 from official_ext.checkpoints import manager as manager_lib
 from official_ext.runtime import workers as workers_lib
 
@@ -36,7 +37,7 @@ def new_checkpoints(
   def look():  # The end is asked for first: what is listed after it is then complete.
     ended = has_ended is not None and has_ended()
     timed_out = timeout is not None and time.monotonic() - waiting_since > timeout
-    versions = [[path, manager.num_rollbacks(path)] for path in manager.checkpoints]
+    versions = [[path, listing.num_rollbacks(path)] for path in manager.checkpoints]
     return [ended or timed_out, [version for version in versions if tuple(version) not in seen]]
 
   while True:

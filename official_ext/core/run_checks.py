@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official_ext import errors
 from official_ext import suggestions
-from official_ext.checkpoints import manager
+from official_ext.checkpoints import listing
 from official_ext.checkpoints import manifests
 from official_ext.checkpoints import training_lines
 from official_ext.checkpoints import warm_start
@@ -40,7 +40,7 @@ def check_run(
   run_record.check_writable(model_dir)
   if 'train' in mode and strategy.extended.should_checkpoint:
     run_lock.check_free(model_dir)
-  if 'train' in mode and params.task.init_checkpoint and not manifests.prefixes(model_dir):
+  if 'train' in mode and params.task.init_checkpoint and not manifests.paths(model_dir):
     warm_start.find(params.task.init_checkpoint)
   params = resolve_train_steps(definitions.upgrade(params), task)
   run_record.check_places(model_dir, mode, params.trainer)
@@ -78,7 +78,7 @@ def choose_start(
   if 'train' not in mode and before is not None:
     return before
   if 'train' not in mode:
-    manager.check_available(model_dir, mode, checkpoint)
+    listing.check_available(model_dir, mode, checkpoint)
     return training_lines.Start(checkpoint)
 
   def choose():
@@ -87,7 +87,7 @@ def choose_start(
   start = training_lines.Start(**workers.from_chief('start', choose))
   if start == before:
     return start
-  manager.check_available(model_dir, mode, start.checkpoint)
+  listing.check_available(model_dir, mode, start.checkpoint)
   if start.message and workers.is_chief:
     print(f'--checkpoint={checkpoint}: {start.message}' if checkpoint else start.message, flush=True)
   return start

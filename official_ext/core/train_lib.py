@@ -20,6 +20,7 @@ from official_ext.checkpoints import best
 from official_ext.checkpoints import ema_checkpoints
 from official_ext.checkpoints import manager as manager_lib
 from official_ext.checkpoints import manifests
+from official_ext.checkpoints import run_notes
 from official_ext.checkpoints import training_lines
 from official_ext.config import checks
 from official_ext.config import definitions
@@ -218,7 +219,7 @@ def _recorded(
     experiment.model_dir, experiment.mode, params, params.runtime.seed, devices, is_chief, lock
   )
   try:
-    _tell_params(experiment, record, saves=not manifests.prefixes(experiment.model_dir))
+    _tell_params(experiment, record, saves=not manifests.paths(experiment.model_dir))
     events = _make_events(experiment, actions, was_finished)
   except BaseException as error:
     record.finish('failed', error)
@@ -276,11 +277,8 @@ def _build_checkpoint_manager(experiment: _Experiment, trainer: Any) -> manager_
     checkpoint_interval=config.checkpoint_interval,
     init_fn=trainer.initialize,
     asynchronous=config.async_checkpointing,
-    trains=experiment.trains,
-    is_chief=experiment.is_chief,
-    workers=experiment.workers,
-    optimizer_config=config.optimizer_config.as_dict(),
-    data_identity=trainer.data_identity() if experiment.trains else None,
+    role=manager_lib.Role(experiment.trains, experiment.is_chief, experiment.workers),
+    notes=run_notes.RunNotes(config.optimizer_config.as_dict(), trainer.data_identity() if experiment.trains else {}),
     create_variables=getattr(trainer, 'create_variables', None),
   )
 
@@ -290,7 +288,7 @@ def _build_loop(experiment: _Experiment, run: recorded_run.RecordedRun) -> contr
   trainer, config, options = run.trainer, experiment.params.trainer, experiment.options
   manager = _build_checkpoint_manager(experiment, trainer)
   records_summaries = experiment.save_summary and experiment.is_chief
-  replaces_params = bool(manifests.prefixes(experiment.model_dir))
+  replaces_params = bool(manifests.paths(experiment.model_dir))
 
   def on_restored():
     _begin_line(experiment, run, manager)

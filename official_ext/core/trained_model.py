@@ -126,7 +126,7 @@ def _latest(model_dir: str) -> str:
   with _as_user_error():
     path = listing.newest(model_dir)
   if path is None:
-    undamaged = 'undamaged ' if manifests.prefixes(model_dir) else ''
+    undamaged = 'undamaged ' if manifests.paths(model_dir) else ''
     raise errors.UserError(f'{model_dir}: no {undamaged}checkpoint in this folder')
   return path
 

@@ -383,12 +383,12 @@ def test_checkpoints_that_come_during_an_evaluation_are_not_missed(tmp_path, no_
 def test_defect_21_a_checkpoint_that_is_deleted_meanwhile_is_passed_over(tmp_path, no_sleep):
   # Stock: NotFoundError.
   training = Training(tmp_path, max_to_keep=1)
-  training.manager._num_to_keep = 100
+  training.manager._retention._max_to_keep = 100
   training.save(1, 2)
 
   def act(output):
     if output['validation_loss'] == 1.0:
-      training.manager._num_to_keep = 1
+      training.manager._retention._max_to_keep = 1
       training.save(3)  # Deletes 1 and 2.
 
   evaluator, log = make_evaluator(tmp_path, eval_actions=[act])

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official_ext import errors
+from official_ext.checkpoints import listing
 from official_ext.checkpoints import manager
 from official_ext.checkpoints import manifests
 from official_ext.checks import debugging
@@ -16,7 +17,7 @@ from tests.core import small_run
 
 
 def _steps(folder):
-  return [manifests.step_of(path) for path in manifests.prefixes(str(folder))]
+  return [manifests.step_of(path) for path in manifests.paths(str(folder))]
 
 
 def _contents(folder):
@@ -60,7 +61,7 @@ def test_an_empty_state_file_is_no_obstacle(tmp_path):
   (tmp_path / 'checkpoint').write_bytes(b'')
   small_run.run(tmp_path, 'train')
   assert [event['step'] for event in small_run.events(tmp_path, 'restored')] == [8]
-  for path in manifests.prefixes(str(tmp_path)):
+  for path in manifests.paths(str(tmp_path)):
     os.remove(path + manifests.SUFFIX)
   (tmp_path / 'checkpoint').write_bytes(b'\xff\xff')  # A folder without manifests, to start from.
   small_run.run(tmp_path / 'warm', 'train', params=_from(tmp_path))  # Which has an odd name too.
@@ -79,7 +80,7 @@ def test_a_damaged_checkpoint_that_is_named_is_one_line(trained, tmp_path, suffi
   if suffix != '.manifest.json':  # Nor without a manifest, which another program does not write.
     os.remove(tmp_path / 'ckpt-12.manifest.json')
     with pytest.raises(errors.UserError, match=r'ckpt-12: it is damaged: [^\n]*$'):
-      manager.check_available('', mode, str(tmp_path / 'ckpt-12'))
+      listing.check_available('', mode, str(tmp_path / 'ckpt-12'))
   assert not (tmp_path / 'new').exists()
 
 
@@ -237,7 +238,9 @@ def test_an_evaluation_takes_the_next_newest_where_a_training_deletes_the_one_it
 
   save(1)
   restored = tf.Variable(0.0)
-  evaluation = _Racing(tf.train.Checkpoint(v=restored), str(tmp_path), step_counter=step, trains=False, replace=replace)
+  evaluation = _Racing(
+    tf.train.Checkpoint(v=restored), str(tmp_path), step_counter=step, role=manager.Role(trains=False), replace=replace
+  )
   assert evaluation.restore_or_initialize() == f'{tmp_path}/ckpt-{1 + moments}'
   assert restored.numpy() == 1.0 + moments
   assert not list(tmp_path.glob('*.broken*'))
