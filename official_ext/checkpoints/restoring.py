@@ -32,7 +32,7 @@ class Restoring:
       create_variables: lets a model that is built by its first call be built; False: it cannot.
     """
     self._checkpoint = checkpoint
-    self._leave_out = () if trains else _OF_TRAINING
+    self._without = () if trains else _OF_TRAINING
     self._reads_optimizer = trains
     self._create_variables = create_variables
     self._unproven: str | None = None  # A checkpoint of which variables that do not exist yet may be in need.
@@ -44,15 +44,15 @@ class Restoring:
       UserError: it holds other variables than there are here, or others of their shapes.
     """
     contents = contents_lib.Contents(path)
-    match, self._unproven = contents.match(self._checkpoint, self._leave_out), None
+    match, self._unproven = contents.match(self._checkpoint, self._without), None
     if match.may_fit_later and not self._is_built():
       all_made = self._create_variables()
-      match = contents.match(self._checkpoint, self._leave_out)
+      match = contents.match(self._checkpoint, self._without)
       self._unproven = path if match.may_fit_later and not all_made else None
     if self._unproven is None:
       match.check(path)
     children = dict(tf.train.TrackableView.children(self._checkpoint))
-    readable = tf.train.Checkpoint(**{name: child for name, child in children.items() if name not in self._leave_out})
+    readable = tf.train.Checkpoint(**{name: child for name, child in children.items() if name not in self._without})
     # What is missing was named above; the rest is for variables that are made later.
     readable.read(readable_paths.readable(path)).expect_partial()
     averaged_weights.put_back(self._checkpoint, path, contents, optimizer_is_read=self._reads_optimizer)
@@ -77,7 +77,7 @@ class Restoring:
       ) from error
     if path is not None:
       self._unproven = None
-      contents_lib.Contents(path).match(self._checkpoint, self._leave_out).check(path)
+      contents_lib.Contents(path).match(self._checkpoint, self._without).check(path)
 
   def _is_built(self) -> bool:
     """Whether the model is known to make no variables any more."""

@@ -55,7 +55,7 @@ class RecordedRun:
     self._rollbacks: rollbacks_lib.Rollbacks | None = None
 
   def count_skips(self, rollbacks: rollbacks_lib.Rollbacks) -> None:
-    """To be called when the run is restored, if it may leave updates out.
+    """To be called when the run is restored, if it may skip updates.
 
     Args:
       rollbacks: those of the run.

@@ -133,7 +133,7 @@ def run_experiment(
 
   Returns:
     (model, logs): logs of the last evaluation, {} where the mode has none; with skipped_updates, how many updates the
-    whole run has left out, where there were any.
+    whole run has skipped, if there were any.
 
   Raises:
     UserError: the configuration cannot be run; nothing was written.

@@ -189,6 +189,30 @@ def test_train_saves_at_its_end_unless_told_otherwise(tmp_path):
   assert not evaluated(log)
 
 
+def test_arguments_of_orbit_alone_make_a_loop(tmp_path):
+  log = []
+  counter = Counter(log)
+  loop = controller.Controller(
+    global_step=counter.global_step,
+    trainer=counter,
+    evaluator=counter,
+    strategy=tf.distribute.get_strategy(),
+    train_actions=[lambda output: log.append(('acted', counter.step()))],
+    steps_per_loop=LOOP,
+    checkpoint_manager=make_manager(counter, tmp_path),
+    summary_dir=str(tmp_path),
+    summary_interval=LOOP,
+  )
+  assert loop.train_and_evaluate(2 * LOOP + 1, eval_steps=3)['num_steps'] == 3
+  assert [entry for entry in log if entry[0] != 'train'] == [
+    ('acted', 7),
+    ('acted', 14),
+    ('acted', 15),
+    ('evaluate', 15),
+  ]
+  assert (tmp_path / 'ckpt-15.manifest.json').exists()
+
+
 def test_what_is_needed_is_asked_for(tmp_path):
   counter = Counter([])
   evaluator, _ = make(tmp_path, counter=counter, trainer=None)
