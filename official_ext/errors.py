@@ -96,11 +96,11 @@ class CheckpointError(RuntimeError):
   """A checkpoint could not be saved, or there are some and none can be used.
 
   Attributes:
-    prefix: path of the checkpoint that could not be saved.
+    path: of the checkpoint that could not be saved.
   """
 
   exit_status = 1
-  prefix = ''
+  path = ''
 
 
 class StorageError(RuntimeError):

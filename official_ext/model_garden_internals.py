@@ -55,7 +55,7 @@ def inherited() -> dict[Any, tuple[str, ...]]:
   import orbit  # pylint: disable=g-import-not-at-top  # It imports TensorFlow; the names of experiments need none.
 
   return {
-    orbit.Controller: ('_require', '_sync_on_async_checkpointing'),
+    orbit.Controller: ('_require',),
     base_trainer.Trainer: ('_is_async', '_checkpoint_exporter', '_validation_loss'),
     train_utils.ExperimentParser: ('_flags_obj',),
     ema_optimizer.ExponentialMovingAverage: ('_optimizer', '_model_weights', '_average_weights'),

@@ -243,9 +243,9 @@ def test_two_workers_with_a_moving_average_save_it_once(train_server, tmp_path):
   run = tmp_path / 'run'
   statuses, outputs = run_short(train_server(), run, '1', *SHORT)
   assert statuses == [0, 0], outputs
-  averages = manifests.prefixes(f'{run}/ema_checkpoints', 'average_weights')
+  averages = manifests.paths(f'{run}/ema_checkpoints', 'average_weights')
   assert [manifests.step_of(path) for path in averages] == [12, 16]
-  for path in [*averages, *manifests.prefixes(f'{run}/best', 'best_ckpt')]:
+  for path in [*averages, *manifests.paths(f'{run}/best', 'best_ckpt')]:
     assert manifests.find_damage(path) is None
   assert not [path for path in run.rglob('*') if '_temp' in path.name or 'tmp' in path.name]
 

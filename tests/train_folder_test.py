@@ -34,7 +34,7 @@ def test_a_folder_has_one_training_and_any_number_of_evaluations(run_train, star
   first = start_train(_flags(folder, 'train', ENDLESS))
   first.stdout.close()
   first.stdout = None
-  _wait_for(lambda: manifests.prefixes(str(folder)), first)
+  _wait_for(lambda: manifests.paths(str(folder)), first)
 
   # With one checkpoint kept, and another every few milliseconds, an evaluation has to be quick, or try again.
   evaluation = run_train(_flags(folder, 'eval'))
@@ -53,7 +53,7 @@ def test_a_folder_has_one_training_and_any_number_of_evaluations(run_train, star
   first.kill()
   first.wait()
   assert (folder / run_lock.NAME).exists()
-  newest = manifests.step_of(manifests.prefixes(str(folder))[-1])
+  newest = manifests.step_of(manifests.paths(str(folder))[-1])
   again = run_train(_flags(folder, 'train', f'--set=train_steps={newest + 5}'))  # At once.
   assert again.returncode == 0, again.stderr
   record = json.loads((folder / 'run.json').read_text())
@@ -73,5 +73,5 @@ def test_a_tilde_after_the_equals_sign_is_the_home_folder(run_train, tmp_path):
   assert process.returncode == 2 and f'error: task.init_checkpoint: {home}/nothing: ' in process.stderr
   process = run_train(_flags('~/run', 'train', '--config_file=~/more.yaml'), env={'HOME': str(home)}, cwd=tmp_path)
   assert process.returncode == 0, process.stderr
-  assert manifests.prefixes(f'{home}/run') == [f'{home}/run/ckpt-5']
+  assert manifests.paths(f'{home}/run') == [f'{home}/run/ckpt-5']
   assert os.listdir(tmp_path) == ['home']

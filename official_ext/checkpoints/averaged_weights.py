@@ -27,26 +27,23 @@ def note(checkpoint: tf.train.Checkpoint) -> dict[str, str]:
   return {'weights': AVERAGED if ema is not None and ema.is_swapped else RAW}
 
 
-def held(prefix: str, contents: contents_lib.Contents) -> str:
+def held(path: str, contents: contents_lib.Contents) -> str:
   """What a checkpoint holds in the model's place: RAW, also where there are no averages, or AVERAGED."""
-  try:
-    noted = manifests.read(prefix).get('weights')
-  except (ValueError, tf.errors.OpError):
-    noted = None
+  noted = manifests.entries(path).get('weights')
   if noted in (RAW, AVERAGED):
     return noted
-  is_export = os.path.basename(prefix).rpartition('-')[0] in _AVERAGED_NAMES
+  is_export = os.path.basename(path).rpartition('-')[0] in _AVERAGED_NAMES
   return AVERAGED if is_export and contents.slots(SLOT) else RAW
 
 
 def put_back(
-  checkpoint: tf.train.Checkpoint, prefix: str, contents: contents_lib.Contents, optimizer_is_read: bool
+  checkpoint: tf.train.Checkpoint, path: str, contents: contents_lib.Contents, optimizer_is_read: bool
 ) -> None:
   """Ends a restore: afterwards the model has the raw weights, and the optimizer the averages, if it keeps any.
 
   Args:
     checkpoint: what was restored.
-    prefix: path from which.
+    path: from which.
     contents: what is there.
     optimizer_is_read: whether the optimizer was restored too; an evaluation takes no more of it than it needs.
 
@@ -57,13 +54,13 @@ def put_back(
   if ema is None:
     return
   if not optimizer_is_read:
-    _read_averages(ema, checkpoint, prefix, contents)
-  if held(prefix, contents) == AVERAGED:
+    _read_averages(ema, checkpoint, path, contents)
+  if held(path, contents) == AVERAGED:
     ema.is_swapped = True
     ema.swap_weights()
 
 
-def _read_averages(ema, checkpoint, prefix, contents):
+def _read_averages(ema, checkpoint, path, contents):
   slots, missing = contents.slots(SLOT), {id(average) for average in ema.averages.values()}
   places = contents.match(checkpoint).places
   for place in places.values():
@@ -73,7 +70,7 @@ def _read_averages(ema, checkpoint, prefix, contents):
       missing.discard(id(average))
   if missing:
     raise errors.UserError(
-      f'{prefix}: {"it holds no moving averages" if not slots else f"{len(missing)} moving averages are not in it"}; '
+      f'{path}: {"it holds no moving averages" if not slots else f"{len(missing)} moving averages are not in it"}; '
       '--set=trainer.optimizer_config.ema=null takes the weights themselves'
     )
   counter = next((place for name, place in places.items() if place.variable is ema.iterations), None)

@@ -81,7 +81,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
   def best_ckpt_path(self) -> str | None:
     """Path of the best checkpoint; None where there is none yet."""
     best = self._ranked()
-    return self._prefix(best[0]['step']) if best else None
+    return self._path(best[0]['step']) if best else None
 
   def maybe_export_checkpoint(
     self, checkpoint: tf.train.Checkpoint, eval_logs: Mapping[str, Any], global_step: int, write_logs: bool = True
@@ -128,13 +128,13 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
 
   def _export(self, checkpoint: tf.train.Checkpoint, entry: best_history.Entry) -> bool:
     """Writes a checkpoint. Returns whether the chief has: workers have to agree on which are the best."""
-    saved, prefix = True, self._prefix(entry['step'])
+    saved, path = True, self._path(entry['step'])
     try:
-      exports.write(checkpoint, prefix, self._is_chief, step=entry['step'], logs=entry['logs'])
+      exports.write(checkpoint, path, self._is_chief, step=entry['step'], logs=entry['logs'])
     except errors.StorageError as error:
       saved = False
       logging.error(
-        '%s: could not be saved as one of the best: %s. The best ones before it stay.', prefix, storage.reason_of(error)
+        '%s: could not be saved as one of the best: %s. The best ones before it stay.', path, storage.reason_of(error)
       )
     return self._from_chief('best checkpoint saved', lambda: saved)
 
@@ -162,7 +162,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     counted = [entry for entry in self._history if entry['value'] is not None]
     return sorted(counted, key=lambda entry: (sign * entry['value'], entry['step']))
 
-  def _prefix(self, step: int) -> str:
+  def _path(self, step: int) -> str:
     return os.path.join(self._export_dir, f'{train_utils.BEST_CHECKPOINT_NAME}-{step}')
 
   def _write(self, write_logs: bool) -> None:
@@ -174,21 +174,21 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     if write_logs:
       info = {**best[0]['logs'], 'best_ckpt_global_step': float(best[0]['step'])}
       best_history.write_json(self.best_ckpt_logs_path, info)
-    tf_internals.update_checkpoint_state(self._export_dir, self._prefix(best[0]['step']))
+    tf_internals.update_checkpoint_state(self._export_dir, self._path(best[0]['step']))
 
   def _delete_all_but(self, kept: Sequence[int], step: int) -> None:
     """Deletes what is not among the best any more. What nobody has judged stays."""
     known = {entry['step'] for entry in self._history}
-    for prefix in manifests.prefixes(self._export_dir, train_utils.BEST_CHECKPOINT_NAME):
-      number = manifests.step_of(prefix)
+    for path in manifests.paths(self._export_dir, train_utils.BEST_CHECKPOINT_NAME):
+      number = manifests.step_of(path)
       if number in kept:
         continue
       if self._owns is not None:
         outranked = number in known
       else:  # A later one belongs to a future that this run has not reached again.
-        outranked = number <= step and (number in known or best_history.logs_of(prefix) is not None)
+        outranked = number <= step and (number in known or best_history.logs_of(path) is not None)
       if outranked:
-        manifests.remove(prefix)
+        manifests.remove(path)
 
 
 def training_evaluates(model_dir: str) -> bool:

@@ -146,9 +146,9 @@ def _rebuilt(folder: str, metric: Sequence[str], records: Iterable[str]) -> dict
   """What is known of the checkpoints in the folder that are sound: others cannot be the best."""
   found: dict[int, Entry] = {}
   unknown = []
-  for prefix in manifests.prefixes(folder, train_utils.BEST_CHECKPOINT_NAME):
-    if manifests.find_damage(prefix) is None:
-      logs, step = logs_of(prefix), manifests.step_of(prefix)
+  for path in manifests.paths(folder, train_utils.BEST_CHECKPOINT_NAME):
+    if manifests.find_damage(path) is None:
+      logs, step = logs_of(path), manifests.step_of(path)
       known = None if logs is None else _from_logs(step, logs, metric)
       if known is None:
         unknown.append(step)
@@ -161,10 +161,10 @@ def _rebuilt(folder: str, metric: Sequence[str], records: Iterable[str]) -> dict
   return found
 
 
-def logs_of(prefix: str) -> dict[str, Any] | None:
+def logs_of(path: str) -> dict[str, Any] | None:
   """The logs that the manifest of a best checkpoint holds; None where it holds none."""
   try:
-    logs = manifests.read(prefix).get('logs')
+    logs = manifests.read(path).get('logs')
   except (ValueError, tf.errors.OpError):
     return None
   return logs if isinstance(logs, dict) else None

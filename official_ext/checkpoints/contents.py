@@ -66,7 +66,7 @@ class Match:
         lines.append(f'{name} has shape {place.shape} in it, {shape} here')
     return lines + [f'{name} {shape} is in it and has no place' for name, shape in sorted(self.unplaced.items())]
 
-  def check(self, prefix: str) -> None:
+  def check(self, path: str) -> None:
     """Makes sure that they agree.
 
     Raises:
@@ -75,7 +75,7 @@ class Match:
     lines = self.differences()
     if lines:
       more = f'; and {len(lines) - _MAX_NAMED} more' if len(lines) > _MAX_NAMED else ''
-      raise errors.UserError(f'{prefix}: not a checkpoint of this model: {"; ".join(lines[:_MAX_NAMED])}{more}')
+      raise errors.UserError(f'{path}: not a checkpoint of this model: {"; ".join(lines[:_MAX_NAMED])}{more}')
 
   @property
   def may_fit_later(self) -> bool:
@@ -87,9 +87,9 @@ class Match:
 class Contents:
   """A checkpoint, opened."""
 
-  def __init__(self, prefix: str):
-    """Opens the checkpoint at `prefix`."""
-    self._reader = tf.train.load_checkpoint(readable_paths.readable(prefix))
+  def __init__(self, path: str):
+    """Opens the checkpoint at `path`."""
+    self._reader = tf.train.load_checkpoint(readable_paths.readable(path))
     self._shapes = self._reader.get_variable_to_shape_map()
     self._nodes: Sequence[Any] = ()
     if _GRAPH in self._shapes:  # Not in those of TensorFlow 1, which keep variables by name.
@@ -113,34 +113,34 @@ class Contents:
       if slot.slot_name == slot_name
     }
 
-  def match(self, root: Any, leave_out: Sequence[str] = ()) -> Match:
+  def match(self, root: Any, without: Sequence[str] = ()) -> Match:
     """Holds the checkpoint against an object.
 
     Args:
       root: a trackable object, such as the tf.train.Checkpoint that is to be restored.
-      leave_out: attributes of the root that are of no interest, on either side.
+      without: attributes of the root that are of no interest, on either side.
     """
     found = Match()
-    by_node = self._bind(root, leave_out)
+    by_node = self._bind(root, without)
     nodes = {id(trackable): number for number, trackable in by_node.items()}
-    for name, variable in variables(root, leave_out).items():
+    for name, variable in variables(root, without).items():
       if id(variable) in nodes and self._key(nodes[id(variable)]):
         key = self._key(nodes[id(variable)])
         found.places[name] = Place(variable, key, tuple(self._shapes[key]))
       else:
         found.missing[name] = _shape(variable)
-    for number, name in self._names(leave_out).items():
+    for number, name in self._names(without).items():
       if self._key(number) and number not in by_node:
         found.unplaced[name] = tuple(self._shapes[self._key(number)])
-    self._match_slots(root, leave_out, by_node, found)
+    self._match_slots(root, without, by_node, found)
     for names in (found.missing, found.unplaced):
       for name in [name for name in names if name.startswith(_OPTIONAL)]:
         del names[name]
     return found
 
-  def _match_slots(self, root: Any, leave_out: Sequence[str], by_node: dict[int, Any], found: Match) -> None:
+  def _match_slots(self, root: Any, without: Sequence[str], by_node: dict[int, Any], found: Match) -> None:
     """Adds the slots of legacy optimizers, which are no attributes."""
-    names, placed = self._names(leave_out), set()
+    names, placed = self._names(without), set()
     for number, optimizer in names.items():
       for slot in self._nodes[number].slot_variables:
         # Of a variable that has no place itself, the slot says nothing new.
@@ -156,14 +156,14 @@ class Contents:
     if not self.has(_STEP_STATE):
       return  # Model Garden's own trainer makes slots as late as the first gradient of a variable.
     known = {name: variable for name, variable in variables(root).items() if name not in found.missing}
-    for optimizer, trackable in walk(root, leave_out):
+    for optimizer, trackable in walk(root, without):
       for slot_name in trackable.get_slot_names() if 'get_slot_names' in dir(trackable) else ():
         for name, variable in known.items():
           slot = _slot(trackable, variable, slot_name)
           if slot is not None and id(slot) not in placed:
             found.missing[f'{slot_name} of {name} in {optimizer}'] = _shape(slot)
 
-  def _bind(self, root: Any, leave_out: Sequence[str]) -> dict[int, Any]:
+  def _bind(self, root: Any, without: Sequence[str]) -> dict[int, Any]:
     """The objects that TensorFlow's restore would find, by the numbers of their nodes."""
     by_node, bound = {0: root}, {id(root)}
     queue = collections.deque([0] if self._nodes else [])
@@ -172,20 +172,20 @@ class Contents:
       here = tf.train.TrackableView.children(by_node[number])
       for child in self._children(number):
         trackable = here.get(child.local_name)
-        left_out = number == 0 and child.local_name in leave_out
-        if not left_out and trackable is not None and child.node_id not in by_node and id(trackable) not in bound:
+        is_without = number == 0 and child.local_name in without
+        if not is_without and trackable is not None and child.node_id not in by_node and id(trackable) not in bound:
           by_node[child.node_id] = trackable
           bound.add(id(trackable))
           queue.append(child.node_id)
     return by_node
 
-  def _names(self, leave_out: Sequence[str]) -> dict[int, str]:
+  def _names(self, without: Sequence[str]) -> dict[int, str]:
     """Names of the nodes: the shortest paths to them."""
     names, queue = {0: ''}, collections.deque([0] if self._nodes else [])
     while queue:
       number = queue.popleft()
       for child in self._children(number):
-        if child.node_id not in names and not (number == 0 and child.local_name in leave_out):
+        if child.node_id not in names and not (number == 0 and child.local_name in without):
           names[child.node_id] = _join(names[number], child.local_name)
           queue.append(child.node_id)
     return names
@@ -198,12 +198,22 @@ class Contents:
     return next((entry.checkpoint_key for entry in self._nodes[number].attributes if entry.name == _VALUE), '')
 
 
-def walk(root: Any, leave_out: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
+def rebuilt(checkpoint: tf.train.Checkpoint) -> tf.train.Checkpoint:
+  """The same checkpoint, all of its parts given to the constructor.
+
+  An asynchronous save copies only those: what was attached later would be missing without a word.
+  """
+  children = dict(tf.train.TrackableView.children(checkpoint))
+  children.pop('save_counter', None)
+  return tf.train.Checkpoint(**children)
+
+
+def walk(root: Any, without: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
   """The objects below a trackable object, the nearest first, with the names that tf.train.Checkpoint gives them.
 
   Args:
     root: the object.
-    leave_out: attributes of the root that are left out, with what is below them.
+    without: attributes of the root that do not count, nor what is below them.
   """
   seen, queue = {id(root)}, collections.deque([('', root)])
   while queue:
@@ -212,14 +222,14 @@ def walk(root: Any, leave_out: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
     if isinstance(node, tf.Variable):
       continue
     for name, child in tf.train.TrackableView.children(node).items():
-      if id(child) not in seen and not (node is root and name in leave_out):
+      if id(child) not in seen and not (node is root and name in without):
         seen.add(id(child))
         queue.append((_join(path, name), child))
 
 
-def variables(root: Any, leave_out: Sequence[str] = ()) -> dict[str, tf.Variable]:
+def variables(root: Any, without: Sequence[str] = ()) -> dict[str, tf.Variable]:
   """The variables below a trackable object, by name: see `walk`."""
-  return {path: node for path, node in walk(root, leave_out) if isinstance(node, tf.Variable)}
+  return {path: node for path, node in walk(root, without) if isinstance(node, tf.Variable)}
 
 
 def _slot(optimizer: Any, variable: Any, slot_name: str) -> Any:

@@ -71,23 +71,23 @@ class EMACheckpointing(actions.EMACheckpointing):
     if not self._owns():
       return
     number = int(self._optimizer.iterations.numpy())
-    prefix = os.path.join(self._folder, f'{_NAME}-{number}')
+    path = os.path.join(self._folder, f'{_NAME}-{number}')
     self._optimizer.swap_weights()
     try:
-      exports.write(self._checkpoint, prefix, self._is_chief, step=number)
+      exports.write(self._checkpoint, path, self._is_chief, step=number)
       if self._is_chief:
-        self._tidy(prefix, number)
+        self._tidy(path, number)
     except (errors.StorageError, *storage.FAILURES) as error:
-      logging.error('%s: could not be saved: %s. The averages saved before it stay.', prefix, storage.reason_of(error))
+      logging.error('%s: could not be saved: %s. The averages saved before it stay.', path, storage.reason_of(error))
     finally:
       self._optimizer.swap_weights()
 
-  def _tidy(self, prefix: str, number: int) -> None:
+  def _tidy(self, path: str, number: int) -> None:
     if self._max_to_keep:
       # Later ones belong to a future that this run has not reached again.
-      past = [path for path in manifests.prefixes(self._folder, _NAME) if manifests.step_of(path) <= number]
-      for path in past[: -self._max_to_keep]:
-        manifests.remove(path)
+      past = [old for old in manifests.paths(self._folder, _NAME) if manifests.step_of(old) <= number]
+      for old in past[: -self._max_to_keep]:
+        manifests.remove(old)
     tf_internals.update_checkpoint_state(
-      self._folder, prefix, all_model_checkpoint_paths=manifests.prefixes(self._folder, _NAME)
+      self._folder, path, all_model_checkpoint_paths=manifests.paths(self._folder, _NAME)
     )

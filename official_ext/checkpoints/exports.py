@@ -11,12 +11,12 @@ from official_ext.checkpoints import manifests
 from official_ext.files import storage
 
 
-def write(checkpoint: tf.train.Checkpoint, prefix: str, is_chief: bool, **entries: Any) -> None:
+def write(checkpoint: tf.train.Checkpoint, path: str, is_chief: bool, **entries: Any) -> None:
   """Writes one checkpoint with its manifest, whole or not at all; deletes what saves that were cut off have left.
 
   Args:
     checkpoint: what is written.
-    prefix: path of the checkpoint, `FOLDER/NAME-NUMBER`. The folder is made where it is not there.
+    path: of the checkpoint, `FOLDER/NAME-NUMBER`. The folder is made where it is not there.
     is_chief: whether this worker's files count. Others write to a folder that is thrown away, for all workers have to
       read the variables.
     **entries: of the manifest, JSON values.
@@ -29,11 +29,11 @@ def write(checkpoint: tf.train.Checkpoint, prefix: str, is_chief: bool, **entrie
       with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         checkpoint.write(os.path.join(folder, 'ckpt'))
       return
-    folder, name = os.path.split(prefix)
+    folder, name = os.path.split(path)
     tf.io.gfile.makedirs(folder)
     manifests.remove_unfinished(folder, name.rpartition('-')[0])
-    manifests.write(checkpoint.write(prefix), **entries, **averaged_weights.note(checkpoint))
+    manifests.write(checkpoint.write(path), **entries, **averaged_weights.note(checkpoint))
   except storage.FAILURES as error:
     if is_chief:
-      manifests.remove_partial(prefix)
-    raise storage.not_written(prefix, error) from error
+      manifests.remove_partial(path)
+    raise storage.not_written(path, error) from error

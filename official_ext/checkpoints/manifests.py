@@ -1,6 +1,6 @@
 """What makes a checkpoint count: a manifest of its files, written last.
 
-A checkpoint is the files `PREFIX.index` and `PREFIX.data-*`. `PREFIX.manifest.json` holds their sizes and SHA-256
+A checkpoint is the files `PATH.index` and `PATH.data-*`. `PATH.manifest.json` holds their sizes and SHA-256
 sums, and one sum over itself, and is renamed into place when all of them are on disk. A save that was cut off has
 none; damage shows when the files are held against it. A manifest can come from anywhere: it names the checkpoint's own
 files, beside it, and no other is read.
@@ -24,37 +24,37 @@ _PART = r'\.(index|data-[0-9]{5}-of-[0-9]{5})'
 _DAMAGED = 'its manifest is damaged'
 
 
-def write(prefix: str, **values: Any) -> None:
-  """Writes the manifest of the checkpoint at `prefix`, whose files must be complete.
+def write(path: str, **values: Any) -> None:
+  """Writes the manifest of the checkpoint at `path`, whose files must be complete.
 
   Args:
-    prefix: path of the checkpoint.
+    path: of the checkpoint.
     **values: further entries, JSON values.
 
   Raises:
     FileNotFoundError: there are no such files.
   """
   files = {}
-  for path in files_of(prefix):
-    _sync(path)
-    files[os.path.basename(path)] = {'size': _size(path), 'sha256': _sha256(path)}
+  for file in files_of(path):
+    _sync(file)
+    files[os.path.basename(file)] = {'size': _size(file), 'sha256': _sha256(file)}
   if not _is_complete(files):
-    raise FileNotFoundError(f'{prefix}: no files of a checkpoint, but {", ".join(files) or "none at all"}')
+    raise FileNotFoundError(f'{path}: no files of a checkpoint, but {", ".join(files) or "none at all"}')
   content = {'files': files, **values}
   content['sha256'] = _sum_of(content)
   text = json.dumps(content, separators=(',', ':'))  # No byte without a meaning: damage to any of them shows.
-  paths_lib.write_atomically(prefix + SUFFIX, text.encode(), temporary=f'{prefix}{SUFFIX}.tmp', sync=True)
+  paths_lib.write_atomically(path + SUFFIX, text.encode(), temporary=f'{path}{SUFFIX}.tmp', sync=True)
 
 
-def read(prefix: str) -> dict[str, Any]:
+def read(path: str) -> dict[str, Any]:
   """The entries of a manifest.
 
   Raises:
     ValueError: it is damaged.
     tf.errors.NotFoundError: there is none.
   """
-  _check_regular(prefix + SUFFIX)
-  with tf.io.gfile.GFile(prefix + SUFFIX, 'rb') as f:
+  _check_regular(path + SUFFIX)
+  with tf.io.gfile.GFile(path + SUFFIX, 'rb') as f:
     try:
       content = json.loads(f.read().decode())
       expected = content.pop('sha256')
@@ -62,8 +62,16 @@ def read(prefix: str) -> dict[str, Any]:
       raise ValueError(_DAMAGED) from error
   if expected != _sum_of(content):
     raise ValueError(_DAMAGED)
-  _check_files(content.get('files'), os.path.basename(prefix))
+  _check_files(content.get('files'), os.path.basename(path))
   return content
+
+
+def entries(path: str) -> dict[str, Any]:
+  """The entries of a manifest; none if it is missing or damaged."""
+  try:
+    return read(path)
+  except (ValueError, tf.errors.OpError):
+    return {}
 
 
 def _check_files(files: Any, name: str) -> None:
@@ -83,29 +91,29 @@ def _is_complete(files: Any) -> bool:
   return any(name.endswith('.index') for name in files) and any('.data-' in name for name in files)
 
 
-def fingerprint(prefix: str) -> str | None:
+def fingerprint(path: str) -> str | None:
   """A sum that tells a checkpoint from any other; None where its manifest is missing or damaged."""
   try:
-    return _sum_of(read(prefix))
+    return _sum_of(read(path))
   except (ValueError, tf.errors.OpError):
     return None
 
 
-def find_damage(prefix: str) -> str | None:
-  """What is wrong with the checkpoint at `prefix`; None where every byte is as it was written."""
+def find_damage(path: str) -> str | None:
+  """What is wrong with the checkpoint at `path`; None where every byte is as it was written."""
   try:
-    files = read(prefix)['files']
+    files = read(path)['files']
   except (ValueError, tf.errors.OpError) as error:
     return str(error) if isinstance(error, ValueError) else 'it has no manifest'
-  folder = os.path.dirname(prefix)
+  folder = os.path.dirname(path)
   for name, entry in sorted(files.items()):
-    path = os.path.join(folder, name)
+    file = os.path.join(folder, name)
     try:
-      _check_regular(path)
-      size = _size(path)
+      _check_regular(file)
+      size = _size(file)
       if size != entry['size']:
         return f'{name} has {size} bytes instead of {entry["size"]}'
-      if _sha256(path) != entry['sha256']:
+      if _sha256(file) != entry['sha256']:
         return f'{name} is not what was written'
     except tf.errors.NotFoundError:
       return f'{name} is missing'
@@ -116,12 +124,12 @@ def find_damage(prefix: str) -> str | None:
   return None
 
 
-def find_unreadable(prefix: str) -> str | None:
+def find_unreadable(path: str) -> str | None:
   """What is wrong with a checkpoint, by its manifest or, where it has none, by reading it; None where nothing is."""
-  if tf.io.gfile.exists(prefix + SUFFIX):
-    return find_damage(prefix)
+  if tf.io.gfile.exists(path + SUFFIX):
+    return find_damage(path)
   try:
-    reader = tf.train.load_checkpoint(readable_paths.readable(prefix))
+    reader = tf.train.load_checkpoint(readable_paths.readable(path))
     for name in reader.get_variable_to_shape_map():
       np.asarray(reader.get_tensor(name))
   except Exception as error:  # TensorFlow raises whatever its reader stumbled over, IndexError too.
@@ -129,19 +137,19 @@ def find_unreadable(prefix: str) -> str | None:
   return None
 
 
-def prefixes(directory: str, name: str = 'ckpt') -> list[str]:
+def paths(directory: str, name: str = 'ckpt') -> list[str]:
   """Paths of the checkpoints in a folder that have a manifest, by step, oldest first."""
-  return _prefixes(directory, name, SUFFIX)
+  return _paths(directory, name, SUFFIX)
 
 
-def saved_prefixes(directory: str, name: str = 'ckpt') -> list[str]:
+def saved_paths(directory: str, name: str = 'ckpt') -> list[str]:
   """Paths of all checkpoints in a folder, with a manifest or without, by step, oldest first."""
-  return _prefixes(directory, name, '.index')
+  return _paths(directory, name, '.index')
 
 
-def _prefixes(directory: str, name: str, suffix: str) -> list[str]:
-  paths = paths_lib.matching(directory, rf'{re.escape(name)}-[0-9]+{re.escape(suffix)}')
-  return sorted((path[: -len(suffix)] for path in paths), key=step_of)
+def _paths(directory: str, name: str, suffix: str) -> list[str]:
+  files = paths_lib.matching(directory, rf'{re.escape(name)}-[0-9]+{re.escape(suffix)}')
+  return sorted((file[: -len(suffix)] for file in files), key=step_of)
 
 
 def named_latest(directory: str) -> str | None:
@@ -158,88 +166,75 @@ def named_latest(directory: str) -> str | None:
   return path if path and tf.io.gfile.exists(f'{path}.index') else None
 
 
-def newest(directory: str) -> str | None:
-  """The newest checkpoint in a folder that is not damaged.
-
-  Returns:
-    Where none has a manifest, as those of Model Garden's own trainer: the one that the file named `checkpoint` names,
-    or else the newest. None where there is none, or all are damaged.
-  """
-  with_manifest = prefixes(directory)
-  if not with_manifest:
-    return named_latest(directory) or next(reversed(saved_prefixes(directory)), None)
-  return next((prefix for prefix in reversed(with_manifest) if find_damage(prefix) is None), None)
-
-
-def step_of(prefix: str) -> int:
+def step_of(path: str) -> int:
   """The step in a checkpoint's name, `ckpt-STEP`."""
-  return int(prefix.rpartition('-')[2])
+  return int(path.rpartition('-')[2])
 
 
-def files_of(prefix: str) -> list[str]:
-  """Paths of the files that hold the checkpoint at `prefix`."""
-  folder, name = os.path.split(prefix)
+def files_of(path: str) -> list[str]:
+  """Paths of the files that hold the checkpoint at `path`."""
+  folder, name = os.path.split(path)
   return paths_lib.matching(folder, re.escape(name) + _PART)
 
 
-def remove(prefix: str) -> None:
+def remove(path: str) -> None:
   """Deletes a checkpoint, its manifest first: what is left of it half-way does not count."""
-  for path in [prefix + SUFFIX, *files_of(prefix)]:
+  for file in [path + SUFFIX, *files_of(path)]:
     try:
-      tf.io.gfile.remove(path)
+      tf.io.gfile.remove(file)
     except tf.errors.NotFoundError:
       pass
 
 
 def remove_unfinished(directory: str, name: str = 'ckpt') -> None:
   """Deletes what saves that were cut off have left: the folders in which TensorFlow collects a checkpoint's parts."""
-  for path in paths_lib.matching(directory, rf'{re.escape(name)}-[0-9]+_temp'):
-    paths_lib.remove_folder(path)
+  for folder in paths_lib.matching(directory, rf'{re.escape(name)}-[0-9]+_temp'):
+    paths_lib.remove_folder(folder)
 
 
-def remove_partial(prefix: str) -> None:
-  """Deletes what a save that has failed has left at `prefix`, as far as that can be done."""
+def remove_partial(path: str) -> None:
+  """Deletes what a save that has failed has left at `path`, as far as that can be done."""
   try:
-    if not tf.io.gfile.exists(prefix + SUFFIX):
-      remove(prefix)
-    for path in (f'{prefix}{SUFFIX}.tmp', f'{prefix}_temp'):
-      if tf.io.gfile.exists(path):
-        tf.io.gfile.rmtree(path) if tf.io.gfile.isdir(path) else tf.io.gfile.remove(path)
+    if not tf.io.gfile.exists(path + SUFFIX):
+      remove(path)
+    for file in (f'{path}{SUFFIX}.tmp', f'{path}_temp'):
+      if tf.io.gfile.exists(file):
+        tf.io.gfile.rmtree(file) if tf.io.gfile.isdir(file) else tf.io.gfile.remove(file)
   except (OSError, tf.errors.OpError):  # The failure itself is being told.
     pass
 
 
-def set_aside(prefix: str) -> str:
-  """Renames a damaged checkpoint to `PREFIX.broken`, with all its files. Returns the new prefix."""
-  broken = f'{prefix}.broken'
-  for path in [prefix + SUFFIX, *files_of(prefix)]:
-    if tf.io.gfile.exists(path):
-      tf.io.gfile.rename(path, broken + path[len(prefix) :], overwrite=True)
+def set_aside(path: str) -> str:
+  """Renames a damaged checkpoint to `PATH.broken`, with all its files. Returns the new path."""
+  broken = f'{path}.broken'
+  for file in [path + SUFFIX, *files_of(path)]:
+    if tf.io.gfile.exists(file):
+      tf.io.gfile.rename(file, broken + file[len(path) :], overwrite=True)
   return broken
 
 
-def _check_regular(path: str) -> None:
+def _check_regular(file: str) -> None:
   """Raises a ValueError for a device or a pipe, which would be read for ever."""
-  if os.path.exists(path) and not os.path.isfile(path):
-    raise ValueError(f'{os.path.basename(path)} is no regular file')
+  if os.path.exists(file) and not os.path.isfile(file):
+    raise ValueError(f'{os.path.basename(file)} is no regular file')
 
 
-def _size(path: str) -> int:
-  return tf.io.gfile.stat(path).length
+def _size(file: str) -> int:
+  return tf.io.gfile.stat(file).length
 
 
-def _sha256(path: str) -> str:
+def _sha256(file: str) -> str:
   digest = hashlib.sha256()
-  with tf.io.gfile.GFile(path, 'rb') as f:
+  with tf.io.gfile.GFile(file, 'rb') as f:
     while chunk := f.read(_CHUNK):
       digest.update(chunk)
   return digest.hexdigest()
 
 
-def _sync(path: str) -> None:
+def _sync(file: str) -> None:
   """Has the disk take what was written, where the file is local."""
-  if os.path.exists(path):
-    descriptor = os.open(path, os.O_RDONLY)
+  if os.path.exists(file):
+    descriptor = os.open(file, os.O_RDONLY)
     try:
       os.fsync(descriptor)
     finally:

@@ -1,8 +1,8 @@
-"""What rollbacks a run has made: where it went back to, and which batches it has left out since.
+"""What rollbacks a run has made: where it went back to, and which batches it has skipped since.
 
-`rollbacks.json` in the run's folder is the one place that says so. It is renamed into place, and a rollback has
-happened when it is: checkpoints of the future that was given up are deleted after it, or, where the process was killed
-in between, by the next one.
+`rollbacks.json` in the run's folder is the one place that says so. It is synced and renamed into place, and a rollback
+has happened when it is: checkpoints of the future that was rolled back are deleted after it, or, if the process was
+killed in between, by the next one.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ class Rollback:
     from_step: the step at which the run gave up.
     to_step: the step whose checkpoint it went back to.
     data_offset: how many updates further than its number a step after `to_step` finds its batches.
-    skipped_updates: how many updates were left out between the rollback before and this one.
+    skipped_updates: how many updates were skipped between the rollback before and this one.
   """
 
   from_step: int
@@ -90,7 +90,7 @@ class Rollbacks:
 
   @property
   def skipped_updates(self) -> int:
-    """How many updates were left out up to the last rollback, also in futures that were given up."""
+    """How many updates were skipped up to the last rollback, also in futures that were rolled back."""
     return sum(entry.skipped_updates for entry in self._all)
 
   def data_offset(self, step: int) -> int:
@@ -98,11 +98,11 @@ class Rollbacks:
     return next((entry.data_offset for entry in reversed(self._all) if entry.to_step <= step), 0)
 
   def is_new_at(self, step: int, num_rollbacks: int) -> bool:
-    """Whether a rollback led back to a checkpoint after it was saved: see `gave_up`."""
+    """Whether a rollback led back to a checkpoint after it was saved: see `leaves_behind`."""
     return any(step >= entry.to_step for entry in self._all[num_rollbacks:])
 
-  def gave_up(self, step: int, num_rollbacks: int) -> bool:
-    """Whether a checkpoint belongs to a future that was given up.
+  def leaves_behind(self, step: int, num_rollbacks: int) -> bool:
+    """Whether a checkpoint belongs to a future that was rolled back.
 
     Args:
       step: the checkpoint's.
@@ -126,4 +126,4 @@ def _parse(content: bytes) -> list[Rollback]:
 
 def _write(path: str, rollbacks: list[Rollback]) -> None:
   text = json.dumps([dataclasses.asdict(entry) for entry in rollbacks], indent=2) + '\n'
-  storage.write(path, text)
+  storage.write(path, text, sync=True)

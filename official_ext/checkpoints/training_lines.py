@@ -17,6 +17,7 @@ from absl import logging
 import tensorflow as tf
 
 from official_ext import errors
+from official_ext.checkpoints import listing
 from official_ext.checkpoints import manifests
 from official_ext.checkpoints import rollbacks as rollbacks_lib
 from official_ext.files import storage
@@ -179,7 +180,7 @@ def _checked(entry: Any) -> Origin:
 
 
 def _write(model_dir: str, origins: Sequence[dict[str, Any]]) -> None:
-  storage.write(os.path.join(model_dir, _NAME), json.dumps(list(origins), indent=2) + '\n')
+  storage.write(os.path.join(model_dir, _NAME), json.dumps(list(origins), indent=2) + '\n', sync=True)
 
 
 def _noted(origins: Sequence[Origin]) -> list[dict[str, Any]]:
@@ -216,10 +217,7 @@ def _step_of(checkpoint: str) -> int:
 def _num_rollbacks(model_dir: str, checkpoint: str) -> int:
   if os.path.dirname(_name(model_dir, checkpoint)):  # The rollbacks of another run.
     return 0
-  try:
-    return int(manifests.read(checkpoint).get('num_rollbacks', 0))
-  except (ValueError, tf.errors.OpError):
-    return 0
+  return listing.num_rollbacks(checkpoint)
 
 
 def _existing(model_dir: str, checkpoint: str) -> str:

@@ -10,6 +10,7 @@ import tf_keras
 
 from official_ext import errors
 from official_ext.checkpoints import contents as contents_lib
+from official_ext.checkpoints import listing
 from official_ext.checkpoints import manifests
 
 _MAX_NAMED = 5
@@ -29,11 +30,14 @@ def find(path: str) -> str:
     UserError: there is none, or it is damaged.
   """
   if tf.io.gfile.isdir(path):
-    prefix = manifests.newest(path)
-    if prefix is None:
-      undamaged = 'undamaged ' if manifests.prefixes(path) else ''
+    try:
+      newest = listing.newest(path)
+    except errors.CheckpointError as error:
+      raise errors.UserError(f'{_FIELD}: {error}') from error
+    if newest is None:
+      undamaged = 'undamaged ' if manifests.paths(path) else ''
       raise errors.UserError(f'{_FIELD}: {path}: no {undamaged}checkpoint in this folder')
-    return prefix
+    return newest
   if not tf.io.gfile.exists(f'{path}.index'):
     raise errors.UserError(
       f'{_FIELD}: {path}: no such checkpoint; a path such as {os.path.dirname(path) or "."}/ckpt-100'
@@ -59,11 +63,11 @@ def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ())
   Raises:
     UserError: a variable is missing or of another shape, and no pattern allows it; or nothing fits.
   """
-  prefix = find(path)
+  path = find(path)
   try:
-    contents = contents_lib.Contents(prefix)
+    contents = contents_lib.Contents(path)
   except tf.errors.OpError as error:
-    raise _damaged(prefix, error) from error
+    raise _damaged(path, error) from error
   root = tf.train.Checkpoint(model=model)
   match, present = contents.match(root), contents_lib.variables(root)
   if not present:
@@ -73,7 +77,7 @@ def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ())
     shape = tuple(variable.shape.as_list())
     place = match.places.get(name)
     if place is not None and place.shape == shape:
-      variable.assign(tf.cast(_read(contents, prefix, place.key), variable.dtype))
+      variable.assign(tf.cast(_read(contents, path, place.key), variable.dtype))
       num_loaded += 1
     elif not _matches(may_miss, name, variable):
       told = f'has shape {place.shape} in it, {shape} here' if place is not None else 'is not in it'
@@ -81,29 +85,29 @@ def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ())
   if problems:
     more = f'; and {len(problems) - _MAX_NAMED} more' if len(problems) > _MAX_NAMED else ''
     raise errors.UserError(
-      f'{_FIELD}: {prefix}: {"; ".join(problems[:_MAX_NAMED])}{more}. Variables that shall keep their initial values '
+      f'{_FIELD}: {path}: {"; ".join(problems[:_MAX_NAMED])}{more}. Variables that shall keep their initial values '
       f'are named by patterns in {_FIELD}_may_miss'
     )
   if not num_loaded:
-    raise errors.UserError(f"{_FIELD}: {prefix}: none of the model's {len(present)} variables is in it")
+    raise errors.UserError(f"{_FIELD}: {path}: none of the model's {len(present)} variables is in it")
   if tf.distribute.get_strategy().extended.should_checkpoint:
     num_left = len([name for name in match.unplaced if name.startswith('model/')])
     print(
-      f'Initialized {num_loaded} of {len(present)} variables from {prefix}'
+      f'Initialized {num_loaded} of {len(present)} variables from {path}'
       + (f'; {num_left} of its weights have no place' if num_left else ''),
       flush=True,
     )
 
 
-def _read(contents: contents_lib.Contents, prefix: str, key: str) -> Any:
+def _read(contents: contents_lib.Contents, path: str, key: str) -> Any:
   try:
     return contents.value(key)
   except (tf.errors.OpError, IndexError) as error:  # What TensorFlow raises depends on what its reader stumbled over.
-    raise _damaged(prefix, error) from error
+    raise _damaged(path, error) from error
 
 
-def _damaged(prefix: str, error: BaseException) -> errors.UserError:
-  return errors.UserError(f'{_FIELD}: {prefix}: it is damaged: {" ".join(str(error).split())[:200]}')
+def _damaged(path: str, error: BaseException) -> errors.UserError:
+  return errors.UserError(f'{_FIELD}: {path}: it is damaged: {" ".join(str(error).split())[:200]}')
 
 
 def _matches(patterns: Sequence[str], name: str, variable: Any) -> bool:

@@ -11,8 +11,10 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext import errors
+from official_ext.checkpoints import listing
 from official_ext.checkpoints import manager as manager_lib
 from official_ext.checkpoints import manifests
+from official_ext.checkpoints import run_notes
 from official_ext.checks import op_trace
 from official_ext.config import definitions
 from official_ext.core import run_checks
@@ -77,13 +79,13 @@ def _choose_step(model_dir: str | None, checkpoint: str | None, step: int | None
     raise errors.UserError(f'--debug_step: expected at least 1, got {step}')
   reason = '--debug_step'
   if checkpoint is not None:
-    manager_lib.check_available(model_dir or '', 'eval', checkpoint)
+    listing.check_available(model_dir or '', 'eval', checkpoint)
   elif step is None and (skipped := _last_skipped(model_dir)):
     step, reason = skipped, 'the last that the run has skipped'
   if checkpoint is None and model_dir:
     sound = [
       path
-      for path in manifests.prefixes(model_dir)
+      for path in listing.paths(model_dir)
       if (step is None or manifests.step_of(path) < step) and manifests.find_damage(path) is None
     ]
     checkpoint = sound[-1] if sound else None
@@ -113,7 +115,7 @@ def _restore(trainer, params, model_dir, checkpoint):
     max_to_keep=None,
     step_counter=trainer.global_step,
     asynchronous=False,
-    optimizer_config=params.trainer.optimizer_config.as_dict(),
+    notes=run_notes.RunNotes(params.trainer.optimizer_config.as_dict()),
     create_variables=trainer.create_variables,
   )
   manager.restore(checkpoint)

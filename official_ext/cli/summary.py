@@ -109,7 +109,7 @@ def _best(model_dir: str, evaluations: Sequence[dict[str, Any]]) -> list[tuple]:
 
 
 def _checkpoints(model_dir: str) -> list[str]:
-  return [os.path.basename(path) for path in manifests.saved_prefixes(model_dir)]
+  return [os.path.basename(path) for path in manifests.saved_paths(model_dir)]
 
 
 def _program(name: str) -> str:

@@ -45,12 +45,17 @@ class RecordedRun:
     """
     self.record, self.events, self.trainer = record, events, trainer
     self.hang = hang_watch.HangWatch(
-      hang_seconds, trainer.global_step.numpy, model_dir, worker_index, self._tell_that_it_hangs
+      hang_seconds,
+      trainer.global_step.numpy,
+      model_dir,
+      worker_index,
+      self._tell_that_it_hangs,
+      at_last=record.give_folder_back,
     )
     self._rollbacks: rollbacks_lib.Rollbacks | None = None
 
   def count_skips(self, rollbacks: rollbacks_lib.Rollbacks) -> None:
-    """To be called when the run is restored, if it may leave updates out.
+    """To be called when the run is restored, if it may skip updates.
 
     Args:
       rollbacks: those of the run.
@@ -112,7 +117,7 @@ class RecordedRun:
 
   def _tell_that_it_hangs(self, error: errors.HungError, step: int) -> None:
     self.record.update(step=step)
-    self.record.finish(error.status, error)
+    self.record.finish(error.status, error, gives_folder_back=False)  # What hangs may still come on, and write.
     self.events.writers.write(error.status, step, {'error': str(error)})  # Actions may hang too.
     self.events.writers.close()
 

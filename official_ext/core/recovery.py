@@ -36,7 +36,7 @@ class RollbackAction:
     """Restores a checkpoint from before the trouble; the next batches are those after the last bad step's.
 
     Args:
-      bad_steps: see `CheckpointManager.go_back`.
+      bad_steps: see `CheckpointManager.roll_back`.
       max_rollbacks: how many the run may make.
       limit: the dotted path of the field that says so.
       reason: what has happened.
@@ -54,7 +54,7 @@ class RollbackAction:
     trainer = self._trainer
     from_step, next_batch = int(trainer.global_step.numpy()), bad_steps[-1] + trainer.data_offset
     with trainer.strategy.scope():
-      path = self._manager.go_back(bad_steps, lambda step: next_batch - step, trainer.num_skips)
+      path = self._manager.roll_back(bad_steps, lambda step: next_batch - step, trainer.num_skips)
     if path is None:
       raise errors.DivergedError(f'{reason}; there is no checkpoint to roll back to')
     trainer.checkpoint_restored(**self._manager.continuation(path))

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official_ext import errors
 from official_ext import suggestions
-from official_ext.checkpoints import manager
+from official_ext.checkpoints import listing
 from official_ext.checkpoints import manifests
 from official_ext.checkpoints import training_lines
 from official_ext.checkpoints import warm_start
@@ -40,7 +40,7 @@ def check_run(
   run_record.check_writable(model_dir)
   if 'train' in mode and strategy.extended.should_checkpoint:
     run_lock.check_free(model_dir)
-  if 'train' in mode and params.task.init_checkpoint and not manifests.prefixes(model_dir):
+  if 'train' in mode and params.task.init_checkpoint and not manifests.paths(model_dir):
     warm_start.find(params.task.init_checkpoint)
   params = resolve_train_steps(definitions.upgrade(params), task)
   run_record.check_places(model_dir, mode, params.trainer)
@@ -55,22 +55,39 @@ def _command(params: Any, mode: str, checkpoint: str | None, branch: bool) -> st
 
 
 def choose_start(
-  workers: workers_lib.Workers, mode: str, model_dir: str, checkpoint: str | None, branch: bool
+  workers: workers_lib.Workers,
+  mode: str,
+  model_dir: str,
+  checkpoint: str | None,
+  branch: bool,
+  before: training_lines.Start | None = None,
 ) -> training_lines.Start:
-  """What the run begins with: the chief decides. A mode that does not train takes what it was told.
+  """What the run begins with: the chief decides. A mode that does not train takes what it was told. Writes nothing.
+
+  Args:
+    workers: all that train together.
+    mode: the driver's --mode.
+    model_dir: the run's folder.
+    checkpoint: the value of --checkpoint.
+    branch: the value of --branch.
+    before: what was chosen, checked and told already, if this is not the first time.
 
   Raises:
     UserError: there is no such checkpoint, or it would start another line of training.
   """
+  if 'train' not in mode and before is not None:
+    return before
   if 'train' not in mode:
-    manager.check_available(model_dir, mode, checkpoint)
+    listing.check_available(model_dir, mode, checkpoint)
     return training_lines.Start(checkpoint)
 
   def choose():
     return dataclasses.asdict(training_lines.choose(model_dir, checkpoint, branch))
 
   start = training_lines.Start(**workers.from_chief('start', choose))
-  manager.check_available(model_dir, mode, start.checkpoint)
+  if start == before:
+    return start
+  listing.check_available(model_dir, mode, start.checkpoint)
   if start.message and workers.is_chief:
     print(f'--checkpoint={checkpoint}: {start.message}' if checkpoint else start.message, flush=True)
   return start

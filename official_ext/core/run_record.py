@@ -113,7 +113,7 @@ class RunRecord:
         storage.write(self._path, _to_json(self._values))
       except errors.StorageError as error:
         if 'train' in mode:  # Nothing else could be written.
-          self._release()
+          self.give_folder_back()
           raise
         self._note_failure(error)
       self._heartbeat = heartbeat.Heartbeat(self._beat)
@@ -163,12 +163,13 @@ class RunRecord:
       logging.error('%s', error)
     self._failed = error
 
-  def finish(self, status: str, error: BaseException | str | None = None) -> None:
+  def finish(self, status: str, error: BaseException | str | None = None, gives_folder_back: bool = True) -> None:
     """Notes how the run ended.
 
     Args:
       status: one of run_status.STATUSES, not running.
       error: what ended it, None if nothing went wrong. Of an exception, its type and message.
+      gives_folder_back: whether nothing more will be written by this process; else `give_folder_back` is to follow.
     """
     assert status in run_status.STATUSES[1:], status
     if isinstance(error, BaseException):
@@ -179,7 +180,8 @@ class RunRecord:
     self.update(status=status, error=error, updated=now, finished=now)
     if self._failed is not None:  # A record that says "running" would be wrong for ever.
       storage.overwrite(self._path, _to_json(self._values))
-    self._release()
+    if gives_folder_back:
+      self.give_folder_back()
 
   @property
   def is_anothers(self) -> bool:
@@ -195,7 +197,8 @@ class RunRecord:
     if self._folder_lock is not None:
       self._folder_lock.check()
 
-  def _release(self) -> None:
+  def give_folder_back(self) -> None:
+    """Lets another training have the folder."""
     self._was_lost = self.is_anothers  # A lock that was given back is nobody's.
     if self._folder_lock is not None:
       self._folder_lock.release()

@@ -22,11 +22,13 @@ from official_ext.checkpoints import best
 from official_ext.checkpoints import ema_checkpoints
 from official_ext.checkpoints import manager as manager_lib
 from official_ext.checkpoints import manifests
+from official_ext.checkpoints import run_notes
 from official_ext.checkpoints import training_lines
 from official_ext.config import checks
 from official_ext.config import definitions
 from official_ext.config import trainer_parts
 from official_ext.core import base_trainer
+from official_ext.core import boundaries
 from official_ext.core import controller
 from official_ext.core import profiling
 from official_ext.core import recorded_run
@@ -133,7 +135,7 @@ def run_experiment(
 
   Returns:
     (model, logs): logs of the last evaluation, {} where the mode has none; with skipped_updates, how many updates the
-    whole run has left out, where there were any.
+    whole run has skipped, if there were any.
 
   Raises:
     UserError: the configuration cannot be run; nothing was written.
@@ -146,8 +148,7 @@ def run_experiment(
     start, params = run_checks.check_run(strategy, task, mode, params, model_dir, options.checkpoint, options.branch)
     experiment = _Experiment(strategy, task, mode, params, model_dir, run_post_eval, save_summary, options, start)
     trainer, actions = _build_trainer_and_actions(experiment)
-    lock = _take_lock(experiment)
-  with _released(lock), _recorded(experiment, trainer, actions, lock) as run:
+  with _holding_folder(experiment) as (experiment, lock), _recorded(experiment, trainer, actions, lock) as run:
     with experiment.workers.guarded(), run.hang:
       _tell_start(experiment, run)
       loop = _build_loop(experiment, run)
@@ -186,10 +187,21 @@ def _make_profiler(experiment: _Experiment) -> profiling.Profiler | None:
 
 
 @contextlib.contextmanager
-def _released(lock: run_lock.RunLock | None) -> Iterator[None]:
-  """Gives the folder back, if the record did not come to do so."""
+def _holding_folder(experiment: _Experiment) -> Iterator[tuple[_Experiment, run_lock.RunLock | None]]:
+  """Around all that is written. What the run begins with is chosen again when nobody else trains in the folder.
+
+  Yields:
+    The experiment with what it begins with, and the lock, which the run's record may have given back before.
+  """
+  workers, options = experiment.workers, experiment.options
+  with workers.guarded():
+    lock = _take_lock(experiment)
   try:
-    yield
+    with workers.guarded():
+      start = run_checks.choose_start(
+        workers, experiment.mode, experiment.model_dir, options.checkpoint, options.branch, before=experiment.start
+      )
+    yield dataclasses.replace(experiment, start=start), lock
   finally:
     if lock is not None:
       lock.release()
@@ -221,7 +233,7 @@ def _recorded(
     experiment.model_dir, experiment.mode, params, params.runtime.seed, devices, is_chief, lock
   )
   try:
-    _tell_params(experiment, record, saves=not manifests.prefixes(experiment.model_dir))
+    _tell_params(experiment, record, saves=not manifests.paths(experiment.model_dir))
     events = _make_events(experiment, actions, was_finished)
   except BaseException as error:
     record.finish('failed', error)
@@ -279,11 +291,8 @@ def _build_checkpoint_manager(experiment: _Experiment, trainer: Any) -> manager_
     checkpoint_interval=config.checkpoint_interval,
     init_fn=trainer.initialize,
     asynchronous=config.async_checkpointing,
-    trains=experiment.trains,
-    is_chief=experiment.is_chief,
-    workers=experiment.workers,
-    optimizer_config=config.optimizer_config.as_dict(),
-    data_identity=trainer.data_identity() if experiment.trains else None,
+    role=manager_lib.Role(experiment.trains, experiment.is_chief, experiment.workers),
+    notes=run_notes.RunNotes(config.optimizer_config.as_dict(), trainer.data_identity() if experiment.trains else {}),
     create_variables=getattr(trainer, 'create_variables', None),
   )
 
@@ -293,7 +302,7 @@ def _build_loop(experiment: _Experiment, run: recorded_run.RecordedRun) -> contr
   trainer, config, options = run.trainer, experiment.params.trainer, experiment.options
   manager = _build_checkpoint_manager(experiment, trainer)
   records_summaries = experiment.save_summary and experiment.is_chief
-  replaces_params = bool(manifests.prefixes(experiment.model_dir))
+  replaces_params = bool(manifests.paths(experiment.model_dir))
 
   def on_restored():
     _begin_line(experiment, run, manager)
@@ -305,22 +314,22 @@ def _build_loop(experiment: _Experiment, run: recorded_run.RecordedRun) -> contr
     trainer=trainer if experiment.trains else None,
     evaluator=trainer,
     global_step=trainer.global_step,
-    train_steps=config.train_steps,
-    steps_per_loop=config.steps_per_loop,
-    intervals=(config.summary_interval, *run.events.actions.intervals),
-    checkpoint_interval=config.checkpoint_interval,
+    boundaries=boundaries.Boundaries(
+      train_steps=config.train_steps,
+      steps_per_loop=config.steps_per_loop,
+      checkpoint_interval=config.checkpoint_interval,
+      intervals=(config.summary_interval, *run.events.actions.intervals),
+      saves_at_start=recovery.may_roll_back(config),
+    ),
     checkpoint_manager=manager,
     checkpoint=experiment.start.checkpoint,
-    watch=options.watch,
-    saves_at_start=recovery.may_roll_back(config),
     summary_interval=config.summary_interval if records_summaries else None,
     train_actions=_train_actions(experiment, run, manager),
     eval_actions=_eval_actions(experiment, trainer),
     events=run.events,
-    summaries=run.events.actions.summaries,
-    on_restored=on_restored,
-    on_stage=run.enter_stage,
-    heartbeat=run.hang.beat,
+    observers=controller.Observers(
+      on_restored, run.enter_stage, run.hang.beat, options.watch or preemption.PreemptionWatch()
+    ),
   )
 
 

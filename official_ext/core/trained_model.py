@@ -16,6 +16,7 @@ from official_ext import errors
 from official_ext.checkpoints import averaged_weights
 from official_ext.checkpoints import best
 from official_ext.checkpoints import contents as contents_lib
+from official_ext.checkpoints import listing
 from official_ext.checkpoints import manifests
 from official_ext.config import definitions
 from official_ext.files import readable_paths
@@ -102,8 +103,10 @@ def find_checkpoint(model_dir: str, params: definitions.ExperimentConfig, which:
     path = _latest(model_dir)
   elif str(which).isdigit():
     path = os.path.join(model_dir, f'ckpt-{which}')
-    steps = [manifests.step_of(path) for path in manifests.prefixes(model_dir)]
-    if not tf.io.gfile.exists(f'{path}.index'):
+    with _as_user_error():
+      steps = [manifests.step_of(each) for each in listing.paths(model_dir)]
+    is_rolled_back = int(which) not in steps and tf.io.gfile.exists(path + manifests.SUFFIX)
+    if is_rolled_back or not tf.io.gfile.exists(f'{path}.index'):
       there = f'there are those of steps {", ".join(map(str, steps))}' if steps else 'there is none at all'
       raise errors.UserError(f'{model_dir}: no checkpoint of step {which}; {there}')
   else:
@@ -120,11 +123,21 @@ def find_checkpoint(model_dir: str, params: definitions.ExperimentConfig, which:
 
 
 def _latest(model_dir: str) -> str:
-  path = manifests.newest(model_dir)
+  with _as_user_error():
+    path = listing.newest(model_dir)
   if path is None:
-    undamaged = 'undamaged ' if manifests.prefixes(model_dir) else ''
+    undamaged = 'undamaged ' if manifests.paths(model_dir) else ''
     raise errors.UserError(f'{model_dir}: no {undamaged}checkpoint in this folder')
   return path
+
+
+@contextlib.contextmanager
+def _as_user_error() -> Iterator[None]:
+  """What a run cannot go on from is, to whoever wants its model, a folder that cannot be used."""
+  try:
+    yield
+  except errors.CheckpointError as error:
+    raise errors.UserError(str(error)) from error
 
 
 @contextlib.contextmanager

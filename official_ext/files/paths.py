@@ -70,7 +70,7 @@ def write_atomically(path: str, content: bytes, temporary: str = '', sync: bool 
     path: the final path.
     content: its content.
     temporary: the path to write to first; empty: one that no other process uses.
-    sync: whether to flush the content to a local disk before the file is renamed.
+    sync: whether to flush the content to a local disk before the file is renamed, and the name after it.
 
   Raises:
     OSError: it cannot be written.
@@ -86,6 +86,8 @@ def write_atomically(path: str, content: bytes, temporary: str = '', sync: bool 
       with contextlib.suppress(FileNotFoundError):
         shutil.copymode(path, temporary)
       os.replace(temporary, path)
+      if sync:
+        _sync_folder(os.path.dirname(path))
     except OSError:
       if os.path.isfile(temporary):
         os.remove(temporary)
@@ -97,6 +99,16 @@ def write_atomically(path: str, content: bytes, temporary: str = '', sync: bool 
     _gfile().rename(temporary, path, overwrite=True)
   except _op_error() as error:
     raise OSError(f'{path}: {error}') from error
+
+
+def _sync_folder(folder: str) -> None:
+  """Has the disk take the names in a local folder, on file systems that can."""
+  with contextlib.suppress(OSError):
+    descriptor = os.open(folder or '.', os.O_RDONLY)
+    try:
+      os.fsync(descriptor)
+    finally:
+      os.close(descriptor)
 
 
 def make_folder(folder: str) -> None:

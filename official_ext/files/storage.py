@@ -21,27 +21,28 @@ _REASONS = tuple(os.strerror(number) for number in _OF_STORAGE)
 _PATH = re.compile(r'(?:^|\s)(\S*/[^\s;]*);')
 
 
-def write(path: str, text: str) -> None:
+def write(path: str, text: str, sync: bool = False) -> None:
   """Writes a text file: see `write_bytes`."""
-  write_bytes(path, text.encode())
+  write_bytes(path, text.encode(), sync)
 
 
-def write_bytes(path: str, content: bytes) -> None:
+def write_bytes(path: str, content: bytes, sync: bool = False) -> None:
   """Writes a file under a temporary name, then renames it. A failed write leaves nothing behind.
 
   Args:
     path: local, or any that `tf.io.gfile` knows. Its folder is made if it is missing.
     content: its content.
+    sync: see `paths.write_atomically`. For files that decide which checkpoints count.
 
   Raises:
     StorageError: it cannot be written. The file that was there before is unchanged.
   """
   try:
     try:
-      paths.write_atomically(path, content)
+      paths.write_atomically(path, content, sync=sync)
     except FileNotFoundError:
       paths.make_folder(os.path.dirname(path))
-      paths.write_atomically(path, content)
+      paths.write_atomically(path, content, sync=sync)
   except FAILURES as error:
     raise not_written(path, error) from error
 

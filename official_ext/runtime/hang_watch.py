@@ -39,6 +39,7 @@ class HangWatch:
     model_dir: str = '',
     worker: int = 0,
     report: Callable[[errors.HungError, int], None] = lambda error, step: None,
+    at_last: Callable[[], None] = lambda: None,
   ):
     """Makes the watch; entering its context starts it.
 
@@ -49,11 +50,13 @@ class HangWatch:
       model_dir: where the stacks are written to, as hung.worker-N.txt.
       worker: the number of this worker.
       report: called with a message and the step; it may block.
+      at_last: called right before the process ends, when nothing of it writes any more but what has hung; it may block.
     """
     self._seconds = seconds
     self._read_step = read_step
     self._path = os.path.join(model_dir, f'hung.worker-{worker}.txt')
     self._report = report
+    self._at_last = at_last
     self._poll = min(_MAX_POLL_SECONDS, max(_MIN_POLL_SECONDS, seconds / 20))
     self._num_beats = 0
     self._step: int | None = None
@@ -128,10 +131,9 @@ class HangWatch:
       f'{self._stage}; where every thread is: {self._path}. The same command goes on from the newest checkpoint'
     )
     # The disk may be what hangs, or the reader of this process's output.
-    telling = threading.Thread(target=self._tell, args=(error,), name='hang_watch_report', daemon=True)
-    telling.start()
-    telling.join(_REPORT_SECONDS)
+    _call(lambda: self._tell(error), 'hang_watch_report')
     time.sleep(_GRACE_POLLS * self._poll)  # Other workers report too, before they take this one's end for a crash.
+    _call(self._at_last, 'hang_watch_last')
     os._exit(errors.HungError.exit_status)
 
   def _tell(self, error: errors.HungError) -> None:
@@ -149,6 +151,13 @@ class HangWatch:
   def _write(self, error: errors.HungError, stacks: str) -> None:
     when = time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())
     storage.write(self._path, f'{when} host {socket.gethostname()} process {os.getpid()}\n{error}\n\n{stacks}')
+
+
+def _call(function: Callable[[], None], name: str) -> None:
+  """Calls what may block, and waits for it no longer than a while."""
+  thread = threading.Thread(target=function, name=name, daemon=True)
+  thread.start()
+  thread.join(_REPORT_SECONDS)
 
 
 def _stacks() -> str:

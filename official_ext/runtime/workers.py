@@ -113,9 +113,19 @@ def sum_over(strategy: tf.distribute.Strategy, values: tf.Tensor) -> tf.Tensor:
     strategy: the strategy. All of its workers must call, with the same shape and dtype.
     values: of this worker.
   """
-  if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+  if not are_several(strategy):
     return values
   return _sum_over_replicas(strategy, values)
+
+
+def are_several(strategy: tf.distribute.Strategy) -> bool:
+  """Whether several processes share a strategy, each of which runs the whole program."""
+  return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+
+
+def on_any(strategy: tf.distribute.Strategy, here: bool) -> bool:
+  """Whether it is so on any worker: they have to agree on what they do next. All of them must call."""
+  return bool(sum_over(strategy, tf.constant(float(here))) > 0) if are_several(strategy) else here
 
 
 @functools.partial(tf.function, autograph=False)

@@ -57,7 +57,7 @@ def evaluate(folder, checkpoint=None, replicas='one', **params):
 
 
 def newest_best(folder):
-  return manifests.prefixes(str(folder / 'best'), 'best_ckpt')[-1]
+  return manifests.paths(str(folder / 'best'), 'best_ckpt')[-1]
 
 
 def measured(folder):

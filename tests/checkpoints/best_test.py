@@ -25,7 +25,7 @@ def _evaluate(exporter, values):
 
 
 def _kept(folder):
-  return [manifests.step_of(path) for path in manifests.prefixes(str(folder), 'best_ckpt')]
+  return [manifests.step_of(path) for path in manifests.paths(str(folder), 'best_ckpt')]
 
 
 @pytest.mark.parametrize(('comp', 'kept'), [('higher', [20, 40]), ('lower', [10, 30])])

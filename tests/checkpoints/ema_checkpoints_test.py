@@ -19,7 +19,7 @@ def _act(action, trainer):
 
 
 def _kept(folder):
-  return [manifests.step_of(path) for path in manifests.prefixes(f'{folder}/ema_checkpoints', 'average_weights')]
+  return [manifests.step_of(path) for path in manifests.paths(f'{folder}/ema_checkpoints', 'average_weights')]
 
 
 def test_averages_are_saved_verified_and_never_deleted_by_number(tmp_path):

@@ -9,8 +9,10 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext import errors
+from official_ext.checkpoints import listing
 from official_ext.checkpoints import manager
 from official_ext.checkpoints import manifests
+from official_ext.checkpoints import run_notes
 
 
 class Run:
@@ -152,7 +154,7 @@ def test_never_starts_again_over_checkpoints_none_of_which_is_good(folder):
 def test_an_evaluator_renames_nothing(folder):
   _truncate(folder / 'ckpt-30.index', 3)
   before = sorted(os.listdir(folder))
-  run = Run(folder, trains=False)
+  run = Run(folder, role=manager.Role(trains=False))
   assert run.manager.restore_or_initialize() == f'{folder}/ckpt-20'
   assert sorted(os.listdir(folder)) == before
 
@@ -219,12 +221,12 @@ def test_whether_an_evaluation_is_pending(tmp_path):
 
 def test_defect_05_evaluating_needs_a_checkpoint(folder, tmp_path):
   # Stock: --mode=eval without any checkpoint reports the metrics of random weights.
-  manager.check_available(str(folder), 'eval', None)
-  manager.check_available(str(tmp_path / 'none'), 'train', None)
+  listing.check_available(str(folder), 'eval', None)
+  listing.check_available(str(tmp_path / 'none'), 'train', None)
   with pytest.raises(errors.UserError, match='there is no checkpoint in'):
-    manager.check_available(str(tmp_path / 'none'), 'eval', None)
+    listing.check_available(str(tmp_path / 'none'), 'eval', None)
   with pytest.raises(errors.UserError, match='no such checkpoint'):
-    manager.check_available(str(folder), 'train', f'{folder}/ckpt-40')
+    listing.check_available(str(folder), 'train', f'{folder}/ckpt-40')
 
 
 @pytest.mark.parametrize(
@@ -237,6 +239,17 @@ def test_defect_05_evaluating_needs_a_checkpoint(folder, tmp_path):
   ],
 )
 def test_other_constants_of_the_optimizer_are_kept_and_groups_are_none(saved, now, has_changed, tmp_path):
-  run = Run(tmp_path, optimizer_config=saved).save(10)
-  path = run.manager.latest_checkpoint
-  assert Run(tmp_path, optimizer_config=now).manager.continuation(path)['keep_hyperparameters'] == has_changed
+  run = Run(tmp_path, notes=run_notes.RunNotes(saved)).save(10)
+  prefix = run.manager.latest_checkpoint
+  assert (
+    Run(tmp_path, notes=run_notes.RunNotes(now)).manager.continuation(prefix)['keep_hyperparameters'] == has_changed
+  )
+
+
+def test_the_step_counter_is_used_whether_or_not_there_is_an_interval(tmp_path):
+  # Before: AttributeError, for the base class keeps the counter only together with an interval.
+  run = Run(tmp_path, checkpoint_interval=None)
+  run.step.assign(7)
+  assert run.manager.save() == f'{tmp_path}/ckpt-7'
+  with pytest.raises(ValueError, match='neither a checkpoint_number nor a step_counter'):
+    manager.CheckpointManager(run.checkpoint, str(tmp_path)).save()

@@ -33,15 +33,15 @@ def test_a_folder_with_an_odd_name_has_checkpoints_of_its_own(tmp_path, name):
   (tmp_path / 'run1').mkdir()
   neighbour = _save(tmp_path / 'run1', 7)
   (tmp_path / name).mkdir()
-  assert manifests.prefixes(str(tmp_path / name)) == []
+  assert manifests.paths(str(tmp_path / name)) == []
   path = _save(tmp_path / name, 5, value=4.0)
   assert len(manifests.read(path)['files']) == 2 and manifests.find_damage(path) is None
-  assert manifests.prefixes(str(tmp_path / name)) == manifests.saved_prefixes(str(tmp_path / name)) == [path]
+  assert manifests.paths(str(tmp_path / name)) == manifests.saved_paths(str(tmp_path / name)) == [path]
   variable = tf.Variable(0.0)
   tf.train.Checkpoint(v=variable).read(readable_paths.readable(path)).assert_consumed()
   assert variable.numpy() == 4.0
   broken = manifests.set_aside(path)
-  assert manifests.prefixes(str(tmp_path / name)) == [] and os.path.exists(f'{broken}.index')
+  assert manifests.paths(str(tmp_path / name)) == [] and os.path.exists(f'{broken}.index')
   (tmp_path / name / 'ckpt-6_temp').mkdir()
   (tmp_path / 'run1/ckpt-6_temp').mkdir()
   manifests.remove_unfinished(str(tmp_path / name))

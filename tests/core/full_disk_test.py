@@ -66,7 +66,7 @@ def error_line(stderr):
 
 
 def checkpoints(folder):
-  return [manifests.step_of(path) for path in manifests.prefixes(str(folder))]
+  return [manifests.step_of(path) for path in manifests.paths(str(folder))]
 
 
 def assert_no_remains(folder):
@@ -170,10 +170,23 @@ def test_a_disk_that_is_full_at_the_end_keeps_the_checkpoints_before(disk, capfd
   assert small_run.record(folder)['status'] == 'failed'
 
 
+@pytest.mark.parametrize('asynchronous', [False, True])
+def test_a_last_save_that_fails_is_told_as_an_event(asynchronous, tmp_path):
+  # Before: of an asynchronous one, which fails after all is trained, there was no event.
+  def obstruct():
+    (tmp_path / 'ckpt-24.manifest.json.tmp').mkdir()  # Where the manifest is to be written.
+
+  assert drive(tmp_path, asynchronous=asynchronous, train_actions=at(step24=obstruct)) == 1
+  (failed,) = small_run.events(tmp_path, 'checkpoint_failed')
+  assert failed['checkpoint'] == f'{tmp_path}/ckpt-24' and 'could not be saved' in failed['error']
+  assert checkpoints(tmp_path)[-1] == 20
+  assert_no_remains(tmp_path)
+
+
 def test_the_best_checkpoint_stays_where_a_better_one_finds_no_room(disk, caplog):
   folder = disk.folder / 'run'
   assert drive(folder, train_actions=at(step20=disk.fill), eval_actions=[lambda output: disk.free()]) == 0
-  assert [manifests.step_of(path) for path in manifests.prefixes(str(folder / 'best'), 'best_ckpt')] == [12]
+  assert [manifests.step_of(path) for path in manifests.paths(str(folder / 'best'), 'best_ckpt')] == [12]
   assert manifests.find_damage(str(folder / 'best/best_ckpt-12')) is None
   assert 'best/best_ckpt-24: could not be saved as one of the best: No space left on device' in caplog.text
   assert not [name for name in os.listdir(folder / 'best') if 'ckpt-24' in name or 'tmp' in name]

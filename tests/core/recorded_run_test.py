@@ -5,6 +5,7 @@ import pytest
 from official_ext import errors
 from official_ext.core import recorded_run
 from official_ext.core import run_record
+from official_ext.runtime import hang_watch
 from official_ext.runtime import run_lock
 from tests.core import small_run
 
@@ -40,3 +41,40 @@ def test_a_run_whose_step_cannot_be_read_any_more_is_told_to_have_failed(tmp_pat
   assert (record['status'], record['error']) == ('failed', 'WorkerError: worker 1 is gone')
   assert small_run.events(tmp_path)[-1]['event'] == 'failed'
   run_lock.check_free(str(tmp_path))
+
+
+def test_a_run_that_hangs_gives_the_folder_back_at_the_very_end(tmp_path, monkeypatch):
+  # Before: seconds before its process ended, which could go on writing beside the next training.
+  seen = []
+
+  def look():
+    status, event = small_run.record(tmp_path)['status'], small_run.events(tmp_path)[-1]['event']
+    try:
+      run_lock.check_free(str(tmp_path))
+      seen.append((status, event, 'free'))
+    except errors.UserError:
+      seen.append((status, event, 'held'))
+
+  class EndsHereError(BaseException):
+    pass
+
+  def end_thread(status):
+    look()
+    raise EndsHereError(status)
+
+  class Watch(hang_watch.HangWatch):
+    def __enter__(self):
+      return self
+
+    def __exit__(self, *args):  # The run hangs where it would have ended; this thread stands for the watch's.
+      monkeypatch.setattr(hang_watch.os, '_exit', end_thread)
+      self._end(3.0)
+
+    def _tell(self, error):
+      super()._tell(error)
+      look()  # All is told, and what hangs may still come on.
+
+  monkeypatch.setattr(hang_watch, 'HangWatch', Watch)
+  with pytest.raises(EndsHereError):
+    small_run.run(tmp_path, mode='train', params=small_run.make_params(runtime={'hang_seconds': 1}))
+  assert seen == [('hung', 'hung', 'held'), ('hung', 'hung', 'free')]

@@ -245,7 +245,7 @@ def test_a_run_that_cannot_roll_back_does_not_save_where_it_went_astray(tmp_path
   # A step that saves nothing else: 7. Steps 6 and 7 are bad.
   with pytest.raises(errors.CheckpointError, match='ckpt-4: the run cannot go back to it: .*rollbacks.json: cannot be'):
     small_run.run(tmp_path, 'train', task_with_bad_batches(5, 6), trainer=ROLLBACK, train_actions=[block])
-  assert [manifests.step_of(path) for path in manifests.prefixes(str(tmp_path))] == [0, 4]
+  assert [manifests.step_of(path) for path in manifests.paths(str(tmp_path))] == [0, 4]
   (tmp_path / 'rollbacks.json').rmdir()
   small_run.run(tmp_path, 'train', task_with_bad_batches(5, 6), trainer=ROLLBACK)
   (event,) = events(tmp_path, 'rollback')
@@ -269,7 +269,7 @@ def test_a_rollback_that_is_cut_off_is_finished_by_the_next_start(moment, gone_b
   with monkeypatch.context() as patch:
     manager = manager_lib.CheckpointManager
     if moment == 'noted':
-      patch.setattr(manager, '_delete_given_up', lambda self: die() if len(self.rollbacks) else None)
+      patch.setattr(manager, '_delete_rolled_back', lambda self: die() if len(self.rollbacks) else None)
     elif moment == 'deleted':
       restore = manager.restore
       patch.setattr(manager, 'restore', lambda self, path: die() if len(self.rollbacks) else restore(self, path))

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official_ext import errors
+from official_ext.checkpoints import listing
 from official_ext.checkpoints import manager
 from official_ext.checkpoints import manifests
 from official_ext.checks import debugging
@@ -16,7 +17,7 @@ from tests.core import small_run
 
 
 def _steps(folder):
-  return [manifests.step_of(path) for path in manifests.prefixes(str(folder))]
+  return [manifests.step_of(path) for path in manifests.paths(str(folder))]
 
 
 def _contents(folder):
@@ -60,7 +61,7 @@ def test_an_empty_state_file_is_no_obstacle(tmp_path):
   (tmp_path / 'checkpoint').write_bytes(b'')
   small_run.run(tmp_path, 'train')
   assert [event['step'] for event in small_run.events(tmp_path, 'restored')] == [8]
-  for path in manifests.prefixes(str(tmp_path)):
+  for path in manifests.paths(str(tmp_path)):
     os.remove(path + manifests.SUFFIX)
   (tmp_path / 'checkpoint').write_bytes(b'\xff\xff')  # A folder without manifests, to start from.
   small_run.run(tmp_path / 'warm', 'train', params=_from(tmp_path))  # Which has an odd name too.
@@ -79,7 +80,7 @@ def test_a_damaged_checkpoint_that_is_named_is_one_line(trained, tmp_path, suffi
   if suffix != '.manifest.json':  # Nor without a manifest, which another program does not write.
     os.remove(tmp_path / 'ckpt-12.manifest.json')
     with pytest.raises(errors.UserError, match=r'ckpt-12: it is damaged: [^\n]*$'):
-      manager.check_available('', mode, str(tmp_path / 'ckpt-12'))
+      listing.check_available('', mode, str(tmp_path / 'ckpt-12'))
   assert not (tmp_path / 'new').exists()
 
 
@@ -146,6 +147,32 @@ def test_another_training_in_the_folder_is_refused_and_an_evaluation_is_not(trai
   assert not (trained / run_lock.NAME).exists()
 
 
+@pytest.mark.parametrize('checkpoint', [None, 'ckpt-8'])
+def test_a_training_that_begins_and_ends_while_another_waits_for_the_folder_is_seen(
+  checkpoint, trained, tmp_path, monkeypatch
+):
+  # Before: what to begin with was chosen before the folder was held, and two lines of training were mixed.
+  folder, waited = tmp_path / 'run', []
+
+  class Slow(run_lock.RunLock):
+    def acquire(self, *args):
+      if not waited:
+        waited.append(True)
+        small_run.run(folder, 'train', checkpoint=checkpoint and str(trained / checkpoint), trainer={'train_steps': 10})
+        waited.append(_contents(folder))
+      super().acquire(*args)
+
+  monkeypatch.setattr(run_lock, 'RunLock', Slow)
+  if checkpoint is None:
+    with pytest.raises(errors.UserError, match='holds checkpoints of another line of training, the newest ckpt-10'):
+      small_run.run(folder, 'train', checkpoint=str(trained / 'ckpt-8'))
+    assert _contents(folder) == waited[1]
+  else:  # The same command: it goes on from there.
+    small_run.run(folder, 'train', checkpoint=str(trained / checkpoint))
+    assert [event['step'] for event in small_run.events(folder, 'restored')] == [8, 10]
+  assert not (folder / run_lock.NAME).exists()
+
+
 def test_a_run_that_fails_gives_the_folder_back(tmp_path):
   def fail(logs):
     raise RuntimeError('no good')
@@ -189,9 +216,9 @@ class _Racing(manager.CheckpointManager):
     self.replace(manifests.step_of(path))
     super().restore(path)
 
-  def _is_given_up(self, path):  # Asked between the listing and the reading.
-    self.replace(manifests.step_of(path))
-    return super()._is_given_up(path)
+  def _is_rolled_back(self, prefix):  # Asked between the listing and the reading.
+    self.replace(manifests.step_of(prefix))
+    return super()._is_rolled_back(prefix)
 
 
 @pytest.mark.parametrize('moments', [2, 3])
@@ -211,7 +238,9 @@ def test_an_evaluation_takes_the_next_newest_where_a_training_deletes_the_one_it
 
   save(1)
   restored = tf.Variable(0.0)
-  evaluation = _Racing(tf.train.Checkpoint(v=restored), str(tmp_path), step_counter=step, trains=False, replace=replace)
+  evaluation = _Racing(
+    tf.train.Checkpoint(v=restored), str(tmp_path), step_counter=step, role=manager.Role(trains=False), replace=replace
+  )
   assert evaluation.restore_or_initialize() == f'{tmp_path}/ckpt-{1 + moments}'
   assert restored.numpy() == 1.0 + moments
   assert not list(tmp_path.glob('*.broken*'))

@@ -73,6 +73,7 @@ def test_a_run_that_hangs_tells_where_and_ends_with_75(place, stage, start_scrip
   assert events[-1]['event'] == 'hung' and str(folder / 'hung.worker-0.txt') in events[-1]['error']
   stacks = (folder / 'hung.worker-0.txt').read_text()
   assert stacks.partition('\n\n')[2] in process.stderr
+  assert not (folder / 'training.lock').exists()
   assert ('manifests.py' if place == 'save' else 'in never_returns') in stacks
   if place == 'train:7':  # The same command goes on from the newest checkpoint.
     assert start_script(SCRIPT, [folder, 'none', '0', '2']).finish(60).returncode == 0

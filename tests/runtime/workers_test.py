@@ -124,7 +124,8 @@ def test_workers_talk_disagree_and_notice_an_end(run_two, tmp_path):
         step = tf.Variable(0, dtype=tf.int64)
       checkpoint = tf.train.Checkpoint(step=step)
       return step, checkpoints.CheckpointManager(
-          checkpoint, folder, step_counter=step, checkpoint_interval=1, is_chief=me == 0, workers=workers)
+          checkpoint, folder, step_counter=step, checkpoint_interval=1,
+          role=checkpoints.Role(is_chief=me == 0, workers=workers))
 
     step, saver = manager({str(tmp_path / 'shared')!r})
     for number in (1, 2):

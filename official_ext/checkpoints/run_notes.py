@@ -1,0 +1,51 @@
+"""What the manifest of every checkpoint notes of its run, and how another run differs from that."""
+
+from collections.abc import Mapping
+import dataclasses
+import json
+from typing import Any
+
+from official_ext.checkpoints import manifests
+from official_ext.data import identity
+
+
+@dataclasses.dataclass(frozen=True)
+class RunNotes:
+  """What is noted.
+
+  Attributes:
+    optimizer_config: what the optimizer was made from, as JSON values.
+    data_identity: what tells the data, by the name of the input: see data/identity.py.
+  """
+
+  optimizer_config: Any = None
+  data_identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def entries(self) -> dict[str, Any]:
+    """Those of a manifest."""
+    return {'optimizer_config': self.optimizer_config, 'data': self.data_identity}
+
+  def differ_in_constants(self, path: str) -> bool:
+    """Whether the constants of the optimizer are others than those of the run that has saved a checkpoint."""
+    saved = manifests.entries(path).get('optimizer_config')
+    return saved is not None and _constants(saved) != _constants(self.optimizer_config)
+
+  def report_other_data(self, path: str) -> None:
+    """Prints how the data differ from those of the run that has saved a checkpoint, a line for each difference."""
+    before = manifests.entries(path).get('data') or {}
+    lines = [
+      line
+      for name in self.data_identity
+      if name in before
+      for line in identity.differences(f'task.{name}', before[name], self.data_identity[name])
+    ]
+    if lines:
+      print(f'{path}: other data than before:', flush=True)
+      for line in lines:
+        print(f'  {line}', flush=True)
+
+
+def _constants(optimizer_config: Any) -> Any:
+  """What an optimizer's constants come from: groups of variables have none."""
+  config = json.loads(json.dumps(optimizer_config))
+  return {k: v for k, v in config.items() if k != 'parameter_groups'} if isinstance(config, dict) else config

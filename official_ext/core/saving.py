@@ -1,0 +1,193 @@
+"""Saves the steps of a run: at their time, before it ends, and on the way out of a failure."""
+
+from collections.abc import Callable, Iterator, Mapping
+import contextlib
+import time
+from typing import Any
+
+from absl import logging
+import tensorflow as tf
+
+from official_ext import errors
+from official_ext.actions import event_actions
+from official_ext.checkpoints import manager as manager_lib
+from official_ext.core import loop_logs
+from official_ext.core import profiling
+from official_ext.core import run_events
+from official_ext.runtime import workers
+
+_MAX_FAILED_SAVES = 3  # In a row: so many intervals of work are risked on a disk that may have room again.
+# Ends of a run that say themselves what is saved, or that nothing is to be.
+_NOT_TO_SAVE = (
+  errors.DivergedError,
+  errors.PreemptedError,
+  errors.WorkerError,
+  errors.CheckpointError,
+  errors.EvaluationInterruptedError,
+)
+
+
+class Saving:
+  """What the outer loop knows of saves: which step is saved, and what has become of the save in flight."""
+
+  def __init__(
+    self,
+    manager: manager_lib.CheckpointManager | None,
+    trainer: Any,
+    global_step: tf.Variable,
+    strategy: tf.distribute.Strategy,
+    events: run_events.RunEvents,
+    on_stage: Callable[[str, int], None],
+  ):
+    """Makes it; saves nothing.
+
+    Args:
+      manager: what saves; None if nothing does, and then nothing may be saved.
+      trainer: what is saved trains there; None in a run that only evaluates.
+      global_step: its step.
+      strategy: that of the run.
+      events: saves, and those that fail, are told there.
+      on_stage: called with what the run does now and the step.
+    """
+    self._manager: Any = manager  # `Controller.save_checkpoint` tells that it is missing.
+    self._trainer = trainer
+    self._global_step = global_step
+    self._strategy = strategy
+    self._events = events
+    self._on_stage = on_stage
+    self._num_failed = 0  # Since the last one that has succeeded.
+    self._steps_are_under_way = False
+
+  @contextlib.contextmanager
+  def waiting_for_steps(self) -> Iterator[None]:
+    """Around a loop of steps. Where they fail, there is nothing that could be saved."""
+    self._steps_are_under_way = True
+    yield
+    self._steps_are_under_way = False
+
+  def holds(self, step: int) -> bool:
+    """Whether a step is saved, on all workers."""
+    # Not by what is on disk: workers would see it at different times. One whose save has failed saves with all.
+    lacks = not self._manager.holds(step)
+    return not workers.on_any(self._strategy, lacks)
+
+  def save(self, may_fail: bool = False, **extra: Any) -> None:
+    """Saves the present step, once: see `Controller.save_checkpoint`."""
+    step = self._step_now()
+    self._on_stage('save', step)
+    self._settle(is_last=not may_fail)
+    if self.holds(step):
+      return
+    start = time.perf_counter()
+    extra = {
+      event_actions.STATE: self._events.actions.state(),
+      **extra,
+      'num_replicas': self._strategy.num_replicas_in_sync,
+    }
+    try:
+      path = self._manager.save(checkpoint_number=step, check_interval=False, **extra)
+    except errors.CheckpointError as error:
+      self._note_failure(error, is_last=not may_fail)
+      if not may_fail:
+        raise
+      return
+    seconds = time.perf_counter() - start
+    loop_logs.note_seconds(self._trainer, profiling.SAVE, seconds)
+    self._events.tell('checkpoint', step, {'checkpoint': path, 'stall_seconds': seconds})
+
+  def look_for_failure(self) -> None:
+    """Notes a failure of the save in flight, if one is known by now. Waits for nothing.
+
+    Raises:
+      CheckpointError: too many have failed in a row.
+    """
+    if self._manager is not None and self._manager.has_failed:
+      self._settle()
+
+  def finish(self) -> None:
+    """Waits for the save in flight, after which no other follows.
+
+    Raises:
+      CheckpointError: it could not be written.
+    """
+    if self._manager is None:
+      return
+    try:
+      self._manager.sync()
+    except errors.CheckpointError as error:
+      self._note_failure(error, is_last=True)
+      raise
+
+  def _settle(self, is_last: bool = False) -> None:
+    """Waits for the save in flight, and notes what has become of it."""
+    try:
+      if self._manager.sync():
+        self._num_failed = 0
+    except errors.CheckpointError as error:
+      self._note_failure(error, is_last)
+
+  def _note_failure(self, error: errors.CheckpointError, is_last: bool) -> None:
+    """Tells of a save that has failed.
+
+    Args:
+      error: says why.
+      is_last: whether the save that is made now, or this one, is the last of the run, and decides how it ends.
+
+    Raises:
+      CheckpointError: too many have failed in a row.
+    """
+    self._num_failed += 1
+    self._events.tell('checkpoint_failed', self._step_now(), {'checkpoint': error.path, 'error': str(error)})
+    if is_last:
+      return
+    if self._num_failed >= _MAX_FAILED_SAVES:
+      raise errors.CheckpointError(f'{error}; {self._num_failed} saves in a row have failed') from error
+    logging.error('%s. Training goes on; the next checkpoint is tried at its time.', error)
+
+  # On the way out.
+
+  def is_possible_after(self, error: Exception) -> bool:
+    """Whether a step that is done may be saved although something has failed.
+
+    Of several workers one may have failed while the others wait for it: they cannot save together any more.
+    """
+    return not (isinstance(error, _NOT_TO_SAVE) or self._manager is None or workers.are_several(self._strategy))
+
+  @contextlib.contextmanager
+  def on_the_way_out(
+    self, stage: str, step: int, evaluation_is_due: Callable[[], bool] = lambda: True, **extra: Any
+  ) -> Iterator[None]:
+    """Around what may fail: a step whose training is done is saved before the error of something else ends the run.
+
+    Args:
+      stage: what the run does.
+      step: the step to which training was to come.
+      evaluation_is_due: whether that step's evaluation is still to be done.
+      **extra: further entries of the manifest.
+    """
+    try:
+      yield
+    except Exception as error:
+      is_done = not self._steps_are_under_way or getattr(self._trainer, 'steps_are_done', False)
+      if is_done and self._step_now() == step and self.is_possible_after(error):
+        pending = {'evaluation_pending': True} if evaluation_is_due() else {}
+        self._save_on_the_way_out(stage, step, {**extra, **pending})
+      raise
+
+  def _save_on_the_way_out(self, stage: str, step: int, extra: Mapping[str, Any]) -> None:
+    """Raises nothing: what has ended the run is what must be told."""
+    try:
+      self.save(**extra)
+      self.finish()
+    except Exception as failure:  # pylint: disable=broad-except
+      logging.error('Step %d could not be saved on the way out: %s', step, failure)
+    else:
+      pending = ', and begins with its evaluation' if 'evaluation_pending' in extra else ''
+      logging.error('Training up to step %d is saved: the same command goes on from there%s.', step, pending)
+    try:
+      self._on_stage(stage, step)  # The record says what has failed.
+    except Exception as failure:  # pylint: disable=broad-except
+      logging.error('That the stage %s has failed at step %d could not be noted: %s', stage, step, failure)
+
+  def _step_now(self) -> int:
+    return int(self._global_step.numpy())
