@@ -45,6 +45,8 @@ _NEEDED_BY_SCHEDULES = (
   'step_size',
   'first_decay_steps',
 )
+# How many more values than boundaries these schedules take. Those of others may mean something else.
+_VALUES_BEYOND_BOUNDARIES = {'stepwise': 1, 'step_cosine_with_offset': 0}
 
 
 def check(params: definitions.ExperimentConfig, mode: str | None) -> None:
@@ -297,23 +299,25 @@ def _selected_schedules(optimizer_config: base_config.Config) -> Iterator[tuple[
 def _check_schedules(optimizer_config: base_config.Config) -> None:
   """Model Garden's schedules: it has no default for some fields, and fails later, in its own arithmetic."""
   with errors.Mistakes() as mistakes:
-    for path, _, schedule in _selected_schedules(optimizer_config):
+    for path, kind, schedule in _selected_schedules(optimizer_config):
       for name in _NEEDED_BY_SCHEDULES:
         with mistakes.noted():
           if name in schedule and schedule[name] is None:
             raise errors.UserError(f'{path}.{name}: must be set')
       with mistakes.noted():
-        _check_pieces(schedule.get('boundaries'), schedule.get('values'), path)
+        if kind in _VALUES_BEYOND_BOUNDARIES:
+          _check_pieces(schedule['boundaries'], schedule['values'], _VALUES_BEYOND_BOUNDARIES[kind], path)
 
 
-def _check_pieces(boundaries: Sequence[int] | None, values: Sequence[float] | None, path: str) -> None:
+def _check_pieces(boundaries: Sequence[int] | None, values: Sequence[float] | None, num_beyond: int, path: str) -> None:
   if boundaries is None or values is None:  # _NEEDED_BY_SCHEDULES reports them if they must be set.
     return
   if any(first >= second for first, second in zip(boundaries, boundaries[1:])):
     raise errors.UserError(f'{path}.boundaries: expected steps that increase, got {list(boundaries)}')
-  if len(values) != len(boundaries) + 1:
+  expected = len(boundaries) + num_beyond
+  if len(values) != expected:
     raise errors.UserError(
-      f'{path}.values: expected {len(boundaries) + 1} of them for {len(boundaries)} boundaries, got {len(values)}'
+      f'{path}.values: expected {expected} of them for {len(boundaries)} boundaries, got {len(values)}'
     )
 
 

@@ -103,6 +103,19 @@ def test_what_a_schedule_cannot_do_without_must_be_set(learning_rate, warmup, fi
   checks.check(params, None)  # As `describe` shows it.
 
 
+@pytest.mark.parametrize('kind, num_beyond', [('stepwise', 1), ('step_cosine_with_offset', 0)])
+def test_a_schedule_of_pieces_has_as_many_values_as_its_boundaries_take(kind, num_beyond):
+  boundaries = [10, 20]
+  for num_values in (1, 2, 3):
+    params = make_params((kind, {'boundaries': boundaries, 'values': [1.0, 0.5, 0.1][:num_values]}))
+    if num_values == len(boundaries) + num_beyond:  # Before: those of step_cosine_with_offset were refused.
+      checks.check(params, 'train')
+      optimization.OptimizerFactory(params.trainer.optimizer_config).build_learning_rate()
+    else:
+      with pytest.raises(errors.UserError, match=f'^{START}learning_rate.{kind}.values: expected .* got {num_values}$'):
+        checks.check(params, 'train')
+
+
 def test_a_configuration_in_a_list_is_checked_like_one_in_a_field():
   data = cfg.DataConfig(global_batch_size=4, on_bad_example='ignore')
   routines = (multitask.TaskRoutine(task_config=cfg.TaskConfig(train_data=data)),)
