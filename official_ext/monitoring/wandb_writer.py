@@ -40,6 +40,7 @@ class WandbConfig(base_config.Config):
     """See `config.checks.check`. A run that trains must not be asked for a key while it goes on."""
     if self.mode != 'online' or 'wandb' not in params.trainer.writers or mode is None or 'train' not in mode:
       return
+    writer_registry.require('wandb', 'wandb', 'trainer.writers: wandb')
     import wandb  # pylint: disable=g-import-not-at-top
 
     if not wandb.login(prompt=False):

@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+import sys
 import time
 
 import pytest
@@ -92,3 +93,11 @@ def test_online_without_a_key(tmp_path, monkeypatch):
   with pytest.raises(errors.UserError, match='^trainer.wandb.mode: online, and there is no key .* set WANDB_API_KEY'):
     checks.check(params, 'train')
   checks.check(small_run.make_params(wandb={'mode': 'online'}), 'train')
+
+
+def test_online_without_the_package(monkeypatch):
+  # Before: the ImportError of the search for a key took the place of the line that says what to install.
+  monkeypatch.setitem(sys.modules, 'wandb', None)
+  params = small_run.make_params(writers=('wandb',), wandb={'mode': 'online'})
+  with pytest.raises(errors.UserError, match=r'^trainer.writers: wandb: needs the package wandb: pip install'):
+    checks.check(params, 'train')
