@@ -160,7 +160,8 @@ class Controller(orbit.Controller):
       if not evaluates:
         self._stop_if_requested(step)
         end = min(course.train_steps, step + self._boundaries.steps_to_next(step, also=course.eval_interval))
-        with self._saving.on_the_way_out('train', end, functools.partial(self._evaluates, course, end)):
+        evaluates_at_end = functools.partial(self._evaluates, course, end)
+        with self._saving.on_the_way_out(self.save_checkpoint, 'train', end, evaluates_at_end):
           train_output = self._train_n_steps(end - step)
           step, logs = self._step_now(), self._logs_of(train_output)
           rollback = self._act(train_output, logs)
@@ -307,7 +308,7 @@ class Controller(orbit.Controller):
     state: dict[str, Any] = {event_actions.STATE: self._actions.state()}
     if workers.are_several(self.strategy) and self._saves(course, step):  # They cannot save on the way out.
       self.save_checkpoint(evaluation_pending=True, **state)
-    with self._saving.on_the_way_out('eval', step, **state):
+    with self._saving.on_the_way_out(self.save_checkpoint, 'eval', step, **state):
       return self.evaluate(course.eval_steps)
 
   def evaluate_continuously(

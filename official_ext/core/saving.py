@@ -155,11 +155,17 @@ class Saving:
 
   @contextlib.contextmanager
   def on_the_way_out(
-    self, stage: str, step: int, evaluation_is_due: Callable[[], bool] = lambda: True, **extra: Any
+    self,
+    save: Callable[..., None],
+    stage: str,
+    step: int,
+    evaluation_is_due: Callable[[], bool] = lambda: True,
+    **extra: Any,
   ) -> Iterator[None]:
     """Around what may fail: a step whose training is done is saved before the error of something else ends the run.
 
     Args:
+      save: the loop's `save_checkpoint`, which a subclass may have overridden.
       stage: what the run does.
       step: the step to which training was to come.
       evaluation_is_due: whether that step's evaluation is still to be done.
@@ -171,13 +177,13 @@ class Saving:
       is_done = not self._steps_are_under_way or getattr(self._trainer, 'steps_are_done', False)
       if is_done and self._step_now() == step and self.is_possible_after(error):
         pending = {'evaluation_pending': True} if evaluation_is_due() else {}
-        self._save_on_the_way_out(stage, step, {**extra, **pending})
+        self._save_on_the_way_out(save, stage, step, {**extra, **pending})
       raise
 
-  def _save_on_the_way_out(self, stage: str, step: int, extra: Mapping[str, Any]) -> None:
+  def _save_on_the_way_out(self, save: Callable[..., None], stage: str, step: int, extra: Mapping[str, Any]) -> None:
     """Raises nothing: what has ended the run is what must be told."""
     try:
-      self.save(**extra)
+      save(**extra)
       self.finish()
     except Exception as failure:  # pylint: disable=broad-except
       logging.error('Step %d could not be saved on the way out: %s', step, failure)

@@ -61,7 +61,7 @@ def make_manager(counter, folder, **kwargs):
   return manager.CheckpointManager(counter.checkpoint, str(folder), step_counter=counter.global_step, **kwargs)
 
 
-def make(folder=None, *, step=0, log=None, counter=None, **kwargs):
+def make(folder=None, *, step=0, log=None, counter=None, controller_cls=controller.Controller, **kwargs):
   """(controller, log) around a Counter, which notes to the same log as the writer."""
   log = [] if log is None else log
   counter = counter or Counter(log, step)
@@ -75,7 +75,7 @@ def make(folder=None, *, step=0, log=None, counter=None, **kwargs):
     kwargs[name] = cls(**{**defaults, **{key: kwargs.pop(key) for key in names}})
   if folder:
     kwargs['checkpoint_manager'] = make_manager(counter, folder)
-  return controller.Controller(global_step=counter.global_step, **kwargs), log
+  return controller_cls(global_step=counter.global_step, **kwargs), log
 
 
 def ends(log):
@@ -307,6 +307,28 @@ def test_what_has_ended_a_run_is_raised_although_its_record_cannot_be_written(tm
   with pytest.raises(KeyError, match='a mistake in an action'):
     loop.train(END)
   assert steps_of(log, 'checkpoint') == [LOOP]
+
+
+@pytest.mark.parametrize('stage', ['train', 'eval'])
+def test_a_subclass_sees_every_save_those_on_the_way_out_of_a_failure_too(stage, tmp_path):
+  # `save_checkpoint` is Orbit's, and `RunOptions.controller_cls` may be a subclass that does more there.
+  seen = []
+
+  class Copying(controller.Controller):
+    def save_checkpoint(self, *args, **kwargs):
+      super().save_checkpoint(*args, **kwargs)
+      seen.append((int(self.global_step.numpy()), kwargs.get('evaluation_pending', False)))
+
+  def fail(output):
+    if loop.global_step.numpy() == 15:
+      raise KeyError('a mistake in an action')
+
+  actions = {'train': {'train_actions': [fail]}, 'eval': {'eval_actions': [fail]}}[stage]
+  loop, log = make(tmp_path, controller_cls=Copying, train_steps=END, checkpoint_interval=CHECKPOINT, **actions)
+  with pytest.raises(KeyError):
+    loop.train_and_evaluate(END, eval_interval=15)
+  assert seen == [(10, False), (15, True)]
+  assert steps_of(log, 'checkpoint') == [10, 15]
 
 
 # Summaries that a step writes by itself.
