@@ -131,7 +131,7 @@ def _set_virtual_cpus(count: int) -> None:
 
 
 def _set_mixed_precision(runtime: definitions.RuntimeConfig) -> None:
-  dtypes = runtime.CHOICES['mixed_precision_dtype']
+  dtypes = definitions.RuntimeConfig.CHOICES['mixed_precision_dtype']  # A subclass may have more of its own.
   if runtime.mixed_precision_dtype not in dtypes:
     raise errors.UserError(
       f'runtime.mixed_precision_dtype: {runtime.mixed_precision_dtype!r} is none of {", ".join(filter(None, dtypes))}'

@@ -1,5 +1,9 @@
 """What classes state of their fields is checked at any depth. Schedules: what must be set, and what does not fit."""
 
+from collections.abc import Mapping
+import dataclasses
+from typing import Any, ClassVar
+
 import official_ext  # noqa: F401
 
 # isort: split
@@ -125,6 +129,22 @@ def test_a_configuration_in_a_list_is_checked_like_one_in_a_field():
     checks.check(params, None)
   params.task.task_routines[0].task_config.train_data.on_bad_example = 'skip'
   checks.check(params, None)
+
+
+def test_the_choices_of_a_class_are_added_to_those_of_its_bases():
+  # Before: they took their place, so that nothing checked on_bad_example here.
+  @dataclasses.dataclass
+  class Data(cfg.DataConfig):
+    CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'crop': ('random', 'center')}
+    crop: str = 'random'
+
+  checks.check_values(Data(crop='center', on_bad_example='skip'), 'path')
+  with pytest.raises(errors.UserErrors) as info:
+    checks.check_values(Data(crop='left', on_bad_example='ignore'), 'path')
+  assert list(errors.lines_of(info.value)) == [
+    "path.on_bad_example: 'ignore' is not one of error, skip",
+    "path.crop: 'left' is not one of random, center",
+  ]
 
 
 def test_an_alternative_that_is_not_selected_is_not_checked():
