@@ -1,4 +1,4 @@
-"""Model Garden's moving average of the weights, with an exact swap, under loss scaling too."""
+"""Model Garden's moving average of the weights, with an exact swap, also under loss scaling."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ from official_ext import errors
 
 
 class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
-  """Exponential moving average of the weights around an optimizer, legacy or new: see base class.
+  """Keeps an exponential moving average of the weights of an optimizer inside it, legacy or new: see base class.
 
   Attributes:
-    is_swapped: Whether the averages are in the weights' place now, and the weights in theirs.
+    is_swapped: Whether the averages and the weights have changed places.
   """
 
   is_swapped = False
@@ -47,7 +47,7 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
     self._optimizer.learning_rate = learning_rate
 
   def apply_gradients(self, grads_and_vars, name=None, experimental_aggregate_gradients=True):
-    """Updates weights, then averages: see base class.
+    """Updates the weights, then the averages: see base class.
 
     Args:
       grads_and_vars: list of (gradient, variable).
@@ -58,11 +58,11 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
       grads_and_vars, name=name, experimental_aggregate_gradients=experimental_aggregate_gradients
     )
     ema_optimizer.maybe_merge_call(self.update_average, tf.distribute.get_strategy())
-    # What a LossScaleOptimizer around this returns instead, if it skips the update, is an operation too.
+    # An operation, because that is what a LossScaleOptimizer around this one returns if it skips the update.
     return tf.no_op() if self._wraps_new else result
 
   def swap_weights(self):
-    """Exchanges weights and averages. Twice gives back every bit.
+    """Exchanges weights and averages. A second call restores every bit.
 
     Raises:
       ValueError: outside of a cross-replica context.
@@ -82,14 +82,14 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
 
   @property
   def averages(self) -> dict[int, tf.Variable]:
-    """The averages, by the `id` of the weights that they belong to."""
+    """The averages, by the `id` of their weights."""
     return {id(weight): average for weight, average in zip(self._model_weights or (), self._average_weights or ())}
 
-  def check_covers(self, model: Any) -> None:
-    """Makes sure that no weight of a model was made too late to have an average.
+  def check_covers(self, model: tf.Module) -> None:
+    """Makes sure that every weight of a model has an average: none was made after the averages were.
 
     Raises:
-      UserError: one was.
+      UserError: a weight has none.
     """
     late = [variable.name for variable in model.trainable_variables if id(variable) not in self.averages]
     if late or not self.averages:
