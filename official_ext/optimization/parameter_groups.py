@@ -111,7 +111,7 @@ class ParameterGroups:
     # tf_keras decays all variables, then updates all. Here each is decayed and updated at once, under one scale.
     decays_itself = tf_internals.decays_in_its_own_way(optimizer)
     if not decays_itself:
-      tf_internals.leave_out_weight_decay(optimizer)
+      tf_internals.disable_weight_decay(optimizer)
 
     def decay_and_update(gradient, variable):
       if not decays_itself and optimizer.weight_decay and tf_internals.uses_weight_decay(optimizer, variable):
