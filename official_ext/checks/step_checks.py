@@ -48,7 +48,7 @@ class StepRun:
     self._modes = training_mode.TrainingModes()
     self._gradients: dict[int, bool] = {}  # By the id of a variable, whether it got a gradient.
     self._not_finite: list[tuple[str, Any]] = []  # Gradients and losses, with their names.
-    ema = ema_optimizer.find(self._optimizer)
+    ema = ema_optimizer.adopt(self._optimizer)
     if ema is not None and not ema.has_shadow_copy:
       ema.shadow_copy(self.model)
 

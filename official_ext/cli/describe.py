@@ -76,7 +76,7 @@ def _value(value: object) -> str:
 
 
 def attribute_docs(config_class: type[base_config.Config]) -> dict[str, str]:
-  """The meanings of a class's fields: from the docstrings of it and its bases, in the section Attributes, or comments."""
+  """The meanings of a class's fields, from the sections Attributes of it and its bases, or else from comments."""
   docs: dict[str, str] = {}
   for cls in reversed(config_class.__mro__):
     docs.update(_field_comments(cls))

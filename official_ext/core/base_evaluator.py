@@ -31,7 +31,7 @@ class Evaluator(base_trainer.Trainer):
 
   def __init__(self, config: Any, task: Any, model: Any, optimizer: Any, **kwargs: Any):
     config = definitions.upgrade(config)
-    self._ema = ema_optimizer.find(optimizer)
+    self._ema = ema_optimizer.adopt(optimizer)
     self._eval_sums: dict[str, Any] = {}
     self._pictures: dict[str, tf.Tensor] = {}
     self._num_eval_batches = 0

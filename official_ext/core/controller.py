@@ -328,7 +328,7 @@ class Controller(orbit.Controller):
     """
     self._require('evaluator', for_method='evaluate_continuously')
     self._require('checkpoint_manager', for_method='evaluate_continuously')
-    manager, everybody, output = self.checkpoint_manager, workers.of(self.strategy), None
+    manager, everybody, output = self.checkpoint_manager, workers.get(self.strategy), None
 
     def on_look():
       self._stop_if_requested(self._step_now())

@@ -35,7 +35,7 @@ def check_run(
   Returns:
     What the run begins with, and `params` with all that depends on the data resolved.
   """
-  workers = workers_lib.of(strategy)
+  workers = workers_lib.get(strategy)
   start = choose_start(workers, mode, model_dir, checkpoint, branch)
   run_record.check_writable(model_dir)
   if 'train' in mode and strategy.extended.should_checkpoint:

@@ -106,7 +106,7 @@ class _Experiment:
 
   @property
   def workers(self) -> workers_lib.Workers:
-    return workers_lib.of(self.strategy)
+    return workers_lib.get(self.strategy)
 
 
 def run_experiment(
@@ -144,7 +144,7 @@ def run_experiment(
     WorkerError: another worker was lost.
   """
   strategy, options = distribution_strategy or tf.distribute.get_strategy(), options or RunOptions()
-  with workers_lib.of(strategy).guarded():
+  with workers_lib.get(strategy).guarded():
     start, params = run_checks.check_run(strategy, task, mode, params, model_dir, options.checkpoint, options.branch)
     experiment = _Experiment(strategy, task, mode, params, model_dir, run_post_eval, save_summary, options, start)
     trainer, actions = _build_trainer_and_actions(experiment)
@@ -451,7 +451,7 @@ def make_exporter(
 ) -> best.BestCheckpointExporter | None:
   """What keeps the best checkpoints; None where the configuration asks for none."""
   is_chief = strategy.extended.should_checkpoint
-  return best.maybe_create(params, model_dir, mode, is_chief, workers_lib.of(strategy))
+  return best.maybe_create(params, model_dir, mode, is_chief, workers_lib.get(strategy))
 
 
 def build_event_actions(

@@ -103,12 +103,26 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
 def find(optimizer: Any) -> ExponentialMovingAverage | None:
   """The moving average in an optimizer, also inside a LossScaleOptimizer; None if there is none.
 
-  One that Model Garden's factory made becomes one of this module's.
+  One that Model Garden's factory made is found after `adopt`.
   """
-  if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
-    optimizer = optimizer.inner_optimizer
-  if not isinstance(optimizer, ema_optimizer.ExponentialMovingAverage):
-    return None
-  if type(optimizer) is ema_optimizer.ExponentialMovingAverage:  # pylint: disable=unidiomatic-typecheck
-    optimizer.__class__ = ExponentialMovingAverage  # It has no state of its own, and others hold references.
-  return optimizer
+  optimizer = _without_loss_scale(optimizer)
+  return optimizer if isinstance(optimizer, ExponentialMovingAverage) else None
+
+
+def adopt(optimizer: Any) -> ExponentialMovingAverage | None:
+  """Turns the moving average in an optimizer into one of this module's, if Model Garden's factory made it.
+
+  Call it once for an optimizer that comes from outside, before its first use.
+
+  Returns:
+    What `find` returns from now on.
+  """
+  average = _without_loss_scale(optimizer)
+  if type(average) is ema_optimizer.ExponentialMovingAverage:  # pylint: disable=unidiomatic-typecheck
+    average.__class__ = ExponentialMovingAverage  # It has no state of its own, and others hold references.
+  return find(optimizer)
+
+
+def _without_loss_scale(optimizer: Any) -> Any:
+  is_scaled = isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer)
+  return optimizer.inner_optimizer if is_scaled else optimizer
