@@ -1,7 +1,7 @@
-"""All that this library uses of the inside of Model Garden and Orbit, each with the public API that is missing.
+"""All that this library uses of the private parts of Model Garden and Orbit, each with the reason.
 
-What subclasses call and override of their bases is listed in `inherited`. tests/tf_internals_test.py holds
-that all of it exists, in the form that is relied upon. See also tf_internals.py.
+`inherited` lists what our subclasses call and override of their bases. tests/tf_internals_test.py checks that all of it
+exists, in the form that we rely on. See also tf_internals.py.
 """
 
 # pylint: disable=protected-access
@@ -13,42 +13,42 @@ from official.modeling.hyperparams import base_config
 
 
 def registered_configs() -> dict[str, Any]:
-  """The experiments by their names, those with a '/' in dictionaries of their own; exp_factory has no list of them."""
+  """The experiments by name, nested at each '/' of a name; exp_factory has no public list of them."""
   return exp_factory._REGISTERED_CONFIGS
 
 
 def replace_registered_configs(configs: dict[str, Any]) -> None:
-  """Puts other experiments in the place of all; exp_factory can only add one."""
+  """Replaces all registered experiments; publicly, exp_factory can only add one."""
   exp_factory._REGISTERED_CONFIGS = configs
 
 
 def is_locked(config: base_config.Config) -> bool:
-  """Whether a configuration refuses to be changed; in public, only an attempt tells."""
+  """Whether a configuration refuses changes; publicly, only an attempt tells."""
   return config._locked
 
 
 def set_locked(config: base_config.Config) -> None:
-  """Locks a configuration without those inside it; `lock` fails on some of Model Garden's own."""
+  """Locks a configuration, but not those inside it; the public `lock` fails on some of Model Garden's own."""
   config._locked = True
 
 
 def restrictions_of(config: base_config.Config) -> Sequence[str]:
-  """What an experiment requires of its fields; `validate` names no field of what it misses."""
+  """The restrictions on an experiment's fields; the public `validate` does not name the field that violates one."""
   return config._restrictions
 
 
 def is_valid_sequence(elements: Sequence[Any]) -> bool:
-  """Whether a configuration can hold such a list; in public, only an assignment tells, and names no field."""
+  """Whether a configuration can hold such a list; publicly, only an assignment tells, without the name of the field."""
   return base_config.Config._isvalidsequence(elements)
 
 
 def averaged_optimizer(optimizer: Any) -> Any | None:
-  """The optimizer inside an ExponentialMovingAverage, which shows it nowhere; None of any other."""
+  """The optimizer inside an ExponentialMovingAverage, where it is private; None for any other optimizer."""
   return getattr(optimizer, '_optimizer', None)
 
 
 def inherited() -> dict[Any, tuple[str, ...]]:
-  """By class, what our subclasses of it call, override or set; an object has the attributes, not always its class."""
+  """By class, the attributes that our subclasses call, override or set; objects have them, classes do not always."""
   from official.core import base_trainer  # pylint: disable=g-import-not-at-top
   from official.core import train_utils  # pylint: disable=g-import-not-at-top
   from official.modeling.optimization import ema_optimizer  # pylint: disable=g-import-not-at-top

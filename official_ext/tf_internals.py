@@ -1,8 +1,8 @@
-"""All that this library uses of the inside of TensorFlow and tf_keras, each with the public API that is missing.
+"""All that this library uses of the private parts of TensorFlow and tf_keras, each with the reason.
 
-No other module imports `tensorflow.python` and the like, or reads an attribute with an underscore of their objects.
-What subclasses call and override of their bases is listed in `INHERITED`. tests/tf_internals_test.py holds that all of
-it exists, in the form that is relied upon: a TensorFlow that has changed it fails there, with the name.
+No other module imports `tensorflow.python` and the like, or reads an attribute of their objects that begins with an
+underscore. `INHERITED` lists what our subclasses call and override of their bases. tests/tf_internals_test.py checks
+that all of it exists, in the form that we rely on: if another TensorFlow has changed it, that test fails and names it.
 """
 
 # pylint: disable=protected-access
@@ -28,34 +28,34 @@ import tf_keras
 
 # Several workers.
 
-# The store of keys and values, the states of workers and the reports of errors of the coordination service are methods
-# of the eager context alone; tf.distribute shows none of them.
+# Only the eager context has methods for the coordination service: its key-value store, the states of workers, and
+# reports of errors. tf.distribute exposes none of them.
 eager_context = context.context
-# The type in which `configure_coordination_service` is told the workers; tf.config has no way to set its timeouts.
+# The type of the workers that `configure_coordination_service` takes; tf.config cannot set its timeouts.
 CoordinatedJob = coordination_config_pb2.CoordinatedJob
-# What a variable is that each replica writes for itself, such as a batch normalization's statistics; tf.distribute
-# tells a variable's `synchronization` only if it is not wrapped by mixed precision.
+# The class of a variable that each replica writes for itself, such as the statistics of batch normalization; a variable
+# that mixed precision wraps has no public `synchronization`.
 SyncOnReadVariable = distribute_values.SyncOnReadVariable
-# tf.config.experimental enables determinism, and does not tell whether it is enabled.
+# tf.config.experimental enables determinism, but does not tell whether it is enabled.
 is_op_determinism_enabled = framework_config.is_op_determinism_enabled
 
 # Checkpoints.
 
-# The graph of objects that every checkpoint holds; tf.train lists a checkpoint's values without whose they are.
+# The object graph that every checkpoint holds; tf.train lists the values of a checkpoint, but not their owners.
 TrackableObjectGraph = trackable_object_graph_pb2.TrackableObjectGraph
 # The name under which a checkpoint holds that graph.
 OBJECT_GRAPH_KEY = '_CHECKPOINTABLE_OBJECT_GRAPH'
-# Writes the file named `checkpoint`; in public only tf.train.CheckpointManager does, at its own saves.
+# Writes the file named `checkpoint`; in the public API only tf.train.CheckpointManager does, when it saves.
 update_checkpoint_state = tf.__internal__.train.update_checkpoint_state
 
 
 def async_save_error(checkpoint: tf.train.Checkpoint) -> BaseException | None:
-  """What the save in flight has failed of so far; in public, the next save tells it."""
+  """The error of the save in flight, None if it has not failed so far; publicly, only the next save raises it."""
   return getattr(_async_helper(checkpoint), '_async_error', None)
 
 
 def raise_async_save_error(checkpoint: tf.train.Checkpoint) -> None:
-  """Raises what an asynchronous save has failed of; in public, the next save or the end of the process does."""
+  """Raises the error of an asynchronous save; publicly, only the next save or the end of the process does."""
   helper = _async_helper(checkpoint)
   if helper is not None:
     helper._check_async_thread_error()
@@ -68,47 +68,47 @@ def _async_helper(checkpoint):
 
 # Operations and graphs.
 
-# Called for every operation that runs eagerly; tf.debugging has only checks of its own that are made so.
+# They register a function to be called for every eager operation; tf.debugging has such checks, but only its own.
 add_op_callback = op_callbacks.add_op_callback
 remove_op_callback = op_callbacks.remove_op_callback
-# Calls the gradient of an operation, and what the tape calls in its place; tf.GradientTape tells of neither.
+# The function that calls the gradient of an operation, and the way to replace it; tf.GradientTape exposes neither.
 gradient_function = backprop._gradient_function
 register_gradient_function = pywrap_tfe.TFE_Py_RegisterGradientFunction
-# Whose `numpy` and `__array__` bring values to the host; tf.Tensor and tf.Variable are abstract.
+# The classes whose `numpy` and `__array__` copy values to the host; tf.Tensor and tf.Variable are abstract.
 EagerTensor = ops._EagerTensorBase
 ResourceVariable = resource_variable_ops.BaseResourceVariable
-# Graphs of branches and loops, which run inside another; a tf.Graph does not tell what it is for.
+# Graphs of branches and loops, which run inside another graph; a tf.Graph does not tell its purpose.
 ControlFlowGraph = control_flow_v2_func_graphs.ControlFlowFuncGraph
 WhileBodyGraph = control_flow_v2_func_graphs.WhileBodyFuncGraph
-# Modules whose functions are replaced for a while: all random operations, those of images among them, end here, and no
-# public hook lets them draw by a key.
+# Modules whose functions are replaced for a while: all random operations, also those of images, end here, and no public
+# hook lets them draw by a key.
 random_ops = gen_random_ops
 image_ops = gen_image_ops
-# A module too. Functions with a custom gradient are called by these of it; tf.recompute_grad has no hook for draws.
+# The module whose functions call those with a custom gradient; tf.recompute_grad has no hook for random draws.
 custom_gradients = custom_gradient
 CUSTOM_GRADIENT_CALLERS = ('_graph_mode_decorator', '_eager_mode_decorator')
 
 
 def tensor_id(tensor: Any) -> int:
-  """What tells an eager tensor from others and from those before it; `id` is given anew. -1 if there is none."""
+  """A number that no other eager tensor has, not even an earlier one (Python reuses an `id`); -1 if there is none."""
   return getattr(tensor, '_id', -1)
 
 
 def dtype_of_variable_at(handle: tf.Tensor) -> tf.DType | None:
-  """The type of the variable that a resource refers to; None for tables and the like. No public function tells it."""
+  """The dtype of the variable that a resource refers to; None for tables and the like. No public function has it."""
   data = getattr(handle, '_handle_data', None)
   return tf.as_dtype(data.shape_and_type[0].dtype) if data is not None and data.is_set else None
 
 
 def autograph_converted(function: Callable[..., Any]) -> Callable[..., Any]:
-  """`function` as AutoGraph converts it inside a tf.function; tf.autograph.to_graph has no calling context."""
+  """Converts a function as AutoGraph does inside a tf.function; tf.autograph.to_graph has no calling context."""
   contexts: list[Any] = []
   tf.function(lambda: contexts.append(tf.__internal__.autograph.control_status_ctx())).get_concrete_function()
   return tf.__internal__.autograph.tf_convert(function, contexts[0])
 
 
 def inputs_of(dataset: tf.data.Dataset) -> Sequence[tf.data.Dataset]:
-  """The datasets that one is made from; tf.data has no public way up."""
+  """The datasets that a dataset is made from; tf.data has no public way to them."""
   return dataset._inputs()
 
 
@@ -121,7 +121,7 @@ def resource_of(writer: tf.summary.SummaryWriter) -> Any:
 
 
 def whole_variable(variable: Any) -> Any:
-  """The variable that a replica's copy is a part of; a copy does not tell it in public."""
+  """The variable that a replica's copy belongs to; a copy has no public reference to it."""
   if isinstance(variable, distribute_values.DistributedVariable):
     return variable
   for holder in (getattr(variable, 'handle', None), variable):  # The handle, of variables that are composite tensors.
@@ -132,41 +132,41 @@ def whole_variable(variable: Any) -> Any:
 
 
 def unique_id(variable: Any) -> Any:
-  """What stays the same of a variable in all graphs; `ref` is that of the object in Python."""
+  """An identifier of a variable that is the same in all graphs; `ref` identifies the Python object."""
   return getattr(variable, '_unique_id', id(variable))
 
 
 def shared_name(variable: tf.Variable) -> str:
-  """A variable's name without a number of an output; tf_keras names slots by it, and so are ours."""
+  """A variable's name without the number of an output; tf_keras names its slots by it, and so do we."""
   return variable._shared_name
 
 
 def is_functional(model: tf_keras.Model) -> bool:
-  """Whether a model is a graph of layers, by the functional API or tf_keras.Sequential; its class need not tell."""
+  """Whether a model is a graph of layers, functional or tf_keras.Sequential; its class does not always tell."""
   return bool(getattr(model, '_is_graph_network', False))
 
 
 def random_generator_of(module: Any) -> Any:
-  """The tf_keras RandomGenerator that a layer draws from; None if it has none. tf_keras shows it nowhere."""
+  """The tf_keras RandomGenerator that a layer draws from, None if it has none; it is not public."""
   generator = getattr(module, '_random_generator', None)
   return generator if hasattr(generator, 'make_seed_for_stateless_op') else None
 
 
 def make_stateless(generator: Any) -> None:
-  """Takes the state from a tf_keras RandomGenerator that was made with one: the kind is chosen when a layer is made."""
+  """Makes a tf_keras RandomGenerator stateless; publicly, its kind can be chosen only when a layer is made."""
   generator._rng_type = generator.RNG_STATELESS
   generator._generator = None
   generator._built = True
 
 
 def has_batch_hooks(callback: tf_keras.callbacks.Callback) -> bool:
-  """Whether a Keras callback wants to be called at batches; in public, all have these methods."""
+  """Whether a Keras callback overrides a batch hook; publicly, all callbacks have these methods."""
   return callback._implements_train_batch_hooks() or callback._implements_test_batch_hooks()
 
 
 # Optimizers of tf_keras, legacy and new.
 
-# The last class whose `apply_gradients` all updates come to: the new optimizers' one is reduced and clipped above it.
+# The base classes whose `apply_gradients` all updates reach; new optimizers reduce and clip before that.
 UPDATING_CLASSES: tuple[Any, ...] = (tf_keras.optimizers.Optimizer.__mro__[1], tf_keras.optimizers.legacy.Optimizer)
 
 
@@ -176,34 +176,34 @@ def is_legacy(optimizer: Any) -> bool:
 
 
 def create_legacy_variables(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
-  """What the first update of a legacy optimizer does first; only new ones have `build`."""
+  """Creates the variables of a legacy optimizer, as its first update does; only new ones have `build`."""
   if hasattr(optimizer, '_create_all_weights'):
     optimizer._create_all_weights(variables)
 
 
 def weights_of(optimizer: Any) -> list[tf.Variable]:
-  """What a wrapper keeps of its own beside its public `variables`."""
+  """The variables of a wrapper that are not in its public `variables`."""
   return list(getattr(optimizer, '_weights', ()))
 
 
 def loss_scale_variables(optimizer: Any) -> list[tf.Variable]:
-  """The state of a dynamic loss scale: not among the `variables` of a LossScaleOptimizer."""
+  """The state of a dynamic loss scale, which is not in the `variables` of a LossScaleOptimizer."""
   return list((getattr(getattr(optimizer, '_loss_scale', None), '_weights', None) or {}).values())
 
 
 def hyperparameter_variables(optimizer: Any) -> list[tf.Variable]:
-  """Those that keep constants of the configuration: `learning_rate` in public is a number or a tensor."""
+  """The variables that hold hyperparameters; the public `learning_rate` is a number or a tensor."""
   values = [getattr(optimizer, '_learning_rate', None), *getattr(optimizer, '_hyper', {}).values()]
   return [value for value in values if isinstance(value, tf.Variable)]
 
 
 def learning_rate_or_schedule(optimizer: Any) -> Any:
-  """What an optimizer was given; `learning_rate` of a new one is the schedule's value."""
+  """The learning rate that an optimizer was given; `learning_rate` of a new one is the schedule's present value."""
   return optimizer._get_hyper('learning_rate') if is_legacy(optimizer) else optimizer._learning_rate
 
 
 def replace_schedule(optimizer: Any, schedule: Any) -> None:
-  """Puts a schedule in the place of another; `learning_rate` of a new optimizer refuses that."""
+  """Replaces an optimizer's schedule; `learning_rate` of a new optimizer refuses that."""
   if is_legacy(optimizer):
     optimizer._hyper['learning_rate'] = schedule
   else:
@@ -211,7 +211,7 @@ def replace_schedule(optimizer: Any, schedule: Any) -> None:
 
 
 def replace_global_clipping(optimizer: Any, clip: Callable[[Sequence[Any], float], list[Any]]) -> None:
-  """Lets `global_clipnorm` clip by another function, `clip(gradients, limit)`; a public hook is there for none."""
+  """Lets `global_clipnorm` clip by another function, `clip(gradients, limit)`; there is no public hook."""
   limit = getattr(optimizer, 'global_clipnorm', None)
   if is_legacy(optimizer) and limit is not None:
 
@@ -225,35 +225,35 @@ def replace_global_clipping(optimizer: Any, clip: Callable[[Sequence[Any], float
 
 
 def uses_weight_decay(optimizer: Any, variable: Any) -> bool:
-  """Whether a new optimizer decays a variable; `exclude_from_weight_decay` can be asked in no public way."""
+  """Whether a new optimizer decays a variable; the result of `exclude_from_weight_decay` is not public."""
   return optimizer._use_weight_decay(variable)
 
 
 def restrict_weight_decay(optimizer: Any, may_decay: Callable[[Any], bool]) -> None:
-  """Lets a new optimizer decay only what `may_decay` too; `exclude_from_weight_decay` replaces what was set before."""
+  """Adds a condition to a new optimizer's weight decay; `exclude_from_weight_decay` would replace those set before."""
   uses = optimizer._use_weight_decay
   optimizer._use_weight_decay = lambda variable: may_decay(variable) and uses(variable)
 
 
 def decays_in_its_own_way(optimizer: Any) -> bool:
-  """Whether a new optimizer's class has a weight decay other than that of tf_keras."""
+  """Whether the class of a new optimizer overrides the weight decay of tf_keras."""
   return type(optimizer)._apply_weight_decay is not tf_keras.optimizers.Optimizer._apply_weight_decay
 
 
-def leave_out_weight_decay(optimizer: Any) -> None:
-  """A new optimizer decays no more, and keeps its `weight_decay` for whoever does it instead."""
+def disable_weight_decay(optimizer: Any) -> None:
+  """Stops a new optimizer from decaying; it keeps its `weight_decay`, for a caller that decays instead."""
   optimizer._apply_weight_decay = lambda variables: None
 
 
 def wrap_legacy_weight_decay(optimizer: Any, wrap: Callable[[Callable[[str], bool]], Callable[[str], bool]]) -> None:
-  """Replaces the test by name whether to decay, of Model Garden's AdamWeightDecay and LAMB (two names of it)."""
+  """Replaces the method of Model Garden's AdamWeightDecay or LAMB (it has two names) that selects variables by name."""
   for method in ('_do_use_weight_decay', '_use_weight_decay'):
     if hasattr(optimizer, method):
       setattr(optimizer, method, wrap(getattr(optimizer, method)))
 
 
 def wrap_legacy_updates(optimizer: Any, around: Callable[[Any, Callable[[], Any]], Any]) -> None:
-  """`around(variable, update)` is called for each variable's update; new optimizers have a public `update_step`."""
+  """Lets `around(variable, update)` make each variable's update; new optimizers have a public `update_step`."""
   dense, sparse = optimizer._resource_apply_dense, optimizer._resource_apply_sparse_duplicate_indices
   takes_state = 'apply_state' in optimizer._dense_apply_args
 
@@ -268,7 +268,7 @@ def wrap_legacy_updates(optimizer: Any, around: Callable[[Any, Callable[[], Any]
   optimizer._resource_apply_sparse_duplicate_indices = apply_sparse
 
 
-# (class, what our subclasses of it call, override or set). Objects have the attributes, not always the classes.
+# By class, the attributes that our subclasses call, override or set; objects have them, classes do not always.
 INHERITED: dict[Any, tuple[str, ...]] = {
   tf.train.CheckpointManager: ('_directory', '_checkpoint_prefix', '_step_counter', '_checkpoint_interval', '_init_fn'),
   tf.summary.SummaryWriter: ('_resource', '_mesh'),

@@ -354,7 +354,7 @@ def test_weight_decay_of_new_optimizers_can_be_asked_for_and_restricted():
   assert not tf_internals.decays_in_its_own_way(optimizer)
   optimizer.apply_gradients([(tf.zeros([]), variable) for variable in variables])
   assert [float(variable) for variable in variables] == pytest.approx([0.95, 1.0])
-  tf_internals.leave_out_weight_decay(optimizer)
+  tf_internals.disable_weight_decay(optimizer)
   optimizer.apply_gradients([(tf.zeros([]), variable) for variable in variables])
   assert [float(variable) for variable in variables] == pytest.approx([0.95, 1.0])
 

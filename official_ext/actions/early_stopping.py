@@ -10,17 +10,17 @@ from official_ext.metrics import better
 
 
 class EarlyStopping(triggers.Trigger):
-  """Ends training after `patience` evaluations in a row without an improvement, as tf_keras.callbacks.EarlyStopping.
+  """Ends training after `patience` evaluations in a row without improvement, like tf_keras.callbacks.EarlyStopping.
 
-  Checkpoints keep the best value and the count, so that a run that was killed stops where it would have stopped, and
-  one that has stopped does not go on when it is started again: unless `patience` is raised.
+  Checkpoints keep the best value and the count, so that a killed run stops at the step at which it would have stopped,
+  and a stopped run does not continue when it is started again, unless `patience` is raised.
   """
 
   def __init__(self, config: trainer_parts.EarlyStoppingConfig):
-    """Makes it.
+    """Initializes the trigger.
 
     Args:
-      config: with a metric.
+      config: its `metric` is set.
     """
     self._config = config
     mode = better.mode_of(config.metric, config.mode)

@@ -1,4 +1,4 @@
-"""Takes the actions that wait for the events of a run, and keeps what these must know over a resume."""
+"""Takes actions at the events of a run, and keeps their state in checkpoints."""
 
 from collections.abc import Callable, Mapping, Sequence
 import functools
@@ -17,13 +17,13 @@ STATE = 'actions'  # The entry of a checkpoint's manifest.
 
 
 class EventActions:
-  """The actions of a run that are taken at its events.
+  """The actions that a run takes at its events.
 
-  An action may raise `errors.StopTraining`. Anything else that it raises ends the run with an error, as Orbit's actions
-  do; at the last event of a run it is only told. On several workers every one of them takes every action.
+  An action may raise `errors.StopTraining`. Any other exception ends the run with an error, as with Orbit's actions; at
+  the last event of a run it is only logged. On several workers, each of them takes every action.
 
   Attributes:
-    stop_reason: why training is to end before its last step; empty if it is not.
+    stop_reason: why training must end before its last step; empty if it need not.
     summaries: see the constructor.
   """
 
@@ -33,16 +33,16 @@ class EventActions:
     from_chief: Callable[[str, Callable[[], Any]], Any] = lambda topic, make: make(),
     summaries: tensorboard.TensorBoardWriter | None = None,
   ):
-    """Makes it.
+    """Initializes the actions.
 
     Args:
       actions: triggers; any other function of logs is called after every training loop.
       from_chief: makes a value on the chief and gives it to all workers.
-      summaries: whose files are those that `tf.summary` calls inside actions write to: those of evaluation at 'eval',
-        those of training at other events.
+      summaries: `tf.summary` calls inside actions write to its files: to those of evaluation at 'eval', to those of
+        training at other events.
 
     Raises:
-      ValueError: one of the actions is none.
+      ValueError: one of the actions is not callable.
     """
     self._from_chief = from_chief
     self.summaries = summaries
@@ -51,7 +51,7 @@ class EventActions:
     self.stop_reason = ''
     for action in actions:
       if not callable(action):
-        raise ValueError(f'build_actions: {action!r} is no action: expected a trigger or a function of the logs.')
+        raise ValueError(f'build_actions: {action!r} is not an action: expected a trigger or a function of the logs.')
       trigger = action if isinstance(action, triggers.Trigger) else triggers.OnEvent('train', action)
       number = sum(name.split('#')[0] == trigger.name for name in self._triggers)
       self._triggers[f'{trigger.name}#{number + 1}' if number else trigger.name] = trigger
@@ -62,22 +62,22 @@ class EventActions:
     return [trigger.interval for trigger in self._triggers.values() if trigger.interval]
 
   def report_to(self, report: Callable[[str, int, Mapping[str, Any]], None]) -> None:
-    """Says where the actions' own events go: a function of event, step and values."""
+    """Sets the function of event, step and values that receives the actions' own events."""
     for trigger in self._triggers.values():
       trigger.report = report
 
   # State.
 
   def state(self) -> dict[str, Any]:
-    """What a checkpoint has to keep: JSON values, by the names of the triggers."""
+    """The state for a checkpoint: JSON values, by the names of the triggers."""
     states = {name: trigger.state() for name, trigger in self._triggers.items()}
     return {name: state for name, state in states.items() if state}
 
   def restore(self, checkpoint: str) -> None:
-    """Brings the actions to where they were when a checkpoint was saved: that of a resume, or of a rollback.
+    """Restores the state that the actions had when a checkpoint was saved, at a resume or a rollback.
 
     Args:
-      checkpoint: its path. The actions start afresh from one that says nothing of them.
+      checkpoint: its path. If it has no state of actions, they start afresh.
     """
     state = _state_in(checkpoint)
     self.stop_reason = ''
@@ -98,7 +98,7 @@ class EventActions:
       self._take(waiting, event, logs)
 
   def take_at_end(self, step: int) -> None:
-    """To be called when training is done: for `triggers.AtEnd`, with the last logs of all."""
+    """Takes the actions of `triggers.AtEnd`, with the last logs of all. Call it when training is done."""
     self.take(triggers.END, step, self._last_logs)
 
   def _summary_file(self, event: str) -> Any:
@@ -120,14 +120,14 @@ class EventActions:
   def _take_at_last(self, name: str, trigger: triggers.Trigger, logs: triggers.Logs) -> None:
     try:
       trigger(logs)
-    except Exception as error:  # How the run has ended is told already.
+    except Exception as error:  # How the run has ended is reported already.
       logging.exception('The action %s failed after the run had %s: %s', name, logs['event'], error)
 
   def call(self, function: Callable[[Any], Any], argument: Any) -> Any:
     """Calls an action, which may end training.
 
     Returns:
-      What it has returned; None if it has ended training.
+      The action's result; None if it has ended training.
     """
     try:
       return function(argument)
@@ -137,7 +137,7 @@ class EventActions:
 
 
 def _state_in(checkpoint: str) -> Mapping[str, Any]:
-  """What `EventActions.state` was when a checkpoint was saved; {} if it does not say."""
+  """The value of `EventActions.state` when a checkpoint was saved; {} if the checkpoint does not have it."""
   try:
     return manifests.read(checkpoint).get(STATE, {})
   except (ValueError, tf.errors.OpError):

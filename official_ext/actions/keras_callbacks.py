@@ -20,11 +20,11 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class KerasCallback(triggers.Trigger):
-  """Calls a Keras callback as `Model.fit` does, but for its hooks of batches, which lie inside compiled loops.
+  """Calls a Keras callback as `Model.fit` does, except for its batch hooks: batches run inside compiled loops.
 
-  An epoch ends with every evaluation, in mode train_and_eval: as `fit` does with an epoch for each
-  `trainer.validation_interval`. In other modes that train it is an epoch of the training data. Epochs count from 0,
-  and follow from the step: a run that goes on does not start with epoch 0.
+  In mode train_and_eval, an epoch ends with every evaluation, as if `fit` ran an epoch for each
+  `trainer.validation_interval`. In other modes that train, it is an epoch of the training data. Epochs count from 0,
+  and follow from the step: a resumed run does not start with epoch 0.
 
   | hook | when |
   | --- | --- |
@@ -33,28 +33,28 @@ class KerasCallback(triggers.Trigger):
   | on_epoch_begin | right after on_epoch_end, unless training is over |
   | on_train_end | when training is done; not for a run that fails or is preempted |
 
-  Logs of an epoch have the names of Keras: `loss` and the training metrics, as means over the epoch's steps; `val_loss`
-  and the others of the evaluation with `val_` in front; `lr`. `self.model` is the model, with `optimizer` and
-  `stop_training`. `self.params` has epochs, steps (of an epoch) and verbose (0). A checkpoint keeps those attributes of
-  the callback that are numbers, strings or booleans and that have changed since on_train_begin: the counts of
-  EarlyStopping or ReduceLROnPlateau, and no weights.
+  Logs of an epoch have Keras' names: `loss` and the training metrics, as means over the epoch's steps; `val_loss` and
+  the other metrics of the evaluation, with `val_` in front; `lr`. `self.model` is the model, with `optimizer` and
+  `stop_training`. `self.params` has epochs, steps (of an epoch) and verbose (0). A checkpoint keeps the attributes of
+  the callback that are numbers, strings or booleans and that have changed since on_train_begin, such as the counts of
+  EarlyStopping or ReduceLROnPlateau, but no weights.
   """
 
   def __init__(self, callback: tf_keras.callbacks.Callback, trainer: Any, steps_per_epoch: int | None = None):
-    """Makes it.
+    """Initializes the trigger.
 
     Args:
-      callback: of tf_keras.
+      callback: a callback of tf_keras.
       trainer: of the run.
       steps_per_epoch: the length of an epoch if the run does not evaluate while it trains. None: one pass over the
         training data.
 
     Raises:
-      ValueError: it is no callback of tf_keras.
-      UserError: it has hooks of batches.
+      ValueError: `callback` is not a callback of tf_keras.
+      UserError: it has batch hooks.
     """
     if not isinstance(callback, tf_keras.callbacks.Callback):
-      raise ValueError(f'build_actions: {callback!r} is no tf_keras.callbacks.Callback')
+      raise ValueError(f'build_actions: {callback!r} is not a tf_keras.callbacks.Callback')
     name = type(callback).__name__
     if tf_internals.has_batch_hooks(callback):
       raise errors.UserError(
@@ -75,7 +75,7 @@ class KerasCallback(triggers.Trigger):
     """See base class.
 
     Raises:
-      UserError: nothing tells how long an epoch is.
+      UserError: the length of an epoch is not known.
     """
     config, pace = self._trainer.config.trainer, getattr(self._trainer, 'pace', None)
     if mode == 'train_and_eval':
@@ -117,7 +117,7 @@ class KerasCallback(triggers.Trigger):
     event, step = logs['event'], int(logs['step'])
     if event == triggers.BEGIN:
       self._begin(step)
-    elif self._baseline is None:  # Nothing is trained: an evaluation of what is there.
+    elif self._baseline is None:  # Nothing is trained: this is an evaluation alone.
       return
     elif event == 'rollback':
       self._last_step = step
@@ -142,7 +142,7 @@ class KerasCallback(triggers.Trigger):
     self._stop_if_asked()
 
   def _add(self, logs: triggers.Logs, step: int) -> None:
-    """Adds the means of a loop to the sums of the epoch; a rate is the last one's."""
+    """Adds the means of a loop to the sums of the epoch; the learning rate is that of the last loop."""
     num_steps = max(1, step - self._last_step)
     self._last_step = step
     for name, value in self._named(logs, '').items():
@@ -167,7 +167,7 @@ class KerasCallback(triggers.Trigger):
       raise errors.StopTraining(f'the Keras callback {type(self._callback).__name__} has set model.stop_training')
 
   def _named(self, logs: triggers.Logs, prefix: str) -> dict[str, float]:
-    """The numbers of logs that are no news of the run itself, by the names that Keras gives them."""
+    """The numbers of logs that concern the model, not the run, by the names that Keras gives them."""
     known = {self._trainer.train_loss.name: 'loss', self._trainer.validation_loss.name: 'loss', 'learning_rate': 'lr'}
     found = {}
     for name, value in writers.flatten(logs).items():
@@ -177,7 +177,7 @@ class KerasCallback(triggers.Trigger):
 
 
 class _ModelView:
-  """The model as a callback of `fit` sees it: with an optimizer, which the model itself must not hold."""
+  """The model as a callback of `fit` sees it: with an optimizer, which the model itself must not have."""
 
   def __init__(self, model: Any, optimizer: Any):
     vars(self).update(_model=model, optimizer=optimizer, stop_training=False)

@@ -15,8 +15,8 @@ EVENT = 'learning_rate_reduced'
 class ReduceLROnPlateau(triggers.Trigger):
   """Multiplies the learning rate by a factor, as tf_keras.callbacks.ReduceLROnPlateau does; see its configuration.
 
-  What it multiplies is the rate of the constant or the schedule that the optimizer has. Checkpoints keep the factor and
-  the counts, so that a run that was killed, or has rolled back, goes on as the straight one does.
+  It multiplies the optimizer's constant learning rate, or that of its schedule. Checkpoints keep the factor and the
+  counts, so that a run that was killed, or has rolled back, continues as an uninterrupted one does.
   """
 
   def __init__(
@@ -24,11 +24,11 @@ class ReduceLROnPlateau(triggers.Trigger):
     config: trainer_parts.ReduceLROnPlateauConfig,
     scale: learning_rate_scale.LearningRateScale,
   ):
-    """Makes it.
+    """Initializes the trigger.
 
     Args:
-      config: with a metric.
-      scale: the factor of the optimizer whose rate is to be lowered.
+      config: its `metric` is set.
+      scale: the factor on the learning rate of the optimizer.
     """
     self._config = config
     self._scale = scale
@@ -60,7 +60,7 @@ class ReduceLROnPlateau(triggers.Trigger):
     self._last_step = state.get('last_step', -1)
 
   def _look(self, logs: triggers.Logs) -> None:
-    if logs['step'] <= self._last_step:  # An evaluation that is done once more.
+    if logs['step'] <= self._last_step:  # The evaluation is repeated.
       return
     self._last_step = int(logs['step'])
     value = triggers.value_in(logs, self._config.metric)

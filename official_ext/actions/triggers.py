@@ -1,13 +1,13 @@
-"""When an action is taken: every N steps, every T seconds, on a new best metric, on an event, at the end.
+"""Triggers take an action: every N steps, every T seconds, on a new best metric, on an event, at the end.
 
-An action is Orbit's: a function of the logs. `Task.build_actions` hands a run its actions:
+An action is a function of the logs, as in Orbit. `Task.build_actions` returns the actions of a run:
 
     def build_actions(self, trainer):
       return [triggers.EveryNSteps(100, show_samples), triggers.OnBest('accuracy', export)]
 
-The logs that an action is given are those that the writers get, as numbers and arrays: of a training loop, an
-evaluation, or any other event of monitoring/writers.py, with the entries `event` and `step` besides. They are given
-after all that belongs to the event was done and written.
+An action gets the same logs as the writers, as numbers and arrays: of a training loop, an evaluation, or any other
+event of monitoring/writers.py, with the additional entries `event` and `step`. It gets them after everything that
+belongs to the event has been done and written.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,11 +30,11 @@ class Trigger(orbit.actions.ConditionalAction):
   """An action that is taken at some events, if a condition holds: see base class.
 
   Attributes:
-    events: the names of the events at which the condition is asked for.
-    interval: steps, on whose multiples a training loop must end; 0 for none.
-    by_clock: whether the condition depends on this machine's clock: then the chief's holds for all workers.
-    name: under which a checkpoint keeps the state.
-    report: writes an event of this trigger's own: event, step, values. The run puts its writers there.
+    events: the names of the events at which the condition is evaluated.
+    interval: a number of steps at whose multiples a training loop must end; 0 for none.
+    by_clock: whether the condition depends on this machine's clock: then the chief decides for all workers.
+    name: the name under which a checkpoint keeps the state.
+    report: writes an event of this trigger's own: event, step, values. The run sets it to its writers.
   """
 
   by_clock = False
@@ -46,12 +46,12 @@ class Trigger(orbit.actions.ConditionalAction):
     condition: Callable[[Logs], bool] = lambda logs: True,
     interval: int = 0,
   ):
-    """Makes it.
+    """Initializes the trigger.
 
     Args:
       events: see attributes.
-      action: what is done: one action, or several in a row.
-      condition: of the logs.
+      action: one action, or several, which are taken in order.
+      condition: a function of the logs.
       interval: see attributes.
 
     Raises:
@@ -69,24 +69,24 @@ class Trigger(orbit.actions.ConditionalAction):
     self.report: Callable[[str, int, Mapping[str, Any]], None] = lambda event, step, values: None
 
   def prepare(self, mode: str) -> None:
-    """Called once, before anything of the run is written; may set `interval`.
+    """Called once, before the run writes anything; may set `interval`.
 
     Args:
-      mode: the run's, one that trains.
+      mode: the mode of the run, one that trains.
 
     Raises:
       UserError: the action cannot be taken in this run.
     """
 
   def state(self) -> dict[str, Any]:
-    """What a run must know that goes on from a checkpoint: JSON values."""
+    """The state that a run needs to continue from a checkpoint: JSON values."""
     return {}
 
   def restore(self, state: Mapping[str, Any]) -> None:
-    """Goes on from a state; from {} as from the start.
+    """Restores a state; {} is that of a new run.
 
     Raises:
-      StopTraining: the training had ended.
+      StopTraining: training had ended already.
     """
 
 
@@ -98,8 +98,8 @@ END = 'end'
 class OnEvent(Trigger):
   """Takes an action at every event of a name, or of several: 'train' (a training loop), 'eval', 'checkpoint', ...
 
-  One that fails ends the run, but at the last event of a run, 'finished', 'failed' or 'preempted', when it is only
-  told: what belongs to the run is for `AtEnd`. A run that is killed has no last event.
+  An action that fails ends the run; at a run's last event, 'finished', 'failed' or 'preempted', the failure is only
+  logged: use `AtEnd` for what belongs to the run. A run that is killed has no last event.
   """
 
   def __init__(self, events: str | Sequence[str], action: Action | Sequence[Action]):
@@ -110,7 +110,7 @@ class EveryNSteps(Trigger):
   """Takes an action after every step that is a multiple of N. A training loop ends there."""
 
   def __init__(self, num_steps: int, action: Action | Sequence[Action]):
-    """Makes it.
+    """Initializes the trigger.
 
     Raises:
       ValueError: `num_steps` is below 1.
@@ -121,9 +121,9 @@ class EveryNSteps(Trigger):
 
 
 class EveryTSeconds(Trigger):
-  """Takes an action at the first end of a training loop that is T seconds of wall time after the last one, or more.
+  """Takes an action at the first end of a training loop that is at least T seconds of wall time after the last one.
 
-  A run that goes on counts from its start.
+  A resumed run counts from its own start.
   """
 
   by_clock = True
@@ -149,18 +149,18 @@ class EveryTSeconds(Trigger):
 
 
 class Best:
-  """The best value of a metric so far, and for how many evaluations there was none better."""
+  """The best value of a metric so far, and the number of evaluations since."""
 
   def __init__(self, metric: str, mode: str = 'max', min_delta: float = 0.0):
-    """Has seen nothing.
+    """Initializes without a value.
 
     Args:
       metric: a name in the logs; `|` separates the levels of nested ones.
-      mode: 'max' or 'min': what is better.
+      mode: 'max' or 'min', which is better.
       min_delta: the least change that counts.
 
     Raises:
-      ValueError: `mode` is something else.
+      ValueError: `mode` is neither.
     """
     if mode not in ('max', 'min'):
       raise ValueError(f"mode: expected 'max' or 'min', got {mode!r}")
@@ -174,12 +174,12 @@ class Best:
     return {'best': self.value, 'best_step': self.step, 'last_step': self._last_step, 'num_since': self.num_since}
 
   def restore(self, state: Mapping[str, Any]) -> None:
-    """Goes on from a state; from {} as from the start."""
+    """Restores a state; {} is that of a new run."""
     self.value, self.step = state.get('best'), state.get('best_step')
     self._last_step, self.num_since = state.get('last_step', -1), state.get('num_since', 0)
 
   def update(self, logs: Logs) -> bool:
-    """Looks at logs, once for each step: whether the metric is better than ever. What is not finite never is.
+    """Takes in the logs of a step, once, and tells whether the metric is better than ever (and finite).
 
     Raises:
       UserError: the logs do not have the metric.
@@ -197,10 +197,10 @@ class Best:
 
 
 def value_in(logs: Logs, metric: str) -> float:
-  """A metric of logs; `|` separates the levels of nested ones.
+  """The value of a metric in logs; `|` separates the levels of nested ones.
 
   Raises:
-    UserError: the logs do not have the metric, or it is no single number.
+    UserError: the logs do not have the metric, or it is not a single number.
   """
   try:
     value = train_utils.get_leaf_nested_dict(dict(logs), metric.split('|'))
@@ -215,7 +215,7 @@ def value_in(logs: Logs, metric: str) -> float:
 
 
 class OnBest(Trigger):
-  """Takes an action after every evaluation whose metric is better than that of all before it, the first included."""
+  """Takes an action after every evaluation whose metric is better than all before it, including the first one."""
 
   def __init__(
     self,
@@ -225,7 +225,7 @@ class OnBest(Trigger):
     min_delta: float = 0.0,
     event: str = 'eval',
   ):
-    """Makes it.
+    """Initializes the trigger.
 
     Args:
       metric: see `Best`.
@@ -250,8 +250,8 @@ class OnBest(Trigger):
 class AtEnd(Trigger):
   """Takes an action when training is done, before the run counts as finished: if it fails, the run has failed.
 
-  Its logs are those of the last training loop and the last evaluation. Not for a run that fails or is preempted, and
-  not once more for a finished run that is started again and has nothing left to do.
+  Its logs are those of the last training loop and the last evaluation. It is not taken in a run that fails or is
+  preempted, nor again when a finished run is started once more and has nothing left to do.
   """
 
   def __init__(self, action: Action | Sequence[Action]):

@@ -1,8 +1,8 @@
-"""Which weights a checkpoint holds where `ema` keeps their moving averages, and how they are restored.
+"""Notes which weights a checkpoint holds if `ema` keeps their moving averages, and restores them.
 
-One rule: while a run trains, the model has the raw weights and the optimizer the averages, and so has `ckpt-N`. What is
-exported for use (`best/`, `ema_checkpoints/`) has the averages in the model's place, and the raw weights in theirs. The
-manifest notes which, under `weights`, and a restore puts them back where a training has them.
+One rule: while a run trains, the model has the raw weights and the optimizer the averages, and so has `ckpt-N`. In
+checkpoints for use (`best/`, `ema_checkpoints/`), averages and raw weights have changed places. The manifest notes
+which, under `weights`, and a restore puts both back to where a training has them.
 """
 
 import os
@@ -17,18 +17,18 @@ from official_ext.optimization import ema_optimizer
 
 RAW, AVERAGED = 'raw', 'averaged'
 SLOT = 'average'
-# Of checkpoints without a note, as Model Garden's own exports are.
+# The names of exported checkpoints without a note, such as Model Garden's own.
 _AVERAGED_NAMES = (train_utils.BEST_CHECKPOINT_NAME, 'average_weights')
 
 
 def note(checkpoint: tf.train.Checkpoint) -> dict[str, str]:
-  """The entry of a manifest that says what a checkpoint that is written now holds in the model's place."""
+  """The entry of a manifest that says which weights the model has in a checkpoint that is written now."""
   ema = ema_optimizer.find(getattr(checkpoint, 'optimizer', None))
   return {'weights': AVERAGED if ema is not None and ema.is_swapped else RAW}
 
 
 def held(path: str, contents: contents_lib.Contents) -> str:
-  """What a checkpoint holds in the model's place: RAW, also where there are no averages, or AVERAGED."""
+  """Which weights the model has in a checkpoint: AVERAGED, or RAW, also if there are no averages."""
   noted = manifests.entries(path).get('weights')
   if noted in (RAW, AVERAGED):
     return noted
@@ -42,13 +42,13 @@ def put_back(
   """Ends a restore: afterwards the model has the raw weights, and the optimizer the averages, if it keeps any.
 
   Args:
-    checkpoint: what was restored.
-    path: from which.
-    contents: what is there.
-    optimizer_is_read: whether the optimizer was restored too; an evaluation takes no more of it than it needs.
+    checkpoint: the object that was restored.
+    path: of the checkpoint that it was restored from.
+    contents: the contents of that.
+    optimizer_is_read: whether the optimizer was restored too; an evaluation reads only what it needs of it.
 
   Raises:
-    UserError: averages are to be evaluated, and the checkpoint holds none, or not those of all weights.
+    UserError: averages must be evaluated, and the checkpoint lacks those of some or all weights.
   """
   ema = ema_optimizer.find(getattr(checkpoint, 'optimizer', None))
   if ema is None:

@@ -20,14 +20,14 @@ from official_ext.runtime import workers as workers_lib
 
 
 class BestCheckpointExporter(train_utils.BestCheckpointExporter):
-  """Exports a checkpoint where its metric is among the `num_to_keep` best: see base class.
+  """Exports a checkpoint if its metric is among the `num_to_keep` best: see base class.
 
-  A metric that is not a finite number never wins; of equal ones the earlier does. The checkpoint is complete, with its
-  manifest, before info.json names it. What was measured is kept for every step, so that a run that goes on from an
+  A metric that is not a finite number never wins; of equal ones, the earlier does. The checkpoint is complete, with its
+  manifest, before info.json names it. The measurements of all steps are kept, so that a run that continues from an
   earlier checkpoint judges as it did then.
 
-  The folder belongs to the training. An evaluation beside it or after it writes there only where `owns` says that the
-  training does not evaluate; it then adds to what was measured, in any order of the steps.
+  The folder belongs to the training. An evaluation beside it or after it writes there only if `owns` says that the
+  training does not evaluate; it then adds its measurements, in any order of the steps.
   """
 
   def __init__(
@@ -42,16 +42,16 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     owns: Callable[[], bool] | None = None,
     from_chief: Callable[[str, Callable[[], Any]], Any] = lambda topic, make: make(),
   ):
-    """Makes an exporter. Writes nothing.
+    """Initializes the exporter; writes nothing.
 
     Args:
       export_dir: the folder of the best checkpoints.
       metric_name: the metric; `|` separates the levels of nested logs.
-      metric_comp: 'higher' or 'lower': what is better.
+      metric_comp: 'higher' or 'lower', which is better.
       num_to_keep: how many checkpoints are kept.
       is_chief: whether this worker's files count.
       records: paths of the files of events from which a damaged history is rebuilt.
-      owns: asked at every evaluation of a process that does not train, whether the folder is its to write; None for
+      owns: called at every evaluation of a process that does not train: whether it may write to the folder; None for
         the training itself, whose folder it is.
       from_chief: makes a value on the chief and gives it to all workers.
     """
@@ -63,7 +63,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     self._records = tuple(records)
     self._owns = owns
     self._from_chief = from_chief
-    self._found: list[best_history.Entry] | None = None  # Read when it is asked for: a branch begins a new one.
+    self._found: list[best_history.Entry] | None = None  # Read when it is needed: a branch begins a new one.
 
   @property
   def _history(self) -> list[best_history.Entry]:
@@ -73,29 +73,29 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
 
   @property
   def best_ckpt_logs(self) -> Mapping[str, Any]:
-    """The scalars of the best evaluation so far; those of the last one where none counts."""
+    """The scalars of the best evaluation so far; those of the last one if none counts."""
     best = self._ranked()
     return (best[0] if best else self._history[-1])['logs'] if self._history else {}
 
   @property
   def best_ckpt_path(self) -> str | None:
-    """Path of the best checkpoint; None where there is none yet."""
+    """The path of the best checkpoint; None if there is none yet."""
     best = self._ranked()
     return self._path(best[0]['step']) if best else None
 
   def maybe_export_checkpoint(
     self, checkpoint: tf.train.Checkpoint, eval_logs: Mapping[str, Any], global_step: int, write_logs: bool = True
   ) -> bool:
-    """Notes an evaluation, and exports `checkpoint` where it is among the best.
+    """Notes an evaluation, and exports `checkpoint` if it is among the best.
 
     Args:
-      checkpoint: what to save.
+      checkpoint: the object to save.
       eval_logs: the logs of the evaluation.
       global_step: its step.
       write_logs: whether to write info.json.
 
     Returns:
-      Whether the checkpoint is among the best, and the folder this process's to write.
+      Whether the checkpoint is among the best, and this process may write to the folder.
 
     Raises:
       UserError: the evaluation does not report the metric.
@@ -108,7 +108,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     if self._owns is None:
       if self._found is None:
         self._found = self._from_chief('best checkpoints', self._read)
-      # A run that went back measures these steps again.
+      # A run that has rolled back measures these steps again.
       before = [each for each in self._history if each['step'] < step]
     else:
       is_ours, self._found = self._from_chief('best checkpoints', self._look)
@@ -127,7 +127,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     return step in kept
 
   def _export(self, checkpoint: tf.train.Checkpoint, entry: best_history.Entry) -> bool:
-    """Writes a checkpoint. Returns whether the chief has: workers have to agree on which are the best."""
+    """Writes a checkpoint. Returns whether the chief has: workers must agree on which are the best."""
     saved, path = True, self._path(entry['step'])
     try:
       exports.write(checkpoint, path, self._is_chief, step=entry['step'], logs=entry['logs'])
@@ -139,7 +139,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     return self._from_chief('best checkpoint saved', lambda: saved)
 
   def _settle(self, kept: Sequence[int], step: int, write_logs: bool) -> None:
-    """Notes which are the best, and then deletes the others. Where the first fails, what the files name stays."""
+    """Notes which are the best, and then deletes the others. If the former fails, the checkpoints in the files stay."""
     try:
       self._write(write_logs)
       self._delete_all_but(kept, step)
@@ -149,7 +149,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
       )
 
   def _look(self) -> list[Any]:
-    """[whether the folder is this process's to write, the history as it is on disk], for another may have written."""
+    """[whether this process may write to the folder, the history on disk], because another process may have written."""
     assert self._owns is not None
     return [self._owns(), self._read()]
 
@@ -177,7 +177,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     tf_internals.update_checkpoint_state(self._export_dir, self._path(best[0]['step']))
 
   def _delete_all_but(self, kept: Sequence[int], step: int) -> None:
-    """Deletes what is not among the best any more. What nobody has judged stays."""
+    """Deletes checkpoints that are no longer among the best. Those that were never judged stay."""
     known = {entry['step'] for entry in self._history}
     for path in manifests.paths(self._export_dir, train_utils.BEST_CHECKPOINT_NAME):
       number = manifests.step_of(path)
@@ -185,25 +185,25 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
         continue
       if self._owns is not None:
         outranked = number in known
-      else:  # A later one belongs to a future that this run has not reached again.
+      else:  # A later one is from a future that this run has not reached again.
         outranked = number <= step and (number in known or best_history.logs_of(path) is not None)
       if outranked:
         manifests.remove(path)
 
 
 def training_evaluates(model_dir: str) -> bool:
-  """Whether the training in a folder evaluates by itself, by what its run.json says; no where there is none."""
+  """Whether the training in a folder evaluates by itself, according to its run.json; false if there is none."""
   record = run_status.read(model_dir) or {}
   return bool(record.get('evaluates', record.get('mode', 'train') != 'train'))
 
 
 def ownership(mode: str, model_dir: str) -> Callable[[], bool] | None:
-  """Tells whether what a training keeps of its evaluations is a process's to write; None: always, it is the training.
+  """Tells whether a process may write what a training keeps of its evaluations; None: always, it is the training.
 
-  `eval` never writes there, `continuous_eval` where the training does not evaluate.
+  `eval` never writes there, `continuous_eval` only if the training does not evaluate.
 
   Args:
-    mode: the driver's, of that process.
+    mode: the driver's mode of that process.
     model_dir: the run's folder.
   """
   return {'eval': lambda: False, 'continuous_eval': lambda: not training_evaluates(model_dir)}.get(mode)
@@ -216,7 +216,7 @@ def maybe_create(
   is_chief: bool = True,
   workers: workers_lib.Workers | None = None,
 ) -> BestCheckpointExporter | None:
-  """The exporter that the configuration asks for; None where it asks for none.
+  """Makes the exporter that the configuration asks for; None if it asks for none.
 
   Args:
     params: the experiment.

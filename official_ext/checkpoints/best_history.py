@@ -1,4 +1,4 @@
-"""What the evaluations of a run have measured: history.json of the best checkpoints, or what can stand for it."""
+"""The measurements of a run's evaluations: history.json of the best checkpoints, or what it can be rebuilt from."""
 
 from collections.abc import Iterable, Mapping, Sequence
 import json
@@ -20,34 +20,34 @@ from official_ext.monitoring import json_lines
 _NAME = 'history.json'
 _INFO = 'info.json'
 _INFO_STEP = 'best_ckpt_global_step'
-# What an 'eval' event holds beside the logs.
+# The keys of an 'eval' event that are not logs.
 _OF_EVENTS = ('time', 'event', 'step', 'seconds')
 
 Entry = dict[str, Any]
 
 
 def entry(step: int, logs: Mapping[str, Any], metric: Sequence[str]) -> Entry:
-  """One evaluation: its step, the metric's value (None where it is no finite number), and the scalars of its logs.
+  """One evaluation: its step, the metric's value (None if it is not a finite number), and the scalars of its logs.
 
   Raises:
     KeyError: the logs do not have the metric.
-    TypeError: it is no single number.
+    TypeError: it is not a single number.
   """
   value = _leaf(logs, metric)
   return {'step': int(step), 'value': value if math.isfinite(value) else None, 'logs': _scalars(logs)}
 
 
 def mark_unsaved(evaluation: Entry) -> None:
-  """Lets an evaluation not count, then and whenever it is read again: its checkpoint could not be written."""
+  """Excludes an evaluation, now and when it is read again, because its checkpoint could not be written."""
   evaluation.update(value=None, is_saved=False)
 
 
 def read(folder: str, metric: Sequence[str], records: Iterable[str] = ()) -> list[Entry]:
-  """The evaluations that the file in a folder tells of, by step.
+  """The evaluations in the file of a folder, by step.
 
-  Where it is missing or damaged, the sound checkpoints in the folder count: by what their manifests say of them, or
-  the records of the run (`events.jsonl`), or info.json. A value counts by the metric that is asked for, which may not
-  be the one that was when it was written.
+  If it is missing or damaged, the sound checkpoints in the folder count, with the logs in their manifests, in the
+  records of the run (`events.jsonl`), or in info.json. A value is that of `metric`, which may not be the metric for
+  which the file was written.
 
   Args:
     folder: of the best checkpoints; it need not exist.
@@ -84,7 +84,7 @@ def write_json(path: str, content: Any) -> None:
 
 
 def missing(metric: Sequence[str], step: int, logs: Mapping[str, Any]) -> errors.UserError:
-  """What to raise where an evaluation does not report the metric as one number."""
+  """The error to raise if an evaluation does not report the metric as one number."""
   return errors.UserError(
     f'trainer.best_checkpoint_eval_metric: {"|".join(metric)}: is no number among the metrics of step {step}: '
     f'{", ".join(sorted(_scalars(logs)))}'
@@ -92,7 +92,7 @@ def missing(metric: Sequence[str], step: int, logs: Mapping[str, Any]) -> errors
 
 
 def value_in(logs: Mapping[str, Any], metric: Sequence[str]) -> Any | None:
-  """The metric as logs have it, nested or joined by '/'; None where they do not."""
+  """The metric in logs, nested or joined by '/'; None if they do not have it."""
   try:
     return train_utils.get_leaf_nested_dict(dict(logs), list(metric))
   except KeyError:
@@ -107,7 +107,7 @@ def _leaf(logs: Mapping[str, Any], metric: Sequence[str]) -> float:
 
 
 def _read_list(path: str) -> tuple[list[Any] | None, str | None]:
-  """(what the file holds, what is wrong with it)."""
+  """(the contents of the file, what is wrong with it)."""
   try:
     with tf.io.gfile.GFile(path, 'rb') as f:
       content = json.loads(f.read().decode())
@@ -123,7 +123,7 @@ def _read_list(path: str) -> tuple[list[Any] | None, str | None]:
 
 
 def _checked(found: Any, metric: Sequence[str]) -> Entry | None:
-  """An entry of the file, judged by `metric`; None where it is none."""
+  """An entry of the file, judged by `metric`; None if it is not an entry."""
   if not isinstance(found, dict) or not isinstance(found.get('logs'), dict) or not _is_step(found.get('step')):
     return None
   if found.get('is_saved') is False:
@@ -143,7 +143,7 @@ def _is_step(step: Any) -> bool:
 
 
 def _rebuilt(folder: str, metric: Sequence[str], records: Iterable[str]) -> dict[int, Entry]:
-  """What is known of the checkpoints in the folder that are sound: others cannot be the best."""
+  """The evaluations of the sound checkpoints in the folder, as far as they are known: others cannot be the best."""
   found: dict[int, Entry] = {}
   unknown = []
   for path in manifests.paths(folder, train_utils.BEST_CHECKPOINT_NAME):
@@ -162,7 +162,7 @@ def _rebuilt(folder: str, metric: Sequence[str], records: Iterable[str]) -> dict
 
 
 def logs_of(path: str) -> dict[str, Any] | None:
-  """The logs that the manifest of a best checkpoint holds; None where it holds none."""
+  """The logs in the manifest of a best checkpoint; None if it has none."""
   try:
     logs = manifests.read(path).get('logs')
   except (ValueError, tf.errors.OpError):
@@ -171,7 +171,7 @@ def logs_of(path: str) -> dict[str, Any] | None:
 
 
 def _logs_elsewhere(folder: str, records: Iterable[str]) -> list[tuple[int, dict[str, Any]]]:
-  """(step, logs) of the evaluations that the run's records and info.json tell of."""
+  """(step, logs) of the evaluations in the run's records and in info.json."""
   found = [
     (event['step'], {name: value for name, value in event.items() if name not in _OF_EVENTS})
     for path in records
@@ -185,7 +185,7 @@ def _logs_elsewhere(folder: str, records: Iterable[str]) -> list[tuple[int, dict
 def _evaluations(path: str) -> list[dict[str, Any]]:
   try:
     events = json_lines.read_events(path)
-  except (ValueError, KeyError, TypeError, tf.errors.OpError):  # That file has its own readers, who tell of it.
+  except (ValueError, KeyError, TypeError, tf.errors.OpError):  # That file has its own readers, which report it.
     return []
   return [event for event in events if event['event'] == 'eval' and _is_step(event.get('step'))]
 

@@ -1,8 +1,8 @@
-"""What a checkpoint holds, and how that differs from what is to be restored.
+"""The contents of a checkpoint, and their differences from the objects to restore.
 
 A checkpoint keeps a graph of objects, whose edges are the names of attributes, and TensorFlow restores by walking it
-beside the graph of the objects that there are. So does this module, without changing anything: two names of one object
-(a backbone that is also a part of the model) match by either.
+together with the graph of the present objects. So does this module, without changing anything: an object with two names
+(a backbone that is also a part of the model) matches by either.
 """
 
 import collections
@@ -20,17 +20,17 @@ from official_ext.files import readable_paths
 _GRAPH = tf_internals.OBJECT_GRAPH_KEY
 _VALUE = 'VARIABLE_VALUE'
 _MAX_NAMED = 5
-# What tf.train.Checkpoint keeps for itself, and what a checkpoint of Model Garden's own trainer does not have.
+# Attributes that tf.train.Checkpoint keeps for itself, or that a checkpoint of Model Garden's trainer does not have.
 _STEP_STATE = 'step_state'
 _OPTIONAL = ('save_counter', f'{_STEP_STATE}/')
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """A variable, and where a checkpoint keeps its value.
+  """A variable, and the place of its value in a checkpoint.
 
   Attributes:
-    variable: what is to be restored.
+    variable: the variable to restore.
     key: of the value, for the checkpoint's reader.
     shape: of the value.
   """
@@ -55,7 +55,7 @@ class Match:
   unplaced: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
   def differences(self) -> list[str]:
-    """A line for each variable that only one of them has, or that has another shape; [] where they agree."""
+    """A line for each variable that only one of them has, or that has another shape; [] if they agree."""
     lines = []
     for name, shape in sorted(self.missing.items()):
       near = suggestions.nearest(name, sorted(self.unplaced))
@@ -70,7 +70,7 @@ class Match:
     """Makes sure that they agree.
 
     Raises:
-      UserError: they do not; with the path of the checkpoint, and the first differences.
+      UserError: they do not; it names the path of the checkpoint, and the first differences.
     """
     lines = self.differences()
     if lines:
@@ -79,7 +79,7 @@ class Match:
 
   @property
   def may_fit_later(self) -> bool:
-    """Whether only variables are wanting that the model may yet make, at its first call."""
+    """Whether only variables are missing that the model may still make, at its first call."""
     fits = all(_shape(place.variable) == place.shape for place in self.places.values())
     return fits and not self.missing and bool(self.unplaced)
 
@@ -92,12 +92,12 @@ class Contents:
     self._reader = tf.train.load_checkpoint(readable_paths.readable(path))
     self._shapes = self._reader.get_variable_to_shape_map()
     self._nodes: Sequence[Any] = ()
-    if _GRAPH in self._shapes:  # Not in those of TensorFlow 1, which keep variables by name.
+    if _GRAPH in self._shapes:  # Checkpoints of TensorFlow 1 have none: they keep variables by name.
       graph = tf_internals.TrackableObjectGraph.FromString(self._reader.get_tensor(_GRAPH))
       self._nodes = graph.nodes
 
   def value(self, key: str) -> Any:
-    """The value that a place names: a numpy array."""
+    """The value at a place: a NumPy array."""
     return self._reader.get_tensor(key)
 
   def has(self, path: str) -> bool:
@@ -105,7 +105,7 @@ class Contents:
     return any(child.local_name == path for child in self._children(0))
 
   def slots(self, slot_name: str) -> dict[str, str]:
-    """The keys of an optimizer's slots of one name, by the keys of the variables that they belong to."""
+    """The keys of an optimizer's slots of one name, by the keys of their variables."""
     return {
       self._key(slot.original_variable_node_id): self._key(slot.slot_variable_node_id)
       for node in self._nodes
@@ -114,11 +114,11 @@ class Contents:
     }
 
   def match(self, root: Any, without: Sequence[str] = ()) -> Match:
-    """Holds the checkpoint against an object.
+    """Compares the checkpoint with an object.
 
     Args:
-      root: a trackable object, such as the tf.train.Checkpoint that is to be restored.
-      without: attributes of the root that are of no interest, on either side.
+      root: a trackable object, such as the tf.train.Checkpoint to restore.
+      without: attributes of the root to ignore, on both sides.
     """
     found = Match()
     by_node = self._bind(root, without)
@@ -139,11 +139,11 @@ class Contents:
     return found
 
   def _match_slots(self, root: Any, without: Sequence[str], by_node: dict[int, Any], found: Match) -> None:
-    """Adds the slots of legacy optimizers, which are no attributes."""
+    """Adds the slots of legacy optimizers, which are not attributes."""
     names, placed = self._names(without), set()
     for number, optimizer in names.items():
       for slot in self._nodes[number].slot_variables:
-        # Of a variable that has no place itself, the slot says nothing new.
+        # If a variable has no place itself, its slot says nothing new.
         if slot.original_variable_node_id in by_node:
           name = f'{slot.slot_name} of {names[slot.original_variable_node_id]} in {optimizer}'
           key = self._key(slot.slot_variable_node_id)
@@ -154,7 +154,7 @@ class Contents:
             found.places[name] = Place(variable, key, tuple(self._shapes[key]))
             placed.add(id(variable))
     if not self.has(_STEP_STATE):
-      return  # Model Garden's own trainer makes slots as late as the first gradient of a variable.
+      return  # Model Garden's own trainer makes slots only at the first gradient of a variable.
     known = {name: variable for name, variable in variables(root).items() if name not in found.missing}
     for optimizer, trackable in walk(root, without):
       for slot_name in trackable.get_slot_names() if 'get_slot_names' in dir(trackable) else ():
@@ -194,14 +194,14 @@ class Contents:
     return list(self._nodes[number].children) if number < len(self._nodes) else []
 
   def _key(self, number: int) -> str:
-    """The key of a node's value; '' where it is no variable."""
+    """The key of a node's value; '' if it is not a variable."""
     return next((entry.checkpoint_key for entry in self._nodes[number].attributes if entry.name == _VALUE), '')
 
 
 def rebuilt(checkpoint: tf.train.Checkpoint) -> tf.train.Checkpoint:
-  """The same checkpoint, all of its parts given to the constructor.
+  """The same checkpoint, made by a constructor that gets all of its parts.
 
-  An asynchronous save copies only those: what was attached later would be missing without a word.
+  An asynchronous save copies only those: a part that was attached later would be missing, without an error.
   """
   children = dict(tf.train.TrackableView.children(checkpoint))
   children.pop('save_counter', None)
@@ -213,7 +213,7 @@ def walk(root: Any, without: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
 
   Args:
     root: the object.
-    without: attributes of the root that do not count, nor what is below them.
+    without: attributes of the root to ignore, with everything below them.
   """
   seen, queue = {id(root)}, collections.deque([('', root)])
   while queue:
@@ -233,7 +233,7 @@ def variables(root: Any, without: Sequence[str] = ()) -> dict[str, tf.Variable]:
 
 
 def _slot(optimizer: Any, variable: Any, slot_name: str) -> Any:
-  """A slot of a legacy optimizer; None where it has none of that name for this variable."""
+  """A slot of a legacy optimizer; None if it has none of that name for this variable."""
   try:
     return optimizer.get_slot(variable, slot_name)
   except (AttributeError, KeyError):

@@ -23,9 +23,9 @@ _NAME = 'average_weights'
 class EMACheckpointing(actions.EMACheckpointing):
   """After every evaluation, saves the averaged weights as `ema_checkpoints/average_weights-N`: see base class.
 
-  N is the optimizer's count of updates. Files are those of the chief; other workers take part in a folder that is
-  thrown away, for all of them have to read the variables. A checkpoint has a manifest, and what was just saved is
-  never deleted. One that cannot be written is told; the run goes on, and those before it stay.
+  N is the optimizer's count of updates. Only the chief's files count; other workers write to a folder that is thrown
+  away, because all of them must read the variables. A checkpoint has a manifest, and the one just saved is never
+  deleted. If one cannot be written, that is reported; the run continues, and the earlier ones stay.
   """
 
   def __init__(
@@ -37,20 +37,20 @@ class EMACheckpointing(actions.EMACheckpointing):
     is_chief: bool = True,
     owns: Callable[[], bool] = lambda: True,
   ):
-    """Makes the action. Writes nothing.
+    """Initializes the action; writes nothing.
 
     Args:
       export_dir: the run's folder.
-      optimizer: with a moving average, also inside a LossScaleOptimizer.
-      checkpoint: what is saved.
+      optimizer: an optimizer with a moving average, which may be inside a LossScaleOptimizer.
+      checkpoint: the object to save.
       max_to_keep: how many are kept; None keeps all.
       is_chief: whether this worker's files count.
-      owns: asked every time, whether the folder is this process's to write: the same on all workers.
+      owns: called every time: whether this process may write to the folder; the same on all workers.
 
     Raises:
       ValueError: the optimizer has no moving average.
     """
-    # Not the base class's: it makes a manager that writes on every worker.
+    # Without the base class's constructor, which makes a manager that writes on every worker.
     self._folder = os.path.join(export_dir, FOLDER)
     average = ema_optimizer.find(optimizer)
     if average is None:
@@ -62,7 +62,7 @@ class EMACheckpointing(actions.EMACheckpointing):
     self._owns = owns
 
   def __call__(self, output: orbit.runner.Output) -> None:
-    """Saves. The training weights come back whatever happens.
+    """Saves. The training weights come back even if it fails.
 
     Args:
       output: the logs of the evaluation.
@@ -84,7 +84,7 @@ class EMACheckpointing(actions.EMACheckpointing):
 
   def _tidy(self, path: str, number: int) -> None:
     if self._max_to_keep:
-      # Later ones belong to a future that this run has not reached again.
+      # Later ones are from a future that this run has not reached again.
       past = [old for old in manifests.paths(self._folder, _NAME) if manifests.step_of(old) <= number]
       for old in past[: -self._max_to_keep]:
         manifests.remove(old)

@@ -1,4 +1,4 @@
-"""Writes the checkpoints that a run keeps for use, beside those that it goes on from: `best/`, `ema_checkpoints/`."""
+"""Writes the checkpoints that a run keeps for use, not to continue from: `best/`, `ema_checkpoints/`."""
 
 import os
 import tempfile
@@ -12,17 +12,17 @@ from official_ext.files import storage
 
 
 def write(checkpoint: tf.train.Checkpoint, path: str, is_chief: bool, **entries: Any) -> None:
-  """Writes one checkpoint with its manifest, whole or not at all; deletes what saves that were cut off have left.
+  """Writes one checkpoint with its manifest, whole or not at all; deletes the remains of unfinished saves.
 
   Args:
-    checkpoint: what is written.
-    path: of the checkpoint, `FOLDER/NAME-NUMBER`. The folder is made where it is not there.
-    is_chief: whether this worker's files count. Others write to a folder that is thrown away, for all workers have to
+    checkpoint: the object to write.
+    path: of the checkpoint, `FOLDER/NAME-NUMBER`. The folder is made if it does not exist.
+    is_chief: whether this worker's files count. Others write to a folder that is thrown away, because all workers must
       read the variables.
     **entries: of the manifest, JSON values.
 
   Raises:
-    StorageError: it could not be written. Nothing of it is left.
+    StorageError: it could not be written, and nothing of it is left.
   """
   try:
     if not is_chief:

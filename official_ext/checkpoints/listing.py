@@ -1,4 +1,4 @@
-"""The checkpoints of a run's folder that count: they have a manifest, and no rollback has left them behind."""
+"""Lists the checkpoints of a run's folder that count: they have a manifest, and were not rolled back."""
 
 import tensorflow as tf
 
@@ -8,15 +8,15 @@ from official_ext.checkpoints import rollbacks as rollbacks_lib
 
 
 def paths(directory: str) -> list[str]:
-  """Their paths, by step, oldest first.
+  """The paths of the checkpoints that count, by step, oldest first.
 
-  A run that is killed in a rollback leaves the checkpoints that it has rolled back to its next start.
+  If a run is killed during a rollback, its next start deletes the checkpoints that were rolled back.
 
   Args:
     directory: the run's folder.
 
   Raises:
-    CheckpointError: what the run has rolled back cannot be read.
+    CheckpointError: the list of rollbacks cannot be read.
   """
   found = manifests.paths(directory)
   rollbacks = rollbacks_lib.Rollbacks(directory)
@@ -30,11 +30,11 @@ def newest(directory: str) -> str | None:
     directory: the run's folder, or one of another program's.
 
   Returns:
-    If none has a manifest, as those of Model Garden's own trainer: the one that the file named `checkpoint` names, or
-    else the newest. None if there is none, or all are damaged.
+    If none has a manifest, as with Model Garden's own trainer: the one that the file named `checkpoint` names, or else
+    the newest. None if there is none, or all are damaged.
 
   Raises:
-    CheckpointError: what the run has rolled back cannot be read.
+    CheckpointError: the list of rollbacks cannot be read.
   """
   if not manifests.paths(directory):
     return manifests.named_latest(directory) or next(reversed(manifests.saved_paths(directory)), None)
@@ -42,7 +42,7 @@ def newest(directory: str) -> str | None:
 
 
 def is_rolled_back(path: str, rollbacks: rollbacks_lib.Rollbacks) -> bool:
-  """Whether a rollback led back behind a checkpoint after it was saved.
+  """Whether a rollback went back beyond a checkpoint after it was saved.
 
   Args:
     path: the checkpoint's.
@@ -52,7 +52,7 @@ def is_rolled_back(path: str, rollbacks: rollbacks_lib.Rollbacks) -> bool:
 
 
 def num_rollbacks(path: str) -> int:
-  """How many rollbacks there had been when a checkpoint was saved; 0 if its manifest does not say."""
+  """The number of rollbacks before a checkpoint was saved; 0 if its manifest does not say."""
   return manifests.entries(path).get('num_rollbacks', 0)
 
 

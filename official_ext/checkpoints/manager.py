@@ -1,4 +1,4 @@
-"""Checkpoints that can be trusted: verified, asynchronous, and never the last one lost."""
+"""Saves and restores checkpoints: verified, asynchronously, and without ever losing the last one."""
 
 from collections.abc import Callable, Sequence
 import contextlib
@@ -27,17 +27,17 @@ from official_ext.files import paths as paths_lib
 from official_ext.files import storage
 from official_ext.runtime import workers as workers_lib
 
-_MAX_ATTEMPTS = 10  # Of an evaluation, to restore a checkpoint before the training beside it deletes that one.
+_MAX_ATTEMPTS = 10  # How often an evaluation tries to restore a checkpoint before the training beside it deletes that.
 
 
 @dataclasses.dataclass(frozen=True)
 class Role:
-  """What a process is to the checkpoints of a folder.
+  """The role of a process for the checkpoints of a folder.
 
   Attributes:
-    trains: whether it is the one that trains. Another renames nothing, and has no use for the optimizer's part.
-    is_chief: whether its files are the ones that count. Other workers take part, in a folder that is thrown away.
-    workers: all that train together, by default this process alone. They restore what the chief chooses.
+    trains: whether it is the one that trains. Another renames nothing, and does not need the optimizer.
+    is_chief: whether its files count. Other workers write to a folder that is thrown away.
+    workers: all that train together, by default this process alone. They restore the checkpoint that the chief chooses.
   """
 
   trains: bool = True
@@ -48,8 +48,8 @@ class Role:
 class CheckpointManager(tf.train.CheckpointManager):
   """Saves `ckpt-STEP` with a manifest, restores the newest that verifies: see base class.
 
-  Saving is asynchronous if asked for: `save` copies the values and returns; a thread writes them, then the manifest,
-  and only then deletes what is not to be kept. Whatever reads waits for a save in flight.
+  Saving may be asynchronous: `save` copies the values and returns; a thread writes them, then the manifest, and only
+  then deletes old checkpoints. Every method that reads waits for a save in flight.
   """
 
   def __init__(
@@ -67,20 +67,20 @@ class CheckpointManager(tf.train.CheckpointManager):
     notes: run_notes.RunNotes | None = None,
     create_variables: Callable[[], bool] | None = None,
   ):
-    """Makes a manager that has read nothing yet.
+    """Initializes the manager; reads nothing yet.
 
     Args:
-      checkpoint: what is saved and restored.
-      directory: where; on a file system that all workers see.
+      checkpoint: the object to save and restore.
+      directory: the folder, on a file system that all workers see.
       max_to_keep: how many of the newest checkpoints are kept; None keeps all.
-      keep_every: checkpoints at multiples of this step are kept beside them; 0 for none.
+      keep_every: checkpoints at multiples of this step are kept too; 0 for none.
       step_counter: the step variable.
-      checkpoint_interval: steps between checkpoints, for whoever asks.
-      init_fn: called where there is nothing to restore.
-      asynchronous: whether to write while training goes on.
-      role: what this process is to them; None: it trains alone.
-      notes: what every manifest notes of the run. A restore prints how the data differ from those that are noted.
-      create_variables: the trainer's, which lets a model that is built by its first call be built; False: it cannot.
+      checkpoint_interval: steps between checkpoints, for `save` and for callers.
+      init_fn: called if there is nothing to restore.
+      asynchronous: whether to write while training continues.
+      role: the role of this process; None: it trains alone.
+      notes: the facts about the run for every manifest. A restore prints how the data differ from those in it.
+      create_variables: the trainer's, which builds a model that is built by its first call; False: it cannot.
     """
     role = role or Role()
     checkpoint = contents.rebuilt(checkpoint)
@@ -97,35 +97,35 @@ class CheckpointManager(tf.train.CheckpointManager):
     self.rollbacks = rollbacks_lib.Rollbacks(directory)
     super().__init__(
       checkpoint,
-      # The base class trusts the file named `checkpoint`, and a crash leaves that empty. Manifests count here.
+      # The base class trusts the file named `checkpoint`, which a crash leaves empty. Here, manifests count.
       directory=os.path.join(directory, 'no state file here'),
       max_to_keep=None,
       step_counter=step_counter,
       checkpoint_interval=checkpoint_interval,
       init_fn=init_fn,
     )
-    self._step_counter = step_counter  # Which the base class keeps only together with an interval.
+    self._step_counter = step_counter  # The base class keeps it only together with an interval.
     self._directory = directory
     self._checkpoint_prefix = os.path.join(directory, 'ckpt')
 
   @property
   def checkpoints(self) -> list[str]:
-    """Paths of the checkpoints with a manifest, oldest first."""
+    """The paths of the checkpoints with a manifest, oldest first."""
     return manifests.paths(self.directory)
 
   @property
   def latest_checkpoint(self) -> str | None:
-    """Path of the newest one; None where there is none."""
+    """The path of the newest one; None if there is none."""
     paths = self.checkpoints
     return paths[-1] if paths else None
 
   def holds(self, step: int) -> bool:
-    """Whether the last checkpoint that this process saved here, or restored from here, is that of `step`."""
+    """Whether the last checkpoint that this process has saved here, or restored from here, is that of `step`."""
     return self._held == step
 
   @property
   def has_failed(self) -> bool:
-    """Whether it is known by now that the save in flight has failed: `sync` will raise. Waits for nothing."""
+    """Whether the save in flight is known to have failed, so that `sync` will raise. Does not wait."""
     return self._error is not None or tf_internals.async_save_error(self.checkpoint) is not None
 
   # Saving.
@@ -135,12 +135,12 @@ class CheckpointManager(tf.train.CheckpointManager):
 
     Args:
       checkpoint_number: the step; None reads the step counter.
-      check_interval: whether to do nothing off the multiples of `checkpoint_interval`.
-      options: taken for the base class's sake; what it sets is set here.
+      check_interval: whether to save only at multiples of `checkpoint_interval`.
+      options: ignored, an argument of the base class; this class sets its own.
       **extra: further entries of the manifest.
 
     Returns:
-      The path, where the files are or will be; None where nothing was to be saved.
+      The path at which the files are or will be; None if nothing had to be saved.
 
     Raises:
       DivergedError: a weight is not finite.
@@ -189,7 +189,7 @@ class CheckpointManager(tf.train.CheckpointManager):
         return
       manifests.write(path, **self._extra)
       self._retention.tidy(path)
-    except Exception as error:  # It belongs to the thread that trains.
+    except Exception as error:  # That is for the thread that trains.
       with self._lock:
         self._error = error
 
@@ -223,7 +223,7 @@ class CheckpointManager(tf.train.CheckpointManager):
       raise self._save_error(error) from error
 
   def _save_error(self, error: BaseException) -> errors.CheckpointError:
-    """The error of the save that was begun last. What it has left is deleted: a full disk is not to be fuller."""
+    """Makes the error of the last save, and deletes its remains, because a full disk must not become fuller."""
     path, self._held = self._last, None
     if self._is_chief:
       manifests.remove_partial(path)
@@ -241,10 +241,10 @@ class CheckpointManager(tf.train.CheckpointManager):
     """Restores the newest checkpoint that verifies; sets aside those that do not, and says so.
 
     Returns:
-      Its path; None where the folder holds no checkpoint, and `init_fn` was called.
+      Its path; None if the folder has no checkpoint, and `init_fn` was called.
 
     Raises:
-      CheckpointError: there are checkpoints, and none of them can be read.
+      CheckpointError: there are checkpoints, but none of them can be read.
       UserError: the checkpoint and the model differ.
     """
     self.sync()
@@ -265,18 +265,18 @@ class CheckpointManager(tf.train.CheckpointManager):
     try:
       self.restore(path)
       return False
-    except Exception as error:  # TensorFlow raises whatever its reader stumbled over.
+    except Exception as error:  # The type depends on what TensorFlow's reader has stumbled over.
       if self._trains or is_last or not self._is_gone(path):
         raise
       logging.warning('%s was deleted while it was being restored (%s): the next newest is taken.', path, error)
       return True
 
   def _is_gone(self, path: str) -> bool:
-    """Whether a checkpoint has been deleted, which begins with its manifest, where there are others."""
+    """Whether a checkpoint has been deleted: its manifest, which is deleted first, is missing, and others exist."""
     return not tf.io.gfile.exists(path + manifests.SUFFIX) and bool(self.checkpoints)
 
   def _choose(self) -> str | None:
-    """The name of the newest checkpoint that verifies; None where there is none to choose from."""
+    """The name of the newest checkpoint that verifies; None if there are no checkpoints."""
     if self._trains and self._is_chief:
       manifests.remove_unfinished(self.directory)
       self._delete_rolled_back()
@@ -289,7 +289,7 @@ class CheckpointManager(tf.train.CheckpointManager):
           return os.path.basename(path)
         if self._trains or not self._is_gone(path):
           self._report_damage(path, damage)
-      # A training beside this process deletes what it has replaced: what it has saved since is looked for.
+      # A training beside this process deletes what it has replaced: look for what it has saved since.
       if self._trains or not set(self.checkpoints) - set(with_manifest):
         break
     broken = paths_lib.matching(self.directory, r'ckpt-.*\.broken.*')
@@ -304,22 +304,21 @@ class CheckpointManager(tf.train.CheckpointManager):
   def roll_back(
     self, bad_steps: Sequence[int], data_offset: Callable[[int], int], skipped_updates: int = 0
   ) -> str | None:
-    """Restores the newest checkpoint from before the trouble that has just ended, and leaves behind what came after it.
+    """Restores the newest checkpoint from before the trouble that has just ended, and deletes the later ones.
 
-    That is one that is older than the last bad step, and before which nothing bad has happened since the checkpoint
-    before it, or ever. Where there is none, it is the oldest.
+    It is older than the last bad step, and has no bad step between itself and the checkpoint before it, or before
+    itself if it is the first. If there is no such checkpoint, the oldest one is restored.
 
     Args:
-      bad_steps: their numbers (first step: 1), in order.
-      data_offset: from the step of the checkpoint to how many updates further than its number a step will find its
-        batches from there on.
+      bad_steps: the numbers of the bad steps (first step: 1), in order.
+      data_offset: a function from the step of the checkpoint to the `data_offset` of the steps after it.
       skipped_updates: how many updates were skipped since the last rollback.
 
     Returns:
-      The checkpoint's path; None where no checkpoint can be read, and nothing was done.
+      The checkpoint's path; None if no checkpoint can be read, and nothing was done.
 
     Raises:
-      CheckpointError: a disk that fails. What the run has come to is not to be saved.
+      CheckpointError: the disk fails. The present state of the run must not be saved.
     """
     self.sync()
     from_step = self._step_now()
@@ -358,7 +357,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     """Restores one checkpoint, all of it.
 
     Raises:
-      UserError: it holds other variables than there are here, or others of their shapes.
+      UserError: its variables, or their shapes, differ from those here.
       CheckpointError: it is not the one that the chief restores.
     """
     self.sync()
@@ -370,7 +369,7 @@ class CheckpointManager(tf.train.CheckpointManager):
       self._notes.report_other_data(path)
 
   def continuation(self, path: str) -> dict[str, Any]:
-    """What the trainer has to know to go on from a checkpoint: the arguments of its `checkpoint_restored`."""
+    """The arguments of the trainer's `checkpoint_restored`, to continue from a checkpoint."""
     step = manifests.step_of(path)
     return {
       'keep_hyperparameters': self._notes.differ_in_constants(path),
@@ -379,19 +378,19 @@ class CheckpointManager(tf.train.CheckpointManager):
     }
 
   def evaluation_is_pending(self, path: str) -> bool:
-    """Whether the run was stopped in front of the evaluation that belongs to this checkpoint's step."""
+    """Whether the run was stopped before the evaluation of this checkpoint's step."""
     return bool(manifests.entries(path).get('evaluation_pending'))
 
   def num_replicas(self, path: str) -> int | None:
-    """How many replicas the run had that saved this checkpoint; None where it does not say."""
+    """The number of replicas of the run that saved this checkpoint; None if it does not say."""
     return manifests.entries(path).get('num_replicas')
 
   def completing(self) -> contextlib.AbstractContextManager[None]:
-    """Around steps that may make variables: see `Restoring.completing`."""
+    """A context for steps that may make variables: see `Restoring.completing`."""
     return self._restoring.completing()
 
   def _report_damage(self, path: str, damage: str) -> None:
     if self._trains and self._is_chief:
       logging.error('%s is damaged: %s. It is set aside as %s.', path, damage, manifests.set_aside(path))
     else:
-      logging.error('%s is damaged: %s. It is left out.', path, damage)
+      logging.error('%s is damaged: %s. It is skipped.', path, damage)

@@ -1,9 +1,9 @@
-"""What makes a checkpoint count: a manifest of its files, written last.
+"""Manifests: a checkpoint counts if it has a manifest of its files, which is written last.
 
-A checkpoint is the files `PATH.index` and `PATH.data-*`. `PATH.manifest.json` holds their sizes and SHA-256
-sums, and one sum over itself, and is renamed into place when all of them are on disk. A save that was cut off has
-none; damage shows when the files are held against it. A manifest can come from anywhere: it names the checkpoint's own
-files, beside it, and no other is read.
+A checkpoint consists of the files `PATH.index` and `PATH.data-*`. `PATH.manifest.json` holds their sizes and SHA-256
+sums, and one sum over itself, and is renamed into place when all of them are on disk. An unfinished save has none;
+damage shows when the files are compared with it. A manifest can come from anywhere: it may only name the checkpoint's
+own files, beside it, and no other file is read.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ def write(path: str, **values: Any) -> None:
     **values: further entries, JSON values.
 
   Raises:
-    FileNotFoundError: there are no such files.
+    FileNotFoundError: files are missing.
   """
   files = {}
   for file in files_of(path):
@@ -42,7 +42,7 @@ def write(path: str, **values: Any) -> None:
     raise FileNotFoundError(f'{path}: no files of a checkpoint, but {", ".join(files) or "none at all"}')
   content = {'files': files, **values}
   content['sha256'] = _sum_of(content)
-  text = json.dumps(content, separators=(',', ':'))  # No byte without a meaning: damage to any of them shows.
+  text = json.dumps(content, separators=(',', ':'))  # Every byte has a meaning, so that damage to any of them shows.
   paths_lib.write_atomically(path + SUFFIX, text.encode(), temporary=f'{path}{SUFFIX}.tmp', sync=True)
 
 
@@ -75,7 +75,7 @@ def entries(path: str) -> dict[str, Any]:
 
 
 def _check_files(files: Any, name: str) -> None:
-  """Raises a ValueError where a manifest's files are not those of the checkpoint `name`."""
+  """Raises a ValueError if a manifest's files are not those of the checkpoint `name`."""
   if not isinstance(files, dict):
     raise ValueError(_DAMAGED)
   for file, entry in files.items():
@@ -92,7 +92,7 @@ def _is_complete(files: Any) -> bool:
 
 
 def fingerprint(path: str) -> str | None:
-  """A sum that tells a checkpoint from any other; None where its manifest is missing or damaged."""
+  """A checksum that differs between checkpoints; None if the manifest is missing or damaged."""
   try:
     return _sum_of(read(path))
   except (ValueError, tf.errors.OpError):
@@ -100,7 +100,7 @@ def fingerprint(path: str) -> str | None:
 
 
 def find_damage(path: str) -> str | None:
-  """What is wrong with the checkpoint at `path`; None where every byte is as it was written."""
+  """What is wrong with the checkpoint at `path`; None if every byte is as it was written."""
   try:
     files = read(path)['files']
   except (ValueError, tf.errors.OpError) as error:
@@ -125,25 +125,25 @@ def find_damage(path: str) -> str | None:
 
 
 def find_unreadable(path: str) -> str | None:
-  """What is wrong with a checkpoint, by its manifest or, where it has none, by reading it; None where nothing is."""
+  """What is wrong with a checkpoint, by its manifest or, if it has none, by reading it; None if nothing is."""
   if tf.io.gfile.exists(path + SUFFIX):
     return find_damage(path)
   try:
     reader = tf.train.load_checkpoint(readable_paths.readable(path))
     for name in reader.get_variable_to_shape_map():
       np.asarray(reader.get_tensor(name))
-  except Exception as error:  # TensorFlow raises whatever its reader stumbled over, IndexError too.
+  except Exception as error:  # The type depends on what TensorFlow's reader has stumbled over; even an IndexError.
     return ' '.join(str(error).split())[:200]
   return None
 
 
 def paths(directory: str, name: str = 'ckpt') -> list[str]:
-  """Paths of the checkpoints in a folder that have a manifest, by step, oldest first."""
+  """The paths of the checkpoints in a folder that have a manifest, by step, oldest first."""
   return _paths(directory, name, SUFFIX)
 
 
 def saved_paths(directory: str, name: str = 'ckpt') -> list[str]:
-  """Paths of all checkpoints in a folder, with a manifest or without, by step, oldest first."""
+  """The paths of all checkpoints in a folder, with or without a manifest, by step, oldest first."""
   return _paths(directory, name, '.index')
 
 
@@ -156,7 +156,7 @@ def named_latest(directory: str) -> str | None:
   """The checkpoint that TensorFlow's file named `checkpoint` names, as `tf.train.latest_checkpoint` returns it.
 
   Returns:
-    None where there is none, or the file is damaged: a crash leaves it empty.
+    None if there is none, or the file is damaged: a crash leaves it empty.
   """
   try:
     state = tf.train.get_checkpoint_state(directory)
@@ -172,13 +172,13 @@ def step_of(path: str) -> int:
 
 
 def files_of(path: str) -> list[str]:
-  """Paths of the files that hold the checkpoint at `path`."""
+  """The paths of the files of the checkpoint at `path`."""
   folder, name = os.path.split(path)
   return paths_lib.matching(folder, re.escape(name) + _PART)
 
 
 def remove(path: str) -> None:
-  """Deletes a checkpoint, its manifest first: what is left of it half-way does not count."""
+  """Deletes a checkpoint, its manifest first: half a checkpoint does not count."""
   for file in [path + SUFFIX, *files_of(path)]:
     try:
       tf.io.gfile.remove(file)
@@ -187,20 +187,20 @@ def remove(path: str) -> None:
 
 
 def remove_unfinished(directory: str, name: str = 'ckpt') -> None:
-  """Deletes what saves that were cut off have left: the folders in which TensorFlow collects a checkpoint's parts."""
+  """Deletes the remains of unfinished saves: the folders in which TensorFlow collects a checkpoint's parts."""
   for folder in paths_lib.matching(directory, rf'{re.escape(name)}-[0-9]+_temp'):
     paths_lib.remove_folder(folder)
 
 
 def remove_partial(path: str) -> None:
-  """Deletes what a save that has failed has left at `path`, as far as that can be done."""
+  """Deletes the remains of a failed save at `path`, as far as that is possible."""
   try:
     if not tf.io.gfile.exists(path + SUFFIX):
       remove(path)
     for file in (f'{path}{SUFFIX}.tmp', f'{path}_temp'):
       if tf.io.gfile.exists(file):
         tf.io.gfile.rmtree(file) if tf.io.gfile.isdir(file) else tf.io.gfile.remove(file)
-  except (OSError, tf.errors.OpError):  # The failure itself is being told.
+  except (OSError, tf.errors.OpError):  # The failure itself is being reported.
     pass
 
 
@@ -214,7 +214,7 @@ def set_aside(path: str) -> str:
 
 
 def _check_regular(file: str) -> None:
-  """Raises a ValueError for a device or a pipe, which would be read for ever."""
+  """Raises a ValueError for a device or a pipe, which could be read for ever."""
   if os.path.exists(file) and not os.path.isfile(file):
     raise ValueError(f'{os.path.basename(file)} is no regular file')
 
@@ -232,7 +232,7 @@ def _sha256(file: str) -> str:
 
 
 def _sync(file: str) -> None:
-  """Has the disk take what was written, where the file is local."""
+  """Makes the disk store what was written, if the file is local."""
   if os.path.exists(file):
     descriptor = os.open(file, os.O_RDONLY)
     try:

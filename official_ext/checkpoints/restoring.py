@@ -1,4 +1,4 @@
-"""Restores a checkpoint, all of it: also into variables that are made by the first steps after it."""
+"""Restores a checkpoint, all of it, even into variables that the first steps after it make."""
 
 from collections.abc import Callable, Iterator
 import contextlib
@@ -14,34 +14,34 @@ from official_ext.checkpoints import manifests
 from official_ext.files import readable_paths
 from official_ext.runtime import workers as workers_lib
 
-# What an evaluation has no use for.
+# What an evaluation does not need.
 _OF_TRAINING = ('optimizer', 'step_state')
 
 
 class Restoring:
-  """Holds what is restored against what a checkpoint holds, before it is read or as soon as that can be told."""
+  """Restores, and compares the objects with the checkpoint: before it is read, or as soon as all variables exist."""
 
   def __init__(
     self, checkpoint: tf.train.Checkpoint, trains: bool = True, create_variables: Callable[[], bool] = lambda: False
   ):
-    """Makes it; restores nothing.
+    """Initializes it; restores nothing.
 
     Args:
-      checkpoint: what is restored.
-      trains: whether the process trains; another has no use for the optimizer.
-      create_variables: lets a model that is built by its first call be built; False: it cannot.
+      checkpoint: the object to restore.
+      trains: whether the process trains; another one does not need the optimizer.
+      create_variables: builds a model that is built by its first call; False: it cannot.
     """
     self._checkpoint = checkpoint
     self._without = () if trains else _OF_TRAINING
     self._reads_optimizer = trains
     self._create_variables = create_variables
-    self._unproven: str | None = None  # A checkpoint of which variables that do not exist yet may be in need.
+    self._unproven: str | None = None  # A checkpoint that variables which do not exist yet may need.
 
   def restore(self, path: str) -> None:
     """Restores one checkpoint.
 
     Raises:
-      UserError: it holds other variables than there are here, or others of their shapes.
+      UserError: its variables, or their shapes, differ from those here.
     """
     contents = contents_lib.Contents(path)
     match, self._unproven = contents.match(self._checkpoint, self._without), None
@@ -53,16 +53,16 @@ class Restoring:
       match.check(path)
     children = dict(tf.train.TrackableView.children(self._checkpoint))
     readable = tf.train.Checkpoint(**{name: child for name, child in children.items() if name not in self._without})
-    # What is missing was named above; the rest is for variables that are made later.
+    # Missing values were named above; the others are for variables that are made later.
     readable.read(readable_paths.readable(path)).expect_partial()
     averaged_weights.put_back(self._checkpoint, path, contents, optimizer_is_read=self._reads_optimizer)
 
   @contextlib.contextmanager
   def completing(self) -> Iterator[None]:
-    """Around steps that may make variables. At its end a restore from before is complete, or an error.
+    """A context for steps that may make variables. At its end, an earlier restore must be complete.
 
     Raises:
-      UserError: the restored checkpoint holds other variables than there are now, or others of their shapes.
+      UserError: the variables of the restored checkpoint, or their shapes, differ from those that exist now.
     """
     path = self._unproven
     try:
@@ -70,7 +70,7 @@ class Restoring:
     except ValueError as error:
       if path is None or isinstance(error, errors.UserError):
         raise
-      # TensorFlow gives a variable that is made after the restore the shape that it has in the file.
+      # TensorFlow gives a variable that is made after the restore its shape in the file.
       raise errors.UserError(
         f'{path}: not a checkpoint of this model, or the first step has an error of its own: '
         f'{" ".join(str(error).split())[:300]}'
@@ -80,7 +80,7 @@ class Restoring:
       contents_lib.Contents(path).match(self._checkpoint, self._without).check(path)
 
   def _is_built(self) -> bool:
-    """Whether the model is known to make no variables any more."""
+    """Whether the model is known to make no more variables."""
     model = getattr(self._checkpoint, 'model', None)
     if not isinstance(model, tf_keras.layers.Layer):
       return model is None
@@ -92,7 +92,7 @@ def check_same_as_chief(path: str, workers: workers_lib.Workers) -> None:
   """Makes sure that all workers restore the same checkpoint.
 
   Args:
-    path: of the one that this worker restores.
+    path: of the checkpoint that this worker restores.
     workers: all that train together. All of them must call.
 
   Raises:

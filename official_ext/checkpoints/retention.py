@@ -1,4 +1,4 @@
-"""Which checkpoints of a run's folder are kept; the others are deleted when a newer one counts."""
+"""Decides which checkpoints of a run's folder are kept; the others are deleted when a newer one counts."""
 
 from absl import logging
 
@@ -8,10 +8,10 @@ from official_ext.files import storage
 
 
 class Retention:
-  """Deletes what is not to be kept any longer. What was just saved counts whatever becomes of this."""
+  """Deletes checkpoints that need not be kept. The one just saved counts even if that fails."""
 
   def __init__(self, directory: str, max_to_keep: int | None = None, keep_every: int = 0):
-    """Makes it; deletes nothing.
+    """Initializes it; deletes nothing.
 
     Args:
       directory: the run's folder.

@@ -1,8 +1,8 @@
-"""What rollbacks a run has made: where it went back to, and which batches it has skipped since.
+"""The rollbacks of a run: the steps that it went back to, and the batches that it has skipped since.
 
-`rollbacks.json` in the run's folder is the one place that says so. It is synced and renamed into place, and a rollback
-has happened when it is: checkpoints of the future that was rolled back are deleted after it, or, if the process was
-killed in between, by the next one.
+`rollbacks.json` in the run's folder is their only record. It is synced and renamed into place, and only then has a
+rollback happened: checkpoints of the future that was rolled back are deleted after that, or, if the process is killed
+in between, by the next process.
 """
 
 import dataclasses
@@ -21,10 +21,10 @@ class Rollback:
   """One rollback.
 
   Attributes:
-    from_step: the step at which the run gave up.
-    to_step: the step whose checkpoint it went back to.
+    from_step: the step at which the run rolled back.
+    to_step: the step of the checkpoint that it restored.
     data_offset: how many updates further than its number a step after `to_step` finds its batches.
-    skipped_updates: how many updates were skipped between the rollback before and this one.
+    skipped_updates: how many updates were skipped between the previous rollback and this one.
   """
 
   from_step: int
@@ -40,7 +40,7 @@ class Rollbacks:
     """Reads them.
 
     Raises:
-      CheckpointError: the file is there and cannot be read.
+      CheckpointError: the file exists and cannot be read.
     """
     self._path = os.path.join(directory, _NAME)
     self._all: list[Rollback] = []
@@ -62,14 +62,14 @@ class Rollbacks:
     return len(self._all)
 
   def add(self, rollback: Rollback, write: bool = True) -> None:
-    """Notes one more.
+    """Notes one more rollback.
 
     Args:
       rollback: the newest.
-      write: false on a worker whose files do not count.
+      write: whether to write the file; false on a worker whose files do not count.
 
     Raises:
-      StorageError: it cannot be noted, and has not happened.
+      StorageError: it cannot be noted, and so has not happened.
     """
     noted = [*self._all, rollback]
     if write:
@@ -90,15 +90,15 @@ class Rollbacks:
 
   @property
   def skipped_updates(self) -> int:
-    """How many updates were skipped up to the last rollback, also in futures that were rolled back."""
+    """The number of updates that were skipped up to the last rollback, including futures that were rolled back."""
     return sum(entry.skipped_updates for entry in self._all)
 
   def data_offset(self, step: int) -> int:
-    """How many updates further than its number a run that goes on from `step` finds its batches."""
+    """How many updates further than its number a step finds its batches, if the run continues from `step`."""
     return next((entry.data_offset for entry in reversed(self._all) if entry.to_step <= step), 0)
 
   def is_new_at(self, step: int, num_rollbacks: int) -> bool:
-    """Whether a rollback led back to a checkpoint after it was saved: see `leaves_behind`."""
+    """Whether a rollback restored a checkpoint after it was saved: see `leaves_behind`."""
     return any(step >= entry.to_step for entry in self._all[num_rollbacks:])
 
   def leaves_behind(self, step: int, num_rollbacks: int) -> bool:
@@ -112,7 +112,7 @@ class Rollbacks:
 
 
 def _parse(content: bytes) -> list[Rollback]:
-  """Raises a ValueError or a TypeError where the content says nothing that could be trusted."""
+  """Parses the content; raises a ValueError or a TypeError if it cannot be trusted."""
   entries = json.loads(content)
   if not isinstance(entries, list):
     raise ValueError('expected a list')

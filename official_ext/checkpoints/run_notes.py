@@ -1,4 +1,4 @@
-"""What the manifest of every checkpoint notes of its run, and how another run differs from that."""
+"""The facts about its run in the manifest of every checkpoint, and how another run differs from them."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -11,22 +11,22 @@ from official_ext.data import identity
 
 @dataclasses.dataclass(frozen=True)
 class RunNotes:
-  """What is noted.
+  """The facts that are noted.
 
   Attributes:
-    optimizer_config: what the optimizer was made from, as JSON values.
-    data_identity: what tells the data, by the name of the input: see data/identity.py.
+    optimizer_config: the configuration of the optimizer, as JSON values.
+    data_identity: the identity of the data, by the name of the input: see data/identity.py.
   """
 
   optimizer_config: Any = None
   data_identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def entries(self) -> dict[str, Any]:
-    """Those of a manifest."""
+    """The entries for a manifest."""
     return {'optimizer_config': self.optimizer_config, 'data': self.data_identity}
 
   def differ_in_constants(self, path: str) -> bool:
-    """Whether the constants of the optimizer are others than those of the run that has saved a checkpoint."""
+    """Whether the constants of the optimizer differ from those of the run that has saved a checkpoint."""
     saved = manifests.entries(path).get('optimizer_config')
     return saved is not None and _constants(saved) != _constants(self.optimizer_config)
 
@@ -46,6 +46,6 @@ class RunNotes:
 
 
 def _constants(optimizer_config: Any) -> Any:
-  """What an optimizer's constants come from: groups of variables have none."""
+  """The fields that an optimizer's constants come from; groups of variables have none."""
   config = json.loads(json.dumps(optimizer_config))
   return {k: v for k, v in config.items() if k != 'parameter_groups'} if isinstance(config, dict) else config

@@ -1,9 +1,9 @@
-"""Where a line of training starts, when it starts from a checkpoint: `--checkpoint` of a mode that trains.
+"""Lines of training that start from a checkpoint: `--checkpoint` of a mode that trains.
 
-`lines.json` in the run's folder says so, renamed into place when the checkpoint has been restored. The same command
-then goes on from the newest checkpoint of its own, and another `--checkpoint` is refused, unless a branch is asked for:
-a new line, for which the checkpoints of the one before are moved to the folder `line_N`. A branch has happened when the
-file says so; a process that is killed after that leaves the moving to the next start.
+`lines.json` in the run's folder notes the checkpoint, and is renamed into place when that has been restored. The same
+command then continues from the newest checkpoint of its own, and another `--checkpoint` is refused unless a branch is
+requested: a new line, for which the checkpoints of the previous one are moved to the folder `line_N`. A branch has
+happened when the file says so; if the process is killed after that, the next start moves the checkpoints.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from official_ext.files import storage
 
 _NAME = 'lines.json'
 _FILE = re.compile(r'ckpt-(\d+)\.')
-# A save that was cut off leaves other files, too.
+# An unfinished save leaves other files, too.
 _WHOLE_OR_BROKEN = re.compile(r'ckpt-(\d+)(\.broken)?\.(index|manifest\.json)')
 
 
@@ -33,12 +33,12 @@ class Origin:
   """A checkpoint from which a line of training started.
 
   Attributes:
-    checkpoint: its path; of one in the run's own folder the name alone.
+    checkpoint: its path; only the name, if it is in the run's own folder.
     step: its step.
-    fingerprint: of its manifest; None where it has none.
-    num_rollbacks: how many rollbacks of the run's own there had been when it was saved.
+    fingerprint: of its manifest; None if it has none.
+    num_rollbacks: the number of the run's own rollbacks before it was saved.
     line: the number of the line, 0 for the first in a folder.
-    is_pending: whether the line before it is still to be set aside.
+    is_pending: whether the previous line must still be set aside.
   """
 
   checkpoint: str
@@ -51,12 +51,12 @@ class Origin:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-  """What a training is to begin with.
+  """The start of a training.
 
   Attributes:
-    checkpoint: path of the checkpoint to restore; None for the newest in the folder, or none.
-    origins: what is to be noted once that is restored; None where nothing is.
-    message: for the user; '' where there is nothing to say.
+    checkpoint: the path of the checkpoint to restore; None for the newest in the folder, or none.
+    origins: the contents of the file once that is restored; None if it does not change.
+    message: for the user; '' if there is nothing to say.
   """
 
   checkpoint: str | None = None
@@ -104,7 +104,7 @@ def choose(model_dir: str, checkpoint: str | None, branch: bool = False) -> Star
     number = line[-1].line if line else 0
     before = [other for other in known if other.line != number]
     return Start(checkpoint, _noted([*before, dataclasses.replace(origin, line=number)]))
-  if name == _newest(model_dir):  # One more name for where it is.
+  if name == _newest(model_dir):  # Another name of the checkpoint that it is at.
     return Start(checkpoint, _noted([*known, dataclasses.replace(origin, line=line[-1].line if line else 0)]))
   if not branch:
     raise errors.UserError(
@@ -122,18 +122,18 @@ def choose(model_dir: str, checkpoint: str | None, branch: bool = False) -> Star
 
 
 def begin(model_dir: str, start: Start, subfolders: Sequence[str] = ()) -> bool:
-  """Notes where a line of training starts; to be called by the chief when that checkpoint is restored.
+  """Notes where a line of training starts. The chief calls it when that checkpoint is restored.
 
   Args:
     model_dir: the run's folder.
-    start: what `choose` has said.
-    subfolders: those in which a line keeps more checkpoints: they are set aside with it.
+    start: the result of `choose`.
+    subfolders: those in which a line keeps further checkpoints: they are set aside with it.
 
   Returns:
-    Whether a line before it was set aside.
+    Whether a previous line was set aside.
 
   Raises:
-    StorageError: it cannot be noted. Nothing has changed.
+    StorageError: it cannot be noted, and nothing has changed.
   """
   if start.origins is None:
     return False
@@ -148,7 +148,7 @@ def begin(model_dir: str, start: Start, subfolders: Sequence[str] = ()) -> bool:
 
 
 def read(model_dir: str) -> list[Origin]:
-  """Where the lines of training in a folder started, oldest first. A file that cannot be read says nothing."""
+  """The starts of the lines of training in a folder, oldest first; [] if the file cannot be read."""
   path = os.path.join(model_dir, _NAME)
   try:
     with tf.io.gfile.GFile(path, 'rb') as f:
@@ -168,7 +168,7 @@ def _checked(entry: Any) -> Origin:
   """One entry of the file.
 
   Raises:
-    ValueError, TypeError: it is none.
+    ValueError, TypeError: it is not an entry.
   """
   origin = Origin(**entry)
   for field in ('step', 'num_rollbacks', 'line'):
@@ -191,7 +191,7 @@ def _noted(origins: Sequence[Origin]) -> list[dict[str, Any]]:
 
 
 def _name(model_dir: str, checkpoint: str) -> str:
-  """What a checkpoint is noted as: the same for all ways to write its path, and wherever the run's folder is moved."""
+  """The name of a checkpoint in the file: the same for all forms of its path, wherever the run's folder is moved."""
   if '://' in checkpoint:
     folder, name = os.path.split(checkpoint)
     return name if folder.rstrip('/') == model_dir.rstrip('/') else checkpoint
@@ -215,7 +215,7 @@ def _step_of(checkpoint: str) -> int:
 
 
 def _num_rollbacks(model_dir: str, checkpoint: str) -> int:
-  if os.path.dirname(_name(model_dir, checkpoint)):  # The rollbacks of another run.
+  if os.path.dirname(_name(model_dir, checkpoint)):  # Its rollbacks are those of another run.
     return 0
   return listing.num_rollbacks(checkpoint)
 
@@ -240,7 +240,7 @@ def _listed(folder: str) -> list[str]:
 
 
 def _newest(model_dir: str) -> str:
-  """The name of the newest checkpoint in the run's folder, which has some."""
+  """The name of the newest checkpoint in the run's folder, which is not empty."""
   steps = _own_steps(model_dir)
   return f'ckpt-{max([step for step, is_broken in steps.items() if not is_broken] or steps)}'
 
@@ -253,7 +253,7 @@ def _folder(line: int) -> str:
 
 
 def _set_aside(model_dir: str, origin: Origin, subfolders: Sequence[str]) -> None:
-  """Moves what the new line does not go on from; may be repeated where it was cut off."""
+  """Moves the files of the previous line; may be repeated if it was interrupted."""
   aside = os.path.join(model_dir, _folder(origin.line - 1))
   tf.io.gfile.makedirs(aside)
   is_inside = not os.path.dirname(origin.checkpoint)

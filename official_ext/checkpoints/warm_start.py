@@ -1,4 +1,4 @@
-"""Starting a new run from the weights of another: `task.init_checkpoint`."""
+"""Starts a new run from the weights of another: `task.init_checkpoint`."""
 
 from collections.abc import Sequence
 import fnmatch
@@ -18,10 +18,10 @@ _FIELD = 'task.init_checkpoint'
 
 
 def find(path: str) -> str:
-  """The checkpoint that a value of `task.init_checkpoint` means.
+  """Finds the checkpoint for a value of `task.init_checkpoint`.
 
   Args:
-    path: of a checkpoint, or of a folder, whose newest sound one is meant.
+    path: of a checkpoint, or of a folder: then it is the newest sound one in it.
 
   Returns:
     Its path.
@@ -52,7 +52,7 @@ def find(path: str) -> str:
 def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ()) -> None:
   """Assigns the weights of a checkpoint to a model: all of the model's variables, by name and shape.
 
-  What the checkpoint holds beside the model (optimizer, step) is left out, and so are weights that have no place.
+  The rest of the checkpoint (optimizer, step) is ignored, and so are weights that have no place in the model.
 
   Args:
     model: built.
@@ -102,7 +102,7 @@ def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ())
 def _read(contents: contents_lib.Contents, path: str, key: str) -> Any:
   try:
     return contents.value(key)
-  except (tf.errors.OpError, IndexError) as error:  # What TensorFlow raises depends on what its reader stumbled over.
+  except (tf.errors.OpError, IndexError) as error:  # The type depends on what TensorFlow's reader has stumbled over.
     raise _damaged(path, error) from error
 
 

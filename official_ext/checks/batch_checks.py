@@ -1,4 +1,4 @@
-"""Runs a task's steps on the batches that are unlike the others: the last, smaller one, and those with odd labels."""
+"""Runs a task's steps on unusual batches: the last, smaller one, and those with extreme labels."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ _TOLERANCE = 1e-4
 
 
 def find(run: step_checks.StepRun, task: Any, path: str, sample: data_checks.Sample) -> list[findings.Finding]:
-  """Looks at what the first batches do not show. The step has passed on them.
+  """Looks for mistakes that the first batches, on which the step has passed, do not show.
 
   Args:
     run: runs the steps.
@@ -28,9 +28,9 @@ def find(run: step_checks.StepRun, task: Any, path: str, sample: data_checks.Sam
   trains = path.endswith('train_data')
   for number, batch in sample.extreme:
     try:
-      with tf.device('CPU:0'):  # Whose kernels refuse what those of a GPU turn into NaN.
+      with tf.device('CPU:0'):  # Its kernels refuse labels that those of a GPU turn into NaN.
         run.try_batch(batch, trains)
-    except Exception as error:  # pylint: disable=broad-except  # Only what labels are to blame for is told here.
+    except Exception as error:  # pylint: disable=broad-except  # Only errors that labels cause are reported here.
       finding = label_checks.explain(error, path, task, run.model, [batch], [number])
       if finding is not None:
         found.append(finding)
@@ -46,7 +46,7 @@ def _find_in_partial(run, task, path, sample, trains):
   try:
     run.try_batch(sample.partial, trains)
     return []
-  except Exception as error:  # pylint: disable=broad-except  # Whatever it is, full batches do not raise it.
+  except Exception as error:  # pylint: disable=broad-except  # Any exception: full batches do not raise it.
     finding = label_checks.explain(error, path, task, run.model, [sample.partial], [])
     finding = finding or step_errors.explain(error)
     if finding is not None:
@@ -64,14 +64,14 @@ def _find_in_partial(run, task, path, sample, trains):
 
 
 def _find_sum(run, task, sample):
-  """A loss that is the sum over the examples shows when the batch is cut in two."""
+  """Finds a loss that is the sum over the examples, by cutting the batch in two."""
   half = sample.size // 2
   parts = [data_checks.cut(sample.kept[0], start, start + half, sample.size) for start in (0, half)]
   if half < 2 or 2 * half != sample.size or None in parts:
     return []
   try:
     whole, first, second = (run.loss_of(batch) for batch in (sample.kept[0], *parts))
-  except Exception:  # pylint: disable=broad-except  # A task that wants whole batches.
+  except Exception:  # pylint: disable=broad-except  # The task needs whole batches.
     return []
   scale = abs(whole)
   is_sum = abs(whole - first - second) <= _TOLERANCE * scale and min(abs(first), abs(second)) > 0.01 * scale

@@ -1,4 +1,4 @@
-"""Looks at the examples of a task, as many as a few seconds and some megabytes allow."""
+"""Looks at as many examples of a task as a few seconds and some megabytes allow."""
 
 from collections.abc import Iterator, Sequence
 import dataclasses
@@ -14,13 +14,13 @@ from official_ext.data import bad_examples
 from official_ext.data import pipelines
 from official_ext.data import position
 
-_SECONDS = 2.0  # For each of the searches below.
-_MAX_BATCHES = 4096  # Where only reading tells whether there is an end.
+_SECONDS = 2.0  # The time for each of the searches below.
+_MAX_BATCHES = 4096  # The time if only reading can tell whether the data end.
 _NUM_LOOKED_AT = 64  # Batches, elsewhere.
 _MAX_BYTES = 2**26
 _NUM_KEPT = 3
 _MAX_EXTREME = 4
-_MIN_RUN = 8  # So many examples of a class one after the other, on average and of each class, are no chance.
+_MIN_RUN = 8  # If runs of a class are so long, on average and for each class, the order is not chance.
 _NAMES_OF_DATA = (('input_path',), ('tfds_name', 'tfds_split', 'tfds_data_dir'))
 
 
@@ -31,7 +31,7 @@ class Sample:
   Attributes:
     kept: the first ones.
     size: the number of examples in a batch; 0 if that is not clear.
-    partial: one with fewer examples, such as the last; None if there is none.
+    partial: a batch with fewer examples, such as the last; None if there is none.
     extreme: those with the smallest and the largest integers of all that were read, as (number from 0, batch).
   """
 
@@ -42,17 +42,17 @@ class Sample:
 
 
 class _Reading:
-  """What the first batches of an input have shown.
+  """The facts about the first batches of an input.
 
   Attributes:
     kept: the first of them.
     size: the number of examples in the first; 0 if its parts have different numbers.
     partial: a batch with fewer examples.
-    not_finite: by the names of tensors, in how many examples they are not finite.
-    num_examples: how many examples were read.
-    num_batches: how many were read.
-    ended: whether there are no more.
-    shapes: of each tensor by name, those that were seen, without the batches after which the input ended.
+    not_finite: by the names of tensors, the number of examples in which they are not finite.
+    num_examples: the number of examples that were read.
+    num_batches: the number of batches that were read.
+    ended: whether the input has no more.
+    shapes: by the names of tensors, the shapes that were seen, without those of the last batch of the input.
     examples: the hashes of the examples, by the names of their tensors.
     repeats: whether the first batch came again.
   """
@@ -68,7 +68,7 @@ class _Reading:
     self.partial: Any = None
     self.not_finite: dict[str, int] = {}
     self.num_examples = 0
-    self.classes: dict[str, list[np.ndarray]] = {}  # Of integer tensors of rank 1, all that was read.
+    self.classes: dict[str, list[np.ndarray]] = {}  # All values of integer tensors of rank 1.
     self._extremes: dict[str, tuple[int, int, Any]] = {}  # Least and largest: (value, number of the batch, batch).
     self._bytes = 0
     first: list[Any] | None = None
@@ -133,7 +133,7 @@ class _Reading:
           self._extremes[key] = int(value), self.num_batches - 1, batch
 
   def sample(self, num_examples: int | None = None) -> Sample:
-    """The batches to look at; if there are `num_examples`, and the last batch was not reached, it is made up."""
+    """The batches to look at. If the input has `num_examples` and its last batch was not read, one is made up."""
     partial = self.partial
     if partial is None and not self.ended and self.size and (num_examples or 0) % self.size:
       partial = cut(self.kept[0], 0, (num_examples or 0) % self.size, self.size)
@@ -149,8 +149,8 @@ def find(task: Any, params: Any) -> tuple[list[findings.Finding], Sample, Sample
     params: its experiment, with train_steps resolved.
 
   Returns:
-    (findings, a sample of the training data, one of the validation data). No batches if there are no such data, or
-    they cannot be read, which the dry run then tells.
+    (findings, a sample of the training data, one of the validation data). A sample has no batches if there are no such
+    data, or if they cannot be read, which the dry run then reports.
   """
   found: list[findings.Finding] = []
   trainer = params.trainer
@@ -176,7 +176,7 @@ def find(task: Any, params: Any) -> tuple[list[findings.Finding], Sample, Sample
 
 
 def _validation_sample(task: Any, params: Any, dataset: Any, reading: _Reading | None) -> Sample:
-  """The sample of validation data; the last batch counts only if it can be smaller, and is evaluated."""
+  """The sample of validation data; it has a smaller last batch only if an evaluation has one."""
   if reading is None:
     return Sample([])
   num_examples = _num_examples(task, params.task.validation_data)
@@ -186,7 +186,7 @@ def _validation_sample(task: Any, params: Any, dataset: Any, reading: _Reading |
 
 
 def cut(batch: Any, start: int, end: int, size: int) -> Any | None:
-  """Some examples of a batch; None if its parts have not all `size` of them."""
+  """Some examples of a batch; None if not all of its parts have `size` examples."""
   parts = [part for part in tf.nest.flatten(batch) if tf.is_tensor(part)]
   if not parts or any(
     not isinstance(part, tf.Tensor) or not part.shape.rank or part.shape[0] != size for part in parts
@@ -202,7 +202,7 @@ def _dataset(task: Any, data: Any) -> Any:
   try:
     with bad_examples.logged_in(bad_examples.ExampleLog()):
       dataset = pipelines.transformed(task.build_inputs, pipelines.without_autotune)(data)
-  except Exception:  # pylint: disable=broad-except  # Each task fails in its own way: the dry run tells it.
+  except Exception:  # pylint: disable=broad-except  # Each task fails in its own way: the dry run reports it.
     return None
   return dataset if isinstance(dataset, tf.data.Dataset) else None
 
@@ -233,7 +233,7 @@ def _num_examples(task: Any, data: Any) -> int | None:
 
 
 def _check_end(dataset: tf.data.Dataset, train: _Reading, needed: int) -> Iterator[findings.Finding]:
-  """Training data that are used up before training ends."""
+  """Finds training data that end before training does."""
   cardinality = int(dataset.cardinality())
   holds = train.num_batches if train.ended else cardinality
   if 0 <= holds < needed:
@@ -246,7 +246,7 @@ def _check_end(dataset: tf.data.Dataset, train: _Reading, needed: int) -> Iterat
 
 
 def _check_order(train: _Reading) -> Iterator[findings.Finding]:
-  """Classes that come one after the other: an order that is to be shuffled."""
+  """Finds examples that are sorted by class, and should be shuffled."""
   for name, arrays in train.classes.items():
     values = np.concatenate(arrays)
     runs = values[np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))]
@@ -263,23 +263,23 @@ def _check_order(train: _Reading) -> Iterator[findings.Finding]:
 
 
 def _check_finite(path: str, reading: _Reading) -> Iterator[findings.Finding]:
-  """Inputs that are NaN or infinite."""
+  """Finds inputs that are NaN or infinite."""
   for name, count in reading.not_finite.items():
     yield findings.Finding(
       'warning',
       path,
       f'{name} is NaN or infinite in {count} of the first {reading.num_examples} examples',
-      'leave them out, or put a number and a mask in their place',
+      'skip them, or replace them by a number and a mask',
     )
 
 
 def _check_shapes(train: _Reading, enable_xla: Any) -> Iterator[findings.Finding]:
-  """Training batches whose shapes differ, which only XLA minds."""
+  """Finds training batches whose shapes differ, which matters only to XLA."""
   if enable_xla is False:
     return
   consequence = 'XLA compiles the step anew for each'
   if enable_xla == 'auto':
-    consequence = 'XLA would compile the step anew for each, and runtime.enable_xla=auto leaves it out'
+    consequence = 'XLA would compile the step anew for each, so runtime.enable_xla=auto does not use it'
   for name, shapes in train.shapes.items():
     if len(shapes) > 1:
       listed = ', '.join(str(list(shape)) for shape in sorted(shapes)[:3])
@@ -294,7 +294,7 @@ def _check_shapes(train: _Reading, enable_xla: Any) -> Iterator[findings.Finding
 def _check_endless(
   dataset: tf.data.Dataset, validation: _Reading, num_examples: int | None
 ) -> Iterator[findings.Finding]:
-  """Validation data without end, of which an evaluation takes all."""
+  """Finds validation data that never end, if an evaluation reads all of them."""
   if validation.ended:
     return
   batch_size = max(1, len(validation.examples) // validation.num_batches)
@@ -315,7 +315,7 @@ def _check_endless(
 
 
 def _repeats_forever(dataset: Any) -> bool:
-  """Whether all that a dataset is made from has no end, and nothing takes a part of it."""
+  """Whether everything that a dataset is made from is infinite, and nothing takes a part of it."""
   if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
     return True
   if 'Take' in type(dataset).__name__ or int(dataset.cardinality()) >= 0:
@@ -325,7 +325,7 @@ def _repeats_forever(dataset: Any) -> bool:
 
 
 def _check_same(task: Any, train: _Reading, validation: _Reading, num_train: int | None) -> Iterator[findings.Finding]:
-  """Validation examples that are among those of training."""
+  """Finds validation examples that are training examples too."""
   what = ''
   for names in _NAMES_OF_DATA:
     values = [[getattr(data, name, None) for name in names] for data in (task.train_data, task.validation_data)]
@@ -337,11 +337,11 @@ def _check_same(task: Any, train: _Reading, validation: _Reading, num_train: int
     examples = [tuple(example[name] for name in common) for example in validation.examples]
     distinct = set(examples)
     shared = sum(example in seen for example in distinct)
-    # What is read of a large training set holds only a part of the examples that are in both.
+    # The sample of a large training set has only a part of the examples that are in both.
     share = min(1.0, len(seen) / num_train) if num_train else 0.1
     if common and 2 * len(distinct) >= len(examples) and shared > 1 and shared >= 0.5 * share * len(distinct):
       what = f'{shared} of the first {len(distinct)} examples are among the first {len(seen)} of task.train_data'
   if what:
     yield findings.Finding(
-      'warning', 'task.validation_data', what, 'take another split: a metric says nothing on examples that were learnt'
+      'warning', 'task.validation_data', what, 'use another split: a metric says nothing about learnt examples'
     )

@@ -1,4 +1,4 @@
-"""--debug: one step, run eagerly, and the first operation and layer whose numbers are not finite."""
+"""--debug: runs one step eagerly, and names the first operation and layer whose numbers are not finite."""
 
 from collections.abc import Iterator, Sequence
 import contextlib
@@ -35,18 +35,18 @@ def run(
 ) -> None:
   """Runs one step eagerly, on one device, and prints what is not finite in it. Writes nothing to `model_dir`.
 
-  It begins from the newest checkpoint before the step, and trains from there up to it; without one, from step 0.
+  It trains up to that step, from the newest checkpoint before it, or from step 0 if there is none.
 
   Args:
     params: the experiment.
     model_dir: the folder of a run, or None.
-    checkpoint: path of the checkpoint to begin from, in place of the newest before the step.
+    checkpoint: the path of the checkpoint to begin from, instead of the newest before the step.
     step: the step's number (the first: 1). None: the last that the run has skipped because it was not finite, else
       the one after the checkpoint.
 
   Raises:
     UserError: there is no such checkpoint or step.
-    DivergedError: the step is not finite; the message tells where it began.
+    DivergedError: the step is not finite; the message names the origin.
   """
   step, checkpoint, reason = _choose_step(model_dir, checkpoint, step)
   start = manifests.step_of(checkpoint) if checkpoint else 0
@@ -74,7 +74,7 @@ def _say(name: str, text: Any) -> None:
 
 
 def _choose_step(model_dir: str | None, checkpoint: str | None, step: int | None) -> tuple[int, str | None, str]:
-  """(the step, the checkpoint to begin from or None, why this step)."""
+  """(the step, the checkpoint to begin from or None, the reason for this step)."""
   if step is not None and step < 1:
     raise errors.UserError(f'--debug_step: expected at least 1, got {step}')
   reason = '--debug_step'
@@ -123,7 +123,7 @@ def _restore(trainer, params, model_dir, checkpoint):
 
 
 class _View:
-  """Notes what a step has made, as `TrainingStep.rehearse` shows it."""
+  """Notes the results of a step, as `TrainingStep.rehearse` shows them."""
 
   def __init__(self):
     self.results: list[tuple[str, tf.Tensor]] = []
@@ -179,7 +179,7 @@ def _debug_step(trainer, step):
 
 
 def _report_origin(trace, tensors, before) -> str:
-  """Prints where it began, and returns it as a line."""
+  """Prints the origin of what is not finite, and returns it as a line."""
   origins = trace.origins(tensors)
   if not origins:
     return before[0] if before else 'the step is not finite, and no operation of it is known to be the first'
@@ -187,7 +187,7 @@ def _report_origin(trace, tensors, before) -> str:
   line = f'the first operation whose result is not finite is {first}' + (f' ({first.source})' if first.source else '')
   _say('first', first)
   _describe(first)
-  if first_nan is not None and not first.has_nan:  # An infinity may be meant, such as that of a mask.
+  if first_nan is not None and not first.has_nan:  # An infinity may be intended, such as that of a mask.
     _say('first NaN', first_nan)
     _describe(first_nan)
     line += f'; the first NaN is that of {first_nan}'
@@ -203,7 +203,7 @@ def _describe(operation):
 
 
 def _bad_before(trainer, batches) -> list[str]:
-  """What was not finite before the step began."""
+  """The inputs and variables that were not finite before the step began."""
   bad = []
   for batch in batches:
     for name, tensor in zip(bad_examples.paths(batch), tf.nest.flatten(batch)):

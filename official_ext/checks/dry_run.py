@@ -1,4 +1,4 @@
-"""--dry_run: the whole life of an experiment once, small, in a temporary folder."""
+"""--dry_run: runs the whole life of an experiment once, small, in a temporary folder."""
 
 import os
 import sys
@@ -26,16 +26,15 @@ from official_ext.runtime import failures
 
 
 def run(params: definitions.ExperimentConfig) -> None:
-  """Looks for mistakes; one train step, one evaluation step, save, restore, compare; prints what it would do.
+  """Looks for mistakes; trains a step, evaluates a step, saves, restores, compares; prints what a run would do.
 
-  The verdict comes last: whatever has failed is one of the mistakes.
+  The verdict comes last: whatever has failed counts as a mistake.
 
   Args:
     params: the experiment.
 
   Raises:
-    UserError: with what keeps the experiment from running, or the last of the errors in its task; those before it are
-      printed.
+    UserError: the experiment cannot run; or the last of the errors in its task, after those before it are printed.
   """
   found: list[findings.Finding] = []
   mistakes: list[str] = []
@@ -47,7 +46,7 @@ def run(params: definitions.ExperimentConfig) -> None:
 
 
 def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -> None:
-  """The life of an experiment, small. Adds what is found in its task to `found`, and ends there if that is an error."""
+  """Runs the life of an experiment. Adds the findings about its task to `found`; if one is an error, ends there."""
   distribute.configure(params.runtime)
   strategy = distribute.get_strategy(params.runtime)
   _say('devices', distribute.describe(strategy))
@@ -79,7 +78,7 @@ def _say(name: str, text: Any) -> None:
 
 
 def _explain(error: BaseException) -> str:
-  """What has failed, in one line."""
+  """Describes a failure in one line."""
   if isinstance(error, SystemExit):
     return failures.describe_exit(error)
   refusal = error if isinstance(error, errors.UserError) else failures.refusal_in(error)
@@ -111,7 +110,7 @@ def _report(found: list[findings.Finding], mistakes: list[str]) -> None:
 
 
 def _build_parts(strategy, task, params):
-  """Builds model and optimizer by themselves, which needs no data."""
+  """Builds the model and the optimizer alone, which needs no data."""
   with strategy.scope(), unset_fields.named(params.task, type(task).__name__):
     model = task.build_model()
     optimizer = train_utils.create_optimizer(task, params)
@@ -151,7 +150,7 @@ def _eval_step(trainer):
 
 
 def _save_and_restore(trainer, folder):
-  """Saves, spoils all variables of the model, restores, and compares every value."""
+  """Saves, overwrites all variables of the model, restores, and compares every value."""
   checkpoint = trainer.checkpoint
   path = checkpoint.write(os.path.join(folder, 'ckpt'))
   size = sum(tf.io.gfile.stat(name).length for name in manifests.files_of(path))

@@ -1,4 +1,4 @@
-"""What a check has found: what is wrong, where, and what to do about it."""
+"""A finding of a check: what is wrong, where, and what to do about it."""
 
 import dataclasses
 
@@ -8,10 +8,10 @@ class Finding:
   """One mistake.
 
   Attributes:
-    level: 'error': training cannot be right; 'warning': it may be meant.
+    level: 'error': training cannot be right; 'warning': it may be intended.
     where: a dotted path of the configuration, or file, line and function.
     what: what is wrong.
-    remedy: how to mend it.
+    remedy: what to do about it.
   """
 
   level: str

@@ -1,4 +1,4 @@
-"""Numbers that are not finite in a step, and the operation that they come from."""
+"""Finds the operation that makes the numbers of a step that are not finite."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from official_ext.checks import findings
 from official_ext.checks import op_trace
 
 _REMEDIES = {
-  'Log': 'use tf.math.xlogy or a loss that takes logits, or add a small number to what the logarithm is taken of',
+  'Log': 'use tf.math.xlogy or a loss that takes logits, or add a small number to the argument of the logarithm',
   'RealDiv': 'use tf.math.divide_no_nan, or add a small number to the divisor',
   'Sqrt': 'add a small number under the root: its gradient at 0 is infinite',
   'Pow': 'add a small number to the base: the gradient of a root at 0 is infinite',
@@ -28,8 +28,8 @@ def origin(run: Callable[[], Sequence[Any]], what: str, otherwise: str) -> findi
   """The finding about a step that is not finite.
 
   Args:
-    run: runs the step once more, and returns its tensors that are not finite.
-    what: is not finite.
+    run: runs the step again, and returns its tensors that are not finite.
+    what: the name of what is not finite.
     otherwise: the place to name if no line of code is known.
   """
   trace = op_trace.OpTrace()
@@ -53,7 +53,7 @@ def origin(run: Callable[[], Sequence[Any]], what: str, otherwise: str) -> findi
 
 
 def logarithms(trace: op_trace.OpTrace, is_users: Callable[[str], bool]) -> list[findings.Finding]:
-  """Logarithms of what a softmax or a sigmoid has just given: 0 becomes minus infinity.
+  """Finds logarithms of the results of a softmax or a sigmoid: 0 becomes minus infinity.
 
   Args:
     trace: of a step.

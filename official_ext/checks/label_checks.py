@@ -1,4 +1,4 @@
-"""A label or an index that is out of range, as the loss or an embedding of a task tells it."""
+"""Explains an error of a loss or an embedding about a label or an index that is out of range."""
 
 from collections.abc import Sequence
 import contextlib
@@ -13,7 +13,7 @@ from official_ext.data import bad_examples
 from official_ext.data import diagnosis
 from official_ext.runtime import failures
 
-_REMEDY = 'count from 0, give the model as many classes (or rows) as there are, and mask what the loss is to leave out'
+_REMEDY = 'count from 0, give the model as many classes (or rows) as there are, and mask what the loss must ignore'
 
 
 def explain(
@@ -26,15 +26,15 @@ def explain(
     path: 'task.train_data' or 'task.validation_data'.
     task: the task.
     model: its model.
-    batches: that can be meant.
-    numbers: theirs, from 0.
+    batches: those that the error may be about.
+    numbers: their numbers, from 0.
   """
   found = diagnosis.out_of_range(error)
   if found is None:
     return None
   data = getattr(task.task_config, path.partition('.')[2], None)
   report = input_report.InputReport(path, data, task)
-  with contextlib.suppress(Exception), report.building():  # Another error is being told.
+  with contextlib.suppress(Exception), report.building():  # Another error is being reported.
     task.build_inputs(data)
   what = re.sub(r' \(near step \d+\)$', '', str(report.explain(error, 0, model, numbers)).removeprefix(f'{path}: '))
   names = {

@@ -17,8 +17,8 @@ class Metrics:
   """Metrics that count their updates.
 
   Attributes:
-    all: the metrics, as the task has built them.
-    float_labels: floats that a metric got in place of class numbers.
+    all: the metrics that the task has built.
+    float_labels: floats that a metric got instead of class numbers.
   """
 
   def __init__(self, metrics: Any):
@@ -29,7 +29,7 @@ class Metrics:
 
   @contextlib.contextmanager
   def watching(self) -> Iterator[None]:
-    """Counts updates, and looks at the labels that they get."""
+    """A context that counts updates, and looks at their labels."""
     with contextlib.ExitStack() as stack:
       for metric in self.all:
         if hasattr(metric, 'update_state'):
@@ -52,7 +52,7 @@ class Metrics:
     """The metrics that neither the step nor the task's aggregation of `logs` has updated."""
     unused = [metric for metric in self.all if not self._updates[id(metric)] and self._is_as_before(metric)]
     if unused and logs and getattr(task, 'aggregate_logs', None) is not None:
-      with contextlib.suppress(Exception):  # It may need what only a whole evaluation gives.
+      with contextlib.suppress(Exception):  # It may need the logs of a whole evaluation.
         task.reduce_aggregated_logs(task.aggregate_logs(None, logs), global_step=0)
       unused = [metric for metric in unused if self._is_as_before(metric)]
     return [

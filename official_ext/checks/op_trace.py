@@ -1,4 +1,4 @@
-"""Which operation made a number that is not finite: eager operations are recorded one by one, and followed back."""
+"""Finds the operation that made a number that is not finite: records eager operations one by one, and goes back."""
 
 from collections.abc import Iterable, Iterator
 import contextlib
@@ -17,12 +17,12 @@ from official_ext import tf_internals
 from official_ext.runtime import failures
 from official_ext.step import layer_calls
 
-# What lies between a task's code and the operation.
+# The code between that of a task and the operation.
 _identity = tf_internals.tensor_id
 _HIDDEN = (*tf.__path__, *tf_keras.__path__, os.path.dirname(__file__), contextlib.__file__, '<frozen')
 
 
-# The functions that are below an operation in all but the forward pass.
+# The functions that call operations outside of the forward pass.
 _PHASES = {'imperative_grad': 'backward', 'apply_gradients': 'update', 'apply_reduced': 'update'}
 
 
@@ -32,13 +32,13 @@ class Operation:
 
   Attributes:
     number: the first is 0.
-    type: TensorFlow's name of it, such as 'MatMul'.
+    type: its name in TensorFlow, such as 'MatMul'.
     phase: 'forward', 'backward' or 'update'.
-    layer: path of the Keras layer that it belongs to; '' outside of layers.
-    source: the line of the task's code that made it, or in the backward pass the line of what it is the gradient of.
-    gradient_of: in the backward pass the type of the operation whose gradient this computes.
+    layer: the path of the Keras layer that it belongs to; '' outside of layers.
+    source: the line of the task's code that made it, or in the backward pass, the line of the differentiated operation.
+    gradient_of: in the backward pass, the type of the operation whose gradient this one computes.
     inputs: descriptions of its inputs, if an output or an input is not finite.
-    outputs: likewise.
+    outputs: descriptions of its outputs, likewise.
     bad_inputs: the identities of the inputs that are not finite.
     has_nan: whether an output is NaN.
     place: file, line and function of `source`.
@@ -82,7 +82,7 @@ class OpTrace:
 
   @contextlib.contextmanager
   def recording(self) -> Iterator[None]:
-    """Records what runs within; tf.functions run as Python there."""
+    """A context that records the operations in it; tf.functions run as Python there."""
     ran_eagerly = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     tf_internals.add_op_callback(self._record)
@@ -96,7 +96,7 @@ class OpTrace:
       tf.config.run_functions_eagerly(ran_eagerly)
 
   def _record(self, op_type, inputs, attrs, outputs, op_name=None, graph=None):
-    """Takes one operation, as TensorFlow's op callbacks are called."""
+    """Records one operation; called by TensorFlow as an op callback."""
     del attrs, op_name
     if graph is not None:
       return
@@ -129,7 +129,7 @@ class OpTrace:
       phase, (gradient_of, forward) = 'backward', self._differentiated
       if forward:
         layer, source, place = forward.layer, forward.source, forward.place
-    elif phase == 'backward':  # Of a custom gradient: what it uses of the forward pass tells the layer.
+    elif phase == 'backward':  # For a custom gradient, the tensors that it uses of the forward pass tell the layer.
       layer = next((self._users[_identity(t)] for t in inputs if _identity(t) in self._users), '')
     return Operation(
       len(self.operations),
@@ -144,7 +144,7 @@ class OpTrace:
     )
 
   def _gradient(self, op_name, attr_tuple, num_inputs, inputs, outputs, *args):
-    """Stands for TensorFlow's own function that calls an operation's gradient; it may not be given all tensors."""
+    """Replaces TensorFlow's own function that calls an operation's gradient; it does not always get all tensors."""
     forward = next((self._makers[_identity(t)] for t in outputs or () if _identity(t) in self._makers), None)
     if forward is None:
       takers = ((op_name, _identity(tensor)) for tensor in inputs or ())
@@ -156,14 +156,14 @@ class OpTrace:
       self._differentiated = before
 
   def origins(self, tensors: Iterable[tf.Tensor]) -> list[Operation]:
-    """The operations that made numbers that are not finite of finite ones, and from which these tensors have theirs.
+    """The operations that made the first numbers that are not finite, out of finite ones, on the way to these tensors.
 
     Args:
-      tensors: that were made while recording, not finite.
+      tensors: tensors that are not finite, made while recording.
 
     Returns:
-      In the order in which they ran. An operation that was given such a number by none of those recorded, such as a
-      constant, counts too.
+      The operations in the order in which they ran. One counts too if such a number in its input comes from no recorded
+      operation, such as a constant.
     """
     return [
       operation
@@ -172,7 +172,7 @@ class OpTrace:
     ]
 
   def first_nan(self, tensors: Iterable[tf.Tensor]) -> Operation | None:
-    """The first operation that gave a NaN on the way from the origins to these tensors."""
+    """The first operation with a NaN as result on the way from the origins to these tensors."""
     return next((operation for operation in self._ancestors(tensors) if operation.has_nan), None)
 
   def _ancestors(self, tensors):
@@ -187,7 +187,7 @@ class OpTrace:
 
 
 def _array(tensor: Any) -> np.ndarray:
-  """The values of a floating or complex tensor; an empty array of what has none."""
+  """The values of a floating or complex tensor; an empty array for anything else."""
   if not tf.is_tensor(tensor) or not (tensor.dtype.is_floating or tensor.dtype.is_complex):
     return np.zeros([0])
   array = tensor.numpy()
@@ -219,7 +219,7 @@ def describe(tensor: Any) -> str:
 
 
 def _source() -> tuple[str, str, str]:
-  """(the innermost line of code that is not hidden, as 'file:line: text'; as 'file:line (function)'; the phase)."""
+  """The innermost line of code that is not hidden, as 'file:line: text' and as 'file:line (function)'; the phase."""
   frame: types.FrameType | None = sys._getframe(2)  # pylint: disable=protected-access
   line, place, phase = '', '', 'forward'
   while frame is not None:

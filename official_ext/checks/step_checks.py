@@ -1,4 +1,4 @@
-"""Runs the steps of a task eagerly, a few times, and looks at what they did."""
+"""Runs the steps of a task eagerly, a few times, and looks for mistakes in what they did."""
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ _MAX_NAMED = 3
 
 
 class StepRun:
-  """A model with its optimizer and metrics, and what their steps have shown so far.
+  """A model with its optimizer and metrics, and the findings of their steps so far.
 
   Attributes:
     found: the findings.
@@ -46,16 +46,16 @@ class StepRun:
     self.model = model
     self._optimizer = optimizer
     self._modes = training_mode.TrainingModes()
-    self._gradients: dict[int, bool] = {}  # By the id of a variable: whether it was given a gradient.
-    self._not_finite: list[tuple[str, Any]] = []  # Names of gradients and losses, and they.
-    ema = ema_optimizer.find(self._optimizer)
+    self._gradients: dict[int, bool] = {}  # By the id of a variable, whether it got a gradient.
+    self._not_finite: list[tuple[str, Any]] = []  # Gradients and losses, with their names.
+    ema = ema_optimizer.adopt(self._optimizer)
     if ema is not None and not ema.has_shadow_copy:
       ema.shadow_copy(self.model)
 
   def train(self, batches: Sequence[Any]) -> None:
     """Runs two steps, and a third one if they have changed nothing.
 
-    They run in the middle of the learning rate's schedule: warm-ups begin at 0.
+    They run in the middle of the learning rate's schedule, because warm-ups begin at 0.
     """
     task, model, optimizer = self._task, self.model, self._optimizer
     metrics = metric_watch.Metrics(task.build_metrics(training=True))
@@ -76,7 +76,7 @@ class StepRun:
       if self._not_finite:
         self._tell_not_finite('train_step', batches[number % len(batches)], start + number)
         break
-      if not before:  # Built by its first call.
+      if not before:  # The first call has built it.
         before = [variable.numpy() for variable in model.trainable_variables]
         continue
       changed = any(
@@ -102,13 +102,13 @@ class StepRun:
       self._tell_not_finite('validation_step', batch, 0)
     elif _users_classes(task):
       trace = op_trace.OpTrace()
-      with contextlib.suppress(Exception):  # A tf.function of the task's that does not run as Python.
+      with contextlib.suppress(Exception):  # One of the task's tf.functions that does not run as Python.
         with self._eager_step(0), trace.recording():
           task.validation_step(batch, self.model, metrics=task.build_metrics(training=False))
       self.found += finite_checks.logarithms(trace, failures.is_users)
 
   def try_batch(self, batch: Any, trains: bool) -> None:
-    """Runs one step on a batch, and looks at nothing but what it raises."""
+    """Runs one step on a batch, only to see whether it raises an error."""
     task = self._task
     metrics = list(task.build_metrics(training=trains) or ())
     with self._eager_step(self._params.trainer.train_steps // 2 if trains else 0):
@@ -119,14 +119,14 @@ class StepRun:
           task.validation_step(batch, self.model, metrics=metrics)
 
   def loss_of(self, batch: Any) -> float:
-    """The loss that `forward` has for a batch, in evaluation, as it returns it. Of a task that has `forward`."""
+    """The loss that `forward` returns for a batch in evaluation; only for a task that has `forward`."""
     key = step_random.StepKey(seed=self._params.runtime.seed, step=tf.constant(0, tf.int64))
     with step_random.step_key(key):
       loss, _ = self._task.forward(batch, self.model, training=False)
     return float(loss)
 
   def _tell_not_finite(self, step: str, batch: Any, number: int) -> None:
-    """Finds out where numbers that are not finite come from. The step is run once more; its update was skipped."""
+    """Runs the step again, whose update was skipped, to find the origin of numbers that are not finite."""
     task, what = self._task, self._not_finite[0][0]
 
     def run():
@@ -157,7 +157,7 @@ class StepRun:
 
   @contextlib.contextmanager
   def _eager_step(self, step: int) -> Iterator[None]:
-    """A step's surroundings, as the trainer gives them; keeps what is handed to optimizers and returned by forward."""
+    """Surrounds a step as the trainer does; keeps what optimizers get and what `forward` returns."""
     key = step_random.StepKey(seed=self._params.runtime.seed, step=tf.constant(step, tf.int64))
     with contextlib.ExitStack() as stack:
       stack.enter_context(step_random.step_key(key))
@@ -167,7 +167,7 @@ class StepRun:
       yield
 
   def _see_update(self, optimizer, pairs):
-    """Notes gradients. Returns whether they may be applied: as in a run, those that are not finite change nothing."""
+    """Notes gradients. Returns whether they may be applied: not if they are not finite, as in a run."""
     del optimizer
     for gradient, variable in pairs:
       self._gradients[id(variable)] = self._gradients.get(id(variable), False) or gradient is not None
@@ -183,7 +183,7 @@ class StepRun:
       if not isinstance(returned, (tuple, list)) or len(returned) != 2 or not tf.is_tensor(returned[0]):
         return returned
       self._see_loss({self._task.loss: returned[0]}, forward)
-      return tf.reduce_mean(returned[0]), returned[1]  # So that the rest can be looked at too.
+      return tf.reduce_mean(returned[0]), returned[1]  # So that the rest can be checked too.
 
     return noting
 
@@ -202,7 +202,7 @@ class StepRun:
       self._not_finite.insert(0, ('the loss', loss))
 
   def _check_update(self, changed: bool) -> None:
-    """Tells of weights that get no gradient, or of a step that changes none."""
+    """Reports weights that get no gradient, or a step that changes no weights."""
     place = failures.of_function(self._task.train_step)
     weights = list(getattr(self.model, 'trainable_variables', ()))
     unused = [v for v in weights if not self._gradients.get(id(v), False)]
@@ -240,10 +240,10 @@ class StepRun:
       rate = rate(self._optimizer.iterations)
     return None if rate is None else float(tf.convert_to_tensor(rate))
 
-  # What Python keeps from one step to the next.
+  # State that Python keeps from one step to the next.
 
   def _owners(self) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """(name, object, attributes) of the task, of layers of the user's classes, of the modules that they come from."""
+    """(name, object, attributes) of the task, of layers of the user's classes, and of the modules of these classes."""
     parts = self.model.submodules if isinstance(self.model, tf.Module) else ()
     layers = [part for part in parts if isinstance(part, tf_keras.layers.Layer)]
     modules = {}
@@ -273,7 +273,7 @@ class StepRun:
     }
 
   def _compare(self, before: Mapping[tuple[str, str], Any]) -> None:
-    """Tells of attributes that a step has changed."""
+    """Reports attributes that a step has changed."""
     for name, owner, attributes in self._owners() if before else ():
       for attribute, value in list(attributes.items()):
         old = before.get((name, attribute), _signature(value))
@@ -287,7 +287,7 @@ class StepRun:
 
 
 def _assignment(owner: Any, attribute: str) -> str:
-  """The place where an attribute is assigned outside of constructors and builders."""
+  """Where an attribute is assigned outside of constructors and builders."""
   if isinstance(owner, types.ModuleType):
     numbers = [
       node.lineno
@@ -307,7 +307,7 @@ def _assignment(owner: Any, attribute: str) -> str:
 
 
 def _signature(value: Any) -> Any:
-  """What tells one value from another; None for what is not looked at."""
+  """A value that differs if an attribute's value does; None for attributes that are not checked."""
   if isinstance(value, (bool, int, float, str)):
     return repr(value)
   if isinstance(value, (list, dict, set)):

@@ -1,4 +1,4 @@
-"""What an error that a step raises says about the task's code."""
+"""Explains which mistake in the task's code makes a step raise an error."""
 
 import re
 
@@ -18,7 +18,7 @@ _HOST = re.compile(
 
 
 def explain(error: BaseException) -> findings.Finding | None:
-  """What an error of a step says about the task's code; None if it is none of the mistakes that are known here."""
+  """The finding about the task's code that an error of a step stands for; None if the mistake is not known here."""
   message = ' '.join(str(error).split())
   if isinstance(error, (AttributeError, NotImplementedError, TypeError)) and _HOST.search(message):
     return findings.Finding(

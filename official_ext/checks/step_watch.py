@@ -1,4 +1,4 @@
-"""Watches the Python of a step while it runs eagerly, for what would not happen in a compiled one."""
+"""Watches the Python code of a step that runs eagerly, for what would not happen in a compiled one."""
 
 import builtins
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from official_ext import tf_internals
 from official_ext.checks import findings
 from official_ext.runtime import failures
 
-_ONCE = 'a compiled step runs Python once, when it is traced, and not again'
+_ONCE = 'a compiled step runs Python once, when it is traced, and never again'
 _CLOCKS = (time.time, time.perf_counter, time.monotonic, time.time_ns, time.perf_counter_ns)
 _MUTATORS = ('append', 'extend', 'insert', 'pop', 'remove', 'clear', 'add', 'update', 'setdefault', 'appendleft')
 _HOST_CODES = frozenset(
@@ -27,20 +27,20 @@ _HOST_CODES = frozenset(
   if hasattr(vars(cls).get(name), '__code__')
 )
 _ONE_HOT = inspect.unwrap(tf.one_hot).__code__
-_IGNORED = 255  # The usual label of what is to be left out of a segmentation.
+_IGNORED = 255  # The usual label of pixels that a segmentation ignores.
 _TENSORFLOW = tuple(tf.__path__)
-_PY_FUNCTIONS = 'script_ops.py'  # Where TensorFlow calls the Python of tf.py_function, on the host.
+_PY_FUNCTIONS = 'script_ops.py'  # Where TensorFlow calls the Python code of a tf.py_function, on the host.
 
 
 class StepWatch:
-  """Collects findings about the user's code that runs inside of `watching`."""
+  """Collects findings about the user's code that runs inside `watching`."""
 
   def __init__(self) -> None:
     self._found: dict[Any, findings.Finding] = {}
 
   @property
   def found(self) -> list[findings.Finding]:
-    """What was found, in the order of discovery, each place once."""
+    """The findings in the order of discovery, each place once."""
     return list(self._found.values())
 
   @contextlib.contextmanager
@@ -144,7 +144,7 @@ class StepWatch:
 
   @contextlib.contextmanager
   def _random_is_told(self):
-    """NumPy's functions are no builtins to the profiler."""
+    """Watches NumPy's random functions, which the profiler does not see as builtins."""
     originals = {
       name: function
       for name, function in vars(np.random).items()
@@ -180,7 +180,7 @@ class StepWatch:
       self.add(findings.Finding(level, _place(frame), what, remedy), key or (frame.f_code, frame.f_lineno))
 
   def add(self, finding: findings.Finding, key: Any) -> None:
-    """Adds a finding, unless there is one under this key."""
+    """Adds a finding, unless this key has one already."""
     self._found.setdefault(key, finding)
 
 
@@ -200,7 +200,7 @@ def _place(frame: Any) -> str:
 
 
 def _is_on_host(frame: Any) -> bool:
-  """Whether TensorFlow has called this code as the Python of a tf.py_function or tf.numpy_function."""
+  """Whether TensorFlow has called this code for a tf.py_function or tf.numpy_function."""
   while frame is not None:
     if frame.f_code.co_filename.endswith(_PY_FUNCTIONS):
       return True

@@ -1,11 +1,11 @@
 """Finds the commonest mistakes in a task, on a few batches: the first half of `official-ext check`.
 
-Errors are what cannot be meant: a loss that is no scalar, a metric that nothing updates, class numbers that are cut off
-or out of range or dtypes that do not fit, the value of a tensor if a compiled step has none, training data that end
-too early, validation data that never do, a step that changes no weight or is not finite or cannot take the last batch.
-Warnings are what may be meant: a weight without a gradient, Python that runs once, when a step is traced (print,
+Errors cannot be intended: a loss that is not a scalar, a metric that nothing updates, class numbers that are cut off or
+out of range, dtypes that do not fit, code that needs a tensor's value in a compiled step, training data that end too
+early, validation data that never end, a step that changes no weight, is not finite or cannot take the last batch.
+Warnings may be intended: a weight without a gradient, Python code that runs only once, when a step is traced (print,
 counters, NumPy's random numbers), shapes that change, validation examples that are training examples, inputs that are
-not finite or come sorted, dropout or batch normalisation that is off in training or on in evaluation, a loss that is a
+not finite or are sorted, dropout or batch normalisation that is off in training or on in evaluation, a loss that is a
 sum.
 """
 
@@ -30,14 +30,14 @@ _NUM_BATCHES = 2
 def find(params: Any, logging_dir: str = '') -> list[findings.Finding]:
   """Looks for mistakes in an experiment's task. It runs in this process, eagerly, on one device.
 
-  What stops a step for reasons that are none of these mistakes is left to the dry run, which follows.
+  The dry run, which follows, reports other errors that stop a step.
 
   Args:
     params: the experiment.
     logging_dir: for the task.
 
   Returns:
-    What was found, errors first; [] if all is well.
+    The findings, errors first; [] if there are none.
   """
   task = task_factory.get_task(params.task, logging_dir=logging_dir)
   params = run_checks.resolve_train_steps(params, task)
@@ -65,7 +65,7 @@ def find(params: Any, logging_dir: str = '') -> list[findings.Finding]:
 
 
 def _parts(task: Any, params: Any, logging_dir: str, train: data_checks.Sample) -> tuple[Any, Any, data_checks.Sample]:
-  """(model, optimizer, what training steps take: of `train`, or what the task's own trainer makes of it)."""
+  """(model, optimizer, inputs of the training steps: `train`, or what the task's own trainer makes of it)."""
   if getattr(task, 'trainer_cls', None) is None or not train.kept:
     return task.build_model(), train_utils.create_optimizer(task, params), train
   trainer = train_lib.build_trainer(tf.distribute.get_strategy(), task, params, logging_dir, train=True, evaluate=False)

@@ -1,4 +1,4 @@
-"""Whether dropout, noise and batch normalisation are active when the model trains, and only there."""
+"""Checks that dropout, noise and batch normalisation are active when the model trains, and only then."""
 
 from collections.abc import Iterator, Mapping
 import contextlib
@@ -25,14 +25,14 @@ _MAX_NAMED = 3
 
 
 class TrainingModes:
-  """Notes with which `training` the layers are called that do something else in training than in evaluation."""
+  """Notes the argument `training` of layers that behave differently in training and in evaluation."""
 
   def __init__(self) -> None:
     self._seen: dict[tuple[str, int], tuple[Any, Any, str, set[Any]]] = {}  # By step and layer.
 
   @contextlib.contextmanager
   def watching(self, step: str) -> Iterator[None]:
-    """Watches the calls inside of 'train_step' or 'validation_step'. In this thread."""
+    """A context that watches the calls of this thread in 'train_step' or 'validation_step'."""
     with contextlib.ExitStack() as stack:
       for cls in {next(base for base in cls.__mro__ if 'call' in vars(base)) for cls in _CLASSES}:
         stack.enter_context(method_patch.MethodPatch(cls, 'call', functools.partial(self._noting, step)))
@@ -41,7 +41,7 @@ class TrainingModes:
 
   def _noting(self, step, call):
 
-    @functools.wraps(call)  # AutoGraph knows by the name of the module that it is not to be converted.
+    @functools.wraps(call)  # By the name of its module, AutoGraph knows not to convert it.
     def noting(layer, inputs, *args, **kwargs):
       self._note(step, layer, args[0] if args else kwargs.get('training'))
       return call(layer, inputs, *args, **kwargs)
@@ -51,7 +51,7 @@ class TrainingModes:
   def _note(self, step, layer, training):
     if getattr(layer, 'rate', 1) == 0 or getattr(layer, 'stddev', 1) == 0:
       return
-    if not isinstance(layer, _NOISE) and not layer.trainable:  # Frozen: its statistics are not to change.
+    if not isinstance(layer, _NOISE) and not layer.trainable:  # It is frozen: its statistics must not change.
       return
     if tf.is_tensor(training):
       training = bool(training) if hasattr(training, 'numpy') else True
@@ -60,11 +60,11 @@ class TrainingModes:
     modes.add(training if training is None else bool(training))
 
   def find(self, has_gradient: Mapping[int, bool]) -> list[findings.Finding]:
-    """The layers that do the wrong thing.
+    """Finds layers that are called with the wrong `training`.
 
     Args:
-      has_gradient: for each variable, by its id, whether an optimizer was given its gradient. What is not trained,
-        such as a teacher, may be called in either way.
+      has_gradient: by the id of a variable, whether an optimizer got its gradient. A model that is not trained, such as
+        a teacher, may be called in either way.
     """
     found: dict[tuple[str, str, str], list[str]] = {}
     for (step, _), (layer, root, place, modes) in self._seen.items():

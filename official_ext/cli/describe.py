@@ -21,13 +21,13 @@ from official_ext.config import yaml_text
 
 _WIDTH = 120
 _FAR_RIGHT = 1000
-# What linters read, notes of the authors, and headings.
+# Comments for linters, notes of the authors, and headings.
 _NOT_FOR_USERS = re.compile(r'#\s*(TODO|pylint|pytype|type:|noqa|Settings below)')
 _ATTRIBUTE = re.compile(r'(\w+)(?: \([^)]*\))?:\s*(.*)')
 
 
 def experiment_lines() -> Iterator[str]:
-  """Yields each registered experiment's name with the first line of its factory's docstring."""
+  """Yields the name of each registered experiment, with the first line of its factory's docstring."""
   names = parser.experiment_names()
   width = max(map(len, names), default=0)
   for name in names:
@@ -36,10 +36,10 @@ def experiment_lines() -> Iterator[str]:
 
 
 def field_lines(params: base_config.Config, experiment: str) -> Iterator[str]:
-  """Yields what is known about an experiment: its docstring, then each field that it reads.
+  """Yields a description of an experiment: its docstring, then each field that it reads.
 
-  A field is `path: type = value  [short name]` with its meaning below, as the Attributes section of its class has it.
-  What a OneOfConfig does not select is left out; its `type` lists the choices.
+  A field is `path: type = value  [short name]`, with its meaning below, from the Attributes section of its class.
+  Alternatives that a OneOfConfig does not select are skipped; its `type` lists them.
 
   Args:
     params: the experiment's configuration.
@@ -76,7 +76,7 @@ def _value(value: object) -> str:
 
 
 def attribute_docs(config_class: type[base_config.Config]) -> dict[str, str]:
-  """The meanings of a class's fields: the Attributes sections of its docstring and its bases', else their comments."""
+  """The meanings of a class's fields, from the sections Attributes of it and its bases, or else from comments."""
   docs: dict[str, str] = {}
   for cls in reversed(config_class.__mro__):
     docs.update(_field_comments(cls))
@@ -87,10 +87,10 @@ def attribute_docs(config_class: type[base_config.Config]) -> dict[str, str]:
 
 @functools.cache
 def _field_comments(cls: Any) -> Mapping[str, str]:
-  """What the comments behind a class's fields say, or those right above them."""
+  """The comments after a class's fields, or right above them."""
   try:
     source = textwrap.dedent(inspect.getsource(cls))
-  except (OSError, TypeError):  # Built in, or made in a running program.
+  except (OSError, TypeError):  # The class is built in, or made in a running program.
     return {}
   (definition,) = ast.parse(source).body
   comments = {
@@ -104,12 +104,12 @@ def _field_comments(cls: Any) -> Mapping[str, str]:
       continue
     behind, above = field.end_lineno or field.lineno, field.lineno - 1
     texts = [comments[behind].string] if behind in comments else []
-    if texts:  # It may go on below, further to the right than the fields.
+    if texts:  # It may continue below, further to the right than the fields.
       texts += _whole_lines(comments, behind + 1, 1, range(field.col_offset + 1, _FAR_RIGHT))
     else:
       texts = _whole_lines(comments, above, -1, range(field.col_offset, field.col_offset + 1))[::-1]
     text = ' '.join(text.lstrip('#').strip() for text in itertools.takewhile(_is_for_users, texts))
-    if behind in comments or len(text.split()) > 2:  # A word or two above a field is the heading of several.
+    if behind in comments or len(text.split()) > 2:  # A word or two above a field are the heading of several.
       found[field.target.id] = text
   return {name: text for name, text in found.items() if text}
 

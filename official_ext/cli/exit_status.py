@@ -1,4 +1,4 @@
-"""How a run ends, as its exit status and one line tell it."""
+"""Turns the end of a run into an exit status and one line."""
 
 import atexit
 from collections.abc import Callable, Iterator, Sequence
@@ -30,11 +30,11 @@ _WITH_STATUS = (
 
 
 def run_main(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
-  """Runs `main`, and turns how it ends into an exit status.
+  """Runs `main`, and turns its end into an exit status.
 
-  0 finished; 2 bad usage or configuration; 3 diverged; 75 preempted after a save, or hung; 1 anything else. All of them
-  end in one line on stderr. Of what the library did not foresee, such as whatever a task raises, that is
-  `file:line: message`, and the name of the file that has the traceback.
+  0: finished; 2: bad usage or configuration; 3: diverged; 75: preempted after a save, or hung; 1: anything else. Each
+  prints one line on stderr. For unforeseen exceptions, such as those of a task, that line is `file:line: message` with
+  the name of the file that has the traceback.
 
   Args:
     main: the program.
@@ -53,7 +53,7 @@ def run_main(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
 def report(error: BaseException) -> int:
   """Prints what has ended a program, and returns the exit status: see `run_main`.
 
-  An exit with a status of its own, and an error that the debugger is to see, are raised again.
+  It raises again an exit with a status of its own, and an error that the debugger must see.
   """
   if isinstance(error, _WITH_STATUS):
     label = 'preempted' if isinstance(error, errors.PreemptedError) else 'error'
@@ -63,7 +63,7 @@ def report(error: BaseException) -> int:
   if isinstance(error, SystemExit):
     if error.code:
       raise error
-    # Nothing of this program ends so: a task does, and the run has not finished.
+    # This program never exits so, but a task may, and then the run has not finished.
     _tell(failures.describe_exit(error))
     return 1
   if isinstance(error, KeyboardInterrupt):
@@ -75,7 +75,7 @@ def report(error: BaseException) -> int:
   if foreseen is not None:
     _tell(str(foreseen))
     return foreseen.exit_status
-  if _flag('pdb_post_mortem'):  # Absl starts the debugger.
+  if _flag('pdb_post_mortem'):  # Absl will start the debugger.
     raise error
   return _report_unforeseen(error)
 
@@ -85,20 +85,20 @@ def _tell(message: str, label: str = 'error') -> None:
 
 
 def _report_unforeseen(error: BaseException) -> int:
-  """Prints an error that was not foreseen as one line that names the file with its traceback; returns the status, 1.
+  """Prints an unforeseen error as one line that names the file with its traceback; returns the status, 1.
 
-  The file is in the run's folder, if there is one: temporary elsewhere.
+  The file is in the run's folder if there is one, or else a temporary file.
   """
   if logging.get_verbosity() >= logging.INFO:
     traceback.print_exception(error)
-  runs_once = _flag('dry_run') or _flag('debug')  # Which leave nothing in model_dir.
+  runs_once = _flag('dry_run') or _flag('debug')  # These leave nothing in model_dir.
   path = failures.save_traceback(error, '' if runs_once else _flag('model_dir') or '', _traceback_name())
   _tell(failures.describe(error) + (f'; the traceback is in {path}' if path else ''))
   return 1
 
 
 def _traceback_name() -> str:
-  """The name of the file: an evaluation, or another worker, may fail in the same folder."""
+  """The name of the file, which differs for an evaluation or another worker in the same folder."""
   mode = _flag('mode') or 'train'
   parts = ['traceback'] + ([] if 'train' in mode else [mode])
   task = json.loads(os.environ.get('TF_CONFIG') or '{}').get('task', {})
@@ -115,8 +115,8 @@ def _flag(name: str) -> Any:
 def end_process(status: int) -> None:
   """Ends the process. All files are written and closed by now.
 
-  TensorFlow's threads (data pipelines, replicas, XLA) are not asked to end one by one, which at times takes minutes.
-  A worker of several has to say goodbye to the others.
+  It does not wait for TensorFlow's threads (data pipelines, replicas, XLA) to end one by one, which may take minutes.
+  One of several workers must say goodbye to the others.
   """
   if 'TF_CONFIG' in os.environ:
     sys.exit(status)
@@ -129,12 +129,12 @@ def end_process(status: int) -> None:
 
 @contextlib.contextmanager
 def saving_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strategy) -> Iterator[None]:
-  """Writes operative_config.{mode}.gin when the run inside ends, also when it fails; not when it never began.
+  """Writes operative_config.{mode}.gin when the run inside ends, even if it fails, but not if it never began.
 
   Args:
     mode: the driver's mode.
     model_dir: the run's folder.
-    strategy: of several workers only the chief writes.
+    strategy: the run's; only the chief of several workers writes.
   """
   try:
     yield
@@ -142,17 +142,17 @@ def saving_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strateg
     never_began = (errors.UserError, errors.LockLostError, errors.PreemptedError)
     if isinstance(error, never_began) and not run_status.is_ours(model_dir, mode):
       raise
-    with contextlib.suppress(OSError, tf.errors.OpError):  # What ended the run is what must be told.
+    with contextlib.suppress(OSError, tf.errors.OpError):  # The error that ended the run is the one to report.
       _save_gin_config(mode, model_dir, strategy)
     raise
   try:
     _save_gin_config(mode, model_dir, strategy)
-  except storage.FAILURES as error:  # The run has finished, and all else of it is there.
+  except storage.FAILURES as error:  # The run has finished, and all its other files are written.
     logging.error('%s: operative_config.%s.gin cannot be written: %s', model_dir, mode, storage.reason_of(error))
 
 
 def _save_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strategy) -> None:
-  """As Model Garden's train_utils.save_gin_config does it, with passwords and the like masked."""
+  """Does the same as Model Garden's train_utils.save_gin_config, but masks passwords and the like."""
   if strategy.extended.should_checkpoint:
     with tf.io.gfile.GFile(os.path.join(model_dir, f'operative_config.{mode}.gin'), 'w') as file:
       file.write(credentials.mask(gin.operative_config_str()))

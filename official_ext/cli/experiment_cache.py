@@ -1,8 +1,8 @@
-"""What `official-ext list` has read, kept for the next time: importing all experiments takes seconds.
+"""Keeps the output of `official-ext list` for the next time: importing all experiments takes seconds.
 
-It holds as long as nothing changes that it was read from: the files of all modules that were imported, other files that
-were opened and folders that were listed meanwhile, the modules at hand in the search path, installed packages, Python,
-the current directory, the arguments. An environment variable that a registry looks at is not among them.
+It is valid as long as nothing changes that it was read from: the files of all modules that were imported, other files
+that were opened and folders that were listed meanwhile, the modules in the search path, installed packages, Python,
+the current directory, the arguments. An environment variable that a registry reads is not among these.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ class ExperimentCache:
   """The lines of `official-ext list` with some arguments, in this environment and directory."""
 
   def __init__(self, arguments: Sequence[str]):
-    """Notes what was opened and listed from now on. To be made before anything is imported.
+    """Notes what is opened and listed from now on. Make it before anything is imported.
 
     Args:
       arguments: of the command.
     """
-    # Where a registry is in memory already, asking it is cheap, and it may hold more than a new process finds.
+    # If a registry is in memory already, reading it is cheap, and it may have more than a new process finds.
     self._is_fresh = 'official' not in sys.modules
     key = [2, sys.version, sys.prefix, os.getcwd(), sys.path, list(arguments), os.path.dirname(__file__)]
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
@@ -36,12 +36,12 @@ class ExperimentCache:
     self._path = os.path.join(root, 'official_ext', f'list-{name}.json')
     self._folders: set[str] = {os.path.abspath(folder) for folder in sys.path}
     self._files: set[str] = set()
-    # Asked for now: inside the hook it would open files itself.
+    # Computed now: inside the hook, this would open files itself.
     temporary = os.path.join(tempfile.gettempdir(), 'tmp')
     self._left_out = (sys.prefix, sys.base_prefix, '/proc/', '/sys/', '/dev/', temporary)
 
   def read(self) -> list[str] | None:
-    """The lines; None if there are none, or something has changed since."""
+    """Returns the lines; None if there are none, or if something has changed since."""
     if not self._is_fresh:
       return None
     try:
@@ -53,19 +53,19 @@ class ExperimentCache:
       return None
 
   def watch(self) -> None:
-    """Notes which files are opened and which folders are listed from now on."""
+    """Starts to note which files are opened and which folders are listed."""
     if self._is_fresh:
       sys.addaudithook(self._hear)
 
   def write(self, lines: Sequence[str], entry_points: str) -> None:
-    """Keeps lines, if a new process would find the same. That it cannot is no mistake.
+    """Keeps the lines, if a new process would find the same. It is not an error if they cannot be kept.
 
     Args:
-      lines: what was read.
+      lines: the lines that were read.
       entry_points: the group of entry points that register experiments.
     """
     modules = {point.value.partition(':')[0] for point in importlib.metadata.entry_points(group=entry_points)}
-    if not self._is_fresh or not modules <= sys.modules.keys():  # One has failed, which is told each time.
+    if not self._is_fresh or not modules <= sys.modules.keys():  # One has failed, which must be reported again.
       return
     files = set(self._files)
     for module in list(sys.modules.values()):
@@ -99,7 +99,7 @@ def _is_written(arguments) -> bool:
 
 
 def _state(path: str) -> Any:
-  """What changes when a file or folder does; None if there is none. JSON values."""
+  """JSON values that change if a file or folder changes; None if it does not exist."""
   try:
     stat = os.stat(path)
     if not os.path.isdir(path):
@@ -107,7 +107,7 @@ def _state(path: str) -> Any:
     entries: dict[str, int] = {}
     with os.scandir(path) as found:
       for entry in found:
-        if entry.name.endswith('-info'):  # An installation anew makes it anew.
+        if entry.name.endswith('-info'):  # Another installation makes another file.
           entries[entry.name] = entry.stat().st_mtime_ns
         elif entry.name.endswith(_SUFFIXES) or (entry.is_dir() and not entry.name.startswith(('.', '__'))):
           entries[entry.name] = 0

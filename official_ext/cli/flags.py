@@ -1,4 +1,4 @@
-"""The flags of train.py and official-ext: Model Garden's, and the library's."""
+"""The flags of train.py and official-ext: Model Garden's, and this library's."""
 
 from collections.abc import Sequence
 import copy
@@ -63,7 +63,7 @@ def define_flags() -> None:
   )
   flags.DEFINE_multi_string('registry', None, 'A module to import that registers experiments.')
   flags.DEFINE_string(
-    'checkpoint', None, 'The checkpoint to evaluate or to export, or where a new line of training starts.'
+    'checkpoint', None, 'The checkpoint to evaluate or to export, or from which a new line of training starts.'
   )
   flags.DEFINE_bool(
     'branch',
@@ -75,7 +75,7 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     'debug_step',
     None,
-    'The step that --debug runs. Default: the last that the run in --model_dir has left out, or '
+    'The step that --debug runs. Default: the last one that the run in --model_dir has skipped, or '
     'else the one after its newest checkpoint.',
   )
   flags.DEFINE_string(
@@ -124,10 +124,10 @@ def parse(argv: Sequence[str]) -> list[str]:
     The program's name.
 
   Raises:
-    UserError: an unknown flag, a value that a flag does not take, a flag given twice, an argument that is no flag.
+    UserError: a flag is unknown, is given twice or does not take its value, or an argument is not a flag.
   """
   for name in _NAMES:
-    # A second command line in one process starts afresh.
+    # A second command line in one process must start afresh.
     flags.FLAGS[name].unparse()
   try:
     remaining = flags.FLAGS(list(argv))
@@ -165,7 +165,7 @@ def require(names: Sequence[str]) -> None:
 
 
 def _check_read(runs_once: bool) -> None:
-  """Refuses flags that nothing would read."""
+  """Refuses flags that nothing reads."""
   if flags.FLAGS.dry_run and flags.FLAGS.debug:
     raise errors.UserError('--debug: not together with --dry_run')
   if flags.FLAGS.debug_step is not None and not flags.FLAGS.debug:
@@ -177,7 +177,7 @@ def _check_read(runs_once: bool) -> None:
 
 
 def profile_steps() -> tuple[int, int] | None:
-  """The value of --profile_steps, None if it is not given; a UserError if it is no range of steps."""
+  """The value of --profile_steps, None if it is not given. Raises a UserError if it is not a range of steps."""
   text = flags.FLAGS.profile_steps
   if text is None:
     return None
@@ -189,12 +189,12 @@ def profile_steps() -> tuple[int, int] | None:
 
 
 def origin() -> dict[str, Any]:
-  """What run.json says of where the experiment is from: its name, and the modules that --registry has imported."""
+  """The origin of the experiment, for run.json: its name, and the modules that --registry has imported."""
   return {'experiment': flags.FLAGS.experiment, 'registry': list(flags.FLAGS.registry or ())}
 
 
 def set_verbosity() -> None:
-  """Logs warnings and errors; --verbosity=0 asks for TensorFlow's and Model Garden's running commentary too."""
+  """Logs warnings and errors; with --verbosity=0, also TensorFlow's and Model Garden's informational messages."""
   if not flags.FLAGS['verbosity'].present:
     logging.set_verbosity(logging.WARNING)
 
@@ -202,14 +202,14 @@ def set_verbosity() -> None:
 def import_registries(names: Sequence[str] | None = None) -> None:
   """Imports the modules that register experiments: entry points of installed packages, then `names`.
 
-  Modules are found in the current directory too.
+  Modules may also be in the current directory.
 
   Args:
     names: the values of --registry.
 
   Raises:
-    UserError: a module of `names` cannot be imported, or registers a name that is taken. An installed package of which
-      this is true is left out, with a warning on stderr.
+    UserError: a module of `names` cannot be imported, or registers a name that is taken. An installed package that
+      cannot be imported, or does so, is skipped with a warning on stderr.
   """
   if os.getcwd() not in sys.path:
     sys.path.append(os.getcwd())
@@ -218,7 +218,7 @@ def import_registries(names: Sequence[str] | None = None) -> None:
     before = copy.deepcopy(model_garden_internals.registered_configs())
     try:
       import_registry(entry_point.value.partition(':')[0], f'the installed package {package}: its entry point')
-    except errors.UserError as error:  # What is asked for may well be in another package.
+    except errors.UserError as error:  # The experiment may well be in another package.
       model_garden_internals.replace_registered_configs(before)
       print(f'warning: {error}', file=sys.stderr)
   for name in names or ():
@@ -226,7 +226,7 @@ def import_registries(names: Sequence[str] | None = None) -> None:
 
 
 def import_registry(name: str, source: str) -> None:
-  """Imports one module that registers experiments; `source` says in the UserError who asked for it."""
+  """Imports one module that registers experiments; a UserError names `source`, which required it."""
   if name.endswith('.py') or '/' in name:
     module = re.sub(r'^(\.*/)+|\.py$', '', name).strip('/').replace('/', '.')
     raise errors.UserError(
@@ -234,11 +234,11 @@ def import_registry(name: str, source: str) -> None:
     )
   try:
     importlib.import_module(name)
-  except SystemExit as error:  # Which would end this program too, without a word and with any status.
+  except SystemExit as error:  # It would end this program too, without a message and with any status.
     raise errors.UserError(
       f'{source}={name}: cannot be imported: {errors.origin(error)} calls sys.exit({error.code!r})'
     ) from error
-  except Exception as error:  # Anything may be in there.
+  except Exception as error:  # The module may raise anything.
     reason = ' '.join(str(error).split())
     frame = traceback.extract_tb(error.__traceback__)[-1]
     where = '' if 'importlib' in frame.filename else f' ({frame.filename}, line {frame.lineno})'

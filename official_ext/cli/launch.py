@@ -1,4 +1,4 @@
-"""Starts the workers of a run on this machine, and starts them again when one is lost."""
+"""Starts the workers of a run on this machine, and restarts them when one is lost."""
 
 import argparse
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ from official_ext.runtime import meeting
 
 _DESCRIPTION = """Starts NUM_WORKERS processes of train.py on this machine, which train together over loopback ports.
 
-Each line that worker N prints comes with [N] in front. SIGTERM, SIGINT and SIGHUP are passed on to the workers, which
-then save and stop. When a worker stops with status 75 (preempted, or hung) or crashes, the rest is stopped and all are
-started again: they go on from the newest checkpoint. GPUs are shared out evenly. The exit status is that of the run: 0,
-or the status of the worker that stopped it; bad usage (2) and divergence (3) are not tried again.
+Each line that worker N prints begins with [N]. SIGTERM, SIGINT and SIGHUP are passed on to the workers, which then save
+and stop. When a worker stops with status 75 (preempted, or hung) or crashes, the others are stopped and all are started
+again: they continue from the newest checkpoint. GPUs are divided evenly. The exit status is that of the run: 0, or the
+status of the worker that stopped it; after bad usage (2) or divergence (3), nothing is started again.
 
-Workers know each other by a secret that is made for them (OFFICIAL_EXT_SECRET), but TensorFlow's own connections ask
-for none: on a machine that others use too, --private_network keeps everybody else out (docs/security.md)."""
+Workers know each other by a secret that is made for them (OFFICIAL_EXT_SECRET), but TensorFlow's own connections need
+none: on a machine that others use too, --private_network keeps everybody else out (docs/security.md)."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NOT_TRIED_AGAIN = (errors.UserError.exit_status, errors.DivergedError.exit_status)
@@ -41,12 +41,12 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclasses.dataclass
 class _Worker:
-  """A worker's process, and what of its last line it has not finished.
+  """The process of a worker, and the part of its last line that it has printed.
 
   Attributes:
     index: its number.
     process: the process.
-    unfinished: pipe -> bytes without an end of line.
+    unfinished: pipe -> bytes that do not end a line yet.
   """
 
   index: int
@@ -55,16 +55,16 @@ class _Worker:
 
 
 class Launcher:
-  """Runs workers until they have finished, or the restarts are spent."""
+  """Runs workers until they have finished, or no restarts are left."""
 
   def __init__(self, command: Sequence[str], num_workers: int, max_restarts: int, grace: float):
-    """Notes what to run.
+    """Initializes the launcher.
 
     Args:
       command: the program of one worker, and its arguments.
-      num_workers: how many.
-      max_restarts: how often all are started again.
-      grace: seconds that workers have to end by themselves after one was lost.
+      num_workers: the number of workers.
+      max_restarts: how often all may be started again.
+      grace: how many seconds the other workers have to end by themselves after one was lost.
     """
     self._command = list(command)
     self._num_workers = num_workers
@@ -76,7 +76,7 @@ class Launcher:
     self._selector = selectors.DefaultSelector()
 
   def run(self) -> int:
-    """Returns the exit status of the run."""
+    """Runs the workers, and returns the exit status of the run."""
     before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
     try:
       restarts = 0
@@ -103,7 +103,7 @@ class Launcher:
         worker.process.send_signal(number)
 
   def _attempt(self) -> int:
-    """Starts all workers, and returns when all have ended: the status that tells why."""
+    """Starts all workers, waits until all have ended, and returns the status that tells why."""
     self._start()
     first: _Worker | None = None
     deadline = None
@@ -124,7 +124,7 @@ class Launcher:
 
   def _status(self, first: _Worker | None) -> int:
     codes = [worker.process.returncode for worker in self._workers]
-    for status in (*_NOT_TRIED_AGAIN, _PREEMPTED):  # A worker that was told why it ends says more than those it leaves.
+    for status in (*_NOT_TRIED_AGAIN, _PREEMPTED):  # A worker that ends for a reason says more than those that lost it.
       if status in codes and (status != _PREEMPTED or first is None):
         return status
     if first is None:
@@ -150,7 +150,7 @@ class Launcher:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=True,  # A terminal's Ctrl-C comes by way of the launcher, and so only once.
+        start_new_session=True,  # Ctrl-C in a terminal reaches workers through the launcher, and so only once.
         preexec_fn=_end_with_parent,
       )
       worker = _Worker(index, process)
@@ -160,7 +160,7 @@ class Launcher:
         worker.unfinished[pipe] = b''
         self._selector.register(pipe, selectors.EVENT_READ, (worker, pipe, stream))
     _say('processes ' + ', '.join(f'[{worker.index}] {worker.process.pid}' for worker in self._workers))
-    if self._signal is not None:  # It came while they were being started.
+    if self._signal is not None:  # A signal came while they were being started.
       self._handle(self._signal, None)
 
   def _pass_output_on(self, timeout: float) -> None:
@@ -183,7 +183,7 @@ class Launcher:
     for worker in self._workers:
       if worker.process.poll() is None:
         try:
-          os.killpg(worker.process.pid, number)  # With whatever it has started, which may hold its pipes open.
+          os.killpg(worker.process.pid, number)  # Together with its children, which may hold its pipes open.
         except ProcessLookupError:
           pass
 
@@ -207,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     allow_abbrev=False,
   )
   parser.add_argument('--num_workers', type=int, default=2, metavar='N', help='processes (default: 2)')
-  parser.add_argument('--max_restarts', type=int, default=3, metavar='N', help='times to start all again (default: 3)')
+  parser.add_argument('--max_restarts', type=int, default=3, metavar='N', help='how often to restart all (default: 3)')
   parser.add_argument(
     '--grace_seconds',
     type=float,
@@ -218,13 +218,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
   parser.add_argument(
     '--private_network',
     action='store_true',
-    help='a network of their own, which nobody else reaches and which reaches nothing else (Linux)',
+    help='a network of their own, which nobody else can reach and which can reach nothing else (Linux)',
   )
   parser.add_argument(
     '--program',
     default='train.py',
     metavar='PATH',
-    help='what a worker runs (default: train.py of this folder, or of the library)',
+    help='the program of a worker (default: train.py of this folder, or of the library)',
   )
   try:
     options = parser.parse_args(arguments[:split])
@@ -244,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-  """Whose errors are one line, as everywhere in this project."""
+  """A parser whose errors are one line, as everywhere in this project."""
 
   def error(self, message: str):
     raise errors.UserError(f'launch: {message}')
@@ -260,7 +260,7 @@ def _find_program(name: str) -> str:
 
 
 def gpu_shares(num_workers: int) -> list[str] | None:
-  """CUDA_VISIBLE_DEVICES of each worker; None if there are no GPUs.
+  """The CUDA_VISIBLE_DEVICES of each worker; None if there are no GPUs.
 
   Raises:
     UserError: there are fewer GPUs than workers.
@@ -307,7 +307,7 @@ def _signal_name(number: int) -> str:
 
 
 def _end_with_parent() -> None:
-  """Has the kernel send SIGTERM to a worker whose launcher was killed. Runs between fork and exec."""
+  """Makes the kernel send SIGTERM to a worker whose launcher was killed. Runs between fork and exec."""
   if _LIBC is not None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
@@ -331,7 +331,7 @@ def _write(stream: IO[str], text: str) -> None:
   try:
     stream.write(text)
     stream.flush()
-  except BrokenPipeError:  # Nobody reads any more; the run goes on.
+  except BrokenPipeError:  # Nobody reads the output any more; the run continues.
     pass
 
 

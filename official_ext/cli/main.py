@@ -1,6 +1,6 @@
-"""official-ext: what there is, what it is made of, and whether it would run.
+"""official-ext: lists, describes, checks, makes and exports experiments.
 
-What a command needs is imported when it runs: TensorFlow takes seconds.
+Each command imports what it needs when it runs: TensorFlow takes seconds.
 """
 
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs one command.
 
   Args:
-    argv: the arguments, those of the process by default, without the program's name.
+    argv: the arguments without the program's name; by default those of the process.
 
   Returns:
-    The exit status: 0; 2 after a mistake, 1 after another error, which are printed in one line on stderr.
+    The exit status: 0; or 2 after a mistake, 1 after another error, which is printed in one line on stderr.
   """
   arguments = list(sys.argv[1:] if argv is None else argv)
   if arguments[:1] == ['help'] and len(arguments) > 1:
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       print(f'error: {credentials.mask(message)}', file=sys.stderr)
     return errors.UserError.exit_status
   except BrokenPipeError:
-    # The reader, such as `head`, has seen enough. Python must not flush into the closed pipe once more at its end.
+    # The reader, such as `head`, has closed the pipe. Python must not flush into it again when it exits.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a task.
     return _module('official_ext.cli.exit_status').report(error)
@@ -94,7 +94,7 @@ def _module(name: str) -> Any:
 
 
 def _params() -> Any:
-  """The configuration that the flags say, and the flags."""
+  """The configuration that the flags define, and the flags."""
   flags = _module('absl.flags').FLAGS
   return _module('official_ext.config.parser').parse_configuration(flags, print_return=False), flags
 

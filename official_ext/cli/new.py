@@ -23,7 +23,7 @@ from official_ext.config import yaml_text
 from official_ext.files import paths as paths_lib
 
 _TEMPLATES = pathlib.Path(__file__).parent / 'templates'
-_DEFAULT = 'my_task'  # The name of the experiment that the templates hold.
+_DEFAULT = 'my_task'  # The name of the experiment in the templates.
 _MAX_LINE = 120
 ROOMS_OF_THE_LOOP = ('config', 'runtime', 'step', 'checkpoints', 'actions', 'core')
 _NAME = re.compile(r'[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*')
@@ -33,21 +33,21 @@ Files = dict[str, str]
 
 
 def run(arguments: Sequence[str]) -> None:
-  """Runs the command in the current folder, after what registers experiments was imported.
+  """Runs the command in the current folder, after importing what registers experiments.
 
   Args:
-    arguments: what follows `new` on the command line.
+    arguments: those after `new` on the command line.
 
   Raises:
-    UserError: the name cannot be used, or what it would write is there already. Nothing was written.
+    UserError: the name cannot be used, or what it would write exists already. Nothing was written.
   """
   name, like, as_package = _parse(arguments)
   folder = pathlib.Path.cwd()
   is_checkout = all((folder / part).exists() for part in ('train.py', 'registry_imports.py', 'experiments/__init__.py'))
   if not as_package and not is_checkout:
     raise errors.UserError(
-      f'{folder}: is no checkout of official_ext (no train.py, registry_imports.py, experiments/); go to one, or add '
-      '--package for a package of its own'
+      f'{folder}: is not a checkout of official_ext (no train.py, registry_imports.py, experiments/); go to one, or '
+      'add --package for a package of its own'
     )
   _check_name(name)
   code, test = _files(name, like, as_package)
@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str, str, bool]:
-  """(name, what it is to be like or '', whether it is to be a package)."""
+  """(the name, the experiment to copy or '', whether to make a package)."""
   names, like, as_package = [], '', False
   for argument in arguments:
     if argument == '--package':
@@ -75,7 +75,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, str, bool]:
 
 
 def _check_name(name: str) -> None:
-  """Raises a UserError if nothing can bear this name."""
+  """Raises a UserError if the name cannot be used."""
   if not _NAME.fullmatch(name) or keyword.iskeyword(name):
     raise errors.UserError(
       f'{name}: cannot be the name of a module; take lower-case words that are joined by _ and begin with a letter'
@@ -85,11 +85,11 @@ def _check_name(name: str) -> None:
       raise errors.UserError(f'{name}: an experiment of this name is registered already; take another name')
 
 
-# What is to be written.
+# The files to write.
 
 
 def _files(name: str, like: str, as_package: bool) -> tuple[Files, str]:
-  """(the files of the experiment's folder, its test), in the new name."""
+  """(the files of the experiment's folder, its test), under the new name."""
   if like:
     origin, files, test = like, _experiment_files(like), _experiment_test(like, as_package)
   else:
@@ -121,11 +121,11 @@ def _folders() -> dict[str, pathlib.Path]:
 
 
 def _experiment_files(name: str) -> Files:
-  """The files of an experiment's folder, by their paths in it."""
+  """The files of an experiment's folder, by their relative paths."""
   folders = _folders()
   if name not in folders:
     hint = suggestions.did_you_mean(name, folders, f'there are {", ".join(sorted(folders))}')
-    raise errors.UserError(f'--like={name}: is no folder of experiments/; {hint}')
+    raise errors.UserError(f'--like={name}: is not a folder of experiments/; {hint}')
   root = folders[name]
   paths = [path for path in sorted(root.rglob('*')) if path.is_file() and '__pycache__' not in path.parts]
   with contextlib.suppress(UnicodeDecodeError):
@@ -134,9 +134,9 @@ def _experiment_files(name: str) -> Files:
 
 
 def _experiment_test(name: str, as_package: bool) -> str:
-  """The experiment's test, if it has one that is about it alone; else one that fits every experiment.
+  """The experiment's test, if it has one that concerns no other experiment; or else one that fits every experiment.
 
-  A package gets the latter: the project's tests share modules that it does not have.
+  A package gets the latter, because the project's tests share modules that it does not have.
   """
   path = pathlib.Path.cwd() / f'tests/experiments/{name}_test.py'
   if path.exists() and not as_package:
@@ -149,7 +149,7 @@ def _experiment_test(name: str, as_package: bool) -> str:
 
 
 def _code_of(text: str) -> str:
-  """The modules that some code imports, and its strings."""
+  """The modules that code imports, and its strings."""
   words = []
   for node in ast.walk(ast.parse(text)):
     if isinstance(node, ast.ImportFrom):
@@ -164,11 +164,11 @@ def _template_files(name: str) -> Files:
   return {path.name.removesuffix('.txt'): path.read_text() for path in sorted(root.glob('*.txt'))}
 
 
-# Writing, all or nothing.
+# Writing everything or nothing.
 
 
 def _write_experiment(folder: pathlib.Path, name: str, code: Files, test: str) -> None:
-  """experiments/NAME, its test, its golden configuration, its line in registry_imports.py."""
+  """Writes experiments/NAME, its test, its golden configuration, its line in registry_imports.py."""
   _check_unused_in_core(folder, name)
   experiment, test_path = folder / 'experiments' / name, folder / f'tests/experiments/{name}_test.py'
   registry = folder / 'registry_imports.py'
@@ -186,10 +186,10 @@ def _write_experiment(folder: pathlib.Path, name: str, code: Files, test: str) -
 
 
 def _write_package(folder: pathlib.Path, name: str, code: Files, test: str) -> None:
-  """NAME/ with the package NAME, its test and what installs it."""
+  """Writes NAME/ with the package NAME, its test and the files that install it."""
   if not (folder / name).exists() and importlib.util.find_spec(name) is not None:
     raise errors.UserError(f'{name}: a module of this name is installed already; take another name')
-  # Under src/: beside a folder of the same name, Python would take that for the package.
+  # Under src/: Python would take a folder of the same name beside it for the package.
   files = {f'src/{name}/{path}': renaming.as_package(text, name) for path, text in code.items()}
   files[f'tests/{name}_test.py'] = renaming.as_package(test, name)
   for path, text in _template_files('package').items():
@@ -204,7 +204,7 @@ def _write_package(folder: pathlib.Path, name: str, code: Files, test: str) -> N
 
 
 def _lay_out(paths: Sequence[pathlib.Path]) -> None:
-  """Lets the project's formatter lay out what was written, if it is installed: a longer name needs other lines."""
+  """Formats what was written, if the project's formatter is installed: a longer name breaks lines elsewhere."""
   for command in (['format'], ['check', '--fix']):
     arguments = [sys.executable, '-m', 'ruff', *command, '--quiet', '--no-cache', *map(str, paths)]
     subprocess.run(arguments, check=False, capture_output=True)
@@ -219,7 +219,7 @@ def _say_what_next(test: str, driver: str, name: str) -> None:
 
 @contextlib.contextmanager
 def _undone_on_error() -> Iterator[list[pathlib.Path]]:
-  """Removes the paths of the list that it yields if anything is raised."""
+  """Yields a list, and removes the paths in it if anything is raised."""
   made: list[pathlib.Path] = []
   try:
     yield made
@@ -232,7 +232,7 @@ def _undone_on_error() -> Iterator[list[pathlib.Path]]:
 
 
 def _place(folder: pathlib.Path, files: Files, undo: list[pathlib.Path]) -> None:
-  """Makes a folder with files; it appears at once, complete."""
+  """Makes a folder with files, which appears at once and complete."""
   if folder.exists():
     raise errors.UserError(f'{folder}: is there already; nothing was written')
   staged = pathlib.Path(tempfile.mkdtemp(prefix=f'.{folder.name}-', dir=folder.parent))
@@ -261,7 +261,7 @@ def _write(path: pathlib.Path, text: str, undo: list[pathlib.Path]) -> None:
 
 
 def _golden(folder: pathlib.Path, name: str, code: Mapping[str, str]) -> dict[pathlib.Path, str]:
-  """The resolved configurations of the experiments that the new folder registers, as tests/golden has them."""
+  """The resolved configurations of the experiments that the new folder registers, in the form of tests/golden."""
   experiments = importlib.import_module('experiments')
   if str(folder / 'experiments') not in map(os.path.abspath, experiments.__path__):
     experiments.__path__.append(str(folder / 'experiments'))
@@ -269,7 +269,7 @@ def _golden(folder: pathlib.Path, name: str, code: Mapping[str, str]) -> dict[pa
   importlib.invalidate_caches()
   try:
     importlib.import_module(f'experiments.{name}')
-  except Exception as error:  # Anything may be in the folder that was copied.
+  except Exception as error:  # The folder that was copied may raise anything.
     for module in [module for module in sys.modules if f'{module}.'.startswith(f'experiments.{name}.')]:
       del sys.modules[module]
     reason = ' '.join(str(error).split())
@@ -288,7 +288,7 @@ def _golden(folder: pathlib.Path, name: str, code: Mapping[str, str]) -> dict[pa
 
 
 def _check_unused_in_core(folder: pathlib.Path, name: str) -> None:
-  """The loop must not name an experiment, and a test holds this: so none can be named by one of its own words."""
+  """Refuses a name that the library uses: a test checks that the library names no experiment."""
   for path in sorted(path for room in ROOMS_OF_THE_LOOP for path in (folder / 'official_ext' / room).rglob('*.py')):
     for node in ast.walk(ast.parse(path.read_text())):
       if isinstance(node, ast.Constant) and node.value == name:
@@ -298,7 +298,7 @@ def _check_unused_in_core(folder: pathlib.Path, name: str) -> None:
 
 
 def _with_import(text: str, name: str) -> str:
-  """registry_imports.py with one more line, by the alphabet among those of its kind."""
+  """registry_imports.py with one more line, in alphabetical order among those like it."""
   lines = text.splitlines(keepends=True)
   start = 'from experiments import '
   places = [number for number, line in enumerate(lines) if line.startswith(start)]

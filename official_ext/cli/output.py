@@ -1,4 +1,4 @@
-"""Standard output of train.py: it may close while the run goes on (`train.py ... | head`), and tells no passwords."""
+"""Standard output of train.py: it may be closed during the run (`train.py ... | head`), and shows no passwords."""
 
 import io
 import os
@@ -11,26 +11,26 @@ from official_ext.monitoring import credentials
 
 
 def outlive_readers() -> None:
-  """Lets sys.stdout and sys.stderr swallow what nobody can take any more.
+  """Makes sys.stdout and sys.stderr discard what they cannot write.
 
-  A run must not end because of what watches it. The first failure of stdout is told on stderr. Passwords and the like
-  are masked, in what is logged too.
+  A run must not end because nobody reads its output. The first failure of stdout is reported on stderr. Passwords and
+  the like are masked, also in the logs.
   """
   _occupy_standard_descriptors()
   sys.stdout = _stream(sys.stdout, 1)
   sys.stderr = _stream(sys.stderr, 2)
   handler = logging.get_absl_handler()
-  handler.python_handler.stream = sys.stderr  # It has the one of before.
+  handler.python_handler.stream = sys.stderr  # Its handler has the old stream.
   credentials.mask_logs(handler)
 
 
 def _occupy_standard_descriptors() -> None:
-  """Has /dev/null if a standard stream was closed (`2>&-`): the next file that is opened would get its number."""
+  """Opens /dev/null for a standard stream that is closed (`2>&-`): the next file would get its descriptor."""
   for number in range(3):
     try:
       os.fstat(number)
     except OSError:
-      os.open(os.devnull, os.O_RDWR)  # The lowest number that is free: this one.
+      os.open(os.devnull, os.O_RDWR)  # It gets the lowest free number, which is this one.
 
 
 def _stream(stream: TextIO | None, number: int) -> TextIO:
@@ -42,7 +42,7 @@ def _stream(stream: TextIO | None, number: int) -> TextIO:
 
 
 class _MaskedText(io.TextIOWrapper):
-  """Text in which passwords and the like are masked."""
+  """A text stream that masks passwords and the like."""
 
   def write(self, text: str) -> int:
     """See base class."""
@@ -72,7 +72,7 @@ class _Descriptor(io.RawIOBase):
     return os.isatty(self._descriptor)
 
   def write(self, data: Any) -> int:
-    """Writes what can be written; the rest counts as written too."""
+    """Writes what it can; the rest counts as written too."""
     try:
       return os.write(self._descriptor, data)
     except OSError as error:

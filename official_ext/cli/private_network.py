@@ -1,4 +1,4 @@
-"""A network of its own for processes on one machine: a Linux network namespace with nothing but a loopback device."""
+"""A private network for processes on one machine: a Linux network namespace with only a loopback device."""
 
 import ctypes
 import fcntl
@@ -19,10 +19,11 @@ _IFF_UP = 1
 def enter(flag: str) -> None:
   """Moves this process, and all that it starts from now on, into a network of its own.
 
-  They reach each other at 127.0.0.1, and nothing else; nobody outside reaches them. The process must have one thread.
+  They can reach each other at 127.0.0.1, but nothing else; nobody outside can reach them. The process must have only
+  one thread.
 
   Args:
-    flag: what asked for it, for the error message.
+    flag: the flag that requires it, for the error message.
 
   Raises:
     UserError: this system does not allow it.
@@ -30,7 +31,7 @@ def enter(flag: str) -> None:
   user, group = os.geteuid(), os.getegid()
   try:
     library = ctypes.CDLL(None, use_errno=True)
-    if library.unshare(_CLONE_NEWNET):  # As root. Anybody else needs a user namespace for it.
+    if library.unshare(_CLONE_NEWNET):  # This works for root. Other users need a user namespace.
       if library.unshare(_CLONE_NEWUSER | _CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
       process = pathlib.Path('/proc/self')

@@ -1,9 +1,9 @@
-"""Gives a copy of an experiment's code another name.
+"""Renames a copy of an experiment's code.
 
-It rests on a convention that experiments keep: whatever of an experiment's own is known by name outside of its folder
-(experiment, task, data set, modules, classes, constants) begins with the folder's name: `my_task`, `my_task_small`,
-`MyTask`, `MyTaskConfig`, `MY_TASK_DIR`. Prose that means the experiment has its name in backticks; the bare
-word of a sentence stays. Nothing else in the code bears exactly that name.
+It relies on a convention of experiments: every name of an experiment that is known outside of its folder (experiment,
+task, data set, modules, classes, constants) begins with the folder's name: `my_task`, `my_task_small`, `MyTask`,
+`MyTaskConfig`, `MY_TASK_DIR`. Prose writes the name of the experiment in backticks; the same word without them stays.
+Nothing else in the code has exactly that name.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import keyword
 import re
 import tokenize
 
-# What stands before and after a name that is no word of a sentence.
+# The characters around a name that is not a word of a sentence.
 _WHOLE = (
   (r'(?<=\bexperiments[./])', r'\b'),
   (r'(?<=--experiment=)', r'\b'),
@@ -30,12 +30,12 @@ _WHOLE = (
 
 
 def camel_case(name: str) -> str:
-  """'my_task' as the name of a class: 'MyTask'."""
+  """Converts 'my_task' to the name of a class, 'MyTask'."""
   return ''.join(word.capitalize() for word in name.split('_'))
 
 
 def renamed(text: str, old: str, new: str, others: Sequence[str] = ()) -> str:
-  """Code, or a file's name, with an experiment's name replaced by another.
+  """Replaces an experiment's name in code, or in a file's name.
 
   Args:
     text: the code.
@@ -44,12 +44,12 @@ def renamed(text: str, old: str, new: str, others: Sequence[str] = ()) -> str:
     others: names that stay although they begin with `old`, such as those of other experiments.
   """
   stays = ''.join(rf'(?!{re.escape(other)}\b)' for other in others if other.startswith(f'{old}_'))
-  # At the beginning of a name, after underscores too; not in the middle of one, nor of another module's.
+  # At the beginning of a name, also after underscores; not inside a name, nor in one of another module.
   begins = r'(?<![A-Za-z0-9_])(_*)'
   text = re.sub(rf'{begins}{stays}{old}(?=_\w)', rf'\g<1>{new}', text)
   text = re.sub(rf'{begins}{old.upper()}(?=_\w)', rf'\g<1>{new.upper()}', text)
   text = re.sub(rf'{begins}{camel_case(old)}(?=[A-Z])', rf'\g<1>{camel_case(new)}', text)
-  # As a whole name, if it cannot be a word of a sentence: one with an underscore never is.
+  # As a whole name, if it cannot be a word of a sentence; one with an underscore never is.
   for before, after in [(r'(?<!\w)', r'(?!\w)')] if '_' in old else _WHOLE:
     text = re.sub(f'{before}{old}{after}', new, text)
     text = re.sub(f'{before}{camel_case(old)}{after}', camel_case(new), text)
@@ -57,19 +57,19 @@ def renamed(text: str, old: str, new: str, others: Sequence[str] = ()) -> str:
 
 
 def identifiers(text: str) -> set[str]:
-  """Every name that some code uses."""
+  """Every name that code uses."""
   tokens = tokenize.generate_tokens(io.StringIO(text).readline)
   return {token.string for token in tokens if token.type == tokenize.NAME and not keyword.iskeyword(token.string)}
 
 
 def as_package(text: str, name: str) -> str:
-  """The code of an experiment as that of a package: `experiments.NAME` becomes `NAME`."""
+  """Converts the code of an experiment to that of a package: `experiments.NAME` becomes `NAME`."""
   text = re.sub(rf'\bfrom experiments import {name}\b', f'import {name}', text)
   return re.sub(rf'\bexperiments([./]){name}\b', name, text)
 
 
 def with_long_lines_allowed(text: str, max_length: int) -> str:
-  """The code, with leave for its long lines if it has some: a longer name has made them so."""
+  """Lets the linter accept the long lines of code, if it has some: a longer name has made them so."""
   if all(len(line) <= max_length for line in text.splitlines()):
     return text
   return f'# ruff: noqa: E501\n{text}'

@@ -1,4 +1,4 @@
-"""What a run has come to, on half a screen: `python -m official_ext.cli.summary MODEL_DIR`."""
+"""Summarises a run on half a screen: `python -m official_ext.cli.summary MODEL_DIR`."""
 
 from collections.abc import Sequence
 import os
@@ -18,16 +18,16 @@ from official_ext.runtime import run_status
 
 
 def lines(model_dir: str) -> list[str]:
-  """Sums up a run from what it left in its folder.
+  """Summarises a run from the files in its folder.
 
   Args:
-    model_dir: the folder, of a run that has ended or is still going on.
+    model_dir: the folder of a run that has ended or is still active.
 
   Returns:
     Lines of text: status, the last evaluation's metrics and the best one's, checkpoints, the TensorBoard command.
 
   Raises:
-    UserError: the folder holds no run.
+    UserError: the folder has no run.
   """
   record = run_status.read(model_dir)
   if record is None:
@@ -37,7 +37,7 @@ def lines(model_dir: str) -> list[str]:
   if record.get('skipped_updates'):
     rows.append(
       (
-        'left out',
+        'skipped',
         f'{record["skipped_updates"]} updates that were not finite, or whose loss was a spike: '
         f'update_skipped in {os.path.join(model_dir, "events.jsonl")}',
       )
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _evaluations(model_dir: str) -> list[dict[str, Any]]:
-  """The evaluations of the run itself, and of those that ran beside it or after it, by step."""
+  """The evaluations by the run itself, and by those that ran beside it or after it, by step."""
   paths = paths_lib.matching(model_dir, r'events.*\.jsonl')
   events = [event for path in paths for event in json_lines.read_events(path) if event['event'] == 'eval']
   return sorted(events, key=lambda event: (event['step'], event['time']))
@@ -99,7 +99,7 @@ def _best(model_dir: str, evaluations: Sequence[dict[str, Any]]) -> list[tuple]:
   folder = os.path.join(model_dir, folder, '')
   history = best_history.read(folder, metric.split('|'))
   measured = [(entry['value'], entry['step']) for entry in history if entry['value'] is not None]
-  if not history:  # Nobody has kept it so far.
+  if not history:  # No checkpoint is kept so far.
     measured = [(event[metric], event['step']) for event in evaluations if isinstance(event.get(metric), (int, float))]
   if not measured:
     return []
@@ -113,7 +113,7 @@ def _checkpoints(model_dir: str) -> list[str]:
 
 
 def _program(name: str) -> str:
-  """How to call a program of this Python's environment: by its path if it is not on the PATH."""
+  """The command for a program of this Python environment: its path, if it is not on the PATH."""
   path = os.path.join(os.path.dirname(sys.executable), name)
   on_path = os.path.dirname(sys.executable) in os.environ.get('PATH', '').split(os.pathsep)
   return name if on_path or not os.path.exists(path) else os.path.relpath(path)

@@ -1,4 +1,4 @@
-"""What a run has trained, by its folder: `official_ext.load`, `official-ext export`, `train.py --mode=export`."""
+"""Loads and exports trained models by their folder: `official_ext.load`, `official-ext export`, `--mode=export`."""
 
 import argparse
 from collections.abc import Sequence
@@ -30,21 +30,21 @@ def load(
   experiment: str | None = None,
   registry: Sequence[str] = (),
 ) -> Any:
-  """The model that a run has trained, with all its weights: built without a strategy, on any machine.
+  """Loads the model that a run has trained, with all its weights: without a strategy, on any machine.
 
   Args:
-    model_dir: the run's folder, of which params.yaml, run.json and a checkpoint are read.
+    model_dir: the run's folder, with params.yaml, run.json and a checkpoint.
     which: 'best', 'latest', the step of a checkpoint, or the path of one. None: the best, if the experiment names
-      the metric that says so, or else the latest.
-    ema: whether to take the moving averages of the weights, if the run has kept any; or else the raw weights.
-    experiment: the name of the experiment, if run.json does not tell.
+      the metric for it, or else the latest.
+    ema: whether to use the moving averages of the weights, if the run has kept any; or else the raw weights.
+    experiment: the name of the experiment, if run.json does not have it.
     registry: further modules to import, which register experiments.
 
   Returns:
-    What the task's `build_model` returns.
+    The result of the task's `build_model`.
 
   Raises:
-    UserError: in one line, what is missing, damaged, or does not fit.
+    UserError: something is missing, damaged, or does not fit, as its one line says.
   """
   return load_run(model_dir, which, ema, experiment, registry).model
 
@@ -56,7 +56,7 @@ def load_run(
   experiment: str | None = None,
   registry: Sequence[str] = (),
 ) -> trained_model.TrainedModel:
-  """As `load`, with the task, the experiment, and where the weights are from."""
+  """Does the same as `load`, but returns the task, the experiment, and the origin of the weights too."""
   model_dir = os.path.expanduser(os.fspath(model_dir))
   return trained_model.load(read_params(model_dir, experiment, registry), model_dir, which, ema)
 
@@ -64,10 +64,10 @@ def load_run(
 def read_params(
   model_dir: str, experiment: str | None = None, registry: Sequence[str] = ()
 ) -> definitions.ExperimentConfig:
-  """The configuration of the run in a folder, after what registers its experiment was imported.
+  """Reads the configuration of the run in a folder, after importing what registers its experiment.
 
   Raises:
-    UserError: the folder is none of a run, or the experiment is not to be had.
+    UserError: the folder is not that of a run, or the experiment is not available.
   """
   path = os.path.join(model_dir, 'params.yaml')
   if not tf.io.gfile.exists(path):
@@ -84,13 +84,13 @@ def read_params(
 
 
 def _origin(model_dir: str) -> dict[str, Any]:
-  """What the run's record says of where its experiment is from: {experiment, registry}."""
+  """The origin of a run's experiment, from its record: {experiment, registry}."""
   records = [record for record in (run_status.read(model_dir, mode) for mode in _RECORDS) if record]
   for record in records:
     if isinstance(record.get('experiment'), str):
       registry = record.get('registry') or []
       return {'experiment': record['experiment'], 'registry': [name for name in registry if isinstance(name, str)]}
-  for record in records:  # Before it was noted, the command told.
+  for record in records:  # Older records have it only in the command.
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument('--experiment', '-experiment')
     parser.add_argument('--registry', '-registry', action='append', default=[])
@@ -123,7 +123,7 @@ def export_run(
   ema: bool = True,
   output_dir: str | None = None,
 ) -> str:
-  """Writes what a run has trained as a SavedModel, and prints where and with which signatures.
+  """Writes the model of a run as a SavedModel, and prints its folder and its signatures.
 
   Args:
     params: the run's experiment.
@@ -145,14 +145,14 @@ def export_run(
 
 
 class _Parser(argparse.ArgumentParser):
-  """Raises; the base class would exit."""
+  """A parser that raises its errors; the base class would exit."""
 
   def error(self, message: str) -> NoReturn:
     raise errors.UserError(f'export: {message}; `official-ext export --help` tells more')
 
 
 def _parser() -> argparse.ArgumentParser:
-  """The arguments of `official-ext export`; what they mean says usage.py."""
+  """The arguments of `official-ext export`; usage.py explains them."""
   found = _Parser(prog='official-ext export', allow_abbrev=False, add_help=False)
   found.add_argument('model_dir', metavar='RUN')
   found.add_argument('--output_dir')
@@ -164,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: list[str]) -> None:
-  """`official-ext export ARGUMENTS`."""
+  """Runs `official-ext export ARGUMENTS`."""
   if sys.path[0] != os.getcwd():
     sys.path.insert(0, os.getcwd())
   known = _parser().parse_args(arguments)

@@ -1,4 +1,4 @@
-"""What official-ext prints for --help: of all commands, and of each."""
+"""The help of official-ext, and of each of its commands."""
 
 _FLAGS = """
 The flags of train.py change the experiment first:
@@ -11,7 +11,7 @@ The flags of train.py change the experiment first:
   --tpu=NAME, --tf_data_service=ADDRESS
                              addresses, as in Model Garden"""
 
-# The line of each command in the list of all, and what its own help says.
+# The line of each command in the list of all, and its own help.
 COMMANDS: dict[str, tuple] = {
   'list': (
     'list [--registry=MODULE]',
@@ -21,7 +21,7 @@ registry_imports.py, of installed packages with an entry point official_ext.expe
 
   --registry=MODULE          a module of yours to import, which registers experiments; may be given several times
 
-What it has read is kept in the user's cache folder, until a file changes that was read or a package is installed.""",
+The list is kept in the user's cache folder, until a file that was read changes or a package is installed.""",
   ),
   'describe': (
     'describe NAME [--yaml]',
@@ -44,14 +44,14 @@ its test in tests/experiments, and one line in registry_imports.py.
     'check NAME',
     'looks for mistakes in the task, and runs it once, small',
     f"""Looks for mistakes in a task, and runs its whole life once, small, in a temporary folder: one step,
-one evaluation, save, restore, compare. docs/add_a_task.md says what it finds.
+one evaluation, save, restore, compare. docs/add_a_task.md lists what it finds.
 {_FLAGS}""",
   ),
   'export': (
     'export RUN [--which=best|latest|STEP]',
-    'writes what a run has trained as a SavedModel',
+    'writes the model of a run as a SavedModel',
     """Writes the model that the run in the folder RUN has trained as a SavedModel with a signature, and prints the
-signature. docs/use_a_model.md says what it takes and returns; official_ext.load does the same in Python.
+signature. docs/use_a_model.md explains its inputs and outputs; official_ext.load does the same in Python.
 
   --which=WHICH              best, latest, the step of a checkpoint, or the path of one; default: best, if the run
                              keeps that, or else latest
@@ -60,7 +60,7 @@ signature. docs/use_a_model.md says what it takes and returns; official_ext.load
   --experiment=NAME          the experiment, if run.json does not tell
   --registry=MODULE          a module of yours to import, which registers experiments; may be given several times""",
   ),
-  'launch': ('launch --num_workers=N -- FLAGS', 'trains with N processes of this machine', ''),
+  'launch': ('launch --num_workers=N -- FLAGS', 'trains with N processes on this machine', ''),
 }
 _WIDTH = 40
 
@@ -71,7 +71,7 @@ def overview() -> str:
   for usage, summary, _ in COMMANDS.values():
     line = f'  official-ext {usage}'
     lines += [f'{line:{_WIDTH}} {summary}'] if len(line) < _WIDTH else [line, f'{"":{_WIDTH}} {summary}']
-  return '\n'.join([*lines, '', '`official-ext COMMAND --help` tells more of one; docs/ of all.'])
+  return '\n'.join([*lines, '', '`official-ext COMMAND --help` tells more about one; docs/ about all.'])
 
 
 def of_command(command: str) -> str:

@@ -1,4 +1,4 @@
-"""Evaluation that is exact: every example counts once, on any number of replicas; training weights come back."""
+"""Evaluates exactly: every example counts once, on any number of replicas; the training weights come back."""
 
 from collections.abc import Callable
 import json
@@ -23,7 +23,7 @@ from official_ext.step import step_random
 
 _NUM_EXAMPLES = '_num_examples'
 _NOT_FINITE = '_not_finite'
-NOT_FINITE = 'validation_not_finite'  # A log: how many examples of an evaluation were not finite.
+NOT_FINITE = 'validation_not_finite'  # A log: the number of examples of an evaluation that were not finite.
 
 
 class Evaluator(base_trainer.Trainer):
@@ -31,15 +31,15 @@ class Evaluator(base_trainer.Trainer):
 
   def __init__(self, config: Any, task: Any, model: Any, optimizer: Any, **kwargs: Any):
     config = definitions.upgrade(config)
-    self._ema = ema_optimizer.find(optimizer)
+    self._ema = ema_optimizer.adopt(optimizer)
     self._eval_sums: dict[str, Any] = {}
     self._pictures: dict[str, tf.Tensor] = {}
     self._num_eval_batches = 0
-    self.inputs = {  # What there is to say of either input.
+    self.inputs = {  # The reports of both inputs.
       name: input_report.InputReport(f'task.{name}', getattr(config.task, name, None), task)
       for name in ('train_data', 'validation_data')
     }
-    self.stop_requested: Callable[[], bool] = lambda: False  # Asked after every batch, by whoever sets it.
+    self.stop_requested: Callable[[], bool] = lambda: False  # Called after every batch; a caller may replace it.
     if self._ema is not None and not self._ema.has_shadow_copy:
       self._ema.shadow_copy(model)
       self._ema.check_covers(model)
@@ -48,7 +48,7 @@ class Evaluator(base_trainer.Trainer):
     self._named_not_finite = False
 
   def data_identity(self) -> dict[str, Any]:
-    """What tells the data of this trainer from others, as JSON values, by the name of the input: see identity.py."""
+    """The identities of this trainer's data, as JSON values, by the name of the input: see identity.py."""
     found = {name: report.identity() for name, report in self.inputs.items()}
     return json.loads(json.dumps({name: identity for name, identity in found.items() if identity}, default=str))
 
@@ -61,7 +61,7 @@ class Evaluator(base_trainer.Trainer):
     self._use_averaged_weights(True)
 
   def eval_step(self, iterator):
-    """Evaluates one batch. A replica's loss counts by its number of examples, which may be zero."""
+    """Evaluates one batch. A replica's loss is weighted by its number of examples, which may be zero."""
 
     def step_fn(inputs):
       with step_random.step_key(self._evaluation_key('evaluation')):
@@ -87,7 +87,7 @@ class Evaluator(base_trainer.Trainer):
 
   @tf.autograph.experimental.do_not_convert
   def _evaluation_key(self, purpose: str) -> step_random.StepKey:
-    """What tells an evaluation's step, and the number of its batch. Replica context, or one for all replicas."""
+    """The key of an evaluation's step, with the number of its batch. Replica context, or one for all replicas."""
     context = None if tf.distribute.in_cross_replica_context() else tf.distribute.get_replica_context()
     return step_random.StepKey(
       seed=self.config.runtime.seed,
@@ -106,7 +106,7 @@ class Evaluator(base_trainer.Trainer):
     """Sums the scalars that the step logs, and hands the logs to the task's `aggregate_logs`.
 
     Raises:
-      EvaluationInterruptedError: `stop_requested` says so.
+      EvaluationInterruptedError: `stop_requested` returns true.
     """
     if self.stop_requested() and tf.executing_eagerly():
       raise errors.EvaluationInterruptedError
@@ -114,7 +114,7 @@ class Evaluator(base_trainer.Trainer):
     if step_outputs and _NUM_EXAMPLES in step_outputs:
       step_outputs = dict(step_outputs)
       weights = step_outputs.pop(_NUM_EXAMPLES)
-      if tf.executing_eagerly():  # A loop inside a graph (trainer.eval_tf_while_loop) has no place to keep the sums.
+      if tf.executing_eagerly():  # A loop inside a graph (trainer.eval_tf_while_loop) cannot keep the sums.
         self._sum_scalars(step_outputs, weights)
         self._keep_pictures(step_outputs)
     return super().eval_reduce(state, step_outputs)
@@ -132,7 +132,7 @@ class Evaluator(base_trainer.Trainer):
         self._eval_sums[name] = (total + value, count + weight)
 
   def _keep_pictures(self, logs):
-    """Keeps the pictures that the first batch logs, of the first replica. Model Garden's tasks see to theirs."""
+    """Keeps the images that the first replica logs for the first batch. Model Garden's tasks handle their own."""
     if not isinstance(self.task, base_task.Task):
       return
     for name, values in logs.items():
@@ -140,7 +140,7 @@ class Evaluator(base_trainer.Trainer):
         self._pictures[name] = values[0]
 
   def _means_of_scalars(self) -> dict[str, tf.Tensor]:
-    """The means over the examples of all workers of what `_sum_scalars` has summed."""
+    """The means, over the examples of all workers, of the sums of `_sum_scalars`."""
     if not self._eval_sums:
       return {}
     names = sorted(self._eval_sums)
@@ -152,9 +152,9 @@ class Evaluator(base_trainer.Trainer):
 
     Returns:
       The validation metrics, validation_loss, the means over examples of every scalar that the step logs,
-      validation_not_finite where some examples are not finite (loss and metrics are what they come to with them), the
-      pictures that it logs for the first batch, what the task's `reduce_aggregated_logs` returns, and best_<metric>
-      where the best checkpoint is exported.
+      validation_not_finite if some examples are not finite (they count in the loss and the metrics), the images that
+      the step logs for the first batch, the result of the task's `reduce_aggregated_logs`, and best_<metric> if the
+      best checkpoint is exported.
     """
     self.join()
     if not self._num_eval_batches and self._counts_batches():
@@ -167,17 +167,17 @@ class Evaluator(base_trainer.Trainer):
     logs.update(self._pictures)
     if aggregated_logs:
       logs.update(self.task.reduce_aggregated_logs(aggregated_logs, global_step=self.global_step))
-    if self._checkpoint_exporter:  # While the averaged weights are in place: they are what was evaluated.
+    if self._checkpoint_exporter:  # While the averaged weights are in place, because they were evaluated.
       self._checkpoint_exporter.maybe_export_checkpoint(self.checkpoint, logs, self.global_step.numpy())
       metric_name = self.config.trainer.best_checkpoint_eval_metric
       best = best_history.value_in(self._checkpoint_exporter.best_ckpt_logs, metric_name.split('|'))
-      if best is not None:  # An evaluation beside the training may come before any best one.
+      if best is not None:  # An evaluation beside the training may precede any best one.
         logs['best_' + metric_name] = best
     self._use_averaged_weights(False)
     return logs
 
   def _not_finite(self) -> dict[str, int]:
-    """How many examples of all workers were not finite, as a log; {} where all were. Tells of this worker's."""
+    """The number of examples of all workers that were not finite, as a log; {} if none was. Reports this worker's."""
     total_here = int(self._evaluation_state.num_not_finite.numpy())
     total = int(workers.sum_over(self.strategy, tf.constant(float(total_here))))
     numbers = self._evaluation_state.bad_batch_numbers()
@@ -202,7 +202,7 @@ class Evaluator(base_trainer.Trainer):
     """Lets a model that makes variables at its first call make them: traces the steps, runs nothing.
 
     Returns:
-      Whether all variables that the steps use exist now; false where the steps cannot be traced.
+      Whether all variables that the steps use exist now; false if the steps cannot be traced.
     """
     if hasattr(self, '_eval_dataset'):
       self.validation_log_names()
@@ -211,7 +211,7 @@ class Evaluator(base_trainer.Trainer):
     return True
 
   def validation_log_names(self) -> list[str]:
-    """The names of all scalars that the task's validation step logs. Traces it, runs nothing."""
+    """The names of all scalars that the task's validation step logs. Traces it, but runs nothing."""
     names: list[str] = []
 
     def step_fn(inputs):
@@ -226,7 +226,7 @@ class Evaluator(base_trainer.Trainer):
     return sorted({name for name in names if name != self.task.loss})
 
   def evaluate(self, num_steps: tf.Tensor) -> orbit.runner.Output | None:
-    """Evaluates, with averaged weights where there are any; the training weights come back whatever happens.
+    """Evaluates, with averaged weights if there are any; the training weights come back even if it fails.
 
     Raises:
       UserError: there are no examples, or one of them is broken.
@@ -238,7 +238,7 @@ class Evaluator(base_trainer.Trainer):
     try:
       logs = super().evaluate(num_steps)
     except (tf.errors.OpError, UnicodeDecodeError) as error:
-      if isinstance(error, tf.errors.OutOfRangeError):  # A loop inside a graph; others end without a word.
+      if isinstance(error, tf.errors.OutOfRangeError):  # A loop inside a graph; others end without an error.
         raise errors.UserError(
           f'trainer.validation_steps: {int(num_steps)} are more than task.validation_data has batches; set '
           'trainer.eval_tf_while_loop=false to evaluate all there are'
@@ -255,11 +255,11 @@ class Evaluator(base_trainer.Trainer):
       self._use_averaged_weights(False)
 
   def _counts_batches(self) -> bool:
-    """Whether Python sees every batch of an evaluation, in this process."""
+    """Whether Python in this process sees every batch of an evaluation."""
     return not self.config.trainer.eval_tf_while_loop
 
   def with_skips(self, logs: Any, report: input_report.InputReport, end: int | None) -> Any:
-    """The logs, with the number of examples that were left out, of all workers, if the task leaves any out.
+    """The logs, with the number of examples that all workers have skipped, if the task skips any.
 
     Args:
       logs: of a loop or an evaluation.

@@ -1,4 +1,4 @@
-"""The task: data, model, loss. What a user writes."""
+"""The task, which a user writes: data, model, loss."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,7 +39,7 @@ class Task(base_task.Task):
   accumulation, reduction, the test for finite values and clipping need no code in a task.
 
   Attributes:
-    class_names: The names of the classes, in the order of their numbers, for pictures; () if they have none.
+    class_names: The names of the classes, in the order of their numbers, for images; () if they have none.
     trainer_cls: A subclass of `base_trainer.Trainer` that trains the task, if `next_train_inputs` or another of its
       override points is needed. None: the library's own.
   """
@@ -54,14 +54,14 @@ class Task(base_task.Task):
 
   @property
   def step(self) -> tf.Tensor:
-    """The number of updates done before this step, or before this evaluation: int64 scalar. Zero outside of both."""
+    """The number of updates before this step, or before this evaluation: int64 scalar. Zero outside of both."""
     key = step_random.current_key()
     return tf.constant(0, tf.int64) if key is None else tf.cast(key.step, tf.int64)
 
   def make_seed(self, salt: str | None = None) -> tf.Tensor:
     """A seed for stateless random ops, a function of (runtime.seed, step, replica): int64 of shape [2].
 
-    In an evaluation it is one of (runtime.seed, number of the batch, replica), the same in every evaluation.
+    In an evaluation, it is a function of (runtime.seed, number of the batch, replica), the same in every evaluation.
     """
     return step_random.make_seed(salt)
 
@@ -95,7 +95,7 @@ class Task(base_task.Task):
       warm_start.load_weights(model, self.task_config.init_checkpoint, may_miss)
 
   def serving_function(self, model: tf_keras.Model) -> Any | None:
-    """What an exported model computes: see serving.py.
+    """The function that an exported model computes: see serving.py.
 
     Args:
       model: the model of `build_model`, trained.
@@ -109,7 +109,7 @@ class Task(base_task.Task):
     return None
 
   def num_examples(self, params: Any) -> int | None:
-    """How many examples one epoch of a data configuration has, None if the source does not know it.
+    """The number of examples in one epoch of a data configuration; None if the source does not know it.
 
     Args:
       params: `task.train_data` or `task.validation_data`.
@@ -118,10 +118,10 @@ class Task(base_task.Task):
     return None
 
   def build_actions(self, trainer: Any) -> Sequence[Callable[[Mapping[str, Any]], None]]:
-    """What is to be done besides training, and when: see triggers.py.
+    """Makes the actions to take besides training, and says when: see triggers.py.
 
     Args:
-      trainer: with `model`, `global_step`, `optimizer`, ...; built, and not restored yet.
+      trainer: with `model`, `global_step`, `optimizer`, ...; built, but not restored yet.
 
     Returns:
       Triggers. Any other function of the logs is called after every training loop.
@@ -151,7 +151,7 @@ class Task(base_task.Task):
     return {**self._update_metrics(logs, metrics), self.loss: loss}
 
   def _loss_and_logs(self, inputs, model, training):
-    """`forward`, plus the model's own losses (regularisers), as in Model Garden's train_step."""
+    """Calls `forward`, and adds the model's own losses (regularisers), as in Model Garden's train_step."""
     returned = self.forward(inputs, model, training)
     if not isinstance(returned, (tuple, list)) or len(returned) != 2 or not isinstance(returned[1], Mapping):
       raise ValueError(
@@ -168,11 +168,11 @@ class Task(base_task.Task):
     return loss, logs
 
   def _forward_place(self):
-    """`file:line: class`, for what only `forward` can mend."""
+    """`file:line: class`, for errors that must be corrected in `forward`."""
     return f'{failures.of_function(self.forward, with_name=False)}: {type(self).__name__}'
 
   def _update_metrics(self, logs, metrics):
-    """Hands tuples in `logs` to the metrics that bear their names, returns the rest."""
+    """Hands tuples in `logs` to the metrics with their names; returns the rest."""
     by_name = {metric.name: metric for metric in metrics or ()}
     rest = {}
     for name, value in logs.items():

@@ -31,15 +31,15 @@ from official_ext.step import training_step as training_step_lib
 
 @gin.configurable('Trainer', module='official_ext')  # --gin_params="official_ext.Trainer.train = ..."
 class Trainer(base_evaluator.Evaluator):
-  """Trains any Model Garden task. Stands in for `official.core.base_trainer.Trainer`, with all its override points.
+  """Trains any Model Garden task. Replaces `official.core.base_trainer.Trainer`, with all its override points.
 
   `train_step` runs one update on the batches that `next_train_inputs` takes; how it is compiled is decided when
   training begins (see step_plan.py). A subclass that overrides `train_step` owns the step, and may call this one.
 
   Attributes:
     training: runs the loops and their steps; chosen by the strategy when the trainer is made.
-    profiler: what was handed in.
-    parameter_groups: what `optimizer_config.parameter_groups` asks of the optimizer; None if nothing.
+    profiler: the one that was handed in.
+    parameter_groups: the groups of `optimizer_config.parameter_groups`; None if there are none.
   """
 
   def __init__(
@@ -73,7 +73,7 @@ class Trainer(base_evaluator.Evaluator):
       profiler: profiles steps; None profiles none.
 
     Raises:
-      UserError: what the configuration asks for cannot be had with this trainer, strategy, model or optimizer.
+      UserError: the configuration needs something that this trainer, strategy, model or optimizer cannot do.
     """
     super().__init__(
       config,
@@ -100,7 +100,7 @@ class Trainer(base_evaluator.Evaluator):
     self.training = self._make_training(train)
 
   def _make_training(self, train: bool) -> no_training.NoTraining:
-    """Chooses, for good, what runs the loops; every part that it calls is made here."""
+    """Chooses, for good, the part that runs the loops, and makes every part that this one calls."""
     if self._is_async:
       return parameter_server.ParameterServerTraining(self, train)
     if not train:
@@ -138,12 +138,12 @@ class Trainer(base_evaluator.Evaluator):
 
   @property
   def owns_step(self) -> bool:
-    """Whether `train_step` is this class's own, and no subclass's."""
+    """Whether `train_step` is this class's own, not a subclass's."""
     return type(self).train_step is Trainer.train_step
 
   @property
   def gradient_accumulation_steps(self) -> int:
-    """Batches of `global_batch_size` that make one update."""
+    """The number of batches of `global_batch_size` that make one update."""
     return self.config.trainer.gradient_accumulation_steps
 
   @property
@@ -153,7 +153,7 @@ class Trainer(base_evaluator.Evaluator):
 
   @property
   def steps_are_done(self) -> bool:
-    """Whether the last loop has run all of its steps: what fails after that has cost none of them."""
+    """Whether the last loop has run all of its steps: a later failure has cost none of them."""
     return self.training.steps_are_done
 
   @property
@@ -163,31 +163,31 @@ class Trainer(base_evaluator.Evaluator):
 
   @property
   def num_compilations(self) -> int:
-    """How many programs the training step was compiled to so far."""
+    """The number of programs to which the training step was compiled so far."""
     return self.training.num_compilations
 
   @property
   def guards_updates(self) -> bool:
-    """Whether this trainer trains, and leaves out updates that are not finite. A task's own updates are not tested."""
+    """Whether this trainer trains, and skips updates that are not finite. A task's own updates are not tested."""
     return self.training.guards_updates
 
   @property
   def step_state(self) -> step_state.StepState:
-    """Counters of the finite guard."""
+    """The counters of the finite guard."""
     return self.training.state
 
   @property
   def pace(self) -> pace_lib.Pace:
-    """How fast training goes."""
+    """The speed of training."""
     return self.training.pace
 
   @property
   def training_step(self) -> training_step_lib.TrainingStep:
-    """What runs the steps of a trainer that trains."""
+    """The training step, of a trainer that trains."""
     return self.training.step
 
   def distribute_dataset(self, dataset_or_fn, *args, **kwargs):
-    """See base class. Where the configuration names no data, says which field does."""
+    """See base class. If the configuration names no data, the error names the field that must."""
     is_validation = bool(args) and args[0] is getattr(self.config.task, 'validation_data', None)
     if callable(dataset_or_fn) and is_validation:
       dataset_or_fn = pipelines.transformed(dataset_or_fn, pipelines.without_autotune)
@@ -202,7 +202,7 @@ class Trainer(base_evaluator.Evaluator):
 
   def _distribute_dataset(self, dataset_or_fn, *args, **kwargs):
     if callable(dataset_or_fn) and _is_one_cpu(self.strategy):
-      # Nothing is to be distributed, and a DistributedDataset takes four times as long to give a small batch.
+      # There is nothing to distribute, and a DistributedDataset takes four times as long for a small batch.
       return dataset_or_fn(*args, **kwargs)
     return super().distribute_dataset(dataset_or_fn, *args, **kwargs)
 
@@ -210,7 +210,7 @@ class Trainer(base_evaluator.Evaluator):
     """Lets the task start from `task.init_checkpoint`: see base class.
 
     Raises:
-      UserError: it cannot; Model Garden's tasks go on without where the folder is empty, or fail in their own ways.
+      UserError: it cannot; Model Garden's tasks continue without it if the folder is empty, or fail in their own ways.
     """
     path = getattr(self.config.task, 'init_checkpoint', '')
     if path:
@@ -236,27 +236,27 @@ class Trainer(base_evaluator.Evaluator):
     self.training.train_step(iterator)
 
   def create_train_loop_fn(self):
-    """The loop over `train_step`; in the fused shape over whole programs of steps."""
+    """Makes the loop over `train_step`; in the fused execution, over whole programs of steps."""
     return self.training.fused_loop() or super().create_train_loop_fn()
 
   @property
   def train_loop_fn(self) -> Any:
-    """What `create_train_loop_fn` makes, once."""
+    """The loop of `create_train_loop_fn`, made once."""
     if self._train_loop_fn is None:
       self._train_loop_fn = self.create_train_loop_fn()
     return self._train_loop_fn
 
   @property
   def train_iterator(self) -> Any:
-    """Where the next step takes its input; None before `prepare_training`."""
+    """The iterator from which the next step takes its input; None before `prepare_training`."""
     return self._train_iter
 
   def examine_step(self, step: int) -> str:
-    """What is wrong with the inputs of a step (the first: 1) that was not finite; '' where nothing is found."""
+    """What is wrong with the inputs of a step (the first: 1) that was not finite; '' if nothing is found."""
     return self.inputs['train_data'].examine(self._input.batches_of(step), self.model)
 
   def prepare_training(self) -> None:
-    """Makes the input start at this step, and decides how the step is compiled. Does nothing the second time."""
+    """Makes the input start at this step, and decides how the step is compiled. A second call does nothing."""
     if self._train_iter is None:
       dataset = self._input.after(int(self.global_step.numpy()), self.distribute_dataset)
       if dataset is not None:
@@ -266,7 +266,7 @@ class Trainer(base_evaluator.Evaluator):
       self.training.plan_step()
 
   def create_variables(self) -> bool:
-    """See base class. Variables of the trainer's optimizer too."""
+    """See base class. Also creates the variables of the trainer's optimizer."""
     return self.training.create_variables() and super().create_variables()
 
   def _counts_batches(self) -> bool:
@@ -274,24 +274,24 @@ class Trainer(base_evaluator.Evaluator):
     return self.training.sees_batches and super()._counts_batches()
 
   def restart_input(self) -> None:
-    """Lets the next loop take its input from `global_step` on. To be called when the step was set back."""
+    """Lets the next loop take its input from `global_step` on. Call it when the step was set back."""
     if not self.training.restarts_input:
       return
-    # TensorFlow may take a minute to delete an iterator. No daemon: it must not run on while the process ends.
+    # TensorFlow may take a minute to delete an iterator. Not a daemon: it must not run while the process exits.
     iterator, self._train_iter = [self._train_iter], None
     threading.Thread(target=iterator.clear, name='delete_iterator').start()
 
   def take_batches(self) -> list[Any]:
-    """Takes the batches of the next step, for whoever runs that step. After `prepare_training`."""
+    """Takes the batches of the next step, for a caller that runs it. Call it after `prepare_training`."""
     return self.training.inputs.take(self._train_iter)
 
   def take_inputs(self, iterator: Any, micro_step: int = 0, steps_ahead: int = 0) -> Any:
-    """`next_train_inputs`, which may ask for the step and for its seeds. Cross-replica context.
+    """Calls `next_train_inputs`, which may read the step and its seeds. Cross-replica context.
 
     Args:
       iterator: the training iterator.
-      micro_step: for which micro-batch of the step.
-      steps_ahead: for which step, counted from the next one.
+      micro_step: the number of the micro-batch in the step.
+      steps_ahead: the number of the step, counted from the next one.
     """
     return self.training.inputs.take_one(iterator, micro_step, steps_ahead)
 
@@ -307,7 +307,7 @@ class Trainer(base_evaluator.Evaluator):
     logs.update(replaced)
     for name, value in added.items():
       logs.setdefault(name, value)
-    logs['learning_rate'] = tf.convert_to_tensor(logs['learning_rate'])  # Not the variable, which goes on to change.
+    logs['learning_rate'] = tf.convert_to_tensor(logs['learning_rate'])  # Not the variable, which continues to change.
     if hasattr(self.optimizer, 'iterations'):
       logs['optimizer_iterations'] = self.optimizer.iterations.read_value()
     logs['model_global_step'] = self.global_step.read_value()
@@ -316,13 +316,13 @@ class Trainer(base_evaluator.Evaluator):
   def checkpoint_restored(
     self, keep_hyperparameters: bool = False, data_offset: int = 0, forget_skips: bool = False
   ) -> None:
-    """To be called after a restore: counts and reads on from what the checkpoint holds.
+    """Continues counting and reading from the restored checkpoint. Call it after a restore.
 
     Args:
       data_offset: how many updates further than its number a step finds its batches.
-      forget_skips: whether a rollback came after the checkpoint, and skips are counted anew.
-      keep_hyperparameters: whether the optimizer's constants (learning rate, momentum, ...) are to be what the
-        configuration says, because that has changed since, and not what the checkpoint holds.
+      forget_skips: whether to count skips anew, because a rollback came after the checkpoint.
+      keep_hyperparameters: whether the optimizer's constants (learning rate, momentum, ...) are those of the
+        configuration, which has changed since, not those in the checkpoint.
     """
     if keep_hyperparameters:
       self.training.keep_hyperparameters()
@@ -334,12 +334,12 @@ class Trainer(base_evaluator.Evaluator):
 
   @property
   def num_skips(self) -> int:
-    """Updates left out since the start or the last rollback."""
+    """The number of updates skipped since the start or the last rollback."""
     return self.training.num_skips
 
   @property
   def num_skips_restored(self) -> int:
-    """Updates left out before this process began."""
+    """The number of updates skipped before this process began."""
     return self._num_skips_restored
 
 

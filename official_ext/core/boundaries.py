@@ -1,19 +1,19 @@
-"""Where the loops of a training end, and what is due there. Arithmetic of steps; no TensorFlow."""
+"""Computes where the loops of a training end, and what is due there. Arithmetic of steps, without TensorFlow."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Boundaries:
-  """What cuts a run into loops. They end on the multiples of every interval, wherever the run starts.
+  """The boundaries of a run's loops. They are the multiples of every interval, wherever the run starts.
 
   Attributes:
-    train_steps: where training ends, for percent and ETA; 0: nobody knows.
-    steps_per_loop: at most this many steps between logs.
-    checkpoint_interval: steps between checkpoints; 0 for none before the end.
-    intervals: further intervals, in steps; those that are not positive are none.
-    saves_at_start: whether the step at which training starts is saved too, so that there is a checkpoint to roll back
-      to from the first step on.
+    train_steps: the step at which training ends, for percent and ETA; 0 if it is not known.
+    steps_per_loop: the most steps between logs.
+    checkpoint_interval: the steps between checkpoints; 0 for none before the end.
+    intervals: further intervals, in steps; those that are not positive are ignored.
+    saves_at_start: whether the step at which training starts is saved too, so that there is always a checkpoint to roll
+      back to.
   """
 
   train_steps: int = 0
@@ -23,7 +23,7 @@ class Boundaries:
   saves_at_start: bool = False
 
   def steps_to_next(self, step: int, also: int = 0) -> int:
-    """Steps from `step` to the next boundary; `also` is one more interval."""
+    """The number of steps from `step` to the next boundary; `also` is one more interval."""
     intervals = (self.steps_per_loop, self.checkpoint_interval, *self.intervals, also)
     return min(interval - step % interval for interval in intervals if interval > 0)
 
@@ -34,13 +34,13 @@ class Boundaries:
 
 @dataclasses.dataclass(frozen=True)
 class Course:
-  """How far a training is to come.
+  """The course of a training: its end and its evaluations.
 
   Attributes:
-    train_steps: where it ends.
-    saves_at_end: whether the step at which it ends is saved.
-    eval_interval: steps between evaluations; 0 for none.
-    eval_steps: batches of an evaluation; -1 for all.
+    train_steps: the step at which it ends.
+    saves_at_end: whether that step is saved.
+    eval_interval: the steps between evaluations; 0 for none.
+    eval_steps: the batches of an evaluation; -1 for all.
   """
 
   train_steps: int

@@ -1,4 +1,4 @@
-"""Evaluation beside a training: every checkpoint that appears, once, in the order of their steps."""
+"""Evaluates beside a training: every checkpoint that appears, once, in the order of steps."""
 
 from collections.abc import Callable, Iterator
 import time
@@ -25,16 +25,16 @@ def new_checkpoints(
   Args:
     manager: that of the folder.
     workers: all that evaluate together.
-    timeout: ends after so many seconds without a new checkpoint; None waits.
-    has_ended: tells that training has ended: no checkpoint will follow those that are there.
+    timeout: how many seconds to wait for a new checkpoint; None waits for ever.
+    has_ended: whether training has ended, so that no more checkpoints will follow.
     on_look: called before each look, and before each checkpoint.
 
   Yields:
-    Each path, oldest first, and once more if its step was rolled back and saved again.
+    Each path, oldest first; again, if its step was rolled back and saved again.
   """
   seen, waiting_since = set(), time.monotonic()
 
-  def look():  # The end is asked for first: what is listed after it is then complete.
+  def look():  # First ask for the end, so that the list after it is complete.
     ended = has_ended is not None and has_ended()
     timed_out = timeout is not None and time.monotonic() - waiting_since > timeout
     versions = [[path, listing.num_rollbacks(path)] for path in manager.checkpoints]
@@ -58,7 +58,7 @@ def new_checkpoints(
 def restore_unless_gone(
   path: str, restore: Callable[[str], object], manager: manager_lib.CheckpointManager, workers: workers_lib.Workers
 ) -> bool:
-  """Restores a checkpoint: on all workers, or none if it has been deleted meanwhile or cannot be read.
+  """Restores a checkpoint on all workers, or on none if it has been deleted meanwhile or cannot be read.
 
   Args:
     path: of the checkpoint.
@@ -72,7 +72,7 @@ def restore_unless_gone(
   gone = False
   try:
     restore(path)
-  except Exception as error:  # TensorFlow raises whatever its reader stumbled over.
+  except Exception as error:  # The type depends on what TensorFlow's reader has stumbled over.
     unreadable = isinstance(error, (tf.errors.NotFoundError, tf.errors.DataLossError))
     if not unreadable and path in manager.checkpoints:
       raise

@@ -1,8 +1,8 @@
 """The outer loop. It restores; from there on the order at a boundary is: train, act, log, evaluate, save.
 
-A checkpoint at step s therefore means that s's evaluation is done, or its manifest says that it is pending: where
-something else than training fails (an action, the evaluation), the step is saved on the way out. A run killed in
-between repeats both, identically. Several workers save before they evaluate, where both are due.
+A checkpoint at step s therefore means that the evaluation of s is done, or that its manifest says that it is pending:
+if something other than training fails (an action, the evaluation), the step is saved on the way out. A run killed in
+between repeats both, identically. Several workers save before they evaluate, if both are due.
 
 Loops end on the multiples of every interval (steps per loop, checkpoint, evaluation, summary) and at train_steps, so
 that a resumed run cuts its steps as the uninterrupted one does.
@@ -33,12 +33,12 @@ from official_ext.runtime import workers
 
 @dataclasses.dataclass(frozen=True)
 class RolledBack:
-  """What a train action returns that has rolled back to a checkpoint. The loop goes on from there.
+  """The result of a train action that has rolled back to a checkpoint. The loop continues from there.
 
   Attributes:
-    from_step: the step at which the run gave up.
-    checkpoint: the checkpoint's path; None for an action of others, which went to another step and did not say how.
-    rollbacks: how many the run has made, with this one.
+    from_step: the step at which the run rolled back.
+    checkpoint: the checkpoint's path; None for a foreign action, which has changed the step without saying how.
+    rollbacks: the number of the run's rollbacks, including this one.
     data_offset: how many updates further than its number a step finds its batches from there on.
     reason: what had happened.
   """
@@ -52,13 +52,13 @@ class RolledBack:
 
 @dataclasses.dataclass(frozen=True)
 class Observers:
-  """Who is told how the loop comes on, and who may ask it to stop.
+  """Functions that hear of the progress of the loop, or may ask it to stop.
 
   Attributes:
     on_restored: called once, when the run is restored, or initialized if there is no checkpoint.
-    on_stage: called with what the run does now ('train', 'eval', 'save') and the step.
+    on_stage: called with the present stage ('train', 'eval', 'save') and the step.
     heartbeat: called after every batch of an evaluation, and while there is nothing to evaluate yet.
-    watch: tells that the run is to save and stop.
+    watch: tells whether the run must save and stop.
   """
 
   on_restored: Callable[[], None] = lambda: None
@@ -87,16 +87,16 @@ class Controller(orbit.Controller):
     observers: Observers | None = None,
     **kwargs: Any,
   ):
-    """Makes the loop. Nothing is restored before it runs.
+    """Initializes the loop. Nothing is restored before it runs.
 
     Args:
       global_step: the trainer's step variable.
-      boundaries: where loops end; None: where the base class's `steps_per_loop`, a number, says.
-      checkpoint_manager: what saves and restores; None for neither.
-      checkpoint: path of the checkpoint to restore instead of the newest.
-      events: what happens is told there: its writers write it, and its actions, which may end training, are taken. The
-        files of their summaries are the default ones for `tf.summary` calls inside steps.
-      observers: who is told how it comes on; None for nobody.
+      boundaries: where loops end; None: at multiples of the base class's `steps_per_loop`.
+      checkpoint_manager: saves and restores; None for neither.
+      checkpoint: the path of the checkpoint to restore instead of the newest.
+      events: its writers write what happens, and its actions, which may end training, are taken. The files of its
+        summaries are the default ones for `tf.summary` calls inside steps.
+      observers: hear of the progress; None for none.
       **kwargs: the base class's.
     """
     self._boundaries = boundaries or boundaries_lib.Boundaries(steps_per_loop=kwargs.get('steps_per_loop', 1))
@@ -108,7 +108,7 @@ class Controller(orbit.Controller):
     self._is_restored = False
     self._evaluation_is_pending = False
     super().__init__(global_step=global_step, **{**kwargs, 'steps_per_loop': self._boundaries.steps_to_next})
-    # Not given to the base class, which restores in its constructor. None is told by `_require`.
+    # Not given to the base class, which restores in its constructor. `_require` reports None.
     self.checkpoint_manager: Any = checkpoint_manager
     self._saving = saving.Saving(
       checkpoint_manager, self.trainer, global_step, self.strategy, self.events, self._observers.on_stage
@@ -117,10 +117,10 @@ class Controller(orbit.Controller):
       self.evaluator.stop_requested = self._after_evaluation_batch
 
   def _after_evaluation_batch(self) -> bool:
-    """Whether the evaluation is to be left."""
-    if tf.executing_eagerly():  # Else it is but traced.
+    """Whether to stop the evaluation."""
+    if tf.executing_eagerly():  # Otherwise it is only being traced.
       self._observers.heartbeat()
-    return self._observers.watch.requested is not None and not workers.are_several(self.strategy)  # They must agree.
+    return self._observers.watch.requested is not None and not workers.are_several(self.strategy)  # Workers must agree.
 
   def _step_now(self) -> int:
     return int(self.global_step.numpy())
@@ -136,7 +136,7 @@ class Controller(orbit.Controller):
     """Trains up to step `train_steps`, evaluating on every multiple of `eval_interval` and at the end.
 
     Returns:
-      The last evaluation's logs, also where training had ended before.
+      The last evaluation's logs, even if training had ended before.
     """
     self._require('trainer', for_method='train_and_evaluate')
     self._require('evaluator', for_method='train_and_evaluate')
@@ -145,7 +145,7 @@ class Controller(orbit.Controller):
     return self.evaluate(eval_steps) if output is None else output
 
   def _run_loop(self, course: boundaries_lib.Course):
-    """Restore; then stop? -> train -> act -> log -> evaluate -> save, up to the end of the course.
+    """Restores; then stop? -> train -> act -> log -> evaluate -> save, until the end of the course.
 
     Returns:
       The last evaluation's logs; None if there was none.
@@ -167,7 +167,7 @@ class Controller(orbit.Controller):
           rollback = self._act(train_output, logs)
           if rollback is None:
             self._log('train', step, logs)
-        if rollback is not None:  # All that belongs to its step was done when that was reached first.
+        if rollback is not None:  # All that belongs to this step was done when it was reached first.
           step = self._take_up(rollback)
           continue
         evaluates = self._evaluates(course, step)
@@ -197,16 +197,16 @@ class Controller(orbit.Controller):
     return self._boundaries.saves_at(step) or (course.saves_at_end and self._is_last(course, step))
 
   def _ends_early(self) -> bool:
-    """Whether an action has ended training: on any worker."""
+    """Whether an action has ended training, on any worker."""
     if workers.are_several(self.strategy) and workers.on_any(self.strategy, bool(self._actions.stop_reason)):
       self._actions.stop_reason = self._actions.stop_reason or 'an action of another worker has asked for it'
     return bool(self._actions.stop_reason)
 
   def _stop_if_requested(self, step: int, **extra: Any) -> None:
-    """Saves, if it trains, and ends the run, if a signal has asked for that: on any worker.
+    """Saves, if it trains, and ends the run, if a signal on any worker has asked for that.
 
     Raises:
-      PreemptedError: it has.
+      PreemptedError: a signal has.
     """
     name = self._observers.watch.requested
     if not workers.on_any(self.strategy, name is not None):
@@ -221,7 +221,7 @@ class Controller(orbit.Controller):
   # Train, act, log.
 
   def _train_n_steps(self, num_steps: int) -> Mapping[str, Any]:
-    """One inner loop. Returns the trainer's output."""
+    """Runs one inner loop, and returns the trainer's output."""
     self._observers.on_stage('train', self._step_now())
     should_record: Any = True
     if self.summary_interval:
@@ -234,7 +234,7 @@ class Controller(orbit.Controller):
     return output
 
   def _act(self, output: Mapping[str, Any], logs: Mapping[str, Any]) -> RolledBack | None:
-    """Takes the train actions. One that rolls back is the last of its boundary."""
+    """Takes the train actions. One that rolls back is the last at its boundary."""
     step = self._step_now()
     try:
       for action in self.train_actions:
@@ -251,7 +251,7 @@ class Controller(orbit.Controller):
     return None
 
   def _take_up(self, rollback: RolledBack) -> int:
-    """Brings the actions to where the trainer is already, and tells. Returns the step from which the run goes on."""
+    """Restores the actions to the trainer's step, and reports it. Returns the step from which the run continues."""
     step = self._step_now()
     if rollback.checkpoint is not None:
       self._actions.restore(rollback.checkpoint)
@@ -303,10 +303,10 @@ class Controller(orbit.Controller):
     return output
 
   def _evaluate_in_training(self, course: boundaries_lib.Course, step: int) -> Mapping[str, Any]:
-    """Evaluates, so that a failure costs nothing that was trained."""
-    # The actions of an evaluation are taken with it.
+    """Evaluates so that a failure costs no training."""
+    # The evaluation includes its actions.
     state: dict[str, Any] = {event_actions.STATE: self._actions.state()}
-    if workers.are_several(self.strategy) and self._saves(course, step):  # They cannot save on the way out.
+    if workers.are_several(self.strategy) and self._saves(course, step):  # Several workers cannot save on the way out.
       self.save_checkpoint(evaluation_pending=True, **state)
     with self._saving.on_the_way_out(self.save_checkpoint, 'eval', step, **state):
       return self.evaluate(course.eval_steps)
@@ -317,19 +317,19 @@ class Controller(orbit.Controller):
     timeout: float | None = None,
     timeout_fn: Callable[[], bool] | None = None,
   ):
-    """Evaluates every checkpoint that appears, once, in the order of their steps.
+    """Evaluates every checkpoint that appears, once, in the order of steps.
 
     Args:
-      steps: batches of one evaluation; -1 for all.
-      timeout: ends after so many seconds without a new checkpoint; None waits.
-      timeout_fn: tells that training has ended: no checkpoint will follow those that are there.
+      steps: the batches of one evaluation; -1 for all.
+      timeout: how many seconds to wait for a new checkpoint; None waits for ever.
+      timeout_fn: whether training has ended, so that no more checkpoints will follow.
 
     Returns:
       The last evaluation's logs; None if there was nothing to evaluate.
     """
     self._require('evaluator', for_method='evaluate_continuously')
     self._require('checkpoint_manager', for_method='evaluate_continuously')
-    manager, everybody, output = self.checkpoint_manager, workers.of(self.strategy), None
+    manager, everybody, output = self.checkpoint_manager, workers.get(self.strategy), None
 
     def on_look():
       self._stop_if_requested(self._step_now())
@@ -343,7 +343,7 @@ class Controller(orbit.Controller):
   # Checkpoints.
 
   def _restore_at_start(self) -> None:
-    """Restores what the run begins with, if nothing was restored yet."""
+    """Restores the checkpoint that the run begins with, if nothing was restored yet."""
     if self.checkpoint_manager is not None and not self._is_restored:
       self.restore_checkpoint()
       self._observers.on_restored()
@@ -352,7 +352,7 @@ class Controller(orbit.Controller):
     """Restores a checkpoint: `checkpoint_path`, the one that the constructor was given, or the newest.
 
     Returns:
-      Its path; None where there is none, and the model was initialized.
+      Its path; None if there is none, and the model was initialized.
     """
     self._require('checkpoint_manager', for_method='restore_checkpoint')
     path = checkpoint_path or self._checkpoint_path
@@ -375,14 +375,14 @@ class Controller(orbit.Controller):
     return {'evaluation_pending': True} if self._evaluation_is_pending else {}
 
   def _completing_restore(self) -> contextlib.AbstractContextManager[None]:
-    """Around the steps by which a model may be built: a restore must be complete after them."""
+    """A context for the steps that may build a model: a restore must be complete after them."""
     return contextlib.nullcontext() if self.checkpoint_manager is None else self.checkpoint_manager.completing()
 
   def _save_at_start(self) -> None:
     """Saves the step at which training starts, if the run may have to roll back to it."""
     if not self._boundaries.saves_at_start or self._saving.holds(self._step_now()):
       return
-    if hasattr(self.trainer, 'prepare_training'):  # Makes what a task leaves to its first step.
+    if hasattr(self.trainer, 'prepare_training'):  # Makes variables that a task leaves to its first step.
       self.trainer.prepare_training()
     self.save_checkpoint(**self._pending())
 
@@ -390,8 +390,8 @@ class Controller(orbit.Controller):
     """Saves this step, once.
 
     Args:
-      may_fail: whether another save will follow: the run goes on where this one cannot be written, and says so, until
-        too many of them have failed in a row.
+      may_fail: whether another save will follow: if this one cannot be written, the run reports it and continues, until
+        too many saves have failed in a row.
       **extra: further entries of the checkpoint's manifest.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What an evaluation counts while it runs: its batches, and the examples that are not finite."""
+"""Counts the batches of an evaluation, and its examples that are not finite."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +12,12 @@ NUM_REMEMBERED_BATCHES = 8
 
 
 class EvaluationState(tf.Module):
-  """Counters of the evaluation at hand. No checkpoint holds them.
+  """The counters of the present evaluation. No checkpoint holds them.
 
   Attributes:
-    batch: int64 scalar variable, the number of the batch at hand, from 0.
+    batch: int64 scalar variable, the number of the present batch, from 0.
     num_not_finite: float32 scalar variable, how many of this worker's examples were not finite.
-    num_bad_batches: int64 scalar variable, in how many of its batches they were.
+    num_bad_batches: int64 scalar variable, how many batches they were in.
     bad_batches: int64 variable of shape [8], the numbers of the first of these.
   """
 
@@ -39,7 +39,7 @@ class EvaluationState(tf.Module):
     """Goes on to the next batch. Cross-replica context.
 
     Args:
-      num_not_finite: float32 scalar, of the batch at hand.
+      num_not_finite: float32 scalar, the number in the present batch.
     """
     is_bad = num_not_finite > 0
     slot = tf.range(NUM_REMEMBERED_BATCHES, dtype=tf.int64) == self.num_bad_batches
@@ -54,10 +54,10 @@ class EvaluationState(tf.Module):
 
 
 def count_not_finite(inputs: Any, logs: Mapping[str, Any]) -> tf.Tensor:
-  """How many of a replica's examples are not finite: in an input, or in what the step makes of them.
+  """Counts a replica's examples that are not finite: in an input, or in a result of the step.
 
-  Some kernels, that of ReLU among them, turn NaN into a number, so that the loss alone does not tell. Of a loss or a
-  log that is not finite, the mean over examples, it is not known how many are at fault: it counts as one.
+  Some kernels, such as that of ReLU, turn NaN into a number, so that the loss alone does not tell. If a loss or a log
+  that is a mean over examples is not finite, the number of examples at fault is not known, and counts as one.
 
   Args:
     inputs: of the step, a structure of tensors.

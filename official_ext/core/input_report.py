@@ -1,4 +1,4 @@
-"""What a trainer has to say of its input: what is wrong with it, and how many examples were skipped."""
+"""Reports what is wrong with a trainer's input, and how many examples were skipped."""
 
 from collections.abc import Iterator, Sequence
 import contextlib
@@ -25,11 +25,11 @@ class InputReport:
 
   Attributes:
     path: the dotted path of the configuration.
-    log: what the library's own inputs tell of their examples, since the last was built.
+    log: what the library's own inputs report about their examples, since the last was built.
   """
 
   def __init__(self, path: str, data: Any, task: Any):
-    """Makes the report.
+    """Initializes the report.
 
     Args:
       path: the dotted path of the configuration.
@@ -44,22 +44,22 @@ class InputReport:
 
   @contextlib.contextmanager
   def building(self) -> Iterator[None]:
-    """To be held while the input is built.
+    """A context in which the input is built.
 
     Raises:
       UserError: its files are all empty.
     """
     diagnosis.check_not_empty(self.path, self._data)
-    self.log = bad_examples.ExampleLog()  # What an input that is given up reads ahead must not be counted.
+    self.log = bad_examples.ExampleLog()  # Examples that an abandoned input reads ahead must not be counted.
     self._is_built = True
     with bad_examples.logged_in(self.log):
       yield
 
   def identity(self) -> list[dict[str, Any]]:
-    """What tells the data from others: the identities of the library's sources, or of what the configuration names.
+    """The identity of the data: those of the library's sources, or of the files that the configuration names.
 
-    Of an input that is neither, the number of examples if the task knows it. [] if nothing is known, or the
-    input was not built.
+    For another input, it is the number of examples, if the task knows it. [] if nothing is known, or the input was not
+    built.
     """
     if self.log.identities or not self._is_built:
       return self.log.identities
@@ -71,13 +71,13 @@ class InputReport:
   def explain(
     self, error: BaseException, step: int, model: Any, batch_numbers: Sequence[int] = ()
   ) -> errors.UserError | None:
-    """Turns what came out of a step into an error that names the data that it is about.
+    """Turns the exception of a step into an error that names the data that it is about.
 
     Args:
       error: the exception.
       step: the number of steps done.
       model: the task's.
-      batch_numbers: of the batches that can be meant.
+      batch_numbers: the numbers of the batches that it may be about.
 
     Returns:
       The error; None if it is not about data.
@@ -98,11 +98,11 @@ class InputReport:
     return errors.UserError(f'{message} ({when})')
 
   def no_examples(self, needed: int = 0) -> errors.UserError:
-    """The error of an input that has ended before the first batch, of which a step needs `needed` examples."""
+    """The error for an input that has ended before its first batch; a step needs `needed` examples."""
     return diagnosis.no_examples(self.path, self._data, needed)
 
   def skips_up_to(self, end: int | None) -> dict[str, int]:
-    """How many examples were skipped since the last call, as a log. Empty if the task skips none.
+    """The number of examples that were skipped since the last call, as a log. Empty if the task skips none.
 
     Args:
       end: the position up to which examples have been used; None: all.
@@ -112,10 +112,10 @@ class InputReport:
     return {SKIPS: self.log.take_skips(end)}
 
   def examine(self, batch_numbers: Sequence[int], model: Any) -> str:
-    """Looks for what made the loss of some batches not finite: their inputs, or their labels.
+    """Finds the inputs or labels that have made the loss of some batches not finite.
 
-    Only the library's own inputs can read a batch again. The labels are tested by the loss itself, on the CPU, whose
-    kernels refuse what those of GPU and XLA turn into NaN.
+    Only the library's own inputs can read a batch again. The loss itself tests the labels, on the CPU, whose kernels
+    refuse what those of GPU and XLA turn into NaN.
 
     Returns:
       What is wrong with which examples; '' if nothing is found.
@@ -147,7 +147,7 @@ class InputReport:
     return f'{"; ".join(named)}{more}'
 
   def _read_again(self, number: int) -> Any | None:
-    """A global batch, whole, if the input can start anywhere; None elsewhere."""
+    """Reads a whole global batch again, if the input can start anywhere; None if it cannot."""
     if self.log.describe is None:
       return None
     try:
@@ -156,12 +156,12 @@ class InputReport:
         if not start.honoured:  # An evaluation, in the order of the source.
           dataset = dataset.skip(number)
       return next(iter(dataset), None)
-    except Exception:  # pylint: disable=broad-except  # Another error is being told.
+    except Exception:  # pylint: disable=broad-except  # Another error is being reported.
       return None
 
 
 def _rows(batch: Any, test: Any) -> list[Any]:
-  """(name, rows) of the tensors some of whose rows pass a test of arrays [b, n]; those of lowest rank first."""
+  """(name, rows) of the tensors with rows that pass a test of arrays [b, n]; those of the lowest rank first."""
   found = []
   flat = [(name, tensor) for name, tensor in _named(batch) if tf.is_tensor(tensor) and isinstance(tensor, tf.Tensor)]
   for name, tensor in sorted(flat, key=lambda item: item[1].shape.rank):
@@ -187,7 +187,7 @@ def _named(batch: Any) -> Iterator[Any]:
 
 
 def _error_of(task: Any, model: Any, batch: Any) -> Exception | None:
-  """What the task's loss raises on a batch, on the CPU."""
+  """The exception of the task's loss on a batch, on the CPU."""
   try:
     key = step_random.StepKey(seed=0, step=tf.constant(0, tf.int64), purpose='evaluation')
     with tf.device('CPU:0'), step_random.step_key(key):

@@ -1,4 +1,4 @@
-"""What the loop itself tells of a training: how fast it goes, how its step is run, on how many replicas."""
+"""The logs that the loop itself adds: the speed of training, how its step is run, on how many replicas."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ import tensorflow as tf
 
 
 def pace(trainer: Any, step: int, train_steps: int) -> dict[str, float]:
-  """How fast the last loop went. Counts training alone: no compilation, evaluation or saving.
+  """The speed of the last loop. It counts only training: no compilation, evaluation or saving.
 
   Args:
-    trainer: one without a `pace` tells nothing of it.
+    trainer: one without a `pace` has no logs of it.
     step: that of the run.
-    train_steps: where training ends; 0: nobody knows.
+    train_steps: the step at which training ends; 0 if it is not known.
   """
   values: dict[str, float] = {}
   if train_steps:
@@ -46,11 +46,11 @@ def compiled(trainer: Any) -> dict[str, Any] | None:
 
 
 def report_replicas(strategy: tf.distribute.Strategy, before: int | None) -> None:
-  """Prints what another number of replicas means to a run that goes on.
+  """Prints what another number of replicas means for a resumed run.
 
   Args:
     strategy: that of the run.
-    before: how many there were; None: nobody knows.
+    before: the number before; None if it is not known.
   """
   now = strategy.num_replicas_in_sync
   if before not in (None, now) and strategy.extended.should_checkpoint:

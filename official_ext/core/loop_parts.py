@@ -1,6 +1,6 @@
-"""How a training loop is cut into parts: at programs that compile, and at those that somebody watches.
+"""Cuts a training loop into parts: at programs that compile, and at those that are watched.
 
-A loop runs whole programs of some steps, then what is left over step by step. Cuts fall between programs only, so that
+A loop runs whole programs of some steps, then the remaining steps one by one. Cuts are only between programs, so that
 a loop runs the same programs on the same batches however it is cut.
 """
 
@@ -14,8 +14,8 @@ class Part:
 
   Attributes:
     steps: their number.
-    compiles: whether this is the first run of a program, and so compiles it. It is one program then.
-    alone: whether this is one program that was asked for by itself.
+    compiles: whether this is the first run of a program, which compiles it. Then it is one program.
+    alone: whether this is one program that must be a part by itself.
   """
 
   steps: int
@@ -35,9 +35,9 @@ def cut(
   Args:
     first_step: the number of steps done before it.
     num_steps: its length.
-    length: steps in one program; what is left over is run by a program of one step.
+    length: the number of steps in one program; the remaining steps are run by a program of one step.
     programs_run: the lengths of the programs that have run in this process. Those that run here are added.
-    is_alone: whether the program that runs so many steps after so many is to be a part by itself.
+    is_alone: whether the program that runs so many steps after so many must be a part by itself.
 
   Yields:
     The parts, in order.

@@ -1,4 +1,4 @@
-"""What a trainer does about training if it only evaluates: nothing. The base of what does more."""
+"""The training of a trainer that only evaluates, which does nothing: the base of those that do more."""
 
 from typing import Any
 
@@ -23,10 +23,10 @@ class NoTraining:
     sees_batches: whether this process runs every batch of an evaluation.
     restarts_input: whether the next loop takes its input from `global_step` on, if the step was set back.
     steps_are_done: whether the last loop has run all of its steps.
-    step: what runs the steps. This and the following three are those of a `SynchronousTraining` alone.
-    state: counters of the finite guard.
+    step: runs the steps. Only a `SynchronousTraining` has this and the following three.
+    state: the counters of the finite guard.
     inputs: takes the steps' batches.
-    pace: how fast the last loop went.
+    pace: the speed of the last loop.
   """
 
   step: training_step.TrainingStep
@@ -38,32 +38,32 @@ class NoTraining:
   steps_are_done: bool = False
 
   def __init__(self, trainer: Any):
-    """Makes it.
+    """Initializes the training.
 
     Args:
-      trainer: whose training this is.
+      trainer: the trainer whose training this is.
     """
     self._trainer = trainer
     step_random.key_random_layers(trainer.model)
 
   @property
   def plan(self) -> step_plan.StepPlan | None:
-    """How the step is compiled; None before that is decided, or if nothing here decides it."""
+    """How the step is compiled; None before that is decided, or if it is decided elsewhere."""
     return None
 
   @property
   def num_compilations(self) -> int:
-    """How many programs the training step was compiled to so far."""
+    """The number of programs to which the training step was compiled so far."""
     return 1
 
   @property
   def guards_updates(self) -> bool:
-    """Whether updates that are not finite are left out."""
+    """Whether updates that are not finite are skipped."""
     return False
 
   @property
   def num_skips(self) -> int:
-    """Updates left out since the start or the last rollback."""
+    """The number of updates skipped since the start or the last rollback."""
     return 0
 
   def train(self, num_steps: tf.Tensor) -> orbit.runner.Output | None:
@@ -75,7 +75,7 @@ class NoTraining:
     raise ValueError('The trainer was made with train=False.')
 
   def plan_step(self) -> None:
-    """Decides how the step is compiled, if that is not decided yet. After the input has an iterator."""
+    """Decides how the step is compiled, if that is not decided yet. Call it when the input has an iterator."""
 
   def fused_loop(self) -> Any | None:
     """The loop over whole programs of steps; None if steps are run one by one."""
@@ -86,14 +86,14 @@ class NoTraining:
     return True
 
   def take_logs(self) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the steps of the loop have logged: (in place of the metrics' values, beside them); forgets it."""
+    """Returns and forgets the logs of the loop's steps: (those that replace values of metrics, the others)."""
     return {}, {}
 
   def end_loop(self, logs: dict[str, Any], max_silent_recompilations: int) -> dict[str, Any]:
-    """The logs of a loop with what is counted at its end.
+    """Adds to the logs of a loop what is counted at its end.
 
     Args:
-      logs: so far.
+      logs: those so far.
       max_silent_recompilations: how many recompilations of the step pass without a warning.
     """
     del max_silent_recompilations
@@ -103,4 +103,4 @@ class NoTraining:
     """Gives the optimizer's constants the values that they were made with, after a restore."""
 
   def forget_skips(self) -> None:
-    """Counts the updates that are left out anew."""
+    """Starts to count skipped updates anew."""

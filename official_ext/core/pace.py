@@ -1,16 +1,16 @@
-"""How fast training goes."""
+"""Measures the speed of training."""
 
 import dataclasses
 
 
 @dataclasses.dataclass
 class Pace:
-  """How fast the last training loop went.
+  """The speed of the last training loop.
 
   Attributes:
-    steps: steps that were timed.
-    seconds: wall time of these steps.
-    data_wait_seconds: of these, spent waiting for input.
+    steps: the number of steps that were timed.
+    seconds: the wall time of these steps.
+    data_wait_seconds: the part of these seconds spent waiting for input.
     compile_seconds: wall time of the first run of each program in this process, which compiles it.
     examples_per_step: examples in one update, 0 if `global_batch_size` is not set.
     examples_per_epoch: examples in the training data, 0 if the task does not know.

@@ -1,4 +1,4 @@
-"""What is particular to parameter servers: their workers run the steps by themselves, each at its own pace."""
+"""Training on parameter servers, whose workers run the steps by themselves, each at its own pace."""
 
 from typing import Any
 
@@ -20,14 +20,14 @@ class ParameterServerTraining(no_training.NoTraining):
   sees_batches = False
 
   def __init__(self, trainer: Any, trains: bool):  # pylint: disable=super-init-not-called  # Which keys the layers.
-    """Makes it.
+    """Initializes the training.
 
     Args:
-      trainer: whose training this is.
+      trainer: the trainer whose training this is.
       trains: whether it will train, and not only evaluate.
 
     Raises:
-      UserError: the configuration asks for what needs to see the steps.
+      UserError: the configuration needs something that must see the steps.
     """
     self._trainer = trainer
     if not trains:
@@ -39,7 +39,7 @@ class ParameterServerTraining(no_training.NoTraining):
 
   @property
   def _official(self) -> Any:
-    """The trainer with the methods of Model Garden's class in place of this library's."""
+    """The trainer with the methods of Model Garden's class instead of this library's."""
     trainer: base_evaluator.Evaluator = self._trainer
     return super(base_evaluator.Evaluator, trainer)
 

@@ -1,4 +1,4 @@
-"""--profile_steps: a trace of some steps for TensorBoard, and a table of where their time went."""
+"""--profile_steps: writes a trace of some steps for TensorBoard, and prints a table of where their time went."""
 
 from collections.abc import Iterator
 import contextlib
@@ -16,7 +16,7 @@ _ROWS = (_COMPUTE, _INPUT_WAIT, _COMPILATION, SAVE, EVALUATION, _HOST)
 
 
 class Profiler:
-  """Profiles the programs that hold the steps from the first to the last of a range, whole.
+  """Profiles whole programs: those that run the steps of a range.
 
   Attributes:
     steps: (first, last), counted from 1; None profiles nothing.
@@ -37,19 +37,19 @@ class Profiler:
     self._first = self._last = self._num_programs = 0
 
   def covers(self, step: int, num_steps: int) -> bool:
-    """Whether the program of `num_steps` steps that comes after so many is to be profiled."""
+    """Whether to profile the program of `num_steps` steps that comes after so many."""
     return not self._done and self.steps is not None and step < self.steps[1] and step + num_steps >= self.steps[0]
 
   @contextlib.contextmanager
   def tracing(self, step: int, num_steps: int) -> Iterator[None]:
-    """To be held while a program runs, as for `covers`."""
+    """A context in which a program runs, with arguments as for `covers`."""
     if not self.covers(step, num_steps):
       yield
       return
     if self._start is None:
       tf.profiler.experimental.start(self._model_dir)
       self._start, self._first = time.perf_counter(), step + 1
-    # TensorBoard takes the time of a step from these.
+    # TensorBoard reads the time of a step from these.
     with tf.profiler.experimental.Trace('train', step_num=step + num_steps, _r=1):
       yield
 
@@ -60,7 +60,7 @@ class Profiler:
       step: the number of steps done before it.
       part: the program.
       seconds: wall time of its steps.
-      data_wait_seconds: of these, spent waiting for input.
+      data_wait_seconds: the part of these seconds spent waiting for input.
     """
     if self._start is None or not self.covers(step, part.steps):
       return
@@ -72,12 +72,12 @@ class Profiler:
       self.close()
 
   def add(self, kind: str, seconds: float) -> None:
-    """Counts seconds that the run has spent for `SAVE` or `EVALUATION`; between programs all else is 'host'."""
+    """Counts seconds that the run has spent on `SAVE` or `EVALUATION`; other time between programs is 'host'."""
     if self._start is not None and not self._done:
       self._seconds[kind] = self._seconds.get(kind, 0.0) + seconds
 
   def close(self) -> None:
-    """Ends the profile, if there is one, and prints its table. Says so where no step of it was run."""
+    """Ends the profile, if there is one, and prints its table, or that none of its steps was run."""
     if self._done:
       return
     self._done = True

@@ -1,4 +1,4 @@
-"""Around all that a run does: tells in its record and events how it ended, whatever has ended it."""
+"""A context around everything that a run does: its record and events say how it ended, whatever has ended it."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -19,9 +19,9 @@ class RecordedRun:
 
   Attributes:
     record: run.json.
-    events: what happens is told there.
+    events: the run's events.
     trainer: the run's.
-    hang: what ends a run that stands still; a context manager too, for the time in which it can.
+    hang: ends a run that hangs; a context manager too, for the time in which it can.
   """
 
   def __init__(
@@ -33,13 +33,13 @@ class RecordedRun:
     model_dir: str,
     worker_index: int,
   ):
-    """Makes it.
+    """Initializes the context.
 
     Args:
       record: see attributes; it says that the run is running.
       events: see attributes.
       trainer: see attributes.
-      hang_seconds: after which a run that has not come on hangs.
+      hang_seconds: a run hangs if it has made no progress for so long.
       model_dir: the run's folder.
       worker_index: the number of this process.
     """
@@ -55,7 +55,7 @@ class RecordedRun:
     self._rollbacks: rollbacks_lib.Rollbacks | None = None
 
   def count_skips(self, rollbacks: rollbacks_lib.Rollbacks) -> None:
-    """To be called when the run is restored, if it may skip updates.
+    """Starts to count skipped updates. Call it when the run is restored, if it may skip updates.
 
     Args:
       rollbacks: those of the run.
@@ -63,14 +63,14 @@ class RecordedRun:
     self._rollbacks = rollbacks
 
   def skipped_updates(self) -> int | None:
-    """Updates that the whole run has skipped, also before it was restored or rolled back; None if nobody looks."""
+    """The updates that the whole run has skipped, even before a restore or a rollback; None if they are not counted."""
     return None if self._rollbacks is None else self._rollbacks.skipped_updates + self.trainer.num_skips
 
   def enter_stage(self, stage: str, step: int) -> None:
     """Notes what the run does now.
 
     Raises:
-      LockLostError: the folder is another's by now.
+      LockLostError: the folder belongs to another run by now.
     """
     self.hang.enter(stage)
     self.record.check_lock()
@@ -101,7 +101,7 @@ class RecordedRun:
   def _close_profile(self) -> None:
     try:
       getattr(self.trainer, 'profiler', profiling.Profiler()).close()
-    except Exception as failure:  # pylint: disable=broad-except  # How the run ended is what must be told.
+    except Exception as failure:  # pylint: disable=broad-except  # The end of the run is more important to report.
       logging.exception('The profile was not written: %s', failure)
 
   def _note_progress(self) -> tuple[int, int | None]:
@@ -117,7 +117,7 @@ class RecordedRun:
 
   def _tell_that_it_hangs(self, error: errors.HungError, step: int) -> None:
     self.record.update(step=step)
-    self.record.finish(error.status, error, gives_folder_back=False)  # What hangs may still come on, and write.
+    self.record.finish(error.status, error, gives_folder_back=False)  # A run that hangs may still continue, and write.
     self.events.writers.write(error.status, step, {'error': str(error)})  # Actions may hang too.
     self.events.writers.close()
 

@@ -1,4 +1,4 @@
-"""The parts that say "when X, do Y": what the controller calls after a training loop or an evaluation."""
+"""The actions that the controller takes after a training loop or an evaluation: "when X, do Y"."""
 
 from collections.abc import Callable, Sequence
 import math
@@ -20,7 +20,7 @@ from official_ext.runtime import workers
 
 
 class RollbackAction:
-  """What actions that watch for divergence share: a rollback to a checkpoint, past the batches that led astray."""
+  """The base of actions that watch for divergence: they roll back to a checkpoint, and skip the bad batches."""
 
   def __init__(self, trainer: base_trainer.Trainer, checkpoint_manager: manager.CheckpointManager | None):
     """Makes the action.
@@ -38,11 +38,11 @@ class RollbackAction:
     Args:
       bad_steps: see `CheckpointManager.roll_back`.
       max_rollbacks: how many the run may make.
-      limit: the dotted path of the field that says so.
+      limit: the dotted path of the field that limits them.
       reason: what has happened.
 
     Returns:
-      Where the run stands now.
+      The rollback.
 
     Raises:
       DivergedError: the run may not roll back, or cannot.
@@ -77,8 +77,8 @@ class NonfiniteAction(RollbackAction):
 
     Args:
       trainer: the trainer, which guards its updates.
-      config: how many are too many, and what then.
-      events: where it tells of the updates.
+      config: the limit of skipped updates, and what to do above it.
+      events: the run's events, to which it reports skipped updates.
       checkpoint_manager: see base class.
     """
     super().__init__(trainer, checkpoint_manager)
@@ -97,7 +97,7 @@ class NonfiniteAction(RollbackAction):
       Where the run stands now, if it has rolled back.
 
     Raises:
-      DivergedError: more than `max_skips` updates were skipped, and the run is not to roll back, or not once more.
+      DivergedError: more than `max_skips` updates were skipped, and the run may not roll back, or not again.
     """
     del output
     state = self._trainer.step_state
@@ -107,7 +107,7 @@ class NonfiniteAction(RollbackAction):
     new, self._num_reported = total - self._num_reported, total
     examples = self._trainer.pace.examples_per_step
     for number, step in enumerate(state.last_skips(new)):
-      # To look at the inputs of all of them would take as long as these steps did.
+      # Examining the inputs of all of them would take as long as these steps did.
       cause = self._trainer.examine_step(step) if not number else ''
       self._cause = f'step {step}: {cause}' if cause else self._cause
       self._events.tell(
@@ -140,7 +140,7 @@ class NonfiniteAction(RollbackAction):
 class LossBoundAction(RollbackAction):
   """Rolls back, or ends the run, if the loss of a training loop is above `trainer.loss_upper_bound`.
 
-  It reads the fields of Model Garden's RecoveryCondition, which goes back to a checkpoint too, but not in the input.
+  It reads the fields of Model Garden's RecoveryCondition, which restores a checkpoint too, but not the input.
   """
 
   def __init__(
@@ -153,7 +153,7 @@ class LossBoundAction(RollbackAction):
 
     Args:
       trainer: the trainer. A loss that is not finite counts if it does not guard its updates.
-      config: with `loss_upper_bound`, `recovery_begin_steps` and `recovery_max_trials`.
+      config: has `loss_upper_bound`, `recovery_begin_steps` and `recovery_max_trials`.
       checkpoint_manager: see base class.
     """
     super().__init__(trainer, checkpoint_manager)
@@ -169,7 +169,7 @@ class LossBoundAction(RollbackAction):
       Where the run stands now, if it has rolled back.
 
     Raises:
-      DivergedError: the loss is too high, and the run is not to roll back, or not once more.
+      DivergedError: the loss is too high, and the run may not roll back, or not again.
     """
     name = self._trainer.train_loss.name
     if name not in output:
@@ -188,7 +188,7 @@ class LossBoundAction(RollbackAction):
 
 
 def may_roll_back(config: definitions.TrainerConfig) -> bool:
-  """Whether a run may have to roll back; a checkpoint is then there from the first step on."""
+  """Whether a run may have to roll back; then there must be a checkpoint from the first step on."""
   return config.nonfinite.then == 'rollback' or config.recovery_max_trials > 0
 
 
@@ -199,7 +199,7 @@ def get_train_actions(
   checkpoint_manager: manager.CheckpointManager,
   events: run_events.RunEvents,
 ) -> list[orbit.Action]:
-  """Model Garden's train actions, without those that this library does otherwise, and the library's own."""
+  """Model Garden's train actions, except those that this library replaces, and the library's own."""
   config = params.trainer
   ours = isinstance(trainer, base_trainer.Trainer)
   replaced: dict = {'preemption_on_demand_checkpoint': False}
@@ -221,13 +221,13 @@ def get_train_actions(
 def get_eval_actions(
   params: definitions.ExperimentConfig, trainer: Any, model_dir: str, owns: Callable[[], bool]
 ) -> list[orbit.Action]:
-  """Model Garden's eval actions, of which the chief's files alone count.
+  """Model Garden's eval actions; only the chief's files count.
 
   Args:
     params: the experiment.
     trainer: the trainer that evaluates.
     model_dir: the run's folder.
-    owns: asked at every evaluation, whether what belongs to the training is this process's to write.
+    owns: called at every evaluation: whether this process may write what belongs to the training.
   """
   if ema_optimizer.find(trainer.optimizer) is None:
     return []

@@ -1,4 +1,4 @@
-"""Registering experiments and tasks by name, in Model Garden's registries."""
+"""Registers experiments and tasks by name, in Model Garden's registries."""
 
 from collections.abc import Callable
 import inspect
@@ -64,7 +64,7 @@ def _registering(register: Callable[[Any], Any], what: str, known: Callable[[], 
 
 
 def _place(registered: Any) -> str:
-  """Where a function or class is from: `my_tasks.rings (/home/me/my_tasks.py, line 12)`."""
+  """The place of a function or class: `my_tasks.rings (/home/me/my_tasks.py, line 12)`."""
   try:
     line = inspect.getsourcelines(registered)[1]
     return f'{registered.__module__}.{registered.__qualname__} ({inspect.getsourcefile(registered)}, line {line})'

@@ -1,4 +1,4 @@
-"""What is refused before anything of a run is written: places, checkpoints, lengths, metrics that nothing reports."""
+"""Checks before a run writes anything: places, checkpoints, lengths, metrics that nothing reports."""
 
 import dataclasses
 from typing import Any
@@ -33,9 +33,9 @@ def check_run(
   """Refuses what can be refused before a model is built: see `train_lib.run_experiment`.
 
   Returns:
-    What the run begins with, and `params` with all that depends on the data resolved.
+    The start of the run, and `params` with everything that depends on the data resolved.
   """
-  workers = workers_lib.of(strategy)
+  workers = workers_lib.get(strategy)
   start = choose_start(workers, mode, model_dir, checkpoint, branch)
   run_record.check_writable(model_dir)
   if 'train' in mode and strategy.extended.should_checkpoint:
@@ -50,7 +50,7 @@ def check_run(
 
 
 def _command(params: Any, mode: str, checkpoint: str | None, branch: bool) -> str:
-  """What all workers must have been told alike, as YAML."""
+  """The arguments that must be the same on all workers, as YAML."""
   return yaml_text.dump({'--mode': mode, '--checkpoint': checkpoint, '--branch': branch, **params.as_dict()})
 
 
@@ -62,7 +62,7 @@ def choose_start(
   branch: bool,
   before: training_lines.Start | None = None,
 ) -> training_lines.Start:
-  """What the run begins with: the chief decides. A mode that does not train takes what it was told. Writes nothing.
+  """Chooses the start of the run, on the chief. A mode that does not train uses `checkpoint`. Writes nothing.
 
   Args:
     workers: all that train together.
@@ -70,7 +70,7 @@ def choose_start(
     model_dir: the run's folder.
     checkpoint: the value of --checkpoint.
     branch: the value of --branch.
-    before: what was chosen, checked and told already, if this is not the first time.
+    before: the previous choice, which was checked and reported, if this is not the first time.
 
   Raises:
     UserError: there is no such checkpoint, or it would start another line of training.
@@ -94,7 +94,7 @@ def choose_start(
 
 
 def effective_batch_size(params: definitions.ExperimentConfig) -> int:
-  """Examples in one update: `global_batch_size` times `gradient_accumulation_steps`; 0 if a task has neither."""
+  """The examples in one update: `global_batch_size` times `gradient_accumulation_steps`; 0 if a task has neither."""
   data = getattr(params.task, 'train_data', None)
   return (getattr(data, 'global_batch_size', 0) or 0) * params.trainer.gradient_accumulation_steps
 
@@ -112,7 +112,7 @@ def check_best_metric(params: Any, task: Any, trainer: Any, evaluates: bool) -> 
   """Refuses a `best_checkpoint_eval_metric` that no evaluation of the task will report.
 
   Raises:
-    UserError: with the metrics that there are.
+    UserError: it lists the metrics that an evaluation reports.
   """
   name = params.trainer.best_checkpoint_eval_metric
   if evaluates and params.trainer.best_checkpoint_export_subdir and name:
@@ -120,10 +120,10 @@ def check_best_metric(params: Any, task: Any, trainer: Any, evaluates: bool) -> 
 
 
 def check_early_stopping(params: Any, task: Any, trainer: Any, mode: str) -> None:
-  """Refuses an early stopping, and a lowering of the learning rate, that no evaluation could bring about.
+  """Refuses early stopping and lowering of the learning rate if no evaluation could trigger them.
 
   Raises:
-    UserError: the mode trains without an evaluation, or the metric is none of the task's.
+    UserError: the mode trains without an evaluation, or the metric is not one of the task's.
   """
   for part in ('early_stopping', 'reduce_lr_on_plateau'):
     field, name = f'trainer.{part}.metric', getattr(params.trainer, part).metric
@@ -146,5 +146,5 @@ def _check_reported(field: str, name: str, task: Any, trainer: Any) -> None:
 
 
 def _reduces_logs(task: Any) -> bool:
-  """Whether the task makes metrics of its own at the end of an evaluation: their names show only then."""
+  """Whether the task makes metrics of its own at the end of an evaluation: their names are known only then."""
   return type(task).reduce_aggregated_logs is not base_task.Task.reduce_aggregated_logs

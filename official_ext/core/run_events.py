@@ -1,4 +1,4 @@
-"""What happens in a run, told: to its writers first, then to the actions that wait for it."""
+"""Passes the events of a run to its writers first, then to the actions that wait for them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from official_ext.actions import event_actions
 from official_ext.actions import triggers
 from official_ext.monitoring import writers as writers_lib
 
-# What tells that a run that had finished before is at work again, or in trouble.
+# Events that show that a run that had finished before is at work again, or in trouble.
 _NEWS = frozenset(writers_lib.EVENTS) - {'start', 'restored', 'eval', 'early_stopped', 'finished'}
 
 
@@ -15,8 +15,8 @@ class RunEvents:
   """The events of a run: see monitoring/writers.py for their names.
 
   Attributes:
-    writers: where they are written.
-    actions: what is done at them.
+    writers: write them.
+    actions: are taken at them.
   """
 
   def __init__(
@@ -25,13 +25,13 @@ class RunEvents:
     actions: event_actions.EventActions | None = None,
     was_finished: bool = False,
   ):
-    """Makes it, and takes the actions' own events.
+    """Initializes it, and receives the actions' own events.
 
     Args:
       writers: those of the run; on a worker that is not the chief there are none.
       actions: those of the run.
-      was_finished: whether the run had finished before it was started again. Its events are then held back, and its
-        actions not taken, until there is something to train, or it fails.
+      was_finished: whether the run had finished before it was started again. Then its events are held back, and its
+        actions are not taken, until there is something to train, or it fails.
     """
     self.writers = writers or writers_lib.Writers([])
     self.actions = actions or event_actions.EventActions()
@@ -40,7 +40,7 @@ class RunEvents:
 
   @property
   def nothing_to_do(self) -> bool:
-    """Whether the run had finished before, and nothing has happened since that was to be told."""
+    """Whether the run had finished before, and nothing has happened since that must be reported."""
     return self._held is not None
 
   def tell(self, event: str, step: int, values: Mapping[str, Any]) -> None:
@@ -54,17 +54,17 @@ class RunEvents:
     self.actions.take(event, step, values)
 
   def begin(self, step: int) -> None:
-    """To be called when there is something to train, after the restore and before the first step."""
+    """Begins training. Call it when there is something to train, after the restore and before the first step."""
     self._release()
     self.actions.take(triggers.BEGIN, step, {})
 
   def end(self, step: int) -> None:
-    """To be called when all is done."""
+    """Ends training. Call it when everything is done."""
     if not self.nothing_to_do:
       self.actions.take_at_end(step)
 
   def _release(self) -> None:
-    """Tells what was held back; an evaluation or an end of the finished run was told when it was new."""
+    """Reports what was held back, except an evaluation or an end of the finished run, which was reported before."""
     held, self._held = self._held or [], None
     for event, step, values in held:
       if event in ('start', 'restored'):

@@ -1,4 +1,4 @@
-"""What a run is and was: run.json, params.yaml and its earlier versions."""
+"""The record of a run: run.json, params.yaml and its earlier versions."""
 
 from collections.abc import Mapping
 import datetime
@@ -42,7 +42,7 @@ _PACKAGES = (
 
 
 class RunRecord:
-  """The file that says how a run stands, for people and for programs that watch it.
+  """The file with the state of a run, for people and for programs that watch it.
 
   A mode that trains keeps `run.json`; any other keeps `run.{mode}.json`, as it may run beside a training in the same
   folder. The file is always whole: each version is written beside it and renamed into place.
@@ -51,9 +51,9 @@ class RunRecord:
   pid, host, pid_start, boot_id, pid_namespace, machine_id (see process_identity.py), command, git_commit (with
   `+changes` if tracked files differ from it, None outside of a repository), versions, devices, seed, train_steps,
   attempt (1, and one more each time the same run is started again), started, updated, heartbeat and finished (UTC, ISO
-  8601), and whatever `update` was given besides. `updated` is when the run itself last came on, to a stage or step;
+  8601), and the further entries of `update`. `updated` is when the run itself last reached another stage or step;
   `heartbeat` is when its process last gave a sign of life, which a thread does every ten seconds whatever the run does:
-  a process that is alive in a run that hangs has a new heartbeat and an old `updated`.
+  a run that hangs in a living process has a new heartbeat and an old `updated`.
   """
 
   def __init__(
@@ -74,11 +74,11 @@ class RunRecord:
       params: the resolved configuration.
       seed: the seed of the run.
       devices: one line about the devices, from `distribute.describe`.
-      is_chief: whether this process is the one that writes. The record of another process writes nothing.
-      lock: of the folder, acquired; released when the record is finished. Nothing is written once it is lost.
+      is_chief: whether this process writes. The record of another process writes nothing.
+      lock: of the folder, acquired; released when the record is finished. Nothing is written after it is lost.
 
     Raises:
-      StorageError: the record of a training cannot be written. An evaluation goes on without.
+      StorageError: the record of a training cannot be written. An evaluation continues without one.
     """
     self._path = run_status.path_of(model_dir, mode)
     self._is_chief = is_chief
@@ -126,11 +126,11 @@ class RunRecord:
 
   @property
   def values(self) -> Mapping[str, Any]:
-    """What the file says."""
+    """The contents of the file."""
     return dict(self._values)
 
   def update(self, stage: str | None = None, step: int | None = None, **values: Any) -> None:
-    """Notes how far the run has come. A failure to write is reported once, and does not end the run.
+    """Notes the progress of the run. A failure to write is reported once, and does not end the run.
 
     Args:
       stage: what the run does now: 'build', 'restore', 'train', 'eval', ...; None leaves it as it is.
@@ -168,8 +168,8 @@ class RunRecord:
 
     Args:
       status: one of run_status.STATUSES, not running.
-      error: what ended it, None if nothing went wrong. Of an exception, its type and message.
-      gives_folder_back: whether nothing more will be written by this process; else `give_folder_back` is to follow.
+      error: what ended it, None if nothing went wrong. For an exception, its type and message.
+      gives_folder_back: whether this process writes nothing more; if not, call `give_folder_back` later.
     """
     assert status in run_status.STATUSES[1:], status
     if isinstance(error, BaseException):
@@ -178,18 +178,18 @@ class RunRecord:
     if self._heartbeat is not None:
       self._heartbeat.close()
     self.update(status=status, error=error, updated=now, finished=now)
-    if self._failed is not None:  # A record that says "running" would be wrong for ever.
+    if self._failed is not None:  # Otherwise the record would say "running" for ever.
       storage.overwrite(self._path, _to_json(self._values))
     if gives_folder_back:
       self.give_folder_back()
 
   @property
   def is_anothers(self) -> bool:
-    """Whether the folder is another run's by now, and nothing may be written there any more."""
+    """Whether the folder belongs to another run by now, so that nothing more may be written there."""
     return self._was_lost or (self._folder_lock is not None and self._folder_lock.is_lost)
 
   def check_lock(self) -> None:
-    """Makes sure that the folder is still this run's.
+    """Makes sure that the folder still belongs to this run.
 
     Raises:
       LockLostError: see run_lock.py.
@@ -199,7 +199,7 @@ class RunRecord:
 
   def give_folder_back(self) -> None:
     """Lets another training have the folder."""
-    self._was_lost = self.is_anothers  # A lock that was given back is nobody's.
+    self._was_lost = self.is_anothers  # A lock that was given back belongs to nobody.
     if self._folder_lock is not None:
       self._folder_lock.release()
 
@@ -210,7 +210,7 @@ def check_writable(model_dir: str) -> None:
   Raises:
     UserError: it is not.
   """
-  if paths.is_remote(model_dir):  # A remote file system says so when it is written to.
+  if paths.is_remote(model_dir):  # A remote file system reports it when it is written to.
     readable_paths.readable(model_dir)
     return
   folder = os.path.abspath(model_dir)
@@ -229,7 +229,7 @@ def check_places(model_dir: str, mode: str, trainer: definitions.TrainerConfig) 
   Raises:
     UserError: a file has the name of a folder, or the other way round.
   """
-  if paths.is_remote(model_dir):  # Folders are but parts of names there.
+  if paths.is_remote(model_dir):  # Folders are only parts of names there.
     return
   folders = ('train', trainer.validation_summary_subdir, trainer.best_checkpoint_export_subdir, 'ema_checkpoints')
   for path in (os.path.join(model_dir, name) for name in folders if name):
@@ -244,9 +244,9 @@ def check_places(model_dir: str, mode: str, trainer: definitions.TrainerConfig) 
 def save_params(params: definitions.ExperimentConfig, model_dir: str) -> list[str]:
   """Writes the resolved configuration to params.yaml, which --config_file reads back as the same configuration.
 
-  Where the folder holds other params already, the difference is printed, a line for each field, and the old file is
-  kept as params.N.yaml with the first N that is free, from 1. Equal params leave the file untouched. Passwords and the
-  like are masked; a difference in them alone is none.
+  If the folder has other params already, the difference is printed, a line for each field, and the old file is kept as
+  params.N.yaml with the first N that is free, from 1. If the params are equal, the file does not change. Passwords and
+  the like are masked; a difference in them alone does not count.
 
   Args:
     params: the resolved configuration.
@@ -282,7 +282,7 @@ def _differences_from_bytes(old: bytes, new_text: str) -> list[str]:
 
 
 def params_differences(old_text: str, new_text: str) -> list[str]:
-  """The fields in which two YAML documents differ; [] if they say the same."""
+  """The fields in which two YAML documents differ; [] if there are none."""
   if old_text == new_text:
     return []
   try:
@@ -299,7 +299,7 @@ def params_differences(old_text: str, new_text: str) -> list[str]:
 
 
 def _flatten(values: Any, prefix: str = '') -> dict[str, Any]:
-  """Nested dictionaries, and lists of them, as one with dotted paths."""
+  """Flattens nested dictionaries, and lists of them, to one with dotted paths."""
   if isinstance(values, dict) and values:
     items = [(f'{prefix}.{key}' if prefix else str(key), value) for key, value in values.items()]
   elif isinstance(values, list) and any(isinstance(value, (dict, list)) for value in values):

@@ -1,4 +1,4 @@
-"""The writers of a run: what the configuration and the mode ask for."""
+"""Makes the writers of a run, according to the configuration and the mode."""
 
 import os
 
@@ -16,7 +16,7 @@ from official_ext.monitoring import writers as writers_lib
 def make_writers(
   run_info: writer_registry.RunInfo, summaries: tensorboard.TensorBoardWriter | None, is_chief: bool
 ) -> writers_lib.Writer:
-  """The writers of a run: events.jsonl, progress, those that the configuration names. Of the chief alone.
+  """Makes the writers of a run: events.jsonl, progress, those that the configuration names. Only for the chief.
 
   A mode that does not train writes `events.{mode}.jsonl`: it may run beside a training in the same folder.
   """

@@ -1,4 +1,4 @@
-"""Saves the steps of a run: at their time, before it ends, and on the way out of a failure."""
+"""Saves the steps of a run: when they are due, before it ends, and on the way out of a failure."""
 
 from collections.abc import Callable, Iterator, Mapping
 import contextlib
@@ -16,8 +16,8 @@ from official_ext.core import profiling
 from official_ext.core import run_events
 from official_ext.runtime import workers
 
-_MAX_FAILED_SAVES = 3  # In a row: so many intervals of work are risked on a disk that may have room again.
-# Ends of a run that say themselves what is saved, or that nothing is to be.
+_MAX_FAILED_SAVES = 3  # How many may fail in a row: so much work is risked on a disk that may have room again.
+# Errors that say themselves what is saved, or that nothing must be.
 _NOT_TO_SAVE = (
   errors.DivergedError,
   errors.PreemptedError,
@@ -28,7 +28,7 @@ _NOT_TO_SAVE = (
 
 
 class Saving:
-  """What the outer loop knows of saves: which step is saved, and what has become of the save in flight."""
+  """The saves of the outer loop: which step is saved, and what has become of the save in flight."""
 
   def __init__(
     self,
@@ -39,35 +39,35 @@ class Saving:
     events: run_events.RunEvents,
     on_stage: Callable[[str, int], None],
   ):
-    """Makes it; saves nothing.
+    """Initializes it; saves nothing.
 
     Args:
-      manager: what saves; None if nothing does, and then nothing may be saved.
-      trainer: what is saved trains there; None in a run that only evaluates.
+      manager: saves checkpoints; None if there is none, and then nothing may be saved.
+      trainer: the run's trainer; None in a run that only evaluates.
       global_step: its step.
       strategy: that of the run.
-      events: saves, and those that fail, are told there.
-      on_stage: called with what the run does now and the step.
+      events: the run's events, to which saves and failed saves are reported.
+      on_stage: called with the present stage and the step.
     """
-    self._manager: Any = manager  # `Controller.save_checkpoint` tells that it is missing.
+    self._manager: Any = manager  # `Controller.save_checkpoint` reports that it is missing.
     self._trainer = trainer
     self._global_step = global_step
     self._strategy = strategy
     self._events = events
     self._on_stage = on_stage
-    self._num_failed = 0  # Since the last one that has succeeded.
+    self._num_failed = 0  # Since the last one that succeeded.
     self._steps_are_under_way = False
 
   @contextlib.contextmanager
   def waiting_for_steps(self) -> Iterator[None]:
-    """Around a loop of steps. Where they fail, there is nothing that could be saved."""
+    """A context for a loop of steps. If they fail, nothing can be saved."""
     self._steps_are_under_way = True
     yield
     self._steps_are_under_way = False
 
   def holds(self, step: int) -> bool:
     """Whether a step is saved, on all workers."""
-    # Not by what is on disk: workers would see it at different times. One whose save has failed saves with all.
+    # Not from the files on disk: workers would see them at different times. One whose save has failed saves with all.
     lacks = not self._manager.holds(step)
     return not workers.on_any(self._strategy, lacks)
 
@@ -96,7 +96,7 @@ class Saving:
     self._events.tell('checkpoint', step, {'checkpoint': path, 'stall_seconds': seconds})
 
   def look_for_failure(self) -> None:
-    """Notes a failure of the save in flight, if one is known by now. Waits for nothing.
+    """Notes a failure of the save in flight, if it is known by now. Does not wait.
 
     Raises:
       CheckpointError: too many have failed in a row.
@@ -105,7 +105,7 @@ class Saving:
       self._settle()
 
   def finish(self) -> None:
-    """Waits for the save in flight, after which no other follows.
+    """Waits for the save in flight, which is the last one.
 
     Raises:
       CheckpointError: it could not be written.
@@ -127,11 +127,11 @@ class Saving:
       self._note_failure(error, is_last)
 
   def _note_failure(self, error: errors.CheckpointError, is_last: bool) -> None:
-    """Tells of a save that has failed.
+    """Reports a save that has failed.
 
     Args:
-      error: says why.
-      is_last: whether the save that is made now, or this one, is the last of the run, and decides how it ends.
+      error: the reason.
+      is_last: whether this save, or the one being made now, is the last of the run, and so decides how it ends.
 
     Raises:
       CheckpointError: too many have failed in a row.
@@ -147,9 +147,9 @@ class Saving:
   # On the way out.
 
   def is_possible_after(self, error: Exception) -> bool:
-    """Whether a step that is done may be saved although something has failed.
+    """Whether a completed step may be saved although something has failed.
 
-    Of several workers one may have failed while the others wait for it: they cannot save together any more.
+    If one of several workers has failed while the others wait for it, they can no longer save together.
     """
     return not (isinstance(error, _NOT_TO_SAVE) or self._manager is None or workers.are_several(self._strategy))
 
@@ -162,13 +162,13 @@ class Saving:
     evaluation_is_due: Callable[[], bool] = lambda: True,
     **extra: Any,
   ) -> Iterator[None]:
-    """Around what may fail: a step whose training is done is saved before the error of something else ends the run.
+    """A context that saves a step whose training is done, before another error in it ends the run.
 
     Args:
       save: the loop's `save_checkpoint`, which a subclass may have overridden.
-      stage: what the run does.
-      step: the step to which training was to come.
-      evaluation_is_due: whether that step's evaluation is still to be done.
+      stage: the stage of the run.
+      step: the step that training must have reached.
+      evaluation_is_due: whether the evaluation of that step is still due.
       **extra: further entries of the manifest.
     """
     try:
@@ -181,7 +181,7 @@ class Saving:
       raise
 
   def _save_on_the_way_out(self, save: Callable[..., None], stage: str, step: int, extra: Mapping[str, Any]) -> None:
-    """Raises nothing: what has ended the run is what must be told."""
+    """Saves, but raises nothing: the error that has ended the run is the one to report."""
     try:
       save(**extra)
       self.finish()

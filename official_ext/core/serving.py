@@ -1,8 +1,8 @@
-"""A trained model as a SavedModel with a signature, which needs none of this code.
+"""Exports a trained model as a SavedModel with a signature, which needs none of this code.
 
-What its default signature computes says, in this order: the task's `serving_function`; Model Garden's own module for
-serving its task (which prepares images too); the inputs of a Keras model. Signatures take tensors by name and return a
-dictionary of tensors.
+Its default signature computes, in this order: the task's `serving_function`; Model Garden's own module for serving its
+task (which prepares images too); a Keras model on its inputs. Signatures take tensors by name and return a dictionary
+of tensors.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ from official_ext.files import storage
 DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 NOTE = 'export.json'
 
-# Model Garden's configurations of tasks for images, and what serves them.
+# Model Garden's configurations of tasks for images, and the classes that serve them.
 _OF_IMAGES = {
   'image_classification.ImageClassificationTask': 'image_classification.ClassificationModule',
   'retinanet.RetinaNetTask': 'detection.DetectionModule',
@@ -34,17 +34,17 @@ _OF_IMAGES = {
 
 
 def export(trained: trained_model.TrainedModel, output_dir: str) -> dict[str, str]:
-  """Writes a SavedModel. The folder is complete, or not there.
+  """Writes a SavedModel. The folder is complete, or does not exist.
 
   Args:
-    trained: what to write.
+    trained: the model to write.
     output_dir: a folder that does not exist yet.
 
   Returns:
     A line about each signature, by name.
 
   Raises:
-    UserError: the folder exists or cannot be written, or nobody knows what the model takes.
+    UserError: the folder exists or cannot be written, or the inputs of the model are not known.
   """
   if tf.io.gfile.exists(output_dir):
     raise errors.UserError(
@@ -76,7 +76,7 @@ def export(trained: trained_model.TrainedModel, output_dir: str) -> dict[str, st
 
 
 def build(trained: trained_model.TrainedModel) -> tuple[tf.Module, dict[str, Any]]:
-  """What is to be saved: a module that holds the model, and its signatures, which are concrete functions."""
+  """Builds a module that holds the model, and its signatures, which are concrete functions."""
   task, model = trained.task, trained.model
   own = task.serving_function(model) if hasattr(task, 'serving_function') else None
   module = tf.Module()
@@ -97,13 +97,13 @@ def _concrete(function: Any, task: Any) -> Any:
     raise errors.UserError(f'{where}: must return a tf.function with an input_signature, or a dictionary of them')
   try:
     return function.get_concrete_function()
-  except Exception as error:  # pylint: disable=broad-except  # Whatever the user's code raises.
+  except Exception as error:  # pylint: disable=broad-except  # The user's code may raise anything.
     reason = ' '.join(str(error).split())[:300]
     raise errors.UserError(f'{where}: cannot be traced: {type(error).__name__}: {reason}') from error
 
 
 def _module_of_model_garden(trained: trained_model.TrainedModel) -> tuple[tf.Module, dict[str, Any]] | None:
-  """What Model Garden serves one of its tasks with; None if it has nothing."""
+  """The module with which Model Garden serves one of its tasks; None if it has none."""
   task, params = trained.task, trained.params
   kinds = [f'{cls.__module__}.{cls.__qualname__}' for cls in type(params.task).__mro__]
   for config, served_by in _OF_IMAGES.items():
@@ -173,7 +173,7 @@ def _inputs_of(task: Any, model: Any) -> tuple[dict[str, tf.TensorSpec], Callabl
 
 
 def _first_call(task: Any, model: Any) -> tuple[Any, Any] | None:
-  """(positional, named) arguments of a subclassed model's first call, as specs; None if nobody calls it."""
+  """(positional, named) arguments of a subclassed model's first call, as specs; None if it was never called."""
   if not isinstance(model, tf_keras.Model):
     return None
   if model.save_spec() is None:
@@ -186,7 +186,7 @@ def _is_tensor_spec(value: Any) -> bool:
 
 
 def _identifier(name: str) -> str:
-  """A name that a signature may have for a tensor."""
+  """A valid name for a tensor of a signature."""
   return re.sub(r'\W', '_', name)
 
 

@@ -1,4 +1,4 @@
-"""Takes the micro-batches of training steps from the trainer's iterator, and measures how long they take to come."""
+"""Takes the micro-batches of training steps from the trainer's iterator, and measures the time that this takes."""
 
 import time
 from typing import Any
@@ -17,10 +17,10 @@ class StepInputs:
   """
 
   def __init__(self, trainer: Any, seed: int, num_micro_steps: int):
-    """Makes it, inside the strategy's scope.
+    """Initializes it, inside the strategy's scope.
 
     Args:
-      trainer: whose `next_train_inputs` is called.
+      trainer: the trainer whose `next_train_inputs` is called.
       seed: `runtime.seed`.
       num_micro_steps: micro-batches of one step.
     """
@@ -36,7 +36,7 @@ class StepInputs:
 
     Args:
       iterator: the training iterator.
-      steps_ahead: for which step, counted from the next one.
+      steps_ahead: the number of the step, counted from the next one.
     """
     with tf.control_dependencies([self._trainer.global_step.read_value()]):
       start = _timestamp()
@@ -48,12 +48,12 @@ class StepInputs:
     return batches
 
   def take_one(self, iterator: Any, micro_step: int = 0, steps_ahead: int = 0) -> Any:
-    """`next_train_inputs`, which may ask for the step and for its seeds. Cross-replica context.
+    """Calls `next_train_inputs`, which may read the step and its seeds. Cross-replica context.
 
     Args:
       iterator: the training iterator.
-      micro_step: for which micro-batch of the step.
-      steps_ahead: for which step, counted from the next one.
+      micro_step: the number of the micro-batch in the step.
+      steps_ahead: the number of the step, counted from the next one.
     """
     with step_random.step_key(self._key(micro_step, steps_ahead)):
       return self._trainer.next_train_inputs(iterator)

@@ -1,4 +1,4 @@
-"""What the configuration and the trainer have to say about how a training step is run: see step_plan.py."""
+"""Chooses how a training step is run, from the configuration and the trainer: see step_plan.py."""
 
 import tensorflow as tf
 
@@ -21,7 +21,7 @@ def choose_plan(
   """Chooses how a step is run.
 
   Args:
-    traits: what one trace of it has shown.
+    traits: the results of tracing it once.
     params: the experiment.
     strategy: the strategy.
     task_name: the class of the task, for messages.
@@ -30,7 +30,7 @@ def choose_plan(
     inputs_by: see `step_plan.choose_plan`.
 
   Raises:
-    UserError: the configuration asks for what a task that owns its updates cannot have.
+    UserError: the configuration needs something that a task that owns its updates cannot have.
   """
   runtime, trainer = params.runtime, params.trainer
   if traits.owns_updates:
@@ -61,5 +61,5 @@ def _check_task_that_owns_its_updates(
   if trainer.loss_spike.factor:
     raise errors.UserError(
       f'trainer.loss_spike.factor: {task_name} calls optimizer.apply_gradients {traits.num_updates} '
-      f'times a step{others} and owns its updates, which cannot be left out. Set it to 0'
+      f'times a step{others} and owns its updates, which cannot be skipped. Set it to 0'
     )

@@ -45,19 +45,19 @@ class SynchronousTraining(no_training.NoTraining):
     profiler: profiling.Profiler,
     inspector: inspection.Inspector,
   ):
-    """Makes it, inside the strategy's scope; what it calls is handed in, and stays.
+    """Initializes the training, inside the strategy's scope, with the parts that it calls.
 
     Args:
       trainer: the trainer; its override points are called, never replaced.
       step: see attributes; not planned yet.
       state: the step's.
       inputs: takes the step's batches.
-      source: tells which batches a step takes.
+      source: knows which batches a step takes.
       profiler: is told of every part of a loop.
-      inspector: rehearses steps that are to be inspected.
+      inspector: rehearses steps that must be inspected.
 
     Raises:
-      UserError: steps are to be inspected that a subclass of the trainer owns.
+      UserError: steps must be inspected that a subclass of the trainer owns.
     """
     super().__init__(trainer)
     self.step, self.state = step, state
@@ -69,7 +69,7 @@ class SynchronousTraining(no_training.NoTraining):
         f'trainer.inspect.every: {type(trainer).__name__} overrides train_step and owns its steps; set it to 0'
       )
     if getattr(trainer.model, 'built', False) and trainer.model.trainable_variables:
-      gradient_tap.build(trainer.optimizer, trainer.model.trainable_variables)  # A restore finds all its places.
+      gradient_tap.build(trainer.optimizer, trainer.model.trainable_variables)  # Now a restore finds all variables.
       trainer.check_parameter_groups()
     self._hyperparameters = [variable.numpy() for variable in gradient_tap.hyperparameters(trainer.optimizer)]
     self._agree_fn: Callable[[], None] | None = None
@@ -125,7 +125,7 @@ class SynchronousTraining(no_training.NoTraining):
     return self._trainer.train_loop_end()
 
   def _parts(self, num_steps: int) -> Iterator[loop_parts.Part]:
-    """Cuts a loop where a program is compiled, which is timed apart, and where one is looked at."""
+    """Cuts a loop around programs that are compiled, which are timed separately, or inspected or profiled."""
     length = self.plan.steps_per_execution if self.plan is not None and self._owns_loop() else 1
 
     def is_alone(step, num_steps):
@@ -134,17 +134,17 @@ class SynchronousTraining(no_training.NoTraining):
     return loop_parts.cut(self._step_now(), num_steps, length, self._programs_run, is_alone)
 
   def run(self, num_steps: int, inspects: bool = False) -> float:
-    """Runs steps, of a loop that has begun.
+    """Runs some steps of a loop that has begun.
 
     Args:
       num_steps: their number.
-      inspects: whether these are one program, whose first step is to be inspected.
+      inspects: whether these are one program, whose first step must be inspected.
 
     Returns:
       The seconds that the steps took, without the inspection.
 
     Raises:
-      UserError: the data have ended, or what is wrong is the user's model or data.
+      UserError: the data have ended, or the user's model or data is at fault.
     """
     loop_fn, iterator = self._trainer.train_loop_fn, self._trainer.train_iterator
     start, first_step = time.perf_counter(), self._step_now()
@@ -153,7 +153,7 @@ class SynchronousTraining(no_training.NoTraining):
         self._inspector.run(iterator, num_steps, first_step)
       else:
         loop_fn(iterator, tf.constant(num_steps, tf.int32))
-    # Waits for the device. A loop in Python ends without a word where the data end.
+    # Waits for the device. A loop in Python ends without an error when the data end.
     if self._step_now() < first_step + num_steps and self._trainer.owns_step:
       raise self._end_of_data()
     seconds = time.perf_counter() - start
@@ -161,7 +161,7 @@ class SynchronousTraining(no_training.NoTraining):
 
   @contextlib.contextmanager
   def _explained(self) -> Iterator[None]:
-    """Turns what a step raises into a UserError, if it tells of the user's model or data."""
+    """Turns the exception of a step into a UserError, if it concerns the user's model or data."""
     try:
       yield
     except tf.errors.OutOfRangeError as error:
@@ -191,9 +191,9 @@ class SynchronousTraining(no_training.NoTraining):
     return training_input.ended(step)
 
   def _agree_on_statistics(self):
-    """Gives every replica the mean of what each has gathered by itself, such as batch normalisation's statistics.
+    """Gives every replica the mean of what each has gathered by itself, such as statistics of batch normalisation.
 
-    A checkpoint holds that mean alone: a run that goes on from it must find what the uninterrupted one has.
+    A checkpoint holds only that mean, and a run that continues from it must have the same as the uninterrupted one.
     """
     statistics = [v for v in self._trainer.model.variables if isinstance(v, tf_internals.SyncOnReadVariable)]
     if not statistics:
@@ -218,12 +218,12 @@ class SynchronousTraining(no_training.NoTraining):
       return
     with self._trainer.strategy.scope():
       self._choose_plan()
-    self._trainer.check_variables()  # Some models have none until their first call.
+    self._trainer.check_variables()  # Some models have no variables until their first call.
     logging.info('Training step: %s', self.plan)
 
   @tf.autograph.experimental.do_not_convert
   def _plan_inside_a_trace(self):
-    """Plans, which traces too, in a thread of its own: tf.init_scope would leave the graph, but pauses every tape."""
+    """Plans in a thread of its own, because planning traces: tf.init_scope would leave the graph, but pause tapes."""
     with futures.ThreadPoolExecutor(1) as thread:
       thread.submit(self.plan_step).result()
 
@@ -231,7 +231,7 @@ class SynchronousTraining(no_training.NoTraining):
     trainer, step = self._trainer, self.step
     check_xla = self._params.runtime.enable_xla == 'auto'
     traits = step.probe(self.inputs.take_one, trainer.train_iterator, check_xla=check_xla)
-    if trainer.parameter_groups is not None:  # The frozen have slots too: a later run may thaw them.
+    if trainer.parameter_groups is not None:  # Frozen variables have slots too: a later run may train them.
       gradient_tap.build(trainer.optimizer, trainer.model.trainable_variables)
     plan = step_planning.choose_plan(
       traits,
@@ -245,7 +245,7 @@ class SynchronousTraining(no_training.NoTraining):
     step.set_plan(plan, traits)
 
   def _owns_loop(self) -> bool:
-    """Whether no subclass stands between the loop and the steps."""
+    """Whether no subclass overrides a method between the loop and the steps."""
     return self._trainer.owns_step and self._params.trainer.train_tf_while_loop
 
   def _trainer_takes_own_inputs(self) -> bool:
@@ -281,13 +281,13 @@ class SynchronousTraining(no_training.NoTraining):
     trainer.prepare_training()
     if self.plan is not None and not self.plan.manual_optimization:
       return True
-    # Of another step nothing was made by its plan.
+    # Planning has made nothing for a subclass's step.
     if not self._params.trainer.train_tf_function:
       return False
     tf.function(lambda iterator: trainer.train_step(iterator)).get_concrete_function(trainer.train_iterator)
     return True
 
-  # The end of a loop, and what a checkpoint changes.
+  # The end of a loop, and changes after a restore.
 
   def take_logs(self) -> tuple[dict[str, Any], dict[str, Any]]:
     """See base class. Before the training loss is reset."""

@@ -51,20 +51,20 @@ from official_ext.step import gradient_tap
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-  """What most callers of `run_experiment` leave as it is.
+  """Options of `run_experiment` that most callers do not need.
 
   Attributes:
     train_actions: called with the logs of every training loop.
     eval_actions: called with the logs of every evaluation.
     trainer: instead of the default one; made inside the strategy's scope.
     controller_cls: a `Controller` subclass, or what else makes one.
-    checkpoint: path of the checkpoint to evaluate instead of the newest in `model_dir`; where a training starts that
-      has no checkpoint of its own yet.
-    branch: whether a training may start at `checkpoint` although `model_dir` holds others: see training_lines.py.
-    watch: tells that the process was asked to stop; None watches no signals.
+    checkpoint: the path of the checkpoint to evaluate instead of the newest in `model_dir`; or from which a training
+      starts that has no checkpoint of its own yet.
+    branch: whether a training may start at `checkpoint` although `model_dir` has others: see training_lines.py.
+    watch: tells whether the process was asked to stop; None watches no signals.
     profile_steps: the first and the last step to profile: see profiling.py. Not with a `trainer`, which has a profiler.
-    origin: the `experiment`'s name and the modules of its `registry`, for run.json: so the run's folder tells whoever
-      loads its model.
+    origin: the `experiment`'s name and the modules of its `registry`, which run.json keeps for those who load the
+      model.
   """
 
   train_actions: Sequence[orbit.Action] = ()
@@ -80,7 +80,7 @@ class RunOptions:
 
 @dataclasses.dataclass(frozen=True)
 class _Experiment:
-  """What is to be run: the arguments of `run_experiment`, checked, and what the run begins with."""
+  """An experiment to run: the checked arguments of `run_experiment`, and the start of the run."""
 
   strategy: tf.distribute.Strategy
   task: Any
@@ -106,7 +106,7 @@ class _Experiment:
 
   @property
   def workers(self) -> workers_lib.Workers:
-    return workers_lib.of(self.strategy)
+    return workers_lib.get(self.strategy)
 
 
 def run_experiment(
@@ -121,21 +121,21 @@ def run_experiment(
 ) -> tuple[tf_keras.Model, Mapping[str, Any]]:
   """Runs train/eval configured by the experiment params.
 
-  Whatever can be refused is refused before anything is written. From then on run.json tells how the run stands.
+  Whatever can be refused is refused before anything is written. From then on, run.json has the state of the run.
 
   Args:
     distribution_strategy: the strategy.
     task: a Task made inside its scope.
     mode: 'train', 'eval', 'train_and_eval', 'continuous_eval' or 'train_and_post_eval'.
     params: the experiment.
-    model_dir: where checkpoints, logs and records go.
+    model_dir: the folder for checkpoints, logs and records.
     run_post_eval: whether to evaluate once after training.
     save_summary: whether to write TensorBoard files.
-    options: all the rest; None for the defaults.
+    options: further options; None for the defaults.
 
   Returns:
-    (model, logs): logs of the last evaluation, {} where the mode has none; with skipped_updates, how many updates the
-    whole run has skipped, if there were any.
+    (model, logs): the logs of the last evaluation, {} if the mode has none; with skipped_updates, the number of updates
+    that the whole run has skipped, if it has skipped any.
 
   Raises:
     UserError: the configuration cannot be run; nothing was written.
@@ -144,7 +144,7 @@ def run_experiment(
     WorkerError: another worker was lost.
   """
   strategy, options = distribution_strategy or tf.distribute.get_strategy(), options or RunOptions()
-  with workers_lib.of(strategy).guarded():
+  with workers_lib.get(strategy).guarded():
     start, params = run_checks.check_run(strategy, task, mode, params, model_dir, options.checkpoint, options.branch)
     experiment = _Experiment(strategy, task, mode, params, model_dir, run_post_eval, save_summary, options, start)
     trainer, actions = _build_trainer_and_actions(experiment)
@@ -162,7 +162,7 @@ def run_experiment(
 
 
 def _build_trainer_and_actions(experiment: _Experiment) -> tuple[Any, list[Any]]:
-  """(trainer, actions of the run's events); refuses metrics that nothing reports."""
+  """Builds (trainer, actions of the run's events); refuses metrics that nothing reports."""
   strategy, task, mode, params = experiment.strategy, experiment.task, experiment.mode, experiment.params
   profiler = _make_profiler(experiment)
   trainer = experiment.options.trainer or build_trainer(
@@ -174,7 +174,7 @@ def _build_trainer_and_actions(experiment: _Experiment) -> tuple[Any, list[Any]]
 
 
 def _make_profiler(experiment: _Experiment) -> profiling.Profiler | None:
-  """What the run's trainer is to be made with; None if it is to profile nothing."""
+  """Makes the profiler for the run's trainer; None if it must not profile."""
   steps = experiment.options.profile_steps
   if not steps or not experiment.trains:
     return None
@@ -188,10 +188,10 @@ def _make_profiler(experiment: _Experiment) -> profiling.Profiler | None:
 
 @contextlib.contextmanager
 def _holding_folder(experiment: _Experiment) -> Iterator[tuple[_Experiment, run_lock.RunLock | None]]:
-  """Around all that is written. What the run begins with is chosen again when nobody else trains in the folder.
+  """A context for everything that is written. Chooses the start again when nobody else trains in the folder.
 
   Yields:
-    The experiment with what it begins with, and the lock, which the run's record may have given back before.
+    The experiment with its start, and the lock, which the run's record may give back earlier.
   """
   workers, options = experiment.workers, experiment.options
   with workers.guarded():
@@ -208,7 +208,7 @@ def _holding_folder(experiment: _Experiment) -> Iterator[tuple[_Experiment, run_
 
 
 def _take_lock(experiment: _Experiment) -> run_lock.RunLock | None:
-  """The right to train in the folder; None if the mode, or this worker, needs none."""
+  """Takes the lock that allows training in the folder; None if the mode, or this worker, needs none."""
   if not (experiment.trains and experiment.is_chief):
     return None
   lock, watch = run_lock.RunLock(experiment.model_dir, experiment.mode), experiment.options.watch
@@ -223,7 +223,7 @@ def _take_lock(experiment: _Experiment) -> run_lock.RunLock | None:
 def _recorded(
   experiment: _Experiment, trainer: Any, actions: Sequence[Any], lock: run_lock.RunLock | None
 ) -> Iterator[recorded_run.RecordedRun]:
-  """Opens the run's record, and makes its writers; at the end it tells how it ended."""
+  """Opens the run's record, and makes its writers; at the end they report how it ended."""
   was_finished = experiment.trains and experiment.workers.from_chief(
     'finished before', lambda: run_status.has_finished(experiment.model_dir, experiment.mode)
   )
@@ -258,7 +258,7 @@ def _make_events(experiment: _Experiment, actions: Sequence[Any], was_finished: 
 
 
 def _tell_params(experiment: _Experiment, record: run_record.RunRecord, saves: bool, warns: bool = True) -> None:
-  """Notes where the experiment is from; of a training, writes params.yaml and warns of misfit schedules."""
+  """Notes the origin of the experiment; for a training, writes params.yaml and warns of schedules that do not fit."""
   record.update(**(experiment.options.origin or {}))
   tells = experiment.is_chief and experiment.trains
   if tells and saves:
@@ -298,7 +298,7 @@ def _build_checkpoint_manager(experiment: _Experiment, trainer: Any) -> manager_
 
 
 def _build_loop(experiment: _Experiment, run: recorded_run.RecordedRun) -> controller.Controller:
-  """The outer loop around the run's trainer; nothing is restored yet."""
+  """Builds the outer loop around the run's trainer; nothing is restored yet."""
   trainer, config, options = run.trainer, experiment.params.trainer, experiment.options
   manager = _build_checkpoint_manager(experiment, trainer)
   records_summaries = experiment.save_summary and experiment.is_chief
@@ -306,7 +306,7 @@ def _build_loop(experiment: _Experiment, run: recorded_run.RecordedRun) -> contr
 
   def on_restored():
     _begin_line(experiment, run, manager)
-    # Only now are they known to be those of the checkpoint's model.
+    # Only now are the variables known to be those of the checkpoint's model.
     _tell_params(experiment, run.record, saves=replaces_params, warns=False)
 
   return options.controller_cls(
@@ -355,13 +355,13 @@ def _eval_actions(experiment: _Experiment, trainer: Any) -> list[orbit.Action]:
 
 
 def _begin_line(experiment: _Experiment, run: recorded_run.RecordedRun, manager: manager_lib.CheckpointManager) -> None:
-  """Notes where a line of training starts, when that is restored; to be called on all workers."""
+  """Notes where a line of training starts, when that checkpoint is restored. Call it on all workers."""
   start, model_dir, trainer = experiment.start, experiment.model_dir, run.trainer
   subfolders = (experiment.params.trainer.best_checkpoint_export_subdir, ema_checkpoints.FOLDER)
   branched = experiment.workers.from_chief(
     'line of training', lambda: training_lines.begin(model_dir, start, subfolders)
   )
-  if branched:  # The rollbacks of the line before are not this one's.
+  if branched:  # The previous line's rollbacks are not this one's.
     assert start.checkpoint is not None
     manager.rollbacks.read()
     if hasattr(trainer, 'checkpoint_restored'):
@@ -378,7 +378,7 @@ def _begin_line(experiment: _Experiment, run: recorded_run.RecordedRun, manager:
 
 
 def _run_mode(experiment: _Experiment, loop: controller.Controller) -> Mapping[str, Any]:
-  """Runs the mode. Returns the logs of the last evaluation, {} where the mode has none."""
+  """Runs the mode. Returns the logs of the last evaluation, {} if the mode has none."""
   mode, config, output = experiment.mode, experiment.params.trainer, None
   with experiment.strategy.scope():
     if mode in ('train', 'train_and_post_eval'):
@@ -415,7 +415,7 @@ def build_trainer(
   mode: str = 'train_and_eval',
   profiler: profiling.Profiler | None = None,
 ) -> base_trainer.Trainer:
-  """Builds model, optimizer and trainer inside the strategy's scope; the best checkpoints are the driver's `mode`'s.
+  """Builds model, optimizer and trainer inside the strategy's scope; `mode` decides who writes the best checkpoints.
 
   Raises:
     UserError: a part cannot be built, or the task's own trainer takes no `profiler`.
@@ -449,15 +449,15 @@ def _with_profiler(trainer_cls: Callable[..., Any], profiler: profiling.Profiler
 def make_exporter(
   strategy: tf.distribute.Strategy, params: definitions.ExperimentConfig, model_dir: str | None, mode: str
 ) -> best.BestCheckpointExporter | None:
-  """What keeps the best checkpoints; None where the configuration asks for none."""
+  """Makes the exporter of the best checkpoints; None if the configuration asks for none."""
   is_chief = strategy.extended.should_checkpoint
-  return best.maybe_create(params, model_dir, mode, is_chief, workers_lib.of(strategy))
+  return best.maybe_create(params, model_dir, mode, is_chief, workers_lib.get(strategy))
 
 
 def build_event_actions(
   params: definitions.ExperimentConfig, task: Any, trainer: base_trainer.Trainer, mode: str
 ) -> list[Any]:
-  """What the task and the configuration want to be done at the events of a training."""
+  """Makes the actions that the task and the configuration take at the events of a training."""
   with trainer.strategy.scope():
     found = list(task.build_actions(trainer)) if hasattr(task, 'build_actions') else []
   if params.trainer.reduce_lr_on_plateau.metric and mode == 'train_and_eval':
@@ -473,7 +473,7 @@ def build_event_actions(
 def make_reduce_lr(
   config: trainer_parts.ReduceLROnPlateauConfig, trainer: base_trainer.Trainer
 ) -> reduce_lr_on_plateau.ReduceLROnPlateau:
-  """Puts a factor on the learning rate of the trainer's optimizer, and what lowers it.
+  """Puts a factor on the learning rate of the trainer's optimizer, and makes the action that lowers it.
 
   Raises:
     UserError: the optimizer has a learning rate that cannot be lowered.

@@ -1,4 +1,4 @@
-"""The model that a run has trained, with its weights, outside of any strategy and on any machine."""
+"""Loads the model that a run has trained, with its weights, outside of any strategy and on any machine."""
 
 from collections.abc import Iterator
 import contextlib
@@ -22,19 +22,19 @@ from official_ext.config import definitions
 from official_ext.files import readable_paths
 
 BEST, LATEST = 'best', 'latest'
-# What a training's checkpoint holds beside the model.
+# The other objects in a training's checkpoint.
 _OF_TRAINING = ('optimizer', 'step_state', 'global_step')
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainedModel:
-  """What was loaded.
+  """A trained model.
 
   Attributes:
     model: the task's model, with its weights.
     task: the task.
     params: the experiment.
-    checkpoint: path of the checkpoint that the weights are from.
+    checkpoint: the path of the checkpoint of the weights.
     weights: 'averaged' if they are moving averages, or else 'raw'.
   """
 
@@ -46,7 +46,7 @@ class TrainedModel:
 
   @property
   def step(self) -> int:
-    """How many updates the weights have seen."""
+    """The number of updates of the weights."""
     return manifests.step_of(self.checkpoint)
 
 
@@ -62,10 +62,10 @@ def load(
     params: the run's experiment.
     model_dir: the run's folder.
     which: see `find_checkpoint`.
-    ema: whether to take the moving averages of the weights, if the run has kept any.
+    ema: whether to use the moving averages of the weights, if the run has kept any.
 
   Raises:
-    UserError: there is no such checkpoint, it is damaged, or it is none of this model.
+    UserError: there is no such checkpoint, it is damaged, or it is not one of this model.
   """
   path = find_checkpoint(model_dir, params, which)
   with _mixed_precision(params.runtime):
@@ -82,7 +82,7 @@ def find_checkpoint(model_dir: str, params: definitions.ExperimentConfig, which:
     model_dir: the run's folder.
     params: its experiment.
     which: 'best': that of the best evaluation; 'latest': the newest that is not damaged; the step of one, or the path
-      of any. None: the best, if the experiment names what is best, or else the latest.
+      of any. None: the best, if the experiment names the metric for it, or else the latest.
 
   Raises:
     UserError: there is no such checkpoint, or it is damaged.
@@ -133,7 +133,7 @@ def _latest(model_dir: str) -> str:
 
 @contextlib.contextmanager
 def _as_user_error() -> Iterator[None]:
-  """What a run cannot go on from is, to whoever wants its model, a folder that cannot be used."""
+  """Turns an error that would end a run into a UserError, for a user who wants its model."""
   try:
     yield
   except errors.CheckpointError as error:
@@ -142,7 +142,7 @@ def _as_user_error() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _mixed_precision(runtime: definitions.RuntimeConfig) -> Iterator[None]:
-  """The policy under which the run has built its model."""
+  """The mixed precision policy with which the run has built its model."""
   before = tf_keras.mixed_precision.global_policy()
   performance.set_mixed_precision_policy(tf.as_dtype(runtime.mixed_precision_dtype or 'float32'))
   try:
@@ -174,8 +174,8 @@ def _restore(model: Any, task: Any, path: str, ema: bool) -> str:
 def create_variables(task: Any, model: Any) -> None:
   """Lets a model that makes variables at its first call make them: traces the task's evaluation step, runs nothing.
 
-  What the step takes is asked of the task's input, validation data first. Where that is not at hand, as on another
-  machine, nothing happens.
+  The inputs of the step are those of the task's data, validation data first. If there are none, as on another machine,
+  nothing happens.
   """
   for name in ('validation_data', 'train_data'):
     data = getattr(task.task_config, name, None)
@@ -185,5 +185,5 @@ def create_variables(task: Any, model: Any) -> None:
       step = functools.partial(task.validation_step, model=model, metrics=task.build_metrics(training=False))
       tf.function(step, autograph=False).get_concrete_function(task.build_inputs(data).element_spec)
       return
-    except Exception:  # pylint: disable=broad-except  # Of whatever kind: what was not made is named by the caller.
+    except Exception:  # pylint: disable=broad-except  # Any exception: the caller names the variables that were not made.
       continue

@@ -1,4 +1,4 @@
-"""Which batches a training step takes, and how the training input begins at any of them."""
+"""Computes which batches a training step takes, and makes the training input begin at any of them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,11 +20,11 @@ class TrainingInput:
   """The training input of one trainer.
 
   Attributes:
-    data_offset: how many updates further than its number a step finds its batches: rollbacks left them out.
+    data_offset: how many updates further than its number a step finds its batches, because rollbacks skipped some.
   """
 
   def __init__(self, task: Any, data: Any, batches_per_step: int, is_custom: bool):
-    """Describes an input that begins at its first batch.
+    """Initializes an input that begins at its first batch.
 
     Args:
       task: builds the input.
@@ -37,7 +37,7 @@ class TrainingInput:
     self._data = data
     self._batches_per_step = batches_per_step
     self._is_custom = is_custom
-    self._first_batch = 0  # Of the dataset that was built last.
+    self._first_batch = 0  # The first batch of the dataset that was built last.
 
   def batches_of(self, step: int) -> list[int]:
     """The numbers of the global batches that a step (the first: 1) takes."""
@@ -45,11 +45,11 @@ class TrainingInput:
     return list(range(first, first + self._batches_per_step))
 
   def after(self, step: int, distribute_dataset: Callable[..., Any]) -> Any | None:
-    """The dataset that begins after the batches that `step` steps have used; None: the one that there is does.
+    """The dataset that begins after the batches that `step` steps have used; None if the present one does.
 
     Args:
       step: the number of steps done.
-      distribute_dataset: the trainer's: makes a dataset of a function like `task.build_inputs`, and its argument.
+      distribute_dataset: the trainer's: makes a dataset from a function like `task.build_inputs`, and its argument.
     """
     num_batches = (step + self.data_offset) * self._batches_per_step
     if num_batches == self._first_batch:
@@ -65,7 +65,7 @@ class TrainingInput:
     return dataset
 
   def _skipping_inputs(self, num_batches: int) -> Callable[..., tf.data.Dataset]:
-    """`build_inputs` whose pipelines leave out what `num_batches` global batches took from them."""
+    """A `build_inputs` whose pipelines skip what `num_batches` global batches have taken from them."""
     logging.warning(
       'The input of %s is a tf.data pipeline: it is read again up to batch %d, which costs as long as '
       'reading these batches did.%s',
@@ -86,7 +86,7 @@ class TrainingInput:
 
 
 def ended(step: int) -> errors.UserError:
-  """The error of examples that end inside a training loop, after `step` steps."""
+  """The error for examples that end inside a training loop, after `step` steps."""
   return errors.UserError(
     f'task.train_data: the examples ended at step {step}, inside a training loop; let the dataset repeat, or set '
     'trainer.train_steps to what it holds'
@@ -94,7 +94,7 @@ def ended(step: int) -> errors.UserError:
 
 
 def mistake_in_data(config: Any, data: Any, error: Exception) -> errors.UserError | None:
-  """What in a data configuration has led to an error of Model Garden's; None if nothing is known to be wrong."""
+  """The mistake in a data configuration that explains an error of Model Garden's; None if none is known."""
   path = next(
     (
       f'task.{name}'
@@ -108,12 +108,12 @@ def mistake_in_data(config: Any, data: Any, error: Exception) -> errors.UserErro
   num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
   if 'is not divisible by `num_replicas_in_sync`' in str(error):
     return checks.batch_that_cannot_be_shared(path, data.global_batch_size, num_replicas)
-  if isinstance(error, errors.UserError):  # A source knows its field, and not whose data it reads.
+  if isinstance(error, errors.UserError):  # A source knows its field, but not for which data it reads.
     return errors.UserError(f'{path}.{error}') if str(error).startswith(_FIELDS_OF_SOURCES) else None
   pattern = diagnosis.unmatched(data)
   if pattern is not None:
     return errors.UserError(f'{path}.input_path: no file matches {pattern!r}')
-  # A task may bring the examples of our DataConfig itself: its error tells more.
+  # A task may provide the examples of our DataConfig itself: then its own error says more.
   if isinstance(data, definitions.DataConfig) or (
     getattr(data, 'input_path', None) or getattr(data, 'tfds_name', None)
   ):

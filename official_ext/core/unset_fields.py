@@ -1,4 +1,4 @@
-"""Fields that Model Garden leaves open, and that a model cannot be built without: named when building fails."""
+"""Names the unset fields without which Model Garden cannot build a model, when building fails."""
 
 from collections.abc import Iterator
 import contextlib
@@ -19,14 +19,14 @@ _READ = re.compile(r'self\.(?:_?task_config|config)((?:\.\w+)+)')
 
 @contextlib.contextmanager
 def named(task_config: Any, task_name: str) -> Iterator[None]:
-  """Within, an error of Model Garden's that an open field has led to becomes one that names the field.
+  """A context that turns an error of Model Garden's about an unset field into one that names the field.
 
   Args:
     task_config: `params.task`.
     task_name: of the task's class.
 
   Raises:
-    UserError: in place of that error.
+    UserError: instead of that error.
   """
   try:
     yield
@@ -44,7 +44,7 @@ def named(task_config: Any, task_name: str) -> Iterator[None]:
 
 
 def _read_by(error: BaseException, task_config: Any) -> list[str]:
-  """The fields that are None, and are read by the line that has failed."""
+  """The fields that are None, and that the failed line reads."""
   values = dict(_walk(task_config))
   for frame in reversed(traceback.extract_tb(error.__traceback__)):
     paths = [path[1:] for path in _READ.findall(linecache.getline(frame.filename, frame.lineno or 0))]
@@ -55,7 +55,7 @@ def _read_by(error: BaseException, task_config: Any) -> list[str]:
 
 
 def _walk(config: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
-  """(dotted path, value) of all fields; of a choice, of what is chosen alone."""
+  """(dotted path, value) of all fields; of a OneOfConfig, only those that it selects."""
   for name, value in vars(config).items():
     if name.startswith('_') or (isinstance(config, oneof.OneOfConfig) and name not in ('type', config.type)):
       continue

@@ -1,4 +1,4 @@
-"""Examples that cannot be read, parsed, decoded or put into a batch: how they are named and counted."""
+"""Names and counts examples that cannot be read, parsed, decoded or put into a batch."""
 
 from collections.abc import Callable, Iterator, Mapping
 import contextlib
@@ -15,14 +15,14 @@ _MAX_WARNINGS = 10
 
 
 class BadExampleError(errors.UserError):
-  """An example that cannot be used. The message names source, file, record and position."""
+  """Raised for an example that cannot be used. The message names source, file, record and position."""
 
 
 class ExampleLog:
-  """What an input tells of its examples, by their position in the run. Safe for threads.
+  """A log of what an input reports about its examples, by their position in the run. Thread-safe.
 
   Attributes:
-    describe: from a position to the words that name its example; None before an input was built that knows it.
+    describe: a function from a position to a description of its example; None until an input that has one is built.
     identities: of the sources that were built, each once: see identity.py.
   """
 
@@ -34,7 +34,7 @@ class ExampleLog:
     self._warned: set[int] = set()
 
   def add_identity(self, identity: dict[str, Any]) -> None:
-    """Notes the identity of a source; every pipeline of a distributed input says the same."""
+    """Notes the identity of a source; every pipeline of a distributed input reports the same one."""
     with self._lock:
       if identity not in self.identities:
         self.identities.append(identity)
@@ -51,9 +51,9 @@ class ExampleLog:
       logging.warning('skipped: %s%s', message, ' (further ones are only counted)' if is_last else '')
 
   def take_skips(self, end: int | None = None) -> int:
-    """How many examples before a position were skipped since the last call.
+    """The number of examples before a position that were skipped since the last call.
 
-    Input is read ahead of its use: what lies beyond `end` is counted when its time has come.
+    Input is read ahead of its use: skips beyond `end` are counted later, when `end` has passed them.
 
     Args:
       end: the position up to which examples have been used; None: all that were read.
@@ -69,7 +69,7 @@ _LOG: contextvars.ContextVar[ExampleLog | None] = contextvars.ContextVar('exampl
 
 @contextlib.contextmanager
 def logged_in(log: ExampleLog) -> Iterator[ExampleLog]:
-  """Inputs that are built within tell `log` of their examples."""
+  """A context: inputs that are built in it report their examples to `log`."""
   token = _LOG.set(log)
   try:
     yield log
@@ -78,12 +78,12 @@ def logged_in(log: ExampleLog) -> Iterator[ExampleLog]:
 
 
 def current_log() -> ExampleLog:
-  """The log of `logged_in`, outside of it a new one."""
+  """The log of the enclosing `logged_in`; outside of one, a new log."""
   return _LOG.get() or ExampleLog()
 
 
 def one_line(error: BaseException) -> str:
-  """What an exception says, in one line of bounded length."""
+  """The message of an exception, in one line of bounded length."""
   text = ' '.join(str(error).split())
   return f'{type(error).__name__}: {text[:200]}' if text else type(error).__name__
 

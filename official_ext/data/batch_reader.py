@@ -1,7 +1,7 @@
-"""From examples by number to batches; a bad example is named, or skipped.
+"""Reads batches of numbered examples; names a bad example, or skips it.
 
-What stands in for a bad example in training is the next good one of the source: a function of the example alone, so
-that the batch at a step stays a pure function of (seed, step), however many replicas share it.
+In training, the next good example of the source replaces a bad one. That is a function of the example alone, so the
+batch at a step remains a pure function of (seed, step), however many replicas share it.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ import contextlib
 from typing import Any
 
 import numpy as np
+from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext import errors
@@ -16,18 +17,19 @@ from official_ext.data import bad_examples
 from official_ext.data import collators
 from official_ext.data import sources
 
-MAX_RUN = 100  # So many bad examples in a row are no accident.
+MAX_RUN = 100  # So many bad examples in a row are not an accident.
 
 
 class BatchReader:
   """Reads examples and makes a batch of them. Called from several threads.
 
   Attributes:
-    batch: a batch of one example, as all are: structure, dtypes and, if the collator fixes them, shapes.
+    batch: a batch of one example, with the structure and dtypes of all batches, and the shapes if the collator fixes
+      them.
   """
 
-  def __init__(self, source: sources.Source, collate: collators.Collator, params: Any):
-    """Reads up to three examples, to know what they look like.
+  def __init__(self, source: sources.Source, collate: collators.Collator, params: base_config.Config):
+    """Reads up to three examples, to learn their structure.
 
     Args:
       source: the examples, at least one.
@@ -53,21 +55,21 @@ class BatchReader:
 
   @property
   def may_skip(self) -> bool:
-    """Whether a batch may have fewer examples than were asked for: in evaluation, where each counts once."""
+    """Whether a batch may have fewer examples than requested: in evaluation, where each counts once."""
     return self._action == 'skip' and not self._is_training
 
   def read(self, positions: Sequence[int], indices: Sequence[int]) -> tuple[list[np.ndarray], Sequence[int]]:
-    """The batch of the examples `indices`, which are at `positions`.
+    """Reads the batch of the examples `indices`, which are at `positions`.
 
     Returns:
-      (the batch's values, flat; the positions of its examples, fewer than were asked for if `may_skip`).
+      (the batch's values, flat; the positions of its examples, which may be fewer than requested if `may_skip`).
 
     Raises:
       BadExampleError: one of them cannot be used.
     """
     try:
       return self._conform(self._collate(self._source.fetch(indices)), len(indices)), positions
-    except Exception:  # pylint: disable=broad-except  # Sources, parsers and collators fail each in its own way.
+    except Exception:  # pylint: disable=broad-except  # Each source, parser and collator fails in its own way.
       found = self._good_examples(positions, indices)
     kept = [position for position, _ in found]
     if not found:
@@ -81,7 +83,7 @@ class BatchReader:
       ) from error
 
   def _good_examples(self, positions, indices):
-    """(position, example) for each index, less those that are skipped."""
+    """(position, example) for each index, except those that are skipped."""
     found = []
     for position, index in zip(positions, indices):
       example, problem = self._try(index)
@@ -97,7 +99,7 @@ class BatchReader:
     return found
 
   def _replacement(self, index, message):
-    """The next good example."""
+    """The next good example after a bad one."""
     size = len(self._source)
     for distance in range(1, min(size, MAX_RUN)):
       example, problem = self._try((index + distance) % size)
@@ -106,7 +108,7 @@ class BatchReader:
     raise bad_examples.BadExampleError(f'{message}; nor can the {min(size, MAX_RUN) - 1} after it be used')
 
   def _try(self, index) -> tuple[Any, str | None]:
-    """An example, and what is wrong with it."""
+    """Returns an example, and what is wrong with it."""
     try:
       (example,) = self._source.fetch([index])
     except Exception as error:  # pylint: disable=broad-except
@@ -118,7 +120,7 @@ class BatchReader:
     return example, None
 
   def _told_alone(self, example) -> Exception | None:
-    """What is wrong with an example by itself, which tells more than what a collator says of two."""
+    """What is wrong with an example alone, which is clearer than what a collator says about two."""
     try:
       self._conform(self._collate([example]), 1)
     except Exception as error:  # pylint: disable=broad-except
@@ -129,7 +131,7 @@ class BatchReader:
     return _conformed(batch, self.batch, self._collate.fixed_shapes, count)
 
   def _choose_reference(self):
-    """(example, batch of it): the first of up to three that goes with another one of them."""
+    """(example, batch of it): the first of up to three that can be batched with another of them."""
     size, found, problem = len(self._source), [], ''
     for index in sorted({0, size // 3, 2 * size // 3}):
       try:
@@ -152,16 +154,16 @@ class BatchReader:
 
 
 def _conformed(batch: Any, model: Any, fixed_shapes: bool, count: int) -> list[np.ndarray]:
-  """A batch's values, flat, in the dtypes of the model's.
+  """Returns a batch's values, flat, in the dtypes of the model's.
 
   Args:
-    batch: of `count` examples.
+    batch: a batch of `count` examples.
     model: a batch of one example.
     fixed_shapes: whether the shapes must agree beyond the first dimension.
     count: the number of examples.
 
   Raises:
-    ValueError: they differ in structure, dtype or shape.
+    ValueError: batch and model differ in structure, dtype or shape.
   """
   tf.nest.assert_same_structure(model, batch)
   values = []

@@ -1,34 +1,33 @@
-"""Weights of classes in a loss: what `class_weight` is to Keras' `Model.fit`.
+"""Weights of classes in a loss, like `class_weight` of Keras' `Model.fit`.
 
     weights = class_weights.of_examples(labels, self.config.class_weight if training else ())
     loss = tf.reduce_mean(weights * tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
-The mean is over the number of examples, not over the sum of their weights, as Keras' is: a batch with many examples of
-a heavy class has a greater loss and a greater gradient. So it is the same loss under gradient accumulation and on
-several replicas. Keras weights the training loss alone; so do the lines above.
+As in Keras, the sum is divided by the number of examples, not by the sum of their weights: a batch with many examples
+of a heavy class has a greater loss and a greater gradient. So the loss is the same under gradient accumulation and on
+several replicas. Keras weights only the training loss; so do the lines above.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 
-def of_examples(labels: Any, class_weight: Sequence[float] | Mapping[int, float]) -> tf.Tensor:
-  """The weight of each example, that of its class.
+def of_examples(labels: tf.Tensor | np.ndarray, class_weight: Sequence[float] | Mapping[int, float]) -> tf.Tensor:
+  """The weight of each example, which is that of its class.
 
   Args:
-    labels: numbers of classes, an integer tensor [batch] or [batch, 1]; or one-hot or soft labels [batch, classes],
-      of which the greatest counts.
-    class_weight: the weights by number: a sequence, or a dictionary with the keys 0 to n - 1, as Keras takes it.
-      Empty: all are 1.
+    labels: class numbers, an integer tensor [batch] or [batch, 1]; or one-hot or soft labels [batch, classes], of which
+      the greatest counts.
+    class_weight: the weights by class number: a sequence, or a dictionary with the keys 0 to n - 1, as in Keras. Empty:
+      all weights are 1.
 
   Returns:
-    float32 [batch]. A label without a weight gives NaN, so that the step is skipped and told.
+    float32 [batch]. A label without a weight gives NaN, so that the update is skipped and reported.
 
   Raises:
-    ValueError: a dictionary's keys are others.
+    ValueError: a dictionary has other keys.
   """
   labels = tf.convert_to_tensor(labels)
   if isinstance(class_weight, Mapping):
@@ -47,12 +46,12 @@ def of_examples(labels: Any, class_weight: Sequence[float] | Mapping[int, float]
   return tf.where(is_known, weights, tf.fill(tf.shape(weights), float('nan')))
 
 
-def balanced(labels: Any, num_classes: int) -> tuple[float, ...]:
-  """Weights under which every class counts alike: n / (num_classes * n_c), as scikit-learn's 'balanced'.
+def balanced(labels: tf.Tensor | np.ndarray, num_classes: int) -> tuple[float, ...]:
+  """Weights that make every class count the same: n / (num_classes * n_c), like 'balanced' in scikit-learn.
 
   Args:
-    labels: the numbers of all examples' classes, integers [n].
-    num_classes: how many classes there are.
+    labels: the class numbers of all examples, integers [n].
+    num_classes: the number of classes.
 
   Raises:
     ValueError: a class has no example.

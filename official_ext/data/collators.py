@@ -17,6 +17,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext import errors
@@ -24,15 +25,16 @@ from official_ext import suggestions
 
 Example = Mapping[str, Any]
 Collate = Callable[[list[Example]], Mapping[str, Any]]
+Factory = Callable[[base_config.Config], Collate]
 
 
 @dataclasses.dataclass(frozen=True)
 class Collator:
-  """A collating function, and what is known of its batches.
+  """A collating function, and the facts known about its batches.
 
   Attributes:
     collate: the function.
-    fixed_shapes: whether all its batches have the same shape but for the leading dimension.
+    fixed_shapes: whether all its batches have the same shape, except for the leading dimension.
   """
 
   collate: Collate
@@ -44,19 +46,19 @@ class Collator:
 
 @dataclasses.dataclass(frozen=True)
 class _Registration:
-  factory: Callable[[Any], Collate]
+  factory: Factory
   fixed_shapes: bool
 
 
 _REGISTRY: dict[str, _Registration] = {}
 
 
-def register(name: str, fixed_shapes: bool = True) -> Callable[[Callable[[Any], Collate]], Callable[[Any], Collate]]:
+def register(name: str, fixed_shapes: bool = True) -> Callable[[Factory], Factory]:
   """Registers a factory of collators.
 
   Args:
-    name: what `collator` of a data configuration names it by.
-    fixed_shapes: False if the shapes of the batches depend on the examples beyond the leading dimension.
+    name: its name in the field `collator` of a data configuration.
+    fixed_shapes: False if the shapes of batches, beyond the leading dimension, depend on the examples.
 
   Returns:
     A decorator for a function from the data configuration to the collating function.
@@ -74,15 +76,15 @@ def register(name: str, fixed_shapes: bool = True) -> Callable[[Callable[[Any], 
   return decorate
 
 
-def get(name: str, params: Any) -> Collator:
-  """The collator of this name.
+def get(name: str, params: base_config.Config) -> Collator:
+  """Makes the collator of this name.
 
   Args:
     name: a registered name.
     params: the data configuration, for the factory.
 
   Raises:
-    UserError: no such collator.
+    UserError: there is no such collator.
   """
   if name not in _REGISTRY:
     hint = suggestions.did_you_mean(name, _REGISTRY, f'there are {", ".join(sorted(_REGISTRY))}')
@@ -92,26 +94,26 @@ def get(name: str, params: Any) -> Collator:
 
 
 def stack_examples(examples: Sequence[Example]) -> Mapping[str, Any]:
-  """Stacks the examples' values, feature by feature: they must agree in structure and shapes."""
+  """Stacks the examples' values, feature by feature. The examples must agree in structure and shapes."""
   return tf.nest.map_structure(lambda *values: np.stack([np.asarray(value) for value in values]), *examples)
 
 
 @register('stack')
-def stack(params: Any) -> Collate:
+def stack(params: base_config.Config) -> Collate:
   """Stacks the examples' values, feature by feature."""
   del params
   return stack_examples
 
 
 @register('pad', fixed_shapes=False)
-def pad(params: Any) -> Collate:
-  """Pads every feature's first dimension at its end, and stacks.
+def pad(params: base_config.Config) -> Collate:
+  """Pads every feature at the end of its first dimension, and stacks.
 
   The length is that of the batch's longest example, or the configuration's `seq_length` if it has that field and it
-  is not 0: longer examples are then cut. The padding is the configuration's `pad_value`, 0 if it has none. Only
+  is not 0: longer examples are then cut. The padding is the configuration's `pad_value`, or 0 if it has none. Only
   numeric features with dimensions are padded; scalars and strings are stacked.
 
-  Without `seq_length` the shape depends on the examples that one replica has, and with it on the number of replicas.
+  Without `seq_length` the shape depends on the examples of one replica, and so on the number of replicas.
   """
   seq_length = getattr(params, 'seq_length', 0) or 0
   pad_value = getattr(params, 'pad_value', 0)
@@ -123,7 +125,7 @@ def pad(params: Any) -> Collate:
     length = seq_length or max(len(array) for array in arrays)
     padded = np.full((len(arrays), length) + arrays[0].shape[1:], pad_value, arrays[0].dtype)
     for row, array in zip(padded, arrays):
-      if array.shape[1:] != arrays[0].shape[1:]:  # NumPy would spread some of them over the row.
+      if array.shape[1:] != arrays[0].shape[1:]:  # NumPy would broadcast some of them.
         raise ValueError(f'shapes {list(array.shape)} and {list(arrays[0].shape)} differ in more than their length')
       row[: len(array)] = array[:length]
     return padded

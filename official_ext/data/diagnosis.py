@@ -1,4 +1,4 @@
-"""What is wrong with the input, once it has failed: which file, which record.
+"""Finds the file and the record at fault, after the input has failed.
 
 TensorFlow's errors name neither. Nothing here runs before an error: a good run pays nothing for it.
 """
@@ -13,6 +13,7 @@ import tempfile
 import time
 from typing import Any
 
+from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext import errors
@@ -20,9 +21,9 @@ from official_ext.data import input_files as input_files_lib
 from official_ext.data import misfit as misfit_lib
 from official_ext.data import pipelines
 
-MAX_SECONDS = 120.0  # After that, the search for a broken record is given up.
+MAX_SECONDS = 120.0  # After that time, the search for a broken record ends.
 
-BuildInputs = Callable[[Any], Any]
+BuildInputs = Callable[[base_config.Config], Any]
 
 _FROM_PIPELINE = ('IteratorGetNext', 'Error in user-defined function passed to')
 _NOT_OF_DATA = (
@@ -39,7 +40,7 @@ _OUT_OF_RANGE = (
 )
 
 
-# How TensorFlow tells of a file that it cannot open or read: `PATH; REASON`.
+# How TensorFlow reports a file that it cannot open or read: `PATH; REASON`.
 _UNREADABLE = re.compile(
   '; ('
   + '|'.join(
@@ -52,13 +53,13 @@ _UNREADABLE = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-  """A place in the input files.
+  """A fault at a place in the input files.
 
   Attributes:
-    file: path.
-    record: number in the file, from 0; None: the file as such.
-    reason: what is wrong with it.
-    misfit: if it is not the file that is at fault, the whole message.
+    file: the path of the file.
+    record: the number of the record in the file, from 0; None: the file as a whole.
+    reason: what is wrong.
+    misfit: the whole message, if the configuration is at fault, not the file.
   """
 
   file: str
@@ -72,7 +73,7 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True)
 class OutOfRange:
-  """An integer in the input, a label or an index, that is outside of its range.
+  """An integer in the input, a label or an index, that is out of range.
 
   Attributes:
     value: the integer.
@@ -84,7 +85,7 @@ class OutOfRange:
 
 
 def out_of_range(error: BaseException | None) -> OutOfRange | None:
-  """What a TensorFlow kernel says of a label or an index that is out of range; None if it says something else."""
+  """Parses what a TensorFlow kernel says about a label or an index out of range; None if it says something else."""
   for pattern in _OUT_OF_RANGE:
     match = pattern.search(str(error)) if isinstance(error, tf.errors.InvalidArgumentError) else None
     if match:
@@ -94,7 +95,7 @@ def out_of_range(error: BaseException | None) -> OutOfRange | None:
 
 def is_input_error(error: BaseException) -> bool:
   """Whether an exception comes from a tf.data pipeline."""
-  if isinstance(error, UnicodeDecodeError):  # An error whose message holds the record, which is no text.
+  if isinstance(error, UnicodeDecodeError):  # The message holds the record, which is not text.
     return True
   if isinstance(error, _NOT_OF_DATA) or not isinstance(error, tf.errors.OpError):
     return False
@@ -102,19 +103,19 @@ def is_input_error(error: BaseException) -> bool:
 
 
 def explain(
-  error: BaseException, path: str, data: Any, build_inputs: BuildInputs, when: str = ''
+  error: BaseException, path: str, data: base_config.Config, build_inputs: BuildInputs, when: str = ''
 ) -> errors.UserError | None:
-  """Turns what a tf.data pipeline has raised into an error that names file and record.
+  """Turns the exception of a tf.data pipeline into an error that names file and record.
 
   Args:
     error: the exception.
     path: the dotted path of the data configuration.
     data: the data configuration.
-    build_inputs: the task's, for a search for the record that cannot be parsed.
-    when: added to the message.
+    build_inputs: the task's, to search for a record that cannot be parsed.
+    when: appended to the message.
 
   Returns:
-    The error; None if the exception has nothing to do with data: then it is to be raised as it is.
+    The error; None if the exception has nothing to do with data: then the caller must raise it as it is.
   """
   if not is_input_error(error):
     return None
@@ -122,12 +123,12 @@ def explain(
   named = re.search(r'BadExampleError: (.*?)(?=\n|$)', text)
   if named:
     return errors.UserError(named[1] + when)
-  if 'Traceback (most recent call last)' in text:  # Python in the pipeline has failed: its author needs the traceback.
+  if 'Traceback (most recent call last)' in text:  # Python code has failed: its author needs the traceback.
     return None
   reason = reason_of(error)
   try:
     fault = find_fault(error, data, build_inputs)
-  except (tf.errors.OpError, OSError):  # The search needs the files, and room for a temporary one.
+  except (tf.errors.OpError, OSError):  # The search reads the files, and needs room for a temporary one.
     fault = None
   if fault is None:
     return errors.UserError(f'{path}: the input failed: {reason}{when}')
@@ -139,23 +140,23 @@ def explain(
 
 
 def reason_of(error: BaseException) -> str:
-  """The heart of a message of TensorFlow's, in one line."""
+  """The essential part of one of TensorFlow's messages, in one line."""
   if isinstance(error, UnicodeDecodeError):
     return 'a record is no tf.Example'
-  text = re.split(r'\n(?:  .*\n)+(?! )', str(error))[-1]  # Behind the frames of the Python code that made the graph.
+  text = re.split(r'\n(?:  .*\n)+(?! )', str(error))[-1]  # After the frames of the Python code that made the graph.
   text = re.sub(r'\[\[.*?\]\]|\{\{.*?\}\}|\[Op:.*', ' ', text, flags=re.DOTALL)
   text = re.split(r'transformation with iterator: \S+: ', text)[-1]
   text = re.split(r'\(most recent call last\):\s*<stack traces unavailable>', text)[-1]
   return ' '.join(text.split())[:200]
 
 
-def check_not_empty(path: str, data: Any) -> None:
-  """Refuses input files that are all empty: a pipeline that repeats them may look for an example forever.
+def check_not_empty(path: str, data: base_config.Config) -> None:
+  """Refuses input files that are all empty: a pipeline that repeats them may search for an example forever.
 
-  One file is looked at, if it is not empty. What is missing is left to the pipeline.
+  It reads at most one file that is not empty. The pipeline itself reports missing files.
 
   Raises:
-    UserError: they are.
+    UserError: they are all empty.
   """
   files = input_files(data)
   try:
@@ -166,13 +167,13 @@ def check_not_empty(path: str, data: Any) -> None:
     raise errors.UserError(f'{path}.input_path: there are no examples: {_count(len(files), "file")}, all empty')
 
 
-def no_examples(path: str, data: Any, needed: int = 0) -> errors.UserError:
-  """The error of an input that has ended before its first batch.
+def no_examples(path: str, data: base_config.Config, needed: int = 0) -> errors.UserError:
+  """The error for an input that has ended before its first batch.
 
   Args:
     path: the dotted path of the data configuration.
     data: the data configuration.
-    needed: how many examples were needed for one step; 0 if any number would have done.
+    needed: the number of examples that one step needs; 0 if any number is enough.
   """
   files = input_files(data)
   message = f'{path}: there are no examples'
@@ -188,7 +189,7 @@ def no_examples(path: str, data: Any, needed: int = 0) -> errors.UserError:
 # Files.
 
 
-def input_files(data: Any) -> list[str]:
+def input_files(data: base_config.Config) -> list[str]:
   """The files that a data configuration names; [] if it names none, or they cannot be listed."""
   try:
     if getattr(data, 'input_path', None):
@@ -199,16 +200,16 @@ def input_files(data: Any) -> list[str]:
       ]
     if getattr(data, 'tfds_name', None):
       return _tfds_files(data)
-  except Exception:  # pylint: disable=broad-except  # Another error is being told.
+  except Exception:  # pylint: disable=broad-except  # Another error is being reported.
     pass
   return []
 
 
-def _source_field(data: Any) -> str:
+def _source_field(data: base_config.Config) -> str:
   return 'input_path' if getattr(data, 'input_path', None) else 'tfds_name'
 
 
-def _tfds_files(data: Any) -> list[str]:
+def _tfds_files(data: base_config.Config) -> list[str]:
   import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
 
   builder = tfds.builder(data.tfds_name, data_dir=data.tfds_data_dir or None)
@@ -236,22 +237,22 @@ def _count(number: int, noun: str) -> str:
   return f'{number} {noun}{"" if number == 1 else "s"}'
 
 
-# The search for the record.
+# The search for a record.
 
 
-def find_fault(error: BaseException, data: Any, build_inputs: BuildInputs) -> Fault | None:
-  """Reads the input files again, to find what an error was about.
+def find_fault(error: BaseException, data: base_config.Config, build_inputs: BuildInputs) -> Fault | None:
+  """Reads the input files again, to find the cause of an error.
 
-  First as TFRecord files, with their checksums; then record by record as tf.Examples; then through the pipeline itself,
-  halving the file that fails. The search takes `MAX_SECONDS` at most, plus the time for one file.
+  It reads them first as TFRecord files, with their checksums; then record by record as tf.Examples; then through the
+  pipeline itself, halving the file that fails. It takes `MAX_SECONDS` at most, plus the time for one file.
 
   Args:
-    error: what the pipeline raised.
+    error: the exception of the pipeline.
     data: the data configuration.
     build_inputs: the task's.
 
   Returns:
-    The first fault; None if there is none to be found.
+    The first fault; None if it finds none.
   """
   deadline = time.monotonic() + MAX_SECONDS
   named = _named_unreadable(error)
@@ -280,7 +281,7 @@ def _first(check: Callable[[str], Fault | None], files: Iterable[str], deadline:
 
 
 def _named_unreadable(error: BaseException) -> Fault | None:
-  """The file that an error names as one that cannot be read: one that was deleted no longer matches its pattern."""
+  """The unreadable file that an error names: a file that was deleted no longer matches its pattern."""
   found = _UNREADABLE.search(str(error))
   if found is None:
     return None
@@ -289,7 +290,7 @@ def _named_unreadable(error: BaseException) -> Fault | None:
   return Fault(file, None, found[1]) if file else None
 
 
-def unmatched(data: Any) -> str | None:
+def unmatched(data: base_config.Config) -> str | None:
   """The first pattern of `input_path` that no file matches; None if there is none."""
   for pattern in input_files_lib.patterns(getattr(data, 'input_path', None)):
     try:
@@ -310,10 +311,10 @@ def _unreadable(file: str) -> Fault | None:
 
 
 def _broken_record(file: str) -> Fault | None:
-  """The record at which a TFRecord file cannot be read on."""
+  """The first record of a TFRecord file that cannot be read."""
   number = 0
   try:
-    _records(file).reduce(tf.constant(0, tf.int64), lambda count, _: count + 1)  # Faster, but forgets the count.
+    _records(file).reduce(tf.constant(0, tf.int64), lambda count, _: count + 1)  # Faster, but loses the count.
     return None
   except (tf.errors.OpError, OSError):
     pass
@@ -339,8 +340,8 @@ def _no_example(file: str) -> Fault | None:
   return None
 
 
-def _unparsable(file: str, data: Any, build_inputs: BuildInputs) -> Fault | None:
-  """The record of a file that the pipeline cannot take, found by halving."""
+def _unparsable(file: str, data: base_config.Config, build_inputs: BuildInputs) -> Fault | None:
+  """Finds the record of a file on which the pipeline fails, by halving."""
   if pipeline_error(file, data, build_inputs) is None:
     return None
   records = [record.numpy() for record in _records(file)]
@@ -353,7 +354,7 @@ def _unparsable(file: str, data: Any, build_inputs: BuildInputs) -> Fault | None
           writer.write(record)
       return pipeline_error(part, data, build_inputs)
 
-    start, end = 0, len(records)  # The first fault is in [start, end).
+    start, end = 0, len(records)  # The first faulty record is in [start, end).
     while end - start > 1:
       middle = (start + end) // 2
       start, end = (start, middle) if error_of(records[start:middle]) is not None else (middle, end)
@@ -363,7 +364,7 @@ def _unparsable(file: str, data: Any, build_inputs: BuildInputs) -> Fault | None
     misfits = (
       not start
       and len(records) > 1
-      and all(  # The first, the last and one between: all of them.
+      and all(  # If the first, the last and one in the middle fail, all do.
         error_of([records[number]]) is not None for number in (len(records) - 1, len(records) // 2)
       )
     )
@@ -377,8 +378,8 @@ def _unparsable(file: str, data: Any, build_inputs: BuildInputs) -> Fault | None
   return Fault(file, start, f'cannot be parsed: {reason_of(error)}', misfit)
 
 
-def pipeline_error(file: str, data: Any, build_inputs: BuildInputs) -> BaseException | None:
-  """What the task's pipeline raises on one file, read once, in order, one example at a time; None if it works."""
+def pipeline_error(file: str, data: base_config.Config, build_inputs: BuildInputs) -> BaseException | None:
+  """Reads one file through the task's pipeline, in order, one example at a time; returns what it raises, or None."""
   once = {'input_path': file, 'is_training': False, 'global_batch_size': 1, 'drop_remainder': False, 'cache': False}
   try:
     dataset = build_inputs(data.replace(**{name: value for name, value in once.items() if hasattr(data, name)}))
@@ -386,13 +387,13 @@ def pipeline_error(file: str, data: Any, build_inputs: BuildInputs) -> BaseExcep
       pipelines.without_autotune(part).reduce(tf.constant(0, tf.int64), lambda count, *_: count + 1)
   except (tf.errors.OpError, UnicodeDecodeError) as error:
     return error
-  except Exception:  # pylint: disable=broad-except  # The task cannot do it that way.
+  except Exception:  # pylint: disable=broad-except  # The task cannot read it in that way.
     pass
   return None
 
 
-def find_label(data: Any, value: int) -> Fault | None:
-  """The first record of the input files whose label has a value: a tf.Example with a feature named like *label*."""
+def find_label(data: base_config.Config, value: int) -> Fault | None:
+  """The first record whose label has a certain value: a tf.Example with a feature that is named like *label*."""
   deadline = time.monotonic() + MAX_SECONDS
 
   def check(file):
@@ -404,5 +405,5 @@ def find_label(data: Any, value: int) -> Fault | None:
 
   try:
     return _first(check, input_files(data), deadline)
-  except Exception:  # pylint: disable=broad-except  # Other files than TFRecords of tf.Examples.
+  except Exception:  # pylint: disable=broad-except  # The files are not TFRecord files of tf.Examples.
     return None

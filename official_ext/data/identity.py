@@ -1,8 +1,8 @@
-"""What tells one data set from another at next to no cost: counts, names and sizes, a few rows.
+"""Identities distinguish data sets at almost no cost: by counts, names and sizes, and a few rows.
 
 An identity is a flat dictionary of JSON values. It takes time in proportion to the number of files, not of examples.
-What it does not see: other content of the same size in a file of the same name; of arrays, a change in other rows than
-the few that are looked at.
+It does not notice other content of the same size in a file of the same name, or a change in rows of arrays other than
+the few that it reads.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ import os
 from typing import Any
 
 import numpy as np
+from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext.data import diagnosis
@@ -27,8 +28,8 @@ def of_files(files: Sequence[str]) -> Identity:
   """The identity of a list of files.
 
   Returns:
-    num_files, num_empty_files, num_bytes, names_and_sizes_of_files and order_of_files, which are sums; {} of no files.
-    Folders do not count: data that was moved is the same. Sizes that cannot be read are left out.
+    num_files, num_empty_files, num_bytes, and the checksums names_and_sizes_of_files and order_of_files; {} for no
+    files. Folders do not count: data that was moved is the same. Sizes that cannot be read are omitted.
   """
   if not files:
     return {}
@@ -44,8 +45,8 @@ def of_files(files: Sequence[str]) -> Identity:
   }
 
 
-def of_config(data: Any) -> Identity:
-  """The identity of what a data configuration of Model Garden's names: files, or a TFDS data set; {} if neither."""
+def of_config(data: base_config.Config) -> Identity:
+  """The identity of the files or the TFDS data set that a Model Garden data configuration names; {} if neither."""
   identity = of_files(diagnosis.input_files(data))
   if getattr(data, 'input_path', None) or not getattr(data, 'tfds_name', None):
     return identity
@@ -54,13 +55,13 @@ def of_config(data: Any) -> Identity:
 
     info = tfds.builder(data.tfds_name, data_dir=data.tfds_data_dir or None).info
     found = {'tfds': info.full_name, 'num_examples': info.splits[data.tfds_split].num_examples}
-  except Exception:  # pylint: disable=broad-except  # The pipeline itself tells of what is wrong.
+  except Exception:  # pylint: disable=broad-except  # The pipeline itself reports what is wrong.
     found = {'tfds': data.tfds_name}
   return {**found, 'split': data.tfds_split, **identity}
 
 
 def of_arrays(arrays: Any) -> Identity:
-  """The identity of a structure of arrays: shapes, dtypes, and a sum over 16 rows, evenly spaced.
+  """The identity of a structure of arrays: shapes, dtypes, and a checksum of 16 evenly spaced rows.
 
   Args:
     arrays: NumPy arrays with the same leading dimension.
@@ -75,12 +76,12 @@ def of_arrays(arrays: Any) -> Identity:
 
 
 def differences(path: str, before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
-  """A line for each difference between the identities of an input's sources, in what both of them say.
+  """A line for each difference between the identities of an input's sources, in the entries that both have.
 
   Args:
     path: the dotted path of the data configuration.
-    before: what was noted.
-    now: what there is.
+    before: the identities that were noted.
+    now: the present ones.
   """
   if len(before) != len(now):
     return [f'{path}: {len(before)} sources -> {len(now)}']
@@ -96,8 +97,8 @@ def differences(path: str, before: Sequence[Mapping[str, Any]], now: Sequence[Ma
   return lines
 
 
-def digest(parts: Sequence[Any]) -> str:
-  """A short sum over strings or bytes."""
+def digest(parts: Sequence[str | bytes]) -> str:
+  """A short checksum of strings or bytes."""
   total = hashlib.sha256()
   for part in parts:
     total.update(part if isinstance(part, bytes) else part.encode())

@@ -20,7 +20,7 @@ def patterns(input_path: Any) -> Iterator[str]:
 
 
 def matching(pattern: str) -> list[str]:
-  """The files of one pattern, sorted: one that is called just so, whatever is in its name, or all that match."""
+  """The files of one pattern, sorted: the file with exactly this name, or else all that match."""
   if not pattern:
     return []
   if tf.io.gfile.exists(pattern) and not tf.io.gfile.isdir(pattern):

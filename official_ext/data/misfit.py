@@ -1,10 +1,11 @@
-"""Files that are sound, and a data configuration that does not fit them: which field, and what the files hold."""
+"""Explains why a data configuration does not fit files that are sound: which field, and what the files hold."""
 
 from collections.abc import Callable
 import dataclasses
 import re
 from typing import Any
 
+from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 _KEY = re.compile(r'(?:Key|Feature): (\S+?)\.? ')
@@ -12,16 +13,20 @@ _NOT_LENGTHS = ('batch', 'buffer', 'cycle', 'seed', 'num_', 'block')
 
 
 def explain(
-  file: str, records: list[bytes], reason: str, data: Any, error_of: Callable[[Any], BaseException | None]
+  file: str,
+  records: list[bytes],
+  reason: str,
+  data: base_config.Config,
+  error_of: Callable[[base_config.Config], BaseException | None],
 ) -> str:
-  """Says what does not fit, if no record of a file can be parsed.
+  """Explains what does not fit, if no record of a file can be parsed.
 
   Args:
-    file: that was read.
-    records: of the file.
-    reason: what TensorFlow says of the first.
+    file: the file that was read.
+    records: records of the file.
+    reason: what TensorFlow says about the first.
     data: the data configuration.
-    error_of: what the task's pipeline raises on that file with another data configuration; None if it works.
+    error_of: returns what the task's pipeline raises on that file with another data configuration; None if it works.
 
   Returns:
     The message, to follow the dotted path of the data configuration: `.field: what is wrong`.
@@ -41,14 +46,14 @@ def explain(
   return f': no record of {file} fits this configuration: {reason}'
 
 
-def vars_of(data: Any) -> list[Any]:
-  """(name, value) of the fields of a data configuration; those that name a length first."""
+def vars_of(data: base_config.Config) -> list[tuple[str, Any]]:
+  """(name, value) of the fields of a data configuration, those that mean a length first."""
   names = [field.name for field in dataclasses.fields(data)] if dataclasses.is_dataclass(data) else []
   return [(name, getattr(data, name)) for name in sorted(names, key=lambda name: 'length' not in name)]
 
 
 def _features(record: bytes) -> dict:
-  """The number of values of each feature of a tf.Example; {} if a record is none."""
+  """The number of values of each feature of a tf.Example; {} if the record is not one."""
   try:
     features = tf.train.Example.FromString(record).features.feature
   except Exception:  # pylint: disable=broad-except  # protobuf's DecodeError, without an import of protobuf.

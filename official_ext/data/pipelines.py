@@ -1,4 +1,4 @@
-"""What can be done to the tf.data pipelines of any task from outside."""
+"""Changes the tf.data pipelines of any task from outside."""
 
 from collections.abc import Callable
 import inspect
@@ -10,7 +10,7 @@ Transform = Callable[[tf.data.Dataset, tf.distribute.InputContext | None], tf.da
 
 
 def transformed(build_inputs: Callable[..., Any], transform: Transform) -> Callable[..., Any]:
-  """A task's `build_inputs`, with `transform(dataset, input_context)` for every dataset of the structure it returns."""
+  """A task's `build_inputs` that applies `transform(dataset, input_context)` to every dataset that it returns."""
   takes_context = 'input_context' in inspect.signature(build_inputs).parameters
 
   def build(params, input_context=None):
@@ -21,11 +21,11 @@ def transformed(build_inputs: Callable[..., Any], transform: Transform) -> Calla
 
 
 def without_autotune(dataset: tf.data.Dataset, input_context: tf.distribute.InputContext | None = None) -> Any:
-  """The dataset with tf.data's tuning of parallelism turned off, unless its options turn it on.
+  """Turns off tf.data's tuning of parallelism in a dataset, unless its options turn it on.
 
   For datasets that are iterated again and again: when an iterator with tuning is deleted, TensorFlow may first sleep to
   the end of the tuning period, up to a minute (it wakes the tuning thread before it marks it as cancelled). Without
-  tuning, AUTOTUNE stands for as many calls as there are threads, 16 at most. What is not a dataset stays as it is.
+  tuning, AUTOTUNE means as many calls as there are threads, 16 at most. What is not a dataset is returned as it is.
   """
   del input_context
   if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:

@@ -14,10 +14,10 @@ import dataclasses
 
 @dataclasses.dataclass
 class Position:
-  """Where an input starts.
+  """The position at which an input starts.
 
   Attributes:
-    num_batches: how many global batches have been used before.
+    num_batches: the number of global batches that have been used before.
     honoured: whether the input has taken the number, and so starts there by itself.
   """
 
@@ -30,10 +30,10 @@ _POSITION: contextvars.ContextVar[Position | None] = contextvars.ContextVar('pos
 
 @contextlib.contextmanager
 def starting_at(num_batches: int) -> Iterator[Position]:
-  """Training inputs that are built within start at this batch, if they can.
+  """A context: training inputs that are built in it start at this batch, if they can.
 
   Args:
-    num_batches: the number of global batches to leave behind, >= 0.
+    num_batches: the number of global batches to skip, >= 0.
 
   Yields:
     The position; `honoured` tells whether an input took it.
@@ -49,7 +49,7 @@ def starting_at(num_batches: int) -> Iterator[Position]:
 
 
 def take_start() -> int:
-  """The batch to start at, 0 outside of `starting_at`. The caller promises to start there."""
+  """Returns the batch to start at, 0 outside of `starting_at`. The caller promises to start there."""
   position = _POSITION.get()
   if position is None:
     return 0

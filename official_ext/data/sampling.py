@@ -1,8 +1,8 @@
-"""Which example is where: the order of a run as arithmetic.
+"""Computes which example is at which position of a run: the order is arithmetic.
 
-Positions count the examples that a run consumes: 0, 1, 2, ... Example `position` is number `permute(position % n)` of
-the source, in an order of its own for every epoch `position // n`. There is no state: any position can be asked for
-at any time, at the same cost.
+Positions count the examples that a run consumes: 0, 1, 2, ... The example at `position` is number
+`permute(position % n)` of the source, by a permutation for every epoch `position // n`. There is no state: every
+position can be computed at any time, at the same cost.
 
 The permutation is a keyed Feistel network over the smallest rectangle that holds n numbers (Black and Rogaway,
 "Ciphers with arbitrary finite domains", 2002), with SplitMix64 (Steele, Lea, Flood, 2014) as its round function. It is
@@ -14,7 +14,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-VERSION = 1  # To be raised when the order of a run changes: checkpoints note it.
+VERSION = 1  # Raise this when the order of a run changes: checkpoints note it.
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLIER_1 = 0xBF58476D1CE4E5B9
@@ -44,11 +44,11 @@ def _mix_int(bits: int) -> int:
 
 
 def stream_key(seed: int, stream: int) -> int:
-  """One of the independent keys that a seed gives.
+  """Derives one of several independent keys from a seed.
 
   Args:
     seed: any integer.
-    stream: a small integer: which use the key is for.
+    stream: a small integer that stands for the use of the key.
 
   Returns:
     An integer in [0, 2**64).
@@ -60,7 +60,7 @@ _ORDER_STREAM, _TRANSFORM_STREAM = 0, 1
 
 
 def _rectangle(num_examples: int) -> tuple[int, int]:
-  """Sides (rows, columns) of a near-square, each below 2**32, that holds `num_examples` cells and few more."""
+  """The sides (rows, columns), each below 2**32, of a near-square with `num_examples` cells and few more."""
   rows = math.isqrt(num_examples - 1) + 1
   return rows, -(-num_examples // rows)
 
@@ -70,14 +70,14 @@ def _turn(side: tf.Tensor, other: tf.Tensor, round_keys: tf.Tensor, size: int) -
   shift_32 = _uint64(32)
   word = (round_keys + other) * _uint64(_MULTIPLIER_1)
   word = tf.bitwise.bitwise_xor(word, tf.bitwise.right_shift(word, shift_32)) * _uint64(_MULTIPLIER_2)
-  # The upper half, the best mixed, scaled from [0, 2**32) to [0, size).
+  # The upper half, which is mixed best, scaled from [0, 2**32) to [0, size).
   number = tf.bitwise.right_shift(tf.bitwise.right_shift(word, shift_32) * _uint64(size), shift_32)
   total = side + number
   return tf.where(total < _uint64(size), total, total - _uint64(size))
 
 
 def _encrypt(cells: tf.Tensor, epoch_keys: tf.Tensor, rows: int, columns: int) -> tf.Tensor:
-  """A keyed bijection of [0, rows * columns): uint64 tensors of one shape in, the same out."""
+  """A keyed bijection of [0, rows * columns), from uint64 tensors to uint64 tensors of the same shape."""
   left, right = cells // _uint64(columns), cells % _uint64(columns)
   for round_number in range(_NUM_ROUNDS):
     left = _turn(left, right, epoch_keys + _uint64(2 * round_number * _GOLDEN), rows)
@@ -108,7 +108,7 @@ def shuffled_indices(positions: tf.Tensor, num_examples: int, seed: int) -> tf.T
 
 
 def _walk(indices: tf.Tensor, epoch_keys: tf.Tensor, limit: int, rows: int, columns: int) -> tf.Tensor:
-  """Cycle walking: cells that lie outside of [0, limit) go round again, until they fall inside."""
+  """Cycle walking: maps cells outside of [0, limit) again until they are inside."""
   outside = lambda indices: tf.where(indices >= _uint64(limit))
 
   def again(indices, cells):
@@ -121,7 +121,7 @@ def _walk(indices: tf.Tensor, epoch_keys: tf.Tensor, limit: int, rows: int, colu
 
 
 def sequential_indices(positions: tf.Tensor, num_examples: int) -> tf.Tensor:
-  """The source's indices at these positions of a run in the source's own order: positions modulo `num_examples`."""
+  """The source's indices at these positions of a run in the source's order: positions modulo `num_examples`."""
   return positions % num_examples
 
 
@@ -129,7 +129,7 @@ def transform_seeds(positions: tf.Tensor, seed: int) -> tf.Tensor:
   """Seeds for TensorFlow's stateless random ops, one for each position.
 
   Args:
-    positions: int64 tensor of shape [...]: positions in the run, so that no two epochs draw the same.
+    positions: int64 tensor of shape [...]: positions in the run, so that every epoch draws other numbers.
     seed: any integer.
 
   Returns:

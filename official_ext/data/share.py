@@ -1,8 +1,8 @@
-"""Which part of every global batch one input pipeline makes."""
+"""Computes which part of every global batch one input pipeline makes."""
 
 import dataclasses
-from typing import Any
 
+from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext import errors
@@ -10,13 +10,13 @@ from official_ext import errors
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-  """What one input pipeline makes of every global batch.
+  """The part of every global batch that one input pipeline makes.
 
   Attributes:
-    global_batch_size: G, examples in a global batch.
-    batch_size: b, examples in a replica's slice.
-    first_replica: the number of the pipeline's first replica among all.
-    num_replicas: the pipeline's replicas.
+    global_batch_size: G, the number of examples in a global batch.
+    batch_size: b, the number of examples in a replica's slice.
+    first_replica: the index of the pipeline's first replica among all.
+    num_replicas: the number of the pipeline's replicas.
   """
 
   global_batch_size: int
@@ -25,13 +25,15 @@ class Share:
   num_replicas: int
 
   @classmethod
-  def of(cls, params: Any, input_context: tf.distribute.InputContext | None, what: str = 'examples') -> 'Share':
+  def of(
+    cls, params: base_config.Config, input_context: tf.distribute.InputContext | None, what: str = 'examples'
+  ) -> 'Share':
     """The share of one input pipeline.
 
     Args:
       params: a data configuration. Fields read: global_batch_size, is_training.
-      input_context: which of the pipelines it is. None: the only one, of one replica.
-      what: how messages call what a batch is made of.
+      input_context: which of the pipelines it is. None: the only one, for one replica.
+      what: the name in messages for what a batch is made of.
 
     Raises:
       UserError: `global_batch_size` is not positive, or cannot be divided among the replicas.

@@ -1,4 +1,4 @@
-"""Where examples come from: things with a length and random access."""
+"""Sources of examples: they have a length and random access."""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from official_ext.data import tfds_preparation
 
 
 class Source(abc.ABC):
-  """Examples by number. Reading must be safe from several threads."""
+  """Numbered examples. Reading must be thread-safe."""
 
   @abc.abstractmethod
   def __len__(self) -> int:
@@ -28,7 +28,7 @@ class Source(abc.ABC):
 
   @abc.abstractmethod
   def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
-    """The examples of these numbers.
+    """Reads the examples of these numbers.
 
     Args:
       indices: numbers in [0, len(self)), in any order, possibly repeated.
@@ -38,11 +38,11 @@ class Source(abc.ABC):
     """
 
   def describe(self, index: int) -> str:
-    """Names an example, so that a person can find it: file and record if it comes from one. Both count from 0."""
+    """Describes an example, so that a person can find it: its file and its record, from 0, if it comes from one."""
     return f'example {index} of {type(self).__name__}'
 
   def identity(self) -> identity_lib.Identity:
-    """What tells this source from another, as JSON values: see identity.py. Cheap, and the same in every process.
+    """Distinguishes this source from others, by JSON values: see identity.py. Cheap, and the same in every process.
 
     Every checkpoint notes it. A subclass adds what it knows: files, a version, a split.
     """
@@ -88,26 +88,26 @@ class ArraySource(Source):
     return {**super().identity(), **identity_lib.of_arrays(self._arrays)}
 
   def gatherer(self) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:
-    """A function from int64 indices of shape [...] to values of shape [..., features], for use in a graph."""
+    """Returns a function from int64 indices of shape [...] to values of shape [..., features], for use in a graph."""
     with tf.device('CPU:0'):
       tensors = tf.nest.map_structure(tf.constant, self._arrays)
     return lambda indices: tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), tensors)
 
 
 class TfdsSource(Source):
-  """A split of a TFDS builder, read through `tfds.data_source`. It is prepared at first use, as ArrayRecord files."""
+  """A split of a TFDS data set, read through `tfds.data_source`; the first use prepares it as ArrayRecord files."""
 
   def __init__(self, name: str, split: str, data_dir: str = '', decoders: Mapping[str, Any] | None = None):
-    """Opens the split, and prepares the data set if it is not there yet.
+    """Opens the split, and prepares the data set if it is not prepared yet.
 
     Args:
-      name: as `tfds.builder` takes it: 'name', 'name/config:1.0.0'.
-      split: as TFDS takes it: 'train', 'train[:90%]'.
-      data_dir: where prepared data sets are, TFDS's own default if empty.
-      decoders: what `tfds.data_source` takes, such as `{'image': tfds.decode.SkipDecoding()}`.
+      name: for `tfds.builder`: 'name', 'name/config:1.0.0'.
+      split: for TFDS: 'train', 'train[:90%]'.
+      data_dir: the folder of prepared data sets; if empty, TFDS's own default.
+      decoders: for `tfds.data_source`, such as `{'image': tfds.decode.SkipDecoding()}`.
 
     Raises:
-      UserError: no such data set or split, or it is prepared in a file format without random access.
+      UserError: there is no such data set or split, or it is prepared in a file format without random access.
     """
     self._data_source = tfds_preparation.open_data_source(name, split, data_dir, decoders)
     self._name = f'{name}, split {split}'
@@ -144,12 +144,12 @@ class ArrayRecordSource(Source):
     """Opens the files.
 
     Args:
-      paths: patterns, as a list or separated by commas: `input_path` of a data configuration. Files count in the order
-        of the patterns, and by name within one.
-      parse: from a record to an example.
+      paths: patterns, as a list or separated by commas: `input_path` of a data configuration. Files are in the order of
+        the patterns, and sorted by name within one.
+      parse: a function from a record to an example.
 
     Raises:
-      UserError: a pattern matches no file, or a file is no complete ArrayRecord file.
+      UserError: a pattern matches no file, or a file is not a complete ArrayRecord file.
     """
     from array_record.python import array_record_data_source  # pylint: disable=g-import-not-at-top
     from array_record.python import array_record_module  # pylint: disable=g-import-not-at-top
@@ -204,15 +204,15 @@ class ArrayRecordSource(Source):
 
 
 class HuggingFaceSource(Source):
-  """A Hugging Face data set (Arrow). Needs the extra `huggingface`."""
+  """A Hugging Face data set (Arrow); needs the extra `huggingface`."""
 
   def __init__(self, dataset: Any, split: str | None = None, **load_options: Any):
     """Opens the data set.
 
     Args:
-      dataset: a `datasets.Dataset`, or what `datasets.load_dataset` takes as path.
-      split: as `load_dataset` takes it.
-      **load_options: more arguments of `load_dataset`.
+      dataset: a `datasets.Dataset`, or the path for `datasets.load_dataset`.
+      split: for `load_dataset`.
+      **load_options: further arguments for `load_dataset`.
 
     Raises:
       UserError: a path is given and the package `datasets` is not installed.
@@ -258,12 +258,12 @@ class HuggingFaceSource(Source):
 
 
 def cached(source: Source, block_size: int = 1024, on_bad_example: str = 'error') -> ArraySource:
-  """Reads a source whole, once, into memory.
+  """Reads a whole source into memory, once.
 
   Args:
     source: examples of one structure and shape.
-    block_size: how many examples to read at a time.
-    on_bad_example: 'skip' skips examples that cannot be read, with a warning: those after them move up.
+    block_size: the number of examples to read at a time.
+    on_bad_example: 'skip' skips examples that cannot be read, with a warning: the numbers of those after them change.
 
   Returns:
     The same examples under the same numbers.
@@ -280,7 +280,7 @@ def cached(source: Source, block_size: int = 1024, on_bad_example: str = 'error'
 
 
 def _stacked(source: Source, indices: Sequence[int], on_bad_example: str) -> Mapping[str, Any] | None:
-  """The examples of these numbers, stacked; None if all are skipped."""
+  """Reads and stacks the examples of these numbers; None if all are skipped."""
   try:
     return collators.stack_examples(source.fetch(indices))
   except Exception:  # pylint: disable=broad-except  # One of them is bad: which?

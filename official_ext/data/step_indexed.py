@@ -1,8 +1,8 @@
 """Input whose batch at step s is a pure function of (seed, s).
 
-Step s uses the positions from s * G to (s + 1) * G - 1 of the run, G being `global_batch_size`; replica r takes the
-r-th of the equal slices. `sampling` says which example is at a position. So there is nothing to save, starting at any
-step costs the same, and the global batch does not depend on how many replicas or input pipelines share it.
+Step s uses the positions from s * G to (s + 1) * G - 1 of the run, where G is `global_batch_size`; replica r takes the
+r-th of the equal slices. `sampling` computes which example is at a position. So there is nothing to save, every step
+costs the same to start at, and the global batch does not depend on how many replicas or input pipelines share it.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext import errors
@@ -26,26 +27,26 @@ Batch = Any
 Transform = Callable[[Batch, tf.Tensor], Batch]
 Load = Callable[[tf.Tensor, tf.Tensor], tuple[Batch, tf.Tensor]]
 
-# Indices are computed for several batches at a time: the arithmetic costs as much for one as for thousands.
+# Indices are computed for several batches at a time: one costs as much as thousands.
 _INDICES_PER_BLOCK = 4096
 _BYTES_PER_BLOCK = 2**24
 
 
 def build_dataset(
   source: sources.Source,
-  params: Any,
+  params: base_config.Config,
   input_context: tf.distribute.InputContext | None = None,
   transform: Transform | None = None,
   transform_per_example: Transform | None = None,
 ) -> tf.data.Dataset:
-  """A dataset of per-replica batches, for `strategy.distribute_datasets_from_function`.
+  """Builds a dataset of per-replica batches, for `strategy.distribute_datasets_from_function`.
 
-  For training it is infinite, in an order that `params.seed` gives, epoch after epoch: batches run on across the end of
-  an epoch and are always full. It starts at the batch that `position.starting_at` says.
+  For training it is infinite, epoch after epoch in an order that `params.seed` determines: batches are always full, and
+  cross the end of an epoch. It starts at the batch of `position.starting_at`.
 
   For evaluation it is finite, in the source's order, and has every example exactly once. The last global batch may be
-  partial: its examples go to the first replicas, and replicas for which none is left get a batch of no examples. It is
-  left out if `params.drop_remainder` is true.
+  partial: its examples go to the first replicas, and the other replicas get a batch of no examples. If
+  `params.drop_remainder` is true, that batch is dropped.
 
   Args:
     source: the examples.
@@ -62,9 +63,9 @@ def build_dataset(
     b = global_batch_size / number of replicas: element e is step start + e // r, replica e % r of the r that the
     pipeline feeds.
 
-  An example that cannot be read, or does not go into a batch with the others, ends the iteration with an error that
-  holds a `BadExampleError`'s message. Under `on_bad_example='skip'` the next good example of the source takes its place
-  in training; an evaluation leaves it out, so that a batch may be smaller. `bad_examples.logged_in` counts them.
+  An example that cannot be read, or cannot be batched with the others, ends the iteration with an error that contains
+  the message of a `BadExampleError`. Under `on_bad_example='skip'`, the next good example of the source replaces it in
+  training; an evaluation skips it, so that a batch may be smaller. `bad_examples.logged_in` counts them.
 
   Raises:
     UserError: `global_batch_size` is not positive or cannot be divided among the replicas, or there are no examples, or
@@ -80,7 +81,7 @@ def build_dataset(
   is_cheap = not is_python and transform is None and transform_per_example is None
   plan = _plan(source, params, share)
   if is_cheap and not plan.is_partial:
-    # A gather of rows is so cheap that it is done for a block of batches at a time.
+    # Gathering rows is so cheap that it is done for a block of batches at a time.
     dataset = plan.elements(plan.blocks.map(lambda positions, indices: load(positions, indices)[0]))
   else:
     batches = _BatchMaker(len(source), params.seed or 0, plan.is_partial, load, transform, transform_per_example)
@@ -89,20 +90,20 @@ def build_dataset(
   buffer_size = params.prefetch_buffer_size
   dataset = dataset.prefetch(_buffer_size(dataset.element_spec) if buffer_size is None else buffer_size)
   options = tf.data.Options()
-  options.autotune.enabled = False  # Nothing is left to tune, and its accounting costs more than a gather.
+  options.autotune.enabled = False  # There is nothing to tune, and the accounting for it costs more than a gather.
   options.deterministic = params.deterministic is not False
   return dataset.with_options(options)
 
 
-def _identity(source: sources.Source, params: Any) -> identity.Identity:
-  """What tells the input's batches from those of another."""
+def _identity(source: sources.Source, params: base_config.Config) -> identity.Identity:
+  """Distinguishes this input's batches from those of another input."""
   if not params.is_training:
     return source.identity()
   return {**source.identity(), 'order_of_examples': sampling.VERSION, 'seed': params.seed or 0}
 
 
-def _describe(source: sources.Source, params: Any, at: int) -> str:
-  """Names the example at a position of the run."""
+def _describe(source: sources.Source, params: base_config.Config, at: int) -> str:
+  """Describes the example at a position of the run."""
   index = at
   if params.is_training:
     index = int(sampling.shuffled_indices(tf.constant([at], tf.int64), len(source), params.seed or 0)[0])
@@ -111,14 +112,14 @@ def _describe(source: sources.Source, params: Any, at: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _BatchMaker:
-  """From what `_Plan` says of one element to the element.
+  """Makes an element from its positions and indices in a `_Plan`.
 
   Attributes:
-    num_examples: examples in the source.
+    num_examples: the number of examples in the source.
     seed: of the transforms.
-    is_partial: whether positions may lie beyond the last example.
-    load: from positions and indices of shape [b] to a batch and the positions of its examples, fewer than b if some
-      are skipped.
+    is_partial: whether positions may be beyond the last example.
+    load: a function from positions and indices of shape [b] to a batch and the positions of its examples, fewer than b
+      if some are skipped.
     transform: see `build_dataset`.
     transform_per_example: see `build_dataset`.
   """
@@ -131,10 +132,10 @@ class _BatchMaker:
   transform_per_example: Transform | None
 
   def __call__(self, positions: tf.Tensor, indices: tf.Tensor) -> Batch:
-    """The batch of these positions (int64, [b]), which hold the examples `indices` (int64, [b])."""
+    """Makes the batch of these positions (int64, [b]), at which the examples `indices` (int64, [b]) are."""
     num_left = self.num_examples - positions[0]
     if self.is_partial:
-      # At least one example is always read: it tells the shapes of a batch of none.
+      # At least one example is always read: it determines the shapes of a batch without examples.
       num_read = tf.clip_by_value(num_left, 1, tf.shape(positions, tf.int64)[0])
       positions, indices = positions[:num_read], indices[:num_read]
     batch, positions = self.load(positions, indices)
@@ -147,7 +148,7 @@ class _BatchMaker:
 
 
 def _buffer_size(element_spec: Any) -> int:
-  """How many batches to have ready: enough to bridge the computation of a block, within 64 MiB."""
+  """The number of batches to prefetch: enough to bridge the computation of a block, within 64 MiB."""
   num_bytes = 0
   for spec in tf.nest.flatten(element_spec):
     if spec.shape.num_elements() is None:
@@ -158,12 +159,12 @@ def _buffer_size(element_spec: Any) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-  """Which examples are in which element.
+  """The positions and indices of the examples of every element.
 
   Attributes:
     blocks: a dataset of (positions, indices), int64 tensors of shape [elements of the block, b].
     num_elements: how many of the blocks' elements count; None: all, without end.
-    is_partial: whether positions at the end lie beyond the last example.
+    is_partial: whether positions at the end are beyond the last example.
   """
 
   blocks: tf.data.Dataset
@@ -171,13 +172,13 @@ class _Plan:
   is_partial: bool
 
   def elements(self, blocks: tf.data.Dataset) -> tf.data.Dataset:
-    """Takes blocks apart."""
+    """The elements of the blocks, one by one."""
     dataset = blocks.unbatch()
     return dataset if self.num_elements is None else dataset.take(self.num_elements)
 
 
-def _plan(source: sources.Source, params: Any, share: share_lib.Share) -> _Plan:
-  """The plan of a pipeline, from the batch that `position` says."""
+def _plan(source: sources.Source, params: base_config.Config, share: share_lib.Share) -> _Plan:
+  """The plan of a pipeline, from the batch of `position` on."""
   num_examples = len(source)
   num_rows = _INDICES_PER_BLOCK
   if isinstance(source, sources.ArraySource):
@@ -204,8 +205,8 @@ def _plan(source: sources.Source, params: Any, share: share_lib.Share) -> _Plan:
   return _Plan(blocks, num_batches * share.num_replicas, is_partial)
 
 
-def _loader(source: sources.Source, params: Any) -> tuple[Load, bool]:
-  """A graph function as `_BatchMaker.load`, and whether it calls Python."""
+def _loader(source: sources.Source, params: base_config.Config) -> tuple[Load, bool]:
+  """Returns a graph function for `_BatchMaker.load`, and whether it calls Python."""
   name = getattr(params, 'collator', 'stack')
   if isinstance(source, sources.ArraySource) and name == 'stack':
     gather = source.gatherer()
@@ -243,7 +244,7 @@ def _map_examples(function: Transform, batch: Batch, seeds: tf.Tensor) -> Batch:
 
 
 def _emptied_if(condition: tf.Tensor, batch: Batch) -> Batch:
-  """The batch, or its first none rows."""
+  """The batch, or none of its rows."""
 
   def rows_of(tensor):
     return tensor[: tf.where(condition, tf.constant(0, tf.int64), tf.shape(tensor, tf.int64)[0])]

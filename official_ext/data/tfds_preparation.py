@@ -1,4 +1,4 @@
-"""Opens TFDS data sets, and prepares them once, however many processes ask at the same time."""
+"""Opens TFDS data sets, and prepares them once, even if many processes need them at the same time."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
@@ -11,15 +11,15 @@ from official_ext.files import storage as storage_lib
 
 
 def _is_prepared(builder: Any) -> bool:
-  """Whether the data set is there: TFDS gives its folder the final name when it is complete."""
+  """Whether the data set is prepared: TFDS gives its folder the final name when it is complete."""
   return builder.data_path.exists()
 
 
 @contextlib.contextmanager
 def _lock(builder: Any) -> Iterator[None]:
-  """Holds the other processes of this machine off while the data set is prepared.
+  """Keeps the other processes of this machine waiting while the data set is prepared.
 
-  A data_dir that is no local folder (gs://...) has no such lock: there the first to finish wins.
+  A data_dir that is not a local folder (gs://...) has no such lock: there the first to finish wins.
   """
   root = os.fspath(builder.data_path.parent)
   if '://' in root:
@@ -36,28 +36,28 @@ def _lock(builder: Any) -> Iterator[None]:
 
 
 def _make_builder(name: str, data_dir: str) -> Any:
-  """The builder as it finds the disk now."""
+  """Makes a builder, which reads the present state of the disk."""
   import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
 
   try:
     return tfds.builder(name, data_dir=_expanded(data_dir))
-  # TFDS asserts that it has the version asked for.
+  # TFDS asserts that it has the requested version.
   except (tfds.core.DatasetNotFoundError, ValueError, AssertionError) as error:
     raise errors.UserError(f'tfds_name: TFDS cannot make {name!r}: {_reason(error)}') from error
 
 
 def prepare(name: str, data_dir: str = '') -> Any:
-  """A TFDS builder whose data is on disk.
+  """Makes a TFDS builder whose data is on disk, and prepares the data if needed, as ArrayRecord files.
 
   Args:
-    name: as `tfds.builder` takes it.
-    data_dir: TFDS's default if empty.
+    name: for `tfds.builder`.
+    data_dir: if empty, TFDS's default.
 
   Returns:
-    The builder. Data that is prepared here is written as ArrayRecord files.
+    The builder.
 
   Raises:
-    UserError: no such data set, or nothing can be written to `data_dir`.
+    UserError: there is no such data set, or nothing can be written to `data_dir`.
     StorageError: there is no room for it.
   """
   builder = _make_builder(name, data_dir)
@@ -70,7 +70,7 @@ def prepare(name: str, data_dir: str = '') -> Any:
     try:
       builder.download_and_prepare(file_format='array_record')
     except Exception as error:
-      # Another machine that shares the folder may have been faster: its data is then complete.
+      # Another machine that shares the folder may have been faster; then its data is complete.
       builder = _make_builder(name, data_dir)
       if not _is_prepared(builder):
         storage = storage_lib.explain(error)
@@ -81,16 +81,16 @@ def prepare(name: str, data_dir: str = '') -> Any:
 
 
 def open_data_source(name: str, split: str, data_dir: str, decoders: Mapping[str, Any] | None) -> Any:
-  """One split of a data set, for random access.
+  """Opens one split of a data set for random access.
 
   Args:
-    name: as `tfds.builder` takes it.
-    split: as TFDS takes it.
-    data_dir: TFDS's default if empty.
-    decoders: as TFDS takes them.
+    name: for `tfds.builder`.
+    split: for TFDS.
+    data_dir: if empty, TFDS's default.
+    decoders: for TFDS.
 
   Raises:
-    UserError: no such data set or split, or its files have no random access.
+    UserError: there is no such data set or split, or its files have no random access.
   """
   import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
 
@@ -109,18 +109,18 @@ def open_data_source(name: str, split: str, data_dir: str, decoders: Mapping[str
 
 
 def files_of(data_source: Any) -> Sequence[Any]:
-  """The parts of files that a data source reads, in its order: each has `filename`, `skip` and `take` (records)."""
+  """The parts of files that a data source reads, in order: each has `filename`, `skip` and `take` (records)."""
   from tensorflow_datasets.core.data_sources import base  # pylint: disable=g-import-not-at-top
 
   return base.file_instructions(data_source.dataset_info, data_source.split)
 
 
 def _expanded(data_dir: str) -> str | None:
-  """The folder for TFDS, None for its default."""
+  """The folder for TFDS; None for its default."""
   return os.path.expanduser(data_dir) or None
 
 
 def _reason(error: Exception) -> str:
-  """What an exception of TFDS says, in one line and without the arguments that TFDS repeats."""
+  """The message of an exception of TFDS, in one line and without the arguments that TFDS repeats."""
   lines = str(error).split('}": ')[-1].strip().splitlines()
   return lines[0] if lines else type(error).__name__

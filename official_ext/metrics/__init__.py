@@ -1,4 +1,4 @@
-"""Metrics of a classification by their names: see classification.py."""
+"""Metrics of a classifier by name: see classification.py."""
 
 from official_ext.metrics.classification import build
 from official_ext.metrics.classification import updates

@@ -1,8 +1,8 @@
-"""Metrics of a classification by name: accuracy, precision, recall, F1, AUC and the confusion matrix.
+"""Metrics of a classifier by name: accuracy, precision, recall, F1, AUC and the confusion matrix.
 
-They are those of tf_keras, if it has them, fed with class numbers and logits, as a classifier has them. Their state
-is sums, which a strategy adds up over its replicas: every example counts once, on any number of replicas. The sums are
-float32, as in tf_keras, and exact up to 2**24 examples of a class.
+They take class numbers and logits, and are those of tf_keras if it has them. Their state consists of sums, which a
+strategy adds up over its replicas: every example counts once, on any number of replicas. The sums are float32, as in
+tf_keras, and exact up to 2**24 examples of a class.
 
     def build_metrics(self, training=True):
       return metrics.build(self.config.metrics, num_classes=10)
@@ -25,8 +25,8 @@ from official_ext import suggestions
 class _PerClass(tf_keras.metrics.FBetaScore):
   """Counts true and false positives and negatives of every class: see base class.
 
-  An example is taken for the class of its largest logit, the first of equal ones; a single logit for class 1 if it
-  is above 0.
+  The predicted class of an example is that of its largest logit, the first of equal ones; for a single logit, it is
+  class 1 if the logit is above 0.
   """
 
   def __init__(self, num_classes: int, average: str | None, name: str):
@@ -35,15 +35,15 @@ class _PerClass(tf_keras.metrics.FBetaScore):
     Args:
       num_classes: at least 2, or 1 for a single logit.
       average: 'macro' (the mean over all classes), 'micro' (of the sums over classes), 'weighted' (by the number of
-        examples), or None (a value for each class). Nothing of the kind for a single logit: the value of class 1.
+        examples), or None (a value for each class). For a single logit, the result is always the value of class 1.
       name: of the metric.
     """
     super().__init__(average=average if num_classes > 1 else 'macro', threshold=0.5, name=name)
     self._num_classes = num_classes
-    self.build([None, num_classes], [None, num_classes])  # Not in the first step, which may be compiled.
+    self.build([None, num_classes], [None, num_classes])  # Before the first step, which may be compiled.
 
   def update_state(self, y_true, y_pred, sample_weight=None):
-    """Counts.
+    """Counts the examples of a batch.
 
     Args:
       y_true: class numbers, an integer tensor of shape [b]; 0 or 1 for a single logit.
@@ -63,7 +63,7 @@ class _PerClass(tf_keras.metrics.FBetaScore):
     return {'num_classes': self._num_classes, 'average': self.average, 'name': self.name}
 
   def _averaged(self, positives: tf.Variable) -> tf.Tensor:
-    """True positives in relation to `positives`; 0 if there are none."""
+    """True positives divided by `positives`; 0 if there are none."""
     values = tf.math.divide_no_nan(self.true_positives, positives)
     if self.average == 'weighted':
       return tf.math.divide_no_nan(
@@ -77,7 +77,7 @@ class F1(_PerClass):
 
 
 class Precision(_PerClass):
-  """Of the examples that were taken for a class, the fraction that belong to it; 0 if there are none."""
+  """The fraction of the examples predicted as a class that belong to it; 0 if there are none."""
 
   def result(self):
     """The value, or values, of `average`."""
@@ -85,7 +85,7 @@ class Precision(_PerClass):
 
 
 class Recall(_PerClass):
-  """Of the examples of a class, the fraction that were taken for it; 0 if there are none."""
+  """The fraction of the examples of a class that are predicted as it; 0 if there are none."""
 
   def result(self):
     """The value, or values, of `average`."""
@@ -95,8 +95,8 @@ class Recall(_PerClass):
 class Auc(tf_keras.metrics.AUC):
   """The area under the ROC curve, of each class against the others, averaged over the classes: see base class.
 
-  It is a sum over thresholds of the probability and not over all pairs of examples, by `num_thresholds` and the
-  distribution of the probabilities off the exact area.
+  It is a sum over thresholds of the probability, not over all pairs of examples: how far it is from the exact area
+  depends on `num_thresholds` and on the distribution of the probabilities.
   """
 
   def __init__(self, num_classes: int, name: str = 'auc', num_thresholds: int = 500):
@@ -105,7 +105,7 @@ class Auc(tf_keras.metrics.AUC):
     Args:
       num_classes: at least 2, or 1 for a single logit.
       name: of the metric.
-      num_thresholds: how many there are.
+      num_thresholds: the number of thresholds.
     """
     self._num_classes = num_classes
     multi_label = num_classes > 2
@@ -134,16 +134,16 @@ class Auc(tf_keras.metrics.AUC):
 
 
 class ConfusionMatrix(tf_keras.metrics.Metric):
-  """Counts: row i holds the examples of class i, column j those that were taken for class j.
+  """Counts of examples: row i is for class i, column j for those predicted as class j.
 
-  TensorBoard shows the one of an evaluation as a picture, if it is called 'confusion_matrix'.
+  TensorBoard shows that of an evaluation as an image, if its name is 'confusion_matrix'.
   """
 
   def __init__(self, num_classes: int, name: str = 'confusion_matrix'):
     """Makes the counters.
 
     Args:
-      num_classes: at least 2, or 1 for a single logit, which has two classes.
+      num_classes: at least 2, or 1 for a single logit, which distinguishes two classes.
       name: of the metric.
     """
     super().__init__(name=name)
@@ -188,16 +188,16 @@ _METRICS: dict[str, Callable[[int, str | None, str], tf_keras.metrics.Metric]] =
 
 
 def build(names: Sequence[str], num_classes: int, average: str | None = 'macro') -> list[tf_keras.metrics.Metric]:
-  """Makes metrics of a classification.
+  """Makes the metrics of a classifier.
 
   Args:
     names: any of 'accuracy', 'auc', 'confusion_matrix', 'f1', 'precision' and 'recall'.
     num_classes: of the logits. 1: a single logit, that of class 1 of two.
-    average: over the classes, in precision, recall and F1: 'macro', 'micro', 'weighted', or None for a value of each
-      class. With two classes or more 'micro' is the accuracy. With a single logit they are those of class 1.
+    average: how precision, recall and F1 average over the classes: 'macro', 'micro', 'weighted', or None for a value of
+      each class. With two classes or more, 'micro' is the accuracy. With a single logit, they are those of class 1.
 
   Returns:
-    Metrics that bear these names.
+    Metrics with these names.
 
   Raises:
     UserError: there is no metric of that name.
@@ -212,13 +212,13 @@ def build(names: Sequence[str], num_classes: int, average: str | None = 'macro')
 def updates(
   names: Sequence[str], labels: tf.Tensor, logits: tf.Tensor, sample_weight: tf.Tensor | None = None
 ) -> Mapping[str, tuple[Any, ...]]:
-  """What `Task.forward` logs, so that every metric of `build` is updated.
+  """Returns the logs of `Task.forward` that update every metric of `build`.
 
   Args:
     names: as for `build`.
     labels: class numbers, an integer tensor of shape [b].
     logits: [b, num_classes], or [b] or [b, 1] for a single logit.
-    sample_weight: [b], the weight of each example, 0 to leave it out; None: 1.
+    sample_weight: [b], the weight of each example, 0 to ignore it; None: 1.
 
   Returns:
     name -> the arguments of its `update_state`.

@@ -1,4 +1,4 @@
-"""Writers that talk to other programs: they work in a thread of their own, and training does not wait for them."""
+"""Lets writers that talk to other programs work in a thread of their own: training does not wait for them."""
 
 from collections.abc import Mapping
 import queue
@@ -16,19 +16,19 @@ _END = None
 
 
 class BackgroundWriter(writers.Writer):
-  """Hands events to another writer in a thread, so that one that is slow or hangs delays nothing.
+  """Hands events to another writer in a thread, so that a slow or hanging writer delays nothing.
 
-  Numbers and strings are handed on, nested ones under names joined by '/'; arrays are left out. What does not fit into
-  the queue is dropped, and told at the end. A failure is told once. The thread ends with the process: the end of the
-  run waits for it for a limited time.
+  It hands on numbers and strings, nested ones under names joined by '/', but no arrays. Events that do not fit into the
+  queue are dropped, and their number is logged at the end. A failure is logged once. The thread ends with the process:
+  the end of the run waits for it for a limited time.
   """
 
   def __init__(self, writer: writers.Writer, max_pending: int = 1000, close_seconds: float = 10.0):
-    """Starts no thread yet.
+    """Initializes the writer; no thread is started yet.
 
     Args:
-      writer: does the work. All its methods are called by one thread.
-      max_pending: how many events may wait.
+      writer: does the work. One thread calls all its methods.
+      max_pending: how many events may wait in the queue.
       close_seconds: how long `close` waits for them.
     """
     self._writer = writer
@@ -51,7 +51,7 @@ class BackgroundWriter(writers.Writer):
       self._num_dropped += 1
 
   def close(self) -> None:
-    """Waits until all is written, or the time is up."""
+    """Waits until everything is written, or the time is up."""
     if self._thread is None:
       return
     deadline = time.monotonic() + self._close_seconds
@@ -61,9 +61,9 @@ class BackgroundWriter(writers.Writer):
     except queue.Full:
       pass
     if self._thread.is_alive():
-      logging.warning('%s did not finish its work within %g s: some events are lost.', self._name, self._close_seconds)
+      logging.warning('%s did not finish within %g s: some events are lost.', self._name, self._close_seconds)
     if self._num_dropped:
-      logging.warning('%s was too slow: %d events were left out.', self._name, self._num_dropped)
+      logging.warning('%s was too slow: %d events were dropped.', self._name, self._num_dropped)
 
   def _work(self) -> None:
     while (item := self._queue.get()) is not _END:
@@ -73,7 +73,7 @@ class BackgroundWriter(writers.Writer):
   def _try(self, method, *arguments) -> None:
     try:
       method(*arguments)
-    except Exception as error:  # Whatever it is: a run must not end because of what watches it.
+    except Exception as error:  # Any exception: a run must not end because of a writer.
       if not self._failed:
         logging.warning(
           '%s failed to write; training goes on: %s: %s', self._name, type(error).__name__, credentials.mask(str(error))

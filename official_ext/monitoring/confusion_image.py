@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-NAME = 'confusion_matrix'  # The name of the metric whose value is drawn.
-_MAX_NUMBERS = 32  # Classes up to which cells hold their count.
-_MAX_LABELS = 64  # Classes up to which every one is named.
+NAME = 'confusion_matrix'  # The name of the metric that is drawn.
+_MAX_NUMBERS = 32  # Up to so many classes, cells show their counts.
+_MAX_LABELS = 64  # Up to so many classes, every one is named.
 _DOTS_PER_INCH = 100
 _MAX_LABEL_LENGTH = 16
 
@@ -23,11 +23,11 @@ def is_matrix(value: Any) -> bool:
 
 
 def draw(matrix: np.ndarray, class_names: Sequence[str] = ()) -> np.ndarray:
-  """Draws counts as a picture: shades show the fraction of each row, cells hold the counts.
+  """Draws a confusion matrix as an image: the shade of a cell is its fraction of its row, its text the count.
 
   Args:
-    matrix: [classes, classes]; row i counts the examples of class i, column j those that were taken for class j.
-    class_names: if there are as many as classes, their labels; else the labels are numbers.
+    matrix: [classes, classes]; row i counts the examples of class i, column j those predicted as class j.
+    class_names: the labels, if there are as many as classes; else the labels are numbers.
 
   Returns:
     uint8 of shape [height, width, 3], 480 to 1,600 pixels high.

@@ -1,7 +1,7 @@
-"""Leaves passwords, tokens and keys out of everything that a run writes or prints.
+"""Masks passwords, tokens and keys in everything that a run writes or prints.
 
-They are known by their place (`user:password@` in a URL), by the name before them (`token=`, `"api_key": `), or by
-their form (`ghp_...`); and what an environment variable of such a name holds, such as WANDB_API_KEY, is one.
+They are recognised by their place (`user:password@` in a URL), by the name before them (`token=`, `"api_key": `), by
+their form (`ghp_...`), or as the value of an environment variable with such a name (WANDB_API_KEY).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -10,18 +10,18 @@ import logging
 import os
 import re
 import traceback
-from typing import Any
+from typing import Any, TextIO
 
 MASK = '***'
 
-_MIN_LENGTH = 8  # Of the contents of an environment variable: a shorter one may be any word.
+_MIN_LENGTH = 8  # The least length of a secret in an environment variable: a shorter one may be any word.
 _WORDS = (
   r'(?:passwords?|passwd|pwd|passphrase|secrets?|credentials?|apikey|authorization|'
   r'(?:api|access|auth|private|secret|signing|account|storage|subscription)[_-]?key(?:[_-]?id)?|'
   r'(?:access|auth|api|bearer|refresh|session|security|bot|secret|hf|github|gitlab)[_-]?token)'
 )
 _TELLING = re.compile(rf'(?:[a-z0-9]+[_.-])*{_WORDS}|token', re.IGNORECASE)
-# In a text; `pad_token` and the like are none.
+# Names of secrets in a text; `pad_token` and the like are not.
 _NAME = rf'(?:(?<![A-Za-z0-9]){_WORDS}|(?<![A-Za-z0-9_-])token)'
 _IN_QUERY = rf'(?:[a-z0-9_.-]*{_WORDS}|token|pass|key|code|sig|signature|x-amz-[a-z-]+|x-goog-[a-z-]+)'
 _VALUE = r"""[^\s"'&,;{}()\[\]]+"""
@@ -60,7 +60,7 @@ _REPLACEMENTS: tuple[_Replacement, ...] = tuple(
 
 
 def mask(text: str) -> str:
-  """The text with MASK in place of what must not be told. To mask it twice changes nothing more."""
+  """Replaces every secret in a text by MASK. Masking twice changes nothing more."""
   for secret in _of_environment():
     text = text.replace(secret, MASK)
   for pattern, replacement in _REPLACEMENTS:
@@ -69,7 +69,7 @@ def mask(text: str) -> str:
 
 
 def mask_values(values: Any) -> Any:
-  """Nested mappings and sequences with every string in them masked, and whatever stands under a telling name."""
+  """Masks every string in nested mappings and sequences, and any value under the name of a secret."""
   if isinstance(values, Mapping):
     return {
       key: MASK if _tells(key) and isinstance(value, str) and value else mask_values(value)
@@ -82,7 +82,7 @@ def mask_values(values: Any) -> Any:
 
 
 def is_masked(text: str) -> bool:
-  """Whether something is left out of a text, such as a field of a params.yaml."""
+  """Whether a text, such as a field of a params.yaml, has a masked part."""
   return text == MASK or f'{MASK}@' in text or f'={MASK}' in text
 
 
@@ -98,9 +98,9 @@ def _of_environment() -> Iterator[str]:
 
 
 class MaskedStream:
-  """A text stream that masks what is written to it, and is the stream itself in all else."""
+  """A text stream that masks what is written to it, and otherwise behaves as the stream inside it."""
 
-  def __init__(self, stream: Any):
+  def __init__(self, stream: TextIO):
     self._stream = stream
 
   def write(self, text: str) -> int:
@@ -130,7 +130,7 @@ class _LogFilter(logging.Filter):
 _log_filter = _LogFilter()
 
 
-def mask_logs(handler: Any) -> None:
-  """Masks all that a log handler writes from now on."""
+def mask_logs(handler: logging.Handler) -> None:
+  """Masks everything that a log handler writes from now on."""
   add: Callable[[logging.Filter], None] = handler.addFilter
-  add(_log_filter)  # logging adds no filter twice.
+  add(_log_filter)  # logging does not add a filter twice.

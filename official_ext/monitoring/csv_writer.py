@@ -14,21 +14,21 @@ from official_ext.monitoring import writers
 
 
 class CsvWriter(writers.Writer):
-  """A table of 'train' events and one of 'eval' events: a row for a step, a column for a number.
+  """A table of 'train' events and one of 'eval' events, with a row for each step and a column for each number.
 
-  Each step has one row, in order. A run that goes on from an earlier step takes out the rows that it is to write again,
-  so that the tables of a run that was killed or rolled back are those of one that was not. A number that shows up late
-  adds a column. What a killed process has written stays, but for a row that was cut short. After a failure to write, as
-  on a full disk, the next row that there is room for writes the whole table anew.
+  Each step has one row, in order. A run that continues from an earlier step removes the rows that it will write again,
+  so that a run that was killed or rolled back has the same tables as an uninterrupted one. A number that appears late
+  adds a column. What a killed process has written stays, except for a row that was cut short. After a failed write, as
+  on a full disk, the next row for which there is room writes the whole table again.
   """
 
   def __init__(self, model_dir: str, trains: bool = True, suffix: str = ''):
-    """Reads the tables that are there. Writes nothing.
+    """Reads the tables that exist; writes nothing.
 
     Args:
       model_dir: the run's folder.
-      trains: whether the run trains: then rows of later steps belong to a past that is to be written again.
-      suffix: put in front of '.csv'.
+      trains: whether the run trains: then it will write the rows of later steps again.
+      suffix: a part of the files' names, before '.csv'.
     """
     self._trains = trains
     self._tables = {
@@ -50,12 +50,12 @@ class CsvWriter(writers.Writer):
         self._tables[event].add(int(step), numbers)
 
   def flush(self) -> None:
-    """Writes what could not be written before."""
+    """Writes rows that could not be written before."""
     for table in self._tables.values():
       table.complete()
 
   def close(self) -> None:
-    """Likewise: every other row has been written out."""
+    """Writes rows that could not be written before; all others are written out already."""
     self.flush()
 
   def _forget(self, first_step: int) -> None:
@@ -89,22 +89,22 @@ class _Table:
       self._write_all()
 
   def forget(self, first_step: int) -> None:
-    """Takes out the rows from a step on. `complete` writes what is left."""
+    """Removes the rows from a step on; `complete` writes the rest."""
     if self._last >= first_step:
       self._rows = {step: row for step, row in self._rows.items() if step < first_step}
       self._last = max(self._rows, default=-1)
       self._is_whole = False
 
   def complete(self) -> None:
-    """Writes the table, if the file is not what it should be."""
+    """Writes the table, if the file differs from it."""
     if not self._is_whole:
       self._write_all()
 
   def add(self, step: int, values: Mapping[str, Any]) -> None:
-    """Writes a row, instead of the one of the same step if there is one.
+    """Writes a row, and replaces the one of the same step.
 
     Raises:
-      StorageError: it could not be written. It is with one of the next.
+      StorageError: it could not be written; a later write includes it.
     """
     new_columns = [name for name in values if name not in self._columns]
     appends = step > self._last >= 0 and not new_columns and self._is_whole and tf.io.gfile.exists(self._path)
@@ -138,5 +138,5 @@ class _Table:
 
 
 def make(run: writer_registry.RunInfo) -> CsvWriter:
-  """A mode that does not train writes tables of its own: it may run beside a training in the same folder."""
+  """Makes the writer. A mode that does not train has tables of its own: a training may run in the same folder."""
   return CsvWriter(run.model_dir, run.trains, '' if run.trains else f'.{run.mode}')

@@ -1,4 +1,4 @@
-"""events.jsonl: what happened in a run, one flat JSON object a line."""
+"""events.jsonl: what happened in a run, one flat JSON object per line."""
 
 from collections.abc import Mapping
 import json
@@ -15,34 +15,34 @@ from official_ext.files import storage
 from official_ext.monitoring import writers
 
 _OWN_KEYS = ('time', 'event', 'step')
-_MAX_PENDING = 1 << 24  # Bytes that wait for room.
+_MAX_PENDING = 1 << 24  # How many bytes may wait for room.
 _MAX_LINE = 1 << 20
 
 
 class EventsWriter(writers.Writer):
   """Appends events to a file: `{"time": 1700000000.0, "event": "train", "step": 10, "training_loss": 0.5, ...}`.
 
-  `time` is in seconds since 1970. Nested values are joined by '/'; a value that is named like one of the first three
-  keys gets a '_' behind its name. Every line is strict JSON: a number that is not finite is written as one of the
-  strings "NaN", "Infinity" and "-Infinity", which float() and JavaScript's Number() turn back, and which keep the name
-  of the metric in place. Arrays of one dimension are lists; those of more, such as images, are left out.
+  `time` is in seconds since 1970. The names of nested values are joined by '/'; '_' is appended to a name that equals
+  one of the first three keys. Every line is strict JSON: a number that is not finite is written as one of the strings
+  "NaN", "Infinity" and "-Infinity", which float() and JavaScript's Number() convert back, so that the metric is there.
+  Arrays of one dimension become lists; those of more, such as images, are omitted.
 
-  The file is only ever appended to, and each line is written out at once: what a killed process has written stays.
+  The writer only ever appends to the file, and each line at once: what a killed process has written stays.
 
-  Where it cannot be written, as on a full disk, events wait, and are written in their order when it can be again: what
-  a failed write has left of a line is completed. A file that was deleted is begun anew.
+  If the file cannot be written, as on a full disk, events wait, and are written in order as soon as possible: the part
+  of a line that a failed write has left is completed. If the file is deleted, a new one is begun.
   """
 
   def __init__(self, path: str):
-    """Opens nothing yet.
+    """Initializes the writer; opens nothing yet.
 
     Args:
-      path: the file, local or any that `tf.io.gfile` knows.
+      path: the file, local or on any file system that `tf.io.gfile` knows.
     """
     self._path = path
     self._file: tf.io.gfile.GFile | None = None
-    self._pending = b''  # What is not in the file yet; begins inside a line if a write has failed there.
-    self._size: int | None = None  # Of the file as this writer has left it.
+    self._pending = b''  # Text that is not in the file yet; begins inside a line if a write has failed there.
+    self._size: int | None = None  # The identity of the file as this writer has left it.
     self._opened: tuple[int, int] | None = None
     self._num_lost = 0
 
@@ -59,7 +59,7 @@ class EventsWriter(writers.Writer):
     self._write_pending()
 
   def flush(self) -> None:
-    """Writes what waits."""
+    """Writes the events that wait."""
     if self._pending:
       self._write_pending()
 
@@ -72,10 +72,10 @@ class EventsWriter(writers.Writer):
       if self._pending:
         self._cut()
         num_lost = self._num_lost + self._pending.count(b'\n')
-        logging.error('%s lacks the last %d events, for which there was no room.', self._path, num_lost)
+        logging.error('%s lacks the last %d events, because there was no room for them.', self._path, num_lost)
 
   def _cut(self) -> None:
-    """Takes the part of a line, whose rest will never come, out of the file, if it is local."""
+    """Removes an incomplete last line, whose rest will never be written, if the file is local."""
     try:
       with open(self._path, 'r+b') as f:
         f.seek(max(0, f.seek(0, os.SEEK_END) - _MAX_LINE))
@@ -85,10 +85,10 @@ class EventsWriter(writers.Writer):
       pass
 
   def _write_pending(self) -> None:
-    """Writes all that waits.
+    """Writes the events that wait.
 
     Raises:
-      StorageError: not all of it could be written; the rest goes on waiting.
+      StorageError: not all of them could be written; the rest keep waiting.
     """
     try:
       if self._file is None or self._identity() != self._opened:
@@ -104,7 +104,7 @@ class EventsWriter(writers.Writer):
     self._pending = b''
 
   def _identity(self) -> tuple[int, int] | None:
-    """Of what is at the path now, if it is local; None if nothing is."""
+    """The identity of the file at the path now, if it is local; None if there is none."""
     if '://' in self._path:
       return (0, 0)
     try:
@@ -117,14 +117,14 @@ class EventsWriter(writers.Writer):
     self._close_file()
     tf.io.gfile.makedirs(os.path.dirname(self._path) or '.')
     size = _size_of(self._path)
-    # Where this writer has left it inside a line, it goes on inside that line.
+    # If this writer's last write ended inside a line, the next one continues that line.
     if size != self._size and _is_torn(self._path) and not self._pending.startswith(b'\n'):
       self._pending = b'\n' + self._pending
     self._file = tf.io.gfile.GFile(self._path, 'ab')
     self._size, self._opened = size, self._identity()
 
   def _keep_rest(self) -> None:
-    """Takes out of what waits the part that a failed write has left in the file."""
+    """Removes from the waiting text what a failed write has left in the file."""
     try:
       size = _size_of(self._path)
     except storage.FAILURES:
@@ -137,16 +137,16 @@ class EventsWriter(writers.Writer):
     if self._file is not None:
       try:
         self._file.close()
-      except storage.FAILURES:  # What of it matters was seen by `flush`.
+      except storage.FAILURES:  # `flush` has reported what matters.
         pass
       self._file = None
 
 
 def read_events(path: str) -> list[dict[str, Any]]:
-  """Reads the events of a run that still stand.
+  """Reads the events of a run that are still valid.
 
-  A run that was restored or rolled back goes on from an earlier step: what the file says above such an event about
-  higher steps is superseded by what follows, and left out. So is the evaluation of its own step if that is pending,
+  A run that was restored or rolled back continues from an earlier step: the lines before such an event that concern
+  higher steps are superseded by what follows, and skipped. So are the evaluation of its own step, if that is pending,
   and a line that a dying machine has cut short.
 
   Args:
@@ -162,11 +162,11 @@ def read_events(path: str) -> list[dict[str, Any]]:
     try:
       event = json.loads(line)
     except json.JSONDecodeError:
-      logging.warning('%s: line %d is no JSON, and left out', path, number)
+      logging.warning('%s: line %d is not JSON, and skipped', path, number)
       continue
     if event['event'] in ('restored', 'rollback'):
       events = [earlier for earlier in events if earlier['step'] <= event['step']]
-    if event.get('evaluation_pending'):  # What an evaluation that failed in the end has told is told again.
+    if event.get('evaluation_pending'):  # The evaluation failed in the end, and is repeated.
       events = [earlier for earlier in events if (earlier['event'], earlier['step']) != ('eval', event['step'])]
     events.append(event)
   return events
@@ -189,7 +189,7 @@ def _size_of(path: str) -> int:
 
 
 def _to_json(value: Any) -> Any:
-  """`value` in terms of strict JSON; what JSON has no type for becomes its str()."""
+  """Converts a value to strict JSON; one that JSON has no type for becomes its str()."""
   value = writers.to_python(value)
   if isinstance(value, np.ndarray):
     value = value.tolist()

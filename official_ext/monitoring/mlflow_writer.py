@@ -38,16 +38,16 @@ class MlflowConfig(base_config.Config):
 
 
 def _sum_of(uri: str) -> str:
-  """A sum that tells URIs apart, whatever password they hold."""
+  """A checksum that distinguishes URIs, but not by the passwords in them."""
   return hashlib.sha256(credentials.mask(uri).encode()).hexdigest()
 
 
 class MlflowWriter(writers.Writer):
-  """Logs to one MLflow run, under which a run that is started again goes on.
+  """Logs to one MLflow run, which a run that is started again continues.
 
   Its id is kept in mlflow.json, in the run's folder. Parameters are those of the first start. Metrics are 'train'
-  values under their names and 'eval' values as `validation/<name>`. A run that goes back to an earlier step logs the
-  steps in between once more: MLflow keeps both values, and shows the later one as the step's last.
+  values under their names and 'eval' values as `validation/<name>`. A run that rolls back to an earlier step logs the
+  steps in between again: MLflow keeps both values, and shows the later one as the step's last.
   """
 
   def __init__(
@@ -58,13 +58,13 @@ class MlflowWriter(writers.Writer):
     experiment: str = 'official_ext',
     run_name: str = '',
   ):
-    """Talks to no server yet.
+    """Initializes the writer; connects to no server yet.
 
     Args:
       model_dir: the run's folder.
       params: the configuration, nested.
       tracking_uri: empty: the environment variable MLFLOW_TRACKING_URI, or else the folder mlruns in `model_dir`.
-      experiment: the name of MLflow's experiment, which is made if there is none.
+      experiment: the name of MLflow's experiment, which is created if it does not exist.
       run_name: empty: the name of `model_dir`.
     """
     folder = os.path.abspath(model_dir) if '://' not in model_dir else model_dir
@@ -92,7 +92,7 @@ class MlflowWriter(writers.Writer):
   def _connect(self) -> None:
     os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')
     if '://' not in self._uri or self._uri.startswith('file:'):
-      os.environ.setdefault('MLFLOW_ALLOW_FILE_STORE', 'true')  # Without a server there is nothing else to write to.
+      os.environ.setdefault('MLFLOW_ALLOW_FILE_STORE', 'true')  # Files are the only store without a server.
     from mlflow import tracking  # pylint: disable=g-import-not-at-top  # Takes two seconds.
 
     client = tracking.MlflowClient(self._uri)
@@ -101,7 +101,7 @@ class MlflowWriter(writers.Writer):
     self._client = client
 
   def _earlier_run(self) -> str | None:
-    """The id of the MLflow run under which this one goes on."""
+    """The id of the MLflow run that this one continues."""
     if not tf.io.gfile.exists(self._path):
       return None
     with tf.io.gfile.GFile(self._path) as f:
@@ -143,7 +143,7 @@ def _name(name: str) -> str:
 
 
 def make(run: writer_registry.RunInfo) -> writers.Writer:
-  """What `trainer.mlflow` says. Only runs that train: an evaluation beside one would take its MLflow run over."""
+  """Makes the writer of `trainer.mlflow`, if the run trains: an evaluation beside it would take over its MLflow run."""
   if not run.trains:
     return writers.Writers([])
   config = run.params.trainer.mlflow

@@ -1,4 +1,4 @@
-"""The writers that `trainer.writers` can name: this library's, and those that others have registered."""
+"""The writers that `trainer.writers` can name: this library's own and all that are registered."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from official_ext.monitoring import wandb_writer
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
 
-OF_TRAINING = ('mlflow', 'wandb')  # What takes nothing in modes that do not train.
+OF_TRAINING = ('mlflow', 'wandb')  # They write nothing in modes that do not train.
 
 writer_registry.register('csv')(csv_writer.make)
 writer_registry.register('mlflow', needs={'mlflow': 'mlflow'})(mlflow_writer.make)
@@ -20,7 +20,7 @@ writer_registry.register('wandb', needs={'wandb': 'wandb'})(wandb_writer.make)
 
 
 def make(name: str, run: writer_registry.RunInfo) -> writers.Writer:
-  """The writer of a name that `check` has found in order."""
+  """Makes the writer of a name that has passed `check`."""
   return writer_registry.get(name)(run)
 
 

@@ -25,13 +25,13 @@ class NotificationsConfig(base_config.Config):
   """Messages about a run, through apprise.
 
   Attributes:
-    urls: The receivers: `env:NAME` for the URL in the environment variable NAME, as apprise writes it.
-    events: The events that are told, as events.jsonl calls them.
+    urls: The receivers: `env:NAME` for the URL in the environment variable NAME, in apprise's notation.
+    events: The events to send, by their names in events.jsonl.
     timeout_seconds: How long the end of a run waits for messages that are on their way.
   """
 
   RANGES: ClassVar[Mapping[str, str]] = {'timeout_seconds': '[0, inf)'}
-  SECRET_FIELDS: ClassVar[tuple[str, ...]] = ('urls',)  # Somebody may write the URLs themselves there.
+  SECRET_FIELDS: ClassVar[tuple[str, ...]] = ('urls',)  # Somebody may write the URLs themselves in this field.
 
   urls: tuple[str, ...] = ()
   events: tuple[str, ...] = ('start', 'finished', 'failed')
@@ -46,7 +46,7 @@ class NotificationsConfig(base_config.Config):
         )
 
   def check_run(self, path: str, params: Any, mode: str | None) -> None:
-    """See `config.checks.check`. Messages can be sent: this sends none."""
+    """See `config.checks.check`. Checks that messages can be sent, but sends none."""
     del params
     if not self.urls or mode is None:
       return
@@ -56,18 +56,18 @@ class NotificationsConfig(base_config.Config):
 
 
 class NotificationWriter(writers.Writer):
-  """Sends a message for each of some events: what happened, where, and the last metrics.
+  """Sends a message for each of the chosen events: what happened, where, and the last metrics.
 
   Training does not wait for the receivers. The end of the run does, for `timeout_seconds`.
   """
 
   def __init__(self, urls: Sequence[str], events: Sequence[str], name: str, timeout_seconds: float = 10.0):
-    """Sends nothing yet.
+    """Initializes the writer; sends nothing yet.
 
     Args:
-      urls: of the receivers, as apprise knows them. They hold secrets, and are never printed.
-      events: the events that are told.
-      name: what messages call the run.
+      urls: of the receivers, in apprise's notation. They hold secrets, and are never printed.
+      events: the events to send.
+      name: the name of the run in messages.
       timeout_seconds: how long `close` waits for messages that are on their way.
     """
     self._events = tuple(events)
@@ -93,7 +93,7 @@ class NotificationWriter(writers.Writer):
 
 
 class _Sender(writers.Writer):
-  """Sends messages, one after the other. A receiver that does not answer costs each a few seconds."""
+  """Sends messages one after the other. A receiver that does not answer delays each by a few seconds."""
 
   def __init__(self, urls: Sequence[str]):
     self._urls = tuple(urls)
@@ -102,7 +102,7 @@ class _Sender(writers.Writer):
     """Sends `title` and `body` to all receivers.
 
     Raises:
-      RuntimeError: one of them did not take it.
+      RuntimeError: one of them did not accept it.
     """
     import apprise  # pylint: disable=g-import-not-at-top
 
@@ -116,22 +116,22 @@ class _Sender(writers.Writer):
       raise RuntimeError(f'the message {event!r} was not taken by {", ".join(failed)}')
 
 
-def make(config: Any, model_dir: str) -> NotificationWriter:
-  """The writer that `trainer.notifications` asks for, whose checks have passed.
+def make(config: NotificationsConfig, model_dir: str) -> NotificationWriter:
+  """Makes the writer of `trainer.notifications`, whose checks have passed.
 
   Args:
     config: a NotificationsConfig.
-    model_dir: the run's folder, which gives the messages their name.
+    model_dir: the run's folder, after which messages call the run.
   """
   name = f'{os.path.basename(os.path.abspath(model_dir))} on {socket.gethostname()}'
   return NotificationWriter(_read_urls(config.urls), config.events, name, config.timeout_seconds)
 
 
 def _read_urls(references: Sequence[str]) -> list[str]:
-  """What the environment variables hold, each one URL, or several with blanks between them."""
+  """The values of the environment variables, each one URL, or several separated by blanks."""
   urls: list[str] = []
   for reference in references:
-    if not str(reference).startswith(_PREFIX):  # It may hold a password: not repeated here.
+    if not str(reference).startswith(_PREFIX):  # The value may hold a password, so the message does not repeat it.
       raise errors.UserError(
         f'{_FIELD}: expected env:NAME, the name of an environment variable that holds the URL: a URL may hold a '
         'password, and configurations are written to files'
@@ -144,7 +144,7 @@ def _read_urls(references: Sequence[str]) -> list[str]:
 
 
 def _receivers(urls: Sequence[str], reference: str = '') -> list[Any]:
-  """The objects that apprise makes of URLs.
+  """Makes apprise's objects from URLs.
 
   Raises:
     UserError: apprise does not know one of them.

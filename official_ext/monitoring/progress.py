@@ -13,22 +13,22 @@ import rich.progress
 
 from official_ext.monitoring import writers
 
-# What the parts of a line before the metrics show.
+# Values that a line shows before the metrics.
 _SHOWN_APART = ('percent', 'eta_seconds', 'steps_per_second')
-# Told by the other writers, or before; a line has no room for them.
-_LEFT_OUT = ('examples_per_second', 'data_wait', 'optimizer_iterations', 'model_global_step', 'devices')
+# Other writers show these, or this one has shown them before; a line has no room for them.
+_NOT_SHOWN = ('examples_per_second', 'data_wait', 'optimizer_iterations', 'model_global_step', 'devices')
 _BAR_WIDTH = 16
 
 
 class ProgressWriter(writers.Writer):
-  """Shows where a run stands: step, percent, rate, time left, loss and metrics.
+  """Shows the progress of a run: step, percent, rate, time left, loss and metrics.
 
-  On a terminal a bar that moves, with a line above it for every event but 'train'. Elsewhere, as in a file or a pipe, a
+  On a terminal it draws a moving bar, with a line above it for every event but 'train'. In a file or a pipe it writes a
   line for each event: `train 200/1000 20% 512 steps/s eta 0:00:02 training_loss 0.1234 accuracy 0.975`.
   """
 
   def __init__(self, train_steps: int, bar: bool = True, stream: TextIO | None = None):
-    """Shows nothing yet.
+    """Initializes the writer; shows nothing yet.
 
     Args:
       train_steps: the step at which training ends; 0 if the run does not train.
@@ -58,16 +58,16 @@ class ProgressWriter(writers.Writer):
       self._stream.flush()
 
   def close(self) -> None:
-    """Leaves the terminal as it was."""
+    """Restores the terminal."""
     if self._bar:
       self._bar.stop()
 
 
 def format_values(flat: Mapping[str, Any]) -> list:
-  """`name value` for each value that one can read at a glance: numbers to four digits, short strings, no arrays."""
+  """Formats values as `name value`: numbers to four digits and short strings, but no arrays."""
   shown = []
   for name, value in flat.items():
-    if name in _SHOWN_APART + _LEFT_OUT or isinstance(value, (np.ndarray, list, tuple, type(None))):
+    if name in _SHOWN_APART + _NOT_SHOWN or isinstance(value, (np.ndarray, list, tuple, type(None))):
       continue
     shown.append(f'{name} {value:.4g}' if isinstance(value, float) else f'{name} {value}')
   return shown
@@ -78,19 +78,19 @@ def _show_checkpoint(flat: Mapping[str, Any]) -> list:
 
 
 def _show_compiled(flat: Mapping[str, Any]) -> list:
-  """How the step is compiled, as a sentence: `plain, no XLA: convolutions are faster ... (1.4 s)`."""
+  """Tells how the step is compiled: `plain, no XLA: convolutions are faster ... (1.4 s)`."""
   steps = flat.get('steps_per_execution', 1)
   program = f', {steps} steps a program' if steps > 1 else ''
   xla = 'XLA' if flat.get('jit_compile') else 'no XLA'
   return [f'{flat.get("step_shape")}, {xla}{program}: {flat.get("reason")} ({flat.get("seconds", 0.0):.1f} s)']
 
 
-# Events that are not a list of metrics.
+# Events that need more than a list of values.
 _SHOW = {'checkpoint': _show_checkpoint, 'restored': _show_checkpoint, 'compiled': _show_compiled}
 
 
 class _Bar:
-  """A rich progress bar that is drawn anew when something happens, and by no thread of its own."""
+  """A rich progress bar that is redrawn at every event, not by a thread of its own."""
 
   def __init__(self, train_steps: int, stream: TextIO):
     console = rich.console.Console(file=stream, highlight=False)

@@ -1,7 +1,7 @@
-"""Event files of TensorBoard that stay whole when storage fails.
+"""Event files of TensorBoard that stay readable when storage fails.
 
-TensorFlow goes on writing behind a record that it could not finish, and TensorBoard reads no further than to that
-record. Here what a failed write has left is cut off, and another file is begun as soon as there is room for it.
+After a failed write, TensorFlow continues behind the incomplete record, and TensorBoard does not read beyond it. This
+module cuts off what a failed write has left, and begins another file as soon as there is room for it.
 """
 
 import os
@@ -9,29 +9,30 @@ import struct
 import tempfile
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from official_ext import errors
 from official_ext import tf_internals
 from official_ext.files import storage
 
-_LENGTH = struct.Struct('<Q')  # Of a record: 8 bytes of length, 4 of its checksum, the data, 4 of their checksum.
+_LENGTH = struct.Struct('<Q')  # A record has 8 bytes of length, 4 of its checksum, the data, and 4 of their checksum.
 _AROUND = 16
-_MAX_UNWRITTEN = 100_000  # Numbers that wait for room.
-_ROOM = 1 << 16  # Bytes that there must be for another file.
-# Nothing is written before `flush` says so: it alone knows what to do when that fails.
+_MAX_UNWRITTEN = 100_000  # How many numbers may wait for room.
+_ROOM = 1 << 16  # How many bytes must be free for another file.
+# Only `flush` writes: it alone knows what to do when writing fails.
 _NEVER = {'max_queue': 1 << 30, 'flush_millis': (1 << 31) - 1}
 
 
 class SummaryFile(tf.summary.SummaryWriter):
   """The event files of one folder, one after the other: see base class.
 
-  The numbers that were given to `scalar` while storage failed are written when there is room again; images, and what a
-  task writes by tf.summary inside of its step, are lost. Files of a remote file system are not looked into: a failure
-  begins another one there too, but what it left is not cut off.
+  Numbers given to `scalar` while storage fails are written when there is room again; images, and what a task writes by
+  tf.summary inside its step, are lost. On a remote file system, a failure begins another file too, but what it left is
+  not cut off.
 
   Attributes:
-    failure: why the last flush has not written all; None if it has.
+    failure: why the last flush could not write everything; None if it could.
   """
 
   def __init__(self, folder: str):
@@ -43,9 +44,9 @@ class SummaryFile(tf.summary.SummaryWriter):
     self.failure: errors.StorageError | None = None
     self._untold: errors.StorageError | None = None
     self._folder = folder
-    self._unwritten: list[tuple[str, Any, int]] = []  # Since the last flush that has succeeded.
+    self._unwritten: list[tuple[str, Any, int]] = []  # The numbers since the last flush that succeeded.
     self._is_writing = False
-    self._checked = 0  # Bytes of whole records.
+    self._checked = 0  # The number of bytes in whole records.
     known = self._files()
     try:
       self._writer = tf.summary.create_file_writer(folder, **_NEVER)
@@ -55,7 +56,7 @@ class SummaryFile(tf.summary.SummaryWriter):
       raise storage.not_written(folder, error) from error
     self._path = self._new_file(known)
 
-  # What TensorFlow's summary ops ask for. Compiled functions keep the resource: it is the same for all files.
+  # Attributes that TensorFlow's summary ops read. Compiled functions keep the resource: all files share it.
 
   @property
   def _resource(self):
@@ -71,14 +72,14 @@ class SummaryFile(tf.summary.SummaryWriter):
 
   # Writing.
 
-  def scalar(self, name: str, value: Any, step: int) -> None:
+  def scalar(self, name: str, value: float | np.ndarray | tf.Tensor, step: int) -> None:
     """Writes a number at the next flush, or at the first one that succeeds."""
     if len(self._unwritten) < _MAX_UNWRITTEN:
       self._unwritten.append((name, value, step))
     if self.failure is None:
       self._write(tf.summary.scalar, name, value, step=step)
 
-  def image(self, name: str, images: Any, step: int, max_outputs: int) -> None:
+  def image(self, name: str, images: np.ndarray | tf.Tensor, step: int, max_outputs: int) -> None:
     """Writes images at the next flush."""
     if self.failure is None:
       self._write(tf.summary.image, name, images, step=step, max_outputs=max_outputs)
@@ -92,7 +93,7 @@ class SummaryFile(tf.summary.SummaryWriter):
       self._is_writing = False
 
   def flush(self) -> None:
-    """Writes out what was given, if it can: see base class. `failure` tells what has come of it."""
+    """Writes out everything, if it can, and sets `failure`: see base class."""
     if self._is_writing:
       return
     try:
@@ -108,7 +109,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     self._checked, self._unwritten, self.failure = whole, [], None
 
   def take_failure(self) -> errors.StorageError | None:
-    """What has failed since the last call, also if all is written by now."""
+    """Returns and forgets the last failure, even if everything is written by now."""
     failure, self._untold = self._untold or self.failure, None
     return failure
 
@@ -116,7 +117,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     """See base class.
 
     Raises:
-      StorageError: not all could be written.
+      StorageError: not everything could be written.
     """
     self.flush()
     try:
@@ -130,7 +131,7 @@ class SummaryFile(tf.summary.SummaryWriter):
   # Another file.
 
   def _begin_another(self) -> None:
-    """Ends the file that has failed, and begins another with the numbers that wait.
+    """Ends the file that has failed, and begins another one with the numbers that wait.
 
     Raises:
       StorageError, OSError, tf.errors.OpError: it cannot be written.
@@ -143,7 +144,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     try:
       self._create(self._folder)
     except storage.FAILURES:
-      self._create(tempfile.gettempdir())  # Summary ops inside of a step need one.
+      self._create(tempfile.gettempdir())  # Summary ops inside a step need a writer.
       raise
     self._path, self._checked, self.failure = self._new_file(known), 0, None
     for name, value, step in self._unwritten:
@@ -158,11 +159,11 @@ class SummaryFile(tf.summary.SummaryWriter):
       storage.remove(path)
 
   def _create(self, folder: str | None) -> None:
-    """Puts another writer behind the resource; for None takes away the one that is there."""
+    """Makes another writer for the resource; None only removes the present one."""
     with tf.device('CPU:0'):
       try:
         tf.raw_ops.CloseSummaryWriter(writer=self._resource)
-      except storage.FAILURES:  # There is none, or its last words could not be written.
+      except storage.FAILURES:  # There is none, or it could not write its last records.
         pass
       if folder is not None:
         number = len(self._files())
@@ -171,7 +172,7 @@ class SummaryFile(tf.summary.SummaryWriter):
         )
 
   def _cut(self) -> None:
-    """Cuts the file behind its last whole record; removes it if that is but the one that tells its version."""
+    """Cuts the file after its last whole record; removes it if its only record is that of the version."""
     if self._path is None or not os.path.exists(self._path):
       return
     try:
@@ -180,12 +181,12 @@ class SummaryFile(tf.summary.SummaryWriter):
         os.remove(self._path)
       elif whole < os.path.getsize(self._path):
         os.truncate(self._path, whole)
-    except OSError:  # It was told that this file has failed.
+    except OSError:  # The failure of this file is reported already.
       pass
 
   def _end_of_records(self) -> int | None:
-    """Where the records of the file end; None if something follows that is none, or if there is no file."""
-    if self._path is None:  # It is remote.
+    """The end of the file's records; None if something else follows them, or if there is no file."""
+    if self._path is None:  # The file is remote.
       return self._checked
     if not os.path.isfile(self._path):
       return None
@@ -199,12 +200,12 @@ class SummaryFile(tf.summary.SummaryWriter):
     return {entry.path for entry in os.scandir(self._folder) if f'.{os.getpid()}.' in entry.name}
 
   def _new_file(self, known: set[str]) -> str | None:
-    """The file that was made since then, if it is local."""
+    """The file that was made after those of `known`, if it is local."""
     return max(self._files() - known, default=None)
 
 
 def _end_of_records(path: str, start: int) -> int:
-  """Where the last whole record ends, of those that begin at `start`."""
+  """The end of the last whole record, in a file whose records are known to be whole up to `start`."""
   end, size = start, os.path.getsize(path)
   with open(path, 'rb') as f:
     while end + _AROUND <= size:
@@ -217,7 +218,7 @@ def _end_of_records(path: str, start: int) -> int:
 
 
 def _has_values(path: str, whole: int) -> bool:
-  """Whether there is more in a file than the record that tells its version."""
+  """Whether a file has more than the record of its version."""
   with open(path, 'rb') as f:
     head = f.read(_LENGTH.size)
   return len(head) == _LENGTH.size and whole > _AROUND + _LENGTH.unpack(head)[0]

@@ -14,22 +14,22 @@ from official_ext.monitoring import summary_files
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
 
-CHANNELS = (1, 2, 3, 4)  # Of pictures.
+CHANNELS = (1, 2, 3, 4)  # The numbers of channels that images may have.
 _LOSSES, _LOSS = ('training_loss', 'validation_loss'), 'loss'
 
 
 class TensorBoardWriter(writers.Writer):
   """Writes 'train' events under model_dir/train, 'eval' events under model_dir/<validation_subdir>.
 
-  As orbit.utils.SummaryManager does it, a dictionary within the values becomes a folder below, that is a curve of its
-  own under the same names. A curve is named as the value is, but `loss` for `training_loss` and `validation_loss`, so
-  that both are in one chart, and with `progress/` in front if it tells how the run goes on (rate, epoch, ...).
-  Scalars become scalar summaries; arrays of four dimensions, [images, height, width, channels], and of three,
+  As in orbit.utils.SummaryManager, a dictionary within the values becomes a subfolder, that is, another curve under the
+  same names. A curve has the name of its value, except that `training_loss` and `validation_loss` are both `loss`, and
+  so in one chart, and that values about the progress of the run (rate, epoch, ...) begin with `progress/`. Scalars
+  become scalar summaries; arrays of four dimensions, [images, height, width, channels], and of three,
   [height, width, channels], image summaries. An evaluation's confusion matrix is drawn, see confusion_image.py.
-  Anything else is left out. Files are made when they are first written to.
+  Anything else is omitted. Files are made when they are first written to.
 
-  A run that goes on from an earlier step writes the steps in between again: of two values for a step TensorBoard shows
-  the later one. Where a file cannot be written, as on a full disk, another is begun later: see summary_files.py.
+  A run that continues from an earlier step writes the steps in between again: of two values for a step, TensorBoard
+  shows the later one. If a file cannot be written, as on a full disk, another is begun later: see summary_files.py.
   """
 
   def __init__(
@@ -45,17 +45,17 @@ class TensorBoardWriter(writers.Writer):
       model_dir: the run's folder.
       validation_subdir: `trainer.validation_summary_subdir`.
       max_images: how many images of one array are written.
-      class_names: the labels of confusion matrices; if there are none, numbers.
+      class_names: the labels of confusion matrices; () for numbers.
     """
     self._folders = {'train': os.path.join(model_dir, 'train'), 'eval': os.path.join(model_dir, validation_subdir)}
     self._max_images = max_images
     self._class_names = tuple(class_names)
     self._files: dict[str, summary_files.SummaryFile] = {}
-    self._waiting: dict[str, list[tuple[str, Any, int]]] = {}  # Numbers whose file cannot be made, by folder.
+    self._waiting: dict[str, list[tuple[str, Any, int]]] = {}  # By folder, the numbers whose file could not be made.
     self._failure: errors.StorageError | None = None
 
   def file_writer(self, event: str, relative_path: str = '') -> summary_files.SummaryFile:
-    """The file that 'train' or 'eval' summaries go to.
+    """The file of 'train' or 'eval' summaries.
 
     Raises:
       StorageError: it cannot be made.
@@ -68,17 +68,17 @@ class TensorBoardWriter(writers.Writer):
     return self._files[folder]
 
   def default_file(self, event: str) -> tf.summary.SummaryWriter:
-    """The same, for the summaries that a task writes by itself; one that writes nothing if it cannot be made."""
+    """The file for summaries that a task writes itself; a writer that writes nothing if the file cannot be made."""
     try:
       return self.file_writer(event)
-    except errors.StorageError:  # `write` tells of it.
+    except errors.StorageError:  # `write` reports it.
       return tf.summary.create_noop_writer()
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
     """See base class.
 
     Raises:
-      StorageError: a file cannot be made. Its numbers are written when it can.
+      StorageError: a file cannot be made. Its numbers are written when it can be.
     """
     if event in self._folders:
       self._failure = None
@@ -90,7 +90,7 @@ class TensorBoardWriter(writers.Writer):
     """See base class.
 
     Raises:
-      StorageError: not all could be written. The numbers are, when there is room for them.
+      StorageError: not everything could be written. The numbers will be, when there is room for them.
     """
     for file in self._files.values():
       file.flush()
@@ -102,9 +102,9 @@ class TensorBoardWriter(writers.Writer):
     """See base class.
 
     Raises:
-      StorageError: not all could be written.
+      StorageError: not everything could be written.
     """
-    with contextlib.ExitStack() as closing:  # All of them, whatever becomes of one.
+    with contextlib.ExitStack() as closing:  # All of them, even if one fails.
       for file in self._files.values():
         closing.callback(file.close)
       self._files = {}
@@ -144,8 +144,8 @@ def make(run: writer_registry.RunInfo) -> TensorBoardWriter:
 def tag_of(name: str, values: Container[str]) -> str:
   """The name of a scalar's curve.
 
-  The losses of training and of evaluation are one chart with two curves, as the metrics are, which have one name in
-  both: unless there is a value of that name beside them.
+  The losses of training and evaluation share a chart with two curves, as the metrics do, which have the same name in
+  both; unless another value has the name `loss`.
   """
   if name in _LOSSES and _LOSS not in values:
     return _LOSS
@@ -153,7 +153,7 @@ def tag_of(name: str, values: Container[str]) -> str:
 
 
 def _as_images(value: Any) -> np.ndarray | None:
-  """`value` as [images, height, width, channels], of a type that TensorBoard takes; None if it is no image."""
+  """Converts a value to [images, height, width, channels], in a dtype that TensorBoard takes; None if it cannot be."""
   if not isinstance(value, np.ndarray) or value.ndim not in (3, 4) or not value.size:
     return None
   images = value[np.newaxis] if value.ndim == 3 else value

@@ -37,7 +37,7 @@ class WandbConfig(base_config.Config):
   mode: str = 'offline'
 
   def check_run(self, path: str, params: Any, mode: str | None) -> None:
-    """See `config.checks.check`. A run that trains must not be asked for a key while it goes on."""
+    """See `config.checks.check`. A run must not stop in the middle to ask for a key."""
     if self.mode != 'online' or 'wandb' not in params.trainer.writers or mode is None or 'train' not in mode:
       return
     writer_registry.require('wandb', 'wandb', 'trainer.writers: wandb')
@@ -51,11 +51,11 @@ class WandbConfig(base_config.Config):
 
 
 class WandbWriter(writers.Writer):
-  """Logs to one W&B run, under whose id a run that is started again goes on.
+  """Logs to one W&B run, which a run that is started again continues.
 
-  The id is kept in the file wandb_run_id, in the run's folder. Metrics are 'train' values under their names and 'eval'
-  values as `validation/<name>`, all of them over `global_step`. Where a run went back to an earlier step, the steps in
-  between are logged once more.
+  Its id is kept in the file wandb_run_id, in the run's folder. Metrics are 'train' values under their names and 'eval'
+  values as `validation/<name>`, all of them over `global_step`. If a run rolls back to an earlier step, the steps in
+  between are logged again.
   """
 
   def __init__(
@@ -67,7 +67,7 @@ class WandbWriter(writers.Writer):
     run_name: str = '',
     mode: str = 'offline',
   ):
-    """Writes nothing yet.
+    """Initializes the writer; writes nothing yet.
 
     Args:
       model_dir: the run's folder, on this machine; files go to the folder wandb in it.
@@ -86,7 +86,7 @@ class WandbWriter(writers.Writer):
       'config': dict(params),
     }
     self._run: Any = None
-    self._exit_code = 1  # Of a run that does not come to an end.
+    self._exit_code = 1  # The exit status of a run that does not come to its end.
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
     """See base class."""
@@ -120,7 +120,7 @@ class WandbWriter(writers.Writer):
     self._run.define_metric('*', step_metric=_STEP)
 
   def _id(self) -> str:
-    """The id of this run, new or as it was noted."""
+    """The id of this run: the saved one, or a new one."""
     path = os.path.join(self._folder, 'wandb_run_id')
     if tf.io.gfile.exists(path):
       with tf.io.gfile.GFile(path) as f:
@@ -131,7 +131,7 @@ class WandbWriter(writers.Writer):
 
 
 def make(run: writer_registry.RunInfo) -> writers.Writer:
-  """What `trainer.wandb` says. Only runs that train: an evaluation beside one would take its W&B run over."""
+  """Makes the writer of `trainer.wandb`, if the run trains: an evaluation beside it would take over its W&B run."""
   if not run.trains:
     return writers.Writers([])
   config = run.params.trainer.wandb

@@ -1,4 +1,4 @@
-"""Gives names to writers: see named_writers.py for those that this library brings."""
+"""Registers writers by name: see named_writers.py for those of this library."""
 
 from collections.abc import Callable, Mapping
 import dataclasses
@@ -11,13 +11,13 @@ from official_ext.monitoring import writers
 
 @dataclasses.dataclass(frozen=True)
 class RunInfo:
-  """What a writer may know of its run.
+  """The facts about a run that a writer may use.
 
   Attributes:
     model_dir: the run's folder.
     mode: the driver's mode.
     params: the resolved configuration.
-    class_names: of the task's classes, for pictures; () if it gives none.
+    class_names: the names of the task's classes, for images; () if it has none.
   """
 
   model_dir: str
@@ -27,28 +27,28 @@ class RunInfo:
 
   @property
   def trains(self) -> bool:
-    """Whether the run trains. One that does not may go on beside it, in the same folder."""
+    """Whether the run trains. A run that does not may be active at the same time, in the same folder."""
     return 'train' in self.mode
 
 
 Factory = Callable[[RunInfo], writers.Writer]
 _factories: dict[str, Factory] = {}
-# Package -> extra, of writers that need one.
+# By writer, the packages that it needs -> their extras.
 _needs: dict[str, Mapping[str, str]] = {}
 
 
 def register(name: str, needs: Mapping[str, str] | None = None) -> Callable[[Factory], Factory]:
-  """Registers what makes a writer: a function of a `RunInfo`, or a class whose constructor takes one.
+  """Registers a factory of a writer: a function of a `RunInfo`, or a class whose constructor takes one.
 
   Args:
-    name: what `trainer.writers` calls it.
-    needs: packages that have to be installed -> the extra of this project that brings them.
+    name: its name in `trainer.writers`.
+    needs: packages that must be installed -> the extra of this project that installs them.
 
   Returns:
     A decorator.
 
   Raises:
-    ValueError: there is one of that name.
+    ValueError: there is a writer of that name already.
   """
   if name in _factories:
     raise ValueError(f'There is a writer {name!r} already: {_factories[name]!r}.')
@@ -67,12 +67,12 @@ def names() -> list[str]:
 
 
 def get(name: str) -> Factory:
-  """What was registered under a name."""
+  """The factory that was registered under a name."""
   return _factories[name]
 
 
 def needs_of(name: str) -> Mapping[str, str]:
-  """Packages that the writer of a name needs -> extras."""
+  """The packages that the writer of a name needs -> extras."""
   return _needs[name]
 
 
@@ -80,11 +80,11 @@ def require(package: str, extra: str, who: str) -> None:
   """Makes sure that a package is installed. Does not import it.
 
   Raises:
-    UserError: it is not; says which extra brings it.
+    UserError: it is not; the message names the extra that installs it.
   """
   try:
     found = importlib.util.find_spec(package) is not None
-  except ValueError:  # sys.modules holds None under this name.
+  except ValueError:  # sys.modules has None under this name.
     found = False
   if not found:
     raise errors.UserError(f"{who}: needs the package {package}: pip install 'official-ext[{extra}]'")

@@ -1,4 +1,4 @@
-"""Where a run's events go: one small interface, and many writers behind it."""
+"""The interface of the writers, which receive a run's events."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,8 +26,8 @@ EVENTS = (
   'checkpoint_failed',
   'hung',
 )
-LAST_EVENTS = ('preempted', 'finished', 'failed', 'hung')  # A run that ends by itself ends with one of them.
-# Values of 'train' and 'eval' events that are of the run rather than of the model.
+LAST_EVENTS = ('preempted', 'finished', 'failed', 'hung')  # A run that is not killed ends with one of them.
+# Values of 'train' and 'eval' events that concern the run, not the model.
 PROGRESS = frozenset(
   (
     'data_wait',
@@ -47,7 +47,7 @@ class Writer:
   """Takes the events of a run. Subclasses write them somewhere.
 
   An event has a name, one of EVENTS, the global step after it, and named values: scalars, strings, arrays and tensors,
-  nested in dictionaries at will. A writer leaves out what it has no use for.
+  nested in dictionaries at will. A writer ignores what it cannot use.
   """
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
@@ -58,13 +58,13 @@ class Writer:
     """Makes what was written visible to others."""
 
   def close(self) -> None:
-    """Ends the writing. Called once, also when the run fails."""
+    """Ends the writing. It is called once, also when the run fails."""
 
 
 class Writers(Writer):
   """Hands every event to several writers. One that fails is reported once, and stops neither the others nor the run.
 
-  It is given every later event all the same: a disk that was full may have room again.
+  It still gets every later event: a disk that was full may have room again.
   """
 
   def __init__(self, writers: Sequence[Writer]):
@@ -73,7 +73,7 @@ class Writers(Writer):
     self._without_storage: set[Writer] = set()
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
-    """See base class. What must not be told, such as a password in an error, is masked here for all of them."""
+    """See base class. Masks secrets for all writers, such as a password in an error."""
     self._call('write', event, step, credentials.mask_values(values))
 
   def flush(self) -> None:
@@ -92,18 +92,18 @@ class Writers(Writer):
           self._without_storage.remove(writer)
           self._reported.discard(writer)
           logging.warning('%s writes again', type(writer).__name__)
-      except Exception as e:  # Whatever it is: a run must not end because of what watches it.
+      except Exception as e:  # Any exception: a run must not end because of a writer.
         if writer not in self._reported:
           self._reported.add(writer)
           report = logging.exception
-          if storage.explain(e) is not None:  # There is nothing to be told but that; and it may pass.
+          if storage.explain(e) is not None:  # The message says enough without a traceback, and the failure may pass.
             report = logging.error
             self._without_storage.add(writer)
           report('%s failed to %s; training goes on: %s', type(writer).__name__, method, e)
 
 
 def to_python(value: Any) -> Any:
-  """A tensor, variable or array as a Python scalar, if it has one element, or as an array; others as they are."""
+  """Converts a tensor, variable or array to an array, or to a Python scalar if it has one element; others stay."""
   if hasattr(value, 'numpy'):
     value = value.numpy()
   if isinstance(value, (np.generic, np.ndarray)) and value.size == 1:
@@ -112,7 +112,7 @@ def to_python(value: Any) -> Any:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-  """Nested dictionaries as one, keys joined by '/', values through `to_python`."""
+  """Flattens nested dictionaries: keys are joined by '/', values converted by `to_python`."""
   flat = {}
   for key, value in values.items():
     if isinstance(value, Mapping):

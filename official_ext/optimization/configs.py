@@ -1,4 +1,4 @@
-"""What `trainer.optimizer_config` can name: Model Garden's optimizers and schedules, and this library's.
+"""The optimizers and schedules that `trainer.optimizer_config` can name: Model Garden's, and this library's.
 
 The classes behind the names are registered with Model Garden's factories, so that its OptimizerFactory builds them from
 these configurations for any task.
@@ -35,13 +35,13 @@ OPTIMIZERS = {
 
 @dataclasses.dataclass
 class CyclicalLrConfig(base_config.Config):
-  """Triangles between two learning rates: see schedules.Cyclical.
+  """A triangular wave between two learning rates: see schedules.Cyclical.
 
   Attributes:
     name: The name of the schedule.
-    initial_learning_rate: The lower end, at which every cycle begins and ends.
-    maximal_learning_rate: The upper end of the first cycle.
-    step_size: Steps from one end to the other, half a cycle.
+    initial_learning_rate: The lower bound, at which every cycle begins and ends.
+    maximal_learning_rate: The upper bound of the first cycle.
+    step_size: The number of steps in half a cycle, from one bound to the other.
     mode: 'triangular'; 'triangular2' halves the height with every cycle; 'exp_range' multiplies it by gamma every step.
     gamma: The factor of 'exp_range'.
     offset: The step at which the first cycle begins.
@@ -64,16 +64,16 @@ class CyclicalLrConfig(base_config.Config):
 
 @dataclasses.dataclass
 class OneCycleLrConfig(base_config.Config):
-  """Up to a maximum and down to almost nothing, once: see schedules.OneCycle.
+  """One rise to a maximum and one fall to almost 0: see schedules.OneCycle.
 
   Attributes:
     name: The name of the schedule.
     maximal_learning_rate: The peak.
     total_decay_steps: The length of the cycle in steps.
-    pct_start: The fraction of the cycle that goes up.
-    div_factor: The peak over the first learning rate.
-    final_div_factor: The first learning rate over the last.
-    anneal_strategy: 'cosine' or 'linear', the form of both ways.
+    pct_start: The fraction of the cycle in which the learning rate rises.
+    div_factor: The peak divided by the first learning rate.
+    final_div_factor: The first learning rate divided by the last.
+    anneal_strategy: 'cosine' or 'linear', the shape of both the rise and the fall.
     offset: The step at which the cycle begins.
   """
 
@@ -96,7 +96,7 @@ class OneCycleLrConfig(base_config.Config):
 
 @dataclasses.dataclass
 class WarmupStableDecayLrConfig(base_config.Config):
-  """Up, level, down: see schedules.WarmupStableDecay.
+  """A rise, a constant level, a decay: see schedules.WarmupStableDecay.
 
   Attributes:
     name: The name of the schedule.
@@ -134,8 +134,8 @@ class CosineRestartsLrConfig(base_config.Config):
     name: The name of the schedule.
     initial_learning_rate: The maximum of the first cycle.
     first_decay_steps: The length of the first cycle in steps.
-    t_mul: How many times as long as the one before a cycle is.
-    m_mul: How many times as high above the minimum as the one before a cycle is.
+    t_mul: The length of a cycle divided by that of the one before it.
+    m_mul: The height of a cycle above the minimum divided by that of the one before it.
     alpha: The minimum as a fraction of initial_learning_rate.
     offset: The step at which the first cycle begins.
   """
@@ -160,7 +160,7 @@ class LionConfig(optimization.BaseOptimizerConfig):
 
   Attributes:
     name: The name of the optimizer.
-    beta_1: The weight of the momentum in the sign that is taken.
+    beta_1: The weight of the momentum in the sum whose sign is the update.
     beta_2: The decay of the momentum.
     weight_decay: The decay of the weights, times the learning rate. 0: none.
     jit_compile: Whether to compile the update of each variable with XLA if the step is not compiled.
@@ -175,16 +175,16 @@ class LionConfig(optimization.BaseOptimizerConfig):
 
 @dataclasses.dataclass
 class MuonConfig(optimization.BaseOptimizerConfig):
-  """Muon for matrices, AdamW for all else: see muon.Muon.
+  """Muon for matrices, AdamW for everything else: see muon.Muon.
 
   Attributes:
     name: The name of the optimizer.
     momentum: The decay of the sum of the gradients.
-    nesterov: Whether to look one step ahead.
+    nesterov: Whether to use Nesterov momentum.
     newton_schulz_steps: The number of Newton-Schulz iterations.
     rms_scale: The root mean square of a full-rank update of a square matrix.
     weight_decay: The decay of the weights, times the learning rate, of all variables. 0: none.
-    adamw_patterns: Regular expressions, searched for in the names of variables: matrices that are AdamW's.
+    adamw_patterns: Regular expressions, searched for in the names of variables: matrices that AdamW updates.
     beta_1: AdamW's decay of the first moment.
     beta_2: AdamW's decay of the second moment.
     epsilon: AdamW's, added to the root of the second moment.
@@ -220,10 +220,10 @@ class StableAdamWConfig(optimization.BaseOptimizerConfig):
     beta_2: The decay of the second moment.
     epsilon: Added to the root of the second moment.
     weight_decay: The decay of the weights, times the learning rate. 0: none.
-    clip_threshold: The root mean square of gradients over second moments from which a variable's update is scaled
-      down. 0: never.
+    clip_threshold: A variable's update is scaled down if the root mean square of its gradients over their second
+      moments is above this. 0: never.
     slot_dtype: 'bfloat16' or 'float32', of both moments.
-    slot_rounding: To bfloat16: 'stochastic', the same numbers in a resumed run, or 'nearest'.
+    slot_rounding: How to round to bfloat16: 'stochastic' (with the same numbers in a resumed run) or 'nearest'.
     jit_compile: Whether to compile the update of each variable with XLA if the step is not compiled.
   """
 
@@ -246,13 +246,13 @@ class StableAdamWConfig(optimization.BaseOptimizerConfig):
 
 @dataclasses.dataclass
 class ParameterGroupConfig(base_config.Config):
-  """Variables that are trained in their own way: see parameter_groups.py.
+  """Variables with a learning rate or weight decay of their own, or frozen: see parameter_groups.py.
 
   Attributes:
     patterns: Regular expressions, searched for in the names of the trainable variables ('dense/kernel').
-    learning_rate_scale: What the learning rate is multiplied by.
-    weight_decay: Whether the optimizer's weight decay acts on them.
-    frozen: Whether they stay as they are.
+    learning_rate_scale: The factor on the learning rate.
+    weight_decay: Whether the optimizer's weight decay applies to them.
+    frozen: Whether they are not trained.
   """
 
   RANGES: ClassVar[Mapping[str, str]] = {'learning_rate_scale': '(-inf, inf)'}
@@ -277,22 +277,22 @@ class ParameterGroupConfig(base_config.Config):
 
 
 def _check_patterns(patterns: Sequence[str], path: str) -> None:
-  """Raises a UserError for the first of them that is no regular expression."""
+  """Raises a UserError for the first pattern that is not a regular expression."""
   for index, pattern in enumerate(patterns):
     try:
       re.compile(pattern)
     except re.error as error:
-      raise errors.UserError(f'{path}.{index}: {pattern!r} is no regular expression: {error}') from error
+      raise errors.UserError(f'{path}.{index}: {pattern!r} is not a regular expression: {error}') from error
 
 
 @dataclasses.dataclass
 class LrConfig(optimization.LrConfig):
-  """Schedules of the learning rate: Model Garden's, and these.
+  """The schedules of the learning rate: Model Garden's, and this library's.
 
   Attributes:
-    cyclical: Triangles between two learning rates.
-    one_cycle: Up to a maximum and down to almost nothing, once.
-    warmup_stable_decay: Up, level, down.
+    cyclical: A triangular wave between two learning rates.
+    one_cycle: One rise to a maximum and one fall to almost 0.
+    warmup_stable_decay: A rise, a constant level, a decay.
     cosine_restarts: Cosine decay to a minimum, with warm restarts.
   """
 
@@ -304,11 +304,11 @@ class LrConfig(optimization.LrConfig):
 
 @dataclasses.dataclass
 class OptimizerConfig(optimization.OptimizerConfig):
-  """Optimizers: Model Garden's, and these.
+  """The optimizers: Model Garden's, and this library's.
 
   Attributes:
-    lion: Sign of the momentum.
-    muon: Orthogonalised momentum for matrices, AdamW for all else.
+    lion: The sign of the momentum.
+    muon: Orthogonalised momentum for matrices, AdamW for everything else.
     stable_adamw: AdamW with update clipping, and slots in bfloat16.
   """
 
@@ -324,8 +324,8 @@ class OptimizationConfig(optimization.OptimizationConfig):
   Attributes:
     optimizer: The optimizer.
     learning_rate: The schedule of the learning rate.
-    parameter_groups: Variables that are trained in their own way. A variable belongs to the first group that has a
-      pattern for it.
+    parameter_groups: Variables with a learning rate or weight decay of their own, or frozen. A variable belongs to the
+      first group with a pattern that matches it.
   """
 
   optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -335,7 +335,7 @@ class OptimizationConfig(optimization.OptimizationConfig):
 
 def _register() -> None:
   for name, optimizer_cls in OPTIMIZERS.items():
-    for use_legacy_optimizer in (True, False):  # The keyword chooses between two tables; Model Garden's tasks leave it.
+    for use_legacy_optimizer in (True, False):  # The keyword chooses between two tables; Model Garden's tasks omit it.
       optimization.register_optimizer_cls(name, optimizer_cls, use_legacy_optimizer)
   taken = optimizer_factory.LR_CLS.keys() & SCHEDULES.keys()
   if taken:

@@ -1,4 +1,4 @@
-"""Model Garden's moving average of the weights, with an exact swap, under loss scaling too."""
+"""Model Garden's moving average of the weights, with an exact swap, also under loss scaling."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ from official_ext import errors
 
 
 class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
-  """Exponential moving average of the weights around an optimizer, legacy or new: see base class.
+  """Keeps an exponential moving average of the weights of an optimizer inside it, legacy or new: see base class.
 
   Attributes:
-    is_swapped: Whether the averages are in the weights' place now, and the weights in theirs.
+    is_swapped: Whether the averages and the weights have changed places.
   """
 
   is_swapped = False
@@ -47,7 +47,7 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
     self._optimizer.learning_rate = learning_rate
 
   def apply_gradients(self, grads_and_vars, name=None, experimental_aggregate_gradients=True):
-    """Updates weights, then averages: see base class.
+    """Updates the weights, then the averages: see base class.
 
     Args:
       grads_and_vars: list of (gradient, variable).
@@ -58,11 +58,11 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
       grads_and_vars, name=name, experimental_aggregate_gradients=experimental_aggregate_gradients
     )
     ema_optimizer.maybe_merge_call(self.update_average, tf.distribute.get_strategy())
-    # What a LossScaleOptimizer around this returns instead, if it skips the update, is an operation too.
+    # An operation, because that is what a LossScaleOptimizer around this one returns if it skips the update.
     return tf.no_op() if self._wraps_new else result
 
   def swap_weights(self):
-    """Exchanges weights and averages. Twice gives back every bit.
+    """Exchanges weights and averages. A second call restores every bit.
 
     Raises:
       ValueError: outside of a cross-replica context.
@@ -82,14 +82,14 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
 
   @property
   def averages(self) -> dict[int, tf.Variable]:
-    """The averages, by the `id` of the weights that they belong to."""
+    """The averages, by the `id` of their weights."""
     return {id(weight): average for weight, average in zip(self._model_weights or (), self._average_weights or ())}
 
-  def check_covers(self, model: Any) -> None:
-    """Makes sure that no weight of a model was made too late to have an average.
+  def check_covers(self, model: tf.Module) -> None:
+    """Makes sure that every weight of a model has an average: none was made after the averages were.
 
     Raises:
-      UserError: one was.
+      UserError: a weight has none.
     """
     late = [variable.name for variable in model.trainable_variables if id(variable) not in self.averages]
     if late or not self.averages:
@@ -103,12 +103,26 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
 def find(optimizer: Any) -> ExponentialMovingAverage | None:
   """The moving average in an optimizer, also inside a LossScaleOptimizer; None if there is none.
 
-  One that Model Garden's factory made becomes one of this module's.
+  One that Model Garden's factory made is found after `adopt`.
   """
-  if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
-    optimizer = optimizer.inner_optimizer
-  if not isinstance(optimizer, ema_optimizer.ExponentialMovingAverage):
-    return None
-  if type(optimizer) is ema_optimizer.ExponentialMovingAverage:  # pylint: disable=unidiomatic-typecheck
-    optimizer.__class__ = ExponentialMovingAverage  # It has no state of its own, and others hold references.
-  return optimizer
+  optimizer = _without_loss_scale(optimizer)
+  return optimizer if isinstance(optimizer, ExponentialMovingAverage) else None
+
+
+def adopt(optimizer: Any) -> ExponentialMovingAverage | None:
+  """Turns the moving average in an optimizer into one of this module's, if Model Garden's factory made it.
+
+  Call it once for an optimizer that comes from outside, before its first use.
+
+  Returns:
+    What `find` returns from now on.
+  """
+  average = _without_loss_scale(optimizer)
+  if type(average) is ema_optimizer.ExponentialMovingAverage:  # pylint: disable=unidiomatic-typecheck
+    average.__class__ = ExponentialMovingAverage  # It has no state of its own, and others hold references.
+  return find(optimizer)
+
+
+def _without_loss_scale(optimizer: Any) -> Any:
+  is_scaled = isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer)
+  return optimizer.inner_optimizer if is_scaled else optimizer

@@ -1,7 +1,7 @@
-"""A factor on an optimizer's learning rate that can be changed while training goes on.
+"""A factor on an optimizer's learning rate that can be changed during training.
 
-It holds for a constant rate and for any schedule, in legacy and new tf_keras optimizers, in compiled steps and on
-several replicas. A checkpoint has the same variables with it as without.
+It works for a constant rate and for any schedule, in legacy and new tf_keras optimizers, in compiled steps and on
+several replicas. A checkpoint has the same variables with it as without it.
 """
 
 from typing import Any
@@ -15,10 +15,10 @@ _SCHEDULE: Any = tf_keras.optimizers.schedules.LearningRateSchedule
 
 
 class ScaledSchedule(tf_keras.optimizers.schedules.LearningRateSchedule):
-  """Another schedule times a variable."""
+  """A schedule multiplied by a variable."""
 
   def __init__(self, schedule: Any, scale: tf.Variable):
-    """Makes it.
+    """Initializes the schedule.
 
     Args:
       schedule: a function of the number of updates.
@@ -26,21 +26,21 @@ class ScaledSchedule(tf_keras.optimizers.schedules.LearningRateSchedule):
     """
     self.schedule, self._scale = schedule, scale
 
-  def __call__(self, step: Any) -> tf.Tensor:
-    """The rate at a number of updates, float32 scalar."""
+  def __call__(self, step: tf.Tensor) -> tf.Tensor:
+    """The learning rate at a number of updates: a float32 scalar."""
     rate = tf.convert_to_tensor(self.schedule(step))
     return rate * tf.cast(self._scale.read_value(), rate.dtype)
 
   def get_config(self) -> dict[str, Any]:
-    """See base class. The factor is state, and not part of it."""
+    """See base class. The factor is state, not configuration."""
     return self.schedule.get_config()
 
 
 class LearningRateScale:
-  """The factor of one optimizer."""
+  """The factor on the learning rate of one optimizer."""
 
   def __init__(self, optimizer: Any):
-    """Puts a factor of 1 on an optimizer. To be made inside the strategy's scope, before training.
+    """Gives an optimizer a factor of 1. Call it inside the strategy's scope, before training.
 
     Args:
       optimizer: a tf_keras optimizer, without wrappers around it.
@@ -74,7 +74,7 @@ class LearningRateScale:
     return self._value
 
   def learning_rate(self) -> float:
-    """What the next update will be made with."""
+    """The learning rate of the next update."""
     unscaled: float | tf.Tensor = (
       self._constant if self._schedule is None else self._schedule(self._optimizer.iterations)
     )

@@ -9,21 +9,21 @@ import tensorflow as tf
 
 from official_ext.optimization import base_optimizer
 
-# Of the polynomial a*x + b*x^3 + c*x^5, which takes singular values from (0, 1] to about 0.7 ... 1.2 in five rounds.
+# The coefficients of a*x + b*x^3 + c*x^5, which maps singular values from (0, 1] to about 0.7 ... 1.2 in five rounds.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-# Rows of these are looked up or compared one by one, they are no maps from one space to another.
+# Their rows are looked up or compared one by one: they do not map one space to another.
 ADAMW_PATTERNS = ('embed', '(?<!multi_)head', 'logits', 'classifier', 'predictions')
 
 
 def orthogonalize(matrix: tf.Tensor, steps: int = 5) -> tf.Tensor:
-  """U V^T, nearly, of a matrix U S V^T: Newton-Schulz iterations.
+  """Returns approximately U V^T for a matrix U S V^T, by Newton-Schulz iterations.
 
   Args:
     matrix: float32 of shape [m, n].
     steps: number of iterations.
 
   Returns:
-    float32 of shape [m, n], its singular values between about 0.7 and 1.2.
+    float32 of shape [m, n], with singular values between about 0.7 and 1.2.
   """
   a, b, c = _COEFFICIENTS
   is_tall = matrix.shape[0] > matrix.shape[1]
@@ -36,14 +36,14 @@ def orthogonalize(matrix: tf.Tensor, steps: int = 5) -> tf.Tensor:
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int] | None:
-  """The rows and columns of a variable as a matrix: its axes cut in two.
+  """The numbers of rows and columns of a variable as a matrix: its axes are split into two groups.
 
-  In front of the last axis: a convolution's [height, width, in, out] becomes [height * width * in, out]. With three
-  axes, at the place that makes the two sides as equal as can be: an attention's [model, heads, size] becomes
+  The last axis is a group of its own: a convolution's [height, width, in, out] becomes [height * width * in, out]. With
+  three axes, the split makes the two sides as equal as possible: an attention's [model, heads, size] becomes
   [model, heads * size], and its [heads, size, model] becomes [heads * size, model].
 
   Returns:
-    None if it is no matrix: fewer than two axes, or a single row or column.
+    None if it is not a matrix: it has fewer than two axes, or a single row or column.
   """
   shape = [int(size) for size in shape]
   cuts = [1, 2] if len(shape) == 3 else [len(shape) - 1] if len(shape) > 1 else []
@@ -53,7 +53,7 @@ def matrix_shape(shape: Sequence[int]) -> tuple[int, int] | None:
 
 
 class Muon(base_optimizer.Optimizer):
-  """Muon for matrices, AdamW for all else.
+  """Muon for matrices, AdamW for everything else.
 
   Jordan et al. 2024, https://kellerjordan.github.io/posts/muon, at the scale of Liu et al. 2025,
   https://arxiv.org/abs/2502.16982, which lets matrices and the rest share AdamW's learning rate and weight decay. With
@@ -63,7 +63,7 @@ class Muon(base_optimizer.Optimizer):
     o  = orthogonalize(g + momentum * b)                 without nesterov: orthogonalize(b)
     x -= learning_rate * (rms_scale * sqrt(max(r, c)) * o + weight_decay * x)
 
-  Variables with fewer than two axes, and those whose names match one of `adamw_patterns`, are AdamW's.
+  AdamW updates variables with fewer than two axes, and those whose names match one of `adamw_patterns`.
   """
 
   def __init__(
@@ -86,7 +86,7 @@ class Muon(base_optimizer.Optimizer):
     Args:
       learning_rate: a number, or a schedule.
       momentum: decay of the sum of the gradients.
-      nesterov: whether to look one step ahead.
+      nesterov: whether to use Nesterov momentum.
       newton_schulz_steps: iterations of `orthogonalize`.
       rms_scale: the root mean square of a full-rank update of a square matrix.
       weight_decay: decay of the weights, times the learning rate, of all variables.
@@ -103,7 +103,7 @@ class Muon(base_optimizer.Optimizer):
     self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 
   def is_matrix(self, variable: tf.Variable) -> bool:
-    """Whether a variable is Muon's, not AdamW's."""
+    """Whether Muon updates a variable, not AdamW."""
     matches = any(re.search(pattern, variable.name) for pattern in self.adamw_patterns)
     return not matches and matrix_shape(variable.shape) is not None
 

@@ -1,14 +1,14 @@
-"""Variables that are trained in their own way: another learning rate, no weight decay, or not at all.
+"""Groups of variables with another learning rate, without weight decay, or frozen.
 
-It works inside any tf_keras optimizer, legacy or new, at the point at which it updates one variable:
+They work inside any tf_keras optimizer, legacy or new, at the point where it updates one variable:
 
-- learning_rate_scale s: a variable that the optimizer takes from x to x + d becomes x + s * d. That is the update under
-  s times the learning rate, as every update is proportional to it, weight decay included.
-- weight_decay false: the optimizer is told that the variable has none.
-- frozen: the optimizer never sees it, nor does the norm to which gradients are clipped.
+- learning_rate_scale s: if the optimizer changes a variable from x to x + d, it becomes x + s * d instead. That is the
+  update under s times the learning rate, because every update is proportional to it, weight decay included.
+- weight_decay false: the optimizer is told not to decay the variable.
+- frozen: the optimizer never sees the variable, and its gradient does not count in the norm for clipping.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 import re
 import threading
 from typing import Any
@@ -25,32 +25,32 @@ _ORDINARY = configs.ParameterGroupConfig()
 
 
 class ParameterGroups:
-  """The groups of a configuration, and to which of them a variable belongs: the first that has a pattern for it."""
+  """The groups of a configuration. A variable belongs to the first group with a pattern that matches it."""
 
-  def __init__(self, groups: Sequence[configs.ParameterGroupConfig], model: Any = None):
+  def __init__(self, groups: Sequence[configs.ParameterGroupConfig], model: tf.Module | None = None):
     """Initializes the groups.
 
     Args:
       groups: `trainer.optimizer_config.parameter_groups`, checked.
-      model: whose attributes go before the names of variables, if it is a container: see variable_names.py.
+      model: if it is a container, its attributes precede the names of variables: see variable_names.py.
     """
     self._groups = tuple(groups)
     self._model = model
-    self._names: dict[Any, str] = {}
-    self._known: dict[Any, configs.ParameterGroupConfig] = {}
+    self._names: dict[Hashable, str] = {}
+    self._known: dict[Hashable, configs.ParameterGroupConfig] = {}
 
-  def name_of(self, variable: Any) -> str:
-    """The name that patterns are searched for in; they are in the variable's own name too."""
+  def name_of(self, variable: tf.Variable) -> str:
+    """The name in which patterns are searched for, besides the variable's own name."""
     key = variable_names.key_of(variable)
     if key not in self._names:  # Some models have no variables until their first call.
       self._names.update(variable_names.by_attribute(self._model))
     return self._names.setdefault(key, variable_names.name_of(variable))
 
-  def _matches(self, pattern: str, variable: Any) -> bool:
+  def _matches(self, pattern: str, variable: tf.Variable) -> bool:
     return any(re.search(pattern, name) for name in (self.name_of(variable), variable_names.name_of(variable)))
 
-  def group_of(self, variable: Any) -> configs.ParameterGroupConfig:
-    """The group of a variable; one that changes nothing if none has a pattern for it."""
+  def group_of(self, variable: tf.Variable) -> configs.ParameterGroupConfig:
+    """The group of a variable; a group that changes nothing if no pattern matches it."""
     key = variable_names.key_of(variable)
     if key not in self._known:
       matching = (
@@ -59,18 +59,20 @@ class ParameterGroups:
       self._known[key] = next(matching, _ORDINARY)
     return self._known[key]
 
-  def without_frozen(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """The pairs of variables that are trained."""
+  def without_frozen(
+    self, grads_and_vars: Iterable[tuple[tf.Tensor, tf.Variable]]
+  ) -> list[tuple[tf.Tensor, tf.Variable]]:
+    """The pairs whose variables are not frozen."""
     return [(gradient, variable) for gradient, variable in grads_and_vars if not self.group_of(variable).frozen]
 
-  def check(self, variables: Sequence[Any]) -> None:
-    """Checks that every pattern has a variable of its group, and that something is left to train.
+  def check(self, variables: Sequence[tf.Variable]) -> None:
+    """Checks that every pattern puts a variable into its group, and that something is left to train.
 
     Args:
       variables: the trainable variables of the model.
 
     Raises:
-      UserError: naming the pattern.
+      UserError: it names the pattern.
     """
     names = [self.name_of(variable) for variable in variables]
     for index, group in enumerate(self._groups):
@@ -88,7 +90,7 @@ class ParameterGroups:
       raise errors.UserError(f'{PATH}: all trainable variables are frozen, nothing is left to train')
 
   def install(self, optimizer: Any) -> None:
-    """Makes an optimizer follow the groups. To be called once, before its first update.
+    """Makes an optimizer follow the groups. Call it once, before its first update.
 
     Args:
       optimizer: a tf_keras optimizer, without wrappers around it.
@@ -106,10 +108,10 @@ class ParameterGroups:
   def _install_in_new(self, optimizer):
     update_step = optimizer.update_step
     tf_internals.restrict_weight_decay(optimizer, lambda variable: self.group_of(variable).weight_decay)
-    # It decays all variables and then updates all. Here the two stand together, so that one scale holds for both.
+    # tf_keras decays all variables, then updates all. Here each is decayed and updated at once, under one scale.
     decays_itself = tf_internals.decays_in_its_own_way(optimizer)
     if not decays_itself:
-      tf_internals.leave_out_weight_decay(optimizer)
+      tf_internals.disable_weight_decay(optimizer)
 
     def decay_and_update(gradient, variable):
       if not decays_itself and optimizer.weight_decay and tf_internals.uses_weight_decay(optimizer, variable):
@@ -122,7 +124,7 @@ class ParameterGroups:
     )
 
   def _install_in_legacy(self, optimizer):
-    current = threading.local()  # The variable that is being updated: weight decay is asked for by name alone.
+    current = threading.local()  # The variable being updated: the optimizer asks about weight decay by name alone.
 
     def asking_for(use_weight_decay):
       return lambda name: self.group_of(current.variable).weight_decay and use_weight_decay(name)
@@ -146,9 +148,9 @@ class ParameterGroups:
 
 
 def install(
-  groups: Sequence[configs.ParameterGroupConfig], optimizer: Any, model: Any = None
+  groups: Sequence[configs.ParameterGroupConfig], optimizer: Any, model: tf.Module | None = None
 ) -> ParameterGroups | None:
-  """Makes an optimizer follow a configuration's groups; None if there are none: see `ParameterGroups`."""
+  """Makes an optimizer follow a configuration's groups, and returns them, None if there are none."""
   if not groups:
     return None
   installed = ParameterGroups(groups, model)

@@ -1,4 +1,4 @@
-"""From float32 to bfloat16, at random or to the nearest."""
+"""Rounds float32 to bfloat16, at random or to the nearest."""
 
 import tensorflow as tf
 
@@ -6,11 +6,11 @@ ROUNDINGS = ('stochastic', 'nearest')
 
 
 def random_bits(shape: tf.TensorShape, index: int, iterations: tf.Tensor) -> tf.Tensor:
-  """32 random bits for each number of a variable, a function of its place among the variables and of the update.
+  """Draws 32 random bits for each number of a variable, as a function of the variable's index and of the update.
 
   Args:
     shape: of the variable.
-    index: its place.
+    index: of the variable in the optimizer's list.
     iterations: number of updates so far.
 
   Returns:
@@ -23,8 +23,8 @@ def random_bits(shape: tf.TensorShape, index: int, iterations: tf.Tensor) -> tf.
 def to_bfloat16(values: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
   """Rounds up or down at random, so that the mean is the number itself.
 
-  A bfloat16 is a float32 without its last 16 bits. Adding 16 random bits to these carries into the rest with a
-  probability that is their share of the way to the upper neighbour.
+  A bfloat16 is a float32 without its last 16 bits. If 16 random bits are added to these, the sum carries into the upper
+  bits with a probability equal to the fraction of the way to the upper neighbour.
 
   Args:
     values: float32, finite.

@@ -1,8 +1,8 @@
 """Schedules of the learning rate that Model Garden lacks.
 
-Each is a function of the number of updates alone. `offset` shifts it, as in Model Garden's: before that step it is what
-it is at 0. A warm-up (`optimizer_config.warmup`) stands in place of the schedule's first steps; with `offset` set to
-its `warmup_steps` the schedule begins where the warm-up ends.
+Each is a function of the number of updates alone. `offset` shifts it, as in Model Garden's: before that step it has its
+first value. A warm-up (`optimizer_config.warmup`) replaces the schedule's first steps; if `offset` equals its
+`warmup_steps`, the schedule begins when the warm-up ends.
 """
 
 import math
@@ -17,7 +17,7 @@ DECAY_SHAPES = ('linear', 'cosine', 'sqrt')
 
 
 class _Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
-  """A schedule that is computed from whole steps: their difference is exact even beyond what a float32 can count."""
+  """A schedule that subtracts whole steps: their difference is exact even for steps that no float32 can represent."""
 
   def __init__(self, offset: int = 0, **fields: Any):
     super().__init__()
@@ -28,7 +28,7 @@ class _Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
     return self.value_at(tf.maximum(tf.cast(step, tf.int64) - self._offset, 0))
 
   def value_at(self, step: tf.Tensor) -> tf.Tensor:
-    """The learning rate, float32 scalar, at a step since `offset`, int64 scalar of at least 0."""
+    """The learning rate, a float32 scalar, at a number of steps since `offset`, an int64 scalar of at least 0."""
     raise NotImplementedError
 
   def get_config(self) -> dict[str, Any]:
@@ -36,11 +36,10 @@ class _Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
 
 
 class Cyclical(_Schedule):
-  """Triangles between two learning rates (Smith 2017, https://arxiv.org/abs/1506.01186).
+  """A triangular wave between two learning rates (Smith 2017, https://arxiv.org/abs/1506.01186).
 
-  With base b, maximum m, half a cycle of s steps, the number c = 0, 1, ... of the cycle, and x, which within a cycle
-  goes from 0 to 1 and back linearly: b + (m - b) * x * scale. The scale is 1 (triangular), 2^-c (triangular2) or
-  gamma^step (exp_range).
+  The learning rate is b + (m - b) * x * scale, with base b, maximum m, and an x that goes linearly from 0 to 1 and back
+  within a cycle. The scale is 1 (triangular), 2^-c in cycle c = 0, 1, ... (triangular2) or gamma^step (exp_range).
   """
 
   def __init__(
@@ -56,11 +55,11 @@ class Cyclical(_Schedule):
     """Initializes the schedule.
 
     Args:
-      initial_learning_rate: the lower end, at which every cycle begins and ends.
-      maximal_learning_rate: the upper end of the first cycle.
-      step_size: steps from one end to the other, half a cycle.
+      initial_learning_rate: the lower bound, at which every cycle begins and ends.
+      maximal_learning_rate: the upper bound of the first cycle.
+      step_size: the number of steps in half a cycle, from one bound to the other.
       mode: one of CYCLES.
-      gamma: the factor of 'exp_range' a step.
+      gamma: the factor of 'exp_range' for every step.
       offset: the step at which the first cycle begins.
       name: of the schedule.
     """
@@ -89,11 +88,11 @@ class Cyclical(_Schedule):
 
 
 class OneCycle(_Schedule):
-  """Up to a maximum and down to almost nothing, once (Smith and Topin 2018, https://arxiv.org/abs/1708.07120).
+  """One rise to a maximum and one fall to almost 0 (Smith and Topin 2018, https://arxiv.org/abs/1708.07120).
 
-  From `maximal_learning_rate / div_factor` to the maximum during the first `pct_start` of the steps, from there to
+  Rises from `maximal_learning_rate / div_factor` to the maximum during the first `pct_start` of the steps, and falls to
   `maximal_learning_rate / (div_factor * final_div_factor)` at `total_decay_steps`. The parameters are those of
-  PyTorch's OneCycleLR with two phases. Momentum is left as it is.
+  PyTorch's OneCycleLR with two phases. Momentum does not change.
   """
 
   def __init__(
@@ -112,10 +111,10 @@ class OneCycle(_Schedule):
     Args:
       maximal_learning_rate: the peak.
       total_decay_steps: the length of the cycle in steps.
-      pct_start: the fraction of the cycle that goes up.
-      div_factor: the peak over the first learning rate.
-      final_div_factor: the first learning rate over the last.
-      anneal_strategy: one of ANNEAL_STRATEGIES, the form of both ways.
+      pct_start: the fraction of the cycle in which the learning rate rises.
+      div_factor: the peak divided by the first learning rate.
+      final_div_factor: the first learning rate divided by the last.
+      anneal_strategy: one of ANNEAL_STRATEGIES, the shape of both the rise and the fall.
       offset: the step at which the cycle begins.
       name: of the schedule.
     """
@@ -147,11 +146,11 @@ class OneCycle(_Schedule):
 
 
 class WarmupStableDecay(_Schedule):
-  """Up, level, down (Hu et al. 2024, https://arxiv.org/abs/2404.06395).
+  """A rise, a constant level, a decay (Hu et al. 2024, https://arxiv.org/abs/2404.06395).
 
-  Linear from 0 during `warmup_steps`; then `initial_learning_rate`; during the last `decay_fraction` of
-  `total_decay_steps` down to `alpha` times it: linearly, along half a cosine, or as 1 - sqrt(x) (Haegele et al. 2024,
-  https://arxiv.org/abs/2405.18392).
+  Rises linearly from 0 during `warmup_steps`, stays at `initial_learning_rate`, and falls to `alpha` times it during
+  the last `decay_fraction` of `total_decay_steps`: linearly, along half a cosine, or as 1 - sqrt(x) (Haegele et al.
+  2024, https://arxiv.org/abs/2405.18392).
   """
 
   def __init__(
@@ -206,7 +205,7 @@ class WarmupStableDecay(_Schedule):
 class CosineRestarts(tf_keras.optimizers.schedules.CosineDecayRestarts):
   """Cosine decay with warm restarts (SGDR; Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983).
 
-  Cycle i = 0, 1, ... is first_decay_steps * t_mul^i steps long and goes along half a cosine from its maximum,
+  Cycle i = 0, 1, ... is first_decay_steps * t_mul^i steps long and falls along half a cosine from its maximum,
   initial_learning_rate * (alpha + (1 - alpha) * m_mul^i), to the minimum, alpha * initial_learning_rate.
   """
 

@@ -11,7 +11,7 @@ SLOT_DTYPES = ('bfloat16', 'float32')
 
 
 class StableAdamW(base_optimizer.Optimizer):
-  """AdamW whose learning rate is lowered for each variable whose gradients outgrow their second moment.
+  """AdamW that lowers the learning rate of each variable whose gradients outgrow their second moment.
 
   Wortsman et al. 2023, https://arxiv.org/abs/2304.13013, algorithm 2; the clipping is Adafactor's (Shazeer and Stern
   2018, https://arxiv.org/abs/1804.04235). With gradient g, moments m and v corrected for their start, learning rate a:
@@ -20,9 +20,9 @@ class StableAdamW(base_optimizer.Optimizer):
     a'  = a / max(1, rms / clip_threshold)
     x  -= a' * (m / (sqrt(v) + epsilon) + weight_decay * x)
 
-  In bfloat16 the slots take half the memory. With eight bits of mantissa a second moment that is rounded to the nearest
-  stands still under beta_2 = 0.999, for a change of one in a thousand is lost: rounded at random it moves on in the
-  mean. The random numbers are a function of the number of the update, so that a resumed run draws the same.
+  In bfloat16 the slots take half the memory. With eight bits of mantissa, rounding to the nearest loses a change of one
+  in a thousand, so that a second moment under beta_2 = 0.999 never changes; rounded at random, it is right in the mean.
+  The random numbers are a function of the number of the update, so that a resumed run draws the same.
   """
 
   def __init__(
@@ -46,9 +46,9 @@ class StableAdamW(base_optimizer.Optimizer):
       beta_2: decay of the second moment.
       epsilon: added to the root of the second moment.
       weight_decay: decay of the weights, times the learning rate.
-      clip_threshold: the root mean square ratio from which an update is scaled down; 0 never.
+      clip_threshold: an update is scaled down if `rms` is above this; 0: never.
       slot_dtype: one of SLOT_DTYPES.
-      slot_rounding: one of rounding.ROUNDINGS, to bfloat16.
+      slot_rounding: how to round to bfloat16, one of rounding.ROUNDINGS.
       name: of the optimizer.
       **kwargs: see base class.
     """
@@ -105,13 +105,13 @@ class StableAdamW(base_optimizer.Optimizer):
       slot.assign(tf.cast(value, slot.dtype))
 
   def _apply_weight_decay(self, variables):
-    """Does nothing: the update holds it, under the learning rate that may be lowered."""
+    """Does nothing: `update_step` decays, under the learning rate that it may lower."""
 
   def logs(self) -> dict[str, tf.Tensor]:
-    """Values of the last update to log: see base class.
+    """Returns values of the last update to log: see base class.
 
     Returns:
-      update_rms; clipped_fraction, of all variables those whose update was scaled down.
+      update_rms; clipped_fraction, the fraction of the variables whose update was scaled down.
     """
     return {**super().logs(), 'clipped_fraction': tf.math.divide_no_nan(self._num_clipped, self._num_updated)}
 

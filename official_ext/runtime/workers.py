@@ -81,8 +81,8 @@ def connect(
   return strategy
 
 
-def of(strategy: tf.distribute.Strategy) -> 'Workers':
-  """The workers that share a strategy: those that `connect` has met, or this process alone."""
+def get(strategy: tf.distribute.Strategy) -> 'Workers':
+  """Returns the workers that share a strategy: those that `connect` has met, or this process alone."""
   if _current is not None and isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
     return _current
   return Workers()

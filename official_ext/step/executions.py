@@ -1,4 +1,4 @@
-"""How steps are run: one class for each execution that a plan can name, behind `run(batches)`.
+"""Runs steps: one class for each execution that a plan can name, behind `run(batches)`.
 
 | execution | compiled by XLA | update |
 |---|---|---|
@@ -25,7 +25,7 @@ class Execution(Protocol):
   """Runs steps. Cross-replica context."""
 
   def run(self, batches: Sequence[Sequence[Any]]) -> None:
-    """Runs as many steps as there are elements: for each step its micro-batches."""
+    """Runs one step for each element, which has the micro-batches of the step."""
 
 
 class GraphExecution:
@@ -35,7 +35,7 @@ class GraphExecution:
   """
 
   def __init__(self, update: Update, parts: step_parts.StepParts):
-    """Makes it.
+    """Initializes the execution.
 
     Args:
       update: of a step.
@@ -56,10 +56,10 @@ class GraphExecution:
 
 
 class FusedExecution:
-  """Whole steps in one XLA program, on one replica: one of them, or `plan.steps_per_execution`."""
+  """Runs whole steps in one XLA program, on one replica: one of them, or `plan.steps_per_execution`."""
 
   def __init__(self, update: Update, plan: step_plan.StepPlan, parts: step_parts.StepParts, num_micro_steps: int):
-    """Makes the programs; they are compiled when they are run first.
+    """Makes the programs; each is compiled when it first runs.
 
     Args:
       update: of a step.
@@ -79,7 +79,7 @@ class FusedExecution:
 
   @do_not_convert
   def run(self, batches: Sequence[Sequence[Any]]) -> None:
-    """See `Execution`. There are one or `plan.steps_per_execution` steps."""
+    """See `Execution`. `batches` has one or `plan.steps_per_execution` steps."""
     if len(batches) == 1:
       self._strategy.run(self._one, args=(list(batches[0]),))
       return
@@ -98,10 +98,10 @@ class FusedExecution:
     tf.cond(done, lambda: 0, one_by_one)
 
   def _run_optimistically(self, stacked):
-    """All steps, or none of them if one is not finite. Replica context.
+    """Runs all steps, or none of them if one is not finite. Replica context.
 
     Guarding every step costs a fifth of a small step. Here one select guards all of them; it needs a copy of what they
-    write. If it undoes them, they are done once more, each guarded by itself.
+    write. If it undoes them, they are run again, each guarded by itself.
 
     Returns:
       Whether all were finite: bool scalar.
@@ -123,7 +123,7 @@ class FusedExecution:
     return ok
 
   def _run_stacked(self, stacked):
-    """All steps, each guarded by itself. Replica context."""
+    """Runs all steps, each guarded by itself. Replica context."""
 
     def run_one(micro_batches, state):
       self._update.run_in_xla(micro_batches)

@@ -1,7 +1,7 @@
 """Catches what a task hands to `optimizer.apply_gradients`, and applies it later, once, reduced and clipped.
 
-A task's `train_step` computes gradients and ends in `optimizer.apply_gradients(...)`. Between the two lies everything
-that a trainer may want to own: accumulation, reduction over replicas, the test for finite values, clipping. While a
+A task's `train_step` computes gradients and ends in `optimizer.apply_gradients(...)`. Everything that a trainer may
+want to own is between the two: accumulation, reduction over replicas, the test for finite values, clipping. While a
 step is traced inside `GradientTap.capture`, `apply_gradients` on that optimizer instance only records its pairs, so
 that a task's step, unmodified, becomes a function from inputs to gradients.
 """
@@ -26,9 +26,9 @@ GradientsAndVariables = list[tuple[Gradient, tf.Variable]]
 
 @contextlib.contextmanager
 def other_updates() -> Iterator[list[Any]]:
-  """Lists the optimizers without a tap which this thread updates with, one entry an update.
+  """Lists the optimizers without a tap with which this thread updates, one entry for each update.
 
-  A tapped optimizer's `apply_gradients` does not come as far as that of the class.
+  A tapped optimizer's `apply_gradients` does not reach that of the class.
   """
   optimizers: list[Any] = []
 
@@ -44,7 +44,7 @@ def other_updates() -> Iterator[list[Any]]:
 class GradientTap:
   """Stands between a task and one optimizer instance.
 
-  Replicas are traced in threads that take turns, so what is captured belongs to the thread that captures.
+  Replicas are traced in threads that take turns, so the captured gradients belong to the thread that captures.
   """
 
   def __init__(self, optimizer: Any, on_cpu: bool = False):
@@ -56,7 +56,7 @@ class GradientTap:
     """
     self._optimizer = optimizer
     self._on_cpu = on_cpu
-    # Its own norm is slow on a CPU; and of two equal norms in one program, XLA computes one.
+    # Its own norm is slow on a CPU, and XLA computes only one of two equal norms in a program.
     tf_internals.replace_global_clipping(
       inner_optimizer(optimizer), lambda gradients, limit: clip_by_global_norm(gradients, limit, on_cpu)
     )
@@ -70,7 +70,7 @@ class GradientTap:
 
   @contextlib.contextmanager
   def capture(self) -> Iterator[list[GradientsAndVariables]]:
-    """Records the calls of `apply_gradients` made by this thread: one list of pairs a call."""
+    """Records this thread's calls of `apply_gradients`: one list of pairs for each."""
     outer = getattr(self._local, 'calls', None)
     calls: list[GradientsAndVariables] = []
     self._local.calls = calls
@@ -92,11 +92,11 @@ class GradientTap:
     return global_norm(gradients, self._on_cpu)
 
   def apply_reduced(self, gradients: Sequence[Gradient], variables: Sequence[tf.Variable]) -> None:
-    """Clips as the optimizer is set to, and applies, gradients that are already summed over the replicas.
+    """Clips and applies gradients that are already summed over the replicas, by the settings of the optimizer.
 
     Runs in a replica context. `clipnorm`, `clipvalue`, `global_clipnorm` and gradient transformers act inside
-    `apply_gradients`, after its own reduction, which is switched off here. Model Garden's AdamWeightDecay clips in
-    front of its reduction and not at all without one, so its `gradient_clip_norm` is applied here.
+    `apply_gradients`, after its own reduction, which is switched off here. Model Garden's AdamWeightDecay clips before
+    its reduction, and not at all without one, so its `gradient_clip_norm` is applied here.
     """
     inner = inner_optimizer(self._optimizer)
     clip_norm = getattr(inner, 'gradient_clip_norm', None) if isinstance(inner, legacy_adamw.AdamWeightDecay) else None
@@ -110,16 +110,16 @@ def inner_optimizer(optimizer: Any) -> Any:
   while True:
     if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
       optimizer = optimizer.inner_optimizer
-    elif hasattr(optimizer, 'update_average'):  # An exponential moving average around another optimizer.
+    elif hasattr(optimizer, 'update_average'):  # The optimizer is an exponential moving average around another one.
       optimizer = model_garden_internals.averaged_optimizer(optimizer)
     else:
       return optimizer
 
 
 def without_duplicates(gradient: Gradient) -> Gradient:
-  """An IndexedSlices with every index once, its values summed; any other gradient as it is.
+  """Sums the values of equal indices in an IndexedSlices; returns any other gradient as it is.
 
-  Norms and clipping of an embedding's gradient are those of the dense gradient only once no row stands in it twice.
+  The norm and clipping of an embedding's gradient equal those of the dense gradient only if no row is in it twice.
   """
   if not isinstance(gradient, tf.IndexedSlices):
     return gradient
@@ -153,8 +153,8 @@ def global_norm(gradients: Sequence[Gradient], on_cpu: bool = False) -> tf.Tenso
 
   Args:
     gradients: dense, sparse or None.
-    on_cpu: whether this runs on a CPU, where XLA adds up the numbers of a sum one by one, and a product with ones is
-      ten times as fast; elsewhere a product may round its inputs.
+    on_cpu: whether this runs on a CPU. There XLA adds the numbers of a sum one by one, and a product with ones is ten
+      times as fast; elsewhere, a product may round its inputs.
   """
   squares: list[tf.Tensor] = []
   for gradient in gradients:
@@ -168,7 +168,7 @@ def global_norm(gradients: Sequence[Gradient], on_cpu: bool = False) -> tf.Tenso
 
 
 def clip_by_global_norm(gradients: Sequence[Gradient], limit: float, on_cpu: bool = False) -> list[Gradient]:
-  """Gradients (see `global_norm`) times `limit / norm` if their norm is larger; all NaN if it is not finite."""
+  """Multiplies gradients (see `global_norm`) by `limit / norm` if their norm is larger; all NaN if it is not finite."""
   return tf.clip_by_global_norm(gradients, limit, use_norm=global_norm(gradients, on_cpu))[0]
 
 
@@ -183,7 +183,7 @@ def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
 
 
 def variables_of(optimizer: Any) -> list[tf.Variable]:
-  """All variables that an optimizer writes, those of the optimizers inside it too."""
+  """All variables that an optimizer writes, including those of the optimizers inside it."""
   found: dict[int, tf.Variable] = {}
   while optimizer is not None:
     for name in ('variables', 'weights'):
@@ -196,10 +196,10 @@ def variables_of(optimizer: Any) -> list[tf.Variable]:
 
 
 def logs_of(optimizer: Any) -> dict[str, tf.Tensor]:
-  """What the optimizer that makes the update has to log about its last one: float32 scalars under 'optimizer/...'.
+  """The logs of the optimizer that makes the update, about the last one: float32 scalars under 'optimizer/...'.
 
-  They are what its method `logs` returns, if it has one: a dictionary from names, the same at all times, to scalars
-  read from its variables.
+  Its method `logs` returns them, if it has one: a dictionary from names, always the same, to scalars read from its
+  variables.
   """
   logs = getattr(inner_optimizer(optimizer), 'logs', None)
   return {f'optimizer/{name}': tf.cast(value, tf.float32) for name, value in logs().items()} if callable(logs) else {}
@@ -207,5 +207,5 @@ def logs_of(optimizer: Any) -> dict[str, tf.Tensor]:
 
 def hyperparameters(optimizer: Any) -> list[tf.Variable]:
   """The variables in which an optimizer, and those inside it, keep constants of the configuration: the learning rate
-  of a new one; learning rate, momentum, decay of a legacy one."""
+  of a new optimizer; learning rate, momentum and decay of a legacy one."""
   return tf_internals.hyperparameter_variables(inner_optimizer(optimizer))

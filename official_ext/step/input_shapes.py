@@ -1,4 +1,4 @@
-"""Which shapes the inputs of a compiled step have: XLA compiles once for each."""
+"""Notes which shapes the inputs of a compiled step have: XLA compiles once for each."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,16 +10,16 @@ _MAX_NAMED = 8
 
 
 class InputShapes:
-  """Counts the programs that a step is compiled to, and warns of many."""
+  """Counts the programs to which a step is compiled, and warns if there are many."""
 
   def __init__(self, strategy: tf.distribute.Strategy):
-    """Makes it; nothing is counted before `start`."""
+    """Initializes it; nothing is counted before `start`."""
     self._strategy = strategy
     self._seen: tf.lookup.experimental.MutableHashTable | None = None
     self.num_compilations = 1
 
   def start(self) -> None:
-    """Counts from here on. A step whose shapes are fixed has no need of it."""
+    """Starts to count. A step whose shapes are fixed does not need it."""
     with self._strategy.scope():
       self._seen = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0)
 
@@ -36,7 +36,7 @@ class InputShapes:
       self._seen.insert(tf.strings.reduce_join(shapes, separator=' '), tf.constant(1, tf.int64))
 
   def count(self, max_silent_recompilations: int) -> None:
-    """Counts anew, and warns if the step was compiled once more and that often."""
+    """Counts again, and warns if the step was compiled again, and too often."""
     shapes = self._shapes()
     before, self.num_compilations = self.num_compilations, max(1, len(shapes))
     if self.num_compilations > max(before, max_silent_recompilations):

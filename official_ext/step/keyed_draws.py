@@ -1,7 +1,7 @@
 """Random numbers as functions of a seed, the same in a graph and in an XLA program.
 
-TensorFlow's stateless ops derive their streams and their floats in XLA otherwise than in TensorFlow's kernels, or have
-no kernel there; the bits of Philox, for one key and counter, are the same.
+TensorFlow's stateless ops derive streams and floats differently in XLA and in TensorFlow's kernels, or have no kernel
+in XLA; the bits of Philox, for the same key and counter, are the same in both.
 """
 
 from typing import Any

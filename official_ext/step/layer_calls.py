@@ -1,4 +1,4 @@
-"""Which Keras layer is being called, and what it returns."""
+"""Follows which Keras layer is being called, and what it returns."""
 
 from collections.abc import Callable, Iterator
 import contextlib
@@ -12,7 +12,7 @@ from official_ext.step import method_patch
 
 
 class _Local(threading.local):
-  """Of one thread: the layers that it is in, and who is told of what they return."""
+  """The state of one thread: the layers that it is in, and the observer of their results."""
 
   def __init__(self):
     self.stack: list[Any] = []
@@ -25,19 +25,19 @@ _LOCAL = _Local()
 def current_path() -> str:
   """The layers that this thread is in, from the outside in, joined by '/'; '' outside of `followed`, or in none.
 
-  The outermost, mostly the model, is left out of the paths of those inside it.
+  The paths of inner layers do not include the outermost, which is usually the model.
   """
   names = [layer.name for layer in _LOCAL.stack]
   return '/'.join(names[1:] or names)
 
 
 def current_root() -> Any:
-  """The outermost layer that this thread is in, mostly the model; None outside of `followed`, or in none."""
+  """The outermost layer that this thread is in, usually the model; None outside of `followed`, or in none."""
   return _LOCAL.stack[0] if _LOCAL.stack else None
 
 
 def _following(original):
-  @functools.wraps(original)  # AutoGraph knows by the name of the module that it is not to be converted.
+  @functools.wraps(original)  # By the name of its module, AutoGraph knows not to convert it.
   def call(self, *args, **kwargs):
     if not _LOCAL.followers:
       return original(self, *args, **kwargs)
@@ -58,10 +58,10 @@ _PATCH = method_patch.MethodPatch(tf_keras.layers.Layer, '__call__', _following)
 
 @contextlib.contextmanager
 def followed(on_output: Callable[[str, Any], None] = lambda path, outputs: None) -> Iterator[None]:
-  """Within, the calls of Keras layers in this thread are followed.
+  """A context in which the calls of Keras layers in this thread are followed.
 
   Args:
-    on_output: called with the path of each layer, and what it returned, when it has.
+    on_output: called with the path and the result of each layer, when it returns.
   """
   with _PATCH:
     _LOCAL.followers.append(on_output)

@@ -6,25 +6,25 @@ from typing import Any
 
 
 class MethodPatch:
-  """A context in which a method is replaced. Threads may be in it at the same time: the last one puts it back.
+  """A context in which a method is replaced. Threads may be in it at the same time: the last one restores it.
 
-  What the owner has inherited, an object from its class too, it inherits again afterwards.
+  A method that the owner inherits, also an object from its class, is inherited again afterwards.
   """
 
   def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]):
-    """Makes a context that may be entered again and again.
+    """Makes a context that may be entered repeatedly.
 
     Args:
       owner: a class or an object.
       name: of the method.
-      wrap: from the method to what stands for it.
+      wrap: a function from the method to its replacement.
     """
     self._owner = owner
     self._name = name
     self._wrap = wrap
     self._lock = threading.Lock()
     self._num_inside = 0
-    self._own: Any = None  # What the owner itself has under this name.
+    self._own: Any = None  # The owner's own attribute of this name.
 
   def __enter__(self) -> None:
     with self._lock:

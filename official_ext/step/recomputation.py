@@ -1,7 +1,7 @@
-"""What is run once more for its gradient draws the same random numbers as before.
+"""Lets a function that is run again for its gradient draw the same random numbers as before.
 
-`tf.recompute_grad` calls a function again when the gradient is made. The seeds that its first run was given are
-remembered, as tensors, and handed to the second.
+`tf.recompute_grad` calls a function again when the gradient is made. The seeds of its first run are remembered, as
+tensors, and given to the second.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ import tensorflow as tf
 from official_ext import tf_internals
 from official_ext.step import method_patch
 
-_RECOMPUTING = 'recompute_grad.<locals>.inner'  # TensorFlow's own, and the copy that Model Garden's BigBird has.
+_RECOMPUTING = 'recompute_grad.<locals>.inner'  # TensorFlow's own, and the copy in Model Garden's BigBird.
 
 
 class _Region:
@@ -33,10 +33,10 @@ class _Region:
     self.seeds = seeds
     self.is_again = is_again
     self._num_taken = 0
-    self.difference = ''  # What the second run has drawn otherwise.
+    self.difference = ''  # How the draws of the second run differ.
 
   def take(self, salt: str | None) -> tf.Tensor | None:
-    """The next seed of the first run; None if that drew something else then."""
+    """The next seed of the first run; None if that run drew something else."""
     before = self.seeds[self._num_taken] if self._num_taken < len(self.seeds) else ('nothing', None)
     self._num_taken += 1
     if before[0] == salt:
@@ -47,7 +47,7 @@ class _Region:
 
 
 class _Local(threading.local):
-  """Of one thread: the regions that it is in, from the outside in."""
+  """The state of one thread: the regions that it is in, from the outside in."""
 
   def __init__(self):
     self.regions: list[_Region] = []
@@ -71,7 +71,7 @@ def is_in(graph: Any) -> bool:
 
 
 def warn_of_other_draws() -> None:
-  """To be called if a draw is made that no region can remember."""
+  """Warns of a draw that no region can remember."""
   if _LOCAL.regions:
     logging.log_first_n(
       logging.WARNING,
@@ -83,12 +83,12 @@ def warn_of_other_draws() -> None:
 
 
 def seed_of(graph: Any, salt: str | None, make_seed: Callable[[], tf.Tensor]) -> tf.Tensor:
-  """The seed of a draw: `make_seed()`, or if a function is run once more, what it was given at first.
+  """The seed of a draw: `make_seed()`, or if a function is run again, that of its first run.
 
   Args:
-    graph: the one at hand; None if Python runs the step.
-    salt: what the draw is called.
-    make_seed: makes a new one in `graph`.
+    graph: the present graph; None if Python runs the step.
+    salt: the name of the draw.
+    make_seed: makes a new seed in `graph`.
   """
   noting, seed = [], None
   for region in reversed([region for region in _LOCAL.regions if region.home is graph]):
@@ -153,7 +153,7 @@ _PATCHES = [
 
 @contextlib.contextmanager
 def draws_the_same() -> Iterator[None]:
-  """Within, what is run again for its gradient gets the seeds that it had at first."""
+  """A context in which functions that are run again for their gradient get the seeds of their first run."""
   with contextlib.ExitStack() as stack:
     for patch in _PATCHES:
       stack.enter_context(patch)

@@ -1,4 +1,4 @@
-"""What a training loop logs of its steps: means over the updates that were made."""
+"""The means that a training loop logs, over the updates that were made."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,14 +11,14 @@ from official_ext.step import step_parts
 
 
 class StepMeans:
-  """Means over the steps of a training loop. Made and read in the cross-replica context, updated in replicas'."""
+  """Means over the steps of a training loop. Made and read in the cross-replica context, updated in replica context."""
 
   def __init__(self, parts: step_parts.StepParts, log_names: Sequence[str]):
     """Makes the metrics.
 
     Args:
       parts: the step's.
-      log_names: the names of what the task's step logs.
+      log_names: the names of the task's logs.
     """
     self._optimizer = parts.optimizer
     self._train_loss = parts.train_loss
@@ -56,18 +56,18 @@ class StepMeans:
 
   @property
   def variables(self) -> list[tf.Variable]:
-    """The variables that a step which is made writes."""
+    """The variables that are written by a step that is not skipped."""
     means = [self._train_loss, self._grad_norm, *self._logs.values()]
     return [variable for mean in means for variable in mean.variables]
 
   def skipped_loss(self) -> Any:
-    """The mean loss of the loop, if every step of it was skipped; None if not. Before the training loss is reset."""
+    """The mean loss of the loop, if all its steps were skipped, or None. Call it before the loss is reset."""
     if not self._train_loss.count.numpy() and self._skipped_loss.count.numpy():
       return self._skipped_loss.result()
     return None
 
   def take_logs(self) -> dict[str, tf.Tensor]:
-    """The means of the loop, without the training loss; forgets them."""
+    """Returns and forgets the means of the loop, without the training loss."""
     logs = {}
     for mean in [*self._logs.values(), self._grad_norm]:
       if mean.count.numpy():

@@ -1,4 +1,4 @@
-"""What the parts of a training step are all made from."""
+"""The objects and settings that all parts of a training step share."""
 
 import dataclasses
 from typing import Any
@@ -12,15 +12,15 @@ from official_ext.step import step_state
 
 @dataclasses.dataclass(frozen=True)
 class StepParts:
-  """What a step reads and writes.
+  """The objects that a step reads and writes.
 
   Attributes:
     task: the task, whose `train_step` is run.
     model: the task's model.
-    optimizer: the trainer's, with what is wrapped around it.
+    optimizer: the trainer's, with its wrappers.
     metrics: the training metrics.
     train_loss: the mean of the training loss.
-    global_step: int64 scalar variable, the updates done.
+    global_step: int64 scalar variable, the number of updates done.
     state: which updates were skipped, and what the losses were.
     strategy: the strategy in whose scope all of these were made.
   """
@@ -36,7 +36,7 @@ class StepParts:
 
   @property
   def single_trace(self) -> bool:
-    """Whether replica code may hold the update: one replica without a thread of its own, or TPU."""
+    """Whether replica code may contain the update: one replica without a thread of its own, or TPU."""
     if isinstance(self.strategy, (tf.distribute.OneDeviceStrategy, tf.distribute.TPUStrategy)):
       return True
     with self.strategy.scope():
@@ -45,7 +45,7 @@ class StepParts:
 
 @dataclasses.dataclass(frozen=True)
 class StepSettings:
-  """What the configuration says about a step.
+  """The configuration of a step.
 
   Attributes:
     seed: `runtime.seed`.

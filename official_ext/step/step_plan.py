@@ -1,6 +1,6 @@
-"""How a training step is executed: a pure function of the traced step and the configuration.
+"""Chooses how a training step is executed, as a pure function of the traced step and the configuration.
 
-No clock is asked: a resumed run takes the shape of the run that it continues.
+Nothing is timed: a resumed run has the same execution as the run that it continues.
 """
 
 import dataclasses
@@ -21,17 +21,17 @@ _MAX_STACKED_BYTES = 64 * 2**20
 
 @dataclasses.dataclass(frozen=True)
 class StepTraits:
-  """What tracing a task's step once shows.
+  """The traits of a task's step, from tracing it once.
 
   Attributes:
-    num_updates: how often the step called `apply_gradients` on the trainer's optimizer.
+    num_updates: how often the step called `apply_gradients` of the trainer's optimizer.
     num_other_updates: how often it called that of other optimizers.
     convolutions: whether the step contains convolutions.
     merge_calls: whether replicas meet inside the forward pass (synchronised batch normalisation).
     static_shapes: whether every input is a dense tensor of known shape.
     sparse_gradients: whether gradients are IndexedSlices, for which not every optimizer has an XLA kernel.
     input_bytes: bytes of one replica's batch; 0 if shapes are not static.
-    xla_error: why XLA cannot compile the step; empty if it can, or was not asked.
+    xla_error: why XLA cannot compile the step; empty if it can, or was not tried.
   """
 
   num_updates: int = 1
@@ -45,7 +45,7 @@ class StepTraits:
 
   @property
   def owns_updates(self) -> bool:
-    """Whether the updates are the task's: they are not just one, by the trainer's optimizer."""
+    """Whether the task owns the updates: it makes others than exactly one with the trainer's optimizer."""
     return self.num_updates != 1 or self.num_other_updates > 0
 
 
@@ -59,9 +59,9 @@ class StepPlan:
       compilation).
     jit_compile: whether XLA compiles the step's forward and backward.
     steps_per_execution: steps in one program.
-    unroll: whether these steps are written out instead of looped over.
+    unroll: whether these steps are unrolled instead of looped over.
     manual_optimization: whether the task owns its updates.
-    reason: why, for the person who reads it.
+    reason: the reason, for people.
     eager: whether Python runs the task's step every time.
   """
 
@@ -95,10 +95,10 @@ def choose_plan(
 
   Args:
     traits: see `StepTraits`.
-    enable_xla: `runtime.enable_xla`: True and False are orders, 'auto' asks for the rule.
+    enable_xla: `runtime.enable_xla`: True and False are obeyed, 'auto' applies the rule.
     device_type: 'CPU', 'GPU' or 'TPU'.
     single_trace: whether the strategy traces one function for its (only) replica.
-    steps_per_execution: `trainer.steps_per_execution`; 0 asks for the rule.
+    steps_per_execution: `trainer.steps_per_execution`; 0 applies the rule.
     steps_per_loop: `trainer.steps_per_loop`.
     gradient_accumulation_steps: `trainer.gradient_accumulation_steps`.
     run_eagerly: whether `trainer.train_tf_function` is false.
@@ -147,7 +147,7 @@ def choose_plan(
 
 
 def without_fused_update(plan: StepPlan, xla_error: str) -> StepPlan:
-  """`plan` with the update outside of the XLA program, which cannot hold it."""
+  """`plan` with the update outside of the XLA program, which cannot contain it."""
   reason = f'{plan.reason}; XLA cannot compile the update: {xla_error}'
   return dataclasses.replace(plan, execution='split', steps_per_execution=1, unroll=False, reason=reason)
 
@@ -167,7 +167,7 @@ def _use_xla(traits: StepTraits, enable_xla: bool | str, device_type: str) -> tu
 
 
 def _stackable_steps(input_bytes: int) -> int:
-  """How many batches of this size are worth stacking."""
+  """The number of batches of this size that are worth stacking."""
   return max(1, min(_MAX_STEPS_PER_EXECUTION, _MAX_STACKED_BYTES // max(input_bytes, 1)))
 
 

@@ -24,7 +24,7 @@ from official_ext.step import recomputation
 
 @dataclasses.dataclass
 class StepKey:
-  """What identifies one forward pass.
+  """The key that identifies one forward pass.
 
   Attributes:
     seed: the run's seed (`runtime.seed`), a Python int.
@@ -34,8 +34,8 @@ class StepKey:
     micro_step: Python int, which of the micro-batches of an accumulated step.
     num_micro_steps: Python int.
     batch: int64 scalar tensor, for draws that belong to a batch by its number, not to the step: in an evaluation.
-    purpose: what else but a training step the draws are for, such as 'evaluation'.
-    draws: how many seeds were handed out so far, by the name of what drew them.
+    purpose: the purpose of the draws, if it is not a training step, such as 'evaluation'.
+    draws: the number of seeds handed out so far, by the name of the draw.
     graph: the graph that holds the tensors above; None if Python runs the step. `step_key` fills it in.
   """
 
@@ -66,7 +66,7 @@ def current_key() -> StepKey | None:
 
 @contextlib.contextmanager
 def step_key(key: StepKey) -> Iterator[StepKey]:
-  """Makes `key` the current one in this thread. TensorFlow's own random ops draw by it too: see `_RAW_OPS`."""
+  """Makes `key` the current one in this thread. TensorFlow's own random ops use it too: see `_RAW_OPS`."""
   before = current_key()
   key.graph = _graph_here()
   _LOCAL.key = key
@@ -81,11 +81,11 @@ def make_seed(salt: str | None = None) -> tf.Tensor:
   """A seed for one of TensorFlow's stateless random ops.
 
   Args:
-    salt: what tells this draw from the step's others. None numbers the draws in the order of their tracing.
+    salt: distinguishes this draw from the step's others. None numbers the draws in the order of their tracing.
 
   Returns:
     An int64 tensor of shape [2]: [hash(seed, salt), (step * micro-batches + micro-batch) * replicas + replica]. In an
-    evaluation the number of the batch takes the place of the step: all evaluations draw the same.
+    evaluation the number of the batch replaces the step: all evaluations draw the same.
 
   Raises:
     RuntimeError: outside of a step, be it of training or of an evaluation.
@@ -99,7 +99,7 @@ def make_seed(salt: str | None = None) -> tf.Tensor:
 
 
 def _seed_here(salt: str | None) -> tf.Tensor:
-  """`make_seed`, for the graph at hand: the body of a loop draws anew in every iteration."""
+  """`make_seed`, for the present graph: the body of a loop draws anew in every iteration."""
   graph = _graph_here()
   seed = recomputation.seed_of(graph, salt, lambda: _seed_in(graph, salt))
   element = _vectorized_element(graph)
@@ -135,19 +135,19 @@ _GOLDEN_RATIO = int(np.uint64(0x9E3779B97F4A7C15).astype(np.int64))  # Odd: mult
 
 
 def _is_inline(graph: Any) -> bool:
-  """Whether a graph runs only inside the one in which it was made: a loop, a branch, tf.vectorized_map under XLA."""
+  """Whether a graph runs only inside the graph in which it was made: a loop, a branch, tf.vectorized_map under XLA."""
   if isinstance(graph, tf_internals.ControlFlowGraph):
     return True
   return hasattr(graph, 'outer_graph') and f'{graph.get_name_scope()}/'.startswith(_VECTORIZED_BODY)
 
 
 def _vectorized_element(graph: Any) -> tf.Tensor | None:
-  """The number of the element, in what tf.vectorized_map calls: an int32 scalar; None elsewhere."""
+  """The number of the element, in a function that tf.vectorized_map calls: an int32 scalar; None elsewhere."""
   scope = '' if graph is None else graph.get_name_scope()
   before, body, _ = f'{scope}/'.rpartition(_VECTORIZED_BODY)
   if not body:
     return None
-  name = f'{before}{_VECTORIZED_BODY}PlaceholderWithDefault'  # What tf.vectorized_map gives to the body.
+  name = f'{before}{_VECTORIZED_BODY}PlaceholderWithDefault'  # The argument that tf.vectorized_map gives to the body.
   return graph.get_operation_by_name(name).outputs[0]
 
 
@@ -169,7 +169,7 @@ def _seed_of(key: StepKey, salt: str | None) -> tf.Tensor:
   return tf.stack([tf.constant(stream, tf.int64), position])
 
 
-_NUMBERED = ' call '  # A salt that ends so gets the number of its draw behind it.
+_NUMBERED = ' call '  # The number of the draw is appended to a salt that ends so.
 
 
 def uniform(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
@@ -196,7 +196,7 @@ def normal(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.float32, limit: flo
     shape: shape of the result.
     seed: int64 tensor of shape [2].
     dtype: a floating type.
-    limit: the distribution is cut off at plus and minus this many standard deviations; None for not.
+    limit: the distribution is cut off at plus and minus this many standard deviations; None: it is not cut off.
 
   Returns:
     A tensor of `shape` and `dtype`.
@@ -217,7 +217,7 @@ def key_random_layers(model: Any) -> int:
     model: a `tf_keras.Model` or any tf.Module.
 
   Returns:
-    How many generators were keyed.
+    The number of generators that were keyed.
   """
   generators: list[Any] = []
   for module in [model, *getattr(model, 'submodules', ())]:
@@ -331,14 +331,14 @@ def _raw_seed() -> tf.Tensor:
 
 
 def _stateful_seed() -> tf.Tensor:
-  """A seed that no key knows."""
+  """A seed that does not depend on a key."""
   return tf.raw_ops.RandomUniformInt(
     shape=[2], minval=tf.constant(tf.int64.min, tf.int64), maxval=tf.constant(tf.int64.max, tf.int64)
   )
 
 
 def _belongs_to_step() -> bool:
-  """Whether an op that is made now is part of the step that this thread traces, and not of what it only needs.
+  """Whether an op that is made now is part of the step that this thread traces.
 
   Variables are made outside of the step's graph; so are their initial values. A tf.function inside the step has a graph
   of its own, which other steps share, and keeps TensorFlow's draws.
@@ -365,7 +365,7 @@ def _keyed_or(original: Callable[..., Any], keyed: Callable[..., Any]) -> Callab
 
 
 class _RawOpsAreKeyed:
-  """A context in which `_RAW_OPS` draw by the current key. Threads may be in it at the same time."""
+  """A context in which `_RAW_OPS` use the current key. Threads may be in it at the same time."""
 
   def __init__(self):
     self._lock = threading.Lock()

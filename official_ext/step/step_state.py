@@ -1,4 +1,4 @@
-"""What the steps themselves keep from one to the next, as variables of the checkpoint."""
+"""The state that steps keep from one to the next, as variables in the checkpoint."""
 
 import tensorflow as tf
 
@@ -9,7 +9,7 @@ NUM_REMEMBERED_LOSSES = trainer_parts.LossSpikeConfig.MAX_WINDOW
 
 
 class StepState(tf.Module):
-  """Which updates were skipped, and what the loss was before.
+  """The updates that were skipped, and the last losses.
 
   Attributes:
     num_skips: int64 scalar variable, updates skipped since the start or the last rollback.
@@ -42,7 +42,7 @@ class StepState(tf.Module):
     return [int(ring[i % NUM_REMEMBERED_SKIPS]) for i in range(total - number, total)]
 
   def forget_skips(self) -> None:
-    """Begins to count anew."""
+    """Starts to count anew."""
     self.num_skips.assign(0)
     self.skipped_steps.assign([0] * NUM_REMEMBERED_SKIPS)
 
@@ -51,7 +51,7 @@ class StepState(tf.Module):
   def is_spike(self, loss: tf.Tensor, factor: float, window: int) -> tf.Tensor:
     """Whether a loss is above `factor` times the median of the last `window` losses that were noted.
 
-    Never before there are that many, nor if their median is not above 0.
+    It is not if fewer were noted, or if their median is not above 0.
 
     Args:
       loss: float32 scalar.
@@ -73,5 +73,5 @@ class StepState(tf.Module):
 
   @property
   def loss_variables(self) -> list[tf.Variable]:
-    """What `record_loss` writes."""
+    """The variables that `record_loss` writes."""
     return [self.num_losses, self.losses]

@@ -1,4 +1,4 @@
-"""A task's step, traced: from a function that updates to a function from inputs to gradients."""
+"""Traces a task's step, and turns it from a function that updates into one from inputs to gradients."""
 
 from collections.abc import Callable
 import contextlib
@@ -17,12 +17,12 @@ do_not_convert = tf.autograph.experimental.do_not_convert
 
 
 class TaskOutput(NamedTuple):
-  """What a task's step gives on one replica and one micro-batch.
+  """The result of a task's step on one replica and one micro-batch.
 
   Attributes:
     loss: float32 scalar.
     logs: the float32 scalars that the step logs.
-    gradients: one for each of `TaskStep.variables`, None excluded; () of a step that has made its updates itself.
+    gradients: one for each of `TaskStep.variables`, none of them None; () if the step has made its updates itself.
   """
 
   loss: tf.Tensor
@@ -43,13 +43,13 @@ class StepFunctions(NamedTuple):
 
 
 class TaskStep:
-  """The task's step on one replica's inputs, and what tracing it has shown.
+  """The task's step on one replica's inputs, and the results of tracing it.
 
   Attributes:
-    tap: what stands between the task and the optimizer.
-    variables: what the gradients belong to, without the unused.
-    input_specs: type specs of one replica's inputs.
-    log_names: the names of what the step logs.
+    tap: the tap between the task and the optimizer.
+    variables: the variables that have gradients.
+    input_specs: the type specs of one replica's inputs.
+    log_names: the names of the step's logs.
   """
 
   def __init__(self, parts: step_parts.StepParts, settings: step_parts.StepSettings):
@@ -98,7 +98,7 @@ class TaskStep:
 
   @do_not_convert
   def _note(self, inputs, logs, calls):
-    """Notes what the trace has shown, returns what the update needs."""
+    """Notes the results of the trace, and returns what the update needs."""
     self._num_updates = len(calls)
     self.input_specs = tf.nest.map_structure(_spec_of, inputs)
     pairs = [(g, v) for g, v in (calls[0] if len(calls) == 1 else ()) if g is not None]
@@ -117,10 +117,10 @@ class TaskStep:
   # As functions.
 
   def functions(self, plan: step_plan.StepPlan) -> StepFunctions:
-    """The step as the plan wants it called, after `probe`."""
+    """The functions of the step for a plan, after `probe`."""
     if plan.eager:
       return StepFunctions(self._forward_backward, self._whole_step)
-    # Updates meet other replicas, as the forward pass may: no function of its own can hold them then.
+    # In updates, replicas meet, as they may in the forward pass: then no separate function can contain them.
     owns_function = self._parts.single_trace and not self._merge_calls
     whole_step = tf.function(self._whole_step) if owns_function else tf_internals.autograph_converted(self._whole_step)
     forward_backward = self._traceable
@@ -129,7 +129,7 @@ class TaskStep:
     return StepFunctions(forward_backward, whole_step)
 
   def watched_functions(self, watch: Callable[[], contextlib.AbstractContextManager[None]]) -> StepFunctions:
-    """The step to be traced anew into the graph at hand, inside of `watch()`; outside of a graph Python runs it."""
+    """The functions of a step that is traced again into the present graph, inside `watch()`, or run by Python."""
 
     def under_watch(function):
       def run(*args):
@@ -142,7 +142,7 @@ class TaskStep:
 
   @property
   def _traceable(self) -> Callable[..., TaskOutput]:
-    """The step up to its update: a function of its own, or, if replicas meet in it, a part of the graph at hand."""
+    """The step up to its update: a separate function, or, if replicas meet in it, a part of the present graph."""
     return tf_internals.autograph_converted(self._forward_backward) if self._merge_calls else self._function
 
   # Probing.
@@ -156,10 +156,10 @@ class TaskStep:
       check_xla: whether to ask XLA if it can compile the step.
 
     Returns:
-      What the trace shows.
+      The traits of the step.
     """
     graph = self._trace_graph(next_inputs, iterator, check_xla)
-    if graph is None:  # Replicas meet in the forward pass: only their threads' own graph can hold it.
+    if graph is None:  # Replicas meet in the forward pass: only the graph of their threads can contain it.
       self._merge_calls = True
       graph = self._trace_graph(next_inputs, iterator, False)
     static_shapes, input_bytes = step_plan.input_traits(self.input_specs)
@@ -181,7 +181,7 @@ class TaskStep:
     def of_replica(inputs):
       forward_backward(inputs, tf.constant(0, tf.int64))
       if check_xla and self._xla_error is None and step_plan.input_traits(self.input_specs)[0]:
-        self._xla_error = self._compiler_error()  # Once, on the first replica.
+        self._xla_error = self._compiler_error()  # Only on the first replica.
 
     def one_step(iterator):
       self._parts.strategy.run(of_replica, args=(next_inputs(iterator),))
@@ -216,14 +216,14 @@ def compiler_error(function: Callable[[Any], Any], specs: Any) -> str:
 
 
 def compiler_message(error: Exception) -> str:
-  """What XLA says about a graph that it cannot compile, on one line of at most 200 characters."""
+  """XLA's message about a graph that it cannot compile, in one line of at most 200 characters."""
   text = ' '.join(str(error).split())
   start = max(0, text.find('Detected unsupported operations'))
   return text[start : start + 200] or type(error).__name__
 
 
 def _spec_of(value: Any) -> Any:
-  """The type spec of a tensor; None for what is none."""
+  """The type spec of a tensor; None for anything else."""
   try:
     return tf.type_spec_from_value(value)
   except TypeError:

@@ -1,4 +1,4 @@
-"""The training step of a trainer: traced, planned, then run as planned."""
+"""The training step of a trainer, which is traced, planned, and then run as planned."""
 
 from collections.abc import Callable, Sequence
 import threading
@@ -24,16 +24,16 @@ class TrainingStep:
   Attributes:
     probe: see `TaskStep.probe`.
     plan: how the step is run; None before `set_plan`.
-    means: what the steps log; None before `set_plan`.
-    input_shapes: what shapes a compiled step has seen.
+    means: the means of the steps' logs; None before `set_plan`.
+    input_shapes: the shapes that a compiled step has seen.
   """
 
   def __init__(self, parts: step_parts.StepParts, settings: step_parts.StepSettings):
-    """Makes a step that is not traced yet.
+    """Initializes the step; it is not traced yet.
 
     Args:
-      parts: what it reads and writes.
-      settings: what the configuration says about it.
+      parts: the objects that it reads and writes.
+      settings: its configuration.
     """
     self._parts = parts
     self._settings = settings
@@ -51,7 +51,7 @@ class TrainingStep:
 
   @property
   def gradient_accumulation_steps(self) -> int:
-    """Micro-batches of one step."""
+    """The number of micro-batches in one step."""
     return self._settings.gradient_accumulation_steps
 
   # Planning.
@@ -59,7 +59,7 @@ class TrainingStep:
   def set_plan(self, plan: step_plan.StepPlan, traits: step_plan.StepTraits) -> None:
     """Fixes how the step is run and makes what it needs, after `probe`.
 
-    A fused update that XLA cannot compile, as that of some optimizers for sparse gradients, is split off.
+    A fused update that XLA cannot compile, such as that of some optimizers for sparse gradients, is split off.
     """
     with self._parts.strategy.scope():
       self._build_optimizer(plan)
@@ -114,16 +114,16 @@ class TrainingStep:
 
   @do_not_convert
   def rehearse(self, micro_batches: Sequence[Any], new_view: Callable[[], Any]) -> Any:
-    """One update, neither guarded nor compiled, whose inside is looked at. Cross-replica context.
+    """Makes one update, neither guarded nor compiled, and observes it. Cross-replica context.
 
     Args:
       micro_batches: of the step.
-      new_view: makes what looks at one replica: `watch()`, a context, is held around the task's step; `of_update` is
+      new_view: makes an observer of one replica: its context `watch()` surrounds the task's step; its `of_update` is
         called with the weights, their values before the update, the loss, and the gradients, summed over the
         replicas, or None if the task owns its updates.
 
     Returns:
-      What `of_update` has returned on the first replica: a structure of tensors.
+      The result of `of_update` on the first replica: a structure of tensors.
     """
     assert self.plan is not None
     local = threading.local()  # Replicas that meet in the forward pass run in threads of their own.

@@ -1,6 +1,6 @@
 """The arithmetic of one update: forward and backward, accumulate, all-reduce, test for finite, clip, apply.
 
-The order is a contract and the same in every execution (see executions.py). A step is one update: it takes
+The order is a contract, and the same in every execution (see executions.py). A step is one update: it takes
 `gradient_accumulation_steps` micro-batches and applies their mean once.
 
 A step whose loss or reduced gradient is not finite, or whose loss is a spike if that rule is on, changes nothing but
@@ -23,16 +23,16 @@ do_not_convert = tf.autograph.experimental.do_not_convert
 
 
 class StepOutput(NamedTuple):
-  """What the forward and backward passes of a step give on one replica, before the update.
+  """The results of a step's forward and backward passes on one replica, before the update.
 
   Attributes:
-    ok: bool scalar, the same on all replicas: whether the update is to be made.
+    ok: bool scalar, the same on all replicas: whether to make the update.
     gradients: of the loss over all replicas and micro-batches; tensors and IndexedSlices free of duplicates.
     norm: float32 scalar, the global norm of `gradients`.
     loss: float32 scalar, this replica's mean over its micro-batches.
     mean_loss: float32 scalar, the mean of `loss` over the replicas.
     logs: float32 scalars that the task logs, this replica's.
-    before: what `GuardedUpdate.step_local_variables` were before the passes.
+    before: the values of `GuardedUpdate.step_local_variables` before the passes.
   """
 
   ok: tf.Tensor
@@ -59,7 +59,7 @@ class WatchedUpdate(NamedTuple):
 
 
 class GuardedUpdate:
-  """The update of a task that leaves it to the trainer. Replica context, unless a method says otherwise."""
+  """The update for a task that leaves it to the trainer. Replica context, unless a method says otherwise."""
 
   def __init__(
     self,
@@ -74,9 +74,9 @@ class GuardedUpdate:
     Args:
       parts: the step's.
       settings: the step's.
-      task_step: has been probed.
-      functions: what it calls of the task's step.
-      means: where it counts what is logged.
+      task_step: the task's step, which has been probed.
+      functions: the functions of the task's step.
+      means: the means of the logs.
     """
     self._parts = parts
     self._settings = settings
@@ -92,7 +92,7 @@ class GuardedUpdate:
 
   @property
   def guarded_variables(self) -> list[tf.Variable]:
-    """All that a step writes, but for its own counters."""
+    """All variables that a step writes, except its own counters."""
     variables = [
       *self._variables,
       *gradient_tap.variables_of(self._parts.optimizer),
@@ -110,11 +110,11 @@ class GuardedUpdate:
 
   @property
   def loss_variables(self) -> list[tf.Variable]:
-    """What `record` writes of losses."""
+    """The variables of losses that `record` writes."""
     return self._parts.state.loss_variables if self._settings.loss_spike.factor else []
 
   def reduced_gradients(self, *micro_batches: Any) -> StepOutput:
-    """Forward and backward of every micro-batch, accumulated and summed over the replicas."""
+    """Runs forward and backward on every micro-batch, accumulates, and sums over the replicas."""
     before = [variable.read_value() for variable in self.step_local_variables]
     outputs = [self._forward_backward(inputs, tf.constant(i, tf.int64)) for i, inputs in enumerate(micro_batches)]
     gradients = list(outputs[0].gradients)
@@ -138,7 +138,7 @@ class GuardedUpdate:
     return StepOutput(ok, gradients, norm, loss, mean_loss, logs, before)
 
   def _is_ok(self, norm, num_bad_losses, mean_loss):
-    # The norm is finite only if every gradient is; so large that it overflows, it could not be clipped nor squared.
+    # The norm is finite only if every gradient is; a norm that overflows could be neither clipped nor squared.
     ok = tf.logical_and(
       tf.equal(num_bad_losses, 0.0), tf.logical_or(tf.math.is_finite(norm), self._loss_scaling_handles_overflow())
     )
@@ -172,7 +172,7 @@ class GuardedUpdate:
     return WatchedUpdate(before, out.loss, out.gradients)
 
   def undo_passes(self, out: StepOutput) -> None:
-    """Gives what the forward passes have written its value from before."""
+    """Restores the variables that the forward passes have written."""
     for variable, value in zip(self.step_local_variables, out.before):
       variable.assign(value)
 
@@ -181,20 +181,20 @@ class GuardedUpdate:
     self._means.note_skipped_loss(out.loss, out.ok)
 
   def record(self, ok: tf.Tensor, mean_loss: tf.Tensor) -> None:
-    """Notes what became of a step, before `global_step` goes on. Cross-replica context, or a single replica."""
+    """Notes the outcome of a step, before `global_step` increases. Cross-replica context, or a single replica."""
     self._parts.state.record_skip(ok, self._parts.global_step + 1)
     self.record_loss(ok, mean_loss)
 
   def record_loss(self, ok: tf.Tensor, mean_loss: tf.Tensor) -> None:
-    """The part of `record` that is about the loss."""
+    """The part of `record` that concerns the loss."""
     if self._settings.loss_spike.factor:
       self._parts.state.record_loss(mean_loss, ok)
 
-  # A whole step, on a replica that may hold its update.
+  # A whole step, on a replica that may contain its update.
 
   @do_not_convert
   def run(self, micro_batches: Sequence[Any]) -> None:
-    """The update, under a condition."""
+    """Makes the update under a condition."""
     out = self.reduced_gradients(*micro_batches)
 
     def commit():
@@ -212,7 +212,7 @@ class GuardedUpdate:
 
   @do_not_convert
   def run_in_xla(self, micro_batches: Sequence[Any]) -> None:
-    """The update, written and then undone by a select, which becomes part of the loop that writes.
+    """Makes the update, and undoes it by a select, which becomes part of the loop that writes.
 
     A condition around the update would copy weights and slots.
     """
@@ -230,7 +230,7 @@ class GuardedUpdate:
 
   @do_not_convert
   def run_on_replicas(self, micro_batches: Sequence[Any]) -> None:
-    """The update; only the cross-replica context, which this is called in, can hold its condition."""
+    """Makes the update. Cross-replica context: only that can contain its condition."""
     strategy = self._parts.strategy
     out = strategy.run(self.reduced_gradients, args=tuple(micro_batches))
     ok, mean_loss = (strategy.experimental_local_results(value)[0] for value in (out.ok, out.mean_loss))
@@ -250,7 +250,7 @@ class GuardedUpdate:
 
 
 class ManualUpdate:
-  """The step of a task that owns its updates: gradients are applied as the task applies them, and none is skipped."""
+  """The step of a task that owns its updates: gradients are applied as the task applies them, none is skipped."""
 
   def __init__(
     self,
@@ -269,7 +269,7 @@ class ManualUpdate:
     return self._parts.model.trainable_variables
 
   def make(self, inputs: Any) -> task_step_lib.TaskOutput:
-    """The task's step with its updates, on one batch. Replica context."""
+    """Runs the task's step with its updates, on one batch. Replica context."""
     out = self._whole_step(inputs)
     self._means.update(out.loss, out.logs)
     self._means.update_optimizer(1.0)
@@ -282,7 +282,7 @@ class ManualUpdate:
 
   @do_not_convert
   def run(self, micro_batches: Sequence[Any]) -> None:
-    """A whole step, in the context of a replica that may hold its updates. There is one micro-batch."""
+    """Runs a whole step, in the context of a replica that may contain its updates, on one micro-batch."""
     self.make(micro_batches[0])
     self._parts.global_step.assign_add(1)
 
@@ -290,6 +290,6 @@ class ManualUpdate:
 
   @do_not_convert
   def run_on_replicas(self, micro_batches: Sequence[Any]) -> None:
-    """A whole step. Cross-replica context."""
+    """Runs a whole step. Cross-replica context."""
     self._parts.strategy.run(self.make, args=(micro_batches[0],))
     self._parts.global_step.assign_add(1)

@@ -1,4 +1,4 @@
-"""The one place where the updates that a thread makes with any optimizer are seen, and may be held back."""
+"""The one place that observes the updates that a thread makes with any optimizer, and may hold them back."""
 
 from collections.abc import Callable, Iterator
 import contextlib
@@ -11,13 +11,13 @@ import tensorflow as tf
 from official_ext import tf_internals
 from official_ext.step import method_patch
 
-# Called with an optimizer and the (gradient, variable) pairs that it is to apply, in front of the update; gradients are
-# summed over the replicas by then if a new optimizer does that. Returns whether the update may be made.
+# Called before an update with the optimizer and the (gradient, variable) pairs; gradients are summed over the replicas
+# by then, if a new optimizer does that. Returns whether the update may be made.
 Observer = Callable[[Any, list[tuple[Any, Any]]], bool]
 
 
 class _Observers(threading.local):
-  """Of one thread: those that hear of updates of all optimizers, and of what one object is called with."""
+  """The observers of one thread: of the updates of all optimizers, and of the calls of one object."""
 
   def __init__(self):
     self.of_all: tuple[Observer, ...] = ()
@@ -36,7 +36,7 @@ def _announcing(original: Callable[..., Any]) -> Callable[..., Any]:
     if not _LOCAL.of_all:
       return original(optimizer, grads_and_vars, *args, **kwargs)
     pairs = list(grads_and_vars)
-    allowed = [observer(optimizer, pairs) for observer in _LOCAL.of_all]  # Every one hears of it.
+    allowed = [observer(optimizer, pairs) for observer in _LOCAL.of_all]  # Every observer is called.
     return original(optimizer, pairs, *args, **kwargs) if all(allowed) else None
 
   return apply_gradients
@@ -62,9 +62,9 @@ _OF_CLASSES = [method_patch.MethodPatch(cls, 'apply_gradients', _announcing) for
 
 @contextlib.contextmanager
 def observed(observer: Observer) -> Iterator[None]:
-  """Within, an observer hears of every update that this thread makes: once each, as it comes to the optimizer's class.
+  """A context in which an observer is called for every update of this thread, once, when it reaches the class.
 
-  What a `GradientTap` captures does not come as far as that.
+  Updates that a `GradientTap` captures do not reach that.
   """
   before = _LOCAL.of_all
   with contextlib.ExitStack() as stack:
@@ -85,7 +85,7 @@ class CallsOf:
 
   @contextlib.contextmanager
   def observed(self, observer: Observer) -> Iterator[None]:
-    """Within, an observer hears of the calls that this thread makes."""
+    """A context in which an observer is called for this thread's calls."""
     before = _LOCAL.of_one
     with self._patch:
       _LOCAL.of_one = (*before, observer)

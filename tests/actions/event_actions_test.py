@@ -178,7 +178,7 @@ def test_how_a_run_has_ended_is_not_changed_by_an_action(event, caplog):
 
 
 def test_what_is_no_action():
-  with pytest.raises(ValueError, match='build_actions: 3 is no action'):
+  with pytest.raises(ValueError, match='build_actions: 3 is not an action'):
     event_actions.EventActions([3])
 
 

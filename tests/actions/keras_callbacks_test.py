@@ -155,5 +155,5 @@ def test_hooks_of_batches_are_refused(make, name):
 
 
 def test_what_is_no_callback():
-  with pytest.raises(ValueError, match='is no tf_keras.callbacks.Callback'):
+  with pytest.raises(ValueError, match='is not a tf_keras.callbacks.Callback'):
     KerasCallback(print, None)

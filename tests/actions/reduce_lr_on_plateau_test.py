@@ -167,7 +167,10 @@ def test_a_checkpoint_from_before_is_read_and_a_changed_rate_is_lowered_too(tmp_
     ({'patience': -1}, 'patience: expected at least 0, got -1'),
     ({'min_lr': -0.1}, 'min_lr: expected at least 0'),
     ({'mode': 'best'}, "mode: 'best' is not one of"),
-    ({'metric': 'elbo', 'mode': 'auto'}, 'mode: the name elbo does not tell what is better; set it to max or min'),
+    (
+      {'metric': 'elbo', 'mode': 'auto'},
+      'mode: the name elbo does not tell whether higher or lower is better; set it to max or min',
+    ),
   ],
 )
 def test_mistakes(fields, message):
@@ -187,5 +190,5 @@ def test_what_is_better_of_a_metric():
     assert better.mode_of(metric) == mode
   assert better.mode_of('validation_loss', 'max') == 'max'
   for metric in ('elbo', 'accuracy_loss'):
-    with pytest.raises(ValueError, match='does not tell what is better'):
+    with pytest.raises(ValueError, match='does not tell whether higher or lower is better'):
       better.mode_of(metric)

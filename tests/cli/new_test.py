@@ -171,7 +171,7 @@ BAD = [
   (['new', 'bert'], 'bert: an experiment of this name is registered already'),
   (['new', 'configs'], 'configs: the code of the template means something else by configs'),
   (['new', 'model'], 'model: '),
-  (['new', 'rings', '--like=digts'], '--like=digts: is no folder of experiments/; did you mean digits?'),
+  (['new', 'rings', '--like=digts'], '--like=digts: is not a folder of experiments/; did you mean digits?'),
   (['new', 'numpy', '--package'], 'numpy: '),
   (['new', 'yaml', '--package'], 'yaml: a module of this name is installed already'),
   (['new', 'stop'], 'stop: is a word of the library itself (trainer_parts.py, line '),
@@ -218,7 +218,7 @@ def test_elsewhere_a_package_is_proposed(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(sys, 'path', list(sys.path))
   assert cli.main(['new', 'rings']) == 2
-  assert 'is no checkout of official_ext' in capsys.readouterr().err and not list(tmp_path.iterdir())
+  assert 'is not a checkout of official_ext' in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 @pytest.mark.soak

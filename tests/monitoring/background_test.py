@@ -70,9 +70,9 @@ def test_one_that_hangs_delays_the_end_for_a_limited_time(caplog):
   writer.close()
   assert 0.25 < time.monotonic() - start < 2.0
   did_not, dropped = _messages(caplog)
-  assert did_not == '_Hanging did not finish its work within 0.3 s: some events are lost.'
+  assert did_not == '_Hanging did not finish within 0.3 s: some events are lost.'
   # One is being written, unless the thread came too late to take it, and five wait.
-  assert dropped in [f'_Hanging was too slow: {number} events were left out.' for number in (94, 95)]
+  assert dropped in [f'_Hanging was too slow: {number} events were dropped.' for number in (94, 95)]
   hanging.release.set()
 
 

@@ -88,7 +88,7 @@ def test_a_receiver_that_is_slow(receiver, caplog):
   writing, closing = _send(receiver.url, ['start', 'train', 'finished'], timeout_seconds=0.3)
   assert writing < 0.2 and 0.25 < closing < 2.0
   assert [record.getMessage() for record in caplog.records] == [
-    '_Sender did not finish its work within 0.3 s: some events are lost.'
+    '_Sender did not finish within 0.3 s: some events are lost.'
   ]
 
 

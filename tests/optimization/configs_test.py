@@ -156,12 +156,12 @@ def test_short_names_reach_them():
     ),
     (
       [f'{OPTIMIZER}.type=muon', f"{OPTIMIZER}.muon.adamw_patterns=['(']"],
-      f"{OPTIMIZER}.muon.adamw_patterns.0: '(' is no regular expression: missing )",
+      f"{OPTIMIZER}.muon.adamw_patterns.0: '(' is not a regular expression: missing )",
     ),
     ([f'{GROUPS}=[{{frozen: true}}]'], f'{GROUPS}.0.patterns: is empty'),
     (
       [f'{GROUPS}=[{{patterns: [a]}}, {{patterns: [b, "*"]}}]'],
-      f"{GROUPS}.1.patterns.1: '*' is no regular expression: nothing to repeat",
+      f"{GROUPS}.1.patterns.1: '*' is not a regular expression: nothing to repeat",
     ),
     (
       [f'{GROUPS}=[{{patterns: [a], learning_rate_scale: 0}}]'],

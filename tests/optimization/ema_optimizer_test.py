@@ -163,18 +163,26 @@ def test_the_best_checkpoint_holds_the_averages():
   harness.assert_close(exporter.exported, weights_and_average(2)[1])
 
 
-def test_find_makes_model_gardens_class_this_one():
+def test_adopting_makes_model_gardens_class_this_one():
   ema = stock_ema()
-  assert ema_optimizer.find(ema) is ema and isinstance(ema, ema_optimizer.ExponentialMovingAverage)
+  assert ema_optimizer.adopt(ema) is ema and isinstance(ema, ema_optimizer.ExponentialMovingAverage)
+  assert ema_optimizer.adopt(ema) is ema_optimizer.find(ema) is ema
   scaled = stock_ema(tf_keras.mixed_precision.LossScaleOptimizer)
-  assert ema_optimizer.find(scaled) is scaled.inner_optimizer
+  assert ema_optimizer.adopt(scaled) is ema_optimizer.find(scaled) is scaled.inner_optimizer
   assert isinstance(scaled.inner_optimizer, ema_optimizer.ExponentialMovingAverage)
+  assert ema_optimizer.adopt(harness.sgd()) is None
+  assert ema_optimizer.adopt(tf_keras.optimizers.experimental.Adam()) is None
+
+
+def test_looking_for_an_average_changes_no_class():
+  ema = stock_ema()
+  stock = type(ema)
+  assert ema_optimizer.find(ema) is None and type(ema) is stock
   assert ema_optimizer.find(harness.sgd()) is None
-  assert ema_optimizer.find(tf_keras.optimizers.experimental.Adam()) is None
 
 
 def test_swapping_needs_a_cross_replica_context():
-  ema = ema_optimizer.find(stock_ema())
+  ema = ema_optimizer.adopt(stock_ema())
   ema.shadow_copy(harness.linear_model())
   with pytest.raises(ValueError, match='Swapping weights'):
     tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1']).run(ema.swap_weights)

@@ -32,7 +32,7 @@ me = cluster_lib.find().index
 def start():
   global workers
   strategy = distribute.get_strategy(runtime)
-  workers = lib.of(strategy)
+  workers = lib.get(strategy)
   return strategy
 
 def tell(error):
@@ -57,7 +57,7 @@ def run_two(unused_ports, start_script):
 
 
 def test_one_worker_talks_to_itself():
-  alone = workers.of(tf.distribute.get_strategy())
+  alone = workers.get(tf.distribute.get_strategy())
   assert alone.count == 1 and alone.is_chief
   assert alone.from_chief('topic', lambda: ['a']) == ['a']
   alone.check_same('params', 'text', lambda one, other: ['different'])
