@@ -1,7 +1,7 @@
 """Finds the commonest mistakes in a task, on a few batches: the first half of `official-ext check`.
 
 Errors cannot be intended: a loss that is not a scalar, a metric that nothing updates, class numbers that are cut off or
-out of range, dtypes that do not fit, code that needs a tensor's value in a compiled step, training data that end too
+out of range, dtypes that do not fit, a compiled step that needs the value of a tensor, training data that end too
 early, validation data that never end, a step that changes no weight, is not finite or cannot take the last batch.
 Warnings may be intended: a weight without a gradient, Python code that runs only once, when a step is traced (print,
 counters, NumPy's random numbers), shapes that change, validation examples that are training examples, inputs that are
