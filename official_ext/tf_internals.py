@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.python import xla
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 from tensorflow.python import pywrap_tfe
@@ -68,6 +69,8 @@ def _async_helper(checkpoint):
 
 # Operations and graphs.
 
+# Writes a part of a tensor in place, under XLA only; tf.tensor_scatter_nd_update writes row by row.
+dynamic_update_slice = xla.dynamic_update_slice
 # They register a function to be called for every eager operation; tf.debugging has such checks, but only its own.
 add_op_callback = op_callbacks.add_op_callback
 remove_op_callback = op_callbacks.remove_op_callback

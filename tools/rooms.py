@@ -13,9 +13,10 @@ PACKAGES = ('official_ext', 'experiments')
 
 # The rooms of official_ext from the ground up. A room may import those of the rows before its own, and itself.
 ORDER = (
-  ('errors', 'tf_internals', 'model_garden_internals', 'suggestions'),
+  ('errors', 'tf_internals', 'model_garden_internals', 'suggestions', 'keyed_draws'),
   ('files',),
   ('data', 'optimization', 'metrics', 'monitoring'),
+  ('modeling',),
   ('config',),
   ('runtime',),
   ('step', 'checkpoints'),
@@ -59,7 +60,6 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'updates_watch',
     'gradient_tap',
     'step_means',
-    'keyed_draws',
     'recomputation',
     'step_random',
     'task_step',

@@ -13,12 +13,11 @@ import math
 import threading
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from official_ext import keyed_draws
 from official_ext import tf_internals
-from official_ext.step import keyed_draws
 from official_ext.step import recomputation
 
 
@@ -103,7 +102,7 @@ def _seed_here(salt: str | None) -> tf.Tensor:
   graph = _graph_here()
   seed = recomputation.seed_of(graph, salt, lambda: _seed_in(graph, salt))
   element = _vectorized_element(graph)
-  return seed if element is None else _mixed(seed, element)
+  return seed if element is None else keyed_draws.numbered(seed, element)
 
 
 def _seed_in(graph: Any, salt: str | None) -> tf.Tensor:
@@ -118,20 +117,12 @@ def _seed_in(graph: Any, salt: str | None) -> tf.Tensor:
     return seed
   iteration = graph.get_operations()[0].outputs[0]  # TensorFlow's own counter is the body's first argument.
   assert iteration.op.type == 'Placeholder' and iteration.dtype == tf.int32 and iteration.shape.rank == 0, iteration
-  return _mixed(seed, iteration)
-
-
-def _mixed(seed: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-  """The seed of one iteration of a loop."""
-  return tf.stack([(seed[0] + tf.cast(number, tf.int64) + 1) * tf.constant(_GOLDEN_RATIO, tf.int64), seed[1]])
+  return keyed_draws.numbered(seed, iteration)
 
 
 def _graph_here() -> Any:
   """The graph that ops are made in; None if they run at once."""
   return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-
-
-_GOLDEN_RATIO = int(np.uint64(0x9E3779B97F4A7C15).astype(np.int64))  # Odd: multiplying by it loses nothing.
 
 
 def _is_inline(graph: Any) -> bool:

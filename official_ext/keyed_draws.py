@@ -6,7 +6,10 @@ in XLA; the bits of Philox, for the same key and counter, are the same in both.
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+_GOLDEN_RATIO = int(np.uint64(0x9E3779B97F4A7C15).astype(np.int64))  # Odd: multiplying by it loses nothing.
 
 
 def bits(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.uint32) -> tf.Tensor:
@@ -14,7 +17,7 @@ def bits(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.uint32) -> tf.Tensor:
 
   Args:
     shape: shape of the result.
-    seed: int64 tensor of shape [2], see `step_random.make_seed`.
+    seed: int64 tensor of shape [2]: a stream, and a position in it.
     dtype: uint32 or int32.
   """
   key = tf.bitcast(seed[:1], tf.uint64)
@@ -22,6 +25,19 @@ def bits(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.uint32) -> tf.Tensor:
   return tf.raw_ops.StatelessRandomUniformFullIntV2(
     shape=shape, key=key, counter=counter, alg=tf.random.Algorithm.PHILOX.value, dtype=dtype
   )
+
+
+def numbered(seed: tf.Tensor, number: Any) -> tf.Tensor:
+  """The seed of one of several draws that share a seed: of an iteration of a loop, of a layer.
+
+  Args:
+    seed: int64 tensor of shape [2].
+    number: which one, from 0 on: an integer, or a scalar tensor.
+
+  Returns:
+    An int64 tensor of shape [2].
+  """
+  return tf.stack([(seed[0] + tf.cast(number, tf.int64) + 1) * tf.constant(_GOLDEN_RATIO, tf.int64), seed[1]])
 
 
 def categorical(logits: tf.Tensor, num_samples: Any, seed: tf.Tensor, dtype: tf.DType = tf.int64) -> tf.Tensor:

@@ -1,0 +1,168 @@
+"""What a decoder is made of, in one dataclass for all families."""
+
+import dataclasses
+
+from official.modeling.hyperparams import base_config
+
+from official_ext import errors
+from official_ext.modeling import rope
+
+FULL, SLIDING = 'full_attention', 'sliding_attention'
+NORMS = ('rms_norm', 'layer_norm')
+POSITIONS = ('rope', 'learned')
+REMATS = ('none', 'block', 'attention', 'mlp')
+ACTIVATIONS = ('silu', 'gelu', 'gelu_new', 'gelu_pytorch_tanh', 'relu')
+
+
+@dataclasses.dataclass
+class DecoderConfig(base_config.Config):
+  """A decoder. The names are those of Hugging Face's configurations, wherever they have one.
+
+  Attributes:
+    model_type: the family as which the decoder is saved (`families`): a configuration that its family cannot express
+      can be trained, and is refused by `pretrained.save`.
+    vocab_size: how many tokens there are.
+    hidden_size: width of the residual stream.
+    intermediate_size: width inside the MLP.
+    num_hidden_layers: how many blocks.
+    num_attention_heads: heads of queries.
+    num_key_value_heads: heads of keys and values; a divisor of num_attention_heads.
+    head_dim: size of a head; 0 for hidden_size / num_attention_heads.
+    hidden_act: silu, gelu (exact), gelu_new and gelu_pytorch_tanh (both the tanh approximation), relu.
+    gated_mlp: act(gate_proj(x)) * up_proj(x) instead of act(up_proj(x)).
+    norm_type: rms_norm (Zhang and Sennrich, 2019) or layer_norm.
+    norm_eps: what is added to the variance.
+    norm_offset: what is added to a norm's weight: Gemma stores the difference from 1.
+    post_norms: a norm behind attention and MLP too, before the sum (Gemma 2 and 3).
+    qk_norm: an RMSNorm over each head of queries and keys (Qwen3, Gemma 3).
+    attention_bias: biases of q_proj, k_proj and v_proj.
+    attention_out_bias: bias of o_proj.
+    mlp_bias: biases of the MLP.
+    position_embedding_type: rope, or learned: a row for each position, added to the embedding (GPT-2).
+    max_position_embeddings: the longest context. With learned positions nothing longer can be run.
+    rope_parameters: how heads are rotated.
+    sliding_rope_parameters: the same for layers with a window; None for `rope_parameters`.
+    layer_types: full_attention or sliding_attention for each layer; empty for full everywhere.
+    sliding_window: how many tokens a layer with a window sees, itself among them.
+    query_pre_attn_scalar: scores are divided by its square root; 0 for head_dim.
+    attn_logit_softcapping: scores become tanh(score / cap) * cap; 0 for not.
+    final_logit_softcapping: the same for the logits.
+    scale_embeddings: embeddings are multiplied by sqrt(hidden_size) (Gemma).
+    tie_word_embeddings: the head is the embedding, transposed.
+    attention_dropout: rate on the shares of attention, in training.
+    residual_dropout: rate behind attention and MLP.
+    embedding_dropout: rate behind the embedding.
+    initializer_range: standard deviation of new weights.
+    remat: what is computed once more for the gradient instead of kept: none, block, attention, mlp.
+    scan_layers: one block, run in a loop over stacked weights: it compiles in the time of one layer, and keeps each
+      block's input alone for the gradient, whatever `remat` says.
+  """
+
+  model_type: str = 'llama'
+  vocab_size: int = 512
+  hidden_size: int = 256
+  intermediate_size: int = 688
+  num_hidden_layers: int = 4
+  num_attention_heads: int = 4
+  num_key_value_heads: int = 4
+  head_dim: int = 0
+  hidden_act: str = 'silu'
+  gated_mlp: bool = True
+  norm_type: str = 'rms_norm'
+  norm_eps: float = 1e-6
+  norm_offset: float = 0.0
+  post_norms: bool = False
+  qk_norm: bool = False
+  attention_bias: bool = False
+  attention_out_bias: bool = False
+  mlp_bias: bool = False
+  position_embedding_type: str = 'rope'
+  max_position_embeddings: int = 2048
+  rope_parameters: rope.RopeParameters = dataclasses.field(default_factory=rope.RopeParameters)
+  sliding_rope_parameters: rope.RopeParameters | None = None
+  layer_types: tuple[str, ...] = ()
+  sliding_window: int = 0
+  query_pre_attn_scalar: float = 0.0
+  attn_logit_softcapping: float = 0.0
+  final_logit_softcapping: float = 0.0
+  scale_embeddings: bool = False
+  tie_word_embeddings: bool = False
+  attention_dropout: float = 0.0
+  residual_dropout: float = 0.0
+  embedding_dropout: float = 0.0
+  initializer_range: float = 0.02
+  remat: str = 'none'
+  scan_layers: bool = False
+
+
+# What `layer_types` and the rest of a decoder are computed from; the other fields may change without another model.
+SETTINGS = ('remat', 'scan_layers', 'attention_dropout', 'residual_dropout', 'embedding_dropout', 'initializer_range')
+
+
+def head_dim(config: DecoderConfig) -> int:
+  """The size of a head."""
+  return config.head_dim or config.hidden_size // config.num_attention_heads
+
+
+def layer_types(config: DecoderConfig) -> tuple[str, ...]:
+  """The type of each layer."""
+  return tuple(config.layer_types) or (FULL,) * config.num_hidden_layers
+
+
+def check(config: DecoderConfig) -> None:
+  """Refuses what cannot be built.
+
+  Raises:
+    errors.UserError: with the field.
+  """
+  with errors.Mistakes() as mistakes:
+    for field, known in (
+      ('hidden_act', ACTIVATIONS),
+      ('norm_type', NORMS),
+      ('position_embedding_type', POSITIONS),
+      ('remat', REMATS),
+    ):
+      with mistakes.noted():
+        value = getattr(config, field)
+        _require(value in known, f'{field}: {value!r} is not known; known are {", ".join(known)}')
+    for field in ('vocab_size', 'hidden_size', 'intermediate_size', 'num_hidden_layers', 'num_attention_heads'):
+      with mistakes.noted():
+        _require(getattr(config, field) > 0, f'{field}: {getattr(config, field)} must be above 0')
+    with mistakes.noted():
+      _check_heads(config)
+    with mistakes.noted():
+      _check_layers(config)
+    with mistakes.noted():
+      rope.check(config.rope_parameters)
+    with mistakes.noted():
+      if config.sliding_rope_parameters:
+        rope.check(config.sliding_rope_parameters, 'sliding_rope_parameters')
+
+
+def _check_heads(config):
+  heads, groups = config.num_attention_heads, config.num_key_value_heads
+  _require(groups > 0 and heads % groups == 0, f'num_key_value_heads: {groups} does not divide {heads} heads')
+  _require(
+    config.head_dim or config.hidden_size % heads == 0,
+    f'num_attention_heads: {heads} does not divide hidden_size {config.hidden_size}; set head_dim',
+  )
+  _require(head_dim(config) % 2 == 0, f'head_dim: {head_dim(config)} is odd; heads are rotated in pairs')
+
+
+def _check_layers(config):
+  types = layer_types(config)
+  _require(
+    len(types) == config.num_hidden_layers,
+    f'layer_types: {len(types)} types for {config.num_hidden_layers} layers (num_hidden_layers)',
+  )
+  unknown = [kind for kind in types if kind not in (FULL, SLIDING)]
+  _require(not unknown, f'layer_types: {unknown[:1]} is not known; known are {FULL}, {SLIDING}')
+  _require(
+    SLIDING not in types or config.sliding_window > 0,
+    f'sliding_window: {config.sliding_window} must be above 0 for layers of type {SLIDING}',
+  )
+
+
+def _require(condition, message):
+  if not condition:
+    raise errors.UserError(message)

@@ -1,0 +1,46 @@
+"""Weights that are handed to a layer from outside, instead of those of its own variables.
+
+A layer of this room reads its variables by `value_of`. What runs it once more for its gradient, or once for every row
+of stacked weights, hands it tensors: the gradient of what ran knows all that it depends on.
+"""
+
+from collections.abc import Iterator, Sequence
+import contextlib
+import threading
+from typing import Any
+
+import tensorflow as tf
+
+
+class _Local(threading.local):
+  """Of one thread, as replicas are traced in threads of their own: variable's id -> what stands for it."""
+
+  def __init__(self):
+    self.values: dict[int, tf.Tensor] = {}
+
+
+_LOCAL = _Local()
+
+
+@contextlib.contextmanager
+def handed_in(variables: Sequence[Any], values: Sequence[tf.Tensor]) -> Iterator[None]:
+  """Within, `value_of` each of the variables is the tensor at its place."""
+  before = _LOCAL.values
+  _LOCAL.values = {**before, **{id(variable): value for variable, value in zip(variables, values)}}
+  try:
+    yield
+  finally:
+    _LOCAL.values = before
+
+
+def value_of(variable: Any) -> tf.Tensor:
+  """What a variable stands for here, in its own dtype."""
+  handed = _LOCAL.values.get(id(variable))
+  return tf.convert_to_tensor(variable) if handed is None else handed
+
+
+def split(variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+  """(those that a gradient is asked of, the others: frozen ones, and integers such as packed weights)."""
+  trained = [variable for variable in variables if variable.trainable and variable.dtype.is_floating]
+  known = {id(variable) for variable in trained}
+  return trained, [variable for variable in variables if id(variable) not in known]

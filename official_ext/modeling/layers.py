@@ -1,0 +1,161 @@
+"""The small layers of a decoder: products, norms, embeddings, dropout.
+
+All of them have their weights from the start, compute in the policy's compute dtype (norms in float32), and read them
+by `layer_weights.value_of`, so that one of them can stand for every layer of the same kind.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from official_ext import keyed_draws
+from official_ext.modeling import layer_weights
+
+ACTIVATIONS = {
+  'silu': tf.nn.silu,
+  'gelu': tf.nn.gelu,
+  'gelu_new': lambda x: tf.nn.gelu(x, approximate=True),
+  'gelu_pytorch_tanh': lambda x: tf.nn.gelu(x, approximate=True),
+  'relu': tf.nn.relu,
+}
+
+
+class Part(tf_keras.layers.Layer):
+  """A layer that is built when it is made.
+
+  Attributes:
+    num_rows: 0, or of how many layers it holds the weights, stacked: each weight has that many rows then.
+  """
+
+  def __init__(self, name: str, num_rows: int = 0, dtype: Any = None):
+    """Makes the layer.
+
+    Args:
+      name: its path in the model, 'decoder/blocks/0/mlp': its variables' names begin with it.
+      num_rows: see the class.
+      dtype: a Keras dtype policy; None for the global one.
+    """
+    super().__init__(name=name, dtype=dtype, autocast=False)
+    self.num_rows = num_rows
+    self.built = True
+
+  def inside(self, name: str) -> dict[str, Any]:
+    """The arguments of `Part` for a part of this one."""
+    return {'name': f'{self.name}/{name}', 'num_rows': self.num_rows, 'dtype': self._dtype_policy}
+
+  def make_weight(self, name: str, shape: tuple[int, ...], initializer: Any, **options: Any) -> Any:
+    """A variable, with a row for each layer if they are stacked; `options` are those of Keras' `add_weight`."""
+    if self.num_rows:
+      shape = (self.num_rows, *shape)
+    name = f'{self.name}/{name}'
+    return self.add_weight(name=name, shape=shape, initializer=initializer, experimental_autocast=False, **options)
+
+  def value(self, variable: Any, dtype: Any = None) -> tf.Tensor:
+    """What a variable stands for here, in the compute dtype or another."""
+    return tf.cast(layer_weights.value_of(variable), dtype or self.compute_dtype)
+
+
+class Linear(Part):
+  """x kernel + bias.
+
+  Attributes:
+    kernel: [in, out].
+    bias: [out], or None.
+  """
+
+  def __init__(self, input_size: int, output_size: int, use_bias: bool, initializer: Any, **options: Any):
+    super().__init__(**options)
+    self.input_size = input_size
+    self.output_size = output_size
+    self.kernel = self.make_weight('kernel', (input_size, output_size), initializer)
+    self.bias = self.make_weight('bias', (output_size,), 'zeros') if use_bias else None
+
+  def call(self, x: tf.Tensor) -> tf.Tensor:
+    """[..., in] -> [..., out], in the compute dtype."""
+    y = product(x, self.value(self.kernel))
+    return y if self.bias is None else y + self.value(self.bias)
+
+
+def product(x: tf.Tensor, matrix: tf.Tensor, transpose_b: bool = False) -> tf.Tensor:
+  """The product x matrix over the last axis, as one product of matrices.
+
+  tf.matmul with a batch would make a gradient of the matrix for every example, and add them up: 15 % of a step.
+
+  Args:
+    x: [..., in].
+    matrix: [in, out], or [out, in] with `transpose_b`.
+    transpose_b: see `matrix`.
+  """
+  y = tf.matmul(tf.reshape(x, [-1, x.shape[-1]]), matrix, transpose_b=transpose_b)
+  return tf.reshape(y, [*sizes(x)[:-1], matrix.shape[0] if transpose_b else matrix.shape[1]])
+
+
+def sizes(x: tf.Tensor) -> list[Any]:
+  """The size of each axis: an integer where it is known, an int32 scalar elsewhere."""
+  return [known if known is not None else tf.shape(x)[axis] for axis, known in enumerate(x.shape)]
+
+
+class Norm(Part):
+  """RMSNorm, or LayerNorm: computed in float32, over the last axis.
+
+  Attributes:
+    scale: [size].
+    bias: [size] of a LayerNorm; None otherwise.
+  """
+
+  def __init__(self, size: int, epsilon: float, offset: float = 0.0, norm_type: str = 'rms_norm', **options: Any):
+    super().__init__(**options)
+    self._epsilon = epsilon
+    self._offset = offset
+    self._is_centered = norm_type == 'layer_norm'
+    self.scale = self.make_weight('scale', (size,), tf_keras.initializers.Constant(1 - offset))
+    self.bias = self.make_weight('bias', (size,), 'zeros') if self._is_centered else None
+
+  def call(self, x: tf.Tensor) -> tf.Tensor:
+    """A tensor of x's shape and dtype."""
+    y = tf.cast(x, tf.float32)
+    if self._is_centered:
+      y -= tf.reduce_mean(y, axis=-1, keepdims=True)
+    y *= tf.math.rsqrt(tf.reduce_mean(tf.square(y), axis=-1, keepdims=True) + self._epsilon)
+    scale = self.value(self.scale, tf.float32)
+    y *= scale + self._offset if self._offset else scale
+    if self.bias is not None:
+      y += self.value(self.bias, tf.float32)
+    return tf.cast(y, x.dtype)
+
+
+class Embedding(Part):
+  """A row for each number.
+
+  Attributes:
+    embeddings: [rows, size].
+  """
+
+  def __init__(self, num_embeddings: int, size: int, initializer: Any, **options: Any):
+    super().__init__(**options)
+    self.embeddings = self.make_weight('embeddings', (num_embeddings, size), initializer)
+
+  def call(self, numbers: tf.Tensor) -> tf.Tensor:
+    """int32 [...] -> [..., size], in the compute dtype."""
+    return tf.cast(tf.gather(layer_weights.value_of(self.embeddings), numbers), self.compute_dtype)
+
+  def scores(self, x: tf.Tensor) -> tf.Tensor:
+    """[..., size] -> [..., rows]: the product of `x` with every row."""
+    return product(x, self.value(self.embeddings), transpose_b=True)
+
+
+def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None, site: int) -> tf.Tensor:
+  """Inverted dropout as a function of its seed: the same whenever it is computed.
+
+  Args:
+    x: floating.
+    rate: the share that becomes 0, in [0, 1).
+    seed: int64 [2]; None for no dropout.
+    site: which draw of the seed this is.
+  """
+  if seed is None or not rate:
+    return x
+  drawn = keyed_draws.bits(tf.shape(x), keyed_draws.numbered(seed, site), tf.int32)
+  is_kept = drawn >= int(rate * 2**32) - 2**31
+  return tf.where(is_kept, x * tf.cast(1 / (1 - rate), x.dtype), tf.zeros([], x.dtype))

@@ -1,0 +1,243 @@
+"""Models in Hugging Face's folders: config.json, weights in safetensors files, the tokenizer's files.
+
+model = pretrained.load('Llama-3.2-1B')
+logits = model(input_ids)                      # int32 [b, t] -> float32 [b, t, vocab_size]
+pretrained.save(model, 'mine')                 # what transformers loads, too
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import os
+import re
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from official_ext import errors
+from official_ext.files import paths
+from official_ext.modeling import decoder
+from official_ext.modeling import decoder_config
+from official_ext.modeling import families
+from official_ext.modeling import tensor_files
+from official_ext.modeling import weight_slots
+from official_ext.modeling.families import family as family_lib
+from official_ext.modeling.families import rope_fields
+
+CONFIG_FILE = 'config.json'
+# What is carried along from the folder that was loaded to the one that is saved.
+CARRIED_FILES = (
+  'tokenizer.json',
+  'tokenizer_config.json',
+  'special_tokens_map.json',
+  'added_tokens.json',
+  'tokenizer.model',
+  'vocab.json',
+  'merges.txt',
+  'chat_template.jinja',
+  'chat_template.json',
+  'generation_config.json',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+  """What a folder had beside the weights.
+
+  Attributes:
+    folder: its path.
+    fields: the contents of config.json.
+    files: the contents of `CARRIED_FILES` that were there, by their names.
+  """
+
+  folder: str
+  fields: Mapping[str, Any]
+  files: Mapping[str, bytes]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+  """Where a tensor of a file goes: into these slots, side by side along the outputs."""
+
+  slots: tuple[weight_slots.Slot, ...]
+  is_transposed: bool
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Of the tensor in the file."""
+    first = self.slots[0].shape
+    whole = (*first[:-1], sum(slot.shape[-1] for slot in self.slots))
+    return whole[::-1] if self.is_transposed else whole
+
+  def assign(self, value):
+    value = value.T if self.is_transposed else value
+    ends = np.cumsum([slot.shape[-1] for slot in self.slots])
+    for slot, end in zip(self.slots, ends):
+      slot.assign(value[..., end - slot.shape[-1] : end])
+
+  def numpy(self):
+    value = np.concatenate([slot.numpy() for slot in self.slots], axis=-1)
+    return np.ascontiguousarray(value.T if self.is_transposed else value)
+
+
+def load(
+  folder: str,
+  dtype: Any = None,
+  ignore_fields: tuple[str, ...] = (),
+  block_class: type[decoder.Block] = decoder.Block,
+  **changes: Any,
+) -> decoder.LanguageModel:
+  """The model of a folder. It needs the weights once in memory, and one tensor besides.
+
+  Args:
+    folder: with config.json and model.safetensors, or model.safetensors.index.json and its shards.
+    dtype: a Keras dtype policy: 'float32', 'mixed_bfloat16' (weights float32), 'bfloat16'; None for the global one.
+    ignore_fields: fields of config.json that are not known here, and are to be taken no notice of.
+    block_class: of the blocks.
+    **changes: fields of `DecoderConfig` that change how the model runs, not what it is: `remat`, `scan_layers`,
+      `attention_dropout`, `residual_dropout`, `embedding_dropout`.
+
+  Raises:
+    errors.UserError: for a folder that lacks something, an architecture or a field that is not implemented, a tensor
+      that is missing, has no place here or another shape, and for weights in a pickle file, which is never opened.
+  """
+  config, fields = read_config(folder, ignore_fields)
+  for name, value in changes.items():
+    if name not in decoder_config.SETTINGS:
+      raise errors.UserError(f'{name}: is what the weights were trained with; load changes {decoder_config.SETTINGS}')
+    setattr(config, name, value)
+  files = tensor_files.TensorFiles(folder)  # Before the weights are made: a folder without any is told at once.
+  model = decoder.LanguageModel(config, block_class, initializer=tf.zeros_initializer, dtype=dtype)
+  _fill(model, files)
+  carried = {}
+  for name in CARRIED_FILES:
+    path = os.path.join(folder, name)
+    if tf.io.gfile.exists(path):
+      carried[name] = paths.read(path)
+  model.origin = Origin(folder, fields, carried)
+  return model
+
+
+def read_config(
+  folder: str, ignore_fields: tuple[str, ...] = ()
+) -> tuple[decoder_config.DecoderConfig, dict[str, Any]]:
+  """(the decoder that a folder's config.json describes, the contents of it)."""
+  path = os.path.join(folder, CONFIG_FILE)
+  if not tf.io.gfile.isdir(folder):
+    raise errors.UserError(f'{folder}: no such folder')
+  if not tf.io.gfile.exists(path):
+    raise errors.UserError(f'{path}: no such file; a folder of Hugging Face has one')
+  fields = tensor_files.read_json(path)
+  family = families.find(fields.get('model_type'), path)
+  return family_lib.read(family, fields, path, ignore_fields), fields
+
+
+def _fill(model, files):
+  """Sets every weight, file by file."""
+  family = families.FAMILIES[model.config.model_type]
+  places = _places(family, model)
+  names = {_full_name(family, name): name for name in files.names}
+  missing = [name for name in places if name not in names]
+  if missing:
+    raise errors.UserError(f'{files.folder}: the tensor {missing[0]} is missing{_and_more(missing)}')
+  is_tied = model.config.tie_word_embeddings
+  extra = [full for full in names if full not in places and not _is_ignored(family, full)]
+  extra = [full for full in extra if not (is_tied and full == _HEAD)]
+  if extra:
+    raise errors.UserError(f'{files.folder}: the tensor {names[extra[0]]} has no place here{_and_more(extra)}')
+  for name, shape in files.shapes():
+    place = places.get(_full_name(family, name))
+    if place is not None and place.shape != shape:
+      raise errors.UserError(
+        f'{files.folder}: the tensor {name} has the shape {shape}; the configuration says {place.shape}'
+      )
+  for name, value in files.tensors(lambda name: _full_name(family, name) in places):
+    places[_full_name(family, name)].assign(value)
+  if is_tied and _HEAD in names:
+    _check_tied(model, files, names[_HEAD])
+
+
+_HEAD = 'lm_head.weight'
+
+
+def _check_tied(model, files, name):
+  """A file may hold the head of a tied model once more; another one would be lost."""
+  embeddings = weight_slots.Slot(model.decoder.embed_tokens.embeddings).numpy()
+  for _, value in files.tensors(lambda found: found == name):
+    if value.shape != embeddings.shape or not np.array_equal(value.astype(embeddings.dtype), embeddings):
+      raise errors.UserError(
+        f'{files.folder}: the tensor {name} is not the embedding, though {CONFIG_FILE} says tie_word_embeddings'
+      )
+
+
+def _and_more(names):
+  return f', and {len(names) - 1} more' if len(names) > 1 else ''
+
+
+def _is_ignored(family, name):
+  return any(re.fullmatch(pattern, name) for pattern in family.ignored_tensors)
+
+
+def _full_name(family, name):
+  """A tensor's name in a file of the whole model; files of the bare decoder have it without the prefix."""
+  return name if name == _HEAD or name.startswith(family.prefix) else family.prefix + name
+
+
+def _places(family, model):
+  """Full name -> `_Place`, of every weight."""
+  slots = weight_slots.find(model)
+  places: dict[str, _Place] = {}
+  taken = set()
+
+  def add(name, tensor, prefix=''):
+    found = [f'{prefix}{path}' for path in tensor.ours]
+    if found[0] in slots:
+      places[name] = _Place(tuple(slots[path] for path in found), tensor.is_transposed)
+      taken.update(found)
+
+  for name, tensor in family.tensors.items():
+    add(_full_name(family, name), tensor)
+  for number in range(model.config.num_hidden_layers):
+    for name, tensor in family.block_tensors.items():
+      add(f'{family.prefix}{family.block_prefix.format(number)}{name}', tensor, f'decoder/blocks/{number}/')
+  left = sorted(set(slots) - taken)
+  if left:
+    raise errors.UserError(f'{left[0]}: {family.model_type} has no tensor for this weight{_and_more(left)}')
+  return places
+
+
+def save(model: decoder.LanguageModel, folder: str, dtype: str | None = None, max_shard_bytes: int = 5 * 10**9) -> None:
+  """Writes a folder that transformers, and `load`, read.
+
+  Args:
+    model: to be saved, as the family `model.config.model_type`.
+    folder: is made if it is not there. Weights that it holds are replaced.
+    dtype: of the tensors: 'float32', 'bfloat16' or 'float16'; None for that of the variables.
+    max_shard_bytes: no file is larger, unless a single tensor is.
+
+  Raises:
+    errors.UserError: for a model that its family cannot express.
+  """
+  family = families.find(model.config.model_type, 'model_type')
+  origin = model.origin
+  dialect = rope_fields.OLD if origin is None else rope_fields.dialect_of(origin.fields)
+  fields = {} if origin is None else _carried_fields(family, origin.fields)
+  fields.update(family_lib.write(family, model.config, dialect))
+  places = _places(family, model)
+  written = dtype or next(iter(places.values())).slots[0].variable.dtype.name
+  if written not in ('float32', 'bfloat16', 'float16'):
+    raise errors.UserError(f'dtype: {written!r} is not known; known are float32, bfloat16, float16')
+  fields['torch_dtype' if dialect == rope_fields.OLD else 'dtype'] = written
+  paths.make_folder(folder)
+  tensor_files.write(folder, {name: place.numpy for name, place in places.items()}, written, max_shard_bytes)
+  if origin is not None:
+    for name, content in origin.files.items():
+      paths.write_atomically(os.path.join(folder, name), content)
+  tensor_files.write_json(os.path.join(folder, CONFIG_FILE), fields)
+
+
+def _carried_fields(family, fields):
+  """What the configuration had that is not the decoder's: ids of special tokens and the like."""
+  told = {*family_lib.NEUTRAL, *family.neutral, *family.fields, *family.layers.names, 'dtype', 'torch_dtype'}
+  told.update(() if family.rope is None else family.rope.names)
+  return {name: value for name, value in fields.items() if name not in told}

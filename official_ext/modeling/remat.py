@@ -1,0 +1,65 @@
+"""Computing a part of the network once more for its gradient, instead of keeping what it computed.
+
+`tf.recompute_grad` does the same, with traps: it calls its function again when the gradient is made (a lambda in a loop
+sees the loop's last layer), redraws dropout outside of this library's steps, and finds variables by looking at the
+tape. Here weights are arguments.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from official_ext.modeling import layer_weights
+
+Extras = Mapping[str, tf.Tensor]
+
+
+def remat(
+  function: Callable[[tf.Tensor, Extras], tf.Tensor], x: tf.Tensor, variables: Sequence[Any], extras: Extras
+) -> tf.Tensor:
+  """`function(x, extras)`, of which the backward pass keeps `x` alone.
+
+  Args:
+    function: reads `variables` by `layer_weights.value_of`, and nothing else that a gradient is asked of. It is called
+      twice, and must compute the same: random numbers come from seeds that it is given.
+    x: floating, of any shape.
+    variables: the variables that it reads.
+    extras: tensors by name, which are handed to `function`; floating ones have gradients.
+  """
+  trained, others = layer_weights.split(variables)
+  fixed = [layer_weights.value_of(variable) for variable in others]
+  names = differentiable(extras)
+
+  def run(x, *tensors):
+    with layer_weights.handed_in([*trained, *others], [*tensors[len(names) :], *fixed]):
+      return function(x, {**extras, **dict(zip(names, tensors))})
+
+  @tf.custom_gradient
+  def once(x, *tensors):
+    def gradient(dy):
+      with tf.control_dependencies([dy]):
+        inputs = [after(x, dy), *map(tf.identity, tensors)]
+        with tf.GradientTape() as tape:
+          tape.watch(inputs)
+          y = run(*inputs)
+      return tape.gradient(y, inputs, output_gradients=dy, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+    return run(x, *tensors), gradient
+
+  return once(x, *(extras[name] for name in names), *map(layer_weights.value_of, trained))
+
+
+def differentiable(extras: Extras) -> list[str]:
+  """The names of the floating ones."""
+  return sorted(name for name, value in extras.items() if value.dtype.is_floating)
+
+
+def after(x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
+  """`x`, but only when `dy` is there: XLA heeds no control dependency, and would merge both runs into one.
+
+  What is added is 0 times an element of `dy`, which no compiler may simplify: it is NaN if the element is not finite,
+  and so is the gradient then.
+  """
+  element = tf.reshape(dy, [-1])[:1]
+  return x + tf.cast(tf.reduce_sum(element) * 0, x.dtype)

@@ -1,0 +1,121 @@
+"""One block, run once for every row of stacked weights: what is compiled does not grow with the depth."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from official_ext.modeling import layer_weights
+from official_ext.modeling import remat
+
+Block = Callable[[tf.Tensor, tf.Tensor, Mapping[str, tf.Tensor]], tf.Tensor]
+
+
+def scan(
+  block: Block, x: tf.Tensor, variables: Sequence[Any], num_layers: int, extras: Mapping[str, tf.Tensor]
+) -> tf.Tensor:
+  """Takes x = block(x, i, extras) for each layer i, with row i of every variable in the variable's place.
+
+  The backward pass is a loop too: it keeps the input of every block, and computes the rest once more.
+
+  Args:
+    block: reads `variables` by `layer_weights.value_of`; i is an int32 scalar. The result has x's shape and dtype. It
+      is called more than once, and must compute the same for the same i.
+    x: floating, of any shape.
+    variables: of shape [num_layers, ...] each.
+    num_layers: how many rows.
+    extras: tensors by name, the same for all layers; floating ones have gradients.
+  """
+  trained, others = layer_weights.split(variables)
+  fixed = [layer_weights.value_of(variable) for variable in others]
+  names = remat.differentiable(extras)
+  shape = x.shape
+
+  def run(x, i, shared, rows):
+    with layer_weights.handed_in([*trained, *others], [*rows, *(value[i] for value in fixed)]):
+      y = block(x, i, {**extras, **dict(zip(names, shared))})
+    y.set_shape(shape)
+    return y
+
+  @tf.custom_gradient
+  def forward(x, *tensors):
+    shared, stacks = tensors[: len(names)], tensors[len(names) :]
+    y, inputs = _forward_loop(run, x, shared, stacks, num_layers)
+
+    def gradient(dy):
+      dx, shared_gradients, stack_gradients = _backward_loop(run, inputs, dy, shared, stacks, num_layers)
+      return dx, *shared_gradients, *stack_gradients
+
+    return y, gradient
+
+  return forward(x, *(extras[name] for name in names), *map(layer_weights.value_of, trained))
+
+
+def _forward_loop(run, x, shared, stacks, num_layers):
+  """(the last block's output, the inputs of all blocks [num_layers, ...])."""
+  shape = x.shape
+
+  def body(i, x, inputs):
+    return i + 1, run(x, i, shared, [stack[i] for stack in stacks]), inputs.write(i, x)
+
+  inputs = tf.TensorArray(x.dtype, num_layers, element_shape=shape)
+  _, y, inputs = tf.while_loop(
+    lambda i, *_: i < num_layers, body, (tf.constant(0), x, inputs), maximum_iterations=num_layers
+  )
+  return y, inputs.stack()
+
+
+def _backward_loop(run, inputs, dy, shared, stacks, num_layers):
+  """Gradients of the input, of what is shared and of the stacks, from the last block to the first."""
+
+  def body(i, dy, shared_gradients, stack_gradients):
+    x, rows = inputs[i], [stack[i] for stack in stacks]
+    with tf.GradientTape() as tape:
+      tape.watch([x, shared, rows])
+      y = run(x, i, shared, rows)
+    dx, of_shared, of_rows = tape.gradient(
+      y, (x, shared, rows), output_gradients=dy, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+    dx.set_shape(inputs.shape[1:])
+    return (
+      i - 1,
+      dx,
+      tuple(total + part for total, part in zip(shared_gradients, of_shared)),
+      tuple(total.write(i, part) for total, part in zip(stack_gradients, of_rows)),
+    )
+
+  start = (
+    tf.constant(num_layers - 1),
+    dy,
+    tuple(tf.zeros_like(value) for value in shared),
+    tuple(tf.TensorArray(stack.dtype, num_layers, element_shape=stack.shape[1:]) for stack in stacks),
+  )
+  _, dx, shared_gradients, stack_gradients = tf.while_loop(
+    lambda i, *_: i >= 0, body, start, maximum_iterations=num_layers
+  )
+  return dx, shared_gradients, [total.stack() for total in stack_gradients]
+
+
+def loop(step: Callable[..., Any], x: tf.Tensor, state: Any, variables: Sequence[Any], num_layers: int) -> Any:
+  """Takes (x, state) = step(x, i, state) for each layer, with row i of every variable; without a gradient.
+
+  Args:
+    step: as `block` of `scan`, with a state besides.
+    x: of any shape.
+    state: any structure of tensors, such as a cache of all layers.
+    variables: of shape [num_layers, ...] each.
+    num_layers: how many rows.
+
+  Returns:
+    The last x and state.
+  """
+  stacks = [layer_weights.value_of(variable) for variable in variables]
+
+  def body(i, x, state):
+    with layer_weights.handed_in(variables, [stack[i] for stack in stacks]):
+      return i + 1, *step(x, i, state)
+
+  _, x, state = tf.while_loop(
+    lambda i, *_: i < num_layers, body, (tf.constant(0), x, state), maximum_iterations=num_layers
+  )
+  return x, state

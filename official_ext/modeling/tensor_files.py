@@ -1,0 +1,159 @@
+"""The weights of a folder: one safetensors file, or shards with an index. Pickle files are never opened."""
+
+from collections.abc import Callable, Iterator, Mapping
+import importlib
+import json
+import os
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tensorflow as tf
+
+from official_ext import errors
+from official_ext.files import paths
+
+WEIGHTS = 'model.safetensors'
+INDEX = 'model.safetensors.index.json'
+_PICKLES = ('.bin', '.pt', '.pth', '.ckpt', '.pkl')
+
+
+def library(name: str) -> Any:
+  """A library of the extra `language_models`, imported.
+
+  Raises:
+    errors.UserError: if it is not installed, with what to install.
+  """
+  try:
+    return importlib.import_module(name)
+  except ImportError as error:
+    package = name.split('.')[0]
+    raise errors.UserError(
+      f"{package}: is not installed, and language models need it: pip install 'official-ext[language_models]'"
+    ) from error
+
+
+class TensorFiles:
+  """The tensors of a folder.
+
+  Attributes:
+    folder: its path.
+    names: of all tensors, in the order of the files.
+  """
+
+  def __init__(self, folder: str):
+    """Lists the tensors.
+
+    Raises:
+      errors.UserError: if there are no weights, or none in safetensors files.
+    """
+    self.folder = folder
+    self._open = library('safetensors').safe_open
+    self._files: dict[str, list[str]] = {}
+    for file in self._find():
+      with self._opened(file) as opened:
+        self._files[file] = list(opened.keys())
+    self.names = [name for names in self._files.values() for name in names]
+
+  def _find(self):
+    """The files' names."""
+    index = os.path.join(self.folder, INDEX)
+    if tf.io.gfile.exists(index):
+      shards = sorted(set(read_json(index).get('weight_map', {}).values()))
+      for shard in shards:
+        if os.path.basename(shard) != shard or not shard.endswith('.safetensors'):
+          raise errors.UserError(f'{index}: weight_map: {shard!r} is no safetensors file of this folder')
+        if not tf.io.gfile.exists(os.path.join(self.folder, shard)):
+          raise errors.UserError(f'{os.path.join(self.folder, shard)}: no such file, and {INDEX} names it')
+      return shards
+    if tf.io.gfile.exists(os.path.join(self.folder, WEIGHTS)):
+      return [WEIGHTS]
+    pickles = sorted(name for name in tf.io.gfile.listdir(self.folder) if name.endswith(_PICKLES))
+    if pickles:
+      raise errors.UserError(
+        f'{os.path.join(self.folder, pickles[0])}: a pickle file runs any code that is in it, and is not opened; save '
+        'the model as safetensors where you trust it: AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)'
+      )
+    raise errors.UserError(f'{os.path.join(self.folder, WEIGHTS)}: no such file, and no {INDEX}')
+
+  def _opened(self, file):
+    path = os.path.join(self.folder, file)
+    try:
+      return self._open(path, framework='np')
+    except Exception as error:  # Its own exception has no name in numpy's half of the library.
+      raise errors.UserError(f'{path}: cannot be read as safetensors: {error}') from error
+
+  def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """(name, shape) of each tensor, from the files' headers."""
+    for file, names in self._files.items():
+      with self._opened(file) as opened:
+        for name in names:
+          yield name, tuple(opened.get_slice(name).get_shape())
+
+  def tensors(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, np.ndarray]]:
+    """(name, value) of each tensor that is wanted, one file and one tensor at a time."""
+    for file, names in self._files.items():
+      with self._opened(file) as opened:
+        for name in filter(wanted, names):
+          yield name, opened.get_tensor(name)
+
+
+def write(folder: str, tensors: Mapping[str, Callable[[], np.ndarray]], dtype: str, max_shard_bytes: int) -> None:
+  """Writes tensors as one file or as shards with an index, and removes the weights that were there.
+
+  Args:
+    folder: that is there.
+    tensors: name -> a function that returns the value: one shard is in memory at a time.
+    dtype: float32, bfloat16 or float16.
+    max_shard_bytes: of a file, unless a single tensor is larger.
+  """
+  numpy_dtype = {'bfloat16': ml_dtypes.bfloat16}.get(dtype, dtype)
+  shards: list[tuple[str, list[str]]] = []
+  sizes: dict[str, int] = {}
+  pending: dict[str, np.ndarray] = {}
+  before = [name for name in tf.io.gfile.listdir(folder) if name == INDEX or name.endswith('.safetensors')]
+
+  def flush():
+    name = f'.shard-{len(shards)}.safetensors.partial'
+    library('safetensors.numpy').save_file(pending, os.path.join(folder, name), metadata={'format': 'pt'})
+    shards.append((name, list(pending)))
+    pending.clear()
+
+  for name, value_of in tensors.items():
+    value = value_of().astype(numpy_dtype)
+    if pending and sum(sizes[other] for other in pending) + value.nbytes > max_shard_bytes:
+      flush()
+    pending[name], sizes[name] = value, value.nbytes
+  flush()
+  for name in before:  # Only when all that is new has been written.
+    tf.io.gfile.remove(os.path.join(folder, name))
+  finals = [WEIGHTS] if len(shards) == 1 else [_shard_name(number, len(shards)) for number in range(len(shards))]
+  for (partial, _), final in zip(shards, finals):
+    tf.io.gfile.rename(os.path.join(folder, partial), os.path.join(folder, final), overwrite=True)
+  if len(shards) > 1:
+    weight_map = {name: final for (_, names), final in zip(shards, finals) for name in names}
+    write_json(os.path.join(folder, INDEX), {'metadata': {'total_size': sum(sizes.values())}, 'weight_map': weight_map})
+
+
+def _shard_name(number, count):
+  return f'model-{number + 1:05d}-of-{count:05d}.safetensors'
+
+
+def read_json(path: str) -> dict[str, Any]:
+  """The object that a JSON file holds.
+
+  Raises:
+    errors.UserError: if it holds none.
+  """
+  try:
+    found = json.loads(paths.read(path))
+  except (ValueError, OSError) as error:
+    raise errors.UserError(f'{path}: cannot be read as JSON: {error}') from error
+  if not isinstance(found, dict):
+    raise errors.UserError(f'{path}: holds no JSON object')
+  return found
+
+
+def write_json(path: str, value: Mapping[str, Any]) -> None:
+  """Writes a JSON object, whole or not at all."""
+  paths.write_atomically(path, (json.dumps(value, indent=2, sort_keys=True) + '\n').encode())

@@ -1,0 +1,120 @@
+"""Tiny checkpoints of Hugging Face, made by transformers itself, with nothing at its default.
+
+Import it only behind `pytest.importorskip('transformers')`.
+"""
+
+import os
+
+os.environ['HF_HUB_OFFLINE'] = '1'
+
+import torch
+import transformers
+
+_SIZES = dict(
+  vocab_size=67,
+  hidden_size=32,
+  intermediate_size=44,
+  num_hidden_layers=3,
+  num_attention_heads=4,
+  num_key_value_heads=2,
+  max_position_embeddings=64,
+  rms_norm_eps=1e-3,
+  pad_token_id=0,
+  bos_token_id=1,
+  eos_token_id=2,
+)
+_MIXED = ['sliding_attention', 'full_attention', 'sliding_attention']
+_LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
+_YARN = dict(rope_type='yarn', rope_theta=5000.0, factor=4.0, original_max_position_embeddings=16)
+
+
+def _rope(**parameters):
+  return {'rope_parameters': {'rope_theta': 5000.0, **parameters}}
+
+
+def _gemma(**others):
+  return dict(head_dim=16, query_pre_attn_scalar=23, sliding_window=5, attention_bias=True, **others)
+
+
+# Name: (class of the configuration, its arguments).
+CASES = {
+  'llama': ('LlamaConfig', dict(attention_bias=True, mlp_bias=True, head_dim=12, **_rope(rope_type='default'))),
+  'llama_tied': ('LlamaConfig', dict(tie_word_embeddings=True, hidden_act='gelu', **_rope(rope_type='default'))),
+  'llama_linear': ('LlamaConfig', _rope(rope_type='linear', factor=3.0)),
+  'llama_dynamic': ('LlamaConfig', {**_rope(rope_type='dynamic', factor=2.0), 'max_position_embeddings': 16}),
+  'llama_3': ('LlamaConfig', _rope(rope_type='llama3', **_LLAMA3)),
+  'llama_yarn': ('LlamaConfig', dict(rope_parameters=_YARN)),
+  'llama_yarn_factor': (
+    'LlamaConfig',
+    dict(rope_parameters={**_YARN, 'attention_factor': 0.7, 'beta_fast': 20.0, 'beta_slow': 2.0, 'truncate': False}),
+  ),
+  'llama_yarn_mscale': ('LlamaConfig', dict(rope_parameters={**_YARN, 'mscale': 0.7, 'mscale_all_dim': 0.4})),
+  'llama_longrope': (
+    'LlamaConfig',
+    _rope(
+      rope_type='longrope',
+      short_factor=[1.0, 1.1, 1.3, 1.6],
+      long_factor=[1.5, 2.0, 3.0, 4.0],
+      original_max_position_embeddings=16,
+      factor=4.0,
+    ),
+  ),
+  'mistral': ('MistralConfig', dict(sliding_window=5, **_rope(rope_type='default'))),
+  'mistral_full': ('MistralConfig', dict(sliding_window=None, **_rope(rope_type='default'))),
+  'qwen2': ('Qwen2Config', _rope(rope_type='default')),
+  'qwen2_sliding': (
+    'Qwen2Config',
+    dict(use_sliding_window=True, sliding_window=5, max_window_layers=1, tie_word_embeddings=True, **_rope(**_YARN)),
+  ),
+  'qwen3': ('Qwen3Config', dict(head_dim=16, attention_bias=True, **_rope(rope_type='default'))),
+  'qwen3_layers': (
+    'Qwen3Config',
+    dict(head_dim=16, layer_types=_MIXED, use_sliding_window=True, sliding_window=4, **_rope(rope_type='default')),
+  ),
+  'gemma2': ('Gemma2Config', _gemma(attn_logit_softcapping=3.0, final_logit_softcapping=2.0, **_rope())),
+  'gemma3': (
+    'Gemma3TextConfig',
+    _gemma(
+      layer_types=_MIXED,
+      rope_parameters={
+        'full_attention': {'rope_type': 'linear', 'factor': 8.0, 'rope_theta': 9000.0},
+        'sliding_attention': {'rope_type': 'default', 'rope_theta': 70.0},
+      },
+    ),
+  ),
+  'gpt2': ('GPT2Config', dict(n_embd=32, n_layer=3, n_head=4, n_positions=64, layer_norm_epsilon=1e-3, n_inner=44)),
+}
+
+
+def config(name, **changes):
+  """The configuration of a case, with other fields."""
+  cls, arguments = CASES[name]
+  sizes = dict(vocab_size=67, pad_token_id=0, bos_token_id=1, eos_token_id=2) if cls == 'GPT2Config' else _SIZES
+  return getattr(transformers, cls)(**{**sizes, **arguments, **changes}, attn_implementation='eager')
+
+
+def random_model(configuration, seed=0):
+  """A model with random norms and biases, and matrices large enough for logits of several units."""
+  torch.manual_seed(seed)
+  model = transformers.AutoModelForCausalLM.from_config(configuration, attn_implementation='eager').eval()
+  with torch.no_grad():
+    for name, parameter in model.named_parameters():
+      scale = 0.3 if parameter.ndim == 1 else 0.15
+      offset = parameter if 'norm' in name or 'ln_' in name else 0
+      parameter.copy_(torch.randn(parameter.shape) * scale + offset)
+  return model
+
+
+def reloaded(folder):
+  """What transformers makes of a folder; no key is missing or unexpected."""
+  model, info = transformers.AutoModelForCausalLM.from_pretrained(
+    folder, output_loading_info=True, attn_implementation='eager', dtype=torch.float32
+  )
+  assert {name: keys for name, keys in info.items() if keys} == {}
+  return model.eval()
+
+
+def logits(model, ids, **options):
+  """Of a transformers model, as a numpy array."""
+  with torch.no_grad():
+    return model(torch.tensor(ids), **options).logits.numpy()
