@@ -62,15 +62,14 @@ class Block(layers.Part):
     if context.cache is not None:
       added, cache = self._attention_part(x, context)
       return self._with_mlp(x + added, context), cache
-    variables = lambda *parts: [variable for part in parts if part is not None for variable in part.variables]
     if self._config.remat == 'attention':
-      parts = self.input_layernorm, self.self_attn, self.post_attention_layernorm
-      x += remat.remat(lambda x, _: self._attention_part(x, context)[0], x, variables(*parts), {})
+      parts = _present(self.input_layernorm, self.self_attn, self.post_attention_layernorm)
+      x += remat.remat(lambda x, _: self._attention_part(x, context)[0], x, parts, {})
     else:
       x += self._attention_part(x, context)[0]
     if self._config.remat == 'mlp':
-      parts = self.pre_feedforward_layernorm, self.mlp, self.post_feedforward_layernorm
-      return remat.remat(lambda x, _: self._with_mlp(x, context), x, variables(*parts), {}), None
+      parts = _present(self.pre_feedforward_layernorm, self.mlp, self.post_feedforward_layernorm)
+      return remat.remat(lambda x, _: self._with_mlp(x, context), x, parts, {}), None
     return self._with_mlp(x, context), None
 
   def _attention_part(self, x, context):
@@ -85,6 +84,10 @@ class Block(layers.Part):
     if self.post_feedforward_layernorm is not None:
       y = self.post_feedforward_layernorm(y)
     return x + layers.dropout(y, self._config.residual_dropout, context.seed, _MLP_SITE)
+
+
+def _present(*parts):
+  return [part for part in parts if part is not None]
 
 
 class Decoder(layers.Part):
@@ -219,7 +222,7 @@ class Decoder(layers.Part):
         all_values.append(values)
       elif self.config.remat == 'block':
         run = functools.partial(_run_block, block, context)
-        x = remat.remat(run, x, block.variables, extras)
+        x = remat.remat(run, x, [block], extras)
       else:
         x = _run_block(block, context, x, extras)
     return x, cache and key_value_cache.KeyValueCache(tuple(all_keys), tuple(all_values), index)
@@ -237,14 +240,14 @@ class Decoder(layers.Part):
 
     if cache is None:
       run = lambda x, number, extras: _run_block(block, context_of(number, extras), x, extras)
-      return stacked.scan(run, x, block.variables, num_layers, extras), None
+      return stacked.scan(run, x, block, num_layers, extras), None
 
     def step(x, number, state):
       layer_cache = key_value_cache.LayerCache(state[0][number], state[1][number], cache.index)
       x, (keys, values, _) = block(x, _replace(context_of(number, extras), cache=layer_cache))
       return x, tuple(key_value_cache.with_row(stack, row, number) for stack, row in zip(state, (keys, values)))
 
-    x, (keys, values) = stacked.loop(step, x, (cache.keys[0], cache.values[0]), block.variables, num_layers)
+    x, (keys, values) = stacked.loop(step, x, (cache.keys[0], cache.values[0]), block, num_layers)
     return x, key_value_cache.KeyValueCache((keys,), (values,), cache.index + layers.sizes(x)[1])
 
 

@@ -39,8 +39,12 @@ def value_of(variable: Any) -> tf.Tensor:
   return tf.convert_to_tensor(variable) if handed is None else handed
 
 
-def split(variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-  """(those that a gradient is asked of, the others: frozen ones, and integers such as packed weights)."""
-  trained = [variable for variable in variables if variable.trainable and variable.dtype.is_floating]
+def split(parts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+  """The variables of layers: (those that are trained, the others: frozen ones, and integers such as packed weights).
+
+  Args:
+    parts: Keras layers, whose `trainable` counts.
+  """
+  trained = [variable for part in parts for variable in part.trainable_variables if variable.dtype.is_floating]
   known = {id(variable) for variable in trained}
-  return trained, [variable for variable in variables if id(variable) not in known]
+  return trained, [variable for part in parts for variable in part.variables if id(variable) not in known]

@@ -16,18 +16,18 @@ Extras = Mapping[str, tf.Tensor]
 
 
 def remat(
-  function: Callable[[tf.Tensor, Extras], tf.Tensor], x: tf.Tensor, variables: Sequence[Any], extras: Extras
+  function: Callable[[tf.Tensor, Extras], tf.Tensor], x: tf.Tensor, parts: Sequence[Any], extras: Extras
 ) -> tf.Tensor:
   """`function(x, extras)`, of which the backward pass keeps `x` alone.
 
   Args:
-    function: reads `variables` by `layer_weights.value_of`, and nothing else that a gradient is asked of. It is called
-      twice, and must compute the same: random numbers come from seeds that it is given.
+    function: calls `parts`, and nothing else that a gradient is asked of. It is called twice, and must compute the
+      same: random numbers come from seeds that it is given.
     x: floating, of any shape.
-    variables: the variables that it reads.
+    parts: the layers that it calls, `layers.Part` all of them. Frozen ones get no gradient.
     extras: tensors by name, which are handed to `function`; floating ones have gradients.
   """
-  trained, others = layer_weights.split(variables)
+  trained, others = layer_weights.split(parts)
   fixed = [layer_weights.value_of(variable) for variable in others]
   names = differentiable(extras)
 

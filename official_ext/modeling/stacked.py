@@ -1,6 +1,6 @@
 """One block, run once for every row of stacked weights: what is compiled does not grow with the depth."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -11,22 +11,20 @@ from official_ext.modeling import remat
 Block = Callable[[tf.Tensor, tf.Tensor, Mapping[str, tf.Tensor]], tf.Tensor]
 
 
-def scan(
-  block: Block, x: tf.Tensor, variables: Sequence[Any], num_layers: int, extras: Mapping[str, tf.Tensor]
-) -> tf.Tensor:
-  """Takes x = block(x, i, extras) for each layer i, with row i of every variable in the variable's place.
+def scan(block: Block, x: tf.Tensor, part: Any, num_layers: int, extras: Mapping[str, tf.Tensor]) -> tf.Tensor:
+  """Takes x = block(x, i, extras) for each layer i, with row i of every variable of `part` in its place.
 
   The backward pass is a loop too: it keeps the input of every block, and computes the rest once more.
 
   Args:
-    block: reads `variables` by `layer_weights.value_of`; i is an int32 scalar. The result has x's shape and dtype. It
-      is called more than once, and must compute the same for the same i.
+    block: calls `part`, and nothing else that a gradient is asked of; i is an int32 scalar. The result has x's shape
+      and dtype. It is called more than once, and must compute the same for the same i.
     x: floating, of any shape.
-    variables: of shape [num_layers, ...] each.
+    part: a `layers.Part` with stacked weights. What is frozen in it gets no gradient.
     num_layers: how many rows.
     extras: tensors by name, the same for all layers; floating ones have gradients.
   """
-  trained, others = layer_weights.split(variables)
+  trained, others = layer_weights.split([part])
   fixed = [layer_weights.value_of(variable) for variable in others]
   names = remat.differentiable(extras)
   shape = x.shape
@@ -96,19 +94,20 @@ def _backward_loop(run, inputs, dy, shared, stacks, num_layers):
   return dx, shared_gradients, [total.stack() for total in stack_gradients]
 
 
-def loop(step: Callable[..., Any], x: tf.Tensor, state: Any, variables: Sequence[Any], num_layers: int) -> Any:
-  """Takes (x, state) = step(x, i, state) for each layer, with row i of every variable; without a gradient.
+def loop(step: Callable[..., Any], x: tf.Tensor, state: Any, part: Any, num_layers: int) -> Any:
+  """Takes (x, state) = step(x, i, state) for each layer, with row i of every variable of `part`; without a gradient.
 
   Args:
     step: as `block` of `scan`, with a state besides.
     x: of any shape.
     state: any structure of tensors, such as a cache of all layers.
-    variables: of shape [num_layers, ...] each.
+    part: a `layers.Part` with stacked weights.
     num_layers: how many rows.
 
   Returns:
     The last x and state.
   """
+  variables = part.variables
   stacks = [layer_weights.value_of(variable) for variable in variables]
 
   def body(i, x, state):

@@ -68,7 +68,10 @@ def _all_but_every_nth(fields, num_layers):
 
 
 def _listed(fields, is_sliding, num_layers):
-  return fields.get('layer_types') or [_SLIDING if is_sliding(number) else _FULL for number in range(num_layers)]
+  listed = fields.get('layer_types') or [_SLIDING if is_sliding(number) else _FULL for number in range(num_layers)]
+  if len(listed) != num_layers:
+    raise errors.UserError(f'layer_types: {len(listed)} types for {num_layers} layers')
+  return listed
 
 
 def _write_listed(types, window, config):
