@@ -50,6 +50,15 @@ FACE = {
   'load_weights': 'checkpoints.warm_start:load_weights',
   'Optimizer': 'optimization.base_optimizer:Optimizer',
   'metrics': 'metrics',
+  # Language models.
+  'pretrained': 'modeling.pretrained',
+  'LanguageModel': 'modeling.decoder:LanguageModel',
+  'DecoderConfig': 'modeling.decoder_config:DecoderConfig',
+  'Decoder': 'modeling.decoder:Decoder',
+  'DecoderBlock': 'modeling.decoder:Block',
+  'packing': 'modeling.packing',
+  'generation': 'modeling.generation',
+  'GenerationConfig': 'modeling.sampling:GenerationConfig',
   # Actions and writers.
   'Trigger': 'actions.triggers:Trigger',
   'EveryNSteps': 'actions.triggers:EveryNSteps',

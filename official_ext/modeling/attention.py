@@ -19,6 +19,7 @@ class LayerContext:
     mask: bool [b or 1, 1, t, s], whether a token (t) sees another (s).
     cos: float32 [b, t, 1, pairs], see `rope.cos_and_sin`; None for no rotation.
     sin: the same.
+    query_scale: float32 [b, t, 1, 1], what queries are multiplied by; None for nothing.
     seed: int64 [2], of this layer's dropout; None for none.
     cache: the keys and values before this call; None to see this call's own alone.
     extras: what the model was called with for its layers: tensors by name.
@@ -27,6 +28,7 @@ class LayerContext:
   mask: tf.Tensor
   cos: tf.Tensor | None = None
   sin: tf.Tensor | None = None
+  query_scale: tf.Tensor | None = None
   seed: tf.Tensor | None = None
   cache: key_value_cache.LayerCache | None = None
   extras: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
@@ -60,6 +62,8 @@ class Attention(layers.Part):
     """([b, t, hidden_size], the cache with this call's keys and values)."""
     config, cache = self._config, context.cache
     queries = self._heads(self.q_proj(x), config.num_attention_heads, self.q_norm, context)
+    if context.query_scale is not None:
+      queries *= tf.cast(context.query_scale, queries.dtype)
     keys = tf.transpose(self._heads(self.k_proj(x), config.num_key_value_heads, self.k_norm, context), [0, 2, 1, 3])
     values = tf.transpose(self._split(self.v_proj(x), config.num_key_value_heads), [0, 2, 1, 3])
     if cache is not None:

@@ -194,26 +194,30 @@ class Decoder(layers.Part):
     return tf.random.uniform([2], minval=tf.int64.min, maxval=tf.int64.max, dtype=tf.int64)
 
   def _contexts(self, input_ids, positions, segments, cache):
-    """Type of a layer -> its `LayerContext`."""
+    """Kind of a layer, see `decoder_config.layer_kinds` -> its `LayerContext`."""
     config = self.config
     num_queries = layers.sizes(input_ids)[1]
     num_keys, first_query = (num_queries, 0) if cache is None else (cache.length, cache.index)
     found = {}
-    for kind in sorted(set(decoder_config.layer_types(config))):
-      is_sliding = kind == decoder_config.SLIDING
+    for kind in sorted(set(decoder_config.layer_kinds(config))):
+      layer_type, has_rope = kind
+      is_sliding = layer_type == decoder_config.SLIDING
       window = config.sliding_window if is_sliding else 0
       mask = packing.mask(num_queries, num_keys, first_query, segments, window)
-      cos = sin = None
+      cos = sin = scale = None
       if config.position_embedding_type == 'rope':
         parameters = (config.sliding_rope_parameters if is_sliding else None) or config.rope_parameters
         size = decoder_config.head_dim(config)
         cos, sin = rope.cos_and_sin(parameters, size, config.max_position_embeddings, positions)
-      found[kind] = attention.LayerContext(mask, cos, sin)
+        scale = rope.query_scale(parameters, config.max_position_embeddings, positions)
+        if not has_rope:  # By no angle at all: stacked layers need something of the same shape.
+          cos, sin = tf.ones_like(cos), tf.zeros_like(sin)
+      found[kind] = attention.LayerContext(mask, cos, sin, scale)
     return found
 
   def _unrolled(self, x, contexts, seed, cache, extras):
     all_keys, all_values, index = [], [], None
-    for number, (block, kind) in enumerate(zip(self.blocks, decoder_config.layer_types(self.config))):
+    for number, (block, kind) in enumerate(zip(self.blocks, decoder_config.layer_kinds(self.config))):
       context = _of_layer(contexts[kind], seed, number, extras)
       if cache is not None:
         layer_cache = key_value_cache.LayerCache(cache.keys[number], cache.values[number], cache.index)
@@ -230,9 +234,10 @@ class Decoder(layers.Part):
   def _scanned(self, x, contexts, seed, cache, extras):
     block, num_layers = self.blocks[0], self.config.num_hidden_layers
     kinds = sorted(contexts)
-    of_layer = tf.constant([kinds.index(kind) for kind in decoder_config.layer_types(self.config)])
+    of_layer = tf.constant([kinds.index(kind) for kind in decoder_config.layer_kinds(self.config)])
     stack = lambda name: tf.stack([getattr(contexts[kind], name) for kind in kinds])
-    parts = {name: stack(name) for name in ('mask', 'cos', 'sin') if getattr(contexts[kinds[0]], name) is not None}
+    names = [name for name in ('mask', 'cos', 'sin', 'query_scale') if getattr(contexts[kinds[0]], name) is not None]
+    parts = {name: stack(name) for name in names}
 
     def context_of(number, extras):
       context = attention.LayerContext(**{name: part[of_layer[number]] for name, part in parts.items()})

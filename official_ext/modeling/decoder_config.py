@@ -43,6 +43,8 @@ class DecoderConfig(base_config.Config):
     rope_parameters: how heads are rotated.
     sliding_rope_parameters: the same for layers with a window; None for `rope_parameters`.
     layer_types: full_attention or sliding_attention for each layer; empty for full everywhere.
+    no_rope_layers: 1 for each layer with a rotation, 0 for each without (in Hugging Face's words: the other way round);
+      empty for a rotation everywhere.
     sliding_window: how many tokens a layer with a window sees, itself among them.
     query_pre_attn_scalar: scores are divided by its square root; 0 for head_dim.
     attn_logit_softcapping: scores become tanh(score / cap) * cap; 0 for not.
@@ -81,6 +83,7 @@ class DecoderConfig(base_config.Config):
   rope_parameters: rope.RopeParameters = dataclasses.field(default_factory=rope.RopeParameters)
   sliding_rope_parameters: rope.RopeParameters | None = None
   layer_types: tuple[str, ...] = ()
+  no_rope_layers: tuple[int, ...] = ()
   sliding_window: int = 0
   query_pre_attn_scalar: float = 0.0
   attn_logit_softcapping: float = 0.0
@@ -107,6 +110,12 @@ def head_dim(config: DecoderConfig) -> int:
 def layer_types(config: DecoderConfig) -> tuple[str, ...]:
   """The type of each layer."""
   return tuple(config.layer_types) or (FULL,) * config.num_hidden_layers
+
+
+def layer_kinds(config: DecoderConfig) -> tuple[tuple[str, bool], ...]:
+  """(type, whether it is rotated) of each layer."""
+  has_rope = tuple(config.no_rope_layers) or (1,) * config.num_hidden_layers
+  return tuple(zip(layer_types(config), map(bool, has_rope)))
 
 
 def check(config: DecoderConfig) -> None:
@@ -154,6 +163,11 @@ def _check_layers(config):
   _require(
     len(types) == config.num_hidden_layers,
     f'layer_types: {len(types)} types for {config.num_hidden_layers} layers (num_hidden_layers)',
+  )
+  rotated = len(config.no_rope_layers)
+  _require(
+    rotated in (0, config.num_hidden_layers),
+    f'no_rope_layers: {rotated} numbers for {config.num_hidden_layers} layers (num_hidden_layers)',
   )
   unknown = [kind for kind in types if kind not in (FULL, SLIDING)]
   _require(not unknown, f'layer_types: {unknown[:1]} is not known; known are {FULL}, {SLIDING}')

@@ -59,6 +59,8 @@ class RopeParameters(base_config.Config):
     mscale, mscale_all_dim: DeepSeek's form of yarn's attention factor: the quotient of both.
     truncate: whether yarn rounds the ends of its ramp to whole dimensions.
     short_factor, long_factor: longrope's divisor for each pair, up to and beyond the original context.
+    llama_4_scaling_beta: queries are multiplied by 1 + beta log(1 + floor(position / original context)) (Llama 4,
+      Ministral 3); 0 for not.
   """
 
   rope_type: str = 'default'
@@ -76,6 +78,7 @@ class RopeParameters(base_config.Config):
   truncate: bool = True
   short_factor: tuple[float, ...] | None = None
   long_factor: tuple[float, ...] | None = None
+  llama_4_scaling_beta: float = 0.0
 
 
 def check(parameters: RopeParameters, field: str = 'rope_parameters') -> None:
@@ -114,6 +117,15 @@ def cos_and_sin(
   frequencies, factor = _frequencies(parameters, head_dim, max_position_embeddings, positions)
   angles = tf.cast(positions, tf.float32)[:, :, tf.newaxis, tf.newaxis] * frequencies
   return tf.cos(angles) * factor, tf.sin(angles) * factor
+
+
+def query_scale(parameters: RopeParameters, max_position_embeddings: int, positions: tf.Tensor) -> tf.Tensor | None:
+  """What queries are multiplied by, float32 [b, t, 1, 1]; None for nothing. The arguments are those above."""
+  if not parameters.llama_4_scaling_beta:
+    return None
+  original = parameters.original_max_position_embeddings or max_position_embeddings
+  periods = tf.cast(positions // original, tf.float32)[:, :, tf.newaxis, tf.newaxis]
+  return 1 + parameters.llama_4_scaling_beta * tf.math.log(1 + periods)
 
 
 def rotated(x: tf.Tensor, cos: tf.Tensor, sin: tf.Tensor) -> tf.Tensor:

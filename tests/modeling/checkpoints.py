@@ -82,6 +82,23 @@ CASES = {
       },
     ),
   ),
+  'phi3': ('Phi3Config', dict(sliding_window=5, **_rope(rope_type='default', partial_rotary_factor=0.5))),
+  'phi3_longrope': (
+    'Phi3Config',
+    dict(
+      original_max_position_embeddings=16,
+      **_rope(rope_type='longrope', short_factor=[1.0, 1.1, 1.3, 1.6], long_factor=[1.5, 2.0, 3.0, 4.0]),
+    ),
+  ),
+  'smollm3': ('SmolLM3Config', dict(no_rope_layer_interval=2, attention_bias=True, mlp_bias=True, **_rope())),
+  'smollm3_sliding': (
+    'SmolLM3Config',
+    dict(no_rope_layers=[0, 1, 0], use_sliding_window=True, sliding_window=5, rope_parameters=_YARN),
+  ),
+  'ministral3': (
+    'Ministral3Config',
+    dict(head_dim=16, rope_parameters={**_YARN, 'mscale': 1.0, 'mscale_all_dim': 1.0, 'llama_4_scaling_beta': 0.7}),
+  ),
   'gpt2': ('GPT2Config', dict(n_embd=32, n_layer=3, n_head=4, n_positions=64, layer_norm_epsilon=1e-3, n_inner=44)),
 }
 

@@ -7,11 +7,24 @@ from official_ext.modeling.families import gemma
 from official_ext.modeling.families import gpt2
 from official_ext.modeling.families import llama
 from official_ext.modeling.families import mistral
+from official_ext.modeling.families import phi3
 from official_ext.modeling.families import qwen
+from official_ext.modeling.families import smollm3
 
 FAMILIES: dict[str, family.Family] = {
   found.model_type: found
-  for found in (llama.LLAMA, mistral.MISTRAL, qwen.QWEN2, qwen.QWEN3, gemma.GEMMA2, gemma.GEMMA3, gpt2.GPT2)
+  for found in (
+    llama.LLAMA,
+    mistral.MISTRAL,
+    mistral.MINISTRAL3,
+    qwen.QWEN2,
+    qwen.QWEN3,
+    gemma.GEMMA2,
+    gemma.GEMMA3,
+    gpt2.GPT2,
+    phi3.PHI3,
+    smollm3.SMOLLM3,
+  )
 }
 
 

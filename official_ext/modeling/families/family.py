@@ -181,6 +181,7 @@ def write(family: Family, config: decoder_config.DecoderConfig, dialect: str = r
     value = getattr(config, field.ours[0])
     if field.ours[0] == 'head_dim':
       value = decoder_config.head_dim(config)
+    value = list(value) if isinstance(value, tuple) else value
     fields[name] = None if field.null is not None and value == field.null else value
   fields.update(family.layers.write(*layer_fields.normal(config.layer_types, config.sliding_window), config))
   if family.rope is not None:
@@ -196,6 +197,7 @@ def _comparable(config):
   """What makes the decoder's function, in one form."""
   values = {name: value for name, value in config.as_dict().items() if name not in decoder_config.SETTINGS}
   values['layer_types'], values['sliding_window'] = layer_fields.normal(config.layer_types, config.sliding_window)
+  values['no_rope_layers'] = [has_rope for _, has_rope in decoder_config.layer_kinds(config)]
   values['head_dim'] = decoder_config.head_dim(config)
   values['query_pre_attn_scalar'] = config.query_pre_attn_scalar or values['head_dim']
   if config.position_embedding_type == 'learned':

@@ -56,6 +56,16 @@ def _write_from_layer_on(types, window, config):
   return {'use_sliding_window': True, 'sliding_window': window, 'layer_types': list(types)} if types else {}
 
 
+def _without_rope(fields, num_layers):
+  """SmolLM3: if use_sliding_window says so, the layers that have no rotation."""
+  if not fields.get('use_sliding_window') or not fields.get('sliding_window'):
+    return (), None
+  interval = fields.get('no_rope_layer_interval') or 4
+  default = [int((number + 1) % interval != 0) for number in range(num_layers)]
+  has_rope = fields.get('no_rope_layers') or default
+  return _listed(fields, lambda number: not has_rope[number], num_layers), fields['sliding_window']
+
+
 def _every_other(fields, num_layers):
   """Gemma 2: the first, the third, ..."""
   return _listed(fields, lambda number: number % 2 == 0, num_layers), fields.get('sliding_window', 4096)
@@ -91,6 +101,7 @@ ALL_OR_NONE = LayerFields(('sliding_window',), _all_or_none, _write_all_or_none)
 FROM_LAYER_ON = LayerFields(
   ('use_sliding_window', 'sliding_window', 'max_window_layers', 'layer_types'), _from_layer_on, _write_from_layer_on
 )
+WITHOUT_ROPE = LayerFields(('use_sliding_window', 'sliding_window', 'layer_types'), _without_rope, _write_from_layer_on)
 EVERY_OTHER = LayerFields(('layer_types', 'sliding_window'), _every_other, _write_listed)
 ALL_BUT_EVERY_NTH = LayerFields(
   ('layer_types', 'sliding_window', 'sliding_window_pattern', '_sliding_window_pattern'),

@@ -30,11 +30,20 @@ class RopeFields:
     theta: the base of a configuration that tells none.
     local_theta: the same for layers with a window, in families that give them rotations of their own; 0 in others.
     may_be_partial: whether a part of a head may stay without rotation.
+    kinds: the rotations that it may have; empty for all.
+    original: original_max_position_embeddings of a configuration that tells none beside the rotation, in families that
+      read it nowhere else; 0 in others.
+    default: what a configuration without rotations has.
+    scales_queries: whether a rotation may have llama_4_scaling_beta.
   """
 
   theta: float = 10000.0
   local_theta: float = 0.0
   may_be_partial: bool = False
+  kinds: tuple[str, ...] = ()
+  original: int = 0
+  default: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  scales_queries: bool = False
 
   @property
   def names(self) -> tuple[str, ...]:
@@ -47,7 +56,7 @@ class RopeFields:
     told = dict(fields.get(NEW) or {})
     theta = fields.get('rope_theta') or self.theta
     if not self.local_theta:
-      told = dict(fields.get(OLD) or told)
+      told = dict(fields.get(OLD) or told or self.default)
       return {'rope_parameters': self._parameters(told, theta, fields)}
     wide = {**(told.get(decoder_config.FULL) or {}), **(fields.get(OLD) or {})}
     local = told.get(decoder_config.SLIDING) or {}
@@ -65,17 +74,22 @@ class RopeFields:
     kind = told.get('rope_type') or told.get('type') or 'default'
     kind = _ALIASES.get(kind, kind)
     parameters = rope.RopeParameters(rope_type=kind, rope_theta=float(told.get('rope_theta') or theta))
+    if self.kinds and kind not in self.kinds:
+      raise errors.UserError(f'{NEW}.rope_type: {kind!r}: in this family only {", ".join(self.kinds)} are implemented')
     rope.check(rope.RopeParameters(rope_type=kind, **_anything_needed(kind)))
     used = rope.USED_FIELDS[kind]
     for name, value in told.items():
-      if value is None or name in _ANY_KIND:
+      if value is None or name in _ANY_KIND or (self.scales_queries and name == 'max_position_embeddings'):
+        continue
+      if self.scales_queries and name == 'llama_4_scaling_beta':
+        parameters.llama_4_scaling_beta = value
         continue
       if name not in used:
         raise errors.UserError(f'{NEW}.{name}: {value!r}: rope_type {kind!r} has no such field here')
       setattr(parameters, name, tuple(map(float, value)) if isinstance(value, list) else value)
     if 'original_max_position_embeddings' in used:
-      original = fields.get('original_max_position_embeddings') or told.get('original_max_position_embeddings')
-      parameters.original_max_position_embeddings = original or 0
+      name = 'original_max_position_embeddings'
+      parameters.original_max_position_embeddings = fields.get(name) or self.original or told.get(name) or 0
     partial = told.get('partial_rotary_factor') or fields.get('partial_rotary_factor') or 1.0
     if partial != 1 and not self.may_be_partial:
       raise errors.UserError(f'partial_rotary_factor: {partial!r}: in this family only 1.0 is implemented')
@@ -85,6 +99,10 @@ class RopeFields:
   def write(self, config: decoder_config.DecoderConfig, dialect: str) -> dict[str, Any]:
     """The fields of a dialect."""
     wide = _told(config.rope_parameters)
+    if self.original:
+      original = wide.pop('original_max_position_embeddings', self.original)
+      fields = {NEW: wide} if dialect == NEW else _in_old_dialect(wide)
+      return {**fields, 'original_max_position_embeddings': original}
     if not self.local_theta:
       if config.sliding_rope_parameters is not None:
         raise errors.UserError(f'sliding_rope_parameters: {config.model_type} rotates all layers alike')
@@ -108,6 +126,8 @@ def _told(parameters):
       told[name] = list(value) if isinstance(value, (list, tuple)) else value
   if told.get('truncate'):
     del told['truncate']
+  if parameters.llama_4_scaling_beta:
+    told['llama_4_scaling_beta'] = parameters.llama_4_scaling_beta
   if parameters.partial_rotary_factor != 1:
     told['partial_rotary_factor'] = parameters.partial_rotary_factor
   return told

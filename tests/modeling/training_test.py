@@ -1,0 +1,79 @@
+"""The Trainer trains a decoder as it trains any model: compiled or not, on replicas, from a checkpoint on."""
+
+import numpy as np
+import pytest
+import tf_keras
+
+from official_ext.modeling import decoder
+from official_ext.modeling import decoder_config
+from tests.core import harness
+
+CONFIG = decoder_config.DecoderConfig(
+  vocab_size=19,
+  hidden_size=8,
+  intermediate_size=12,
+  num_hidden_layers=2,
+  num_attention_heads=2,
+  num_key_value_heads=1,
+  layer_types=('sliding_attention', 'full_attention'),
+  sliding_window=3,
+  residual_dropout=0.2,
+  initializer_range=0.3,
+)
+DATA = tuple(np.random.default_rng(0).integers(0, 19, (2, 64, 6)).astype(np.int32))
+
+
+def task(**fields):
+  """A task class: the decoder learns arbitrary labels."""
+
+  class Task(harness.LinearTask):
+    def build_model(self):
+      tf_keras.utils.set_random_seed(1)
+      return decoder.LanguageModel(CONFIG.replace(**fields))
+
+  return Task
+
+
+def trained(num_steps=3, fields=None, **options):
+  trainer = harness.make_trainer(task(**(fields or {})), data=DATA, **options)
+  harness.train(trainer, num_steps)
+  return trainer
+
+
+def weights(trainer):
+  return {variable.name: variable.numpy() for variable in trainer.model.variables}
+
+
+def assert_same(first, second):
+  assert set(first) == set(second)
+  for name, value in first.items():
+    np.testing.assert_allclose(second[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize('fields', [dict(remat='block'), dict(scan_layers=True)], ids=['remat', 'scan'])
+def test_a_compiled_step_does_what_a_graph_does_dropout_included(fields):
+  plain = trained(fields=fields, enable_xla=False)
+  before = weights(harness.make_trainer(task(**fields), data=DATA, enable_xla=False))
+  assert all(np.any(before[name] != value) for name, value in weights(plain).items())
+  assert_same(weights(plain), weights(trained(fields=fields, steps_per_execution=3)))
+
+
+@pytest.mark.parametrize('fields', [dict(remat='mlp'), dict(scan_layers=True)], ids=['remat', 'scan'])
+def test_two_replicas_and_accumulation_do_what_one_does(fields):
+  fields = {**fields, 'residual_dropout': 0.0}
+  one = weights(trained(fields=fields, enable_xla=False))
+  assert_same(one, weights(trained(fields=fields, replicas='two')))
+  assert_same(one, weights(trained(fields=fields, batch_size=4, accumulation=2, enable_xla=False)))
+
+
+def test_a_checkpoint_goes_on_to_the_same_bits(tmp_path):
+  whole = weights(trained(4, enable_xla=False))
+  first = trained(2, enable_xla=False)
+  path = first.checkpoint.write(str(tmp_path / 'ckpt'))
+  second = harness.make_trainer(task(), data=DATA, enable_xla=False)
+  with second.strategy.scope():
+    second.checkpoint.read(path).expect_partial()
+  second.checkpoint_restored()
+  harness.train(second, 2)
+  for name, value in whole.items():
+    np.testing.assert_array_equal(weights(second)[name], value, err_msg=name)
