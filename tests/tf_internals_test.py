@@ -168,6 +168,12 @@ def test_operations_and_their_gradients_are_told():
     assert hasattr(vars(cls)['numpy'], '__code__'), cls
 
 
+def test_a_part_of_a_tensor_is_written_in_place():
+  write = tf.function(tf_internals.dynamic_update_slice, jit_compile=True)
+  written = write(tf.zeros([2, 4]), tf.ones([2, 2]), tf.constant([0, 1]))
+  np.testing.assert_array_equal(written, [[0, 1, 1, 0]] * 2)
+
+
 def test_graphs_tell_what_they_are_for():
   kinds = []
 

@@ -157,7 +157,7 @@ class Decoder(layers.Part):
       positions: int32 [b, t]; None to count from 0 on in each document.
       segments: int32 [b, t], the number of each token's document, 0 for padding; None for one document a row. With a
         cache [b, s], of all its columns.
-      cache: the keys and values of the columns before these; None to see this call's alone. Under XLA alone.
+      cache: the keys and values of the columns before these; None to see this call's alone. Under XLA only.
       extras: tensors by name, which every block finds in `context.extras`.
       training: whether there is dropout.
 
@@ -281,7 +281,7 @@ class LanguageModel(tf_keras.Model):
   Attributes:
     config: what it is made of.
     decoder: all but the head.
-    lm_head: a `layers.Linear`; None where the embedding is the head too.
+    lm_head: a `layers.Linear`; None if the embedding is the head too.
     origin: what `pretrained.load` has found beside the weights; None for a new model.
   """
 

@@ -81,7 +81,7 @@ def start(
   mask: tf.Tensor,
   seed: tf.Tensor,
 ) -> State:
-  """Reads the prompts, and draws the first token. Under XLA alone.
+  """Reads the prompts, and draws the first token. Under XLA only.
 
   Args:
     model: a language model.
@@ -113,7 +113,7 @@ def start(
 
 
 def advance(model: decoder.LanguageModel, config: sampling.GenerationConfig, state: State) -> State:
-  """Reads the token that was drawn last, and draws the next one. Under XLA alone."""
+  """Reads the token that was drawn last, and draws the next one. Under XLA only."""
   hidden, cache = model.decoder(
     state.tokens[:, tf.newaxis],
     positions=state.positions[:, tf.newaxis],
@@ -131,7 +131,7 @@ def sample(
   mask: tf.Tensor,
   seed: tf.Tensor,
 ) -> Samples:
-  """Continues prompts up to their ends; part of a larger program, such as a training step. Under XLA alone.
+  """Continues prompts up to their ends; part of a larger program, such as a training step. Under XLA only.
 
   Args: those of `start`.
   """

@@ -52,7 +52,7 @@ def empty(config: decoder_config.DecoderConfig, batch_size: int, length: int, dt
 
 
 def extended(cache: LayerCache, keys: tf.Tensor, values: tf.Tensor) -> LayerCache:
-  """With the keys and values of new tokens behind those that are there. Under XLA alone, where it happens in place.
+  """With the keys and values of new tokens behind those that are there. Under XLA only, which does it in place.
 
   Args:
     cache: what is there.

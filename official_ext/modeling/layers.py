@@ -92,7 +92,7 @@ def product(x: tf.Tensor, matrix: tf.Tensor, transpose_b: bool = False) -> tf.Te
 
 
 def sizes(x: tf.Tensor) -> list[Any]:
-  """The size of each axis: an integer where it is known, an int32 scalar elsewhere."""
+  """The size of each axis: an integer if it is known, an int32 scalar if not."""
   return [known if known is not None else tf.shape(x)[axis] for axis, known in enumerate(x.shape)]
 
 

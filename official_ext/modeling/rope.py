@@ -221,7 +221,7 @@ def _yarn_attention_factor(parameters, factor):
 
 
 def _longrope(parameters, size, max_position_embeddings, original, positions):
-  """Each pair has a divisor of its own, another one where the sequence is longer than the original context."""
+  """Each pair has a divisor of its own, another one if the sequence is longer than the original context."""
   factor = parameters.factor or max_position_embeddings / original
   attention_factor = parameters.attention_factor
   if attention_factor is None:

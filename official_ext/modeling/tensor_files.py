@@ -71,8 +71,8 @@ class TensorFiles:
     pickles = sorted(name for name in tf.io.gfile.listdir(self.folder) if name.endswith(_PICKLES))
     if pickles:
       raise errors.UserError(
-        f'{os.path.join(self.folder, pickles[0])}: a pickle file runs any code that is in it, and is not opened; save '
-        'the model as safetensors where you trust it: AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)'
+        f'{os.path.join(self.folder, pickles[0])}: a pickle file runs any code that is in it, and is not opened; if '
+        'you trust it, save it as safetensors: AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)'
       )
     raise errors.UserError(f'{os.path.join(self.folder, WEIGHTS)}: no such file, and no {INDEX}')
 

@@ -26,7 +26,7 @@ class LayerFields:
 
 
 def normal(types: Sequence[str], window: int | None) -> tuple[tuple[str, ...], int]:
-  """One form for what means the same: no types and no window where no layer has one."""
+  """One form for what means the same: no types and no window if no layer has one."""
   if _SLIDING not in types and all(kind == _FULL for kind in types):
     return (), 0
   return tuple(types), window or 0
