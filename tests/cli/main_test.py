@@ -55,7 +55,7 @@ def test_describe_shows_every_field(capsys):
   where = lines.index('trainer.train_steps: int = 600  [train_steps]')
   assert lines[where + 1] == '    number of train steps.'
   where = lines.index('trainer.nonfinite.max_skips: int = 10')
-  assert lines[where + 1].startswith('    The number of such steps that is allowed')
+  assert lines[where + 1].startswith('    How many such steps are allowed')
   learning_rate = 'trainer.optimizer_config.learning_rate.cosine.initial_learning_rate'
   assert f'{learning_rate}: float or null = 0.002  [learning_rate]' in lines
   where = lines.index('trainer.optimizer_config.optimizer.type: str or null = adamw_experimental  [optimizer]')
