@@ -287,4 +287,5 @@ INHERITED: dict[Any, tuple[str, ...]] = {
     '_no_dependency',
   ),
   tf_keras.optimizers.legacy.Optimizer: ('_create_hypers', '_create_slots'),
+  tf_keras.layers.Layer: ('_dtype_policy', '_trackable_children'),
 }

@@ -97,6 +97,7 @@ def inherited():
     tf.summary.SummaryWriter: tf.summary.create_file_writer,
     tf_keras.optimizers.Optimizer: lambda folder: optimizer,
     legacy.Optimizer: lambda folder: legacy.SGD(0.1),
+    tf_keras.layers.Layer: lambda folder: tf_keras.layers.Layer(),
     ema_optimizer.ExponentialMovingAverage: lambda folder: averaged,
     orbit.Controller: lambda folder: orbit.Controller,
     train_utils.ExperimentParser: train_utils.ExperimentParser,

@@ -10,6 +10,7 @@ import tf_keras
 from official_ext.modeling import attention
 from official_ext.modeling import decoder_config
 from official_ext.modeling import key_value_cache
+from official_ext.modeling import layer_weights
 from official_ext.modeling import layers
 from official_ext.modeling import packing
 from official_ext.modeling import remat
@@ -74,13 +75,15 @@ class Block(layers.Part):
 
   def _attention_part(self, x, context):
     """What attention adds, and the cache."""
-    y, cache = self.self_attn(self.input_layernorm(x), context)
+    with layer_weights.seeded(context.seed):
+      y, cache = self.self_attn(self.input_layernorm(x), context)
     if self.post_attention_layernorm is not None:
       y = self.post_attention_layernorm(y)
     return layers.dropout(y, self._config.residual_dropout, context.seed, _ATTENTION_SITE), cache
 
   def _with_mlp(self, x, context):
-    y = self.mlp(self.pre_feedforward_layernorm(x))
+    with layer_weights.seeded(context.seed):
+      y = self.mlp(self.pre_feedforward_layernorm(x))
     if self.post_feedforward_layernorm is not None:
       y = self.post_feedforward_layernorm(y)
     return x + layers.dropout(y, self._config.residual_dropout, context.seed, _MLP_SITE)
@@ -99,6 +102,7 @@ class Decoder(layers.Part):
     embed_positions: [max_position_embeddings, hidden_size], learned positions; None with RoPE.
     blocks: a `Block` for each layer; with `config.scan_layers` a single one, with stacked weights.
     norm: the last norm.
+    draws: whether layers drop out in training.
   """
 
   def __init__(
@@ -125,6 +129,7 @@ class Decoder(layers.Part):
     decoder_config.check(config)
     super().__init__(name=name, dtype=dtype)
     self.config = config
+    self.draws = bool(config.attention_dropout or config.residual_dropout or config.embedding_dropout)
     initializer = initializer or functools.partial(tf_keras.initializers.RandomNormal, stddev=config.initializer_range)
     embedding = lambda rows, name: layers.Embedding(rows, config.hidden_size, initializer(), **self.inside(name))
     self.embed_tokens = embedding(config.vocab_size, 'embed_tokens')
@@ -188,8 +193,7 @@ class Decoder(layers.Part):
 
   def _seed(self):
     """A new seed of all layers' dropout: by the step's key in a training step; None if there is no dropout."""
-    config = self.config
-    if not (config.attention_dropout or config.residual_dropout or config.embedding_dropout):
+    if not self.draws:
       return None
     return tf.random.uniform([2], minval=tf.int64.min, maxval=tf.int64.max, dtype=tf.int64)
 

@@ -17,6 +17,7 @@ class _Local(threading.local):
 
   def __init__(self):
     self.values: dict[int, tf.Tensor] = {}
+    self.seed: tf.Tensor | None = None
 
 
 _LOCAL = _Local()
@@ -37,6 +38,22 @@ def value_of(variable: Any) -> tf.Tensor:
   """What a variable stands for here, in its own dtype."""
   handed = _LOCAL.values.get(id(variable))
   return tf.convert_to_tensor(variable) if handed is None else handed
+
+
+@contextlib.contextmanager
+def seeded(seed: tf.Tensor | None) -> Iterator[None]:
+  """Within, `seed_here` is this one, for what draws inside of a layer that is not handed a seed."""
+  before = _LOCAL.seed
+  _LOCAL.seed = seed
+  try:
+    yield
+  finally:
+    _LOCAL.seed = before
+
+
+def seed_here() -> tf.Tensor | None:
+  """The seed of the dropout of the layer that runs: int64 [2]; None for no dropout."""
+  return _LOCAL.seed
 
 
 def split(parts: Sequence[Any]) -> tuple[list[Any], list[Any]]:

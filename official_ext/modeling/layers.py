@@ -26,6 +26,7 @@ class Part(tf_keras.layers.Layer):
 
   Attributes:
     num_rows: 0, or of how many layers it holds the weights, stacked: each weight has that many rows then.
+    is_frozen: whether its own weights are constants, which checkpoints leave out: see frozen.py.
   """
 
   def __init__(self, name: str, num_rows: int = 0, dtype: Any = None):
@@ -38,6 +39,7 @@ class Part(tf_keras.layers.Layer):
     """
     super().__init__(name=name, dtype=dtype, autocast=False)
     self.num_rows = num_rows
+    self.is_frozen = False
     self.built = True
 
   def inside(self, name: str) -> dict[str, Any]:
@@ -50,6 +52,37 @@ class Part(tf_keras.layers.Layer):
       shape = (self.num_rows, *shape)
     name = f'{self.name}/{name}'
     return self.add_weight(name=name, shape=shape, initializer=initializer, experimental_autocast=False, **options)
+
+  def replace_weight(self, attribute: str, trainable: bool, dtype: Any = None) -> None:
+    """Puts a variable with the same values in the place of one of this layer's own.
+
+    Args:
+      attribute: its name here.
+      trainable: whether it is trained: of a variable this cannot be changed.
+      dtype: of the new variable; None for that of the old one.
+    """
+    old = getattr(self, attribute)
+    values = old.numpy()
+    delattr(self, attribute)
+    make = lambda shape, dtype=None, **kwargs: tf.cast(tf.constant(values), dtype)
+    name, dtype = f'{self.name}/{attribute}', dtype or old.dtype
+    options = dict(dtype=dtype, trainable=trainable, experimental_autocast=False)
+    setattr(self, attribute, self.add_weight(name=name, shape=old.shape, initializer=make, **options))
+
+  def own_weights(self) -> dict[str, Any]:
+    """The layer's own variables by attribute, not those of its parts."""
+    return {name: value for name, value in vars(self).items() if isinstance(value, tf.Variable)}
+
+  def num_weights(self) -> int:
+    """How many numbers the layer's own variables stand for, packed or not."""
+    return sum(variable.shape.num_elements() for variable in self.own_weights().values())
+
+  def _trackable_children(self, save_type: str = 'checkpoint', **kwargs: Any) -> dict[str, Any]:
+    """What checkpoints look at: not at frozen weights, see frozen.py."""
+    children = super()._trackable_children(save_type, **kwargs)
+    if save_type != 'checkpoint' or not self.is_frozen:
+      return children
+    return {name: child for name, child in children.items() if not isinstance(child, tf.Variable)}
 
   def value(self, variable: Any, dtype: Any = None) -> tf.Tensor:
     """What a variable stands for here, in the compute dtype or another."""
@@ -73,8 +106,16 @@ class Linear(Part):
 
   def call(self, x: tf.Tensor) -> tf.Tensor:
     """[..., in] -> [..., out], in the compute dtype."""
-    y = product(x, self.value(self.kernel))
+    y = self.product(x)
     return y if self.bias is None else y + self.value(self.bias)
+
+  def product(self, x: tf.Tensor) -> tf.Tensor:
+    """X kernel, in the compute dtype."""
+    return product(x, self.value(self.kernel))
+
+  def matrix(self) -> tf.Tensor:
+    """The kernel, float32 [in, out]."""
+    return self.value(self.kernel, tf.float32)
 
 
 def product(x: tf.Tensor, matrix: tf.Tensor, transpose_b: bool = False) -> tf.Tensor:

@@ -1,13 +1,15 @@
 """Weights in 8 bits: the same as bitsandbytes' rows, eager and under XLA."""
 
-import bitsandbytes.functional as bitsandbytes
 import numpy as np
 import pytest
 import tensorflow as tf
-import torch
 
 from official_ext import errors
 from official_ext.modeling import int8
+
+pytest.importorskip('bitsandbytes', reason="needs the test extra: pip install 'official-ext[test]'")
+import bitsandbytes.functional as bitsandbytes
+import torch
 
 
 @pytest.mark.parametrize('shape', [(48, 64), (7, 33), (1, 1)])

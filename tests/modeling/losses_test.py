@@ -6,9 +6,11 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-import torch
 
 from official_ext.modeling import losses
+
+pytest.importorskip('trl', reason="needs the test extra: pip install 'official-ext[test]'")
+import torch
 
 B, T, V = 4, 6, 11
 TOLERANCE = dict(rtol=1e-6, atol=1e-6)

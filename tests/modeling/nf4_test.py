@@ -1,14 +1,16 @@
 """NF4: the same bytes and scales as bitsandbytes', the same weights again, eager and under XLA."""
 
-import bitsandbytes.functional as bitsandbytes
 import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
-import torch
 
 from official_ext import errors
 from official_ext.modeling import nf4
+
+pytest.importorskip('bitsandbytes', reason="needs the test extra: pip install 'official-ext[test]'")
+import bitsandbytes.functional as bitsandbytes
+import torch
 
 SHAPES = [((96, 257), 64), ((64,), 64), ((3, 5), 64), ((1,), 64), ((33, 66), 128), ((4, 16, 24), 32)]
 

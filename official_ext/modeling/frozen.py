@@ -1,0 +1,84 @@
+"""Weights that are not trained: what adapters stand on.
+
+A frozen weight is a constant. No gradient is asked of it, and checkpoints leave it out: it comes from where the model
+was loaded from, at every start. That it is the same then is held by a variable with the weights' digest in its name,
+which is in the checkpoint: other weights have another name, and a restore is refused with both.
+"""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from official_ext.modeling import layers
+
+_DIGITS = 12
+_PREFIX = 'frozen_weights_sha256_'
+
+
+def parts(module: Any) -> list[layers.Part]:
+  """A module and all below it that are layers of a decoder."""
+  return [part for part in (module, *module.submodules) if isinstance(part, layers.Part)]
+
+
+def freeze(module: Any, leave_out: tuple[type, ...] = (), dtype: Any = None) -> None:
+  """Freezes all weights of a decoder, and notes which they are.
+
+  Args:
+    module: a `LanguageModel` or `Decoder`; a head of another kind on it stays as it is.
+    leave_out: classes of layers whose own weights are trained.
+    dtype: in which floating-point weights are kept from now on; None for that which they have.
+  """
+  for part in parts(module):
+    if isinstance(part, leave_out):
+      continue
+    for attribute, variable in part.own_weights().items():
+      if variable.dtype.is_floating and (variable.trainable or tf.as_dtype(dtype or variable.dtype) != variable.dtype):
+        part.replace_weight(attribute, trainable=False, dtype=dtype if not part.is_frozen else None)
+    part.is_frozen = True
+  setattr(module, f'{_PREFIX}{digest(module)}', tf.Variable(0, trainable=False, name='base'))
+
+
+def thaw(module: Any) -> None:
+  """Makes all weights trainable again, in the dtype of the layer's policy, and forgets which they were."""
+  for part in parts(module):
+    if part.is_frozen:
+      for attribute, variable in part.own_weights().items():
+        if variable.dtype.is_floating:
+          part.replace_weight(attribute, trainable=True, dtype=part.variable_dtype)
+      part.is_frozen = False
+  for name in [
+    name for name, value in vars(module).items() if name.startswith(_PREFIX) and isinstance(value, tf.Variable)
+  ]:
+    delattr(module, name)
+
+
+def digest(module: Any) -> str:
+  """The first digits of the SHA-256 of all frozen weights: their names, shapes and values."""
+  found = hashlib.sha256()
+  for part in sorted((part for part in parts(module) if part.is_frozen), key=lambda part: part.name):
+    for attribute, variable in sorted(part.own_weights().items()):
+      found.update(f'{part.name}/{attribute} {variable.shape} {variable.dtype.name}\n'.encode())
+      found.update(np.ascontiguousarray(variable.numpy()).view(np.uint8).data)
+  return found.hexdigest()[:_DIGITS]
+
+
+def describe(module: Any) -> str:
+  """A line about the memory of a model's weights: `weights: 3.1 MB, of them 0.4 MB trained; float32: 20.1 MB ...`."""
+  variables = {id(variable): variable for variable in module.variables}.values()
+  held = sum(_bytes(variable) for variable in variables)
+  trained = sum(_bytes(variable) for variable in variables if variable.trainable)
+  count = sum(part.num_weights() for part in parts(module))
+  return (
+    f'weights: {_megabytes(held)}, of them {_megabytes(trained)} trained; '
+    f'all {count / 1e6:,.1f} million in float32: {_megabytes(4 * count)}, in bfloat16: {_megabytes(2 * count)}'
+  )
+
+
+def _bytes(variable):
+  return variable.shape.num_elements() * variable.dtype.size
+
+
+def _megabytes(count):
+  return f'{count / 1e6:,.1f} MB'

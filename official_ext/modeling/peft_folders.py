@@ -1,0 +1,281 @@
+"""Adapters in the folders of Hugging Face's peft: adapter_config.json and adapter_model.safetensors.
+
+model = pretrained.load('Llama-3.2-1B')
+peft_folders.load(model, 'adapter')            # and lora.merge(model), or train on
+peft_folders.save(model, 'mine')               # what PeftModel.from_pretrained loads, too
+"""
+
+from collections.abc import Mapping
+import os
+import re
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from official_ext import errors
+from official_ext.files import paths
+from official_ext.modeling import frozen
+from official_ext.modeling import layers
+from official_ext.modeling import lora
+from official_ext.modeling import module_names
+from official_ext.modeling import quantized_linear
+from official_ext.modeling import tensor_files
+
+CONFIG_FILE, WEIGHTS_FILE = 'adapter_config.json', 'adapter_model.safetensors'
+_PREFIX = 'base_model.model.'
+_A, _B, _MAGNITUDE = '.lora_A.weight', '.lora_B.weight', '.lora_magnitude_vector'
+_READ = frozenset(
+  'peft_type r lora_alpha lora_dropout use_rslora use_dora alpha_pattern bias init_lora_weights'.split()
+)
+# What is told by the tensors themselves, or changes nothing about what is computed.
+_IGNORED = frozenset(
+  """auto_mapping base_model_name_or_path exclude_modules fan_in_fan_out inference_mode layers_pattern
+  layers_to_transform megatron_core peft_version qalora_group_size rank_pattern revision runtime_config target_modules
+  task_type""".split()
+)
+_HARMLESS_STARTS = (None, True, False, 'gaussian', 'eva', 'orthogonal')  # Others change the base model as well.
+
+# (name of a linear layer here, its place there), of all that lie in one module there, by their part.
+_Module = list[tuple[str, module_names.Place]]
+
+
+def save(model: Any, folder: str) -> None:
+  """Writes the adapters of a model.
+
+  Args:
+    model: a `LanguageModel` with adapters.
+    folder: is made if it is not there.
+
+  Raises:
+    UserError: there are no adapters.
+  """
+  found = {adapter.name: adapter for adapter in lora.adapters(model)}
+  if not found:
+    raise errors.UserError(f'{folder}: the model has no adapters to be saved')
+  tensors, ranks, alphas = {}, {}, {}
+  modules = _modules(model)
+  adapted = {name: module for name, module in modules.items() if any(ours in found for ours, _ in module)}
+  for name, module in adapted.items():
+    a, b, magnitude = _joined(model, found, module)
+    tensors[f'{_PREFIX}{name}{_A}'], tensors[f'{_PREFIX}{name}{_B}'] = a, b
+    if magnitude is not None:
+      tensors[f'{_PREFIX}{name}{_MAGNITUDE}'] = magnitude
+    adapter = next(found[ours] for ours, _ in module if ours in found)
+    config = adapter.config
+    ranks[name] = len(a)
+    alphas[name] = adapter.scaling * (len(a) ** 0.5 if config.use_rslora else len(a))
+  first = next(iter(found.values())).config
+  origin = getattr(model, 'origin', None)
+  fields = {
+    'peft_type': 'LORA',
+    'task_type': 'CAUSAL_LM',
+    'base_model_name_or_path': None if origin is None else origin.folder,
+    'r': first.r,
+    'lora_alpha': first.lora_alpha,
+    'rank_pattern': {name: rank for name, rank in ranks.items() if rank != first.r},
+    'alpha_pattern': {name: alpha for name, alpha in alphas.items() if not np.isclose(alpha, first.lora_alpha)},
+    'lora_dropout': first.lora_dropout,
+    'use_rslora': first.use_rslora,
+    'use_dora': first.use_dora,
+    'target_modules': _short_names(set(adapted), modules),
+    'fan_in_fan_out': not all(module[0][1].is_transposed for module in adapted.values()),
+    'bias': 'none',
+    'init_lora_weights': True,
+    'inference_mode': True,
+  }
+  paths.make_folder(folder)
+  partial = os.path.join(folder, f'.{WEIGHTS_FILE}.partial')
+  tensor_files.library('safetensors.numpy').save_file(tensors, partial, metadata={'format': 'pt'})
+  tf.io.gfile.rename(partial, os.path.join(folder, WEIGHTS_FILE), overwrite=True)
+  tensor_files.write_json(os.path.join(folder, CONFIG_FILE), fields)
+
+
+def _modules(model: Any) -> dict[str, _Module]:
+  """Name of a module there -> the linear layers that lie in it."""
+  modules: dict[str, _Module] = {}
+  for linear in _linears(model).values():
+    for place in module_names.places(model.config, linear.name):
+      modules.setdefault(place.module, []).append((linear.name, place))
+  return {name: sorted(module, key=lambda found: found[1].part) for name, module in modules.items()}
+
+
+def _linears(model):
+  """The linear layers by name, those with an adapter as such."""
+  kinds = layers.Linear, quantized_linear.QuantizedLinear, lora.LoraLinear  # Adapters come before their bases.
+  found: dict[str, Any] = {}
+  for part in frozen.parts(model):
+    if isinstance(part, kinds) and (part.name not in found or isinstance(part, lora.LoraLinear)):
+      found[part.name] = part
+  return found
+
+
+def _joined(model, found, module):
+  """A [r, in], B [out, r] and DoRA's magnitude [out] or None of a module there: of one layer, or of several as one.
+
+  Layers that share A, as those that came from a module there do, go on to share it. Others lie side by side.
+  """
+  linears = _linears(model)
+  parts = [
+    (_row(found[name].lora_a, place.row).T, _row(found[name].lora_b, place.row).T) if name in found else None
+    for name, place in module
+  ]
+  there = [part for part in parts if part is not None]
+  is_shared = len(there) == len(parts) and all(np.array_equal(a, there[0][0]) for a, _ in there)
+  a = there[0][0] if is_shared else np.concatenate([a for a, _ in there])
+  b = np.zeros([sum(linears[name].output_size for name, _ in module), len(a)], np.float32)
+  top = left = 0
+  for (name, _), part in zip(module, parts):
+    size = linears[name].output_size
+    if part is not None:
+      b[top : top + size, left : left + len(part[0])] = part[1]
+      left += 0 if is_shared else len(part[0])
+    top += size
+  magnitudes = [_magnitude(linears[name], place.row) for name, place in module]
+  has_dora = any(found[name].lora_magnitude is not None for name, _ in module if name in found)
+  return np.ascontiguousarray(a), b, np.concatenate(magnitudes) if has_dora else None
+
+
+def _magnitude(linear, row):
+  """What DoRA has; of a layer without it the lengths of its columns, which change nothing."""
+  if isinstance(linear, lora.LoraLinear) and linear.lora_magnitude is not None:
+    return _row(linear.lora_magnitude, row)
+  return _row(lora.lengths(linear.matrix()), row)
+
+
+def _row(values, row):
+  return np.asarray(tf.cast(values if row is None else values[row], tf.float32))
+
+
+def _short_names(adapted: set[str], modules: Mapping[str, _Module]) -> list[str]:
+  """The shortest names that are for these modules and no others: q_proj, mlp.c_proj, or a module's whole name."""
+  names = set()
+  for name in adapted:
+    candidates = name.rpartition('.')[2], modules[name][0][1].in_block, name
+    of = lambda short: {other for other in modules if other == short or other.endswith(f'.{short}')}
+    names.add(next(short for short in candidates if of(short) <= adapted))
+  return sorted(names)
+
+
+def load(
+  model: Any,
+  folder: str,
+  quantization: quantized_linear.QuantizationConfig | None = None,
+  frozen_dtype: Any = None,
+) -> None:
+  """Attaches the adapters of a folder to a model, which is frozen: see `lora.attach`.
+
+  Args:
+    model: a `LanguageModel` without adapters: the base that they were trained on.
+    folder: with adapter_config.json and adapter_model.safetensors.
+    quantization: how the kernels are kept; None for as they are.
+    frozen_dtype: in which frozen weights are kept that are not quantized.
+
+  Raises:
+    UserError: something is missing, has no place in this model or another shape; or a field of the configuration that
+      changes what is computed is not implemented. With its name.
+  """
+  path = os.path.join(folder, CONFIG_FILE)
+  if not tf.io.gfile.exists(path):
+    raise errors.UserError(f'{path}: no such file; a folder of peft has one')
+  fields = tensor_files.read_json(path)
+  _refuse_others(fields, path)
+  tensors = _read(folder)
+  modules = _modules(model)
+  configs: dict[str, lora.LoraConfig] = {}
+  values: dict[tuple[str, int | None], Any] = {}
+  for name in sorted({key.partition('.lora_')[0] for key in tensors}):
+    if name not in modules:
+      raise errors.UserError(f'{folder}: the tensor {_PREFIX}{name}{_A} has no place in this model')
+    config = _config_of(fields, name, tensors, folder)
+    for (ours, place), arrays in zip(modules[name], _split(model, modules[name], name, tensors, config, folder)):
+      if configs.setdefault(ours, config) != config:
+        raise errors.UserError(
+          f'{folder}: {name}: has another rank than other rows of {ours}: load with scan_layers=False'
+        )
+      values[ours, place.row] = arrays
+  for name, module in modules.items():
+    lacking = [ours for ours, place in module if ours in configs and (ours, place.row) not in values]
+    if lacking:
+      raise errors.UserError(
+        f'{folder}: {name}: has no adapter, and other rows of {lacking[0]} have one: load with scan_layers=False'
+      )
+  lora.attach_to(model, configs, quantization, frozen_dtype)
+  for adapter in lora.adapters(model):
+    rows = range(adapter.num_rows) if adapter.num_rows else [None]
+    for number, variable in enumerate((adapter.lora_a, adapter.lora_b, adapter.lora_magnitude)):
+      if variable is not None:
+        arrays = [values[adapter.name, row][number] for row in rows]
+        variable.assign(np.stack(arrays) if adapter.num_rows else arrays[0])
+
+
+def _refuse_others(fields, path):
+  """Raises for what is not implemented."""
+  if fields.get('peft_type') != 'LORA':
+    raise errors.UserError(f'{path}: peft_type: {fields.get("peft_type")!r} is not implemented, LORA is')
+  if fields.get('bias', 'none') != 'none':
+    raise errors.UserError(f"{path}: bias: {fields['bias']!r} is not implemented, 'none' is")
+  start = fields.get('init_lora_weights')
+  if start not in _HARMLESS_STARTS:
+    raise errors.UserError(
+      f'{path}: init_lora_weights: {start!r} changes the base model too; save the adapter with '
+      'path_initial_model_for_weight_conversion'
+    )
+  for name, value in fields.items():
+    if value and name not in _READ | _IGNORED:
+      raise errors.UserError(f'{path}: {name}: {value!r} is not implemented')
+  if not isinstance(fields.get('r'), int) or not isinstance(fields.get('lora_alpha'), (int, float)):
+    raise errors.UserError(f'{path}: r and lora_alpha: expected numbers')
+
+
+def _read(folder: str) -> dict[str, np.ndarray]:
+  """The tensors by name, without what is in front of all of them."""
+  path = os.path.join(folder, WEIGHTS_FILE)
+  if not tf.io.gfile.exists(path):
+    raise errors.UserError(f'{path}: no such file; save the adapter as safetensors, other files are not opened')
+  try:
+    with tensor_files.library('safetensors').safe_open(path, framework='np') as opened:
+      tensors = {name: np.asarray(opened.get_tensor(name), np.float32) for name in opened.keys()}
+  except errors.UserError:
+    raise
+  except Exception as error:  # Its own exception has no name in numpy's half of the library.
+    raise errors.UserError(f'{path}: cannot be read as safetensors: {error}') from error
+  for name in tensors:
+    if not name.startswith(_PREFIX) or not name.endswith((_A, _B, _MAGNITUDE)):
+      raise errors.UserError(f'{path}: the tensor {name} has no place in this model')
+  return {name.removeprefix(_PREFIX): value for name, value in tensors.items()}
+
+
+def _config_of(fields, name, tensors, folder):
+  """The adapter of a module there: its rank is that of its tensors."""
+  for suffix in (_A, _B, *([_MAGNITUDE] if fields.get('use_dora') else [])):
+    if f'{name}{suffix}' not in tensors:
+      raise errors.UserError(f'{folder}: the tensor {_PREFIX}{name}{suffix} is missing')
+  alpha = fields['lora_alpha']
+  for pattern, other in (fields.get('alpha_pattern') or {}).items():
+    if re.match(rf'(.*\.)?({pattern})$', name):
+      alpha = other
+      break
+  return lora.LoraConfig(
+    r=tensors[f'{name}{_A}'].shape[0],
+    lora_alpha=float(alpha),
+    lora_dropout=float(fields.get('lora_dropout') or 0),
+    use_rslora=bool(fields.get('use_rslora')),
+    use_dora=bool(fields.get('use_dora')),
+  )
+
+
+def _split(model, module, name, tensors, config, folder):
+  """(A [in, r], B [r, out], magnitude [out] or None) of each layer that lies in a module there."""
+  linears = _linears(model)
+  sizes = [linears[ours].output_size for ours, _ in module]
+  a, b, magnitude = (tensors.get(f'{name}{suffix}') for suffix in (_A, _B, _MAGNITUDE))
+  expected = {_A: (config.r, linears[module[0][0]].input_size), _B: (sum(sizes), config.r), _MAGNITUDE: (sum(sizes),)}
+  for suffix, value in ((_A, a), (_B, b), (_MAGNITUDE, magnitude)):
+    if value is not None and value.shape != expected[suffix]:
+      raise errors.UserError(
+        f'{folder}: the tensor {_PREFIX}{name}{suffix} has the shape {value.shape}; this model needs {expected[suffix]}'
+      )
+  for size, end in zip(sizes, np.cumsum(sizes)):
+    part = slice(end - size, end)
+    yield a.T, b[part].T, None if magnitude is None else magnitude[part]

@@ -1,0 +1,169 @@
+"""Linear layers of a decoder whose kernels are kept in 4 or 8 bits, and unpacked whenever they are used."""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+from official.modeling.hyperparams import base_config
+import tensorflow as tf
+
+from official_ext.modeling import frozen
+from official_ext.modeling import int8
+from official_ext.modeling import layer_weights
+from official_ext.modeling import layers
+from official_ext.modeling import nf4
+
+_FORMATS: dict[str, ModuleType] = {'nf4': nf4, 'int8': int8}
+METHODS = ('none', *_FORMATS)
+
+
+@dataclasses.dataclass
+class QuantizationConfig(base_config.Config):
+  """How the kernels of linear layers are kept: constants, which adapters stand on.
+
+  Attributes:
+    method: none, nf4 (4 bits: QLoRA) or int8.
+    block_size: Of nf4: weights that share a scale.
+    double_quantization: Of nf4: whether the scales are quantized as well.
+    skip_modules: The last names of layers that stay as they are.
+  """
+
+  RANGES: ClassVar[Mapping[str, str]] = {'block_size': '[2, inf)'}
+  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'method': METHODS}
+
+  method: str = 'none'
+  block_size: int = 64
+  double_quantization: bool = True
+  skip_modules: tuple[str, ...] = ('lm_head',)
+
+
+class QuantizedLinear(layers.Part):
+  """x kernel + bias, the kernel packed. It lies [out, in], as PyTorch's does, so that its blocks are bitsandbytes'.
+
+  Attributes:
+    input_size: of `x`.
+    output_size: of the result.
+    bias: [out], or None.
+  """
+
+  def __init__(self, linear: layers.Linear, config: QuantizationConfig):
+    """Packs a layer's kernel.
+
+    Args:
+      linear: the layer, whose place this one takes.
+      config: how; its `method` is not 'none'.
+    """
+    super().__init__(name=linear.name, num_rows=linear.num_rows, dtype=linear._dtype_policy)
+    self.input_size, self.output_size = linear.input_size, linear.output_size
+    self._format = _FORMATS[config.method]
+    options: dict[str, Any] = {}
+    if config.method == 'nf4':
+      options = {'block_size': config.block_size, 'double_quantization': config.double_quantization}
+    kernels = [linear.kernel[row] for row in range(linear.num_rows)] if linear.num_rows else [linear.kernel]
+    rows = [self._format.quantize(kernel.numpy().T, name=f'{linear.name}/kernel', **options) for kernel in kernels]
+    self._names = tuple(rows[0].arrays)
+    self._form = rows[0]._replace(**dict.fromkeys(self._names))
+    for name in self._names:
+      arrays = [np.asarray(row.arrays[name]) for row in rows]
+      self._add_constant(name, np.stack(arrays) if linear.num_rows else arrays[0])
+    self.bias = None
+    if linear.bias is not None:
+      self._add_constant('bias', linear.bias.numpy())
+    self.is_frozen = True
+
+  def _add_constant(self, name, values):
+    make = lambda shape, dtype=None, **kwargs: tf.constant(values, dtype)
+    options = dict(dtype=values.dtype, trainable=False, experimental_autocast=False)
+    variable = self.add_weight(name=f'{self.name}/{name}', shape=values.shape, initializer=make, **options)
+    setattr(self, name, variable)
+
+  def call(self, x: tf.Tensor) -> tf.Tensor:
+    """[..., in] -> [..., out], in the compute dtype."""
+    y = self.product(x)
+    return y if self.bias is None else y + self.value(self.bias)
+
+  def product(self, x: tf.Tensor) -> tf.Tensor:
+    """X kernel, in the compute dtype."""
+    arrays = [layer_weights.value_of(getattr(self, name)) for name in self._names]
+    y = _product(
+      tf.reshape(x, [-1, self.input_size]), arrays, lambda arrays: self._unpacked(arrays, self.compute_dtype)
+    )
+    return tf.reshape(y, [*layers.sizes(x)[:-1], self.output_size])
+
+  def matrix(self) -> tf.Tensor:
+    """The kernel, float32 [in, out]; [rows, in, out] of stacked layers, outside of their loop."""
+    arrays = [layer_weights.value_of(getattr(self, name)) for name in self._names]
+    if self.num_rows and arrays[0].shape.rank > self._form_rank():
+      return tf.stack([self._matrix([array[row] for array in arrays]) for row in range(self.num_rows)])
+    return self._matrix(arrays)
+
+  def _matrix(self, arrays):
+    return tf.transpose(self._unpacked(arrays, tf.float32))
+
+  def _form_rank(self):
+    """The rank of the first array of a single layer."""
+    return 2 if self._format is int8 else 1
+
+  def _unpacked(self, arrays, dtype):
+    """[out, in]."""
+    return self._format.dequantize(self._form._replace(**dict(zip(self._names, arrays))), dtype)
+
+  def num_weights(self) -> int:
+    """How many numbers the layer stands for, packed or not."""
+    return max(1, self.num_rows) * self.output_size * (self.input_size + (self.bias is not None))
+
+
+def _product(x: tf.Tensor, arrays: list[tf.Tensor], unpacked: Callable[[list[tf.Tensor]], tf.Tensor]) -> tf.Tensor:
+  """X kernel^T of a packed kernel, which is unpacked once more for the gradient: else all would be kept unpacked."""
+
+  @tf.custom_gradient
+  def product(x):
+    def gradient(dy):
+      return tf.matmul(dy, unpacked([_after(array, dy) for array in arrays]))
+
+    return tf.matmul(x, unpacked(arrays), transpose_b=True), gradient
+
+  return product(x)
+
+
+def _after(array, dy):
+  """An array, but only when `dy` is there: XLA would unpack it once, early, and keep the result. See `remat.after`."""
+  nothing = tf.reduce_sum(tf.reshape(dy, [-1])[:1]) * 0
+  return array + tf.cast(nothing, array.dtype)
+
+
+def quantize(module: Any, config: QuantizationConfig) -> None:
+  """Packs the kernels of a decoder's linear layers, one after the other.
+
+  Args:
+    module: a `LanguageModel` or `Decoder`.
+    config: how; nothing happens if its `method` is 'none'.
+
+  Raises:
+    UserError: a kernel has numbers that are not finite; with its name.
+  """
+  if config.method == 'none':
+    return
+  for parent in (module, *frozen.parts(module)):
+    for attribute, child in list(vars(parent).items()):
+      if isinstance(child, layers.Linear) and child.name.rpartition('/')[2] not in config.skip_modules:
+        setattr(parent, attribute, QuantizedLinear(child, config))
+
+
+def restore(linear: Any) -> layers.Linear:
+  """A linear layer with the kernel of a quantized one, unpacked, and trainable."""
+  plain = layers.Linear(
+    linear.input_size,
+    linear.output_size,
+    linear.bias is not None,
+    'zeros',
+    name=linear.name,
+    num_rows=linear.num_rows,
+    dtype=linear._dtype_policy,
+  )
+  plain.kernel.assign(linear.matrix())
+  if plain.bias is not None:
+    plain.bias.assign(tf.cast(linear.bias, plain.bias.dtype))
+  return plain
