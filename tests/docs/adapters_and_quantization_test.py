@@ -1,0 +1,25 @@
+"""The code of docs/adapters_and_quantization.md runs from the first line to the last, and does what the page says."""
+
+import numpy as np
+
+from official_ext.modeling import decoder
+from official_ext.modeling import decoder_config
+from official_ext.modeling import lora
+from official_ext.modeling import pretrained
+from tests import documents
+
+
+def test_the_page_runs(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  config = decoder_config.DecoderConfig(vocab_size=31, hidden_size=16, intermediate_size=24, num_hidden_layers=1)
+  pretrained.save(decoder.LanguageModel(config), 'base')
+  names = {}
+  pieces = documents.code(documents.read('docs/adapters_and_quantization.md'))
+  for piece in pieces:
+    exec(compile(piece, 'page', 'exec'), names)  # pylint: disable=exec-used
+  assert len(pieces) == 5
+  assert capsys.readouterr().out.startswith('weights: ')
+  assert (tmp_path / 'adapter/adapter_model.safetensors').exists() and (tmp_path / 'merged/config.json').exists()
+  assert len(lora.adapters(names['model'])) == 2
+  assert np.abs(names['again'] - names['weights']).max() < 0.5
+  assert sorted(names['logs']) == ['label', 'z_loss']
