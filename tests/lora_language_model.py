@@ -28,7 +28,9 @@ class LoraLanguageModelConfig(ext.TaskConfig):
 
   model_path: str = ''
   scan_layers: bool = False
-  lora: lora_lib.LoraConfig = dataclasses.field(default_factory=lambda: lora_lib.LoraConfig(r=4, lora_dropout=0.1))
+  lora: lora_lib.LoraConfig = dataclasses.field(
+    default_factory=lambda: lora_lib.LoraConfig(r=4, lora_dropout=0.1, target_modules=('q_proj', 'up_proj'))
+  )
   quantization: quantized_linear.QuantizationConfig = dataclasses.field(
     default_factory=lambda: quantized_linear.QuantizationConfig(method='nf4')
   )

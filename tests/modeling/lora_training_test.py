@@ -64,7 +64,7 @@ def test_a_resumed_run_is_the_straight_one_and_checkpoints_are_small(run_train, 
   different = [name for name, value in straight.items() if not np.array_equal(value, resumed[name])]
   assert different == []
   weights = [name for name in straight if 'VARIABLE_VALUE' in name and name.startswith('model/')]
-  assert all('lora_' in name or 'frozen_weights' in name for name in weights) and len(weights) > 14, weights
+  assert all('lora_' in name or 'frozen_weights' in name for name in weights) and len(weights) >= 4, weights
   events = [json.loads(line) for line in (tmp_path / 'straight/events.jsonl').read_text().splitlines()]
   losses = [event['training_loss'] for event in events if event['event'] == 'train']
   assert losses[-1] < 0.8 * losses[0], losses
