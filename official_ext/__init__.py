@@ -59,6 +59,13 @@ FACE = {
   'packing': 'modeling.packing',
   'generation': 'modeling.generation',
   'GenerationConfig': 'modeling.sampling:GenerationConfig',
+  'lora': 'modeling.lora',
+  'LoraConfig': 'modeling.lora:LoraConfig',
+  'peft_folders': 'modeling.peft_folders',
+  'QuantizationConfig': 'modeling.quantized_linear:QuantizationConfig',
+  'losses': 'modeling.losses',
+  'weighted_losses': 'modeling.weighted_losses',
+  'LossesConfig': 'modeling.weighted_losses:LossesConfig',
   # Actions and writers.
   'Trigger': 'actions.triggers:Trigger',
   'EveryNSteps': 'actions.triggers:EveryNSteps',
