@@ -63,6 +63,8 @@ FACE = {
   'LoraConfig': 'modeling.lora:LoraConfig',
   'peft_folders': 'modeling.peft_folders',
   'QuantizationConfig': 'modeling.quantized_linear:QuantizationConfig',
+  'nf4': 'modeling.nf4',
+  'int8': 'modeling.int8',
   'losses': 'modeling.losses',
   'weighted_losses': 'modeling.weighted_losses',
   'LossesConfig': 'modeling.weighted_losses:LossesConfig',

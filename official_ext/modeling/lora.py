@@ -30,6 +30,7 @@ from official_ext.modeling import module_names
 from official_ext.modeling import quantized_linear
 
 ALL_LINEAR = 'all-linear'
+describe = frozen.describe
 
 
 @dataclasses.dataclass
