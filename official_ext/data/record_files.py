@@ -20,6 +20,7 @@ from official_ext.data import text_records
 from official_ext.files import paths
 
 _KINDS = ('.jsonl', '.ndjson', '.json', '.parquet', '.arrow')
+_SPLITS = ('train', 'validation', 'valid', 'dev', 'eval', 'test')
 _MAX_OPEN = 64
 
 
@@ -113,8 +114,11 @@ def _files_in(folder: str, split: str, field: str) -> list[str]:
     return [os.path.join(folder, file['filename']) for file in found.get('_data_files', [])]
   places = [folder] + ([os.path.join(folder, 'data')] if 'data' in names else [])
   files = [file for place in places for file in sorted(_data_files(place))]
+  splits = sorted({name for name in _SPLITS for file in files if os.path.basename(file).startswith(name)})
   if split:
     files = [file for file in files if os.path.basename(file).startswith(split)]
+  elif len(splits) > 1:  # Nobody wants to train on a test set.
+    raise errors.UserError(f'{_split_field(field)}: {folder} has several splits: {", ".join(splits)}; name one')
   if not files:
     which = f' that begin with {split!r}' if split else ''
     raise errors.UserError(f'{field}: {folder}: holds no files{which} that end with one of {", ".join(_KINDS)}')

@@ -44,7 +44,7 @@ class Records(abc.ABC):
 
 
 class ListRecords(Records):
-  """Records in memory."""
+  """Records in memory: dictionaries of JSON values."""
 
   def __init__(self, records: Sequence[Record], name: str = 'record'):
     """Takes the records as they are.

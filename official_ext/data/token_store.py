@@ -39,6 +39,7 @@ class Report:
     cut_content_tokens: tokens that were lost by it.
     cut_texts: texts that were longer than a row, `seq_length`.
     cut_text_tokens: tokens that were lost by it.
+    joined_ends: texts with a token that begins in the prompt and ends behind it.
     bad_records: records that were left out, as they could not be used.
     without_loss: records that were left out, as nothing was left in them to learn.
     named: what was wrong with the first few of the bad ones.
@@ -54,6 +55,7 @@ class Report:
   cut_content_tokens: int = 0
   cut_texts: int = 0
   cut_text_tokens: int = 0
+  joined_ends: int = 0
   bad_records: int = 0
   without_loss: int = 0
   named: list[str] = dataclasses.field(default_factory=list)
@@ -80,6 +82,11 @@ class Report:
       for field, what, count, tokens in cuts
       if count
     ]
+    if self.joined_ends:
+      lines.append(
+        f'{path}: in {self.joined_ends} texts a token begins in the prompt and ends in the output, as it never does '
+        'when a model answers; let prompts end where a token does, such as in front of a blank'
+      )
     if self.without_loss:
       lines.append(f'{path}: {self.without_loss} of {self.records} records have nothing to learn, and are left out')
     if self.bad_records:
@@ -253,7 +260,9 @@ class _Writer:
       for n, (ids, offsets) in zip(
         other, self._tokenizer.encode_batch_with_offsets([texts[n].text for n in other], adds)
       ):
-        found[n] = ids, _marks(offsets, texts[n].learned), _prompt_length(offsets, texts[n].prompt_end)
+        prompt_end = texts[n].prompt_end
+        found[n] = ids, _marks(offsets, texts[n].learned), _prompt_length(offsets, prompt_end)
+        self._report.joined_ends += bool(((offsets[:, 0] < prompt_end) & (prompt_end < offsets[:, 1])).any())
     return [self._ended(*values) if text.append_eos else values for text, values in zip(texts, found)]
 
   def _ended(self, ids, marks, prompt_length):
