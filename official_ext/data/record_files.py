@@ -74,6 +74,8 @@ _opened_files: dict[Any, text_records.Records] = {}
 
 def _read_anew(file: str, at_most: int, field: str) -> text_records.Records:
   kind = os.path.splitext(file.removesuffix('.gz'))[1].lower()
+  if kind in ('.parquet', '.arrow') and paths.is_remote(file):
+    raise errors.UserError(f'{field}: {file}: Parquet and Arrow are read from local disks alone; copy it to one')
   try:
     if kind == '.parquet':
       return table_records.ParquetRows(file)

@@ -31,6 +31,7 @@ class Report:
   Attributes:
     records: how many there were.
     examples: how many are used.
+    text_bytes: of all texts in UTF-8, before anything is cut: what bits per byte are told of.
     tokens: of the texts that are used.
     learned_tokens: those that a loss is on.
     cut_prompts: texts whose prompt was longer than `max_input_length`.
@@ -47,6 +48,7 @@ class Report:
 
   records: int = 0
   examples: int = 0
+  text_bytes: int = 0
   tokens: int = 0
   learned_tokens: int = 0
   cut_prompts: int = 0
@@ -234,6 +236,7 @@ class _Writer:
     try:
       texts = self._format.texts(self._records.read(number))
       if any(text.text for text in texts):
+        self._report.text_bytes += sum(len(text.text.encode()) for text in texts)
         return texts
       self._report.without_loss += 1
       return None

@@ -168,6 +168,11 @@ def test_a_damaged_file_is_named(tmp_path, name, content, told):
 def test_files_that_are_not_there_are_named(tmp_path):
   with pytest.raises(errors.UserError, match=r'data.input_path: .*/none.jsonl: No such file or directory$'):
     record_files.open_records(str(tmp_path / 'none.jsonl'), field='data.input_path')
+  with pytest.raises(errors.UserError, match='data.input_path: file://.*/a.parquet: Parquet and Arrow are read from'):
+    (tmp_path / 'a.parquet').write_bytes(b'')
+    record_files.open_records(f'file://{tmp_path}/a.parquet', field='data.input_path')
+  (tmp_path / 'a.jsonl').write_text(LINES)
+  assert all_of(record_files.open_records(f'file://{tmp_path}/a.jsonl')) == RECORDS
   with pytest.raises(errors.UserError, match='data.input_path: is empty; expected files of JSON lines'):
     record_files.open_records('', field='data.input_path')
 

@@ -400,6 +400,7 @@ def test_wrapped_texts_are_all_there_and_each_token_is_learned_once(tokenizer, s
   assert joined == stream
   assert sum((row['labels'] != -100).sum() for row in rows) == len(stream) - firsts
   assert source.report.lost_tokens == 0
+  assert source.report.text_bytes == sum(len(record['text'].encode()) for record in records)
 
 
 @pytest.mark.parametrize('packing', text_sources.PACKINGS)
