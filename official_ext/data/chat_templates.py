@@ -40,14 +40,14 @@ class ChatTemplate:
     self.source = source
     self._where = where
     try:
-      self._environment, self._template = _compiled(source)
+      self._template, self._marks = _compiled(source)
     except self._jinja2.TemplateSyntaxError as error:
       raise errors.UserError(f'{where}: line {error.lineno} of the chat template: {error.message}') from error
 
   @property
   def marks_generation(self) -> bool:
     """Whether it marks what the assistant says, by the tag `generation`."""
-    return any(isinstance(node.call.node, self._jinja2.nodes.ExtensionAttribute) for node in self._call_blocks())
+    return self._marks
 
   def render(
     self,
@@ -99,9 +99,6 @@ class ChatTemplate:
         f'{self._where}: the chat template fails on the messages: {type(error).__name__}: {_one_line(error)}'
       ) from error
 
-  def _call_blocks(self):
-    return self._environment.parse(self.source).find_all(self._jinja2.nodes.CallBlock)
-
 
 class _Tracker:
   """What was rendered so far, and which of it the assistant says."""
@@ -138,9 +135,13 @@ def _tracked() -> Iterator[_Tracker]:
 
 
 @functools.lru_cache(maxsize=64)
-def _compiled(source: str) -> tuple[Any, Any]:
+def _compiled(source: str) -> tuple[Any, bool]:
+  """A template, and whether it has the tag `generation`."""
+  nodes = extras.load('jinja2', 'a chat template').nodes
   environment = _environment_class()()
-  return environment, environment.from_string(source)
+  template = environment.from_string(source)
+  calls = environment.parse(source).find_all(nodes.CallBlock)
+  return template, any(isinstance(call.call.node, nodes.ExtensionAttribute) for call in calls)
 
 
 @functools.cache
