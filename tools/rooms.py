@@ -30,6 +30,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
   'config': (
     'trainer_parts',
     'definitions',
+    'text_data',
     'yaml_text',
     'overrides',
     'file_checks',

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from typing import Any
 
+from official_ext.files import cache
 from official_ext.files import paths
 
 _SUFFIXES = ('.py', '.so', '.pth', '.egg-link', '.dist-info', '.egg-info')
@@ -32,8 +33,7 @@ class ExperimentCache:
     self._is_fresh = 'official' not in sys.modules
     key = [2, sys.version, sys.prefix, os.getcwd(), sys.path, list(arguments), os.path.dirname(__file__)]
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
-    root = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
-    self._path = os.path.join(root, 'official_ext', f'list-{name}.json')
+    self._path = os.path.join(cache.root(), f'list-{name}.json')
     self._folders: set[str] = {os.path.abspath(folder) for folder in sys.path}
     self._files: set[str] = set()
     # Computed now: inside the hook, this would open files itself.

@@ -24,7 +24,7 @@ _PROXIES = ('https_proxy', 'HTTPS_PROXY', 'all_proxy', 'ALL_PROXY')
 _SYNTHETIC = 'dummy'  # What Model Garden's tasks take for data that they make up.
 
 # Fields of tasks and of their data that hold the name of a file to read.
-_FILES = ('vocab_file', 'vocab_file_path', 'sentencepiece_model_path', 'annotation_file')
+_FILES = ('vocab_file', 'vocab_file_path', 'sentencepiece_model_path', 'annotation_file', 'chat_template_path')
 _FILES_OF_EVALUATION = ('annotation_file',)
 # What a run writes into its folder itself.
 _TAKEN = re.compile(

@@ -1,13 +1,17 @@
 """The files that an `input_path` names."""
 
 from collections.abc import Iterator
+import os
 from typing import Any
 
 import tensorflow as tf
 
 
 def patterns(input_path: Any) -> Iterator[str]:
-  """The patterns of an `input_path`: a string of patterns joined by commas, or lists and sections of such strings."""
+  """The patterns of an `input_path`: a string of patterns joined by commas, or lists and sections of such strings.
+
+  A local file or folder that is called just like the string is meant by it, whatever commas it has.
+  """
   if hasattr(input_path, 'as_dict'):
     input_path = input_path.as_dict()
   if isinstance(input_path, dict):
@@ -15,6 +19,8 @@ def patterns(input_path: Any) -> Iterator[str]:
   if isinstance(input_path, (list, tuple)):
     for element in input_path:
       yield from patterns(element)
+  elif isinstance(input_path, str) and '://' not in input_path and os.path.exists(input_path):
+    yield input_path
   elif isinstance(input_path, str):
     yield from filter(None, (pattern.strip() for pattern in input_path.split(',')))
 

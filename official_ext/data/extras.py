@@ -1,0 +1,25 @@
+"""Packages that only some data need: they come with an extra of this package."""
+
+import importlib
+from typing import Any
+
+from official_ext import errors
+
+
+def load(package: str, what: str, extra: str = 'language_models') -> Any:
+  """Imports a package.
+
+  Args:
+    package: its name.
+    what: what needs it, for the message.
+    extra: which extra of official-ext installs it.
+
+  Raises:
+    UserError: it is not installed.
+  """
+  try:
+    return importlib.import_module(package)
+  except ImportError as error:
+    raise errors.UserError(
+      f"{what}: needs the package {package.partition('.')[0]}: pip install 'official-ext[{extra}]'"
+    ) from error

@@ -1,0 +1,166 @@
+"""Records from JSON lines and JSON. Of JSON lines there is an index of where each begins; they are read one by one."""
+
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import threading
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from official_ext import errors
+from official_ext.data import bad_examples
+from official_ext.data import text_records
+from official_ext.files import paths
+
+_BLOCK = 2**23
+
+
+class JsonLines(text_records.Records):
+  """A file with a JSON object in each line, in UTF-8. Blank lines do not count.
+
+  One that was packed by gzip is unpacked into a temporary file, which is gone when the process is.
+  """
+
+  def __init__(self, path: str, at_most: int = -1):
+    """Looks for the beginnings of lines.
+
+    Args:
+      path: the file.
+      at_most: so many lines are enough; -1: all.
+
+    Raises:
+      OSError: the file cannot be read.
+    """
+    self._path = path
+    self._lock = threading.Lock()
+    self._file = _opened(path)
+    total = hashlib.sha256()
+    self._bounds, self._numbers = _lines_of(self._file, at_most, total)
+    self._digest = total.hexdigest()[:32]
+
+  def __len__(self) -> int:
+    return len(self._numbers)
+
+  def read(self, index: int) -> text_records.Record:
+    start, end = self._bounds[index].tolist()
+    line = self._bytes(start, end)
+    try:
+      record = json.loads(line.removeprefix(b'\xef\xbb\xbf').decode())
+    except UnicodeDecodeError as error:
+      raise self._bad(index, f'is not UTF-8 at byte {error.start}') from error
+    except json.JSONDecodeError as error:
+      raise self._bad(index, f'is no JSON: {error.msg} at column {error.colno}') from error
+    except (ValueError, RecursionError) as error:  # Of an integer with too many digits; of lists in lists in lists.
+      raise self._bad(index, f'is no JSON that can be read: {bad_examples.one_line(error)}') from error
+    if not isinstance(record, dict):
+      raise self._bad(index, f'is no JSON object, but {_json_name(record)}')
+    return record
+
+  def place(self, index: int) -> str:
+    return f'{self._path}, line {int(self._numbers[index]) + 1}'
+
+  @property
+  def digest(self) -> str:
+    return self._digest
+
+  @property
+  def files(self) -> list[str]:
+    return [self._path]
+
+  def _bytes(self, start, end):
+    if hasattr(self._file, 'fileno'):  # Without a position, which threads and forked processes would share.
+      return os.pread(self._file.fileno(), end - start, start)
+    with self._lock:
+      self._file.seek(start)
+      return self._file.read(end - start)
+
+  def _bad(self, index, what):
+    return bad_examples.BadExampleError(f'{self.place(index)}: {what}')
+
+
+def json_list(file: str, field: str) -> text_records.ListRecords:
+  """A file that is one list of objects."""
+  try:
+    with _opened(file) as f:
+      records = json.loads(f.read().decode('utf-8-sig'))
+  except ValueError as error:
+    raise errors.UserError(f'{field}: {file}: is no JSON: {bad_examples.one_line(error)}') from error
+  for number, record in enumerate(records):
+    if not isinstance(record, dict):
+      raise errors.UserError(f'{field}: {file}, element {number}: is no JSON object, but {_json_name(record)}')
+  return _FileRecords(records, file)
+
+
+class _FileRecords(text_records.ListRecords):
+  def __init__(self, records, file):
+    super().__init__(records, f'{file}, element')
+    self._file = file
+
+  @property
+  def files(self) -> list[str]:
+    return [self._file]
+
+
+def _opened(path: str) -> Any:
+  """A file to read and to seek in; of a packed one, an unnamed copy that is not."""
+  file = tf.io.gfile.GFile(path, 'rb') if paths.is_remote(path) else open(path, 'rb')
+  if not path.endswith('.gz'):
+    return file
+  with file, gzip.open(file, 'rb') as packed:
+    unpacked = tempfile.TemporaryFile()
+    shutil.copyfileobj(packed, unpacked, _BLOCK)
+    unpacked.seek(0)
+    return unpacked
+
+
+def begins_with(path: str, letter: bytes) -> bool:
+  """Whether the first character of a text file that is not blank is this one."""
+  with _opened(path) as f:
+    return f.read(4096).removeprefix(b'\xef\xbb\xbf').lstrip()[:1] == letter
+
+
+def _lines_of(file: Any, at_most: int, total: Any) -> tuple[np.ndarray, np.ndarray]:
+  """Where the lines are that hold something.
+
+  Args:
+    file: open, at its beginning.
+    at_most: so many lines; -1: all.
+    total: a sum, which is given what was read.
+
+  Returns:
+    (start and end of each line, int64 `[n, 2]`; their numbers in the file, int64 `[n]`).
+  """
+  bounds, numbers, count, offset, num_lines, start = [], [], 0, 0, 0, 0
+  tail = b''  # Of the line that a block has cut.
+  while at_most < 0 or count < at_most:
+    block = file.read(_BLOCK)
+    total.update(block)
+    text = tail + block
+    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == 10) + (offset - len(tail))
+    if not block and tail:
+      ends = np.append(ends, offset)
+    starts = np.concatenate([[start], ends[:-1] + 1])[: len(ends)].astype(np.int64)
+    base = offset - len(tail)
+    kept = np.array(
+      [not text[s - base : e - base].isspace() and e > s for s, e in zip(starts.tolist(), ends.tolist())], bool
+    )
+    bounds.append(np.stack([starts, ends], axis=1)[kept])
+    numbers.append(np.flatnonzero(kept) + num_lines)
+    count, num_lines = count + int(kept.sum()), num_lines + len(ends)
+    if not block:
+      break
+    offset += len(block)
+    start = int(ends[-1]) + 1 if len(ends) else start
+    tail = text[start - base :]
+  stop = None if at_most < 0 else at_most
+  return np.concatenate(bounds)[:stop].astype(np.int64), np.concatenate(numbers)[:stop].astype(np.int64)
+
+
+def _json_name(value: Any) -> str:
+  names = {list: 'a list', str: 'a string', bool: 'a boolean', int: 'a number', float: 'a number', type(None): 'null'}
+  return names.get(type(value), type(value).__name__)

@@ -1,0 +1,37 @@
+"""English text that is there wherever Python is: the topics of its language reference, which `help()` shows.
+
+About 460 kB in 79 texts. They differ from one version of Python to the next, and with them what is learned from them:
+the digest of the records, which is part of the identity of the data, tells them apart.
+"""
+
+import functools
+import hashlib
+from pydoc_data import topics
+
+from official_ext.data import text_records
+
+_VALIDATION_PART = 8  # One topic of so many.
+
+
+def documents(split: str) -> list[dict[str, str]]:
+  """The topics of a split, in the order of their names: `{'topic': ..., 'text': ...}` each.
+
+  Args:
+    split: 'train' or 'validation'. A topic is in the one or the other by its name alone.
+  """
+  assert split in ('train', 'validation'), split
+  return [
+    {'topic': name, 'text': topics.topics[name]}
+    for name in sorted(topics.topics)
+    if (_number(name) % _VALIDATION_PART == 0) == (split == 'validation')
+  ]
+
+
+@functools.cache
+def records(split: str) -> text_records.Records:
+  """The same as records."""
+  return text_records.ListRecords(documents(split), f'topic of pydoc_data.topics ({split})')
+
+
+def _number(name: str) -> int:
+  return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], 'big')

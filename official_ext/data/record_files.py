@@ -1,0 +1,154 @@
+"""Files and folders of text data: JSON lines, JSON, Parquet, Arrow, what Hugging Face's `datasets` has written.
+
+Paths are taken as they are, whatever letters they have.
+"""
+
+from collections.abc import Iterator, Sequence
+import json
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from official_ext import errors
+from official_ext import suggestions
+from official_ext.data import bad_examples
+from official_ext.data import input_files
+from official_ext.data import json_records
+from official_ext.data import table_records
+from official_ext.data import text_records
+from official_ext.files import paths
+
+_KINDS = ('.jsonl', '.ndjson', '.json', '.parquet', '.arrow')
+_SPLITS = ('train', 'validation', 'valid', 'dev', 'eval', 'test')
+_MAX_OPEN = 64
+
+
+def open_records(
+  input_path: Any, split: str = '', at_most: int = -1, field: str = 'input_path'
+) -> text_records.ConcatenatedRecords:
+  """The records of files and folders.
+
+  Args:
+    input_path: a path, or several; patterns too, where nothing is called just so. A folder is one of `datasets`
+      (`save_to_disk`), or holds files, whose names begin with the split where one is asked for:
+      `train-00000-of-00002.parquet`.
+    split: which part of a folder with several; '' where there is one.
+    at_most: so many records; -1: all.
+    field: the dotted path of `input_path`, for messages.
+
+  Raises:
+    UserError: there are no such files, or one is damaged or of another kind.
+  """
+  parts: list[text_records.Records] = []
+  left = at_most
+  for pattern in input_files.patterns(input_path):
+    for file in _files_of(os.path.expanduser(pattern), split, field):
+      if left == 0:
+        break
+      parts.append(_open(file, left, field))
+      left = max(0, left - len(parts[-1])) if left > 0 else left
+  if not parts:
+    raise errors.UserError(f'{field}: is empty; expected files of JSON lines, Parquet or Arrow, or a folder of them')
+  return text_records.ConcatenatedRecords(parts, at_most)
+
+
+def _open(file: str, at_most: int, field: str) -> text_records.Records:
+  """The records of a file; those that are open already, where it has not changed since."""
+  if paths.is_remote(file):
+    return _read_anew(file, at_most, field)
+  try:
+    state = os.stat(file)
+  except OSError as error:
+    raise errors.UserError(f'{field}: {file}: cannot be read: {error.strerror}') from error
+  key = (os.path.abspath(file), state.st_ino, state.st_size, state.st_mtime_ns, at_most)
+  if key not in _opened_files:
+    while len(_opened_files) >= _MAX_OPEN:
+      del _opened_files[next(iter(_opened_files))]
+    _opened_files[key] = _read_anew(file, at_most, field)
+  return _opened_files[key]
+
+
+_opened_files: dict[Any, text_records.Records] = {}
+
+
+def _read_anew(file: str, at_most: int, field: str) -> text_records.Records:
+  kind = os.path.splitext(file.removesuffix('.gz'))[1].lower()
+  if kind in ('.parquet', '.arrow') and paths.is_remote(file):
+    raise errors.UserError(f'{field}: {file}: Parquet and Arrow are read from local disks alone; copy it to one')
+  try:
+    if kind == '.parquet':
+      return table_records.ParquetRows(file)
+    if kind == '.arrow':
+      return table_records.ArrowRows(file)
+    if kind == '.json' and json_records.begins_with(file, b'['):
+      return json_records.json_list(file, field)
+    if kind in _KINDS:
+      return json_records.JsonLines(file, at_most)
+  except (OSError, EOFError, ValueError, tf.errors.OpError) as error:  # Arrow's are ValueErrors; EOFError is gzip's.
+    if isinstance(error, errors.UserError):
+      raise
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else bad_examples.one_line(error)
+    raise errors.UserError(f'{field}: {file}: cannot be read: {reason}') from error
+  raise errors.UserError(f'{field}: {file}: is of an unknown kind; its name should end with one of {", ".join(_KINDS)}')
+
+
+def _files_of(path: str, split: str, field: str) -> list[str]:
+  """The files of a path or pattern."""
+  if tf.io.gfile.isdir(path):
+    return _files_in(path, split, field)
+  files = input_files.matching(path)
+  if not files:
+    raise errors.UserError(f'{field}: {path}: No such file or directory')
+  return [file for match in files for file in (_files_in(match, split, field) if os.path.isdir(match) else [match])]
+
+
+def _files_in(folder: str, split: str, field: str) -> list[str]:
+  names = paths.names(folder)
+  if 'dataset_dict.json' in names:
+    splits = _read_json(os.path.join(folder, 'dataset_dict.json'), field).get('splits', [])
+    return _files_in(os.path.join(folder, _chosen(split, splits, folder, field)), '', field)
+  if 'state.json' in names:
+    found = _read_json(os.path.join(folder, 'state.json'), field)
+    own = found.get('_split')
+    if split and own and split != own:
+      raise errors.UserError(f'{_split_field(field)}: {split!r}: {folder} holds the split {own!r} alone')
+    return [os.path.join(folder, file['filename']) for file in found.get('_data_files', [])]
+  places = [folder] + ([os.path.join(folder, 'data')] if 'data' in names else [])
+  files = [file for place in places for file in sorted(_data_files(place))]
+  splits = sorted({name for name in _SPLITS for file in files if os.path.basename(file).startswith(name)})
+  if split:
+    files = [file for file in files if os.path.basename(file).startswith(split)]
+  elif len(splits) > 1:  # Nobody wants to train on a test set.
+    raise errors.UserError(f'{_split_field(field)}: {folder} has several splits: {", ".join(splits)}; name one')
+  if not files:
+    which = f' that begin with {split!r}' if split else ''
+    raise errors.UserError(f'{field}: {folder}: holds no files{which} that end with one of {", ".join(_KINDS)}')
+  return files
+
+
+def _data_files(folder: str) -> Iterator[str]:
+  for name in paths.names(folder):
+    is_data = os.path.splitext(name.removesuffix('.gz'))[1].lower() in _KINDS
+    if is_data and name not in ('dataset_info.json', 'dataset_infos.json'):
+      yield os.path.join(folder, name)
+
+
+def _chosen(split: str, splits: Sequence[str], folder: str, field: str) -> str:
+  if split in splits:
+    return split
+  if not split and len(splits) == 1:
+    return splits[0]
+  hint = suggestions.did_you_mean(split, splits, f'there are {", ".join(splits)}')
+  raise errors.UserError(f'{_split_field(field)}: {folder} has no split {split!r}; {hint}')
+
+
+def _split_field(field: str) -> str:
+  return field.removesuffix('input_path') + 'split'
+
+
+def _read_json(file: str, field: str) -> Any:
+  try:
+    return json.loads(paths.read(file))
+  except (OSError, ValueError) as error:
+    raise errors.UserError(f'{field}: {file}: cannot be read: {bad_examples.one_line(error)}') from error

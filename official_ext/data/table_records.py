@@ -1,0 +1,88 @@
+"""Records from Parquet, which is read by row groups, and Arrow, which is mapped into memory."""
+
+import abc
+import bisect
+from collections.abc import Sequence
+import functools
+import hashlib
+import threading
+from typing import Any
+
+import numpy as np
+
+from official_ext.data import bad_examples
+from official_ext.data import text_records
+
+
+class _TableRecords(text_records.Records):
+  """Rows of Arrow tables that are parts of a file."""
+
+  def __init__(self, path: str, lengths: Sequence[int]):
+    self._path = path
+    self._starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    self._lock = threading.Lock()
+
+  def __len__(self) -> int:
+    return int(self._starts[-1])
+
+  def read(self, index: int) -> text_records.Record:
+    number = bisect.bisect_right(self._starts, index) - 1
+    try:
+      with self._lock:
+        part = self._part(number)
+      (record,) = part.slice(index - int(self._starts[number]), 1).to_pylist()
+    except Exception as error:  # Arrow's own.
+      raise bad_examples.BadExampleError(
+        f'{self.place(index)}: cannot be read: {bad_examples.one_line(error)}'
+      ) from error
+    return record
+
+  def place(self, index: int) -> str:
+    return f'{self._path}, row {index}'
+
+  @functools.cached_property
+  def digest(self) -> str:
+    with open(self._path, 'rb') as f:
+      return hashlib.file_digest(f, 'sha256').hexdigest()[:32]
+
+  @property
+  def files(self) -> list[str]:
+    return [self._path]
+
+  @abc.abstractmethod
+  def _part(self, number: int) -> Any:
+    """A part as a table or a record batch."""
+
+
+class ParquetRows(_TableRecords):
+  """A Parquet file. Two row groups are in memory at a time."""
+
+  def __init__(self, path: str):
+    from pyarrow import parquet  # pylint: disable=g-import-not-at-top
+
+    self._file = parquet.ParquetFile(path, memory_map=True)
+    metadata = self._file.metadata
+    super().__init__(path, [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)])
+    self._row_group = functools.lru_cache(maxsize=2)(self._file.read_row_group)
+
+  def _part(self, number: int) -> Any:
+    return self._row_group(number)
+
+
+class ArrowRows(_TableRecords):
+  """An Arrow file or stream, mapped into memory."""
+
+  def __init__(self, path: str):
+    import pyarrow  # pylint: disable=g-import-not-at-top
+
+    mapped = pyarrow.memory_map(path)
+    try:
+      table = pyarrow.ipc.open_stream(mapped).read_all()
+    except pyarrow.ArrowInvalid:
+      mapped.seek(0)
+      table = pyarrow.ipc.open_file(mapped).read_all()
+    self._parts = table.to_batches()
+    super().__init__(path, [part.num_rows for part in self._parts])
+
+  def _part(self, number: int) -> Any:
+    return self._parts[number]

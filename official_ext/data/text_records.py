@@ -1,0 +1,113 @@
+"""Records of text data by number."""
+
+import abc
+import bisect
+from collections.abc import Sequence
+import functools
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+
+Record = dict[str, Any]
+
+
+class Records(abc.ABC):
+  """Dictionaries by number. Safe to read from several threads."""
+
+  @abc.abstractmethod
+  def __len__(self) -> int:
+    """The number of records."""
+
+  @abc.abstractmethod
+  def read(self, index: int) -> Record:
+    """A record.
+
+    Raises:
+      BadExampleError: it is damaged; says which it is.
+    """
+
+  @abc.abstractmethod
+  def place(self, index: int) -> str:
+    """Where a record is, so that a person finds it: `FILE, line 12`. Lines count from 1, as editors do, rows from 0."""
+
+  @property
+  @abc.abstractmethod
+  def digest(self) -> str:
+    """A sum over the content."""
+
+  @property
+  def files(self) -> list[str]:
+    """The files that they are from."""
+    return []
+
+
+class ListRecords(Records):
+  """Records in memory: dictionaries of JSON values."""
+
+  def __init__(self, records: Sequence[Record], name: str = 'record'):
+    """Takes the records as they are.
+
+    Args:
+      records: dictionaries of JSON values.
+      name: what a message calls one.
+    """
+    self._records = records
+    self._name = name
+
+  def __len__(self) -> int:
+    return len(self._records)
+
+  def read(self, index: int) -> Record:
+    return self._records[index]
+
+  def place(self, index: int) -> str:
+    return f'{self._name} {index}'
+
+  @functools.cached_property
+  def digest(self) -> str:
+    total = hashlib.sha256()
+    for record in self._records:
+      total.update(json.dumps(record, sort_keys=True).encode() + b'\n')
+    return total.hexdigest()[:32]
+
+
+class ConcatenatedRecords(Records):
+  """Records of several files, one behind the other, as far as they are wanted."""
+
+  def __init__(self, parts: Sequence[Records], at_most: int = -1):
+    """Puts records together.
+
+    Args:
+      parts: records.
+      at_most: so many of them; -1: all.
+    """
+    self._parts = list(parts)
+    self._starts = np.concatenate([[0], np.cumsum([len(part) for part in self._parts])]).astype(np.int64)
+    self._length = int(self._starts[-1]) if at_most < 0 else min(at_most, int(self._starts[-1]))
+
+  def __len__(self) -> int:
+    return self._length
+
+  def read(self, index: int) -> Record:
+    part, inside = self._find(index)
+    return part.read(inside)
+
+  def place(self, index: int) -> str:
+    part, inside = self._find(index)
+    return part.place(inside)
+
+  @functools.cached_property
+  def digest(self) -> str:
+    lengths = ' '.join(str(len(part)) for part in self._parts)
+    text = '\n'.join([str(self._length), lengths, *(part.digest for part in self._parts)])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+  @property
+  def files(self) -> list[str]:
+    return [file for part in self._parts for file in part.files]
+
+  def _find(self, index):
+    number = bisect.bisect_right(self._starts, index) - 1
+    return self._parts[number], index - int(self._starts[number])

@@ -1,0 +1,309 @@
+"""Text as a source: rows of tokens by number, ready for a model.
+
+Names and meanings are Hugging Face's: `input_ids`; `labels`, the same numbers, -100 on tokens that no loss is on;
+`position_ids`, which begin at 0 with each text. `segment_ids` say which tokens see each other: 1 for those of the row's
+first text, 2 for those of its second, 0 for what fills the row up. Labels are not shifted: the logits at t are held
+against the label at t + 1. The first token of each text has the label -100: nothing comes before it.
+"""
+
+import abc
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import os
+from typing import Any
+
+from absl import logging
+import numpy as np
+
+from official_ext import errors
+from official_ext.data import bad_examples
+from official_ext.data import collators
+from official_ext.data import identity as identity_lib
+from official_ext.data import packing
+from official_ext.data import record_files
+from official_ext.data import sources
+from official_ext.data import text_formats
+from official_ext.data import text_records
+from official_ext.data import token_store
+from official_ext.data import tokenizer as tokenizer_lib
+
+NO_LABEL = -100  # PyTorch's and with it Hugging Face's.
+PACKINGS = ('none', 'best_fit', 'wrapped')
+_MAX_OPEN = 8
+_MAX_NAMED = 3
+
+# The fields of a configuration that texts depend on, but for lengths.
+_OF_FORMAT = (
+  'example_format',
+  'text_column',
+  'messages_column',
+  'tools_column',
+  'prompt_column',
+  'output_column',
+  'chosen_column',
+  'rejected_column',
+  'use_chat_template',
+  'system_prompt',
+  'append_eos',
+  'loss_on',
+)
+
+
+class TextSource(sources.Source):
+  """Rows of tokens. Its examples are dictionaries of int32 arrays `[seq_length]`.
+
+  Attributes:
+    report: what became of the records: how many there were, what was cut, what was left out.
+    store: the tokens of all texts.
+    tokenizer: what made them.
+  """
+
+  def __init__(
+    self,
+    store: token_store.TokenStore,
+    records: text_records.Records,
+    tokenizer: tokenizer_lib.Tokenizer,
+    seq_length: int,
+    settings: Mapping[str, Any],
+  ):
+    """Takes what `open_source` has made."""
+    self.store = store
+    self.report = store.report
+    self.tokenizer = tokenizer
+    self._records = records
+    self._seq_length = seq_length
+    self._settings = dict(settings)
+
+  @abc.abstractmethod
+  def examples_of(self, index: int) -> Sequence[int]:
+    """The numbers of the examples that a row has text from."""
+
+  def record(self, number: int) -> dict[str, Any]:
+    """A record as the file has it, by what a row's `record` says of it."""
+    return self._records.read(number)
+
+  def describe(self, index: int) -> str:
+    examples = self.examples_of(index)
+    named = [self._records.place(int(self.store.records[example])) for example in examples[:_MAX_NAMED]]
+    more = f' and {len(examples) - _MAX_NAMED} more' if len(examples) > _MAX_NAMED else ''
+    return f'row {index} ({"; ".join(named)}{more})'
+
+  def identity(self) -> identity_lib.Identity:
+    report = self.report
+    return {
+      **super().identity(),
+      **identity_lib.of_files(self._records.files),
+      'content': self._records.digest[:12],
+      'tokenizer': self.tokenizer.digest,
+      'num_records': report.records,
+      'num_records_left_out': report.bad_records + report.without_loss,
+      'num_tokens': report.tokens,
+      'num_tokens_cut': report.lost_tokens,
+      **self._settings,
+    }
+
+  def _row(self, parts: Sequence[tuple[int, int]], fills_left: bool = False) -> dict[str, np.ndarray]:
+    """A row of parts of the store's tokens: (start, end) of each."""
+    size = self._seq_length
+    row = {
+      'input_ids': np.full(size, self.tokenizer.fill_token_id, np.int32),
+      'labels': np.full(size, NO_LABEL, np.int32),
+      'segment_ids': np.zeros(size, np.int32),
+      'position_ids': np.zeros(size, np.int32),
+    }
+    at = size - sum(end - start for start, end in parts) if fills_left else 0
+    for number, (start, end) in enumerate(parts, 1):
+      here = slice(at, at + end - start)
+      ids = self.store.tokens[start:end]
+      row['input_ids'][here] = ids
+      row['labels'][here] = np.where(self.store.learned[start:end], ids, NO_LABEL)
+      row['labels'][at] = NO_LABEL
+      row['segment_ids'][here] = number
+      row['position_ids'][here] = np.arange(end - start)
+      at += end - start
+    return row
+
+  def _part(self, text: int) -> tuple[int, int]:
+    return int(self.store.bounds[text]), int(self.store.bounds[text + 1])
+
+
+class WholeTexts(TextSource):
+  """Rows of whole texts: one in each, or as many as go into it."""
+
+  def __init__(self, *args: Any, rows: packing.Rows):
+    """Takes what says which texts share a row."""
+    super().__init__(*args)
+    self._rows = rows
+
+  def __len__(self) -> int:
+    return len(self._rows)
+
+  def examples_of(self, index: int) -> Sequence[int]:
+    return self._rows.of(index).tolist()
+
+  def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
+    return [self._row([self._part(text) for text in self._rows.of(index).tolist()]) for index in indices]
+
+
+class WrappedTexts(TextSource):
+  """All texts as one stream, cut into rows.
+
+  A row begins with the last token of the row before it, so that each token but the first of a text is learned once.
+  """
+
+  def __len__(self) -> int:
+    return max(1, -(-(len(self.store.tokens) - 1) // (self._seq_length - 1))) if len(self.store.tokens) else 0
+
+  def examples_of(self, index: int) -> Sequence[int]:
+    start, end = self._range(index)
+    first, last = np.searchsorted(self.store.bounds, [start, end - 1], 'right') - 1
+    return range(int(first), int(last) + 1)
+
+  def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
+    return [self._wrapped(index) for index in indices]
+
+  def _range(self, index):
+    start = index * (self._seq_length - 1)
+    return start, min(start + self._seq_length, len(self.store.tokens))
+
+  def _wrapped(self, index):
+    start, end = self._range(index)
+    bounds = [self._part(text) for text in self.examples_of(index)]
+    return self._row([(max(start, first), min(end, last)) for first, last in bounds])
+
+
+class Prompts(TextSource):
+  """A prompt in each row, at its right end, so that all answers begin at the same place. `record`: see `record`."""
+
+  def __len__(self) -> int:
+    return len(self.store.records)
+
+  def examples_of(self, index: int) -> Sequence[int]:
+    return [index]
+
+  def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
+    found: list[collators.Example] = []
+    for index in indices:
+      row = self._row([self._part(index)], fills_left=True)
+      del row['labels']
+      found.append({**row, 'record': np.int64(self.store.records[index])})
+    return found
+
+
+class Preferences(TextSource):
+  """Two answers to a prompt: the features of each, under names that begin with `chosen_` and with `rejected_`."""
+
+  def __len__(self) -> int:
+    return len(self.store.records)
+
+  def examples_of(self, index: int) -> Sequence[int]:
+    return [index]
+
+  def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
+    return [
+      {
+        f'{answer}_{name}': array
+        for number, answer in enumerate(('chosen', 'rejected'))
+        for name, array in self._row([self._part(2 * index + number)]).items()
+      }
+      for index in indices
+    ]
+
+
+def open_source(
+  params: Any, tokenizer: tokenizer_lib.Tokenizer, records: text_records.Records | None = None
+) -> TextSource:
+  """The rows of text data, as a source for `build_dataset`.
+
+  The first time all texts are turned into tokens, which are kept in the cache; what was cut or left out is told in
+  warnings, in `report`, and in the identity of the data that checkpoints note. Opened again in this process with the
+  same files and settings, it is the same source.
+
+  Args:
+    params: a `TextDataConfig`.
+    tokenizer: makes tokens of texts, and texts of messages.
+    records: where the texts are from; None: the files of `params.input_path`.
+
+  Raises:
+    UserError: there are no files or no records; a record cannot be used, under `on_bad_example=error`; there is no chat
+      template and one is needed.
+    StorageError: there is no room for the tokens.
+  """
+  path = f'task.{"train_data" if params.is_training else "validation_data"}'
+  if params.chat_template_path:
+    tokenizer = tokenizer.with_chat_template(_read_template(params.chat_template_path, f'{path}.chat_template_path'))
+  if records is None:
+    records = record_files.open_records(params.input_path, params.split, params.max_samples, f'{path}.input_path')
+  elif params.max_samples >= 0:
+    records = text_records.ConcatenatedRecords([records], params.max_samples)
+  if not len(records):
+    raise errors.UserError(f'{path}.input_path: there are no records')
+  key = (
+    records.digest,
+    tuple(records.files),
+    tokenizer.digest,
+    path,
+    tuple(getattr(params, name) for name in (*_OF_FORMAT, *_OF_LENGTH, 'on_bad_example', 'cache_dir')),
+  )
+  if key not in _open:
+    while len(_open) >= _MAX_OPEN:
+      del _open[next(iter(_open))]
+    _open[key] = _make_source(params, tokenizer, records, path)
+  return _open[key]
+
+
+_OF_LENGTH = ('seq_length', 'max_input_length', 'max_content_length', 'packing')
+_open: dict[Any, TextSource] = {}
+
+
+def _make_source(params, tokenizer, records, path):
+  with _told_at(path):
+    text_format = text_formats.TextFormat(params, tokenizer, records, path)
+    _check_packing(params, text_format, path)
+    limits = token_store.Limits(
+      params.max_input_length, params.max_content_length, 0 if params.packing == 'wrapped' else params.seq_length
+    )
+    settings = {name: getattr(params, name) for name in _OF_FORMAT if name != 'example_format'}
+    leaves_out = params.on_bad_example == 'skip'
+    store = token_store.open_store(records, text_format, tokenizer, settings, limits, leaves_out, params.cache_dir)
+  for line in store.report.warnings(path):
+    logging.warning('%s', line)
+  if not store.report.examples:
+    raise errors.UserError(f'{path}: none of the {len(records)} records can be used')
+  settings = {name: getattr(params, name) for name in _OF_LENGTH}
+  common = store, records, tokenizer, params.seq_length, {'format': text_format.name, **settings}
+  if text_format.name == 'preference':
+    return Preferences(*common)
+  if text_format.name == 'prompt':
+    return Prompts(*common)
+  if params.packing == 'wrapped':
+    return WrappedTexts(*common)
+  if params.packing == 'best_fit':
+    return WholeTexts(*common, rows=packing.best_fit(store.lengths, params.seq_length))
+  return WholeTexts(*common, rows=packing.one_each(len(store.records)))
+
+
+def _check_packing(params, text_format, path):
+  if params.packing != 'none' and text_format.name in ('preference', 'prompt'):
+    raise errors.UserError(
+      f'{path}.packing: {params.packing}: rows of the format {text_format.name} hold one example each'
+    )
+
+
+@contextlib.contextmanager
+def _told_at(path: str) -> Iterator[None]:
+  """Puts the dotted path of the data configuration before what is said of a record."""
+  try:
+    yield
+  except bad_examples.BadExampleError as error:
+    hint = f'repair or replace it, or set {path}.on_bad_example=skip'
+    raise bad_examples.BadExampleError(f'{path}: {error}; {hint}') from error
+
+
+def _read_template(file: str, field: str) -> str:
+  try:
+    with open(os.path.expanduser(file), encoding='utf-8') as f:
+      return f.read()
+  except (OSError, UnicodeDecodeError) as error:
+    reason = getattr(error, 'strerror', None) or 'is no text in UTF-8'
+    raise errors.UserError(f'{field}: {file}: cannot be read: {reason}') from error
