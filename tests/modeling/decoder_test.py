@@ -69,11 +69,18 @@ def kept():
   return functools.cache(lambda jit_compile: gradients(made(**DROPOUT), jit_compile=jit_compile, seed=3))
 
 
-@pytest.mark.parametrize('jit_compile', [False, True], ids=['graph', 'xla'])
 @pytest.mark.parametrize(
-  'fields',
-  [dict(remat='block'), dict(remat='attention'), dict(remat='mlp'), dict(scan_layers=True)],
-  ids=['block', 'attention', 'mlp', 'scan'],
+  'fields, jit_compile',
+  [
+    pytest.param(dict(remat='block'), True, id='block-xla'),
+    pytest.param(dict(scan_layers=True), True, id='scan-xla'),
+    pytest.param(dict(remat='mlp'), False, id='mlp-graph'),
+    pytest.param(dict(remat='block'), False, id='block-graph', marks=pytest.mark.soak),
+    pytest.param(dict(remat='attention'), False, id='attention-graph', marks=pytest.mark.soak),
+    pytest.param(dict(remat='attention'), True, id='attention-xla', marks=pytest.mark.soak),
+    pytest.param(dict(remat='mlp'), True, id='mlp-xla', marks=pytest.mark.soak),
+    pytest.param(dict(scan_layers=True), False, id='scan-graph', marks=pytest.mark.soak),
+  ],
 )
 def test_what_is_computed_once_more_has_the_gradients_of_what_is_kept(fields, jit_compile, kept):
   """With dropout: a mask that is drawn anew would be another function."""
@@ -90,7 +97,13 @@ def test_another_seed_is_another_function(kept):
   assert gradients(made(**DROPOUT), seed=4)[0] != pytest.approx(kept(False)[0], rel=1e-4)
 
 
-@pytest.mark.parametrize('fields', [dict(remat='block'), dict(scan_layers=True)], ids=['block', 'scan'])
+@pytest.mark.parametrize(
+  'fields',
+  [
+    pytest.param(dict(remat='block'), id='block'),
+    pytest.param(dict(scan_layers=True), id='scan', marks=pytest.mark.soak),
+  ],
+)
 def test_frozen_layers_get_no_gradients_and_the_others_the_same(fields):
   model = made(**fields)
   whole = gradients(model)[1]

@@ -64,8 +64,12 @@ def test_a_new_adapter_changes_nothing_and_is_all_that_is_trained():
 
 @pytest.mark.parametrize(
   'quantization, scan',
-  [(None, False), (NF4, False), (NF4, True), (INT8, True)],
-  ids=['float32', 'nf4', 'nf4 stacked', 'int8 stacked'],
+  [
+    pytest.param(NF4, True, id='nf4 stacked'),
+    pytest.param(None, False, id='float32', marks=pytest.mark.soak),
+    pytest.param(NF4, False, id='nf4', marks=pytest.mark.soak),
+    pytest.param(INT8, True, id='int8 stacked', marks=pytest.mark.soak),
+  ],
 )
 def test_gradients_are_those_of_the_merged_kernels(quantization, scan):
   """With W' = W + s A B: dA = s dW' B^T and dB = s A^T dW', and the logits are those of W'."""

@@ -40,7 +40,7 @@ _TWO = (
 @pytest.mark.parametrize(
   'flags',
   [
-    pytest.param(_TWO, id='two replicas, stacked layers'),
+    pytest.param(_TWO, id='two replicas, stacked layers', marks=pytest.mark.soak),
     pytest.param((), id='one replica', marks=pytest.mark.soak),
   ],
 )

@@ -50,7 +50,13 @@ def assert_same(first, second):
     np.testing.assert_allclose(second[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize('fields', [dict(remat='block'), dict(scan_layers=True)], ids=['remat', 'scan'])
+@pytest.mark.parametrize(
+  'fields',
+  [
+    pytest.param(dict(remat='block'), id='remat', marks=pytest.mark.soak),
+    pytest.param(dict(scan_layers=True), id='scan'),
+  ],
+)
 def test_a_compiled_step_does_what_a_graph_does_dropout_included(fields):
   plain = trained(fields=fields, enable_xla=False)
   before = weights(harness.make_trainer(task(**fields), data=DATA, enable_xla=False))
@@ -58,7 +64,13 @@ def test_a_compiled_step_does_what_a_graph_does_dropout_included(fields):
   assert_same(weights(plain), weights(trained(fields=fields, steps_per_execution=3)))
 
 
-@pytest.mark.parametrize('fields', [dict(remat='mlp'), dict(scan_layers=True)], ids=['remat', 'scan'])
+@pytest.mark.parametrize(
+  'fields',
+  [
+    pytest.param(dict(remat='mlp'), id='remat'),
+    pytest.param(dict(scan_layers=True), id='scan', marks=pytest.mark.soak),
+  ],
+)
 def test_two_replicas_and_accumulation_do_what_one_does(fields):
   fields = {**fields, 'residual_dropout': 0.0}
   one = weights(trained(fields=fields, enable_xla=False))
