@@ -36,7 +36,8 @@ def write(path: str, **values: Any) -> None:
   """
   files = {}
   for file in files_of(path):
-    _sync(file)
+    if os.path.exists(file):  # A local one.
+      paths_lib.sync_to_disk(file)
     files[os.path.basename(file)] = {'size': _size(file), 'sha256': _sha256(file)}
   if not _is_complete(files):
     raise FileNotFoundError(f'{path}: no files of a checkpoint, but {", ".join(files) or "none at all"}')
@@ -229,16 +230,6 @@ def _sha256(file: str) -> str:
     while chunk := f.read(_CHUNK):
       digest.update(chunk)
   return digest.hexdigest()
-
-
-def _sync(file: str) -> None:
-  """Makes the disk store what was written, if the file is local."""
-  if os.path.exists(file):
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-      os.fsync(descriptor)
-    finally:
-      os.close(descriptor)
 
 
 def _sum_of(content: dict[str, Any]) -> str:

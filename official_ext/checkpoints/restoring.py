@@ -21,9 +21,7 @@ _OF_TRAINING = ('optimizer', 'step_state')
 class Restoring:
   """Restores, and compares the objects with the checkpoint: before it is read, or as soon as all variables exist."""
 
-  def __init__(
-    self, checkpoint: tf.train.Checkpoint, trains: bool = True, create_variables: Callable[[], bool] = lambda: False
-  ):
+  def __init__(self, checkpoint: tf.train.Checkpoint, trains: bool, create_variables: Callable[[], bool]):
     """Initializes it; restores nothing.
 
     Args:

@@ -87,7 +87,6 @@ class Trainer(base_evaluator.Evaluator):
       checkpoint_exporter=checkpoint_exporter,
     )
     self.profiler = profiler or profiling.Profiler()
-    self._max_silent_recompilations = max_silent_recompilations
     self._num_skips_restored = 0
     self._input = training_input.TrainingInput(
       task,
@@ -97,9 +96,9 @@ class Trainer(base_evaluator.Evaluator):
     )
     groups = getattr(self.config.trainer.optimizer_config, 'parameter_groups', ()) if train else ()
     self.parameter_groups = parameter_groups.install(groups, gradient_tap.inner_optimizer(optimizer), model)
-    self.training = self._make_training(train)
+    self.training = self._make_training(train, max_silent_recompilations)
 
-  def _make_training(self, train: bool) -> no_training.NoTraining:
+  def _make_training(self, train: bool, max_silent_recompilations: int) -> no_training.NoTraining:
     """Chooses, for good, the part that runs the loops, and makes every part that this one calls."""
     if self._is_async:
       return parameter_server.ParameterServerTraining(self, train)
@@ -123,7 +122,9 @@ class Trainer(base_evaluator.Evaluator):
     )
     inspector = inspection.Inspector(settings.inspect, step, self.optimizer, inputs.take, self.model)
     self.checkpoint.step_state = state
-    return synchronous.SynchronousTraining(self, step, state, inputs, self._input, self.profiler, inspector)
+    return synchronous.SynchronousTraining(
+      self, step, state, inputs, self._input, self.profiler, inspector, max_silent_recompilations
+    )
 
   def check_parameter_groups(self) -> None:
     """Refuses parameter groups that do not fit the model's variables, which must exist."""
@@ -285,15 +286,9 @@ class Trainer(base_evaluator.Evaluator):
     """Takes the batches of the next step, for a caller that runs it. Call it after `prepare_training`."""
     return self.training.inputs.take(self._train_iter)
 
-  def take_inputs(self, iterator: Any, micro_step: int = 0, steps_ahead: int = 0) -> Any:
-    """Calls `next_train_inputs`, which may read the step and its seeds. Cross-replica context.
-
-    Args:
-      iterator: the training iterator.
-      micro_step: the number of the micro-batch in the step.
-      steps_ahead: the number of the step, counted from the next one.
-    """
-    return self.training.inputs.take_one(iterator, micro_step, steps_ahead)
+  def take_inputs(self, iterator: Any) -> Any:
+    """Calls `next_train_inputs` for the next step, whose number and seeds it may read. Cross-replica context."""
+    return self.training.inputs.take_one(iterator)
 
   def train_loop_end(self):
     """The logs of the loop.
@@ -311,7 +306,7 @@ class Trainer(base_evaluator.Evaluator):
     if hasattr(self.optimizer, 'iterations'):
       logs['optimizer_iterations'] = self.optimizer.iterations.read_value()
     logs['model_global_step'] = self.global_step.read_value()
-    return self.training.end_loop(logs, self._max_silent_recompilations)
+    return self.training.end_loop(logs)
 
   def checkpoint_restored(
     self, keep_hyperparameters: bool = False, data_offset: int = 0, forget_skips: bool = False

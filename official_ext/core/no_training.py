@@ -89,14 +89,8 @@ class NoTraining:
     """Returns and forgets the logs of the loop's steps: (those that replace values of metrics, the others)."""
     return {}, {}
 
-  def end_loop(self, logs: dict[str, Any], max_silent_recompilations: int) -> dict[str, Any]:
-    """Adds to the logs of a loop what is counted at its end.
-
-    Args:
-      logs: those so far.
-      max_silent_recompilations: how many recompilations of the step pass without a warning.
-    """
-    del max_silent_recompilations
+  def end_loop(self, logs: dict[str, Any]) -> dict[str, Any]:
+    """Adds to the logs of a loop what is counted at its end."""
     return logs
 
   def keep_hyperparameters(self) -> None:

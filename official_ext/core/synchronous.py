@@ -44,6 +44,7 @@ class SynchronousTraining(no_training.NoTraining):
     source: training_input.TrainingInput,
     profiler: profiling.Profiler,
     inspector: inspection.Inspector,
+    max_silent_recompilations: int,
   ):
     """Initializes the training, inside the strategy's scope, with the parts that it calls.
 
@@ -55,6 +56,7 @@ class SynchronousTraining(no_training.NoTraining):
       source: knows which batches a step takes.
       profiler: is told of every part of a loop.
       inspector: rehearses steps that must be inspected.
+      max_silent_recompilations: how many recompilations of the step pass without a warning.
 
     Raises:
       UserError: steps must be inspected that a subclass of the trainer owns.
@@ -63,6 +65,7 @@ class SynchronousTraining(no_training.NoTraining):
     self.step, self.state = step, state
     self.inputs, self._source = inputs, source
     self._profiler, self._inspector = profiler, inspector
+    self._max_silent_recompilations = max_silent_recompilations
     self._params = trainer.config
     if self._params.trainer.inspect.every and not trainer.owns_step:
       raise errors.UserError(
@@ -297,10 +300,10 @@ class SynchronousTraining(no_training.NoTraining):
     skipped_loss = means.skipped_loss()
     return {} if skipped_loss is None else {self._trainer.train_loss.name: skipped_loss}, means.take_logs()
 
-  def end_loop(self, logs: dict[str, Any], max_silent_recompilations: int) -> dict[str, Any]:
+  def end_loop(self, logs: dict[str, Any]) -> dict[str, Any]:
     """See base class."""
     if self.plan is not None:
-      self.step.input_shapes.count(max_silent_recompilations)
+      self.step.input_shapes.count(self._max_silent_recompilations)
     next_batch = self._source.batches_of(self._step_now() + 1)[0]
     report = self._trainer.inputs['train_data']
     return self._trainer.with_skips(logs, report, next_batch * self._batch_size)

@@ -17,6 +17,7 @@ from typing import Any
 from absl import logging
 
 from official_ext import errors
+from official_ext.files import paths
 
 _ABANDONED_SECONDS = 24 * 3600  # No entry takes that long to make.
 
@@ -98,8 +99,4 @@ def _sync(folder):
   """Has the disk take all files: an entry must not come back empty after the machine has failed."""
   for base, _, names in os.walk(folder):
     for name in names:
-      descriptor = os.open(os.path.join(base, name), os.O_RDONLY)
-      try:
-        os.fsync(descriptor)
-      finally:
-        os.close(descriptor)
+      paths.sync_to_disk(os.path.join(base, name))

@@ -87,7 +87,8 @@ def write_atomically(path: str, content: bytes, temporary: str = '', sync: bool 
         shutil.copymode(path, temporary)
       os.replace(temporary, path)
       if sync:
-        _sync_folder(os.path.dirname(path))
+        with contextlib.suppress(OSError):  # Some file systems cannot.
+          sync_to_disk(os.path.dirname(path) or '.')
     except OSError:
       if os.path.isfile(temporary):
         os.remove(temporary)
@@ -101,14 +102,17 @@ def write_atomically(path: str, content: bytes, temporary: str = '', sync: bool 
     raise OSError(f'{path}: {error}') from error
 
 
-def _sync_folder(folder: str) -> None:
-  """Has the disk take the names in a local folder, on file systems that can."""
-  with contextlib.suppress(OSError):
-    descriptor = os.open(folder or '.', os.O_RDONLY)
-    try:
-      os.fsync(descriptor)
-    finally:
-      os.close(descriptor)
+def sync_to_disk(path: str) -> None:
+  """Makes the disk store a local file's content, or the names in a local folder.
+
+  Raises:
+    OSError: the file system cannot, or there is no such path.
+  """
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)
 
 
 def make_folder(folder: str) -> None:

@@ -24,7 +24,7 @@ def positions(segments: tf.Tensor) -> tf.Tensor:
 
 
 def _running_maximum(values):
-  """The largest so far in each row: by doubling, as TensorFlow has no op for it that XLA compiles."""
+  """The largest so far in each row: over all pairs, as TensorFlow has no op for it that XLA compiles."""
   t = tf.shape(values)[1]
   columns = tf.range(t)
   reduced = tf.where(columns[:, tf.newaxis] >= columns[tf.newaxis], values[:, tf.newaxis], 0)  # [b, t, t].

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext import errors
+from official_ext.data import extras
 from official_ext.files import paths
 from official_ext.modeling import frozen
 from official_ext.modeling import layers
@@ -86,7 +87,7 @@ def save(model: Any, folder: str) -> None:
   }
   paths.make_folder(folder)
   partial = os.path.join(folder, f'.{WEIGHTS_FILE}.partial')
-  tensor_files.library('safetensors.numpy').save_file(tensors, partial, metadata={'format': 'pt'})
+  extras.load('safetensors.numpy', folder).save_file(tensors, partial, metadata={'format': 'pt'})
   tf.io.gfile.rename(partial, os.path.join(folder, WEIGHTS_FILE), overwrite=True)
   tensor_files.write_json(os.path.join(folder, CONFIG_FILE), fields)
 
@@ -234,7 +235,7 @@ def _read(folder: str) -> dict[str, np.ndarray]:
   if not tf.io.gfile.exists(path):
     raise errors.UserError(f'{path}: no such file; save the adapter as safetensors, other files are not opened')
   try:
-    with tensor_files.library('safetensors').safe_open(path, framework='np') as opened:
+    with extras.load('safetensors', path).safe_open(path, framework='np') as opened:
       tensors = {name: np.asarray(opened.get_tensor(name), np.float32) for name in opened.keys()}
   except errors.UserError:
     raise

@@ -1,7 +1,6 @@
 """The weights of a folder: one safetensors file, or shards with an index. Pickle files are never opened."""
 
 from collections.abc import Callable, Iterator, Mapping
-import importlib
 import json
 import os
 from typing import Any
@@ -11,26 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext import errors
+from official_ext.data import extras
 from official_ext.files import paths
 
 WEIGHTS = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
 _PICKLES = ('.bin', '.pt', '.pth', '.ckpt', '.pkl')
-
-
-def library(name: str) -> Any:
-  """A library of the extra `language_models`, imported.
-
-  Raises:
-    errors.UserError: if it is not installed, with what to install.
-  """
-  try:
-    return importlib.import_module(name)
-  except ImportError as error:
-    package = name.split('.')[0]
-    raise errors.UserError(
-      f"{package}: is not installed, and language models need it: pip install 'official-ext[language_models]'"
-    ) from error
 
 
 class TensorFiles:
@@ -48,7 +33,7 @@ class TensorFiles:
       errors.UserError: if there are no weights, or none in safetensors files.
     """
     self.folder = folder
-    self._open = library('safetensors').safe_open
+    self._open = extras.load('safetensors', folder).safe_open
     self._files: dict[str, list[str]] = {}
     for file in self._find():
       with self._opened(file) as opened:
@@ -115,7 +100,7 @@ def write(folder: str, tensors: Mapping[str, Callable[[], np.ndarray]], dtype: s
 
   def flush():
     name = f'.shard-{len(shards)}.safetensors.partial'
-    library('safetensors.numpy').save_file(pending, os.path.join(folder, name), metadata={'format': 'pt'})
+    extras.load('safetensors.numpy', folder).save_file(pending, os.path.join(folder, name), metadata={'format': 'pt'})
     shards.append((name, list(pending)))
     pending.clear()
 
