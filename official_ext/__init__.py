@@ -42,6 +42,7 @@ FACE = {
   'text_source': 'data.text_sources:open_source',
   'TextRecords': 'data.text_records:ListRecords',
   'python_topics': 'data.python_topics',
+  'python_docstrings': 'data.python_docstrings',
   'Tokenizer': 'data.tokenizer:Tokenizer',
   'train_tokenizer': 'data.tokenizer_training:cached',
   'register_collator': 'data.collators:register',
@@ -74,6 +75,10 @@ FACE = {
   'losses': 'modeling.losses',
   'weighted_losses': 'modeling.weighted_losses',
   'LossesConfig': 'modeling.weighted_losses:LossesConfig',
+  # Fine-tuning.
+  'FineTuningConfig': 'fine_tuning.configs:FineTuningConfig',
+  'FineTuningTask': 'fine_tuning.task:FineTuningTask',
+  'parameter_names': 'fine_tuning.parameter_names',
   # Actions and writers.
   'Trigger': 'actions.triggers:Trigger',
   'EveryNSteps': 'actions.triggers:EveryNSteps',

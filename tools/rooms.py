@@ -22,6 +22,7 @@ ORDER = (
   ('step', 'checkpoints'),
   ('actions',),
   ('core',),
+  ('fine_tuning',),
   ('checks',),
   ('cli',),
 )
@@ -124,9 +125,11 @@ INSIDE: dict[str, tuple[str, ...]] = {
 }
 
 # Configurations flow one way, from the command line to the step: what reads them is for those rooms alone.
-RESERVED = dict.fromkeys(
-  (f'official_ext.config.{module}' for module in ('parser', 'overrides', 'short_names')), ('config', 'checks', 'cli')
-)
+RESERVED = {
+  'official_ext.config.parser': ('config', 'checks', 'cli'),
+  'official_ext.config.overrides': ('config', 'checks', 'cli'),
+  'official_ext.config.short_names': ('config', 'fine_tuning', 'checks', 'cli'),  # It gives some, and reads none.
+}
 
 
 def sources(root: pathlib.Path) -> dict[str, pathlib.Path]:

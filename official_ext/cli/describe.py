@@ -46,8 +46,9 @@ def field_lines(params: base_config.Config, experiment: str) -> Iterator[str]:
     experiment: the name that it is registered under.
   """
   shorts: dict[str, list[str]] = {}
-  for name, path in short_names.vocabulary(params, experiment).items():
-    shorts.setdefault(path, []).append(name)
+  for name, paths in short_names.vocabulary(params, experiment).items():
+    for path in paths:
+      shorts.setdefault(path, []).append(name)
   yield experiment
   doc = inspect.getdoc(parser.factory_of(experiment))
   if doc:

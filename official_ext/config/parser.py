@@ -138,8 +138,11 @@ class ExperimentParser(train_utils.ExperimentParser):
         group[name] = yaml_text.load_value(value, f'--set={name}')
     experiment = self._flag('experiment')
 
+    followers: dict[str, Any] = {}
+
     def use_short_name(name):
-      path = short_names.resolve(name, params, experiment)
+      path, *following = short_names.resolve(name, params, experiment)
+      followers.update(dict.fromkeys(following, by_short_name[name]))
       if path in by_path:
         raise errors.UserError(f'{path}: given twice in --set, once by the short name {name}')
       by_path[path] = by_short_name[name]
@@ -155,6 +158,8 @@ class ExperimentParser(train_utils.ExperimentParser):
       if name not in choosing:
         with mistakes.noted():
           overrides.override(params, _nest(use_short_name(name)))
+    with mistakes.noted():
+      overrides.override(params, _nest({path: value for path, value in followers.items() if path not in by_path}))
     _settle_length(params, _nest(by_path))
 
   def fill_seeds(self, params):

@@ -2,10 +2,12 @@
 `trainer.optimizer_config.learning_rate.cosine.initial_learning_rate`.
 
 A pattern is a dotted path in which `*` stands for the alternative that a OneOfConfig selects. A name stands for the
-first of its patterns that matches the configuration at hand.
+first of its patterns that matches the configuration at hand. It may have followers: fields that get the same value,
+unless they are set themselves.
 """
 
 from collections.abc import Mapping, Sequence
+import dataclasses
 
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import oneof
@@ -61,46 +63,67 @@ STANDARD: Mapping[str, tuple[str, ...]] = {
   'deterministic': ('runtime.deterministic',),
 }
 
-_registered: dict[str, dict[str, tuple[str, ...]]] = {}
+
+@dataclasses.dataclass(frozen=True)
+class Meaning:
+  """What a short name stands for.
+
+  Attributes:
+    patterns: it is the first of them that matches.
+    followers: the same for each field that follows it; one that nothing matches is left out.
+    refusal: why an experiment has no such parameter, though its users may expect it; '' if it has.
+  """
+
+  patterns: tuple[str, ...] = ()
+  followers: tuple[tuple[str, ...], ...] = ()
+  refusal: str = ''
 
 
-def register(experiment: str, names: Mapping[str, str | Sequence[str]]) -> None:
+_registered: dict[str, dict[str, Meaning]] = {}
+
+
+def register(experiment: str, names: Mapping[str, str | Sequence[str] | Meaning]) -> None:
   """Gives an experiment short names of its own, before the standard ones.
 
   Args:
     experiment: the name that the experiment is registered under.
-    names: short name -> pattern or patterns, as in the module's docstring.
+    names: short name -> pattern or patterns, as in the module's docstring, or a `Meaning`.
 
   Raises:
     ValueError: a short name is registered twice for one experiment, or has a dot.
   """
   own = _registered.setdefault(experiment, {})
-  for name, patterns in names.items():
+  for name, meaning in names.items():
     if name in own or '.' in name:
       reason = 'has a dot' if '.' in name else 'is registered twice'
       raise ValueError(f'{experiment}: the short name {name!r} {reason}')
-    own[name] = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+    own[name] = meaning if isinstance(meaning, Meaning) else Meaning(_as_tuple(meaning))
 
 
-def patterns_of(experiment: str | None) -> dict[str, tuple[str, ...]]:
-  """All short names of an experiment with their patterns."""
-  return {**STANDARD, **_registered.get(experiment or '', {})}
+def _as_tuple(patterns: str | Sequence[str]) -> tuple[str, ...]:
+  return (patterns,) if isinstance(patterns, str) else tuple(patterns)
+
+
+def _meanings(experiment: str | None) -> dict[str, Meaning]:
+  """All short names of an experiment, those that it refuses among them."""
+  standard = {name: Meaning(patterns) for name, patterns in STANDARD.items()}
+  return {**standard, **_registered.get(experiment or '', {})}
 
 
 def chooses(name: str, experiment: str | None = None) -> bool:
   """Whether a short name chooses among alternatives, without depending on such a choice itself."""
-  patterns = patterns_of(experiment).get(name, ('',))
+  patterns = _meanings(experiment).get(name, Meaning()).patterns or ('',)
   return all(pattern.endswith('.type') and '*' not in pattern for pattern in patterns)
 
 
-def vocabulary(params: base_config.Config, experiment: str | None = None) -> dict[str, str]:
-  """The short names that mean something for a configuration, with the dotted paths they stand for."""
-  found = {name: _first_match(params, patterns) for name, patterns in patterns_of(experiment).items()}
-  return {name: path for name, path in found.items() if path is not None}
+def vocabulary(params: base_config.Config, experiment: str | None = None) -> dict[str, tuple[str, ...]]:
+  """The short names that mean something for a configuration, with the dotted paths they stand for: see `resolve`."""
+  found = {name: _paths(params, meaning) for name, meaning in _meanings(experiment).items() if not meaning.refusal}
+  return {name: paths for name, paths in found.items() if paths}
 
 
-def resolve(name: str, params: base_config.Config, experiment: str | None = None) -> str:
-  """The dotted path that a short name stands for.
+def resolve(name: str, params: base_config.Config, experiment: str | None = None) -> tuple[str, ...]:
+  """The dotted paths that a short name stands for: first that of its field, then those of its followers.
 
   Args:
     name: the short name.
@@ -108,18 +131,28 @@ def resolve(name: str, params: base_config.Config, experiment: str | None = None
     experiment: the name that the experiment is registered under.
 
   Raises:
-    UserError: there is no such name, or this configuration has no field for it.
+    UserError: there is no such name, this configuration has no field for it, or the experiment refuses it.
   """
-  known = patterns_of(experiment)
+  known = _meanings(experiment)
   if name not in known:
     usable = vocabulary(params, experiment)
     near = _nearest(name, list(usable)) or _nearest_field(name, params)
     hint = f'did you mean {near}?' if near else f'the short names are {", ".join(usable)}'
     raise errors.UserError(f'{name}: no such field or short name; {hint}')
-  path = _first_match(params, known[name])
-  if path is None:
-    raise errors.UserError(f'{name}: this experiment has no such field: {_why_not(params, known[name])}')
-  return path
+  if known[name].refusal:
+    raise errors.UserError(f'{name}: {experiment} has no such parameter: {known[name].refusal}')
+  paths = _paths(params, known[name])
+  if not paths:
+    raise errors.UserError(f'{name}: this experiment has no such field: {_why_not(params, known[name].patterns)}')
+  return paths
+
+
+def _paths(params: base_config.Config, meaning: Meaning) -> tuple[str, ...]:
+  first = _first_match(params, meaning.patterns)
+  if first is None:
+    return ()
+  followers = [_first_match(params, patterns) for patterns in meaning.followers]
+  return first, *(path for path in followers if path is not None)
 
 
 def _nearest(name: str, candidates: Sequence[str]) -> str:

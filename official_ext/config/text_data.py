@@ -30,8 +30,8 @@ class TextDataConfig(definitions.DataConfig):
     output_column: The column of the answer: a text, or messages.
     chosen_column: The column of the better answer.
     rejected_column: The column of the worse answer.
-    use_chat_template: Whether a prompt and an answer that are texts become turns of the user and the assistant.
-      Messages always go through the chat template.
+    use_chat_template: Whether a prompt and an answer that are texts become turns of the user and the assistant; null:
+      if the tokenizer has a chat template. Messages always go through it.
     chat_template_path: A file with a chat template in Jinja, in the place of the tokenizer's own.
     system_prompt: What the first message of a conversation says that has no message of the system.
     append_eos: Whether a text that no chat template has made ends with the token that ends sequences.
@@ -69,7 +69,7 @@ class TextDataConfig(definitions.DataConfig):
   output_column: str = 'completion'
   chosen_column: str = 'chosen'
   rejected_column: str = 'rejected'
-  use_chat_template: bool = False
+  use_chat_template: bool | None = False
   chat_template_path: str = ''
   system_prompt: str = ''
   append_eos: bool = True

@@ -111,3 +111,29 @@ class ConcatenatedRecords(Records):
   def _find(self, index):
     number = bisect.bisect_right(self._starts, index) - 1
     return self._parts[number], index - int(self._starts[number])
+
+
+class SelectedRecords(Records):
+  """Some of the records of others."""
+
+  def __init__(self, records: Records, numbers: Any):
+    """Takes the records of these numbers, integers `[n]`, in this order."""
+    self._records = records
+    self._numbers = np.asarray(numbers, np.int64)
+
+  def __len__(self) -> int:
+    return len(self._numbers)
+
+  def read(self, index: int) -> Record:
+    return self._records.read(int(self._numbers[index]))
+
+  def place(self, index: int) -> str:
+    return self._records.place(int(self._numbers[index]))
+
+  @functools.cached_property
+  def digest(self) -> str:
+    return hashlib.sha256(self._records.digest.encode() + self._numbers.tobytes()).hexdigest()[:32]
+
+  @property
+  def files(self) -> list[str]:
+    return self._records.files

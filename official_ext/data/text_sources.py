@@ -9,6 +9,7 @@ against the label at t + 1. The first token of each text has the label -100: not
 import abc
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import dataclasses
 import os
 from typing import Any
 
@@ -232,6 +233,8 @@ def open_source(
   path = f'task.{"train_data" if params.is_training else "validation_data"}'
   if params.chat_template_path:
     tokenizer = tokenizer.with_chat_template(_read_template(params.chat_template_path, f'{path}.chat_template_path'))
+  if params.use_chat_template is None:
+    params = dataclasses.replace(params, use_chat_template=tokenizer.has_chat_template)
   if records is None:
     records = record_files.open_records(params.input_path, params.split, params.max_samples, f'{path}.input_path')
   elif params.max_samples >= 0:

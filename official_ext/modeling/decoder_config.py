@@ -97,6 +97,13 @@ class DecoderConfig(base_config.Config):
   remat: str = 'none'
   scan_layers: bool = False
 
+  def check_values(self, path: str) -> None:
+    """Refuses what cannot be built, when it is part of an experiment: see `check`."""
+    try:
+      check(self)
+    except errors.UserError as error:
+      raise errors.UserErrors([f'{path}.{line}' for line in errors.lines_of(error)]) from error
+
 
 # What `layer_types` and the rest of a decoder are computed from; the other fields may change without another model.
 SETTINGS = ('remat', 'scan_layers', 'attention_dropout', 'residual_dropout', 'embedding_dropout', 'initializer_range')

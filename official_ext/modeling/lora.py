@@ -9,10 +9,12 @@ Hu et al. 2021, https://arxiv.org/abs/2106.09685: a kernel W [in, out] becomes W
 s = lora_alpha / r. B starts at 0, so that the model starts as it was.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import math
 import re
+import threading
 from typing import Any, ClassVar
 import zlib
 
@@ -31,6 +33,16 @@ from official_ext.modeling import quantized_linear
 
 ALL_LINEAR = 'all-linear'
 describe = frozen.describe
+
+
+class _Local(threading.local):
+  """Of one thread, as replicas are traced in threads of their own: the ids of the adapters that are switched off."""
+
+  def __init__(self):
+    self.switched_off: frozenset[int] = frozenset()
+
+
+_LOCAL = _Local()
 
 
 @dataclasses.dataclass
@@ -97,19 +109,22 @@ class LoraLinear(layers.Part):
 
   def call(self, x: tf.Tensor) -> tf.Tensor:
     """[..., in] -> [..., out], in the compute dtype."""
-    seed = layer_weights.seed_here()
-    dropped = layers.dropout(x, self.dropout_rate, seed, self._site)
     y = self.base.product(x)
+    if id(self) not in _LOCAL.switched_off:
+      y = self._adapted(x, y)
+    return y if self.bias is None else y + self.value(self.bias)
+
+  def _adapted(self, x, y):
+    """What the layer makes of x, without the bias, if the frozen layer makes y of it."""
+    dropped = layers.dropout(x, self.dropout_rate, layer_weights.seed_here(), self._site)
     added = layers.product(layers.product(dropped, self.value(self.lora_a)), self.value(self.lora_b))
     added *= tf.cast(self.scaling, added.dtype)
-    if self.lora_magnitude is not None:
-      factor = tf.cast(self._factor(), y.dtype)
-      # As peft has it: of what was dropped out, only what DoRA adds is without.
-      of_dropped = y if dropped is x else self.base.product(dropped)
-      y += (factor - 1) * of_dropped + factor * added
-    else:
-      y += added
-    return y if self.bias is None else y + self.value(self.bias)
+    if self.lora_magnitude is None:
+      return y + added
+    factor = tf.cast(self._factor(), y.dtype)
+    # As peft has it: of what was dropped out, only what DoRA adds is without.
+    of_dropped = y if dropped is x else self.base.product(dropped)
+    return y + (factor - 1) * of_dropped + factor * added
 
   def _factor(self):
     """By which DoRA multiplies each column, m / |W + s A B|: float32 [out]."""
@@ -192,6 +207,24 @@ def _check_plain(module):
 def adapters(module: Any) -> list[LoraLinear]:
   """The layers that have an adapter."""
   return [part for part in frozen.parts(module) if isinstance(part, LoraLinear)]
+
+
+@contextlib.contextmanager
+def switched_off(module: Any) -> Iterator[None]:
+  """Within, the model computes what it would without its adapters: a reference that needs no weights of its own.
+
+  It holds for calls, and for functions that are traced within; one that was traced before has its adapters. What was
+  computed within has no gradient that could be asked for later: its layers may be computed once more for that.
+
+  Args:
+    module: what was handed to `attach`.
+  """
+  before = _LOCAL.switched_off
+  _LOCAL.switched_off = before | {id(adapter) for adapter in adapters(module)}
+  try:
+    yield
+  finally:
+    _LOCAL.switched_off = before
 
 
 def merge(module: Any) -> None:

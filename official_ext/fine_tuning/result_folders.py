@@ -1,0 +1,98 @@
+"""Folders with the result of a run: there whole or not at all, whoever dies while they are written."""
+
+from collections.abc import Callable, Iterator
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+
+import tensorflow as tf
+
+from official_ext.files import paths
+from official_ext.files import storage
+
+_PARTIAL = '.{name}.{machine}-{process}.partial'
+
+
+def write(folder: str, make: Callable[[str], None]) -> None:
+  """Writes a folder under another name beside its own, then renames it. One that was there before is replaced.
+
+  Args:
+    folder: its path; parents are made.
+    make: writes the files into an empty folder.
+
+  Raises:
+    StorageError: it cannot be written. What was there before is as it was.
+  """
+  try:
+    if paths.is_remote(folder):
+      _copy(folder, make)
+    else:
+      _write(os.path.abspath(folder), make)
+  except storage.FAILURES as error:
+    raise storage.not_written(folder, error) from error
+
+
+@contextlib.contextmanager
+def temporary(make: Callable[[str], None]) -> Iterator[str]:
+  """Yields a folder among the temporary files, which is removed afterwards.
+
+  Args:
+    make: writes the files into it.
+  """
+  with tempfile.TemporaryDirectory(prefix='official_ext-result-') as folder:
+    make(folder)
+    yield folder
+
+
+def _write(folder, make):
+  parent, name = os.path.split(folder)
+  paths.make_folder(parent)
+  _remove_abandoned(parent, name)
+  partial, old = (_beside(parent, f'{name}{suffix}') for suffix in ('', '.old'))
+  try:
+    os.mkdir(partial)
+    make(partial)
+    for base, _, names in os.walk(partial):
+      for file in names:
+        paths.sync_to_disk(os.path.join(base, file))
+    if os.path.isdir(folder):
+      os.rename(folder, old)
+    os.rename(partial, folder)
+  except BaseException:
+    if os.path.isdir(old) and not os.path.exists(folder):
+      os.rename(old, folder)
+    raise
+  finally:
+    for rest in (partial, old):
+      shutil.rmtree(rest, ignore_errors=True)
+
+
+def _beside(parent, name):
+  return os.path.join(parent, _PARTIAL.format(name=name, machine=os.uname().nodename, process=os.getpid()))
+
+
+def _remove_abandoned(parent: str, name: str) -> None:
+  """Removes what processes of this machine have left that died while they wrote this folder.
+
+  One that died between its two last steps has left the folder as it was before under the other name: it goes back.
+  """
+  machine = re.escape(os.uname().nodename)
+  for path in paths.matching(parent, rf'\.{re.escape(name)}(\.old)?\.{machine}-\d+\.partial'):
+    process = int(path.rpartition('-')[2].removesuffix('.partial'))
+    if process != os.getpid() and os.path.exists(f'/proc/{process}'):
+      continue
+    folder = os.path.join(parent, name)
+    if f'{name}.old.' in os.path.basename(path) and not os.path.exists(folder):
+      os.rename(path, folder)
+    else:
+      shutil.rmtree(path, ignore_errors=True)
+
+
+def _copy(folder, make):
+  """Onto storage that knows no folders: the configuration, without which a folder is none, comes last."""
+  with temporary(make) as local:
+    paths.make_folder(folder)
+    for name in sorted(os.listdir(local), key=lambda name: (name.endswith('config.json'), name)):
+      tf.io.gfile.copy(os.path.join(local, name), os.path.join(folder, name), overwrite=True)

@@ -1,0 +1,278 @@
+"""The part of a task that all methods of fine-tuning have in common: model, tokenizer, text, reference, result."""
+
+from collections.abc import Callable, Mapping, Sequence
+import functools
+import os
+from typing import Any
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+
+from official_ext import errors
+from official_ext.actions import triggers
+from official_ext.core import base_task
+from official_ext.data import python_docstrings
+from official_ext.data import record_files
+from official_ext.data import step_indexed
+from official_ext.data import text_records
+from official_ext.data import text_sources
+from official_ext.data import tokenizer as tokenizer_lib
+from official_ext.data import tokenizer_training
+from official_ext.fine_tuning import base_models
+from official_ext.fine_tuning import reference as reference_lib
+from official_ext.fine_tuning import result_folders
+from official_ext.modeling import decoder as decoder_lib
+from official_ext.modeling import lora as lora_lib
+from official_ext.modeling import peft_folders
+from official_ext.modeling import pretrained
+from official_ext.optimization import ema_optimizer
+
+ADAPTER, MODEL = 'adapter', 'model'  # Folders of the result.
+_TURN_TOKENS = ('<|system|>', '<|user|>', '<|assistant|>', '<|end|>')
+# Of tokenizers that are trained here. What an assistant says ends as sequences do, so that generation stops there.
+CHAT_TEMPLATE = """{% for message in messages %}<|{{ message.role }}|>
+{{ message.content }}{% if message.role == 'assistant' %}{{ eos_token }}{% else %}<|end|>
+{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>
+{% endif %}"""
+_RUN_SETTINGS = ('remat', 'scan_layers', 'attention_dropout', 'residual_dropout', 'embedding_dropout')
+
+
+class FineTuningTask(base_task.Task):
+  """A language model that is trained on: `forward` makes a method of it.
+
+  At the end of training the result is saved, below `output_dir` or the run's folder: `adapter`, a folder that peft
+  loads, if adapters were trained; `model`, a folder that transformers loads, if all weights were, or with
+  `save_merged`. With a moving average of the weights it has the averages.
+
+  Attributes:
+    needs_reference: whether `forward` calls `reference`. A subclass may decide it by its configuration.
+  """
+
+  needs_reference = False
+
+  # Model.
+
+  @functools.cached_property
+  def base_model(self) -> base_models.BaseModel | None:
+    """The folders of `model_path`; None for a new decoder."""
+    return base_models.find(self.config.model_path) if self.config.model_path else None
+
+  def build_language_model(self) -> decoder_lib.LanguageModel:
+    """The decoder of `model_path`, or a new one; with adapters beside frozen weights, if adapters are trained."""
+    config, base = self.config, self.base_model
+    if base is None:
+      model = decoder_lib.LanguageModel(config.model)
+    else:
+      model = pretrained.load(base.folder, **self._run_settings())
+    self._check_vocabulary(model.config.vocab_size)
+    if base is not None and (config.trains_adapters or base.adapter):
+      self._attach(model, base.adapter)
+    return model
+
+  def _run_settings(self) -> dict[str, Any]:
+    """What `model` says about how a model from a folder is run."""
+    default = type(self.config.model)()
+    said = {name: getattr(self.config.model, name) for name in _RUN_SETTINGS}
+    return {name: value for name, value in said.items() if value != getattr(default, name)}
+
+  def _check_vocabulary(self, vocab_size):
+    number = len(self.tokenizer)
+    if number > vocab_size:
+      field = 'task.tokenizer_path' if self.config.tokenizer_path or self.base_model else 'task.model.vocab_size'
+      raise errors.UserError(f'{field}: the tokenizer has {number} tokens, the model has room for {vocab_size}')
+
+  def _attach(self, model, adapter):
+    """Puts new adapters, or those of a folder, into a model; or adds the latter to its weights."""
+    config = self.config
+    if not config.trains_adapters:
+      peft_folders.load(model, adapter)
+      lora_lib.merge(model)
+      return
+    how = config.frozen_kernels(), config.frozen_dtype or None
+    if adapter:
+      peft_folders.load(model, adapter, *how)
+    else:
+      lora_lib.attach(model, config.lora, *how)
+    logging.info('%s', lora_lib.describe(model))
+
+  def build_model(self) -> Any:
+    """See base class. A subclass may put a head on `build_language_model`."""
+    model = self.build_language_model()
+    self.keep_reference(model)
+    return model
+
+  def keep_reference(self, model: Any) -> None:
+    """Keeps what `reference` computes, if it is needed: part of `build_model`."""
+    if self.needs_reference:
+      base, config = self.base_model, self.config
+      has_new_adapters = config.trains_adapters and base is not None and not base.adapter
+      reference_lib.keep(model, is_switched_off=has_new_adapters and not config.init_checkpoint)
+
+  def reference(self, model: Any) -> Callable[..., tf.Tensor]:
+    """The model as it was when training began, to be called as the model is; without a gradient.
+
+    New adapters are switched off for it. Otherwise it has the first values of what is trained, in the checkpoints too.
+    """
+    return reference_lib.of(model)
+
+  def initialize(self, model: Any) -> None:
+    """See base class. The reference is what training begins with."""
+    super().initialize(model)
+    reference_lib.take(model)
+
+  # Data.
+
+  @functools.cached_property
+  def tokenizer(self) -> tokenizer_lib.Tokenizer:
+    """That of `tokenizer_path` or `model_path`; else byte-level BPE with `model.vocab_size` tokens."""
+    folder = self.config.tokenizer_path or (self.base_model.tokenizer if self.base_model else '')
+    if folder:
+      return tokenizer_lib.Tokenizer.load(os.path.expanduser(folder))
+    return tokenizer_training.cached(
+      self.tokenizer_texts(), self.config.model.vocab_size, _TURN_TOKENS, CHAT_TEMPLATE, folder=self._cache_dir()
+    )
+
+  def _cache_dir(self):
+    return os.path.expanduser(self.config.train_data.cache_dir)
+
+  def tokenizer_texts(self) -> Sequence[str]:
+    """What a tokenizer learns from, if none is named."""
+    return [text for document in python_docstrings.documents('train') for text in document.values()]
+
+  def built_in_records(self, split: str) -> text_records.Records:
+    """The data if no `input_path` names others.
+
+    Args:
+      split: 'train' or 'validation'.
+    """
+    return python_docstrings.records(split)
+
+  def records(self, params: Any) -> text_records.Records:
+    """The records of a data configuration.
+
+    Args:
+      params: `task.train_data` or `task.validation_data`.
+
+    Raises:
+      UserError: they cannot be read, or there are none.
+    """
+    train, validation = self.config.train_data, self.config.validation_data
+    if not params.is_training and params.input_path:
+      return _read(params, 'task.validation_data')
+    if not train.input_path:
+      return self.built_in_records('train' if params.is_training else 'validation')
+    found = _read(train, 'task.train_data')
+    if params.is_training and validation.input_path:
+      return found
+    held_out = _held_out(len(found), self.config.validation_share)
+    if params.is_training:
+      return text_records.SelectedRecords(found, np.flatnonzero(~held_out)) if held_out.any() else found
+    if not held_out.any():
+      raise errors.UserError(
+        'task.validation_data.input_path: is empty, and none of the records of task.train_data are kept for validation '
+        f'(task.validation_share {self.config.validation_share:g} of {len(found)})'
+      )
+    return text_records.SelectedRecords(found, np.flatnonzero(held_out))
+
+  def source(self, params: Any) -> text_sources.TextSource:
+    """The rows of a data configuration: see docs/text_data.md.
+
+    Args:
+      params: `task.train_data` or `task.validation_data`.
+    """
+    return text_sources.open_source(params, self.tokenizer, self.records(params))
+
+  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+    """Batches of the rows of `source`."""
+    return step_indexed.build_dataset(self.source(params), params, input_context)
+
+  def num_examples(self, params: Any) -> int:
+    """The number of rows."""
+    return len(self.source(params))
+
+  def build_metrics(self, training: bool = True) -> list[Any]:
+    """None of its own."""
+    del training
+    return []
+
+  # Result.
+
+  @property
+  def output_dir(self) -> str:
+    """Where the result is saved."""
+    return os.path.expanduser(self.config.output_dir) or self.logging_dir
+
+  def build_actions(self, trainer: Any) -> Sequence[Any]:
+    """Saves the result at the end: a subclass that has actions of its own adds them."""
+    return [triggers.AtEnd(lambda logs: self._save_at_end(trainer))]
+
+  def _save_at_end(self, trainer: Any) -> None:
+    ema = ema_optimizer.find(trainer.optimizer)
+
+    def swap():
+      if ema is not None:
+        with trainer.strategy.scope():
+          ema.swap_weights()
+
+    swap()
+    try:
+      if trainer.strategy.extended.should_checkpoint:
+        self.save_result(trainer.model)
+    finally:
+      swap()
+
+  def save_result(self, model: Any) -> Mapping[str, str]:
+    """Saves what training has made of a model, whole or not at all.
+
+    Args:
+      model: the model of `build_model`.
+
+    Returns:
+      What was saved -> its folder.
+
+    Raises:
+      StorageError: it cannot be written.
+    """
+    writers = self.result_writers(model)
+    folders = {name: os.path.join(self.output_dir, name) for name in writers}
+    tokenizer = self.source(self.config.train_data).tokenizer  # With the chat template that was trained with.
+    for name, folder in folders.items():
+
+      def make(partial, write=writers[name]):
+        write(partial)
+        tokenizer.save(partial)
+
+      result_folders.write(folder, make)
+      logging.info('saved: %s', folder)
+    return folders
+
+  def result_writers(self, model: Any) -> Mapping[str, Callable[[str], None]]:
+    """What is saved: name of a folder -> what writes it. A subclass with a head of its own overrides this."""
+    if not self.config.trains_adapters:
+      return {MODEL: lambda folder: pretrained.save(model, folder)}
+    writers: dict[str, Callable[[str], None]] = {ADAPTER: lambda folder: peft_folders.save(model, folder)}
+    if self.config.save_merged:
+      writers[MODEL] = lambda folder: pretrained.save(self._merged(model), folder)
+    return writers
+
+  def _merged(self, model):
+    """A plain model that computes what one with adapters does; that stays as it is."""
+    with tf.device('/CPU:0'):
+      plain = pretrained.load(self.base_model.folder, dtype='float32', **self._run_settings())
+      with result_folders.temporary(lambda folder: peft_folders.save(model, folder)) as folder:
+        peft_folders.load(plain, folder, self.config.frozen_kernels(), self.config.frozen_dtype or None)
+      lora_lib.merge(plain)
+    return plain
+
+
+def _read(params: Any, path: str) -> text_records.Records:
+  return record_files.open_records(params.input_path, params.split, params.max_samples, f'{path}.input_path')
+
+
+def _held_out(num_records: int, share: float) -> np.ndarray:
+  """Which records are kept for validation: the last one of every 1 / share; bool [num_records]."""
+  if not share or num_records < 2:
+    return np.zeros(num_records, bool)
+  period = min(max(2, round(1 / share)), num_records)
+  return np.arange(num_records) % period == period - 1

@@ -1,0 +1,220 @@
+"""What methods of fine-tuning share: the model of a folder, its reference, its text, its result."""
+
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_ext import errors
+from official_ext.config import checks
+from official_ext.config import overrides
+from official_ext.fine_tuning import configs
+from official_ext.fine_tuning import task as task_lib
+from official_ext.modeling import frozen
+from official_ext.modeling import lora
+from official_ext.modeling import peft_folders
+from official_ext.modeling import pretrained
+from tests.fine_tuning import tiny_models
+
+IDS = np.random.default_rng(0).integers(0, 304, [2, 9]).astype(np.int32)
+
+
+class WithReference(task_lib.FineTuningTask):
+  needs_reference = True
+
+
+@pytest.fixture(scope='module')
+def base(tmp_path_factory):
+  return tiny_models.write(tmp_path_factory.mktemp('models') / 'base')
+
+
+def make_task(folder, task_class=WithReference, **changes):
+  config = configs.FineTuningConfig()
+  overrides.override(config, changes)
+  checks.check_values(config, 'task')
+  return task_class(config, logging_dir=str(folder))
+
+
+def disturb(model):
+  """Changes what is trained, as training does."""
+  for number, variable in enumerate(model.trainable_variables):
+    variable.assign_add(0.05 * tf.random.stateless_normal(variable.shape, [7, number]))
+
+
+def logits(model):
+  return np.asarray(model(IDS))
+
+
+def write_records(path, number=20):
+  lines = [json.dumps({'prompt': f'What is {n}?', 'completion': f'The number {n}.'}) for n in range(number)]
+  pathlib.Path(path).write_text('\n'.join(lines) + '\n')
+  return str(path)
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {'load_in_4bit': True, 'frozen_dtype': 'bfloat16'},
+    {'use_lora': False},
+    {'model': {'scan_layers': True, 'remat': 'block'}, 'lora': {'use_dora': True}},
+  ],
+  ids=['4 bits', 'all weights', 'stacked'],
+)
+def test_the_reference_is_the_model_as_it_was_when_training_began(base, tmp_path, changes):
+  task = make_task(tmp_path, model_path=base, **changes)
+  model = task.build_model()
+  task.initialize(model)
+  before = logits(model)
+  disturb(model)
+  assert np.abs(logits(model) - before).max() > 0.1
+  np.testing.assert_allclose(task.reference(model)(IDS), before, atol=1e-5)
+  with tf.GradientTape() as tape:
+    loss = tf.reduce_sum(task.reference(model)(IDS)) + tf.reduce_sum(model(IDS))
+  gradients = tape.gradient(loss, model.trainable_variables)
+  with tf.GradientTape() as tape:
+    loss = tf.reduce_sum(model(IDS))
+  for one, other in zip(gradients, tape.gradient(loss, model.trainable_variables)):
+    np.testing.assert_array_equal(tf.convert_to_tensor(one), tf.convert_to_tensor(other))
+  # Another process restores what it needs for the same reference; new adapters need nothing.
+  assert hasattr(model, 'checkpoint_items')
+  has_copy = changes == {'use_lora': False}
+  assert ('reference' in model.checkpoint_items) == has_copy
+  path = tf.train.Checkpoint(model=model, **model.checkpoint_items).write(str(tmp_path / 'ckpt'))
+  again = make_task(tmp_path, model_path=base, **changes)
+  other = again.build_model()
+  disturb(other)
+  tf.train.Checkpoint(model=other, **other.checkpoint_items).read(path).assert_existing_objects_matched()
+  np.testing.assert_array_equal(again.reference(other)(IDS), task.reference(model)(IDS))
+  np.testing.assert_array_equal(logits(other), logits(model))
+
+
+def test_adapters_of_a_folder_go_on_and_their_reference_has_them(base, tmp_path):
+  first = make_task(tmp_path / 'first', model_path=base)
+  model = first.build_model()
+  disturb(model)
+  folders = first.save_result(model)
+  assert list(folders) == ['adapter']
+  second = make_task(tmp_path / 'second', model_path=folders['adapter'])
+  found = second.build_model()
+  np.testing.assert_allclose(logits(found), logits(model), atol=1e-5)
+  disturb(found)
+  np.testing.assert_allclose(second.reference(found)(IDS), logits(model), atol=1e-5)
+  # Or all weights are trained, with the adapters added to them.
+  whole = make_task(tmp_path / 'third', model_path=folders['adapter'], use_lora=False).build_model()
+  assert lora.adapters(whole) == []
+  np.testing.assert_allclose(logits(whole), logits(model), atol=1e-4)
+
+
+@pytest.mark.parametrize('changes', [{}, {'load_in_4bit': True}, {'use_lora': False}], ids=['lora', 'nf4', 'full'])
+def test_the_result_loads_to_the_same_logits(base, tmp_path, changes):
+  saves_merged = 'use_lora' not in changes
+  task = make_task(tmp_path, model_path=base, save_merged=saves_merged, **changes)
+  model = task.build_model()
+  disturb(model)
+  expected = logits(model)
+  folders = task.save_result(model)
+  assert folders['model'] == str(tmp_path / 'model')
+  np.testing.assert_allclose(logits(pretrained.load(folders['model'])), expected, atol=1e-4)
+  np.testing.assert_array_equal(logits(model), expected)
+  for folder in folders.values():
+    assert sorted(os.listdir(folder)) == sorted({*os.listdir(folder), 'tokenizer.json', 'chat_template.jinja'})
+  assert [name for name in os.listdir(tmp_path) if name.startswith('.')] == []
+  if saves_merged:
+    again = pretrained.load(base)
+    peft_folders.load(again, folders['adapter'], task.config.frozen_kernels())
+    np.testing.assert_allclose(logits(again), expected, atol=1e-5)
+    assert task.config.frozen_kernels().method == ('nf4' if changes else 'none')
+
+
+def test_a_result_that_cannot_be_written_leaves_the_one_before(base, tmp_path, monkeypatch):
+  task = make_task(tmp_path, model_path=base)
+  model = task.build_model()
+  task.save_result(model)
+  before = logits(model)
+  disturb(model)
+  # What a process has left that died while it wrote: one of this machine that is not there any more.
+  (tmp_path / f'.adapter.{os.uname().nodename}-999999999.partial').mkdir()
+
+  def full(self, folder):
+    raise OSError(28, 'No space left on device')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(type(task.tokenizer), 'save', full)
+    with pytest.raises(errors.StorageError, match='adapter: cannot be written: No space left on device'):
+      task.save_result(model)
+  assert os.listdir(tmp_path) == ['adapter']
+  again = pretrained.load(base)
+  peft_folders.load(again, str(tmp_path / 'adapter'))
+  np.testing.assert_allclose(logits(again), before, atol=1e-5)
+
+
+def test_a_part_of_the_records_is_kept_for_validation(base, tmp_path):
+  path = write_records(tmp_path / 'data.jsonl')
+  task = make_task(tmp_path, model_path=base, train_data={'input_path': path}, validation_share=0.25)
+  train, validation = task.records(task.config.train_data), task.records(task.config.validation_data)
+  places = [records.place(index) for records in (train, validation) for index in range(len(records))]
+  assert (len(train), len(validation)) == (15, 5) and len(set(places)) == 20
+  assert validation.read(0) == {'prompt': 'What is 3?', 'completion': 'The number 3.'}
+  other = write_records(tmp_path / 'other.jsonl', 3)
+  task = make_task(tmp_path, model_path=base, train_data={'input_path': path}, validation_data={'input_path': other})
+  assert [len(task.records(data)) for data in (task.config.train_data, task.config.validation_data)] == [20, 3]
+  task = make_task(tmp_path, model_path=base, train_data={'input_path': path}, validation_share=0)
+  assert len(task.records(task.config.train_data)) == 20
+  with pytest.raises(errors.UserError, match=r'task\.validation_data\.input_path: is empty, and none .* of 20'):
+    task.records(task.config.validation_data)
+
+
+def test_prompts_become_turns_if_the_tokenizer_has_a_chat_template(base, tmp_path):
+  path = write_records(tmp_path / 'data.jsonl')
+  task = make_task(tmp_path, model_path=base, train_data={'input_path': path, 'seq_length': 64})
+  row = task.source(task.config.train_data).fetch([0])[0]
+  text = task.tokenizer.decode(row['input_ids'][row['segment_ids'] == 1])
+  assert text == '<|user|>\nWhat is 0?<|end|>\n<|assistant|>\nThe number 0.<|endoftext|>'
+  learned = task.tokenizer.decode(row['labels'][row['labels'] >= 0])
+  assert learned == 'The number 0.<|endoftext|>'
+  plain = make_task(
+    tmp_path, model_path=base, train_data={'input_path': path, 'seq_length': 64, 'use_chat_template': False}
+  )
+  row = plain.source(plain.config.train_data).fetch([0])[0]
+  assert plain.tokenizer.decode(row['input_ids'][row['segment_ids'] == 1]) == 'What is 0?The number 0.<|endoftext|>'
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    ({'use_lora': True}, 'task.use_lora: adapters stand on a model that is trained already: set task.model_path'),
+    ({'load_in_4bit': True}, 'task.load_in_4bit: is for frozen weights, and all weights are trained; set task.model_'),
+    ({'model_path': 'm', 'use_lora': False, 'frozen_dtype': 'bfloat16'}, 'task.frozen_dtype: is for frozen weights'),
+    ({'model_path': 'm', 'load_in_4bit': True, 'quantization': {'method': 'int8'}}, 'task.load_in_4bit: contradicts'),
+    ({'model_path': 'm', 'use_lora': False, 'save_merged': True}, 'task.save_merged: there are no adapters'),
+    ({'model': {'hidden_act': 'tanh'}}, "task.model.hidden_act: 'tanh' is not known"),
+  ],
+)
+def test_contradictions_are_refused(tmp_path, changes, message):
+  with pytest.raises(errors.UserError) as refused:
+    make_task(tmp_path, **changes)
+  assert str(refused.value).startswith(message), refused.value
+
+
+def test_folders_that_are_none_are_refused(base, tmp_path):
+  with pytest.raises(errors.UserError, match=r'task\.model_path: nowhere: no such folder'):
+    make_task(tmp_path, model_path='nowhere').build_model()
+  (tmp_path / 'adapter').mkdir()
+  (tmp_path / 'adapter/adapter_config.json').write_text('{"base_model_name_or_path": "meta/llama"}')
+  with pytest.raises(errors.UserError, match='base_model_name_or_path: meta/llama: no such folder'):
+    make_task(tmp_path, model_path=str(tmp_path / 'adapter')).build_model()
+  task = make_task(tmp_path, tokenizer_path=base, model={'vocab_size': 260})
+  with pytest.raises(errors.UserError, match=r'task\.tokenizer_path: the tokenizer has \d+ tokens, the model has room'):
+    task.build_model()
+
+
+def test_the_frozen_base_of_a_model_is_that_of_its_folder(base, tmp_path):
+  """Adapters are trained alone, and the base keeps its digest."""
+  model = make_task(tmp_path, model_path=base).build_model()
+  digest = frozen.digest(model)
+  disturb(model)
+  assert frozen.digest(model) == digest
+  assert all('lora_' in variable.name for variable in model.trainable_variables)
