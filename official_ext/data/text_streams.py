@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from official_ext.data import tokenizer as tokenizer_lib
 
 _UNFINISHED = '\ufffd'  # What bytes become that are no character yet.
-_CONTEXT = 8  # Tokens that the next one is decoded behind: enough to tell whether it begins with a blank.
 
 
 class TextStream:
   """The text that each token adds, as soon as its characters are whole.
 
   How a token is written depends on those before it: the first word of a text has no blank in front, and a character may
-  be several tokens. So each is decoded behind those before it, and what those are alone is taken off.
+  be several tokens. So each is decoded behind those of the piece before it, and what those are alone is taken off.
   """
 
   def __init__(self, tokenizer: tokenizer_lib.Tokenizer, prompt: Sequence[int] = ()):
@@ -23,7 +22,7 @@ class TextStream:
       prompt: the tokens before the first one.
     """
     self._tokenizer = tokenizer
-    self._tokens = list(prompt)[-_CONTEXT:]
+    self._tokens = list(prompt)
     self._told = len(self._tokens)  # How many of them are in what was returned.
 
   def add(self, token: int) -> str:
@@ -41,8 +40,8 @@ class TextStream:
     return self._text(self._tokens)[len(before) :]
 
   def _tell(self, added: str) -> str:
-    if added:
-      self._tokens = self._tokens[-_CONTEXT:]
+    if added:  # It begins with a whole character: bytes of one that is cut would spoil those behind it.
+      self._tokens = self._tokens[self._told :]
       self._told = len(self._tokens)
     return added
 

@@ -178,3 +178,14 @@ def test_prompts_that_cannot_be_read_are_refused(model):
   short = generation.Generator(decoder.LanguageModel(few), sampling.GenerationConfig(max_new_tokens=5))
   with pytest.raises(errors.UserError, match='max_new_tokens: 5 behind a prompt of 7 tokens make 12'):
     short([PROMPTS[0]])
+
+
+def test_a_program_for_the_next_token_is_compiled_once(model):
+  """What XLA must know to compile would be in the program: the first tokens' would not be that of the next ones."""
+  config = sampling.GenerationConfig(max_new_tokens=6, temperature=1.0, top_p=0.9, repetition_penalty=1.2)
+  advance = tf.function(lambda state: generation.advance(model, config, state), jit_compile=True, autograph=False)
+  ids = tf.constant([[0] * 11 + PROMPTS[0][:5]])
+  state = generation.start(model, config, ids, tf.cast(ids > 0, tf.int32), tf.constant([0, 0], tf.int64))
+  later = state._replace(step=state.step + 3, cache=state.cache._replace(index=state.cache.index + 3))
+  programs = [advance.experimental_get_compiler_ir(each)(stage='hlo') for each in (state, later)]
+  assert programs[0] == programs[1]
