@@ -192,7 +192,7 @@ def _places(family, model):
   for name, tensor in family.tensors.items():
     add(_full_name(family, name), tensor)
   for number in range(model.config.num_hidden_layers):
-    for name, tensor in family.block_tensors.items():
+    for name, tensor in family_lib.of_experts(family.block_tensors, model.config.num_experts):
       add(f'{family.prefix}{family.block_prefix.format(number)}{name}', tensor, f'decoder/blocks/{number}/')
   left = sorted(set(slots) - taken)
   if left:

@@ -38,7 +38,7 @@ def generated(model, prompts, seed=0, **fields):
   return generation.Generator(model, sampling.GenerationConfig(**fields))(prompts, seed)
 
 
-@pytest.mark.parametrize('name', ['llama_3', 'llama_dynamic', 'mistral', 'gemma3', 'gpt2'])
+@pytest.mark.parametrize('name', ['llama_3', 'llama_dynamic', 'mistral', 'gemma3', 'gpt2', 'qwen3_moe'])
 def test_greedy_tokens_are_those_of_transformers_alone_and_in_a_padded_batch(name, tmp_path):
   pytest.importorskip('transformers', reason="needs the test extra: pip install 'official-ext[test]'")
   import torch
