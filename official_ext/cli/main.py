@@ -36,12 +36,22 @@ def main(argv: Sequence[str] | None = None) -> int:
   if not arguments or arguments[0] == 'help' or _HELP & set(arguments):
     print(usage.of_command(arguments[0]) if arguments and arguments[0] in usage.COMMANDS else usage.overview())
     return 0 if arguments else errors.UserError.exit_status
-  commands = {'list': _list, 'describe': _describe, 'new': _new, 'check': _check, 'export': _export}
+  commands = {
+    'list': _list,
+    'describe': _describe,
+    'new': _new,
+    'check': _check,
+    'export': _export,
+    'convert': _convert,
+    'generate': _generate,
+    'chat': _chat,
+  }
   try:
     if arguments[0] not in commands:
       raise errors.UserError(f'{arguments[0]}: no such command; there are {", ".join([*commands, "launch"])}')
-    # Fields of a configuration may hold passwords.
-    with contextlib.redirect_stdout(credentials.MaskedStream(sys.stdout)):
+    # Fields of a configuration may hold passwords. What a model says is its user's.
+    out = sys.stdout if arguments[0] in ('generate', 'chat') else credentials.MaskedStream(sys.stdout)
+    with contextlib.redirect_stdout(out):
       commands[arguments[0]](arguments[1:])
       sys.stdout.flush()
   except errors.UserError as error:
@@ -102,6 +112,18 @@ def _params() -> Any:
 def _export(arguments: list[str]) -> None:
   _module('official_ext.cli.flags').define_flags()
   _module('official_ext.cli.trained_runs').run(arguments)
+
+
+def _convert(arguments: list[str]) -> None:
+  _module('official_ext.cli.convert').run(arguments)
+
+
+def _generate(arguments: list[str]) -> None:
+  _module('official_ext.cli.generate').run(arguments)
+
+
+def _chat(arguments: list[str]) -> None:
+  _module('official_ext.cli.chat').run(arguments)
 
 
 def _with_experiment(arguments: list[str]) -> list[str]:

@@ -7,11 +7,12 @@ import os
 import shlex
 import sys
 import types
-from typing import Any, NoReturn
+from typing import Any
 
 import tensorflow as tf
 
 from official_ext import errors
+from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import flags as ext_flags
 from official_ext.config import definitions
 from official_ext.config import parser as parser_lib
@@ -144,22 +145,12 @@ def export_run(
   return output_dir
 
 
-class _Parser(argparse.ArgumentParser):
-  """A parser that raises its errors; the base class would exit."""
-
-  def error(self, message: str) -> NoReturn:
-    raise errors.UserError(f'export: {message}; `official-ext export --help` tells more')
-
-
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> arguments_lib.Parser:
   """The arguments of `official-ext export`; usage.py explains them."""
-  found = _Parser(prog='official-ext export', allow_abbrev=False, add_help=False)
+  found = arguments_lib.Parser('export')
   found.add_argument('model_dir', metavar='RUN')
   found.add_argument('--output_dir')
-  found.add_argument('--which')
-  found.add_argument('--ema', choices=['true', 'false'], default='true')
-  found.add_argument('--experiment')
-  found.add_argument('--registry', action='append', default=[])
+  arguments_lib.add_run_arguments(found)
   return found
 
 

@@ -11,6 +11,16 @@ The flags of train.py change the experiment first:
   --tpu=NAME, --tf_data_service=ADDRESS
                              addresses, as in Model Garden"""
 
+_SAMPLING = """\
+  --max_new_tokens=N         {}
+  --temperature=X            0: the likeliest token; above: drawn. Default: as the folder's generation_config.json
+                             says, or else 0
+  --top_k=N, --top_p=X, --min_p=X, --repetition_penalty=X
+                             as in transformers; default: likewise
+  --seed=N                   of what is drawn; default: 0
+  --dtype=bfloat16           weights are kept, and computed with, in half precision; default: float32
+  --base_model=FOLDER        the model that adapters are for, if their adapter_config.json does not tell"""
+
 # The line of each command in the list of all, and its own help.
 COMMANDS: dict[str, tuple] = {
   'list': (
@@ -59,6 +69,46 @@ signature. docs/use_a_model.md explains its inputs and outputs; official_ext.loa
   --output_dir=DIR           a folder that does not exist yet; default: RUN/export/STEP
   --experiment=NAME          the experiment, if run.json does not tell
   --registry=MODULE          a module of yours to import, which registers experiments; may be given several times""",
+  ),
+  'convert': (
+    'convert SOURCE TARGET',
+    'a Hugging Face folder of another, of adapters and base, or of a run',
+    """Writes the Hugging Face folder TARGET, which transformers loads too. SOURCE is such a folder, a folder of peft
+with adapters, which are merged into their base, or the folder of a run whose model is a LanguageModel.
+
+  --dtype=DTYPE              float32, bfloat16 or float16; default: as SOURCE's config.json says, or else float32
+  --max_shard_size=SIZE      no file of weights is larger, such as 200MB or 4GiB; default: 5GB
+  --adapter=FOLDER           a folder of peft with adapters for SOURCE, which are merged into it
+  --base_model=FOLDER        the model that adapters are for, if their adapter_config.json does not tell
+  --tokenizer=FOLDER         whose tokenizer goes along; default: that of the adapters, or else of the model
+Of a run:
+  --which=WHICH              best, latest, the step of a checkpoint, or the path of one; default: best, if the run
+                             keeps that, or else latest
+  --ema=false                the weights themselves, if the run has kept moving averages of them
+  --experiment=NAME          the experiment, if run.json does not tell
+  --registry=MODULE          a module of yours to import, which registers experiments; may be given several times""",
+  ),
+  'generate': (
+    'generate FOLDER --prompt=TEXT',
+    'continues a text by the model of a folder',
+    f"""Prints the continuation of a text alone on stdout: token by token on a terminal, otherwise when it is whole.
+FOLDER is a Hugging Face folder, or one of peft with adapters, whose adapter_config.json names their base.
+
+  --prompt=TEXT              what is continued
+  --use_chat_template=true   make a message of the user's of it, by the folder's chat template
+  --chat_template_path=FILE  a chat template in Jinja, in the place of the folder's
+{_SAMPLING.format('at most so many; default: 128')}""",
+  ),
+  'chat': (
+    'chat FOLDER',
+    'a conversation with the model of a folder',
+    f"""Answers messages, which are lines of stdin, by the chat template of FOLDER: a Hugging Face folder, or one of
+peft with adapters, whose adapter_config.json names their base. /clear begins anew, Ctrl-C stops an answer, /exit or
+Ctrl-D ends. The oldest messages are forgotten, and that is told, when the context is full.
+
+  --system_prompt=TEXT       the first message, of the system
+  --chat_template_path=FILE  a chat template in Jinja, in the place of the folder's
+{_SAMPLING.format('of an answer, at most; default: 512, or half the context')}""",
   ),
   'launch': ('launch --num_workers=N -- FLAGS', 'trains with N processes on this machine', ''),
 }

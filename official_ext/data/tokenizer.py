@@ -16,6 +16,7 @@ import numpy as np
 from official_ext import errors
 from official_ext.data import chat_templates
 from official_ext.data import extras
+from official_ext.files import paths
 from official_ext.files import storage
 
 _JSON = 'tokenizer.json'
@@ -25,7 +26,17 @@ _TEMPLATE = 'chat_template.jinja'
 _MORE_TEMPLATES = 'additional_chat_templates'
 _GENERATION = 'generation_config.json'
 # What else belongs to a tokenizer, for those who read a folder that was saved.
-_COPIED = ('added_tokens.json', 'vocab.json', 'merges.txt', 'tokenizer.model', 'tekken.json')
+_COPIED = (
+  'added_tokens.json',
+  'chat_template.json',
+  'merges.txt',
+  'spiece.model',
+  'tekken.json',
+  'tokenizer.model',
+  'vocab.json',
+  'vocab.txt',
+)
+_FILES = (_JSON, _CONFIG, _SPECIAL, _TEMPLATE, *_COPIED)
 _SLOW = ('tokenizer.model', 'spiece.model', 'sentencepiece.bpe.model', 'vocab.json', 'vocab.txt', 'tekken.json')
 # The order in which transformers knows them.
 _NAMED = ('bos_token', 'eos_token', 'unk_token', 'sep_token', 'pad_token', 'cls_token', 'mask_token')
@@ -84,12 +95,8 @@ class Tokenizer:
       raise errors.UserError(f'{folder}: there is no such folder to read a tokenizer from')
     if not os.path.isfile(os.path.join(folder, _JSON)):
       raise _no_tokenizer(folder)
-    names = [_JSON, _CONFIG, _SPECIAL, _TEMPLATE, _GENERATION, *_COPIED]
-    more = os.path.join(folder, _MORE_TEMPLATES)
-    if os.path.isdir(more):
-      names += [os.path.join(_MORE_TEMPLATES, name) for name in sorted(os.listdir(more)) if name.endswith('.jinja')]
     files = {}
-    for name in names:
+    for name in (*file_names(folder), _GENERATION):
       try:
         with open(os.path.join(folder, name), 'rb') as f:
           files[name] = f.read()
@@ -132,15 +139,21 @@ class Tokenizer:
     Raises:
       StorageError: they cannot be written.
     """
-    for name, content in self._files.items():
-      if name != _GENERATION:
-        storage.write_bytes(os.path.join(folder, name), content)
+    for name, content in self.files.items():
+      path = os.path.join(folder, name)
+      paths.make_folder(os.path.dirname(path))
+      storage.write_bytes(path, content)
 
   def with_chat_template(self, source: str) -> 'Tokenizer':
     """The same tokenizer with another chat template in the place of all that it has."""
     files = {name: content for name, content in self._files.items() if not name.startswith(_MORE_TEMPLATES)}
     config = {name: value for name, value in self._config.items() if name != 'chat_template'}
     return Tokenizer({**files, _CONFIG: _as_json(config), _TEMPLATE: source.encode()}, self._where)
+
+  @property
+  def files(self) -> dict[str, bytes]:
+    """From the name of each file to its content: what `save` writes."""
+    return {name: content for name, content in self._files.items() if name != _GENERATION}
 
   # Tokens.
 
@@ -282,6 +295,12 @@ class Tokenizer:
       if token.content not in known:
         known.add(token.content)
         (self._backend.add_special_tokens if token.special else self._backend.add_tokens)([token])
+
+
+def file_names(folder: str) -> list[str]:
+  """The files of a tokenizer that there may be in a folder, and further chat templates that there are."""
+  more = paths.names(os.path.join(folder, _MORE_TEMPLATES))
+  return [*_FILES, *(os.path.join(_MORE_TEMPLATES, name) for name in more if name.endswith('.jinja'))]
 
 
 def _added_token(library, token):

@@ -23,6 +23,7 @@ class LayerContext:
     seed: int64 [2], of this layer's dropout; None for none.
     cache: the keys and values before this call; None to see this call's own alone.
     extras: what the model was called with for its layers: tensors by name.
+    is_token: float32 [b, t], 0 for padding; None for tokens alone.
   """
 
   mask: tf.Tensor
@@ -32,6 +33,7 @@ class LayerContext:
   seed: tf.Tensor | None = None
   cache: key_value_cache.LayerCache | None = None
   extras: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+  is_token: tf.Tensor | None = None
 
 
 class Attention(layers.Part):

@@ -9,7 +9,9 @@ import tf_keras
 
 from official_ext.modeling import attention
 from official_ext.modeling import decoder_config
+from official_ext.modeling import experts
 from official_ext.modeling import key_value_cache
+from official_ext.modeling import layer_reports
 from official_ext.modeling import layer_weights
 from official_ext.modeling import layers
 from official_ext.modeling import packing
@@ -43,9 +45,20 @@ class Block(layers.Part):
   """x + attention(norm(x)), then x + mlp(norm(x)); with `post_norms` a norm behind each, before the sum.
 
   A subclass may override `call`, and read `context.extras`, what the model was called with for its layers.
+
+  Attributes:
+    mlp: an `MLP`, or an `experts.SparseMLP`.
   """
 
-  def __init__(self, config: decoder_config.DecoderConfig, initializer: Any, **options: Any):
+  def __init__(self, config: decoder_config.DecoderConfig, initializer: Any, is_sparse: bool = False, **options: Any):
+    """Makes the block.
+
+    Args:
+      config: of the decoder.
+      initializer: see `Decoder`.
+      is_sparse: whether it has experts.
+      **options: those of `layers.Part`.
+    """
     super().__init__(**options)
     self._config = config
     norm = lambda name: layers.Norm(
@@ -55,7 +68,7 @@ class Block(layers.Part):
     self.self_attn = attention.Attention(config, initializer, **self.inside('self_attn'))
     self.post_attention_layernorm = norm('post_attention_layernorm') if config.post_norms else None
     self.pre_feedforward_layernorm = norm('pre_feedforward_layernorm')
-    self.mlp = MLP(config, initializer, **self.inside('mlp'))
+    self.mlp = (experts.SparseMLP if is_sparse else MLP)(config, initializer, **self.inside('mlp'))
     self.post_feedforward_layernorm = norm('post_feedforward_layernorm') if config.post_norms else None
 
   def call(self, x: tf.Tensor, context: attention.LayerContext) -> tuple[tf.Tensor, key_value_cache.LayerCache | None]:
@@ -83,7 +96,8 @@ class Block(layers.Part):
 
   def _with_mlp(self, x, context):
     with layer_weights.seeded(context.seed):
-      y = self.mlp(self.pre_feedforward_layernorm(x))
+      y = self.pre_feedforward_layernorm(x)
+      y = self.mlp(y, context.is_token) if isinstance(self.mlp, experts.SparseMLP) else self.mlp(y)
     if self.post_feedforward_layernorm is not None:
       y = self.post_feedforward_layernorm(y)
     return x + layers.dropout(y, self._config.residual_dropout, context.seed, _MLP_SITE)
@@ -138,10 +152,12 @@ class Decoder(layers.Part):
       self.embed_positions = embedding(config.max_position_embeddings, 'embed_positions')
     if config.scan_layers:
       options = {**self.inside('blocks'), 'num_rows': config.num_hidden_layers}
-      self.blocks = [block_class(config, initializer, **options)]
+      self.blocks = [block_class(config, initializer, **_kind(config, 0), **options)]
     else:
-      names = [f'blocks/{number}' for number in range(config.num_hidden_layers)]
-      self.blocks = [block_class(config, initializer, **self.inside(name)) for name in names]
+      self.blocks = [
+        block_class(config, initializer, **_kind(config, number), **self.inside(f'blocks/{number}'))
+        for number in range(config.num_hidden_layers)
+      ]
     self.norm = layers.Norm(
       config.hidden_size, config.norm_eps, config.norm_offset, config.norm_type, **self.inside('norm')
     )
@@ -181,7 +197,11 @@ class Decoder(layers.Part):
     x = layers.dropout(x, config.embedding_dropout, seed, config.num_hidden_layers)
     contexts = self._contexts(input_ids, positions, segments, cache)
     run = self._scanned if config.scan_layers else self._unrolled
-    x, cache = run(x, contexts, seed, cache, dict(extras or {}))
+    balances = training and config.router_aux_loss_coef > 0 and any(decoder_config.sparse_layers(config))
+    with layer_reports.collected(balances) as reports:
+      x, cache = run(x, contexts, seed, cache, dict(extras or {}))
+    if balances:
+      self.add_loss(config.router_aux_loss_coef * experts.router_loss(reports))
     return self.norm(x), cache
 
   def _positions(self, input_ids, segments, cache):
@@ -202,6 +222,7 @@ class Decoder(layers.Part):
     config = self.config
     num_queries = layers.sizes(input_ids)[1]
     num_keys, first_query = (num_queries, 0) if cache is None else (cache.length, cache.index)
+    is_token = None if segments is None or cache is not None else tf.cast(segments > 0, tf.float32)
     found = {}
     for kind in sorted(set(decoder_config.layer_kinds(config))):
       layer_type, has_rope = kind
@@ -216,7 +237,7 @@ class Decoder(layers.Part):
         scale = rope.query_scale(parameters, config.max_position_embeddings, positions)
         if not has_rope:  # By no angle at all: stacked layers need something of the same shape.
           cos, sin = tf.ones_like(cos), tf.zeros_like(sin)
-      found[kind] = attention.LayerContext(mask, cos, sin, scale)
+      found[kind] = attention.LayerContext(mask, cos, sin, scale, is_token=is_token)
     return found
 
   def _unrolled(self, x, contexts, seed, cache, extras):
@@ -244,12 +265,14 @@ class Decoder(layers.Part):
     parts = {name: stack(name) for name in names}
 
     def context_of(number, extras):
-      context = attention.LayerContext(**{name: part[of_layer[number]] for name, part in parts.items()})
+      chosen = {name: part[of_layer[number]] for name, part in parts.items()}
+      context = attention.LayerContext(**chosen, is_token=contexts[kinds[0]].is_token)
       return _of_layer(context, seed, number, extras)
 
     if cache is None:
       run = lambda x, number, extras: _run_block(block, context_of(number, extras), x, extras)
-      return stacked.scan(run, x, block, num_layers, extras), None
+      reports = [experts.report_spec(self.config)] if decoder_config.sparse_layers(self.config)[0] else []
+      return stacked.scan(run, x, block, num_layers, extras, reports), None
 
     def step(x, number, state):
       layer_cache = key_value_cache.LayerCache(state[0][number], state[1][number], cache.index)
@@ -258,6 +281,11 @@ class Decoder(layers.Part):
 
     x, (keys, values) = stacked.loop(step, x, (cache.keys[0], cache.values[0]), block, num_layers)
     return x, key_value_cache.KeyValueCache((keys,), (values,), cache.index + layers.sizes(x)[1])
+
+
+def _kind(config, number):
+  """What a block is told of its layer: nothing in a decoder without experts."""
+  return {'is_sparse': decoder_config.sparse_layers(config)[number]} if config.num_experts else {}
 
 
 def _replace(context, **changes):

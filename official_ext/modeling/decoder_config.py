@@ -1,6 +1,8 @@
 """What a decoder is made of, in one dataclass for all families."""
 
+from collections.abc import Mapping
 import dataclasses
+from typing import Any, ClassVar
 
 from official.modeling.hyperparams import base_config
 
@@ -11,6 +13,8 @@ FULL, SLIDING = 'full_attention', 'sliding_attention'
 NORMS = ('rms_norm', 'layer_norm')
 POSITIONS = ('rope', 'learned')
 REMATS = ('none', 'block', 'attention', 'mlp')
+_COUNTS = ('vocab_size', 'hidden_size', 'intermediate_size', 'num_hidden_layers', 'num_attention_heads')
+_ANY = '[0, inf)'
 ACTIVATIONS = ('silu', 'gelu', 'gelu_new', 'gelu_pytorch_tanh', 'relu')
 
 
@@ -51,6 +55,14 @@ class DecoderConfig(base_config.Config):
     final_logit_softcapping: the same for the logits.
     scale_embeddings: embeddings are multiplied by sqrt(hidden_size) (Gemma).
     tie_word_embeddings: the head is the embedding, transposed.
+    num_experts: in a sparse layer the MLP is so many, of which each token goes through a few; 0 for no such layers.
+    num_experts_per_tok: how many of them.
+    moe_intermediate_size: width inside each of them.
+    norm_topk_prob: a token's experts have shares that sum up to 1, instead of their probabilities among all.
+    decoder_sparse_step: each so many-th layer is sparse, 1 for all.
+    mlp_only_layers: numbers of layers, from 0 on, that are not.
+    router_aux_loss_coef: how much it costs in training if experts are used unevenly: `experts.router_loss` times this
+      is in the model's `losses`.
     attention_dropout: rate on the shares of attention, in training.
     residual_dropout: rate behind attention and MLP.
     embedding_dropout: rate behind the embedding.
@@ -59,6 +71,23 @@ class DecoderConfig(base_config.Config):
     scan_layers: one block, run in a loop over stacked weights: it compiles in the time of one layer, and keeps each
       block's input alone for the gradient, whatever `remat` says.
   """
+
+  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+    'hidden_act': ACTIVATIONS,
+    'norm_type': NORMS,
+    'position_embedding_type': POSITIONS,
+    'remat': REMATS,
+  }
+  RANGES: ClassVar[Mapping[str, str]] = {
+    **dict.fromkeys(_COUNTS, '[1, inf)'),
+    **dict.fromkeys(('num_key_value_heads', 'max_position_embeddings'), '[1, inf)'),
+    **dict.fromkeys(('num_experts_per_tok', 'decoder_sparse_step'), '[1, inf)'),
+    **dict.fromkeys(('head_dim', 'sliding_window', 'num_experts', 'moe_intermediate_size', 'mlp_only_layers'), _ANY),
+    **dict.fromkeys(('norm_eps', 'initializer_range', 'router_aux_loss_coef', 'query_pre_attn_scalar'), _ANY),
+    **dict.fromkeys(('attn_logit_softcapping', 'final_logit_softcapping'), _ANY),
+    **dict.fromkeys(('attention_dropout', 'residual_dropout', 'embedding_dropout'), '[0, 1)'),
+    'norm_offset': '(-inf, inf)',
+  }
 
   model_type: str = 'llama'
   vocab_size: int = 512
@@ -90,6 +119,13 @@ class DecoderConfig(base_config.Config):
   final_logit_softcapping: float = 0.0
   scale_embeddings: bool = False
   tie_word_embeddings: bool = False
+  num_experts: int = 0
+  num_experts_per_tok: int = 8
+  moe_intermediate_size: int = 0
+  norm_topk_prob: bool = False
+  decoder_sparse_step: int = 1
+  mlp_only_layers: tuple[int, ...] = ()
+  router_aux_loss_coef: float = 0.001
   attention_dropout: float = 0.0
   residual_dropout: float = 0.0
   embedding_dropout: float = 0.0
@@ -98,15 +134,20 @@ class DecoderConfig(base_config.Config):
   scan_layers: bool = False
 
   def check_values(self, path: str) -> None:
-    """Refuses what cannot be built, when it is part of an experiment: see `check`."""
-    try:
-      check(self)
-    except errors.UserError as error:
-      raise errors.UserErrors([f'{path}.{line}' for line in errors.lines_of(error)]) from error
+    """See `config.checks.check`."""
+    check(self, path)
 
 
 # What `layer_types` and the rest of a decoder are computed from; the other fields may change without another model.
-SETTINGS = ('remat', 'scan_layers', 'attention_dropout', 'residual_dropout', 'embedding_dropout', 'initializer_range')
+SETTINGS = (
+  'remat',
+  'scan_layers',
+  'attention_dropout',
+  'residual_dropout',
+  'embedding_dropout',
+  'initializer_range',
+  'router_aux_loss_coef',
+)
 
 
 def head_dim(config: DecoderConfig) -> int:
@@ -125,29 +166,49 @@ def layer_kinds(config: DecoderConfig) -> tuple[tuple[str, bool], ...]:
   return tuple(zip(layer_types(config), map(bool, has_rope)))
 
 
-def check(config: DecoderConfig) -> None:
+def sparse_layers(config: DecoderConfig) -> tuple[bool, ...]:
+  """Whether each layer has experts."""
+  step, dense = config.decoder_sparse_step, config.mlp_only_layers
+  return tuple(
+    bool(config.num_experts) and number not in dense and (number + 1) % step == 0
+    for number in range(config.num_hidden_layers)
+  )
+
+
+def check(config: DecoderConfig, path: str = '') -> None:
   """Refuses what cannot be built.
+
+  Args:
+    config: the decoder.
+    path: its dotted path in a larger configuration.
 
   Raises:
     errors.UserError: with the field.
   """
+  try:
+    _check(config)
+  except errors.UserError as error:
+    if not path:
+      raise
+    raise errors.UserErrors([f'{path}.{line}' for line in errors.lines_of(error)]) from error
+
+
+def _check(config):
   with errors.Mistakes() as mistakes:
-    for field, known in (
-      ('hidden_act', ACTIVATIONS),
-      ('norm_type', NORMS),
-      ('position_embedding_type', POSITIONS),
-      ('remat', REMATS),
-    ):
+    for field, known in config.CHOICES.items():
       with mistakes.noted():
         value = getattr(config, field)
         _require(value in known, f'{field}: {value!r} is not known; known are {", ".join(known)}')
-    for field in ('vocab_size', 'hidden_size', 'intermediate_size', 'num_hidden_layers', 'num_attention_heads'):
+    for field in _COUNTS:
       with mistakes.noted():
         _require(getattr(config, field) > 0, f'{field}: {getattr(config, field)} must be above 0')
     with mistakes.noted():
       _check_heads(config)
     with mistakes.noted():
       _check_layers(config)
+    with mistakes.noted():
+      if config.num_experts:
+        _check_experts(config)
     with mistakes.noted():
       rope.check(config.rope_parameters)
     with mistakes.noted():
@@ -181,6 +242,22 @@ def _check_layers(config):
   _require(
     SLIDING not in types or config.sliding_window > 0,
     f'sliding_window: {config.sliding_window} must be above 0 for layers of type {SLIDING}',
+  )
+
+
+def _check_experts(config):
+  count, of_token = config.num_experts, config.num_experts_per_tok
+  _require(0 < of_token <= count, f'num_experts_per_tok: {of_token} of {count} experts (num_experts)')
+  _require(config.decoder_sparse_step > 0, f'decoder_sparse_step: {config.decoder_sparse_step} must be above 0')
+  sparse = sparse_layers(config)
+  _require(any(sparse), f'num_experts: {count}, but decoder_sparse_step and mlp_only_layers leave no sparse layer')
+  _require(config.moe_intermediate_size > 0, 'moe_intermediate_size: must be above 0 if there are experts')
+  _require(config.gated_mlp, 'gated_mlp: experts have gates')
+  _require(not config.mlp_bias, 'mlp_bias: experts have none')
+  _require(
+    not config.scan_layers or all(sparse),
+    'scan_layers: stacks layers of one kind alone, and decoder_sparse_step or mlp_only_layers leave some without '
+    'experts; set scan_layers=False',
   )
 
 

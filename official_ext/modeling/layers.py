@@ -26,6 +26,7 @@ class Part(tf_keras.layers.Layer):
 
   Attributes:
     num_rows: 0, or of how many layers it holds the weights, stacked: each weight has that many rows then.
+    num_slices: 0, or how many alike each weight holds behind that, such as one for each expert.
     is_frozen: whether its own weights are constants, which checkpoints leave out: see frozen.py.
   """
 
@@ -39,6 +40,7 @@ class Part(tf_keras.layers.Layer):
     """
     super().__init__(name=name, dtype=dtype, autocast=False)
     self.num_rows = num_rows
+    self.num_slices = 0
     self.is_frozen = False
     self.built = True
 

@@ -25,6 +25,7 @@ import tf_keras
 from official_ext import errors
 from official_ext import suggestions
 from official_ext.modeling import decoder as decoder_lib
+from official_ext.modeling import experts
 from official_ext.modeling import frozen
 from official_ext.modeling import layer_weights
 from official_ext.modeling import layers
@@ -247,6 +248,10 @@ def _chosen(module: Any, patterns: Sequence[str]) -> set[str]:
   chosen: set[str] = set()
   for pattern in patterns:
     found = {linear.name for linear in linears if _matches(pattern, linear.name, config)}
+    if not found and any(_is_name(pattern, name) for name in _expert_names(module)):
+      raise errors.UserError(
+        f'target_modules: {pattern!r}: the linear layers of experts, and their router, have no adapters'
+      )
     if not found:
       known = sorted({linear.name.rpartition('/')[2] for linear in linears})
       guess = suggestions.did_you_mean(pattern, known, before='; ')
@@ -255,6 +260,15 @@ def _chosen(module: Any, patterns: Sequence[str]) -> set[str]:
       )
     chosen |= found
   return chosen
+
+
+def _expert_names(module):
+  """What is linear in sparse layers, and no linear layer, by our names and by Hugging Face's."""
+  for part in frozen.parts(module):
+    if isinstance(part, experts.SparseMLP):
+      for name in ('gate', *(f'experts.{each}' for each in part.experts.own_weights())):
+        yield f'{part.name.replace("/", ".")}.{name}'
+        yield re.sub(r'.*blocks\.', 'model.layers.', f'{part.name.replace("/", ".")}.{name}')
 
 
 def _matches(pattern: str, name: str, config: Any) -> bool:

@@ -57,8 +57,8 @@ def mask(
     seen &= keys > queries - sliding_window
   seen = seen[tf.newaxis]
   if segments is not None:
-    batch_size = tf.shape(segments)[0]
-    looking = tf.slice(segments, [0, first_query], tf.stack([batch_size, num_queries]))
+    # No tf.slice: XLA would compile it anew for every value of `first_query`.
+    looking = tf.gather(segments, first_query + tf.range(num_queries), axis=1)
     seen &= (looking[:, :, tf.newaxis] == segments[:, tf.newaxis]) & (looking > 0)[:, :, tf.newaxis]
   return seen[:, tf.newaxis]
 

@@ -15,29 +15,22 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext import errors
+from official_ext.data import tokenizer as tokenizer_lib
 from official_ext.files import paths
 from official_ext.modeling import decoder
 from official_ext.modeling import decoder_config
 from official_ext.modeling import families
+from official_ext.modeling import frozen
+from official_ext.modeling import lora
+from official_ext.modeling import quantized_linear
 from official_ext.modeling import tensor_files
 from official_ext.modeling import weight_slots
 from official_ext.modeling.families import family as family_lib
 from official_ext.modeling.families import rope_fields
 
 CONFIG_FILE = 'config.json'
-# What is carried along from the folder that was loaded to the one that is saved.
-CARRIED_FILES = (
-  'tokenizer.json',
-  'tokenizer_config.json',
-  'special_tokens_map.json',
-  'added_tokens.json',
-  'tokenizer.model',
-  'vocab.json',
-  'merges.txt',
-  'chat_template.jinja',
-  'chat_template.json',
-  'generation_config.json',
-)
+GENERATION_FILE = 'generation_config.json'
+_SPECIAL_IDS = ('bos_token_id', 'eos_token_id', 'pad_token_id')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +40,7 @@ class Origin:
   Attributes:
     folder: its path.
     fields: the contents of config.json.
-    files: the contents of `CARRIED_FILES` that were there, by their names.
+    files: the contents of generation_config.json and the tokenizer's files, as far as they were there, by their names.
   """
 
   folder: str
@@ -109,13 +102,14 @@ def load(
   files = tensor_files.TensorFiles(folder)  # Before the weights are made: a folder without any is told at once.
   model = decoder.LanguageModel(config, block_class, initializer=tf.zeros_initializer, dtype=dtype)
   _fill(model, files)
-  carried = {}
-  for name in CARRIED_FILES:
-    path = os.path.join(folder, name)
-    if tf.io.gfile.exists(path):
-      carried[name] = paths.read(path)
-  model.origin = Origin(folder, fields, carried)
+  model.origin = Origin(folder, fields, _carried_files(folder))
   return model
+
+
+def _carried_files(folder):
+  """What goes along from the folder that is loaded to the one that is saved, as it is."""
+  found = {name: os.path.join(folder, name) for name in (*tokenizer_lib.file_names(folder), GENERATION_FILE)}
+  return {name: paths.read(path) for name, path in found.items() if tf.io.gfile.exists(path)}
 
 
 def read_config(
@@ -198,7 +192,7 @@ def _places(family, model):
   for name, tensor in family.tensors.items():
     add(_full_name(family, name), tensor)
   for number in range(model.config.num_hidden_layers):
-    for name, tensor in family.block_tensors.items():
+    for name, tensor in family_lib.of_experts(family.block_tensors, model.config.num_experts):
       add(f'{family.prefix}{family.block_prefix.format(number)}{name}', tensor, f'decoder/blocks/{number}/')
   left = sorted(set(slots) - taken)
   if left:
@@ -206,7 +200,13 @@ def _places(family, model):
   return places
 
 
-def save(model: decoder.LanguageModel, folder: str, dtype: str | None = None, max_shard_bytes: int = 5 * 10**9) -> None:
+def save(
+  model: decoder.LanguageModel,
+  folder: str,
+  dtype: str | None = None,
+  max_shard_bytes: int = 5 * 10**9,
+  tokenizer: tokenizer_lib.Tokenizer | None = None,
+) -> None:
   """Writes a folder that transformers, and `load`, read.
 
   Args:
@@ -214,15 +214,21 @@ def save(model: decoder.LanguageModel, folder: str, dtype: str | None = None, ma
     folder: is made if it is not there. Weights that it holds are replaced.
     dtype: of the tensors: 'float32', 'bfloat16' or 'float16'; None for that of the variables.
     max_shard_bytes: no file is larger, unless a single tensor is.
+    tokenizer: whose files are written; None for those of the folder that the model is from. config.json names its
+      special tokens, if the model's own does not.
 
   Raises:
-    errors.UserError: for a model that its family cannot express.
+    errors.UserError: for a model that its family cannot express, or that has adapters or packed weights.
   """
+  _check_plain(model, folder)
   family = families.find(model.config.model_type, 'model_type')
   origin = model.origin
   dialect = rope_fields.OLD if origin is None else rope_fields.dialect_of(origin.fields)
   fields = {} if origin is None else _carried_fields(family, origin.fields)
   fields.update(family_lib.write(family, model.config, dialect))
+  for name in _SPECIAL_IDS if tokenizer is not None else ():
+    if fields.get(name) is None and getattr(tokenizer, name) is not None:
+      fields[name] = getattr(tokenizer, name)
   places = _places(family, model)
   written = dtype or next(iter(places.values())).slots[0].variable.dtype.name
   if written not in ('float32', 'bfloat16', 'float16'):
@@ -230,10 +236,30 @@ def save(model: decoder.LanguageModel, folder: str, dtype: str | None = None, ma
   fields['torch_dtype' if dialect == rope_fields.OLD else 'dtype'] = written
   paths.make_folder(folder)
   tensor_files.write(folder, {name: place.numpy for name, place in places.items()}, written, max_shard_bytes)
-  if origin is not None:
-    for name, content in origin.files.items():
-      paths.write_atomically(os.path.join(folder, name), content)
+  for name, content in _files_beside(origin, tokenizer).items():
+    path = os.path.join(folder, name)
+    paths.make_folder(os.path.dirname(path))
+    paths.write_atomically(path, content)
   tensor_files.write_json(os.path.join(folder, CONFIG_FILE), fields)
+
+
+def _check_plain(model, folder):
+  """A file of Hugging Face has no place for adapters beside weights, nor for weights packed as they are here."""
+  packed = any(isinstance(part, quantized_linear.QuantizedLinear) for part in frozen.parts(model))
+  if lora.adapters(model):
+    raise errors.UserError(
+      f'{folder}: the model has adapters: merge first (ext.lora.merge), or save the adapters (ext.peft_folders.save)'
+    )
+  if packed:
+    raise errors.UserError(f'{folder}: the weights of the model are packed: unpack first (ext.lora.merge)')
+
+
+def _files_beside(origin, tokenizer):
+  """Name -> content of what is saved beside weights and configuration."""
+  files = {} if origin is None else dict(origin.files)
+  if tokenizer is None:
+    return files
+  return {**{name: files[name] for name in files if name == GENERATION_FILE}, **tokenizer.files}
 
 
 def _carried_fields(family, fields):

@@ -9,6 +9,8 @@ import numpy as np
 from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
+from official_ext import errors
+from official_ext.modeling import experts
 from official_ext.modeling import frozen
 from official_ext.modeling import int8
 from official_ext.modeling import layer_weights
@@ -142,10 +144,15 @@ def quantize(module: Any, config: QuantizationConfig) -> None:
     config: how; nothing happens if its `method` is 'none'.
 
   Raises:
-    UserError: a kernel has numbers that are not finite; with its name.
+    UserError: a kernel has numbers that are not finite; with its name. Or the decoder has experts.
   """
   if config.method == 'none':
     return
+  for part in frozen.parts(module):
+    if isinstance(part, experts.Experts):
+      raise errors.UserError(
+        f'quantization.method: {config.method}: {part.name}: experts are not packed, and they are most of the weights'
+      )
   for parent in (module, *frozen.parts(module)):
     for attribute, child in list(vars(parent).items()):
       if isinstance(child, layers.Linear) and child.name.rpartition('/')[2] not in config.skip_modules:

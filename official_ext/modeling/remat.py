@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_ext.modeling import layer_reports
 from official_ext.modeling import layer_weights
 
 Extras = Mapping[str, tf.Tensor]
@@ -30,24 +31,32 @@ def remat(
   trained, others = layer_weights.split(parts)
   fixed = [layer_weights.value_of(variable) for variable in others]
   names = differentiable(extras)
+  wanted = layer_reports.is_wanted()
 
   def run(x, *tensors):
-    with layer_weights.handed_in([*trained, *others], [*tensors[len(names) :], *fixed]):
-      return function(x, {**extras, **dict(zip(names, tensors))})
+    with (
+      layer_weights.handed_in([*trained, *others], [*tensors[len(names) :], *fixed]),
+      layer_reports.collected(wanted) as reports,
+    ):
+      y = function(x, {**extras, **dict(zip(names, tensors))})
+    return y, *reports
 
   @tf.custom_gradient
   def once(x, *tensors):
-    def gradient(dy):
-      with tf.control_dependencies([dy]):
-        inputs = [after(x, dy), *map(tf.identity, tensors)]
+    def gradient(*dys):
+      with tf.control_dependencies(dys):
+        inputs = [after(x, dys[0]), *map(tf.identity, tensors)]
         with tf.GradientTape() as tape:
           tape.watch(inputs)
-          y = run(*inputs)
-      return tape.gradient(y, inputs, output_gradients=dy, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+          outputs = run(*inputs)
+      return tape.gradient(outputs, inputs, output_gradients=dys, unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
     return run(x, *tensors), gradient
 
-  return once(x, *(extras[name] for name in names), *map(layer_weights.value_of, trained))
+  y, *reports = once(x, *(extras[name] for name in names), *map(layer_weights.value_of, trained))
+  for value in reports:
+    layer_reports.report(value)
+  return y
 
 
 def differentiable(extras: Extras) -> list[str]:

@@ -4,8 +4,10 @@ The frequencies are computed in float32 in the order of Hugging Face's `modeling
 rounding of a frequency turns by a thousandth already, so the same roundings are a part of the same model.
 """
 
+from collections.abc import Mapping
 import dataclasses
 import math
+from typing import Any, ClassVar
 
 import numpy as np
 from official.modeling.hyperparams import base_config
@@ -62,6 +64,13 @@ class RopeParameters(base_config.Config):
     llama_4_scaling_beta: queries are multiplied by 1 + beta log(1 + floor(position / original context)) (Llama 4,
       Ministral 3); 0 for not.
   """
+
+  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'rope_type': tuple(USED_FIELDS)}
+  RANGES: ClassVar[Mapping[str, str]] = {
+    **dict.fromkeys(('rope_theta', 'factor', 'short_factor', 'long_factor'), '(0, inf)'),
+    'partial_rotary_factor': '(0, 1]',
+    **dict.fromkeys(('original_max_position_embeddings', 'llama_4_scaling_beta'), '[0, inf)'),
+  }
 
   rope_type: str = 'default'
   rope_theta: float = 10000.0

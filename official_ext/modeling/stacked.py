@@ -1,17 +1,25 @@
 """One block, run once for every row of stacked weights: what is compiled does not grow with the depth."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from official_ext.modeling import layer_reports
 from official_ext.modeling import layer_weights
 from official_ext.modeling import remat
 
 Block = Callable[[tf.Tensor, tf.Tensor, Mapping[str, tf.Tensor]], tf.Tensor]
 
 
-def scan(block: Block, x: tf.Tensor, part: Any, num_layers: int, extras: Mapping[str, tf.Tensor]) -> tf.Tensor:
+def scan(
+  block: Block,
+  x: tf.Tensor,
+  part: Any,
+  num_layers: int,
+  extras: Mapping[str, tf.Tensor],
+  reports: Sequence[tf.TensorSpec] = (),
+) -> tf.Tensor:
   """Takes x = block(x, i, extras) for each layer i, with row i of every variable of `part` in its place.
 
   The backward pass is a loop too: it keeps the input of every block, and computes the rest once more.
@@ -23,56 +31,70 @@ def scan(block: Block, x: tf.Tensor, part: Any, num_layers: int, extras: Mapping
     part: a `layers.Part` with stacked weights. What is frozen in it gets no gradient.
     num_layers: how many rows.
     extras: tensors by name, the same for all layers; floating ones have gradients.
+    reports: what each layer reports, see layer_reports.py, if that is wanted. Those of all layers are reported as one
+      tensor, with a row for each.
   """
   trained, others = layer_weights.split([part])
   fixed = [layer_weights.value_of(variable) for variable in others]
   names = remat.differentiable(extras)
   shape = x.shape
+  specs = list(reports) if layer_reports.is_wanted() else []
 
   def run(x, i, shared, rows):
-    with layer_weights.handed_in([*trained, *others], [*rows, *(value[i] for value in fixed)]):
+    with (
+      layer_weights.handed_in([*trained, *others], [*rows, *(value[i] for value in fixed)]),
+      layer_reports.collected(bool(specs)) as found,
+    ):
       y = block(x, i, {**extras, **dict(zip(names, shared))})
+    assert len(found) == len(specs), (found, specs)
     y.set_shape(shape)
-    return y
+    return y, *found
 
   @tf.custom_gradient
   def forward(x, *tensors):
     shared, stacks = tensors[: len(names)], tensors[len(names) :]
-    y, inputs = _forward_loop(run, x, shared, stacks, num_layers)
+    y, inputs, found = _forward_loop(run, x, shared, stacks, num_layers, specs)
 
-    def gradient(dy):
-      dx, shared_gradients, stack_gradients = _backward_loop(run, inputs, dy, shared, stacks, num_layers)
+    def gradient(dy, *of_reports):
+      dx, shared_gradients, stack_gradients = _backward_loop(run, inputs, dy, of_reports, shared, stacks, num_layers)
       return dx, *shared_gradients, *stack_gradients
 
-    return y, gradient
+    return (y, *found), gradient
 
-  return forward(x, *(extras[name] for name in names), *map(layer_weights.value_of, trained))
+  y, *found = forward(x, *(extras[name] for name in names), *map(layer_weights.value_of, trained))
+  for value in found:
+    layer_reports.report(value)
+  return y
 
 
-def _forward_loop(run, x, shared, stacks, num_layers):
-  """(the last block's output, the inputs of all blocks [num_layers, ...])."""
-  shape = x.shape
+def _forward_loop(run, x, shared, stacks, num_layers, specs):
+  """(the last block's output, the inputs of all blocks [num_layers, ...], their reports [num_layers, ...])."""
 
-  def body(i, x, inputs):
-    return i + 1, run(x, i, shared, [stack[i] for stack in stacks]), inputs.write(i, x)
+  def body(i, x, inputs, reports):
+    y, *found = run(x, i, shared, [stack[i] for stack in stacks])
+    return i + 1, y, inputs.write(i, x), [array.write(i, value) for array, value in zip(reports, found)]
 
-  inputs = tf.TensorArray(x.dtype, num_layers, element_shape=shape)
-  _, y, inputs = tf.while_loop(
-    lambda i, *_: i < num_layers, body, (tf.constant(0), x, inputs), maximum_iterations=num_layers
+  inputs = tf.TensorArray(x.dtype, num_layers, element_shape=x.shape)
+  reports = [tf.TensorArray(spec.dtype, num_layers, element_shape=spec.shape) for spec in specs]
+  _, y, inputs, reports = tf.while_loop(
+    lambda i, *_: i < num_layers, body, (tf.constant(0), x, inputs, reports), maximum_iterations=num_layers
   )
-  return y, inputs.stack()
+  return y, inputs.stack(), [array.stack() for array in reports]
 
 
-def _backward_loop(run, inputs, dy, shared, stacks, num_layers):
+def _backward_loop(run, inputs, dy, of_reports, shared, stacks, num_layers):
   """Gradients of the input, of what is shared and of the stacks, from the last block to the first."""
 
   def body(i, dy, shared_gradients, stack_gradients):
     x, rows = inputs[i], [stack[i] for stack in stacks]
     with tf.GradientTape() as tape:
       tape.watch([x, shared, rows])
-      y = run(x, i, shared, rows)
+      outputs = run(x, i, shared, rows)
     dx, of_shared, of_rows = tape.gradient(
-      y, (x, shared, rows), output_gradients=dy, unconnected_gradients=tf.UnconnectedGradients.ZERO
+      outputs,
+      (x, shared, rows),
+      output_gradients=(dy, *(value[i] for value in of_reports)),
+      unconnected_gradients=tf.UnconnectedGradients.ZERO,
     )
     dx.set_shape(inputs.shape[1:])
     return (

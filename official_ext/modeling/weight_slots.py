@@ -1,4 +1,4 @@
-"""Where each weight of a layer lies: in a variable of its own, or in a row of stacked ones."""
+"""Where each weight of a layer lies: in a variable of its own, in a row of stacked ones, in an expert's slice."""
 
 import dataclasses
 import re
@@ -16,17 +16,21 @@ class Slot:
 
   Attributes:
     variable: that holds it.
-    row: which of its rows; None for the whole variable.
+    row: which of its rows, or which slice of which row; None for the whole variable.
   """
 
   variable: Any
-  row: int | None = None
+  row: int | tuple[int, ...] | None = None
 
   @property
   def shape(self) -> tuple[int, ...]:
     """Of the weight."""
     shape = tuple(self.variable.shape)
-    return shape if self.row is None else shape[1:]
+    return shape[len(self._index) :]
+
+  @property
+  def _index(self) -> tuple[int, ...]:
+    return () if self.row is None else (self.row,) if isinstance(self.row, int) else self.row
 
   def assign(self, value: np.ndarray) -> None:
     """Sets the weight."""
@@ -34,27 +38,38 @@ class Slot:
     if self.row is None:
       self.variable.assign(value)
     else:
-      self.variable.scatter_update(tf.IndexedSlices(value[tf.newaxis], tf.constant([self.row])))
+      self.variable.scatter_nd_update([self._index], value[tf.newaxis])
 
   def numpy(self) -> np.ndarray:
     """A copy of the weight."""
-    value = self.variable if self.row is None else self.variable[self.row]
+    value = self.variable if self.row is None else self.variable[self._index]
     return tf.convert_to_tensor(value).numpy()
 
 
 def find(model: Any) -> dict[str, Slot]:
-  """The slots of a model by their path, 'decoder/blocks/3/mlp/up_proj/kernel', whether layers are stacked or not."""
+  """The slots of a model by their path, whether layers are stacked or not.
+
+  'decoder/blocks/3/mlp/up_proj/kernel'; of experts, 'decoder/blocks/3/mlp/experts/5/up_proj'.
+  """
   found: dict[str, Slot] = {}
   for part in model.submodules:
     if isinstance(part, layers.Part):
       for attribute, value in vars(part).items():
         if isinstance(value, tf.Variable):
-          found.update(_of(f'{part.name}/{attribute}', value, part.num_rows))
+          found.update(_of(part, attribute, value))
   return found
 
 
-def _of(path, variable, num_rows):
-  if not num_rows:
-    return {path: Slot(variable)}
-  rows = range(num_rows)
-  return {re.sub(r'(^|/)blocks/', rf'\g<1>blocks/{row}/', path, count=1): Slot(variable, row) for row in rows}
+def _of(part, attribute, variable):
+  rows: list[tuple[str, tuple[int, ...]]] = [(part.name, ())]
+  if part.num_rows:
+    number = lambda row: re.sub(r'(^|/)blocks/', rf'\g<1>blocks/{row}/', part.name, count=1)
+    rows = [(number(row), (row,)) for row in range(part.num_rows)]
+  if part.num_slices:
+    rows = [(f'{name}/{piece}', (*row, piece)) for name, row in rows for piece in range(part.num_slices)]
+  return {f'{name}/{attribute}': Slot(variable, _short(row)) for name, row in rows}
+
+
+def _short(row):
+  """An index as `Slot` has it."""
+  return row if len(row) > 1 else row[0] if row else None

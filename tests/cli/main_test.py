@@ -261,7 +261,7 @@ def test_a_command_ends_as_a_run_does(error, status, line, capsys, monkeypatch):
   assert told == status and re.fullmatch(f'error: {line}\n', err), err
 
 
-@pytest.mark.parametrize('command', ['list', 'describe', 'new', 'check'])
+@pytest.mark.parametrize('command', ['list', 'describe', 'new', 'check', 'export', 'convert', 'generate', 'chat'])
 def test_each_command_has_its_own_help(command, capsys):
   for arguments in ([command, '--help'], [command, 'digits', '-h'], ['help', command]):
     status, out, _ = run(capsys, *arguments)
@@ -304,6 +304,11 @@ def process(folder, cache, *arguments):
 def test_help_does_not_import_tensorflow(tmp_path):
   for arguments in (['--help'], ['check', '--help']):
     assert process(tmp_path, tmp_path, *arguments)[1] == '0 False'
+
+
+@pytest.mark.parametrize('command', ['generate --prompt=a', 'chat --top_k=x', 'convert to --dtype=float8'])
+def test_mistakes_in_the_flags_of_a_model_folder_do_not_import_tensorflow(command, tmp_path):
+  assert process(tmp_path, tmp_path, *command.split(), 'nowhere')[1] == '2 False'
 
 
 @pytest.mark.soak

@@ -36,6 +36,10 @@ def _gemma(**others):
   return dict(head_dim=16, query_pre_attn_scalar=23, sliding_window=5, attention_bias=True, **others)
 
 
+_EXPERTS = dict(
+  head_dim=16, moe_intermediate_size=12, num_experts_per_tok=2, router_aux_loss_coef=0.7, **_rope(rope_type='default')
+)
+
 # Name: (class of the configuration, its arguments).
 CASES = {
   'llama': ('LlamaConfig', dict(attention_bias=True, mlp_bias=True, head_dim=12, **_rope(rope_type='default'))),
@@ -71,6 +75,8 @@ CASES = {
     'Qwen3Config',
     dict(head_dim=16, layer_types=_MIXED, use_sliding_window=True, sliding_window=4, **_rope(rope_type='default')),
   ),
+  'qwen3_moe': ('Qwen3MoeConfig', dict(num_experts=8, norm_topk_prob=True, attention_bias=True, **_EXPERTS)),
+  'qwen3_moe_mixed': ('Qwen3MoeConfig', dict(num_experts=7, mlp_only_layers=[1], **_EXPERTS)),
   'gemma2': ('Gemma2Config', _gemma(attn_logit_softcapping=3.0, final_logit_softcapping=2.0, **_rope())),
   'gemma3': (
     'Gemma3TextConfig',

@@ -8,11 +8,13 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext import errors
+from official_ext.config import checks
 from official_ext.modeling import attention
 from official_ext.modeling import decoder
 from official_ext.modeling import decoder_config
 from official_ext.modeling import layers
 from official_ext.modeling import packing
+from official_ext.modeling import rope
 from official_ext.modeling import weight_slots
 
 CONFIG = decoder_config.DecoderConfig(
@@ -252,3 +254,24 @@ def test_soft_caps_bound_and_keep_the_sign():
   scores = tf.constant([-1e4, -0.01, 0.0, 0.01, 1e4])
   np.testing.assert_allclose(attention.softcapped(scores, 30.0), [-30, -0.01, 0, 0.01, 30], rtol=1e-5)
   assert attention.softcapped(scores, 0.0) is scores
+
+
+def test_a_mistake_in_a_larger_configuration_is_named_by_its_path():
+  config = decoder_config.DecoderConfig(
+    hidden_size=0, remat='blok', attention_dropout=1.0, num_key_value_heads=3, num_experts=2, moe_intermediate_size=4
+  )
+  config.rope_parameters = rope.RopeParameters(rope_type='yarm', rope_theta=0.0)
+  with pytest.raises(errors.UserErrors) as raised:
+    checks.check_values(config, 'task.model')
+  lines = {line.partition(': ')[0]: line.partition(': ')[2] for line in raised.value.lines}
+  assert len(lines) == len(raised.value.lines)
+  assert lines['task.model.hidden_size'] == 'expected at least 1, got 0'
+  assert lines['task.model.attention_dropout'] == 'expected at least 0 and less than 1, got 1.0'
+  assert 'none, block, attention, mlp' in lines['task.model.remat']
+  assert lines['task.model.num_key_value_heads'] == '3 does not divide 4 heads'
+  assert lines['task.model.num_experts_per_tok'] == '8 of 2 experts (num_experts)'
+  assert 'longrope' in lines['task.model.rope_parameters.rope_type']
+  assert 'task.model.rope_parameters.rope_theta' in lines
+  with pytest.raises(errors.UserError, match='^hidden_size: 0 must be above 0'):
+    decoder_config.check(config)
+  checks.check_values(decoder_config.DecoderConfig(), 'task.model')

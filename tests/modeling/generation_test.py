@@ -38,7 +38,7 @@ def generated(model, prompts, seed=0, **fields):
   return generation.Generator(model, sampling.GenerationConfig(**fields))(prompts, seed)
 
 
-@pytest.mark.parametrize('name', ['llama_3', 'llama_dynamic', 'mistral', 'gemma3', 'gpt2'])
+@pytest.mark.parametrize('name', ['llama_3', 'llama_dynamic', 'mistral', 'gemma3', 'gpt2', 'qwen3_moe'])
 def test_greedy_tokens_are_those_of_transformers_alone_and_in_a_padded_batch(name, tmp_path):
   pytest.importorskip('transformers', reason="needs the test extra: pip install 'official-ext[test]'")
   import torch
@@ -178,3 +178,14 @@ def test_prompts_that_cannot_be_read_are_refused(model):
   short = generation.Generator(decoder.LanguageModel(few), sampling.GenerationConfig(max_new_tokens=5))
   with pytest.raises(errors.UserError, match='max_new_tokens: 5 behind a prompt of 7 tokens make 12'):
     short([PROMPTS[0]])
+
+
+def test_a_program_for_the_next_token_is_compiled_once(model):
+  """What XLA must know to compile would be in the program: the first tokens' would not be that of the next ones."""
+  config = sampling.GenerationConfig(max_new_tokens=6, temperature=1.0, top_p=0.9, repetition_penalty=1.2)
+  advance = tf.function(lambda state: generation.advance(model, config, state), jit_compile=True, autograph=False)
+  ids = tf.constant([[0] * 11 + PROMPTS[0][:5]])
+  state = generation.start(model, config, ids, tf.cast(ids > 0, tf.int32), tf.constant([0, 0], tf.int64))
+  later = state._replace(step=state.step + 3, cache=state.cache._replace(index=state.cache.index + 3))
+  programs = [advance.experimental_get_compiler_ir(each)(stage='hlo') for each in (state, later)]
+  assert programs[0] == programs[1]

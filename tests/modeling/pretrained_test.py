@@ -11,14 +11,19 @@ import pytest
 import tensorflow as tf
 
 from official_ext import errors
+from official_ext.data import tokenizer as tokenizer_lib
+from official_ext.data import tokenizer_training
 from official_ext.modeling import decoder
 from official_ext.modeling import decoder_config
+from official_ext.modeling import lora
 from official_ext.modeling import pretrained
+from official_ext.modeling import quantized_linear
 
 pytest.importorskip('transformers', reason="needs the test extra: pip install 'official-ext[test]'")
 from safetensors.numpy import load_file
 from safetensors.numpy import save_file
 
+from tests.data import hugging_face_folders
 from tests.modeling import checkpoints
 
 IDS = np.random.default_rng(0).integers(3, 67, (2, 21)).astype(np.int32)
@@ -125,6 +130,54 @@ def test_shards_in_bfloat16_and_the_files_of_the_tokenizer_come_and_go(tmp_path)
   pretrained.save(model, str(tmp_path / 'out'))  # In one file: the shards and their index would be read before it.
   assert [path.name for path in (tmp_path / 'out').glob('*.safetensors*')] == ['model.safetensors']
   checkpoints.reloaded(str(tmp_path / 'out'))
+
+
+def test_the_tokenizer_of_a_folder_that_was_saved_is_the_same_for_transformers(made, tmp_path):
+  auto = checkpoints.transformers.AutoTokenizer.from_pretrained
+  text = ' Grüße <|im_end|>\n<|begin_of_text|><s> 🎉</s><pad> a<tool_call>'
+  messages = [{'role': 'user', 'content': text}]
+  for name, write in hugging_face_folders.ALL.items():
+    folder = edited(made('llama')[0], tmp_path / name)
+    write(pathlib.Path(folder))
+    (pathlib.Path(folder) / 'generation_config.json').write_text('{"eos_token_id": [2, 5]}')
+    model = pretrained.load(folder)
+    pretrained.save(model, str(tmp_path / f'{name}_saved'))
+    pretrained.save(model, str(tmp_path / f'{name}_given'), tokenizer=tokenizer_lib.Tokenizer.load(folder))
+    theirs = auto(folder)
+    for saved in ('saved', 'given'):
+      again = auto(str(tmp_path / f'{name}_{saved}'))
+      assert again.encode(text) == theirs.encode(text) and len(again.encode(text)) > 5
+      for tools in (None, [{'type': 'function', 'function': {'name': 'f'}}]):  # Some have another template then.
+        told = [each.apply_chat_template(messages, tokenize=False, tools=tools) for each in (again, theirs)]
+        assert told[0] == told[1]
+      assert again.special_tokens_map == theirs.special_tokens_map
+      config = checkpoints.transformers.GenerationConfig.from_pretrained(str(tmp_path / f'{name}_{saved}'))
+      assert config.eos_token_id == [2, 5]
+
+
+def test_a_tokenizer_that_is_given_names_its_special_tokens(tmp_path):
+  tokenizer = tokenizer_training.train(['hello'], 262, ['<|end|>'])
+  model = decoder.LanguageModel(decoder_config.DecoderConfig(vocab_size=262, hidden_size=32))
+  pretrained.save(model, str(tmp_path), tokenizer=tokenizer)
+  fields = json.loads((tmp_path / 'config.json').read_text())
+  assert fields['eos_token_id'] == fields['bos_token_id'] == fields['pad_token_id'] == tokenizer.eos_token_id
+  assert checkpoints.transformers.AutoTokenizer.from_pretrained(str(tmp_path)).decode([tokenizer.eos_token_id])
+
+
+def test_a_model_with_adapters_or_packed_weights_is_saved_when_they_are_merged(made, tmp_path):
+  model = pretrained.load(made('llama')[0])
+  lora.attach(model, lora.LoraConfig(r=2))
+  message = f'{tmp_path}: the model has adapters: merge first (ext.lora.merge), or save the adapters (ext.peft_folders.'
+  with pytest.raises(errors.UserError, match=re.escape(message)):
+    pretrained.save(model, str(tmp_path))
+  lora.merge(model)
+  quantized_linear.quantize(model, quantized_linear.QuantizationConfig(method='int8'))
+  with pytest.raises(errors.UserError, match='the weights of the model are packed: unpack first'):
+    pretrained.save(model, str(tmp_path))
+  assert not list(tmp_path.iterdir())
+  lora.merge(model)
+  pretrained.save(model, str(tmp_path))
+  checkpoints.reloaded(str(tmp_path))
 
 
 def test_stacked_layers_hold_the_same_weights(made, tmp_path):

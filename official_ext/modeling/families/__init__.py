@@ -19,6 +19,7 @@ FAMILIES: dict[str, family.Family] = {
     mistral.MINISTRAL3,
     qwen.QWEN2,
     qwen.QWEN3,
+    qwen.QWEN3_MOE,
     gemma.GEMMA2,
     gemma.GEMMA3,
     gpt2.GPT2,

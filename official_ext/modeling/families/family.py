@@ -1,6 +1,6 @@
 """What a family of models is: the names of its fields and tensors, and what they are here."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 from typing import Any
 
@@ -79,7 +79,7 @@ class Family:
     prefix: what is in front of every tensor's name but the head's; files of the bare decoder lack it.
     block_prefix: what is in front of a layer's tensors, behind `prefix`, with `{}` for the layer's number.
     tensors: their name -> what it is here, of what is outside of layers.
-    block_tensors: the same within a layer; ours begin at the block.
+    block_tensors: the same within a layer; ours begin at the block. {} stands for the number of an expert.
     fields: their name -> what it is here.
     fixed: fields of `DecoderConfig` that all models of the family share.
     neutral: fields that are implemented for one value alone, beside `NEUTRAL`.
@@ -115,6 +115,14 @@ def linear(theirs: str, *ours: str) -> dict[str, Tensor]:
 def norm(theirs: str, ours: str) -> dict[str, Tensor]:
   """The tensors of an RMSNorm or LayerNorm."""
   return {f'{theirs}.weight': Tensor((f'{ours}/scale',)), f'{theirs}.bias': Tensor((f'{ours}/bias',))}
+
+
+def of_experts(tensors: Mapping[str, Tensor], num_experts: int) -> Iterator[tuple[str, Tensor]]:
+  """Yields tensors by name, those whose name has a {} once for each expert."""
+  for name, tensor in tensors.items():
+    for number in range(num_experts) if '{}' in name else [None]:
+      ours = tuple(path.format(number) for path in tensor.ours)
+      yield name.format(number), dataclasses.replace(tensor, ours=ours)
 
 
 def read(
@@ -199,6 +207,9 @@ def _comparable(config):
   values['layer_types'], values['sliding_window'] = layer_fields.normal(config.layer_types, config.sliding_window)
   values['no_rope_layers'] = [has_rope for _, has_rope in decoder_config.layer_kinds(config)]
   values['head_dim'] = decoder_config.head_dim(config)
+  values['decoder_sparse_step'] = values['mlp_only_layers'] = decoder_config.sparse_layers(config)
+  if not config.num_experts:
+    values['num_experts_per_tok'] = values['moe_intermediate_size'] = values['norm_topk_prob'] = None
   values['query_pre_attn_scalar'] = config.query_pre_attn_scalar or values['head_dim']
   if config.position_embedding_type == 'learned':
     values['rope_parameters'] = values['sliding_rope_parameters'] = None

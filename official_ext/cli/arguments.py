@@ -1,0 +1,31 @@
+"""The arguments of a command of official-ext."""
+
+import argparse
+from typing import NoReturn
+
+from official_ext import errors
+
+
+class Parser(argparse.ArgumentParser):
+  """A parser that raises its errors; the base class would print several lines, and exit. usage.py has the help."""
+
+  def __init__(self, command: str):
+    """Makes a parser without arguments.
+
+    Args:
+      command: its name, as in `official-ext COMMAND`.
+    """
+    super().__init__(prog=f'official-ext {command}', allow_abbrev=False, add_help=False)
+    self._command = command
+
+  def error(self, message: str) -> NoReturn:
+    """See base class; raises a UserError."""
+    raise errors.UserError(f'{self._command}: {message}; `official-ext {self._command} --help` tells more')
+
+
+def add_run_arguments(parser: Parser) -> None:
+  """Adds the arguments that say which weights of a run are meant, and what registers its experiment."""
+  parser.add_argument('--which')
+  parser.add_argument('--ema', choices=['true', 'false'], default='true')
+  parser.add_argument('--experiment')
+  parser.add_argument('--registry', action='append', default=[])

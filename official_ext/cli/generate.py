@@ -1,0 +1,67 @@
+"""official-ext generate: the continuation of a prompt, alone on stdout."""
+
+import os
+import sys
+from typing import Any
+
+from official_ext import errors
+from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import generation_flags
+from official_ext.cli import language_models
+
+
+def _parser() -> arguments_lib.Parser:
+  """The arguments of `official-ext generate`; usage.py explains them."""
+  found = arguments_lib.Parser('generate')
+  language_models.add_model_arguments(found)
+  generation_flags.add(found)
+  found.add_argument('--prompt', required=True)
+  found.add_argument('--use_chat_template', choices=['true', 'false'], default='false')
+  return found
+
+
+def run(arguments: list[str]) -> None:
+  """Runs `official-ext generate ARGUMENTS`: token by token on a terminal, otherwise when all is there.
+
+  Raises:
+    UserError: with the flag, file or field.
+  """
+  known = _parser().parse_args(arguments)
+  if not known.prompt:
+    raise errors.UserError('--prompt: is empty')
+  if known.chat_template_path is not None and known.use_chat_template == 'false':
+    raise errors.UserError('--chat_template_path: only --use_chat_template=true reads it')
+  folders = language_models.find(known.folder, known.base_model)
+  tokenizer = language_models.load_tokenizer(folders, known.chat_template_path)
+  tokens = _tokens(tokenizer, known)
+  given = generation_flags.given(known)
+  model = language_models.load(folders, known.dtype)
+  check_tokens(tokens, model, folders)
+  config = generation_flags.config_of(model, tokenizer, given)
+  config = generation_flags.with_room(model, config, len(tokens), 'max_new_tokens' in given)
+  from official_ext.cli import writing  # pylint: disable=g-import-not-at-top  # TensorFlow.
+
+  written = writing.Writer(model, tokenizer, config).write(tokens, known.seed, sys.stdout, sys.stdout.isatty())
+  if written.ended_by == writing.FULL:
+    print(f'stopped after {written.num_tokens} tokens (--max_new_tokens)', file=sys.stderr)
+
+
+def _tokens(tokenizer: Any, known: Any) -> list[int]:
+  """Of the prompt."""
+  if known.use_chat_template == 'true':
+    text = tokenizer.apply_chat_template([{'role': 'user', 'content': known.prompt}], add_generation_prompt=True)
+    return tokenizer.encode(text, add_special_tokens=False)
+  tokens = tokenizer.encode(known.prompt)
+  if not tokens:
+    raise errors.UserError(f'--prompt: {known.prompt!r} has no tokens')
+  return tokens
+
+
+def check_tokens(tokens: list[int], model: Any, folders: language_models.Folders) -> None:
+  """Raises a UserError if one of the tokens is none of the model's."""
+  wrong = [token for token in tokens if token >= model.config.vocab_size]
+  if wrong:
+    raise errors.UserError(
+      f'{os.path.join(folders.tokenizer, "tokenizer.json")}: makes token {wrong[0]} of the text, and the model has '
+      f"{model.config.vocab_size} (vocab_size): it is another model's"
+    )

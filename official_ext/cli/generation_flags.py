@@ -1,0 +1,96 @@
+"""The flags of commands that let a model write: how tokens are drawn, and how many."""
+
+import dataclasses
+from typing import Any
+
+from official_ext import errors
+from official_ext.cli import arguments as arguments_lib
+
+_KINDS = {
+  'max_new_tokens': int,
+  'temperature': float,
+  'top_k': int,
+  'top_p': float,
+  'min_p': float,
+  'repetition_penalty': float,
+}
+_FILTERS = ('top_k', 'top_p', 'min_p')  # Of what is drawn.
+
+
+def add(parser: arguments_lib.Parser) -> None:
+  """Adds them."""
+  for name, kind in _KINDS.items():
+    parser.add_argument(f'--{name}', type=kind)
+  parser.add_argument('--seed', type=int, default=0)
+  parser.add_argument('--chat_template_path')
+
+
+def given(known: Any) -> dict[str, Any]:
+  """What was given of `GenerationConfig`'s fields.
+
+  Raises:
+    UserError: a value that means nothing.
+  """
+  from official_ext.modeling import sampling  # pylint: disable=g-import-not-at-top  # TensorFlow.
+
+  found = {name: getattr(known, name) for name in _KINDS if getattr(known, name) is not None}
+  try:
+    sampling.check(sampling.GenerationConfig(**found))
+  except errors.UserError as error:
+    raise errors.UserErrors([f'--{line}' for line in errors.lines_of(error)]) from error
+  if not -(2**63) <= known.seed < 2**63:
+    raise errors.UserError(f'--seed: {known.seed} has more than 64 bits')
+  return found
+
+
+def config_of(model: Any, tokenizer: Any, found: dict[str, Any]) -> Any:
+  """How the model continues texts: as its folder says, but for what was given.
+
+  Args:
+    model: a `LanguageModel`.
+    tokenizer: its `Tokenizer`, whose stop tokens end a text as well.
+    found: what `given` returns.
+
+  Returns:
+    A `GenerationConfig`.
+
+  Raises:
+    UserError: something was given that would change nothing.
+  """
+  from official_ext.modeling import generation  # pylint: disable=g-import-not-at-top
+
+  config = generation.config_of(model, **found)
+  idle = [name for name in _FILTERS if name in found]
+  if idle and not config.temperature:
+    raise errors.UserError(f'--{idle[0]}: changes nothing at temperature 0, the likeliest token; add --temperature=1')
+  stops = dict.fromkeys((*config.stop_token_ids, *tokenizer.stop_token_ids))
+  return dataclasses.replace(config, stop_token_ids=tuple(stops))
+
+
+def with_room(model: Any, config: Any, length: int, is_given: bool) -> Any:
+  """The configuration, with no more new tokens than the model has positions for.
+
+  Args:
+    model: a `LanguageModel`.
+    config: a `GenerationConfig`.
+    length: of the prompt, in tokens.
+    is_given: whether somebody has asked for `config.max_new_tokens`.
+
+  Raises:
+    UserError: there is no room for one, or for as many as somebody has asked for.
+  """
+  positions = model.config.max_position_embeddings
+  room = positions - length
+  if room < 1:
+    raise errors.UserError(
+      f'--prompt: {length} tokens leave no room for more: the model has {positions} positions (max_position_embeddings)'
+    )
+  if config.max_new_tokens <= room:
+    return config
+  if is_given:
+    raise errors.UserError(
+      f'--max_new_tokens: {config.max_new_tokens} behind a prompt of {length} tokens make '
+      f'{length + config.max_new_tokens}, and the model has {positions} positions (max_position_embeddings); '
+      f'{room} fit'
+    )
+  return dataclasses.replace(config, max_new_tokens=room)

@@ -1,0 +1,282 @@
+"""official-ext generate, chat and convert: what transformers makes of the same folders, and what a terminal shows."""
+
+import io
+import json
+import os
+import pathlib
+import pty
+import re
+import shutil
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import official_ext as ext
+from official_ext.cli import convert
+from official_ext.cli import main as cli
+from official_ext.modeling import decoder
+from official_ext.modeling import decoder_config
+from official_ext.modeling import lora
+from official_ext.modeling import peft_folders
+from official_ext.modeling import pretrained
+
+pytest.importorskip('transformers', reason="needs the test extra: pip install 'official-ext[test]'")
+from tests import train_processes
+from tests.modeling import checkpoints
+
+TEMPLATE = (
+  '{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}'
+  '{% if add_generation_prompt %}<|assistant|>{% endif %}'
+)
+MARKS = ['<|user|>', '<|assistant|>', '<|system|>', '<|end|>']
+
+
+def random_weights(model, seed):
+  for variable in model.trainable_variables:
+    variable.assign(tf.random.stateless_normal(variable.shape, [seed, variable.shape.rank], stddev=0.3))
+  return model
+
+
+@pytest.fixture(scope='module')
+def place(tmp_path_factory):
+  """A folder with the folders `base`, `adapter`, which names its base as ../base, and `long`, with a long context."""
+  place = tmp_path_factory.mktemp('place')
+  tokenizer = ext.train_tokenizer(['hello there, äöü'] * 3, 275, MARKS, TEMPLATE, folder=place)
+  for name, positions in (('base', 64), ('long', 4096)):
+    config = decoder_config.DecoderConfig(
+      vocab_size=len(tokenizer), hidden_size=32, intermediate_size=44, num_hidden_layers=2,
+      max_position_embeddings=positions,
+    )  # fmt: skip
+    pretrained.save(random_weights(decoder.LanguageModel(config), 1), str(place / name), tokenizer=tokenizer)
+  model = pretrained.load(str(place / 'base'))
+  lora.attach(model, lora.LoraConfig(r=2))
+  peft_folders.save(random_weights(model, 2), str(place / 'adapter'))
+  path = place / 'adapter/adapter_config.json'
+  path.write_text(json.dumps({**json.loads(path.read_text()), 'base_model_name_or_path': '../base'}))
+  return place
+
+
+@pytest.fixture
+def run(capsys, place, monkeypatch):
+  """A function: the arguments of official-ext, and what is piped in -> (status, stdout, stderr)."""
+  monkeypatch.chdir(place)
+
+  def run(*arguments, stdin=''):
+    monkeypatch.setattr('sys.stdin', io.StringIO(stdin))
+    capsys.readouterr()  # What transformers has printed.
+    status = cli.main(arguments)
+    return status, *capsys.readouterr()
+
+  return run
+
+
+def continued(folder, text, count):
+  """What transformers writes behind a text."""
+  tokenizer = checkpoints.transformers.AutoTokenizer.from_pretrained(folder)
+  ids = tokenizer(text, return_tensors='pt')['input_ids']
+  tokens = checkpoints.reloaded(folder).generate(ids, max_new_tokens=count, do_sample=False)[0, ids.shape[1] :]
+  return tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+def test_generate_prints_what_transformers_does_alone_and_a_stream_is_the_same(run, place, train_server, tmp_path):
+  expected = continued('base', 'hello there', 12)
+  assert len(expected.encode()) > 8
+  status, out, err = run('generate', 'base', '--prompt=hello there', '--max_new_tokens=12')
+  assert (status, out, err) == (0, expected + '\n', 'stopped after 12 tokens (--max_new_tokens)\n')
+
+  # On a terminal, in pieces.
+  main, terminal = pty.openpty()
+  pieces = []
+
+  def read():
+    while (piece := os.read(main, 1000)) != b'$':
+      pieces.append(piece)
+
+  reader = threading.Thread(target=read)
+  reader.start()
+  process = train_server().start(
+    ['generate', str(place / 'base'), '--prompt=hello there', '--max_new_tokens=12'],
+    pathlib.Path(os.ttyname(terminal)),
+    tmp_path / 'stderr',
+    script=pathlib.Path(cli.__file__),
+    env=train_processes.UNOPTIMISED,
+  )
+  assert process.wait(timeout=200) == 0, (tmp_path / 'stderr').read_text()
+  time.sleep(0.2)
+  os.write(terminal, b'$')
+  reader.join(timeout=20)
+  assert b''.join(pieces).decode() == expected + '\r\n'
+  assert len(pieces) > 3
+
+
+def test_an_adapter_folder_is_its_base_with_the_adapters(run, place):
+  status, out, _ = run('convert', 'adapter', 'merged', '--max_shard_size=20KB')
+  assert (status, out) == (0, 'Converted adapter to merged: llama, float32\n')
+  assert len(list((place / 'merged').glob('*.safetensors'))) > 2
+  model = pretrained.load('base')
+  peft_folders.load(model, 'adapter')
+  ids = np.arange(24).reshape(2, 12)
+  logits = checkpoints.logits(checkpoints.reloaded('merged'), ids)
+  np.testing.assert_allclose(model(tf.constant(ids)), logits, atol=2e-5)
+  assert np.abs(logits - checkpoints.logits(checkpoints.reloaded('base'), ids)).max() > 0.1
+  arguments = ('--prompt=hello there', '--max_new_tokens=12')
+  status, out, _ = run('generate', 'adapter', *arguments)
+  assert status == 0 and out == continued('merged', 'hello there', 12) + '\n'
+
+  status, out, _ = run('convert', 'base', 'half', '--adapter=adapter', '--dtype=bfloat16')
+  assert (status, out) == (0, 'Converted base to half: llama, bfloat16\n')
+  weights = checkpoints.reloaded('merged').state_dict(), checkpoints.reloaded('half').state_dict()
+  rounded = {name: value.to(checkpoints.torch.bfloat16).float() for name, value in weights[0].items()}
+  assert all(checkpoints.torch.equal(rounded[name], value) for name, value in weights[1].items())
+  assert run('convert', 'half', 'again')[:2] == (0, 'Converted half to again: llama, bfloat16\n')
+  again = checkpoints.reloaded('again').state_dict()
+  assert all(checkpoints.torch.equal(again[name], value) for name, value in weights[1].items())
+  theirs = [checkpoints.transformers.AutoTokenizer.from_pretrained(folder) for folder in ('base', 'again')]
+  messages = [{'role': 'user', 'content': 'hello <|end|> ä'}]
+  told = [
+    tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False) for tokenizer in theirs
+  ]
+  assert told[0] == told[1] and len(told[0]) > 5
+
+
+def test_chat_keeps_the_conversation_and_forgets_its_beginning_aloud(run, place):
+  messages = ['hello', 'there', 'a message of many words: äöü', '/clear', 'hello']
+  status, out, err = run('chat', 'base', '--max_new_tokens=8', stdin='\n\n'.join([*messages, '/exit', 'never']))
+  assert status == 0
+  answers = out.split('\n')
+  assert len(answers) == 5 and answers[4] == '' and answers[0] == answers[3]
+  first = '<|user|>hello<|end|><|assistant|>'
+  assert answers[0] == continued('base', first, 8)
+  assert answers[1] == continued('base', f'{first}{answers[0]}<|end|><|user|>there<|end|><|assistant|>', 8)
+  told = [line for line in err.splitlines() if 'stopped after 8 tokens' not in line]
+  assert told == ['the context of 64 tokens is full: the 4 oldest messages are forgotten']
+  assert answers[2] == continued('base', f'<|user|>{messages[2]}<|end|><|assistant|>', 8)
+
+  status, out, err = run('chat', 'base', '--max_new_tokens=8', stdin='x' * 60)
+  assert (status, out) == (2, '')
+  assert err == (
+    'error: the message: 63 tokens and 8 of an answer (--max_new_tokens) are more than the 64 positions of the model '
+    '(max_position_embeddings)\n'
+  )
+
+
+CHAT = """
+import sys
+from official_ext.cli import main
+sys.stdin = open(sys.argv[1])
+sys.exit(main.main(['chat', sys.argv[2], '--max_new_tokens=3000']))
+"""
+
+
+def test_ctrl_c_stops_an_answer_and_not_the_conversation(place, start_script, tmp_path):
+  os.mkfifo(tmp_path / 'stdin')
+  script = start_script(CHAT, [tmp_path / 'stdin', place / 'long'], train_processes.UNOPTIMISED)
+  output = script._folder / 'stdout'
+  with open(tmp_path / 'stdin', 'w', buffering=1) as lines:
+    for count in (1, 2):
+      lines.write('hello\n')
+      deadline = time.monotonic() + 120
+      while not output.exists() or not output.read_text(errors='replace').split('\n')[count - 1]:
+        assert time.monotonic() < deadline and script.process.poll() is None
+        time.sleep(0.02)
+      script.process.send_signal(signal.SIGINT)
+      while output.read_text(errors='replace').count('\n') < count:
+        assert time.monotonic() < deadline and script.process.poll() is None
+        time.sleep(0.02)
+  done = script.finish()
+  assert done.returncode == 0
+  assert done.stderr.count('stopped; the answer so far is kept') == 2 and 'stopped after' not in done.stderr
+
+
+BAD = [
+  (['generate', 'nowhere', '--prompt=a'], 'nowhere: no such folder'),
+  (['generate', 'base'], 'generate: the following arguments are required: --prompt; `official-ext generate --help`'),
+  (['generate', 'base', '--prompt=a', '--promt=b'], 'generate: unrecognized arguments: --promt=b; '),
+  (['generate', 'base', '--prompt=a', '--top_k=x'], "generate: argument --top_k: invalid int value: 'x'; "),
+  (['generate', 'base', '--prompt='], '--prompt: is empty'),
+  (['generate', 'base', '--prompt=a', '--top_p=0'], '--top_p: 0.0 must be above 0'),
+  (['generate', 'base', '--prompt=a', '--top_p=0.5'], '--top_p: changes nothing at temperature 0'),
+  (['generate', 'base', f'--prompt={"a" * 64}'], '--prompt: 64 tokens leave no room for more: the model has 64 pos'),
+  (['generate', 'base', '--prompt=a', '--max_new_tokens=64'], '--max_new_tokens: 64 behind a prompt of 1 tokens make'),
+  (['generate', 'base', '--prompt=a', '--base_model=base'], '--base_model: base is no folder with adapters'),
+  (['generate', 'empty', '--prompt=a'], 'empty: holds no config.json'),
+  (['generate', 'run', '--prompt=a'], 'run: is the folder of a run; .*: official-ext convert run TARGET'),
+  (['generate', 'bare', '--prompt=a'], 'bare: holds no tokenizer.json'),
+  (['generate', 'pickled', '--prompt=a'], 'pickled/pytorch_model.bin: a pickle file runs any code'),
+  (['generate', 'mamba', '--prompt=a'], "mamba/config.json: the architecture 'mamba' is not there"),
+  (['generate', 'lost', '--prompt=a'], 'lost/adapter_config.json: base_model_name_or_path: org/gone: no such folder'),
+  (['generate', 'base', '--prompt=a', '--chat_template_path=x'], '--chat_template_path: only --use_chat_template'),
+  (['chat', 'speechless'], 'speechless: has no chat template'),
+  (['chat', 'base', '--chat_template_path=nowhere'], '--chat_template_path=nowhere: cannot be read'),
+  (['convert', 'base'], 'convert: the following arguments are required: TARGET'),
+  (['convert', 'base', 'long'], 'long: is there already; name a folder that is not'),
+  (['convert', 'base', 'new', '--max_shard_size=x'], '--max_shard_size=x: expected a size such as 5GB'),
+  (['convert', 'base', 'new', '--which=best'], '--which: has no meaning for base, which is not the folder of a run'),
+  (['convert', 'base', 'new', '--adapter=long'], 'long: holds no adapter_config.json'),
+  (['convert', 'base', 'new', '--tokenizer=empty'], 'empty: holds no tokenizer.json'),
+]
+
+
+@pytest.fixture(scope='module')
+def wrong_folders(place):
+  """Folders that lack something, beside the others."""
+  for name in ('empty', 'run', 'lost'):
+    (place / name).mkdir()
+  (place / 'run/params.yaml').write_text('')
+  (place / 'lost/adapter_config.json').write_text('{"base_model_name_or_path": "org/gone"}')
+  for name in ('bare', 'pickled', 'mamba', 'speechless'):
+    shutil.copytree(place / 'base', place / name)
+  (place / 'bare/tokenizer.json').unlink()
+  (place / 'pickled/model.safetensors').rename(place / 'pickled/pytorch_model.bin')
+  config = place / 'mamba/config.json'
+  config.write_text(config.read_text().replace('"llama"', '"mamba"'))
+  (place / 'speechless/chat_template.jinja').unlink()
+
+
+@pytest.mark.parametrize('arguments, message', BAD, ids=[' '.join(arguments)[:60] for arguments, _ in BAD])
+def test_a_mistake_is_one_line_and_status_2(run, wrong_folders, place, arguments, message):
+  status, out, err = run(*arguments)
+  assert (status, out, err.count('\n')) == (2, '', 1)
+  assert re.match(f'error: {message}', err), err
+  assert not (place / 'new').exists()
+
+
+def test_an_extra_that_is_not_installed_is_named(run, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'tokenizers', None)
+  status, _, err = run('chat', 'base')
+  assert status == 2 and err.startswith('error: base: needs the package tokenizers: pip install ')
+
+
+@pytest.mark.parametrize('text, size', [('5GB', 5 * 10**9), ('1.5MB', 1_500_000), ('2GiB', 2 * 2**30), ('300', 300)])
+def test_sizes_are_those_of_transformers(text, size):
+  assert convert.size_of(text) == size
+
+
+def test_the_model_of_a_run_becomes_a_folder(run, place, run_train):
+  done = run_train(
+    [
+      '--experiment=lora_language_model',
+      '--registry=tests.lora_language_model',
+      '--mode=train',
+      '--model_dir=trained',
+      '--set=task.model_path=base',
+      '--set=train_steps=3',
+      '--set=checkpoint_interval=3',
+      '--set=runtime.enable_xla=false',
+    ],
+    cwd=place,
+  )
+  assert done.returncode == 0, done.stderr
+  status, out, err = run('convert', 'trained', 'of_run')
+  assert status == 0, err
+  assert out == 'Converted trained to of_run: llama, float32\n' and 'ckpt-3 (raw weights)' in err
+  ids = np.arange(24).reshape(2, 12)
+  logits = checkpoints.logits(checkpoints.reloaded('of_run'), ids)
+  np.testing.assert_allclose(ext.load('trained')(tf.constant(ids)), logits, atol=2e-5)
+  assert run('generate', 'of_run', '--prompt=hello', '--max_new_tokens=1')[0] == 0  # With the tokenizer of its base.
+  assert run('convert', 'trained', 'new', '--base_model=base')[0] == 2
