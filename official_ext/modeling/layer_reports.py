@@ -35,8 +35,9 @@ def report(value: tf.Tensor) -> None:
 def collected(wanted: bool = True) -> Iterator[list[tf.Tensor]]:
   """Within, what is reported is added to the list that it yields; if it is not `wanted`, nothing is."""
   before = _LOCAL.found
-  _LOCAL.found = found = [] if wanted else None
+  found: list[tf.Tensor] = []
+  _LOCAL.found = found if wanted else None
   try:
-    yield [] if found is None else found
+    yield found
   finally:
     _LOCAL.found = before

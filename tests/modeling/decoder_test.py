@@ -272,6 +272,6 @@ def test_a_mistake_in_a_larger_configuration_is_named_by_its_path():
   assert lines['task.model.num_experts_per_tok'] == '8 of 2 experts (num_experts)'
   assert 'longrope' in lines['task.model.rope_parameters.rope_type']
   assert 'task.model.rope_parameters.rope_theta' in lines
-  with pytest.raises(errors.UserError, match='^hidden_size: 0 must be above 0'):
+  with pytest.raises(errors.UserError, match="^remat: 'blok' is not known.*\nhidden_size: 0 must be above 0\n"):
     decoder_config.check(config)
   checks.check_values(decoder_config.DecoderConfig(), 'task.model')
