@@ -11,3 +11,4 @@ from experiments import gan
 from experiments import meta_learning
 from experiments import multi_task
 from experiments import reinforcement
+from experiments import sft

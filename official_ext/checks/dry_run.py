@@ -18,9 +18,11 @@ from official_ext.checks import step_errors
 from official_ext.checks import task_checks
 from official_ext.config import checks
 from official_ext.config import definitions
+from official_ext.core import base_task
 from official_ext.core import run_checks
 from official_ext.core import train_lib
 from official_ext.core import unset_fields
+from official_ext.modeling import frozen
 from official_ext.runtime import distribute
 from official_ext.runtime import failures
 
@@ -68,6 +70,9 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
       _train_step(trainer)
       _eval_step(trainer)
       _save_and_restore(trainer, folder)
+    if isinstance(task, base_task.Task):
+      for line in task.check_result(trainer.model, os.path.join(folder, 'result')):
+        _say('result', line)
   _say('would', _intention(params))
   for line in checks.schedule_warnings(params):
     _say('warning', line)
@@ -154,7 +159,8 @@ def _save_and_restore(trainer, folder):
   checkpoint = trainer.checkpoint
   path = checkpoint.write(os.path.join(folder, 'ckpt'))
   size = sum(tf.io.gfile.stat(name).length for name in manifests.files_of(path))
-  variables = trainer.model.variables
+  frozen_ids = {id(variable) for variable in frozen.constants(trainer.model)}
+  variables = [variable for variable in trainer.model.variables if id(variable) not in frozen_ids]
   before = [variable.numpy() for variable in variables]
   for variable in variables:
     variable.assign(tf.zeros_like(variable))
@@ -162,7 +168,8 @@ def _save_and_restore(trainer, folder):
   for variable, value in zip(variables, before):
     if not np.array_equal(variable.numpy(), value, equal_nan=variable.dtype.is_floating):
       raise errors.UserError(f'the checkpoint does not hold {variable.name}: restored, it has other values')
-  _say('checkpoint', f'{size / 2**20:,.1f} MiB, saved and restored, {len(variables)} variables equal')
+  beside = f'; {len(frozen_ids)} frozen ones come from where the model does' if frozen_ids else ''
+  _say('checkpoint', f'{size / 2**20:,.1f} MiB, saved and restored, {len(variables)} variables equal{beside}')
 
 
 def _intention(params) -> str:

@@ -129,6 +129,22 @@ class Task(base_task.Task):
     del trainer
     return ()
 
+  def check_result(self, model: tf_keras.Model, folder: str) -> Sequence[str]:
+    """Saves what a finished run leaves for others, loads it again, and compares: for `official-ext check`.
+
+    Args:
+      model: the model of `build_model`, after a step.
+      folder: where to save it. It is removed afterwards.
+
+    Returns:
+      A line for each thing that was saved.
+
+    Raises:
+      UserError: it does not load, or loads to something else.
+    """
+    del model, folder
+    return ()
+
   def train_step(self, inputs, model, optimizer, metrics=None):
     """Forward, backward and `optimizer.apply_gradients`: see base class."""
     with tf.GradientTape() as tape:

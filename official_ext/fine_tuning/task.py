@@ -8,6 +8,7 @@ from typing import Any
 from absl import logging
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
 from official_ext import errors
 from official_ext.actions import triggers
@@ -200,7 +201,7 @@ class FineTuningTask(base_task.Task):
 
   @property
   def output_dir(self) -> str:
-    """Where the result is saved."""
+    """Where the result is saved; '' for nowhere."""
     return os.path.expanduser(self.config.output_dir) or self.logging_dir
 
   def build_actions(self, trainer: Any) -> Sequence[Any]:
@@ -208,6 +209,9 @@ class FineTuningTask(base_task.Task):
     return [triggers.AtEnd(lambda logs: self._save_at_end(trainer))]
 
   def _save_at_end(self, trainer: Any) -> None:
+    if not self.output_dir:
+      logging.warning('task.output_dir: is empty, and the task was made without logging_dir: the result is not saved')
+      return
     ema = ema_optimizer.find(trainer.optimizer)
 
     def swap():
@@ -222,11 +226,12 @@ class FineTuningTask(base_task.Task):
     finally:
       swap()
 
-  def save_result(self, model: Any) -> Mapping[str, str]:
+  def save_result(self, model: Any, folder: str = '') -> Mapping[str, str]:
     """Saves what training has made of a model, whole or not at all.
 
     Args:
       model: the model of `build_model`.
+      folder: below which; '' for `output_dir`.
 
     Returns:
       What was saved -> its folder.
@@ -235,16 +240,16 @@ class FineTuningTask(base_task.Task):
       StorageError: it cannot be written.
     """
     writers = self.result_writers(model)
-    folders = {name: os.path.join(self.output_dir, name) for name in writers}
+    folders = {name: os.path.join(folder or self.output_dir, name) for name in writers}
     tokenizer = self.source(self.config.train_data).tokenizer  # With the chat template that was trained with.
-    for name, folder in folders.items():
+    for name, write in writers.items():
 
-      def make(partial, write=writers[name]):
+      def make(partial, write=write):
         write(partial)
         tokenizer.save(partial)
 
-      result_folders.write(folder, make)
-      logging.info('saved: %s', folder)
+      result_folders.write(folders[name], make)
+      logging.info('saved: %s', folders[name])
     return folders
 
   def result_writers(self, model: Any) -> Mapping[str, Callable[[str], None]]:
@@ -255,6 +260,36 @@ class FineTuningTask(base_task.Task):
     if self.config.save_merged:
       writers[MODEL] = lambda folder: pretrained.save(self._merged(model), folder)
     return writers
+
+  def load_result(self, name: str, folder: str) -> Any:
+    """The model of a folder that `save_result` has written. A subclass that overrides `result_writers` does this too.
+
+    Args:
+      name: what was saved.
+      folder: where.
+    """
+    if name == MODEL:
+      return pretrained.load(folder)
+    base = self.base_model
+    assert base is not None, folder
+    model = pretrained.load(base.folder, **self._run_settings())
+    peft_folders.load(model, folder, self.config.frozen_kernels(), self.config.frozen_dtype or None)
+    return model
+
+  def check_result(self, model: Any, folder: str) -> Sequence[str]:
+    """See base class: the logits of what was saved are the model's."""
+    row = self.source(self.config.train_data).fetch([0])[0]
+    prefix = next(name for name in row if name.endswith('input_ids')).removesuffix('input_ids')
+    inputs = [tf.constant(row[f'{prefix}{name}'])[tf.newaxis] for name in ('input_ids', 'position_ids', 'segment_ids')]
+    call = lambda model: np.asarray(model(*inputs))
+    expected, lines = call(model), []
+    for name, place in self.save_result(model, folder).items():
+      difference = float(np.abs(call(self.load_result(name, place)) - expected).max())
+      if not difference <= _tolerance() * np.abs(expected).max():
+        raise errors.UserError(f'{name}: saved and loaded again, its logits differ by {difference:.3g}')
+      size = sum(os.path.getsize(os.path.join(place, file)) for file in os.listdir(place))
+      lines.append(f'{name}: {size / 2**20:,.1f} MiB, saved and loaded, logits differ by at most {difference:.2g}')
+    return lines
 
   def _merged(self, model):
     """A plain model that computes what one with adapters does; that stays as it is."""
@@ -268,6 +303,11 @@ class FineTuningTask(base_task.Task):
 
 def _read(params: Any, path: str) -> text_records.Records:
   return record_files.open_records(params.input_path, params.split, params.max_samples, f'{path}.input_path')
+
+
+def _tolerance() -> float:
+  """By how much of the largest one logits may differ, if they are computed once more in the run's precision."""
+  return 1e-3 if tf_keras.mixed_precision.global_policy().compute_dtype == 'float32' else 5e-2
 
 
 def _held_out(num_records: int, share: float) -> np.ndarray:

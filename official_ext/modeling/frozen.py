@@ -54,6 +54,11 @@ def thaw(module: Any) -> None:
     delattr(module, name)
 
 
+def constants(module: Any) -> list[Any]:
+  """The variables of frozen weights, which checkpoints leave out."""
+  return [variable for part in parts(module) if part.is_frozen for variable in part.own_weights().values()]
+
+
 def digest(module: Any) -> str:
   """The first digits of the SHA-256 of all frozen weights: their names, shapes and values."""
   found = hashlib.sha256()

@@ -1,0 +1,88 @@
+"""Configuration of the experiment `sft`."""
+
+import dataclasses
+
+import official_ext as ext
+
+NUM_STEPS = 400
+
+
+def _data(is_training: bool, batch_size: int) -> ext.TextDataConfig:
+  return ext.TextDataConfig(
+    is_training=is_training,
+    global_batch_size=batch_size,
+    seq_length=256,
+    packing='best_fit',
+    use_chat_template=None,
+  )
+
+
+def _losses() -> ext.LossesConfig:
+  losses = ext.LossesConfig()
+  losses.label.weight = 1.0
+  return losses
+
+
+@dataclasses.dataclass
+class SftTaskConfig(ext.FineTuningConfig):
+  """Prompts and answers, conversations, or texts, that a language model learns to continue as they do.
+
+  Attributes:
+    losses: What is minimized: label, z_loss, or both.
+    train_data: Records with answers. Without an `input_path`: what the functions of Python's standard library do.
+    validation_data: Others. Without an `input_path`: a part of those of `train_data`; see `validation_share`.
+  """
+
+  model: ext.DecoderConfig = dataclasses.field(
+    default_factory=lambda: ext.DecoderConfig(
+      vocab_size=2048, hidden_size=128, intermediate_size=344, num_hidden_layers=2, max_position_embeddings=512
+    )
+  )
+  lora: ext.LoraConfig = dataclasses.field(
+    default_factory=lambda: ext.LoraConfig(r=8, lora_alpha=16.0, target_modules=('all-linear',))
+  )
+  losses: ext.LossesConfig = dataclasses.field(default_factory=_losses)
+  train_data: ext.TextDataConfig = dataclasses.field(default_factory=lambda: _data(True, 2))
+  validation_data: ext.TextDataConfig = dataclasses.field(default_factory=lambda: _data(False, 8))
+
+  def check_values(self, path: str) -> None:
+    """See base class."""
+    super().check_values(path)
+    ext.weighted_losses.check(self.losses, ('label', 'z_loss'), f'{path}.losses')
+
+
+@ext.register_experiment('sft')
+def sft() -> ext.ExperimentConfig:
+  """Supervised fine-tuning of a language model, on prompts and answers.
+
+  Command: python train.py --experiment=sft --mode=train_and_eval --model_dir=runs/sft
+  """
+  return ext.ExperimentConfig(
+    task=SftTaskConfig(),
+    trainer=ext.TrainerConfig(
+      train_steps=NUM_STEPS,
+      steps_per_loop=20,
+      summary_interval=20,
+      validation_interval=100,
+      checkpoint_interval=100,
+      gradient_accumulation_steps=2,
+      optimizer_config=ext.OptimizationConfig(
+        {
+          'optimizer': {
+            'type': 'adamw_experimental',
+            'adamw_experimental': {'weight_decay': 0.0, 'global_clipnorm': 0.5},
+          },
+          'learning_rate': {
+            'type': 'cosine',
+            'cosine': {'initial_learning_rate': 5e-4, 'decay_steps': NUM_STEPS},
+          },
+          'warmup': {'type': 'linear', 'linear': {'warmup_steps': 2}},
+        }
+      ),
+    ),
+  )
+
+
+ext.parameter_names.register(
+  'sft', refused={'num_generations': 'it learns from the answers of the data, and samples none'}
+)

@@ -1,0 +1,34 @@
+"""The task `sft`: the loss on the tokens of the answers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from experiments.sft import configs
+import official_ext as ext
+
+
+@ext.register_task(configs.SftTaskConfig)
+class SftTask(ext.FineTuningTask):
+  """Cross-entropy with the answers, rows of several examples that do not see each other."""
+
+  def build_metrics(self, training: bool = True) -> list[tf_keras.metrics.Metric]:
+    """The fraction of the learned tokens that have the largest logit."""
+    return [tf_keras.metrics.Mean('token_accuracy')]
+
+  def forward(
+    self, inputs: Mapping[str, tf.Tensor], model: tf_keras.Model, training: bool
+  ) -> tuple[tf.Tensor, Mapping[str, Any]]:
+    """See base class."""
+    logits = model(
+      inputs['input_ids'], positions=inputs['position_ids'], segments=inputs['segment_ids'], training=training
+    )
+    logits, labels = logits[:, :-1], inputs['labels'][:, 1:]  # Those at t are for the token at t + 1.
+    mask = tf.not_equal(labels, -100)
+    loss, logs = ext.weighted_losses.total(
+      self.config.losses, {'label': {'logits': logits, 'labels': labels}, 'z_loss': {'logits': logits, 'mask': mask}}
+    )
+    is_right = tf.equal(tf.argmax(logits, -1, tf.int32), labels)
+    return loss, {**logs, 'token_accuracy': (tf.cast(is_right, tf.float32), tf.cast(mask, tf.float32))}

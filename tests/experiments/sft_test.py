@@ -1,0 +1,249 @@
+"""The experiment sft: a model of a folder learns answers under train.py; short names; its result elsewhere; resumes."""
+
+import json
+import pathlib
+import signal
+import time
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import official_ext as ext
+from official_ext import errors
+from official_ext.cli import describe
+from official_ext.config import parser
+import registry_imports  # noqa: F401
+from tests.experiments import shrunk_run
+from tests.fine_tuning import tiny_models
+from tests.soak import comparison
+
+IDS = np.random.default_rng(0).integers(3, 290, (2, 11)).astype(np.int32)
+
+
+def write_records(path):
+  lines = [json.dumps({'question': f'What is {n} + 1?', 'answer': f'It is {n + 1}.', 'unused': n}) for n in range(40)]
+  path.write_text('\n'.join(lines) + '\n')
+
+
+@pytest.fixture(scope='module')
+def place(tmp_path_factory):
+  """A folder with `base`, which transformers has written, and `data.jsonl`."""
+  pytest.importorskip('transformers', reason="needs the test extra: pip install 'official-ext[test]'")
+  from tests.modeling import checkpoints
+
+  folder = tmp_path_factory.mktemp('sft')
+  config = checkpoints.config('llama', vocab_size=304, num_hidden_layers=1, max_position_embeddings=128)
+  checkpoints.random_model(config).save_pretrained(str(folder / 'base'))
+  tiny_models.make_tokenizer().save(str(folder / 'base'))
+  write_records(folder / 'data.jsonl')
+  return folder
+
+
+def command(place, model_dir, *flags):
+  """DeepExtension's parameters, in the words of its users."""
+  values = dict(
+    model_path=place / 'base',
+    dataset_path=place / 'data.jsonl',
+    promptInputColumn='question',
+    prompt_output_column='answer',
+    lora_rank=4,
+    max_seq_length=96,
+    max_input_length=48,
+    max_content_length=48,
+    max_samples=30,
+    max_steps=12,
+    batch_size=4,
+    grad_accum_steps=2,
+    learning_rate=0.01,
+    warmup_steps=2,
+    max_grad_norm=0.5,
+    xla='false',
+    steps_per_loop=3,
+    summary_interval=3,
+    checkpoint_interval=3,
+    validation_interval=6,
+  )
+  values['promptinputcolumn'] = values.pop('promptInputColumn')
+  sets = [f'--set={name}={value}' for name, value in values.items()]
+  return ['--experiment=sft', '--mode=train_and_eval', f'--model_dir={model_dir}', *sets, *flags]
+
+
+@pytest.fixture(scope='module')
+def straight(place, run_train):
+  """The folder of a run from its first step to its last."""
+  done = run_train(command(place, place / 'straight'), env={'XDG_CACHE_HOME': str(place / 'cache')})
+  assert done.returncode == 0, done.stdout + done.stderr
+  return place / 'straight'
+
+
+def test_it_learns_the_answers_of_a_file(place, straight):
+  events = [json.loads(line) for line in (straight / 'events.jsonl').read_text().splitlines()]
+  losses = [event['training_loss'] for event in events if event['event'] == 'train']
+  assert losses[-1] < 0.7 * losses[0], losses
+  last = [event for event in events if event['event'] == 'eval'][-1]
+  assert last['step'] == 12 and 0 < last['token_accuracy'] <= 1
+  assert last['validation_loss'] == pytest.approx(last['label'], rel=1e-5)
+  manifest = json.loads((straight / 'ckpt-12.manifest.json').read_text())
+  identities = {name: found for name, (found,) in manifest['data'].items()}
+  assert identities['train_data']['num_records'] == 27 and identities['validation_data']['num_records'] == 3
+
+
+def test_peft_loads_its_result_to_the_same_logits(place, straight):
+  pytest.importorskip('peft', reason="needs the test extra: pip install 'official-ext[test]'")
+  import peft
+  import transformers
+
+  from tests.modeling import checkpoints
+
+  trained = ext.load(straight)
+  expected = np.asarray(trained(IDS))
+  base = transformers.AutoModelForCausalLM.from_pretrained(str(place / 'base'), attn_implementation='eager')
+  before = checkpoints.logits(base, IDS)
+  loaded = peft.PeftModel.from_pretrained(base, str(straight / 'adapter')).eval()
+  np.testing.assert_allclose(checkpoints.logits(loaded, IDS), expected, atol=1e-5)
+  assert np.abs(before - expected).max() > 0.1
+  names = [pathlib.Path(path).name for path in (straight / 'adapter').iterdir()]
+  assert {'adapter_config.json', 'adapter_model.safetensors', 'tokenizer.json', 'chat_template.jinja'} <= set(names)
+  fields = json.loads((straight / 'adapter/adapter_config.json').read_text())
+  assert fields['r'] == 4 and fields['lora_alpha'] == 16
+  assert fields['target_modules'] == [f'{name}_proj' for name in ('down', 'gate', 'k', 'o', 'q', 'up', 'v')]
+
+
+def test_a_killed_run_goes_on_bit_for_bit(place, straight, start_train, run_train):
+  flags = command(place, place / 'killed')
+  env = {'XDG_CACHE_HOME': str(place / 'cache')}
+  process = start_train(flags, env=env)
+  deadline = time.monotonic() + 120
+  while not (place / 'killed/ckpt-6.manifest.json').exists():
+    assert time.monotonic() < deadline and process.poll() is None
+    time.sleep(0.01)
+  process.send_signal(signal.SIGKILL)
+  process.communicate()
+  assert not (place / 'killed/adapter').exists()
+  done = run_train(flags, env=env)
+  assert done.returncode == 0, done.stderr
+  assert '"event": "restored"' in (place / 'killed/events.jsonl').read_text()
+  wanted, found = (comparison.tensors(folder / 'ckpt-12') for folder in (straight, place / 'killed'))
+  assert wanted.keys() == found.keys()
+  assert [name for name, value in wanted.items() if not np.array_equal(value, found[name])] == []
+  weights = [name for name in wanted if name.startswith('model/') and 'VARIABLE_VALUE' in name]
+  assert weights and all('lora_' in name or 'frozen_weights' in name for name in weights)
+  files = [(folder / 'adapter/adapter_model.safetensors').read_bytes() for folder in (straight, place / 'killed')]
+  assert files[0] == files[1]
+
+
+# Short names.
+
+
+def parse(*sets):
+  return parser.parse_configuration(types.SimpleNamespace(experiment='sft', set=list(sets)), print_return=False)
+
+
+def test_short_names_set_what_they_mean():
+  task = parse('model_path=m', 'dataset_path=d.jsonl', 'lora_rank=3', 'load_in_4bit=True', 'output_dir=out').task
+  assert (task.model_path, task.train_data.input_path, task.lora.r) == ('m', 'd.jsonl', 3)
+  assert task.load_in_4bit is True and task.output_dir == 'out' and not task.validation_data.input_path
+  params = parse('max_seq_length=77', 'max_input_length=33', 'max_content_length=44', 'max_samples=9')
+  for data in (params.task.train_data, params.task.validation_data):
+    assert (data.seq_length, data.max_input_length, data.max_content_length) == (77, 33, 44)
+  assert params.task.train_data.max_samples == 9
+  for names in (('prompt_input_column', 'prompt_output_column'), ('promptinputcolumn', 'promptoutputcolumn')):
+    task = parse(f'{names[0]}=q', f'{names[1]}=a').task
+    assert {(data.prompt_column, data.output_column) for data in (task.train_data, task.validation_data)} == {
+      ('q', 'a')
+    }
+  params = parse('batch_size=3', 'grad_accum_steps=5', 'learning_rate=2e-5', 'warmup_steps=4', 'max_grad_norm=0.1')
+  rates = params.trainer.optimizer_config
+  assert (params.task.train_data.global_batch_size, params.trainer.gradient_accumulation_steps) == (3, 5)
+  assert rates.learning_rate.cosine.initial_learning_rate == 2e-5 and rates.warmup.linear.warmup_steps == 4
+  assert rates.optimizer.adamw_experimental.global_clipnorm == 0.1
+
+
+def test_the_schedule_is_as_long_as_training_unless_it_is_set_too():
+  params = parse('max_steps=50')
+  assert params.trainer.train_steps == params.trainer.optimizer_config.learning_rate.cosine.decay_steps == 50
+  for other in ('decay_steps=70', 'trainer.optimizer_config.learning_rate.cosine.decay_steps=70'):
+    for sets in (('max_steps=50', other), (other, 'max_steps=50')):
+      params = parse(*sets)
+      assert params.trainer.train_steps == 50
+      assert params.trainer.optimizer_config.learning_rate.cosine.decay_steps == 70
+  params = parse('schedule=constant', 'learning_rate=1e-3', 'max_steps=50')  # A schedule without a length.
+  assert params.trainer.train_steps == 50
+
+
+def test_what_sft_does_not_use_and_text_that_is_no_bool_are_refused():
+  with pytest.raises(errors.UserError, match='^num_generations: sft has no such parameter: it learns from the answers'):
+    parse('num_generations=4')
+  assert parse('load_in_4bit=False').task.load_in_4bit is False
+  with pytest.raises(errors.UserError, match=r"^task\.load_in_4bit: expected bool, got 'False' \(str\)"):
+    parse('load_in_4bit="False"')
+  with pytest.raises(errors.UserError, match='^task.train_data.max_samples: expected -1 for all, or at least 1'):
+    parse('max_samples=0')
+
+
+def test_describe_shows_the_short_names():
+  lines = list(describe.field_lines(parse(), 'sft'))
+  shown = {line.split(':')[0]: line.rpartition('  [')[2].rstrip(']') for line in lines if line.endswith(']')}
+  assert shown['task.model_path'] == 'model_path' and shown['task.lora.r'] == 'lora_rank'
+  assert shown['task.train_data.prompt_column'] == shown['task.validation_data.prompt_column']
+  assert shown['task.train_data.prompt_column'] == 'prompt_input_column, promptinputcolumn'
+  assert 'max_steps' in shown['trainer.train_steps'] and not any('num_generations' in line for line in lines)
+
+
+# Without any argument.
+
+SMALL = {
+  'task': {
+    'model': {'vocab_size': 300, 'hidden_size': 16, 'intermediate_size': 24, 'num_hidden_layers': 1},
+    'train_data': {'seq_length': 192, 'max_samples': 40},
+    'validation_data': {'seq_length': 192, 'max_samples': 10},
+  }
+}
+
+
+@pytest.mark.parametrize('replicas, enable_xla', [pytest.param('two', False, marks=pytest.mark.soak)])
+def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
+  shrunk_run.assert_goes_on_bit_for_bit(shrunk_run.make_params('sft', SMALL, enable_xla=enable_xla), tmp_path, replicas)
+
+
+def test_without_arguments_a_new_decoder_learns_docstrings(tmp_path, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  params = shrunk_run.make_params('sft', SMALL, {'task': {'output_dir': str(tmp_path / 'run')}})
+  logs = shrunk_run.run(tmp_path / 'run', params)
+  assert np.isfinite(logs['validation_loss'])
+  trained = ext.pretrained.load(str(tmp_path / 'run/model'))
+  reader = tf.train.load_checkpoint(str(tmp_path / 'run/ckpt-4'))
+  name = 'model/decoder/norm/scale/.ATTRIBUTES/VARIABLE_VALUE'
+  np.testing.assert_array_equal(trained.decoder.norm.scale.numpy(), reader.get_tensor(name))
+  tokenizer = ext.Tokenizer.load(str(tmp_path / 'run/model'))
+  assert tokenizer.has_chat_template and len(tokenizer) <= 300
+
+
+@pytest.mark.soak
+def test_two_replicas_in_bfloat16_with_averages_and_accumulation_on_4_bits(place, run_train, tmp_path):
+  flags = [
+    '--set=strategy=mirrored',
+    '--set=runtime.num_virtual_cpus=2',
+    '--set=precision=bfloat16',
+    '--set=load_in_4bit=true',
+    '--set=trainer.optimizer_config.ema.average_decay=0.9',
+    '--set=task.save_merged=true',
+  ]
+  for folder, steps in (('straight', 12), ('resumed', 6), ('resumed', 12)):
+    arguments = command(place, tmp_path / folder, *flags)
+    arguments = [argument.replace('max_steps=12', f'max_steps={steps}') for argument in arguments]
+    done = run_train([*arguments, '--set=decay_steps=12'], timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+  wanted, found = (comparison.tensors(tmp_path / folder / 'ckpt-12') for folder in ('straight', 'resumed'))
+  assert [name for name, value in wanted.items() if not np.array_equal(value, found[name])] == []
+  # The result has the averages.
+  model = ext.pretrained.load(str(place / 'base'))
+  ext.peft_folders.load(model, str(tmp_path / 'straight/adapter'), ext.QuantizationConfig(method='nf4'))
+  averages = {name: value for name, value in wanted.items() if 'average' in name and 'lora_' in name}
+  assert len(averages) == len(model.trainable_variables)
+  saved = sorted(float(np.abs(variable.numpy()).sum()) for variable in model.trainable_variables)
+  np.testing.assert_allclose(saved, sorted(float(np.abs(value).sum()) for value in averages.values()), rtol=1e-6)
+  merged = ext.pretrained.load(str(tmp_path / 'straight/model'))
+  np.testing.assert_allclose(np.asarray(merged(IDS)), np.asarray(model(IDS)), atol=1e-3)
