@@ -9,7 +9,7 @@ import tf_keras
 
 from experiments.language_model import configs
 from experiments.language_model import data
-from experiments.language_model import model as language_model
+from experiments.language_model import model as model_lib
 import official_ext as ext
 
 
@@ -25,7 +25,7 @@ class LanguageModelTask(ext.Task):
         f'task.model.vocab_size: {config.vocab_size} has no room for the {len(self._tokenizer)} tokens of '
         f'{self.config.tokenizer_path or "the tokenizer"}'
       )
-    return language_model.build(config)
+    return model_lib.build(config)
 
   def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
     """Batches of rows of tokens: see `ext.text_source`."""
@@ -49,9 +49,24 @@ class LanguageModelTask(ext.Task):
       self.config.losses,
       {'label': {'logits': logits, 'labels': labels}, 'z_loss': {'logits': logits, 'mask': is_learned}},
     )
-    bits = -ext.losses.log_probs(logits, labels) / math.log(2) * self._tokens_per_byte(training)
+    data_params = self.config.train_data if training else self.config.validation_data
+    bits = -ext.losses.log_probs(logits, labels) / math.log(2) * self.tokens_per_byte(data_params)
     is_right = tf.cast(tf.argmax(logits, axis=-1, output_type=labels.dtype) == labels, tf.float32)
     return loss, {**losses, 'accuracy': (is_right, is_learned), 'bits_per_byte': (bits, is_learned)}
+
+  def tokens_per_byte(self, params: Any) -> float:
+    """How many tokens a byte of the split's text is, also of what was cut off."""
+    report = self._source(params).report
+    return (report.tokens + report.lost_tokens) / report.text_bytes
+
+  def serving_function(self, model: tf_keras.Model) -> Any:
+    """Logits of the next tokens, float32 [b, t, vocab_size], from those so far, int32 [b, t]."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, name='input_ids')], autograph=False)
+    def serve(input_ids):
+      return {'logits': model(input_ids, training=False)}
+
+    return serve
 
   @property
   def _tokenizer(self) -> ext.Tokenizer:
@@ -59,7 +74,3 @@ class LanguageModelTask(ext.Task):
 
   def _source(self, params):
     return data.source(params, self._tokenizer)
-
-  def _tokens_per_byte(self, training):
-    report = self._source(self.config.train_data if training else self.config.validation_data).report
-    return report.learned_tokens / report.text_bytes
