@@ -14,7 +14,7 @@ class TextClassifierDataConfig(ext.TextDataConfig):
     label_column: The column of the label, which is one of `task.class_names`.
   """
 
-  seq_length: int = 128
+  seq_length: int = 96
   example_format: str = 'prompt'
   prompt_column: str = 'text'
   label_column: str = 'label'
@@ -47,7 +47,7 @@ class TextClassifierTaskConfig(ext.TaskConfig):
   class_names: tuple[str, ...] = tuple(topics.CLASSES)
   losses: ext.LossesConfig = dataclasses.field(default_factory=ext.LossesConfig)
   train_data: TextClassifierDataConfig = dataclasses.field(
-    default_factory=lambda: TextClassifierDataConfig(is_training=True, global_batch_size=32)
+    default_factory=lambda: TextClassifierDataConfig(is_training=True, global_batch_size=16)
   )
   validation_data: TextClassifierDataConfig = dataclasses.field(
     default_factory=lambda: TextClassifierDataConfig(is_training=False, global_batch_size=32)
