@@ -8,7 +8,9 @@ from experiments import digits
 from experiments import digits_mlp
 from experiments import distillation
 from experiments import gan
+from experiments import language_model
 from experiments import meta_learning
 from experiments import multi_task
 from experiments import reinforcement
 from experiments import sft
+from experiments import text_classifier

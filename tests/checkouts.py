@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 @contextlib.contextmanager
 def current(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   """Makes the checkout, which is the current folder for a while; registries are then as they were before."""
-  for name in ('another', 'iris', 'numerals', 'perceptron', 'rings', 'shapes'):  # What the tests write.
+  for name in ('another', 'iris', 'my_model', 'numerals', 'perceptron', 'rings', 'shapes'):  # What the tests write.
     if (ROOT / 'experiments' / name).exists():
       pytest.skip(f'experiments/{name} is there, and this test would write one of that name')
   (folder / 'experiments').mkdir(parents=True)

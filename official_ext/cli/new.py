@@ -107,10 +107,13 @@ def _files(name: str, like: str, as_package: bool) -> tuple[Files, str]:
   def rename(text):
     return renaming.with_long_lines_allowed(renaming.renamed(text, origin, name, sorted(others)), _MAX_LINE)
 
-  return {
-    renaming.renamed(f'/{path}', origin, name)[1:]: rename(text) if path.endswith('.py') else text
-    for path, text in files.items()
-  }, rename(test)
+  def of_file(path, text):
+    if path.endswith('.md'):
+      return renaming.renamed(text, origin, name, sorted(others))
+    return rename(text) if path.endswith('.py') else text
+
+  found = {renaming.renamed(f'/{path}', origin, name)[1:]: of_file(path, text) for path, text in files.items()}
+  return found, rename(test)
 
 
 def _folders() -> dict[str, pathlib.Path]:

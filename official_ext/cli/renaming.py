@@ -3,7 +3,8 @@
 It relies on a convention of experiments: every name of an experiment that is known outside of its folder (experiment,
 task, data set, modules, classes, constants) begins with the folder's name: `my_task`, `my_task_small`, `MyTask`,
 `MyTaskConfig`, `MY_TASK_DIR`. Prose writes the name of the experiment in backticks; the same word without them stays.
-Nothing else in the code has exactly that name.
+Nothing else in the code has exactly that name, but for names of the library behind `ext.`, which stay, as does
+what `--like=` names.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import keyword
 import re
 import tokenize
 
+_STAYS = r'(?<!\bext\.)(?<!--like=)'  # Behind these.
 # The characters around a name that is not a word of a sentence.
 _WHOLE = (
   (r'(?<=\bexperiments[./])', r'\b'),
@@ -45,14 +47,14 @@ def renamed(text: str, old: str, new: str, others: Sequence[str] = ()) -> str:
   """
   stays = ''.join(rf'(?!{re.escape(other)}\b)' for other in others if other.startswith(f'{old}_'))
   # At the beginning of a name, also after underscores; not inside a name, nor in one of another module.
-  begins = r'(?<![A-Za-z0-9_])(_*)'
+  begins = rf'{_STAYS}(?<![A-Za-z0-9_])(_*)'
   text = re.sub(rf'{begins}{stays}{old}(?=_\w)', rf'\g<1>{new}', text)
   text = re.sub(rf'{begins}{old.upper()}(?=_\w)', rf'\g<1>{new.upper()}', text)
   text = re.sub(rf'{begins}{camel_case(old)}(?=[A-Z])', rf'\g<1>{camel_case(new)}', text)
   # As a whole name, if it cannot be a word of a sentence; one with an underscore never is.
   for before, after in [(r'(?<!\w)', r'(?!\w)')] if '_' in old else _WHOLE:
-    text = re.sub(f'{before}{old}{after}', new, text)
-    text = re.sub(f'{before}{camel_case(old)}{after}', camel_case(new), text)
+    text = re.sub(f'{_STAYS}{before}{old}{after}', new, text)
+    text = re.sub(f'{_STAYS}{before}{camel_case(old)}{after}', camel_case(new), text)
   return text
 
 

@@ -1,0 +1,76 @@
+"""The task `language_model`: text, decoder and loss."""
+
+from collections.abc import Mapping
+import math
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from experiments.language_model import configs
+from experiments.language_model import data
+from experiments.language_model import model as model_lib
+import official_ext as ext
+
+
+@ext.register_task(configs.LanguageModelTaskConfig)
+class LanguageModelTask(ext.Task):
+  """Prediction of the next token of text."""
+
+  def build_model(self) -> tf_keras.Model:
+    """See model.py."""
+    config = self.config.model
+    if len(self._tokenizer) > config.vocab_size:
+      raise ext.UserError(
+        f'task.model.vocab_size: {config.vocab_size} has no room for the {len(self._tokenizer)} tokens of '
+        f'{self.config.tokenizer_path or "the tokenizer"}'
+      )
+    return model_lib.build(config)
+
+  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+    """Batches of rows of tokens: see `ext.text_source`."""
+    return ext.build_dataset(self._source(params), params, input_context)
+
+  def build_metrics(self, training: bool = True):
+    """The share of tokens whose logit is the largest; what the model needs to write a byte of the text, in bits."""
+    return [tf_keras.metrics.Mean('accuracy'), tf_keras.metrics.Mean('bits_per_byte')]
+
+  def num_examples(self, params: Any) -> int:
+    """The rows of the split."""
+    return len(self._source(params))
+
+  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
+    """Cross-entropy of the next tokens: see base class."""
+    segments, positions = inputs['segment_ids'], inputs['position_ids']
+    logits = model(inputs['input_ids'], positions=positions, segments=segments, training=training)[:, :-1]
+    labels = inputs['labels'][:, 1:]
+    is_learned = tf.cast(labels != ext.losses.IGNORED_LABEL, tf.float32)
+    loss, losses = ext.weighted_losses.total(
+      self.config.losses,
+      {'label': {'logits': logits, 'labels': labels}, 'z_loss': {'logits': logits, 'mask': is_learned}},
+    )
+    data_params = self.config.train_data if training else self.config.validation_data
+    bits = -ext.losses.log_probs(logits, labels) / math.log(2) * self.tokens_per_byte(data_params)
+    is_right = tf.cast(tf.argmax(logits, axis=-1, output_type=labels.dtype) == labels, tf.float32)
+    return loss, {**losses, 'accuracy': (is_right, is_learned), 'bits_per_byte': (bits, is_learned)}
+
+  def tokens_per_byte(self, params: Any) -> float:
+    """How many tokens a byte of the split's text is, also of what was cut off."""
+    report = self._source(params).report
+    return (report.tokens + report.lost_tokens) / report.text_bytes
+
+  def serving_function(self, model: tf_keras.Model) -> Any:
+    """Logits of the next tokens, float32 [b, t, vocab_size], from those so far, int32 [b, t]."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, name='input_ids')], autograph=False)
+    def serve(input_ids):
+      return {'logits': model(input_ids, training=False)}
+
+    return serve
+
+  @property
+  def _tokenizer(self) -> ext.Tokenizer:
+    return data.tokenizer(self.config.tokenizer_path, self.config.model.vocab_size)
+
+  def _source(self, params):
+    return data.source(params, self._tokenizer)

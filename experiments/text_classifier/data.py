@@ -1,0 +1,80 @@
+"""The texts of `text_classifier`, their tokens and their labels."""
+
+from collections.abc import Mapping, Sequence
+import functools
+from typing import Any
+
+import numpy as np
+
+from experiments.text_classifier import topics
+import official_ext as ext
+
+
+@functools.cache
+def tokenizer(path: str, vocab_size: int) -> ext.Tokenizer:
+  """The tokenizer of a folder; if there is none, one that is trained on the training topics.
+
+  Args:
+    path: the folder, or ''.
+    vocab_size: how many tokens the latter has.
+  """
+  if path:
+    return ext.Tokenizer.load(path)
+  return ext.train_tokenizer([document['text'] for document in ext.python_topics.documents('train')], vocab_size)
+
+
+class LabelledTexts(ext.Source):
+  """Rows of tokens, and the number of each row's class, int32 [].
+
+  A row ends with the last token of its text; what fills it up stands before.
+  """
+
+  def __init__(self, texts: Any, column: str, class_names: Sequence[str]):
+    """Takes rows, and finds their classes.
+
+    Args:
+      texts: what `ext.text_source` has opened, of the format `prompt`.
+      column: of the label in the records.
+      class_names: the labels, in the order of their numbers.
+    """
+    self._texts = texts
+    self._column = column
+    self._numbers = {name: number for number, name in enumerate(class_names)}
+
+  def __len__(self) -> int:
+    return len(self._texts)
+
+  def fetch(self, indices: Sequence[int]) -> list[Mapping[str, Any]]:
+    """See base class."""
+    rows = self._texts.fetch(indices)
+    return [{**row, 'label': self._number(row['record'], index)} for row, index in zip(rows, indices)]
+
+  def describe(self, index: int) -> str:
+    """See base class."""
+    return self._texts.describe(index)
+
+  def identity(self) -> Mapping[str, Any]:
+    """See base class."""
+    return {**self._texts.identity(), 'label_column': self._column, 'class_names': list(self._numbers)}
+
+  def _number(self, record, index):
+    label = self._texts.record(int(record)).get(self._column)
+    if str(label) not in self._numbers:
+      raise ext.UserError(
+        f'task.class_names: {self.describe(index)} has {label!r} in the column {self._column!r}; there are '
+        f'{", ".join(self._numbers)}'
+      )
+    return np.int32(self._numbers[str(label)])
+
+
+def source(params: Any, tokens: ext.Tokenizer, class_names: Sequence[str]) -> LabelledTexts:
+  """The rows of a data configuration.
+
+  Args:
+    params: `task.train_data` or `task.validation_data`.
+    tokens: the tokenizer.
+    class_names: `task.class_names`.
+  """
+  split = 'train' if params.is_training else 'validation'
+  texts = ext.text_source(params, tokens, None if params.input_path else topics.records(split))
+  return LabelledTexts(texts, params.label_column, class_names)

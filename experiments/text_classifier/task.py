@@ -1,0 +1,66 @@
+"""The task `text_classifier`: texts with labels, decoder, head and loss."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from experiments.text_classifier import configs
+from experiments.text_classifier import data
+from experiments.text_classifier import model as model_lib
+import official_ext as ext
+
+
+@ext.register_task(configs.TextClassifierTaskConfig)
+class TextClassifierTask(ext.Task):
+  """Prediction of the class of a text."""
+
+  @property
+  def class_names(self) -> Sequence[str]:
+    """See base class."""
+    return self.config.class_names
+
+  def build_model(self) -> model_lib.TextClassifierModel:
+    """See model.py."""
+    model = model_lib.build(self.config)
+    num_tokens, room = len(self._tokenizer), model.decoder.config.vocab_size
+    if num_tokens > room:
+      raise ext.UserError(f'task.tokenizer_path: its {num_tokens} tokens have no room in a vocab_size of {room}')
+    return model
+
+  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+    """Batches {'input_ids', 'segment_ids': int32 [b, t], 'label': int32 [b]}."""
+    return ext.build_dataset(self._source(params), params, input_context)
+
+  def build_metrics(self, training: bool = True) -> list[tf_keras.metrics.Metric]:
+    """The share of texts whose class has the largest logit."""
+    return [tf_keras.metrics.SparseCategoricalAccuracy('accuracy')]
+
+  def num_examples(self, params: Any) -> int:
+    """The number of texts."""
+    return len(self._source(params))
+
+  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
+    """Cross-entropy: see base class."""
+    logits = model(inputs['input_ids'], segments=inputs['segment_ids'], training=training)
+    # One label for a row: a sequence of one.
+    label = {'logits': logits[:, tf.newaxis], 'labels': inputs['label'][:, tf.newaxis]}
+    loss, _ = ext.weighted_losses.total(self.config.losses, {'label': label})
+    return loss, {'accuracy': (inputs['label'], logits)}
+
+  def serving_function(self, model: tf_keras.Model) -> Any:
+    """Logits of token ids, int32 [b, t], without anything that fills rows up: one length in a call."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, name='input_ids')], autograph=False)
+    def serve(input_ids):
+      return {'logits': model(input_ids, segments=tf.ones_like(input_ids), training=False)}
+
+    return serve
+
+  @property
+  def _tokenizer(self):
+    return data.tokenizer(self.config.tokenizer_path or self.config.model_path, self.config.model.vocab_size)
+
+  def _source(self, params):
+    return data.source(params, self._tokenizer, self.config.class_names)
