@@ -60,6 +60,7 @@ FACE = {
   # Language models.
   'pretrained': 'modeling.pretrained',
   'LanguageModel': 'modeling.decoder:LanguageModel',
+  'SequenceClassifier': 'modeling.sequence_classifier:SequenceClassifier',
   'DecoderConfig': 'modeling.decoder_config:DecoderConfig',
   'Decoder': 'modeling.decoder:Decoder',
   'DecoderBlock': 'modeling.decoder:Block',

@@ -7,6 +7,7 @@ pretrained.save(model, 'mine')                 # what transformers loads, too
 
 from collections.abc import Mapping
 import dataclasses
+import functools
 import os
 import re
 from typing import Any
@@ -23,6 +24,7 @@ from official_ext.modeling import families
 from official_ext.modeling import frozen
 from official_ext.modeling import lora
 from official_ext.modeling import quantized_linear
+from official_ext.modeling import sequence_classifier
 from official_ext.modeling import tensor_files
 from official_ext.modeling import weight_slots
 from official_ext.modeling.families import family as family_lib
@@ -94,13 +96,48 @@ def load(
     errors.UserError: for a folder that lacks something, an architecture or a field that is not implemented, a tensor
       that is missing, has no place here or another shape, and for weights in a pickle file, which is never opened.
   """
+  make = functools.partial(
+    decoder.LanguageModel, block_class=block_class, initializer=tf.zeros_initializer, dtype=dtype
+  )
+  return _load(folder, make, ignore_fields, changes)
+
+
+def load_classifier(
+  folder: str,
+  num_labels: int = 1,
+  dtype: Any = None,
+  ignore_fields: tuple[str, ...] = (),
+  block_class: type[decoder.Block] = decoder.Block,
+  **changes: Any,
+) -> sequence_classifier.SequenceClassifier:
+  """A model that scores texts, from a folder of one, or of a language model: then its head is new.
+
+  Args:
+    folder: see `load`; of transformers' `...ForSequenceClassification`, `...ForCausalLM`, or the bare decoder.
+    num_labels: how many scores a text gets; 1 is a reward model.
+    dtype: see `load`, as the rest.
+    ignore_fields: see `load`.
+    block_class: see `load`.
+    **changes: see `load`.
+
+  Raises:
+    errors.UserError: as `load`; or a folder's head has another number of scores.
+  """
+
+  def make(config):
+    return sequence_classifier.SequenceClassifier(config, num_labels, block_class, tf.zeros_initializer, dtype)
+
+  return _load(folder, make, ignore_fields, changes)
+
+
+def _load(folder, make, ignore_fields, changes):
   config, fields = read_config(folder, ignore_fields)
   for name, value in changes.items():
     if name not in decoder_config.SETTINGS:
       raise errors.UserError(f'{name}: is what the weights were trained with; load changes {decoder_config.SETTINGS}')
     setattr(config, name, value)
   files = tensor_files.TensorFiles(folder)  # Before the weights are made: a folder without any is told at once.
-  model = decoder.LanguageModel(config, block_class, initializer=tf.zeros_initializer, dtype=dtype)
+  model = make(config)
   _fill(model, files)
   model.origin = Origin(folder, fields, _carried_files(folder))
   return model
@@ -131,12 +168,14 @@ def _fill(model, files):
   family = families.FAMILIES[model.config.model_type]
   places = _places(family, model)
   names = {_full_name(family, name): name for name in files.names}
-  missing = [name for name in places if name not in names]
+  is_language_model = isinstance(model, decoder.LanguageModel)
+  # A classifier may start with the decoder of a language model.
+  missing = [name for name in places if name not in names and (is_language_model or name != _SCORES)]
   if missing:
     raise errors.UserError(f'{files.folder}: the tensor {missing[0]} is missing{_and_more(missing)}')
   is_tied = model.config.tie_word_embeddings
   extra = [full for full in names if full not in places and not _is_ignored(family, full)]
-  extra = [full for full in extra if not (is_tied and full == _HEAD)]
+  extra = [full for full in extra if full != _HEAD or (is_language_model and not is_tied)]
   if extra:
     raise errors.UserError(f'{files.folder}: the tensor {names[extra[0]]} has no place here{_and_more(extra)}')
   for name, shape in files.shapes():
@@ -147,11 +186,11 @@ def _fill(model, files):
       )
   for name, value in files.tensors(lambda name: _full_name(family, name) in places):
     places[_full_name(family, name)].assign(value)
-  if is_tied and _HEAD in names:
+  if is_language_model and is_tied and _HEAD in names:
     _check_tied(model, files, names[_HEAD])
 
 
-_HEAD = 'lm_head.weight'
+_HEAD, _SCORES = 'lm_head.weight', 'score.weight'
 
 
 def _check_tied(model, files, name):
@@ -174,7 +213,7 @@ def _is_ignored(family, name):
 
 def _full_name(family, name):
   """A tensor's name in a file of the whole model; files of the bare decoder have it without the prefix."""
-  return name if name == _HEAD or name.startswith(family.prefix) else family.prefix + name
+  return name if name in (_HEAD, _SCORES) or name.startswith(family.prefix) else family.prefix + name
 
 
 def _places(family, model):
@@ -191,6 +230,7 @@ def _places(family, model):
 
   for name, tensor in family.tensors.items():
     add(_full_name(family, name), tensor)
+  add(_SCORES, family_lib.Tensor(('score/kernel',), is_transposed=True))
   for number in range(model.config.num_hidden_layers):
     for name, tensor in family_lib.of_experts(family.block_tensors, model.config.num_experts):
       add(f'{family.prefix}{family.block_prefix.format(number)}{name}', tensor, f'decoder/blocks/{number}/')
@@ -201,13 +241,13 @@ def _places(family, model):
 
 
 def save(
-  model: decoder.LanguageModel,
+  model: decoder.LanguageModel | sequence_classifier.SequenceClassifier,
   folder: str,
   dtype: str | None = None,
   max_shard_bytes: int = 5 * 10**9,
   tokenizer: tokenizer_lib.Tokenizer | None = None,
 ) -> None:
-  """Writes a folder that transformers, and `load`, read.
+  """Writes a folder that transformers, and `load` or `load_classifier`, read.
 
   Args:
     model: to be saved, as the family `model.config.model_type`.
@@ -229,6 +269,11 @@ def save(
   for name in _SPECIAL_IDS if tokenizer is not None else ():
     if fields.get(name) is None and getattr(tokenizer, name) is not None:
       fields[name] = getattr(tokenizer, name)
+  if isinstance(model, sequence_classifier.SequenceClassifier):
+    fields['architectures'] = [family.sequence_classifier]
+    # Transformers knows the number of scores by these alone.
+    fields['id2label'] = {str(number): f'LABEL_{number}' for number in range(model.num_labels)}
+    fields['label2id'] = {f'LABEL_{number}': number for number in range(model.num_labels)}
   places = _places(family, model)
   written = dtype or next(iter(places.values())).slots[0].variable.dtype.name
   if written not in ('float32', 'bfloat16', 'float16'):

@@ -87,6 +87,7 @@ class Family:
     layers: how layer types and windows are told.
     rope: how rotations are told; None for a family without them.
     ignored_tensors: patterns of tensors that hold no weights.
+    sequence_classifier: the class of its classifiers in transformers; '' if it is named like the architecture.
   """
 
   model_type: str
@@ -102,6 +103,12 @@ class Family:
   layers: layer_fields.LayerFields = layer_fields.FULL
   rope: rope_fields.RopeFields | None = None
   ignored_tensors: tuple[str, ...] = (r'.*rotary_emb\.inv_freq',)
+  sequence_classifier: str = ''
+
+  def __post_init__(self):
+    if not self.sequence_classifier:
+      name = self.architecture.replace('ForCausalLM', 'ForSequenceClassification')
+      object.__setattr__(self, 'sequence_classifier', name)
 
 
 def linear(theirs: str, *ours: str) -> dict[str, Tensor]:

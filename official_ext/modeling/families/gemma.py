@@ -42,6 +42,7 @@ GEMMA2 = family.Family(
 GEMMA3 = family.Family(
   model_type='gemma3_text',
   architecture='Gemma3ForCausalLM',
+  sequence_classifier='Gemma3TextForSequenceClassification',
   prefix='model.',
   block_prefix='layers.{}.',
   tensors=family.LLAMA_TENSORS,

@@ -14,6 +14,7 @@ def _conv1d(theirs, *ours):
 GPT2 = family.Family(
   model_type='gpt2',
   architecture='GPT2LMHeadModel',
+  sequence_classifier='GPT2ForSequenceClassification',
   prefix='transformer.',
   block_prefix='h.{}.',
   tensors={
