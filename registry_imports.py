@@ -11,6 +11,8 @@ from experiments import gan
 from experiments import language_model
 from experiments import meta_learning
 from experiments import multi_task
+from experiments import preference
 from experiments import reinforcement
+from experiments import reward_model
 from experiments import sft
 from experiments import text_classifier

@@ -4,6 +4,8 @@ import dataclasses
 
 import official_ext as ext
 
+NUM_STEPS = 400
+
 
 def _preferences(is_training: bool, batch_size: int) -> ext.TextDataConfig:
   return ext.TextDataConfig(
@@ -21,7 +23,8 @@ class PreferenceTaskConfig(ext.FineTuningConfig):
   """One answer to a prompt is better than another.
 
   Attributes:
-    losses: What is minimized: dpo, orpo, label, z_loss. DPO is dpo alone; ORPO is orpo and label, and needs no reference.
+    losses: What is minimized: dpo, orpo, label, z_loss. DPO is dpo alone. ORPO is orpo and label; it needs no
+      reference.
     label_on_prompt: Whether `label` is on the prompt of the better answer too, as in TRL's ORPO.
     train_data: Prompts, each with a chosen and a rejected answer. Without an `input_path`: docstrings of Python's.
     validation_data: The same, of other functions.
@@ -29,6 +32,11 @@ class PreferenceTaskConfig(ext.FineTuningConfig):
 
   label_on_prompt: bool = False
   losses: ext.LossesConfig = dataclasses.field(default_factory=ext.LossesConfig)
+  model: ext.DecoderConfig = dataclasses.field(
+    default_factory=lambda: ext.DecoderConfig(
+      vocab_size=2048, hidden_size=128, intermediate_size=344, num_hidden_layers=2, max_position_embeddings=512
+    )
+  )
   train_data: ext.TextDataConfig = dataclasses.field(default_factory=lambda: _preferences(True, 8))
   validation_data: ext.TextDataConfig = dataclasses.field(default_factory=lambda: _preferences(False, 32))
 
@@ -36,3 +44,51 @@ class PreferenceTaskConfig(ext.FineTuningConfig):
     """Refuses losses that this task cannot compute: see base class."""
     super().check_values(path)
     ext.weighted_losses.check(self.losses, ('dpo', 'orpo', 'label', 'z_loss'), f'{path}.losses')
+
+
+@ext.register_experiment('preference')
+def preference() -> ext.ExperimentConfig:
+  """A language model learns to prefer the better of two answers: DPO; ORPO by other weights of losses.
+
+  Command: python train.py --experiment=preference --mode=train_and_eval --model_dir=runs/preference
+  """
+  task = PreferenceTaskConfig()
+  task.losses.dpo.weight = 1.0
+  return ext.ExperimentConfig(
+    task=task,
+    trainer=ext.TrainerConfig(
+      train_steps=NUM_STEPS,
+      steps_per_loop=20,
+      summary_interval=20,
+      validation_interval=100,
+      checkpoint_interval=100,
+      best_checkpoint_eval_metric='accuracy',
+      best_checkpoint_metric_comp='higher',
+      best_checkpoint_export_subdir='best',
+      optimizer_config=ext.OptimizationConfig(
+        {
+          'optimizer': {
+            'type': 'adamw_experimental',
+            'adamw_experimental': {'weight_decay': 0.0, 'global_clipnorm': 1.0},
+          },
+          'learning_rate': {
+            'type': 'cosine',
+            'cosine': {'initial_learning_rate': 2e-4, 'decay_steps': NUM_STEPS},
+          },
+          'warmup': {'type': 'linear', 'linear': {'warmup_steps': 10}},
+        }
+      ),
+    ),
+  )
+
+
+ext.parameter_names.register(
+  'preference',
+  refused={
+    'num_generations': 'it learns from the answers of the data, and samples none',
+    **dict.fromkeys(
+      ('prompt_output_column', 'promptoutputcolumn'),
+      'it has two answers: set task.train_data.chosen_column and task.train_data.rejected_column',
+    ),
+  },
+)

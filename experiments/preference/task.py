@@ -14,6 +14,15 @@ import official_ext as ext
 class PreferenceTask(ext.FineTuningTask):
   """A language model learns to prefer one answer over another."""
 
+  @property
+  def needs_reference(self) -> bool:
+    """DPO holds the model against what it was."""
+    return bool(self.config.losses.dpo.weight)
+
+  def built_in_records(self, split: str) -> ext.TextRecords:
+    """Docstrings, each with that of another function as the rejected answer."""
+    return ext.python_docstrings.preference_records(split)
+
   def build_metrics(self, training: bool = True) -> list[tf_keras.metrics.Metric]:
     """How often the chosen answer has the greater reward."""
     return [tf_keras.metrics.Mean('accuracy')]

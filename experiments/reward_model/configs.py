@@ -6,6 +6,8 @@ from typing import ClassVar
 
 import official_ext as ext
 
+NUM_STEPS = 400
+
 
 def _preferences(is_training: bool, batch_size: int) -> ext.TextDataConfig:
   return ext.TextDataConfig(
@@ -31,5 +33,66 @@ class RewardModelTaskConfig(ext.FineTuningConfig):
   RANGES: ClassVar[Mapping[str, str]] = {'center_rewards_coefficient': '[0, inf)'}
 
   center_rewards_coefficient: float = 0.0
+  model: ext.DecoderConfig = dataclasses.field(
+    default_factory=lambda: ext.DecoderConfig(
+      vocab_size=2048, hidden_size=128, intermediate_size=344, num_hidden_layers=2, max_position_embeddings=512
+    )
+  )
   train_data: ext.TextDataConfig = dataclasses.field(default_factory=lambda: _preferences(True, 16))
   validation_data: ext.TextDataConfig = dataclasses.field(default_factory=lambda: _preferences(False, 64))
+
+  def check_values(self, path: str) -> None:
+    """Refuses what a model of scores has not: see base class."""
+    super().check_values(path)
+    named = ext.weighted_losses.selected(self.losses)
+    if named:
+      raise ext.UserError(f'{path}.losses.{named[0]}.weight: scores have one loss, that of their difference')
+    if self.save_merged:
+      raise ext.UserError(f'{path}.save_merged: the result is a whole model anyway, adapters merged')
+
+
+@ext.register_experiment('reward_model')
+def reward_model() -> ext.ExperimentConfig:
+  """A model learns to score answers: higher for what was preferred.
+
+  Command: python train.py --experiment=reward_model --mode=train_and_eval --model_dir=runs/reward_model
+  """
+  task = RewardModelTaskConfig()
+  return ext.ExperimentConfig(
+    task=task,
+    trainer=ext.TrainerConfig(
+      train_steps=NUM_STEPS,
+      steps_per_loop=20,
+      summary_interval=20,
+      validation_interval=100,
+      checkpoint_interval=100,
+      best_checkpoint_eval_metric='accuracy',
+      best_checkpoint_metric_comp='higher',
+      best_checkpoint_export_subdir='best',
+      optimizer_config=ext.OptimizationConfig(
+        {
+          'optimizer': {
+            'type': 'adamw_experimental',
+            'adamw_experimental': {'weight_decay': 0.0, 'global_clipnorm': 1.0},
+          },
+          'learning_rate': {
+            'type': 'cosine',
+            'cosine': {'initial_learning_rate': 5e-4, 'decay_steps': NUM_STEPS},
+          },
+          'warmup': {'type': 'linear', 'linear': {'warmup_steps': 10}},
+        }
+      ),
+    ),
+  )
+
+
+ext.parameter_names.register(
+  'reward_model',
+  refused={
+    'num_generations': 'it learns from the answers of the data, and samples none',
+    **dict.fromkeys(
+      ('prompt_output_column', 'promptoutputcolumn'),
+      'it has two answers: set task.train_data.chosen_column and task.train_data.rejected_column',
+    ),
+  },
+)

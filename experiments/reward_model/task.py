@@ -1,6 +1,6 @@
 """The task `reward_model`: pairs of answers, a score for each, and the loss of Bradley and Terry."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +17,14 @@ class RewardModelTask(ext.FineTuningTask):
   def build_model(self) -> tf_keras.Model:
     """A `SequenceClassifier` with one score."""
     return self.build_classifier(num_labels=1)
+
+  def built_in_records(self, split: str) -> ext.TextRecords:
+    """Docstrings, each with that of another function as the rejected answer."""
+    return ext.python_docstrings.preference_records(split)
+
+  def result_writers(self, model: tf_keras.Model) -> Mapping[str, Callable[[str], None]]:
+    """The whole model, adapters merged: transformers loads it as a model for sequence classification."""
+    return {'model': lambda folder: ext.pretrained.save(self.merged_classifier(model), folder)}
 
   def build_metrics(self, training: bool = True) -> list[tf_keras.metrics.Metric]:
     """How often the chosen answer has the higher score."""

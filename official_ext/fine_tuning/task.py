@@ -21,12 +21,14 @@ from official_ext.data import text_sources
 from official_ext.data import tokenizer as tokenizer_lib
 from official_ext.data import tokenizer_training
 from official_ext.fine_tuning import base_models
+from official_ext.fine_tuning import classifiers
 from official_ext.fine_tuning import reference as reference_lib
 from official_ext.fine_tuning import result_folders
 from official_ext.modeling import decoder as decoder_lib
 from official_ext.modeling import lora as lora_lib
 from official_ext.modeling import peft_folders
 from official_ext.modeling import pretrained
+from official_ext.modeling import sequence_classifier
 from official_ext.optimization import ema_optimizer
 
 ADAPTER, MODEL = 'adapter', 'model'  # Folders of the result.
@@ -70,6 +72,19 @@ class FineTuningTask(base_task.Task):
     if base is not None and (config.trains_adapters or base.adapter):
       self._attach(model, base.adapter)
     return model
+
+  def build_classifier(self, num_labels: int) -> sequence_classifier.SequenceClassifier:
+    """The same decoder with a head of scores for each text in place of the language model's.
+
+    Its result is a whole model: `result_writers` must be overridden with `merged_classifier`.
+    """
+    model = classifiers.build(self.config, self.base_model, num_labels, self._run_settings())
+    self._check_vocabulary(model.config.vocab_size)
+    return model
+
+  def merged_classifier(self, model: Any) -> sequence_classifier.SequenceClassifier:
+    """A model of `build_classifier` without adapters, which are added to its weights: to be saved."""
+    return classifiers.merged(model, self.config, self.base_model, self._run_settings())
 
   def _run_settings(self) -> dict[str, Any]:
     """What `model` says about how a model from a folder is run."""

@@ -31,8 +31,18 @@ class SequenceClassifier(tf_keras.Model):
     initializer: Any = None,
     dtype: Any = None,
     name: str = 'sequence_classifier',
+    decoder: decoder_lib.Decoder | None = None,
   ):
     """Makes all weights; the arguments are those of `Decoder`. The head always starts with normal numbers.
+
+    Args:
+      config: what the decoder is made of.
+      num_labels: how many scores a text gets.
+      block_class: of the blocks.
+      initializer: see `Decoder`.
+      dtype: see `Decoder`.
+      name: of the model.
+      decoder: one that is there already, of this `config`; None makes it.
 
     Raises:
       errors.UserError: for a configuration that cannot be built.
@@ -41,7 +51,7 @@ class SequenceClassifier(tf_keras.Model):
     self.config = config
     self.num_labels = num_labels
     self.origin: Any = None
-    self.decoder = decoder_lib.Decoder(config, block_class, initializer, dtype=self._dtype_policy)
+    self.decoder = decoder or decoder_lib.Decoder(config, block_class, initializer, dtype=self._dtype_policy)
     normal = functools.partial(tf_keras.initializers.RandomNormal, stddev=config.initializer_range)
     self.score = layers.Linear(config.hidden_size, num_labels, False, normal(), dtype=self._dtype_policy, name='score')
     self.built = True
@@ -73,3 +83,10 @@ class SequenceClassifier(tf_keras.Model):
       columns = tf.range(tf.shape(segments)[1])
       last = tf.gather(hidden, tf.reduce_max(tf.where(segments > 0, columns, 0), axis=1), batch_dims=1)
     return tf.cast(self.score(last), tf.float32)
+
+
+def of_language_model(model: decoder_lib.LanguageModel, num_labels: int) -> SequenceClassifier:
+  """A classifier over the decoder of a language model: that itself, not a copy. Its head is new."""
+  found = SequenceClassifier(model.config, num_labels, dtype=model._dtype_policy, decoder=model.decoder)
+  found.origin = model.origin
+  return found

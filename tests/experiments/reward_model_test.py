@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from experiments import reward_model  # noqa: F401  Registers it.
 from official_ext.modeling import pretrained
 from tests.core import harness
 from tests.experiments import shrunk_run

@@ -1,0 +1,72 @@
+"""Models that score texts, which begin as `model_path` says, and become whole folders again."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from official_ext.fine_tuning import base_models
+from official_ext.fine_tuning import configs
+from official_ext.modeling import lora
+from official_ext.modeling import peft_folders
+from official_ext.modeling import pretrained
+from official_ext.modeling import sequence_classifier
+
+
+def build(
+  config: configs.FineTuningConfig,
+  base: base_models.BaseModel | None,
+  num_labels: int,
+  settings: Mapping[str, Any],
+) -> sequence_classifier.SequenceClassifier:
+  """A classifier, with new adapters if they are trained: those of a folder are added to its weights.
+
+  Args:
+    config: of the task.
+    base: the folders of its `model_path`; None for a new decoder.
+    num_labels: how many scores a text gets.
+    settings: see `pretrained.load`.
+
+  Raises:
+    UserError: as `pretrained.load_classifier` does.
+  """
+  model = _plain(config, base, num_labels, settings)
+  if base is not None and config.trains_adapters:
+    _attach(model, config)
+  return model
+
+
+def merged(
+  model: sequence_classifier.SequenceClassifier,
+  config: configs.FineTuningConfig,
+  base: base_models.BaseModel | None,
+  settings: Mapping[str, Any],
+) -> sequence_classifier.SequenceClassifier:
+  """A model without adapters that scores as one of `build` does; that stays as it is.
+
+  Args: those of `build`.
+  """
+  if base is None or not config.trains_adapters:
+    return model
+  with tf.device('/CPU:0'):
+    found = _plain(config, base, model.num_labels, {**settings, 'dtype': 'float32'})
+    _attach(found, config)
+    for target, source in zip(found.trainable_variables, model.trainable_variables, strict=True):
+      target.assign(source.numpy())
+    lora.merge(found.decoder)
+  return found
+
+
+def _plain(config, base, num_labels, settings):
+  if base is None:
+    return sequence_classifier.SequenceClassifier(config.model, num_labels)
+  if not base.adapter:
+    return pretrained.load_classifier(base.folder, num_labels, **settings)
+  language_model = pretrained.load(base.folder, **settings)
+  peft_folders.load(language_model, base.adapter)
+  lora.merge(language_model)
+  return sequence_classifier.of_language_model(language_model, num_labels)
+
+
+def _attach(model, config):
+  lora.attach(model.decoder, config.lora, config.frozen_kernels(), config.frozen_dtype or None)
