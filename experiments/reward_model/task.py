@@ -26,6 +26,10 @@ class RewardModelTask(ext.FineTuningTask):
     """The whole model, adapters merged: transformers loads it as a model for sequence classification."""
     return {'model': lambda folder: ext.pretrained.save(self.merged_classifier(model), folder)}
 
+  def load_result(self, name: str, folder: str) -> tf_keras.Model:
+    """See base class."""
+    return ext.pretrained.load_classifier(folder, num_labels=1)
+
   def build_metrics(self, training: bool = True) -> list[tf_keras.metrics.Metric]:
     """How often the chosen answer has the higher score."""
     return [tf_keras.metrics.Mean('accuracy')]
