@@ -52,10 +52,12 @@ def run(arguments: list[str]) -> None:
     model = language_models.load(folders, 'bfloat16' if _may_be_bfloat16(folders, known.dtype) else None)
   else:
     model = _of_run(known, source)
-  from official_ext.modeling import pretrained  # pylint: disable=g-import-not-at-top  # TensorFlow.
+  from official_ext.fine_tuning import result_folders  # pylint: disable=g-import-not-at-top  # TensorFlow.
+  from official_ext.modeling import pretrained  # pylint: disable=g-import-not-at-top
 
   dtype = known.dtype or _told_dtype(model)
-  pretrained.save(model, target, dtype, max_shard_bytes, tokenizer=tokenizer)
+  save = lambda folder: pretrained.save(model, folder, dtype, max_shard_bytes, tokenizer=tokenizer)
+  result_folders.write(target, save)
   print(f'Converted {source} to {target}: {model.config.model_type}, {dtype}')
 
 

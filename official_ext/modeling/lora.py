@@ -100,7 +100,7 @@ class LoraLinear(layers.Part):
     self.lora_magnitude = None
     if config.use_dora:
       self.lora_magnitude = self.make_weight('lora_magnitude', (base.output_size,), 'zeros')
-      self.lora_magnitude.assign(lengths(base.matrix()))
+      self.lora_magnitude.assign(tf.cast(lengths(base.matrix()), self.lora_magnitude.dtype))
     self.base = base
 
   @property

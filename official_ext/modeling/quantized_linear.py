@@ -170,7 +170,7 @@ def restore(linear: Any) -> layers.Linear:
     num_rows=linear.num_rows,
     dtype=linear._dtype_policy,
   )
-  plain.kernel.assign(linear.matrix())
+  plain.kernel.assign(tf.cast(linear.matrix(), plain.kernel.dtype))
   if plain.bias is not None:
     plain.bias.assign(tf.cast(linear.bias, plain.bias.dtype))
   return plain

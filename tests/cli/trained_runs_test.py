@@ -202,6 +202,13 @@ def test_what_cannot_be_exported_is_an_error_in_one_line(tmp_path, capsys):
   assert main.main(['export']) == 2 and 'RUN' in capsys.readouterr().err
 
 
+def test_only_a_language_model_becomes_a_folder_of_hugging_face(tmp_path, capsys):
+  save(tmp_path / 'run')
+  assert main.main(['convert', str(tmp_path / 'run'), str(tmp_path / 'folder')]) == 2
+  found = f'error: {tmp_path}/run: the model of this run is a Functional, which Hugging Face has no folder for'
+  assert capsys.readouterr().err.startswith(found) and not (tmp_path / 'folder').exists()
+
+
 def test_the_help_of_export_names_its_flags():
   flags = trained_runs._parser().format_usage()
   assert set(re.findall(r'--(\w+)', usage.of_command('export'))) == set(re.findall(r'--(\w+)', flags))

@@ -180,8 +180,10 @@ def test_prompts_that_cannot_be_read_are_refused(model):
     short([PROMPTS[0]])
 
 
-def test_a_program_for_the_next_token_is_compiled_once(model):
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_a_program_for_the_next_token_is_compiled_once(scan_layers):
   """What XLA must know to compile would be in the program: the first tokens' would not be that of the next ones."""
+  model = decoder.LanguageModel(CONFIG.replace(scan_layers=scan_layers))
   config = sampling.GenerationConfig(max_new_tokens=6, temperature=1.0, top_p=0.9, repetition_penalty=1.2)
   advance = tf.function(lambda state: generation.advance(model, config, state), jit_compile=True, autograph=False)
   ids = tf.constant([[0] * 11 + PROMPTS[0][:5]])
