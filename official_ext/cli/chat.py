@@ -8,6 +8,7 @@ from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import generate
 from official_ext.cli import generation_flags
 from official_ext.cli import language_models
+from official_ext.modeling import model_folders
 
 _MAX_NEW_TOKENS = 512  # Unless the context is shorter than twice as much.
 _HELP = 'A line is a message. /clear begins anew, Ctrl-C stops an answer, /exit or Ctrl-D ends.'
@@ -30,7 +31,7 @@ def run(arguments: list[str]) -> None:
     UserError: with the flag, file or field. On a terminal a message that has no answer ends nothing.
   """
   known = _parser().parse_args(arguments)
-  folders = language_models.find(known.folder, known.base_model)
+  folders = model_folders.find(known.folder, known.base_model)
   tokenizer = language_models.load_tokenizer(folders, known.chat_template_path)
   tokenizer.chat_template()  # Before the weights are loaded.
   given = generation_flags.given(known)
@@ -89,7 +90,7 @@ class Conversation:
     self,
     model: Any,
     tokenizer: Any,
-    folders: language_models.Folders,
+    folders: model_folders.ModelFolders,
     given: dict[str, Any],
     system_prompt: str = '',
     seed: int = 0,

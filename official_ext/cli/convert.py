@@ -8,6 +8,7 @@ from typing import Any
 from official_ext import errors
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import language_models
+from official_ext.modeling import model_folders
 
 _SIZE = re.compile(r'(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?', re.IGNORECASE)
 _RUN = 'params.yaml'
@@ -45,7 +46,7 @@ def run(arguments: list[str]) -> None:
     _refuse(known, ('base_model',), 'the model of a run')
   else:
     _refuse(known, _OF_RUNS, f'{source}, which is not the folder of a run')
-    folders = language_models.find(source, known.base_model, known.adapter)
+    folders = model_folders.find(source, known.base_model, known.adapter)
   tokenizer_folder = known.tokenizer or (folders.tokenizer if folders is not None else None)
   tokenizer = _tokenizer(tokenizer_folder, is_needed=known.tokenizer is not None)
   if folders is not None:
@@ -89,9 +90,9 @@ def _tokenizer(folder: str | None, is_needed: bool) -> Any:
   return tokenizer_lib.Tokenizer.load(os.path.expanduser(folder))
 
 
-def _may_be_bfloat16(folders: language_models.Folders, dtype: str | None) -> bool:
+def _may_be_bfloat16(folders: model_folders.ModelFolders, dtype: str | None) -> bool:
   """Whether the weights need not be in memory in float32: they end in bfloat16, and nothing is computed with them."""
-  if folders.adapter is not None:
+  if folders.adapter:
     return False
   from official_ext.modeling import pretrained  # pylint: disable=g-import-not-at-top
 

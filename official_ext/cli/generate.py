@@ -8,6 +8,7 @@ from official_ext import errors
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import generation_flags
 from official_ext.cli import language_models
+from official_ext.modeling import model_folders
 
 
 def _parser() -> arguments_lib.Parser:
@@ -31,7 +32,7 @@ def run(arguments: list[str]) -> None:
     raise errors.UserError('--prompt: is empty')
   if known.chat_template_path is not None and known.use_chat_template == 'false':
     raise errors.UserError('--chat_template_path: only --use_chat_template=true reads it')
-  folders = language_models.find(known.folder, known.base_model)
+  folders = model_folders.find(known.folder, known.base_model)
   tokenizer = language_models.load_tokenizer(folders, known.chat_template_path)
   tokens = _tokens(tokenizer, known)
   given = generation_flags.given(known)
@@ -57,7 +58,7 @@ def _tokens(tokenizer: Any, known: Any) -> list[int]:
   return tokens
 
 
-def check_tokens(tokens: list[int], model: Any, folders: language_models.Folders) -> None:
+def check_tokens(tokens: list[int], model: Any, folders: model_folders.ModelFolders) -> None:
   """Raises a UserError if one of the tokens is none of the model's."""
   wrong = [token for token in tokens if token >= model.config.vocab_size]
   if wrong:

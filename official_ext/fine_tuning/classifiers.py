@@ -5,9 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_ext.fine_tuning import base_models
 from official_ext.fine_tuning import configs
 from official_ext.modeling import lora
+from official_ext.modeling import model_folders
 from official_ext.modeling import peft_folders
 from official_ext.modeling import pretrained
 from official_ext.modeling import sequence_classifier
@@ -15,7 +15,7 @@ from official_ext.modeling import sequence_classifier
 
 def build(
   config: configs.FineTuningConfig,
-  base: base_models.BaseModel | None,
+  base: model_folders.ModelFolders | None,
   num_labels: int,
   settings: Mapping[str, Any],
 ) -> sequence_classifier.SequenceClassifier:
@@ -39,7 +39,7 @@ def build(
 def merged(
   model: sequence_classifier.SequenceClassifier,
   config: configs.FineTuningConfig,
-  base: base_models.BaseModel | None,
+  base: model_folders.ModelFolders | None,
   settings: Mapping[str, Any],
 ) -> sequence_classifier.SequenceClassifier:
   """A model without adapters that scores as one of `build` does; that stays as it is.
@@ -61,8 +61,8 @@ def _plain(config, base, num_labels, settings):
   if base is None:
     return sequence_classifier.SequenceClassifier(config.model, num_labels)
   if not base.adapter:
-    return pretrained.load_classifier(base.folder, num_labels, **settings)
-  language_model = pretrained.load(base.folder, **settings)
+    return pretrained.load_classifier(base.model, num_labels, **settings)
+  language_model = pretrained.load(base.model, **settings)
   peft_folders.load(language_model, base.adapter)
   lora.merge(language_model)
   return sequence_classifier.of_language_model(language_model, num_labels)

@@ -20,12 +20,12 @@ from official_ext.data import text_records
 from official_ext.data import text_sources
 from official_ext.data import tokenizer as tokenizer_lib
 from official_ext.data import tokenizer_training
-from official_ext.fine_tuning import base_models
 from official_ext.fine_tuning import classifiers
 from official_ext.fine_tuning import reference as reference_lib
 from official_ext.fine_tuning import result_folders
 from official_ext.modeling import decoder as decoder_lib
 from official_ext.modeling import lora as lora_lib
+from official_ext.modeling import model_folders
 from official_ext.modeling import peft_folders
 from official_ext.modeling import pretrained
 from official_ext.modeling import sequence_classifier
@@ -57,9 +57,14 @@ class FineTuningTask(base_task.Task):
   # Model.
 
   @functools.cached_property
-  def base_model(self) -> base_models.BaseModel | None:
+  def base_model(self) -> model_folders.ModelFolders | None:
     """The folders of `model_path`; None for a new decoder."""
-    return base_models.find(self.config.model_path) if self.config.model_path else None
+    if not self.config.model_path:
+      return None
+    try:
+      return model_folders.find(self.config.model_path).absolute()
+    except errors.UserError as error:
+      raise errors.UserError(f'task.model_path: {error}') from error
 
   def build_language_model(self) -> decoder_lib.LanguageModel:
     """The decoder of `model_path`, or a new one; with adapters beside frozen weights, if adapters are trained."""
@@ -67,7 +72,7 @@ class FineTuningTask(base_task.Task):
     if base is None:
       model = decoder_lib.LanguageModel(config.model)
     else:
-      model = pretrained.load(base.folder, **self._run_settings())
+      model = pretrained.load(base.model, **self._run_settings())
     self._check_vocabulary(model.config.vocab_size)
     if base is not None and (config.trains_adapters or base.adapter):
       self._attach(model, base.adapter)
@@ -287,7 +292,7 @@ class FineTuningTask(base_task.Task):
       return pretrained.load(folder)
     base = self.base_model
     assert base is not None, folder
-    model = pretrained.load(base.folder, **self._run_settings())
+    model = pretrained.load(base.model, **self._run_settings())
     peft_folders.load(model, folder, self.config.frozen_kernels(), self.config.frozen_dtype or None)
     return model
 
@@ -309,7 +314,7 @@ class FineTuningTask(base_task.Task):
   def _merged(self, model):
     """A plain model that computes what one with adapters does; that stays as it is."""
     with tf.device('/CPU:0'):
-      plain = pretrained.load(self.base_model.folder, dtype='float32', **self._run_settings())
+      plain = pretrained.load(self.base_model.model, dtype='float32', **self._run_settings())
       with result_folders.temporary(lambda folder: peft_folders.save(model, folder)) as folder:
         peft_folders.load(plain, folder, self.config.frozen_kernels(), self.config.frozen_dtype or None)
       lora_lib.merge(plain)

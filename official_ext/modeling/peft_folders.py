@@ -19,11 +19,12 @@ from official_ext.files import paths
 from official_ext.modeling import frozen
 from official_ext.modeling import layers
 from official_ext.modeling import lora
+from official_ext.modeling import model_folders
 from official_ext.modeling import module_names
 from official_ext.modeling import quantized_linear
 from official_ext.modeling import tensor_files
 
-CONFIG_FILE, WEIGHTS_FILE = 'adapter_config.json', 'adapter_model.safetensors'
+CONFIG_FILE, WEIGHTS_FILE = model_folders.ADAPTER_CONFIG_FILE, 'adapter_model.safetensors'
 _PREFIX = 'base_model.model.'
 _A, _B, _MAGNITUDE = '.lora_A.weight', '.lora_B.weight', '.lora_magnitude_vector'
 _READ = frozenset(

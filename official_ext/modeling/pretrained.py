@@ -23,6 +23,7 @@ from official_ext.modeling import decoder_config
 from official_ext.modeling import families
 from official_ext.modeling import frozen
 from official_ext.modeling import lora
+from official_ext.modeling import model_folders
 from official_ext.modeling import quantized_linear
 from official_ext.modeling import sequence_classifier
 from official_ext.modeling import tensor_files
@@ -30,7 +31,7 @@ from official_ext.modeling import weight_slots
 from official_ext.modeling.families import family as family_lib
 from official_ext.modeling.families import rope_fields
 
-CONFIG_FILE = 'config.json'
+CONFIG_FILE = model_folders.CONFIG_FILE
 GENERATION_FILE = 'generation_config.json'
 _SPECIAL_IDS = ('bos_token_id', 'eos_token_id', 'pad_token_id')
 

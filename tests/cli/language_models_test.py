@@ -204,7 +204,7 @@ BAD = [
   (['generate', 'base', f'--prompt={"a" * 64}'], '--prompt: 64 tokens leave no room for more: the model has 64 pos'),
   (['generate', 'base', '--prompt=a', '--max_new_tokens=64'], '--max_new_tokens: 64 behind a prompt of 1 tokens make'),
   (['generate', 'base', '--prompt=a', '--base_model=base'], '--base_model: base is no folder with adapters'),
-  (['generate', 'empty', '--prompt=a'], 'empty: holds no config.json'),
+  (['generate', 'empty', '--prompt=a'], 'empty: no such folder, or nothing in it'),
   (['generate', 'run', '--prompt=a'], 'run: is the folder of a run; .*: official-ext convert run TARGET'),
   (['generate', 'bare', '--prompt=a'], 'bare: holds no tokenizer.json'),
   (['generate', 'pickled', '--prompt=a'], 'pickled/pytorch_model.bin: a pickle file runs any code'),

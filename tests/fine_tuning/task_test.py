@@ -190,7 +190,7 @@ def test_prompts_become_turns_if_the_tokenizer_has_a_chat_template(base, tmp_pat
     ({'model_path': 'm', 'use_lora': False, 'frozen_dtype': 'bfloat16'}, 'task.frozen_dtype: is for frozen weights'),
     ({'model_path': 'm', 'load_in_4bit': True, 'quantization': {'method': 'int8'}}, 'task.load_in_4bit: contradicts'),
     ({'model_path': 'm', 'use_lora': False, 'save_merged': True}, 'task.save_merged: there are no adapters'),
-    ({'model': {'hidden_act': 'tanh'}}, "task.model.hidden_act: 'tanh' is not known"),
+    ({'model': {'hidden_act': 'tanh'}}, "task.model.hidden_act: 'tanh' is not one of silu"),
   ],
 )
 def test_contradictions_are_refused(tmp_path, changes, message):
@@ -202,6 +202,10 @@ def test_contradictions_are_refused(tmp_path, changes, message):
 def test_folders_that_are_none_are_refused(base, tmp_path):
   with pytest.raises(errors.UserError, match=r'task\.model_path: nowhere: no such folder'):
     make_task(tmp_path, model_path='nowhere').build_model()
+  (tmp_path / 'run/model').mkdir(parents=True)
+  (tmp_path / 'run/params.yaml').write_text('')
+  with pytest.raises(errors.UserError, match='/run: is the folder of a run; its result is .*/run/model$'):
+    make_task(tmp_path, model_path=str(tmp_path / 'run')).build_model()
   (tmp_path / 'adapter').mkdir()
   (tmp_path / 'adapter/adapter_config.json').write_text('{"base_model_name_or_path": "meta/llama"}')
   with pytest.raises(errors.UserError, match='base_model_name_or_path: meta/llama: no such folder'):
