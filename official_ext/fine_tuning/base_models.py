@@ -42,9 +42,11 @@ def find(model_path: str, field: str = 'task.model_path') -> BaseModel:
     raise errors.UserError(f'{field}: {model_path}: no such folder, or nothing in it; nothing is downloaded')
   if peft_folders.CONFIG_FILE not in names:
     if pretrained.CONFIG_FILE not in names:
+      of_run = [name for name in ('adapter', 'model') if name in names]  # As task.py names them.
+      hint = f'; did you mean {os.path.join(model_path, of_run[0])}?' if of_run else ''
       raise errors.UserError(
         f'{field}: {model_path}: holds neither {pretrained.CONFIG_FILE}, as a folder of Hugging Face does, nor '
-        f'{peft_folders.CONFIG_FILE}, as one of peft does'
+        f'{peft_folders.CONFIG_FILE}, as one of peft does{hint}'
       )
     return BaseModel(folder, '', folder)
   base = _base_of(folder, field)
