@@ -54,7 +54,8 @@ its test in tests/experiments, and one line in registry_imports.py.
     'check NAME',
     'looks for mistakes in the task, and runs it once, small',
     f"""Looks for mistakes in a task, and runs its whole life once, small, in a temporary folder: one step,
-one evaluation, save, restore, compare. docs/add_a_task.md lists what it finds.
+one evaluation, save, restore, compare. Of a method of fine-tuning it saves the result too, loads it, and compares
+logits. docs/add_a_task.md lists what it finds.
 {_FLAGS}""",
   ),
   'export': (

@@ -204,8 +204,12 @@ class RunRecord:
       self._folder_lock.release()
 
 
-def check_writable(model_dir: str) -> None:
+def check_writable(model_dir: str, where: str = '') -> None:
   """Makes sure that `model_dir` is, or can become, a folder to write to. Leaves nothing behind.
+
+  Args:
+    model_dir: the folder.
+    where: what a message begins with; '' for the flag.
 
   Raises:
     UserError: it is not.
@@ -220,7 +224,8 @@ def check_writable(model_dir: str) -> None:
     with tempfile.TemporaryFile(dir=folder):
       pass
   except OSError as error:
-    raise errors.UserError(f'--model_dir={model_dir}: cannot be written: {folder}: {error.strerror}') from None
+    where = where or f'--model_dir={model_dir}'
+    raise errors.UserError(f'{where}: cannot be written: {folder}: {error.strerror}') from None
 
 
 def check_places(model_dir: str, mode: str, trainer: definitions.TrainerConfig) -> None:

@@ -24,7 +24,7 @@ _MODULES = """argparse array ast asyncio base64 bisect builtins bz2 calendar cma
   mimetypes operator os os.path pathlib pickle pprint queue random re sched secrets select shelve shlex
   shutil signal socket sqlite3 ssl statistics string struct subprocess sys tarfile tempfile textwrap
   threading time timeit tokenize traceback types typing unittest unittest.mock urllib.parse urllib.request
-  uuid warnings wave weakref xml.etree.ElementTree zipfile zlib""".split()
+  uuid wave weakref xml.etree.ElementTree zipfile zlib""".split()
 _SHORTEST, _LONGEST = 20, 200  # Characters of an answer.
 _VALIDATION_PART = 8  # One function of so many.
 
@@ -112,7 +112,7 @@ def _public(holder: Any) -> list[tuple[str, Any]]:
 def _with_answer(name: str, function: Any) -> Iterator[tuple[str, str]]:
   function = getattr(function, '__func__', function)  # Of class methods and static ones.
   package = (getattr(function, '__module__', None) or 'builtins').partition('.')[0]
-  if package not in sys.stdlib_module_names:  # A library has put a method of its own there.
+  if package not in sys.stdlib_module_names or name.endswith('hook'):  # A library has put a function of its own there.
     return
   text = getattr(function, '__doc__', None)
   paragraph = ' '.join(inspect.cleandoc(text).partition('\n\n')[0].split()) if isinstance(text, str) else ''

@@ -9,6 +9,7 @@ from official_ext.config import definitions
 from official_ext.config import text_data
 from official_ext.modeling import decoder_config
 from official_ext.modeling import lora as lora_lib
+from official_ext.modeling import pretrained
 from official_ext.modeling import quantized_linear
 from official_ext.modeling import weighted_losses
 
@@ -26,8 +27,8 @@ class FineTuningConfig(definitions.TaskConfig):
   Attributes:
     model_path: A Hugging Face folder; or one of peft with adapters, whose base is found by what it says, and which are
       trained on. Empty: a new decoder, see `model`.
-    model: The decoder, if `model_path` is empty. Of one from a folder `remat`, `scan_layers` and rates of dropout that
-      are not 0 are read, and nothing else.
+    model: The decoder, if `model_path` is empty. For one from a folder nothing is read but how it is run, if that is
+      not the default: `remat`, `scan_layers`, rates of dropout, `router_aux_loss_coef`.
     tokenizer_path: A folder with a tokenizer; empty: that of `model_path`, or without it one that is trained on the
       built-in data at its first use.
     use_lora: Whether adapters are trained instead of all weights; null: if there is a `model_path`.
@@ -78,7 +79,7 @@ class FineTuningConfig(definitions.TaskConfig):
   def check_values(self, path: str) -> None:
     """See `checks.check`."""
     with errors.Mistakes() as mistakes:
-      for refuse in (self._check_adapters, self._check_frozen):
+      for refuse in (self._check_adapters, self._check_frozen, self._check_model):
         with mistakes.noted():
           refuse(path)
 
@@ -89,6 +90,14 @@ class FineTuningConfig(definitions.TaskConfig):
       )
     if self.save_merged and not self.trains_adapters:
       raise errors.UserError(f'{path}.save_merged: there are no adapters; a whole model is saved anyway')
+
+  def _check_model(self, path):
+    """A new decoder that could not be saved at the end is not trained."""
+    if not self.model_path:
+      try:
+        pretrained.check_saves(self.model)
+      except errors.UserError as error:
+        raise errors.UserErrors([f'{path}.model.{line}' for line in errors.lines_of(error)]) from error
 
   def _check_frozen(self, path):
     if self.load_in_4bit and self.quantization.method == 'int8':

@@ -13,6 +13,7 @@ import tf_keras
 from official_ext import errors
 from official_ext.actions import triggers
 from official_ext.core import base_task
+from official_ext.core import run_record
 from official_ext.data import python_docstrings
 from official_ext.data import record_files
 from official_ext.data import step_indexed
@@ -24,6 +25,7 @@ from official_ext.fine_tuning import classifiers
 from official_ext.fine_tuning import reference as reference_lib
 from official_ext.fine_tuning import result_folders
 from official_ext.modeling import decoder as decoder_lib
+from official_ext.modeling import decoder_config
 from official_ext.modeling import lora as lora_lib
 from official_ext.modeling import model_folders
 from official_ext.modeling import peft_folders
@@ -38,7 +40,6 @@ CHAT_TEMPLATE = """{% for message in messages %}<|{{ message.role }}|>
 {{ message.content }}{% if message.role == 'assistant' %}{{ eos_token }}{% else %}<|end|>
 {% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>
 {% endif %}"""
-_RUN_SETTINGS = ('remat', 'scan_layers', 'attention_dropout', 'residual_dropout', 'embedding_dropout')
 
 
 class FineTuningTask(base_task.Task):
@@ -94,7 +95,7 @@ class FineTuningTask(base_task.Task):
   def _run_settings(self) -> dict[str, Any]:
     """What `model` says about how a model from a folder is run."""
     default = type(self.config.model)()
-    said = {name: getattr(self.config.model, name) for name in _RUN_SETTINGS}
+    said = {name: getattr(self.config.model, name) for name in decoder_config.SETTINGS}
     return {name: value for name, value in said.items() if value != getattr(default, name)}
 
   def _check_vocabulary(self, vocab_size):
@@ -226,7 +227,7 @@ class FineTuningTask(base_task.Task):
 
   def build_actions(self, trainer: Any) -> Sequence[Any]:
     """Saves the result at the end: a subclass that has actions of its own adds them."""
-    return [triggers.AtEnd(lambda logs: self._save_at_end(trainer))]
+    return [_SaveAtEnd(self, trainer)]
 
   def _save_at_end(self, trainer: Any) -> None:
     if not self.output_dir:
@@ -319,6 +320,20 @@ class FineTuningTask(base_task.Task):
         peft_folders.load(plain, folder, self.config.frozen_kernels(), self.config.frozen_dtype or None)
       lora_lib.merge(plain)
     return plain
+
+
+class _SaveAtEnd(triggers.AtEnd):
+  """Saves the result. That it can be written is looked at before there is anything to be lost."""
+
+  def __init__(self, task: FineTuningTask, trainer: Any):
+    super().__init__(lambda logs: task._save_at_end(trainer))
+    self._task = task
+
+  def prepare(self, mode: str) -> None:
+    """See base class."""
+    del mode
+    if self._task.config.output_dir:
+      run_record.check_writable(self._task.output_dir, f'task.output_dir: {self._task.config.output_dir}')
 
 
 def _read(params: Any, path: str) -> text_records.Records:

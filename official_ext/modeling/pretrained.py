@@ -308,6 +308,15 @@ def _files_beside(origin, tokenizer):
   return {**{name: files[name] for name in files if name == GENERATION_FILE}, **tokenizer.files}
 
 
+def check_saves(config: decoder_config.DecoderConfig) -> None:
+  """Refuses a decoder that `save` would refuse, before it is trained.
+
+  Raises:
+    errors.UserError: for a field that the family of `config.model_type` cannot express.
+  """
+  family_lib.write(families.find(config.model_type, 'model_type'), config)
+
+
 def _carried_fields(family, fields):
   """What the configuration had that is not the decoder's: ids of special tokens and the like."""
   told = {*family_lib.NEUTRAL, *family.neutral, *family.fields, *family.layers.names, 'dtype', 'torch_dtype'}

@@ -210,6 +210,11 @@ def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
 
 def test_without_arguments_a_new_decoder_learns_docstrings(tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  (tmp_path / 'file').touch()
+  params = shrunk_run.make_params('sft', SMALL, {'task': {'output_dir': str(tmp_path / 'file/run')}})
+  with pytest.raises(errors.UserError, match='^task.output_dir: .*/file/run: cannot be written: .*/file: Not a dir'):
+    shrunk_run.run(tmp_path / 'run', params)
+  assert not (tmp_path / 'run').exists()
   params = shrunk_run.make_params('sft', SMALL, {'task': {'output_dir': str(tmp_path / 'run')}})
   logs = shrunk_run.run(tmp_path / 'run', params)
   assert np.isfinite(logs['validation_loss'])

@@ -12,6 +12,7 @@ from official_ext import errors
 from official_ext.config import checks
 from official_ext.config import overrides
 from official_ext.fine_tuning import configs
+from official_ext.fine_tuning import result_folders
 from official_ext.fine_tuning import task as task_lib
 from official_ext.modeling import frozen
 from official_ext.modeling import lora
@@ -190,7 +191,8 @@ def test_prompts_become_turns_if_the_tokenizer_has_a_chat_template(base, tmp_pat
     ({'model_path': 'm', 'use_lora': False, 'frozen_dtype': 'bfloat16'}, 'task.frozen_dtype: is for frozen weights'),
     ({'model_path': 'm', 'load_in_4bit': True, 'quantization': {'method': 'int8'}}, 'task.load_in_4bit: contradicts'),
     ({'model_path': 'm', 'use_lora': False, 'save_merged': True}, 'task.save_merged: there are no adapters'),
-    ({'model': {'hidden_act': 'tanh'}}, "task.model.hidden_act: 'tanh' is not one of silu"),
+    ({'model': {'hidden_act': 'tanh'}}, "task.model.hidden_act: 'tanh' is "),
+    ({'model': {'qk_norm': True}}, 'task.model.qk_norm: True cannot be saved as llama, which has False'),
   ],
 )
 def test_contradictions_are_refused(tmp_path, changes, message):
@@ -210,6 +212,9 @@ def test_folders_that_are_none_are_refused(base, tmp_path):
   (tmp_path / 'adapter/adapter_config.json').write_text('{"base_model_name_or_path": "meta/llama"}')
   with pytest.raises(errors.UserError, match='base_model_name_or_path: meta/llama: no such folder'):
     make_task(tmp_path, model_path=str(tmp_path / 'adapter')).build_model()
+  (tmp_path / 'run/model').mkdir(parents=True)
+  with pytest.raises(errors.UserError, match=r'as one of peft does; did you mean .*/run/model\?$'):
+    make_task(tmp_path, model_path=str(tmp_path / 'run')).build_model()
   task = make_task(tmp_path, tokenizer_path=base, model={'vocab_size': 260})
   with pytest.raises(errors.UserError, match=r'task\.tokenizer_path: the tokenizer has \d+ tokens, the model has room'):
     task.build_model()
@@ -222,3 +227,44 @@ def test_the_frozen_base_of_a_model_is_that_of_its_folder(base, tmp_path):
   disturb(model)
   assert frozen.digest(model) == digest
   assert all('lora_' in variable.name for variable in model.trainable_variables)
+
+
+def test_the_result_is_checked_by_its_logits(base, tmp_path):
+  changes = dict(model_path=base, train_data={'input_path': write_records(tmp_path / 'data.jsonl')}, save_merged=True)
+  task = make_task(tmp_path, **changes)
+  model = task.build_model()
+  disturb(model)
+  lines = task.check_result(model, str(tmp_path / 'result'))
+  assert [line.partition(':')[0] for line in lines] == ['adapter', 'model']
+  assert all('saved and loaded, logits differ by at most ' in line for line in lines)
+  assert sorted(os.listdir(tmp_path)) == ['data.jsonl', 'result']  # Nothing where a run would save it.
+
+  class SavesTheBase(task_lib.FineTuningTask):
+    def result_writers(self, model):
+      return {'model': lambda folder: pretrained.save(pretrained.load(base), folder)}
+
+  with pytest.raises(errors.UserError, match='^model: saved and loaded again, its logits differ by '):
+    make_task(tmp_path, SavesTheBase, **changes).check_result(model, str(tmp_path / 'result'))
+
+
+def test_a_result_that_a_dead_process_was_about_to_replace_comes_back(tmp_path):
+  folder = tmp_path / 'adapter'
+  beside = tmp_path / f'.adapter.old.{os.uname().nodename}-999999999.partial'
+  beside.mkdir()
+  (beside / 'weights').write_text('before')
+
+  def fails(partial):
+    assert (folder / 'weights').read_text() == 'before'
+    pathlib.Path(partial, 'weights').write_text('half')
+    raise OSError(28, 'No space left on device')
+
+  with pytest.raises(errors.StorageError):
+    result_folders.write(str(folder), fails)
+  assert (folder / 'weights').read_text() == 'before' and os.listdir(tmp_path) == ['adapter']
+  result_folders.write(str(folder), lambda partial: pathlib.Path(partial, 'weights').write_text('after'))
+  assert (folder / 'weights').read_text() == 'after' and os.listdir(tmp_path) == ['adapter']
+  # Another process that is alive writes too: its files stay.
+  other = tmp_path / f'.adapter.{os.uname().nodename}-{os.getppid()}.partial'
+  other.mkdir()
+  result_folders.write(str(folder), lambda partial: None)
+  assert other.is_dir() and os.listdir(folder) == []

@@ -240,3 +240,19 @@ def test_adapters_of_a_model_in_bfloat16_are_merged(quantization):
   assert {variable.dtype for variable in model.variables} == {tf.bfloat16}
   scale = float(tf.math.reduce_std(before))
   assert 0 < _difference(model(IDS), before) < 0.2 * scale  # Three digits at each of some ten roundings.
+
+
+def test_switched_off_adapters_leave_the_base_and_those_of_others_on():
+  model, other = _model(), _model()
+  before = model(IDS)
+  for each in (model, other):
+    lora.attach(each, lora.LoraConfig(r=2, use_dora=True))
+    _shaken(each)
+  changed, of_other = model(IDS), other(IDS)
+  with lora.switched_off(model):
+    assert _difference(model(IDS), before) == 0
+    assert _difference(other(IDS), of_other) == 0
+    traced = tf.function(lambda ids: model(ids)).get_concrete_function(IDS)
+  assert _difference(changed, before) > 0.1
+  assert _difference(model(IDS), changed) == 0
+  assert _difference(traced(IDS), before) < 1e-5
