@@ -5,10 +5,15 @@ usage: python benchmarks/language_model.py [--steps=800] [--folder=runs/language
 Both begin with the same weights: transformers loads what `pretrained.save` has written of the run's first model. Both
 see the same rows of tokens in the same order, and take the same steps: AdamW, its schedule, clipping. PyTorch computes
 eagerly, as it comes. Our run is kept in FOLDER/run, and is not trained again if it is there. Needs the extra `test`.
+
+Beside them what is known without a network: 6-grams of bytes, each interpolated with the shorter one (Witten and Bell,
+1991), and xz -9e, which has packed the training text first: it finds what topics have word by word from each other.
 """
 
 import argparse
+import collections
 from collections.abc import Iterator, Mapping
+import lzma
 import math
 import pathlib
 import sys
@@ -136,6 +141,29 @@ class Reference:
     return self._task.build_inputs(params).as_numpy_iterator()
 
 
+def bits_of_n_grams(train: bytes, text: bytes, order: int = 6) -> float:
+  """Bits per byte of a text, by the `order` - 1 bytes before each and what followed them in the training text."""
+  followers: dict[bytes, collections.Counter[int]] = collections.defaultdict(collections.Counter)
+  for end in range(len(train)):
+    for length in range(min(order, end + 1)):
+      followers[train[end - length : end]][train[end]] += 1
+  bits = 0.0
+  for end in range(len(text)):
+    probability = 1 / 256
+    for length in range(min(order, end + 1)):
+      counts = followers.get(text[end - length : end])
+      if counts:
+        probability = (counts[text[end]] + len(counts) * probability) / (counts.total() + len(counts))
+    bits -= math.log2(probability)
+  return bits / len(text)
+
+
+def bits_of_xz(train: bytes, text: bytes) -> float:
+  """Bits per byte that a text adds to the packed training text."""
+  size = lambda data: len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME))
+  return 8 * (size(train + text) - size(train)) / len(text)
+
+
 def main() -> None:
   """Trains both, prints a table."""
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -151,6 +179,9 @@ def main() -> None:
   print(f'\n{arguments.steps} steps   {"seconds a step":>16}{"training loss":>16}{"bits per byte":>16}')
   for name, values in rows.items():
     print(f'{name:<12}' + ''.join(f'{value:>16.4g}' for value in values.values()), flush=True)
+  texts = [''.join(part['text'] for part in ext.python_topics.documents(split)) for split in ('train', 'validation')]
+  for name, bits_of in (('6-grams', bits_of_n_grams), ('xz -9e', bits_of_xz)):
+    print(f'{name:<12}{bits_of(*(text.encode() for text in texts)):>48.4g}', flush=True)
 
 
 if __name__ == '__main__':

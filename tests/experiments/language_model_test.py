@@ -23,7 +23,7 @@ SMALL = {
       'vocab_size': VOCAB_SIZE,
       'hidden_size': 16,
       'intermediate_size': 24,
-      'num_hidden_layers': 2,
+      'num_hidden_layers': 1,
       'num_attention_heads': 2,
       'num_key_value_heads': 1,
     },
@@ -87,7 +87,7 @@ def test_it_learns_and_another_program_gets_its_logits():
 
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
 def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
-  dropping = {'task': {'model': {'residual_dropout': 0.2, 'scan_layers': True}}}
+  dropping = {'task': {'model': {'residual_dropout': 0.2}}}
   params = make_params(dropping, enable_xla=enable_xla)
   shrunk_run.assert_goes_on_bit_for_bit(params, tmp_path, replicas)
 

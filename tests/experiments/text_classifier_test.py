@@ -175,6 +175,7 @@ def test_a_run_in_half_precision_with_moving_averages_on_two_replicas_goes_on_af
     np.testing.assert_array_equal(value, resumed[name], err_msg=name)
 
 
+@pytest.mark.soak
 def test_check_finds_no_mistake():
   assert ext.find_mistakes(make_params()) == []
 
