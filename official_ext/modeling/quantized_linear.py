@@ -54,18 +54,25 @@ class PackedKernel(unmade.Unmade):
   """A kernel that is packed as it arrives, row by row if layers are stacked.
 
   Attributes:
-    rows: row of stacked ones, or None -> what it was packed to.
+    form: what a row was packed to, without its arrays.
+    arrays: name in `form` -> the array, of all rows.
   """
 
   def __init__(self, linear: layers.Linear, config: QuantizationConfig):
-    kernel = linear.kernel
-    super().__init__(kernel.shape, kernel.dtype, kernel.options)
-    self.rows: dict[int | None, Any] = {}
+    super().__init__(linear.kernel.shape, linear.kernel.dtype, {})
+    self.form: Any = None
+    self.arrays: dict[str, unmade.Unmade] = {}
+    self._num_rows = linear.num_rows
     self._pack = lambda value: _pack(value, linear.name, config)
 
   def assign(self, value: np.ndarray, row: int | None) -> None:
     """Packs the value, or that of a row."""
-    self.rows[row] = self._pack(value.astype(self.dtype.as_numpy_dtype, copy=False))
+    packed = self._pack(value.astype(self.dtype.as_numpy_dtype, copy=False))
+    if self.form is None:
+      self.form = packed._replace(**dict.fromkeys(packed.arrays))
+    for name, array in packed.arrays.items():
+      shape = np.shape(array) if row is None else (self._num_rows, *np.shape(array))
+      self.arrays.setdefault(name, unmade.Unmade(shape, array.dtype)).assign(array, row)
 
 
 class QuantizedLinear(layers.Part):
@@ -89,16 +96,17 @@ class QuantizedLinear(layers.Part):
     self.input_size, self.output_size = linear.input_size, linear.output_size
     self.config = config.replace()
     self._format = _FORMATS[config.method]
-    keys = range(linear.num_rows) if linear.num_rows else [None]
-    rows = [_packed_row(linear, row, config) for row in keys]
-    self._names = tuple(rows[0].arrays)
-    self._form = rows[0]._replace(**dict.fromkeys(self._names))
-    for name in self._names:
-      arrays = [np.asarray(row.arrays[name]) for row in rows]
-      self._add_constant(name, np.stack(arrays) if linear.num_rows else arrays[0])
+    packed = linear.kernel
+    if not isinstance(packed, PackedKernel):
+      packed = PackedKernel(linear, config)
+      for row in range(linear.num_rows) if linear.num_rows else [None]:
+        packed.assign((linear.kernel if row is None else linear.kernel[row]).numpy(), row)
+    self._form, self._names = packed.form, tuple(packed.arrays)
+    for name, array in packed.arrays.items():
+      self._add_constant(name, array.tensor())
     self.bias = None
     if linear.bias is not None:
-      self._add_constant('bias', linear.bias.numpy())
+      self._add_constant('bias', tf.convert_to_tensor(linear.bias))
     self.is_frozen = True
 
   def _add_constant(self, name, values):
@@ -144,14 +152,6 @@ class QuantizedLinear(layers.Part):
   def num_weights(self) -> int:
     """How many numbers the layer stands for, packed or not."""
     return max(1, self.num_rows) * self.output_size * (self.input_size + (self.bias is not None))
-
-
-def _packed_row(linear, row, config):
-  """A linear layer's kernel, or a row of stacked ones, packed: now, or when it arrived."""
-  if isinstance(linear.kernel, PackedKernel):
-    return linear.kernel.rows.pop(row)
-  kernel = linear.kernel if row is None else linear.kernel[row]
-  return _pack(kernel.numpy(), linear.name, config)
 
 
 def _product(x: tf.Tensor, arrays: list[tf.Tensor], unpacked: Callable[[list[tf.Tensor]], tf.Tensor]) -> tf.Tensor:

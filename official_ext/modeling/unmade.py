@@ -34,10 +34,10 @@ class Unmade:
     options: more arguments of the variable's `add_weight`.
   """
 
-  def __init__(self, shape: tuple[int, ...], dtype: Any, options: dict[str, Any]):
+  def __init__(self, shape: tuple[int, ...], dtype: Any, options: dict[str, Any] | None = None):
     self.shape = shape
     self.dtype = self.kept_dtype = tf.as_dtype(dtype)
-    self.options = options
+    self.options = dict(options or {})
     self._values: np.ndarray | None = None
 
   def assign(self, value: np.ndarray, row: int | None) -> None:
