@@ -4,10 +4,11 @@ usage: python benchmarks/decoder_step.py [--rounds=7] [--steps=5] [--cores=2]
 
 4 layers of 256, 4 heads, vocabulary 512, batches of 16 rows of 128 tokens, AdamW, float32. Both are the same function:
 LayerNorm, learned positions, GELU, a head of its own. The Trainer runs the step in the shape that its rule picks;
-PyTorch runs eagerly, with fused query, key and value, its own fused attention and its own AdamW. Each lives in a process
-of its own and waits for its turn, so that a machine that grows slower slows both: what counts is the ratio, round by
-round. On a machine that others use too, only the time that the processor has worked is worth something, and only of one
-core (--cores=1): threads that wait for each other wait for others as well. PyTorch comes with the test extra.
+PyTorch runs eagerly, with fused query, key and value, its own fused attention and its own AdamW. Each lives in a
+process of its own and waits for its turn, so that a machine that grows slower slows both: what counts is the ratio,
+round by round. On a machine that others use too, only the time that the processor has worked is worth something, and
+only of one core (--cores=1): threads that wait for each other wait for others as well. PyTorch comes with the test
+extra.
 """
 
 import argparse
@@ -212,9 +213,7 @@ def main() -> None:
     )
   for number, name in enumerate(('ratio', 'ratio of work')):
     pairs = [ours[number] / theirs[number] for ours, theirs in zip(*found.values())]
-    print(
-      f'{name:<14}{statistics.median(pairs):5.2f}  (median of {len(pairs)} rounds; {min(pairs):.2f} to {max(pairs):.2f})'
-    )
+    print(f'{name:<14}{statistics.median(pairs):5.2f}  (median of the rounds; {min(pairs):.2f} to {max(pairs):.2f})')
   for process in processes.values():
     process.close()
 

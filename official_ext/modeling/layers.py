@@ -57,7 +57,7 @@ class Part(tf_keras.layers.Layer):
     if self.num_rows:
       shape = (self.num_rows, *shape)
     if unmade.is_wanted():
-      return unmade.Unmade(shape, options.pop('dtype', None) or self.variable_dtype, options)
+      return unmade.Unmade(shape, options.pop('dtype', None) or self.variable_dtype, initializer, options)
     name = f'{self.name}/{name}'
     return self.add_weight(name=name, shape=shape, initializer=initializer, experimental_autocast=False, **options)
 

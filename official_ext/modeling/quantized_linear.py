@@ -59,13 +59,13 @@ class PackedKernel(unmade.Unmade):
   """
 
   def __init__(self, linear: layers.Linear, config: QuantizationConfig):
-    super().__init__(linear.kernel.shape, linear.kernel.dtype, {})
+    super().__init__(linear.kernel.shape, linear.kernel.dtype)
     self.form: Any = None
     self.arrays: dict[str, unmade.Unmade] = {}
     self._num_rows = linear.num_rows
     self._pack = lambda value: _pack(value, linear.name, config)
 
-  def assign(self, value: np.ndarray, row: int | None) -> None:
+  def assign(self, value: np.ndarray, row: Any) -> None:
     """Packs the value, or that of a row."""
     packed = self._pack(value.astype(self.dtype.as_numpy_dtype, copy=False))
     if self.form is None:

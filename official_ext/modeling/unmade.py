@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
 
 class _Local(threading.local):
@@ -31,21 +32,25 @@ class Unmade:
     shape: of the variable that it becomes, the rows of stacked layers included.
     dtype: in which values arrive: a cast to it is part of loading.
     kept_dtype: of the variable: values are cast to it after that.
+    initializer: Keras' word for the values, if none arrive.
     options: more arguments of the variable's `add_weight`.
   """
 
-  def __init__(self, shape: tuple[int, ...], dtype: Any, options: dict[str, Any] | None = None):
+  def __init__(
+    self, shape: tuple[int, ...], dtype: Any, initializer: Any = 'zeros', options: dict[str, Any] | None = None
+  ):
     self.shape = shape
     self.dtype = self.kept_dtype = tf.as_dtype(dtype)
+    self.initializer = initializer
     self.options = dict(options or {})
     self._values: np.ndarray | None = None
 
-  def assign(self, value: np.ndarray, row: int | None) -> None:
+  def assign(self, value: np.ndarray, row: int | tuple[int, ...] | None) -> None:
     """Takes the value, or that of a row of stacked ones.
 
     Args:
       value: is copied.
-      row: None for the whole.
+      row: which row, or which slice of which row; None for the whole.
     """
     if self._values is None:
       self._values = _own_pages(self.shape, self.kept_dtype.as_numpy_dtype)  # In memory as they are written to.
@@ -55,7 +60,8 @@ class Unmade:
 
   def tensor(self) -> tf.Tensor:
     """All values, in the memory that they have arrived in, which nothing else may write to from now on."""
-    assert self._values is not None
+    if self._values is None:
+      return tf.cast(tf_keras.initializers.get(self.initializer)(self.shape, self.dtype), self.kept_dtype)
     values, self._values = self._values, None
     bits = values.view(f'i{values.itemsize}')  # numpy's bfloat16 is unknown to DLPack.
     return tf.bitcast(tf.experimental.dlpack.from_dlpack(bits.__dlpack__()), self.kept_dtype)
@@ -87,7 +93,7 @@ def is_wanted() -> bool:
 
 
 def finish(parts: list[Any]) -> None:
-  """Makes variables of all unmade weights, whose values must be there.
+  """Makes variables of all unmade weights, of the values that have arrived.
 
   Args:
     parts: `layers.Part`s. Variables come in the order in which their weights were described, whichever arrived first:

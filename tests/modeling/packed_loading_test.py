@@ -43,11 +43,13 @@ def test_kernels_packed_on_the_way_are_those_packed_afterwards(tmp_path, quantiz
   lora.attach(afterwards, lora.LoraConfig(r=2), **options)
   on_the_way = pretrained.load(folder, scan_layers=scan, **options)
   assert on_the_way.trainable_variables == [] and _notes(on_the_way) == _notes(afterwards)
+  without_adapters = on_the_way(IDS)
   lora.attach(on_the_way, lora.LoraConfig(r=2), **options)
   assert len(_notes(on_the_way)) == 1 and _notes(on_the_way) == _notes(afterwards)
   of = lambda model: [(variable.name, variable.shape, variable.dtype) for variable in model.trainable_variables]
   assert of(on_the_way) == of(afterwards) and len(of(afterwards)) == 2 * 7 * (1 if scan else 2)
   np.testing.assert_array_equal(on_the_way(IDS), afterwards(IDS))
+  np.testing.assert_array_equal(without_adapters, afterwards(IDS))
   assert lora.describe(on_the_way) == lora.describe(afterwards)
   lora.merge(on_the_way)
   lora.merge(afterwards)
