@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.modeling import layers
+from official_ext.modeling import unmade
 
 _DIGITS = 12
 _PREFIX = 'frozen_weights_sha256_'
@@ -20,6 +21,22 @@ _PREFIX = 'frozen_weights_sha256_'
 def parts(module: Any) -> list[layers.Part]:
   """A module and all below it that are layers of a decoder."""
   return [part for part in (module, *module.submodules) if isinstance(part, layers.Part)]
+
+
+def expect(module: Any, dtype: Any) -> None:
+  """Lets weights that are still to come be made as `freeze` with the same dtype would make them.
+
+  Args:
+    module: a `LanguageModel` or `Decoder` with unmade weights; those of layers that are to be packed are left out.
+    dtype: of `freeze`.
+  """
+  for part in parts(module):
+    weights = [weight for weight in vars(part).values() if isinstance(weight, unmade.Unmade)]
+    if all(type(weight) is unmade.Unmade for weight in weights):
+      for weight in weights:
+        if weight.dtype.is_floating:
+          weight.kept_dtype = tf.as_dtype(dtype)
+          weight.options['trainable'] = False
 
 
 def freeze(module: Any, leave_out: tuple[type, ...] = (), dtype: Any = None) -> None:
@@ -37,6 +54,7 @@ def freeze(module: Any, leave_out: tuple[type, ...] = (), dtype: Any = None) -> 
       if variable.dtype.is_floating and (variable.trainable or tf.as_dtype(dtype or variable.dtype) != variable.dtype):
         part.replace_weight(attribute, trainable=False, dtype=dtype if not part.is_frozen else None)
     part.is_frozen = True
+  _forget(module)
   setattr(module, f'{_PREFIX}{digest(module)}', tf.Variable(0, trainable=False, name='base'))
 
 
@@ -48,6 +66,11 @@ def thaw(module: Any) -> None:
         if variable.dtype.is_floating:
           part.replace_weight(attribute, trainable=True, dtype=part.variable_dtype)
       part.is_frozen = False
+  _forget(module)
+
+
+def _forget(module):
+  """Removes the note of which weights are frozen."""
   for name in [
     name for name, value in vars(module).items() if name.startswith(_PREFIX) and isinstance(value, tf.Variable)
   ]:

@@ -11,6 +11,7 @@ import tf_keras
 
 from official_ext import keyed_draws
 from official_ext.modeling import layer_weights
+from official_ext.modeling import unmade
 
 ACTIVATIONS = {
   'silu': tf.nn.silu,
@@ -49,11 +50,31 @@ class Part(tf_keras.layers.Layer):
     return {'name': f'{self.name}/{name}', 'num_rows': self.num_rows, 'dtype': self._dtype_policy}
 
   def make_weight(self, name: str, shape: tuple[int, ...], initializer: Any, **options: Any) -> Any:
-    """A variable, with a row for each layer if they are stacked; `options` are those of Keras' `add_weight`."""
+    """A variable, with a row for each layer if they are stacked; `options` are those of Keras' `add_weight`.
+
+    An `unmade.Unmade` if such are wanted.
+    """
     if self.num_rows:
       shape = (self.num_rows, *shape)
+    if unmade.is_wanted():
+      return unmade.Unmade(shape, options.pop('dtype', None) or self.variable_dtype, initializer, options)
     name = f'{self.name}/{name}'
     return self.add_weight(name=name, shape=shape, initializer=initializer, experimental_autocast=False, **options)
+
+  def put_weight(self, attribute: str, values: Any, dtype: Any, **options: Any) -> None:
+    """Makes a variable of values, in the place of what an attribute is.
+
+    Args:
+      attribute: its name here.
+      values: a tensor or an array. A tensor of the right dtype is not copied.
+      dtype: of the variable.
+      **options: more arguments of Keras' `add_weight`.
+    """
+    if isinstance(getattr(self, attribute, None), tf.Variable):
+      delattr(self, attribute)
+    make = lambda shape, dtype=None, **kwargs: tf.cast(values, dtype)
+    options = dict(name=f'{self.name}/{attribute}', dtype=dtype, experimental_autocast=False, **options)
+    setattr(self, attribute, self.add_weight(shape=values.shape, initializer=make, **options))
 
   def replace_weight(self, attribute: str, trainable: bool, dtype: Any = None) -> None:
     """Puts a variable with the same values in the place of one of this layer's own.
@@ -64,12 +85,7 @@ class Part(tf_keras.layers.Layer):
       dtype: of the new variable; None for that of the old one.
     """
     old = getattr(self, attribute)
-    values = old.numpy()
-    delattr(self, attribute)
-    make = lambda shape, dtype=None, **kwargs: tf.cast(tf.constant(values), dtype)
-    name, dtype = f'{self.name}/{attribute}', dtype or old.dtype
-    options = dict(dtype=dtype, trainable=trainable, experimental_autocast=False)
-    setattr(self, attribute, self.add_weight(name=name, shape=old.shape, initializer=make, **options))
+    self.put_weight(attribute, tf.convert_to_tensor(old), dtype or old.dtype, trainable=trainable)
 
   def own_weights(self) -> dict[str, Any]:
     """The layer's own variables by attribute, not those of its parts."""

@@ -33,6 +33,7 @@ from official_ext.modeling import module_names
 from official_ext.modeling import quantized_linear
 
 ALL_LINEAR = 'all-linear'
+_LINEAR = (layers.Linear, quantized_linear.QuantizedLinear)
 describe = frozen.describe
 
 
@@ -192,7 +193,7 @@ def attach_to(
   quantized_linear.quantize(module, quantization or quantized_linear.QuantizationConfig())
   for parent in (module, *frozen.parts(module)):
     for attribute, child in list(vars(parent).items()):
-      if isinstance(child, (layers.Linear, quantized_linear.QuantizedLinear)) and child.name in chosen:
+      if isinstance(child, _LINEAR) and child.name in chosen:
         setattr(parent, attribute, LoraLinear(child, chosen[child.name]))
   frozen.freeze(module, leave_out=(LoraLinear,), dtype=frozen_dtype)
   for part in frozen.parts(module):
@@ -244,7 +245,7 @@ def merge(module: Any) -> None:
 def _chosen(module: Any, patterns: Sequence[str]) -> set[str]:
   """The names of the linear layers that the patterns match."""
   config = module.config
-  linears = [part for part in frozen.parts(module) if isinstance(part, layers.Linear)]
+  linears = [part for part in frozen.parts(module) if isinstance(part, _LINEAR)]
   chosen: set[str] = set()
   for pattern in patterns:
     found = {linear.name for linear in linears if _matches(pattern, linear.name, config)}

@@ -6,6 +6,8 @@ the left of a prompt too.
 
 import tensorflow as tf
 
+from official_ext.modeling import layers
+
 
 def positions(segments: tf.Tensor) -> tf.Tensor:
   """The place of each token in its own document, from 0 on; 0 for padding.
@@ -24,11 +26,18 @@ def positions(segments: tf.Tensor) -> tf.Tensor:
 
 
 def _running_maximum(values):
-  """The largest so far in each row: over all pairs, as TensorFlow has no op for it that XLA compiles."""
-  t = tf.shape(values)[1]
-  columns = tf.range(t)
-  reduced = tf.where(columns[:, tf.newaxis] >= columns[tf.newaxis], values[:, tf.newaxis], 0)  # [b, t, t].
-  return tf.reduce_max(reduced, axis=-1)
+  """The largest so far in each row of numbers from 0 up: each step looks back twice as far as the one before."""
+  t = layers.sizes(values)[1]
+
+  def look_back(shift, values):
+    return 2 * shift, tf.maximum(values, tf.pad(values, [[0, 0], [shift, 0]])[:, :t])
+
+  if tf.is_tensor(t):  # XLA knows it.
+    return tf.while_loop(lambda shift, _: shift < t, look_back, (tf.constant(1), values))[1]
+  shift = 1
+  while shift < t:
+    shift, values = look_back(shift, values)
+  return values
 
 
 def mask(

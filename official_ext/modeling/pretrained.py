@@ -27,6 +27,7 @@ from official_ext.modeling import model_folders
 from official_ext.modeling import quantized_linear
 from official_ext.modeling import sequence_classifier
 from official_ext.modeling import tensor_files
+from official_ext.modeling import unmade
 from official_ext.modeling import weight_slots
 from official_ext.modeling.families import family as family_lib
 from official_ext.modeling.families import rope_fields
@@ -81,15 +82,20 @@ def load(
   dtype: Any = None,
   ignore_fields: tuple[str, ...] = (),
   block_class: type[decoder.Block] = decoder.Block,
+  quantization: quantized_linear.QuantizationConfig | None = None,
+  frozen_dtype: Any = None,
   **changes: Any,
 ) -> decoder.LanguageModel:
-  """The model of a folder. It needs the weights once in memory, and one tensor besides.
+  """The model of a folder. It needs the weights once in memory, as they are kept, and the file that is being read.
 
   Args:
     folder: with config.json and model.safetensors, or model.safetensors.index.json and its shards.
     dtype: a Keras dtype policy: 'float32', 'mixed_bfloat16' (weights float32), 'bfloat16'; None for the global one.
     ignore_fields: fields of config.json that are not known here, and are to be taken no notice of.
     block_class: of the blocks.
+    quantization: how the kernels of linear layers are kept: each is packed as soon as it is read. The model is frozen
+      then: `lora.attach` puts adapters on it.
+    frozen_dtype: in which weights are kept that are not packed, such as 'bfloat16'. The model is frozen then.
     **changes: fields of `DecoderConfig` that change how the model runs, not what it is: `remat`, `scan_layers`,
       `attention_dropout`, `residual_dropout`, `embedding_dropout`.
 
@@ -100,7 +106,7 @@ def load(
   make = functools.partial(
     decoder.LanguageModel, block_class=block_class, initializer=tf.zeros_initializer, dtype=dtype
   )
-  return _load(folder, make, ignore_fields, changes)
+  return _load(folder, make, ignore_fields, changes, quantization, frozen_dtype)
 
 
 def load_classifier(
@@ -131,15 +137,23 @@ def load_classifier(
   return _load(folder, make, ignore_fields, changes)
 
 
-def _load(folder, make, ignore_fields, changes):
+def _load(folder, make, ignore_fields, changes, quantization=None, frozen_dtype=None):
   config, fields = read_config(folder, ignore_fields)
   for name, value in changes.items():
     if name not in decoder_config.SETTINGS:
       raise errors.UserError(f'{name}: is what the weights were trained with; load changes {decoder_config.SETTINGS}')
     setattr(config, name, value)
   files = tensor_files.TensorFiles(folder)  # Before the weights are made: a folder without any is told at once.
-  model = make(config)
+  with unmade.weights():
+    model = make(config)
+  quantization = quantization or quantized_linear.QuantizationConfig()
+  quantized_linear.expect(model, quantization)
+  if frozen_dtype is not None:
+    frozen.expect(model, frozen_dtype)
   _fill(model, files)
+  quantized_linear.quantize(model, quantization)
+  if quantization.method != 'none' or frozen_dtype is not None:
+    frozen.freeze(model, dtype=frozen_dtype)
   model.origin = Origin(folder, fields, _carried_files(folder))
   return model
 
@@ -187,6 +201,7 @@ def _fill(model, files):
       )
   for name, value in files.tensors(lambda name: _full_name(family, name) in places):
     places[_full_name(family, name)].assign(value)
+  unmade.finish(frozen.parts(model))
   if is_language_model and is_tied and _HEAD in names:
     _check_tied(model, files, names[_HEAD])
 

@@ -16,6 +16,7 @@ from official_ext.modeling import int8
 from official_ext.modeling import layer_weights
 from official_ext.modeling import layers
 from official_ext.modeling import nf4
+from official_ext.modeling import unmade
 
 _FORMATS: dict[str, ModuleType] = {'nf4': nf4, 'int8': int8}
 METHODS = ('none', *_FORMATS)
@@ -41,6 +42,39 @@ class QuantizationConfig(base_config.Config):
   skip_modules: tuple[str, ...] = ('lm_head',)
 
 
+def _pack(kernel, name, config):
+  """A kernel [in, out] in few bits; it lies [out, in]."""
+  options: dict[str, Any] = {}
+  if config.method == 'nf4':
+    options = {'block_size': config.block_size, 'double_quantization': config.double_quantization}
+  return _FORMATS[config.method].quantize(kernel.T, name=f'{name}/kernel', **options)
+
+
+class PackedKernel(unmade.Unmade):
+  """A kernel that is packed as it arrives, row by row if layers are stacked.
+
+  Attributes:
+    form: what a row was packed to, without its arrays.
+    arrays: name in `form` -> the array, of all rows.
+  """
+
+  def __init__(self, linear: layers.Linear, config: QuantizationConfig):
+    super().__init__(linear.kernel.shape, linear.kernel.dtype)
+    self.form: Any = None
+    self.arrays: dict[str, unmade.Unmade] = {}
+    self._num_rows = linear.num_rows
+    self._pack = lambda value: _pack(value, linear.name, config)
+
+  def assign(self, value: np.ndarray, row: Any) -> None:
+    """Packs the value, or that of a row."""
+    packed = self._pack(value.astype(self.dtype.as_numpy_dtype, copy=False))
+    if self.form is None:
+      self.form = packed._replace(**dict.fromkeys(packed.arrays))
+    for name, array in packed.arrays.items():
+      shape = np.shape(array) if row is None else (self._num_rows, *np.shape(array))
+      self.arrays.setdefault(name, unmade.Unmade(shape, array.dtype)).assign(array, row)
+
+
 class QuantizedLinear(layers.Part):
   """x kernel + bias, the kernel packed. It lies [out, in], as PyTorch's does, so that its blocks are bitsandbytes'.
 
@@ -48,6 +82,7 @@ class QuantizedLinear(layers.Part):
     input_size: of `x`.
     output_size: of the result.
     bias: [out], or None.
+    config: how it is packed.
   """
 
   def __init__(self, linear: layers.Linear, config: QuantizationConfig):
@@ -59,27 +94,29 @@ class QuantizedLinear(layers.Part):
     """
     super().__init__(name=linear.name, num_rows=linear.num_rows, dtype=linear._dtype_policy)
     self.input_size, self.output_size = linear.input_size, linear.output_size
+    self.config = config.replace()
     self._format = _FORMATS[config.method]
-    options: dict[str, Any] = {}
-    if config.method == 'nf4':
-      options = {'block_size': config.block_size, 'double_quantization': config.double_quantization}
-    kernels = [linear.kernel[row] for row in range(linear.num_rows)] if linear.num_rows else [linear.kernel]
-    rows = [self._format.quantize(kernel.numpy().T, name=f'{linear.name}/kernel', **options) for kernel in kernels]
-    self._names = tuple(rows[0].arrays)
-    self._form = rows[0]._replace(**dict.fromkeys(self._names))
-    for name in self._names:
-      arrays = [np.asarray(row.arrays[name]) for row in rows]
-      self._add_constant(name, np.stack(arrays) if linear.num_rows else arrays[0])
+    packed = linear.kernel
+    if not isinstance(packed, PackedKernel):
+      packed = PackedKernel(linear, config)
+      for row in range(linear.num_rows) if linear.num_rows else [None]:
+        packed.assign((linear.kernel if row is None else linear.kernel[row]).numpy(), row)
+    self._form, self._names = packed.form, tuple(packed.arrays)
+    for name, array in packed.arrays.items():
+      self._add_constant(name, array.tensor())
     self.bias = None
     if linear.bias is not None:
-      self._add_constant('bias', linear.bias.numpy())
+      self._add_constant('bias', tf.convert_to_tensor(linear.bias))
     self.is_frozen = True
 
   def _add_constant(self, name, values):
-    make = lambda shape, dtype=None, **kwargs: tf.constant(values, dtype)
-    options = dict(dtype=values.dtype, trainable=False, experimental_autocast=False)
-    variable = self.add_weight(name=f'{self.name}/{name}', shape=values.shape, initializer=make, **options)
-    setattr(self, name, variable)
+    self.put_weight(name, values, values.dtype, trainable=False)
+
+  def is_as(self, config: QuantizationConfig) -> bool:
+    """Whether a configuration would have packed it in the same way."""
+    names = ('method', 'block_size', 'double_quantization') if config.method == 'nf4' else ('method',)
+    is_same = all(getattr(config, name) == getattr(self.config, name) for name in names)
+    return is_same and self.name.rpartition('/')[2] not in config.skip_modules
 
   def call(self, x: tf.Tensor) -> tf.Tensor:
     """[..., in] -> [..., out], in the compute dtype."""
@@ -136,6 +173,17 @@ def _after(array, dy):
   return array + tf.cast(nothing, array.dtype)
 
 
+def expect(module: Any, config: QuantizationConfig) -> None:
+  """Lets kernels that are still to come be packed as they arrive; `quantize` with the same config is to follow.
+
+  Args:
+    module: a `LanguageModel` or `Decoder` with unmade weights.
+    config: how.
+  """
+  for _, _, linear in _to_quantize(module, config):
+    linear.kernel = PackedKernel(linear, config)
+
+
 def quantize(module: Any, config: QuantizationConfig) -> None:
   """Packs the kernels of a decoder's linear layers, one after the other.
 
@@ -144,8 +192,18 @@ def quantize(module: Any, config: QuantizationConfig) -> None:
     config: how; nothing happens if its `method` is 'none'.
 
   Raises:
-    UserError: a kernel has numbers that are not finite; with its name. Or the decoder has experts.
+    UserError: a kernel has numbers that are not finite, or is packed in another way; with its name. Or the decoder has
+      experts.
   """
+  for part in frozen.parts(module):
+    if isinstance(part, QuantizedLinear) and config.method != 'none' and not part.is_as(config):
+      raise errors.UserError(f'quantization: {part.name} is packed otherwise already, as {part.config.method}')
+  for parent, attribute, linear in _to_quantize(module, config):
+    setattr(parent, attribute, QuantizedLinear(linear, config))
+
+
+def _to_quantize(module, config):
+  """(parent, attribute, layer) of each linear layer whose kernel is to be packed."""
   if config.method == 'none':
     return
   for part in frozen.parts(module):
@@ -156,7 +214,7 @@ def quantize(module: Any, config: QuantizationConfig) -> None:
   for parent in (module, *frozen.parts(module)):
     for attribute, child in list(vars(parent).items()):
       if isinstance(child, layers.Linear) and child.name.rpartition('/')[2] not in config.skip_modules:
-        setattr(parent, attribute, QuantizedLinear(child, config))
+        yield parent, attribute, child
 
 
 def restore(linear: Any) -> layers.Linear:

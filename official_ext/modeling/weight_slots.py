@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.modeling import layers
+from official_ext.modeling import unmade
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Slot:
   """A place for the weight of one layer.
 
   Attributes:
-    variable: that holds it.
+    variable: that holds it, or the `unmade.Unmade` that becomes one.
     row: which of its rows, or which slice of which row; None for the whole variable.
   """
 
@@ -34,6 +35,9 @@ class Slot:
 
   def assign(self, value: np.ndarray) -> None:
     """Sets the weight."""
+    if isinstance(self.variable, unmade.Unmade):
+      self.variable.assign(value, self.row)
+      return
     value = tf.cast(tf.convert_to_tensor(value), self.variable.dtype)
     if self.row is None:
       self.variable.assign(value)
@@ -55,7 +59,7 @@ def find(model: Any) -> dict[str, Slot]:
   for part in model.submodules:
     if isinstance(part, layers.Part):
       for attribute, value in vars(part).items():
-        if isinstance(value, tf.Variable):
+        if isinstance(value, (tf.Variable, unmade.Unmade)):
           found.update(_of(part, attribute, value))
   return found
 

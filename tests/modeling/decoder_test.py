@@ -186,6 +186,20 @@ def test_positions_count_in_each_document():
   np.testing.assert_array_equal(packing.positions(segments), expected)
 
 
+@pytest.mark.parametrize('length', [1, 8, 37])
+def test_positions_are_counted_whatever_is_known_of_the_shape(length):
+  rng = np.random.default_rng(3)
+  segments = np.repeat(rng.integers(0, 4, [3, length]), rng.integers(1, 5, length), axis=1)[:, :length].astype(np.int32)
+  expected = np.zeros_like(segments)
+  for row, column in np.argwhere(segments > 0):
+    if column and segments[row, column - 1] == segments[row, column]:
+      expected[row, column] = expected[row, column - 1] + 1
+  unknown = tf.function(packing.positions, input_signature=[tf.TensorSpec([None, None], tf.int32)])
+  np.testing.assert_array_equal(packing.positions(tf.constant(segments)), expected)
+  np.testing.assert_array_equal(unknown(segments), expected)
+  np.testing.assert_array_equal(tf.function(packing.positions, jit_compile=True)(segments), expected)
+
+
 def test_a_token_sees_its_own_document_within_the_window():
   segments = tf.constant([[1, 1, 1, 2, 2, 0]])
   expected = [

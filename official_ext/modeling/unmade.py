@@ -1,0 +1,105 @@
+"""Layers whose weights are still to come: they have a shape and a type, and take no memory.
+
+with unmade.weights():
+  model = decoder.LanguageModel(config)      # each weight is an `Unmade`
+...                                          # values arrive in any order, one tensor at a time
+unmade.finish(model)                         # each weight is a variable, made of those very bytes
+"""
+
+from collections.abc import Iterator
+import contextlib
+import math
+import mmap
+import threading
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+
+class _Local(threading.local):
+  is_unmade = False
+
+
+_LOCAL = _Local()
+
+
+class Unmade:
+  """A weight without values.
+
+  Attributes:
+    shape: of the variable that it becomes, the rows of stacked layers included.
+    dtype: in which values arrive: a cast to it is part of loading.
+    kept_dtype: of the variable: values are cast to it after that.
+    initializer: Keras' word for the values, if none arrive.
+    options: more arguments of the variable's `add_weight`.
+  """
+
+  def __init__(
+    self, shape: tuple[int, ...], dtype: Any, initializer: Any = 'zeros', options: dict[str, Any] | None = None
+  ):
+    self.shape = shape
+    self.dtype = self.kept_dtype = tf.as_dtype(dtype)
+    self.initializer = initializer
+    self.options = dict(options or {})
+    self._values: np.ndarray | None = None
+
+  def assign(self, value: np.ndarray, row: int | tuple[int, ...] | None) -> None:
+    """Takes the value, or that of a row of stacked ones.
+
+    Args:
+      value: is copied.
+      row: which row, or which slice of which row; None for the whole.
+    """
+    if self._values is None:
+      self._values = _own_pages(self.shape, self.kept_dtype.as_numpy_dtype)  # In memory as they are written to.
+    if self.dtype != self.kept_dtype:
+      value = value.astype(self.dtype.as_numpy_dtype)
+    self._values[... if row is None else row] = value
+
+  def tensor(self) -> tf.Tensor:
+    """All values, in the memory that they have arrived in, which nothing else may write to from now on."""
+    if self._values is None:
+      return tf.cast(tf_keras.initializers.get(self.initializer)(self.shape, self.dtype), self.kept_dtype)
+    values, self._values = self._values, None
+    bits = values.view(f'i{values.itemsize}')  # numpy's bfloat16 is unknown to DLPack.
+    return tf.bitcast(tf.experimental.dlpack.from_dlpack(bits.__dlpack__()), self.kept_dtype)
+
+
+def _own_pages(shape, dtype):
+  """An array of zeros, aligned as TensorFlow asks of memory that it is to use as it is.
+
+  It lies in pages of its own, not between what is read and thrown away, which would leave holes behind it.
+  """
+  size = max(1, math.prod(shape)) * np.dtype(dtype).itemsize
+  pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+  return np.frombuffer(pages, dtype, math.prod(shape)).reshape(shape)
+
+
+@contextlib.contextmanager
+def weights() -> Iterator[None]:
+  """Within, the weights of layers that are made are `Unmade`."""
+  _LOCAL.is_unmade = True
+  try:
+    yield
+  finally:
+    _LOCAL.is_unmade = False
+
+
+def is_wanted() -> bool:
+  """Whether layers that are made here are to have unmade weights."""
+  return _LOCAL.is_unmade
+
+
+def finish(parts: list[Any]) -> None:
+  """Makes variables of all unmade weights, of the values that have arrived.
+
+  Args:
+    parts: `layers.Part`s. Variables come in the order in which their weights were described, whichever arrived first:
+      optimizers number them.
+  """
+  for part in parts:
+    for attribute, weight in list(vars(part).items()):
+      if type(weight) is Unmade:
+        part.put_weight(attribute, weight.tensor(), weight.kept_dtype, **weight.options)
