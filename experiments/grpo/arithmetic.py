@@ -1,7 +1,7 @@
 """The problem that `grpo` learns without arguments: to add two numbers of two digits.
 
-A text is `72+54=270` for 27 + 45 = 72: digits stand lowest first, in the order in which one adds by hand. One problem in
-ten is for evaluation, and is in no training, that of the base model included.
+A text is `72+54=270` for 27 + 45 = 72: digits stand lowest first, in the order in which one adds by hand. One problem
+in ten is for evaluation, and is in no training, that of the base model included.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,6 @@ import dataclasses
 import json
 import os
 import threading
-from typing import Any
 
 import numpy as np
 from official.modeling.hyperparams import base_config
@@ -169,9 +168,7 @@ def _initializer(deviation, seed):
   return lambda: tf_keras.initializers.RandomNormal(stddev=deviation, seed=seed * 100_003 + next(numbers))
 
 
-def pretrain(
-  model: ext.LanguageModel, words: ext.Tokenizer, config: PretrainingConfig, seed: int
-) -> tuple[float, int]:
+def pretrain(model: ext.LanguageModel, words: ext.Tokenizer, config: PretrainingConfig, seed: int) -> tuple[float, int]:
   """Teaches a new model answers, until `config.until_reward` of those that it samples are right.
 
   Returns:

@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 from experiments.grpo import arithmetic
-from experiments.grpo import rewards
+from experiments.grpo import rewards  # noqa: F401  # Registers them.
 import official_ext as ext
 
 NUM_STEPS = 600
@@ -45,11 +45,11 @@ class GrpoTaskConfig(ext.FineTuningConfig):
     top_p: Only the likeliest tokens that together have this probability are drawn; 1 for all.
     top_k: Only this many of the likeliest tokens are drawn; 0 for all.
     min_p: Only tokens with this part of the likeliest one's probability are drawn; 0 for all.
-    reward_funcs: Rewards by their names: see ext.register_reward. Empty: exact_answer and answer_format; of the built-in
-      arithmetic exact_tokens.
+    reward_funcs: Rewards by their names: see ext.register_reward. Empty: exact_answer and answer_format; of the
+      built-in arithmetic exact_tokens.
     reward_weights: What each reward is multiplied by before they are added; empty: 1.
-    scale_rewards: What advantages are divided by: the standard deviation of the rewards in a 'group', in the 'batch' (of
-      a replica), or 'none'.
+    scale_rewards: What advantages are divided by: the standard deviation of the rewards in a 'group', in the 'batch'
+      (of a replica), or 'none'.
     mask_truncated_completions: Whether the loss leaves out completions that were cut off.
     num_iterations: Updates that are made with the same completions. The batches of the updates between are passed over.
     losses: grpo, with epsilon_low, epsilon_high, beta (the weight of the divergence from the reference, which is only
@@ -111,12 +111,9 @@ class GrpoTaskConfig(ext.FineTuningConfig):
 
   def check_values(self, path: str) -> None:
     """See base class."""
-    with ext.errors.Mistakes() as mistakes:
-      for refuse in (super().check_values, self._check_base, self._check_rewards, self._check_prompts):
-        with mistakes.noted():
-          refuse(path)
-      with mistakes.noted():
-        ext.weighted_losses.check(self.losses, ('grpo',), f'{path}.losses')
+    for refuse in (super().check_values, self._check_base, self._check_rewards, self._check_prompts):
+      refuse(path)
+    ext.weighted_losses.check(self.losses, ('grpo',), f'{path}.losses')
 
   def _check_base(self, path):
     if self.makes_base and self.train_data.input_path:
@@ -124,7 +121,7 @@ class GrpoTaskConfig(ext.FineTuningConfig):
         f'{path}.model_path: is empty; a model learns from rewards if it earns some already: name the folder of one'
       )
     if self.makes_base and self.tokenizer_path:
-      raise ext.UserError(f'{path}.tokenizer_path: the arithmetic has a tokenizer of its own; set {path}.model_path too')
+      raise ext.UserError(f'{path}.tokenizer_path: the arithmetic has its own tokenizer; set {path}.model_path too')
 
   def _check_rewards(self, path):
     ext.rewards.find(self.reward_names, f'{path}.reward_funcs')
@@ -176,6 +173,3 @@ def grpo() -> ext.ExperimentConfig:
       ),
     ),
   )
-
-
-del rewards  # Imported to register them.
