@@ -173,3 +173,36 @@ def grpo() -> ext.ExperimentConfig:
       ),
     ),
   )
+
+
+# Demo values of DeepExtension: the adapters' alpha is their rank.
+ext.parameter_names.register(
+  'grpo',
+  refused={'max_seq_length': 'prompts have max_input_length tokens at most, completions max_content_length'},
+  changed={
+    'lora_rank': ext.parameter_names.Meaning(('task.lora.r',), (('task.lora.lora_alpha',),)),
+    'max_input_length': ext.parameter_names.Meaning(
+      ('task.train_data.seq_length',), (('task.validation_data.seq_length',),)
+    ),
+    'max_content_length': 'task.max_completion_length',
+    'max_completion_length': 'task.max_completion_length',
+    'beta': 'task.losses.grpo.beta',
+    'epsilon': ext.parameter_names.Meaning(('task.losses.grpo.epsilon_low',), (('task.losses.grpo.epsilon_high',),)),
+    'epsilon_high': 'task.losses.grpo.epsilon_high',
+    'loss_type': 'task.losses.grpo.normalization',
+    **{
+      name: f'task.{name}'
+      for name in (
+        'temperature',
+        'top_p',
+        'top_k',
+        'min_p',
+        'scale_rewards',
+        'mask_truncated_completions',
+        'num_iterations',
+        'reward_funcs',
+        'reward_weights',
+      )
+    },
+  },
+)
