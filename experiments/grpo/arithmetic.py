@@ -44,7 +44,7 @@ class PretrainingConfig(base_config.Config):
     'learning_rate': '(0, inf)',
   }
 
-  until_reward: float = 0.1
+  until_reward: float = 0.14
   steps: int = 4000
   batch_size: int = 128
   learning_rate: float = 2e-3

@@ -154,8 +154,8 @@ def grpo() -> ext.ExperimentConfig:
       train_steps=NUM_STEPS,
       steps_per_loop=10,
       summary_interval=10,
-      validation_interval=100,
-      checkpoint_interval=100,
+      validation_interval=200,
+      checkpoint_interval=200,
       best_checkpoint_export_subdir='best',
       best_checkpoint_eval_metric='reward',
       best_checkpoint_metric_comp='higher',
@@ -163,12 +163,9 @@ def grpo() -> ext.ExperimentConfig:
         {
           'optimizer': {
             'type': 'adamw_experimental',
-            'adamw_experimental': {'beta_2': 0.99, 'weight_decay': 0.0, 'global_clipnorm': 1.0},
+            'adamw_experimental': {'beta_2': 0.99, 'weight_decay': 0.0},
           },
-          'learning_rate': {
-            'type': 'cosine',
-            'cosine': {'initial_learning_rate': 5e-4, 'decay_steps': NUM_STEPS},
-          },
+          'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 5e-4}},
         }
       ),
     ),

@@ -26,7 +26,7 @@ class GrpoTask(ext.FineTuningTask):
   """
 
   @property
-  def needs_reference(self) -> bool:  # type: ignore[override]
+  def needs_reference(self) -> bool:
     """Only with a divergence from it in the loss."""
     return self.config.losses.grpo.beta > 0
 
@@ -48,7 +48,7 @@ class GrpoTask(ext.FineTuningTask):
     return ''
 
   @property
-  def trainer_cls(self) -> Any:  # type: ignore[override]
+  def trainer_cls(self) -> Any:
     """See base class."""
     return trainer.GrpoTrainer if self.why_between_steps else None
 
@@ -143,6 +143,9 @@ class GrpoTask(ext.FineTuningTask):
     logs['clip_fraction'] = ext.losses.clip_fraction(
       **parts, epsilon_low=settings.epsilon_low, epsilon_high=settings.epsilon_high
     )
+    if config.temperature == 1:  # What the sampler has is at that.
+      difference = tf.abs(policy - rollout['sampled_log_probs']) * tf.cast(rollout['completion_mask'], tf.float32)
+      logs['sampling/sampling_logp_difference/max'] = tf.reduce_max(difference)
     reference = None
     if settings.beta:
       reference = rollouts.log_probs(self.reference(model), rollout, config.temperature)

@@ -54,7 +54,7 @@ TINY = {
     'train_data': {'global_batch_size': 4},
   }
 }
-FAST = {'cosine': {'initial_learning_rate': 0.02}}
+FAST = {'constant': {'learning_rate': 0.02}}
 
 
 def make_params(*overrides, **options):
