@@ -8,6 +8,7 @@ from experiments import digits
 from experiments import digits_mlp
 from experiments import distillation
 from experiments import gan
+from experiments import grpo
 from experiments import language_model
 from experiments import meta_learning
 from experiments import multi_task

@@ -80,6 +80,8 @@ FACE = {
   'FineTuningConfig': 'fine_tuning.configs:FineTuningConfig',
   'FineTuningTask': 'fine_tuning.task:FineTuningTask',
   'parameter_names': 'fine_tuning.parameter_names',
+  'rewards': 'fine_tuning.rewards',
+  'register_reward': 'fine_tuning.rewards:register',
   # Actions and writers.
   'Trigger': 'actions.triggers:Trigger',
   'EveryNSteps': 'actions.triggers:EveryNSteps',

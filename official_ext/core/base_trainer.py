@@ -25,6 +25,7 @@ from official_ext.step import gradient_tap
 from official_ext.step import inspection
 from official_ext.step import step_parts
 from official_ext.step import step_plan
+from official_ext.step import step_random
 from official_ext.step import step_state
 from official_ext.step import training_step as training_step_lib
 
@@ -146,6 +147,12 @@ class Trainer(base_evaluator.Evaluator):
   def gradient_accumulation_steps(self) -> int:
     """The number of batches of `global_batch_size` that make one update."""
     return self.config.trainer.gradient_accumulation_steps
+
+  @property
+  def micro_step(self) -> int:
+    """Which of the micro-batches of a step `next_train_inputs` is called for, from 0 on."""
+    key = step_random.current_key()
+    return 0 if key is None else key.micro_step
 
   @property
   def data_offset(self) -> int:

@@ -1,0 +1,110 @@
+"""Groups of sampled completions: from a batch of prompts to what GRPO learns from.
+
+Prompts are rows of ext.TextDataConfig's `prompt`: `input_ids` and `segment_ids`, int32 [p, seq_length], padded on the
+left, and `record`. A rollout holds n = p * num_generations completions, those of a prompt beside each other:
+
+  prompt_ids, prompt_mask          int32 [n, seq_length]
+  completion_ids, completion_mask  int32 [n, max_completion_length], padded on the right; the end counts
+  sampled_log_probs                float32 [n, max_completion_length], the model's own when it sampled, at temperature 1
+  is_truncated                     bool [n], cut off before the end
+  rewards                          float32 [n, rewards], by the columns of `task.reward_funcs`; NaN for none
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+import official_ext as ext
+
+Rollout = dict[str, tf.Tensor]
+
+
+def sample(
+  model: ext.LanguageModel, config: ext.GenerationConfig, batch: Mapping[str, tf.Tensor], count: int, seed: tf.Tensor
+) -> Rollout:
+  """Completions of prompts, without rewards.
+
+  Args:
+    model: the policy.
+    config: how it is sampled from.
+    batch: the prompts, of a static number.
+    count: completions of each prompt.
+    seed: int64 [2]; the same draws the same.
+  """
+  prompts, mask = (tf.repeat(batch[name], count, axis=0) for name in ('input_ids', 'segment_ids'))
+  # The cache of keys and values is made for XLA. Inside of another XLA program this is a part of it.
+  draw = tf.function(lambda *args: ext.generation.sample(model, config, *args), jit_compile=True, autograph=False)
+  found = draw(prompts, mask, seed)
+  stops = [found.tokens == stop for stop in config.stop_token_ids] or [tf.zeros_like(found.tokens, tf.bool)]
+  has_ended = tf.reduce_any(tf.reduce_any(stops, axis=0) & (found.mask > 0), axis=1)
+  return {
+    'prompt_ids': prompts,
+    'prompt_mask': mask,
+    'completion_ids': found.tokens,
+    'completion_mask': found.mask,
+    'sampled_log_probs': found.log_probs,
+    'is_truncated': ~has_ended,
+  }
+
+
+def log_probs(
+  model: Callable[..., tf.Tensor], rollout: Mapping[str, tf.Tensor], temperature: float, training: bool = False
+) -> tf.Tensor:
+  """The logarithms of the probabilities of the completions' tokens, as they are drawn at a temperature.
+
+  Args:
+    model: takes (input_ids, segments=..., training=...), as a language model does.
+    rollout: the completions.
+    temperature: logits are divided by it, as TRL does; filters such as top_p are taken no notice of.
+    training: whether there is dropout.
+
+  Returns:
+    float32 [n, max_completion_length]; without meaning behind the end.
+  """
+  ids = tf.concat([rollout['prompt_ids'], rollout['completion_ids']], axis=1)
+  segments = tf.concat([rollout['prompt_mask'], rollout['completion_mask']], axis=1)
+  length = rollout['prompt_ids'].shape[1]
+  logits = model(ids[:, :-1], segments=segments[:, :-1], training=training)[:, length - 1 :]
+  return ext.losses.log_probs(logits / temperature, rollout['completion_ids'])
+
+
+def weighted(rewards: tf.Tensor, weights: tuple[float, ...]) -> tf.Tensor:
+  """The reward of each completion: the sum of those that there are, times their weights.
+
+  Args:
+    rewards: float32 [n, rewards], NaN for none.
+    weights: of each; () for 1.
+  """
+  present = tf.where(tf.math.is_nan(rewards), 0.0, rewards)
+  return tf.linalg.matvec(present, tf.constant(weights or (1.0,) * rewards.shape[1], tf.float32))
+
+
+def logs_of(rollout: Mapping[str, tf.Tensor], rewards: tf.Tensor, names: tuple[str, ...], count: int) -> dict[str, Any]:
+  """What a rollout tells of itself, under TRL's names: float32 scalars.
+
+  Args:
+    rollout: the completions.
+    rewards: float32 [n], see `weighted`.
+    names: of the rewards.
+    count: completions of a prompt.
+  """
+  groups = tf.reshape(rewards, [-1, count])
+  centered = groups - tf.reduce_mean(groups, axis=1, keepdims=True)
+  deviations = tf.sqrt(tf.reduce_sum(tf.square(centered), axis=1) / max(count - 1, 1))
+  lengths = tf.cast(tf.reduce_sum(rollout['completion_mask'], axis=1), tf.float32)
+  found = {
+    'reward': tf.reduce_mean(rewards),
+    'reward_std': tf.reduce_mean(deviations),
+    'frac_reward_zero_std': tf.reduce_mean(tf.cast(deviations < 1e-8, tf.float32)),
+    'completions/mean_length': tf.reduce_mean(lengths),
+    'completions/min_length': tf.reduce_min(lengths),
+    'completions/max_length': tf.reduce_max(lengths),
+    'completions/clipped_ratio': tf.reduce_mean(tf.cast(rollout['is_truncated'], tf.float32)),
+  }
+  for number, name in enumerate(names):
+    values = rollout['rewards'][:, number]
+    is_there = tf.cast(~tf.math.is_nan(values), tf.float32)
+    total = tf.reduce_sum(tf.where(tf.math.is_nan(values), 0.0, values))
+    found[f'rewards/{name}'] = total / tf.maximum(tf.reduce_sum(is_there), 1)
+  return found

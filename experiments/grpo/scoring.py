@@ -1,0 +1,139 @@
+"""Rewards of a rollout: those of tensors in the graph, those in Python on the host."""
+
+from collections.abc import Mapping, Sequence
+import inspect
+import threading
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import official_ext as ext
+
+
+class AnsweredPrompts(ext.Source):
+  """Prompts with the tokens of their answers: `answer_ids`, int32 [length], the end among them, padded.
+
+  An answer that does not fit is -1 throughout: no completion is like it.
+  """
+
+  def __init__(self, prompts: Any, column: str, length: int, path: str):
+    """Looks at the first record.
+
+    Args:
+      prompts: the source of the prompts.
+      column: of the records, with the answers.
+      length: tokens of the longest completion.
+      path: the dotted path of the data configuration, for messages.
+
+    Raises:
+      UserError: there is no such column.
+    """
+    self._prompts = prompts
+    self._column = column
+    self._length = length
+    first = prompts.record(0)
+    if column not in first:
+      raise ext.UserError(
+        f'{path}.output_column: the rewards need answers, and the records have no column {column!r}; there are '
+        f'{", ".join(first)}'
+      )
+
+  def __len__(self) -> int:
+    return len(self._prompts)
+
+  def fetch(self, indices: Sequence[int]) -> list[Mapping[str, Any]]:
+    rows = self._prompts.fetch(indices)
+    return [{**row, 'answer_ids': self._answer(int(row['record']))} for row in rows]
+
+  def _answer(self, number):
+    words = self._prompts.tokenizer
+    ids = words.encode(str(self._prompts.record(number)[self._column]), add_special_tokens=False)
+    if words.eos_token_id is not None:
+      ids.append(words.eos_token_id)
+    found = np.full(self._length, words.fill_token_id if len(ids) <= self._length else -1, np.int32)
+    found[: len(ids)] = ids if len(ids) <= self._length else -1
+    return found
+
+  def describe(self, index: int) -> str:
+    return self._prompts.describe(index)
+
+  def identity(self) -> Mapping[str, Any]:
+    return {**self._prompts.identity(), 'answer_column': self._column, 'answer_length': self._length}
+
+
+def takes_answers(reward: Any) -> bool:
+  """Whether a reward of tensors has a parameter `answer_ids`."""
+  return reward.in_graph and 'answer_ids' in inspect.signature(reward.function).parameters
+
+
+def scores(rewards: Sequence[Any], rollout: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor], host: Any) -> Any:
+  """The rewards of completions: float32 [n, rewards], NaN for none.
+
+  Args:
+    rewards: registered ones.
+    rollout: see rollouts.py; the completions of a prompt are beside each other.
+    batch: the prompts.
+    host: a `HostRewards`, for those in Python.
+  """
+  count = rollout['completion_ids'].shape[0] // batch['input_ids'].shape[0]
+  features = {name: rollout[name] for name in ('completion_ids', 'completion_mask', 'is_truncated')}
+  if 'answer_ids' in batch:
+    features['answer_ids'] = tf.repeat(batch['answer_ids'], count, axis=0)
+  by_name = {}
+  for reward in rewards:
+    if reward.in_graph:
+      by_name[reward.name] = tf.cast(reward.function(**reward.arguments(features)), tf.float32)
+  in_python = [reward for reward in rewards if not reward.in_graph]
+  if in_python:
+    records = tf.repeat(batch['record'], count)
+    call = lambda *arrays: host(in_python, *arrays)
+    inputs = [records, rollout['completion_ids'], rollout['completion_mask']]
+    found = tf.ensure_shape(tf.numpy_function(call, inputs, tf.float32), [records.shape[0], len(in_python)])
+    by_name.update({reward.name: found[:, number] for number, reward in enumerate(in_python)})
+  return tf.stack([by_name[reward.name] for reward in rewards], axis=1)
+
+
+class HostRewards:
+  """Calls functions in Python, one at a time: they need not be safe for threads."""
+
+  def __init__(self, source: Any, params: Any):
+    """Takes the source of the prompts, and its data configuration."""
+    self._source = source
+    self._params = params
+    self._lock = threading.Lock()
+
+  def __call__(self, rewards: Sequence[Any], records: Any, ids: Any, mask: Any) -> np.ndarray:
+    """The rewards of completions.
+
+    Args:
+      rewards: functions in Python.
+      records: the numbers of the prompts' records, integers [n].
+      ids: tokens of the completions, int32 [n, t].
+      mask: int32 [n, t].
+
+    Returns:
+      float32 [n, rewards].
+
+    Raises:
+      UserError: a function returned something else than numbers, or none has anything to say of a completion.
+    """
+    known = self._known([self._source.record(int(number)) for number in records], ids, mask)
+    with self._lock:
+      found = [ext.rewards.scores(reward, known) for reward in rewards]
+    return np.stack(found, axis=1)
+
+  def _known(self, records, ids, mask):
+    """What functions are called with, a list each."""
+    tokens = [row[: int(length)].tolist() for row, length in zip(ids, mask.sum(axis=1))]
+    texts = [self._source.tokenizer.decode(row, skip_special_tokens=True) for row in tokens]
+    prompts = [record[self._params.prompt_column] for record in records]
+    completions = [
+      text if isinstance(prompt, str) else [{'role': 'assistant', 'content': text}]
+      for prompt, text in zip(prompts, texts)
+    ]
+    columns = {name: [record.get(name) for record in records] for name in records[0]}
+    if self._params.output_column in columns:
+      columns['answer'] = columns[self._params.output_column]
+    columns.pop(self._params.prompt_column)
+    return {**columns, 'prompts': prompts, 'completions': completions, 'completion_ids': tokens}

@@ -1,0 +1,190 @@
+"""The task `grpo`: prompts, groups of completions, their rewards, and the loss."""
+
+from collections.abc import Mapping
+import functools
+import os
+import tempfile
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from experiments.grpo import arithmetic
+from experiments.grpo import configs
+from experiments.grpo import rollouts
+from experiments.grpo import scoring
+from experiments.grpo import trainer
+import official_ext as ext
+
+BASE = 'base'  # The folder, below that of the run, of the model that the arithmetic begins with.
+
+
+@ext.register_task(configs.GrpoTaskConfig)
+class GrpoTask(ext.FineTuningTask):
+  """GRPO on prompts. In training the completions of a batch are sampled by the step itself, or before it by
+  `trainer.GrpoTrainer`; an evaluation looks at the likeliest completion of each prompt.
+  """
+
+  @property
+  def needs_reference(self) -> bool:
+    """Only with a divergence from it in the loss."""
+    return self.config.losses.grpo.beta > 0
+
+  @functools.cached_property
+  def rewards(self) -> list[Any]:
+    """The registered rewards."""
+    return ext.rewards.find(self.config.reward_names, 'task.reward_funcs')
+
+  @property
+  def why_between_steps(self) -> str:
+    """Why completions are not sampled within the step; '' if they are."""
+    in_python = [reward.name for reward in self.rewards if not reward.in_graph]
+    if in_python:
+      return f'the reward {in_python[0]} is a function in Python'
+    if self.config.num_iterations > 1:
+      return 'task.num_iterations keeps them for several updates'
+    if self.config.losses.grpo.normalization == 'dapo':
+      return 'task.losses.grpo.normalization=dapo counts the tokens of the whole update'
+    return ''
+
+  @property
+  def trainer_cls(self) -> Any:
+    """See base class."""
+    return trainer.GrpoTrainer if self.why_between_steps else None
+
+  # What the arithmetic brings.
+
+  @functools.cached_property
+  def tokenizer(self) -> ext.Tokenizer:
+    """See base class; without a model that of the arithmetic."""
+    return arithmetic.tokenizer() if self.config.makes_base else super().tokenizer
+
+  def built_in_records(self, split: str) -> Any:
+    """See base class."""
+    return ext.TextRecords(arithmetic.records(split == 'train'), 'problem')
+
+  def initialize(self, model: tf_keras.Model) -> None:
+    """See base class. The decoder of the arithmetic learns to answer sometimes, before GRPO begins."""
+    if self.config.makes_base and not self.config.init_checkpoint:
+      with tempfile.TemporaryDirectory() as temporary:
+        folder = os.path.join(self.logging_dir or temporary, BASE)
+        arithmetic.make_base(folder, self.config.model, self.config.pretraining, self.config.train_data.seed or 0)
+        base = ext.pretrained.load(folder)
+      for variable, value in zip(model.trainable_variables, base.trainable_variables):
+        variable.assign(value.numpy())
+    super().initialize(model)
+
+  # Prompts and rollouts.
+
+  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+    """Batches of prompts: see rollouts.py; with `answer_ids`, if a reward asks for them."""
+    source: Any = self.source(params)
+    if any(scoring.takes_answers(reward) for reward in self.rewards):
+      path = f'task.{"train_data" if params.is_training else "validation_data"}'
+      source = scoring.AnsweredPrompts(source, params.output_column, self.config.max_completion_length, path)
+    return ext.build_dataset(source, params, input_context)
+
+  def sampling(self, training: bool) -> ext.GenerationConfig:
+    """How completions are drawn: in training as the configuration says; else the likeliest tokens."""
+    config = self.config
+    common = {
+      'max_new_tokens': config.max_completion_length,
+      'stop_token_ids': self.tokenizer.stop_token_ids,
+      'pad_token_id': self.tokenizer.fill_token_id,
+    }
+    if not training:
+      return ext.GenerationConfig(**common)
+    filters = {name: getattr(config, name) for name in ('temperature', 'top_k', 'top_p', 'min_p')}
+    return ext.GenerationConfig(**common, **filters)
+
+  def scored_rollout(self, model: Any, batch: Mapping[str, tf.Tensor], seed: tf.Tensor) -> rollouts.Rollout:
+    """Groups of completions with their rewards, for training. See rollouts.py."""
+    rollout = rollouts.sample(model, self.sampling(True), batch, self.config.num_generations, seed)
+    return {**rollout, 'rewards': self._scores(rollout, batch, self.config.train_data)}
+
+  def _scores(self, rollout, batch, params):
+    in_python = any(not reward.in_graph for reward in self.rewards)
+    host = scoring.HostRewards(self.source(params), params) if in_python else None
+    return scoring.scores(self.rewards, rollout, batch, host)
+
+  # The step.
+
+  def train_step(self, inputs, model, optimizer, metrics=None):
+    """See base class. Samples before the gradient's tape begins."""
+    return super().train_step(self._with_rollout(inputs, model), model, optimizer, metrics)
+
+  def _with_rollout(self, inputs, model):
+    if 'completion_ids' in inputs:
+      return inputs
+    return self.scored_rollout(model, inputs, self.make_seed('completions'))
+
+  def loss_mask(self, rollout: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """Which tokens the loss counts: float32 [n, max_completion_length]."""
+    mask = tf.cast(rollout['completion_mask'], tf.float32)
+    if self.config.mask_truncated_completions:
+      mask *= 1 - tf.cast(rollout['is_truncated'], tf.float32)[:, tf.newaxis]
+    return mask
+
+  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
+    """The loss of a rollout, or of prompts that are completed first; in an evaluation the mean reward, negative."""
+    if not training:
+      return self._evaluated(inputs, model)
+    config, rollout = self.config, self._with_rollout(inputs, model)
+    rewards = rollouts.weighted(rollout['rewards'], config.reward_weights)
+    policy = rollouts.log_probs(model, rollout, config.temperature, training=True)
+    parts = {
+      'log_probs': policy,
+      'old_log_probs': tf.stop_gradient(rollout.get('old_log_probs', policy)),
+      'advantages': ext.losses.group_advantages(rewards, config.num_generations, config.scale_rewards),
+      'mask': self.loss_mask(rollout),
+    }
+    logs = rollouts.logs_of(rollout, rewards, config.reward_names, config.num_generations)
+    settings = config.losses.grpo
+    logs['clip_fraction'] = ext.losses.clip_fraction(
+      **parts, epsilon_low=settings.epsilon_low, epsilon_high=settings.epsilon_high
+    )
+    if config.temperature == 1:  # What the sampler has is at that.
+      difference = tf.abs(policy - rollout['sampled_log_probs']) * tf.cast(rollout['completion_mask'], tf.float32)
+      logs['sampling/sampling_logp_difference/max'] = tf.reduce_max(difference)
+    reference = None
+    if settings.beta:
+      reference = rollouts.log_probs(self.reference(model), rollout, config.temperature)
+      divergence = ext.losses.kl_estimate(policy, reference) * parts['mask']
+      logs['kl'] = tf.reduce_sum(divergence) / tf.maximum(tf.reduce_sum(parts['mask']), 1)
+    inputs_of_loss = {
+      **parts,
+      'reference_log_probs': reference,
+      'max_completion_length': config.max_completion_length,
+      'num_items_in_batch': rollout.get('num_items_in_batch'),
+    }
+    loss, _ = ext.weighted_losses.total(config.losses, {'grpo': inputs_of_loss})
+    return loss, logs
+
+  def _evaluated(self, batch, model):
+    """The rewards of the likeliest completions of prompts, of which there may be fewer than a full batch, or none."""
+    number = tf.shape(batch['input_ids'])[0]
+    full = self._filled(batch)
+    rollout = rollouts.sample(model, self.sampling(False), full, 1, tf.constant([0, 0], tf.int64))
+    rollout['rewards'] = self._scores(rollout, full, self.config.validation_data)
+    rollout = {name: value[:number] for name, value in rollout.items()}
+    rewards = rollouts.weighted(rollout['rewards'], self.config.reward_weights)
+    logs = rollouts.logs_of(rollout, rewards, self.config.reward_names, 1)
+    logs = {
+      name: tf.where(number > 0, value, 0.0)
+      for name, value in logs.items()
+      if name not in ('reward_std', 'frac_reward_zero_std')  # Of a group of one.
+    }
+    return -logs['reward'], logs
+
+  def _filled(self, batch):
+    """A batch of a static number of prompts: those that are lacking are one token."""
+    rows = batch['input_ids'].shape[0]
+    if rows is None:
+      replicas = tf.distribute.get_strategy().num_replicas_in_sync
+      rows = self.config.validation_data.global_batch_size // replicas
+    filled = {}
+    for name, value in batch.items():
+      lacking = [[0, rows - tf.shape(value)[0]], *[[0, 0]] * (value.shape.rank - 1)]
+      padded = tf.pad(value, lacking, constant_values=1 if name == 'segment_ids' else 0)
+      filled[name] = tf.ensure_shape(padded, [rows, *value.shape[1:]])
+    return filled
