@@ -17,7 +17,8 @@ def test_the_page_runs(tmp_path, monkeypatch, capsys):
   pieces = documents.code(documents.read('docs/adapters_and_quantization.md'))
   for piece in pieces:
     exec(compile(piece, 'page', 'exec'), names)  # pylint: disable=exec-used
-  assert len(pieces) == 5
+  assert len(pieces) == 6
+  assert len(lora.adapters(names['packed'])) == 7
   assert capsys.readouterr().out.startswith('weights: ')
   assert (tmp_path / 'adapter/adapter_model.safetensors').exists() and (tmp_path / 'merged/config.json').exists()
   assert len(lora.adapters(names['model'])) == 2
