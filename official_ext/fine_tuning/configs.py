@@ -93,11 +93,16 @@ class FineTuningConfig(definitions.TaskConfig):
 
   def _check_model(self, path):
     """A new decoder that could not be saved at the end is not trained."""
-    if not self.model_path:
-      try:
-        pretrained.check_saves(self.model)
-      except errors.UserError as error:
-        raise errors.UserErrors([f'{path}.model.{line}' for line in errors.lines_of(error)]) from error
+    if self.model_path:
+      return
+    try:
+      decoder_config.check(self.model)
+    except errors.UserError:  # Which it tells itself.
+      return
+    try:
+      pretrained.check_saves(self.model)
+    except errors.UserError as error:
+      raise errors.UserErrors([f'{path}.model.{line}' for line in errors.lines_of(error)]) from error
 
   def _check_frozen(self, path):
     if self.load_in_4bit and self.quantization.method == 'int8':
