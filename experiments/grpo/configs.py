@@ -166,6 +166,7 @@ def grpo() -> ext.ExperimentConfig:
             'adamw_experimental': {'beta_2': 0.99, 'weight_decay': 0.0},
           },
           'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 5e-4}},
+          'warmup': {'type': 'linear', 'linear': {'warmup_steps': 2}},
         }
       ),
     ),

@@ -2,6 +2,7 @@
 
 import json
 import time
+import types
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from experiments.grpo import trainer as trainer_lib
 import official_ext as ext
 from official_ext import errors
 from official_ext.config import checks
+from official_ext.config import parser
 from official_ext.core import train_lib
 from official_ext.data import record_files
 from official_ext.fine_tuning import rewards as reward_registry
@@ -419,6 +421,35 @@ def test_a_name_of_a_reward_is_taken_once():
   ext.register_reward('sevens')(sevens)  # The same again, as when a module is imported twice.
   with pytest.raises(errors.UserError, match='the reward sevens is registered already, by .*grpo_test.sevens, and'):
     ext.register_reward('sevens')(long_prompts)
+
+
+# Short names.
+
+
+def parse(*sets):
+  return parser.parse_configuration(types.SimpleNamespace(experiment='grpo', set=list(sets)), print_return=False)
+
+
+def test_short_names_are_deepextensions_and_trls():
+  params = parse(
+    *('model_path=m', 'dataset_path=d.jsonl', 'lora_rank=3', 'num_generations=2', 'max_input_length=33'),
+    *('max_content_length=44', 'max_steps=50', 'batch_size=2', 'grad_accum_steps=5', 'learning_rate=5e-6'),
+    *('warmup_steps=4', 'max_grad_norm=0.1', 'prompt_input_column=q', 'prompt_output_column=a', 'epsilon=0.3'),
+    *('beta=0.04', 'loss_type=dr_grpo', 'temperature=0.9', 'reward_funcs=[ended]', 'reward_weights=[0.5]'),
+  )
+  task, optimization = params.task, params.trainer.optimizer_config
+  assert (task.lora.r, task.lora.lora_alpha, task.num_generations, task.max_completion_length) == (3, 3.0, 2, 44)
+  for data in (task.train_data, task.validation_data):
+    assert (data.seq_length, data.prompt_column, data.output_column) == (33, 'q', 'a')
+  loss = task.losses.grpo
+  assert (loss.beta, loss.epsilon_low, loss.epsilon_high, loss.normalization) == (0.04, 0.3, 0.3, 'dr_grpo')
+  assert (task.reward_names, task.reward_weights, task.temperature) == (('ended',), (0.5,), 0.9)
+  assert optimization.learning_rate.get().learning_rate == 5e-6 and optimization.warmup.get().warmup_steps == 4
+  assert optimization.optimizer.get().global_clipnorm == 0.1 and params.trainer.train_steps == 50
+  assert parse('model_path=m', 'dataset_path=d.jsonl').task.reward_names == ('exact_answer', 'answer_format')
+  assert parse('lora_rank=3', 'lora_alpha=8').task.lora.lora_alpha == 8
+  with pytest.raises(errors.UserError, match='max_seq_length: grpo has no such parameter: prompts have max_input_leng'):
+    parse('max_seq_length=77')
 
 
 # Refusals.
