@@ -72,6 +72,12 @@ def text_classifier() -> ext.ExperimentConfig:
 
   Command: python train.py --experiment=text_classifier --mode=train_and_eval --model_dir=runs/text_classifier \\
     --set=init_checkpoint=runs/language_model
+  Hardware and time: 2 CPU cores, a quarter of one in the mean: 29 minutes, start-up included.
+  Result: accuracy 55.2 % on 357 paragraphs (54.6 % at the end), with Python 3.11 and seed 0.
+  Reference: the largest class has 26.3 %; scikit-learn's logistic regression on TF-IDF of words reaches 78.4 %.
+
+  936 paragraphs are few for a decoder, which after five epochs knows 91 % of them by heart; words alone tell most. The
+  decoder of `language_model` has seen many of the validation paragraphs, without their labels.
   """
   num_steps = 300
   task = TextClassifierTaskConfig(init_checkpoint_may_miss=('*score*',))
