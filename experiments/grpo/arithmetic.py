@@ -44,10 +44,10 @@ class PretrainingConfig(base_config.Config):
     'learning_rate': '(0, inf)',
   }
 
-  until_reward: float = 0.14
+  until_reward: float = 0.1
   steps: int = 4000
   batch_size: int = 128
-  learning_rate: float = 2e-3
+  learning_rate: float = 1e-3
 
 
 def tokenizer() -> ext.Tokenizer:
