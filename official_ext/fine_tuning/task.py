@@ -73,7 +73,7 @@ class FineTuningTask(base_task.Task):
     if base is None:
       model = decoder_lib.LanguageModel(config.model)
     else:
-      model = pretrained.load(base.model, **self._run_settings())
+      model = self._load_base()
     self._check_vocabulary(model.config.vocab_size)
     if base is not None and (config.trains_adapters or base.adapter):
       self._attach(model, base.adapter)
@@ -92,6 +92,15 @@ class FineTuningTask(base_task.Task):
     """A model of `build_classifier` without adapters, which are added to its weights: to be saved."""
     return classifiers.merged(model, self.config, self.base_model, self._run_settings())
 
+  def _load_base(self, dtype: str | None = None) -> decoder_lib.LanguageModel:
+    """The model of `model_path` without adapters. If those are trained, its weights are kept as frozen ones are."""
+    base, config = self.base_model, self.config
+    assert base is not None
+    how: dict[str, Any] = {}
+    if config.trains_adapters:
+      how = {'quantization': config.frozen_kernels(), 'frozen_dtype': config.frozen_dtype or None}
+    return pretrained.load(base.model, dtype=dtype, **how, **self._run_settings())
+
   def _run_settings(self) -> dict[str, Any]:
     """What `model` says about how a model from a folder is run."""
     default = type(self.config.model)()
@@ -106,16 +115,14 @@ class FineTuningTask(base_task.Task):
 
   def _attach(self, model, adapter):
     """Puts new adapters, or those of a folder, into a model; or adds the latter to its weights."""
-    config = self.config
-    if not config.trains_adapters:
+    if not self.config.trains_adapters:
       peft_folders.load(model, adapter)
       lora_lib.merge(model)
       return
-    how = config.frozen_kernels(), config.frozen_dtype or None
     if adapter:
-      peft_folders.load(model, adapter, *how)
+      peft_folders.load(model, adapter)
     else:
-      lora_lib.attach(model, config.lora, *how)
+      lora_lib.attach(model, self.config.lora)
     logging.info('%s', lora_lib.describe(model))
 
   def build_model(self) -> Any:
@@ -291,10 +298,8 @@ class FineTuningTask(base_task.Task):
     """
     if name == MODEL:
       return pretrained.load(folder)
-    base = self.base_model
-    assert base is not None, folder
-    model = pretrained.load(base.model, **self._run_settings())
-    peft_folders.load(model, folder, self.config.frozen_kernels(), self.config.frozen_dtype or None)
+    model = self._load_base()
+    peft_folders.load(model, folder)
     return model
 
   def check_result(self, model: Any, folder: str) -> Sequence[str]:
@@ -315,9 +320,9 @@ class FineTuningTask(base_task.Task):
   def _merged(self, model):
     """A plain model that computes what one with adapters does; that stays as it is."""
     with tf.device('/CPU:0'):
-      plain = pretrained.load(self.base_model.model, dtype='float32', **self._run_settings())
+      plain = self._load_base('float32')
       with result_folders.temporary(lambda folder: peft_folders.save(model, folder)) as folder:
-        peft_folders.load(plain, folder, self.config.frozen_kernels(), self.config.frozen_dtype or None)
+        peft_folders.load(plain, folder)
       lora_lib.merge(plain)
     return plain
 
