@@ -84,7 +84,7 @@ class TextDataConfig(definitions.DataConfig):
     """See `checks.check`."""
     if self.max_samples == 0:
       raise errors.UserError(f'{path}.max_samples: expected -1 for all, or at least 1, got 0')
-    if self.packing != 'none' and self.example_format in ('preference', 'prompt'):
+    if self.packing != 'none' and self.example_format in text_formats.ONE_EACH:
       raise errors.UserError(
         f'{path}.packing: {self.packing}: rows of {path}.example_format={self.example_format} hold one example each'
       )

@@ -17,6 +17,7 @@ from official_ext.data import text_records
 from official_ext.data import tokenizer as tokenizer_lib
 
 FORMATS = ('auto', 'text', 'messages', 'prompt_output', 'preference', 'prompt')
+ONE_EACH = ('preference', 'prompt')  # Whose rows hold one example each.
 LOSS_ON = ('completions', 'last_completion', 'all')
 
 # Columns that a record of a format has, as fields of the data configuration.

@@ -287,7 +287,7 @@ def _make_source(params, tokenizer, records, path):
 
 
 def _check_packing(params, text_format, path):
-  if params.packing != 'none' and text_format.name in ('preference', 'prompt'):
+  if params.packing != 'none' and text_format.name in text_formats.ONE_EACH:
     raise errors.UserError(
       f'{path}.packing: {params.packing}: rows of the format {text_format.name} hold one example each'
     )

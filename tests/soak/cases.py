@@ -64,6 +64,26 @@ def _model_garden(experiment: str, **changes: Mapping[str, object]) -> Callable[
 # Random crops and flips by stateful ops in a parallel map: only op determinism makes one thread draw them.
 _RESNET_AUGMENTED = _model_garden('resnet_imagenet', train_data={'aug_rand_hflip': True, 'seed': 0})
 
+_TINY = (
+  '--set=task.model.hidden_size=32',
+  '--set=task.model.intermediate_size=64',
+  '--set=task.model.num_hidden_layers=1',
+  '--set=task.model.residual_dropout=0.1',
+)
+
+
+def _language_model(experiment: str, *flags: str) -> Sequence[str]:
+  """An experiment that trains a decoder, a tiny one that drops out, for 24 steps."""
+  lengths = ('train_steps=24', 'steps_per_loop=4', 'checkpoint_interval=6', 'validation_interval=8')
+  return (
+    f'--experiment={experiment}',
+    '--mode=train_and_eval',
+    *(f'--set={length}' for length in lengths),
+    *_TINY,
+    *flags,
+  )
+
+
 CASES = [
   Case('fused', _noisy('--set=runtime.enable_xla=true')),
   Case('split, 2 replicas', _noisy('--set=runtime.enable_xla=true', *_TWO)),
@@ -89,6 +109,10 @@ CASES = [
     ),
     files=_RESNET_AUGMENTED,
   ),
+  Case('sft', _language_model('sft')),
+  Case('preference, 2 replicas', _language_model('preference', *_TWO)),
+  Case('grpo', _language_model('grpo', '--set=batch_size=4', '--set=task.losses.grpo.beta=0.1')),
+  Case('grpo, 2 replicas', _language_model('grpo', '--set=batch_size=4', '--set=task.num_iterations=2', *_TWO)),
   Case('2 workers', _noisy('--set=runtime.enable_xla=false'), num_workers=2),
 ]
 BY_NAME = {case.name: case for case in CASES}
