@@ -147,6 +147,10 @@ def grpo() -> ext.ExperimentConfig:
   Without arguments: the sum of two numbers of two digits, by a small decoder that has seen a few answers.
 
   Command: python train.py --experiment=grpo --mode=train_and_eval --model_dir=runs/grpo
+  Hardware and time: 2 CPU cores, 280 seconds of one core.
+  Result: mean reward of 50 steps from 0.19 to 0.60 in 600 steps, and 67 % of 1,000 other problems right in the
+    evaluation. Measured with seed 0 alone, and with task.pretraining.until_reward=0.14 and learning_rate=2e-3 there.
+  Reference: the reward of that base model, 0.18.
   """
   return ext.ExperimentConfig(
     task=GrpoTaskConfig(),
