@@ -53,9 +53,15 @@ class SftTaskConfig(ext.FineTuningConfig):
 
 @ext.register_experiment('sft')
 def sft() -> ext.ExperimentConfig:
-  """Supervised fine-tuning of a language model, on prompts and answers.
+  """Supervised fine-tuning of a language model, on prompts and answers: docs/fine_tune.md.
 
-  Command: python train.py --experiment=sft --mode=train_and_eval --model_dir=runs/sft
+  Without arguments a new decoder learns to say what the functions of Python's standard library do, from 23,000 tokens
+  of answers. The text comes with Python and differs from one version to the next, and the figures with it.
+
+  Command: python train.py --experiment=sft --mode=train_and_eval --model_dir=runs/sft --set=learning_rate=2e-3
+  Hardware and time: 2 CPU cores that others used too, 5 minutes without XLA, start-up included.
+  Result: validation loss 3.72 and token accuracy 37.5 % with seed 0.
+  Reference: a table of which token follows which, smoothed, has 3.88 and 30.0 % on the same tokens.
   """
   return ext.ExperimentConfig(
     task=SftTaskConfig(),
