@@ -80,7 +80,7 @@ def straight(place, run_train):
 def test_it_learns_the_answers_of_a_file(place, straight):
   events = [json.loads(line) for line in (straight / 'events.jsonl').read_text().splitlines()]
   losses = [event['training_loss'] for event in events if event['event'] == 'train']
-  assert losses[-1] < 0.7 * losses[0], losses
+  assert losses[-1] < losses[0] - 1, losses  # A token is e times as likely as before.
   last = [event for event in events if event['event'] == 'eval'][-1]
   assert last['step'] == 12 and 0 < last['token_accuracy'] <= 1
   assert last['validation_loss'] == pytest.approx(last['label'], rel=1e-5)
