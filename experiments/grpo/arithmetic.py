@@ -22,6 +22,7 @@ NUM_ANSWER_TOKENS = 4  # Three digits, and the end.
 _END, _PADDING = '<end>', '<pad>'
 _SYMBOLS = (*'0123456789+=', _END, _PADDING)
 _NUM_PROBLEMS = 10_000
+_IS_WRONG, _DIGITS = 1 << 20, 1 << 21  # Streams of draws, apart from that of the problems.
 _EVERY = 5  # Steps between two looks at how often the base model is right.
 
 
@@ -34,6 +35,8 @@ class PretrainingConfig(base_config.Config):
     until_reward: It ends when this part of sampled answers is right.
     steps: It ends after so many steps at the latest.
     batch_size: Problems of a step.
+    error_rate: This part of the digits of their answers is drawn at random: the model learns to leave a choice, without
+      which there is nothing to compare.
     learning_rate: Of AdamW.
   """
 
@@ -41,13 +44,15 @@ class PretrainingConfig(base_config.Config):
     'until_reward': '[0, 1]',
     'steps': '[1, inf)',
     'batch_size': '[1, inf)',
+    'error_rate': '[0, 1)',
     'learning_rate': '(0, inf)',
   }
 
   until_reward: float = 0.1
   steps: int = 4000
   batch_size: int = 128
-  learning_rate: float = 1e-3
+  error_rate: float = 0.25
+  learning_rate: float = 2e-3
 
 
 def tokenizer() -> ext.Tokenizer:
@@ -190,9 +195,17 @@ def pretrain(model: ext.LanguageModel, words: ext.Tokenizer, config: Pretraining
     rows = tf.random.stateless_uniform([count], tf.stack([seed * 2 + stream, step]), 0, len(texts), tf.int32)
     return tf.gather(ids, rows)
 
+  def with_errors(batch, step):
+    shape = [config.batch_size, NUM_ANSWER_TOKENS - 1]  # Digits are the tokens 0 to 9.
+    draws = tf.stack([seed * 2, step])
+    is_wrong = tf.random.stateless_uniform(shape, draws + _IS_WRONG) < config.error_rate
+    digits = tf.random.stateless_uniform(shape, draws + _DIGITS, 0, 10, tf.int32)
+    answers = tf.where(is_wrong, digits, batch[:, NUM_PROMPT_TOKENS:-1])
+    return tf.concat([batch[:, :NUM_PROMPT_TOKENS], answers, batch[:, -1:]], axis=1)
+
   @tf.function(jit_compile=True, autograph=False)
   def train(step):
-    batch = drawn(0, step, config.batch_size)
+    batch = with_errors(drawn(0, step, config.batch_size), step)
     with tf.GradientTape() as tape:
       logits = model(batch[:, :-1], training=True)[:, NUM_PROMPT_TOKENS - 1 :]
       loss = ext.losses.label(logits, batch[:, NUM_PROMPT_TOKENS:])

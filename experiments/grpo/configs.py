@@ -147,10 +147,10 @@ def grpo() -> ext.ExperimentConfig:
   Without arguments: the sum of two numbers of two digits, by a small decoder that has seen a few answers.
 
   Command: python train.py --experiment=grpo --mode=train_and_eval --model_dir=runs/grpo
-  Hardware and time: 2 CPU cores, 280 seconds of one core.
-  Result: mean reward of 50 steps from 0.19 to 0.60 in 600 steps, and 67 % of 1,000 other problems right in the
-    evaluation. Measured with seed 0 alone, and with task.pretraining.until_reward=0.14 and learning_rate=2e-3 there.
-  Reference: the reward of that base model, 0.18.
+  Hardware and time: 2 CPU cores, 5 minutes beside other work, start-up included.
+  Result: mean reward of 50 steps above 0.8 from step 350, 330 and 370 on with seeds 0, 1 and 2, in the last 50 of 600
+    steps 0.886, 0.909 and 0.862; of 1,000 other problems 93, 93 and 88 % right. The first 10 steps: 0.13, 0.15, 0.12.
+  Reference: those first steps, which are the base model.
   """
   return ext.ExperimentConfig(
     task=GrpoTaskConfig(),
