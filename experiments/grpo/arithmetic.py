@@ -7,7 +7,6 @@ in ten is for evaluation, and is in no training, that of the base model included
 from collections.abc import Callable
 import dataclasses
 import json
-import os
 import threading
 
 import numpy as np
@@ -21,6 +20,7 @@ NUM_PROMPT_TOKENS = 6
 NUM_ANSWER_TOKENS = 4  # Three digits, and the end.
 _END, _PADDING = '<end>', '<pad>'
 _SYMBOLS = (*'0123456789+=', _END, _PADDING)
+VOCABULARY_SIZE = len(_SYMBOLS)
 _NUM_PROBLEMS = 10_000
 _IS_WRONG, _DIGITS = 1 << 20, 1 << 21  # Streams of draws, apart from that of the problems.
 _EVERY = 5  # Steps between two looks at how often the base model is right.
@@ -110,27 +110,18 @@ def records(is_training: bool) -> list[dict[str, str]]:
   ]
 
 
-def make_base(folder: str, model: ext.DecoderConfig, config: PretrainingConfig, seed: int) -> None:
-  """Makes the base model, if its folder is not there: weights, tokenizer, and what generation needs.
+def make_base(model: ext.DecoderConfig, config: PretrainingConfig, seed: int) -> ext.LanguageModel:
+  """The base model: the same for the same arguments, on the same kind of machine.
 
   Args:
-    folder: of Hugging Face's layout. It appears as a whole or not at all; of several processes that make it, all find
-      the same one.
-    model: what it is made of; its vocabulary is set.
+    model: what it is made of.
     config: how it learns.
     seed: of weights and problems.
   """
-  if tf.io.gfile.isdir(folder):
-    return
-  temporary = f'{folder}.being_made.{os.getpid()}'
+  made: list[ext.LanguageModel] = []
   # A new thread knows nothing of the strategy, under whose scope tasks make their models.
-  _in_new_thread(lambda: _make_base(temporary, model, config, seed))
-  try:
-    tf.io.gfile.rename(temporary, folder)
-  except tf.errors.OpError:
-    if not tf.io.gfile.isdir(folder):
-      raise
-    tf.io.gfile.rmtree(temporary)  # Another process was faster.
+  _in_new_thread(lambda: made.append(_make_base(model, config, seed)))
+  return made[0]
 
 
 def _in_new_thread(function: Callable[[], None]) -> None:
@@ -149,22 +140,13 @@ def _in_new_thread(function: Callable[[], None]) -> None:
     raise raised[0]
 
 
-def _make_base(folder, model_config, config, seed):
-  words = tokenizer()
-  changed = model_config.replace(vocab_size=len(words))
-  initializer = _initializer(changed.initializer_range, seed)
-  model = ext.LanguageModel(changed, initializer=initializer, dtype='float32')
-  reward, step = pretrain(model, words, config, seed)
-  ext.pretrained.save(model, folder)
-  words.save(folder)
-  generation = {'eos_token_id': words.eos_token_id, 'pad_token_id': words.pad_token_id}
-  with tf.io.gfile.GFile(os.path.join(folder, 'generation_config.json'), 'w') as f:
-    f.write(json.dumps(generation) + '\n')
-  print(
-    f'A base model for the arithmetic was trained for {step} steps; {reward:.1%} of its answers are right. It is in '
-    f'{os.path.dirname(folder) or "."}.',
-    flush=True,
+def _make_base(model_config, config, seed):
+  model = ext.LanguageModel(
+    model_config, initializer=_initializer(model_config.initializer_range, seed), dtype='float32'
   )
+  reward, step = pretrain(model, tokenizer(), config, seed)
+  print(f'A base model was taught arithmetic for {step} steps; {reward:.1%} of its answers are right.', flush=True)
+  return model
 
 
 def _initializer(deviation, seed):
@@ -192,12 +174,13 @@ def pretrain(model: ext.LanguageModel, words: ext.Tokenizer, config: Pretraining
   )
 
   def drawn(stream, step, count):
-    rows = tf.random.stateless_uniform([count], tf.stack([seed * 2 + stream, step]), 0, len(texts), tf.int32)
+    key = tf.stack([tf.constant(seed * 2 + stream, tf.int64), tf.cast(step, tf.int64)])
+    rows = tf.random.stateless_uniform([count], key, 0, len(texts), tf.int32)
     return tf.gather(ids, rows)
 
   def with_errors(batch, step):
     shape = [config.batch_size, NUM_ANSWER_TOKENS - 1]  # Digits are the tokens 0 to 9.
-    draws = tf.stack([seed * 2, step])
+    draws = tf.stack([tf.constant(seed * 2, tf.int64), tf.cast(step, tf.int64)])
     is_wrong = tf.random.stateless_uniform(shape, draws + _IS_WRONG) < config.error_rate
     digits = tf.random.stateless_uniform(shape, draws + _DIGITS, 0, 10, tf.int32)
     answers = tf.where(is_wrong, digits, batch[:, NUM_PROMPT_TOKENS:-1])

@@ -89,7 +89,7 @@ class GrpoTaskConfig(ext.FineTuningConfig):
   pretraining: arithmetic.PretrainingConfig = dataclasses.field(default_factory=arithmetic.PretrainingConfig)
   model: ext.DecoderConfig = dataclasses.field(
     default_factory=lambda: ext.DecoderConfig(
-      vocab_size=14,
+      vocab_size=arithmetic.VOCABULARY_SIZE,
       hidden_size=96,
       intermediate_size=256,
       num_hidden_layers=3,
@@ -119,6 +119,10 @@ class GrpoTaskConfig(ext.FineTuningConfig):
     if self.makes_base and self.train_data.input_path:
       raise ext.UserError(
         f'{path}.model_path: is empty; a model learns from rewards if it earns some already: name the folder of one'
+      )
+    if self.makes_base and self.model.vocab_size != arithmetic.VOCABULARY_SIZE:
+      raise ext.UserError(
+        f'{path}.model.vocab_size: the arithmetic has {arithmetic.VOCABULARY_SIZE} tokens, got {self.model.vocab_size}'
       )
     if self.makes_base and self.tokenizer_path:
       raise ext.UserError(f'{path}.tokenizer_path: the arithmetic has its own tokenizer; set {path}.model_path too')
@@ -184,7 +188,12 @@ ext.parameter_names.register(
   changed={
     'lora_rank': ext.parameter_names.Meaning(('task.lora.r',), (('task.lora.lora_alpha',),)),
     'max_input_length': ext.parameter_names.Meaning(
-      ('task.train_data.seq_length',), (('task.validation_data.seq_length',),)
+      ('task.train_data.max_input_length',),
+      (
+        ('task.train_data.seq_length',),
+        ('task.validation_data.max_input_length',),
+        ('task.validation_data.seq_length',),
+      ),
     ),
     'max_content_length': 'task.max_completion_length',
     'max_completion_length': 'task.max_completion_length',

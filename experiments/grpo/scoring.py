@@ -48,7 +48,10 @@ class AnsweredPrompts(ext.Source):
 
   def _answer(self, number):
     words = self._prompts.tokenizer
-    ids = words.encode(str(self._prompts.record(number)[self._column]), add_special_tokens=False)
+    record = self._prompts.record(number)
+    if self._column not in record:
+      raise ext.UserError(f'record {number} has no column {self._column!r}, which the rewards need')
+    ids = words.encode(str(record[self._column]), add_special_tokens=False)
     if words.eos_token_id is not None:
       ids.append(words.eos_token_id)
     found = np.full(self._length, words.fill_token_id if len(ids) <= self._length else -1, np.int32)
@@ -60,6 +63,30 @@ class AnsweredPrompts(ext.Source):
 
   def identity(self) -> Mapping[str, Any]:
     return {**self._prompts.identity(), 'answer_column': self._column, 'answer_length': self._length}
+
+
+def check_columns(rewards: Sequence[Any], source: Any, params: Any) -> None:
+  """Checks that the records have what functions in Python must be called with.
+
+  Args:
+    rewards: registered ones.
+    source: of the prompts.
+    params: its data configuration.
+
+  Raises:
+    UserError: the first record lacks a column.
+  """
+  columns = {*source.record(0), *('prompts', 'completions', 'completion_ids')}
+  if params.output_column in columns:
+    columns.add('answer')
+  path = f'task.{"train_data" if params.is_training else "validation_data"}'
+  for reward in rewards:
+    lacking = [] if reward.in_graph else [name for name in reward.needed if name not in columns]
+    if lacking:
+      field = f'{path}.output_column' if lacking[0] == 'answer' else 'task.reward_funcs'
+      raise ext.UserError(
+        f'{field}: the reward {reward.name} needs {lacking[0]!r}, and the records have {", ".join(source.record(0))}'
+      )
 
 
 def takes_answers(reward: Any) -> bool:
@@ -116,7 +143,7 @@ class HostRewards:
       float32 [n, rewards].
 
     Raises:
-      UserError: a function returned something else than numbers, or none has anything to say of a completion.
+      UserError: a function returned something else than numbers.
     """
     known = self._known([self._source.record(int(number)) for number in records], ids, mask)
     with self._lock:

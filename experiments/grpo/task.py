@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 import functools
-import os
-import tempfile
 from typing import Any
 
 import tensorflow as tf
@@ -16,14 +14,27 @@ from experiments.grpo import scoring
 from experiments.grpo import trainer
 import official_ext as ext
 
-BASE = 'base'  # The folder, below that of the run, of the model that the arithmetic begins with.
-
 
 @ext.register_task(configs.GrpoTaskConfig)
 class GrpoTask(ext.FineTuningTask):
   """GRPO on prompts. In training the completions of a batch are sampled by the step itself, or before it by
   `trainer.GrpoTrainer`; an evaluation looks at the likeliest completion of each prompt.
   """
+
+  def __init__(self, params: configs.GrpoTaskConfig, **kwargs: Any):
+    """See base class.
+
+    Raises:
+      UserError: several workers would each teach a base model, and not know whether they have the same one.
+    """
+    super().__init__(params, **kwargs)
+    resolver = tf.distribute.get_strategy().cluster_resolver
+    workers = resolver.cluster_spec().num_tasks('worker') if resolver and resolver.cluster_spec().jobs else 1
+    if params.makes_base and workers > 1:
+      raise ext.UserError(
+        'task.model_path: is empty, and a base model is taught in one process; run it there, and give its result, '
+        'RUN/model, to several workers'
+      )
 
   @property
   def needs_reference(self) -> bool:
@@ -65,12 +76,10 @@ class GrpoTask(ext.FineTuningTask):
 
   def initialize(self, model: tf_keras.Model) -> None:
     """See base class. The decoder of the arithmetic learns to answer sometimes, before GRPO begins."""
-    if self.config.makes_base and not self.config.init_checkpoint:
-      with tempfile.TemporaryDirectory() as temporary:
-        folder = os.path.join(self.logging_dir or temporary, BASE)
-        arithmetic.make_base(folder, self.config.model, self.config.pretraining, self.config.train_data.seed or 0)
-        base = ext.pretrained.load(folder)
-      for variable, value in zip(model.trainable_variables, base.trainable_variables):
+    config = self.config
+    if config.makes_base and not config.init_checkpoint:
+      base = arithmetic.make_base(config.model, config.pretraining, config.train_data.seed or 0)
+      for variable, value in zip(model.trainable_variables, base.trainable_variables, strict=True):
         variable.assign(value.numpy())
     super().initialize(model)
 
@@ -79,6 +88,7 @@ class GrpoTask(ext.FineTuningTask):
   def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
     """Batches of prompts: see rollouts.py; with `answer_ids`, if a reward asks for them."""
     source: Any = self.source(params)
+    scoring.check_columns(self.rewards, source, params)
     if any(scoring.takes_answers(reward) for reward in self.rewards):
       path = f'task.{"train_data" if params.is_training else "validation_data"}'
       source = scoring.AnsweredPrompts(source, params.output_column, self.config.max_completion_length, path)
@@ -131,6 +141,9 @@ class GrpoTask(ext.FineTuningTask):
       return self._evaluated(inputs, model)
     config, rollout = self.config, self._with_rollout(inputs, model)
     rewards = rollouts.weighted(rollout['rewards'], config.reward_weights)
+    settings, reference = config.losses.grpo, None
+    if settings.beta:  # First: a model's own losses are those of its last call.
+      reference = rollouts.log_probs(self.reference(model), rollout, config.temperature)
     policy = rollouts.log_probs(model, rollout, config.temperature, training=True)
     parts = {
       'log_probs': policy,
@@ -139,16 +152,13 @@ class GrpoTask(ext.FineTuningTask):
       'mask': self.loss_mask(rollout),
     }
     logs = rollouts.logs_of(rollout, rewards, config.reward_names, config.num_generations)
-    settings = config.losses.grpo
     logs['clip_fraction'] = ext.losses.clip_fraction(
       **parts, epsilon_low=settings.epsilon_low, epsilon_high=settings.epsilon_high
     )
     if config.temperature == 1:  # What the sampler has is at that.
       difference = tf.abs(policy - rollout['sampled_log_probs']) * tf.cast(rollout['completion_mask'], tf.float32)
       logs['sampling/sampling_logp_difference/max'] = tf.reduce_max(difference)
-    reference = None
     if settings.beta:
-      reference = rollouts.log_probs(self.reference(model), rollout, config.temperature)
       divergence = ext.losses.kl_estimate(policy, reference) * parts['mask']
       logs['kl'] = tf.reduce_sum(divergence) / tf.maximum(tf.reduce_sum(parts['mask']), 1)
     inputs_of_loss = {

@@ -44,6 +44,8 @@ class PreferenceTaskConfig(ext.FineTuningConfig):
     """Refuses losses that this task cannot compute: see base class."""
     super().check_values(path)
     ext.weighted_losses.check(self.losses, ('dpo', 'orpo', 'label', 'z_loss'), f'{path}.losses')
+    if self.label_on_prompt and not self.losses.label.weight:
+      raise ext.UserError(f'{path}.label_on_prompt: changes nothing while {path}.losses.label.weight is 0')
 
 
 @ext.register_experiment('preference')

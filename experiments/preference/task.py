@@ -35,8 +35,11 @@ class PreferenceTask(ext.FineTuningTask):
     """
     losses = self.config.losses
     rows = {name: _both(inputs, name) for name in ('input_ids', 'labels', 'segment_ids', 'position_ids')}
-    logits = _logits(model, rows, training)
     labels = rows['labels'][:, 1:]
+    if losses.dpo.weight:  # First: a model's own losses are those of its last call.
+      reference = self.reference(model)
+      reference_sums = tf.reduce_sum(ext.losses.log_probs(_logits(reference, rows, False), labels), axis=1)
+    logits = _logits(model, rows, training)
     log_probs = ext.losses.log_probs(logits, labels)
     sums = tf.reduce_sum(log_probs, axis=1)
     counts = tf.reduce_sum(tf.cast(labels != ext.losses.IGNORED_LABEL, tf.float32), axis=1)
@@ -45,8 +48,6 @@ class PreferenceTask(ext.FineTuningTask):
     of_losses['orpo'] = dict(zip(('policy_chosen', 'policy_rejected'), tf.split(means, 2)))
     rewards = losses.orpo.beta * means
     if losses.dpo.weight:
-      reference = self.reference(model)
-      reference_sums = tf.reduce_sum(ext.losses.log_probs(_logits(reference, rows, False), labels), axis=1)
       rewards = losses.dpo.beta * (sums - tf.stop_gradient(reference_sums))
       names = ('policy_chosen', 'policy_rejected', 'reference_chosen', 'reference_rejected')
       of_losses['dpo'] = dict(zip(names, (*tf.split(sums, 2), *tf.split(reference_sums, 2))))

@@ -32,7 +32,8 @@ class TextClassifierTaskConfig(ext.TaskConfig):
 
   Attributes:
     model: The decoder. It has room for `vocab_size` tokens.
-    model_path: A folder with a model in Hugging Face's files, to begin with its weights; `model` is not looked at then.
+    model_path: A folder with a model in Hugging Face's files, to begin with its weights; of `model` dropout, remat and
+      scan_layers count then.
     tokenizer_path: A folder with a tokenizer in Hugging Face's files. Empty: that of `model_path`, or without one
       byte-level BPE with `model.vocab_size` tokens, trained on the topics of Python's language reference.
     class_names: The classes, in the order of their numbers.

@@ -42,8 +42,7 @@ class TextClassifierModel(tf_keras.Model):
 def build(config: Any) -> TextClassifierModel:
   """The model of a `TextClassifierTaskConfig`."""
   if config.model_path:
-    settings = {'remat': config.model.remat, 'residual_dropout': config.model.residual_dropout}
-    decoder = ext.pretrained.load(config.model_path, **settings).decoder
+    decoder = ext.pretrained.load(config.model_path, **ext.pretrained.settings(config.model)).decoder
   else:
     decoder = ext.Decoder(config.model)
   return TextClassifierModel(decoder, len(config.class_names))

@@ -67,6 +67,7 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
     run_checks.check_early_stopping(params, task, trainer, 'train_and_eval')
     train_lib.build_event_actions(params, task, trainer, 'train_and_eval')
     with strategy.scope():
+      trainer.initialize()
       _train_step(trainer)
       _eval_step(trainer)
       _save_and_restore(trainer, folder)

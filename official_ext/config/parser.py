@@ -159,8 +159,17 @@ class ExperimentParser(train_utils.ExperimentParser):
         with mistakes.noted():
           overrides.override(params, _nest(use_short_name(name)))
     with mistakes.noted():
-      overrides.override(params, _nest({path: value for path, value in followers.items() if path not in by_path}))
+      overrides.override(params, _nest(self._unset(followers, by_path, params)))
     _settle_length(params, _nest(by_path))
+
+  def _unset(self, followers, by_path, params):
+    """Those of the fields that follow another one which nothing else has set: no --set, and no file."""
+    if not followers:
+      return {}
+    values_of = lambda config: {leaf.path: leaf.value for leaf in overrides.leaves(config, selected=False)}
+    registered, present = values_of(self.base_experiment()), values_of(params)
+    is_set = lambda path: path in by_path or present.get(path) != registered.get(path)
+    return {path: value for path, value in followers.items() if not is_set(path)}
 
   def fill_seeds(self, params):
     """Makes the order of training data a function of `runtime.seed`, unless the data's own fields are set."""

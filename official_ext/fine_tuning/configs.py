@@ -32,7 +32,7 @@ class FineTuningConfig(definitions.TaskConfig):
     tokenizer_path: A folder with a tokenizer; empty: that of `model_path`, or without it one that is trained on the
       built-in data at its first use.
     use_lora: Whether adapters are trained instead of all weights; null: if there is a `model_path`.
-    lora: New adapters. Those of a folder stay as they are there.
+    lora: New adapters. Those of a folder stay as they are there, and this must be left alone.
     load_in_4bit: Whether the frozen kernels below adapters are kept in 4 bits: short for `quantization.method=nf4`.
     quantization: How the frozen kernels are kept.
     frozen_dtype: In which type other frozen weights are kept, such as bfloat16; empty: as they are.
@@ -70,6 +70,11 @@ class FineTuningConfig(definitions.TaskConfig):
     """Whether adapters are trained, and everything else is frozen."""
     return bool(self.model_path) if self.use_lora is None else self.use_lora
 
+  @property
+  def sets_lora(self) -> bool:
+    """Whether `lora` is other than the experiment has it."""
+    return self.lora.as_dict() != type(self)().lora.as_dict()
+
   def frozen_kernels(self) -> quantized_linear.QuantizationConfig:
     """How the frozen kernels are kept, with `load_in_4bit`."""
     if not self.load_in_4bit:
@@ -90,6 +95,9 @@ class FineTuningConfig(definitions.TaskConfig):
       )
     if self.save_merged and not self.trains_adapters:
       raise errors.UserError(f'{path}.save_merged: there are no adapters; a whole model is saved anyway')
+    if self.sets_lora and not self.trains_adapters:
+      needed = f'{path}.use_lora=true' if self.model_path else f'{path}.model_path'
+      raise errors.UserError(f'{path}.lora: no adapters are trained, which need {needed}')
 
   def _check_model(self, path):
     """A new decoder that could not be saved at the end is not trained."""

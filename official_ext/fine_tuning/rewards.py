@@ -53,6 +53,13 @@ class Reward:
   function: Callable[..., Any]
   in_graph: bool
 
+  @property
+  def needed(self) -> list[str]:
+    """The parameters that the function cannot be called without."""
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    parameters = inspect.signature(self.function).parameters.values()
+    return [each.name for each in parameters if each.kind in kinds and each.default is each.empty]
+
   def arguments(self, known: Mapping[str, Any]) -> dict[str, Any]:
     """Those of `known` that the function takes."""
     parameters = inspect.signature(self.function).parameters.values()

@@ -12,6 +12,7 @@ import tf_keras
 
 from official_ext import errors
 from official_ext.actions import triggers
+from official_ext.checkpoints import manifests
 from official_ext.core import base_task
 from official_ext.core import run_record
 from official_ext.data import python_docstrings
@@ -21,11 +22,11 @@ from official_ext.data import text_records
 from official_ext.data import text_sources
 from official_ext.data import tokenizer as tokenizer_lib
 from official_ext.data import tokenizer_training
+from official_ext.files import paths
 from official_ext.fine_tuning import classifiers
 from official_ext.fine_tuning import reference as reference_lib
 from official_ext.fine_tuning import result_folders
 from official_ext.modeling import decoder as decoder_lib
-from official_ext.modeling import decoder_config
 from official_ext.modeling import lora as lora_lib
 from official_ext.modeling import model_folders
 from official_ext.modeling import peft_folders
@@ -33,8 +34,11 @@ from official_ext.modeling import pretrained
 from official_ext.modeling import sequence_classifier
 from official_ext.optimization import ema_optimizer
 
-ADAPTER, MODEL = 'adapter', 'model'  # Folders of the result.
+_ROUNDING = 1e-9  # Of a share times a number that is whole.
+RESULTS = ADAPTER, MODEL = 'adapter', 'model'  # Folders of the result.
 _TURN_TOKENS = ('<|system|>', '<|user|>', '<|assistant|>', '<|end|>')
+# Not the token that ends texts, by which transformers would take a text's end for what fills its row up.
+_PAD_TOKEN = '<|pad|>'
 # Of tokenizers that are trained here. What an assistant says ends as sequences do, so that generation stops there.
 CHAT_TEMPLATE = """{% for message in messages %}<|{{ message.role }}|>
 {{ message.content }}{% if message.role == 'assistant' %}{{ eos_token }}{% else %}<|end|>
@@ -103,9 +107,7 @@ class FineTuningTask(base_task.Task):
 
   def _run_settings(self) -> dict[str, Any]:
     """What `model` says about how a model from a folder is run."""
-    default = type(self.config.model)()
-    said = {name: getattr(self.config.model, name) for name in decoder_config.SETTINGS}
-    return {name: value for name, value in said.items() if value != getattr(default, name)}
+    return pretrained.settings(self.config.model)
 
   def _check_vocabulary(self, vocab_size):
     number = len(self.tokenizer)
@@ -119,6 +121,8 @@ class FineTuningTask(base_task.Task):
       peft_folders.load(model, adapter)
       lora_lib.merge(model)
       return
+    if adapter and self.config.sets_lora:
+      raise errors.UserError(f'task.lora: the adapters of {adapter} are trained on as they are; leave it alone')
     if adapter:
       peft_folders.load(model, adapter)
     else:
@@ -159,7 +163,12 @@ class FineTuningTask(base_task.Task):
     if folder:
       return tokenizer_lib.Tokenizer.load(os.path.expanduser(folder))
     return tokenizer_training.cached(
-      self.tokenizer_texts(), self.config.model.vocab_size, _TURN_TOKENS, CHAT_TEMPLATE, folder=self._cache_dir()
+      self.tokenizer_texts(),
+      self.config.model.vocab_size,
+      _TURN_TOKENS,
+      CHAT_TEMPLATE,
+      folder=self._cache_dir(),
+      pad_token=_PAD_TOKEN,
     )
 
   def _cache_dir(self):
@@ -269,24 +278,32 @@ class FineTuningTask(base_task.Task):
     """
     writers = self.result_writers(model)
     folders = {name: os.path.join(folder or self.output_dir, name) for name in writers}
-    tokenizer = self.source(self.config.train_data).tokenizer  # With the chat template that was trained with.
     for name, write in writers.items():
-
-      def make(partial, write=write):
-        write(partial)
-        tokenizer.save(partial)
-
-      result_folders.write(folders[name], make)
+      result_folders.write(folders[name], write)
       logging.info('saved: %s', folders[name])
     return folders
 
+  @property
+  def result_tokenizer(self) -> tokenizer_lib.Tokenizer:
+    """The tokenizer that goes into results: with the chat template that was trained with."""
+    return self.source(self.config.train_data).tokenizer
+
   def result_writers(self, model: Any) -> Mapping[str, Callable[[str], None]]:
-    """What is saved: name of a folder -> what writes it. A subclass with a head of its own overrides this."""
+    """What is saved: name of a folder -> what writes it, with `result_tokenizer`.
+
+    A subclass with a head of its own overrides this.
+    """
+    tokenizer = self.result_tokenizer
+
+    def write_adapter(folder):
+      peft_folders.save(model, folder)
+      tokenizer.save(folder)
+
     if not self.config.trains_adapters:
-      return {MODEL: lambda folder: pretrained.save(model, folder)}
-    writers: dict[str, Callable[[str], None]] = {ADAPTER: lambda folder: peft_folders.save(model, folder)}
+      return {MODEL: lambda folder: pretrained.save(model, folder, tokenizer=tokenizer)}
+    writers: dict[str, Callable[[str], None]] = {ADAPTER: write_adapter}
     if self.config.save_merged:
-      writers[MODEL] = lambda folder: pretrained.save(self._merged(model), folder)
+      writers[MODEL] = lambda folder: pretrained.save(self._merged(model), folder, tokenizer=tokenizer)
     return writers
 
   def load_result(self, name: str, folder: str) -> Any:
@@ -333,12 +350,24 @@ class _SaveAtEnd(triggers.AtEnd):
   def __init__(self, task: FineTuningTask, trainer: Any):
     super().__init__(lambda logs: task._save_at_end(trainer))
     self._task = task
+    self._is_chief = trainer.strategy.extended.should_checkpoint
 
   def prepare(self, mode: str) -> None:
     """See base class."""
     del mode
-    if self._task.config.output_dir:
-      run_record.check_writable(self._task.output_dir, f'task.output_dir: {self._task.config.output_dir}')
+    task = self._task
+    if not (task.config.output_dir and self._is_chief):
+      return
+    field = f'task.output_dir: {task.config.output_dir}'
+    run_record.check_writable(task.output_dir, field)
+    inputs = {os.path.realpath(path) for path in task.base_model or () if path}
+    is_new = not manifests.paths(task.logging_dir)
+    for name in RESULTS:
+      folder = os.path.join(task.output_dir, name)
+      if os.path.realpath(folder) in inputs:
+        raise errors.UserError(f'{field}: {folder} is the model that training begins with; name another folder')
+      if is_new and paths.names(folder):
+        raise errors.UserError(f'{field}: {folder} is there already; name another folder, or move it away')
 
 
 def _read(params: Any, path: str) -> text_records.Records:
@@ -351,8 +380,9 @@ def _tolerance() -> float:
 
 
 def _held_out(num_records: int, share: float) -> np.ndarray:
-  """Which records are kept for validation: the last one of every 1 / share; bool [num_records]."""
-  if not share or num_records < 2:
-    return np.zeros(num_records, bool)
-  period = min(max(2, round(1 / share)), num_records)
-  return np.arange(num_records) % period == period - 1
+  """Which records are kept for validation, spread evenly: neither all nor none of them; bool [num_records]."""
+  found = np.diff(np.floor(np.arange(num_records + 1) * share + _ROUNDING)) > 0
+  if share and num_records > 1:
+    found[-1] |= not found.any()
+    found[0] &= not found.all()
+  return found

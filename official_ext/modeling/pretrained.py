@@ -164,6 +164,13 @@ def _carried_files(folder):
   return {name: paths.read(path) for name, path in found.items() if tf.io.gfile.exists(path)}
 
 
+def settings(config: decoder_config.DecoderConfig) -> dict[str, Any]:
+  """What a configuration says about how a model is run, other than a new one: changes for `load`."""
+  default = type(config)()
+  said = {name: getattr(config, name) for name in decoder_config.SETTINGS}
+  return {name: value for name, value in said.items() if value != getattr(default, name)}
+
+
 def read_config(
   folder: str, ignore_fields: tuple[str, ...] = ()
 ) -> tuple[decoder_config.DecoderConfig, dict[str, Any]]:

@@ -448,7 +448,7 @@ def test_short_names_are_deepextensions_and_trls():
   assert optimization.learning_rate.get().learning_rate == 5e-6 and optimization.warmup.get().warmup_steps == 4
   assert optimization.optimizer.get().global_clipnorm == 0.1 and params.trainer.train_steps == 50
   assert parse('model_path=m', 'dataset_path=d.jsonl').task.reward_names == ('exact_answer', 'answer_format')
-  assert parse('lora_rank=3', 'lora_alpha=8').task.lora.lora_alpha == 8
+  assert parse('model_path=m', 'lora_rank=3', 'lora_alpha=8').task.lora.lora_alpha == 8
   with pytest.raises(errors.UserError, match='max_seq_length: grpo has no such parameter: prompts have max_input_leng'):
     parse('max_seq_length=77')
 

@@ -1,5 +1,7 @@
 """The experiment reward_model: the loss by the formula, going on, and the folder that is left."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -63,6 +65,9 @@ def test_pairs_are_learned_and_the_result_scores_as_the_model_does(tmp_path):
   task.config.output_dir = str(tmp_path / 'first')
   (folder,) = task.save_result(trainer.model).values()
   loaded, batch = pretrained.load_classifier(folder), first_batch(task)
+  fields = json.loads((tmp_path / 'first/model/config.json').read_text())
+  # Without it transformers takes one text at a time, and finds its end by it.
+  assert fields['pad_token_id'] == task.tokenizer.pad_token_id != task.tokenizer.eos_token_id
   np.testing.assert_array_equal(scores_of(loaded, batch, 'chosen'), scores_of(trainer.model, batch, 'chosen'))
 
   adapted = {'task': {'model_path': folder, 'load_in_4bit': True, 'lora': {'r': 2}}}

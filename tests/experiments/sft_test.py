@@ -136,8 +136,9 @@ def test_a_killed_run_goes_on_bit_for_bit(place, straight, start_train, run_trai
 # Short names.
 
 
-def parse(*sets):
-  return parser.parse_configuration(types.SimpleNamespace(experiment='sft', set=list(sets)), print_return=False)
+def parse(*sets, **flags):
+  flags = types.SimpleNamespace(experiment='sft', set=list(sets), **flags)
+  return parser.parse_configuration(flags, print_return=False)
 
 
 def test_short_names_set_what_they_mean():
@@ -168,6 +169,10 @@ def test_the_schedule_is_as_long_as_training_unless_it_is_set_too():
       params = parse(*sets)
       assert params.trainer.train_steps == 50
       assert params.trainer.optimizer_config.learning_rate.cosine.decay_steps == 70
+  of_file = 'trainer.optimizer_config.learning_rate.cosine.decay_steps=70,task.validation_data.prompt_column=q'
+  params = parse('max_steps=50', 'prompt_input_column=p', params_override=of_file)
+  assert params.trainer.optimizer_config.learning_rate.cosine.decay_steps == 70
+  assert (params.task.train_data.prompt_column, params.task.validation_data.prompt_column) == ('p', 'q')
   params = parse('schedule=constant', 'learning_rate=1e-3', 'max_steps=50')  # A schedule without a length.
   assert params.trainer.train_steps == 50
 

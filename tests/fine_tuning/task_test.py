@@ -3,6 +3,8 @@
 import json
 import os
 import pathlib
+import shutil
+import types
 
 import numpy as np
 import pytest
@@ -191,6 +193,7 @@ def test_prompts_become_turns_if_the_tokenizer_has_a_chat_template(base, tmp_pat
     ({'model_path': 'm', 'use_lora': False, 'frozen_dtype': 'bfloat16'}, 'task.frozen_dtype: is for frozen weights'),
     ({'model_path': 'm', 'load_in_4bit': True, 'quantization': {'method': 'int8'}}, 'task.load_in_4bit: contradicts'),
     ({'model_path': 'm', 'use_lora': False, 'save_merged': True}, 'task.save_merged: there are no adapters'),
+    ({'lora': {'r': 4}}, 'task.lora: no adapters are trained, which need task.model_path'),
     ({'model': {'hidden_act': 'tanh'}}, "task.model.hidden_act: 'tanh' is "),
     ({'model': {'qk_norm': True}}, 'task.model.qk_norm: True cannot be saved as llama, which has False'),
   ],
@@ -265,3 +268,24 @@ def test_a_result_that_a_dead_process_was_about_to_replace_comes_back(tmp_path):
   other.mkdir()
   result_folders.write(str(folder), lambda partial: None)
   assert other.is_dir() and os.listdir(folder) == []
+
+
+@pytest.mark.parametrize('share', [0.1, 0.25, 0.4, 0.75, 0.95])
+@pytest.mark.parametrize('number', [2, 3, 100])
+def test_the_share_of_validation_is_that_part_of_the_records(share, number):
+  held_out = task_lib._held_out(number, share)
+  assert abs(held_out.sum() - share * number) < 1 and 0 < held_out.sum() < number
+
+
+def test_a_result_replaces_neither_its_base_nor_what_another_run_has_left(base, tmp_path):
+  def prepare(**changes):
+    task = make_task(tmp_path, use_lora=False, **changes)
+    trainer = types.SimpleNamespace(strategy=tf.distribute.get_strategy())
+    task.build_actions(trainer)[0].prepare('train')
+
+  shutil.copytree(base, tmp_path / 'out/model')
+  with pytest.raises(errors.UserError, match='out/model is the model that training begins with; name another folder'):
+    prepare(model_path=str(tmp_path / 'out/model'), output_dir=str(tmp_path / 'out'))
+  with pytest.raises(errors.UserError, match='out/model is there already; name another folder, or move it away'):
+    prepare(model_path=base, output_dir=str(tmp_path / 'out'))
+  prepare(model_path=base, output_dir=str(tmp_path / 'other'))
