@@ -137,6 +137,7 @@ def test_a_run_in_half_precision_with_moving_averages_on_two_replicas_goes_on_af
   assert np.isfinite(model(tf.constant([[1, 2, 3]]))).all()
 
 
+@pytest.mark.soak
 def test_check_finds_no_mistake():
   assert ext.find_mistakes(make_params()) == []
 

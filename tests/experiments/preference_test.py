@@ -114,6 +114,7 @@ def test_a_restored_run_goes_on_bit_for_bit_and_against_the_first_weights(replic
   assert sum('reference' in name for name in held) == 2 * 9 + 3  # Two layers; embedding, norm and head.
 
 
+@pytest.mark.soak
 def test_pairs_are_learned(tmp_path):
   trainer = shrunk_run.make_trainer(make_params(DPO, {'task': {'train_data': {'max_samples': 8}}}, train_steps=40))
   first, last = harness.train(trainer, 2), None

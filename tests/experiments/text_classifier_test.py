@@ -96,6 +96,7 @@ def test_a_label_that_is_no_class_is_told_with_its_line(reviews):
     list(task.build_inputs(task.config.validation_data))
 
 
+@pytest.mark.soak
 def test_it_learns_from_a_start_with_other_weights(reviews, tmp_path):
   """Those of a model of language, whose head is another."""
   config = make_params().task.model
@@ -129,6 +130,7 @@ def test_a_model_of_hugging_faces_files_is_begun_with(reviews, tmp_path):
   assert decoder.config.residual_dropout == 0.1  # How it is trained is the experiment's.
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
 def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
   shrunk_run.assert_goes_on_bit_for_bit(make_params(enable_xla=enable_xla), tmp_path, replicas)

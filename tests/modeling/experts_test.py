@@ -78,6 +78,7 @@ def test_the_loss_of_the_routers_is_that_of_transformers(made, name, padded):
   assert not model.losses
 
 
+@pytest.mark.soak
 def test_the_gradient_is_that_of_transformers_however_layers_are_run(made):
   folder, theirs = made('qwen3_moe')
   outputs = theirs(checkpoints.torch.tensor(IDS).long(), output_router_logits=True)
