@@ -8,6 +8,7 @@ from typing import Any
 from official_ext import errors
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import language_models
+from official_ext.files import paths
 from official_ext.modeling import model_folders
 
 _SIZE = re.compile(r'(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?', re.IGNORECASE)
@@ -18,11 +19,11 @@ _OF_RUNS = ('which', 'experiment')
 def _parser() -> arguments_lib.Parser:
   """The arguments of `official-ext convert`; usage.py explains them."""
   found = arguments_lib.Parser('convert')
-  found.add_argument('source', metavar='SOURCE')
-  found.add_argument('target', metavar='TARGET')
-  found.add_argument('--adapter')
-  found.add_argument('--base_model')
-  found.add_argument('--tokenizer')
+  found.add_argument('source', metavar='SOURCE', type=arguments_lib.folder)
+  found.add_argument('target', metavar='TARGET', type=arguments_lib.folder)
+  found.add_argument('--adapter', type=arguments_lib.folder)
+  found.add_argument('--base_model', type=arguments_lib.folder)
+  found.add_argument('--tokenizer', type=arguments_lib.folder)
   found.add_argument('--dtype', choices=language_models.DTYPES)
   found.add_argument('--max_shard_size', default='5GB')
   arguments_lib.add_run_arguments(found)
@@ -38,8 +39,7 @@ def run(arguments: list[str]) -> None:
   known = _parser().parse_args(arguments)
   source, target = os.path.expanduser(known.source), os.path.expanduser(known.target)
   max_shard_bytes = size_of(known.max_shard_size)
-  if os.path.isdir(target) and os.listdir(target) or os.path.isfile(target):
-    raise errors.UserError(f'{target}: is there already; name a folder that is not, or an empty one')
+  paths.refuse_used(target)
   is_run = os.path.isfile(os.path.join(source, _RUN))
   folders = None
   if is_run:
@@ -58,7 +58,7 @@ def run(arguments: list[str]) -> None:
 
   dtype = known.dtype or _told_dtype(model)
   save = lambda folder: pretrained.save(model, folder, dtype, max_shard_bytes, tokenizer=tokenizer)
-  result_folders.write(target, save)
+  result_folders.write(target, save, replace=False)
   print(f'Converted {source} to {target}: {model.config.model_type}, {dtype}')
 
 

@@ -12,8 +12,8 @@ DTYPES = ('float32', 'bfloat16', 'float16')
 
 def add_model_arguments(parser: arguments_lib.Parser) -> None:
   """Adds FOLDER, and how it is loaded."""
-  parser.add_argument('folder', metavar='FOLDER')
-  parser.add_argument('--base_model')
+  parser.add_argument('folder', metavar='FOLDER', type=arguments_lib.folder)
+  parser.add_argument('--base_model', type=arguments_lib.folder)
   parser.add_argument('--dtype', choices=DTYPES[:2], default='float32')
 
 

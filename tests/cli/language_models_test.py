@@ -220,6 +220,11 @@ BAD = [
   (['chat', 'speechless'], 'speechless: has no chat template'),
   (['chat', 'base', '--chat_template_path=nowhere'], '--chat_template_path=nowhere: cannot be read'),
   (['convert', 'base'], 'convert: the following arguments are required: TARGET'),
+  (['convert', 'base', ''], 'convert: argument TARGET: is empty; name a folder; `official-ext convert --help`'),
+  (['convert', '', 'new'], 'convert: argument SOURCE: is empty'),
+  (['generate', '', '--prompt=a'], 'generate: argument FOLDER: is empty'),
+  (['chat', 'base', '--base_model='], 'chat: argument --base_model: is empty'),
+  (['convert', 'base', 'base/config.json'], 'base/config.json: is there already'),
   (['convert', 'base', 'long'], 'long: is there already; name a folder that is not'),
   (['convert', 'base', 'new', '--max_shard_size=x'], '--max_shard_size=x: expected a size such as 5GB'),
   (['convert', 'base', 'new', '--which=best'], '--which: has no meaning for base, which is not the folder of a run'),
@@ -249,7 +254,7 @@ def test_a_mistake_is_one_line_and_status_2(run, wrong_folders, place, arguments
   status, out, err = run(*arguments)
   assert (status, out, err.count('\n')) == (2, '', 1)
   assert re.match(f'error: {message}', err), err
-  assert not (place / 'new').exists()
+  assert not (place / 'new').exists() and (place / 'base/config.json').is_file()
 
 
 def test_an_extra_that_is_not_installed_is_named(run, monkeypatch):
