@@ -41,6 +41,20 @@ def load(folders: model_folders.ModelFolders, dtype: str | None = None) -> Any:
   return model
 
 
+def check_unicode(text: str, name: str) -> None:
+  """Refuses what a terminal or a pipe has sent that is no UTF-8: Python keeps such a byte as half of a surrogate pair.
+
+  Raises:
+    UserError: with the name of the text.
+  """
+  from official_ext.data import text_formats  # pylint: disable=g-import-not-at-top
+
+  try:
+    text_formats.check_unicode(text)
+  except ValueError as error:
+    raise errors.UserError(f'{name}: is no UTF-8: {error}') from error
+
+
 def load_tokenizer(folders: model_folders.ModelFolders, chat_template_path: str | None = None) -> Any:
   """The tokenizer, with another chat template if one is named.
 

@@ -172,6 +172,20 @@ def test_chat_keeps_the_conversation_and_forgets_its_beginning_aloud(run, place)
   )
 
 
+def test_a_message_that_is_no_utf_8_is_told_and_on_a_terminal_ends_nothing(run, place, monkeypatch, capsys):
+  def chat(is_interactive):
+    stdin = io.TextIOWrapper(io.BytesIO('h\xe4\nhello\n'.encode('latin-1')), 'utf-8')
+    monkeypatch.setattr(stdin, 'isatty', lambda: is_interactive, raising=False)
+    monkeypatch.setattr('sys.stdin', stdin)
+    return cli.main(['chat', 'base', '--max_new_tokens=2']), *capsys.readouterr()
+
+  message = 'error: the message: is no UTF-8: half of a surrogate pair at character 1, '
+  status, out, err = chat(False)
+  assert (status, out, err.count('\n')) == (2, '', 1) and err.startswith(message)
+  status, out, err = chat(True)
+  assert status == 0 and out == continued('base', '<|user|>hello<|end|><|assistant|>', 2) + '\n' and message in err
+
+
 CHAT = """
 import sys
 from official_ext.cli import main
@@ -205,6 +219,8 @@ BAD = [
   (['generate', 'base'], 'generate: the following arguments are required: --prompt; `official-ext generate --help`'),
   (['generate', 'base', '--prompt=a', '--promt=b'], 'generate: unrecognized arguments: --promt=b; '),
   (['generate', 'base', '--prompt=a', '--top_k=x'], "generate: argument --top_k: invalid int value: 'x'; "),
+  (['generate', 'base', '--prompt=a\udce4'], '--prompt: is no UTF-8: half of a surrogate pair at character 1'),
+  (['chat', 'base', '--system_prompt=\udce4'], '--system_prompt: is no UTF-8: half of a surrogate pair at character 0'),
   (['generate', 'base', '--prompt='], '--prompt: is empty'),
   (['generate', 'base', '--prompt=a', '--top_p=0'], '--top_p: 0.0 must be above 0'),
   (['generate', 'base', '--prompt=a', '--top_p=0.5'], '--top_p: changes nothing at temperature 0'),
