@@ -23,6 +23,13 @@ class Parser(argparse.ArgumentParser):
     raise errors.UserError(f'{self._command}: {message}; `official-ext {self._command} --help` tells more')
 
 
+def folder(text: str) -> str:
+  """The `type` of an argument that names a folder: '' would be the current one, which nobody has named."""
+  if not text:
+    raise argparse.ArgumentTypeError('is empty; name a folder')
+  return text
+
+
 def add_run_arguments(parser: Parser) -> None:
   """Adds the arguments that say which weights of a run are meant, and what registers its experiment."""
   parser.add_argument('--which')

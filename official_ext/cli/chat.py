@@ -1,5 +1,6 @@
 """official-ext chat: a conversation with a model on the terminal, or with lines that are piped in."""
 
+import io
 import sys
 from typing import Any
 
@@ -31,6 +32,7 @@ def run(arguments: list[str]) -> None:
     UserError: with the flag, file or field. On a terminal a message that has no answer ends nothing.
   """
   known = _parser().parse_args(arguments)
+  language_models.check_unicode(known.system_prompt, '--system_prompt')
   folders = model_folders.find(known.folder, known.base_model)
   tokenizer = language_models.load_tokenizer(folders, known.chat_template_path)
   tokenizer.chat_template()  # Before the weights are loaded.
@@ -38,6 +40,8 @@ def run(arguments: list[str]) -> None:
   model = language_models.load(folders, known.dtype)
   conversation = Conversation(model, tokenizer, folders, given, known.system_prompt, known.seed)
   is_interactive = sys.stdin.isatty()
+  if isinstance(sys.stdin, io.TextIOWrapper):
+    sys.stdin.reconfigure(errors='surrogateescape')  # A wrong byte is a matter of its message.
   if is_interactive:
     print(_HELP, file=sys.stderr)
   while True:
@@ -126,8 +130,9 @@ class Conversation:
     """Adds a message of the user's, and writes the answer on stdout.
 
     Raises:
-      UserError: the template refuses the message, or it is too long by itself. It is forgotten.
+      UserError: the message is no UTF-8, the template refuses it, or it is too long by itself. It is forgotten.
     """
+    language_models.check_unicode(message, 'the message')
     before = list(self.messages)
     try:
       self.messages.append({'role': 'user', 'content': message})

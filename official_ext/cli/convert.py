@@ -8,21 +8,21 @@ from typing import Any
 from official_ext import errors
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import language_models
+from official_ext.files import paths
 from official_ext.modeling import model_folders
 
 _SIZE = re.compile(r'(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?', re.IGNORECASE)
-_RUN = 'params.yaml'
 _OF_RUNS = ('which', 'experiment')
 
 
 def _parser() -> arguments_lib.Parser:
   """The arguments of `official-ext convert`; usage.py explains them."""
   found = arguments_lib.Parser('convert')
-  found.add_argument('source', metavar='SOURCE')
-  found.add_argument('target', metavar='TARGET')
-  found.add_argument('--adapter')
-  found.add_argument('--base_model')
-  found.add_argument('--tokenizer')
+  found.add_argument('source', metavar='SOURCE', type=arguments_lib.folder)
+  found.add_argument('target', metavar='TARGET', type=arguments_lib.folder)
+  found.add_argument('--adapter', type=arguments_lib.folder)
+  found.add_argument('--base_model', type=arguments_lib.folder)
+  found.add_argument('--tokenizer', type=arguments_lib.folder)
   found.add_argument('--dtype', choices=language_models.DTYPES)
   found.add_argument('--max_shard_size', default='5GB')
   arguments_lib.add_run_arguments(found)
@@ -38,9 +38,8 @@ def run(arguments: list[str]) -> None:
   known = _parser().parse_args(arguments)
   source, target = os.path.expanduser(known.source), os.path.expanduser(known.target)
   max_shard_bytes = size_of(known.max_shard_size)
-  if os.path.isdir(target) and os.listdir(target) or os.path.isfile(target):
-    raise errors.UserError(f'{target}: is there already; name a folder that is not, or an empty one')
-  is_run = os.path.isfile(os.path.join(source, _RUN))
+  paths.refuse_used(target)
+  is_run = os.path.isfile(os.path.join(source, model_folders.RUN_FILE))
   folders = None
   if is_run:
     _refuse(known, ('base_model',), 'the model of a run')
@@ -52,13 +51,18 @@ def run(arguments: list[str]) -> None:
   if folders is not None:
     model = language_models.load(folders, 'bfloat16' if _may_be_bfloat16(folders, known.dtype) else None)
   else:
-    model = _of_run(known, source)
+    model, task = _of_run(known, source)
+    if tokenizer is None:
+      tokenizer = _tokenizer_of_task(task)
+  _check_vocabulary(known, tokenizer, model)
   from official_ext.fine_tuning import result_folders  # pylint: disable=g-import-not-at-top  # TensorFlow.
   from official_ext.modeling import pretrained  # pylint: disable=g-import-not-at-top
 
   dtype = known.dtype or _told_dtype(model)
   save = lambda folder: pretrained.save(model, folder, dtype, max_shard_bytes, tokenizer=tokenizer)
-  result_folders.write(target, save)
+  result_folders.write(target, save, replace=False)
+  if tokenizer is None and not _has_tokenizer(model.origin):
+    print('no tokenizer went along: there is none beside the weights; --tokenizer=FOLDER names one', file=sys.stderr)
   print(f'Converted {source} to {target}: {model.config.model_type}, {dtype}')
 
 
@@ -85,9 +89,33 @@ def _tokenizer(folder: str | None, is_needed: bool) -> Any:
   """The tokenizer of a folder; None if it has none, and none is needed."""
   from official_ext.data import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
 
-  if folder is None or not (is_needed or os.path.isfile(os.path.join(folder, 'tokenizer.json'))):
+  if folder is None or not (is_needed or os.path.isfile(os.path.join(folder, model_folders.TOKENIZER_FILE))):
     return None
   return tokenizer_lib.Tokenizer.load(os.path.expanduser(folder))
+
+
+def _tokenizer_of_task(task: Any) -> Any:
+  """That which made the tokens of a run, with the chat template that it was trained with; None if it has told none."""
+  from official_ext.data import text_sources  # pylint: disable=g-import-not-at-top
+  from official_ext.data import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
+
+  found, data = getattr(task, 'tokenizer', None), getattr(task.config, 'train_data', None)
+  if not isinstance(found, tokenizer_lib.Tokenizer):
+    return None
+  return text_sources.tokenizer_of(data, found) if hasattr(data, 'chat_template_path') else found
+
+
+def _has_tokenizer(origin: Any) -> bool:
+  """Whether a tokenizer goes along from the folder that a model is from."""
+  return origin is not None and model_folders.TOKENIZER_FILE in origin.files
+
+
+def _check_vocabulary(known: Any, tokenizer: Any, model: Any) -> None:
+  size = model.config.vocab_size
+  if known.tokenizer is not None and len(tokenizer) > size:
+    raise errors.UserError(
+      f"--tokenizer={known.tokenizer}: has {len(tokenizer)} tokens, and the model {size} (vocab_size): it is another's"
+    )
 
 
 def _may_be_bfloat16(folders: model_folders.ModelFolders, dtype: str | None) -> bool:
@@ -107,26 +135,30 @@ def _told_dtype(model: Any) -> str:
   return told if told in language_models.DTYPES else 'float32'
 
 
-def _of_run(known: Any, model_dir: str) -> Any:
-  """The language model that a run has trained, with its adapters merged."""
+def _of_run(known: Any, model_dir: str) -> tuple[Any, Any]:
+  """(the language model or classifier that a run has trained, with its adapters merged; the task of the run)."""
   from official_ext.cli import flags as ext_flags  # pylint: disable=g-import-not-at-top
   from official_ext.cli import trained_runs  # pylint: disable=g-import-not-at-top
   from official_ext.modeling import decoder  # pylint: disable=g-import-not-at-top
   from official_ext.modeling import lora  # pylint: disable=g-import-not-at-top
   from official_ext.modeling import peft_folders  # pylint: disable=g-import-not-at-top
+  from official_ext.modeling import sequence_classifier  # pylint: disable=g-import-not-at-top
 
   ext_flags.define_flags()
   if sys.path[0] != os.getcwd():
     sys.path.insert(0, os.getcwd())
   trained = trained_runs.load_run(model_dir, known.which, known.ema == 'true', known.experiment, known.registry)
   model = trained.model
-  if not isinstance(model, decoder.LanguageModel):
+  is_classifier = isinstance(model, sequence_classifier.SequenceClassifier)
+  if not is_classifier and not isinstance(model, decoder.LanguageModel):
     raise errors.UserError(
       f'{model_dir}: the model of this run is a {type(model).__name__}, which Hugging Face has no folder for (a '
-      'LanguageModel has one); `official-ext export` writes it as a SavedModel'
+      'LanguageModel and a SequenceClassifier have one); `official-ext export` writes it as a SavedModel'
     )
   if known.adapter is not None:
+    if is_classifier:
+      raise errors.UserError('--adapter: adapters of a folder are for a language model, and this run has a classifier')
     peft_folders.load(model, os.path.expanduser(known.adapter))
-  lora.merge(model)
+  lora.merge(model.decoder if is_classifier else model)  # What they were attached to.
   print(f'{trained.checkpoint} ({trained.weights} weights)', file=sys.stderr)
-  return model
+  return model, trained.task

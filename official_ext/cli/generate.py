@@ -32,6 +32,7 @@ def run(arguments: list[str]) -> None:
     raise errors.UserError('--prompt: is empty')
   if known.chat_template_path is not None and known.use_chat_template == 'false':
     raise errors.UserError('--chat_template_path: only --use_chat_template=true reads it')
+  language_models.check_unicode(known.prompt, '--prompt')
   folders = model_folders.find(known.folder, known.base_model)
   tokenizer = language_models.load_tokenizer(folders, known.chat_template_path)
   tokens = _tokens(tokenizer, known)
@@ -62,7 +63,8 @@ def check_tokens(tokens: list[int], model: Any, folders: model_folders.ModelFold
   """Raises a UserError if one of the tokens is none of the model's."""
   wrong = [token for token in tokens if token >= model.config.vocab_size]
   if wrong:
+    file = os.path.join(folders.tokenizer, model_folders.TOKENIZER_FILE)
     raise errors.UserError(
-      f'{os.path.join(folders.tokenizer, "tokenizer.json")}: makes token {wrong[0]} of the text, and the model has '
-      f"{model.config.vocab_size} (vocab_size): it is another model's"
+      f'{file}: makes token {wrong[0]} of the text, and the model has {model.config.vocab_size} (vocab_size): '
+      "it is another model's"
     )

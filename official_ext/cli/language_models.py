@@ -12,8 +12,8 @@ DTYPES = ('float32', 'bfloat16', 'float16')
 
 def add_model_arguments(parser: arguments_lib.Parser) -> None:
   """Adds FOLDER, and how it is loaded."""
-  parser.add_argument('folder', metavar='FOLDER')
-  parser.add_argument('--base_model')
+  parser.add_argument('folder', metavar='FOLDER', type=arguments_lib.folder)
+  parser.add_argument('--base_model', type=arguments_lib.folder)
   parser.add_argument('--dtype', choices=DTYPES[:2], default='float32')
 
 
@@ -39,6 +39,20 @@ def load(folders: model_folders.ModelFolders, dtype: str | None = None) -> Any:
     peft_folders.load(model, folders.adapter)
     lora.merge(model)
   return model
+
+
+def check_unicode(text: str, name: str) -> None:
+  """Refuses what a terminal or a pipe has sent that is no UTF-8: Python keeps such a byte as half of a surrogate pair.
+
+  Raises:
+    UserError: with the name of the text.
+  """
+  from official_ext.data import text_formats  # pylint: disable=g-import-not-at-top
+
+  try:
+    text_formats.check_unicode(text)
+  except ValueError as error:
+    raise errors.UserError(f'{name}: is no UTF-8: {error}') from error
 
 
 def load_tokenizer(folders: model_folders.ModelFolders, chat_template_path: str | None = None) -> Any:

@@ -101,7 +101,7 @@ class TextFormat:
     """
     found = self._make(record)
     for text in found:
-      _check_unicode(text.text)
+      check_unicode(text.text)
     return found
 
   def _missing(self, name, record):
@@ -264,7 +264,8 @@ def _num_same(first: Sequence[Any], second: Sequence[Any]) -> int:
   return number
 
 
-def _check_unicode(text: str) -> None:
+def check_unicode(text: str) -> None:
+  """Raises a ValueError if a text has halves of surrogate pairs, as bytes have become that are no UTF-8."""
   try:
     text.encode()
   except UnicodeEncodeError as error:

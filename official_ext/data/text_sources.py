@@ -211,6 +211,22 @@ class Preferences(TextSource):
     ]
 
 
+def tokenizer_of(params: Any, tokenizer: tokenizer_lib.Tokenizer) -> tokenizer_lib.Tokenizer:
+  """What makes the tokens of text data: a tokenizer, with the chat template that the configuration names.
+
+  Args:
+    params: a `TextDataConfig`.
+    tokenizer: of the model.
+
+  Raises:
+    UserError: the template cannot be read.
+  """
+  if not params.chat_template_path:
+    return tokenizer
+  path = f'task.{"train_data" if params.is_training else "validation_data"}'
+  return tokenizer.with_chat_template(_read_template(params.chat_template_path, f'{path}.chat_template_path'))
+
+
 def open_source(
   params: Any, tokenizer: tokenizer_lib.Tokenizer, records: text_records.Records | None = None
 ) -> TextSource:
@@ -231,8 +247,7 @@ def open_source(
     StorageError: there is no room for the tokens.
   """
   path = f'task.{"train_data" if params.is_training else "validation_data"}'
-  if params.chat_template_path:
-    tokenizer = tokenizer.with_chat_template(_read_template(params.chat_template_path, f'{path}.chat_template_path'))
+  tokenizer = tokenizer_of(params, tokenizer)
   if params.use_chat_template is None:
     params = dataclasses.replace(params, use_chat_template=tokenizer.has_chat_template)
   if records is None:

@@ -81,6 +81,11 @@ class Tokenizer:
     generation = _read_json(files, _GENERATION, where)
     more = generation.get('eos_token_id')
     stops = [self.eos_token_id, *(more if isinstance(more, list) else [more])]
+    wrong = [stop for stop in stops if stop is not None and type(stop) is not int]
+    if wrong:
+      raise errors.UserError(
+        f"{os.path.join(where, _GENERATION)}: eos_token_id: {wrong[0]!r}: expected a token's number, or a list of such"
+      )
     self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(stop for stop in stops if stop is not None))
 
   @classmethod

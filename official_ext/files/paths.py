@@ -45,6 +45,20 @@ def matching(folder: str, pattern: str) -> list[str]:
   return [os.path.join(folder, name) for name in names(folder) if re.fullmatch(pattern, name)]
 
 
+def refuse_used(folder: str) -> None:
+  """Refuses the path of a new folder where something is already; an empty folder is nothing.
+
+  Raises:
+    UserError: with the path.
+  """
+  if is_remote(folder):
+    is_file = _gfile().exists(folder) and not _gfile().isdir(folder)
+  else:
+    is_file = os.path.lexists(folder) and not os.path.isdir(folder)
+  if is_file or names(folder):
+    raise errors.UserError(f'{folder}: is there already; name a folder that is not, or an empty one')
+
+
 def read(path: str) -> bytes:
   """The content of a file.
 

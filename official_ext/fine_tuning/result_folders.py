@@ -15,21 +15,26 @@ from official_ext.files import storage
 _PARTIAL = '.{name}.{machine}-{process}.partial'
 
 
-def write(folder: str, make: Callable[[str], None]) -> None:
-  """Writes a folder under another name beside its own, then renames it. One that was there before is replaced.
+def write(folder: str, make: Callable[[str], None], replace: bool = True) -> None:
+  """Writes a folder under another name beside its own, then renames it.
 
   Args:
-    folder: its path; parents are made.
+    folder: its path; parents are made. Of a symbolic link the folder that it leads to is meant.
     make: writes the files into an empty folder.
+    replace: whether one that was there before is replaced, with all that it holds; if not, it must be empty.
 
   Raises:
     StorageError: it cannot be written. What was there before is as it was.
+    UserError: there is something already, and it is not to be replaced.
+    ValueError: the path is empty, which would be the current directory.
   """
+  if not folder:
+    raise ValueError('folder: is empty')
   try:
     if paths.is_remote(folder):
-      _copy(folder, make)
+      _copy(folder, make, replace)
     else:
-      _write(os.path.abspath(folder), make)
+      _write(os.path.realpath(folder), make, replace)
   except storage.FAILURES as error:
     raise storage.not_written(folder, error) from error
 
@@ -46,7 +51,7 @@ def temporary(make: Callable[[str], None]) -> Iterator[str]:
     yield folder
 
 
-def _write(folder, make):
+def _write(folder, make, replace):
   parent, name = os.path.split(folder)
   paths.make_folder(parent)
   _remove_abandoned(parent, name)
@@ -57,7 +62,9 @@ def _write(folder, make):
     for base, _, names in os.walk(partial):
       for file in names:
         paths.sync_to_disk(os.path.join(base, file))
-    if os.path.isdir(folder):
+    if not replace:
+      paths.refuse_used(folder)  # Once more: writing has taken a while. Should it fill now, renaming fails.
+    elif os.path.isdir(folder):
       os.rename(folder, old)
     os.rename(partial, folder)
   except BaseException:
@@ -90,9 +97,13 @@ def _remove_abandoned(parent: str, name: str) -> None:
       shutil.rmtree(path, ignore_errors=True)
 
 
-def _copy(folder, make):
+def _copy(folder, make, replace):
   """Onto storage that knows no folders: the configuration, without which a folder is none, comes last."""
   with temporary(make) as local:
-    paths.make_folder(folder)
-    for name in sorted(os.listdir(local), key=lambda name: (name.endswith('config.json'), name)):
-      tf.io.gfile.copy(os.path.join(local, name), os.path.join(folder, name), overwrite=True)
+    if not replace:
+      paths.refuse_used(folder)
+    names = [os.path.relpath(os.path.join(base, name), local) for base, _, files in os.walk(local) for name in files]
+    for name in sorted(names, key=lambda name: (name.endswith('config.json'), name)):
+      target = os.path.join(folder, name)
+      paths.make_folder(os.path.dirname(target))
+      tf.io.gfile.copy(os.path.join(local, name), target, overwrite=True)

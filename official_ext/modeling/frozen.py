@@ -45,14 +45,16 @@ def freeze(module: Any, leave_out: tuple[type, ...] = (), dtype: Any = None) -> 
   Args:
     module: a `LanguageModel` or `Decoder`; a head of another kind on it stays as it is.
     leave_out: classes of layers whose own weights are trained.
-    dtype: in which floating-point weights are kept from now on; None for that which they have.
+    dtype: in which floating-point weights are kept from now on, those that were frozen before too, but for layers
+      that are packed; None for that which they have.
   """
   for part in parts(module):
     if isinstance(part, leave_out):
       continue
     for attribute, variable in part.own_weights().items():
-      if variable.dtype.is_floating and (variable.trainable or tf.as_dtype(dtype or variable.dtype) != variable.dtype):
-        part.replace_weight(attribute, trainable=False, dtype=dtype if not part.is_frozen else None)
+      kept = variable.dtype if part.is_packed else tf.as_dtype(dtype or variable.dtype)
+      if variable.dtype.is_floating and (variable.trainable or kept != variable.dtype):
+        part.replace_weight(attribute, trainable=False, dtype=kept)
     part.is_frozen = True
   _forget(module)
   setattr(module, f'{_PREFIX}{digest(module)}', tf.Variable(0, trainable=False, name='base'))

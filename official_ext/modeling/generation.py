@@ -8,6 +8,7 @@ for token in generate.stream([1, 15043], seed=0): ...
 from collections.abc import Iterator, Sequence
 import dataclasses
 import json
+import os
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -270,20 +271,65 @@ def config_of(model: decoder.LanguageModel, **changes: Any) -> sampling.Generati
   Raises:
     errors.UserError: for a field that means nothing.
   """
-  told: dict[str, Any] = {}
-  if model.origin is not None:
-    told.update(model.origin.fields)
-    told.update(json.loads(model.origin.files.get('generation_config.json', b'{}')))
   values: dict[str, Any] = {}
-  stops = told.get('eos_token_id')
-  if stops is not None:
-    values['stop_token_ids'] = tuple(stops) if isinstance(stops, list) else (stops,)
-  if told.get('pad_token_id') is not None:
-    values['pad_token_id'] = told['pad_token_id']
-  sampled = ('temperature', 'top_k', 'top_p', 'min_p') if told.get('do_sample') else ()
-  values.update({name: told[name] for name in (*sampled, 'repetition_penalty') if told.get(name) is not None})
-  if sampled and 'temperature' not in values:
-    values['temperature'] = 1.0
+  places: dict[str, str] = {}
+  for path, fields in _told(model):
+    found = _values(path, fields)
+    values.update(found)
+    places.update(dict.fromkeys(found, path))
+  if not values.pop('do_sample', False):
+    values = {name: value for name, value in values.items() if name not in _SAMPLED}
+  else:
+    values.setdefault('temperature', 1.0)
+  values = {name: value for name, value in values.items() if name not in changes}
+  try:
+    sampling.check(sampling.GenerationConfig(**values))
+  except errors.UserError as error:
+    raise errors.UserErrors([f'{places[line.partition(":")[0]]}: {line}' for line in errors.lines_of(error)]) from error
   config = sampling.GenerationConfig(**{**values, **changes})
   sampling.check(config)
   return config
+
+
+def _told(model):
+  """(path, fields) of each file that says something; what the last one says counts."""
+  if model.origin is None:
+    return
+  yield os.path.join(model.origin.folder, 'config.json'), model.origin.fields
+  path = os.path.join(model.origin.folder, 'generation_config.json')
+  try:
+    fields = json.loads(model.origin.files.get('generation_config.json', b'{}'))
+  except ValueError as error:
+    raise errors.UserError(f'{path}: cannot be read as JSON: {error}') from error
+  if not isinstance(fields, dict):
+    raise errors.UserError(f'{path}: holds no JSON object')
+  yield path, fields
+
+
+_SAMPLED = ('temperature', 'top_k', 'top_p', 'min_p')
+# Their name -> (ours, what it may be); null is as if it were not there.
+_KINDS: dict[str, tuple[str, Any, str]] = {
+  'do_sample': ('do_sample', bool, 'true or false'),
+  'temperature': ('temperature', (int, float), 'a number'),
+  'top_k': ('top_k', int, 'a whole number'),
+  'top_p': ('top_p', (int, float), 'a number'),
+  'min_p': ('min_p', (int, float), 'a number'),
+  'repetition_penalty': ('repetition_penalty', (int, float), 'a number'),
+  'eos_token_id': ('stop_token_ids', (int, list), "a token's number, or a list of such"),
+  'pad_token_id': ('pad_token_id', int, "a token's number"),
+}
+
+
+def _values(path, fields):
+  """What a file says about fields of `GenerationConfig`, and do_sample."""
+  found: dict[str, Any] = {}
+  for theirs, (ours, kinds, expected) in _KINDS.items():
+    value = fields.get(theirs)
+    if value is None:
+      continue
+    each = value if isinstance(value, list) else [value]
+    is_list_of_others = isinstance(value, list) and not all(type(item) is int for item in each)
+    if not isinstance(value, kinds) or is_list_of_others or (isinstance(value, bool) and kinds is not bool):
+      raise errors.UserError(f'{path}: {theirs}: {value!r}: expected {expected}')
+    found[ours] = tuple(each) if ours == 'stop_token_ids' else value
+  return found

@@ -29,7 +29,10 @@ class Part(tf_keras.layers.Layer):
     num_rows: 0, or of how many layers it holds the weights, stacked: each weight has that many rows then.
     num_slices: 0, or how many alike each weight holds behind that, such as one for each expert.
     is_frozen: whether its own weights are constants, which checkpoints leave out: see frozen.py.
+    is_packed: whether its own weights are what others were packed to, in dtypes that stay.
   """
+
+  is_packed = False
 
   def __init__(self, name: str, num_rows: int = 0, dtype: Any = None):
     """Makes the layer.

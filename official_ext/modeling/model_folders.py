@@ -13,7 +13,7 @@ from official_ext.files import paths
 CONFIG_FILE = 'config.json'
 ADAPTER_CONFIG_FILE = 'adapter_config.json'
 TOKENIZER_FILE = 'tokenizer.json'
-_OF_RUNS = 'params.yaml'
+RUN_FILE = 'params.yaml'  # Of a run's folder.
 _RESULTS = ('adapter', 'model')  # Folders that a run of fine-tuning leaves.
 
 
@@ -55,7 +55,7 @@ def find(folder: str, base_model: str | None = None, adapter: str | None = None)
   elif base_model is not None:
     raise errors.UserError(f'--base_model: {folder} is no folder with adapters (it has no {ADAPTER_CONFIG_FILE})')
   if CONFIG_FILE not in paths.names(folder):
-    raise errors.UserError(f'{folder}: {_what_it_is(folder)}')
+    raise errors.UserError(f'{folder}: {what_it_is(folder)}')
   if adapter is None:
     return ModelFolders(folder, '', folder)
   adapter = os.path.expanduser(adapter)
@@ -65,9 +65,12 @@ def find(folder: str, base_model: str | None = None, adapter: str | None = None)
   return ModelFolders(folder, adapter, adapter if TOKENIZER_FILE in names else folder)
 
 
-def _what_it_is(folder: str) -> str:
+def what_it_is(folder: str) -> str:
+  """What a folder is that holds no whole model, and what to do about it."""
   names = paths.names(folder)
-  if _OF_RUNS not in names:
+  if ADAPTER_CONFIG_FILE in names:
+    return f'holds adapters, not a whole model: merge it first: official-ext convert {folder} TARGET'
+  if RUN_FILE not in names:
     return (
       f'holds no {CONFIG_FILE}, as a folder of Hugging Face does, and no {ADAPTER_CONFIG_FILE}, as one of peft does'
     )

@@ -88,7 +88,7 @@ def save(model: Any, folder: str) -> None:
   }
   paths.make_folder(folder)
   partial = os.path.join(folder, f'.{WEIGHTS_FILE}.partial')
-  extras.load('safetensors.numpy', folder).save_file(tensors, partial, metadata={'format': 'pt'})
+  tensor_files.write_file(partial, tensors)
   tf.io.gfile.rename(partial, os.path.join(folder, WEIGHTS_FILE), overwrite=True)
   tensor_files.write_json(os.path.join(folder, CONFIG_FILE), fields)
 

@@ -150,7 +150,7 @@ def _load(folder, make, ignore_fields, changes, quantization=None, frozen_dtype=
   quantized_linear.expect(model, quantization)
   if frozen_dtype is not None:
     frozen.expect(model, frozen_dtype)
-  _fill(model, files)
+  _fill(model, files, fields)
   quantized_linear.quantize(model, quantization)
   if quantization.method != 'none' or frozen_dtype is not None:
     frozen.freeze(model, dtype=frozen_dtype)
@@ -179,27 +179,36 @@ def read_config(
   if not tf.io.gfile.isdir(folder):
     raise errors.UserError(f'{folder}: no such folder')
   if not tf.io.gfile.exists(path):
+    if tf.io.gfile.exists(os.path.join(folder, model_folders.ADAPTER_CONFIG_FILE)):
+      raise errors.UserError(f'{folder}: {model_folders.what_it_is(folder)}')
     raise errors.UserError(f'{path}: no such file; a folder of Hugging Face has one')
   fields = tensor_files.read_json(path)
   family = families.find(fields.get('model_type'), path)
   return family_lib.read(family, fields, path, ignore_fields), fields
 
 
-def _fill(model, files):
+def _fill(model, files, fields):
   """Sets every weight, file by file."""
   family = families.FAMILIES[model.config.model_type]
   places = _places(family, model)
   names = {_full_name(family, name): name for name in files.names}
   is_language_model = isinstance(model, decoder.LanguageModel)
+  of_classifier = family.sequence_classifier in (fields.get('architectures') or ())
+  hint = ''
+  if is_language_model and of_classifier:
+    hint = (
+      f'; it is a classifier ({family.sequence_classifier}), which writes no text: see ext.pretrained.load_classifier'
+    )
   # A classifier may start with the decoder of a language model.
-  missing = [name for name in places if name not in names and (is_language_model or name != _SCORES)]
+  is_new = set() if is_language_model or of_classifier else {_SCORES}
+  missing = [name for name in places if name not in names and name not in is_new]
   if missing:
-    raise errors.UserError(f'{files.folder}: the tensor {missing[0]} is missing{_and_more(missing)}')
+    raise errors.UserError(f'{files.folder}: the tensor {missing[0]} is missing{_and_more(missing)}{hint}')
   is_tied = model.config.tie_word_embeddings
   extra = [full for full in names if full not in places and not _is_ignored(family, full)]
   extra = [full for full in extra if full != _HEAD or (is_language_model and not is_tied)]
   if extra:
-    raise errors.UserError(f'{files.folder}: the tensor {names[extra[0]]} has no place here{_and_more(extra)}')
+    raise errors.UserError(f'{files.folder}: the tensor {names[extra[0]]} has no place here{_and_more(extra)}{hint}')
   for name, shape in files.shapes():
     place = places.get(_full_name(family, name))
     if place is not None and place.shape != shape:
@@ -294,9 +303,7 @@ def save(
       fields[name] = getattr(tokenizer, name)
   if isinstance(model, sequence_classifier.SequenceClassifier):
     fields['architectures'] = [family.sequence_classifier]
-    # Transformers knows the number of scores by these alone.
-    fields['id2label'] = {str(number): f'LABEL_{number}' for number in range(model.num_labels)}
-    fields['label2id'] = {f'LABEL_{number}': number for number in range(model.num_labels)}
+    fields.update(_labels(model))
   places = _places(family, model)
   written = dtype or next(iter(places.values())).slots[0].variable.dtype.name
   if written not in ('float32', 'bfloat16', 'float16'):
@@ -309,6 +316,21 @@ def save(
     paths.make_folder(os.path.dirname(path))
     paths.write_atomically(path, content)
   tensor_files.write_json(os.path.join(folder, CONFIG_FILE), fields)
+
+
+def _labels(model):
+  """The names of a classifier's scores: those of the folder that it is from, if it has as many.
+
+  Transformers knows the number of scores by these alone.
+  """
+  told = {} if model.origin is None else {name: model.origin.fields.get(name) for name in ('id2label', 'label2id')}
+  if told and all(isinstance(names, dict) and len(names) == model.num_labels for names in told.values()):
+    return told
+  names = [f'LABEL_{number}' for number in range(model.num_labels)]
+  return {
+    'id2label': {str(number): name for number, name in enumerate(names)},
+    'label2id': dict(zip(names, range(len(names)))),
+  }
 
 
 def _check_plain(model, folder):

@@ -85,6 +85,8 @@ class QuantizedLinear(layers.Part):
     config: how it is packed.
   """
 
+  is_packed = True
+
   def __init__(self, linear: layers.Linear, config: QuantizationConfig):
     """Packs a layer's kernel.
 

@@ -1,8 +1,11 @@
 """The weights of a folder: one safetensors file, or shards with an index. Pickle files are never opened."""
 
 from collections.abc import Callable, Iterator, Mapping
+import contextlib
 import json
 import os
+import re
+import stat
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +18,7 @@ from official_ext.files import paths
 
 WEIGHTS = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
+_OS_ERROR = re.compile(r'\(os error (\d+)\)')  # In the text of the library's own exception, which is no OSError.
 _PICKLES = ('.bin', '.pt', '.pth', '.ckpt', '.pkl')
 
 
@@ -83,6 +87,30 @@ class TensorFiles:
           yield name, opened.get_tensor(name)
 
 
+def write_file(path: str, tensors: Mapping[str, np.ndarray]) -> None:
+  """Writes one safetensors file, with the permissions of any other new file.
+
+  Args:
+    path: local. A file that is there is replaced.
+    tensors: by name.
+
+  Raises:
+    OSError: it cannot be written; nothing is left of it.
+  """
+  with open(path, 'wb') as f:
+    mode = stat.S_IMODE(os.fstat(f.fileno()).st_mode)
+  try:
+    extras.load('safetensors.numpy', path).save_file(dict(tensors), path, metadata={'format': 'pt'})
+    os.chmod(path, mode)  # The library puts a private temporary file in its place.
+  except BaseException as error:
+    with contextlib.suppress(OSError):
+      os.remove(path)
+    number = _OS_ERROR.search(str(error))
+    if isinstance(error, extras.load('safetensors', path).SafetensorError) and number is not None:
+      raise OSError(int(number[1]), os.strerror(int(number[1])), path) from error
+    raise
+
+
 def write(folder: str, tensors: Mapping[str, Callable[[], np.ndarray]], dtype: str, max_shard_bytes: int) -> None:
   """Writes tensors as one file or as shards with an index, and removes the weights that were there.
 
@@ -100,7 +128,7 @@ def write(folder: str, tensors: Mapping[str, Callable[[], np.ndarray]], dtype: s
 
   def flush():
     name = f'.shard-{len(shards)}.safetensors.partial'
-    extras.load('safetensors.numpy', folder).save_file(pending, os.path.join(folder, name), metadata={'format': 'pt'})
+    write_file(os.path.join(folder, name), pending)
     shards.append((name, list(pending)))
     pending.clear()
 

@@ -3,7 +3,7 @@
 with unmade.weights():
   model = decoder.LanguageModel(config)      # each weight is an `Unmade`
 ...                                          # values arrive in any order, one tensor at a time
-unmade.finish(model)                         # each weight is a variable, made of those very bytes
+unmade.finish(frozen.parts(model))           # each weight is a variable, made of those very bytes
 """
 
 from collections.abc import Iterator

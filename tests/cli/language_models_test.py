@@ -24,6 +24,7 @@ from official_ext.checkpoints import manager
 from official_ext.cli import convert
 from official_ext.cli import main as cli
 from official_ext.config import definitions
+from official_ext.config import overrides
 from official_ext.core import run_record
 from official_ext.modeling import decoder
 from official_ext.modeling import decoder_config
@@ -171,6 +172,20 @@ def test_chat_keeps_the_conversation_and_forgets_its_beginning_aloud(run, place)
   )
 
 
+def test_a_message_that_is_no_utf_8_is_told_and_on_a_terminal_ends_nothing(run, place, monkeypatch, capsys):
+  def chat(is_interactive):
+    stdin = io.TextIOWrapper(io.BytesIO('h\xe4\nhello\n'.encode('latin-1')), 'utf-8')
+    monkeypatch.setattr(stdin, 'isatty', lambda: is_interactive, raising=False)
+    monkeypatch.setattr('sys.stdin', stdin)
+    return cli.main(['chat', 'base', '--max_new_tokens=2']), *capsys.readouterr()
+
+  message = 'error: the message: is no UTF-8: half of a surrogate pair at character 1, '
+  status, out, err = chat(False)
+  assert (status, out, err.count('\n')) == (2, '', 1) and err.startswith(message)
+  status, out, err = chat(True)
+  assert status == 0 and out == continued('base', '<|user|>hello<|end|><|assistant|>', 2) + '\n' and message in err
+
+
 CHAT = """
 import sys
 from official_ext.cli import main
@@ -204,6 +219,8 @@ BAD = [
   (['generate', 'base'], 'generate: the following arguments are required: --prompt; `official-ext generate --help`'),
   (['generate', 'base', '--prompt=a', '--promt=b'], 'generate: unrecognized arguments: --promt=b; '),
   (['generate', 'base', '--prompt=a', '--top_k=x'], "generate: argument --top_k: invalid int value: 'x'; "),
+  (['generate', 'base', '--prompt=a\udce4'], '--prompt: is no UTF-8: half of a surrogate pair at character 1'),
+  (['chat', 'base', '--system_prompt=\udce4'], '--system_prompt: is no UTF-8: half of a surrogate pair at character 0'),
   (['generate', 'base', '--prompt='], '--prompt: is empty'),
   (['generate', 'base', '--prompt=a', '--top_p=0'], '--top_p: 0.0 must be above 0'),
   (['generate', 'base', '--prompt=a', '--top_p=0.5'], '--top_p: changes nothing at temperature 0'),
@@ -220,10 +237,19 @@ BAD = [
   (['chat', 'speechless'], 'speechless: has no chat template'),
   (['chat', 'base', '--chat_template_path=nowhere'], '--chat_template_path=nowhere: cannot be read'),
   (['convert', 'base'], 'convert: the following arguments are required: TARGET'),
+  (['convert', 'base', ''], 'convert: argument TARGET: is empty; name a folder; `official-ext convert --help`'),
+  (['convert', '', 'new'], 'convert: argument SOURCE: is empty'),
+  (['generate', '', '--prompt=a'], 'generate: argument FOLDER: is empty'),
+  (['chat', 'base', '--base_model='], 'chat: argument --base_model: is empty'),
+  (['convert', 'base', 'base/config.json'], 'base/config.json: is there already'),
   (['convert', 'base', 'long'], 'long: is there already; name a folder that is not'),
   (['convert', 'base', 'new', '--max_shard_size=x'], '--max_shard_size=x: expected a size such as 5GB'),
   (['convert', 'base', 'new', '--which=best'], '--which: has no meaning for base, which is not the folder of a run'),
   (['convert', 'base', 'new', '--adapter=long'], 'long: holds no adapter_config.json'),
+  (
+    ['convert', 'adapter', 'new', '--base_model=adapter'],
+    'adapter: holds adapters, not a whole model: merge it first: official-ext convert adapter TARGET',
+  ),
   (['convert', 'base', 'new', '--tokenizer=empty'], 'empty: holds no tokenizer.json'),
 ]
 
@@ -249,7 +275,7 @@ def test_a_mistake_is_one_line_and_status_2(run, wrong_folders, place, arguments
   status, out, err = run(*arguments)
   assert (status, out, err.count('\n')) == (2, '', 1)
   assert re.match(f'error: {message}', err), err
-  assert not (place / 'new').exists()
+  assert not (place / 'new').exists() and (place / 'base/config.json').is_file()
 
 
 def test_an_extra_that_is_not_installed_is_named(run, monkeypatch):
@@ -263,20 +289,27 @@ def test_sizes_are_those_of_transformers(text, size):
   assert convert.size_of(text) == size
 
 
-def test_the_model_of_a_run_becomes_a_folder(run, place, monkeypatch):
-  """Of what a run leaves behind: its configuration, its record, a checkpoint with the adapters alone."""
-  # Other tests of this process look at all experiments that there are.
-  monkeypatch.setattr(exp_factory, '_REGISTERED_CONFIGS', dict(exp_factory._REGISTERED_CONFIGS))
-  importlib.import_module('tests.lora_language_model')
-  params = definitions.upgrade(exp_factory.get_exp_config('lora_language_model'))
-  params.task.model_path = 'base'
-  os.mkdir('trained')
-  run_record.save_params(params, 'trained')
-  record = run_record.RunRecord('trained', 'train', params, 0, 'CPU')
-  record.update(experiment='lora_language_model', registry=['tests.lora_language_model'])
+def leave_run(folder, registry, **changes):
+  """What a run leaves behind: its configuration, its record, a checkpoint; returns the model."""
+  importlib.import_module(registry)
+  experiment = registry.rpartition('.')[2]
+  params = definitions.upgrade(exp_factory.get_exp_config(experiment))
+  overrides.override(params.task, changes)
+  os.mkdir(folder)
+  run_record.save_params(params, folder)
+  record = run_record.RunRecord(folder, 'train', params, 0, 'CPU')
+  record.update(experiment=experiment, registry=[registry])
   model = random_weights(task_factory.get_task(params.task).build_model(), 3)
   checkpoint = tf.train.Checkpoint(model=model, global_step=tf.Variable(3, dtype=tf.int64))
-  manager.CheckpointManager(checkpoint, 'trained').save(3, check_interval=False)
+  manager.CheckpointManager(checkpoint, folder).save(3, check_interval=False)
+  return model
+
+
+def test_the_model_of_a_run_becomes_a_folder(run, place, monkeypatch):
+  """Of a checkpoint with the adapters alone."""
+  # Other tests of this process look at all experiments that there are.
+  monkeypatch.setattr(exp_factory, '_REGISTERED_CONFIGS', dict(exp_factory._REGISTERED_CONFIGS))
+  model = leave_run('trained', 'tests.lora_language_model', model_path='base')
   status, out, err = run('convert', 'trained', 'of_run')
   assert status == 0, err
   assert out == 'Converted trained to of_run: llama, float32\n' and 'ckpt-3 (raw weights)' in err
@@ -286,3 +319,44 @@ def test_the_model_of_a_run_becomes_a_folder(run, place, monkeypatch):
   assert np.abs(logits - checkpoints.logits(checkpoints.reloaded('base'), ids)).max() > 0.1
   assert run('generate', 'of_run', '--prompt=hello', '--max_new_tokens=1')[0] == 0  # With the tokenizer of its base.
   assert run('convert', 'trained', 'new', '--base_model=base')[0] == 2
+
+
+def test_the_tokenizer_of_a_run_goes_along_with_the_template_that_it_was_trained_with(run, place, tmp_path):
+  (tmp_path / 'template').write_text('{% for m in messages %}{{ m.content }}!{% endfor %}')
+  sizes = dict(vocab_size=300, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2)
+  data = dict(chat_template_path=str(tmp_path / 'template'), cache_dir=str(tmp_path))
+  leave_run('new_decoder', 'experiments.sft', model={**sizes, 'num_key_value_heads': 2}, train_data=data)
+  status, _, err = run('convert', 'new_decoder', 'with_tokenizer')
+  assert status == 0 and 'tokenizer' not in err
+  theirs = checkpoints.transformers.AutoTokenizer.from_pretrained('with_tokenizer')
+  assert theirs.apply_chat_template([{'role': 'user', 'content': 'hello'}], tokenize=False) == 'hello!'
+  assert run('generate', 'with_tokenizer', '--prompt=hello', '--max_new_tokens=1')[0] == 0
+
+
+def test_a_lack_of_a_tokenizer_and_one_that_is_too_large_are_told(run, place, wrong_folders):
+  status, _, err = run('convert', 'bare', 'still_bare')
+  assert status == 0 and err.startswith('no tokenizer went along: ') and err.count('\n') == 1
+  large = ext.train_tokenizer(['hello'] * 3, 300, [*MARKS, *(f'<|{n}|>' for n in range(20))], folder=place)
+  large.save(str(place / 'large'))
+  status, out, err = run('convert', 'base', 'new', '--tokenizer=large')
+  assert (status, out) == (2, '') and not (place / 'new').exists()
+  assert err.startswith(f'error: --tokenizer=large: has {len(large)} tokens, and the model 275 (vocab_size)')
+
+
+def test_the_classifier_of_a_run_becomes_a_folder_that_is_no_writer(run, place):
+  model = leave_run('scorer', 'experiments.reward_model', model_path='base')
+  assert lora.adapters(model.decoder)
+  status, out, err = run('convert', 'scorer', 'classifier', '--which=latest')
+  assert (status, out) == (0, 'Converted scorer to classifier: llama, float32\n'), err
+  ids = np.arange(24).reshape(2, 12)
+  theirs = checkpoints.transformers.AutoModelForSequenceClassification.from_pretrained('classifier')
+  theirs.config.pad_token_id = -1
+  assert 'tokenizer' not in err
+  scores = theirs(checkpoints.torch.tensor(ids)).logits.detach().numpy()
+  np.testing.assert_allclose(model(tf.constant(ids)), scores, atol=2e-5)
+  assert np.abs(scores[0] - scores[1]) > 0.01
+  for command in (['generate', 'classifier', '--prompt=a'], ['chat', 'classifier'], ['convert', 'classifier', 'new']):
+    status, out, err = run(*command)
+    assert (status, out, err.count('\n')) == (2, '', 1)
+    assert '; it is a classifier (LlamaForSequenceClassification), which writes no text: ' in err
+  assert run('convert', 'scorer', 'new', '--adapter=adapter', '--which=latest')[0] == 2

@@ -13,6 +13,7 @@ import tensorflow as tf
 from official_ext import errors
 from official_ext.config import checks
 from official_ext.config import overrides
+from official_ext.files import paths
 from official_ext.fine_tuning import configs
 from official_ext.fine_tuning import result_folders
 from official_ext.fine_tuning import task as task_lib
@@ -289,3 +290,42 @@ def test_a_result_replaces_neither_its_base_nor_what_another_run_has_left(base, 
   with pytest.raises(errors.UserError, match='out/model is there already; name another folder, or move it away'):
     prepare(model_path=base, output_dir=str(tmp_path / 'out'))
   prepare(model_path=base, output_dir=str(tmp_path / 'other'))
+
+
+def test_a_result_replaces_nothing_that_it_was_not_to(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'kept').mkdir()
+
+  def make(partial):
+    pathlib.Path(partial, 'config.json').write_text('{}')
+
+  def make_late(partial):  # Somebody else is faster.
+    make(partial)
+    (tmp_path / 'kept/theirs').write_text('theirs')
+
+  with pytest.raises(ValueError, match='empty'):
+    result_folders.write('', make)
+  with pytest.raises(errors.UserError, match='kept: is there already'):
+    result_folders.write('kept', make_late, replace=False)
+  assert os.listdir('kept') == ['theirs'] and os.listdir('.') == ['kept']
+  os.remove('kept/theirs')
+  os.symlink('kept', 'link')
+  for folder in ('link', 'new'):
+    result_folders.write(folder, make, replace=False)
+    assert os.listdir(folder) == ['config.json']
+  result_folders.write('link', lambda partial: None)
+  assert os.listdir('kept') == [] and sorted(os.listdir('.')) == ['kept', 'link', 'new']
+
+
+def test_a_result_on_remote_storage_has_its_subfolders():
+  def make(partial):
+    for name in ('config.json', 'additional_chat_templates/tool_use.jinja'):
+      pathlib.Path(partial, name).parent.mkdir(exist_ok=True)
+      pathlib.Path(partial, name).write_text(name)
+
+  folder = 'ram://result_folders_test/model'
+  result_folders.write(folder, make, replace=False)
+  assert paths.names(folder) == ['additional_chat_templates', 'config.json']
+  assert paths.read(f'{folder}/additional_chat_templates/tool_use.jinja') == b'additional_chat_templates/tool_use.jinja'
+  with pytest.raises(errors.UserError, match='is there already'):
+    result_folders.write(folder, make, replace=False)

@@ -1,6 +1,7 @@
 """Continuations: token for token those of transformers, with a cache, whatever the batch."""
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -152,6 +153,27 @@ def test_what_a_folder_says_about_generation_counts():
   assert (tuple(config.stop_token_ids), config.pad_token_id) == ((4, 5), 3)
   model.origin = pretrained.Origin('', {'eos_token_id': 9}, {})
   assert tuple(generation.config_of(model).stop_token_ids) == (9,)
+
+
+@pytest.mark.parametrize(
+  'content, message',
+  [
+    ('{', 'cannot be read as JSON: '),
+    ('[]', 'holds no JSON object'),
+    ('{"do_sample": true, "temperature": "hot"}', "temperature: 'hot': expected a number"),
+    ('{"do_sample": true, "top_k": 2.5}', 'top_k: 2.5: expected a whole number'),
+    ('{"eos_token_id": [[1]]}', r"eos_token_id: \[\[1\]\]: expected a token's number, or a list of such"),
+    ('{"pad_token_id": true}', "pad_token_id: True: expected a token's number"),
+    ('{"repetition_penalty": 0}', 'repetition_penalty: 0 must be above 0'),
+    ('{"do_sample": true, "top_p": 7}', 'top_p: 7 must be above 0'),
+  ],
+)
+def test_what_is_wrong_in_a_folder_is_told_with_its_file(content, message):
+  model = types.SimpleNamespace(origin=pretrained.Origin('folder', {}, {'generation_config.json': content.encode()}))
+  with pytest.raises(errors.UserError, match=f'^folder/generation_config.json: {message}'):
+    generation.config_of(model)
+  with pytest.raises(errors.UserError, match='^top_p: 2 '):  # What is asked for counts more, and is no file's.
+    generation.config_of(types.SimpleNamespace(origin=None), top_p=2)
 
 
 @pytest.mark.parametrize(

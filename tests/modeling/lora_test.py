@@ -49,6 +49,18 @@ def _gradients(model, training=False):
   return tape.gradient(loss, model.trainable_variables)
 
 
+@pytest.mark.parametrize('quantization', [None, NF4], ids=['plain', 'nf4'])
+def test_a_frozen_model_is_cast_as_well_but_for_what_is_packed(quantization):
+  model, other = _model(), _model()
+  lora.attach(model, lora.LoraConfig(r=2), quantization, frozen_dtype='bfloat16')
+  quantized_linear.quantize(other, quantization or quantized_linear.QuantizationConfig())
+  frozen.freeze(other)
+  lora.attach(other, lora.LoraConfig(r=2), quantization, frozen_dtype='bfloat16')
+  dtypes = [{v.name: v.dtype.name for v in frozen.constants(m)} for m in (model, other)]
+  assert dtypes[0] == dtypes[1] and 'bfloat16' in dtypes[1].values()
+  assert frozen.digest(model) == frozen.digest(other)
+
+
 def test_a_new_adapter_changes_nothing_and_is_all_that_is_trained():
   model = _model()
   before = model(IDS)

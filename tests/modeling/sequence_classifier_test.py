@@ -1,5 +1,7 @@
 """Models that score texts: transformers' scores, in and out, from a language model's folder too."""
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,6 +13,9 @@ from official_ext.modeling import sequence_classifier
 
 torch = pytest.importorskip('torch')
 transformers = pytest.importorskip('transformers')
+
+from safetensors.numpy import load_file  # noqa: E402
+from safetensors.numpy import save_file  # noqa: E402
 
 from tests.modeling import checkpoints  # noqa: E402
 
@@ -64,6 +69,29 @@ def test_a_language_model_gets_a_new_head(tmp_path, name):
   np.testing.assert_allclose(scores_of_transformers(tmp_path / 'classifier'), scores_of(model), atol=1e-5)
   with pytest.raises(errors.UserError, match=r'the tensor (lm_head.weight is missing|score.weight has no place here)'):
     pretrained.load(str(tmp_path / 'classifier'))
+
+
+def test_a_classifier_keeps_its_labels_and_is_never_given_another_head(tmp_path):
+  sizes = dict(vocab_size=67, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_key_value_heads=4)
+  config = decoder_config.DecoderConfig(**sizes, num_attention_heads=4)
+  folder = tmp_path / 'first'
+  pretrained.save(sequence_classifier.SequenceClassifier(config, 2), str(folder))
+  path = folder / 'config.json'
+  labels = {'id2label': {'0': 'bad', '1': 'good'}, 'label2id': {'bad': 0, 'good': 1}}
+  path.write_text(json.dumps({**json.loads(path.read_text()), **labels}))
+  model = pretrained.load_classifier(str(folder), num_labels=2)
+  pretrained.save(model, str(tmp_path / 'second'))
+  assert labels.items() <= json.loads((tmp_path / 'second/config.json').read_text()).items()
+  model.num_labels = 1
+  model.score = sequence_classifier.SequenceClassifier(config, 1).score
+  pretrained.save(model, str(tmp_path / 'third'))
+  assert json.loads((tmp_path / 'third/config.json').read_text())['id2label'] == {'0': 'LABEL_0'}
+
+  tensors = load_file(folder / 'model.safetensors')
+  del tensors['score.weight']
+  save_file(tensors, folder / 'model.safetensors')
+  with pytest.raises(errors.UserError, match='the tensor score.weight is missing$'):
+    pretrained.load_classifier(str(folder), num_labels=2)
 
 
 def test_padding_on_either_side_changes_no_score():
