@@ -343,6 +343,7 @@ def test_a_lack_of_a_tokenizer_and_one_that_is_too_large_are_told(run, place, wr
   assert err.startswith(f'error: --tokenizer=large: has {len(large)} tokens, and the model 275 (vocab_size)')
 
 
+@pytest.mark.soak
 def test_the_classifier_of_a_run_becomes_a_folder_that_is_no_writer(run, place):
   model = leave_run('scorer', 'experiments.reward_model', model_path='base')
   assert lora.adapters(model.decoder)
