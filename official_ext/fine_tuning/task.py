@@ -286,7 +286,7 @@ class FineTuningTask(base_task.Task):
   @property
   def result_tokenizer(self) -> tokenizer_lib.Tokenizer:
     """The tokenizer that goes into results: with the chat template that was trained with."""
-    return self.source(self.config.train_data).tokenizer
+    return text_sources.tokenizer_of(self.config.train_data, self.tokenizer)
 
   def result_writers(self, model: Any) -> Mapping[str, Callable[[str], None]]:
     """What is saved: name of a folder -> what writes it, with `result_tokenizer`.
