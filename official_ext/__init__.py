@@ -81,7 +81,7 @@ FACE = {
   'FineTuningTask': 'fine_tuning.task:FineTuningTask',
   'parameter_names': 'fine_tuning.parameter_names',
   'rewards': 'fine_tuning.rewards',
-  'register_reward': 'fine_tuning.rewards:register',
+  'register_reward': 'fine_tuning.reward_registry:register',
   # Actions and writers.
   'Trigger': 'actions.triggers:Trigger',
   'EveryNSteps': 'actions.triggers:EveryNSteps',

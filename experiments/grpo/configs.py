@@ -5,7 +5,6 @@ import dataclasses
 from typing import Any, ClassVar
 
 from experiments.grpo import arithmetic
-from experiments.grpo import rewards  # noqa: F401  # Registers them.
 import official_ext as ext
 
 NUM_STEPS = 600
@@ -113,7 +112,7 @@ class GrpoTaskConfig(ext.FineTuningConfig):
     """See base class."""
     for refuse in (super().check_values, self._check_base, self._check_rewards, self._check_prompts):
       refuse(path)
-    ext.weighted_losses.check(self.losses, ('grpo',), f'{path}.losses')
+    ext.weighted_losses.check(self.losses, (ext.losses.grpo.__name__,), f'{path}.losses')
 
   def _check_base(self, path):
     if self.makes_base and self.train_data.input_path:

@@ -167,7 +167,7 @@ class GrpoTask(ext.FineTuningTask):
       'max_completion_length': config.max_completion_length,
       'num_items_in_batch': rollout.get('num_items_in_batch'),
     }
-    loss, _ = ext.weighted_losses.total(config.losses, {'grpo': inputs_of_loss})
+    loss, _ = ext.weighted_losses.total(config.losses, {ext.losses.grpo.__name__: inputs_of_loss})
     return loss, logs
 
   def _evaluated(self, batch, model):

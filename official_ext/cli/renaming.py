@@ -3,8 +3,8 @@
 It relies on a convention of experiments: every name of an experiment that is known outside of its folder (experiment,
 task, data set, modules, classes, constants) begins with the folder's name: `my_task`, `my_task_small`, `MyTask`,
 `MyTaskConfig`, `MY_TASK_DIR`. Prose writes the name of the experiment in backticks; the same word without them stays.
-Nothing else in the code has exactly that name, but for names of the library behind `ext.`, which stay, as does
-what `--like=` names.
+Nothing else in the code has exactly that name, but for names of the library behind `ext.`, which stay, as do
+what `--like=` names and the value of `example_format`.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import keyword
 import re
 import tokenize
 
-_STAYS = r'(?<!\bext\.)(?<!--like=)'  # Behind these.
+_STAYS = r"(?<!\bext\.)(?<!--like=)(?<!\bexample_format=')"  # Behind these.
 # The characters around a name that is not a word of a sentence.
 _WHOLE = (
   (r'(?<=\bexperiments[./])', r'\b'),

@@ -1,157 +1,64 @@
-"""Rewards of sampled completions, by name: functions in Python, and functions of tensors.
+"""Rewards that are there without a module of one's own, and all that are registered: see reward_registry.py."""
 
-    @ext.register_reward('polite')
-    def polite(completions, **columns):
-      return [1.0 if 'please' in text else 0.0 for text in completions]
-
-A function in Python has the signature of TRL's reward functions: it is called with lists by keyword, an item for each
-completion, and returns as many numbers; None where it has nothing to say of a completion. What it is called with, as
-far as its parameters take it:
-
-  prompts          the prompts, texts or lists of messages, as the data have them
-  completions      the texts; of prompts that are messages, lists of one message of the assistant
-  completion_ids   the tokens, lists of integers, the one that ends a completion among them
-  NAME             every other column of the records
-
-A function of tensors is a part of the compiled step, on one replica. It is called with tensors by keyword, and returns
-float32 [b]; NaN for None:
-
-    @ext.register_reward('brief', in_graph=True)
-    def brief(completion_mask, **features):
-      return 1 - tf.reduce_mean(tf.cast(completion_mask, tf.float32), axis=1)
-
-  completion_ids   int32 [b, max_completion_length], with padding behind the end
-  completion_mask  int32 [b, max_completion_length], 1 for tokens, the one that ends a completion among them
-  is_truncated     bool [b], whether a completion was cut off before it had ended
-  answer_ids       int32 [b, max_completion_length], the tokens of the answer column and the end, with the same padding;
-                   -1 throughout for an answer that is too long
-"""
-
-from collections.abc import Callable, Mapping, Sequence
-import dataclasses
-import inspect
-import math
+from collections.abc import Sequence
+import re
 from typing import Any
 
-import numpy as np
+import tensorflow as tf
 
-from official_ext import errors
-from official_ext import suggestions
+from official_ext.fine_tuning import reward_registry
+
+find = reward_registry.find
+scores = reward_registry.scores
+
+_ANSWER = re.compile(r'<answer>(.*?)</answer>', re.DOTALL)
+_THINK = re.compile(r'^<think>(?!.*<think>)(.*?)</think>.*$', re.DOTALL)
+_REASONING = re.compile(r'^\s*<reasoning>.*?</reasoning>\s*<answer>.*?</answer>\s*$', re.DOTALL)
 
 
-@dataclasses.dataclass(frozen=True)
-class Reward:
-  """A registered function.
+def text_of(completion: Any) -> str:
+  """The text of a completion: itself, or what its last message says."""
+  return completion if isinstance(completion, str) else str(completion[-1]['content'])
 
-  Attributes:
-    name: of the reward.
-    function: see the module.
-    in_graph: whether it is a function of tensors.
+
+@reward_registry.register('exact_answer')
+def exact_answer(completions: Sequence[Any], answer: Sequence[Any], **columns: Any) -> list[float]:
+  """1 where a completion's answer is the answer column's, but for white space at its ends, else 0.
+
+  The answer of a completion is what stands between the last <answer> and </answer>, or all of it without these.
   """
-
-  name: str
-  function: Callable[..., Any]
-  in_graph: bool
-
-  @property
-  def needed(self) -> list[str]:
-    """The parameters that the function cannot be called without."""
-    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    parameters = inspect.signature(self.function).parameters.values()
-    return [each.name for each in parameters if each.kind in kinds and each.default is each.empty]
-
-  def arguments(self, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `known` that the function takes."""
-    parameters = inspect.signature(self.function).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-      return dict(known)
-    names = {parameter.name for parameter in parameters}
-    return {name: value for name, value in known.items() if name in names}
+  del columns
+  found = [(_ANSWER.findall(text) or [text])[-1].strip() for text in map(text_of, completions)]
+  return [float(given == text_of(right).strip()) for given, right in zip(found, map(_as_text, answer))]
 
 
-_registered: dict[str, Reward] = {}
+def _as_text(answer):
+  return answer if isinstance(answer, (str, list)) else str(answer)
 
 
-def register(name: str, in_graph: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-  """Registers a reward.
-
-  Args:
-    name: what a configuration calls it.
-    in_graph: whether the function is one of tensors.
-
-  Returns:
-    A decorator for a function: see the module.
-
-  Raises:
-    UserError: the name is taken, by another function.
-  """
-
-  def decorate(function):
-    known = _registered.get(name)
-    if known is not None and _place(known.function) != _place(function):
-      raise errors.UserError(
-        f'the reward {name} is registered already, by {_place(known.function)}, and cannot be again by '
-        f'{_place(function)}; take another name'
-      )
-    _registered[name] = Reward(name, function, in_graph)
-    return function
-
-  return decorate
+@reward_registry.register('think_format')
+def think_format(completions: Sequence[Any], **columns: Any) -> list[float]:
+  """TRL's: 1 where a completion begins with one passage between <think> and </think>, else 0."""
+  del columns
+  return [float(_THINK.match(text_of(completion)) is not None) for completion in completions]
 
 
-def _place(function):
-  return f'{function.__module__}.{function.__qualname__}'
+@reward_registry.register('answer_format')
+def answer_format(completions: Sequence[Any], **columns: Any) -> list[float]:
+  """1 where a completion is <reasoning>...</reasoning> and <answer>...</answer>, and nothing else, else 0."""
+  del columns
+  return [float(_REASONING.match(text_of(completion)) is not None) for completion in completions]
 
 
-def names() -> list[str]:
-  """All names, sorted."""
-  return sorted(_registered)
+@reward_registry.register('exact_tokens', in_graph=True)
+def exact_tokens(completion_ids: tf.Tensor, answer_ids: tf.Tensor, **features: tf.Tensor) -> tf.Tensor:
+  """1 where a completion has the tokens of the answer and then its end, else 0."""
+  del features
+  return tf.cast(tf.reduce_all(completion_ids == answer_ids, axis=1), tf.float32)
 
 
-def find(wanted: Sequence[str], path: str) -> list[Reward]:
-  """The rewards of these names.
-
-  Args:
-    wanted: names.
-    path: the dotted path of the field that they are from, for messages.
-
-  Raises:
-    UserError: there is none of a name.
-  """
-  with errors.Mistakes() as mistakes:
-    for name in wanted:
-      with mistakes.noted():
-        if name not in _registered:
-          hint = suggestions.did_you_mean(name, _registered, f'there are {", ".join(names())}')
-          raise errors.UserError(
-            f'{path}: no reward {name!r}; {hint} (ext.register_reward in a module of --registry adds more)'
-          )
-  return [_registered[name] for name in wanted]
-
-
-def scores(reward: Reward, known: Mapping[str, Sequence[Any]]) -> np.ndarray:
-  """Calls a function in Python.
-
-  Args:
-    reward: the function.
-    known: what it may be called with: lists of one length, `completions` among them.
-
-  Returns:
-    float32 [b], NaN for None.
-
-  Raises:
-    UserError: it returned something else than as many numbers.
-  """
-  number = len(known['completions'])
-  found = reward.function(**reward.arguments(known))
-  try:
-    values = [math.nan if value is None else float(value) for value in found]
-  except (TypeError, ValueError) as error:
-    raise errors.UserError(
-      f'the reward {reward.name}: {_place(reward.function)} returned {str(found)[:80]}; expected a list of numbers'
-    ) from error
-  if len(values) != number:
-    raise errors.UserError(
-      f'the reward {reward.name}: {_place(reward.function)} returned {len(values)} numbers for {number} completions'
-    )
-  return np.array(values, np.float32)
+@reward_registry.register('ended', in_graph=True)
+def ended(is_truncated: tf.Tensor, **features: tf.Tensor) -> tf.Tensor:
+  """1 where a completion has come to its end, 0 where it was cut off."""
+  del features
+  return tf.cast(~is_truncated, tf.float32)

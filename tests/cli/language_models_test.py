@@ -187,8 +187,10 @@ def test_a_message_that_is_no_utf_8_is_told_and_on_a_terminal_ends_nothing(run, 
 
 
 CHAT = """
+import signal
 import sys
 from official_ext.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # What a shell starts in the background ignores it.
 sys.stdin = open(sys.argv[1])
 sys.exit(main.main(['chat', sys.argv[2], '--max_new_tokens=3000']))
 """

@@ -15,6 +15,7 @@ import pytest
 import experiments
 from official_ext.cli import main as cli
 from official_ext.cli import new
+from official_ext.config import short_names
 from tests import checkouts
 from tests import import_direction_test
 
@@ -27,6 +28,7 @@ def checkout(tmp_path):
   """The current folder: see checkouts.py."""
   with checkouts.current(tmp_path / 'checkout') as folder:
     yield folder
+  short_names._registered.pop('another', None)  # Of the next copy of this name.
 
 
 def files_of(folder):

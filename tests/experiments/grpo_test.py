@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from experiments.grpo import arithmetic
-from experiments.grpo import rewards as rewards_lib
 from experiments.grpo import rollouts
 from experiments.grpo import scoring
 from experiments.grpo import trainer as trainer_lib
@@ -19,7 +18,8 @@ from official_ext.config import checks
 from official_ext.config import parser
 from official_ext.core import train_lib
 from official_ext.data import record_files
-from official_ext.fine_tuning import rewards as reward_registry
+from official_ext.fine_tuning import reward_registry
+from official_ext.fine_tuning import rewards as rewards_lib
 from tests.core import harness
 from tests.experiments import shrunk_run
 from tests.fine_tuning import tiny_models
