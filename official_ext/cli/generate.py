@@ -32,8 +32,8 @@ def run(arguments: list[str]) -> None:
     raise errors.UserError('--prompt: is empty')
   if known.chat_template_path is not None and known.use_chat_template == 'false':
     raise errors.UserError('--chat_template_path: only --use_chat_template=true reads it')
-  language_models.check_unicode(known.prompt, '--prompt')
   folders = model_folders.find(known.folder, known.base_model)
+  language_models.check_unicode(known.prompt, '--prompt')
   tokenizer = language_models.load_tokenizer(folders, known.chat_template_path)
   tokens = _tokens(tokenizer, known)
   given = generation_flags.given(known)

@@ -7,6 +7,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from experiments.grpo import arithmetic
 from experiments.grpo import rollouts
@@ -130,6 +131,7 @@ def sampled():
     )
   )
   task = shrunk_run.make_task(params)
+  tf_keras.utils.set_random_seed(7)
   model = task.build_model()
   batch = next(iter(task.build_inputs(params.task.train_data)))
   seed = tf.constant([3, 5], tf.int64)
