@@ -97,12 +97,18 @@ class GrpoTrainer(ext.Trainer):
         if name == 'num_items_in_batch':
           variable.assign(self.strategy.experimental_local_results(found[0][name])[0])
         else:
-          variable.assign(tf.stack([self.strategy.gather(rollout[name], axis=0) for rollout in found]))
+          variable.assign(tf.stack([self._gathered(rollout[name], variable.dtype) for rollout in found]))
       return 0
 
     is_first = tf.equal(self.global_step.read_value() % self._num_iterations, 0)
     tf.cond(is_first, fill, lambda: 0)
     return [self._share(number) for number in range(len(batches))]
+
+  def _gathered(self, values, dtype):
+    """What all replicas have, one behind the other. Truth values are gathered as numbers."""
+    if dtype != tf.bool:
+      return self.strategy.gather(values, axis=0)
+    return tf.cast(self.strategy.gather(self.strategy.run(tf.cast, args=(values, tf.int32)), axis=0), tf.bool)
 
   def _share(self, number):
     """What each replica has of the rollouts of a micro-batch."""
