@@ -67,6 +67,8 @@ class ScriptTaskConfig(ext.TaskConfig):
     'warmup_steps': '[0, inf)',
   }
 
+  train_data: Any = None
+  validation_data: Any = None
   script: str = ''
   model_path: str = ''
   dataset_path: str = ''

@@ -204,7 +204,7 @@ def test_what_would_make_a_run_another_than_it_says_is_refused(here):
   assert parse('custom01.py').task.script == 'custom01.py'
 
 
-def test_a_file_that_is_no_script_is_told_before_anything(here, run_train):
+def test_a_file_that_is_no_script_is_told_before_anything(here):
   write(here, 'x = (\n')
   assert refusals('custom01.py') == ["script: custom01.py:1: SyntaxError: '(' was never closed"]
   (here / 'custom01.py').write_bytes(b'x = "\xff"\n')
@@ -363,7 +363,7 @@ def test_sigterm_lets_the_trainer_save_and_the_same_command_goes_on(start_train,
   assert record_of(tmp_path / 'run')['step'] == step + 2
 
 
-def test_a_result_gets_no_place_that_is_taken(run_train, tmp_path):
+def test_a_result_gets_no_place_that_is_taken(tmp_path):
   script = write(tmp_path, PLAIN)
   for name in ('model/config.json', 'checkpoint-3/trainer_state.json'):
     taken = tmp_path / 'out' / name
