@@ -16,12 +16,14 @@ import tf_keras
 
 from experiments.script import callback as callback_lib
 from experiments.script import parameters
+from experiments.script import source
 from official_ext import errors
 from official_ext.cli import main as cli
 from official_ext.config import parser
 from official_ext.core import owned_loop
 from official_ext.monitoring import json_lines
 import registry_imports  # noqa: F401
+from tests import documents
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / 'experiments/script/template.py'
@@ -169,17 +171,16 @@ def test_a_parameter_that_the_script_never_reads_is_an_error(here):
     "if 'LORA_RANK' not in globals():\n  LORA_RANK = 8\nrank = LORA_RANK",
   ],
 )
-def test_a_variable_is_read_wherever_python_would_read_it(line, here):
-  write(here, f'{PLAIN}\n{line}\n')
-  assert parse('custom01.py', 'lora_rank=16').task.lora_rank == 16
+def test_a_variable_is_read_wherever_python_would_read_it(line, tmp_path):
+  script = source.Script(str(write(tmp_path, f'{PLAIN}\n{line}\n')))
+  assert script.reads('LORA_RANK') and script.line_that_replaces('LORA_RANK') is None
 
 
 @pytest.mark.parametrize(
   'line', ['def build(LORA_RANK):\n  return LORA_RANK', '# LORA_RANK', "print('LORA_RANK')", 'x = model.LORA_RANK']
 )
-def test_another_thing_of_the_same_name_is_no_parameter(line, here):
-  write(here, f'{PLAIN}\n{line}\n')
-  assert refusals('custom01.py', 'lora_rank=16') == ['lora_rank: custom01.py never reads LORA_RANK']
+def test_another_thing_of_the_same_name_is_no_parameter(line, tmp_path):
+  assert not source.Script(str(write(tmp_path, f'{PLAIN}\n{line}\n'))).reads('LORA_RANK')
 
 
 def test_what_would_make_a_run_another_than_it_says_is_refused(here):
@@ -187,16 +188,15 @@ def test_what_would_make_a_run_another_than_it_says_is_refused(here):
   last = len((here / 'custom01.py').read_text().splitlines())
   assert refusals('custom01.py') == [
     'script: custom01.py:1: replaces LORA_RANK, which the script is given; remove the line',
-  ]
-  write(here, f'{PLAIN}\nresult = trainer.train()\n')
-  assert refusals('custom01.py') == [
-    f'script: custom01.py:{last - 2}: calls trainer.train(), which is done for it, with the saving; remove the line'
+    f'script: custom01.py:{last}: calls trainer.train(), which is done for it, with the saving; remove the line',
   ]
   write(here, 'trainer = 3\n')
   assert refusals('custom01.py', 'max_steps=3')[0] == 'max_steps: custom01.py never reads MAX_STEPS'
   assert refusals('custom01.py') == [
     'script: custom01.py: never reads `callback`, without which nothing is known of its training; hand it to the '
-    'trainer: callbacks=[callback]'
+    'trainer: callbacks=[callback]',
+    'script: custom01.py: sets no `model`, `tokenizer`, of which a script sets all three: `model`, `tokenizer` and '
+    '`trainer`',
   ]
   write(here, 'model = trainer = callback\n')
   assert 'sets no `tokenizer`' in refusals('custom01.py')[0]
@@ -207,10 +207,13 @@ def test_what_would_make_a_run_another_than_it_says_is_refused(here):
 def test_a_file_that_is_no_script_is_told_before_anything(here):
   write(here, 'x = (\n')
   assert refusals('custom01.py') == ["script: custom01.py:1: SyntaxError: '(' was never closed"]
-  (here / 'custom01.py').write_bytes(b'x = "\xff"\n')
-  assert 'SyntaxError' in refusals('custom01.py')[0]
-  assert refusals('other.py') == ['script: other.py: cannot be read: No such file or directory']
-  assert refusals('custom01.txt')[0].startswith('script: custom01.txt: ')
+  for content in (b'x = "\xff"\n', b'# coding: none\n', b'x = 1\0', b'  x = 1\n'):
+    (here / 'custom01.py').write_bytes(content)
+    with pytest.raises(errors.UserError, match=r'^script: custom01\.py(:1)?: \w+: '):
+      source.Script('custom01.py')
+  for path in ('other.py', 'custom01.txt', '.', ''):
+    with pytest.raises(errors.UserError, match=f'^script: {path}: '):
+      source.Script(path)
   write(here, PLAIN)
   assert refusals('custom01.py', mode='eval') == [
     '--mode=eval: a script trains and evaluates by itself; use --mode=train'
@@ -232,7 +235,7 @@ def test_fields_of_this_librarys_loop_are_refused_and_not_listed(here, capsys):
   assert cli.main(['describe', 'script']) == 0
   lines = capsys.readouterr().out.splitlines()
   assert 'task.load_in_4bit: bool = true  [load_in_4bit]' in lines
-  assert 'trainer.train_steps: int = 100  [max_steps, train_steps]' in lines
+  assert 'trainer.train_steps: int = 100  [train_steps, max_steps]' in lines
   listed = [line.partition(':')[0] for line in lines if re.match(r'(task|trainer|runtime)\.[\w.]+: ', line)]
   assert not [
     path for path in listed if path.startswith(('trainer.optimizer_config', 'task.train_data', 'runtime.num'))
@@ -341,7 +344,7 @@ def test_sigterm_lets_the_trainer_save_and_the_same_command_goes_on(start_train,
   command = flags(script, tmp_path / 'run', 'learning_rate=0.5')
   process = start_train([*command, '--set=max_steps=100000'])
   path, end = tmp_path / 'run/events.jsonl', time.monotonic() + 120
-  while not (path.exists() and '"train"' in path.read_text()):
+  while not (path.exists() and '"event": "train"' in path.read_text()):
     assert process.poll() is None and time.monotonic() < end
     time.sleep(0.05)
   process.send_signal(signal.SIGTERM)
@@ -527,3 +530,28 @@ def test_a_trainer_of_hugging_face_stops_goes_on_and_is_saved(start_train, run_t
   assert all({'loss', 'learning_rate', 'grad_norm', 'percent'} <= event.keys() for event in trained)
   assert trained[-1]['loss'] < trained[0]['loss']
   assert record_of(folder)['status'] == 'finished' and (folder / 'model/model.safetensors').exists()
+
+
+@pytest.mark.soak
+def test_the_loop_of_the_page_checks(here, capsys):
+  (code,) = documents.code(documents.read('docs/script.md'))
+  write(here, code)
+  status, out, err = check(capsys, 'custom01.py', 'learning_rate=0.5')
+  assert status == 0, err
+  assert 'model: 0.0 MiB, saved and loaded, 2 arrays equal' in out
+
+
+@pytest.mark.soak
+def test_what_peft_has_put_around_a_model_is_saved_as_adapters(here, capsys):
+  write(here, HUGGING_FACE.replace('tokenizer = None', PEFT))
+  status, out, err = check(capsys, 'custom01.py', 'lora_rank=2')
+  assert status == 0, err
+  # A and B of query and value.
+  assert 'adapter: 0.0 MiB, saved and loaded, 4 arrays equal' in out
+
+
+PEFT = """
+from peft import LoraConfig, get_peft_model
+model = get_peft_model(model, LoraConfig(r=LORA_RANK, target_modules=['q_proj', 'v_proj']))
+tokenizer = None
+"""
