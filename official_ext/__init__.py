@@ -83,7 +83,7 @@ FACE = {
   'FineTuningConfig': 'fine_tuning.configs:FineTuningConfig',
   'FineTuningTask': 'fine_tuning.task:FineTuningTask',
   'parameter_names': 'fine_tuning.parameter_names',
-  'result_folders': 'fine_tuning.result_folders',
+  'whole_folders': 'files.whole_folders',
   'rewards': 'fine_tuning.rewards',
   'register_reward': 'fine_tuning.reward_registry:register',
   # Actions and writers.

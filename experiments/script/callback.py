@@ -222,7 +222,7 @@ class _Keras:
 
 
 def _learning_rate(model: Any) -> float | None:
-  optimizer = getattr(model, 'optimizer', None)
+  optimizer: Any = getattr(model, 'optimizer', None)
   rate = getattr(optimizer, 'learning_rate', None)
   if callable(rate) and not hasattr(rate, 'numpy'):  # A schedule.
     rate = rate(optimizer.iterations)

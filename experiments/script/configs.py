@@ -87,7 +87,7 @@ class ScriptTaskConfig(ext.TaskConfig):
   warmup_steps: int = 2
   prompt_input_column: str = 'prompt'
   prompt_output_column: str = 'completion'
-  parameters: dict[str, Any] = dataclasses.field(default_factory=base_config.Config)  # type: ignore[assignment]
+  parameters: dict[str, Any] = dataclasses.field(default_factory=base_config.Config)
 
   def check_given(self, path: str, params: Any, given: Collection[str]) -> None:
     """See `config/checks.py`: the script reads whatever is set."""

@@ -89,7 +89,7 @@ def save(model: Any, tokenizer: Any, output_dir: str) -> str:
     elif tokenizer is not None:
       tokenizer.save_pretrained(place)
 
-  ext.result_folders.write(folder, write)
+  ext.whole_folders.write(folder, write)
   return folder
 
 
