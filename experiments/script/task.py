@@ -65,14 +65,17 @@ class ScriptTask(ext.LoopTask):
     Raises:
       UserError: naming them.
     """
-    now = {**_noted(params), 'script': self._digest}
-    before = {**(previous.get('parameters') or {}), 'script': previous.get('script_sha256')}
-    changes = [f'{name}: {before.get(name)} -> {now.get(name)}' for name in now if before.get(name) != now.get(name)]
-    if changes:
-      raise ext.UserError(
-        f'--model_dir={model_dir}: holds a finished run, which other parameters have made ({", ".join(changes)}); name '
-        'another folder'
-      )
+    if (previous.get('script_sha256'), previous.get('parameters_sha256')) == (self._digest, _digest_of(params)):
+      return
+    before, now = previous.get('parameters') or {}, _noted(params)
+    changed = [name for name in now if before.get(name) != now[name]]
+    # Texts may be secrets, which run.json does not hold.
+    changes = [name if isinstance(now[name], str) else f'{name}: {before.get(name)} -> {now[name]}' for name in changed]
+    changes += ['the script'] if previous.get('script_sha256') != self._digest else []
+    raise ext.UserError(
+      f'--model_dir={model_dir}: holds a finished run, which other parameters have made ({", ".join(changes)}); name '
+      'another folder'
+    )
 
   def _check_free(self, model_dir: str) -> None:
     """Refuses places that hold something already.
@@ -108,6 +111,7 @@ class ScriptTask(ext.LoopTask):
       script=self._script.path,
       script_sha256=self._digest,
       parameters=_noted(run.params),
+      parameters_sha256=_digest_of(run.params),
       output_dir=self.config.output_dir,
       result=(run.previous or {}).get('result'),
     )
@@ -234,6 +238,10 @@ class ScriptTask(ext.LoopTask):
 def _noted(params: Any) -> dict[str, Any]:
   """The parameters as run.json has them."""
   return json.loads(json.dumps(parameters.values(params), default=str))
+
+
+def _digest_of(params: Any) -> str:
+  return hashlib.sha256(json.dumps(_noted(params), sort_keys=True).encode()).hexdigest()
 
 
 def _checkpoints(folder: str) -> list[str]:

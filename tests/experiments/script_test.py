@@ -9,6 +9,7 @@ import time
 import types
 
 import numpy as np
+from official.core import task_factory
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
 from tensorboard.util import tensor_util
@@ -315,7 +316,7 @@ def test_the_model_and_the_tokenizer_are_saved_for_the_script(finished):
   assert f'Saved: {folder}/model' in process.stdout and record_of(folder)['result'] == f'{folder}/model'
 
 
-def test_a_finished_run_stays_what_it_is(finished, run_train):
+def test_a_finished_run_stays_what_it_is(finished, run_train, tmp_path):
   folder, _, command = finished
   before = (folder / 'events.jsonl').read_bytes()
   process = run_train(command)
@@ -323,6 +324,9 @@ def test_a_finished_run_stays_what_it_is(finished, run_train):
   process = run_train([*command[:-1], '--set=learning_rate=0.25'])
   assert process.returncode == 2
   assert 'which other parameters have made (learning_rate: 0.5 -> 0.25); name another folder' in process.stderr
+  with pytest.raises(errors.UserError, match=r'other parameters have made \(the script\); name another folder'):
+    params = parse(write(tmp_path, f'{PLAIN}\n# Changed.\n'), 'max_steps=6', 'learning_rate=0.5')
+    task_factory.get_task(params.task).check_loop(params, str(folder), record_of(folder))
   assert record_of(folder)['status'] == 'finished' and (folder / 'events.jsonl').read_bytes() == before
 
 
@@ -381,8 +385,6 @@ def test_a_result_gets_no_place_that_is_taken(tmp_path):
 
 
 def _task(script, *settings):
-  from official.core import task_factory
-
   return task_factory.get_task(parse(script, *settings).task)
 
 
