@@ -15,5 +15,6 @@ from experiments import multi_task
 from experiments import preference
 from experiments import reinforcement
 from experiments import reward_model
+from experiments import script
 from experiments import sft
 from experiments import text_classifier

@@ -52,6 +52,8 @@ FACE = {
   'class_weights': 'data.class_weights',
   # Steps of your own.
   'Trainer': 'core.base_trainer:Trainer',
+  'LoopTask': 'core.owned_loop:LoopTask',
+  'LoopRun': 'core.owned_loop:LoopRun',
   'build_optimizer': 'step.gradient_tap:build',
   'keyed_uniform': 'step.step_random:uniform',
   'keyed_normal': 'step.step_random:normal',
@@ -81,6 +83,7 @@ FACE = {
   'FineTuningConfig': 'fine_tuning.configs:FineTuningConfig',
   'FineTuningTask': 'fine_tuning.task:FineTuningTask',
   'parameter_names': 'fine_tuning.parameter_names',
+  'whole_folders': 'files.whole_folders',
   'rewards': 'fine_tuning.rewards',
   'register_reward': 'fine_tuning.reward_registry:register',
   # Actions and writers.
@@ -104,6 +107,7 @@ FACE = {
   'find_mistakes': 'checks.task_checks:find',
   'load': 'cli.trained_runs:load',
   'UserError': 'errors:UserError',
+  'UserErrors': 'errors:UserErrors',
   'StopTraining': 'errors:StopTraining',
 }
 

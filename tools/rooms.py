@@ -116,6 +116,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'recovery',
     'run_record',
     'recorded_run',
+    'owned_loop',
     'run_checks',
     'run_writers',
     'trained_model',

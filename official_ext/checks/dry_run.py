@@ -19,12 +19,15 @@ from official_ext.checks import task_checks
 from official_ext.config import checks
 from official_ext.config import definitions
 from official_ext.core import base_task
+from official_ext.core import owned_loop
 from official_ext.core import run_checks
 from official_ext.core import train_lib
 from official_ext.core import unset_fields
 from official_ext.modeling import frozen
 from official_ext.runtime import distribute
 from official_ext.runtime import failures
+
+_STEPS_OF_OWNED_LOOP = 2
 
 
 def run(params: definitions.ExperimentConfig) -> None:
@@ -57,6 +60,9 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
       task = task_factory.get_task(params.task, logging_dir=folder)
     params = run_checks.resolve_train_steps(params, task)
     _say('task', type(task).__name__)
+    if isinstance(task, owned_loop.LoopTask):
+      _rehearse_loop(task, params, folder)
+      return
     _build_parts(strategy, task, params)
     found += task_checks.find(params, folder)
     if any(finding.level == 'error' for finding in found):
@@ -77,6 +83,17 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
   _say('would', _intention(params))
   for line in checks.schedule_warnings(params):
     _say('warning', line)
+
+
+def _rehearse_loop(task: owned_loop.LoopTask, params: definitions.ExperimentConfig, folder: str) -> None:
+  """Lets a task that owns its loop train as a run would, for some steps; looks at what it saves."""
+  run = owned_loop.LoopRun(params, folder, stop_after=_STEPS_OF_OWNED_LOOP, show=_say)
+  task.run_loop(run)
+  if not run.step:
+    raise errors.UserError('the trainer has ended without a step that it has told of: a run could not be followed')
+  for line in task.check_result(run.model, os.path.join(folder, 'result')):
+    _say('result', line)
+  _say('would', f'train {run.train_steps or "an unknown number of"} steps')
 
 
 def _say(name: str, text: Any) -> None:

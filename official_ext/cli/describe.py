@@ -53,11 +53,9 @@ def field_lines(params: base_config.Config, experiment: str) -> Iterator[str]:
   doc = inspect.getdoc(parser.factory_of(experiment))
   if doc:
     yield textwrap.indent(doc, '  ')
-  for field in overrides.leaves(params):
+  for field in overrides.read_leaves(params):
     name = field.path.rsplit('.', 1)[-1]
     owner = type(field.owner)
-    if name in getattr(owner, 'UNREAD_FIELDS', {}):
-      continue
     short = f'  [{", ".join(shorts[field.path])}]' if field.path in shorts else ''
     yield ''
     yield f'{field.path}: {overrides.type_name(field.hint)} = {_value(field.value)}{short}'

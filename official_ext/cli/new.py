@@ -1,4 +1,4 @@
-"""official-ext new NAME: writes an experiment that trains, with its test."""
+"""official-ext new NAME: writes an experiment that trains, with its test; or a file that another experiment runs."""
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +24,7 @@ from official_ext.files import paths as paths_lib
 
 _TEMPLATES = pathlib.Path(__file__).parent / 'templates'
 _DEFAULT = 'my_task'  # The name of the experiment in the templates.
+_FILE = 'template'  # An experiment that runs a file of its user's has one with this name to begin with.
 _MAX_LINE = 120
 ROOMS_OF_THE_LOOP = ('config', 'runtime', 'step', 'checkpoints', 'actions', 'core')
 _NAME = re.compile(r'[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*')
@@ -43,6 +44,11 @@ def run(arguments: Sequence[str]) -> None:
   """
   name, like, as_package = _parse(arguments)
   folder = pathlib.Path.cwd()
+  file = _folders().get(like, folder) / f'{_FILE}.py'
+  if like and not as_package and file.exists():
+    _check_name(name)
+    _write_file(folder / f'{name}.py', file.read_text())
+    return
   is_checkout = all((folder / part).exists() for part in ('train.py', 'registry_imports.py', 'experiments/__init__.py'))
   if not as_package and not is_checkout:
     raise errors.UserError(
@@ -204,6 +210,20 @@ def _write_package(folder: pathlib.Path, name: str, code: Files, test: str) -> N
   print(f'then   cd {name}; pip install --no-deps --no-build-isolation -e .')
   root = pathlib.Path(importlib.import_module('official_ext').__path__[0]).parent
   _say_what_next('python -m pytest', str(root / 'train.py') if (root / 'train.py').exists() else 'train.py', name)
+
+
+def _write_file(path: pathlib.Path, template: str) -> None:
+  """Writes a file that an experiment runs, and prints the commands in its docstring, which are indented there."""
+  name = path.stem
+  if not path.exists() and importlib.util.find_spec(name) is not None:
+    raise errors.UserError(f'{name}: a module of this name is installed already; take another name')
+  text = template.replace(f'{_FILE}.py', path.name).replace(f'runs/{_FILE}', f'runs/{name}')
+  with _undone_on_error() as undo:
+    _write(path, text, undo)
+  print(f'wrote  {path.name}')
+  for line in (ast.get_docstring(ast.parse(text)) or '').splitlines():
+    if line.startswith('    '):
+      print(f'then   {line.strip()}')
 
 
 def _lay_out(paths: Sequence[pathlib.Path]) -> None:

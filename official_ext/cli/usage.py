@@ -47,7 +47,8 @@ The list is kept in the user's cache folder, until a file that was read changes 
     """Writes a new experiment, which trains as it is: a folder of experiments/ with configs.py, task.py, ...,
 its test in tests/experiments, and one line in registry_imports.py.
 
-  --like=OTHER               begins with a copy of another experiment of this repository
+  --like=OTHER               begins with a copy of another experiment of this repository; --like=script writes NAME.py
+                             into this folder instead, which the experiment `script` runs
   --package                  a package of its own in this folder instead, whose entry point train.py finds""",
   ),
   'check': (

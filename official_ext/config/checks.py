@@ -6,13 +6,15 @@ A configuration class owns its part of this, at any depth, and need not be known
   CHOICES                         field -> the values that it takes
   check_values(path)              what fields mean together
   check_run(path, params, mode)   what a run needs besides: other parts, the environment, installed packages
+  check_given(path, params, given)   which values may be set at all, though any would be right: `given` are the dotted
+                                  paths of the fields that the command line names
 
 The methods raise a UserError that begins with a field's dotted path; `path` is that of the configuration itself.
 `check_run` is called when `params` are about to be used in a mode; None is a rehearsal, which trains, and sends nothing
 to anybody.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 import re
 from typing import Any
 
@@ -94,6 +96,23 @@ def check_values(config: base_config.Config, path: str = '') -> None:
       with mistakes.noted():
         if hasattr(part, 'check_values'):
           part.check_values(part_path)
+
+
+def check_given(params: base_config.Config, given: Collection[str]) -> None:
+  """Checks that the fields that the command line sets may be set, as classes state it in `check_given`.
+
+  Args:
+    params: an upgraded experiment, with all that was set.
+    given: the dotted paths of the fields that --set and --params_override name.
+
+  Raises:
+    UserError: naming all fields that may not.
+  """
+  with errors.Mistakes() as mistakes:
+    for path, part in configs(params):
+      with mistakes.noted():
+        if hasattr(part, 'check_given'):
+          part.check_given(path, params, given)
 
 
 def _check_unmasked(params: definitions.ExperimentConfig, mode: str | None) -> None:

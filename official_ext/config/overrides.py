@@ -78,6 +78,23 @@ def leaves(config: base_config.Config, path: str = '', selected: bool = True) ->
       yield Field(field_path, value, hints.get(name, Any), config)
 
 
+def read_leaves(config: base_config.Config, path: str = '') -> Iterator[Field]:
+  """Yields those of `leaves` that something reads: neither they nor what they are part of is in UNREAD_FIELDS."""
+  unread = getattr(type(config), 'UNREAD_FIELDS', {})
+  for name in names(config):
+    if name in unread or (isinstance(config, oneof.OneOfConfig) and name not in ('type', config.type)):
+      continue
+    value = vars(config)[name]
+    field_path = f'{path}.{name}' if path else name
+    if isinstance(value, base_config.Config) and names(value):
+      yield from read_leaves(value, field_path)
+    elif isinstance(value, (list, tuple)) and value and isinstance(value[0], base_config.Config):
+      for index, element in enumerate(value):
+        yield from read_leaves(element, f'{field_path}.{index}')
+    else:
+      yield Field(field_path, value, type_hints(config).get(name, Any), config)
+
+
 def override(config: base_config.Config, values: Mapping[str, Any], path: str = '', others: Any = None) -> None:
   """Writes nested values into a configuration, in place.
 

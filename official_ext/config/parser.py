@@ -61,6 +61,10 @@ class ExperimentParser(train_utils.ExperimentParser):
   params_override, set, tpu, tf_data_service.
   """
 
+  def __init__(self, flags_obj: Any):
+    super().__init__(flags_obj)
+    self._given: set[str] = set()  # The dotted paths of the fields that the command line names.
+
   def parse(self) -> definitions.ExperimentConfig:
     """See base class. The result is not checked for ranges, and not locked."""
     params = self.base_experiment()
@@ -78,6 +82,7 @@ class ExperimentParser(train_utils.ExperimentParser):
       self.parse_set,
       _expand_homes,
       self.fill_seeds,
+      self.check_given,
     ):
       with mistakes.noted():
         source(params)
@@ -114,7 +119,9 @@ class ExperimentParser(train_utils.ExperimentParser):
   def parse_params_override(self, params):
     """See base class."""
     if self._flag('params_override'):
-      _override(params, yaml_text.load_overrides(self._flag('params_override'), '--params_override'))
+      values = yaml_text.load_overrides(self._flag('params_override'), '--params_override')
+      self._given.update(_paths(values))
+      _override(params, values)
     return params
 
   def parse_set(self, params):
@@ -160,7 +167,13 @@ class ExperimentParser(train_utils.ExperimentParser):
           overrides.override(params, _nest(use_short_name(name)))
     with mistakes.noted():
       overrides.override(params, _nest(self._unset(followers, by_path, params)))
+    self._given.update(by_path)
     _settle_length(params, _nest(by_path))
+
+  def check_given(self, params):
+    """Refuses fields that may not be set in an experiment: see `checks.check_given`."""
+    checks.check_given(params, self._given)
+    return params
 
   def _unset(self, followers, by_path, params):
     """Those of the fields that follow another one which nothing else has set: no --set, and no file."""
@@ -207,6 +220,15 @@ def _expand_home(value: str, where: str) -> str:
   """A path, or, of `input_path`, patterns joined by commas. `~` without a slash may mean anything."""
   before = r'(^|,\s*)' if where.endswith('input_path') else '(^)'
   return re.sub(before + r'(~[\w.-]*)(?=/)', lambda m: m.group(1) + paths.expand_home(m.group(2), where), value)
+
+
+def _paths(values: Any, path: str = '') -> Iterator[str]:
+  """The dotted paths of what nested mappings hold."""
+  if isinstance(values, Mapping) and values:
+    for name, value in values.items():
+      yield from _paths(value, f'{path}.{name}' if path else str(name))
+  else:
+    yield path
 
 
 def _nest(values: Mapping[str, Any]) -> dict[str, Any]:

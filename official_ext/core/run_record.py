@@ -279,6 +279,21 @@ def save_params(params: definitions.ExperimentConfig, model_dir: str) -> list[st
   return differences
 
 
+def keep_file(path: str, content: bytes) -> None:
+  """Writes a file of a run. If there is another of its name, that stays, as NAME.N.EXTENSION with the first free N.
+
+  Raises:
+    StorageError: it cannot be written.
+  """
+  folder, name = os.path.split(path)
+  if name in paths.names(folder):
+    old = paths.read(path)
+    if old == content:
+      return
+    _keep(path, old)
+  storage.write_bytes(path, content)
+
+
 def _differences_from_bytes(old: bytes, new_text: str) -> list[str]:
   try:
     return params_differences(old.decode(), new_text)

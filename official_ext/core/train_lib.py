@@ -30,6 +30,7 @@ from official_ext.config import trainer_parts
 from official_ext.core import base_trainer
 from official_ext.core import boundaries
 from official_ext.core import controller
+from official_ext.core import owned_loop
 from official_ext.core import profiling
 from official_ext.core import recorded_run
 from official_ext.core import recovery
@@ -164,6 +165,8 @@ def run_experiment(
 def _build_trainer_and_actions(experiment: _Experiment) -> tuple[Any, list[Any]]:
   """Builds (trainer, actions of the run's events); refuses metrics that nothing reports."""
   strategy, task, mode, params = experiment.strategy, experiment.task, experiment.mode, experiment.params
+  if isinstance(task, owned_loop.LoopTask):
+    return _make_owned_loop(experiment), []
   profiler = _make_profiler(experiment)
   trainer = experiment.options.trainer or build_trainer(
     strategy, task, params, experiment.model_dir, experiment.trains, experiment.evaluates, mode, profiler
@@ -171,6 +174,18 @@ def _build_trainer_and_actions(experiment: _Experiment) -> tuple[Any, list[Any]]
   run_checks.check_best_metric(params, task, trainer, experiment.evaluates)
   run_checks.check_early_stopping(params, task, trainer, mode)
   return trainer, build_event_actions(params, task, trainer, mode) if experiment.trains else []
+
+
+def _make_owned_loop(experiment: _Experiment) -> owned_loop.OwnedLoop:
+  """The loop of a task that owns it; refuses options that are for the library's loop."""
+  options = experiment.options
+  given = {'checkpoint': options.checkpoint, 'profile_steps': options.profile_steps, 'trainer': options.trainer}
+  for name, value in given.items():
+    if value:
+      raise errors.UserError(f'--{name}: {type(experiment.task).__name__} trains in a loop of its own, without it')
+  return owned_loop.OwnedLoop(
+    experiment.task, experiment.strategy, experiment.params, experiment.mode, experiment.model_dir, options.watch
+  )
 
 
 def _make_profiler(experiment: _Experiment) -> profiling.Profiler | None:
@@ -301,9 +316,11 @@ def _build_checkpoint_manager(experiment: _Experiment, trainer: Any) -> manager_
   )
 
 
-def _build_loop(experiment: _Experiment, run: recorded_run.RecordedRun) -> controller.Controller:
+def _build_loop(experiment: _Experiment, run: recorded_run.RecordedRun) -> controller.Controller | owned_loop.OwnedLoop:
   """Builds the outer loop around the run's trainer; nothing is restored yet."""
   trainer, config, options = run.trainer, experiment.params.trainer, experiment.options
+  if isinstance(trainer, owned_loop.OwnedLoop):
+    return trainer.in_run(run)
   manager = _build_checkpoint_manager(experiment, trainer)
   records_summaries = experiment.save_summary and experiment.is_chief
   replaces_params = bool(manifests.paths(experiment.model_dir))
@@ -381,12 +398,12 @@ def _begin_line(experiment: _Experiment, run: recorded_run.RecordedRun, manager:
 # Loop.
 
 
-def _run_mode(experiment: _Experiment, loop: controller.Controller) -> Mapping[str, Any]:
+def _run_mode(experiment: _Experiment, loop: Any) -> Mapping[str, Any]:
   """Runs the mode. Returns the logs of the last evaluation, {} if the mode has none."""
   mode, config, output = experiment.mode, experiment.params.trainer, None
   with experiment.strategy.scope():
     if mode in ('train', 'train_and_post_eval'):
-      loop.train(steps=config.train_steps)
+      output = loop.train(steps=config.train_steps)
     elif mode == 'train_and_eval':
       output = loop.train_and_evaluate(
         train_steps=config.train_steps, eval_steps=config.validation_steps, eval_interval=config.validation_interval
@@ -422,8 +439,10 @@ def build_trainer(
   """Builds model, optimizer and trainer inside the strategy's scope; `mode` decides who writes the best checkpoints.
 
   Raises:
-    UserError: a part cannot be built, or the task's own trainer takes no `profiler`.
+    UserError: a part cannot be built, the task's own trainer takes no `profiler`, or the task owns its loop.
   """
+  if isinstance(task, owned_loop.LoopTask):
+    raise errors.UserError(f'--experiment: {type(task).__name__} trains in a loop of its own, and has no step to run')
   trainer_cls = getattr(task, 'trainer_cls', None) or base_trainer.Trainer
   if profiler is not None:
     trainer_cls = _with_profiler(trainer_cls, profiler)

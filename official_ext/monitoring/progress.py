@@ -16,7 +16,14 @@ from official_ext.monitoring import writers
 # Values that a line shows before the metrics.
 _SHOWN_APART = ('percent', 'eta_seconds', 'steps_per_second')
 # Other writers show these, or this one has shown them before; a line has no room for them.
-_NOT_SHOWN = ('examples_per_second', 'data_wait', 'optimizer_iterations', 'model_global_step', 'devices')
+_NOT_SHOWN = (
+  'examples_per_second',
+  'data_wait',
+  'optimizer_iterations',
+  'model_global_step',
+  'devices',
+  'train_steps',
+)
 _BAR_WIDTH = 16
 
 
@@ -31,7 +38,8 @@ class ProgressWriter(writers.Writer):
     """Initializes the writer; shows nothing yet.
 
     Args:
-      train_steps: the step at which training ends; 0 if the run does not train.
+      train_steps: the step at which training ends, unless an event has another `train_steps`; 0 if the run does not
+        train.
       bar: `trainer.progress_bar`: false writes lines on a terminal too.
       stream: where to write; None is sys.stdout.
     """
@@ -42,9 +50,10 @@ class ProgressWriter(writers.Writer):
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
     """See base class."""
     flat = writers.flatten(values)
+    self._train_steps = flat.get('train_steps', self._train_steps)
     metrics = '  '.join(_SHOW.get(event, format_values)(flat))
     if self._bar and event == 'train':
-      self._bar.move(step, flat, metrics)
+      self._bar.move(step, self._train_steps, flat, metrics)
       return
     parts = [event, f'{step}/{self._train_steps}' if self._train_steps else f'step {step}']
     if event == 'train':
@@ -100,20 +109,19 @@ class _Bar:
       console=console,
       auto_refresh=False,
     )
-    self._train_steps = train_steps
     self._task = self._progress.add_task(f'0/{train_steps}', total=train_steps)
     self._progress.start()
     # A process that ends without close() must not leave the cursor hidden.
     atexit.register(self.stop)
 
-  def move(self, step: int, flat: dict[str, Any], metrics: str) -> None:
-    percent = f'{_percent(step, self._train_steps, flat):.0f}%'
-    place = ' '.join(filter(None, [f'{step}/{self._train_steps}', percent, _rate(flat), _time_left(flat)]))
+  def move(self, step: int, train_steps: int, flat: dict[str, Any], metrics: str) -> None:
+    percent = f'{_percent(step, train_steps, flat):.0f}%'
+    place = ' '.join(filter(None, [f'{step}/{train_steps}', percent, _rate(flat), _time_left(flat)]))
     text = f'{place}  {metrics}'
     room = self._progress.console.width - _BAR_WIDTH - 2
     if len(text) > room:
       text = text[: room - 1] + '…'
-    self._progress.update(self._task, completed=step, description=text)
+    self._progress.update(self._task, completed=step, total=train_steps, description=text)
     self._progress.refresh()
 
   def print(self, line: str) -> None:

@@ -39,6 +39,7 @@ PROGRESS = frozenset(
     'percent',
     'seconds',
     'steps_per_second',
+    'train_steps',
   )
 )
 

@@ -91,8 +91,8 @@ def describe(strategy: tf.distribute.Strategy) -> str:
   """One line for people: the strategy, its devices, and the precision of the computation."""
   if strategy is tf.distribute.get_strategy() and not tf.distribute.has_strategy():
     name = 'no strategy'
-    there = tf.config.list_logical_devices('GPU') or tf.config.list_logical_devices('CPU')
-    devices = [there[0].name]
+    # Not the logical devices: listing them takes memory of the GPUs, which a task may want to leave to others.
+    devices = [f'/device:{"GPU" if tf.config.get_visible_devices("GPU") else "CPU"}:0']
   else:
     name = type(strategy).__name__
     devices = list(strategy.extended.worker_devices)

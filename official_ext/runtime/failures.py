@@ -132,7 +132,8 @@ def describe(error: BaseException) -> str:
   """
   place = place_of(error)
   message = message_of(error)
-  if _PLACED.match(message.partition(': ')[2]):  # This library knows better whose code is meant.
+  if getattr(error, 'has_place', False) or _PLACED.match(message.partition(': ')[2]):
+    # Who has raised it knows better whose code is meant.
     return message.partition(': ')[2]
   if place is None:
     library = [frame for frame in _frames(error) if _package(frame.file) in _LIBRARIES] or _frames(error)

@@ -1,9 +1,11 @@
 """Treats SIGTERM and SIGINT as requests to save and stop."""
 
+import contextlib
 import os
 import signal
 import threading
 from typing import Any
+import weakref
 
 from absl import logging
 
@@ -15,7 +17,8 @@ class PreemptionWatch:
 
   Use it as a context in the main thread; in another thread it watches nothing. Cluster managers send SIGTERM, and
   SIGKILL after a grace period (Kubernetes: terminationGracePeriodSeconds, 30 s; SLURM: KillWait, 30 s): one training
-  loop and one save have to fit into it.
+  loop and one save have to fit into it. A process that is forked meanwhile, such as a worker of a data loader, is not
+  watched: signals do there what they did before.
   """
 
   def __init__(self):
@@ -38,11 +41,13 @@ class PreemptionWatch:
       self._wakeup_before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
       threading.Thread(target=self._listen, args=(self._pipe[0],), name='preemption', daemon=True).start()
       self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+      _entered.add(self)
     return self
 
   def __exit__(self, *_) -> None:
     if not self._before:
       return
+    _entered.discard(self)
     for number, handler in self._before.items():
       signal.signal(number, handler)
     self._before = {}
@@ -68,3 +73,20 @@ class PreemptionWatch:
         self._requested,
       )
     os.close(descriptor)
+
+
+_entered: 'weakref.WeakSet[PreemptionWatch]' = weakref.WeakSet()  # Those whose handlers are in force.
+
+
+def _leave_to_parent() -> None:
+  """In a forked process: a signal to it, or to all of a group, is not one to the run once more."""
+  for watch in list(_entered):
+    _entered.discard(watch)
+    with contextlib.suppress(ValueError):
+      signal.set_wakeup_fd(-1)
+      for number, handler in watch._before.items():  # pylint: disable=protected-access
+        signal.signal(number, handler)
+    watch._before = {}  # pylint: disable=protected-access
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

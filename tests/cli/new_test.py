@@ -20,7 +20,11 @@ from tests import checkouts
 from tests import import_direction_test
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = sorted(path.parent.name for path in (ROOT / 'experiments').glob('*/__init__.py'))
+FOLDERS = sorted(
+  path.parent.name
+  for path in (ROOT / 'experiments').glob('*/__init__.py')
+  if not (path.parent / 'template.py').exists()  # Of these a file is written, and no folder.
+)
 
 
 @pytest.fixture
@@ -123,6 +127,27 @@ def test_a_copys_own_names_change_and_others_stay(checkout):
 def test_the_general_test_trains_a_copy(checkout, tmp_path):
   new.run(['perceptron', '--like=digits_mlp'])
   load(checkout / 'tests/experiments/perceptron_test.py').test_it_trains_and_evaluates(tmp_path / 'run')
+
+
+def test_an_experiment_that_runs_files_gives_one_to_begin_with(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)  # No checkout.
+  assert cli.main(['new', 'custom01', '--like=script']) == 0
+  out = capsys.readouterr().out
+  assert [path.name for path in tmp_path.iterdir()] == ['custom01.py']
+  assert out.splitlines() == [
+    'wrote  custom01.py',
+    'then   official-ext check script --set=script=custom01.py',
+    'then   python train.py --experiment=script --mode=train --model_dir=runs/custom01 --set=script=custom01.py',
+  ]
+  text = (tmp_path / 'custom01.py').read_text()
+  assert 'template' not in text
+  assert text.replace('custom01', 'template') == (ROOT / 'experiments/script/template.py').read_text()
+  assert cli.main(['describe', 'script', '--set=script=custom01.py', '--set=learning_rate=1e-3']) == 0
+  (tmp_path / 'custom01.py').write_text('mine')
+  for name, told in (('custom01', 'custom01.py: is there already'), ('yaml', 'yaml: a module of this name is')):
+    assert cli.main(['new', name, '--like=script']) == 2
+    assert told in capsys.readouterr().err
+  assert [path.read_text() for path in tmp_path.iterdir()] == ['mine']
 
 
 def test_a_package_has_an_entry_point_and_its_test_passes(tmp_path, checkout, monkeypatch, capsys):

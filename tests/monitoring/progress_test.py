@@ -154,3 +154,11 @@ def test_what_is_no_metric_is_said_in_words():
     'compiled 4/8  fused, XLA, 4 steps a program: because (1.3 s)',
     'checkpoint 4/8  run/ckpt-4',
   ]
+
+
+def test_the_length_of_training_may_become_known_later():
+  stream = io.StringIO()
+  writer = progress.ProgressWriter(100, stream=stream)
+  writer.write('train', 10, {'loss': 0.5, 'train_steps': 40, 'percent': 25.0})
+  writer.write('finished', 40, {})
+  assert stream.getvalue() == 'train 10/40 25%  loss 0.5\nfinished 40/40\n'

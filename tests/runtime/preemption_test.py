@@ -132,3 +132,25 @@ def test_the_handlers_of_before_are_put_back():
     os.kill(os.getpid(), signal.SIGINT)
     assert watch.requested == 'SIGINT'
   assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_a_forked_process_is_not_the_run():
+  """A worker of a data loader ends by SIGTERM, and a signal to all of a group is one signal to the run."""
+  before = signal.getsignal(signal.SIGTERM)
+  try:
+    with preemption.PreemptionWatch() as watch:
+      reader, writer = os.pipe()
+      child = os.fork()
+      if not child:
+        os.write(writer, b'.')
+        signal.pause()
+        os._exit(0)
+      assert os.read(reader, 1) == b'.'
+      os.kill(child, signal.SIGTERM)
+      _, status = os.waitpid(child, 0)
+      assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+      assert watch.requested is None
+  finally:
+    os.close(reader)
+    os.close(writer)
+  assert signal.getsignal(signal.SIGTERM) == before
