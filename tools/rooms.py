@@ -24,6 +24,7 @@ ORDER = (
   ('core',),
   ('fine_tuning',),
   ('checks',),
+  ('runs',),
   ('cli',),
 )
 # The modules of the rooms that make the loop, each from the ground up: a module may import those before it.

@@ -1,7 +1,6 @@
 """The record of a run: run.json, params.yaml and its earlier versions."""
 
 from collections.abc import Mapping
-import datetime
 import functools
 import importlib.metadata
 import json
@@ -19,6 +18,7 @@ from absl import logging
 from official_ext import errors
 from official_ext.config import definitions
 from official_ext.config import yaml_text
+from official_ext.files import moments
 from official_ext.files import paths
 from official_ext.files import readable_paths
 from official_ext.files import storage
@@ -87,7 +87,7 @@ class RunRecord:
     self._failed: errors.StorageError | None = None
     self._writing = threading.Lock()
     self._heartbeat: heartbeat.Heartbeat | None = None
-    now = _now()
+    now = moments.now()
     self._values: dict[str, Any] = {
       'status': 'running',
       'stage': 'start',
@@ -141,11 +141,11 @@ class RunRecord:
       values['stage'] = stage
     if step is not None:
       values['step'] = int(step)
-    now = _now()
+    now = moments.now()
     self._put({'updated': now, 'heartbeat': now, **values})
 
   def _beat(self) -> None:
-    self._put({'heartbeat': _now()})
+    self._put({'heartbeat': moments.now()})
 
   def _put(self, values: Mapping[str, Any]) -> None:
     with self._writing:
@@ -174,7 +174,7 @@ class RunRecord:
     assert status in run_status.STATUSES[1:], status
     if isinstance(error, BaseException):
       error = f'{type(error).__name__}: {error}'
-    now = _now()
+    now = moments.now()
     if self._heartbeat is not None:
       self._heartbeat.close()
     self.update(status=status, error=error, updated=now, finished=now)
@@ -329,10 +329,6 @@ def _keep(path: str, content: bytes) -> str:
 def _to_json(values: Mapping[str, Any]) -> str:
   masked = credentials.mask_values(values)
   return json.dumps(masked, indent=2, allow_nan=False, default=str) + '\n'
-
-
-def _now() -> str:
-  return datetime.datetime.now(datetime.UTC).isoformat(timespec='milliseconds').replace('+00:00', 'Z')
 
 
 def _versions() -> dict[str, str | None]:
