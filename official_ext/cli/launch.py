@@ -20,6 +20,7 @@ from official_ext import errors
 from official_ext.cli import private_network
 from official_ext.files import paths
 from official_ext.monitoring import credentials
+from official_ext.runtime import launcher
 from official_ext.runtime import meeting
 
 _DESCRIPTION = """Starts NUM_WORKERS processes of train.py on this machine, which train together over loopback ports.
@@ -141,7 +142,7 @@ class Launcher:
     _say(f'starting {self._num_workers} workers on {", ".join(addresses)}: {" ".join(self._command)}')
     for index in range(self._num_workers):
       config = {'cluster': {'worker': addresses}, 'task': {'type': 'worker', 'index': index}}
-      environment = {**os.environ, 'TF_CONFIG': json.dumps(config), meeting.SECRET: self._secret}
+      environment = {**os.environ, 'TF_CONFIG': json.dumps(config), meeting.SECRET: self._secret, **launcher.told()}
       if shares:
         environment['CUDA_VISIBLE_DEVICES'] = shares[index]
       process = subprocess.Popen(  # pylint: disable=subprocess-popen-preexec-fn

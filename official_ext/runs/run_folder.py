@@ -1,6 +1,6 @@
 """Runs as folders: how they are found, named and read. Nothing here needs TensorFlow, or a run that is in order."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 import dataclasses
 import functools
 import os
@@ -44,9 +44,7 @@ class Run:
 
   def modes(self) -> list[str]:
     """The modes of which the folder has a record or a process, 'train' first: it stands for all that train."""
-    names = _names(self.path)
-    found = sorted({match[1] or '' for match in map(_RECORD.fullmatch, names) if match})
-    return [mode or 'train' for mode in found]
+    return modes_in(_names(self.path))
 
   def file_of_mode(self, stem: str, extension: str, mode: str = 'train') -> str:
     """The path of a file that each mode has: `run.log` of those that train, `run.eval.log`."""
@@ -73,13 +71,24 @@ class Run:
     return is_run(self.path)
 
 
+def modes_in(names: Iterable[str]) -> list[str]:
+  """The modes of which a folder with these names has a record or a process, 'train' first."""
+  found = {match[1] or '' for match in map(_RECORD.fullmatch, names) if match}
+  return [mode or 'train' for mode in sorted(found)]
+
+
 def is_run(folder: str) -> bool:
   """Whether a folder is that of a run."""
   return _is_run(_names(folder))
 
 
 def find_runs(root: str) -> list[Run]:
-  """All runs in a folder and in the folders below, by name.
+  """All runs in a folder and in the folders below, by name: see `scan`."""
+  return [run for run, _ in scan(root)]
+
+
+def scan(root: str) -> list[tuple[Run, list[str]]]:
+  """All runs in a folder and in the folders below, by name, each with the names in its folder.
 
   Folders that runs make inside of themselves, and hidden ones, are not searched. A symbolic link counts if it leads to
   the folder of a run, and that is not found without it; no link is searched, so that neither loops nor other disks are.
@@ -96,15 +105,15 @@ def find_runs(root: str) -> list[Run]:
   except OSError as error:
     raise errors.UserError(f'{root}: cannot be read: {error.strerror}; name the folder that has your runs') from None
   links: list[str] = []
-  found = {folder: _name(folder, root) for folder in _search(root, links)}
+  found = [(Run(folder, _name(folder, root)), names) for folder, names in _search(root, links)]
   if links:
-    known = {os.path.realpath(folder) for folder in found}
+    known = {os.path.realpath(run.path) for run, _ in found}
     for link in sorted(links):
-      target = os.path.realpath(link)
-      if target not in known and is_run(link):
+      names, target = _names(link), os.path.realpath(link)
+      if target not in known and _is_run(names):
         known.add(target)
-        found[link] = _name(link, root)
-  return [Run(path, name) for path, name in sorted(found.items(), key=lambda item: _in_order(item[1]))]
+        found.append((Run(link, _name(link, root)), names))
+  return sorted(found, key=lambda pair: _in_order(pair[0].name))
 
 
 def get_run(root: str, name: str) -> Run:
@@ -127,8 +136,8 @@ def paths_below(root: str, path: str) -> bool:
   return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
 
 
-def _search(root: str, links: list[str]) -> Iterator[str]:
-  """The folders of runs, without following links, which are noted."""
+def _search(root: str, links: list[str]) -> Iterator[tuple[str, list[str]]]:
+  """The folders of runs and the names in them, without following links, which are noted."""
   pending = [root]
   while pending:
     folder = pending.pop()
@@ -148,7 +157,7 @@ def _search(root: str, links: list[str]) -> Iterator[str]:
       continue
     inside = _is_run(names)
     if inside:
-      yield folder
+      yield folder, names
     pending += [os.path.join(folder, name) for name in folders if _may_have_runs(name, inside)]
 
 
@@ -173,7 +182,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _name(path: str, root: str) -> str:
-  return os.path.relpath(path, root).replace(os.sep, '/')
+  return path[len(root.rstrip(os.sep)) + 1 :].replace(os.sep, '/') or '.'
 
 
 @functools.lru_cache(maxsize=100_000)
