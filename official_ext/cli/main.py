@@ -1,4 +1,4 @@
-"""official-ext: lists, describes, checks, makes and exports experiments.
+"""official-ext: lists, describes, checks, makes and exports experiments, and manages runs.
 
 Each command imports what it needs when it runs: TensorFlow takes seconds.
 """
@@ -45,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     'convert': _convert,
     'generate': _generate,
     'chat': _chat,
+    'runs': _runs,
   }
   try:
     if arguments[0] not in commands:
@@ -58,6 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for message in errors.lines_of(error):
       print(f'error: {credentials.mask(message)}', file=sys.stderr)
     return errors.UserError.exit_status
+  except errors.StorageError as error:
+    print(f'error: {credentials.mask(str(error))}', file=sys.stderr)
+    return 1
   except BrokenPipeError:
     # The reader, such as `head`, has closed the pipe. Python must not flush into it again when it exits.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -124,6 +128,10 @@ def _generate(arguments: list[str]) -> None:
 
 def _chat(arguments: list[str]) -> None:
   _module('official_ext.cli.chat').run(arguments)
+
+
+def _runs(arguments: list[str]) -> None:
+  _module('official_ext.cli.runs').run(arguments)
 
 
 def _with_experiment(arguments: list[str]) -> list[str]:

@@ -22,6 +22,7 @@ from official_ext.runs import params
 from official_ext.runs import run_folder
 from official_ext.runs import status
 from official_ext.runs import summaries
+from official_ext.runs import trash
 
 _FORMAT = 1
 _RACY_SECONDS = 0.1  # A file that has just changed may change again within one tick of its file system's clock.
@@ -89,6 +90,12 @@ class RunIndex:
       return {name: params.with_short_names(entry['values'], entry['short_names']) for name, entry in entries.items()}
 
 
+def summary_of(run: run_folder.Run) -> summaries.RunSummary:
+  """The summary of one run as it stands now, without the cache."""
+  files = _files_of(run, paths.names(run.path))
+  return summaries.summarise(run.name, run.path, _parsed(_read(run, files, {}, None)))
+
+
 class _Cache:
   """Entries by the name of their run, in memory and in a file."""
 
@@ -132,6 +139,7 @@ def _files_of(run: run_folder.Run, names: list[str]) -> dict[str, str | None]:
     'started': run.file_of_mode('started', 'json', mode),
     'stop_request': run.file_of_mode('stop', 'json', mode),
     'notes': run.file(notes.FILE),
+    'archived': run.file(trash.ARCHIVED),
     'events': run.file_of_mode('events', 'jsonl', mode),
   }
   there = set(names)

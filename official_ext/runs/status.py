@@ -136,14 +136,8 @@ def _of_living(record, alive, process, stop_request, hung_seconds) -> RunStatus:
 def _judge_started(record, started) -> RunStatus | None:
   """The status of a process that was started after what the record tells of; None if the record knows better."""
   process = process_identity.parse(started or {})
-  if process is None or started is None:
+  if process is None or started is None or not is_later(started, record):
     return None
-  if record is not None:
-    if process_identity.parse(record) == process or _launcher(record) == process:
-      return None
-    begun, recorded = moments.seconds(started.get('started')), moments.seconds(record.get('started'))
-    if begun is None or recorded is None or begun < recorded:
-      return None
   alive = False if started.get('ended') else process_identity.is_alive(process)
   if alive is not False:
     return RunStatus('starting', '', alive, process)
@@ -156,11 +150,28 @@ def _judge_started(record, started) -> RunStatus | None:
   return RunStatus(status, f'ended with status {exit_status} before it began to train')
 
 
+def is_later(started: Mapping[str, Any] | None, record: Mapping[str, Any] | None) -> bool:
+  """Whether a process that was started detached is newer than a record, and has left none itself."""
+  process = process_identity.parse(started or {})
+  if started is None or process is None:
+    return False
+  if record is None:
+    return True
+  if process in (process_identity.parse(record), _parsed_launcher(record)):
+    return False
+  begun, recorded = moments.seconds(started.get('started')), moments.seconds(record.get('started'))
+  return begun is not None and recorded is not None and begun >= recorded
+
+
 def _launcher(record: Mapping[str, Any]) -> process_identity.ProcessIdentity | None:
   """The living process that starts the run's workers, and must be the one to stop them."""
-  launcher = record.get('launcher')
-  process = process_identity.parse(launcher) if isinstance(launcher, dict) else None
+  process = _parsed_launcher(record)
   return process if process is not None and process_identity.is_alive(process) else None
+
+
+def _parsed_launcher(record: Mapping[str, Any]) -> process_identity.ProcessIdentity | None:
+  launcher = record.get('launcher')
+  return process_identity.parse(launcher) if isinstance(launcher, dict) else None
 
 
 def _cause_of_death(record, started) -> str:

@@ -59,6 +59,7 @@ class RunSummary:
     updated: when it last came to another step or stage, or its end.
     tags: see notes.py.
     note: likewise.
+    is_archived: whether it is kept out of lists: see trash.py.
   """
 
   name: str
@@ -79,6 +80,7 @@ class RunSummary:
   updated: float | None = None
   tags: tuple[str, ...] = ()
   note: str = ''
+  is_archived: bool = False
 
   def metric(self, name: str) -> float | None:
     """A metric by its name: of the last evaluation, or else of the last training loop; None if there is none."""
@@ -103,7 +105,8 @@ def summarise(
   Args:
     name: see RunSummary.
     path: likewise.
-    files: what its files say: record, started, stop_request, notes (None if there is none), and events, a LastEvents.
+    files: what its files say: record, started, stop_request, notes, archived (None if there is none), and events, a
+      LastEvents.
     hung_seconds: see status.py.
   """
   record, events = files['record'] or {}, files['events']
@@ -131,6 +134,7 @@ def summarise(
     updated=moments.seconds(record.get('updated')) or _number(last.get('time')),
     tags=noted.tags,
     note=noted.note,
+    is_archived=files['archived'] is not None,
   )
 
 
