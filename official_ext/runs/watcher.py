@@ -32,6 +32,7 @@ def main() -> None:
 def _begin(request: dict[str, Any], environment: dict[str, str]) -> tuple[int, dict[str, Any]]:
   """Makes the process of the run; answers. Returns its number, 0 if there is none, and the note about it."""
   from official_ext import errors
+  from official_ext.runs import harmless_text
   from official_ext.runs import json_files
   from official_ext.runtime import process_identity
 
@@ -58,7 +59,7 @@ def _begin(request: dict[str, Any], environment: dict[str, str]) -> tuple[int, d
     os.waitpid(pid, 0)
     _answer({'error': str(error), 'path': request['path']})
     return 0, {}
-  os.write(log, f'[{note["started"]}] {note["command"]}\n'.encode('utf-8', 'replace'))
+  os.write(log, f'[{note["started"]}] {harmless_text.harmless(note["command"])}\n'.encode())
   os.write(gate, b'.')
   os.close(gate)
   os.close(request['lock'])
