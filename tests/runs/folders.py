@@ -1,5 +1,7 @@
 """Folders of runs, made by hand."""
 
+import dataclasses
+import functools
 import json
 import pathlib
 import subprocess
@@ -68,10 +70,10 @@ def make(root, name, events=(), rate=1e-3, seed=0, record_values=None, **values)
   return run_folder.Run(str(folder), name)
 
 
+@functools.cache
 def ended_process() -> process_identity.ProcessIdentity:
   """The identity of a process that has ended."""
-  process = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)
-  own = process_identity.own()
+  process = subprocess.Popen(['cat'], stdin=subprocess.PIPE)
   start = process_identity.start_of(process.pid)
-  process.communicate(b'\n')
-  return process_identity.ProcessIdentity(own.host, process.pid, start, own.boot_id, own.pid_namespace, own.machine_id)
+  process.communicate()
+  return dataclasses.replace(process_identity.own(), pid=process.pid, pid_start=start)
