@@ -31,9 +31,8 @@ def run(arguments: list[str]) -> None:
   command = arguments[0] if arguments else ''
   if command not in _COMMANDS:
     hint = suggestions.did_you_mean(command, _COMMANDS, before='; ')
-    raise errors.UserError(
-      f'runs {command}: no such command{hint}; there are {", ".join(_COMMANDS)}'.replace('  ', ' ')
-    )
+    what = f'runs {command}: no such command{hint}' if command else 'runs: a command must follow'
+    raise errors.UserError(f'{what}; there are {", ".join(_COMMANDS)}')
   parser, function = _COMMANDS[command]
   function(parser(command).parse_args(arguments[1:]))
 
@@ -51,15 +50,18 @@ def _parser(command: str, runs: str | None = '+', as_json: bool = False) -> argu
 def _found(options: Any, at_least: int = 1) -> tuple[str, list[run_folder.Run]]:
   """The folder with the runs, and those that are named. RUNS_DIR may itself be a run, and the first one."""
   root, names = os.path.expanduser(options.root), list(options.runs)
-  if run_folder.is_run(root) and not all(run_folder.is_run(os.path.join(root, name)) for name in names or ['']):
+  if run_folder.is_run(root) and not (names and all(_is_below(root, name) for name in names)):
     names, root = [root, *names], os.path.dirname(os.path.abspath(root))
-  elif run_folder.is_run(root) and not names:
-    names, root = [root], os.path.dirname(os.path.abspath(root))
   if not os.path.isdir(root):
     raise errors.UserError(f'{root}: no such folder; name the one that has your runs')
   if len(names) < at_least:
     raise errors.UserError(f'{root}: name {"a run" if at_least == 1 else "two runs or more"} in this folder')
   return root, [run_folder.get_run(root, name) for name in names]
+
+
+def _is_below(root: str, name: str) -> bool:
+  path = os.path.abspath(os.path.join(root, name))
+  return run_folder.is_run(path) and run_folder.paths_below(os.path.abspath(root), path)
 
 
 def _each(runs: Sequence[Any], do: Callable[[Any], None]) -> None:
@@ -120,9 +122,8 @@ def _list(options: Any) -> None:
   elif chosen:
     _print(run_tables.of_runs(chosen, _words(options.metrics)))
   else:
-    print(
-      f'No run of {len(found)} is meant.' if found else f'{root}: no runs; train.py --model_dir={root}/NAME makes one.'
-    )
+    none = f'{root}: no runs; train.py --model_dir={root}/NAME makes one.'
+    print(f'None of {len(found)} runs is meant.' if found else none)
 
 
 def _words(values: Sequence[str]) -> list[str]:
