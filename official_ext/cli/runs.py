@@ -66,7 +66,7 @@ def _is_below(root: str, name: str) -> bool:
 
 def _each(runs: Sequence[Any], do: Callable[[Any], None]) -> None:
   """Does something with each of some runs, and tells of all that went wrong in the end."""
-  failures = []
+  failures: list[str] = []
   for one in runs:
     try:
       do(one)

@@ -22,8 +22,9 @@ from official_ext.runtime import process_identity
 BASE_PARAMS = 'base_params.yaml'  # What a clone was made of: the original may be deleted.
 
 # The flags that a clone has in other words: its params are resolved; it is another run, from its beginning.
-_REPLACED = ('experiment', 'mode', 'model_dir', 'config_file', 'params_override', 'set', 'branch', 'dry_run', 'debug')
-_REPLACED += ('debug_step', 'profile_steps')
+_REPLACED = frozenset(
+  'experiment mode model_dir config_file params_override set branch dry_run debug debug_step profile_steps'.split()
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -52,14 +52,16 @@ class RunIndex:
       UserError: the folder cannot be read.
     """
     with self._lock:
-      known, facts, read_any = self._facts.entries(), {}, False
+      known, read_any = self._facts.entries(), False
+      facts: dict[str, dict[str, Any]] = {}
       for run, names in run_folder.scan(self.root):
         files = _files_of(run, names)
         keys = {part: _key(path) for part, path in files.items()}
-        facts[run.name] = (known or {}).get(run.name)
-        if facts[run.name] is None or facts[run.name]['keys'] != keys:
-          facts[run.name] = _read(run, files, keys, facts[run.name])
+        entry = known.get(run.name)
+        if entry is None or entry['keys'] != keys:
+          entry = _read(run, files, keys, entry)
           read_any = True
+        facts[run.name] = entry
       if read_any or len(facts) != len(known):
         self._facts.replace(facts)
       return [

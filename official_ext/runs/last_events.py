@@ -76,9 +76,10 @@ def _last_of(block: bytes, is_whole: bool) -> LastEvents:
     if place < 0:
       break
     places[kind] = block.rfind(_mark(kind), 0, place)
-    event = _event_at(block, place, is_whole)
-    if event is None or event['event'] != kind:
+    found_event = _event_at(block, place, is_whole)
+    if found_event is None or found_event['event'] != kind:
       continue
+    event = found_event
     if kind in standing_events.GO_BACK:
       if event.get('evaluation_pending'):
         pending.add(event['step'])

@@ -22,8 +22,9 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
   '>=': operator.ge,
 }
 # What a list is sorted by besides metrics and fields: the summary's own.
-_OWN = ('name', 'status', 'experiment', 'mode', 'step', 'train_steps', 'percent', 'eta_seconds', 'steps_per_second')
-_OWN += ('attempt', 'started', 'updated')
+_OWN = frozenset(
+  'name status experiment mode step train_steps percent eta_seconds steps_per_second attempt started updated'.split()
+)
 _LATEST_FIRST = ('started', 'updated')
 
 # The configurations of runs by name, which are read when they are first needed.
@@ -129,25 +130,29 @@ def in_order(runs: Sequence[summaries.RunSummary], sort: str, params: Params) ->
   """
   name = sort.removeprefix('-')
   found = values_of(name, runs, params, f'--sort={sort}')
-  keys = {run.name: next((_sort_key(value) for value in found[run.name] if _is_known(value)), None) for run in runs}
+  keys = {name: _sort_key(value) for name, values in found.items() for value in values[:1] if _is_known(value)}
   is_metric = any(run.metric(name) is not None for run in runs)
   backwards = (_is_best_last(name) if is_metric else name in _LATEST_FIRST) != sort.startswith('-')
-  known = sorted((run for run in runs if keys[run.name] is not None), key=lambda run: keys[run.name], reverse=backwards)
-  return known + [run for run in runs if keys[run.name] is None]
+  known = sorted((run for run in runs if run.name in keys), key=lambda run: keys[run.name], reverse=backwards)
+  return known + [run for run in runs if run.name not in keys]
 
 
 def values_of(name: str, runs: Sequence[summaries.RunSummary], params: Params, where: str) -> dict[str, list[Any]]:
-  """What a name stands for in each run, by the run's name: an own field, else a metric, else a field of its params.
+  """What a name stands for in each run, by the run's name.
+
+  It is the first of these that any run has: an own field, a metric of evaluations, a field of the configuration by its
+  path or short name, a metric of training (which logs its `learning_rate` too), the end of paths of fields.
 
   Raises:
-    UserError: it stands for nothing in any run.
+    UserError: it is none of them in any run.
   """
   if name in _OWN:
     return {run.name: [getattr(run, name)] for run in runs}
-  found = {run.name: [run.metric(name)] for run in runs}
-  if any(value != [None] for value in found.values()):
-    return found
+  if any(run.evaluation_metric(name) is not None for run in runs):
+    return {run.name: [run.metric(name)] for run in runs}
   all_params = params()
+  if not any(name in values for values in all_params.values()) and any(name in run.train for run in runs):
+    return {run.name: [run.metric(name)] for run in runs}
   found = {run.name: params_lib.value_of(name, all_params.get(run.name, {})) for run in runs}
   if runs and not any(found.values()):
     raise errors.UserError(f'{where}: no run has a metric or a field of that name; `official-ext runs show` lists them')

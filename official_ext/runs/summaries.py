@@ -84,10 +84,12 @@ class RunSummary:
 
   def metric(self, name: str) -> float | None:
     """A metric by its name: of the last evaluation, or else of the last training loop; None if there is none."""
-    value = self.evaluation.get(name, self.train.get(name))
-    if value is None and name.startswith('validation_'):  # As many call what an evaluation names as the training does.
-      value = self.evaluation.get(name.removeprefix('validation_'))
-    return value
+    value = self.evaluation_metric(name)
+    return self.train.get(name) if value is None else value
+
+  def evaluation_metric(self, name: str) -> float | None:
+    """A metric of the last evaluation; `validation_accuracy` is what an evaluation names as the training does."""
+    return self.evaluation.get(name, self.evaluation.get(name.removeprefix('validation_')))
 
   def as_dict(self) -> dict[str, Any]:
     """JSON values; a number that is not finite is a string, as in events.jsonl."""

@@ -91,7 +91,7 @@ def _become(request, environment, log, go, failed) -> NoReturn:
     os.chdir(request['cwd'])
     os.execvpe(request['command'][0], request['command'], environment)
   except OSError as error:
-    os.write(failed, error.strerror.encode())
+    os.write(failed, str(error.strerror).encode())
   finally:
     os._exit(127)
 

@@ -71,8 +71,9 @@ def make(root, name, events=(), rate=1e-3, seed=0, record_values=None, **values)
 
 
 @functools.cache
-def ended_process() -> process_identity.ProcessIdentity:
-  """The identity of a process that has ended."""
+def ended_process(number: int = 0) -> process_identity.ProcessIdentity:
+  """The identity of a process that has ended, another one for each number."""
+  del number
   process = subprocess.Popen(['cat'], stdin=subprocess.PIPE)
   start = process_identity.start_of(process.pid)
   process.communicate()

@@ -9,7 +9,17 @@ from official_ext.runs import selection
 from official_ext.runs import summaries
 
 _RUNS = [
-  summaries.RunSummary('a', '/a', 'running', '', 'digits', step=5, evaluation={'accuracy': 0.5}, tags=('x', 'y')),
+  summaries.RunSummary(
+    'a',
+    '/a',
+    'running',
+    '',
+    'digits',
+    step=5,
+    evaluation={'accuracy': 0.5},
+    tags=('x', 'y'),
+    train={'learning_rate': 0.5},  # As the schedule has it now: the configuration is what is asked for.
+  ),
   summaries.RunSummary('b', '/b', 'finished', '', 'digits', step=9, evaluation={'accuracy': 0.75}, tags=('x',)),
   summaries.RunSummary('c', '/c', 'dead', '', 'resnet', train={'loss': math.nan}, started=7.0),
   summaries.RunSummary('d', '/d', 'dead', '', 'resnet', train={'loss': 0.25}, started=8.0),

@@ -105,7 +105,7 @@ def test_a_process_that_ends_before_its_record_is_told_by_its_exit_status(exit_s
 
 def test_a_new_attempt_that_fails_is_not_hidden_by_the_record_of_the_one_before():
   before = folders.record(folders.ended_process(), status='preempted', started=_ago(100))
-  started = {**folders.ended_process().as_dict(), 'started': _ago(10), 'ended': _ago(5), 'exit_status': 2}
+  started = {**folders.ended_process(1).as_dict(), 'started': _ago(10), 'ended': _ago(5), 'exit_status': 2}
   assert status.judge(before, started).status == 'failed'
   assert status.judge(before, {**started, 'started': _ago(200)}).status == 'preempted'
   living = {**process_identity.own().as_dict(), 'started': _ago(10), 'ended': None, 'exit_status': None}
