@@ -33,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = [arguments[1], '--help']
   if arguments[:1] == ['launch']:
     return launch.main(arguments[1:])
-  if not arguments or arguments[0] == 'help' or _HELP & set(arguments):
+  own = arguments[: arguments.index('--')] if '--' in arguments else arguments  # What follows is another command's.
+  if not arguments or arguments[0] == 'help' or _HELP & set(own):
     print(usage.of_command(arguments[0]) if arguments and arguments[0] in usage.COMMANDS else usage.overview())
     return 0 if arguments else errors.UserError.exit_status
   commands = {
@@ -46,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     'generate': _generate,
     'chat': _chat,
     'runs': _runs,
+    'queue': _queue,
   }
   try:
     if arguments[0] not in commands:
@@ -53,8 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Fields of a configuration may hold passwords. What a model says is its user's.
     out = sys.stdout if arguments[0] in ('generate', 'chat') else credentials.MaskedStream(sys.stdout)
     with contextlib.redirect_stdout(out):
-      commands[arguments[0]](arguments[1:])
+      status = commands[arguments[0]](arguments[1:])
       sys.stdout.flush()
+      return status or 0
   except errors.UserError as error:
     for message in errors.lines_of(error):
       print(f'error: {credentials.mask(message)}', file=sys.stderr)
@@ -132,6 +135,10 @@ def _chat(arguments: list[str]) -> None:
 
 def _runs(arguments: list[str]) -> None:
   _module('official_ext.cli.runs').run(arguments)
+
+
+def _queue(arguments: list[str]) -> int:
+  return _module('official_ext.cli.queue').run(arguments)
 
 
 def _with_experiment(arguments: list[str]) -> list[str]:

@@ -141,6 +141,35 @@ Ctrl-D ends. The oldest messages are forgotten, and that is told, when the conte
   restore RUNS_DIR RUN...    brings back what was archived or deleted: [--name=NEW]
 
 list, show, compare and tag print JSON with --json.""",
+  'queue': (
+    'queue add|list|move|... RUNS_DIR',
+    'runs that wait for their turn, and who starts them',
+    """Runs that wait for their turn, in files below RUNS_DIR, and the one dispatcher that starts them. docs/queue.md.
+
+  queue add RUNS_DIR -- COMMAND
+                             a job: any command, or the flags of train.py alone, with --model_dir
+    --model_dir=FOLDER       the run's folder, if COMMAND has no --model_dir; FOLDER/run.log gets its output
+    --gpus=N                 how many it needs; default: one, if there are any
+    --max_restarts=N         how often it is tried again after it was preempted, killed or lost; default: 3
+    --first, --before=JOB, --after=JOB
+                             its place; default: the last
+    --program=PATH           the program that flags alone are for; default: train.py
+    --start, --slots=N       start a dispatcher in the background, unless there is one
+  queue run RUNS_DIR         the dispatcher, in the foreground; what it has started goes on without it
+    --slots=N                so many runs at once; default: the number of GPUs, or 1
+    --gpus=0,1               the GPUs to hand out; default: those of CUDA_VISIBLE_DEVICES, or all
+    --until_empty            end when no job waits or runs; the status is 1 if one has failed
+  queue list RUNS_DIR        jobs: those that are over (--all), that run, and that wait, in order; --json
+  queue move RUNS_DIR JOB    with --first, --last, --before=JOB or --after=JOB
+  queue pause RUNS_DIR [JOB...]
+                             start nothing, or not these; what runs goes on
+  queue resume RUNS_DIR [JOB...]
+                             take that back
+  queue cancel RUNS_DIR JOB...
+                             take jobs out; those that run save, stop (SIGTERM), and are not tried again
+    --kill                   at once, by SIGKILL
+
+A JOB is named by its number, or by its run's folder.""",
   ),
   'launch': ('launch --num_workers=N -- FLAGS', 'trains with N processes on this machine', ''),
 }

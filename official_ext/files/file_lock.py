@@ -29,6 +29,18 @@ def try_lock(file: int, shared: bool = False) -> bool | None:
     raise
 
 
+def is_held(path: str) -> bool:
+  """Whether a process holds the lock on a file; the one that asks counts too, unless it has inherited it."""
+  try:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+  except FileNotFoundError:
+    return False
+  try:
+    return try_lock(file, shared=True) is None  # Those who only ask are not in each other's way.
+  finally:
+    os.close(file)
+
+
 def is_at(file: int, path: str) -> bool:
   """Whether an open file is still the one at a path."""
   try:
