@@ -48,6 +48,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'preemption',
     'hang_watch',
     'heartbeat',
+    'visible_gpus',
     'process_identity',
     'launcher',
     'run_lock',
