@@ -141,6 +141,7 @@ Ctrl-D ends. The oldest messages are forgotten, and that is told, when the conte
   restore RUNS_DIR RUN...    brings back what was archived or deleted: [--name=NEW]
 
 list, show, compare and tag print JSON with --json.""",
+  ),
   'queue': (
     'queue add|list|move|... RUNS_DIR',
     'runs that wait for their turn, and who starts them',
