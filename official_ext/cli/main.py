@@ -3,7 +3,7 @@
 Each command imports what it needs when it runs: TensorFlow takes seconds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import contextlib
 import importlib
 import os
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   if not arguments or arguments[0] == 'help' or _HELP & set(own):
     print(usage.of_command(arguments[0]) if arguments and arguments[0] in usage.COMMANDS else usage.overview())
     return 0 if arguments else errors.UserError.exit_status
-  commands = {
+  commands: dict[str, Callable[[list[str]], int | None]] = {
     'list': _list,
     'describe': _describe,
     'new': _new,
