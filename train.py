@@ -59,7 +59,7 @@ def _run(watch: preemption.PreemptionWatch) -> None:
       branch=FLAGS.branch,
       watch=watch,
       profile_steps=ext_flags.profile_steps(),
-      origin=ext_flags.origin(),
+      origin=ext_flags.origin(params),
     )
     _, logs = train_lib.run_experiment(strategy, task, mode, params, model_dir, options=options)
   if logs:

@@ -24,6 +24,10 @@ ORDER = (
   ('core',),
   ('fine_tuning',),
   ('checks',),
+  ('runs',),
+  ('queue',),
+  ('sweeps',),
+  ('console',),
   ('cli',),
 )
 # The modules of the rooms that make the loop, each from the ground up: a module may import those before it.
@@ -33,6 +37,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'definitions',
     'text_data',
     'yaml_text',
+    'flat_params',
     'overrides',
     'file_checks',
     'ranges',
@@ -46,7 +51,9 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'preemption',
     'hang_watch',
     'heartbeat',
+    'visible_gpus',
     'process_identity',
+    'launcher',
     'run_lock',
     'run_status',
     'cluster',

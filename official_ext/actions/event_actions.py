@@ -10,8 +10,8 @@ import tensorflow as tf
 from official_ext import errors
 from official_ext.actions import triggers
 from official_ext.checkpoints import manifests
+from official_ext.monitoring import event_names
 from official_ext.monitoring import tensorboard
-from official_ext.monitoring import writers as writers_lib
 
 STATE = 'actions'  # The entry of a checkpoint's manifest.
 
@@ -108,7 +108,7 @@ class EventActions:
 
   def _take(self, waiting, event, logs):
     for name, trigger in waiting:
-      if event in writers_lib.LAST_EVENTS:
+      if event in event_names.LAST_EVENTS:
         self._take_at_last(name, trigger, logs)
       elif trigger.by_clock:
         if self._from_chief(f'action {name}', functools.partial(_is_met, trigger, logs)):

@@ -13,6 +13,7 @@ import tf_keras
 from official_ext import errors
 from official_ext import tf_internals
 from official_ext.actions import triggers
+from official_ext.monitoring import event_names
 from official_ext.monitoring import writers
 from official_ext.step import gradient_tap
 
@@ -171,7 +172,7 @@ class KerasCallback(triggers.Trigger):
     known = {self._trainer.train_loss.name: 'loss', self._trainer.validation_loss.name: 'loss', 'learning_rate': 'lr'}
     found = {}
     for name, value in writers.flatten(logs).items():
-      if isinstance(value, (int, float)) and name not in writers.PROGRESS | {'step'}:
+      if isinstance(value, (int, float)) and name not in event_names.PROGRESS | {'step'}:
         found[prefix + known.get(name, name)] = float(value)
     return found
 

@@ -6,7 +6,7 @@ An action is a function of the logs, as in Orbit. `Task.build_actions` returns t
       return [triggers.EveryNSteps(100, show_samples), triggers.OnBest('accuracy', export)]
 
 An action gets the same logs as the writers, as numbers and arrays: of a training loop, an evaluation, or any other
-event of monitoring/writers.py, with the additional entries `event` and `step`. It gets them after everything that
+event of monitoring/event_names.py, with the additional entries `event` and `step`. It gets them after everything that
 belongs to the event has been done and written.
 """
 
@@ -20,6 +20,7 @@ import orbit
 
 from official_ext import errors
 from official_ext import suggestions
+from official_ext.monitoring import event_names
 from official_ext.monitoring import writers
 
 Logs = Mapping[str, Any]
@@ -59,9 +60,9 @@ class Trigger(orbit.actions.ConditionalAction):
     """
     super().__init__(condition, action)
     for event in events:
-      if event not in writers.EVENTS + (BEGIN, END):
-        otherwise = f'; there are {", ".join(writers.EVENTS)}'
-        hint = suggestions.did_you_mean(event, writers.EVENTS, otherwise, before='; ', show=repr)
+      if event not in event_names.EVENTS + (BEGIN, END):
+        otherwise = f'; there are {", ".join(event_names.EVENTS)}'
+        hint = suggestions.did_you_mean(event, event_names.EVENTS, otherwise, before='; ', show=repr)
         raise ValueError(f'There is no event {event!r}{hint}')
     self.events = tuple(events)
     self.interval = interval

@@ -17,6 +17,7 @@ from official.common import flags as tfm_flags
 from official_ext import errors
 from official_ext import model_garden_internals
 from official_ext import suggestions
+from official_ext.config import definitions
 from official_ext.config import short_names
 from official_ext.files import paths
 
@@ -195,9 +196,18 @@ def profile_steps() -> tuple[int, int] | None:
   return first, last
 
 
-def origin() -> dict[str, Any]:
-  """The origin of the experiment, for run.json: its name, and the modules that --registry has imported."""
-  return {'experiment': flags.FLAGS.experiment, 'registry': list(flags.FLAGS.registry or ())}
+def origin(params: definitions.ExperimentConfig) -> dict[str, Any]:
+  """The origin of the experiment, for run.json.
+
+  Returns:
+    experiment, its name; registry, the modules that --registry has imported; short_names, each with its dotted path.
+  """
+  names = short_names.vocabulary(params, flags.FLAGS.experiment)
+  return {
+    'experiment': flags.FLAGS.experiment,
+    'registry': list(flags.FLAGS.registry or ()),
+    'short_names': {name: paths[0] for name, paths in names.items()},
+  }
 
 
 def set_verbosity() -> None:

@@ -20,7 +20,9 @@ from official_ext import errors
 from official_ext.cli import private_network
 from official_ext.files import paths
 from official_ext.monitoring import credentials
+from official_ext.runtime import launcher
 from official_ext.runtime import meeting
+from official_ext.runtime import visible_gpus
 
 _DESCRIPTION = """Starts NUM_WORKERS processes of train.py on this machine, which train together over loopback ports.
 
@@ -141,9 +143,9 @@ class Launcher:
     _say(f'starting {self._num_workers} workers on {", ".join(addresses)}: {" ".join(self._command)}')
     for index in range(self._num_workers):
       config = {'cluster': {'worker': addresses}, 'task': {'type': 'worker', 'index': index}}
-      environment = {**os.environ, 'TF_CONFIG': json.dumps(config), meeting.SECRET: self._secret}
+      environment = {**os.environ, 'TF_CONFIG': json.dumps(config), meeting.SECRET: self._secret, **launcher.told()}
       if shares:
-        environment['CUDA_VISIBLE_DEVICES'] = shares[index]
+        environment[visible_gpus.VARIABLE] = shares[index]
       process = subprocess.Popen(  # pylint: disable=subprocess-popen-preexec-fn
         self._command,
         env=environment,
@@ -233,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise errors.UserError(f'--{name}={getattr(options, name)}: expected {least} or more')
     if not arguments[split + 1 :]:
       raise errors.UserError('launch: the flags of train.py must follow --')
-    program = _find_program(options.program)
+    program = find_program(options.program)
     if options.private_network:
       private_network.enter('--private_network')
     command = [sys.executable, '-u', program, *arguments[split + 1 :]]
@@ -250,7 +252,12 @@ class _Parser(argparse.ArgumentParser):
     raise errors.UserError(f'launch: {message}')
 
 
-def _find_program(name: str) -> str:
+def find_program(name: str) -> str:
+  """The path of --program: a file, or one of that name beside the library.
+
+  Raises:
+    UserError: there is none.
+  """
   name = paths.expand_home(name, '--program')
   places = [pathlib.Path(name), pathlib.Path(__file__).resolve().parents[2] / name]
   for place in places:
@@ -265,12 +272,7 @@ def gpu_shares(num_workers: int) -> list[str] | None:
   Raises:
     UserError: there are fewer GPUs than workers.
   """
-  visible = os.environ.get('CUDA_VISIBLE_DEVICES')
-  if visible is None:
-    folder = pathlib.Path('/proc/driver/nvidia/gpus')
-    gpus = [str(index) for index, _ in enumerate(folder.iterdir())] if folder.is_dir() else []
-  else:
-    gpus = [name for name in visible.split(',') if name.strip() and name.strip() != '-1']
+  gpus = visible_gpus.names()
   if not gpus:
     return None
   if len(gpus) < num_workers:

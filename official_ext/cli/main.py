@@ -1,9 +1,9 @@
-"""official-ext: lists, describes, checks, makes and exports experiments.
+"""official-ext: lists, describes, checks, makes and exports experiments, and manages runs.
 
 Each command imports what it needs when it runs: TensorFlow takes seconds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import contextlib
 import importlib
 import os
@@ -33,10 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = [arguments[1], '--help']
   if arguments[:1] == ['launch']:
     return launch.main(arguments[1:])
-  if not arguments or arguments[0] == 'help' or _HELP & set(arguments):
+  own = arguments[: arguments.index('--')] if '--' in arguments else arguments  # What follows is another command's.
+  if not arguments or arguments[0] == 'help' or _HELP & set(own):
     print(usage.of_command(arguments[0]) if arguments and arguments[0] in usage.COMMANDS else usage.overview())
     return 0 if arguments else errors.UserError.exit_status
-  commands = {
+  commands: dict[str, Callable[[list[str]], int | None]] = {
     'list': _list,
     'describe': _describe,
     'new': _new,
@@ -45,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     'convert': _convert,
     'generate': _generate,
     'chat': _chat,
+    'runs': _runs,
+    'queue': _queue,
   }
   try:
     if arguments[0] not in commands:
@@ -52,12 +55,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Fields of a configuration may hold passwords. What a model says is its user's.
     out = sys.stdout if arguments[0] in ('generate', 'chat') else credentials.MaskedStream(sys.stdout)
     with contextlib.redirect_stdout(out):
-      commands[arguments[0]](arguments[1:])
+      status = commands[arguments[0]](arguments[1:])
       sys.stdout.flush()
+      return status or 0
   except errors.UserError as error:
     for message in errors.lines_of(error):
       print(f'error: {credentials.mask(message)}', file=sys.stderr)
     return errors.UserError.exit_status
+  except errors.StorageError as error:
+    print(f'error: {credentials.mask(str(error))}', file=sys.stderr)
+    return 1
   except BrokenPipeError:
     # The reader, such as `head`, has closed the pipe. Python must not flush into it again when it exits.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -124,6 +131,14 @@ def _generate(arguments: list[str]) -> None:
 
 def _chat(arguments: list[str]) -> None:
   _module('official_ext.cli.chat').run(arguments)
+
+
+def _runs(arguments: list[str]) -> None:
+  _module('official_ext.cli.runs').run(arguments)
+
+
+def _queue(arguments: list[str]) -> int:
+  return _module('official_ext.cli.queue').run(arguments)
 
 
 def _with_experiment(arguments: list[str]) -> list[str]:

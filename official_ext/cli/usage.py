@@ -113,6 +113,66 @@ Ctrl-D ends. The oldest messages are forgotten, and that is told, when the conte
   --chat_template_path=FILE  a chat template in Jinja, in the place of the folder's
 {_SAMPLING.format('of an answer, at most; default: 512, or half the context')}""",
   ),
+  'runs': (
+    'runs COMMAND RUNS_DIR [RUN]...',
+    'lists, stops, resumes, clones, compares and deletes runs',
+    """Works on the folders of runs below RUNS_DIR; a RUN is named by its path there. docs/runs.md tells more.
+
+  list RUNS_DIR              all runs: status, step, time left, metrics
+    --status=A,B --experiment=A,B --tag=A,B
+                             of any of these statuses or experiments, with all of these tags
+    --filter=CONDITION       such as learning_rate=1e-3, accuracy>0.9 or name~resnet; may be given several times
+    --sort=NAME              by a metric, the best first, a field, step, started, ...; -NAME: the other way round
+    --metrics=A,B            the metrics to show
+    --archived, --trash      what is archived, or was deleted, instead
+    --hung_minutes=N         a run that has come to no step for so long hangs; default: 30
+  show RUNS_DIR RUN          all about a run, and the end of its log
+  log RUNS_DIR RUN           the output of a run that was started detached: [--lines=20] [--follow] [--mode=MODE]
+  stop RUNS_DIR RUN...       lets a run save and stop; --now: at once, unsaved; --wait=SECONDS: until it has ended
+  resume RUNS_DIR RUN...     goes on with a run, detached; --print: prints the command instead
+  clone RUNS_DIR RUN         makes the folder of a run like another, and prints the command that begins it
+    --name=NEW               its name; default: one that is free
+    --set=NAME=VALUE         a change, as for train.py; may be given several times
+    --start                  begins it, detached
+  compare RUNS_DIR RUN RUN...
+                             fields that differ, last and best metrics, versions
+  tag RUNS_DIR RUN...        --tag=A,B, --untag=A,B, --note=TEXT: words and a text that a run keeps
+  archive RUNS_DIR RUN...    takes runs out of the list
+  delete RUNS_DIR RUN...     moves runs to the trash; --forever: deletes what is there
+  restore RUNS_DIR RUN...    brings back what was archived or deleted: [--name=NEW]
+
+list, show, compare and tag print JSON with --json.""",
+  ),
+  'queue': (
+    'queue add|list|move|... RUNS_DIR',
+    'runs that wait for their turn, and who starts them',
+    """Runs that wait for their turn, in files below RUNS_DIR, and the one dispatcher that starts them. docs/queue.md.
+
+  queue add RUNS_DIR -- COMMAND
+                             a job: any command, or the flags of train.py alone, with --model_dir
+    --model_dir=FOLDER       the run's folder, if COMMAND has no --model_dir; FOLDER/run.log gets its output
+    --gpus=N                 how many it needs; default: one, if there are any
+    --max_restarts=N         how often it is tried again after it was preempted, killed or lost; default: 3
+    --first, --before=JOB, --after=JOB
+                             its place; default: the last
+    --program=PATH           the program that flags alone are for; default: train.py
+    --start, --slots=N       start a dispatcher in the background, unless there is one
+  queue run RUNS_DIR         the dispatcher, in the foreground; what it has started goes on without it
+    --slots=N                so many runs at once; default: the number of GPUs, or 1
+    --gpus=0,1               the GPUs to hand out; default: those of CUDA_VISIBLE_DEVICES, or all
+    --until_empty            end when no job waits or runs; the status is 1 if one has failed
+  queue list RUNS_DIR        jobs: those that are over (--all), that run, and that wait, in order; --json
+  queue move RUNS_DIR JOB    with --first, --last, --before=JOB or --after=JOB
+  queue pause RUNS_DIR [JOB...]
+                             start nothing, or not these; what runs goes on
+  queue resume RUNS_DIR [JOB...]
+                             take that back
+  queue cancel RUNS_DIR JOB...
+                             take jobs out; those that run save, stop (SIGTERM), and are not tried again
+    --kill                   at once, by SIGKILL
+
+A JOB is named by its number, or by its run's folder.""",
+  ),
   'launch': ('launch --num_workers=N -- FLAGS', 'trains with N processes on this machine', ''),
 }
 _WIDTH = 40

@@ -28,7 +28,8 @@ _FILES = ('vocab_file', 'vocab_file_path', 'sentencepiece_model_path', 'annotati
 _FILES_OF_EVALUATION = ('annotation_file',)
 # What a run writes into its folder itself.
 _TAKEN = re.compile(
-  r'train|wandb|mlruns|ema_checkpoints|checkpoint|plugins|(ckpt-|params\.|run\.|events\.|operative_config\.).*'
+  r'train|wandb|mlruns|ema_checkpoints|checkpoint|plugins|'
+  r'(ckpt-|params\.|run\.|events\.|operative_config\.|started\.|stop\.|notes\.).*'
 )
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import re
 from typing import Any, NamedTuple
 
-import tensorflow as tf
 import yaml
 
 from official_ext import errors
+from official_ext.files import paths
 
 _KEY = re.compile(r'\s*([A-Za-z_][\w.-]*)(?:\[(\d+)\])?\s*=')
 # https://yaml.org/spec/1.2.2/#103-core-schema
@@ -208,7 +208,7 @@ def load_file(path: str, source: str) -> dict[str, Any]:
   """Reads a YAML or JSON file that holds one mapping.
 
   Args:
-    path: a path that `tf.io.gfile` knows.
+    path: local, or one that `tf.io.gfile` knows.
     source: the flag that names the file, for the error message.
 
   Raises:
@@ -216,12 +216,11 @@ def load_file(path: str, source: str) -> dict[str, Any]:
   """
   source = f'{source}={path}'
   try:
-    with tf.io.gfile.GFile(path, 'r') as file:
-      text = file.read(_MAX_CHARACTERS + 1)
-  except tf.errors.NotFoundError as error:
+    text = paths.read(path, 4 * _MAX_CHARACTERS + 1).decode()
+  except FileNotFoundError as error:
     raise errors.UserError(f'{source}: no such file') from error
-  except (tf.errors.OpError, UnicodeDecodeError) as error:
-    reason = 'it is a directory' if tf.io.gfile.isdir(path) else ' '.join(str(error).split())
+  except (OSError, UnicodeDecodeError) as error:
+    reason = 'it is a directory' if isinstance(error, IsADirectoryError) else ' '.join(str(error).split())
     raise errors.UserError(f'{source}: cannot be read: {reason}') from error
   if len(text) > _MAX_CHARACTERS:
     raise errors.UserError(f'{source}: more than {_MAX_CHARACTERS} characters, and no configuration')
@@ -253,7 +252,7 @@ def load_overrides(text: str, source: str) -> dict[str, Any]:
     return nest(_assignments(text, source), source)
   value = load(text, source)
   if isinstance(value, str):
-    if not tf.io.gfile.exists(value):
+    if not paths.exists(value):
       raise errors.UserError(f'{source}={value}: neither a.b=1,c.d=2 nor a YAML mapping, and no such file')
     return load_file(value, source)
   return _mapping(value, source)

@@ -15,6 +15,7 @@ from official_ext.checkpoints import warm_start
 from official_ext.config import checks
 from official_ext.config import definitions
 from official_ext.config import epochs
+from official_ext.config import flat_params
 from official_ext.config import yaml_text
 from official_ext.core import run_record
 from official_ext.runtime import run_lock
@@ -46,7 +47,7 @@ def check_run(
   params = resolve_train_steps(definitions.upgrade(params), task)
   run_record.check_places(model_dir, mode, params.trainer)
   checks.check_replicas(params, mode, strategy.num_replicas_in_sync, task)
-  workers.check_same('params', _command(params, mode, checkpoint, branch), run_record.params_differences)
+  workers.check_same('params', _command(params, mode, checkpoint, branch), flat_params.text_differences)
   return start, params
 
 

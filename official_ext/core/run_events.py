@@ -5,14 +5,15 @@ from typing import Any
 
 from official_ext.actions import event_actions
 from official_ext.actions import triggers
+from official_ext.monitoring import event_names
 from official_ext.monitoring import writers as writers_lib
 
 # Events that show that a run that had finished before is at work again, or in trouble.
-_NEWS = frozenset(writers_lib.EVENTS) - {'start', 'restored', 'eval', 'early_stopped', 'finished'}
+_NEWS = frozenset(event_names.EVENTS) - {'start', 'restored', 'eval', 'early_stopped', 'finished'}
 
 
 class RunEvents:
-  """The events of a run: see monitoring/writers.py for their names.
+  """The events of a run: see monitoring/event_names.py for their names.
 
   Attributes:
     writers: write them.

@@ -1,7 +1,6 @@
 """The record of a run: run.json, params.yaml and its earlier versions."""
 
 from collections.abc import Mapping
-import datetime
 import functools
 import importlib.metadata
 import json
@@ -18,12 +17,15 @@ from absl import logging
 
 from official_ext import errors
 from official_ext.config import definitions
+from official_ext.config import flat_params
 from official_ext.config import yaml_text
+from official_ext.files import moments
 from official_ext.files import paths
 from official_ext.files import readable_paths
 from official_ext.files import storage
 from official_ext.monitoring import credentials
 from official_ext.runtime import heartbeat
+from official_ext.runtime import launcher
 from official_ext.runtime import process_identity
 from official_ext.runtime import run_lock
 from official_ext.runtime import run_status
@@ -48,7 +50,8 @@ class RunRecord:
   folder. The file is always whole: each version is written beside it and renamed into place.
 
   Keys: status (one of run_status.STATUSES), stage (what the run is doing), step, error (None, or the message), mode,
-  pid, host, pid_start, boot_id, pid_namespace, machine_id (see process_identity.py), command, git_commit (with
+  pid, host, pid_start, boot_id, pid_namespace, machine_id (see process_identity.py), command and cwd, the folder in
+  which it was given, launcher (the identity of what has started the workers, if something has), git_commit (with
   `+changes` if tracked files differ from it, None outside of a repository), versions, devices, seed, train_steps,
   attempt (1, and one more each time the same run is started again), started, updated, heartbeat and finished (UTC, ISO
   8601), and the further entries of `update`. `updated` is when the run itself last reached another stage or step;
@@ -87,7 +90,7 @@ class RunRecord:
     self._failed: errors.StorageError | None = None
     self._writing = threading.Lock()
     self._heartbeat: heartbeat.Heartbeat | None = None
-    now = _now()
+    now = moments.now()
     self._values: dict[str, Any] = {
       'status': 'running',
       'stage': 'start',
@@ -96,6 +99,8 @@ class RunRecord:
       'mode': mode,
       **process_identity.own().as_dict(),
       'command': shlex.join([sys.executable, *map(credentials.mask, sys.argv)]),
+      'cwd': os.getcwd(),
+      'launcher': launcher.own(),
       'git_commit': _git_commit(os.getcwd()),
       'versions': _versions(),
       'devices': devices,
@@ -141,11 +146,11 @@ class RunRecord:
       values['stage'] = stage
     if step is not None:
       values['step'] = int(step)
-    now = _now()
+    now = moments.now()
     self._put({'updated': now, 'heartbeat': now, **values})
 
   def _beat(self) -> None:
-    self._put({'heartbeat': _now()})
+    self._put({'heartbeat': moments.now()})
 
   def _put(self, values: Mapping[str, Any]) -> None:
     with self._writing:
@@ -174,7 +179,7 @@ class RunRecord:
     assert status in run_status.STATUSES[1:], status
     if isinstance(error, BaseException):
       error = f'{type(error).__name__}: {error}'
-    now = _now()
+    now = moments.now()
     if self._heartbeat is not None:
       self._heartbeat.close()
     self.update(status=status, error=error, updated=now, finished=now)
@@ -296,37 +301,9 @@ def keep_file(path: str, content: bytes) -> None:
 
 def _differences_from_bytes(old: bytes, new_text: str) -> list[str]:
   try:
-    return params_differences(old.decode(), new_text)
+    return flat_params.text_differences(old.decode(), new_text)
   except UnicodeDecodeError:
     return ['the old file cannot be read: it is not UTF-8']
-
-
-def params_differences(old_text: str, new_text: str) -> list[str]:
-  """The fields in which two YAML documents differ; [] if there are none."""
-  if old_text == new_text:
-    return []
-  try:
-    old = _flatten(yaml_text.load(old_text, 'the old file cannot be read'))
-  except errors.UserError as e:
-    return [str(e)]
-  new = _flatten(yaml_text.load(new_text, 'params.yaml'))
-  # Compared as text: 1 is not 1.0, and nan is nan.
-  shown = {
-    key: (repr(old[key]) if key in old else 'unset', repr(new[key]) if key in new else 'unset')
-    for key in {**old, **new}
-  }
-  return [f'{key}: {before} -> {after}' for key, (before, after) in shown.items() if before != after]
-
-
-def _flatten(values: Any, prefix: str = '') -> dict[str, Any]:
-  """Flattens nested dictionaries, and lists of them, to one with dotted paths."""
-  if isinstance(values, dict) and values:
-    items = [(f'{prefix}.{key}' if prefix else str(key), value) for key, value in values.items()]
-  elif isinstance(values, list) and any(isinstance(value, (dict, list)) for value in values):
-    items = [(f'{prefix}[{i}]', value) for i, value in enumerate(values)]
-  else:
-    return {prefix: values}
-  return {key: value for name, item in items for key, value in _flatten(item, name).items()}
 
 
 def _keep(path: str, content: bytes) -> str:
@@ -344,10 +321,6 @@ def _keep(path: str, content: bytes) -> str:
 def _to_json(values: Mapping[str, Any]) -> str:
   masked = credentials.mask_values(values)
   return json.dumps(masked, indent=2, allow_nan=False, default=str) + '\n'
-
-
-def _now() -> str:
-  return datetime.datetime.now(datetime.UTC).isoformat(timespec='milliseconds').replace('+00:00', 'Z')
 
 
 def _versions() -> dict[str, str | None]:

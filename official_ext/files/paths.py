@@ -59,19 +59,30 @@ def refuse_used(folder: str) -> None:
     raise errors.UserError(f'{folder}: is there already; name a folder that is not, or an empty one')
 
 
-def read(path: str) -> bytes:
+def exists(path: str) -> bool:
+  """Whether there is a file or a folder."""
+  return _gfile().exists(path) if is_remote(path) else os.path.exists(path)
+
+
+def read(path: str, max_bytes: int = -1) -> bytes:
   """The content of a file.
+
+  Args:
+    path: its path.
+    max_bytes: how much to read at most; -1: all.
 
   Raises:
     FileNotFoundError: there is none.
-    OSError: it cannot be read.
+    OSError: it cannot be read. IsADirectoryError: it is a folder.
   """
   if not is_remote(path):
     with open(path, 'rb') as f:
-      return f.read()
+      return f.read(max_bytes)
+  if _gfile().isdir(path):
+    raise IsADirectoryError(f'{path}: is a folder')
   try:
     with _gfile().GFile(path, 'rb') as f:
-      return f.read()
+      return f.read(max_bytes)
   except _op_error() as error:
     kind = FileNotFoundError if type(error).__name__ == 'NotFoundError' else OSError
     raise kind(f'{path}: {error}') from error

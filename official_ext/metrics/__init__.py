@@ -1,6 +1,16 @@
-"""Metrics of a classifier by name: see classification.py."""
+"""Metrics of a classifier by name: see classification.py, which is imported when one of its functions is first used."""
 
-from official_ext.metrics.classification import build
-from official_ext.metrics.classification import updates
+import importlib
+from typing import Any
 
-__all__ = ['build', 'updates']
+_FUNCTIONS = ('build', 'updates')
+
+
+def __getattr__(name: str) -> Any:
+  if name not in _FUNCTIONS:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  return getattr(importlib.import_module(f'{__name__}.classification'), name)
+
+
+def __dir__() -> list[str]:
+  return [*globals(), *_FUNCTIONS]

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.files import storage
+from official_ext.monitoring import standing_events
 from official_ext.monitoring import writers
 
 _OWN_KEYS = ('time', 'event', 'step')
@@ -145,9 +146,8 @@ class EventsWriter(writers.Writer):
 def read_events(path: str) -> list[dict[str, Any]]:
   """Reads the events of a run that are still valid.
 
-  A run that was restored or rolled back continues from an earlier step: the lines before such an event that concern
-  higher steps are superseded by what follows, and skipped. So are the evaluation of its own step, if that is pending,
-  and a line that a dying machine has cut short.
+  Those that were superseded when the run went back to an earlier step are skipped (see standing_events.py), and so is a
+  line that a dying machine has cut short.
 
   Args:
     path: the events.jsonl of a run.
@@ -159,17 +159,12 @@ def read_events(path: str) -> list[dict[str, Any]]:
   with tf.io.gfile.GFile(path) as f:
     lines = f.read().splitlines()
   for number, line in enumerate(lines, 1):
-    try:
-      event = json.loads(line)
-    except json.JSONDecodeError:
-      logging.warning('%s: line %d is not JSON, and skipped', path, number)
-      continue
-    if event['event'] in ('restored', 'rollback'):
-      events = [earlier for earlier in events if earlier['step'] <= event['step']]
-    if event.get('evaluation_pending'):  # The evaluation failed in the end, and is repeated.
-      events = [earlier for earlier in events if (earlier['event'], earlier['step']) != ('eval', event['step'])]
-    events.append(event)
-  return events
+    event = standing_events.parse(line)
+    if event is None:
+      logging.warning('%s: line %d is no event, and skipped', path, number)
+    else:
+      events.append(event)
+  return standing_events.standing(events)
 
 
 def _is_torn(path: str) -> bool:

@@ -11,6 +11,7 @@ from official.modeling.hyperparams import base_config
 
 from official_ext import errors
 from official_ext.monitoring import background
+from official_ext.monitoring import event_names
 from official_ext.monitoring import progress
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
@@ -40,9 +41,9 @@ class NotificationsConfig(base_config.Config):
   def check_values(self, path: str) -> None:
     """See `config.checks.check`."""
     for event in self.events:
-      if event not in writers.EVENTS:
+      if event not in event_names.EVENTS:
         raise errors.UserError(
-          f'{path}.events: {event}: there is no such event; expected any of {", ".join(writers.EVENTS)}'
+          f'{path}.events: {event}: there is no such event; expected any of {", ".join(event_names.EVENTS)}'
         )
 
   def check_run(self, path: str, params: Any, mode: str | None) -> None:
@@ -82,7 +83,7 @@ class NotificationWriter(writers.Writer):
       self._last.update(flat)
     if event not in self._events:
       return
-    shown = {**(self._last if event in writers.LAST_EVENTS else {}), **flat}
+    shown = {**(self._last if event in event_names.LAST_EVENTS else {}), **flat}
     title = f'{self._name}: {event} at step {step}'
     body = '\n'.join(line for name, value in shown.items() for line in progress.format_values({name: value}))
     self._sender.write(event, step, {'title': title, 'body': body or title})

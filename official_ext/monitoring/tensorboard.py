@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from official_ext import errors
 from official_ext.monitoring import confusion_image
+from official_ext.monitoring import event_names
 from official_ext.monitoring import summary_files
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
@@ -149,7 +150,7 @@ def tag_of(name: str, values: Container[str]) -> str:
   """
   if name in _LOSSES and _LOSS not in values:
     return _LOSS
-  return f'progress/{name}' if name in writers.PROGRESS else name
+  return f'progress/{name}' if name in event_names.PROGRESS else name
 
 
 def _as_images(value: Any) -> np.ndarray | None:

@@ -13,6 +13,7 @@ from official_ext import errors
 from official_ext.files import storage
 from official_ext.monitoring import background
 from official_ext.monitoring import credentials
+from official_ext.monitoring import event_names
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
 
@@ -99,7 +100,7 @@ class WandbWriter(writers.Writer):
       self._run.log({**numbers, _STEP: step})
     elif event == 'early_stopped':
       self._run.summary[event] = str(values.get('reason', ''))
-    elif event in writers.LAST_EVENTS:
+    elif event in event_names.LAST_EVENTS:
       self._exit_code = int(event in ('failed', 'hung'))
       if 'error' in values:
         self._run.summary['error'] = str(values['error'])

@@ -9,46 +9,12 @@ import numpy as np
 from official_ext.files import storage
 from official_ext.monitoring import credentials
 
-EVENTS = (
-  'start',
-  'restored',
-  'compiled',
-  'train',
-  'eval',
-  'checkpoint',
-  'update_skipped',
-  'rollback',
-  'learning_rate_reduced',
-  'early_stopped',
-  'preempted',
-  'finished',
-  'failed',
-  'checkpoint_failed',
-  'hung',
-)
-LAST_EVENTS = ('preempted', 'finished', 'failed', 'hung')  # A run that is not killed ends with one of them.
-# Values of 'train' and 'eval' events that concern the run, not the model.
-PROGRESS = frozenset(
-  (
-    'data_wait',
-    'epoch',
-    'eta_seconds',
-    'examples_per_second',
-    'model_global_step',
-    'optimizer_iterations',
-    'percent',
-    'seconds',
-    'steps_per_second',
-    'train_steps',
-  )
-)
-
 
 class Writer:
   """Takes the events of a run. Subclasses write them somewhere.
 
-  An event has a name, one of EVENTS, the global step after it, and named values: scalars, strings, arrays and tensors,
-  nested in dictionaries at will. A writer ignores what it cannot use.
+  An event has a name, one of `event_names.EVENTS`, the global step after it, and named values: scalars, strings, arrays
+  and tensors, nested in dictionaries at will. A writer ignores what it cannot use.
   """
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:

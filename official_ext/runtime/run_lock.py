@@ -7,7 +7,6 @@ counts on file systems that have no locks, such as `gs://`, or keep them to one 
 
 from collections.abc import Callable, Mapping
 import contextlib
-import datetime
 import errno
 import json
 import os
@@ -19,14 +18,11 @@ import weakref
 from absl import logging
 
 from official_ext import errors
+from official_ext.files import file_lock
+from official_ext.files import moments
 from official_ext.files import paths
 from official_ext.runtime import heartbeat
 from official_ext.runtime import process_identity
-
-try:
-  import fcntl
-except ImportError:  # Not a POSIX system: leases alone.
-  fcntl = None  # type: ignore[assignment]
 
 NAME = 'training.lock'
 
@@ -34,7 +30,6 @@ _LEASE_BYTES = 1024  # Written in place, at once: a change of its length would s
 _PATIENCE_SECONDS = 2.0  # A process that was killed a moment ago may still be giving its memory back.
 _SETTLE_SECONDS = 2.0  # Between writing a lease without a lock and believing it: two may have written.
 _POLL_SECONDS = 0.2
-_UNSUPPORTED = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL)
 
 
 class RunLock:
@@ -81,7 +76,7 @@ class RunLock:
     self._lease = {
       **process_identity.own().as_dict(),
       'mode': self._lease['mode'],
-      'since': _now(),
+      'since': moments.now(),
       'token': uuid.uuid4().hex,
     }
     try:
@@ -149,12 +144,12 @@ class RunLock:
       self._close()
       self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
       _OPEN.add(self)
-      locked = _lock(self._file)
+      locked = file_lock.try_lock(self._file)
       if locked is None and time.monotonic() > deadline:
         raise _refusal(self._model_dir, self._read())
       if locked is None:
         time.sleep(_POLL_SECONDS)
-      elif _is_at(self._file, self._path):  # Unless its holder has deleted it meanwhile.
+      elif file_lock.is_at(self._file, self._path):  # Unless its holder has deleted it meanwhile.
         return locked
 
   def _close(self) -> None:
@@ -170,7 +165,7 @@ class RunLock:
   def _abandon(self) -> None:
     """Closes the file, and deletes it if it is empty, as on a full disk."""
     with contextlib.suppress(OSError):
-      if self._file >= 0 and _lock(self._file) and self._read() is None:
+      if self._file >= 0 and file_lock.try_lock(self._file) and self._read() is None:
         os.remove(self._path)
     self._close()
 
@@ -179,7 +174,7 @@ class RunLock:
     return _read_lease(self._path)
 
   def _write(self) -> None:
-    self._lease['heartbeat'] = _now()
+    self._lease['heartbeat'] = moments.now()
     if self._file < 0:
       paths.write_atomically(self._path, json.dumps(self._lease).encode())
       return
@@ -275,7 +270,7 @@ def _is_certainly_held(path: str, lease: Mapping[str, Any]) -> bool:
     return bool(_is_held(lease, -1))
   file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
   try:
-    locked = _lock(file, shared=True)
+    locked = file_lock.try_lock(file, shared=True)
     return locked is None or bool(_is_held(lease, file if locked else -1))
   finally:
     os.close(file)
@@ -330,35 +325,8 @@ def _describe(lease: Mapping[str, Any] | None) -> str:
   return f'{process} (--mode={lease.get("mode")}, since {lease.get("since")})'
 
 
-def _lock(file: int, shared: bool = False) -> bool | None:
-  """Locks an open file. False if its file system knows no locks, None if another process has it."""
-  if fcntl is None:
-    return False
-  try:
-    fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    return True
-  except BlockingIOError:
-    return None
-  except OSError as error:
-    if error.errno in _UNSUPPORTED:
-      return False
-    raise
-
-
-def _is_at(file: int, path: str) -> bool:
-  """Whether an open file is still the one at a path."""
-  try:
-    return os.path.samestat(os.fstat(file), os.stat(path))
-  except FileNotFoundError:
-    return False
-
-
 def _clocks() -> tuple[float, float]:
   return time.monotonic(), time.time()
-
-
-def _now() -> str:
-  return datetime.datetime.now(datetime.UTC).isoformat(timespec='milliseconds').replace('+00:00', 'Z')
 
 
 _OPEN: 'weakref.WeakSet[RunLock]' = weakref.WeakSet()

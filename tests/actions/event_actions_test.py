@@ -6,7 +6,7 @@ from official_ext import errors
 from official_ext.actions import event_actions
 from official_ext.actions import triggers
 from official_ext.checkpoints import manifests
-from official_ext.monitoring import writers
+from official_ext.monitoring import event_names
 from tests.core import small_run
 
 
@@ -167,7 +167,7 @@ def test_the_clock_of_the_chief_decides():
     assert asked == ['action EveryTSeconds']
 
 
-@pytest.mark.parametrize('event', writers.LAST_EVENTS)
+@pytest.mark.parametrize('event', event_names.LAST_EVENTS)
 def test_how_a_run_has_ended_is_not_changed_by_an_action(event, caplog):
 
   def fail(logs):

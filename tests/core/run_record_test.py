@@ -1,7 +1,6 @@
 """Tests for run_record."""
 
 import json
-import math
 import os
 import subprocess
 import time
@@ -231,19 +230,6 @@ def test_defect_20_other_params_are_shown_and_the_old_ones_kept(tmp_path, capsys
   assert (tmp_path / 'params.1.yaml').read_text() == old
   assert (tmp_path / 'params.2.yaml').read_text() == middle
   assert sorted(os.listdir(tmp_path)) == ['params.1.yaml', 'params.2.yaml', 'params.yaml']
-
-
-def test_types_and_missing_fields_are_differences():
-  old = yaml_text.dump({'a': 1, 'b': {'c': math.nan, 'd': [1, 2]}, 'e': [{'f': 1}], 'gone': 'x'})
-  new = yaml_text.dump({'a': 1.0, 'b': {'c': math.nan, 'd': [1, 3]}, 'e': [{'f': 2}], 'come': None})
-  assert run_record.params_differences(old, new) == [
-    'a: 1 -> 1.0',
-    'b.d: [1, 2] -> [1, 3]',
-    'e[0].f: 1 -> 2',
-    "gone: 'x' -> unset",
-    'come: unset -> None',
-  ]
-  assert run_record.params_differences(old, old + '# a comment\n') == []
 
 
 def test_an_old_file_that_is_no_yaml_is_kept(tmp_path):

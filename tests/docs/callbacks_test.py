@@ -12,9 +12,9 @@ from official_ext.actions import triggers
 from official_ext.config import definitions as cfg
 from official_ext.core import train_lib
 from official_ext.metrics import classification
+from official_ext.monitoring import event_names
 from official_ext.monitoring import named_writers
 from official_ext.monitoring import writer_registry
-from official_ext.monitoring import writers
 from tests.core import harness
 from tests.core import small_run
 
@@ -74,7 +74,7 @@ def test_metrics(tmp_path):
 def test_tables_are_complete():
   page = (DOCS / 'callbacks.md').read_text()
   told = page[page.index('The events are') : page.index('- The logs are')]
-  assert set(re.findall(r'`(\w+)`', told)) == set(writers.EVENTS)
+  assert set(re.findall(r'`(\w+)`', told)) == set(event_names.EVENTS)
   rows = re.findall(r'^\| `(\w+)', page, re.MULTILINE)
   assert set(rows) == {'EveryNSteps', 'EveryTSeconds', 'OnBest', 'OnEvent', 'AtEnd', *writer_registry.names()}
   assert all(hasattr(triggers, name) or name in writer_registry.names() for name in rows)

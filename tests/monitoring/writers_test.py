@@ -6,6 +6,7 @@ import re
 import numpy as np
 import tensorflow as tf
 
+from official_ext.monitoring import event_names
 from official_ext.monitoring import writers
 
 
@@ -73,4 +74,4 @@ def test_every_event_that_is_written_is_known():
     name for path in core.glob('*.py') for name in re.findall(r"\.(?:_log|tell|write)\(\s*'(\w+)'", path.read_text())
   }
   assert {'start', 'train', 'rollback', 'early_stopped'} <= written
-  assert written <= set(writers.EVENTS)
+  assert written <= set(event_names.EVENTS)

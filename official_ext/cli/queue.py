@@ -1,0 +1,297 @@
+"""official-ext queue: runs that wait for their turn, and the dispatcher that starts them. No TensorFlow."""
+
+from collections.abc import Callable, Mapping, Sequence
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+from official_ext import errors
+from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import launch
+from official_ext.files import paths
+from official_ext.queue import dispatcher
+from official_ext.queue import job_files
+from official_ext.queue import job_status
+from official_ext.queue import queue_changes
+from official_ext.queue import queue_folder
+from official_ext.queue import slots as slots_lib
+from official_ext.runtime import process_identity
+from official_ext.runtime import visible_gpus
+
+_PLACES = ('first', 'last', 'before', 'after')
+_NUM_OVER = 10  # So many jobs that are over are listed without --all.
+_START_SECONDS = 60.0
+_POLL_SECONDS = 0.05
+
+
+def run(arguments: Sequence[str]) -> int:
+  """Runs `official-ext queue`.
+
+  Args:
+    arguments: those behind `queue`: what to do, a folder of runs, flags, and for `add` a command behind `--`.
+
+  Returns:
+    The exit status.
+  """
+  commands: dict[str, Callable[[list[str]], int]] = {
+    'add': _add,
+    'list': _list,
+    'move': _move,
+    'pause': _pause,
+    'resume': _resume,
+    'cancel': _cancel,
+    'run': _run,
+  }
+  if not arguments or arguments[0] not in commands:
+    named = f'{arguments[0]}: queue has no such command; ' if arguments else 'queue: name a command; '
+    raise errors.UserError(named + f'there are {", ".join(commands)}; `official-ext queue --help` tells more')
+  return commands[arguments[0]](list(arguments[1:]))
+
+
+# The commands.
+
+
+def _add(arguments: list[str]) -> int:
+  split = arguments.index('--') if '--' in arguments else len(arguments)
+  parser = _parser('add')
+  parser.add_argument('--model_dir')
+  parser.add_argument('--gpus', type=_at_least(0))
+  parser.add_argument('--max_restarts', type=_at_least(0), default=queue_changes.MAX_RESTARTS)
+  parser.add_argument('--program', default='train.py')
+  parser.add_argument('--start', action='store_true')
+  parser.add_argument('--slots', type=_at_least(1))
+  _add_places(parser)
+  options = parser.parse_args(arguments[:split])
+  if options.slots and not options.start:
+    raise errors.UserError('--slots: is for the dispatcher that --start starts; give both, or `queue run --slots=N`')
+  command = _command(arguments[split + 1 :], options.program)
+  queue = queue_folder.Queue(options.runs_dir)
+  place, neighbour = _place(queue, options, 'last')
+  job = queue_changes.add(
+    queue,
+    command,
+    model_dir=options.model_dir,
+    gpus=options.gpus,
+    max_restarts=options.max_restarts,
+    place=place,
+    neighbour=neighbour,
+  )
+  print(f'job {job.number} is queued' + (f': {job.model_dir}' if job.model_dir else ''), flush=True)
+  if options.start:
+    _start_dispatcher(queue, options.slots)
+  elif queue.dispatcher() is None:
+    print(f'no dispatcher runs; `official-ext queue run {options.runs_dir} --slots=N` starts what is queued')
+  return 0
+
+
+def _list(arguments: list[str]) -> int:
+  parser = _parser('list')
+  parser.add_argument('--json', action='store_true')
+  parser.add_argument('--all', action='store_true')
+  options = parser.parse_args(arguments)
+  queue = queue_folder.Queue(options.runs_dir)
+  if not os.path.isdir(queue.runs_dir):
+    raise errors.UserError(f'{options.runs_dir}: no such folder; name that of your runs')
+  states = queue.states()
+  waiting = queue.waiting(states)
+  over = [state for state in states if state.status in job_status.OVER]
+  rest = [state for state in states if state not in over and state not in waiting]
+  entries = [_entry(state, waiting) for state in (*over, *rest, *waiting)]
+  if options.json:
+    about = {'paused': queue.is_paused, 'dispatcher': queue.dispatcher(), 'jobs': entries}
+    print(json.dumps(about, indent=2))
+    return 0
+  left_out = 0 if options.all else max(0, len(over) - _NUM_OVER)
+  for line in [*_about(queue, rest), *_table(entries[left_out:], queue.runs_dir)]:
+    print(line)
+  if left_out:
+    print(f'{left_out} more are over; --all lists them')
+  return 0
+
+
+def _move(arguments: list[str]) -> int:
+  parser = _parser('move')
+  parser.add_argument('job')
+  _add_places(parser, required=True)
+  options = parser.parse_args(arguments)
+  queue = queue_folder.Queue(options.runs_dir)
+  queue_changes.move(queue, queue.find(options.job).number, *_place(queue, options))
+  return 0
+
+
+def _pause(arguments: list[str]) -> int:
+  return _pause_or_resume('pause', arguments, queue_changes.pause)
+
+
+def _resume(arguments: list[str]) -> int:
+  return _pause_or_resume('resume', arguments, queue_changes.resume)
+
+
+def _pause_or_resume(name: str, arguments: list[str], change: Callable[..., None]) -> int:
+  parser = _parser(name)
+  parser.add_argument('jobs', nargs='*')
+  options = parser.parse_args(arguments)
+  queue = queue_folder.Queue(options.runs_dir)
+  numbers = [queue.find(job).number for job in options.jobs]
+  for number in numbers or (None,):
+    change(queue, number)
+  return 0
+
+
+def _cancel(arguments: list[str]) -> int:
+  parser = _parser('cancel')
+  parser.add_argument('jobs', nargs='+')
+  parser.add_argument('--kill', action='store_true')
+  options = parser.parse_args(arguments)
+  queue = queue_folder.Queue(options.runs_dir)
+  for state in [queue.find(job) for job in options.jobs]:
+    queue_changes.cancel(queue, state.number, options.kill)
+    print(f'job {state.number}: ' + ('is asked to stop' if state.has_slot and not options.kill else 'is cancelled'))
+  return 0
+
+
+def _run(arguments: list[str]) -> int:
+  parser = _parser('run')
+  parser.add_argument('--slots', type=_at_least(1))
+  parser.add_argument('--gpus')
+  parser.add_argument('--until_empty', action='store_true')
+  options = parser.parse_args(arguments)
+  gpus = visible_gpus.names() if options.gpus is None else visible_gpus.parse(options.gpus)
+  slots = slots_lib.Slots(
+    count=options.slots or max(1, len(gpus)), gpus=tuple(gpus) if gpus or options.gpus is not None else None
+  )
+  return dispatcher.Dispatcher(queue_folder.Queue(options.runs_dir), slots).run(options.until_empty)
+
+
+def _start_dispatcher(queue: queue_folder.Queue, slots: int | None) -> None:
+  """Starts a dispatcher that outlives this process, unless there is one."""
+  if queue.dispatcher() is not None:
+    return
+  log_path = os.path.join(queue.folder, 'dispatcher.log')
+  with job_files.explaining(log_path), open(log_path, 'ab') as log:
+    process = subprocess.Popen(
+      [sys.executable, '-m', 'official_ext.cli.main', 'queue', 'run', os.path.abspath(queue.runs_dir)]
+      + ([f'--slots={slots}'] if slots else []),
+      stdin=subprocess.DEVNULL,
+      stdout=log,
+      stderr=log,
+      start_new_session=True,
+    )
+  deadline = time.monotonic() + _START_SECONDS
+  while queue.dispatcher() is None:
+    if process.poll() is not None or time.monotonic() > deadline:
+      raise errors.StorageError(f'{log_path}: the dispatcher has not started; this file tells why')
+    time.sleep(_POLL_SECONDS)
+  print(f'a dispatcher has started: process {process.pid}; it writes to {log_path}')
+
+
+# Arguments.
+
+
+def _parser(command: str) -> arguments_lib.Parser:
+  parser = arguments_lib.Parser('queue')
+  parser.prog += f' {command}'
+  parser.add_argument('runs_dir', type=arguments_lib.folder, metavar='RUNS_DIR')
+  return parser
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+  def integer(text: str) -> int:
+    value = int(text)
+    if value < least:
+      raise ValueError(text)
+    return value
+
+  integer.__name__ = f'integer of {least} or more'
+  return integer
+
+
+def _add_places(parser: arguments_lib.Parser, required: bool = False) -> None:
+  group = parser.add_mutually_exclusive_group(required=required)
+  for place in _PLACES[:2]:
+    group.add_argument(f'--{place}', action='store_true')
+  for place in _PLACES[2:]:
+    group.add_argument(f'--{place}', metavar='JOB')
+
+
+def _place(queue: queue_folder.Queue, options: Any, default: str = '') -> tuple[str, int | None]:
+  """The place in the order that flags name, and the job that it is before or after."""
+  for place in _PLACES:
+    value = getattr(options, place)
+    if value:
+      return place, None if value is True else queue.find(value).number
+  return default, None
+
+
+def _command(words: Sequence[str], program: str) -> list[str]:
+  """What is to be run: a command as it is; train.py, if there are only flags.
+
+  Raises:
+    UserError: there is nothing.
+  """
+  if not words:
+    raise errors.UserError('queue add: a command, or the flags of train.py, must follow --')
+  if not words[0].startswith('-'):
+    return list(words)
+  if not queue_changes.value_of(words, 'model_dir'):
+    raise errors.UserError('queue add: --model_dir: name the folder of the run, among the flags of train.py behind --')
+  return [sys.executable, '-u', os.path.abspath(launch.find_program(program)), *words]
+
+
+# What is printed.
+
+
+def _entry(state: job_status.State, waiting: Sequence[job_status.State]) -> dict[str, Any]:
+  """What is known of a job, as JSON values."""
+  attempt, job = state.attempt, state.job
+  return {
+    'job': state.number,
+    'status': state.status,
+    'reason': state.reason,
+    'position': waiting.index(state) + 1 if state in waiting else None,
+    'attempt': attempt.number if attempt else 0,
+    'max_restarts': job.max_restarts if job else None,
+    'exit_status': state.exit_status,
+    'model_dir': job.model_dir or None if job else None,
+    'log': job.log if job else None,
+    'command': queue_changes.shown(job.command) if job else None,
+    'pid': attempt.process.pid if attempt and attempt.process else None,
+    'gpus': attempt.gpus if attempt else None,
+    'added': job.added if job else None,
+    **{name: attempt.times.get(name) if attempt else None for name in ('ordered', 'started', 'ended')},
+  }
+
+
+def _about(queue: queue_folder.Queue, rest: Sequence[job_status.State]) -> list[str]:
+  """What is to be said about the queue as a whole."""
+  found = queue.dispatcher()
+  lines = ['the queue is paused; `queue resume` goes on'] if queue.is_paused else []
+  if found is None:
+    return [*lines, f'no dispatcher runs; `official-ext queue run {queue.runs_dir} --slots=N` starts what is queued']
+  used = sum(state.has_slot for state in rest)
+  who = process_identity.parse(found) or 'a process'
+  return [*lines, f'{used} of {found.get("slots", "?")} slots are in use; dispatched by {who}']
+
+
+def _table(entries: Sequence[Mapping[str, Any]], runs_dir: str) -> list[str]:
+  """Jobs as lines with columns."""
+  rows = [('job', 'place', 'status', 'attempt', 'run', '')]
+  for entry in entries:
+    run_name = _below(entry['model_dir'], runs_dir) if entry['model_dir'] else entry['command'] or ''
+    place = '' if entry['position'] is None else str(entry['position'])
+    rows.append((str(entry['job']), place, entry['status'], str(entry['attempt']), run_name, entry['reason']))
+  if len(rows) == 1:
+    return ['no jobs']
+  widths = [max(len(row[column]) for row in rows) for column in range(5)]
+  return ['  '.join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[5]]).rstrip() for row in rows]
+
+
+def _below(path: str, folder: str) -> str:
+  """A path as it is called in a folder; itself if it is elsewhere."""
+  if paths.is_remote(path):
+    return path
+  relative = os.path.relpath(path, os.path.realpath(folder))
+  return path if relative.startswith(os.pardir) else relative

@@ -1,0 +1,135 @@
+"""Runs as text for a terminal: what `official-ext runs` prints. Whatever comes from a run is made harmless."""
+
+from collections.abc import Mapping, Sequence
+import datetime
+import math
+import time
+from typing import Any
+
+from official_ext.runs import comparing
+from official_ext.runs import summaries
+from official_ext.runs import trash
+from official_ext.runs.harmless_text import harmless
+
+_MAX_METRICS = 3
+_MAX_CELL = 60
+
+
+def of_runs(runs: Sequence[summaries.RunSummary], metrics: Sequence[str] = ()) -> list[str]:
+  """A table of runs, a line each.
+
+  Args:
+    runs: the runs.
+    metrics: the names of those to show; by default the last evaluation's, or else the training's.
+  """
+  header = ['RUN', 'STATUS', 'STEP', '%', 'LEFT', 'EXPERIMENT', 'TAGS', 'METRICS']
+  rows = [
+    [
+      harmless(run.name),
+      run.status,
+      '' if run.step is None else f'{run.step}/{run.train_steps}' if run.train_steps else str(run.step),
+      '' if run.percent is None else f'{run.percent:.0f}',
+      duration(run.eta_seconds),
+      harmless(run.experiment),
+      harmless(','.join(run.tags)),
+      _metrics(run, metrics),
+    ]
+    for run in runs
+  ]
+  return table([header, *rows])
+
+
+def _metrics(run: summaries.RunSummary, names: Sequence[str]) -> str:
+  if not names:
+    shown: Mapping[str, float] = run.evaluation or run.train
+    names = list(shown)[:_MAX_METRICS]
+    reason = '' if run.status in ('running', 'finished', 'stopping') else harmless(run.reason)[:_MAX_CELL]
+    return '  '.join(filter(None, [*(f'{harmless(name)} {number(shown[name])}' for name in names), reason]))
+  return '  '.join(f'{harmless(name)} {number(run.metric(name))}' for name in names)
+
+
+def of_run(run: summaries.RunSummary, record: Mapping[str, Any], log: Sequence[str]) -> list[str]:
+  """All about one run, on a screen."""
+  rows = [
+    ('status', run.status + (f': {run.reason}' if run.reason else '')),
+    ('stage', record.get('stage')),
+    ('step', None if run.step is None else f'{run.step} of {run.train_steps}' if run.train_steps else run.step),
+    ('time left', duration(run.eta_seconds)),
+    ('speed', None if run.steps_per_second is None else f'{run.steps_per_second:.3g} steps/s'),
+    ('training', '  '.join(f'{name} {number(value)}' for name, value in run.train.items())),
+    ('validation', '  '.join(f'{name} {number(value)}' for name, value in run.evaluation.items())),
+    ('experiment', run.experiment),
+    ('command', record.get('command')),
+    ('folder of it', record.get('cwd')),
+    ('process', f'{record["pid"]} on {record.get("host")}' if record.get('pid') else None),
+    ('started', moment(run.started) + (f', attempt {run.attempt}' if run.attempt else '')),
+    ('updated', moment(run.updated)),
+    ('devices', record.get('devices')),
+    ('git commit', record.get('git_commit')),
+    ('tags', ', '.join(run.tags)),
+    ('note', run.note),
+  ]
+  lines = [harmless(run.path), *(f'  {name:<12} {harmless(value)}' for name, value in rows if value not in (None, ''))]
+  return [*lines, *(['  log'] if log else []), *(f'    {line}' for line in log)]
+
+
+def of_comparison(found: comparing.Comparison) -> list[str]:
+  """A table with a column for each run."""
+  rows: list[list[str]] = [['', *map(harmless, found.names)]]
+  rows += [['status', *found.statuses], ['step', *(_cell(step) for step in found.steps)]]
+  for title, group in (('fields that differ', found.params), ('last metrics', found.last)):
+    rows += _group(title, {name: [_cell(value) for value in values] for name, values in group.items()})
+  best = {
+    name: ['-' if pair is None else f'{number(pair[0])} (step {pair[1]})' for pair in pairs]
+    for name, pairs in found.best.items()
+  }
+  rows += _group('best metrics', best)
+  rows += _group('origins that differ', {name: list(map(_cell, values)) for name, values in found.origins.items()})
+  return table(rows)
+
+
+def _group(title: str, rows: Mapping[str, Sequence[str]]) -> list[list[str]]:
+  if not rows:
+    return []
+  return [[], [f'{title}:'], *([f'  {harmless(name)}', *values] for name, values in rows.items())]
+
+
+def of_trash(found: Sequence[trash.Deleted]) -> list[str]:
+  """A table of what is in the trash."""
+  rows = [[harmless(each.name), harmless(each.deleted), each.key] for each in found]
+  return table([['RUN', 'DELETED', 'KEY'], *rows])
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+  """Lines whose cells stand below each other."""
+  full = [row for row in rows if len(row) > 1]
+  widths = [max(len(row[column]) for row in full if column < len(row)) for column in range(max(map(len, full)))]
+  return [
+    '  '.join(f'{cell:<{width}}' for cell, width in zip(row, widths)).rstrip() if len(row) > 1 else ''.join(row)
+    for row in rows
+  ]
+
+
+def number(value: Any) -> str:
+  """A number to four digits; '-' for none."""
+  return '-' if value is None else f'{value:.4g}' if isinstance(value, float) else harmless(value)
+
+
+def duration(seconds: float | None) -> str:
+  """Seconds as `1:23:45`; '' for none."""
+  if seconds is None or not math.isfinite(seconds):
+    return ''
+  return str(datetime.timedelta(seconds=round(seconds)))
+
+
+def moment(seconds: float | None) -> str:
+  """A moment in local time; '' for none."""
+  try:
+    return '' if seconds is None else time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))
+  except (OverflowError, ValueError, OSError):
+    return ''
+
+
+def _cell(value: Any) -> str:
+  text = number(value) if value is None or isinstance(value, float) else harmless(value)
+  return text if len(text) <= _MAX_CELL else f'{text[: _MAX_CELL - 3]}...'

@@ -1,0 +1,328 @@
+"""official-ext runs: lists, shows, stops, resumes, clones, compares, tags, archives and deletes runs. No TensorFlow."""
+
+from collections.abc import Callable, Sequence
+import json
+import os
+import sys
+from typing import Any
+
+from official_ext import errors
+from official_ext import suggestions
+from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import run_tables
+from official_ext.runs import commands
+from official_ext.runs import comparing
+from official_ext.runs import index
+from official_ext.runs import log
+from official_ext.runs import notes
+from official_ext.runs import params
+from official_ext.runs import run_folder
+from official_ext.runs import selection
+from official_ext.runs import signals
+from official_ext.runs import status
+from official_ext.runs import summaries
+from official_ext.runs import trash
+
+_LOG_LINES = 10
+
+
+def run(arguments: list[str]) -> None:
+  """Runs `official-ext runs ARGUMENTS`."""
+  command = arguments[0] if arguments else ''
+  if command not in _COMMANDS:
+    hint = suggestions.did_you_mean(command, _COMMANDS, before='; ')
+    what = f'runs {command}: no such command{hint}' if command else 'runs: a command must follow'
+    raise errors.UserError(f'{what}; there are {", ".join(_COMMANDS)}')
+  parser, function = _COMMANDS[command]
+  function(parser(command).parse_args(arguments[1:]))
+
+
+def _parser(command: str, runs: str | None = '+', as_json: bool = False) -> arguments_lib.Parser:
+  found = arguments_lib.Parser(f'runs {command}')
+  found.add_argument('root', metavar='RUNS_DIR', type=arguments_lib.folder)
+  if runs:
+    found.add_argument('runs', metavar='RUN', nargs='*', type=arguments_lib.folder)
+  if as_json:
+    found.add_argument('--json', action='store_true')
+  return found
+
+
+def _found(options: Any, at_least: int = 1) -> tuple[str, list[run_folder.Run]]:
+  """The folder with the runs, and those that are named. RUNS_DIR may itself be a run, and the first one."""
+  root, names = os.path.expanduser(options.root), list(options.runs)
+  if run_folder.is_run(root) and not (names and all(_is_below(root, name) for name in names)):
+    names, root = [root, *names], os.path.dirname(os.path.abspath(root))
+  if not os.path.isdir(root):
+    raise errors.UserError(f'{root}: no such folder; name the one that has your runs')
+  if len(names) < at_least:
+    raise errors.UserError(f'{root}: name {"a run" if at_least == 1 else "two runs or more"} in this folder')
+  return root, [run_folder.get_run(root, name) for name in names]
+
+
+def _is_below(root: str, name: str) -> bool:
+  path = os.path.abspath(os.path.join(root, name))
+  return run_folder.is_run(path) and run_folder.paths_below(os.path.abspath(root), path)
+
+
+def _each(runs: Sequence[Any], do: Callable[[Any], None]) -> None:
+  """Does something with each of some runs, and tells of all that went wrong in the end."""
+  failures: list[str] = []
+  for one in runs:
+    try:
+      do(one)
+    except (errors.UserError, errors.StorageError) as error:
+      if len(runs) == 1:
+        raise
+      failures += errors.lines_of(error)
+  if failures:
+    raise errors.UserErrors(failures)
+
+
+def _print(lines: Sequence[str]) -> None:
+  for line in lines:
+    print(line)
+
+
+def _print_json(values: Any) -> None:
+  print(json.dumps(summaries.json_values(values), indent=2, allow_nan=False))
+
+
+# Looking.
+
+
+def _list_parser(command: str) -> arguments_lib.Parser:
+  found = _parser(command, runs=None, as_json=True)
+  for name in ('status', 'experiment', 'tag', 'metrics'):
+    found.add_argument(f'--{name}', action='append', default=[])
+  found.add_argument('--filter', action='append', default=[])
+  found.add_argument('--sort', default='name')
+  found.add_argument('--archived', action='store_true')
+  found.add_argument('--trash', action='store_true')
+  found.add_argument('--hung_minutes', type=float, default=status.HUNG_SECONDS / 60)
+  return found
+
+
+def _list(options: Any) -> None:
+  root = os.path.expanduser(options.root)
+  if options.trash:
+    gone = trash.deleted(root)
+    if options.json:
+      _print_json([{'name': each.name, 'deleted': each.deleted, 'key': each.key} for each in gone])
+    else:
+      _print(run_tables.of_trash(gone) if gone else ['The trash is empty.'])
+    return
+  runs = index.RunIndex(root)
+  found = [each for each in runs.summaries(options.hung_minutes * 60) if each.is_archived == options.archived]
+  chosen = selection.Selection(
+    _words(options.status), _words(options.experiment), _words(options.tag), options.filter
+  ).choose(found, runs.params)
+  chosen = chosen if options.sort == 'name' else selection.in_order(chosen, options.sort, runs.params)
+  if options.json:
+    _print_json([each.as_dict() for each in chosen])
+  elif chosen:
+    _print(run_tables.of_runs(chosen, _words(options.metrics)))
+  else:
+    none = f'{root}: no runs; train.py --model_dir={root}/NAME makes one.'
+    print(f'None of {len(found)} runs is meant.' if found else none)
+
+
+def _words(values: Sequence[str]) -> list[str]:
+  return [word for value in values for word in value.split(',') if word]
+
+
+def _show(options: Any) -> None:
+  _, runs = _found(options)
+  for number, one in enumerate(runs):
+    summary = index.summary_of(one)
+    record = next((found for found in map(one.record, one.modes()) if found is not None), one.started() or {})
+    lines = log.tail(one, _LOG_LINES)
+    if options.json:
+      values = {**summary.as_dict(), 'record': record, 'params': params.read(one), 'log': lines}
+      _print_json(values)
+    else:
+      _print(['', *run_tables.of_run(summary, record, lines)] if number else run_tables.of_run(summary, record, lines))
+
+
+def _log_parser(command: str) -> arguments_lib.Parser:
+  found = _parser(command)
+  found.add_argument('--lines', type=int, default=20)
+  found.add_argument('--follow', action='store_true')
+  found.add_argument('--mode', default='train')
+  return found
+
+
+def _log(options: Any) -> None:
+  _, runs = _found(options)
+  one = runs[0]
+  path = one.log_path(options.mode)
+  if len(runs) > 1:
+    raise errors.UserError('runs log: one run at a time')
+  if not os.path.exists(path):
+    raise errors.UserError(
+      f'{one.name}: has no {os.path.basename(path)}: it was not started detached, and prints where it was started'
+    )
+  _print(log.tail(one, options.lines, options.mode))
+  if options.follow:
+    sys.stdout.flush()
+    for line in log.follow(path, lambda: not status.is_alive(one, options.mode)):
+      print(line, flush=True)
+
+
+def _compare(options: Any) -> None:
+  _, runs = _found(options, at_least=2)
+  found = comparing.compare(runs)
+  if options.json:
+    _print_json(found.as_dict())
+  else:
+    _print(run_tables.of_comparison(found))
+
+
+# Processes.
+
+
+def _stop_parser(command: str) -> arguments_lib.Parser:
+  found = _parser(command)
+  found.add_argument('--now', action='store_true')
+  found.add_argument('--wait', type=float, default=0.0)
+  return found
+
+
+def _stop(options: Any) -> None:
+  _, runs = _found(options)
+
+  def stop(one: run_folder.Run) -> None:
+    found = signals.stop(one, options.now)
+    if options.wait > 0:
+      if not signals.wait_for_end(one, options.wait):
+        raise errors.UserError(f'{one.name}: still runs after {options.wait:g} s; --now ends it at once, unsaved')
+      found = status.of_run(one)
+    print(f'{one.name}: {found.status}' + (f' ({found.reason})' if found.reason else ''), flush=True)
+
+  _each(runs, stop)
+
+
+def _resume_parser(command: str) -> arguments_lib.Parser:
+  found = _parser(command)
+  found.add_argument('--print', action='store_true')
+  return found
+
+
+def _resume(options: Any) -> None:
+  _, runs = _found(options)
+  _each(runs, lambda one: _print_or_start(one.name, commands.to_resume(one), not options.print))
+
+
+def _clone_parser(command: str) -> arguments_lib.Parser:
+  found = _parser(command)
+  found.add_argument('--name')
+  found.add_argument('--set', action='append', default=[])
+  found.add_argument('--start', action='store_true')
+  return found
+
+
+def _clone(options: Any) -> None:
+  root, runs = _found(options)
+  if len(runs) > 1:
+    raise errors.UserError('runs clone: one run at a time')
+  command = commands.make_clone(runs[0], root, options.name, options.set)
+  _print_or_start(os.path.relpath(command.model_dir, root), command, options.start)
+
+
+def _print_or_start(name: str, command: commands.Command, starts: bool) -> None:
+  if not starts:
+    print(f'cd {commands.quoted(command.cwd)} && {command}')
+    return
+  process = command.start()
+  print(f'{name}: started as {process}; its output: {run_folder.Run(command.model_dir, name).log_path(command.mode)}')
+
+
+# Notes, and what becomes of runs.
+
+
+def _tag_parser(command: str) -> arguments_lib.Parser:
+  found = _parser(command, as_json=True)
+  found.add_argument('--tag', action='append', default=[])
+  found.add_argument('--untag', action='append', default=[])
+  found.add_argument('--note')
+  return found
+
+
+def _tag(options: Any) -> None:
+  _, runs = _found(options)
+
+  def change(one: run_folder.Run) -> None:
+    found = notes.read(one)
+    if options.tag or options.untag or options.note is not None:
+      found = notes.change(one, _words(options.tag), _words(options.untag), options.note)
+    if options.json:
+      _print_json({'name': one.name, 'tags': found.tags, 'note': found.note})
+    else:
+      print(
+        run_tables.harmless(
+          f'{one.name}: {", ".join(found.tags) or "no tags"}' + (f'; {found.note}' * bool(found.note))
+        )
+      )
+
+  _each(runs, change)
+
+
+def _archive(options: Any) -> None:
+  _, runs = _found(options)
+  _each(runs, trash.archive)
+
+
+def _delete_parser(command: str) -> arguments_lib.Parser:
+  found = _parser(command)
+  found.add_argument('--forever', action='store_true')
+  return found
+
+
+def _delete(options: Any) -> None:
+  if options.forever:
+    root = os.path.expanduser(options.root)
+    _each(options.runs, lambda name: trash.delete_forever(trash.find_deleted(root, name)))
+    return
+  root, runs = _found(options)
+
+  def delete(one: run_folder.Run) -> None:
+    trash.delete(root, one)
+    print(run_tables.harmless(f'{one.name}: is in the trash; `official-ext runs restore` brings it back'))
+
+  _each(runs, delete)
+
+
+def _restore_parser(command: str) -> arguments_lib.Parser:
+  found = _parser(command)
+  found.add_argument('--name')
+  return found
+
+
+def _restore(options: Any) -> None:
+  root = os.path.expanduser(options.root)
+  if not options.runs or (options.name and len(options.runs) > 1):
+    raise errors.UserError('runs restore: name the run; `official-ext runs list --trash` and `--archived` show them')
+
+  def restore(name: str) -> None:
+    path = os.path.join(root, name)
+    one = run_folder.Run(os.path.abspath(path), name)
+    if run_folder.is_run(path) and os.path.exists(one.file(trash.ARCHIVED)):
+      trash.unarchive(one)
+    else:
+      trash.restore(root, trash.find_deleted(root, name), options.name)
+
+  _each(options.runs, restore)
+
+
+_COMMANDS: dict[str, tuple[Callable[[str], arguments_lib.Parser], Callable[[Any], None]]] = {
+  'list': (_list_parser, _list),
+  'show': (lambda command: _parser(command, as_json=True), _show),
+  'log': (_log_parser, _log),
+  'stop': (_stop_parser, _stop),
+  'resume': (_resume_parser, _resume),
+  'clone': (_clone_parser, _clone),
+  'compare': (lambda command: _parser(command, as_json=True), _compare),
+  'tag': (_tag_parser, _tag),
+  'archive': (_parser, _archive),
+  'delete': (_delete_parser, _delete),
+  'restore': (_restore_parser, _restore),
+}

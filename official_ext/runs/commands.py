@@ -1,0 +1,245 @@
+"""The commands of runs: the one that goes on with a run, and the one that makes a run like it.
+
+A run's record has the command that has started it, and the folder in which it was given. Passwords in it are masked,
+and a command that has lost one cannot be given again.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import os
+import re
+import shlex
+from typing import Any
+
+from official_ext import errors
+from official_ext.files import paths
+from official_ext.monitoring import credentials
+from official_ext.runs import run_folder
+from official_ext.runs import starting
+from official_ext.runs import status
+from official_ext.runtime import process_identity
+
+BASE_PARAMS = 'base_params.yaml'  # What a clone was made of: the original may be deleted.
+
+# The flags that a clone has in other words: its params are resolved; it is another run, from its beginning.
+_REPLACED = frozenset(
+  'experiment mode model_dir config_file params_override set branch dry_run debug debug_step profile_steps'.split()
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+  """A command of a run.
+
+  Attributes:
+    words: the program and its arguments.
+    cwd: the folder in which it is given.
+    model_dir: the run's folder, absolute.
+    mode: what it does, such as train_and_eval.
+  """
+
+  words: tuple[str, ...]
+  cwd: str
+  model_dir: str
+  mode: str = 'train'
+
+  def __str__(self) -> str:
+    """As a shell takes it."""
+    return shlex.join(self.words)
+
+  def start(self) -> process_identity.ProcessIdentity:
+    """Starts it, detached: see starting.py."""
+    return starting.start(self.words, self.model_dir, cwd=self.cwd, mode=self.mode)
+
+
+def to_resume(run: run_folder.Run) -> Command:
+  """The command that goes on with a run from its newest checkpoint: the one that has started it.
+
+  If the run's folder was moved, the command names it as it is now.
+
+  Raises:
+    UserError: the run lives or has finished, or its command is not known, or not whole.
+  """
+  found = status.of_run(run)
+  if status.is_alive(run, 'train'):
+    raise errors.UserError(f'{run.name}: is {found.status}; wait for it, or stop it first')
+  if found.status == 'finished':
+    raise errors.UserError(
+      f'{run.name}: has finished; `official-ext runs clone` makes one that trains longer: --set=train_steps=N'
+    )
+  values, words = _recorded(run)
+  split, model_dir = _split(words), None
+  for name, value in split.flags:
+    model_dir = value if name == 'model_dir' else model_dir
+  cwd = _cwd_of(values)
+  if model_dir is not None and not _same(os.path.join(cwd, os.path.expanduser(model_dir)), run.path):
+    flags = [(name, run.path if name == 'model_dir' else value) for name, value in split.flags]
+    words = [*split.program, *map(_written, flags)]
+  return Command(tuple(words), cwd, run.path, values.get('mode') or 'train')
+
+
+def to_clone(
+  run: run_folder.Run, model_dir: str, changes: Sequence[str] = (), config_file: str | None = None
+) -> Command:
+  """The command of a new run with the configuration of another, but for some changes.
+
+  Args:
+    run: the original.
+    model_dir: the new run's folder.
+    changes: `NAME=VALUE`, as --set takes them; the driver checks them.
+    config_file: the original's configuration; None: its params.yaml.
+
+  Raises:
+    UserError: the original's command or configuration is not known.
+  """
+  config_file = config_file or run.file(run_folder.PARAMS)
+  if not os.path.isfile(config_file):
+    raise errors.UserError(f'{run.name}: has no {run_folder.PARAMS}, so that nothing can be made like it')
+  for change in changes:
+    if '=' not in change:
+      raise errors.UserError(f'--set={change}: expected NAME=VALUE')
+  values, words = _recorded(run)
+  split = _split(words)
+  given = dict(split.flags)
+  experiment = values.get('experiment') or given.get('experiment')
+  mode = values.get('mode') or given.get('mode')
+  if not experiment or not mode:
+    raise errors.UserError(f'{run.name}: neither its record nor its command names its experiment and its mode')
+  flags = [
+    ('experiment', experiment),
+    ('mode', mode),
+    ('model_dir', os.path.abspath(model_dir)),
+    *((name, value) for name, value in split.flags if name.removeprefix('no') not in _REPLACED),
+    ('config_file', config_file),
+    *(('set', change) for change in changes),
+  ]
+  return Command((*split.program, *map(_written, flags)), _cwd_of(values), os.path.abspath(model_dir), mode)
+
+
+def quoted(word: str) -> str:
+  """A word as a shell takes it."""
+  return shlex.quote(word)
+
+
+def free_name(root: str, name: str) -> str:
+  """A name like another that nothing in a folder has: run-2 for run, run-3 for run-2."""
+  stem, number = re.fullmatch(r'(.*?)(?:-(\d{1,9}))?', name, re.DOTALL).groups()  # type: ignore[union-attr]
+  number = int(number or 1) + 1
+  while os.path.lexists(os.path.join(root, f'{stem}-{number}')):
+    number += 1
+  return f'{stem}-{number}'
+
+
+def make_clone(run: run_folder.Run, root: str, name: str | None, changes: Sequence[str] = ()) -> Command:
+  """Makes the folder of a new run like another, with what it was made of, and returns the command that begins it.
+
+  Args:
+    run: the original.
+    root: the folder with the runs.
+    name: the new run's, in it; None: one that is free.
+    changes: see `to_clone`.
+
+  Raises:
+    UserError: the name is taken, or leads out of `root`; or see `to_clone`.
+  """
+  to_clone(run, root, changes)  # Before anything is written.
+  while True:
+    chosen = name or free_name(root, run.name if run.name != '.' else os.path.basename(run.path))
+    folder = checked_folder(root, chosen)
+    try:
+      os.makedirs(os.path.dirname(folder), exist_ok=True)
+      os.mkdir(folder)  # Of several at once one gets it.
+      break
+    except FileExistsError:
+      if name:
+        raise errors.UserError(f'--name={name}: {folder} is there already; choose another name') from None
+    except OSError as error:
+      raise errors.UserError(f'--name={chosen}: {folder}: cannot be made: {error.strerror}') from error
+  try:
+    base = os.path.join(folder, BASE_PARAMS)
+    paths.write_atomically(base, paths.read(run.file(run_folder.PARAMS)))
+  except OSError as error:
+    raise errors.StorageError(f'{folder}: cannot be written: {error.strerror}') from error
+  return to_clone(run, folder, changes, base)
+
+
+def checked_folder(root: str, name: str) -> str:
+  """The path of a new run in a folder.
+
+  Raises:
+    UserError: the name leads out of it, or to a place in which runs are not looked for.
+  """
+  root = os.path.abspath(root)
+  folder = os.path.abspath(os.path.join(root, name))
+  parts = name.split('/')
+  if not name or folder == root or not run_folder.paths_below(root, folder) or any(p.startswith('.') for p in parts):
+    raise errors.UserError(f'--name={name}: must be a name in {root}, and no part of it may begin with a dot')
+  return folder
+
+
+def _recorded(run: run_folder.Run) -> tuple[Mapping[str, Any], list[str]]:
+  """What tells of the last start of a run, and its command."""
+  record, started = run.record(), run.started()
+  values = record if record is not None and not status.is_later(started, record) else started
+  if values is None:
+    raise errors.UserError(f'{run.name}: there is no record of how it was started; give its command again')
+  launcher = values.get('launcher')
+  text = launcher.get('command') if isinstance(launcher, dict) else values.get('command')
+  try:
+    words = shlex.split(text) if isinstance(text, str) else []
+  except ValueError:
+    words = []
+  if len(words) < 2:
+    raise errors.UserError(f'{run.name}: its record does not tell its command; give it again')
+  for word in words:
+    if credentials.MASK in word:
+      raise errors.UserError(
+        f'{run.name}: its command had a password or the like, which is not kept: {word}; give the whole command again'
+      )
+  return values, words
+
+
+def _cwd_of(values: Mapping[str, Any]) -> str:
+  cwd = values.get('cwd')
+  return cwd if isinstance(cwd, str) and os.path.isabs(cwd) else os.getcwd()  # Older records have none.
+
+
+@dataclasses.dataclass(frozen=True)
+class _Split:
+  """A command in its parts.
+
+  Attributes:
+    program: up to the first flag of the driver.
+    flags: (name, value) of each flag; None for one without a value.
+  """
+
+  program: tuple[str, ...]
+  flags: tuple[tuple[str, str | None], ...]
+
+
+def _split(words: Sequence[str]) -> _Split:
+  if '--' in words:  # A launcher's own flags come before.
+    first = words.index('--') + 1
+  else:
+    first = next((place for place, word in enumerate(words) if place > 1 and word.startswith('-')), len(words))
+  return _Split(tuple(words[:first]), tuple(_flags(words[first:])))
+
+
+def _flags(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+  place = 0
+  while place < len(words):
+    name, equals, value = words[place].lstrip('-').partition('=')
+    place += 1
+    if not equals and place < len(words) and not words[place].startswith('-'):  # The driver takes nothing but flags.
+      value, equals = words[place], '='
+      place += 1
+    yield name, value if equals else None
+
+
+def _written(flag: tuple[str, str | None]) -> str:
+  name, value = flag
+  return f'--{name}' if value is None else f'--{name}={value}'
+
+
+def _same(path: str, other: str) -> bool:
+  return os.path.realpath(path) == os.path.realpath(other)

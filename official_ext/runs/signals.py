@@ -1,0 +1,127 @@
+"""Stops a run: a signal to the very process that its record names, and to no other that has its number by now.
+
+The process is opened first (a pidfd, which stays with it whatever becomes of its number), then compared with the record
+by its start and the boot of its kernel, then signalled. `stop.json` in the run's folder says which process was asked,
+so that everybody sees it as stopping; it means nothing for another process.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import time
+
+from official_ext import errors
+from official_ext.files import moments
+from official_ext.runs import json_files
+from official_ext.runs import run_folder
+from official_ext.runs import status
+from official_ext.runtime import process_identity
+
+
+def stop(run: run_folder.Run, now: bool = False, mode: str | None = None) -> status.RunStatus:
+  """Asks a run to save and to stop, with status 75; the same command then goes on from there.
+
+  A run that was asked before is not asked again: it would stop without saving.
+
+  Args:
+    run: the run.
+    now: end it at once, without saving: what follows its last checkpoint is lost.
+    mode: whose process; None: that of the training, or else of an evaluation.
+
+  Returns:
+    How it stands after that.
+
+  Raises:
+    UserError: it does not run, or cannot be reached from here.
+  """
+  found, mode = _living(run, mode)
+  process = found.process
+  if found.is_alive is None or process is None:
+    who = str(process or 'a process that its record does not name')
+    raise errors.UserError(
+      f'{run.name}: cannot be stopped from here: it is {who}, on another host or in another container; give this '
+      'command there'
+    )
+  if found.status == 'stopping' and not now:
+    return found
+  targets = [process]
+  if now:  # Of a launcher's workers the first is the run; the others end when they miss it.
+    targets.append(process_identity.parse(run.record(mode) or {}) or process)
+  for target in dict.fromkeys(targets):
+    send(target, signal.SIGKILL if now else signal.SIGTERM, run.name)
+  with contextlib.suppress(errors.StorageError):  # On a full disk it has to stop too.
+    note = {**process.as_dict(), 'requested': moments.now(), 'at_once': now}
+    json_files.write(run.file_of_mode('stop', 'json', mode), note)
+  return status.of_run(run, mode=mode)
+
+
+def _living(run: run_folder.Run, mode: str | None) -> tuple[status.RunStatus, str]:
+  """The first of a run's processes that lives, and its mode."""
+  found = {name: status.of_run(run, mode=name) for name in ([mode] if mode else run.modes() or ['train'])}
+  for name, each in found.items():
+    if each.may_be_alive and each.status != 'unknown':
+      return each, name
+  each = next(iter(found.values()))
+  raise errors.UserError(f'{run.name}: does not run: {each.status}' + (f' ({each.reason})' if each.reason else ''))
+
+
+def send(process: process_identity.ProcessIdentity, number: int, name: str) -> None:
+  """Sends a signal to a process, if it is the one, and lives.
+
+  Args:
+    process: its identity.
+    number: the signal.
+    name: the run's, for messages.
+
+  Raises:
+    UserError: it has ended, belongs to another user, or this system cannot do it safely.
+  """
+  if not hasattr(os, 'pidfd_open'):
+    raise errors.UserError(
+      f'{name}: this system has no pidfd, so that another process might be hit: kill {process.pid}'
+    )
+  try:
+    descriptor = os.pidfd_open(process.pid)
+  except ProcessLookupError:
+    raise errors.UserError(f'{name}: {process} has ended') from None
+  except OSError as error:
+    raise errors.UserError(f'{name}: {process} cannot be opened: {error.strerror}') from error
+  try:
+    # Whatever has this number from here on, the descriptor stays with the process that is compared now.
+    if process_identity.is_alive(process) is not True or process.pid_start is None:
+      raise errors.UserError(f'{name}: {process} has ended, or its record does not identify it; kill it yourself')
+    signal.pidfd_send_signal(descriptor, number)
+  except ProcessLookupError:
+    raise errors.UserError(f'{name}: {process} has ended') from None
+  except PermissionError:
+    raise errors.UserError(f'{name}: {process} belongs to another user, who may stop it') from None
+  finally:
+    os.close(descriptor)
+
+
+def wait_for_end(run: run_folder.Run, timeout_seconds: float) -> bool:
+  """Waits until no process of a run lives; returns whether that is so in the end."""
+  deadline = time.monotonic() + timeout_seconds
+  while status.is_alive(run):
+    left = deadline - time.monotonic()
+    if left <= 0:
+      return False
+    _wait(run, min(left, 1.0))
+  return True
+
+
+def _wait(run: run_folder.Run, seconds: float) -> None:
+  """Waits for the end of a run's process, or for some time."""
+  process = status.of_run(run).process
+  try:
+    descriptor = os.pidfd_open(process.pid) if process is not None else -1
+  except (AttributeError, OSError):
+    descriptor = -1
+  if descriptor < 0:
+    time.sleep(min(seconds, 0.1))
+    return
+  try:
+    select.select([descriptor], [], [], seconds)
+  finally:
+    os.close(descriptor)

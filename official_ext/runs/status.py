@@ -1,0 +1,201 @@
+"""How a run stands: what its record says, held against the process that the record names.
+
+A record says "running" until somebody writes something else, and a process that was killed writes nothing. So the
+process itself is looked at: its number, its start and the boot of its kernel must be those of the record. What cannot
+be seen from here, because it is on another host or in another container, is judged by its heartbeat, and that is said.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import signal
+import time
+from typing import Any
+
+from official_ext.files import moments
+from official_ext.runs import run_folder
+from official_ext.runtime import heartbeat
+from official_ext.runtime import process_identity
+
+STATUSES = (
+  'starting',  # Its process lives, and has not written its record yet.
+  'running',
+  'stopping',  # It was asked to stop, and saves.
+  'hung',  # It makes no progress; or it was ended for that reason.
+  'finished',
+  'preempted',
+  'diverged',
+  'failed',
+  'dead',  # Its process is gone, and did not say why.
+  'unknown',  # There is no record.
+)
+HUNG_SECONDS = 1800.0
+
+
+@dataclasses.dataclass(frozen=True)
+class RunStatus:
+  """How a run stands.
+
+  Attributes:
+    status: one of STATUSES.
+    reason: how that is known, or what is wrong, in one line; '' if there is nothing to say.
+    is_alive: whether a process of the run lives; None if that cannot be seen from here.
+    process: the one to which a signal must go, if one lives or may live.
+  """
+
+  status: str
+  reason: str = ''
+  is_alive: bool | None = False
+  process: process_identity.ProcessIdentity | None = None
+
+  @property
+  def may_be_alive(self) -> bool:
+    """Whether something may still write to the folder."""
+    return self.is_alive is not False
+
+
+def of_run(run: run_folder.Run, hung_seconds: float = HUNG_SECONDS, mode: str | None = None) -> RunStatus:
+  """How a run stands now.
+
+  Args:
+    run: the run.
+    hung_seconds: a run hangs if it lives, and has come to no other step or stage for so long.
+    mode: whose record; None: the training's, or else that of an evaluation.
+  """
+  modes = [mode] if mode else run.modes()
+  mode = next((name for name in modes if run.record(name) is not None), modes[0] if modes else 'train')
+  return judge(run.record(mode), run.started(mode), run.stop_request(mode), hung_seconds)
+
+
+def is_alive(run: run_folder.Run, mode: str | None = None) -> bool:
+  """Whether a process of a run lives or may live: that of a mode, or any, as of an evaluation beside the training.
+
+  A run that has noted its end may still write for a moment, and counts as alive until its process is gone.
+  """
+  return any(_is_alive(run.record(name), run.started(name)) for name in ([mode] if mode else run.modes()))
+
+
+def _is_alive(record, started) -> bool:
+  processes = [process_identity.parse(found) for found in (record, started) if found]
+  if any(process is not None and process_identity.is_alive(process) for process in processes):
+    return True
+  return judge(record, started).may_be_alive or judge(None, started).may_be_alive
+
+
+def judge(
+  record: Mapping[str, Any] | None,
+  started: Mapping[str, Any] | None,
+  stop_request: Mapping[str, Any] | None = None,
+  hung_seconds: float = HUNG_SECONDS,
+) -> RunStatus:
+  """How a run stands, by its files.
+
+  Args:
+    record: run.json or the like; None if there is none that can be read.
+    started: started.json; likewise.
+    stop_request: who was asked to stop; likewise.
+    hung_seconds: see `of_run`.
+  """
+  starter = _judge_started(record, started)
+  if starter is not None:
+    return starter
+  if record is None:
+    return RunStatus('unknown', 'no record that can be read')
+  if record['status'] != 'running':
+    return RunStatus(record['status'], record.get('error') or record.get('early_stopped') or '')
+  process = process_identity.parse(record)
+  alive = None if process is None else process_identity.is_alive(process)
+  target = _launcher(record) or process
+  if alive is False:
+    if target is not None and target != process:
+      return RunStatus('starting', 'its launcher starts it again', True, target)
+    return RunStatus('dead', _cause_of_death(record, started))
+  return _of_living(record, alive, target, stop_request, hung_seconds)
+
+
+def _of_living(record, alive, process, stop_request, hung_seconds) -> RunStatus:
+  """The status of a run that says that it is running, and whose process is not known to be gone."""
+  where = ''
+  beat = moments.seconds(record.get('heartbeat'))
+  if alive is None:
+    if beat is None:
+      return RunStatus('unknown', f'on {record.get("host", "an unknown host")}, and has no heartbeat', None, process)
+    age = time.time() - beat
+    where = f'on {record.get("host")}, judged by its heartbeat {_duration(age)} ago'
+    if age > heartbeat.SILENCE_SECONDS:
+      return RunStatus('dead', where)
+  if stop_request is not None and process is not None and process_identity.parse(stop_request) == process:
+    return RunStatus('stopping', where or f'asked to at {stop_request.get("requested")}', alive, process)
+  updated = moments.seconds(record.get('updated'))
+  # Both are of the run's own clock, which may not be this one's.
+  if beat is not None and updated is not None and beat - updated > hung_seconds:
+    reason = f'no step for {_duration(beat - updated)}, in stage {record.get("stage")}'
+    return RunStatus('hung', '; '.join(filter(None, [reason, where])), alive, process)
+  return RunStatus('running', where, alive, process)
+
+
+def _judge_started(record, started) -> RunStatus | None:
+  """The status of a process that was started after what the record tells of; None if the record knows better."""
+  process = process_identity.parse(started or {})
+  if process is None or started is None or not is_later(started, record):
+    return None
+  alive = False if started.get('ended') else process_identity.is_alive(process)
+  if alive is not False:
+    return RunStatus('starting', '', alive, process)
+  exit_status = started.get('exit_status')
+  if exit_status == 0:  # There was nothing to do, or nothing to record.
+    return None if record is not None else RunStatus('finished', 'it has left no record')
+  if not isinstance(exit_status, int) or exit_status < 0:
+    return RunStatus('dead', f'{describe_exit(exit_status) or "its process is gone"}, before it began to train')
+  status = {75: 'preempted', 3: 'diverged'}.get(exit_status, 'failed')
+  return RunStatus(status, f'ended with status {exit_status} before it began to train')
+
+
+def is_later(started: Mapping[str, Any] | None, record: Mapping[str, Any] | None) -> bool:
+  """Whether a process that was started detached is newer than a record, and has left none itself."""
+  process = process_identity.parse(started or {})
+  if started is None or process is None:
+    return False
+  if record is None:
+    return True
+  if process in (process_identity.parse(record), _parsed_launcher(record)):
+    return False
+  begun, recorded = moments.seconds(started.get('started')), moments.seconds(record.get('started'))
+  return begun is not None and recorded is not None and begun >= recorded
+
+
+def _launcher(record: Mapping[str, Any]) -> process_identity.ProcessIdentity | None:
+  """The living process that starts the run's workers, and must be the one to stop them."""
+  process = _parsed_launcher(record)
+  return process if process is not None and process_identity.is_alive(process) else None
+
+
+def _parsed_launcher(record: Mapping[str, Any]) -> process_identity.ProcessIdentity | None:
+  launcher = record.get('launcher')
+  return process_identity.parse(launcher) if isinstance(launcher, dict) else None
+
+
+def _cause_of_death(record, started) -> str:
+  if started is not None and process_identity.parse(started) == process_identity.parse(record):
+    if how := describe_exit(started.get('exit_status')):
+      return how
+  return f'process {record.get("pid")} is gone'
+
+
+def describe_exit(exit_status: Any) -> str | None:
+  """How a process ended: `status 2`, or `killed by SIGKILL` if it is negative; None if that is not known."""
+  if not isinstance(exit_status, int):
+    return None
+  if exit_status >= 0:
+    return f'status {exit_status}'
+  try:
+    return f'killed by {signal.Signals(-exit_status).name}'
+  except ValueError:
+    return f'killed by signal {-exit_status}'
+
+
+def _duration(seconds: float) -> str:
+  seconds = int(max(0.0, seconds))
+  for size, unit in ((86400, 'd'), (3600, 'h'), (60, 'min')):
+    if seconds >= 2 * size:
+      return f'{seconds // size} {unit}'
+  return f'{seconds} s'

@@ -1,0 +1,242 @@
+"""Runs out of sight: deleted ones, which can be brought back, and archived ones, which stay where they are.
+
+A deleted run is moved, by one rename, to `RUNS_DIR/.trash/ID/run`; `ID/trash.json` has the name that it had. What is
+archived has a mark of its own (`archived.json`): its path stays, as others may begin with its checkpoints.
+"""
+
+from collections.abc import Iterator
+import contextlib
+import dataclasses
+import errno
+import os
+import time
+import uuid
+
+from official_ext import errors
+from official_ext.files import file_lock
+from official_ext.files import moments
+from official_ext.files import paths
+from official_ext.runs import json_files
+from official_ext.runs import run_folder
+from official_ext.runs import starting
+from official_ext.runs import status
+
+FOLDER = '.trash'
+ARCHIVED = 'archived.json'
+_NOTE = 'trash.json'
+_RUN = 'run'
+
+
+@dataclasses.dataclass(frozen=True)
+class Deleted:
+  """A run in the trash.
+
+  Attributes:
+    key: tells it from others that had its name.
+    name: the name that it had.
+    deleted: when it was deleted, as text.
+    run: its folder, as it is now.
+  """
+
+  key: str
+  name: str
+  deleted: str
+  run: run_folder.Run
+
+  @property
+  def place(self) -> str:
+    """Its folder in the trash, with the note."""
+    return os.path.dirname(self.run.path)
+
+
+# Deleted ones.
+
+
+def delete(root: str, run: run_folder.Run) -> Deleted:
+  """Moves a run to the trash, if it does not live; `restore` undoes it.
+
+  Args:
+    root: the folder with the runs.
+    run: one of them.
+
+  Raises:
+    UserError: it lives, or another in its folder does; it is `root` itself; or it cannot be moved.
+    StorageError: the trash cannot be written.
+  """
+  if run.name == '.':
+    raise errors.UserError(f'{run.path}: is the folder with the runs; name the one above it, and then the run')
+  key = f'{time.strftime("%Y%m%d-%H%M%S")}-{uuid.uuid4().hex[:8]}'
+  place = os.path.join(os.path.abspath(root), FOLDER, key)
+  with _held(run):
+    _refuse_living(run)
+    try:
+      os.makedirs(place)
+      json_files.write(os.path.join(place, _NOTE), {'name': run.name, 'deleted': moments.now()})
+      moved = _move(run, os.path.join(place, _RUN))
+    except BaseException:
+      _remove_place(place)
+      raise
+    if status.is_alive(moved):  # Somebody has started it by hand, a moment ago.
+      os.rename(moved.path, run.path)
+      _remove_place(place)
+      _refuse_living(run)
+  return Deleted(key, run.name, moments.now(), moved)
+
+
+def deleted(root: str) -> list[Deleted]:
+  """The runs in the trash of a folder, the latest first."""
+  found = []
+  for key in paths.names(os.path.join(os.path.abspath(root), FOLDER)):
+    place = os.path.join(os.path.abspath(root), FOLDER, key)
+    values = json_files.read(os.path.join(place, _NOTE)) or {}
+    name, when = values.get('name'), values.get('deleted')
+    path = os.path.join(place, _RUN)
+    if isinstance(name, str) and name and os.path.lexists(path):
+      found.append(Deleted(key, name, when if isinstance(when, str) else '', run_folder.Run(path, name)))
+  return sorted(found, key=lambda each: each.deleted, reverse=True)
+
+
+def find_deleted(root: str, name: str) -> Deleted:
+  """The run in the trash that had a name, the latest of several; or that of a key.
+
+  Raises:
+    UserError: there is none.
+  """
+  for each in deleted(root):
+    if name in (each.name, each.key):
+      return each
+  raise errors.UserError(f'{name}: is not in the trash; `official-ext runs list --trash` shows what is')
+
+
+def restore(root: str, each: Deleted, name: str | None = None) -> run_folder.Run:
+  """Brings a run back from the trash.
+
+  Args:
+    root: the folder with the runs.
+    each: the run.
+    name: its name from now on; None: the one that it had.
+
+  Raises:
+    UserError: something else has that name now, or another process has brought it back.
+    StorageError: the folder cannot be written.
+  """
+  name = name or each.name
+  target = os.path.abspath(os.path.join(root, name))
+  if not run_folder.paths_below(os.path.abspath(root), target):
+    raise errors.UserError(f'{name}: is not a name in {root}')
+  try:
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+  except OSError as error:
+    raise errors.StorageError(f'{target}: cannot be made: {error.strerror}') from error
+  # The empty folder is what others see as taken, and what a rename replaces.
+  try:
+    os.mkdir(target)
+  except FileExistsError:
+    raise errors.UserError(f'{name}: something is there already; give it another name: --name=NAME') from None
+  except OSError as error:
+    raise errors.StorageError(f'{target}: cannot be made: {error.strerror}') from error
+  try:
+    if os.path.islink(each.run.path):
+      os.rmdir(target)
+    run = _move(run_folder.Run(each.run.path, name), target)
+  except BaseException:
+    with contextlib.suppress(OSError):
+      os.rmdir(target)
+    raise
+  _remove_place(each.place)
+  return run
+
+
+def delete_forever(each: Deleted) -> None:
+  """Deletes a run in the trash with all its files; of a symbolic link the link alone.
+
+  Raises:
+    StorageError: not all of them can be deleted.
+  """
+  doomed = f'{each.place}.deleting'  # Half deleted it must not come back.
+  try:
+    os.rename(each.place, doomed)
+    path = os.path.join(doomed, _RUN)
+    paths.remove_folder(path)
+    paths.remove_folder(doomed)
+  except FileNotFoundError:
+    raise errors.UserError(f'{each.name}: is not in the trash any more') from None
+  except OSError as error:
+    raise errors.StorageError(f'{error.filename or doomed}: cannot be deleted: {error.strerror}') from error
+
+
+def _move(run: run_folder.Run, target: str) -> run_folder.Run:
+  """Renames a run's folder."""
+  try:
+    os.rename(run.path, target)
+  except FileNotFoundError:
+    raise errors.UserError(f'{run.name}: is not there any more: another process has moved or deleted it') from None
+  except OSError as error:
+    if error.errno == errno.EXDEV:
+      raise errors.UserError(f'{run.name}: is on another file system than {FOLDER}; move it by hand') from None
+    raise errors.UserError(f'{run.name}: cannot be moved: {error.strerror}') from error
+  return run_folder.Run(target, run.name)
+
+
+def _remove_place(place: str) -> None:
+  """Removes a folder of the trash that has no run."""
+  with contextlib.suppress(OSError):
+    paths.remove(os.path.join(place, _NOTE))
+    os.rmdir(place)
+
+
+# Archived ones.
+
+
+def archive(run: run_folder.Run) -> None:
+  """Takes a run out of lists, if it does not live. Its files stay where they are.
+
+  Raises:
+    UserError: it lives.
+    StorageError: its folder cannot be written.
+  """
+  with _held(run):
+    _refuse_living(run)
+    json_files.write(run.file(ARCHIVED), {'archived': moments.now()})
+
+
+def unarchive(run: run_folder.Run) -> None:
+  """Takes a run into lists again.
+
+  Raises:
+    StorageError: its folder cannot be written.
+  """
+  try:
+    paths.remove(run.file(ARCHIVED))
+  except OSError as error:
+    raise errors.StorageError(f'{run.file(ARCHIVED)}: cannot be deleted: {error.strerror}') from error
+
+
+@contextlib.contextmanager
+def _held(run: run_folder.Run) -> Iterator[None]:
+  """Nobody starts the run, or moves it, meanwhile.
+
+  Raises:
+    UserError: somebody does; or it is not there.
+    StorageError: its folder cannot be written.
+  """
+  with contextlib.ExitStack() as stack:
+    try:
+      stack.enter_context(file_lock.FileLock(run.file(starting.LOCK)))
+    except FileNotFoundError:
+      raise errors.UserError(f'{run.name}: is not there any more') from None
+    except TimeoutError:
+      raise errors.UserError(f'{run.name}: is being started by another process; try again') from None
+    except OSError as error:
+      raise errors.StorageError(f'{run.path}: cannot be written: {error.strerror}') from error
+    yield
+
+
+def _refuse_living(run: run_folder.Run) -> None:
+  """Raises a UserError if a run, or one in its folder, lives or may live."""
+  for each in {found.path: found for found in (run, *run_folder.find_runs(run.path))}.values():
+    if status.is_alive(each):
+      found = status.of_run(each)
+      where = f', {found.reason}' if found.reason else ''
+      name = run.name if each.path == run.path else f'{run.name}/{each.name}'
+      raise errors.UserError(f'{name}: is {found.status}{where}; stop it first')

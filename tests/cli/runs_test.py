@@ -1,0 +1,152 @@
+"""official-ext runs."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from official_ext.cli import main as cli
+from official_ext.runs import run_folder
+from official_ext.runs import status
+from tests.runs import folders
+from tests.runs.folders import event
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
+
+
+@pytest.fixture
+def runs(capsys):
+  """runs(command, ...) -> (status, stdout, stderr)."""
+
+  def run(*arguments):
+    code = cli.main(['runs', *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+  return run
+
+
+def _wait(condition, seconds=300):
+  deadline = time.monotonic() + seconds
+  while not condition():
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+
+
+def test_the_list_is_a_table_or_json(tmp_path, runs):
+  events = [event('train', 40, training_loss=0.5), event('eval', 40, accuracy=0.75)]
+  folders.make(tmp_path, 'sweep/a', events)
+  folders.make(
+    tmp_path, 'sweep/b', status='failed', error='no\x1b[31m data', identity=folders.ended_process(), rate=0.5
+  )
+  _, out, _ = runs('list', tmp_path)
+  header, a, b = (line.split() for line in out.splitlines())
+  assert header == ['RUN', 'STATUS', 'STEP', '%', 'LEFT', 'EXPERIMENT', 'TAGS', 'METRICS']
+  assert a == ['sweep/a', 'running', '40/100', '40', 'digits', 'accuracy', '0.75']
+  assert b == ['sweep/b', 'failed', '10/100', '10', 'digits', 'no\\x1b[31m', 'data']
+  found = json.loads(runs('list', tmp_path, '--filter=learning_rate=.5', '--json')[1])
+  assert [(each['name'], each['reason']) for each in found] == [('sweep/b', 'no\x1b[31m data')]
+  assert 'None of 2 runs' in runs('list', tmp_path, '--status=dead')[1]
+  assert runs('list', tmp_path, '--status=bad')[0] == 2
+  assert runs('list', tmp_path / 'none') == (
+    2,
+    '',
+    f'error: {tmp_path}/none: cannot be read: No such file or directory; name the folder that has your runs\n',
+  )
+
+
+def test_a_run_is_named_in_the_folder_or_by_its_path(tmp_path, runs):
+  folders.make(tmp_path, 'a', status='finished', identity=folders.ended_process())
+  folders.make(tmp_path, 'b', status='finished', identity=folders.ended_process(), rate=0.5)
+  for arguments in ((tmp_path, 'a'), (tmp_path, tmp_path / 'a'), (tmp_path / 'a',)):
+    code, out, _ = runs('show', *arguments)
+    assert (code, out.splitlines()[:2]) == (0, [f'{tmp_path}/a', '  status       finished'])
+  for arguments in ((tmp_path, 'a', 'b'), (tmp_path / 'a', tmp_path / 'b')):
+    code, out, _ = runs('compare', *arguments, '--json')
+    assert json.loads(out)['names'] == ['a', 'b']
+    assert json.loads(out)['params'] == {
+      'trainer.optimizer_config.learning_rate.cosine.initial_learning_rate': [0.001, 0.5]
+    }
+  assert 'initial_learning_rate  0.001     0.5' in runs('compare', tmp_path, 'a', 'b')[1]
+  code, _, err = runs('show', tmp_path, 'aa')
+  assert (code, err) == (2, f'error: aa: no run of that name in {tmp_path}; did you mean a?\n')
+  assert runs('compare', tmp_path, 'a')[0] == 2
+  assert runs('stop', tmp_path)[0] == 2
+  assert 'did you mean delete?' in runs('delet', tmp_path)[2]
+
+
+def test_what_is_wrong_with_several_runs_is_told_of_each(tmp_path, runs):
+  folders.make(tmp_path, 'living')
+  folders.make(tmp_path, 'ended', status='failed', identity=folders.ended_process())
+  code, out, err = runs('delete', tmp_path, 'living', 'ended')
+  assert (code, len(err.splitlines())) == (2, 1)
+  assert err.startswith('error: living: is running')
+  assert out.startswith('ended: is in the trash')
+  assert [each['name'] for each in json.loads(runs('list', tmp_path, '--trash', '--json')[1])] == ['ended']
+  assert runs('restore', tmp_path, 'ended', '--name=again')[0] == 0
+  assert 'again' in runs('list', tmp_path)[1]
+  assert runs('delete', tmp_path, 'again')[0] == 0
+  assert runs('delete', tmp_path, 'ended', '--forever')[0] == 2  # It was deleted by its other name.
+  assert runs('delete', tmp_path, 'again', '--forever')[0] == 0
+  assert runs('list', tmp_path, '--trash')[1] == 'The trash is empty.\n'
+
+
+def test_tags_notes_and_the_archive(tmp_path, runs):
+  folders.make(tmp_path, 'a', status='finished', identity=folders.ended_process())
+  assert runs('tag', tmp_path, 'a', '--tag=good,old', '--note=see\nbelow')[1] == 'a: good, old; see\\nbelow\n'
+  assert json.loads(runs('tag', tmp_path, 'a', '--untag=old', '--json')[1])['tags'] == ['good']
+  assert 'good' in runs('list', tmp_path, '--tag=good')[1]
+  assert runs('archive', tmp_path, 'a')[0] == 0
+  assert 'makes one' in runs('list', tmp_path)[1]
+  assert runs('list', tmp_path, '--archived')[1].splitlines()[1].startswith('a')
+  assert runs('restore', tmp_path, 'a')[0] == 0
+  assert runs('list', tmp_path)[1].splitlines()[1].startswith('a')
+
+
+def test_the_log_of_a_run_is_shown_from_its_end(tmp_path, runs):
+  run = folders.make(tmp_path, 'a', identity=folders.ended_process())
+  assert 'has no run.log: it was not started detached' in runs('log', tmp_path, 'a')[2]
+  with open(run.log_path(), 'w') as file:
+    file.write(''.join(f'line {number}\n' for number in range(100)))
+  assert runs('log', tmp_path, 'a', '--lines=2')[1] == 'line 98\nline 99\n'
+  assert runs('log', tmp_path, 'a', '--lines=1', '--follow')[1] == 'line 99\n'
+  assert 'line 99' in runs('show', tmp_path, 'a')[1]
+  assert 'process' in runs('show', tmp_path, 'a')[1]
+
+
+def test_a_training_is_stopped_goes_on_and_is_killed(tmp_path, runs, start_train):
+  arguments = ['--experiment=digits_mlp', '--mode=train', f'--model_dir={tmp_path}/a', '--set=train_steps=1000000']
+  arguments += ['--set=steps_per_loop=20', '--set=summary_interval=20', '--set=checkpoint_interval=100000']
+  start_train(arguments)
+  run = run_folder.Run(str(tmp_path / 'a'), 'a')
+  _wait(lambda: (run.record() or {}).get('stage') == 'train' and os.path.getsize(run.file('events.jsonl')) > 2000)
+  (found,) = json.loads(runs('list', tmp_path, '--json', '--filter=train_steps=1000000')[1])
+  assert (found['status'], found['experiment'], found['train_steps']) == ('running', 'digits_mlp', 1000000)
+  assert found['step'] > 0
+  assert found['train']['training_loss'] > 0
+  assert run.record()['cwd'] == os.getcwd()
+  assert run.record()['short_names']['train_steps'] == 'trainer.train_steps'
+  assert runs('resume', tmp_path, 'a')[2] == 'error: a: is running; wait for it, or stop it first\n'
+  assert runs('stop', tmp_path, 'a')[1].startswith('a: stopping')
+  assert runs('stop', tmp_path, 'a', '--wait=300')[0] == 0 or status.of_run(run).status == 'preempted'
+  _wait(lambda: not status.is_alive(run))
+  assert status.of_run(run).status == 'preempted'
+  step = run.record()['step']
+
+  assert 'a: started as process' in runs('resume', tmp_path, 'a')[1]
+  _wait(lambda: status.of_run(run).status == 'running' and run.record()['stage'] == 'train')
+  assert run.record()['attempt'] == 2
+  assert json.loads(runs('list', tmp_path, '--json')[1])[0]['step'] >= step
+  os.kill(run.record()['pid'], signal.SIGKILL)
+  _wait(lambda: run.started()['ended'])
+  code, out, _ = runs('show', tmp_path, 'a')
+  assert (code, out.splitlines()[1]) == (0, '  status       dead: killed by SIGKILL')
+  assert any('restored' in line for line in out.splitlines()[-10:])  # The end of its log.
+  command = runs('clone', tmp_path, 'a', '--set=train_steps=5')[1]
+  assert command.endswith(f'--config_file={tmp_path}/a-2/base_params.yaml --set=train_steps=5\n')
+  assert runs('delete', tmp_path, 'a')[0] == 0

@@ -1,0 +1,119 @@
+"""Tests for commands."""
+
+import os
+import shlex
+import sys
+
+import pytest
+
+from official_ext import errors
+from official_ext.runs import commands
+from official_ext.runs import run_folder
+from tests.runs import folders
+
+
+def _command(*flags, program='train.py'):
+  return shlex.join([sys.executable, program, *flags])
+
+
+_FLAGS = ('--experiment=digits', '--mode=train_and_eval')
+
+
+def test_a_resume_is_the_command_that_was_given(tmp_path):
+  flags = (*_FLAGS, f'--model_dir={tmp_path}/a', "--set=task.name=it's", '--registry', 'my_tasks')
+  run = folders.make(tmp_path, 'a', status='preempted', identity=folders.ended_process(), command=_command(*flags))
+  found = commands.to_resume(run)
+  assert found == commands.Command((sys.executable, 'train.py', *flags), '/tmp', run.path, 'train_and_eval')
+  assert shlex.split(str(found)) == list(found.words)
+
+
+def test_a_run_that_was_moved_goes_on_where_it_is(tmp_path):
+  flags = (*_FLAGS, '--model_dir', 'old', '--set=train_steps=5')
+  run = folders.make(
+    tmp_path, 'new', status='failed', identity=folders.ended_process(), command=_command(*flags), cwd=str(tmp_path)
+  )
+  assert f'--model_dir={run.path}' in commands.to_resume(run).words
+  os.symlink(run.path, tmp_path / 'old')  # The same folder by another name.
+  assert '--model_dir' in commands.to_resume(run).words
+
+
+def test_a_launcher_is_what_is_started_again(tmp_path):
+  launch = shlex.join(
+    [sys.executable, '/bin/official-ext', 'launch', '--num_workers=2', '--', *_FLAGS, '--model_dir=x']
+  )
+  launcher = {**folders.ended_process().as_dict(), 'command': launch}
+  run = folders.make(tmp_path, 'a', status='failed', identity=folders.ended_process(), launcher=launcher)
+  expected = shlex.split(launch.replace('--model_dir=x', f'--model_dir={run.path}'))
+  assert list(commands.to_resume(run).words) == expected
+  clone = commands.to_clone(run, str(tmp_path / 'b'), ['seed=2']).words
+  assert clone[:5] == (sys.executable, '/bin/official-ext', 'launch', '--num_workers=2', '--')
+  assert clone[5:8] == (*_FLAGS, f'--model_dir={tmp_path}/b')
+
+
+def test_what_cannot_go_on_is_refused(tmp_path):
+  ended = folders.ended_process()
+  living = folders.make(tmp_path, 'living')
+  finished = folders.make(tmp_path, 'finished', status='finished', identity=ended)
+  masked = folders.make(
+    tmp_path, 'masked', status='failed', identity=ended, command=_command('--set=task.url=https://me:***@host/')
+  )
+  none = folders.make(tmp_path, 'none', record_values=False)
+  broken = folders.make(tmp_path, 'broken', status='failed', identity=ended, command='python "train')
+  for run, message in (
+    (living, 'living: is running; wait for it, or stop it first'),
+    (finished, 'finished: has finished; `official-ext runs clone` makes one that trains longer'),
+    (masked, 'masked: its command had a password or the like, which is not kept: --set=task.url='),
+    (none, 'none: there is no record of how it was started'),
+    (broken, 'broken: its record does not tell its command'),
+  ):
+    with pytest.raises(errors.UserError, match=message):
+      commands.to_resume(run)
+
+
+def test_a_clone_is_the_resolved_configuration_with_changes(tmp_path):
+  flags = ('-experiment', 'digits', '--mode=train', '--model_dir=a', '--set=seed=1', '--config_file=c.yaml', '--branch')
+  flags += (
+    '--params_override=a.b=1',
+    '--gin_params=x.y=1',
+    '--tpu',
+    'local',
+    '--profile_steps=1,2',
+    '--registry=tasks',
+  )
+  run = folders.make(tmp_path, 'a', status='finished', identity=folders.ended_process(), command=_command(*flags))
+  found = commands.make_clone(run, str(tmp_path), None, ['learning_rate=1e-2', "task.name=it's"])
+  new = str(tmp_path / 'a-2')
+  assert found.words[2:] == (
+    '--experiment=digits',
+    '--mode=train_and_eval',  # The record's: what was run last.
+    f'--model_dir={new}',
+    '--gin_params=x.y=1',
+    '--tpu=local',
+    '--registry=tasks',
+    f'--config_file={new}/base_params.yaml',
+    '--set=learning_rate=1e-2',
+    "--set=task.name=it's",
+  )
+  assert (found.cwd, found.model_dir) == ('/tmp', new)
+  with open(f'{new}/base_params.yaml') as copy, open(run.file('params.yaml')) as original:
+    assert copy.read() == original.read()
+  assert not run_folder.is_run(new)
+
+
+def test_a_clone_never_meets_another_folder(tmp_path):
+  run = folders.make(tmp_path, 'a-2', status='finished', identity=folders.ended_process())
+  (tmp_path / 'a-3').mkdir()
+  (tmp_path / 'a-4').symlink_to('nowhere')
+  assert commands.make_clone(run, str(tmp_path), None).model_dir == str(tmp_path / 'a-5')
+  for name in ('a-3', 'a-4', 'a-2'):
+    with pytest.raises(errors.UserError, match='is there already'):
+      commands.make_clone(run, str(tmp_path), name)
+  for name in ('../out', '/out', '.hidden', 'b/.trash/c', '.', 'b/..'):
+    with pytest.raises(errors.UserError, match='must be a name in'):
+      commands.make_clone(run, str(tmp_path), name)
+  with pytest.raises(errors.UserError, match='--set=seed: expected NAME=VALUE'):
+    commands.make_clone(run, str(tmp_path), 'b', ['seed'])
+  os.remove(run.file('params.yaml'))
+  with pytest.raises(errors.UserError, match='has no params.yaml'):
+    commands.make_clone(run, str(tmp_path), 'b')
+  assert sorted(os.listdir(tmp_path)) == ['a-2', 'a-3', 'a-4', 'a-5']

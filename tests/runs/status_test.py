@@ -1,0 +1,144 @@
+"""Tests for status."""
+
+import dataclasses
+import datetime
+import json
+import os
+
+import pytest
+
+from official_ext.runs import run_folder
+from official_ext.runs import status
+from official_ext.runtime import process_identity
+from tests.runs import folders
+
+
+def _ago(seconds):
+  return (datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds)).isoformat()
+
+
+def _elsewhere():
+  return dataclasses.replace(process_identity.own(), host='far', boot_id='another', machine_id='another')
+
+
+@pytest.mark.parametrize('found', ['finished', 'preempted', 'diverged', 'failed', 'hung'])
+def test_what_a_run_has_noted_of_its_end_is_told(tmp_path, found):
+  run = folders.make(tmp_path, 'a', identity=folders.ended_process(), status=found, error='because')
+  assert status.of_run(run) == status.RunStatus(found, 'because', False, None)
+  assert not status.is_alive(run)
+
+
+def test_a_living_process_runs(tmp_path):
+  run = folders.make(tmp_path, 'a')
+  found = status.of_run(run)
+  assert (found.status, found.is_alive, found.process) == ('running', True, process_identity.own())
+
+
+@pytest.mark.parametrize('change', [{'pid_start': 1}, {'boot_id': '0-0'}, {'ended': True}])
+def test_a_process_that_is_gone_is_dead_though_its_number_lives(tmp_path, change):
+  identity = folders.ended_process() if 'ended' in change else dataclasses.replace(process_identity.own(), **change)
+  run = folders.make(tmp_path, 'a', identity=identity, heartbeat=_ago(120))
+  assert status.of_run(run).status == 'dead'
+  assert not status.is_alive(run)
+
+
+def test_a_process_on_another_host_is_judged_by_its_heartbeat_and_that_is_said(tmp_path):
+  fresh = folders.make(tmp_path, 'fresh', identity=_elsewhere(), heartbeat=_ago(5))
+  silent = folders.make(tmp_path, 'silent', identity=_elsewhere(), heartbeat=_ago(600))
+  none = folders.make(tmp_path, 'none', identity=_elsewhere(), heartbeat='')
+  assert status.of_run(fresh).status == 'running'
+  assert status.of_run(fresh).is_alive is None
+  assert 'on far, judged by its heartbeat' in status.of_run(fresh).reason
+  assert status.is_alive(fresh)
+  assert status.of_run(silent).status == 'dead'
+  assert 'on far' in status.of_run(silent).reason
+  assert status.of_run(none).status == 'unknown'
+
+
+def test_a_run_without_progress_hangs_by_its_own_clock(tmp_path):
+  # Its clock is a day behind; what counts is how far its heartbeat is from its last step.
+  run = folders.make(tmp_path, 'a', heartbeat=_ago(86400), updated=_ago(86400 + 3600), stage='eval')
+  assert status.of_run(run, hung_seconds=3601).status == 'running'
+  found = status.of_run(run, hung_seconds=3599)
+  assert (found.status, found.is_alive) == ('hung', True)
+  assert 'stage eval' in found.reason
+
+
+def test_a_run_that_was_asked_to_stop_is_stopping_and_its_successor_is_not(tmp_path):
+  run = folders.make(tmp_path, 'a')
+  note = {**process_identity.own().as_dict(), 'requested': 'now'}
+  with open(run.file('stop.json'), 'w') as file:
+    json.dump(note, file)
+  assert status.of_run(run).status == 'stopping'
+  with open(run.file('stop.json'), 'w') as file:
+    json.dump({**note, 'pid_start': 1}, file)
+  assert status.of_run(run).status == 'running'
+
+
+def test_damaged_files_are_no_reason_to_fail(tmp_path):
+  for number, content in enumerate(('', '{', '[]', '{"status": 3}', '{"status": "running"}', '[' * 100_000, '\0' * 10)):
+    run = folders.make(tmp_path, str(number))
+    for name in ('run.json', 'started.json', 'stop.json'):
+      with open(run.file(name), 'w') as file:
+        file.write(content)
+    assert status.of_run(run).status == 'unknown', content[:20]
+  os.remove(run.file('run.json'))
+  os.mkdir(run.file('run.json'))
+  assert status.of_run(run).status == 'unknown'
+
+
+@pytest.mark.parametrize(
+  'exit_status,expected,reason',
+  [
+    (2, 'failed', 'ended with status 2 before it began to train'),
+    (75, 'preempted', 'ended with status 75 before it began to train'),
+    (-9, 'dead', 'killed by SIGKILL, before it began to train'),
+    (None, 'dead', 'its process is gone, before it began to train'),
+    (0, 'finished', 'it has left no record'),
+  ],
+)
+def test_a_process_that_ends_before_its_record_is_told_by_its_exit_status(exit_status, expected, reason):
+  started = {**folders.ended_process().as_dict(), 'started': _ago(10), 'ended': _ago(5), 'exit_status': exit_status}
+  found = status.judge(None, started)
+  assert (found.status, found.reason, found.is_alive) == (expected, reason, False)
+
+
+def test_a_new_attempt_that_fails_is_not_hidden_by_the_record_of_the_one_before():
+  before = folders.record(folders.ended_process(), status='preempted', started=_ago(100))
+  started = {**folders.ended_process(1).as_dict(), 'started': _ago(10), 'ended': _ago(5), 'exit_status': 2}
+  assert status.judge(before, started).status == 'failed'
+  assert status.judge(before, {**started, 'started': _ago(200)}).status == 'preempted'
+  living = {**process_identity.own().as_dict(), 'started': _ago(10), 'ended': None, 'exit_status': None}
+  assert status.judge(before, living) == status.RunStatus('starting', '', True, process_identity.own())
+
+
+def test_the_exit_status_of_a_dead_run_is_told():
+  identity = folders.ended_process()
+  started = {**identity.as_dict(), 'started': _ago(10), 'ended': _ago(5), 'exit_status': -9}
+  found = status.judge(folders.record(identity), started)
+  assert (found.status, found.reason) == ('dead', 'killed by SIGKILL')
+
+
+def test_the_launcher_of_a_run_is_the_one_to_stop():
+  own = process_identity.own()
+  worker = folders.ended_process()
+  found = status.judge(folders.record(worker, launcher={**own.as_dict(), 'command': 'launch'}), None)
+  assert (found.status, found.is_alive, found.process) == ('starting', True, own)
+  living = folders.record(own, launcher={**worker.as_dict(), 'command': 'launch'})
+  assert status.judge(living, None).process == own
+
+
+def test_an_evaluation_beside_a_training_that_has_ended_keeps_the_run_alive(tmp_path):
+  run = folders.make(tmp_path, 'a', identity=folders.ended_process(), status='finished')
+  with open(run.file('run.continuous_eval.json'), 'w') as file:
+    json.dump(folders.record(mode='continuous_eval'), file)
+  assert status.of_run(run).status == 'finished'
+  assert status.is_alive(run)
+  assert not status.is_alive(run, 'train')
+
+
+def test_a_run_that_has_noted_its_end_lives_until_its_process_is_gone(tmp_path):
+  run = folders.make(tmp_path, 'a', status='finished')
+  assert status.of_run(run).status == 'finished'
+  assert status.is_alive(run)
+  assert isinstance(run, run_folder.Run)
