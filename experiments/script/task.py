@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import hashlib
+from importlib import machinery
 import importlib.util
 import inspect
 import json
@@ -167,6 +168,7 @@ class ScriptTask(ext.LoopTask):
     name = self._module_name()
     self._module = types.ModuleType(name)
     self._module.__file__ = self._script.absolute_path
+    self._module.__spec__ = machinery.ModuleSpec(name, None, origin=self._script.absolute_path)
     given = {parameters.OUTPUT_DIR: output_dir, parameters.RESUME: resume, parameters.CALLBACK: callback}
     self._namespace.update({**parameters.variables(params), **given})
     sys.modules[name] = self._module  # Where pickle, and data classes, look for what it defines.

@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import signal
+import sys
 import textwrap
 import time
 import types
@@ -137,6 +138,13 @@ def record_of(folder):
 
 
 # What a script may be.
+
+
+@pytest.fixture(autouse=True)
+def no_script_stays():
+  """A script is a module of its process from its start on: the next test's is another."""
+  yield
+  sys.modules.pop('custom01', None)
 
 
 @pytest.fixture

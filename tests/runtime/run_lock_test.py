@@ -11,6 +11,7 @@ import time
 import pytest
 
 from official_ext import errors
+from official_ext.files import file_lock
 from official_ext.files import paths
 from official_ext.runtime import process_identity
 from official_ext.runtime import run_lock
@@ -20,10 +21,11 @@ _OTHER_BOOT = '00000000-0000-4000-8000-000000000000'
 _HOLD = """
 import sys
 from official_ext import errors
+from official_ext.files import file_lock
 from official_ext.runtime import run_lock
 lock = run_lock.RunLock(sys.argv[1], 'train_and_eval', silence_seconds=float(sys.argv[2]))
 if sys.argv[3] == 'lease':
-  run_lock.fcntl = None  # As on a file system without locks.
+  file_lock.fcntl = None  # As on a file system without locks.
 try:
   lock.acquire()
 except errors.UserError as error:
@@ -86,7 +88,7 @@ def _lease(folder, **changes):
 def kind(request, monkeypatch):
   """With locks, and as on a file system without."""
   if request.param == 'lease':
-    monkeypatch.setattr(run_lock, 'fcntl', None)
+    monkeypatch.setattr(file_lock, 'fcntl', None)
     monkeypatch.setattr(run_lock, '_SETTLE_SECONDS', 0.2)
   return request.param
 
