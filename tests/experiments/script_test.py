@@ -141,8 +141,9 @@ def record_of(folder):
 
 
 @pytest.fixture(autouse=True)
-def no_script_stays():
-  """A script is a module of its process from its start on: the next test's is another."""
+def no_script_stays(monkeypatch):
+  """A script is a module of its process from its start on, and its folder is searched: the next test's is another."""
+  monkeypatch.setattr(sys, 'path', list(sys.path))
   yield
   sys.modules.pop('custom01', None)
 
