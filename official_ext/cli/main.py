@@ -48,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     'chat': _chat,
     'runs': _runs,
     'queue': _queue,
+    'console': _console,
   }
   try:
     if arguments[0] not in commands:
@@ -139,6 +140,10 @@ def _runs(arguments: list[str]) -> None:
 
 def _queue(arguments: list[str]) -> int:
   return _module('official_ext.cli.queue').run(arguments)
+
+
+def _console(arguments: list[str]) -> int:
+  return _module('official_ext.cli.console').run(arguments)
 
 
 def _with_experiment(arguments: list[str]) -> list[str]:

@@ -173,6 +173,20 @@ list, show, compare and tag print JSON with --json.""",
 
 A JOB is named by its number, or by its run's folder.""",
   ),
+  'console': (
+    'console RUNS_DIR',
+    'the runs of a folder in a browser: watch, compare, start, stop',
+    """Serves a web page of the runs below RUNS_DIR at http://127.0.0.1:8420, until Ctrl-C. It owns no run: when it
+ends, or is killed, runs go on. docs/console.md tells more.
+
+  --port=N                   default: 8420; 0: any that is free
+  --host=ADDRESS             default: 127.0.0.1, this machine alone. Another address needs a token of 16 letters or more
+                             in the environment variable OFFICIAL_EXT_CONSOLE_TOKEN, which the page asks for
+  --registry=MODULE          a module of yours to import, which registers experiments; may be given several times
+  --open                     open the page in the browser
+
+It needs starlette and uvicorn: pip install 'official-ext[console]'.""",
+  ),
   'launch': ('launch --num_workers=N -- FLAGS', 'trains with N processes on this machine', ''),
 }
 _WIDTH = 40

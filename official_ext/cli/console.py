@@ -1,0 +1,171 @@
+"""official-ext console: the web page of a folder of runs. No TensorFlow."""
+
+import errno
+import http.client
+import importlib
+import ipaddress
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from typing import Any
+import webbrowser
+
+from official_ext import errors
+from official_ext.cli import arguments as arguments_lib
+
+_PORT = 8420
+_END_SECONDS = 0.9
+
+
+def run(arguments: list[str]) -> int:
+  """Runs `official-ext console ARGUMENTS`, until SIGTERM or SIGINT.
+
+  Returns:
+    The exit status.
+  """
+  options = _parse(arguments)
+  root = os.path.abspath(os.path.expanduser(options.root))
+  if not os.path.isdir(root):
+    raise errors.UserError(
+      f'{options.root}: no such folder; name the one that has your runs, or make it: mkdir -p {root}'
+    )
+  if not os.access(root, os.R_OK | os.X_OK):
+    raise errors.UserError(f'{options.root}: cannot be read; name a folder that you may read')
+  app, context_lib, security = _console('app'), _console('context'), _console('security')
+  password = _password(options.host, security)
+  listener = _listen(options.host, options.port, root, app)
+  port = listener.getsockname()[1]
+  context = context_lib.make(root, registry=tuple(options.registry), host=options.host, port=port, password=password)
+  url = f'http://{_in_url(options.host)}:{port}'
+  note = f', with the token in {security.PASSWORD}' if password else ''
+  print(f'The runs in {root}: {url}{note} (Ctrl-C ends it; runs go on)', flush=True)
+  if options.open:
+    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+  return _serve(app.make(context), listener)
+
+
+def _parse(arguments: list[str]) -> Any:
+  parser = arguments_lib.Parser('console')
+  parser.add_argument('root', metavar='RUNS_DIR', type=arguments_lib.folder)
+  parser.add_argument('--host', default='127.0.0.1')
+  parser.add_argument('--port', type=int, default=_PORT)
+  parser.add_argument('--registry', action='append', default=[])
+  parser.add_argument('--open', action='store_true')
+  options = parser.parse_args(arguments)
+  if not 0 <= options.port <= 65535:
+    raise errors.UserError(f'--port={options.port}: must be 1 to 65535, or 0 for any that is free')
+  return options
+
+
+def _console(name: str) -> Any:
+  """A module of the console, which needs packages of its own."""
+  try:
+    return importlib.import_module(f'official_ext.console.{name}')
+  except ModuleNotFoundError as error:
+    if (error.name or '').partition('.')[0] not in ('starlette', 'uvicorn', 'anyio', 'h11', 'click'):
+      raise
+    raise errors.UserError("console: needs starlette and uvicorn: pip install 'official-ext[console]'") from None
+
+
+def _password(host: str, security: Any) -> str | None:
+  """The token that an address asks for which others can reach; None on a loopback address without one."""
+  found = os.environ.get(security.PASSWORD, '')
+  if not found and security.is_loopback(host):
+    return None
+  how = f'python -c "import secrets; print(secrets.token_urlsafe(32))" makes one for {security.PASSWORD}'
+  if not found:
+    raise errors.UserError(f'--host={host}: others can reach it, so that the console needs a token; {how}')
+  if len(found) < security.MIN_PASSWORD or not found.isascii() or not found.isprintable() or ' ' in found:
+    raise errors.UserError(
+      f'{security.PASSWORD}: must have {security.MIN_PASSWORD} letters, digits or signs of ASCII at least; {how}'
+    )
+  return found
+
+
+def _listen(host: str, port: int, root: str, app: Any) -> socket.socket:
+  """A socket that listens at an address."""
+  try:
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+  except (OSError, UnicodeError) as error:
+    raise errors.UserError(f'--host={host}: is no address of this machine: {error}') from None
+  listener = socket.socket(family, socket.SOCK_STREAM)
+  try:
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(address)
+    listener.listen(128)
+  except OSError as error:
+    listener.close()
+    if error.errno == errno.EADDRINUSE:
+      raise errors.UserError(f'--port={port}: {_who_listens(host, port, root, app)}') from None
+    raise errors.UserError(f'--host={host} --port={port}: cannot be listened at: {error.strerror}') from None
+  return listener
+
+
+def _who_listens(host: str, port: int, root: str, app: Any) -> str:
+  """Who has a port already."""
+  here = host if not _is_any(host) else '127.0.0.1'
+  try:
+    connection = http.client.HTTPConnection(here, port, timeout=2)
+    connection.request('GET', '/api/about', headers={'Host': f'{_in_url(here)}:{port}'})
+    answer = json.loads(connection.getresponse().read(10_000))
+    if answer['console'] == 'official-ext':
+      if answer['folder'] == app.folder_key(root):
+        return f'a console of this folder is there already: http://{_in_url(here)}:{port}'
+      return 'a console of another folder is there already; choose another port, or 0 for any that is free'
+  except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+    pass
+  return 'another program listens there; choose another port, or 0 for any that is free'
+
+
+def _is_any(host: str) -> bool:
+  try:
+    return ipaddress.ip_address(host).is_unspecified
+  except ValueError:
+    return False
+
+
+def _in_url(host: str) -> str:
+  return f'[{host}]' if ':' in host else host
+
+
+def _serve(made: tuple[Any, Any], listener: socket.socket) -> int:
+  """Serves until a signal; streams are closed, and what is being answered has a moment to end."""
+  uvicorn = importlib.import_module('uvicorn')
+  app, live = made
+
+  class Server(uvicorn.Server):
+    """Ends with status 0 after a signal, and within a second."""
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+      """See base class; it would raise the signal again."""
+      del sig, frame
+      self.should_exit = True
+      live.is_closed = True
+      last = threading.Timer(_END_SECONDS, os._exit, (0,))  # A disk that hangs must not hold it.
+      last.daemon = True
+      last.start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+      """See base class."""
+      await live.close()
+      await super().shutdown(sockets)
+
+  config = uvicorn.Config(
+    app,
+    http='h11',
+    ws='none',
+    lifespan='off',
+    log_level='error',
+    access_log=False,
+    server_header=False,
+    proxy_headers=False,
+    timeout_graceful_shutdown=1,
+    limit_concurrency=1000,
+  )
+  signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+  Server(config).run([listener])
+  sys.stdout.flush()
+  os._exit(0)  # Threads that still wait for a disk would hold it. Whatever is changed is changed by a rename.

@@ -1,0 +1,39 @@
+"""What the parts of the console share: the folder with the runs, and who may ask. It holds no state of any run."""
+
+import dataclasses
+import os
+import secrets
+
+from official_ext.queue import queue_folder
+from official_ext.runs import index as index_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+  """What one server is for.
+
+  Attributes:
+    root: the absolute path of the folder with the runs (RUNS_DIR).
+    index: its runs. The cache in it is only that.
+    queue: its queue.
+    registry: modules that register experiments, as `--registry` names them.
+    token: what the page must send with each request that changes something. A new one for each server.
+    host: the address that the server listens at.
+    port: its port.
+    password: what opens the console on an address that others can reach; None on a loopback address.
+  """
+
+  root: str
+  index: index_lib.RunIndex
+  queue: queue_folder.Queue
+  registry: tuple[str, ...] = ()
+  token: str = dataclasses.field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+  host: str = '127.0.0.1'
+  port: int = 8420
+  password: str | None = dataclasses.field(default=None, repr=False)
+
+
+def make(root: str, **values) -> Context:
+  """The context of a folder; `values` are further attributes."""
+  root = os.path.abspath(root)
+  return Context(root, index_lib.RunIndex(root), queue_folder.Queue(root), **values)

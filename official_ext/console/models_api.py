@@ -1,0 +1,11 @@
+"""What has finished, for the page of models: exports, and trying them."""
+
+from starlette import routing
+
+from official_ext.console import context as context_lib
+
+
+def routes(context: context_lib.Context) -> list[routing.Route]:
+  """The requests that this part answers."""
+  del context
+  return []

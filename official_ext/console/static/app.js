@@ -1,0 +1,204 @@
+// The frame of the page: navigation, theme, keyboard, and the router.
+import {getSession, post, withQuery} from './api.js';
+import {element, replace} from './dom.js';
+import {dialog} from './dialog.js';
+import {errorList} from './parts.js';
+import {navigate, onNavigate} from './router.js';
+import {toastError} from './toast.js';
+
+const PAGES = {'/': 'runs', '/runs': 'runs', '/run': 'run', '/compare': 'compare', '/new': 'new', '/queue': 'queue',
+  '/sweeps': 'sweeps', '/sweep': 'sweep', '/models': 'models'};
+const TABS = [['/runs', 'Runs', 'r'], ['/new', 'New run', 'n'], ['/queue', 'Queue', 'q'], ['/sweeps', 'Sweeps', 's'],
+  ['/models', 'Models', 'm']];
+const TAB_OF = {'/': '/runs', '/run': '/runs', '/compare': '/runs', '/sweep': '/sweeps'};
+
+let leave = null;
+const view = document.getElementById('view');
+
+async function show() {
+  leave?.abort();
+  leave = new AbortController();
+  const {signal} = leave, path = location.pathname;
+  markTab(TAB_OF[path] ?? path);
+  replace(view);
+  view.className = `page-${PAGES[path] ?? 'none'}`;
+  try {
+    const page = await import(`./pages/${PAGES[path] ?? 'runs'}.js`);
+    if (signal.aborted) return;
+    setTitle(page.title);
+    await page.show(view, new URLSearchParams(location.search), signal);
+  } catch (error) {
+    if (signal.aborted || error.name === 'AbortError') return;
+    if (!error.lines) console.error(error);
+    replace(view, errorList(error.lines ?? [`This page cannot be shown: ${error.message}`]));
+  }
+}
+
+/** Names the page in the browser's tab. */
+export function setTitle(text) {
+  document.title = text ? `${text} · Console` : 'Console';
+}
+
+// The top.
+
+function top() {
+  const theme = element('button', {class: 'icon', id: 'theme', title: 'Dark or light (t)', 'aria-label': 'Dark or light',
+    onclick: switchTheme}, element('span', {class: 'theme-sign', 'aria-hidden': 'true'}));
+  const help = element('button', {class: 'icon', title: 'Keys (?)', 'aria-label': 'Keys', onclick: showHelp}, '?');
+  replace(document.getElementById('top'),
+    element('a', {class: 'brand', href: '/runs', 'aria-label': 'Console: runs'},
+      element('img', {src: '/static/icon.svg', alt: '', width: 20, height: 20}), element('span', {}, 'Console')),
+    element('nav', {'aria-label': 'Pages'}, TABS.map(([href, text]) => element('a', {href}, text))),
+    element('span', {class: 'root', id: 'root'}), theme, help);
+}
+
+function markTab(path) {
+  for (const tab of document.querySelectorAll('nav a')) {
+    if (tab.getAttribute('href') === path) tab.setAttribute('aria-current', 'page');
+    else tab.removeAttribute('aria-current');
+  }
+}
+
+function switchTheme() {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
+  root.dataset.theme = dark ? 'light' : 'dark';
+  try {
+    localStorage.setItem('theme', root.dataset.theme);
+  } catch (error) {
+    // No storage: until the page is loaded again.
+  }
+  window.dispatchEvent(new CustomEvent('console-theme', {detail: root.dataset.theme}));
+}
+
+// The keyboard: `g` and a letter go to a page; a page adds its own keys by `keys`.
+
+let pageKeys = {}, pending = false;
+
+/**
+ * The keys of a page, until it is left.
+ *
+ * @param {Object} values - key (as KeyboardEvent.key has it) -> {text: its meaning, do: function of the event}.
+ * @param {AbortSignal} signal - of the page.
+ */
+export function keys(values, signal) {
+  pageKeys = values;
+  signal.addEventListener('abort', () => {
+    if (pageKeys === values) pageKeys = {};
+  });
+}
+
+function isTyping(target) {
+  return target.closest?.('input, textarea, select, [contenteditable]') && !target.closest('[type=checkbox]');
+}
+
+function keydown(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+  if (document.querySelector('dialog[open]')) return;
+  if (isTyping(event.target)) {
+    if (event.key === 'Escape') event.target.blur();
+    return;
+  }
+  if (pending) {
+    pending = false;
+    const tab = TABS.find(([, , key]) => key === event.key);
+    if (tab) {
+      event.preventDefault();
+      navigate(tab[0]);
+      return;
+    }
+  }
+  if (pageKeys[event.key]) {
+    if (event.key === 'Enter' && event.target.closest('a, button')) return;
+    event.preventDefault();
+    pageKeys[event.key].do(event);
+  } else if (event.key === 'g') {
+    pending = true;
+    setTimeout(() => {
+      pending = false;
+    }, 1500);
+  } else if (event.key === '?') {
+    event.preventDefault();
+    showHelp();
+  } else if (event.key === 't') {
+    switchTheme();
+  }
+}
+
+function showHelp() {
+  const NAMES = {ArrowDown: '↓', ArrowUp: '↑', Escape: 'Esc', ' ': 'Space'};
+  const rows = [...Object.entries(pageKeys).filter(([, value]) => value.text).map(([key, {text}]) => [NAMES[key] ?? key, text]),
+    ...TABS.map(([, text, key]) => [`g ${key}`, text]), ['t', 'Dark or light'], ['?', 'These keys']];
+  dialog('Keys', element('dl', {class: 'keys'}, rows.map(([key, text]) =>
+    [element('dt', {}, key.split(' ').map((one) => element('kbd', {}, one))), element('dd', {}, text)])));
+}
+
+// The token that a console on another address asks for.
+
+let asking = false;
+
+async function login() {
+  if (asking) return;
+  asking = true;
+  leave?.abort();
+  const input = element('input', {type: 'password', autocomplete: 'current-password', required: true, autofocus: true});
+  const wrong = element('div', {});
+  const form = element('form', {class: 'login', onsubmit: async (event) => {
+    event.preventDefault();
+    try {
+      await post('/api/login', {token: input.value});
+      asking = false;
+      start();
+    } catch (error) {
+      replace(wrong, errorList(error.lines ?? [String(error)]));
+      input.select();
+    }
+  }}, element('h1', {}, 'Console'),
+  element('label', {class: 'stacked'}, 'Token', input,
+    element('span', {class: 'hint'}, 'It is in OFFICIAL_EXT_CONSOLE_TOKEN where the console was started.')),
+  element('button', {class: 'primary', type: 'submit'}, 'Enter'), wrong);
+  replace(view, form);
+  input.focus();
+}
+
+async function start() {
+  try {
+    const session = await getSession(true);
+    const root = document.getElementById('root');
+    root.textContent = session.root;
+    root.title = `${session.root} (official-ext ${session.version})`;
+  } catch (error) {
+    if (error.status === 401) return;
+    toastError(error);
+  }
+  show();
+}
+
+function banner(text) {
+  const made = document.getElementById('banner');
+  made.textContent = text;
+  made.classList.toggle('shown', Boolean(text));
+}
+
+let lost = null;
+window.addEventListener('console-connected', ({detail}) => {
+  clearTimeout(lost);
+  if (detail) banner('');
+  else lost = setTimeout(() => banner('The console does not answer. Runs go on; this page goes on when it is back.'), 1500);
+});
+window.addEventListener('console-login', login);
+window.addEventListener('popstate', show);
+document.addEventListener('keydown', keydown);
+document.addEventListener('click', (event) => {
+  const link = event.target.closest?.('a[href]');
+  if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+  if (link.target || link.hasAttribute('download') || link.origin !== location.origin || !(link.pathname in PAGES)) return;
+  if (link.hash) return;
+  event.preventDefault();
+  navigate(link.pathname + link.search);
+});
+onNavigate(show);
+top();
+start();
+
+export {withQuery};

@@ -1,0 +1,19 @@
+"""Consoles for tests."""
+
+import pytest
+
+from tests.console import servers
+
+
+@pytest.fixture(scope='module')
+def start_console():
+  """`start_console(folder, **values)` serves a folder until the end of the module: see servers.Console."""
+  started = []
+
+  def start(root, **values):
+    started.append(servers.Console(root, **values))
+    return started[-1]
+
+  yield start
+  for each in started:
+    each.close()
