@@ -1,7 +1,8 @@
 """A script that trains: docs/script.md. It works as it is; put your own training in its place.
 
     official-ext check script --set=script=template.py
-    python train.py --experiment=script --mode=train --model_dir=runs/template --set=script=template.py
+    python train.py --experiment=script --mode=train --model_dir=runs/template --set=script=template.py \
+        --set=learning_rate=3e-3 --set=max_steps=500 --set=batch_size=16
 
 Set from outside, by --set=learning_rate=1e-3 and so on: MODEL_PATH, DATASET_PATH, OUTPUT_DIR, MAX_STEPS, BATCH_SIZE,
 GRAD_ACCUM_STEPS, LEARNING_RATE, WARMUP_STEPS, MAX_GRAD_NORM, MAX_SEQ_LENGTH, MAX_INPUT_LENGTH, MAX_CONTENT_LENGTH,

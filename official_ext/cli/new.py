@@ -223,7 +223,7 @@ def _write_file(path: pathlib.Path, template: str) -> None:
   print(f'wrote  {path.name}')
   for line in (ast.get_docstring(ast.parse(text)) or '').splitlines():
     if line.startswith('    '):
-      print(f'then   {line.strip()}')
+      print(f'then   {" ".join(line.split())}')  # One that is continued has the indent within.
 
 
 def _lay_out(paths: Sequence[pathlib.Path]) -> None:

@@ -137,7 +137,8 @@ def test_an_experiment_that_runs_files_gives_one_to_begin_with(tmp_path, monkeyp
   assert out.splitlines() == [
     'wrote  custom01.py',
     'then   official-ext check script --set=script=custom01.py',
-    'then   python train.py --experiment=script --mode=train --model_dir=runs/custom01 --set=script=custom01.py',
+    'then   python train.py --experiment=script --mode=train --model_dir=runs/custom01 --set=script=custom01.py '
+    '--set=learning_rate=3e-3 --set=max_steps=500 --set=batch_size=16',
   ]
   text = (tmp_path / 'custom01.py').read_text()
   assert 'template' not in text
