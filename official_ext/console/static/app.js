@@ -1,4 +1,7 @@
 // The frame of the page: navigation, theme, keyboard, and the router.
+//
+// A module of pages/ exports `title`, `async show(view, query, signal)`, and, if it has any, `styles`: a list of style
+// sheets of its own, such as '/static/pages/run.css', which are there before it is shown. #view scrolls, not the window.
 import {getSession, post, withQuery} from './api.js';
 import {element, replace} from './dom.js';
 import {dialog} from './dialog.js';
@@ -24,14 +27,24 @@ async function show() {
   view.className = `page-${PAGES[path] ?? 'none'}`;
   try {
     const page = await import(`./pages/${PAGES[path] ?? 'runs'}.js`);
+    await Promise.all((page.styles ?? []).map(loadStyle));
     if (signal.aborted) return;
     setTitle(page.title);
+    view.focus({preventScroll: true}); // The keyboard scrolls it.
     await page.show(view, new URLSearchParams(location.search), signal);
   } catch (error) {
     if (signal.aborted || error.name === 'AbortError') return;
     if (!error.lines) console.error(error);
     replace(view, errorList(error.lines ?? [`This page cannot be shown: ${error.message}`]));
   }
+}
+
+function loadStyle(href) {
+  if (document.querySelector(`link[href="${href}"]`)) return null;
+  return new Promise((resolve) => {
+    const made = element('link', {rel: 'stylesheet', href, onload: resolve, onerror: resolve});
+    document.head.append(made);
+  });
 }
 
 /** Names the page in the browser's tab. */
