@@ -12,17 +12,22 @@ from official_ext import errors
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import launch
 from official_ext.files import paths
+from official_ext.monitoring import receivers
+from official_ext.queue import alert_rules
+from official_ext.queue import alerts as alerts_lib
 from official_ext.queue import dispatcher
 from official_ext.queue import job_files
 from official_ext.queue import job_status
 from official_ext.queue import queue_changes
 from official_ext.queue import queue_folder
 from official_ext.queue import slots as slots_lib
+from official_ext.runs import status
 from official_ext.runtime import process_identity
 from official_ext.runtime import visible_gpus
 
 _PLACES = ('first', 'last', 'before', 'after')
 _NUM_OVER = 10  # So many jobs that are over are listed without --all.
+_ALERTS = 'OFFICIAL_EXT_ALERTS'
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 
@@ -158,12 +163,32 @@ def _run(arguments: list[str]) -> int:
   parser.add_argument('--slots', type=_at_least(1))
   parser.add_argument('--gpus')
   parser.add_argument('--until_empty', action='store_true')
+  parser.add_argument('--alert', action='append', default=[])
+  parser.add_argument('--alert_on', action='append', default=[])
+  parser.add_argument('--hung_minutes', type=float, default=status.HUNG_SECONDS / 60)
   options = parser.parse_args(arguments)
   gpus = visible_gpus.names() if options.gpus is None else visible_gpus.parse(options.gpus)
   slots = slots_lib.Slots(
     count=options.slots or max(1, len(gpus)), gpus=tuple(gpus) if gpus or options.gpus is not None else None
   )
-  return dispatcher.Dispatcher(queue_folder.Queue(options.runs_dir), slots).run(options.until_empty)
+  queue = queue_folder.Queue(options.runs_dir)
+  return dispatcher.Dispatcher(queue, slots, alerts=_alerts(queue, options)).run(options.until_empty)
+
+
+def _alerts(queue: queue_folder.Queue, options: Any) -> alerts_lib.Alerts | None:
+  """Tells those whom --alert or the environment names; None if nobody is to be told."""
+  rules = alert_rules.parse([word for text in options.alert_on for word in text.split(',')], options.hung_minutes * 60)
+  references = options.alert or ([f'env:{_ALERTS}'] if os.environ.get(_ALERTS) else [])
+  if not references:
+    if options.alert_on:
+      raise errors.UserError(f'--alert_on: nobody is to be told; name who, as in --alert=env:NAME, or set {_ALERTS}')
+    return None
+  named: dict[str, str] = {}
+  for reference in dict.fromkeys(references):
+    urls = receivers.read_urls([reference], '--alert', files=True)
+    receivers.make(urls, f'--alert={reference}')
+    named |= {reference if len(urls) == 1 else f'{reference}[{number}]': url for number, url in enumerate(urls)}
+  return alerts_lib.Alerts(queue, rules, named)
 
 
 def _start_dispatcher(queue: queue_folder.Queue, slots: int | None) -> None:

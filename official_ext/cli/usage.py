@@ -161,6 +161,12 @@ list, show, compare and tag print JSON with --json.""",
     --slots=N                so many runs at once; default: the number of GPUs, or 1
     --gpus=0,1               the GPUs to hand out; default: those of CUDA_VISIBLE_DEVICES, or all
     --until_empty            end when no job waits or runs; the status is 1 if one has failed
+    --alert=env:NAME, --alert=file:PATH
+                             tell people what happens: where URLs of apprise's are; may be given several times;
+                             default: env:OFFICIAL_EXT_ALERTS, if that is set
+    --alert_on=WHAT          finished, failed, killed, hung, diverged, nan, queue_empty (default: all of these), or a
+                             condition such as validation_accuracy>0.9; may be given several times
+    --hung_minutes=N         a run that has come to no step for so long hangs; default: 30
   queue list RUNS_DIR        jobs: those that are over (--all), that run, and that wait, in order; --json
   queue move RUNS_DIR JOB    with --first, --last, --before=JOB or --after=JOB
   queue pause RUNS_DIR [JOB...]

@@ -59,9 +59,18 @@ _REPLACEMENTS: tuple[_Replacement, ...] = tuple(
 )
 
 
+_added: set[str] = set()
+
+
+def add_secret(secret: str) -> None:
+  """Lets a text be masked wherever it appears from now on."""
+  if len(secret) >= _MIN_LENGTH:
+    _added.add(secret)
+
+
 def mask(text: str) -> str:
   """Replaces every secret in a text by MASK. Masking twice changes nothing more."""
-  for secret in _of_environment():
+  for secret in (*_added, *_of_environment()):
     text = text.replace(secret, MASK)
   for pattern, replacement in _REPLACEMENTS:
     text = pattern.sub(replacement, text)

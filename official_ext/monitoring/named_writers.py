@@ -6,6 +6,7 @@ from official_ext import errors
 from official_ext import suggestions
 from official_ext.monitoring import csv_writer
 from official_ext.monitoring import mlflow_writer
+from official_ext.monitoring import packages
 from official_ext.monitoring import tensorboard
 from official_ext.monitoring import wandb_writer
 from official_ext.monitoring import writer_registry
@@ -41,4 +42,4 @@ def check(names: Sequence[str]) -> None:
     if name in names[:number]:
       raise errors.UserError(f'trainer.writers: {name}: is named twice')
     for package, extra in writer_registry.needs_of(name).items():
-      writer_registry.require(package, extra, f'trainer.writers: {name}')
+      packages.require(package, extra, f'trainer.writers: {name}')

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import logging as python_logging
 import os
 import socket
 from typing import Any, ClassVar
@@ -13,11 +12,10 @@ from official_ext import errors
 from official_ext.monitoring import background
 from official_ext.monitoring import event_names
 from official_ext.monitoring import progress
-from official_ext.monitoring import writer_registry
+from official_ext.monitoring import receivers
 from official_ext.monitoring import writers
 
 _FIELD = 'trainer.notifications.urls'
-_PREFIX = 'env:'
 _MAX_PENDING = 20
 
 
@@ -51,9 +49,8 @@ class NotificationsConfig(base_config.Config):
     del params
     if not self.urls or mode is None:
       return
-    writer_registry.require('apprise', 'notifications', path)
     for reference in self.urls:
-      _receivers(_read_urls([reference]), reference)
+      receivers.make(receivers.read_urls([reference], _FIELD), f'{_FIELD}: {reference}')
 
 
 class NotificationWriter(writers.Writer):
@@ -105,13 +102,10 @@ class _Sender(writers.Writer):
     Raises:
       RuntimeError: one of them did not accept it.
     """
-    import apprise  # pylint: disable=g-import-not-at-top
-
-    kinds = {'finished': apprise.NotifyType.SUCCESS, **dict.fromkeys(('failed', 'hung'), apprise.NotifyType.FAILURE)}
     failed = [
       type(receiver).__name__
-      for receiver in _receivers(self._urls)
-      if not receiver.notify(notify_type=kinds.get(event, apprise.NotifyType.INFO), **values)
+      for receiver in receivers.make(self._urls, _FIELD)
+      if receivers.send(receiver, event, values['title'], values['body']) != receivers.TAKEN
     ]
     if failed:
       raise RuntimeError(f'the message {event!r} was not taken by {", ".join(failed)}')
@@ -125,35 +119,4 @@ def make(config: NotificationsConfig, model_dir: str) -> NotificationWriter:
     model_dir: the run's folder, after which messages call the run.
   """
   name = f'{os.path.basename(os.path.abspath(model_dir))} on {socket.gethostname()}'
-  return NotificationWriter(_read_urls(config.urls), config.events, name, config.timeout_seconds)
-
-
-def _read_urls(references: Sequence[str]) -> list[str]:
-  """The values of the environment variables, each one URL, or several separated by blanks."""
-  urls: list[str] = []
-  for reference in references:
-    if not str(reference).startswith(_PREFIX):  # The value may hold a password, so the message does not repeat it.
-      raise errors.UserError(
-        f'{_FIELD}: expected env:NAME, the name of an environment variable that holds the URL: a URL may hold a '
-        'password, and configurations are written to files'
-      )
-    name = str(reference)[len(_PREFIX) :]
-    if not os.environ.get(name, '').split():
-      raise errors.UserError(f'{_FIELD}: {reference}: the environment variable {name} is not set')
-    urls += os.environ[name].split()
-  return urls
-
-
-def _receivers(urls: Sequence[str], reference: str = '') -> list[Any]:
-  """Makes apprise's objects from URLs.
-
-  Raises:
-    UserError: apprise does not know one of them.
-  """
-  import apprise  # pylint: disable=g-import-not-at-top
-
-  python_logging.getLogger('apprise').setLevel(python_logging.CRITICAL + 1)  # It prints URLs.
-  receivers = [apprise.Apprise.instantiate(url) for url in urls]
-  if None in receivers:
-    raise errors.UserError(f'{_FIELD}: {reference}: the URL in it is none that apprise knows')
-  return receivers
+  return NotificationWriter(receivers.read_urls(config.urls, _FIELD), config.events, name, config.timeout_seconds)

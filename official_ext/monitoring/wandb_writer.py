@@ -14,6 +14,7 @@ from official_ext.files import storage
 from official_ext.monitoring import background
 from official_ext.monitoring import credentials
 from official_ext.monitoring import event_names
+from official_ext.monitoring import packages
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
 
@@ -41,7 +42,7 @@ class WandbConfig(base_config.Config):
     """See `config.checks.check`. A run must not stop in the middle to ask for a key."""
     if self.mode != 'online' or 'wandb' not in params.trainer.writers or mode is None or 'train' not in mode:
       return
-    writer_registry.require('wandb', 'wandb', 'trainer.writers: wandb')
+    packages.require('wandb', 'wandb', 'trainer.writers: wandb')
     import wandb  # pylint: disable=g-import-not-at-top
 
     if not wandb.login(prompt=False):

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Mapping
 import dataclasses
-import importlib.util
 from typing import Any
 
-from official_ext import errors
 from official_ext.monitoring import writers
 
 
@@ -74,17 +72,3 @@ def get(name: str) -> Factory:
 def needs_of(name: str) -> Mapping[str, str]:
   """The packages that the writer of a name needs -> extras."""
   return _needs[name]
-
-
-def require(package: str, extra: str, who: str) -> None:
-  """Makes sure that a package is installed. Does not import it.
-
-  Raises:
-    UserError: it is not; the message names the extra that installs it.
-  """
-  try:
-    found = importlib.util.find_spec(package) is not None
-  except ValueError:  # sys.modules has None under this name.
-    found = False
-  if not found:
-    raise errors.UserError(f"{who}: needs the package {package}: pip install 'official-ext[{extra}]'")

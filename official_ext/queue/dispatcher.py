@@ -22,6 +22,7 @@ from official_ext import errors
 from official_ext.files import file_lock
 from official_ext.files import moments
 from official_ext.monitoring import credentials
+from official_ext.queue import alerts as alerts_lib
 from official_ext.queue import job_files
 from official_ext.queue import job_status
 from official_ext.queue import queue_folder
@@ -49,17 +50,25 @@ class _Try:
 class Dispatcher:
   """Starts the jobs of a queue."""
 
-  def __init__(self, queue: queue_folder.Queue, slots: slots_lib.Slots, poll_seconds: float = _POLL_SECONDS):
+  def __init__(
+    self,
+    queue: queue_folder.Queue,
+    slots: slots_lib.Slots,
+    poll_seconds: float = _POLL_SECONDS,
+    alerts: alerts_lib.Alerts | None = None,
+  ):
     """Starts nothing yet.
 
     Args:
       queue: the queue.
       slots: how many jobs may run at once, and their GPUs.
       poll_seconds: how often it looks for what has changed; the end of a run that it has started wakes it up.
+      alerts: tell people what happens, beside it.
     """
     self._queue = queue
     self._slots = slots
     self._poll_seconds = poll_seconds
+    self._alerts = alerts
     self._tries: dict[str, _Try] = {}
     self._told: dict[int, tuple[str, str]] = {}
     self._troubles: set[str] = set()  # Of this round, and of the one before.
@@ -93,6 +102,9 @@ class Dispatcher:
       ending = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
       before = signal.pthread_sigmask(signal.SIG_BLOCK, (*ending, signal.SIGCHLD))
       stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+      if self._alerts is not None:
+        self._alerts.start(_say)
+        stack.callback(self._alerts.close)
       return self._loop(lock, until_empty, ending)
 
   def _loop(self, lock: file_lock.FileLock, until_empty: bool, ending: Sequence[int]) -> int:
@@ -101,6 +113,8 @@ class Dispatcher:
         raise errors.StorageError(f'{self._queue.folder}: is gone, or another one; what runs goes on')
       is_empty = self._work()
       if is_empty and until_empty:
+        if self._alerts is not None:
+          self._alerts.finish()
         return int(self._any_failed)
       received = signal.sigtimedwait((*ending, signal.SIGCHLD), self._poll_seconds)
       if received is not None and received.si_signo in ending:

@@ -92,10 +92,10 @@ class RunIndex:
       return {name: params.with_short_names(entry['values'], entry['short_names']) for name, entry in entries.items()}
 
 
-def summary_of(run: run_folder.Run) -> summaries.RunSummary:
+def summary_of(run: run_folder.Run, hung_seconds: float = status.HUNG_SECONDS) -> summaries.RunSummary:
   """The summary of one run as it stands now, without the cache."""
   files = _files_of(run, paths.names(run.path))
-  return summaries.summarise(run.name, run.path, _parsed(_read(run, files, {}, None)))
+  return summaries.summarise(run.name, run.path, _parsed(_read(run, files, {}, None)), hung_seconds)
 
 
 class _Cache:

@@ -63,16 +63,16 @@ class Condition:
     return found == self.value or _as_text(found) == self.text
 
 
-def parse_condition(text: str) -> Condition:
-  """The condition of a text.
+def parse_condition(text: str, flag: str = '--filter') -> Condition:
+  """The condition of a text, which a flag has.
 
   Raises:
     UserError: it is none.
   """
   match = _CONDITION.fullmatch(text)
   if match is None:
-    raise errors.UserError(f'--filter={text}: expected NAME=VALUE, or one of != < <= > >= ~ in place of =')
-  value = yaml_text.load_value(match[3], f'--filter={text}')
+    raise errors.UserError(f'{flag}={text}: expected NAME=VALUE, or one of != < <= > >= ~ in place of =')
+  value = yaml_text.load_value(match[3], f'{flag}={text}')
   value = value.value if isinstance(value, yaml_text.Literal) else value
   return Condition(match[1], match[2], value, match[3])
 

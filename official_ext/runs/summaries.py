@@ -10,6 +10,7 @@ from official_ext.files import moments
 from official_ext.runs import last_events
 from official_ext.runs import notes as notes_lib
 from official_ext.runs import status as status_lib
+from official_ext.runtime import process_identity
 
 # Of a run's record: what a summary, and the judgement of its status, need.
 RECORD_KEYS = (
@@ -60,6 +61,7 @@ class RunSummary:
     tags: see notes.py.
     note: likewise.
     is_archived: whether it is kept out of lists: see trash.py.
+    start: tells its last start from every other of any run; '' if it is not known.
   """
 
   name: str
@@ -81,6 +83,7 @@ class RunSummary:
   tags: tuple[str, ...] = ()
   note: str = ''
   is_archived: bool = False
+  start: str = ''
 
   def metric(self, name: str) -> float | None:
     """A metric by its name: of the last evaluation, or else of the last training loop; None if there is none."""
@@ -137,7 +140,16 @@ def summarise(
     tags=noted.tags,
     note=noted.note,
     is_archived=files['archived'] is not None,
+    start=_start(files['record'], files['started']),
   )
+
+
+def _start(record: Mapping[str, Any] | None, started: Mapping[str, Any] | None) -> str:
+  newest = started if status_lib.is_later(started, record) else record
+  process = process_identity.parse(newest or {})
+  if newest is None or process is None:
+    return ''
+  return f'{process.boot_id or process.host}/{process.pid}/{process.pid_start or newest.get("started")}'
 
 
 def _time_left(train: Mapping[str, Any]) -> float | None:

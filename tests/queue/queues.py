@@ -10,13 +10,15 @@ import time
 from typing import Any
 
 from official_ext import errors
+from official_ext.queue import alert_rules
+from official_ext.queue import alerts
 from official_ext.queue import dispatcher
 from official_ext.queue import job_status
 from official_ext.queue import queue_changes
 from official_ext.queue import queue_folder
 from official_ext.queue import slots as slots_lib
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PATIENCE = 240.0  # On a machine with other work.
 
 # Dispatchers are forked from a process that has what they need, and neither threads nor TensorFlow.
@@ -58,7 +60,7 @@ class Dispatching:
     return self._output.read_text()
 
 
-def _dispatch(folder, output, slots, gpus, until_empty, dies_at):
+def _dispatch(folder, output, slots, gpus, until_empty, dies_at, told):
   file = os.open(output, os.O_WRONLY | os.O_APPEND)
   os.dup2(file, 1)
   os.dup2(file, 2)
@@ -68,7 +70,11 @@ def _dispatch(folder, output, slots, gpus, until_empty, dies_at):
   if dies_at:
     sys.addaudithook(dying_at(dies_at))
   gpu_names = tuple(gpus.split(',')) if gpus else None
-  made = dispatcher.Dispatcher(queue_folder.Queue(folder), slots_lib.Slots(slots, gpu_names), poll_seconds=0.1)
+  queue = queue_folder.Queue(folder)
+  made_alerts = told and alerts.Alerts(
+    queue, alert_rules.parse(told['on']), told['receivers'], poll_seconds=0.05, delays=(0.1, 0.1)
+  )
+  made = dispatcher.Dispatcher(queue, slots_lib.Slots(slots, gpu_names), poll_seconds=0.1, alerts=made_alerts)
   try:
     status = made.run(until_empty)
   except (errors.UserError, errors.StorageError) as error:
@@ -147,10 +153,25 @@ class Trial:
     """Lets jobs end that were held."""
     self._go.touch()
 
-  def dispatch(self, slots: int = 1, gpus: str = '', until_empty: bool = True, dies_at: int = 0) -> Dispatching:
-    """Starts a dispatcher. `dies_at`: the number of the step of its work before which it kills itself."""
+  def dispatch(
+    self,
+    slots: int = 1,
+    gpus: str = '',
+    until_empty: bool = True,
+    dies_at: int = 0,
+    told: dict[str, Any] | None = None,
+  ) -> Dispatching:
+    """Starts a dispatcher.
+
+    Args:
+      slots: of the dispatcher.
+      gpus: likewise.
+      until_empty: likewise.
+      dies_at: the number of the step of its work before which it kills itself.
+      told: 'receivers' of alerts, by name, and what they are told 'on'; None: there are no alerts.
+    """
     output = self._outputs / f'output-{len(self._dispatchers)}'
-    self._dispatchers.append(Dispatching(self.folder, output, slots, gpus, until_empty, dies_at))
+    self._dispatchers.append(Dispatching(self.folder, output, slots, gpus, until_empty, dies_at, told))
     return self._dispatchers[-1]
 
   def finish(self, patience: float = PATIENCE, **options: Any) -> str:
