@@ -118,6 +118,9 @@ def _params() -> Any:
 
 
 def _export(arguments: list[str]) -> None:
+  if any(argument == '--to' or argument.startswith('--to=') for argument in arguments):  # What has no TensorFlow.
+    _runs(['export', *arguments])
+    return
   _module('official_ext.cli.flags').define_for_command()
   _module('official_ext.cli.trained_runs').run(arguments)
 

@@ -12,6 +12,7 @@ from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_tables
 from official_ext.runs import commands
 from official_ext.runs import comparing
+from official_ext.runs import export
 from official_ext.runs import index
 from official_ext.runs import log
 from official_ext.runs import notes
@@ -177,6 +178,27 @@ def _compare(options: Any) -> None:
     _print(run_tables.of_comparison(found))
 
 
+def _export_parser(command: str) -> arguments_lib.Parser:
+  found = _parser(command)
+  found.add_argument('--to', choices=export.TARGETS, required=True)
+  found.add_argument('--tracking_uri', default='')
+  found.add_argument('--project', default='')
+  found.add_argument('--output_dir')
+  found.add_argument('--artifacts', action='store_true')
+  return found
+
+
+def _export(options: Any) -> None:
+  root, runs = _found(options)
+
+  def fill(one: run_folder.Run) -> None:
+    output_dir = options.output_dir and os.path.expanduser(options.output_dir)
+    done = export.export(one, root, options.to, options.tracking_uri, options.project, output_dir, options.artifacts)
+    print(run_tables.harmless(f'{one.name}: {done}'), flush=True)
+
+  _each(runs, fill)
+
+
 # Processes.
 
 
@@ -320,6 +342,7 @@ _COMMANDS: dict[str, tuple[Callable[[str], arguments_lib.Parser], Callable[[Any]
   'stop': (_stop_parser, _stop),
   'resume': (_resume_parser, _resume),
   'clone': (_clone_parser, _clone),
+  'export': (_export_parser, _export),
   'compare': (lambda command: _parser(command, as_json=True), _compare),
   'tag': (_tag_parser, _tag),
   'archive': (_parser, _archive),

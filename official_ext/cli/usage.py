@@ -61,7 +61,7 @@ logits. docs/add_a_task.md lists what it finds.
   ),
   'export': (
     'export RUN [--which=best|latest|STEP]',
-    'writes the model of a run as a SavedModel',
+    'writes the model of a run as a SavedModel; --to: fills in a tracker',
     """Writes the model that the run in the folder RUN has trained as a SavedModel with a signature, and prints the
 signature. docs/use_a_model.md explains its inputs and outputs; official_ext.load does the same in Python.
 
@@ -70,7 +70,9 @@ signature. docs/use_a_model.md explains its inputs and outputs; official_ext.loa
   --ema=false                the weights themselves, if the run has kept moving averages of them
   --output_dir=DIR           a folder that does not exist yet; default: RUN/export/STEP
   --experiment=NAME          the experiment, if run.json does not tell
-  --registry=MODULE          a module of yours to import, which registers experiments; may be given several times""",
+  --registry=MODULE          a module of yours to import, which registers experiments; may be given several times
+
+export RUN --to=mlflow|wandb|csv fills in a tracker from the files of the run instead: see `runs export`.""",
   ),
   'convert': (
     'convert SOURCE TARGET',
@@ -136,6 +138,12 @@ Ctrl-D ends. The oldest messages are forgotten, and that is told, when the conte
     --start                  begins it, detached
   compare RUNS_DIR RUN RUN...
                              fields that differ, last and best metrics, versions
+  export RUNS_DIR RUN...     fills in a tracker with what it lacks: --to=mlflow, --to=wandb (files for `wandb sync`), or
+                             --to=csv (events.csv)
+    --tracking_uri=URI       of MLflow; default: the configuration's, MLFLOW_TRACKING_URI, or RUNS_DIR/mlruns
+    --project=NAME           of W&B, or MLflow's experiment; default: the configuration's
+    --output_dir=DIR         for files of wandb or csv; default: the run's folder
+    --artifacts              with params.yaml, run.json, events.jsonl and run.log
   tag RUNS_DIR RUN...        --tag=A,B, --untag=A,B, --note=TEXT: words and a text that a run keeps
   archive RUNS_DIR RUN...    takes runs out of the list
   delete RUNS_DIR RUN...     moves runs to the trash; --forever: deletes what is there

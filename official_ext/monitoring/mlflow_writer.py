@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 import dataclasses
-import hashlib
 import json
 import os
 import time
@@ -14,12 +13,9 @@ import tensorflow as tf
 from official_ext.files import storage
 from official_ext.monitoring import background
 from official_ext.monitoring import credentials
+from official_ext.monitoring import tracker_values
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
-
-_STATUSES = {'finished': 'FINISHED', 'failed': 'FAILED', 'preempted': 'KILLED', 'hung': 'KILLED'}
-_MAX_VALUE_LENGTH = 6000  # MLflow refuses longer parameters.
-_BATCH = 100  # And more parameters at once.
 
 
 @dataclasses.dataclass
@@ -35,11 +31,6 @@ class MlflowConfig(base_config.Config):
   tracking_uri: str = ''
   experiment: str = 'official_ext'
   run_name: str = ''
-
-
-def _sum_of(uri: str) -> str:
-  """A checksum that distinguishes URIs, but not by the passwords in them."""
-  return hashlib.sha256(credentials.mask(uri).encode()).hexdigest()
 
 
 class MlflowWriter(writers.Writer):
@@ -68,7 +59,7 @@ class MlflowWriter(writers.Writer):
       run_name: empty: the name of `model_dir`.
     """
     folder = os.path.abspath(model_dir) if '://' not in model_dir else model_dir
-    self._path = os.path.join(model_dir, 'mlflow.json')
+    self._path = os.path.join(model_dir, tracker_values.MLFLOW_NOTE)
     self._params = params
     self._uri = tracking_uri or os.environ.get('MLFLOW_TRACKING_URI', '') or os.path.join(folder, 'mlruns')
     self._experiment = experiment
@@ -81,11 +72,11 @@ class MlflowWriter(writers.Writer):
     if self._client is None:
       self._connect()
     if event in ('train', 'eval'):
-      self._log_metrics('validation/' if event == 'eval' else '', step, writers.flatten(values))
-    elif event in _STATUSES:
+      self._log_metrics(step, tracker_values.numbers_of(event, writers.flatten(values)))
+    elif event in tracker_values.MLFLOW_STATUSES:
       if 'error' in values:
-        self._client.set_tag(self._run_id, 'error', str(values['error'])[:_MAX_VALUE_LENGTH])
-      self._client.set_terminated(self._run_id, _STATUSES[event])
+        self._client.set_tag(self._run_id, 'error', str(values['error'])[: tracker_values.MLFLOW_MAX_VALUE])
+      self._client.set_terminated(self._run_id, tracker_values.MLFLOW_STATUSES[event])
     elif event == 'early_stopped':
       self._client.set_tag(self._run_id, event, str(values.get('reason', '')))
 
@@ -106,7 +97,7 @@ class MlflowWriter(writers.Writer):
       return None
     with tf.io.gfile.GFile(self._path) as f:
       noted = json.loads(f.read())
-    return noted['run_id'] if noted['tracking_uri_sha256'] == _sum_of(self._uri) else None
+    return noted['run_id'] if noted['tracking_uri_sha256'] == tracker_values.mlflow_store_sum(self._uri) else None
 
   def _new_run(self, client: Any) -> str:
     from mlflow import entities  # pylint: disable=g-import-not-at-top
@@ -114,32 +105,25 @@ class MlflowWriter(writers.Writer):
     experiment = client.get_experiment_by_name(self._experiment)
     experiment_id = experiment.experiment_id if experiment else client.create_experiment(self._experiment)
     run_id = client.create_run(experiment_id, run_name=self._run_name).info.run_id
-    storage.write(self._path, json.dumps({'run_id': run_id, 'tracking_uri_sha256': _sum_of(self._uri)}) + '\n')
-    params = [
-      entities.Param(_name(name), str(value)[:_MAX_VALUE_LENGTH])
-      for name, value in writers.flatten(self._params).items()
-    ]
-    for start in range(0, len(params), _BATCH):
-      client.log_batch(run_id, params=params[start : start + _BATCH])
+    storage.write(
+      self._path,
+      json.dumps({'run_id': run_id, 'tracking_uri_sha256': tracker_values.mlflow_store_sum(self._uri)}) + '\n',
+    )
+    params = [entities.Param(*item) for item in tracker_values.mlflow_params(self._params).items()]
+    for start in range(0, len(params), tracker_values.MLFLOW_BATCH):
+      client.log_batch(run_id, params=params[start : start + tracker_values.MLFLOW_BATCH])
     return run_id
 
-  def _log_metrics(self, prefix: str, step: int, flat: dict[str, Any]) -> None:
+  def _log_metrics(self, step: int, numbers: Mapping[str, float]) -> None:
     from mlflow import entities  # pylint: disable=g-import-not-at-top
 
     now = int(time.time() * 1000)
     self._client.log_batch(
       self._run_id,
       metrics=[
-        entities.Metric(_name(prefix + name), float(value), now, step)
-        for name, value in flat.items()
-        if isinstance(value, (bool, int, float))
+        entities.Metric(tracker_values.mlflow_name(name), float(value), now, step) for name, value in numbers.items()
       ],
     )
-
-
-def _name(name: str) -> str:
-  """A name with the characters that MLflow allows."""
-  return ''.join(c if c.isalnum() or c in '_-. /' else '_' for c in name)
 
 
 def make(run: writer_registry.RunInfo) -> writers.Writer:

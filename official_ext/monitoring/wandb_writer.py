@@ -15,10 +15,9 @@ from official_ext.monitoring import background
 from official_ext.monitoring import credentials
 from official_ext.monitoring import event_names
 from official_ext.monitoring import packages
+from official_ext.monitoring import tracker_values
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
-
-_STEP = 'global_step'
 
 
 @dataclasses.dataclass
@@ -95,10 +94,7 @@ class WandbWriter(writers.Writer):
     if self._run is None:
       self._start()
     if event in ('train', 'eval'):
-      prefix = 'validation/' if event == 'eval' else ''
-      flat = writers.flatten(values)
-      numbers = {prefix + name: value for name, value in flat.items() if isinstance(value, (bool, int, float))}
-      self._run.log({**numbers, _STEP: step})
+      self._run.log({**tracker_values.numbers_of(event, writers.flatten(values)), tracker_values.STEP: step})
     elif event == 'early_stopped':
       self._run.summary[event] = str(values.get('reason', ''))
     elif event in event_names.LAST_EVENTS:
@@ -119,11 +115,11 @@ class WandbWriter(writers.Writer):
     # The progress bar owns the terminal.
     settings = wandb.Settings(silent=True, console='off')
     self._run = wandb.init(id=self._id(), resume='allow', dir=self._folder, settings=settings, **self._arguments)
-    self._run.define_metric('*', step_metric=_STEP)
+    self._run.define_metric('*', step_metric=tracker_values.STEP)
 
   def _id(self) -> str:
     """The id of this run: the saved one, or a new one."""
-    path = os.path.join(self._folder, 'wandb_run_id')
+    path = os.path.join(self._folder, tracker_values.WANDB_NOTE)
     if tf.io.gfile.exists(path):
       with tf.io.gfile.GFile(path) as f:
         return f.read().strip()

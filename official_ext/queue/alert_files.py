@@ -85,8 +85,14 @@ class AlertFiles:
     """An alert; None if there is none, or it is damaged."""
     values = _read(self._path(key))
     try:
-      texts = (str(values[name]) for name in ('kind', 'title', 'body'))
-      return Alert(key, *texts, receivers=tuple(values['receivers']), time=str(values['time']))
+      return Alert(
+        key=key,
+        kind=str(values['kind']),
+        title=str(values['title']),
+        body=str(values['body']),
+        receivers=tuple(values['receivers']),
+        time=str(values['time']),
+      )
     except (KeyError, TypeError):
       return None
 

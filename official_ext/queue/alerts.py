@@ -133,7 +133,9 @@ class Alerts:
     self._is_ready = True
 
   def _expect(self, alert: alert_files.Alert | None) -> None:
-    for name in alert.receivers if alert else ():
+    if alert is None:
+      return
+    for name in alert.receivers:
       if name in self._pending and self._files.state(alert.key, name).get('state') not in alert_files.OVER:
         self._pending[name].add(alert.key)
 

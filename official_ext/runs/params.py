@@ -24,11 +24,17 @@ _UNUSUAL = re.compile(
 
 def read(run: run_folder.Run) -> dict[str, Any] | None:
   """Dotted path -> value of a run's params.yaml; None if there is none that can be read."""
+  values = read_nested(run)
+  return None if values is None else flat_params.flatten(values)
+
+
+def read_nested(run: run_folder.Run) -> dict[str, Any] | None:
+  """A run's params.yaml as it is; None if there is none that can be read."""
   try:
     values = _parse(paths.read(run.file(run_folder.PARAMS), _MAX_BYTES).decode())
   except (OSError, UnicodeDecodeError, errors.UserError, RecursionError):
     return None
-  return flat_params.flatten(values) if isinstance(values, dict) else None
+  return values if isinstance(values, dict) else None
 
 
 def _parse(text: str) -> Any:

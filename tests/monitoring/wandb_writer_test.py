@@ -2,7 +2,6 @@
 
 import json
 import math
-import struct
 import sys
 import time
 
@@ -12,26 +11,7 @@ from official_ext import errors
 from official_ext.config import checks
 from official_ext.monitoring import wandb_writer
 from tests.core import small_run
-
-_BLOCK = 32768  # The files are logs in LevelDB's format, of protocol buffers, behind 7 bytes that tell the version.
-
-
-def _records(path):
-  from wandb.proto import wandb_internal_pb2
-
-  data, position, parts = path.read_bytes(), 7, []
-  while position + 7 <= len(data):
-    if _BLOCK - position % _BLOCK < 7:  # No room for a header.
-      position += _BLOCK - position % _BLOCK
-      continue
-    _, length, kind = struct.unpack('<IHB', data[position : position + 7])
-    parts.append(data[position + 7 : position + 7 + length])
-    position += 7 + length
-    if kind in (1, 4):  # The whole, or its last part.
-      record = wandb_internal_pb2.Record()
-      record.ParseFromString(b''.join(parts))
-      parts = []
-      yield record
+from tests.monitoring import wandb_files
 
 
 def _read(path):
@@ -44,7 +24,7 @@ def _read(path):
 
 def _read_now(path):
   runs, rows, exits = [], [], []
-  for record in _records(path):
+  for record in wandb_files.records(path):
     kind = record.WhichOneof('record_type')
     if kind == 'run':
       runs.append(record.run)

@@ -1,6 +1,7 @@
 """Queues of small shell commands, and dispatchers as processes that a test can kill."""
 
 from collections.abc import Callable, Collection
+import contextlib
 import multiprocessing
 import os
 import pathlib
@@ -48,7 +49,8 @@ class Dispatching:
 
   def send_signal(self, number: int) -> None:
     if self.poll() is None:
-      os.kill(self.pid, number)
+      with contextlib.suppress(ProcessLookupError):  # It has ended, and its parent has taken note.
+        os.kill(self.pid, number)
 
   def kill(self) -> None:
     """Kills it, if it has not ended."""
