@@ -1,6 +1,7 @@
 """The arguments of a command of official-ext."""
 
 import argparse
+from collections.abc import Callable
 from typing import NoReturn
 
 from official_ext import errors
@@ -28,6 +29,19 @@ def folder(text: str) -> str:
   if not text:
     raise argparse.ArgumentTypeError('is empty; name a folder')
   return text
+
+
+def at_least(least: int) -> Callable[[str], int]:
+  """The `type` of an argument that is an integer from `least` on."""
+
+  def integer(text: str) -> int:
+    value = int(text)
+    if value < least:
+      raise ValueError(text)
+    return value
+
+  integer.__name__ = f'integer of {least} or more'
+  return integer
 
 
 def add_run_arguments(parser: Parser) -> None:

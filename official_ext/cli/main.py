@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     'runs': _runs,
     'queue': _queue,
     'console': _console,
+    'sweep': _sweep,
   }
   try:
     if arguments[0] not in commands:
@@ -147,6 +148,10 @@ def _queue(arguments: list[str]) -> int:
 
 def _console(arguments: list[str]) -> int:
   return _module('official_ext.cli.console').run(arguments)
+
+
+def _sweep(arguments: list[str]) -> int:
+  return _module('official_ext.cli.sweep').run(arguments)
 
 
 def _with_experiment(arguments: list[str]) -> list[str]:

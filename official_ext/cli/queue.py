@@ -3,9 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 import json
 import os
-import subprocess
 import sys
-import time
 from typing import Any
 
 from official_ext import errors
@@ -16,6 +14,7 @@ from official_ext.monitoring import receivers
 from official_ext.queue import alert_rules
 from official_ext.queue import alerts as alerts_lib
 from official_ext.queue import dispatcher
+from official_ext.queue import dispatcher_start
 from official_ext.queue import job_files
 from official_ext.queue import job_status
 from official_ext.queue import queue_changes
@@ -28,8 +27,6 @@ from official_ext.runtime import visible_gpus
 _PLACES = ('first', 'last', 'before', 'after')
 _NUM_OVER = 10  # So many jobs that are over are listed without --all.
 _ALERTS = 'OFFICIAL_EXT_ALERTS'
-_START_SECONDS = 60.0
-_POLL_SECONDS = 0.05
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -63,11 +60,11 @@ def _add(arguments: list[str]) -> int:
   split = arguments.index('--') if '--' in arguments else len(arguments)
   parser = _parser('add')
   parser.add_argument('--model_dir')
-  parser.add_argument('--gpus', type=_at_least(0))
-  parser.add_argument('--max_restarts', type=_at_least(0), default=queue_changes.MAX_RESTARTS)
+  parser.add_argument('--gpus', type=arguments_lib.at_least(0))
+  parser.add_argument('--max_restarts', type=arguments_lib.at_least(0), default=queue_changes.MAX_RESTARTS)
   parser.add_argument('--program', default='train.py')
   parser.add_argument('--start', action='store_true')
-  parser.add_argument('--slots', type=_at_least(1))
+  parser.add_argument('--slots', type=arguments_lib.at_least(1))
   _add_places(parser)
   options = parser.parse_args(arguments[:split])
   if options.slots and not options.start:
@@ -160,7 +157,7 @@ def _cancel(arguments: list[str]) -> int:
 
 def _run(arguments: list[str]) -> int:
   parser = _parser('run')
-  parser.add_argument('--slots', type=_at_least(1))
+  parser.add_argument('--slots', type=arguments_lib.at_least(1))
   parser.add_argument('--gpus')
   parser.add_argument('--until_empty', action='store_true')
   parser.add_argument('--alert', action='append', default=[])
@@ -193,24 +190,9 @@ def _alerts(queue: queue_folder.Queue, options: Any) -> alerts_lib.Alerts | None
 
 def _start_dispatcher(queue: queue_folder.Queue, slots: int | None) -> None:
   """Starts a dispatcher that outlives this process, unless there is one."""
-  if queue.dispatcher() is not None:
-    return
-  log_path = os.path.join(queue.folder, 'dispatcher.log')
-  with job_files.explaining(log_path), open(log_path, 'ab') as log:
-    process = subprocess.Popen(
-      [sys.executable, '-m', 'official_ext.cli.main', 'queue', 'run', os.path.abspath(queue.runs_dir)]
-      + ([f'--slots={slots}'] if slots else []),
-      stdin=subprocess.DEVNULL,
-      stdout=log,
-      stderr=log,
-      start_new_session=True,
-    )
-  deadline = time.monotonic() + _START_SECONDS
-  while queue.dispatcher() is None:
-    if process.poll() is not None or time.monotonic() > deadline:
-      raise errors.StorageError(f'{log_path}: the dispatcher has not started; this file tells why')
-    time.sleep(_POLL_SECONDS)
-  print(f'a dispatcher has started: process {process.pid}; it writes to {log_path}')
+  pid = dispatcher_start.start(queue, slots)
+  if pid is not None:
+    print(f'a dispatcher has started: process {pid}; it writes to {dispatcher_start.log_path(queue)}')
 
 
 # Arguments.
@@ -221,17 +203,6 @@ def _parser(command: str) -> arguments_lib.Parser:
   parser.prog += f' {command}'
   parser.add_argument('runs_dir', type=arguments_lib.folder, metavar='RUNS_DIR')
   return parser
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-  def integer(text: str) -> int:
-    value = int(text)
-    if value < least:
-      raise ValueError(text)
-    return value
-
-  integer.__name__ = f'integer of {least} or more'
-  return integer
 
 
 def _add_places(parser: arguments_lib.Parser, required: bool = False) -> None:

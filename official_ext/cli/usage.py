@@ -201,6 +201,37 @@ ends, or is killed, runs go on. docs/console.md tells more.
 
 It needs starlette and uvicorn: pip install 'official-ext[console]'.""",
   ),
+  'sweep': (
+    'sweep FILE [RUNS_DIR] [--slots=N]',
+    'searches parameters by many runs',
+    """Searches parameters by many runs, which the queue of RUNS_DIR starts. FILE is a sweep.yaml with the keys of Weights &
+Biases, and `experiment`. docs/sweeps.md.
+
+  sweep FILE [RUNS_DIR]      begins a sweep, or goes on with it, in the foreground; RUNS_DIR is `runs`, if not given
+  sweep [RUNS_DIR] --set=NAME=V1,V2 --experiment=NAME
+                             the same without a file: a grid, or what --method says
+  sweep RUNS_DIR/SWEEP       goes on with a sweep that is there
+    --slots=N                so many runs at once; default: as before, or the number of GPUs, or 1
+    --set=NAME=V1,V2         a parameter and its values, besides or instead of the file's; may be given several times
+    --method=METHOD          grid, random or bayes
+    --metric=NAME --goal=minimize|maximize
+    --run_cap=N, --seed=N, --mode=MODE, --name=NAME, --experiment=NAME
+                             as in the file
+    --start                  in the background
+    -- FLAGS                 further flags of train.py, for all runs
+  sweep list [RUNS_DIR]      the sweeps there; --json
+  sweep show RUNS_DIR SWEEP  its points, the best first, the importance of parameters, the spread by seeds; --json,
+                             with --histories and --importances
+  sweep stop RUNS_DIR SWEEP  tries no further points; those that run save and stop, and go on with the sweep
+  sweep retry RUNS_DIR SWEEP [POINT...]
+                             tries points that have failed again
+  sweep resume RUNS_DIR SWEEP POINT...
+                             goes on with points that were ended early or stopped
+  sweep delete RUNS_DIR SWEEP POINT...
+                             moves the runs of points to the trash; they are not tried again
+
+RUNS_DIR SWEEP may be written as one path, RUNS_DIR/SWEEP.""",
+  ),
   'launch': ('launch --num_workers=N -- FLAGS', 'trains with N processes on this machine', ''),
 }
 _WIDTH = 40

@@ -1,0 +1,352 @@
+"""official-ext sweep: searches parameters by many runs of the queue. No TensorFlow, but for the check of the points."""
+
+from collections.abc import Callable, Mapping, Sequence
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from official_ext import errors
+from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import launch
+from official_ext.cli import sweep_tables
+from official_ext.config import yaml_text
+from official_ext.files import paths
+from official_ext.queue import dispatcher_start
+from official_ext.runs import summaries
+from official_ext.runtime import visible_gpus
+from official_ext.sweeps import controller
+from official_ext.sweeps import controller_start
+from official_ext.sweeps import point_commands
+from official_ext.sweeps import points as points_lib
+from official_ext.sweeps import results
+from official_ext.sweeps import sweep_changes
+from official_ext.sweeps import sweep_file
+from official_ext.sweeps import sweep_folder
+
+_RUNS_DIR = 'runs'
+_MAX_MISTAKES = 20
+# Flags that stand for a key of the file.
+_KEYS = ('experiment', 'mode', 'method', 'run_cap', 'seed', 'name', 'description')
+
+
+def run(arguments: Sequence[str]) -> int:
+  """Runs `official-ext sweep`.
+
+  Args:
+    arguments: those behind `sweep`: a command and its sweep, or a sweep's file and the folder of the runs, and flags.
+
+  Returns:
+    The exit status.
+  """
+  commands: dict[str, Callable[[list[str]], int]] = {
+    'list': _list,
+    'show': _show,
+    'stop': _stop,
+    'retry': _retry,
+    'resume': _resume,
+    'delete': _delete,
+  }
+  if arguments and arguments[0] in commands:
+    return commands[arguments[0]](list(arguments[1:]))
+  return _start(list(arguments))
+
+
+# Starting, and going on.
+
+
+def _start(arguments: list[str]) -> int:
+  split = arguments.index('--') if '--' in arguments else len(arguments)
+  parser = arguments_lib.Parser('sweep')
+  parser.add_argument('places', nargs='*', type=arguments_lib.folder, metavar='FILE RUNS_DIR')
+  parser.add_argument('--set', action='append', default=[])
+  for key in _KEYS:
+    parser.add_argument(f'--{key}', type=int if key in ('run_cap', 'seed') else str)
+  parser.add_argument('--metric')
+  parser.add_argument('--goal', choices=['minimize', 'maximize'])
+  parser.add_argument('--slots', type=arguments_lib.at_least(1))
+  parser.add_argument('--start', action='store_true')
+  options = parser.parse_args(arguments[:split])
+  values, text, runs_dir, name = _source(options)
+  changed = _with_flags(values, options, arguments[split + 1 :])
+  if changed != values or not text:
+    text = yaml_text.dump(changed)
+  sweep = sweep_file.parse(changed)
+  folder = sweep_folder.SweepFolder(runs_dir, sweep.name or name or f'{sweep.experiment or "a"}-sweep')
+  _write(folder, sweep, text, options.slots)
+  slots = options.slots or folder.settings().get('slots') or max(1, len(visible_gpus.names()))
+  if options.start:
+    pid = controller_start.start(folder, slots)
+    print(f'sweep {folder.name}: its controller is process {pid}; it writes to {controller_start.log_path(folder)}')
+    return 0
+  start_dispatcher = lambda count: dispatcher_start.start(folder.queue, count, until_empty=True)
+  return controller.Controller(folder, slots, start_dispatcher).run()
+
+
+def _source(options: Any) -> tuple[dict[str, Any], str, str, str]:
+  """What a sweep's file says: its values, its text, the folder of the runs, and a name."""
+  places = [os.path.expanduser(place) for place in options.places]
+  if places and os.path.isfile(os.path.join(places[0], sweep_folder.FILE)):
+    path = os.path.abspath(places[0])
+    if len(places) > 1:
+      raise errors.UserError(f'{places[1]}: the sweep in {places[0]} has its folder of runs; leave it out')
+    found = _sweep_at(path)
+    file = found.file(sweep_folder.FILE)
+    return yaml_text.load_file(file, 'sweep'), paths.read(file).decode(), found.runs_dir, found.name
+  is_file = bool(places) and (os.path.isfile(places[0]) or places[0].endswith(('.yaml', '.yml', '.json')))
+  runs_dir = ''.join(places[1:2] if is_file else places[:1]) or _RUNS_DIR
+  if len(places) > 1 + is_file:
+    raise errors.UserError(f'{places[-1]}: expected a file and the folder of the runs, and no more')
+  if not is_file:
+    if not options.set:
+      what = f'{places[0]}: no such file; ' if places else ''
+      raise errors.UserError(f'{what}name the file of a sweep, or give --set=NAME=VALUE,VALUE')
+    return {'method': 'grid'}, '', runs_dir, ''
+  values = yaml_text.load_file(places[0], 'sweep')
+  name = os.path.splitext(os.path.basename(places[0]))[0]
+  return values, paths.read(places[0]).decode(), runs_dir, name
+
+
+def _with_flags(values: Mapping[str, Any], options: Any, flags: Sequence[str]) -> dict[str, Any]:
+  """The values of a file with what the command line says."""
+  found = {**values, **{key: value for key in _KEYS if (value := getattr(options, key)) is not None}}
+  if options.metric or options.goal:
+    before = found.get('metric') if isinstance(found.get('metric'), dict) else {}
+    found['metric'] = {**before, **({'name': options.metric} if options.metric else {})}
+    found['metric'].update({'goal': options.goal} if options.goal else {})
+  for text in options.set:
+    name, equals, value = text.partition('=')
+    if not name or not equals:
+      raise errors.UserError(f'--set={text}: expected NAME=VALUE,VALUE')
+    choices = yaml_text.load(f'[{value}]', f'--set={name}')
+    if not choices:
+      raise errors.UserError(f'--set={text}: expected at least one value')
+    parameters = found.get('parameters') if isinstance(found.get('parameters'), dict) else {}
+    found['parameters'] = {**parameters, name: {'values': choices} if len(choices) > 1 else {'value': choices[0]}}
+  if flags:
+    found['flags'] = [*found.get('flags', []), *flags]
+  return found
+
+
+def _write(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, text: str, slots: int | None) -> None:
+  """Makes a sweep, or takes up what has changed in its file, after the driver has checked it.
+
+  Raises:
+    UserError: the driver refuses a value, or the sweep has points that another file has made.
+  """
+  if sweep.method == 'bayes':
+    from official_ext.sweeps import optuna_study  # pylint: disable=g-import-not-at-top  # Optuna takes a second.
+
+    optuna_study.require()
+  settings = dict(folder.settings())
+  if slots:
+    settings['slots'] = slots
+  if folder.exists():
+    old = folder.load()
+    if dict(old.values) != dict(sweep.values):
+      _refuse_changes(folder, old, sweep)
+      if old.parameters != sweep.parameters:
+        _check(sweep, settings)
+    if dict(old.values) != dict(sweep.values) or settings != folder.settings():
+      _refuse_controlled(folder)
+      folder.write(text, settings)
+    return
+  if paths.names(folder.path):
+    raise errors.UserError(f'{folder.path}: is there already, and is no sweep; choose another name: --name=NAME')
+  program = (
+    '' if sweep.command and not sweep.program else os.path.abspath(launch.find_program(sweep.program or 'train.py'))
+  )
+  settings |= {'cwd': os.getcwd(), 'program': program}
+  _check(sweep, settings)
+  folder.write(text, settings)
+
+
+def _refuse_controlled(folder: sweep_folder.SweepFolder) -> None:
+  found = folder.controller()
+  if found is not None:
+    raise errors.UserError(f'{folder.name}: {found} controls it already')
+
+
+def _refuse_changes(folder: sweep_folder.SweepFolder, old: sweep_file.SweepFile, new: sweep_file.SweepFile) -> None:
+  changes = sweep_file.differences(old, new)
+  if changes and folder.records():
+    hint = (
+      f'the points in {folder.path} are of another search; only run_cap may grow, and a grid; --name=NAME begins anew'
+    )
+    raise errors.UserErrors([*changes, hint])
+
+
+def _check(sweep: sweep_file.SweepFile, settings: Mapping[str, Any]) -> None:
+  """Lets the driver check the first point, and each value at a limit of what will be drawn.
+
+  Raises:
+    UserErrors: its mistakes.
+  """
+  first = {parameter.name: parameter.at(0.5) for parameter in sweep.parameters}
+  points = [first] + [{**first, each.name: value} for each in sweep.parameters for value in each.extremes()]
+  if sweep.command or not sweep.experiment:  # Not a driver's: what is wrong with its words only it can tell.
+    point_commands.words(sweep, '', '', first)
+    return
+  request = {
+    'flags': [f'--experiment={sweep.experiment}', f'--mode={sweep.mode}', *sweep.flags],
+    'points': [point_commands.settings(point) for point in points],
+  }
+  process = subprocess.run(
+    [sys.executable, '-m', 'official_ext.cli.sweep_check'],
+    input=json.dumps(request),
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    cwd=settings['cwd'],
+    check=False,
+  )
+  lines = process.stdout.splitlines()
+  if process.returncode == errors.UserError.exit_status and lines:
+    more = len(lines) - _MAX_MISTAKES
+    raise errors.UserErrors(lines[:_MAX_MISTAKES] + ([f'sweep: {more} more mistakes'] if more > 0 else []))
+  if process.returncode:
+    reason = (process.stderr.strip().splitlines() or ['no reason given'])[-1]
+    raise errors.StorageError(f'sweep: its points could not be checked: {reason}')
+
+
+# The other commands.
+
+
+def _list(arguments: list[str]) -> int:
+  parser = arguments_lib.Parser('sweep list')
+  parser.add_argument('runs_dir', nargs='?', default=_RUNS_DIR, type=arguments_lib.folder, metavar='RUNS_DIR')
+  parser.add_argument('--json', action='store_true')
+  options = parser.parse_args(arguments)
+  runs_dir = os.path.expanduser(options.runs_dir)
+  if not os.path.isdir(runs_dir):
+    raise errors.UserError(f'{runs_dir}: no such folder; name that of your runs')
+  found = [_described(folder) for folder in sweep_folder.find(runs_dir)]
+  if options.json:
+    _print_json(found)
+  else:
+    _print(sweep_tables.of_sweeps(found) if found else [f'{runs_dir}: no sweeps; `official-ext sweep FILE` makes one'])
+  return 0
+
+
+def _show(arguments: list[str]) -> int:
+  parser, options = _parsed('show', arguments, ('--json', '--histories', '--importances'))
+  del parser
+  folder = _named(options.places, 'show')[0]
+  sweep = folder.load()
+  found = points_lib.PointReader(folder).read(sweep)
+  values = results.as_dict(folder, sweep, found, options.histories)
+  if not options.json or options.importances:
+    values['importances'] = results.importances(found, sweep)
+  if options.json:
+    _print_json(values)
+  else:
+    order = [point.number for point in results.in_order(found, sweep)]
+    _print(sweep_tables.of_sweep(values, order))
+  return 0
+
+
+def _stop(arguments: list[str]) -> int:
+  _, options = _parsed('stop', arguments)
+  folder, _ = _named(options.places, 'stop')
+  stopped = sweep_changes.stop(folder)
+  print(f'sweep {folder.name}: is stopped; ' + (f'points {_numbers(stopped)} save and end' if stopped else 'none ran'))
+  return 0
+
+
+def _retry(arguments: list[str]) -> int:
+  _, options = _parsed('retry', arguments)
+  folder, numbers = _named(options.places, 'retry')
+  again = sweep_changes.retry(folder, numbers)
+  print(f'sweep {folder.name}: ' + (f'points {_numbers(again)} are queued again' if again else 'no point has failed'))
+  return _tell_how_to_go_on(folder, bool(again))
+
+
+def _resume(arguments: list[str]) -> int:
+  _, options = _parsed('resume', arguments)
+  folder, numbers = _named(options.places, 'resume', needs_points=True)
+  for number in numbers:
+    sweep_changes.resume(folder, number)
+  print(f'sweep {folder.name}: points {_numbers(numbers)} are queued, and go on')
+  return _tell_how_to_go_on(folder, True)
+
+
+def _delete(arguments: list[str]) -> int:
+  _, options = _parsed('delete', arguments)
+  folder, numbers = _named(options.places, 'delete', needs_points=True)
+  for number in numbers:
+    sweep_changes.delete(folder, number)
+    print(f'point {number}: is in the trash; `official-ext runs restore` brings it back')
+  return 0
+
+
+def _tell_how_to_go_on(folder: sweep_folder.SweepFolder, has_jobs: bool) -> int:
+  if has_jobs and folder.queue.dispatcher() is None:
+    print(f'no dispatcher runs; `official-ext sweep {folder.path}` starts what is queued')
+  return 0
+
+
+def _parsed(command: str, arguments: list[str], switches: Sequence[str] = ()) -> tuple[arguments_lib.Parser, Any]:
+  parser = arguments_lib.Parser(f'sweep {command}')
+  parser.add_argument('places', nargs='*', type=arguments_lib.folder, metavar='RUNS_DIR SWEEP POINT')
+  for switch in switches:
+    parser.add_argument(switch, action='store_true')
+  return parser, parser.parse_args(arguments)
+
+
+def _named(
+  places: Sequence[str], command: str, needs_points: bool = False
+) -> tuple[sweep_folder.SweepFolder, list[int]]:
+  """The sweep that is named, by RUNS_DIR and its name or by its folder, and the numbers of points."""
+  if not places:
+    raise errors.UserError(f'sweep {command}: name the folder of the runs and the sweep')
+  first = os.path.expanduser(places[0])
+  if os.path.isfile(os.path.join(first, sweep_folder.FILE)):
+    folder, rest = _sweep_at(first), places[1:]
+  elif len(places) < 2:
+    raise errors.UserError(f'{first}: is no sweep; name the folder of the runs and the sweep')
+  else:
+    folder, rest = sweep_folder.SweepFolder(first, places[1]), places[2:]
+    folder.load()
+  for word in rest:
+    if not word.isdigit():
+      raise errors.UserError(f'{word}: expected the number of a point; `official-ext sweep show` lists them')
+  if needs_points and not rest:
+    raise errors.UserError(f'sweep {command}: name the number of a point; `official-ext sweep show` lists them')
+  return folder, [int(word) for word in rest]
+
+
+def _sweep_at(path: str) -> sweep_folder.SweepFolder:
+  """The sweep in a folder. Its runs_dir is the nearest folder above with a queue, or the one above."""
+  path = os.path.abspath(path)
+  above = os.path.dirname(path)
+  runs_dir = above
+  while os.path.dirname(runs_dir) != runs_dir:
+    if os.path.isdir(os.path.join(runs_dir, '.queue')):
+      return sweep_folder.SweepFolder(runs_dir, os.path.relpath(path, runs_dir))
+    runs_dir = os.path.dirname(runs_dir)
+  return sweep_folder.SweepFolder(above, os.path.basename(path))
+
+
+def _described(folder: sweep_folder.SweepFolder) -> dict[str, Any]:
+  """A sweep in a line; one that cannot be read says so."""
+  try:
+    sweep = folder.load()
+    values = results.as_dict(folder, sweep, points_lib.PointReader(folder).read(sweep))
+  except errors.UserError as error:
+    return {'name': folder.name, 'status': 'unreadable', 'reason': errors.lines_of(error)[0]}
+  best = [point for point in values['points'] if point['point'] == values['best']]
+  return {**values, 'points': len(values['points']), 'best': best[0] if best else None}
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+  return ', '.join(map(str, numbers))
+
+
+def _print(lines: Sequence[str]) -> None:
+  for line in lines:
+    print(line)
+
+
+def _print_json(values: Any) -> None:
+  print(json.dumps(summaries.json_values(values), indent=2, allow_nan=False))

@@ -1,0 +1,59 @@
+"""Starts the controller of a sweep so that it outlives whoever starts it. No TensorFlow."""
+
+import subprocess
+import sys
+import time
+
+from official_ext import errors
+from official_ext.queue import job_files
+from official_ext.sweeps import sweep_folder
+
+_PATIENCE_SECONDS = 60.0
+_POLL_SECONDS = 0.05
+
+
+def command(folder: sweep_folder.SweepFolder, slots: int | None = None) -> list[str]:
+  """The words of the command that goes on with a sweep, behind `official-ext`."""
+  return ['sweep', folder.path, *([f'--slots={slots}'] if slots else [])]
+
+
+def log_path(folder: sweep_folder.SweepFolder) -> str:
+  """The file that a controller in the background writes to."""
+  return folder.file('controller.log')
+
+
+def start(folder: sweep_folder.SweepFolder, slots: int | None = None) -> int:
+  """Starts a controller in the background.
+
+  Args:
+    folder: the sweep, which is there.
+    slots: how many points it tries at once; None: as it was last told, or one for each GPU.
+
+  Returns:
+    The number of its process, which controls the sweep now, or has found nothing to do.
+
+  Raises:
+    UserError: there is one.
+    StorageError: it has not come to that; its log tells why.
+  """
+  found = folder.controller()
+  if found is not None:
+    raise errors.UserError(f'{folder.name}: {found} controls it already')
+  path = log_path(folder)
+  with job_files.explaining(path), open(path, 'ab') as log:
+    process = subprocess.Popen(
+      [sys.executable, '-m', 'official_ext.cli.main', *command(folder, slots)],
+      stdin=subprocess.DEVNULL,
+      stdout=log,
+      stderr=log,
+      start_new_session=True,
+    )
+  deadline = time.monotonic() + _PATIENCE_SECONDS
+  while folder.controller() is None:
+    status = process.poll()
+    if status == 0:
+      return process.pid
+    if status is not None or time.monotonic() > deadline:
+      raise errors.StorageError(f'{path}: the controller has not started; this file tells why')
+    time.sleep(_POLL_SECONDS)
+  return process.pid
