@@ -15,7 +15,6 @@ from official_ext.queue import alert_rules
 from official_ext.queue import alerts as alerts_lib
 from official_ext.queue import dispatcher
 from official_ext.queue import dispatcher_start
-from official_ext.queue import job_files
 from official_ext.queue import job_status
 from official_ext.queue import queue_changes
 from official_ext.queue import queue_folder

@@ -18,6 +18,7 @@ from official_ext.runs import summaries
 from official_ext.runtime import visible_gpus
 from official_ext.sweeps import controller
 from official_ext.sweeps import controller_start
+from official_ext.sweeps import optuna_study
 from official_ext.sweeps import point_commands
 from official_ext.sweeps import points as points_lib
 from official_ext.sweeps import results
@@ -93,7 +94,7 @@ def _source(options: Any) -> tuple[dict[str, Any], str, str, str]:
       raise errors.UserError(f'{places[1]}: the sweep in {places[0]} has its folder of runs; leave it out')
     found = _sweep_at(path)
     file = found.file(sweep_folder.FILE)
-    return yaml_text.load_file(file, 'sweep'), paths.read(file).decode(), found.runs_dir, found.name
+    return sweep_file.read(file), paths.read(file).decode(), found.runs_dir, found.name
   is_file = bool(places) and (os.path.isfile(places[0]) or places[0].endswith(('.yaml', '.yml', '.json')))
   runs_dir = ''.join(places[1:2] if is_file else places[:1]) or _RUNS_DIR
   if len(places) > 1 + is_file:
@@ -103,7 +104,7 @@ def _source(options: Any) -> tuple[dict[str, Any], str, str, str]:
       what = f'{places[0]}: no such file; ' if places else ''
       raise errors.UserError(f'{what}name the file of a sweep, or give --set=NAME=VALUE,VALUE')
     return {'method': 'grid'}, '', runs_dir, ''
-  values = yaml_text.load_file(places[0], 'sweep')
+  values = sweep_file.read(places[0])
   name = os.path.splitext(os.path.basename(places[0]))[0]
   return values, paths.read(places[0]).decode(), runs_dir, name
 
@@ -136,8 +137,6 @@ def _write(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, text: 
     UserError: the driver refuses a value, or the sweep has points that another file has made.
   """
   if sweep.method == 'bayes':
-    from official_ext.sweeps import optuna_study  # pylint: disable=g-import-not-at-top  # Optuna takes a second.
-
     optuna_study.require()
   settings = dict(folder.settings())
   if slots:
@@ -195,8 +194,7 @@ def _check(sweep: sweep_file.SweepFile, settings: Mapping[str, Any]) -> None:
   process = subprocess.run(
     [sys.executable, '-m', 'official_ext.cli.sweep_check'],
     input=json.dumps(request),
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
+    capture_output=True,
     text=True,
     cwd=settings['cwd'],
     check=False,

@@ -204,8 +204,8 @@ It needs starlette and uvicorn: pip install 'official-ext[console]'.""",
   'sweep': (
     'sweep FILE [RUNS_DIR] [--slots=N]',
     'searches parameters by many runs',
-    """Searches parameters by many runs, which the queue of RUNS_DIR starts. FILE is a sweep.yaml with the keys of Weights &
-Biases, and `experiment`. docs/sweeps.md.
+    """Searches parameters by many runs, which the queue of RUNS_DIR starts. FILE is a sweep.yaml with the keys of
+Weights & Biases, and `experiment`. docs/sweeps.md.
 
   sweep FILE [RUNS_DIR]      begins a sweep, or goes on with it, in the foreground; RUNS_DIR is `runs`, if not given
   sweep [RUNS_DIR] --set=NAME=V1,V2 --experiment=NAME

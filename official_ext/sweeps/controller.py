@@ -1,8 +1,8 @@
 """The controller of a sweep: proposes points, and ends runs early. No TensorFlow.
 
 It owns nothing. Its points are folders, their runs are jobs of the queue, which a dispatcher starts; so it may be
-killed at any moment, and the next one goes on. Each of its steps holds the sweep's lock, and leaves what the next needs:
-a point's folder before its job, the reason of an early end before the signal.
+killed at any moment, and the next one goes on. Each of its steps holds the sweep's lock, and leaves what the next one
+needs: a point's folder before its job, the reason of an early end before the signal.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from official_ext.monitoring import credentials
 from official_ext.queue import job_files
 from official_ext.runtime import process_identity
 from official_ext.sweeps import points as points_lib
-from official_ext.sweeps import proposals
+from official_ext.sweeps import sampling
 from official_ext.sweeps import sweep_changes
 from official_ext.sweeps import sweep_folder
 
@@ -131,7 +131,7 @@ class Controller:
     known = {point.number: point.record.proposal for point in found}
     number = next(number for number in range(1, len(found) + 2) if number not in known)
     told = tuple(point.told() for point in found) if self._sweep.method == 'bayes' else ()
-    proposal = proposals.propose(self._sweep, number, known, told)
+    proposal = sampling.propose(self._sweep, number, known, told)
     return None if proposal is None else self._folder.make_point(number, proposal, told)
 
   def _prune(self, found: Sequence[points_lib.Point]) -> None:

@@ -1,17 +1,9 @@
-"""What a sweep tries next: a function of its file, the number of the point, and what is known of the others.
+"""A point that a sweep tries, and what its sampler is told of others. No TensorFlow."""
 
-Nothing is kept between two questions. So it does not matter who asks, or how often a controller was killed in between.
-No TensorFlow; method bayes needs Optuna, which optuna_study.py imports.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import dataclasses
 import hashlib
-import itertools
 from typing import Any
-
-from official_ext.sweeps import distributions
-from official_ext.sweeps import sweep_file
 
 FINISHED = 'finished'
 PRUNED = 'pruned'
@@ -58,54 +50,7 @@ class Proposal:
   positions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def propose(
-  sweep: sweep_file.SweepFile, number: int, points: Mapping[int, Proposal], told: Sequence[Told]
-) -> Proposal | None:
-  """The point of a number.
-
-  Args:
-    sweep: the sweep.
-    number: of the point, from 1.
-    points: all others, by number.
-    told: what is known of them; only method bayes asks.
-
-  Returns:
-    The point; None if all points of a grid are there.
-
-  Raises:
-    UserError: Optuna is not installed, and is needed.
-  """
-  if sweep.method == 'grid':
-    return _next_of_grid(sweep.parameters, points)
-  if sweep.method == 'random':
-    searched = {each.name: each.searched(draw(sweep.seed, number, each.name)) for each in sweep.parameters}
-    return _proposal(sweep.parameters, searched)
-  from official_ext.sweeps import optuna_study  # pylint: disable=g-import-not-at-top  # Optuna takes a second.
-
-  positions = {each: points[each].positions for each in points}
-  return _proposal(sweep.parameters, optuna_study.ask(sweep, number, positions, told))
-
-
-def _proposal(parameters: Sequence[distributions.Parameter], positions: Mapping[str, Any]) -> Proposal:
-  values = {each.name: each.value(positions.get(each.name, 0)) for each in parameters}
-  return Proposal(values, {each.name: positions[each.name] for each in parameters if not each.is_constant})
-
-
 def draw(seed: int, number: int, name: str) -> float:
   """A number from 0 to 1, uniform: the draw of a parameter for the point of a number. Never 0 or 1."""
   digest = hashlib.blake2b(f'{seed}/{number}/{name}'.encode('utf-8', 'surrogatepass'), digest_size=8).digest()
   return ((int.from_bytes(digest) >> 12) + 0.5) / (1 << 52)
-
-
-def _next_of_grid(parameters: Sequence[distributions.Parameter], points: Mapping[int, Proposal]) -> Proposal | None:
-  """The first point of a grid that is not there yet; the last parameter changes first."""
-  names = [each.name for each in parameters]
-  known = {_key([point.parameters.get(name) for name in names]) for point in points.values()}
-  for values in itertools.product(*(each.grid() or () for each in parameters)):
-    if _key(values) not in known:
-      return Proposal(dict(zip(names, values)))
-  return None
-
-
-def _key(values: Sequence[Any]) -> str:
-  return repr(list(values))  # 1 is not 1.0, nor true.

@@ -1,4 +1,4 @@
-"""What has come of a sweep: its points in order, how much each parameter matters, the spread by seeds. No TensorFlow."""
+"""What has come of a sweep: its best points, the importance of parameters, the spread by seeds. No TensorFlow."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -7,6 +7,7 @@ import statistics
 from typing import Any
 
 from official_ext import errors
+from official_ext.sweeps import optuna_study
 from official_ext.sweeps import points as points_lib
 from official_ext.sweeps import proposals
 from official_ext.sweeps import sweep_file
@@ -93,8 +94,6 @@ def importances(found: Sequence[points_lib.Point], sweep: sweep_file.SweepFile) 
   """
   if sweep.metric is None:
     return 'the sweep has no metric'
-  from official_ext.sweeps import optuna_study  # pylint: disable=g-import-not-at-top  # Optuna takes a second.
-
   values = {point.number: point.value for point in found if point.status == 'finished' and point.value is not None}
   positions = {point.number: _positions(point.record.proposal, sweep) for point in found if point.number in values}
   known = {number: each for number, each in positions.items() if None not in each.values()}

@@ -13,6 +13,7 @@ from official_ext import errors
 from official_ext import suggestions
 from official_ext.config import flat_params
 from official_ext.config import yaml_text
+from official_ext.files import paths
 from official_ext.metrics import better
 from official_ext.sweeps import distributions
 from official_ext.sweeps import hyperband
@@ -121,7 +122,24 @@ def load(path: str) -> SweepFile:
   Raises:
     UserErrors: it cannot be read, or one line for each mistake.
   """
-  return parse(yaml_text.load_file(path, 'sweep'))
+  return parse(read(path))
+
+
+def read(path: str) -> dict[str, Any]:
+  """What stands in a sweep's file, unchecked.
+
+  Raises:
+    UserError: it cannot be read, or is no mapping.
+  """
+  try:
+    values = yaml_text.load(paths.read(path).decode(), path)
+  except FileNotFoundError:
+    raise errors.UserError(f'{path}: no such file') from None
+  except (OSError, UnicodeDecodeError) as error:
+    raise errors.UserError(f'{path}: cannot be read: {" ".join(str(error).split())}') from error
+  if not isinstance(values, dict):
+    raise errors.UserError(f'{path}: expected a mapping with `method`, `parameters` and the like')
+  return values
 
 
 def parse(values: Mapping[str, Any]) -> SweepFile:
