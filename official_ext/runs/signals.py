@@ -5,11 +5,13 @@ by its start and the boot of its kernel, then signalled. `stop.json` in the run'
 so that everybody sees it as stopping; it means nothing for another process.
 """
 
+from collections.abc import Iterator
 import contextlib
 import os
 import select
 import signal
 import time
+from typing import Any
 
 from official_ext import errors
 from official_ext.files import moments
@@ -48,12 +50,30 @@ def stop(run: run_folder.Run, now: bool = False, mode: str | None = None) -> sta
   targets = [process]
   if now:  # Of a launcher's workers the first is the run; the others end when they miss it.
     targets.append(process_identity.parse(run.record(mode) or {}) or process)
-  for target in dict.fromkeys(targets):
-    send(target, signal.SIGKILL if now else signal.SIGTERM, run.name)
-  with contextlib.suppress(errors.StorageError):  # On a full disk it has to stop too.
-    note = {**process.as_dict(), 'requested': moments.now(), 'at_once': now}
-    json_files.write(run.file_of_mode('stop', 'json', mode), note)
+  targets, number = list(dict.fromkeys(targets)), signal.SIGKILL if now else signal.SIGTERM
+  with _noted(run, mode, {**process.as_dict(), 'requested': moments.now(), 'at_once': now}):
+    send(targets[0], number, run.name)
+  for target in targets[1:]:
+    send(target, number, run.name)
   return status.of_run(run, mode=mode)
+
+
+@contextlib.contextmanager
+def _noted(run: run_folder.Run, mode: str, note: dict[str, Any]) -> Iterator[None]:
+  """Notes who is asked to stop before that is done: whoever sees the end must see the reason. Not if it fails."""
+  path = run.file_of_mode('stop', 'json', mode)
+  before = json_files.read(path)
+  with contextlib.suppress(errors.StorageError):  # On a full disk it has to stop too.
+    json_files.write(path, note)
+  try:
+    yield
+  except BaseException:
+    with contextlib.suppress(errors.StorageError, OSError):
+      if before is None:
+        os.remove(path)
+      else:
+        json_files.write(path, before)
+    raise
 
 
 def _living(run: run_folder.Run, mode: str | None) -> tuple[status.RunStatus, str]:

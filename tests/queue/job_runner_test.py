@@ -12,6 +12,8 @@ import pytest
 
 from official_ext.queue import job_files
 from official_ext.queue import queue_changes
+from official_ext.runs import run_folder
+from official_ext.runs import signals
 from official_ext.runtime import process_identity
 from tests.queue import queues
 
@@ -204,3 +206,15 @@ def test_one_that_was_asked_to_stop_by_hand_is_not_tried_again(trial):
   assert trial.starts() == [1]
   assert trial.states()[1].status == 'cancelled'
   assert pathlib.Path(trial.states()[1].job.log) == model_dir / 'run.log'
+
+
+def test_a_run_that_is_ended_at_once_is_not_tried_again(trial):
+  model_dir = trial.folder / 'run'
+  trial.add(held=True, model_dir=str(model_dir))
+  process = trial.dispatch(until_empty=True)
+  queues.until(trial.starts)
+  signals.stop(run_folder.Run(str(model_dir), 'run'), now=True)
+  process.wait()
+  assert trial.statuses() == {1: 'cancelled'}
+  assert trial.states()[1].reason == 'it was asked to stop, and killed by SIGKILL'
+  assert trial.starts() == [1]
