@@ -50,8 +50,8 @@ def settings(parameters: Mapping[str, Any]) -> list[str]:
 def text_of(value: Any) -> str:
   """A value as --set reads it back: the same number to the last bit, a text in quotes where it would be none."""
   if isinstance(value, str):
-    is_plain = value == value.strip() and yaml_text.load_value(value, '') == value
-    return value if is_plain and value.isprintable() and value else json.dumps(value)
+    is_plain = value and value == value.strip() and value.isprintable() and value[0] not in '[{'
+    return value if is_plain and yaml_text.load_value(value, '') == value else json.dumps(value)
   if isinstance(value, float) and not math.isfinite(value):
     return '.nan' if math.isnan(value) else '.inf' if value > 0 else '-.inf'
   if isinstance(value, list):
