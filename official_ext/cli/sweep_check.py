@@ -27,7 +27,8 @@ def mistakes_in(flags: Sequence[str], points: Sequence[Sequence[str]]) -> list[s
   ext_flags.parse(['train.py', *flags])
   ext_flags.import_registry('registry_imports', 'import')
   ext_flags.import_registries(FLAGS.registry)
-  parser.parse_gin(FLAGS.gin_file, FLAGS.gin_params)
+  if FLAGS.gin_file or FLAGS.gin_params:
+    parser.parse_gin(FLAGS.gin_file, FLAGS.gin_params)
   common = list(FLAGS.set or ())
   found: dict[str, None] = {}
   for point in points:
