@@ -113,8 +113,7 @@ def _with_flags(values: Mapping[str, Any], options: Any, flags: Sequence[str]) -
   """The values of a file with what the command line says."""
   found = {**values, **{key: value for key in _KEYS if (value := getattr(options, key)) is not None}}
   if options.metric or options.goal:
-    before = found.get('metric') if isinstance(found.get('metric'), dict) else {}
-    found['metric'] = {**before, **({'name': options.metric} if options.metric else {})}
+    found['metric'] = {**_mapping(found.get('metric')), **({'name': options.metric} if options.metric else {})}
     found['metric'].update({'goal': options.goal} if options.goal else {})
   for text in options.set:
     name, equals, value = text.partition('=')
@@ -123,11 +122,17 @@ def _with_flags(values: Mapping[str, Any], options: Any, flags: Sequence[str]) -
     choices = yaml_text.load(f'[{value}]', f'--set={name}')
     if not choices:
       raise errors.UserError(f'--set={text}: expected at least one value')
-    parameters = found.get('parameters') if isinstance(found.get('parameters'), dict) else {}
-    found['parameters'] = {**parameters, name: {'values': choices} if len(choices) > 1 else {'value': choices[0]}}
+    found['parameters'] = {
+      **_mapping(found.get('parameters')),
+      name: {'values': choices} if len(choices) > 1 else {'value': choices[0]},
+    }
   if flags:
     found['flags'] = [*found.get('flags', []), *flags]
   return found
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+  return value if isinstance(value, dict) else {}
 
 
 def _write(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, text: str, slots: int | None) -> None:

@@ -37,7 +37,7 @@ class Controller:
     self,
     folder: sweep_folder.SweepFolder,
     slots: int,
-    start_dispatcher: Callable[[int], None],
+    start_dispatcher: Callable[[int], object],
     poll_seconds: float = POLL_SECONDS,
   ):
     """Starts nothing yet.

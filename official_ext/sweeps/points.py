@@ -155,8 +155,8 @@ def missing(metric: sweep_file.Metric, history: metric_history.History) -> str:
 
 def best_of(found: Sequence[Point], sweep: sweep_file.SweepFile) -> Point | None:
   """The point with the best value, of those that have finished; None if none has one."""
-  known = [point for point in found if point.status == 'finished' and point.value is not None]
+  known = [(point.value, point) for point in found if point.status == 'finished' and point.value is not None]
   if sweep.metric is None or not known:
     return None
   sign = -1.0 if sweep.metric.goal == 'maximize' else 1.0
-  return min(known, key=lambda point: (sign * point.value, point.number))
+  return min(known, key=lambda pair: (sign * pair[0], pair[1].number))[1]
