@@ -81,6 +81,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
   ),
   'checkpoints': (
     'contents',
+    'manifest_content',
     'manifests',
     'averaged_weights',
     'exports',

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from official_ext.checkpoints import manifest_content
 from official_ext.files import paths as paths_lib
 from official_ext.files import readable_paths
 
-SUFFIX = '.manifest.json'
+SUFFIX = manifest_content.SUFFIX
 _CHUNK = 2**20
-_PART = r'\.(index|data-[0-9]{5}-of-[0-9]{5})'
-_DAMAGED = 'its manifest is damaged'
 
 
 def write(path: str, **values: Any) -> None:
@@ -39,10 +38,10 @@ def write(path: str, **values: Any) -> None:
     if os.path.exists(file):  # A local one.
       paths_lib.sync_to_disk(file)
     files[os.path.basename(file)] = {'size': _size(file), 'sha256': _sha256(file)}
-  if not _is_complete(files):
+  if not manifest_content.is_complete(files):
     raise FileNotFoundError(f'{path}: no files of a checkpoint, but {", ".join(files) or "none at all"}')
   content = {'files': files, **values}
-  content['sha256'] = _sum_of(content)
+  content['sha256'] = manifest_content.sum_of(content)
   text = json.dumps(content, separators=(',', ':'))  # Every byte has a meaning, so that damage to any of them shows.
   paths_lib.write_atomically(path + SUFFIX, text.encode(), temporary=f'{path}{SUFFIX}.tmp', sync=True)
 
@@ -56,15 +55,7 @@ def read(path: str) -> dict[str, Any]:
   """
   _check_regular(path + SUFFIX)
   with tf.io.gfile.GFile(path + SUFFIX, 'rb') as f:
-    try:
-      content = json.loads(f.read().decode())
-      expected = content.pop('sha256')
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-      raise ValueError(_DAMAGED) from error
-  if expected != _sum_of(content):
-    raise ValueError(_DAMAGED)
-  _check_files(content.get('files'), os.path.basename(path))
-  return content
+    return manifest_content.parse(f.read(), os.path.basename(path))
 
 
 def entries(path: str) -> dict[str, Any]:
@@ -75,23 +66,6 @@ def entries(path: str) -> dict[str, Any]:
     return {}
 
 
-def _check_files(files: Any, name: str) -> None:
-  """Raises a ValueError if a manifest's files are not those of the checkpoint `name`."""
-  if not isinstance(files, dict):
-    raise ValueError(_DAMAGED)
-  for file, entry in files.items():
-    if not re.fullmatch(re.escape(name) + _PART, file):
-      raise ValueError(f'its manifest names {file!r}, which is no file of it')
-    if not (isinstance(entry, dict) and isinstance(entry.get('size'), int) and isinstance(entry.get('sha256'), str)):
-      raise ValueError(_DAMAGED)
-  if not _is_complete(files):
-    raise ValueError('its manifest names no index, or no data')
-
-
-def _is_complete(files: Any) -> bool:
-  return any(name.endswith('.index') for name in files) and any('.data-' in name for name in files)
-
-
 def folder_of(path: str) -> str:
   """The folder of a checkpoint: '.' for that of a name alone."""
   return os.path.dirname(path) or '.'
@@ -100,7 +74,7 @@ def folder_of(path: str) -> str:
 def fingerprint(path: str) -> str | None:
   """A checksum that differs between checkpoints; None if the manifest is missing or damaged."""
   try:
-    return _sum_of(read(path))
+    return manifest_content.sum_of(read(path))
   except (ValueError, tf.errors.OpError):
     return None
 
@@ -180,7 +154,7 @@ def step_of(path: str) -> int:
 def files_of(path: str) -> list[str]:
   """The paths of the files of the checkpoint at `path`."""
   folder, name = os.path.split(path)
-  return paths_lib.matching(folder, re.escape(name) + _PART)
+  return paths_lib.matching(folder, re.escape(name) + manifest_content.PART)
 
 
 def remove(path: str) -> None:
@@ -235,7 +209,3 @@ def _sha256(file: str) -> str:
     while chunk := f.read(_CHUNK):
       digest.update(chunk)
   return digest.hexdigest()
-
-
-def _sum_of(content: dict[str, Any]) -> str:
-  return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -116,6 +116,39 @@ def to_clone(
   return Command((*split.program, *map(_written, flags)), _cwd_of(values), os.path.abspath(model_dir), mode)
 
 
+def to_evaluate(run: run_folder.Run, checkpoint: str) -> Command:
+  """The command that evaluates a checkpoint of a run with the run's configuration, beside whatever it does.
+
+  An evaluation has files of its own (`run.eval.json`, `events.eval.jsonl`, `run.eval.log`), and leaves the best
+  checkpoints to the training.
+
+  Args:
+    run: the run.
+    checkpoint: the path of the checkpoint.
+
+  Raises:
+    UserError: the run's command or configuration is not known.
+  """
+  config_file = run.file(run_folder.PARAMS)
+  if not os.path.isfile(config_file):
+    raise errors.UserError(f'{run.name}: has no {run_folder.PARAMS}, so that nothing can be evaluated')
+  values, words = _recorded(run)
+  split = _split(words)
+  experiment = values.get('experiment') or dict(split.flags).get('experiment')
+  if not experiment:
+    raise errors.UserError(f'{run.name}: neither its record nor its command names its experiment')
+  kept = [pair for pair in split.flags if pair[0].removeprefix('no') not in {*_REPLACED, 'checkpoint'}]
+  flags = [
+    ('experiment', experiment),
+    ('mode', 'eval'),
+    ('model_dir', run.path),
+    *kept,
+    ('config_file', config_file),
+    ('checkpoint', checkpoint),
+  ]
+  return Command((*split.program, *map(_written, flags)), _cwd_of(values), run.path, 'eval')
+
+
 def quoted(word: str) -> str:
   """A word as a shell takes it."""
   return shlex.quote(word)

@@ -7,6 +7,7 @@ import os
 import pytest
 import tensorflow as tf
 
+from official_ext.checkpoints import manifest_content
 from official_ext.checkpoints import manifests
 from official_ext.files import readable_paths
 
@@ -23,7 +24,7 @@ def _save(folder, step, value=3.0):
 def _rewrite(path, files):
   """A manifest that is whole, for whoever makes one can sum it up."""
   content = {'files': files, 'step': 5}
-  content['sha256'] = manifests._sum_of(content)
+  content['sha256'] = manifest_content.sum_of(content)
   with open(path + manifests.SUFFIX, 'w') as f:
     json.dump(content, f)
 
