@@ -113,7 +113,9 @@ def bucket_of(x: np.ndarray, first: float, last: float, buckets: int, log: bool 
     first = np.log10(first) if first > 0 else (x[0] if len(x) else 0.0)
     last = np.log10(last) if last > 0 else first
   width = (last - first) or 1.0
-  return np.clip(np.floor((x - first) / width * buckets), -1, buckets).astype(np.int64)
+  found = np.clip(np.floor((x - first) / width * buckets), -1, buckets).astype(np.int64)
+  found[(found == buckets) & (x <= last)] = buckets - 1  # The last place is in the last bucket.
+  return found
 
 
 def _marks(x: np.ndarray, y: np.ndarray, index: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, int]]:
