@@ -20,7 +20,7 @@ setuptools.setup(
   long_description=(_ROOT / 'README.md').read_text(),
   long_description_content_type='text/markdown',
   license='Apache-2.0',
-  license_files=['LICENSE'],
+  license_files=['LICENSE', 'official_ext/console/static/vendor/uPlot.LICENSE'],
   python_requires='>=3.11,<3.14',
   packages=setuptools.find_packages(include=['official_ext*', 'experiments*']),
   py_modules=['registry_imports'],

@@ -5,6 +5,7 @@ import os
 import secrets
 
 from official_ext.queue import queue_folder
+from official_ext.runs import column_store
 from official_ext.runs import index as index_lib
 
 
@@ -21,6 +22,7 @@ class Context:
     host: the address that the server listens at.
     port: its port.
     password: what opens the console on an address that others can reach; None on a loopback address.
+    columns: what was read of the runs' events for their curves. It is only a cache.
   """
 
   root: str
@@ -31,6 +33,7 @@ class Context:
   host: str = '127.0.0.1'
   port: int = 8420
   password: str | None = dataclasses.field(default=None, repr=False)
+  columns: column_store.ColumnStore = dataclasses.field(default_factory=column_store.ColumnStore, repr=False)
 
 
 def make(root: str, **values) -> Context:

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 import contextlib
+import json
 import os
 import time
 
 import tensorflow as tf
 
+from official_ext import errors
 from official_ext.core import loop_parts
 from official_ext.files import storage
 
+NAME = 'profile.json'
 SAVE, EVALUATION = 'save', 'evaluation'
 _COMPUTE, _INPUT_WAIT, _COMPILATION, _HOST = 'compute', 'input wait', 'compilation', 'host'
 _ROWS = (_COMPUTE, _INPUT_WAIT, _COMPILATION, SAVE, EVALUATION, _HOST)
@@ -27,7 +30,7 @@ class Profiler:
 
     Args:
       steps: see above.
-      model_dir: the traces go to `plugins/profile` in it.
+      model_dir: the traces go to `plugins/profile` in it, the table to `profile.json`.
     """
     self.steps = steps
     self._model_dir = model_dir
@@ -87,15 +90,28 @@ class Profiler:
       return
     seconds = time.perf_counter() - self._start
     lines = self._lines(seconds)
+    self._write(seconds)
     try:
       tf.profiler.experimental.stop()
     except storage.FAILURES as error:
       lines[-1] += f' (the trace could not be written: {storage.reason_of(error)})'
     print('\n'.join(lines), flush=True)
 
+  def _rows(self, seconds: float) -> dict[str, float]:
+    return {**self._seconds, _HOST: max(0.0, seconds - sum(self._seconds.values()))}
+
+  def _write(self, seconds: float) -> None:
+    """Writes the table as JSON, for whoever shows the run later; without room for it, it is only printed."""
+    rows = {name: value for name in _ROWS if (value := self._rows(seconds).get(name)) is not None}
+    table = {'first': self._first, 'last': self._last, 'programs': self._num_programs, 'seconds': seconds, 'rows': rows}
+    try:
+      storage.write(os.path.join(self._model_dir, NAME), json.dumps(table, indent=2) + '\n')
+    except errors.StorageError:
+      pass
+
   def _lines(self, seconds: float) -> list[str]:
     num_steps = self._last - self._first + 1
-    rows = {**self._seconds, _HOST: max(0.0, seconds - sum(self._seconds.values()))}
+    rows = self._rows(seconds)
     lines = [
       f'Profile of steps {self._first} to {self._last}, {self._num_programs} programs, '
       f'{seconds / max(1, num_steps) * 1e3:.3g} ms a step:'

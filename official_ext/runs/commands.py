@@ -149,6 +149,16 @@ def to_evaluate(run: run_folder.Run, checkpoint: str) -> Command:
   return Command((*split.program, *map(_written, flags)), _cwd_of(values), run.path, 'eval')
 
 
+def given_flags(run: run_folder.Run) -> tuple[list[tuple[str, str | None]], str]:
+  """(name, value) of each flag of the command that has started a run, and the folder in which it was given.
+
+  Raises:
+    UserError: the command is not known.
+  """
+  values, words = _recorded(run, whole=False)
+  return list(_split(words).flags), _cwd_of(values)
+
+
 def quoted(word: str) -> str:
   """A word as a shell takes it."""
   return shlex.quote(word)
@@ -210,8 +220,8 @@ def checked_folder(root: str, name: str) -> str:
   return folder
 
 
-def _recorded(run: run_folder.Run) -> tuple[Mapping[str, Any], list[str]]:
-  """What tells of the last start of a run, and its command."""
+def _recorded(run: run_folder.Run, whole: bool = True) -> tuple[Mapping[str, Any], list[str]]:
+  """What tells of the last start of a run, and its command; which must be `whole` to be given again."""
   record, started = run.record(), run.started()
   values = record if record is not None and not status.is_later(started, record) else started
   if values is None:
@@ -225,7 +235,7 @@ def _recorded(run: run_folder.Run) -> tuple[Mapping[str, Any], list[str]]:
   if len(words) < 2:
     raise errors.UserError(f'{run.name}: its record does not tell its command; give it again')
   for word in words:
-    if credentials.MASK in word:
+    if whole and credentials.MASK in word:
       raise errors.UserError(
         f'{run.name}: its command had a password or the like, which is not kept: {word}; give the whole command again'
       )

@@ -1,6 +1,6 @@
 """Runs side by side: the fields in which they differ, their metrics, and what they were computed with."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import math
 from typing import Any
@@ -44,11 +44,19 @@ class Comparison:
     return summaries.json_values(dataclasses.asdict(self))
 
 
-def compare(runs: Sequence[run_folder.Run]) -> Comparison:
-  """Compares runs as they stand now."""
+def compare(
+  runs: Sequence[run_folder.Run], evaluations_of: Callable[[run_folder.Run], Iterable[dict[str, Any]]] | None = None
+) -> Comparison:
+  """Compares runs as they stand now.
+
+  Args:
+    runs: the runs.
+    evaluations_of: the evaluations of a run that stand, by step; None: see `read_evaluations`.
+  """
   records = [_record(run) for run in runs]
   params = [params_lib.read(run) or {} for run in runs]
-  evaluations = [list(read_evaluations(run.file(run_folder.EVENTS))) for run in runs]
+  find = evaluations_of or (lambda run: read_evaluations(run.file(run_folder.EVENTS)))
+  evaluations = [list(find(run)) for run in runs]
   last = [last_events.read(run.file(run_folder.EVENTS)) for run in runs]
   steps = [each.last['step'] if each.last else record.get('step') for each, record in zip(last, records)]
   return Comparison(

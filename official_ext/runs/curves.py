@@ -17,6 +17,7 @@ from official_ext.monitoring import event_names
 from official_ext.runs import column_store
 from official_ext.runs import decimation
 from official_ext.runs import event_columns
+from official_ext.runs import last_events
 from official_ext.runs import run_folder
 
 AXES = {
@@ -120,6 +121,14 @@ def read(
   first, last = _ends([x for x, _ in points.values()], view)
   curves = {key: decimation.decimate(x, y, first, last, view.buckets, view.log) for key, (x, y) in points.items()}
   return Curves(first, last, curves, tuple(lacking))
+
+
+def evaluations(store: column_store.ColumnStore, run: run_folder.Run) -> list[dict[str, Any]]:
+  """The events 'eval' of a run that stand, in order, with floats; the same as `comparing.read_evaluations`."""
+  columns = store.columns(_path(run, ''))
+  with columns.lock:
+    lines = np.flatnonzero((columns.kinds == event_columns.EVAL) & columns.standing)
+    return [last_events.with_floats(event) for event in columns.events(lines)]
 
 
 def _ends(places: list[np.ndarray], view: View) -> tuple[float, float]:

@@ -37,6 +37,37 @@ def tail_of_file(path: str, num_lines: int) -> list[str]:
   return [shown(line) for line in lines[-num_lines:]] if num_lines > 0 else []
 
 
+def since(path: str, place: int | None, num_lines: int = 1000) -> tuple[list[str], int, bool]:
+  """What a text file has got since it was read last.
+
+  Args:
+    path: the file.
+    place: in bytes, where that ended, at the end of a line; None at first.
+    num_lines: how many lines to return, at most: the last ones.
+
+  Returns:
+    The lines that are whole, harmless for a terminal; the place behind them; and whether they follow what was read
+    before: not at first, nor if the file was begun anew, or has got more than a megabyte.
+  """
+  try:
+    with open(path, 'rb') as file:
+      size = os.fstat(file.fileno()).st_size
+      follows = place is not None and size - _MAX_BYTES <= place <= size
+      start = place if follows and place is not None else max(0, size - _MAX_BYTES)
+      file.seek(start)
+      content = file.read(_MAX_BYTES)
+  except OSError:
+    return [], 0, place == 0
+  end = content.rfind(b'\n') + 1
+  if not end and len(content) == _MAX_BYTES:  # One line that has no end.
+    end = len(content)
+  whole = content[:end]
+  if not follows and start and b'\n' in whole[:-1]:
+    whole = whole.partition(b'\n')[2]
+  lines = whole.decode('utf-8', 'replace').removesuffix('\n').split('\n') if whole else []
+  return [shown(line) for line in lines[max(0, len(lines) - num_lines) :]], start + end, follows
+
+
 def shown(line: str) -> str:
   """A line of output as it stands on a terminal in the end: what a carriage return has overwritten is gone."""
   return harmless_text.harmless(line.rstrip('\r').rpartition('\r')[2], keep='\t')[:_MAX_LINE]

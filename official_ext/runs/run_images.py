@@ -90,8 +90,13 @@ def files_of(run: run_folder.Run) -> list[str]:
     below = os.path.relpath(folder, run.path)
     depth = 0 if below == '.' else below.count(os.sep) + 1
     folders[:] = [] if depth >= _MAX_DEPTH else sorted(each for each in folders if not each.startswith('.'))
-    found += [os.path.normpath(os.path.join(below, name)) for name in names if _FILE.fullmatch(name)]
+    names = [name for name in names if _FILE.fullmatch(name) and os.path.isfile(os.path.join(folder, name))]
+    found += [os.path.join('' if below == '.' else below, name) for name in names if not _is_link(folder, name)]
   return sorted(found)[-_MAX_FILES:]
+
+
+def _is_link(folder: str, name: str) -> bool:
+  return os.path.islink(os.path.join(folder, name))
 
 
 def read(run: run_folder.Run, file: str, offset: int, number: int) -> bytes:

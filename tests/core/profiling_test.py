@@ -13,6 +13,8 @@ from official_ext.core import base_trainer
 from official_ext.core import profiling
 from official_ext.core import train_lib
 from tests.core import harness
+from official_ext.runs import run_folder
+from official_ext.runs import run_profile
 from tests.core import small_run
 
 WAIT_SECONDS = 0.05
@@ -54,6 +56,9 @@ def test_a_trace_and_a_table(tmp_path, capsys):
   assert rows['evaluation'] == pytest.approx(evaluation['seconds'], abs=1e-3)
   # Batches are made while other things go on, but not eight in the time of one.
   assert WAIT_SECONDS < rows['input wait'] < rows['all']
+  table = run_profile.read(run_folder.get_run(str(tmp_path.parent), tmp_path.name))
+  assert (table['first'], table['last'], table['seconds']) == (3, 10, pytest.approx(rows.pop('all'), abs=1e-4))
+  assert table['rows'] == pytest.approx(rows, abs=1e-4)
 
   paths = list((tmp_path / 'plugins/profile').rglob('*.xplane.pb'))
   assert len(paths) == 1
