@@ -36,7 +36,7 @@ class _Compare:
     self._context = context
 
   def curves(self, request: requests.Request) -> responses.Response:
-    """Curves `?name=` of the runs `?run=`; `x`, `first`, `last`, `buckets` and `log=1` as in View, see runs/curves.py."""
+    """Curves `?name=` of the runs `?run=`: x, first, last, buckets and log=1 are those of View in runs/curves.py."""
     query = request.query_params
     runs, names = self._runs(request), query.getlist('name')
     if len(runs) * len(names) > _MAX_CURVES:
@@ -60,8 +60,11 @@ class _Compare:
     return answers.json({'names': found})
 
   def compare(self, request: requests.Request) -> responses.Response:
-    """Runs side by side, see runs/comparing.py."""
-    found = comparing.compare(self._runs(request), lambda run: curves.evaluations(self._context.columns, run))
+    """Runs side by side, see runs/comparing.py; with `all=1` the fields in which they do not differ too."""
+    only_differences = request.query_params.get('all') != '1'
+    found = comparing.compare(
+      self._runs(request), lambda run: curves.evaluations(self._context.columns, run), only_differences
+    )
     self._context.columns.trim()
     return answers.json(credentials.mask_values(found.as_dict()))
 

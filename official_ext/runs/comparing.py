@@ -45,13 +45,16 @@ class Comparison:
 
 
 def compare(
-  runs: Sequence[run_folder.Run], evaluations_of: Callable[[run_folder.Run], Iterable[dict[str, Any]]] | None = None
+  runs: Sequence[run_folder.Run],
+  evaluations_of: Callable[[run_folder.Run], Iterable[dict[str, Any]]] | None = None,
+  only_differences: bool = True,
 ) -> Comparison:
   """Compares runs as they stand now.
 
   Args:
     runs: the runs.
     evaluations_of: the evaluations of a run that stand, by step; None: see `read_evaluations`.
+    only_differences: whether fields that are the same in all of them are left out.
   """
   records = [_record(run) for run in runs]
   params = [params_lib.read(run) or {} for run in runs]
@@ -63,7 +66,7 @@ def compare(
     names=tuple(run.name for run in runs),
     statuses=tuple(status.of_run(run).status for run in runs),
     steps=tuple(steps),
-    params=_rows(params, only_differences=True, unset=UNSET),
+    params=_rows(params, only_differences, unset=UNSET),
     last=_rows([_last_metrics(each, found) for each, found in zip(last, evaluations)]),
     best=_rows([_best(found, values) for found, values in zip(evaluations, params)]),
     origins=_rows([_origin(record) for record in records], only_differences=True),

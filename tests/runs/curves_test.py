@@ -76,7 +76,7 @@ def test_columns_are_what_a_plain_reader_finds(tmp_path, monkeypatch):
     '{"time": 1.0, "event": "trainer", "step": 3, "loss": 1}',
   ]
   lines, step = [], 0
-  for number in range(2000):
+  for _ in range(2000):
     step += 1
     draw = rng.random()
     if draw < 0.01:

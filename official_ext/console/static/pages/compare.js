@@ -1,8 +1,256 @@
-import {replace} from '../dom.js';
-import {empty} from '../parts.js';
+import {get, stream} from '../api.js';
+import {charts, parseName} from '../charts.js';
+import {element, replace, setText} from '../dom.js';
+import {field, integer, metric, toNumber} from '../format.js';
+import {empty, errorList, link, status} from '../parts.js';
+import {loadStyles, swatch} from '../plot.js';
+import {setQuery} from '../router.js';
+import {toastError} from '../toast.js';
 
 export const title = 'Compare';
 
+const COLOURS = 8;
+const DASHES = [undefined, [8, 4], [2, 3]];
+const MAX_KEPT = 500;
+const MAX_RUNS = 100;
+const DIFFERENCES_MS = 5000;
+
 export async function show(view, query, signal) {
-  replace(view, empty('Compare', 'This page is not there yet.'));
+  await loadStyles();
+  const {runs} = await get('/api/runs', {}, {signal});
+  if (signal.aborted) return;
+  const known = new Map(runs.map((run) => [run.name, run]));
+  const given = [...new Set(query.getAll('run'))], missing = given.filter((name) => !known.has(name));
+  await new Compare(view, given.filter((name) => known.has(name)).slice(0, MAX_RUNS), missing, known, query, signal).start();
+}
+
+class Compare {
+  constructor(view, runs, missing, known, query, signal) {
+    Object.assign(this, {view, runs, missing, known, query, signal, names: {}, styles: new Map()});
+    this.hidden = new Set(query.getAll('off').filter((name) => runs.includes(name)));
+  }
+
+  async start() {
+    this.chips = element('div', {class: 'compare-runs', role: 'group', 'aria-label': 'Runs'});
+    this.content = element('div', {});
+    replace(this.view, element('div', {class: 'page-head'}, element('h1', {}, 'Compare'), this.adder()), this.chips,
+      errorList(this.missing.map((name) => `${name}: no run of that name`)), this.content);
+    await this.changed();
+  }
+
+  /** The runs are others than before. */
+  async changed() {
+    this.leave?.abort();
+    this.leave = new AbortController();
+    this.signal.addEventListener('abort', () => this.leave.abort(), {signal: this.leave.signal});
+    const {signal} = this.leave;
+    setQuery({run: this.runs, off: [...this.hidden]});
+    this.styles = stylesOf(this.runs);
+    this.tellChips();
+    if (!this.runs.length) {
+      replace(this.content, empty('No runs are chosen', 'Choose some in the list of runs and press Compare, or add one above.', null, link('/runs', 'All runs')));
+      return;
+    }
+    try {
+      this.names = (await get('/api/curves/names', {run: this.runs}, {signal})).names;
+      if (signal.aborted) return;
+      const problem = element('div', {}), tables = element('div', {});
+      const found = await charts({runs: () => this.shown(), names: () => this.shownNames(), seriesOf: (curve, group) => this.seriesOf(curve, group),
+        query: new URLSearchParams(location.search), signal});
+      if (signal.aborted) return;
+      this.charts = found;
+      replace(this.content, problem, this.shownNames().length ? found.node : element('p', {class: 'soft'}, 'None of these runs has curves yet.'), tables);
+      this.tables = tables;
+      await this.loadTables(signal);
+      this.listen(problem, signal);
+    } catch (error) {
+      if (error.name === 'AbortError' || signal.aborted) return;
+      if (!error.lines) console.error(error);
+      replace(this.content, errorList(error.lines ?? [String(error)]));
+    }
+  }
+
+  listen(problem, signal) {
+    let timer = null;
+    const later = () => {
+      timer ??= setTimeout(() => {
+        timer = null;
+        this.loadTables(signal).catch((error) => error.status && toastError(error));
+      }, DIFFERENCES_MS);
+    };
+    signal.addEventListener('abort', () => clearTimeout(timer));
+    stream(['runs'], this.runs, {
+      runs: ({all, changed}) => {
+        const ours = (all ?? changed).filter(({name}) => this.runs.includes(name));
+        const isNew = ours.some((run) => run.step !== this.known.get(run.name)?.step || run.status !== this.known.get(run.name)?.status);
+        for (const run of ours) this.known.set(run.name, run);
+        this.tellStatuses();
+        if (isNew) later();
+      },
+      events: ({events}) => {
+        if (events.some(({event}) => event === 'train' || event === 'eval')) this.charts.refresh();
+      },
+      problem: ({errors}) => replace(problem, errorList(errors)),
+    }, signal);
+  }
+
+  shown() {
+    return this.runs.filter((name) => !this.hidden.has(name));
+  }
+
+  shownNames() {
+    return [...new Set(this.runs.flatMap((run) => this.names[run] ?? []))];
+  }
+
+  seriesOf({run, name}, group) {
+    const {mode, event, metric: own} = parseName(name), style = this.styles.get(run);
+    const several = new Set(group.names.map((each) => parseName(each).metric)).size > 1;
+    const what = [mode, event === 'eval' && 'validation', several && event === 'train' && 'training', several && own.replace(/^(training|validation)_/, '') !== group.title && own]
+      .filter(Boolean).join(' ');
+    return {label: what ? `${run} · ${what}` : run, ...style, points: event === 'eval' ? true : undefined};
+  }
+
+  // The runs.
+
+  adder() {
+    const list = element('datalist', {id: 'compare-runs'}, [...this.known.keys()].map((value) => element('option', {value})));
+    const input = element('input', {type: 'text', list: 'compare-runs', placeholder: 'Add a run', 'aria-label': 'Add a run', autocomplete: 'off', onchange: () => {
+      const name = input.value;
+      if (!this.known.has(name) || this.runs.includes(name) || this.runs.length >= MAX_RUNS) return;
+      input.value = '';
+      this.runs.push(name);
+      this.changed();
+    }});
+    return element('span', {}, input, list);
+  }
+
+  tellChips() {
+    replace(this.chips, this.runs.map((name) => {
+      const style = this.styles.get(name), isShown = !this.hidden.has(name);
+      return element('span', {class: ['compare-chip', !isShown && 'off'], dataset: {run: name}},
+        element('button', {class: 'link', type: 'button', 'aria-pressed': String(isShown), title: isShown ? 'Hide its curves' : 'Show its curves', onclick: () => this.toggle(name)},
+          swatch(style), element('span', {class: 'cut'}, name)),
+        element('span', {class: 'compare-status'}, status(this.known.get(name)?.status ?? 'unknown')),
+        element('button', {class: 'icon small', type: 'button', 'aria-label': `Leave ${name} out`, onclick: () => {
+          this.runs = this.runs.filter((each) => each !== name);
+          this.hidden.delete(name);
+          this.changed();
+        }}, '×'));
+    }));
+  }
+
+  tellStatuses() {
+    for (const chip of this.chips.children) {
+      const run = this.known.get(chip.dataset.run);
+      if (run && chip.querySelector('.word').textContent !== run.status) replace(chip.querySelector('.compare-status'), status(run.status, run.reason));
+    }
+  }
+
+  toggle(name) {
+    if (!this.hidden.delete(name)) this.hidden.add(name);
+    setQuery({off: [...this.hidden]});
+    this.tellChips();
+    this.charts?.refresh();
+  }
+
+  // The tables.
+
+  async loadTables(signal) {
+    const all = this.query.get('all') === '1';
+    const found = await get('/api/compare', {run: this.runs, all}, {signal});
+    if (signal.aborted) return;
+    const only = element('input', {type: 'checkbox', checked: !all, onchange: () => {
+      this.query.set('all', only.checked ? '' : '1');
+      setQuery({all: !only.checked});
+      this.loadTables(signal).catch(toastError);
+    }});
+    const search = element('input', {type: 'search', placeholder: 'Search', 'aria-label': 'Search fields', value: this.query.get('field') ?? '', oninput: () => {
+      this.query.set('field', search.value);
+      setQuery({field: search.value});
+      tell();
+    }});
+    const fields = element('div', {}), count = element('span', {class: 'faint'});
+    const tell = () => {
+      const text = search.value.toLowerCase();
+      const rows = Object.entries(found.params).filter(([name]) => name.toLowerCase().includes(text));
+      setText(count, `${integer(rows.length)} of ${integer(Object.keys(found.params).length)}`);
+      replace(fields, rows.length ? this.columns(rows, (value) => value === '-' ? '–' : field(value), 'Field', (values) => new Set(values.map(String)).size > 1) :
+        element('p', {class: 'soft'}, this.runs.length > 1 ? 'They differ in no field.' : 'Add another run to see in what they differ.'));
+    };
+    tell();
+    const origins = Object.entries(found.origins);
+    replace(this.tables,
+      element('section', {class: 'compare-part'}, element('h2', {}, 'Metrics'), this.metrics(found)),
+      element('section', {class: 'compare-part'}, element('div', {class: 'toolbar'}, element('h2', {}, 'Configuration'),
+        element('label', {class: 'inline'}, only, 'Only what differs'), search, count), fields),
+      element('section', {class: 'compare-part'}, element('h2', {}, 'Versions, commits, devices'), origins.length ?
+        this.columns(origins, (value) => value === null || value === '-' ? '–' : String(value), '', () => true) :
+        element('p', {class: 'soft'}, this.runs.length > 1 ? 'All the same: experiment, mode, seed, devices, commit and versions.' : '')));
+  }
+
+  /** A table with a row for each run. */
+  metrics(found) {
+    const names = [...new Set([...Object.keys(found.best), ...Object.keys(found.last)])];
+    if (!names.length) return element('p', {class: 'soft'}, 'None yet.');
+    const heads = ['Run', 'Status', 'Step', ...names.flatMap((name) => found.best[name] ? [`best ${name}`, `last ${name}`] : [name])];
+    return element('div', {class: 'scroll'}, element('table', {class: 'compare-table'},
+      element('thead', {}, element('tr', {}, heads.map((text, index) => element('th', {class: index > 1 && 'number', scope: 'col'}, text)))),
+      element('tbody', {}, found.names.map((name, index) => element('tr', {}, this.runCell(name),
+        element('td', {}, status(found.statuses[index])), element('td', {class: 'number'}, integer(found.steps[index])),
+        names.flatMap((each) => {
+          const last = element('td', {class: 'number'}, number(found.last[each]?.[index]));
+          const best = found.best[each]?.[index];
+          if (!found.best[each]) return [last];
+          return [element('td', {class: 'number nowrap', title: best ? `step ${best[1]}` : null}, best ? [element('b', {}, number(best[0])), element('span', {class: 'faint'}, ` @${integer(best[1])}`)] : '–'), last];
+        }))))));
+  }
+
+  runCell(name) {
+    return element('th', {class: 'compare-run', scope: 'row'}, swatch(this.styles.get(name)), ' ', link(`/run?${new URLSearchParams({run: name})}`, name));
+  }
+
+  /** A table with a column for each run. */
+  columns(rows, textOf, head, differs) {
+    return element('div', {class: 'scroll'}, element('table', {class: 'compare-table compare-columns'},
+      element('thead', {}, element('tr', {}, element('th', {scope: 'col'}, head), this.runs.map((name) => this.runCell(name)))),
+      element('tbody', {}, rows.map(([name, values]) => element('tr', {class: differs(values) && 'differs'},
+        element('th', {class: 'mono', scope: 'row'}, name), values.map((value) => element('td', {class: 'mono'}, textOf(value))))))));
+  }
+}
+
+function number(value) {
+  return toNumber(value) === null ? '–' : metric(value);
+}
+
+/** The colour and the dashes of each run: the same for a run in this browser, wherever it is compared. */
+function stylesOf(runs) {
+  const count = COLOURS * DASHES.length;
+  let kept = {};
+  try {
+    kept = JSON.parse(localStorage.getItem('run-colours')) ?? {};
+  } catch (error) {
+    // None, or none that can be read: by their order.
+  }
+  const taken = new Map(), slots = new Map();
+  for (const name of runs) {
+    const slot = Object.hasOwn(kept, name) && Number.isInteger(kept[name]) ? kept[name] % count : null;
+    if (slot !== null && slot >= 0 && !taken.has(slot)) {
+      taken.set(slot, name);
+      slots.set(name, slot);
+    }
+  }
+  for (const name of runs.filter((each) => !slots.has(each))) {
+    let slot = 0;
+    while (taken.has(slot) && slot < count - 1) slot += 1;
+    if (taken.has(slot)) slot = slots.size % count;
+    taken.set(slot, name);
+    slots.set(name, slot);
+  }
+  try {
+    const all = {...kept, ...Object.fromEntries(slots)};
+    localStorage.setItem('run-colours', JSON.stringify(Object.fromEntries(Object.entries(all).slice(-MAX_KEPT))));
+  } catch (error) {
+    // No storage: the colours are those of this view.
+  }
+  return new Map([...slots].map(([name, slot]) => [name, {colour: `--series-${slot % COLOURS + 1}`, dash: DASHES[Math.floor(slot / COLOURS)]}]));
 }

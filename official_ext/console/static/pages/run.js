@@ -1,8 +1,340 @@
-import {replace} from '../dom.js';
-import {empty} from '../parts.js';
+import {setTitle} from '../app.js';
+import {get, post, stream} from '../api.js';
+import {charts, parseName} from '../charts.js';
+import {element, replace, setText} from '../dom.js';
+import {confirm, prompt} from '../dialog.js';
+import {ago, duration, integer, percent, speed, time, toNumber} from '../format.js';
+import {bar, empty, errorList, link, setStatus, status} from '../parts.js';
+import {loadStyles} from '../plot.js';
+import {navigate, setQuery} from '../router.js';
+import {about, checkpoints, config, events, images, log} from '../run_parts.js';
+import {toast, toastError} from '../toast.js';
 
 export const title = 'Run';
 
+const ALIVE = new Set(['starting', 'running', 'stopping', 'hung']);
+const TABS = [['curves', 'Curves'], ['log', 'Log'], ['config', 'Configuration'], ['checkpoints', 'Checkpoints'], ['events', 'Events'],
+  ['images', 'Images'], ['about', 'About']];
+const KNOWN_KEYS = new Set(['time', 'event', 'step']);
+
 export async function show(view, query, signal) {
-  replace(view, empty('Run', 'This page is not there yet.'));
+  const name = query.get('run');
+  if (!name) {
+    replace(view, empty('No run is named', 'Choose one from the list.', null, link('/runs', 'All runs')));
+    return;
+  }
+  await loadStyles();
+  const page = new RunPage(view, name, query, signal);
+  await page.start();
 }
+
+class RunPage {
+  constructor(view, name, query, signal) {
+    Object.assign(this, {view, name, query, signal, names: [], about: null, summary: null, part: null});
+  }
+
+  async start() {
+    const [found, {names}] = await Promise.all([this.get('/api/run'), get('/api/curves/names', {run: this.name}, {signal: this.signal})]);
+    if (this.signal.aborted) return;
+    setTitle(this.name === '.' ? 'Run' : this.name);
+    this.about = found;
+    this.summary = found.summary;
+    this.names = names[this.name] ?? [];
+    this.head = this.makeHead();
+    this.panel = element('div', {class: 'run-panel', role: 'tabpanel', id: 'run-panel', tabindex: -1});
+    this.problem = element('div', {});
+    replace(this.view, this.head.node, this.problem, this.makeTabs(), this.panel);
+    this.tellHead();
+    this.open(TABS.some(([tab]) => tab === this.query.get('tab')) ? this.query.get('tab') : 'curves');
+    stream(['runs'], [this.name], {
+      runs: ({all, changed, removed}) => this.heardRuns(all ?? changed, removed),
+      events: ({events: found_, restarted}) => this.heardEvents(found_, restarted),
+      problem: ({errors}) => replace(this.problem, errorList(errors)),
+    }, this.signal);
+    const clock = setInterval(() => this.tellHead(), 1000);
+    this.signal.addEventListener('abort', () => clearInterval(clock));
+  }
+
+  /** Asks something about this run. */
+  get(path, values = {}) {
+    return get(path, {run: this.name, ...values}, {signal: this.signal});
+  }
+
+  // What changes.
+
+  heardRuns(runs, removed) {
+    const found = runs.find((run) => run.name === this.name);
+    if (found) {
+      const changed = found.status !== this.summary.status;
+      this.summary = found;
+      this.heard = Date.now() / 1000;
+      this.tellHead();
+      if (changed) this.askAbout();
+      this.part?.changed?.(found, changed);
+    } else if (removed?.includes(this.name)) {
+      replace(this.problem, errorList([`${this.name}: is not in the folder any more: deleted, or moved`]));
+    }
+  }
+
+  heardEvents(found, restarted) {
+    if (!found.length && !restarted) return;
+    const keys = new Set(this.names.map((each) => each.slice(each.indexOf('/') + 1)));
+    const isNew = found.some((event) => (event.event === 'train' || event.event === 'eval') &&
+      Object.keys(event).some((key) => !KNOWN_KEYS.has(key) && toNumber(event[key]) !== null && !keys.has(key)));
+    if (isNew || restarted) this.askNames();
+    this.part?.events?.(found);
+  }
+
+  async askNames() {
+    try {
+      const {names} = await get('/api/curves/names', {run: this.name}, {signal: this.signal});
+      this.names = names[this.name] ?? [];
+      this.part?.named?.();
+    } catch (error) {
+      toastError(error);
+    }
+  }
+
+  async askAbout() {
+    try {
+      this.about = await this.get('/api/run');
+      this.tellHead();
+    } catch (error) {
+      if (error.status) toastError(error);
+    }
+  }
+
+  // The head.
+
+  makeHead() {
+    const fact = (text, ...more) => {
+      const value = element('dd', {class: 'nowrap', ...more[0]});
+      return {node: element('div', {class: 'run-fact'}, element('dt', {}, text), value), value};
+    };
+    const button = (text, kind, act) => element('button', {type: 'button', class: kind, onclick: async (event) => {
+      event.currentTarget.disabled = true;
+      const own = event.currentTarget;
+      try {
+        await act();
+      } catch (error) {
+        toastError(error);
+      } finally {
+        own.disabled = false;
+        this.tellHead();
+      }
+    }}, text);
+    const found = {
+      status: status(this.summary.status, this.summary.reason), reason: element('p', {class: 'run-reason soft'}),
+      step: fact('Step'), left: fact('Left'), speed: fact('Speed'), started: fact('Started'), updated: fact('Last step'),
+      experiment: fact('Experiment'), tags: element('div', {class: 'run-tags'}), bar: element('div', {class: 'run-bar'}),
+      stop: button('Stop', 'danger', () => this.stop()), resume: button('Resume', 'primary', () => this.resume()),
+      clone: element('a', {class: 'button', href: `/new?${new URLSearchParams({clone: this.name})}`}, 'Clone with changes'),
+      compare: element('a', {class: 'button', href: `/compare?${new URLSearchParams({run: this.name})}`}, 'Compare'),
+      board: button('TensorBoard', '', () => this.tensorboard()), archive: button('Archive', '', () => this.archive()),
+      remove: button('Delete', 'danger', () => this.remove()),
+    };
+    const facts = [found.experiment, found.step, found.left, found.speed, found.started, found.updated].map(({node}) => node);
+    found.node = element('header', {class: 'run-head card'},
+      element('div', {class: 'run-title'}, element('h1', {}, this.name), found.status, element('span', {class: 'grow'}),
+        element('div', {class: 'toolbar run-buttons'}, found.stop, found.resume, found.clone, found.compare, found.board, found.archive, found.remove)),
+      found.reason, found.bar, element('dl', {class: 'run-facts'}, facts), found.tags);
+    return found;
+  }
+
+  tellHead() {
+    const {summary, head, about: found} = this, alive = ALIVE.has(summary.status);
+    setStatus(head.status, summary.status, summary.reason);
+    setText(head.reason, summary.reason || '');
+    head.reason.hidden = !summary.reason;
+    const part = toNumber(summary.percent);
+    setText(head.step.value, summary.step === null ? '–' :
+      `${integer(summary.step)}${summary.train_steps ? ` of ${integer(summary.train_steps)}` : ''}${part === null ? '' : ` · ${percent(part)}`}`);
+    const key = part === null ? '' : part.toFixed(1);
+    if (head.bar.dataset.key !== key) {
+      head.bar.dataset.key = key;
+      replace(head.bar, part !== null && bar(part));
+    }
+    const eta = toNumber(summary.eta_seconds), since = this.heard ? Date.now() / 1000 - this.heard : 0;
+    setText(head.left.value, alive && eta !== null ? duration(Math.max(0, eta - since)) || '–' : '–');
+    setText(head.speed.value, speed(summary.steps_per_second) || '–');
+    setText(head.started.value, (ago(summary.started) || '–') + (summary.attempt > 1 ? ` · attempt ${summary.attempt}` : ''));
+    head.started.value.title = time(summary.started);
+    setText(head.updated.value, ago(summary.updated) || '–');
+    head.updated.value.title = time(summary.updated);
+    setText(head.experiment.value, summary.experiment || '–');
+    head.stop.hidden = !alive;
+    setText(head.stop, summary.status === 'stopping' ? 'Stop now' : 'Stop');
+    head.stop.title = summary.status === 'stopping' ? 'End it at once, without saving' : 'Asks it to save and to stop';
+    head.resume.hidden = alive || summary.status === 'finished';
+    head.resume.title = found.can_resume || 'Goes on from its newest checkpoint';
+    if (found.can_resume) head.resume.disabled = true;
+    setText(head.archive, summary.is_archived ? 'Unarchive' : 'Archive');
+    head.archive.disabled = head.remove.disabled = alive;
+    this.tellNotes();
+  }
+
+  tellNotes() {
+    const {tags, note} = this.summary, key = JSON.stringify([tags, note]);
+    if (this.head.tags.dataset.key === key) return;
+    this.head.tags.dataset.key = key;
+    replace(this.head.tags, tags.map((tag) => element('span', {class: 'tag'}, tag)),
+      element('button', {class: 'link', type: 'button', onclick: () => this.editTags()}, tags.length ? 'Edit tags' : 'Add tags'),
+      note && element('span', {class: 'run-note soft anywhere'}, note),
+      element('button', {class: 'link', type: 'button', onclick: () => this.editNote()}, note ? 'Edit note' : 'Add a note'));
+  }
+
+  // What can be done.
+
+  /** Does something with this run, as the list of runs does with several; returns what became of it. */
+  async act(action, body = {}) {
+    const {done, errors} = await post(`/api/runs/${action}`, {runs: [this.name], ...body});
+    if (errors.length) toast(errors, {kind: 'error'});
+    return done[0] ?? null;
+  }
+
+  async stop() {
+    const now = this.summary.status === 'stopping';
+    if (now && !await confirm('End it at once?', `${this.name} was asked to stop, and saves. What follows its last checkpoint is lost.`,
+      'End it now', {kind: 'danger', signal: this.signal})) return;
+    const done = await this.act('stop', {now});
+    if (done) {
+      this.summary = {...this.summary, status: done.status};
+      toast(now ? `${this.name}: ended` : `${this.name}: asked to save and to stop`);
+    }
+  }
+
+  async resume() {
+    const done = await this.act('resume');
+    if (done) this.summary = {...this.summary, status: done.status, reason: ''};
+  }
+
+  async archive() {
+    const undo = this.summary.is_archived;
+    if (await this.act(undo ? 'unarchive' : 'archive')) this.summary = {...this.summary, is_archived: !undo};
+  }
+
+  async remove() {
+    const done = await this.act('delete');
+    if (!done) return;
+    toast(`${this.name}: is in the trash`, {action: {text: 'Undo', do: async () => {
+      try {
+        const {errors} = await post('/api/runs/restore', {keys: [done.key]});
+        if (errors.length) toast(errors, {kind: 'error'});
+        else navigate(`/run?${new URLSearchParams({run: this.name})}`);
+      } catch (error) {
+        toastError(error);
+      }
+    }}});
+    navigate('/runs');
+  }
+
+  async tensorboard() {
+    const tab = window.open('', '_blank'); // Now: later the browser takes it for an unwanted one.
+    try {
+      setText(this.head.board, 'Starts…');
+      const {url} = await post('/api/run/tensorboard', {run: this.name});
+      if (!/^http:\/\/127\.0\.0\.1:\d+\//.test(url)) throw new Error('TensorBoard has no address of this machine');
+      if (tab) {
+        tab.opener = null;
+        tab.location = url;
+      } else {
+        toast(`TensorBoard answers at ${url}`);
+      }
+    } catch (error) {
+      tab?.close();
+      throw error;
+    } finally {
+      setText(this.head.board, 'TensorBoard');
+    }
+  }
+
+  async editTags() {
+    const before = this.summary.tags;
+    const text = await prompt('Tags', {label: 'Separated by commas', value: before.join(', '), signal: this.signal});
+    if (text === null) return;
+    const after = text.split(',').map((tag) => tag.trim()).filter(Boolean);
+    await this.note({add: after.filter((tag) => !before.includes(tag)), remove: before.filter((tag) => !after.includes(tag))});
+  }
+
+  async editNote() {
+    const note = await prompt('Note', {value: this.summary.note, multiline: true, signal: this.signal});
+    if (note !== null) await this.note({note});
+  }
+
+  async note(body) {
+    try {
+      const done = await this.act('tag', body);
+      if (done) this.summary = {...this.summary, tags: done.tags, note: done.note};
+      this.tellHead();
+    } catch (error) {
+      toastError(error);
+    }
+  }
+
+  // The parts.
+
+  makeTabs() {
+    const keydown = (event) => {
+      const tabs = [...this.tabs.children], place = tabs.indexOf(event.target);
+      const next = {ArrowRight: place + 1, ArrowLeft: place - 1, Home: 0, End: tabs.length - 1}[event.key];
+      if (next === undefined) return;
+      event.preventDefault();
+      const tab = tabs[(next + tabs.length) % tabs.length];
+      tab.focus();
+      tab.click();
+    };
+    this.tabs = element('div', {class: 'tabs run-tabs', role: 'tablist', 'aria-label': 'Parts of the run', onkeydown: keydown},
+      TABS.map(([tab, text]) => element('button', {type: 'button', role: 'tab', id: `tab-${tab}`, 'aria-controls': 'run-panel',
+        onclick: () => this.open(tab)}, text)));
+    return this.tabs;
+  }
+
+  async open(tab) {
+    this.leave?.abort();
+    this.leave = new AbortController();
+    const {signal} = this.leave;
+    this.signal.addEventListener('abort', () => this.leave.abort(), {signal});
+    for (const each of this.tabs.children) {
+      each.setAttribute('aria-selected', String(each.id === `tab-${tab}`));
+      each.tabIndex = each.id === `tab-${tab}` ? 0 : -1;
+    }
+    this.panel.setAttribute('aria-labelledby', `tab-${tab}`);
+    setQuery({tab: tab === 'curves' ? null : tab});
+    this.part = null;
+    replace(this.panel);
+    try {
+      const part = await {curves: openCurves, log, config, checkpoints, events, images, about}[tab](this, signal);
+      if (signal.aborted) return;
+      this.part = part;
+      replace(this.panel, part.node);
+    } catch (error) {
+      if (error.name === 'AbortError' || signal.aborted) return;
+      if (!error.lines) console.error(error);
+      replace(this.panel, errorList(error.lines ?? [String(error)]));
+    }
+  }
+}
+
+const OTHERS = ['--series-3', '--series-4', '--series-5', '--series-6', '--series-7', '--series-8'];
+
+async function openCurves(page, signal) {
+  if (!page.names.length) {
+    const node = element('div', {}, empty('No curves yet', 'They begin with the first loop of training steps. Until then the log tells what it does.'));
+    return {node, named: () => page.open('curves')};
+  }
+  const modes = () => [...new Set(page.names.map((name) => parseName(name).mode).filter(Boolean))];
+  const seriesOf = ({name}, group) => {
+    const {mode, event, metric: own} = parseName(name);
+    const word = event === 'train' ? 'training' : 'validation';
+    const several = group.names.filter((each) => parseName(each).event === event && parseName(each).mode === mode).length > 1;
+    const colour = mode ? OTHERS[modes().indexOf(mode) % OTHERS.length] : event === 'train' ? '--series-1' : '--series-2';
+    return {label: `${mode ? `${mode} ` : ''}${word}${several ? ` ${own}` : ''}`, colour, dash: event === 'eval' ? [6, 3] : undefined,
+      points: event === 'eval' ? true : undefined};
+  };
+  const found = await charts({runs: () => [page.name], names: () => page.names, seriesOf, query: new URLSearchParams(location.search), signal});
+  return {node: found.node, events: () => found.refresh(), named: () => {
+    found.update();
+    found.refresh();
+  }};
+}
+

@@ -1,0 +1,398 @@
+// One chart: uPlot, with the console's colours, marks of what is not finite, zoom, a tooltip and the keyboard.
+import uPlot from './vendor/uPlot.esm.js';
+import {element, replace, setText} from './dom.js';
+import {duration, integer, metric, time} from './format.js';
+
+const STYLES = ['/static/vendor/uPlot.min.css', '/static/curves.css'];
+const HEIGHT = 220;
+const MAX_LEGEND = 4;
+const MAX_LINES = 6; // Of more curves the marks have no lines of their own.
+const MAX_TIP = 12;
+const NEAR = 40; // Pixels between the cursor and the point that it tells of, at most.
+const MARKS = {NaN: '×', Infinity: '▲', '-Infinity': '▼'};
+
+let styles = null;
+
+/** Loads what charts need to look right; a chart that is made before it would change its size. */
+export function loadStyles() {
+  styles ??= Promise.all(STYLES.map((href) => new Promise((resolve) => {
+    const made = element('link', {rel: 'stylesheet', href, onload: resolve, onerror: resolve});
+    document.head.append(made);
+  })));
+  return styles;
+}
+
+/** The colour of a custom property, as a canvas needs it. */
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim() || '#888';
+}
+
+/**
+ * TensorBoard's smoothing: an exponential moving average without the bias of its beginning.
+ *
+ * @param {(number|null)[]} values - null and undefined are passed over.
+ * @param {number} weight - 0 to 1, of what was before.
+ */
+export function smooth(values, weight) {
+  let last = 0, count = 0;
+  return values.map((value) => {
+    if (!Number.isFinite(value)) return value;
+    count += 1;
+    last = last * weight + (1 - weight) * value;
+    return last / (1 - weight ** count);
+  });
+}
+
+/**
+ * A chart.
+ *
+ * @param {Object} options - `title`; `sync`: charts of one key have one cursor; `zoom(first, last)` is called when a part
+ *   is chosen, with (null, null) for all; `actions`: nodes beside the title.
+ * @returns {Object} `node`; `set(model)`; `destroy()`. A model has `first`, `last`, `buckets`, `x` (an axis of the
+ *   server), `logX`, `logY`, `smoothing`, `outliers` (whether they count for the height), and `series`: `label`, `colour`
+ *   (a custom property), `dash`, `points` and `curve`, as /api/curves gives it.
+ */
+export function plot({title, sync, zoom, actions = []}) {
+  const legend = element('div', {class: 'plot-legend'}), tip = element('div', {class: 'plot-tip', hidden: true});
+  const canvas = element('div', {class: 'plot-canvas', tabindex: 0, role: 'group', 'aria-label': title,
+    'aria-description': 'Arrow keys move the cursor, + and - zoom, 0 shows all.', onkeydown: keydown}, tip);
+  const node = element('section', {class: 'plot card', 'aria-label': title},
+    element('header', {}, element('h3', {class: 'cut', title}, title), actions), legend, canvas);
+  let u = null, model = null, shape = '', hovered = false, expanded = [];
+
+  function set(next) {
+    model = next;
+    expanded = model.series.map((one) => expand(one.curve, model));
+    const data = aligned(expanded, model);
+    const now = JSON.stringify([model.x, model.logX, model.logY, Boolean(model.smoothing),
+      model.series.map(({label, colour: name, dash, points}) => [label, name, dash, points])]);
+    if (u && now === shape) u.setData(data);
+    else build(data, now);
+    canvas.classList.toggle('empty', !model.series.length);
+    tellLegend(null);
+    node.dataset.ready = '1';
+  }
+
+  function build(data, now) {
+    u?.destroy();
+    shape = now;
+    const width = Math.max(80, canvas.clientWidth);
+    u = new uPlot(options(width, canvas.clientHeight || HEIGHT), data, canvas);
+    canvas.append(tip);
+    node.plot = u;
+    u.over.addEventListener('mouseenter', () => hovered = true);
+    u.over.addEventListener('mouseleave', () => {
+      hovered = false;
+      tip.hidden = true;
+    });
+  }
+
+  function options(width, height) {
+    const line = () => colour('--line'), text = () => colour('--text-soft');
+    const axis = {stroke: text, grid: {stroke: line, width: 1}, ticks: {stroke: line, width: 1, size: 4}, font: `11px ${sansFont()}`};
+    return {
+      width, height, legend: {show: false}, padding: [10, 12, 0, 0],
+      cursor: {sync: {key: sync, scales: ['x', null]}, drag: {x: true, y: false, setScale: false}, points: {size: 6},
+        bind: {dblclick: () => () => zoom(null, null)}},
+      scales: {x: {time: model.x === 'wall', distr: model.logX ? 3 : 1, range: () => [model.first, model.last]},
+        y: {distr: model.logY ? 3 : 1, range: (_, low, high) => range(low, high)}},
+      axes: [{...axis, size: 30, space: 70, ...xFormat(model.x)}, {...axis, size: 62, space: 32, values: (_, splits) => splits.map(tick)}],
+      series: [{}, ...model.series.flatMap(lines)],
+      hooks: {draw: [drawMarks], setCursor: [moved], setSelect: [selected]},
+    };
+  }
+
+  function lines(one) {
+    const full = {label: one.label, width: 1.5, dash: one.dash, points: {show: one.points, size: 4}, spanGaps: false,
+      stroke: () => colour(one.colour)};
+    if (!model.smoothing) return [full];
+    return [{...full, width: 1, alpha: 0.3, points: {show: false}}, {...full, points: {show: false}}];
+  }
+
+  function range(low, high) {
+    if (model.outliers === false) [low, high] = withoutOutliers(expanded, model, [low, high]);
+    if (low === null || high === null || !Number.isFinite(low)) return model.logY ? [1, 10] : [0, 1];
+    if (model.logY) {
+      const first = Math.log10(low), last = Math.log10(high), pad = 0.05 * (last - first) || 0.5;
+      return [10 ** (first - pad), 10 ** (last + pad)];
+    }
+    const pad = 0.06 * (high - low) || Math.abs(high) * 0.1 || 1;
+    return [low - pad, high + pad];
+  }
+
+  // What is not finite has marks at the lower and the upper edge.
+  function drawMarks() {
+    const {ctx, bbox} = u, ratio = uPlot.pxRatio;
+    ctx.save();
+    ctx.font = `${11 * ratio}px ${sansFont()}`;
+    ctx.textAlign = 'center';
+    for (const one of model.series) {
+      ctx.fillStyle = ctx.strokeStyle = colour(one.colour);
+      for (const [name, places] of Object.entries(one.curve.marks)) {
+        for (const place of places) {
+          const x = u.valToPos(place, 'x', true);
+          if (!(x >= bbox.left - 1 && x <= bbox.left + bbox.width + 1)) continue;
+          const top = name === 'Infinity';
+          if (model.series.length <= MAX_LINES) {
+            ctx.globalAlpha = 0.35;
+            ctx.setLineDash([2 * ratio, 3 * ratio]);
+            ctx.lineWidth = ratio;
+            ctx.beginPath();
+            ctx.moveTo(x, bbox.top);
+            ctx.lineTo(x, bbox.top + bbox.height);
+            ctx.stroke();
+          }
+          ctx.globalAlpha = 1;
+          ctx.fillText(MARKS[name], x, top ? bbox.top + 9 * ratio : bbox.top + bbox.height - 2 * ratio);
+        }
+      }
+    }
+    ctx.restore();
+  }
+
+  // The cursor.
+
+  function moved() {
+    const {left, top} = u.cursor;
+    if (left === null || left < 0) {
+      tellLegend(null);
+      tip.hidden = true;
+      return;
+    }
+    const found = model.series.map((one, index) => ({one, index, ...nearest(one.curve, left)}));
+    tellLegend(found);
+    if (hovered) tellTip(found, left, top);
+  }
+
+  /** The point of a curve that is nearest to a place on the screen: {x, text, y}; {} if there is none near. */
+  function nearest(curve, left) {
+    const xs = curve.x, value = u.posToVal(left, 'x');
+    let low = 0, high = xs.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (xs[middle] < value) low = middle + 1;
+      else high = middle;
+    }
+    const index = low > 0 && (low === xs.length || value - xs[low - 1] < xs[low] - value) ? low - 1 : low;
+    if (index >= xs.length || Math.abs(u.valToPos(xs[index], 'x') - left) > NEAR) return {};
+    if (curve.y) {
+      const y = curve.y[index];
+      return {x: xs[index], y, text: y === null ? markAt(curve, xs[index]) : metric(y)};
+    }
+    const from = metric(curve.low[index]), to = metric(curve.high[index]);
+    return {x: xs[index], y: curve.mean[index], text: from === to ? from : `${from} … ${to}`};
+  }
+
+  function tellTip(found, left, top) {
+    const near = found.filter((each) => each.text !== undefined);
+    if (!near.length) {
+      tip.hidden = true;
+      return;
+    }
+    const distance = ({y}) => y === null || !Number.isFinite(y) ? 1e9 : Math.abs(u.valToPos(y, 'y') - top);
+    const shown = near.length > MAX_TIP ? near.toSorted((a, b) => distance(a) - distance(b)).slice(0, MAX_TIP) : near;
+    const rest = near.length - shown.length;
+    replace(tip, element('div', {class: 'plot-tip-x'}, xText(shown[0].x, model.x)),
+      shown.map(({one, text}) => element('div', {class: 'plot-tip-row'}, swatch(one), element('span', {class: 'cut'}, one.label),
+        element('b', {}, text))), rest > 0 && element('div', {class: 'faint'}, `and ${rest} more`));
+    tip.hidden = false;
+    const x = left + u.over.offsetLeft, flip = x > canvas.clientWidth / 2;
+    tip.style.left = `${Math.max(0, flip ? x - tip.offsetWidth - 14 : x + 14)}px`;
+    tip.style.top = `${Math.max(0, Math.min(top, canvas.clientHeight - tip.offsetHeight))}px`;
+  }
+
+  function tellLegend(found) {
+    if (model.series.length > MAX_LEGEND) {
+      replace(legend, element('span', {class: 'faint'}, `${integer(model.series.length)} curves`), markCounts(model.series));
+      return;
+    }
+    const key = model.series.map((one) => one.label).join('\n');
+    if (legend.dataset.key !== key) {
+      legend.dataset.key = key;
+      replace(legend, model.series.map((one) => element('span', {class: 'plot-entry'}, swatch(one),
+        element('span', {class: 'cut', title: one.label}, one.label), element('b', {}), element('span', {class: 'bad'}))));
+    }
+    model.series.forEach((one, index) => {
+      const entry = legend.children[index];
+      setText(entry.querySelector('b'), found ? found[index].text ?? '–' : lastOf(one.curve));
+      setText(entry.lastChild, marksText([one]));
+    });
+  }
+
+  function markCounts(series) {
+    const text = marksText(series);
+    return text && element('span', {class: 'bad'}, text);
+  }
+
+  // Zoom.
+
+  function selected() {
+    const {left, width} = u.select;
+    if (width < 4) return;
+    const first = u.posToVal(left, 'x'), last = u.posToVal(left + width, 'x');
+    u.setSelect({left: 0, top: 0, width: 0, height: 0}, false);
+    zoom(first, last);
+  }
+
+  function keydown(event) {
+    if (!u || event.ctrlKey || event.metaKey || event.altKey) return;
+    const width = u.over.clientWidth, step = width / (event.shiftKey ? 10 : 60);
+    const left = u.cursor.left >= 0 ? u.cursor.left : width / 2;
+    const act = {ArrowLeft: () => move(left - step), ArrowRight: () => move(left + step), '+': () => around(left, 0.5),
+      '=': () => around(left, 0.5), '-': () => around(left, 2), 0: () => zoom(null, null)}[event.key];
+    if (!act) return;
+    event.preventDefault();
+    act();
+  }
+
+  function move(left) {
+    hovered = true;
+    u.setCursor({left: Math.max(0, Math.min(u.over.clientWidth, left)), top: u.over.clientHeight / 2});
+  }
+
+  function around(left, factor) {
+    const width = u.over.clientWidth, place = Math.max(0, Math.min(1, left / width));
+    zoom(u.posToVal(left - place * width * factor, 'x'), u.posToVal(left + (1 - place) * width * factor, 'x'));
+  }
+
+  const sizes = new ResizeObserver(() => {
+    if (u && (canvas.clientWidth !== u.width || canvas.clientHeight !== u.height) && canvas.clientWidth) {
+      u.setSize({width: canvas.clientWidth, height: canvas.clientHeight});
+    }
+  });
+  sizes.observe(canvas);
+  canvas.addEventListener('blur', () => {
+    hovered = false;
+    tip.hidden = true;
+  });
+  const repaint = () => u?.redraw(false, true);
+  window.addEventListener('console-theme', repaint);
+  const scheme = matchMedia('(prefers-color-scheme: dark)');
+  scheme.addEventListener('change', repaint);
+  return {node, set, get isReady() {
+    return Boolean(u);
+  }, destroy() {
+    sizes.disconnect();
+    window.removeEventListener('console-theme', repaint);
+    scheme.removeEventListener('change', repaint);
+    u?.destroy();
+  }};
+}
+
+/** The sign of a curve in a legend. */
+export function swatch({colour: name, dash}) {
+  return element('svg:svg', {class: 'swatch', width: 18, height: 8, viewBox: '0 0 18 8', 'aria-hidden': 'true'},
+    element('svg:line', {x1: 0, x2: 18, y1: 4, y2: 4, 'stroke-width': 2.5, 'stroke-dasharray': dash?.join(' '),
+      style: {stroke: `var(${name})`}}));
+}
+
+function lastOf(curve) {
+  const values = curve.y ?? curve.mean;
+  for (let index = values.length - 1; index >= 0; index -= 1) if (values[index] !== null) return metric(values[index]);
+  return '';
+}
+
+function marksText(series) {
+  const counts = {};
+  for (const {curve} of series) {
+    for (const [name, count] of Object.entries(curve.num_marks)) counts[name] = (counts[name] ?? 0) + count;
+  }
+  return Object.entries(counts).map(([name, count]) => `${integer(count)} ${name}`).join(', ');
+}
+
+function markAt(curve, x) {
+  return Object.keys(curve.marks).find((name) => curve.marks[name].includes(x)) ?? Object.keys(curve.marks)[0] ?? '';
+}
+
+function sansFont() {
+  return colour('--sans');
+}
+
+/** A curve as places and values, of which those of buckets are two a bucket: the least and the greatest, as they came. */
+function expand(curve, {first, last, buckets, logX, logY, smoothing}) {
+  const positive = (value) => logY && value !== null && value !== undefined && value <= 0 ? null : value;
+  if (curve.y) {
+    const ys = logY ? curve.y.map(positive) : curve.y;
+    return {xs: curve.x, ys, means: smoothing ? smooth(ys, smoothing) : null};
+  }
+  const to = logX ? Math.log10 : (x) => x, from = logX ? (x) => 10 ** x : (x) => x;
+  const start = to(first > 0 || !logX ? first : curve.x[0]), width = (to(last) - start || 1) / buckets;
+  const xs = [], ys = [], means = [], smoothed = smoothing ? smooth(curve.mean.map(positive), smoothing) : null;
+  const taken = new Set();
+  curve.x.forEach((x, index) => {
+    let bucket = Math.max(-1, Math.min(buckets, Math.floor((to(x) - start) / width)));
+    if (bucket === buckets && x <= last) bucket -= 1;
+    taken.add(bucket);
+    const rises = curve.rises[index] === '1';
+    const pair = rises ? [curve.low[index], curve.high[index]] : [curve.high[index], curve.low[index]];
+    xs.push(from(start + (bucket + 0.25) * width), from(start + (bucket + 0.75) * width));
+    ys.push(positive(pair[0]), positive(pair[1]));
+    means.push(smoothed?.[index], undefined);
+  });
+  // Where there is nothing but what is not finite, the line has a gap.
+  const gaps = Object.values(curve.marks).flat().map((x) => Math.floor((to(x) - start) / width)).filter((each) => !taken.has(each));
+  if (!gaps.length) return {xs, ys, means: smoothed && means};
+  const rows = [...xs.map((x, index) => [x, ys[index], means[index]]),
+    ...[...new Set(gaps)].map((bucket) => [from(start + (bucket + 0.5) * width), null, null])].sort((a, b) => a[0] - b[0]);
+  return {xs: rows.map((row) => row[0]), ys: rows.map((row) => row[1]), means: smoothed && rows.map((row) => row[2])};
+}
+
+/** What uPlot draws: all places in order, and of each curve its values there; undefined where it has none. */
+function aligned(expanded, {smoothing}) {
+  const total = expanded.reduce((sum, {xs}) => sum + xs.length, 0), all = new Float64Array(total);
+  let offset = 0;
+  for (const {xs} of expanded) {
+    all.set(xs, offset);
+    offset += xs.length;
+  }
+  all.sort();
+  const places = Array.from(all.filter((x, index) => index === 0 || x !== all[index - 1]));
+  const columns = expanded.flatMap(({xs, ys, means}) => (smoothing ? [ys, means] : [ys]).map((values) => {
+    const column = new Array(places.length);
+    let place = 0;
+    for (let index = 0; index < xs.length; index += 1) {
+      while (places[place] < xs[index]) place += 1;
+      column[place] = values[index];
+    }
+    return column;
+  }));
+  return [places, ...columns];
+}
+
+/** The range of what is not among the five percent at either end, as TensorBoard has it. */
+function withoutOutliers(expanded, {first, last}, otherwise) {
+  const values = expanded.flatMap(({xs, ys}) => ys.filter((y, index) => Number.isFinite(y) && xs[index] >= first && xs[index] <= last));
+  if (values.length < 20) return otherwise;
+  values.sort((a, b) => a - b);
+  return [values[Math.floor(values.length * 0.05)], values[Math.ceil(values.length * 0.95) - 1]];
+}
+
+function tick(value) {
+  if (value === null) return '';
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace(/\.?0+e/, 'e').replace('e+', 'e');
+  return String(Number(value.toPrecision(6)));
+}
+
+const SECONDS = [1e-3, 1e-2, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400,
+  172800, 432000, 864000, 2592000];
+const WHOLE = Array.from({length: 16}, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
+
+function xFormat(x) {
+  if (x === 'wall') return {};
+  if (x === 'time' || x === 'active') return {incrs: SECONDS, values: (_, splits) => splits.map((each) => each === null ? '' : duration(each))};
+  return {incrs: WHOLE, values: (_, splits) => splits.map(large)};
+}
+
+/** A large number as on an axis: 1.5k, 20M. */
+function large(value) {
+  if (value === null) return '';
+  const place = Math.min(4, Math.floor(Math.log10(Math.max(1, Math.abs(value))) / 3));
+  return place ? `${Number((value / 1000 ** place).toPrecision(4))}${['', 'k', 'M', 'G', 'T'][place]}` : String(Number(value.toPrecision(6)));
+}
+
+function xText(value, x) {
+  if (x === 'wall') return time(value);
+  if (x === 'time' || x === 'active') return duration(value);
+  return `${x === 'examples' ? 'example' : 'step'} ${integer(Math.round(value))}`;
+}
