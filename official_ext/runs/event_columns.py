@@ -24,7 +24,7 @@ _CHECKED = 64  # Bytes before the end of what is known, which must be the same n
 # Of the other events these are noted.
 _NOTED = ('start', *standing_events.GO_BACK)
 _NOTED_KEYS = ('event', 'effective_batch_size', 'evaluation_pending')
-_NAMED_LINES = 50  # Of each block so many lines of each kind are asked for their names, and the first and last.
+_NAMED_LINES = 20  # Of each block so many lines of each kind are asked for their names, and the first and last.
 _NOT_FINITE = ('NaN', 'Infinity', '-Infinity')
 _FAR = np.iinfo(np.int64).max
 

@@ -167,7 +167,7 @@ export async function charts({runs, names, seriesOf, query, signal, controls = [
   /** Asks for the charts in sight that are not as they should be. */
   function ask() {
     clearTimeout(timer);
-    const rest = Math.max(0, asked + Math.max(REST_MS, 10 * took) - performance.now());
+    const rest = Math.max(0, asked + Math.max(REST_MS, 4 * took) - performance.now());
     const isFirst = [...shown.values()].some((each) => each.isDirty && each.isVisible && !each.answer);
     timer = setTimeout(load, isFirst || zoomed() ? 0 : rest);
   }

@@ -96,7 +96,7 @@ export function plot({title, sync, zoom, actions = []}) {
         bind: {dblclick: () => () => zoom(null, null)}},
       scales: {x: {time: model.x === 'wall', distr: model.logX ? 3 : 1, range: () => [model.first, model.last]},
         y: {distr: model.logY ? 3 : 1, range: (_, low, high) => range(low, high)}},
-      axes: [{...axis, size: 30, space: 70, ...xFormat(model.x)}, {...axis, size: 62, space: 32, values: (_, splits) => splits.map(tick)}],
+      axes: [{...axis, size: 30, space: 70, ...xFormat(model.x), ...(model.logX ? LOG_TICKS : {})}, {...axis, size: 62, space: 32, values: (_, splits) => splits.map(tick), ...(model.logY ? LOG_TICKS : {})}],
       series: [{}, ...model.series.flatMap(lines)],
       hooks: {draw: [drawMarks], setCursor: [moved], setSelect: [selected]},
     };
@@ -365,6 +365,33 @@ function withoutOutliers(expanded, {first, last}, otherwise) {
   if (values.length < 20) return otherwise;
   values.sort((a, b) => a - b);
   return [values[Math.floor(values.length * 0.05)], values[Math.ceil(values.length * 0.95) - 1]];
+}
+
+// uPlot's own begin at the lower end, whatever that is. Of several decades only the powers of ten have a number.
+const LOG_TICKS = {
+  splits: (_, axis, low, high) => {
+    if (high / low < 30) return even(low, high);
+    const found = [], first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high));
+    const digits = last - first > 8 ? [1] : [1, 2, 3, 4, 5, 6, 7, 8, 9];
+    for (let power = first; power <= last; power += 1) {
+      for (const digit of digits) found.push(Number(`${digit}e${power}`));
+    }
+    return found.filter((value) => value >= low && value <= high);
+  },
+  filter: (u, splits) => {
+    const ratio = splits.at(-1) / splits[0];
+    if (ratio < 30 || splits.length < 2) return splits;
+    const digits = ratio < 300 ? ['1', '2', '5'] : ['1'];
+    return splits.map((value) => digits.includes(value.toExponential()[0]) ? value : null);
+  },
+};
+
+/** Round numbers between two, about five. */
+function even(low, high) {
+  const rough = (high - low) / 4, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].find((digit) => digit * power >= rough) * power, found = [];
+  for (let value = Math.ceil(low / step) * step; value <= high; value += step) found.push(value);
+  return found;
 }
 
 function tick(value) {

@@ -9,6 +9,7 @@ import {toast, toastError} from './toast.js';
 
 const POLL_MS = 700;
 const MAX_LINES = 5000;
+const COLOURS = /\\x1b\[[0-9;]*m/g; // The server shows them as text.
 
 /** Calls a function again and again, until the signal fires; not while nobody sees the page. */
 function every(ms, signal, act) {
@@ -81,6 +82,7 @@ export async function log(page, signal) {
 
   async function load() {
     const answer = await get('/api/run/log', {run: page.name, mode, from: place}, {signal});
+    answer.lines = answer.lines.map((line) => line.replace(COLOURS, ''));
     if (!answer.follows) {
       lines = answer.lines;
       place = answer.place;
@@ -335,7 +337,7 @@ function startedFrom(value) {
 
 function profileTable({first, last, programs, seconds, rows}) {
   const steps = Math.max(1, last - first + 1);
-  return [element('p', {class: 'soft'}, `Steps ${integer(first)} to ${integer(last)}, ${plural(programs, 'program')}, ${duration(seconds / steps)} a step`),
+  return [element('p', {class: 'soft'}, `Steps ${integer(first)} to ${integer(last)}, ${plural(programs, 'program')}, ${metric(1000 * seconds / steps)} ms a step`),
     element('table', {class: 'profile'}, element('tbody', {}, Object.entries(rows).map(([name, value]) => element('tr', {}, element('td', {}, name),
       element('td', {class: 'number'}, `${value.toFixed(4)} s`), element('td', {class: 'number'}, `${(100 * value / seconds).toFixed(1)} %`),
       element('td', {class: 'profile-bar'}, element('span', {class: 'bar'}, element('span', {class: 'bar-fill', style: {width: `${100 * value / seconds}%`}}))))),
