@@ -107,9 +107,10 @@ def measure_browser(root: str, cache_folder: str) -> Iterator[tuple[str, float]]
         ' document.body.append(a); const now = performance.now(); a.click(); return now; }',
         link,
       )
-      yield f'page, {title}: {len(names)} runs from the click to the screen', (
-        page.evaluate(_PAINTED, len(names)) - start
-      ) / 1000
+      yield (
+        f'page, {title}: {len(names)} runs from the click to the screen',
+        (page.evaluate(_PAINTED, len(names)) - start) / 1000,
+      )
       page.close()
     page = browser.new_page()
     page.goto(f'{console.url}/run?run=run0&chart=loss')

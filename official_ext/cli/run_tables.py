@@ -7,7 +7,9 @@ import time
 from typing import Any
 
 from official_ext.runs import comparing
+from official_ext.runs import run_checkpoints
 from official_ext.runs import summaries
+from official_ext.runs import timeline
 from official_ext.runs import trash
 from official_ext.runs.harmless_text import harmless
 
@@ -71,6 +73,29 @@ def of_run(run: summaries.RunSummary, record: Mapping[str, Any], log: Sequence[s
   ]
   lines = [harmless(run.path), *(f'  {name:<12} {harmless(value)}' for name, value in rows if value not in (None, ''))]
   return [*lines, *(['  log'] if log else []), *(f'    {line}' for line in log)]
+
+
+def of_checkpoints(found: Sequence[run_checkpoints.Checkpoint]) -> list[str]:
+  """A table of checkpoints, a line each."""
+  rows = [['CHECKPOINT', 'STEP', 'FOR', 'MB', 'WRITTEN', 'METRICS']]
+  for each in found:
+    numbers = [f'{harmless(name)} {number(value)}' for name, value in each.logs.items() if isinstance(value, float)]
+    kind = each.damage or ('the best' if each.is_best else each.kind)
+    size = f'{each.size / 1e6:.1f}'
+    rows.append([harmless(each.name), str(each.step), harmless(kind), size, moment(each.time), '  '.join(numbers)])
+  return table(rows)
+
+
+def of_timeline(found: timeline.Timeline) -> list[str]:
+  """A line for each event, the last one last."""
+  rows = [['TIME', 'EVENT', 'STEP', 'TELLS']]
+  for each in found.events:
+    steps = str(each.step) if each.count == 1 else f'{each.first_step} to {each.step} ({each.count})'
+    values = '  '.join(f'{name} {value}' for name, value in each.values.items())[: 3 * _MAX_CELL]
+    event = f'{each.event} ({each.mode})' if each.mode else each.event
+    told = harmless(values) + ('  (superseded)' if each.is_superseded else '')
+    rows.append([moment(each.time), harmless(event), steps, told])
+  return table(rows)
 
 
 def of_comparison(found: comparing.Comparison) -> list[str]:

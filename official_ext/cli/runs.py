@@ -10,6 +10,7 @@ from official_ext import errors
 from official_ext import suggestions
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_tables
+from official_ext.runs import column_store
 from official_ext.runs import commands
 from official_ext.runs import comparing
 from official_ext.runs import export
@@ -17,11 +18,14 @@ from official_ext.runs import index
 from official_ext.runs import log
 from official_ext.runs import notes
 from official_ext.runs import params
+from official_ext.runs import run_checkpoints
 from official_ext.runs import run_folder
 from official_ext.runs import selection
 from official_ext.runs import signals
 from official_ext.runs import status
 from official_ext.runs import summaries
+from official_ext.runs import tensorboard_server
+from official_ext.runs import timeline
 from official_ext.runs import trash
 
 _LOG_LINES = 10
@@ -258,6 +262,62 @@ def _print_or_start(name: str, command: commands.Command, starts: bool) -> None:
   print(f'{name}: started as {process}; its output: {run_folder.Run(command.model_dir, name).log_path(command.mode)}')
 
 
+# What a run has made.
+
+
+def _one(options: Any, command: str) -> run_folder.Run:
+  _, runs = _found(options)
+  if len(runs) > 1:
+    raise errors.UserError(f'runs {command}: one run at a time')
+  return runs[0]
+
+
+def _checkpoints(options: Any) -> None:
+  found = run_checkpoints.find(_one(options, 'checkpoints'))
+  if options.json:
+    _print_json([vars(each) for each in found])
+  else:
+    _print(run_tables.of_checkpoints(found) if found else ['No checkpoints.'])
+
+
+def _events(options: Any) -> None:
+  found = timeline.read(column_store.ColumnStore(), _one(options, 'events'))
+  if options.json:
+    _print_json([each.as_dict() for each in found.events])
+  else:
+    _print(run_tables.of_timeline(found))
+
+
+def _evaluate_parser(command: str) -> arguments_lib.Parser:
+  found = _parser(command)
+  found.add_argument('--checkpoint')
+  found.add_argument('--print', action='store_true')
+  return found
+
+
+def _evaluate(options: Any) -> None:
+  one = _one(options, 'evaluate')
+  newest = [each for each in run_checkpoints.find(one) if each.kind == 'training' and not each.damage][-1:]
+  if not options.checkpoint and not newest:
+    raise errors.UserError(f'{one.name}: has no checkpoint to evaluate; --checkpoint=NAME names one of another kind')
+  path = run_checkpoints.path_of(one, options.checkpoint or newest[0].name)
+  _print_or_start(one.name, commands.to_evaluate(one, path), not options.print)
+
+
+def _tensorboard_parser(command: str) -> arguments_lib.Parser:
+  found = _parser(command)
+  found.add_argument('--stop', action='store_true')
+  return found
+
+
+def _tensorboard(options: Any) -> None:
+  one = _one(options, 'tensorboard')
+  if options.stop:
+    print(f'{one.name}: TensorBoard {"ends" if tensorboard_server.stop(one) else "does not run"}')
+  else:
+    print(tensorboard_server.start(one).url)
+
+
 # Notes, and what becomes of runs.
 
 
@@ -343,6 +403,10 @@ _COMMANDS: dict[str, tuple[Callable[[str], arguments_lib.Parser], Callable[[Any]
   'resume': (_resume_parser, _resume),
   'clone': (_clone_parser, _clone),
   'export': (_export_parser, _export),
+  'checkpoints': (lambda command: _parser(command, as_json=True), _checkpoints),
+  'events': (lambda command: _parser(command, as_json=True), _events),
+  'evaluate': (_evaluate_parser, _evaluate),
+  'tensorboard': (_tensorboard_parser, _tensorboard),
   'compare': (lambda command: _parser(command, as_json=True), _compare),
   'tag': (_tag_parser, _tag),
   'archive': (_parser, _archive),

@@ -144,12 +144,17 @@ Ctrl-D ends. The oldest messages are forgotten, and that is told, when the conte
     --project=NAME           of W&B, or MLflow's experiment; default: the configuration's
     --output_dir=DIR         for files of wandb or csv; default: the run's folder
     --artifacts              with params.yaml, run.json, events.jsonl and run.log
+  checkpoints RUNS_DIR RUN   the checkpoints of a run: step, size, whether it is the best, what is wrong with it
+  events RUNS_DIR RUN        what has happened in a run: starts, evaluations, checkpoints, rollbacks, ...
+  evaluate RUNS_DIR RUN      evaluates its newest checkpoint, detached; --print: prints the command instead
+    --checkpoint=NAME        another one: a step, or a name as checkpoints lists it, such as best/best_ckpt-100
+  tensorboard RUNS_DIR RUN   starts TensorBoard for a run, and prints its address; --stop: ends it
   tag RUNS_DIR RUN...        --tag=A,B, --untag=A,B, --note=TEXT: words and a text that a run keeps
   archive RUNS_DIR RUN...    takes runs out of the list
   delete RUNS_DIR RUN...     moves runs to the trash; --forever: deletes what is there
   restore RUNS_DIR RUN...    brings back what was archived or deleted: [--name=NEW]
 
-list, show, compare and tag print JSON with --json.""",
+list, show, compare, checkpoints, events and tag print JSON with --json.""",
   ),
   'queue': (
     'queue add|list|move|... RUNS_DIR',

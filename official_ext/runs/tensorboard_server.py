@@ -31,7 +31,7 @@ _DETACH = """
 import os, signal, sys
 pid = os.fork()
 if pid:
-  print(pid)
+  os.write(1, b'%d' % pid)
   os._exit(0)
 signal.alarm(int(sys.argv[1]))
 log = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
