@@ -2,7 +2,7 @@
 import {get} from './api.js';
 import {element, replace} from './dom.js';
 import {errorList} from './parts.js';
-import {loadStyles, plot} from './plot.js';
+import {plot} from './plot.js';
 import {setQuery} from './router.js';
 
 const PROGRESS = new Set(['data_wait', 'epoch', 'eta_seconds', 'examples_per_second', 'model_global_step', 'optimizer_iterations',
@@ -39,8 +39,7 @@ export function groups(names) {
  *   {label, colour, dash, points} of a curve of /api/curves; `query`: of the page, which keeps the view; `signal`.
  * @returns {Object} `node`; `update()` when runs or names may have changed; `refresh()` when there are more points.
  */
-export async function charts({runs, names, seriesOf, query, signal, controls = []}) {
-  await loadStyles();
+export function charts({runs, names, seriesOf, query, signal, controls = []}) {
   const state = {
     x: AXES.some(([x]) => x === query.get('x')) ? query.get('x') : 'step',
     logX: query.get('logx') === '1', logY: query.get('logy') === '1', outliers: query.get('outliers') !== '0',
@@ -65,7 +64,7 @@ export async function charts({runs, names, seriesOf, query, signal, controls = [
       if (found) found.isVisible = entry.isIntersecting;
     }
     ask();
-  }, {rootMargin: '250px'});
+  }, {root: document.getElementById('view'), rootMargin: '250px'});
 
   function bar() {
     const axis = element('select', {'aria-label': 'Axis', onchange: () => {

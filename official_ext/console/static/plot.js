@@ -3,24 +3,14 @@ import uPlot from './vendor/uPlot.esm.js';
 import {element, replace, setText} from './dom.js';
 import {duration, integer, metric, time} from './format.js';
 
-const STYLES = ['/static/vendor/uPlot.min.css', '/static/curves.css'];
+/** The style sheets that a page with charts must have. */
+export const STYLES = ['/static/vendor/uPlot.min.css', '/static/curves.css'];
 const HEIGHT = 220;
 const MAX_LEGEND = 4;
 const MAX_LINES = 6; // Of more curves the marks have no lines of their own.
 const MAX_TIP = 12;
 const NEAR = 40; // Pixels between the cursor and the point that it tells of, at most.
 const MARKS = {NaN: '×', Infinity: '▲', '-Infinity': '▼'};
-
-let styles = null;
-
-/** Loads what charts need to look right; a chart that is made before it would change its size. */
-export function loadStyles() {
-  styles ??= Promise.all(STYLES.map((href) => new Promise((resolve) => {
-    const made = element('link', {rel: 'stylesheet', href, onload: resolve, onerror: resolve});
-    document.head.append(made);
-  })));
-  return styles;
-}
 
 /** The colour of a custom property, as a canvas needs it. */
 function colour(name) {

@@ -3,11 +3,12 @@ import {charts, parseName} from '../charts.js';
 import {element, replace, setText} from '../dom.js';
 import {field, integer, metric, toNumber} from '../format.js';
 import {empty, errorList, link, status} from '../parts.js';
-import {loadStyles, swatch} from '../plot.js';
+import {STYLES, swatch} from '../plot.js';
 import {setQuery} from '../router.js';
 import {toastError} from '../toast.js';
 
 export const title = 'Compare';
+export const styles = STYLES;
 
 const COLOURS = 8;
 const DASHES = [undefined, [8, 4], [2, 3]];
@@ -16,7 +17,6 @@ const MAX_RUNS = 100;
 const DIFFERENCES_MS = 5000;
 
 export async function show(view, query, signal) {
-  await loadStyles();
   const {runs} = await get('/api/runs', {}, {signal});
   if (signal.aborted) return;
   const known = new Map(runs.map((run) => [run.name, run]));
@@ -55,7 +55,7 @@ class Compare {
       this.names = (await get('/api/curves/names', {run: this.runs}, {signal})).names;
       if (signal.aborted) return;
       const problem = element('div', {}), tables = element('div', {});
-      const found = await charts({runs: () => this.shown(), names: () => this.shownNames(), seriesOf: (curve, group) => this.seriesOf(curve, group),
+      const found = charts({runs: () => this.shown(), names: () => this.shownNames(), seriesOf: (curve, group) => this.seriesOf(curve, group),
         query: new URLSearchParams(location.search), signal});
       if (signal.aborted) return;
       this.charts = found;

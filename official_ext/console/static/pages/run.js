@@ -5,12 +5,13 @@ import {element, replace, setText} from '../dom.js';
 import {confirm, prompt} from '../dialog.js';
 import {ago, duration, integer, percent, speed, time, toNumber} from '../format.js';
 import {bar, empty, errorList, link, setStatus, status} from '../parts.js';
-import {loadStyles} from '../plot.js';
+import {STYLES} from '../plot.js';
 import {navigate, setQuery} from '../router.js';
 import {about, checkpoints, config, events, images, log} from '../run_parts.js';
 import {toast, toastError} from '../toast.js';
 
 export const title = 'Run';
+export const styles = STYLES;
 
 const ALIVE = new Set(['starting', 'running', 'stopping', 'hung']);
 const TABS = [['curves', 'Curves'], ['log', 'Log'], ['config', 'Configuration'], ['checkpoints', 'Checkpoints'], ['events', 'Events'],
@@ -23,7 +24,6 @@ export async function show(view, query, signal) {
     replace(view, empty('No run is named', 'Choose one from the list.', null, link('/runs', 'All runs')));
     return;
   }
-  await loadStyles();
   const page = new RunPage(view, name, query, signal);
   await page.start();
 }
@@ -331,7 +331,7 @@ async function openCurves(page, signal) {
     return {label: `${mode ? `${mode} ` : ''}${word}${several ? ` ${own}` : ''}`, colour, dash: event === 'eval' ? [6, 3] : undefined,
       points: event === 'eval' ? true : undefined};
   };
-  const found = await charts({runs: () => [page.name], names: () => page.names, seriesOf, query: new URLSearchParams(location.search), signal});
+  const found = charts({runs: () => [page.name], names: () => page.names, seriesOf, query: new URLSearchParams(location.search), signal});
   return {node: found.node, events: () => found.refresh(), named: () => {
     found.update();
     found.refresh();
