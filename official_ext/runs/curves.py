@@ -175,7 +175,10 @@ class Axis:
     with columns.lock:
       times = columns.times[np.isfinite(columns.times)]
       self._start = float(times[0]) if len(times) else math.nan
-      self._resumed, self._pauses = _pauses(columns) if x == 'active' else (np.empty(0), np.zeros(1))
+      self._resumed: np.ndarray = np.empty(0)
+      self._pauses: np.ndarray = np.zeros(1)
+      if x == 'active':
+        self._resumed, self._pauses = _pauses(columns)
       self._steps, self._examples, self._batches = _batches(columns) if x == 'examples' else ([], [], [])
 
   @property

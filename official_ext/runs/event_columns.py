@@ -62,7 +62,7 @@ class EventColumns:
     self.times = np.empty(0)
     self._others: dict[int, dict[str, Any]] = {}  # Line -> what concerns the curves in other events than these two.
     self._metrics: dict[str, _Metric] = {}
-    self._names: tuple[dict[str, None], dict[str, None]] = ({}, {})
+    self._names: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     self._standing: np.ndarray | None = None
 
   @property
@@ -139,10 +139,15 @@ class EventColumns:
     """All that was read: JSON values and arrays, see `restore`."""
     with self.lock:
       names = list(self._metrics)
-      arrays = {'starts': self._starts, 'kinds': self.kinds, 'steps': self.steps, 'times': self.times}
+      arrays: dict[str, np.ndarray] = {
+        'starts': self._starts,
+        'kinds': self.kinds,
+        'steps': self.steps,
+        'times': self.times,
+      }
       for number, name in enumerate(names):
         arrays |= {f'lines{number}': self._metrics[name].lines, f'values{number}': self._metrics[name].values}
-      values = {
+      values: dict[str, Any] = {
         'identity': self._identity,
         'offset': self._offset,
         'before': self._before.hex(),
@@ -160,7 +165,8 @@ class EventColumns:
       self._offset, self._before = values['offset'], bytes.fromhex(values['before'])
       self._starts, self.kinds, self.steps, self.times = (arrays[k] for k in ('starts', 'kinds', 'steps', 'times'))
       self._others = dict(values['others'])
-      self._names = tuple(dict.fromkeys(names) for names in values['names'])
+      training, evaluation = values['names']
+      self._names = dict.fromkeys(training), dict.fromkeys(evaluation)
       for number, (name, offset) in enumerate(values['metrics']):
         metric = self._metrics[name] = _Metric()
         metric.offset, metric.lines, metric.values = offset, arrays[f'lines{number}'], arrays[f'values{number}']

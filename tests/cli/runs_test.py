@@ -11,6 +11,7 @@ from official_ext.cli import main as cli
 from official_ext.runs import run_folder
 from official_ext.runs import status
 from tests.runs import folders
+from tests.runs import run_checkpoints_test
 from tests.runs.folders import event
 
 
@@ -117,6 +118,35 @@ def test_the_log_of_a_run_is_shown_from_its_end(tmp_path, runs):
   assert runs('log', tmp_path, 'a', '--lines=1', '--follow')[1] == 'line 99\n'
   assert 'line 99' in runs('show', tmp_path, 'a')[1]
   assert 'process' in runs('show', tmp_path, 'a')[1]
+
+
+def test_checkpoints_events_and_the_command_of_an_evaluation(tmp_path, runs):
+  events = [event('start', 0), event('train', 5, loss=1.0), event('eval', 5, accuracy=0.5, note='\x1b[31m')]
+  run = folders.make(tmp_path, 'a', events, identity=folders.ended_process(), status='finished')
+  assert runs('checkpoints', tmp_path, 'a')[1] == 'No checkpoints.\n'
+  assert runs('evaluate', tmp_path, 'a') == (
+    2,
+    '',
+    'error: a: has no checkpoint to evaluate; --checkpoint=NAME names one of another kind\n',
+  )
+  run_checkpoints_test._save(tmp_path / 'a', 'ckpt-5')
+  run_checkpoints_test._save(tmp_path / 'a', 'ckpt-7')
+  (tmp_path / 'a' / 'ckpt-7.index').unlink()
+  _, out, _ = runs('checkpoints', tmp_path, 'a')
+  assert [line.split()[:3] for line in out.splitlines()] == [
+    ['CHECKPOINT', 'STEP', 'FOR'],
+    ['ckpt-5', '5', 'training'],
+    ['ckpt-7', '7', 'ckpt-7.index'],
+  ]
+  assert json.loads(runs('checkpoints', tmp_path, 'a', '--json')[1])[1]['damage'] == 'ckpt-7.index is missing'
+  _, out, _ = runs('events', tmp_path, 'a')
+  assert [line.split()[2:4] for line in out.splitlines()[1:]] == [['start', '0'], ['eval', '5']]
+  assert '\x1b' not in out and 'accuracy 0.5' in out
+  assert json.loads(runs('events', tmp_path, 'a', '--json')[1])[1]['values']['accuracy'] == 0.5
+  _, out, _ = runs('evaluate', tmp_path, 'a', '--print')
+  assert f'--mode=eval --model_dir={run.path}' in out and out.endswith(f'--checkpoint={run.path}/ckpt-5\n')
+  assert runs('evaluate', tmp_path, 'a', '--checkpoint=7')[2] == 'error: --checkpoint=7: ckpt-7.index is missing\n'
+  assert not os.path.exists(run.file('started.eval.json'))
 
 
 def test_a_training_is_stopped_goes_on_and_is_killed(tmp_path, runs, start_train):
