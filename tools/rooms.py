@@ -37,6 +37,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'definitions',
     'text_data',
     'yaml_text',
+    'value_text',
     'flat_params',
     'overrides',
     'file_checks',
