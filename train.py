@@ -5,22 +5,19 @@ import official_ext  # noqa: F401  # First: it selects the Keras that Model Gard
 # isort: split
 from absl import app
 from absl import flags
-from official.core import task_factory
 
 from official_ext.checks import debugging
 from official_ext.checks import dry_run
+from official_ext.cli import configuring
 from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
 from official_ext.cli import output
 from official_ext.cli import trained_runs
-from official_ext.config import parser
 from official_ext.core import run_record
 from official_ext.core import train_lib
 from official_ext.monitoring import progress
 from official_ext.monitoring import writers
-from official_ext.runtime import distribute
 from official_ext.runtime import preemption
-from official_ext.runtime import workers
 
 FLAGS = flags.FLAGS
 
@@ -32,11 +29,7 @@ def main(_) -> None:
 
 
 def _run(watch: preemption.PreemptionWatch) -> None:
-  ext_flags.set_verbosity()
-  ext_flags.import_registry('registry_imports', 'import')
-  ext_flags.import_registries(FLAGS.registry)
-  parser.parse_gin(FLAGS.gin_file, FLAGS.gin_params)
-  params = parser.parse_configuration(FLAGS)
+  params = configuring.configuration()
   if FLAGS.dry_run:
     dry_run.run(params)
     return
@@ -48,11 +41,7 @@ def _run(watch: preemption.PreemptionWatch) -> None:
   if mode == 'export':
     trained_runs.export_run(params, model_dir, FLAGS.checkpoint)
     return
-  distribute.configure(params.runtime)
-  strategy = distribute.get_strategy(params.runtime)
-  print(f'Devices: {distribute.describe(strategy)}', flush=True)
-  with strategy.scope():
-    task = task_factory.get_task(params.task, logging_dir=workers.own_folder(strategy, model_dir))
+  strategy, task = configuring.strategy_and_task(params, model_dir)
   with exit_status.saving_gin_config(mode, model_dir, strategy):
     options = train_lib.RunOptions(
       checkpoint=FLAGS.checkpoint,

@@ -9,13 +9,15 @@ import itertools
 import re
 import textwrap
 import tokenize
-from typing import Any
+from typing import Any, NamedTuple
 
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import oneof
 
+from official_ext.config import checks
 from official_ext.config import overrides
 from official_ext.config import parser
+from official_ext.config import ranges
 from official_ext.config import short_names
 from official_ext.config import yaml_text
 
@@ -35,6 +37,56 @@ def experiment_lines() -> Iterator[str]:
     yield f'{name:{width}}  {summary}'.rstrip()
 
 
+class Description(NamedTuple):
+  """What there is to know of a field.
+
+  Attributes:
+    field: the field, with its path, value and type.
+    short_names: those that stand for it.
+    meaning: what it is for; '' if nobody has written it down.
+    choices: the values that it takes; () if there is no such list.
+    interval: the numbers that it takes; None if any, or if it takes none.
+    is_secret: whether no message may show its value.
+  """
+
+  field: overrides.Field
+  short_names: tuple[str, ...]
+  meaning: str
+  choices: tuple[Any, ...]
+  interval: ranges.Interval | None
+  is_secret: bool
+
+
+def descriptions(params: base_config.Config, experiment: str) -> Iterator[Description]:
+  """Yields a description of each field that an experiment reads.
+
+  Alternatives that a OneOfConfig does not select are skipped; the choices of its `type` are their names.
+
+  Args:
+    params: the experiment's configuration.
+    experiment: the name that it is registered under.
+  """
+  shorts: dict[str, list[str]] = {}
+  for name, paths in short_names.vocabulary(params, experiment).items():
+    for path in paths:
+      shorts.setdefault(path, []).append(name)
+  for field in overrides.read_leaves(params):
+    name, owner = field.path.rsplit('.', 1)[-1], type(field.owner)
+    meaning, choices = attribute_docs(owner).get(name, ''), tuple(checks.choices_of(owner).get(name, ()))
+    if isinstance(field.owner, oneof.OneOfConfig) and name == 'type':
+      choices = tuple(other for other in overrides.names(field.owner) if other != 'type')
+      meaning = f'One of {", ".join(choices)}.'
+    interval = ranges.of_class(owner).get(name)
+    yield Description(
+      field=field,
+      short_names=tuple(shorts.get(field.path, ())),
+      meaning=meaning,
+      choices=choices,
+      interval=ranges.interval(interval) if interval else None,
+      is_secret=name in getattr(owner, 'SECRET_FIELDS', ()),
+    )
+
+
 def field_lines(params: base_config.Config, experiment: str) -> Iterator[str]:
   """Yields a description of an experiment: its docstring, then each field that it reads.
 
@@ -45,25 +97,15 @@ def field_lines(params: base_config.Config, experiment: str) -> Iterator[str]:
     params: the experiment's configuration.
     experiment: the name that it is registered under.
   """
-  shorts: dict[str, list[str]] = {}
-  for name, paths in short_names.vocabulary(params, experiment).items():
-    for path in paths:
-      shorts.setdefault(path, []).append(name)
   yield experiment
   doc = inspect.getdoc(parser.factory_of(experiment))
   if doc:
     yield textwrap.indent(doc, '  ')
-  for field in overrides.read_leaves(params):
-    name = field.path.rsplit('.', 1)[-1]
-    owner = type(field.owner)
-    short = f'  [{", ".join(shorts[field.path])}]' if field.path in shorts else ''
+  for each in descriptions(params, experiment):
+    field, short = each.field, f'  [{", ".join(each.short_names)}]' if each.short_names else ''
     yield ''
     yield f'{field.path}: {overrides.type_name(field.hint)} = {_value(field.value)}{short}'
-    meaning = attribute_docs(owner).get(name, '')
-    if isinstance(field.owner, oneof.OneOfConfig) and name == 'type':
-      choices = ', '.join(other for other in overrides.names(field.owner) if other != 'type')
-      meaning = f'One of {choices}.'
-    yield from textwrap.wrap(meaning, _WIDTH, initial_indent='    ', subsequent_indent='    ')
+    yield from textwrap.wrap(each.meaning, _WIDTH, initial_indent='    ', subsequent_indent='    ')
 
 
 def _value(value: object) -> str:
@@ -74,7 +116,21 @@ def _value(value: object) -> str:
   return ' '.join(text.split())
 
 
-def attribute_docs(config_class: type[base_config.Config]) -> dict[str, str]:
+def read_classes() -> None:
+  """Reads the types and meanings of all configuration classes that there are, which are then at hand."""
+  pending: list[Any] = [base_config.Config]
+  while pending:
+    config_class = pending.pop()
+    pending += config_class.__subclasses__()
+    try:
+      overrides.class_hints(config_class)
+      attribute_docs(config_class)
+    except Exception:  # pylint: disable=broad-except  # Told when it is used.
+      continue
+
+
+@functools.cache
+def attribute_docs(config_class: Any) -> Mapping[str, str]:
   """The meanings of a class's fields, from the sections Attributes of it and its bases, or else from comments."""
   docs: dict[str, str] = {}
   for cls in reversed(config_class.__mro__):

@@ -111,15 +111,23 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     What is not a flag: the program's name.
   """
   try:
-    remaining = parse(argv)
-    runs_once = flags.FLAGS.dry_run or flags.FLAGS.debug
-    required = ('experiment',) if runs_once else ('experiment', 'mode', 'model_dir')
-    require(required)
-    _check_read(runs_once)
-    return remaining
+    return parse_for_driver(argv)
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)
     sys.exit(errors.UserError.exit_status)
+
+
+def parse_for_driver(argv: Sequence[str]) -> list[str]:
+  """Parses the command line of train.py, and refuses one that is not whole: see `parse`.
+
+  Raises:
+    UserError: see `parse`; or a flag is missing, or one that nothing reads is given.
+  """
+  remaining = parse(argv)
+  runs_once = flags.FLAGS.dry_run or flags.FLAGS.debug
+  require(('experiment',) if runs_once else ('experiment', 'mode', 'model_dir'))
+  _check_read(runs_once)
+  return remaining
 
 
 def parse(argv: Sequence[str]) -> list[str]:

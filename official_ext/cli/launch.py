@@ -6,7 +6,6 @@ import ctypes
 import dataclasses
 import json
 import os
-import pathlib
 import secrets
 import selectors
 import signal
@@ -18,8 +17,8 @@ from typing import IO, Any
 
 from official_ext import errors
 from official_ext.cli import private_network
-from official_ext.files import paths
 from official_ext.monitoring import credentials
+from official_ext.runs import commands
 from official_ext.runtime import launcher
 from official_ext.runtime import meeting
 from official_ext.runtime import visible_gpus
@@ -235,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise errors.UserError(f'--{name}={getattr(options, name)}: expected {least} or more')
     if not arguments[split + 1 :]:
       raise errors.UserError('launch: the flags of train.py must follow --')
-    program = find_program(options.program)
+    program = commands.find_program(options.program)
     if options.private_network:
       private_network.enter('--private_network')
     command = [sys.executable, '-u', program, *arguments[split + 1 :]]
@@ -250,20 +249,6 @@ class _Parser(argparse.ArgumentParser):
 
   def error(self, message: str):
     raise errors.UserError(f'launch: {message}')
-
-
-def find_program(name: str) -> str:
-  """The path of --program: a file, or one of that name beside the library.
-
-  Raises:
-    UserError: there is none.
-  """
-  name = paths.expand_home(name, '--program')
-  places = [pathlib.Path(name), pathlib.Path(__file__).resolve().parents[2] / name]
-  for place in places:
-    if place.is_file():
-      return str(place)
-  raise errors.UserError(f'--program={name}: no such file')
 
 
 def gpu_shares(num_workers: int) -> list[str] | None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from official_ext import errors
 from official_ext.cli import arguments as arguments_lib
-from official_ext.cli import launch
 from official_ext.files import paths
 from official_ext.monitoring import receivers
 from official_ext.queue import alert_rules
@@ -19,6 +18,7 @@ from official_ext.queue import job_status
 from official_ext.queue import queue_changes
 from official_ext.queue import queue_folder
 from official_ext.queue import slots as slots_lib
+from official_ext.runs import commands
 from official_ext.runs import status
 from official_ext.runtime import process_identity
 from official_ext.runtime import visible_gpus
@@ -233,7 +233,7 @@ def _command(words: Sequence[str], program: str) -> list[str]:
     return list(words)
   if not queue_changes.value_of(words, 'model_dir'):
     raise errors.UserError('queue add: --model_dir: name the folder of the run, among the flags of train.py behind --')
-  return [sys.executable, '-u', os.path.abspath(launch.find_program(program)), *words]
+  return [sys.executable, '-u', os.path.abspath(commands.find_program(program)), *words]
 
 
 # What is printed.

@@ -144,7 +144,7 @@ def configs(config: base_config.Config, path: str = '') -> Iterator[tuple[str, b
           yield from configs(element, f'{field_path}.{index}')
 
 
-def _choices_of(config_class: type[base_config.Config]) -> Mapping[str, tuple[Any, ...]]:
+def choices_of(config_class: type[base_config.Config]) -> Mapping[str, tuple[Any, ...]]:
   """The choices of a configuration class's fields, those of its bases included, as ranges are."""
   found: dict[str, tuple[Any, ...]] = {}
   for cls in reversed(config_class.__mro__):
@@ -154,7 +154,7 @@ def _choices_of(config_class: type[base_config.Config]) -> Mapping[str, tuple[An
 
 def _check_choices(path: str, config: base_config.Config) -> None:
   with errors.Mistakes() as mistakes:
-    for name, choices in _choices_of(type(config)).items():
+    for name, choices in choices_of(type(config)).items():
       value = vars(config)[name]
       with mistakes.noted():
         if value not in choices or (isinstance(value, int) and not isinstance(value, bool)):

@@ -40,14 +40,15 @@ class Field(NamedTuple):
 
 
 @functools.cache
-def _class_hints(config_class: Any) -> Mapping[str, Any]:
+def class_hints(config_class: Any) -> Mapping[str, Any]:
+  """The type hints of a configuration class's fields, those of its bases included."""
   return typing.get_type_hints(config_class)
 
 
 def type_hints(config: params_dict.ParamsDict) -> Mapping[str, Any]:
   """The type hints of a configuration's fields, those of its class's bases included."""
   config_class: Any = type(config)
-  return _class_hints(config_class)
+  return class_hints(config_class)
 
 
 def names(config: params_dict.ParamsDict) -> list[str]:
@@ -168,17 +169,17 @@ def _convert_scalar(value: Any, hint: Any, path: str) -> Any:
   text = None
   if isinstance(value, yaml_text.Literal):
     value, text = value
-  members = _members(hint)
-  if isinstance(value, int) and not isinstance(value, bool) and float in members and int not in members:
+  allowed = members(hint)
+  if isinstance(value, int) and not isinstance(value, bool) and float in allowed and int not in allowed:
     value = _to_float(value)
-  if isinstance(value, float) and value.is_integer() and int in members and float not in members:
+  if isinstance(value, float) and value.is_integer() and int in allowed and float not in allowed:
     value = int(value)
-  is_number = Any in members or type(value) in members
+  is_number = Any in allowed or type(value) in allowed
   if is_number and isinstance(value, int) and not -_INT_LIMIT <= value < _INT_LIMIT:
     raise errors.UserError(f'{path}: {yaml_text.shortened(value)} does not fit into an integer of 64 bits')
   if is_number:
     return value
-  if str in members and text is not None and (value is not None or not text):
+  if str in allowed and text is not None and (value is not None or not text):
     return text
   raise errors.UserError(f'{path}: expected {type_name(hint)}, got {_shown(value)}')
 
@@ -191,8 +192,8 @@ def _to_float(value: int) -> float:
 
 
 def _convert_mapping(value: Mapping[str, Any], hint: Any, current: Any, path: str) -> Any:
-  members = _members(hint)
-  dictionaries = [member for member in members if _origin(member) in _ABC_MAPPINGS]
+  allowed = members(hint)
+  dictionaries = [member for member in allowed if _origin(member) in _ABC_MAPPINGS]
   # Dict[str, float] holds floats.
   others = (*typing.get_args(dictionaries[0]), Any, Any)[1] if dictionaries else None
   if isinstance(current, base_config.Config):
@@ -201,8 +202,8 @@ def _convert_mapping(value: Mapping[str, Any], hint: Any, current: Any, path: st
     return current
   if isinstance(current, (list, tuple)) and value and all(str(key).isdigit() for key in value):
     return _convert_elements(value, hint, current, path)
-  config_classes = [member for member in members if _is_config(member)]
-  if not (config_classes or dictionaries or Any in members):
+  config_classes = [member for member in allowed if _is_config(member)]
+  if not (config_classes or dictionaries or Any in allowed):
     raise errors.UserError(f'{path}: expected {type_name(hint)}, got a mapping')
   config_class = config_classes[0] if config_classes else base_config.Config
   try:
@@ -224,9 +225,9 @@ def _convert_elements(value: Mapping[str, Any], hint: Any, current: Sequence[Any
 
 
 def _convert_sequence(value: Sequence[Any], hint: Any, current: Any, path: str) -> Sequence[Any]:
-  members = _members(hint)
-  sequences = [member for member in members if _origin(member) in _ABC_SEQUENCES]
-  if not sequences and Any not in members:
+  allowed = members(hint)
+  sequences = [member for member in allowed if _origin(member) in _ABC_SEQUENCES]
+  if not sequences and Any not in allowed:
     raise errors.UserError(f'{path}: expected {type_name(hint)}, got the list {_shown(value)}')
   element_hints = _element_hints(sequences[0] if sequences else list, len(value))
   if len(element_hints) != len(value):
@@ -261,10 +262,10 @@ def _same(value: Any, current: Any) -> bool:
   return type(value) is type(current) and not isinstance(value, (dict, params_dict.ParamsDict)) and value == current
 
 
-def _members(hint: Any) -> tuple[Any, ...]:
-  """The types that a hint allows: those of a Union, or itself."""
+def members(hint: Any) -> tuple[Any, ...]:
+  """The types that a hint allows: those of a Union, or itself; NoneType for null."""
   if typing.get_origin(hint) in (Union, types.UnionType):
-    return tuple(member for argument in typing.get_args(hint) for member in _members(argument))
+    return tuple(member for argument in typing.get_args(hint) for member in members(argument))
   if hint is None:
     return (type(None),)
   return (hint,)
@@ -280,7 +281,7 @@ def _is_config(hint: Any) -> bool:
 
 def type_name(hint: Any) -> str:
   """A type hint in words: 'int', 'float or null', 'list of str', 'mapping (EMAConfig)'."""
-  return ' or '.join(dict.fromkeys(_member_name(member) for member in _members(hint)))
+  return ' or '.join(dict.fromkeys(_member_name(member) for member in members(hint)))
 
 
 def _member_name(member: Any) -> str:

@@ -251,6 +251,11 @@ def check_places(model_dir: str, mode: str, trainer: definitions.TrainerConfig) 
       raise errors.UserError(f'--model_dir={model_dir}: {path} is no file, and a run keeps one there; move it away')
 
 
+def params_text(params: definitions.ExperimentConfig) -> str:
+  """A resolved configuration as params.yaml has it: YAML, passwords and the like masked."""
+  return yaml_text.dump(credentials.mask_values(params.as_dict()))
+
+
 def save_params(params: definitions.ExperimentConfig, model_dir: str) -> list[str]:
   """Writes the resolved configuration to params.yaml, which --config_file reads back as the same configuration.
 
@@ -269,7 +274,7 @@ def save_params(params: definitions.ExperimentConfig, model_dir: str) -> list[st
     StorageError: it cannot be written.
   """
   path = os.path.join(model_dir, 'params.yaml')
-  text = yaml_text.dump(credentials.mask_values(params.as_dict()))
+  text = params_text(params)
   differences: list[str] = []
   if 'params.yaml' in paths.names(model_dir):
     old = paths.read(path)

@@ -9,13 +9,29 @@ from official_ext import errors
 from official_ext.config import value_text
 from official_ext.config import yaml_text
 
+_WORDS = r"""10 1e3 0x1F .5 -1 .inf true True yes null ~ Null a: a=b [ { it's " \ "quoted" ' 'a' --- ... *.tfrecord
+&a !tag | %YAML @ ` \x7f ü 日本語 👩‍🔬 $HOME `id` !! * ~/data --set=a=b %s \n a,b 1_000 0o17 2026-11-22
+12:30 NaN .nan << = on off"""
 _ODD = (
-  ['', ' ', 'a b', ' a', 'a ', '10', '1e3', '0x1F', '.5', '-1', '.inf', 'true', 'True', 'yes', 'null', '~', 'Null', 'a: b', 'a:', 'a=b']
-  + ['[1, 2]', '[', '{a: 1}', '{', '# no comment', 'a # comment', "it's", '"', '\\', '"quoted"', "'", "'a'", '- a', '---', '...', '? a']
-  + ['*.tfrecord', '&a', '!tag', '!!int 3', '|', '> folded', '%YAML', '@', '`', 'a\nb', '\n', 'a\tb', '\t', 'a\r\nb', '\x00', '\x7f']
-  + ['\x85', 'a\u2028b', '\u2029', '\ufeff', '\ufeffa', '\ufffe', '\xa0', '\u3000', 'ü', '日本語', '👩‍🔬', 'e\u0301', '\U0010ffff', '$HOME', '`id`']
-  + ['!!', '*', '~/data', '--set=a=b', '%s', '\\n', 'a,b', '1_000', '0o17', '2026-11-22', '12:30', 'NaN', '.nan', '<<', '=', 'on', 'off']
-)  # fmt: skip
+  *_WORDS.split(),
+  *('', ' ', 'a b', ' a', 'a ', 'a: b', '[1, 2]', '{a: 1}', '# no comment', 'a # comment', '- a', '? a', '!!int 3'),
+  *(
+    '> folded',
+    'a\nb',
+    '\n',
+    'a\tb',
+    '\t',
+    'a\r\nb',
+    '\x00',
+    '\x7f',
+    '\x85',
+    'a\u2028b',
+    '\u2029',
+    '\ufeff',
+    '\ufeffa',
+  ),
+  *('\ufffe', '\xa0', '\u3000', 'e\u0301', '\U0010ffff'),
+)
 
 
 def _read(text):

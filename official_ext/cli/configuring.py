@@ -1,0 +1,39 @@
+"""From parsed flags to the configuration of a run, and to its task: what the driver does before it runs anything."""
+
+from typing import Any
+
+from absl import flags
+from official.core import task_factory
+import tensorflow as tf
+
+from official_ext.cli import flags as ext_flags
+from official_ext.config import definitions
+from official_ext.config import parser
+from official_ext.runtime import distribute
+from official_ext.runtime import workers
+
+
+def configuration() -> definitions.ExperimentConfig:
+  """Imports what registers experiments, and returns the checked, locked configuration that the flags describe.
+
+  Raises:
+    UserError: naming all mistakes that can be found without a model.
+  """
+  ext_flags.set_verbosity()
+  ext_flags.import_registry('registry_imports', 'import')
+  ext_flags.import_registries(flags.FLAGS.registry)
+  parser.parse_gin(flags.FLAGS.gin_file, flags.FLAGS.gin_params)
+  return parser.parse_configuration(flags.FLAGS)
+
+
+def strategy_and_task(params: definitions.ExperimentConfig, model_dir: str) -> tuple[tf.distribute.Strategy, Any]:
+  """Sets up the devices, and makes the strategy and, inside its scope, the task.
+
+  Raises:
+    UserError: the devices asked for are not there, or the task refuses its configuration.
+  """
+  distribute.configure(params.runtime)
+  strategy = distribute.get_strategy(params.runtime)
+  print(f'Devices: {distribute.describe(strategy)}', flush=True)
+  with strategy.scope():
+    return strategy, task_factory.get_task(params.task, logging_dir=workers.own_folder(strategy, model_dir))

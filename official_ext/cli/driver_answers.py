@@ -1,0 +1,259 @@
+"""What the driver would say to a command line, and which fields a form for it has.
+
+Each function is meant for a process of its own (driver_server.py): flags, gin and devices are states of the process.
+Nothing is written.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+import inspect
+import json
+import os
+import re
+import types
+from typing import Any
+
+from absl import flags
+from official.modeling.hyperparams import base_config
+
+from official_ext import errors
+from official_ext.cli import configuring
+from official_ext.cli import describe
+from official_ext.cli import flags as ext_flags
+from official_ext.config import definitions
+from official_ext.config import overrides
+from official_ext.config import parser
+from official_ext.config import short_names
+from official_ext.config import value_text
+from official_ext.core import run_checks
+from official_ext.core import run_record
+from official_ext.monitoring import credentials
+from official_ext.runtime import failures
+from official_ext.runtime import visible_gpus
+
+_PART = re.compile(r'(Command|Hardware and time|Time|Result|Reference): *(.*)')
+_SET = re.compile(r'--set=([^=:\s]+)')
+# Strategies that are made without waiting for another process or machine.
+_LOCAL_STRATEGIES = ('auto', 'mirrored', 'one_device', 'off')
+
+
+def answer(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+  """Answers a request: yields answers, of which a later one says more; the last is whole.
+
+  Args:
+    request: `do`: 'list' or 'check'; for both `arguments`, flags of the driver. For 'check', true or false: `fields`,
+      `params`.
+  """
+  arguments = list(request['arguments'])
+  if request['do'] == 'list':
+    yield _list(arguments)
+  else:
+    yield from _check(arguments, bool(request.get('fields')), bool(request.get('params')))
+
+
+def lines_of(error: BaseException) -> list[str]:
+  """What the driver prints when an error ends it, without `error: ` and the place of a traceback."""
+  if isinstance(error, errors.UserError) or not isinstance(error, Exception):
+    lines = list(errors.lines_of(error)) if isinstance(error, errors.UserError) else [failures.message_of(error)]
+  else:
+    refusal = failures.refusal_in(error)
+    lines = [str(refusal) if refusal else failures.describe(error)]
+  return [credentials.mask(line) for line in lines]
+
+
+# The list.
+
+
+def _list(arguments: Sequence[str]) -> dict[str, Any]:
+  """The experiments, with what keeps others from being there."""
+  lines = []
+  ext_flags.parse(['train.py', *arguments])
+  for do in (
+    lambda: ext_flags.import_registry('registry_imports', 'import'),
+    lambda: ext_flags.import_registries(flags.FLAGS.registry),
+  ):
+    try:
+      do()
+    except errors.UserError as error:
+      lines += lines_of(error)
+  return {'experiments': [_experiment(name) for name in parser.experiment_names()], 'lines': lines}
+
+
+def _experiment(name: str) -> dict[str, Any]:
+  doc = inspect.getdoc(parser.factory_of(name)) or ''
+  return {'name': name, 'summary': doc.partition('\n')[0], 'doc': doc, 'parts': _parts(doc)}
+
+
+def _parts(doc: str) -> dict[str, str]:
+  """The parts of a docstring that begin with a word and a colon: the command, the time, the expected result."""
+  found: dict[str, str] = {}
+  name = ''
+  for line in doc.splitlines():
+    match = _PART.fullmatch(line.strip())
+    if match:
+      name = match[1]
+      found[name] = match[2]
+    elif not line.strip():
+      name = ''
+    elif name:
+      found[name] += ' ' + line.strip()
+  return found
+
+
+# The check.
+
+
+def _check(arguments: Sequence[str], with_fields: bool, with_params: bool) -> Iterator[dict[str, Any]]:
+  params, lines = None, []
+  try:
+    ext_flags.parse_for_driver(['train.py', *arguments])
+    params = configuring.configuration()
+    run_record.check_writable(flags.FLAGS.model_dir)
+  except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a registry.
+    lines = lines_of(error)
+  form = _Form(params or _params_of(_flags()))
+  found = {**form.answer(with_fields), 'lines': form.assigned(lines), 'complete': bool(lines)}
+  yield found
+  if lines:
+    return
+  try:
+    params = _check_run(params)
+  except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a task.
+    found['lines'] = form.assigned(lines_of(error))
+  yield {**found, 'complete': True, **({'params': run_record.params_text(params)} if with_params else {})}
+
+
+def _check_run(params: definitions.ExperimentConfig) -> definitions.ExperimentConfig:
+  """The driver's checks that need the devices and the task. Returns the params with all that depends on the data.
+
+  Without them, if that would take the memory of a GPU from a run, or wait for another process.
+  """
+  waits = params.runtime.distribution_strategy.lower() not in _LOCAL_STRATEGIES or flags.FLAGS.tpu
+  if visible_gpus.names() or 'TF_CONFIG' in os.environ or waits or flags.FLAGS.mode == 'export':
+    return params
+  strategy, task = configuring.strategy_and_task(params, flags.FLAGS.model_dir)
+  _, params = run_checks.check_run(
+    strategy, task, flags.FLAGS.mode, params, flags.FLAGS.model_dir, flags.FLAGS.checkpoint, flags.FLAGS.branch
+  )
+  return params
+
+
+# The form.
+
+
+def _flags(*without: str) -> Any:
+  """The flags that make a configuration, some of them left out."""
+  names = ('experiment', 'mode', 'config_file', 'params_override', 'set', 'tpu', 'tf_data_service')
+  return types.SimpleNamespace(**{name: flags.FLAGS[name].value for name in names if name not in without})
+
+
+def _params_of(flags_obj: Any) -> definitions.ExperimentConfig | None:
+  """The configuration as far as it can be made: what is wrong is left out. None if there is no such experiment."""
+  configuration = parser.ExperimentParser(flags_obj)
+  try:
+    params = configuration.base_experiment()
+  except Exception:  # pylint: disable=broad-except  # The factory's own; it was told above.
+    return None
+  try:
+    with errors.Mistakes() as mistakes:
+      configuration.override(params, mistakes)
+  except errors.UserError:
+    pass
+  return params
+
+
+class _Form:
+  """The fields of a configuration."""
+
+  def __init__(self, params: definitions.ExperimentConfig | None):
+    self._params = params
+    self._fields = [] if params is None else list(overrides.read_leaves(params))
+    self._names = {} if params is None else short_names.vocabulary(params, flags.FLAGS.experiment)
+
+  def answer(self, with_fields: bool) -> dict[str, Any]:
+    """What a form shows.
+
+    `values`: path -> text for --set, `strings`: the string that this means where it is quoted, `shape`: changes when
+    other fields are to be shown, and, if they are asked for, `fields`. Of a field: its `path`; `key`, the name for
+    --set; `also`, what that sets besides; `kind`, the input that suits it; `default`, its text without any --set; and
+    what `official-ext describe` tells.
+    """
+    shape = [(field.path, overrides.type_name(field.hint)) for field in self._fields]
+    values = {field.path: _text(field.value) for field in self._fields}
+    shown = {field.path: _shown(field.value) for field in self._fields if isinstance(field.value, str)}
+    found: dict[str, Any] = {
+      'values': values,
+      'strings': {path: value for path, value in shown.items() if value != values[path]},
+      'shape': hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16],
+    }
+    if with_fields:
+      base = _params_of(_flags('set'))
+      defaults = {} if base is None else {field.path: field.value for field in overrides.read_leaves(base)}
+      descriptions = [] if self._params is None else describe.descriptions(self._params, flags.FLAGS.experiment)
+      found['fields'] = [self._described(each, defaults) for each in descriptions]
+    return found
+
+  def _described(self, each: describe.Description, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    path, hint = each.field.path, each.field.hint
+    key = next((name for name in each.short_names if self._names[name][0] == path), path)
+    allowed = overrides.members(hint)
+    return {
+      'path': path,
+      'key': key,
+      'also': list(self._names.get(key, ())[1:]),
+      'short_names': list(each.short_names),
+      'type': overrides.type_name(hint),
+      'kind': 'choice' if each.choices else _kind(allowed),
+      'nullable': type(None) in allowed,
+      'choices': [_text(choice) for choice in each.choices],
+      'range': each.interval.describe() if each.interval else '',
+      'meaning': each.meaning,
+      'default': _text(defaults[path]) if path in defaults else None,
+      'is_secret': each.is_secret or credentials.is_masked(_shown({path.rpartition('.')[2]: 'x'}).popitem()[1]),
+    }
+
+  def assigned(self, lines: Sequence[str]) -> list[dict[str, Any]]:
+    """Lines of the driver, each with what it is about."""
+    return [{'text': line, 'field': self._field_of(line)} for line in lines]
+
+  def _field_of(self, line: str) -> str | None:
+    """A dotted path, the name of a --set that has no field, a flag such as `--mode`; None if nothing in a form."""
+    subject = line.partition(': ')[0].partition(', ')[0].partition(' ')[0]
+    is_set = _SET.match(line)
+    if is_set:
+      subject = is_set[1]
+    elif subject.startswith('--'):
+      return subject.partition('=')[0].rstrip(':')
+    given = [text.partition('=')[0].strip() for text in flags.FLAGS['set'].value or ()]
+    known = {field.path for field in self._fields}
+    if subject in known:
+      return subject
+    if subject in self._names:
+      return self._names[subject][0]
+    if subject in given:
+      return subject
+    inside = [path for path in known if subject.startswith(f'{path}.')]  # An element of a list, or of a mapping.
+    outside = [name for name in given if name.startswith(f'{subject}.')]  # Something in an alternative.
+    return max(inside, key=len) if inside else next(iter(outside), None)
+
+
+def _kind(allowed: Sequence[Any]) -> str:
+  """Which input suits a type: 'bool', 'int', 'float', 'string', or 'yaml' for all others."""
+  kinds = set(allowed) - {type(None)}
+  if kinds == {int, float}:
+    return 'float'
+  names = {bool: 'bool', int: 'int', float: 'float', str: 'string'}
+  return names.get(kinds.pop(), 'yaml') if len(kinds) == 1 else 'yaml'
+
+
+def _shown(value: Any) -> Any:
+  """A value without secrets."""
+  return credentials.mask_values(value.as_dict() if isinstance(value, base_config.Config) else value)
+
+
+def _text(value: Any) -> str:
+  """A value as --set takes it, without secrets."""
+  try:
+    return value_text.of_value(_shown(value))
+  except (TypeError, errors.UserError):
+    return str(value)

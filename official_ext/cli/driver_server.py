@@ -1,0 +1,179 @@
+"""A process that holds TensorFlow and the experiments, and tells what the driver would say: `python -m` runs it.
+
+    python -m official_ext.cli.driver_server PROGRAM [--registry=MODULE]... [--without=MODULE]...
+
+PROGRAM is the driver, train.py, beside which modules are looked for first. Requests are JSON objects, one a line, on
+stdin; the answers come on stdout, in their order: see driver_answers.py, with `id` as in the request. The first line,
+without a request, is `{"ready": true}`.
+
+Each request is answered by a fork, so that nothing of it is left, and it may take so long, and so much memory, and no
+more. When a file changes that a module was read from, the answer is `{"stale": true}`, and the process ends: another
+one reads the modules anew. It ends with its stdin, whatever it does.
+"""
+
+import official_ext  # noqa: F401  # Before tensorflow.
+
+# isort: split
+from collections.abc import Mapping
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+from official_ext import errors
+from official_ext.cli import describe
+from official_ext.cli import driver_answers
+from official_ext.cli import flags as ext_flags
+
+_SECONDS = 20.0  # For an answer. The checks that need devices and the task get what is left.
+_MORE_BYTES = 8 << 30  # Of address space, for an answer.
+_PR_SET_PDEATHSIG = 1
+_REGISTRY_IMPORTS = 'registry_imports'
+
+
+class _Modules:
+  """The modules of experiments, imported once, and the files that they were read from."""
+
+  def __init__(self, names: list[str], without: list[str]):
+    """Imports modules.
+
+    Args:
+      names: those that --registry names.
+      without: those that are left to each request, since they cannot be imported.
+    """
+    self.failed = ''
+    for name in [_REGISTRY_IMPORTS, None, *names]:
+      if name in without:
+        continue
+      try:
+        ext_flags.import_registries() if name is None else ext_flags.import_registry(name, 'import')
+      except errors.UserError:
+        self.failed = name or ''
+        break
+    self._states = {path: _state(path) for path in _files()}
+
+  def are_stale(self) -> bool:
+    """Whether a file has changed since."""
+    return any(_state(path) != state for path, state in self._states.items())
+
+
+def _files() -> set[str]:
+  """The files of all modules that are not part of Python or an installed package."""
+  installed = tuple({sys.prefix, sys.base_prefix, os.path.realpath(sys.prefix)})
+  found = (getattr(module, '__file__', None) for module in list(sys.modules.values()))
+  return {path for path in found if isinstance(path, str) and not path.startswith(installed)}
+
+
+def _state(path: str) -> Any:
+  try:
+    stat = os.stat(path)
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+  except OSError:
+    return None
+
+
+def _end_with_stdin() -> None:
+  """Ends this process when nobody can ask it any more, as when the server was killed."""
+  poll = select.poll()
+  poll.register(0, 0)  # Only that the other end is closed.
+  poll.poll()
+  os.killpg(0, signal.SIGKILL)  # With what is answering.
+
+
+def _answer_in_fork(request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+  """The last answer that a fork of this process gives in time."""
+  reader, writer = os.pipe()
+  pid = os.fork()
+  if not pid:
+    os.close(reader)
+    _become_answer(request, writer)
+  os.close(writer)
+  try:
+    content = _read(reader, time.monotonic() + seconds)
+  finally:
+    os.close(reader)
+    with contextlib.suppress(ProcessLookupError):
+      os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+  lines = content.split(b'\n')[:-1]
+  if lines:
+    return json.loads(lines[-1])
+  reason = f'no answer in {seconds:g} s' if os.WTERMSIG(status) == signal.SIGKILL else f'signal {os.WTERMSIG(status)}'
+  return {'failure': f'the process that asks the driver has failed: {reason}'}
+
+
+def _read(reader: int, deadline: float) -> bytes:
+  """What comes until the other end is closed, or the time is over."""
+  parts = []
+  while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
+    part = os.read(reader, 1 << 16)
+    if not part:
+      break
+    parts.append(part)
+  return b''.join(parts)
+
+
+def _become_answer(request: Mapping[str, Any], writer: int) -> None:
+  """Answers, in the child, which never returns."""
+  try:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    gc.disable()  # It would write to every page that is shared.
+    size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + _MORE_BYTES, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+      os.dup2(null, number)
+    for found in driver_answers.answer(request):
+      _write(writer, found)
+  except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a registry.
+    _write(writer, {'failure': '; '.join(driver_answers.lines_of(error))})
+  finally:
+    os._exit(0)
+
+
+def _write(writer: int, answer: Mapping[str, Any]) -> None:
+  content = memoryview(json.dumps(answer).encode() + b'\n')
+  while content:
+    content = content[os.write(writer, content) :]
+
+
+def main(arguments: list[str]) -> None:
+  """Serves until stdin ends."""
+  program, *flags = arguments
+  names, without = (
+    [flag.removeprefix(prefix) for flag in flags if flag.startswith(prefix)] for prefix in ('--registry=', '--without=')
+  )
+  os.setpgid(0, 0)
+  answers = os.fdopen(os.dup(1), 'w', buffering=1)
+  os.dup2(2, 1)  # Whatever prints must not be taken for an answer.
+  threading.Thread(target=_end_with_stdin, daemon=True).start()
+  sys.path[0] = os.path.dirname(os.path.abspath(program))
+  ext_flags.define_flags()
+  modules = _Modules(names, without)
+  if modules.failed:  # What a module has done until it failed is not to be found by a request: begin without it.
+    os.dup2(answers.fileno(), 1)
+    os.execv(sys.executable, [sys.executable, '-m', __spec__.name, *arguments, f'--without={modules.failed}'])
+  describe.read_classes()
+  gc.collect()
+  gc.freeze()
+  print(json.dumps({'ready': True}), file=answers)
+  for line in sys.stdin:
+    request = json.loads(line)
+    is_stale = modules.are_stale()
+    found = {'stale': True} if is_stale else _answer_in_fork(request, request.get('seconds', _SECONDS))
+    print(json.dumps({'id': request['id'], **found}), file=answers)
+    if is_stale:
+      return
+
+
+if __name__ == '__main__':
+  main(sys.argv[1:])
