@@ -19,6 +19,7 @@ from official.modeling.hyperparams import base_config
 from official_ext import errors
 from official_ext.cli import configuring
 from official_ext.cli import describe
+from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
 from official_ext.config import definitions
 from official_ext.config import overrides
@@ -53,8 +54,8 @@ def answer(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def lines_of(error: BaseException) -> list[str]:
   """What the driver prints when an error ends it, without `error: ` and the place of a traceback."""
-  if isinstance(error, errors.UserError) or not isinstance(error, Exception):
-    lines = list(errors.lines_of(error)) if isinstance(error, errors.UserError) else [failures.message_of(error)]
+  if isinstance(error, errors.UserError):
+    lines = exit_status.messages_of(error)
   else:
     refusal = failures.refusal_in(error)
     lines = [str(refusal) if refusal else failures.describe(error)]
@@ -106,7 +107,10 @@ def _parts(doc: str) -> dict[str, str]:
 def _check(arguments: Sequence[str], with_fields: bool, with_params: bool) -> Iterator[dict[str, Any]]:
   params, lines = None, []
   try:
-    ext_flags.parse_for_driver(['train.py', *arguments])
+    try:
+      ext_flags.parse_for_driver(['train.py', *arguments])
+    except errors.UserError as error:  # Printed as it is.
+      raise errors.UserErrors([str(error)]) from error
     params = configuring.configuration()
     run_record.check_writable(flags.FLAGS.model_dir)
   except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a registry.
@@ -175,7 +179,7 @@ class _Form:
 
     `values`: path -> text for --set, `strings`: the string that this means where it is quoted, `shape`: changes when
     other fields are to be shown, and, if they are asked for, `fields`. Of a field: its `path`; `key`, the name for
-    --set; `also`, what that sets besides; `kind`, the input that suits it; `default`, its text without any --set; and
+    --set; `names`, all that name it alone; `also`, what `key` sets besides; `kind`, the input that suits it; `default`, its text without any --set; and
     what `official-ext describe` tells.
     """
     shape = [(field.path, overrides.type_name(field.hint)) for field in self._fields]
@@ -202,6 +206,7 @@ class _Form:
       'key': key,
       'also': list(self._names.get(key, ())[1:]),
       'short_names': list(each.short_names),
+      'names': [path, *(name for name in each.short_names if self._names[name][0] == path)],
       'type': overrides.type_name(hint),
       'kind': 'choice' if each.choices else _kind(allowed),
       'nullable': type(None) in allowed,
@@ -209,6 +214,7 @@ class _Form:
       'range': each.interval.describe() if each.interval else '',
       'meaning': each.meaning,
       'default': _text(defaults[path]) if path in defaults else None,
+      'default_string': _shown(defaults[path]) if isinstance(defaults.get(path), str) else None,
       'is_secret': each.is_secret or credentials.is_masked(_shown({path.rpartition('.')[2]: 'x'}).popitem()[1]),
     }
 

@@ -57,7 +57,7 @@ def report(error: BaseException) -> int:
   """
   if isinstance(error, _WITH_STATUS):
     label = 'preempted' if isinstance(error, errors.PreemptedError) else 'error'
-    for message in getattr(error, 'lines', None) or [failures.text_of(error)]:
+    for message in messages_of(error):
       _tell(message, label)
     return error.exit_status
   if isinstance(error, SystemExit):
@@ -78,6 +78,11 @@ def report(error: BaseException) -> int:
   if _flag('pdb_post_mortem'):  # Absl will start the debugger.
     raise error
   return _report_unforeseen(error)
+
+
+def messages_of(error: BaseException) -> list[str]:
+  """The lines that `report` prints of an error with a status of its own, without `error: `; passwords are not masked."""
+  return list(getattr(error, 'lines', None) or [failures.text_of(error)])
 
 
 def _tell(message: str, label: str = 'error') -> None:

@@ -6,6 +6,7 @@ import secrets
 
 from official_ext.queue import queue_folder
 from official_ext.runs import column_store
+from official_ext.runs import driver as driver_lib
 from official_ext.runs import index as index_lib
 
 
@@ -23,6 +24,7 @@ class Context:
     port: its port.
     password: what opens the console on an address that others can reach; None on a loopback address.
     columns: what was read of the runs' events for their curves. It is only a cache.
+    driver: the process that is asked what the driver would say. It is started by the first who asks.
   """
 
   root: str
@@ -34,9 +36,11 @@ class Context:
   port: int = 8420
   password: str | None = dataclasses.field(default=None, repr=False)
   columns: column_store.ColumnStore = dataclasses.field(default_factory=column_store.ColumnStore, repr=False)
+  driver: driver_lib.Driver = dataclasses.field(default_factory=driver_lib.Driver, repr=False)
 
 
 def make(root: str, **values) -> Context:
   """The context of a folder; `values` are further attributes."""
   root = os.path.abspath(root)
+  values.setdefault('driver', driver_lib.Driver(registry=values.get('registry', ())))
   return Context(root, index_lib.RunIndex(root), queue_folder.Queue(root), **values)

@@ -88,13 +88,12 @@ def to_clone(
     run: the original.
     model_dir: the new run's folder.
     changes: `NAME=VALUE`, as --set takes them; the driver checks them.
-    config_file: the original's configuration; None: its params.yaml.
+    config_file: the file that will have the original's configuration; None: its params.yaml.
 
   Raises:
     UserError: the original's command or configuration is not known.
   """
-  config_file = config_file or run.file(run_folder.PARAMS)
-  if not os.path.isfile(config_file):
+  if not os.path.isfile(run.file(run_folder.PARAMS)) and not os.path.isfile(config_file or ''):
     raise errors.UserError(f'{run.name}: has no {run_folder.PARAMS}, so that nothing can be made like it')
   for change in changes:
     if '=' not in change:
@@ -111,7 +110,7 @@ def to_clone(
     ('mode', mode),
     ('model_dir', os.path.abspath(model_dir)),
     *((name, value) for name, value in split.flags if name.removeprefix('no') not in _REPLACED),
-    ('config_file', config_file),
+    ('config_file', config_file or run.file(run_folder.PARAMS)),
     *(('set', change) for change in changes),
   ]
   return Command((*split.program, *map(_written, flags)), _cwd_of(values), os.path.abspath(model_dir), mode)
@@ -203,22 +202,51 @@ def make_clone(run: run_folder.Run, root: str, name: str | None, changes: Sequen
   to_clone(run, root, changes)  # Before anything is written.
   while True:
     chosen = name or free_name(root, run.name if run.name != '.' else os.path.basename(run.path))
-    folder = checked_folder(root, chosen)
     try:
-      os.makedirs(os.path.dirname(folder), exist_ok=True)
-      os.mkdir(folder)  # Of several at once one gets it.
+      folder = make_folder(root, chosen)
       break
-    except FileExistsError:
+    except FileExistsError:  # Of several at once one gets it.
       if name:
-        raise errors.UserError(f'--name={name}: {folder} is there already; choose another name') from None
-    except OSError as error:
-      raise errors.UserError(f'--name={chosen}: {folder}: cannot be made: {error.strerror}') from error
+        raise errors.UserError(
+          f'--name={name}: {checked_folder(root, name)} is there already; choose another name'
+        ) from None
   try:
-    base = os.path.join(folder, BASE_PARAMS)
-    paths.write_atomically(base, paths.read(run.file(run_folder.PARAMS)))
+    content = paths.read(run.file(run_folder.PARAMS))
+  except OSError as error:
+    raise errors.StorageError(f'{run.file(run_folder.PARAMS)}: cannot be read: {error.strerror}') from error
+  return to_clone(run, folder, changes, write_base(folder, content))
+
+
+def make_folder(root: str, name: str) -> str:
+  """Makes the folder of a new run, and returns its path.
+
+  Raises:
+    FileExistsError: there is one.
+    UserError: the name leads out of `root`, or no folder can be made there.
+  """
+  folder = checked_folder(root, name)
+  try:
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    os.mkdir(folder)
+  except OSError as error:
+    if isinstance(error, FileExistsError) and os.path.lexists(folder):
+      raise
+    raise errors.UserError(f'--name={name}: {folder}: cannot be made: {error.strerror}') from error
+  return folder
+
+
+def write_base(folder: str, content: bytes) -> str:
+  """Writes what a run begins with into its folder, and returns the path of the file.
+
+  Raises:
+    StorageError: it cannot be written.
+  """
+  path = os.path.join(folder, BASE_PARAMS)
+  try:
+    paths.write_atomically(path, content)
   except OSError as error:
     raise errors.StorageError(f'{folder}: cannot be written: {error.strerror}') from error
-  return to_clone(run, folder, changes, base)
+  return path
 
 
 def checked_folder(root: str, name: str) -> str:

@@ -36,25 +36,30 @@ class Driver:
   """The process that is asked. Threads may share it: they are answered one after the other.
 
   Attributes:
-    program: the path of the driver, train.py.
     cwd: the folder in which commands are meant to be given.
     registry: the modules that --registry names.
   """
 
   def __init__(self, cwd: str = '', registry: Sequence[str] = (), program: str = 'train.py'):
-    """Starts nothing yet.
-
-    Raises:
-      UserError: there is no such program.
-    """
+    """Starts nothing yet."""
     self.cwd = os.path.abspath(cwd or os.getcwd())
-    self.program = os.path.abspath(commands.find_program(program))
+    self._program_name = program
     self.registry = tuple(registry)
-    self._process: subprocess.Popen[bytes] | None = None
+    self._process: Any = None
     self._is_ready = False
     self._asking = threading.Lock()
     self._number = 0
     self._rest = b''
+
+  @property
+  def program(self) -> str:
+    """The path of the driver: train.py in `cwd`, or else beside the library.
+
+    Raises:
+      UserError: there is none.
+    """
+    here = os.path.join(self.cwd, self._program_name)
+    return here if os.path.isfile(here) else os.path.abspath(commands.find_program(self._program_name))
 
   def __enter__(self) -> 'Driver':
     return self
@@ -122,12 +127,7 @@ class Driver:
     if not self.is_ready:
       self._start()
     self._number += 1
-    assert self._process is not None and self._process.stdin is not None
-    try:
-      self._process.stdin.write(json.dumps({'id': self._number, **request}).encode() + b'\n')
-      self._process.stdin.flush()
-    except OSError:
-      raise _GoneError from None
+    self._write(json.dumps({'id': self._number, **request}).encode() + b'\n')
     while True:
       found = self._read(request['seconds'] + _PATIENCE_SECONDS)
       if found.get('id') == self._number:
@@ -135,12 +135,7 @@ class Driver:
 
   def _start(self) -> None:
     self._end()
-    self._process = subprocess.Popen(
-      [sys.executable, '-m', _SERVER, self.program, *(f'--registry={name}' for name in self.registry)],
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      cwd=self.cwd,
-    )
+    self._process = self._launch()
     try:
       self._read(_START_SECONDS)
     except _GoneError:
@@ -150,9 +145,27 @@ class Driver:
       raise DriverError(f'the process that asks the driver, {_SERVER}, does not start: it {how}') from None
     self._is_ready = True
 
+  def _launch(self) -> Any:
+    return subprocess.Popen(
+      [sys.executable, '-m', _SERVER, self.program, *(f'--registry={name}' for name in self.registry)],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      cwd=self.cwd,
+    )
+
+  def _write(self, content: bytes) -> None:
+    descriptor, deadline = self._process.stdin.fileno(), time.monotonic() + _PATIENCE_SECONDS
+    os.set_blocking(descriptor, False)
+    while content:
+      if not select.select([], [descriptor], [], max(0.0, deadline - time.monotonic()))[1]:
+        raise _GoneError
+      try:
+        content = content[os.write(descriptor, content) :]
+      except OSError:
+        raise _GoneError from None
+
   def _read(self, seconds: float) -> dict[str, Any]:
     """The next line of the process."""
-    assert self._process is not None and self._process.stdout is not None
     descriptor, deadline = self._process.stdout.fileno(), time.monotonic() + seconds
     while b'\n' not in self._rest:
       if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
