@@ -28,6 +28,7 @@ from official_ext.config import short_names
 from official_ext.config import value_text
 from official_ext.core import run_checks
 from official_ext.core import run_record
+from official_ext.files import storage
 from official_ext.monitoring import credentials
 from official_ext.runtime import failures
 from official_ext.runtime import visible_gpus
@@ -54,11 +55,13 @@ def answer(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def lines_of(error: BaseException) -> list[str]:
   """What the driver prints when an error ends it, without `error: ` and the place of a traceback."""
-  if isinstance(error, errors.UserError):
+  if hasattr(error, 'exit_status'):
     lines = exit_status.messages_of(error)
+  elif isinstance(error, SystemExit):
+    lines = [failures.describe_exit(error)]
   else:
-    refusal = failures.refusal_in(error)
-    lines = [str(refusal) if refusal else failures.describe(error)]
+    foreseen = storage.explain(error) or failures.refusal_in(error)
+    lines = [str(foreseen) if foreseen else failures.describe(error)]
   return [credentials.mask(line) for line in lines]
 
 
@@ -178,9 +181,9 @@ class _Form:
     """What a form shows.
 
     `values`: path -> text for --set, `strings`: the string that this means where it is quoted, `shape`: changes when
-    other fields are to be shown, and, if they are asked for, `fields`. Of a field: its `path`; `key`, the name for
-    --set; `names`, all that name it alone; `also`, what `key` sets besides; `kind`, the input that suits it; `default`, its text without any --set; and
-    what `official-ext describe` tells.
+    other fields are to be shown, and, if they are asked for, `fields`. Of a field: its `path`; `key`, the best name for
+    --set; `names`, all that set it first; `also`, what `key` sets besides; `kind`, the input that suits it; `default`,
+    its text without any --set; and what `official-ext describe` tells.
     """
     shape = [(field.path, overrides.type_name(field.hint)) for field in self._fields]
     values = {field.path: _text(field.value) for field in self._fields}

@@ -81,7 +81,7 @@ def report(error: BaseException) -> int:
 
 
 def messages_of(error: BaseException) -> list[str]:
-  """The lines that `report` prints of an error with a status of its own, without `error: `; passwords are not masked."""
+  """What `report` prints of an error with a status of its own, without `error: `, and with its passwords."""
   return list(getattr(error, 'lines', None) or [failures.text_of(error)])
 
 
