@@ -44,13 +44,13 @@ def answer(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
   Args:
     request: `do`: 'list' or 'check'; for both `arguments`, flags of the driver. For 'check', true or false: `fields`,
-      `params`.
+      `params`, and `quick`, without the checks that need devices and the task.
   """
   arguments = list(request['arguments'])
   if request['do'] == 'list':
     yield _list(arguments)
   else:
-    yield from _check(arguments, bool(request.get('fields')), bool(request.get('params')))
+    yield from _check(arguments, request)
 
 
 def lines_of(error: BaseException) -> list[str]:
@@ -107,7 +107,7 @@ def _parts(doc: str) -> dict[str, str]:
 # The check.
 
 
-def _check(arguments: Sequence[str], with_fields: bool, with_params: bool) -> Iterator[dict[str, Any]]:
+def _check(arguments: Sequence[str], wishes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
   params, lines = None, []
   try:
     try:
@@ -119,15 +119,15 @@ def _check(arguments: Sequence[str], with_fields: bool, with_params: bool) -> It
   except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a registry.
     lines = lines_of(error)
   form = _Form(params or _params_of(_flags()))
-  found = {**form.answer(with_fields), 'lines': form.assigned(lines), 'complete': bool(lines)}
+  found = {**form.answer(bool(wishes.get('fields'))), 'lines': form.assigned(lines), 'complete': bool(lines)}
   yield found
-  if lines:
+  if lines or wishes.get('quick'):
     return
   try:
     params = _check_run(params)
   except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a task.
     found['lines'] = form.assigned(lines_of(error))
-  yield {**found, 'complete': True, **({'params': run_record.params_text(params)} if with_params else {})}
+  yield {**found, 'complete': True, **({'params': run_record.params_text(params)} if wishes.get('params') else {})}
 
 
 def _check_run(params: definitions.ExperimentConfig) -> definitions.ExperimentConfig:
@@ -181,9 +181,9 @@ class _Form:
     """What a form shows.
 
     `values`: path -> text for --set, `strings`: the string that this means where it is quoted, `shape`: changes when
-    other fields are to be shown, and, if they are asked for, `fields`. Of a field: its `path`; `key`, the best name for
-    --set; `names`, all that set it first; `also`, what `key` sets besides; `kind`, the input that suits it; `default`,
-    its text without any --set; and what `official-ext describe` tells.
+    other fields are to be shown, and, if they are asked for, `fields` and `about` the experiment. Of a field: its
+    `path`; `key`, the best name for --set; `names`, all that set it first; `also`, what `key` sets besides; `kind`, the
+    input that suits it; `default`, its text without any --set; and what `official-ext describe` tells.
     """
     shape = [(field.path, overrides.type_name(field.hint)) for field in self._fields]
     values = {field.path: _text(field.value) for field in self._fields}
@@ -197,6 +197,7 @@ class _Form:
       base = _params_of(_flags('set'))
       defaults = {} if base is None else {field.path: field.value for field in overrides.read_leaves(base)}
       descriptions = [] if self._params is None else describe.descriptions(self._params, flags.FLAGS.experiment)
+      found['about'] = None if self._params is None else _experiment(flags.FLAGS.experiment)
       found['fields'] = [self._described(each, defaults) for each in descriptions]
     return found
 

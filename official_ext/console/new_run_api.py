@@ -72,7 +72,7 @@ class _Page:
     """All experiments, with what they say of themselves; `lines`: why others are not there. Waits for TensorFlow."""
     del request
     found = self._context.driver.experiments()
-    return answers.json({**found, 'modes': MODES, 'cwd': self._context.driver.cwd})
+    return answers.json(found)
 
   def clone(self, request: requests.Request) -> responses.Response:
     """What a form begins with that is to make a run like `?run=NAME`."""
@@ -84,12 +84,15 @@ class _Page:
     return answers.json({'experiment': experiment, 'mode': command.mode, 'name': proposed})
 
   def form(self, request: requests.Request) -> responses.Response:
-    """What the driver says to a form, and the command; `fields` if they are asked for. Writes nothing."""
+    """What the driver says to a form, and the command; `fields` if they are asked for. Writes nothing.
+
+    `quick`: without what the driver says to the devices and the task.
+    """
     body = answers.body(request)
     wanted = self._new_run(body)
     if not body.get('name') and wanted.original is None:
       wanted = self._new_run({**body, 'name': new_runs.proposed_name(self._context.root, wanted.experiment)})
-    found = wanted.check(self._context.driver, fields=bool(body.get('fields')))
+    found = wanted.check(self._context.driver, **{name: bool(body.get(name)) for name in ('fields', 'quick')})
     names: list[str] = []
     command = ''
     try:
@@ -97,7 +100,7 @@ class _Page:
       command = wanted.shell_lines(self._context.driver)
     except errors.UserError as error:
       names = list(errors.lines_of(error))
-    return answers.json({**found, 'name': wanted.name, 'name_errors': names, 'command': command})
+    return answers.json({**found, 'name': wanted.name, 'name_errors': names, 'command': command, 'modes': MODES})
 
   def start(self, request: requests.Request) -> responses.Response:
     """Starts a run, detached. Nothing is made of one with a mistake."""
