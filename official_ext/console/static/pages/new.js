@@ -10,6 +10,7 @@ import {about, changeLink, choice} from './new_choice.js';
 import {OtherRow, Row} from './new_fields.js';
 
 export const title = 'New run';
+export const styles = ['/static/pages/new.css'];
 
 const PAUSE_MS = 100; // After the last key, until the driver is asked.
 const IN_ADDRESS = 4000; // Letters of a pasted text; more would make addresses that servers refuse.
