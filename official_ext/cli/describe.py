@@ -144,8 +144,8 @@ def attribute_docs(config_class: Any) -> Mapping[str, str]:
 def _field_comments(cls: Any) -> Mapping[str, str]:
   """The comments after a class's fields, or right above them."""
   try:
-    source = textwrap.dedent(inspect.getsource(cls))
-  except (OSError, TypeError):  # The class is built in, or made in a running program.
+    source = textwrap.dedent(_source_of(cls))
+  except (OSError, TypeError, SyntaxError, KeyError):  # The class is built in, or made in a running program.
     return {}
   (definition,) = ast.parse(source).body
   comments = {
@@ -167,6 +167,35 @@ def _field_comments(cls: Any) -> Mapping[str, str]:
     if behind in comments or len(text.split()) > 2:  # A word or two above a field are the heading of several.
       found[field.target.id] = text
   return {name: text for name, text in found.items() if text}
+
+
+def _source_of(cls: Any) -> str:
+  """The source of a class, as inspect.getsource gives it, which reads the whole file for each."""
+  lines, places = _classes_in(inspect.getsourcefile(cls) or '')
+  first, last = places[cls.__qualname__.replace('<locals>.', '')]
+  return ''.join(lines[first - 1 : last])
+
+
+@functools.cache
+def _classes_in(path: str) -> tuple[list[str], Mapping[str, tuple[int, int]]]:
+  """The lines of a file, and the first and last line of each class in it, by its name with what it is in."""
+  with tokenize.open(path) as file:
+    text = file.read()
+  found: dict[str, tuple[int, int]] = {}
+
+  def walk(node, prefix):
+    for child in ast.iter_child_nodes(node):
+      if isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        name = f'{prefix}{child.name}'
+        first = min([child.lineno, *(decorator.lineno for decorator in child.decorator_list)])
+        if isinstance(child, ast.ClassDef):
+          found.setdefault(name, (first, child.end_lineno or first))
+        walk(child, f'{name}.')
+      else:
+        walk(child, prefix)
+
+  walk(ast.parse(text), '')
+  return text.splitlines(keepends=True), found
 
 
 def _is_for_users(comment: str) -> bool:

@@ -36,11 +36,16 @@ from official_ext.cli import flags as ext_flags
 _SECONDS = 20.0  # For an answer. The checks that need devices and the task get what is left.
 _MORE_BYTES = 8 << 30  # Of address space, for an answer.
 _PR_SET_PDEATHSIG = 1
+_NAME = 'official_ext.cli.driver_server'
 _REGISTRY_IMPORTS = 'registry_imports'
 
 
 class _Modules:
-  """The modules of experiments, imported once, and the files that they were read from."""
+  """The modules of experiments, imported once, and the files that they were read from.
+
+  Attributes:
+    failed: what has failed, and may have done something before: this process is of no use.
+  """
 
   def __init__(self, names: list[str], without: list[str]):
     """Imports modules.
@@ -50,14 +55,16 @@ class _Modules:
       without: those that are left to each request, since they cannot be imported.
     """
     self.failed = ''
-    for name in [_REGISTRY_IMPORTS, None, *names]:
-      if name in without:
-        continue
+    if _REGISTRY_IMPORTS not in without:
       try:
-        ext_flags.import_registries() if name is None else ext_flags.import_registry(name, 'import')
+        ext_flags.import_registry(_REGISTRY_IMPORTS, 'import')
       except errors.UserError:
-        self.failed = name or ''
-        break
+        self.failed = _REGISTRY_IMPORTS
+        return
+    ext_flags.import_registries()
+    for name in names:  # The user's: tried in a fork, which is cheaper than to begin anew.
+      if _answer_in_fork({'do': 'try', 'arguments': [name]}, _SECONDS).get('imported'):
+        ext_flags.import_registry(name, 'import')
     self._states = {path: _state(path) for path in _files()}
 
   def are_stale(self) -> bool:
@@ -132,6 +139,10 @@ def _become_answer(request: Mapping[str, Any], writer: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
       os.dup2(null, number)
+    if request['do'] == 'try':
+      ext_flags.import_registry(request['arguments'][0], 'import')
+      _write(writer, {'imported': True})
+      return
     for found in driver_answers.answer(request):
       _write(writer, found)
   except BaseException as error:  # pylint: disable=broad-except  # Anything may be in a registry.
@@ -152,7 +163,8 @@ def main(arguments: list[str]) -> None:
   names, without = (
     [flag.removeprefix(prefix) for flag in flags if flag.startswith(prefix)] for prefix in ('--registry=', '--without=')
   )
-  os.setpgid(0, 0)
+  if os.getpgrp() != os.getpid():
+    os.setpgid(0, 0)  # What answers is ended with it.
   answers = os.fdopen(os.dup(1), 'w', buffering=1)
   os.dup2(2, 1)  # Whatever prints must not be taken for an answer.
   threading.Thread(target=_end_with_stdin, daemon=True).start()
@@ -161,7 +173,7 @@ def main(arguments: list[str]) -> None:
   modules = _Modules(names, without)
   if modules.failed:  # What a module has done until it failed is not to be found by a request: begin without it.
     os.dup2(answers.fileno(), 1)
-    os.execv(sys.executable, [sys.executable, '-m', __spec__.name, *arguments, f'--without={modules.failed}'])
+    os.execv(sys.executable, [sys.executable, '-m', _NAME, *arguments, f'--without={modules.failed}'])
   describe.read_classes()
   gc.collect()
   gc.freeze()

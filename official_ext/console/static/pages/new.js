@@ -211,7 +211,10 @@ class Form {
     this.settled ??= new Promise((resolve) => {
       this.settle = resolve;
     });
-    this.timer = setTimeout(() => this.askNow(), pause);
+    this.timer = setTimeout(() => {
+      this.timer = null;
+      this.askNow();
+    }, pause);
     return this.settled;
   }
 
@@ -229,7 +232,7 @@ class Form {
         if (!wanted && found.shape !== this.shape && !this.again) {
           found = await post('/api/new/form', {...asked, fields: true}, {signal: this.signal});
         }
-        if (!this.again) this.take(found);
+        if (!this.again && !this.signal.aborted) this.take(found);
       } while (this.again);
     } catch (error) {
       if (error.name === 'AbortError') return;
@@ -237,9 +240,11 @@ class Form {
       this.setButtons(false);
     } finally {
       this.asking = null;
-      this.view.classList.remove('asking');
-      this.settle?.();
-      this.settled = null;
+      if (!this.timer) { // Otherwise it is asked again in a moment.
+        this.view.classList.remove('asking');
+        this.settle?.();
+        this.settled = null;
+      }
     }
   }
 

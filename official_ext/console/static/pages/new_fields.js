@@ -49,7 +49,10 @@ export class Row {
       return element('select', {...shared, onchange: () => this.edit({text: this.input.value})},
         options.map((text) => option(text)));
     }
-    if (secret) return element('input', {...shared, type: 'password', oninput: () => this.edit({string: this.input.value})});
+    if (secret) {
+      return element('input', {...shared, type: 'password', oninput: () =>
+        this.edit(kind === 'string' ? {string: this.input.value} : {text: this.input.value})});
+    }
     if (kind === 'int' || kind === 'float') {
       return element('input', {...shared, type: 'text', inputmode: kind === 'int' ? 'numeric' : 'decimal',
         oninput: () => this.edit({text: this.input.value})});
