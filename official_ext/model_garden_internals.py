@@ -6,6 +6,8 @@ exists, in the form that we rely on. See also tf_internals.py.
 
 # pylint: disable=protected-access
 from collections.abc import Sequence
+import contextlib
+import functools
 from typing import Any
 
 from official.core import exp_factory
@@ -40,6 +42,21 @@ def restrictions_of(config: base_config.Config) -> Sequence[str]:
 def is_valid_sequence(elements: Sequence[Any]) -> bool:
   """Whether a configuration can hold such a list; publicly, only an assignment tells, without the name of the field."""
   return base_config.Config._isvalidsequence(elements)
+
+
+def remember_annotations() -> None:
+  """Lets configurations read the type hints of a class once; they do so for each field that is set, half of their time.
+
+  For a process that makes many configurations; those of all classes that there are, are read now.
+  """
+  read = functools.cache(base_config.Config._get_annotations.__func__)
+  base_config.Config._get_annotations = classmethod(lambda cls: dict(read(cls)))
+  pending: list[Any] = [base_config.Config]
+  while pending:
+    config_class = pending.pop()
+    pending += config_class.__subclasses__()
+    with contextlib.suppress(Exception):  # Whoever makes one will be told.
+      read(config_class)
 
 
 def averaged_optimizer(optimizer: Any) -> Any | None:

@@ -29,6 +29,7 @@ import time
 from typing import Any
 
 from official_ext import errors
+from official_ext import model_garden_internals
 from official_ext.cli import describe
 from official_ext.cli import driver_answers
 from official_ext.cli import flags as ext_flags
@@ -174,6 +175,7 @@ def main(arguments: list[str]) -> None:
   if modules.failed:  # What a module has done until it failed is not to be found by a request: begin without it.
     os.dup2(answers.fileno(), 1)
     os.execv(sys.executable, [sys.executable, '-m', _NAME, *arguments, f'--without={modules.failed}'])
+  model_garden_internals.remember_annotations()
   describe.read_classes()
   gc.collect()
   gc.freeze()
