@@ -54,10 +54,15 @@ class _Compare:
     return responses.Response(content, media_type='application/json')
 
   def names(self, request: requests.Request) -> responses.Response:
-    """The names of the curves that each run has: `{"names": {RUN: [NAME, ...]}}`."""
-    found = {run.name: curves.names(self._context.columns, run) for run in self._runs(request)}
+    """The names of the curves that each run has: `{"names": {RUN: [NAME, ...]}, "missing": [RUN, ...]}`."""
+    found, missing = {}, []
+    for name in self._names(request):
+      try:
+        found[name] = curves.names(self._context.columns, answers.run_of(self._context, name))
+      except errors.UserError:
+        missing.append(name)
     self._context.columns.trim()
-    return answers.json({'names': found})
+    return answers.json({'names': found, 'missing': missing})
 
   def compare(self, request: requests.Request) -> responses.Response:
     """Runs side by side, see runs/comparing.py; with `all=1` the fields in which they do not differ too."""
@@ -69,10 +74,13 @@ class _Compare:
     return answers.json(credentials.mask_values(found.as_dict()))
 
   def _runs(self, request: requests.Request) -> list[run_folder.Run]:
+    return [answers.run_of(self._context, name) for name in self._names(request)]
+
+  def _names(self, request: requests.Request) -> list[str]:
     names = list(dict.fromkeys(request.query_params.getlist('run')))
     if not 0 < len(names) <= _MAX_RUNS:
       raise errors.UserError(f'run: expected 1 to {_MAX_RUNS} names, got {len(names)}')
-    return [answers.run_of(self._context, name) for name in names]
+    return names
 
 
 def _number(request: requests.Request, name: str) -> float | None:

@@ -240,7 +240,6 @@ class EventColumns:
   # Metrics.
 
   def _read_metric(self, file, name: str, known: _Metric) -> None:
-    pattern = _pattern_of(name)
     lines, values = [known.lines], [known.values]
     while known.offset < self._offset:
       file.seek(known.offset)
@@ -250,7 +249,7 @@ class EventColumns:
       content = file.read(end - known.offset)
       if len(content) < end - known.offset:  # It was cut meanwhile, and will be read anew.
         break
-      places, found = _numbers_in(content, pattern)
+      places, found = _numbers_in(content, name)
       at = np.searchsorted(self._starts, places + known.offset, side='right') - 1
       if len(at) and not (at[1:] > at[:-1]).all():  # A name twice in a line: the last one counts.
         keep = np.append(at[1:] > at[:-1], True)
@@ -288,11 +287,11 @@ def _heads(data: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray
   """
   kinds = np.full(len(starts), INVALID, np.int8)
   steps, times = np.zeros(len(starts), np.int64), np.full(len(starts), np.nan)
-  windows = np.lib.stride_tricks.sliding_window_view(data, 8)
+  words = np.ndarray(len(data) - 7, np.uint64, data, strides=(1,))  # Eight bytes from each place on.
 
   def is_at(places: np.ndarray, text: bytes) -> np.ndarray:
     """Whether these eight bytes are at some places."""
-    return windows[np.minimum(places, len(windows) - 1)].view(np.uint64)[:, 0] == np.frombuffer(text, np.uint64)[0]
+    return words[np.minimum(places, len(words) - 1)] == np.frombuffer(text, np.uint64)[0]
 
   found = is_at(starts, b'{"time":')
   seconds, place = _decimals(data, starts + 9)
@@ -331,25 +330,21 @@ def _decimals(data: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndar
   return digits / scale, end
 
 
-def _pattern_of(name: str) -> re.Pattern[bytes]:
-  """What a number of this name looks like in a line: as `EventsWriter` writes it, NaN and infinities as strings."""
+def _numbers_in(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
+  """Where a name is found in whole lines, and its numbers; where its value is none it is left out."""
   key = re.escape(json.dumps(name).encode())  # First, and as a literal: so the search is fast.
-  return re.compile(key + rb': ?(-?[0-9][0-9.eE+-]*|"(?:NaN|-?Infinity)"|NaN|-?Infinity)')
-
-
-def _numbers_in(content: bytes, pattern: re.Pattern[bytes]) -> tuple[np.ndarray, np.ndarray]:
-  """Where a pattern of `_pattern_of` is found, and the numbers."""
-  found = [(match.start(), match[1]) for match in pattern.finditer(content)]
-  if not found:
-    return np.empty(0, np.int64), np.empty(0)
-  starts, texts = zip(*found)
+  pattern = re.compile(key + rb': ?(-?[0-9][0-9.eE+-]*|"(?:NaN|-?Infinity)"|NaN|-?Infinity)')
+  starts: list[int] = []
+  texts: list[bytes] = []  # Two lists: a pair for each would keep the collector of garbage busy.
+  for match in pattern.finditer(content):
+    starts.append(match.start())
+    texts.append(match[1])
   try:
     values = np.fromiter(map(float, texts), np.float64, len(texts))
-  except ValueError:  # What is no number, such as 1-2, was no JSON.
+  except ValueError:  # What is quoted; or is no number, such as 1-2, and was no JSON.
     values = np.array([_float(text.strip(b'"').decode()) for text in texts])
   places = np.array(starts, np.int64)
-  # Within a string of JSON a backslash is before each quotation mark.
-  good = np.frombuffer(content, np.uint8)[places - 1] != ord('\\')
+  good = np.frombuffer(content, np.uint8)[places - 1] != ord('\\')  # Or else it is within a string of JSON.
   return (places, values) if good.all() else (places[good], values[good])
 
 

@@ -24,8 +24,9 @@ def console(tmp_path_factory, start_console):
 
 
 def test_names_of_curves(console):
-  assert console.get('/api/curves/names', run=['run 0', 'old']) == {
-    'names': {'run 0': ['train/training_loss', 'eval/accuracy'], 'old': ['train/training_loss']}
+  assert console.get('/api/curves/names', run=['run 0', 'none', 'old', '../run 0']) == {
+    'names': {'run 0': ['train/training_loss', 'eval/accuracy'], 'old': ['train/training_loss']},
+    'missing': ['none', '../run 0'],
   }
 
 
@@ -72,7 +73,7 @@ def test_runs_side_by_side_are_what_the_command_prints(console):
     ('/api/curves', {'run': 'run 0', 'name': 'train/a', 'first': 2, 'last': 1}),
     ('/api/curves', {'run': 'run 0', 'name': 'train/a', 'x': 'epoch'}),
     ('/api/curves', {'run': ['run 0', 'run 1'], 'name': [f'train/{i}' for i in range(1001)]}),
-    ('/api/curves/names', {'run': '.hidden'}),
+    ('/api/curves/names', {}),
     ('/api/compare', {'run': [f'run {i}' for i in range(101)]}),
   ],
 )

@@ -17,11 +17,13 @@ const MAX_RUNS = 100;
 const DIFFERENCES_MS = 5000;
 
 export async function show(view, query, signal) {
-  const {runs} = await get('/api/runs', {}, {signal});
+  const given = [...new Set(query.getAll('run'))];
+  const [{runs}, names] = await Promise.all([get('/api/runs', {}, {signal}), given.length && given.length <= MAX_RUNS ?
+    get('/api/curves/names', {run: given}, {signal}) : null]);
   if (signal.aborted) return;
-  const known = new Map(runs.map((run) => [run.name, run]));
-  const given = [...new Set(query.getAll('run'))], missing = given.filter((name) => !known.has(name));
-  await new Compare(view, given.filter((name) => known.has(name)).slice(0, MAX_RUNS), missing, known, query, signal).start();
+  const known = new Map(runs.map((run) => [run.name, run])), missing = given.filter((name) => !known.has(name));
+  const page = new Compare(view, given.filter((name) => known.has(name)).slice(0, MAX_RUNS), missing, known, query, signal);
+  await page.start(names?.names);
 }
 
 class Compare {
@@ -30,16 +32,16 @@ class Compare {
     this.hidden = new Set(query.getAll('off').filter((name) => runs.includes(name)));
   }
 
-  async start() {
+  async start(names) {
     this.chips = element('div', {class: 'compare-runs', role: 'group', 'aria-label': 'Runs'});
     this.content = element('div', {});
     replace(this.view, element('div', {class: 'page-head'}, element('h1', {}, 'Compare'), this.adder()), this.chips,
       errorList(this.missing.map((name) => `${name}: no run of that name`)), this.content);
-    await this.changed();
+    await this.changed(names);
   }
 
-  /** The runs are others than before. */
-  async changed() {
+  /** The runs are others than before. `names`: the curves of each, if they are known. */
+  async changed(names = null) {
     this.leave?.abort();
     this.leave = new AbortController();
     this.signal.addEventListener('abort', () => this.leave.abort(), {signal: this.leave.signal});
@@ -52,7 +54,7 @@ class Compare {
       return;
     }
     try {
-      this.names = (await get('/api/curves/names', {run: this.runs}, {signal})).names;
+      this.names = names ?? (await get('/api/curves/names', {run: this.runs}, {signal})).names;
       if (signal.aborted) return;
       const problem = element('div', {}), tables = element('div', {});
       const found = charts({runs: () => this.shown(), names: () => this.shownNames(), seriesOf: (curve, group) => this.seriesOf(curve, group),
@@ -71,6 +73,7 @@ class Compare {
   }
 
   listen(problem, signal) {
+    const heard = new Set();
     let timer = null;
     const later = () => {
       timer ??= setTimeout(() => {
@@ -87,8 +90,11 @@ class Compare {
         this.tellStatuses();
         if (isNew) later();
       },
-      events: ({events}) => {
-        if (events.some(({event}) => event === 'train' || event === 'eval')) this.charts.refresh();
+      events: ({run, events}) => {
+        // The first message says where the stream begins: what came before it may be later than the charts.
+        const isFirst = !heard.has(run);
+        heard.add(run);
+        if (isFirst || events.some(({event}) => event === 'train' || event === 'eval')) this.charts.refresh();
       },
       problem: ({errors}) => replace(problem, errorList(errors)),
     }, signal);

@@ -1,4 +1,4 @@
-import {setTitle} from '../app.js';
+import {keys, setTitle} from '../app.js';
 import {get, post, stream} from '../api.js';
 import {charts, parseName} from '../charts.js';
 import {element, replace, setText} from '../dom.js';
@@ -51,6 +51,7 @@ class RunPage {
       events: ({events: found_, restarted}) => this.heardEvents(found_, restarted),
       problem: ({errors}) => replace(this.problem, errorList(errors)),
     }, this.signal);
+    keys(Object.fromEntries(TABS.map(([tab, text], index) => [String(index + 1), {text, do: () => this.open(tab)}])), this.signal);
     const clock = setInterval(() => this.tellHead(), 1000);
     this.signal.addEventListener('abort', () => clearInterval(clock));
   }
@@ -77,10 +78,12 @@ class RunPage {
   }
 
   heardEvents(found, restarted) {
-    if (!found.length && !restarted) return;
-    const keys = new Set(this.names.map((each) => each.slice(each.indexOf('/') + 1)));
+    // The first message says where the stream begins: what came before it may be later than what is shown.
+    if (!found.length && !restarted && this.listens) return;
+    this.listens = true;
+    const known = new Set(this.names.map((each) => each.slice(each.indexOf('/') + 1)));
     const isNew = found.some((event) => (event.event === 'train' || event.event === 'eval') &&
-      Object.keys(event).some((key) => !KNOWN_KEYS.has(key) && toNumber(event[key]) !== null && !keys.has(key)));
+      Object.keys(event).some((key) => !KNOWN_KEYS.has(key) && toNumber(event[key]) !== null && !known.has(key)));
     if (isNew || restarted) this.askNames();
     this.part?.events?.(found);
   }
