@@ -180,3 +180,21 @@ def test_a_training_is_stopped_goes_on_and_is_killed(tmp_path, runs, start_train
   command = runs('clone', tmp_path, 'a', '--set=train_steps=5')[1]
   assert command.endswith(f'--config_file={tmp_path}/a-2/base_params.yaml --set=train_steps=5\n')
   assert runs('delete', tmp_path, 'a')[0] == 0
+
+
+@pytest.mark.soak
+def test_a_best_checkpoint_is_evaluated_as_it_was_and_stays_as_it_is(tmp_path, runs, run_train):
+  flags = ['--set=train_steps=60', '--set=validation_interval=20', '--set=steps_per_loop=20']
+  flags += [f'--set=trainer.best_checkpoint_{name}' for name in ('export_subdir=best', 'eval_metric=accuracy')]
+  done = run_train(['--experiment=digits_mlp', '--mode=train_and_eval', f'--model_dir={tmp_path}/a', *flags])
+  assert done.returncode == 0, done.stderr
+  (best,) = [each for each in json.loads(runs('checkpoints', tmp_path, 'a', '--json')[1]) if each['is_best']]
+  before = {path: path.read_bytes() for path in (tmp_path / 'a').rglob('*') if path.is_file()}
+  assert runs('evaluate', tmp_path, 'a', f'--checkpoint={best["name"]}')[0] == 0
+  run = run_folder.get_run(str(tmp_path), 'a')
+  _wait(lambda: (run.started('eval') or {}).get('ended'))
+  assert run.started('eval')['exit_status'] == 0, (tmp_path / 'a/run.eval.log').read_text()
+  events = [json.loads(line) for line in (tmp_path / 'a/events.eval.jsonl').read_text().splitlines()]
+  (found,) = [each for each in events if each['event'] == 'eval']
+  assert found['step'] == best['step'] and found['accuracy'] == pytest.approx(best['logs']['accuracy'])
+  assert {path: path.read_bytes() for path in before} == before

@@ -301,6 +301,7 @@ class RunPage {
       each.setAttribute('aria-selected', String(each.id === `tab-${tab}`));
       each.tabIndex = each.id === `tab-${tab}` ? 0 : -1;
     }
+    document.getElementById(`tab-${tab}`).scrollIntoView({block: 'nearest', inline: 'nearest'});
     this.panel.setAttribute('aria-labelledby', `tab-${tab}`);
     setQuery({tab: tab === 'curves' ? null : tab});
     this.part = null;
