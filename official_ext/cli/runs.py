@@ -13,7 +13,10 @@ from official_ext.cli import run_tables
 from official_ext.runs import column_store
 from official_ext.runs import commands
 from official_ext.runs import comparing
+from official_ext.runs import default_fields
+from official_ext.runs import driver as driver_lib
 from official_ext.runs import export
+from official_ext.runs import given_fields
 from official_ext.runs import index
 from official_ext.runs import log
 from official_ext.runs import notes
@@ -288,6 +291,33 @@ def _events(options: Any) -> None:
     _print(run_tables.of_timeline(found))
 
 
+def _config_parser(command: str) -> arguments_lib.Parser:
+  found = _parser(command, as_json=True)
+  found.add_argument('--given', action='store_true')
+  found.add_argument('--changed', action='store_true')
+  found.add_argument('--registry', action='append', default=[])
+  return found
+
+
+def _config(options: Any) -> None:
+  one = _one(options, 'config')
+  values = params.read(one)
+  if values is None:
+    raise errors.UserError(f'{one.name}: has no params.yaml that can be read')
+  if options.given:
+    values = {path: values[path] for path in given_fields.of_run(one, values)}
+  if options.changed:
+    with driver_lib.Driver(registry=options.registry) as driver:
+      try:
+        values = {path: values[path] for path in default_fields.of_run(one, values, driver)}
+      except driver_lib.DriverError as error:
+        raise errors.UserError(f'{one.name}: {error}') from error
+  if options.json:
+    _print_json(values)
+  else:
+    _print([run_tables.harmless(f'{path}: {value}') for path, value in values.items()])
+
+
 def _evaluate_parser(command: str) -> arguments_lib.Parser:
   found = _parser(command)
   found.add_argument('--checkpoint')
@@ -404,6 +434,7 @@ _COMMANDS: dict[str, tuple[Callable[[str], arguments_lib.Parser], Callable[[Any]
   'clone': (_clone_parser, _clone),
   'export': (_export_parser, _export),
   'checkpoints': (lambda command: _parser(command, as_json=True), _checkpoints),
+  'config': (_config_parser, _config),
   'events': (lambda command: _parser(command, as_json=True), _events),
   'evaluate': (_evaluate_parser, _evaluate),
   'tensorboard': (_tensorboard_parser, _tensorboard),

@@ -144,6 +144,9 @@ Ctrl-D ends. The oldest messages are forgotten, and that is told, when the conte
     --project=NAME           of W&B, or MLflow's experiment; default: the configuration's
     --output_dir=DIR         for files of wandb or csv; default: the run's folder
     --artifacts              with params.yaml, run.json, events.jsonl and run.log
+  config RUNS_DIR RUN        the configuration, a line for each field
+    --given                  only what its command gives
+    --changed                only what is other than the experiment's own; needs TensorFlow; [--registry=MODULE]
   checkpoints RUNS_DIR RUN   the checkpoints of a run: step, size, whether it is the best, what is wrong with it
   events RUNS_DIR RUN        what has happened in a run: starts, evaluations, checkpoints, rollbacks, ...
   evaluate RUNS_DIR RUN      evaluates its newest checkpoint, detached; --print: prints the command instead
@@ -154,7 +157,7 @@ Ctrl-D ends. The oldest messages are forgotten, and that is told, when the conte
   delete RUNS_DIR RUN...     moves runs to the trash; --forever: deletes what is there
   restore RUNS_DIR RUN...    brings back what was archived or deleted: [--name=NEW]
 
-list, show, compare, checkpoints, events and tag print JSON with --json.""",
+list, show, compare, config, checkpoints, events and tag print JSON with --json.""",
   ),
   'queue': (
     'queue add|list|move|... RUNS_DIR',

@@ -11,6 +11,8 @@ from official_ext.console import answers
 from official_ext.console import context as context_lib
 from official_ext.monitoring import credentials
 from official_ext.runs import commands
+from official_ext.runs import default_fields
+from official_ext.runs import driver as driver_lib
 from official_ext.runs import given_fields
 from official_ext.runs import index
 from official_ext.runs import log
@@ -96,12 +98,20 @@ class _Run:
     return answers.json({'lines': masked, 'place': end, 'follows': follows})
 
   def config(self, request: requests.Request) -> responses.Response:
-    """The configuration, flat; short names; and the fields that whoever started it has given."""
+    """The configuration, flat; short names; and the fields that whoever started it has given.
+
+    With `defaults=1` also the experiment's own values where they are others: that asks a process with TensorFlow.
+    """
     run = answers.run_of(self._context, request)
     values = params.read(run) or {}
     short_names = (run.record() or {}).get('short_names')
     given = given_fields.of_run(run, values)
     found = {'values': credentials.mask_values(values), 'short_names': short_names or {}, 'given': given}
+    if request.query_params.get('defaults') == '1':
+      try:
+        found['defaults'] = credentials.mask_values(default_fields.of_run(run, values, self._context.driver))
+      except driver_lib.DriverError as error:
+        return answers.errors_json([error], 500)
     return answers.json(found)
 
   def checkpoints(self, request: requests.Request) -> responses.Response:

@@ -124,6 +124,8 @@ def test_checkpoints_events_and_the_command_of_an_evaluation(tmp_path, runs):
   events = [event('start', 0), event('train', 5, loss=1.0), event('eval', 5, accuracy=0.5, note='\x1b[31m')]
   run = folders.make(tmp_path, 'a', events, identity=folders.ended_process(), status='finished')
   assert runs('checkpoints', tmp_path, 'a')[1] == 'No checkpoints.\n'
+  assert runs('config', tmp_path, 'a')[1].splitlines()[-1] == 'trainer.train_steps: 100'
+  assert runs('config', tmp_path, 'a', '--given')[1] == ''  # Its command has --set=seed=1, and no such short name.
   assert runs('evaluate', tmp_path, 'a') == (
     2,
     '',

@@ -18,8 +18,8 @@ _SECRET = 'hunter2-hunter2'
 
 
 @pytest.fixture(scope='module')
-def console(tmp_path_factory, start_console):
-  return start_console(tmp_path_factory.mktemp('runs'))
+def console(tmp_path_factory, start_console, driver):
+  return start_console(tmp_path_factory.mktemp('runs'), driver=driver)
 
 
 def _make(console, name, events=(), **values):
@@ -81,6 +81,24 @@ def test_the_configuration_tells_what_its_command_gives(console):
   assert sorted(found['given']) == ['trainer.best_checkpoint_eval_metric', rate, 'trainer.train_steps']
   pathlib.Path(run.path, 'params.yaml').write_text(f'task:\n  password: {_SECRET}\n')
   assert _SECRET not in json.dumps(console.get('/api/run/config', run='config'))
+
+
+def test_what_is_other_than_the_experiments_own_is_told_by_the_driver(console):
+  driver = console.context.driver
+  flags = ['--experiment=digits_mlp', '--mode=train', f'--model_dir={console.context.root}/none']
+  own = driver.check(flags, params=True)['params']
+  run = _make(console, 'changed', experiment='digits_mlp')
+  path = pathlib.Path(run.path, 'params.yaml')
+  path.write_text(own)
+  assert console.get('/api/run/config', run='changed', defaults=1)['defaults'] == {}
+  steps = next(line for line in own.splitlines() if line.startswith('  train_steps:'))
+  path.write_text(own.replace(steps, '  train_steps: 12345\n  gone: 1'))
+  found = console.get('/api/run/config', run='changed', defaults=1)
+  assert found['defaults'] == {'trainer.train_steps': int(steps.split()[1]), 'trainer.gone': '-'}
+  _make(console, 'unknown', experiment='no_such_experiment')
+  assert not pathlib.Path(f'{run.path}.defaults').exists()
+  status, answer = console.try_get('/api/run/config', run='unknown', defaults=1)
+  assert status == 400 and 'no_such_experiment' in answer['errors'][0]
 
 
 def test_checkpoints_events_and_images(console):

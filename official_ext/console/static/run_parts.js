@@ -118,42 +118,63 @@ export async function log(page, signal) {
 
 // The configuration.
 
+const SHOWN = [['', 'All fields'], ['given', 'What its command gives'], ['changed', "What is other than the experiment's own"]];
+
 export async function config(page, signal) {
   const {values, short_names: shortNames, given} = await get('/api/run/config', {run: page.name}, {signal});
   const names = Object.keys(values);
   if (!names.length) return {node: element('div', {}, empty('No configuration', 'The run has no params.yaml that can be read.'))};
   const short = new Map(Object.entries(shortNames).map(([name, path]) => [path, name])), isGiven = new Set(given);
   const rows = names.map((path) => {
-    const text = field(values[path]);
-    return {path, text, isGiven: isGiven.has(path), words: `${path} ${short.get(path) ?? ''} ${text}`.toLowerCase(), node: element('tr', {class: isGiven.has(path) && 'given'},
-      element('td', {class: 'mono anywhere'}, path), element('td', {class: 'mono soft'}, short.get(path) ?? ''),
-      element('td', {class: 'mono anywhere'}, text))};
+    const text = field(values[path]), own = element('td', {class: 'mono anywhere soft'});
+    return {path, text, own, words: `${path} ${short.get(path) ?? ''} ${text}`.toLowerCase(), node: element('tr', {class: isGiven.has(path) && 'given'},
+      element('td', {class: 'mono anywhere', title: isGiven.has(path) ? 'Its command gives it' : null}, path), element('td', {class: 'mono soft'}, short.get(path) ?? ''),
+      element('td', {class: 'mono anywhere'}, text), own)};
   });
+  let defaults = null;
   const search = element('input', {type: 'search', placeholder: 'Search', 'aria-label': 'Search fields', value: page.query.get('field') ?? '', oninput: tell});
-  const only = element('input', {type: 'checkbox', checked: page.query.get('given') === '1', onchange: tell});
-  const count = element('span', {class: 'faint'}), body = element('tbody', {});
-  const yaml = () => rows.filter(visible).map(({path, text}) => `${path}: ${text}`).join('\n');
+  const choice = element('select', {'aria-label': 'Which fields', onchange: choose}, SHOWN.map(([value, text]) =>
+    element('option', {value, selected: value === (page.query.get('fields') ?? '')}, text)));
+  const count = element('span', {class: 'faint'}), body = element('tbody', {}), problem = element('div', {});
+  const last = element('th', {}, "The experiment's own");
   const button = element('button', {class: 'small', type: 'button', onclick: async () => {
     const {copy} = await import('./parts.js');
-    if (await copy(yaml())) toast('Copied');
+    if (await copy(rows.filter(visible).map(({path, text}) => `${path}: ${text}`).join('\n'))) toast('Copied');
   }}, 'Copy');
 
-  function visible({words, isGiven: own}) {
-    return (!only.checked || own) && words.includes(search.value.toLowerCase());
+  function visible({path, words}) {
+    const isShown = choice.value === 'given' ? isGiven.has(path) : choice.value === 'changed' ? defaults && Object.hasOwn(defaults, path) : true;
+    return isShown && words.includes(search.value.toLowerCase());
+  }
+
+  async function choose() {
+    replace(problem);
+    if (choice.value === 'changed' && !defaults) {
+      setText(count, 'Asks the driver: TensorFlow takes some seconds…');
+      try {
+        ({defaults} = await get('/api/run/config', {run: page.name, defaults: true}, {signal}));
+        for (const {path, own} of rows) setText(own, Object.hasOwn(defaults, path) ? defaults[path] === '-' ? '–' : field(defaults[path]) : '');
+      } catch (error) {
+        if (error.name === 'AbortError') return;
+        replace(problem, errorList(error.lines ?? [String(error)]));
+        choice.value = '';
+      }
+    }
+    tell();
   }
 
   function tell() {
-    setQuery({field: search.value, given: only.checked});
+    setQuery({field: search.value, fields: choice.value});
     const shown = rows.filter(visible);
+    last.hidden = !defaults;
+    for (const {own} of rows) own.hidden = !defaults;
     replace(body, shown.map(({node}) => node));
     setText(count, `${integer(shown.length)} of ${plural(rows.length, 'field')}`);
   }
-  tell();
-  return {node: element('div', {},
-    element('div', {class: 'toolbar'}, search, element('label', {class: 'inline', title: 'By --set, --params_override or --config_file of its command'},
-      only, `Only what its command gives (${given.length})`), count, element('span', {class: 'grow'}), button),
+  choose();
+  return {node: element('div', {}, element('div', {class: 'toolbar'}, search, choice, count, element('span', {class: 'grow'}), button), problem,
     element('div', {class: 'scroll'}, element('table', {class: 'config'}, element('thead', {}, element('tr', {},
-      ['Field', 'Short name', 'Value'].map((text) => element('th', {}, text)))), body)))};
+      ['Field', 'Short name', 'Value'].map((text) => element('th', {}, text)), last)), body)))};
 }
 
 // Checkpoints.
