@@ -1,8 +1,9 @@
 """official-ext chat: a conversation with a model on the terminal, or with lines that are piped in."""
 
+from collections.abc import Callable, Sequence
 import io
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from official_ext import errors
 from official_ext.cli import arguments as arguments_lib
@@ -10,6 +11,9 @@ from official_ext.cli import generate
 from official_ext.cli import generation_flags
 from official_ext.cli import language_models
 from official_ext.modeling import model_folders
+
+if TYPE_CHECKING:
+  from official_ext.cli import writing
 
 _MAX_NEW_TOKENS = 512  # Unless the context is shorter than twice as much.
 _HELP = 'A line is a message. /clear begins anew, Ctrl-C stops an answer, /exit or Ctrl-D ends.'
@@ -126,8 +130,24 @@ class Conversation:
     """Forgets all messages but that of the system."""
     self.messages = list(self._system)
 
-  def answer(self, message: str) -> None:
-    """Adds a message of the user's, and writes the answer on stdout.
+  def go_on(self, messages: Sequence[dict[str, str]], system_prompt: str = '', seed: int = 0) -> None:
+    """Takes up another conversation: `messages` were said, and the next answer's draws have `seed`."""
+    self._system = [{'role': 'system', 'content': system_prompt}] if system_prompt else []
+    self._seed = seed
+    self.messages = [*self._system, *messages]
+
+  def answer(
+    self, message: str, out: TextIO | None = None, is_stopped: Callable[[], bool] = lambda: False
+  ) -> 'writing.Written':
+    """Adds a message of the user's, and writes the answer.
+
+    Args:
+      message: of the user.
+      out: where to, as its tokens are drawn; None: stdout.
+      is_stopped: asked behind each token whether the answer is to end there.
+
+    Returns:
+      What was written.
 
     Raises:
       UserError: the message is no UTF-8, the template refuses it, or it is too long by itself. It is forgotten.
@@ -140,13 +160,14 @@ class Conversation:
     except errors.UserError:
       self.messages = before
       raise
-    written = self._writer.write(tokens, self._seed, sys.stdout, is_streamed=True, may_interrupt=True)
+    written = self._writer.write(tokens, self._seed, out or sys.stdout, True, out is None, is_stopped)
     if written.ended_by == self._full:
       print(f'stopped after {written.num_tokens} tokens (--max_new_tokens)', file=sys.stderr)
     elif written.ended_by == self._interrupted:
       print('stopped; the answer so far is kept', file=sys.stderr)
     self._seed += 1
     self.messages.append({'role': 'assistant', 'content': written.text})
+    return written
 
   def _fitting(self) -> list[int]:
     """The tokens of the messages, without the oldest if all with an answer are more than the context."""

@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     'check': _check,
     'export': _export,
     'convert': _convert,
+    'predict': _predict,
     'generate': _generate,
     'chat': _chat,
     'runs': _runs,
@@ -128,6 +129,10 @@ def _export(arguments: list[str]) -> None:
 
 def _convert(arguments: list[str]) -> None:
   _module('official_ext.cli.convert').run(arguments)
+
+
+def _predict(arguments: list[str]) -> None:
+  _module('official_ext.cli.predict').run(arguments)
 
 
 def _generate(arguments: list[str]) -> None:

@@ -93,6 +93,17 @@ Of a run:
   --experiment=NAME          the experiment, if run.json does not tell
   --registry=MODULE          a module of yours to import, which registers experiments; may be given several times""",
   ),
+  'predict': (
+    'predict FOLDER [--input=NAME=VALUES]',
+    'what a SavedModel answers',
+    """Prints what the SavedModel in FOLDER answers, as JSON; without inputs the signatures that it has.
+
+  --input=NAME=VALUES        a tensor, as JSON, such as pixels=[[0.5,1]]; may be given several times. The dimension of
+                             the batch may be left out
+  --image=NAME=FILE          a tensor from a PNG, JPEG, GIF or BMP, at the size that the signature says
+  --range=0..255|0..1|-1..1  of the values of a picture in a tensor of floats; default: 0..255
+  --signature=NAME           default: serving_default""",
+  ),
   'generate': (
     'generate FOLDER --prompt=TEXT',
     'continues a text by the model of a folder',

@@ -1,5 +1,6 @@
 """What a model writes behind a prompt, on stdout."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, TextIO
 
 from official_ext.data import text_streams
@@ -36,7 +37,15 @@ class Writer:
     self._config = config
     self._generator = generation.Generator(model, config)
 
-  def write(self, tokens: list[int], seed: int, out: TextIO, is_streamed: bool, may_interrupt: bool = False) -> Written:
+  def write(
+    self,
+    tokens: list[int],
+    seed: int,
+    out: TextIO,
+    is_streamed: bool,
+    may_interrupt: bool = False,
+    is_stopped: Callable[[], bool] = lambda: False,
+  ) -> Written:
     """Writes the continuation alone, and a line break behind it.
 
     Args:
@@ -45,6 +54,7 @@ class Writer:
       out: where to.
       is_streamed: whether each token is written as soon as it is drawn. All at once is faster, and the same text.
       may_interrupt: whether Ctrl-C ends the text instead of the program.
+      is_stopped: asked behind each token whether the text is to end there.
     """
     stream = text_streams.TextStream(self._tokenizer, tokens)
     stops = self._config.stop_token_ids
@@ -63,6 +73,9 @@ class Writer:
           ended_by = STOP_TOKEN
         else:
           text = put(stream.add(token))
+        if ended_by == FULL and is_stopped():
+          ended_by = INTERRUPTED
+          break
     except KeyboardInterrupt:
       if not may_interrupt:
         raise

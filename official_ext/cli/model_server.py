@@ -1,0 +1,271 @@
+"""A process that holds one model to be tried, and answers for the console: `python -m` runs it.
+
+    python -m official_ext.cli.model_server KIND FOLDER
+
+KIND is saved_model or language_model. Requests are JSON objects, one a line, on stdin, each with an `id`; answers come
+on stdout, with the same `id`: some with `text`, the last one with `done` or with `errors`, a list of lines. The first
+line, before any request, tells what the model takes, or has `errors`.
+
+    {"id": 1, "do": "predict", "signature": ..., "inputs": ...}                see saved_models.py
+    {"id": 2, "do": "chat", "messages": [...], "system_prompt": "", "settings": {...}}
+    {"id": 3, "do": "generate", "prompt": "...", "settings": {...}}
+    {"id": 2, "do": "stop"}                                                     ends an answer behind its next token
+
+It ends with its stdin, whatever it does.
+"""
+
+import official_ext  # noqa: F401  # Before tensorflow.
+
+# isort: split
+from collections.abc import Callable, Mapping
+import contextlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from typing import Any
+
+from official_ext import errors
+from official_ext.monitoring import credentials
+from official_ext.runs import summaries
+
+_MOST_WRITERS = 4  # Programs of so many settings are kept.
+_SETTINGS = {
+  'max_new_tokens': int,
+  'temperature': float,
+  'top_k': int,
+  'top_p': float,
+  'min_p': float,
+  'repetition_penalty': float,
+  'seed': int,
+}
+
+
+class _Text:
+  """Takes the pieces of a text, and sends each but the line break that ends it."""
+
+  def __init__(self, send: Callable[[dict[str, Any]], None]):
+    self._send = send
+    self._held = ''
+
+  def write(self, piece: str) -> None:
+    """Sends a piece."""
+    if piece == '\n':
+      self._held += piece
+      piece = self._held[:-1]
+      self._held = '\n'
+    else:
+      piece, self._held = self._held * bool(piece) + piece, self._held * (not piece)
+    if piece:
+      self._send({'text': piece})
+
+  def flush(self) -> None:
+    """Nothing waits but that."""
+
+
+class _LanguageModel:
+  """A language model in memory."""
+
+  def __init__(self, folder: str):
+    from official_ext.cli import language_models  # pylint: disable=g-import-not-at-top
+    from official_ext.modeling import model_folders  # pylint: disable=g-import-not-at-top
+
+    self._folders = model_folders.find(folder)
+    self._tokenizer = language_models.load_tokenizer(self._folders)
+    self._model = language_models.load(self._folders)
+    self._conversations: dict[str, Any] = {}
+    self._writers: dict[str, Any] = {}
+
+  def description(self) -> dict[str, Any]:
+    """What it takes."""
+    from official_ext.modeling import generation  # pylint: disable=g-import-not-at-top
+
+    config = generation.config_of(self._model)
+    names = [name for name in _SETTINGS if name != 'seed']
+    return {
+      'has_chat_template': self._tokenizer.has_chat_template,
+      'positions': self._model.config.max_position_embeddings,
+      'model_type': self._model.config.model_type,
+      'settings': {name: getattr(config, name) for name in names},
+    }
+
+  def answer(self, request: Mapping[str, Any], send: Any, is_stopped: Callable[[], bool]) -> dict[str, Any]:
+    """Answers a message, or continues a text."""
+    given, seed = _settings(request.get('settings') or {})
+    key = json.dumps(given, sort_keys=True)
+    if request['do'] == 'chat':
+      written, dropped = self._chat(request, key, given, seed, send, is_stopped)
+    else:
+      written, dropped = self._generate(request, given, seed, send, is_stopped), 0
+    from official_ext.cli import writing  # pylint: disable=g-import-not-at-top
+
+    ends = {writing.FULL: 'max_new_tokens', writing.INTERRUPTED: 'stopped'}
+    return {'tokens': written.num_tokens, 'ended_by': ends.get(written.ended_by, ''), 'forgotten': dropped}
+
+  def _chat(self, request, key, given, seed, send, is_stopped):
+    from official_ext.cli import chat  # pylint: disable=g-import-not-at-top
+
+    *before, last = _messages(request.get('messages'))
+    conversation = self._conversations.pop(key, None)
+    if conversation is None:
+      conversation = chat.Conversation(self._model, self._tokenizer, self._folders, given)
+    self._conversations[key] = conversation
+    while len(self._conversations) > _MOST_WRITERS:
+      del self._conversations[next(iter(self._conversations))]
+    conversation.go_on(before, _text(request.get('system_prompt', ''), 'system_prompt'), seed)
+    count = len(conversation.messages)
+    written = conversation.answer(last['content'], _Text(send), is_stopped)
+    return written, count + 2 - len(conversation.messages)
+
+  def _generate(self, request, given, seed, send, is_stopped):
+    from official_ext.cli import generate  # pylint: disable=g-import-not-at-top
+    from official_ext.cli import generation_flags  # pylint: disable=g-import-not-at-top
+    from official_ext.cli import language_models  # pylint: disable=g-import-not-at-top
+    from official_ext.cli import writing  # pylint: disable=g-import-not-at-top
+
+    prompt = _text(request.get('prompt'), 'prompt')
+    language_models.check_unicode(prompt, 'prompt')
+    tokens = self._tokenizer.encode(prompt)
+    if not tokens:
+      raise errors.UserError('prompt: has no tokens')
+    generate.check_tokens(tokens, self._model, self._folders)
+    config = generation_flags.config_of(self._model, self._tokenizer, given)
+    config = generation_flags.with_room(self._model, config, len(tokens), 'max_new_tokens' in given)
+    key = repr(config)
+    writer = self._writers.pop(key, None) or writing.Writer(self._model, self._tokenizer, config)
+    self._writers[key] = writer
+    while len(self._writers) > _MOST_WRITERS:
+      del self._writers[next(iter(self._writers))]
+    return writer.write(tokens, seed, _Text(send), True, False, is_stopped)
+
+
+def _settings(values: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+  """What was set of `GenerationConfig`, and the seed; mistakes are told as those of the flags."""
+  from official_ext.modeling import sampling  # pylint: disable=g-import-not-at-top
+
+  given: dict[str, Any] = {}
+  with errors.Mistakes() as mistakes:
+    for name, value in values.items():
+      with mistakes.noted():
+        kind = _SETTINGS.get(name)
+        if kind is None:
+          raise errors.UserError(f'--{name}: there is no such setting')
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or (kind is int and value != int(value)):
+          raise errors.UserError(f'--{name}: expected {"a whole number" if kind is int else "a number"}')
+        given[name] = kind(value)
+  seed = given.pop('seed', 0)
+  if not -(2**63) <= seed < 2**63:
+    raise errors.UserError('--seed: has more than 64 bits')
+  try:
+    sampling.check(sampling.GenerationConfig(**given))
+  except errors.UserError as error:
+    raise errors.UserErrors([f'--{line}' for line in errors.lines_of(error)]) from error
+  return given, seed
+
+
+def _messages(values: Any) -> list[dict[str, str]]:
+  if not isinstance(values, list) or not values:
+    raise errors.UserError('messages: expected a list, the last one of the user')
+  found = []
+  for value in values:
+    if not isinstance(value, dict) or value.get('role') not in ('user', 'assistant'):
+      raise errors.UserError('messages: expected role user or assistant, and content')
+    found.append({'role': value['role'], 'content': _text(value.get('content'), 'messages')})
+  if found[-1]['role'] != 'user' or not found[-1]['content'].strip():
+    raise errors.UserError('messages: the last one must be of the user, and not empty')
+  return found
+
+
+def _text(value: Any, name: str) -> str:
+  if not isinstance(value, str):
+    raise errors.UserError(f'{name}: expected a text')
+  return value
+
+
+class _Saved:
+  """A SavedModel in memory."""
+
+  def __init__(self, folder: str):
+    from official_ext.cli import saved_models  # pylint: disable=g-import-not-at-top
+
+    self._model = saved_models.SavedModel(folder)
+
+  def description(self) -> dict[str, Any]:
+    """What it takes."""
+    return {'signatures': self._model.signatures()}
+
+  def answer(self, request: Mapping[str, Any], send: Any, is_stopped: Any) -> dict[str, Any]:
+    """Calls it."""
+    del send, is_stopped
+    inputs = request.get('inputs')
+    if not isinstance(inputs, dict) or not all(isinstance(value, dict) for value in inputs.values()):
+      raise errors.UserError('inputs: expected an object for each')
+    return {'outputs': self._model.predict(_text(request.get('signature'), 'signature'), inputs)}
+
+
+class _Server:
+  """Reads requests, and answers one after the other."""
+
+  def __init__(self, out: int):
+    self._out = out
+    self._requests: queue.Queue = queue.Queue()
+    self._stopped: set[Any] = set()
+
+  def run(self, kind: str, folder: str) -> None:
+    """Loads the model, and answers until stdin ends."""
+    threading.Thread(target=self._read, daemon=True).start()
+    try:
+      model: Any = _LanguageModel(folder) if kind == 'language_model' else _Saved(folder)
+      self._send({'kind': kind, **model.description()})
+    except Exception as error:  # pylint: disable=broad-except  # Anything may be in a folder.
+      self._send({'errors': _lines_of(error)})
+      return
+    while True:
+      request = self._requests.get()
+      number = request.get('id')
+      try:
+        done = model.answer(
+          request,
+          lambda values, number=number: self._send({'id': number, **values}),
+          lambda number=number: number in self._stopped,
+        )
+        self._send({'id': number, 'done': True, **done})
+      except Exception as error:  # pylint: disable=broad-except  # Anything may be in a model.
+        self._send({'id': number, 'errors': _lines_of(error)})
+      self._stopped.discard(number)
+
+  def _read(self) -> None:
+    for line in sys.stdin:
+      request = json.loads(line)
+      if request.get('do') == 'stop':
+        self._stopped.add(request.get('id'))
+      else:
+        self._requests.put(request)
+    os._exit(0)
+
+  def _send(self, values: Mapping[str, Any]) -> None:
+    content = memoryview(json.dumps(summaries.json_values(values)).encode() + b'\n')
+    while content:
+      content = content[os.write(self._out, content) :]
+
+
+def _lines_of(error: BaseException) -> list[str]:
+  if isinstance(error, (errors.UserError, errors.StorageError)):
+    return [credentials.mask(line) for line in errors.lines_of(error)]
+  return [credentials.mask(f'{type(error).__name__}: {" ".join(str(error).split())[:300]}')]
+
+
+def main(arguments: list[str]) -> None:
+  """Serves a model until stdin ends."""
+  for number in (signal.SIGINT, signal.SIGHUP):  # Of the terminal in which the console was started.
+    signal.signal(number, signal.SIG_IGN)
+  out = os.dup(1)
+  os.dup2(2, 1)  # What TensorFlow prints is no answer.
+  with contextlib.suppress(BrokenPipeError):
+    _Server(out).run(*arguments)
+
+
+if __name__ == '__main__':
+  main(sys.argv[1:])

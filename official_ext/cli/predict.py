@@ -1,0 +1,55 @@
+"""official-ext predict: what a SavedModel answers to values, or to pictures."""
+
+import base64
+import json
+import os
+from typing import Any
+
+from official_ext import errors
+from official_ext.cli import arguments as arguments_lib
+from official_ext.runs import summaries
+
+
+def _parser() -> arguments_lib.Parser:
+  """The arguments of `official-ext predict`; usage.py explains them."""
+  found = arguments_lib.Parser('predict')
+  found.add_argument('folder', metavar='FOLDER', type=arguments_lib.folder)
+  found.add_argument('--signature')
+  found.add_argument('--input', action='append', default=[])
+  found.add_argument('--image', action='append', default=[])
+  found.add_argument('--range', choices=('0..255', '0..1', '-1..1'), default='0..255')
+  return found
+
+
+def run(arguments: list[str]) -> None:
+  """Runs `official-ext predict ARGUMENTS`.
+
+  Raises:
+    UserError: with the flag, or the input.
+  """
+  known = _parser().parse_args(arguments)
+  folder = os.path.expanduser(known.folder)
+  if not os.path.isfile(os.path.join(folder, 'saved_model.pb')):
+    raise errors.UserError(f'{folder}: is no SavedModel; `official-ext export RUN` writes one')
+  inputs: dict[str, dict[str, Any]] = {}
+  for flag, texts in (('input', known.input), ('image', known.image)):
+    for text in texts:
+      name, sign, value = text.partition('=')
+      if not sign:
+        raise errors.UserError(f'--{flag}={text}: expected NAME={"VALUES" if flag == "input" else "FILE"}')
+      inputs[name] = {'text': value} if flag == 'input' else {'image': _read(value), 'range': known.range}
+  from official_ext.cli import saved_models  # pylint: disable=g-import-not-at-top  # TensorFlow.
+
+  model = saved_models.SavedModel(folder)
+  signatures = model.signatures()
+  signature = known.signature or next(iter(signatures))
+  found = model.predict(signature, inputs) if inputs else signatures
+  print(json.dumps(summaries.json_values(found), indent=None if inputs else 2))
+
+
+def _read(path: str) -> str:
+  try:
+    with open(os.path.expanduser(path), 'rb') as file:
+      return base64.b64encode(file.read()).decode()
+  except OSError as error:
+    raise errors.UserError(f'--image: {path}: cannot be read: {error.strerror}') from None

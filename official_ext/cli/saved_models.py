@@ -1,0 +1,166 @@
+"""A SavedModel that is tried: its signatures, and its answer to values as people write them."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+import json
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from official_ext import errors
+
+_MAX_VALUES = 4096  # Of an output, that are told.
+_RANGES = {'0..255': (255.0, 0.0), '0..1': (1.0, 0.0), '-1..1': (2.0, -1.0)}
+DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+
+
+class SavedModel:
+  """A SavedModel in memory."""
+
+  def __init__(self, folder: str):
+    """Loads it.
+
+    Raises:
+      UserError: it cannot be loaded.
+    """
+    try:
+      self._loaded = tf.saved_model.load(folder)
+    except Exception as error:  # pylint: disable=broad-except  # Whatever is in its files.
+      reason = ' '.join(str(error).split())[:300]
+      raise errors.UserError(f'{folder}: cannot be loaded: {type(error).__name__}: {reason}') from error
+    if not self._loaded.signatures:
+      raise errors.UserError(f'{folder}: has no signature that could be called')
+
+  def signatures(self) -> dict[str, Any]:
+    """By name, the default one first: `inputs` and `outputs`, each a list of {name, dtype, shape}; null is any size."""
+    found = self._loaded.signatures
+    names = sorted(found, key=lambda name: (name != DEFAULT, name))
+    return {
+      name: {
+        'inputs': _specs(found[name].structured_input_signature[1]),
+        'outputs': _specs(found[name].structured_outputs),
+      }
+      for name in names
+    }
+
+  def predict(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Calls a signature.
+
+    Args:
+      signature: its name.
+      inputs: by name, {'text': JSON, or the text itself for a tensor of texts}, or {'image': a file in base 64,
+        'range': '0..255', '0..1' or '-1..1'}. The dimension of the batch may be left out.
+
+    Returns:
+      By name: {dtype, shape, values: nested lists, or null if there are too many}.
+
+    Raises:
+      UserError: for each input that is missing or wrong, `inputs.NAME: what is wrong`.
+    """
+    if signature not in self._loaded.signatures:
+      raise errors.UserError(f'signature: {signature}: there are {", ".join(sorted(self._loaded.signatures))}')
+    function = self._loaded.signatures[signature]
+    specs = function.structured_input_signature[1]
+    tensors = {}
+    with errors.Mistakes() as mistakes:
+      for name, spec in specs.items():
+        with mistakes.noted():
+          tensors[name] = _tensor(inputs.get(name) or {}, spec, f'inputs.{name}')
+    try:
+      outputs = function(**tensors)
+    except Exception as error:  # pylint: disable=broad-except  # Whatever the model does.
+      reason = ' '.join(str(getattr(error, 'message', error)).split())[:300]
+      raise errors.UserError(f'signature: the model fails on these inputs: {reason}') from error
+    return {name: _told(tensor) for name, tensor in sorted(outputs.items())}
+
+
+def _specs(specs: Mapping[str, Any]) -> list[dict[str, Any]]:
+  return [
+    {'name': name, 'dtype': spec.dtype.name, 'shape': None if spec.shape.rank is None else spec.shape.as_list()}
+    for name, spec in specs.items()
+  ]
+
+
+def _tensor(given: Mapping[str, Any], spec: Any, where: str) -> tf.Tensor:
+  if given.get('image'):
+    return _image(given, spec, where)
+  text = given.get('text')
+  if not isinstance(text, str) or not text.strip():
+    raise errors.UserError(f'{where}: is missing: {spec.dtype.name} {spec.shape}')
+  if spec.dtype == tf.string:
+    try:
+      values = json.loads(text) if text.lstrip().startswith('[') else text
+      array = np.array(values, object)
+    except (ValueError, RecursionError) as error:
+      raise errors.UserError(f'{where}: is no JSON: {error}') from error
+  else:
+    try:
+      array = np.array(json.loads(text))
+    except (ValueError, RecursionError) as error:
+      what = 'its lists have different lengths' if 'inhomogeneous' in str(error) else f'is no JSON: {error}'
+      raise errors.UserError(f'{where}: {what}; expected such as [[0.5, 1], [2, 3]]') from None
+    if array.dtype.kind not in 'biuf':
+      raise errors.UserError(f'{where}: holds something else than numbers')
+    wanted = spec.dtype.as_numpy_dtype
+    if spec.dtype.is_integer and array.dtype.kind == 'f':
+      raise errors.UserError(f'{where}: expected whole numbers ({spec.dtype.name})')
+    if spec.dtype.is_integer and array.size and not (spec.dtype.min <= array.min() and array.max() <= spec.dtype.max):
+      raise errors.UserError(f'{where}: expected numbers from {spec.dtype.min} to {spec.dtype.max} ({spec.dtype.name})')
+    array = array.astype(wanted)
+  return tf.constant(_of_shape(array, spec.shape, where), spec.dtype)
+
+
+def _of_shape(array: Any, shape: tf.TensorShape, where: str) -> Any:
+  """An array with the dimension of the batch, if only that is missing."""
+  if shape.rank is not None and array.ndim == shape.rank - 1 and shape[0] in (None, 1):
+    array = array[np.newaxis]
+  if not shape.is_compatible_with(array.shape):
+    raise errors.UserError(f'{where}: has the shape {tuple(array.shape)}, expected {shape}')
+  return array
+
+
+def _image(given: Mapping[str, Any], spec: Any, where: str) -> tf.Tensor:
+  """An image at the size and with the channels of a tensor; a flat one of a square number of values is grey."""
+  try:
+    content = base64.b64decode(str(given['image']), validate=True)
+  except binascii.Error:
+    raise errors.UserError(f'{where}: the image is not in base 64') from None
+  if spec.dtype == tf.string:
+    return tf.constant(_of_shape(np.array(content, object), spec.shape, where), tf.string)
+  shape = spec.shape.as_list() if spec.shape.rank is not None else None
+  if shape is not None and len(shape) == 2 and shape[1] and math.isqrt(shape[1]) ** 2 == shape[1]:
+    size, channels, final = [math.isqrt(shape[1])] * 2, 1, (1, shape[1])
+  elif shape is not None and len(shape) == 4 and shape[3] in (1, 3, 4, None):
+    size, channels, final = shape[1:3], shape[3] or 3, None
+  else:
+    raise errors.UserError(f'{where}: {spec.shape} is no shape of an image; write its values')
+  try:
+    image = tf.io.decode_image(content, channels=channels, expand_animations=False)
+  except tf.errors.InvalidArgumentError:
+    raise errors.UserError(f'{where}: the file is no PNG, JPEG, GIF or BMP') from None
+  pixels = tf.cast(image, tf.float32)
+  if None not in size:
+    pixels = tf.image.resize(pixels, size, antialias=True)
+  if spec.dtype.is_floating:
+    scale, least = _RANGES.get(given.get('range', '0..255'), _RANGES['0..255'])
+    pixels = pixels / 255.0 * scale + least
+  else:
+    pixels = tf.round(pixels)
+  pixels = tf.cast(pixels, spec.dtype)[tf.newaxis]
+  pixels = tf.reshape(pixels, final) if final else pixels
+  return tf.constant(_of_shape(pixels.numpy(), spec.shape, where))
+
+
+def _told(tensor: Any) -> dict[str, Any]:
+  array = tensor.numpy()
+  values = None
+  if array.size <= _MAX_VALUES:
+    if array.dtype == object:
+      array = np.vectorize(lambda one: one.decode('utf-8', 'replace'), otypes=[object])(array)
+    elif array.dtype.kind not in 'biuf':
+      array = array.astype(np.float32)  # bfloat16.
+    values = array.tolist()
+  return {'dtype': tensor.dtype.name, 'shape': list(tensor.shape), 'values': values}
