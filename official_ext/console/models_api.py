@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 import contextlib
 import json
 import os
+import re
 import shlex
 import sys
 from typing import Any
@@ -149,7 +150,9 @@ def _export_state(run: run_folder.Run) -> dict[str, Any] | None:
   return {
     'is_running': is_alive,
     'exit_status': started.get('exit_status'),
-    'command': credentials.mask(str(started.get('command', ''))),
+    'command': credentials.mask(
+      re.sub(r'^.* official_ext\.cli\.main ', 'official-ext ', str(started.get('command', '')))
+    ),
     'started': started.get('started'),
     'log': [credentials.mask(line) for line in log.tail(run, _LOG_LINES, _EXPORTING)],
   }

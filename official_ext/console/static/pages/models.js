@@ -1,9 +1,8 @@
 // What has finished: exports of it, and trying it. The query names what is tried, so that a link shows the same.
-import {get, post} from '../api.js';
+import {get, post, withQuery} from '../api.js';
 import {element, replace} from '../dom.js';
 import {ago, integer, metric, time} from '../format.js';
 import {command, empty, errorList, link, loading, status} from '../parts.js';
-import {withQuery} from '../api.js';
 import {toast, toastError} from '../toast.js';
 import {showChat} from './models_chat.js';
 import {showSavedModel} from './models_saved.js';
@@ -42,6 +41,11 @@ export function head(text, ...more) {
 /** The address of what tries a result. */
 export function addressOf(run, result, more = {}) {
   return withQuery('/models', {run: run.name, result: result.name, ...more});
+}
+
+/** A word as a shell takes it. */
+export function shellWord(text) {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
 // The list.

@@ -3,7 +3,7 @@ import {ApiError, getSession, post} from '../api.js';
 import {element, replace, setText} from '../dom.js';
 import {command, errorList, link} from '../parts.js';
 import {setQuery} from '../router.js';
-import {head} from './models.js';
+import {head, shellWord} from './models.js';
 
 const SETTINGS = [
   ['max_new_tokens', 'At most so many tokens', 1],
@@ -24,7 +24,8 @@ export async function showChat(view, {run, result, runs, query, signal}) {
   const find = (suffix) => models.find((model) => model.run === query.get(`run${suffix}`) &&
     model.result === query.get(`result${suffix}`) && model.base === (query.get(`base${suffix}`) === '1'));
   const settings = makeSettings();
-  const system = element('textarea', {rows: 2, id: 'system', placeholder: 'The first message, of the system'});
+  const system = element('textarea', {rows: 2, id: 'system', placeholder: 'The first message, of the system',
+    oninput: () => changed()});
   const columns = element('div', {class: 'chat-columns'});
   const shell = element('div', {class: 'as-command'});
   const input = element('textarea', {rows: 3, id: 'message', placeholder: 'A message; Enter sends it, Shift+Enter is a new line',
@@ -55,7 +56,8 @@ export async function showChat(view, {run, result, runs, query, signal}) {
     columns.classList.toggle('two', talks.length === 2);
     setQuery({run: one.run, result: one.result, base: one.base, run2: two?.run, result2: two?.result, base2: two?.base});
     replace(shell, one.command && [element('span', {class: 'soft'}, 'The same in a shell'),
-      command([one.command, ...settings.flags()].join(' '))]);
+      command([one.command, ...settings.flags(), system.value && shellWord(`--system_prompt=${system.value}`)]
+        .filter(Boolean).join(' '))]);
     const isChat = talks.every((talk) => talk.hasTemplate !== false);
     input.placeholder = isChat ? 'A message; Enter sends it, Shift+Enter is a new line' : 'A text, which is continued';
   }

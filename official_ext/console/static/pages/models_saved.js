@@ -3,9 +3,10 @@ import {post} from '../api.js';
 import {element, replace} from '../dom.js';
 import {metric} from '../format.js';
 import {command, errorList, link, loading} from '../parts.js';
-import {head} from './models.js';
+import {head, shellWord} from './models.js';
 
 const MOST_BARS = 10;
+const MOST_LETTERS = 4000; // Of a command that is worth copying.
 const RANGES = ['0..255', '0..1', '-1..1'];
 
 /** Shows the form of a SavedModel. */
@@ -33,8 +34,18 @@ export async function showSavedModel(view, {run, result, signal}) {
   const choice = names.length > 1 && element('label', {class: 'inline'}, 'Signature', element('select', {
     onchange: (event) => fill(event.target.value)}, names.map((name) => element('option', {value: name}, name))));
 
+  const shell = element('div', {class: 'as-command'});
+
+  function showCommand(name) {
+    const words = fields.map((one) => one.word()).filter(Boolean);
+    const text = [result.command, ...(name === names[0] ? [] : [shellWord(`--signature=${name}`)]), ...words].join(' ');
+    replace(shell, element('span', {class: 'soft'}, 'The same in a shell'),
+      command(text.length > MOST_LETTERS ? result.command : text));
+  }
+
   function fill(name) {
-    fields = signatures[name].inputs.map(field);
+    fields = signatures[name].inputs.map((spec) => field(spec, () => showCommand(name)));
+    showCommand(name);
     const problems = element('div', {});
     const button = element('button', {class: 'primary', type: 'submit'}, 'Compute');
     replace(form, choice, fields.map((one) => one.node), element('div', {class: 'toolbar'}, button), problems);
@@ -58,8 +69,7 @@ export async function showSavedModel(view, {run, result, signal}) {
     };
   }
 
-  replace(place, element('div', {class: 'try-columns'}, form, outputs), element('div', {class: 'as-command'},
-    element('span', {class: 'soft'}, 'The same in a shell'), command(result.command)));
+  replace(place, element('div', {class: 'try-columns'}, form, outputs), shell);
   fill(names[0]);
 }
 
@@ -84,13 +94,13 @@ function exampleOf({dtype, shape}) {
   return JSON.stringify(zeros(rest));
 }
 
-function field(spec) {
+function field(spec, changed) {
   let image = null;
   const problem = element('div', {class: 'bad problem', role: 'alert'});
   const area = element('textarea', {rows: 4, class: 'mono', spellcheck: 'false', placeholder: exampleOf(spec),
     id: `input-${spec.name}`, oninput: () => setImage(null)});
   const picture = element('img', {class: 'picture', alt: 'The picture', hidden: true});
-  const range = element('select', {'aria-label': 'The range of its values'},
+  const range = element('select', {'aria-label': 'The range of its values', onchange: () => changed()},
     RANGES.map((one) => element('option', {value: one}, one)));
   const remove = element('button', {type: 'button', class: 'small', hidden: true, onclick: () => setImage(null)}, 'Remove');
   const file = element('input', {type: 'file', accept: 'image/png,image/jpeg,image/gif,image/bmp',
@@ -110,6 +120,7 @@ function field(spec) {
       area.value = '';
       if (/^data:image\/(png|jpeg|gif);/.test(url)) picture.src = url;
     }
+    changed();
   }
 
   const node = element('div', {class: 'tensor', ondragover: (event) => event.preventDefault(), ondrop: (event) => {
@@ -122,6 +133,11 @@ function field(spec) {
 
   return {
     name: spec.name, node,
+    word() {
+      if (image === null) return area.value.trim() && shellWord(`--input=${spec.name}=${area.value}`);
+      const flag = range.isConnected && range.value !== RANGES[0] ? ` --range=${range.value}` : '';
+      return shellWord(`--image=${spec.name}=${file.files[0]?.name ?? 'FILE'}`) + flag;
+    },
     value: () => image === null ? {text: area.value} : {image, range: range.value},
     takes(text) {
       const mark = `inputs.${spec.name}: `;
