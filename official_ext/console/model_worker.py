@@ -173,14 +173,13 @@ class ModelWorker:
       status = self._process.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:
       status = 0
-    how = f'ended with status {status}'
     if status < 0:
-      how = f'was killed by {signal.Signals(-status).name}' + ', as when memory is short' * (status == -signal.SIGKILL)
+      memory = ', as when memory is short' if status == -signal.SIGKILL else ''
+      return errors.UserError(f'the process with the model was killed by {signal.Signals(-status).name}{memory}')
     self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - 4096))
     lines = self._log.read().decode('utf-8', 'replace').strip().splitlines()
-    return errors.UserError(
-      f'the process with the model {how}' + (f': {credentials.mask(lines[-1])[:300]}' if lines else '')
-    )
+    reason = f': {credentials.mask(lines[-1])[:300]}' if lines else ''
+    return errors.UserError(f'the process with the model ended with status {status}{reason}')
 
 
 class ModelWorkers:

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import sys
+import time
 from typing import Any
 
 import anyio
@@ -30,6 +31,7 @@ from official_ext.runs import summaries
 _EXPORTING = 'export'  # The mode of the process that exports, in the run's folder.
 _MAX_BODY_BYTES = 12 << 20  # With images.
 _LOG_LINES = 12
+_NOTED_SECONDS = 1.0  # Between the end of an export and the note of its exit status.
 _WHICH = ('', 'best', 'latest')
 _MOST_METRICS = 4
 
@@ -56,7 +58,13 @@ def routes(context: context_lib.Context, workers: model_worker.ModelWorkers | No
 
   @answers.handler
   def exporting(request: requests.Request) -> responses.Response:
-    return answers.json({'export': _export_state(answers.run_of(context, request))})
+    run = answers.run_of(context, request)
+    deadline = time.monotonic() + _NOTED_SECONDS
+    while (found := _export_state(run)) and not found['is_running'] and found['exit_status'] is None:
+      if time.monotonic() > deadline:  # Whoever would have noted it was killed.
+        break
+      time.sleep(0.05)
+    return answers.json({'export': found})
 
   @answers.handler
   def open_(request: requests.Request) -> responses.Response:

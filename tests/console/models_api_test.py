@@ -13,6 +13,7 @@ import pytest
 
 from official_ext.console import model_worker
 from official_ext.runs import starting
+from tests import train_processes
 from tests.console import models
 from tests.runs import folders
 
@@ -32,8 +33,8 @@ def console(root, start_console):
   return start_console(root)
 
 
-def stream(console, stop_after=None, **body):
-  """The lines of an answer, each with the time at which it came."""
+def stream(console, stop_after=None, kill_after=(), **body):
+  """The lines of an answer, each with the time at which it came; after so many it is stopped, or a process killed."""
   headers = {'Content-Type': 'application/json', 'Origin': console.url, 'X-Console-Token': console.context.token}
   connection = http.client.HTTPConnection('127.0.0.1', console.context.port, timeout=120)
   connection.request('POST', '/api/models/chat', json.dumps(body), headers)
@@ -43,6 +44,8 @@ def stream(console, stop_after=None, **body):
     found.append((time.monotonic(), json.loads(line)))
     if len(found) == stop_after:
       break
+    if len(found) in kill_after[:1]:
+      os.kill(kill_after[1], signal.SIGKILL)
   answer.close()
   connection.close()
   return found
@@ -156,13 +159,13 @@ def test_chat_is_streamed_stopped_and_remembers(console):
   assert continued[-1][1]['tokens'] == 5
 
 
-def test_a_process_that_is_killed_is_told_and_made_anew(console):
-  (pid,) = [
-    int(pid) for pid in os.listdir('/proc') if pid.isdigit() and _holds(pid, str(console.context.root), 'digits')
-  ]
-  os.kill(pid, signal.SIGKILL)
-  found = console.post('/api/models/open', **SAVED)
-  assert found['kind'] == 'saved_model'
+def test_a_process_that_is_killed_while_it_answers_is_told(console):
+  pid = next(
+    int(pid) for pid in os.listdir('/proc') if pid.isdigit() and _holds(pid, str(console.context.root), 'writer')
+  )
+  asked = {**WRITER, 'messages': [{'role': 'user', 'content': 'hello'}], 'settings': {'max_new_tokens': 100}}
+  lines = stream(console, kill_after=(3, pid), **asked)
+  assert lines[-1][1]['errors'] == ['the process with the model was killed by SIGKILL, as when memory is short']
 
 
 def _holds(pid, *words):
@@ -174,18 +177,52 @@ def _holds(pid, *words):
   return 'model_server' in command and all(word in command for word in words)
 
 
+def exported(console, **body):
+  """How an export has ended."""
+  found = console.post('/api/models/export', **body)
+  deadline = time.monotonic() + 120
+  while (state := console.get('/api/models/export', run=body['run'])['export'])['is_running']:
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+  return found['command'], state
+
+
 def test_an_export_is_a_command_of_its_own_with_its_log(console, root):
   status, found = console.try_post('/api/models/export', run='digits', to='tensorboard')
   assert status == 400 and found['errors'] == ['to: tensorboard: expected saved_model or hugging_face']
-  folders.make(root, 'bare', identity=folders.ended_process(), status='finished')
-  found = console.post('/api/models/export', run='bare', to='saved_model', which='best')
-  assert found['command'] == f'official-ext export {root}/bare --which=best'
-  deadline = time.monotonic() + 120
-  while (state := console.get('/api/models/export', run='bare')['export'])['is_running']:
-    assert time.monotonic() < deadline
-    time.sleep(0.1)
-  assert state['exit_status'] == 2 and state['log'][-1].startswith('error: ')
+  bare = folders.make(root, 'bare', identity=folders.ended_process(), status='finished')
+  os.unlink(bare.file('params.yaml'))
+  command, state = exported(console, run='bare', to='hugging_face')
+  assert command == f'official-ext convert {root}/bare {root}/bare/hugging_face' == state['command']
+  assert state['exit_status'] == 2 and state['log'][-1].startswith(f'error: {root}/bare: holds no config.json')
   assert starting.LOCK in os.listdir(root / 'bare')
+  os.mkdir(bare.file('hugging_face'))
+  (root / 'bare' / 'hugging_face' / 'something').write_text('')
+  status, found = console.try_post('/api/models/export', run='bare', to='hugging_face')
+  assert status == 400 and 'is there already' in found['errors'][0]
+
+
+@pytest.mark.soak
+def test_what_was_exported_is_listed(console):
+  _, state = exported(console, run='other', to='hugging_face', result='model')
+  assert state['exit_status'] == 0, state
+  (other,) = [run for run in console.get('/api/models')['runs'] if run['name'] == 'other']
+  assert {result['name'] for result in other['results']} == {'model', 'model_merged'}
+
+
+def test_the_command_answers_as_the_page_does(root, train_server, tmp_path):
+  code = 'import sys\nfrom official_ext.cli import main\nsys.exit(main.main(sys.argv[1:]))'
+
+  def predict(*flags):
+    arguments = ['predict', str(root / 'digits/export/100'), *flags]
+    return train_processes.Script(train_server(), tmp_path, code, arguments).finish()
+
+  done = predict(f'--input=pixels={[0] * 63 + [5]}')
+  logits = json.loads(done.stdout.splitlines()[-1])['logits']
+  assert logits['values'] == [[0, 0, 0, 5, 0, 0, 0, 0, 0, 0]], done.stderr
+  done = predict('--input=pixels=[1, 2]')
+  assert done.returncode == 2
+  assert done.stderr.splitlines()[-1] == 'error: inputs.pixels: has the shape (1, 2), expected (None, 64)'
 
 
 def test_there_are_two_at_most_and_idle_ones_end(monkeypatch):
