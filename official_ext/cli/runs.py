@@ -1,7 +1,9 @@
 """official-ext runs: lists, shows, stops, resumes, clones, compares, tags, archives and deletes runs. No TensorFlow."""
 
+import argparse
 from collections.abc import Callable, Sequence
 import json
+import math
 import os
 import sys
 from typing import Any
@@ -40,9 +42,35 @@ def run(arguments: list[str]) -> None:
   if command not in _COMMANDS:
     hint = suggestions.did_you_mean(command, _COMMANDS, before='; ')
     what = f'runs {command}: no such command{hint}' if command else 'runs: a command must follow'
-    raise errors.UserError(f'{what}; there are {", ".join(_COMMANDS)}')
+    raise errors.UserError(f'{what}; there are {", ".join(_COMMANDS)}; `official-ext help runs` tells more')
   parser, function = _COMMANDS[command]
-  function(parser(command).parse_args(arguments[1:]))
+  try:
+    function(parser(command).parse_args(arguments[1:]))
+  except errors.UserError as error:  # Names of folders are in it.
+    raise errors.UserErrors(_lines(error)) from error
+  except errors.StorageError as error:
+    raise errors.StorageError(_lines(error)[0]) from error
+  except KeyboardInterrupt:
+    if command != 'log':  # Which ends so.
+      raise
+
+
+def _lines(error: Exception) -> list[str]:
+  """The lines of an error, each harmless for a terminal and a line indeed."""
+  return [run_tables.harmless(line) for line in getattr(error, 'lines', None) or [str(error)]]
+
+
+def _number(least: float, kind: type = float) -> Callable[[str], float]:
+  """The `type` of an argument that is a number, and not below another."""
+
+  def number(text: str) -> float:
+    value = kind(text)
+    if not least <= value < math.inf:
+      raise argparse.ArgumentTypeError(f'{text}: expected a number from {least:g}')
+    return value
+
+  number.__name__ = 'whole number' if kind is int else 'number'  # In messages.
+  return number
 
 
 def _parser(command: str, runs: str | None = '+', as_json: bool = False) -> arguments_lib.Parser:
@@ -57,14 +85,20 @@ def _parser(command: str, runs: str | None = '+', as_json: bool = False) -> argu
 
 def _found(options: Any, at_least: int = 1) -> tuple[str, list[run_folder.Run]]:
   """The folder with the runs, and those that are named. RUNS_DIR may itself be a run, and the first one."""
-  root, names = os.path.expanduser(options.root), list(options.runs)
+  root, names = _root(options), list(options.runs)
   if run_folder.is_run(root) and not (names and all(_is_below(root, name) for name in names)):
     names, root = [root, *names], os.path.dirname(os.path.abspath(root))
+  found = {run.path: run for run in (run_folder.get_run(root, name) for name in names)}  # Each once.
+  if len(found) < at_least:
+    raise errors.UserError(f'{root}: name {"a run" if at_least == 1 else "two runs or more"} in this folder')
+  return root, list(found.values())
+
+
+def _root(options: Any) -> str:
+  root = os.path.expanduser(options.root)
   if not os.path.isdir(root):
     raise errors.UserError(f'{root}: no such folder; name the one that has your runs')
-  if len(names) < at_least:
-    raise errors.UserError(f'{root}: name {"a run" if at_least == 1 else "two runs or more"} in this folder')
-  return root, [run_folder.get_run(root, name) for name in names]
+  return root
 
 
 def _is_below(root: str, name: str) -> bool:
@@ -81,7 +115,7 @@ def _each(runs: Sequence[Any], do: Callable[[Any], None]) -> None:
     except (errors.UserError, errors.StorageError) as error:
       if len(runs) == 1:
         raise
-      failures += errors.lines_of(error)
+      failures += _lines(error)
   if failures:
     raise errors.UserErrors(failures)
 
@@ -95,6 +129,12 @@ def _print_json(values: Any) -> None:
   print(json.dumps(summaries.json_values(values), indent=2, allow_nan=False))
 
 
+def _print_json_of(values: Sequence[Any]) -> None:
+  """Prints one thing for one run, a list for several, nothing for none."""
+  if values:
+    _print_json(values[0] if len(values) == 1 else values)
+
+
 # Looking.
 
 
@@ -106,12 +146,12 @@ def _list_parser(command: str) -> arguments_lib.Parser:
   found.add_argument('--sort', default='name')
   found.add_argument('--archived', action='store_true')
   found.add_argument('--trash', action='store_true')
-  found.add_argument('--hung_minutes', type=float, default=status.HUNG_SECONDS / 60)
+  found.add_argument('--hung_minutes', type=_number(0), default=status.HUNG_SECONDS / 60)
   return found
 
 
 def _list(options: Any) -> None:
-  root = os.path.expanduser(options.root)
+  root = os.path.expanduser(options.root)  # That it is not there is told below.
   if options.trash:
     gone = trash.deleted(root)
     if options.json:
@@ -120,7 +160,8 @@ def _list(options: Any) -> None:
       _print(run_tables.of_trash(gone) if gone else ['The trash is empty.'])
     return
   runs = index.RunIndex(root)
-  found = [each for each in runs.summaries(options.hung_minutes * 60) if each.is_archived == options.archived]
+  known = runs.summaries(options.hung_minutes * 60)
+  found = [each for each in known if each.is_archived == options.archived]
   chosen = selection.Selection(
     _words(options.status), _words(options.experiment), _words(options.tag), options.filter
   ).choose(found, runs.params)
@@ -130,8 +171,17 @@ def _list(options: Any) -> None:
   elif chosen:
     _print(run_tables.of_runs(chosen, _words(options.metrics)))
   else:
-    none = f'{root}: no runs; train.py --model_dir={root}/NAME makes one.'
-    print(f'None of {len(found)} runs is meant.' if found else none)
+    print(run_tables.harmless(_none(root, len(found), len(known), options.archived)))
+
+
+def _none(root: str, num_found: int, num_known: int, archived: bool) -> str:
+  """Why a list is empty."""
+  if num_found:
+    return f'None of {num_found} runs is meant.'
+  if archived:
+    return f'{root}: no archived runs; `official-ext runs archive` takes runs out of the list.'
+  others = f', but {num_known} archived: --archived shows them' if num_known else ''
+  return f'{root}: no runs{others}; train.py --model_dir={root}/NAME makes one.'
 
 
 def _words(values: Sequence[str]) -> list[str]:
@@ -140,20 +190,21 @@ def _words(values: Sequence[str]) -> list[str]:
 
 def _show(options: Any) -> None:
   _, runs = _found(options)
+  values: list[dict[str, Any]] = []
   for number, one in enumerate(runs):
     summary = index.summary_of(one)
     record = next((found for found in map(one.record, one.modes()) if found is not None), one.started() or {})
     lines = log.tail(one, _LOG_LINES)
     if options.json:
-      values = {**summary.as_dict(), 'record': record, 'params': params.read(one), 'log': lines}
-      _print_json(values)
+      values.append({**summary.as_dict(), 'record': record, 'params': params.read(one), 'log': lines})
     else:
       _print(['', *run_tables.of_run(summary, record, lines)] if number else run_tables.of_run(summary, record, lines))
+  _print_json_of(values)
 
 
 def _log_parser(command: str) -> arguments_lib.Parser:
   found = _parser(command)
-  found.add_argument('--lines', type=int, default=20)
+  found.add_argument('--lines', type=_number(0, int), default=20)
   found.add_argument('--follow', action='store_true')
   found.add_argument('--mode', default='train')
   return found
@@ -212,7 +263,7 @@ def _export(options: Any) -> None:
 def _stop_parser(command: str) -> arguments_lib.Parser:
   found = _parser(command)
   found.add_argument('--now', action='store_true')
-  found.add_argument('--wait', type=float, default=0.0)
+  found.add_argument('--wait', type=_number(0), default=0.0)
   return found
 
 
@@ -225,7 +276,8 @@ def _stop(options: Any) -> None:
       if not signals.wait_for_end(one, options.wait):
         raise errors.UserError(f'{one.name}: still runs after {options.wait:g} s; --now ends it at once, unsaved')
       found = status.of_run(one)
-    print(f'{one.name}: {found.status}' + (f' ({found.reason})' if found.reason else ''), flush=True)
+    reason = f' ({found.reason})' if found.reason else ''
+    print(run_tables.harmless(f'{one.name}: {found.status}{reason}'), flush=True)
 
   _each(runs, stop)
 
@@ -262,7 +314,8 @@ def _print_or_start(name: str, command: commands.Command, starts: bool) -> None:
     print(f'cd {commands.quoted(command.cwd)} && {command}')
     return
   process = command.start()
-  print(f'{name}: started as {process}; its output: {run_folder.Run(command.model_dir, name).log_path(command.mode)}')
+  log_path = run_folder.Run(command.model_dir, name).log_path(command.mode)
+  print(run_tables.harmless(f'{name}: started as {process}; its output: {log_path}'), flush=True)
 
 
 # What a run has made.
@@ -361,13 +414,14 @@ def _tag_parser(command: str) -> arguments_lib.Parser:
 
 def _tag(options: Any) -> None:
   _, runs = _found(options)
+  values: list[dict[str, Any]] = []
 
   def change(one: run_folder.Run) -> None:
     found = notes.read(one)
     if options.tag or options.untag or options.note is not None:
       found = notes.change(one, _words(options.tag), _words(options.untag), options.note)
     if options.json:
-      _print_json({'name': one.name, 'tags': found.tags, 'note': found.note})
+      values.append({'name': one.name, 'tags': found.tags, 'note': found.note})
     else:
       print(
         run_tables.harmless(
@@ -375,12 +429,24 @@ def _tag(options: Any) -> None:
         )
       )
 
-  _each(runs, change)
+  try:
+    _each(runs, change)
+  finally:
+    _print_json_of(values)
 
 
 def _archive(options: Any) -> None:
   _, runs = _found(options)
-  _each(runs, trash.archive)
+
+  def archive(one: run_folder.Run) -> None:
+    trash.archive(one)
+    _tell(one.name, 'is archived, and stays where it is; `official-ext runs restore` brings it back into the list')
+
+  _each(runs, archive)
+
+
+def _tell(name: str, what: str) -> None:
+  print(run_tables.harmless(f'{name}: {what}'), flush=True)
 
 
 def _delete_parser(command: str) -> arguments_lib.Parser:
@@ -391,16 +457,27 @@ def _delete_parser(command: str) -> arguments_lib.Parser:
 
 def _delete(options: Any) -> None:
   if options.forever:
-    root = os.path.expanduser(options.root)
-    _each(options.runs, lambda name: trash.delete_forever(trash.find_deleted(root, name)))
+    _delete_forever(_root(options), options.runs)
     return
   root, runs = _found(options)
 
   def delete(one: run_folder.Run) -> None:
     trash.delete(root, one)
-    print(run_tables.harmless(f'{one.name}: is in the trash; `official-ext runs restore` brings it back'))
+    _tell(one.name, 'is in the trash; `official-ext runs restore` brings it back')
 
   _each(runs, delete)
+
+
+def _delete_forever(root: str, names: Sequence[str]) -> None:
+  if not names:
+    raise errors.UserError('--forever: name what is in the trash; `official-ext runs list --trash` shows it')
+
+  def delete(name: str) -> None:
+    each = trash.find_deleted(root, name)
+    trash.delete_forever(each)
+    _tell(each.name, 'is deleted, and cannot be brought back')
+
+  _each(names, delete)
 
 
 def _restore_parser(command: str) -> arguments_lib.Parser:
@@ -410,17 +487,19 @@ def _restore_parser(command: str) -> arguments_lib.Parser:
 
 
 def _restore(options: Any) -> None:
-  root = os.path.expanduser(options.root)
+  root = _root(options)
   if not options.runs or (options.name and len(options.runs) > 1):
     raise errors.UserError('runs restore: name the run; `official-ext runs list --trash` and `--archived` show them')
 
   def restore(name: str) -> None:
-    path = os.path.join(root, name)
-    one = run_folder.Run(os.path.abspath(path), name)
-    if run_folder.is_run(path) and os.path.exists(one.file(trash.ARCHIVED)):
+    one = run_folder.find_run(root, name)
+    if one is not None and os.path.exists(one.file(trash.ARCHIVED)):
+      if options.name:
+        raise errors.UserError(f'--name={options.name}: {one.name} is archived, and keeps its name')
       trash.unarchive(one)
     else:
-      trash.restore(root, trash.find_deleted(root, name), options.name)
+      one = trash.restore(root, trash.find_deleted(root, name), options.name)
+    _tell(one.name, 'is in the list again')
 
   _each(options.runs, restore)
 

@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import shlex
+import string
 from typing import Any
 
 from official_ext import errors
@@ -46,7 +47,7 @@ class Command:
 
   def __str__(self) -> str:
     """As a shell takes it."""
-    return shlex.join(self.words)
+    return ' '.join(map(quoted, self.words))
 
   def start(self) -> process_identity.ProcessIdentity:
     """Starts it, detached: see starting.py."""
@@ -160,8 +161,20 @@ def given_flags(run: run_folder.Run) -> tuple[list[tuple[str, str | None]], str]
 
 
 def quoted(word: str) -> str:
-  """A word as a shell takes it."""
-  return shlex.quote(word)
+  r"""A word as a shell takes it, in one line that is harmless for a terminal: `$'a\nb'` if it has control characters.
+
+  That form is one of bash, zsh and ksh; it has any bytes, as names of files may.
+  """
+  if word.isprintable():
+    return shlex.quote(word)
+  plain = set(string.printable) - set(string.whitespace) - set("\\'") | {' '}
+  escaped = (
+    letter if letter in plain else ''.join(f'\\x{byte:02x}' for byte in os.fsencode(letter)) for letter in word
+  )
+  return f"$'{''.join(escaped)}'"
+
+
+checked_folder = run_folder.checked_folder
 
 
 def free_name(root: str, name: str) -> str:
@@ -247,20 +260,6 @@ def write_base(folder: str, content: bytes) -> str:
   except OSError as error:
     raise errors.StorageError(f'{folder}: cannot be written: {error.strerror}') from error
   return path
-
-
-def checked_folder(root: str, name: str) -> str:
-  """The path of a new run in a folder.
-
-  Raises:
-    UserError: the name leads out of it, or to a place in which runs are not looked for.
-  """
-  root = os.path.abspath(root)
-  folder = os.path.abspath(os.path.join(root, name))
-  parts = name.split('/')
-  if not name or folder == root or not run_folder.paths_below(root, folder) or any(p.startswith('.') for p in parts):
-    raise errors.UserError(f'--name={name}: must be a name in {root}, and no part of it may begin with a dot')
-  return folder
 
 
 def _recorded(run: run_folder.Run, whole: bool = True) -> tuple[Mapping[str, Any], list[str]]:

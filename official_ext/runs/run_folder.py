@@ -123,12 +123,40 @@ def get_run(root: str, name: str) -> Run:
     UserError: there is none, or it is not below `root`.
   """
   root = os.path.abspath(root)
+  found = find_run(root, name)
+  if found is not None:
+    return found
+  near = suggestions.did_you_mean(name, [run.name for run in find_runs(root)], before='; ')
+  raise errors.UserError(f'{name}: no run of that name in {root}{near or "; `official-ext runs list` shows them"}')
+
+
+def find_run(root: str, name: str) -> Run | None:
+  """The run of a name below `root`, or of a path that leads there; None if there is none."""
+  root = os.path.abspath(root)
   for path in (os.path.join(root, name), name):
     path = os.path.abspath(path)
     if is_run(path) and paths_below(root, path):
       return Run(path, _name(path, root))
-  near = suggestions.did_you_mean(name, [run.name for run in find_runs(root)], before='; ')
-  raise errors.UserError(f'{name}: no run of that name in {root}{near or "; `official-ext runs list` shows them"}')
+  return None
+
+
+def checked_folder(root: str, name: str) -> str:
+  """The path of a new run in a folder, which need not be there.
+
+  Raises:
+    UserError: the name leads out of it, or to a place in which runs are not looked for.
+  """
+  root = os.path.abspath(root)
+  folder = os.path.abspath(os.path.join(root, name))
+  parts = name.rstrip('/').split('/')
+  if not name or folder == root or not paths_below(root, folder) or any(p.startswith('.') for p in parts):
+    raise errors.UserError(f'--name={name}: must be a name in {root}, and no part of it may begin with a dot')
+  parent = folder
+  while parent != root:
+    parent, part = os.path.split(parent)
+    if is_run(parent) and not _may_have_runs(part, inside_run=True):
+      raise errors.UserError(f'--name={name}: {parent} is a run, and in its folder {part} no runs are looked for')
+  return folder
 
 
 def paths_below(root: str, path: str) -> bool:

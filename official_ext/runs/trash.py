@@ -25,6 +25,7 @@ FOLDER = '.trash'
 ARCHIVED = 'archived.json'
 _NOTE = 'trash.json'
 _RUN = 'run'
+_DOOMED = '.deleting'  # Such a place may be half empty: it is not brought back.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Deleted:
   """A run in the trash.
 
   Attributes:
-    key: tells it from others that had its name.
+    key: tells it from others that had its name. One that ends with `.deleting` was not deleted to its end.
     name: the name that it had.
     deleted: when it was deleted, as text.
     run: its folder, as it is now.
@@ -70,7 +71,7 @@ def delete(root: str, run: run_folder.Run) -> Deleted:
   with _held(run):
     _refuse_living(run)
     try:
-      os.makedirs(place)
+      _make(place)
       json_files.write(os.path.join(place, _NOTE), {'name': run.name, 'deleted': moments.now()})
       moved = _move(run, os.path.join(place, _RUN))
     except BaseException:
@@ -84,9 +85,13 @@ def delete(root: str, run: run_folder.Run) -> Deleted:
 
 
 def deleted(root: str) -> list[Deleted]:
-  """The runs in the trash of a folder, the latest first."""
+  """The runs in the trash of a folder, the latest first.
+
+  Raises:
+    UserError: there is no such folder, or it cannot be read.
+  """
   found = []
-  for key in paths.names(os.path.join(os.path.abspath(root), FOLDER)):
+  for key in _names(os.path.abspath(root)):
     place = os.path.join(os.path.abspath(root), FOLDER, key)
     values = json_files.read(os.path.join(place, _NOTE)) or {}
     name, when = values.get('name'), values.get('deleted')
@@ -117,17 +122,15 @@ def restore(root: str, each: Deleted, name: str | None = None) -> run_folder.Run
     name: its name from now on; None: the one that it had.
 
   Raises:
-    UserError: something else has that name now, or another process has brought it back.
+    UserError: something else has that name now, or no run may have it; or another process has brought it back, or begun
+      to delete it.
     StorageError: the folder cannot be written.
   """
-  name = name or each.name
-  target = os.path.abspath(os.path.join(root, name))
-  if not run_folder.paths_below(os.path.abspath(root), target):
-    raise errors.UserError(f'{name}: is not a name in {root}')
-  try:
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-  except OSError as error:
-    raise errors.StorageError(f'{target}: cannot be made: {error.strerror}') from error
+  if each.key.endswith(_DOOMED):
+    raise errors.UserError(f'{each.name}: was deleted in part, and cannot come back: --forever deletes the rest')
+  name = each.name if name is None else name
+  target = run_folder.checked_folder(root, name)
+  _make(os.path.dirname(target))
   # The empty folder is what others see as taken, and what a rename replaces.
   try:
     os.mkdir(target)
@@ -153,16 +156,31 @@ def delete_forever(each: Deleted) -> None:
   Raises:
     StorageError: not all of them can be deleted.
   """
-  doomed = f'{each.place}.deleting'  # Half deleted it must not come back.
+  doomed = each.place if each.key.endswith(_DOOMED) else each.place + _DOOMED
   try:
     os.rename(each.place, doomed)
     path = os.path.join(doomed, _RUN)
-    paths.remove_folder(path)
+    paths.remove_folder(path)  # The note last: until then the place is known.
     paths.remove_folder(doomed)
   except FileNotFoundError:
     raise errors.UserError(f'{each.name}: is not in the trash any more') from None
   except OSError as error:
     raise errors.StorageError(f'{error.filename or doomed}: cannot be deleted: {error.strerror}') from error
+
+
+def _names(root: str) -> list[str]:
+  try:
+    os.listdir(root)
+    return paths.names(os.path.join(root, FOLDER))
+  except OSError as error:
+    raise errors.UserError(f'{error.filename or root}: cannot be read: {error.strerror}') from None
+
+
+def _make(folder: str) -> None:
+  try:
+    os.makedirs(folder, exist_ok=True)
+  except OSError as error:
+    raise errors.StorageError(f'{folder}: cannot be made: {error.strerror}') from error
 
 
 def _move(run: run_folder.Run, target: str) -> run_folder.Run:

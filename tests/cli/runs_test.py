@@ -77,6 +77,13 @@ def test_a_run_is_named_in_the_folder_or_by_its_path(tmp_path, runs):
   code, _, err = runs('show', tmp_path, 'aa')
   assert (code, err) == (2, f'error: aa: no run of that name in {tmp_path}; did you mean a?\n')
   assert runs('compare', tmp_path, 'a')[0] == 2
+  assert runs('compare', tmp_path, 'a', tmp_path / 'a')[0] == 2
+  assert [each['name'] for each in json.loads(runs('show', tmp_path, 'a', 'b', '--json')[1])] == ['a', 'b']
+  for flag in ('list --hung_minutes=nan', 'list --hung_minutes=-1', 'log --lines=-1', 'stop --wait=inf'):
+    assert 'expected a number from 0' in runs(flag.split()[0], tmp_path, flag.split()[1])[2]
+  for command in ('list --trash', 'restore a', 'delete a --forever'):
+    first, *others = command.split()
+    assert f'{tmp_path}/none: ' in runs(first, tmp_path / 'none', *others)[2]
   assert runs('stop', tmp_path)[0] == 2
   assert 'did you mean delete?' in runs('delet', tmp_path)[2]
 
@@ -93,8 +100,26 @@ def test_what_is_wrong_with_several_runs_is_told_of_each(tmp_path, runs):
   assert 'again' in runs('list', tmp_path)[1]
   assert runs('delete', tmp_path, 'again')[0] == 0
   assert runs('delete', tmp_path, 'ended', '--forever')[0] == 2  # It was deleted by its other name.
-  assert runs('delete', tmp_path, 'again', '--forever')[0] == 0
+  assert 'name what is in the trash' in runs('delete', tmp_path, '--forever')[2]
+  assert runs('delete', tmp_path, 'again', '--forever')[1] == 'again: is deleted, and cannot be brought back\n'
   assert runs('list', tmp_path, '--trash')[1] == 'The trash is empty.\n'
+
+
+def test_whatever_a_name_has_stays_in_one_line_and_harmless(tmp_path, runs):
+  odd = 'a\nb\x1b[31m\udcff'
+  shown = 'a\\nb\\x1b[31m\\udcff'
+  folders.make(tmp_path, odd, status='failed', error='no\ndata', identity=folders.ended_process())
+  folders.make(tmp_path, '-dash', status='failed', identity=folders.ended_process())
+  assert runs('stop', tmp_path, odd)[2] == f'error: {shown}: does not run: failed (no\\ndata)\n'
+  assert runs('stop', tmp_path, odd, '-dash/')[0] == 2
+  assert runs('stop', tmp_path, odd, tmp_path / '-dash')[2].count('error: ') == 2
+  assert f'did you mean {shown}?' in runs('show', tmp_path, 'a\nb\x1b[31m')[2]
+  for command in (('resume', odd, '--print'), ('clone', odd), ('delete', odd), ('list',), ('list', '--trash')):
+    code, out, err = runs(command[0], tmp_path, *command[1:])
+    assert (code, err) == (0, '')
+    assert out.replace('\n', '').isprintable()
+  assert runs('restore', tmp_path, odd)[1] == f'{shown}: is in the list again\n'
+  assert runs('show', tmp_path, '--', '-dash')[0] == 0
 
 
 def test_tags_notes_and_the_archive(tmp_path, runs):
@@ -103,10 +128,12 @@ def test_tags_notes_and_the_archive(tmp_path, runs):
   assert json.loads(runs('tag', tmp_path, 'a', '--untag=old', '--json')[1])['tags'] == ['good']
   assert 'good' in runs('list', tmp_path, '--tag=good')[1]
   assert runs('archive', tmp_path, 'a')[0] == 0
-  assert 'makes one' in runs('list', tmp_path)[1]
+  assert 'no runs, but 1 archived: --archived shows them; train.py' in runs('list', tmp_path)[1]
   assert runs('list', tmp_path, '--archived')[1].splitlines()[1].startswith('a')
-  assert runs('restore', tmp_path, 'a')[0] == 0
+  assert runs('restore', tmp_path, 'a', '--name=b')[2] == 'error: --name=b: a is archived, and keeps its name\n'
+  assert runs('restore', tmp_path, tmp_path / 'a')[1] == 'a: is in the list again\n'
   assert runs('list', tmp_path)[1].splitlines()[1].startswith('a')
+  assert 'no archived runs' in runs('list', tmp_path, '--archived')[1]
 
 
 def test_the_log_of_a_run_is_shown_from_its_end(tmp_path, runs):

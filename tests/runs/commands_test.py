@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import subprocess
 import sys
 
 import pytest
@@ -25,6 +26,14 @@ def test_a_resume_is_the_command_that_was_given(tmp_path):
   found = commands.to_resume(run)
   assert found == commands.Command((sys.executable, 'train.py', *flags), '/tmp', run.path, 'train_and_eval')
   assert shlex.split(str(found)) == list(found.words)
+
+
+def test_a_command_is_one_line_of_a_shell_whatever_is_in_it(tmp_path):
+  word = 'a b\'c"d\\e\nf\tg\x1b[31mh\udcffü$(i)*'
+  text = str(commands.Command(('printf', '%s.', word, "it's", ''), '/', '/'))
+  assert text.isprintable()
+  done = subprocess.run(['bash', '-c', text], capture_output=True, check=True)
+  assert done.stdout == os.fsencode(f"{word}.it's..")
 
 
 def test_a_run_that_was_moved_goes_on_where_it_is(tmp_path):
@@ -110,6 +119,9 @@ def test_a_clone_never_meets_another_folder(tmp_path):
       commands.make_clone(run, str(tmp_path), name)
   for name in ('../out', '/out', '.hidden', 'b/.trash/c', '.', 'b/..'):
     with pytest.raises(errors.UserError, match='must be a name in'):
+      commands.make_clone(run, str(tmp_path), name)
+  for name in ('a-2/train/b', 'a-2/ckpt-7'):
+    with pytest.raises(errors.UserError, match='a-2 is a run, and in its folder'):
       commands.make_clone(run, str(tmp_path), name)
   with pytest.raises(errors.UserError, match='--set=seed: expected NAME=VALUE'):
     commands.make_clone(run, str(tmp_path), 'b', ['seed'])

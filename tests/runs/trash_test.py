@@ -10,6 +10,7 @@ import pytest
 from official_ext import errors
 from official_ext.runs import run_folder
 from official_ext.runs import trash
+from tests import disks
 from tests.runs import folders
 
 
@@ -47,8 +48,8 @@ def test_runs_of_one_name_stay_apart_and_nothing_is_replaced(tmp_path):
   restored = trash.restore(str(tmp_path), found[1], 'b')
   assert os.path.exists(restored.file('only0'))
   assert trash.find_deleted(str(tmp_path), found[0].key).key == found[0].key
-  for name in ('../out', '/tmp/out'):
-    with pytest.raises(errors.UserError, match='is not a name in'):
+  for name in ('../out', '/tmp/out', '.hidden', '.trash/x', ''):
+    with pytest.raises(errors.UserError, match='must be a name in'):
       trash.restore(str(tmp_path), found[0], name)
   trash.delete_forever(found[0])
   assert trash.deleted(str(tmp_path)) == []
@@ -107,6 +108,36 @@ def test_of_a_link_the_link_is_deleted_and_brought_back(tmp_path):
   each = trash.delete(str(root), run_folder.get_run(str(root), 'link'))
   trash.delete_forever(each)
   assert os.path.exists(far.file('run.json'))
+
+
+def test_what_was_deleted_in_part_does_not_come_back_and_can_be_deleted_to_its_end(tmp_path, monkeypatch):
+  run = _ended(tmp_path, 'a')
+  each = trash.delete(str(tmp_path), run)
+  # As after a kill: the place has its other name, and some of the files are gone.
+  os.rename(each.place, f'{each.place}.deleting')
+  os.remove(f'{each.place}.deleting/run/params.yaml')
+  found = trash.find_deleted(str(tmp_path), 'a')
+  with pytest.raises(errors.UserError, match='a: was deleted in part, and cannot come back'):
+    trash.restore(str(tmp_path), found)
+  trash.delete_forever(found)
+  assert os.listdir(tmp_path / '.trash') == []
+
+
+def test_a_full_or_missing_disk_is_told(tmp_path):
+  with disks.small(tmp_path / 'disk', kibibytes=256) as disk:
+    run = _ended(disk.folder, 'a')
+    each = trash.delete(str(disk.folder), _ended(disk.folder, 'b'))
+    disk.fill()
+    with pytest.raises(errors.StorageError, match='No space left on device'):
+      trash.delete(str(disk.folder), run)
+    assert _names(disk.folder) == ['a']
+    trash.delete_forever(each)  # Which makes room.
+    assert os.listdir(disk.folder / '.trash') == []
+    disk.turn_read_only()
+    with pytest.raises(errors.StorageError, match='Read-only file system'):
+      trash.delete(str(disk.folder), run)
+  with pytest.raises(errors.UserError, match='none: cannot be read: No such file'):
+    trash.deleted(str(tmp_path / 'none'))
 
 
 def test_the_folder_with_the_runs_is_not_deleted(tmp_path):
