@@ -273,7 +273,7 @@ def _stop(options: Any) -> None:
   def stop(one: run_folder.Run) -> None:
     found = signals.stop(one, options.now)
     if options.wait > 0:
-      if not signals.wait_for_end(one, options.wait):
+      if not signals.wait_for_end(one, options.wait, found.process):
         raise errors.UserError(f'{one.name}: still runs after {options.wait:g} s; --now ends it at once, unsaved')
       found = status.of_run(one)
     reason = f' ({found.reason})' if found.reason else ''

@@ -14,9 +14,11 @@ import time
 from typing import Any
 
 from official_ext import errors
+from official_ext.files import file_lock
 from official_ext.files import moments
 from official_ext.runs import json_files
 from official_ext.runs import run_folder
+from official_ext.runs import starting
 from official_ext.runs import status
 from official_ext.runtime import process_identity
 
@@ -37,9 +39,22 @@ def stop(run: run_folder.Run, now: bool = False, mode: str | None = None) -> sta
   Raises:
     UserError: it does not run, or cannot be reached from here.
   """
+  with contextlib.ExitStack() as stack:
+    with contextlib.suppress(OSError):  # On a full disk it has to stop too; a starter is done when the lock is free.
+      stack.enter_context(file_lock.FileLock(run.file(starting.LOCK)))
+    return _stop(run, now, mode)
+
+
+def _stop(run: run_folder.Run, now: bool, mode: str | None) -> status.RunStatus:
+  """Stops a run, while no other does, nor starts it: of two signals the second would end it without saving."""
   found, mode = _living(run, mode)
   process = found.process
   if found.is_alive is None or process is None:
+    if process is not None and process.pid_start is None and process_identity.is_alive(process):
+      raise errors.UserError(
+        f'{run.name}: its record, of an older version, has no more of {process} than the number, which may be '
+        f"another's by now: look at it, and kill {process.pid}"
+      )
     who = str(process or 'a process that its record does not name')
     raise errors.UserError(
       f'{run.name}: cannot be stopped from here: it is {who}, on another host or in another container; give this '
@@ -53,8 +68,10 @@ def stop(run: run_folder.Run, now: bool = False, mode: str | None = None) -> sta
   targets, number = list(dict.fromkeys(targets)), signal.SIGKILL if now else signal.SIGTERM
   with _noted(run, mode, {**process.as_dict(), 'requested': moments.now(), 'at_once': now}):
     send(targets[0], number, run.name)
-  for target in targets[1:]:
-    send(target, number, run.name)
+  # Those that have ended by themselves need no more. A suspended process hears nothing until it goes on.
+  for target, another in [(target, number) for target in targets[1:]] + [(process, signal.SIGCONT)] * (not now):
+    with contextlib.suppress(errors.UserError):
+      send(target, another, run.name)
   return status.of_run(run, mode=mode)
 
 
@@ -120,20 +137,27 @@ def send(process: process_identity.ProcessIdentity, number: int, name: str) -> N
     os.close(descriptor)
 
 
-def wait_for_end(run: run_folder.Run, timeout_seconds: float) -> bool:
-  """Waits until no process of a run lives; returns whether that is so in the end."""
+def wait_for_end(
+  run: run_folder.Run, timeout_seconds: float, process: process_identity.ProcessIdentity | None = None
+) -> bool:
+  """Waits until no process of a run lives; returns whether that is so in the end.
+
+  Args:
+    run: the run.
+    timeout_seconds: how long to wait at most.
+    process: the only one to wait for; another may live on, such as that of an evaluation beside it.
+  """
   deadline = time.monotonic() + timeout_seconds
-  while status.is_alive(run):
+  while process_identity.is_alive(process) if process else status.is_alive(run):
     left = deadline - time.monotonic()
     if left <= 0:
       return False
-    _wait(run, min(left, 1.0))
+    _wait(process or status.of_run(run).process, min(left, 1.0))
   return True
 
 
-def _wait(run: run_folder.Run, seconds: float) -> None:
-  """Waits for the end of a run's process, or for some time."""
-  process = status.of_run(run).process
+def _wait(process: process_identity.ProcessIdentity | None, seconds: float) -> None:
+  """Waits for the end of a process, or for some time."""
   try:
     descriptor = os.pidfd_open(process.pid) if process is not None else -1
   except (AttributeError, OSError):

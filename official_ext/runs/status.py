@@ -20,7 +20,7 @@ STATUSES = (
   'starting',  # Its process lives, and has not written its record yet.
   'running',
   'stopping',  # It was asked to stop, and saves.
-  'hung',  # It makes no progress; or it was ended for that reason.
+  'hung',  # It makes no progress, or is suspended; or it was ended for that reason.
   'finished',
   'preempted',
   'diverged',
@@ -59,10 +59,9 @@ def of_run(run: run_folder.Run, hung_seconds: float = HUNG_SECONDS, mode: str | 
   Args:
     run: the run.
     hung_seconds: a run hangs if it lives, and has come to no other step or stage for so long.
-    mode: whose record; None: the training's, or else that of an evaluation.
+    mode: whose record; None: the training's if there is one, even if it cannot be read, or else an evaluation's.
   """
-  modes = [mode] if mode else run.modes()
-  mode = next((name for name in modes if run.record(name) is not None), modes[0] if modes else 'train')
+  mode = mode or next(iter(run.modes()), 'train')
   return judge(run.record(mode), run.started(mode), run.stop_request(mode), hung_seconds)
 
 
@@ -76,7 +75,7 @@ def is_alive(run: run_folder.Run, mode: str | None = None) -> bool:
 
 def _is_alive(record, started) -> bool:
   processes = [process_identity.parse(found) for found in (record, started) if found]
-  if any(process is not None and process_identity.is_alive(process) for process in processes):
+  if any(process is not None and _lives(process) for process in processes):
     return True
   return judge(record, started).may_be_alive or judge(None, started).may_be_alive
 
@@ -95,7 +94,7 @@ def judge(
     stop_request: who was asked to stop; likewise.
     hung_seconds: see `of_run`.
   """
-  starter = _judge_started(record, started)
+  starter = _judge_started(record, started, stop_request)
   if starter is not None:
     return starter
   if record is None:
@@ -103,13 +102,19 @@ def judge(
   if record['status'] != 'running':
     return RunStatus(record['status'], record.get('error') or record.get('early_stopped') or '')
   process = process_identity.parse(record)
-  alive = None if process is None else process_identity.is_alive(process)
+  alive = None if process is None else _lives(process)
   target = _launcher(record) or process
   if alive is False:
     if target is not None and target != process:
       return RunStatus('starting', 'its launcher starts it again', True, target)
-    return RunStatus('dead', _cause_of_death(record, started))
+    return RunStatus('dead', _cause_of_death(record, started, stop_request))
   return _of_living(record, alive, target, stop_request, hung_seconds)
+
+
+def _lives(process: process_identity.ProcessIdentity) -> bool | None:
+  """Whether a process runs; None if that cannot be seen, also if nothing but its number is known of it."""
+  alive = process_identity.is_alive(process)
+  return None if alive and process.pid_start is None else alive
 
 
 def _of_living(record, alive, process, stop_request, hung_seconds) -> RunStatus:
@@ -121,29 +126,58 @@ def _of_living(record, alive, process, stop_request, hung_seconds) -> RunStatus:
       return RunStatus('unknown', f'on {record.get("host", "an unknown host")}, and has no heartbeat', None, process)
     age = time.time() - beat
     where = f'on {record.get("host")}, judged by its heartbeat {_duration(age)} ago'
+    if age < -heartbeat.SILENCE_SECONDS:
+      where = f'on {record.get("host")}, whose clock is {_duration(-age)} ahead of this one'
     if age > heartbeat.SILENCE_SECONDS:
       return RunStatus('dead', where)
-  if stop_request is not None and process is not None and process_identity.parse(stop_request) == process:
+  if _was_asked(process, stop_request):
     return RunStatus('stopping', where or f'asked to at {stop_request.get("requested")}', alive, process)
-  updated = moments.seconds(record.get('updated'))
-  # Both are of the run's own clock, which may not be this one's.
-  if beat is not None and updated is not None and beat - updated > hung_seconds:
-    reason = f'no step for {_duration(beat - updated)}, in stage {record.get("stage")}'
+  if reason := _why_hung(record, alive, beat, hung_seconds):
     return RunStatus('hung', '; '.join(filter(None, [reason, where])), alive, process)
   return RunStatus('running', where, alive, process)
 
 
-def _judge_started(record, started) -> RunStatus | None:
+def _why_hung(record, alive, beat, hung_seconds) -> str:
+  """Why a living run makes no progress; '' if it does."""
+  worker = process_identity.parse(record)
+  if alive and worker is not None and process_identity.is_suspended(worker):
+    return f'suspended by a signal; `kill -CONT {worker.pid}` lets it go on'
+  if beat is None:
+    return ''
+  if alive and time.time() - beat > hung_seconds:  # Of this clock.
+    return f'no sign of life for {_duration(time.time() - beat)}, in stage {record.get("stage")}'
+  updated = moments.seconds(record.get('updated'))
+  # Both are of the run's own clock, which may not be this one's.
+  if updated is not None and beat - updated > hung_seconds:
+    return f'no step for {_duration(beat - updated)}, in stage {record.get("stage")}'
+  return ''
+
+
+def is_out_of_sight(record: Mapping[str, Any]) -> bool:
+  """Whether a record says that its run is going on, in a process that cannot be seen from here."""
+  process = process_identity.parse(record)
+  return record.get('status') == 'running' and (process is None or _lives(process) is None)
+
+
+def _was_asked(process, stop_request) -> bool:
+  """Whether it was this process that was asked to stop."""
+  return stop_request is not None and process is not None and process_identity.parse(stop_request) == process
+
+
+def _judge_started(record, started, stop_request) -> RunStatus | None:
   """The status of a process that was started after what the record tells of; None if the record knows better."""
   process = process_identity.parse(started or {})
   if process is None or started is None or not is_later(started, record):
     return None
   alive = False if started.get('ended') else process_identity.is_alive(process)
+  asked = _was_asked(process, stop_request)
   if alive is not False:
-    return RunStatus('starting', '', alive, process)
+    return RunStatus('stopping' if asked else 'starting', '', alive, process)
   exit_status = started.get('exit_status')
   if exit_status == 0:  # There was nothing to do, or nothing to record.
     return None if record is not None else RunStatus('finished', 'it has left no record')
+  if asked and exit_status == -signal.SIGTERM:  # It could not yet tell what the signal meant.
+    return RunStatus('preempted', 'stopped before it began to train')
   if not isinstance(exit_status, int) or exit_status < 0:
     return RunStatus('dead', f'{describe_exit(exit_status) or "its process is gone"}, before it began to train')
   status = {75: 'preempted', 3: 'diverged'}.get(exit_status, 'failed')
@@ -157,8 +191,13 @@ def is_later(started: Mapping[str, Any] | None, record: Mapping[str, Any] | None
     return False
   if record is None:
     return True
-  if process in (process_identity.parse(record), _parsed_launcher(record)):
+  of_record = process_identity.parse(record)
+  if process in (of_record, _parsed_launcher(record)):
     return False
+  if of_record is not None and process.boot_id and process.boot_id == of_record.boot_id:
+    starts = process.pid_start, of_record.pid_start  # No clock that is set anew changes them.
+    if None not in starts and starts[0] != starts[1]:
+      return starts[0] > starts[1]
   begun, recorded = moments.seconds(started.get('started')), moments.seconds(record.get('started'))
   return begun is not None and recorded is not None and begun >= recorded
 
@@ -174,7 +213,12 @@ def _parsed_launcher(record: Mapping[str, Any]) -> process_identity.ProcessIdent
   return process_identity.parse(launcher) if isinstance(launcher, dict) else None
 
 
-def _cause_of_death(record, started) -> str:
+def _cause_of_death(record, started, stop_request) -> str:
+  asked = any(
+    _was_asked(process, stop_request) for process in (process_identity.parse(record), _parsed_launcher(record))
+  )
+  if asked and stop_request.get('at_once') is True:
+    return 'ended at once, as it was asked to'
   if started is not None and process_identity.parse(started) == process_identity.parse(record):
     if how := describe_exit(started.get('exit_status')):
       return how

@@ -20,6 +20,8 @@ from official_ext.runs import json_files
 from official_ext.runs import run_folder
 from official_ext.runs import starting
 from official_ext.runs import status
+from official_ext.runtime import heartbeat
+from official_ext.runtime import run_status
 
 FOLDER = '.trash'
 ARCHIVED = 'archived.json'
@@ -68,8 +70,9 @@ def delete(root: str, run: run_folder.Run) -> Deleted:
     raise errors.UserError(f'{run.path}: is the folder with the runs; name the one above it, and then the run')
   key = f'{time.strftime("%Y%m%d-%H%M%S")}-{uuid.uuid4().hex[:8]}'
   place = os.path.join(os.path.abspath(root), FOLDER, key)
-  with _held(run):
+  with _held(run) as lock:
     _refuse_living(run)
+    _refuse_written(run, lock.descriptor)
     try:
       _make(place)
       json_files.write(os.path.join(place, _NOTE), {'name': run.name, 'deleted': moments.now()})
@@ -231,7 +234,7 @@ def unarchive(run: run_folder.Run) -> None:
 
 
 @contextlib.contextmanager
-def _held(run: run_folder.Run) -> Iterator[None]:
+def _held(run: run_folder.Run) -> Iterator[file_lock.FileLock]:
   """Nobody starts the run, or moves it, meanwhile.
 
   Raises:
@@ -240,21 +243,48 @@ def _held(run: run_folder.Run) -> Iterator[None]:
   """
   with contextlib.ExitStack() as stack:
     try:
-      stack.enter_context(file_lock.FileLock(run.file(starting.LOCK)))
+      lock = stack.enter_context(file_lock.FileLock(run.file(starting.LOCK)))
     except FileNotFoundError:
       raise errors.UserError(f'{run.name}: is not there any more') from None
     except TimeoutError:
       raise errors.UserError(f'{run.name}: is being started by another process; try again') from None
     except OSError as error:
       raise errors.StorageError(f'{run.path}: cannot be written: {error.strerror}') from error
-    yield
+    yield lock
 
 
 def _refuse_living(run: run_folder.Run) -> None:
   """Raises a UserError if a run, or one in its folder, lives or may live."""
-  for each in {found.path: found for found in (run, *run_folder.find_runs(run.path))}.values():
+  for name, each in _with_inner(run):
     if status.is_alive(each):
       found = status.of_run(each)
       where = f', {found.reason}' if found.reason else ''
-      name = run.name if each.path == run.path else f'{run.name}/{each.name}'
       raise errors.UserError(f'{name}: is {found.status}{where}; stop it first')
+
+
+def _refuse_written(run: run_folder.Run, descriptor: int) -> None:
+  """Raises a UserError if a run, or one in its folder, counts as dead by its heartbeat, and still writes.
+
+  That its clock is not this one's would make it so. The file system has one clock for all: that of `descriptor`, a file
+  in the run's folder.
+  """
+  os.utime(descriptor)
+  now = os.fstat(descriptor).st_mtime
+  for name, each in _with_inner(run):
+    for mode in each.modes():
+      record = each.record(mode)
+      if record is None or not status.is_out_of_sight(record):
+        continue
+      path = run_status.path_of(each.path, mode)
+      age = now - os.stat(path).st_mtime
+      if age < heartbeat.SILENCE_SECONDS:
+        raise errors.UserError(
+          f'{name}: {os.path.basename(path)} was written {age:.0f} s ago: the run goes on on {record.get("host")}, '
+          'whose clock is wrong; stop it first'
+        )
+
+
+def _with_inner(run: run_folder.Run) -> list[tuple[str, run_folder.Run]]:
+  """A run, and those in its folder, with their names."""
+  inner = [found for found in run_folder.find_runs(run.path) if found.path != run.path]
+  return [(run.name, run), *((f'{run.name}/{each.name}', each) for each in inner)]

@@ -101,6 +101,11 @@ def is_alive(process: ProcessIdentity) -> bool | None:
   return _runs(process.pid, process.pid_start)
 
 
+def is_suspended(process: ProcessIdentity) -> bool:
+  """Whether a living process that is seen from here was stopped by a signal, as by Ctrl-Z, and waits for SIGCONT."""
+  return _state_and_start(process.pid) == ('T', process.pid_start)
+
+
 def _is_earlier_boot(process: ProcessIdentity, here: ProcessIdentity) -> bool:
   """Whether this machine has been restarted since. Containers on two machines may share name and image."""
   in_no_container = process.pid_namespace == here.pid_namespace == _INITIAL_NAMESPACE

@@ -205,7 +205,8 @@ def test_the_end_of_runs_is_told_but_not_what_was_before(trial, receiver):
 
 
 def test_a_run_that_hangs_is_told_while_it_does(trial, receiver):
-  run = folders.make(trial.folder, 'a', updated='2026-01-01T00:00:00Z', heartbeat='2026-01-01T00:04:00Z')
+  updated = time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(time.time() - 245))
+  run = folders.make(trial.folder, 'a', updated=updated)
   assert tell(trial, receiver, hung_seconds=300.0) == [] and receiver.titles == []
   tell(trial, receiver, hung_seconds=200.0)
   tell(trial, receiver, hung_seconds=200.0)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -13,6 +14,7 @@ from official_ext import errors
 from official_ext.runs import signals
 from official_ext.runs import status
 from official_ext.runtime import process_identity
+from tests import disks
 from tests.runs import folders
 
 _CODE = """
@@ -52,10 +54,66 @@ def test_a_run_is_asked_once_and_shown_as_stopping(tmp_path, process):
   assert status.of_run(run).status == 'dead'
 
 
+def test_of_many_who_stop_a_run_at_once_one_signal_comes(tmp_path, process):
+  run = folders.make(tmp_path, 'a', identity=process.identity)
+  threads = [threading.Thread(target=signals.stop, args=(run,)) for _ in range(8)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  process.stdin.close()
+  process.stdin = None
+  assert process.stdout.read() == 'TERM\n'
+
+
+def test_a_suspended_run_hangs_and_hears_that_it_is_to_stop(tmp_path, process):
+  run = folders.make(tmp_path, 'a', identity=process.identity)
+  os.kill(process.pid, signal.SIGSTOP)
+  os.waitpid(process.pid, os.WUNTRACED)
+  found = status.of_run(run)
+  assert (found.status, found.is_alive) == ('hung', True)
+  assert found.reason == f'suspended by a signal; `kill -CONT {process.pid}` lets it go on'
+  assert signals.stop(run).status == 'stopping'
+  assert process.stdout.readline() == 'TERM\n'
+
+
 def test_now_ends_it_at_once(tmp_path, process):
   run = folders.make(tmp_path, 'a', identity=process.identity)
   signals.stop(run, now=True)
   assert process.wait(60) == -signal.SIGKILL
+  assert status.of_run(run) == status.RunStatus('dead', 'ended at once, as it was asked to')
+
+
+def test_a_run_on_a_full_disk_is_stopped(tmp_path, process):
+  with disks.small(tmp_path / 'disk', kibibytes=128) as disk:
+    run = folders.make(disk.folder, 'a', identity=process.identity)
+    disk.fill()
+    assert signals.stop(run).status == 'running'  # That it was asked cannot be noted.
+    assert process.stdout.readline() == 'TERM\n'
+
+
+def test_a_process_of_which_only_the_number_is_known_is_no_runs(tmp_path, process):
+  identity = dataclasses.replace(process.identity, pid_start=None, boot_id=None, pid_namespace=None)
+  run = folders.make(tmp_path, 'a', identity=identity)
+  assert status.of_run(run).is_alive is None  # Its heartbeat is new.
+  with pytest.raises(errors.UserError, match=rf'of an older version, .*look at it, and kill {process.pid}'):
+    signals.stop(run)
+  old = folders.make(tmp_path, 'b', identity=identity, heartbeat='2026-01-31T12:00:00.000Z')
+  assert status.of_run(old).status == 'dead'
+  assert not status.is_alive(old)
+  done = folders.make(tmp_path, 'c', identity=identity, status='finished')
+  assert not status.is_alive(done)
+  assert process.poll() is None
+
+
+def test_the_end_of_the_process_that_was_stopped_is_waited_for(tmp_path, process):
+  run = folders.make(tmp_path, 'a', identity=process.identity)
+  with open(run.file('run.continuous_eval.json'), 'w') as file:
+    json.dump(folders.record(mode='continuous_eval'), file)  # This process, which goes on.
+  assert not signals.wait_for_end(run, 0.1, process.identity)
+  process.kill()
+  assert signals.wait_for_end(run, 60, process.identity)
+  assert not signals.wait_for_end(run, 0.1)
 
 
 @pytest.mark.parametrize('change', [{'pid_start': 1}, {'pid_start': None}, {'boot_id': '0-0'}])

@@ -56,12 +56,41 @@ def test_a_process_on_another_host_is_judged_by_its_heartbeat_and_that_is_said(t
 
 
 def test_a_run_without_progress_hangs_by_its_own_clock(tmp_path):
-  # Its clock is a day behind; what counts is how far its heartbeat is from its last step.
-  run = folders.make(tmp_path, 'a', heartbeat=_ago(86400), updated=_ago(86400 + 3600), stage='eval')
-  assert status.of_run(run, hung_seconds=3601).status == 'running'
-  found = status.of_run(run, hung_seconds=3599)
+  # Its clock is half a minute behind; what counts is how far its heartbeat is from its last step.
+  far = folders.make(tmp_path, 'b', identity=_elsewhere(), heartbeat=_ago(30), updated=_ago(3630), stage='eval')
+  here = folders.make(tmp_path, 'a', heartbeat=_ago(1), updated=_ago(3601), stage='eval')
+  for run, alive in ((far, None), (here, True)):
+    assert status.of_run(run, hung_seconds=3602).status == 'running'
+    found = status.of_run(run, hung_seconds=3598)
+    assert (found.status, found.is_alive) == ('hung', alive)
+    assert found.reason.startswith(('no step for 60 min, in stage eval', 'no step for 59 min, in stage eval'))
+
+
+def test_a_living_process_that_gives_no_sign_of_life_hangs(tmp_path):
+  # No thread of it comes to its turn, or nothing can be written.
+  run = folders.make(tmp_path, 'a', heartbeat=_ago(7200), updated=_ago(7201), stage='eval')
+  found = status.of_run(run)
   assert (found.status, found.is_alive) == ('hung', True)
-  assert 'stage eval' in found.reason
+  assert found.reason == 'no sign of life for 2 h, in stage eval'
+
+
+def test_a_heartbeat_of_the_future_is_told(tmp_path):
+  run = folders.make(tmp_path, 'a', identity=_elsewhere(), heartbeat=_ago(-7200), updated=_ago(-7200))
+  found = status.of_run(run)
+  assert (found.status, found.is_alive) == ('running', None)
+  assert found.reason in (
+    'on far, whose clock is 2 h ahead of this one',
+    'on far, whose clock is 119 min ahead of this one',
+  )
+
+
+def test_a_damaged_record_of_the_training_is_not_replaced_by_that_of_an_evaluation(tmp_path):
+  run = folders.make(tmp_path, 'a', identity=folders.ended_process(), status='finished', mode='eval')
+  os.rename(run.file('run.json'), run.file('run.eval.json'))
+  assert status.of_run(run).status == 'finished'
+  with open(run.file('run.json'), 'w') as file:
+    file.write('{"status": "fini')
+  assert status.of_run(run).status == 'unknown'
 
 
 def test_a_run_that_was_asked_to_stop_is_stopping_and_its_successor_is_not(tmp_path):
@@ -107,9 +136,26 @@ def test_a_new_attempt_that_fails_is_not_hidden_by_the_record_of_the_one_before(
   before = folders.record(folders.ended_process(), status='preempted', started=_ago(100))
   started = {**folders.ended_process(1).as_dict(), 'started': _ago(10), 'ended': _ago(5), 'exit_status': 2}
   assert status.judge(before, started).status == 'failed'
-  assert status.judge(before, {**started, 'started': _ago(200)}).status == 'preempted'
+  assert status.judge(before, {**started, 'started': _ago(200)}).status == 'failed'  # The clock was set back.
+  earlier = {**before, 'pid_start': started['pid_start'] + 1}
+  assert status.judge(earlier, started).status == 'preempted'
+  elsewhere = {**started, 'boot_id': None}
+  assert status.judge(before, elsewhere).status == 'failed'
+  assert status.judge(before, {**elsewhere, 'started': _ago(200)}).status == 'preempted'
   living = {**process_identity.own().as_dict(), 'started': _ago(10), 'ended': None, 'exit_status': None}
+  before['pid_start'] = 1
   assert status.judge(before, living) == status.RunStatus('starting', '', True, process_identity.own())
+
+
+def test_a_process_that_is_stopped_before_it_can_tell_is_preempted():
+  living = {**process_identity.own().as_dict(), 'started': _ago(10), 'ended': None, 'exit_status': None}
+  asked = {**process_identity.own().as_dict(), 'requested': 'now'}
+  assert status.judge(None, living, asked).status == 'stopping'
+  ended = {**living, **folders.ended_process().as_dict(), 'ended': _ago(5), 'exit_status': -15}
+  asked = {**folders.ended_process().as_dict(), 'requested': 'now'}
+  assert status.judge(None, ended, asked) == status.RunStatus('preempted', 'stopped before it began to train')
+  assert status.judge(None, ended).status == 'dead'
+  assert status.judge(None, {**ended, 'exit_status': -9}, asked).status == 'dead'
 
 
 def test_the_exit_status_of_a_dead_run_is_told():

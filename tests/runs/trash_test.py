@@ -1,15 +1,19 @@
 """Tests for trash."""
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 from official_ext import errors
 from official_ext.runs import run_folder
+from official_ext.runs import status
 from official_ext.runs import trash
+from official_ext.runtime import process_identity
 from tests import disks
 from tests.runs import folders
 
@@ -108,6 +112,16 @@ def test_of_a_link_the_link_is_deleted_and_brought_back(tmp_path):
   each = trash.delete(str(root), run_folder.get_run(str(root), 'link'))
   trash.delete_forever(each)
   assert os.path.exists(far.file('run.json'))
+
+
+def test_a_run_elsewhere_whose_clock_is_wrong_is_not_moved(tmp_path):
+  far = dataclasses.replace(process_identity.own(), host='far', boot_id='another', machine_id='another')
+  run = folders.make(tmp_path, 'a', identity=far, heartbeat='2026-01-31T12:00:00.000Z')
+  assert status.of_run(run).status == 'dead'
+  with pytest.raises(errors.UserError, match=r'a: run.json was written \d s ago: the run goes on on far'):
+    trash.delete(str(tmp_path), run)
+  os.utime(run.file('run.json'), (0, time.time() - 100))
+  trash.delete(str(tmp_path), run)
 
 
 def test_what_was_deleted_in_part_does_not_come_back_and_can_be_deleted_to_its_end(tmp_path, monkeypatch):
