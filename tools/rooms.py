@@ -53,6 +53,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'hang_watch',
     'heartbeat',
     'visible_gpus',
+    'invocation',
     'process_identity',
     'launcher',
     'run_lock',

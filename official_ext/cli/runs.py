@@ -311,7 +311,7 @@ def _clone(options: Any) -> None:
 
 def _print_or_start(name: str, command: commands.Command, starts: bool) -> None:
   if not starts:
-    print(f'cd {commands.quoted(command.cwd)} && {command}')
+    print(command.in_shell())
     return
   process = command.start()
   log_path = run_folder.Run(command.model_dir, name).log_path(command.mode)

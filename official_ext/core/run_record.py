@@ -6,9 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
-import shlex
 import subprocess
-import sys
 import tempfile
 import threading
 from typing import Any
@@ -25,6 +23,7 @@ from official_ext.files import readable_paths
 from official_ext.files import storage
 from official_ext.monitoring import credentials
 from official_ext.runtime import heartbeat
+from official_ext.runtime import invocation
 from official_ext.runtime import launcher
 from official_ext.runtime import process_identity
 from official_ext.runtime import run_lock
@@ -50,13 +49,14 @@ class RunRecord:
   folder. The file is always whole: each version is written beside it and renamed into place.
 
   Keys: status (one of run_status.STATUSES), stage (what the run is doing), step, error (None, or the message), mode,
-  pid, host, pid_start, boot_id, pid_namespace, machine_id (see process_identity.py), command and cwd, the folder in
-  which it was given, launcher (the identity of what has started the workers, if something has), git_commit (with
-  `+changes` if tracked files differ from it, None outside of a repository), versions, devices, seed, train_steps,
-  attempt (1, and one more each time the same run is started again), started, updated, heartbeat and finished (UTC, ISO
-  8601), and the further entries of `update`. `updated` is when the run itself last reached another stage or step;
-  `heartbeat` is when its process last gave a sign of life, which a thread does every ten seconds whatever the run does:
-  a run that hangs in a living process has a new heartbeat and an old `updated`.
+  pid, host, pid_start, boot_id, pid_namespace, machine_id (see process_identity.py), command, cwd, the folder in which
+  it was given, environment, those of its variables that matter (see invocation.py), launcher (the identity of what has
+  started the workers, if something has), git_commit (with `+changes` if tracked files differ from it, None outside of a
+  repository), versions, devices, seed, train_steps, attempt (1, and one more each time the same run is started again),
+  started, updated, heartbeat and finished (UTC, ISO 8601), and the further entries of `update`. `updated` is when the
+  run itself last reached another stage or step; `heartbeat` is when its process last gave a sign of life, which a
+  thread does every ten seconds whatever the run does: a run that hangs in a living process has a new heartbeat and an
+  old `updated`.
   """
 
   def __init__(
@@ -98,8 +98,9 @@ class RunRecord:
       'error': None,
       'mode': mode,
       **process_identity.own().as_dict(),
-      'command': shlex.join([sys.executable, *map(credentials.mask, sys.argv)]),
+      'command': invocation.command(),
       'cwd': os.getcwd(),
+      'environment': invocation.environment(),
       'launcher': launcher.own(),
       'git_commit': _git_commit(os.getcwd()),
       'versions': _versions(),

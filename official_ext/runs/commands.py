@@ -19,6 +19,7 @@ from official_ext.monitoring import credentials
 from official_ext.runs import run_folder
 from official_ext.runs import starting
 from official_ext.runs import status
+from official_ext.runtime import invocation
 from official_ext.runtime import process_identity
 
 BASE_PARAMS = 'base_params.yaml'  # What a clone was made of: the original may be deleted.
@@ -38,20 +39,35 @@ class Command:
     cwd: the folder in which it is given.
     model_dir: the run's folder, absolute.
     mode: what it does, such as train_and_eval.
+    environment: what matters of the environment in which it was given before; None: that is not known.
   """
 
   words: tuple[str, ...]
   cwd: str
   model_dir: str
   mode: str = 'train'
+  environment: Mapping[str, str] | None = None
 
   def __str__(self) -> str:
-    """As a shell takes it."""
+    """As a shell takes it, in its folder and environment."""
     return ' '.join(map(quoted, self.words))
 
   def start(self) -> process_identity.ProcessIdentity:
     """Starts it, detached: see starting.py."""
-    return starting.start(self.words, self.model_dir, cwd=self.cwd, mode=self.mode)
+    return starting.start(self.words, self.model_dir, self._env(), self.cwd, self.mode)
+
+  def in_shell(self) -> str:
+    """All that it takes to give it in any shell: its folder, what differs of the environment, and the command."""
+    changes, env = [], self._env()
+    for name in sorted({*env, *os.environ}):
+      if name not in env:
+        changes += ['-u', name]
+    changes += [f'{name}={value}' for name, value in sorted(env.items()) if os.environ.get(name) != value]
+    before = ' '.join(['env', *map(quoted, changes), '']) if changes else ''
+    return f'cd {quoted(self.cwd)} && {before}{self}'
+
+  def _env(self) -> dict[str, str]:
+    return dict(os.environ) if self.environment is None else invocation.restored(self.environment, os.environ)
 
 
 def to_resume(run: run_folder.Run) -> Command:
@@ -60,7 +76,7 @@ def to_resume(run: run_folder.Run) -> Command:
   If the run's folder was moved, the command names it as it is now.
 
   Raises:
-    UserError: the run lives or has finished, or its command is not known, or not whole.
+    UserError: the run lives or has finished, or its command is not known, not whole, or that of one of several workers.
   """
   found = status.of_run(run)
   if status.is_alive(run, 'train'):
@@ -70,6 +86,11 @@ def to_resume(run: run_folder.Run) -> Command:
       f'{run.name}: has finished; `official-ext runs clone` makes one that trains longer: --set=train_steps=N'
     )
   values, words = _recorded(run)
+  environment = _environment_of(values)
+  if (num_tasks := invocation.num_tasks(environment or {})) > 1:
+    raise errors.UserError(
+      f'{run.name}: was one of {num_tasks} processes, which no launcher has started: start each of them again'
+    )
   split, model_dir = _split(words), None
   for name, value in split.flags:
     model_dir = value if name == 'model_dir' else model_dir
@@ -77,7 +98,7 @@ def to_resume(run: run_folder.Run) -> Command:
   if model_dir is not None and not _same(os.path.join(cwd, os.path.expanduser(model_dir)), run.path):
     flags = [(name, run.path if name == 'model_dir' else value) for name, value in split.flags]
     words = [*split.program, *map(_written, flags)]
-  return Command(tuple(words), cwd, run.path, values.get('mode') or 'train')
+  return Command(tuple(words), cwd, run.path, values.get('mode') or 'train', environment)
 
 
 def to_clone(
@@ -114,7 +135,8 @@ def to_clone(
     ('config_file', config_file or run.file(run_folder.PARAMS)),
     *(('set', change) for change in changes),
   ]
-  return Command((*split.program, *map(_written, flags)), _cwd_of(values), os.path.abspath(model_dir), mode)
+  words, environment = [*split.program, *map(_written, flags)], _environment_of(values)
+  return Command(tuple(words), _cwd_of(values), os.path.abspath(model_dir), mode, environment)
 
 
 def to_evaluate(run: run_folder.Run, checkpoint: str) -> Command:
@@ -147,7 +169,8 @@ def to_evaluate(run: run_folder.Run, checkpoint: str) -> Command:
     ('config_file', config_file),
     ('checkpoint', checkpoint),
   ]
-  return Command((*split.program, *map(_written, flags)), _cwd_of(values), run.path, 'eval')
+  words = (*split.program, *map(_written, flags))
+  return Command(words, _cwd_of(values), run.path, 'eval', _environment_of(values))
 
 
 def given_flags(run: run_folder.Run) -> tuple[list[tuple[str, str | None]], str]:
@@ -289,6 +312,15 @@ def _cwd_of(values: Mapping[str, Any]) -> str:
   return cwd if isinstance(cwd, str) and os.path.isabs(cwd) else os.getcwd()  # Older records have none.
 
 
+def _environment_of(values: Mapping[str, Any]) -> dict[str, str] | None:
+  """What matters of the environment in which a command was given; None if that is not known."""
+  launcher = values.get('launcher')
+  found = (launcher if isinstance(launcher, dict) else values).get('environment')
+  if not isinstance(found, dict):
+    return None
+  return {name: value for name, value in found.items() if isinstance(value, str) and '=' not in name and name}
+
+
 @dataclasses.dataclass(frozen=True)
 class _Split:
   """A command in its parts.
@@ -306,8 +338,19 @@ def _split(words: Sequence[str]) -> _Split:
   if '--' in words:  # A launcher's own flags come before.
     first = words.index('--') + 1
   else:
-    first = next((place for place, word in enumerate(words) if place > 1 and word.startswith('-')), len(words))
+    start = _end_of_program(words)
+    first = next((place for place in range(start, len(words)) if words[place].startswith('-')), len(words))
   return _Split(tuple(words[:first]), tuple(_flags(words[first:])))
+
+
+def _end_of_program(words: Sequence[str]) -> int:
+  """How many words Python takes for itself, up to the script or the module."""
+  place = 1
+  while place < len(words) and words[place].startswith('-'):
+    if words[place] in ('-m', '-c'):
+      return place + 2
+    place += 2 if words[place] in ('-X', '-W') else 1
+  return place + 1
 
 
 def _flags(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:

@@ -20,6 +20,7 @@ from official_ext.monitoring import credentials
 from official_ext.runs import run_folder
 from official_ext.runs import status
 from official_ext.runs import watcher
+from official_ext.runtime import invocation
 from official_ext.runtime import process_identity
 
 LOCK = 'started.lock'
@@ -81,6 +82,7 @@ def _start(command, run, env, cwd, mode, lock) -> process_identity.ProcessIdenti
       'command': shlex.join(map(credentials.mask, command)),
       'is_masked': any(credentials.mask(word) != word for word in command),
       'cwd': cwd,
+      'environment': invocation.environment(os.environ if env is None else env),
       'started': moments.now(),
     },
   }

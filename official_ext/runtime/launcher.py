@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 import json
 import os
-import shlex
-import sys
 from typing import Any
 
-from official_ext.monitoring import credentials
+from official_ext.runtime import invocation
 from official_ext.runtime import process_identity
 
 _VARIABLE = 'OFFICIAL_EXT_LAUNCHER'
@@ -15,12 +13,12 @@ _VARIABLE = 'OFFICIAL_EXT_LAUNCHER'
 
 def told() -> Mapping[str, str]:
   """What the launcher, which is this process, adds to the environment of its workers."""
-  command = shlex.join([sys.executable, *map(credentials.mask, sys.argv)])
-  return {_VARIABLE: json.dumps({**process_identity.own().as_dict(), 'command': command})}
+  started = {'command': invocation.command(), 'environment': invocation.environment()}
+  return {_VARIABLE: json.dumps({**process_identity.own().as_dict(), **started})}
 
 
 def own() -> dict[str, Any] | None:
-  """The identity and the command of this process's launcher, as JSON values; None if it has none."""
+  """The identity, command and environment of this process's launcher, as JSON values; None if it has none."""
   try:
     values = json.loads(os.environ.get(_VARIABLE, ''))
   except (ValueError, RecursionError):

@@ -1,14 +1,17 @@
 """Tests for commands."""
 
+import json
 import os
 import shlex
 import subprocess
 import sys
+import time
 
 import pytest
 
 from official_ext import errors
 from official_ext.runs import commands
+from official_ext.runs import log
 from official_ext.runs import run_folder
 from tests.runs import folders
 
@@ -34,6 +37,55 @@ def test_a_command_is_one_line_of_a_shell_whatever_is_in_it(tmp_path):
   assert text.isprintable()
   done = subprocess.run(['bash', '-c', text], capture_output=True, check=True)
   assert done.stdout == os.fsencode(f"{word}.it's..")
+
+
+def test_a_resume_has_the_environment_that_matters(tmp_path, monkeypatch):
+  for name, value in {'XLA_FLAGS': '--now', 'TF_NOW': '1', 'OTHER': 'now', 'HF_TOKEN': 'secret12'}.items():
+    monkeypatch.setenv(name, value)
+  monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+  then = {'XLA_FLAGS': "--then 'a b'", 'PYTHONPATH': str(tmp_path), 'CUDA_VISIBLE_DEVICES': '3', 'TF_ODD': 7}
+  code = 'import json, os; print(json.dumps(dict(os.environ)))'
+  command = shlex.join([sys.executable, '-S', '-c', code, '--model_dir=x'])
+  values = {'status': 'preempted', 'identity': folders.ended_process(), 'command': command, 'cwd': str(tmp_path)}
+  run = folders.make(tmp_path, 'a', **values, environment=then)
+  found = commands.to_resume(run)
+  assert commands.to_clone(run, str(tmp_path / 'b')).environment == found.environment
+  given = [json.loads(subprocess.check_output(['bash', '-c', found.in_shell()]))]
+  found.start()
+  deadline = time.monotonic() + 60
+  while not run.started()['ended'] and time.monotonic() < deadline:
+    time.sleep(0.02)
+  given.append(json.loads(log.tail(run, 1)[0]))
+  for variables in given:
+    assert {**variables, **then, 'TF_ODD': None} == {**variables, 'TF_ODD': None}
+    assert 'TF_NOW' not in variables
+    assert (variables['OTHER'], variables['HF_TOKEN']) == ('now', 'secret12')
+  assert run.started()['environment'].items() >= {name: then[name] for name in ('XLA_FLAGS', 'PYTHONPATH')}.items()
+  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '5')  # Who gives GPUs out says which.
+  assert 'CUDA_VISIBLE_DEVICES' not in found.in_shell()
+  older = folders.make(tmp_path, 'older', **values)
+  assert commands.to_resume(older).in_shell() == f'cd {tmp_path} && {commands.to_resume(older)}'
+
+
+def test_one_of_several_workers_is_not_started_alone(tmp_path):
+  cluster = json.dumps({'cluster': {'chief': ['a:1'], 'worker': ['b:1']}, 'task': {'type': 'chief', 'index': 0}})
+  values = {'status': 'failed', 'identity': folders.ended_process(), 'environment': {'TF_CONFIG': cluster}}
+  run = folders.make(tmp_path, 'a', **values)
+  with pytest.raises(errors.UserError, match='a: was one of 2 processes, which no launcher has started'):
+    commands.to_resume(run)
+  launcher = {**folders.ended_process().as_dict(), 'command': _command(*_FLAGS, '--model_dir=x'), 'environment': {}}
+  assert commands.to_resume(folders.make(tmp_path, 'a', **values, launcher=launcher)).environment == {}
+
+
+@pytest.mark.parametrize(
+  'program',
+  [['-m', 'my.train'], ['-X', 'dev', '-O', '-W', 'error', 'train.py'], ['-u', '-m', 'my.train'], ['launch.py', 'now']],
+)
+def test_the_program_of_a_command_is_what_python_takes_for_it(tmp_path, program):
+  command = shlex.join([sys.executable, *program, *_FLAGS, '--model_dir=x'])
+  run = folders.make(tmp_path, 'a', status='failed', identity=folders.ended_process(), command=command)
+  expected = (sys.executable, *program, *_FLAGS, f'--model_dir={run.path}')
+  assert commands.to_resume(run).words == expected
 
 
 def test_a_run_that_was_moved_goes_on_where_it_is(tmp_path):
