@@ -169,8 +169,8 @@ def to_evaluate(run: run_folder.Run, checkpoint: str) -> Command:
     ('config_file', config_file),
     ('checkpoint', checkpoint),
   ]
-  words = (*split.program, *map(_written, flags))
-  return Command(words, _cwd_of(values), run.path, 'eval', _environment_of(values))
+  words = [*split.program, *map(_written, flags)]
+  return Command(tuple(words), _cwd_of(values), run.path, 'eval', _environment_of(values))
 
 
 def given_flags(run: run_folder.Run) -> tuple[list[tuple[str, str | None]], str]:

@@ -195,9 +195,9 @@ def is_later(started: Mapping[str, Any] | None, record: Mapping[str, Any] | None
   if process in (of_record, _parsed_launcher(record)):
     return False
   if of_record is not None and process.boot_id and process.boot_id == of_record.boot_id:
-    starts = process.pid_start, of_record.pid_start  # No clock that is set anew changes them.
-    if None not in starts and starts[0] != starts[1]:
-      return starts[0] > starts[1]
+    start, start_of_record = process.pid_start or 0, of_record.pid_start or 0  # No clock that is set anew changes them.
+    if start and start_of_record and start != start_of_record:
+      return start > start_of_record
   begun, recorded = moments.seconds(started.get('started')), moments.seconds(record.get('started'))
   return begun is not None and recorded is not None and begun >= recorded
 
