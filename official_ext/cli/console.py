@@ -6,9 +6,7 @@ import importlib
 import ipaddress
 import json
 import os
-import signal
 import socket
-import sys
 import threading
 from typing import Any
 import webbrowser
@@ -17,7 +15,6 @@ from official_ext import errors
 from official_ext.cli import arguments as arguments_lib
 
 _PORT = 8420
-_END_SECONDS = 0.9
 
 
 def run(arguments: list[str]) -> int:
@@ -34,7 +31,7 @@ def run(arguments: list[str]) -> int:
     )
   if not os.access(root, os.R_OK | os.X_OK):
     raise errors.UserError(f'{options.root}: cannot be read; name a folder that you may read')
-  app, context_lib, security = _console('app'), _console('context'), _console('security')
+  app, context_lib, security, server = map(_console, ('app', 'context', 'security', 'server'))
   password = _password(options.host, security)
   listener = _listen(options.host, options.port, root, app)
   port = listener.getsockname()[1]
@@ -44,7 +41,7 @@ def run(arguments: list[str]) -> int:
   print(f'The runs in {root}: {url}{note} (Ctrl-C ends it; runs go on)', flush=True)
   if options.open:
     threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-  return _serve(app.make(context), listener)
+  return server.serve(context, listener)
 
 
 def _parse(arguments: list[str]) -> Any:
@@ -129,43 +126,3 @@ def _is_any(host: str) -> bool:
 
 def _in_url(host: str) -> str:
   return f'[{host}]' if ':' in host else host
-
-
-def _serve(made: tuple[Any, Any], listener: socket.socket) -> int:
-  """Serves until a signal; streams are closed, and what is being answered has a moment to end."""
-  uvicorn = importlib.import_module('uvicorn')
-  app, live = made
-
-  class Server(uvicorn.Server):
-    """Ends with status 0 after a signal, and within a second."""
-
-    def handle_exit(self, sig: int, frame: Any) -> None:
-      """See base class; it would raise the signal again."""
-      del sig, frame
-      self.should_exit = True
-      live.is_closed = True
-      last = threading.Timer(_END_SECONDS, os._exit, (0,))  # A disk that hangs must not hold it.
-      last.daemon = True
-      last.start()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-      """See base class."""
-      await live.close()
-      await super().shutdown(sockets)
-
-  config = uvicorn.Config(
-    app,
-    http='h11',
-    ws='none',
-    lifespan='off',
-    log_level='error',
-    access_log=False,
-    server_header=False,
-    proxy_headers=False,
-    timeout_graceful_shutdown=1,
-    limit_concurrency=1000,
-  )
-  signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-  Server(config).run([listener])
-  sys.stdout.flush()
-  os._exit(0)  # Threads that still wait for a disk would hold it. Whatever is changed is changed by a rename.

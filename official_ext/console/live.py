@@ -2,7 +2,8 @@
 
 `GET /api/stream?topics=runs,queue&run=NAME&from=OFFSET` is a stream of server-sent events:
 
-    runs     {"all": [summary, ...]} at first, then {"changed": [...], "removed": [name, ...]}
+    runs     {"now", "all": [summary, ...]} at first, then {"now", "changed": [...], "removed": [name, ...]}; `seen` of
+             a summary is when it was read, by the clock of `now`
     TOPIC    what another topic says, whole, at first and whenever it has changed
     events   {"run", "events": [...], "offset", "restarted"}: whole lines that were added to the events.jsonl of a
              watched run, up to a place in bytes; `restarted` if the file was begun anew, so that what was sent before
@@ -238,7 +239,9 @@ class _State:
 
   def whole(self, topic: str) -> str:
     """All of a topic."""
-    return f'{{"all":[{",".join((self._runs or {}).values())}]}}' if topic == 'runs' else self._others[topic]
+    if topic != 'runs':
+      return self._others[topic]
+    return f'{{"now":{time.time():.1f},"all":[{",".join((self._runs or {}).values())}]}}'
 
   def update(self, topic: str, values: Any) -> _Change | None:
     """Takes what a topic is now; returns the change, if there is one and it was known before."""
@@ -246,7 +249,7 @@ class _State:
       text, before = _dump(values), self._others.get(topic)
       self._others[topic] = text
       return _Change(topic, text) if text != before else None
-    known, first = self._runs or {}, self._runs is None
+    known, first, now = self._runs or {}, self._runs is None, round(time.time(), 1)
     runs: dict[str, str] = {}
     stable: dict[str, str] = {}
     changed = []
@@ -254,14 +257,14 @@ class _State:
       name = run['name']
       stable[name] = _dump({**run, 'eta_seconds': None})  # It passes by itself, and a browser can count.
       is_same = stable[name] == self._stable.get(name)
-      runs[name] = known[name] if is_same and name in known else _dump(run)
+      runs[name] = known[name] if is_same and name in known else _dump({**run, 'seen': now})
       if not is_same:
         changed.append(runs[name])
     removed = [name for name in known if name not in runs]
     self._runs, self._stable = runs, stable
     if not (changed or removed) and not first:
       return None
-    return _Change('runs', f'{{"changed":[{",".join(changed)}],"removed":{_dump(removed)}}}')
+    return _Change('runs', f'{{"now":{now},"changed":[{",".join(changed)}],"removed":{_dump(removed)}}}')
 
 
 class _Place:

@@ -1,6 +1,7 @@
 """The runs of the folder: their list, and what can be done with several of them at once."""
 
 from collections.abc import Callable
+import contextlib
 from typing import Any
 
 from starlette import requests
@@ -11,6 +12,7 @@ from official_ext import errors
 from official_ext.console import answers
 from official_ext.console import context as context_lib
 from official_ext.console import live
+from official_ext.metrics import better
 from official_ext.monitoring import credentials
 from official_ext.runs import commands
 from official_ext.runs import notes
@@ -76,7 +78,8 @@ class _Runs:
     shown = {each.name for each in self._summaries()}
     all_params = {name: values for name, values in self._context.index.params().items() if name in shown}
     if not names:
-      return answers.json({'names': sorted({name for values in all_params.values() for name in values})})
+      found = sorted({name for values in all_params.values() for name in values})
+      return answers.json({'names': found, 'best': _best(self._summaries())})
     return answers.json({'values': credentials.mask_values(_values(all_params, names))})
 
   def deleted(self, request: requests.Request) -> responses.Response:
@@ -174,6 +177,15 @@ class _Runs:
         answers.check_name(found.name)
         return found
     raise errors.UserError(f'{key}: is not in the trash any more')
+
+
+def _best(runs: list[Any]) -> dict[str, str]:
+  """Which values of a metric are the best, `max` or `min`, by its name, if that tells."""
+  found = {}
+  for name in {name for run in runs for name in (*run.evaluation, *run.train)}:
+    with contextlib.suppress(ValueError):
+      found[name] = better.mode_of(name)
+  return found
 
 
 def _values(all_params: dict[str, Any], names: Any) -> dict[str, dict[str, Any]]:

@@ -6,10 +6,8 @@ import socket
 import threading
 import urllib.parse
 
-import uvicorn
-
-from official_ext.console import app as app_lib
 from official_ext.console import context as context_lib
+from official_ext.console import server
 
 
 class Console:
@@ -24,16 +22,13 @@ class Console:
     listener = socket.create_server((values.get('host', '127.0.0.1'), 0))
     self.context = context_lib.make(str(root), port=listener.getsockname()[1], **values)
     self.url = f'http://127.0.0.1:{self.context.port}'
-    app, self.live = app_lib.make(self.context)
-    config = uvicorn.Config(app, http='h11', ws='none', lifespan='off', log_level='error', access_log=False)
-    self._server = uvicorn.Server(config)
+    self._server = server.Server(self.context)
     self._thread = threading.Thread(target=self._server.run, args=([listener],), daemon=True)
     self._thread.start()
 
   def close(self):
     """Ends the server."""
-    self.live.is_closed = True
-    self._server.should_exit = True
+    self._server.end()
     self._thread.join(10)
     assert not self._thread.is_alive()
 

@@ -93,3 +93,8 @@ export function field(value) {
 export function plural(count, word, many = `${word}s`) {
   return `${integer(count)} ${count === 1 ? word : many}`;
 }
+
+/** A word as a shell takes it, as Python's shlex.quote writes it. */
+export function shellWord(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
+}

@@ -35,7 +35,7 @@ export function table({label, key, rowHeight = 34, onOpen, onSort, onSelect}) {
     made.forEach(({tr}) => tr.remove());
     made.clear();
     replace(sizes, onSelect && element('col', {style: {width: '2.25rem'}}),
-      columns.map((column) => element('col', {style: {width: `${column.width}px`}})));
+      columns.map((column) => element('col', {style: {width: column.grow ? 'auto' : `${column.width}px`}})));
     grid.style.minWidth = `${columns.reduce((sum, column) => sum + column.width, onSelect ? 36 : 0)}px`;
     renderHead();
     render();

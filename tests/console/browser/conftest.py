@@ -4,7 +4,7 @@
 
 `runs_folder` is a module's folder of runs, empty at first; `console` serves it. A test fails if its page reports an
 error, logs one, or meets the policy of the content; what a test expects of that kind it allows:
-page.allowed.append(part of the message).
+page.allowed.append(part of the message). That a request was answered with 400 is no complaint: mistakes are.
 """
 
 import os
@@ -56,7 +56,7 @@ def new_page(browser):
     context = browser.new_context(**{'viewport': {'width': 1280, 'height': 800}, **options})
     page = context.new_page()
     page.set_default_timeout(10_000)
-    page.complaints, page.allowed = [], []
+    page.complaints, page.allowed = [], ['the server responded with a status of 400']
     page.on('pageerror', lambda error: page.complaints.append(f'error: {error}'))
     page.on('console', lambda message: message.type == 'error' and page.complaints.append(_text_of(message)))
     # What the policy refuses, even where nothing is logged.

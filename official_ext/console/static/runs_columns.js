@@ -1,0 +1,138 @@
+// The columns of the table of runs: its own, metrics, and fields of the configuration.
+import {element} from './dom.js';
+import * as format from './format.js';
+import {bar, link, status} from './parts.js';
+
+const LIVING = new Set(['starting', 'running', 'stopping', 'hung']);
+const LATEST_FIRST = new Set(['started', 'updated']);
+const NUM_METRICS = 2;
+
+/** Whether a process of a run lives, as far as is known. */
+export const isLiving = (run) => LIVING.has(run.status);
+
+/** The address of a run's page. */
+export const runAddress = (run) => `/run?${new URLSearchParams({run: run.name})}`;
+
+/** A metric of a run, as `RunSummary.metric` has it: of the last evaluation, or else of the last training loop. */
+export function metricOf(run, name) {
+  const {evaluation, train} = run, short = name.replace(/^validation_/, '');
+  return format.toNumber(evaluation[name] ?? evaluation[short] ?? train[name]);
+}
+
+const isEvaluated = (run, name) => name in run.evaluation || name.replace(/^validation_/, '') in run.evaluation;
+
+/** The time that a run still takes: what was left when the server said so, less what has passed since. */
+export function timeLeft(run) {
+  return run.eta_seconds === null ? null : Math.max(0, run.eta_seconds - (performance.now() - run.receivedAt) / 1000);
+}
+
+const OWN = {
+  status: {title: 'Status', width: 122, render: (run) => status(run.status, run.reason), value: (run) => run.status,
+    isSame: (run, before) => run.status === before.status && run.reason === before.reason},
+  step: {title: 'Step', width: 190, render: progress, value: (run) => run.step, isSame: (run, before) =>
+    run.step === before.step && run.train_steps === before.train_steps && isLiving(run) === isLiving(before)},
+  eta_seconds: {title: 'Left', width: 100, number: true, tooltip: 'Time that the training still takes',
+    render: (run) => format.duration(timeLeft(run)), value: timeLeft, ticks: true},
+  steps_per_second: {title: 'Speed', width: 92, number: true, tooltip: 'Steps a second',
+    render: (run) => isLiving(run) ? format.speed(run.steps_per_second) : '',
+    value: (run) => format.toNumber(run.steps_per_second)},
+  experiment: {title: 'Experiment', width: 140, render: (run) => run.experiment, value: (run) => run.experiment},
+  mode: {title: 'Mode', width: 120, render: (run) => run.mode, value: (run) => run.mode},
+  attempt: {title: 'Starts', width: 70, number: true, tooltip: 'How often it was started',
+    render: (run) => format.integer(run.attempt), value: (run) => run.attempt},
+  percent: {title: '%', width: 70, number: true, render: (run) => format.percent(run.percent), value: (run) => run.percent},
+  train_steps: {title: 'Steps', width: 90, number: true, render: (run) => format.integer(run.train_steps),
+    value: (run) => run.train_steps},
+  reason: {title: 'Reason', width: 260, render: (run) => run.reason, value: (run) => run.reason},
+  started: {title: 'Started', width: 96, tooltip: 'When it was last started', ticks: true, value: (run) => run.started,
+    render: (run) => moment(run.started)},
+  updated: {title: 'Updated', width: 96, tooltip: 'When it last came to another step, or ended', ticks: true,
+    value: (run) => run.updated, render: (run) => moment(run.updated)},
+};
+/** Names of columns that every run has, in the order in which they are offered. `tags` and `note` are the page's. */
+export const OWN_NAMES = ['status', 'step', 'percent', 'train_steps', 'eta_seconds', 'steps_per_second', 'experiment',
+  'mode', 'attempt', 'tags', 'note', 'reason', 'started', 'updated'];
+
+function moment(seconds) {
+  return seconds === null ? '' : element('time', {title: format.time(seconds)}, format.ago(seconds));
+}
+
+function progress(run) {
+  if (run.step === null) return '';
+  const text = run.train_steps ? `${format.integer(run.step)} / ${format.integer(run.train_steps)}` : format.integer(run.step);
+  return element('span', {class: ['progress', isLiving(run) && 'living'], title: text}, run.percent !== null && bar(run.percent),
+    element('span', {class: 'progress-percent'}, run.percent === null ? '' : format.percent(run.percent)),
+    element('span', {class: 'progress-step'}, format.integer(run.step)));
+}
+
+/** The names of the metrics of some runs, those that most runs have first; of evaluations before those of training. */
+export function metricNames(runs) {
+  const counts = new Map();
+  for (const run of runs) {
+    for (const [values, weight] of [[run.evaluation, 1000], [run.train, 1]]) {
+      for (const name of Object.keys(values)) counts.set(name, (counts.get(name) ?? 0) + weight);
+    }
+  }
+  return [...counts.keys()].sort((one, other) => counts.get(other) - counts.get(one));
+}
+
+/** The columns of a table whose user has chosen none. */
+export function defaultColumns(runs) {
+  return ['status', 'step', 'eta_seconds', 'steps_per_second', ...metricNames(runs).slice(0, NUM_METRICS), 'tags', 'started'];
+}
+
+/** What a name stands for, as in `runs list --sort`: own, a metric of evaluations, a field, a metric of training. */
+export function kindOf(name, runs, fieldNames) {
+  if (name in OWN || name === 'name' || name === 'tags' || name === 'note') return 'own';
+  if (runs.some((run) => isEvaluated(run, name))) return 'metric';
+  if (!fieldNames.has(name) && runs.some((run) => name in run.train)) return 'metric';
+  return 'field';
+}
+
+/** Whether the largest come first if a list is sorted by a name, as in `runs list --sort`. */
+export function isDescending(sort, kind, best) {
+  const name = sort.replace(/^-/, '');
+  return (kind === 'metric' ? best[name] === 'max' : LATEST_FIRST.has(name)) !== sort.startsWith('-');
+}
+
+/** What a run is sorted by, by the name of the column. */
+export function valueGetter(name, kind, fields) {
+  if (name === 'name') return (run) => run.name;
+  if (name === 'tags') return (run) => run.tags.join(',');
+  if (name === 'note') return (run) => run.note;
+  if (kind === 'own') return OWN[name].value;
+  if (kind === 'metric') return (run) => metricOf(run, name);
+  return (run) => {
+    const value = fields[run.name]?.[name];
+    return typeof value === 'number' || value === undefined ? value ?? null : format.toNumber(value) ?? format.field(value);
+  };
+}
+
+/** The column of the name, which all tables have. */
+export function nameColumn() {
+  return {name: 'name', title: 'Run', width: 190, grow: true, sortable: true, class: 'name',
+    isSame: (run, before) => run.name === before.name,
+    render: (run) => element('span', {title: run.name}, link(runAddress(run), nameParts(run.name)))};
+}
+
+function nameParts(name) {
+  const cut = name.lastIndexOf('/') + 1;
+  return [cut > 0 && element('span', {class: 'folder'}, name.slice(0, cut)), name.slice(cut)];
+}
+
+/** A column by its name: of the table's own, a metric, or a field of the configuration. */
+export function columnOf(name, kind, fields) {
+  if (kind === 'own') return {name, sortable: true, ...OWN[name]};
+  if (kind === 'metric') {
+    return {name, title: name, width: Math.max(96, 26 + 7.2 * name.length), number: true, sortable: true, class: 'metric',
+      tooltip: `${name}: of the last evaluation, or else of the last training loop`,
+      render: (run) => format.metric(metricOf(run, name)),
+      isSame: (run, before) => Object.is(metricOf(run, name), metricOf(before, name))};
+  }
+  const last = name.slice(name.lastIndexOf('.') + 1);
+  return {name, title: last, width: Math.max(96, 26 + 7.2 * last.length), sortable: true, class: 'field', tooltip: name,
+    render: (run) => {
+      const value = fields[run.name]?.[name];
+      return value === undefined ? '' : typeof value === 'number' ? format.metric(value) : format.field(value);
+    }};
+}
