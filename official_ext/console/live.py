@@ -21,6 +21,7 @@ import collections
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import time
@@ -38,7 +39,9 @@ from official_ext.runs import run_folder
 from official_ext.runs import summaries
 
 _POLL_SECONDS = 0.4
-_MAX_SHARE = 0.05  # Of the time, at most, for looking at the folder: a large one is looked at less often.
+_MAX_SHARE = 0.05  # Of a core, about, for looking at the folder: at all runs of a large one less often.
+_MAX_PAUSE_SECONDS = 5.0
+_LIVING = frozenset(('starting', 'running', 'stopping', 'hung'))
 _PING_SECONDS = 5.0
 _MAX_CHANGES = 100  # So many are kept for those that are behind.
 _MAX_STREAMS = 200
@@ -130,9 +133,9 @@ class Live:
       wanted, number = set(topics), -1
       while not self.is_closed:
         spoke = time.monotonic()
-        for text in self._since(number, topics, wanted):
-          yield _message(*text, places)
-        number = self._number
+        news, number = self._since(number, topics, wanted), self._number  # More may come while these are sent.
+        for topic, text in news:
+          yield _message(topic, text, places)
         for place in places:
           if place.polled == (polled := self._polled.get(place.path)) is not None:
             continue
@@ -191,8 +194,10 @@ class Live:
       polled = await asyncio.to_thread(_polled, paths)
       changes: list[_Change] = []
       if topics and (started >= next_look or any(not self._state.has(topic) for topic in topics)):
-        changes = await asyncio.to_thread(self._look, topics)
-        next_look = started + max(_POLL_SECONDS, (time.monotonic() - started) / _MAX_SHARE) - 0.05
+        changes, seconds = await asyncio.to_thread(self._look, topics)
+        next_look = started + min(_MAX_PAUSE_SECONDS, seconds / _MAX_SHARE)
+      elif 'runs' in topics:
+        changes = await asyncio.to_thread(self._look_at_living)
       grown, self._polled = polled != self._polled, polled
       if changes or grown:
         for change in changes:
@@ -203,10 +208,22 @@ class Live:
       await asyncio.sleep(_POLL_SECONDS)
     self._state = _State()
 
-  def _look(self, topics: Sequence[str]) -> list[_Change]:
-    """What has changed in some topics. It runs in a thread."""
+  def _look(self, topics: Sequence[str]) -> tuple[list[_Change], float]:
+    """What has changed in some topics, and how long the processor took to see it. It runs in a thread."""
+    started = time.thread_time()
+    changes = self._look_without_errors(lambda: [self._state.update(topic, self._read(topic)) for topic in topics])
+    return changes, time.thread_time() - started
+
+  def _look_at_living(self) -> list[_Change]:
+    """What has changed in the runs that live, in a folder too large for a look at all. It runs in a thread."""
+    if self._state.problem or not self._state.living:
+      return []
+    found = self._context.index.summaries_of(self._state.living)
+    return self._look_without_errors(lambda: [self._state.update_some(_as_sent(found))])
+
+  def _look_without_errors(self, look: Callable[[], list[_Change | None]]) -> list[_Change]:
     try:
-      changes = [change for topic in topics if (change := self._state.update(topic, self._read(topic))) is not None]
+      changes = [change for change in look() if change is not None]
       if self._state.problem:
         self._state.problem = ''
         changes.append(_Change('problem', '{"errors":[]}'))
@@ -229,6 +246,7 @@ class _State:
 
   def __init__(self) -> None:
     self._runs: dict[str, str] | None = None
+    self.living: list[str] = []  # The names of runs that live.
     self._stable: dict[str, str] = {}
     self._others: dict[str, str] = {}
     self.problem = ''
@@ -249,22 +267,36 @@ class _State:
       text, before = _dump(values), self._others.get(topic)
       self._others[topic] = text
       return _Change(topic, text) if text != before else None
-    known, first, now = self._runs or {}, self._runs is None, round(time.time(), 1)
-    runs: dict[str, str] = {}
-    stable: dict[str, str] = {}
-    changed = []
+    first, known = self._runs is None, self._runs or {}
+    names = {run['name'] for run in values}
+    removed = [name for name in known if name not in names]
+    for name in removed:
+      del known[name], self._stable[name]
+    self._runs = known
+    self.living = [run['name'] for run in values if run['status'] in _LIVING]
+    changed = self._changed(values)
+    return _change_of_runs(changed, removed) if changed or removed or first else None
+
+  def update_some(self, values: Any) -> _Change | None:
+    """Takes what some runs are now, without the others; returns the change, if there is one."""
+    changed = self._changed(values)
+    return _change_of_runs(changed, []) if changed else None
+
+  def _changed(self, values: Any) -> list[str]:
+    """Those of some runs that are not as they were."""
+    assert self._runs is not None
+    changed, now = [], round(time.time(), 1)
     for run in values:
       name = run['name']
-      stable[name] = _dump({**run, 'eta_seconds': None})  # It passes by itself, and a browser can count.
-      is_same = stable[name] == self._stable.get(name)
-      runs[name] = known[name] if is_same and name in known else _dump({**run, 'seen': now})
-      if not is_same:
-        changed.append(runs[name])
-    removed = [name for name in known if name not in runs]
-    self._runs, self._stable = runs, stable
-    if not (changed or removed) and not first:
-      return None
-    return _Change('runs', f'{{"now":{now},"changed":[{",".join(changed)}],"removed":{_dump(removed)}}}')
+      stable = _dump({**run, 'eta_seconds': None})  # It passes by itself, and a browser can count.
+      if stable != self._stable.get(name):
+        self._stable[name], self._runs[name] = stable, _dump({**run, 'seen': now})
+        changed.append(self._runs[name])
+    return changed
+
+
+def _change_of_runs(changed: Sequence[str], removed: Sequence[str]) -> _Change:
+  return _Change('runs', f'{{"now":{time.time():.1f},"changed":[{",".join(changed)}],"removed":{_dump(removed)}}}')
 
 
 class _Place:
@@ -320,11 +352,21 @@ class _Place:
 
 def list_runs(context: context_lib.Context) -> list[dict[str, Any]]:
   """The summaries of all runs that are in the folder, archived ones too. Links that lead out of it are left out."""
-  found = [each.as_dict() for each in context.index.summaries() if is_shown(context, each)]
+  return _as_sent([each for each in context.index.summaries() if is_shown(context, each)])
+
+
+def _as_sent(runs: Sequence[summaries.RunSummary]) -> list[dict[str, Any]]:
+  """Summaries as a browser gets them: without the path, and with passwords masked."""
+  found = [each.as_dict() for each in runs]
   for each in found:
     del each['path']
-    each['reason'], each['note'] = credentials.mask(each['reason']), credentials.mask(each['note'])
+    each['reason'], each['note'] = _masked(each['reason']), _masked(each['note'])
   return found
+
+
+@functools.lru_cache(maxsize=10_000)
+def _masked(text: str) -> str:
+  return credentials.mask(text) if text else ''
 
 
 def is_shown(context: context_lib.Context, run: summaries.RunSummary) -> bool:

@@ -13,6 +13,14 @@ def driver(train_server):
     yield made
 
 
+@pytest.fixture(scope='module', autouse=True)
+def cache(tmp_path_factory):
+  """What is known of runs is kept in a folder of the module's own."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
+    yield
+
+
 @pytest.fixture(scope='module')
 def start_console():
   """`start_console(folder, **values)` serves a folder until the end of the module: see servers.Console."""

@@ -4,6 +4,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 import urllib.parse
 
 from official_ext.console import context as context_lib
@@ -65,3 +66,56 @@ class Console:
     headers = {'Content-Type': 'application/json', 'Origin': self.url, 'X-Console-Token': self.context.token}
     status, _, content = self.request('POST', path, json.dumps(body), headers)
     return status, json.loads(content)
+
+  def stream(self, topics='runs', run=(), timeout=20, buffer=None, **query):
+    """Opens `GET /api/stream`; see Stream. `buffer` is how much the connection holds that is not read, in bytes."""
+    return Stream(self, {'topics': topics, 'run': run, **query}, timeout, buffer)
+
+
+class Stream:
+  """The messages of a stream, as a browser gets them.
+
+  Attributes:
+    last_id: of the last message.
+  """
+
+  def __init__(self, console, query, timeout, buffer):
+    self._connection = http.client.HTTPConnection('127.0.0.1', console.context.port, timeout=timeout)
+    self._connection.sock = socket.socket()
+    self._connection.sock.settimeout(timeout)
+    if buffer:
+      self._connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    self._connection.sock.connect(('127.0.0.1', console.context.port))
+    self._connection.request('GET', f'/api/stream?{urllib.parse.urlencode(query, doseq=True)}')
+    self._timeout = timeout
+    self._answer = self._connection.getresponse()
+    assert self._answer.status == 200, self._answer.read()
+    self.last_id = ''
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self.close()
+
+  def close(self):
+    """Goes away, as a browser does."""
+    self._answer.close()
+    self._connection.close()
+
+  def next(self, *kinds):
+    """The next message, (kind, values); of some kinds, if they are given. EOFError when the stream has ended."""
+    found = {}
+    deadline = time.monotonic() + self._timeout
+    while line := self._answer.readline():
+      assert time.monotonic() < deadline, f'no message of {kinds}'
+      name, _, value = line.decode().rstrip('\n').partition(': ')
+      if name:
+        found[name] = value
+        continue
+      kind, values = found.get('event'), found.get('data')
+      self.last_id = found.get('id', self.last_id)
+      found = {}
+      if kind and (kind in kinds or (not kinds and kind != 'ping')):
+        return kind, json.loads(values)
+    raise EOFError
