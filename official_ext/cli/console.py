@@ -36,7 +36,7 @@ def run(arguments: list[str]) -> int:
   listener = _listen(options.host, options.port, root, app)
   port = listener.getsockname()[1]
   context = context_lib.make(root, registry=tuple(options.registry), host=options.host, port=port, password=password)
-  url = f'http://{_in_url(options.host)}:{port}'
+  url = f'http://{_in_url(socket.gethostname() if _is_any(options.host) else options.host)}:{port}'
   note = f', with the token in {security.PASSWORD}' if password else ''
   print(f'The runs in {root}: {url}{note} (Ctrl-C ends it; runs go on)', flush=True)
   if options.open:
@@ -69,7 +69,7 @@ def _console(name: str) -> Any:
 
 def _password(host: str, security: Any) -> str | None:
   """The token that an address asks for which others can reach; None on a loopback address without one."""
-  found = os.environ.get(security.PASSWORD, '')
+  found = os.environ.pop(security.PASSWORD, '')  # What is started from here does not need it.
   if not found and security.is_loopback(host):
     return None
   how = f'python -c "import secrets; print(secrets.token_urlsafe(32))" makes one for {security.PASSWORD}'

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import secrets
 
+from official_ext.console import recent as recent_lib
 from official_ext.queue import queue_folder
 from official_ext.runs import column_store
 from official_ext.runs import driver as driver_lib
@@ -25,6 +26,7 @@ class Context:
     password: what opens the console on an address that others can reach; None on a loopback address.
     columns: what was read of the runs' events for their curves. It is only a cache.
     driver: the process that is asked what the driver would say. It is started by the first who asks.
+    recent: the last look at the runs.
   """
 
   root: str
@@ -37,6 +39,11 @@ class Context:
   password: str | None = dataclasses.field(default=None, repr=False)
   columns: column_store.ColumnStore = dataclasses.field(default_factory=column_store.ColumnStore, repr=False)
   driver: driver_lib.Driver = dataclasses.field(default_factory=driver_lib.Driver, repr=False)
+  recent: recent_lib.Recent = dataclasses.field(init=False, repr=False)
+
+  def __post_init__(self) -> None:
+    """Nothing was looked at yet."""
+    object.__setattr__(self, 'recent', recent_lib.Recent(self.index))
 
 
 def make(root: str, **values) -> Context:

@@ -352,7 +352,7 @@ class _Place:
 
 def list_runs(context: context_lib.Context) -> list[dict[str, Any]]:
   """The summaries of all runs that are in the folder, archived ones too. Links that lead out of it are left out."""
-  return _as_sent([each for each in context.index.summaries() if is_shown(context, each)])
+  return _as_sent([each for each in context.recent.look() if is_shown(context, each)])
 
 
 def _as_sent(runs: Sequence[summaries.RunSummary]) -> list[dict[str, Any]]:

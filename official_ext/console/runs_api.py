@@ -67,7 +67,7 @@ class _Runs:
     """The names of the runs for which all conditions `?filter=` hold, in the order of `&sort=`, as in `runs list`."""
     filters, sort = request.query_params.getlist('filter'), request.query_params.get('sort', 'name')
     found = self._summaries()
-    params = self._context.index.params
+    params = self._context.recent.params
     chosen = selection.Selection(filters=filters).choose(found, params)
     chosen = chosen if sort == 'name' else selection.in_order(chosen, sort, params)
     return answers.json({'names': [each.name for each in chosen]})
@@ -76,7 +76,7 @@ class _Runs:
     """The values of fields of configurations, `?name=`, in each run that has them; without: the names there are."""
     names = request.query_params.getlist('name')
     shown = {each.name for each in self._summaries()}
-    all_params = {name: values for name, values in self._context.index.params().items() if name in shown}
+    all_params = {name: values for name, values in self._context.recent.params().items() if name in shown}
     if not names:
       found = sorted({name for values in all_params.values() for name in values})
       return answers.json({'names': found, 'best': _best(self._summaries())})
@@ -89,7 +89,7 @@ class _Runs:
     return answers.json({'deleted': [{'key': each.key, 'name': each.name, 'deleted': each.deleted} for each in found]})
 
   def _summaries(self) -> list[Any]:
-    return [each for each in self._context.index.summaries() if live.is_shown(self._context, each)]
+    return [each for each in self._context.recent.summaries() if live.is_shown(self._context, each)]
 
   # Doing. Each tells what became of one run.
 

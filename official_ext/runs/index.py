@@ -44,6 +44,7 @@ class RunIndex:
     self._facts = _Cache(os.path.join(folder, f'{name}.json'))
     self._params = _Cache(os.path.join(folder, f'{name}.params.json'))
     self._lock = threading.Lock()
+    self._params_lock = threading.Lock()  # Of its own: configurations take longer to read.
 
   def summaries_of(self, names: Iterable[str]) -> list[summaries.RunSummary]:
     """A summary of each run of some names that is there, as it stands now, without a look at the others.
@@ -93,7 +94,7 @@ class RunIndex:
 
   def params(self) -> dict[str, dict[str, Any]]:
     """The configuration of each run that has one, by name: dotted path -> value. Short names are added as keys."""
-    with self._lock:
+    with self._params_lock:
       known, entries, read_any = self._params.entries(), {}, False
       for run, names in run_folder.scan(self.root):
         if run_folder.PARAMS not in names:

@@ -198,6 +198,7 @@ def test_nobody_looks_at_the_folder_if_nobody_listens(root, start_console):
   console = start_console(root)
   counting = Counting(console.context.index)
   object.__setattr__(console.context, 'index', counting)
+  console.context.recent.__init__(counting)
   with console.stream() as first, console.stream() as second:
     first.next('runs')
     second.next('runs')

@@ -196,10 +196,9 @@ class RunsPage {
     this.showRows(inView);
     this.table.setRows(this.rows);
     this.showChips(anyStatus);
-    for (const name of this.selected) {
-      if (!this.runs.has(name) && this.asked) this.selected.delete(name);
-    }
-    this.showBulk();
+    const there = [...this.selected].filter((name) => this.runs.get(name)?.is_archived === this.isArchive);
+    if (this.asked && there.length < this.selected.size) this.setSelected(there);
+    else this.showBulk();
     setText(this.count, this.rows.length === inView.length ? plural(inView.length, 'run') :
       `${integer(this.rows.length)} of ${plural(inView.length, 'run')}`);
   }
