@@ -19,8 +19,8 @@ class Console:
     url: where it answers.
   """
 
-  def __init__(self, root, **values):
-    listener = socket.create_server((values.get('host', '127.0.0.1'), 0))
+  def __init__(self, root, listener=None, **values):
+    listener = listener or socket.create_server((values.get('host', '127.0.0.1'), 0))
     self.context = context_lib.make(str(root), port=listener.getsockname()[1], **values)
     self.url = f'http://127.0.0.1:{self.context.port}'
     self._server = server.Server(self.context)
