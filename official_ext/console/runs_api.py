@@ -55,6 +55,7 @@ class _Runs:
 
   def __init__(self, context: context_lib.Context):
     self._context = context
+    self._shown: tuple[list[Any], list[Any]] = [], []
 
   # Looking.
 
@@ -89,7 +90,13 @@ class _Runs:
     return answers.json({'deleted': [{'key': each.key, 'name': each.name, 'deleted': each.deleted} for each in found]})
 
   def _summaries(self) -> list[Any]:
-    return [each for each in self._context.recent.summaries() if live.is_shown(self._context, each)]
+    """The runs as they were a moment ago, without links out of the folder."""
+    seen, shown = self._shown
+    found = self._context.recent.summaries()
+    if found is not seen:
+      shown = [each for each in found if live.is_shown(self._context, each)]
+      self._shown = found, shown
+    return shown
 
   # Doing. Each tells what became of one run.
 
