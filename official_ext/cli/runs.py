@@ -263,6 +263,7 @@ def _export(options: Any) -> None:
 def _stop_parser(command: str) -> arguments_lib.Parser:
   found = _parser(command)
   found.add_argument('--now', action='store_true')
+  found.add_argument('--mode')
   found.add_argument('--wait', type=_number(0), default=0.0)
   return found
 
@@ -271,11 +272,11 @@ def _stop(options: Any) -> None:
   _, runs = _found(options)
 
   def stop(one: run_folder.Run) -> None:
-    found = signals.stop(one, options.now)
+    found = signals.stop(one, options.now, options.mode)
     if options.wait > 0:
       if not signals.wait_for_end(one, options.wait, found.process):
         raise errors.UserError(f'{one.name}: still runs after {options.wait:g} s; --now ends it at once, unsaved')
-      found = status.of_run(one)
+      found = status.of_run(one, mode=options.mode)
     reason = f' ({found.reason})' if found.reason else ''
     print(run_tables.harmless(f'{one.name}: {found.status}{reason}'), flush=True)
 

@@ -141,7 +141,8 @@ Ctrl-D ends. The oldest messages are forgotten, and that is told, when the conte
     --hung_minutes=N         a run that has come to no step for so long hangs; default: 30
   show RUNS_DIR RUN          all about a run, and the end of its log
   log RUNS_DIR RUN           the output of a run that was started detached: [--lines=20] [--follow] [--mode=MODE]
-  stop RUNS_DIR RUN...       lets a run save and stop; --now: at once, unsaved; --wait=SECONDS: until it has ended
+  stop RUNS_DIR RUN...       lets a run save and stop; --now: at once, unsaved; --wait=SECONDS: until it has ended;
+                             --mode=eval: an evaluation beside it, not the training
   resume RUNS_DIR RUN...     goes on with a run, detached; --print: prints the command instead
   clone RUNS_DIR RUN         makes the folder of a run like another, and prints the command that begins it
     --name=NEW               its name; default: one that is free

@@ -21,6 +21,7 @@ from official_ext.runs import run_checkpoints
 from official_ext.runs import run_folder
 from official_ext.runs import run_images
 from official_ext.runs import run_profile
+from official_ext.runs import signals
 from official_ext.runs import status
 from official_ext.runs import tensorboard_server
 from official_ext.runs import timeline
@@ -40,7 +41,12 @@ def routes(context: context_lib.Context) -> list[routing.Route]:
     '/images': run.images,
     '/image': run.image,
   }
-  starts = {'/evaluate': run.evaluate, '/tensorboard': run.tensorboard, '/tensorboard/stop': run.stop_tensorboard}
+  starts = {
+    '/evaluate': run.evaluate,
+    '/stop': run.stop,
+    '/tensorboard': run.tensorboard,
+    '/tensorboard/stop': run.stop_tensorboard,
+  }
   return [
     *(routing.Route(f'/api/run{path}', answers.handler(each), methods=['GET']) for path, each in looks.items()),
     *(routing.Route(f'/api/run{path}', answers.handler(each), methods=['POST']) for path, each in starts.items()),
@@ -148,6 +154,15 @@ class _Run:
     checkpoint = run_checkpoints.path_of(run, answers.text(body, 'checkpoint'))
     commands.to_evaluate(run, checkpoint).start()
     return answers.json({'mode': 'eval'})
+
+  def stop(self, request: requests.Request) -> responses.Response:
+    """Stops the process of one mode, `{"run", "mode"}`, as an evaluation beside the training; `now`: at once."""
+    body = answers.body(request)
+    run = answers.run_of(self._context, answers.text(body, 'run'))
+    mode = answers.text(body, 'mode')
+    if mode not in run.modes():
+      raise errors.UserError(f'mode: {run.name} has {", ".join(run.modes()) or "none"}')
+    return answers.json({'status': signals.stop(run, body.get('now') is True, mode).status})
 
   def tensorboard(self, request: requests.Request) -> responses.Response:
     """Starts TensorBoard for `{"run"}`, or finds the one that runs: `{"url"}`."""

@@ -1,14 +1,18 @@
 """What the page of a run asks, and what it may start."""
 
+import dataclasses
 import json
 import pathlib
+import subprocess
 import sys
 import time
 
 import pytest
 
+from official_ext.cli import main as cli
 from official_ext.runs import index
 from official_ext.runs import run_folder
+from official_ext.runtime import process_identity
 from tests.runs import folders
 from tests.runs import run_checkpoints_test
 from tests.runs import run_images_test
@@ -160,8 +164,31 @@ def test_an_evaluation_is_started_with_the_runs_own_program_into_files_of_its_ow
   assert console.get('/api/run/log', run='evaluated', mode='eval')['lines']
 
 
+def test_an_evaluation_is_stopped_and_the_training_beside_it_goes_on(console):
+  processes = [subprocess.Popen(['sleep', '600']) for _ in range(2)]
+  try:
+    own = process_identity.own()
+    training, evaluation = (
+      dataclasses.replace(own, pid=each.pid, pid_start=process_identity.start_of(each.pid)) for each in processes
+    )
+    run = _make(console, 'both', identity=training)
+    pathlib.Path(run.path, 'run.eval.json').write_text(json.dumps(folders.record(evaluation, mode='eval')))
+    assert console.try_post('/api/run/stop', run='both', mode='export')[0] == 400
+    console.post('/api/run/stop', run='both', mode='eval')
+    assert processes[1].wait(30) == -15
+    assert processes[0].poll() is None
+    found = {each['mode']: each['status'] for each in console.get('/api/run', run='both')['modes']}
+    assert found == {'train': 'running', 'eval': 'dead'}
+    assert cli.main(['runs', 'stop', console.context.root, 'both', '--mode=eval']) == 2  # It has ended.
+    assert processes[0].poll() is None
+  finally:
+    for each in processes:
+      each.kill()
+      each.wait()
+
+
 def test_a_get_starts_nothing(console):
   _make(console, 'still', identity=folders.ended_process(), status='finished')
-  for path in ('/api/run/evaluate', '/api/run/tensorboard', '/api/run/tensorboard/stop'):
+  for path in ('/api/run/evaluate', '/api/run/stop', '/api/run/tensorboard', '/api/run/tensorboard/stop'):
     assert console.request('GET', f'{path}?run=still')[0] == 404 or console.request('GET', path)[0] == 405
   assert not pathlib.Path(console.context.root, 'still', 'started.eval.json').exists()

@@ -209,7 +209,7 @@ export async function checkpoints(page, signal) {
         page.query.set('mode', 'eval');
         page.open('log');
       }}});
-      page.askAbout();
+      await page.watchMode('eval');
     } catch (error) {
       toastError(error);
     }
@@ -320,6 +320,23 @@ export async function images(page, signal) {
 
 // What it was computed with.
 
+const ALIVE = new Set(['starting', 'running', 'stopping', 'hung']);
+
+/** A process of the run, with a button that stops it. */
+function processOf(page, {mode, status: word, reason, command: text}) {
+  const stop = ALIVE.has(word) && element('button', {class: 'small', type: 'button', onclick: async () => {
+    try {
+      const {status: now} = await post('/api/run/stop', {run: page.name, mode});
+      toast(`${mode}: ${now}`);
+      await page.askAbout();
+      page.open('about');
+    } catch (error) {
+      toastError(error);
+    }
+  }}, 'Stop');
+  return element('div', {class: 'process'}, element('div', {class: 'toolbar'}, element('b', {}, mode), status(word, reason), stop), text && command(text));
+}
+
 export async function about(page) {
   const {record, profile, modes, tensorboard} = page.about, versions = record.versions ?? {};
   const facts = (values) => element('dl', {class: 'facts'}, values.filter(([, value]) => value !== null && value !== undefined && value !== '')
@@ -335,8 +352,7 @@ export async function about(page) {
       ...Object.entries(versions).map(([name, version]) => [name, version])])),
     element('section', {class: 'card'}, element('h2', {}, 'Profile'), profile ? profileTable(profile) :
       [element('p', {class: 'soft'}, 'None yet. This flag of train.py writes one of two steps:'), command('--profile_steps=20,21')]),
-    modes.length > 1 && element('section', {class: 'card'}, element('h2', {}, 'Processes'), modes.map(({mode, status: word, reason, command: text}) =>
-      element('div', {class: 'process'}, element('b', {}, mode), ' ', status(word, reason), text && command(text)))),
+    modes.length > 1 && element('section', {class: 'card wide'}, element('h2', {}, 'Processes'), modes.map((each) => processOf(page, each))),
     tensorboard && element('section', {class: 'card'}, element('h2', {}, 'TensorBoard'), element('p', {class: 'soft'}, 'It runs, and ends by itself twelve hours after its start.'),
       element('button', {type: 'button', onclick: async (event) => {
         const own = event.currentTarget;

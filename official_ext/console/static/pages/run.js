@@ -16,6 +16,7 @@ export const styles = STYLES;
 const ALIVE = new Set(['starting', 'running', 'stopping', 'hung']);
 const TABS = [['curves', 'Curves'], ['log', 'Log'], ['config', 'Configuration'], ['checkpoints', 'Checkpoints'], ['events', 'Events'],
   ['images', 'Images'], ['about', 'About']];
+const WATCH_MS = 1500;
 const KNOWN_KEYS = new Set(['time', 'event', 'step']);
 
 export async function show(view, query, signal) {
@@ -104,6 +105,26 @@ class RunPage {
       this.tellHead();
     } catch (error) {
       if (error.status) toastError(error);
+    }
+  }
+
+  /** Tells when a process beside the training has ended, such as an evaluation that was started here. */
+  async watchMode(mode) {
+    for (;;) {
+      await new Promise((resolve) => setTimeout(resolve, WATCH_MS));
+      if (this.signal.aborted) return;
+      await this.askAbout();
+      const found = this.about.modes.find((each) => each.mode === mode);
+      if (!found || ALIVE.has(found.status)) continue;
+      const isGood = found.status === 'finished';
+      toast(`${mode}: ${found.status}${found.reason ? `: ${found.reason}` : ''}`, {kind: isGood ? 'info' : 'error', action: {text: isGood ? 'Events' : 'Log', do: () => {
+        this.query.set('mode', mode);
+        setQuery({mode});
+        this.open(isGood ? 'events' : 'log');
+      }}});
+      this.askNames();
+      this.part?.events?.([{event: 'eval'}]);
+      return;
     }
   }
 
