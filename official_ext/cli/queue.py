@@ -17,6 +17,7 @@ from official_ext.queue import dispatcher_start
 from official_ext.queue import job_status
 from official_ext.queue import queue_changes
 from official_ext.queue import queue_folder
+from official_ext.queue import queue_view
 from official_ext.queue import slots as slots_lib
 from official_ext.runs import commands
 from official_ext.runs import status
@@ -96,17 +97,14 @@ def _list(arguments: list[str]) -> int:
   queue = queue_folder.Queue(options.runs_dir)
   if not os.path.isdir(queue.runs_dir):
     raise errors.UserError(f'{options.runs_dir}: no such folder; name that of your runs')
-  states = queue.states()
-  waiting = queue.waiting(states)
-  over = [state for state in states if state.status in job_status.OVER]
-  rest = [state for state in states if state not in over and state not in waiting]
-  entries = [_entry(state, waiting) for state in (*over, *rest, *waiting)]
+  found = queue_view.as_dict(queue)
   if options.json:
-    about = {'paused': queue.is_paused, 'dispatcher': queue.dispatcher(), 'jobs': entries}
-    print(json.dumps(about, indent=2))
+    print(json.dumps(found, indent=2))
     return 0
+  entries = found['jobs']
+  over = [entry for entry in entries if entry['status'] in job_status.OVER]
   left_out = 0 if options.all else max(0, len(over) - _NUM_OVER)
-  for line in [*_about(queue, rest), *_table(entries[left_out:], queue.runs_dir)]:
+  for line in [*_about(queue, found['slots_in_use']), *_table(entries[left_out:], queue.runs_dir)]:
     print(line)
   if left_out:
     print(f'{left_out} more are over; --all lists them')
@@ -239,34 +237,12 @@ def _command(words: Sequence[str], program: str) -> list[str]:
 # What is printed.
 
 
-def _entry(state: job_status.State, waiting: Sequence[job_status.State]) -> dict[str, Any]:
-  """What is known of a job, as JSON values."""
-  attempt, job = state.attempt, state.job
-  return {
-    'job': state.number,
-    'status': state.status,
-    'reason': state.reason,
-    'position': waiting.index(state) + 1 if state in waiting else None,
-    'attempt': attempt.number if attempt else 0,
-    'max_restarts': job.max_restarts if job else None,
-    'exit_status': state.exit_status,
-    'model_dir': job.model_dir or None if job else None,
-    'log': job.log if job else None,
-    'command': queue_changes.shown(job.command) if job else None,
-    'pid': attempt.process.pid if attempt and attempt.process else None,
-    'gpus': attempt.gpus if attempt else None,
-    'added': job.added if job else None,
-    **{name: attempt.times.get(name) if attempt else None for name in ('ordered', 'started', 'ended')},
-  }
-
-
-def _about(queue: queue_folder.Queue, rest: Sequence[job_status.State]) -> list[str]:
+def _about(queue: queue_folder.Queue, used: int) -> list[str]:
   """What is to be said about the queue as a whole."""
   found = queue.dispatcher()
   lines = ['the queue is paused; `queue resume` goes on'] if queue.is_paused else []
   if found is None:
     return [*lines, f'no dispatcher runs; `official-ext queue run {queue.runs_dir} --slots=N` starts what is queued']
-  used = sum(state.has_slot for state in rest)
   who = process_identity.parse(found) or 'a process'
   return [*lines, f'{used} of {found.get("slots", "?")} slots are in use; dispatched by {who}']
 

@@ -224,7 +224,7 @@ def _list(arguments: list[str]) -> int:
   runs_dir = os.path.expanduser(options.runs_dir)
   if not os.path.isdir(runs_dir):
     raise errors.UserError(f'{runs_dir}: no such folder; name that of your runs')
-  found = [_described(folder) for folder in sweep_folder.find(runs_dir)]
+  found = [results.describe(folder) for folder in sweep_folder.find(runs_dir)]
   if options.json:
     _print_json(found)
   else:
@@ -329,17 +329,6 @@ def _sweep_at(path: str) -> sweep_folder.SweepFolder:
       return sweep_folder.SweepFolder(runs_dir, os.path.relpath(path, runs_dir))
     runs_dir = os.path.dirname(runs_dir)
   return sweep_folder.SweepFolder(above, os.path.basename(path))
-
-
-def _described(folder: sweep_folder.SweepFolder) -> dict[str, Any]:
-  """A sweep in a line; one that cannot be read says so."""
-  try:
-    sweep = folder.load()
-    values = results.as_dict(folder, sweep, points_lib.PointReader(folder).read(sweep))
-  except errors.UserError as error:
-    return {'name': folder.name, 'status': 'unreadable', 'reason': errors.lines_of(error)[0]}
-  best = [point for point in values['points'] if point['point'] == values['best']]
-  return {**values, 'points': len(values['points']), 'best': best[0] if best else None}
 
 
 def _numbers(numbers: Sequence[int]) -> str:

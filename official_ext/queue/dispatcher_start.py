@@ -4,6 +4,7 @@ from collections.abc import Sequence
 import os
 import subprocess
 import sys
+import threading
 import time
 
 from official_ext import errors
@@ -50,6 +51,7 @@ def start(queue: queue_folder.Queue, slots: int | None = None, until_empty: bool
     if status is not None or time.monotonic() > deadline:
       raise errors.StorageError(f'{log_path(queue)}: the dispatcher has not started; this file tells why')
     time.sleep(_POLL_SECONDS)
+  threading.Thread(target=process.wait, daemon=True).start()  # Nothing is left of it when it ends.
   return process.pid
 
 

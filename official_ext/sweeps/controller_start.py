@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 
 from official_ext import errors
@@ -51,9 +52,16 @@ def start(folder: sweep_folder.SweepFolder, slots: int | None = None) -> int:
   deadline = time.monotonic() + _PATIENCE_SECONDS
   while folder.controller() is None:
     status = process.poll()
-    if status == 0:
+    if status in (0, 1):
       return process.pid
     if status is not None or time.monotonic() > deadline:
-      raise errors.StorageError(f'{path}: the controller has not started; this file tells why')
+      raise errors.StorageError(f'{folder.name}: {_last_line(path) or "it has not started"} ({path})')
     time.sleep(_POLL_SECONDS)
+  threading.Thread(target=process.wait, daemon=True).start()  # Nothing is left of it when it ends.
   return process.pid
+
+
+def _last_line(path: str) -> str:
+  with open(path, 'rb') as log:
+    lines = log.read()[-10_000:].decode(errors='replace').strip().splitlines()
+  return lines[-1].removeprefix('error: ') if lines else ''

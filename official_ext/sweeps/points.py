@@ -73,6 +73,7 @@ class PointReader:
     """Reads nothing yet."""
     self._folder = folder
     self._histories = metric_history.Histories()
+    self._over: dict[int, tuple[Any, tuple[str, str]]] = {}  # What changes with the status of a point that is over.
 
   def read(self, sweep: sweep_file.SweepFile) -> list[Point]:
     """All points as they stand now, by number; deleted ones too.
@@ -91,7 +92,7 @@ class PointReader:
       return Point(record, 'deleted')
     run = run_folder.Run(record.folder, record.name)
     pruned = self._folder.pruned(record)
-    status, reason = status_of(job, run, pruned)
+    status, reason = self._status(record, job, run, pruned)
     metric = sweep.metric
     history = self._histories.read(record.folder, metric.name if metric else '')
     value = summarise(history.values, metric) if metric else None
@@ -99,6 +100,25 @@ class PointReader:
       reason = reason or missing(metric, history)
     was_resumed = pruned is None and os.path.exists(os.path.join(record.folder, sweep_folder.PRUNED))
     return Point(record, status, reason, value, history, job, was_resumed)
+
+  def _status(self, record, job, run, pruned) -> tuple[str, str]:
+    """See `status_of`. Of a point that is over it is the same until one of its files has changed."""
+    key = (job and (job.number, job.status), [_key(run.file(name)) for name in ('run.json', 'started.json')], pruned)
+    known = self._over.get(record.number)
+    if known is not None and known[0] == key:
+      return known[1]
+    found = status_of(job, run, pruned)
+    if found[0] in OVER:
+      self._over[record.number] = key, found
+    return found
+
+
+def _key(path: str) -> tuple[int, int, int] | None:
+  try:
+    found = os.stat(path)
+  except OSError:
+    return None
+  return found.st_size, found.st_mtime_ns, found.st_ino
 
 
 def newest_jobs(states: Sequence[job_status.State]) -> dict[str, job_status.State]:

@@ -5,6 +5,7 @@ import dataclasses
 import math
 import statistics
 from typing import Any
+import zlib
 
 from official_ext import errors
 from official_ext.sweeps import optuna_study
@@ -133,6 +134,24 @@ def as_dict(
     'points': [_entry(folder, point, with_histories) for point in found],
     'seed_groups': [dataclasses.asdict(group) for group in seed_groups(found, sweep)],
   }
+
+
+def describe(folder: sweep_folder.SweepFolder, reader: points_lib.PointReader | None = None) -> dict[str, Any]:
+  """A sweep in a line, as JSON values: `as_dict`, but for its points, with the best; one that cannot be read says why.
+
+  Args:
+    folder: the sweep.
+    reader: what reads its points, if it was read before.
+  """
+  try:
+    sweep = folder.load()
+    values = as_dict(folder, sweep, (reader or points_lib.PointReader(folder)).read(sweep))
+  except errors.UserError as error:
+    return {'name': folder.name, 'status': 'unreadable', 'reason': errors.lines_of(error)[0], 'revision': 0}
+  points, best = values.pop('points'), values['best']
+  values.pop('seed_groups')
+  revision = zlib.crc32(repr(points).encode('utf-8', 'surrogatepass'))  # Another one whenever a point has changed.
+  return {**values, 'best': next((point for point in points if point['point'] == best), None), 'revision': revision}
 
 
 def _entry(folder: sweep_folder.SweepFolder, point: points_lib.Point, with_history: bool) -> dict[str, Any]:
