@@ -147,7 +147,9 @@ def status_of(job: job_status.State | None, run: run_folder.Run, pruned: Mapping
   if found is not None and found.status in _OF_RECORD and (job is None or job.status != 'failed'):
     return _OF_RECORD[found.status], '' if found.status == 'finished' else found.reason
   if job is None:
-    return (NEW, '') if found is None or found.status == 'unknown' else ('stopped', found.reason)
+    if found is None or found.status == 'unknown':
+      return NEW, ''
+    return ('pruned', why) if pruned else ('stopped', found.reason)
   if job.status == 'failed':
     return ('diverged' if job.exit_status == _DIVERGED else 'failed'), job.reason
   if job.status == 'cancelled':

@@ -66,7 +66,7 @@ def in_order(found: Sequence[points_lib.Point], sweep: sweep_file.SweepFile) -> 
 
 
 def seed_groups(found: Sequence[points_lib.Point], sweep: sweep_file.SweepFile) -> list[SeedGroup]:
-  """The finished points that differ in their seed alone, together; the best mean first. [] if no seed is searched."""
+  """The finished points that differ in their seed alone, together, the best mean first; not those that are alone."""
   seeds = [each.name for each in sweep.parameters if each.name in _SEEDS and not each.is_constant]
   if not seeds or sweep.metric is None:
     return []
@@ -80,9 +80,10 @@ def seed_groups(found: Sequence[points_lib.Point], sweep: sweep_file.SweepFile) 
       parameters=_others(points[0], seeds),
       points=tuple(point.number for point in points),
       mean=statistics.fmean(values),
-      deviation=statistics.stdev(values) if len(values) > 1 else math.nan,
+      deviation=statistics.stdev(values),
     )
     for points in groups.values()
+    if len(points) > 1
     for values in [[point.value for point in points if point.value is not None]]
   ]
   return sorted(rows, key=lambda row: sign * row.mean)

@@ -29,7 +29,7 @@ export function axisOf(name, values, distribution = '') {
     return number === null || !Number.isFinite(number) ? null : (of(number) - of(low)) / (of(high) - of(low));
   };
   const found = kind === 'log' ? logTicks(low, high) : linearTicks(low, high);
-  return {name, kind, place, ticks: found.map((value) => ({at: place(value), text: metric(Number(value.toPrecision(12)))}))};
+  return {name, kind, place, ticks: found.map((value) => ({at: place(value), text: metric(Number(value.toPrecision(12))).replace(/\.?0+e/, 'e')}))};
 }
 
 function numbersIn(values, distribution) {

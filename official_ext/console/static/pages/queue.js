@@ -80,17 +80,16 @@ export async function show(view, query, signal) {
     const buttons = waiting ? [
       button('↑', 'Up', 'up', place === 0, () => change('move', {job: number, place: 'before', neighbour: waiting[place - 1].job})),
       button('↓', 'Down', 'down', place === waiting.length - 1, () => change('move', {job: number, place: 'after', neighbour: waiting[place + 1].job})),
-      button(isPaused ? '▶' : '⏸', isPaused ? 'Resume' : 'Pause', 'hold', false, () => change(isPaused ? 'resume' : 'pause', {job: number})),
+      button(isPaused ? '▶' : '‖', isPaused ? 'Resume' : 'Pause', 'hold', false, () => change(isPaused ? 'resume' : 'pause', {job: number})),
       button('×', 'Cancel', 'cancel', false, () => cancel(job, name)),
-    ] : OVER.includes(job.status) ? [] :
+    ] : OVER.includes(job.status) ? [element('span', {class: 'hint', title: job.ended}, job.ended && ago(Date.parse(job.ended) / 1000))] :
       [element('button', {class: 'small', type: 'button', dataset: {focus: `cancel-${number}`}, disabled: job.status === 'unreadable',
         'aria-label': `Cancel: ${name}`, onclick: () => cancel(job, name)}, 'Cancel')];
     const facts = [job.reason, job.attempt > 1 && `attempt ${job.attempt}`, job.gpus?.length && `GPU ${job.gpus.join(', ')}`,
-      OVER.includes(job.status) && job.ended && ago(Date.parse(job.ended) / 1000),
       !waiting && !OVER.includes(job.status) && job.started && `started ${ago(Date.parse(job.started) / 1000)}`].filter(Boolean);
     const handle = waiting && waiting.length > 1 ? element('span', {class: 'handle', 'aria-hidden': 'true', title: 'Drag to move',
-      onpointerdown: (event) => drag(event, job, waiting)}, '⠿') : element('span', {});
-    return element('li', {class: 'job', dataset: {job: number}}, handle,
+      onpointerdown: (event) => drag(event, job, waiting)}, '⠿') : null;
+    return element('li', {class: ['job', !handle && 'plain'], dataset: {job: number}}, handle,
       element('span', {class: 'faint', title: `Job ${number}`}, waiting ? place + 1 : `#${number}`), status(job.status, job.reason),
       element('div', {class: 'what'},
         element('div', {title: job.command}, job.run ? link(`/run?${new URLSearchParams({run: job.run})}`, name) : name),

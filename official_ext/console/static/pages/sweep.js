@@ -16,6 +16,7 @@ export const title = 'Sweep';
 export const styles = ['/static/pages/sweep.css'];
 
 const ROW = 34, MAX_ROWS = 14;
+const brief = (value) => typeof value === 'number' ? shown(value) : field(value);
 const runHref = (run) => `/run?${new URLSearchParams({run})}`;
 
 export async function show(view, query, signal) {
@@ -186,7 +187,7 @@ function makePage(view, first, query, signal) {
     replace(parts.best, element('h2', {}, 'Best'),
       element('div', {class: 'best-value'}, shown(best.value), ' ', element('small', {}, sweep.metric.name)),
       element('p', {}, link(runHref(best.run), `Point ${best.number}`), element('span', {class: 'faint'}, ` · step ${shown(best.step)}`)),
-      element('dl', {class: 'facts'}, varied.map((each) => [element('dt', {}, each.name), element('dd', {}, field(best.parameters[each.name] ?? null))])));
+      element('dl', {class: 'facts'}, varied.map((each) => [element('dt', {}, each.name), element('dd', {title: field(best.parameters[each.name] ?? null)}, brief(best.parameters[each.name] ?? null))])));
   }
 
   function fillChoice(names) {
@@ -205,7 +206,7 @@ function makePage(view, first, query, signal) {
     replace(parts.seeds, groups.length > 0 && element('section', {class: 'card', 'aria-label': 'Spread by seeds'}, element('h2', {}, 'Spread by seeds'),
       element('div', {class: 'scroll'}, element('table', {}, element('thead', {}, element('tr', {}, ['Mean', 'Deviation', 'Points', 'Parameters'].map((text) => element('th', {}, text)))),
         element('tbody', {}, groups.map((group) => element('tr', {}, element('td', {}, shown(group.mean)), element('td', {}, shown(group.deviation)),
-          element('td', {}, group.points.length), element('td', {}, Object.entries(group.parameters).map(([key, one]) => `${key}=${field(one)}`).join(', ')))))))));
+          element('td', {}, group.points.length), element('td', {}, Object.entries(group.parameters).map(([key, one]) => `${key}=${brief(one)}`).join(', ')))))))));
   }
 
   // The importance of parameters, which takes seconds to compute.
@@ -242,9 +243,9 @@ function makePage(view, first, query, signal) {
       {name: 'number', title: 'Point', width: 70, sortable: true, render: (point) => link(runHref(point.run), String(point.number))},
       {name: 'status', title: 'Status', width: 110, sortable: true, render: (point) => status(point.status, point.reason)},
       {name: 'step', title: 'Step', width: 80, number: true, sortable: true, render: (point) => shown(point.step)},
-      ...(sweep.metric ? [{name: 'value', title: sweep.metric.name, width: 140, number: true, sortable: true, render: (point) => shown(point.value)}] : []),
-      ...names.map((each) => ({name: `p:${each.name}`, title: each.name.split('.').pop(), tooltip: each.name, width: 120, number: true, sortable: true,
-        render: (point) => typeof point.parameters[each.name] === 'number' ? shown(point.parameters[each.name]) : field(point.parameters[each.name] ?? null)})),
+      ...(sweep.metric ? [{name: 'value', title: sweep.metric.name, width: Math.max(110, 8 * sweep.metric.name.length + 40), number: true, sortable: true, render: (point) => shown(point.value)}] : []),
+      ...names.map((each) => ({name: `p:${each.name}`, title: each.name.split('.').pop(), tooltip: each.name, width: Math.max(90, 8 * each.name.split('.').pop().length + 40), number: true, sortable: true,
+        render: (point) => brief(point.parameters[each.name] ?? null)})),
       {name: 'reason', title: '', width: 220, render: (point) => element('span', {class: 'soft', title: point.reason}, point.reason)},
     ]);
   }
