@@ -78,20 +78,29 @@ class _Sweeps:
     return answers.json(self._values(self._named(request.query_params.get('sweep', ''))))
 
   def importances(self, request: requests.Request) -> responses.Response:
-    """The importance of its parameters: `{"importances": {name: share}}`, or why there is none, as a text.
+    """The importance of its parameters: `{"importances": {name: share}}`, why there is none, as a text, or null.
 
-    Optuna and scikit-learn take 100 MB and two seconds: a process of its own computes it, once for each state.
+    Optuna and scikit-learn take 100 MB and two seconds: a process of its own computes it, once for each state. It is
+    null until that has ended.
     """
     folder = self._named(request.query_params.get('sweep', ''))
     values = self._values(folder)
     key = [(point['point'], point['value']) for point in values['points'] if point['status'] == 'finished']
-    with self._computing:
-      known = self._importances.get(folder.name)
-      if known is None or known[0] != key:
-        known = self._importances[folder.name] = key, self._compute(folder)
-    return answers.json({'importances': known[1]})
+    known = self._importances.get(folder.name)
+    if (known is None or known[0] != key) and self._computing.acquire(blocking=False):
+      threading.Thread(target=self._compute, args=(folder, key), daemon=True).start()
+    return answers.json({'importances': known[1] if known and known[0] == key else None})
 
-  def _compute(self, folder: sweep_folder.SweepFolder) -> Any:
+  def _compute(self, folder: sweep_folder.SweepFolder, key: Any) -> None:
+    """Computes the importances for a state of the points, one sweep at a time."""
+    try:
+      found = self._ask(folder)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+      found = f'it could not be computed: {error}'
+    self._importances[folder.name] = key, found
+    self._computing.release()
+
+  def _ask(self, folder: sweep_folder.SweepFolder) -> Any:
     process = subprocess.run(
       [sys.executable, '-m', 'official_ext.cli.main', 'sweep', 'show', folder.path, '--json', '--importances'],
       stdin=subprocess.DEVNULL,

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from tests.queue import queues
 from tests.runs import folders as run_folders
 from tests.sweeps import folders
 
@@ -48,11 +49,12 @@ def test_a_sweep_has_its_points_in_order_and_its_file(console, root):
 
 
 def test_importances_are_computed_beside_the_server(console):
-  found = console.get('/api/sweep/importances', sweep='search')['importances']
+  ask = lambda name: console.get('/api/sweep/importances', sweep=name)['importances']
+  found = queues.until(lambda: ask('search'))
   assert list(found)[0] in ('learning_rate', 'task.model.dropout_rate', 'optimizer')
   assert sum(found.values()) == pytest.approx(1)
-  assert console.get('/api/sweep/importances', sweep='search')['importances'] == found
-  assert 'too few points' in console.get('/api/sweep/importances', sweep='in/side')['importances']
+  assert ask('search') == found  # At once.
+  assert 'too few points' in queues.until(lambda: ask('in/side'))
 
 
 def test_points_are_tried_again_resumed_and_deleted(console, root):

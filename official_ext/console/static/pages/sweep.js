@@ -221,7 +221,12 @@ function makePage(view, first, query, signal) {
       replace(parts.importances, element('h2', {}, 'Importance of parameters'), element('p', {class: 'soft'}, 'Computing…'));
     }
     try {
-      const {importances} = await get('/api/sweep/importances', {sweep: sweep.name}, {signal});
+      let importances = null;
+      while (importances === null && asked === finished && !signal.aborted) {
+        ({importances} = await get('/api/sweep/importances', {sweep: sweep.name}, {signal}));
+        if (importances === null) await new Promise((resolve) => setTimeout(resolve, 700));
+      }
+      if (importances === null) return;
       const rows = typeof importances === 'string' ? element('p', {class: 'soft'}, `Not known: ${importances}.`) :
         element('div', {class: 'importances'}, Object.entries(importances).map(([key, part]) => [element('span', {class: 'cut', title: key}, key), bar(100 * part), element('span', {class: 'number'}, part.toFixed(2))]));
       replace(parts.importances, element('h2', {}, 'Importance of parameters'), rows,
