@@ -21,6 +21,8 @@ _PNG = b'\x89PNG\r\n\x1a\n'
 _FILE = re.compile(r'events\.out\.tfevents\..*', re.DOTALL)
 _MAX_RECORD = 64 << 20
 _MAX_FILES = 200
+_MAX_SHOWN = 5000  # Of a run.
+_MAX_KEPT = 200_000  # In memory, of all runs.
 _MAX_DEPTH = 3
 
 
@@ -58,13 +60,18 @@ class ImageIndex:
     self._files: dict[str, tuple[tuple[int, int], int, list[Image]]] = {}  # Identity, place, what was found.
 
   def find(self, run: run_folder.Run) -> list[Image]:
-    """The images of a run, by folder, tag, step and number. Of two for the same the later one counts."""
+    """The images of a run, by folder, tag, step and number. Of two for the same the later one counts.
+
+    Of many thousands those of some steps are left out, of each tag evenly, and never the last.
+    """
     found: dict[tuple[str, str, int, int], Image] = {}
     with self._lock:
+      if sum(len(images) for _, _, images in self._files.values()) > _MAX_KEPT:
+        self._files.clear()
       for name in files_of(run):
         for image in self._in_file(run, name):
           found[image.folder, image.tag, image.step, image.number] = image
-    return [found[key] for key in sorted(found)]
+    return _thinned([found[key] for key in sorted(found)])
 
   def _in_file(self, run: run_folder.Run, name: str) -> list[Image]:
     path = run.file(name)
@@ -81,6 +88,20 @@ class ImageIndex:
       return []
     self._files[path] = identity, place, images
     return images
+
+
+def _thinned(images: list[Image]) -> list[Image]:
+  """Images of fewer steps, if they are too many for a page."""
+  every = -(-len(images) // _MAX_SHOWN)
+  if every <= 1:
+    return images
+  steps: dict[tuple[str, str], list[int]] = {}
+  for image in images:
+    own = steps.setdefault((image.folder, image.tag), [])
+    if not own or own[-1] != image.step:
+      own.append(image.step)
+  kept = {key: set(own[::-1][::every]) for key, own in steps.items()}
+  return [image for image in images if image.step in kept[image.folder, image.tag]]
 
 
 def files_of(run: run_folder.Run) -> list[str]:

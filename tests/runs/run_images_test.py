@@ -70,6 +70,18 @@ def test_images_are_found_as_the_file_grows_and_read(tmp_path):
   assert run_images.read(run, last.file, last.offset, last.number) == first
 
 
+def test_of_very_many_some_steps_are_left_out_and_not_the_last(tmp_path, monkeypatch):
+  run = folders.make(tmp_path, 'run')
+  image = png(1, 1, 1)
+  steps = {'many': range(1, 101), 'few': (3, 100)}
+  content = b''.join(record(tag, step, [image, image]) for tag, own in steps.items() for step in own)
+  _write(run, 'train/events.out.tfevents.1', content)
+  monkeypatch.setattr(run_images, '_MAX_SHOWN', 51)  # 204 images: every fourth step.
+  found = run_images.ImageIndex().find(run)
+  assert [each.step for each in found if each.tag == 'many' and each.number == 1] == list(range(4, 101, 4))
+  assert [each.step for each in found if each.tag == 'few' and each.number == 0] == [100]
+
+
 @pytest.mark.parametrize(
   'content',
   [b'', b'x' * 100, struct.pack('<Q', 1 << 60) + bytes(50), bytes(100), record('a', 1, [b'\x89PNG\r\n\x1a\n'])],

@@ -10,6 +10,7 @@ const PROGRESS = new Set(['data_wait', 'epoch', 'eta_seconds', 'examples_per_sec
 const LAST = ['learning_rate', 'grad_norm'];
 const AXES = [['step', 'Step'], ['time', 'Time since start'], ['active', 'Time of running'], ['wall', 'Date'], ['examples', 'Examples']];
 const REST_MS = 300;
+const MAX_CURVES = 2000; // In one answer.
 
 /** The mode, the event and the metric of a curve's name. */
 export function parseName(name) {
@@ -178,14 +179,17 @@ export function charts({runs, names, seriesOf, query, signal, controls = []}) {
   }
 
   async function load() {
-    const wanted = [...shown.values()].filter((each) => each.isDirty && each.isVisible && each.chart.node.isConnected);
-    if (signal.aborted || !wanted.length || !runs().length) return;
+    const inSight = [...shown.values()].filter((each) => each.isDirty && each.isVisible && each.chart.node.isConnected);
+    if (signal.aborted || !inSight.length || !runs().length) return;
+    // As many as the server takes at once; the others follow.
+    let room = MAX_CURVES / runs().length;
+    const wanted = inSight.filter(({group}, index) => (room -= group.names.length) >= 0 || !index);
     if (asking && !zoomed()) {
       asking.again = true;
       return;
     }
     asking?.controller.abort();
-    const own = asking = {controller: new AbortController(), again: false};
+    const own = asking = {controller: new AbortController(), again: wanted.length < inSight.length};
     lastView = JSON.stringify([state.x, state.logX, state.first, state.last]);
     const width = Math.max(...wanted.map(({chart}) => chart.node.clientWidth), 300);
     const buckets = Math.max(100, Math.min(1000, Math.round(width / 1.5)));
