@@ -5,18 +5,17 @@ with NumPy, and a metric is looked for when it is asked for: what does not look 
 JSON, line by line. Only complete lines count. Memory holds 25 bytes a line, and 12 a value.
 """
 
-import json
 import os
-import re
 import threading
 from typing import Any
 
 import numpy as np
 
 from official_ext.monitoring import standing_events
+from official_ext.runs import event_lines
 
-TRAIN, EVAL, OTHER, INVALID = 0, 1, 2, 3
-KINDS = ('train', 'eval')
+TRAIN, EVAL, OTHER, INVALID = event_lines.TRAIN, event_lines.EVAL, event_lines.OTHER, event_lines.INVALID
+KINDS = event_lines.KINDS
 
 _BLOCK = 1 << 22  # Bytes that are read at a time.
 _MAX_LINE = 1 << 26  # What is longer, and has no end, is given up.
@@ -25,7 +24,6 @@ _CHECKED = 64  # Bytes before the end of what is known, which must be the same n
 _NOTED = ('start', *standing_events.GO_BACK)
 _NOTED_KEYS = ('event', 'effective_batch_size', 'evaluation_pending')
 _NAMED_LINES = 20  # Of each block so many lines of each kind are asked for their names, and the first and last.
-_NOT_FINITE = ('NaN', 'Infinity', '-Infinity')
 _FAR = np.iinfo(np.int64).max
 
 
@@ -208,18 +206,18 @@ class EventColumns:
 
   def _parse(self, content: bytes, first: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The columns of whole lines, of which the first has this number."""
-    data = np.frombuffer(content + bytes(_CHECKED), np.uint8)
+    data = np.frombuffer(content + bytes(event_lines.PADDING), np.uint8)
     starts = np.concatenate([[0], np.flatnonzero(data == ord('\n')) + 1])
     last = starts[1:] - 1
     starts = starts[:-1]
-    kinds, steps, times = _heads(data, starts)
+    kinds, steps, times = event_lines.heads(data, starts)
     for number in np.flatnonzero(kinds == INVALID):
       event = standing_events.parse(content[starts[number] : last[number]])
       if event is None or abs(event['step']) > 1 << 62:
         continue
       kind = event['event']
       kinds[number] = KINDS.index(kind) if kind in KINDS else OTHER
-      steps[number], times[number] = event['step'], _float(event.get('time'))
+      steps[number], times[number] = event['step'], event_lines.to_float(event.get('time'))
       if kinds[number] == OTHER and (kind in _NOTED or 'evaluation_pending' in event):
         self._others[first + int(number)] = {key: event[key] for key in _NOTED_KEYS if key in event}
     self._note_names(content, kinds, starts, last)
@@ -234,7 +232,7 @@ class EventColumns:
       for line in lines:
         event = standing_events.parse(content[starts[line] : ends[line]]) or {}
         for name, value in event.items():
-          if name not in names and name not in ('time', 'step', 'event') and _is_number(value):
+          if name not in names and name not in ('time', 'step', 'event') and event_lines.is_number(value):
             names[name] = None
 
   # Metrics.
@@ -249,7 +247,7 @@ class EventColumns:
       content = file.read(end - known.offset)
       if len(content) < end - known.offset:  # It was cut meanwhile, and will be read anew.
         break
-      places, found = _numbers_in(content, name)
+      places, found = event_lines.numbers_in(content, name)
       at = np.searchsorted(self._starts, places + known.offset, side='right') - 1
       if len(at) and not (at[1:] > at[:-1]).all():  # A name twice in a line: the last one counts.
         keep = np.append(at[1:] > at[:-1], True)
@@ -276,86 +274,3 @@ class EventColumns:
       if event.get('evaluation_pending'):
         stands[:line] &= ~((self.kinds[:line] == EVAL) & (self.steps[:line] == self.steps[line]))
     return stands
-
-
-def _heads(data: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Kinds, steps and times of lines; INVALID for all but those of KINDS that are written in the usual way.
-
-  Args:
-    data: the bytes, with as many zeros behind them that nothing is read beyond.
-    starts: where the lines begin.
-  """
-  kinds = np.full(len(starts), INVALID, np.int8)
-  steps, times = np.zeros(len(starts), np.int64), np.full(len(starts), np.nan)
-  words = np.ndarray(len(data) - 7, np.uint64, data, strides=(1,))  # Eight bytes from each place on.
-
-  def is_at(places: np.ndarray, text: bytes) -> np.ndarray:
-    """Whether these eight bytes are at some places."""
-    return words[np.minimum(places, len(words) - 1)] == np.frombuffer(text, np.uint64)[0]
-
-  found = is_at(starts, b'{"time":')
-  seconds, place = _decimals(data, starts + 9)
-  found &= is_at(place, b', "event') & is_at(place + 2, b'"event":')
-  place += 12
-  for kind, text in ((TRAIN, b'train", '), (EVAL, b'eval", "')):
-    lines = np.flatnonzero(found & is_at(place, text))
-    at = place[lines] + len(KINDS[kind]) + 3
-    good = is_at(at, b'"step": ')
-    numbers, end = _decimals(data, at + 8)
-    good &= np.isin(data[np.minimum(end, len(data) - 1)], (ord(','), ord('}'))) & (numbers < 2**53)
-    good &= numbers == np.floor(numbers)
-    lines = lines[good]
-    kinds[lines], steps[lines], times[lines] = kind, numbers[good].astype(np.int64), seconds[lines]
-  return kinds, steps, times
-
-
-def _decimals(data: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Reads decimal numbers without sign and exponent, of at most 20 characters. Returns them and where they end."""
-  digits = np.zeros(len(places), np.int64)
-  scale = np.ones(len(places), np.int64)
-  after_point = np.zeros(len(places), bool)
-  going = np.ones(len(places), bool)
-  end = places.copy()
-  for _ in range(20):
-    letters = data[np.minimum(end, len(data) - 1)]
-    is_digit = going & (letters >= ord('0')) & (letters <= ord('9'))
-    is_point = going & (letters == ord('.')) & ~after_point
-    going = is_digit | is_point
-    if not going.any():
-      break
-    digits = np.where(is_digit, digits * 10 + letters - ord('0'), digits)
-    scale = np.where(is_digit & after_point, scale * 10, scale)
-    after_point |= is_point
-    end += going
-  return digits / scale, end
-
-
-def _numbers_in(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
-  """Where a name is found in whole lines, and its numbers; where its value is none it is left out."""
-  key = re.escape(json.dumps(name).encode())  # First, and as a literal: so the search is fast.
-  pattern = re.compile(key + rb': ?(-?[0-9][0-9.eE+-]*|"(?:NaN|-?Infinity)"|NaN|-?Infinity)')
-  starts: list[int] = []
-  texts: list[bytes] = []  # Two lists: a pair for each would keep the collector of garbage busy.
-  for match in pattern.finditer(content):
-    starts.append(match.start())
-    texts.append(match[1])
-  try:
-    values = np.fromiter(map(float, texts), np.float64, len(texts))
-  except ValueError:  # What is quoted; or is no number, such as 1-2, and was no JSON.
-    values = np.array([_float(text.strip(b'"').decode()) for text in texts])
-  places = np.array(starts, np.int64)
-  good = np.frombuffer(content, np.uint8)[places - 1] != ord('\\')  # Or else it is within a string of JSON.
-  return (places, values) if good.all() else (places[good], values[good])
-
-
-def _is_number(value: Any) -> bool:
-  return (isinstance(value, (int, float)) and not isinstance(value, bool)) or value in _NOT_FINITE
-
-
-def _float(value: Any) -> float:
-  try:
-    return float(value)
-  except (TypeError, ValueError):
-    return np.nan
-  except OverflowError:
-    return np.inf

@@ -14,6 +14,7 @@ from official_ext.runs import column_store
 from official_ext.runs import curves
 from official_ext.runs import decimation
 from official_ext.runs import event_columns
+from official_ext.runs import event_lines
 from tests.runs import folders
 from tests.runs.folders import event
 
@@ -148,7 +149,7 @@ def test_the_cache_serves_another_process_and_is_only_a_cache(tmp_path, monkeypa
   (kept,) = folder.iterdir()
   with monkeypatch.context() as patch:
     patch.setattr(event_columns.EventColumns, '_parse', None)  # Nothing is parsed.
-    patch.setattr(event_columns, '_numbers_in', None)
+    patch.setattr(event_lines, 'numbers_in', None)
     assert _curve(column_store.ColumnStore(str(folder)), run, 'train/loss').y.tolist() == expected
   with open(run.file('events.jsonl'), 'a') as file:
     file.write(_lines(event('train', 5, loss=5)))
