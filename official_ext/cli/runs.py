@@ -11,26 +11,20 @@ from typing import Any
 from official_ext import errors
 from official_ext import suggestions
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import run_contents
 from official_ext.cli import run_tables
-from official_ext.runs import column_store
 from official_ext.runs import commands
 from official_ext.runs import comparing
-from official_ext.runs import default_fields
-from official_ext.runs import driver as driver_lib
 from official_ext.runs import export
-from official_ext.runs import given_fields
 from official_ext.runs import index
 from official_ext.runs import log
 from official_ext.runs import notes
 from official_ext.runs import params
-from official_ext.runs import run_checkpoints
 from official_ext.runs import run_folder
 from official_ext.runs import selection
 from official_ext.runs import signals
 from official_ext.runs import status
 from official_ext.runs import summaries
-from official_ext.runs import tensorboard_server
-from official_ext.runs import timeline
 from official_ext.runs import trash
 
 _LOG_LINES = 10
@@ -322,27 +316,11 @@ def _print_or_start(name: str, command: commands.Command, starts: bool) -> None:
 # What a run has made.
 
 
-def _one(options: Any, command: str) -> run_folder.Run:
+def _one(options: Any) -> run_folder.Run:
   _, runs = _found(options)
   if len(runs) > 1:
-    raise errors.UserError(f'runs {command}: one run at a time')
+    raise errors.UserError(f'{options.root}: one run at a time, and {len(runs)} are named')
   return runs[0]
-
-
-def _checkpoints(options: Any) -> None:
-  found = run_checkpoints.find(_one(options, 'checkpoints'))
-  if options.json:
-    _print_json([vars(each) for each in found])
-  else:
-    _print(run_tables.of_checkpoints(found) if found else ['No checkpoints.'])
-
-
-def _events(options: Any) -> None:
-  found = timeline.read(column_store.ColumnStore(), _one(options, 'events'))
-  if options.json:
-    _print_json([each.as_dict() for each in found.events])
-  else:
-    _print(run_tables.of_timeline(found))
 
 
 def _config_parser(command: str) -> arguments_lib.Parser:
@@ -354,22 +332,27 @@ def _config_parser(command: str) -> arguments_lib.Parser:
 
 
 def _config(options: Any) -> None:
-  one = _one(options, 'config')
-  values = params.read(one)
-  if values is None:
-    raise errors.UserError(f'{one.name}: has no params.yaml that can be read')
-  if options.given:
-    values = {path: values[path] for path in given_fields.of_run(one, values)}
-  if options.changed:
-    with driver_lib.Driver(registry=options.registry) as driver:
-      try:
-        values = {path: values[path] for path in default_fields.of_run(one, values, driver)}
-      except driver_lib.DriverError as error:
-        raise errors.UserError(f'{one.name}: {error}') from error
+  values = run_contents.config(_one(options), options.given, options.changed, options.registry)
   if options.json:
     _print_json(values)
   else:
     _print([run_tables.harmless(f'{path}: {value}') for path, value in values.items()])
+
+
+def _checkpoints(options: Any) -> None:
+  found = run_contents.checkpoints(_one(options))
+  if options.json:
+    _print_json([vars(each) for each in found])
+  else:
+    _print(run_tables.of_checkpoints(found) if found else ['No checkpoints.'])
+
+
+def _events(options: Any) -> None:
+  found = run_contents.events(_one(options))
+  if options.json:
+    _print_json([each.as_dict() for each in found.events])
+  else:
+    _print(run_tables.of_timeline(found))
 
 
 def _evaluate_parser(command: str) -> arguments_lib.Parser:
@@ -380,12 +363,8 @@ def _evaluate_parser(command: str) -> arguments_lib.Parser:
 
 
 def _evaluate(options: Any) -> None:
-  one = _one(options, 'evaluate')
-  newest = [each for each in run_checkpoints.find(one) if each.kind == 'training' and not each.damage][-1:]
-  if not options.checkpoint and not newest:
-    raise errors.UserError(f'{one.name}: has no checkpoint to evaluate; --checkpoint=NAME names one of another kind')
-  path = run_checkpoints.path_of(one, options.checkpoint or newest[0].name)
-  _print_or_start(one.name, commands.to_evaluate(one, path), not options.print)
+  one = _one(options)
+  _print_or_start(one.name, run_contents.evaluation(one, options.checkpoint), not options.print)
 
 
 def _tensorboard_parser(command: str) -> arguments_lib.Parser:
@@ -395,11 +374,7 @@ def _tensorboard_parser(command: str) -> arguments_lib.Parser:
 
 
 def _tensorboard(options: Any) -> None:
-  one = _one(options, 'tensorboard')
-  if options.stop:
-    print(f'{one.name}: TensorBoard {"ends" if tensorboard_server.stop(one) else "does not run"}')
-  else:
-    print(tensorboard_server.start(one).url)
+  print(run_contents.tensorboard(_one(options), options.stop))
 
 
 # Notes, and what becomes of runs.

@@ -1,0 +1,73 @@
+"""What a run has made, for `official-ext runs`: configuration, checkpoints, events, an evaluation, TensorBoard."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from official_ext import errors
+from official_ext.runs import column_store
+from official_ext.runs import commands
+from official_ext.runs import default_fields
+from official_ext.runs import driver as driver_lib
+from official_ext.runs import given_fields
+from official_ext.runs import params
+from official_ext.runs import run_checkpoints
+from official_ext.runs import run_folder
+from official_ext.runs import tensorboard_server
+from official_ext.runs import timeline
+
+
+def config(one: run_folder.Run, given: bool, changed: bool, registry: Sequence[str]) -> dict[str, Any]:
+  """The configuration of a run, flat.
+
+  Args:
+    one: the run.
+    given: only what its command gives.
+    changed: only what is other than the experiment's own, which a process with TensorFlow tells.
+    registry: modules that register experiments.
+
+  Raises:
+    UserError: the run has none, or the experiment's own cannot be told.
+  """
+  values = params.read(one)
+  if values is None:
+    raise errors.UserError(f'{one.name}: has no {run_folder.PARAMS} that can be read')
+  paths = list(values)
+  if given:
+    paths = given_fields.of_run(one, values)
+  if changed:
+    with driver_lib.Driver(registry=registry) as driver:
+      try:
+        others = default_fields.of_run(one, values, driver)
+      except driver_lib.DriverError as error:
+        raise errors.UserError(f'{one.name}: {error}') from error
+    paths = [path for path in paths if path in others]
+  return {path: values[path] for path in paths}
+
+
+def checkpoints(one: run_folder.Run) -> list[run_checkpoints.Checkpoint]:
+  """The checkpoints of a run."""
+  return run_checkpoints.find(one)
+
+
+def events(one: run_folder.Run) -> timeline.Timeline:
+  """What has happened in a run."""
+  return timeline.read(column_store.ColumnStore(), one)
+
+
+def evaluation(one: run_folder.Run, checkpoint: str | None) -> commands.Command:
+  """The command that evaluates a checkpoint of a run, by default the newest one to go on from.
+
+  Raises:
+    UserError: there is no such checkpoint, or it is damaged.
+  """
+  newest = [each for each in run_checkpoints.find(one) if each.kind == 'training' and not each.damage][-1:]
+  if not checkpoint and not newest:
+    raise errors.UserError(f'{one.name}: has no checkpoint to evaluate; --checkpoint=NAME names one of another kind')
+  return commands.to_evaluate(one, run_checkpoints.path_of(one, checkpoint or newest[0].name))
+
+
+def tensorboard(one: run_folder.Run, stop: bool) -> str:
+  """Starts TensorBoard for a run, or ends it; returns its address, or what has become of it."""
+  if stop:
+    return f'{one.name}: TensorBoard {"ends" if tensorboard_server.stop(one) else "does not run"}'
+  return tensorboard_server.start(one).url
