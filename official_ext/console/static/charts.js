@@ -38,7 +38,8 @@ export function groups(names) {
  *
  * @param {Object} options - `runs()`: the names of the runs; `names()`: the curves that they have; `seriesOf(curve, group)`:
  *   {label, colour, dash, points} of a curve of /api/curves; `query`: of the page, which keeps the view; `signal`.
- * @returns {Object} `node`; `update()` when runs or names may have changed; `refresh()` when there are more points.
+ * @returns {Object} `node`; `update()` when runs or names may have changed; `refresh()` when there are more points; `drawn`, a
+ *   promise of the first charts.
  */
 export function charts({runs, names, seriesOf, query, signal, controls = []}) {
   const state = {
@@ -57,7 +58,8 @@ export function charts({runs, names, seriesOf, query, signal, controls = []}) {
   const toolbar = bar();
   const node = element('div', {class: 'charts'}, toolbar, problem, main, more);
   const shown = new Map(); // Title -> {chart, group, isDirty, isVisible}
-  let asking = null, asked = 0, took = 0, timer = null;
+  let asking = null, asked = 0, took = 0, timer = null, tellDrawn = null;
+  const drawn = new Promise((resolve) => tellDrawn = resolve);
 
   const sight = new IntersectionObserver((entries) => {
     for (const entry of entries) {
@@ -207,6 +209,7 @@ export function charts({runs, names, seriesOf, query, signal, controls = []}) {
         each.answer = {...answer, buckets, x: state.x, logX: state.logX, curves: answer.curves.filter(({name}) => own_.has(name))};
         draw(each);
       }
+      tellDrawn();
     } catch (error) {
       if (error.name === 'AbortError' || signal.aborted) return;
       if (error.status) replace(problem, errorList(error.lines ?? [String(error)]));
@@ -237,7 +240,7 @@ export function charts({runs, names, seriesOf, query, signal, controls = []}) {
   });
   markZoom();
   update();
-  return {node, update, refresh, redraw};
+  return {node, update, refresh, redraw, drawn};
 }
 
 function numberOf(text) {

@@ -15,6 +15,7 @@ const DASHES = [undefined, [8, 4], [2, 3]];
 const MAX_KEPT = 500;
 const MAX_RUNS = 100;
 const DIFFERENCES_MS = 5000;
+const CURVES_FIRST_MS = 1500;
 
 export async function show(view, query, signal) {
   const given = [...new Set(query.getAll('run'))];
@@ -63,6 +64,9 @@ class Compare {
       this.charts = found;
       replace(this.content, problem, this.shownNames().length ? found.node : element('p', {class: 'soft'}, 'None of these runs has curves yet.'), tables);
       this.tables = tables;
+      // The server does one thing after the other: the curves come first.
+      await Promise.race([found.drawn, new Promise((resolve) => setTimeout(resolve, this.shownNames().length ? CURVES_FIRST_MS : 0))]);
+      if (signal.aborted) return;
       await this.loadTables(signal);
       this.listen(problem, signal);
     } catch (error) {
