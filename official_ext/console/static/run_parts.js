@@ -334,7 +334,7 @@ function processOf(page, {mode, status: word, reason, command: text}) {
       toastError(error);
     }
   }}, 'Stop');
-  return element('div', {class: 'process'}, element('div', {class: 'toolbar'}, element('b', {}, mode), status(word, reason), stop), text && command(text));
+  return element('div', {class: 'process'}, element('div', {class: 'toolbar'}, element('b', {}, mode), status(word, reason), stop), text && text !== page.about.record.command && command(text));
 }
 
 export async function about(page) {
