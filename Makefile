@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(VERSION)-$(shell cat setup.py constraints.txt | cksum | cut -d ' ' -f 1)
 JOBS ?= 2
 
-.PHONY: .venv demo test check pythons smoke soak bench experiments clean
+.PHONY: .venv demo console test check pythons smoke soak bench experiments clean
 
 .venv: $(STAMP)
 
@@ -32,6 +32,12 @@ endif
 demo: .venv
 	$(BIN)/python train.py --experiment=digits --mode=train_and_eval --model_dir=runs/digits
 	@$(BIN)/python -m official_ext.cli.summary runs/digits
+
+# The runs of runs/ in a browser, until Ctrl-C: PORT=8421 for another port.
+PORT ?= 8420
+console: .venv
+	@mkdir -p runs
+	@$(BIN)/python -m official_ext.cli.main console runs --port=$(PORT)
 
 # Model Garden's own test modules are among the tests: tests/model_garden/official_tests_test.py.
 test: check

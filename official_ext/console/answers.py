@@ -31,7 +31,12 @@ Handler = Callable[[requests.Request], responses.Response]
 
 def json(values: Any, status: int = 200) -> responses.Response:
   """An answer in JSON; numbers that are not finite are the strings "NaN", "Infinity" and "-Infinity"."""
-  content = json_lib.dumps(summaries.json_values(values), separators=(',', ':'), allow_nan=False)
+  return plain_json(summaries.json_values(values), status)
+
+
+def plain_json(values: Any, status: int = 200) -> responses.Response:
+  """The same of values that are of JSON already, with such strings."""
+  content = json_lib.dumps(values, separators=(',', ':'), allow_nan=False)
   return responses.Response(content, status, media_type='application/json')
 
 

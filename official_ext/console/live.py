@@ -21,7 +21,6 @@ import collections
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 import contextlib
 import dataclasses
-import functools
 import json
 import os
 import time
@@ -186,7 +185,7 @@ class Live:
 
   async def _poll(self) -> None:
     """Looks at the folder as long as somebody listens."""
-    next_look = 0.0
+    next_look = next_living = 0.0
     while self._num_streams and not self.is_closed:
       started = time.monotonic()
       paths = [path for path, count in self._watched.items() if count > 0]
@@ -196,8 +195,9 @@ class Live:
       if topics and (started >= next_look or any(not self._state.has(topic) for topic in topics)):
         changes, seconds = await asyncio.to_thread(self._look, topics)
         next_look = started + min(_MAX_PAUSE_SECONDS, seconds / _MAX_SHARE)
-      elif 'runs' in topics:
-        changes = await asyncio.to_thread(self._look_at_living)
+      elif 'runs' in topics and started >= next_living:
+        changes, seconds = await asyncio.to_thread(self._look_at_living)
+        next_living = started + min(_MAX_PAUSE_SECONDS, seconds / _MAX_SHARE)
       grown, self._polled = polled != self._polled, polled
       if changes or grown:
         for change in changes:
@@ -214,12 +214,14 @@ class Live:
     changes = self._look_without_errors(lambda: [self._state.update(topic, self._read(topic)) for topic in topics])
     return changes, time.thread_time() - started
 
-  def _look_at_living(self) -> list[_Change]:
+  def _look_at_living(self) -> tuple[list[_Change], float]:
     """What has changed in the runs that live, in a folder too large for a look at all. It runs in a thread."""
     if self._state.problem or not self._state.living:
-      return []
-    found = self._context.index.summaries_of(self._state.living)
-    return self._look_without_errors(lambda: [self._state.update_some(_as_sent(found))])
+      return [], 0.0
+    started, context = time.thread_time(), self._context
+    found = context.index.summaries_of(self._state.living)
+    changes = self._look_without_errors(lambda: [self._state.update_some(context.recent.as_sent(found))])
+    return changes, time.thread_time() - started
 
   def _look_without_errors(self, look: Callable[[], list[_Change | None]]) -> list[_Change]:
     try:
@@ -247,7 +249,7 @@ class _State:
   def __init__(self) -> None:
     self._runs: dict[str, str] | None = None
     self.living: list[str] = []  # The names of runs that live.
-    self._stable: dict[str, str] = {}
+    self._stable: dict[str, dict[str, Any]] = {}  # The runs as they were last.
     self._others: dict[str, str] = {}
     self.problem = ''
 
@@ -288,9 +290,12 @@ class _State:
     changed, now = [], round(time.time(), 1)
     for run in values:
       name = run['name']
-      stable = _dump({**run, 'eta_seconds': None})  # It passes by itself, and a browser can count.
-      if stable != self._stable.get(name):
-        self._stable[name], self._runs[name] = stable, _dump({**run, 'seen': now})
+      before, self._stable[name] = self._stable.get(name), run
+      if before is run:
+        continue
+      # The time that is left passes by itself, and a browser can count.
+      if before is None or {**before, 'eta_seconds': None} != {**run, 'eta_seconds': None}:
+        self._runs[name] = _dump({**run, 'seen': now})
         changed.append(self._runs[name])
     return changed
 
@@ -352,21 +357,7 @@ class _Place:
 
 def list_runs(context: context_lib.Context) -> list[dict[str, Any]]:
   """The summaries of all runs that are in the folder, archived ones too. Links that lead out of it are left out."""
-  return _as_sent([each for each in context.recent.look() if is_shown(context, each)])
-
-
-def _as_sent(runs: Sequence[summaries.RunSummary]) -> list[dict[str, Any]]:
-  """Summaries as a browser gets them: without the path, and with passwords masked."""
-  found = [each.as_dict() for each in runs]
-  for each in found:
-    del each['path']
-    each['reason'], each['note'] = _masked(each['reason']), _masked(each['note'])
-  return found
-
-
-@functools.lru_cache(maxsize=10_000)
-def _masked(text: str) -> str:
-  return credentials.mask(text) if text else ''
+  return context.recent.as_sent([each for each in context.recent.look() if is_shown(context, each)], is_all=True)
 
 
 def is_shown(context: context_lib.Context, run: summaries.RunSummary) -> bool:

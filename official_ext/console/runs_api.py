@@ -62,7 +62,7 @@ class _Runs:
   def all(self, request: requests.Request) -> responses.Response:
     """All runs, archived ones too: `{"runs": [summary, ...]}`."""
     del request
-    return answers.json({'runs': live.list_runs(self._context)})
+    return answers.plain_json({'runs': live.list_runs(self._context)})
 
   def filter(self, request: requests.Request) -> responses.Response:
     """The names of the runs for which all conditions `?filter=` hold, in the order of `&sort=`, as in `runs list`."""

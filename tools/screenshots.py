@@ -1,0 +1,106 @@
+"""Pictures of the console: python -m tools.screenshots [--runs=RUNS_DIR] [--pages=runs,queue] [--out=docs/console]
+
+Serves a folder of runs, which it makes of small real ones if none is given, and writes PAGE-THEME-WIDTH.png of each,
+in both themes, at the width of a desktop and of a phone. It needs Playwright and a Chromium: see docs/console.md.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.parse
+
+from playwright import sync_api
+
+from official_ext.runs import index
+from official_ext.runs import notes
+from official_ext.runs import run_folder
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+_SIZES = ((1280, 800), (390, 780))
+_ARGUMENTS = ('--no-sandbox', '--disable-gpu', '--disable-background-networking', '--no-first-run')
+# Name of the picture: address. {run} and {runs} are filled in.
+PAGES = {
+  'runs': '/runs',
+  'run': '/run?{run}',
+  'compare': '/compare?{runs}',
+  'new': '/new?experiment=digits',
+  'queue': '/queue',
+  'sweeps': '/sweeps',
+  'models': '/models',
+}
+
+
+def make_runs(root: pathlib.Path) -> None:
+  """Trains the digits a few times, seconds each."""
+  for name, changes in {
+    'digits': (),
+    'digits-slow': ('learning_rate=1e-4',),
+    'digits-wide/dropout': ('task.model.dropout_rate=0.5', 'learning_rate=3e-3'),
+  }.items():
+    flags = [f'--set={change}' for change in ('train_steps=300', *changes)]
+    words = [sys.executable, 'train.py', '--experiment=digits', '--mode=train_and_eval', f'--model_dir={root / name}']
+    subprocess.run([*words, *flags], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+  notes.change(run_folder.get_run(str(root), 'digits'), add=['baseline'], note='As the demo trains it.')
+
+
+def take(url: str, root: pathlib.Path, names: list[str], out: pathlib.Path) -> None:
+  """Takes the pictures of some pages.
+
+  Args:
+    url: of the console.
+    root: the folder that it serves.
+    names: of PAGES.
+    out: where they are written.
+  """
+  runs = [each.name for each in index.RunIndex(str(root)).summaries()]
+  words = {
+    'run': urllib.parse.urlencode({'run': runs[0]}) if runs else '',
+    'runs': urllib.parse.urlencode([('run', name) for name in runs[:4]]),
+  }
+  out.mkdir(parents=True, exist_ok=True)
+  chromium = os.environ.get('CHROMIUM') or shutil.which('chromium') or '/usr/bin/chromium'
+  with sync_api.sync_playwright() as playwright:
+    browser = playwright.chromium.launch(executable_path=chromium, args=_ARGUMENTS)
+    for theme in ('dark', 'light'):
+      for width, height in _SIZES:
+        page = browser.new_page(viewport={'width': width, 'height': height}, color_scheme=theme)
+        page.on('console', lambda message: message.type == 'error' and print(f'{page.url}: {message.text}'))  # noqa: B023
+        for name in names:
+          page.goto(url + PAGES[name].format(**words))
+          page.wait_for_timeout(1500)  # What is asked for, and drawn, has come.
+          page.screenshot(path=out / f'{name}-{theme}-{width}.png')
+        page.close()
+    browser.close()
+
+
+def main() -> int:
+  """Takes all pictures that are asked for."""
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('--runs', type=pathlib.Path)
+  parser.add_argument('--pages', default=','.join(PAGES))
+  parser.add_argument('--out', type=pathlib.Path, default=ROOT / 'docs' / 'console')
+  options = parser.parse_args()
+  with tempfile.TemporaryDirectory() as temporary:
+    root = options.runs or pathlib.Path(temporary, 'runs')
+    if options.runs is None:
+      make_runs(root)
+    words = [sys.executable, '-m', 'official_ext.cli.main', 'console', str(root), '--port=0']
+    server = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+      assert server.stdout is not None
+      found = re.search(r'http://[^ ]+', server.stdout.readline())
+      assert found is not None
+      take(found[0], root, options.pages.split(','), options.out)
+    finally:
+      server.terminate()
+      server.wait()
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())
