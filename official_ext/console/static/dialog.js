@@ -6,20 +6,22 @@ import {element} from './dom.js';
  *
  * @param {string} title
  * @param {Node|Node[]|string} content
- * @param {Object[]} buttons - {text, value, kind: primary|danger|''}; the first primary or danger one has Enter.
+ * @param {Object[]} buttons - {text, value, kind: primary|danger|''}; Enter is the primary one, or else the first of danger.
  * @param {Object} options - `signal`: an AbortSignal that closes it; `wide`.
  */
 export function dialog(title, content, buttons = [{text: 'Close', value: null}], {signal, wide = false} = {}) {
   return new Promise((resolve) => {
     let value = null;
+    // Enter does what is harmless, if there is that: of several the browser would take the first.
+    const first = buttons.find((button) => button.kind === 'primary') ?? buttons.find((button) => button.kind);
     const form = element('form', {method: 'dialog', class: 'dialog-form'},
       element('h2', {}, title),
       element('div', {class: 'dialog-content'}, content),
       element('div', {class: 'dialog-buttons'}, buttons.map((button) => element('button', {
-        class: button.kind ?? '', type: button.kind ? 'submit' : 'button',
+        class: button.kind ?? '', type: button === first ? 'submit' : 'button',
         onclick: () => {
           value = button.value;
-          if (!button.kind) made.close();
+          if (button !== first) made.close();
         }}, button.text))));
     const made = element('dialog', {class: wide && 'wide', 'aria-label': title, onclick: (event) => {
       if (event.target === made) made.close(); // Its backdrop.

@@ -44,9 +44,9 @@ const OWN = {
   train_steps: {title: 'Steps', width: 90, number: true, render: (run) => format.integer(run.train_steps),
     value: (run) => run.train_steps},
   reason: {title: 'Reason', width: 260, render: (run) => run.reason, value: (run) => run.reason},
-  started: {title: 'Started', width: 96, tooltip: 'When it was last started', ticks: true, value: (run) => run.started,
+  started: {title: 'Started', width: 108, tooltip: 'When it was last started', ticks: true, value: (run) => run.started,
     render: (run) => moment(run.started)},
-  updated: {title: 'Updated', width: 96, tooltip: 'When it last came to another step, or ended', ticks: true,
+  updated: {title: 'Updated', width: 108, tooltip: 'When it last came to another step, or ended', ticks: true,
     value: (run) => run.updated, render: (run) => moment(run.updated)},
 };
 /** Names of columns that every run has, in the order in which they are offered. `tags` and `note` are the page's. */
@@ -110,7 +110,7 @@ export function valueGetter(name, kind, fields) {
 
 /** The column of the name, which all tables have. */
 export function nameColumn() {
-  return {name: 'name', title: 'Run', width: 190, grow: true, sortable: true, class: 'name',
+  return {name: 'name', title: 'Run', width: 178, grow: true, sortable: true, class: 'name',
     isSame: (run, before) => run.name === before.name,
     render: (run) => element('span', {title: run.name}, link(runAddress(run), nameParts(run.name)))};
 }

@@ -185,6 +185,15 @@ def test_the_keyboard_walks_selects_opens_and_explains(page, console):
   page.wait_for_url(re.compile('/queue'))
 
 
+def test_enter_stops_a_run_by_saving_it_and_never_at_once(page, console):
+  _open(page, console, '?selected=lively')
+  page.get_by_role('button', name='Stop', exact=True).click()
+  buttons = page.get_by_role('dialog').locator('button[type=submit]').all_inner_texts()
+  assert buttons == ['Save and stop']
+  page.keyboard.press('Escape')
+  assert page.get_by_role('dialog').count() == 0
+
+
 def test_several_runs_are_compared(page, console):
   _open(page, console, '?selected=sweep/run1&selected=sweep/run2')
   page.get_by_role('button', name='Compare').click()
