@@ -63,6 +63,7 @@ class Alerts:
     self._complained: set[str] = set()
     self._trouble = ''
     self._watch = event_watch.EventWatch({}, True)
+    self._incidents = incidents.Incidents(rules, self._watch)
     self._watched_at = 0.0
     self._is_ready = False
     self._has_rules = False
@@ -93,6 +94,9 @@ class Alerts:
     self.close()
     deadline = time.monotonic() + seconds
     self._look()
+    while self._incidents.is_waiting and time.monotonic() < deadline:
+      time.sleep(0.1)
+      self._look()
     while any(self._pending.values()) and time.monotonic() < deadline:
       time.sleep(0.05)
       self._send()
@@ -108,11 +112,11 @@ class Alerts:
     try:
       if not self._is_ready:
         self._load()
-      runs = [summary for summary in self._index.summaries(self._rules.hung_seconds) if not summary.is_archived]
       states = self._queue.states()
+      runs = [summary for summary in self._index.summaries(self._rules.hung_seconds) if not summary.is_archived]
       if not self._has_rules:
         self._learn_rules(runs, states)
-      for incident in incidents.Incidents(self._rules, self._watch).find(runs, states, self._known.__contains__):
+      for incident in self._incidents.find(runs, states, self._known.__contains__):
         self._add(incident)
       self._save_watched({summary.path for summary in runs})
       self._send()
@@ -127,6 +131,7 @@ class Alerts:
     self._files.make()
     conditions = bool(self._rules.conditions)
     self._watch = event_watch.EventWatch(self._files.watched(), only_odd=not conditions)
+    self._incidents = incidents.Incidents(self._rules, self._watch)
     for key in self._files.keys():
       self._known.add(key)
       self._expect(self._files.read(key))
@@ -155,7 +160,7 @@ class Alerts:
       else:
         self._watch.skip(run)
     self._files.set_watched(self._watch.values)
-    blind = incidents.Incidents(self._rules.without_events(), self._watch)
+    blind = incidents.Incidents(self._rules.without_events(), self._watch, grace_seconds=0.0)
     found = [incident for incident in blind.find(runs, states, self._known.__contains__) if incident.is_over]
     for rule in new:
       keys = [incident.key for incident in found if incident.rule == rule]

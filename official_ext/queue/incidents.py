@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
+import os
 import socket
+import time
 from typing import Any
 
 from official_ext.monitoring import credentials
@@ -18,6 +20,7 @@ from official_ext.runs import status
 from official_ext.runs import summaries as summaries_lib
 
 _MOST_METRICS = 12
+_GRACE_SECONDS = 3.0
 NOT_OVER = ('starting', 'running', 'stopping')
 
 
@@ -50,15 +53,26 @@ class Incident:
 class Incidents:
   """Finds what has happened."""
 
-  def __init__(self, rules: alert_rules.AlertRules, watch: event_watch.EventWatch):
+  def __init__(
+    self, rules: alert_rules.AlertRules, watch: event_watch.EventWatch, grace_seconds: float = _GRACE_SECONDS
+  ):
     """Looks at nothing yet.
 
     Args:
       rules: what is looked for.
       watch: reads the events.
+      grace_seconds: a process that is gone counts as killed after so long without a note of how it ended.
     """
     self._rules = rules
     self._watch = watch
+    self._grace_seconds = grace_seconds
+    self._gone: dict[str, float] = {}  # Since when a process is, by the key of its end; and at the look before.
+    self._gone_before: dict[str, float] = {}
+
+  @property
+  def is_waiting(self) -> bool:
+    """Whether a process is gone of which a note may still come."""
+    return bool(self._gone)
 
   def find(
     self,
@@ -70,10 +84,11 @@ class Incidents:
 
     Args:
       runs: the runs, but for those that are archived.
-      states: of all jobs.
+      states: of all jobs, read before the runs: of a job that is over, the run has ended too.
       is_known: whether a key is known already.
     """
-    by_path = {summary.path: summary for summary in runs}
+    self._gone_before, self._gone = self._gone, {}
+    by_path = {os.path.realpath(summary.path): summary for summary in runs}
     for summary in runs:
       yield from self._of_run(summary, is_known)
     for state in states:
@@ -87,7 +102,8 @@ class Incidents:
     if kind and summary.start and not is_known(key):
       # Its process may have ended between the reading of its record and the look at the process.
       summary = index.summary_of(run, self._rules.hung_seconds)
-      if self._rules.kind_of(summary.status) == kind and alert_files.key_of('end', kind, summary.start) == key:
+      is_so = self._rules.kind_of(summary.status) == kind and alert_files.key_of('end', kind, summary.start) == key
+      if is_so and not self._may_be_noted(run, kind, key):
         is_over = kind != 'hung' or not status.of_run(run, self._rules.hung_seconds).may_be_alive
         step = '' if summary.step is None else f' at step {summary.step}'
         yield Incident(key, kind, _title(summary.name, f'{kind}{step}'), _lines(summary), run, is_over)
@@ -98,6 +114,17 @@ class Incidents:
           if not is_known(key):
             title = _title(summary.name, f'{rule} at step {event["step"]}')
             yield Incident(key, rule, title, (what, summary.path), run, summary.status not in NOT_OVER)
+
+  def _may_be_noted(self, run: run_folder.Run, kind: str, key: str) -> bool:
+    """Whether somebody may be about to note how a process ended that is gone."""
+    if kind != 'killed' or (run.started() or {}).get('ended'):
+      return False
+    now = time.monotonic()
+    since = self._gone_before.get(key, now)
+    if now >= since + self._grace_seconds:
+      return False
+    self._gone[key] = since
+    return True
 
   def _of_job(self, state, by_path: Mapping[str, Any], is_known: Callable[[str], bool]) -> Iterator[Incident]:
     """The end of a job, unless that of its run says it."""

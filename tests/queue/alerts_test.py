@@ -204,6 +204,20 @@ def test_the_end_of_runs_is_told_but_not_what_was_before(trial, receiver):
   assert 'abcdefgh' not in ''.join(receiver.bodies)
 
 
+def test_a_run_of_the_queue_is_told_as_a_run_alone_also_if_it_has_left_no_record(trial, receiver, tmp_path):
+  (tmp_path / 'link').symlink_to(trial.folder)
+  done = folders.make(tmp_path, 'done', identity=folders.ended_process(), status='finished', step=7)
+  for number in range(4):
+    trial.add('exit 2', model_dir=str(tmp_path / 'link' / f'bad{number}'))
+    good = trial.folder / f'good{number}'
+    trial.add(f'cp {done.file("run.json")} {good}/', model_dir=str(good))
+  linked = queues.Trial(tmp_path / 'link', tmp_path / 'runs')
+  linked.finish(slots=2, told=told(receiver, on=['finished', 'failed', 'killed']))
+  assert sorted(receiver.titles) == sorted(
+    [f'bad{n}: failed' for n in range(4)] + [f'good{n}: finished at step 7' for n in range(4)]
+  )
+
+
 def test_a_run_that_hangs_is_told_while_it_does(trial, receiver):
   updated = time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(time.time() - 245))
   run = folders.make(trial.folder, 'a', updated=updated)
