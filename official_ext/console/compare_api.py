@@ -61,7 +61,7 @@ class _Compare:
         found[name] = curves.names(self._context.columns, answers.run_of(self._context, name))
       except errors.UserError:
         missing.append(name)
-    self._context.columns.trim()
+      self._context.columns.trim()
     return answers.json({'names': found, 'missing': missing})
 
   def compare(self, request: requests.Request) -> responses.Response:

@@ -20,6 +20,8 @@ from official_ext.runs import event_columns
 from official_ext.runs import last_events
 from official_ext.runs import run_folder
 
+_MAX_KEPT = 1_000_000  # Points of one request in memory; more are made twice.
+
 AXES = {
   'step': 'steps',
   'time': 'seconds since the run was first started',
@@ -100,27 +102,39 @@ def read(
   Raises:
     UserError: a name is none.
   """
-  points: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
-  lacking = []
+  points: dict[tuple[str, str], tuple[np.ndarray, np.ndarray] | None] = {}
+  ends: list[tuple[float, float]] = []
+  axes = {run: Axis(store.columns(_path(run, '')), view.x) for run in runs}
+  num_kept = 0
   for run in runs:
-    axis = Axis(store.columns(_path(run, '')), view.x)
-    if not axis.is_known:
-      lacking.append(run.name)
-      continue
-    for name in wanted:
-      mode, kind, metric = parse_name(name)
-      columns = store.columns(_path(run, mode))
-      with columns.lock:
-        lines, values = columns.metric(metric)
-        keep = (columns.kinds[lines] == kind) & columns.standing[lines]
-        lines, values = lines[keep], values[keep]
-        x = axis.places(columns.steps[lines], columns.times[lines])
+    for name in wanted if axes[run].is_known else ():
+      x, y = _points(store, run, name, axes[run])
       if len(x):
-        points[run.name, name] = x, values
-  store.trim()
-  first, last = _ends([x for x, _ in points.values()], view)
-  curves = {key: decimation.decimate(x, y, first, last, view.buckets, view.log) for key, (x, y) in points.items()}
-  return Curves(first, last, curves, tuple(lacking))
+        ends += _ends_of(x, view)
+        num_kept += len(x)
+        points[run.name, name] = (x, y) if num_kept <= _MAX_KEPT else None
+    store.trim()  # After each run: what all of them have may be too much.
+  first, last = _ends(ends, view)
+  by_name = {run.name: run for run in runs}
+  found = {}
+  for (run_name, name), kept in points.items():
+    run = by_name[run_name]
+    x, y = kept or _points(store, run, name, axes[run])
+    found[run_name, name] = decimation.decimate(x, y, first, last, view.buckets, view.log)
+  return Curves(first, last, found, tuple(run.name for run in runs if not axes[run].is_known))
+
+
+def _points(
+  store: column_store.ColumnStore, run: run_folder.Run, name: str, axis: 'Axis'
+) -> tuple[np.ndarray, np.ndarray]:
+  """The places and the values of a curve."""
+  mode, kind, metric = parse_name(name)
+  columns = store.columns(_path(run, mode))
+  with columns.lock:
+    lines, values = columns.metric(metric)
+    keep = (columns.kinds[lines] == kind) & columns.standing[lines]
+    lines = lines[keep]
+    return axis.places(columns.steps[lines], columns.times[lines]), values[keep]
 
 
 def evaluations(store: column_store.ColumnStore, run: run_folder.Run) -> list[dict[str, Any]]:
@@ -131,12 +145,16 @@ def evaluations(store: column_store.ColumnStore, run: run_folder.Run) -> list[di
     return [last_events.with_floats(event) for event in columns.events(lines)]
 
 
-def _ends(places: list[np.ndarray], view: View) -> tuple[float, float]:
+def _ends_of(x: np.ndarray, view: View) -> list[tuple[float, float]]:
+  """The least and the greatest of the places that are on the axis."""
+  x = x[np.isfinite(x) & (x > 0 if view.log else True)]
+  return [(float(x.min()), float(x.max()))] if len(x) else []
+
+
+def _ends(ends: list[tuple[float, float]], view: View) -> tuple[float, float]:
   """The ends of the axis: those of the view, or else of the points."""
-  on_axis = [x[np.isfinite(x) & (x > 0 if view.log else True)] for x in places]
-  on_axis = [x for x in on_axis if len(x)]
-  first = view.first if view.first is not None else min((float(x.min()) for x in on_axis), default=0.0)
-  last = view.last if view.last is not None else max((float(x.max()) for x in on_axis), default=1.0)
+  first = view.first if view.first is not None else min((low for low, _ in ends), default=0.0)
+  last = view.last if view.last is not None else max((high for _, high in ends), default=1.0)
   return first, last if last > first else first + 1.0
 
 

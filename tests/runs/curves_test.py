@@ -163,6 +163,13 @@ def test_the_cache_serves_another_process_and_is_only_a_cache(tmp_path, monkeypa
   assert _curve(column_store.ColumnStore(str(folder)), run, 'train/loss').y.tolist() == [7]
 
 
+def test_very_many_points_are_made_twice_and_are_the_same(store, tmp_path, monkeypatch):
+  runs = [folders.make(tmp_path, f'run{i}', [event('train', s, loss=s + i) for s in range(1, 100)]) for i in range(3)]
+  once = curves.as_dict(curves.read(store, runs, ['train/loss'], curves.View(buckets=20)))
+  monkeypatch.setattr(curves, '_MAX_KEPT', 150)
+  assert curves.as_dict(curves.read(store, runs, ['train/loss'], curves.View(buckets=20))) == once
+
+
 def test_memory_has_a_limit(tmp_path):
   runs = [folders.make(tmp_path, f'run{i}', [event('train', s, loss=s) for s in range(100)]) for i in range(5)]
   store = column_store.ColumnStore(str(tmp_path / 'cache'), max_bytes=10_000)
