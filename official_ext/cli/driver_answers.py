@@ -44,7 +44,8 @@ def answer(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
   Args:
     request: `do`: 'list' or 'check'; for both `arguments`, flags of the driver. For 'check', true or false: `fields`,
-      `params`, and `quick`, without the checks that need devices and the task.
+      `params`, and `quick`, without the checks that need devices and the task; `cwd`, if the command is given in
+      another folder than this process.
   """
   arguments = list(request['arguments'])
   if request['do'] == 'list':
@@ -110,6 +111,8 @@ def _parts(doc: str) -> dict[str, str]:
 def _check(arguments: Sequence[str], wishes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
   params, lines = None, []
   try:
+    if wishes.get('cwd'):
+      os.chdir(wishes['cwd'])
     try:
       ext_flags.parse_for_driver(['train.py', *arguments])
     except errors.UserError as error:  # Printed as it is.

@@ -13,11 +13,15 @@ from official_ext import suggestions
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_contents
 from official_ext.cli import run_tables
+from official_ext.queue import queue_changes
+from official_ext.queue import queue_folder
 from official_ext.runs import commands
 from official_ext.runs import comparing
+from official_ext.runs import driver as driver_lib
 from official_ext.runs import export
 from official_ext.runs import index
 from official_ext.runs import log
+from official_ext.runs import new_runs
 from official_ext.runs import notes
 from official_ext.runs import params
 from official_ext.runs import run_folder
@@ -293,6 +297,7 @@ def _clone_parser(command: str) -> arguments_lib.Parser:
   found.add_argument('--name')
   found.add_argument('--set', action='append', default=[])
   found.add_argument('--start', action='store_true')
+  found.add_argument('--queue', action='store_true')
   return found
 
 
@@ -300,8 +305,39 @@ def _clone(options: Any) -> None:
   root, runs = _found(options)
   if len(runs) > 1:
     raise errors.UserError('runs clone: one run at a time')
+  if options.start and options.queue:
+    raise errors.UserError('--queue: not together with --start')
+  if options.set:
+    _check_changes(runs[0], root, options.name, options.set)
   command = commands.make_clone(runs[0], root, options.name, options.set)
-  _print_or_start(os.path.relpath(command.model_dir, root), command, options.start)
+  name = os.path.relpath(command.model_dir, root)
+  if options.queue:
+    job = queue_changes.add(queue_folder.Queue(root), command.words, command.cwd, command.model_dir)
+    print(f'{name}: job {job.number} is queued')
+  else:
+    _print_or_start(name, command, options.start)
+
+
+def _check_changes(run: run_folder.Run, root: str, name: str | None, changes: Sequence[str]) -> None:
+  """Asks the driver of a run, in a process of its own, what it says to changes, before a folder is made.
+
+  Raises:
+    UserError: what it says.
+  """
+  wanted = new_runs.NewRun(os.path.abspath(root), name or new_runs.UNNAMED, sets=tuple(changes), original=run)
+  if name:
+    wanted.check_name()
+  program = wanted.program()
+  if os.path.basename(program) not in ('', 'train.py'):
+    return  # A driver of the user's own, which may know other experiments.
+  with driver_lib.Driver(os.path.dirname(program), program=program or 'train.py') as driver:
+    try:
+      lines = [line['text'] for line in wanted.check(driver)['lines']]
+    except driver_lib.DriverError as error:  # The run's start will tell.
+      print(f'warning: {error}', file=sys.stderr)
+      return
+  if lines:
+    raise errors.UserErrors(lines)
 
 
 def _print_or_start(name: str, command: commands.Command, starts: bool) -> None:

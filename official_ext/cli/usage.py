@@ -146,8 +146,9 @@ Ctrl-D ends. The oldest messages are forgotten, and that is told, when the conte
   resume RUNS_DIR RUN...     goes on with a run, detached; --print: prints the command instead
   clone RUNS_DIR RUN         makes the folder of a run like another, and prints the command that begins it
     --name=NEW               its name; default: one that is free
-    --set=NAME=VALUE         a change, as for train.py; may be given several times
+    --set=NAME=VALUE         a change, as for train.py, which is asked first; may be given several times
     --start                  begins it, detached
+    --queue                  adds it to the queue of RUNS_DIR
   compare RUNS_DIR RUN RUN...
                              fields that differ, last and best metrics, versions
   export RUNS_DIR RUN...     fills in a tracker with what it lacks: --to=mlflow, --to=wandb (files for `wandb sync`), or

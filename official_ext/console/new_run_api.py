@@ -67,6 +67,18 @@ class _Page:
 
   def __init__(self, context: context_lib.Context):
     self._context = context
+    self._other: driver_lib.Driver | None = None  # That of another project, from which a run is cloned.
+
+  def _driver(self, wanted: new_runs.NewRun) -> driver_lib.Driver:
+    """The driver that a run is for: ours, unless its original has another one."""
+    program = wanted.program()
+    if not program or program == os.path.realpath(self._context.driver.program):
+      return self._context.driver
+    if self._other is None or self._other.program != program:
+      if self._other is not None:
+        self._other.close()
+      self._other = driver_lib.Driver(os.path.dirname(program), self._context.registry, program)
+    return self._other
 
   def experiments(self, request: requests.Request) -> responses.Response:
     """All experiments, with what they say of themselves; `lines`: why others are not there. Waits for TensorFlow."""
@@ -92,7 +104,7 @@ class _Page:
     wanted = self._new_run(body)
     if not body.get('name') and wanted.original is None:
       wanted = self._new_run({**body, 'name': new_runs.proposed_name(self._context.root, wanted.experiment)})
-    found = wanted.check(self._context.driver, **{name: bool(body.get(name)) for name in ('fields', 'quick')})
+    found = wanted.check(self._driver(wanted), **{name: bool(body.get(name)) for name in ('fields', 'quick')})
     names: list[str] = []
     command = ''
     try:
@@ -131,7 +143,7 @@ class _Page:
     """Makes what a run begins with, once the driver has nothing against it."""
     wanted = self._new_run(body)
     wanted.check_name()
-    lines = [line['text'] for line in wanted.check(self._context.driver)['lines']]
+    lines = [line['text'] for line in wanted.check(self._driver(wanted))['lines']]
     if lines:
       raise errors.UserErrors(lines)
     return wanted, wanted.make(self._context.driver)
@@ -161,9 +173,9 @@ class _Page:
     self._tidy()
     name = f'{moments.now().replace(":", "").replace("+", "")}-{secrets.token_hex(4)}'
     folder = os.path.join(self._context.root, _REHEARSALS, name)
-    words = wanted.rehearsal(self._context.driver, folder)
-    commands.Command(tuple(words), self._context.driver.cwd, folder).start()
-    return answers.json({'id': name, 'command': str(commands.Command(tuple(words), '', folder))})
+    command = wanted.rehearsal(self._context.driver, folder)
+    command.start()
+    return answers.json({'id': name, 'command': str(command)})
 
   def rehearsal(self, request: requests.Request) -> responses.Response:
     """The output of `?id=ID` so far, whether it `lives`, and its `exit_status`, null if that is not known."""

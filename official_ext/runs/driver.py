@@ -83,7 +83,7 @@ class Driver:
     return self.ask('list', [f'--registry={name}' for name in self.registry])
 
   def check(
-    self, flags: Sequence[str], fields: bool = False, params: bool = False, quick: bool = False
+    self, flags: Sequence[str], fields: bool = False, params: bool = False, quick: bool = False, cwd: str = ''
   ) -> dict[str, Any]:
     """What the driver says to flags, before it builds a model.
 
@@ -92,12 +92,13 @@ class Driver:
       fields: whether `fields` are wished, what a form needs.
       params: whether `params` is wished, the text of params.yaml.
       quick: whether the checks that need devices and the task are left out.
+      cwd: the folder in which the command is given; '' for that of the driver.
 
     Returns:
       `lines`: the driver's errors, each with its `text` and what it is about, `field`, a dotted path, a flag or None;
       `complete`: whether all checks came to an end in time; and what `driver_answers.py` tells of fields.
     """
-    return self.ask('check', flags, fields=fields, params=params, quick=quick)
+    return self.ask('check', flags, fields=fields, params=params, quick=quick, cwd=cwd)
 
   def ask(self, do: str, arguments: Sequence[str], **more: Any) -> dict[str, Any]:
     """Asks, starts the process if there is none, and waits for the answer.

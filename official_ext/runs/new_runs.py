@@ -114,17 +114,32 @@ class NewRun:
       folder = os.path.join(self.root, UNNAMED)
     target = os.path.join(folder, commands.BASE_PARAMS)
     with self._base_file() as base:
-      found = driver.check(self._checked_flags(folder, base), **more)
+      flags, cwd = self._checked_flags(folder, base)
+      found = driver.check(flags, cwd=cwd, **more)
     for line in found['lines']:
       line['text'] = line['text'].replace(base or target, target)
     return found
 
-  def _checked_flags(self, folder: str, base: str) -> list[str]:
-    """The flags that the driver gets, with a file that has what it begins with as it is now; '' for none."""
+  def _checked_flags(self, folder: str, base: str) -> tuple[list[str], str]:
+    """The flags that the driver gets, and in which folder, '' for its own.
+
+    Args:
+      folder: the run's.
+      base: a file that has what it begins with, as it is now; '' for none.
+    """
     if self.original is None:
-      return self._flags(folder, [*self.config_files, *([base] if base else [])])
-    words = commands.to_clone(self.original, folder, self.sets, base or None).words
-    return list(words[next(place for place, word in enumerate(words) if word.startswith('--experiment=')) :])
+      return self._flags(folder, [*self.config_files, *([base] if base else [])]), ''
+    command = commands.to_clone(self.original, folder, self.sets, base or None)
+    return list(command.words[len(_program(command)) :]), command.cwd
+
+  def program(self) -> str:
+    """The path of the original's driver, if there is one, and it is known; '' otherwise."""
+    if self.original is None:
+      return ''
+    command = commands.to_clone(self.original, os.path.join(self.root, UNNAMED))
+    files = [word for word in _program(command) if word.endswith('.py')]
+    path = os.path.join(command.cwd, files[-1]) if files else ''
+    return os.path.realpath(path) if os.path.isfile(path) else ''
 
   @contextlib.contextmanager
   def _base_file(self):
@@ -157,8 +172,8 @@ class NewRun:
       commands.write_base(self.folder, _whole(self.base).encode())
     return command
 
-  def rehearsal(self, driver: driver_lib.Driver, folder: str) -> list[str]:
-    """The words of `official-ext check` for it, which runs the experiment once, small, and leaves nothing.
+  def rehearsal(self, driver: driver_lib.Driver, folder: str) -> commands.Command:
+    """The command `official-ext check` for it, which runs the experiment once, small, and leaves nothing.
 
     Args:
       driver: the driver.
@@ -171,10 +186,11 @@ class NewRun:
     if self.base and self.original is None:
       os.makedirs(folder, exist_ok=True)
       base = commands.write_base(folder, _whole(self.base).encode())
-    flags = self._checked_flags(folder, base)
+    flags, cwd = self._checked_flags(folder, base)
     experiment = next(flag for flag in flags if flag.startswith('--experiment=')).partition('=')[2]
     others = [flag for flag in flags if not flag.startswith(('--experiment=', '--mode=', '--model_dir='))]
-    return [sys.executable, '-u', '-m', 'official_ext.cli.main', 'check', experiment, *others]
+    words = (sys.executable, '-u', '-m', 'official_ext.cli.main', 'check', experiment, *others)
+    return commands.Command(words, cwd or driver.cwd, folder)
 
   def discard(self) -> None:
     """Takes back what `make` has done, for a run that could not be started; leaves a folder with anything else."""
@@ -202,6 +218,12 @@ def proposed_name(root: str, experiment: str) -> str:
   """A free name for a run of an experiment."""
   name = experiment.replace('/', '-').strip('.') or 'run'
   return name if not os.path.lexists(os.path.join(root, name)) else commands.free_name(root, name)
+
+
+def _program(command: commands.Command) -> tuple[str, ...]:
+  """The words of a clone's command before its flags."""
+  place = next(place for place, word in enumerate(command.words) if word.startswith('--experiment='))
+  return command.words[:place]
 
 
 def _whole(text: str) -> str:

@@ -1,5 +1,6 @@
 """official-ext runs."""
 
+import functools
 import json
 import os
 import signal
@@ -8,8 +9,11 @@ import time
 import pytest
 
 from official_ext.cli import main as cli
+from official_ext.queue import queue_folder
+from official_ext.runs import driver as driver_lib
 from official_ext.runs import run_folder
 from official_ext.runs import status
+from tests import driver_processes
 from tests.runs import folders
 from tests.runs import run_checkpoints_test
 from tests.runs.folders import event
@@ -120,6 +124,25 @@ def test_whatever_a_name_has_stays_in_one_line_and_harmless(tmp_path, runs):
     assert out.replace('\n', '').isprintable()
   assert runs('restore', tmp_path, odd)[1] == f'{shown}: is in the list again\n'
   assert runs('show', tmp_path, '--', '-dash')[0] == 0
+
+
+def test_changes_of_a_clone_are_checked_before_a_folder_is_made(tmp_path, runs, monkeypatch, train_server):
+  monkeypatch.setattr(driver_lib, 'Driver', functools.partial(driver_processes.ForkedDriver, train_server()))
+  folders.make(tmp_path, 'a', status='finished', identity=folders.ended_process())
+  before = os.listdir(tmp_path)
+  code, out, err = runs('clone', tmp_path, 'a', '--set=train_steps=ten', '--set=seed=x', '--start')
+  assert (code, out) == (2, '')
+  assert err.splitlines() == [
+    "error: trainer.train_steps: expected int, got 'ten' (str)",
+    "error: runtime.seed: expected int, got 'x' (str)",
+  ]
+  assert runs('clone', tmp_path, 'a', '--name=a', '--set=seed=1')[0] == 2
+  assert runs('clone', tmp_path, 'a', '--start', '--queue')[2] == 'error: --queue: not together with --start\n'
+  assert os.listdir(tmp_path) == before
+  assert runs('clone', tmp_path, 'a', '--set=seed=1', '--queue')[:2] == (0, 'a-2: job 1 is queued\n')
+  (state,) = queue_folder.Queue(str(tmp_path)).states()
+  assert state.job.command[-2:] == [f'--config_file={tmp_path}/a-2/base_params.yaml', '--set=seed=1']
+  assert (state.job.model_dir, state.job.cwd) == (str(tmp_path / 'a-2'), '/tmp')
 
 
 def test_tags_notes_and_the_archive(tmp_path, runs):

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.console import drivers
+from tests import driver_processes
 from tests.console import servers
 
 
 @pytest.fixture(scope='session')
 def driver(train_server):
   """What tells what the driver would say: `start_console(folder, driver=driver)`. It starts when it is first asked."""
-  with drivers.ForkedDriver(train_server()) as made:
+  with driver_processes.ForkedDriver(train_server()) as made:
     yield made
 
 

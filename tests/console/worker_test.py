@@ -9,8 +9,9 @@ import time
 import pytest
 
 from official_ext.runs import driver as driver_lib
+from official_ext.runs import new_runs
 from official_ext.runtime import process_identity
-from tests.console import drivers
+from tests import driver_processes
 
 _FLAGS = ('--experiment=digits', '--mode=train')
 
@@ -32,7 +33,7 @@ def own(train_server, tmp_path):
     (tmp_path / 'train.py').write_text('')
     (tmp_path / 'registry_imports.py').write_text('')
     (tmp_path / 'my_tasks.py').write_text(textwrap.dedent(code))
-    made.append(drivers.ForkedDriver(train_server(), cwd=str(tmp_path), registry=('my_tasks',)))
+    made.append(driver_processes.ForkedDriver(train_server(), cwd=str(tmp_path), registry=('my_tasks',)))
     return made[-1]
 
   yield make
@@ -128,6 +129,9 @@ def test_nothing_of_a_request_is_left_for_the_next(own, tmp_path):
 
 def test_a_changed_module_is_read_anew_and_a_broken_one_told(own, tmp_path):
   with own(_REGISTRY.format(steps=5)) as driver:
+    wanted = new_runs.NewRun(str(tmp_path), 'mine', 'own', registry=('my_tasks',), sets=('train_steps=x',))
+    assert _lines(wanted.check(driver)) == [('trainer.train_steps', "trainer.train_steps: expected int, got 'x' (str)")]
+    assert '--registry=my_tasks' in wanted.shell_lines(driver)
     assert 'own' in [each['name'] for each in driver.experiments()['experiments']]
     pid = driver.pid
     (tmp_path / 'my_tasks.py').write_text("import official_ext\n\nraise KeyError('lost')\n")

@@ -18,8 +18,8 @@ driver_server.main(sys.argv[2:])
 class ForkedDriver(driver_lib.Driver):
   """Differs in how its process is made."""
 
-  def __init__(self, server: train_processes.Server, **values):
-    super().__init__(**values)
+  def __init__(self, server: train_processes.Server, *arguments, **values):
+    super().__init__(*arguments, **values)
     self._server = server
     self.launched = 0
 
