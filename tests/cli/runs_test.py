@@ -141,7 +141,7 @@ def test_changes_of_a_clone_are_checked_before_a_folder_is_made(tmp_path, runs, 
   assert os.listdir(tmp_path) == before
   assert runs('clone', tmp_path, 'a', '--set=seed=1', '--queue')[:2] == (0, 'a-2: job 1 is queued\n')
   (state,) = queue_folder.Queue(str(tmp_path)).states()
-  assert state.job.command[-2:] == [f'--config_file={tmp_path}/a-2/base_params.yaml', '--set=seed=1']
+  assert state.job.command[-2:] == (f'--config_file={tmp_path}/a-2/base_params.yaml', '--set=seed=1')
   assert (state.job.model_dir, state.job.cwd) == (str(tmp_path / 'a-2'), '/tmp')
 
 
