@@ -107,6 +107,22 @@ class ScriptTaskConfig(ext.TaskConfig):
     if mode not in (None, 'train', 'train_and_eval'):
       raise ext.UserError(f'--mode={mode}: a script trains and evaluates by itself; use --mode=train')
 
+  def unread_now(self, path: str, params: Any) -> Mapping[str, str]:
+    """See `config/checks.py`: the parameters that the script does not read."""
+    del path, params
+    return parameters.unread(self._source()) if self._source() else {}
+
+  def unset_entries(self, path: str, params: Any) -> list[str]:
+    """See `config/checks.py`: the parameters of its own that the script reads."""
+    del path
+    return parameters.unset(self._source(), params) if self._source() else []
+
+  def _source(self) -> source.Script | None:
+    try:
+      return source.Script(self.script) if self.script else None
+    except ext.UserError:  # `check_run` tells.
+      return None
+
 
 @dataclasses.dataclass
 class ScriptTrainerConfig(ext.TrainerConfig):

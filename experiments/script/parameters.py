@@ -90,6 +90,22 @@ def variables(params: Any) -> dict[str, Any]:
   return {**found, **{name.upper(): value for name, value in _own(params).items()}}
 
 
+def unread(script: source.Script) -> dict[str, str]:
+  """The parameters that a script never reads: the dotted path of each -> why it is of no use."""
+  return {
+    parameter.path: f'{script.path} never reads {parameter.variables[0]}'
+    for parameter in PARAMETERS
+    if not any(map(script.reads, parameter.variables))
+  }
+
+
+def unset(script: source.Script, params: Any) -> list[str]:
+  """The dotted paths of parameters of its own that a script reads, and that are not set: TEMPERATURE, ..."""
+  known = {*variables(params), OUTPUT_DIR, RESUME}
+  names = sorted(name for name in script.unset_names() if name.isupper() and name not in known)
+  return [f'{OWN}.{name.lower()}' for name in names]
+
+
 def mistakes(script: source.Script, params: Any, defaults: Any, given: Collection[str]) -> Iterator[str]:
   """What is wrong with a script and its parameters, a line for each.
 

@@ -1,6 +1,7 @@
 """A script's source: what can be said of it without running it."""
 
 import ast
+import builtins
 from collections.abc import Iterator
 import io
 import os
@@ -65,11 +66,25 @@ class Script:
 
   def sets(self, name: str) -> bool:
     """Whether the script gives a variable of its module a value anywhere; it may if it imports `*`."""
-    stars = any(
+    return (
+      self._imports_star()
+      or name in self._strings
+      or any(is_set for symbol, _, is_set in self._symbols() if symbol == name)
+    )
+
+  def unset_names(self) -> set[str]:
+    """The variables of the module that the script reads, and gives no value anywhere; none if it imports `*`."""
+    if self._imports_star():
+      return set()
+    symbols = list(self._symbols())
+    known = {symbol for symbol, _, is_set in symbols if is_set} | set(dir(builtins))
+    return {symbol for symbol, is_read, _ in symbols if is_read} - known
+
+  def _imports_star(self) -> bool:
+    return any(
       isinstance(node, ast.ImportFrom) and any(alias.name == '*' for alias in node.names)
       for node in ast.walk(self._tree)
     )
-    return stars or name in self._strings or any(is_set for symbol, _, is_set in self._symbols() if symbol == name)
 
   def _symbols(self, table: symtable.SymbolTable | None = None) -> Iterator[tuple[str, bool, bool]]:
     """(name, whether it is read, whether it is set) for each use of a variable of the module in each scope."""

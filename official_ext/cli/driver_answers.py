@@ -21,6 +21,7 @@ from official_ext.cli import configuring
 from official_ext.cli import describe
 from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
+from official_ext.config import checks
 from official_ext.config import definitions
 from official_ext.config import overrides
 from official_ext.config import parser
@@ -179,6 +180,8 @@ class _Form:
     self._params = params
     self._fields = [] if params is None else list(overrides.read_leaves(params))
     self._names = {} if params is None else short_names.vocabulary(params, flags.FLAGS.experiment)
+    self._unread = {} if params is None else checks.unread_now(params)
+    self._entries = [] if params is None else checks.unset_entries(params)
 
   def answer(self, with_fields: bool) -> dict[str, Any]:
     """What a form shows.
@@ -188,13 +191,13 @@ class _Form:
     `path`; `key`, the best name for --set; `names`, all that set it first; `also`, what `key` sets besides; `kind`, the
     input that suits it; `default`, its text without any --set; and what `official-ext describe` tells.
     """
-    shape = [(field.path, overrides.type_name(field.hint)) for field in self._fields]
+    shape = [(field.path, overrides.type_name(field.hint), self._unread.get(field.path)) for field in self._fields]
     values = {field.path: _text(field.value) for field in self._fields}
     shown = {field.path: _shown(field.value) for field in self._fields if isinstance(field.value, str)}
     found: dict[str, Any] = {
       'values': values,
       'strings': {path: value for path, value in shown.items() if value != values[path]},
-      'shape': hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16],
+      'shape': hashlib.sha256(json.dumps([*shape, *self._entries]).encode()).hexdigest()[:16],
     }
     if with_fields:
       base = _params_of(_flags('set'))
@@ -202,6 +205,7 @@ class _Form:
       descriptions = [] if self._params is None else describe.descriptions(self._params, flags.FLAGS.experiment)
       found['about'] = None if self._params is None else _experiment(flags.FLAGS.experiment)
       found['fields'] = [self._described(each, defaults) for each in descriptions]
+      found['fields'] += map(_entry, self._entries)
     return found
 
   def _described(self, each: describe.Description, defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,6 +224,7 @@ class _Form:
       'choices': [_text(choice) for choice in each.choices],
       'range': each.interval.describe() if each.interval else '',
       'meaning': each.meaning,
+      'unread': self._unread.get(path, ''),
       'default': _text(defaults[path]) if path in defaults else None,
       'default_string': _shown(defaults[path]) if isinstance(defaults.get(path), str) else None,
       'is_secret': each.is_secret or credentials.is_masked(_shown({path.rpartition('.')[2]: 'x'}).popitem()[1]),
@@ -238,7 +243,7 @@ class _Form:
     elif subject.startswith('--'):
       return subject.partition('=')[0].rstrip(':')
     given = [text.partition('=')[0].strip() for text in flags.FLAGS['set'].value or ()]
-    known = {field.path for field in self._fields}
+    known = {*(field.path for field in self._fields), *self._entries}
     if subject in known:
       return subject
     if subject in self._names:
@@ -248,6 +253,23 @@ class _Form:
     inside = [path for path in known if subject.startswith(f'{path}.')]  # An element of a list, or of a mapping.
     outside = [name for name in given if name.startswith(f'{subject}.')]  # Something in an alternative.
     return max(inside, key=len) if inside else next(iter(outside), None)
+
+
+def _entry(path: str) -> dict[str, Any]:
+  """A field that a mapping may have, and has not."""
+  texts = {'range': '', 'meaning': 'Read, and not set.', 'unread': '', 'type': 'anything', 'kind': 'yaml'}
+  lists: dict[str, list[str]] = {'also': [], 'short_names': [], 'names': [path], 'choices': []}
+  return {
+    'path': path,
+    'key': path,
+    **texts,
+    **lists,
+    'nullable': True,
+    'default': None,
+    'default_string': None,
+    'is_entry': True,
+    'is_secret': False,
+  }
 
 
 def _kind(allowed: Sequence[Any]) -> str:

@@ -8,6 +8,8 @@ A configuration class owns its part of this, at any depth, and need not be known
   check_run(path, params, mode)   what a run needs besides: other parts, the environment, installed packages
   check_given(path, params, given)   which values may be set at all, though any would be right: `given` are the dotted
                                   paths of the fields that the command line names
+  unread_now(path, params)        what nothing reads as the configuration is: dotted path -> why; for forms
+  unset_entries(path, params)     the dotted paths of entries that its mappings may have, and have not; for forms
 
 The methods raise a UserError that begins with a field's dotted path; `path` is that of the configuration itself.
 `check_run` is called when `params` are about to be used in a mode; None is a rehearsal, which trains, and sends nothing
@@ -96,6 +98,24 @@ def check_values(config: base_config.Config, path: str = '') -> None:
       with mistakes.noted():
         if hasattr(part, 'check_values'):
           part.check_values(part_path)
+
+
+def unread_now(params: base_config.Config) -> dict[str, str]:
+  """What classes say in `unread_now`: dotted paths of fields that nothing reads as `params` are, and the reasons."""
+  found: dict[str, str] = {}
+  for path, part in configs(params):
+    if hasattr(part, 'unread_now'):
+      found.update(part.unread_now(path, params))
+  return found
+
+
+def unset_entries(params: base_config.Config) -> list[str]:
+  """What classes say in `unset_entries`: the dotted paths of entries that mappings may have, and have not."""
+  found: list[str] = []
+  for path, part in configs(params):
+    if hasattr(part, 'unset_entries'):
+      found += part.unset_entries(path, params)
+  return found
 
 
 def check_given(params: base_config.Config, given: Collection[str]) -> None:

@@ -168,6 +168,29 @@ def test_a_run_is_queued_once_and_nothing_of_a_wrong_one_is(console, root):
   assert len(queue_folder.Queue(str(root)).states()) == 1
 
 
+def test_a_script_has_a_form_of_what_it_reads(console, tmp_path):
+  script = tmp_path / 'mine.py'
+  script.write_text('model = tokenizer = None\nprint(TEMPERATURE, LEARNING_RATE, callback, Unknown)\ntrainer = model\n')
+  body = {'experiment': 'script', 'edits': [{'key': 'script', 'string': str(script)}]}
+  found = console.post('/api/new/form', **_form(**body), fields=True)
+  assert found['lines'] == []
+  fields = {field['path']: field for field in found['fields']}
+  assert fields['task.lora_rank']['unread'] == f'{script} never reads LORA_RANK'
+  assert not fields['task.learning_rate']['unread']
+  own = [path for path in fields if path.startswith('task.parameters.')]
+  assert own == ['task.parameters.temperature']
+  wrong = [_text('task.parameters.heat', '1'), _text('lora_rank', '4'), _text(own[0], '0.7')]
+  found = console.post('/api/new/form', **_form(**{**body, 'edits': [*body['edits'], *wrong]}))
+  assert {(line['field'], line['text']) for line in found['lines']} == {
+    ('task.parameters.heat', f'task.parameters.heat: {script} never reads HEAT'),
+    ('task.lora_rank', f'lora_rank: {script} never reads LORA_RANK'),
+  }
+  assert found['values'][own[0]] == '0.7'
+  script.write_text(script.read_text().replace('TEMPERATURE', 'from_here'))
+  later = console.post('/api/new/form', **_form(**body))
+  assert later['shape'] != found['shape']  # The page asks for the fields again.
+
+
 def test_a_name_is_proposed_and_unknown_experiments_are_told(console, root):
   (root / 'digits').mkdir(exist_ok=True)
   assert console.post('/api/new/form', **_form(''))['name'] == 'digits-2'

@@ -354,7 +354,7 @@ class Form {
   filter() {
     const words = this.words.toLowerCase().split(/\s+/).filter(Boolean);
     const isShown = (row) => words.length ? words.every((word) => row.search.includes(word)) :
-      this.shown === 'all' || row.isEdited || row.hasError || (this.shown === 'common' && row.field?.names.length > 1);
+      this.shown === 'all' || row.isEdited || row.hasError || (this.shown === 'common' && row.isCommon);
     let number = 0;
     for (const group of this.groups.children) {
       let here = 0;

@@ -15,6 +15,7 @@ export class Row {
     this.key = field.key;
     this.changed = changed;
     this.isEdited = false;
+    this.isCommon = (field.names.length > 1 && !field.unread) || Boolean(field.is_entry);
     this.id = `field-${++number}`;
     this.search = [field.path, ...field.names, field.meaning].join('\n').toLowerCase();
     this.text = element('div', {class: 'field-text', id: `${this.id}-text`});
@@ -29,13 +30,14 @@ export class Row {
   }
 
   head() {
-    const {path, type, range, also, default: usual, is_secret: secret} = this.field;
+    const {path, type, range, also, unread, default: usual, is_secret: secret} = this.field;
     const short = this.field.names.find((name) => name !== path), word = path.split('.').at(-1);
     const facts = [type, range, usual === null ? null : `default ${usual === '' || secret ? '…' : usual}`].filter(Boolean);
     return element('div', {class: 'field-head'},
       element('label', {for: this.id, title: path}, word),
       short && short !== word && element('span', {class: 'tag', title: 'Its short name'}, short),
       element('div', {class: 'field-type'}, facts.join(' · ')),
+      unread && element('div', {class: 'field-type warn', title: unread}, unread),
       also.length > 0 && element('div', {class: 'field-type', title: also.join('\n')}, `also sets ${also.join(', ')}`));
   }
 
