@@ -6,7 +6,7 @@ import {copyButton, errorList, link} from '../parts.js';
 import {navigate, setQuery} from '../router.js';
 import {toast, toastError} from '../toast.js';
 import {showCheck} from './new_check.js';
-import {about, changeLink, choice} from './new_choice.js';
+import {about, changeLink, choice, commandWords} from './new_choice.js';
 import {OtherRow, Row} from './new_fields.js';
 
 export const title = 'New run';
@@ -257,9 +257,15 @@ class Form {
       if (row instanceof Row && !row.isEdited) row.show(found.values[path] ?? '', stringOf(found, path));
     }
     this.showMistakes(found, quick);
-    showCommand(this.command, found.command);
-    replace(this.copy, copyButton(found.command));
+    this.showCommand(found.command);
     this.filter();
+  }
+
+  showCommand(text) {
+    this.command.classList.toggle('missing', !text);
+    if (text && this.command.textContent === text) return;
+    replace(this.command, text ? commandWords(text) : 'The command is here once the run has a name of its own.');
+    replace(this.copy, text ? copyButton(text) : null);
   }
 
   makeRows(found) {
@@ -431,12 +437,6 @@ class Form {
 
 function stringOf(found, path) {
   return found.strings[path] ?? null;
-}
-
-/** A command, broken between its words alone. */
-function showCommand(place, text) {
-  if (place.textContent === text) return;
-  replace(place, text.split(/( )(?='?--)/).map((word) => word === ' ' ? word : element('span', {class: 'command-word'}, word)));
 }
 
 function setInvalid(input, isInvalid) {

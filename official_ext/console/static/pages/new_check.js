@@ -30,7 +30,8 @@ export async function showCheck(body, signal) {
     try {
       const found = await get('/api/new/check', {id}, {signal: closing.signal});
       const atEnd = output.scrollTop + output.clientHeight >= output.scrollHeight - 4;
-      setText(output, found.lines.slice(1).join('\n')); // The first line is the command.
+      // The first line is the command.
+      setText(output, found.lines.slice(1).join('\n') || (found.lives ? 'TensorFlow starts…' : ''));
       if (atEnd) output.scrollTop = output.scrollHeight;
       if (!found.lives) {
         const good = found.exit_status === 0;

@@ -44,8 +44,13 @@ export function about(experiment) {
     element('p', {}, experiment.summary || 'This experiment does not describe itself.'),
     parts.length > 0 && element('details', {open: !small}, element('summary', {}, 'Command, time and result'),
       element('dl', {class: 'facts'}, parts.map(([name, text]) =>
-        [element('dt', {}, name), element('dd', {class: name === 'Command' && 'mono'}, text)]))),
+        [element('dt', {}, name), element('dd', {class: name === 'Command' && 'mono'}, name === 'Command' ? commandWords(text) : text)]))),
     rest && element('details', {}, element('summary', {}, 'All that it says'), element('pre', {class: 'doc'}, rest)));
+}
+
+/** A command as texts and elements, so that lines break between its words alone. */
+export function commandWords(text) {
+  return text.split(/( )(?='?--)/).map((word) => word === ' ' ? word : element('span', {class: 'command-word'}, word));
 }
 
 /** The page's link to another experiment. */
