@@ -312,7 +312,7 @@ def _clone(options: Any) -> None:
   command = commands.make_clone(runs[0], root, options.name, options.set)
   name = os.path.relpath(command.model_dir, root)
   if options.queue:
-    job = queue_changes.add(queue_folder.Queue(root), command.words, command.cwd, command.model_dir)
+    job = queue_changes.add(queue_folder.Queue(root), command.whole_words(), command.cwd, command.model_dir)
     print(f'{name}: job {job.number} is queued')
   else:
     _print_or_start(name, command, options.start)

@@ -132,7 +132,7 @@ class _Page:
       raise errors.UserError('gpus: expected a number, 0 or more')
     wanted, command = self._make(body)
     try:
-      job = queue_changes.add(self._context.queue, command.words, command.cwd, command.model_dir, gpus)
+      job = queue_changes.add(self._context.queue, command.whole_words(), command.cwd, command.model_dir, gpus)
     except (errors.UserError, errors.StorageError):
       wanted.discard()
       raise

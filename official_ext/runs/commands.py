@@ -58,13 +58,16 @@ class Command:
 
   def in_shell(self) -> str:
     """All that it takes to give it in any shell: its folder, what differs of the environment, and the command."""
+    return f'cd {quoted(self.cwd)} && {" ".join(map(quoted, self.whole_words()))}'
+
+  def whole_words(self) -> tuple[str, ...]:
+    """Its words, behind those of `env` where its environment differs from that of this process."""
     changes, env = [], self._env()
     for name in sorted({*env, *os.environ}):
       if name not in env:
         changes += ['-u', name]
     changes += [f'{name}={value}' for name, value in sorted(env.items()) if os.environ.get(name) != value]
-    before = ' '.join(['env', *map(quoted, changes), '']) if changes else ''
-    return f'cd {quoted(self.cwd)} && {before}{self}'
+    return ('env', *changes, *self.words) if changes else self.words
 
   def _env(self) -> dict[str, str]:
     return dict(os.environ) if self.environment is None else invocation.restored(self.environment, os.environ)

@@ -99,7 +99,7 @@ class NewRun:
       while end in self.base:
         end += '_'
       before = f"mkdir -p {commands.quoted(self.folder)}\ncat > {target} <<'{end}'\n{_whole(self.base)}{end}\n"
-    return f'{before}cd {commands.quoted(command.cwd)} && {command}'
+    return before + command.in_shell()
 
   def check(self, driver: driver_lib.Driver, **more: bool) -> dict[str, Any]:
     """What the driver says to it, before anything of it is there: see `driver.Driver.check`.
