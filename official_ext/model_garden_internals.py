@@ -49,11 +49,11 @@ def remember_annotations() -> None:
 
   For a process that makes many configurations; those of all classes that there are, are read now.
   """
-  read = functools.cache(base_config.Config._get_annotations.__func__)
+  read: Any = functools.cache(base_config.Config._get_annotations.__func__)
   base_config.Config._get_annotations = classmethod(lambda cls: dict(read(cls)))
   pending: list[Any] = [base_config.Config]
   while pending:
-    config_class = pending.pop()
+    config_class: Any = pending.pop()
     pending += config_class.__subclasses__()
     with contextlib.suppress(Exception):  # Whoever makes one will be told.
       read(config_class)

@@ -110,12 +110,14 @@ class ScriptTaskConfig(ext.TaskConfig):
   def unread_now(self, path: str, params: Any) -> Mapping[str, str]:
     """See `config/checks.py`: the parameters that the script does not read."""
     del path, params
-    return parameters.unread(self._source()) if self._source() else {}
+    script = self._source()
+    return parameters.unread(script) if script else {}
 
   def unset_entries(self, path: str, params: Any) -> list[str]:
     """See `config/checks.py`: the parameters of its own that the script reads."""
     del path
-    return parameters.unset(self._source(), params) if self._source() else []
+    script = self._source()
+    return parameters.unset(script, params) if script else []
 
   def _source(self) -> source.Script | None:
     try:

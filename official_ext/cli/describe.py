@@ -71,7 +71,8 @@ def descriptions(params: base_config.Config, experiment: str) -> Iterator[Descri
     for path in paths:
       shorts.setdefault(path, []).append(name)
   for field in overrides.read_leaves(params):
-    name, owner = field.path.rsplit('.', 1)[-1], type(field.owner)
+    name = field.path.rsplit('.', 1)[-1]
+    owner: Any = type(field.owner)
     meaning, choices = attribute_docs(owner).get(name, ''), tuple(checks.choices_of(owner).get(name, ()))
     if isinstance(field.owner, oneof.OneOfConfig) and name == 'type':
       choices = tuple(other for other in overrides.names(field.owner) if other != 'type')

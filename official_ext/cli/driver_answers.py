@@ -125,7 +125,7 @@ def _check(arguments: Sequence[str], wishes: Mapping[str, Any]) -> Iterator[dict
   form = _Form(params or _params_of(_flags()))
   found = {**form.answer(bool(wishes.get('fields'))), 'lines': form.assigned(lines), 'complete': bool(lines)}
   yield found
-  if lines or wishes.get('quick'):
+  if params is None or lines or wishes.get('quick'):
     return
   try:
     params = _check_run(params)
