@@ -117,7 +117,8 @@ class Alerts:
       if not self._has_rules:
         self._learn_rules(runs, states)
       for incident in self._incidents.find(runs, states, self._known.__contains__):
-        self._add(incident)
+        if incident.rule != alert_rules.QUEUE_EMPTY or not self._queue.expects_more():
+          self._add(incident)
       self._save_watched({summary.path for summary in runs})
       self._send()
       self._trouble = ''

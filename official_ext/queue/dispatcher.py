@@ -79,7 +79,7 @@ class Dispatcher:
     """Works until a signal comes.
 
     Args:
-      until_empty: ends when no job waits or runs.
+      until_empty: ends when no job waits or runs, and nobody has said that more will be added.
 
     Returns:
       The exit status: 0; 1 if a job has failed while this process worked.
@@ -112,7 +112,7 @@ class Dispatcher:
       if not file_lock.is_at(lock.descriptor, self._queue.lock_path):
         raise errors.StorageError(f'{self._queue.folder}: is gone, or another one; what runs goes on')
       is_empty = self._work()
-      if is_empty and until_empty:
+      if is_empty and until_empty and not self._queue.expects_more():
         if self._alerts is not None:
           self._alerts.finish()
         return int(self._any_failed)

@@ -7,12 +7,14 @@ It is the folder `.queue` in the folder of the runs:
     paused.json        nothing is started while it is there
     changes.lock       held while a command changes one of these (queue_changes.py)
     dispatcher.lock    held by the one dispatcher; its content tells which process that is
+    more/              locks of processes that will add jobs, such as the controllers of sweeps
 
 Nothing is kept in memory: any number of processes may look at, and change, a queue at the same time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import contextlib
+import hashlib
 import json
 import os
 from typing import Any
@@ -51,6 +53,7 @@ class Queue:
     self.jobs_dir = os.path.join(self.folder, 'jobs')
     self.order_file = os.path.join(self.folder, 'order.json')
     self.lock_path = os.path.join(self.folder, 'dispatcher.lock')
+    self._more_dir = os.path.join(self.folder, 'more')
     self._over: dict[int, job_status.State] = {}  # These never change.
     self._jobs: dict[int, job_files.Job] = {}  # Nor do these.
 
@@ -125,6 +128,30 @@ class Queue:
   def is_paused(self) -> bool:
     """Whether nothing is to be started."""
     return os.path.exists(os.path.join(self.folder, job_files.PAUSED))
+
+  @contextlib.contextmanager
+  def expecting_more(self, who: str) -> Iterator[None]:
+    """More jobs will be added: until it is left, or its process ends, the queue does not count as empty.
+
+    Args:
+      who: what tells whoever adds them from others.
+
+    Raises:
+      OSError: that cannot be noted. TimeoutError: another process is the same.
+    """
+    os.makedirs(self._more_dir, exist_ok=True)
+    name = hashlib.sha256(who.encode('utf-8', 'surrogateescape')).hexdigest()[:16]
+    with file_lock.FileLock(os.path.join(self._more_dir, f'{name}.lock')):
+      yield
+
+  def expects_more(self) -> bool:
+    """Whether somebody will add jobs.
+
+    Raises:
+      StorageError: that cannot be read.
+    """
+    with job_files.explaining(self.folder):
+      return any(file_lock.is_held(os.path.join(self._more_dir, name)) for name in paths.names(self._more_dir))
 
   def dispatcher(self) -> dict[str, Any] | None:
     """What the dispatcher says about itself (`pid`, `host`, `slots`, `gpus`, `since`); None if none runs.

@@ -81,6 +81,8 @@ class Controller:
       ending = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
       before = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
       stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+      self._folder.queue.make()
+      stack.enter_context(self._folder.queue.expecting_more(self._folder.path))
       with self._folder.changing():
         again = sweep_changes.go_on(self._folder, self._sweep)
       if again:

@@ -3,6 +3,8 @@
 import json
 import pathlib
 import shlex
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -128,3 +130,8 @@ def test_the_driver_checks_points_by_short_names_and_paths(monkeypatch):
     'task.modle',
   ]
   assert 'did you mean learning_rate' in found[0]
+
+
+def test_nothing_of_it_imports_tensorflow_or_optuna_before_it_is_needed():
+  code = 'import sys, official_ext.cli.sweep\nassert not {"tensorflow", "optuna", "scipy"} & sys.modules.keys()'
+  subprocess.run([sys.executable, '-c', code], cwd=queues.ROOT, check=True)

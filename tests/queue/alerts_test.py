@@ -391,3 +391,14 @@ def test_nothing_of_it_imports_tensorflow():
   assert alerts.__name__ in sys.modules
   code = 'import official_ext.queue.alerts, official_ext.cli.queue, sys; sys.exit("tensorflow" in sys.modules)'
   assert os.system(f"{sys.executable} -c '{code}'") == 0
+
+
+def test_a_queue_to_which_a_sweep_will_add_more_is_not_empty(trial, receiver):
+  trial.add()
+  tell(trial, receiver, on=['queue_empty'])
+  trial.finish()
+  with trial.queue.expecting_more('a sweep'):
+    tell(trial, receiver, on=['queue_empty'])
+    assert receiver.titles == []
+  tell(trial, receiver, on=['queue_empty'])
+  assert receiver.titles == ['queue: empty']

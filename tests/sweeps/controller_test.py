@@ -192,3 +192,16 @@ def test_a_point_that_is_deleted_is_not_tried_again_and_can_be_restored(make):
     sweep_changes.delete(trial.folder, 2)
   trash.restore(trial.folder.runs_dir, trash.deleted(trial.folder.runs_dir)[0])
   assert trial.statuses()[2] == 'finished'
+
+
+def test_between_two_points_the_queue_is_not_empty(make):
+  trial = make(method='grid', parameters={'x': {'values': [0.1, 0.2, 0.4]}})
+  with trial.queue.expecting_more('this test'):
+    dispatcher = trial.dispatch(until_empty=True)
+    process = trial.controller()
+    queues.until(trial.points)
+  process.join(queues.PATIENCE)
+  assert set(trial.statuses().values()) == {'finished'}
+  dispatcher.join(queues.PATIENCE)
+  assert dispatcher.exitcode == 0
+  assert not trial.queue.expects_more()

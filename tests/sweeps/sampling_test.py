@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import sys
 
 import pytest
 
@@ -163,3 +164,11 @@ def test_a_parameter_that_is_none_is_named(values, expected):
 def test_nested_parameters_are_dotted_paths():
   found = distributions.parse_all({'a': {'parameters': {'b': {'value': 1}, 'c': {'parameters': {'d': {'value': 2}}}}}})
   assert [parameter.name for parameter in found] == ['a.b', 'a.c.d']
+
+
+def test_without_optuna_the_method_that_needs_it_says_so(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'optuna', None)
+  with pytest.raises(errors.UserError, match=r"^method: bayes needs Optuna: pip install 'official-ext\[sweeps\]'$"):
+    sampling.propose(parse('bayes', x={'min': 0.0, 'max': 1.0}), 1, {}, [])
+  for method, parameter in (('random', {'min': 0.0, 'max': 1.0}), ('grid', {'values': [1]})):
+    assert sampling.propose(parse(method, x=parameter), 1, {}, [])

@@ -104,9 +104,9 @@ class SweepTrial:
     self._processes.append(process)
     return process
 
-  def dispatch(self, slots: int = 1):
-    """Starts a dispatcher that works until the end of the test."""
-    process = _PROCESSES.Process(target=_dispatch, args=(self.folder.runs_dir, slots), daemon=True)
+  def dispatch(self, slots: int = 1, until_empty: bool = False):
+    """Starts a dispatcher that works until the end of the test, or until the queue is empty."""
+    process = _PROCESSES.Process(target=_dispatch, args=(self.folder.runs_dir, slots, until_empty), daemon=True)
     process.start()
     self._processes.append(process)
     queues.until(self.queue.dispatcher)
@@ -172,10 +172,10 @@ def _control(runs_dir, name, slots, output, dies_at):
   sys.exit(status)
 
 
-def _dispatch(runs_dir, slots):
+def _dispatch(runs_dir, slots, until_empty):
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
   found = slots_lib.Slots(slots)
-  dispatcher.Dispatcher(queue_folder.Queue(runs_dir), found, poll_seconds=_POLL_SECONDS).run()
+  dispatcher.Dispatcher(queue_folder.Queue(runs_dir), found, poll_seconds=_POLL_SECONDS).run(until_empty)
 
 
 def wait(seconds: float) -> None:
