@@ -54,7 +54,7 @@ def export(run, to, *flags):
   assert main.main(['runs', 'export', root, run.name, f'--to={to}', *flags]) == 0
 
 
-@pytest.fixture(params=['files', 'sqlite'])
+@pytest.fixture(params=['files', pytest.param('sqlite', marks=pytest.mark.soak)])
 def store(request, run, tmp_path):
   """An MLflow store: its address, as a flag, and the client that reads it."""
   from mlflow import tracking
