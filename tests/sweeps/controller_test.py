@@ -54,7 +54,8 @@ def check_kills(make, values, kills, seed):
     if draw.random() < 0.5:  # Before a step that leaves a trace; these follow each other fast.
       died += killed.finish(dies_at=draw.randrange(1, 14)) == -signal.SIGKILL
     else:
-      process = killed.controller()
+      process, known = killed.controller(), len(killed.points())
+      queues.until(lambda process=process, known=known: process.exitcode is not None or len(killed.points()) > known)
       trials.wait(draw.uniform(0, 0.2))
       process.kill()
       process.join()
