@@ -210,7 +210,8 @@ def test_a_pasted_command_trains_to_the_same_params_as_a_start(console, root):
       body = _form(f'{how}-{number}', edits)
       if how == 'pasted':
         command = console.post('/api/new/form', **body)['command']
-        subprocess.run(['bash', '-c', command], cwd='/', capture_output=True, check=True)
+        # What TensorFlow does not take, such as the name of an optimizer, fails after the file is there.
+        subprocess.run(['bash', '-c', command], cwd='/', capture_output=True, check=False)
       else:
         console.post('/api/new/start', **body)
         run = run_folder.Run(str(root / body['name']), body['name'])
