@@ -15,6 +15,7 @@ from official_ext.cli import output
 from official_ext.cli import trained_runs
 from official_ext.core import run_record
 from official_ext.core import train_lib
+from official_ext.files import paths
 from official_ext.monitoring import progress
 from official_ext.monitoring import writers
 from official_ext.runtime import preemption
@@ -36,7 +37,7 @@ def _run(watch: preemption.PreemptionWatch) -> None:
   if FLAGS.debug:
     debugging.run(params, FLAGS.model_dir, FLAGS.checkpoint, FLAGS.debug_step)
     return
-  mode, model_dir = FLAGS.mode, FLAGS.model_dir
+  mode, model_dir = FLAGS.mode, paths.absolute(FLAGS.model_dir)  # A task may change the current folder.
   run_record.check_writable(model_dir)
   if mode == 'export':
     trained_runs.export_run(params, model_dir, FLAGS.checkpoint)

@@ -98,7 +98,7 @@ class ScriptTask(ext.LoopTask):
       )
 
   def _output_dir(self, model_dir: str) -> str:
-    return os.path.expanduser(self.config.output_dir) or model_dir
+    return os.path.abspath(os.path.expanduser(self.config.output_dir) or model_dir)
 
   @property
   def _digest(self) -> str:
@@ -122,6 +122,10 @@ class ScriptTask(ext.LoopTask):
     run.keep(COPY, self._script.content)
     output_dir = run.model_dir if run.is_rehearsal else self._output_dir(run.model_dir)
     checkpoint = next(reversed(_checkpoints(output_dir) if run.is_resumed else []), None)
+    with _current_folder_kept():
+      return self._run(run, output_dir, checkpoint)
+
+  def _run(self, run: ext.LoopRun, output_dir: str, checkpoint: str | None) -> Mapping[str, Any]:
     callback = callback_lib.Callback(run)
     self._keep_tensorflow_off_gpus()
     trainer = self._execute(run.params, callback, output_dir, checkpoint)
@@ -235,6 +239,16 @@ class ScriptTask(ext.LoopTask):
       print(*trace.format(), sep='', end='', file=sys.stderr, flush=True)
       message = ' '.join(str(error).split())[:_MAX_MESSAGE].rstrip('.')
       raise ScriptError(f'{self._script.path}:{line}: {type(error).__name__}: {message}') from error
+
+
+@contextlib.contextmanager
+def _current_folder_kept() -> Iterator[None]:
+  """A context in which the script may go to another folder; what is told afterwards is told of this one."""
+  folder = os.getcwd()
+  try:
+    yield
+  finally:
+    os.chdir(folder)
 
 
 def _noted(params: Any) -> dict[str, Any]:

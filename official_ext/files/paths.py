@@ -59,6 +59,11 @@ def refuse_used(folder: str) -> None:
     raise errors.UserError(f'{folder}: is there already; name a folder that is not, or an empty one')
 
 
+def absolute(path: str) -> str:
+  """A path that stays what it is if the current folder changes."""
+  return path if is_remote(path) else os.path.abspath(path)
+
+
 def exists(path: str) -> bool:
   """Whether there is a file or a folder."""
   return _gfile().exists(path) if is_remote(path) else os.path.exists(path)

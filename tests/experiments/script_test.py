@@ -340,7 +340,8 @@ def test_a_finished_run_stays_what_it_is(finished, run_train, tmp_path):
 
 
 def test_a_fault_of_the_script_is_named_by_its_line(run_train, tmp_path):
-  code = f"{PLAIN}\ndef load():\n  raise KeyError('no such column')\n\n\nload()\n"
+  # It goes elsewhere before, and the run stays where it is.
+  code = f"{PLAIN}\nos.chdir('/')\n\n\ndef load():\n  raise KeyError('no such column')\n\n\nload()\n"
   script = write(tmp_path, code)
   line = code.splitlines().index("  raise KeyError('no such column')") + 1
   process = run_train(flags('custom01.py', 'run'), cwd=tmp_path)
