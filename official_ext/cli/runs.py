@@ -32,6 +32,7 @@ from official_ext.runs import summaries
 from official_ext.runs import trash
 
 _LOG_LINES = 10
+_EVENT_LINES = 5
 
 
 def run(arguments: list[str]) -> None:
@@ -192,7 +193,8 @@ def _show(options: Any) -> None:
   for number, one in enumerate(runs):
     summary = index.summary_of(one)
     record = next((found for found in map(one.record, one.modes()) if found is not None), one.started() or {})
-    lines = log.tail(one, _LOG_LINES)
+    # Of one that a shell has started, what it would have printed there.
+    lines = log.tail(one, _LOG_LINES) or log.tail_of_file(one.file(run_folder.EVENTS), _EVENT_LINES)
     if options.json:
       values.append({**summary.as_dict(), 'record': record, 'params': params.read(one), 'log': lines})
     else:
@@ -218,11 +220,14 @@ def _log(options: Any) -> None:
     raise errors.UserError(
       f'{one.name}: has no {os.path.basename(path)}: it was not started detached, and prints where it was started'
     )
-  _print(log.tail(one, options.lines, options.mode))
-  if options.follow:
-    sys.stdout.flush()
-    for line in log.follow(path, lambda: not status.is_alive(one, options.mode)):
-      print(line, flush=True)
+  if not options.follow:
+    _print(log.tail(one, options.lines, options.mode))
+    return
+  lines, place, _ = log.since(path, None, options.lines)
+  _print(lines)
+  sys.stdout.flush()
+  for line in log.follow(path, lambda: not status.is_alive(one, options.mode), place=place):
+    print(line, flush=True)
 
 
 def _compare(options: Any) -> None:

@@ -130,6 +130,7 @@ def _override_field(config: base_config.Config, name: Any, value: Any, path: str
     config.__dict__[str(name)] = _convert(value, others, None, field_path)
     return
   current, hint = vars(config)[name], type_hints(config).get(name, others or Any)
+  before = _plain(current)  # A nested configuration is changed in place.
   try:
     new = _convert(value, hint, current, field_path)
   except errors.UserError:
@@ -137,9 +138,13 @@ def _override_field(config: base_config.Config, name: Any, value: Any, path: str
       raise
     raise errors.UserError(f'{field_path}: expected {type_name(hint)}, got something else') from None
   unread = getattr(type(config), 'UNREAD_FIELDS', {})
-  if name in unread and not _same(new, current):
+  if name in unread and not _same(new, current) and _plain(new) != before:
     raise errors.UserError(f'{field_path}: nothing reads this field: {unread[name]}')
   config.__dict__[name] = new
+
+
+def _plain(value: Any) -> Any:
+  return value.as_dict() if isinstance(value, params_dict.ParamsDict) else value
 
 
 def _check_selection(config: oneof.OneOfConfig, values: Mapping[str, Any], path: str, before: Any) -> None:

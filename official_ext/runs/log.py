@@ -73,15 +73,18 @@ def shown(line: str) -> str:
   return harmless_text.harmless(line.rstrip('\r').rpartition('\r')[2], keep='\t')[:_MAX_LINE]
 
 
-def follow(path: str, is_over: Callable[[], bool], poll_seconds: float = 0.3) -> Iterator[str]:
+def follow(
+  path: str, is_over: Callable[[], bool], poll_seconds: float = 0.3, place: int | None = None
+) -> Iterator[str]:
   """Lines as they are added to a text file, until nobody will add any.
 
   Args:
     path: the file, which may not be there yet.
     is_over: whether nobody will.
     poll_seconds: how often to look.
+    place: in bytes, where to begin, as `since` tells it; None: at the end.
   """
-  place, rest = _size(path), b''
+  place, rest = _size(path) if place is None else place, b''
   while True:
     ended = is_over()  # Before the last look.
     size = _size(path)

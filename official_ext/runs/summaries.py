@@ -176,4 +176,4 @@ def json_values(values: Any) -> Any:
     return [json_values(value) for value in values]
   if isinstance(values, float) and not math.isfinite(values):
     return 'NaN' if math.isnan(values) else 'Infinity' if values > 0 else '-Infinity'
-  return values
+  return values if values is None or isinstance(values, (str, int, float)) else str(values)  # YAML has dates.

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import shlex
 import signal
 import time
 
@@ -166,7 +167,14 @@ def test_the_log_of_a_run_is_shown_from_its_end(tmp_path, runs):
     file.write(''.join(f'line {number}\n' for number in range(100)))
   assert runs('log', tmp_path, 'a', '--lines=2')[1] == 'line 98\nline 99\n'
   assert runs('log', tmp_path, 'a', '--lines=1', '--follow')[1] == 'line 99\n'
+  with open(run.log_path(), 'a') as file:
+    file.write('no end')
+  assert runs('log', tmp_path, 'a', '--lines=1', '--follow')[1] == 'line 99\nno end\n'
   assert 'line 99' in runs('show', tmp_path, 'a')[1]
+  os.remove(run.log_path())
+  with open(run.file('events.jsonl'), 'w') as file:
+    file.write('{"event": "start"}\n' * 9 + '{"event": "torn')
+  assert runs('show', tmp_path, 'a')[1].splitlines()[-2:] == ['    {"event": "start"}', '    {"event": "torn']
   assert 'process' in runs('show', tmp_path, 'a')[1]
 
 
@@ -201,10 +209,14 @@ def test_checkpoints_events_and_the_command_of_an_evaluation(tmp_path, runs):
   assert not os.path.exists(run.file('started.eval.json'))
 
 
+def _train(folder):
+  """Arguments of a training that ends when it is told to."""
+  arguments = ['--experiment=digits_mlp', '--mode=train', f'--model_dir={folder}', '--set=train_steps=1000000']
+  return arguments + ['--set=steps_per_loop=20', '--set=summary_interval=20', '--set=checkpoint_interval=100000']
+
+
 def test_a_training_is_stopped_goes_on_and_is_killed(tmp_path, runs, start_train):
-  arguments = ['--experiment=digits_mlp', '--mode=train', f'--model_dir={tmp_path}/a', '--set=train_steps=1000000']
-  arguments += ['--set=steps_per_loop=20', '--set=summary_interval=20', '--set=checkpoint_interval=100000']
-  start_train(arguments)
+  start_train(_train(tmp_path / 'a'))
   run = run_folder.Run(str(tmp_path / 'a'), 'a')
   _wait(lambda: (run.record() or {}).get('stage') == 'train' and os.path.getsize(run.file('events.jsonl')) > 2000)
   (found,) = json.loads(runs('list', tmp_path, '--json', '--filter=train_steps=1000000')[1])
@@ -220,15 +232,18 @@ def test_a_training_is_stopped_goes_on_and_is_killed(tmp_path, runs, start_train
   assert status.of_run(run).status == 'preempted'
   step = run.record()['step']
 
-  assert 'a: started as process' in runs('resume', tmp_path, 'a')[1]
+  program, *arguments = shlex.split(runs('resume', tmp_path, 'a', '--print')[1].partition(' train.py ')[2])
+  assert [program, *arguments] == _train(tmp_path / 'a')
+  start_train([program, *arguments])
   _wait(lambda: status.of_run(run).status == 'running' and run.record()['stage'] == 'train')
   assert run.record()['attempt'] == 2
   assert json.loads(runs('list', tmp_path, '--json')[1])[0]['step'] >= step
-  os.kill(run.record()['pid'], signal.SIGKILL)
-  _wait(lambda: run.started()['ended'])
+  pid = run.record()['pid']
+  os.kill(pid, signal.SIGKILL)
+  _wait(lambda: not status.is_alive(run))
   code, out, _ = runs('show', tmp_path, 'a')
-  assert (code, out.splitlines()[1]) == (0, '  status       dead: killed by SIGKILL')
-  assert any('restored' in line for line in out.splitlines()[-10:])  # The end of its log.
+  assert (code, out.splitlines()[1]) == (0, f'  status       dead: process {pid} is gone')
+  assert any('restored' in line for line in out.splitlines()[-6:])  # The end of its events, as it has no log.
   command = runs('clone', tmp_path, 'a', '--set=train_steps=5')[1]
   assert command.endswith(f'--config_file={tmp_path}/a-2/base_params.yaml --set=train_steps=5\n')
   assert runs('delete', tmp_path, 'a')[0] == 0
@@ -250,3 +265,23 @@ def test_a_best_checkpoint_is_evaluated_as_it_was_and_stays_as_it_is(tmp_path, r
   (found,) = [each for each in events if each['event'] == 'eval']
   assert found['step'] == best['step'] and found['accuracy'] == pytest.approx(best['logs']['accuracy'])
   assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.soak
+def test_a_training_that_was_resumed_detached_tells_how_it_has_ended(tmp_path, runs, run_train):
+  assert run_train([*_train(tmp_path / 'a'), '--set=train_steps=20']).returncode == 0
+  run = run_folder.Run(str(tmp_path / 'a'), 'a')
+  assert 'a-2: started as process' in runs('clone', tmp_path, 'a', '--set=train_steps=1000000', '--start')[1]
+  clone = run_folder.Run(str(tmp_path / 'a-2'), 'a-2')
+  _wait(lambda: status.of_run(clone).status == 'running' and clone.record()['stage'] == 'train')
+  assert runs('stop', tmp_path, 'a-2', '--wait=300')[1].startswith('a-2: preempted')
+  _wait(lambda: clone.started()['ended'])
+  assert clone.started()['exit_status'] == 75
+  assert 'a-2: started as process' in runs('resume', tmp_path, 'a-2')[1]
+  _wait(lambda: status.of_run(clone).status == 'running' and clone.record()['stage'] == 'train')
+  os.kill(clone.record()['pid'], signal.SIGKILL)
+  _wait(lambda: clone.started()['ended'])
+  code, out, _ = runs('show', tmp_path, 'a-2')
+  assert (code, out.splitlines()[1]) == (0, '  status       dead: killed by SIGKILL')
+  assert any('restored' in line for line in out.splitlines()[-10:])  # The end of its log.
+  assert status.of_run(run).status == 'finished'

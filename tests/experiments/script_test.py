@@ -300,6 +300,16 @@ def test_a_run_leaves_what_every_run_leaves(finished):
   assert record['experiment'] == 'script' and record['parameters']['learning_rate'] == 0.5
   assert (folder / 'script.py').read_text() == PLAIN
   assert 'learning_rate: 0.5' in (folder / 'params.yaml').read_text()
+  # What a clone is made of: it is read back, with changes, and held against the script as before.
+  again = parse(folder.parent / 'custom01.py', 'max_steps=7', config_file=[str(folder / 'params.yaml')])
+  assert (again.task.learning_rate, again.trainer.train_steps) == (0.5, 7)
+  told = refusals(
+    folder.parent / 'custom01.py',
+    'trainer.inspect.every=3',
+    'lora_rank=4',
+    config_file=[str(folder / 'params.yaml')],
+  )
+  assert [line.partition(':')[0] for line in told] == ['trainer.inspect', 'lora_rank']
   assert not (folder / 'training.lock').exists()
   events = json_lines.read_events(str(folder / 'events.jsonl'))
   assert [event['event'] for event in events] == ['start', 'train', 'train', 'eval', 'train', 'finished']

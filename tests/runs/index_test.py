@@ -157,3 +157,12 @@ for number in range(5):
   for tag in ('', 'a,b', 'a\nb', 'x' * 101):
     with pytest.raises(errors.UserError, match='--tag='):
       notes.change(run, [tag])
+
+
+def test_a_configuration_with_dates_is_listed(tmp_path):
+  run = folders.make(tmp_path, 'a')
+  with open(run.file('params.yaml'), 'w') as file:
+    file.write('task: {days: [2020-01-01, 3]}\n')
+  for _ in range(2):  # From the file, and from the cache.
+    found = index.RunIndex(str(tmp_path), str(tmp_path / 'cache')).params()
+    assert str(found['a']['task.days']) in ("['2020-01-01', 3]", '[datetime.date(2020, 1, 1), 3]')

@@ -51,3 +51,13 @@ def test_following_ends_with_the_run_and_misses_nothing(tmp_path):
   over.set()
   reader.join(30)
   assert found == [*(f'line {number}' for number in range(100)), 'no end']
+
+
+def test_what_comes_between_the_look_at_the_end_and_the_following_is_not_lost(tmp_path):
+  path = tmp_path / 'run.log'
+  path.write_text('a\nb\ntorn')
+  lines, place, _ = log.since(str(path), None, 1)
+  assert lines == ['b']
+  with open(path, 'a') as file:
+    file.write(' no more\nc\n')
+  assert list(log.follow(str(path), lambda: True, place=place)) == ['torn no more', 'c']
