@@ -232,9 +232,9 @@ def test_a_training_is_stopped_goes_on_and_is_killed(tmp_path, runs, start_train
   assert status.of_run(run).status == 'preempted'
   step = run.record()['step']
 
-  program, *arguments = shlex.split(runs('resume', tmp_path, 'a', '--print')[1].partition(' train.py ')[2])
-  assert [program, *arguments] == _train(tmp_path / 'a')
-  start_train([program, *arguments])
+  arguments = shlex.split(runs('resume', tmp_path, 'a', '--print')[1].partition('train.py ')[2])
+  assert arguments == _train(tmp_path / 'a')
+  start_train(arguments)
   _wait(lambda: status.of_run(run).status == 'running' and run.record()['stage'] == 'train')
   assert run.record()['attempt'] == 2
   assert json.loads(runs('list', tmp_path, '--json')[1])[0]['step'] >= step
