@@ -5,6 +5,7 @@ in both themes, at the width of a desktop and of a phone. It needs Playwright an
 """
 
 import argparse
+import io
 import os
 import pathlib
 import re
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import urllib.parse
 
+from PIL import Image
 from playwright import sync_api
 
 from official_ext.runs import index
@@ -22,6 +24,8 @@ from official_ext.runs import run_folder
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _SIZES = ((1280, 800), (390, 780))
+# The form of a new run waits for TensorFlow.
+_IS_THERE = "!document.querySelector('#view .loading')"
 _ARGUMENTS = ('--no-sandbox', '--disable-gpu', '--disable-background-networking', '--no-first-run')
 # Name of the picture: address. {run} and {runs} are filled in.
 PAGES = {
@@ -72,10 +76,17 @@ def take(url: str, root: pathlib.Path, names: list[str], out: pathlib.Path) -> N
         page.on('console', lambda message: message.type == 'error' and print(f'{page.url}: {message.text}'))  # noqa: B023
         for name in names:
           page.goto(url + PAGES[name].format(**words))
+          page.wait_for_function(_IS_THERE, timeout=120_000)
           page.wait_for_timeout(1500)  # What is asked for, and drawn, has come.
-          page.screenshot(path=out / f'{name}-{theme}-{width}.png')
+          _save(page.screenshot(), out / f'{name}-{theme}-{width}.png')
         page.close()
     browser.close()
+
+
+def _save(png: bytes, path: pathlib.Path) -> None:
+  """Writes a picture in 128 colours, which are enough for a page, and a third of its size."""
+  picture = Image.open(io.BytesIO(png)).convert('RGB').quantize(128, dither=Image.Dither.NONE)
+  picture.save(path, optimize=True)
 
 
 def main() -> int:
