@@ -24,8 +24,6 @@ from official_ext.runs import run_folder
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _SIZES = ((1280, 800), (390, 780))
-# The form of a new run waits for TensorFlow.
-_IS_THERE = "!document.querySelector('#view .loading')"
 _ARGUMENTS = ('--no-sandbox', '--disable-gpu', '--disable-background-networking', '--no-first-run')
 # Name of the picture: address. {run} and {runs} are filled in.
 PAGES = {
@@ -76,8 +74,9 @@ def take(url: str, root: pathlib.Path, names: list[str], out: pathlib.Path) -> N
         page.on('console', lambda message: message.type == 'error' and print(f'{page.url}: {message.text}'))  # noqa: B023
         for name in names:
           page.goto(url + PAGES[name].format(**words))
-          page.wait_for_function(_IS_THERE, timeout=120_000)
           page.wait_for_timeout(1500)  # What is asked for, and drawn, has come.
+          page.locator('#view .loading').wait_for(state='detached', timeout=120_000)  # TensorFlow, for a new run.
+          page.wait_for_timeout(500)
           _save(page.screenshot(), out / f'{name}-{theme}-{width}.png')
         page.close()
     browser.close()
