@@ -197,8 +197,10 @@ class _RecordedLoopRun(LoopRun):
   def _begin(self, checkpoint):
     self._counter.value = self.step
     self._recorded.events.begin(self.step)
-    if checkpoint or (self.previous or {}).get('step'):  # What was told of later steps does not count any more.
-      self._recorded.events.tell('restored', self.step, {'checkpoint': checkpoint or 'nothing: it begins anew'})
+    if checkpoint:
+      self._recorded.events.tell('restored', self.step, {'checkpoint': checkpoint})
+    elif (self.previous or {}).get('step'):
+      self._recorded.events.tell_anew()
 
   def advance(self, step):
     super().advance(step)

@@ -323,12 +323,14 @@ def _build_loop(experiment: _Experiment, run: recorded_run.RecordedRun) -> contr
     return trainer.in_run(run)
   manager = _build_checkpoint_manager(experiment, trainer)
   records_summaries = experiment.save_summary and experiment.is_chief
-  replaces_params = bool(manifests.paths(experiment.model_dir))
+  goes_on = bool(manifests.paths(experiment.model_dir))
 
   def on_restored():
     _begin_line(experiment, run, manager)
+    if experiment.trains and not goes_on and not experiment.start.checkpoint and run.record.values['attempt'] > 1:
+      run.events.tell_anew()
     # Only now are the variables known to be those of the checkpoint's model.
-    _tell_params(experiment, run.record, saves=replaces_params, warns=False)
+    _tell_params(experiment, run.record, saves=goes_on, warns=False)
 
   return options.controller_cls(
     strategy=experiment.strategy,

@@ -5,6 +5,7 @@ import pytest
 from official_ext import errors
 from official_ext.core import recorded_run
 from official_ext.core import run_record
+from official_ext.monitoring import standing_events
 from official_ext.runtime import hang_watch
 from official_ext.runtime import run_lock
 from tests.core import small_run
@@ -41,6 +42,28 @@ def test_a_run_whose_step_cannot_be_read_any_more_is_told_to_have_failed(tmp_pat
   assert (record['status'], record['error']) == ('failed', 'WorkerError: worker 1 is gone')
   assert small_run.events(tmp_path)[-1]['event'] == 'failed'
   run_lock.check_free(str(tmp_path))
+
+
+def test_what_an_attempt_without_a_checkpoint_told_does_not_stand(tmp_path, monkeypatch):
+  class KilledError(BaseException):
+    pass
+
+  def die(logs):
+    raise KilledError  # After the first loop, and before any checkpoint.
+
+  class Task(small_run.SmallTask):
+    def build_actions(self, trainer):
+      return [die]
+
+  intervals = {'summary_interval': 5, 'checkpoint_interval': 12, 'validation_interval': 12}
+  with monkeypatch.context() as patch, pytest.raises(KilledError):
+    patch.setattr(recorded_run.RecordedRun, '__exit__', lambda *args: None)  # kill -9 leaves no time.
+    small_run.run(tmp_path, task_cls=Task, trainer=intervals)
+  assert [line['step'] for line in small_run.events(tmp_path, 'train')] == [5]
+  small_run.run(tmp_path, trainer=intervals)
+  standing = standing_events.standing(small_run.events(tmp_path))
+  assert [line['step'] for line in standing if line['event'] == 'train'] == [5, 10, 12]
+  assert 'begins anew' in small_run.events(tmp_path, 'restored')[0]['checkpoint']
 
 
 def test_a_run_that_hangs_gives_the_folder_back_at_the_very_end(tmp_path, monkeypatch):

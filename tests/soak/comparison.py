@@ -27,12 +27,11 @@ def tensors(prefix: Any) -> Mapping[str, np.ndarray]:
 
 def history(folder: Any, name: str = 'events.jsonl') -> list[Mapping[str, Any]]:
   """The events 'train' and 'eval' that stand, without times."""
-  standing = {}  # A run that was killed before its first checkpoint has nothing to restore, and does a step again.
-  for event in json_lines.read_events(f'{folder}/{name}'):
-    if event['event'] in ('train', 'eval'):
-      standing.pop((event['event'], event['step']), None)
-      standing[event['event'], event['step']] = {key: value for key, value in event.items() if key not in _TIMES}
-  return list(standing.values())
+  return [
+    {key: value for key, value in event.items() if key not in _TIMES}
+    for event in json_lines.read_events(f'{folder}/{name}')
+    if event['event'] in ('train', 'eval')
+  ]
 
 
 def checkpoint_files(folder: Any, pattern: str = 'ckpt-*') -> set[str]:
