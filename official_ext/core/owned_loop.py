@@ -200,7 +200,7 @@ class _RecordedLoopRun(LoopRun):
     if checkpoint:
       self._recorded.events.tell('restored', self.step, {'checkpoint': checkpoint})
     elif (self.previous or {}).get('step'):
-      self._recorded.events.tell_anew()
+      self._recorded.events.tell_anew(self.step)
 
   def advance(self, step):
     super().advance(step)

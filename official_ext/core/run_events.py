@@ -54,9 +54,9 @@ class RunEvents:
     self.writers.write(event, step, values)
     self.actions.take(event, step, values)
 
-  def tell_anew(self) -> None:
-    """Tells that a run begins at its first step again: what an attempt without a checkpoint told does not count."""
-    self.tell('restored', 0, {'checkpoint': 'nothing: it begins anew'})
+  def tell_anew(self, step: int = 0) -> None:
+    """Tells that a run begins anew, without a checkpoint: what was told of later steps does not count any more."""
+    self.tell('restored', step, {'checkpoint': 'nothing: it begins anew'})
 
   def begin(self, step: int) -> None:
     """Begins training. Call it when there is something to train, after the restore and before the first step."""
