@@ -61,11 +61,12 @@ smoke: .venv
 	$(BIN)/python -m pytest -n $(JOBS) tests/readme_test.py tests/docs tests/golden tests/cli tests/train_test.py \
 	  tests/resume_test.py tests/step/step_random_test.py tests/checkpoints/manager_test.py tests/data
 
-# Kills trainings and damages their checkpoints for MINUTES, then prints a table. The tests marked `soak` do the same at
-# chosen moments: .venv/bin/python -m pytest -m soak
+# Kills trainings and damages their checkpoints for MINUTES, then prints a table; then kills queues, sweeps and consoles.
+# The tests marked `soak` do the same at chosen moments: .venv/bin/python -m pytest -m soak
 MINUTES ?= 60
 soak: .venv
 	$(BIN)/python -m tests.soak --minutes=$(MINUTES)
+	$(BIN)/python -m pytest -m soak tests/runs tests/curves tests/trackers tests/queue tests/sweeps tests/console
 
 bench: .venv
 	$(BIN)/python benchmarks/trainer_overhead.py

@@ -19,8 +19,8 @@ import time
 from typing import Any
 
 from benchmarks import runs_list
-from official_ext.runs import column_store
-from official_ext.runs import curves
+from official_ext.curves import column_store
+from official_ext.curves import curves
 from official_ext.runs import run_folder
 
 _CHROMIUM = os.environ.get('CHROMIUM', '/usr/bin/chromium')

@@ -25,6 +25,7 @@ ORDER = (
   ('fine_tuning',),
   ('checks',),
   ('runs',),
+  ('curves', 'trackers'),
   ('queue',),
   ('sweeps',),
   ('console',),

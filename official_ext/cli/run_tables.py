@@ -6,10 +6,10 @@ import math
 import time
 from typing import Any
 
+from official_ext.curves import timeline
 from official_ext.runs import comparing
 from official_ext.runs import run_checkpoints
 from official_ext.runs import summaries
-from official_ext.runs import timeline
 from official_ext.runs import trash
 from official_ext.runs.harmless_text import harmless
 

@@ -10,9 +10,9 @@ from starlette import routing
 from official_ext import errors
 from official_ext.console import answers
 from official_ext.console import context as context_lib
+from official_ext.curves import curves
 from official_ext.monitoring import credentials
 from official_ext.runs import comparing
-from official_ext.runs import curves
 from official_ext.runs import run_folder
 
 _MAX_RUNS = 100

@@ -5,8 +5,8 @@ import os
 import secrets
 
 from official_ext.console import recent as recent_lib
+from official_ext.curves import column_store
 from official_ext.queue import queue_folder
-from official_ext.runs import column_store
 from official_ext.runs import driver as driver_lib
 from official_ext.runs import index as index_lib
 

@@ -9,6 +9,9 @@ from starlette import routing
 from official_ext import errors
 from official_ext.console import answers
 from official_ext.console import context as context_lib
+from official_ext.curves import run_images
+from official_ext.curves import run_profile
+from official_ext.curves import timeline
 from official_ext.monitoring import credentials
 from official_ext.runs import commands
 from official_ext.runs import default_fields
@@ -19,12 +22,9 @@ from official_ext.runs import log
 from official_ext.runs import params
 from official_ext.runs import run_checkpoints
 from official_ext.runs import run_folder
-from official_ext.runs import run_images
-from official_ext.runs import run_profile
 from official_ext.runs import signals
 from official_ext.runs import status
 from official_ext.runs import tensorboard_server
-from official_ext.runs import timeline
 
 _MAX_LINES = 5000
 

@@ -13,9 +13,9 @@ from official_ext.cli import main as cli
 from official_ext.runs import index
 from official_ext.runs import run_folder
 from official_ext.runtime import process_identity
+from tests.curves import run_images_test
 from tests.runs import folders
 from tests.runs import run_checkpoints_test
-from tests.runs import run_images_test
 from tests.runs.folders import event
 
 _SECRET = 'hunter2-hunter2'

@@ -12,8 +12,8 @@ from official_ext.cli import flags as ext_flags
 from official_ext.core import base_trainer
 from official_ext.core import profiling
 from official_ext.core import train_lib
+from official_ext.curves import run_profile
 from official_ext.runs import run_folder
-from official_ext.runs import run_profile
 from tests.core import harness
 from tests.core import small_run
 

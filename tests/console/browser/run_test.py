@@ -10,9 +10,9 @@ import time
 import pytest
 
 from official_ext.runtime import process_identity
+from tests.curves import run_images_test
 from tests.runs import folders
 from tests.runs import run_checkpoints_test
-from tests.runs import run_images_test
 from tests.runs.folders import event
 
 _NAME = 'a <b> & "c"'

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from official_ext.curves import event_lines
 from official_ext.monitoring import standing_events
-from official_ext.runs import event_lines
 
 TRAIN, EVAL, OTHER, INVALID = event_lines.TRAIN, event_lines.EVAL, event_lines.OTHER, event_lines.INVALID
 KINDS = event_lines.KINDS

@@ -11,7 +11,7 @@ from typing import Any
 from official_ext.monitoring import packages
 from official_ext.monitoring import tracker_values
 from official_ext.runs import json_files
-from official_ext.runs import tracked_run
+from official_ext.trackers import tracked_run
 
 _BATCH = 1000  # Metrics; MLflow takes no more at once.
 _IDENTITY = 'official_ext.run'

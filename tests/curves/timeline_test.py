@@ -2,8 +2,8 @@
 
 import json
 
-from official_ext.runs import column_store
-from official_ext.runs import timeline
+from official_ext.curves import column_store
+from official_ext.curves import timeline
 from tests.runs import folders
 from tests.runs.folders import event
 

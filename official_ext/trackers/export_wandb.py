@@ -13,7 +13,7 @@ from official_ext import errors
 from official_ext.files import paths
 from official_ext.monitoring import packages
 from official_ext.monitoring import tracker_values
-from official_ext.runs import tracked_run
+from official_ext.trackers import tracked_run
 
 _MARK = 'exported_by_official_ext'  # In a folder that this module has written.
 _FOLDER = re.compile(r'offline-run-\d{8}_\d{6}-.+')

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from official_ext import errors
+from official_ext.curves import column_store
+from official_ext.curves import curves
+from official_ext.curves import decimation
+from official_ext.curves import event_columns
+from official_ext.curves import event_lines
 from official_ext.monitoring import standing_events
-from official_ext.runs import column_store
-from official_ext.runs import curves
-from official_ext.runs import decimation
-from official_ext.runs import event_columns
-from official_ext.runs import event_lines
 from tests.runs import folders
 from tests.runs.folders import event
 

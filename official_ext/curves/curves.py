@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from official_ext import errors
+from official_ext.curves import column_store
+from official_ext.curves import decimation
+from official_ext.curves import event_columns
 from official_ext.monitoring import event_names
-from official_ext.runs import column_store
-from official_ext.runs import decimation
-from official_ext.runs import event_columns
 from official_ext.runs import last_events
 from official_ext.runs import run_folder
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from official_ext import errors
 from official_ext.files import paths
-from official_ext.runs import tracked_run
+from official_ext.trackers import tracked_run
 
 FILE = 'events.csv'
 _FIRST = ('time', 'event', 'step')

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from official_ext.runs import column_store
-from official_ext.runs import event_columns
+from official_ext.curves import column_store
+from official_ext.curves import event_columns
 from official_ext.runs import run_folder
 from official_ext.runs import summaries
 

@@ -5,11 +5,11 @@ import os
 from official_ext import errors
 from official_ext.files import cache
 from official_ext.files import file_lock
-from official_ext.runs import export_csv
-from official_ext.runs import export_mlflow
-from official_ext.runs import export_wandb
 from official_ext.runs import run_folder
-from official_ext.runs import tracked_run
+from official_ext.trackers import export_csv
+from official_ext.trackers import export_mlflow
+from official_ext.trackers import export_wandb
+from official_ext.trackers import tracked_run
 
 TARGETS = ('mlflow', 'wandb', 'csv')
 _PATIENCE_SECONDS = 600.0

@@ -15,9 +15,9 @@ import zlib
 import numpy as np
 
 import official_ext
+from official_ext.curves import event_columns
 from official_ext.files import cache
 from official_ext.files import paths
-from official_ext.runs import event_columns
 
 MAX_BYTES = 48 << 20  # In memory.
 _MAX_DISK_BYTES = 1 << 30

@@ -8,7 +8,7 @@ import pytest
 from tensorboard.compat.proto import event_pb2
 
 from official_ext import errors
-from official_ext.runs import run_images
+from official_ext.curves import run_images
 from tests.runs import folders
 
 

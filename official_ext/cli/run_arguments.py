@@ -1,0 +1,119 @@
+"""What the commands of `official-ext runs` share: arguments, the runs that are named, and how things are printed."""
+
+import argparse
+from collections.abc import Callable, Sequence
+import json
+import math
+import os
+from typing import Any
+
+from official_ext import errors
+from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import run_tables
+from official_ext.runs import run_folder
+from official_ext.runs import summaries
+
+# The parser of each command, made from its name, and what it does with the arguments.
+Commands = dict[str, tuple[Callable[[str], arguments_lib.Parser], Callable[[Any], None]]]
+
+
+def lines_of(error: Exception) -> list[str]:
+  """The lines of an error, each harmless for a terminal and a line indeed."""
+  return [run_tables.harmless(line) for line in getattr(error, 'lines', None) or [str(error)]]
+
+
+def number(least: float, kind: type = float) -> Callable[[str], float]:
+  """The `type` of an argument that is a number, and not below another."""
+
+  def number(text: str) -> float:
+    value = kind(text)
+    if not least <= value < math.inf:
+      raise argparse.ArgumentTypeError(f'{text}: expected a number from {least:g}')
+    return value
+
+  number.__name__ = 'whole number' if kind is int else 'number'  # In messages.
+  return number
+
+
+def parser(command: str, runs: str | None = '+', as_json: bool = False) -> arguments_lib.Parser:
+  """A parser of RUNS_DIR, of any number of runs unless `runs` is None, and of --json if the command has it."""
+  found = arguments_lib.Parser(f'runs {command}')
+  found.add_argument('root', metavar='RUNS_DIR', type=arguments_lib.folder)
+  if runs:
+    found.add_argument('runs', metavar='RUN', nargs='*', type=arguments_lib.folder)
+  if as_json:
+    found.add_argument('--json', action='store_true')
+  return found
+
+
+def runs_of(options: Any, at_least: int = 1) -> tuple[str, list[run_folder.Run]]:
+  """The folder with the runs, and those that are named. RUNS_DIR may itself be a run, and the first one."""
+  root, names = root_of(options), list(options.runs)
+  if run_folder.is_run(root) and not (names and all(_is_below(root, name) for name in names)):
+    names, root = [root, *names], os.path.dirname(os.path.abspath(root))
+  found = {run.path: run for run in (run_folder.get_run(root, name) for name in names)}  # Each once.
+  if len(found) < at_least:
+    raise errors.UserError(f'{root}: name {"a run" if at_least == 1 else "two runs or more"} in this folder')
+  return root, list(found.values())
+
+
+def root_of(options: Any) -> str:
+  """RUNS_DIR, which must be there."""
+  root = os.path.expanduser(options.root)
+  if not os.path.isdir(root):
+    raise errors.UserError(f'{root}: no such folder; name the one that has your runs')
+  return root
+
+
+def _is_below(root: str, name: str) -> bool:
+  path = os.path.abspath(os.path.join(root, name))
+  return run_folder.is_run(path) and run_folder.paths_below(os.path.abspath(root), path)
+
+
+def each(runs: Sequence[Any], do: Callable[[Any], None]) -> None:
+  """Does something with each of some runs, and tells of all that went wrong in the end."""
+  failures: list[str] = []
+  for one in runs:
+    try:
+      do(one)
+    except (errors.UserError, errors.StorageError) as error:
+      if len(runs) == 1:
+        raise
+      failures += lines_of(error)
+  if failures:
+    raise errors.UserErrors(failures)
+
+
+def print_lines(lines: Sequence[str]) -> None:
+  """Prints each line."""
+  for line in lines:
+    print(line)
+
+
+def print_json(values: Any) -> None:
+  """Prints JSON in which numbers that are not finite are strings."""
+  print(json.dumps(summaries.json_values(values), indent=2, allow_nan=False))
+
+
+def print_json_of(values: Sequence[Any]) -> None:
+  """Prints one thing for one run, a list for several, nothing for none."""
+  if values:
+    print_json(values[0] if len(values) == 1 else values)
+
+
+def words(values: Sequence[str]) -> list[str]:
+  """The words of a flag that is given several times, or has several with commas between them."""
+  return [word for value in values for word in value.split(',') if word]
+
+
+def run_of(options: Any) -> run_folder.Run:
+  """The one run that is named."""
+  _, runs = runs_of(options)
+  if len(runs) > 1:
+    raise errors.UserError(f'{options.root}: one run at a time, and {len(runs)} are named')
+  return runs[0]
+
+
+def tell(name: str, what: str) -> None:
+  """Prints what has become of a run, in a line."""
+  print(run_tables.harmless(f'{name}: {what}'), flush=True)

@@ -1,0 +1,119 @@
+"""official-ext runs tag, archive, delete, restore: notes, and what becomes of runs. No TensorFlow."""
+
+from collections.abc import Sequence
+import os
+from typing import Any
+
+from official_ext import errors
+from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import run_arguments
+from official_ext.cli import run_tables
+from official_ext.runs import notes
+from official_ext.runs import run_folder
+from official_ext.runs import trash
+
+
+def _tag_parser(command: str) -> arguments_lib.Parser:
+  found = run_arguments.parser(command, as_json=True)
+  found.add_argument('--tag', action='append', default=[])
+  found.add_argument('--untag', action='append', default=[])
+  found.add_argument('--note')
+  return found
+
+
+def _tag(options: Any) -> None:
+  _, runs = run_arguments.runs_of(options)
+  values: list[dict[str, Any]] = []
+
+  def change(one: run_folder.Run) -> None:
+    found = notes.read(one)
+    if options.tag or options.untag or options.note is not None:
+      found = notes.change(one, run_arguments.words(options.tag), run_arguments.words(options.untag), options.note)
+    if options.json:
+      values.append({'name': one.name, 'tags': found.tags, 'note': found.note})
+    else:
+      print(
+        run_tables.harmless(
+          f'{one.name}: {", ".join(found.tags) or "no tags"}' + (f'; {found.note}' * bool(found.note))
+        )
+      )
+
+  try:
+    run_arguments.each(runs, change)
+  finally:
+    run_arguments.print_json_of(values)
+
+
+def _archive(options: Any) -> None:
+  _, runs = run_arguments.runs_of(options)
+
+  def archive(one: run_folder.Run) -> None:
+    trash.archive(one)
+    run_arguments.tell(
+      one.name, 'is archived, and stays where it is; `official-ext runs restore` brings it back into the list'
+    )
+
+  run_arguments.each(runs, archive)
+
+
+def _delete_parser(command: str) -> arguments_lib.Parser:
+  found = run_arguments.parser(command)
+  found.add_argument('--forever', action='store_true')
+  return found
+
+
+def _delete(options: Any) -> None:
+  if options.forever:
+    _delete_forever(run_arguments.root_of(options), options.runs)
+    return
+  root, runs = run_arguments.runs_of(options)
+
+  def delete(one: run_folder.Run) -> None:
+    trash.delete(root, one)
+    run_arguments.tell(one.name, 'is in the trash; `official-ext runs restore` brings it back')
+
+  run_arguments.each(runs, delete)
+
+
+def _delete_forever(root: str, names: Sequence[str]) -> None:
+  if not names:
+    raise errors.UserError('--forever: name what is in the trash; `official-ext runs list --trash` shows it')
+
+  def delete(name: str) -> None:
+    each = trash.find_deleted(root, name)
+    trash.delete_forever(each)
+    run_arguments.tell(each.name, 'is deleted, and cannot be brought back')
+
+  run_arguments.each(names, delete)
+
+
+def _restore_parser(command: str) -> arguments_lib.Parser:
+  found = run_arguments.parser(command)
+  found.add_argument('--name')
+  return found
+
+
+def _restore(options: Any) -> None:
+  root = run_arguments.root_of(options)
+  if not options.runs or (options.name and len(options.runs) > 1):
+    raise errors.UserError('runs restore: name the run; `official-ext runs list --trash` and `--archived` show them')
+
+  def restore(name: str) -> None:
+    one = run_folder.find_run(root, name)
+    if one is not None and os.path.exists(one.file(trash.ARCHIVED)):
+      if options.name:
+        raise errors.UserError(f'--name={options.name}: {one.name} is archived, and keeps its name')
+      trash.unarchive(one)
+    else:
+      one = trash.restore(root, trash.find_deleted(root, name), options.name)
+    run_arguments.tell(one.name, 'is in the list again')
+
+  run_arguments.each(options.runs, restore)
+
+
+COMMANDS: run_arguments.Commands = {
+  'tag': (_tag_parser, _tag),
+  'archive': (run_arguments.parser, _archive),
+  'delete': (_delete_parser, _delete),
+  'restore': (_restore_parser, _restore),
+}

@@ -1,0 +1,189 @@
+"""official-ext runs list, show, log, compare, config, checkpoints, events, export: what there is. No TensorFlow."""
+
+import os
+import sys
+from typing import Any
+
+from official_ext import errors
+from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import run_arguments
+from official_ext.cli import run_contents
+from official_ext.cli import run_tables
+from official_ext.runs import comparing
+from official_ext.runs import index
+from official_ext.runs import log
+from official_ext.runs import params
+from official_ext.runs import run_folder
+from official_ext.runs import selection
+from official_ext.runs import status
+from official_ext.runs import trash
+from official_ext.trackers import export
+
+_LOG_LINES = 10
+_EVENT_LINES = 5
+
+
+def _list_parser(command: str) -> arguments_lib.Parser:
+  found = run_arguments.parser(command, runs=None, as_json=True)
+  for name in ('status', 'experiment', 'tag', 'metrics'):
+    found.add_argument(f'--{name}', action='append', default=[])
+  found.add_argument('--filter', action='append', default=[])
+  found.add_argument('--sort', default='name')
+  found.add_argument('--archived', action='store_true')
+  found.add_argument('--trash', action='store_true')
+  found.add_argument('--hung_minutes', type=run_arguments.number(0), default=status.HUNG_SECONDS / 60)
+  return found
+
+
+def _list(options: Any) -> None:
+  root = os.path.expanduser(options.root)  # That it is not there is told below.
+  if options.trash:
+    gone = trash.deleted(root)
+    if options.json:
+      run_arguments.print_json([{'name': each.name, 'deleted': each.deleted, 'key': each.key} for each in gone])
+    else:
+      run_arguments.print_lines(run_tables.of_trash(gone) if gone else ['The trash is empty.'])
+    return
+  runs = index.RunIndex(root)
+  known = runs.summaries(options.hung_minutes * 60)
+  found = [each for each in known if each.is_archived == options.archived]
+  chosen = selection.Selection(
+    run_arguments.words(options.status),
+    run_arguments.words(options.experiment),
+    run_arguments.words(options.tag),
+    options.filter,
+  ).choose(found, runs.params)
+  chosen = chosen if options.sort == 'name' else selection.in_order(chosen, options.sort, runs.params)
+  if options.json:
+    run_arguments.print_json([each.as_dict() for each in chosen])
+  elif chosen:
+    run_arguments.print_lines(run_tables.of_runs(chosen, run_arguments.words(options.metrics)))
+  else:
+    print(run_tables.harmless(_none(root, len(found), len(known), options.archived)))
+
+
+def _none(root: str, num_found: int, num_known: int, archived: bool) -> str:
+  """Why a list is empty."""
+  if num_found:
+    return f'None of {num_found} runs is meant.'
+  if archived:
+    return f'{root}: no archived runs; `official-ext runs archive` takes runs out of the list.'
+  others = f', but {num_known} archived: --archived shows them' if num_known else ''
+  return f'{root}: no runs{others}; train.py --model_dir={root}/NAME makes one.'
+
+
+def _show(options: Any) -> None:
+  _, runs = run_arguments.runs_of(options)
+  values: list[dict[str, Any]] = []
+  for number, one in enumerate(runs):
+    summary = index.summary_of(one)
+    record = next((found for found in map(one.record, one.modes()) if found is not None), one.started() or {})
+    # Of one that a shell has started, what it would have printed there.
+    lines = log.tail(one, _LOG_LINES) or log.tail_of_file(one.file(run_folder.EVENTS), _EVENT_LINES)
+    if options.json:
+      values.append({**summary.as_dict(), 'record': record, 'params': params.read(one), 'log': lines})
+    else:
+      run_arguments.print_lines([''] * bool(number) + run_tables.of_run(summary, record, lines))
+  run_arguments.print_json_of(values)
+
+
+def _log_parser(command: str) -> arguments_lib.Parser:
+  found = run_arguments.parser(command)
+  found.add_argument('--lines', type=run_arguments.number(0, int), default=20)
+  found.add_argument('--follow', action='store_true')
+  found.add_argument('--mode', default='train')
+  return found
+
+
+def _log(options: Any) -> None:
+  _, runs = run_arguments.runs_of(options)
+  one = runs[0]
+  path = one.log_path(options.mode)
+  if len(runs) > 1:
+    raise errors.UserError('runs log: one run at a time')
+  if not os.path.exists(path):
+    raise errors.UserError(
+      f'{one.name}: has no {os.path.basename(path)}: it was not started detached, and prints where it was started'
+    )
+  if not options.follow:
+    run_arguments.print_lines(log.tail(one, options.lines, options.mode))
+    return
+  lines, place, _ = log.since(path, None, options.lines)
+  run_arguments.print_lines(lines)
+  sys.stdout.flush()
+  for line in log.follow(path, lambda: not status.is_alive(one, options.mode), place=place):
+    print(line, flush=True)
+
+
+def _compare(options: Any) -> None:
+  _, runs = run_arguments.runs_of(options, at_least=2)
+  found = comparing.compare(runs)
+  if options.json:
+    run_arguments.print_json(found.as_dict())
+  else:
+    run_arguments.print_lines(run_tables.of_comparison(found))
+
+
+def _export_parser(command: str) -> arguments_lib.Parser:
+  found = run_arguments.parser(command)
+  found.add_argument('--to', choices=export.TARGETS, required=True)
+  found.add_argument('--tracking_uri', default='')
+  found.add_argument('--project', default='')
+  found.add_argument('--output_dir')
+  found.add_argument('--artifacts', action='store_true')
+  return found
+
+
+def _export(options: Any) -> None:
+  root, runs = run_arguments.runs_of(options)
+
+  def fill(one: run_folder.Run) -> None:
+    output_dir = options.output_dir and os.path.expanduser(options.output_dir)
+    done = export.export(one, root, options.to, options.tracking_uri, options.project, output_dir, options.artifacts)
+    print(run_tables.harmless(f'{one.name}: {done}'), flush=True)
+
+  run_arguments.each(runs, fill)
+
+
+def _config_parser(command: str) -> arguments_lib.Parser:
+  found = run_arguments.parser(command, as_json=True)
+  found.add_argument('--given', action='store_true')
+  found.add_argument('--changed', action='store_true')
+  found.add_argument('--registry', action='append', default=[])
+  return found
+
+
+def _config(options: Any) -> None:
+  values = run_contents.config(run_arguments.run_of(options), options.given, options.changed, options.registry)
+  if options.json:
+    run_arguments.print_json(values)
+  else:
+    run_arguments.print_lines([run_tables.harmless(f'{path}: {value}') for path, value in values.items()])
+
+
+def _checkpoints(options: Any) -> None:
+  found = run_contents.checkpoints(run_arguments.run_of(options))
+  if options.json:
+    run_arguments.print_json([vars(each) for each in found])
+  else:
+    run_arguments.print_lines(run_tables.of_checkpoints(found) if found else ['No checkpoints.'])
+
+
+def _events(options: Any) -> None:
+  found = run_contents.events(run_arguments.run_of(options))
+  if options.json:
+    run_arguments.print_json([each.as_dict() for each in found.events])
+  else:
+    run_arguments.print_lines(run_tables.of_timeline(found))
+
+
+COMMANDS: run_arguments.Commands = {
+  'list': (_list_parser, _list),
+  'show': (lambda command: run_arguments.parser(command, as_json=True), _show),
+  'log': (_log_parser, _log),
+  'compare': (lambda command: run_arguments.parser(command, as_json=True), _compare),
+  'config': (_config_parser, _config),
+  'checkpoints': (lambda command: run_arguments.parser(command, as_json=True), _checkpoints),
+  'events': (lambda command: run_arguments.parser(command, as_json=True), _events),
+  'export': (_export_parser, _export),
+}
