@@ -66,7 +66,7 @@ _CASES = (
 )
 
 
-@pytest.mark.parametrize(('values', 'transform', 'mean', 'deviation'), _CASES, ids=lambda case: str(case)[:60])
+@pytest.mark.parametrize(('values', 'transform', 'mean', 'deviation'), _CASES, ids=[str(case[0]) for case in _CASES])
 def test_random_points_are_of_the_distribution_that_was_asked_for(values, transform, mean, deviation):
   sweep = parse(a=values)
   count = 4000
