@@ -270,10 +270,11 @@ export function plot({title, sync, zoom, actions = []}) {
 }
 
 /** The sign of a curve in a legend. */
-export function swatch({colour: name, dash}) {
+export function swatch({colour: name, dash, points}) {
   return element('svg:svg', {class: 'swatch', width: 18, height: 8, viewBox: '0 0 18 8', 'aria-hidden': 'true'},
     element('svg:line', {x1: 0, x2: 18, y1: 4, y2: 4, 'stroke-width': 2.5, 'stroke-dasharray': dash?.join(' '),
-      style: {stroke: `var(${name})`}}));
+      style: {stroke: `var(${name})`}}),
+    points && element('svg:circle', {cx: 9, cy: 4, r: 3.5, style: {fill: `var(${name})`}}));
 }
 
 function lastOf(curve) {
