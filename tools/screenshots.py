@@ -21,11 +21,12 @@ from playwright import sync_api
 from official_ext.runs import index
 from official_ext.runs import notes
 from official_ext.runs import run_folder
+from official_ext.sweeps import sweep_folder
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _SIZES = ((1280, 800), (390, 780))
 _ARGUMENTS = ('--no-sandbox', '--disable-gpu', '--disable-background-networking', '--no-first-run')
-# Name of the picture: address. {run} and {runs} are filled in.
+# Name of the picture: address. {run}, {runs} and {sweep} are filled in; a page of a sweep needs one.
 PAGES = {
   'runs': '/runs',
   'run': '/run?{run}',
@@ -33,6 +34,7 @@ PAGES = {
   'new': '/new?experiment=digits',
   'queue': '/queue',
   'sweeps': '/sweeps',
+  'sweep': '/sweep?{sweep}',
   'models': '/models',
 }
 
@@ -60,10 +62,13 @@ def take(url: str, root: pathlib.Path, names: list[str], out: pathlib.Path) -> N
     out: where they are written.
   """
   runs = [each.name for each in index.RunIndex(str(root)).summaries()]
+  sweeps = sweep_folder.find(str(root))
   words = {
     'run': urllib.parse.urlencode({'run': runs[0]}) if runs else '',
     'runs': urllib.parse.urlencode([('run', name) for name in runs[:4]]),
+    'sweep': urllib.parse.urlencode({'sweep': sweeps[0].name}) if sweeps else '',
   }
+  names = [name for name in names if name != 'sweep' or sweeps]
   out.mkdir(parents=True, exist_ok=True)
   chromium = os.environ.get('CHROMIUM') or shutil.which('chromium') or '/usr/bin/chromium'
   with sync_api.sync_playwright() as playwright:

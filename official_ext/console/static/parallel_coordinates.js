@@ -3,7 +3,7 @@
 import {element, replace} from './dom.js';
 import {ramp} from './axes.js';
 
-const HEIGHT = 300, TOP = 34, BOTTOM = 14, SIDE = 64, LEAST = 96, STEP = 0.05;
+const HEIGHT = 300, TOP = 34, BOTTOM = 14, SIDE = 64, LEAST = 96, STEP = 0.05, LETTERS = 18;
 
 /**
  * Makes the picture.
@@ -42,6 +42,7 @@ export function parallelCoordinates({onBrush, onOpen, onHover}) {
     const focus = node.contains(document.activeElement) ? document.activeElement.dataset.axis : null;
     const width = Math.max(node.clientWidth || 800, 2 * SIDE + LEAST * (axes.length - 1));
     const x = (index) => axes.length === 1 ? width / 2 : SIDE + index * (width - 2 * SIDE) / (axes.length - 1);
+    const letters = axes.length === 1 ? LETTERS : Math.min(LETTERS, Math.floor((x(1) - x(0)) / 8));  // Of a name, beside its neighbours.
     lines.clear();
     // The best are drawn last, above the others.
     const sorted = [...points].sort((one, other) => (share(one) ?? -1) - (share(other) ?? -1));
@@ -56,12 +57,12 @@ export function parallelCoordinates({onBrush, onOpen, onHover}) {
     });
     const svg = element('svg:svg', {width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: 'group',
       'aria-label': `Parallel coordinates of ${points.length} points`}, element('svg:g', {}, drawn),
-    axes.map((axis, index) => drawAxis(axis, x(index), index === axes.length - 1)));
+    axes.map((axis, index) => drawAxis(axis, x(index), index === axes.length - 1, letters)));
     replace(node, svg);
     if (focus) node.querySelector(`[data-axis="${CSS.escape(focus)}"]`)?.focus();
   }
 
-  function drawAxis(axis, left, isLast) {
+  function drawAxis(axis, left, isLast, letters) {
     const side = isLast ? 1 : -1, range = brushes[axis.name];
     const short = (text, length) => text.length > length ? `${text.slice(0, length - 1)}…` : text;
     const brush = range && element('svg:rect', {class: 'brush', x: left - 7, width: 14, y: y(range[1]), height: Math.max(2, y(range[0]) - y(range[1]))});
@@ -70,7 +71,7 @@ export function parallelCoordinates({onBrush, onOpen, onHover}) {
       'aria-valuenow': range ? Math.round(range[1] * 100) : 100, 'aria-valuetext': range ? `${Math.round(range[0] * 100)} to ${Math.round(range[1] * 100)} percent` : 'all',
       dataset: {axis: axis.name}, onpointerdown: (event) => drag(event, axis), onkeydown: (event) => key(event, axis)});
     return element('svg:g', {class: 'axis'},
-      element('svg:text', {class: 'name', x: left, y: 16, 'text-anchor': 'middle'}, short(axis.name.split('.').pop(), 18), element('svg:title', {}, axis.name)),
+      element('svg:text', {class: 'name', x: left, y: 16, 'text-anchor': 'middle'}, short(axis.name.split('.').pop(), letters), element('svg:title', {}, axis.name)),
       element('svg:line', {x1: left, x2: left, y1: y(1), y2: y(0)}),
       axis.ticks.slice(0, 24).map(({at, text}) => element('svg:text', {class: 'tick', x: left + side * 9, y: y(at) + 4, 'text-anchor': isLast ? 'start' : 'end'}, short(text, 10))),
       brush, area);
