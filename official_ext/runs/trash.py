@@ -75,7 +75,9 @@ def delete(root: str, run: run_folder.Run) -> Deleted:
     _refuse_written(run, lock.descriptor)
     try:
       _make(place)
-      json_files.write(os.path.join(place, _NOTE), {'name': run.name, 'deleted': moments.now()})
+      json_files.write(
+        os.path.join(place, _NOTE), {'name': run.name, 'deleted': moments.now(), 'time_ns': time.time_ns()}
+      )
       moved = _move(run, os.path.join(place, _RUN))
     except BaseException:
       _remove_place(place)
@@ -93,15 +95,17 @@ def deleted(root: str) -> list[Deleted]:
   Raises:
     UserError: there is no such folder, or it cannot be read.
   """
-  found = []
+  found: list[tuple[tuple[str, int], Deleted]] = []
   for key in _names(os.path.abspath(root)):
     place = os.path.join(os.path.abspath(root), FOLDER, key)
     values = json_files.read(os.path.join(place, _NOTE)) or {}
     name, when = values.get('name'), values.get('deleted')
     path = os.path.join(place, _RUN)
     if isinstance(name, str) and name and os.path.lexists(path):
-      found.append(Deleted(key, name, when if isinstance(when, str) else '', run_folder.Run(path, name)))
-  return sorted(found, key=lambda each: each.deleted, reverse=True)
+      when, exactly = when if isinstance(when, str) else '', values.get('time_ns')
+      order = when, exactly if isinstance(exactly, int) else 0  # Several may have gone within a second.
+      found.append((order, Deleted(key, name, when, run_folder.Run(path, name))))
+  return [each for _, each in sorted(found, key=lambda pair: pair[0], reverse=True)]
 
 
 def find_deleted(root: str, name: str) -> Deleted:

@@ -26,7 +26,7 @@ async function show() {
   replace(view);
   view.className = `page-${PAGES[path] ?? 'none'}`;
   try {
-    const page = await import(`./pages/${PAGES[path] ?? 'runs'}.js`);
+    const page = await import(`./pages/${PAGES[path] ?? 'runs'}.js`).catch(() => reloadWhenBack(signal));
     await Promise.all((page.styles ?? []).map(loadStyle));
     if (signal.aborted) return;
     setTitle(page.title);
@@ -37,6 +37,17 @@ async function show() {
     if (!error.lines) console.error(error);
     replace(view, errorList(error.lines ?? [`This page cannot be shown: ${error.message}`]));
   }
+}
+
+/** A browser does not ask again for a module that it did not get: the page is loaded anew when the server answers. */
+async function reloadWhenBack(signal) {
+  replace(view, errorList(['The console does not answer. The page comes as soon as it does.']));
+  while (!signal.aborted) {
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    const answer = await fetch('/api/about').catch(() => null);
+    if (answer?.ok && !signal.aborted) location.reload();
+  }
+  signal.throwIfAborted();
 }
 
 function loadStyle(href) {

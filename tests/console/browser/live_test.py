@@ -96,6 +96,7 @@ def test_a_server_that_was_killed_and_is_back_is_found(page, runs_folder):
   folders.make(runs_folder, 'three', [folders.event('train', 1)], step=1)
   first = servers.Console(runs_folder)
   page.goto(f'{first.url}/runs?filter=three')
+  page.locator('#view').get_by_text('three', exact=True).first.wait_for()
   steps = _listen(page, 'three')
   _until(steps, [1])
   first.close()
