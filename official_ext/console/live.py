@@ -37,7 +37,7 @@ from official_ext.monitoring import credentials
 from official_ext.runs import run_folder
 from official_ext.runs import summaries
 
-_POLL_SECONDS = 0.4
+_POLL_SECONDS = 0.5
 _MAX_SHARE = 0.05  # Of a core, about, for looking at the folder: at all runs of a large one less often.
 _MAX_PAUSE_SECONDS = 5.0
 _LIVING = frozenset(('starting', 'running', 'stopping', 'hung'))
