@@ -6,7 +6,7 @@ from typing import Any
 from official_ext import errors
 from official_ext.cli import arguments as arguments_lib
 
-_KINDS = {
+KINDS = {  # Of `GenerationConfig`'s fields, that have flags of their own.
   'max_new_tokens': int,
   'temperature': float,
   'top_k': int,
@@ -19,7 +19,7 @@ _FILTERS = ('top_k', 'top_p', 'min_p')  # Of what is drawn.
 
 def add(parser: arguments_lib.Parser) -> None:
   """Adds them."""
-  for name, kind in _KINDS.items():
+  for name, kind in KINDS.items():
     parser.add_argument(f'--{name}', type=kind)
   parser.add_argument('--seed', type=int, default=0)
   parser.add_argument('--chat_template_path')
@@ -33,7 +33,7 @@ def given(known: Any) -> dict[str, Any]:
   """
   from official_ext.modeling import sampling  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
-  found = {name: getattr(known, name) for name in _KINDS if getattr(known, name) is not None}
+  found = {name: getattr(known, name) for name in KINDS if getattr(known, name) is not None}
   try:
     sampling.check(sampling.GenerationConfig(**found))
   except errors.UserError as error:

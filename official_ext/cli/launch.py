@@ -251,9 +251,6 @@ class _Parser(argparse.ArgumentParser):
     raise errors.UserError(f'launch: {message}')
 
 
-find_program = commands.find_program
-
-
 def gpu_shares(num_workers: int) -> list[str] | None:
   """The CUDA_VISIBLE_DEVICES of each worker; None if there are no GPUs.
 

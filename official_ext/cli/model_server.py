@@ -28,19 +28,12 @@ import threading
 from typing import Any
 
 from official_ext import errors
+from official_ext.cli import generation_flags
 from official_ext.monitoring import credentials
 from official_ext.runs import summaries
 
 _MOST_WRITERS = 4  # Programs of so many settings are kept.
-_SETTINGS = {
-  'max_new_tokens': int,
-  'temperature': float,
-  'top_k': int,
-  'top_p': float,
-  'min_p': float,
-  'repetition_penalty': float,
-  'seed': int,
-}
+_SETTINGS = {**generation_flags.KINDS, 'seed': int}
 
 
 class _Text:
@@ -83,7 +76,7 @@ class _LanguageModel:
     from official_ext.modeling import generation  # pylint: disable=g-import-not-at-top
 
     config = generation.config_of(self._model)
-    names = [name for name in _SETTINGS if name != 'seed']
+    names = list(generation_flags.KINDS)
     return {
       'has_chat_template': self._tokenizer.has_chat_template,
       'positions': self._model.config.max_position_embeddings,

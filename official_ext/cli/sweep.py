@@ -9,11 +9,11 @@ from typing import Any
 
 from official_ext import errors
 from official_ext.cli import arguments as arguments_lib
-from official_ext.cli import launch
 from official_ext.cli import sweep_tables
 from official_ext.config import yaml_text
 from official_ext.files import paths
 from official_ext.queue import dispatcher_start
+from official_ext.runs import commands
 from official_ext.runs import summaries
 from official_ext.runtime import visible_gpus
 from official_ext.sweeps import controller
@@ -159,7 +159,7 @@ def _write(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, text: 
   if paths.names(folder.path):
     raise errors.UserError(f'{folder.path}: is there already, and is no sweep; choose another name: --name=NAME')
   program = (
-    '' if sweep.command and not sweep.program else os.path.abspath(launch.find_program(sweep.program or 'train.py'))
+    '' if sweep.command and not sweep.program else os.path.abspath(commands.find_program(sweep.program or 'train.py'))
   )
   settings |= {'cwd': os.getcwd(), 'program': program}
   _check(sweep, settings)
