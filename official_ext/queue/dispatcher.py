@@ -90,11 +90,8 @@ class Dispatcher:
     """
     with job_files.explaining(self._queue.folder), contextlib.ExitStack() as stack:
       self._check_folder()
-      try:
-        lock = stack.enter_context(file_lock.FileLock(self._queue.lock_path, _PATIENCE_SECONDS))
-      except TimeoutError:
-        raise errors.UserError(f'{self._queue.runs_dir}: {self._other()} dispatches its queue already') from None
-      job_files.check_locks(lock, self._queue.lock_path)
+      busy = lambda: f'{self._queue.runs_dir}: {self._other()} dispatches its queue already'
+      lock = stack.enter_context(job_files.locked(self._queue.lock_path, _PATIENCE_SECONDS, busy))
       with contextlib.suppress(OSError):  # A full disk: it is for people.
         os.ftruncate(lock.descriptor, 0)
         os.pwrite(lock.descriptor, json.dumps(self._description()).encode(), 0)

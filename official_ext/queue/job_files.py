@@ -14,7 +14,7 @@ A job is a folder, `jobs/7` for job 7. Each file in it is written once, whole, s
 Everything else about a job, its status too, follows from these (job_status.py).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import dataclasses
 import json
@@ -250,14 +250,27 @@ def read(path: str) -> dict[str, Any] | None:
   return values
 
 
-def check_locks(lock: file_lock.FileLock, path: str) -> None:
-  """Makes sure that a lock that was taken keeps others out.
+@contextlib.contextmanager
+def locked(path: str, patience_seconds: float, busy: Callable[[], str]) -> Iterator[file_lock.FileLock]:
+  """A context in which no other process is, also on file systems that would let all in.
+
+  Args:
+    path: the file whose lock is held; it is made if it is missing.
+    patience_seconds: how long to wait for another process.
+    busy: says in a line what the process that has the lock is doing.
 
   Raises:
-    UserError: the file system has no locks.
+    UserError: another process has it, or the file system has no locks.
+    OSError: the file cannot be opened.
   """
-  if not file_lock.try_lock(lock.descriptor):
-    raise errors.UserError(f'{path}: its file system has no locks, and a queue rests on them; use a local disk')
+  with contextlib.ExitStack() as stack:
+    try:
+      lock = stack.enter_context(file_lock.FileLock(path, patience_seconds))
+    except TimeoutError:
+      raise errors.UserError(busy()) from None
+    if not file_lock.try_lock(lock.descriptor):
+      raise errors.UserError(f'{path}: its file system has no locks, and a queue rests on them; use a local disk')
+    yield lock
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ import os
 import shlex
 
 from official_ext import errors
-from official_ext.files import file_lock
 from official_ext.files import moments
 from official_ext.files import paths
 from official_ext.monitoring import credentials
@@ -249,14 +248,8 @@ def _write_order(queue: queue_folder.Queue, number: int, place: str, neighbour: 
 @contextlib.contextmanager
 def _changing(queue: queue_folder.Queue) -> Iterator[None]:
   """Makes the queue's folder, and holds the lock of those who change something in it."""
-  with job_files.explaining(queue.folder), contextlib.ExitStack() as stack:
+  with job_files.explaining(queue.folder):
     queue.make()
-    path = os.path.join(queue.folder, 'changes.lock')
-    try:
-      lock = stack.enter_context(file_lock.FileLock(path, _PATIENCE_SECONDS))
-    except TimeoutError:
-      raise errors.UserError(
-        f'{queue.folder}: another command has been changing it for {_PATIENCE_SECONDS:g} s; see what that is doing'
-      ) from None
-    job_files.check_locks(lock, path)
-    yield
+    busy = f'{queue.folder}: another command has been changing it for {_PATIENCE_SECONDS:g} s; see what that is doing'
+    with job_files.locked(os.path.join(queue.folder, 'changes.lock'), _PATIENCE_SECONDS, lambda: busy):
+      yield

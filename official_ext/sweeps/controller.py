@@ -12,7 +12,6 @@ import os
 import signal
 
 from official_ext import errors
-from official_ext.files import file_lock
 from official_ext.files import moments
 from official_ext.monitoring import credentials
 from official_ext.queue import job_files
@@ -68,12 +67,8 @@ class Controller:
       StorageError: its folder cannot be read or written.
     """
     with job_files.explaining(self._folder.path), contextlib.ExitStack() as stack:
-      path = self._folder.lock_path
-      try:
-        lock = stack.enter_context(file_lock.FileLock(path, _PATIENCE_SECONDS))
-      except TimeoutError:
-        raise errors.UserError(f'{self._folder.name}: {self._folder.controller()} controls it already') from None
-      job_files.check_locks(lock, path)
+      busy = lambda: f'{self._folder.name}: {self._folder.controller()} controls it already'
+      lock = stack.enter_context(job_files.locked(self._folder.lock_path, _PATIENCE_SECONDS, busy))
       with contextlib.suppress(OSError):  # A full disk: it is for people.
         os.ftruncate(lock.descriptor, 0)
         values = {**process_identity.own().as_dict(), 'slots': self._slots, 'since': moments.now()}

@@ -240,16 +240,10 @@ class SweepFolder:
   @contextlib.contextmanager
   def changing(self) -> Iterator[None]:
     """Keeps everybody else from changing the sweep: one step of the controller, or one command."""
-    with job_files.explaining(self.path), contextlib.ExitStack() as stack:
-      path = self.file('changes.lock')
-      try:
-        lock = stack.enter_context(file_lock.FileLock(path, _PATIENCE_SECONDS))
-      except TimeoutError:
-        raise errors.UserError(
-          f'{self.name}: another process has been changing it for a minute; look at that'
-        ) from None
-      job_files.check_locks(lock, path)
-      yield
+    busy = f'{self.name}: another process has been changing it for a minute; look at that'
+    with job_files.explaining(self.path):
+      with job_files.locked(self.file('changes.lock'), _PATIENCE_SECONDS, lambda: busy):
+        yield
 
 
 def find(runs_dir: str) -> list[SweepFolder]:
