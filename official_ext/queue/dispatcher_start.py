@@ -1,18 +1,11 @@
 """Starts a dispatcher that outlives the process that starts it. No TensorFlow."""
 
-from collections.abc import Sequence
 import os
-import subprocess
-import sys
-import threading
-import time
 
 from official_ext import errors
+from official_ext.queue import detached
 from official_ext.queue import job_files
 from official_ext.queue import queue_folder
-
-_PATIENCE_SECONDS = 60.0
-_POLL_SECONDS = 0.05
 
 
 def command(queue: queue_folder.Queue, slots: int | None = None, until_empty: bool = False) -> list[str]:
@@ -42,28 +35,11 @@ def start(queue: queue_folder.Queue, slots: int | None = None, until_empty: bool
   """
   if queue.dispatcher() is not None:
     return None
-  process = _detach(['-m', 'official_ext.cli.main', *command(queue, slots, until_empty)], queue)
-  deadline = time.monotonic() + _PATIENCE_SECONDS
-  while queue.dispatcher() is None:
-    status = process.poll()
-    if status is not None and until_empty and status in (0, 1):
-      return process.pid
-    if status is not None or time.monotonic() > deadline:
-      raise errors.StorageError(f'{log_path(queue)}: the dispatcher has not started; this file tells why')
-    time.sleep(_POLL_SECONDS)
-  threading.Thread(target=process.wait, daemon=True).start()  # Nothing is left of it when it ends.
-  return process.pid
-
-
-def _detach(arguments: Sequence[str], queue: queue_folder.Queue) -> subprocess.Popen:
   path = log_path(queue)
   with job_files.explaining(path):
     queue.make()
-    with open(path, 'ab') as log:
-      return subprocess.Popen(
-        [sys.executable, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-      )
+  words = command(queue, slots, until_empty)
+  pid = detached.start(words, path, lambda: queue.dispatcher() is not None, (0, 1) if until_empty else ())
+  if pid is None:
+    raise errors.StorageError(f'{path}: the dispatcher has not started; this file tells why')
+  return pid

@@ -1,16 +1,8 @@
 """Starts the controller of a sweep so that it outlives whoever starts it. No TensorFlow."""
 
-import subprocess
-import sys
-import threading
-import time
-
 from official_ext import errors
-from official_ext.queue import job_files
+from official_ext.queue import detached
 from official_ext.sweeps import sweep_folder
-
-_PATIENCE_SECONDS = 60.0
-_POLL_SECONDS = 0.05
 
 
 def command(folder: sweep_folder.SweepFolder, slots: int | None = None) -> list[str]:
@@ -41,24 +33,10 @@ def start(folder: sweep_folder.SweepFolder, slots: int | None = None) -> int:
   if found is not None:
     raise errors.UserError(f'{folder.name}: {found} controls it already')
   path = log_path(folder)
-  with job_files.explaining(path), open(path, 'ab') as log:
-    process = subprocess.Popen(
-      [sys.executable, '-m', 'official_ext.cli.main', *command(folder, slots)],
-      stdin=subprocess.DEVNULL,
-      stdout=log,
-      stderr=log,
-      start_new_session=True,
-    )
-  deadline = time.monotonic() + _PATIENCE_SECONDS
-  while folder.controller() is None:
-    status = process.poll()
-    if status in (0, 1):
-      return process.pid
-    if status is not None or time.monotonic() > deadline:
-      raise errors.StorageError(f'{folder.name}: {_last_line(path) or "it has not started"} ({path})')
-    time.sleep(_POLL_SECONDS)
-  threading.Thread(target=process.wait, daemon=True).start()  # Nothing is left of it when it ends.
-  return process.pid
+  pid = detached.start(command(folder, slots), path, lambda: folder.controller() is not None, (0, 1))
+  if pid is None:
+    raise errors.StorageError(f'{folder.name}: {_last_line(path) or "it has not started"} ({path})')
+  return pid
 
 
 def _last_line(path: str) -> str:
