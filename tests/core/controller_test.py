@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 import os
+import time
+import types
 
 import orbit
 import pytest
@@ -388,7 +390,9 @@ class Training:
 def no_sleep(monkeypatch):
   """Waiting takes no time; what is in `during` is called, in turn, while the evaluator waits."""
   during = []
-  monkeypatch.setattr(continuous_eval.time, 'sleep', lambda seconds: during.pop(0)() if during else None)
+  # In this module alone: other threads sleep and look at the clock too.
+  clock = types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: during.pop(0)() if during else None)
+  monkeypatch.setattr(continuous_eval, 'time', clock)
   return during
 
 
@@ -453,10 +457,10 @@ def test_files_that_are_no_whole_checkpoint_are_not_evaluated(tmp_path, no_sleep
   assert evaluated(log) == [2]
 
 
-def test_evaluation_ends_when_no_checkpoint_comes(tmp_path, no_sleep, monkeypatch):
+def test_evaluation_ends_when_no_checkpoint_comes(tmp_path, no_sleep):
   training = Training(tmp_path)
   now = itertools.count()  # Each look at the clock is a second later.
-  monkeypatch.setattr(continuous_eval.time, 'monotonic', lambda: next(now))
+  continuous_eval.time.monotonic = lambda: next(now)
   evaluator, log = make_evaluator(tmp_path)
   no_sleep += [lambda: None] * 3 + [lambda: training.save(4)]
   evaluator.evaluate_continuously(timeout=20)
