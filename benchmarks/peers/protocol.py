@@ -25,8 +25,8 @@ class Measurement:
 
   Attributes:
     run: does an amount of the work (steps, examples, tokens, ...) and returns named numbers, once they are computed:
-      the device has nothing left to do. A value named `seconds` replaces the time of the call, for a runner that prepares
-      something at each call.
+      the device has nothing left to do. A value named `seconds` replaces the time of the call, for a runner that
+      prepares something at each call.
     multiple: amounts are multiples of it, such as the length of a loop.
     parameters: how many numbers are trained; None if nothing is.
     first_loss: of `Work.check_batch` at the first weights, without dropout; None if it is not cheap.

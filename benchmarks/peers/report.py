@@ -98,8 +98,8 @@ def document(tables: Mapping[str, str], head: Sequence[str]) -> str:
   parts = [
     '# Beside its peers',
     "`make bench` has written this file. Ratios are our speed over the peer's, in turns next to each other: the median "
-    'of the rounds, and their range. Speeds drift from run to run; ratios are what to read. benchmarks/peers says what is '
-    'computed, benchmarks/NOTES.md what was tried.',
+    'of the rounds, and their range. Speeds drift from run to run; ratios are what to read. benchmarks/peers says what '
+    'is computed, benchmarks/NOTES.md what was tried.',
     '\n'.join(f'- {line}' for line in head),
     *(f'## {title}\n\n{table}' for title, table in tables.items()),
   ]
