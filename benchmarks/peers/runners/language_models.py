@@ -4,6 +4,11 @@ import pathlib
 
 import official_ext as ext
 
+# isort: split
+import numpy as np
+
+from benchmarks.peers.work import training
+
 BATCH, PROMPT, NEW = 4, 16, 96
 
 
@@ -28,3 +33,10 @@ def make_folder(folder: pathlib.Path, layers: int, width: int) -> None:
 def prompts() -> list[list[int]]:
   """Token ids, as long as each other."""
   return [[(37 * row + 11 * column) % 512 for column in range(PROMPT)] for row in range(BATCH)]
+
+
+def rows(batch: int = 4, length: int = 128) -> training.Work:
+  """Random tokens to be learned: a work without first weights, which are those of the folder."""
+  drawn = np.random.default_rng(2).integers(0, 512, [batch, length + 1]).astype(np.int32)
+  inputs, labels = np.ascontiguousarray(drawn[:, :-1]), np.ascontiguousarray(drawn[:, 1:])
+  return training.Work('llama', {}, inputs, labels, batch, {}, counts_accuracy=False)
