@@ -101,13 +101,16 @@ class Process:
         self._process.stdin.close()
       except BrokenPipeError:
         pass
+    self._wait()
+    if self._process.stdout is not None:
+      self._process.stdout.close()
+
+  def _wait(self) -> None:
     try:
       self._process.wait(20)
     except subprocess.TimeoutExpired:
       self._process.kill()
       self._process.wait()
-    if self._process.stdout is not None:
-      self._process.stdout.close()
 
   def _next(self) -> Any:
     """The next message."""
@@ -121,6 +124,7 @@ class Process:
           raise self._error(f'has said nothing for {self._seconds_allowed:.0f} s')
         more = os.read(self._process.stdout.fileno(), 2**16)
         if not more:
+          self._wait()  # What it says at its end comes after it has closed the pipe.
           raise self._error('has ended')
         self._rest += more
     line, self._rest = self._rest.split(b'\n', 1)

@@ -28,4 +28,6 @@ def measurement(
   task_cls = tasks.task_class(work, pipeline=False, **(model_options or {}))
   strategy, trainer = tasks.make_trainer(work, params, task_cls, base_trainer.Trainer)
   note = lambda: str(trainer.plan) if phase == 'train' else ''
-  return tasks.measured(work, strategy, trainer, steps_per_loop, phase, note, bool(fields.get('mixed_precision_dtype')))
+  return tasks.measured(
+    work, strategy, trainer, steps_per_loop, phase, note, fields.get('mixed_precision_dtype') == 'bfloat16'
+  )

@@ -26,4 +26,6 @@ def measurement(
   task_cls = tasks.task_class(work, pipeline=pipeline)
   strategy, trainer = tasks.make_trainer(work, params, task_cls, base_trainer.Trainer)
   note = lambda: 'tf.data' if pipeline else "this library's input"
-  return tasks.measured(work, strategy, trainer, steps_per_loop, phase, note, bool(fields.get('mixed_precision_dtype')))
+  return tasks.measured(
+    work, strategy, trainer, steps_per_loop, phase, note, fields.get('mixed_precision_dtype') == 'bfloat16'
+  )

@@ -90,7 +90,7 @@ def experiment(
   steps_per_loop: int,
   enable_xla: bool | str = 'auto',
   num_replicas: int = 1,
-  mixed_precision_dtype: str = '',
+  mixed_precision_dtype: str = 'float32',
   **trainer_fields: Any,
 ) -> ext.ExperimentConfig:
   """The configuration.
@@ -100,7 +100,7 @@ def experiment(
     steps_per_loop: of the trainer.
     enable_xla: of the runtime.
     num_replicas: virtual CPUs.
-    mixed_precision_dtype: of the runtime; '' for float32.
+    mixed_precision_dtype: of the runtime.
     **trainer_fields: of `ext.TrainerConfig`.
   """
   adamw = {
