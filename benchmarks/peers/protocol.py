@@ -18,6 +18,8 @@ import sys
 import time
 from typing import Any, TextIO
 
+_PROCESSES = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)  # The second: children that have ended.
+
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
@@ -87,13 +89,13 @@ def _answer(measurement: Measurement, amount: int) -> dict[str, Any]:
     'work_seconds': work_seconds,
     'values': values,
     'note': measurement.note(),
-    'peak_bytes': 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    'peak_bytes': 1024 * max(resource.getrusage(who).ru_maxrss for who in _PROCESSES),
   }
 
 
 def _work_seconds() -> float:
   """Seconds that processors have worked for this process and for those of its children that have ended."""
-  used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+  used = [resource.getrusage(who) for who in _PROCESSES]
   return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
