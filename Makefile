@@ -12,7 +12,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(VERSION)-$(shell cat setup.py constraints.txt | cksum | cut -d ' ' -f 1)
 JOBS ?= 2
 
-.PHONY: .venv demo console test check pythons smoke soak bench experiments clean
+# Peers of the benchmark that must not come into .venv: Keras 3 as it is, JAX.
+PEERS := .venv-peers
+PEERS_NEED := benchmarks/peers/requirements.txt
+PEERS_STAMP := $(PEERS)/.installed-$(VERSION)-$(shell cat $(PEERS_NEED) | cksum | cut -d ' ' -f 1)
+
+.PHONY: .venv .venv-peers demo console test check pythons smoke soak bench experiments clean
 
 .venv: $(STAMP)
 
@@ -28,6 +33,14 @@ else
 	@rm -f $(VENV)/.installed-*
 	@touch $@
 endif
+
+.venv-peers: .venv $(PEERS_STAMP)
+
+$(PEERS_STAMP):
+	@rm -rf $(PEERS)
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --disable-pip-version-check --requirement $(PEERS_NEED)
+	@touch $@
 
 demo: .venv
 	$(BIN)/python train.py --experiment=digits --mode=train_and_eval --model_dir=runs/digits
@@ -68,8 +81,11 @@ soak: .venv
 	$(BIN)/python -m tests.soak --minutes=$(MINUTES)
 	$(BIN)/python -m pytest -m soak tests/runs tests/curves tests/trackers tests/queue tests/sweeps tests/console
 
-bench: .venv
-	$(BIN)/python benchmarks/trainer_overhead.py
+# Beside other libraries, on a machine that does nothing else: BENCH='a c --rounds=3' for some of it; see
+# `python -m benchmarks.peers --help`.
+BENCH ?= --results=benchmarks/RESULTS.md
+bench: .venv .venv-peers
+	$(BIN)/python -m benchmarks.peers $(BENCH)
 	$(BIN)/python benchmarks/reinforcement.py
 
 # Trains every experiment of experiments/ to its end, and prints a table of times and results.

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 _PYTHON = """#!/bin/sh
 case "$*" in
   *version_info*) echo VERSION ;;
-  "-m venv .venv") mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+  "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
   *"pip install"*) echo "$*" >> installs; test ! -e broken ;;
 esac
 """
@@ -23,7 +23,8 @@ esac
 @pytest.fixture
 def checkout(tmp_path):
   """A folder with the real Makefile and what it depends on, and a Python that only takes notes."""
-  for name in ('Makefile', 'setup.py', 'constraints.txt'):
+  for name in ('Makefile', 'setup.py', 'constraints.txt', 'benchmarks/peers/requirements.txt'):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / name, tmp_path / name)
   (tmp_path / 'bin').mkdir()
   for command in ('make', 'sh', 'mkdir', 'cp', 'cat', 'cksum', 'cut', 'rm', 'touch'):  # No other Python than ours.
@@ -85,7 +86,23 @@ def test_every_target_sets_itself_up(checkout, target):
   planned = _make(checkout, '--dry-run', target).stdout
   assert 'pip install' in planned
   _make(checkout, '.venv')
+  if target == 'bench':
+    assert 'pip install' in _make(checkout, '--dry-run', target).stdout
+    _make(checkout, '.venv-peers')
   assert 'pip install' not in _make(checkout, '--dry-run', target).stdout
+
+
+def test_what_peers_need_comes_into_an_environment_of_its_own_once(checkout):
+  assert _make(checkout, '.venv-peers').returncode == 0
+  ours, theirs = _installs(checkout)
+  assert '--editable' in ours and theirs.endswith('--requirement benchmarks/peers/requirements.txt')
+  assert (checkout / '.venv-peers/bin/python').exists()
+  assert _make(checkout, '.venv-peers').returncode == 0
+  assert len(_installs(checkout)) == 2
+  with (checkout / 'benchmarks/peers/requirements.txt').open('a') as f:
+    f.write('# changed\n')
+  assert _make(checkout, '.venv-peers').returncode == 0
+  assert len(_installs(checkout)) == 3
 
 
 @pytest.mark.parametrize('version', ['3.12', '3.13'])

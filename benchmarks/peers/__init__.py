@@ -1,0 +1,16 @@
+"""The same work in this library and in others, timed in turns: `python -m benchmarks.peers`, or `make bench`.
+
+| module | what it knows |
+|---|---|
+| `work/` | what is computed: data, first weights, shapes, as NumPy arrays; no framework |
+| `runners/` | how a framework computes it: one module for each peer |
+| `catalogue` | which peers run which workload, with which settings; the goals |
+| `environments` | which Python a peer needs, and how it is installed if it is missing |
+| `protocol`, `worker` | the process of one measurement: 'ready', then an amount on request, then its seconds |
+| `process` | the other end of it |
+| `rounds`, `checks` | A B A B; ratios of each round; whether both do the same work |
+| `report`, `machine` | tables, and what they were measured on |
+| `__main__` | the command |
+
+Only `runners/` import frameworks, so that each process has its own alone.
+"""

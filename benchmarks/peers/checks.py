@@ -1,0 +1,27 @@
+"""Whether two processes do the same work: as many parameters, the same loss of a batch at the first weights."""
+
+from collections.abc import Mapping
+from typing import Any
+
+TOLERANCE = 1e-3  # Of losses in float32, of different orders of summation.
+REDUCED_TOLERANCE = 2e-2  # Of losses in bfloat16, which has 8 bits of mantissa.
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+  """In what a peer's work differs from ours; what only one of them tells is not compared.
+
+  Args:
+    ours: what our process has said when it was ready.
+    theirs: what the peer's has said.
+  """
+  found = []
+  pair = lambda name: (ours.get(name), theirs.get(name))
+  parameters = pair('parameters')
+  if None not in parameters and parameters[0] != parameters[1]:
+    found.append(f'{parameters[1]:,} parameters, ours {parameters[0]:,}')
+  losses = pair('first_loss')
+  if None not in losses:
+    tolerance = REDUCED_TOLERANCE if any(pair('is_reduced')) else TOLERANCE
+    if not abs(losses[1] - losses[0]) <= tolerance * abs(losses[0]):  # NaN differs from everything.
+      found.append(f'first loss {losses[1]:.5g}, ours {losses[0]:.5g}')
+  return found

@@ -1,0 +1,55 @@
+"""The virtual environments of peers: the project's own, and one for what must not come into it."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+
+from benchmarks.peers import process
+
+_FIND = (
+  'import json, sys\n'
+  'from importlib import metadata\n'
+  'found = {}\n'
+  'for name in sys.argv[1:]:\n'
+  '  try: found[name] = metadata.version(name)\n'
+  '  except metadata.PackageNotFoundError: pass\n'
+  'print(json.dumps(found))'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+  """A Python with packages.
+
+  Attributes:
+    python: its interpreter.
+    install: how one installs into it, up to the names of packages.
+  """
+
+  python: pathlib.Path
+  install: str
+
+  def versions(self, packages: Sequence[str]) -> dict[str, str]:
+    """Those of the packages that are installed; none if there is no such environment."""
+    if not self.python.exists():
+      return {}
+    found = subprocess.run(
+      [str(self.python), '-c', _FIND, *packages], capture_output=True, text=True, check=True, cwd=process.ROOT
+    )
+    return json.loads(found.stdout)
+
+  def missing(self, packages: Sequence[str]) -> str:
+    """What to do about packages that are not installed; '' if all are."""
+    absent = [name for name in packages if name not in self.versions(packages)]
+    return f'missing: {self.install} {" ".join(absent)}' if absent else ''
+
+
+_PEERS = process.ROOT / '.venv-peers/bin/python'
+
+ENVIRONMENTS: Mapping[str, Environment] = {
+  'project': Environment(pathlib.Path(sys.executable), '.venv/bin/pip install -c constraints.txt'),
+  'peers': Environment(_PEERS, 'make .venv-peers, or .venv-peers/bin/pip install'),
+}

@@ -1,0 +1,33 @@
+"""What was measured on: lines for the head of a table."""
+
+from collections.abc import Mapping
+import os
+import pathlib
+import platform
+
+
+def describe() -> list[str]:
+  """Processor, cores, memory, load, system, Python."""
+  flags = _value('/proc/cpuinfo', 'flags').split()
+  vectors = [name for name in ('avx2', 'avx512f', 'avx512_bf16', 'amx_bf16') if name in flags]
+  memory = int((_value('/proc/meminfo', 'MemTotal') or '0').split()[0]) / 2**20
+  return [
+    f'{_value("/proc/cpuinfo", "model name") or platform.processor()}, {len(os.sched_getaffinity(0))} cores, '
+    f'{memory:.0f} GiB; {" ".join(vectors)}',
+    f'{platform.system()} {platform.release()}, Python {platform.python_version()}',
+    f'load average at the start {os.getloadavg()[0]:.2f}',
+  ]
+
+
+def versions(found: Mapping[str, str]) -> str:
+  """One line of packages and their versions."""
+  return ', '.join(f'{name} {version}' for name, version in sorted(found.items()))
+
+
+def _value(path: str, name: str) -> str:
+  """The first value of a name in a file of `name: value` lines; '' if there is none."""
+  try:
+    lines = pathlib.Path(path).read_text().splitlines()
+  except OSError:
+    return ''
+  return next((line.partition(':')[2].strip() for line in lines if line.partition(':')[0].strip() == name), '')

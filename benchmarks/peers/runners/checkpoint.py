@@ -1,0 +1,74 @@
+"""What a save stops a training loop for, and how slow the loop is while the files are written.
+
+A turn is a save: some steps before it, the save, as many steps after it, and then the wait for the files.
+"""
+
+from collections.abc import Callable, Mapping
+import pathlib
+import shutil
+import tempfile
+import time
+
+import official_ext as ext  # noqa: F401  Before tensorflow.
+
+# isort: split
+import tensorflow as tf
+
+from benchmarks.peers import protocol
+from benchmarks.peers.runners import tasks
+from benchmarks.peers.work import training
+from official_ext.checkpoints import manager as manager_lib
+from official_ext.core import base_trainer
+
+_STEPS = 4
+
+
+def measurement(work: training.Work, kind: str) -> protocol.Measurement:
+  """Saves; the time of one is that for which the loop stands still.
+
+  Args:
+    work: what is trained.
+    kind: 'asynchronous' or 'synchronous' for this library's manager, 'stock' for TensorFlow's as Model Garden uses it.
+  """
+  params = tasks.experiment(work, steps_per_loop=1)
+  strategy, trainer = tasks.make_trainer(work, params, tasks.task_class(work, pipeline=False), base_trainer.Trainer)
+  folder = pathlib.Path(tempfile.mkdtemp(prefix='bench-checkpoint-'))
+  save, wait = _saver(trainer, folder, kind)
+
+  def steps() -> float:
+    start = time.perf_counter()
+    with strategy.scope():
+      for _ in range(_STEPS):
+        trainer.train(tf.constant(1))
+    return time.perf_counter() - start
+
+  def run(num_saves: int) -> Mapping[str, float]:
+    stalls, dips = 0.0, []
+    for _ in range(num_saves):
+      before = steps()
+      start = time.perf_counter()
+      save()
+      stalls += time.perf_counter() - start
+      dips.append(steps() / before)
+      wait()
+      written = time.perf_counter() - start
+    return {'seconds': stalls, 'slower': max(dips), 'seconds_until_written': written}
+
+  parameters = sum(variable.shape.num_elements() for variable in trainer.model.trainable_variables)
+  close = lambda: shutil.rmtree(folder, ignore_errors=True)
+  return protocol.Measurement(run, parameters=parameters, note=lambda: str(trainer.plan), close=close)
+
+
+def _saver(trainer, folder: pathlib.Path, kind: str) -> tuple[Callable[[], object], Callable[[], object]]:
+  """(saves, waits until all is on disk)."""
+  if kind == 'stock':
+    stock = tf.train.CheckpointManager(trainer.checkpoint, str(folder), 1, step_counter=trainer.global_step)
+    return (lambda: stock.save(checkpoint_number=trainer.global_step)), (lambda: None)
+  manager = manager_lib.CheckpointManager(
+    trainer.checkpoint,
+    str(folder),
+    max_to_keep=1,
+    step_counter=trainer.global_step,
+    asynchronous=kind == 'asynchronous',
+  )
+  return manager.save, manager.sync

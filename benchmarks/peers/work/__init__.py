@@ -1,0 +1,1 @@
+"""What is computed, without a framework: numbers, shapes, first weights."""
