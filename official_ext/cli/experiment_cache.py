@@ -1,4 +1,4 @@
-"""Keeps the output of `official-ext list` for the next time: importing all experiments takes seconds.
+"""Keeps what `official-ext list` and `describe` have found for the next time: importing all experiments takes seconds.
 
 It is valid as long as nothing changes that it was read from: the files of all modules that were imported, other files
 that were opened and folders that were listed meanwhile, the modules in the search path, installed packages, Python,
@@ -21,19 +21,20 @@ _SUFFIXES = ('.py', '.so', '.pth', '.egg-link', '.dist-info', '.egg-info')
 
 
 class ExperimentCache:
-  """The lines of `official-ext list` with some arguments, in this environment and directory."""
+  """The lines of a command with some arguments, in this environment and directory."""
 
-  def __init__(self, arguments: Sequence[str]):
+  def __init__(self, command: str, arguments: Sequence[str]):
     """Notes what is opened and listed from now on. Make it before anything is imported.
 
     Args:
-      arguments: of the command.
+      command: its name.
+      arguments: of the command. They may name no files: TensorFlow would open them without this being told.
     """
     # If a registry is in memory already, reading it is cheap, and it may have more than a new process finds.
     self._is_fresh = 'official' not in sys.modules
     key = [2, sys.version, sys.prefix, os.getcwd(), sys.path, list(arguments), os.path.dirname(__file__)]
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
-    self._path = os.path.join(cache.root(), f'list-{name}.json')
+    self._path = os.path.join(cache.root(), f'{command}-{name}.json')
     self._folders: set[str] = {os.path.abspath(folder) for folder in sys.path}
     self._files: set[str] = set()
     # Computed now: inside the hook, this would open files itself.

@@ -3,7 +3,7 @@
 Each command imports what it needs when it runs: TensorFlow takes seconds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import contextlib
 import importlib
 import os
@@ -77,25 +77,46 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _list(arguments: list[str]) -> None:
-  cache = experiment_cache.ExperimentCache(arguments)
-  lines = cache.read()
-  if lines is None:
-    cache.watch()
-    ext_flags = _parse(arguments)
-    lines = list(_module('official_ext.cli.describe').experiment_lines())
-    cache.write(lines, ext_flags.ENTRY_POINTS)
-  for line in lines:
-    print(line)
+  _print_cached('list', arguments, lambda: _module('official_ext.cli.describe').experiment_lines())
 
 
 def _describe(arguments: list[str]) -> None:
-  as_yaml = '--yaml' in arguments
-  _parse(_with_experiment([argument for argument in arguments if argument != '--yaml']))
-  params, flags = _params()
-  if as_yaml:
-    print(_module('official_ext.config.yaml_text').dump(params.as_dict()), end='')
+  flags_of = [argument for argument in _with_experiment(arguments) if argument != '--yaml']
+
+  def lines() -> Iterable[str]:
+    params, flags = _params()
+    if '--yaml' in arguments:
+      return _module('official_ext.config.yaml_text').dump(params.as_dict()).splitlines()
+    return _module('official_ext.cli.describe').field_lines(params, flags.experiment)
+
+  # Other flags name files, or are values that are worth no file in the cache.
+  if all(argument == '--yaml' or argument.startswith('--registry=') for argument in arguments[1:]):
+    _print_cached('describe', arguments, lines, flags_of)
     return
-  for line in _module('official_ext.cli.describe').field_lines(params, flags.experiment):
+  _parse(flags_of)
+  for line in lines():
+    print(line)
+
+
+def _print_cached(
+  command: str, arguments: list[str], make: Callable[[], Iterable[str]], flags_of: list[str] | None = None
+) -> None:
+  """Prints the lines of a command: those of an earlier process if nothing has changed since.
+
+  Args:
+    command: its name.
+    arguments: that it was given.
+    make: the lines, once all experiments are registered.
+    flags_of: the flags that its arguments stand for; None if they are flags themselves.
+  """
+  cache = experiment_cache.ExperimentCache(command, arguments)
+  lines = cache.read()
+  if lines is None:
+    cache.watch()
+    ext_flags = _parse(arguments if flags_of is None else flags_of)
+    lines = [credentials.mask(line) for line in make()]
+    cache.write(lines, ext_flags.ENTRY_POINTS)
+  for line in lines:
     print(line)
 
 

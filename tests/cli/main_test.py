@@ -322,7 +322,7 @@ def test_mistakes_in_the_flags_of_a_model_folder_do_not_import_tensorflow(comman
 
 
 @pytest.mark.soak
-def test_a_second_list_does_not_import_tensorflow_and_a_change_is_seen(tmp_path):
+def test_a_second_list_or_describe_does_not_import_tensorflow_and_a_change_is_seen(tmp_path):
   """With a registry that reads a file of its own."""
   folder = tmp_path / 'folder'
   folder.mkdir()
@@ -337,6 +337,24 @@ def test_a_second_list_does_not_import_tensorflow_and_a_change_is_seen(tmp_path)
   (folder / 'names.txt').write_text('mine ours')
   changed, told = command(*arguments)
   assert told == '0 True' and [line.split()[0] for line in changed] == ['digits_mlp', 'mine', 'ours']
+  for flags in ([], ['--yaml']):
+    first, told = command('describe', 'ours', '--registry=my_registry', *flags)
+    assert told == '0 True' and first[0] == ('task:' if flags else 'ours'), first[:2]
+    assert command('describe', 'ours', '--registry=my_registry', *flags) == (first, '0 False')
+  (folder / 'names.txt').write_text('mine')
+  assert command('describe', 'ours', '--registry=my_registry')[1] == '2 True'
+
+
+def test_what_was_described_before_is_printed_again_if_no_value_or_file_is_asked_for(tmp_path, monkeypatch, capsys):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  with monkeypatch.context() as as_in_a_new_process:
+    as_in_a_new_process.delitem(sys.modules, 'official')
+    for flags in ([], ['--yaml'], ['--set=learning_rate=1.0']):
+      experiment_cache.ExperimentCache('describe', ['digits', *flags]).write(['kept'], 'no.such.group')
+    for flags in ([], ['--yaml']):
+      assert run(capsys, 'describe', 'digits', *flags) == (0, 'kept\n', '')
+  for flags in ([], ['--set=learning_rate=1.0']):
+    assert run(capsys, 'describe', 'digits', *flags)[1].startswith('digits\n  ')
 
 
 @pytest.mark.parametrize('path, module', [('x.py', 'x'), ('./my/tasks.py', 'my.tasks'), ('my/tasks', 'my.tasks')])
@@ -351,13 +369,13 @@ def test_a_path_for_a_registry_gets_a_suggestion(path, module, capsys):
 def test_a_cache_that_cannot_be_read_or_written_is_no_mistake(tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
   monkeypatch.delitem(sys.modules, 'official')  # As in a new process.
-  cache = experiment_cache.ExperimentCache(['list'])
+  cache = experiment_cache.ExperimentCache('list', ['a'])
   assert cache.read() is None
   cache.write(['a', 'b'], 'no.such.group')
-  assert cache.read() == ['a', 'b'] and experiment_cache.ExperimentCache(['other']).read() is None
+  assert cache.read() == ['a', 'b'] and experiment_cache.ExperimentCache('list', ['other']).read() is None
   (path,) = (tmp_path / 'official_ext').iterdir()
   for damage in ('', '{}', '[1]', '{"states": [], "lines": 3}'):
     path.write_text(damage)
     assert cache.read() is None
   monkeypatch.setenv('XDG_CACHE_HOME', str(path))  # A file.
-  experiment_cache.ExperimentCache([]).write(['a'], 'no.such.group')
+  experiment_cache.ExperimentCache('list', []).write(['a'], 'no.such.group')
