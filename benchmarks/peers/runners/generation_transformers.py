@@ -23,7 +23,9 @@ def measurement(work: None) -> protocol.Measurement:
   with tempfile.TemporaryDirectory() as folder:
     language_models.make_folder(pathlib.Path(folder), layers=4, width=256)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-  prompts = torch.tensor(language_models.prompts())
+  device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
+  model.to(device)
+  prompts = torch.tensor(language_models.prompts(), device=device)
   multiple = language_models.BATCH * language_models.NEW
   options = dict(do_sample=False, max_new_tokens=language_models.NEW, eos_token_id=None, pad_token_id=0)
 

@@ -26,8 +26,10 @@ def measurement(
   """
   torch.set_num_threads(len(os.sched_getaffinity(0)))
   torch.manual_seed(0)
-  model = _ARCHITECTURES[work.architecture](work)
-  _assign(model, work)
+  model = ARCHITECTURES[work.architecture](work)
+  assign_weights(model, work)
+  device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
+  model.to(device)
   optimizer = torch.optim.AdamW(
     model.parameters(),
     work.learning_rate,
@@ -39,10 +41,11 @@ def measurement(
   inputs, labels = torch.as_tensor(work.inputs), torch.as_tensor(work.labels).long()
   if work.architecture == 'conv':
     inputs = inputs.permute(0, 3, 1, 2).contiguous()
+  inputs, labels = inputs.to(device), labels.to(device)
   forward = torch.compile(model) if compiled else model
 
   def loss_of(call, rows):
-    with torch.autocast('cpu', dtype=torch.bfloat16, enabled=bfloat16):
+    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bfloat16):
       logits = call(inputs[rows])
     return functional.cross_entropy(logits.float().flatten(0, -2), labels[rows].flatten())
 
@@ -53,7 +56,7 @@ def measurement(
 
   def rows_of_batches():
     while True:
-      order = torch.randperm(len(inputs))
+      order = torch.randperm(len(inputs), device=device)
       yield from order[: len(order) // work.batch_size * work.batch_size].split(work.batch_size)
 
   batches = rows_of_batches()
@@ -136,10 +139,10 @@ def _convolutional(work: training.Work) -> nn.Module:
   return nn.Sequential(*parts, nn.Dropout(rate), nn.Linear(hidden, 10))
 
 
-_ARCHITECTURES = {'mlp': _perceptron, 'conv': _convolutional, 'decoder': _Decoder}
+ARCHITECTURES = {'mlp': _perceptron, 'conv': _convolutional, 'decoder': _Decoder}
 
 
-def _assign(model: nn.Module, work: training.Work) -> None:
+def assign_weights(model: nn.Module, work: training.Work) -> None:
   """Gives a model the work's first weights."""
   for parameter, value in zip(model.parameters(), _values(model, work), strict=True):
     assert parameter.shape == value.shape, (parameter.shape, value.shape)
