@@ -82,11 +82,14 @@ soak: .venv
 	$(BIN)/python -m pytest -m soak tests/runs tests/curves tests/trackers tests/queue tests/sweeps tests/console
 
 # Beside other libraries, on a machine that does nothing else: BENCH='a c --rounds=3' for some of it; see
-# `python -m benchmarks.peers --help`.
+# `python -m benchmarks.peers --help`. Then memory beside PyTorch, and the curves of docs/performance.md:
+# MEMORY=resnet50, GROWTH='metrics resume'.
 BENCH ?= --results=benchmarks/RESULTS.md
 bench: .venv .venv-peers
 	$(BIN)/python -m benchmarks.peers $(BENCH)
 	$(BIN)/python benchmarks/reinforcement.py
+	$(BIN)/python -m benchmarks.memory $(MEMORY)
+	$(BIN)/python -m benchmarks.growth $(GROWTH)
 
 # Trains every experiment of experiments/ to its end, and prints a table of times and results.
 experiments: .venv

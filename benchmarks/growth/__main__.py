@@ -102,11 +102,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
   drawing.pyplot()  # Missing, it is missing before anything is measured.
   options.folder.mkdir(parents=True, exist_ok=True)
   for name in [] if options.draw else options.curves or curves.CURVES:
-    start = time.perf_counter()
+    start, head = time.perf_counter(), machine.describe()  # With the load, which should be small.
     panels = measured(name, options.quick)
     print('\n'.join(lines(name, panels)), f'  ({time.perf_counter() - start:.0f} s)\n', sep='\n', flush=True)
     figures = _figures(options.folder)
-    figures[name] = {'machine': machine.describe()[0], 'panels': panels}
+    figures[name] = {'machine': head, 'panels': panels}
     _write(options.folder, figures)  # At once: a curve that fails later takes none with it.
   if options.draw:
     _write(options.folder, _figures(options.folder))

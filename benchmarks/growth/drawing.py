@@ -30,7 +30,7 @@ def draw(curve: curves.Curve, panels: curves.Panels, path: pathlib.Path) -> None
   figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels) + 0.8, 2.9), squeeze=False)
   for axis, (name, series) in zip(axes[0], panels.items()):
     (_bars if curve.bars else _lines)(axis, curve, series)
-    axis.set_ylabel(name)
+    axis.set_ylabel('' if curve.bars else name)
     axis.grid(alpha=0.3)
     axis.spines[['top', 'right']].set_visible(False)
     if len(series) > 1:
@@ -54,6 +54,8 @@ def _lines(axis, curve, series):
       axis.minorticks_off()
   if curve.log_y:
     axis.set_yscale('log')
+    for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+      ticks('{x:g}')
   else:
     axis.set_ylim(bottom=0)
 

@@ -1,7 +1,7 @@
 """Memory of trainings, here and in PyTorch: `python -m benchmarks.memory [SUBJECT ...]`, part of `make bench`.
 
-python -m benchmarks.memory                                    all; writes benchmarks/MEMORY.md
-python -m benchmarks.memory decoder --variants=plain,remat --rounds=1
+python -m benchmarks.memory                                    all; benchmarks/MEMORY.md, docs/performance/memory.json
+python -m benchmarks.memory decoder --variants=plain,remat     these alone; the others stay as they are
 
 Each way of each training is a process of its own on all cores. What counts is what it takes at most above what it had
 before the training was made: Python, libraries and data. The price of a variant in time is the ratio of its steps to
@@ -9,12 +9,14 @@ those of 'plain', which takes turns with it.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
+import json
 import pathlib
 import statistics
 import sys
 import tempfile
+from typing import Any
 
 from benchmarks.memory import subjects
 from benchmarks.peers import environments
@@ -24,6 +26,7 @@ from benchmarks.peers import report
 from benchmarks.peers import rounds
 
 RESULTS = process.ROOT / 'benchmarks/MEMORY.md'
+FIGURES = process.ROOT / 'docs/performance/memory.json'
 _LIBRARIES = {'ours': subjects.VARIANTS, 'torch': subjects.IN_PYTORCH}
 _HEAD = (
   *('way', 'library', 'start, MB', 'steps, MB', 'of plain', 'ms a step', 'of plain', "XLA's plan, MB", 'in place, MB'),
@@ -55,8 +58,10 @@ def _start(subject: str, library: str, variant: str, folder: pathlib.Path) -> pr
   return process.Process(command, folder / f'{subject}.{library}.{variant}.log')
 
 
-def measure(subject: subjects.Subject, library: str, variants: Sequence[str], num_rounds: int) -> dict[str, Found]:
-  """The ways of one library, each beside 'plain'.
+def measure(
+  subject: subjects.Subject, library: str, variants: Sequence[str], num_rounds: int
+) -> Iterator[tuple[str, Found]]:
+  """Yields the ways of one library, each measured beside 'plain'.
 
   Args:
     subject: what is trained.
@@ -65,29 +70,27 @@ def measure(subject: subjects.Subject, library: str, variants: Sequence[str], nu
     num_rounds: turns of each.
   """
   folder = pathlib.Path(tempfile.mkdtemp(prefix='memory-'))
-  found: dict[str, Found] = {}
   plain = _start(subject.name, library, 'plain', folder)
   try:
     plain.run(1)  # PyTorch's second loop is not as slow as its first; ours has compiled.
     alone = [plain.run(1) for _ in range(num_rounds)]
-    found['plain'] = _found(plain, alone, 0.0)
+    yield 'plain', _found(plain, alone, 0.0)
     for variant in variants:
       if variant == 'plain' or variant not in _LIBRARIES[library]:
         continue
       try:
         theirs = _start(subject.name, library, variant, folder)
       except process.PeerError as error:
-        found[variant] = Found(note=f'failed: {error}')
+        yield variant, Found(note=f'failed: {error}')
         continue
       try:
         turns = rounds.duel(plain, theirs, (1, 1), num_rounds)
         slower = statistics.median(b.seconds / a.seconds for a, b in zip(turns.ours, turns.theirs))
-        found[variant] = _found(theirs, turns.theirs, slower)
+        yield variant, _found(theirs, turns.theirs, slower)
       finally:
         theirs.close()
   finally:
     plain.close()
-  return found
 
 
 def _found(started, turns, slower):
@@ -104,6 +107,7 @@ def table(found: Mapping[str, Mapping[str, Found]]) -> list[Sequence[str]]:
   rows: list[Sequence[str]] = [_HEAD]
   megabytes = lambda value: f'{value / 1e6:,.0f}'
   for library, ways in found.items():
+    plain = ways['plain'].values if 'plain' in ways else {}
     for way, each in ways.items():
       values = each.values
       if not values:
@@ -115,7 +119,7 @@ def table(found: Mapping[str, Mapping[str, Found]]) -> list[Sequence[str]]:
           library,
           megabytes(values['start']),
           megabytes(values['steps']),
-          f'{values["steps"] / ways["plain"].values["steps"]:.2f}',
+          f'{values["steps"] / plain["steps"]:.2f}' if plain else '',
           f'{1000 * each.seconds:,.0f}',
           f'{each.slower:.2f}' if each.slower else '',
           megabytes(values['plan_temporary']) if 'plan_temporary' in values else '',
@@ -135,8 +139,8 @@ def check(found: Mapping[str, Mapping[str, Found]]) -> None:
     raise SystemExit(f'not the same work: {", ".join(f"{size:,}" for size in sorted(sizes))} parameters')
 
 
-def document(tables: Mapping[str, str], head: Sequence[str]) -> str:
-  """MEMORY.md: the tables in Markdown by their titles, and lines about the machine."""
+def document(figures: Mapping[str, Any]) -> str:
+  """MEMORY.md, from what memory.json holds: the machine, and of each subject what was found."""
   ways = ', '.join(f'`{name}`: {text}' for name, text in subjects.VARIANTS.items())
   parts = [
     '# Memory of a training',
@@ -145,14 +149,35 @@ def document(tables: Mapping[str, str], head: Sequence[str]) -> str:
     "compiling); *steps*: the same in the steps after that. *XLA's plan*: what the program needs that is neither an "
     'input nor a result. *in place*: of its results, what takes the place of an input (donated: weights and slots are '
     f'not there twice). Ways: {ways}. PyTorch updates in place, eagerly.',
-    '\n'.join(f'- {line}' for line in head),
-    *(f'## {title}\n\n{text}' for title, text in tables.items()),
+    '\n'.join(f'- {line}' for line in figures['machine']),
   ]
+  for name, subject in subjects.SUBJECTS.items():
+    if name in figures['found']:
+      parts.append(f'## {subject.title}\n\n{report.as_markdown(table(_loaded(figures["found"][name])))}')
   return '\n\n'.join(parts) + '\n'
 
 
+def _loaded(of_subject: Mapping[str, Any]) -> dict[str, dict[str, Found]]:
+  return {library: {way: Found(**each) for way, each in ways.items()} for library, ways in of_subject.items()}
+
+
+def _merged(path: pathlib.Path, name: str, found: Mapping[str, Mapping[str, Found]]) -> dict[str, Any]:
+  """What the file holds, with what was found of a subject in the place of what was there."""
+  figures = json.loads(path.read_text()) if path.exists() else {'found': {}}
+  figures['machine'] = [
+    *machine.describe()[:2],
+    machine.versions(environments.ENVIRONMENTS['project'].versions(['tensorflow', 'tf_keras', 'torch'])),
+  ]
+  of_subject = figures['found'].setdefault(name, {})
+  for library, ways in found.items():
+    merged = of_subject.get(library, {}) | {way: dataclasses.asdict(each) for way, each in ways.items()}
+    of_subject[library] = {way: merged[way] for way in subjects.VARIANTS if way in merged}
+  figures['found'][name] = {library: of_subject[library] for library in _LIBRARIES if library in of_subject}
+  return figures
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-  """Prints a table for each training, and writes all of them if all were measured."""
+  """Prints a table for each training, and writes it beside those that were measured before."""
   parser = argparse.ArgumentParser(
     prog='python -m benchmarks.memory', description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
@@ -160,9 +185,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
   parser.add_argument('--variants', default=','.join(subjects.VARIANTS), help='separated by commas')
   parser.add_argument('--libraries', default=','.join(_LIBRARIES), help='separated by commas')
   parser.add_argument('--rounds', type=int, default=3, help='turns of each')
-  parser.add_argument(
-    '--results', type=pathlib.Path, help='where the tables are written; MEMORY.md if all are measured'
-  )
+  parser.add_argument('--results', type=pathlib.Path, default=RESULTS, help='the tables')
+  parser.add_argument('--figures', type=pathlib.Path, default=FIGURES, help='what they are made from')
   options = parser.parse_args(arguments)
   for given, known in (
     (options.subjects, subjects.SUBJECTS),
@@ -172,26 +196,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     unknown = [name for name in given if name not in known]
     if unknown:
       parser.error(f'{unknown[0]}: there are {", ".join(known)}')
-  tables: dict[str, str] = {}
-  head = [*machine.describe()]
-  head.append(machine.versions(environments.ENVIRONMENTS['project'].versions(['tensorflow', 'tf_keras', 'torch'])))
   for name in options.subjects or subjects.SUBJECTS:
     subject = subjects.SUBJECTS[name]
     print(f'\n{subject.title}', flush=True)
-    found = {}
     for library in options.libraries.split(','):
       missing = environments.ENVIRONMENTS['project'].missing(['torch']) if library == 'torch' else ''
-      if missing:
-        found[library] = {'plain': Found(note=missing)}
-      else:
-        found[library] = measure(subject, library, options.variants.split(','), options.rounds)
-    check(found)
-    print(report.as_text(table(found)), flush=True)
-    tables[subject.title] = report.as_markdown(table(found))
-  is_whole = not arguments and not sys.argv[1:]
-  path = options.results or (RESULTS if is_whole else None)
-  if path:
-    path.write_text(document(tables, head))
+      ways = (
+        [('plain', Found(note=missing))]
+        if missing
+        else measure(subject, library, options.variants.split(','), options.rounds)
+      )
+      for way, each in ways:  # Written at once: what fails later takes none with it.
+        figures = _merged(options.figures, name, {library: {way: each}})
+        check(_loaded(figures['found'][name]))
+        options.figures.write_text(json.dumps(figures, indent=1) + '\n')
+        options.results.write_text(document(figures))
+        print(f'  {library} {way}', flush=True)
+    print(report.as_text(table(_loaded(json.loads(options.figures.read_text())['found'][name]))), flush=True)
 
 
 if __name__ == '__main__':

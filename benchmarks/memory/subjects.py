@@ -40,7 +40,7 @@ _OF_DECODERS = ('plain', 'remat', 'scan', 'accumulation')
 SUBJECTS: Mapping[str, Subject] = {
   subject.name: subject
   for subject in (
-    Subject('decoder', 'decoder of 4 layers of 256, 16 rows of 128 tokens', 16, _OF_DECODERS, 4, layers=4),
+    Subject('decoder', 'decoder of 4 layers of 256, 16 rows of 128 tokens', 16, _OF_DECODERS, 2, layers=4),
     Subject('decoder_24_layers', 'the same with 24 layers', 16, _OF_DECODERS, 2, layers=24),
     Subject('resnet50', "Model Garden's ResNet-50, 8 images of 224x224", 8, IN_PYTORCH, 2),
   )
