@@ -3,6 +3,7 @@
 import json
 import math
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 from benchmarks.growth import __main__ as command
 from benchmarks.growth import curves
 from benchmarks.growth import drawing
+from tests import documents
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _CODE = """
@@ -25,34 +27,36 @@ def points(panels):
   return [point for series in panels.values() for found in series.values() for point in found]
 
 
-@pytest.fixture(scope='module')
-def measured(train_server, tmp_path_factory):
-  """Name -> panels, of what needs one process only."""
-  from tests import train_processes
+@pytest.fixture
+def measure(start_script):
+  """measure(names) -> name -> panels, all by one process."""
 
-  names = ['steps_per_execution', 'model_size', 'variables', 'metrics', 'resume']
-  script = train_processes.Script(train_server(), tmp_path_factory.mktemp('growth'), _CODE, names)
-  done = script.finish(timeout=300)
-  assert done.returncode == 0, done.stderr
-  return dict(json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith('curve '))
+  def run(names):
+    done = start_script(_CODE, names).finish(timeout=600)
+    assert done.returncode == 0, done.stderr
+    found = dict(json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith('curve '))
+    assert all(y > 0 and math.isfinite(y) for panels in found.values() for _, y in points(panels)), found
+    return found
 
-
-def test_every_curve_has_points(measured):
-  assert measured.keys() | {'memory', 'commands'} == curves.CURVES.keys()
-  for name, panels in measured.items():
-    assert len(points(panels)) >= 3, name
-    assert all(y > 0 and math.isfinite(y) for _, y in points(panels)), (name, panels)
+  return run
 
 
-def test_what_grows_is_what_the_axis_says(measured):
+def test_metrics_and_logs_are_counted_apart(measure):
+  metrics = measure(['metrics'])['metrics']['steps/s']
+  assert [[x for x, _ in series] for series in metrics.values()] == [[0, 2], [0, 2]]
+
+
+@pytest.mark.soak
+def test_what_grows_is_what_the_axis_says(measure):
+  measured = measure(['steps_per_execution', 'model_size', 'variables', 'resume'])
+  assert measured.keys() | {'metrics', 'memory', 'commands'} == curves.CURVES.keys()
   rates = measured['steps_per_execution']['steps/s']
-  assert [x for x, _ in rates['as set']] == [1, 4] and rates["the library's choice"][0][0] in (1, 2, 4, 8)
+  assert [x for x, _ in rates['as set']] == [1, 4] and rates["the library's choice"][0][0] in range(1, 9)
   sizes = [x for x, _ in points({'': measured['model_size']['steps/s']})]
   assert sizes == [64 * w + w + w * w + w + 10 * w + 10 for w in (16, 32)]
   (series,) = measured['variables']['steps/s'].values()
   assert [x for x, _ in series] == [2 + 1 + 2, 2 + 4 + 2]  # Two layers with biases around 1 or 4 parts.
-  metrics = measured['metrics']['steps/s']
-  assert [[x for x, _ in series] for series in metrics.values()] == [[0, 2], [0, 2]]
+  assert [x for x, _ in points(measured['resume'])] == [100, 10**6, 100]
 
 
 def test_commands_are_timed():
@@ -62,7 +66,14 @@ def test_commands_are_timed():
   assert [name for name, _ in points(panels)] == ['--help', '--help'] and all(0 < y < 60 for _, y in points(panels))
 
 
-def test_pictures_are_the_same_for_the_same_figures(tmp_path, measured):
+def test_pictures_are_the_same_for_the_same_figures(tmp_path):
+  measured = {
+    'steps_per_execution': {'steps/s': {'as set': [[1, 9.0], [4, 20.0]], 'chosen': [[2, 15.0]]}},
+    'resume': {'seconds': {'ours': [[100, 2.0], [10**9, 2.1]]}},
+    'variables': {'steps/s': {'': [[5, 9.0]]}, 'seconds': {'': [[5, 1.0]]}},
+    'metrics': {'steps/s': {'metrics': [[0, 5.0], [2, 4.0]]}},
+    'commands': {'seconds': {'first': [['list', 7.0]], 'again': [['list', 0.5]]}},
+  }
   (tmp_path / 'growth.json').write_text(
     json.dumps({name: {'machine': '', 'panels': panels} for name, panels in measured.items()})
   )
@@ -99,13 +110,31 @@ def test_a_curve_that_fails_says_why(tmp_path, monkeypatch):
   monkeypatch.setattr(
     subprocess, 'run', lambda *_, **__: subprocess.CompletedProcess([], 3, '', 'a line\nValueError: too small\n')
   )
-  with pytest.raises(SystemExit, match='metrics: has ended with status 3:\n.*too small'):
+  with pytest.raises(SystemExit, match='(?s)metrics: has ended with status 3:.*too small'):
     command.measured('metrics', True)
 
 
-def test_the_page_shows_every_picture_and_they_are_small():
-  page = (ROOT / 'docs/performance.md').read_text()
+def test_the_page_shows_every_curve_and_pictures_are_small():
+  page = documents.read('docs/performance.md')
+  assert re.findall(r'\]\(performance/(\w+).svg\)', page) == list(curves.CURVES)
   pictures = list((ROOT / 'docs/performance').glob('*.svg'))
-  assert {path.stem for path in pictures} == curves.CURVES.keys()
-  assert all(f'](performance/{path.name})' in page for path in pictures)
+  measured = json.loads((ROOT / 'docs/performance/growth.json').read_text())
+  assert {path.stem for path in pictures} == measured.keys() <= curves.CURVES.keys()
   assert sum(path.stat().st_size for path in pictures) < 400_000
+
+
+def test_the_page_names_settings_that_there_are():
+  from official_ext.config import definitions
+  from official_ext.modeling import decoder_config
+
+  fields = {
+    'trainer': definitions.TrainerConfig(),
+    'runtime': definitions.RuntimeConfig(),
+    'decoder': decoder_config.DecoderConfig(),
+  }
+  names = documents.tables(documents.read('docs/performance.md'))['setting']
+  assert len(names) == 10
+  for name in re.findall(r'`((?:trainer|runtime)\.\w+)', ' '.join(names)):
+    owner, field = name.split('.')
+    assert hasattr(fields[owner], field), name
+  assert hasattr(fields['decoder'], 'remat') and hasattr(fields['decoder'], 'scan_layers')
