@@ -209,6 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
       for way, each in ways:  # Written at once: what fails later takes none with it.
         figures = _merged(options.figures, name, {library: {way: each}})
         check(_loaded(figures['found'][name]))
+        options.figures.parent.mkdir(parents=True, exist_ok=True)
         options.figures.write_text(json.dumps(figures, indent=1) + '\n')
         options.results.write_text(document(figures))
         print(f'  {library} {way}', flush=True)

@@ -118,7 +118,8 @@ def test_the_page_shows_every_curve_and_pictures_are_small():
   page = documents.read('docs/performance.md')
   assert re.findall(r'\]\(performance/(\w+).svg\)', page) == list(curves.CURVES)
   pictures = list((ROOT / 'docs/performance').glob('*.svg'))
-  measured = json.loads((ROOT / 'docs/performance/growth.json').read_text())
+  figures = ROOT / 'docs/performance/growth.json'  # Not there before the first measurement on a quiet machine.
+  measured = json.loads(figures.read_text()) if figures.exists() else {}
   assert {path.stem for path in pictures} == measured.keys() <= curves.CURVES.keys()
   assert sum(path.stat().st_size for path in pictures) < 400_000
 
