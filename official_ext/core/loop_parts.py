@@ -1,7 +1,8 @@
 """Cuts a training loop into parts: at programs that compile, and at those that are watched.
 
-A loop runs whole programs of some steps, then the remaining steps one by one. Cuts are only between programs, so that
-a loop runs the same programs on the same batches however it is cut.
+A loop runs whole programs of some steps, then the remaining steps: one by one, or, if one program can run any number of
+steps, by that. In the first case, cuts are only between programs, so that a loop runs the same programs on the same
+batches however it is cut.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ def cut(
   length: int,
   programs_run: set[int],
   is_alone: Callable[[int, int], bool] = lambda step, num_steps: False,
+  any_number: bool = False,
 ) -> Iterator[Part]:
   """Cuts a loop.
 
@@ -38,19 +40,26 @@ def cut(
     length: the number of steps in one program; the remaining steps are run by a program of one step.
     programs_run: the lengths of the programs that have run in this process. Those that run here are added.
     is_alone: whether the program that runs so many steps after so many must be a part by itself.
+    any_number: whether the program runs any number of steps up to `length`: then it compiles for a single one.
 
   Yields:
     The parts, in order.
   """
   pending = done = 0
   while done < num_steps:
-    program = length if num_steps - done >= length else 1
-    compiles, alone = program not in programs_run, is_alone(first_step + done, program)
+    left = num_steps - done
+    if any_number:
+      compiles = length not in programs_run
+      program = 1 if compiles else min(length, left)
+    else:
+      program = length if left >= length else 1
+      compiles = program not in programs_run
+    alone = is_alone(first_step + done, program)
     if compiles or alone:
       if pending:
         yield Part(pending)
       yield Part(program, compiles, alone)
-      programs_run.add(program)
+      programs_run.add(length if any_number else program)
       pending = 0
     else:
       pending += program

@@ -1,4 +1,8 @@
-"""Takes the micro-batches of training steps from the trainer's iterator, and measures the time that this takes."""
+"""Takes the micro-batches of training steps, and measures the time that this takes.
+
+They come from the trainer's iterator; if the steps of a program gather them, from their numbers, and the iterator stays
+as it is.
+"""
 
 import time
 from typing import Any
@@ -6,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_ext import tf_internals
+from official_ext.data import in_memory as in_memory_lib
 from official_ext.step import step_random
 
 
@@ -13,7 +18,9 @@ class StepInputs:
   """Calls `next_train_inputs` for a step.
 
   Attributes:
-    wait: float64 scalar variable, the seconds spent waiting for input since it was set to zero.
+    wait: float64 scalar variable, the seconds spent waiting for input since it was set to zero. Gathering is a part of
+      the step, and not in it.
+    in_memory: how to compute the batch of a number; None if batches come from the iterator.
   """
 
   def __init__(self, trainer: Any, seed: int, num_micro_steps: int):
@@ -27,9 +34,17 @@ class StepInputs:
     self.wait = tf.Variable(
       0.0, dtype=tf.float64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
     )
+    self.in_memory: in_memory_lib.InMemoryBatches | None = None
+    self._data_offset = tf.Variable(
+      0, dtype=tf.int64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+    )
     self._trainer = trainer
     self._seed = seed
     self._num_micro_steps = num_micro_steps
+
+  def begin(self, data_offset: int) -> None:
+    """Prepares for steps that find their batches so many updates further than their numbers."""
+    self._data_offset.assign(data_offset)
 
   def take(self, iterator: Any, steps_ahead: int = 0) -> list[Any]:
     """Takes the micro-batches of one step, and notes how long that took. Cross-replica context, on the host.
@@ -38,6 +53,9 @@ class StepInputs:
       iterator: the training iterator.
       steps_ahead: the number of the step, counted from the next one.
     """
+    if self.in_memory is not None:
+      first = self.first_batch(self._trainer.global_step.read_value() + steps_ahead)
+      return [self.in_memory.batch(first + i) for i in range(self._num_micro_steps)]
     with tf.control_dependencies([self._trainer.global_step.read_value()]):
       start = _timestamp()
     with tf.control_dependencies([start]):
@@ -46,6 +64,10 @@ class StepInputs:
     with tf.control_dependencies(arrived):
       self.wait.assign_add(_timestamp() - start)
     return batches
+
+  def first_batch(self, step: tf.Tensor) -> tf.Tensor:
+    """The number of the first batch that the step after so many takes: int64 scalars."""
+    return (step + self._data_offset.read_value()) * self._num_micro_steps
 
   def take_one(self, iterator: Any, micro_step: int = 0, steps_ahead: int = 0) -> Any:
     """Calls `next_train_inputs`, which may read the step and its seeds. Cross-replica context.

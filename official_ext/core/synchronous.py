@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent import futures
 import contextlib
+import dataclasses
 import time
 from typing import Any
 
@@ -20,6 +21,7 @@ from official_ext.core import profiling
 from official_ext.core import step_inputs
 from official_ext.core import step_planning
 from official_ext.core import training_input
+from official_ext.data import in_memory as in_memory_lib
 from official_ext.step import gradient_tap
 from official_ext.step import inspection
 from official_ext.step import step_plan
@@ -130,11 +132,15 @@ class SynchronousTraining(no_training.NoTraining):
   def _parts(self, num_steps: int) -> Iterator[loop_parts.Part]:
     """Cuts a loop around programs that are compiled, which are timed separately, or inspected or profiled."""
     length = self.plan.steps_per_execution if self.plan is not None and self._owns_loop() else 1
+    any_number = self._gathers()
 
     def is_alone(step, num_steps):
       return self._inspector.is_due(step, num_steps) or self._profiler.covers(step, num_steps)
 
-    return loop_parts.cut(self._step_now(), num_steps, length, self._programs_run, is_alone)
+    return loop_parts.cut(self._step_now(), num_steps, length, self._programs_run, is_alone, any_number)
+
+  def _gathers(self) -> bool:
+    return self.plan is not None and self.plan.gathers
 
   def run(self, num_steps: int, inspects: bool = False) -> float:
     """Runs some steps of a loop that has begun.
@@ -152,9 +158,11 @@ class SynchronousTraining(no_training.NoTraining):
     loop_fn, iterator = self._trainer.train_loop_fn, self._trainer.train_iterator
     start, first_step = time.perf_counter(), self._step_now()
     with self._explained():
-      if inspects:
+      if inspects and not self._gathers():
         self._inspector.run(iterator, num_steps, first_step)
       else:
+        if inspects:  # What is in memory is not used up by that.
+          self._inspector.look(iterator, first_step)
         loop_fn(iterator, tf.constant(num_steps, tf.int32))
     # Waits for the device. A loop in Python ends without an error when the data end.
     if self._step_now() < first_step + num_steps and self._trainer.owns_step:
@@ -217,6 +225,7 @@ class SynchronousTraining(no_training.NoTraining):
 
   def plan_step(self) -> None:
     """See base class."""
+    self.inputs.begin(self._source.data_offset)
     if self.plan is not None:
       return
     with self._trainer.strategy.scope():
@@ -234,6 +243,8 @@ class SynchronousTraining(no_training.NoTraining):
     trainer, step = self._trainer, self.step
     check_xla = self._params.runtime.enable_xla == 'auto'
     traits = step.probe(self.inputs.take_one, trainer.train_iterator, check_xla=check_xla)
+    in_memory = self._in_memory()
+    traits = dataclasses.replace(traits, in_memory=in_memory is not None)
     if trainer.parameter_groups is not None:  # Frozen variables have slots too: a later run may train them.
       gradient_tap.build(trainer.optimizer, trainer.model.trainable_variables)
     plan = step_planning.choose_plan(
@@ -245,11 +256,19 @@ class SynchronousTraining(no_training.NoTraining):
       owns_loop=self._owns_loop(),
       inputs_by=type(trainer).__name__ if self._trainer_takes_own_inputs() else '',
     )
-    step.set_plan(plan, traits)
+    if plan.gathers:
+      self.inputs.in_memory = in_memory
+    step.set_plan(plan, traits, self.inputs.in_memory)
 
   def _owns_loop(self) -> bool:
     """Whether no subclass overrides a method between the loop and the steps."""
     return self._trainer.owns_step and self._params.trainer.train_tf_while_loop
+
+  def _in_memory(self) -> in_memory_lib.InMemoryBatches | None:
+    """The batches as functions of their numbers, if nobody but this class takes them."""
+    if not self._owns_loop() or self._trainer_takes_own_inputs() or self._source.is_custom:
+      return None
+    return in_memory_lib.of(self._trainer.train_dataset)
 
   def _trainer_takes_own_inputs(self) -> bool:
     """Whether `next_train_inputs` is not Model Garden's, and so may read the step or the model."""
@@ -268,6 +287,14 @@ class SynchronousTraining(no_training.NoTraining):
     if plan is None or plan.steps_per_execution == 1 or not self._owns_loop():
       return None
 
+    def gathering_loop(iterator, num_steps):
+      del iterator
+      at_most = plan.steps_per_execution
+      for done in tf.range(0, num_steps, at_most):
+        with tf.name_scope(''):
+          first_batch = self.inputs.first_batch(self._trainer.global_step.read_value())
+          self.step.run_gathering(first_batch, tf.minimum(num_steps - done, at_most))
+
     def fused_loop(iterator, num_steps):
       for _ in tf.range(num_steps // plan.steps_per_execution):
         with tf.name_scope(''):
@@ -276,7 +303,7 @@ class SynchronousTraining(no_training.NoTraining):
         with tf.name_scope(''):
           self._trainer.train_step(iterator)
 
-    return tf.function(fused_loop)
+    return tf.function(gathering_loop if plan.gathers else fused_loop)
 
   def create_variables(self) -> bool:
     """See base class."""

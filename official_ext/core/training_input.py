@@ -21,6 +21,7 @@ class TrainingInput:
 
   Attributes:
     data_offset: how many updates further than its number a step finds its batches, because rollbacks skipped some.
+    is_custom: whether the dataset was handed to the trainer, which cannot build it again.
   """
 
   def __init__(self, task: Any, data: Any, batches_per_step: int, is_custom: bool):
@@ -36,7 +37,7 @@ class TrainingInput:
     self._task = task
     self._data = data
     self._batches_per_step = batches_per_step
-    self._is_custom = is_custom
+    self.is_custom = is_custom
     self._first_batch = 0  # The first batch of the dataset that was built last.
 
   def batches_of(self, step: int) -> list[int]:
@@ -54,7 +55,7 @@ class TrainingInput:
     num_batches = (step + self.data_offset) * self._batches_per_step
     if num_batches == self._first_batch:
       return None
-    if self._is_custom:
+    if self.is_custom:
       logging.warning('The training dataset was handed to the trainer: it starts from its beginning.')
       return None
     with position.starting_at(num_batches) as start:

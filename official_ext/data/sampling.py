@@ -108,16 +108,16 @@ def shuffled_indices(positions: tf.Tensor, num_examples: int, seed: int) -> tf.T
 
 
 def _walk(indices: tf.Tensor, epoch_keys: tf.Tensor, limit: int, rows: int, columns: int) -> tf.Tensor:
-  """Cycle walking: maps cells outside of [0, limit) again until they are inside."""
-  outside = lambda indices: tf.where(indices >= _uint64(limit))
+  """Cycle walking: maps cells outside of [0, limit) again until they are inside.
 
-  def again(indices, cells):
-    updates = _encrypt(tf.gather_nd(indices, cells), tf.gather_nd(epoch_keys, cells), rows, columns)
-    indices = tf.tensor_scatter_nd_update(indices, cells, updates)
-    return indices, outside(indices)
+  The others are computed too and left out, so that all shapes are fixed, as XLA needs.
+  """
+  is_outside = lambda indices: indices >= _uint64(limit)
 
-  shapes = (indices.shape, tf.TensorShape([None, 1]))
-  return tf.while_loop(lambda _, cells: tf.size(cells) > 0, again, (indices, outside(indices)), shapes)[0]
+  def again(indices):
+    return [tf.where(is_outside(indices), _encrypt(indices, epoch_keys, rows, columns), indices)]
+
+  return tf.while_loop(lambda indices: tf.reduce_any(is_outside(indices)), again, [indices])[0]
 
 
 def sequential_indices(positions: tf.Tensor, num_examples: int) -> tf.Tensor:

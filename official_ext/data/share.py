@@ -53,6 +53,11 @@ class Share:
       raise ValueError(f'{num_replicas} replicas cannot share {input_context.num_input_pipelines} pipelines evenly.')
     return cls(size, size // num_replicas, input_context.input_pipeline_id * num_local, num_local)
 
+  @property
+  def is_whole(self) -> bool:
+    """Whether there is no other replica."""
+    return self.batch_size == self.global_batch_size
+
   def positions(self, steps: tf.Tensor) -> tf.Tensor:
     """The positions of the pipeline's elements.
 

@@ -18,6 +18,7 @@ from official_ext.data import bad_examples
 from official_ext.data import batch_reader
 from official_ext.data import collators
 from official_ext.data import identity
+from official_ext.data import in_memory
 from official_ext.data import position
 from official_ext.data import sampling
 from official_ext.data import share as share_lib
@@ -92,7 +93,11 @@ def build_dataset(
   options = tf.data.Options()
   options.autotune.enabled = False  # There is nothing to tune, and the accounting for it costs more than a gather.
   options.deterministic = params.deterministic is not False
-  return dataset.with_options(options)
+  dataset = dataset.with_options(options)
+  if is_cheap and params.is_training and share.is_whole:
+    order = lambda numbers: sampling.shuffled_indices(share.positions(numbers), len(source), params.seed or 0)
+    return in_memory.attach(dataset, in_memory.InMemoryBatches(order, lambda indices: load(indices, indices)[0]))
+  return dataset
 
 
 def _identity(source: sources.Source, params: base_config.Config) -> identity.Identity:

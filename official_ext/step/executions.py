@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from official_ext.data import in_memory as in_memory_lib
 from official_ext.step import step_parts
 from official_ext.step import step_plan
 from official_ext.step import updates
@@ -56,9 +57,20 @@ class GraphExecution:
 
 
 class FusedExecution:
-  """Runs whole steps in one XLA program, on one replica: one of them, or `plan.steps_per_execution`."""
+  """Runs whole steps in one XLA program, on one replica.
 
-  def __init__(self, update: Update, plan: step_plan.StepPlan, parts: step_parts.StepParts, num_micro_steps: int):
+  The program has one step, or a loop: over `plan.steps_per_execution` batches that are stacked, or over any number of
+  batches that it gathers by itself. How many are run does not change what one of them computes.
+  """
+
+  def __init__(
+    self,
+    update: Update,
+    plan: step_plan.StepPlan,
+    parts: step_parts.StepParts,
+    num_micro_steps: int,
+    in_memory: in_memory_lib.InMemoryBatches | None = None,
+  ):
     """Makes the programs; each is compiled when it first runs.
 
     Args:
@@ -66,15 +78,17 @@ class FusedExecution:
       plan: how many steps a program has, and whether they are unrolled.
       parts: the step's.
       num_micro_steps: micro-batches of one step.
+      in_memory: computes the batches, if the plan gathers.
     """
     self._update = update
     self._plan = plan
+    self._in_memory = in_memory
     self._num_micro_steps = num_micro_steps
     self._strategy = parts.strategy
     self._global_step = parts.global_step
     compiled = lambda function: tf.function(function, jit_compile=True, autograph=False)
     self._one = compiled(update.run_in_xla)
-    self._many = compiled(self._run_stacked)
+    self._many = compiled(self._run_guarded)
     self._many_optimistically = compiled(self._run_optimistically)
 
   @do_not_convert
@@ -85,19 +99,32 @@ class FusedExecution:
       return
     flat = [micro_batch for micro_batches in batches for micro_batch in micro_batches]
     stacked = tf.nest.map_structure(lambda *tensors: tf.stack(tensors), *flat)
+    self._run_many(stacked, tf.constant(len(batches)))
+
+  @do_not_convert
+  def run_gathering(self, first_batch: tf.Tensor, num_steps: tf.Tensor) -> None:
+    """Runs steps that gather their batches. Cross-replica context.
+
+    Args:
+      first_batch: int64 scalar, the number of the batch with which they begin.
+      num_steps: int32 scalar, at most `plan.steps_per_execution`.
+    """
+    self._run_many(first_batch, num_steps)
+
+  def _run_many(self, inputs, num_steps):
     if self._plan.manual_optimization:
-      self._strategy.run(self._many, args=(stacked,))
+      self._strategy.run(self._many, args=(inputs, num_steps))
       return
-    done = self._strategy.run(self._many_optimistically, args=(stacked,))
+    done = self._strategy.run(self._many_optimistically, args=(inputs, num_steps))
     done = self._strategy.experimental_local_results(done)[0]
 
     def one_by_one():
-      self._strategy.run(self._many, args=(stacked,))
+      self._strategy.run(self._many, args=(inputs, num_steps))
       return 0
 
     tf.cond(done, lambda: 0, one_by_one)
 
-  def _run_optimistically(self, stacked):
+  def _run_optimistically(self, inputs, num_steps):
     """Runs all steps, or none of them if one is not finite. Replica context.
 
     Guarding every step costs a fifth of a small step. Here one select guards all of them; it needs a copy of what they
@@ -117,32 +144,36 @@ class FusedExecution:
       self._global_step.assign_add(1)
       return tf.logical_and(ok, out.ok)
 
-    ok = self._for_each_step(stacked, run_one, tf.constant(True))
+    ok = self._for_each_step(inputs, num_steps, run_one, tf.constant(True))
     for variable, value in zip(guarded, before):
       variable.assign(tf.where(ok, variable.read_value(), value))
     return ok
 
-  def _run_stacked(self, stacked):
+  def _run_guarded(self, inputs, num_steps):
     """Runs all steps, each guarded by itself. Replica context."""
 
     def run_one(micro_batches, state):
       self._update.run_in_xla(micro_batches)
       return state
 
-    self._for_each_step(stacked, run_one, tf.constant(0))
+    self._for_each_step(inputs, num_steps, run_one, tf.constant(0))
 
-  def _for_each_step(self, stacked, run_one, state):
-    """Runs `state = run_one(micro_batches, state)` on inputs stacked along a new first dimension."""
-    num_steps, micro_steps = self._plan.steps_per_execution, self._num_micro_steps
+  def _for_each_step(self, inputs, num_steps, run_one, state):
+    """Runs `state = run_one(micro_batches, state)` on micro-batches along a new first dimension, or from a number on."""
+    micro_steps = self._num_micro_steps
+    gather = lambda part: part
+    if self._in_memory is not None:
+      gather = self._in_memory.gather
+      inputs = self._in_memory.indices(inputs + tf.range(self._plan.steps_per_execution * micro_steps, dtype=tf.int64))
 
     def body(step, state):
-      micro_batches = [
-        tf.nest.map_structure(lambda tensor, i=i: tensor[step * micro_steps + i], stacked) for i in range(micro_steps)
+      parts = [
+        tf.nest.map_structure(lambda tensor, i=i: tensor[step * micro_steps + i], inputs) for i in range(micro_steps)
       ]
-      return [step + 1, run_one(micro_batches, state)]
+      return [step + 1, run_one([gather(part) for part in parts], state)]
 
     if self._plan.unroll:
-      for step in range(num_steps):
+      for step in range(self._plan.steps_per_execution):
         _, state = body(step, state)
       return state
     return tf.while_loop(lambda step, _: step < num_steps, body, [tf.constant(0), state])[1]

@@ -91,6 +91,21 @@ class Inspector:
     self.seconds += time.perf_counter() - start
     run(batches)
 
+  def look(self, iterator: Any, step: int) -> None:
+    """Inspects the step after so many, whose batches can be taken again. Cross-replica context, outside of a graph.
+
+    Args:
+      iterator: the training iterator.
+      step: the number of steps done before.
+
+    Raises:
+      UserError: `trainer.inspect.layers` matches none.
+    """
+    start = time.perf_counter()
+    take, _, spec = self._program(iterator, 1)
+    self._inspect(take(iterator)[0], spec, step + 1)
+    self.seconds = time.perf_counter() - start
+
   def _program(self, iterator, num_steps):
     """(takes the batches of some steps, runs these steps, the type specs of a step's batches; None for any)."""
     if self._step.plan.eager:

@@ -15,7 +15,7 @@ _CONVOLUTIONS = frozenset(
   for name in ('Conv2D', 'Conv3D', 'DepthwiseConv2dNative')
   for suffix in ('', 'BackpropInput', 'BackpropInputV2', 'BackpropFilter', 'BackpropFilterV2')
 )
-_MAX_STEPS_PER_EXECUTION = 16
+_MAX_STEPS_PER_EXECUTION = 64
 _MAX_STACKED_BYTES = 64 * 2**20
 
 
@@ -31,6 +31,7 @@ class StepTraits:
     static_shapes: whether every input is a dense tensor of known shape.
     sparse_gradients: whether gradients are IndexedSlices, for which not every optimizer has an XLA kernel.
     input_bytes: bytes of one replica's batch; 0 if shapes are not static.
+    in_memory: whether a program can gather its batches by itself.
     xla_error: why XLA cannot compile the step; empty if it can, or was not tried.
   """
 
@@ -41,6 +42,7 @@ class StepTraits:
   static_shapes: bool = True
   sparse_gradients: bool = False
   input_bytes: int = 0
+  in_memory: bool = False
   xla_error: str = ''
 
   @property
@@ -58,8 +60,9 @@ class StepPlan:
       backward on each replica, all-reduce and update outside) or 'plain' (TensorFlow graph; on TPU the strategy's own
       compilation).
     jit_compile: whether XLA compiles the step's forward and backward.
-    steps_per_execution: steps in one program.
+    steps_per_execution: steps in one program, at most so many if `gathers`.
     unroll: whether these steps are unrolled instead of looped over.
+    gathers: whether a program gathers its batches by itself, and so runs any number of steps.
     manual_optimization: whether the task owns its updates.
     reason: the reason, for people.
     eager: whether Python runs the task's step every time.
@@ -72,6 +75,7 @@ class StepPlan:
   manual_optimization: bool
   reason: str
   eager: bool = False
+  gathers: bool = False
 
   def __str__(self) -> str:
     steps = f', {self.steps_per_execution} steps a program' if self.execution == 'fused' else ''
@@ -127,6 +131,7 @@ def choose_plan(
     return StepPlan('split', True, 1, False, manual, reason)
   on_cpu_with_convolutions = device_type == 'CPU' and traits.convolutions
   steps = 1 if run_eagerly else steps_per_execution
+  gathers = traits.in_memory and device_type == 'CPU' and not on_cpu_with_convolutions and not inputs_by
   if not traits.static_shapes:
     steps, reason = 1, f'{reason}; batches of changing shape are not stacked'
   elif not steps and on_cpu_with_convolutions:
@@ -139,17 +144,19 @@ def choose_plan(
         'step a program unless trainer.steps_per_execution says more'
       ),
     )
+  elif not steps and gathers:
+    steps = _balanced(steps_per_loop, _MAX_STEPS_PER_EXECUTION)
   elif not steps:
     # At least two programs in a loop: the first of a run compiles, and another one shows how fast it is.
     at_most = min(steps_per_loop // 2, _stackable_steps(traits.input_bytes * gradient_accumulation_steps))
-    steps = _largest_divisor(steps_per_loop, max(1, at_most))
-  return StepPlan('fused', True, steps, on_cpu_with_convolutions, manual, reason)
+    steps = _without_much_rest(steps_per_loop, max(1, at_most))
+  return StepPlan('fused', True, steps, on_cpu_with_convolutions, manual, reason, gathers=gathers and steps > 1)
 
 
 def without_fused_update(plan: StepPlan, xla_error: str) -> StepPlan:
   """`plan` with the update outside of the XLA program, which cannot contain it."""
   reason = f'{plan.reason}; XLA cannot compile the update: {xla_error}'
-  return dataclasses.replace(plan, execution='split', steps_per_execution=1, unroll=False, reason=reason)
+  return dataclasses.replace(plan, execution='split', steps_per_execution=1, unroll=False, gathers=False, reason=reason)
 
 
 def _use_xla(traits: StepTraits, enable_xla: bool | str, device_type: str) -> tuple[bool, str]:
@@ -171,8 +178,19 @@ def _stackable_steps(input_bytes: int) -> int:
   return max(1, min(_MAX_STEPS_PER_EXECUTION, _MAX_STACKED_BYTES // max(input_bytes, 1)))
 
 
-def _largest_divisor(number: int, at_most: int) -> int:
-  return max(divisor for divisor in range(1, at_most + 1) if number % divisor == 0)
+def _balanced(steps_per_loop: int, at_most: int) -> int:
+  """The steps of a program, if any number can be run: all programs of a loop are nearly of one length."""
+  num_programs = -(-steps_per_loop // at_most)
+  return -(-steps_per_loop // num_programs)
+
+
+def _without_much_rest(steps_per_loop: int, at_most: int) -> int:
+  """The steps of a program, if what is left of a loop must be run step by step, by a program of its own."""
+  divisor = max(divisor for divisor in range(1, at_most + 1) if steps_per_loop % divisor == 0)
+  if 2 * divisor >= at_most:
+    return divisor
+  num_programs = -(-steps_per_loop // at_most)
+  return steps_per_loop // num_programs  # Fewer steps are left than there are programs.
 
 
 def has_convolutions(graph: tf.Graph) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_ext.data import in_memory as in_memory_lib
 from official_ext.step import executions
 from official_ext.step import gradient_tap
 from official_ext.step import input_shapes
@@ -56,10 +57,20 @@ class TrainingStep:
 
   # Planning.
 
-  def set_plan(self, plan: step_plan.StepPlan, traits: step_plan.StepTraits) -> None:
+  def set_plan(
+    self,
+    plan: step_plan.StepPlan,
+    traits: step_plan.StepTraits,
+    in_memory: in_memory_lib.InMemoryBatches | None = None,
+  ) -> None:
     """Fixes how the step is run and makes what it needs, after `probe`.
 
     A fused update that XLA cannot compile, such as that of some optimizers for sparse gradients, is split off.
+
+    Args:
+      plan: how the step is run.
+      traits: the results of `probe`.
+      in_memory: computes the batches, if the plan gathers.
     """
     with self._parts.strategy.scope():
       self._build_optimizer(plan)
@@ -70,7 +81,7 @@ class TrainingStep:
     self.plan = plan
     update = self._update(plan, self._task_step.functions(plan))
     if plan.execution == 'fused':
-      self._execution = executions.FusedExecution(update, plan, self._parts, self.gradient_accumulation_steps)
+      self._execution = executions.FusedExecution(update, plan, self._parts, self.gradient_accumulation_steps, in_memory)
     else:
       self._execution = executions.GraphExecution(update, self._parts)
     if plan.jit_compile and not traits.static_shapes:
@@ -111,6 +122,12 @@ class TrainingStep:
     for micro_batches in batches:
       self.input_shapes.note(micro_batches)
     self._execution.run(batches)
+
+  @do_not_convert
+  def run_gathering(self, first_batch: tf.Tensor, num_steps: tf.Tensor) -> None:
+    """Runs steps in one program: see `executions.FusedExecution.run_gathering`."""
+    assert isinstance(self._execution, executions.FusedExecution)
+    self._execution.run_gathering(first_batch, num_steps)
 
   @do_not_convert
   def rehearse(self, micro_batches: Sequence[Any], new_view: Callable[[], Any]) -> Any:

@@ -24,3 +24,12 @@ def test_cuts_do_not_change_which_programs_run():
     parts = list(loop_parts.cut(5, num_steps, 4, set(), lambda step, num_steps: step % 3 == 0))
     programs = [program for part in parts for program in [4] * (part.steps // 4) + [1] * (part.steps % 4)]
     assert programs == [4] * (num_steps // 4) + [1] * (num_steps % 4)
+
+
+def test_a_program_for_any_number_of_steps_compiles_for_one():
+  run = set()
+  assert list(loop_parts.cut(0, 11, 4, run, any_number=True)) == [Part(1, compiles=True), Part(10)]
+  assert list(loop_parts.cut(11, 11, 4, run, any_number=True)) == [Part(11)]
+  is_alone = lambda step, num_steps: step <= 30 < step + num_steps
+  parts = [Part(8), Part(3, alone=True)]  # The rest of a loop is a program of its own.
+  assert list(loop_parts.cut(22, 11, 4, run, is_alone, any_number=True)) == parts

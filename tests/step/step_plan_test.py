@@ -47,10 +47,16 @@ def test_shape(traits, settings, shape, jit_compile, reason):
 @pytest.mark.parametrize(
   'traits, settings, steps',
   [
-    ({}, {}, 10),  # The largest divisor of 100 up to 16.
-    ({}, dict(steps_per_loop=64), 16),
-    ({}, dict(steps_per_loop=17), 1),
+    ({}, {}, 50),  # The largest divisor of 100 up to 64.
+    ({}, dict(steps_per_loop=1000), 50),
     ({}, dict(steps_per_loop=16), 8),  # Two programs a loop.
+    ({}, dict(steps_per_loop=17), 5),  # Three programs, and two single steps.
+    ({}, dict(steps_per_loop=1021), 63),  # 16 programs, and 13 single steps.
+    (dict(in_memory=True), {}, 50),  # Two programs of one length.
+    (dict(in_memory=True), dict(steps_per_loop=500), 63),  # Eight, the last of 59.
+    (dict(in_memory=True), dict(steps_per_loop=17), 17),
+    (dict(in_memory=True, input_bytes=2**30), {}, 50),
+    (dict(in_memory=True), dict(device_type='GPU', steps_per_loop=500), 50),
     ({}, dict(steps_per_loop=1), 1),
     ({}, dict(steps_per_execution=7), 7),
     (dict(input_bytes=2**23), {}, 5),  # Eight batches fill 64 MiB.
@@ -66,6 +72,7 @@ def test_steps_per_execution(traits, settings, steps):
   plan = choose(traits, **settings)
   assert plan.execution == 'fused' and plan.steps_per_execution == steps
   assert plan.unroll == traits.get('convolutions', False)
+  assert plan.gathers == ('in_memory' in traits and 'device_type' not in settings and steps > 1)
 
 
 def test_convolutions_are_found_inside_functions():
