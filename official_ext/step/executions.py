@@ -159,7 +159,7 @@ class FusedExecution:
     self._for_each_step(inputs, num_steps, run_one, tf.constant(0))
 
   def _for_each_step(self, inputs, num_steps, run_one, state):
-    """Runs `state = run_one(micro_batches, state)` on micro-batches along a new first dimension, or from a number on."""
+    """Runs `state = run_one(micro_batches, state)` on micro-batches stacked, or from a number on."""
     micro_steps = self._num_micro_steps
     gather = lambda part: part
     if self._in_memory is not None:

@@ -81,7 +81,9 @@ class TrainingStep:
     self.plan = plan
     update = self._update(plan, self._task_step.functions(plan))
     if plan.execution == 'fused':
-      self._execution = executions.FusedExecution(update, plan, self._parts, self.gradient_accumulation_steps, in_memory)
+      self._execution = executions.FusedExecution(
+        update, plan, self._parts, self.gradient_accumulation_steps, in_memory
+      )
     else:
       self._execution = executions.GraphExecution(update, self._parts)
     if plan.jit_compile and not traits.static_shapes:
