@@ -182,8 +182,8 @@ class TrainerConfig(cfg.TrainerConfig):
 
   Attributes:
     optimizer_config: Optimizer, schedule of the learning rate, warm-up, moving average, parameter groups.
-    steps_per_execution: The number of steps in one compiled program, on one replica. 0: chosen by the library, 1 if
-      the trainer overrides `next_train_inputs`.
+    steps_per_execution: The number of steps in one compiled program, on one replica. 0: chosen by the library, up to
+      64, and 1 if the trainer overrides `next_train_inputs`.
     gradient_accumulation_steps: The number of batches of `global_batch_size` whose mean gradient makes one update.
     train_epochs: The length of training in epochs of the training data, instead of `train_steps`. 0: unset.
     validation_interval_epochs: Epochs between evaluations, instead of `validation_interval`. 0: unset.
