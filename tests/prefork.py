@@ -20,6 +20,7 @@ import tensorflow as tf  # noqa: F401
 
 from official_ext.core import train_lib  # noqa: F401
 import registry_imports  # noqa: F401
+from tests import shared_conversions
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 _POLL_SECONDS = 0.01
@@ -58,9 +59,16 @@ def main() -> None:
   answers = os.fdopen(os.dup(1), 'w', buffering=1)
   os.dup2(2, 1)  # Whatever prints must not be taken for an answer.
   children: set[int] = set()
+  conversions = shared_conversions.SharedConversions()
   while True:
     _ended(children, answers)
-    if not select.select([0], [], [], _POLL_SECONDS if children else None)[0]:
+    timeout = 0 if conversions.has_work else _POLL_SECONDS if children else None
+    readable = select.select([0, conversions.reader], [], [], timeout)[0]
+    if conversions.reader in readable:
+      conversions.read()
+    if 0 not in readable:
+      if conversions.has_work:
+        conversions.work()
       continue
     line = sys.stdin.readline()  # One request at a time: the client waits for its answer.
     if not line:
@@ -68,6 +76,7 @@ def main() -> None:
     pid = os.fork()
     if not pid:
       os.close(answers.fileno())
+      conversions.tell_parent()
       _become_script(json.loads(line))
       os._exit(0)
     children.add(pid)

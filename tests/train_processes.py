@@ -15,7 +15,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TRAIN = ROOT / 'train.py'
-_START_SECONDS = 120
+_START_SECONDS = 600  # Importing TensorFlow takes 12 seconds of a processor, which has other work too.
+_END_SECONDS = 10
 
 
 def environment(changes: Mapping[str, str | None] | None = None) -> Mapping[str, str]:
@@ -95,8 +96,12 @@ class Server:
 
   def close(self) -> None:
     """Ends the server. What it has started goes on."""
-    self._process.kill()
-    self._process.wait()
+    self._process.stdin.close()
+    try:
+      self._process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+      self._process.kill()
+      self._process.wait()
 
 
 class ForkedProcess:

@@ -116,7 +116,7 @@ def test_generate_prints_what_transformers_does_alone_and_a_stream_is_the_same(r
   assert process.wait(timeout=200) == 0, (tmp_path / 'stderr').read_text()
   time.sleep(0.2)
   os.write(terminal, b'$')
-  reader.join(timeout=20)
+  reader.join(timeout=60)
   assert b''.join(pieces).decode() == expected + '\r\n'
   assert len(pieces) > 3
 

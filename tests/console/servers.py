@@ -30,7 +30,7 @@ class Console:
   def close(self):
     """Ends the server."""
     self._server.end()
-    self._thread.join(10)
+    self._thread.join(60)
     assert not self._thread.is_alive()
 
   def request(self, method, target, body=None, headers=None, timeout=30):

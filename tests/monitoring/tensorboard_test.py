@@ -149,7 +149,7 @@ def test_tensorboard_shows_a_restored_run_once(tmp_path):
     channel_creds_type=grpc_util.ChannelCredsType.LOCAL,
   )
   ingester.start()
-  deadline = time.monotonic() + 30
+  deadline = time.monotonic() + 120
   shown = {}
   while not shown and time.monotonic() < deadline:
     shown = ingester.data_provider.read_scalars(

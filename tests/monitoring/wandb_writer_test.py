@@ -16,7 +16,7 @@ from tests.monitoring import wandb_files
 
 def _read(path):
   """(run, rows of metrics, exit codes) of a file, which W&B's own process completes in a moment."""
-  deadline = time.monotonic() + 20
+  deadline = time.monotonic() + 120
   while not (found := _read_now(path))[2] and time.monotonic() < deadline:
     time.sleep(0.1)
   return found

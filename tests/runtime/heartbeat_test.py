@@ -18,7 +18,7 @@ class _Heart:
 
 
 def _wait_for(condition):
-  deadline = time.monotonic() + 10
+  deadline = time.monotonic() + 60
   while not condition() and time.monotonic() < deadline:
     time.sleep(0.01)
   return condition()

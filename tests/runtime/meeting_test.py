@@ -92,7 +92,7 @@ def chief_of(count, clusters, timeout=30, host='127.0.0.1'):
   with concurrent.futures.ThreadPoolExecutor() as threads:
     chief = threads.submit(meeting.meet, workers[0], timeout)
     port = int(workers[0].addresses[0].split(':')[1])
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
       with contextlib.suppress(OSError):
         socket.create_connection((host, port)).close()

@@ -1,0 +1,36 @@
+"""What one forked process has converted by AutoGraph, the next finds done; and it is the same code."""
+
+import json
+import time
+
+# Options that no training has, so that no other test has asked for this conversion.
+_CODE = """
+  import json
+  import tensorflow as tf
+  from tensorflow.python.autograph.pyct import transpiler
+  from official_ext.data import sampling
+
+  converted = []
+  convert = transpiler.GenericTranspiler.transform_function
+  transpiler.GenericTranspiler.transform_function = lambda *args: converted.append(args[1].__name__) or convert(*args)
+  features = tf.autograph.experimental.Feature.ASSERT_STATEMENTS
+  function = tf.autograph.to_graph(sampling.shuffled_indices, experimental_optional_features=features)
+  with open(function.ag_module.__file__) as file:
+    lines = sorted((place.lineno, origin.loc.lineno) for place, origin in function.ag_source_map.items())
+    print(json.dumps([converted, file.read(), lines]))
+"""
+
+
+def test_a_conversion_of_one_process_is_found_by_the_next(start_script):
+  def convert():
+    done = start_script(_CODE).finish()
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+  names, code, lines = convert()
+  assert names == ['shuffled_indices'] and 'def tf__shuffled_indices' in code and lines
+  deadline = time.monotonic() + 60
+  while names:
+    assert time.monotonic() < deadline, 'the server has not converted it'
+    names, same_code, same_lines = convert()
+  assert (same_code, same_lines) == (code, lines)
