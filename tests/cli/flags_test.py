@@ -165,8 +165,8 @@ def test_a_broken_package_is_named_and_left_out(tmp_path, monkeypatch, capsys):
 
 PROGRAM = """
 import json, sys
-from official_ext.cli import flags
 from official_ext import model_garden_internals as internals
+from official_ext.cli import flags
 from official_ext.config import parser
 flags.import_experiments(experiment='digits_mlp')
 lacks = [name for name in ('official.vision', 'official.nlp.tasks', 'tensorflow_datasets') if name in sys.modules]
