@@ -3,9 +3,6 @@
 import official_ext  # noqa: F401  # First: it selects the Keras that Model Garden is written for.
 
 # isort: split
-from official_ext import model_garden_internals  # noqa: F401  # It imports less of Model Garden's core than others do.
-
-# isort: split
 from absl import app
 from absl import flags
 

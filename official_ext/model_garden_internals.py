@@ -5,44 +5,15 @@ exists, in the form that we rely on. See also tf_internals.py.
 """
 
 # pylint: disable=protected-access
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 import contextlib
 import functools
-import importlib
 import pathlib
 import re
-import sys
-import types
 from typing import Any
 
-
-class _Deferred(types.ModuleType):
-  """Stands for a module, and imports it when it is used."""
-
-  def __getattr__(self, name: str) -> Any:
-    if sys.modules.get(self.__name__) is self:
-      del sys.modules[self.__name__]
-    return getattr(importlib.import_module(self.__name__), name)
-
-
-@contextlib.contextmanager
-def _deferring(name: str) -> Iterator[None]:
-  """A context in which `import name` imports nothing until the module is used; others import it as ever afterwards."""
-  if name in sys.modules:
-    yield
-    return
-  placeholder = sys.modules[name] = _Deferred(name)
-  try:
-    yield
-  finally:
-    if sys.modules.get(name) is placeholder:
-      del sys.modules[name]
-
-
-# The first to import Model Garden's core: its input reader imports TFDS, half a second, for those who name a data set.
-with _deferring('tensorflow_datasets'):
-  from official.core import exp_factory
-from official.modeling.hyperparams import base_config  # noqa: E402
+from official.core import exp_factory
+from official.modeling.hyperparams import base_config
 
 _REGISTERS = re.compile(r"^@exp_factory\.register_config_factory\(\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 
