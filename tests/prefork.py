@@ -16,6 +16,7 @@ import runpy
 import select
 import sys
 
+from official.common import registry_imports as last  # noqa: F401
 import tensorflow as tf  # noqa: F401
 
 from official_ext.core import train_lib  # noqa: F401

@@ -20,8 +20,7 @@ def configuration() -> definitions.ExperimentConfig:
     UserError: naming all mistakes that can be found without a model.
   """
   ext_flags.set_verbosity()
-  ext_flags.import_registry('registry_imports', 'import')
-  ext_flags.import_registries(flags.FLAGS.registry)
+  ext_flags.import_experiments(flags.FLAGS.registry, flags.FLAGS.experiment)
   parser.parse_gin(flags.FLAGS.gin_file, flags.FLAGS.gin_params)
   return parser.parse_configuration(flags.FLAGS)
 

@@ -76,6 +76,7 @@ def _list(arguments: Sequence[str]) -> dict[str, Any]:
   ext_flags.parse(['train.py', *arguments])
   for do in (
     lambda: ext_flags.import_registry('registry_imports', 'import'),
+    ext_flags.import_last,
     lambda: ext_flags.import_registries(flags.FLAGS.registry),
   ):
     try:

@@ -59,6 +59,7 @@ class _Modules:
     if _REGISTRY_IMPORTS not in without:
       try:
         ext_flags.import_registry(_REGISTRY_IMPORTS, 'import')
+        ext_flags.import_last()
       except errors.UserError:
         self.failed = _REGISTRY_IMPORTS
         return

@@ -18,11 +18,13 @@ from official_ext import errors
 from official_ext import model_garden_internals
 from official_ext import suggestions
 from official_ext.config import definitions
+from official_ext.config import parser
 from official_ext.config import short_names
 from official_ext.files import paths
 
 MODES = ('train', 'eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval', 'export')
 ENTRY_POINTS = 'official_ext.experiments'
+_REGISTRY_IMPORTS = 'registry_imports'
 
 # Model Garden defines these for programs that are not part of it.
 _UNREAD = ('tpu_platform', 'tfhub_handle', 'tflex_output_uri')
@@ -222,6 +224,37 @@ def set_verbosity() -> None:
   """Logs warnings and errors; with --verbosity=0, also TensorFlow's and Model Garden's informational messages."""
   if not flags.FLAGS['verbosity'].present:
     logging.set_verbosity(logging.WARNING)
+
+
+def import_experiments(names: Sequence[str] | None = None, experiment: str | None = None) -> None:
+  """Imports what registers experiments: registry_imports, then `import_registries(names)`.
+
+  What registry_imports leaves for last is imported between the two if it may have the experiment, as far as its sources
+  tell, and after them if nobody has it.
+
+  Args:
+    names: the values of --registry.
+    experiment: the only one that is wanted; None: all are.
+
+  Raises:
+    UserError: see `import_registries`.
+  """
+  import_registry(_REGISTRY_IMPORTS, 'import')
+  if experiment is None or experiment in model_garden_internals.experiments_in_source():
+    import_last()
+  import_registries(names)
+  if experiment not in parser.experiment_names():
+    import_last()
+
+
+def import_last() -> None:
+  """Imports the modules that `IMPORTED_LAST` of registry_imports names, those that take long, if there are any.
+
+  Raises:
+    UserError: one cannot be imported, or registers a name that is taken.
+  """
+  for name in getattr(sys.modules.get(_REGISTRY_IMPORTS), 'IMPORTED_LAST', ()):
+    import_registry(name, 'import')
 
 
 def import_registries(names: Sequence[str] | None = None) -> None:

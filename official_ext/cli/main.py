@@ -195,8 +195,8 @@ def _parse(arguments: list[str]) -> Any:
   ext_flags = _module('official_ext.cli.flags')
   ext_flags.define_for_command()
   ext_flags.parse(['official-ext', *arguments])
-  ext_flags.import_registry('registry_imports', 'import')
-  ext_flags.import_registries(_module('absl.flags').FLAGS.registry)
+  flags = _module('absl.flags').FLAGS
+  ext_flags.import_experiments(flags.registry, flags.experiment)
   return ext_flags
 
 

@@ -25,8 +25,7 @@ def mistakes_in(flags: Sequence[str], points: Sequence[Sequence[str]]) -> list[s
   """The mistakes in the configurations of some points; each once."""
   ext_flags.define_for_command()
   ext_flags.parse(['train.py', *flags])
-  ext_flags.import_registry('registry_imports', 'import')
-  ext_flags.import_registries(FLAGS.registry)
+  ext_flags.import_experiments(FLAGS.registry, FLAGS.experiment)
   if FLAGS.gin_file or FLAGS.gin_params:
     parser.parse_gin(FLAGS.gin_file, FLAGS.gin_params)
   common = list(FLAGS.set or ())

@@ -111,6 +111,8 @@ def _register(experiment: str, registry: Sequence[str]) -> None:
   if experiment not in parser_lib.experiment_names():
     there = importlib.util.find_spec('registry_imports') is not None
     ext_flags.import_registry('registry_imports' if there else 'official.common.registry_imports', 'import')
+  if experiment not in parser_lib.experiment_names():
+    ext_flags.import_last()
 
 
 # Exports.

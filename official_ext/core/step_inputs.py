@@ -91,6 +91,7 @@ class StepInputs:
     )
 
 
+@tf.autograph.experimental.do_not_convert
 def _timestamp() -> tf.Tensor:
   """Seconds since 1970: float64 scalar. TensorFlow's own op is refused under op determinism."""
   if tf_internals.is_op_determinism_enabled():

@@ -93,9 +93,18 @@ def get(name: str, params: base_config.Config) -> Collator:
   return Collator(registration.factory(params), registration.fixed_shapes)
 
 
+def as_array(value: Any) -> np.ndarray:
+  """A value of an example as an array. Bytes and text stay as they are: NumPy's own strings lose zero bytes at the end.
+
+  Args:
+    value: an array, a number, bytes or text.
+  """
+  return np.asarray(value, object) if isinstance(value, (bytes, str)) else np.asarray(value)
+
+
 def stack_examples(examples: Sequence[Example]) -> Mapping[str, Any]:
   """Stacks the examples' values, feature by feature. The examples must agree in structure and shapes."""
-  return tf.nest.map_structure(lambda *values: np.stack([np.asarray(value) for value in values]), *examples)
+  return tf.nest.map_structure(lambda *values: np.stack([as_array(value) for value in values]), *examples)
 
 
 @register('stack')
@@ -119,7 +128,7 @@ def pad(params: base_config.Config) -> Collate:
   pad_value = getattr(params, 'pad_value', 0)
 
   def pad_feature(*values):
-    arrays = [np.asarray(value) for value in values]
+    arrays = [as_array(value) for value in values]
     if arrays[0].ndim == 0 or arrays[0].dtype.kind not in 'biuf':
       return np.stack(arrays)
     length = seq_length or max(len(array) for array in arrays)

@@ -85,6 +85,7 @@ def _encrypt(cells: tf.Tensor, epoch_keys: tf.Tensor, rows: int, columns: int) -
   return left * _uint64(columns) + right
 
 
+@tf.autograph.experimental.do_not_convert
 def shuffled_indices(positions: tf.Tensor, num_examples: int, seed: int) -> tf.Tensor:
   """The source's indices at these positions of a shuffled run.
 
@@ -125,6 +126,7 @@ def sequential_indices(positions: tf.Tensor, num_examples: int) -> tf.Tensor:
   return positions % num_examples
 
 
+@tf.autograph.experimental.do_not_convert
 def transform_seeds(positions: tf.Tensor, seed: int) -> tf.Tensor:
   """Seeds for TensorFlow's stateless random ops, one for each position.
 

@@ -91,7 +91,8 @@ class ArraySource(Source):
     """Returns a function from int64 indices of shape [...] to values of shape [..., features], for use in a graph."""
     with tf.device('CPU:0'):
       tensors = tf.nest.map_structure(tf.constant, self._arrays)
-    return lambda indices: tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), tensors)
+    gather = lambda indices: tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), tensors)
+    return tf.autograph.experimental.do_not_convert(gather)
 
 
 class TfdsSource(Source):

@@ -190,6 +190,7 @@ def _plan(source: sources.Source, params: base_config.Config, share: share_lib.S
     num_rows = min(num_rows, _BYTES_PER_BLOCK // max(1, source.bytes_per_example))
   num_steps = max(1, num_rows // (share.batch_size * share.num_replicas))
 
+  @tf.autograph.experimental.do_not_convert
   def make_block(first_step):
     positions = share.positions(first_step + tf.range(num_steps, dtype=tf.int64))
     if params.is_training:

@@ -105,6 +105,7 @@ class GradientTap:
     self._apply_gradients(list(zip(gradients, variables)), experimental_aggregate_gradients=False)
 
 
+@tf.autograph.experimental.do_not_convert
 def inner_optimizer(optimizer: Any) -> Any:
   """The optimizer that makes the update, inside loss scaling and moving averages."""
   while True:

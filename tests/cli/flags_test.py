@@ -1,5 +1,9 @@
 """The command line: one line for every mistake, status 2."""
 
+import json
+import os
+import pathlib
+import subprocess
 import sys
 
 from absl import flags
@@ -9,6 +13,7 @@ import pytest
 from official_ext import errors
 from official_ext.cli import flags as ext_flags
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMMAND = ['--experiment=digits', '--mode=train', '--model_dir=/nowhere']
 
 
@@ -156,3 +161,25 @@ def test_a_broken_package_is_named_and_left_out(tmp_path, monkeypatch, capsys):
     'warning: the installed package flags-test-broken-plugin: its entry point=flags_test_broken_plugin: cannot be '
     f'imported: RuntimeError: two lines ({tmp_path}/flags_test_broken_plugin.py, line 3)\n'
   )
+
+
+PROGRAM = """
+import json, sys
+from official_ext import model_garden_internals as internals
+from official_ext.cli import flags
+from official_ext.config import parser
+flags.import_experiments(experiment='digits_mlp')
+lacks = [name for name in ('official.vision', 'official.nlp.tasks') if name in sys.modules]
+before, in_source = set(parser.experiment_names()), internals.experiments_in_source()
+flags.import_experiments(experiment='resnet_imagenet')
+added = set(parser.experiment_names()) - before
+print(json.dumps([lacks, 'digits_mlp' in before, sorted(added ^ in_source)]))
+"""
+
+
+def test_an_experiment_of_ours_imports_none_of_model_gardens_and_one_of_theirs_does():
+  """The names that Model Garden registers are those that its sources tell."""
+  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+  done = subprocess.run([sys.executable, '-c', PROGRAM], cwd=ROOT, env=environment, capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  assert json.loads(done.stdout.splitlines()[-1]) == [[], True, []]

@@ -52,3 +52,11 @@ def test_a_name_is_registered_once_and_a_miss_names_its_neighbour():
     collators.get('stak', cfg.DataConfig())
   with pytest.raises(errors.UserError, match='there are .*pad, stack'):
     collators.get('zzz', cfg.DataConfig())
+
+
+@pytest.mark.parametrize('name', ['stack', 'pad'])
+def test_bytes_keep_their_zeros_at_the_end(name):
+  # A serialized record may well end with them; NumPy's own strings of bytes do not.
+  values = [b'a\0', b'\0\0', b'longer']
+  batch = collators.get(name, cfg.DataConfig())([{'record': value} for value in values])
+  assert batch['record'].tolist() == values

@@ -260,3 +260,19 @@ def test_errors_name_the_field():
     step_indexed.build_dataset(array_source(), data_config(30, is_training=False, drop_remainder=True))
   with pytest.raises(errors.UserError, match='no collator is named'):
     step_indexed.build_dataset(array_source(), data_config(collator='nothing'))
+
+
+def test_records_reach_the_graph_byte_by_byte():
+  records = [bytes([number, 0, 0]) for number in range(8)]
+
+  class Records(sources.Source):
+    def __len__(self):
+      return len(records)
+
+    def fetch(self, indices):
+      return [{'record': records[index]} for index in indices]
+
+  params = cfg.DataConfig(global_batch_size=4, is_training=False)
+  for source in (Records(), sources.cached(Records())):
+    batches = list(step_indexed.build_dataset(source, params).as_numpy_iterator())
+    assert [record for batch in batches for record in batch['record']] == records
