@@ -14,7 +14,7 @@ _CODE = """
   convert = transpiler.GenericTranspiler.transform_function
   transpiler.GenericTranspiler.transform_function = lambda *args: converted.append(args[1].__name__) or convert(*args)
   features = tf.autograph.experimental.Feature.ASSERT_STATEMENTS
-  function = tf.autograph.to_graph(sampling.shuffled_indices, experimental_optional_features=features)
+  function = tf.autograph.to_graph(sampling.sequential_indices, experimental_optional_features=features)
   with open(function.ag_module.__file__) as file:
     lines = sorted((place.lineno, origin.loc.lineno) for place, origin in function.ag_source_map.items())
     print(json.dumps([converted, file.read(), lines]))
@@ -28,7 +28,7 @@ def test_a_conversion_of_one_process_is_found_by_the_next(start_script):
     return json.loads(done.stdout)
 
   names, code, lines = convert()
-  assert names == ['shuffled_indices'] and 'def tf__shuffled_indices' in code and lines
+  assert names == ['sequential_indices'] and 'def tf__sequential_indices' in code and lines
   deadline = time.monotonic() + 60
   while names:
     assert time.monotonic() < deadline, 'the server has not converted it'

@@ -348,7 +348,7 @@ def test_a_second_list_or_describe_does_not_import_tensorflow_and_a_change_is_se
 def test_what_was_described_before_is_printed_again_if_no_value_or_file_is_asked_for(tmp_path, monkeypatch, capsys):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
   with monkeypatch.context() as as_in_a_new_process:
-    as_in_a_new_process.delitem(sys.modules, 'official')
+    as_in_a_new_process.delitem(sys.modules, 'official', raising=False)
     for flags in ([], ['--yaml'], ['--set=learning_rate=1.0']):
       experiment_cache.ExperimentCache('describe', ['digits', *flags]).write(['kept'], 'no.such.group')
     for flags in ([], ['--yaml']):
@@ -368,7 +368,7 @@ def test_a_path_for_a_registry_gets_a_suggestion(path, module, capsys):
 
 def test_a_cache_that_cannot_be_read_or_written_is_no_mistake(tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-  monkeypatch.delitem(sys.modules, 'official')  # As in a new process.
+  monkeypatch.delitem(sys.modules, 'official', raising=False)  # As in a new process.
   cache = experiment_cache.ExperimentCache('list', ['a'])
   assert cache.read() is None
   cache.write(['a', 'b'], 'no.such.group')
