@@ -62,6 +62,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'cluster',
     'meeting',
     'workers',
+    'processor',
     'distribute',
   ),
   'step': (

@@ -5,6 +5,7 @@ import tensorflow as tf
 from official_ext import errors
 from official_ext.config import definitions
 from official_ext.runtime import distribute
+from official_ext.runtime import processor
 from official_ext.step import step_plan
 
 
@@ -45,6 +46,7 @@ def choose_plan(
     steps_per_loop=trainer.steps_per_loop,
     gradient_accumulation_steps=trainer.gradient_accumulation_steps,
     run_eagerly=not trainer.train_tf_function,
+    multiplies_bfloat16=processor.multiplies_bfloat16(),
   )
 
 

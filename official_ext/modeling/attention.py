@@ -1,10 +1,12 @@
 """Attention with grouped heads, rotary positions, norms of queries and keys, soft-caps and a cache."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import tensorflow as tf
 
+from official_ext.modeling import clusters
 from official_ext.modeling import decoder_config
 from official_ext.modeling import key_value_cache
 from official_ext.modeling import layers
@@ -93,12 +95,22 @@ class Attention(layers.Part):
     queries = tf.reshape(queries, [-1, t, groups, shared, size])
     queries = tf.reshape(tf.transpose(queries, [0, 2, 3, 1, 4]), [-1, groups, shared * t, size])
     scores = softcapped(tf.matmul(queries, keys, transpose_b=True), config.attn_logit_softcapping)
-    scores = tf.reshape(tf.cast(scores, tf.float32), [-1, groups, shared, t, s])
-    shares = tf.nn.softmax(tf.where(context.mask[:, :, tf.newaxis], scores, -1e30))
-    shares = layers.dropout(tf.cast(shares, values.dtype), config.attention_dropout, context.seed, 0)
+    scores = tf.reshape(scores, [-1, groups, shared, t, s])
+    shares = _shares(values.dtype)(scores, context.mask[:, :, tf.newaxis])
+    shares = layers.dropout(shares, config.attention_dropout, context.seed, 0)
     y = tf.matmul(tf.reshape(shares, [-1, groups, shared * t, s]), values)
     y = tf.reshape(y, [-1, groups, shared, t, size])
     return tf.reshape(tf.transpose(y, [0, 3, 1, 2, 4]), [-1, t, heads * size])
+
+
+@functools.cache
+def _shares(dtype):
+  """A function of (scores, mask): the softmax over the last axis, in a dtype."""
+
+  def shares(scores, mask):
+    return tf.cast(tf.nn.softmax(tf.where(mask, tf.cast(scores, tf.float32), -1e30)), dtype)
+
+  return clusters.cluster(shares, num_constants=1)
 
 
 def softcapped(scores: tf.Tensor, cap: float) -> tf.Tensor:

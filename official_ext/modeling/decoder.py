@@ -32,12 +32,12 @@ class MLP(layers.Part):
     self.gate_proj = make('gate_proj', width, inner) if config.gated_mlp else None
     self.up_proj = make('up_proj', width, inner)
     self.down_proj = make('down_proj', inner, width)
-    self._activation = layers.ACTIVATIONS[config.hidden_act]
+    self._activation = layers.activation(config.hidden_act, config.gated_mlp)
 
   def call(self, x: tf.Tensor) -> tf.Tensor:
     """A tensor of x's shape and dtype."""
     up = self.up_proj(x)
-    inner = self._activation(up) if self.gate_proj is None else self._activation(self.gate_proj(x)) * up
+    inner = self._activation(up) if self.gate_proj is None else self._activation(self.gate_proj(x), up)
     return self.down_proj(inner)
 
 

@@ -5,25 +5,47 @@ by `layer_weights.value_of`, so that one of them can stand for every layer of th
 """
 
 from collections.abc import Callable, Sequence
+import functools
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
 from official_ext import keyed_draws
+from official_ext.modeling import clusters
 from official_ext.modeling import layer_weights
 from official_ext.modeling import ordering
 from official_ext.modeling import unmade
 
 _CAST_AT_ONCE = 2**24  # Numbers of a frozen matrix, such as a head, that are there in the compute dtype.
 
+_SQRT_ONE_HALF = 0.5**0.5
+
+
+def exact_gelu(x: tf.Tensor) -> tf.Tensor:
+  """The Gaussian error linear unit, x Phi(x): Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415.
+
+  As in PyTorch by erf, and in float32 at least: tf.nn.gelu's erfc, which no CPU's kernel has in vectors, takes several
+  times as long, and in bfloat16 1 + erf(x) would lose what is left of small probabilities.
+  """
+  y = tf.cast(x, tf.float32) if x.dtype.size < 4 else x
+  return tf.cast(0.5 * y * (1 + tf.math.erf(y * tf.cast(_SQRT_ONE_HALF, y.dtype))), x.dtype)
+
+
 ACTIVATIONS = {
   'silu': tf.nn.silu,
-  'gelu': tf.nn.gelu,
+  'gelu': exact_gelu,
   'gelu_new': lambda x: tf.nn.gelu(x, approximate=True),
   'gelu_pytorch_tanh': lambda x: tf.nn.gelu(x, approximate=True),
   'relu': tf.nn.relu,
 }
+
+
+@functools.cache
+def activation(name: str, is_gated: bool = False) -> Callable[..., tf.Tensor]:
+  """One of `ACTIVATIONS`, or with a gate act(gate) * x: of (gate, x). See clusters.py."""
+  act = ACTIVATIONS[name]
+  return clusters.cluster((lambda gate, x: act(gate) * x) if is_gated else act)
 
 
 class Part(tf_keras.layers.Layer):
@@ -235,15 +257,25 @@ class Norm(Part):
 
   def call(self, x: tf.Tensor) -> tf.Tensor:
     """A tensor of x's shape and dtype."""
+    weights = [self.value(weight, tf.float32) for weight in (self.scale, self.bias) if weight is not None]
+    return _norm(self._epsilon, self._offset, self._is_centered)(x, *weights)
+
+
+@functools.cache
+def _norm(epsilon, offset, is_centered):
+  """A function of (x, scale, and the bias if it is centered)."""
+
+  def norm(x, scale, bias=None):
     y = tf.cast(x, tf.float32)
-    if self._is_centered:
+    if is_centered:
       y -= tf.reduce_mean(y, axis=-1, keepdims=True)
-    y *= tf.math.rsqrt(tf.reduce_mean(tf.square(y), axis=-1, keepdims=True) + self._epsilon)
-    scale = self.value(self.scale, tf.float32)
-    y *= scale + self._offset if self._offset else scale
-    if self.bias is not None:
-      y += self.value(self.bias, tf.float32)
+    y *= tf.math.rsqrt(tf.reduce_mean(tf.square(y), axis=-1, keepdims=True) + epsilon)
+    y *= scale + offset if offset else scale
+    if bias is not None:
+      y += bias
     return tf.cast(y, x.dtype)
+
+  return clusters.cluster(norm)
 
 
 class Embedding(Part):

@@ -9,6 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_ext.modeling import clusters
+
 IGNORED_LABEL = -100  # Hugging Face's.
 _LOG_ONE_HALF = -0.6931471805599453
 _CERTAIN = -1e-7  # In float32, exp of what is nearer to 0 is 1, and the odds are infinite.
@@ -24,12 +26,18 @@ def log_probs(logits: Any, labels: Any) -> tf.Tensor:
   Returns:
     float32 [b, t].
   """
-  labels = tf.convert_to_tensor(labels)
+  return _log_probs(tf.convert_to_tensor(logits), tf.convert_to_tensor(labels))
+
+
+def _of_labels(logits, labels):
   is_ignored = tf.equal(labels, IGNORED_LABEL)
   found = -tf.nn.sparse_softmax_cross_entropy_with_logits(
     tf.where(is_ignored, tf.zeros_like(labels), labels), tf.cast(logits, tf.float32)
   )
   return tf.where(is_ignored, 0.0, found)
+
+
+_log_probs = clusters.cluster(_of_labels, num_constants=1)
 
 
 def label(logits: Any, labels: Any, mask: Any = None) -> tf.Tensor:

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from official_ext import errors
 from official_ext import suggestions
+from official_ext.modeling import clusters
 
 # The kinds, and the fields of `RopeParameters` that each uses beside `rope_theta` and `partial_rotary_factor`.
 USED_FIELDS: dict[str, tuple[str, ...]] = {
@@ -148,11 +149,18 @@ def rotated(x: tf.Tensor, cos: tf.Tensor, sin: tf.Tensor) -> tf.Tensor:
   Returns:
     A tensor of `x`'s shape and dtype, computed in float32.
   """
+  return _rotated(x, cos, sin)
+
+
+def _rotate(x, cos, sin):
   pairs = cos.shape[-1]
   first, second = tf.cast(x[..., :pairs], tf.float32), tf.cast(x[..., pairs : 2 * pairs], tf.float32)
   turned = tf.concat([first * cos - second * sin, second * cos + first * sin], axis=-1)
   turned = tf.cast(turned, x.dtype)
   return turned if 2 * pairs == x.shape[-1] else tf.concat([turned, x[..., 2 * pairs :]], axis=-1)
+
+
+_rotated = clusters.cluster(_rotate, num_constants=2)  # They come from positions alone.
 
 
 def _frequencies(parameters, head_dim, max_position_embeddings, positions):

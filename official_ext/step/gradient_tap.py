@@ -45,6 +45,9 @@ class GradientTap:
   """Stands between a task and one optimizer instance.
 
   Replicas are traced in threads that take turns, so the captured gradients belong to the thread that captures.
+
+  Attributes:
+    on_cpu: see `global_norm`; a plan without XLA sets it to False.
   """
 
   def __init__(self, optimizer: Any, on_cpu: bool = False):
@@ -55,10 +58,10 @@ class GradientTap:
       on_cpu: see `global_norm`.
     """
     self._optimizer = optimizer
-    self._on_cpu = on_cpu
+    self.on_cpu = on_cpu
     # Its own norm is slow on a CPU, and XLA computes only one of two equal norms in a program.
     tf_internals.replace_global_clipping(
-      inner_optimizer(optimizer), lambda gradients, limit: clip_by_global_norm(gradients, limit, on_cpu)
+      inner_optimizer(optimizer), lambda gradients, limit: clip_by_global_norm(gradients, limit, self.on_cpu)
     )
     self._local = threading.local()
     self._apply_gradients = optimizer.apply_gradients
@@ -89,7 +92,7 @@ class GradientTap:
 
   def global_norm(self, gradients: Sequence[Gradient]) -> tf.Tensor:
     """See `global_norm`."""
-    return global_norm(gradients, self._on_cpu)
+    return global_norm(gradients, self.on_cpu)
 
   def apply_reduced(self, gradients: Sequence[Gradient], variables: Sequence[tf.Variable]) -> None:
     """Clips and applies gradients that are already summed over the replicas, by the settings of the optimizer.
@@ -101,7 +104,7 @@ class GradientTap:
     inner = inner_optimizer(self._optimizer)
     clip_norm = getattr(inner, 'gradient_clip_norm', None) if isinstance(inner, legacy_adamw.AdamWeightDecay) else None
     if clip_norm:
-      gradients = clip_by_global_norm(gradients, clip_norm, self._on_cpu)
+      gradients = clip_by_global_norm(gradients, clip_norm, self.on_cpu)
     self._apply_gradients(list(zip(gradients, variables)), experimental_aggregate_gradients=False)
 
 
@@ -154,8 +157,8 @@ def global_norm(gradients: Sequence[Gradient], on_cpu: bool = False) -> tf.Tenso
 
   Args:
     gradients: dense, sparse or None.
-    on_cpu: whether this runs on a CPU. There XLA adds the numbers of a sum one by one, and a product with ones is ten
-      times as fast; elsewhere, a product may round its inputs.
+    on_cpu: whether XLA runs this on a CPU. There it adds the numbers of a sum one by one, and a product with ones is
+      ten times as fast; elsewhere, a product may round its inputs.
   """
   squares: list[tf.Tensor] = []
   for gradient in gradients:

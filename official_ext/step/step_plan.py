@@ -15,6 +15,7 @@ _CONVOLUTIONS = frozenset(
   for name in ('Conv2D', 'Conv3D', 'DepthwiseConv2dNative')
   for suffix in ('', 'BackpropInput', 'BackpropInputV2', 'BackpropFilter', 'BackpropFilterV2')
 )
+_PRODUCTS = frozenset(('MatMul', 'BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3', 'Einsum'))
 _MAX_STEPS_PER_EXECUTION = 64
 _MAX_STACKED_BYTES = 64 * 2**20
 
@@ -27,6 +28,7 @@ class StepTraits:
     num_updates: how often the step called `apply_gradients` of the trainer's optimizer.
     num_other_updates: how often it called that of other optimizers.
     convolutions: whether the step contains convolutions.
+    bfloat16_products: whether most of its products of matrices take bfloat16.
     merge_calls: whether replicas meet inside the forward pass (synchronised batch normalisation).
     static_shapes: whether every input is a dense tensor of known shape.
     sparse_gradients: whether gradients are IndexedSlices, for which not every optimizer has an XLA kernel.
@@ -38,6 +40,7 @@ class StepTraits:
   num_updates: int = 1
   num_other_updates: int = 0
   convolutions: bool = False
+  bfloat16_products: bool = False
   merge_calls: bool = False
   static_shapes: bool = True
   sparse_gradients: bool = False
@@ -66,6 +69,7 @@ class StepPlan:
     manual_optimization: whether the task owns its updates.
     reason: the reason, for people.
     eager: whether Python runs the task's step every time.
+    clusters: whether XLA compiles parts of an uncompiled step by themselves: see modeling/clusters.py.
   """
 
   execution: str
@@ -76,11 +80,13 @@ class StepPlan:
   reason: str
   eager: bool = False
   gathers: bool = False
+  clusters: bool = False
 
   def __str__(self) -> str:
     steps = f', {self.steps_per_execution} steps a program' if self.execution == 'fused' else ''
     manual = ', manual optimization' if self.manual_optimization else ''
-    return f'{self.execution} ({"XLA" if self.jit_compile else "no XLA"}{steps}{manual}): {self.reason}'
+    xla = 'XLA' if self.jit_compile else 'XLA between products' if self.clusters else 'no XLA'
+    return f'{self.execution} ({xla}{steps}{manual}): {self.reason}'
 
 
 def choose_plan(
@@ -94,6 +100,7 @@ def choose_plan(
   gradient_accumulation_steps: int = 1,
   run_eagerly: bool = False,
   inputs_by: str = '',
+  multiplies_bfloat16: bool = False,
 ) -> StepPlan:
   """Chooses the execution of a step.
 
@@ -107,6 +114,7 @@ def choose_plan(
     gradient_accumulation_steps: `trainer.gradient_accumulation_steps`.
     run_eagerly: whether `trainer.train_tf_function` is false.
     inputs_by: the class that overrides `next_train_inputs`, which may read the step and the model; '' if none does.
+    multiplies_bfloat16: see `processor.multiplies_bfloat16`; asked for CPUs alone.
 
   Returns:
     The plan.
@@ -124,9 +132,10 @@ def choose_plan(
     return plain('the task owns its updates, and replicas meet in them')
   if traits.merge_calls:
     return plain('replicas meet inside the forward pass (synchronised batch normalisation)')
-  xla, reason = _use_xla(traits, enable_xla, device_type)
+  xla, reason = _use_xla(traits, enable_xla, device_type, multiplies_bfloat16)
   if not xla:
-    return plain(reason)
+    clusters = enable_xla == 'auto' and _is_mixed(traits, device_type, multiplies_bfloat16)
+    return dataclasses.replace(plain(reason), clusters=clusters)
   if not single_trace:
     return StepPlan('split', True, 1, False, manual, reason)
   on_cpu_with_convolutions = device_type == 'CPU' and traits.convolutions
@@ -159,11 +168,15 @@ def without_fused_update(plan: StepPlan, xla_error: str) -> StepPlan:
   return dataclasses.replace(plan, execution='split', steps_per_execution=1, unroll=False, gathers=False, reason=reason)
 
 
-def _use_xla(traits: StepTraits, enable_xla: bool | str, device_type: str) -> tuple[bool, str]:
+def _use_xla(
+  traits: StepTraits, enable_xla: bool | str, device_type: str, multiplies_bfloat16: bool
+) -> tuple[bool, str]:
   if enable_xla != 'auto':
     return bool(enable_xla), f'runtime.enable_xla={"true" if enable_xla else "false"}'
   if device_type == 'CPU' and traits.convolutions:
     return False, "convolutions are faster in TensorFlow's own kernels on CPU"
+  if _is_mixed(traits, device_type, multiplies_bfloat16):
+    return False, "products in bfloat16 use this CPU's AMX in TensorFlow's own kernels, and not in XLA"
   if not traits.static_shapes:
     return False, 'the shapes of the input are not fixed, XLA would compile for each'
   if traits.xla_error:
@@ -171,6 +184,12 @@ def _use_xla(traits: StepTraits, enable_xla: bool | str, device_type: str) -> tu
   return True, f'the step compiles for {device_type} and has no convolutions' if device_type == 'CPU' else (
     f'the step compiles for {device_type}'
   )
+
+
+def _is_mixed(traits: StepTraits, device_type: str, multiplies_bfloat16: bool) -> bool:
+  """Whether products are TensorFlow's, and XLA compiles what is between them."""
+  on_amx = device_type == 'CPU' and traits.bfloat16_products and multiplies_bfloat16
+  return on_amx and traits.static_shapes and not traits.convolutions
 
 
 def _stackable_steps(input_bytes: int) -> int:
@@ -195,9 +214,26 @@ def _without_much_rest(steps_per_loop: int, at_most: int) -> int:
 
 def has_convolutions(graph: tf.Graph) -> bool:
   """Whether a graph, or a function that it calls, holds a convolution."""
+  return any(node.op in _CONVOLUTIONS for node in _nodes(graph))
+
+
+def has_bfloat16_products(graph: tf.Graph) -> bool:
+  """Whether most products of matrices in a graph, and in functions that it calls, take bfloat16."""
+  types = [
+    node.attr[name].type
+    for node in _nodes(graph)
+    if node.op in _PRODUCTS
+    for name in ('T', 'Ta')
+    if (name in node.attr)
+  ]
+  return 2 * types.count(tf.bfloat16.as_datatype_enum) > len(types)
+
+
+def _nodes(graph):
+  """The nodes of a graph, and of all functions in its library."""
   definition = graph.as_graph_def()
-  nodes = [definition.node, *(function.node_def for function in definition.library.function)]
-  return any(node.op in _CONVOLUTIONS for group in nodes for node in group)
+  groups = [definition.node, *(function.node_def for function in definition.library.function)]
+  return [node for group in groups for node in group]
 
 
 def is_number(value: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from official_ext import tf_internals
+from official_ext.modeling import clusters
 from official_ext.runtime import distribute
 from official_ext.step import gradient_tap
 from official_ext.step import step_parts
@@ -124,6 +125,8 @@ class TaskStep:
     owns_function = self._parts.single_trace and not self._merge_calls
     whole_step = tf.function(self._whole_step) if owns_function else tf_internals.autograph_converted(self._whole_step)
     forward_backward = self._traceable
+    if plan.clusters:  # A new trace: that of the probe has none.
+      forward_backward, whole_step = map(_with_clusters, (self._forward_backward, self._whole_step))
     if plan.execution == 'split':
       forward_backward = tf.function(lambda *args: self._function(*args), jit_compile=True, autograph=False)
     return StepFunctions(forward_backward, whole_step)
@@ -167,6 +170,7 @@ class TaskStep:
       num_updates=self._num_updates,
       num_other_updates=self._num_other_updates,
       convolutions=step_plan.has_convolutions(graph),
+      bfloat16_products=step_plan.has_bfloat16_products(graph),
       merge_calls=self._merge_calls,
       static_shapes=static_shapes,
       sparse_gradients=self._sparse_gradients,
@@ -220,6 +224,17 @@ def compiler_message(error: Exception) -> str:
   text = ' '.join(str(error).split())
   start = max(0, text.find('Detected unsupported operations'))
   return text[start : start + 200] or type(error).__name__
+
+
+def _with_clusters(function):
+  """A function of its own, in which parts of layers are compiled."""
+  converted = tf_internals.autograph_converted(function)
+
+  def run(*args):
+    with clusters.compiled():
+      return converted(*args)
+
+  return tf.function(run, autograph=False)
 
 
 def _spec_of(value: Any) -> Any:

@@ -79,6 +79,8 @@ class TrainingStep:
       xla_error = self._compiler_error(plan)
       plan = step_plan.without_fused_update(plan, xla_error) if xla_error else plan
     self.plan = plan
+    if plan.execution != 'fused':  # XLA compiles no update.
+      self._task_step.tap.on_cpu = False
     update = self._update(plan, self._task_step.functions(plan))
     if plan.execution == 'fused':
       self._execution = executions.FusedExecution(

@@ -6,6 +6,7 @@ import tf_keras
 
 from official_ext.modeling import decoder
 from official_ext.modeling import decoder_config
+from official_ext.runtime import processor
 from tests.core import harness
 
 CONFIG = decoder_config.DecoderConfig(
@@ -62,6 +63,36 @@ def test_a_compiled_step_does_what_a_graph_does_dropout_included(fields):
   before = weights(harness.make_trainer(task(**fields), data=DATA, enable_xla=False))
   assert all(np.any(before[name] != value) for name, value in weights(plain).items())
   assert_same(weights(plain), weights(trained(fields=fields, steps_per_execution=3)))
+
+
+@pytest.mark.parametrize(
+  'fields',
+  [
+    pytest.param({}, id='unrolled'),
+    pytest.param(dict(scan_layers=True), id='scan'),
+    pytest.param(dict(remat='block'), id='remat', marks=pytest.mark.soak),
+  ],
+)
+def test_in_bfloat16_the_rule_of_a_cpu_with_amx_gives_the_weights_of_a_step_that_xla_compiles(fields):
+  """Both round the same numbers to bfloat16, by 2^-8 at most, if elsewhere: from the step in float32, the one is about
+  as far away as the other."""
+  updates = []
+  for policy, enable_xla in (('mixed_bfloat16', 'auto'), ('mixed_bfloat16', True), ('float32', True)):
+    tf_keras.mixed_precision.set_global_policy(policy)
+    try:
+      before = weights(harness.make_trainer(task(**fields), data=DATA))
+      trainer = trained(fields=fields, num_steps=1, enable_xla=enable_xla)
+    finally:
+      tf_keras.mixed_precision.set_global_policy('float32')
+    assert trainer.plan.clusters == (enable_xla == 'auto' and processor.multiplies_bfloat16())
+    assert trainer.plan.jit_compile == (not trainer.plan.clusters)
+    after = weights(trainer)
+    updates.append({name: after[name] - value for name, value in before.items()})
+  mixed, compiled, exact = updates
+  for name, update in mixed.items():
+    error, error_of_compiled = (np.linalg.norm(other - exact[name]) for other in (update, compiled[name]))
+    assert error <= 2 * error_of_compiled + 2.0**-8 * np.linalg.norm(exact[name]), name
+    assert error <= 0.1 * np.linalg.norm(exact[name]), name
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,12 @@ def choose(traits=None, **kwargs):
     (dict(xla_error='no kernel'), {}, 'plain', False, 'no kernel'),
     (dict(xla_error='no kernel'), dict(device_type='GPU'), 'plain', False, 'no kernel'),
     (dict(merge_calls=True), dict(single_trace=False, enable_xla=True), 'plain', False, 'batch normalisation'),
+    (dict(bfloat16_products=True), {}, 'fused', True, 'compiles for CPU'),
+    (dict(bfloat16_products=True), dict(enable_xla=True, multiplies_bfloat16=True), 'fused', True, 'true'),
+    (dict(bfloat16_products=True), dict(device_type='GPU', multiplies_bfloat16=True), 'fused', True, 'GPU'),
+    (dict(bfloat16_products=True), dict(multiplies_bfloat16=True), 'plain', False, 'AMX'),
+    (dict(bfloat16_products=True), dict(multiplies_bfloat16=True, single_trace=False), 'plain', False, 'AMX'),
+    ({}, dict(multiplies_bfloat16=True), 'fused', True, 'compiles for CPU'),
     (dict(num_updates=2), {}, 'fused', True, 'compiles'),
     (dict(num_other_updates=1), {}, 'fused', True, 'compiles'),
     (dict(num_other_updates=1, merge_calls=True), dict(single_trace=False), 'plain', False, 'owns its updates'),
@@ -81,6 +87,40 @@ def test_convolutions_are_found_inside_functions():
   with_them = tf.function(lambda x: inner(x) + 1).get_concrete_function(image).graph
   without = tf.function(lambda x: x * 2).get_concrete_function(image).graph
   assert step_plan.has_convolutions(with_them) and not step_plan.has_convolutions(without)
+
+
+@pytest.mark.parametrize(
+  'traits, settings, clusters',
+  [
+    ({}, {}, True),
+    ({}, dict(multiplies_bfloat16=False), False),
+    (dict(bfloat16_products=False), {}, False),
+    ({}, dict(enable_xla=False), False),  # An order: no XLA at all.
+    ({}, dict(enable_xla=True), False),
+    ({}, dict(run_eagerly=True), False),
+    (dict(convolutions=True), {}, False),
+    (dict(static_shapes=False), {}, False),  # Each shape would be compiled.
+    (dict(xla_error='no kernel'), {}, True),  # Layers' own parts compile, whatever else is in the step.
+  ],
+)
+def test_xla_compiles_between_products_if_these_are_faster_outside_of_it(traits, settings, clusters):
+  plan = choose(
+    dict(bfloat16_products=True, **traits) if 'bfloat16_products' not in traits else traits,
+    **{'multiplies_bfloat16': True, **settings},
+  )
+  assert plan.clusters == clusters and ('between products' in str(plan)) == clusters
+
+
+def test_products_in_bfloat16_are_found_inside_functions_if_they_are_most():
+  product = tf.function(lambda x, y: tf.matmul(x, y))
+  graph = lambda *dtypes: (
+    tf.function(lambda: [product(*2 * [tf.ones([2, 2], dtype)]) for dtype in dtypes]).get_concrete_function().graph
+  )
+  batched = tf.function(lambda: tf.einsum('bij,bjk->bik', *2 * [tf.ones([2, 2, 2], tf.bfloat16)]))
+  assert step_plan.has_bfloat16_products(batched.get_concrete_function().graph)
+  assert step_plan.has_bfloat16_products(graph(tf.bfloat16))
+  for others in ((), (tf.float32,), (tf.float16,), (tf.float32, tf.bfloat16)):
+    assert not step_plan.has_bfloat16_products(graph(*others)), others
 
 
 def test_input_traits():
