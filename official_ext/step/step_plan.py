@@ -18,6 +18,8 @@ _CONVOLUTIONS = frozenset(
 _PRODUCTS = frozenset(('MatMul', 'BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3', 'Einsum'))
 _MAX_STEPS_PER_EXECUTION = 64
 _MAX_STACKED_BYTES = 64 * 2**20
+# A step that is not one program costs some milliseconds more, which small products do not win back.
+_MANY_WEIGHTS = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +31,7 @@ class StepTraits:
     num_other_updates: how often it called that of other optimizers.
     convolutions: whether the step contains convolutions.
     bfloat16_products: whether most of its products of matrices take bfloat16.
+    num_weights: the numbers in all weights of the model.
     merge_calls: whether replicas meet inside the forward pass (synchronised batch normalisation).
     static_shapes: whether every input is a dense tensor of known shape.
     sparse_gradients: whether gradients are IndexedSlices, for which not every optimizer has an XLA kernel.
@@ -41,6 +44,7 @@ class StepTraits:
   num_other_updates: int = 0
   convolutions: bool = False
   bfloat16_products: bool = False
+  num_weights: int = 0
   merge_calls: bool = False
   static_shapes: bool = True
   sparse_gradients: bool = False
@@ -189,7 +193,7 @@ def _use_xla(
 def _is_mixed(traits: StepTraits, device_type: str, multiplies_bfloat16: bool) -> bool:
   """Whether products are TensorFlow's, and XLA compiles what is between them."""
   on_amx = device_type == 'CPU' and traits.bfloat16_products and multiplies_bfloat16
-  return on_amx and traits.static_shapes and not traits.convolutions
+  return on_amx and traits.num_weights >= _MANY_WEIGHTS and traits.static_shapes and not traits.convolutions
 
 
 def _stackable_steps(input_bytes: int) -> int:

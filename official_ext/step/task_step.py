@@ -171,6 +171,7 @@ class TaskStep:
       num_other_updates=self._num_other_updates,
       convolutions=step_plan.has_convolutions(graph),
       bfloat16_products=step_plan.has_bfloat16_products(graph),
+      num_weights=sum(v.shape.num_elements() or 0 for v in getattr(self._parts.model, 'variables', ())),
       merge_calls=self._merge_calls,
       static_shapes=static_shapes,
       sparse_gradients=self._sparse_gradients,

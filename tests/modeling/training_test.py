@@ -7,6 +7,7 @@ import tf_keras
 from official_ext.modeling import decoder
 from official_ext.modeling import decoder_config
 from official_ext.runtime import processor
+from official_ext.step import step_plan
 from tests.core import harness
 
 CONFIG = decoder_config.DecoderConfig(
@@ -73,9 +74,10 @@ def test_a_compiled_step_does_what_a_graph_does_dropout_included(fields):
     pytest.param(dict(remat='block'), id='remat', marks=pytest.mark.soak),
   ],
 )
-def test_in_bfloat16_the_rule_of_a_cpu_with_amx_gives_the_weights_of_a_step_that_xla_compiles(fields):
+def test_in_bfloat16_the_rule_of_a_cpu_with_amx_gives_the_weights_of_a_step_that_xla_compiles(fields, monkeypatch):
   """Both round the same numbers to bfloat16, by 2^-8 at most, if elsewhere: from the step in float32, the one is about
   as far away as the other."""
+  monkeypatch.setattr(step_plan, '_MANY_WEIGHTS', 1)
   updates = []
   for policy, enable_xla in (('mixed_bfloat16', 'auto'), ('mixed_bfloat16', True), ('float32', True)):
     tf_keras.mixed_precision.set_global_policy(policy)

@@ -5,6 +5,9 @@ import tensorflow as tf
 
 from official_ext.step import step_plan
 
+# Products in bfloat16, in a model that is not small.
+BFLOAT16 = dict(bfloat16_products=True, num_weights=2**20)
+
 
 def choose(traits=None, **kwargs):
   settings = dict(enable_xla='auto', device_type='CPU', single_trace=True, steps_per_execution=0, steps_per_loop=100)
@@ -30,11 +33,11 @@ def choose(traits=None, **kwargs):
     (dict(xla_error='no kernel'), {}, 'plain', False, 'no kernel'),
     (dict(xla_error='no kernel'), dict(device_type='GPU'), 'plain', False, 'no kernel'),
     (dict(merge_calls=True), dict(single_trace=False, enable_xla=True), 'plain', False, 'batch normalisation'),
-    (dict(bfloat16_products=True), {}, 'fused', True, 'compiles for CPU'),
-    (dict(bfloat16_products=True), dict(enable_xla=True, multiplies_bfloat16=True), 'fused', True, 'true'),
-    (dict(bfloat16_products=True), dict(device_type='GPU', multiplies_bfloat16=True), 'fused', True, 'GPU'),
-    (dict(bfloat16_products=True), dict(multiplies_bfloat16=True), 'plain', False, 'AMX'),
-    (dict(bfloat16_products=True), dict(multiplies_bfloat16=True, single_trace=False), 'plain', False, 'AMX'),
+    (BFLOAT16, {}, 'fused', True, 'compiles for CPU'),
+    (BFLOAT16, dict(enable_xla=True, multiplies_bfloat16=True), 'fused', True, 'true'),
+    (BFLOAT16, dict(device_type='GPU', multiplies_bfloat16=True), 'fused', True, 'GPU'),
+    (BFLOAT16, dict(multiplies_bfloat16=True), 'plain', False, 'AMX'),
+    (BFLOAT16, dict(multiplies_bfloat16=True, single_trace=False), 'plain', False, 'AMX'),
     ({}, dict(multiplies_bfloat16=True), 'fused', True, 'compiles for CPU'),
     (dict(num_updates=2), {}, 'fused', True, 'compiles'),
     (dict(num_other_updates=1), {}, 'fused', True, 'compiles'),
@@ -95,6 +98,7 @@ def test_convolutions_are_found_inside_functions():
     ({}, {}, True),
     ({}, dict(multiplies_bfloat16=False), False),
     (dict(bfloat16_products=False), {}, False),
+    (dict(bfloat16_products=True, num_weights=2**20 - 1), {}, False),
     ({}, dict(enable_xla=False), False),  # An order: no XLA at all.
     ({}, dict(enable_xla=True), False),
     ({}, dict(run_eagerly=True), False),
@@ -105,7 +109,7 @@ def test_convolutions_are_found_inside_functions():
 )
 def test_xla_compiles_between_products_if_these_are_faster_outside_of_it(traits, settings, clusters):
   plan = choose(
-    dict(bfloat16_products=True, **traits) if 'bfloat16_products' not in traits else traits,
+    dict(**BFLOAT16, **traits) if 'bfloat16_products' not in traits else traits,
     **{'multiplies_bfloat16': True, **settings},
   )
   assert plan.clusters == clusters and ('between products' in str(plan)) == clusters
