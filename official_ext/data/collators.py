@@ -95,7 +95,12 @@ def get(name: str, params: base_config.Config) -> Collator:
 
 def stack_examples(examples: Sequence[Example]) -> Mapping[str, Any]:
   """Stacks the examples' values, feature by feature. The examples must agree in structure and shapes."""
-  return tf.nest.map_structure(lambda *values: np.stack([np.asarray(value) for value in values]), *examples)
+  return tf.nest.map_structure(lambda *values: np.stack([_as_array(value) for value in values]), *examples)
+
+
+def _as_array(value: Any) -> np.ndarray:
+  """Bytes as an object: NumPy's own type for them takes zeros at their end for padding, and drops them."""
+  return np.asarray(value, object if isinstance(value, bytes) else None)
 
 
 @register('stack')
@@ -119,7 +124,7 @@ def pad(params: base_config.Config) -> Collate:
   pad_value = getattr(params, 'pad_value', 0)
 
   def pad_feature(*values):
-    arrays = [np.asarray(value) for value in values]
+    arrays = [_as_array(value) for value in values]
     if arrays[0].ndim == 0 or arrays[0].dtype.kind not in 'biuf':
       return np.stack(arrays)
     length = seq_length or max(len(array) for array in arrays)
