@@ -81,15 +81,18 @@ soak: .venv
 	$(BIN)/python -m tests.soak --minutes=$(MINUTES)
 	$(BIN)/python -m pytest -m soak tests/runs tests/curves tests/trackers tests/queue tests/sweeps tests/console
 
-# Beside other libraries, on a machine that does nothing else: BENCH='a c --rounds=3' for some of it; see
-# `python -m benchmarks.peers --help`. Then memory beside PyTorch, and the curves of docs/performance.md:
-# MEMORY=resnet50, GROWTH='metrics resume'.
-BENCH ?= --results=benchmarks/RESULTS.md
+# Beside other libraries, on a machine that does nothing else; about an hour on two cores. Then memory beside PyTorch, and
+# the curves of docs/performance.md: MEMORY=resnet50, GROWTH='metrics resume'. BENCH='a c' measures some workloads alone
+# again, and keeps the tables of the others; see `python -m benchmarks.peers --help`. What fails stops nothing else.
+RESULTS ?= benchmarks/RESULTS.md
 bench: .venv .venv-peers
-	$(BIN)/python -m benchmarks.peers $(BENCH)
-	$(BIN)/python benchmarks/reinforcement.py
-	$(BIN)/python -m benchmarks.memory $(MEMORY)
-	$(BIN)/python -m benchmarks.growth $(GROWTH)
+	@status=0; try() { echo "$$*"; "$$@" || status=1; }; \
+	  try $(BIN)/python -m benchmarks.peers $(BENCH) --results=$(RESULTS); \
+	  if test -z '$(BENCH)'; then \
+	    try $(BIN)/python benchmarks/reinforcement.py; \
+	    try $(BIN)/python -m benchmarks.memory $(MEMORY); \
+	    try $(BIN)/python -m benchmarks.growth $(GROWTH); \
+	  fi; exit $$status
 
 # Trains every experiment of experiments/ to its end, and prints a table of times and results.
 experiments: .venv

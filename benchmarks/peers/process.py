@@ -86,13 +86,29 @@ class Process:
     Raises:
       PeerError: as in `__init__`.
     """
+    return Turn(**self._ask({'amount': amount}))
+
+  def loss(self) -> float | None:
+    """The loss of the check batch after what was done; None if the work has none.
+
+    Raises:
+      PeerError: as in `__init__`.
+    """
+    return self._ask({'loss': 'now'})['loss']
+
+  @property
+  def is_alive(self) -> bool:
+    """Whether the process can still be asked."""
+    return self._process.poll() is None
+
+  def _ask(self, request: Mapping[str, Any]) -> Any:
     assert self._process.stdin is not None
     try:
-      self._process.stdin.write(json.dumps({'amount': amount}).encode() + b'\n')
+      self._process.stdin.write(json.dumps(request).encode() + b'\n')
       self._process.stdin.flush()
     except BrokenPipeError:
       raise self._error('has ended') from None
-    return Turn(**self._next())
+    return self._next()
 
   def close(self) -> None:
     """Ends it."""

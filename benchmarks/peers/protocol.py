@@ -3,6 +3,8 @@
     it            {"ready": {...}}                            once it has built everything; nothing is timed before
     the other     {"amount": 500}                             as often as it likes
     it            {"seconds": 0.61, "work_seconds": 1.1, "amount": 500, "values": {"loss": 0.3}}
+    the other     {"loss": "now"}                             what the loss is after what was done
+    it            {"loss": 0.2}
     the other     closes
 
 Libraries print what they want: their standard output goes to standard error, and only this module has the real one.
@@ -31,7 +33,7 @@ class Measurement:
       prepares something at each call.
     multiple: amounts are multiples of it, such as the length of a loop.
     parameters: how many numbers are trained; None if nothing is.
-    first_loss: of `Work.check_batch` at the first weights, without dropout; None if it is not cheap.
+    loss: of `Work.check_batch` at the weights of the moment, without dropout; None if the work has none.
     note: how the work is run, for people; called at the end.
     is_reduced: whether it computes in fewer bits, so that losses agree less closely.
     close: ends what `run` has begun.
@@ -40,7 +42,7 @@ class Measurement:
   run: Callable[[int], Mapping[str, float]]
   multiple: int = 1
   parameters: int | None = None
-  first_loss: float | None = None
+  loss: Callable[[], float] | None = None
   note: Callable[[], str] = lambda: ''
   is_reduced: bool = False
   close: Callable[[], None] = lambda: None
@@ -67,16 +69,22 @@ def serve(measurement: Measurement, requests: TextIO, stream: TextIO, versions: 
   ready = {
     'multiple': measurement.multiple,
     'parameters': measurement.parameters,
-    'first_loss': measurement.first_loss,
+    'first_loss': _loss(measurement),
     'is_reduced': measurement.is_reduced,
     'versions': dict(versions),
   }
   _say(stream, {'ready': ready})
   try:
     for line in requests:
-      _say(stream, _answer(measurement, json.loads(line)['amount']))
+      request = json.loads(line)
+      asks_loss = 'loss' in request
+      _say(stream, {'loss': _loss(measurement)} if asks_loss else _answer(measurement, request['amount']))
   finally:
     measurement.close()
+
+
+def _loss(measurement: Measurement) -> float | None:
+  return None if measurement.loss is None else float(measurement.loss())
 
 
 def _answer(measurement: Measurement, amount: int) -> dict[str, Any]:

@@ -1,12 +1,14 @@
-"""Tables of duels: as text for a terminal, in Markdown for RESULTS.md."""
+"""What was found about a workload: its table, and which goals are met."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
 
-from benchmarks.peers import catalogue
+from benchmarks.peers import entries
+from benchmarks.peers import process
 from benchmarks.peers import rounds
 
-_HEAD = ('peer', 'speed', 'range', 'ratio', 'range', 'goal', '', 'GiB', 'loss', 'remarks')
+_HEAD = ('peer', 'speed', 'range', 'ratio', 'range', 'compiles in', 'GiB', 'loss', 'remarks')
+GOAL_HEAD = ('goal', 'wanted', 'measured', '')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,57 +18,102 @@ class Row:
   Attributes:
     peer: it.
     duel: its turns and ours; None if there are none.
-    remarks: why there are none, in what its work differs, how it was run.
-    ready_seconds: from the start of its process until it was ready, imports included.
+    remarks: why there are none, in what its work differs.
+    first: its first turn, in which it compiles.
+    first_of_ours: that of ours beside it.
   """
 
-  peer: catalogue.Peer
+  peer: entries.Peer
   duel: rounds.Duel | None = None
   remarks: tuple[str, ...] = ()
-  ready_seconds: float = 0.0
+  first: process.Turn | None = None
+  first_of_ours: process.Turn | None = None
 
 
-def cells(workload: catalogue.Workload, rows: Sequence[Row]) -> list[tuple[str, ...]]:
+def cells(workload: entries.Workload, rows: Sequence[Row]) -> list[tuple[str, ...]]:
   """The table of a workload: its head, ours by all turns, and a row for each peer."""
   table = [_HEAD]
-  ours = [turn for row in rows if row.duel for turn in row.duel.ours]
-  if ours:
-    note = f'{ours[-1].note}; ' if ours[-1].note else ''
-    table.append(_row(workload, workload.ours.name, ours, None, None, f'{note}all its turns'))
+  with_ours = [row for row in rows if row.duel and not row.peer.beside]
+  if with_ours:
+    turns = [turn for row in with_ours for turn in row.duel.ours]
+    first = next((row.first_of_ours for row in with_ours if row.first_of_ours), None)
+    table.append(_row(workload, workload.ours.name, turns, None, first, 'all its turns'))
   for row in rows:
-    remarks = '; '.join(row.remarks)
+    beside = f'beside {row.peer.beside}' if row.peer.beside else ''
+    remarks = '; '.join(filter(None, (beside, *row.remarks)))
     if row.duel is None:
       table.append((row.peer.name, *[''] * (len(_HEAD) - 2), remarks))
     else:
-      note = row.duel.theirs[-1].note
-      remarks = '; '.join(filter(None, (note, remarks)))
-      table.append(_row(workload, row.peer.name, row.duel.theirs, row.duel.ratio, row.peer.goal, remarks))
+      table.append(_row(workload, row.peer.name, row.duel.theirs, row.duel.ratio, row.first, remarks))
   return table
 
 
-def _row(workload, name, turns, ratio, goal, remarks):
-  loss = turns[-1].values.get('loss')
-  found = [f'{key} {value:.3g}' for key, value in turns[-1].values.items() if key != 'loss']
+def _row(workload, name, turns, ratio, first, remarks):
+  last = turns[-1]
+  found = [f'{key} {_median(turns, key):.3g}' for key in last.values if key != 'loss']
   return (
     name,
     *_speed(workload, rounds.rate(turns)),
     f'{ratio.median:.2f}' if ratio else '',
     f'{ratio.low:.2f} to {ratio.high:.2f}' if ratio else '',
-    f'>= {goal:.2f}' if goal else '',
-    '' if not goal else 'met' if ratio.median >= goal else 'not met',
+    _compiles_in(workload, turns, first),
     f'{max(turn.peak_bytes for turn in turns) / 2**30:.2f}',
-    '' if loss is None else f'{loss:.3f}',
-    '; '.join(filter(None, (*found, remarks))),
+    '' if 'loss' not in last.values else f'{last.values["loss"]:.3f}',
+    '; '.join(filter(None, (*found, last.note, remarks))),
   )
 
 
-def _speed(workload: catalogue.Workload, rate: rounds.Spread) -> tuple[str, str]:
+def _median(turns, key):
+  return rounds.Spread.of([turn.values[key] for turn in turns]).median
+
+
+def _compiles_in(workload, turns, first):
+  """What the first turn took beyond a later one of as much."""
+  if first is None or workload.most == 1:
+    return ''
+  return f'{max(0.0, first.seconds - first.amount / rounds.rate(turns).median):.1f} s'
+
+
+def _speed(workload: entries.Workload, rate: rounds.Spread) -> tuple[str, str]:
   """The median, and the range."""
   if workload.inverse_unit:  # The fastest is the least.
     number = lambda value: f'{1000 / value:,.0f}' if value < 100 else f'{1000 / value:,.2f}'
     return f'{number(rate.median)} ms a {workload.inverse_unit}', f'{number(rate.high)} to {number(rate.low)}'
-  number = lambda value: f'{value:,.0f}'
+  number = lambda value: f'{value:,.0f}' if value >= 10 else f'{value:.2f}'
   return f'{number(rate.median)} {workload.unit}/s', f'{number(rate.low)} to {number(rate.high)}'
+
+
+def goals(workload: entries.Workload, rows: Sequence[Row]) -> list[tuple[str, ...]]:
+  """What is wanted of a workload, what was measured, and whether that is enough: as `GOAL_HEAD` names them."""
+  found = []
+  for row in rows:
+    name, beside = row.peer.name, row.peer.beside or workload.ours.name
+    if row.peer.goal:
+      spread = row.duel.ratio if row.duel else None
+      found.append((f'{beside} to {name}', f'>= {row.peer.goal:.2f}', *_reached(spread, row.peer.goal)))
+    found += _limits(name, row.peer.limits, row.duel.theirs if row.duel else ())
+  return found + _limits(
+    workload.ours.name, workload.ours.limits, [turn for row in rows if row.duel for turn in row.duel.ours]
+  )
+
+
+def _limits(name, limits, turns):
+  found = []
+  for key, most in limits.items():
+    values = [-turn.values[key] for turn in turns if key in turn.values]
+    measured, reached = _reached(rounds.Spread.of(values) if values else None, -most)
+    found.append((f'{key} of {name}', f'<= {most:g}', measured, reached))
+  return found
+
+
+def _reached(spread: rounds.Spread | None, least: float) -> tuple[str, str]:
+  if spread is None:
+    return '', 'not measured'
+  number = lambda value: f'{abs(value):.3f}' if least < 0 else f'{value:.2f}'
+  verdict = 'met' if spread.median >= least else 'not met'
+  is_near = spread.low < least <= spread.high
+  measured = f'{number(spread.median)} ({number(spread.low)} to {number(spread.high)})'
+  return measured, f'{verdict}, within the spread' if is_near else verdict
 
 
 def as_text(table: Sequence[Sequence[str]]) -> str:
@@ -76,31 +123,17 @@ def as_text(table: Sequence[Sequence[str]]) -> str:
   return '\n'.join('  '.join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
 
-def as_markdown(table: Sequence[Sequence[str]]) -> str:
-  """The same as a table of Markdown."""
-  head, *rows = _without_empty_columns(table)
+def as_markdown(table: Sequence[Sequence[str]], keep_all: bool = False) -> str:
+  """The same as a table of Markdown; with `keep_all`, empty columns stay."""
+  head, *rows = table if keep_all else _without_empty_columns(table)
   lines = [head, ['---'] * len(head), *rows]
-  return '\n'.join(f'| {" | ".join(cell.replace("|", "/") for cell in line)} |' for line in lines)
+  return '\n'.join(f'| {" | ".join(_escaped(cell) for cell in line)} |' for line in lines)
+
+
+def _escaped(cell: str) -> str:
+  return ' '.join(cell.replace('|', '/').split())
 
 
 def _without_empty_columns(table):
   kept = [any(column[1:]) for column in zip(*table)]
   return [[cell for cell, is_kept in zip(row, kept) if is_kept] for row in table]
-
-
-def document(tables: Mapping[str, str], head: Sequence[str]) -> str:
-  """RESULTS.md.
-
-  Args:
-    tables: title -> the table in Markdown.
-    head: lines about the machine and the run.
-  """
-  parts = [
-    '# Beside its peers',
-    "`make bench` has written this file. Ratios are our speed over the peer's, in turns next to each other: the median "
-    'of the rounds, and their range. Speeds drift from run to run; ratios are what to read. benchmarks/peers says what '
-    'is computed, benchmarks/NOTES.md what was tried.',
-    '\n'.join(f'- {line}' for line in head),
-    *(f'## {title}\n\n{table}' for title, table in tables.items()),
-  ]
-  return '\n\n'.join(parts) + '\n'

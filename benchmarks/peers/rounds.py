@@ -63,7 +63,7 @@ def rate(turns: Sequence[process.Turn]) -> Spread:
 
 
 def fitting_amount(runner: Runner, seconds: float, most: int = 0) -> int:
-  """How much a process does in so many seconds: a multiple of its own; its programs are compiled after this.
+  """How much a process does in so many seconds: a multiple of its own. It has compiled before.
 
   Args:
     runner: the process.
@@ -73,15 +73,15 @@ def fitting_amount(runner: Runner, seconds: float, most: int = 0) -> int:
   multiple = runner.ready['multiple']
   limit = max(multiple, most // multiple * multiple) if most else 0
   amount = multiple
-  runner.run(amount)  # Compiles.
-  while True:
+  while amount != limit:
     taken = runner.run(amount).seconds
-    if taken >= _SETTLED * seconds or amount == limit:
-      return amount
+    if taken >= _SETTLED * seconds:
+      break
     # Not in one leap: the first turns after compiling are slower than those that follow.
     wanted = amount * min(10.0, seconds / max(taken, 1e-9))
     amount = max(amount + multiple, round(wanted / multiple) * multiple)
     amount = min(amount, limit) if limit else amount
+  return amount
 
 
 def duel(ours: Runner, theirs: Runner, amounts: tuple[int, int], num_rounds: int, pause: float = 0.3) -> Duel:

@@ -11,6 +11,7 @@ import os
 import sys
 
 from benchmarks.peers import catalogue
+from benchmarks.peers import entries
 from benchmarks.peers import protocol
 
 _ON_CPU = ('CUDA_VISIBLE_DEVICES', 'JAX_PLATFORMS')
@@ -37,7 +38,7 @@ def main() -> None:
   os._exit(0)  # Threads of prefetching would hold up the exit, and there is nothing to save.
 
 
-def _variables(peer: catalogue.Peer) -> Mapping[str, str]:
+def _variables(peer: entries.Peer) -> Mapping[str, str]:
   """A peer's; with BENCH_ON_GPU=1 without those that keep it on the processor."""
   if os.environ.get('BENCH_ON_GPU') != '1':
     return peer.environment_variables

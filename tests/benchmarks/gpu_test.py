@@ -103,7 +103,7 @@ def test_wheels_are_installed_without_a_network(tmp_path):
 
 
 def test_peers_get_the_gpu_only_if_they_are_told_to(monkeypatch):
-  peer = catalogue.workload('a').peer('jax_scan')
+  peer = catalogue.workload('digits_mlp').peer('jax_scan')
   monkeypatch.delenv('BENCH_ON_GPU', raising=False)
   assert peers_worker._variables(peer)['CUDA_VISIBLE_DEVICES'] == ''
   monkeypatch.setenv('BENCH_ON_GPU', '1')

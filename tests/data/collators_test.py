@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from official_ext import errors
 from official_ext.config import definitions as cfg
@@ -24,6 +25,15 @@ def test_stack_keeps_structure_and_dtypes():
   assert batch['a'].tolist() == [[0, 0], [1, 1], [2, 2]] and batch['a'].dtype == np.uint8
   assert batch['b']['c'].tolist() == [0, 1, 2]
   assert batch['name'].tolist() == ['n0', 'n1', 'n2']
+
+
+@pytest.mark.parametrize('name', ['stack', 'pad'])
+def test_bytes_keep_the_zeros_at_their_end(name):
+  """A serialized record may end with zeros, such as a label of 0 in a tf.train.Example."""
+  records = [b'\x08\x00', b'\x08\x01\x02', b'\x00\x00']
+  batch = collators.get(name, cfg.DataConfig())([{'record': record} for record in records])
+  read = tf.numpy_function(lambda: batch['record'], [], tf.string)  # As an input pipeline reads.
+  assert list(read.numpy()) == records
 
 
 def test_stack_refuses_shapes_that_differ():

@@ -42,8 +42,10 @@ def measurement(work: None) -> protocol.Measurement:
   )
   inputs, labels = torch.as_tensor(rows.inputs).long(), torch.as_tensor(rows.labels).long()
   loss_of = lambda: functional.cross_entropy(model(input_ids=inputs).logits.float().flatten(0, 1), labels.flatten())
-  with torch.no_grad():
-    first_loss = float(loss_of())
+
+  def loss() -> float:
+    with torch.no_grad():
+      return float(loss_of())
 
   def run(num_steps: int) -> Mapping[str, float]:
     for _ in range(num_steps):
@@ -54,4 +56,4 @@ def measurement(work: None) -> protocol.Measurement:
       optimizer.step()
     return {'loss': float(loss.detach())}
 
-  return protocol.Measurement(run, 1, sum(parameter.numel() for parameter in trained), first_loss)
+  return protocol.Measurement(run, 1, sum(parameter.numel() for parameter in trained), loss)

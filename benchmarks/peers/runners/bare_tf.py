@@ -32,7 +32,7 @@ def measurement(
     model = keras_models.build(tf_keras, work)
   network = _Network(model, work)
   inputs, labels = work.check_batch
-  first_loss = float(network.loss(tf.constant(inputs), tf.constant(labels), training=False))
+  loss = lambda: float(network.loss(tf.constant(inputs), tf.constant(labels), training=False))
   parameters = sum(variable.shape.num_elements() for variable in model.trainable_variables)
   if phase == 'evaluate':
     run, multiple = _evaluation(work, model, jit_compile), len(work.inputs)
@@ -40,7 +40,7 @@ def measurement(
     run, multiple = _programs(work, network, steps_per_program), steps_per_program
   else:
     run, multiple = _loop(work, network, jit_compile), 1
-  return protocol.Measurement(run, multiple, parameters, first_loss, is_reduced=bfloat16)
+  return protocol.Measurement(run, multiple, parameters, loss, is_reduced=bfloat16)
 
 
 class _Network:

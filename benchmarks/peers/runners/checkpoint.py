@@ -1,6 +1,7 @@
 """What a save stops a training loop for, and how slow the loop is while the files are written.
 
-A turn is a save: some steps before it, the save, as many steps after it, and then the wait for the files.
+A turn is a save: some steps before it, the save, steps until its files are on disk. `slower_meanwhile` is how much
+longer than those before it a step takes that runs beside the writing.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,6 +9,7 @@ import pathlib
 import shutil
 import tempfile
 import time
+from typing import Any
 
 import official_ext as ext  # noqa: F401  Before tensorflow.
 
@@ -20,7 +22,7 @@ from benchmarks.peers.work import training
 from official_ext.checkpoints import manager as manager_lib
 from official_ext.core import base_trainer
 
-_STEPS = 4
+_STEPS, _MOST = 4, 200
 
 
 def measurement(work: training.Work, kind: str) -> protocol.Measurement:
@@ -33,37 +35,44 @@ def measurement(work: training.Work, kind: str) -> protocol.Measurement:
   params = tasks.experiment(work, steps_per_loop=1)
   strategy, trainer = tasks.make_trainer(work, params, tasks.task_class(work, pipeline=False), base_trainer.Trainer)
   folder = pathlib.Path(tempfile.mkdtemp(prefix='bench-checkpoint-'))
-  save, wait = _saver(trainer, folder, kind)
+  save, is_written, wait = _saver(trainer, folder, kind)
 
-  def steps() -> float:
+  def steps(num_steps: int) -> float:
+    """Seconds of a step."""
     start = time.perf_counter()
     with strategy.scope():
-      for _ in range(_STEPS):
+      for _ in range(num_steps):
         trainer.train(tf.constant(1))
-    return time.perf_counter() - start
+    return (time.perf_counter() - start) / num_steps
 
   def run(num_saves: int) -> Mapping[str, float]:
-    stalls, dips = 0.0, []
+    stalls, slower, written = 0.0, [1.0], 0.0
     for _ in range(num_saves):
-      before = steps()
+      before = steps(_STEPS)
       start = time.perf_counter()
       save()
       stalls += time.perf_counter() - start
-      dips.append(steps() / before)
+      during = [steps(1)]
+      while not is_written() and len(during) < _MOST:
+        during.append(steps(1))
+      if kind == 'asynchronous':
+        slower.append(sum(during) / len(during) / before)
       wait()
       written = time.perf_counter() - start
-    return {'seconds': stalls, 'slower': max(dips), 'seconds_until_written': written}
+    return {'seconds': stalls, 'slower_meanwhile': max(slower), 'seconds_until_written': written}
 
   parameters = sum(variable.shape.num_elements() for variable in trainer.model.trainable_variables)
   close = lambda: shutil.rmtree(folder, ignore_errors=True)
   return protocol.Measurement(run, parameters=parameters, note=lambda: str(trainer.plan), close=close)
 
 
-def _saver(trainer, folder: pathlib.Path, kind: str) -> tuple[Callable[[], object], Callable[[], object]]:
-  """(saves, waits until all is on disk)."""
+def _saver(
+  trainer: Any, folder: pathlib.Path, kind: str
+) -> tuple[Callable[[], object], Callable[[], bool], Callable[[], object]]:
+  """(saves, whether all is on disk, waits until it is)."""
   if kind == 'stock':
     stock = tf.train.CheckpointManager(trainer.checkpoint, str(folder), 1, step_counter=trainer.global_step)
-    return (lambda: stock.save(checkpoint_number=trainer.global_step)), (lambda: None)
+    return (lambda: stock.save(checkpoint_number=trainer.global_step)), (lambda: True), (lambda: None)
   manager = manager_lib.CheckpointManager(
     trainer.checkpoint,
     str(folder),
@@ -71,4 +80,9 @@ def _saver(trainer, folder: pathlib.Path, kind: str) -> tuple[Callable[[], objec
     step_counter=trainer.global_step,
     asynchronous=kind == 'asynchronous',
   )
-  return manager.save, manager.sync
+  saved = ['']
+
+  def save():
+    saved[0] = manager.save()
+
+  return save, (lambda: manager.latest_checkpoint == saved[0]), manager.sync

@@ -1,6 +1,6 @@
 """JAX: a step under `jax.jit`, one at a time or many in `jax.lax.scan`; AdamW is Optax's."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -21,31 +21,11 @@ def measurement(work: training.Work, steps_per_program: int = 1, bfloat16: bool 
     steps_per_program: 1 for a call of a jitted step for each; more for a scan over as many.
     bfloat16: whether the network computes in bfloat16.
   """
-  forward = _ARCHITECTURES[work.architecture]
-  optimizer = optax.chain(
-    optax.clip_by_global_norm(work.clip_norm),
-    optax.adamw(work.learning_rate, work.beta_1, work.beta_2, work.epsilon, weight_decay=work.weight_decay),
-  )
-
-  def loss_of(weights, inputs, labels, key=None):
-    if bfloat16:
-      weights = jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), weights)
-    logits = forward(work.sizes, weights, inputs, key).astype(jnp.float32)
-    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-
-  def step(state, batch):
-    weights, slots, key = state
-    key, drop = jax.random.split(key)
-    loss, gradients = jax.value_and_grad(loss_of)(weights, *batch, drop)
-    updates, slots = optimizer.update(gradients, slots, weights)
-    return (optax.apply_updates(weights, updates), slots, key), loss
-
+  step, first = training_step(work, bfloat16)
   one = jax.jit(step, donate_argnums=0)
   many = jax.jit(lambda state, batches: jax.lax.scan(step, state, batches), donate_argnums=0)
-  weights = {name: jnp.array(value) for name, value in work.weights.items()}
-  first_loss = float(loss_of(weights, *work.check_batch))
-  parameters = sum(weight.size for weight in weights.values())
-  state = [(weights, optimizer.init(weights), jax.random.key(0))]  # Donated to each step, and got back.
+  parameters = sum(weight.size for weight in first[0].values())
+  state = [first]  # Donated to each step, and got back.
   batches = work.batches()
 
   def run(num_steps: int) -> Mapping[str, float]:
@@ -58,7 +38,36 @@ def measurement(work: training.Work, steps_per_program: int = 1, bfloat16: bool 
         loss = losses[-1]
     return {'loss': float(loss)}
 
-  return protocol.Measurement(run, steps_per_program, parameters, first_loss, is_reduced=bfloat16)
+  check = lambda: float(loss_of(work, bfloat16, state[0][0], *work.check_batch))
+  return protocol.Measurement(run, steps_per_program, parameters, check, is_reduced=bfloat16)
+
+
+def loss_of(
+  work: training.Work, bfloat16: bool, weights: Mapping[str, Any], inputs: Any, labels: Any, key: Any = None
+) -> Any:
+  """The mean cross-entropy of a batch; without a key nothing is dropped."""
+  if bfloat16:
+    weights = jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), weights)
+  logits = _ARCHITECTURES[work.architecture](work.sizes, weights, inputs, key).astype(jnp.float32)
+  return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+
+def training_step(work: training.Work, bfloat16: bool = False) -> tuple[Callable[[Any, Any], Any], Any]:
+  """(state, batch -> state, loss), and the first state: weights, slots, key."""
+  optimizer = optax.chain(
+    optax.clip_by_global_norm(work.clip_norm),
+    optax.adamw(work.learning_rate, work.beta_1, work.beta_2, work.epsilon, weight_decay=work.weight_decay),
+  )
+
+  def step(state, batch):
+    weights, slots, key = state
+    key, drop = jax.random.split(key)
+    loss, gradients = jax.value_and_grad(lambda weights: loss_of(work, bfloat16, weights, *batch, drop))(weights)
+    updates, slots = optimizer.update(gradients, slots, weights)
+    return (optax.apply_updates(weights, updates), slots, key), loss
+
+  weights = {name: jnp.array(value) for name, value in work.weights.items()}
+  return step, (weights, optimizer.init(weights), jax.random.key(0))
 
 
 def _perceptron(sizes: Mapping[str, Any], weights: Mapping[str, Any], x: Any, key: Any) -> Any:

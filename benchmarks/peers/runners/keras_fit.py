@@ -31,8 +31,8 @@ def measurement(
   model = keras_models.compiled(keras, work, jit_compile=jit_compile, steps_per_execution=steps_per_execution)
   parameters = sum(math.prod(weight.shape) for weight in model.trainable_weights)
   inputs, labels = work.check_batch
-  loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-  first_loss = float(loss(labels, model(inputs, training=False)))
+  loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  loss = lambda: float(loss_of(labels, model(inputs, training=False)))
   note = lambda: f'jit_compile={jit_compile}, steps_per_execution={steps_per_execution}'
   if phase == 'evaluate':
     dataset = _batches(work)
@@ -42,7 +42,7 @@ def measurement(
         logs = model.evaluate(dataset, verbose=0, return_dict=True)
       return logs
 
-    return protocol.Measurement(evaluate, len(work.inputs), parameters, first_loss, note)
+    return protocol.Measurement(evaluate, len(work.inputs), parameters, loss, note)
 
   dataset = _shuffled(work)
   clock = _clock(keras)
@@ -51,7 +51,7 @@ def measurement(
     logs = model.fit(dataset, steps_per_epoch=num_steps, epochs=1, verbose=0, callbacks=[clock]).history
     return {'loss': logs['loss'][-1], 'seconds': clock.seconds}
 
-  return protocol.Measurement(run, steps_per_execution, parameters, first_loss, note)
+  return protocol.Measurement(run, steps_per_execution, parameters, loss, note)
 
 
 def _clock(keras: Any) -> Any:

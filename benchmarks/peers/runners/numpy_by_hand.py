@@ -78,5 +78,5 @@ def measurement(work: training.Work) -> protocol.Measurement:
   return protocol.Measurement(
     run,
     parameters=sum(weight.size for weight in network.weights),
-    first_loss=network.loss(*work.check_batch),
+    loss=lambda: network.loss(*work.check_batch),
   )

@@ -49,10 +49,12 @@ def measurement(
       logits = call(inputs[rows])
     return functional.cross_entropy(logits.float().flatten(0, -2), labels[rows].flatten())
 
-  model.eval()
-  with torch.no_grad():
-    first_loss = float(loss_of(model, slice(work.batch_size)))
-  model.train()
+  def loss() -> float:
+    model.eval()
+    with torch.no_grad():
+      found = float(loss_of(model, slice(work.batch_size)))
+    model.train()
+    return found
 
   def rows_of_batches():
     while True:
@@ -82,7 +84,7 @@ def measurement(
 
   function, multiple = (run, 1) if phase == 'train' else (evaluate, len(inputs))
   parameters = sum(parameter.numel() for parameter in model.parameters())
-  return protocol.Measurement(function, multiple, parameters, first_loss, is_reduced=bfloat16)
+  return protocol.Measurement(function, multiple, parameters, loss, is_reduced=bfloat16)
 
 
 class _Block(nn.Module):

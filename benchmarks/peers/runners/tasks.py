@@ -162,7 +162,7 @@ def measured(
     is_reduced: whether it computes in bfloat16.
   """
   inputs, labels = work.check_batch
-  first_loss = float(ext.losses.label(trainer.model(tf.constant(inputs), training=False), tf.constant(labels)))
+  loss = lambda: float(ext.losses.label(trainer.model(tf.constant(inputs), training=False), tf.constant(labels)))
   parameters = sum(variable.shape.num_elements() for variable in trainer.model.trainable_variables)
 
   def run(num_steps: int) -> Mapping[str, float]:
@@ -178,4 +178,4 @@ def measured(
     return {'loss': float(logs['validation_loss'])}
 
   function, multiple = (run, steps_per_loop) if phase == 'train' else (evaluate, len(work.inputs))
-  return protocol.Measurement(function, multiple, parameters, first_loss, note, is_reduced)
+  return protocol.Measurement(function, multiple, parameters, loss, note, is_reduced)
