@@ -135,6 +135,7 @@ def test_larger_memories_try_larger_batches_down_to_one_row():
   assert tried[1][0] < tried[2][0] and 32 in tried[2]
 
 
+@pytest.mark.soak
 def test_both_libraries_train_the_same_network(start_script):
   code = """
 import json

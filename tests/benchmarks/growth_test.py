@@ -41,6 +41,7 @@ def measure(start_script):
   return run
 
 
+@pytest.mark.soak
 def test_metrics_and_logs_are_counted_apart(measure):
   metrics = measure(['metrics'])['metrics']['steps/s']
   assert [[x for x, _ in series] for series in metrics.values()] == [[0, 2], [0, 2]]
