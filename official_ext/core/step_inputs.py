@@ -65,6 +65,7 @@ class StepInputs:
       self.wait.assign_add(_timestamp() - start)
     return batches
 
+  @tf.autograph.experimental.do_not_convert
   def first_batch(self, step: tf.Tensor) -> tf.Tensor:
     """The number of the first batch that the step after so many takes: int64 scalars."""
     return (step + self._data_offset.read_value()) * self._num_micro_steps

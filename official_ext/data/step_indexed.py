@@ -95,9 +95,20 @@ def build_dataset(
   options.deterministic = params.deterministic is not False
   dataset = dataset.with_options(options)
   if is_cheap and params.is_training and share.is_whole:
-    order = lambda numbers: sampling.shuffled_indices(share.positions(numbers), len(source), params.seed or 0)
-    return in_memory.attach(dataset, in_memory.InMemoryBatches(order, lambda indices: load(indices, indices)[0]))
+    return in_memory.attach(dataset, _in_memory_batches(share, len(source), params.seed or 0, load))
   return dataset
+
+
+def _in_memory_batches(share, num_examples, seed, load):
+  @tf.autograph.experimental.do_not_convert
+  def indices(numbers):
+    return sampling.shuffled_indices(share.positions(numbers), num_examples, seed)
+
+  @tf.autograph.experimental.do_not_convert
+  def gather(indices):
+    return load(indices, indices)[0]
+
+  return in_memory.InMemoryBatches(indices, gather)
 
 
 def _identity(source: sources.Source, params: base_config.Config) -> identity.Identity:
