@@ -148,4 +148,4 @@ class Process:
 
   def _error(self, what: str) -> PeerError:
     lines = [line for line in self._log.read_text(errors='replace').splitlines() if line.strip()]
-    return PeerError(f'{what}: {lines[-1].strip()[:300] if lines else "no message"} ({self._log})')
+    return PeerError(f'{what}: {lines[-1].strip()[:300] if lines else "no message"}')

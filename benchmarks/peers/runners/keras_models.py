@@ -41,7 +41,7 @@ def compiled(keras: Any, work: training.Work, **options: Any) -> Any:
   model.compile(
     optimizer(keras, work),
     keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    ['accuracy'] if work.counts_accuracy else [],
+    metrics=['accuracy'] if work.counts_accuracy else [],
     **options,
   )
   return model
