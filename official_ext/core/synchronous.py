@@ -256,9 +256,9 @@ class SynchronousTraining(no_training.NoTraining):
       owns_loop=self._owns_loop(),
       inputs_by=type(trainer).__name__ if self._trainer_takes_own_inputs() else '',
     )
-    if plan.gathers:
+    step.set_plan(plan, traits, in_memory)
+    if self._gathers():  # As it is now: an update that XLA cannot compile is split off.
       self.inputs.in_memory = in_memory
-    step.set_plan(plan, traits, self.inputs.in_memory)
 
   def _owns_loop(self) -> bool:
     """Whether no subclass overrides a method between the loop and the steps."""

@@ -70,7 +70,7 @@ class TrainingStep:
     Args:
       plan: how the step is run.
       traits: the results of `probe`.
-      in_memory: computes the batches, if the plan gathers.
+      in_memory: computes the batches, if the plan gathers; unused otherwise.
     """
     with self._parts.strategy.scope():
       self._build_optimizer(plan)
@@ -84,7 +84,7 @@ class TrainingStep:
     update = self._update(plan, self._task_step.functions(plan))
     if plan.execution == 'fused':
       self._execution = executions.FusedExecution(
-        update, plan, self._parts, self.gradient_accumulation_steps, in_memory
+        update, plan, self._parts, self.gradient_accumulation_steps, in_memory if plan.gathers else None
       )
     else:
       self._execution = executions.GraphExecution(update, self._parts)
