@@ -57,16 +57,8 @@ def _decoder(work: training.Work, variant: str, batch_size: int) -> Built:
   pytorch.assign_weights(model, work)
   if variant == 'remat':
     model.blocks = nn.Sequential(*map(resnet_torch.Recomputed, model.blocks))
-  optimizer = torch.optim.AdamW(
-    model.parameters(),
-    work.learning_rate,
-    betas=(work.beta_1, work.beta_2),
-    eps=work.epsilon,
-    weight_decay=work.weight_decay,
-    fused=True,
-  )
   inputs, labels = torch.as_tensor(work.inputs[:batch_size]), torch.as_tensor(work.labels[:batch_size]).long()
-  return model, optimizer, inputs, labels
+  return model, pytorch.adamw(model, work), inputs, labels
 
 
 def _resnet(variant: str, batch_size: int) -> Built:

@@ -30,14 +30,7 @@ def measurement(
   assign_weights(model, work)
   device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
   model.to(device)
-  optimizer = torch.optim.AdamW(
-    model.parameters(),
-    work.learning_rate,
-    betas=(work.beta_1, work.beta_2),
-    eps=work.epsilon,
-    weight_decay=work.weight_decay,
-    fused=True,
-  )
+  optimizer = adamw(model, work)
   inputs, labels = torch.as_tensor(work.inputs), torch.as_tensor(work.labels).long()
   if work.architecture == 'conv':
     inputs = inputs.permute(0, 3, 1, 2).contiguous()
@@ -142,6 +135,18 @@ def _convolutional(work: training.Work) -> nn.Module:
 
 
 ARCHITECTURES = {'mlp': _perceptron, 'conv': _convolutional, 'decoder': _Decoder}
+
+
+def adamw(model: nn.Module, work: training.Work) -> torch.optim.Optimizer:
+  """The work's optimizer, in PyTorch's fastest form."""
+  return torch.optim.AdamW(
+    model.parameters(),
+    work.learning_rate,
+    betas=(work.beta_1, work.beta_2),
+    eps=work.epsilon,
+    weight_decay=work.weight_decay,
+    fused=True,
+  )
 
 
 def assign_weights(model: nn.Module, work: training.Work) -> None:
