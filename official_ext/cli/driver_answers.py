@@ -75,7 +75,7 @@ def _list(arguments: Sequence[str]) -> dict[str, Any]:
   lines = []
   ext_flags.parse(['train.py', *arguments])
   for do in (
-    lambda: ext_flags.import_registry('registry_imports', 'import'),
+    lambda: ext_flags.import_registry(ext_flags.REGISTRY_IMPORTS, 'import'),
     ext_flags.import_last,
     lambda: ext_flags.import_registries(flags.FLAGS.registry),
   ):

@@ -38,7 +38,6 @@ _SECONDS = 20.0  # For an answer. The checks that need devices and the task get 
 _MORE_BYTES = 8 << 30  # Of address space, for an answer.
 _PR_SET_PDEATHSIG = 1
 _NAME = 'official_ext.cli.driver_server'
-_REGISTRY_IMPORTS = 'registry_imports'
 
 
 class _Modules:
@@ -56,12 +55,12 @@ class _Modules:
       without: those that are left to each request, since they cannot be imported.
     """
     self.failed = ''
-    if _REGISTRY_IMPORTS not in without:
+    if ext_flags.REGISTRY_IMPORTS not in without:
       try:
-        ext_flags.import_registry(_REGISTRY_IMPORTS, 'import')
+        ext_flags.import_registry(ext_flags.REGISTRY_IMPORTS, 'import')
         ext_flags.import_last()
       except errors.UserError:
-        self.failed = _REGISTRY_IMPORTS
+        self.failed = ext_flags.REGISTRY_IMPORTS
         return
     ext_flags.import_registries()
     for name in names:  # The user's: tried in a fork, which is cheaper than to begin anew.

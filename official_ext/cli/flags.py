@@ -24,7 +24,7 @@ from official_ext.files import paths
 
 MODES = ('train', 'eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval', 'export')
 ENTRY_POINTS = 'official_ext.experiments'
-_REGISTRY_IMPORTS = 'registry_imports'
+REGISTRY_IMPORTS = 'registry_imports'
 
 # Model Garden defines these for programs that are not part of it.
 _UNREAD = ('tpu_platform', 'tfhub_handle', 'tflex_output_uri')
@@ -239,7 +239,7 @@ def import_experiments(names: Sequence[str] | None = None, experiment: str | Non
   Raises:
     UserError: see `import_registries`.
   """
-  import_registry(_REGISTRY_IMPORTS, 'import')
+  import_registry(REGISTRY_IMPORTS, 'import')
   if experiment is None or experiment in model_garden_internals.experiments_in_source():
     import_last()
   import_registries(names)
@@ -253,7 +253,7 @@ def import_last() -> None:
   Raises:
     UserError: one cannot be imported, or registers a name that is taken.
   """
-  for name in getattr(sys.modules.get(_REGISTRY_IMPORTS), 'IMPORTED_LAST', ()):
+  for name in getattr(sys.modules.get(REGISTRY_IMPORTS), 'IMPORTED_LAST', ()):
     import_registry(name, 'import')
 
 
