@@ -37,7 +37,7 @@ def names() -> list[str]:
   left = [name for name in registered if parser_lib.factory_of(name).__module__.startswith('experiments.')]
   ordered: list[str] = []
   while left:
-    ready = [name for name in left if not _read_runs(name) & set(left)]
+    ready = [name for name in left if not read_runs(name) & set(left)]
     ordered += ready
     left = [name for name in left if name not in ready]
     assert ready, f'Each of these reads the run of another: {left}.'
@@ -58,11 +58,16 @@ def own_flags(name: str) -> list[str]:
   return [word for word in words if word.startswith('--') and not word.startswith(common)]
 
 
+def flags_in(name: str, folder: pathlib.Path) -> list[str]:
+  """`own_flags`, with the runs that they name in `folder`."""
+  return [flag.replace(f'={_FOLDER}/', f'={folder}/') for flag in own_flags(name)]
+
+
 def _docstring(name: str) -> str:
   return inspect.getdoc(parser_lib.factory_of(name)) or ''
 
 
-def _read_runs(name: str) -> set[str]:
+def read_runs(name: str) -> set[str]:
   """The experiments whose runs the experiment's command reads."""
   return set(re.findall(rf'={_FOLDER}/(\w+)', ' '.join(own_flags(name))))
 
@@ -76,7 +81,7 @@ def run(name: str, folder: pathlib.Path, flags: Sequence[str], minutes: float = 
     f'--experiment={name}',
     '--mode=train_and_eval',
     f'--model_dir={model_dir}',
-    *(flag.replace(f'={_FOLDER}/', f'={folder}/') for flag in own_flags(name)),
+    *flags_in(name, folder),
     *flags,
   ]
   start = time.perf_counter()

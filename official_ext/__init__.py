@@ -44,6 +44,7 @@ FACE = {
   'TextRecords': 'data.text_records:ListRecords',
   'python_topics': 'data.python_topics',
   'python_docstrings': 'data.python_docstrings',
+  'handwritten_digits': 'data.handwritten_digits',
   'Tokenizer': 'data.tokenizer:Tokenizer',
   'train_tokenizer': 'data.tokenizer_training:cached',
   'register_collator': 'data.collators:register',

@@ -7,6 +7,7 @@ that all of it exists, in the form that we rely on: if another TensorFlow has ch
 
 # pylint: disable=protected-access
 from collections.abc import Callable, Sequence
+import functools
 import itertools
 from typing import Any
 
@@ -15,6 +16,7 @@ from tensorflow.compiler.tf2xla.python import xla
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 from tensorflow.python import pywrap_tfe
+from tensorflow.python.autograph.impl import api as autograph_api
 from tensorflow.python.distribute import values as distribute_values
 from tensorflow.python.eager import backprop
 from tensorflow.python.eager import context
@@ -127,11 +129,40 @@ def dtype_of_variable_at(handle: tf.Tensor) -> tf.DType | None:
   return tf.as_dtype(data.shape_and_type[0].dtype) if data is not None and data.is_set else None
 
 
-def autograph_converted(function: Callable[..., Any]) -> Callable[..., Any]:
-  """Converts a function as AutoGraph does inside a tf.function; tf.autograph.to_graph has no calling context."""
+@functools.cache
+def _autograph_context() -> Any:
+  """What AutoGraph tells the functions that it converts: the context inside of a tf.function."""
   contexts: list[Any] = []
   tf.function(lambda: contexts.append(tf.__internal__.autograph.control_status_ctx())).get_concrete_function()
-  return tf.__internal__.autograph.tf_convert(function, contexts[0])
+  return contexts[0]
+
+
+def autograph_converted(function: Callable[..., Any]) -> Callable[..., Any]:
+  """Converts a function as AutoGraph does inside a tf.function; tf.autograph.to_graph has no calling context."""
+  context = _autograph_context()
+  if not autograph_api.is_autograph_artifact(function):
+    return tf.__internal__.autograph.tf_convert(function, context)
+
+  def run(*args, **kwargs):
+    with context:
+      return function(*args, **kwargs)
+
+  return run
+
+
+def autograph_unconverted(function: Callable[..., Any]) -> Callable[..., Any]:
+  """Marks a function that AutoGraph calls as it is, which saves the time of converting it.
+
+  What it calls is not converted either, but Keras layers and metrics are, and what it calls through `autograph_called`:
+  `tf.autograph.experimental.do_not_convert` would leave those alone too.
+  """
+  return autograph_api.autograph_artifact(function)
+
+
+def autograph_called(function: Callable[..., Any]) -> Callable[..., Any]:
+  """`function` as a converted caller would call it here: converted if AutoGraph is at work, as it is if not."""
+  context = tf.__internal__.autograph.control_status_ctx()
+  return tf.__internal__.autograph.tf_convert(function, context, convert_by_default=False, user_requested=False)
 
 
 def inputs_of(dataset: tf.data.Dataset) -> Sequence[tf.data.Dataset]:

@@ -283,6 +283,39 @@ def test_code_is_converted_as_inside_a_function():
   assert [float(function(tf.constant(x))) for x in (2.0, -1.0)] == [4.0, -1.0]
 
 
+def test_what_is_left_as_it_is_calls_what_is_converted():
+  def double_if_positive(x):
+    if x > 0:
+      x *= 2
+    return x
+
+  class Layer(tf_keras.layers.Layer):
+    def call(self, x):
+      return double_if_positive(x)
+
+  layer = Layer()
+
+  @tf_internals.autograph_unconverted
+  def outer(x):
+    return layer(x) + tf_internals.autograph_called(double_if_positive)(x)
+
+  called_by = lambda function: [float(function(tf.constant(x))) for x in (2.0, -1.0)]
+  files = []
+  tf_internals.autograph_called(lambda: files.append(inspect.stack()[0].filename))()
+  assert files == [__file__]  # Python alone runs what was written.
+  assert called_by(tf.function(outer)) == called_by(outer) == [8.0, -2.0]
+  assert called_by(tf.function(tf_internals.autograph_converted(outer), autograph=False)) == [8.0, -2.0]
+  converted = tf.function(lambda x: outer(x) if x > -10 else x)  # By a caller that AutoGraph converts.
+  assert called_by(converted) == [8.0, -2.0]
+
+  @tf_internals.autograph_unconverted
+  def fails(x):
+    return double_if_positive(x)
+
+  with pytest.raises(tf.errors.OperatorNotAllowedInGraphError):
+    tf.function(fails)(tf.constant(1.0))
+
+
 @pytest.mark.parametrize('cls', [tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy])
 def test_the_keys_of_a_strategys_collective_operations_can_be_chosen(cls):
   one, other = (tf_internals.make_strategy(cls) for _ in range(2))

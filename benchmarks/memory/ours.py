@@ -50,7 +50,12 @@ def trainer(
 
 def _decoder(subject, variant, work, batch_size):
   rows, count = subjects.split(variant, batch_size)
-  params = tasks.experiment(work, steps_per_loop=subject.steps_per_loop, gradient_accumulation_steps=count)
+  params = tasks.experiment(
+    work,
+    steps_per_loop=subject.steps_per_loop,
+    enable_xla=True if variant == 'xla' else 'auto',
+    gradient_accumulation_steps=count,
+  )
   params.task.train_data.global_batch_size = rows
   task_cls = tasks.task_class(work, pipeline=False, **_OPTIONS.get(variant, {}))
   return tasks.make_trainer(work, params, task_cls, base_trainer.Trainer)

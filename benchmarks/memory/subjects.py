@@ -28,6 +28,7 @@ class Subject:
 # What each does; 'plain' is what comes without any setting.
 VARIANTS: Mapping[str, str] = {
   'plain': 'as it comes',
+  'xla': 'one program of XLA, where the rule picks another execution',
   'remat': 'blocks are computed once more for the gradient',
   'scan': 'one block in a loop over stacked weights, computed once more',
   'accumulation': 'four batches of a quarter for one update',
@@ -35,7 +36,7 @@ VARIANTS: Mapping[str, str] = {
 IN_PYTORCH = ('plain', 'remat', 'accumulation')
 MICRO_BATCHES = 4  # Of 'accumulation'.
 
-_OF_DECODERS = ('plain', 'remat', 'scan', 'accumulation')
+_OF_DECODERS = ('plain', 'xla', 'remat', 'scan', 'accumulation')
 
 SUBJECTS: Mapping[str, Subject] = {
   subject.name: subject

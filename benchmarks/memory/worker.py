@@ -53,7 +53,7 @@ def measurement(
   loop()  # Compiles.
   start_peak = process_memory.peak()
   process_memory.forget_peak()
-  plan = xla_plan.largest(dump)
+  plan = xla_plan.largest(dump) if note().startswith('fused') else None  # Of other executions, it is a part's.
   planned = {f'plan_{name}': value for name, value in dataclasses.asdict(plan).items()} if plan else {}
 
   def run(num_loops: int) -> Mapping[str, float]:

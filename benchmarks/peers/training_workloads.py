@@ -9,8 +9,11 @@ from benchmarks.peers.work import digits
 Peer = entries.Peer
 
 
-def _ours(steps_per_loop: int, name: str = 'ours', goal: float | None = None, **settings: Any) -> Peer:
-  return Peer(name, 'ours', {'steps_per_loop': steps_per_loop, **settings}, entries.GARDEN, goal=goal)
+def _ours(
+  steps_per_loop: int, name: str = 'ours', goal: float | None = None, beside: str = '', **settings: Any
+) -> Peer:
+  settings = {'steps_per_loop': steps_per_loop, **settings}
+  return Peer(name, 'ours', settings, entries.GARDEN, goal=goal, beside=beside)
 
 
 def _stock(steps_per_loop: int, name: str = 'stock', goal: float | None = None, **settings: Any) -> Peer:
@@ -150,7 +153,8 @@ DEEP_DECODER = entries.Workload(
   lambda: decoder.decoder(24),
   _ours(2),
   (
-    _ours(2, 'ours_scan', model_options=_SCAN, goal=1 / 1.1),
+    _ours(2, 'ours_scan', model_options=_SCAN),
+    _ours(2, 'ours_unrolled', goal=1 / 1.1, beside='ours_scan'),
     _ours(2, 'ours_remat', model_options=_REMAT),
     _ours(2, 'ours_scan_remat', model_options={**_SCAN, **_REMAT}),
     _torch(),

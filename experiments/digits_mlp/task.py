@@ -22,11 +22,9 @@ def examples(is_training: bool) -> Mapping[str, np.ndarray]:
   Returns:
     {'pixels': float32 [n, 64], 'label': int64 [n]}.
   """
-  from sklearn import datasets  # pylint: disable=g-import-not-at-top
-
-  digits = datasets.load_digits()
+  pixels, labels = ext.handwritten_digits.load()
   rows = slice(None, _NUM_TRAIN) if is_training else slice(_NUM_TRAIN, None)
-  return {'pixels': digits.data[rows].astype(np.float32) / 16, 'label': digits.target[rows].astype(np.int64)}
+  return {'pixels': pixels[rows].astype(np.float32) / 16, 'label': labels[rows]}
 
 
 @ext.register_task(configs.DigitsMlpTaskConfig)

@@ -7,6 +7,7 @@ from official.core import base_task
 import tensorflow as tf
 import tf_keras
 
+from official_ext import tf_internals
 from official_ext.checkpoints import warm_start
 from official_ext.runtime import failures
 from official_ext.step import step_random
@@ -172,6 +173,7 @@ class Task(base_task.Task):
     del logs
     return ''
 
+  @tf_internals.autograph_unconverted
   def train_step(self, inputs, model, optimizer, metrics=None):
     """Forward, backward and `optimizer.apply_gradients`: see base class."""
     with tf.GradientTape() as tape:
@@ -188,14 +190,16 @@ class Task(base_task.Task):
     optimizer.apply_gradients(list(zip(gradients, variables)))
     return {**self._update_metrics(logs, metrics), self.loss: loss}
 
+  @tf_internals.autograph_unconverted
   def validation_step(self, inputs, model, metrics=None):
     """Forward pass without an update: see base class."""
     loss, logs = self._loss_and_logs(inputs, model, training=False)
     return {**self._update_metrics(logs, metrics), self.loss: loss}
 
+  @tf_internals.autograph_unconverted
   def _loss_and_logs(self, inputs, model, training):
     """Calls `forward`, and adds the model's own losses (regularisers), as in Model Garden's train_step."""
-    returned = self.forward(inputs, model, training)
+    returned = tf_internals.autograph_called(self.forward)(inputs, model, training)
     if not isinstance(returned, (tuple, list)) or len(returned) != 2 or not isinstance(returned[1], Mapping):
       raise ValueError(
         f'{self._forward_place()}.forward must return (loss, logs), logs being a dictionary; it returned {returned!r}.'
@@ -214,6 +218,7 @@ class Task(base_task.Task):
     """`file:line: class`, for errors that must be corrected in `forward`."""
     return f'{failures.of_function(self.forward, with_name=False)}: {type(self).__name__}'
 
+  @tf_internals.autograph_unconverted
   def _update_metrics(self, logs, metrics):
     """Hands tuples in `logs` to the metrics with their names; returns the rest."""
     by_name = {metric.name: metric for metric in metrics or ()}

@@ -46,7 +46,7 @@ def choose_plan(
     steps_per_loop=trainer.steps_per_loop,
     gradient_accumulation_steps=trainer.gradient_accumulation_steps,
     run_eagerly=not trainer.train_tf_function,
-    multiplies_bfloat16=processor.multiplies_bfloat16(),
+    fast_products=processor.fast_products(),
   )
 
 

@@ -20,12 +20,18 @@ from official_ext.data import sources
 MAX_RUN = 100  # So many bad examples in a row are not an accident.
 
 
+def may_skip(params: base_config.Config) -> bool:
+  """Whether a batch may have fewer examples than requested: in evaluation, where each counts once."""
+  return getattr(params, 'on_bad_example', 'error') == 'skip' and not params.is_training
+
+
 class BatchReader:
   """Reads examples and makes a batch of them. Called from several threads.
 
   Attributes:
     batch: a batch of one example, with the structure and dtypes of all batches, and the shapes if the collator fixes
       them.
+    may_skip: see `may_skip`.
   """
 
   def __init__(self, source: sources.Source, collate: collators.Collator, params: base_config.Config):
@@ -50,13 +56,9 @@ class BatchReader:
     self._hint = (
       f'; repair or replace it, or set {self._field}.on_bad_example=skip' if hasattr(params, 'on_bad_example') else ''
     )
+    self.may_skip = may_skip(params)
     self._log = bad_examples.current_log()
     self._reference, self.batch = self._choose_reference()
-
-  @property
-  def may_skip(self) -> bool:
-    """Whether a batch may have fewer examples than requested: in evaluation, where each counts once."""
-    return self._action == 'skip' and not self._is_training
 
   def read(self, positions: Sequence[int], indices: Sequence[int]) -> tuple[list[np.ndarray], Sequence[int]]:
     """Reads the batch of the examples `indices`, which are at `positions`.

@@ -20,7 +20,19 @@ from official_ext.data import tfds_preparation
 
 
 class Source(abc.ABC):
-  """Numbered examples. Reading must be thread-safe."""
+  """Numbered examples. Reading must be thread-safe.
+
+  Attributes:
+    reads_in_blocks: whether the examples of many batches are read by one call, because a call costs more than a few
+      examples. They must all have the same shapes.
+  """
+
+  reads_in_blocks: bool = False
+
+  @property
+  def bytes_per_example(self) -> int:
+    """The size of an example's arrays, about; 0 if it is not known."""
+    return 0
 
   @abc.abstractmethod
   def __len__(self) -> int:
@@ -78,7 +90,7 @@ class ArraySource(Source):
 
   @property
   def bytes_per_example(self) -> int:
-    """The mean size of an example."""
+    """See base class: the mean."""
     return sum(array.nbytes for array in tf.nest.flatten(self._arrays)) // max(1, self._length)
 
   def fetch(self, indices: Sequence[int]) -> list[collators.Example]:

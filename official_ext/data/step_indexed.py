@@ -24,6 +24,8 @@ from official_ext.data import sampling
 from official_ext.data import share as share_lib
 from official_ext.data import sources
 
+do_not_convert = tf.autograph.experimental.do_not_convert
+
 Batch = Any
 Transform = Callable[[Batch, tf.Tensor], Batch]
 Load = Callable[[tf.Tensor, tf.Tensor], tuple[Batch, tf.Tensor]]
@@ -31,6 +33,8 @@ Load = Callable[[tf.Tensor, tf.Tensor], tuple[Batch, tf.Tensor]]
 # Indices are computed for several batches at a time: one costs as much as thousands.
 _INDICES_PER_BLOCK = 4096
 _BYTES_PER_BLOCK = 2**24
+# By then a call of Python costs little beside the rows.
+_ROWS_PER_READ = 256
 
 
 def build_dataset(
@@ -78,12 +82,15 @@ def build_dataset(
   log.describe = lambda at: _describe(source, params, at)
   log.add_identity(_identity(source, params))
   share = share_lib.Share.of(params, input_context)
-  load, is_python = _loader(source, params)
-  is_cheap = not is_python and transform is None and transform_per_example is None
-  plan = _plan(source, params, share)
-  if is_cheap and not plan.is_partial:
+  load, in_graph = _loader(source, params)
+  is_untransformed = transform is None and transform_per_example is None
+  is_cheap = in_graph and is_untransformed
+  reads_in_blocks = is_untransformed and _reads_in_blocks(source, params)
+  plan = _plan(source, params, share, reads_in_blocks)
+  if (is_cheap or reads_in_blocks) and not plan.is_partial:
     # Gathering rows is so cheap that it is done for a block of batches at a time.
-    dataset = plan.elements(plan.blocks.map(lambda positions, indices: load(positions, indices)[0]))
+    blocks = plan.blocks.map(do_not_convert(lambda positions, indices: load(positions, indices)[0]))
+    dataset = plan.elements(blocks if in_graph else blocks.prefetch(1))
   else:
     batches = _BatchMaker(len(source), params.seed or 0, plan.is_partial, load, transform, transform_per_example)
     num_parallel_calls = getattr(params, 'num_parallel_calls', 2)
@@ -100,11 +107,11 @@ def build_dataset(
 
 
 def _in_memory_batches(share, num_examples, seed, load):
-  @tf.autograph.experimental.do_not_convert
+  @do_not_convert
   def indices(numbers):
     return sampling.shuffled_indices(share.positions(numbers), num_examples, seed)
 
-  @tf.autograph.experimental.do_not_convert
+  @do_not_convert
   def gather(indices):
     return load(indices, indices)[0]
 
@@ -193,15 +200,15 @@ class _Plan:
     return dataset if self.num_elements is None else dataset.take(self.num_elements)
 
 
-def _plan(source: sources.Source, params: base_config.Config, share: share_lib.Share) -> _Plan:
+def _plan(source: sources.Source, params: base_config.Config, share: share_lib.Share, reads_in_blocks: bool) -> _Plan:
   """The plan of a pipeline, from the batch of `position` on."""
   num_examples = len(source)
-  num_rows = _INDICES_PER_BLOCK
-  if isinstance(source, sources.ArraySource):
-    num_rows = min(num_rows, _BYTES_PER_BLOCK // max(1, source.bytes_per_example))
+  num_rows = _ROWS_PER_READ if reads_in_blocks else _INDICES_PER_BLOCK
+  if source.bytes_per_example:
+    num_rows = min(num_rows, _BYTES_PER_BLOCK // source.bytes_per_example)
   num_steps = max(1, num_rows // (share.batch_size * share.num_replicas))
 
-  @tf.autograph.experimental.do_not_convert
+  @do_not_convert
   def make_block(first_step):
     positions = share.positions(first_step + tf.range(num_steps, dtype=tf.int64))
     if params.is_training:
@@ -222,12 +229,24 @@ def _plan(source: sources.Source, params: base_config.Config, share: share_lib.S
   return _Plan(blocks, num_batches * share.num_replicas, is_partial)
 
 
+def _collator_name(params: base_config.Config) -> str:
+  return getattr(params, 'collator', 'stack')
+
+
+def _reads_in_blocks(source: sources.Source, params: base_config.Config) -> bool:
+  """Whether Python reads many batches in one call."""
+  return source.reads_in_blocks and _collator_name(params) == 'stack' and not batch_reader.may_skip(params)
+
+
 def _loader(source: sources.Source, params: base_config.Config) -> tuple[Load, bool]:
-  """Returns a graph function for `_BatchMaker.load`, and whether it calls Python."""
-  name = getattr(params, 'collator', 'stack')
+  """Returns a graph function for `_BatchMaker.load`, of a block of batches too, and whether it stays in the graph.
+
+  Only an `ArraySource` and one that is read in blocks take positions of more than one dimension.
+  """
+  name = _collator_name(params)
   if isinstance(source, sources.ArraySource) and name == 'stack':
     gather = source.gatherer()
-    return lambda positions, indices: (gather(indices), positions), False
+    return do_not_convert(lambda positions, indices: (gather(indices), positions)), True
   collate = collators.get(name, params)
   reader = batch_reader.BatchReader(source, collate, params)
   arrays = [np.asarray(array) for array in tf.nest.flatten(reader.batch)]
@@ -242,14 +261,19 @@ def _loader(source: sources.Source, params: base_config.Config) -> tuple[Load, b
     return [np.asarray(kept, np.int64), *values]
 
   def load(positions, indices):
-    kept, *flat = tf.numpy_function(read, [positions, indices], [tf.int64, *dtypes])
-    size = None if reader.may_skip else indices.shape[0]
-    kept.set_shape([size])
+    rows = [tf.reshape(tensor, [-1]) for tensor in (positions, indices)]
+    kept, *flat = tf.numpy_function(read, rows, [tf.int64, *dtypes])
+    if indices.shape.rank > 1:
+      kept, *flat = (
+        tf.reshape(tensor, tf.concat([tf.shape(indices), tf.shape(tensor)[1:]], 0)) for tensor in (kept, *flat)
+      )
+    size = [None] if reader.may_skip else indices.shape
+    kept.set_shape(size)
     for tensor, shape in zip(flat, shapes):
-      tensor.set_shape((size, *shape))
+      tensor.set_shape((*size, *shape))
     return tf.nest.pack_sequence_as(reader.batch, flat), kept
 
-  return load, True
+  return load, False
 
 
 def _map_examples(function: Transform, batch: Batch, seeds: tf.Tensor) -> Batch:

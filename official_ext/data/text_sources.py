@@ -59,6 +59,8 @@ class TextSource(sources.Source):
     tokenizer: what made them.
   """
 
+  reads_in_blocks = True
+
   def __init__(
     self,
     store: token_store.TokenStore,
@@ -71,9 +73,18 @@ class TextSource(sources.Source):
     self.store = store
     self.report = store.report
     self.tokenizer = tokenizer
+    # Not as files that are mapped into memory, of which NumPy makes an object for each part.
+    self._tokens, self._learned, self._bounds = (
+      array.view(np.ndarray) for array in (store.tokens, store.learned, store.bounds)
+    )
     self._records = records
     self._seq_length = seq_length
     self._settings = dict(settings)
+
+  @property
+  def bytes_per_example(self) -> int:
+    """See base class: at most, which is two rows of four features."""
+    return 8 * np.dtype(np.int32).itemsize * self._seq_length
 
   @abc.abstractmethod
   def examples_of(self, index: int) -> Sequence[int]:
@@ -103,29 +114,47 @@ class TextSource(sources.Source):
       **self._settings,
     }
 
-  def _row(self, parts: Sequence[tuple[int, int]], fills_left: bool = False) -> dict[str, np.ndarray]:
-    """A row of parts of the store's tokens: (start, end) of each."""
-    size = self._seq_length
-    row = {
-      'input_ids': np.full(size, self.tokenizer.fill_token_id, np.int32),
-      'labels': np.full(size, NO_LABEL, np.int32),
-      'segment_ids': np.zeros(size, np.int32),
-      'position_ids': np.zeros(size, np.int32),
+  def _rows(self, parts: Sequence[Sequence[tuple[int, int]]], fills_left: bool = False) -> list[collators.Example]:
+    """Rows of parts of the store's tokens, all at once: NumPy's calls for each part by itself would take longest.
+
+    Args:
+      parts: for each row (start, end) of each part.
+      fills_left: whether rows end with their parts instead of beginning with them.
+    """
+    num_rows, size = len(parts), self._seq_length
+    rows = {
+      'input_ids': np.full([num_rows, size], self.tokenizer.fill_token_id, np.int32),
+      'labels': np.full([num_rows, size], NO_LABEL, np.int32),
+      'segment_ids': np.zeros([num_rows, size], np.int32),
+      'position_ids': np.zeros([num_rows, size], np.int32),
     }
-    at = size - sum(end - start for start, end in parts) if fills_left else 0
-    for number, (start, end) in enumerate(parts, 1):
-      here = slice(at, at + end - start)
-      ids = self.store.tokens[start:end]
-      row['input_ids'][here] = ids
-      row['labels'][here] = np.where(self.store.learned[start:end], ids, NO_LABEL)
-      row['labels'][at] = NO_LABEL
-      row['segment_ids'][here] = number
-      row['position_ids'][here] = np.arange(end - start)
-      at += end - start
-    return row
+    # Of each part: its row, its number in the row, its length, and the tokens in all parts before it.
+    counts = np.array([len(of_row) for of_row in parts], np.int64)
+    row = np.repeat(np.arange(num_rows), counts)
+    number = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts, ends = np.array([part for of_row in parts for part in of_row], np.int64).reshape(-1, 2).T
+    lengths = ends - starts
+    before = np.cumsum(lengths) - lengths
+    filled = np.bincount(row, lengths, num_rows).astype(np.int64)
+    row_starts = np.arange(num_rows) * size + (size - filled if fills_left else 0)
+    part_places = row_starts[row] + before - (np.cumsum(filled) - filled)[row]
+    # Of each token.
+    part = np.repeat(np.arange(len(row)), lengths)
+    position = np.arange(len(part)) - before[part]
+    source, place = starts[part] + position, part_places[part] + position
+    ids = self._tokens[source]
+    has_label = self._learned[source].astype(bool) & (position > 0)
+    for name, values in (
+      ('input_ids', ids),
+      ('labels', np.where(has_label, ids, NO_LABEL)),
+      ('segment_ids', number[part] + 1),
+      ('position_ids', position),
+    ):
+      rows[name].reshape(-1)[place] = values
+    return [{name: values[i] for name, values in rows.items()} for i in range(num_rows)]
 
   def _part(self, text: int) -> tuple[int, int]:
-    return int(self.store.bounds[text]), int(self.store.bounds[text + 1])
+    return self._bounds[text], self._bounds[text + 1]
 
 
 class WholeTexts(TextSource):
@@ -134,16 +163,16 @@ class WholeTexts(TextSource):
   def __init__(self, *args: Any, rows: packing.Rows):
     """Takes what says which texts share a row."""
     super().__init__(*args)
-    self._rows = rows
+    self._texts = rows
 
   def __len__(self) -> int:
-    return len(self._rows)
+    return len(self._texts)
 
   def examples_of(self, index: int) -> Sequence[int]:
-    return self._rows.of(index).tolist()
+    return self._texts.of(index).tolist()
 
   def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
-    return [self._row([self._part(text) for text in self._rows.of(index).tolist()]) for index in indices]
+    return self._rows([[self._part(text) for text in self._texts.of(index).tolist()] for index in indices])
 
 
 class WrappedTexts(TextSource):
@@ -161,16 +190,16 @@ class WrappedTexts(TextSource):
     return range(int(first), int(last) + 1)
 
   def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
-    return [self._wrapped(index) for index in indices]
+    return self._rows([self._parts(index) for index in indices])
 
   def _range(self, index):
     start = index * (self._seq_length - 1)
     return start, min(start + self._seq_length, len(self.store.tokens))
 
-  def _wrapped(self, index):
+  def _parts(self, index):
     start, end = self._range(index)
     bounds = [self._part(text) for text in self.examples_of(index)]
-    return self._row([(max(start, first), min(end, last)) for first, last in bounds])
+    return [(max(start, first), min(end, last)) for first, last in bounds]
 
 
 class Prompts(TextSource):
@@ -183,12 +212,11 @@ class Prompts(TextSource):
     return [index]
 
   def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
-    found: list[collators.Example] = []
-    for index in indices:
-      row = self._row([self._part(index)], fills_left=True)
-      del row['labels']
-      found.append({**row, 'record': np.int64(self.store.records[index])})
-    return found
+    rows = self._rows([[self._part(index)] for index in indices], fills_left=True)
+    return [
+      {name: values for name, values in row.items() if name != 'labels'} | {'record': np.int64(record)}
+      for row, record in zip(rows, self.store.records[np.asarray(indices)])
+    ]
 
 
 class Preferences(TextSource):
@@ -201,13 +229,10 @@ class Preferences(TextSource):
     return [index]
 
   def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
+    rows = iter(self._rows([[self._part(2 * index + number)] for index in indices for number in range(2)]))
     return [
-      {
-        f'{answer}_{name}': array
-        for number, answer in enumerate(('chosen', 'rejected'))
-        for name, array in self._row([self._part(2 * index + number)]).items()
-      }
-      for index in indices
+      {f'{answer}_{name}': values for answer in ('chosen', 'rejected') for name, values in next(rows).items()}
+      for _ in indices
     ]
 
 

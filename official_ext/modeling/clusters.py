@@ -25,6 +25,16 @@ def compiled() -> Iterator[None]:
     _local.is_wanted = outer
 
 
+@contextlib.contextmanager
+def noted() -> Iterator[set[str]]:
+  """Yields the names of the functions that this thread calls meanwhile and that `compiled` would compile."""
+  outer, _local.names = getattr(_local, 'names', None), set()
+  try:
+    yield _local.names
+  finally:
+    _local.names = outer
+
+
 def _is_wanted() -> bool:
   return getattr(_local, 'is_wanted', False)
 
@@ -58,6 +68,8 @@ def cluster(function: Callable[..., tf.Tensor], num_constants: int = 0) -> Calla
 
   @functools.wraps(function)
   def run(*args: Any) -> tf.Tensor:
+    if getattr(_local, 'names', None) is not None:
+      _local.names.add(function.__qualname__)
     return once(*args) if _is_wanted() else function(*args)
 
   return run

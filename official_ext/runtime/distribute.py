@@ -202,7 +202,10 @@ def _mirrored(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
   algorithm = _all_reduce_alg(runtime, _CROSS_DEVICE_OPS)
   if algorithm == 'nccl' and not gpus:
     raise errors.UserError('runtime.all_reduce_alg: nccl needs GPUs, and there are none')
-  operations = _CROSS_DEVICE_OPS[algorithm](num_packs=runtime.num_packs) if algorithm else None
+  if algorithm:
+    operations = _CROSS_DEVICE_OPS[algorithm](num_packs=runtime.num_packs)
+  else:  # Virtual CPUs share their memory: a collective operation among them costs more than a sum by one of them.
+    operations = None if gpus else tf.distribute.ReductionToOneDevice()
   return tf_internals.make_strategy(tf.distribute.MirroredStrategy, devices=devices, cross_device_ops=operations)
 
 

@@ -6,28 +6,32 @@ import os
 import pathlib
 
 _OFF = ('0', 'false')
+# What `ONEDNN_MAX_CPU_ISA` may say, if oneDNN shall be as fast as is assumed here:
+# https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
+_UNLIMITED = ('', 'ALL', 'DEFAULT')
+_WITH_AMX = ('AVX512_CORE_AMX', 'AVX10_1_512_AMX')
 
 
 @functools.cache
-def multiplies_bfloat16() -> bool:
-  """Whether TensorFlow's own products of matrices in bfloat16 use this CPU's matrix unit (AMX, through oneDNN)."""
+def fast_products() -> frozenset[str]:
+  """The dtypes in which TensorFlow's own products of matrices (oneDNN's) are at least as fast here as those of XLA."""
   try:
     text = pathlib.Path('/proc/cpuinfo').read_text(encoding='utf-8', errors='replace')
   except OSError:  # Not Linux.
-    return False
-  return uses_amx(text, os.environ)
+    return frozenset()
+  return fast_products_of(text, os.environ)
 
 
-def uses_amx(cpuinfo: str, environment: Mapping[str, str]) -> bool:
-  """See `multiplies_bfloat16`.
+def fast_products_of(cpuinfo: str, environment: Mapping[str, str]) -> frozenset[str]:
+  """See `fast_products`: with a matrix unit (AMX) bfloat16, several times as fast, and float32.
 
   Args:
     cpuinfo: the text of /proc/cpuinfo.
-    environment: the variables of the process: `TF_ENABLE_ONEDNN_OPTS` and `ONEDNN_MAX_CPU_ISA` may switch AMX off.
+    environment: the variables of the process: `TF_ENABLE_ONEDNN_OPTS` and `ONEDNN_MAX_CPU_ISA` may switch these off.
   """
   flags = next((line.partition(':')[2].split() for line in cpuinfo.splitlines() if line.startswith('flags')), [])
   if not {'amx_tile', 'amx_bf16'} <= set(flags) or environment.get('TF_ENABLE_ONEDNN_OPTS', '1').lower() in _OFF:
-    return False
-  # https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
+    return frozenset()
   allowed = environment.get('ONEDNN_MAX_CPU_ISA', environment.get('DNNL_MAX_CPU_ISA', 'DEFAULT')).upper()
-  return allowed in ('', 'ALL', 'DEFAULT') or allowed.startswith(('AVX512_CORE_AMX', 'AVX10_1_512_AMX'))
+  is_whole = allowed in _UNLIMITED or allowed.startswith(_WITH_AMX)
+  return frozenset(('bfloat16', 'float32')) if is_whole else frozenset()

@@ -82,6 +82,7 @@ class GradientTap:
     finally:
       self._local.calls = outer
 
+  @tf_internals.autograph_unconverted
   def _record_or_apply(self, grads_and_vars, *args, **kwargs):
     calls = getattr(self._local, 'calls', None)
     if calls is None:

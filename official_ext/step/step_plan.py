@@ -3,6 +3,7 @@
 Nothing is timed: a resumed run has the same execution as the run that it continues.
 """
 
+from collections.abc import Collection
 import dataclasses
 from typing import Any
 
@@ -31,6 +32,7 @@ class StepTraits:
     num_other_updates: how often it called that of other optimizers.
     convolutions: whether the step contains convolutions.
     bfloat16_products: whether most of its products of matrices take bfloat16.
+    clusters: whether layers mark parts between products: see modeling/clusters.py.
     num_weights: the numbers in all weights of the model.
     merge_calls: whether replicas meet inside the forward pass (synchronised batch normalisation).
     static_shapes: whether every input is a dense tensor of known shape.
@@ -44,6 +46,7 @@ class StepTraits:
   num_other_updates: int = 0
   convolutions: bool = False
   bfloat16_products: bool = False
+  clusters: bool = False
   num_weights: int = 0
   merge_calls: bool = False
   static_shapes: bool = True
@@ -104,7 +107,7 @@ def choose_plan(
   gradient_accumulation_steps: int = 1,
   run_eagerly: bool = False,
   inputs_by: str = '',
-  multiplies_bfloat16: bool = False,
+  fast_products: Collection[str] = (),
 ) -> StepPlan:
   """Chooses the execution of a step.
 
@@ -118,7 +121,7 @@ def choose_plan(
     gradient_accumulation_steps: `trainer.gradient_accumulation_steps`.
     run_eagerly: whether `trainer.train_tf_function` is false.
     inputs_by: the class that overrides `next_train_inputs`, which may read the step and the model; '' if none does.
-    multiplies_bfloat16: see `processor.multiplies_bfloat16`; asked for CPUs alone.
+    fast_products: see `processor.fast_products`; asked for CPUs alone.
 
   Returns:
     The plan.
@@ -136,9 +139,9 @@ def choose_plan(
     return plain('the task owns its updates, and replicas meet in them')
   if traits.merge_calls:
     return plain('replicas meet inside the forward pass (synchronised batch normalisation)')
-  xla, reason = _use_xla(traits, enable_xla, device_type, multiplies_bfloat16)
+  xla, reason = _use_xla(traits, enable_xla, device_type, single_trace, fast_products)
   if not xla:
-    clusters = enable_xla == 'auto' and _is_mixed(traits, device_type, multiplies_bfloat16)
+    clusters = enable_xla == 'auto' and _is_mixed(traits, device_type, fast_products)
     return dataclasses.replace(plain(reason), clusters=clusters)
   if not single_trace:
     return StepPlan('split', True, 1, False, manual, reason)
@@ -173,27 +176,33 @@ def without_fused_update(plan: StepPlan, xla_error: str) -> StepPlan:
 
 
 def _use_xla(
-  traits: StepTraits, enable_xla: bool | str, device_type: str, multiplies_bfloat16: bool
+  traits: StepTraits, enable_xla: bool | str, device_type: str, single_trace: bool, fast_products: Collection[str]
 ) -> tuple[bool, str]:
   if enable_xla != 'auto':
     return bool(enable_xla), f'runtime.enable_xla={"true" if enable_xla else "false"}'
   if device_type == 'CPU' and traits.convolutions:
     return False, "convolutions are faster in TensorFlow's own kernels on CPU"
-  if _is_mixed(traits, device_type, multiplies_bfloat16):
-    return False, "products in bfloat16 use this CPU's AMX in TensorFlow's own kernels, and not in XLA"
+  if _is_mixed(traits, device_type, fast_products):
+    if traits.bfloat16_products:
+      return False, "products in bfloat16 are faster in TensorFlow's own kernels than in XLA on this CPU"
+    return False, "products in float32 are as fast in TensorFlow's own kernels on this CPU, in less memory"
   if not traits.static_shapes:
     return False, 'the shapes of the input are not fixed, XLA would compile for each'
   if traits.xla_error:
     return False, f'XLA cannot compile the step: {traits.xla_error}'
+  if device_type == 'CPU' and not single_trace:
+    return False, 'several replicas on CPUs: two programs for each step cost more than they save'
   return True, f'the step compiles for {device_type} and has no convolutions' if device_type == 'CPU' else (
     f'the step compiles for {device_type}'
   )
 
 
-def _is_mixed(traits: StepTraits, device_type: str, multiplies_bfloat16: bool) -> bool:
+def _is_mixed(traits: StepTraits, device_type: str, fast_products: Collection[str]) -> bool:
   """Whether products are TensorFlow's, and XLA compiles what is between them."""
-  on_amx = device_type == 'CPU' and traits.bfloat16_products and multiplies_bfloat16
-  return on_amx and traits.num_weights >= _MANY_WEIGHTS and traits.static_shapes and not traits.convolutions
+  if device_type != 'CPU' or traits.num_weights < _MANY_WEIGHTS or not traits.static_shapes or traits.convolutions:
+    return False
+  # In float32 these products gain memory and a shorter start alone, and many small operations would lose both.
+  return 'bfloat16' in fast_products if traits.bfloat16_products else traits.clusters and 'float32' in fast_products
 
 
 def _stackable_steps(input_bytes: int) -> int:

@@ -61,8 +61,9 @@ class TaskStep:
     self._num_other_updates = 0
     self._xla_error: str | None = None
     self._merge_calls = False
+    self._has_clusters = False
     self._sparse_gradients = False
-    self._function = tf.function(self._forward_backward)
+    self._function = _traced(self._forward_backward)
     self.tap = gradient_tap.GradientTap(parts.optimizer, on_cpu=distribute.device_type(parts.strategy) == 'CPU')
     self.variables: list[tf.Variable] = []
     self.input_specs: Any = None
@@ -70,13 +71,16 @@ class TaskStep:
 
   # The step.
 
+  @tf_internals.autograph_unconverted
   def _forward_backward(self, inputs, micro_step):
     key = step_random.step_key(self._key(micro_step))
-    with key, self.tap.capture() as calls, gradient_tap.other_updates() as others:
+    with key, self.tap.capture() as calls, gradient_tap.other_updates() as others, clusters.noted() as names:
       logs = self._train_step(inputs)
     self._num_other_updates = len(others)
+    self._has_clusters = bool(names)
     return self._note(inputs, logs, calls)
 
+  @tf_internals.autograph_unconverted
   def _whole_step(self, inputs):
     with step_random.step_key(self._key(0)):
       logs = self._train_step(inputs)
@@ -84,7 +88,8 @@ class TaskStep:
 
   def _train_step(self, inputs):
     parts = self._parts
-    return parts.task.train_step(inputs, model=parts.model, optimizer=parts.optimizer, metrics=parts.metrics)
+    train_step = tf_internals.autograph_called(parts.task.train_step)
+    return train_step(inputs, model=parts.model, optimizer=parts.optimizer, metrics=parts.metrics)
 
   @do_not_convert
   def _key(self, micro_step):
@@ -123,7 +128,7 @@ class TaskStep:
       return StepFunctions(self._forward_backward, self._whole_step)
     # In updates, replicas meet, as they may in the forward pass: then no separate function can contain them.
     owns_function = self._parts.single_trace and not self._merge_calls
-    whole_step = tf.function(self._whole_step) if owns_function else tf_internals.autograph_converted(self._whole_step)
+    whole_step = (_traced if owns_function else tf_internals.autograph_converted)(self._whole_step)
     forward_backward = self._traceable
     if plan.clusters:  # A new trace: that of the probe has none.
       forward_backward, whole_step = map(_with_clusters, (self._forward_backward, self._whole_step))
@@ -171,6 +176,7 @@ class TaskStep:
       num_other_updates=self._num_other_updates,
       convolutions=step_plan.has_convolutions(graph),
       bfloat16_products=step_plan.has_bfloat16_products(graph),
+      clusters=self._has_clusters,
       num_weights=sum(v.shape.num_elements() or 0 for v in getattr(self._parts.model, 'variables', ())),
       merge_calls=self._merge_calls,
       static_shapes=static_shapes,
@@ -225,6 +231,11 @@ def compiler_message(error: Exception) -> str:
   text = ' '.join(str(error).split())
   start = max(0, text.find('Detected unsupported operations'))
   return text[start : start + 200] or type(error).__name__
+
+
+def _traced(function: Callable[..., Any]) -> Callable[..., Any]:
+  """A function of TensorFlow's, in which AutoGraph is at work though it leaves `function` itself as it is."""
+  return tf.function(tf_internals.autograph_converted(function), autograph=False)
 
 
 def _with_clusters(function):

@@ -97,8 +97,8 @@ def test_our_way_is_measured_with_its_plan(start_script, tmp_path):
   code = """
 import dataclasses, json, pathlib, sys
 from benchmarks.memory import subjects, worker
-subject = subjects.Subject('small', '', 2, ('plain',), 1, layers=1)
-made = worker.measurement(subject, 'ours', 'plain', 2, pathlib.Path(sys.argv[1]))
+subject = subjects.Subject('small', '', 2, ('xla',), 1, layers=1)
+made = worker.measurement(subject, 'ours', 'xla', 2, pathlib.Path(sys.argv[1]))
 print(json.dumps({**made.run(1), 'note': made.note(), 'parameters': made.parameters}))
 """
   flags = f'--xla_dump_to={tmp_path} --xla_dump_hlo_as_text --xla_backend_optimization_level=0'

@@ -3,6 +3,7 @@
 import official_ext  # noqa: F401
 
 # isort: split
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -12,6 +13,7 @@ import re
 import subprocess
 import sys
 import types
+from unittest import mock
 
 from official.core import exp_factory
 from official.modeling.hyperparams import base_config
@@ -345,10 +347,17 @@ def test_a_second_list_or_describe_does_not_import_tensorflow_and_a_change_is_se
   assert command('describe', 'ours', '--registry=my_registry')[1] == '2 True'
 
 
+@contextlib.contextmanager
+def new_process():
+  """The cache sees a process that has imported nothing, and no folder that other tests write into meanwhile."""
+  seen = {name: getattr(sys, name) for name in ('version', 'prefix', 'base_prefix', 'addaudithook')}
+  with mock.patch.object(experiment_cache, 'sys', types.SimpleNamespace(**seen, modules={}, path=[])):
+    yield
+
+
 def test_what_was_described_before_is_printed_again_if_no_value_or_file_is_asked_for(tmp_path, monkeypatch, capsys):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-  with monkeypatch.context() as as_in_a_new_process:
-    as_in_a_new_process.delitem(sys.modules, 'official', raising=False)
+  with new_process():
     for flags in ([], ['--yaml'], ['--set=learning_rate=1.0']):
       experiment_cache.ExperimentCache('describe', ['digits', *flags]).write(['kept'], 'no.such.group')
     for flags in ([], ['--yaml']):
@@ -366,9 +375,9 @@ def test_a_path_for_a_registry_gets_a_suggestion(path, module, capsys):
   )
 
 
+@new_process()
 def test_a_cache_that_cannot_be_read_or_written_is_no_mistake(tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-  monkeypatch.delitem(sys.modules, 'official', raising=False)  # As in a new process.
   cache = experiment_cache.ExperimentCache('list', ['a'])
   assert cache.read() is None
   cache.write(['a', 'b'], 'no.such.group')

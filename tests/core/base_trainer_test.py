@@ -279,7 +279,7 @@ def test_model_gardens_plain_config_and_task(replicas):
         harness.weights_of(trainer), tuple(part[:20] for part in harness.make_data(64))
       )
       np.testing.assert_allclose(logs['validation_loss'], loss, rtol=1e-5)
-      assert trainer.plan.execution == ('fused' if replicas in ('default', 'one') else 'split')
+      assert trainer.plan.execution == ('fused' if replicas in ('default', 'one') else 'plain')
       assert trainer.gradient_accumulation_steps == 1
   harness.assert_close(*results)
 

@@ -32,6 +32,20 @@ class ListSource(sources.Source):
     return [{'index': np.int64(i), 'name': f'n{i}', 'ones': np.ones(i % 3 + 1, np.float32)} for i in indices]
 
 
+class BlockSource(ListSource):
+  """Examples of one shape, of which one call reads many batches; `calls` has how many each read."""
+
+  reads_in_blocks = True
+
+  def __init__(self, num_examples=NUM_EXAMPLES):
+    super().__init__(num_examples)
+    self.calls = []
+
+  def fetch(self, indices):
+    self.calls.append(len(indices))
+    return [{'index': np.int64(i), 'row': np.float32([i, i**2])} for i in indices]
+
+
 @collators.register('index_only')
 def index_only(params):
   """Keeps what the tests compare."""
@@ -89,8 +103,12 @@ def cases(fast, *factors):
   return [pytest.param(*case, marks=[] if case in fast else pytest.mark.soak) for case in itertools.product(*factors)]
 
 
-SOURCES = {'arrays': (array_source(), 'stack'), 'python': (ListSource(), 'index_only')}  # And a collator for each.
-STARTS = [(0, 'arrays'), (1, 'python'), (700, 'arrays'), (701, 'python'), (10**9, 'python')]
+SOURCES = {  # And a collator for each.
+  'arrays': (array_source(), 'stack'),
+  'python': (ListSource(), 'index_only'),
+  'blocks': (BlockSource(), 'stack'),
+}
+STARTS = [(0, 'arrays'), (1, 'python'), (1, 'blocks'), (700, 'arrays'), (701, 'python'), (10**9, 'blocks')]
 
 
 @pytest.mark.parametrize('start, kind', cases(STARTS, [0, 1, 700, 701, 10**9], SOURCES))
@@ -107,6 +125,28 @@ def test_blocks_of_batches_join_without_a_seam(monkeypatch):
   straight = take(step_indexed.build_dataset(array_source(), data_config()), 40)
   monkeypatch.setattr(step_indexed, '_INDICES_PER_BLOCK', 18)  # three batches
   assert take(step_indexed.build_dataset(array_source(), data_config()), 40) == straight
+
+
+@pytest.mark.parametrize('rows_per_read', [1, 12, 20, 256])
+def test_one_call_reads_many_batches_of_what_is_read_in_blocks(rows_per_read, monkeypatch):
+  monkeypatch.setattr(step_indexed, '_ROWS_PER_READ', rows_per_read)
+  source = BlockSource()
+  dataset = step_indexed.build_dataset(source, data_config(seed=3))
+  assert dataset.element_spec['row'].shape == [6, 2] and dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+  source.calls.clear()
+  batches = list(dataset.take(12).as_numpy_iterator())
+  assert [batch['index'].tolist() for batch in batches] == [expected_batch(i, seed=3) for i in range(12)]
+  for batch in batches:
+    np.testing.assert_array_equal(batch['row'], np.stack([batch['index'], batch['index'] ** 2], 1))
+  assert set(source.calls) == {max(1, rows_per_read // 6) * 6}  # Whole batches.
+
+
+@pytest.mark.parametrize('fields', [dict(collator='index_only'), dict(is_training=False, on_bad_example='skip')])
+def test_batches_that_may_differ_in_shape_are_read_one_by_one(fields):
+  source = BlockSource()
+  dataset = step_indexed.build_dataset(source, data_config(**fields))
+  source.calls.clear()
+  assert len(take(dataset, 4)) == 4 and max(source.calls) == 6
 
 
 def test_rows_of_all_arrays_belong_together():
@@ -134,7 +174,7 @@ def test_shapes_are_static_and_the_dataset_infinite():
   assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
 
 
-@pytest.mark.parametrize('num_replicas, kind', cases([(1, 'python'), (2, 'arrays'), (3, 'python')], [1, 2, 3], SOURCES))
+@pytest.mark.parametrize('num_replicas, kind', cases([(1, 'python'), (2, 'arrays'), (3, 'blocks')], [1, 2, 3], SOURCES))
 def test_global_batch_does_not_depend_on_the_number_of_replicas(num_replicas, kind):
   source, collator = SOURCES[kind]
   strategy = strategy_of(num_replicas)

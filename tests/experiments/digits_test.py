@@ -12,6 +12,7 @@ from experiments import digits_mlp
 from experiments.digits import digits_dataset
 from official_ext import errors
 from official_ext.config import overrides
+from official_ext.data import handwritten_digits
 from official_ext.data import sources
 
 EXPERIMENTS = {'digits': digits, 'digits_mlp': digits_mlp}
@@ -28,6 +29,13 @@ def params(request, data_dir):
   params = exp_factory.get_exp_config(request.param)
   params.task.train_data.tfds_data_dir = params.task.validation_data.tfds_data_dir = data_dir
   return params
+
+
+def test_the_digits_are_those_that_scikit_learn_loads():
+  bundled = datasets.load_digits()
+  for found, expected in zip(handwritten_digits.load(), (bundled.data, bundled.target), strict=True):
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_builder_holds_every_image_once(data_dir):

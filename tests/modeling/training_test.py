@@ -69,6 +69,22 @@ def test_a_compiled_step_does_what_a_graph_does_dropout_included(fields):
 @pytest.mark.parametrize(
   'fields',
   [
+    pytest.param(dict(remat='block'), id='remat'),
+    pytest.param(dict(scan_layers=True), id='scan', marks=pytest.mark.soak),
+  ],
+)
+def test_in_float32_the_rule_of_a_cpu_with_amx_does_what_a_graph_does_dropout_included(fields, monkeypatch):
+  monkeypatch.setattr(step_plan, '_MANY_WEIGHTS', 1)
+  mixed = trained(fields=fields, enable_xla='auto')
+  assert (
+    mixed.plan.clusters == ('float32' in processor.fast_products()) and mixed.plan.jit_compile != mixed.plan.clusters
+  )
+  assert_same(weights(trained(fields=fields, enable_xla=False)), weights(mixed))
+
+
+@pytest.mark.parametrize(
+  'fields',
+  [
     pytest.param({}, id='unrolled'),
     pytest.param(dict(scan_layers=True), id='scan'),
     pytest.param(dict(remat='block'), id='remat', marks=pytest.mark.soak),
@@ -86,7 +102,7 @@ def test_in_bfloat16_the_rule_of_a_cpu_with_amx_gives_the_weights_of_a_step_that
       trainer = trained(fields=fields, num_steps=1, enable_xla=enable_xla)
     finally:
       tf_keras.mixed_precision.set_global_policy('float32')
-    assert trainer.plan.clusters == (enable_xla == 'auto' and processor.multiplies_bfloat16())
+    assert trainer.plan.clusters == (enable_xla == 'auto' and 'bfloat16' in processor.fast_products())
     assert trainer.plan.jit_compile == (not trainer.plan.clusters)
     after = weights(trainer)
     updates.append({name: after[name] - value for name, value in before.items()})

@@ -5,8 +5,10 @@ import tensorflow as tf
 
 from official_ext.step import step_plan
 
-# Products in bfloat16, in a model that is not small.
+# Products in bfloat16, in a model that is not small, and a decoder of ours in float32.
 BFLOAT16 = dict(bfloat16_products=True, num_weights=2**20)
+CLUSTERS = dict(clusters=True, num_weights=2**20)
+FAST = dict(fast_products=('bfloat16', 'float32'))
 
 
 def choose(traits=None, **kwargs):
@@ -20,7 +22,9 @@ def choose(traits=None, **kwargs):
     ({}, {}, 'fused', True, 'compiles for CPU'),
     ({}, dict(device_type='GPU'), 'fused', True, 'compiles for GPU'),
     ({}, dict(device_type='TPU'), 'plain', False, 'TPU'),
-    ({}, dict(single_trace=False), 'split', True, 'compiles for CPU'),
+    ({}, dict(single_trace=False), 'plain', False, 'several replicas'),
+    ({}, dict(single_trace=False, enable_xla=True), 'split', True, 'runtime.enable_xla=true'),
+    ({}, dict(single_trace=False, device_type='GPU'), 'split', True, 'compiles for GPU'),
     ({}, dict(enable_xla=False), 'plain', False, 'runtime.enable_xla=false'),
     ({}, dict(enable_xla=True), 'fused', True, 'runtime.enable_xla=true'),
     ({}, dict(run_eagerly=True), 'plain', False, 'train_tf_function'),
@@ -34,11 +38,15 @@ def choose(traits=None, **kwargs):
     (dict(xla_error='no kernel'), dict(device_type='GPU'), 'plain', False, 'no kernel'),
     (dict(merge_calls=True), dict(single_trace=False, enable_xla=True), 'plain', False, 'batch normalisation'),
     (BFLOAT16, {}, 'fused', True, 'compiles for CPU'),
-    (BFLOAT16, dict(enable_xla=True, multiplies_bfloat16=True), 'fused', True, 'true'),
-    (BFLOAT16, dict(device_type='GPU', multiplies_bfloat16=True), 'fused', True, 'GPU'),
-    (BFLOAT16, dict(multiplies_bfloat16=True), 'plain', False, 'AMX'),
-    (BFLOAT16, dict(multiplies_bfloat16=True, single_trace=False), 'plain', False, 'AMX'),
-    ({}, dict(multiplies_bfloat16=True), 'fused', True, 'compiles for CPU'),
+    (BFLOAT16, dict(enable_xla=True, **FAST), 'fused', True, 'true'),
+    (BFLOAT16, dict(device_type='GPU', **FAST), 'fused', True, 'GPU'),
+    (BFLOAT16, FAST, 'plain', False, 'bfloat16'),
+    (BFLOAT16, dict(**FAST, single_trace=False), 'plain', False, 'bfloat16'),
+    (BFLOAT16, dict(fast_products=('float32',)), 'fused', True, 'compiles for CPU'),
+    (CLUSTERS, FAST, 'plain', False, 'float32'),
+    (CLUSTERS, dict(fast_products=('bfloat16',)), 'fused', True, 'compiles for CPU'),
+    (dict(clusters=True), FAST, 'fused', True, 'compiles for CPU'),
+    (dict(num_weights=2**20), FAST, 'fused', True, 'compiles for CPU'),  # Layers without clusters.
     (dict(num_updates=2), {}, 'fused', True, 'compiles'),
     (dict(num_other_updates=1), {}, 'fused', True, 'compiles'),
     (dict(num_other_updates=1, merge_calls=True), dict(single_trace=False), 'plain', False, 'owns its updates'),
@@ -96,8 +104,9 @@ def test_convolutions_are_found_inside_functions():
   'traits, settings, clusters',
   [
     ({}, {}, True),
-    ({}, dict(multiplies_bfloat16=False), False),
-    (dict(bfloat16_products=False), {}, False),
+    ({}, dict(fast_products=()), False),
+    (dict(bfloat16_products=False, num_weights=2**20), {}, False),
+    (dict(bfloat16_products=False, clusters=True, num_weights=2**20), {}, True),
     (dict(bfloat16_products=True, num_weights=2**20 - 1), {}, False),
     ({}, dict(enable_xla=False), False),  # An order: no XLA at all.
     ({}, dict(enable_xla=True), False),
@@ -110,7 +119,7 @@ def test_convolutions_are_found_inside_functions():
 def test_xla_compiles_between_products_if_these_are_faster_outside_of_it(traits, settings, clusters):
   plan = choose(
     dict(**BFLOAT16, **traits) if 'bfloat16_products' not in traits else traits,
-    **{'multiplies_bfloat16': True, **settings},
+    **{**FAST, **settings},
   )
   assert plan.clusters == clusters and ('between products' in str(plan)) == clusters
 

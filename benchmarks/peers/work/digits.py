@@ -2,13 +2,12 @@
 
 import dataclasses
 import functools
-import importlib.util
 import math
-import pathlib
 
 import numpy as np
 
 from benchmarks.peers.work import training
+from official_ext.data import handwritten_digits
 
 NUM_CLASSES = 10
 _NUM_TRAIN = 1437
@@ -16,15 +15,10 @@ _NUM_TRAIN = 1437
 
 @functools.cache
 def _images() -> tuple[np.ndarray, np.ndarray]:
-  """Float32 [1437, 8, 8, 1] in [0, 1], int32 [1437].
-
-  Read as `sklearn.datasets.load_digits` does, but without the seconds that importing scikit-learn takes.
-  """
-  spec = importlib.util.find_spec('sklearn')
-  assert spec is not None and spec.origin is not None, 'scikit-learn is not installed.'
-  rows = np.loadtxt(pathlib.Path(spec.origin).parent / 'datasets/data/digits.csv.gz', delimiter=',')[:_NUM_TRAIN]
-  images = rows[:, :-1].reshape(-1, 8, 8, 1).astype(np.float32) / 16
-  return np.ascontiguousarray(images), rows[:, -1].astype(np.int32)
+  """Float32 [1437, 8, 8, 1] in [0, 1], int32 [1437]."""
+  pixels, labels = handwritten_digits.load()
+  images = pixels[:_NUM_TRAIN].reshape(-1, 8, 8, 1).astype(np.float32) / 16
+  return np.ascontiguousarray(images), labels[:_NUM_TRAIN].astype(np.int32)
 
 
 def perceptron() -> training.Work:

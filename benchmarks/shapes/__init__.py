@@ -1,0 +1,1 @@
+"""How fast the steps of the shipped experiments are in every execution, beside the one that the rule picks."""
