@@ -22,23 +22,26 @@ from official.core import task_factory
 import tensorflow as tf
 
 from benchmarks.shapes import records
+from official_ext import errors
 from official_ext.cli import flags as ext_flags
 from official_ext.config import parser
 from official_ext.core import train_lib
 from official_ext.runtime import distribute
 from official_ext.step import step_plan
 
-_LOOPS = (64, 8)  # Steps of a loop: of quick steps, and of slow ones.
+_LOOPS = (128, 8)  # Steps of a loop: of quick steps, and of slow ones.
 _SLOW = 0.02  # Seconds.
-# Execution -> runtime.enable_xla, trainer.steps_per_execution, whether products are kept outside of XLA.
-_EXECUTIONS = {
-  records.RULE: ('auto', 0, None),
-  'graph': (False, 0, None),
+_LENGTHS = ('steps_per_loop', 'summary_interval', 'checkpoint_interval', 'validation_interval')
+# Execution -> runtime.enable_xla, trainer.steps_per_execution (None: the experiment's own), whether products are kept
+# outside of XLA.
+_EXECUTIONS: dict[str, tuple[bool | str, int | None, bool | None]] = {
+  records.RULE: ('auto', None, None),
+  'graph': (False, None, None),
   'xla': (True, 1, None),
   'xla, 8 steps': (True, 8, None),
   'xla, 64 steps': (True, 64, None),
-  'xla between products': ('auto', 0, True),
-  'xla around products': ('auto', 0, False),
+  'xla between products': ('auto', None, True),
+  'xla around products': ('auto', None, False),
 }
 
 
@@ -66,10 +69,12 @@ class Subject:
     return (time.perf_counter() - start) / num_steps
 
 
-def make(enable_xla: bool | str, steps_per_execution: int, mixes: bool | None) -> Subject:
-  """Makes the trainer of the experiment that the flags name, and runs its first step."""
-  fields = f'runtime.enable_xla={str(enable_xla).lower()}', f'trainer.steps_per_execution={steps_per_execution}'
-  with flagsaver.flagsaver(set=[*flags.FLAGS.set, *fields]):
+def make(loop: int, enable_xla: bool | str, steps_per_execution: int | None, mixes: bool | None) -> Subject:
+  """Makes the trainer of the experiment that the flags name, in loops of `loop` steps, and runs its first step."""
+  fields = [f'runtime.enable_xla={str(enable_xla).lower()}', *(f'trainer.{name}={loop}' for name in _LENGTHS)]
+  if steps_per_execution is not None:
+    fields.append(f'trainer.steps_per_execution={steps_per_execution}')
+  with flagsaver.flagsaver(set=[*(flags.FLAGS.set or ()), *fields]):
     params = parser.parse_configuration(flags.FLAGS)
   distribute.configure(params.runtime)
   strategy = distribute.get_strategy(params.runtime)
@@ -103,20 +108,23 @@ def measure(rounds: int, seconds: float) -> dict[str, Any]:
     rounds: turns of each execution.
     seconds: of a turn, at least.
   """
+  subject = make(_LOOPS[0], *_EXECUTIONS[records.RULE])
+  subject.run(1)  # May compile what runs a single step.
+  loop = _LOOPS[subject.run(1) > _SLOW]
   subjects: dict[str, Subject] = {}
   plans: list[tuple[Any, ...]] = []
   for name, settings in _EXECUTIONS.items():
-    subject = make(*settings)
+    if (settings[1] or 0) > loop:
+      continue
+    try:
+      subject = make(loop, *settings)
+    except errors.UserError:  # The experiment allows no such execution.
+      continue
     plan = subject.seen[0][2]
     fields = (plan.execution, plan.jit_compile, plan.steps_per_execution, plan.clusters, plan.gathers)
     if fields not in plans:  # That of the rule comes under its own name alone.
       plans.append(fields)
       subjects[name] = subject
-  is_slow = subjects[records.RULE].run(1) > _SLOW
-  loop = _LOOPS[is_slow]
-  for name in [name for name, subject in subjects.items() if subject.seen[0][2].steps_per_execution > loop]:
-    if name != records.RULE:
-      del subjects[name]
   for subject in subjects.values():  # What is compiled at first.
     subject.run(loop)
   for _ in range(rounds):
@@ -140,9 +148,7 @@ def main() -> None:
   """Prints the record."""
   rounds, seconds, *arguments = sys.argv[1:]
   ext_flags.define_flags()
-  lengths = ('steps_per_loop', 'summary_interval', 'checkpoint_interval', 'validation_interval')
-  own = [f'--set=trainer.{name}={_LOOPS[0]}' for name in lengths]
-  flags.FLAGS(['shapes', '--mode=train', '--model_dir=unused', *arguments, *own])
+  flags.FLAGS(['shapes', '--mode=train', '--model_dir=unused', *arguments])
   ext_flags.import_experiments(flags.FLAGS.registry, flags.FLAGS.experiment)
   print(f'\n{json.dumps(measure(int(rounds), float(seconds)))}', flush=True)
 

@@ -112,8 +112,8 @@ class RuntimeConfig(cfg.RuntimeConfig):
       'tpu', 'mirrored', 'one_device', 'multi_worker_mirrored', 'parameter_server', 'off'. Under 'parameter_server'
       nothing tells the workers' input apart: with input that is indexed by step all of them take the same batches.
     enable_xla: true, false, or 'auto': XLA on GPU and TPU, on one CPU by a rule over the traced step
-      (with AMX, the products of a model that is not small stay outside: in bfloat16, and in float32 those of this
-      library's decoders), not on several replicas on CPUs.
+      (where it multiplies bfloat16 itself, the products of a model that is not small stay outside: in bfloat16, and in
+      float32 those of this library's decoders), not on several replicas on CPUs.
     num_gpus: The number of GPUs to use. 0 under distribution_strategy 'auto': all there are.
     num_virtual_cpus: The number of logical devices to cut the CPU into, 0 for one. For tests of distributed runs.
     seed: The seed of weights, data order, augmentation and dropout. It fills `task.train_data.seed` if that is

@@ -120,10 +120,17 @@ class GuardedUpdate:
   def reduced_gradients(self, *micro_batches: Any) -> StepOutput:
     """Runs forward and backward on every micro-batch, accumulates, and sums over the replicas."""
     before = [variable.read_value() for variable in self.step_local_variables]
-    outputs = [self._forward_backward(inputs, tf.constant(i, tf.int64)) for i, inputs in enumerate(micro_batches)]
-    gradients = list(outputs[0].gradients)
-    for output in outputs[1:]:
-      gradients = [gradient_tap.accumulate(t, g) for t, g in zip(gradients, output.gradients)]
+    outputs: list[Any] = []
+    gradients: list[Any] = []
+    for i, inputs in enumerate(micro_batches):
+      # One after the other: a graph may run them at the same time, and keep the activations of all.
+      # Waiting for a function's own output would be waiting for its side effects alone.
+      with tf.control_dependencies([tf.identity(g) for g in tf.nest.flatten(gradients, expand_composites=True)]):
+        inputs = tf.nest.map_structure(tf.identity, inputs, expand_composites=True) if i else inputs
+      output = self._forward_backward(inputs, tf.constant(i, tf.int64))
+      found = list(output.gradients)
+      gradients = [gradient_tap.accumulate(t, g) for t, g in zip(gradients, found)] if i else found
+      outputs.append(output)
     if len(outputs) > 1:
       gradients = [gradient_tap.scale(g, 1 / len(outputs)) for g in gradients]
     logs = {name: tf.add_n([o.logs[name] for o in outputs]) / len(outputs) for name in outputs[0].logs}

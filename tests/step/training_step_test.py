@@ -1,6 +1,7 @@
 """One step is one update: accumulate, reduce, test for finite, clip, apply; the same in every shape."""
 
 import functools
+import time
 
 import numpy as np
 from official.modeling.optimization import legacy_adamw
@@ -715,3 +716,32 @@ def test_convolutions_on_cpu_run_without_xla_by_the_rule_and_one_step_a_program_
     results.append(harness.weights_of(trainer))
   for result in results[1:]:
     harness.assert_close(result, results[0], rtol=1e-4)
+
+
+def test_micro_batches_are_computed_one_after_the_other():
+  """At the same time, the activations of all would be in memory."""
+  heard = []
+
+  def note(value, what):
+    def hear(value):
+      time.sleep(0.05)  # Long enough for another one to begin, if it may.
+      heard.append(what)
+      return value
+
+    return tf.ensure_shape(tf.numpy_function(hear, [value], tf.float32, stateful=False), value.shape)
+
+  @tf.custom_gradient
+  def noted(loss):
+    loss = note(loss, 'forward')
+    return loss, lambda upstream: note(upstream + 1e-9 * loss, 'backward')
+
+  class NotingTask(harness.LinearTask):
+    def build_metrics(self, training=True):
+      return []
+
+    def forward(self, inputs, model, training):
+      return noted(super().forward(inputs, model, training)[0]), {}
+
+  trainer = harness.make_trainer(NotingTask, accumulation=3, **PLAIN)
+  harness.train(trainer, 1)
+  assert heard == 3 * ['forward', 'backward']
