@@ -256,8 +256,8 @@ RUNS_DIR SWEEP may be written as one path, RUNS_DIR/SWEEP.""",
   'submit': (
     'submit --engine=ENGINE -- FLAGS',
     'trains on SLURM, Ray, Kubernetes, Vertex AI or SkyPilot',
-    """Renders a job for an engine, and submits it by the engine's own command. Behind -- are the flags of train.py. A run
-that was preempted goes on by itself. docs/submit.md.
+    """Renders a job for an engine, and submits it by the engine's own command. Behind -- are the flags of train.py. A
+run that was preempted goes on by itself. docs/submit.md.
 
   --render                   show the script or manifest, and submit nothing
   --output=FILE              write it to a file that only you can read, and submit nothing

@@ -1,8 +1,8 @@
 """What is submitted, and what every engine answers. No TensorFlow.
 
 An engine is a module beside this one. It renders a job as what its cluster takes, and hands that over by the cluster's
-own command; it rebuilds nothing. Between it and train.py there is TF_CONFIG, and the exit status: 75 means that the same
-command goes on. Each has
+own command; it rebuilds nothing. Between it and train.py there is TF_CONFIG, and the exit status: 75 means that the
+same command goes on. Each has
 
     OPTIONS                                  argparse's arguments of `--name` -> keywords
     NEEDS_ABSOLUTE                           whether it runs where the present folder is not: in containers

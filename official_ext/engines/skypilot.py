@@ -1,4 +1,4 @@
-"""SkyPilot: a task, which `sky jobs launch` runs on some cloud, and brings back when its machines are lost. No TensorFlow.
+"""SkyPilot: a task, which `sky jobs launch` runs on some cloud, and again when its machines are lost. No TensorFlow.
 
 TF_CONFIG is made on each machine from SKYPILOT_NODE_IPS and SKYPILOT_NODE_RANK, which SkyPilot sets. A managed job goes
 on with status 75 as with lost machines (`job_recovery`).

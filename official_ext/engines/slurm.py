@@ -1,9 +1,9 @@
 """SLURM: a batch script whose step is train.py, and which requeues itself. No TensorFlow.
 
-What was found out about SLURM 22.05 and is relied on: `--signal=TERM@N` without B, `scontrol requeue` and `scancel` each
-send the tasks of a step one SIGTERM, upon which they save and end with 75; the batch shell, which ignores its own,
-lives until they have. A job that was cancelled, or is being requeued, is COMPLETING then, and not RUNNING: only one that
-runs is requeued by the script. An element of an array is named ARRAY_INDEX: the number alone may mean all of them.
+What was found out about SLURM 22.05 and is relied on: `--signal=TERM@N` without B, `scontrol requeue` and `scancel`
+each send the tasks of a step one SIGTERM, upon which they save and end with 75; the batch shell, which ignores its own,
+lives until they have. A job that was cancelled, or is being requeued, is COMPLETING then, and not RUNNING: only one
+that runs is requeued by the script. An element of an array is named ARRAY_INDEX: the number alone may mean all of them.
 """
 
 from collections.abc import Iterator
@@ -88,7 +88,9 @@ def submit(job: jobs.Job, options: Any, text: str) -> str:
   answer = jobs.call(['sbatch', '--parsable'], 'slurm', text, job.cwd)
   number = answer.strip().splitlines()[-1].partition(';')[0] if answer.strip() else ''
   if not re.fullmatch(r'\d+', number):
-    raise errors.UserError(f'sbatch: has answered {answer.strip()!r}, in which no job is named; `squeue --me` lists them')
+    raise errors.UserError(
+      f'sbatch: has answered {answer.strip()!r}, in which no job is named; `squeue --me` lists them'
+    )
   return number
 
 

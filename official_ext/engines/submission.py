@@ -1,7 +1,7 @@
 """A submission: refused if the run is under way, handed over, and noted in the run's folder. No TensorFlow.
 
-The note is `started.json`, as of a run that was started detached, with the engine and the job in the place of a process:
-so the run is among the others, and is `submitted` until it begins.
+The note is `started.json`, as of a run that was started detached, with the engine and the job in the place of a
+process: so the run is among the others, and is `submitted` until it begins.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,9 @@ from official_ext.runtime import invocation
 
 _OVER = ('finished', 'diverged', 'failed')
 _POLL_SECONDS = 1.0
-_LOST_SECONDS = 60.0  # How long a run may have ended otherwise, while its engine says nothing, before it counts as over.
+_LOST_SECONDS = (
+  60.0  # How long a run may have ended otherwise, while its engine says nothing, before it counts as over.
+)
 
 
 def refuse_living(job: jobs.Job, engine: str, module: Any, options: Any) -> None:

@@ -25,7 +25,9 @@ def refuse(sweep: sweep_file.SweepFile) -> None:
     UserError: see above.
   """
   if sweep.method == 'bayes':
-    raise errors.UserError('method: bayes chooses a point by the results of others; an array has them all: grid, random')
+    raise errors.UserError(
+      'method: bayes chooses a point by the results of others; an array has them all: grid, random'
+    )
   if sweep.early_terminate is not None:
     raise errors.UserError('early_terminate: nobody compares the trials of an array while they run; leave it out')
   if sweep.command:

@@ -42,7 +42,9 @@ def render(job: jobs.Job, options: Any) -> str:
     machine |= {'acceleratorType': options.accelerator, 'acceleratorCount': options.gpus}
   for word in job.flags:
     if '$(' in word:
-      raise errors.UserError(f'{word}: Vertex might replace $(...), and has no quotes for it; give this in a config file')
+      raise errors.UserError(
+        f'{word}: Vertex might replace $(...), and has no quotes for it; give this in a config file'
+      )
   container: dict[str, Any] = {
     'imageUri': options.image,
     'command': ['python', '-u', job.program],
@@ -77,7 +79,9 @@ def submit(job: jobs.Job, options: Any, text: str) -> str:
   try:
     return str(json.loads(answer)['name'])
   except (ValueError, KeyError, TypeError):
-    raise errors.UserError(f'gcloud: has answered {answer.strip()[:200]!r}, in which no job is named; look there') from None
+    raise errors.UserError(
+      f'gcloud: has answered {answer.strip()[:200]!r}, in which no job is named; look there'
+    ) from None
 
 
 def is_active(name: str, options: Any) -> bool | None:

@@ -7,7 +7,13 @@ import sys
 
 from official_ext.cli import main
 
-ODD = ('--set=a=one two', "--set=b='it''s'", '--set=c="$HOME $(id) ${x} `id`"', '--set=d=one\ntwo # three', '--set=e=\\')
+ODD = (
+  '--set=a=one two',
+  "--set=b='it''s'",
+  '--set=c="$HOME $(id) ${x} `id`"',
+  '--set=d=one\ntwo # three',
+  '--set=e=\\',
+)
 WORDS = {
   'local': ('--num_workers=2',),
   'slurm': ('--nodes=2', '--tasks_per_node=4', '--time=4:00:00', '--partition=gpu', '--gpus_per_task=1'),

@@ -104,7 +104,9 @@ def running(folder: pathlib.Path, ports: Sequence[int]) -> Iterator[Cluster]:
   (folder / 'slurm.conf').write_text(text)
   environment = {**os.environ, 'SLURM_CONF': str(folder / 'slurm.conf'), 'PATH': _PATH}
   cluster = Cluster(folder, environment)
-  files = [f'--{name}={folder}/munge.{name.split("-")[0]}' for name in ('key-file', 'pid-file', 'log-file', 'seed-file')]
+  files = [
+    f'--{name}={folder}/munge.{name.split("-")[0]}' for name in ('key-file', 'pid-file', 'log-file', 'seed-file')
+  ]
   daemons = (
     ['munged', '--foreground', '--force', f'--socket={folder}/munge.socket', '--num-threads=2', *files],
     ['slurmctld', '-D', '-i', '-f', f'{folder}/slurm.conf'],
@@ -114,16 +116,14 @@ def running(folder: pathlib.Path, ports: Sequence[int]) -> Iterator[Cluster]:
   try:
     for words in daemons:
       output = (folder / f'{words[0]}.out').open('w')
-      processes.append(
-        subprocess.Popen(words, env=environment, stdout=output, stderr=output, start_new_session=True)
-      )
+      processes.append(subprocess.Popen(words, env=environment, stdout=output, stderr=output, start_new_session=True))
       output.close()
       if words[0] == 'munged':
         _wait_for(lambda: (folder / 'munge.socket').exists(), cluster)
     _wait_for(lambda: 'IDLE' in _outcome(['scontrol', 'show', 'nodes'], environment), cluster)
     yield cluster
   finally:
-    _outcome(['scancel', '--signal=KILL', '--full', f'--partition=all'], environment)
+    _outcome(['scancel', '--signal=KILL', '--full', '--partition=all'], environment)
     for process in reversed(processes):
       process.terminate()
       try:
