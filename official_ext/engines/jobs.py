@@ -14,7 +14,6 @@ same command goes on. Each has
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-import os
 import re
 import shutil
 import subprocess
@@ -25,6 +24,7 @@ import yaml
 from official_ext import errors
 from official_ext.config import yaml_text
 from official_ext.monitoring import credentials
+from official_ext.runs import run_folder
 
 # A text that is the same text in every version of YAML. The readers of manifests do not agree on `on`, 010 and 1e3.
 _PLAIN = re.compile(r'(?!(?:y|yes|n|no|on|off|true|false|null)$)[A-Za-z/][\w/.-]*', re.IGNORECASE | re.ASCII)
@@ -221,6 +221,6 @@ def integer(least: int) -> Callable[[str], int]:
   return parse
 
 
-def log_path(model_dir: str) -> str:
+def log_path(model_dir: str, mode: str = 'train') -> str:
   """The file in a run's folder that its output is added to: that of runs that were started detached."""
-  return os.path.join(model_dir, 'run.log')
+  return run_folder.Run(model_dir, '').log_path(mode)

@@ -126,7 +126,7 @@ def _headers(job: jobs.Job, options: Any) -> Iterator[tuple[str, Any]]:
   if '\\' in job.folder:
     raise errors.UserError(f'{job.folder}: SLURM takes no output to a folder with a backslash; choose another')
   path = job.folder.replace('%', '%%')
-  yield 'output', os.path.join(path, 'slurm-%A_%a.log') if job.is_array else jobs.log_path(path)
+  yield 'output', os.path.join(path, 'slurm-%A_%a.log') if job.is_array else jobs.log_path(path, job.mode)
 
 
 def _header(name: str, value: Any) -> str:
