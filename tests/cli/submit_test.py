@@ -91,6 +91,8 @@ def test_a_run_that_is_under_way_is_not_submitted_again(capsys, engines, tmp_pat
   assert _submit(capsys, 'slurm', model_dir=run)[0] == 0
   status, _, err = _submit(capsys, 'slurm', model_dir=run)
   assert status == 2 and 'slurm has it, as 12' in err and '--again' in err
+  assert main.main(['runs', 'resume', str(tmp_path), 'a']) == 2  # Nor is it started here.
+  assert 'was submitted' in capsys.readouterr().err
   assert 'cannot be asked' in _submit(capsys, 'skypilot', model_dir=run)[2]
   record = {'status': 'preempted', 'step': 3, 'attempt': 1, 'pid': 1, 'host': 'elsewhere', 'mode': 'train'}
   (run / 'run.json').write_text(json.dumps(record))

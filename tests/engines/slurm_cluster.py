@@ -74,7 +74,7 @@ class Cluster:
     words = self.run('scontrol', 'show', 'job', '-o', job).split()
     return next((word.partition('=')[2] for word in words if word.startswith('JobState=')), '')
 
-  def wait(self, job: str, states: Sequence[str], seconds: float = 180.0) -> str:
+  def wait(self, job: str, states: Sequence[str], seconds: float = 900.0) -> str:
     """Waits until a job is in one of some states."""
     deadline = time.monotonic() + seconds
     while (state := self.state(job)) not in states:

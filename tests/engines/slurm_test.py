@@ -184,7 +184,7 @@ def _submit(cluster, model_dir, *words, flags=()):
 
 
 def _wait_for_step(model_dir, step):
-  deadline = time.monotonic() + 300
+  deadline = time.monotonic() + 900
   while ((run_status.read(str(model_dir)) or {}).get('step') or 0) < step:
     assert time.monotonic() < deadline, (model_dir / 'run.log').read_text()
     time.sleep(0.1)
@@ -218,7 +218,7 @@ def test_a_real_slurm_saves_before_the_time_is_over_and_a_cancelled_job_stays_so
   # A minute is the least time there is; the signal comes up to a minute before the moment that is asked for.
   job = _submit(cluster, tmp_path / 'a', '--time=1', '--signal_seconds=10', flags=flags)
   _wait_for_step(tmp_path / 'a', 1)
-  deadline = time.monotonic() + 300
+  deadline = time.monotonic() + 900
   while (run_status.read(str(tmp_path / 'a')) or {}).get('attempt', 0) < 2:
     assert time.monotonic() < deadline, (tmp_path / 'a/run.log').read_text()
     time.sleep(0.5)
