@@ -167,9 +167,9 @@ def cluster(tmp_path_factory, unused_ports):
     yield found
 
 
-def _submit(cluster, model_dir, *words, flags=()):
+def _submit(cluster, model_dir, *words, flags=FLAGS):
   """Submits a training by the command as a process of its own; returns the number of the job."""
-  command = ['submit', '--engine=slurm', *words, '--', f'--model_dir={model_dir}', *FLAGS, *flags]
+  command = ['submit', '--engine=slurm', *words, '--', f'--model_dir={model_dir}', *flags]
   done = subprocess.run(
     [sys.executable, '-m', 'official_ext.cli.main', *command],
     cwd=ROOT,
@@ -183,11 +183,12 @@ def _submit(cluster, model_dir, *words, flags=()):
   return done.stdout.split()[4].rstrip(':')
 
 
-def _wait_for_step(model_dir, step):
+def _wait_for_step(cluster, job, model_dir, step):
   deadline = time.monotonic() + 900
   while ((run_status.read(str(model_dir)) or {}).get('step') or 0) < step:
-    assert time.monotonic() < deadline, (model_dir / 'run.log').read_text()
-    time.sleep(0.1)
+    is_over = cluster.state(job) in ('FAILED', 'CANCELLED', 'COMPLETED')
+    assert not is_over and time.monotonic() < deadline, (model_dir / 'run.log').read_text()
+    time.sleep(0.2)
 
 
 def _weights(model_dir):
@@ -201,7 +202,7 @@ def test_a_real_slurm_trains_with_two_tasks_and_a_requeue_in_the_middle(cluster,
   job = _submit(cluster, straight, '--tasks_per_node=2')
   assert cluster.wait(job, ['COMPLETED', 'FAILED']) == 'COMPLETED', (straight / 'run.log').read_text()
   job = _submit(cluster, requeued, '--tasks_per_node=2')
-  _wait_for_step(requeued, 20)
+  _wait_for_step(cluster, job, requeued, 20)
   cluster.run('scontrol', 'requeue', job)
   assert cluster.wait(job, ['COMPLETED', 'FAILED']) == 'COMPLETED', (requeued / 'run.log').read_text()
   record = run_status.read(str(requeued))
@@ -214,17 +215,17 @@ def test_a_real_slurm_trains_with_two_tasks_and_a_requeue_in_the_middle(cluster,
 
 @pytest.mark.soak
 def test_a_real_slurm_saves_before_the_time_is_over_and_a_cancelled_job_stays_so(cluster, tmp_path):
-  flags = ['--set=train_steps=1000000', '--set=steps_per_loop=1']
+  flags = ['--experiment=digits_mlp', '--mode=train', '--set=train_steps=1000000', '--set=steps_per_loop=5']
   # A minute is the least time there is; the signal comes up to a minute before the moment that is asked for.
   job = _submit(cluster, tmp_path / 'a', '--time=1', '--signal_seconds=10', flags=flags)
-  _wait_for_step(tmp_path / 'a', 1)
+  _wait_for_step(cluster, job, tmp_path / 'a', 1)
   deadline = time.monotonic() + 900
   while (run_status.read(str(tmp_path / 'a')) or {}).get('attempt', 0) < 2:
     assert time.monotonic() < deadline, (tmp_path / 'a/run.log').read_text()
     time.sleep(0.5)
   assert 'status 75: requeued' in (tmp_path / 'a/run.log').read_text()
   first_step = run_status.read(str(tmp_path / 'a'))['step'] or 0
-  _wait_for_step(tmp_path / 'a', first_step + 1)
+  _wait_for_step(cluster, job, tmp_path / 'a', first_step + 1)
   cluster.run('scancel', job)
   assert cluster.wait(job, ['CANCELLED', 'PENDING', 'COMPLETED', 'FAILED']) == 'CANCELLED'
   time.sleep(8.0)  # Longer than a requeued job waits for its next start.
@@ -235,7 +236,7 @@ def test_a_real_slurm_saves_before_the_time_is_over_and_a_cancelled_job_stays_so
 @pytest.mark.soak
 def test_a_real_sbatch_reads_every_header(cluster, tmp_path):
   folder = tmp_path / 'it\'s a "folder" 100% #1'
-  job = _submit(cluster, folder, '--engine_arg=--comment=a "b" \\ c', flags=['--set=no_such_field=1'])
+  job = _submit(cluster, folder, '--engine_arg=--comment=a "b" \\ c', flags=[*FLAGS, '--set=no_such_field=1'])
   assert cluster.wait(job, ['COMPLETED', 'FAILED']) == 'FAILED'
   assert 'no_such_field' in (folder / 'run.log').read_text()
   shown = cluster.run('scontrol', 'show', 'job', '-o', job)
