@@ -233,9 +233,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
   words = sys.argv[1:] if arguments is None else arguments
   spec = json.loads(base64.urlsafe_b64decode(words[0]) if words else sys.stdin.read())
   stopped: list[int] = []
-  for ending in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(ending, lambda received, _: stopped.append(received))
   ray.init(log_to_driver=True)
+  for ending in (signal.SIGTERM, signal.SIGINT):  # After Ray has put in its own, which end the driver.
+    signal.signal(ending, lambda received, _: stopped.append(received))
   waiting = list(enumerate(spec['runs']))
   running: list[_Run] = []
   statuses: list[int] = []
