@@ -128,7 +128,8 @@ def call(command: Sequence[str], what: str, text: str | None = None, cwd: str | 
     ) from None
   if done.returncode:
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-    reason = '; '.join(lines[-3:]) or f'status {done.returncode}'
+    is_traceback = any(line.startswith('Traceback') for line in lines)
+    reason = '; '.join(lines[-1 if is_traceback else -3 :]) or f'status {done.returncode}'
     raise errors.UserError(credentials.mask(f'{command[0]}: refuses the job: {reason}'))
   return done.stdout
 
