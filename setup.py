@@ -51,6 +51,7 @@ setuptools.setup(
     'gpu': ['tensorflow[and-cuda]>=2.20,<2.21'],
     'mlflow': ['mlflow-skinny>=3'],
     'notifications': ['apprise>=1.9'],
+    'ray': ['ray[default]>=2.40'],
     'reinforcement': ['gymnasium>=1'],
     'sweeps': ['optuna>=4'],
     'wandb': ['wandb>=0.31'],

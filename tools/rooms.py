@@ -28,6 +28,7 @@ ORDER = (
   ('curves', 'trackers'),
   ('queue',),
   ('sweeps',),
+  ('engines',),
   ('console',),
   ('cli',),
 )

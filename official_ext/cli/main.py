@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     'queue': _queue,
     'console': _console,
     'sweep': _sweep,
+    'submit': _submit,
   }
   try:
     if arguments[0] not in commands:
@@ -178,6 +179,10 @@ def _console(arguments: list[str]) -> int:
 
 def _sweep(arguments: list[str]) -> int:
   return _module('official_ext.cli.sweep').run(arguments)
+
+
+def _submit(arguments: list[str]) -> int:
+  return _module('official_ext.cli.submit').run(arguments)
 
 
 def _with_experiment(arguments: list[str]) -> list[str]:

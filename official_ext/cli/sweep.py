@@ -75,7 +75,7 @@ def _start(arguments: list[str]) -> int:
     text = yaml_text.dump(changed)
   sweep = sweep_file.parse(changed)
   folder = sweep_folder.SweepFolder(runs_dir, sweep.name or name or f'{sweep.experiment or "a"}-sweep')
-  _write(folder, sweep, text, options.slots)
+  write(folder, sweep, text, options.slots)
   slots = options.slots or folder.settings().get('slots') or max(1, len(visible_gpus.names()))
   if options.start:
     pid = controller_start.start(folder, slots)
@@ -135,7 +135,7 @@ def _mapping(value: Any) -> dict[str, Any]:
   return value if isinstance(value, dict) else {}
 
 
-def _write(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, text: str, slots: int | None) -> None:
+def write(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, text: str, slots: int | None) -> None:
   """Makes a sweep, or takes up what has changed in its file, after the driver has checked it.
 
   Raises:

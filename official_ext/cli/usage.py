@@ -253,6 +253,42 @@ Weights & Biases, and `experiment`. docs/sweeps.md.
 
 RUNS_DIR SWEEP may be written as one path, RUNS_DIR/SWEEP.""",
   ),
+  'submit': (
+    'submit --engine=ENGINE -- FLAGS',
+    'trains on SLURM, Ray, Kubernetes, Vertex AI or SkyPilot',
+    """Renders a job for an engine, and submits it by the engine's own command. Behind -- are the flags of train.py. A
+run that was preempted goes on by itself. docs/submit.md.
+
+  --render                   show the script or manifest, and submit nothing
+  --output=FILE              write it to a file that only you can read, and submit nothing
+  --follow                   tell how the run stands until it is over
+  --name=NAME                the job's; default: like the folder's
+  --program=PATH             in place of train.py
+  --max_restarts=N           how often it is tried again
+  --env=NAME=VALUE           a variable; may be given several times
+  --engine_arg=TEXT          what has no option here: slurm, ray: an option (--qos=high); manifests: PATH=VALUE
+  --array=FILE --runs_dir=DIR --slots=N
+                             the trials of a sweep.yaml, so many at once (slurm, ray)
+  --again                    though its engine may still have the run
+--engine=local               the queue of the folder with the runs, and `launch` for several workers
+  --num_workers=N, --gpus=N, --slots=N, --runs_dir=DIR
+--engine=slurm               a batch script
+  --nodes=N, --tasks_per_node=N, --gpus_per_task=N, --cpus_per_task=N, --mem=SIZE, --time=TIME, --partition=NAME,
+  --account=NAME             as of sbatch
+  --signal_seconds=N         when to save before the time is over; default: 120
+--engine=ray                 a Ray job: --address=URL, --num_workers=N, --cpus=N, --gpus=N of each worker
+--engine=jobset              a JobSet of Kubernetes
+  --image=IMAGE, --num_workers=N, --gpus=N, --cpus=N, --memory=SIZE, --namespace=NAME, --grace_seconds=N
+  --volume_claim=NAME --mount_path=PATH
+                             where the model_dir is
+  --secret=NAME              a Secret whose entries become variables
+--engine=vertex              a CustomJob of Vertex AI
+  --image=IMAGE --machine_type=TYPE --region=NAME, --project=NAME, --num_workers=N, --accelerator=TYPE --gpus=N,
+  --time=SECONDSs, --service_account=NAME
+--engine=skypilot            a managed job of SkyPilot
+  --num_workers=N, --accelerators=L4:1, --infra=NAME, --cpus=N, --memory=N, --image=IMAGE, --use_spot, --workdir=DIR,
+  --setup=COMMANDS""",
+  ),
   'launch': ('launch --num_workers=N -- FLAGS', 'trains with N processes on this machine', ''),
 }
 _WIDTH = 40

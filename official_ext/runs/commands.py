@@ -84,6 +84,8 @@ def to_resume(run: run_folder.Run) -> Command:
   found = status.of_run(run)
   if status.is_alive(run, 'train'):
     raise errors.UserError(f'{run.name}: is {found.status}; wait for it, or stop it first')
+  if found.status == 'submitted':
+    raise errors.UserError(f'{run.name}: was submitted ({found.reason}), and waits there; end it there first')
   if found.status == 'finished':
     raise errors.UserError(
       f'{run.name}: has finished; `official-ext runs clone` makes one that trains longer: --set=train_steps=N'

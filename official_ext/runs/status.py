@@ -17,6 +17,7 @@ from official_ext.runtime import heartbeat
 from official_ext.runtime import process_identity
 
 STATUSES = (
+  'submitted',  # An engine such as SLURM has it, and it has not begun there.
   'starting',  # Its process lives, and has not written its record yet.
   'running',
   'stopping',  # It was asked to stop, and saves.
@@ -94,6 +95,9 @@ def judge(
     stop_request: who was asked to stop; likewise.
     hung_seconds: see `of_run`.
   """
+  if is_waiting_elsewhere(record, started):
+    assert started is not None
+    return RunStatus('submitted', f'{started["engine"]} has it, as {started.get("job")}')
   starter = _judge_started(record, started, stop_request)
   if starter is not None:
     return starter
@@ -151,6 +155,15 @@ def _why_hung(record, alive, beat, hung_seconds) -> str:
   if updated is not None and beat - updated > hung_seconds:
     return f'no step for {_duration(beat - updated)}, in stage {record.get("stage")}'
   return ''
+
+
+def is_waiting_elsewhere(record: Mapping[str, Any] | None, started: Mapping[str, Any] | None) -> bool:
+  """Whether a run was submitted to an engine, and has not begun there: no attempt has followed on those before."""
+  if started is None or not isinstance(started.get('engine'), str):
+    return False
+  attempts_before = started.get('attempts_before')
+  attempts = 0 if record is None else record.get('attempt', 0)
+  return isinstance(attempts_before, int) and attempts <= attempts_before
 
 
 def is_out_of_sight(record: Mapping[str, Any]) -> bool:

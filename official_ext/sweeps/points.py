@@ -144,6 +144,8 @@ def status_of(job: job_status.State | None, run: run_folder.Run, pruned: Mapping
   found = status_lib.of_run(run, mode='train') if run.exists() else None
   if found is not None and found.may_be_alive and found.status != 'unknown':
     return ('running' if found.status == 'hung' else found.status), found.reason
+  if found is not None and found.status == 'submitted' and job is None:  # To an engine, not to the queue.
+    return 'queued', found.reason
   if found is not None and found.status in _OF_RECORD and (job is None or job.status != 'failed'):
     return _OF_RECORD[found.status], '' if found.status == 'finished' else found.reason
   if job is None:

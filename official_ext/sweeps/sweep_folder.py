@@ -179,10 +179,14 @@ class SweepFolder:
       '"told": null', f'"told": {json.dumps(values["told"])}'
     )
     paths.write_atomically(os.path.join(new, POINT), content.encode() + b'\n', sync=True)
-    folder = self.file(_folder_name(number, proposal))
+    folder = self.point_path(number, proposal)
     os.rename(new, folder)
     paths.sync_to_disk(self.path)
     return PointRecord(number, folder, proposal, told)
+
+  def point_path(self, number: int, proposal: proposals.Proposal) -> str:
+    """The folder that a point has, or would have."""
+    return self.file(_folder_name(number, proposal))
 
   def bury(self, record: PointRecord) -> None:
     """Keeps the place of a point whose run is about to be deleted."""

@@ -53,7 +53,7 @@ class TrackedRun:
   @property
   def is_over(self) -> bool:
     """Whether no process of it lives."""
-    return self.status not in ('starting', 'running', 'stopping', 'unknown')
+    return self.status not in ('submitted', 'starting', 'running', 'stopping', 'unknown')
 
   def rows(self) -> list[tuple[float, int, dict[str, float]]]:
     """Time, step and numbers of each event of training and evaluation that has any."""

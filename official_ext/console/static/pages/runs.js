@@ -17,7 +17,7 @@ import {toastError} from '../toast.js';
 export const title = 'Runs';
 export const styles = ['/static/pages/runs.css'];
 
-const STATUSES = ['starting', 'running', 'stopping', 'hung', 'finished', 'preempted', 'diverged', 'failed', 'dead', 'unknown'];
+const STATUSES = ['submitted', 'starting', 'running', 'stopping', 'hung', 'finished', 'preempted', 'diverged', 'failed', 'dead', 'unknown'];
 const MAX_IN_LINK = 200; // A link with more selected runs would be too long.
 const NARROW = matchMedia('(max-width: 40rem)');
 

@@ -1,0 +1,193 @@
+"""official-ext submit: a run on SLURM, Ray, Kubernetes, Vertex AI, SkyPilot or this machine. No TensorFlow."""
+
+from collections.abc import Sequence
+import importlib
+import os
+import sys
+from typing import Any
+
+from official_ext import errors
+from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import sweep as sweep_lib
+from official_ext.config import yaml_text
+from official_ext.engines import jobs
+from official_ext.engines import submission
+from official_ext.engines import sweep_trials
+from official_ext.files import paths
+from official_ext.monitoring import credentials
+from official_ext.queue import queue_changes
+from official_ext.runs import commands
+from official_ext.sweeps import sweep_file
+from official_ext.sweeps import sweep_folder
+
+# The name of an engine -> its module in the room engines.
+_ENGINES = {
+  'local': 'local',
+  'slurm': 'slurm',
+  'ray': 'ray_jobs',
+  'jobset': 'jobset',
+  'vertex': 'vertex',
+  'skypilot': 'skypilot',
+}
+
+
+def run(arguments: Sequence[str]) -> int:
+  """Runs `official-ext submit`.
+
+  Args:
+    arguments: those behind `submit`: flags, and behind `--` those of train.py.
+
+  Returns:
+    The exit status.
+  """
+  split = arguments.index('--') if '--' in arguments else len(arguments)
+  first = arguments_lib.Parser('submit')
+  first.add_argument('--engine', required=True, choices=list(_ENGINES))
+  engine = first.parse_known_args(list(arguments[:split]))[0].engine
+  module = importlib.import_module(f'official_ext.engines.{_ENGINES[engine]}')
+  options = _parser(module).parse_args(arguments[:split])
+  flags = tuple(arguments[split + 1 :])
+  if options.array and not options.render:
+    job = _array(options, flags, module, make=True)
+  else:
+    job = _array(options, flags, module, make=False) if options.array else _single(options, flags, module)
+  if engine == 'local' and not options.runs_dir:
+    options.runs_dir = module.runs_dir(job, options)
+  text = module.render(job, options)
+  if options.output:
+    _write(options.output, text)
+  if options.render:
+    print(text, end='')
+    if credentials.mask(text) != text and not options.output:
+      print('what is masked above (***) is whole in the file of --output=FILE', file=sys.stderr)
+    return 0
+  return 0 if options.output else _submit(engine, module, job, options, text)
+
+
+def _submit(engine: str, module: Any, job: jobs.Job, options: Any, text: str) -> int:
+  if options.follow and (job.is_array or paths.is_remote(job.folder)):
+    raise errors.UserError('--follow: follows one run, in a folder that is seen from here')
+  submission.refuse_living(job, engine, module, options)
+  if engine != 'local':
+    submission.make_folders(job)
+  name = module.submit(job, options, text)
+  if engine != 'local':  # Whose queue keeps its own notes.
+    submission.note(job, engine, module, name)
+  runs = f'{len(job.trials)} runs in {job.folder}' if job.is_array else job.folder
+  print(f'{engine} has it, as {name}: {runs}', flush=True)
+  if paths.is_remote(job.folder):
+    print('its folder is remote, so that no list of runs shows it')
+  return submission.follow(job, module, name, options) if options.follow else 0
+
+
+def _parser(module: Any) -> arguments_lib.Parser:
+  parser = arguments_lib.Parser('submit')
+  parser.add_argument('--engine')
+  for name in ('name', 'program', 'output', 'array', 'runs_dir'):
+    parser.add_argument(f'--{name}')
+  parser.add_argument('--max_restarts', type=arguments_lib.at_least(0))
+  for name in ('env', 'engine_arg'):
+    parser.add_argument(f'--{name}', action='append', default=[])
+  for name in ('render', 'follow', 'again'):
+    parser.add_argument(f'--{name}', action='store_true')
+  for name, keywords in module.OPTIONS.items():
+    parser.add_argument(f'--{name}', **keywords)
+  return parser
+
+
+# What is submitted.
+
+
+def _single(options: Any, flags: tuple[str, ...], module: Any) -> jobs.Job:
+  if not flags:
+    raise errors.UserError('submit: the flags of train.py must follow --')
+  model_dir = queue_changes.value_of(flags, 'model_dir')
+  if not model_dir:
+    raise errors.UserError('submit: --model_dir: name the folder of the run, among the flags of train.py behind --')
+  if module.NEEDS_ABSOLUTE and not (paths.is_remote(model_dir) or os.path.isabs(model_dir)):
+    raise errors.UserError(
+      f'--model_dir={model_dir}: the job runs in a container, whose folders are others: name a folder that it and you '
+      'can reach, by a whole path or as gs://...'
+    )
+  if not paths.is_remote(model_dir):
+    model_dir = os.path.realpath(paths.expand_home(model_dir, '--model_dir'))
+  mode = queue_changes.value_of(flags, 'mode')
+  return jobs.Job(
+    name=_name(options, model_dir.rstrip('/').rpartition('/')[2]),
+    program=_program(options.program, module),
+    cwd=os.getcwd(),
+    trials=(jobs.Trial(model_dir, flags),),
+    folder=model_dir,
+    max_restarts=options.max_restarts,
+    env=_env(options.env),
+    mode=mode if mode and 'train' not in mode else 'train',
+  )
+
+
+def _array(options: Any, flags: tuple[str, ...], module: Any, make: bool) -> jobs.Job:
+  if not module.HAS_ARRAYS:
+    raise errors.UserError(f'--array: --engine={options.engine} has none; `official-ext sweep` runs a sweep itself')
+  values = sweep_file.read(options.array)
+  text = paths.read(options.array).decode()
+  if flags:
+    values['flags'] = [*values.get('flags', []), *flags]
+    text = yaml_text.dump(values)
+  sweep = sweep_file.parse(values)
+  sweep_trials.refuse(sweep)
+  name = sweep.name or os.path.splitext(os.path.basename(options.array))[0]
+  folder = sweep_folder.SweepFolder(options.runs_dir or 'runs', name)
+  if make:
+    sweep_lib.write(folder, sweep, text, options.slots)
+  trials = sweep_trials.trials(folder, sweep, make)
+  if not trials:
+    raise errors.UserError(f'--array={options.array}: no point is left; `official-ext sweep show` tells how they stand')
+  return jobs.Job(
+    name=_name(options, name),
+    program=_program(options.program or sweep.program, module),
+    cwd=os.getcwd(),
+    trials=trials,
+    folder=folder.path,
+    is_array=True,
+    max_restarts=options.max_restarts if sweep.max_restarts is None else sweep.max_restarts,
+    env=_env(options.env),
+  )
+
+
+def _name(options: Any, text: str) -> str:
+  if options.name is not None and options.name != jobs.name_of(options.name):
+    raise errors.UserError(
+      f'--name={options.name}: engines take small letters, digits and dashes; such as {jobs.name_of(options.name)}'
+    )
+  return options.name or jobs.name_of(text)
+
+
+def _program(name: str | None, module: Any) -> str:
+  if module.NEEDS_ABSOLUTE:  # It is the container's.
+    return name or 'train.py'
+  return os.path.abspath(commands.find_program(name or 'train.py'))
+
+
+def _env(texts: Sequence[str]) -> dict[str, str]:
+  found = {}
+  for text in texts:
+    name, equals, value = text.partition('=')
+    if not equals or not name.isidentifier() or not name.isascii():
+      raise errors.UserError(f'--env={credentials.mask(text)}: expected NAME=VALUE')
+    if name in ('TF_CONFIG', 'OFFICIAL_EXT_SECRET'):
+      raise errors.UserError(f'--env={name}: is set by the engine; leave it out')
+    if credentials.mask_values({name: value})[name] != value:
+      raise errors.UserError(
+        f'--env={name}: would be written down for others to read; docs/submit.md tells how an engine hands out secrets'
+      )
+    found[name] = value
+  return found
+
+
+def _write(path: str, text: str) -> None:
+  """Writes a script or manifest that only its owner can read: flags may hold passwords."""
+  path = paths.expand_home(path, '--output')
+  try:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 'w', encoding='utf-8') as file:
+      file.write(text)
+  except OSError as error:
+    raise errors.StorageError(f'--output={path}: cannot be written: {error.strerror}') from error

@@ -1,0 +1,191 @@
+"""Tests of official-ext submit: what it hands over, notes, refuses and follows."""
+
+import base64
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from official_ext.cli import main
+from official_ext.queue import queue_folder
+from official_ext.runs import run_folder
+from official_ext.runs import status as status_lib
+from official_ext.runtime import process_identity
+from tests.engines import rendered
+
+
+@pytest.fixture
+def engines(tmp_path, monkeypatch):
+  """The folder of the commands of engines, which is all that there is in PATH."""
+  folder = tmp_path / 'bin'
+  monkeypatch.setenv('PATH', rendered.path_of(folder))
+  return folder
+
+
+def _submit(capsys, engine, *words, model_dir, flags=()):
+  status = main.main(
+    ['submit', f'--engine={engine}', *rendered.WORDS[engine], *words, '--', f'--model_dir={model_dir}', *flags]
+  )
+  return (status, *capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+  ('engine', 'command'),
+  [('slurm', 'sbatch'), ('ray', 'ray'), ('jobset', 'kubectl'), ('vertex', 'gcloud'), ('skypilot', 'sky')],
+)
+def test_a_missing_command_is_one_line(capsys, engines, tmp_path, engine, command):
+  status, out, err = _submit(capsys, engine, model_dir=tmp_path / 'a')
+  assert (status, out, len(err.splitlines())) == (2, '', 1)
+  assert f'{command}: no such command' in err
+  assert not run_folder.is_run(str(tmp_path / 'a'))
+
+
+@pytest.mark.parametrize(
+  ('engine', 'command', 'answer', 'asked'),
+  [
+    ('slurm', 'sbatch', '12', '--parsable'),
+    ('ray', 'ray', '', '--submission-id=a'),
+    ('jobset', 'kubectl', '', '--filename=-'),
+    ('vertex', 'gcloud', '{"name": "projects/1/locations/r/customJobs/12"}', '--region=europe-west4'),
+    ('skypilot', 'sky', '', '--detach-run'),
+  ],
+)
+def test_a_job_is_handed_over_and_noted(capsys, engines, tmp_path, engine, command, answer, asked):
+  text = rendered.text(capsys, engine, model_dir=tmp_path / 'a')
+  rendered.fake(
+    engines,
+    command,
+    'cat > "$0.input"; for word; do case $word in *.yaml) cat "${word#--config=}" > "$0.input" ;; esac; done; '
+    f"echo '{answer}'",
+  )
+  status, out, err = _submit(capsys, engine, model_dir=tmp_path / 'a')
+  assert status == 0, err
+  assert f'{engine} has it' in out
+  assert asked in rendered.words_of(engines, command).splitlines()
+  handed = (engines / f'{command}.input').read_text()
+  if engine == 'ray':
+    handed = base64.urlsafe_b64decode(rendered.words_of(engines, command).splitlines()[-1]).decode()
+  assert handed == text
+  run = run_folder.get_run(str(tmp_path), 'a')
+  found = status_lib.of_run(run)
+  assert found.status == 'submitted' and engine in found.reason
+  note = run.started()
+  assert note['engine'] == engine and note['job'] in ('12', 'a', 'projects/1/locations/r/customJobs/12')
+
+
+def test_a_refusal_is_one_line(capsys, engines, tmp_path):
+  rendered.fake(engines, 'sbatch', 'echo "sbatch: error: invalid partition: gpu" >&2; exit 1')
+  status, _, err = _submit(capsys, 'slurm', model_dir=tmp_path / 'a')
+  assert status == 2 and err == 'error: sbatch: refuses the job: sbatch: error: invalid partition: gpu\n'
+
+
+def test_a_run_that_is_under_way_is_not_submitted_again(capsys, engines, tmp_path):
+  rendered.fake(engines, 'sbatch', 'cat > $0.input; echo 12')
+  rendered.fake(engines, 'squeue', 'echo PENDING')
+  run = tmp_path / 'a'
+  assert _submit(capsys, 'slurm', model_dir=run)[0] == 0
+  status, _, err = _submit(capsys, 'slurm', model_dir=run)
+  assert status == 2 and 'slurm has it, as 12' in err and '--again' in err
+  assert main.main(['runs', 'resume', str(tmp_path), 'a']) == 2  # Nor is it started here.
+  assert 'was submitted' in capsys.readouterr().err
+  assert 'cannot be asked' in _submit(capsys, 'skypilot', model_dir=run)[2]
+  record = {'status': 'preempted', 'step': 3, 'attempt': 1, 'pid': 1, 'host': 'elsewhere', 'mode': 'train'}
+  (run / 'run.json').write_text(json.dumps(record))
+  assert status_lib.of_run(run_folder.Run(str(run), 'a')).status == 'preempted'  # It has begun since.
+  assert _submit(capsys, 'slurm', model_dir=run)[0] == 2  # And is requeued.
+  rendered.fake(engines, 'squeue', 'exit 1')  # SLURM has forgotten it.
+  assert _submit(capsys, 'slurm', model_dir=run)[0] == 0
+  assert status_lib.of_run(run_folder.Run(str(run), 'a')).status == 'submitted'
+  assert _submit(capsys, 'slurm', '--again', model_dir=run)[0] == 0
+
+
+def test_a_run_that_lives_is_refused(capsys, engines, tmp_path):
+  run = tmp_path / 'a'
+  run.mkdir()
+  with subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE) as process:
+    identity = {**process_identity.own().as_dict(), 'pid': process.pid}
+    identity['pid_start'] = process_identity.start_of(process.pid)
+    record = {'status': 'running', 'step': 3, 'attempt': 1, 'mode': 'train', 'heartbeat': '', **identity}
+    (run / 'run.json').write_text(json.dumps(record))
+    rendered.fake(engines, 'sbatch', 'echo 12')
+    status, _, err = _submit(capsys, 'slurm', model_dir=run)
+    process.communicate(b'\n')
+  assert status == 2 and 'a run lives' in err
+
+
+def test_passwords_are_masked_where_they_are_shown_and_whole_where_they_are_needed(capsys, engines, tmp_path):
+  flags = ['--set=tracker.api_key=hunter2hunter2']
+  rendered.fake(engines, 'sbatch', 'cat > $0.input; echo 12')
+  for engine in rendered.WORDS:
+    assert 'hunter2' not in rendered.text(capsys, engine, flags=flags, model_dir=tmp_path / 'a')
+  path = tmp_path / 'job.sh'
+  assert _submit(capsys, 'slurm', f'--output={path}', model_dir=tmp_path / 'a', flags=flags)[0] == 0
+  assert 'hunter2hunter2' in path.read_text() and stat.S_IMODE(path.stat().st_mode) == 0o600
+  assert not (tmp_path / 'a').exists()
+  _, out, err = _submit(capsys, 'slurm', model_dir=tmp_path / 'a', flags=flags)
+  assert 'hunter2hunter2' in (engines / 'sbatch.input').read_text()
+  assert 'hunter2' not in out + err + (tmp_path / 'a/started.json').read_text()
+
+
+@pytest.mark.parametrize(
+  ('words', 'expected'),
+  [
+    (['--engine=lsf'], 'invalid choice'),
+    ([], '--engine'),
+    (['--engine=slurm'], 'must follow --'),
+    (['--engine=slurm', '--', '--mode=train'], '--model_dir'),
+    (['--engine=vertex', '--partition=a', '--', '--model_dir=/a'], '--partition'),
+    (['--engine=vertex', '--array=a.yaml'], 'has none'),
+  ],
+)
+def test_mistakes_are_one_line(capsys, words, expected):
+  if words[:1] == ['--engine=vertex']:
+    words = [words[0], *rendered.WORDS['vertex'], *words[1:]]
+  assert main.main(['submit', *words]) == 2
+  err = capsys.readouterr().err
+  assert expected in err and len(err.splitlines()) == 1
+
+
+def test_a_run_is_followed_to_its_end(capsys, engines, tmp_path):
+  rendered.fake(engines, 'sbatch', 'cat > $0.input; echo 12')
+  run = tmp_path / 'a'
+
+  def finish():
+    while not (run / 'started.json').exists():
+      time.sleep(0.02)
+    time.sleep(0.2)
+    record = {'status': 'finished', 'step': 9, 'attempt': 1, 'pid': 1, 'host': 'elsewhere', 'mode': 'train'}
+    (run / 'run.json.new').write_text(json.dumps(record))
+    os.rename(run / 'run.json.new', run / 'run.json')
+
+  thread = threading.Thread(target=finish)
+  thread.start()
+  status, out, _ = _submit(capsys, 'slurm', '--follow', model_dir=run)
+  thread.join()
+  assert status == 0
+  assert out.splitlines()[-2:] == ['a: submitted: slurm has it, as 12', 'a: finished at step 9']
+
+
+def test_the_local_engine_is_the_queue(capsys, tmp_path):
+  program = tmp_path / 'program.py'
+  program.write_text('import json, sys; json.dump(sys.argv[1:], open(sys.argv[1][12:] + "/args", "w"))')
+  run = tmp_path / 'runs/a'
+  words = ['--num_workers=1', f'--program={program}', '--env=A=b c']
+  status, out, err = _submit(capsys, 'local', *words, model_dir=run, flags=rendered.ODD)
+  queue = queue_folder.Queue(str(tmp_path / 'runs'))
+  try:
+    assert status == 0 and out == f'local has it, as 1: {run}\n', err
+    deadline = time.monotonic() + 120
+    while (state := queue.state(1)).status != 'finished':
+      assert time.monotonic() < deadline and state.status != 'failed', state
+      time.sleep(0.05)
+    assert json.loads((run / 'args').read_text()) == [f'--model_dir={run}', *rendered.ODD]
+  finally:
+    dispatcher = queue.dispatcher()
+    if dispatcher:
+      os.kill(dispatcher['pid'], 15)
