@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     'queue': _queue,
     'console': _console,
     'sweep': _sweep,
+    'prepare': _prepare,
   }
   try:
     if arguments[0] not in commands:
@@ -68,6 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   except errors.StorageError as error:
     print(f'error: {credentials.mask(str(error))}', file=sys.stderr)
     return 1
+  except errors.PreemptedError as error:
+    print(f'preempted: {credentials.mask(str(error))}', file=sys.stderr)
+    return errors.PreemptedError.exit_status
   except BrokenPipeError:
     # The reader, such as `head`, has closed the pipe. Python must not flush into it again when it exits.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -178,6 +182,10 @@ def _console(arguments: list[str]) -> int:
 
 def _sweep(arguments: list[str]) -> int:
   return _module('official_ext.cli.sweep').run(arguments)
+
+
+def _prepare(arguments: list[str]) -> None:
+  _module('official_ext.cli.prepare').run(arguments)
 
 
 def _with_experiment(arguments: list[str]) -> list[str]:
