@@ -35,6 +35,8 @@ setuptools.setup(
     'gin-config>=0.5',
     'importlib_resources',  # tensorflow-datasets imports it, and does not say so.
     'numpy>=2.0',
+    'pillow>=10',
+    'pyarrow>=15',
     'PyYAML>=6.0',
     'rich>=13',
     'scikit-learn>=1.4',
@@ -51,6 +53,7 @@ setuptools.setup(
     'gpu': ['tensorflow[and-cuda]>=2.20,<2.21'],
     'mlflow': ['mlflow-skinny>=3'],
     'notifications': ['apprise>=1.9'],
+    'ray': ['ray>=2.40'],
     'reinforcement': ['gymnasium>=1'],
     'sweeps': ['optuna>=4'],
     'wandb': ['wandb>=0.31'],

@@ -266,8 +266,8 @@ a folder of images with a subfolder for each class. There may be several; a patt
   --shard_size=SIZE          so much input makes a shard, about; default: 64MB
   --on_bad_example=skip      leave out what cannot be used, and count it; default: error, which names the first
   --workers=N                so many processes; default: the number of cores
-  --engine=ray               tasks of Ray instead, with --ray_address=ADDRESS on all machines of a cluster, which see the
-                             same folders: pip install 'official-ext[ray]'
+  --engine=ray               tasks of Ray instead, with --ray_address=ADDRESS on all machines of a cluster, which see
+                             the same folders: pip install 'official-ext[ray]'
 Texts become rows of tokens for task.train_data, under the names of its fields (`official-ext describe language_model`):
   --tokenizer=FOLDER         whose tokenizer is used, such as a model's folder
   --chat_template_path=FILE  a chat template in Jinja, in the place of the folder's

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import time
-from typing import Any, ContextManager, Protocol
+from typing import Any, Protocol
 
 import yaml
 
@@ -58,7 +58,7 @@ def prepare(
   inputs: Sequence[str],
   folder: str,
   settings: settings_lib.Settings,
-  make_engine: Callable[[int], ContextManager[Engine]],
+  make_engine: Callable[[int], contextlib.AbstractContextManager[Engine]],
   tokenizer: tokenizer_lib.Tokenizer | None = None,
   tell: Callable[[str], None] = lambda line: None,
   stopped_by: Callable[[], str | None] = lambda: None,
@@ -90,8 +90,13 @@ def prepare(
       shards.remove_partial(folder)
       _write_tokenizer(folder, tokenizer)
       _write_json(os.path.join(folder, prepared_folders.PLAN), plan.identity())
-    notes, num_there = _notes(plan, folder, make_engine, tell, stopped_by)
+    try:
+      notes, num_there = _notes(plan, folder, make_engine, tell, stopped_by)
+    finally:  # Of processes that were stopped.
+      shards.remove_partial(folder)
     report = token_store.Report.total(token_store.Report(**note['report']) for note in notes)
+    if not report.examples:
+      raise errors.UserError(f'{", ".join(inputs)}: none of the {report.records} records can be used')
     with _storing(folder):
       config_path = _write_config(folder, plan) if plan.kind == 'texts' else ''
       _write_manifest(folder, plan, notes, report)
