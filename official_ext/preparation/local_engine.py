@@ -1,6 +1,7 @@
 """Shards by several processes of this machine."""
 
 from collections.abc import Iterable, Iterator
+import contextlib
 import json
 import os
 import queue
@@ -26,6 +27,7 @@ class LocalEngine:
     self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
     self._lock = threading.Lock()
     self._closed = False
+    self._threads: list[threading.Thread] = []
 
   def __enter__(self) -> 'LocalEngine':
     return self
@@ -36,16 +38,22 @@ class LocalEngine:
       processes = list(self._processes)
     for process in processes:
       process.kill()
+    for thread in self._threads:
+      thread.join(_END_SECONDS)
     for process in processes:
       process.wait(_END_SECONDS)
+      for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        with contextlib.suppress(OSError):  # What was to be written to it is not.
+          pipe.close()
 
   def answers(self, jobs: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any] | None]:
     """The answers of `shards.write_or_tell` to jobs, as they come; None every now and then, while there is none."""
     left = iter(jobs)
-    threads = [threading.Thread(target=self._serve, args=(left,), daemon=True) for _ in range(self._num_workers)]
-    for thread in threads:
+    self._threads = [threading.Thread(target=self._serve, args=(left,), daemon=True) for _ in range(self._num_workers)]
+    for thread in self._threads:
       thread.start()
-    working = len(threads)
+    working = len(self._threads)
     while working:
       try:
         answer = self._answers.get(timeout=_POLL_SECONDS)

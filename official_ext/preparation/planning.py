@@ -16,6 +16,7 @@ from official_ext.data import prepared_folders
 from official_ext.data import record_files
 from official_ext.data import text_formats
 from official_ext.data import text_records
+from official_ext.data import token_store
 from official_ext.data import tokenizer as tokenizer_lib
 from official_ext.files import paths
 from official_ext.preparation import image_records
@@ -127,7 +128,11 @@ def make(
   if settings.text:
     assert tokenizer is not None
     columns, example_format = _first_record(settings, tokenizer, pieces)
-    of_text = {'example_format': example_format, 'tokenizer': tokenizer.digest}
+    of_text = {
+      'example_format': example_format,
+      'tokenizer': tokenizer.digest,
+      'tokens_version': token_store.VERSION,
+    }
   return Plan(
     kind='texts' if settings.text else 'records',
     settings={**settings.as_json(), **of_text},

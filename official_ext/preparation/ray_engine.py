@@ -1,6 +1,7 @@
 """Shards by tasks of Ray, on all machines of a cluster that see the same folders."""
 
 from collections.abc import Iterable, Iterator
+import signal
 from typing import Any
 
 from official_ext import errors
@@ -26,10 +27,14 @@ class RayEngine:
     """
     self._ray = extras.load('ray', '--engine=ray', 'ray')
     where = {'address': address} if address else {'num_cpus': num_workers or None, 'include_dashboard': False}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
       self._ray.init(log_to_driver=False, **where)
     except (ConnectionError, ValueError, RuntimeError) as error:
       raise errors.UserError(f'--ray_address={address}: {bad_examples.one_line(error)}') from error
+    finally:  # Ray's own would end the process.
+      for number, handler in handlers.items():
+        signal.signal(number, handler)
 
   def __enter__(self) -> 'RayEngine':
     return self

@@ -144,8 +144,8 @@ def test_a_second_one_is_refused_and_a_signal_ends_the_first(tmp_path):
     wait_for_shards(tmp_path / 'out', 2, first)
     with started(tmp_path, *words) as second:
       assert second.communicate()[1] == (
-        f'error: {tmp_path}/out: process {first.pid} on {os.uname().nodename} is preparing it; wait for its end, or stop '
-        'it\n'
+        f'error: {tmp_path}/out: process {first.pid} on {os.uname().nodename} is preparing it; wait for its end, or '
+        'stop it\n'
       )
       assert second.returncode == 2
     first.send_signal(signal.SIGTERM)
