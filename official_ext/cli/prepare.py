@@ -84,7 +84,7 @@ def run(arguments: list[str]) -> None:
 
 def _text_settings(known: Any) -> settings_lib.TextSettings | None:
   names = [field.name for field in dataclasses.fields(settings_lib.TextSettings)]
-  given = {name: getattr(known, name) for name in names if getattr(known, name) is not None}
+  given: dict[str, Any] = {name: getattr(known, name) for name in names if getattr(known, name) is not None}
   if known.tokenizer is None:
     wrong = [*given, *(['chat_template_path'] if known.chat_template_path else [])]
     if wrong:
@@ -93,9 +93,9 @@ def _text_settings(known: Any) -> settings_lib.TextSettings | None:
   if given.get('packing', 'none') != 'none' and given.get('example_format') == 'preference':
     raise errors.UserError(f'--packing: {given["packing"]}: rows of --example_format=preference hold one example each')
   flags = {'true': True, 'false': False}
-  return settings_lib.TextSettings(
-    **{name: flags[value] if name in ('append_eos', 'use_chat_template') else value for name, value in given.items()}
-  )
+  for name in {'append_eos', 'use_chat_template'} & set(given):
+    given[name] = flags[given[name]]
+  return settings_lib.TextSettings(**given)
 
 
 def _tokenizer(known: Any) -> Any:

@@ -77,7 +77,7 @@ class LocalEngine:
         process.stdin.write(json.dumps(job) + '\n')
         process.stdin.flush()
         self._answers.put(json.loads(process.stdout.readline()))
-      if process is not None:
+      if process is not None and process.stdin is not None:
         process.stdin.close()
         process.wait()
     except (OSError, ValueError):  # The process has ended, by itself or by `__exit__`.

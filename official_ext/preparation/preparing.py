@@ -106,7 +106,8 @@ def prepare(
 
 def _notes(plan, folder, make_engine, tell, stopped_by) -> tuple[list[dict[str, Any]], int]:
   """(the note of each shard, in order; how many of them were there before)."""
-  total, found, num_there = len(plan.shards), {}, 0
+  found: dict[str, dict[str, Any]] = {}
+  total, num_there = len(plan.shards), 0
   progress = _Progress(total, tell)
   with (
     make_engine(total) as engine,
