@@ -112,8 +112,9 @@ def _check(found, params, tokenizer, path) -> None:
         )
     for name in (*text_formats.OF_FORMAT, *text_formats.OF_LENGTH):
       value = getattr(params, name)
-      is_open = (name, value) in (('example_format', 'auto'), ('use_chat_template', None))
-      if value != made[name] and not is_open:
+      if name == 'use_chat_template' and value is None:
+        value = tokenizer.has_chat_template
+      if value != made[name] and (name, value) != ('example_format', 'auto'):
         with mistakes.noted():
           raise errors.UserError(
             f'{path}.{name}: is {_shown(value)}, and {found.folder} was prepared with {_shown(made[name])}; set it so, '

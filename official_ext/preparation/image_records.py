@@ -67,6 +67,8 @@ class ImageRecords(text_records.Records):
         content = f.read()
       with Image.open(io.BytesIO(content)) as image:
         image.load()
+      with Image.open(io.BytesIO(content)) as image:
+        image.verify()  # Checksums, and what is behind the pixels.
     except Exception as error:  # Pillow's decoders raise nearly anything.
       told = getattr(error, 'strerror', None) or 'is no image that can be decoded'
       raise bad_examples.BadExampleError(f'{self.place(index)}: {told}') from error

@@ -54,7 +54,8 @@ def wait_for_shards(folder, number, process):
 
 
 def children_of(process):
-  return (pathlib.Path(f'/proc/{process.pid}/task/{process.pid}/children').read_text()).split()
+  threads = pathlib.Path(f'/proc/{process.pid}/task').iterdir()
+  return [child for thread in threads for child in (thread / 'children').read_text().split()]
 
 
 def test_several_processes_write_the_bytes_of_one(run, tmp_path):
