@@ -14,6 +14,7 @@ from typing import Any
 
 from absl import logging
 import numpy as np
+import tensorflow as tf
 
 from official_ext import errors
 from official_ext.data import bad_examples
@@ -193,6 +194,7 @@ def tokenizer_of(params: Any, tokenizer: tokenizer_lib.Tokenizer) -> tokenizer_l
   return tokenizer.with_chat_template(chat_templates.read(params.chat_template_path, f'{path}.chat_template_path'))
 
 
+@tf.autograph.experimental.do_not_convert  # Tasks may ask for a report while they are traced.
 def open_source(
   params: Any, tokenizer: tokenizer_lib.Tokenizer, records: text_records.Records | None = None
 ) -> TextSource | prepared_texts.PreparedTexts:

@@ -143,6 +143,7 @@ def test_a_second_one_is_refused_and_a_signal_ends_the_first(tmp_path):
   words, _ = big(tmp_path)
   with started(tmp_path, *words) as first:
     wait_for_shards(tmp_path / 'out', 2, first)
+    first.send_signal(signal.SIGSTOP)  # It would be done before the second has come to the lock.
     with started(tmp_path, *words) as second:
       assert second.communicate()[1] == (
         f'error: {tmp_path}/out: process {first.pid} on {os.uname().nodename} is preparing it; wait for its end, or '
@@ -150,6 +151,7 @@ def test_a_second_one_is_refused_and_a_signal_ends_the_first(tmp_path):
       )
       assert second.returncode == 2
     first.send_signal(signal.SIGTERM)
+    first.send_signal(signal.SIGCONT)
     _, err = first.communicate()
   assert first.returncode == 75 and 'preempted: SIGTERM: ' in err and err.endswith('the same command goes on\n')
   assert not list((tmp_path / 'out').glob('*.partial')) and not (tmp_path / 'out/prepared.json').exists()
