@@ -181,17 +181,18 @@ def test_a_killed_one_leaves_no_process_and_goes_on_to_the_same_bytes(tmp_path):
 def test_kills_at_many_moments_change_no_byte(tmp_path):
   words, path = big(tmp_path)
   inputs.prepare(path, tmp_path / 'undisturbed', shard_bytes=300_000)
-  status, kills = None, 0
-  while status != 0:
+  there = lambda: len(list((tmp_path / 'out').glob('*.array_record.json')))
+  kills, before = 0, -1
+  while there() > before:
+    before = there()
     with started(tmp_path, *words) as process:
-      try:
-        process.communicate(timeout=0.5 + 0.07 * kills)
-      except subprocess.TimeoutExpired:
-        process.kill()
-        kills += 1
-      process.wait()
-      status = process.returncode
-  assert kills > 2 and inputs.shard_bytes(tmp_path / 'out') == inputs.shard_bytes(tmp_path / 'undisturbed')
+      while process.poll() is None and there() < before + 4:
+        time.sleep(0.003 * (1 + kills % 5))
+      kills += process.poll() is None
+  with started(tmp_path, *words) as process:
+    process.communicate()
+  assert process.returncode == 0 and kills > 3
+  assert inputs.shard_bytes(tmp_path / 'out') == inputs.shard_bytes(tmp_path / 'undisturbed')
 
 
 def test_it_needs_no_tensorflow(tmp_path):
