@@ -35,6 +35,8 @@ setuptools.setup(
     'gin-config>=0.5',
     'importlib_resources',  # tensorflow-datasets imports it, and does not say so.
     'numpy>=2.0',
+    'pillow>=10',
+    'pyarrow>=15',
     'PyYAML>=6.0',
     'rich>=13',
     'scikit-learn>=1.4',

@@ -39,6 +39,7 @@ FACE = {
   'TfdsSource': 'data.sources:TfdsSource',
   'ArrayRecordSource': 'data.sources:ArrayRecordSource',
   'HuggingFaceSource': 'data.sources:HuggingFaceSource',
+  'PreparedRows': 'data.prepared_rows:PreparedRows',
   'cached_source': 'data.sources:cached',
   'text_source': 'data.text_sources:open_source',
   'TextRecords': 'data.text_records:ListRecords',

@@ -16,7 +16,7 @@ ORDER = (
   ('errors', 'tf_internals', 'model_garden_internals', 'suggestions', 'keyed_draws'),
   ('files',),
   ('data', 'optimization', 'metrics', 'monitoring'),
-  ('modeling',),
+  ('modeling', 'preparation'),
   ('config',),
   ('runtime',),
   ('step', 'checkpoints'),

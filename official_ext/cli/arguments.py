@@ -2,9 +2,12 @@
 
 import argparse
 from collections.abc import Callable
+import re
 from typing import NoReturn
 
 from official_ext import errors
+
+_SIZE = re.compile(r'(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?', re.IGNORECASE)
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,6 +32,23 @@ def folder(text: str) -> str:
   if not text:
     raise argparse.ArgumentTypeError('is empty; name a folder')
   return text
+
+
+def size_of(text: str, flag: str) -> int:
+  """The number of bytes that a text such as 5GB, 200MB or 4GiB stands for.
+
+  Args:
+    text: what was given.
+    flag: to whom, for messages.
+
+  Raises:
+    UserError: it stands for none.
+  """
+  match = _SIZE.fullmatch(text.strip())
+  size = float(match[1]) * (1024 if match[3] else 1000) ** ' KMGT'.index(match[2].upper() or ' ') if match else 0
+  if size < 1:
+    raise errors.UserError(f'{flag}={text}: expected a size such as 5GB, 200MB or 4GiB')
+  return int(size)
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -1,7 +1,6 @@
 """official-ext convert: a Hugging Face folder of another one, of adapters and their base, or of a run."""
 
 import os
-import re
 import sys
 from typing import Any
 
@@ -11,7 +10,6 @@ from official_ext.cli import language_models
 from official_ext.files import paths
 from official_ext.modeling import model_folders
 
-_SIZE = re.compile(r'(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?', re.IGNORECASE)
 _OF_RUNS = ('which', 'experiment')
 
 
@@ -37,7 +35,7 @@ def run(arguments: list[str]) -> None:
   """
   known = _parser().parse_args(arguments)
   source, target = os.path.expanduser(known.source), os.path.expanduser(known.target)
-  max_shard_bytes = size_of(known.max_shard_size)
+  max_shard_bytes = arguments_lib.size_of(known.max_shard_size, '--max_shard_size')
   paths.refuse_used(target)
   is_run = os.path.isfile(os.path.join(source, model_folders.RUN_FILE))
   folders = None
@@ -64,19 +62,6 @@ def run(arguments: list[str]) -> None:
   if tokenizer is None and not _has_tokenizer(model.origin):
     print('no tokenizer went along: there is none beside the weights; --tokenizer=FOLDER names one', file=sys.stderr)
   print(f'Converted {source} to {target}: {model.config.model_type}, {dtype}')
-
-
-def size_of(text: str) -> int:
-  """The number of bytes that a text such as 5GB, 200MB or 4GiB stands for.
-
-  Raises:
-    UserError: it stands for none.
-  """
-  match = _SIZE.fullmatch(text.strip())
-  size = float(match[1]) * (1024 if match[3] else 1000) ** ' KMGT'.index(match[2].upper() or ' ') if match else 0
-  if size < 1:
-    raise errors.UserError(f'--max_shard_size={text}: expected a size such as 5GB, 200MB or 4GiB')
-  return int(size)
 
 
 def _refuse(known: Any, names: tuple[str, ...], what: str) -> None:

@@ -52,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     'console': _console,
     'sweep': _sweep,
     'submit': _submit,
+    'prepare': _prepare,
   }
   try:
     if arguments[0] not in commands:
@@ -69,6 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   except errors.StorageError as error:
     print(f'error: {credentials.mask(str(error))}', file=sys.stderr)
     return 1
+  except errors.PreemptedError as error:
+    print(f'preempted: {credentials.mask(str(error))}', file=sys.stderr)
+    return errors.PreemptedError.exit_status
   except BrokenPipeError:
     # The reader, such as `head`, has closed the pipe. Python must not flush into it again when it exits.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -183,6 +187,10 @@ def _sweep(arguments: list[str]) -> int:
 
 def _submit(arguments: list[str]) -> int:
   return _module('official_ext.cli.submit').run(arguments)
+
+
+def _prepare(arguments: list[str]) -> None:
+  _module('official_ext.cli.prepare').run(arguments)
 
 
 def _with_experiment(arguments: list[str]) -> list[str]:

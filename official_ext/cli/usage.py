@@ -289,6 +289,33 @@ run that was preempted goes on by itself. docs/submit.md.
   --num_workers=N, --accelerators=L4:1, --infra=NAME, --cpus=N, --memory=N, --image=IMAGE, --use_spot, --workdir=DIR,
   --setup=COMMANDS""",
   ),
+  'prepare': (
+    'prepare INPUT OUTPUT [--tokenizer=FOLDER]',
+    'turns files of texts, records or images into shards to train on',
+    """Turns files into shards of ArrayRecord in the folder OUTPUT, in several processes. The same command goes on where
+one has ended or was killed, and verifies what is there. docs/prepare.md.
+
+INPUT is a file of JSON lines, JSON, Parquet or Arrow, a folder of such files, a folder of `datasets` (save_to_disk), or
+a folder of images with a subfolder for each class. There may be several; a pattern is one where nothing is called so.
+
+  --split=NAME               which part of a folder with several
+  --shard_size=SIZE          so much input makes a shard, about; default: 64MB
+  --on_bad_example=skip      leave out what cannot be used, and count it; default: error, which names the first
+  --workers=N                so many processes; default: the number of cores
+  --engine=ray               tasks of Ray instead, with --ray_address=ADDRESS on all machines of a cluster, which see
+                             the same folders: pip install 'official-ext[ray]'
+Texts become rows of tokens for task.train_data, under the names of its fields (`official-ext describe language_model`):
+  --tokenizer=FOLDER         whose tokenizer is used, such as a model's folder
+  --chat_template_path=FILE  a chat template in Jinja, in the place of the folder's
+  --seq_length=N, --packing=none|best_fit|wrapped
+                             the rows; default: 1024, none
+  --max_input_length=N, --max_content_length=N
+                             of prompts and what follows them, in tokens; default: 0, all
+  --example_format=FORMAT    auto, text, messages, prompt_output or preference
+  --text_column=NAME, --messages_column, --tools_column, --prompt_column, --output_column, --chosen_column,
+  --rejected_column, --use_chat_template=true, --system_prompt=TEXT, --append_eos=false, --loss_on=WHAT
+                             as in docs/text_data.md""",
+  ),
   'launch': ('launch --num_workers=N -- FLAGS', 'trains with N processes on this machine', ''),
 }
 _WIDTH = 40

@@ -1,10 +1,10 @@
-"""The files that an `input_path` names."""
+"""The files that an `input_path` names. TensorFlow is imported for patterns and remote paths alone."""
 
 from collections.abc import Iterator
 import os
 from typing import Any
 
-import tensorflow as tf
+from official_ext.files import paths
 
 
 def patterns(input_path: Any) -> Iterator[str]:
@@ -29,6 +29,10 @@ def matching(pattern: str) -> list[str]:
   """The files of one pattern, sorted: the file with exactly this name, or else all that match."""
   if not pattern:
     return []
+  if not paths.is_remote(pattern) and os.path.isfile(pattern):
+    return [pattern]
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+
   if tf.io.gfile.exists(pattern) and not tf.io.gfile.isdir(pattern):
     return [pattern]
   return sorted(tf.io.gfile.glob(pattern))

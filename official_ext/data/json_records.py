@@ -1,7 +1,9 @@
 """Records from JSON lines and JSON. Of JSON lines there is an index of where each begins; they are read one by one."""
 
+from collections.abc import Callable
 import gzip
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -10,7 +12,6 @@ import threading
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from official_ext import errors
 from official_ext.data import bad_examples
@@ -48,18 +49,7 @@ class JsonLines(text_records.Records):
 
   def read(self, index: int) -> text_records.Record:
     start, end = self._bounds[index].tolist()
-    line = self._bytes(start, end)
-    try:
-      record = json.loads(line.removeprefix(b'\xef\xbb\xbf').decode())
-    except UnicodeDecodeError as error:
-      raise self._bad(index, f'is not UTF-8 at byte {error.start}') from error
-    except json.JSONDecodeError as error:
-      raise self._bad(index, f'is no JSON: {error.msg} at column {error.colno}') from error
-    except (ValueError, RecursionError) as error:  # Of an integer with too many digits; of lists in lists in lists.
-      raise self._bad(index, f'is no JSON that can be read: {bad_examples.one_line(error)}') from error
-    if not isinstance(record, dict):
-      raise self._bad(index, f'is no JSON object, but {_json_name(record)}')
-    return record
+    return record_of(self._bytes(start, end), lambda: self.place(index))
 
   def place(self, index: int) -> str:
     return f'{self._path}, line {int(self._numbers[index]) + 1}'
@@ -79,8 +69,78 @@ class JsonLines(text_records.Records):
       self._file.seek(start)
       return self._file.read(end - start)
 
-  def _bad(self, index, what):
-    return bad_examples.BadExampleError(f'{self.place(index)}: {what}')
+
+class JsonLinesPart(text_records.Records):
+  """The lines of a file of JSON lines that begin in a range of its bytes. They are in memory."""
+
+  def __init__(self, path: str, start: int, end: int):
+    """Reads the range, and the rest of its last line.
+
+    Args:
+      path: the file, which is not packed.
+      start: where the range begins, in bytes.
+      end: where it ends.
+
+    Raises:
+      OSError: the file cannot be read.
+    """
+    self._path = path
+    with open(path, 'rb') as f:
+      if start:  # The line that holds the byte in front is that of the range before.
+        f.seek(start - 1)
+        start += len(f.readline()) - 1
+      self._content = f.read(max(0, end - start))
+      if self._content and not self._content.endswith(b'\n'):
+        self._content += f.readline()
+    self._start = start
+    self._bounds, _ = _lines_of(io.BytesIO(self._content), -1, hashlib.sha256())
+
+  def __len__(self) -> int:
+    return len(self._bounds)
+
+  def read(self, index: int) -> text_records.Record:
+    start, end = self._bounds[index].tolist()
+    return record_of(self._content[start:end], lambda: self.place(index))
+
+  def place(self, index: int) -> str:
+    """See base class. The lines in front of it are counted."""
+    left, count = self._start + int(self._bounds[index, 0]), 1
+    with open(self._path, 'rb') as f:
+      while left > 0 and (block := f.read(min(left, _BLOCK))):
+        left, count = left - len(block), count + block.count(b'\n')
+    return f'{self._path}, line {count}'
+
+  @property
+  def digest(self) -> str:
+    return hashlib.sha256(self._content).hexdigest()[:32]
+
+  @property
+  def files(self) -> list[str]:
+    return [self._path]
+
+
+def record_of(line: bytes, place: Callable[[], str]) -> text_records.Record:
+  """The object that a line holds.
+
+  Args:
+    line: in UTF-8.
+    place: where it is, for messages.
+
+  Raises:
+    BadExampleError: it holds no object.
+  """
+  bad = lambda what: bad_examples.BadExampleError(f'{place()}: {what}')
+  try:
+    record = json.loads(line.removeprefix(b'\xef\xbb\xbf').decode())
+  except UnicodeDecodeError as error:
+    raise bad(f'is not UTF-8 at byte {error.start}') from error
+  except json.JSONDecodeError as error:
+    raise bad(f'is no JSON: {error.msg} at column {error.colno}') from error
+  except (ValueError, RecursionError) as error:  # Of an integer with too many digits; of lists in lists in lists.
+    raise bad(f'is no JSON that can be read: {bad_examples.one_line(error)}') from error
+  if not isinstance(record, dict):
+    raise bad(f'is no JSON object, but {_json_name(record)}')
+  return record
 
 
 def json_list(file: str, field: str) -> text_records.ListRecords:
@@ -108,7 +168,7 @@ class _FileRecords(text_records.ListRecords):
 
 def _opened(path: str) -> Any:
   """A file to read and to seek in; of a packed one, an unnamed copy that is not."""
-  file = tf.io.gfile.GFile(path, 'rb') if paths.is_remote(path) else open(path, 'rb')
+  file = _opened_remote(path) if paths.is_remote(path) else open(path, 'rb')
   if not path.endswith('.gz'):
     return file
   with file, gzip.open(file, 'rb') as packed:
@@ -116,6 +176,12 @@ def _opened(path: str) -> Any:
     shutil.copyfileobj(packed, unpacked, _BLOCK)
     unpacked.seek(0)
     return unpacked
+
+
+def _opened_remote(path):
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+
+  return tf.io.gfile.GFile(path, 'rb')
 
 
 def begins_with(path: str, letter: bytes) -> bool:

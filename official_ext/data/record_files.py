@@ -8,8 +8,6 @@ import json
 import os
 from typing import Any
 
-import tensorflow as tf
-
 from official_ext import errors
 from official_ext import suggestions
 from official_ext.data import bad_examples
@@ -43,7 +41,7 @@ def open_records(
   parts: list[text_records.Records] = []
   left = at_most
   for pattern in input_files.patterns(input_path):
-    for file in _files_of(os.path.expanduser(pattern), split, field):
+    for file in files_of(os.path.expanduser(pattern), split, field):
       if left == 0:
         break
       parts.append(_open(file, left, field))
@@ -56,7 +54,7 @@ def open_records(
 def _open(file: str, at_most: int, field: str) -> text_records.Records:
   """The records of a file; those that are open already, where it has not changed since."""
   if paths.is_remote(file):
-    return _read_anew(file, at_most, field)
+    return read_file(file, at_most, field)
   try:
     state = os.stat(file)
   except OSError as error:
@@ -65,14 +63,24 @@ def _open(file: str, at_most: int, field: str) -> text_records.Records:
   if key not in _opened_files:
     while len(_opened_files) >= _MAX_OPEN:
       del _opened_files[next(iter(_opened_files))]
-    _opened_files[key] = _read_anew(file, at_most, field)
+    _opened_files[key] = read_file(file, at_most, field)
   return _opened_files[key]
 
 
 _opened_files: dict[Any, text_records.Records] = {}
 
 
-def _read_anew(file: str, at_most: int, field: str) -> text_records.Records:
+def read_file(file: str, at_most: int = -1, field: str = 'input_path') -> text_records.Records:
+  """The records of a file.
+
+  Args:
+    file: its path.
+    at_most: so many records are enough; -1: all.
+    field: the flag or dotted path that it is from, for messages.
+
+  Raises:
+    UserError: it cannot be read, is damaged, or of an unknown kind.
+  """
   kind = os.path.splitext(file.removesuffix('.gz'))[1].lower()
   if kind in ('.parquet', '.arrow') and paths.is_remote(file):
     raise errors.UserError(f'{field}: {file}: Parquet and Arrow are read from local disks alone; copy it to one')
@@ -85,7 +93,9 @@ def _read_anew(file: str, at_most: int, field: str) -> text_records.Records:
       return json_records.json_list(file, field)
     if kind in _KINDS:
       return json_records.JsonLines(file, at_most)
-  except (OSError, EOFError, ValueError, tf.errors.OpError) as error:  # Arrow's are ValueErrors; EOFError is gzip's.
+  except Exception as error:  # Arrow's are ValueErrors; EOFError is gzip's; of remote files, TensorFlow's.
+    if not isinstance(error, (OSError, EOFError, ValueError)) and not paths.is_remote(file):
+      raise
     if isinstance(error, errors.UserError):
       raise
     reason = error.strerror if isinstance(error, OSError) and error.strerror else bad_examples.one_line(error)
@@ -93,9 +103,18 @@ def _read_anew(file: str, at_most: int, field: str) -> text_records.Records:
   raise errors.UserError(f'{field}: {file}: is of an unknown kind; its name should end with one of {", ".join(_KINDS)}')
 
 
-def _files_of(path: str, split: str, field: str) -> list[str]:
-  """The files of a path or pattern."""
-  if tf.io.gfile.isdir(path):
+def files_of(path: str, split: str, field: str) -> list[str]:
+  """The files of a path or pattern.
+
+  Args:
+    path: a file, a folder, or a pattern where nothing is called just so.
+    split: of a folder with several; '' where there is one.
+    field: the flag or dotted path that it is from, for messages.
+
+  Raises:
+    UserError: there are no such files.
+  """
+  if paths.is_folder(path):
     return _files_in(path, split, field)
   files = input_files.matching(path)
   if not files:
@@ -125,6 +144,11 @@ def _files_in(folder: str, split: str, field: str) -> list[str]:
     which = f' that begin with {split!r}' if split else ''
     raise errors.UserError(f'{field}: {folder}: holds no files{which} that end with one of {", ".join(_KINDS)}')
   return files
+
+
+def data_files(folder: str) -> list[str]:
+  """The files of records that a folder holds, sorted."""
+  return list(_data_files(folder))
 
 
 def _data_files(folder: str) -> Iterator[str]:

@@ -150,6 +150,35 @@ class TfdsSource(Source):
     }
 
 
+class RecordFiles:
+  """The records of ArrayRecord files, one file behind the other."""
+
+  def __init__(self, counts: Sequence[tuple[str, int]]):
+    """Takes (path, number of records) of each file; it is opened when it is read."""
+    from array_record.python import array_record_data_source  # pylint: disable=g-import-not-at-top
+
+    self.counts = list(counts)
+    self._records = array_record_data_source.ArrayRecordDataSource(
+      [f'{file}[0:{count}]' for file, count in self.counts]
+    )
+
+  def __len__(self) -> int:
+    return len(self._records)
+
+  def read(self, indices: Sequence[int]) -> list[bytes]:
+    """The records of these numbers."""
+    return list(self._records.__getitems__([int(index) for index in indices]))
+
+  def place(self, index: int) -> str:
+    """Where a record is: `FILE, record 3`."""
+    left = index
+    for file, count in self.counts:
+      if left < count:
+        return f'{file}, record {left}'
+      left -= count
+    return f'record {index}'
+
+
 class ArrayRecordSource(Source):
   """A list of ArrayRecord files."""
 
@@ -164,7 +193,6 @@ class ArrayRecordSource(Source):
     Raises:
       UserError: a pattern matches no file, or a file is not a complete ArrayRecord file.
     """
-    from array_record.python import array_record_data_source  # pylint: disable=g-import-not-at-top
     from array_record.python import array_record_module  # pylint: disable=g-import-not-at-top
 
     patterns = [part.strip() for part in paths.split(',')] if isinstance(paths, str) else list(paths)
@@ -188,31 +216,28 @@ class ArrayRecordSource(Source):
         ) from error
 
     with futures.ThreadPoolExecutor(16) as pool:
-      self._counts = list(zip(files, pool.map(count_records, files)))
-    self._records = array_record_data_source.ArrayRecordDataSource(
-      [f'{file}[0:{count}]' for file, count in self._counts]
-    )
+      self._open(list(zip(files, pool.map(count_records, files))), parse)
+
+  def _open(self, counts: Sequence[tuple[str, int]], parse: Callable[[bytes], collators.Example]) -> None:
+    """Takes (path, number of records) of each file."""
+    self._files = RecordFiles(counts)
     self._parse = parse
 
   def __len__(self) -> int:
-    return len(self._records)
+    return len(self._files)
 
   def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
-    return [self._parse(record) for record in self._records.__getitems__([int(index) for index in indices])]
+    return [self._parse(record) for record in self._files.read(indices)]
 
   def describe(self, index: int) -> str:
-    left = index
-    for file, count in self._counts:
-      if left < count:
-        return f'example {index} ({file}, record {left})'
-      left -= count
-    return f'example {index}'
+    return f'example {index} ({self._files.place(index)})'
 
   def identity(self) -> identity_lib.Identity:
+    counts = self._files.counts
     return {
       **super().identity(),
-      **identity_lib.of_files([file for file, _ in self._counts]),
-      'records_of_files': identity_lib.digest([str(count) for _, count in self._counts]),
+      **identity_lib.of_files([file for file, _ in counts]),
+      'records_of_files': identity_lib.digest([str(count) for _, count in counts]),
     }
 
 

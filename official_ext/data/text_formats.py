@@ -19,6 +19,24 @@ from official_ext.data import tokenizer as tokenizer_lib
 FORMATS = ('auto', 'text', 'messages', 'prompt_output', 'preference', 'prompt')
 ONE_EACH = ('preference', 'prompt')  # Whose rows hold one example each.
 LOSS_ON = ('completions', 'last_completion', 'all')
+PACKINGS = ('none', 'best_fit', 'wrapped')
+
+# The fields of a configuration that texts depend on, and those that rows of them do.
+OF_FORMAT = (
+  'example_format',
+  'text_column',
+  'messages_column',
+  'tools_column',
+  'prompt_column',
+  'output_column',
+  'chosen_column',
+  'rejected_column',
+  'use_chat_template',
+  'system_prompt',
+  'append_eos',
+  'loss_on',
+)
+OF_LENGTH = ('seq_length', 'max_input_length', 'max_content_length', 'packing')
 
 # Columns that a record of a format has, as fields of the data configuration.
 _COLUMNS = {

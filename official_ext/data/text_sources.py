@@ -7,13 +7,14 @@ against the label at t + 1. The first token of each text has the label -100: not
 """
 
 import abc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 from typing import Any
 
 from absl import logging
 import numpy as np
+import tensorflow as tf
 
 from official_ext import errors
 from official_ext.data import bad_examples
@@ -21,33 +22,20 @@ from official_ext.data import chat_templates
 from official_ext.data import collators
 from official_ext.data import identity as identity_lib
 from official_ext.data import packing
+from official_ext.data import prepared_folders
+from official_ext.data import prepared_texts
 from official_ext.data import record_files
 from official_ext.data import sources
 from official_ext.data import text_formats
 from official_ext.data import text_records
+from official_ext.data import text_rows
 from official_ext.data import token_store
 from official_ext.data import tokenizer as tokenizer_lib
 
-NO_LABEL = -100  # PyTorch's and with it Hugging Face's.
-PACKINGS = ('none', 'best_fit', 'wrapped')
+NO_LABEL = text_rows.NO_LABEL
+PACKINGS = text_formats.PACKINGS
 _MAX_OPEN = 8
 _MAX_NAMED = 3
-
-# The fields of a configuration that texts depend on, but for lengths.
-_OF_FORMAT = (
-  'example_format',
-  'text_column',
-  'messages_column',
-  'tools_column',
-  'prompt_column',
-  'output_column',
-  'chosen_column',
-  'rejected_column',
-  'use_chat_template',
-  'system_prompt',
-  'append_eos',
-  'loss_on',
-)
 
 
 class TextSource(sources.Source):
@@ -114,44 +102,10 @@ class TextSource(sources.Source):
       **self._settings,
     }
 
-  def _rows(self, parts: Sequence[Sequence[tuple[int, int]]], fills_left: bool = False) -> list[collators.Example]:
-    """Rows of parts of the store's tokens, all at once: NumPy's calls for each part by itself would take longest.
-
-    Args:
-      parts: for each row (start, end) of each part.
-      fills_left: whether rows end with their parts instead of beginning with them.
-    """
-    num_rows, size = len(parts), self._seq_length
-    rows = {
-      'input_ids': np.full([num_rows, size], self.tokenizer.fill_token_id, np.int32),
-      'labels': np.full([num_rows, size], NO_LABEL, np.int32),
-      'segment_ids': np.zeros([num_rows, size], np.int32),
-      'position_ids': np.zeros([num_rows, size], np.int32),
-    }
-    # Of each part: its row, its number in the row, its length, and the tokens in all parts before it.
-    counts = np.array([len(of_row) for of_row in parts], np.int64)
-    row = np.repeat(np.arange(num_rows), counts)
-    number = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-    starts, ends = np.array([part for of_row in parts for part in of_row], np.int64).reshape(-1, 2).T
-    lengths = ends - starts
-    before = np.cumsum(lengths) - lengths
-    filled = np.bincount(row, lengths, num_rows).astype(np.int64)
-    row_starts = np.arange(num_rows) * size + (size - filled if fills_left else 0)
-    part_places = row_starts[row] + before - (np.cumsum(filled) - filled)[row]
-    # Of each token.
-    part = np.repeat(np.arange(len(row)), lengths)
-    position = np.arange(len(part)) - before[part]
-    source, place = starts[part] + position, part_places[part] + position
-    ids = self._tokens[source]
-    has_label = self._learned[source].astype(bool) & (position > 0)
-    for name, values in (
-      ('input_ids', ids),
-      ('labels', np.where(has_label, ids, NO_LABEL)),
-      ('segment_ids', number[part] + 1),
-      ('position_ids', position),
-    ):
-      rows[name].reshape(-1)[place] = values
-    return [{name: values[i] for name, values in rows.items()} for i in range(num_rows)]
+  def _rows(self, parts: Sequence[Sequence[text_rows.Part]], fills_left: bool = False) -> list[collators.Example]:
+    """Rows of parts of the store's tokens: see `text_rows.lay_out`."""
+    fill = self.tokenizer.fill_token_id
+    return list(text_rows.lay_out(self._tokens, self._learned, parts, self._seq_length, fill, fills_left))
 
   def _part(self, text: int) -> tuple[int, int]:
     return self._bounds[text], self._bounds[text + 1]
@@ -182,24 +136,15 @@ class WrappedTexts(TextSource):
   """
 
   def __len__(self) -> int:
-    return max(1, -(-(len(self.store.tokens) - 1) // (self._seq_length - 1))) if len(self.store.tokens) else 0
+    return text_rows.num_wrapped(len(self.store.tokens), self._seq_length)
 
   def examples_of(self, index: int) -> Sequence[int]:
-    start, end = self._range(index)
-    first, last = np.searchsorted(self.store.bounds, [start, end - 1], 'right') - 1
-    return range(int(first), int(last) + 1)
+    return text_rows.texts_in(
+      text_rows.wrapped_range(index, len(self.store.tokens), self._seq_length), self.store.bounds
+    )
 
   def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
-    return self._rows([self._parts(index) for index in indices])
-
-  def _range(self, index):
-    start = index * (self._seq_length - 1)
-    return start, min(start + self._seq_length, len(self.store.tokens))
-
-  def _parts(self, index):
-    start, end = self._range(index)
-    bounds = [self._part(text) for text in self.examples_of(index)]
-    return [(max(start, first), min(end, last)) for first, last in bounds]
+    return self._rows([text_rows.wrapped_parts(index, self._bounds, self._seq_length) for index in indices])
 
 
 class Prompts(TextSource):
@@ -229,11 +174,8 @@ class Preferences(TextSource):
     return [index]
 
   def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
-    rows = iter(self._rows([[self._part(2 * index + number)] for index in indices for number in range(2)]))
-    return [
-      {f'{answer}_{name}': values for answer in ('chosen', 'rejected') for name, values in next(rows).items()}
-      for _ in indices
-    ]
+    rows = self._rows([[self._part(2 * index + number)] for index in indices for number in range(2)])
+    return list(text_rows.preference(rows))
 
 
 def tokenizer_of(params: Any, tokenizer: tokenizer_lib.Tokenizer) -> tokenizer_lib.Tokenizer:
@@ -252,9 +194,10 @@ def tokenizer_of(params: Any, tokenizer: tokenizer_lib.Tokenizer) -> tokenizer_l
   return tokenizer.with_chat_template(chat_templates.read(params.chat_template_path, f'{path}.chat_template_path'))
 
 
+@tf.autograph.experimental.do_not_convert  # Tasks may ask for a report while they are traced.
 def open_source(
   params: Any, tokenizer: tokenizer_lib.Tokenizer, records: text_records.Records | None = None
-) -> TextSource:
+) -> TextSource | prepared_texts.PreparedTexts:
   """The rows of text data, as a source for `build_dataset`.
 
   The first time all texts are turned into tokens, which are kept in the cache; what was cut or left out is told in
@@ -264,15 +207,21 @@ def open_source(
   Args:
     params: a `TextDataConfig`.
     tokenizer: makes tokens of texts, and texts of messages.
-    records: where the texts are from; None: the files of `params.input_path`.
+    records: where the texts are from; None: the files of `params.input_path`, or the rows that `official-ext prepare`
+      has made of them there.
 
   Raises:
-    UserError: there are no files or no records; a record cannot be used, under `on_bad_example=error`; there is no chat
-      template and one is needed.
+    UserError: there are no files or no records; rows were prepared with other settings; a record cannot be used, under
+      `on_bad_example=error`; there is no chat template and one is needed.
     StorageError: there is no room for the tokens.
   """
   path = f'task.{"train_data" if params.is_training else "validation_data"}'
   tokenizer = tokenizer_of(params, tokenizer)
+  prepared = None if records is not None else prepared_folders.find(params.input_path, f'{path}.input_path')
+  if prepared is not None:
+    make = lambda: prepared_texts.PreparedTexts(prepared, params, tokenizer, path)
+    own = prepared.folder, prepared.content, tokenizer.digest, path, params.split, params.max_samples
+    return _kept((*own, *(getattr(params, name) for name in _OF_SOURCE)), make)
   if params.use_chat_template is None:
     params = dataclasses.replace(params, use_chat_template=tokenizer.has_chat_template)
   if records is None:
@@ -286,17 +235,22 @@ def open_source(
     tuple(records.files),
     tokenizer.digest,
     path,
-    tuple(getattr(params, name) for name in (*_OF_FORMAT, *_OF_LENGTH, 'on_bad_example', 'cache_dir')),
+    tuple(getattr(params, name) for name in _OF_SOURCE),
   )
+  return _kept(key, lambda: _make_source(params, tokenizer, records, path))
+
+
+def _kept(key: Any, make: Callable[[], Any]) -> Any:
+  """A source that was opened before, or else is now."""
   if key not in _open:
     while len(_open) >= _MAX_OPEN:
       del _open[next(iter(_open))]
-    _open[key] = _make_source(params, tokenizer, records, path)
+    _open[key] = make()
   return _open[key]
 
 
-_OF_LENGTH = ('seq_length', 'max_input_length', 'max_content_length', 'packing')
-_open: dict[Any, TextSource] = {}
+_OF_SOURCE = (*text_formats.OF_FORMAT, *text_formats.OF_LENGTH, 'on_bad_example', 'cache_dir')
+_open: dict[Any, TextSource | prepared_texts.PreparedTexts] = {}
 
 
 def _make_source(params, tokenizer, records, path):
@@ -306,14 +260,14 @@ def _make_source(params, tokenizer, records, path):
     limits = token_store.Limits(
       params.max_input_length, params.max_content_length, 0 if params.packing == 'wrapped' else params.seq_length
     )
-    settings = {name: getattr(params, name) for name in _OF_FORMAT if name != 'example_format'}
+    settings = {name: getattr(params, name) for name in text_formats.OF_FORMAT if name != 'example_format'}
     leaves_out = params.on_bad_example == 'skip'
     store = token_store.open_store(records, text_format, tokenizer, settings, limits, leaves_out, params.cache_dir)
   for line in store.report.warnings(path):
     logging.warning('%s', line)
   if not store.report.examples:
     raise errors.UserError(f'{path}: none of the {len(records)} records can be used')
-  settings = {name: getattr(params, name) for name in _OF_LENGTH}
+  settings = {name: getattr(params, name) for name in text_formats.OF_LENGTH}
   common = store, records, tokenizer, params.seq_length, {'format': text_format.name, **settings}
   if text_format.name == 'preference':
     return Preferences(*common)

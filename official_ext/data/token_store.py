@@ -5,7 +5,7 @@ key of all that they depend on: the records' content, the tokenizer, the setting
 """
 
 import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
 import json
 import os
@@ -21,7 +21,7 @@ from official_ext.files import cache
 
 VERSION = 1  # To be raised when other tokens come from the same texts.
 _RECORDS_PER_BLOCK = 512
-_MAX_NAMED = 5
+MAX_NAMED = 5
 
 
 @dataclasses.dataclass
@@ -62,17 +62,29 @@ class Report:
   without_loss: int = 0
   named: list[str] = dataclasses.field(default_factory=list)
 
+  @classmethod
+  def total(cls, reports: Iterable['Report']) -> 'Report':
+    """What became of the records of all; of the first few bad ones it is known what was wrong."""
+    found = cls()
+    for report in reports:
+      for field in dataclasses.fields(cls):
+        setattr(found, field.name, getattr(found, field.name) + getattr(report, field.name))
+    found.named = found.named[:MAX_NAMED]
+    return found
+
   @property
   def lost_tokens(self) -> int:
     """Tokens that were cut off."""
     return self.cut_prompt_tokens + self.cut_content_tokens + self.cut_text_tokens
 
-  def warnings(self, path: str) -> list[str]:
+  def warnings(self, path: str, prefix: str | None = None) -> list[str]:
     """A line for each way in which something was lost.
 
     Args:
       path: the dotted path of the data configuration.
+      prefix: what stands in front of the name of a field; None: the path and a dot.
     """
+    prefix = f'{path}.' if prefix is None else prefix
     total = self.tokens + self.lost_tokens
     cuts = (
       ('max_input_length', 'prompts', self.cut_prompts, self.cut_prompt_tokens),
@@ -80,7 +92,7 @@ class Report:
       ('seq_length', 'texts', self.cut_texts, self.cut_text_tokens),
     )
     lines = [
-      f'{path}.{field}: {count} {what} were cut, and {tokens} of {total} tokens lost'
+      f'{prefix}{field}: {count} {what} were cut, and {tokens} of {total} tokens lost'
       for field, what, count, tokens in cuts
       if count
     ]
@@ -168,6 +180,24 @@ def open_store(
   return _read(cache.entry('tokens', key, make, folder))
 
 
+def write_store(
+  place: str,
+  records: text_records.Records,
+  text_format: text_formats.TextFormat,
+  tokenizer: tokenizer_lib.Tokenizer,
+  limits: Limits,
+  leaves_out: bool,
+) -> TokenStore:
+  """Writes the tokens of records into an empty folder, and returns them; beside `open_store`, without the cache.
+
+  Raises:
+    BadExampleError: see `open_store`.
+    OSError: there is no room for the tokens.
+  """
+  _Writer(records, text_format, tokenizer, limits, leaves_out).write(place)
+  return _read(place)
+
+
 def _read(place: str) -> TokenStore:
   with open(os.path.join(place, 'report.json'), encoding='utf-8') as f:
     report = Report(**json.load(f))
@@ -247,7 +277,7 @@ class _Writer:
       if not self._leaves_out:
         raise bad_examples.BadExampleError(told) from error
       self._report.bad_records += 1
-      if len(self._report.named) < _MAX_NAMED:
+      if len(self._report.named) < MAX_NAMED:
         self._report.named.append(told)
       return None
 

@@ -17,7 +17,6 @@ from official_ext import errors
 from official_ext.data import chat_templates
 from official_ext.data import extras
 from official_ext.files import paths
-from official_ext.files import storage
 
 _JSON = 'tokenizer.json'
 _CONFIG = 'tokenizer_config.json'
@@ -146,6 +145,8 @@ class Tokenizer:
     Raises:
       StorageError: they cannot be written.
     """
+    from official_ext.files import storage  # pylint: disable=g-import-not-at-top  # TensorFlow.
+
     for name, content in self.files.items():
       path = os.path.join(folder, name)
       paths.make_folder(os.path.dirname(path))

@@ -69,6 +69,11 @@ def exists(path: str) -> bool:
   return _gfile().exists(path) if is_remote(path) else os.path.exists(path)
 
 
+def is_folder(path: str) -> bool:
+  """Whether there is a folder."""
+  return _gfile().isdir(path) if is_remote(path) else os.path.isdir(path)
+
+
 def read(path: str, max_bytes: int = -1) -> bytes:
   """The content of a file.
 

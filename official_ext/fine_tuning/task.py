@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from official_ext import errors
 from official_ext.core import text_task
+from official_ext.data import prepared_folders
+from official_ext.data import prepared_texts
 from official_ext.data import python_docstrings
 from official_ext.data import record_files
 from official_ext.data import step_indexed
@@ -201,13 +203,16 @@ class FineTuningTask(text_task.TextTask):
       )
     return text_records.SelectedRecords(found, np.flatnonzero(held_out))
 
-  def source(self, params: Any) -> text_sources.TextSource:
-    """The rows of a data configuration: see docs/text_data.md.
+  def source(self, params: Any) -> text_sources.TextSource | prepared_texts.PreparedTexts:
+    """The rows of a data configuration: see docs/text_data.md, and docs/prepare.md for those that were prepared.
 
     Args:
       params: `task.train_data` or `task.validation_data`.
     """
-    return text_sources.open_source(params, self.tokenizer, self.records(params))
+    is_whole = not params.is_training or self.config.validation_data.input_path or not self.config.validation_share
+    field = f'task.{"train_data" if params.is_training else "validation_data"}.input_path'
+    is_prepared = is_whole and params.input_path and prepared_folders.find(params.input_path, field) is not None
+    return text_sources.open_source(params, self.tokenizer, None if is_prepared else self.records(params))
 
   def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
     """Batches of the rows of `source`."""
@@ -275,6 +280,12 @@ class FineTuningTask(text_task.TextTask):
 
 
 def _read(params: Any, path: str) -> text_records.Records:
+  prepared = prepared_folders.find(params.input_path, f'{path}.input_path')
+  if prepared is not None:
+    raise errors.UserError(
+      f'{path}.input_path: {prepared.folder}: rows that were prepared are not divided; name others in '
+      'task.validation_data.input_path, or set task.validation_share=0'
+    )
   return record_files.open_records(params.input_path, params.split, params.max_samples, f'{path}.input_path')
 
 

@@ -10,6 +10,7 @@ import weakref
 from absl import logging
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SAVING = 'saving after this training loop or evaluation batch, then stopping. Once more stops at once.'
 
 
 class PreemptionWatch:
@@ -21,7 +22,13 @@ class PreemptionWatch:
   watched: signals do there what they did before.
   """
 
-  def __init__(self):
+  def __init__(self, told: str = _SAVING):
+    """Watches nothing yet.
+
+    Args:
+      told: what is logged when the signal comes, behind its name.
+    """
+    self._told = told
     self._requested: str | None = None
     self._before: dict[int, Any] = {}
     self._wakeup_before = -1
@@ -68,10 +75,7 @@ class PreemptionWatch:
       if count > 1:
         os._exit(128 + received[0])
       self._note(received[0])
-      logging.warning(
-        '%s: saving after this training loop or evaluation batch, then stopping. Once more stops at once.',
-        self._requested,
-      )
+      logging.warning('%s: %s', self._requested, self._told)
     os.close(descriptor)
 
 

@@ -23,9 +23,9 @@ def fast_products() -> frozenset[str]:
 
 
 def fast_products_of(cpuinfo: str, environment: Mapping[str, str]) -> frozenset[str]:
-  """See `fast_products`: bfloat16 and float32 where the CPU multiplies bfloat16 itself (AVX-512 BF16, so all with AMX).
+  """See `fast_products`: bfloat16 and float32 where the CPU multiplies bfloat16 itself (AVX-512 BF16, and so AMX).
 
-  XLA multiplies bfloat16 as float32 there. In float32 both are as fast; CPUs without the instructions were not measured.
+  XLA multiplies bfloat16 as float32. In float32 both are as fast. CPUs without the instructions were not measured.
 
   Args:
     cpuinfo: the text of /proc/cpuinfo.

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 import official_ext as ext
 from official_ext.checkpoints import manager
-from official_ext.cli import convert
+from official_ext.cli import arguments
 from official_ext.cli import main as cli
 from official_ext.config import definitions
 from official_ext.config import overrides
@@ -288,7 +288,7 @@ def test_an_extra_that_is_not_installed_is_named(run, monkeypatch):
 
 @pytest.mark.parametrize('text, size', [('5GB', 5 * 10**9), ('1.5MB', 1_500_000), ('2GiB', 2 * 2**30), ('300', 300)])
 def test_sizes_are_those_of_transformers(text, size):
-  assert convert.size_of(text) == size
+  assert arguments.size_of(text, '--max_shard_size') == size
 
 
 def leave_run(folder, registry, **changes):

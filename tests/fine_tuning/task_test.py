@@ -13,6 +13,7 @@ import tensorflow as tf
 from official_ext import errors
 from official_ext.config import checks
 from official_ext.config import overrides
+from official_ext.data import tokenizer as tokenizer_lib
 from official_ext.fine_tuning import configs
 from official_ext.fine_tuning import task as task_lib
 from official_ext.modeling import frozen
@@ -20,6 +21,7 @@ from official_ext.modeling import lora
 from official_ext.modeling import peft_folders
 from official_ext.modeling import pretrained
 from tests.fine_tuning import tiny_models
+from tests.preparation import prepared_inputs
 
 IDS = np.random.default_rng(0).integers(0, 304, [2, 9]).astype(np.int32)
 
@@ -167,6 +169,22 @@ def test_a_part_of_the_records_is_kept_for_validation(base, tmp_path):
   assert len(task.records(task.config.train_data)) == 20
   with pytest.raises(errors.UserError, match=r'task\.validation_data\.input_path: is empty, and none .* of 20'):
     task.records(task.config.validation_data)
+
+
+def test_rows_that_were_prepared_are_read_as_they_are_and_not_divided(base, tmp_path):
+  path, out = write_records(tmp_path / 'data.jsonl'), str(tmp_path / 'out')
+  prepared_inputs.prepare(path, out, tokenizer_lib.Tokenizer.load(base), seq_length=64, use_chat_template=True)
+  make = lambda input_path, **changes: make_task(
+    tmp_path, model_path=base, train_data={'input_path': input_path, 'seq_length': 64}, **changes
+  )
+  task, raw = make(out, validation_share=0), make(path, validation_share=0)
+  found, expected = (each.source(each.config.train_data).fetch(range(20)) for each in (task, raw))
+  tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
+  with pytest.raises(errors.UserError, match=rf'^task.train_data.input_path: {out}: rows that were prepared are not'):
+    task = make(out)
+    task.source(task.config.train_data)
+  task = make(path, validation_data={'input_path': out, 'seq_length': 64})
+  assert len(task.source(task.config.validation_data)) == 20
 
 
 def test_prompts_become_turns_if_the_tokenizer_has_a_chat_template(base, tmp_path):

@@ -1,0 +1,132 @@
+"""official-ext prepare: shards of files of texts, records or images, which training reads at once. No TensorFlow."""
+
+import dataclasses
+import os
+import shlex
+from typing import Any
+
+from official_ext import errors
+from official_ext.cli import arguments as arguments_lib
+from official_ext.data import bad_examples
+from official_ext.files import paths
+from official_ext.preparation import local_engine
+from official_ext.preparation import preparing
+from official_ext.preparation import ray_engine
+from official_ext.preparation import settings as settings_lib
+from official_ext.runtime import preemption
+
+_ENDING = 'ending; shards that are done stay, and the same command goes on. Once more stops at once.'
+
+
+def _parser() -> arguments_lib.Parser:
+  """The arguments of `official-ext prepare`; usage.py explains them."""
+  found = arguments_lib.Parser('prepare')
+  found.add_argument('inputs', metavar='INPUT', nargs='+')
+  found.add_argument('output', metavar='OUTPUT', type=arguments_lib.folder)
+  found.add_argument('--split', default='')
+  found.add_argument('--shard_size', default='64MB')
+  found.add_argument('--on_bad_example', choices=bad_examples.ACTIONS, default='error')
+  found.add_argument('--engine', choices=('local', 'ray'), default='local')
+  found.add_argument('--workers', type=arguments_lib.at_least(1))
+  found.add_argument('--ray_address', default='')
+  found.add_argument('--tokenizer', type=arguments_lib.folder)
+  found.add_argument('--chat_template_path')
+  for field in dataclasses.fields(settings_lib.TextSettings):
+    least = 2 if field.name == 'seq_length' else 0
+    how: dict[str, Any] = {'choices': settings_lib.CHOICES.get(field.name)}
+    if isinstance(field.default, bool):
+      how = {'choices': ('true', 'false')}
+    elif isinstance(field.default, int):
+      how = {'type': arguments_lib.at_least(least)}
+    found.add_argument(f'--{field.name}', **how)
+  return found
+
+
+def run(arguments: list[str]) -> None:
+  """Runs `official-ext prepare ARGUMENTS`.
+
+  Raises:
+    UserError: with the flag, or the file and line.
+    StorageError: the output cannot be written.
+    PreemptedError: it was asked to end.
+  """
+  known = _parser().parse_args(arguments)
+  settings = settings_lib.Settings(
+    split=known.split,
+    shard_bytes=arguments_lib.size_of(known.shard_size, '--shard_size'),
+    on_bad_example=known.on_bad_example,
+    text=_text_settings(known),
+  )
+  output = os.path.expanduser(known.output)
+  if paths.is_remote(output):
+    raise errors.UserError(f'{output}: shards are written to local or mounted disks; copy them from there')
+  if known.ray_address and known.engine != 'ray':
+    raise errors.UserError('--ray_address: is for --engine=ray')
+  tokenizer = _tokenizer(known)
+
+  def make_engine(num_shards):
+    if known.engine == 'ray':
+      return ray_engine.RayEngine(known.ray_address, known.workers or 0)
+    return local_engine.LocalEngine(min(known.workers or local_engine.num_cores(), max(1, num_shards)))
+
+  with preemption.PreemptionWatch(_ENDING) as watch:
+    done = preparing.prepare(
+      known.inputs,
+      output,
+      settings,
+      make_engine,
+      tokenizer,
+      lambda line: print(line, flush=True),
+      lambda: watch.requested,
+    )
+  _print_summary(done, output)
+
+
+def _text_settings(known: Any) -> settings_lib.TextSettings | None:
+  names = [field.name for field in dataclasses.fields(settings_lib.TextSettings)]
+  given: dict[str, Any] = {name: getattr(known, name) for name in names if getattr(known, name) is not None}
+  if known.tokenizer is None:
+    wrong = [*given, *(['chat_template_path'] if known.chat_template_path else [])]
+    if wrong:
+      raise errors.UserError(f'--{wrong[0]}: says how texts become rows of tokens; --tokenizer=FOLDER is needed for it')
+    return None
+  if given.get('packing', 'none') != 'none' and given.get('example_format') == 'preference':
+    raise errors.UserError(f'--packing: {given["packing"]}: rows of --example_format=preference hold one example each')
+  flags = {'true': True, 'false': False}
+  for name in {'append_eos', 'use_chat_template'} & set(given):
+    given[name] = flags[given[name]]
+  return settings_lib.TextSettings(**given)
+
+
+def _tokenizer(known: Any) -> Any:
+  """The tokenizer that is named, with the chat template that is; None without one."""
+  if known.tokenizer is None:
+    return None
+  from official_ext.data import chat_templates  # pylint: disable=g-import-not-at-top
+  from official_ext.data import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
+
+  found = tokenizer_lib.Tokenizer.load(os.path.expanduser(known.tokenizer))
+  if not known.chat_template_path:
+    return found
+  return found.with_chat_template(chat_templates.read(known.chat_template_path, '--chat_template_path'))
+
+
+def _print_summary(done: preparing.Prepared, output: str) -> None:
+  report, plan = done.report, done.plan
+  for line in report.warnings(output, '--'):
+    print(f'warning: {line}')
+  there = f', {done.num_there} of which were there' if done.num_there else ''
+  what = {
+    'texts': f'{done.rows} rows of {plan.settings.get("seq_length")} tokens from {report.records} records',
+    'images': f'{done.rows} images of {len(plan.labels)} classes',
+    'records': f'{done.rows} records',
+  }[plan.kind]
+  print(f'{output}: {what}, {done.num_bytes} bytes in {len(plan.shards)} shards{there}')
+  if plan.kind == 'texts':
+    print(f'{report.tokens} tokens, {report.learned_tokens} to learn; to train on them:')
+    print(f'  {shlex.quote("--config_file=" + done.config_path)}')
+  else:
+    print('To train on them, in the task:')
+    print('  source = ext.PreparedRows(params.input_path)')
+    print('and in its configuration, or on the command line:')
+    print(f'  {shlex.quote("--set=task.train_data.input_path=" + os.path.abspath(output))}')

@@ -1,0 +1,249 @@
+"""The whole of a preparation: its folder, its plan, its shards by an engine, what it leaves. No TensorFlow."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from typing import Any, Protocol
+
+import yaml
+
+from official_ext import errors
+from official_ext.data import prepared_folders
+from official_ext.data import text_formats
+from official_ext.data import token_store
+from official_ext.data import tokenizer as tokenizer_lib
+from official_ext.files import file_lock
+from official_ext.files import paths
+from official_ext.preparation import planning
+from official_ext.preparation import settings as settings_lib
+from official_ext.preparation import shards
+
+CONFIG = 'train_data.yaml'
+_LOCK = '.prepare.lock'
+_SECONDS_PER_LINE = 2.0
+
+
+class Engine(Protocol):
+  """What runs `shards.write_or_tell` somewhere."""
+
+  def answers(self, jobs: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any] | None]:
+    """The answers to jobs, as they come; None every now and then."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+  """What a preparation has left.
+
+  Attributes:
+    plan: what was done.
+    report: what became of the records.
+    rows: how many were written.
+    num_bytes: of all shards.
+    num_there: how many shards an earlier start had written.
+    config_path: of texts, a file for `--config_file`; '' else.
+  """
+
+  plan: planning.Plan
+  report: token_store.Report
+  rows: int
+  num_bytes: int
+  num_there: int
+  config_path: str
+
+
+def prepare(
+  inputs: Sequence[str],
+  folder: str,
+  settings: settings_lib.Settings,
+  make_engine: Callable[[int], contextlib.AbstractContextManager[Engine]],
+  tokenizer: tokenizer_lib.Tokenizer | None = None,
+  tell: Callable[[str], None] = lambda line: None,
+  stopped_by: Callable[[], str | None] = lambda: None,
+) -> Prepared:
+  """Makes shards of input, or goes on where an earlier start of the same preparation has ended.
+
+  Args:
+    inputs: see `planning.make`.
+    folder: where to: new, empty, or of this preparation.
+    settings: what is to be written.
+    make_engine: makes that which writes, for a number of shards.
+    tokenizer: for `settings.text`.
+    tell: takes lines about how far it is.
+    stopped_by: the name of a signal that asks it to end; None: go on.
+
+  Raises:
+    UserError: of the input or the settings; the folder is of another preparation, or another process is at it.
+    StorageError: something cannot be written. No half shard is left.
+    PreemptedError: it was asked to end.
+    WorkerError: a process was lost.
+  """
+  plan = planning.make(inputs, settings, tokenizer)
+  folder = os.path.abspath(folder)
+  with _storing(folder):
+    paths.make_folder(folder)
+  with _only_one(folder):
+    _check_folder(folder, plan)
+    with _storing(folder):
+      shards.remove_partial(folder)
+      _write_tokenizer(folder, tokenizer)
+      _write_json(os.path.join(folder, prepared_folders.PLAN), plan.identity())
+    try:
+      notes, num_there = _notes(plan, folder, make_engine, tell, stopped_by)
+    finally:  # Of processes that were stopped.
+      shards.remove_partial(folder)
+    report = token_store.Report.total(token_store.Report(**note['report']) for note in notes)
+    if not report.examples:
+      raise errors.UserError(f'{", ".join(inputs)}: none of the {report.records} records can be used')
+    with _storing(folder):
+      config_path = _write_config(folder, plan) if plan.kind == 'texts' else ''
+      _write_manifest(folder, plan, notes, report)
+  num_bytes = sum(note['bytes'] for note in notes)
+  return Prepared(plan, report, sum(note['records'] for note in notes), num_bytes, num_there, config_path)
+
+
+def _notes(plan, folder, make_engine, tell, stopped_by) -> tuple[list[dict[str, Any]], int]:
+  """(the note of each shard, in order; how many of them were there before)."""
+  found: dict[str, dict[str, Any]] = {}
+  total, num_there = len(plan.shards), 0
+  progress = _Progress(total, tell)
+  with (
+    make_engine(total) as engine,
+    contextlib.closing(engine.answers(plan.job(number, folder) for number in range(total))) as answers,
+  ):
+    for answer in answers:
+      signal = stopped_by()
+      if signal:
+        raise errors.PreemptedError(f'{signal}: {len(found)} of {total} shards are done; the same command goes on')
+      if answer is None:
+        continue
+      _raise_failure(answer)
+      found[answer['name']] = answer['note']
+      num_there += answer['was_there']
+      progress.add(answer)
+  return [found[shard.name] for shard in plan.shards], num_there
+
+
+def _raise_failure(answer: dict[str, Any]) -> None:
+  kinds: dict[str, type[Exception]] = {
+    shards.BAD_INPUT: errors.UserError,
+    shards.NO_STORAGE: errors.StorageError,
+    shards.FAILED: errors.WorkerError,
+  }
+  if answer['end'] in kinds:
+    raise kinds[answer['end']](answer['message'])
+
+
+class _Progress:
+  """Lines about how far it is, not too many of them."""
+
+  def __init__(self, total: int, tell: Callable[[str], None]):
+    self._total = total
+    self._tell = tell
+    self._start = self._told = time.monotonic()
+    self._done = self._there = self._records = 0
+
+  def add(self, answer: dict[str, Any]) -> None:
+    self._done += 1
+    self._there += answer['was_there']
+    self._records += 0 if answer['was_there'] else answer['note']['report']['records']
+    now = time.monotonic()
+    if now - self._told < _SECONDS_PER_LINE and self._done < self._total:
+      return
+    self._told = now
+    there = f' ({self._there} were there)' if self._there else ''
+    rate = self._records / max(now - self._start, 1e-3)
+    pace = f', {self._records} records, {rate:.0f} a second' if self._records else ''
+    self._tell(f'{self._done} of {self._total} shards{there}{pace}')
+
+
+@contextlib.contextmanager
+def _only_one(folder: str) -> Iterator[None]:
+  """A context that one process at a time is in, for a folder."""
+  path = os.path.join(folder, _LOCK)
+  with contextlib.ExitStack() as stack:
+    try:
+      with _storing(folder):
+        lock = stack.enter_context(file_lock.FileLock(path, 0.0))
+        os.ftruncate(lock.descriptor, 0)
+        os.write(lock.descriptor, f'process {os.getpid()} on {os.uname().nodename}'.encode())
+    except TimeoutError as error:
+      who = paths.read(path).decode(errors='replace')
+      raise errors.UserError(f'{folder}: {who} is preparing it; wait for its end, or stop it') from error
+    yield
+
+
+@contextlib.contextmanager
+def _storing(folder: str) -> Iterator[None]:
+  """A context in which files are written: what goes wrong is told in a line."""
+  try:
+    yield
+  except TimeoutError:
+    raise
+  except OSError as error:
+    where = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else folder
+    raise errors.StorageError(f'{where}: cannot be written: {error.strerror or error}') from error
+
+
+def _check_folder(folder: str, plan: planning.Plan) -> None:
+  """Refuses a folder that something else is in."""
+  try:
+    before = json.loads(paths.read(os.path.join(folder, prepared_folders.PLAN)))
+  except FileNotFoundError:
+    others = [name for name in paths.names(folder) if name != _LOCK and not name.endswith('.partial')]
+    if others:
+      raise errors.UserError(
+        f'{folder}: holds {others[0]} already; name a folder that is not, or an empty one'
+      ) from None
+    return
+  except (OSError, ValueError) as error:
+    path = os.path.join(folder, prepared_folders.PLAN)
+    raise errors.UserError(f'{path}: is damaged ({error}); remove the folder, or name another') from error
+  different = list(_differences(before, plan.identity()))
+  if different:
+    raise errors.UserErrors([f'{folder}: was begun otherwise; name another folder, or: {line}' for line in different])
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+  old, new = ({**part.get('settings', {}), 'kind': part.get('kind')} for part in (before, now))
+  for name in sorted({*old, *new}):
+    if old.get(name) != new.get(name):
+      yield f'{name} was {json.dumps(old.get(name))}, and is {json.dumps(new.get(name))} now'
+  for name in sorted({*before.get('inputs', {}), *now['inputs']}):
+    if before.get('inputs', {}).get(name) != now['inputs'].get(name):
+      yield f'{name} of the input was {before.get("inputs", {}).get(name)}, and is {now["inputs"].get(name)} now'
+  if before.get('version') != now['version']:
+    yield 'it was another version of this library'
+
+
+def _write_tokenizer(folder: str, tokenizer: tokenizer_lib.Tokenizer | None) -> None:
+  for name, content in tokenizer.files.items() if tokenizer is not None else ():
+    path = os.path.join(folder, planning.TOKENIZER, name)
+    paths.make_folder(os.path.dirname(path))
+    paths.write_atomically(path, content, sync=True)
+
+
+def _write_config(folder: str, plan: planning.Plan) -> str:
+  """A file for `--config_file` with all that an experiment on texts must agree in."""
+  fields = {name: plan.settings[name] for name in (*text_formats.OF_LENGTH, *text_formats.OF_FORMAT)}
+  task = {'tokenizer_path': os.path.join(folder, planning.TOKENIZER), 'train_data': {'input_path': folder, **fields}}
+  path = os.path.join(folder, CONFIG)
+  text = yaml.safe_dump({'task': task}, sort_keys=False, allow_unicode=True)
+  paths.write_atomically(path, text.encode(), sync=True)
+  return path
+
+
+def _write_manifest(folder, plan, notes, report) -> None:
+  listed = [
+    {'name': shard.name, **{name: note[name] for name in ('records', 'bytes', 'sha256')}}
+    for shard, note in zip(plan.shards, notes)
+  ]
+  of_plan = {**plan.identity(), 'labels': list(plan.labels)}
+  manifest = {**of_plan, 'report': dataclasses.asdict(report), 'shards': listed}
+  _write_json(os.path.join(folder, prepared_folders.MANIFEST), manifest)
+
+
+def _write_json(path: str, values: Any) -> None:
+  paths.write_atomically(path, (json.dumps(values, indent=2) + '\n').encode(), sync=True)

@@ -1,0 +1,206 @@
+"""official-ext prepare: what it prints, several processes, signals and kills, without TensorFlow."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import official_ext as ext
+from official_ext.cli import main
+from official_ext.preparation import local_engine
+from tests.preparation import prepared_inputs as inputs
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def run(capsys, tmp_path, monkeypatch):
+  """run(words...) -> (status, stdout, stderr) of `official-ext prepare` in `tmp_path`."""
+  monkeypatch.chdir(tmp_path)
+
+  def run(*words):
+    status = main.main(['prepare', *map(str, words)])
+    return (status, *capsys.readouterr())
+
+  return run
+
+
+@contextlib.contextmanager
+def started(folder, *words):
+  """`official-ext prepare` as a process of its own."""
+  command = [sys.executable, '-m', 'official_ext.cli.main', 'prepare', *words]
+  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+  process = subprocess.Popen(
+    command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+  )
+  try:
+    yield process
+  finally:
+    process.kill()
+    process.communicate()
+
+
+def wait_for_shards(folder, number, process):
+  deadline = time.monotonic() + 120
+  while len(list(folder.glob('*.array_record.json'))) < number:
+    assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+    time.sleep(0.01)
+
+
+def children_of(process):
+  threads = pathlib.Path(f'/proc/{process.pid}/task').iterdir()
+  return [child for thread in threads for child in (thread / 'children').read_text().split()]
+
+
+def test_several_processes_write_the_bytes_of_one(run, tmp_path):
+  records = [{'n': n, 'text': 'a' * (n % 50)} for n in range(2000)]
+  inputs.write_lines(tmp_path / 'a.jsonl', records)
+  status, out, err = run('a.jsonl', 'out [1]', '--shard_size=10KB', '--workers=2')
+  shards = len(inputs.shard_bytes(tmp_path / 'out [1]'))
+  assert (status, err) == (0, '') and shards > 5
+  size = sum(map(len, inputs.shard_bytes(tmp_path / 'out [1]').values()))
+  progress, *summary = out.splitlines()
+  assert progress.startswith(f'{shards} of {shards} shards, 2000 records, ')
+  assert summary == [
+    f'out [1]: 2000 records, {size} bytes in {shards} shards',
+    'To train on them, in the task:',
+    '  source = ext.PreparedRows(params.input_path)',
+    'and in its configuration, or on the command line:',
+    f"  '--set=task.train_data.input_path={tmp_path}/out [1]'",
+  ]
+  inputs.prepare(tmp_path / 'a.jsonl', tmp_path / 'here', shard_bytes=10_000)
+  assert inputs.shard_bytes(tmp_path / 'out [1]') == inputs.shard_bytes(tmp_path / 'here')
+  source = ext.PreparedRows(str(tmp_path / 'out [1]'))
+  assert source.fetch(range(2000)) == records
+  status, out, _ = run('a.jsonl', 'out [1]', '--shard_size=10KB')
+  assert status == 0 and f'{shards} of {shards} shards ({shards} were there)' in out
+  assert f'bytes in {shards} shards, {shards} of which were there' in out
+
+
+@pytest.mark.parametrize(
+  ('words', 'expected'),
+  [
+    (['a.jsonl'], 'prepare: the following arguments are required: OUTPUT; `official-ext prepare --help` tells more'),
+    (['none*.jsonl', 'out'], 'INPUT: none*.jsonl: No such file or directory'),
+    (['a.jsonl', 'out', '--shard_size=big'], '--shard_size=big: expected a size such as 5GB, 200MB or 4GiB'),
+    (['a.jsonl', 'out', '--packing=wrapped'], '--packing: says how texts become rows of tokens; --tokenizer=FOLDER is'),
+    (['a.jsonl', 'out', '--tokenizer=nowhere'], 'nowhere: there is no such folder to read a tokenizer from'),
+    (['a.jsonl', 'out', '--ray_address=auto'], '--ray_address: is for --engine=ray'),
+    (['a.jsonl', 'gs://bucket/out'], 'gs://bucket/out: shards are written to local or mounted disks'),
+    (['gs://bucket/a.jsonl', 'out'], 'gs://bucket/a.jsonl: only files of local or mounted disks are prepared'),
+    (['a.jsonl', 'out', '--workers=0'], "prepare: argument --workers: invalid integer of 1 or more value: '0'"),
+    (['a.jsonl', 'a.jsonl'], 'a.jsonl'),
+  ],
+)
+def test_mistakes_are_one_line(words, expected, run, tmp_path):
+  inputs.write_lines(tmp_path / 'a.jsonl', [{'a': 1}])
+  status, _, err = run(*words)
+  assert status == (1 if words[1:] == ['a.jsonl'] else 2)
+  assert err.count('\n') == 1 and expected in err and err.startswith('error: ')
+
+
+def test_without_ray_the_extra_is_named(run, tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'ray', None)
+  inputs.write_lines(tmp_path / 'a.jsonl', [{'a': 1}])
+  status, _, err = run('a.jsonl', 'out', '--engine=ray')
+  assert (status, err) == (
+    2,
+    "error: --engine=ray: needs the package ray: pip install 'official-ext[ray]'\n",
+  )
+
+
+def test_ray_writes_the_same_bytes(run, tmp_path):
+  pytest.importorskip('ray', reason='Ray is not installed: the engine `ray` is not tested')
+  inputs.write_lines(tmp_path / 'a.jsonl', [{'n': n} for n in range(500)])
+  assert run('a.jsonl', 'local', '--shard_size=1KB')[0] == 0
+  assert run('a.jsonl', 'ray', '--shard_size=1KB', '--engine=ray', '--workers=2')[0] == 0
+  assert inputs.shard_bytes(tmp_path / 'local') == inputs.shard_bytes(tmp_path / 'ray')
+
+
+def test_a_process_that_is_lost_ends_it_in_a_line(run, tmp_path, monkeypatch):
+  inputs.write_lines(tmp_path / 'a.jsonl', [{'n': n} for n in range(500)])
+  monkeypatch.setattr(local_engine.sys, 'executable', '/bin/false')
+  status, _, err = run('a.jsonl', 'out', '--workers=1')
+  assert status == 1
+  assert (
+    err.splitlines()[0] == 'error: rows-00000-of-00001.array_record: the process that wrote it has ended with status 1'
+  )
+
+
+def big(folder):
+  """An input that takes some seconds, and how it is prepared."""
+  path = inputs.write_lines(folder / 'a.jsonl', [{'n': n, 'text': f'{n} ' * 20} for n in range(60_000)])
+  return ['a.jsonl', 'out', '--shard_size=300KB', '--workers=2'], path
+
+
+def test_a_second_one_is_refused_and_a_signal_ends_the_first(tmp_path):
+  words, _ = big(tmp_path)
+  with started(tmp_path, *words) as first:
+    wait_for_shards(tmp_path / 'out', 2, first)
+    first.send_signal(signal.SIGSTOP)  # It would be done before the second has come to the lock.
+    with started(tmp_path, *words) as second:
+      assert second.communicate()[1] == (
+        f'error: {tmp_path}/out: process {first.pid} on {os.uname().nodename} is preparing it; wait for its end, or '
+        'stop it\n'
+      )
+      assert second.returncode == 2
+    first.send_signal(signal.SIGTERM)
+    first.send_signal(signal.SIGCONT)
+    _, err = first.communicate()
+  assert first.returncode == 75 and 'preempted: SIGTERM: ' in err and err.endswith('the same command goes on\n')
+  assert not list((tmp_path / 'out').glob('*.partial')) and not (tmp_path / 'out/prepared.json').exists()
+
+
+def test_a_killed_one_leaves_no_process_and_goes_on_to_the_same_bytes(tmp_path):
+  words, path = big(tmp_path)
+  with started(tmp_path, *words) as first:
+    wait_for_shards(tmp_path / 'out', 3, first)
+    workers = children_of(first)
+    first.kill()
+  assert len(workers) == 2
+  deadline = time.monotonic() + 60
+  while any(os.path.exists(f'/proc/{worker}/cwd') for worker in workers):
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+  with started(tmp_path, *words) as again:
+    out, err = again.communicate()
+  assert again.returncode == 0, err
+  there = int(out.rpartition('shards, ')[2].partition(' of which')[0])
+  inputs.prepare(path, tmp_path / 'undisturbed', shard_bytes=300_000)
+  shards = inputs.shard_bytes(tmp_path / 'undisturbed')
+  assert inputs.shard_bytes(tmp_path / 'out') == shards and 3 <= there < len(shards)
+
+
+@pytest.mark.soak
+def test_kills_at_many_moments_change_no_byte(tmp_path):
+  words, path = big(tmp_path)
+  inputs.prepare(path, tmp_path / 'undisturbed', shard_bytes=300_000)
+  there = lambda: len(list((tmp_path / 'out').glob('*.array_record.json')))
+  kills, before = 0, -1
+  while there() > before:
+    before = there()
+    with started(tmp_path, *words) as process:
+      while process.poll() is None and there() < before + 4:
+        time.sleep(0.003 * (1 + kills % 5))
+      kills += process.poll() is None
+  with started(tmp_path, *words) as process:
+    process.communicate()
+  assert process.returncode == 0 and kills > 3
+  assert inputs.shard_bytes(tmp_path / 'out') == inputs.shard_bytes(tmp_path / 'undisturbed')
+
+
+def test_it_needs_no_tensorflow(tmp_path):
+  inputs.write_lines(tmp_path / 'a.jsonl', [{'a': 1}])
+  code = (
+    'import sys; from official_ext.cli import main; status = main.main(["prepare", "a.jsonl", "out"]); '
+    'sys.exit(status or "tensorflow" in sys.modules)'
+  )
+  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+  subprocess.run([sys.executable, '-c', code], cwd=tmp_path, env=environment, check=True, stdout=subprocess.DEVNULL)
+  assert json.loads((tmp_path / 'out/prepared.json').read_text())['report']['examples'] == 1

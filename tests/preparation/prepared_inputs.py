@@ -1,0 +1,61 @@
+"""Files to be prepared, and preparations without processes."""
+
+import contextlib
+import json
+
+from PIL import Image
+
+from official_ext.preparation import preparing
+from official_ext.preparation import settings as settings_lib
+from official_ext.preparation import shards
+
+
+class Here:
+  """An engine in this process."""
+
+  def __init__(self, reverse=False):
+    self._reverse = reverse
+
+  def answers(self, jobs):
+    jobs = list(jobs)
+    for job in reversed(jobs) if self._reverse else jobs:
+      yield None
+      yield shards.write_or_tell(json.loads(json.dumps(job)))
+
+
+def prepare(inputs, folder, tokenizer=None, reverse=False, stopped_by=lambda: None, **settings):
+  """A preparation in this process; `settings` of `Settings`, or of texts if there is a tokenizer."""
+  names = settings_lib.TextSettings.__dataclass_fields__
+  text = {name: settings.pop(name) for name in list(settings) if name in names}
+  made = settings_lib.Settings(text=settings_lib.TextSettings(**text) if tokenizer else None, **settings)
+  engine = lambda num_shards: contextlib.nullcontext(Here(reverse))
+  inputs = [str(inputs)] if not isinstance(inputs, list) else [str(path) for path in inputs]
+  return preparing.prepare(inputs, str(folder), made, engine, tokenizer, stopped_by=stopped_by)
+
+
+def documents(number, first=0):
+  """Records with texts of several lengths."""
+  return [
+    {'text': f'Text {n} has ' + ' '.join(f'word{n * k % 11}' for k in range(n % 17)) + '.'}
+    for n in range(first, first + number)
+  ]
+
+
+def write_lines(path, records):
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(''.join(json.dumps(record, ensure_ascii=False) + '\n' for record in records))
+  return path
+
+
+def write_images(folder, classes=('cat [1]', 'dog *'), number=5):
+  """Images whose colour is their number in their class."""
+  for label, name in enumerate(classes):
+    (folder / name).mkdir(parents=True)
+    for n in range(number):
+      Image.new('RGB', (4 + n, 4), (n, label, 0)).save(folder / name / f'{n}.png')
+  return folder
+
+
+def shard_bytes(folder):
+  """From the name of each shard to its content."""
+  return {path.name: path.read_bytes() for path in sorted(folder.glob('*.array_record'))}
