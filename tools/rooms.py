@@ -34,6 +34,7 @@ ORDER = (
 # The modules of the rooms that make the loop, each from the ground up: a module may import those before it.
 INSIDE: dict[str, tuple[str, ...]] = {
   'config': (
+    'mesh_config',
     'trainer_parts',
     'definitions',
     'text_data',
@@ -63,6 +64,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'meeting',
     'workers',
     'processor',
+    'mesh',
     'distribute',
   ),
   'step': (
@@ -80,6 +82,9 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'executions',
     'input_shapes',
     'layer_calls',
+    'sharding',
+    'mesh_ops',
+    'mesh_execution',
     'training_step',
     'inspection',
   ),
