@@ -109,6 +109,8 @@ register_gradient_function = pywrap_tfe.TFE_Py_RegisterGradientFunction
 # The classes whose `numpy` and `__array__` copy values to the host; tf.Tensor and tf.Variable are abstract.
 EagerTensor = ops._EagerTensorBase
 ResourceVariable = resource_variable_ops.BaseResourceVariable
+# The class of the variables that tf.Variable makes; it has its base's methods as its own.
+OrdinaryVariable = resource_variable_ops.ResourceVariable
 # Graphs of branches and loops, which run inside another graph; a tf.Graph does not tell its purpose.
 ControlFlowGraph = control_flow_v2_func_graphs.ControlFlowFuncGraph
 WhileBodyGraph = control_flow_v2_func_graphs.WhileBodyFuncGraph

@@ -84,6 +84,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'layer_calls',
     'sharding',
     'mesh_ops',
+    'mesh_variables',
     'mesh_execution',
     'training_step',
     'inspection',

@@ -23,6 +23,7 @@ from official_ext.optimization import variable_names
 from official_ext.runtime import mesh as mesh_lib
 from official_ext.step import layer_calls
 from official_ext.step import mesh_ops
+from official_ext.step import mesh_variables
 from official_ext.step import sharding
 from official_ext.step import step_parts
 from official_ext.step import updates
@@ -46,10 +47,12 @@ class _Program:
   Attributes:
     function: the concrete function.
     captures: of the mesh, one for each that the function has.
+    written: the twins whose new values the function returns.
   """
 
   function: Any
   captures: list[tf.Tensor]
+  written: list[_Twin]
 
 
 class MeshExecution:
@@ -107,7 +110,9 @@ class MeshExecution:
       program = self._program(list(micro_batches))
       inputs = [self._mesh.split(tensor, self._axes_of_input(tensor)) for tensor in tf.nest.flatten(micro_batches)]
       with _explained():
-        tf_internals.call_with_captures(program.function, inputs, program.captures)
+        values = tf_internals.call_with_captures(program.function, inputs, program.captures)
+      for twin, value in zip(program.written, values):
+        twin.on_mesh.assign(value)
       self._parts.global_step.assign_add(1)  # The input reads it; the twin has counted by itself.
 
   def _program(self, micro_batches) -> _Program:
@@ -123,11 +128,19 @@ class MeshExecution:
     return self._programs[key]
 
   def _trace(self, micro_batches):
-    of_replica = lambda batches: self._parts.strategy.run(self._update.run, args=(batches,))
-    with mesh_ops.in_use(), layer_calls.changed(self._activations.with_layout):
-      function = tf.function(of_replica, autograph=False).get_concrete_function(micro_batches)
+    written = mesh_variables.Written()
+
+    def step(batches):
+      with mesh_ops.in_use(), layer_calls.changed(self._activations.with_layout), written.in_use():
+        self._parts.strategy.run(self._update.run_in_xla, args=(batches,))
+      return [self._in_own_layout(variable, value) for variable, value in written.values.values()]
+
+    function = tf.function(step, autograph=False).get_concrete_function(micro_batches)
     self._activations.check()
-    variables = {id(variable.handle): variable for variable in function.graph.variables}
+    mesh_variables.check_nothing_is_written(function)
+    # The graph does not list variables that are only handed to a kernel, such as slots.
+    known = [*function.graph.variables, *self._update.guarded_variables]
+    variables = {id(variable.handle): variable for variable in known}
     captures = []
     for tensor in function.captured_inputs:
       if tensor.dtype != tf.resource:
@@ -136,10 +149,13 @@ class MeshExecution:
         captures.append(self._twin_of(variables[id(tensor)]).on_mesh.handle)
       else:
         raise errors.UserError(
-          f'runtime.mesh: the step of {type(self._parts.task).__name__} reads {tensor.name}, which is neither a tensor '
-          'nor a variable: DTensor has no place for it'
+          f'runtime.mesh: the step of {type(self._parts.task).__name__} reads a resource that is no variable of '
+          'the model, the optimizer or a metric: DTensor has no place for it'
         )
-    return _Program(function, captures)
+    return _Program(function, captures, [self._twin_of(variable) for variable, _ in written.values.values()])
+
+  def _in_own_layout(self, variable, value):
+    return tf_internals.with_layout(value, self._mesh.layout(self._axes_of_variable(variable)))
 
   def _twin_of(self, variable) -> _Twin:
     key = id(variable.handle)
