@@ -44,9 +44,8 @@ def _strided_slice(original: Callable[..., Any]) -> Callable[..., Any]:
     if kept:
       parts = [[int(bound[i]) for i in kept] for bound in bounds]
       begins, ends, ellipses, shrinks = (sum((mask >> i & 1) << j for j, i in enumerate(kept)) for mask in masks)
-      is_whole = all(
-        parts[2][j] == 1 and begins & ends & ~shrinks >> j & 1 or ellipses >> j & 1 for j in range(len(kept))
-      )
+      wholes = begins & ends & ~shrinks | ellipses
+      is_whole = all(wholes >> j & 1 and (parts[2][j] == 1 or ellipses >> j & 1) for j in range(len(kept)))
       x = x if is_whole else original(x, *parts, begins, ends, ellipses, 0, shrinks)
     for axis in new_axes:
       x = tf.expand_dims(x, axis)

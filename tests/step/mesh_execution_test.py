@@ -6,6 +6,7 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext import errors
+import registry_imports  # noqa: F401
 from tests.core import harness
 from tests.experiments import shrunk_run
 
