@@ -20,7 +20,6 @@ RULES = {
   ],
   'activations': [{'pattern': '^dense$', 'axes': ['data', 'tensor']}],
 }
-# Adam divides by the size of a gradient: where that is near 0, the rounding of a sum in parts decides about its sign.
 SGD = {
   'optimizer': {'type': 'sgd_experimental', 'sgd_experimental': {'momentum': 0.9}},
   'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.05}},
