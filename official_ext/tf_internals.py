@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.python import xla
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.core.protobuf import trackable_object_graph_pb2
+from tensorflow.dtensor.python import gen_dtensor_ops
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.impl import api as autograph_api
 from tensorflow.python.distribute import values as distribute_values
@@ -25,7 +26,9 @@ from tensorflow.python.framework import op_callbacks
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_v2_func_graphs
 from tensorflow.python.ops import custom_gradient
+from tensorflow.python.ops import gen_array_ops
 from tensorflow.python.ops import gen_image_ops
+from tensorflow.python.ops import gen_math_ops
 from tensorflow.python.ops import gen_random_ops
 from tensorflow.python.ops import resource_variable_ops
 import tf_keras
@@ -106,6 +109,8 @@ register_gradient_function = pywrap_tfe.TFE_Py_RegisterGradientFunction
 # The classes whose `numpy` and `__array__` copy values to the host; tf.Tensor and tf.Variable are abstract.
 EagerTensor = ops._EagerTensorBase
 ResourceVariable = resource_variable_ops.BaseResourceVariable
+# The class of the variables that tf.Variable makes; it has its base's methods as its own.
+OrdinaryVariable = resource_variable_ops.ResourceVariable
 # Graphs of branches and loops, which run inside another graph; a tf.Graph does not tell its purpose.
 ControlFlowGraph = control_flow_v2_func_graphs.ControlFlowFuncGraph
 WhileBodyGraph = control_flow_v2_func_graphs.WhileBodyFuncGraph
@@ -113,9 +118,28 @@ WhileBodyGraph = control_flow_v2_func_graphs.WhileBodyFuncGraph
 # hook lets them draw by a key.
 random_ops = gen_random_ops
 image_ops = gen_image_ops
+# The same, of operations that DTensor cannot split.
+array_ops = gen_array_ops
+math_ops = gen_math_ops
 # The module whose functions call those with a custom gradient; tf.recompute_grad has no hook for random draws.
 custom_gradients = custom_gradient
 CUSTOM_GRADIENT_CALLERS = ('_graph_mode_decorator', '_eager_mode_decorator')
+
+
+def with_layout(tensor: tf.Tensor, layout: Any) -> tf.Tensor:
+  """A tensor in a DTensor layout; `dtensor.relayout` refuses to be called in a graph that is not of a mesh yet."""
+  return gen_dtensor_ops.relayout(input=tensor, layout=layout.to_string())
+
+
+def call_with_captures(function: Any, inputs: Sequence[tf.Tensor], captures: Sequence[tf.Tensor]) -> Any:
+  """Calls a concrete function with other tensors and variables in the place of those that it was traced with.
+
+  Args:
+    function: the concrete function.
+    inputs: its arguments, flat.
+    captures: one for each of its `captured_inputs`.
+  """
+  return function._call_flat(list(inputs), captured_inputs=list(captures))
 
 
 def tensor_id(tensor: Any) -> int:

@@ -35,6 +35,7 @@ ORDER = (
 # The modules of the rooms that make the loop, each from the ground up: a module may import those before it.
 INSIDE: dict[str, tuple[str, ...]] = {
   'config': (
+    'mesh_config',
     'trainer_parts',
     'definitions',
     'text_data',
@@ -64,6 +65,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'meeting',
     'workers',
     'processor',
+    'mesh',
     'distribute',
   ),
   'step': (
@@ -81,6 +83,10 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'executions',
     'input_shapes',
     'layer_calls',
+    'sharding',
+    'mesh_ops',
+    'mesh_variables',
+    'mesh_execution',
     'training_step',
     'inspection',
   ),

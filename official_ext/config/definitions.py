@@ -19,6 +19,7 @@ from official.modeling.hyperparams import params_dict
 
 from official_ext import errors
 from official_ext import model_garden_internals
+from official_ext.config import mesh_config
 from official_ext.config import trainer_parts
 from official_ext.data import bad_examples
 from official_ext.monitoring import mlflow_writer
@@ -116,6 +117,7 @@ class RuntimeConfig(cfg.RuntimeConfig):
       float32 those of this library's decoders), not on several replicas on CPUs.
     num_gpus: The number of GPUs to use. 0 under distribution_strategy 'auto': all there are.
     num_virtual_cpus: The number of logical devices to cut the CPU into, 0 for one. For tests of distributed runs.
+    mesh: The axes of a mesh of devices, for parameters, activations and batches that are split: see docs/mesh.md.
     seed: The seed of weights, data order, augmentation and dropout. It fills `task.train_data.seed` if that is
       unset.
     deterministic: Whether to turn on TensorFlow's op determinism, for results that are the same bit for bit on GPU.
@@ -165,6 +167,7 @@ class RuntimeConfig(cfg.RuntimeConfig):
   distribution_strategy: str = 'auto'
   enable_xla: bool | str = 'auto'
   num_virtual_cpus: int = 0
+  mesh: mesh_config.MeshConfig = dataclasses.field(default_factory=mesh_config.MeshConfig)
   seed: int = 0
   deterministic: bool = False
   worker_start_timeout_seconds: int = 600
@@ -197,6 +200,7 @@ class TrainerConfig(cfg.TrainerConfig):
     nonfinite: What to do about losses and gradients that are not finite.
     loss_spike: Which losses are too high to learn from.
     inspect: What to show of gradients, weights, updates and activations.
+    sharding: What is split over the axes of `runtime.mesh`.
     progress_bar: Whether to show progress: a bar on a terminal, lines elsewhere.
     early_stopping: When training ends before `train_steps`.
     reduce_lr_on_plateau: When the learning rate is lowered.
@@ -256,6 +260,7 @@ class TrainerConfig(cfg.TrainerConfig):
   nonfinite: trainer_parts.NonfiniteConfig = dataclasses.field(default_factory=trainer_parts.NonfiniteConfig)
   loss_spike: trainer_parts.LossSpikeConfig = dataclasses.field(default_factory=trainer_parts.LossSpikeConfig)
   inspect: trainer_parts.InspectConfig = dataclasses.field(default_factory=trainer_parts.InspectConfig)
+  sharding: mesh_config.ShardingConfig = dataclasses.field(default_factory=mesh_config.ShardingConfig)
   progress_bar: bool = True
   early_stopping: trainer_parts.EarlyStoppingConfig = dataclasses.field(
     default_factory=trainer_parts.EarlyStoppingConfig

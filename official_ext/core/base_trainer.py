@@ -119,7 +119,9 @@ class Trainer(base_evaluator.Evaluator):
         state=state,
         strategy=self.strategy,
       ),
-      step_parts.StepSettings(seed, self.gradient_accumulation_steps, settings.loss_spike),
+      step_parts.StepSettings(
+        seed, self.gradient_accumulation_steps, settings.loss_spike, self.config.runtime.mesh, settings.sharding
+      ),
     )
     inspector = inspection.Inspector(settings.inspect, step, self.optimizer, inputs.take, self.model)
     self.checkpoint.step_state = state

@@ -34,6 +34,8 @@ def choose_plan(
     UserError: the configuration needs something that a task that owns its updates cannot have.
   """
   runtime, trainer = params.runtime, params.trainer
+  if runtime.mesh.sizes():
+    return _mesh_plan(traits, params, task_name, owns_loop)
   if traits.owns_updates:
     _check_task_that_owns_its_updates(traits, trainer, task_name)
   return step_plan.choose_plan(
@@ -48,6 +50,27 @@ def choose_plan(
     run_eagerly=not trainer.train_tf_function,
     fast_products=processor.fast_products(),
   )
+
+
+def _mesh_plan(
+  traits: step_plan.StepTraits, params: definitions.ExperimentConfig, task_name: str, owns_loop: bool
+) -> step_plan.StepPlan:
+  """The plan for a mesh; refuses what no mesh carries."""
+  if traits.owns_updates:
+    raise errors.UserError(
+      f'runtime.mesh: {task_name} calls optimizer.apply_gradients {traits.num_updates} times a step on the '
+      f"trainer's optimizer and {traits.num_other_updates} times on others; a mesh carries tasks that call it once"
+    )
+  if not owns_loop:
+    raise errors.UserError(f'runtime.mesh: the trainer of {task_name} overrides train_step, and no mesh carries that')
+  mesh = params.runtime.mesh
+  size, axis = getattr(getattr(params.task, 'train_data', None), 'global_batch_size', 0) or 0, mesh.batch_axis()
+  if axis and size % mesh.sizes()[axis]:
+    raise errors.UserError(
+      f'task.train_data.global_batch_size: {size} examples cannot be split evenly over {axis}={mesh.sizes()[axis]} of '
+      'runtime.mesh'
+    )
+  return step_plan.mesh_plan(' x '.join(f'{name} {size}' for name, size in mesh.sizes().items()))
 
 
 def _check_task_that_owns_its_updates(

@@ -284,6 +284,8 @@ class SynchronousTraining(no_training.NoTraining):
   def fused_loop(self) -> Any | None:
     """See base class."""
     plan = self.plan
+    if plan is not None and plan.execution == 'mesh':
+      return self._mesh_loop()
     if plan is None or plan.steps_per_execution == 1 or not self._owns_loop():
       return None
 
@@ -304,6 +306,21 @@ class SynchronousTraining(no_training.NoTraining):
           self._trainer.train_step(iterator)
 
     return tf.function(gathering_loop if plan.gathers else fused_loop)
+
+  def _mesh_loop(self) -> Callable[[Any, tf.Tensor], None]:
+    """A loop of Python's: batches come from the host, and are split over the devices between two steps."""
+
+    def take(iterator):
+      return self.inputs.take(iterator)
+
+    take_in_graph = tf.function(take)
+
+    def mesh_loop(iterator, num_steps):
+      with self.step.on_mesh().running():
+        for _ in range(int(num_steps)):
+          self.step.run([take_in_graph(iterator)])
+
+    return mesh_loop
 
   def create_variables(self) -> bool:
     """See base class."""

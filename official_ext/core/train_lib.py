@@ -179,6 +179,8 @@ def _build_trainer_and_actions(experiment: _Experiment) -> tuple[Any, list[Any]]
 def _make_owned_loop(experiment: _Experiment) -> owned_loop.OwnedLoop:
   """The loop of a task that owns it; refuses options that are for the library's loop."""
   options = experiment.options
+  if experiment.params.runtime.mesh.sizes():
+    raise errors.UserError(f'runtime.mesh: {type(experiment.task).__name__} trains in a loop of its own, without it')
   given = {'checkpoint': options.checkpoint, 'profile_steps': options.profile_steps, 'trainer': options.trainer}
   for name, value in given.items():
     if value:

@@ -37,7 +37,7 @@ def configure(runtime: definitions.RuntimeConfig) -> None:
     UserError: a field's value is not allowed, or this machine cannot provide it.
   """
   ranges.check(runtime, 'runtime')
-  _set_virtual_cpus(runtime.num_virtual_cpus)
+  _set_virtual_cpus(max(runtime.num_virtual_cpus, runtime.mesh.num_devices()))
   for gpu in tf.config.list_physical_devices('GPU'):
     try:
       tf.config.experimental.set_memory_growth(gpu, True)
@@ -70,6 +70,9 @@ def get_strategy(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
       f'runtime.distribution_strategy: {name} drives one process, and there are {len(cluster.addresses)} workers; '
       'leave it at auto, or unset TF_CONFIG'
     )
+  if runtime.mesh.sizes():
+    _check_mesh(cluster)
+    return tf.distribute.OneDeviceStrategy('device:CPU:0')  # It holds the variables; a mesh takes copies of them.
   if name == 'auto':
     name = _choose(runtime)
   builders = {
@@ -116,6 +119,17 @@ def device_type(strategy: tf.distribute.Strategy) -> str:
   else:
     devices = [device.name for device in tf.config.list_logical_devices('GPU')]
   return 'GPU' if any('GPU' in device.upper() for device in devices) else 'CPU'
+
+
+def _check_mesh(cluster: Any) -> None:
+  """Refuses a mesh where it has not been tried."""
+  if cluster is not None:
+    raise errors.UserError('runtime.mesh: a mesh is one process, and TF_CONFIG names several workers; unset TF_CONFIG')
+  if tf.config.get_visible_devices('GPU'):
+    raise errors.UserError(
+      'runtime.mesh: meshes are of CPUs, and there are GPUs; hide them by CUDA_VISIBLE_DEVICES=-1, or use '
+      'runtime.distribution_strategy=mirrored'
+    )
 
 
 def _set_virtual_cpus(count: int) -> None:

@@ -12,11 +12,12 @@ from official_ext.step import method_patch
 
 
 class _Local(threading.local):
-  """The state of one thread: the layers that it is in, and the observer of their results."""
+  """The state of one thread: the layers that it is in, and who sees or changes their results."""
 
   def __init__(self):
     self.stack: list[Any] = []
     self.followers: list[Callable[[str, Any], None]] = []
+    self.changers: list[Callable[[str, Any], Any]] = []
 
 
 _LOCAL = _Local()
@@ -39,11 +40,13 @@ def current_root() -> Any:
 def _following(original):
   @functools.wraps(original)  # By the name of its module, AutoGraph knows not to convert it.
   def call(self, *args, **kwargs):
-    if not _LOCAL.followers:
+    if not (_LOCAL.followers or _LOCAL.changers):
       return original(self, *args, **kwargs)
     _LOCAL.stack.append(self)
     try:
       outputs = original(self, *args, **kwargs)
+      for change in _LOCAL.changers:
+        outputs = change(current_path(), outputs)
       for follower in _LOCAL.followers:
         follower(current_path(), outputs)
       return outputs
@@ -69,3 +72,18 @@ def followed(on_output: Callable[[str, Any], None] = lambda path, outputs: None)
       yield
     finally:
       _LOCAL.followers.remove(on_output)
+
+
+@contextlib.contextmanager
+def changed(change: Callable[[str, Any], Any]) -> Iterator[None]:
+  """A context in which layers that are called in this thread return something else.
+
+  Args:
+    change: a function from the path and the result of a layer to what takes its place.
+  """
+  with _PATCH:
+    _LOCAL.changers.append(change)
+    try:
+      yield
+    finally:
+      _LOCAL.changers.remove(change)

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
+from official_ext.config import mesh_config
 from official_ext.config import trainer_parts
 from official_ext.step import step_state
 
@@ -51,8 +52,12 @@ class StepSettings:
     seed: `runtime.seed`.
     gradient_accumulation_steps: `trainer.gradient_accumulation_steps`, micro-batches of one update.
     loss_spike: `trainer.loss_spike`.
+    mesh: `runtime.mesh`.
+    sharding: `trainer.sharding`.
   """
 
   seed: int = 0
   gradient_accumulation_steps: int = 1
   loss_spike: trainer_parts.LossSpikeConfig = dataclasses.field(default_factory=trainer_parts.LossSpikeConfig)
+  mesh: mesh_config.MeshConfig = dataclasses.field(default_factory=mesh_config.MeshConfig)
+  sharding: mesh_config.ShardingConfig = dataclasses.field(default_factory=mesh_config.ShardingConfig)

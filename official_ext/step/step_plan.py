@@ -67,8 +67,8 @@ class StepPlan:
 
   Attributes:
     execution: 'fused' (the whole step, `steps_per_execution` at a time, in one XLA program), 'split' (XLA forward and
-      backward on each replica, all-reduce and update outside) or 'plain' (TensorFlow graph; on TPU the strategy's own
-      compilation).
+      backward on each replica, all-reduce and update outside), 'plain' (TensorFlow graph; on TPU the strategy's own
+      compilation) or 'mesh' (a TensorFlow graph, each of whose operations DTensor splits over a mesh of devices).
     jit_compile: whether XLA compiles the step's forward and backward.
     steps_per_execution: steps in one program, at most so many if `gathers`.
     unroll: whether these steps are unrolled instead of looped over.
@@ -167,6 +167,11 @@ def choose_plan(
     at_most = min(steps_per_loop // 2, _stackable_steps(traits.input_bytes * gradient_accumulation_steps))
     steps = _without_much_rest(steps_per_loop, max(1, at_most))
   return StepPlan('fused', True, steps, on_cpu_with_convolutions, manual, reason, gathers=gathers and steps > 1)
+
+
+def mesh_plan(mesh: str) -> StepPlan:
+  """The plan of a step on a mesh of devices, of which people are told `mesh`: 'data 2 x tensor 2'."""
+  return StepPlan('mesh', False, 1, False, False, f'runtime.mesh: {mesh}')
 
 
 def without_fused_update(plan: StepPlan, xla_error: str) -> StepPlan:

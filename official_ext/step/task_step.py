@@ -118,7 +118,10 @@ class TaskStep:
         scalars[name] = tf.cast(value, tf.float32)
     self.log_names = sorted(scalars)
     loss = tf.cast(logs[self._parts.task.loss], tf.float32)
-    return TaskOutput(loss=tf.reduce_mean(loss), logs=scalars, gradients=[g for g, _ in pairs])
+    gradients = [g for g, _ in pairs]
+    if self._settings.mesh.sizes():  # DTensor has no layout for what makes the indices of a sparse gradient unique.
+      gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+    return TaskOutput(loss=tf.reduce_mean(loss), logs=scalars, gradients=gradients)
 
   # As functions.
 
@@ -132,6 +135,8 @@ class TaskStep:
     forward_backward = self._traceable
     if plan.clusters:  # A new trace: that of the probe has none.
       forward_backward, whole_step = map(_with_clusters, (self._forward_backward, self._whole_step))
+    if plan.execution == 'mesh':  # Not the trace of the probe: a mesh has operations and layouts of its own.
+      forward_backward = tf_internals.autograph_converted(self._forward_backward)
     if plan.execution == 'split':
       forward_backward = tf.function(lambda *args: self._function(*args), jit_compile=True, autograph=False)
     return StepFunctions(forward_backward, whole_step)

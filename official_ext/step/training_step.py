@@ -7,9 +7,11 @@ from typing import Any
 import tensorflow as tf
 
 from official_ext.data import in_memory as in_memory_lib
+from official_ext.runtime import mesh as mesh_lib
 from official_ext.step import executions
 from official_ext.step import gradient_tap
 from official_ext.step import input_shapes
+from official_ext.step import mesh_execution
 from official_ext.step import step_means
 from official_ext.step import step_parts
 from official_ext.step import step_plan
@@ -40,6 +42,7 @@ class TrainingStep:
     self._settings = settings
     self._task_step = task_step_lib.TaskStep(parts, settings)
     self._execution: executions.Execution | None = None
+    self._mesh_execution: mesh_execution.MeshExecution | None = None
     self.probe: Callable[..., step_plan.StepTraits] = self._task_step.probe
     self.plan: step_plan.StepPlan | None = None
     self.means: step_means.StepMeans | None = None
@@ -86,10 +89,17 @@ class TrainingStep:
       self._execution = executions.FusedExecution(
         update, plan, self._parts, self.gradient_accumulation_steps, in_memory if plan.gathers else None
       )
+    elif plan.execution == 'mesh':
+      self._execution = self._mesh_execution = self._make_mesh_execution(update)
     else:
       self._execution = executions.GraphExecution(update, self._parts)
     if plan.jit_compile and not traits.static_shapes:
       self.input_shapes.start()
+
+  def _make_mesh_execution(self, update):
+    config = self._settings.mesh
+    mesh = mesh_lib.Mesh(config.sizes())
+    return mesh_execution.MeshExecution(update, self._parts, self._settings.sharding, mesh, config.batch_axis())
 
   def _build_optimizer(self, plan):
     optimizer = self._parts.optimizer
@@ -126,6 +136,11 @@ class TrainingStep:
     for micro_batches in batches:
       self.input_shapes.note(micro_batches)
     self._execution.run(batches)
+
+  def on_mesh(self) -> mesh_execution.MeshExecution:
+    """The execution of a plan for a mesh: steps are run by `run`, inside its `running`."""
+    assert self._mesh_execution is not None
+    return self._mesh_execution
 
   @do_not_convert
   def run_gathering(self, first_batch: tf.Tensor, num_steps: tf.Tensor) -> None:

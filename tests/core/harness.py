@@ -13,6 +13,7 @@ import tf_keras
 
 from official_ext import tf_internals
 from official_ext.config import definitions
+from official_ext.config import mesh_config
 from official_ext.core import base_task
 from official_ext.core import base_trainer
 
@@ -110,6 +111,7 @@ def make_trainer(
   drop_remainder: bool = True,
   trainer_cls: Any = base_trainer.Trainer,
   trainer_config: dict | None = None,
+  mesh: dict | None = None,
   evaluate: bool = False,
   **kwargs: Any,
 ) -> base_trainer.Trainer:
@@ -128,7 +130,7 @@ def make_trainer(
       train_steps=1000,
       **(trainer_config or {}),
     ),
-    runtime=definitions.RuntimeConfig(enable_xla=enable_xla, seed=seed),
+    runtime=definitions.RuntimeConfig(enable_xla=enable_xla, seed=seed, mesh=mesh_config.MeshConfig(mesh)),
   )
   with strategy(replicas).scope():
     task = task_cls(config.task, data if data is not None else make_data(64), validation_data)

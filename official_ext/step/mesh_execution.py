@@ -1,0 +1,243 @@
+"""Runs steps on a mesh of devices: parameters, slots, batches and activations are split as `trainer.sharding` says.
+
+The step is traced as for one device, with the ordinary variables of model and optimizer. Then the traced function is
+called on the mesh, with a twin in the place of every variable: DTensor splits each of its operations, and adds what the
+devices have to exchange. So a step computes what it would compute on one device, whatever the task, but for rounding.
+
+The twins live as long as the execution. A loop of steps begins by copying the ordinary variables into them, and ends by
+copying them back: between loops, checkpoints, evaluations and actions find everything where it always is.
+"""
+
+from collections.abc import Iterator, Sequence
+import contextlib
+import dataclasses
+import sys
+from typing import Any
+
+import tensorflow as tf
+
+from official_ext import errors
+from official_ext import tf_internals
+from official_ext.config import mesh_config
+from official_ext.optimization import variable_names
+from official_ext.runtime import mesh as mesh_lib
+from official_ext.step import layer_calls
+from official_ext.step import mesh_ops
+from official_ext.step import mesh_variables
+from official_ext.step import sharding
+from official_ext.step import step_parts
+from official_ext.step import updates
+
+do_not_convert = tf.autograph.experimental.do_not_convert
+
+
+@dataclasses.dataclass
+class _Twin:
+  """A variable, and the one on the mesh that is written instead."""
+
+  of: tf.Variable
+  on_mesh: tf.Variable
+  axes: sharding.Axes
+
+
+@dataclasses.dataclass
+class _Program:
+  """A traced step.
+
+  Attributes:
+    function: the concrete function.
+    captures: of the mesh, one for each that the function has.
+    written: the twins whose new values the function returns.
+  """
+
+  function: Any
+  captures: list[tf.Tensor]
+  written: list[_Twin]
+
+
+class MeshExecution:
+  """Runs one step after the other, from Python. See `executions.Execution`."""
+
+  def __init__(
+    self,
+    update: updates.GuardedUpdate,
+    parts: step_parts.StepParts,
+    config: mesh_config.ShardingConfig,
+    mesh: mesh_lib.Mesh,
+    batch_axis: str,
+  ):
+    """Makes it, after the step has been probed; nothing is traced yet.
+
+    Args:
+      update: of a step.
+      parts: the step's.
+      config: `trainer.sharding`.
+      mesh: runs the steps.
+      batch_axis: the axis over which batches are split; '' for none.
+
+    Raises:
+      UserError: the patterns for parameters do not fit the model.
+    """
+    self._update = update
+    self._parts = parts
+    self._mesh = mesh
+    self._batch_axis = batch_axis
+    self._activations = _Activations(config.activations, mesh)
+    names = variable_names.by_attribute(parts.model)
+    shapes = {names[variable_names.key_of(v)]: tuple(v.shape) for v in parts.model.variables}
+    self._axes = sharding.parameter_axes(config.parameters, shapes, mesh.sizes)
+    self._shapes = shapes
+    self._names = names
+    self._twins: dict[int, _Twin] = {}  # By the id of the handle of the ordinary variable, which lives as long.
+    self._programs: dict[Any, _Program] = {}
+    _warn_of_whole_parameters(config, shapes, self._axes, parts.model)
+
+  @contextlib.contextmanager
+  def running(self) -> Iterator[None]:
+    """A context for steps. Variables that others write before it count in it, and what steps write, after it."""
+    for twin in self._twins.values():
+      twin.on_mesh.assign(self._mesh.split(twin.of, twin.axes))
+    try:
+      yield
+    finally:
+      for twin in self._twins.values():
+        twin.of.assign(self._mesh.whole(twin.on_mesh.read_value()))
+
+  @do_not_convert
+  def run(self, batches: Sequence[Sequence[Any]]) -> None:
+    """See `executions.Execution`. Inside `running`, outside of a graph."""
+    for micro_batches in batches:
+      program = self._program(list(micro_batches))
+      inputs = [self._mesh.split(tensor, self._axes_of_input(tensor)) for tensor in tf.nest.flatten(micro_batches)]
+      with _explained():
+        values = tf_internals.call_with_captures(program.function, inputs, program.captures)
+      for twin, value in zip(program.written, values):
+        twin.on_mesh.assign(value)
+      self._parts.global_step.assign_add(1)  # The input reads it; the twin has counted by itself.
+
+  def _program(self, micro_batches) -> _Program:
+    """The step, traced for batches of these shapes."""
+    tensors = tf.nest.flatten(micro_batches)
+    for tensor in tensors:
+      if not isinstance(tensor, tf.Tensor) or tensor.dtype in (tf.string, tf.variant, tf.resource):
+        kind = tensor.dtype.name if isinstance(tensor, tf.Tensor) else type(tensor).__name__
+        raise errors.UserError(f'runtime.mesh: a batch holds a {kind}, which DTensor cannot split; leave it out')
+    key = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors)
+    if key not in self._programs:
+      self._programs[key] = self._trace(micro_batches)
+    return self._programs[key]
+
+  def _trace(self, micro_batches):
+    written = mesh_variables.Written()
+
+    def step(batches):
+      with mesh_ops.in_use(), layer_calls.changed(self._activations.with_layout), written.in_use():
+        self._parts.strategy.run(self._update.run_in_xla, args=(batches,))
+      return [self._in_own_layout(variable, value) for variable, value in written.values.values()]
+
+    function = tf.function(step, autograph=False).get_concrete_function(micro_batches)
+    self._activations.check()
+    mesh_variables.check_nothing_is_written(function)
+    # The graph does not list variables that are only handed to a kernel, such as slots.
+    known = [*function.graph.variables, *self._update.guarded_variables]
+    variables = {id(variable.handle): variable for variable in known}
+    captures = []
+    for tensor in function.captured_inputs:
+      if tensor.dtype != tf.resource:
+        captures.append(self._mesh.split(tensor, [''] * tensor.shape.rank))
+      elif id(tensor) in variables:
+        captures.append(self._twin_of(variables[id(tensor)]).on_mesh.handle)
+      else:
+        raise errors.UserError(
+          f'runtime.mesh: the step of {type(self._parts.task).__name__} reads a resource that is no variable of '
+          'the model, the optimizer or a metric: DTensor has no place for it'
+        )
+    return _Program(function, captures, [self._twin_of(variable) for variable, _ in written.values.values()])
+
+  def _in_own_layout(self, variable, value):
+    return tf_internals.with_layout(value, self._mesh.layout(self._axes_of_variable(variable)))
+
+  def _twin_of(self, variable) -> _Twin:
+    key = id(variable.handle)
+    if key not in self._twins:
+      axes = self._axes_of_variable(variable)
+      name = variable_names.name_of(variable)
+      self._twins[key] = _Twin(variable, self._mesh.variable(variable, axes, name), axes)
+    return self._twins[key]
+
+  def _axes_of_variable(self, variable) -> sharding.Axes:
+    name = self._names.get(variable_names.key_of(variable))
+    if name is not None:
+      return self._axes.get(name, ('',) * variable.shape.rank)
+    # An optimizer names its slots after the parameter's own name.
+    split = {}
+    for parameter in self._parts.model.variables:
+      axes = self._axes.get(self._names[variable_names.key_of(parameter)])
+      if axes is not None:
+        split[variable_names.name_of(parameter)] = (tuple(parameter.shape), axes)
+    return sharding.slot_axes(variable_names.name_of(variable), tuple(variable.shape), split)
+
+  def _axes_of_input(self, tensor) -> sharding.Axes:
+    """Examples are split; what cannot be split evenly is whole on every device."""
+    axes = [''] * tensor.shape.rank
+    if axes and self._batch_axis and tensor.shape[0] % self._mesh.sizes[self._batch_axis] == 0:
+      axes[0] = self._batch_axis
+    return tuple(axes)
+
+  def axes_by_name(self) -> dict[str, sharding.Axes]:
+    """How variables that steps use are split, by name; complete after the first step."""
+    return {variable_names.name_of(twin.of): twin.axes for twin in self._twins.values()}
+
+
+class _Activations:
+  """Gives what layers return the layouts that `trainer.sharding.activations` says."""
+
+  def __init__(self, rules: sharding.Rules, mesh: mesh_lib.Mesh):
+    self._rules = rules
+    self._mesh = mesh
+    self._paths: set[str] = set()
+    self._used: set[int] = set()
+
+  def with_layout(self, path: str, outputs: Any) -> Any:
+    """What a layer returns, in its layout: see `layer_calls.changed`. Only the first tensor is an activation."""
+    self._paths.add(path)
+    index = sharding.index_of_rule(self._rules, path)
+    tensors = tf.nest.flatten(outputs)
+    if index is None or not tensors or not tf.is_tensor(tensors[0]):
+      return outputs
+    self._used.add(index)
+    where = f'{sharding.ACTIVATIONS}.{index}: {path}'
+    axes = sharding.axes_of(self._rules[index], tensors[0].shape, self._mesh.sizes, where)
+    tensors[0] = tf_internals.with_layout(tensors[0], self._mesh.layout(axes))
+    return tf.nest.pack_sequence_as(outputs, tensors)
+
+  def check(self) -> None:
+    """Checks, after a trace, that every pattern has matched a layer."""
+    sharding.check_matches(self._rules, self._paths, self._used, sharding.ACTIVATIONS)
+
+
+def _warn_of_whole_parameters(config, shapes, axes, model) -> None:
+  """Names the trained parameters that no pattern matches, if there are patterns."""
+  names = variable_names.by_attribute(model)
+  trained = [names[variable_names.key_of(variable)] for variable in model.trainable_variables]
+  whole = [name for name in trained if name in shapes and name not in axes]
+  if config.parameters and whole:
+    print(
+      f'warning: {sharding.PARAMETERS}: {len(whole)} of {len(trained)} parameters match no pattern and are whole on '
+      f'every device: {", ".join(whole[:6])}{", ..." if len(whole) > 6 else ""}',
+      file=sys.stderr,
+      flush=True,
+    )
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+  """Turns the failure of DTensor to split a step into a UserError."""
+  try:
+    yield
+  except (tf.errors.UnknownError, tf.errors.UnimplementedError) as error:
+    lines = [line for line in str(error).splitlines() if 'error:' in line] or [str(error)]
+    reason = lines[0].partition('error:')[2].strip() or lines[0]
+    raise errors.UserError(
+      f'runtime.mesh: DTensor of TensorFlow {tf.__version__} cannot split this step: {" ".join(reason.split())[:300]}'
+    ) from error

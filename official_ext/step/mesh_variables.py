@@ -1,0 +1,91 @@
+"""Lets a step that is traced for a mesh hand out what it would write, instead of writing it.
+
+DTensor of TensorFlow 2.20 loses the order of operations on one variable where a value has to be gathered first: what is
+read behind an assignment may be the value from before it, and an optimizer's update is wrong by a whole step. So inside
+`Written.in_use` an assignment only notes the new value, and reads that follow take it from there. The variables are
+written when the step has run.
+"""
+
+from collections.abc import Callable, Iterator
+import contextlib
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from official_ext import errors
+from official_ext import tf_internals
+from official_ext.step import method_patch
+
+# Kernels that write a variable by its handle, past its methods; they would bring the lost order back.
+_WRITING = ('ResourceApply', 'ResourceSparseApply', 'ResourceScatter', 'AssignVariable', 'AssignAdd', 'AssignSub')
+
+
+class Written:
+  """The values that variables have after a step, while it is traced.
+
+  Attributes:
+    values: the id of a variable's handle -> (the variable, its last value), in the order of the first writes.
+  """
+
+  def __init__(self):
+    self.values: dict[int, tuple[Any, tf.Tensor]] = {}
+    self._graph: Any = None
+
+  @contextlib.contextmanager
+  def in_use(self) -> Iterator[None]:
+    """A context in the graph of a step."""
+    self._graph = tf.compat.v1.get_default_graph()
+    patches = {
+      'assign': self._assigning(lambda variable, value: value),
+      'assign_add': self._assigning(lambda variable, value: variable.read_value() + value),
+      'assign_sub': self._assigning(lambda variable, value: variable.read_value() - value),
+      '_read_variable_op': self._reading,
+    }
+    with contextlib.ExitStack() as stack:
+      for name, wrap in patches.items():
+        stack.enter_context(method_patch.MethodPatch(tf_internals.OrdinaryVariable, name, wrap))
+      yield
+
+  def _assigning(self, value_of: Callable[[Any, tf.Tensor], tf.Tensor]) -> Callable[..., Any]:
+    def wrap(original):
+      @functools.wraps(original)
+      def assign(variable, value, *args, **kwargs):
+        if tf.executing_eagerly():  # A variable that is made in the trace.
+          return original(variable, value, *args, **kwargs)
+        if tf.compat.v1.get_default_graph() is not self._graph:
+          raise errors.UserError(
+            f'runtime.mesh: {variable.name} is written inside a tf.function, tf.cond or tf.while_loop of the step; a '
+            'mesh carries variables that are written by the step itself'
+          )
+        value = value_of(variable, tf.convert_to_tensor(value, variable.dtype))
+        self.values[id(variable.handle)] = (variable, tf.ensure_shape(value, variable.shape))
+        return value
+
+      return assign
+
+    return wrap
+
+  def _reading(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def read(variable, *args, **kwargs):
+      known = None if tf.executing_eagerly() else self.values.get(id(variable.handle))
+      return original(variable, *args, **kwargs) if known is None else known[1]
+
+    return read
+
+
+def check_nothing_is_written(function: Any) -> None:
+  """Refuses a traced step that writes variables past their methods.
+
+  Raises:
+    UserError: it names the kernel.
+  """
+  definition = function.graph.as_graph_def()
+  groups = [definition.node, *(part.node_def for part in definition.library.function)]
+  kernels = sorted({node.op for nodes in groups for node in nodes if node.op.startswith(_WRITING)})
+  if kernels:
+    raise errors.UserError(
+      f'runtime.mesh: the step writes variables by {", ".join(kernels)}, as the legacy optimizers of tf_keras do, and '
+      'DTensor loses the order of that; take one of its new optimizers, such as adamw_experimental or sgd_experimental'
+    )

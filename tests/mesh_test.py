@@ -1,0 +1,89 @@
+"""Whole runs on meshes, by train.py: the losses of one device, and a run that goes on with another mesh."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests import train_processes
+from tests.experiments import language_model_test
+from tests.soak import comparison
+
+MESHES = [(1, 1), (2, 1), (1, 2), (2, 2), (4, 2)]  # data, tensor
+STEPS = 50
+SGD = {
+  'optimizer_config': {
+    'optimizer': {'type': 'sgd_experimental', 'sgd_experimental': {'momentum': 0.9}},
+    'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.05}},
+    'warmup': {'type': None},
+  }
+}
+DECODER = {
+  **language_model_test.SMALL['task'],
+  'model': {**language_model_test.SMALL['task']['model'], 'num_key_value_heads': 2, 'num_hidden_layers': 2},
+  'train_data': {**language_model_test.SMALL['task']['train_data'], 'global_batch_size': 8},
+}
+CASES = {
+  'digits_mlp': (
+    {},
+    [
+      {'pattern': '^dense/kernel', 'axes': ['', 'tensor']},
+      {'pattern': '^dense_1/kernel', 'axes': ['tensor']},
+    ],
+  ),
+  'language_model': (
+    DECODER,
+    [
+      {'pattern': '(q_proj|k_proj|v_proj|gate_proj|up_proj|lm_head)/kernel', 'axes': ['', 'tensor']},
+      {'pattern': '(o_proj|down_proj)/kernel', 'axes': ['tensor']},
+      {'pattern': 'embed_tokens', 'axes': ['', 'tensor']},
+    ],
+  ),
+}
+
+
+def flags(experiment, folder, mesh, steps=STEPS):
+  task, rules = CASES[experiment]
+  intervals = dict.fromkeys(('steps_per_loop', 'summary_interval', 'checkpoint_interval'), 5)
+  changes = {'trainer': {**SGD, **intervals, 'train_steps': steps}, 'task': task, 'runtime': {'enable_xla': False}}
+  if mesh:
+    changes['runtime'] = {'mesh': dict(zip(('data', 'tensor'), mesh))}
+    changes['trainer']['sharding'] = {'parameters': rules}
+  return [
+    f'--experiment={experiment}',
+    '--mode=train',
+    f'--model_dir={folder}',
+    f'--params_override={json.dumps(changes)}',
+  ]
+
+
+def train(run_train, *arguments, **options):
+  done = run_train(flags(*arguments, **options), timeout=900, env=train_processes.UNOPTIMISED)
+  assert done.returncode == 0, done.stderr
+  losses = [e['training_loss'] for e in comparison.history(arguments[1]) if e['event'] == 'train']
+  return np.array(losses)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize('experiment', CASES)
+def test_losses_on_all_meshes_are_those_of_one_device(experiment, run_train, tmp_path):
+  expected = train(run_train, experiment, tmp_path / 'alone', None)
+  assert len(expected) == STEPS // 5 and expected[-1] < expected[0]
+  for mesh in MESHES:
+    found = train(run_train, experiment, tmp_path / f'{mesh[0]}x{mesh[1]}', mesh)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=str(mesh))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize('experiment', CASES)
+def test_a_run_goes_on_bit_for_bit_on_its_mesh_and_with_the_same_losses_on_others(experiment, run_train, tmp_path):
+  straight = train(run_train, experiment, tmp_path / 'straight', (2, 2), steps=20)
+  for name, meshes in (('same', [(2, 2), (2, 2)]), ('others', [(4, 2), (1, 2), None, (2, 1)])):
+    for number, mesh in enumerate(meshes):
+      steps = 20 * (number + 1) // len(meshes)
+      found = train(run_train, experiment, tmp_path / name, mesh, steps=steps)
+    np.testing.assert_allclose(found, straight, rtol=1e-5, err_msg=name)
+  same, whole = (comparison.tensors(tmp_path / name / 'ckpt-20') for name in ('same', 'straight'))
+  assert same.keys() == whole.keys()
+  for name, value in whole.items():
+    np.testing.assert_array_equal(value, same[name], err_msg=name)
