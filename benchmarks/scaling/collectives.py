@@ -1,7 +1,8 @@
 """Seconds of the exchanges between devices, by their latencies and bandwidths. Pure functions; imports no framework.
 
 Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH (2005): a message of b
-bytes costs latency + b / bandwidth, and all devices send and receive at the same time. What the sum itself costs is left out.
+bytes costs latency + b / bandwidth, and all devices send and receive at the same time. What the sum itself costs is
+left out.
 """
 
 import dataclasses

@@ -23,7 +23,8 @@ class Decoder:
     length: tokens of a row.
     block: parameters of a block.
     others: parameters outside of blocks.
-    unmultiplied: of the others, those that take part in no product: embeddings that are looked up alone.
+    unmultiplied: of the others, those that take part in no product: embeddings that are looked up alone. In this
+      library's trace their gradients are rows, which replicas gather and do not reduce.
   """
 
   layers: int
@@ -171,7 +172,12 @@ class Step:
 
 
 def reduced_bytes(parameters: int, sizes: Sizes = Sizes()) -> int:
-  """What a replica of this library's trainer hands to all-reduce in a step: gradients, the loss, whether it is bad."""
+  """What a replica of this library's trainer hands to all-reduce in a step: gradients, the loss, whether it is bad.
+
+  Args:
+    parameters: whose gradients are dense: those of a `Decoder` without `unmultiplied`.
+    sizes: of a number.
+  """
   return parameters * sizes.gradient + 2 * 4
 
 
@@ -206,7 +212,8 @@ def kept_bytes(decoder: Decoder, plan: Plan, sizes: Sizes = Sizes()) -> float:
 def step(decoder: Decoder, plan: Plan, machine: Machine, sizes: Sizes = Sizes()) -> Step:
   """The step of a plan.
 
-  Blocks are computed once more for the gradient, which is a third more arithmetic than `flops_per_token`.
+  Blocks are computed once more for the gradient, which is a third more arithmetic than `flops_per_token`. Gradients of
+  embeddings count as dense ones, whatever `Decoder.unmultiplied` says.
 
   Raises:
     ValueError: there is no such step.

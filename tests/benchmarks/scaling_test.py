@@ -110,8 +110,10 @@ def test_what_two_replicas_hand_to_all_reduce_is_what_the_model_says():
 class Tokens(harness.LinearTask):
   """Next tokens of rows."""
 
+  config = GPT
+
   def build_model(self):
-    return ext.LanguageModel(GPT)
+    return ext.LanguageModel(self.config)
 
   def forward(self, inputs, model, training):
     return ext.losses.label(model(inputs[0][:, :-1], training=training), inputs[0][:, 1:]), {}
@@ -121,10 +123,15 @@ class Tokens(harness.LinearTask):
 
 
 @pytest.mark.soak
-def test_what_two_replicas_of_a_decoder_hand_to_all_reduce_is_what_the_model_says():
+@pytest.mark.parametrize('config', [SMALL, GPT], ids=['llama', 'gpt2'])
+def test_what_two_replicas_of_a_decoder_hand_to_all_reduce_is_what_the_model_says(config):
   rows = np.random.default_rng(0).integers(0, 32, [8, 9]).astype(np.int32)
-  trainer = harness.make_trainer(Tokens, (rows, np.zeros(8)), replicas='two', enable_xla=False)
-  assert traced.reduced_bytes(trainer) == model.reduced_bytes(model.count(GPT, 8).parameters)
+  task_cls = type('Task', (Tokens,), {'config': config})
+  trainer = harness.make_trainer(task_cls, (rows, np.zeros(8)), replicas='two', enable_xla=False)
+  counted = model.count(config, 8)
+  rows_looked_up = 32 if config is SMALL else 8  # The embedding, which is no head; the learned positions.
+  assert counted.unmultiplied == rows_looked_up * 16
+  assert traced.reduced_bytes(trainer) == model.reduced_bytes(counted.parameters - counted.unmultiplied)
 
 
 def test_the_tensors_that_tensor_parallelism_sums_are_those_that_layers_return():
