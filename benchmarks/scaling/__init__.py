@@ -1,0 +1,1 @@
+"""How training grows with devices: measured on one machine, and computed for many."""
