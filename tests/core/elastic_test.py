@@ -1,4 +1,4 @@
-"""A run whose number of replicas changes from start to start: the same global batches, and the same result but rounding."""
+"""A run whose number of replicas changes from start to start: the same batches, and the same result but rounding."""
 
 import numpy as np
 import tensorflow as tf
