@@ -43,7 +43,7 @@ def _environment(**changes):
 class Launched:
   """`official-ext launch` of a training in `folder`, with its output so far in `text`."""
 
-  def __init__(self, folder, *flags, num_workers=2, max_restarts=3, base=FLAGS):
+  def __init__(self, folder, *flags, num_workers=2, max_restarts=3, grace=60, base=FLAGS):
     self.folder, self.text = folder, ''
     self.process = subprocess.Popen(
       [
@@ -52,6 +52,7 @@ class Launched:
         'official_ext.cli.launch',
         f'--num_workers={num_workers}',
         f'--max_restarts={max_restarts}',
+        f'--grace_seconds={grace}',
         '--',
         *base,
         *flags,
@@ -368,6 +369,26 @@ def test_a_worker_that_stands_still_counts_as_lost(launched, straight, tmp_path,
   assert 'error: ' in run.text and 'launch: restart 1 of 3' in run.text
   assert time.monotonic() - began < 240
   assert_same(tmp_path, straight)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize('worker', [0, 1])
+def test_a_worker_that_stands_still_is_killed_where_the_others_hang_before_they_count_it_as_lost(
+  launched, straight, tmp_path, worker
+):
+  flags = ['--set=runtime.hang_seconds=15', '--set=runtime.worker_timeout_seconds=300']
+  run = launched(tmp_path, *flags, grace=5)
+  run.wait_for(r'\[0\] train 40/')
+  run.kill(worker, number=signal.SIGSTOP)
+  assert run.end() == 0, run.text
+  assert f'launch: worker {1 - worker} stopped with status 75' in run.text
+  assert f'launch: worker {worker} is suspended, 5 s after another has ended, and killed' in run.text
+  assert 'launch: restart 1 of 3' in run.text and 'restart 2' not in run.text
+  hung = tmp_path / f'hung.worker-{1 - worker}.txt'
+  assert 'runtime.hang_seconds' in hung.read_text()
+  hung.unlink()
+  assert_same(tmp_path, straight)
+  assert_written_by_one(tmp_path, straight)
 
 
 @pytest.mark.soak
