@@ -23,10 +23,13 @@ class DigitsMlpWithScalarConfig(configs.DigitsMlpTaskConfig):
   Attributes:
     bad_example: The number of a training example whose pixels are NaN. -1: none.
     evaluation_fails: Whether every evaluation ends with an error.
+    logs_batches: Whether a step logs `batch`, which tells its global batch from others, and does not depend on how many
+      replicas share it.
   """
 
   bad_example: int = -1
   evaluation_fails: bool = False
+  logs_batches: bool = False
 
 
 @task_factory.register_task_cls(DigitsMlpWithScalarConfig)
@@ -47,7 +50,12 @@ class DigitsMlpWithScalarTask(task.DigitsMlpTask):
   def forward(self, inputs, model, training):
     loss, logs = super().forward(inputs, model, training)
     confidence = tf.reduce_max(tf.nn.softmax(logs['accuracy'][1]), axis=-1)
-    return loss, {**logs, 'confidence': tf.reduce_mean(confidence)}
+    logs = {**logs, 'confidence': tf.reduce_mean(confidence)}
+    if training and self.config.logs_batches:
+      # Sixteenths of whole numbers, at most 512 for an example: float32 holds their sum over 64 examples exactly.
+      weights = tf.range(64, dtype=tf.float32) % 8 + 1
+      logs['batch'] = tf.reduce_mean(tf.reduce_sum(inputs['pixels'] * weights, axis=-1))
+    return loss, logs
 
 
 def _hanging(batch, flag):

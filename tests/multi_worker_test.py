@@ -43,14 +43,16 @@ def _environment(**changes):
 class Launched:
   """`official-ext launch` of a training in `folder`, with its output so far in `text`."""
 
-  def __init__(self, folder, *flags, max_restarts=3, base=FLAGS):
+  def __init__(self, folder, *flags, num_workers=2, max_restarts=3, grace=60, base=FLAGS):
     self.folder, self.text = folder, ''
     self.process = subprocess.Popen(
       [
         sys.executable,
         '-m',
         'official_ext.cli.launch',
+        f'--num_workers={num_workers}',
         f'--max_restarts={max_restarts}',
+        f'--grace_seconds={grace}',
         '--',
         *base,
         *flags,
@@ -370,6 +372,26 @@ def test_a_worker_that_stands_still_counts_as_lost(launched, straight, tmp_path,
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize('worker', [0, 1])
+def test_a_worker_that_stands_still_is_killed_where_the_others_hang_before_they_count_it_as_lost(
+  launched, straight, tmp_path, worker
+):
+  flags = ['--set=runtime.hang_seconds=15', '--set=runtime.worker_timeout_seconds=300']
+  run = launched(tmp_path, *flags, grace=5)
+  run.wait_for(r'\[0\] train 40/')
+  run.kill(worker, number=signal.SIGSTOP)
+  assert run.end() == 0, run.text
+  assert f'launch: worker {1 - worker} stopped with status 75' in run.text
+  assert f'launch: worker {worker} is suspended, 5 s after another has ended, and killed' in run.text
+  assert 'launch: restart 1 of 3' in run.text and 'restart 2' not in run.text
+  hung = tmp_path / f'hung.worker-{1 - worker}.txt'
+  assert 'runtime.hang_seconds' in hung.read_text()
+  hung.unlink()
+  assert_same(tmp_path, straight)
+  assert_written_by_one(tmp_path, straight)
+
+
+@pytest.mark.soak
 def test_workers_that_wait_for_one_that_hangs_all_tell_where_and_are_started_again(
   launched, straight, tmp_path, monkeypatch
 ):
@@ -386,6 +408,59 @@ def test_workers_that_wait_for_one_that_hangs_all_tell_where_and_are_started_aga
   assert (tmp_path / 'run' / 'events.jsonl').read_text().count('"event": "hung"') == 1  # Superseded by what follows.
   assert_same(tmp_path / 'run', straight)
   assert_written_by_one(tmp_path / 'run', straight)
+
+
+def _train_events(folder):
+  """{step: the last event of that step}, of a training."""
+  events = json_lines.read_events(f'{folder}/events.jsonl')
+  return {event['step']: event for event in events if event['event'] == 'train'}
+
+
+@pytest.mark.soak
+def test_one_two_four_and_two_workers_do_what_one_does(launched, tmp_path):
+  steps_per_part, workers = 8, (1, 2, 4, 2)
+  steps = steps_per_part * len(workers)
+  base = [
+    *FLAGS[:3],
+    '--set=steps_per_loop=1',
+    '--set=summary_interval=1',
+    f'--set=checkpoint_interval={steps_per_part}',
+    '--set=validation_interval=1000',
+    '--set=runtime.enable_xla=false',
+    '--set=task.logs_batches=true',
+    # No division by the root of small squares, as Adam's, which would make a rounding as large as an update.
+    '--set=optimizer=sgd',
+    '--set=learning_rate=0.01',
+  ]
+  straight = launched(tmp_path / 'straight', f'--set=train_steps={steps}', num_workers=1, base=base)
+  assert straight.end() == 0, straight.text
+  for part, num_workers in enumerate(workers, 1):
+    # In the third part, the newest checkpoint is what the next number of workers goes on from, some steps after it.
+    train_steps = steps if part == 3 else part * steps_per_part
+    run = launched(tmp_path / 'elastic', f'--set=train_steps={train_steps}', num_workers=num_workers, base=base)
+    if part == 3:
+      run.wait_for(rf'\[0\] checkpoint {part * steps_per_part}/')
+      run.kill(*range(num_workers))
+      run.process.kill()
+      run.end()
+    else:
+      assert run.end() == 0, run.text
+    assert f'Devices: {num_workers} replica' in run.text
+    if part > 1:
+      assert f'Replicas: {num_workers}, {workers[part - 2]} before.' in run.text
+  expected, found = _train_events(straight.folder), _train_events(tmp_path / 'elastic')
+  assert list(found) == list(expected) == list(range(1, steps + 1))
+  batches = [event['batch'] for event in expected.values()]
+  assert [event['batch'] for event in found.values()] == batches and len(set(batches)) == steps
+  # Every value of a step is the end of some sums of at most 256 terms, each rounded to float32, in another order.
+  tolerance = 256 * steps * np.finfo(np.float32).eps
+  for step, event in expected.items():
+    np.testing.assert_allclose(found[step]['training_loss'], event['training_loss'], rtol=tolerance, err_msg=str(step))
+  values = tensors(straight.folder, steps)
+  for name, value in tensors(tmp_path / 'elastic', steps).items():
+    if value.dtype.kind == 'f':
+      atol = tolerance * np.abs(values[name]).max(initial=0)
+      np.testing.assert_allclose(value, values[name], rtol=0, atol=atol, err_msg=name)
 
 
 @pytest.mark.soak

@@ -21,6 +21,7 @@ from official_ext.monitoring import credentials
 from official_ext.runs import commands
 from official_ext.runtime import launcher
 from official_ext.runtime import meeting
+from official_ext.runtime import process_identity
 from official_ext.runtime import visible_gpus
 
 _DESCRIPTION = """Starts NUM_WORKERS processes of train.py on this machine, which train together over loopback ports.
@@ -47,11 +48,13 @@ class _Worker:
   Attributes:
     index: its number.
     process: the process.
+    was_suspended: whether it was killed because it stood still, by a signal, when others had ended.
     unfinished: pipe -> bytes that do not end a line yet.
   """
 
   index: int
   process: subprocess.Popen
+  was_suspended: bool = False
   unfinished: dict[Any, bytes] = dataclasses.field(default_factory=dict)
 
 
@@ -108,9 +111,15 @@ class Launcher:
     self._start()
     first: _Worker | None = None
     deadline = None
+    first_end: float | None = None
     while self._selector.get_map() or self._running():
       self._pass_output_on(_POLL_SECONDS)
-      lost = [worker for worker in self._workers if worker.process.poll() not in (None, 0, _PREEMPTED)]
+      if first_end is None and len(self._running()) < self._num_workers:
+        first_end = time.monotonic()
+      if first_end is not None and time.monotonic() > first_end + self._grace:
+        self._kill_suspended()
+      ended = [worker for worker in self._workers if not worker.was_suspended]
+      lost = [worker for worker in ended if worker.process.poll() not in (None, 0, _PREEMPTED)]
       if lost and first is None:
         first = lost[0]
         deadline = time.monotonic() + self._grace
@@ -129,8 +138,16 @@ class Launcher:
       if status in codes and (status != _PREEMPTED or first is None):
         return status
     if first is None:
-      return 0
+      return _PREEMPTED if any(worker.was_suspended for worker in self._workers) else 0
     return first.process.returncode if first.process.returncode > 0 else 1
+
+  def _kill_suspended(self) -> None:
+    """Kills the workers that a signal has suspended: they neither save nor notice that the others have ended."""
+    for worker in self._workers:
+      if worker.process.poll() is None and process_identity.is_suspended_child(worker.process.pid):
+        _say(f'worker {worker.index} is suspended, {self._grace:g} s after another has ended, and killed')
+        worker.was_suspended = True
+        _kill_group(worker, signal.SIGKILL)
 
   def _running(self) -> list[int]:
     return [worker.index for worker in self._workers if worker.process.poll() is None]
@@ -183,10 +200,7 @@ class Launcher:
   def _end_all(self, number: int) -> None:
     for worker in self._workers:
       if worker.process.poll() is None:
-        try:
-          os.killpg(worker.process.pid, number)  # Together with its children, which may hold its pipes open.
-        except ProcessLookupError:
-          pass
+        _kill_group(worker, number)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -279,6 +293,13 @@ def _free_ports(count: int) -> list[int]:
   finally:
     for each in sockets:
       each.close()
+
+
+def _kill_group(worker: _Worker, number: int) -> None:
+  try:
+    os.killpg(worker.process.pid, number)  # Together with its children, which may hold its pipes open.
+  except ProcessLookupError:
+    pass
 
 
 def _outcome(worker: _Worker) -> str:

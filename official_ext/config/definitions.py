@@ -32,7 +32,10 @@ OptimizationConfig = configs.OptimizationConfig
 ConfigT = TypeVar('ConfigT', bound=base_config.Config)
 
 _STEP_INDEXED = 'the input is indexed by step and reads nothing of the kind'
-_DATA_SERVICE = 'the input is indexed by step and uses no tf.data service'
+_DATA_SERVICE = (
+  'the input is indexed by step, and a tf.data service gives batches of no certain step; use num_parallel_calls, or '
+  '`official-ext prepare` (docs/launch.md)'
+)
 
 
 @dataclasses.dataclass
@@ -70,7 +73,7 @@ class DataConfig(cfg.DataConfig):
     'cycle_length': _STEP_INDEXED,
     'block_length': _STEP_INDEXED,
     'sharding': 'every replica takes its slice of the global batch',
-    'ram_budget': _DATA_SERVICE,
+    'ram_budget': 'set num_parallel_calls and prefetch_buffer_size instead',
     'enable_tf_data_service': _DATA_SERVICE,
     'tf_data_service_address': _DATA_SERVICE,
     'tf_data_service_job_name': _DATA_SERVICE,

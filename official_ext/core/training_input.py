@@ -60,7 +60,14 @@ class TrainingInput:
       return None
     with position.starting_at(num_batches) as start:
       dataset = distribute_dataset(self._task.build_inputs, self._data)
-      if not start.honoured and num_batches:
+      if not start.honoured and num_batches and _is_from_a_service(self._data):
+        logging.warning(
+          'The input of %s comes from a tf.data service, which deals out examples in no order that could be repeated: '
+          'from batch %d on, the run goes on with whatever the service gives, and not as an undisturbed run would.',
+          type(self._task).__name__,
+          num_batches,
+        )
+      elif not start.honoured and num_batches:
         dataset = distribute_dataset(self._skipping_inputs(num_batches), self._data)
     self._first_batch = num_batches
     return dataset
@@ -84,6 +91,11 @@ class TrainingInput:
       return dataset.skip(num_batches * local_replicas)
 
     return pipelines.transformed(self._task.build_inputs, skip)
+
+
+def _is_from_a_service(data: Any) -> bool:
+  """Whether Model Garden's InputReader takes the batches of a data configuration from a tf.data service."""
+  return bool(getattr(data, 'enable_tf_data_service', False) and getattr(data, 'tf_data_service_address', None))
 
 
 def ended(step: int) -> errors.UserError:

@@ -106,6 +106,11 @@ def is_suspended(process: ProcessIdentity) -> bool:
   return _state_and_start(process.pid) == ('T', process.pid_start)
 
 
+def is_suspended_child(pid: int) -> bool:
+  """The same of a child of this process that has not been waited for, whose number is thus no other process's."""
+  return _state_and_start(pid)[0] == 'T'
+
+
 def _is_earlier_boot(process: ProcessIdentity, here: ProcessIdentity) -> bool:
   """Whether this machine has been restarted since. Containers on two machines may share name and image."""
   in_no_container = process.pid_namespace == here.pid_namespace == _INITIAL_NAMESPACE

@@ -34,6 +34,8 @@ plans = dict(plan.rsplit(':', 1) for plan in sys.argv[2:])
 for do in plans.get(f'{index}:{attempt}', plans.get(f'{index}:*', '0')).split(','):
   if do == 'kill':
     os.kill(os.getpid(), signal.SIGKILL)
+  elif do == 'suspend':
+    os.kill(os.getpid(), signal.SIGSTOP)
   elif do == 'hang':
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(100)
@@ -128,6 +130,15 @@ def test_a_preempted_run_is_started_again(tmp_path):
   run = Run(tmp_path, '0:0:75', '1:0:sleep1,75')  # The second worker takes its time, and has it.
   assert run.end() == 0
   assert len(run.starts(0)) == len(run.starts(1)) == 2 and 'killed' not in run.stderr
+
+
+@pytest.mark.parametrize(('restarts', 'status'), [(1, 0), (0, 75)])
+def test_a_suspended_worker_is_killed_when_the_others_have_stopped(tmp_path, restarts, status):
+  # One that is suspended hears of nothing; the other notices that the run hangs, and stops with 75.
+  run = Run(tmp_path, '0:0:sleep0.5,75', '1:0:suspend', grace=1.0, max_restarts=restarts)
+  assert run.end() == status
+  assert 'worker 1 is suspended, 1 s after another has ended, and killed' in run.stderr
+  assert len(run.starts(0)) == 1 + restarts
 
 
 @pytest.mark.parametrize('status', [2, 3])

@@ -80,12 +80,12 @@ class LinearTask(base_task.Task):
 
 @functools.cache
 def strategy(name: str) -> tf.distribute.Strategy:
-  """'one' replica, 'two' replicas, 'mirrored_one' (a MirroredStrategy of one), or 'default' (none)."""
+  """'one' replica, 'two' or 'four' replicas, 'mirrored_one' (a MirroredStrategy of one), or 'default' (none)."""
   if name == 'one':
     return tf.distribute.OneDeviceStrategy('CPU:0')
   if name == 'default':
     return tf.distribute.get_strategy()
-  devices = ['CPU:0', 'CPU:1'] if name == 'two' else ['CPU:0']
+  devices = [f'CPU:{index}' for index in range({'two': 2, 'four': 4}.get(name, 1))]
   return tf_internals.make_strategy(tf.distribute.MirroredStrategy, devices=devices)
 
 

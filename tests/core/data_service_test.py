@@ -1,0 +1,135 @@
+"""A tf.data service, with a real dispatcher and real workers: what it does to input, and what is made of it."""
+
+import contextlib
+import logging
+import types
+
+import numpy as np
+from official.core import config_definitions
+from official.core import input_reader
+import pytest
+import tensorflow as tf
+
+from official_ext.config import definitions as cfg
+from official_ext.core import training_input
+from official_ext.data import sources
+from official_ext.data import step_indexed
+
+service_lib = tf.data.experimental.service
+NUM_EXAMPLES, BATCH_SIZE, NUM_READ = 64, 8, 6
+
+
+class Service:
+  """A dispatcher and its workers, in this process."""
+
+  def __init__(self, stack):
+    self._stack = stack
+    self._dispatcher = service_lib.DispatchServer(service_lib.DispatcherConfig(port=0))
+    self.address = self._dispatcher.target
+    self._workers = []
+
+  def add_worker(self):
+    config = service_lib.WorkerConfig(self.address.partition('://')[2], heartbeat_interval_ms=100)
+    self._workers.append(service_lib.WorkerServer(config))
+    self._stack.callback(self._workers[-1]._stop)
+
+  def kill_worker(self):
+    self._workers.pop(0)._stop()
+
+
+@pytest.fixture
+def service():
+  with contextlib.ExitStack() as stack:
+    yield Service(stack)
+
+
+def _step_indexed(service):
+  """The numbers of examples of batches indexed by step, through the service in the way that repeats most."""
+  params = cfg.DataConfig(global_batch_size=BATCH_SIZE, is_training=True, seed=0)
+  straight = step_indexed.build_dataset(sources.ArraySource({'number': np.arange(NUM_EXAMPLES)}), params)
+  batches = straight.map(lambda batch: batch['number'])
+  # One outstanding request: nothing of what a killed worker had made is still on its way.
+  through = batches.apply(
+    service_lib.distribute(service_lib.ShardingPolicy.OFF, service.address, max_outstanding_requests=1)
+  )
+  return [batch.tolist() for batch in batches.take(NUM_READ).as_numpy_iterator()], through.as_numpy_iterator()
+
+
+def _take(iterator):
+  return [next(iterator).tolist() for _ in range(NUM_READ)]
+
+
+def test_why_input_that_is_indexed_by_step_is_refused(service):
+  service.add_worker()
+  straight, through = _step_indexed(service)
+  assert _take(through) == straight
+  service.kill_worker()
+  service.add_worker()
+  after = _take(through)
+  assert straight[0] in after  # The first batches come again, without a word.
+
+
+def test_two_workers_give_batches_twice(service):
+  service.add_worker()
+  service.add_worker()
+  straight, through = _step_indexed(service)
+  found = _take(through) + _take(through)
+  assert found.count(straight[0]) == 2
+
+
+class _Task:
+  """Model Garden's input: records of one whole number each."""
+
+  def __init__(self, path):
+    self.path = path
+
+  def build_inputs(self, params, input_context=None):
+    reader = input_reader.InputReader(
+      params, decoder_fn=lambda record: tf.io.decode_raw(record, tf.int64)[0], dataset_fn=tf.data.TFRecordDataset
+    )
+    return reader.read(input_context)
+
+
+def test_model_gardens_input_goes_on_after_its_worker_was_killed_and_says_that_it_is_not_exact(
+  service, tmp_path, caplog
+):
+  path = str(tmp_path / 'numbers.tfrecord')
+  with tf.io.TFRecordWriter(path) as writer:
+    for number in range(NUM_EXAMPLES):
+      writer.write(np.int64(number).tobytes())
+  service.add_worker()
+  data = config_definitions.DataConfig(
+    input_path=path,
+    global_batch_size=BATCH_SIZE,
+    is_training=True,
+    shuffle_buffer_size=NUM_EXAMPLES,
+    enable_tf_data_service=True,
+    tf_data_service_address=service.address,
+    tf_data_service_job_name='numbers',
+  )
+  strategy = tf.distribute.OneDeviceStrategy('CPU:0')
+
+  def distribute(build_inputs, params):
+    return strategy.distribute_datasets_from_function(lambda context: build_inputs(params, context))
+
+  its_input = training_input.TrainingInput(_Task(path), data, batches_per_step=1, is_custom=False)
+  with caplog.at_level(logging.WARNING):
+    iterator = iter(its_input.after(1000, distribute))
+  assert 'comes from a tf.data service' in caplog.text and 'from batch 1000 on' in caplog.text
+  assert 'is read again' not in caplog.text
+  for attempt in range(2):
+    for _ in range(4 * NUM_EXAMPLES // BATCH_SIZE):  # More than could have been on its way.
+      assert set(next(iterator).numpy().tolist()) <= set(range(NUM_EXAMPLES))
+    if attempt == 0:
+      service.kill_worker()
+      service.add_worker()
+
+
+def test_a_data_configuration_without_a_service_is_read_again(caplog):
+  data = types.SimpleNamespace(enable_tf_data_service=True, tf_data_service_address=None)
+  task = types.SimpleNamespace(build_inputs=lambda params, input_context=None: tf.data.Dataset.range(10))
+  its_input = training_input.TrainingInput(task, data, batches_per_step=1, is_custom=False)
+  with caplog.at_level(logging.WARNING):
+    dataset = its_input.after(3, lambda build_inputs, params: build_inputs(params, None))
+  assert 'is read again up to batch 3' in caplog.text
+  assert next(dataset.as_numpy_iterator()) == 3
