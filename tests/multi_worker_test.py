@@ -1,5 +1,6 @@
 """Two real worker processes on this machine, through train.py: killed, lost, continued by one, with the same result."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -435,13 +436,18 @@ def test_one_two_four_and_two_workers_do_what_one_does(launched, tmp_path):
   straight = launched(tmp_path / 'straight', f'--set=train_steps={steps}', num_workers=1, base=base)
   assert straight.end() == 0, straight.text
   for part, num_workers in enumerate(workers, 1):
-    # In the third part, the newest checkpoint is what the next number of workers goes on from, some steps after it.
-    train_steps = steps if part == 3 else part * steps_per_part
+    # The third part is killed on its way from its checkpoint to one step before the end, or right after that.
+    train_steps = steps - 1 if part == 3 else part * steps_per_part
     run = launched(tmp_path / 'elastic', f'--set=train_steps={train_steps}', num_workers=num_workers, base=base)
     if part == 3:
-      run.wait_for(rf'\[0\] checkpoint {part * steps_per_part}/')
-      run.kill(*range(num_workers))
+      manifest = tmp_path / 'elastic' / f'ckpt-{part * steps_per_part}.manifest.json'  # Written after the line is told.
+      while run.process.poll() is None and not manifest.exists():
+        time.sleep(0.02)
+      assert manifest.exists(), run.text
       run.process.kill()
+      for worker in range(num_workers):
+        with contextlib.suppress(ProcessLookupError):
+          run.kill(worker)
       run.end()
     else:
       assert run.end() == 0, run.text
