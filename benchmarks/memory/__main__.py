@@ -76,7 +76,7 @@ def measure(
     alone = [plain.run(1) for _ in range(num_rounds)]
     yield 'plain', _found(plain, alone, 0.0)
     for variant in variants:
-      if variant == 'plain' or variant not in _LIBRARIES[library]:
+      if variant == 'plain' or variant not in _LIBRARIES[library] or variant not in subject.variants:
         continue
       try:
         theirs = _start(subject.name, library, variant, folder)
