@@ -91,6 +91,9 @@ def _parser(module: Any) -> arguments_lib.Parser:
   for name in ('render', 'follow', 'again'):
     parser.add_argument(f'--{name}', action='store_true')
   for name, keywords in module.OPTIONS.items():
+    keywords = dict(keywords)
+    if 'least' in keywords:
+      keywords['type'] = arguments_lib.at_least(keywords.pop('least'))
     parser.add_argument(f'--{name}', **keywords)
   return parser
 

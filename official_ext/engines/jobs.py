@@ -4,7 +4,7 @@ An engine is a module beside this one. It renders a job as what its cluster take
 own command; it rebuilds nothing. Between it and train.py there is TF_CONFIG, and the exit status: 75 means that the
 same command goes on. Each has
 
-    OPTIONS                                  argparse's arguments of `--name` -> keywords
+    OPTIONS                                  argparse's arguments of `--name` -> keywords; 'least' of an integer
     NEEDS_ABSOLUTE                           whether it runs where the present folder is not: in containers
     HAS_ARRAYS                               whether one submission may be the trials of a sweep
     render(job, options) -> str              the script or manifest
@@ -12,7 +12,7 @@ same command goes on. Each has
     is_active(name, options) -> bool | None  whether a job waits or runs there; None if that is not known
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import re
 import shutil
@@ -207,19 +207,6 @@ def _put(values: Any, path: Sequence[str], value: Any, text: str) -> None:
       values = values.setdefault(key, {})
     else:
       values = values[key]
-
-
-def integer(least: int) -> Callable[[str], int]:
-  """The `type` of an option that is an integer from `least` on."""
-
-  def parse(text: str) -> int:
-    value = int(text)
-    if value < least:
-      raise ValueError(text)
-    return value
-
-  parse.__name__ = f'integer of {least} or more'
-  return parse
 
 
 def log_path(model_dir: str, mode: str = 'train') -> str:

@@ -18,15 +18,15 @@ from official_ext.engines import jobs
 
 OPTIONS: dict[str, dict[str, Any]] = {
   'image': {'required': True},
-  'num_workers': {'type': jobs.integer(1), 'default': 1},
-  'gpus': {'type': jobs.integer(0), 'default': 0},
+  'num_workers': {'least': 1, 'default': 1},
+  'gpus': {'least': 0, 'default': 0},
   'cpus': {},
   'memory': {},
   'namespace': {},
   'volume_claim': {},
   'mount_path': {},
   'secret': {},
-  'grace_seconds': {'type': jobs.integer(0), 'default': 120},
+  'grace_seconds': {'least': 0, 'default': 120},
 }
 NEEDS_ABSOLUTE = True
 HAS_ARRAYS = False

@@ -14,9 +14,9 @@ from official_ext.queue import queue_folder
 from official_ext.runtime import visible_gpus
 
 OPTIONS: dict[str, dict[str, Any]] = {
-  'num_workers': {'type': jobs.integer(1), 'default': 1},
-  'gpus': {'type': jobs.integer(0)},
-  'slots': {'type': jobs.integer(1)},
+  'num_workers': {'least': 1, 'default': 1},
+  'gpus': {'least': 0},
+  'slots': {'least': 1},
 }
 NEEDS_ABSOLUTE = False
 HAS_ARRAYS = False

@@ -28,10 +28,10 @@ from official_ext.engines import jobs
 
 OPTIONS: dict[str, dict[str, Any]] = {
   'address': {},
-  'num_workers': {'type': jobs.integer(1), 'default': 1},
-  'gpus': {'type': jobs.integer(0), 'default': 0},
-  'cpus': {'type': jobs.integer(1), 'default': 1},
-  'slots': {'type': jobs.integer(1)},
+  'num_workers': {'least': 1, 'default': 1},
+  'gpus': {'least': 0, 'default': 0},
+  'cpus': {'least': 1, 'default': 1},
+  'slots': {'least': 1},
 }
 NEEDS_ABSOLUTE = False
 HAS_ARRAYS = True

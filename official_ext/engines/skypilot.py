@@ -13,7 +13,7 @@ from typing import Any
 from official_ext.engines import jobs
 
 OPTIONS: dict[str, dict[str, Any]] = {
-  'num_workers': {'type': jobs.integer(1), 'default': 1},
+  'num_workers': {'least': 1, 'default': 1},
   'accelerators': {},
   'infra': {},
   'cpus': {},

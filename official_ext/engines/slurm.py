@@ -17,16 +17,16 @@ from official_ext import errors
 from official_ext.engines import jobs
 
 OPTIONS: dict[str, dict[str, Any]] = {
-  'nodes': {'type': jobs.integer(1), 'default': 1},
-  'tasks_per_node': {'type': jobs.integer(1), 'default': 1},
+  'nodes': {'least': 1, 'default': 1},
+  'tasks_per_node': {'least': 1, 'default': 1},
   'gpus_per_task': {},
-  'cpus_per_task': {'type': jobs.integer(1)},
+  'cpus_per_task': {'least': 1},
   'mem': {},
   'time': {},
   'partition': {},
   'account': {},
-  'signal_seconds': {'type': jobs.integer(1), 'default': 120},
-  'slots': {'type': jobs.integer(1)},
+  'signal_seconds': {'least': 1, 'default': 120},
+  'slots': {'least': 1},
 }
 NEEDS_ABSOLUTE = False
 HAS_ARRAYS = True

@@ -19,9 +19,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
   'machine_type': {'required': True},
   'region': {'required': True},
   'project': {},
-  'num_workers': {'type': jobs.integer(1), 'default': 1},
+  'num_workers': {'least': 1, 'default': 1},
   'accelerator': {},
-  'gpus': {'type': jobs.integer(1)},
+  'gpus': {'least': 1},
   'time': {},
   'service_account': {},
 }
