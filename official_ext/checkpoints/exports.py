@@ -30,8 +30,8 @@ def write(checkpoint: tf.train.Checkpoint, path: str, is_chief: bool, **entries:
         checkpoint.write(os.path.join(folder, 'ckpt'))
       return
     folder, name = os.path.split(path)
-    tf.io.gfile.makedirs(folder)
     manifests.remove_unfinished(folder, name.rpartition('-')[0])
+    manifests.begin(path)
     manifests.write(checkpoint.write(path), **entries, **averaged_weights.note(checkpoint))
   except storage.FAILURES as error:
     if is_chief:

@@ -168,6 +168,8 @@ class CheckpointManager(tf.train.CheckpointManager):
       experimental_write_callbacks=[self._written],
     )
     try:
+      if self._is_chief:
+        manifests.begin(path)
       self.checkpoint.write(path, options=write_options)
     except storage.FAILURES as error:
       raise self._save_error(error) from error

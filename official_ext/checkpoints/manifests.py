@@ -4,27 +4,45 @@ A checkpoint consists of the files `PATH.index` and `PATH.data-*`. `PATH.manifes
 sums, and one sum over itself, and is renamed into place when all of them are on disk. An unfinished save has none;
 damage shows when the files are compared with it. A manifest can come from anywhere: it may only name the checkpoint's
 own files, beside it, and no other file is read.
+
+Model Garden's own checkpoints have no manifest either. What tells them from an unfinished save is `PATH.unfinished`, a
+mark that is there while the files are being written or deleted.
 """
 
+from collections.abc import Callable
 import hashlib
 import json
 import os
 import re
 from typing import Any
 
+from absl import logging
 import numpy as np
 import tensorflow as tf
 
 from official_ext.checkpoints import manifest_content
 from official_ext.files import paths as paths_lib
 from official_ext.files import readable_paths
+from official_ext.files import storage
 
 SUFFIX = manifest_content.SUFFIX
+UNFINISHED = '.unfinished'
 _CHUNK = 2**20
 
 
+def begin(path: str) -> None:
+  """Marks the checkpoint at `path`, whose files are about to be written; makes its folder if there is none.
+
+  Raises:
+    OSError or tf.errors.OpError: the mark cannot be written.
+  """
+  tf.io.gfile.makedirs(folder_of(path))
+  with tf.io.gfile.GFile(path + UNFINISHED, 'w') as f:
+    f.write('The files of this checkpoint are being written or deleted; without a manifest, they do not count.\n')
+
+
 def write(path: str, **values: Any) -> None:
-  """Writes the manifest of the checkpoint at `path`, whose files must be complete.
+  """Writes the manifest of the checkpoint at `path`, whose files must be complete; takes the mark away.
 
   Args:
     path: of the checkpoint.
@@ -43,7 +61,8 @@ def write(path: str, **values: Any) -> None:
   content = {'files': files, **values}
   content['sha256'] = manifest_content.sum_of(content)
   text = json.dumps(content, separators=(',', ':'))  # Every byte has a meaning, so that damage to any of them shows.
-  paths_lib.write_atomically(path + SUFFIX, text.encode(), temporary=f'{path}{SUFFIX}.tmp', sync=True)
+  paths_lib.write_atomically(path + SUFFIX, text.encode(), temporary=_temporary(path), sync=True)
+  storage.remove(path + UNFINISHED)  # If that fails: beside a manifest, it means nothing.
 
 
 def read(path: str) -> dict[str, Any]:
@@ -123,8 +142,13 @@ def paths(directory: str, name: str = 'ckpt') -> list[str]:
 
 
 def saved_paths(directory: str, name: str = 'ckpt') -> list[str]:
-  """The paths of all checkpoints in a folder, with or without a manifest, by step, oldest first."""
-  return _paths(directory, name, '.index')
+  """The paths of all checkpoints in a folder, with or without a manifest, but whole, by step, oldest first."""
+  return [path for path in _paths(directory, name, '.index') if not is_unfinished(path)]
+
+
+def is_unfinished(path: str) -> bool:
+  """Whether a save or a deletion of the checkpoint at `path` has begun and not ended."""
+  return tf.io.gfile.exists(path + UNFINISHED) and not tf.io.gfile.exists(path + SUFFIX)
 
 
 def _paths(directory: str, name: str, suffix: str) -> list[str]:
@@ -159,29 +183,71 @@ def files_of(path: str) -> list[str]:
 
 def remove(path: str) -> None:
   """Deletes a checkpoint, its manifest first: half a checkpoint does not count."""
-  for file in [path + SUFFIX, *files_of(path)]:
+  try:
+    begin(path)
+  except storage.FAILURES:  # A full disk: deleting is what helps.
+    pass
+  _remove_files(path)
+
+
+def remove_unfinished(directory: str, name: str = 'ckpt') -> None:
+  """Deletes the remains of unfinished saves and deletions, as far as that is possible. Nothing may be saving there.
+
+  These are the folders in which TensorFlow collects a checkpoint's parts, and marked checkpoints without a manifest. A
+  marked one that the file named `checkpoint` has come to name since is whole: another program has written it.
+  """
+  for folder in paths_lib.matching(directory, rf'{re.escape(name)}-[0-9]+_temp'):
+    _try(paths_lib.remove_folder, folder)
+  for path in _paths(directory, name, UNFINISHED):
+    if is_unfinished(path) and not _was_named_since(path):
+      _try(_remove_files, path)
+    else:
+      storage.remove(path + UNFINISHED)
+
+
+def _was_named_since(path: str) -> bool:
+  """Whether the file named `checkpoint` names a marked checkpoint, and is younger than the mark."""
+  folder, name = os.path.split(path)
+  if os.path.basename(named_latest(folder) or '') != name:
+    return False
+  times = [tf.io.gfile.stat(file).mtime_nsec for file in (os.path.join(folder, 'checkpoint'), path + UNFINISHED)]
+  return times[0] > times[1]
+
+
+def remove_partial(path: str) -> None:
+  """Deletes the remains of a failed save at `path`, as far as that is possible."""
+  try:
+    if tf.io.gfile.exists(path + SUFFIX):
+      _remove_each(_temporary(path), path + UNFINISHED)
+    else:
+      _remove_files(path)
+    if tf.io.gfile.exists(f'{path}_temp'):
+      paths_lib.remove_folder(f'{path}_temp')
+  except storage.FAILURES:  # The failure itself is being reported.
+    pass
+
+
+def _try(remove_: Callable[[str], None], path: str) -> None:
+  try:
+    remove_(path)
+  except storage.FAILURES as error:  # The mark stays, so that it does not count.
+    logging.warning('%s: what is left of it cannot be deleted: %s.', path, storage.reason_of(error))
+
+
+def _remove_files(path: str) -> None:
+  _remove_each(path + SUFFIX, *files_of(path), _temporary(path), path + UNFINISHED)
+
+
+def _remove_each(*files: str) -> None:
+  for file in files:
     try:
       tf.io.gfile.remove(file)
     except tf.errors.NotFoundError:
       pass
 
 
-def remove_unfinished(directory: str, name: str = 'ckpt') -> None:
-  """Deletes the remains of unfinished saves: the folders in which TensorFlow collects a checkpoint's parts."""
-  for folder in paths_lib.matching(directory, rf'{re.escape(name)}-[0-9]+_temp'):
-    paths_lib.remove_folder(folder)
-
-
-def remove_partial(path: str) -> None:
-  """Deletes the remains of a failed save at `path`, as far as that is possible."""
-  try:
-    if not tf.io.gfile.exists(path + SUFFIX):
-      remove(path)
-    for file in (f'{path}{SUFFIX}.tmp', f'{path}_temp'):
-      if tf.io.gfile.exists(file):
-        tf.io.gfile.rmtree(file) if tf.io.gfile.isdir(file) else tf.io.gfile.remove(file)
-  except (OSError, tf.errors.OpError):  # The failure itself is being reported.
-    pass
+def _temporary(path: str) -> str:
+  return f'{path}{SUFFIX}.tmp'
 
 
 def set_aside(path: str) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from official_ext.checkpoints import listing
 from official_ext.checkpoints import manager
 from official_ext.checkpoints import manifests
 from official_ext.checkpoints import run_notes
+from tests import train_processes
 
 
 class Run:
@@ -90,6 +92,80 @@ def test_a_save_that_was_cut_off_does_not_count(folder):
   assert run.state() == (20, {20.0})
   run.save(30)  # The leftovers of the first attempt are in nobody's way.
   assert manifests.find_damage(f'{folder}/ckpt-30') is None
+
+
+_KILLED = """
+  import os, signal, sys
+  import tensorflow as tf
+  from official_ext.checkpoints import manager, manifests
+  from official_ext.files import paths, storage
+
+  folder, calls_before_kill = sys.argv[1], int(sys.argv[2])
+  calls = 0
+
+  def kill_before(owner, name):
+    function = getattr(owner, name)
+    def counted(*args, **kwargs):
+      global calls
+      calls += 1
+      if calls > calls_before_kill:
+        os.kill(os.getpid(), signal.SIGKILL)
+      return function(*args, **kwargs)
+    setattr(owner, name, counted)
+
+  step = tf.Variable(0, dtype=tf.int64)
+  saving = manager.CheckpointManager(tf.train.Checkpoint(global_step=step), folder, max_to_keep=1, step_counter=step)
+  saving.restore_or_initialize()
+  for owner, name in (
+    (manifests, 'begin'),
+    (paths, 'write_atomically'),
+    (storage, 'remove'),
+    (tf.io.gfile, 'remove'),
+    (os, 'replace'),
+  ):
+    kill_before(owner, name)
+  while step < 20:
+    step.assign_add(10)
+    saving.save(int(step))
+  os._exit(0)
+"""
+
+
+def test_killed_before_any_change_of_a_file_nothing_is_left_for_ever(tmp_path, train_server):
+  """The first checkpoint too: without a manifest, it is what Model Garden's own trainer leaves."""
+  steps = []
+  for num_calls in range(100):
+    folder = tmp_path / str(num_calls)
+    folder.mkdir()
+    killed = train_processes.Script(train_server(), folder, _KILLED, [folder / 'run', num_calls]).finish()
+    assert killed.returncode in (0, -signal.SIGKILL), killed.stderr
+    complete = manifests.paths(str(folder / 'run'))
+    assert listing.newest(str(folder / 'run')) == (complete[-1] if complete else None)
+    step = tf.Variable(0, dtype=tf.int64)
+    again = manager.CheckpointManager(
+      tf.train.Checkpoint(global_step=step), str(folder / 'run'), max_to_keep=1, step_counter=step
+    )
+    assert again.restore_or_initialize() == (complete[-1] if complete else None)
+    steps.append(int(step))
+    again.save(40)
+    left = {'checkpoint', *(f'ckpt-40.{kind}' for kind in ('index', 'data-00000-of-00001', 'manifest.json'))}
+    assert set(os.listdir(folder / 'run')) == left
+    if killed.returncode == 0:
+      break
+  assert steps == sorted(steps) and set(steps) == {0, 10, 20}
+  assert steps.count(0) >= 3  # Before the mark, before the files, before the manifest.
+
+
+def test_model_gardens_own_checkpoint_is_read_after_a_save_of_its_step_was_cut_off(tmp_path):
+  step = tf.Variable(7, dtype=tf.int64)
+  manifests.begin(f'{tmp_path}/ckpt-7')
+  os.utime(f'{tmp_path}/ckpt-7{manifests.UNFINISHED}', (0, 0))  # Before the other program's first start.
+  stock = tf.train.CheckpointManager(tf.train.Checkpoint(global_step=step), str(tmp_path), 1, step_counter=step)
+  stock.save(7)
+  step.assign(0)
+  ours = manager.CheckpointManager(tf.train.Checkpoint(global_step=step), str(tmp_path), step_counter=step)
+  assert ours.restore_or_initialize() == f'{tmp_path}/ckpt-7' and int(step) == 7
+  assert not manifests.is_unfinished(f'{tmp_path}/ckpt-7')
 
 
 def _truncate(path, offset):
