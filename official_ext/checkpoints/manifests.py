@@ -217,12 +217,13 @@ def _was_named_since(path: str) -> bool:
 def remove_partial(path: str) -> None:
   """Deletes the remains of a failed save at `path`, as far as that is possible."""
   try:
+    for file in (_temporary(path), f'{path}_temp'):
+      if tf.io.gfile.isdir(file):
+        paths_lib.remove_folder(file)
     if tf.io.gfile.exists(path + SUFFIX):
       _remove_each(_temporary(path), path + UNFINISHED)
     else:
       _remove_files(path)
-    if tf.io.gfile.exists(f'{path}_temp'):
-      paths_lib.remove_folder(f'{path}_temp')
   except storage.FAILURES:  # The failure itself is being reported.
     pass
 

@@ -2,7 +2,7 @@
 
 | execution | compiled by XLA | update |
 |---|---|---|
-| fused | the whole step, several of them in one program | in the program; a select undoes it |
+| fused | the whole step, several of them in one program | in the program: see `GuardedUpdate.run_in_xla` |
 | split | forward and backward, on each replica | in the graph; under a condition |
 | plain | nothing (on TPU the strategy compiles) | in the graph; under a condition |
 """
@@ -85,11 +85,9 @@ class FusedExecution:
     self._in_memory = in_memory
     self._num_micro_steps = num_micro_steps
     self._strategy = parts.strategy
-    self._global_step = parts.global_step
     compiled = lambda function: tf.function(function, jit_compile=True, autograph=False)
     self._one = compiled(update.run_in_xla)
-    self._many = compiled(self._run_guarded)
-    self._many_optimistically = compiled(self._run_optimistically)
+    self._many = compiled(self._run_steps)
 
   @do_not_convert
   def run(self, batches: Sequence[Sequence[Any]]) -> None:
@@ -99,7 +97,7 @@ class FusedExecution:
       return
     flat = [micro_batch for micro_batches in batches for micro_batch in micro_batches]
     stacked = tf.nest.map_structure(lambda *tensors: tf.stack(tensors), *flat)
-    self._run_many(stacked, tf.constant(len(batches)))
+    self._strategy.run(self._many, args=(stacked, tf.constant(len(batches))))
 
   @do_not_convert
   def run_gathering(self, first_batch: tf.Tensor, num_steps: tf.Tensor) -> None:
@@ -109,71 +107,25 @@ class FusedExecution:
       first_batch: int64 scalar, the number of the batch with which they begin.
       num_steps: int32 scalar, at most `plan.steps_per_execution`.
     """
-    self._run_many(first_batch, num_steps)
+    self._strategy.run(self._many, args=(first_batch, num_steps))
 
-  def _run_many(self, inputs, num_steps):
-    if self._plan.manual_optimization:
-      self._strategy.run(self._many, args=(inputs, num_steps))
-      return
-    done = self._strategy.run(self._many_optimistically, args=(inputs, num_steps))
-    done = self._strategy.experimental_local_results(done)[0]
-
-    def one_by_one():
-      self._strategy.run(self._many, args=(inputs, num_steps))
-      return 0
-
-    tf.cond(done, lambda: 0, one_by_one)
-
-  def _run_optimistically(self, inputs, num_steps):
-    """Runs all steps, or none of them if one is not finite. Replica context.
-
-    Guarding every step costs a fifth of a small step. Here one select guards all of them; it needs a copy of what they
-    write. If it undoes them, they are run again, each guarded by itself.
-
-    Returns:
-      Whether all were finite: bool scalar.
-    """
-    update = self._update
-    guarded = [*update.guarded_variables, self._global_step, *update.loss_variables]
-    before = [variable.read_value() for variable in guarded]
-
-    def run_one(micro_batches, ok):
-      out = update.reduced_gradients(*micro_batches)
-      update.commit(out)
-      update.record_loss(out.ok, out.mean_loss)
-      self._global_step.assign_add(1)
-      return tf.logical_and(ok, out.ok)
-
-    ok = self._for_each_step(inputs, num_steps, run_one, tf.constant(True))
-    for variable, value in zip(guarded, before):
-      variable.assign(tf.where(ok, variable.read_value(), value))
-    return ok
-
-  def _run_guarded(self, inputs, num_steps):
-    """Runs all steps, each guarded by itself. Replica context."""
-
-    def run_one(micro_batches, state):
-      self._update.run_in_xla(micro_batches)
-      return state
-
-    self._for_each_step(inputs, num_steps, run_one, tf.constant(0))
-
-  def _for_each_step(self, inputs, num_steps, run_one, state):
-    """Runs `state = run_one(micro_batches, state)` on micro-batches stacked, or from a number on."""
+  def _run_steps(self, inputs, num_steps):
+    """Runs `num_steps` steps on micro-batches stacked, or from a number on. Replica context."""
     micro_steps = self._num_micro_steps
     gather = lambda part: part
     if self._in_memory is not None:
       gather = self._in_memory.gather
       inputs = self._in_memory.indices(inputs + tf.range(self._plan.steps_per_execution * micro_steps, dtype=tf.int64))
 
-    def body(step, state):
+    def body(step):
       parts = [
         tf.nest.map_structure(lambda tensor, i=i: tensor[step * micro_steps + i], inputs) for i in range(micro_steps)
       ]
-      return [step + 1, run_one([gather(part) for part in parts], state)]
+      self._update.run_in_xla([gather(part) for part in parts])
+      return [step + 1]
 
     if self._plan.unroll:
       for step in range(self._plan.steps_per_execution):
-        _, state = body(step, state)
-      return state
-    return tf.while_loop(lambda step, _: step < num_steps, body, [tf.constant(0), state])[1]
+        body(step)
+    else:
+      tf.while_loop(lambda step: step < num_steps, body, [tf.constant(0)])

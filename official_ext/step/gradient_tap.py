@@ -59,10 +59,8 @@ class GradientTap:
     """
     self._optimizer = optimizer
     self.on_cpu = on_cpu
-    # Its own norm is slow on a CPU, and XLA computes only one of two equal norms in a program.
-    tf_internals.replace_global_clipping(
-      inner_optimizer(optimizer), lambda gradients, limit: clip_by_global_norm(gradients, limit, self.on_cpu)
-    )
+    # Its own norm is slow on a CPU, and would be computed a second time.
+    tf_internals.replace_global_clipping(inner_optimizer(optimizer), self._clip_by_global_norm)
     self._local = threading.local()
     self._apply_gradients = optimizer.apply_gradients
     optimizer.apply_gradients = self._record_or_apply
@@ -95,18 +93,37 @@ class GradientTap:
     """See `global_norm`."""
     return global_norm(gradients, self.on_cpu)
 
-  def apply_reduced(self, gradients: Sequence[Gradient], variables: Sequence[tf.Variable]) -> None:
+  def apply_reduced(
+    self, gradients: Sequence[Gradient], variables: Sequence[tf.Variable], norm: tf.Tensor | None = None
+  ) -> None:
     """Clips and applies gradients that are already summed over the replicas, by the settings of the optimizer.
 
     Runs in a replica context. `clipnorm`, `clipvalue`, `global_clipnorm` and gradient transformers act inside
     `apply_gradients`, after its own reduction, which is switched off here. Model Garden's AdamWeightDecay clips before
     its reduction, and not at all without one, so its `gradient_clip_norm` is applied here.
+
+    Args:
+      gradients: of `variables`.
+      variables: the weights.
+      norm: the global norm of `gradients`; None if it is not known.
     """
     inner = inner_optimizer(self._optimizer)
     clip_norm = getattr(inner, 'gradient_clip_norm', None) if isinstance(inner, legacy_adamw.AdamWeightDecay) else None
-    if clip_norm:
-      gradients = clip_by_global_norm(gradients, clip_norm, self.on_cpu)
-    self._apply_gradients(list(zip(gradients, variables)), experimental_aggregate_gradients=False)
+    self._local.known = gradients, norm
+    try:
+      if clip_norm:
+        gradients = self._clip_by_global_norm(gradients, clip_norm)
+      self._apply_gradients(list(zip(gradients, variables)), experimental_aggregate_gradients=False)
+    finally:
+      self._local.known = (), None
+
+  def _clip_by_global_norm(self, gradients, limit):
+    """Multiplies gradients (see `global_norm`) by `limit / norm` if the norm is larger; all NaN if it is not finite."""
+    known, norm = getattr(self._local, 'known', ((), None))
+    # An optimizer may clip others than it was given: transformed ones, or those of a group.
+    if norm is None or [id(gradient) for gradient in gradients] != [id(gradient) for gradient in known]:
+      norm = self.global_norm(gradients)
+    return tf.clip_by_global_norm(gradients, limit, use_norm=norm)[0]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -170,11 +187,6 @@ def global_norm(gradients: Sequence[Gradient], on_cpu: bool = False) -> tf.Tenso
         square = tf.linalg.matvec(tf.reshape(square, [-1, square.shape[-1]]), tf.ones([square.shape[-1]]))
       squares.append(tf.reduce_sum(square))
   return tf.sqrt(tf.add_n(squares)) if squares else tf.constant(0.0)
-
-
-def clip_by_global_norm(gradients: Sequence[Gradient], limit: float, on_cpu: bool = False) -> list[Gradient]:
-  """Multiplies gradients (see `global_norm`) by `limit / norm` if their norm is larger; all NaN if it is not finite."""
-  return tf.clip_by_global_norm(gradients, limit, use_norm=global_norm(gradients, on_cpu))[0]
 
 
 def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:

@@ -167,19 +167,19 @@ class GuardedUpdate:
 
   def commit(self, out: StepOutput) -> None:
     """Clips, applies, and counts."""
-    self.apply(out.gradients)
+    self.apply(out)
     self._means.update(out.loss, out.logs)
     self._means.update_optimizer(self._means.update_norm(out.norm))
 
-  def apply(self, gradients: Sequence[Any]) -> None:
-    """Clips and applies reduced gradients."""
-    self._tap.apply_reduced(gradients, self._variables)
+  def apply(self, out: StepOutput) -> None:
+    """Clips and applies the gradients."""
+    self._tap.apply_reduced(out.gradients, self._variables, out.norm)
 
   def watched(self, micro_batches: Sequence[Any]) -> WatchedUpdate:
     """The update, neither guarded nor counted."""
     out = self.reduced_gradients(*micro_batches)
     before = [variable.read_value() for variable in self.variables]
-    self.apply(out.gradients)
+    self.apply(out)
     return WatchedUpdate(before, out.loss, out.gradients)
 
   def undo_passes(self, out: StepOutput) -> None:
@@ -223,19 +223,35 @@ class GuardedUpdate:
 
   @do_not_convert
   def run_in_xla(self, micro_batches: Sequence[Any]) -> None:
-    """Makes the update, and undoes it by a select, which becomes part of the loop that writes.
-
-    A condition around the update would copy weights and slots.
-    """
-    guarded = self.guarded_variables
-    before = [variable.read_value() for variable in guarded]
+    """Makes the update, guarded without a condition around it, for which XLA would copy weights and slots."""
     out = self.reduced_gradients(*micro_batches)
-    self.commit(out)
-    for variable, value in zip(guarded, before):
-      variable.assign(tf.where(out.ok, variable.read_value(), value))
+    if self._tap.on_cpu:
+      self._commit_in_loop(out)
+    else:
+      self._commit_and_select(out)
     self.note_skipped_loss(out)
     self.record(out.ok, out.mean_loss)
     self._parts.global_step.assign_add(1)
+
+  def _commit_in_loop(self, out):
+    """Commits in a loop of one round or none, which writes in place, as no condition does."""
+
+    def commit(pending):
+      del pending
+      self.commit(out)
+      return [tf.constant(False)]
+
+    tf.while_loop(lambda pending: pending, commit, [out.ok])
+    for variable, value in zip(self.step_local_variables, out.before):  # Passes are never in the loop.
+      variable.assign(tf.where(out.ok, variable.read_value(), value))
+
+  def _commit_and_select(self, out):
+    """Commits, and undoes it by a select that becomes part of what writes. A GPU would wait for a loop's condition."""
+    before = {id(variable): (variable, variable.read_value()) for variable in self.guarded_variables}
+    before.update({id(variable): (variable, value) for variable, value in zip(self.step_local_variables, out.before)})
+    self.commit(out)
+    for variable, value in before.values():
+      variable.assign(tf.where(out.ok, variable.read_value(), value))
 
   # A whole step over replicas that have threads of their own.
 

@@ -2,6 +2,7 @@
 
 import types
 
+from official.common import registry_imports as model_garden  # noqa: F401  Its experiments.
 from official.core import task_factory
 import pytest
 import tensorflow as tf

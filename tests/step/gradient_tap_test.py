@@ -76,6 +76,39 @@ def test_what_is_captured_belongs_to_the_thread_that_captures():
   assert captured == [[(0.0, True)], [(1.0, True)]]
 
 
+@pytest.mark.parametrize(
+  'make',
+  [
+    lambda: adamw(1.0),
+    lambda: tf_keras.optimizers.SGD(1.0, global_clipnorm=1.0),
+    lambda: tf_keras.optimizers.legacy.SGD(1.0, global_clipnorm=1.0),
+  ],
+  ids=['adamw', 'new', 'legacy'],
+)
+def test_a_norm_that_is_known_is_not_computed_again(make):
+  def update(norm):
+    variable = tf.Variable([0.0, 0.0])
+    optimizer = make()
+    gradient_tap.build(optimizer, [variable])
+    gradient_tap.GradientTap(optimizer).apply_reduced([tf.constant([3.0, 4.0])], [variable], norm)
+    return variable.numpy()
+
+  np.testing.assert_array_equal(update(tf.constant(5.0)), update(None))
+  assert not np.array_equal(update(tf.constant(50.0)), update(None))  # It is taken as it is told.
+
+
+def test_the_norm_is_not_that_of_transformed_gradients():
+  variable = tf.Variable([0.0, 0.0])
+  optimizer = tf_keras.optimizers.SGD(1.0, global_clipnorm=1.0)
+  tap = gradient_tap.GradientTap(optimizer)
+  clip = optimizer._clip_gradients
+  optimizer._clip_gradients = lambda gradients: clip([2 * gradient for gradient in gradients])
+  tap.apply_reduced([tf.constant([0.3, 0.4])], [variable], tf.constant(0.5))
+  np.testing.assert_allclose(variable, [-0.6, -0.8], rtol=1e-6)  # Of norm 1: not clipped.
+  tap.apply_reduced([tf.constant([3.0, 4.0])], [variable], tf.constant(5.0))
+  np.testing.assert_allclose(variable, [-1.2, -1.6], rtol=1e-6)  # Clipped to 1, though 10 is not the norm told.
+
+
 def adamw(limit):
   return optimization.legacy_adamw.AdamWeightDecay(0.1, epsilon=0.1, gradient_clip_norm=limit)
 
