@@ -2,8 +2,8 @@
 
 A data source that blocks, a Python function in a pipeline that never returns, a collective operation that waits for a
 worker: in each case the main thread is in C++, and cannot react. So another thread watches for signs of life, and ends
-the process. A native function that holds Python's interpreter lock stops that thread too: it lets the launcher know, for
-as long as it runs.
+the process. A native function that holds Python's interpreter lock stops that thread too; so it lets the launcher know
+that it runs.
 """
 
 from collections.abc import Callable
