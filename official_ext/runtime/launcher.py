@@ -11,13 +11,15 @@ import io
 import json
 import os
 import signal
+import stat
 import sys
 from typing import Any
 
 from official_ext.runtime import invocation
 from official_ext.runtime import process_identity
 
-STACKS_SIGNAL = signal.SIGQUIT  # A worker that gives signs of life answers by where its threads are, on stderr.
+# A worker that gives signs of life answers by where its threads are, on stderr. Not every system has it.
+STACKS_SIGNAL = getattr(signal, 'SIGQUIT', signal.SIGTERM)
 _VARIABLE = 'OFFICIAL_EXT_LAUNCHER'
 _PIPE = 'signs_of_life'
 _ALIVE, _LEAVES = b'+', b'-'
@@ -53,11 +55,10 @@ class SignsOfLife:
 
   def __init__(self):
     """Gives no sign yet, and is asked for nothing."""
-    values = _of_parent() or {}
-    self._pipe = values.get(_PIPE)
+    pipe = (_of_parent() or {}).get(_PIPE)
+    self._pipe = pipe if isinstance(pipe, int) and _is_pipe(pipe) else None
     if self._pipe is not None:
-      with contextlib.suppress(OSError):
-        os.set_blocking(self._pipe, False)
+      os.set_blocking(self._pipe, False)
       with contextlib.suppress(AttributeError, OSError, io.UnsupportedOperation):  # A stderr that is no file.
         faulthandler.register(STACKS_SIGNAL, sys.stderr, all_threads=True)
 
@@ -73,6 +74,14 @@ class SignsOfLife:
     if self._pipe is not None:
       with contextlib.suppress(OSError):  # The launcher has ended; or does not read, and knows what is in the pipe.
         os.write(self._pipe, sign)
+
+
+def _is_pipe(descriptor: int) -> bool:
+  """Whether it still is one here: the launcher's program may have closed it before it has started this."""
+  try:
+    return stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+  except OSError:
+    return False
 
 
 class Listener:
