@@ -82,7 +82,7 @@ def test_several_processes_write_the_bytes_of_one(run, tmp_path):
   shards = len(inputs.shard_bytes(tmp_path / 'out [1]'))
   assert (status, err) == (0, '') and shards > 5
   size = sum(map(len, inputs.shard_bytes(tmp_path / 'out [1]').values()))
-  progress, *summary = out.splitlines()
+  progress, *summary = out.splitlines()[-6:]  # A slow machine prints more of the first.
   assert progress.startswith(f'{shards} of {shards} shards, 2000 records, ')
   assert summary == [
     f'out [1]: 2000 records, {size} bytes in {shards} shards',
