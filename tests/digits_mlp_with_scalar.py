@@ -1,5 +1,6 @@
 """The experiment `digits_mlp` whose step also logs a plain scalar, `confidence`: the largest probability."""
 
+import ctypes
 import dataclasses
 import os
 import time
@@ -59,12 +60,16 @@ class DigitsMlpWithScalarTask(task.DigitsMlpTask):
 
 
 def _hanging(batch, flag):
-  """The batch; of worker 1, the 70th blocks, where there is no file `flag` yet, which is made then."""
+  """The batch; of worker HANG_WORKER (1), the 70th blocks, where there is no file `flag` yet, which is made then."""
+  worker = os.environ.get('HANG_WORKER', '1')
 
   def pass_on(label):
     _counted.append(1)
-    if '"index": 1' in os.environ.get('TF_CONFIG', '') and len(_counted) == 70 and not os.path.exists(flag):
+    if f'"index": {worker}' in os.environ.get('TF_CONFIG', '') and len(_counted) == 70 and not os.path.exists(flag):
       open(flag, 'w').close()
+      mutex = ctypes.create_string_buffer(64)
+      for _ in range(2 if os.environ.get('HANG_WITH_LOCK') else 0):  # The second waits for ever, with Python's lock.
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
       time.sleep(1000)
     return label
 

@@ -411,6 +411,27 @@ def test_workers_that_wait_for_one_that_hangs_all_tell_where_and_are_started_aga
   assert_written_by_one(tmp_path / 'run', straight)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize('worker', [0, 1])
+def test_a_worker_in_which_a_native_function_keeps_pythons_lock_is_killed_when_the_others_have_told(
+  launched, straight, tmp_path, monkeypatch, worker
+):
+  monkeypatch.setenv('HANG_ONCE', str(tmp_path / 'has_hung'))
+  monkeypatch.setenv('HANG_WORKER', str(worker))
+  monkeypatch.setenv('HANG_WITH_LOCK', '1')
+  flags = ['--set=runtime.hang_seconds=10', '--set=runtime.worker_timeout_seconds=300']
+  run = launched(tmp_path / 'run', *flags, grace=5)
+  assert run.end() == 0, run.text
+  assert f'launch: worker {1 - worker} stopped with status 75' in run.text
+  assert f'launch: worker {worker} gives no sign of life; where its threads are:' in run.text
+  assert re.search(rf'^\[{worker}\]   File ".*", line \d+ in pass_on$', run.text, re.M), run.text
+  assert f'launch: worker {worker} was killed by SIGKILL' in run.text
+  assert 'launch: restart 1 of 3' in run.text and 'restart 2' not in run.text
+  (tmp_path / 'run' / f'hung.worker-{1 - worker}.txt').unlink()
+  assert_same(tmp_path / 'run', straight)
+  assert_written_by_one(tmp_path / 'run', straight)
+
+
 def _train_events(folder):
   """{step: the last event of that step}, of a training."""
   events = json_lines.read_events(f'{folder}/events.jsonl')

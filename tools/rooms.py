@@ -53,12 +53,12 @@ INSIDE: dict[str, tuple[str, ...]] = {
   'runtime': (
     'failures',
     'preemption',
-    'hang_watch',
     'heartbeat',
     'visible_gpus',
     'invocation',
     'process_identity',
     'launcher',
+    'hang_watch',
     'run_lock',
     'run_status',
     'cluster',

@@ -38,6 +38,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NOT_TRIED_AGAIN = (errors.UserError.exit_status, errors.DivergedError.exit_status)
 _PREEMPTED = errors.PreemptedError.exit_status
 _POLL_SECONDS = 0.2
+_LEAST_SILENCE_SECONDS = 10.0  # Workers may have to wait so long for a processor.
+_STACKS_SECONDS = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -48,13 +50,15 @@ class _Worker:
   Attributes:
     index: its number.
     process: the process.
-    was_suspended: whether it was killed because it stood still, by a signal, when others had ended.
+    listener: for its signs of life.
+    stood_still: whether it was killed because it stood still when others had ended.
     unfinished: pipe -> bytes that do not end a line yet.
   """
 
   index: int
   process: subprocess.Popen
-  was_suspended: bool = False
+  listener: launcher.Listener
+  stood_still: bool = False
   unfinished: dict[Any, bytes] = dataclasses.field(default_factory=dict)
 
 
@@ -112,13 +116,18 @@ class Launcher:
     first: _Worker | None = None
     deadline = None
     first_end: float | None = None
+    before = time.monotonic()
     while self._selector.get_map() or self._running():
       self._pass_output_on(_POLL_SECONDS)
+      now = time.monotonic()
+      for worker in self._workers:  # More has passed if this process was stopped, or nobody took its output.
+        worker.listener.listen(min(now - before, 2 * _POLL_SECONDS))
+      before = now
       if first_end is None and len(self._running()) < self._num_workers:
         first_end = time.monotonic()
       if first_end is not None and time.monotonic() > first_end + self._grace:
-        self._kill_suspended()
-      ended = [worker for worker in self._workers if not worker.was_suspended]
+        self._kill_those_that_stand_still()
+      ended = [worker for worker in self._workers if not worker.stood_still]
       lost = [worker for worker in ended if worker.process.poll() not in (None, 0, _PREEMPTED)]
       if lost and first is None:
         first = lost[0]
@@ -129,6 +138,7 @@ class Launcher:
         _say(f'still running after {self._grace:g} s, and killed: workers {self._running()}')
         self._end_all(signal.SIGKILL)
     for worker in self._workers:
+      worker.listener.close()
       _say(f'worker {worker.index} {_outcome(worker)}')
     return self._status(first)
 
@@ -138,16 +148,33 @@ class Launcher:
       if status in codes and (status != _PREEMPTED or first is None):
         return status
     if first is None:
-      return _PREEMPTED if any(worker.was_suspended for worker in self._workers) else 0
+      return _PREEMPTED if any(worker.stood_still for worker in self._workers) else 0
     return first.process.returncode if first.process.returncode > 0 else 1
 
-  def _kill_suspended(self) -> None:
-    """Kills the workers that a signal has suspended: they neither save nor notice that the others have ended."""
+  def _kill_those_that_stand_still(self) -> None:
+    """Kills workers that neither save nor notice that the others have ended.
+
+    A signal has suspended them; or a native function keeps Python's lock, and they owe signs of life.
+    """
     for worker in self._workers:
-      if worker.process.poll() is None and process_identity.is_suspended_child(worker.process.pid):
-        _say(f'worker {worker.index} is suspended, {self._grace:g} s after another has ended, and killed')
-        worker.was_suspended = True
-        _kill_group(worker, signal.SIGKILL)
+      if worker.process.poll() is not None or worker.stood_still:
+        continue
+      if process_identity.is_suspended_child(worker.process.pid):
+        self._kill(worker, f'is suspended, {self._grace:g} s after another has ended, and killed')
+      elif worker.listener.silent_seconds > max(self._grace, _LEAST_SILENCE_SECONDS):
+        seconds = worker.listener.silent_seconds
+        _say(f'worker {worker.index} gives no sign of life; where its threads are:')
+        worker.process.send_signal(launcher.STACKS_SIGNAL)
+        end = time.monotonic() + _STACKS_SECONDS
+        while worker.process.poll() is None and time.monotonic() < end:
+          self._pass_output_on(_POLL_SECONDS)
+        what = f'has given no sign of life for {seconds:.0f} s'
+        self._kill(worker, f"{what}, as when a native function keeps Python's lock, and is killed")
+
+  def _kill(self, worker: _Worker, why: str) -> None:
+    _say(f'worker {worker.index} {why}')
+    worker.stood_still = True
+    _kill_group(worker, signal.SIGKILL)
 
   def _running(self) -> list[int]:
     return [worker.index for worker in self._workers if worker.process.poll() is None]
@@ -159,7 +186,9 @@ class Launcher:
     _say(f'starting {self._num_workers} workers on {", ".join(addresses)}: {" ".join(self._command)}')
     for index in range(self._num_workers):
       config = {'cluster': {'worker': addresses}, 'task': {'type': 'worker', 'index': index}}
-      environment = {**os.environ, 'TF_CONFIG': json.dumps(config), meeting.SECRET: self._secret, **launcher.told()}
+      listener = launcher.Listener()
+      told = launcher.told(listener.signs)
+      environment = {**os.environ, 'TF_CONFIG': json.dumps(config), meeting.SECRET: self._secret, **told}
       if shares:
         environment[visible_gpus.VARIABLE] = shares[index]
       process = subprocess.Popen(  # pylint: disable=subprocess-popen-preexec-fn
@@ -170,8 +199,10 @@ class Launcher:
         stderr=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C in a terminal reaches workers through the launcher, and so only once.
         preexec_fn=_end_with_parent,
+        pass_fds=(listener.signs,),
       )
-      worker = _Worker(index, process)
+      listener.started()
+      worker = _Worker(index, process, listener)
       self._workers.append(worker)
       for pipe, stream in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
         assert pipe is not None

@@ -307,6 +307,23 @@ def data_configs(params: base_config.Config) -> Iterator[tuple[str, base_config.
         yield f'{path}.{name}', data
 
 
+def check_data_service(params: base_config.Config) -> None:
+  """Checks that some data are taken from a tf.data service, whose address the command line gives.
+
+  Raises:
+    UserError: none are. Data that never could be have refused the address themselves.
+  """
+  name = 'enable_tf_data_service'
+  data = dict(data_configs(params))
+  able = {path: each for path, each in data.items() if name in vars(each)}
+  if not able:
+    raise errors.UserError('--tf_data_service: this experiment has no data that could come from there; leave it out')
+  unread = {path for path, each in able.items() if name in getattr(each, 'UNREAD_FIELDS', ())}
+  if not unread and not any(getattr(each, name) for each in able.values()):
+    flag = f'--set={next(iter(able))}.{name}=true'
+    raise errors.UserError(f'--tf_data_service: nothing is read from there; give {flag} as well, or leave it out')
+
+
 def _as_yaml(value: Any) -> str:
   return {None: 'null', True: 'true', False: 'false'}.get(value, value)
 

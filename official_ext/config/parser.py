@@ -80,6 +80,7 @@ class ExperimentParser(train_utils.ExperimentParser):
       self.parse_data_service,
       self.parse_params_override,
       self.parse_set,
+      self.check_data_service,
       _expand_homes,
       self.fill_seeds,
       self.check_given,
@@ -114,6 +115,12 @@ class ExperimentParser(train_utils.ExperimentParser):
     address = self._flag('tf_data_service')
     for path, data in checks.data_configs(params) if address else ():
       overrides.override(data, {'tf_data_service_address': address}, path)
+    return params
+
+  def check_data_service(self, params):
+    """Refuses the address of a tf.data service from which nothing is taken."""
+    if self._flag('tf_data_service'):
+      checks.check_data_service(params)
     return params
 
   def parse_params_override(self, params):

@@ -108,11 +108,11 @@ def _notes(plan, folder, make_engine, tell, stopped_by) -> tuple[list[dict[str, 
   """(the note of each shard, in order; how many of them were there before)."""
   found: dict[str, dict[str, Any]] = {}
   total, num_there = len(plan.shards), 0
-  progress = _Progress(total, tell)
   with (
     make_engine(total) as engine,
     contextlib.closing(engine.answers(plan.job(number, folder) for number in range(total))) as answers,
   ):
+    progress = _Progress(total, tell)
     for answer in answers:
       signal = stopped_by()
       if signal:
@@ -120,6 +120,7 @@ def _notes(plan, folder, make_engine, tell, stopped_by) -> tuple[list[dict[str, 
       if answer is None:
         continue
       _raise_failure(answer)
+      _check_size(folder, answer)
       found[answer['name']] = answer['note']
       num_there += answer['was_there']
       progress.add(answer)
@@ -134,6 +135,21 @@ def _raise_failure(answer: dict[str, Any]) -> None:
   }
   if answer['end'] in kinds:
     raise kinds[answer['end']](answer['message'])
+
+
+def _check_size(folder: str, answer: dict[str, Any]) -> None:
+  """Makes sure that a shard is in the folder that is seen from here, and not in one of that name elsewhere."""
+  path, num_bytes = os.path.join(folder, answer['name']), answer['note']['bytes']
+  try:
+    found = f'{os.path.getsize(path)} bytes are there in place of {num_bytes}'
+  except OSError as error:
+    found = f'{error.strerror}'
+  else:
+    if os.path.getsize(path) == num_bytes:
+      return
+  raise errors.StorageError(
+    f'{path}: has been written, and {found}; the folder must be one and the same on all machines'
+  )
 
 
 class _Progress:

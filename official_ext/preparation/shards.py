@@ -78,8 +78,10 @@ def remove_partial(folder: str) -> None:
 def _write(job):
   from array_record.python import array_record_module  # pylint: disable=g-import-not-at-top
 
-  path = _path(job)
-  temporary = f'{path}.{os.uname().nodename}-{os.getpid()}{_PARTIAL}'
+  path, note_path = _path(job), _note_path(job)
+  # Of a first process that was killed, or a machine that was taken for lost, another may be writing the same.
+  own = f'.{os.uname().nodename}-{os.getpid()}{_PARTIAL}'
+  temporary = path + own
   count = 0
   records = _records(job)
   try:
@@ -105,7 +107,7 @@ def _write(job):
     note = _note(job, temporary, count, report)
     os.replace(temporary, path)
     paths.sync_to_disk(job['folder'])
-    paths.write_atomically(_note_path(job), json.dumps(note).encode(), f'{_note_path(job)}{_PARTIAL}', sync=True)
+    paths.write_atomically(note_path, json.dumps(note).encode(), note_path + own, sync=True)
     return note
   finally:
     with contextlib.suppress(OSError):

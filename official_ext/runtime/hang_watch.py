@@ -2,7 +2,8 @@
 
 A data source that blocks, a Python function in a pipeline that never returns, a collective operation that waits for a
 worker: in each case the main thread is in C++, and cannot react. So another thread watches for signs of life, and ends
-the process. A native function that holds Python's interpreter lock stops that thread too.
+the process. A native function that holds Python's interpreter lock stops that thread too; so it lets the launcher know
+that it runs.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import time
 
 from official_ext import errors
 from official_ext.files import storage
+from official_ext.runtime import launcher
 
 _COMPILING_FACTOR = 10
 _MAX_POLL_SECONDS = 5.0
@@ -114,14 +116,18 @@ class HangWatch:
 
   def _watch(self) -> None:
     still, seen, before = 0.0, -1, time.monotonic()
+    signs = launcher.SignsOfLife()
     while not self._ended.wait(self._poll):
+      signs.give()
       now = time.monotonic()
       still += min(now - before, 2 * self._poll)  # More has passed if the process was stopped.
       before = now
       if self._num_beats != seen:
         still, seen = 0.0, self._num_beats
       elif still >= self._limit:
+        signs.leave()
         self._end(still)
+    signs.leave()
 
   def _end(self, still: float) -> None:
     """Reports all that is known, and ends the process."""

@@ -16,7 +16,8 @@ from official_ext.cli import launch
 
 # A worker that notes its start, and then does what its arguments say for its number and its attempt: WORKER:ATTEMPT:DO.
 _PROGRAM = """
-import json, os, pathlib, signal, socket, sys, time
+import ctypes, json, os, pathlib, signal, socket, sys, time
+from official_ext.runtime import launcher
 config = json.loads(os.environ['TF_CONFIG'])
 index = config['task']['index']
 folder = pathlib.Path(sys.argv[1])
@@ -56,6 +57,17 @@ for do in plans.get(f'{index}:{attempt}', plans.get(f'{index}:*', '0')).split(',
         time.sleep(0.05)
       socket.create_connection((host, int(port)), timeout=5)
       print('connected')
+  elif do == 'keep_the_lock':
+    launcher.SignsOfLife().give()
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):  # The second waits for ever.
+      ctypes.PyDLL(None).pthread_mutex_lock(mutex)
+  elif do == 'give_signs':
+    signs = launcher.SignsOfLife()
+    for _ in range(30):
+      signs.give()
+      time.sleep(0.1)
+    signs.leave()
   elif do.startswith('sleep'):
     time.sleep(float(do[5:]))
   else:
@@ -139,6 +151,25 @@ def test_a_suspended_worker_is_killed_when_the_others_have_stopped(tmp_path, res
   assert run.end() == status
   assert 'worker 1 is suspended, 1 s after another has ended, and killed' in run.stderr
   assert len(run.starts(0)) == 1 + restarts
+
+
+def test_a_worker_whose_interpreter_stands_still_is_killed_when_the_others_have_stopped(tmp_path, monkeypatch, capfd):
+  # Of three: one notices that the run hangs; one gives signs of life for long, as while it saves, and owes none at its
+  # end; in one a native function keeps Python's lock.
+  monkeypatch.setattr(launch, '_LEAST_SILENCE_SECONDS', 2.0)
+  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
+  program = tmp_path / 'program.py'
+  program.write_text(_PROGRAM)
+  plans = ['0:0:sleep0.5,75', '1:0:give_signs,sleep2,75', '2:0:keep_the_lock']
+  words = ['--num_workers=3', '--max_restarts=1', '--grace_seconds=1', f'--program={program}', '--', str(tmp_path)]
+  assert launch.main([*words, *plans]) == 0
+  _, err = capfd.readouterr()
+  assert 'launch: worker 2 gives no sign of life; where its threads are:' in err
+  line = 1 + _PROGRAM.splitlines().index('      ctypes.PyDLL(None).pthread_mutex_lock(mutex)')
+  assert f'[2]   File "{program}", line {line} in ' in err
+  assert 'launch: worker 2 has given no sign of life for ' in err
+  assert 'worker 1 stopped with status 75' in err and 'worker 2 was killed by SIGKILL' in err
+  assert [len(list(tmp_path.glob(f'{worker}.*'))) for worker in range(3)] == [2, 2, 2]
 
 
 @pytest.mark.parametrize('status', [2, 3])

@@ -1,6 +1,7 @@
 """official-ext prepare: what it prints, several processes, signals and kills, without TensorFlow."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import pytest
 import official_ext as ext
 from official_ext.cli import main
 from official_ext.preparation import local_engine
+from official_ext.preparation import ray_engine
 from tests.preparation import prepared_inputs as inputs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -53,9 +55,24 @@ def wait_for_shards(folder, number, process):
     time.sleep(0.01)
 
 
-def children_of(process):
-  threads = pathlib.Path(f'/proc/{process.pid}/task').iterdir()
-  return [child for thread in threads for child in (thread / 'children').read_text().split()]
+def children_of(pid):
+  with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+    threads = pathlib.Path(f'/proc/{pid}/task').iterdir()
+    return [child for thread in threads for child in (thread / 'children').read_text().split()]
+  return []
+
+
+def descendants_of(pid):
+  return [each for child in children_of(pid) for each in (child, *descendants_of(child))]
+
+
+def writers_of(process):
+  """The processes of Ray that write shards, below one that has started Ray."""
+  found = {}
+  for pid in descendants_of(process.pid):
+    with contextlib.suppress(OSError):
+      found[pid] = pathlib.Path(f'/proc/{pid}/cmdline').read_bytes()
+  return [int(pid) for pid, words in found.items() if words.startswith(b'ray::_write_or_tell')]
 
 
 def test_several_processes_write_the_bytes_of_one(run, tmp_path):
@@ -65,7 +82,7 @@ def test_several_processes_write_the_bytes_of_one(run, tmp_path):
   shards = len(inputs.shard_bytes(tmp_path / 'out [1]'))
   assert (status, err) == (0, '') and shards > 5
   size = sum(map(len, inputs.shard_bytes(tmp_path / 'out [1]').values()))
-  progress, *summary = out.splitlines()
+  progress, *summary = out.splitlines()[-6:]  # A slow machine prints more of the first.
   assert progress.startswith(f'{shards} of {shards} shards, 2000 records, ')
   assert summary == [
     f'out [1]: 2000 records, {size} bytes in {shards} shards',
@@ -115,14 +132,6 @@ def test_without_ray_the_extra_is_named(run, tmp_path, monkeypatch):
   )
 
 
-def test_ray_writes_the_same_bytes(run, tmp_path):
-  pytest.importorskip('ray', reason='Ray is not installed: the engine `ray` is not tested')
-  inputs.write_lines(tmp_path / 'a.jsonl', [{'n': n} for n in range(500)])
-  assert run('a.jsonl', 'local', '--shard_size=1KB')[0] == 0
-  assert run('a.jsonl', 'ray', '--shard_size=1KB', '--engine=ray', '--workers=2')[0] == 0
-  assert inputs.shard_bytes(tmp_path / 'local') == inputs.shard_bytes(tmp_path / 'ray')
-
-
 def test_a_process_that_is_lost_ends_it_in_a_line(run, tmp_path, monkeypatch):
   inputs.write_lines(tmp_path / 'a.jsonl', [{'n': n} for n in range(500)])
   monkeypatch.setattr(local_engine.sys, 'executable', '/bin/false')
@@ -161,7 +170,7 @@ def test_a_killed_one_leaves_no_process_and_goes_on_to_the_same_bytes(tmp_path):
   words, path = big(tmp_path)
   with started(tmp_path, *words) as first:
     wait_for_shards(tmp_path / 'out', 3, first)
-    workers = children_of(first)
+    workers = children_of(first.pid)
     first.kill()
   assert len(workers) == 2
   deadline = time.monotonic() + 60
@@ -177,22 +186,115 @@ def test_a_killed_one_leaves_no_process_and_goes_on_to_the_same_bytes(tmp_path):
   assert inputs.shard_bytes(tmp_path / 'out') == shards and 3 <= there < len(shards)
 
 
-@pytest.mark.soak
-def test_kills_at_many_moments_change_no_byte(tmp_path):
+_needs_ray = pytest.mark.skipif(
+  importlib.util.find_spec('ray') is None, reason="no Ray here: pip install 'official-ext[ray]'"
+)
+
+
+@_needs_ray
+def test_ray_writes_the_same_bytes_although_a_process_is_killed(tmp_path):
   words, path = big(tmp_path)
-  inputs.prepare(path, tmp_path / 'undisturbed', shard_bytes=300_000)
+  with started(tmp_path, *words, '--engine=ray') as process:
+    wait_for_shards(tmp_path / 'out', 2, process)
+    while not (writers := writers_of(process)):
+      assert process.poll() is None, process.communicate()
+      time.sleep(0.01)
+    os.kill(writers[0], signal.SIGKILL)
+    _, err = process.communicate()
+  assert (process.returncode, err) == (0, '')
+  assert_undisturbed(tmp_path, path)
+
+
+def assert_undisturbed(folder, path):
+  """The shards in `out` are those of a preparation that nothing has disturbed, and nothing else has been left."""
+  inputs.prepare(path, folder / 'undisturbed', shard_bytes=300_000)
+  assert inputs.shard_bytes(folder / 'out') == inputs.shard_bytes(folder / 'undisturbed')
+  assert (folder / 'out/prepared.json').read_bytes() == (folder / 'undisturbed/prepared.json').read_bytes()
+  assert not list((folder / 'out').glob('*.partial'))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(('engine', 'step', 'least'), [('local', 4, 3), pytest.param('ray', 6, 2, marks=_needs_ray)])
+def test_kills_at_many_moments_change_no_byte(engine, step, least, tmp_path):
+  words, path = big(tmp_path)
+  words.append(f'--engine={engine}')
   there = lambda: len(list((tmp_path / 'out').glob('*.array_record.json')))
   kills, before = 0, -1
   while there() > before:
     before = there()
     with started(tmp_path, *words) as process:
-      while process.poll() is None and there() < before + 4:
+      while process.poll() is None and there() < before + step:
         time.sleep(0.003 * (1 + kills % 5))
       kills += process.poll() is None
   with started(tmp_path, *words) as process:
     process.communicate()
-  assert process.returncode == 0 and kills > 3
-  assert inputs.shard_bytes(tmp_path / 'out') == inputs.shard_bytes(tmp_path / 'undisturbed')
+  assert process.returncode == 0 and kills > least
+  assert_undisturbed(tmp_path, path)
+
+
+@pytest.mark.soak
+@_needs_ray
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_processes_ends_ray_too_and_the_same_command_goes_on(number, tmp_path):
+  words, path = big(tmp_path)
+  with started(tmp_path, *words, '--engine=ray') as process:
+    wait_for_shards(tmp_path / 'out', 3, process)
+    of_ray = descendants_of(process.pid)
+    for pid in (
+      (process.pid, *of_ray) if number == signal.SIGINT else (process.pid,)
+    ):  # Ctrl-C comes to all of a terminal.
+      with contextlib.suppress(ProcessLookupError):
+        os.kill(int(pid), number)
+    _, err = process.communicate()
+  assert process.returncode == 75 and err.endswith('the same command goes on\n')
+  assert not list((tmp_path / 'out').glob('*.partial'))
+  with started(tmp_path, *words) as process:  # With another engine.
+    process.communicate()
+  assert process.returncode == 0
+  assert_undisturbed(tmp_path, path)
+
+
+@pytest.mark.soak
+@_needs_ray
+@pytest.mark.parametrize('how', ['flag', 'variable'])
+def test_a_machine_of_a_cluster_that_is_lost_costs_nothing(how, tmp_path, monkeypatch):
+  from ray import cluster_utils
+
+  words, path = big(tmp_path)
+  cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={'num_cpus': 0, 'include_dashboard': False})
+  try:
+    lost, _ = (cluster.add_node(num_cpus=1) for _ in range(2))
+    if how == 'flag':
+      words.append(f'--ray_address={cluster.address}')
+    else:
+      monkeypatch.setenv('RAY_ADDRESS', cluster.address)
+    with started(tmp_path, *words, '--engine=ray') as process:
+      wait_for_shards(tmp_path / 'out', 3, process)
+      cluster.remove_node(lost, allow_graceful=False)
+      _, err = process.communicate()
+  finally:
+    cluster.shutdown()
+  assert process.returncode == 0, err
+  assert_undisturbed(tmp_path, path)
+
+
+@pytest.mark.soak
+@_needs_ray
+def test_a_cluster_that_is_not_there_is_one_line(tmp_path):
+  inputs.write_lines(tmp_path / 'a.jsonl', [{'a': 1}])
+  with started(tmp_path, 'a.jsonl', 'out', '--engine=ray', '--ray_address=auto') as process:
+    _, err = process.communicate()
+  assert process.returncode == 2 and err.startswith('error: --ray_address=auto: ConnectionError: '), err
+  assert err.count('\n') == 1
+
+
+def test_another_version_of_the_library_writes_nothing():
+  job = {'name': 'rows-00000-of-00001.array_record'}
+  answer = ray_engine._write_or_tell(job, '0.0.0', 'elsewhere')
+  assert answer['end'] == 'bad_input' and answer['message'].startswith(
+    f'{job["name"]}: version {ext.__version__} of this library is to write it, and 0.0.0 began; install the same one '
+    f'everywhere (on {os.uname().nodename}; input and output must be there under the same paths as on elsewhere)'
+  )
 
 
 def test_it_needs_no_tensorflow(tmp_path):

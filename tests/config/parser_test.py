@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from official_ext import errors
+from official_ext.config import checks
 from official_ext.config import definitions
 from official_ext.config import overrides
 from official_ext.config import parser
@@ -590,11 +591,20 @@ def test_flags_reach_their_fields_and_unset_ones_change_nothing(tmp_path):
   file = write(tmp_path / 'tpu.yaml', 'runtime: {tpu: from_file}')
   assert parse(config_file=[file], tpu=None).runtime.tpu == 'from_file'
   assert parse(config_file=[file], tpu='from_flag').runtime.tpu == 'from_flag'
-  params = parse('resnet_imagenet', tf_data_service='grpc://host:5')
+  enabled = ['task.train_data.enable_tf_data_service=true']
+  params = parse('resnet_imagenet', tf_data_service='grpc://host:5', set=enabled)
   assert params.task.train_data.tf_data_service_address == 'grpc://host:5'
   assert params.task.validation_data.tf_data_service_address == 'grpc://host:5'
   with pytest.raises(errors.UserError, match='task.train_data.tf_data_service_address: nothing reads this field'):
     parse(tf_data_service='grpc://host:5')
+
+
+def test_a_tf_data_service_that_nothing_reads_from_is_refused():
+  how = '--set=task.train_data.enable_tf_data_service=true as well, or leave it out'
+  with pytest.raises(errors.UserError, match=f'^--tf_data_service: nothing is read from there; give {how}$'):
+    parse('resnet_imagenet', tf_data_service='grpc://host:5')
+  with pytest.raises(errors.UserError, match='^--tf_data_service: this experiment has no data that could come from'):
+    checks.check_data_service(types.SimpleNamespace(task=types.SimpleNamespace()))
 
 
 def test_the_result_is_locked_and_every_parse_is_a_new_one():

@@ -16,8 +16,8 @@ from official_ext.data import text_records
 from official_ext.data import text_sources
 from official_ext.data import token_store
 from official_ext.data import tokenizer as tokenizer_lib
-from official_ext.data import tokenizer_training
 from tests.data import hugging_face_folders as folders
+from tests.data import text_fixtures
 
 MARKED = folders.CHATML.replace("+ message.content + '<|im_end|>\n' }}", '}}').replace(
   '{% endfor %}',
@@ -32,17 +32,7 @@ TURNS = [
 ]
 
 
-@pytest.fixture(scope='module', autouse=True)
-def cache(tmp_path_factory):
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
-    yield
-
-
-@pytest.fixture(scope='module')
-def tokenizer():
-  texts = [document['text'] for document in python_topics.documents('validation')]
-  return tokenizer_training.train(texts, 400, ['<|im_start|>', '<|im_end|>'], folders.CHATML)
+cache, tokenizer = text_fixtures.cache, text_fixtures.tokenizer
 
 
 @pytest.fixture(scope='module')

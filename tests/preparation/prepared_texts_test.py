@@ -9,27 +9,15 @@ import yaml
 import official_ext as ext
 from official_ext import errors
 from official_ext.data import bad_examples
-from official_ext.data import python_topics
 from official_ext.data import step_indexed
 from official_ext.data import text_records
-from official_ext.data import tokenizer_training
-from tests.data import hugging_face_folders as folders
+from tests.data import text_fixtures
 from tests.preparation import prepared_inputs as inputs
 
 DOCUMENTS = inputs.documents(150)
 
 
-@pytest.fixture(scope='module', autouse=True)
-def cache(tmp_path_factory):
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
-    yield
-
-
-@pytest.fixture(scope='module')
-def tokenizer():
-  texts = [document['text'] for document in python_topics.documents('validation')]
-  return tokenizer_training.train(texts, 400, ['<|im_start|>', '<|im_end|>'], folders.CHATML)
+cache, tokenizer = text_fixtures.cache, text_fixtures.tokenizer
 
 
 def config(**fields):

@@ -17,6 +17,7 @@ from official_ext.data import row_encoding
 from official_ext.data import step_indexed
 from official_ext.preparation import planning
 from official_ext.preparation import settings as settings_lib
+from official_ext.preparation import shards
 from tests import disks
 from tests.preparation import prepared_inputs as inputs
 
@@ -182,6 +183,20 @@ def test_a_full_disk_ends_it_in_a_line_and_leaves_no_half_shard(tmp_path):
     assert not [name for name in there if name.endswith('.partial')] and 0 < len(inputs.shard_bytes(folder)) < 8
     for name, content in inputs.shard_bytes(folder).items():
       assert len(content) == json.loads((folder / f'{name}.json').read_text())['bytes']
+
+
+def test_a_shard_that_was_written_elsewhere_is_told(tmp_path, monkeypatch):
+  path = inputs.write_lines(tmp_path / 'a.jsonl', RECORDS)
+  write = shards.write_or_tell
+
+  def write_elsewhere(job):
+    (tmp_path / 'other').mkdir(exist_ok=True)
+    return write({**job, 'folder': str(tmp_path / 'other')})
+
+  monkeypatch.setattr(shards, 'write_or_tell', write_elsewhere)
+  shard = tmp_path / 'out' / 'rows-00000-of-00001.array_record'
+  with pytest.raises(errors.StorageError, match=rf'^{shard}: has been written, and No such file or directory; '):
+    inputs.prepare(path, tmp_path / 'out')
 
 
 def test_what_a_prepared_folder_lacks_is_told(tmp_path):

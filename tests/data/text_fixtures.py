@@ -1,0 +1,22 @@
+"""Fixtures of tests of texts. A test module has those that it assigns to names of its own."""
+
+import pytest
+
+from official_ext.data import python_topics
+from official_ext.data import tokenizer_training
+from tests.data import hugging_face_folders as folders
+
+
+@pytest.fixture(scope='module', autouse=True)
+def cache(tmp_path_factory):
+  """A cache that the tests of a module have to themselves."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
+    yield
+
+
+@pytest.fixture(scope='module')
+def tokenizer():
+  """One of 400 tokens with a chat template."""
+  texts = [document['text'] for document in python_topics.documents('validation')]
+  return tokenizer_training.train(texts, 400, ['<|im_start|>', '<|im_end|>'], folders.CHATML)
