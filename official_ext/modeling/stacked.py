@@ -67,6 +67,24 @@ def scan(
   return y
 
 
+def unrolled(
+  block: Block,
+  x: tf.Tensor,
+  part: Any,
+  num_layers: int,
+  extras: Mapping[str, tf.Tensor],
+  reports: Sequence[tf.TensorSpec] = (),
+) -> tf.Tensor:
+  """`scan` without a loop, for a graph that has no place for one: i is an integer, and each layer reports by itself."""
+  del reports
+  variables = part.variables
+  rows = [tf.unstack(layer_weights.value_of(variable)) for variable in variables]
+  for i in range(num_layers):
+    with layer_weights.handed_in(variables, [of_layers[i] for of_layers in rows]):
+      x = remat.remat(lambda x, extras, i=i: block(x, i, extras), x, [part], extras)
+  return x
+
+
 def _forward_loop(run, x, shared, stacks, num_layers, specs):
   """(the last block's output, the inputs of all blocks [num_layers, ...], their reports [num_layers, ...])."""
 

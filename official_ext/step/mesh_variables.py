@@ -50,9 +50,9 @@ class Written:
   def _assigning(self, value_of: Callable[[Any, tf.Tensor], tf.Tensor]) -> Callable[..., Any]:
     def wrap(original):
       @functools.wraps(original)
-      def assign(variable, value, *args, **kwargs):
+      def assign(variable, value, use_locking=None, name=None, read_value=True):
         if tf.executing_eagerly():  # A variable that is made in the trace.
-          return original(variable, value, *args, **kwargs)
+          return original(variable, value, use_locking, name, read_value)
         if tf.compat.v1.get_default_graph() is not self._graph:
           raise errors.UserError(
             f'runtime.mesh: {variable.name} is written inside a tf.function, tf.cond or tf.while_loop of the step; a '
@@ -60,7 +60,7 @@ class Written:
           )
         value = value_of(variable, tf.convert_to_tensor(value, variable.dtype))
         self.values[id(variable.handle)] = (variable, tf.ensure_shape(value, variable.shape))
-        return value
+        return value if read_value else value.op
 
       return assign
 
