@@ -157,7 +157,11 @@ class MeshExecution:
     written = mesh_variables.Written()
 
     def step(batches):
-      with mesh_ops.in_use(self._replicated), layer_calls.changed(self._activations.with_layout), written.in_use():
+      with (
+        mesh_ops.in_use(self._replicated),
+        layer_calls.changed(self._activations.with_layout),
+        written.in_use(self._as_read),
+      ):
         self._parts.strategy.run(self._update.run_in_xla, args=(batches,))
       return [self._in_own_layout(variable, value) for variable, value in written.values.values()]
 
@@ -182,6 +186,14 @@ class MeshExecution:
 
   def _replicated(self, tensor):
     return tf_internals.with_layout(tensor, self._mesh.layout([''] * tensor.shape.rank))
+
+  def _as_read(self, variable, value):
+    """What a layer computes with is whole along the axis of batches, of which each device has other examples."""
+    if not self._batch_axis or not layer_calls.current_path():
+      return value
+    axes = self._axes_of_variable(variable)
+    others = ['' if axis == self._batch_axis else axis for axis in axes]
+    return value if self._batch_axis not in axes else tf_internals.with_layout(value, self._mesh.layout(others))
 
   def _in_own_layout(self, variable, value):
     return tf_internals.with_layout(value, self._mesh.layout(self._axes_of_variable(variable)))

@@ -31,11 +31,17 @@ class Written:
   def __init__(self):
     self.values: dict[int, tuple[Any, tf.Tensor]] = {}
     self._graph: Any = None
+    self._as_read: Callable[[Any, tf.Tensor], tf.Tensor] = lambda variable, value: value
 
   @contextlib.contextmanager
-  def in_use(self) -> Iterator[None]:
-    """A context in the graph of a step."""
+  def in_use(self, as_read: Callable[[Any, tf.Tensor], tf.Tensor]) -> Iterator[None]:
+    """A context in the graph of a step.
+
+    Args:
+      as_read: a function from a variable and its value to what a read of it returns.
+    """
     self._graph = tf.compat.v1.get_default_graph()
+    self._as_read = as_read
     patches = {
       'assign': self._assigning(lambda variable, value: value),
       'assign_add': self._assigning(lambda variable, value: variable.read_value() + value),
@@ -69,8 +75,10 @@ class Written:
   def _reading(self, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def read(variable, *args, **kwargs):
-      known = None if tf.executing_eagerly() else self.values.get(id(variable.handle))
-      return original(variable, *args, **kwargs) if known is None else known[1]
+      if tf.executing_eagerly():
+        return original(variable, *args, **kwargs)
+      known = self.values.get(id(variable.handle))
+      return self._as_read(variable, original(variable, *args, **kwargs) if known is None else known[1])
 
     return read
 

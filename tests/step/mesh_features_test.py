@@ -18,6 +18,28 @@ SGD = {
 BY_COLUMNS = {'pattern': '(q_proj|k_proj|v_proj|gate_proj|up_proj|lm_head)/kernel', 'axes': ['', 'tensor']}
 BY_ROWS = {'pattern': '(o_proj|down_proj)/kernel', 'axes': ['tensor']}
 TENSOR = {'runtime': {'mesh': {'data': 2, 'tensor': 2}}, 'trainer': {'sharding': {'parameters': [BY_COLUMNS, BY_ROWS]}}}
+STACKED = {
+  **TENSOR,
+  'trainer': {
+    'sharding': {
+      'parameters': [
+        {'pattern': '(q|k|v|gate|up)_proj/kernel', 'axes': ['', '', 'tensor']},
+        {'pattern': '(o|down)_proj/kernel', 'axes': ['', 'tensor']},
+      ]
+    }
+  },
+}
+FSDP = {
+  'runtime': {'mesh': {'fsdp': 2, 'tensor': 2}},
+  'trainer': {
+    'sharding': {
+      'parameters': [
+        {'pattern': '(q|k|v|gate|up)_proj/kernel', 'axes': ['fsdp', 'tensor']},
+        {'pattern': '(o|down)_proj/kernel', 'axes': ['tensor', 'fsdp']},
+      ]
+    }
+  },
+}
 EXPERTS = {'num_experts': 4, 'num_experts_per_tok': 2, 'moe_intermediate_size': 8, 'router_aux_loss_coef': 0.01}
 EXPERT = {
   'runtime': {'mesh': {'data': 2, 'expert': 2}},
@@ -45,10 +67,10 @@ def assert_same_losses(mesh, num_steps=3, rtol=1e-5, **options):
   np.testing.assert_allclose(found, expected, rtol=rtol)
 
 
-def test_experts_dropout_averages_accumulation_and_the_guard_at_once():
+def test_experts_dropout_averages_and_the_guard_at_once():
   """The second step is not finite, on all devices alike."""
   model = {**EXPERTS, 'residual_dropout': 0.2}
-  ema = {'optimizer_config': {**SGD, 'ema': {'average_decay': 0.9}}, 'gradient_accumulation_steps': 2}
+  ema = {'optimizer_config': {**SGD, 'ema': {'average_decay': 0.9}}}
   states = []
   for mesh in ((), (EXPERT,)):
     trainer = make_trainer(*mesh, model=model, **ema)
@@ -82,10 +104,13 @@ def test_experts_dropout_averages_accumulation_and_the_guard_at_once():
     (EXPERT, {'model': EXPERTS}),
     (CONTEXT, {}),
     (TENSOR, {'model': {'attention_dropout': 0.2, 'residual_dropout': 0.2, 'embedding_dropout': 0.2}}),
+    (TENSOR, {'gradient_accumulation_steps': 2}),
     (TENSOR, {'optimizer_config': {**SGD, 'ema': {'average_decay': 0.9}}}),
+    (FSDP, {}),
     (TENSOR, {'model': {'remat': 'block'}}),
     (TENSOR, {'model': {'remat': 'attention'}}),
     (TENSOR, {'model': {'remat': 'mlp'}}),
+    (STACKED, {'model': {'scan_layers': True, 'num_hidden_layers': 2}}),
   ],
 )
 def test_losses_are_those_of_one_device(mesh, options):
