@@ -1,6 +1,7 @@
 """One block, run once for every row of stacked weights: what is compiled does not grow with the depth."""
 
 from collections.abc import Callable, Mapping, Sequence
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -81,8 +82,12 @@ def unrolled(
   rows = [tf.unstack(layer_weights.value_of(variable)) for variable in variables]
   for i in range(num_layers):
     with layer_weights.handed_in(variables, [of_layers[i] for of_layers in rows]):
-      x = remat.remat(lambda x, extras, i=i: block(x, i, extras), x, [part], extras)
+      x = remat.remat(functools.partial(_run_row, block, i), x, [part], extras)
   return x
+
+
+def _run_row(block, i, x, extras):
+  return block(x, i, extras)
 
 
 def _forward_loop(run, x, shared, stacks, num_layers, specs):
