@@ -29,6 +29,7 @@ from tensorflow.python.ops import custom_gradient
 from tensorflow.python.ops import gen_array_ops
 from tensorflow.python.ops import gen_image_ops
 from tensorflow.python.ops import gen_math_ops
+from tensorflow.python.ops import gen_nn_ops
 from tensorflow.python.ops import gen_random_ops
 from tensorflow.python.ops import resource_variable_ops
 import tf_keras
@@ -121,6 +122,7 @@ image_ops = gen_image_ops
 # The same, of operations that DTensor cannot split.
 array_ops = gen_array_ops
 math_ops = gen_math_ops
+nn_ops = gen_nn_ops
 # The module whose functions call those with a custom gradient; tf.recompute_grad has no hook for random draws.
 custom_gradients = custom_gradient
 CUSTOM_GRADIENT_CALLERS = ('_graph_mode_decorator', '_eager_mode_decorator')

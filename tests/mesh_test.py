@@ -1,12 +1,17 @@
-"""Whole runs on meshes, by train.py: the losses of one device, and a run that goes on with another mesh."""
+"""Whole runs on meshes: the losses of one device, a run that goes on with another mesh, and what is refused."""
 
 import json
 
 import numpy as np
 import pytest
 
+from official_ext import errors
+import registry_imports  # noqa: F401
 from tests import train_processes
+from tests.core import small_run
+from tests.experiments import gan_test
 from tests.experiments import language_model_test
+from tests.experiments import shrunk_run
 from tests.soak import comparison
 
 MESHES = [(1, 1), (2, 1), (1, 2), (2, 2), (4, 2)]  # data, tensor
@@ -42,10 +47,10 @@ CASES = {
 }
 
 
-def flags(experiment, folder, mesh, steps=STEPS):
+def flags(experiment, folder, mesh, steps=STEPS, **trainer):
   task, rules = CASES[experiment]
-  intervals = dict.fromkeys(('steps_per_loop', 'summary_interval', 'checkpoint_interval'), 5)
-  changes = {'trainer': {**SGD, **intervals, 'train_steps': steps}, 'task': task, 'runtime': {'enable_xla': False}}
+  lengths = {'steps_per_loop': 5, 'summary_interval': 5, 'checkpoint_interval': steps, 'train_steps': steps}
+  changes = {'trainer': {**SGD, **lengths, **trainer}, 'task': task, 'runtime': {'enable_xla': False}}
   if mesh:
     changes['runtime'] = {'mesh': dict(zip(('data', 'tensor'), mesh))}
     changes['trainer']['sharding'] = {'parameters': rules}
@@ -62,6 +67,32 @@ def train(run_train, *arguments, **options):
   assert done.returncode == 0, done.stderr
   losses = [e['training_loss'] for e in comparison.history(arguments[1]) if e['event'] == 'train']
   return np.array(losses)
+
+
+def refuse(tmp_path, message, run):
+  with pytest.raises(errors.UserError, match=f'^{message}'):
+    run(tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_a_task_that_updates_by_itself_is_refused_before_the_run_has_a_folder(tmp_path):
+  params = shrunk_run.make_params('gan', gan_test.SMALL, {'runtime': {'mesh': {'data': 2}}})
+  message = 'runtime.mesh: GanTask calls optimizer.apply_gradients .* a mesh carries tasks that call it once'
+  refuse(tmp_path, message, lambda folder: shrunk_run.run(folder, params))
+
+
+@pytest.mark.parametrize(
+  'optimizer, sharding, message',
+  [
+    ('sgd', {}, 'runtime.mesh: the step writes variables by ResourceApply'),
+    ('sgd_experimental', {'parameters': [{'pattern': 'dnse'}]}, r'trainer.sharding.parameters.0.pattern: .*near'),
+    ('sgd_experimental', {'activations': [{'pattern': 'dnse'}]}, r'trainer.sharding.activations.0.pattern: .*near'),
+  ],
+)
+def test_a_step_that_cannot_be_split_is_refused_before_the_run_has_a_folder(tmp_path, optimizer, sharding, message):
+  config = {**SGD['optimizer_config'], 'optimizer': {'type': optimizer}}
+  params = small_run.make_params({'mesh': {'data': 2, 'tensor': 2}}, optimizer_config=config, sharding=sharding)
+  refuse(tmp_path, message, lambda folder: small_run.run(folder, params=params))
 
 
 @pytest.mark.soak

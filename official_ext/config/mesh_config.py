@@ -71,6 +71,12 @@ class MeshConfig(base_config.Config):
         ('runtime.distribution_strategy', runtime.distribution_strategy, ('auto', 'one_device'), 'is one process'),
         ('runtime.enable_xla', runtime.enable_xla, ('auto', False), 'is not compiled by XLA'),
         ('runtime.loss_scale', runtime.loss_scale, (None,), 'does not scale losses'),
+        (
+          'runtime.mixed_precision_dtype',
+          runtime.mixed_precision_dtype,
+          (None, 'float32', 'bfloat16'),
+          'does not scale losses, as float16 needs it',
+        ),
         ('runtime.num_gpus', runtime.num_gpus, (0,), 'is one of CPUs'),
         ('trainer.inspect.every', trainer.inspect.every, (0,), 'cannot rehearse steps'),
         ('trainer.train_tf_function', trainer.train_tf_function, (True,), 'runs its steps as functions'),

@@ -77,6 +77,13 @@ class NoTraining:
   def plan_step(self) -> None:
     """Decides how the step is compiled, if that is not decided yet. Call it when the input has an iterator."""
 
+  def try_step(self) -> None:
+    """Refuses a step that cannot be run, where that shows only by running one; changes nothing.
+
+    Raises:
+      UserError: it cannot.
+    """
+
   def fused_loop(self) -> Any | None:
     """The loop over whole programs of steps; None if steps are run one by one."""
     return None

@@ -233,6 +233,18 @@ class SynchronousTraining(no_training.NoTraining):
     self._trainer.check_variables()  # Some models have no variables until their first call.
     logging.info('Training step: %s', self.plan)
 
+  def try_step(self) -> None:
+    """See base class. Only a mesh has steps that show what they are by running."""
+    if not self._params.runtime.mesh.sizes():
+      return
+    start = time.perf_counter()
+    with self._trainer.strategy.scope(), self._explained():
+      self._trainer.prepare_training()
+      self.plan_step()  # A trainer that overrides train_step does this later.
+      self.step.try_on_mesh(self._batch_size)
+    self.pace.compile_seconds += time.perf_counter() - start
+    self._trainer.restart_input()
+
   @tf.autograph.experimental.do_not_convert
   def _plan_inside_a_trace(self):
     """Plans in a thread of its own, because planning traces: tf.init_scope would leave the graph, but pause tapes."""

@@ -163,7 +163,7 @@ def run_experiment(
 
 
 def _build_trainer_and_actions(experiment: _Experiment) -> tuple[Any, list[Any]]:
-  """Builds (trainer, actions of the run's events); refuses metrics that nothing reports."""
+  """Builds (trainer, actions of the run's events); refuses metrics that nothing reports, and steps that cannot run."""
   strategy, task, mode, params = experiment.strategy, experiment.task, experiment.mode, experiment.params
   if isinstance(task, owned_loop.LoopTask):
     return _make_owned_loop(experiment), []
@@ -173,6 +173,8 @@ def _build_trainer_and_actions(experiment: _Experiment) -> tuple[Any, list[Any]]
   )
   run_checks.check_best_metric(params, task, trainer, experiment.evaluates)
   run_checks.check_early_stopping(params, task, trainer, mode)
+  if experiment.trains:
+    trainer.training.try_step()
   return trainer, build_event_actions(params, task, trainer, mode) if experiment.trains else []
 
 

@@ -259,12 +259,15 @@ class Decoder(layers.Part):
   def _scanned(self, x, contexts, seed, cache, extras):
     block, num_layers = self.blocks[0], self.config.num_hidden_layers
     kinds = sorted(contexts)
-    of_layer = tf.constant([kinds.index(kind) for kind in decoder_config.layer_kinds(self.config)])
+    kind_of = decoder_config.layer_kinds(self.config)
+    of_layer = tf.constant([kinds.index(kind) for kind in kind_of])
     stack = lambda name: tf.stack([getattr(contexts[kind], name) for kind in kinds])
     names = [name for name in ('mask', 'cos', 'sin', 'query_scale') if getattr(contexts[kinds[0]], name) is not None]
     parts = {name: stack(name) for name in names}
 
     def context_of(number, extras):
+      if isinstance(number, int):
+        return _of_layer(contexts[kind_of[number]], seed, number, extras)
       chosen = {name: part[of_layer[number]] for name, part in parts.items()}
       context = attention.LayerContext(**chosen, is_token=contexts[kinds[0]].is_token)
       return _of_layer(context, seed, number, extras)

@@ -1,6 +1,7 @@
 """One block, run once for every row of stacked weights: what is compiled does not grow with the depth."""
 
 from collections.abc import Callable, Mapping, Sequence
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -65,6 +66,28 @@ def scan(
   for value in found:
     layer_reports.report(value)
   return y
+
+
+def unrolled(
+  block: Block,
+  x: tf.Tensor,
+  part: Any,
+  num_layers: int,
+  extras: Mapping[str, tf.Tensor],
+  reports: Sequence[tf.TensorSpec] = (),
+) -> tf.Tensor:
+  """`scan` without a loop, for a graph that has no place for one: i is an integer, and each layer reports by itself."""
+  del reports
+  variables = part.variables
+  rows = [tf.unstack(layer_weights.value_of(variable)) for variable in variables]
+  for i in range(num_layers):
+    with layer_weights.handed_in(variables, [of_layers[i] for of_layers in rows]):
+      x = remat.remat(functools.partial(_run_row, block, i), x, [part], extras)
+  return x
+
+
+def _run_row(block, i, x, extras):
+  return block(x, i, extras)
 
 
 def _forward_loop(run, x, shared, stacks, num_layers, specs):

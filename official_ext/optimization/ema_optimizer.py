@@ -61,6 +61,23 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
     # An operation, because that is what a LossScaleOptimizer around this one returns if it skips the update.
     return tf.no_op() if self._wraps_new else result
 
+  def update_average(self, strategy):
+    """Moves the averages towards the weights: see base class, where this is a function of TensorFlow's.
+
+    A mesh carries only what the step itself writes, and no function inside it.
+    """
+    step, decay = tf.cast(self.iterations, tf.float32), tf.constant(self._average_decay, tf.float32)
+    if self._dynamic_decay:
+      updates = step - self._start_step
+      decay = tf.minimum(decay, (1.0 + updates) / (10.0 + updates))
+    decay = tf.where(step < self._start_step, tf.zeros_like(decay), decay)
+
+    def move(average, weight):
+      average.assign_sub(tf.cast(1.0 - decay, average.dtype) * (average - weight))
+
+    for average, weight in zip(self._average_weights, self._model_weights):
+      strategy.extended.update(average, move, args=(weight,), group=False)
+
   def swap_weights(self):
     """Exchanges weights and averages. A second call restores every bit.
 

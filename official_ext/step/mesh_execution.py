@@ -108,20 +108,46 @@ class MeshExecution:
     """See `executions.Execution`. Inside `running`, outside of a graph."""
     for micro_batches in batches:
       program = self._program(list(micro_batches))
-      inputs = [self._mesh.split(tensor, self._axes_of_input(tensor)) for tensor in tf.nest.flatten(micro_batches)]
-      with _explained():
-        values = tf_internals.call_with_captures(program.function, inputs, program.captures)
-      for twin, value in zip(program.written, values):
+      for twin, value in zip(program.written, self._call(program, micro_batches)):
         twin.on_mesh.assign(value)
       self._parts.global_step.assign_add(1)  # The input reads it; the twin has counted by itself.
+
+  @do_not_convert
+  def try_step(self, specs: Any, num_micro_batches: int, batch_size: int) -> None:
+    """Runs a step on zeros and forgets it. The steps that follow run the same program.
+
+    Args:
+      specs: the type specs of a batch.
+      num_micro_batches: how many batches a step takes.
+      batch_size: stands for the number of examples where the specs do not know it.
+
+    Raises:
+      UserError: DTensor cannot split the step, or a pattern matches no layer.
+    """
+    for spec in tf.nest.flatten(specs):
+      _check_input(spec, tf.TensorSpec)
+    shapes = [_shape_for(spec, batch_size) for spec in tf.nest.flatten(specs)]
+    if not all(shape.is_fully_defined() for shape in shapes):
+      return
+    zeros = [tf.zeros(shape, spec.dtype) for shape, spec in zip(shapes, tf.nest.flatten(specs))]
+    micro_batches = [tf.nest.pack_sequence_as(specs, zeros)] * num_micro_batches
+    program = self._program(micro_batches)
+    try:
+      self._call(program, micro_batches)
+    except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError):
+      pass  # Zeros may be no example: a division by them tells nothing.
+
+  def _call(self, program, micro_batches):
+    """The values of `program.written` behind a step."""
+    inputs = [self._mesh.split(tensor, self._axes_of_input(tensor)) for tensor in tf.nest.flatten(micro_batches)]
+    with _explained():
+      return tf_internals.call_with_captures(program.function, inputs, program.captures)
 
   def _program(self, micro_batches) -> _Program:
     """The step, traced for batches of these shapes."""
     tensors = tf.nest.flatten(micro_batches)
     for tensor in tensors:
-      if not isinstance(tensor, tf.Tensor) or tensor.dtype in (tf.string, tf.variant, tf.resource):
-        kind = tensor.dtype.name if isinstance(tensor, tf.Tensor) else type(tensor).__name__
-        raise errors.UserError(f'runtime.mesh: a batch holds a {kind}, which DTensor cannot split; leave it out')
+      _check_input(tensor, tf.Tensor)
     key = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors)
     if key not in self._programs:
       self._programs[key] = self._trace(micro_batches)
@@ -131,7 +157,11 @@ class MeshExecution:
     written = mesh_variables.Written()
 
     def step(batches):
-      with mesh_ops.in_use(), layer_calls.changed(self._activations.with_layout), written.in_use():
+      with (
+        mesh_ops.in_use(self._replicated),
+        layer_calls.changed(self._activations.with_layout),
+        written.in_use(self._as_read),
+      ):
         self._parts.strategy.run(self._update.run_in_xla, args=(batches,))
       return [self._in_own_layout(variable, value) for variable, value in written.values.values()]
 
@@ -153,6 +183,17 @@ class MeshExecution:
           'the model, the optimizer or a metric: DTensor has no place for it'
         )
     return _Program(function, captures, [self._twin_of(variable) for variable, _ in written.values.values()])
+
+  def _replicated(self, tensor):
+    return tf_internals.with_layout(tensor, self._mesh.layout([''] * tensor.shape.rank))
+
+  def _as_read(self, variable, value):
+    """What a layer computes with is whole along the axis of batches, of which each device has other examples."""
+    if not self._batch_axis or not layer_calls.current_path():
+      return value
+    axes = self._axes_of_variable(variable)
+    others = ['' if axis == self._batch_axis else axis for axis in axes]
+    return value if self._batch_axis not in axes else tf_internals.with_layout(value, self._mesh.layout(others))
 
   def _in_own_layout(self, variable, value):
     return tf_internals.with_layout(value, self._mesh.layout(self._axes_of_variable(variable)))
@@ -214,6 +255,21 @@ class _Activations:
   def check(self) -> None:
     """Checks, after a trace, that every pattern has matched a layer."""
     sharding.check_matches(self._rules, self._paths, self._used, sharding.ACTIVATIONS)
+
+
+def _check_input(value: Any, kind: Any) -> None:
+  """Refuses what DTensor has no layout for: anything in a batch but a `kind` (tensors, or their specs) of numbers."""
+  if not isinstance(value, kind) or value.dtype in (tf.string, tf.variant, tf.resource):
+    name = value.dtype.name if isinstance(value, kind) else type(value).__name__
+    raise errors.UserError(f'runtime.mesh: a batch holds a {name}, which DTensor cannot split; leave it out')
+
+
+def _shape_for(spec: tf.TensorSpec, batch_size: int) -> tf.TensorShape:
+  """The shape of a tensor in a batch of so many examples; not fully defined if a spec leaves more open."""
+  shape = spec.shape
+  if shape.rank and shape[0] is None and batch_size:
+    shape = tf.TensorShape([batch_size, *shape[1:]])
+  return shape
 
 
 def _warn_of_whole_parameters(config, shapes, axes, model) -> None:

@@ -1,11 +1,16 @@
 """Operations that DTensor cannot split, made of others that it can, while a step is traced for a mesh.
 
-TensorFlow 2.20's DTensor fails on them, or takes the process with it (docs/mesh.md has the messages):
+TensorFlow 2.20's DTensor fails on them, takes the process with it, or does not promise the same numbers (docs/mesh.md
+has the messages):
 
 | operation | as of | instead |
 |---|---|---|
 | StridedSlice with a new axis | x[:, tf.newaxis] | the slice without it, and ExpandDims |
+| StridedSlice that takes an axis away | x[0] | a slice of length 1, and Squeeze |
 | SelectV2 with a scalar condition | tf.where(ok, x, y) | the condition broadcast to the shape of the result |
+| TopKV2, of which a gradient is asked | tf.math.top_k(x, 2) | its indices, and a sum over what they choose |
+| a loop over stacked layers | scan_layers | the layers one by one: DTensor has no layout for TensorLists |
+| random bits that are split | a mask of dropout | all of them on every device, of which each takes its part |
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +20,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_ext import keyed_draws
 from official_ext import tf_internals
+from official_ext.modeling import stacked
 from official_ext.step import method_patch
 
 
@@ -36,7 +43,8 @@ def _strided_slice(original: Callable[..., Any]) -> Callable[..., Any]:
     x = tf.convert_to_tensor(input)
     bounds = [tf.get_static_value(bound) for bound in (begin, end, strides)]
     masks = [begin_mask, end_mask, ellipsis_mask, shrink_axis_mask]
-    if not new_axis_mask or x.shape.rank is None or any(bound is None for bound in bounds):
+    is_plain = not (new_axis_mask or shrink_axis_mask)
+    if is_plain or x.shape.rank is None or any(bound is None for bound in bounds):
       return original(
         x, begin, end, strides, begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask, name
       )
@@ -44,9 +52,16 @@ def _strided_slice(original: Callable[..., Any]) -> Callable[..., Any]:
     if kept:
       parts = [[int(bound[i]) for i in kept] for bound in bounds]
       begins, ends, ellipses, shrinks = (sum((mask >> i & 1) << j for j, i in enumerate(kept)) for mask in masks)
-      wholes = begins & ends & ~shrinks | ellipses
+      single = [j for j in range(len(kept)) if shrinks >> j & 1 and not ellipses >> j & 1]
+      for j in single:  # A slice of length 1.
+        parts[1][j], parts[2][j] = parts[0][j] + 1, 1
+        begins, ends = begins & ~(1 << j), ends & ~(1 << j) | (parts[0][j] == -1) << j
+      wholes = begins & ends | ellipses
       is_whole = all(wholes >> j & 1 and (parts[2][j] == 1 or ellipses >> j & 1) for j in range(len(kept)))
-      x = x if is_whole else original(x, *parts, begins, ends, ellipses, 0, shrinks)
+      rank = x.shape.rank
+      x = x if is_whole else original(x, *parts, begins, ends, ellipses, 0, 0)
+      behind = [bool(ellipses & (1 << j) - 1) for j in single]  # The ellipsis, whose length is not known.
+      x = tf.squeeze(x, [rank - len(kept) + j if last else j for j, last in zip(single, behind)]) if single else x
     for axis in new_axes:
       x = tf.expand_dims(x, axis)
     return x
@@ -89,16 +104,42 @@ def _select(original: Callable[..., Any]) -> Callable[..., Any]:
   return select
 
 
+def _top_k(original: Callable[..., Any]) -> Callable[..., Any]:
+  @functools.wraps(original)
+  def top_kv2(input, *args, **kwargs):  # As TensorFlow names it.
+    x = tf.convert_to_tensor(input)
+    found = original(tf.stop_gradient(x), *args, **kwargs)
+    is_chosen = tf.one_hot(found.indices, x.shape[-1], on_value=True, off_value=False, dtype=tf.bool)
+    candidates = tf.broadcast_to(tf.expand_dims(x, -2), is_chosen.shape)
+    values = tf.reduce_sum(tf.where(is_chosen, candidates, tf.zeros_like(candidates)), axis=-1)
+    return type(found)(values, found.indices)
+
+  return top_kv2
+
+
+def _random_bits(replicated: Callable[[tf.Tensor], tf.Tensor]) -> Callable[..., Any]:
+  def wrap(original):
+    return functools.wraps(original)(lambda *args, **kwargs: replicated(original(*args, **kwargs)))
+
+  return wrap
+
+
 _PATCHES: Sequence[method_patch.MethodPatch] = (
   method_patch.MethodPatch(tf_internals.array_ops, 'strided_slice', _strided_slice),
   method_patch.MethodPatch(tf_internals.math_ops, 'select_v2', _select),
+  method_patch.MethodPatch(tf_internals.nn_ops, 'top_kv2', _top_k),
+  method_patch.MethodPatch(stacked, 'scan', lambda original: stacked.unrolled),
 )
 
 
 @contextlib.contextmanager
-def in_use() -> Iterator[None]:
-  """A context in which a step is traced for a mesh."""
+def in_use(replicated: Callable[[tf.Tensor], tf.Tensor]) -> Iterator[None]:
+  """A context in which a step is traced for a mesh.
+
+  Args:
+    replicated: gives a tensor the layout that is whole on every device.
+  """
   with contextlib.ExitStack() as stack:
-    for patch in _PATCHES:
+    for patch in (*_PATCHES, method_patch.MethodPatch(keyed_draws, 'bits', _random_bits(replicated))):
       stack.enter_context(patch)
     yield

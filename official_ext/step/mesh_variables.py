@@ -31,11 +31,17 @@ class Written:
   def __init__(self):
     self.values: dict[int, tuple[Any, tf.Tensor]] = {}
     self._graph: Any = None
+    self._as_read: Callable[[Any, tf.Tensor], tf.Tensor] = lambda variable, value: value
 
   @contextlib.contextmanager
-  def in_use(self) -> Iterator[None]:
-    """A context in the graph of a step."""
+  def in_use(self, as_read: Callable[[Any, tf.Tensor], tf.Tensor]) -> Iterator[None]:
+    """A context in the graph of a step.
+
+    Args:
+      as_read: a function from a variable and its value to what a read of it returns.
+    """
     self._graph = tf.compat.v1.get_default_graph()
+    self._as_read = as_read
     patches = {
       'assign': self._assigning(lambda variable, value: value),
       'assign_add': self._assigning(lambda variable, value: variable.read_value() + value),
@@ -50,9 +56,9 @@ class Written:
   def _assigning(self, value_of: Callable[[Any, tf.Tensor], tf.Tensor]) -> Callable[..., Any]:
     def wrap(original):
       @functools.wraps(original)
-      def assign(variable, value, *args, **kwargs):
+      def assign(variable, value, use_locking=None, name=None, read_value=True):
         if tf.executing_eagerly():  # A variable that is made in the trace.
-          return original(variable, value, *args, **kwargs)
+          return original(variable, value, use_locking, name, read_value)
         if tf.compat.v1.get_default_graph() is not self._graph:
           raise errors.UserError(
             f'runtime.mesh: {variable.name} is written inside a tf.function, tf.cond or tf.while_loop of the step; a '
@@ -60,7 +66,7 @@ class Written:
           )
         value = value_of(variable, tf.convert_to_tensor(value, variable.dtype))
         self.values[id(variable.handle)] = (variable, tf.ensure_shape(value, variable.shape))
-        return value
+        return value if read_value else value.op
 
       return assign
 
@@ -69,8 +75,10 @@ class Written:
   def _reading(self, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def read(variable, *args, **kwargs):
-      known = None if tf.executing_eagerly() else self.values.get(id(variable.handle))
-      return original(variable, *args, **kwargs) if known is None else known[1]
+      if tf.executing_eagerly():
+        return original(variable, *args, **kwargs)
+      known = self.values.get(id(variable.handle))
+      return self._as_read(variable, original(variable, *args, **kwargs) if known is None else known[1])
 
     return read
 

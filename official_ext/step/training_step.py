@@ -142,6 +142,10 @@ class TrainingStep:
     assert self._mesh_execution is not None
     return self._mesh_execution
 
+  def try_on_mesh(self, batch_size: int) -> None:
+    """Refuses a step that the mesh cannot run: see `MeshExecution.try_step`."""
+    self.on_mesh().try_step(self._task_step.input_specs, self.gradient_accumulation_steps, batch_size)
+
   @do_not_convert
   def run_gathering(self, first_batch: tf.Tensor, num_steps: tf.Tensor) -> None:
     """Runs steps in one program: see `executions.FusedExecution.run_gathering`."""
