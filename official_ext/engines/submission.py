@@ -21,7 +21,8 @@ from official_ext.runs import run_folder
 from official_ext.runs import status as status_lib
 from official_ext.runtime import invocation
 
-_OVER = ('finished', 'diverged', 'failed')
+_OVER = ('finished', 'diverged')
+_MAYBE_OVER = 'failed'  # Unless its engine tries it again, as when one of several workers was lost.
 _POLL_SECONDS = 1.0
 _LOST_SECONDS = (
   60.0  # How long a run may have ended otherwise, while its engine says nothing, before it counts as over.
@@ -147,6 +148,9 @@ def follow(job: jobs.Job, module: Any, name: str, options: Any) -> int:
       told, since = now, time.monotonic()
     if found.status in _OVER:
       return 0 if found.status == 'finished' else 1
+    if found.status == _MAYBE_OVER and not module.is_active(name, options):
+      if status_lib.of_run(run, mode=job.mode).status == _MAYBE_OVER:  # It has not begun again in between.
+        return 1
     # One that was preempted goes on, if its engine has it.
     if found.is_alive is False and time.monotonic() - since > _LOST_SECONDS:
       if module.is_active(name, options) is False:

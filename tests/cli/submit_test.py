@@ -159,9 +159,7 @@ def test_a_run_is_followed_to_its_end(capsys, engines, tmp_path):
     while not (run / 'started.json').exists():
       time.sleep(0.02)
     time.sleep(0.2)
-    record = {'status': 'finished', 'step': 9, 'attempt': 1, 'pid': 1, 'host': 'elsewhere', 'mode': 'train'}
-    (run / 'run.json.new').write_text(json.dumps(record))
-    os.rename(run / 'run.json.new', run / 'run.json')
+    _write(run, status='finished')
 
   thread = threading.Thread(target=finish)
   thread.start()
@@ -169,6 +167,36 @@ def test_a_run_is_followed_to_its_end(capsys, engines, tmp_path):
   thread.join()
   assert status == 0
   assert out.splitlines()[-2:] == ['a: submitted: slurm has it, as 12', 'a: finished at step 9']
+
+
+def _write(run, **values):
+  record = {'step': 9, 'attempt': 1, 'pid': 1, 'host': 'elsewhere', 'mode': 'train', **values}
+  (run / 'run.json.new').write_text(json.dumps(record))
+  os.rename(run / 'run.json.new', run / 'run.json')
+
+
+@pytest.mark.parametrize('is_tried_again', [True, False])
+def test_a_run_that_has_failed_is_followed_while_its_engine_has_it(capsys, engines, tmp_path, is_tried_again):
+  run, asked = tmp_path / 'a', engines / 'squeue.words'
+  rendered.fake(engines, 'sbatch', 'cat > $0.input; echo 12')
+  rendered.fake(engines, 'squeue', 'echo RUNNING' if is_tried_again else '')
+
+  def train():
+    while not (run / 'started.json').exists():
+      time.sleep(0.02)
+    _write(run, status='failed')  # One of its workers was lost.
+    while is_tried_again and not asked.exists():
+      time.sleep(0.02)
+    if is_tried_again:
+      _write(run, status='finished', attempt=2)
+
+  thread = threading.Thread(target=train)
+  thread.start()
+  status, out, _ = _submit(capsys, 'slurm', '--follow', model_dir=run)
+  thread.join()
+  assert asked.exists()
+  assert status == (0 if is_tried_again else 1)
+  assert out.splitlines()[-1] == ('a: finished at step 9' if is_tried_again else 'a: failed at step 9')
 
 
 def test_the_local_engine_is_the_queue(capsys, tmp_path):

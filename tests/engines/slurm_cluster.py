@@ -10,6 +10,7 @@ import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -17,6 +18,7 @@ import time
 PROGRAMS = ('munged', 'slurmctld', 'slurmd', 'sbatch', 'srun', 'scontrol')
 _NETWORK_PROGRAMS = ('unshare', 'nsenter', 'ip', 'mount', 'hostname')
 _NETWORK = '10.213.7'  # Inside the namespaces alone.
+_LOST_SECONDS = 30  # After how long without an answer SLURM takes one of several nodes for lost.
 _PATH = os.pathsep.join((os.environ.get('PATH', ''), '/usr/sbin', '/sbin'))
 _CONFIGURATION = """
 ClusterName=test
@@ -45,6 +47,7 @@ SelectTypeParameters=CR_CPU
 ReturnToService=2
 SlurmdParameters=config_overrides
 KillWait=30
+SlurmdTimeout={lost_seconds}
 SchedulerParameters=sched_interval=1,batch_sched_delay=1
 {nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
@@ -82,10 +85,11 @@ class Cluster:
     inside: the words before a command that is to run where slurmctld does.
   """
 
-  def __init__(self, folder: pathlib.Path, environment: dict[str, str], inside: Sequence[str] = ()):
+  def __init__(self, folder: pathlib.Path, environment: dict[str, str], machines: Sequence[Sequence[str]]):
     self.folder = folder
     self.environment = environment
-    self.inside = tuple(inside)
+    self.inside = tuple(machines[0])
+    self._machines = machines
 
   def run(self, *command: str) -> str:
     """The output of one of SLURM's commands."""
@@ -111,6 +115,19 @@ class Cluster:
       time.sleep(0.25)
     return state
 
+  def lose(self, number: int) -> None:
+    """Takes the nth of several nodes away, as when its power fails: all its processes, and its answers."""
+    self.run('ip', 'link', 'set', f'to{number}', 'down')
+    target = self._machines[number][1].partition('=')[2]
+    network = os.readlink(f'/proc/{target}/ns/net')
+    assert network != os.readlink('/proc/self/ns/net')
+    for path in pathlib.Path('/proc').glob('[0-9]*/ns/net'):
+      try:
+        if os.readlink(path) == network:
+          os.kill(int(path.parts[2]), signal.SIGKILL)
+      except OSError:
+        pass  # It is gone.
+
   def logs(self) -> str:
     """The end of what the daemons say."""
     return '\n'.join(path.read_text(errors='replace')[-3000:] for path in sorted(self.folder.glob('*.log')))
@@ -129,31 +146,36 @@ def running(folder: pathlib.Path, ports: Sequence[int], num_nodes: int = 1) -> I
   with contextlib.ExitStack() as stack:
     if num_nodes == 1:
       host = socket.gethostname().partition('.')[0]
-      names, addresses, inside = [host], ['127.0.0.1'], [[], []]
+      names, addresses, machines = [host], ['127.0.0.1'], [[], []]
       controller = host
     else:
       names = [f'node{number}' for number in range(1, num_nodes + 1)]
       addresses = [f'{_NETWORK}.{number}' for number in range(2, num_nodes + 2)]
-      inside = stack.enter_context(_machines(folder, ['control', *names], [f'{_NETWORK}.1', *addresses]))
+      machines = stack.enter_context(_machines(folder, ['control', *names], [f'{_NETWORK}.1', *addresses]))
       controller = f'control({_NETWORK}.1)'
     nodes = '\n'.join(_NODE.format(name=name, address=address) for name, address in zip(names, addresses))
     text = _CONFIGURATION.format(
-      controller=controller, nodes=nodes, folder=folder, controller_port=ports[0], node_port=ports[1]
+      controller=controller,
+      nodes=nodes,
+      folder=folder,
+      controller_port=ports[0],
+      node_port=ports[1],
+      lost_seconds=_LOST_SECONDS if num_nodes > 1 else 300,
     )
     (folder / 'slurm.conf').write_text(text)
     (folder / 'state').mkdir()
     (folder / 'munge.key').write_bytes(os.urandom(128))
     (folder / 'munge.key').chmod(0o400)
-    cluster = Cluster(folder, environment, inside[0])
+    cluster = Cluster(folder, environment, machines)
     files = [
       f'--{name}={folder}/munge.{name.split("-")[0]}' for name in ('key-file', 'pid-file', 'log-file', 'seed-file')
     ]
     munge = ['munged', '--foreground', '--force', f'--socket={folder}/munge.socket', '--num-threads=2', *files]
     stack.enter_context(_process(munge, folder / 'munged.out', environment))
     _wait_for(lambda: (folder / 'munge.socket').exists(), cluster)
-    words = [*inside[0], 'slurmctld', '-D', '-i', '-f', f'{folder}/slurm.conf']
+    words = [*cluster.inside, 'slurmctld', '-D', '-i', '-f', f'{folder}/slurm.conf']
     stack.enter_context(_process(words, folder / 'slurmctld.out', environment))
-    for name, where in zip(names, inside[1:]):
+    for name, where in zip(names, machines[1:]):
       (folder / f'spool-{name}').mkdir()
       words = [*where, *(['--mount'] if where else []), 'slurmd', '-D', '-f', f'{folder}/slurm.conf', '-N', name]
       stack.enter_context(_process(words, folder / f'slurmd-{name}.out', environment))
@@ -192,7 +214,7 @@ def _machines(folder: pathlib.Path, names: Sequence[str], addresses: Sequence[st
       output = folder / f'machine-{name}.out'
       words = ['unshare', '--net', '--uts', '--mount', 'sh', '-c', _MACHINE, 'sh', name, str(hosts)]
       process = stack.enter_context(_process(words, output, environment))
-      deadline = time.monotonic() + 30
+      deadline = time.monotonic() + 120
       while output.read_text() != 'up\n':
         assert time.monotonic() < deadline and process.poll() is None, output.read_text()
         time.sleep(0.05)
@@ -214,7 +236,7 @@ def _machines(folder: pathlib.Path, names: Sequence[str], addresses: Sequence[st
 
 
 def _wait_for(condition, cluster: Cluster) -> None:
-  deadline = time.monotonic() + 30
+  deadline = time.monotonic() + 120
   while not condition():
     assert time.monotonic() < deadline, cluster.logs()
     time.sleep(0.1)

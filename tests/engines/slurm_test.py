@@ -164,8 +164,8 @@ def cluster(tmp_path_factory, unused_ports):
 
 
 @pytest.fixture(scope='module')
-def two_nodes(tmp_path_factory, unused_ports):
-  yield from _cluster(tmp_path_factory, unused_ports, 2)
+def three_nodes(tmp_path_factory, unused_ports):
+  yield from _cluster(tmp_path_factory, unused_ports, 3)
 
 
 def _cluster(tmp_path_factory, unused_ports, num_nodes):
@@ -199,11 +199,20 @@ def _number(output):
   return output.split()[4].rstrip(':')
 
 
-def _wait_for_step(cluster, job, model_dir, step):
-  def refuse():
-    assert cluster.state(job) not in ('FAILED', 'CANCELLED', 'COMPLETED'), trainings.log(model_dir)
+def _wait_for_checkpoint(cluster, job, model_dir):
+  return trainings.wait_for_checkpoint(model_dir, lambda: _refuse_ended(cluster, job, model_dir))
 
-  return trainings.wait_for_step(model_dir, step, refuse)
+
+def _wait_for_step(cluster, job, model_dir, step):
+  deadline = time.monotonic() + 900
+  while ((run_status.read(str(model_dir)) or {}).get('step') or 0) < step:
+    _refuse_ended(cluster, job, model_dir)
+    assert time.monotonic() < deadline, trainings.log(model_dir)
+    time.sleep(0.2)
+
+
+def _refuse_ended(cluster, job, model_dir):
+  assert cluster.state(job) not in ('FAILED', 'CANCELLED', 'COMPLETED'), trainings.log(model_dir)
 
 
 def _finish(cluster, job, model_dir):
@@ -215,7 +224,7 @@ def _train_twice(cluster, tmp_path, *words):
   straight, requeued = tmp_path / 'straight', tmp_path / "it's $requeued"
   _finish(cluster, _submit(cluster, straight, *words), straight)
   job = _submit(cluster, requeued, *words)
-  _wait_for_step(cluster, job, requeued, 20)
+  _wait_for_checkpoint(cluster, job, requeued)
   cluster.run('scontrol', 'requeue', job)
   _finish(cluster, job, requeued)
   record = run_status.read(str(requeued))
@@ -230,10 +239,22 @@ def test_a_real_slurm_trains_with_two_tasks_and_a_requeue_in_the_middle(cluster,
 
 
 @pytest.mark.soak
-def test_two_nodes_train_together_with_a_requeue_in_the_middle(two_nodes, tmp_path):
-  record = _train_twice(two_nodes, tmp_path, '--nodes=2')
+def test_two_nodes_train_together_and_go_on_after_a_requeue_and_when_one_is_lost(three_nodes, tmp_path):
+  record = _train_twice(three_nodes, tmp_path, '--nodes=2')
+  assert (_hosts(record), record['host']) == (['node1', 'node2'], 'node1')
+  lost = tmp_path / 'lost'
+  job = _submit(three_nodes, lost, '--nodes=2')
+  _wait_for_checkpoint(three_nodes, job, lost)
+  three_nodes.lose(2)
+  _finish(three_nodes, job, lost)
+  record = run_status.read(str(lost))
+  assert (record['status'], record['step'], _hosts(record)) == ('finished', trainings.STEPS, ['node1', 'node3'])
+  trainings.assert_same(trainings.weights(lost), trainings.weights(tmp_path / 'straight'))
+
+
+def _hosts(record):
   workers = json.loads(record['environment']['TF_CONFIG'])['cluster']['worker']
-  assert [worker.partition(':')[0] for worker in workers] == ['node1', 'node2'] and record['host'] == 'node1'
+  return [worker.partition(':')[0] for worker in workers]
 
 
 @pytest.mark.soak
@@ -245,12 +266,12 @@ def test_a_real_slurm_runs_the_points_of_a_sweep(cluster, tmp_path, capsys):
   output = _call(cluster, *array)
   assert '4 runs' in output
   job = _number(output)
-  _wait_for_step(cluster, f'{job}_2', folders[1], 500)
+  _wait_for_checkpoint(cluster, f'{job}_2', folders[1])
   assert cluster.state(f'{job}_4') == 'PENDING'  # --slots.
   cluster.run('scontrol', 'requeue', f'{job}_2')
-  pid = _wait_for_step(cluster, f'{job}_3', folders[2], 500)['pid']
+  pid = _wait_for_checkpoint(cluster, f'{job}_3', folders[2])['pid']
   os.kill(pid, signal.SIGKILL)
-  _wait_for_step(cluster, f'{job}_4', folders[3], 500)
+  _wait_for_checkpoint(cluster, f'{job}_4', folders[3])
   cluster.run('scancel', f'{job}_4')
   assert cluster.wait(f'{job}_4', ['CANCELLED', 'COMPLETED', 'FAILED']) == 'CANCELLED'
   # What is left is the one that was cancelled, wherever the others are.
@@ -264,7 +285,7 @@ def test_a_real_slurm_runs_the_points_of_a_sweep(cluster, tmp_path, capsys):
   assert len({point['value'] for point in found}) == 1 and found[0]['value'] > 0.8
   assert [run_status.read(str(folder))['attempt'] for folder in folders] == [1, 2, 2, 2]
   for folder in folders[1:]:
-    trainings.assert_same(*(trainings.weights(each, trainings.SWEEP_STEPS) for each in (folder, folders[0])))
+    trainings.assert_same(*(trainings.weights(each) for each in (folder, folders[0])))
   assert 'no point is left' in _call(cluster, *array, status=2)
 
 

@@ -11,17 +11,14 @@ import tensorflow as tf
 from official_ext.cli import main
 from official_ext.runtime import run_status
 
-STEPS = 60
-# Of two workers; one alone is too fast to be disturbed.
-FLAGS = (
-  *('--experiment=digits_mlp', '--mode=train', f'--set=train_steps={STEPS}', '--set=steps_per_loop=5'),
-  *('--set=checkpoint_interval=20', '--set=runtime.enable_xla=false', '--set=trainer.summary_interval=5'),
-)
-SWEEP_STEPS = 4000
+STEPS = 4000  # Of ten seconds or so: time to disturb it after the first checkpoint.
+FIRST_CHECKPOINT = 500
 SWEEP_FLAGS = (
-  *(f'--set=train_steps={SWEEP_STEPS}', '--set=steps_per_loop=5', '--set=validation_interval=1000'),
-  *('--set=checkpoint_interval=500', '--set=runtime.enable_xla=false'),
+  *(f'--set=train_steps={STEPS}', '--set=steps_per_loop=5', '--set=validation_interval=1000'),
+  *(f'--set=checkpoint_interval={FIRST_CHECKPOINT}', '--set=runtime.enable_xla=false'),
 )
+# What is suspended with the whole machine for a while has lost nobody.
+FLAGS = ('--experiment=digits_mlp', '--mode=train', *SWEEP_FLAGS, '--set=runtime.worker_timeout_seconds=900')
 _INTERVALS = (50, 100, 200, 400)
 
 
@@ -43,17 +40,16 @@ def points(capsys, runs_dir: pathlib.Path, name: str) -> list[dict]:
   return json.loads(capsys.readouterr().out)['points']
 
 
-def wait_for_step(model_dir: pathlib.Path, step: int, refuse: Callable[[], None]) -> dict:
-  """Waits until a run is as far; returns its record. `refuse` raises if it never will be."""
-  deadline = time.monotonic() + 900
-  while True:
-    record = run_status.read(str(model_dir)) or {}
-    saved = [int(path.name.split('.')[0][5:]) for path in model_dir.glob('ckpt-*.manifest.json')]
-    if max([record.get('step') or 0, *saved]) >= step:  # The record is a few seconds old.
-      return record
-    refuse()
+def wait_for_checkpoint(model_dir: pathlib.Path, refuse: Callable[[], None]) -> dict:
+  """Waits for the first checkpoint of a run; returns its record. `refuse` raises if there never will be one."""
+  deadline, look = time.monotonic() + 900, time.monotonic()
+  while not (model_dir / f'ckpt-{FIRST_CHECKPOINT}.manifest.json').exists():  # The record is a few seconds old.
+    if time.monotonic() > look:
+      refuse()  # Which may take seconds.
+      look = time.monotonic() + 30
     assert time.monotonic() < deadline, log(model_dir)
-    time.sleep(0.2)
+    time.sleep(0.1)
+  return run_status.read(str(model_dir))
 
 
 def log(model_dir: pathlib.Path) -> str:
@@ -62,9 +58,9 @@ def log(model_dir: pathlib.Path) -> str:
   return path.read_text() if path.exists() else f'{path}: is not there'
 
 
-def weights(model_dir: pathlib.Path, step: int = STEPS) -> dict[str, np.ndarray]:
-  """All values of a checkpoint but the number of saves."""
-  reader = tf.train.load_checkpoint(f'{model_dir}/ckpt-{step}')
+def weights(model_dir: pathlib.Path) -> dict[str, np.ndarray]:
+  """All values of the last checkpoint but the number of saves."""
+  reader = tf.train.load_checkpoint(f'{model_dir}/ckpt-{STEPS}')
   return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if 'save_counter' not in name}
 
 
