@@ -1,6 +1,7 @@
 """Tests of official-ext submit: what it hands over, notes, refuses and follows."""
 
 import base64
+import contextlib
 import json
 import os
 import stat
@@ -205,14 +206,40 @@ def test_the_local_engine_is_the_queue(capsys, tmp_path):
   run = tmp_path / 'runs/a'
   words = ['--num_workers=1', f'--program={program}', '--env=A=b c']
   status, out, err = _submit(capsys, 'local', *words, model_dir=run, flags=rendered.ODD)
-  queue = queue_folder.Queue(str(tmp_path / 'runs'))
-  try:
+  with _finished(tmp_path / 'runs'):
     assert status == 0 and out == f'local has it, as 1: {run}\n', err
+  assert json.loads((run / 'args').read_text()) == [f'--model_dir={run}', *rendered.ODD]
+
+
+def test_a_worker_of_the_local_engine_that_is_killed_is_replaced(capsys, tmp_path):
+  program = tmp_path / 'program.py'
+  program.write_text(
+    'import json, os, pathlib, signal, sys, time\n'
+    'index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]\n'
+    'folder = pathlib.Path(sys.argv[1][12:])\n'
+    'is_first = not (folder / f"start-{index}").exists()\n'
+    '(folder / f"start-{index}").touch()\n'
+    'while is_first and not (folder / f"start-{1 - index}").exists():\n  time.sleep(0.05)\n'
+    'if is_first:\n  os.kill(os.getpid(), signal.SIGKILL) if index else sys.exit(1)\n'  # The other one loses it.
+    '(folder / f"end-{index}").touch()\n'
+  )
+  run = tmp_path / 'runs/a'
+  status, _, err = _submit(capsys, 'local', '--num_workers=2', f'--program={program}', model_dir=run)
+  with _finished(tmp_path / 'runs'):
+    assert status == 0, err
+  assert (run / 'end-0').exists() and (run / 'end-1').exists()
+
+
+@contextlib.contextmanager
+def _finished(runs_dir):
+  """A context behind which the first job of a queue has finished."""
+  queue = queue_folder.Queue(str(runs_dir))
+  try:
+    yield
     deadline = time.monotonic() + 120
     while (state := queue.state(1)).status != 'finished':
       assert time.monotonic() < deadline and state.status != 'failed', state
       time.sleep(0.05)
-    assert json.loads((run / 'args').read_text()) == [f'--model_dir={run}', *rendered.ODD]
   finally:
     dispatcher = queue.dispatcher()
     if dispatcher:
