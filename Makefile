@@ -17,7 +17,12 @@ PEERS := .venv-peers
 PEERS_NEED := benchmarks/peers/requirements.txt
 PEERS_STAMP := $(PEERS)/.installed-$(VERSION)-$(shell cat $(PEERS_NEED) | cksum | cut -d ' ' -f 1)
 
-.PHONY: .venv .venv-peers demo console test check pythons smoke soak bench experiments clean
+# What the makers of engines publish for their manifests, which wants other versions than .venv has.
+MANIFESTS := .venv-manifests
+MANIFESTS_NEED := tests/engines/published.txt
+MANIFESTS_STAMP := $(MANIFESTS)/.installed-$(VERSION)-$(shell cat $(MANIFESTS_NEED) | cksum | cut -d ' ' -f 1)
+
+.PHONY: .venv .venv-peers .venv-manifests demo console test check pythons smoke manifests soak bench experiments clean
 
 .venv: $(STAMP)
 
@@ -40,6 +45,14 @@ $(PEERS_STAMP):
 	@rm -rf $(PEERS)
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --disable-pip-version-check --requirement $(PEERS_NEED)
+	@touch $@
+
+.venv-manifests: $(MANIFESTS_STAMP)
+
+$(MANIFESTS_STAMP):
+	@rm -rf $(MANIFESTS)
+	$(PYTHON) -m venv $(MANIFESTS)
+	$(MANIFESTS)/bin/python -m pip install --disable-pip-version-check --requirement $(MANIFESTS_NEED)
 	@touch $@
 
 demo: .venv
@@ -73,6 +86,10 @@ pythons:
 smoke: .venv
 	$(BIN)/python -m pytest -n $(JOBS) tests/readme_test.py tests/docs tests/golden tests/cli tests/train_test.py \
 	  tests/resume_test.py tests/step/step_random_test.py tests/checkpoints/manager_test.py tests/data
+
+# What is rendered for JobSet, Vertex AI and SkyPilot, against what their makers publish.
+manifests: .venv .venv-manifests
+	$(BIN)/python -m pytest -p no:xdist tests/engines/published_test.py tests/engines/manifests_test.py
 
 # Kills trainings and damages their checkpoints for MINUTES, then prints a table; then kills queues, sweeps and consoles.
 # The tests marked `soak` do the same at chosen moments: .venv/bin/python -m pytest -m soak

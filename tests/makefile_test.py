@@ -23,7 +23,13 @@ esac
 @pytest.fixture
 def checkout(tmp_path):
   """A folder with the real Makefile and what it depends on, and a Python that only takes notes."""
-  for name in ('Makefile', 'setup.py', 'constraints.txt', 'benchmarks/peers/requirements.txt'):
+  for name in (
+    'Makefile',
+    'setup.py',
+    'constraints.txt',
+    'benchmarks/peers/requirements.txt',
+    'tests/engines/published.txt',
+  ):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / name, tmp_path / name)
   (tmp_path / 'bin').mkdir()

@@ -53,6 +53,8 @@ def run(arguments: Sequence[str]) -> int:
     job = _array(options, flags, module, make=False) if options.array else _single(options, flags, module)
   if engine == 'local' and not options.runs_dir:
     options.runs_dir = module.runs_dir(job, options)
+  if not (options.render or options.output):
+    job = submission.without_living(job, engine, module, options)
   text = module.render(job, options)
   if options.output:
     _write(options.output, text)
@@ -67,13 +69,13 @@ def run(arguments: Sequence[str]) -> int:
 def _submit(engine: str, module: Any, job: jobs.Job, options: Any, text: str) -> int:
   if options.follow and (job.is_array or paths.is_remote(job.folder)):
     raise errors.UserError('--follow: follows one run, in a folder that is seen from here')
-  submission.refuse_living(job, engine, module, options)
   if engine != 'local':
     submission.make_folders(job)
   name = module.submit(job, options, text)
   if engine != 'local':  # Whose queue keeps its own notes.
     submission.note(job, engine, module, name)
-  runs = f'{len(job.trials)} runs in {job.folder}' if job.is_array else job.folder
+  count = f'{len(job.trials)} run{"s" if len(job.trials) > 1 else ""}'
+  runs = f'{count} in {job.folder}' if job.is_array else job.folder
   print(f'{engine} has it, as {name}: {runs}', flush=True)
   if paths.is_remote(job.folder):
     print('its folder is remote, so that no list of runs shows it')

@@ -127,7 +127,7 @@ def call(command: Sequence[str], what: str, text: str | None = None, cwd: str | 
       f'{command[0]}: has not answered for {_SECONDS:g} s; whether the job is there, it can tell itself'
     ) from None
   if done.returncode:
-    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if re.search(r'\w', line)]
     is_traceback = any(line.startswith('Traceback') for line in lines)
     reason = '; '.join(lines[-1 if is_traceback else -3 :]) or f'status {done.returncode}'
     raise errors.UserError(credentials.mask(f'{command[0]}: refuses the job: {reason}'))

@@ -43,7 +43,7 @@ def submit(job: jobs.Job, options: Any, text: str) -> str:
     cwd=job.cwd,
     model_dir=job.folder,
     gpus=gpus,
-    max_restarts=queue_changes.MAX_RESTARTS if job.max_restarts is None else job.max_restarts,
+    max_restarts=_max_restarts(job),
   )
   dispatcher_start.start(queue, options.slots)
   return str(added.number)
@@ -66,9 +66,14 @@ def _queue(job: jobs.Job, options: Any) -> queue_folder.Queue:
   return queue_folder.Queue(runs_dir(job, options))
 
 
+def _max_restarts(job: jobs.Job) -> int:
+  return queue_changes.MAX_RESTARTS if job.max_restarts is None else job.max_restarts
+
+
 def _words(job: jobs.Job, options: Any) -> list[str]:
   if options.num_workers == 1:
     return [sys.executable, '-u', job.program, *job.flags]
-  # The queue starts it again, not the launcher, so that each restart is one of the job's.
-  words = ['launch', f'--num_workers={options.num_workers}', '--max_restarts=0', f'--program={job.program}']
+  # The launcher tells a worker that was killed from a run that has failed, which to the queue are one status.
+  restarts = f'--max_restarts={_max_restarts(job)}'
+  words = ['launch', f'--num_workers={options.num_workers}', restarts, f'--program={job.program}']
   return [sys.executable, '-m', 'official_ext.cli.main', *words, '--', *job.flags]

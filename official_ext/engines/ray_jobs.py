@@ -15,6 +15,7 @@ import ctypes
 import importlib
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -75,7 +76,9 @@ def is_active(name: str, options: Any) -> bool | None:
   status, output = jobs.output_of(['ray', 'job', 'status', *_address(options), name])
   if status:
     return None
-  return not any(word in output for word in ('SUCCEEDED', 'FAILED', 'STOPPED'))
+  if re.search(r"Status for job '.*': (PENDING|RUNNING)", output):
+    return True
+  return False if re.search(r"Job '.*' (succeeded|failed|was stopped)", output) else None
 
 
 def trial_name(name: str, number: int) -> str:

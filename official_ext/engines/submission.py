@@ -5,6 +5,7 @@ process: so the run is among the others, and is `submitted` until it begins.
 """
 
 from collections.abc import Mapping
+import dataclasses
 import os
 import shlex
 import time
@@ -20,15 +21,16 @@ from official_ext.runs import run_folder
 from official_ext.runs import status as status_lib
 from official_ext.runtime import invocation
 
-_OVER = ('finished', 'diverged', 'failed')
+_OVER = ('finished', 'diverged')
+_MAYBE_OVER = 'failed'  # Unless its engine tries it again, as when one of several workers was lost.
 _POLL_SECONDS = 1.0
 _LOST_SECONDS = (
   60.0  # How long a run may have ended otherwise, while its engine says nothing, before it counts as over.
 )
 
 
-def refuse_living(job: jobs.Job, engine: str, module: Any, options: Any) -> None:
-  """Refuses a job one of whose runs lives, or waits at an engine.
+def without_living(job: jobs.Job, engine: str, module: Any, options: Any) -> jobs.Job:
+  """A job without those of its runs that live, or wait at an engine: of a sweep the others are submitted.
 
   Args:
     job: what is to be submitted.
@@ -37,29 +39,45 @@ def refuse_living(job: jobs.Job, engine: str, module: Any, options: Any) -> None
     options: the command's, of which `again` takes the user's word that a job is gone.
 
   Raises:
-    UserError: see above.
+    UserError: none is left.
   """
-  for trial in job.trials:
-    if paths.is_remote(trial.model_dir):
-      continue
-    run = run_folder.Run(trial.model_dir, trial.model_dir)
-    where = f'--model_dir={trial.model_dir}'
-    if status_lib.is_alive(run, job.mode):
-      raise errors.UserError(f'{where}: a run lives in this folder; wait for it or stop it, or choose another folder')
-    note = run.started(job.mode)
-    if note is None or not isinstance(note.get('engine'), str) or options.again:
-      continue
-    found = status_lib.of_run(run, mode=job.mode).status
-    if found in _OVER:
-      continue
-    is_known = note['engine'] == engine
-    active = module.is_active(str(note.get('job')), options) if is_known else None
-    if active or (active is None and found == 'submitted'):
-      how = 'has it' if active else 'was given it, and cannot be asked from here'
-      raise errors.UserError(
-        f'{where}: {note["engine"]} {how}, as {note.get("job")}, since {note.get("started")}; wait for it, or end it '
-        'there; --again submits it nevertheless'
-      )
+  asked: dict[str, bool | None] = {}  # What the engine has answered: many runs may be one job.
+  reasons = [_reason_against(trial.model_dir, job.mode, engine, module, options, asked) for trial in job.trials]
+  free = tuple(trial for trial, reason in zip(job.trials, reasons) if not reason)
+  if not free:
+    raise errors.UserError(reasons[0])
+  return dataclasses.replace(job, trials=free)
+
+
+def _reason_against(
+  model_dir: str, mode: str, engine: str, module: Any, options: Any, asked: dict[str, bool | None]
+) -> str:
+  """Why a run is not to be submitted; '' if it may be."""
+  if paths.is_remote(model_dir):
+    return ''
+  run = run_folder.Run(model_dir, model_dir)
+  where = f'--model_dir={model_dir}'
+  if status_lib.is_alive(run, mode):
+    return f'{where}: a run lives in this folder; wait for it or stop it, or choose another folder'
+  note = run.started(mode)
+  if note is None or not isinstance(note.get('engine'), str) or options.again:
+    return ''
+  found = status_lib.of_run(run, mode=mode).status
+  if found in _OVER:
+    return ''
+  active = None
+  if note['engine'] == engine:
+    name = str(note.get('job'))
+    if name not in asked:
+      asked[name] = module.is_active(name, options)
+    active = asked[name]
+  if not active and (active is False or found != 'submitted'):
+    return ''
+  how = 'has it' if active else 'was given it, and cannot be asked from here'
+  return (
+    f'{where}: {note["engine"]} {how}, as {note.get("job")}, since {note.get("started")}; wait for it, or end it '
+    'there; --again submits it nevertheless'
+  )
 
 
 def note(job: jobs.Job, engine: str, module: Any, name: str) -> None:
@@ -130,6 +148,9 @@ def follow(job: jobs.Job, module: Any, name: str, options: Any) -> int:
       told, since = now, time.monotonic()
     if found.status in _OVER:
       return 0 if found.status == 'finished' else 1
+    if found.status == _MAYBE_OVER and not module.is_active(name, options):
+      if status_lib.of_run(run, mode=job.mode).status == _MAYBE_OVER:  # It has not begun again in between.
+        return 1
     # One that was preempted goes on, if its engine has it.
     if found.is_alive is False and time.monotonic() - since > _LOST_SECONDS:
       if module.is_active(name, options) is False:

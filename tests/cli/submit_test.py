@@ -1,6 +1,7 @@
 """Tests of official-ext submit: what it hands over, notes, refuses and follows."""
 
 import base64
+import contextlib
 import json
 import os
 import stat
@@ -159,9 +160,7 @@ def test_a_run_is_followed_to_its_end(capsys, engines, tmp_path):
     while not (run / 'started.json').exists():
       time.sleep(0.02)
     time.sleep(0.2)
-    record = {'status': 'finished', 'step': 9, 'attempt': 1, 'pid': 1, 'host': 'elsewhere', 'mode': 'train'}
-    (run / 'run.json.new').write_text(json.dumps(record))
-    os.rename(run / 'run.json.new', run / 'run.json')
+    _write(run, status='finished')
 
   thread = threading.Thread(target=finish)
   thread.start()
@@ -171,20 +170,76 @@ def test_a_run_is_followed_to_its_end(capsys, engines, tmp_path):
   assert out.splitlines()[-2:] == ['a: submitted: slurm has it, as 12', 'a: finished at step 9']
 
 
+def _write(run, **values):
+  record = {'step': 9, 'attempt': 1, 'pid': 1, 'host': 'elsewhere', 'mode': 'train', **values}
+  (run / 'run.json.new').write_text(json.dumps(record))
+  os.rename(run / 'run.json.new', run / 'run.json')
+
+
+@pytest.mark.parametrize('is_tried_again', [True, False])
+def test_a_run_that_has_failed_is_followed_while_its_engine_has_it(capsys, engines, tmp_path, is_tried_again):
+  run, asked = tmp_path / 'a', engines / 'squeue.words'
+  rendered.fake(engines, 'sbatch', 'cat > $0.input; echo 12')
+  rendered.fake(engines, 'squeue', 'echo RUNNING' if is_tried_again else '')
+
+  def train():
+    while not (run / 'started.json').exists():
+      time.sleep(0.02)
+    _write(run, status='failed')  # One of its workers was lost.
+    while is_tried_again and not asked.exists():
+      time.sleep(0.02)
+    if is_tried_again:
+      _write(run, status='finished', attempt=2)
+
+  thread = threading.Thread(target=train)
+  thread.start()
+  status, out, _ = _submit(capsys, 'slurm', '--follow', model_dir=run)
+  thread.join()
+  assert asked.exists()
+  assert status == (0 if is_tried_again else 1)
+  assert out.splitlines()[-1] == ('a: finished at step 9' if is_tried_again else 'a: failed at step 9')
+
+
 def test_the_local_engine_is_the_queue(capsys, tmp_path):
   program = tmp_path / 'program.py'
   program.write_text('import json, sys; json.dump(sys.argv[1:], open(sys.argv[1][12:] + "/args", "w"))')
   run = tmp_path / 'runs/a'
   words = ['--num_workers=1', f'--program={program}', '--env=A=b c']
   status, out, err = _submit(capsys, 'local', *words, model_dir=run, flags=rendered.ODD)
-  queue = queue_folder.Queue(str(tmp_path / 'runs'))
-  try:
+  with _finished(tmp_path / 'runs'):
     assert status == 0 and out == f'local has it, as 1: {run}\n', err
+  assert json.loads((run / 'args').read_text()) == [f'--model_dir={run}', *rendered.ODD]
+
+
+def test_a_worker_of_the_local_engine_that_is_killed_is_replaced(capsys, tmp_path):
+  program = tmp_path / 'program.py'
+  program.write_text(
+    'import json, os, pathlib, signal, sys, time\n'
+    'index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]\n'
+    'folder = pathlib.Path(sys.argv[1][12:])\n'
+    'is_first = not (folder / f"start-{index}").exists()\n'
+    '(folder / f"start-{index}").touch()\n'
+    'while is_first and not (folder / f"start-{1 - index}").exists():\n  time.sleep(0.05)\n'
+    'if is_first:\n  os.kill(os.getpid(), signal.SIGKILL) if index else sys.exit(1)\n'  # The other one loses it.
+    '(folder / f"end-{index}").touch()\n'
+  )
+  run = tmp_path / 'runs/a'
+  status, _, err = _submit(capsys, 'local', '--num_workers=2', f'--program={program}', model_dir=run)
+  with _finished(tmp_path / 'runs'):
+    assert status == 0, err
+  assert (run / 'end-0').exists() and (run / 'end-1').exists()
+
+
+@contextlib.contextmanager
+def _finished(runs_dir):
+  """A context behind which the first job of a queue has finished."""
+  queue = queue_folder.Queue(str(runs_dir))
+  try:
+    yield
     deadline = time.monotonic() + 120
     while (state := queue.state(1)).status != 'finished':
       assert time.monotonic() < deadline and state.status != 'failed', state
       time.sleep(0.05)
-    assert json.loads((run / 'args').read_text()) == [f'--model_dir={run}', *rendered.ODD]
   finally:
     dispatcher = queue.dispatcher()
     if dispatcher:

@@ -1,5 +1,6 @@
-"""Tests of the driver of Ray's jobs: on a real Ray of this machine, where it is installed."""
+"""Tests of Ray's jobs and their driver: on a real Ray of this machine, where it is installed."""
 
+import argparse
 import importlib.util
 import json
 import os
@@ -10,6 +11,12 @@ import sys
 import time
 
 import pytest
+
+from official_ext.engines import ray_jobs
+from official_ext.runtime import run_status
+from tests.engines import ray_cluster
+from tests.engines import rendered
+from tests.engines import trainings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Notes its start with its cluster, and goes on as a file says.
@@ -65,6 +72,23 @@ def test_a_missing_ray_is_one_line():
   assert (done.returncode, done.stderr) == (2, "error: Ray is not installed here: pip install 'official-ext[ray]'\n")
 
 
+@pytest.mark.parametrize(
+  ('answer', 'expected'),
+  [
+    ("INFO cli.py:92 -- Status for job 'failed-once': RUNNING", True),
+    ("INFO cli.py:92 -- Status for job 'a': PENDING\nStatus message: Job has not started yet.", True),
+    ("SUCC cli.py:64 -- Job 'a' succeeded", False),
+    ("WARN cli.py:85 -- Job 'a' was stopped", False),
+    ("ERR cli.py:72 -- Job 'a' failed", False),
+    ('something else', None),
+  ],
+)
+def test_how_a_job_stands_is_read_from_what_ray_prints(monkeypatch, tmp_path, answer, expected):
+  rendered.fake(tmp_path, 'ray', f'cat <<"END"\n{answer}\nEND')
+  monkeypatch.setenv('PATH', rendered.path_of(tmp_path))
+  assert ray_jobs.is_active('a', argparse.Namespace(address=None)) is expected
+
+
 @_needs_ray
 @pytest.mark.soak
 def test_a_worker_that_is_killed_is_replaced(tmp_path):
@@ -102,3 +126,84 @@ def test_many_runs_are_started_as_there_is_room(tmp_path):
     assert not list(tmp_path.glob('*/start-0-1'))
   finally:
     process.kill()
+
+
+# Trainings, submitted by the command.
+
+
+@pytest.fixture(scope='module')
+def cluster(unused_ports):
+  if reason := ray_cluster.missing():
+    pytest.skip(f'no Ray here: {reason}')
+  with ray_cluster.running(unused_ports(4)) as found:
+    yield found
+
+
+def _call(cluster, *words, status=0):
+  """Runs the command as a process of its own; returns what it has printed."""
+  done = subprocess.run(
+    [sys.executable, '-m', 'official_ext.cli.main', 'submit', '--engine=ray', f'--address={cluster.address}', *words],
+    cwd=ROOT,
+    env={**cluster.environment, 'CUDA_VISIBLE_DEVICES': '', 'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    text=True,
+    timeout=600,
+    check=False,
+  )
+  assert done.returncode == status, done.stderr
+  return done.stdout if status == 0 else done.stderr
+
+
+def _wait_for_checkpoint(cluster, job, model_dir):
+  def refuse():
+    assert cluster.state(job) in ('PENDING', 'RUNNING', ''), cluster.logs(job)
+
+  return trainings.wait_for_checkpoint(model_dir, refuse)
+
+
+@pytest.mark.soak
+def test_two_workers_train_together_and_one_is_killed_in_the_middle(cluster, tmp_path):
+  straight, disturbed = tmp_path / 'straight', tmp_path / "it's $disturbed"
+  for folder in (straight, disturbed):
+    _call(cluster, f'--name={folder.name[-8:]}', '--num_workers=2', '--', f'--model_dir={folder}', *trainings.FLAGS)
+    if folder == disturbed:
+      chief = _wait_for_checkpoint(cluster, 'isturbed', disturbed)['pid']
+      os.kill(_other_worker(chief, disturbed), signal.SIGKILL)
+    assert cluster.wait(folder.name[-8:]) == 'succeeded', cluster.logs(folder.name[-8:])
+  record = run_status.read(str(disturbed))
+  assert (record['status'], record['attempt'], record['step']) == ('finished', 2, trainings.STEPS)
+  assert json.loads(record['environment']['TF_CONFIG'])['task'] == {'type': 'worker', 'index': 0}
+  trainings.assert_same(trainings.weights(disturbed), trainings.weights(straight))
+
+
+def _other_worker(chief, model_dir):
+  """The process of the run's second worker."""
+  flag = f'--model_dir={model_dir}'.encode()
+  for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):
+    try:
+      words = path.read_bytes().split(b'\0')
+    except OSError:
+      continue
+    if flag in words and b'-u' in words[:2] and int(path.parent.name) != chief:
+      return int(path.parent.name)
+  raise AssertionError('there is no other worker')
+
+
+@pytest.mark.soak
+def test_the_points_of_a_sweep_are_runs_of_a_job(cluster, tmp_path, capsys):
+  runs = tmp_path / 'runs'
+  folders = trainings.write_sweep(tmp_path / 'all.yaml', runs, 3)
+  array = [f'--array={tmp_path}/all.yaml', f'--runs_dir={runs}', '--slots=2', '--', *trainings.SWEEP_FLAGS]
+  assert '3 runs' in _call(cluster, *array)
+  for folder, number in zip(folders, (signal.SIGTERM, signal.SIGKILL)):  # A preemption, and a machine that is lost.
+    record = _wait_for_checkpoint(cluster, 'all', folder)
+    assert record['status'] == 'running'
+    os.kill(record['pid'], number)
+  assert cluster.wait('all') == 'succeeded', cluster.logs('all')
+  found = trainings.points(capsys, runs, 'all')
+  assert [point['status'] for point in found] == ['finished'] * 3
+  assert len({point['value'] for point in found}) == 1 and found[0]['value'] > 0.8
+  assert [run_status.read(str(folder))['attempt'] for folder in folders] == [2, 2, 1]
+  for folder in folders[:2]:
+    trainings.assert_same(*(trainings.weights(each) for each in (folder, folders[2])))
+  assert 'no point is left' in _call(cluster, *array, status=2)

@@ -1,5 +1,6 @@
-"""Tests of batch scripts: run by bash with the commands of SLURM in their place, and on a real SLURM of one node."""
+"""Tests of batch scripts: run by bash with the commands of SLURM in their place, and on a real SLURM."""
 
+import json
 import os
 import pathlib
 import signal
@@ -7,14 +8,13 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
 from official_ext.cli import main
 from official_ext.runtime import run_status
 from tests.engines import rendered
 from tests.engines import slurm_cluster
+from tests.engines import trainings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -134,6 +134,11 @@ def test_an_array_has_the_trials_of_a_sweep(capsys, tmp_path, monkeypatch):
   run = tmp_path / 'runs/lr' / names[1]
   assert (run / 'run.log').read_text() == 'told\n'
   assert (folder / 'srun.args').read_text().splitlines()[-2:] == [f'--model_dir={run}', '--set=learning_rate=0.01']
+  rendered.fake(folder, 'squeue', '[[ "$*" == *12_2* ]] || echo PENDING')
+  assert main.main(words) == 0  # The one that was cancelled there; it has the others.
+  assert '1 run in' in capsys.readouterr().out
+  (first,) = (line for line in (folder / 'sbatch.input').read_text().splitlines() if line.startswith('1) '))
+  assert f'--model_dir={run} ' in first and '--array=1-1' in (folder / 'sbatch.input').read_text()
 
 
 @pytest.mark.parametrize(
@@ -152,65 +157,136 @@ def test_sweeps_that_are_no_array_are_refused(capsys, tmp_path, text, expected):
 
 # A real SLURM.
 
-STEPS = 60
-FLAGS = [
-  *('--experiment=digits_mlp', '--mode=train', f'--set=train_steps={STEPS}', '--set=steps_per_loop=5'),
-  *('--set=checkpoint_interval=20', '--set=runtime.enable_xla=false', '--set=trainer.summary_interval=5'),
-]
-
 
 @pytest.fixture(scope='module')
 def cluster(tmp_path_factory, unused_ports):
-  if reason := slurm_cluster.missing():
+  yield from _cluster(tmp_path_factory, unused_ports, 1)
+
+
+@pytest.fixture(scope='module')
+def three_nodes(tmp_path_factory, unused_ports):
+  yield from _cluster(tmp_path_factory, unused_ports, 3)
+
+
+def _cluster(tmp_path_factory, unused_ports, num_nodes):
+  if reason := slurm_cluster.missing(num_nodes):
     pytest.skip(f'no SLURM here: {reason}')
-  with slurm_cluster.running(tmp_path_factory.mktemp('slurm'), unused_ports(2)) as found:
+  with slurm_cluster.running(tmp_path_factory.mktemp('slurm'), unused_ports(2), num_nodes) as found:
     yield found
 
 
-def _submit(cluster, model_dir, *words, flags=FLAGS):
-  """Submits a training by the command as a process of its own; returns the number of the job."""
-  command = ['submit', '--engine=slurm', *words, '--', f'--model_dir={model_dir}', *flags]
+def _call(cluster, *words, status=0):
+  """Runs the command as a process of its own, where SLURM is; returns what it has printed."""
   done = subprocess.run(
-    [sys.executable, '-m', 'official_ext.cli.main', *command],
+    [*cluster.inside, sys.executable, '-m', 'official_ext.cli.main', *words],
     cwd=ROOT,
     env={**cluster.environment, 'CUDA_VISIBLE_DEVICES': '', 'PYTHONPATH': str(ROOT)},
     capture_output=True,
     text=True,
-    timeout=120,
+    timeout=300,
     check=False,
   )
-  assert done.returncode == 0, done.stderr
-  return done.stdout.split()[4].rstrip(':')
+  assert done.returncode == status, done.stderr
+  return done.stdout if status == 0 else done.stderr
+
+
+def _submit(cluster, model_dir, *words, flags=trainings.FLAGS):
+  """Submits a training; returns the number of the job."""
+  return _number(_call(cluster, 'submit', '--engine=slurm', *words, '--', f'--model_dir={model_dir}', *flags))
+
+
+def _number(output):
+  return output.split()[4].rstrip(':')
+
+
+def _wait_for_checkpoint(cluster, job, model_dir):
+  return trainings.wait_for_checkpoint(model_dir, lambda: _refuse_ended(cluster, job, model_dir))
 
 
 def _wait_for_step(cluster, job, model_dir, step):
   deadline = time.monotonic() + 900
   while ((run_status.read(str(model_dir)) or {}).get('step') or 0) < step:
-    is_over = cluster.state(job) in ('FAILED', 'CANCELLED', 'COMPLETED')
-    assert not is_over and time.monotonic() < deadline, (model_dir / 'run.log').read_text()
+    _refuse_ended(cluster, job, model_dir)
+    assert time.monotonic() < deadline, trainings.log(model_dir)
     time.sleep(0.2)
 
 
-def _weights(model_dir):
-  reader = tf.train.load_checkpoint(f'{model_dir}/ckpt-{STEPS}')
-  return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if 'save_counter' not in name}
+def _refuse_ended(cluster, job, model_dir):
+  assert cluster.state(job) not in ('FAILED', 'CANCELLED', 'COMPLETED'), trainings.log(model_dir)
+
+
+def _finish(cluster, job, model_dir):
+  assert cluster.wait(job, ['COMPLETED', 'FAILED']) == 'COMPLETED', trainings.log(model_dir)
+
+
+def _train_twice(cluster, tmp_path, *words):
+  """Trains straight, and with a requeue in the middle; both must end alike. Returns the second record."""
+  straight, requeued = tmp_path / 'straight', tmp_path / "it's $requeued"
+  _finish(cluster, _submit(cluster, straight, *words), straight)
+  job = _submit(cluster, requeued, *words)
+  _wait_for_checkpoint(cluster, job, requeued)
+  cluster.run('scontrol', 'requeue', job)
+  _finish(cluster, job, requeued)
+  record = run_status.read(str(requeued))
+  assert (record['status'], record['attempt'], record['step']) == ('finished', 2, trainings.STEPS)
+  trainings.assert_same(trainings.weights(requeued), trainings.weights(straight))
+  return record
 
 
 @pytest.mark.soak
 def test_a_real_slurm_trains_with_two_tasks_and_a_requeue_in_the_middle(cluster, tmp_path):
-  straight, requeued = tmp_path / 'straight', tmp_path / "it's $requeued"
-  job = _submit(cluster, straight, '--tasks_per_node=2')
-  assert cluster.wait(job, ['COMPLETED', 'FAILED']) == 'COMPLETED', (straight / 'run.log').read_text()
-  job = _submit(cluster, requeued, '--tasks_per_node=2')
-  _wait_for_step(cluster, job, requeued, 20)
-  cluster.run('scontrol', 'requeue', job)
-  assert cluster.wait(job, ['COMPLETED', 'FAILED']) == 'COMPLETED', (requeued / 'run.log').read_text()
-  record = run_status.read(str(requeued))
-  assert (record['status'], record['attempt'], record['step']) == ('finished', 2, STEPS)
-  expected, found = _weights(straight), _weights(requeued)
-  assert expected.keys() == found.keys() and len(expected) > 4
-  for name, value in expected.items():
-    np.testing.assert_array_equal(found[name], value, err_msg=name)
+  _train_twice(cluster, tmp_path, '--tasks_per_node=2')
+
+
+@pytest.mark.soak
+def test_two_nodes_train_together_and_go_on_after_a_requeue_and_when_one_is_lost(three_nodes, tmp_path):
+  record = _train_twice(three_nodes, tmp_path, '--nodes=2')
+  assert (_hosts(record), record['host']) == (['node1', 'node2'], 'node1')
+  lost = tmp_path / 'lost'
+  job = _submit(three_nodes, lost, '--nodes=2')
+  _wait_for_checkpoint(three_nodes, job, lost)
+  three_nodes.lose(2)
+  _finish(three_nodes, job, lost)
+  record = run_status.read(str(lost))
+  assert (record['status'], record['step'], _hosts(record)) == ('finished', trainings.STEPS, ['node1', 'node3'])
+  trainings.assert_same(trainings.weights(lost), trainings.weights(tmp_path / 'straight'))
+
+
+def _hosts(record):
+  workers = json.loads(record['environment']['TF_CONFIG'])['cluster']['worker']
+  return [worker.partition(':')[0] for worker in workers]
+
+
+@pytest.mark.soak
+def test_a_real_slurm_runs_the_points_of_a_sweep(cluster, tmp_path, capsys):
+  runs = tmp_path / 'runs'
+  folders = trainings.write_sweep(tmp_path / 'all.yaml', runs, 4)
+  array = ['submit', '--engine=slurm', f'--array={tmp_path}/all.yaml', f'--runs_dir={runs}']
+  array += ['--slots=2', '--', *trainings.SWEEP_FLAGS]
+  output = _call(cluster, *array)
+  assert '4 runs' in output
+  job = _number(output)
+  _wait_for_checkpoint(cluster, f'{job}_2', folders[1])
+  assert cluster.state(f'{job}_4') == 'PENDING'  # --slots.
+  cluster.run('scontrol', 'requeue', f'{job}_2')
+  pid = _wait_for_checkpoint(cluster, f'{job}_3', folders[2])['pid']
+  os.kill(pid, signal.SIGKILL)
+  _wait_for_checkpoint(cluster, f'{job}_4', folders[3])
+  cluster.run('scancel', f'{job}_4')
+  assert cluster.wait(f'{job}_4', ['CANCELLED', 'COMPLETED', 'FAILED']) == 'CANCELLED'
+  # What is left is the one that was cancelled, wherever the others are.
+  output = _call(cluster, *array)
+  assert '1 run in' in output
+  last = f'{_number(output)}_1'
+  for number, folder in zip((f'{job}_1', f'{job}_2', f'{job}_3', last), folders):
+    _finish(cluster, number, folder)
+  found = trainings.points(capsys, runs, 'all')
+  assert [point['status'] for point in found] == ['finished'] * 4
+  assert len({point['value'] for point in found}) == 1 and found[0]['value'] > 0.8
+  assert [run_status.read(str(folder))['attempt'] for folder in folders] == [1, 2, 2, 2]
+  for folder in folders[1:]:
+    trainings.assert_same(*(trainings.weights(each) for each in (folder, folders[0])))
+  assert 'no point is left' in _call(cluster, *array, status=2)
 
 
 @pytest.mark.soak
@@ -236,7 +312,7 @@ def test_a_real_slurm_saves_before_the_time_is_over_and_a_cancelled_job_stays_so
 @pytest.mark.soak
 def test_a_real_sbatch_reads_every_header(cluster, tmp_path):
   folder = tmp_path / 'it\'s a "folder" 100% #1'
-  job = _submit(cluster, folder, '--engine_arg=--comment=a "b" \\ c', flags=[*FLAGS, '--set=no_such_field=1'])
+  job = _submit(cluster, folder, '--engine_arg=--comment=a "b" \\ c', flags=[*trainings.FLAGS, '--set=no_such_field=1'])
   assert cluster.wait(job, ['COMPLETED', 'FAILED']) == 'FAILED'
   assert 'no_such_field' in (folder / 'run.log').read_text()
   shown = cluster.run('scontrol', 'show', 'job', '-o', job)
