@@ -1,5 +1,6 @@
 """Tests for starting and watcher: real processes."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -41,7 +42,8 @@ def started():
   yield found
   for identity in found:
     if process_identity.is_alive(identity):
-      os.kill(identity.pid, signal.SIGKILL)
+      with contextlib.suppress(ProcessLookupError):  # It may end between the two.
+        os.kill(identity.pid, signal.SIGKILL)
 
 
 def test_a_started_process_is_detached_and_its_end_is_noted(tmp_path, started):
