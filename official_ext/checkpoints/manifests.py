@@ -143,7 +143,8 @@ def paths(directory: str, name: str = 'ckpt') -> list[str]:
 
 def saved_paths(directory: str, name: str = 'ckpt') -> list[str]:
   """The paths of all checkpoints in a folder, with or without a manifest, but whole, by step, oldest first."""
-  return [path for path in _paths(directory, name, '.index') if not is_unfinished(path)]
+  marked = _paths(directory, name, UNFINISHED)
+  return [path for path in _paths(directory, name, '.index') if path not in marked or not is_unfinished(path)]
 
 
 def is_unfinished(path: str) -> bool:
