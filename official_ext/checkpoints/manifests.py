@@ -143,8 +143,9 @@ def paths(directory: str, name: str = 'ckpt') -> list[str]:
 
 def saved_paths(directory: str, name: str = 'ckpt') -> list[str]:
   """The paths of all checkpoints in a folder, with or without a manifest, but whole, by step, oldest first."""
-  marked = _paths(directory, name, UNFINISHED)
-  return [path for path in _paths(directory, name, '.index') if path not in marked or not is_unfinished(path)]
+  found = _paths(directory, name, '.index')  # Before the marks: a save may begin meanwhile.
+  unfinished = [path for path in _paths(directory, name, UNFINISHED) if is_unfinished(path)]
+  return [path for path in found if path not in unfinished]
 
 
 def is_unfinished(path: str) -> bool:

@@ -70,8 +70,3 @@ class StepState(tf.Module):
     slot = tf.range(NUM_REMEMBERED_LOSSES, dtype=tf.int64) == self.num_losses % NUM_REMEMBERED_LOSSES
     self.losses.assign(tf.where(tf.logical_and(slot, ok), loss, self.losses))
     self.num_losses.assign_add(tf.where(ok, tf.constant(1, tf.int64), 0))
-
-  @property
-  def loss_variables(self) -> list[tf.Variable]:
-    """The variables that `record_loss` writes."""
-    return [self.num_losses, self.losses]

@@ -112,11 +112,6 @@ class GuardedUpdate:
     constants = {id(variable) for variable in frozen.constants(model)} if isinstance(model, tf.Module) else set()
     return list({id(v): v for v in variables if id(v) not in constants}.values())
 
-  @property
-  def loss_variables(self) -> list[tf.Variable]:
-    """The variables of losses that `record` writes."""
-    return self._parts.state.loss_variables if self._settings.loss_spike.factor else []
-
   def reduced_gradients(self, *micro_batches: Any) -> StepOutput:
     """Runs forward and backward on every micro-batch, accumulates, and sums over the replicas."""
     before = [variable.read_value() for variable in self.step_local_variables]
@@ -194,10 +189,6 @@ class GuardedUpdate:
   def record(self, ok: tf.Tensor, mean_loss: tf.Tensor) -> None:
     """Notes the outcome of a step, before `global_step` increases. Cross-replica context, or a single replica."""
     self._parts.state.record_skip(ok, self._parts.global_step + 1)
-    self.record_loss(ok, mean_loss)
-
-  def record_loss(self, ok: tf.Tensor, mean_loss: tf.Tensor) -> None:
-    """The part of `record` that concerns the loss."""
     if self._settings.loss_spike.factor:
       self._parts.state.record_loss(mean_loss, ok)
 

@@ -140,18 +140,9 @@ def cluster(unused_ports):
 
 
 def _call(cluster, *words, status=0):
-  """Runs the command as a process of its own; returns what it has printed."""
-  done = subprocess.run(
-    [sys.executable, '-m', 'official_ext.cli.main', 'submit', '--engine=ray', f'--address={cluster.address}', *words],
-    cwd=ROOT,
-    env={**cluster.environment, 'CUDA_VISIBLE_DEVICES': '', 'PYTHONPATH': str(ROOT)},
-    capture_output=True,
-    text=True,
-    timeout=600,
-    check=False,
-  )
-  assert done.returncode == status, done.stderr
-  return done.stdout if status == 0 else done.stderr
+  """Submits by a process of its own; returns what it has printed."""
+  words = [*trainings.COMMAND, 'submit', '--engine=ray', f'--address={cluster.address}', *words]
+  return trainings.call(words, cluster.environment, 600, status)
 
 
 def _wait_for_checkpoint(cluster, job, model_dir):

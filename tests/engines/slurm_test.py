@@ -5,7 +5,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
@@ -177,17 +176,7 @@ def _cluster(tmp_path_factory, unused_ports, num_nodes):
 
 def _call(cluster, *words, status=0):
   """Runs the command as a process of its own, where SLURM is; returns what it has printed."""
-  done = subprocess.run(
-    [*cluster.inside, sys.executable, '-m', 'official_ext.cli.main', *words],
-    cwd=ROOT,
-    env={**cluster.environment, 'CUDA_VISIBLE_DEVICES': '', 'PYTHONPATH': str(ROOT)},
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
-  )
-  assert done.returncode == status, done.stderr
-  return done.stdout if status == 0 else done.stderr
+  return trainings.call([*cluster.inside, *trainings.COMMAND, *words], cluster.environment, 300, status)
 
 
 def _submit(cluster, model_dir, *words, flags=trainings.FLAGS):

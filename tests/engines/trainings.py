@@ -1,8 +1,10 @@
 """Trainings that engines run, which are to end alike when they are disturbed: flags, how far they are, weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 import json
 import pathlib
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -19,6 +21,8 @@ SWEEP_FLAGS = (
 )
 # What is suspended with the whole machine for a while has lost nobody.
 FLAGS = ('--experiment=digits_mlp', '--mode=train', *SWEEP_FLAGS, '--set=runtime.worker_timeout_seconds=900')
+COMMAND = (sys.executable, '-m', 'official_ext.cli.main')
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
 _INTERVALS = (50, 100, 200, 400)
 
 
@@ -31,6 +35,31 @@ def write_sweep(path: pathlib.Path, runs_dir: pathlib.Path, num_points: int) -> 
   )
   folder = runs_dir / path.stem
   return [folder / f'{number:03d}-summary_interval={value}' for number, value in enumerate(values, 1)]
+
+
+def call(words: Sequence[str], environment: Mapping[str, str], timeout: float, status: int = 0) -> str:
+  """Runs a command as a process of its own.
+
+  Args:
+    words: the command, such as `COMMAND` with its arguments.
+    environment: its variables, but for those that lead to GPUs and to this checkout.
+    timeout: in seconds.
+    status: that it must end with.
+
+  Returns:
+    What it has printed: on stdout if `status` is 0, else on stderr.
+  """
+  done = subprocess.run(
+    words,
+    cwd=_ROOT,
+    env={**environment, 'CUDA_VISIBLE_DEVICES': '', 'PYTHONPATH': str(_ROOT)},
+    capture_output=True,
+    text=True,
+    timeout=timeout,
+    check=False,
+  )
+  assert done.returncode == status, done.stderr
+  return done.stdout if status == 0 else done.stderr
 
 
 def points(capsys, runs_dir: pathlib.Path, name: str) -> list[dict]:
