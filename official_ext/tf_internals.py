@@ -20,7 +20,9 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.impl import api as autograph_api
 from tensorflow.python.distribute import values as distribute_values
 from tensorflow.python.eager import backprop
+from tensorflow.python.eager import cancellation
 from tensorflow.python.eager import context
+from tensorflow.python.eager import execute
 from tensorflow.python.framework import config as framework_config
 from tensorflow.python.framework import op_callbacks
 from tensorflow.python.framework import ops
@@ -32,7 +34,48 @@ from tensorflow.python.ops import gen_math_ops
 from tensorflow.python.ops import gen_nn_ops
 from tensorflow.python.ops import gen_random_ops
 from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.ops import script_ops
 import tf_keras
+
+# Functions of Python, and what ends an operation.
+
+
+def register_py_function(name: str, function: Callable[..., Any]) -> None:
+  """Lets the operations PyFunc of that name in this process call a function, as long as the caller keeps it.
+
+  `tf.numpy_function` numbers its functions by process; a graph that another process has made cannot know the number.
+  """
+  script_ops._py_funcs._funcs[name] = function
+
+
+class CancellableIterator:
+  """An iterator over a dataset of tensors whose `next` another thread can end.
+
+  TensorFlow has a way to cancel what a thread waits for, but no public one, and `CancellationManagerContext` would
+  cancel what all other threads call as well.
+  """
+
+  def __init__(self, dataset: tf.data.Dataset):
+    self._iterator = iter(dataset)
+    self._manager = cancellation.CancellationManager()
+
+  def __next__(self) -> list[tf.Tensor]:
+    """The next element, flat. Raises OutOfRangeError behind the last, and CancelledError after `cancel`."""
+    types = [execute.make_type(dtype, 'output_types') for dtype in self._iterator._flat_output_types]
+    shapes = [execute.make_shape(shape, 'output_shapes') for shape in self._iterator._flat_output_shapes]
+    return execute.execute_with_cancellation(
+      b'IteratorGetNext',
+      len(types),
+      [self._iterator._iterator_resource],
+      ('output_types', types, 'output_shapes', shapes),
+      context.context(),
+      self._manager,
+    )
+
+  def cancel(self) -> None:
+    """Ends the call that is under way, and all later ones."""
+    self._manager.start_cancel()
+
 
 # Several replicas and workers.
 

@@ -24,12 +24,14 @@ class DigitsMlpWithScalarConfig(configs.DigitsMlpTaskConfig):
   Attributes:
     bad_example: The number of a training example whose pixels are NaN. -1: none.
     evaluation_fails: Whether every evaluation ends with an error.
+    reading_seconds: How long the examples of a training batch take to be read. 0: they are in memory.
     logs_batches: Whether a step logs `batch`, which tells its global batch from others, and does not depend on how many
       replicas share it.
   """
 
   bad_example: int = -1
   evaluation_fails: bool = False
+  reading_seconds: float = 0.0
   logs_batches: bool = False
 
 
@@ -40,7 +42,10 @@ class DigitsMlpWithScalarTask(task.DigitsMlpTask):
     if params.is_training and self.config.bad_example >= 0:
       data['pixels'] = data['pixels'].copy()
       data['pixels'][self.config.bad_example] = np.nan
-    dataset = step_indexed.build_dataset(sources.ArraySource(data), params, input_context)
+    source = sources.ArraySource(data)
+    if params.is_training and self.config.reading_seconds:
+      source = _SlowSource(source, self.config.reading_seconds)
+    dataset = step_indexed.build_dataset(source, params, input_context)
     flag = os.environ.get('HANG_ONCE')
     return dataset.map(lambda batch: _hanging(batch, flag)) if flag and params.is_training else dataset
 
@@ -57,6 +62,20 @@ class DigitsMlpWithScalarTask(task.DigitsMlpTask):
       weights = tf.range(64, dtype=tf.float32) % 8 + 1
       logs['batch'] = tf.reduce_mean(tf.reduce_sum(inputs['pixels'] * weights, axis=-1))
     return loss, logs
+
+
+class _SlowSource(sources.Source):
+  """Another source, read slowly."""
+
+  def __init__(self, source, seconds):
+    self._source, self._seconds = source, seconds
+
+  def __len__(self):
+    return len(self._source)
+
+  def fetch(self, indices):
+    time.sleep(self._seconds)
+    return self._source.fetch(indices)
 
 
 def _hanging(batch, flag):

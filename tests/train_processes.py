@@ -184,6 +184,11 @@ class Script:
     script.write_text(textwrap.dedent(code))
     self.process = server.start(arguments, folder / 'stdout', folder / 'stderr', env, script=script)
 
+  def stdout(self) -> str:
+    """What it has printed so far."""
+    path = self._folder / 'stdout'
+    return path.read_text() if path.exists() else ''
+
   def finish(self, timeout=120) -> subprocess.CompletedProcess:
     """Waits for its end: its status, stdout and stderr."""
     status = self.process.wait(timeout)

@@ -141,6 +141,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'trained_model',
     'serving',
     'unset_fields',
+    'data_service',
     'train_lib',
   ),
 }

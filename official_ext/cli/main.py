@@ -53,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     'sweep': _sweep,
     'submit': _submit,
     'prepare': _prepare,
+    'data_service': _data_service,
   }
   try:
     if arguments[0] not in commands:
@@ -191,6 +192,13 @@ def _submit(arguments: list[str]) -> int:
 
 def _prepare(arguments: list[str]) -> None:
   _module('official_ext.cli.prepare').run(arguments)
+
+
+def _data_service(arguments: list[str]) -> None:
+  own, rest = _module('official_ext.cli.data_service').split_arguments(arguments)
+  _parse(_with_experiment(rest))
+  params, flags = _params()
+  _module('official_ext.cli.data_service').run(own, params, flags.experiment)
 
 
 def _with_experiment(arguments: list[str]) -> list[str]:

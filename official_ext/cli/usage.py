@@ -316,6 +316,19 @@ Texts become rows of tokens for task.train_data, under the names of its fields (
   --rejected_column, --use_chat_template=true, --system_prompt=TEXT, --append_eos=false, --loss_on=WHAT
                              as in docs/text_data.md""",
   ),
+  'data_service': (
+    'data_service NAME [--dispatcher_address=HOST:PORT]',
+    'makes the batches of an experiment for runs on other machines: tf.data service',
+    f"""Starts the dispatcher of a tf.data service and a worker that makes the batches of an experiment, and prints the
+flags for the run. Runs stay exact whatever happens to it: docs/launch.md.
+
+  --dispatcher_address=HOST:PORT
+                             a further worker for the dispatcher that another of these commands has started
+  --port=N                   of the dispatcher; default: 5050; 0: any
+  --worker_port=N            of the worker; default: 0, any
+  --host=NAME                by which other machines find this one; default: its own name
+{_FLAGS}""",
+  ),
   'launch': ('launch --num_workers=N -- FLAGS', 'trains with N processes on this machine', ''),
 }
 _WIDTH = 40

@@ -22,6 +22,7 @@ from official_ext import model_garden_internals
 from official_ext.config import mesh_config
 from official_ext.config import trainer_parts
 from official_ext.data import bad_examples
+from official_ext.data import service_client
 from official_ext.monitoring import mlflow_writer
 from official_ext.monitoring import notifications as notifications_lib
 from official_ext.monitoring import wandb_writer
@@ -32,10 +33,7 @@ OptimizationConfig = configs.OptimizationConfig
 ConfigT = TypeVar('ConfigT', bound=base_config.Config)
 
 _STEP_INDEXED = 'the input is indexed by step and reads nothing of the kind'
-_DATA_SERVICE = (
-  'the input is indexed by step, and a tf.data service gives batches of no certain step; use num_parallel_calls, or '
-  '`official-ext prepare` (docs/launch.md)'
-)
+_DATA_SERVICE = 'each pipeline asks the tf.data service for its own batches'
 
 
 @dataclasses.dataclass
@@ -74,8 +72,6 @@ class DataConfig(cfg.DataConfig):
     'block_length': _STEP_INDEXED,
     'sharding': 'every replica takes its slice of the global batch',
     'ram_budget': 'set num_parallel_calls and prefetch_buffer_size instead',
-    'enable_tf_data_service': _DATA_SERVICE,
-    'tf_data_service_address': _DATA_SERVICE,
     'tf_data_service_job_name': _DATA_SERVICE,
     'enable_shared_tf_data_service_between_parallel_trainers': _DATA_SERVICE,
     'apply_tf_data_service_before_batching': _DATA_SERVICE,
@@ -92,6 +88,16 @@ class DataConfig(cfg.DataConfig):
   collator: str = 'stack'
   num_parallel_calls: int = 2
   on_bad_example: str = 'error'
+
+  def check_values(self, path: str) -> None:
+    """See `checks.check`."""
+    if not self.enable_tf_data_service:
+      return
+    if not self.tf_data_service_address:
+      raise errors.UserError(
+        f'{path}.enable_tf_data_service: needs an address; give --tf_data_service=grpc://HOST:PORT'
+      )
+    service_client.check_address(self.tf_data_service_address, f'{path}.tf_data_service_address')
 
 
 _IN_MEMORY = 'the task brings its examples itself'

@@ -82,6 +82,7 @@ class TextDataConfig(definitions.DataConfig):
 
   def check_values(self, path: str) -> None:
     """See `checks.check`."""
+    super().check_values(path)
     if self.max_samples == 0:
       raise errors.UserError(f'{path}.max_samples: expected -1 for all, or at least 1, got 0')
     if self.packing != 'none' and self.example_format in text_formats.ONE_EACH:

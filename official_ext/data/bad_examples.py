@@ -50,6 +50,11 @@ class ExampleLog:
     if is_new:
       logging.warning('skipped: %s%s', message, ' (further ones are only counted)' if is_last else '')
 
+  def has_skips(self, first: int, end: int) -> bool:
+    """Whether an example at a position from `first` to before `end` was skipped, and not taken since."""
+    with self._lock:
+      return any(first <= position < end for position in self._skipped)
+
   def take_skips(self, end: int | None = None) -> int:
     """The number of examples before a position that were skipped since the last call.
 

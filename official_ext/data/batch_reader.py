@@ -15,6 +15,7 @@ import tensorflow as tf
 from official_ext import errors
 from official_ext.data import bad_examples
 from official_ext.data import collators
+from official_ext.data import share as share_lib
 from official_ext.data import sources
 
 MAX_RUN = 100  # So many bad examples in a row are not an accident.
@@ -48,7 +49,7 @@ class BatchReader:
     self._source = source
     self._collate = collate
     self._is_training = bool(params.is_training)
-    self._field = 'task.train_data' if self._is_training else 'task.validation_data'
+    self._field = share_lib.path_of(params)
     self._action = getattr(params, 'on_bad_example', 'error')
     if self._action not in bad_examples.ACTIONS:
       known = ' or '.join(bad_examples.ACTIONS)

@@ -8,6 +8,11 @@ import tensorflow as tf
 from official_ext import errors
 
 
+def path_of(params: base_config.Config) -> str:
+  """The dotted path of a data configuration, for messages."""
+  return f'task.{"train_data" if params.is_training else "validation_data"}'
+
+
 @dataclasses.dataclass(frozen=True)
 class Share:
   """The part of every global batch that one input pipeline makes.
@@ -40,7 +45,7 @@ class Share:
       ValueError: the replicas cannot be divided among the pipelines.
     """
     size = params.global_batch_size
-    field = f'task.{"train_data" if params.is_training else "validation_data"}.global_batch_size'
+    field = f'{path_of(params)}.global_batch_size'
     if size <= 0:
       raise errors.UserError(f'{field}: must be positive, is {size}')
     if input_context is None:

@@ -5,7 +5,6 @@ r-th of the equal slices. `sampling` computes which example is at a position. So
 costs the same to start at, and the global batch does not depend on how many replicas or input pipelines share it.
 """
 
-from collections.abc import Callable
 import dataclasses
 from typing import Any
 
@@ -15,20 +14,19 @@ import tensorflow as tf
 
 from official_ext import errors
 from official_ext.data import bad_examples
+from official_ext.data import batch_maker
 from official_ext.data import batch_reader
 from official_ext.data import collators
 from official_ext.data import identity
 from official_ext.data import in_memory
 from official_ext.data import position
 from official_ext.data import sampling
+from official_ext.data import served_inputs
+from official_ext.data import service_client
 from official_ext.data import share as share_lib
 from official_ext.data import sources
 
 do_not_convert = tf.autograph.experimental.do_not_convert
-
-Batch = Any
-Transform = Callable[[Batch, tf.Tensor], Batch]
-Load = Callable[[tf.Tensor, tf.Tensor], tuple[Batch, tf.Tensor]]
 
 # Indices are computed for several batches at a time: one costs as much as thousands.
 _INDICES_PER_BLOCK = 4096
@@ -41,8 +39,8 @@ def build_dataset(
   source: sources.Source,
   params: base_config.Config,
   input_context: tf.distribute.InputContext | None = None,
-  transform: Transform | None = None,
-  transform_per_example: Transform | None = None,
+  transform: batch_maker.Transform | None = None,
+  transform_per_example: batch_maker.Transform | None = None,
 ) -> tf.data.Dataset:
   """Builds a dataset of per-replica batches, for `strategy.distribute_datasets_from_function`.
 
@@ -77,7 +75,7 @@ def build_dataset(
       one of the first examples cannot be read.
   """
   if not len(source):
-    raise errors.UserError(f'task.{"train_data" if params.is_training else "validation_data"}: there are no examples')
+    raise errors.UserError(f'{share_lib.path_of(params)}: there are no examples')
   log = bad_examples.current_log()
   log.describe = lambda at: _describe(source, params, at)
   log.add_identity(_identity(source, params))
@@ -87,12 +85,17 @@ def build_dataset(
   is_cheap = in_graph and is_untransformed
   reads_in_blocks = is_untransformed and _reads_in_blocks(source, params)
   plan = _plan(source, params, share, reads_in_blocks)
-  if (is_cheap or reads_in_blocks) and not plan.is_partial:
+  batches = batch_maker.BatchMaker(
+    len(source), params.seed or 0, plan.is_partial, load, transform, transform_per_example
+  )
+  served = _served(source, params, batches, log) if served_inputs.is_wanted(params) else None
+  if served is not None:
+    dataset = service_client.dataset(_request(served, params, share, plan))
+  elif (is_cheap or reads_in_blocks) and not plan.is_partial:
     # Gathering rows is so cheap that it is done for a block of batches at a time.
     blocks = plan.blocks.map(do_not_convert(lambda positions, indices: load(positions, indices)[0]))
     dataset = plan.elements(blocks if in_graph else blocks.prefetch(1))
   else:
-    batches = _BatchMaker(len(source), params.seed or 0, plan.is_partial, load, transform, transform_per_example)
     num_parallel_calls = getattr(params, 'num_parallel_calls', 2)
     dataset = plan.elements(plan.blocks).map(batches, num_parallel_calls=num_parallel_calls)
   buffer_size = params.prefetch_buffer_size
@@ -101,9 +104,38 @@ def build_dataset(
   options.autotune.enabled = False  # There is nothing to tune, and the accounting for it costs more than a gather.
   options.deterministic = params.deterministic is not False
   dataset = dataset.with_options(options)
-  if is_cheap and params.is_training and share.is_whole:
+  if is_cheap and params.is_training and share.is_whole and served is None:
     return in_memory.attach(dataset, _in_memory_batches(share, len(source), params.seed or 0, load))
   return dataset
+
+
+def _served(
+  source: sources.Source, params: base_config.Config, batches: batch_maker.BatchMaker, log: bad_examples.ExampleLog
+) -> served_inputs.ServedInput | None:
+  """The input as one that a tf.data service makes; None if this process is a worker of it, which has noted it."""
+
+  def indices(positions):
+    if params.is_training:
+      return sampling.shuffled_indices(positions, len(source), params.seed or 0)
+    return sampling.sequential_indices(positions, len(source))
+
+  key = served_inputs.key_of(params, _identity(source, params))
+  served = served_inputs.ServedInput(key, share_lib.path_of(params), batches, indices, log)
+  return None if served_inputs.collect(served) else served
+
+
+def _request(
+  served: served_inputs.ServedInput, params: base_config.Config, share: share_lib.Share, plan: '_Plan'
+) -> service_client.Request:
+  """What a pipeline asks the tf.data service of its data configuration for."""
+  return service_client.Request(
+    served,
+    share,
+    params.tf_data_service_address,
+    start=plan.first_step * share.num_replicas,
+    end=plan.num_elements,
+    num_parallel_calls=getattr(params, 'num_parallel_calls', 2),
+  )
 
 
 def _in_memory_batches(share, num_examples, seed, load):
@@ -133,43 +165,6 @@ def _describe(source: sources.Source, params: base_config.Config, at: int) -> st
   return f'{source.describe(index)} at position {at} of the run'
 
 
-@dataclasses.dataclass(frozen=True)
-class _BatchMaker:
-  """Makes an element from its positions and indices in a `_Plan`.
-
-  Attributes:
-    num_examples: the number of examples in the source.
-    seed: of the transforms.
-    is_partial: whether positions may be beyond the last example.
-    load: a function from positions and indices of shape [b] to a batch and the positions of its examples, fewer than b
-      if some are skipped.
-    transform: see `build_dataset`.
-    transform_per_example: see `build_dataset`.
-  """
-
-  num_examples: int
-  seed: int
-  is_partial: bool
-  load: Load
-  transform: Transform | None
-  transform_per_example: Transform | None
-
-  def __call__(self, positions: tf.Tensor, indices: tf.Tensor) -> Batch:
-    """Makes the batch of these positions (int64, [b]), at which the examples `indices` (int64, [b]) are."""
-    num_left = self.num_examples - positions[0]
-    if self.is_partial:
-      # At least one example is always read: it determines the shapes of a batch without examples.
-      num_read = tf.clip_by_value(num_left, 1, tf.shape(positions, tf.int64)[0])
-      positions, indices = positions[:num_read], indices[:num_read]
-    batch, positions = self.load(positions, indices)
-    seeds = sampling.transform_seeds(positions, self.seed)
-    if self.transform_per_example is not None:
-      batch = _map_examples(self.transform_per_example, batch, seeds)
-    if self.transform is not None:
-      batch = self.transform(batch, seeds)
-    return _emptied_if(num_left <= 0, batch) if self.is_partial else batch
-
-
 def _buffer_size(element_spec: Any) -> int:
   """The number of batches to prefetch: enough to bridge the computation of a block, within 64 MiB."""
   num_bytes = 0
@@ -186,11 +181,13 @@ class _Plan:
 
   Attributes:
     blocks: a dataset of (positions, indices), int64 tensors of shape [elements of the block, b].
+    first_step: the step of its first element.
     num_elements: how many of the blocks' elements count; None: all, without end.
     is_partial: whether positions at the end are beyond the last example.
   """
 
   blocks: tf.data.Dataset
+  first_step: int
   num_elements: int | None
   is_partial: bool
 
@@ -216,7 +213,8 @@ def _plan(source: sources.Source, params: base_config.Config, share: share_lib.S
     return positions, sampling.sequential_indices(positions, num_examples)
 
   if params.is_training:
-    return _Plan(tf.data.Dataset.counter(position.take_start(), num_steps).map(make_block), None, False)
+    first_step = position.take_start()
+    return _Plan(tf.data.Dataset.counter(first_step, num_steps).map(make_block), first_step, None, False)
   num_full, rest = divmod(num_examples, share.global_batch_size)
   is_partial = rest > 0 and not params.drop_remainder
   num_batches = num_full + is_partial
@@ -226,7 +224,7 @@ def _plan(source: sources.Source, params: base_config.Config, share: share_lib.S
       f'{share.global_batch_size}'
     )
   blocks = tf.data.Dataset.range(0, num_batches, num_steps).map(make_block)
-  return _Plan(blocks, num_batches * share.num_replicas, is_partial)
+  return _Plan(blocks, 0, num_batches * share.num_replicas, is_partial)
 
 
 def _collator_name(params: base_config.Config) -> str:
@@ -238,8 +236,8 @@ def _reads_in_blocks(source: sources.Source, params: base_config.Config) -> bool
   return source.reads_in_blocks and _collator_name(params) == 'stack' and not batch_reader.may_skip(params)
 
 
-def _loader(source: sources.Source, params: base_config.Config) -> tuple[Load, bool]:
-  """Returns a graph function for `_BatchMaker.load`, of a block of batches too, and whether it stays in the graph.
+def _loader(source: sources.Source, params: base_config.Config) -> tuple[batch_maker.Load, bool]:
+  """Returns a graph function for `BatchMaker.load`, of a block of batches too, and whether it stays in the graph.
 
   Only an `ArraySource` and one that is read in blocks take positions of more than one dimension.
   """
@@ -274,20 +272,3 @@ def _loader(source: sources.Source, params: base_config.Config) -> tuple[Load, b
     return tf.nest.pack_sequence_as(reader.batch, flat), kept
 
   return load, False
-
-
-def _map_examples(function: Transform, batch: Batch, seeds: tf.Tensor) -> Batch:
-  """Applies a function of (example, seed) to every example of a batch."""
-  specs = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape[1:], tensor.dtype), (batch, seeds))
-  outputs = tf.function(function).get_concrete_function(*specs).structured_outputs
-  signature = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), outputs)
-  return tf.map_fn(lambda element: function(*element), (batch, seeds), fn_output_signature=signature)
-
-
-def _emptied_if(condition: tf.Tensor, batch: Batch) -> Batch:
-  """The batch, or none of its rows."""
-
-  def rows_of(tensor):
-    return tensor[: tf.where(condition, tf.constant(0, tf.int64), tf.shape(tensor, tf.int64)[0])]
-
-  return tf.nest.map_structure(rows_of, batch)

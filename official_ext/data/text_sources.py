@@ -25,6 +25,7 @@ from official_ext.data import packing
 from official_ext.data import prepared_folders
 from official_ext.data import prepared_texts
 from official_ext.data import record_files
+from official_ext.data import share as share_lib
 from official_ext.data import sources
 from official_ext.data import text_formats
 from official_ext.data import text_records
@@ -190,7 +191,7 @@ def tokenizer_of(params: Any, tokenizer: tokenizer_lib.Tokenizer) -> tokenizer_l
   """
   if not params.chat_template_path:
     return tokenizer
-  path = f'task.{"train_data" if params.is_training else "validation_data"}'
+  path = share_lib.path_of(params)
   return tokenizer.with_chat_template(chat_templates.read(params.chat_template_path, f'{path}.chat_template_path'))
 
 
@@ -215,7 +216,7 @@ def open_source(
       `on_bad_example=error`; there is no chat template and one is needed.
     StorageError: there is no room for the tokens.
   """
-  path = f'task.{"train_data" if params.is_training else "validation_data"}'
+  path = share_lib.path_of(params)
   tokenizer = tokenizer_of(params, tokenizer)
   prepared = None if records is not None else prepared_folders.find(params.input_path, f'{path}.input_path')
   if prepared is not None:

@@ -595,14 +595,21 @@ def test_flags_reach_their_fields_and_unset_ones_change_nothing(tmp_path):
   params = parse('resnet_imagenet', tf_data_service='grpc://host:5', set=enabled)
   assert params.task.train_data.tf_data_service_address == 'grpc://host:5'
   assert params.task.validation_data.tf_data_service_address == 'grpc://host:5'
-  with pytest.raises(errors.UserError, match='task.train_data.tf_data_service_address: nothing reads this field'):
-    parse(tf_data_service='grpc://host:5')
+  params = parse(tf_data_service='grpc://host:5', set=enabled)
+  assert params.task.train_data.tf_data_service_address == 'grpc://host:5'
 
 
 def test_a_tf_data_service_that_nothing_reads_from_is_refused():
   how = '--set=task.train_data.enable_tf_data_service=true as well, or leave it out'
   with pytest.raises(errors.UserError, match=f'^--tf_data_service: nothing is read from there; give {how}$'):
     parse('resnet_imagenet', tf_data_service='grpc://host:5')
+  with pytest.raises(errors.UserError, match=f'^--tf_data_service: nothing is read from there; give {how}$'):
+    parse(tf_data_service='grpc://host:5')
+  enabled = ['task.train_data.enable_tf_data_service=true']
+  with pytest.raises(errors.UserError, match='^task.train_data.enable_tf_data_service: needs an address; give --tf_'):
+    parse(set=enabled)
+  with pytest.raises(errors.UserError, match='^task.train_data.tf_data_service_address: expected grpc://HOST:PORT, got'):
+    parse(set=enabled, tf_data_service='host:5')
   with pytest.raises(errors.UserError, match='^--tf_data_service: this experiment has no data that could come from'):
     checks.check_data_service(types.SimpleNamespace(task=types.SimpleNamespace()))
 

@@ -1,22 +1,26 @@
-"""A tf.data service, with a real dispatcher and real workers: what it does to input, and what is made of it."""
+"""Inputs for a tf.data service; and what a real dispatcher and real workers do to input of Model Garden's own."""
 
 import contextlib
+import dataclasses
 import logging
 import types
 
 import numpy as np
 from official.core import config_definitions
+from official.core import exp_factory
 from official.core import input_reader
+from official.core import task_factory
 import pytest
 import tensorflow as tf
 
-from official_ext.config import definitions as cfg
+from experiments.digits_mlp import configs as digits_configs
+from experiments.digits_mlp import task as digits_task
+from official_ext import errors
+from official_ext.core import data_service
 from official_ext.core import training_input
-from official_ext.data import sources
-from official_ext.data import step_indexed
 
 service_lib = tf.data.experimental.service
-NUM_EXAMPLES, BATCH_SIZE, NUM_READ = 64, 8, 6
+NUM_EXAMPLES, BATCH_SIZE = 64, 8
 
 
 class Service:
@@ -41,40 +45,6 @@ class Service:
 def service():
   with contextlib.ExitStack() as stack:
     yield Service(stack)
-
-
-def _step_indexed(service):
-  """The numbers of examples of batches indexed by step, through the service in the way that repeats most."""
-  params = cfg.DataConfig(global_batch_size=BATCH_SIZE, is_training=True, seed=0)
-  straight = step_indexed.build_dataset(sources.ArraySource({'number': np.arange(NUM_EXAMPLES)}), params)
-  batches = straight.map(lambda batch: batch['number'])
-  # One outstanding request: nothing of what a killed worker had made is still on its way.
-  through = batches.apply(
-    service_lib.distribute(service_lib.ShardingPolicy.OFF, service.address, max_outstanding_requests=1)
-  )
-  return [batch.tolist() for batch in batches.take(NUM_READ).as_numpy_iterator()], through.as_numpy_iterator()
-
-
-def _take(iterator):
-  return [next(iterator).tolist() for _ in range(NUM_READ)]
-
-
-def test_why_input_that_is_indexed_by_step_is_refused(service):
-  service.add_worker()
-  straight, through = _step_indexed(service)
-  assert _take(through) == straight
-  service.kill_worker()
-  service.add_worker()
-  after = _take(through)
-  assert straight[0] in after  # The first batches come again, without a word.
-
-
-def test_two_workers_give_batches_twice(service):
-  service.add_worker()
-  service.add_worker()
-  straight, through = _step_indexed(service)
-  found = _take(through) + _take(through)
-  assert found.count(straight[0]) == 2
 
 
 class _Task:
@@ -133,3 +103,32 @@ def test_a_data_configuration_without_a_service_is_read_again(caplog):
     dataset = its_input.after(3, lambda build_inputs, params: build_inputs(params, None))
   assert 'is read again up to batch 3' in caplog.text
   assert next(dataset.as_numpy_iterator()) == 3
+
+
+@pytest.mark.parametrize('changes', [{}, {'num_parallel_calls': 7, 'enable_tf_data_service': True}])
+def test_inputs_are_known_by_keys_that_tell_them_apart(changes):
+  params = exp_factory.get_exp_config('digits_mlp')
+  plain = data_service.build_inputs(params)
+  assert [served.path for served in plain.values()] == ['task.train_data', 'task.validation_data']
+  params.task.train_data.override({**changes, 'tf_data_service_address': 'grpc://localhost:1'})
+  assert list(data_service.build_inputs(params)) == list(plain)
+  params.task.train_data.seed = 5
+  changed = list(data_service.build_inputs(params))
+  assert changed[0] != list(plain)[0] and changed[1] == list(plain)[1]
+
+
+def test_input_that_is_not_indexed_by_step_is_refused():
+  params = exp_factory.get_exp_config('digits_mlp')
+
+  class Other(digits_task.DigitsMlpTask):
+    def build_inputs(self, params, input_context=None):
+      return tf.data.Dataset.range(3)
+
+  @dataclasses.dataclass
+  class OtherConfig(digits_configs.DigitsMlpTaskConfig):
+    pass
+
+  task_factory.register_task_cls(OtherConfig)(Other)
+  params.task = OtherConfig()
+  with pytest.raises(errors.UserError, match='^Other: its input is not indexed by step; '):
+    data_service.build_inputs(params)

@@ -1,0 +1,86 @@
+"""official-ext data_service: makes the batches of an experiment for runs on other machines."""
+
+from collections.abc import Sequence
+import contextlib
+import os
+import socket
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from official_ext import errors
+from official_ext.cli import arguments as arguments_lib
+from official_ext.config import definitions
+from official_ext.core import data_service
+from official_ext.runtime import preemption
+
+_POLL_SECONDS = 0.2
+_REPORT_SECONDS = 60.0
+_ENDING = 'ending; runs make the batches themselves that do not come'
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[Any, list[str]]:
+  """Splits the arguments of `official-ext data_service` into its own, which are parsed, and NAME with its flags.
+
+  Raises:
+    UserError: one of its own is wrong.
+  """
+  parser = arguments_lib.Parser('data_service')
+  parser.add_argument('--port', type=arguments_lib.at_least(0), default=5050)
+  parser.add_argument('--worker_port', type=arguments_lib.at_least(0), default=0)
+  parser.add_argument('--dispatcher_address', default='')
+  parser.add_argument('--host', default='')
+  own, rest = parser.parse_known_args(list(arguments))
+  own.dispatcher_address = own.dispatcher_address.removeprefix('grpc://')
+  if own.dispatcher_address and not own.dispatcher_address.rpartition(':')[2].isdigit():
+    raise errors.UserError(f'--dispatcher_address: expected HOST:PORT, got {own.dispatcher_address!r}')
+  return own, rest
+
+
+def run(own: Any, params: definitions.ExperimentConfig, experiment: str) -> None:
+  """Serves until SIGTERM or SIGINT, which end the process with status 0.
+
+  Args:
+    own: the arguments: see `split_arguments`.
+    params: the experiment.
+    experiment: its name.
+
+  Raises:
+    UserError: there is no input to serve, or a port is taken.
+  """
+  with contextlib.suppress(RuntimeError):  # TensorFlow has begun: there is nothing left to hide.
+    tf.config.set_visible_devices([], 'GPU')
+  inputs = data_service.build_inputs(params)
+  with preemption.PreemptionWatch(_ENDING) as watch:
+    servers = data_service.start(inputs, own.host or _own_name(), own.port, own.dispatcher_address, own.worker_port)
+    _print_start(servers, inputs, experiment)
+    told, told_at = 0, time.monotonic()
+    while watch.requested is None:
+      time.sleep(_POLL_SECONDS)
+      count = servers.answers.num_batches
+      if count != told and time.monotonic() - told_at > _REPORT_SECONDS:
+        print(f'made           {count} batches', flush=True)
+        told, told_at = count, time.monotonic()
+  print(f'made           {servers.answers.num_batches} batches', flush=True)
+  # TensorFlow's servers keep Python's lock while they stop, and wait for requests, which need it.
+  os._exit(0)  # pylint: disable=protected-access
+
+
+def _print_start(servers, inputs, experiment):
+  print(f'worker         {servers.answers.name}')
+  for served in inputs.values():
+    print(f'makes          {served.path}: batches of {served.maker.num_examples} examples')
+  print(f'dispatcher     {servers.address}')
+  flag = f'--set={next(iter(inputs.values())).path}.enable_tf_data_service=true'
+  print(f'runs need      --experiment={experiment} --tf_data_service={servers.address} {flag}', flush=True)
+
+
+def _own_name() -> str:
+  """The name by which other machines find this one, if it has one."""
+  name = socket.gethostname()
+  try:
+    socket.getaddrinfo(name, None)
+  except OSError:
+    return 'localhost'
+  return name
