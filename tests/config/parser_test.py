@@ -608,7 +608,7 @@ def test_a_tf_data_service_that_nothing_reads_from_is_refused():
   enabled = ['task.train_data.enable_tf_data_service=true']
   with pytest.raises(errors.UserError, match='^task.train_data.enable_tf_data_service: needs an address; give --tf_'):
     parse(set=enabled)
-  with pytest.raises(errors.UserError, match='^task.train_data.tf_data_service_address: expected grpc://HOST:PORT, got'):
+  with pytest.raises(errors.UserError, match='^task.train_data.tf_data_service_address: expected grpc://'):
     parse(set=enabled, tf_data_service='host:5')
   with pytest.raises(errors.UserError, match='^--tf_data_service: this experiment has no data that could come from'):
     checks.check_data_service(types.SimpleNamespace(task=types.SimpleNamespace()))
