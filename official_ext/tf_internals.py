@@ -33,6 +33,8 @@ from tensorflow.python.ops import gen_image_ops
 from tensorflow.python.ops import gen_math_ops
 from tensorflow.python.ops import gen_nn_ops
 from tensorflow.python.ops import gen_random_ops
+from tensorflow.python.ops import gen_stateless_random_ops
+from tensorflow.python.ops import gen_stateless_random_ops_v2
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops import script_ops
 import tf_keras
@@ -161,6 +163,8 @@ WhileBodyGraph = control_flow_v2_func_graphs.WhileBodyFuncGraph
 # Modules whose functions are replaced for a while: all random operations, also those of images, end here, and no public
 # hook lets them draw by a key.
 random_ops = gen_random_ops
+stateless_random_ops = gen_stateless_random_ops
+stateless_random_ops_v2 = gen_stateless_random_ops_v2
 image_ops = gen_image_ops
 # The same, of operations that DTensor cannot split.
 array_ops = gen_array_ops

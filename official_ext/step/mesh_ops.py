@@ -8,14 +8,16 @@ has the messages):
 | StridedSlice with a new axis | x[:, tf.newaxis] | the slice without it, and ExpandDims |
 | StridedSlice that takes an axis away | x[0] | a slice of length 1, and Squeeze |
 | SelectV2 with a scalar condition | tf.where(ok, x, y) | the condition broadcast to the shape of the result |
+| FusedBatchNormV3 | batch and layer normalisation of Keras | means and variances, and what they do to the tensor |
 | TopKV2, of which a gradient is asked | tf.math.top_k(x, 2) | its indices, and a sum over what they choose |
 | a loop over stacked layers | scan_layers | the layers one by one: DTensor has no layout for TensorLists |
-| random bits that are split | a mask of dropout | all of them on every device, of which each takes its part |
+| random numbers that are split | dropout, `tf.random.*` | all of them on every device, of which each takes its part |
 """
 
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import functools
+import math
 from typing import Any
 
 import tensorflow as tf
@@ -117,17 +119,74 @@ def _top_k(original: Callable[..., Any]) -> Callable[..., Any]:
   return top_kv2
 
 
-def _random_bits(replicated: Callable[[tf.Tensor], tf.Tensor]) -> Callable[..., Any]:
+def _fused_batch_norm(original: Callable[..., Any]) -> Callable[..., Any]:
+  @functools.wraps(original)
+  def fused_batch_norm_v3(
+    x,
+    scale,
+    offset,
+    mean,
+    variance,
+    epsilon=0.0001,
+    exponential_avg_factor=1.0,
+    data_format='NHWC',
+    is_training=True,
+    name=None,
+  ):
+    axis = data_format.index('C')
+    axes = [other for other in range(4) if other != axis]
+    sizes = [x.shape[other] for other in axes]
+    if None in sizes:
+      return original(x, scale, offset, mean, variance, epsilon, exponential_avg_factor, data_format, is_training, name)
+    dtype, x = x.dtype, tf.cast(x, scale.dtype)
+    aligned = lambda vector: tf.reshape(vector, [-1 if other == axis else 1 for other in range(4)])
+    found_mean, found_variance = mean, variance
+    if is_training:
+      found_mean = tf.reduce_mean(x, axes)
+      found_variance = tf.reduce_mean(tf.square(x - aligned(found_mean)), axes)
+    factor = tf.math.rsqrt(found_variance + epsilon)
+    result = (x - aligned(found_mean)) * aligned(factor) * aligned(scale) + aligned(offset)
+    if is_training:
+      count = math.prod(sizes)
+      spread = found_variance * (count / max(1, count - 1))  # What is not biased is what moving averages are of.
+      if exponential_avg_factor == 1.0:
+        mean, variance = found_mean, spread
+      else:
+        keep = 1.0 - exponential_avg_factor
+        mean = mean * keep + found_mean * exponential_avg_factor
+        variance = variance * keep + spread * exponential_avg_factor
+    return tf.cast(result, dtype), mean, variance, found_mean, found_variance, found_variance
+
+  return fused_batch_norm_v3
+
+
+def _drawn_whole(replicated: Callable[[tf.Tensor], tf.Tensor]) -> Callable[..., Any]:
   def wrap(original):
     return functools.wraps(original)(lambda *args, **kwargs: replicated(original(*args, **kwargs)))
 
   return wrap
 
 
+# (module, name) of the functions that draw random numbers: those that tf.random.stateless_* calls.
+_DRAWS: Sequence[tuple[Any, str]] = (
+  (keyed_draws, 'bits'),
+  (tf_internals.stateless_random_ops, 'stateless_multinomial'),
+  (tf_internals.stateless_random_ops, 'stateless_parameterized_truncated_normal'),
+  (tf_internals.stateless_random_ops, 'stateless_random_binomial'),
+  (tf_internals.stateless_random_ops, 'stateless_random_poisson'),
+  (tf_internals.stateless_random_ops_v2, 'stateless_random_gamma_v3'),
+  (tf_internals.stateless_random_ops_v2, 'stateless_random_normal_v2'),
+  (tf_internals.stateless_random_ops_v2, 'stateless_random_uniform_full_int_v2'),
+  (tf_internals.stateless_random_ops_v2, 'stateless_random_uniform_int_v2'),
+  (tf_internals.stateless_random_ops_v2, 'stateless_random_uniform_v2'),
+  (tf_internals.stateless_random_ops_v2, 'stateless_shuffle'),
+  (tf_internals.stateless_random_ops_v2, 'stateless_truncated_normal_v2'),
+)
 _PATCHES: Sequence[method_patch.MethodPatch] = (
   method_patch.MethodPatch(tf_internals.array_ops, 'strided_slice', _strided_slice),
   method_patch.MethodPatch(tf_internals.math_ops, 'select_v2', _select),
   method_patch.MethodPatch(tf_internals.nn_ops, 'top_kv2', _top_k),
+  method_patch.MethodPatch(tf_internals.nn_ops, 'fused_batch_norm_v3', _fused_batch_norm),
   method_patch.MethodPatch(stacked, 'scan', lambda original: stacked.unrolled),
 )
 
@@ -140,6 +199,7 @@ def in_use(replicated: Callable[[tf.Tensor], tf.Tensor]) -> Iterator[None]:
     replicated: gives a tensor the layout that is whole on every device.
   """
   with contextlib.ExitStack() as stack:
-    for patch in (*_PATCHES, method_patch.MethodPatch(keyed_draws, 'bits', _random_bits(replicated))):
+    draws = [method_patch.MethodPatch(module, name, _drawn_whole(replicated)) for module, name in _DRAWS]
+    for patch in (*_PATCHES, *draws):
       stack.enter_context(patch)
     yield

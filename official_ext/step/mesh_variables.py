@@ -65,7 +65,8 @@ class Written:
             'mesh carries variables that are written by the step itself'
           )
         value = value_of(variable, tf.convert_to_tensor(value, variable.dtype))
-        self.values[id(variable.handle)] = (variable, tf.ensure_shape(value, variable.shape))
+        value.set_shape(variable.shape)  # DTensor has no layout for EnsureShape.
+        self.values[id(variable.handle)] = (variable, value)
         return value if read_value else value.op
 
       return assign

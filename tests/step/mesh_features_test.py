@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from experiments.digits_mlp import task as digits_task
 import registry_imports  # noqa: F401
 from tests.core import harness
 from tests.experiments import language_model_test
@@ -94,6 +95,33 @@ def test_experts_dropout_averages_and_the_guard_at_once():
   assert len(split) == 3 * 3, split  # Each with its momentum and its average.
   np.testing.assert_allclose(states[1][0], states[0][0], rtol=1e-5)
   for found, expected in zip(states[1][1], states[0][1]):
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def _keras_net(pixels):
+  """Layers whose operations DTensor has a layout for, or that are made of others."""
+  layers = tf_keras.layers
+  images = layers.Reshape((8, 8, 1))(pixels)
+  features = layers.MaxPool2D()(layers.BatchNormalization()(layers.Conv2D(4, 3, padding='same')(images)))
+  rows = layers.LayerNormalization()(layers.Reshape((4, 16))(features))
+  rows = layers.MultiHeadAttention(2, 8)(rows, rows)
+  return layers.Dense(10, name='logits')(layers.Dropout(0.2)(layers.Flatten()(rows)))
+
+
+def test_layers_of_keras_with_their_moving_averages(monkeypatch):
+  def build_model(task):
+    pixels = tf_keras.Input((64,), 32, name='pixels')
+    return tf_keras.Model(pixels, _keras_net(pixels))
+
+  monkeypatch.setattr(digits_task.DigitsMlpTask, 'build_model', build_model)
+  batch = {'task': {'train_data': {'global_batch_size': 32}}}
+  results = []
+  for mesh in ({}, {'runtime': {'mesh': {'data': 2}}}):
+    trainer = shrunk_run.make_trainer(shrunk_run.make_params('digits_mlp', batch, mesh, optimizer_config=SGD))
+    losses = [harness.train(trainer, 1)['training_loss'] for _ in range(3)]
+    results.append((losses, [variable.numpy() for variable in trainer.model.variables]))
+  np.testing.assert_allclose(results[1][0], results[0][0], rtol=1e-5)
+  for found, expected in zip(results[1][1], results[0][1]):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
