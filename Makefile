@@ -91,12 +91,14 @@ smoke: .venv
 manifests: .venv .venv-manifests
 	$(BIN)/python -m pytest -p no:xdist tests/engines/published_test.py tests/engines/manifests_test.py
 
-# Kills trainings and damages their checkpoints for MINUTES, then prints a table; then kills queues, sweeps and consoles.
+# Kills trainings and damages their checkpoints for MINUTES, then prints a table; then kills queues, sweeps and consoles,
+# and workers, on this machine and on engines (SLURM, Ray) that are installed: an hour more.
 # The tests marked `soak` do the same at chosen moments: .venv/bin/python -m pytest -m soak
 MINUTES ?= 60
 soak: .venv
 	$(BIN)/python -m tests.soak --minutes=$(MINUTES)
 	$(BIN)/python -m pytest -m soak tests/runs tests/curves tests/trackers tests/queue tests/sweeps tests/console
+	$(BIN)/python -m pytest -m soak tests/multi_worker_test.py tests/mesh_test.py tests/engines tests/cli
 
 # Beside other libraries, on a machine that does nothing else; about an hour on two cores. Then memory beside PyTorch, and
 # the curves of docs/performance.md: MEMORY=resnet50, GROWTH='metrics resume'. BENCH='a c' measures some workloads alone

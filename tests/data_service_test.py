@@ -99,7 +99,7 @@ def test_a_run_ends_alike_when_workers_and_the_dispatcher_are_killed_and_started
 @pytest.mark.parametrize(
   'arguments, message',
   [
-    (['--dispatcher_address=nowhere'], "error: --dispatcher_address: expected HOST:PORT, got 'nowhere'"),
+    (['--dispatcher_address=nowhere'], "error: --dispatcher_address: expected grpc://HOST:PORT, got 'grpc://nowhere'"),
     (['--port=-1'], 'error: data_service: argument --port'),
     (['--set=nothing=1'], 'error: nothing'),
   ],

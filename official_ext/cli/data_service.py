@@ -9,10 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_ext import errors
 from official_ext.cli import arguments as arguments_lib
 from official_ext.config import definitions
 from official_ext.core import data_service
+from official_ext.data import service_client
 from official_ext.runtime import preemption
 
 _POLL_SECONDS = 0.2
@@ -32,9 +32,9 @@ def split_arguments(arguments: Sequence[str]) -> tuple[Any, list[str]]:
   parser.add_argument('--dispatcher_address', default='')
   parser.add_argument('--host', default='')
   own, rest = parser.parse_known_args(list(arguments))
-  own.dispatcher_address = own.dispatcher_address.removeprefix('grpc://')
-  if own.dispatcher_address and not own.dispatcher_address.rpartition(':')[2].isdigit():
-    raise errors.UserError(f'--dispatcher_address: expected HOST:PORT, got {own.dispatcher_address!r}')
+  if own.dispatcher_address:
+    own.dispatcher_address = own.dispatcher_address.removeprefix('grpc://')
+    service_client.check_address(f'grpc://{own.dispatcher_address}', '--dispatcher_address')
   return own, rest
 
 
@@ -53,6 +53,8 @@ def run(own: Any, params: definitions.ExperimentConfig, experiment: str) -> None
     tf.config.set_visible_devices([], 'GPU')
   inputs = data_service.build_inputs(params)
   with preemption.PreemptionWatch(_ENDING) as watch:
+    if own.dispatcher_address and not _wait_for(own.dispatcher_address, watch):
+      return
     servers = data_service.start(inputs, own.host or _own_name(), own.port, own.dispatcher_address, own.worker_port)
     _print_start(servers, inputs, experiment)
     told, told_at = 0, time.monotonic()
@@ -65,6 +67,19 @@ def run(own: Any, params: definitions.ExperimentConfig, experiment: str) -> None
   print(f'made           {servers.answers.num_batches} batches', flush=True)
   # TensorFlow's servers keep Python's lock while they stop, and wait for requests, which need it.
   os._exit(0)  # pylint: disable=protected-access
+
+
+def _wait_for(dispatcher: str, watch: preemption.PreemptionWatch) -> bool:
+  """Waits for a dispatcher, as TensorFlow does, which cannot be interrupted. Returns whether it is there."""
+  is_told = False
+  while watch.requested is None:
+    with contextlib.suppress(OSError), socket.create_connection(service_client.host_and_port(dispatcher), 1.0):
+      return True
+    if not is_told:
+      print(f'waiting for    the dispatcher at {dispatcher}', flush=True)
+      is_told = True
+    time.sleep(_POLL_SECONDS)
+  return False
 
 
 def _print_start(servers, inputs, experiment):

@@ -92,10 +92,12 @@ def start(
   answers = service_worker.Answers(inputs)
   service_worker.register(answers)
   parts: list[Any] = []
+  flag = '--worker_port' if dispatcher else '--port'
   try:
     if not dispatcher:
       parts.append(_service.DispatchServer(_service.DispatcherConfig(port=port)))
       dispatcher = f'{host}:{parts[0].target.rpartition(":")[2]}'
+      flag = '--worker_port'
     address = f'{host}:{worker_port or "%port%"}'
     parts.append(
       _service.WorkerServer(
@@ -103,6 +105,5 @@ def start(
       )
     )
   except (tf.errors.OpError, RuntimeError) as error:
-    flag = '--worker_port' if parts else '--port'
     raise errors.UserError(f'{flag}: no server could be started: {bad_examples.one_line(error)}') from error
   return Servers(f'grpc://{dispatcher}', answers, parts)

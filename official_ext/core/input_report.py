@@ -14,6 +14,7 @@ from official_ext.data import bad_examples
 from official_ext.data import diagnosis
 from official_ext.data import identity
 from official_ext.data import position
+from official_ext.data import served_inputs
 from official_ext.step import step_random
 
 SKIPS = 'examples_skipped'
@@ -52,7 +53,7 @@ class InputReport:
     diagnosis.check_not_empty(self.path, self._data)
     self.log = bad_examples.ExampleLog()  # Examples that an abandoned input reads ahead must not be counted.
     self._is_built = True
-    with bad_examples.logged_in(self.log):
+    with bad_examples.logged_in(self.log), served_inputs.belonging_to(getattr(self._task, 'task_config', None)):
       yield
 
   def identity(self) -> list[dict[str, Any]]:

@@ -50,10 +50,12 @@ class ExampleLog:
     if is_new:
       logging.warning('skipped: %s%s', message, ' (further ones are only counted)' if is_last else '')
 
-  def has_skips(self, first: int, end: int) -> bool:
-    """Whether an example at a position from `first` to before `end` was skipped, and not taken since."""
+  def forget_skips(self, first: int, end: int) -> int:
+    """Forgets the examples at positions from `first` to before `end` that were skipped; returns how many."""
     with self._lock:
-      return any(first <= position < end for position in self._skipped)
+      found = {position for position in range(first, end) if position in self._skipped}
+      self._skipped -= found
+    return len(found)
 
   def take_skips(self, end: int | None = None) -> int:
     """The number of examples before a position that were skipped since the last call.

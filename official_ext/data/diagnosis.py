@@ -120,9 +120,9 @@ def explain(
   if not is_input_error(error):
     return None
   text = str(error)
-  named = re.search(r'BadExampleError: (.*?)(?=\n|$)', text)
+  named = named_example(error)
   if named:
-    return errors.UserError(named[1] + when)
+    return errors.UserError(named + when)
   if 'Traceback (most recent call last)' in text:  # Python code has failed: its author needs the traceback.
     return None
   reason = reason_of(error)
@@ -137,6 +137,12 @@ def explain(
   if getattr(data, 'input_path', None) or getattr(data, 'tfds_name', None):
     path = f'{path}.{_source_field(data)}'
   return errors.UserError(f'{path}: {fault}{when}; repair or replace the file, or leave it out')
+
+
+def named_example(error: BaseException) -> str:
+  """The message of the `BadExampleError` that TensorFlow's error is about; '' if it is about none."""
+  named = re.search(r'BadExampleError: (.*?)(?=\n|$)', str(error))
+  return named[1] if named else ''
 
 
 def reason_of(error: BaseException) -> str:

@@ -1,10 +1,10 @@
 """Inputs whose batches another process can make: what a run and the workers of its tf.data service agree on.
 
-A run asks for a batch by the input's key, the first of its positions and its size. A worker builds the same inputs from
-the same command, and knows them by the same keys.
+A run asks for a batch by the input's key, the first of its positions, its size, and whether examples may end within
+it. A worker builds the same inputs from the same command, and knows them by the same keys.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import contextvars
 import dataclasses
@@ -24,6 +24,7 @@ _HOW = (
   'input_path',
   'tfds_data_dir',
   'cache_dir',
+  'chat_template_path',  # So is what it says, with the tokenizer.
   'enable_tf_data_service',
   'tf_data_service_address',
   'global_batch_size',
@@ -51,37 +52,76 @@ class ServedInput:
   indices: Callable[[tf.Tensor], tf.Tensor]
   log: bad_examples.ExampleLog
   _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-  _functions: dict[int, Any] = dataclasses.field(default_factory=dict)
+  _functions: dict[tuple[int, bool], Any] = dataclasses.field(default_factory=dict)
 
-  def function(self, size: int) -> Any:
-    """What makes batches of `size` positions: a concrete function of the first one, an int64 scalar."""
+  def function(self, size: int, is_partial: bool) -> Any:
+    """What makes batches of `size` positions: a concrete function of the first one, an int64 scalar.
+
+    It makes them in a dataset, as a run without a service does: TensorFlow rewrites the arithmetic of functions that
+    it calls by itself, and `x / 255` has another last bit there.
+    """
+
+    maker = dataclasses.replace(self.maker, is_partial=is_partial)
 
     def make(first):
       positions = first + tf.range(size, dtype=tf.int64)
-      return self.maker(positions, self.indices(positions))
+      return maker(positions, self.indices(positions))
+
+    def batch(first):
+      options = tf.data.Options()
+      options.autotune.enabled = False
+      return tf.data.Dataset.from_tensors(first).map(make).with_options(options).get_single_element()
 
     with self._lock:
-      if size not in self._functions:
+      if (size, is_partial) not in self._functions:
         with tf.device('CPU:0'):
-          self._functions[size] = tf.function(make).get_concrete_function(tf.TensorSpec([], tf.int64))
-      return self._functions[size]
+          function = tf.function(batch, autograph=False)
+          self._functions[size, is_partial] = function.get_concrete_function(tf.TensorSpec([], tf.int64))
+      return self._functions[size, is_partial]
 
-  def make(self, first: int, size: int) -> list[tf.Tensor]:
-    """Makes the batch of the positions from `first` on, here: its tensors in the order of `tf.nest.flatten`."""
-    function = self.function(size)
+  def make(self, first: int, size: int, is_partial: bool) -> list[tf.Tensor]:
+    """Makes the batch of the positions from `first` on, here: its tensors in the order of `tf.nest.flatten`.
+
+    Args:
+      first: a position of the run.
+      size: the number of positions.
+      is_partial: whether some may be beyond the last example: `BatchMaker.is_partial`.
+    """
+    function = self.function(size, is_partial)
     with tf.device('CPU:0'):
       return tf.nest.flatten(function(tf.constant(first, tf.int64)))
 
 
-def key_of(params: base_config.Config, identity: identity_lib.Identity) -> str:
+# Fields of a task that have nothing to do with its input, or are in the keys of inputs.
+_NOT_OF_INPUT = ('init_checkpoint', 'init_checkpoint_may_miss', 'train_data', 'validation_data')
+_TASK: contextvars.ContextVar[Any] = contextvars.ContextVar('task_config', default=None)
+
+
+@contextlib.contextmanager
+def belonging_to(task_config: Any) -> Iterator[None]:
+  """A context: the keys of the inputs that are built in it tell this task's configuration from others."""
+  token = _TASK.set(task_config)
+  try:
+    yield
+  finally:
+    _TASK.reset(token)
+
+
+def key_of(params: base_config.Config, identity: identity_lib.Identity, transforms: Sequence[Any]) -> str:
   """The key of an input.
 
   Args:
     params: its data configuration.
     identity: of its examples.
+    transforms: the functions that change batches and examples; None: no function.
   """
   fields = {name: value for name, value in params.as_dict().items() if name not in _HOW}
-  return identity_lib.digest([json.dumps([fields, identity], sort_keys=True, default=str)])
+  fields['seed'] = fields.get('seed') or 0
+  task = _TASK.get()
+  of_task = task.as_dict() if isinstance(task, base_config.Config) else {}
+  of_task = {name: value for name, value in of_task.items() if name not in _NOT_OF_INPUT}
+  names = [getattr(function, '__qualname__', type(function).__qualname__) for function in transforms]
+  return identity_lib.digest([json.dumps([fields, of_task, identity, names], sort_keys=True, default=str)])
 
 
 _COLLECTED: contextvars.ContextVar[dict[str, ServedInput] | None] = contextvars.ContextVar('collected', default=None)

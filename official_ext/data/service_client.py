@@ -2,11 +2,14 @@
 
 The service deals the numbers of batches out to its workers, each once (`ShardingPolicy.DYNAMIC`), so they arrive in
 no certain order, and what a lost worker had taken never does. Each carries its number: they are put in order here, and
-a batch that later ones have overtaken is made here. So nothing that happens to the service changes a batch.
+one that is not there when it is needed is made here. So nothing that happens to the service changes a batch, and what
+its workers make is compared, now and then, with what is made here.
 """
 
+import collections
 import dataclasses
 import itertools
+import math
 import socket
 import threading
 import time
@@ -24,11 +27,16 @@ from official_ext.data import service_worker
 from official_ext.data import share as share_lib
 
 _PATIENCE_SECONDS = 10.0
+# One element is waited for as long as it takes to make some here.
+_WAIT_FACTOR, _LEAST_WAIT_SECONDS = 3.0, 0.1
+# The first element of each worker, and of so many one, is compared with what is made here.
+_COMPARED_EVERY = 100
 _CONNECT_SECONDS = 2.0
 _LONGEST_PAUSE_SECONDS = 30.0
 _MAX_HELD = 64
 _LEAST_HELD = 8
 _BYTES_HELD = 2**28
+_LONGEST_LEAD = 4096
 _PREFIX = 'grpc://'
 THREAD = 'tf_data_service'
 
@@ -44,8 +52,14 @@ def check_address(address: str, field: str) -> None:
     UserError: it is none.
   """
   host, _, port = address.removeprefix(_PREFIX).rpartition(':')
-  if not (address.startswith(_PREFIX) and host and port.isdigit()):
+  if not (address.startswith(_PREFIX) and host and port.isdigit() and 0 < int(port) < 2**16):
     raise errors.UserError(f'{field}: expected grpc://HOST:PORT, got {address!r}')
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+  """What a socket connects to, of an address that `check_address` has not refused."""
+  host, _, port = address.removeprefix(_PREFIX).rpartition(':')
+  return host.strip('[]'), int(port)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +72,7 @@ class Request:
     address: of the dispatcher.
     start: the number of the first element.
     end: the number after the last element; None: there is none.
+    is_partial: whether examples may end within a batch, or before it.
     num_parallel_calls: how many elements each worker makes at the same time.
   """
 
@@ -66,17 +81,18 @@ class Request:
   address: str
   start: int
   end: int | None
+  is_partial: bool
   num_parallel_calls: int
 
   def first_position(self, number: Any) -> Any:
-    """The first position of an element, for numbers and for tensors."""
+    """The position in the run of an element's first example. Takes an integer or an int64 tensor, and returns one."""
     share = self.share
     replica = share.first_replica + number % share.num_replicas
     return number // share.num_replicas * share.global_batch_size + replica * share.batch_size
 
   def make(self, number: int) -> list[tf.Tensor]:
     """Makes an element here."""
-    return self.served.make(self.first_position(number), self.share.batch_size)
+    return self.served.make(self.first_position(number), self.share.batch_size, self.is_partial)
 
   def element_spec(self) -> Any:
     """The structure of an element.
@@ -84,7 +100,7 @@ class Request:
     Raises:
       UserError: it has something else than tensors.
     """
-    outputs = self.served.function(self.share.batch_size).structured_outputs
+    outputs = self.served.function(self.share.batch_size, self.is_partial).structured_outputs
     if not all(isinstance(spec, (tf.TensorSpec, tf.Tensor)) for spec in tf.nest.flatten(outputs)):
       raise errors.UserError(
         f'{self.served.path}.enable_tf_data_service: batches of ragged or sparse tensors do not come from there; '
@@ -112,6 +128,7 @@ class _Arrived:
   worker: str
   problem: str
   tensors: list[tf.Tensor] | None
+  num_bytes: int
 
 
 class _Stream:
@@ -120,17 +137,21 @@ class _Stream:
   def __init__(self, request: Request, spec: Any):
     self._request = request
     self._dtypes = [each.dtype for each in tf.nest.flatten(spec)]
-    self._max_held = _max_held(spec)
     self._changed = threading.Condition()
     self._held: dict[int, _Arrived] = {}
+    self._bytes_held = 0
     self._next = request.start
     self._asked_from = request.start  # The first element that the service was asked for.
     self._is_over = False  # Nothing more will come.
     self._num_late = 0  # Elements in a row that came after they had been made here.
+    self._lead = _MAX_HELD  # How far ahead the service is asked once it has fallen behind.
     self._is_silent = True  # Nothing has come for long: nobody waits for the service.
     self._is_told = False  # That it is silent.
     self._since = time.monotonic()  # When it was opened, or something came.
-    self._is_trusted: dict[str, bool] = {}
+    self._seconds_to_make = math.inf  # An element, here.
+    self._is_trusted: dict[str, bool] = {}  # By worker.
+    self._has_problem: set[str] = set()  # Workers that have been told of.
+    self._num_used: collections.Counter[str] = collections.Counter()  # By worker.
     self._is_closed = False
     self._problem = ''
     self._iterator: tf_internals.CancellableIterator | None = None
@@ -150,40 +171,101 @@ class _Stream:
   def take(self, number: int) -> list[tf.Tensor]:
     """The tensors of the element with this number, which is one more than that of the call before."""
     arrived = self._wait_for(number)
-    made = None
-    if arrived is not None and arrived.tensors is not None and arrived.worker not in self._is_trusted:
-      made = self._request.make(number)
-      self._judge(arrived, number, made)
-    if arrived is not None and arrived.tensors is not None and self._is_trusted[arrived.worker]:
+    if arrived is None:
+      return self._make(number)
+    if arrived.tensors is None:
+      made = self._make(number)  # Or else the error of an example, which is told as ever.
+      self._tell_problem(arrived, number)
+      return made
+    if not self._is_trusted.get(arrived.worker, True):
+      return self._make(number)
+    self._num_used[arrived.worker] += 1
+    if self._num_used[arrived.worker] % _COMPARED_EVERY != 1:
       return arrived.tensors
-    return self._request.make(number) if made is None else made
+    made = self._make(number)
+    if all(_are_same(*pair) for pair in zip(arrived.tensors, made, strict=True)):
+      return arrived.tensors
+    before = self._num_used[arrived.worker] - 1
+    self._reject(
+      arrived.worker,
+      f'element {number} is not the one that is made here'
+      + (f'; {before} elements of it were used, of which only some were compared' if before else ''),
+    )
+    return made
+
+  def _make(self, number: int) -> list[tf.Tensor]:
+    began = time.monotonic()
+    made = self._request.make(number)
+    self._seconds_to_make = min(self._seconds_to_make, time.monotonic() - began)
+    return made
+
+  def _tell_problem(self, arrived: _Arrived, number: int) -> None:
+    """Warns of a worker that could not make what could be made here, once."""
+    with self._changed:
+      if arrived.problem == service_worker.SKIPPED or arrived.worker in self._has_problem:
+        return
+      self._has_problem.add(arrived.worker)
+    if arrived.problem == service_worker.UNKNOWN:
+      self._reject(arrived.worker, arrived.problem)
+      return
+    logging.warning(
+      '%s: worker %s of the tf.data service could not make element %d, which is made here: %s',
+      self._request.served.path,
+      arrived.worker,
+      number,
+      arrived.problem,
+    )
+
+  def _reject(self, worker: str, problem: str) -> None:
+    """Uses nothing of a worker from now on, and says so."""
+    self._is_trusted[worker] = False
+    logging.warning(
+      '%s: nothing of worker %s of the tf.data service is used: %s. Start it with the same flags, files, versions and '
+      'kind of processor as the run.',
+      self._request.served.path,
+      worker,
+      problem,
+    )
 
   def _wait_for(self, number: int) -> _Arrived | None:
     """What has arrived under a number; None if it is to be made here."""
+    began = time.monotonic()
     with self._changed:
       self._next = number
       while number not in self._held and self._may_come(number):
-        left = self._since + _PATIENCE_SECONDS - time.monotonic()
-        if left <= 0:
+        now = time.monotonic()
+        is_silent = now - self._since > _PATIENCE_SECONDS
+        # A batch that takes long here is worth a wait.
+        left = began + max(_LEAST_WAIT_SECONDS, _WAIT_FACTOR * min(self._seconds_to_make, _PATIENCE_SECONDS)) - now
+        if is_silent:
           self._is_silent = True
-        self._changed.wait(max(left, 0.0))
+        elif left <= 0:
+          break
+        else:
+          self._changed.wait(min(left, self._since + _PATIENCE_SECONDS - now + 0.001))
       self._tell()
       arrived = self._held.pop(number, None)
+      self._bytes_held -= arrived.num_bytes if arrived is not None else 0
       self._next = number + 1
       self._changed.notify_all()
       return arrived
 
   def _may_come(self, number: int) -> bool:
     """Whether an element is worth waiting for."""
-    is_overtaken = len(self._held) >= self._max_held
-    return number >= self._asked_from and not (is_overtaken or self._is_silent or self._is_over)
+    return number >= self._asked_from and not (self._is_full() or self._is_silent or self._is_over)
+
+  def _is_full(self) -> bool:
+    """Whether so many elements wait for their turn that no more are taken, and one that is missing counts as lost."""
+    count = len(self._held)
+    least = max(_LEAST_HELD, 2 * self._request.num_parallel_calls)
+    return count >= max(least, _MAX_HELD) or (count >= least and self._bytes_held >= _BYTES_HELD)
 
   def _tell(self) -> None:
     """Says once that nothing comes from the service, and once that it comes again."""
     if self._is_silent and not self._is_told and time.monotonic() - self._since > _PATIENCE_SECONDS:
       self._is_told = True
       logging.warning(
-        '%s: nothing has come from the tf.data service at %s for %d seconds%s: batches are made here until something '
+        '%s: nothing has come from the tf.data service at %s for %g seconds%s: batches are made here until something '
         'does.',
         self._request.served.path,
         self._request.address,
@@ -194,34 +276,22 @@ class _Stream:
       self._is_told = False
       logging.info('%s: batches come from the tf.data service at %s.', self._request.served.path, self._request.address)
 
-  def _judge(self, arrived: _Arrived, number: int, made: list[tf.Tensor]) -> None:
-    """Trusts a worker if the first batch that it has made is the one that is made here."""
-    assert arrived.tensors is not None
-    is_same = all(_are_same(*pair) for pair in zip(arrived.tensors, made, strict=True))
-    self._is_trusted[arrived.worker] = is_same
-    if not is_same:
-      logging.warning(
-        '%s: element %d of worker %s of the tf.data service is not the one that is made here: nothing of that worker '
-        'is used. Start it with the same flags, versions and processor as the run.',
-        self._request.served.path,
-        number,
-        arrived.worker,
-      )
-
   def _pull(self) -> None:
     """The thread: takes elements from the service, and begins anew after errors, and when it has fallen behind."""
     pause = 1.0
     while not self._is_closed:
+      opened = time.monotonic()
       try:
         with tf.device('CPU:0'):
           if not self._pull_once():
             break
-        pause = 1.0
       except Exception as error:  # pylint: disable=broad-except  # TensorFlow's, and the socket's.
         self._problem = diagnosis.reason_of(error)
-        with self._changed:
-          self._changed.wait_for(lambda: self._is_closed, pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+      if time.monotonic() - opened > _LONGEST_PAUSE_SECONDS:
+        pause = 1.0
+      with self._changed:
+        self._changed.wait_for(lambda: self._is_closed, pause)
+      pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
     with self._changed:
       self._is_over = True
       self._changed.notify_all()
@@ -229,52 +299,51 @@ class _Stream:
   def _pull_once(self) -> bool:
     """Opens the service and takes elements until it has fallen behind. Returns whether to open it again."""
     request = self._request
-    host, _, port = request.address.removeprefix(_PREFIX).rpartition(':')
-    # TensorFlow would try to connect for hours, and nothing could end that.
-    socket.create_connection((host.strip('[]'), int(port)), _CONNECT_SECONDS).close()
+    # TensorFlow would try to connect for hours, and until it has, nothing could end that.
+    socket.create_connection(host_and_port(request.address), _CONNECT_SECONDS).close()
     with self._changed:
-      start = self._asked_from = self._next + self._num_late
+      start = self._asked_from = self._next + (self._lead if self._num_late else 0)
       self._num_late = 0
     if request.end is not None and start >= request.end:
       return False
     iterator = tf_internals.CancellableIterator(_served_elements(request, start, self._dtypes))
     with self._changed:
+      if self._is_closed:
+        return False
       self._iterator = iterator
-      if self._is_closed:
-        return False
-    while True:
-      try:
-        number, worker, problem, *tensors = next(iterator)
-      except tf.errors.OutOfRangeError:
-        return False
-      arrived = _Arrived(worker.numpy().decode(), problem.numpy().decode(), tensors)
-      if arrived.problem:
-        arrived.tensors = None
-        self._tell_problem(arrived)
-      if not self._keep(int(number), arrived):
-        return not self._is_closed
+    try:
+      while True:
+        try:
+          number, worker, problem, *tensors = next(iterator)
+        except tf.errors.OutOfRangeError:
+          if request.end is None:
+            raise  # It has lost the iteration.
+          return False
+        if not self._keep(int(number), worker.numpy().decode(), problem.numpy().decode(), tensors):
+          return not self._is_closed
+    finally:
+      with self._changed:
+        self._iterator = None
 
-  def _tell_problem(self, arrived: _Arrived) -> None:
-    """Warns of a worker that does not know the input."""
-    if arrived.problem == service_worker.UNKNOWN and self._is_trusted.get(arrived.worker, True):
-      self._is_trusted[arrived.worker] = False
-      logging.warning(
-        '%s: worker %s of the tf.data service has other data: start it with the same flags as the run.',
-        self._request.served.path,
-        arrived.worker,
-      )
-
-  def _keep(self, number: int, arrived: _Arrived) -> bool:
+  def _keep(self, number: int, worker: str, problem: str, tensors: list[tf.Tensor]) -> bool:
     """Keeps an element until it is taken. Returns whether to go on."""
+    arrived = _Arrived(worker, problem, None if problem else tensors, sum(map(_num_bytes, tensors)))
     with self._changed:
-      self._changed.wait_for(lambda: self._is_closed or number < self._next or len(self._held) < self._max_held)
+      self._changed.wait_for(lambda: self._is_closed or number <= self._next or not self._is_full())
       if self._is_closed:
         return False
+      self._since, self._problem = time.monotonic(), ''
+      if problem == service_worker.UNKNOWN or (problem and number < self._next):
+        self._tell_problem(arrived, number)
       if number < self._next:
         self._num_late += 1
-        return self._num_late <= self._max_held
+        if self._num_late <= _MAX_HELD:
+          return True
+        self._lead = min(2 * self._lead, _LONGEST_LEAD)
+        return False
+      self._bytes_held += arrived.num_bytes - (self._held[number].num_bytes if number in self._held else 0)
       self._held[number] = arrived
-      self._num_late, self._is_silent, self._since = 0, False, time.monotonic()
+      self._num_late, self._is_silent = 0, False
       self._changed.notify_all()
       return True
 
@@ -287,6 +356,7 @@ def _served_elements(request: Request, start: int, dtypes: list[tf.DType]) -> tf
       tf.constant(request.served.key),
       request.first_position(number),
       tf.constant(request.share.batch_size, tf.int64),
+      tf.constant(request.is_partial),
       tf.constant([dtype.name for dtype in dtypes]),
     ]
     answer = tf.raw_ops.PyFuncStateless(
@@ -304,13 +374,11 @@ def _served_elements(request: Request, start: int, dtypes: list[tf.DType]) -> tf
   return served.with_options(options)
 
 
-def _max_held(spec: Any) -> int:
-  """How many elements may wait here for their turn: within 256 MiB, if their size is known."""
-  sizes = [(each.shape.num_elements(), each.dtype.size) for each in tf.nest.flatten(spec)]
-  if any(count is None for count, _ in sizes):
-    return _LEAST_HELD
-  num_bytes = sum(count * size for count, size in sizes)
-  return max(_LEAST_HELD, min(_MAX_HELD, _BYTES_HELD // max(1, num_bytes)))
+def _num_bytes(tensor: tf.Tensor) -> int:
+  """The size of a tensor's values."""
+  if tensor.dtype == tf.string:
+    return sum(map(len, tensor.numpy().ravel().tolist()))
+  return tensor.shape.num_elements() * tensor.dtype.size
 
 
 def _are_same(one: tf.Tensor, other: tf.Tensor) -> bool:

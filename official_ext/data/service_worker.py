@@ -8,18 +8,24 @@ from collections.abc import Callable, Mapping
 import os
 import secrets
 import socket
+import threading
+import time
 from typing import Any
 
+from absl import logging
 import numpy as np
 import tensorflow as tf
 
 from official_ext import tf_internals
-from official_ext.data import bad_examples
+from official_ext.data import diagnosis
 from official_ext.data import served_inputs
 
-# The name of the function, with a version: raise it when requests or answers change.
-FUNCTION = 'official_ext_batch_1'
-UNKNOWN = 'unknown input'
+FUNCTION = 'official_ext_batch'
+# Why there is no batch, where it is not an error of the worker's.
+UNKNOWN = 'it has other data'
+SKIPPED = 'an example is skipped'
+# An answer without a batch takes so long: the service gives most numbers to those who answer first.
+_PAUSE_SECONDS = 1.0
 
 
 class Answers:
@@ -35,37 +41,51 @@ class Answers:
     self.name = f'{socket.gethostname()}:{os.getpid()} ({secrets.token_hex(4)})'
     self.num_batches = 0
     self._inputs = inputs
+    self._lock = threading.Lock()
+    self._is_told = False
 
-  def __call__(self, key: bytes, first: np.ndarray, size: np.ndarray, empty: np.ndarray) -> list[Any]:
+  def __call__(
+    self, key: bytes, first: np.ndarray, size: np.ndarray, is_partial: np.ndarray, dtypes: np.ndarray
+  ) -> list[Any]:
     """Makes a batch.
 
     Args:
-      key: of the input, bytes.
+      key: of the input.
       first: its first position.
       size: the number of positions.
-      empty: the names of the dtypes of its tensors, bytes.
+      is_partial: whether examples may end within it.
+      dtypes: the names of the dtypes that its tensors must have, bytes.
 
     Returns:
       The name of the worker; why there is no batch, or b''; the tensors, empty ones where there is no batch. What is
       wrong with an example, or was skipped, is for the run to find: it makes such a batch itself, and tells of it.
     """
-    problem, tensors = self._make(key.decode(), int(first), int(size))
+    names = [name.decode() for name in dtypes.tolist()]
+    problem, tensors = self._make(key.decode(), int(first), int(size), bool(is_partial))
+    if not problem and [tf.as_dtype(tensor.dtype).name for tensor in tensors] != names:
+      problem = UNKNOWN
     if problem:
-      tensors = [np.zeros([0], tf.as_dtype(name.decode()).as_numpy_dtype) for name in empty.tolist()]
+      tensors = [np.zeros([0], tf.as_dtype(name).as_numpy_dtype) for name in names]
+      if problem != SKIPPED:
+        time.sleep(_PAUSE_SECONDS)
+    else:
+      with self._lock:
+        self.num_batches += 1
     return [self.name.encode(), problem.encode(), *tensors]
 
-  def _make(self, key, first, size):
+  def _make(self, key, first, size, is_partial):
     served = self._inputs.get(key)
     if served is None:
       return UNKNOWN, []
     try:
-      tensors = [tensor.numpy() for tensor in served.make(first, size)]
+      tensors = [tensor.numpy() for tensor in served.make(first, size, is_partial)]
     except Exception as error:  # pylint: disable=broad-except  # Anything may be in a source.
-      return bad_examples.one_line(error), []
-    if served.log.has_skips(first, first + size):
-      return 'an example was skipped', []
-    self.num_batches += 1
-    return '', tensors
+      problem = diagnosis.named_example(error) or diagnosis.reason_of(error)
+      if not self._is_told:
+        self._is_told = True
+        logging.warning('%s: a batch could not be made: %s (further ones are not told of)', served.path, problem)
+      return problem, []
+    return (SKIPPED, []) if served.log.forget_skips(first, first + size) else ('', tensors)
 
 
 def register(answers: Callable[..., list[Any]]) -> None:

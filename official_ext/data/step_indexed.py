@@ -119,7 +119,8 @@ def _served(
       return sampling.shuffled_indices(positions, len(source), params.seed or 0)
     return sampling.sequential_indices(positions, len(source))
 
-  key = served_inputs.key_of(params, _identity(source, params))
+  transforms = [batches.transform, batches.transform_per_example]
+  key = served_inputs.key_of(params, _identity(source, params), transforms)
   served = served_inputs.ServedInput(key, share_lib.path_of(params), batches, indices, log)
   return None if served_inputs.collect(served) else served
 
@@ -134,6 +135,7 @@ def _request(
     params.tf_data_service_address,
     start=plan.first_step * share.num_replicas,
     end=plan.num_elements,
+    is_partial=plan.is_partial,
     num_parallel_calls=getattr(params, 'num_parallel_calls', 2),
   )
 

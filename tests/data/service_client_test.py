@@ -4,7 +4,9 @@ import contextlib
 import dataclasses
 import gc
 import logging
+import re
 import socket
+import sys
 import threading
 import time
 
@@ -54,7 +56,8 @@ class Numbers(sources.Source):
 
 def _augment(batch, seeds):
   noise = tf.map_fn(lambda seed: tf.random.stateless_normal([2], seed), seeds, fn_output_signature=tf.float32)
-  return {**batch, 'noise': noise}
+  # TensorFlow computes a quotient by a constant in two ways, which differ in the last bit.
+  return {**batch, 'noise': noise, 'quotient': tf.cast(batch['number'], tf.float32) / 255.0}
 
 
 def _params(address=None, **fields):
@@ -142,16 +145,31 @@ def _values(dataset, count=None):
   """The batches of a dataset as dictionaries of lists."""
   found = []
   for batch in dataset if count is None else dataset.take(count):
-    found.append({name: tensor.numpy().tolist() for name, tensor in batch.items()})
+    arrays = {name: tensor.numpy() for name, tensor in batch.items()}
+    found.append({name: array.tolist() for name, array in arrays.items()})
   return found
 
 
+@pytest.fixture
+def made_here(monkeypatch):
+  """The numbers of the elements that the run has made itself."""
+  numbers, make = [], service_client.Request.make
+
+  def noting(request, number):
+    numbers.append(number)
+    return make(request, number)
+
+  monkeypatch.setattr(service_client.Request, 'make', noting)
+  return numbers
+
+
 @pytest.mark.parametrize('start', [0, 1000])
-def test_training_has_the_same_batches_with_a_service(service, start):
-  answers = service.add_worker()
-  count = 150
+def test_training_has_the_same_batches_with_a_service(service, made_here, start):
+  service.add_worker()
+  count = 200
   assert _values(_build(service.address, start=start), count) == _values(_build(start=start), count)
-  assert answers.num_batches > count // 2
+  assert start in made_here and len(made_here) < 0.7 * count
+  assert [number for number in made_here if number > start + 150] == []
 
 
 def test_elements_have_the_same_specs(service):
@@ -160,15 +178,24 @@ def test_elements_have_the_same_specs(service):
 
 
 @pytest.mark.parametrize('drop_remainder', [False, True])
-def test_an_evaluation_has_each_example_once_in_every_pass(service, drop_remainder):
-  slow = Numbers(seconds=0.1)
-  answers = service.add_worker(slow, drop_remainder=drop_remainder)
+def test_an_evaluation_has_each_example_once_in_every_pass(service, made_here, drop_remainder):
+  slow = Numbers(seconds=0.2)
+  service.add_worker(slow, drop_remainder=drop_remainder)
   how = {'is_training': False, 'drop_remainder': drop_remainder}
   dataset = _build(service.address, slow, **how)
   straight = _values(_build(**how))
   assert len(straight) == NUM_EXAMPLES // BATCH_SIZE + (not drop_remainder)
   assert _values(dataset) == straight == _values(dataset)
-  assert answers.num_batches > 0
+  assert len(made_here) < 2 * len(straight)
+
+
+def test_an_evaluation_does_not_depend_on_the_batches_of_the_worker(service):
+  """Which has 6 full ones, where the run has 7 and a half."""
+  service.add_worker(Numbers(seconds=0.1), global_batch_size=10)
+  second = tf.distribute.InputContext(num_input_pipelines=2, input_pipeline_id=1, num_replicas_in_sync=2)
+  for context in (None, second):
+    how = {'is_training': False, 'drop_remainder': False, 'context': context}
+    assert _values(_build(service.address, Numbers(seconds=0.1), **how)) == _values(_build(**how))
 
 
 @pytest.mark.parametrize('is_training', [True, False])
@@ -198,11 +225,11 @@ def test_a_batch_that_does_not_come_is_made_when_others_have_overtaken_it(servic
   released, kept = threading.Event(), []
 
   def keeping(answers):
-    def answer(key, first, size, empty):
+    def answer(key, first, *rest):
       if first >= 100 * BATCH_SIZE and not kept:
         kept.append(int(first) // BATCH_SIZE)
         released.wait(60)
-      return answers(key, first, size, empty)
+      return answers(key, first, *rest)
 
     return answer
 
@@ -216,21 +243,89 @@ def test_a_batch_that_does_not_come_is_made_when_others_have_overtaken_it(servic
   assert kept and kept[0] < count and time.monotonic() - began < 30
 
 
+def test_a_slow_service_holds_nobody_up(service, made_here):
+  """Each of its batches takes a second, and two are made at a time; here 10 milliseconds."""
+
+  def slow(answers):
+    def answer(*arguments):
+      time.sleep(1)
+      return answers(*arguments)
+
+    return answer
+
+  service.add_worker(answer=slow)
+  dataset = _build(service.address)
+  began = time.monotonic()
+  assert _values(dataset, 60) == _values(_build(), 60)
+  assert time.monotonic() - began < 20 and len(made_here) > 30
+
+
+def _told(text, answers):
+  """What is said of a worker, each time."""
+  return re.findall(
+    f'task.train_data: nothing of worker {re.escape(answers.name)} of the tf.data service is used: (.*)', text
+  )
+
+
 def test_a_worker_with_other_batches_is_not_used(service, caplog):
   """It has the same files by name and size, with other content."""
-  answers = service.add_worker(Numbers(shift=1))
+  answers = service.add_worker(Numbers(seconds=0.01, shift=1))
   with caplog.at_level(logging.WARNING):
     assert _values(_build(service.address), 100) == _values(_build(), 100)
-  assert answers.num_batches > 0
-  assert caplog.text.count(f'worker {answers.name} of the tf.data service is not the one that is made here') == 1
+  (told,) = _told(caplog.text, answers)
+  assert re.match(r'element \d+ is not the one that is made here\. Start it with the same flags', told)
 
 
-def test_a_worker_of_another_experiment_is_named(service, caplog):
-  answers = service.add_worker(seed=4)
+def test_a_worker_whose_batches_become_others_is_found(service, caplog, monkeypatch):
+  """In the middle its files change."""
+  monkeypatch.setattr(service_client, '_COMPARED_EVERY', 20)
+  source = Numbers(seconds=0.01)
+  answers = service.add_worker(source)
+  iterator = iter(_build(service.address))
+  for _ in range(150):
+    next(iterator)
+  source.shift = 1
+  with caplog.at_level(logging.WARNING):
+    for _ in range(150):
+      next(iterator)
+  (told,) = _told(caplog.text, answers)
+  assert 'elements of it were used, of which only some were compared' in told
+
+
+@pytest.mark.parametrize('name', ['seed', 'task', 'transform', 'dtype'])
+def test_a_worker_with_other_inputs_is_named(service, caplog, monkeypatch, name):
+  if name == 'task':
+    with served_inputs.belonging_to(cfg.TaskConfig(name='another')):
+      answers = service.add_worker()
+  elif name == 'transform':
+    with monkeypatch.context() as other:
+      other.setattr(sys.modules[__name__], '_augment', lambda batch, seeds: batch)
+      answers = service.add_worker()
+  elif name == 'dtype':
+
+    def narrowing(answers):
+      make = answers._make
+      answers._make = lambda *arguments: (make(*arguments)[0], [np.float16(0)] * 6)
+      return answers
+
+    answers = service.add_worker(answer=narrowing)
+  else:
+    answers = service.add_worker(seed=4)
+  monkeypatch.setattr(service_worker, '_PAUSE_SECONDS', 0.02)
   with caplog.at_level(logging.WARNING):
     assert _values(_build(service.address), 100) == _values(_build(), 100)
   assert answers.num_batches == 0
-  assert caplog.text.count(f'worker {answers.name} of the tf.data service has other data') == 1
+  (told,) = _told(caplog.text, answers)
+  assert told.startswith('it has other data. ')
+
+
+def test_a_worker_that_cannot_read_is_named_once(service, caplog, monkeypatch):
+  monkeypatch.setattr(service_worker, '_PAUSE_SECONDS', 0.02)
+  answers = service.add_worker(Numbers(seconds=0.01, bad=tuple(range(1, NUM_EXAMPLES, 2))))
+  with caplog.at_level(logging.WARNING):
+    assert _values(_build(service.address), 100) == _values(_build(), 100)
+  told = f'worker {answers.name} of the tf.data service could not make element '
+  assert caplog.text.count(told) == 1 and 'ValueError: broken' in caplog.text
 
 
 def test_a_bad_example_is_named_as_without_a_service(service):
@@ -327,7 +422,9 @@ def test_ragged_batches_are_refused():
     )
 
 
-@pytest.mark.parametrize('address', ['localhost:5050', 'grpc://localhost', 'grpc://:5050', 'http://localhost:5050'])
+@pytest.mark.parametrize(
+  'address', ['grpc://localhost:65536', 'localhost:5050', 'grpc://localhost', 'grpc://:5050', 'http://localhost:5050']
+)
 def test_what_is_no_address_is_refused(address):
   with pytest.raises(errors.UserError, match='^here: expected grpc://HOST:PORT, got '):
     service_client.check_address(address, 'here')
