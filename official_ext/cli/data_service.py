@@ -85,7 +85,7 @@ def _wait_for(dispatcher: str, watch: preemption.PreemptionWatch) -> bool:
 def _print_start(servers, inputs, experiment):
   print(f'worker         {servers.answers.name}')
   for served in inputs.values():
-    print(f'makes          {served.path}: batches of {served.maker.num_examples} examples')
+    print(f'makes          batches of {served.path}, which has {served.maker.num_examples:,} examples')
   print(f'dispatcher     {servers.address}')
   flag = f'--set={next(iter(inputs.values())).path}.enable_tf_data_service=true'
   print(f'runs need      --experiment={experiment} --tf_data_service={servers.address} {flag}', flush=True)
