@@ -4,6 +4,8 @@ import pathlib
 import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from official_ext.cli import main
 from tests.soak import comparison
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXPERIMENT = 'digits_mlp_with_scalar'
 REGISTRY = '--registry=tests.digits_mlp_with_scalar'
 STEPS, INTERVAL = 400, 100
@@ -121,3 +124,42 @@ def test_a_port_that_is_taken_is_named(start_script):
     port = taken.getsockname()[1]
     done = start_script(COMMAND, ['data_service', 'digits_mlp', f'--port={port}']).finish()
   assert done.returncode == 2 and 'error: --port: no server could be started' in done.stderr
+
+
+# Three pipelines at once, each of which makes its batches in a function of Python, with one thread for operations.
+_ON_ONE_CORE = """
+import os
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+import threading
+import tensorflow as tf
+tf.config.threading.set_inter_op_parallelism_threads(1)
+import official_ext as ext
+import numpy as np
+
+data = ext.DataConfig(
+  global_batch_size=8, is_training=True, enable_tf_data_service=True, tf_data_service_address='grpc://localhost:1'
+)
+class Source(ext.Source):
+  def __len__(self):
+    return 100
+  def fetch(self, indices):
+    return [{'number': np.float32(index)} for index in indices]
+def take(iterator):
+  for _ in range(100):
+    next(iterator)
+threads = [threading.Thread(target=take, args=[iter(ext.build_dataset(Source(), data))]) for _ in range(3)]
+for thread in threads:
+  thread.start()
+for thread in threads:
+  thread.join()
+print('done', flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.soak
+def test_one_core_is_enough():
+  done = subprocess.run(
+    [sys.executable, '-c', _ON_ONE_CORE], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
+  )
+  assert done.stdout == 'done\n', done.stderr

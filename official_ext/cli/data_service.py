@@ -12,7 +12,7 @@ import tensorflow as tf
 from official_ext.cli import arguments as arguments_lib
 from official_ext.config import definitions
 from official_ext.core import data_service
-from official_ext.data import service_client
+from official_ext.data import service_request
 from official_ext.runtime import preemption
 
 _POLL_SECONDS = 0.2
@@ -34,7 +34,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[Any, list[str]]:
   own, rest = parser.parse_known_args(list(arguments))
   if own.dispatcher_address:
     own.dispatcher_address = own.dispatcher_address.removeprefix('grpc://')
-    service_client.check_address(f'grpc://{own.dispatcher_address}', '--dispatcher_address')
+    service_request.check_address(f'grpc://{own.dispatcher_address}', '--dispatcher_address')
   return own, rest
 
 
@@ -73,7 +73,7 @@ def _wait_for(dispatcher: str, watch: preemption.PreemptionWatch) -> bool:
   """Waits for a dispatcher, as TensorFlow does, which cannot be interrupted. Returns whether it is there."""
   is_told = False
   while watch.requested is None:
-    with contextlib.suppress(OSError), socket.create_connection(service_client.host_and_port(dispatcher), 1.0):
+    with contextlib.suppress(OSError), socket.create_connection(service_request.host_and_port(dispatcher), 1.0):
       return True
     if not is_told:
       print(f'waiting for    the dispatcher at {dispatcher}', flush=True)

@@ -22,7 +22,7 @@ from official_ext import model_garden_internals
 from official_ext.config import mesh_config
 from official_ext.config import trainer_parts
 from official_ext.data import bad_examples
-from official_ext.data import service_client
+from official_ext.data import service_request
 from official_ext.monitoring import mlflow_writer
 from official_ext.monitoring import notifications as notifications_lib
 from official_ext.monitoring import wandb_writer
@@ -97,7 +97,7 @@ class DataConfig(cfg.DataConfig):
       raise errors.UserError(
         f'{path}.enable_tf_data_service: needs an address; give --tf_data_service=grpc://HOST:PORT'
       )
-    service_client.check_address(self.tf_data_service_address, f'{path}.tf_data_service_address')
+    service_request.check_address(self.tf_data_service_address, f'{path}.tf_data_service_address')
 
 
 _IN_MEMORY = 'the task brings its examples itself'

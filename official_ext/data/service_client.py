@@ -19,15 +19,13 @@ from absl import logging
 import numpy as np
 import tensorflow as tf
 
-from official_ext import errors
 from official_ext import tf_internals
 from official_ext.data import diagnosis
-from official_ext.data import served_inputs
+from official_ext.data import service_request
 from official_ext.data import service_worker
-from official_ext.data import share as share_lib
 
 _PATIENCE_SECONDS = 10.0
-# One element is waited for as long as it takes to make some here.
+# One element is waited for as long as it takes to make three of them here.
 _WAIT_FACTOR, _LEAST_WAIT_SECONDS = 3.0, 0.1
 # The first element of each worker, and of so many one, is compared with what is made here.
 _COMPARED_EVERY = 100
@@ -37,79 +35,10 @@ _MAX_HELD = 64
 _LEAST_HELD = 8
 _BYTES_HELD = 2**28
 _LONGEST_LEAD = 4096
-_PREFIX = 'grpc://'
 THREAD = 'tf_data_service'
 
 
-def check_address(address: str, field: str) -> None:
-  """Refuses what is no address of a dispatcher.
-
-  Args:
-    address: `grpc://HOST:PORT`.
-    field: the dotted path for messages.
-
-  Raises:
-    UserError: it is none.
-  """
-  host, _, port = address.removeprefix(_PREFIX).rpartition(':')
-  if not (address.startswith(_PREFIX) and host and port.isdigit() and 0 < int(port) < 2**16):
-    raise errors.UserError(f'{field}: expected grpc://HOST:PORT, got {address!r}')
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-  """What a socket connects to, of an address that `check_address` has not refused."""
-  host, _, port = address.removeprefix(_PREFIX).rpartition(':')
-  return host.strip('[]'), int(port)
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-  """What a pipeline asks for.
-
-  Attributes:
-    served: the input.
-    share: which part of every global batch it makes: element e is step e // r, replica e % r of its r replicas.
-    address: of the dispatcher.
-    start: the number of the first element.
-    end: the number after the last element; None: there is none.
-    is_partial: whether examples may end within a batch, or before it.
-    num_parallel_calls: how many elements each worker makes at the same time.
-  """
-
-  served: served_inputs.ServedInput
-  share: share_lib.Share
-  address: str
-  start: int
-  end: int | None
-  is_partial: bool
-  num_parallel_calls: int
-
-  def first_position(self, number: Any) -> Any:
-    """The position in the run of an element's first example. Takes an integer or an int64 tensor, and returns one."""
-    share = self.share
-    replica = share.first_replica + number % share.num_replicas
-    return number // share.num_replicas * share.global_batch_size + replica * share.batch_size
-
-  def make(self, number: int) -> list[tf.Tensor]:
-    """Makes an element here."""
-    return self.served.make(self.first_position(number), self.share.batch_size, self.is_partial)
-
-  def element_spec(self) -> Any:
-    """The structure of an element.
-
-    Raises:
-      UserError: it has something else than tensors.
-    """
-    outputs = self.served.function(self.share.batch_size, self.is_partial).structured_outputs
-    if not all(isinstance(spec, (tf.TensorSpec, tf.Tensor)) for spec in tf.nest.flatten(outputs)):
-      raise errors.UserError(
-        f'{self.served.path}.enable_tf_data_service: batches of ragged or sparse tensors do not come from there; '
-        'leave it false, or make dense tensors of them'
-      )
-    return tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape, spec.dtype), outputs)
-
-
-def dataset(request: Request) -> tf.data.Dataset:
+def dataset(request: service_request.Request) -> tf.data.Dataset:
   """The elements of a request, in their order; each iteration asks for them anew."""
   spec = request.element_spec()
 
@@ -134,7 +63,7 @@ class _Arrived:
 class _Stream:
   """The elements of one iteration. A thread takes them from the service; `take` gives them out in their order."""
 
-  def __init__(self, request: Request, spec: Any):
+  def __init__(self, request: service_request.Request, spec: Any):
     self._request = request
     self._dtypes = [each.dtype for each in tf.nest.flatten(spec)]
     self._changed = threading.Condition()
@@ -300,13 +229,13 @@ class _Stream:
     """Opens the service and takes elements until it has fallen behind. Returns whether to open it again."""
     request = self._request
     # TensorFlow would try to connect for hours, and until it has, nothing could end that.
-    socket.create_connection(host_and_port(request.address), _CONNECT_SECONDS).close()
+    socket.create_connection(service_request.host_and_port(request.address), _CONNECT_SECONDS).close()
     with self._changed:
       start = self._asked_from = self._next + (self._lead if self._num_late else 0)
       self._num_late = 0
     if request.end is not None and start >= request.end:
       return False
-    iterator = tf_internals.CancellableIterator(_served_elements(request, start, self._dtypes))
+    iterator = tf_internals.CancellableIterator(request.dataset(start, self._dtypes))
     with self._changed:
       if self._is_closed:
         return False
@@ -346,32 +275,6 @@ class _Stream:
       self._num_late, self._is_silent = 0, False
       self._changed.notify_all()
       return True
-
-
-def _served_elements(request: Request, start: int, dtypes: list[tf.DType]) -> tf.data.Dataset:
-  """(number, worker, problem, tensors...) of the elements from `start` on, as the workers finish them."""
-
-  def ask(number):
-    inputs = [
-      tf.constant(request.served.key),
-      request.first_position(number),
-      tf.constant(request.share.batch_size, tf.int64),
-      tf.constant(request.is_partial),
-      tf.constant([dtype.name for dtype in dtypes]),
-    ]
-    answer = tf.raw_ops.PyFuncStateless(
-      input=inputs, token=service_worker.FUNCTION, Tout=[tf.string, tf.string, *dtypes]
-    )
-    return (number, *answer)
-
-  end = tf.int64.max if request.end is None else request.end
-  numbers = tf.data.Dataset.range(start, end)
-  asked = numbers.map(tf.autograph.experimental.do_not_convert(ask), request.num_parallel_calls, deterministic=False)
-  options = tf.data.Options()
-  options.autotune.enabled = False  # There is nothing to tune, and its thread keeps those waiting that end it.
-  service = tf.data.experimental.service
-  served = asked.with_options(options).apply(service.distribute(service.ShardingPolicy.DYNAMIC, request.address))
-  return served.with_options(options)
 
 
 def _num_bytes(tensor: tf.Tensor) -> int:

@@ -23,6 +23,7 @@ from official_ext.data import position
 from official_ext.data import sampling
 from official_ext.data import served_inputs
 from official_ext.data import service_client
+from official_ext.data import service_request
 from official_ext.data import share as share_lib
 from official_ext.data import sources
 
@@ -127,9 +128,9 @@ def _served(
 
 def _request(
   served: served_inputs.ServedInput, params: base_config.Config, share: share_lib.Share, plan: '_Plan'
-) -> service_client.Request:
+) -> service_request.Request:
   """What a pipeline asks the tf.data service of its data configuration for."""
-  return service_client.Request(
+  return service_request.Request(
     served,
     share,
     params.tf_data_service_address,
