@@ -203,7 +203,10 @@ class _Stream:
       )
     elif not self._is_silent and self._is_told:
       self._is_told = False
-      logging.info('%s: batches come from the tf.data service at %s.', self._request.served.path, self._request.address)
+      # At the level of what it takes back: who has seen the one sees the other.
+      logging.warning(
+        '%s: batches come from the tf.data service at %s now.', self._request.served.path, self._request.address
+      )
 
   def _pull(self) -> None:
     """The thread: takes elements from the service, and begins anew after errors, and when it has fallen behind."""
