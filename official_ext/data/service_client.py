@@ -9,7 +9,6 @@ its workers make is compared, now and then, with what is made here.
 import collections
 import dataclasses
 import itertools
-import math
 import socket
 import threading
 import time
@@ -21,6 +20,7 @@ import tensorflow as tf
 
 from official_ext import tf_internals
 from official_ext.data import diagnosis
+from official_ext.data import local_maker
 from official_ext.data import service_request
 from official_ext.data import service_worker
 
@@ -77,7 +77,7 @@ class _Stream:
     self._is_silent = True  # Nothing has come for long: nobody waits for the service.
     self._is_told = False  # That it is silent.
     self._since = time.monotonic()  # When it was opened, or something came.
-    self._seconds_to_make = math.inf  # An element, here.
+    self._maker = local_maker.LocalMaker(request.make, request.num_parallel_calls)
     self._is_trusted: dict[str, bool] = {}  # By worker.
     self._has_problem: set[str] = set()  # Workers that have been told of.
     self._num_used: collections.Counter[str] = collections.Counter()  # By worker.
@@ -96,6 +96,7 @@ class _Stream:
       self._changed.notify_all()
       if self._iterator is not None:
         self._iterator.cancel()
+    self._maker.close()
 
   def take(self, number: int) -> list[tf.Tensor]:
     """The tensors of the element with this number, which is one more than that of the call before."""
@@ -106,7 +107,7 @@ class _Stream:
       made = self._make(number)  # Or else the error of an example, which is told as ever.
       self._tell_problem(arrived, number)
       return made
-    if not self._is_trusted.get(arrived.worker, True):
+    if self._maker.has_begun(number) or not self._is_trusted.get(arrived.worker, True):
       return self._make(number)
     self._num_used[arrived.worker] += 1
     if self._num_used[arrived.worker] % _COMPARED_EVERY != 1:
@@ -123,10 +124,12 @@ class _Stream:
     return made
 
   def _make(self, number: int) -> list[tf.Tensor]:
-    began = time.monotonic()
-    made = self._request.make(number)
-    self._seconds_to_make = min(self._seconds_to_make, time.monotonic() - began)
-    return made
+    """Makes an element here, beside those after it that the service will not give either."""
+    end = number + self._request.num_parallel_calls
+    following = range(number + 1, end if self._request.end is None else min(end, self._request.end))
+    with self._changed:
+      ahead = [each for each in following if not self._will_be_given(each)]
+    return self._maker.make(number, ahead)
 
   def _tell_problem(self, arrived: _Arrived, number: int) -> None:
     """Warns of a worker that could not make what could be made here, once."""
@@ -165,7 +168,7 @@ class _Stream:
         now = time.monotonic()
         is_silent = now - self._since > _PATIENCE_SECONDS
         # A batch that takes long here is worth a wait.
-        left = began + max(_LEAST_WAIT_SECONDS, _WAIT_FACTOR * min(self._seconds_to_make, _PATIENCE_SECONDS)) - now
+        left = began + max(_LEAST_WAIT_SECONDS, _WAIT_FACTOR * min(self._maker.seconds, _PATIENCE_SECONDS)) - now
         if is_silent:
           self._is_silent = True
         elif left <= 0:
@@ -181,7 +184,15 @@ class _Stream:
 
   def _may_come(self, number: int) -> bool:
     """Whether an element is worth waiting for."""
-    return number >= self._asked_from and not (self._is_full() or self._is_silent or self._is_over)
+    is_lost = self._is_full() or self._is_silent or self._is_over
+    return number >= self._asked_from and not (is_lost or self._maker.has_begun(number))
+
+  def _will_be_given(self, number: int) -> bool:
+    """Whether an element is here, of a worker that is trusted, or worth waiting for."""
+    arrived = self._held.get(number)
+    if arrived is None:
+      return self._may_come(number)
+    return arrived.tensors is not None and self._is_trusted.get(arrived.worker, True)
 
   def _is_full(self) -> bool:
     """Whether so many elements wait for their turn that no more are taken, and one that is missing counts as lost."""

@@ -385,6 +385,28 @@ def test_without_a_dispatcher_batches_are_made_here_and_a_line_says_so(monkeypat
   assert caplog.text.count(told) == 1 and 'Connection refused' in caplog.text
 
 
+def test_without_a_service_as_many_batches_are_made_at_a_time_as_when_none_is_asked_for():
+  """32 of them, 4 at a time, for 0.1 seconds each."""
+  iterator = iter(_build(f'grpc://localhost:{_port_of_nobody()}', Numbers(seconds=0.1), num_parallel_calls=4))
+  found = [next(iterator)['number'].numpy().tolist()]
+  began = time.monotonic()
+  found += [next(iterator)['number'].numpy().tolist() for _ in range(32)]
+  assert time.monotonic() - began < 0.6 * 32 * 0.1
+  assert found == [batch['number'] for batch in _values(_build(), 33)]
+
+
+def test_a_worker_that_is_of_no_use_slows_nothing_down(service, caplog):
+  """After its first batch, which is another one, 40 are made 4 at a time, for 0.1 seconds each."""
+  answers = service.add_worker(Numbers(seconds=0.01, shift=1))
+  iterator = iter(_build(service.address, Numbers(seconds=0.1), num_parallel_calls=4))
+  with caplog.at_level(logging.WARNING):
+    _steps(iterator, lambda count: _told(caplog.text, answers))
+  began = time.monotonic()
+  for _ in range(40):
+    next(iterator)
+  assert time.monotonic() - began < 0.6 * 40 * 0.1
+
+
 def test_a_service_that_falls_silent_is_told_of_and_used_again_when_it_speaks(service, monkeypatch, caplog):
   monkeypatch.setattr(service_client, '_PATIENCE_SECONDS', 0.5)
   gate, waiting = threading.Event(), threading.Event()

@@ -1,0 +1,50 @@
+"""Makes elements in threads of this process, several at the same time."""
+
+from collections.abc import Callable, Iterable
+from concurrent import futures
+import math
+import time
+from typing import Generic, TypeVar
+
+T = TypeVar('T')
+
+
+class LocalMaker(Generic[T]):
+  """Makes elements by their numbers. For one thread.
+
+  Attributes:
+    seconds: the least that it has taken to make one; infinite before the first.
+  """
+
+  def __init__(self, make: Callable[[int], T], num_threads: int):
+    """Initializes a maker.
+
+    Args:
+      make: makes the element of a number; called from `num_threads` threads.
+      num_threads: how many elements are made at the same time.
+    """
+    self.seconds = math.inf
+    self._make = make
+    self._pending: dict[int, futures.Future[T]] = {}
+    self._pool = futures.ThreadPoolExecutor(num_threads, 'local_maker')
+
+  def make(self, number: int, ahead: Iterable[int] = ()) -> T:
+    """Makes an element, and begins those of some other numbers; raises what making it does."""
+    for each in (number, *ahead):
+      if each not in self._pending:
+        self._pending[each] = self._pool.submit(self._timed, each)
+    return self._pending.pop(number).result()
+
+  def has_begun(self, number: int) -> bool:
+    """Whether an element is being made, or made and not yet given out."""
+    return number in self._pending
+
+  def close(self) -> None:
+    """Begins nothing more. Does not wait for what is being made."""
+    self._pool.shutdown(wait=False, cancel_futures=True)
+
+  def _timed(self, number: int) -> T:
+    began = time.monotonic()
+    made = self._make(number)
+    self.seconds = min(self.seconds, time.monotonic() - began)
+    return made
