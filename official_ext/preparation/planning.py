@@ -75,6 +75,8 @@ class Plan:
   def job(self, number: int, folder: str) -> dict[str, Any]:
     """All that a process needs to write a shard, as JSON values; `folder` is where to."""
     shard = self.shards[number]
+    identity = self.identity()
+    identity['settings'].pop('on_bad_example')  # A shard without bad records is the same.
     return {
       'folder': folder,
       'name': shard.name,
@@ -84,7 +86,7 @@ class Plan:
       'columns': list(self.columns),
       'pieces': [list(piece) for piece in shard.pieces],
       'files': list(shard.files),
-      'plan': digest([self.identity(), list(self.columns), [list(piece[1:]) for piece in shard.pieces]]),
+      'plan': digest([identity, list(self.columns), [list(piece[1:]) for piece in shard.pieces]]),
     }
 
 

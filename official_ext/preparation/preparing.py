@@ -92,11 +92,15 @@ def prepare(
       _write_json(os.path.join(folder, prepared_folders.PLAN), plan.identity())
     try:
       notes, num_there = _notes(plan, folder, make_engine, tell, stopped_by)
+      report = token_store.Report.total(token_store.Report(**note['report']) for note in notes)
+      if not report.examples:
+        told = f'{", ".join(inputs)}: none of the {report.records} records can be used'
+        raise errors.UserErrors([told, *report.warnings(', '.join(inputs), '--')])
+    except errors.UserError:
+      _forget_if_empty(folder, plan)  # So that the input may be repaired, which makes it another one.
+      raise
     finally:  # Of processes that were stopped.
       shards.remove_partial(folder)
-    report = token_store.Report.total(token_store.Report(**note['report']) for note in notes)
-    if not report.examples:
-      raise errors.UserError(f'{", ".join(inputs)}: none of the {report.records} records can be used')
     with _storing(folder):
       config_path = _write_config(folder, plan) if plan.kind == 'texts' else ''
       _write_manifest(folder, plan, notes, report)
@@ -217,7 +221,11 @@ def _check_folder(folder: str, plan: planning.Plan) -> None:
   except (OSError, ValueError) as error:
     path = os.path.join(folder, prepared_folders.PLAN)
     raise errors.UserError(f'{path}: is damaged ({error}); remove the folder, or name another') from error
-  different = list(_differences(before, plan.identity()))
+  now = plan.identity()
+  if now['settings']['on_bad_example'] == 'skip':  # What has been written without errors is what this writes too.
+    before.get('settings', {}).pop('on_bad_example', None)
+    now['settings'].pop('on_bad_example')
+  different = list(_differences(before, now))
   if different:
     raise errors.UserErrors([f'{folder}: was begun otherwise; name another folder, or: {line}' for line in different])
 
@@ -232,6 +240,20 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
       yield f'{name} of the input was {before.get("inputs", {}).get(name)}, and is {now["inputs"].get(name)} now'
   if before.get('version') != now['version']:
     yield 'it was another version of this library'
+
+
+def _forget_if_empty(folder: str, plan: planning.Plan) -> None:
+  """Lets a folder be that of any preparation again, if no row is in it. Nobody may be writing there."""
+  jobs = [plan.job(number, folder) for number in range(len(plan.shards))]
+  if any(map(shards.num_rows, jobs)):
+    return
+  with contextlib.suppress(OSError):  # The input's error is what is to be told.
+    for job in jobs:
+      shards.remove(job)
+    tokenizer = os.path.join(folder, planning.TOKENIZER)
+    if os.path.isdir(tokenizer):
+      paths.remove_folder(tokenizer)
+    os.remove(os.path.join(folder, prepared_folders.PLAN))
 
 
 def _write_tokenizer(folder: str, tokenizer: tokenizer_lib.Tokenizer | None) -> None:

@@ -63,6 +63,21 @@ def verified(job: dict[str, Any]) -> dict[str, Any] | None:
   return None
 
 
+def num_rows(job: dict[str, Any]) -> int:
+  """The number of rows of a shard by its note; 0 without one."""
+  try:
+    return json.loads(paths.read(_note_path(job)))['records']
+  except (OSError, ValueError, KeyError, TypeError):
+    return 0
+
+
+def remove(job: dict[str, Any]) -> None:
+  """Removes a shard and its note, if they are there."""
+  for path in (_note_path(job), _path(job)):
+    with contextlib.suppress(FileNotFoundError):
+      os.remove(path)
+
+
 def remove_partial(folder: str) -> None:
   """Removes what processes have left in a folder that were killed while they wrote there."""
   for name in paths.names(folder):

@@ -99,12 +99,25 @@ def test_bad_records_are_named_by_file_and_line_or_left_out(tmp_path):
   ):
     inputs.prepare(path, tmp_path / 'out', shard_bytes=1000)
   done = inputs.prepare(path, tmp_path / 'other', shard_bytes=1000, on_bad_example='skip')
-  assert (done.rows, done.report.bad_records) == (298, 2)
+  assert (done.rows, done.report.bad_records, done.num_there) == (298, 2, 0)
+  # As the error says; what was done before it stays.
+  done = inputs.prepare(path, tmp_path / 'out', shard_bytes=1000, on_bad_example='skip')
+  assert (done.rows, done.report.bad_records) == (298, 2) and done.num_there > 5
+  assert inputs.shard_bytes(tmp_path / 'out') == inputs.shard_bytes(tmp_path / 'other')
+  with pytest.raises(errors.UserError, match='on_bad_example was "skip", and is "error" now'):
+    inputs.prepare(path, tmp_path / 'out', shard_bytes=1000)
   assert [text.split(': ')[0] for text in done.report.named] == [f'{path}, line {n}' for n in (201, 251)]
   assert examples(tmp_path / 'other') == RECORDS[:200] + RECORDS[201:250] + RECORDS[251:]
   (tmp_path / 'none.jsonl').write_text('x\n')
-  with pytest.raises(errors.UserError, match='none of the 1 records can be used'):
+  with pytest.raises(errors.UserError, match='none of the 1 records can be used\n.* left out: .*, line 1: is'):
     inputs.prepare(tmp_path / 'none.jsonl', tmp_path / 'none', on_bad_example='skip')
+  # Nothing is in that folder: it may be that of other input.
+  assert [path.name for path in (tmp_path / 'none').iterdir()] == ['.prepare.lock']
+  (tmp_path / 'none.jsonl').write_text('{"a": 1}\n{"a": oops}\n')
+  with pytest.raises(errors.UserError, match='none.jsonl, line 2: is no JSON'):
+    inputs.prepare(tmp_path / 'none.jsonl', tmp_path / 'none')
+  (tmp_path / 'none.jsonl').write_text('{"a": 1}\n{"a": 22}\n')
+  assert inputs.prepare(tmp_path / 'none.jsonl', tmp_path / 'none').rows == 2
 
 
 def test_the_same_bytes_in_any_order_and_only_what_is_missing_is_made_again(tmp_path):
