@@ -7,6 +7,7 @@ import time
 from typing import Generic, TypeVar
 
 T = TypeVar('T')
+THREAD = 'local_maker'
 
 
 class LocalMaker(Generic[T]):
@@ -26,7 +27,7 @@ class LocalMaker(Generic[T]):
     self.seconds = math.inf
     self._make = make
     self._pending: dict[int, futures.Future[T]] = {}
-    self._pool = futures.ThreadPoolExecutor(num_threads, 'local_maker')
+    self._pool = futures.ThreadPoolExecutor(num_threads, THREAD)
 
   def make(self, number: int, ahead: Iterable[int] = ()) -> T:
     """Makes an element, and begins those of some other numbers; raises what making it does."""

@@ -17,6 +17,7 @@ import tensorflow as tf
 from official_ext import errors
 from official_ext.config import definitions as cfg
 from official_ext.data import bad_examples
+from official_ext.data import local_maker
 from official_ext.data import position
 from official_ext.data import served_inputs
 from official_ext.data import service_client
@@ -448,13 +449,13 @@ def test_an_iterator_that_is_given_up_leaves_no_thread(service, monkeypatch):
   others = [iter(_build(f'grpc://localhost:{_port_of_nobody()}')), iter(_build(service.address))]
   for each in others:
     next(each)
-  is_ours = lambda thread: thread.name == service_client.THREAD and thread not in before
-  assert sum(map(is_ours, threading.enumerate())) == 3
+  ours = lambda name: [each for each in threading.enumerate() if each.name.startswith(name) and each not in before]
+  assert len(ours(service_client.THREAD)) == 3 and ours(local_maker.THREAD)
   del iterator, others, each
   deadline = time.monotonic() + 20
-  while any(map(is_ours, threading.enumerate())) and time.monotonic() < deadline:
+  while ours(service_client.THREAD) + ours(local_maker.THREAD) and time.monotonic() < deadline:
     time.sleep(0.05)
-  assert not any(map(is_ours, threading.enumerate()))
+  assert not ours(service_client.THREAD) + ours(local_maker.THREAD)
 
 
 def test_ragged_batches_are_refused():
