@@ -6,7 +6,9 @@ that all of it exists, in the form that we rely on: if another TensorFlow has ch
 """
 
 # pylint: disable=protected-access
-from collections.abc import Callable, Sequence
+import collections
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
 import functools
 import itertools
 from typing import Any
@@ -38,6 +40,7 @@ from tensorflow.python.ops import gen_stateless_random_ops_v2
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops import script_ops
 import tf_keras
+from tf_keras.src import backend as keras_backend
 
 # Functions of Python, and what ends an operation.
 
@@ -275,6 +278,23 @@ def shared_name(variable: tf.Variable) -> str:
 def is_functional(model: tf_keras.Model) -> bool:
   """Whether a model is a graph of layers, functional or tf_keras.Sequential; its class does not always tell."""
   return bool(getattr(model, '_is_graph_network', False))
+
+
+@contextlib.contextmanager
+def layer_names_given_back() -> Iterator[None]:
+  """A context: layers that are made after it have the names that they would have without what was made in it.
+
+  tf_keras numbers the names of layers on, and publicly can only forget all numbers.
+  """
+  numbers = {graph: dict(names) for graph, names in keras_backend.PER_GRAPH_OBJECT_NAME_UIDS.items()}
+  observed = set(keras_backend.OBSERVED_NAMES)
+  try:
+    yield
+  finally:
+    keras_backend.reset_uids()
+    for graph, names in numbers.items():
+      keras_backend.PER_GRAPH_OBJECT_NAME_UIDS[graph] = collections.defaultdict(int, names)
+    keras_backend.OBSERVED_NAMES.update(observed)
 
 
 def random_generator_of(module: Any) -> Any:

@@ -103,7 +103,9 @@ def test_a_run_ends_alike_when_workers_and_the_dispatcher_are_killed_and_started
   'arguments, message',
   [
     (['--dispatcher_address=nowhere'], "error: --dispatcher_address: expected grpc://HOST:PORT, got 'grpc://nowhere'"),
-    (['--port=-1'], 'error: data_service: argument --port'),
+    (['--port=-1'], 'error: data_service: argument --port: expected 0 to 65535'),
+    (['--worker_port=65536'], 'error: data_service: argument --worker_port: expected 0 to 65535'),
+    (['--port=0', '--host=no such host'], "error: --host: 'no such host' cannot be found"),
     (['--set=nothing=1'], 'error: nothing'),
   ],
 )
@@ -119,11 +121,30 @@ def test_data_that_are_not_there_are_named(start_script):
   assert "error: task.train_data.input_path: no file matches 'imagenet-2012-tfrecord/train*'" in done.stderr
 
 
-def test_a_port_that_is_taken_is_named(start_script):
-  with socket.create_server(('', 0)) as taken:
+@pytest.mark.parametrize('flag', ['--port', '--worker_port'])
+def test_a_port_that_is_taken_is_named(capsys, flag):
+  """Also by one who would share it, as TensorFlow's servers do."""
+  with socket.socket() as taken:
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    taken.bind(('', 0))
+    taken.listen()
     port = taken.getsockname()[1]
-    done = start_script(COMMAND, ['data_service', 'digits_mlp', f'--port={port}']).finish()
-  assert done.returncode == 2 and 'error: --port: no server could be started' in done.stderr
+    assert main.main(['data_service', 'digits_mlp', f'{flag}={port}']) == 2
+  assert capsys.readouterr().err.startswith(
+    f'error: {flag}: {port}: no server could be started: Address already in use'
+  )
+
+
+def test_what_is_no_dispatcher_is_waited_for_until_a_signal(start_script):
+  with socket.create_server(('localhost', 0)) as other:
+    address = f'localhost:{other.getsockname()[1]}'
+    waiting = start_script(COMMAND, ['data_service', 'digits_mlp', f'--dispatcher_address={address}'])
+    deadline = time.monotonic() + 60
+    while f'connecting to  the dispatcher at {address}' not in waiting.stdout() and time.monotonic() < deadline:
+      time.sleep(0.1)
+    time.sleep(3)  # By now it is in TensorFlow's hands.
+    waiting.process.send_signal(signal.SIGTERM)
+    assert waiting.finish().returncode in (-signal.SIGTERM, 0)
 
 
 # Three pipelines at once, each of which makes its batches in a function of Python, with one thread for operations.

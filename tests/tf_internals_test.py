@@ -142,6 +142,17 @@ def test_checkpoints_tell_of_asynchronous_failures_and_hold_their_graph(tmp_path
   assert tf_internals.async_save_error(checkpoint) is None
 
 
+def test_names_of_layers_are_given_back():
+  make = lambda: [tf_keras.layers.Dense(1).name for _ in range(2)]
+  tf_keras.backend.reset_uids()
+  with tf_internals.layer_names_given_back():
+    first = make()
+  assert make() == first == ['dense', 'dense_1']
+  with tf_internals.layer_names_given_back():
+    assert make() == ['dense_2', 'dense_3']
+  assert make() == ['dense_2', 'dense_3']
+
+
 def test_operations_and_their_gradients_are_told():
   operations, gradients = [], []
 

@@ -12,6 +12,7 @@ from official.core import train_utils
 import tensorflow as tf
 
 from official_ext import errors
+from official_ext import tf_internals
 from official_ext.checkpoints import manifests
 from official_ext.checks import findings
 from official_ext.checks import step_errors
@@ -63,8 +64,11 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
     if isinstance(task, owned_loop.LoopTask):
       _rehearse_loop(task, params, folder)
       return
-    _build_parts(strategy, task, params)
-    found += task_checks.find(params, folder)
+    # Patterns are for the names of a run, which builds one model.
+    with tf_internals.layer_names_given_back():
+      _build_parts(strategy, task, params)
+    with tf_internals.layer_names_given_back():
+      found += task_checks.find(params, folder)
     if any(finding.level == 'error' for finding in found):
       _say('life', 'not tried: the errors below come first')
       return

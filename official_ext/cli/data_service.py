@@ -1,14 +1,17 @@
 """official-ext data_service: makes the batches of an experiment for runs on other machines."""
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Iterator, Sequence
 import contextlib
 import os
+import signal
 import socket
 import time
 from typing import Any
 
 import tensorflow as tf
 
+from official_ext import errors
 from official_ext.cli import arguments as arguments_lib
 from official_ext.config import definitions
 from official_ext.core import data_service
@@ -27,15 +30,24 @@ def split_arguments(arguments: Sequence[str]) -> tuple[Any, list[str]]:
     UserError: one of its own is wrong.
   """
   parser = arguments_lib.Parser('data_service')
-  parser.add_argument('--port', type=arguments_lib.at_least(0), default=5050)
-  parser.add_argument('--worker_port', type=arguments_lib.at_least(0), default=0)
+  parser.add_argument('--port', type=_port, default=5050)
+  parser.add_argument('--worker_port', type=_port, default=0)
   parser.add_argument('--dispatcher_address', default='')
   parser.add_argument('--host', default='')
   own, rest = parser.parse_known_args(list(arguments))
   if own.dispatcher_address:
     own.dispatcher_address = own.dispatcher_address.removeprefix('grpc://')
     service_request.check_address(f'grpc://{own.dispatcher_address}', '--dispatcher_address')
+  for flag, port in (('--port', 0 if own.dispatcher_address else own.port), ('--worker_port', own.worker_port)):
+    _check_free(flag, port)
+  _check_host(own.host)
   return own, rest
+
+
+def _port(text: str) -> int:
+  if not text.isdecimal() or int(text) >= 2**16:
+    raise argparse.ArgumentTypeError(f'expected 0 to 65535, got {text!r}')
+  return int(text)
 
 
 def run(own: Any, params: definitions.ExperimentConfig, experiment: str) -> None:
@@ -55,7 +67,9 @@ def run(own: Any, params: definitions.ExperimentConfig, experiment: str) -> None
   with preemption.PreemptionWatch(_ENDING) as watch:
     if own.dispatcher_address and not _wait_for(own.dispatcher_address, watch):
       return
+  with _ended_by_signals():
     servers = data_service.start(inputs, own.host or _own_name(), own.port, own.dispatcher_address, own.worker_port)
+  with preemption.PreemptionWatch(_ENDING) as watch:
     _print_start(servers, inputs, experiment)
     told, told_at = 0, time.monotonic()
     while watch.requested is None:
@@ -69,8 +83,36 @@ def run(own: Any, params: definitions.ExperimentConfig, experiment: str) -> None
   os._exit(0)  # pylint: disable=protected-access
 
 
+def _check_free(flag: str, port: int) -> None:
+  """Refuses a port that another process listens at: TensorFlow's servers would share it with others of their kind."""
+  try:
+    socket.create_server(('', port)).close()
+  except OSError as error:
+    raise errors.UserError(f'{flag}: {port}: no server could be started: {error.strerror}') from error
+
+
+def _check_host(host: str) -> None:
+  """Refuses a name that is none: TensorFlow would look for it without an end."""
+  try:
+    socket.getaddrinfo(host.strip('[]') or None, 0)
+  except (OSError, UnicodeError) as error:
+    raise errors.UserError(f'--host: {host!r} cannot be found; name this machine as others find it') from error
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+  """A context in which signals end the process at once: TensorFlow waits in it without letting Python run."""
+  before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGINT)}
+  try:
+    yield
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler)
+
+
 def _wait_for(dispatcher: str, watch: preemption.PreemptionWatch) -> bool:
   """Waits for a dispatcher, as TensorFlow does, which cannot be interrupted. Returns whether it is there."""
+  print(f'connecting to  the dispatcher at {dispatcher}', flush=True)
   is_told = False
   while watch.requested is None:
     with contextlib.suppress(OSError), socket.create_connection(service_request.host_and_port(dispatcher), 1.0):

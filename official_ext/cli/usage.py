@@ -320,7 +320,7 @@ Texts become rows of tokens for task.train_data, under the names of its fields (
     'data_service NAME [--dispatcher_address=HOST:PORT]',
     'makes the batches of an experiment for runs on other machines: tf.data service',
     f"""Starts the dispatcher of a tf.data service and a worker that makes the batches of an experiment, and prints the
-flags for the run. Runs stay exact whatever happens to it: docs/launch.md.
+flags for the run. Runs stay exact whatever happens to it: docs/data_service.md.
 
   --dispatcher_address=HOST:PORT
                              a further worker for the dispatcher that another of these commands has started

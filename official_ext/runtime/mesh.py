@@ -39,8 +39,9 @@ class Mesh:
     return ' x '.join(f'{name} {size}' for name, size in self.sizes.items())
 
   def layout(self, axes: Sequence[str]) -> dtensor.Layout:
-    """A layout: for each dimension its axis, '' for none."""
-    return dtensor.Layout([axis or dtensor.UNSHARDED for axis in axes], self._mesh)
+    """A layout: for each dimension its axis, '' for none. An axis of size 1 is like none: DTensor thinks it splits."""
+    splits = [bool(axis) and self.sizes[axis] > 1 for axis in axes]
+    return dtensor.Layout([axis if split else dtensor.UNSHARDED for axis, split in zip(axes, splits)], self._mesh)
 
   def split(self, value: Any, axes: Sequence[str]) -> tf.Tensor:
     """A tensor of the mesh.

@@ -279,8 +279,8 @@ def _warn_of_whole_parameters(config, shapes, axes, model) -> None:
   whole = [name for name in trained if name in shapes and name not in axes]
   if config.parameters and whole:
     print(
-      f'warning: {sharding.PARAMETERS}: {len(whole)} of {len(trained)} parameters match no pattern and are whole on '
-      f'every device: {", ".join(whole[:6])}{", ..." if len(whole) > 6 else ""}',
+      f'warning: {sharding.PARAMETERS}: {len(whole)} of {len(trained)} trained parameters match no pattern and are '
+      f'whole on every device: {", ".join(whole[:6])}{", ..." if len(whole) > 6 else ""}',
       file=sys.stderr,
       flush=True,
     )

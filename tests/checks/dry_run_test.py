@@ -55,6 +55,26 @@ def test_it_runs_on_two_replicas(run):
   assert '2 replicas' in run(runtime={'distribution_strategy': 'mirrored', 'num_virtual_cpus': 2})['devices']
 
 
+@pytest.mark.parametrize('makes_layers', [False, True])
+def test_names_of_layers_are_those_of_a_run(run, makes_layers):
+  """By which patterns find variables; a run builds the task and then one model."""
+
+  class Task(small_run.SmallTask):
+    def __init__(self, *args, **kwargs):
+      super().__init__(*args, **kwargs)
+      if makes_layers:
+        tf_keras.layers.Dense(1)
+
+    def build_model(self):
+      return tf_keras.Sequential([tf_keras.layers.Dense(harness.NUM_CLASSES, input_shape=[harness.NUM_FEATURES])])
+
+  tf_keras.backend.reset_uids()
+  name = 'dense_1' if makes_layers else 'dense'
+  config = small_run.make_params().trainer.optimizer_config.as_dict()
+  groups = [{'patterns': [f'^{name}/kernel$'], 'learning_rate_scale': 0.5}]
+  assert 'error' not in run(Task, optimizer_config={**config, 'parameter_groups': groups})['mistakes']
+
+
 def test_epochs_are_resolved(run):
   assert run(train_steps=0, train_epochs=3)['would'].startswith('train 24 steps of 8 examples')
 

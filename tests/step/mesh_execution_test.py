@@ -68,7 +68,15 @@ def test_losses_are_those_of_one_device_and_slots_are_split_as_their_parameters(
     other.checkpoint.read(path).assert_existing_objects_matched()
     other.checkpoint_restored()
     np.testing.assert_allclose(losses(other, 2), expected, **CLOSE)
-    assert ('warning: trainer.sharding.parameters: 5 of 6 parameters' in capsys.readouterr().err) == bool(mesh)
+    assert ('warning: trainer.sharding.parameters: 5 of 6 trained parameters' in capsys.readouterr().err) == bool(mesh)
+
+
+def test_an_axis_of_size_1_splits_nothing():
+  """DTensor by itself refuses a product along a dimension that is split over two axes, whatever their sizes."""
+  rules = {'parameters': [{'pattern': 'kernel', 'axes': ['fsdp', 'tensor']}]}
+  expected = losses(make_trainer(), 2)
+  for mesh in ({'data': 1, 'fsdp': 1, 'tensor': 1}, {'data': 2, 'fsdp': 1, 'tensor': 2}):
+    np.testing.assert_allclose(losses(make_trainer(mesh, rules), 2), expected, **CLOSE)
 
 
 def test_a_restored_run_goes_on_bit_for_bit(tmp_path):
