@@ -1,4 +1,4 @@
-"""Output of what runs long, such as train.py: it may be closed meanwhile (`train.py ... | head`), and shows no passwords."""
+"""Output of what runs long, as train.py: it may be closed meanwhile (`train.py ... | head`), and shows no passwords."""
 
 from collections.abc import Iterator
 import contextlib
