@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import ctypes
 import dataclasses
 import json
+import math
 import os
 import secrets
 import selectors
@@ -13,11 +14,11 @@ import socket
 import subprocess
 import sys
 import time
-from typing import IO, Any
+from typing import Any, TextIO
 
 from official_ext import errors
+from official_ext.cli import output
 from official_ext.cli import private_network
-from official_ext.monitoring import credentials
 from official_ext.runs import commands
 from official_ext.runtime import launcher
 from official_ext.runtime import meeting
@@ -40,6 +41,8 @@ _PREEMPTED = errors.PreemptedError.exit_status
 _POLL_SECONDS = 0.2
 _LEAST_SILENCE_SECONDS = 10.0  # Workers may have to wait so long for a processor.
 _STACKS_SECONDS = 2.0
+_STRAYS_SECONDS = 10.0  # From SIGTERM to SIGKILL, for what a worker has left behind.
+_PIPES_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -52,6 +55,7 @@ class _Worker:
     process: the process.
     listener: for its signs of life.
     stood_still: whether it was killed because it stood still when others had ended.
+    ended: when its end was noticed, by the monotonic clock; None while it runs.
     unfinished: pipe -> bytes that do not end a line yet.
   """
 
@@ -59,6 +63,7 @@ class _Worker:
   process: subprocess.Popen
   listener: launcher.Listener
   stood_still: bool = False
+  ended: float | None = None
   unfinished: dict[Any, bytes] = dataclasses.field(default_factory=dict)
 
 
@@ -108,7 +113,9 @@ class Launcher:
     self._signal = number
     for worker in self._workers:
       if worker.process.poll() is None:
-        worker.process.send_signal(number)
+        # A worker does not save upon SIGHUP; and one that a signal has suspended hears nothing until it goes on.
+        worker.process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+        worker.process.send_signal(signal.SIGCONT)
 
   def _attempt(self) -> int:
     """Starts all workers, waits until all have ended, and returns the status that tells why."""
@@ -117,8 +124,10 @@ class Launcher:
     deadline = None
     first_end: float | None = None
     before = time.monotonic()
-    while self._selector.get_map() or self._running():
+    was_killed = False
+    while self._running() or self._end_strays():
       self._pass_output_on(_POLL_SECONDS)
+      self._end_strays()
       now = time.monotonic()
       for worker in self._workers:  # More has passed if this process was stopped, or nobody took its output.
         worker.listener.listen(min(now - before, 2 * _POLL_SECONDS))
@@ -134,7 +143,8 @@ class Launcher:
         deadline = time.monotonic() + self._grace
         if self._running():
           _say(f'worker {first.index} {_outcome(first)}; waiting for the others to stop')
-      if deadline is not None and time.monotonic() > deadline and self._running():
+      if deadline is not None and time.monotonic() > deadline and self._running() and not was_killed:
+        was_killed = True
         _say(f'still running after {self._grace:g} s, and killed: workers {self._running()}')
         self._end_all(signal.SIGKILL)
     for worker in self._workers:
@@ -142,8 +152,40 @@ class Launcher:
       _say(f'worker {worker.index} {_outcome(worker)}')
     return self._status(first)
 
+  def _end_strays(self) -> bool:
+    """Ends what workers that have ended leave of their groups, and reads no more from who has their pipes.
+
+    Returns:
+      Whether anything is left, for which the next start must wait: it may hold GPUs and ports.
+    """
+    now, is_any_left = time.monotonic(), False
+    for worker in self._workers:
+      if worker.process.poll() is None:
+        continue
+      if worker.ended is None:
+        worker.ended = now
+        _signal_group(worker, signal.SIGTERM)
+      seconds = now - worker.ended
+      if seconds > _STRAYS_SECONDS:
+        _signal_group(worker, signal.SIGKILL)
+      # What nobody reaps stays in a group, as in containers without an init.
+      is_left = _signal_group(worker, 0) and seconds < _STRAYS_SECONDS + _PIPES_SECONDS
+      pipes = [key.data for key in self._selector.get_map().values() if key.data[0] is worker]
+      if not is_left and seconds > _PIPES_SECONDS:  # Somebody outside of the group, who may live on, has them.
+        while pipes:
+          self._close(*pipes.pop())
+      is_any_left = is_any_left or is_left or bool(pipes)
+    return is_any_left
+
   def _status(self, first: _Worker | None) -> int:
+    """The status of all: that of a worker whose reason holds for all; else that of the first that was lost.
+
+    Who was asked to stop has not failed if a worker did not come to its end by itself, as it heard the signal before it
+    could save, or was killed: the same command goes on.
+    """
     codes = [worker.process.returncode for worker in self._workers]
+    if self._signal is not None and any(codes):
+      return next((status for status in _NOT_TRIED_AGAIN if status in codes), _PREEMPTED)
     for status in (*_NOT_TRIED_AGAIN, _PREEMPTED):  # A worker that ends for a reason says more than those that lost it.
       if status in codes and (status != _PREEMPTED or first is None):
         return status
@@ -174,7 +216,7 @@ class Launcher:
   def _kill(self, worker: _Worker, why: str) -> None:
     _say(f'worker {worker.index} {why}')
     worker.stood_still = True
-    _kill_group(worker, signal.SIGKILL)
+    _signal_group(worker, signal.SIGKILL)
 
   def _running(self) -> list[int]:
     return [worker.index for worker in self._workers if worker.process.poll() is None]
@@ -197,7 +239,7 @@ class Launcher:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C in a terminal reaches workers through the launcher, and so only once.
+        process_group=0,  # Ctrl-C in a terminal reaches workers through the launcher, and so only once.
         preexec_fn=_end_with_parent,
         pass_fds=(listener.signs,),
       )
@@ -219,19 +261,23 @@ class Launcher:
       worker, pipe, stream = key.data
       data = os.read(key.fd, 1 << 16)
       *lines, rest = (worker.unfinished[pipe] + data).replace(b'\r\n', b'\n').split(b'\n')
-      if not data and rest:
-        lines, rest = [*lines, rest], b''
       worker.unfinished[pipe] = rest
       for line in lines:
-        _write(stream, f'[{worker.index}] {line.decode(errors="replace")}\n')
+        _pass_on(worker, line, stream)
       if not data:
-        self._selector.unregister(key.fileobj)
-        pipe.close()
+        self._close(worker, pipe, stream)
+
+  def _close(self, worker: _Worker, pipe: Any, stream: TextIO) -> None:
+    """Reads no more from a pipe; what has come of its last line is a line."""
+    self._selector.unregister(pipe)
+    pipe.close()
+    if rest := worker.unfinished.pop(pipe):
+      _pass_on(worker, rest, stream)
 
   def _end_all(self, number: int) -> None:
     for worker in self._workers:
       if worker.process.poll() is None:
-        _kill_group(worker, number)
+        _signal_group(worker, number)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -243,7 +289,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
   Returns:
     The exit status.
   """
-  arguments = list(sys.argv[1:] if arguments is None else arguments)
+  with output.outliving_readers():
+    return _main(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _main(arguments: Sequence[str]) -> int:
   split = arguments.index('--') if '--' in arguments else len(arguments)
   parser = _Parser(
     prog='official-ext launch',
@@ -275,7 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
   try:
     options = parser.parse_args(arguments[:split])
     for name, least in (('num_workers', 1), ('max_restarts', 0), ('grace_seconds', 0)):
-      if getattr(options, name) < least:
+      if not least <= getattr(options, name) < math.inf:
         raise errors.UserError(f'--{name}={getattr(options, name)}: expected {least} or more')
     if not arguments[split + 1 :]:
       raise errors.UserError('launch: the flags of train.py must follow --')
@@ -326,11 +376,13 @@ def _free_ports(count: int) -> list[int]:
       each.close()
 
 
-def _kill_group(worker: _Worker, number: int) -> None:
+def _signal_group(worker: _Worker, number: int) -> bool:
+  """Sends a signal to a worker and its children, which may hold its pipes open; returns whether any is there."""
   try:
-    os.killpg(worker.process.pid, number)  # Together with its children, which may hold its pipes open.
-  except ProcessLookupError:
-    pass
+    os.killpg(worker.process.pid, number)
+  except (ProcessLookupError, PermissionError):
+    return False
+  return True
 
 
 def _outcome(worker: _Worker) -> str:
@@ -363,15 +415,16 @@ _LIBC = _load_libc()
 
 
 def _say(text: str) -> None:
-  _write(sys.stderr, credentials.mask(f'launch: {text}\n'))
+  _write(sys.stderr, f'launch: {text}\n')
 
 
-def _write(stream: IO[str], text: str) -> None:
-  try:
-    stream.write(text)
-    stream.flush()
-  except BrokenPipeError:  # Nobody reads the output any more; the run continues.
-    pass
+def _pass_on(worker: _Worker, line: bytes, stream: TextIO) -> None:
+  _write(stream, f'[{worker.index}] {line.decode(errors="replace")}\n')
+
+
+def _write(stream: TextIO, text: str) -> None:
+  stream.write(text)
+  stream.flush()
 
 
 if __name__ == '__main__':

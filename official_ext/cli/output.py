@@ -1,5 +1,7 @@
-"""Standard output of train.py: it may be closed during the run (`train.py ... | head`), and shows no passwords."""
+"""Output of what runs long, as train.py: it may be closed meanwhile (`train.py ... | head`), and shows no passwords."""
 
+from collections.abc import Iterator
+import contextlib
 import io
 import os
 import sys
@@ -16,12 +18,29 @@ def outlive_readers() -> None:
   A run must not end because nobody reads its output. The first failure of stdout is reported on stderr. Passwords and
   the like are masked, also in the logs.
   """
-  _occupy_standard_descriptors()
-  sys.stdout = _stream(sys.stdout, 1)
-  sys.stderr = _stream(sys.stderr, 2)
+  _replace_streams()
   handler = logging.get_absl_handler()
   handler.python_handler.stream = sys.stderr  # Its handler has the old stream.
   credentials.mask_logs(handler)
+
+
+@contextlib.contextmanager
+def outliving_readers() -> Iterator[None]:
+  """A context in which sys.stdout and sys.stderr are what `outlive_readers` makes of them; logs stay as they are."""
+  before = sys.stdout, sys.stderr
+  _replace_streams()
+  try:
+    yield
+  finally:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    sys.stdout, sys.stderr = before
+
+
+def _replace_streams() -> None:
+  _occupy_standard_descriptors()
+  sys.stdout = _stream(sys.stdout, 1)
+  sys.stderr = _stream(sys.stderr, 2)
 
 
 def _occupy_standard_descriptors() -> None:
@@ -36,8 +55,13 @@ def _occupy_standard_descriptors() -> None:
 def _stream(stream: TextIO | None, number: int) -> TextIO:
   if stream is None:  # It was closed from the start.
     return open(number, 'w', closefd=False)
-  stream.flush()
-  raw = _Descriptor(stream.fileno(), stream.name)
+  try:
+    descriptor = stream.fileno()
+  except io.UnsupportedOperation:  # It is in memory.
+    return stream
+  with contextlib.suppress(OSError):
+    stream.flush()
+  raw = _Descriptor(descriptor, stream.name)
   return _MaskedText(io.BufferedWriter(raw), encoding=stream.encoding, errors='backslashreplace', line_buffering=True)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from official_ext import errors
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import output
 from official_ext.files import paths
 from official_ext.monitoring import receivers
 from official_ext.queue import alert_rules
@@ -166,7 +167,8 @@ def _run(arguments: list[str]) -> int:
     count=options.slots or max(1, len(gpus)), gpus=tuple(gpus) if gpus or options.gpus is not None else None
   )
   queue = queue_folder.Queue(options.runs_dir)
-  return dispatcher.Dispatcher(queue, slots, alerts=_alerts(queue, options)).run(options.until_empty)
+  with output.outliving_readers():
+    return dispatcher.Dispatcher(queue, slots, alerts=_alerts(queue, options)).run(options.until_empty)
 
 
 def _alerts(queue: queue_folder.Queue, options: Any) -> alerts_lib.Alerts | None:

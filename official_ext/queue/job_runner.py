@@ -8,11 +8,11 @@ command. The process that will be the command says so itself, in attempt-N.start
 there is no moment at which the command runs and no file tells of it. The lock is held until then, and after it by both.
 
 The command runs in the runner's session, in a process group of its own. If the runner is killed, the kernel sends it
-SIGTERM. What the command leaves of its group at its end is ended too: it would keep memory and GPUs. No TensorFlow, and
-few imports: there is a runner for each run.
+SIGTERM. What the command leaves in the session at its end is ended too: it would keep memory and GPUs. The job has its
+slot until it is gone. No TensorFlow, and few imports: there is a runner for each run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import contextlib
 import ctypes
 import errno
@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 import time
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from official_ext.files import file_lock
 from official_ext.files import moments
@@ -32,7 +32,8 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _POLL_SECONDS = 0.5  # How soon a cancelled job is told.
 _LOCK_SECONDS = 10.0
 _STRAYS_SECONDS = 10.0  # From SIGTERM to SIGKILL, for what a command has left behind.
-_STRAYS_POLL_SECONDS = 0.02
+_WORKERS_SECONDS = 600.0  # The same for workers of a launcher that was killed: they save.
+_STRAYS_POLL_SECONDS = (0.02, 0.5)  # At first, and at most.
 _AGAIN_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -173,16 +174,20 @@ class Runner:
         return status
 
   def _look_for_cancellation(self, child: int) -> None:
-    try:
-      values = job_files.read(os.path.join(self._folder, job_files.CANCELLED))
-    except (OSError, job_files.DamagedFileError):
-      values = {}
+    values = self._cancellation()
     if values is None:
       return
     self._stop(child, signal.SIGTERM)
     if values.get('kill') and not self._killed:
       self._killed = True
       _signal_group(child, signal.SIGKILL)
+
+  def _cancellation(self) -> Mapping[str, Any] | None:
+    """What is wished if the job is not wanted any more; None if it is."""
+    try:
+      return job_files.read(os.path.join(self._folder, job_files.CANCELLED))
+    except (OSError, job_files.DamagedFileError):
+      return {}
 
   def _stop(self, child: int, number: int) -> None:
     """Passes a request to stop on; only the first one, as a second would not let a training save."""
@@ -191,15 +196,29 @@ class Runner:
       os.kill(child, number)  # It is not reaped yet, so that the number is its own.
 
   def _end_strays(self, group: int) -> None:
-    """Ends what the command has left of its process group."""
-    if not _signal_group(group, signal.SIGTERM):
-      return
-    deadline = time.monotonic() + _STRAYS_SECONDS
-    while _signal_group(group, 0):
-      if time.monotonic() > deadline:
+    """Ends what the command has left of its process group, and of its session, in which all are adopted here."""
+    begin, told = time.monotonic(), set()
+    number = signal.SIGKILL if self._killed else signal.SIGTERM
+    is_any_left = _signal_group(group, number)
+    while (strays := process_identity.descendants(os.getpid())) or is_any_left:
+      seconds = time.monotonic() - begin
+      self._killed = self._killed or bool((self._cancellation() or {}).get('kill'))
+      saving = _groups_of_workers(strays)
+      if self._killed or seconds > _STRAYS_SECONDS:
         _signal_group(group, signal.SIGKILL)
-      time.sleep(_STRAYS_POLL_SECONDS)
+      for stray in strays:
+        own_group = _group_of(stray)
+        if self._killed or seconds > (_WORKERS_SECONDS if own_group in saving else _STRAYS_SECONDS):
+          _signal(stray, signal.SIGKILL)
+        elif own_group in saving:  # The kernel has asked it to stop; a second time would not let it save.
+          _signal(stray, signal.SIGCONT)
+        elif own_group != group and stray not in told:
+          told.add(stray)
+          _signal(stray, signal.SIGTERM)
+      least, most = _STRAYS_POLL_SECONDS
+      time.sleep(min(most, max(least, seconds / 10)))
       _reap(0)
+      is_any_left = _signal_group(group, 0)
 
   def _end(self, outcome: str, **values) -> None:
     """Writes how the attempt ended, as soon as that can be written."""
@@ -224,6 +243,27 @@ def _reap(child: int) -> int | None:
       if pid == child:
         found = os.waitstatus_to_exitcode(status)
   return found
+
+
+def _groups_of_workers(processes: Sequence[process_identity.ProcessIdentity]) -> set[int]:
+  """The process groups whose leader is one of these processes, and a worker of a launcher."""
+  if not processes:
+    return set()
+  from official_ext.runtime import launcher  # pylint: disable=g-import-not-at-top
+
+  return {each.pid for each in processes if _group_of(each) == each.pid and launcher.is_worker(each.pid)}
+
+
+def _group_of(process: process_identity.ProcessIdentity) -> int | None:
+  try:
+    return os.getpgid(process.pid)
+  except OSError:  # It has ended.
+    return None
+
+
+def _signal(process: process_identity.ProcessIdentity, number: int) -> None:
+  with contextlib.suppress(OSError, AttributeError):  # It has ended; or this is not Linux.
+    process_identity.send(process, number)
 
 
 def _signal_group(group: int, number: int) -> bool:

@@ -63,16 +63,34 @@ def _stop(run: run_folder.Run, now: bool, mode: str | None) -> status.RunStatus:
   if found.status == 'stopping' and not now:
     return found
   targets = [process]
-  if now:  # Of a launcher's workers the first is the run; the others end when they miss it.
+  if now:  # Of a launcher's workers the first is the run.
     targets.append(process_identity.parse(run.record(mode) or {}) or process)
   targets, number = list(dict.fromkeys(targets)), signal.SIGKILL if now else signal.SIGTERM
   with _noted(run, mode, {**process.as_dict(), 'requested': moments.now(), 'at_once': now}):
+    if now:
+      send(targets[0], signal.SIGSTOP, run.name)
+      targets = _with_descendants(targets, run.name)
     send(targets[0], number, run.name)
   # Those that have ended by themselves need no more. A suspended process hears nothing until it goes on.
   for target, another in [(target, number) for target in targets[1:]] + [(process, signal.SIGCONT)] * (not now):
     with contextlib.suppress(errors.UserError):
       send(target, another, run.name)
   return status.of_run(run, mode=mode)
+
+
+def _with_descendants(
+  processes: list[process_identity.ProcessIdentity], name: str
+) -> list[process_identity.ProcessIdentity]:
+  """Processes and what they have started, all suspended, so that none starts others meanwhile.
+
+  A launcher's workers would not miss it: one that is suspended, or whose interpreter stands still, hears nothing.
+  """
+  found = list(processes)
+  for process in found:
+    with contextlib.suppress(errors.UserError):
+      send(process, signal.SIGSTOP, name)
+    found += [each for each in process_identity.descendants(process.pid) if each not in found]
+  return found
 
 
 @contextlib.contextmanager
@@ -119,22 +137,15 @@ def send(process: process_identity.ProcessIdentity, number: int, name: str) -> N
       f'{name}: this system has no pidfd, so that another process might be hit: kill {process.pid}'
     )
   try:
-    descriptor = os.pidfd_open(process.pid)
+    process_identity.send(process, number)
   except ProcessLookupError:
-    raise errors.UserError(f'{name}: {process} has ended') from None
-  except OSError as error:
-    raise errors.UserError(f'{name}: {process} cannot be opened: {error.strerror}') from error
-  try:
-    # Whatever has this number from here on, the descriptor stays with the process that is compared now.
-    if process_identity.is_alive(process) is not True or process.pid_start is None:
-      raise errors.UserError(f'{name}: {process} has ended, or its record does not identify it; kill it yourself')
-    signal.pidfd_send_signal(descriptor, number)
-  except ProcessLookupError:
-    raise errors.UserError(f'{name}: {process} has ended') from None
+    raise errors.UserError(
+      f'{name}: {process} has ended, or its record does not identify it; kill it yourself'
+    ) from None
   except PermissionError:
     raise errors.UserError(f'{name}: {process} belongs to another user, who may stop it') from None
-  finally:
-    os.close(descriptor)
+  except OSError as error:
+    raise errors.UserError(f'{name}: {process} cannot be opened: {error.strerror}') from error
 
 
 def wait_for_end(

@@ -59,14 +59,14 @@ def _begin(request: dict[str, Any], environment: dict[str, str]) -> tuple[int, d
     os.waitpid(pid, 0)
     _answer({'error': str(error), 'path': request['path']})
     return 0, {}
-  os.write(log, f'[{note["started"]}] {harmless_text.harmless(note["command"])}\n'.encode())
+  _write(log, f'[{note["started"]}] {harmless_text.harmless(note["command"])}\n'.encode())
   os.write(gate, b'.')
   os.close(gate)
   os.close(request['lock'])
   reason = os.read(failure, 4096)  # Ends when the command has begun.
   os.close(failure)
   if reason:
-    os.write(log, os.fsencode(request['command'][0]) + b': ' + reason + b'\n')
+    _write(log, os.fsencode(request['command'][0]) + b': ' + reason + b'\n')
   os.close(log)
   _answer({'error': reason.decode('utf-8', 'replace')} if reason else identity.as_dict())
   return pid, note
@@ -94,6 +94,14 @@ def _become(request, environment, log, go, failed) -> NoReturn:
     os.write(failed, str(error.strerror).encode())
   finally:
     os._exit(127)
+
+
+def _write(log: int, text: bytes) -> None:
+  """Adds to a run's log, if that can be written: a run begins on a full disk too."""
+  try:
+    os.write(log, text)
+  except OSError:
+    pass
 
 
 def _answer(values: dict[str, Any]) -> None:

@@ -41,6 +41,15 @@ def own() -> dict[str, Any] | None:
   return values and {name: value for name, value in values.items() if name != _PIPE}
 
 
+def is_worker(pid: int) -> bool:
+  """Whether a process that is seen from here was started by a launcher, or by what one has started."""
+  try:
+    with open(f'/proc/{pid}/environ', 'rb') as file:
+      return any(variable.startswith(f'{_VARIABLE}='.encode()) for variable in file.read().split(b'\0'))
+  except OSError:
+    return False
+
+
 def _of_parent() -> dict[str, Any] | None:
   try:
     values = json.loads(os.environ.get(_VARIABLE, ''))

@@ -7,6 +7,7 @@ a process is identified by its host, number, start time, the boot of its kernel 
 from collections.abc import Mapping
 import dataclasses
 import os
+import signal
 import socket
 from typing import Any
 
@@ -99,6 +100,46 @@ def is_alive(process: ProcessIdentity) -> bool | None:
   if process.pid_namespace and here.pid_namespace and process.pid_namespace != here.pid_namespace:
     return None
   return _runs(process.pid, process.pid_start)
+
+
+def descendants(pid: int) -> list[ProcessIdentity]:
+  """What a process has started, and they in turn, parents first, as far as it lives and has stayed in its session.
+
+  Who begins a session of his own wants to outlive it. [] if there is no /proc to tell.
+  """
+  try:
+    names, session = os.listdir('/proc'), os.getsid(pid)
+  except OSError:
+    return []
+  children: dict[int, list[tuple[int, int]]] = {}
+  for name in names:
+    if not (name.isascii() and name.isdigit()):
+      continue
+    stat = _read(f'/proc/{name}/stat')
+    fields = stat.rpartition(')')[2].split() if stat is not None else []
+    if fields and fields[0] not in ('Z', 'X') and int(fields[3]) == session:
+      children.setdefault(int(fields[1]), []).append((int(name), int(fields[19])))
+  here, found = own(), list(children.get(pid, ()))
+  for child, _ in found:
+    found += children.get(child, ())
+  return [dataclasses.replace(here, pid=child, pid_start=start) for child, start in found]
+
+
+def send(process: ProcessIdentity, number: int) -> None:
+  """Sends a signal to a process that is seen from here, and to no other that has its number by now.
+
+  Raises:
+    ProcessLookupError: it has ended, or its identity does not tell it from others.
+    OSError: it belongs to another user, or cannot be opened.
+  """
+  descriptor = os.pidfd_open(process.pid)
+  try:
+    # Whatever has this number from here on, the descriptor stays with the process that is compared now.
+    if is_alive(process) is not True or process.pid_start is None:
+      raise ProcessLookupError(f'{process} has ended')
+    signal.pidfd_send_signal(descriptor, number)
+  finally:
+    os.close(descriptor)
 
 
 def is_suspended(process: ProcessIdentity) -> bool:

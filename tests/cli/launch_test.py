@@ -16,7 +16,7 @@ from official_ext.cli import launch
 
 # A worker that notes its start, and then does what its arguments say for its number and its attempt: WORKER:ATTEMPT:DO.
 _PROGRAM = """
-import ctypes, json, os, pathlib, signal, socket, sys, time
+import ctypes, json, os, pathlib, signal, socket, subprocess, sys, time
 from official_ext.runtime import launcher
 config = json.loads(os.environ['TF_CONFIG'])
 index = config['task']['index']
@@ -39,7 +39,12 @@ for do in plans.get(f'{index}:{attempt}', plans.get(f'{index}:*', '0')).split(',
     os.kill(os.getpid(), signal.SIGSTOP)
   elif do == 'hang':
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print('hanging')
     time.sleep(100)
+  elif do in ('leave', 'leave_elsewhere'):  # A child, which has this process's pipes.
+    code = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(os.getpid()); time.sleep(100)"
+    child = subprocess.Popen([sys.executable, '-uc', code], start_new_session=do == 'leave_elsewhere')
+    (folder / 'left').write_text(str(child.pid))
   elif do == 'wait':
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
@@ -78,12 +83,13 @@ for do in plans.get(f'{index}:{attempt}', plans.get(f'{index}:*', '0')).split(',
 class Run:
   """`official-ext launch` over _PROGRAM."""
 
-  def __init__(self, folder, *plans, num_workers=2, max_restarts=3, grace=60.0, env=None, flags=()):
+  def __init__(self, folder, *plans, num_workers=2, max_restarts=3, grace=60.0, env=None, flags=(), redirected=''):
     self.folder = folder
     program = folder / 'program.py'
     program.write_text(textwrap.dedent(_PROGRAM))
     self.process = subprocess.Popen(
       [
+        *('sh', '-c', f'exec "$@" {redirected}', 'sh'),
         sys.executable,
         '-m',
         'official_ext.cli.launch',
@@ -188,7 +194,7 @@ def test_restarts_are_bounded(tmp_path):
 def test_a_worker_that_does_not_end_after_another_was_lost_is_killed(tmp_path):
   run = Run(tmp_path, '0:0:hang', '1:0:sleep0.5,kill', grace=1.0)
   assert run.end() == 0
-  assert 'still running after 1 s, and killed: workers [0]' in run.stderr
+  assert run.stderr.count('still running after 1 s, and killed: workers [0]') == 1
   assert len(run.starts(0)) == 2
 
 
@@ -199,6 +205,62 @@ def test_signals_are_passed_on_and_end_the_run(tmp_path, number):
   run.process.send_signal(number)
   assert run.end() == 75
   assert run.stdout.count('stopping') == 2 and len(run.starts(0)) == 1
+
+
+@pytest.mark.parametrize('redirected', ['>/dev/full 2>/dev/full', '>&- 2>&- <&-'])
+def test_a_launcher_whose_output_cannot_be_written_goes_on(tmp_path, redirected):
+  run = Run(tmp_path, '1:0:1', redirected=redirected)
+  assert run.end() == 0
+  assert len(run.starts(0)) == len(run.starts(1)) == 2
+
+
+@pytest.mark.parametrize(
+  'plans', [('0:*:sleep100', '1:*:sleep100'), ('0:*:sleep100', '1:*:wait'), ('0:*:0', '1:*:hang')]
+)
+def test_workers_that_a_stop_ends_before_they_can_save_have_not_failed(tmp_path, plans):
+  # As while they import; or who does not listen is killed.
+  run = Run(tmp_path, *plans, grace=1.0)
+  run.wait_for('hanging' if 'hang' in plans[1] else 'waiting' if 'wait' in plans[1] else 'hello')
+  while len(list(tmp_path.glob('?.0'))) < 2:
+    time.sleep(0.05)
+  run.process.terminate()
+  if 'hang' in plans[1]:
+    time.sleep(0.5)
+    os.kill(run.starts(1)[0][0], signal.SIGKILL)
+  assert run.end() == 75 and len(run.starts(0)) == 1
+
+
+def test_a_suspended_worker_hears_a_stop_and_one_that_is_suspended_after_it_is_killed(tmp_path):
+  run = Run(tmp_path, '0:*:wait', '1:*:wait')
+  run.wait_for('waiting'), run.wait_for('waiting')
+  os.kill(run.starts(1)[0][0], signal.SIGSTOP)
+  run.process.send_signal(signal.SIGHUP)  # Which a worker itself does not take for a wish to save.
+  assert run.end() == 75 and run.stdout.count('stopping') == 2
+  other = tmp_path / 'other'
+  other.mkdir()
+  run = Run(other, '0:*:sleep100', '1:*:hang', grace=1.0)
+  run.wait_for('hanging')
+  run.process.terminate()
+  time.sleep(0.3)
+  os.kill(run.starts(1)[0][0], signal.SIGSTOP)
+  assert run.end() == 75 and run.stderr.count('killed: workers [1]') <= 1
+  assert 'worker 1 was killed by SIGKILL' in run.stderr
+
+
+@pytest.mark.parametrize('do', ['leave', 'leave_elsewhere'])
+def test_what_a_worker_leaves_behind_keeps_nobody_waiting(tmp_path, monkeypatch, capfd, do):
+  monkeypatch.setattr(launch, '_STRAYS_SECONDS', 1.0)
+  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
+  (tmp_path / 'program.py').write_text(_PROGRAM)
+  start = time.monotonic()
+  words = ['--max_restarts=0', f'--program={tmp_path}/program.py', '--', str(tmp_path), f'1:*:{do},sleep0.5,7']
+  assert launch.main(words) == 7
+  assert time.monotonic() - start < 30
+  child = int((tmp_path / 'left').read_text())
+  assert f'[1] {child}\n' in capfd.readouterr().out
+  assert _is_running(child) == (do == 'leave_elsewhere')  # Who has left the session wants to live on.
+  if do == 'leave_elsewhere':
+    os.kill(child, signal.SIGKILL)
 
 
 def test_workers_end_with_a_launcher_that_was_killed(tmp_path):
@@ -271,6 +333,7 @@ def test_gpus_are_shared_out(tmp_path, monkeypatch):
   [
     ([], 'launch: the flags of train.py must follow --'),
     (['--num_workers=0', '--', '--mode=train'], '--num_workers=0: expected 1 or more'),
+    (['--grace_seconds=nan', '--', '--mode=train'], '--grace_seconds=nan: expected 0 or more'),
     (['--num_workers=two', '--', '--mode=train'], 'launch: argument --num_workers: invalid int value'),
     (['--workers=2', '--', '--mode=train'], 'launch: unrecognized arguments: --workers=2'),
     (['--program=no_such.py', '--', '--mode=train'], '--program=no_such.py: no such file'),

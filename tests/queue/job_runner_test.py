@@ -151,6 +151,60 @@ def test_what_a_command_leaves_behind_is_ended(trial):
   assert trial.statuses() == {1: 'finished'}
 
 
+# A worker that needs a second to save; of two signals the second ends it.
+_WORKER = """
+import os, pathlib, signal, sys, time
+file = pathlib.Path(sys.argv[1]) / str(os.getpid())
+
+def save(*_):
+  signal.signal(signal.SIGTERM, signal.SIG_DFL)
+  time.sleep(1)
+  file.write_text('saved')
+  sys.exit(75)
+
+signal.signal(signal.SIGTERM, save)
+file.write_text('begun')
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def launched(trial):
+  """A job of two workers that run, its runner, and the files of the workers, by the numbers of their processes."""
+  program, folder = trial.folder / 'worker.py', trial.folder / 'workers'
+  program.write_text(_WORKER)
+  folder.mkdir()
+  words = ['-m', 'official_ext.cli.launch', '--max_restarts=0', f'--program={program}', '--', str(folder)]
+  queue_changes.add(trial.queue, [sys.executable, *words], cwd=str(queues.ROOT))
+  runner = start(order(trial))
+  queues.until(lambda: [path.read_text() for path in folder.iterdir()] == ['begun'] * 2)
+  yield runner, {int(path.name): path for path in folder.iterdir()}
+  runner.kill()
+  runner.wait()
+
+
+def test_workers_that_hear_nothing_are_killed_with_their_launcher(trial, launched):
+  runner, workers = launched
+  for pid in workers:
+    os.kill(pid, signal.SIGSTOP)
+  queue_changes.cancel(trial.queue, 1, kill=True)
+  runner.wait(queues.PATIENCE)
+  assert not any(os.path.exists(f'/proc/{pid}') for pid in workers)
+  assert {path.read_text() for path in workers.values()} == {'begun'}
+  assert trial.statuses() == {1: 'cancelled'}
+
+
+def test_a_job_keeps_its_slot_while_workers_of_a_killed_launcher_save(trial, launched):
+  runner, workers = launched
+  os.kill(min(workers), signal.SIGSTOP)
+  os.kill(trial.states()[1].attempt.process.pid, signal.SIGKILL)
+  queues.until(lambda: not process_identity.is_alive(trial.states()[1].attempt.process))
+  assert trial.states()[1].has_slot
+  runner.wait(queues.PATIENCE)
+  assert {path.read_text() for path in workers.values()} == {'saved'}
+  assert trial.states()[1].reason == 'killed by SIGKILL; will be tried again'
+
+
 def test_cancelled_before_it_started_it_is_never_started(trial):
   trial.add()
   attempt = order(trial)

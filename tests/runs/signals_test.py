@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -153,6 +154,33 @@ def test_the_signal_goes_to_the_launcher(tmp_path, process):
   finally:
     worker.kill()
     worker.wait()
+
+
+def test_now_ends_what_the_run_has_started_too(tmp_path):
+  code = """
+import os, signal, subprocess, sys, time
+worker = subprocess.Popen(['sh', '-c', 'sleep 600 & echo $!; wait'], process_group=0)  # As a launcher's.
+daemon = subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=subprocess.DEVNULL)
+os.kill(worker.pid, signal.SIGSTOP) if not time.sleep(0.5) else None
+print(worker.pid, daemon.pid, flush=True)
+time.sleep(600)
+"""
+  process = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+  *pids, daemon = map(int, f'{process.stdout.readline()} {process.stdout.readline()}'.split())
+  identity = dataclasses.replace(
+    process_identity.own(), pid=process.pid, pid_start=process_identity.start_of(process.pid)
+  )
+  try:
+    signals.stop(folders.make(tmp_path, 'a', identity=identity), now=True)
+    assert process.wait(60) == -signal.SIGKILL
+    deadline = time.monotonic() + 60
+    while any(process_identity.is_alive(dataclasses.replace(identity, pid=pid, pid_start=None)) for pid in pids):
+      assert time.monotonic() < deadline
+      time.sleep(0.05)
+    os.kill(daemon, 0)
+  finally:
+    os.kill(daemon, signal.SIGKILL)
+    process.stdout.close()
 
 
 def test_an_evaluation_is_stopped_if_nothing_trains(tmp_path, process):
