@@ -143,16 +143,20 @@ def record_of(line: bytes, place: Callable[[], str]) -> text_records.Record:
   return record
 
 
-def json_list(file: str, field: str) -> text_records.ListRecords:
-  """A file that is one list of objects."""
+def json_list(file: str) -> text_records.ListRecords:
+  """A file that is one list of objects.
+
+  Raises:
+    UserError: it is none.
+  """
   try:
     with _opened(file) as f:
       records = json.loads(f.read().decode('utf-8-sig'))
   except ValueError as error:
-    raise errors.UserError(f'{field}: {file}: is no JSON: {bad_examples.one_line(error)}') from error
+    raise errors.UserError(f'{file}: is no JSON: {bad_examples.one_line(error)}') from error
   for number, record in enumerate(records):
     if not isinstance(record, dict):
-      raise errors.UserError(f'{field}: {file}, element {number}: is no JSON object, but {_json_name(record)}')
+      raise errors.UserError(f'{file}, element {number}: is no JSON object, but {_json_name(record)}')
   return _FileRecords(records, file)
 
 

@@ -4,6 +4,7 @@ Paths are taken as they are, whatever letters they have.
 """
 
 from collections.abc import Iterator, Sequence
+import contextlib
 import json
 import os
 from typing import Any
@@ -70,37 +71,51 @@ def _open(file: str, at_most: int, field: str) -> text_records.Records:
 _opened_files: dict[Any, text_records.Records] = {}
 
 
-def read_file(file: str, at_most: int = -1, field: str = 'input_path') -> text_records.Records:
+def read_file(file: str, at_most: int = -1, field: str = '') -> text_records.Records:
   """The records of a file.
 
   Args:
     file: its path.
     at_most: so many records are enough; -1: all.
-    field: the flag or dotted path that it is from, for messages.
+    field: see `reading`.
 
   Raises:
     UserError: it cannot be read, is damaged, or of an unknown kind.
   """
   kind = os.path.splitext(file.removesuffix('.gz'))[1].lower()
-  if kind in ('.parquet', '.arrow') and paths.is_remote(file):
-    raise errors.UserError(f'{field}: {file}: Parquet and Arrow are read from local disks alone; copy it to one')
-  try:
+  with reading(file, field):
+    if kind in ('.parquet', '.arrow') and paths.is_remote(file):
+      raise errors.UserError(f'{file}: Parquet and Arrow are read from local disks alone; copy it to one')
     if kind == '.parquet':
       return table_records.ParquetRows(file)
     if kind == '.arrow':
       return table_records.ArrowRows(file)
     if kind == '.json' and json_records.begins_with(file, b'['):
-      return json_records.json_list(file, field)
+      return json_records.json_list(file)
     if kind in _KINDS:
       return json_records.JsonLines(file, at_most)
-  except Exception as error:  # Arrow's are ValueErrors; EOFError is gzip's; of remote files, TensorFlow's.
-    if not isinstance(error, (OSError, EOFError, ValueError)) and not paths.is_remote(file):
-      raise
-    if isinstance(error, errors.UserError):
-      raise
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else bad_examples.one_line(error)
-    raise errors.UserError(f'{field}: {file}: cannot be read: {reason}') from error
-  raise errors.UserError(f'{field}: {file}: is of an unknown kind; its name should end with one of {", ".join(_KINDS)}')
+    raise errors.UserError(f'{file}: is of an unknown kind; its name should end with one of {", ".join(_KINDS)}')
+
+
+@contextlib.contextmanager
+def reading(path: str, field: str = '') -> Iterator[None]:
+  """A context in which a file or a folder is opened: whatever goes wrong is a UserError that names it.
+
+  Args:
+    path: what is opened.
+    field: the flag or dotted path that it is from, which a message begins with; '': none does.
+  """
+  prefix = f'{field}: ' if field else ''
+  try:
+    yield
+  except errors.UserError as error:
+    raise errors.UserError(f'{prefix}{error}') from error
+  except Exception as error:  # Readers of damaged files raise nearly anything: zlib.error, RecursionError, Arrow's own.
+    of_system = isinstance(error, OSError) and error.strerror
+    reason = error.strerror if of_system else bad_examples.one_line(error)
+    named = getattr(error, 'filename', None)
+    where = os.fsdecode(named) if isinstance(named, (str, bytes)) else path
+    raise errors.UserError(f'{prefix}{where}: cannot be read: {reason}') from error
 
 
 def files_of(path: str, split: str, field: str) -> list[str]:
@@ -123,7 +138,7 @@ def files_of(path: str, split: str, field: str) -> list[str]:
 
 
 def _files_in(folder: str, split: str, field: str) -> list[str]:
-  names = paths.names(folder)
+  names = _names(folder, field)
   if 'dataset_dict.json' in names:
     splits = _read_json(os.path.join(folder, 'dataset_dict.json'), field).get('splits', [])
     return _files_in(os.path.join(folder, _chosen(split, splits, folder, field)), '', field)
@@ -133,8 +148,7 @@ def _files_in(folder: str, split: str, field: str) -> list[str]:
     if split and own and split != own:
       raise errors.UserError(f'{_split_field(field)}: {split!r}: {folder} holds the split {own!r} alone')
     return [os.path.join(folder, file['filename']) for file in found.get('_data_files', [])]
-  places = [folder] + ([os.path.join(folder, 'data')] if 'data' in names else [])
-  files = [file for place in places for file in sorted(_data_files(place))]
+  files = data_files(folder, field)
   splits = sorted({name for name in _SPLITS for file in files if os.path.basename(file).startswith(name)})
   if split:
     files = [file for file in files if os.path.basename(file).startswith(split)]
@@ -146,16 +160,32 @@ def _files_in(folder: str, split: str, field: str) -> list[str]:
   return files
 
 
-def data_files(folder: str) -> list[str]:
-  """The files of records that a folder holds, sorted."""
-  return list(_data_files(folder))
+def data_files(folder: str, field: str = '') -> list[str]:
+  """The files of records that a folder holds, sorted, and behind them those in its folder `data`.
+
+  Args:
+    folder: its path.
+    field: see `reading`.
+
+  Raises:
+    UserError: it cannot be read.
+  """
+  names = _names(folder, field)
+  places = [(folder, names)]
+  if 'data' in names:
+    data = os.path.join(folder, 'data')
+    places.append((data, _names(data, field)))
+  return [os.path.join(place, name) for place, there in places for name in there if _is_data(name)]
 
 
-def _data_files(folder: str) -> Iterator[str]:
-  for name in paths.names(folder):
-    is_data = os.path.splitext(name.removesuffix('.gz'))[1].lower() in _KINDS
-    if is_data and name not in ('dataset_info.json', 'dataset_infos.json'):
-      yield os.path.join(folder, name)
+def _names(folder: str, field: str) -> list[str]:
+  with reading(folder, field):
+    return paths.names(folder)
+
+
+def _is_data(name: str) -> bool:
+  kind = os.path.splitext(name.removesuffix('.gz'))[1].lower()
+  return kind in _KINDS and name not in ('dataset_info.json', 'dataset_infos.json')
 
 
 def _chosen(split: str, splits: Sequence[str], folder: str, field: str) -> str:
@@ -168,7 +198,8 @@ def _chosen(split: str, splits: Sequence[str], folder: str, field: str) -> str:
 
 
 def _split_field(field: str) -> str:
-  return field.removesuffix('input_path') + 'split'
+  """Beside an `input_path`; else it is a flag, as that of commands."""
+  return field.removesuffix('input_path') + 'split' if field.endswith('input_path') else '--split'
 
 
 def _read_json(file: str, field: str) -> Any:

@@ -266,7 +266,7 @@ def _as_messages(value: Any, column: str) -> Messages:
   if isinstance(value, str):
     try:
       value = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
       value = None
   if not isinstance(value, list) or not all(isinstance(message, Mapping) and 'role' in message for message in value):
     raise ValueError(f'column {column!r} holds no list of messages, which are dictionaries with role and content')

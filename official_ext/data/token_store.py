@@ -270,8 +270,8 @@ class _Writer:
         return texts
       self._report.without_loss += 1
       return None
-    except ValueError as error:
-      told = str(error)
+    except (ValueError, RecursionError) as error:  # Of lists in lists in lists, in the text of a column.
+      told = str(error) if isinstance(error, ValueError) else bad_examples.one_line(error)
       if not isinstance(error, bad_examples.BadExampleError):
         told = f'{self._records.place(number)}: {told}'
       if not self._leaves_out:

@@ -108,7 +108,7 @@ def write_atomically(path: str, content: bytes, temporary: str = '', sync: bool 
     sync: whether to flush the content to a local disk before the file is renamed, and the name after it.
 
   Raises:
-    OSError: it cannot be written.
+    OSError: it cannot be written; `filename` says which.
   """
   temporary = temporary or f'{path}.tmp-{os.uname().nodename}-{os.getpid()}'
   if not is_remote(path):
@@ -124,9 +124,11 @@ def write_atomically(path: str, content: bytes, temporary: str = '', sync: bool 
       if sync:
         with contextlib.suppress(OSError):  # Some file systems cannot.
           sync_to_disk(os.path.dirname(path) or '.')
-    except OSError:
+    except OSError as error:
       if os.path.isfile(temporary):
         os.remove(temporary)
+      if error.filename is None:  # Of what an open file is given, the system does not say which file it is.
+        error.filename = path
       raise
     return
   try:

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from official_ext import errors
-from official_ext.data import bad_examples
 from official_ext.data import json_records
 from official_ext.data import record_files
 from official_ext.data import text_records
@@ -52,12 +51,12 @@ def of_file(path: str, size: int, shard_bytes: int) -> Iterator[Piece]:
 
 
 def _is_list(path: str) -> bool:
-  with _explained(path):
+  with record_files.reading(path):
     return json_records.begins_with(path, b'[')
 
 
 def _of_table(path, size, shard_bytes, kind):
-  with _explained(path):
+  with record_files.reading(path):
     rows, sizes = _groups_of_parquet(path) if kind == '.parquet' else _groups_of_arrow(path)
   start = at = 0
   pending = 0
@@ -91,21 +90,6 @@ def _groups_of_arrow(path):
     return [batch.num_rows for batch in batches], [batch.nbytes for batch in batches]
 
 
-class _explained:  # noqa: N801  # A context.
-  """A context in which a file is read: what goes wrong is a UserError that names it."""
-
-  def __init__(self, path: str):
-    self._path = path
-
-  def __enter__(self) -> None:
-    pass
-
-  def __exit__(self, error_type: Any, error: BaseException | None, trace: Any) -> None:
-    if isinstance(error, (OSError, EOFError, ValueError)) and not isinstance(error, errors.UserError):
-      reason = getattr(error, 'strerror', None) or bad_examples.one_line(error)
-      raise errors.UserError(f'{self._path}: cannot be read: {reason}') from error
-
-
 def open_piece(piece: Piece, files: list[str], labels: list[str]) -> text_records.Records:
   """The records of a piece.
 
@@ -120,7 +104,7 @@ def open_piece(piece: Piece, files: list[str], labels: list[str]) -> text_record
   if piece.how == 'images':
     return image_records.ImageRecords(piece.path, files, labels)
   if piece.how == 'bytes':
-    with _explained(piece.path):
+    with record_files.reading(piece.path):
       return json_records.JsonLinesPart(piece.path, piece.start, piece.end)
   records = record_files.read_file(piece.path)
   if piece.end < 0:

@@ -85,11 +85,11 @@ def prepare(
   with _storing(folder):
     paths.make_folder(folder)
   with _only_one(folder):
-    _check_folder(folder, plan)
     with _storing(folder):
+      _check_folder(folder, plan)
       shards.remove_partial(folder)
+      _write_json(os.path.join(folder, prepared_folders.PLAN), plan.identity())  # First: the folder is this plan's now.
       _write_tokenizer(folder, tokenizer)
-      _write_json(os.path.join(folder, prepared_folders.PLAN), plan.identity())
     try:
       notes, num_there = _notes(plan, folder, make_engine, tell, stopped_by)
       report = token_store.Report.total(token_store.Report(**note['report']) for note in notes)
@@ -100,7 +100,8 @@ def prepare(
       _forget_if_empty(folder, plan)  # So that the input may be repaired, which makes it another one.
       raise
     finally:  # Of processes that were stopped.
-      shards.remove_partial(folder)
+      with contextlib.suppress(OSError):  # Of a disk that is gone there is another error to tell.
+        shards.remove_partial(folder)
     with _storing(folder):
       config_path = _write_config(folder, plan) if plan.kind == 'texts' else ''
       _write_manifest(folder, plan, notes, report)
@@ -185,7 +186,7 @@ def _only_one(folder: str) -> Iterator[None]:
   path = os.path.join(folder, _LOCK)
   with contextlib.ExitStack() as stack:
     try:
-      with _storing(folder):
+      with _storing(path):
         lock = stack.enter_context(file_lock.FileLock(path, 0.0))
         os.ftruncate(lock.descriptor, 0)
         os.write(lock.descriptor, f'process {os.getpid()} on {os.uname().nodename}'.encode())
@@ -257,10 +258,12 @@ def _forget_if_empty(folder: str, plan: planning.Plan) -> None:
 
 
 def _write_tokenizer(folder: str, tokenizer: tokenizer_lib.Tokenizer | None) -> None:
+  """Writes what a start that was killed may have left half."""
   for name, content in tokenizer.files.items() if tokenizer is not None else ():
     path = os.path.join(folder, planning.TOKENIZER, name)
     paths.make_folder(os.path.dirname(path))
-    paths.write_atomically(path, content, sync=True)
+    shards.remove_partial(os.path.dirname(path))
+    _write(path, content)
 
 
 def _write_config(folder: str, plan: planning.Plan) -> str:
@@ -268,8 +271,7 @@ def _write_config(folder: str, plan: planning.Plan) -> str:
   fields = {name: plan.settings[name] for name in (*text_formats.OF_LENGTH, *text_formats.OF_FORMAT)}
   task = {'tokenizer_path': os.path.join(folder, planning.TOKENIZER), 'train_data': {'input_path': folder, **fields}}
   path = os.path.join(folder, CONFIG)
-  text = yaml.safe_dump({'task': task}, sort_keys=False, allow_unicode=True)
-  paths.write_atomically(path, text.encode(), sync=True)
+  _write(path, yaml.safe_dump({'task': task}, sort_keys=False, allow_unicode=True).encode())
   return path
 
 
@@ -284,4 +286,9 @@ def _write_manifest(folder, plan, notes, report) -> None:
 
 
 def _write_json(path: str, values: Any) -> None:
-  paths.write_atomically(path, (json.dumps(values, indent=2) + '\n').encode(), sync=True)
+  _write(path, (json.dumps(values, indent=2) + '\n').encode())
+
+
+def _write(path: str, content: bytes) -> None:
+  """Writes a file; what a kill leaves of it has a name by which the next start removes it."""
+  paths.write_atomically(path, content, shards.partial(path), sync=True)

@@ -90,13 +90,17 @@ def remove_partial(folder: str) -> None:
           os.remove(path)
 
 
+def partial(path: str) -> str:
+  """The path under which this process writes a file: see `remove_partial`."""
+  return f'{path}.{os.uname().nodename}-{os.getpid()}{_PARTIAL}'
+
+
 def _write(job):
   from array_record.python import array_record_module  # pylint: disable=g-import-not-at-top
 
   path, note_path = _path(job), _note_path(job)
   # Of a first process that was killed, or a machine that was taken for lost, another may be writing the same.
-  own = f'.{os.uname().nodename}-{os.getpid()}{_PARTIAL}'
-  temporary = path + own
+  temporary = partial(path)
   count = 0
   records = _records(job)
   try:
@@ -122,7 +126,7 @@ def _write(job):
     note = _note(job, temporary, count, report)
     os.replace(temporary, path)
     paths.sync_to_disk(job['folder'])
-    paths.write_atomically(note_path, json.dumps(note).encode(), note_path + own, sync=True)
+    paths.write_atomically(note_path, json.dumps(note).encode(), partial(note_path), sync=True)
     return note
   finally:
     with contextlib.suppress(OSError):

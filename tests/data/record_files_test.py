@@ -1,5 +1,6 @@
 """Records of real files: by number, under any name, without reading all; what is damaged is named with its line."""
 
+import errno
 import gzip
 import json
 import os
@@ -13,6 +14,7 @@ from official_ext import errors
 from official_ext.data import bad_examples
 from official_ext.data import json_records
 from official_ext.data import record_files
+from tests.data import text_fixtures
 
 RECORDS = [{'n': n, 'text': f'text {n} ü🎉' * (n % 5), 'nested': [{'a': n}, {'a': None}]} for n in range(250)]
 LINES = ''.join(json.dumps(record, ensure_ascii=n % 2 == 0) + '\n' for n, record in enumerate(RECORDS))
@@ -152,7 +154,11 @@ def test_a_damaged_line_is_named_and_others_are_read(tmp_path, line, told):
     ('a.arrow', b'no arrow', 'cannot be read: '),
     ('a.jsonl.gz', gzip.compress(LINES.encode())[:-20], 'cannot be read: EOFError'),
     ('b.jsonl.gz', b'not packed', 'cannot be read: '),
+    ('c.jsonl.gz', text_fixtures.damaged_inside(LINES.encode()), 'cannot be read: error: Error -3 while decompressing'),
+    ('c.json.gz', text_fixtures.damaged_inside(json.dumps(RECORDS).encode()), 'cannot be read: error: Error -3 while decompressing'),
     ('a.json', b'[{"a": 1},', 'is no JSON: '),
+    ('c.json', b'[' * 100_000, 'cannot be read: RecursionError: '),
+    ('d.json.gz', gzip.compress(b'[' * 100_000), 'cannot be read: RecursionError: '),
     ('b.json', b'[{"a": 1}, 2]', 'is no JSON object, but a number'),
     ('a.csv', b'a,b', 'is of an unknown kind; its name should end with one of .jsonl'),
   ],
@@ -175,6 +181,22 @@ def test_files_that_are_not_there_are_named(tmp_path):
   assert all_of(record_files.open_records(f'file://{tmp_path}/a.jsonl')) == RECORDS
   with pytest.raises(errors.UserError, match='data.input_path: is empty; expected files of JSON lines'):
     record_files.open_records('', field='data.input_path')
+
+
+def test_folders_that_may_not_be_read_are_named(tmp_path, monkeypatch):
+  (tmp_path / 'data').mkdir()
+  (tmp_path / 'a.jsonl').write_text(LINES)
+  names = os.listdir
+
+  def listdir(folder):
+    if str(folder) == hidden:
+      raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+    return names(folder)
+
+  monkeypatch.setattr(os, 'listdir', listdir)
+  for hidden in (str(tmp_path), f'{tmp_path}/data'):
+    with pytest.raises(errors.UserError, match=f'^data.input_path: {hidden}: cannot be read: Permission denied$'):
+      record_files.open_records(str(tmp_path), field='data.input_path')
 
 
 def test_a_file_that_has_changed_is_read_anew(tmp_path):

@@ -1,5 +1,7 @@
 """Fixtures of tests of texts. A test module has those that it assigns to names of its own."""
 
+import gzip
+
 import pytest
 
 from official_ext.data import python_topics
@@ -20,3 +22,10 @@ def tokenizer():
   """One of 400 tokens with a chat template."""
   texts = [document['text'] for document in python_topics.documents('validation')]
   return tokenizer_training.train(texts, 400, ['<|im_start|>', '<|im_end|>'], folders.CHATML)
+
+
+def damaged_inside(content):
+  """What gzip makes of some content, with a first block of a type that there is not."""
+  found = bytearray(gzip.compress(content, mtime=0))
+  found[10] |= 0b110
+  return bytes(found)

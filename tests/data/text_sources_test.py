@@ -261,6 +261,7 @@ def test_records_with_nothing_to_learn_are_left_out_and_told(tokenizer, caplog):
     open_list(long[:1], tokenizer, seq_length=8)
 
 
+CHAT = {'prompt': [{'role': 'user', 'content': 'a'}], 'completion': [{'role': 'assistant', 'content': 'b'}]}
 BAD = [
   ('{"prompt": "a"}', "column 'completion' is missing"),
   ('{"prompt": "a", "completion": null}', "column 'completion' is null"),
@@ -269,6 +270,8 @@ BAD = [
   ('{"prompt": "a", "completion": "\\ud83d"}', 'half of a surrogate pair at character 1'),
   ('{"prompt": [{"content": "a"}], "completion": "b"}', "column 'prompt' holds no list of messages"),
   ('{"prompt": "a", ', 'is no JSON: '),
+  (json.dumps({**CHAT, 'tools': '[' * 100_000}), 'RecursionError: '),
+  (json.dumps({**CHAT, 'completion': '[' * 100_000}).replace('"[', '[').replace('["', '[' + ']' * 99_999), 'is no JSON'),
 ]
 
 
@@ -290,7 +293,7 @@ def test_bad_records_are_left_out_where_that_is_asked_for(tokenizer, tmp_path, c
   source = text_sources.open_source(config(input_path=str(path), on_bad_example='skip'), tokenizer)
   assert (len(source), source.report.bad_records) == (2, len(BAD))
   assert source.describe(1) == f'row 1 ({path}, line {len(BAD) + 2})'
-  assert f'task.train_data: 7 of 9 records are bad, and are left out: {path}, line 2: column' in caplog.text
+  assert f'task.train_data: {len(BAD)} of {len(BAD) + 2} records are bad, and are left out: {path}, line 2: column' in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Texts that were prepared: the rows of `ext.text_source`, under the same settings or not at all."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from official_ext import errors
 from official_ext.data import bad_examples
 from official_ext.data import step_indexed
 from official_ext.data import text_records
+from tests import disks
 from tests.data import text_fixtures
 from tests.preparation import prepared_inputs as inputs
 
@@ -155,3 +157,42 @@ def test_mistakes_are_told_by_the_flags(records, fields, expected, tokenizer, tm
   path = inputs.write_lines(tmp_path / 'a.jsonl', records)
   with pytest.raises(errors.UserError, match=expected):
     inputs.prepare(path, tmp_path / 'out', tokenizer, **fields)
+
+
+def test_a_full_disk_while_the_tokenizer_is_written_leaves_a_folder_that_goes_on(tokenizer, tmp_path):
+  path = inputs.write_lines(tmp_path / 'a.jsonl', DOCUMENTS)
+  with disks.small(tmp_path / 'disk') as disk:
+    folder = disk.folder / 'out'
+    folder.mkdir()
+    disk.fill()
+    with pytest.raises(errors.StorageError, match=rf'^{folder}/.prepare.lock: cannot be written: No space left'):
+      inputs.prepare(path, folder, tokenizer)
+    os.truncate(disk.folder / 'filler', os.path.getsize(disk.folder / 'filler') - 3 * 4096)  # The plan and the lock.
+    with pytest.raises(errors.StorageError, match=rf'^{folder}/tokenizer/.*json: cannot be written: No space left'):
+      inputs.prepare(path, folder, tokenizer)
+    disk.free()
+    assert inputs.prepare(path, folder, tokenizer).rows
+
+
+def test_a_kill_in_front_of_the_first_shard_leaves_a_folder_that_goes_on(tokenizer, tmp_path):
+  path, folder = inputs.write_lines(tmp_path / 'a.jsonl', DOCUMENTS), tmp_path / 'out'
+  inputs.prepare(path, folder, tokenizer)
+  before = {str(file): file.read_bytes() for file in folder.rglob('*') if file.is_file()}
+  (folder / 'tokenizer/tokenizer.json').rename(folder / 'tokenizer/tokenizer.json.other-1.partial')
+  inputs.prepare(path, folder, tokenizer)
+  assert {str(file): file.read_bytes() for file in folder.rglob('*') if file.is_file()} == before
+  (tmp_path / 'begun').mkdir()
+  (tmp_path / 'begun/plan.json.other-1.partial').write_text('{')
+  inputs.prepare(path, tmp_path / 'begun', tokenizer)
+  assert inputs.shard_bytes(tmp_path / 'begun') == inputs.shard_bytes(folder)
+
+
+def test_a_folder_that_was_moved_gets_its_configuration_by_the_same_command(tokenizer, tmp_path):
+  path = inputs.write_lines(tmp_path / 'a.jsonl', DOCUMENTS)
+  inputs.prepare(path, tmp_path / 'out', tokenizer, seq_length=32)
+  (tmp_path / 'out').rename(tmp_path / 'moved')
+  done = inputs.prepare(path, tmp_path / 'moved', tokenizer, seq_length=32)
+  assert done.num_there == len(done.plan.shards) == 1
+  task = yaml.safe_load((tmp_path / 'moved/train_data.yaml').read_text())['task']
+  assert task['tokenizer_path'] == f'{tmp_path}/moved/tokenizer'
+  assert task['train_data']['input_path'] == f'{tmp_path}/moved'

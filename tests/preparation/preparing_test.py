@@ -1,5 +1,6 @@
 """Preparations: what they hold is the input; the same bytes however they were made; what is refused."""
 
+import gzip
 import io
 import json
 
@@ -19,8 +20,10 @@ from official_ext.preparation import planning
 from official_ext.preparation import settings as settings_lib
 from official_ext.preparation import shards
 from tests import disks
+from tests.data import text_fixtures
 from tests.preparation import prepared_inputs as inputs
 
+tokenizer = text_fixtures.tokenizer
 RECORDS = [{'n': n, 'text': f'ü{n}', 'list': [n, {'a': None}]} for n in range(300)]
 
 
@@ -170,7 +173,7 @@ def test_other_settings_or_other_input_are_refused_with_what_differs(tmp_path):
     ({}, 'in: holds no files that end with one of .jsonl'),
     ({'a.txt': 'a'}, 'in: holds no files'),
     ({'a.jsonl': ''}, 'none of the 0 records can be used'),
-    ({'train.jsonl': '{}\n', 'test.jsonl': '{}\n'}, 'several splits: test, train; name one'),
+    ({'train.jsonl': '{}\n', 'test.jsonl': '{}\n'}, '^--split: .*/in has several splits: test, train; name one'),
     ({'a.parquet': 'PAR1'}, 'a.parquet: cannot be read'),
     ({'a.json': '[1]'}, 'a.json, element 0: is no JSON object'),
   ],
@@ -237,3 +240,27 @@ def test_settings_have_the_names_and_defaults_of_text_data():
   told = vars(settings_lib.TextSettings())
   config = ext.TextDataConfig()
   assert told == {name: getattr(config, name) for name in told}
+
+
+DEEP = b'[' * 100_000
+
+
+@pytest.mark.parametrize('texts', [False, True])
+@pytest.mark.parametrize(
+  ('name', 'content', 'told'),
+  [
+    ('a.jsonl.gz', text_fixtures.damaged_inside(b'{"text": "a"}\n' * 100), 'cannot be read: error: Error -3 while'),
+    ('a.json.gz', text_fixtures.damaged_inside(b'[]'), 'cannot be read: error: Error -3 while'),
+    ('b.jsonl.gz', gzip.compress(b'{"text": "a"}\n' * 100)[:-20], 'cannot be read: EOFError: '),
+    ('a.json', DEEP, 'cannot be read: RecursionError: '),
+    ('b.json.gz', gzip.compress(DEEP), 'cannot be read: RecursionError: '),
+    ('a.jsonl', DEEP, 'is no JSON that can be read: RecursionError: '),
+    ('c.jsonl.gz', gzip.compress(DEEP), 'is no JSON that can be read: RecursionError: '),
+  ],
+)
+def test_damaged_and_deep_input_is_named(name, content, told, texts, tmp_path, tokenizer):
+  (tmp_path / name).write_bytes(content)
+  with pytest.raises(errors.UserError) as error:
+    inputs.prepare(tmp_path / name, tmp_path / 'out', tokenizer if texts else None)
+  line = str(error.value)
+  assert line.startswith((f'{tmp_path}/{name}: {told}', f'{tmp_path}/{name}, line 1: {told}')) and '\n' not in line
