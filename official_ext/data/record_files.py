@@ -111,8 +111,7 @@ def reading(path: str, field: str = '') -> Iterator[None]:
   except errors.UserError as error:
     raise errors.UserError(f'{prefix}{error}') from error
   except Exception as error:  # Readers of damaged files raise nearly anything: zlib.error, RecursionError, Arrow's own.
-    of_system = isinstance(error, OSError) and error.strerror
-    reason = error.strerror if of_system else bad_examples.one_line(error)
+    reason = (error.strerror if isinstance(error, OSError) else '') or bad_examples.one_line(error)
     named = getattr(error, 'filename', None)
     where = os.fsdecode(named) if isinstance(named, (str, bytes)) else path
     raise errors.UserError(f'{prefix}{where}: cannot be read: {reason}') from error

@@ -334,10 +334,10 @@ class OptimizationConfig(optimization.OptimizationConfig):
 
   def check_run(self, path: str, params: base_config.Config, mode: str | None) -> None:
     """See `checks.check_run`."""
-    del params
+    del params, mode
     name = self.optimizer.type
     # Model Garden's SLIDE and Adafactor: a text stands in the place of the class.
-    if mode != 'eval' and isinstance(optimizer_factory.SHARED_OPTIMIZERS.get(name), str):
+    if isinstance(optimizer_factory.SHARED_OPTIMIZERS.get(name), str):
       other = '; adafactor_keras is there' if name == 'adafactor' else ''
       raise errors.UserError(
         f'{path}.optimizer.type: Model Garden has {name!r} by name only, without the optimizer{other}'

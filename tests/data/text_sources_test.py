@@ -271,7 +271,10 @@ BAD = [
   ('{"prompt": [{"content": "a"}], "completion": "b"}', "column 'prompt' holds no list of messages"),
   ('{"prompt": "a", ', 'is no JSON: '),
   (json.dumps({**CHAT, 'tools': '[' * 100_000}), 'RecursionError: '),
-  (json.dumps({**CHAT, 'completion': '[' * 100_000}).replace('"[', '[').replace('["', '[' + ']' * 99_999), 'is no JSON'),
+  (
+    json.dumps({**CHAT, 'completion': '[' * 100_000}).replace('"[', '[').replace('["', '[' + ']' * 99_999),
+    'is no JSON',
+  ),
 ]
 
 
@@ -293,7 +296,10 @@ def test_bad_records_are_left_out_where_that_is_asked_for(tokenizer, tmp_path, c
   source = text_sources.open_source(config(input_path=str(path), on_bad_example='skip'), tokenizer)
   assert (len(source), source.report.bad_records) == (2, len(BAD))
   assert source.describe(1) == f'row 1 ({path}, line {len(BAD) + 2})'
-  assert f'task.train_data: {len(BAD)} of {len(BAD) + 2} records are bad, and are left out: {path}, line 2: column' in caplog.text
+  assert (
+    f'task.train_data: {len(BAD)} of {len(BAD) + 2} records are bad, and are left out: {path}, line 2: column'
+    in caplog.text
+  )
 
 
 @pytest.mark.parametrize(

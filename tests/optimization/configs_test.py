@@ -217,3 +217,13 @@ def test_an_optimizer_config_that_an_experiment_has_extended_keeps_its_own():
 
 def test_a_configuration_of_another_class_is_passed_over():
   checks.check_values(optimization.OptimizationConfig(), 'trainer.optimizer_config')
+
+
+@pytest.mark.parametrize('name', ['slide', 'adafactor'])
+def test_an_optimizer_that_model_garden_only_names_is_refused(name):
+  params = definitions.ExperimentConfig()
+  params.trainer.optimizer_config.override(
+    {'optimizer': {'type': name}, 'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.1}}}
+  )
+  with pytest.raises(errors.UserError, match=f"^trainer.optimizer_config.optimizer.type: Model Garden has '{name}' by"):
+    checks.check(params, 'train')
