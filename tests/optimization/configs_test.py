@@ -222,6 +222,7 @@ def test_a_configuration_of_another_class_is_passed_over():
 @pytest.mark.parametrize('name', ['slide', 'adafactor'])
 def test_an_optimizer_that_model_garden_only_names_is_refused(name):
   params = definitions.ExperimentConfig()
+  params.trainer.train_steps = 1
   params.trainer.optimizer_config.override(
     {'optimizer': {'type': name}, 'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.1}}}
   )
