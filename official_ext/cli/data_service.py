@@ -20,6 +20,7 @@ from official_ext.runtime import preemption
 
 _POLL_SECONDS = 0.2
 _REPORT_SECONDS = 60.0
+_FREE_SECONDS = 3.0
 _ENDING = 'ending; runs make the batches themselves that do not come'
 
 
@@ -84,11 +85,24 @@ def run(own: Any, params: definitions.ExperimentConfig, experiment: str) -> None
 
 
 def _check_free(flag: str, port: int) -> None:
-  """Refuses a port that another process listens at: TensorFlow's servers would share it with others of their kind."""
+  """Refuses a port at which another process listens: TensorFlow's servers would share it with others of their kind.
+
+  One that was just killed may take a moment to be gone.
+  """
+  deadline = time.monotonic() + _FREE_SECONDS
+  while port and _listens(port):
+    if time.monotonic() > deadline:
+      raise errors.UserError(f'{flag}: {port}: no server could be started: Address already in use')
+    time.sleep(_POLL_SECONDS)
+
+
+def _listens(port: int) -> bool:
+  """Whether a process of this machine listens at a port."""
   try:
-    socket.create_server(('', port)).close()
-  except OSError as error:
-    raise errors.UserError(f'{flag}: {port}: no server could be started: {error.strerror}') from error
+    with socket.create_connection(('localhost', port), 1.0) as found:
+      return found.getsockname() != found.getpeername()  # Without a listener a port may be connected with itself.
+  except OSError:
+    return False
 
 
 def _check_host(host: str) -> None:
