@@ -94,11 +94,11 @@ class _Sweeps:
   def _compute(self, folder: sweep_folder.SweepFolder, key: Any) -> None:
     """Computes the importances for a state of the points, one sweep at a time."""
     try:
-      found = self._ask(folder)
+      self._importances[folder.name] = key, self._ask(folder)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-      found = f'it could not be computed: {error}'
-    self._importances[folder.name] = key, found
-    self._computing.release()
+      self._importances[folder.name] = key, f'it could not be computed: {error}'
+    finally:
+      self._computing.release()
 
   def _ask(self, folder: sweep_folder.SweepFolder) -> Any:
     process = subprocess.run(

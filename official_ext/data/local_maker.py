@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from concurrent import futures
 import math
+import threading
 import time
 from typing import Generic, TypeVar
 
@@ -11,7 +12,7 @@ THREAD = 'local_maker'
 
 
 class LocalMaker(Generic[T]):
-  """Makes elements by their numbers. For one thread.
+  """Makes elements by their numbers. One thread takes them; any thread may close it meanwhile.
 
   Attributes:
     seconds: the least that it has taken to make one; infinite before the first.
@@ -28,13 +29,23 @@ class LocalMaker(Generic[T]):
     self._make = make
     self._pending: dict[int, futures.Future[T]] = {}
     self._pool = futures.ThreadPoolExecutor(num_threads, THREAD)
+    self._lock = threading.Lock()  # Between the decision to begin an element and the pool's shutdown.
+    self._is_closed = False
 
   def make(self, number: int, ahead: Iterable[int] = ()) -> T:
-    """Makes an element, and begins those of some other numbers; raises what making it does."""
-    for each in (number, *ahead):
-      if each not in self._pending:
-        self._pending[each] = self._pool.submit(self._timed, each)
-    return self._pending.pop(number).result()
+    """Makes an element, and begins those of some other numbers.
+
+    Raises:
+      CancelledError: the maker was closed before this element was begun.
+      Exception: what making it raises.
+    """
+    self._begin(number)
+    for each in ahead:
+      self._begin(each)
+    future = self._pending.pop(number, None)
+    if future is None:
+      raise futures.CancelledError(f'element {number}: the maker is closed')
+    return future.result()
 
   def has_begun(self, number: int) -> bool:
     """Whether an element is being made, or made and not yet given out."""
@@ -42,7 +53,14 @@ class LocalMaker(Generic[T]):
 
   def close(self) -> None:
     """Begins nothing more. Does not wait for what is being made."""
-    self._pool.shutdown(wait=False, cancel_futures=True)
+    with self._lock:
+      self._is_closed = True
+      self._pool.shutdown(wait=False, cancel_futures=True)
+
+  def _begin(self, number: int) -> None:
+    with self._lock:
+      if number not in self._pending and not self._is_closed:
+        self._pending[number] = self._pool.submit(self._timed, number)
 
   def _timed(self, number: int) -> T:
     began = time.monotonic()

@@ -192,8 +192,9 @@ class _Door:
       connection.close()
 
   def _greet(self, guest: socket.socket) -> None:
-    connection = connections.Connection(os.dup(guest.fileno()))
+    connection: connections.Connection | None = None
     try:
+      connection = connections.Connection(os.dup(guest.fileno()))  # Fails if too many files are open.
       with _time_limit(guest):
         connections.deliver_challenge(connection, self._secret)
         connections.answer_challenge(connection, self._secret)
@@ -202,7 +203,8 @@ class _Door:
           raise ValueError(index)
       self._arrivals.put((index, connection))
     except _FAILURES:
-      connection.close()
+      if connection is not None:
+        connection.close()
       self.num_strangers += 1
     finally:
       with self._lock, contextlib.suppress(ValueError):

@@ -1,5 +1,6 @@
 """Elements that threads make ahead."""
 
+from concurrent import futures
 import threading
 
 import pytest
@@ -47,3 +48,23 @@ def test_after_the_end_nothing_more_is_begun():
   released.set()
   taking.join(30)
   assert made == [1]
+
+
+def test_an_end_between_two_elements_is_no_error_of_the_first():
+  begun = threading.Event()
+
+  def make(number):
+    begun.set()
+    return 10 * number
+
+  maker = local_maker.LocalMaker(make, 1)
+
+  def ahead():
+    assert begun.wait(30)
+    maker.close()  # As another thread may at this moment.
+    yield 2
+
+  assert maker.make(1, ahead()) == 10
+  assert not maker.has_begun(2)
+  with pytest.raises(futures.CancelledError, match='element 3: the maker is closed'):
+    maker.make(3)
