@@ -176,6 +176,8 @@ nn_ops = gen_nn_ops
 # The module whose functions call those with a custom gradient; tf.recompute_grad has no hook for random draws.
 custom_gradients = custom_gradient
 CUSTOM_GRADIENT_CALLERS = ('_graph_mode_decorator', '_eager_mode_decorator')
+# The function of that module which searches the graph for variables; no argument of tf.custom_gradient avoids it.
+DEPENDENT_VARIABLES = '_get_dependent_variables'
 
 
 def with_layout(tensor: tf.Tensor, layout: Any) -> tf.Tensor:

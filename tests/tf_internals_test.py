@@ -215,7 +215,7 @@ def test_graphs_tell_what_they_are_for():
       ),
     ),
     (tf_internals.image_ops, ('sample_distorted_bounding_box_v2', 'stateless_sample_distorted_bounding_box')),
-    (tf_internals.custom_gradients, tf_internals.CUSTOM_GRADIENT_CALLERS),
+    (tf_internals.custom_gradients, (*tf_internals.CUSTOM_GRADIENT_CALLERS, tf_internals.DEPENDENT_VARIABLES)),
   ],
 )
 def test_functions_that_are_replaced_for_a_while_exist(module, names):

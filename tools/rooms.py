@@ -78,6 +78,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'step_means',
     'recomputation',
     'step_random',
+    'collective_traces',
     'task_step',
     'updates',
     'executions',

@@ -9,6 +9,7 @@ import tensorflow as tf
 from official_ext import tf_internals
 from official_ext.modeling import clusters
 from official_ext.runtime import distribute
+from official_ext.step import collective_traces
 from official_ext.step import gradient_tap
 from official_ext.step import step_parts
 from official_ext.step import step_plan
@@ -89,7 +90,8 @@ class TaskStep:
   def _train_step(self, inputs):
     parts = self._parts
     train_step = tf_internals.autograph_called(parts.task.train_step)
-    return train_step(inputs, model=parts.model, optimizer=parts.optimizer, metrics=parts.metrics)
+    with collective_traces.without_searches():
+      return train_step(inputs, model=parts.model, optimizer=parts.optimizer, metrics=parts.metrics)
 
   @do_not_convert
   def _key(self, micro_step):
