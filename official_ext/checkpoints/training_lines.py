@@ -20,6 +20,8 @@ from official_ext import errors
 from official_ext.checkpoints import listing
 from official_ext.checkpoints import manifests
 from official_ext.checkpoints import rollbacks as rollbacks_lib
+from official_ext.checkpoints import state_file
+from official_ext.files import paths
 from official_ext.files import storage
 
 _NAME = 'lines.json'
@@ -137,7 +139,7 @@ def begin(model_dir: str, start: Start, subfolders: Sequence[str] = ()) -> bool:
   """
   if start.origins is None:
     return False
-  tf.io.gfile.makedirs(model_dir)
+  paths.make_folder(model_dir)
   _write(model_dir, start.origins)
   *before, last = start.origins
   if not last['is_pending']:
@@ -255,12 +257,14 @@ def _folder(line: int) -> str:
 def _set_aside(model_dir: str, origin: Origin, subfolders: Sequence[str]) -> None:
   """Moves the files of the previous line; may be repeated if it was interrupted."""
   aside = os.path.join(model_dir, _folder(origin.line - 1))
-  tf.io.gfile.makedirs(aside)
+  paths.make_folder(aside)
   is_inside = not os.path.dirname(origin.checkpoint)
   matches = [match for match in map(_FILE.match, _listed(model_dir)) if match]
   names = [match.string for match in matches if not (is_inside and int(match.group(1)) <= origin.step)]
   plain = [name for name in subfolders if name not in ('', '.', '..') and os.path.basename(name) == name]
-  for name in [*names, *plain, 'checkpoint']:
+  for name in [*names, *plain, state_file.NAME]:
     if tf.io.gfile.exists(os.path.join(model_dir, name)):
       tf.io.gfile.rename(os.path.join(model_dir, name), os.path.join(aside, name), overwrite=True)
+  for folder in (aside, model_dir):  # Before the file says that it is done.
+    paths.sync_to_disk(folder)
   rollbacks_lib.Rollbacks(model_dir).keep(origin.num_rollbacks if is_inside else 0, aside)
