@@ -35,7 +35,7 @@ class Origin:
   """A checkpoint from which a line of training started.
 
   Attributes:
-    checkpoint: its path; only the name, if it is in the run's own folder.
+    checkpoint: its path; below the run's folder, the path from there, so that a copied run starts from its own.
     step: its step.
     fingerprint: of its manifest; None if it has none.
     num_rollbacks: the number of the run's own rollbacks before it was saved.
@@ -154,7 +154,8 @@ def read(model_dir: str) -> list[Origin]:
   path = os.path.join(model_dir, _NAME)
   try:
     with tf.io.gfile.GFile(path, 'rb') as f:
-      return [_checked(entry) for entry in json.loads(f.read().decode())]
+      origins = [_checked(entry) for entry in json.loads(f.read().decode())]
+    return [_relative(model_dir, origin) for origin in origins]
   except tf.errors.NotFoundError:
     return []
   except (ValueError, TypeError, RecursionError, tf.errors.OpError) as error:
@@ -182,7 +183,7 @@ def _checked(entry: Any) -> Origin:
 
 
 def _write(model_dir: str, origins: Sequence[dict[str, Any]]) -> None:
-  storage.write(os.path.join(model_dir, _NAME), json.dumps(list(origins), indent=2) + '\n', sync=True)
+  storage.write(os.path.join(model_dir, _NAME), json.dumps(list(origins), indent=2) + '\n')
 
 
 def _noted(origins: Sequence[Origin]) -> list[dict[str, Any]]:
@@ -193,18 +194,33 @@ def _noted(origins: Sequence[Origin]) -> list[dict[str, Any]]:
 
 
 def _name(model_dir: str, checkpoint: str) -> str:
-  """The name of a checkpoint in the file: the same for all forms of its path, wherever the run's folder is moved."""
+  """The name of a checkpoint in the file: the same for all forms of its path, wherever the run's folder is moved.
+
+  It is a path below the run's folder, or else an absolute one.
+  """
   if '://' in checkpoint:
     folder, name = os.path.split(checkpoint)
     return name if folder.rstrip('/') == model_dir.rstrip('/') else checkpoint
   folder, name = os.path.split(os.path.abspath(checkpoint))
-  folder = os.path.realpath(folder)
-  inside = '://' not in model_dir and folder == os.path.realpath(model_dir)
-  return name if inside else os.path.join(folder, name)
+  path, root = os.path.join(os.path.realpath(folder), name), os.path.realpath(model_dir)
+  is_below = not paths.is_remote(model_dir) and path.startswith(os.path.join(root, ''))
+  return os.path.relpath(path, root) if is_below else path
+
+
+def _relative(model_dir: str, origin: Origin) -> Origin:
+  """An origin of an older version, in which paths below the run's folder were absolute, as it is noted now."""
+  if not os.path.isabs(origin.checkpoint):
+    return origin
+  return dataclasses.replace(origin, checkpoint=_name(model_dir, origin.checkpoint))
 
 
 def _path(model_dir: str, origin: Origin) -> str:
-  return origin.checkpoint if os.path.dirname(origin.checkpoint) else os.path.join(model_dir, origin.checkpoint)
+  """Where a checkpoint is: one of the best may have been set aside with the line before."""
+  if paths.is_remote(origin.checkpoint) or os.path.isabs(origin.checkpoint):
+    return origin.checkpoint
+  places = (model_dir, os.path.join(model_dir, _folder(origin.line - 1)))
+  found = [os.path.join(place, origin.checkpoint) for place in places]
+  return next((path for path in found if tf.io.gfile.exists(f'{path}.index')), found[0])
 
 
 def _is_same(origin: Origin, name: str, fingerprint: str | None) -> bool:

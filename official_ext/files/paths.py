@@ -236,7 +236,7 @@ def rename(path: str, target: str) -> None:
 
 
 def remove(path: str) -> None:
-  """Deletes a file, if it exists."""
+  """Deletes a file, if it exists; it does not come back with a power loss."""
   if is_remote(path):
     if _gfile().exists(path):
       _gfile().remove(path)
@@ -244,7 +244,8 @@ def remove(path: str) -> None:
   try:
     os.remove(path)
   except FileNotFoundError:
-    pass
+    return
+  sync_to_disk(os.path.dirname(path))
 
 
 def remove_folder(path: str) -> None:
