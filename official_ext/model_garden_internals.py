@@ -5,7 +5,7 @@ exists, in the form that we rely on. See also tf_internals.py.
 """
 
 # pylint: disable=protected-access
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import contextlib
 import functools
 import pathlib
@@ -74,6 +74,17 @@ def remember_annotations() -> None:
       read(config_class)
 
 
+@contextlib.contextmanager
+def task_configured(task: Any, **values: Any) -> Iterator[None]:
+  """A context in which a task's configuration has other values; it is locked, and publicly a task takes no other."""
+  before = task._task_config
+  task._task_config = before.replace(**values) if values else before
+  try:
+    yield
+  finally:
+    task._task_config = before
+
+
 def averaged_optimizer(optimizer: Any) -> Any | None:
   """The optimizer inside an ExponentialMovingAverage, where it is private; None for any other optimizer."""
   return getattr(optimizer, '_optimizer', None)
@@ -81,6 +92,7 @@ def averaged_optimizer(optimizer: Any) -> Any | None:
 
 def inherited() -> dict[Any, tuple[str, ...]]:
   """By class, the attributes that our subclasses call, override or set; objects have them, classes do not always."""
+  from official.core import base_task  # pylint: disable=g-import-not-at-top
   from official.core import base_trainer  # pylint: disable=g-import-not-at-top
   from official.core import train_utils  # pylint: disable=g-import-not-at-top
   from official.modeling.optimization import ema_optimizer  # pylint: disable=g-import-not-at-top
@@ -88,6 +100,7 @@ def inherited() -> dict[Any, tuple[str, ...]]:
 
   return {
     orbit.Controller: ('_require',),
+    base_task.Task: ('_task_config',),
     base_trainer.Trainer: ('_is_async', '_checkpoint_exporter', '_validation_loss'),
     train_utils.ExperimentParser: ('_flags_obj',),
     ema_optimizer.ExponentialMovingAverage: ('_optimizer', '_model_weights', '_average_weights'),

@@ -124,8 +124,6 @@ is_op_determinism_enabled = framework_config.is_op_determinism_enabled
 TrackableObjectGraph = trackable_object_graph_pb2.TrackableObjectGraph
 # The name under which a checkpoint holds that graph.
 OBJECT_GRAPH_KEY = '_CHECKPOINTABLE_OBJECT_GRAPH'
-# Writes the file named `checkpoint`; in the public API only tf.train.CheckpointManager does, when it saves.
-update_checkpoint_state = tf.__internal__.train.update_checkpoint_state
 
 
 def async_save_error(checkpoint: tf.train.Checkpoint) -> BaseException | None:

@@ -9,10 +9,11 @@ from official.core import train_utils
 import tensorflow as tf
 
 from official_ext import errors
-from official_ext import tf_internals
 from official_ext.checkpoints import best_history
 from official_ext.checkpoints import exports
 from official_ext.checkpoints import manifests
+from official_ext.checkpoints import rollbacks as rollbacks_lib
+from official_ext.checkpoints import state_file
 from official_ext.config import definitions
 from official_ext.files import storage
 from official_ext.runtime import run_status
@@ -40,6 +41,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     *,
     records: Sequence[str] = (),
     owns: Callable[[], bool] | None = None,
+    rollbacks: Callable[[], rollbacks_lib.Rollbacks | None] = lambda: None,
     from_chief: Callable[[str, Callable[[], Any]], Any] = lambda topic, make: make(),
   ):
     """Initializes the exporter; writes nothing.
@@ -53,6 +55,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
       records: paths of the files of events from which a damaged history is rebuilt.
       owns: called at every evaluation of a process that does not train: whether it may write to the folder; None for
         the training itself, whose folder it is.
+      rollbacks: called at every evaluation: the rollbacks of the run so far; None if it keeps no record of them.
       from_chief: makes a value on the chief and gives it to all workers.
     """
     self._export_dir = export_dir
@@ -62,6 +65,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     self._is_chief = is_chief
     self._records = tuple(records)
     self._owns = owns
+    self._rollbacks = rollbacks
     self._from_chief = from_chief
     self._found: list[best_history.Entry] | None = None  # Read when it is needed: a branch begins a new one.
 
@@ -107,7 +111,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
       raise best_history.missing(self._metric_name, step, eval_logs) from error
     if self._owns is None:
       if self._found is None:
-        self._found = self._from_chief('best checkpoints', self._read)
+        self._found = self._from_chief('best checkpoints', self._end_unfinished_and_read)
       # A run that has rolled back measures these steps again.
       before = [each for each in self._history if each['step'] < step]
     else:
@@ -130,7 +134,8 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     """Writes a checkpoint. Returns whether the chief has: workers must agree on which are the best."""
     saved, path = True, self._path(entry['step'])
     try:
-      exports.write(checkpoint, path, self._is_chief, step=entry['step'], logs=entry['logs'])
+      num = len(self._rollbacks() or ())
+      exports.write(checkpoint, path, self._is_chief, step=entry['step'], logs=entry['logs'], num_rollbacks=num)
     except errors.StorageError as error:
       saved = False
       logging.error(
@@ -154,7 +159,11 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     return [self._owns(), self._read()]
 
   def _read(self) -> list[best_history.Entry]:
-    return best_history.read(self._export_dir, self._metric_name, self._records)
+    return best_history.read(self._export_dir, self._metric_name, self._records, self._rollbacks())
+
+  def _end_unfinished_and_read(self) -> list[best_history.Entry]:
+    exports.end_unfinished(self._export_dir, train_utils.BEST_CHECKPOINT_NAME)
+    return self._read()
 
   def _ranked(self) -> list[dict[str, Any]]:
     """The evaluations that count, best first."""
@@ -166,7 +175,6 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     return os.path.join(self._export_dir, f'{train_utils.BEST_CHECKPOINT_NAME}-{step}')
 
   def _write(self, write_logs: bool) -> None:
-    tf.io.gfile.makedirs(self._export_dir)
     best_history.write(self._export_dir, self._history)
     best = self._ranked()
     if not best:
@@ -174,7 +182,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     if write_logs:
       info = {**best[0]['logs'], 'best_ckpt_global_step': float(best[0]['step'])}
       best_history.write_json(self.best_ckpt_logs_path, info)
-    tf_internals.update_checkpoint_state(self._export_dir, self._path(best[0]['step']))
+    state_file.write(self._export_dir, self._path(best[0]['step']))
 
   def _delete_all_but(self, kept: Sequence[int], step: int) -> None:
     """Deletes checkpoints that are no longer among the best. Those that were never judged stay."""
@@ -238,5 +246,6 @@ def maybe_create(
     is_chief,
     records=[os.path.join(model_dir, name) for name in names],
     owns=owns,
+    rollbacks=lambda: rollbacks_lib.Rollbacks(model_dir),
     from_chief=(workers or workers_lib.Workers()).from_chief,
   )

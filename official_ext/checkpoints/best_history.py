@@ -13,7 +13,9 @@ import orbit
 import tensorflow as tf
 
 from official_ext import errors
+from official_ext.checkpoints import listing
 from official_ext.checkpoints import manifests
+from official_ext.checkpoints import rollbacks as rollbacks_lib
 from official_ext.files import storage
 from official_ext.monitoring import json_lines
 
@@ -42,26 +44,35 @@ def mark_unsaved(evaluation: Entry) -> None:
   evaluation.update(value=None, is_saved=False)
 
 
-def read(folder: str, metric: Sequence[str], records: Iterable[str] = ()) -> list[Entry]:
+def read(
+  folder: str,
+  metric: Sequence[str],
+  records: Iterable[str] = (),
+  rollbacks: rollbacks_lib.Rollbacks | None = None,
+) -> list[Entry]:
   """The evaluations in the file of a folder, by step.
 
-  If it is missing or damaged, the sound checkpoints in the folder count, with the logs in their manifests, in the
-  records of the run (`events.jsonl`), or in info.json. A value is that of `metric`, which may not be the metric for
-  which the file was written.
+  A sound checkpoint in the folder whose step is not in the file counts too, with the logs in its manifest: the file may
+  be older than the checkpoint. If the file is missing or damaged, its logs may also be in the records of the run
+  (`events.jsonl`), or in info.json. A value is that of `metric`, which may not be the metric for which the file was
+  written.
 
   Args:
     folder: of the best checkpoints; it need not exist.
     metric: the levels of the metric's name.
     records: paths of files of events, of which the later ones win.
+    rollbacks: those of the run: a checkpoint that they have left behind counts only if the file has its step.
   """
   path = os.path.join(folder, _NAME)
   stored, damage = _read_list(path)
   found = {each['step']: each for each in (_checked(one, metric) for one in stored or ()) if each is not None}
   if stored is not None and len(found) < len(stored):
     damage = f'{len(stored) - len(found)} of its {len(stored)} entries are damaged'
+  before = len(found)
+  found = {**_rebuilt(folder, metric, records if damage else (), found, rollbacks), **found}
+  if damage is None and len(found) > before:
+    logging.warning('%s: lacks %d evaluations of the best checkpoints beside it: added.', path, len(found) - before)
   if damage is not None:
-    before = len(found)
-    found = {**_rebuilt(folder, metric, records), **found}
     if tf.io.gfile.exists(path) or found:
       logging.error(
         '%s: %s. Rebuilt from the best checkpoints beside it: %d evaluations, and %d that could be read.',
@@ -142,13 +153,21 @@ def _is_step(step: Any) -> bool:
   return isinstance(step, int) and not isinstance(step, bool) and step >= 0
 
 
-def _rebuilt(folder: str, metric: Sequence[str], records: Iterable[str]) -> dict[int, Entry]:
+def _rebuilt(
+  folder: str,
+  metric: Sequence[str],
+  records: Iterable[str],
+  without: Iterable[int],
+  rollbacks: rollbacks_lib.Rollbacks | None,
+) -> dict[int, Entry]:
   """The evaluations of the sound checkpoints in the folder, as far as they are known: others cannot be the best."""
   found: dict[int, Entry] = {}
   unknown = []
   for path in manifests.paths(folder, train_utils.BEST_CHECKPOINT_NAME):
-    if manifests.find_damage(path) is None:
-      logs, step = logs_of(path), manifests.step_of(path)
+    step = manifests.step_of(path)
+    is_left_behind = rollbacks is not None and listing.is_rolled_back(path, rollbacks)
+    if step not in without and not is_left_behind and manifests.find_damage(path) is None:
+      logs = logs_of(path)
       known = None if logs is None else _from_logs(step, logs, metric)
       if known is None:
         unknown.append(step)

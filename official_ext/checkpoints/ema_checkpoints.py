@@ -10,9 +10,9 @@ import orbit
 import tensorflow as tf
 
 from official_ext import errors
-from official_ext import tf_internals
 from official_ext.checkpoints import exports
 from official_ext.checkpoints import manifests
+from official_ext.checkpoints import state_file
 from official_ext.files import storage
 from official_ext.optimization import ema_optimizer
 
@@ -83,11 +83,10 @@ class EMACheckpointing(actions.EMACheckpointing):
       self._optimizer.swap_weights()
 
   def _tidy(self, path: str, number: int) -> None:
-    if self._max_to_keep:
-      # Later ones are from a future that this run has not reached again.
-      past = [old for old in manifests.paths(self._folder, _NAME) if manifests.step_of(old) <= number]
-      for old in past[: -self._max_to_keep]:
-        manifests.remove(old)
-    tf_internals.update_checkpoint_state(
-      self._folder, path, all_model_checkpoint_paths=manifests.paths(self._folder, _NAME)
-    )
+    there = manifests.paths(self._folder, _NAME)
+    # Later ones are from a future that this run has not reached again.
+    past = [old for old in there if manifests.step_of(old) <= number]
+    outdated = past[: -self._max_to_keep] if self._max_to_keep else []
+    state_file.write(self._folder, path, [each for each in there if each not in outdated])
+    for old in outdated:
+      manifests.remove(old)

@@ -1,4 +1,8 @@
-"""Writes the checkpoints that a run keeps for use, not to continue from: `best/`, `ema_checkpoints/`."""
+"""Writes the checkpoints that a run keeps for use, not to continue from: `best/`, `ema_checkpoints/`.
+
+A run that goes back to an earlier step writes some of them again. The new one is then written whole into the folder
+`PATH_temp`, and moved into the place of the old one, so that one of them is there whenever the power fails.
+"""
 
 import os
 import tempfile
@@ -8,7 +12,10 @@ import tensorflow as tf
 
 from official_ext.checkpoints import averaged_weights
 from official_ext.checkpoints import manifests
+from official_ext.files import paths
 from official_ext.files import storage
+
+_NEW = '_temp'
 
 
 def write(checkpoint: tf.train.Checkpoint, path: str, is_chief: bool, **entries: Any) -> None:
@@ -30,10 +37,44 @@ def write(checkpoint: tf.train.Checkpoint, path: str, is_chief: bool, **entries:
         checkpoint.write(os.path.join(folder, 'ckpt'))
       return
     folder, name = os.path.split(path)
-    manifests.remove_unfinished(folder, name.rpartition('-')[0])
-    manifests.begin(path)
-    manifests.write(checkpoint.write(path), **entries, **averaged_weights.note(checkpoint))
+    end_unfinished(folder, name.rpartition('-')[0])
+    entries |= averaged_weights.note(checkpoint)
+    if manifests.find_damage(path) is not None:
+      manifests.begin(path)
+      manifests.write(checkpoint.write(path), **entries)
+      return
+    new = os.path.join(path + _NEW, name)
+    manifests.begin(new)
+    manifests.write(checkpoint.write(new), **entries)
+    if manifests.fingerprint(new) != manifests.fingerprint(path):
+      manifests.begin(path)
+      _move(new, path)
+    paths.remove_folder(path + _NEW)
   except storage.FAILURES as error:
     if is_chief:
       manifests.remove_partial(path)
     raise storage.not_written(path, error) from error
+
+
+def end_unfinished(folder: str, name: str) -> None:
+  """Ends what a kill or a power loss has cut off: moves that had begun are completed, other remains are deleted.
+
+  Args:
+    folder: of the checkpoints `NAME-NUMBER`. Nothing may be saving there.
+    name: the part of their names before the number.
+  """
+  for path in manifests.unfinished(folder, name):
+    new = os.path.join(path + _NEW, os.path.basename(path))
+    if manifests.entries(new):
+      _move(new, path)
+  manifests.remove_unfinished(folder, name)
+
+
+def _move(new: str, path: str) -> None:
+  """Moves a whole checkpoint to the place of one that is marked; may be repeated if it was interrupted."""
+  for file in manifests.files_of(new):
+    tf.io.gfile.rename(file, os.path.join(manifests.folder_of(path), os.path.basename(file)), overwrite=True)
+  paths.sync_to_disk(manifests.folder_of(path))
+  tf.io.gfile.rename(new + manifests.SUFFIX, path + manifests.SUFFIX, overwrite=True)
+  paths.sync_to_disk(manifests.folder_of(path))
+  storage.remove(path + manifests.UNFINISHED)

@@ -5,6 +5,7 @@ import tensorflow as tf
 from official_ext import errors
 from official_ext.checkpoints import manifests
 from official_ext.checkpoints import rollbacks as rollbacks_lib
+from official_ext.checkpoints import state_file
 
 
 def paths(directory: str) -> list[str]:
@@ -37,7 +38,7 @@ def newest(directory: str) -> str | None:
     CheckpointError: the list of rollbacks cannot be read.
   """
   if not manifests.paths(directory):
-    return manifests.named_latest(directory) or next(reversed(manifests.saved_paths(directory)), None)
+    return state_file.newest(directory) or next(reversed(manifests.saved_paths(directory)), None)
   return next((path for path in reversed(paths(directory)) if manifests.find_damage(path) is None), None)
 
 

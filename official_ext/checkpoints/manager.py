@@ -280,7 +280,7 @@ class CheckpointManager(tf.train.CheckpointManager):
   def _choose(self) -> str | None:
     """The name of the newest checkpoint that verifies; None if there are no checkpoints."""
     if self._trains and self._is_chief:
-      manifests.remove_unfinished(self.directory)
+      self._remove_unfinished()
       self._delete_rolled_back()
     for _ in range(_MAX_ATTEMPTS):
       with_manifest = [path for path in self.checkpoints if not self._is_rolled_back(path)]
@@ -300,6 +300,13 @@ class CheckpointManager(tf.train.CheckpointManager):
         f'{self.directory}: no checkpoint in it can be read. To start again from step 0, move its ckpt-* files away'
       )
     return None
+
+  def _remove_unfinished(self) -> None:
+    """Deletes what a kill or a power loss has left of a save or a deletion, and reports it."""
+    for path in manifests.remove_unfinished(self.directory):
+      newest = os.path.basename(self.latest_checkpoint or '')
+      rest = f'the newest checkpoint is {newest}' if newest else 'there is no other checkpoint'
+      logging.warning('%s: its save or deletion was interrupted, and its remains are deleted; %s.', path, rest)
 
   # Rolling back.
 

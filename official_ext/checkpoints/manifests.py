@@ -5,6 +5,10 @@ sums, and one sum over itself, and is renamed into place when all of them are on
 damage shows when the files are compared with it. A manifest can come from anywhere: it may only name the checkpoint's
 own files, beside it, and no other file is read.
 
+Of a power loss only what was synced is certain. The order is therefore: the mark (see below), the data files, their
+names in the folder, the manifest, its name; in a deletion: the mark, the end of the manifest, the end of the data
+files. Each is synced before the next one begins.
+
 Model Garden's own checkpoints have no manifest either. What tells them from an unfinished save is `PATH.unfinished`, a
 mark that is there while the files are being written or deleted.
 """
@@ -21,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.checkpoints import manifest_content
+from official_ext.checkpoints import state_file
 from official_ext.files import paths as paths_lib
 from official_ext.files import readable_paths
 from official_ext.files import storage
@@ -33,12 +38,21 @@ _CHUNK = 2**20
 def begin(path: str) -> None:
   """Marks the checkpoint at `path`, whose files are about to be written; makes its folder if there is none.
 
+  A manifest of earlier files of this name is deleted.
+
   Raises:
     OSError or tf.errors.OpError: the mark cannot be written.
   """
-  tf.io.gfile.makedirs(folder_of(path))
+  paths_lib.make_folder(folder_of(path))
+  _mark(path)
+  _remove_manifest(path)
+
+
+def _mark(path: str) -> None:
   with tf.io.gfile.GFile(path + UNFINISHED, 'w') as f:
     f.write('The files of this checkpoint are being written or deleted; without a manifest, they do not count.\n')
+  paths_lib.sync_to_disk(path + UNFINISHED)
+  paths_lib.sync_to_disk(folder_of(path))
 
 
 def write(path: str, **values: Any) -> None:
@@ -50,18 +64,23 @@ def write(path: str, **values: Any) -> None:
 
   Raises:
     FileNotFoundError: files are missing.
+    OSError: the disk may not have stored all of it: the checkpoint does not count.
   """
   files = {}
   for file in files_of(path):
-    if os.path.exists(file):  # A local one.
-      paths_lib.sync_to_disk(file)
+    paths_lib.sync_to_disk(file)
     files[os.path.basename(file)] = {'size': _size(file), 'sha256': _sha256(file)}
   if not manifest_content.is_complete(files):
     raise FileNotFoundError(f'{path}: no files of a checkpoint, but {", ".join(files) or "none at all"}')
   content = {'files': files, **values}
   content['sha256'] = manifest_content.sum_of(content)
   text = json.dumps(content, separators=(',', ':'))  # Every byte has a meaning, so that damage to any of them shows.
-  paths_lib.write_atomically(path + SUFFIX, text.encode(), temporary=_temporary(path), sync=True)
+  paths_lib.sync_to_disk(folder_of(path))
+  try:
+    paths_lib.write_atomically(path + SUFFIX, text.encode(), temporary=_temporary(path))
+  except OSError:
+    storage.remove(path + SUFFIX)  # It may be there, but not on the disk.
+    raise
   storage.remove(path + UNFINISHED)  # If that fails: beside a manifest, it means nothing.
 
 
@@ -144,8 +163,8 @@ def paths(directory: str, name: str = 'ckpt') -> list[str]:
 def saved_paths(directory: str, name: str = 'ckpt') -> list[str]:
   """The paths of all checkpoints in a folder, with or without a manifest, but whole, by step, oldest first."""
   found = _paths(directory, name, '.index')  # Before the marks: a save may begin meanwhile.
-  unfinished = [path for path in _paths(directory, name, UNFINISHED) if is_unfinished(path)]
-  return [path for path in found if path not in unfinished]
+  partial = unfinished(directory, name)
+  return [path for path in found if path not in partial]
 
 
 def is_unfinished(path: str) -> bool:
@@ -153,23 +172,14 @@ def is_unfinished(path: str) -> bool:
   return tf.io.gfile.exists(path + UNFINISHED) and not tf.io.gfile.exists(path + SUFFIX)
 
 
+def unfinished(directory: str, name: str = 'ckpt') -> list[str]:
+  """The paths of the checkpoints in a folder whose save or deletion has begun and not ended, by step."""
+  return [path for path in _paths(directory, name, UNFINISHED) if is_unfinished(path)]
+
+
 def _paths(directory: str, name: str, suffix: str) -> list[str]:
   files = paths_lib.matching(directory, rf'{re.escape(name)}-[0-9]+{re.escape(suffix)}')
   return sorted((file[: -len(suffix)] for file in files), key=step_of)
-
-
-def named_latest(directory: str) -> str | None:
-  """The checkpoint that TensorFlow's file named `checkpoint` names, as `tf.train.latest_checkpoint` returns it.
-
-  Returns:
-    None if there is none, or the file is damaged: a crash leaves it empty.
-  """
-  try:
-    state = tf.train.get_checkpoint_state(directory)
-  except ValueError:
-    return None
-  path = state.model_checkpoint_path if state else ''
-  return path if path and tf.io.gfile.exists(f'{path}.index') else None
 
 
 def step_of(path: str) -> int:
@@ -184,35 +194,45 @@ def files_of(path: str) -> list[str]:
 
 
 def remove(path: str) -> None:
-  """Deletes a checkpoint, its manifest first: half a checkpoint does not count."""
+  """Deletes a checkpoint, its manifest first: half a checkpoint does not count.
+
+  Raises:
+    OSError or tf.errors.OpError: it cannot be deleted.
+  """
   try:
-    begin(path)
+    _mark(path)
   except storage.FAILURES:  # A full disk: deleting is what helps.
     pass
   _remove_files(path)
 
 
-def remove_unfinished(directory: str, name: str = 'ckpt') -> None:
+def remove_unfinished(directory: str, name: str = 'ckpt') -> list[str]:
   """Deletes the remains of unfinished saves and deletions, as far as that is possible. Nothing may be saving there.
 
   These are the folders in which TensorFlow collects a checkpoint's parts, and marked checkpoints without a manifest. A
   marked one that the file named `checkpoint` has come to name since is whole: another program has written it.
+
+  Returns:
+    The paths of the marked checkpoints without a manifest, by step.
   """
+  removed = []
   for folder in paths_lib.matching(directory, rf'{re.escape(name)}-[0-9]+_temp'):
     _try(paths_lib.remove_folder, folder)
   for path in _paths(directory, name, UNFINISHED):
     if is_unfinished(path) and not _was_named_since(path):
+      removed.append(path)
       _try(_remove_files, path)
     else:
       storage.remove(path + UNFINISHED)
+  return removed
 
 
 def _was_named_since(path: str) -> bool:
   """Whether the file named `checkpoint` names a marked checkpoint, and is younger than the mark."""
   folder, name = os.path.split(path)
-  if os.path.basename(named_latest(folder) or '') != name:
+  if os.path.basename(state_file.newest(folder) or '') != name:
     return False
-  times = [tf.io.gfile.stat(file).mtime_nsec for file in (os.path.join(folder, 'checkpoint'), path + UNFINISHED)]
+  times = [tf.io.gfile.stat(file).mtime_nsec for file in (os.path.join(folder, state_file.NAME), path + UNFINISHED)]
   return times[0] > times[1]
 
 
@@ -238,15 +258,33 @@ def _try(remove_: Callable[[str], None], path: str) -> None:
 
 
 def _remove_files(path: str) -> None:
-  _remove_each(path + SUFFIX, *files_of(path), _temporary(path), path + UNFINISHED)
+  """Deletes the manifest, the files and the mark; a power loss in between leaves the mark, or nothing."""
+  _remove_manifest(path)
+  files = files_of(path)
+  _remove_each(*sorted(files, key=lambda file: not file.endswith('.index')), _temporary(path))
+  if files:
+    paths_lib.sync_to_disk(folder_of(path))
+  _remove_each(path + UNFINISHED)
+
+
+def _remove_manifest(path: str) -> None:
+  if tf.io.gfile.exists(path + SUFFIX):
+    _remove_each(path + SUFFIX)
+    paths_lib.sync_to_disk(folder_of(path))
 
 
 def _remove_each(*files: str) -> None:
+  """Deletes as many of the files as possible; raises the first error if some cannot be deleted."""
+  failures = []
   for file in files:
     try:
       tf.io.gfile.remove(file)
     except tf.errors.NotFoundError:
       pass
+    except storage.FAILURES as error:
+      failures.append(error)
+  if failures:
+    raise failures[0]
 
 
 def _temporary(path: str) -> str:
@@ -254,11 +292,16 @@ def _temporary(path: str) -> str:
 
 
 def set_aside(path: str) -> str:
-  """Renames a damaged checkpoint to `PATH.broken`, with all its files. Returns the new path."""
+  """Renames a damaged checkpoint to `PATH.broken`, with all its files. Returns the new path.
+
+  The manifest comes last: without one, the files could be taken for another program's checkpoint.
+  """
   broken = f'{path}.broken'
-  for file in [path + SUFFIX, *files_of(path)]:
-    if tf.io.gfile.exists(file):
-      tf.io.gfile.rename(file, broken + file[len(path) :], overwrite=True)
+  for files in (files_of(path), [path + SUFFIX]):
+    for file in files:
+      if tf.io.gfile.exists(file):
+        tf.io.gfile.rename(file, broken + file[len(path) :], overwrite=True)
+    paths_lib.sync_to_disk(folder_of(path))
   return broken
 
 

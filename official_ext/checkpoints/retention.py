@@ -1,9 +1,12 @@
 """Decides which checkpoints of a run's folder are kept; the others are deleted when a newer one counts."""
 
+from collections.abc import Sequence
+
 from absl import logging
 
-from official_ext import tf_internals
+from official_ext import errors
 from official_ext.checkpoints import manifests
+from official_ext.checkpoints import state_file
 from official_ext.files import storage
 
 
@@ -24,30 +27,32 @@ class Retention:
     self._told: set[str] = set()
 
   def tidy(self, saved: str) -> None:
-    """Deletes checkpoints, and notes those that are left for tools that look for the file named `checkpoint`.
+    """Names the checkpoints that are kept in the file named `checkpoint`, and deletes the others.
 
     Args:
       saved: path of the one that was just saved: it stays, whatever is there with a higher number.
     """
+    there = manifests.paths(self._directory)
+    outdated = [path for path in self._beyond_number(there) if path != saved]
     try:
-      self._prune(saved)
-    except storage.FAILURES as error:
-      self._tell_once(f'{self._directory}: checkpoints that are not to be kept cannot be deleted', error)
+      state_file.write(self._directory, saved, [path for path in there if path not in outdated])
+    except errors.StorageError as error:
+      self._tell_once(str(error))
     try:
-      tf_internals.update_checkpoint_state(
-        self._directory, model_checkpoint_path=saved, all_model_checkpoint_paths=manifests.paths(self._directory)
-      )
-    except storage.FAILURES as error:
-      self._tell_once(f'{self._directory}/checkpoint: cannot be written', error)
-
-  def _prune(self, saved: str) -> None:
-    if self._max_to_keep is None:
-      return
-    for path in manifests.paths(self._directory)[: -self._max_to_keep]:
-      if path != saved and not (self._keep_every and manifests.step_of(path) % self._keep_every == 0):
+      for path in outdated:
         manifests.remove(path)
+    except storage.FAILURES as error:
+      reason = storage.reason_of(error)
+      self._tell_once(f'{self._directory}: checkpoints that are not to be kept cannot be deleted: {reason}')
 
-  def _tell_once(self, what: str, error: BaseException) -> None:
+  def _beyond_number(self, paths: Sequence[str]) -> list[str]:
+    """Those of some checkpoints that are neither among the newest nor at a multiple of `keep_every`."""
+    if self._max_to_keep is None:
+      return []
+    older = paths[: -self._max_to_keep]
+    return [path for path in older if not (self._keep_every and manifests.step_of(path) % self._keep_every == 0)]
+
+  def _tell_once(self, what: str) -> None:
     if what not in self._told:
       self._told.add(what)
-      logging.error('%s: %s', what, storage.reason_of(error))
+      logging.error('%s', what)

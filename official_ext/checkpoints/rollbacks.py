@@ -126,4 +126,4 @@ def _parse(content: bytes) -> list[Rollback]:
 
 def _write(path: str, rollbacks: list[Rollback]) -> None:
   text = json.dumps([dataclasses.asdict(entry) for entry in rollbacks], indent=2) + '\n'
-  storage.write(path, text, sync=True)
+  storage.write(path, text)

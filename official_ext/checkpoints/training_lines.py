@@ -20,6 +20,8 @@ from official_ext import errors
 from official_ext.checkpoints import listing
 from official_ext.checkpoints import manifests
 from official_ext.checkpoints import rollbacks as rollbacks_lib
+from official_ext.checkpoints import state_file
+from official_ext.files import paths
 from official_ext.files import storage
 
 _NAME = 'lines.json'
@@ -33,7 +35,7 @@ class Origin:
   """A checkpoint from which a line of training started.
 
   Attributes:
-    checkpoint: its path; only the name, if it is in the run's own folder.
+    checkpoint: its path; below the run's folder, the path from there, so that a copied run starts from its own.
     step: its step.
     fingerprint: of its manifest; None if it has none.
     num_rollbacks: the number of the run's own rollbacks before it was saved.
@@ -137,7 +139,7 @@ def begin(model_dir: str, start: Start, subfolders: Sequence[str] = ()) -> bool:
   """
   if start.origins is None:
     return False
-  tf.io.gfile.makedirs(model_dir)
+  paths.make_folder(model_dir)
   _write(model_dir, start.origins)
   *before, last = start.origins
   if not last['is_pending']:
@@ -152,7 +154,8 @@ def read(model_dir: str) -> list[Origin]:
   path = os.path.join(model_dir, _NAME)
   try:
     with tf.io.gfile.GFile(path, 'rb') as f:
-      return [_checked(entry) for entry in json.loads(f.read().decode())]
+      origins = [_checked(entry) for entry in json.loads(f.read().decode())]
+    return [_relative(model_dir, origin) for origin in origins]
   except tf.errors.NotFoundError:
     return []
   except (ValueError, TypeError, RecursionError, tf.errors.OpError) as error:
@@ -180,7 +183,7 @@ def _checked(entry: Any) -> Origin:
 
 
 def _write(model_dir: str, origins: Sequence[dict[str, Any]]) -> None:
-  storage.write(os.path.join(model_dir, _NAME), json.dumps(list(origins), indent=2) + '\n', sync=True)
+  storage.write(os.path.join(model_dir, _NAME), json.dumps(list(origins), indent=2) + '\n')
 
 
 def _noted(origins: Sequence[Origin]) -> list[dict[str, Any]]:
@@ -191,18 +194,33 @@ def _noted(origins: Sequence[Origin]) -> list[dict[str, Any]]:
 
 
 def _name(model_dir: str, checkpoint: str) -> str:
-  """The name of a checkpoint in the file: the same for all forms of its path, wherever the run's folder is moved."""
+  """The name of a checkpoint in the file: the same for all forms of its path, wherever the run's folder is moved.
+
+  It is a path below the run's folder, or else an absolute one.
+  """
   if '://' in checkpoint:
     folder, name = os.path.split(checkpoint)
     return name if folder.rstrip('/') == model_dir.rstrip('/') else checkpoint
   folder, name = os.path.split(os.path.abspath(checkpoint))
-  folder = os.path.realpath(folder)
-  inside = '://' not in model_dir and folder == os.path.realpath(model_dir)
-  return name if inside else os.path.join(folder, name)
+  path, root = os.path.join(os.path.realpath(folder), name), os.path.realpath(model_dir)
+  is_below = not paths.is_remote(model_dir) and path.startswith(os.path.join(root, ''))
+  return os.path.relpath(path, root) if is_below else path
+
+
+def _relative(model_dir: str, origin: Origin) -> Origin:
+  """An origin of an older version, in which paths below the run's folder were absolute, as it is noted now."""
+  if not os.path.isabs(origin.checkpoint):
+    return origin
+  return dataclasses.replace(origin, checkpoint=_name(model_dir, origin.checkpoint))
 
 
 def _path(model_dir: str, origin: Origin) -> str:
-  return origin.checkpoint if os.path.dirname(origin.checkpoint) else os.path.join(model_dir, origin.checkpoint)
+  """Where a checkpoint is: one of the best may have been set aside with the line before."""
+  if paths.is_remote(origin.checkpoint) or os.path.isabs(origin.checkpoint):
+    return origin.checkpoint
+  places = (model_dir, os.path.join(model_dir, _folder(origin.line - 1)))
+  found = [os.path.join(place, origin.checkpoint) for place in places]
+  return next((path for path in found if tf.io.gfile.exists(f'{path}.index')), found[0])
 
 
 def _is_same(origin: Origin, name: str, fingerprint: str | None) -> bool:
@@ -255,12 +273,14 @@ def _folder(line: int) -> str:
 def _set_aside(model_dir: str, origin: Origin, subfolders: Sequence[str]) -> None:
   """Moves the files of the previous line; may be repeated if it was interrupted."""
   aside = os.path.join(model_dir, _folder(origin.line - 1))
-  tf.io.gfile.makedirs(aside)
+  paths.make_folder(aside)
   is_inside = not os.path.dirname(origin.checkpoint)
   matches = [match for match in map(_FILE.match, _listed(model_dir)) if match]
   names = [match.string for match in matches if not (is_inside and int(match.group(1)) <= origin.step)]
   plain = [name for name in subfolders if name not in ('', '.', '..') and os.path.basename(name) == name]
-  for name in [*names, *plain, 'checkpoint']:
+  for name in [*names, *plain, state_file.NAME]:
     if tf.io.gfile.exists(os.path.join(model_dir, name)):
       tf.io.gfile.rename(os.path.join(model_dir, name), os.path.join(aside, name), overwrite=True)
+  for folder in (aside, model_dir):  # Before the file says that it is done.
+    paths.sync_to_disk(folder)
   rollbacks_lib.Rollbacks(model_dir).keep(origin.num_rollbacks if is_inside else 0, aside)

@@ -147,17 +147,17 @@ def saving_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strateg
     never_began = (errors.UserError, errors.LockLostError, errors.PreemptedError)
     if isinstance(error, never_began) and not run_status.is_ours(model_dir, mode):
       raise
-    with contextlib.suppress(OSError, tf.errors.OpError):  # The error that ended the run is the one to report.
+    with contextlib.suppress(errors.StorageError):  # The error that ended the run is the one to report.
       _save_gin_config(mode, model_dir, strategy)
     raise
   try:
     _save_gin_config(mode, model_dir, strategy)
-  except storage.FAILURES as error:  # The run has finished, and all its other files are written.
-    logging.error('%s: operative_config.%s.gin cannot be written: %s', model_dir, mode, storage.reason_of(error))
+  except errors.StorageError as error:  # The run has finished, and all its other files are written.
+    logging.error('%s', error)
 
 
 def _save_gin_config(mode: str, model_dir: str, strategy: tf.distribute.Strategy) -> None:
   """Does the same as Model Garden's train_utils.save_gin_config, but masks passwords and the like."""
   if strategy.extended.should_checkpoint:
-    with tf.io.gfile.GFile(os.path.join(model_dir, f'operative_config.{mode}.gin'), 'w') as file:
-      file.write(credentials.mask(gin.operative_config_str()))
+    text = credentials.mask(gin.operative_config_str())
+    storage.write(os.path.join(model_dir, f'operative_config.{mode}.gin'), text)

@@ -78,7 +78,7 @@ class ExperimentCache:
     states = {path: _state(path) for path in [*files, *self._folders]}
     try:
       os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-      paths.write_atomically(self._path, json.dumps({'states': states, 'lines': list(lines)}).encode())
+      paths.write_atomically(self._path, json.dumps({'states': states, 'lines': list(lines)}).encode(), sync=False)
     except OSError:
       pass
 

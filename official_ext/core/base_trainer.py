@@ -9,6 +9,7 @@ import orbit
 import tensorflow as tf
 
 from official_ext import errors
+from official_ext import model_garden_internals
 from official_ext.checkpoints import warm_start
 from official_ext.core import base_evaluator
 from official_ext.core import no_training
@@ -223,10 +224,11 @@ class Trainer(base_evaluator.Evaluator):
       UserError: it cannot; Model Garden's tasks continue without it if the folder is empty, or fail in their own ways.
     """
     path = getattr(self.config.task, 'init_checkpoint', '')
-    if path:
-      warm_start.find(path)
+    # What was found, as Model Garden's tasks would go by the file named `checkpoint`, even into another folder.
+    found = {'init_checkpoint': warm_start.find(path)} if path else {}
     try:
-      super().initialize()
+      with model_garden_internals.task_configured(self.task, **found):
+        super().initialize()
     except errors.UserError:
       raise
     except (AssertionError, ValueError, tf.errors.OpError) as error:

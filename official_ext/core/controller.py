@@ -260,7 +260,10 @@ class Controller(orbit.Controller):
 
   def _log(self, event: str, step: int, logs: Mapping[str, Any]) -> None:
     self.events.tell(event, step, logs)
-    self.events.writers.flush()
+    if event == 'eval':
+      self.events.writers.sync()
+    else:
+      self.events.writers.flush()
 
   def _logs_of(self, output: Mapping[str, Any]) -> dict[str, Any]:
     pace = loop_logs.pace(self.trainer, self._step_now(), self._boundaries.train_steps)

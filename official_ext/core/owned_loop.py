@@ -213,7 +213,11 @@ class _RecordedLoopRun(LoopRun):
     self._recorded.record.check_lock()
     self._recorded.record.update(step=self.step)
     self._recorded.events.tell(event, self.step, values)
-    self._recorded.events.writers.flush()
+    writers = self._recorded.events.writers
+    if event in ('eval', 'checkpoint'):
+      writers.sync()
+    else:
+      writers.flush()
 
 
 class _Counter:

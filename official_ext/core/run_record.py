@@ -159,7 +159,8 @@ class RunRecord:
       if not self._is_chief or self.is_anothers:
         return
       try:
-        storage.write(self._path, _to_json(self._values))
+        # Often: of all but the first and the last version, a power loss may cost what readers take for no record.
+        storage.write(self._path, _to_json(self._values), sync=self._values['finished'] is not None)
         self._failed = None
       except errors.StorageError as error:
         self._note_failure(error)

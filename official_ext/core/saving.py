@@ -78,6 +78,7 @@ class Saving:
     self._settle(is_last=not may_fail)
     if self.holds(step):
       return
+    self._events.writers.sync()  # A run that is restored from this checkpoint does not write these events again.
     start = time.perf_counter()
     extra = {
       event_actions.STATE: self._events.actions.state(),

@@ -19,6 +19,7 @@ from official_ext import errors
 from official_ext import tf_internals
 from official_ext.core import trained_model
 from official_ext.data import bad_examples
+from official_ext.files import paths
 from official_ext.files import storage
 
 DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
@@ -67,7 +68,11 @@ def export(trained: trained_model.TrainedModel, output_dir: str) -> dict[str, st
         )
         + '\n'
       )
-    tf.io.gfile.rename(temporary, output_dir)
+    if paths.is_remote(output_dir):
+      tf.io.gfile.rename(temporary, output_dir)
+    else:
+      paths.sync_tree(temporary)
+      paths.rename(temporary, output_dir.rstrip('/'))
   except (OSError, tf.errors.OpError) as error:
     if tf.io.gfile.exists(temporary):
       tf.io.gfile.rmtree(temporary)

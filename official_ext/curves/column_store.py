@@ -99,7 +99,7 @@ class ColumnStore:
     try:
       os.makedirs(self._folder, exist_ok=True)
       temporary = f'{path}.tmp-{os.getpid()}-{threading.get_ident()}'
-      paths.write_atomically(path, json.dumps(header).encode() + b'\n' + content, temporary)
+      paths.write_atomically(path, json.dumps(header).encode() + b'\n' + content, temporary, sync=False)
       self._make_room()
     except OSError:
       pass

@@ -120,7 +120,7 @@ def make_folders(job: jobs.Job) -> None:
     if paths.is_remote(folder):
       continue
     try:
-      os.makedirs(folder, exist_ok=True)
+      paths.make_folder(folder)
     except OSError as error:
       raise errors.StorageError(f'{folder}: cannot be made: {error.strerror}') from error
 

@@ -53,14 +53,14 @@ def entry(kind: str, key: str, make: Callable[[str], None], folder: str = '') ->
   if os.path.isdir(path):
     return path
   try:
-    os.makedirs(place, exist_ok=True)
+    paths.make_folder(place)
     _remove_abandoned(place)
     temporary = tempfile.mkdtemp(prefix=f'{key}.tmp-', dir=place)
   except OSError as error:
     return _temporary_entry(kind, make, error)
   try:
     make(temporary)
-    _sync(temporary)
+    paths.sync_tree(temporary)  # An entry must not come back empty after a power loss.
     os.rename(temporary, path)
   except OSError as error:
     shutil.rmtree(temporary, ignore_errors=True)
@@ -93,10 +93,3 @@ def _remove_abandoned(place):
         shutil.rmtree(path, ignore_errors=True)
     except OSError:  # Another process has removed it.
       pass
-
-
-def _sync(folder):
-  """Has the disk take all files: an entry must not come back empty after the machine has failed."""
-  for base, _, names in os.walk(folder):
-    for name in names:
-      paths.sync_to_disk(os.path.join(base, name))

@@ -6,6 +6,7 @@ would find the files of `m/run1` instead of its own. This module lists folders a
 """
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -14,6 +15,8 @@ from typing import Any
 from official_ext import errors
 
 _HOME = re.compile(r'^~[^/]*(?=/|$)')
+# The file system cannot sync this. Any other error means that what was written may be lost.
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)
 
 
 def is_remote(path: str) -> bool:
@@ -98,17 +101,21 @@ def read(path: str, max_bytes: int = -1) -> bytes:
     raise kind(f'{path}: {error}') from error
 
 
-def write_atomically(path: str, content: bytes, temporary: str = '', sync: bool = False) -> None:
+def write_atomically(path: str, content: bytes, temporary: str = '', sync: bool = True) -> None:
   """Writes a file under a temporary name, then renames it. A local file keeps its predecessor's permissions.
+
+  After a power loss the file has this content, or the one before it.
 
   Args:
     path: the final path.
     content: its content.
     temporary: the path to write to first; empty: one that no other process uses.
-    sync: whether to flush the content to a local disk before the file is renamed, and the name after it.
+    sync: whether to make the disk store a local file before it is renamed, and its name after that. Without it, a power
+      loss may leave an empty or damaged file: only for what can be lost.
 
   Raises:
-    OSError: it cannot be written; `filename` says which.
+    OSError: it cannot be written, or the disk may not have stored it, and it must be written again; `filename` says
+      which.
   """
   temporary = temporary or f'{path}.tmp-{os.uname().nodename}-{os.getpid()}'
   if not is_remote(path):
@@ -117,13 +124,12 @@ def write_atomically(path: str, content: bytes, temporary: str = '', sync: bool 
         f.write(content)
         if sync:
           f.flush()
-          os.fsync(f.fileno())
+          sync_descriptor(f.fileno())
       with contextlib.suppress(FileNotFoundError):
         shutil.copymode(path, temporary)
       os.replace(temporary, path)
       if sync:
-        with contextlib.suppress(OSError):  # Some file systems cannot.
-          sync_to_disk(os.path.dirname(path) or '.')
+        sync_to_disk(os.path.dirname(path))
     except OSError as error:
       if os.path.isfile(temporary):
         os.remove(temporary)
@@ -139,27 +145,77 @@ def write_atomically(path: str, content: bytes, temporary: str = '', sync: bool 
     raise OSError(f'{path}: {error}') from error
 
 
-def sync_to_disk(path: str) -> None:
-  """Makes the disk store a local file's content, or the names in a local folder.
+def sync_descriptor(descriptor: int) -> None:
+  """Makes the disk store an open file or folder, if its file system can.
 
   Raises:
-    OSError: the file system cannot, or there is no such path.
+    OSError: it may not be stored, as after EIO or ENOSPC. The system reports that once, and takes the content as stored
+      from then on: write it again, do not just sync again.
   """
-  descriptor = os.open(path, os.O_RDONLY)
   try:
     os.fsync(descriptor)
+  except OSError as error:
+    if error.errno not in _CANNOT_SYNC:
+      raise
+
+
+def sync_to_disk(path: str) -> None:
+  """Makes the disk store a local file's content, or the names in a local folder; '' is the current one.
+
+  Only what was synced is certain after a power loss: a file's content by syncing the file, its name, and that a name is
+  gone, by syncing the folder. Remote storage has stored a file when it is closed.
+
+  Raises:
+    OSError: see `sync_descriptor`; or there is no such path.
+  """
+  if is_remote(path):
+    return
+  try:
+    descriptor = os.open(path or '.', os.O_RDONLY | os.O_CLOEXEC)
+  except PermissionError:
+    if os.path.isdir(path):  # One may add names to a folder that one may not read; it cannot be synced.
+      return
+    raise
+  try:
+    sync_descriptor(descriptor)
+  except OSError as error:
+    error.filename = path
+    raise
   finally:
     os.close(descriptor)
 
 
-def make_folder(folder: str) -> None:
-  """Makes a folder, and its missing parents.
+def sync_tree(folder: str) -> None:
+  """Makes the disk store a local folder with all files and folders in it, but not the folder's own name.
+
+  Raises:
+    OSError: see `sync_descriptor`.
+  """
+  for base, _, files in os.walk(folder, topdown=False):
+    for file in (os.path.join(base, name) for name in files):
+      if os.path.isfile(file) and not os.path.islink(file):
+        sync_to_disk(file)
+    sync_to_disk(base)
+
+
+def make_folder(folder: str, mode: int = 0o777) -> None:
+  """Makes a folder, and its missing parents; the disk stores their names.
+
+  Args:
+    folder: its path.
+    mode: the permissions of the folder itself, if it is made.
 
   Raises:
     OSError: it cannot be made.
   """
   if not is_remote(folder):
-    os.makedirs(folder or '.', exist_ok=True)
+    made, path = [], folder.rstrip('/') or folder
+    while path and not os.path.isdir(path):
+      made.append(path)
+      path = os.path.dirname(path)
+    os.makedirs(folder or '.', mode, exist_ok=True)
+    for path in made:
+      sync_to_disk(os.path.dirname(path))
     return
   try:
     _gfile().makedirs(folder)
@@ -167,8 +223,20 @@ def make_folder(folder: str) -> None:
     raise OSError(f'{folder}: {error}') from error
 
 
+def rename(path: str, target: str) -> None:
+  """Renames a local file or folder, whose content is synced; the disk stores the new name and then the loss of the old.
+
+  Raises:
+    OSError: it cannot be renamed, or the disk may not have stored it.
+  """
+  os.rename(path, target)
+  parents = [os.path.dirname(target), os.path.dirname(path)]
+  for parent in dict.fromkeys(parents):
+    sync_to_disk(parent)
+
+
 def remove(path: str) -> None:
-  """Deletes a file, if it exists."""
+  """Deletes a file, if it exists; it does not come back with a power loss."""
   if is_remote(path):
     if _gfile().exists(path):
       _gfile().remove(path)
@@ -176,7 +244,8 @@ def remove(path: str) -> None:
   try:
     os.remove(path)
   except FileNotFoundError:
-    pass
+    return
+  sync_to_disk(os.path.dirname(path))
 
 
 def remove_folder(path: str) -> None:

@@ -21,21 +21,22 @@ _REASONS = tuple(os.strerror(number) for number in _OF_STORAGE)
 _PATH = re.compile(r'(?:^|\s)(\S*/[^\s;]*);')
 
 
-def write(path: str, text: str, sync: bool = False) -> None:
+def write(path: str, text: str, sync: bool = True) -> None:
   """Writes a text file: see `write_bytes`."""
   write_bytes(path, text.encode(), sync)
 
 
-def write_bytes(path: str, content: bytes, sync: bool = False) -> None:
+def write_bytes(path: str, content: bytes, sync: bool = True) -> None:
   """Writes a file under a temporary name, then renames it. A failed write leaves nothing behind.
 
   Args:
     path: local, or any that `tf.io.gfile` knows. Its folder is made if it is missing.
     content: its content.
-    sync: see `paths.write_atomically`. For files that decide which checkpoints count.
+    sync: see `paths.write_atomically`.
 
   Raises:
-    StorageError: it cannot be written. The file that was there before is unchanged.
+    StorageError: it cannot be written, or the disk may not have stored it. The file is the one that was there before,
+      or the whole new one.
   """
   try:
     try:

@@ -1,4 +1,4 @@
-"""Folders that are there whole or not at all, whoever dies while they are written."""
+"""Folders that are there whole or not at all, whoever dies while they are written, or if the power fails."""
 
 from collections.abc import Callable
 import os
@@ -43,19 +43,22 @@ def _write(folder, make, replace):
   paths.make_folder(parent)
   _remove_abandoned(parent, name)
   partial, old = (_beside(parent, f'{name}{suffix}') for suffix in ('', '.old'))
+  is_there = False
   try:
     os.mkdir(partial)
     make(partial)
-    for base, _, names in os.walk(partial):
-      for file in names:
-        paths.sync_to_disk(os.path.join(base, file))
+    paths.sync_tree(partial)
     if not replace:
       paths.refuse_used(folder)  # Once more: writing has taken a while. Should it fill now, renaming fails.
     elif os.path.isdir(folder):
       os.rename(folder, old)
     os.rename(partial, folder)
+    is_there = True
+    paths.sync_to_disk(parent)  # Only then is the old one deleted.
   except BaseException:
-    if os.path.isdir(old) and not os.path.exists(folder):
+    if is_there:
+      os.rename(folder, partial)
+    if os.path.isdir(old):
       os.rename(old, folder)
     raise
   finally:

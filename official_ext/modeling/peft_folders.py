@@ -90,6 +90,7 @@ def save(model: Any, folder: str) -> None:
   partial = os.path.join(folder, f'.{WEIGHTS_FILE}.partial')
   tensor_files.write_file(partial, tensors)
   tf.io.gfile.rename(partial, os.path.join(folder, WEIGHTS_FILE), overwrite=True)
+  paths.sync_to_disk(folder)
   tensor_files.write_json(os.path.join(folder, CONFIG_FILE), fields)
 
 

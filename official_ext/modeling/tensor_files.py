@@ -112,6 +112,7 @@ def write_file(path: str, tensors: Mapping[str, np.ndarray]) -> None:
   try:
     extras.load('safetensors.numpy', path).save_file(dict(tensors), path, metadata={'format': 'pt'})
     os.chmod(path, mode)  # The library puts a private temporary file in its place.
+    paths.sync_to_disk(path)
   except BaseException as error:
     with contextlib.suppress(OSError):
       os.remove(path)
@@ -148,14 +149,16 @@ def write(folder: str, tensors: Mapping[str, Callable[[], np.ndarray]], dtype: s
       flush()
     pending[name], sizes[name] = value, value.nbytes
   flush()
-  for name in before:  # Only when all that is new has been written.
-    tf.io.gfile.remove(os.path.join(folder, name))
   finals = [WEIGHTS] if len(shards) == 1 else [_shard_name(number, len(shards)) for number in range(len(shards))]
   for (partial, _), final in zip(shards, finals):
     tf.io.gfile.rename(os.path.join(folder, partial), os.path.join(folder, final), overwrite=True)
   if len(shards) > 1:
     weight_map = {name: final for (_, names), final in zip(shards, finals) for name in names}
     write_json(os.path.join(folder, INDEX), {'metadata': {'total_size': sum(sizes.values())}, 'weight_map': weight_map})
+    finals.append(INDEX)
+  paths.sync_to_disk(folder)
+  for name in sorted({*before} - {*finals}, key=lambda name: name != INDEX):  # The index of other files comes first.
+    paths.remove(os.path.join(folder, name))
 
 
 def _shard_name(number, count):

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_ext.files import paths
 from official_ext.files import storage
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
@@ -54,9 +55,14 @@ class CsvWriter(writers.Writer):
     for table in self._tables.values():
       table.complete()
 
+  def sync(self) -> None:
+    """Makes the disk store the tables."""
+    for table in self._tables.values():
+      table.sync()
+
   def close(self) -> None:
     """Writes rows that could not be written before; all others are written out already."""
-    self.flush()
+    self.sync()
 
   def _forget(self, first_step: int) -> None:
     if self._trains:
@@ -74,6 +80,7 @@ class _Table:
     self._rows: dict[int, dict[str, str]] = {}
     self._last = -1  # The highest step.
     self._is_whole = True  # Whether the file holds all rows.
+    self._is_unsynced = False  # Whether the disk may not have stored the last of them.
     if tf.io.gfile.exists(path):
       self._read()
 
@@ -81,6 +88,7 @@ class _Table:
     with tf.io.gfile.GFile(self._path) as f:
       text = f.read()
     whole = text[: text.rfind('\n') + 1]  # The last line may have been cut short.
+    whole = whole[: whole.rfind('\n', 0, whole.find('\0')) + 1] if '\0' in whole else whole  # By a power loss.
     reader = csv.DictReader(io.StringIO(whole))
     self._columns = list(reader.fieldnames or self._columns)
     self._rows = {int(row['step']): row for row in reader}
@@ -99,6 +107,20 @@ class _Table:
     """Writes the table, if the file differs from it."""
     if not self._is_whole:
       self._write_all()
+
+  def sync(self) -> None:
+    """Makes the disk store the table.
+
+    Raises:
+      StorageError: it could not; the next write includes all rows.
+    """
+    self.complete()
+    if self._is_unsynced:
+      try:
+        paths.sync_to_disk(self._path)
+      except OSError:  # The system takes what it could not store as stored: only what is written again can be synced.
+        self._write_all()
+      self._is_unsynced = False
 
   def add(self, step: int, values: Mapping[str, Any]) -> None:
     """Writes a row, and replaces the one of the same step.
@@ -120,6 +142,7 @@ class _Table:
     try:
       with tf.io.gfile.GFile(self._path, 'a') as f:
         f.write(self._as_text([step]))
+      self._is_unsynced = True
     except storage.FAILURES as error:
       self._is_whole = False
       raise storage.not_written(self._path, error) from error

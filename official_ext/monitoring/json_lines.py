@@ -11,6 +11,7 @@ from absl import logging
 import numpy as np
 import tensorflow as tf
 
+from official_ext.files import paths
 from official_ext.files import storage
 from official_ext.monitoring import standing_events
 from official_ext.monitoring import writers
@@ -28,7 +29,8 @@ class EventsWriter(writers.Writer):
   "NaN", "Infinity" and "-Infinity", which float() and JavaScript's Number() convert back, so that the metric is there.
   Arrays of one dimension become lists; those of more, such as images, are omitted.
 
-  The writer only ever appends to the file, and each line at once: what a killed process has written stays.
+  The writer only ever appends to the file, and each line at once: what a killed process has written stays. A power loss
+  may cost what was written after the last `sync`. If that fails, the same bytes are written again in their place.
 
   If the file cannot be written, as on a full disk, events wait, and are written in order as soon as possible: the part
   of a line that a failed write has left is completed. If the file is deleted, a new one is begun.
@@ -43,6 +45,8 @@ class EventsWriter(writers.Writer):
     self._path = path
     self._file: tf.io.gfile.GFile | None = None
     self._pending = b''  # Text that is not in the file yet; begins inside a line if a write has failed there.
+    self._unsynced = b''  # The end of the file, which the disk may not have stored.
+    self._sync_failed = False
     self._size: int | None = None  # The identity of the file as this writer has left it.
     self._opened: tuple[int, int] | None = None
     self._num_lost = 0
@@ -58,16 +62,46 @@ class EventsWriter(writers.Writer):
     else:
       self._num_lost += 1
     self._write_pending()
+    if len(self._unsynced) > _MAX_PENDING:
+      self.sync()
 
   def flush(self) -> None:
     """Writes the events that wait."""
     if self._pending:
       self._write_pending()
 
+  def sync(self) -> None:
+    """Makes the disk store the events.
+
+    Raises:
+      StorageError: it may not have stored them; the next call writes them again.
+    """
+    self.flush()
+    if self._unsynced and self._identity() == self._opened:
+      try:
+        self._sync()
+      except OSError:  # The system takes what it could not store as stored: a second sync would say nothing.
+        self._sync_failed = True
+        try:
+          self._sync()
+        except OSError as error:
+          raise storage.not_written(self._path, error) from error
+    self._unsynced = b''
+
+  def _sync(self) -> None:
+    if self._sync_failed and not paths.is_remote(self._path):
+      assert self._size is not None
+      with open(self._path, 'r+b') as f:
+        f.seek(self._size - len(self._unsynced))
+        f.write(self._unsynced)
+    paths.sync_to_disk(self._path)
+    paths.sync_to_disk(os.path.dirname(self._path))
+    self._sync_failed = False
+
   def close(self) -> None:
     """See base class."""
     try:
-      self.flush()
+      self.sync()
     finally:
       self._close_file()
       if self._pending:
@@ -102,6 +136,7 @@ class EventsWriter(writers.Writer):
       self._keep_rest()
       raise storage.not_written(self._path, error) from error
     self._size += len(self._pending)
+    self._unsynced += self._pending
     self._pending = b''
 
   def _identity(self) -> tuple[int, int] | None:
@@ -116,7 +151,7 @@ class EventsWriter(writers.Writer):
 
   def _open(self) -> None:
     self._close_file()
-    tf.io.gfile.makedirs(os.path.dirname(self._path) or '.')
+    paths.make_folder(os.path.dirname(self._path))
     size = _size_of(self._path)
     # If this writer's last write ended inside a line, the next one continues that line.
     if size != self._size and _is_torn(self._path) and not self._pending.startswith(b'\n'):
@@ -131,6 +166,7 @@ class EventsWriter(writers.Writer):
     except storage.FAILURES:
       return
     if self._size is not None and size > self._size:
+      self._unsynced += self._pending[: size - self._size]
       self._pending = self._pending[size - self._size :]
       self._size = size
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from official_ext import errors
 from official_ext import tf_internals
+from official_ext.files import paths
 from official_ext.files import storage
 
 _LENGTH = struct.Struct('<Q')  # A record has 8 bytes of length, 4 of its checksum, the data, and 4 of their checksum.
@@ -49,6 +50,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     self._checked = 0  # The number of bytes in whole records.
     known = self._files()
     try:
+      paths.make_folder(folder)
       self._writer = tf.summary.create_file_writer(folder, **_NEVER)
     except storage.FAILURES as error:
       for path in self._files() - known:
@@ -108,6 +110,16 @@ class SummaryFile(tf.summary.SummaryWriter):
       return
     self._checked, self._unwritten, self.failure = whole, [], None
 
+  def sync(self) -> None:
+    """Flushes, and makes the disk store the file; sets `failure` if it may not have."""
+    self.flush()
+    if self.failure is None and self._path is not None:
+      try:
+        paths.sync_to_disk(self._path)
+        paths.sync_to_disk(self._folder)
+      except OSError as error:
+        self.failure = self._untold = storage.not_written(self._path, error)
+
   def take_failure(self) -> errors.StorageError | None:
     """Returns and forgets the last failure, even if everything is written by now."""
     failure, self._untold = self._untold or self.failure, None
@@ -119,7 +131,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     Raises:
       StorageError: not everything could be written.
     """
-    self.flush()
+    self.sync()
     try:
       self._writer.close()
     except storage.FAILURES:
@@ -136,7 +148,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     Raises:
       StorageError, OSError, tf.errors.OpError: it cannot be written.
     """
-    tf.io.gfile.makedirs(self._folder)
+    paths.make_folder(self._folder)
     self._check_room()
     self._create(None)
     self._cut()

@@ -93,8 +93,19 @@ class TensorBoardWriter(writers.Writer):
     Raises:
       StorageError: not everything could be written. The numbers will be, when there is room for them.
     """
+    self._each('flush')
+
+  def sync(self) -> None:
+    """See base class.
+
+    Raises:
+      StorageError: not everything could be written, or the disk may not have stored it.
+    """
+    self._each('sync')
+
+  def _each(self, method: str) -> None:
     for file in self._files.values():
-      file.flush()
+      getattr(file, method)()
     failures = [file.take_failure() for file in self._files.values()]
     for failure in filter(None, failures):
       raise failure

@@ -24,6 +24,10 @@ class Writer:
   def flush(self) -> None:
     """Makes what was written visible to others."""
 
+  def sync(self) -> None:
+    """Makes the disk store what was written: before a checkpoint after which it is not written again."""
+    self.flush()
+
   def close(self) -> None:
     """Ends the writing. It is called once, also when the run fails."""
 
@@ -46,6 +50,10 @@ class Writers(Writer):
   def flush(self) -> None:
     """See base class."""
     self._call('flush')
+
+  def sync(self) -> None:
+    """See base class."""
+    self._call('sync')
 
   def close(self) -> None:
     """See base class."""

@@ -254,7 +254,8 @@ def _forget_if_empty(folder: str, plan: planning.Plan) -> None:
     tokenizer = os.path.join(folder, planning.TOKENIZER)
     if os.path.isdir(tokenizer):
       paths.remove_folder(tokenizer)
-    os.remove(os.path.join(folder, prepared_folders.PLAN))
+    paths.sync_to_disk(folder)  # Without the plan, what is left would be somebody else's.
+    paths.remove(os.path.join(folder, prepared_folders.PLAN))
 
 
 def _write_tokenizer(folder: str, tokenizer: tokenizer_lib.Tokenizer | None) -> None:
@@ -291,4 +292,4 @@ def _write_json(path: str, values: Any) -> None:
 
 def _write(path: str, content: bytes) -> None:
   """Writes a file; what a kill leaves of it has a name by which the next start removes it."""
-  paths.write_atomically(path, content, shards.partial(path), sync=True)
+  paths.write_atomically(path, content, shards.partial(path))

@@ -124,9 +124,8 @@ def _write(job):
     _check_count(array_record_module, temporary, count, path)
     paths.sync_to_disk(temporary)
     note = _note(job, temporary, count, report)
-    os.replace(temporary, path)
-    paths.sync_to_disk(job['folder'])
-    paths.write_atomically(note_path, json.dumps(note).encode(), partial(note_path), sync=True)
+    paths.rename(temporary, path)
+    paths.write_atomically(note_path, json.dumps(note).encode(), partial(note_path))
     return note
   finally:
     with contextlib.suppress(OSError):

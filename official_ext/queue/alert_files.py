@@ -70,7 +70,7 @@ class AlertFiles:
 
   def make(self) -> None:
     """Makes the folders, in that of the queue, which nobody else may enter."""
-    os.makedirs(self._rules, exist_ok=True)
+    paths.make_folder(self._rules)
 
   def keys(self) -> list[str]:
     """The keys of all alerts."""

@@ -229,7 +229,7 @@ def has_begun(attempt_path: str) -> bool:
 
 def write(path: str, values: Mapping[str, Any]) -> None:
   """Writes a JSON object, whole and synced, or raises OSError."""
-  paths.write_atomically(path, (json.dumps(values, indent=2) + '\n').encode(), sync=True)
+  paths.write_atomically(path, (json.dumps(values, indent=2) + '\n').encode())
 
 
 def read(path: str) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from official_ext.files import file_lock
 from official_ext.files import moments
+from official_ext.files import paths
 from official_ext.queue import job_files
 from official_ext.queue import job_notes
 from official_ext.runtime import process_identity
@@ -106,7 +107,7 @@ class Runner:
 
   def _start(self, job: job_files.Job, attempt: job_files.Attempt) -> int:
     """Starts the command, and returns the number of its process."""
-    os.makedirs(os.path.dirname(job.log), exist_ok=True)
+    paths.make_folder(os.path.dirname(job.log))
     log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     os.stat(job.cwd)
     if not job.run_files:

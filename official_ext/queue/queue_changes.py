@@ -65,13 +65,14 @@ def add(
       _expect(queue, neighbour, job_status.WAITING, 'has no place in the order')
     number = max([0, *queue.numbers()]) + 1
     job = _job(queue, number, command, cwd, folder, mode, gpus, max_restarts)
-    os.makedirs(job.folder)
+    paths.make_folder(job.folder)
     try:
       if place != 'last':  # First, as it might be started before it gets its place.
         _write_order(queue, number, place, neighbour)
       job_files.write(os.path.join(job.folder, job_files.JOB), job.values())
     except OSError:
-      with contextlib.suppress(OSError):
+      with contextlib.suppress(OSError):  # The file may be there, and the disk may not have stored it.
+        paths.remove(os.path.join(job.folder, job_files.JOB))
         os.rmdir(job.folder)
       raise
   return job

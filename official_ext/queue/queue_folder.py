@@ -63,10 +63,8 @@ class Queue:
     Raises:
       OSError: they cannot be made.
     """
-    os.makedirs(os.path.dirname(self.folder), exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-      os.mkdir(self.folder, 0o700)  # Whoever may write into it can have the dispatcher run any program.
-    os.makedirs(self.jobs_dir, exist_ok=True)
+    paths.make_folder(self.folder, 0o700)  # Whoever may write into it can have the dispatcher run any program.
+    paths.make_folder(self.jobs_dir)
 
   def states(self) -> list[job_status.State]:
     """How all jobs stand, as they were added.
@@ -139,7 +137,7 @@ class Queue:
     Raises:
       OSError: that cannot be noted. TimeoutError: another process is the same.
     """
-    os.makedirs(self._more_dir, exist_ok=True)
+    paths.make_folder(self._more_dir)
     name = hashlib.sha256(who.encode('utf-8', 'surrogateescape')).hexdigest()[:16]
     with file_lock.FileLock(os.path.join(self._more_dir, f'{name}.lock')):
       yield

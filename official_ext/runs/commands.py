@@ -25,6 +25,7 @@ from official_ext.runtime import process_identity
 BASE_PARAMS = 'base_params.yaml'  # What a clone was made of: the original may be deleted.
 
 # The flags that a clone has in other words: its params are resolved; it is another run, from its beginning.
+_PATHS = ('model_dir', 'checkpoint', 'config_file')  # Flags that may name something in the run's own folder.
 _REPLACED = frozenset(
   'experiment mode model_dir config_file params_override set branch dry_run debug debug_step profile_steps'.split()
 )
@@ -76,7 +77,7 @@ class Command:
 def to_resume(run: run_folder.Run) -> Command:
   """The command that goes on with a run from its newest checkpoint: the one that has started it.
 
-  If the run's folder was moved, the command names it as it is now.
+  If the run's folder was moved or copied, the command names it as it is now, and the files in it.
 
   Raises:
     UserError: the run lives or has finished, or its command is not known, not whole, or that of one of several workers.
@@ -100,8 +101,9 @@ def to_resume(run: run_folder.Run) -> Command:
   for name, value in split.flags:
     model_dir = value if name == 'model_dir' else model_dir
   cwd = _cwd_of(values)
-  if model_dir is not None and not _same(os.path.join(cwd, os.path.expanduser(model_dir)), run.path):
-    flags = [(name, run.path if name == 'model_dir' else value) for name, value in split.flags]
+  before = os.path.join(cwd, os.path.expanduser(model_dir)) if model_dir is not None else run.path
+  if not _same(before, run.path):
+    flags = [(name, _in_folder(name, value, cwd, before, run.path)) for name, value in split.flags]
     words = [*split.program, *map(_written, flags)]
   return Command(tuple(words), cwd, run.path, values.get('mode') or 'train', environment)
 
@@ -267,8 +269,9 @@ def make_folder(root: str, name: str) -> str:
   """
   folder = checked_folder(root, name)
   try:
-    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    paths.make_folder(os.path.dirname(folder))
     os.mkdir(folder)
+    paths.sync_to_disk(os.path.dirname(folder))
   except OSError as error:
     if isinstance(error, FileExistsError) and os.path.lexists(folder):
       raise
@@ -372,6 +375,15 @@ def _flags(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 def _written(flag: tuple[str, str | None]) -> str:
   name, value = flag
   return f'--{name}' if value is None else f'--{name}={value}'
+
+
+def _in_folder(name: str, value: str | None, cwd: str, before: str, now: str) -> str | None:
+  """A flag's value, in which a path in the folder that a run had is that in the folder which it has now."""
+  if name not in _PATHS or value is None:
+    return value
+  path, folder = (os.path.realpath(os.path.join(cwd, os.path.expanduser(each))) for each in (value, before))
+  below = os.path.relpath(path, folder)
+  return value if below.split(os.sep)[0] == os.pardir else os.path.normpath(os.path.join(now, below))
 
 
 def _same(path: str, other: str) -> bool:

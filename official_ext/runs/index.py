@@ -142,7 +142,7 @@ class _Cache:
     try:
       os.makedirs(os.path.dirname(self._path), exist_ok=True)
       temporary = f'{self._path}.tmp-{os.getpid()}-{threading.get_ident()}'
-      paths.write_atomically(self._path, json.dumps(header).encode() + b'\n' + content, temporary)
+      paths.write_atomically(self._path, json.dumps(header).encode() + b'\n' + content, temporary, sync=False)
     except OSError:
       pass
 

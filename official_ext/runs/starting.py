@@ -16,6 +16,7 @@ import sys
 from official_ext import errors
 from official_ext.files import file_lock
 from official_ext.files import moments
+from official_ext.files import paths
 from official_ext.monitoring import credentials
 from official_ext.runs import run_folder
 from official_ext.runs import status
@@ -59,7 +60,7 @@ def start(
     raise errors.UserError(f'{cwd}: no such folder, in which the run is to be started')
   run = run_folder.Run(model_dir, os.path.basename(model_dir))
   try:
-    os.makedirs(model_dir, exist_ok=True)
+    paths.make_folder(model_dir)
     with file_lock.FileLock(run.file(LOCK), _PATIENCE_SECONDS) as lock:
       if status.is_alive(run, mode):
         raise errors.UserError(f'{model_dir}: the run lives ({_describe(run, mode)}); wait for it, or stop it first')

@@ -83,7 +83,7 @@ def delete(root: str, run: run_folder.Run) -> Deleted:
       _remove_place(place)
       raise
     if status.is_alive(moved):  # Somebody has started it by hand, a moment ago.
-      os.rename(moved.path, run.path)
+      paths.rename(moved.path, run.path)
       _remove_place(place)
       _refuse_living(run)
   return Deleted(key, run.name, moments.now(), moved)
@@ -185,7 +185,7 @@ def _names(root: str) -> list[str]:
 
 def _make(folder: str) -> None:
   try:
-    os.makedirs(folder, exist_ok=True)
+    paths.make_folder(folder)
   except OSError as error:
     raise errors.StorageError(f'{folder}: cannot be made: {error.strerror}') from error
 
@@ -193,7 +193,7 @@ def _make(folder: str) -> None:
 def _move(run: run_folder.Run, target: str) -> run_folder.Run:
   """Renames a run's folder."""
   try:
-    os.rename(run.path, target)
+    paths.rename(run.path, target)
   except FileNotFoundError:
     raise errors.UserError(f'{run.name}: is not there any more: another process has moved or deleted it') from None
   except OSError as error:
@@ -204,10 +204,11 @@ def _move(run: run_folder.Run, target: str) -> run_folder.Run:
 
 
 def _remove_place(place: str) -> None:
-  """Removes a folder of the trash that has no run."""
+  """Removes a folder of the trash, if it has no run: what could not be moved for certain may have been moved."""
   with contextlib.suppress(OSError):
-    paths.remove(os.path.join(place, _NOTE))
-    os.rmdir(place)
+    if not os.path.lexists(os.path.join(place, _RUN)):
+      paths.remove(os.path.join(place, _NOTE))
+      os.rmdir(place)
 
 
 # Archived ones.

@@ -176,12 +176,12 @@ class RunLock:
   def _write(self) -> None:
     self._lease['heartbeat'] = moments.now()
     if self._file < 0:
-      paths.write_atomically(self._path, json.dumps(self._lease).encode())
+      paths.write_atomically(self._path, json.dumps(self._lease).encode(), sync=False)
       return
     status = os.fstat(self._file)
     self._lease['file'] = [status.st_dev, status.st_ino]
     os.pwrite(self._file, json.dumps(self._lease).encode().ljust(_LEASE_BYTES - 1) + b'\n', 0)
-    os.fsync(self._file)  # Other hosts see only what has reached the server.
+    paths.sync_descriptor(self._file)  # Other hosts see only what has reached the server.
 
   # Who has it.
 

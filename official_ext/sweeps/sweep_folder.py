@@ -129,9 +129,9 @@ class SweepFolder:
       StorageError: it cannot be written.
     """
     with job_files.explaining(self.path):
-      os.makedirs(self.path, exist_ok=True)
+      paths.make_folder(self.path)
       job_files.write(self.file(SETTINGS), {**settings, 'time': moments.now()})
-      paths.write_atomically(self.file(FILE), text.encode(), sync=True)  # Last: from here on it is a sweep.
+      paths.write_atomically(self.file(FILE), text.encode())  # Last: from here on it is a sweep.
 
   # Points.
 
@@ -178,10 +178,9 @@ class SweepFolder:
     content = json.dumps({**values, 'told': None}, indent=2).replace(
       '"told": null', f'"told": {json.dumps(values["told"])}'
     )
-    paths.write_atomically(os.path.join(new, POINT), content.encode() + b'\n', sync=True)
+    paths.write_atomically(os.path.join(new, POINT), content.encode() + b'\n')
     folder = self.point_path(number, proposal)
-    os.rename(new, folder)
-    paths.sync_to_disk(self.path)
+    paths.rename(new, folder)
     return PointRecord(number, folder, proposal, told)
 
   def point_path(self, number: int, proposal: proposals.Proposal) -> str:
@@ -190,8 +189,8 @@ class SweepFolder:
 
   def bury(self, record: PointRecord) -> None:
     """Keeps the place of a point whose run is about to be deleted."""
-    os.makedirs(self.file(_DELETED), exist_ok=True)
-    paths.write_atomically(self._grave(record), paths.read(os.path.join(record.folder, POINT)), sync=True)
+    paths.make_folder(self.file(_DELETED))
+    paths.write_atomically(self._grave(record), paths.read(os.path.join(record.folder, POINT)))
 
   def exhume(self, record: PointRecord) -> None:
     """Takes `bury` back."""

@@ -1,14 +1,19 @@
 """The best checkpoints: which are kept, and that the file says so only once they are there."""
 
+import errno
 import json
 import os
+import shutil
 
 import pytest
 import tensorflow as tf
 
 from official_ext import errors
 from official_ext.checkpoints import best as best_lib
+from official_ext.checkpoints import exports
 from official_ext.checkpoints import manifests
+from official_ext.checkpoints import rollbacks as rollbacks_lib
+from tests import file_calls
 from tests.core import small_run
 
 
@@ -262,3 +267,81 @@ def test_the_best_checkpoint_stays_until_the_history_says_that_another_is_better
   (tmp_path / 'history.json').rmdir()
   _evaluate(exporter, {30: 0.1})
   assert _kept(tmp_path) == [20] and exporter.best_ckpt_path == f'{tmp_path}/best_ckpt-20'
+
+
+def _forget(folder, *steps):
+  """Leaves the history as a power loss does that has cost its last versions."""
+  path = folder / 'history.json'
+  path.write_text(json.dumps([entry for entry in json.loads(path.read_text()) if entry['step'] not in steps]))
+
+
+def test_a_history_from_before_the_best_checkpoint_does_not_cost_it(tmp_path, caplog):
+  # Before: the next evaluation deleted it, and reported a worse one.
+  values = {10: 0.5, 20: 0.9, 30: 0.4}
+  _evaluate(_exporter(tmp_path, keep=1), values)
+  _forget(tmp_path, 20)
+  again = _evaluate(_exporter(tmp_path, keep=1), {40: 0.6})
+  assert _kept(tmp_path) == [20] and again.best_ckpt_path == f'{tmp_path}/best_ckpt-20'
+  assert again.best_ckpt_logs['accuracy'] == pytest.approx(0.9)
+  assert 'lacks 1 evaluations of the best checkpoints beside it' in caplog.text
+  assert [entry['step'] for entry in json.loads((tmp_path / 'history.json').read_text())] == [10, 20, 30, 40]
+
+
+def test_a_checkpoint_that_a_rollback_has_left_behind_is_not_added_to_the_history(tmp_path):
+  best, rollbacks = tmp_path / 'best', rollbacks_lib.Rollbacks(str(tmp_path))
+
+  def exporter():
+    make = lambda: rollbacks_lib.Rollbacks(str(tmp_path))
+    return best_lib.BestCheckpointExporter(str(best), 'accuracy', 'higher', 1, rollbacks=make)
+
+  _evaluate(exporter(), {10: 0.5, 20: 0.9})
+  rollbacks.add(rollbacks_lib.Rollback(from_step=25, to_step=15, data_offset=10))
+  _evaluate(exporter(), {16: 0.6})  # After the rollback, other steps are evaluated.
+  assert _kept(best) == [16, 20]
+  again = _evaluate(exporter(), {30: 0.3})
+  assert again.best_ckpt_path == f'{best}/best_ckpt-16' and _kept(best) == [16]
+
+
+def test_what_decides_which_checkpoint_is_the_best_is_on_the_disk_before_others_are_deleted(tmp_path):
+  exporter = _evaluate(_exporter(tmp_path, keep=1), {10: 0.5})
+  with file_calls.recorded() as calls:
+    _evaluate(exporter, {20: 0.9})
+  deleted = calls.index(('remove', f'{tmp_path}/best_ckpt-10.manifest.json'))
+  for name in ('best_ckpt-20.manifest.json', 'history.json', 'info.json', 'checkpoint'):
+    path = f'{tmp_path}/{name}'
+    (renamed,) = (n for n, call in enumerate(calls) if call[0] == 'rename' and call[2] == path)
+    assert ('sync', calls[renamed][1]) in calls[:renamed]  # The content before the name.
+    assert ('sync', str(tmp_path)) in calls[renamed:deleted]  # The name before the deletion.
+
+
+@pytest.mark.parametrize('name', ['history.json', 'best_ckpt-20.manifest.json'])
+def test_no_best_checkpoint_is_deleted_if_the_disk_may_not_have_stored_a_better_one(name, tmp_path, caplog):
+  exporter = _evaluate(_exporter(tmp_path, keep=1), {10: 0.5})
+  with file_calls.failing_syncs(lambda path: name in path, errno.EIO):
+    _evaluate(exporter, {20: 0.9})
+  assert 10 in _kept(tmp_path) and 'Input/output error' in caplog.text
+  assert manifests.find_damage(f'{tmp_path}/best_ckpt-10') is None
+  _evaluate(exporter, {30: 0.95})
+  assert _kept(tmp_path) == [30]
+
+
+@pytest.mark.parametrize('is_same', [True, False])
+def test_a_best_checkpoint_that_is_written_again_is_there_at_any_moment(is_same, tmp_path):
+  # Before: its files were overwritten under its manifest.
+  _evaluate(_exporter(tmp_path / 'run', keep=1), {10: 0.5, 20: 0.9})
+  original = {path.name: path.read_bytes() for path in (tmp_path / 'run').iterdir()}
+  for number in range(100):
+    folder = tmp_path / str(number)
+    shutil.copytree(tmp_path / 'run', folder)
+    weight = tf.Variable(20.0 if is_same else 21.0)
+    exporter, logs = _exporter(folder, keep=1), {'accuracy': tf.constant(0.9)}
+    with file_calls.ending_after(number) as has_ended:
+      exporter.maybe_export_checkpoint(tf.train.Checkpoint(weight=weight), logs, 20)
+    exports.end_unfinished(str(folder), 'best_ckpt')
+    assert _kept(folder) == [20] and manifests.find_damage(f'{folder}/best_ckpt-20') is None
+    assert not [name for name in os.listdir(folder) if name.endswith(('_temp', '.unfinished'))]
+    if not has_ended():
+      break
+  assert number > 5
+  found = (folder / 'best_ckpt-20.manifest.json').read_bytes()
+  assert (found == original['best_ckpt-20.manifest.json']) == is_same

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from official_ext.checkpoints import manifest_content
 from official_ext.checkpoints import manifests
+from official_ext.checkpoints import state_file
 from official_ext.files import readable_paths
 
 _ODD_NAMES = ['run[1]', 'run*', 'run?', 'run\\1']
@@ -114,4 +115,4 @@ def test_a_manifest_of_anything_else_is_damaged(tmp_path, content):
 def test_a_state_file_that_a_crash_has_left_names_nothing(tmp_path, content):
   _save(tmp_path, 5)
   (tmp_path / 'checkpoint').write_bytes(content)
-  assert manifests.named_latest(str(tmp_path)) is None
+  assert state_file.newest(str(tmp_path)) is None

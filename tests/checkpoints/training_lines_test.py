@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -52,6 +53,30 @@ def test_the_same_command_goes_on_from_its_own_newest(tmp_path, monkeypatch):
     assert start(run, name) is None
   os.rename(source, tmp_path / 'moved')
   assert start(run, tmp_path / 'moved/ckpt-8') is None and start(run, source / 'ckpt-8') is None
+
+
+@pytest.mark.parametrize('noted', ['relative', 'absolute'])
+def test_a_copied_run_starts_from_its_own_checkpoint(noted, tmp_path):
+  # Before: from that of the original, as long as that was there.
+  run, copy = tmp_path / 'run', tmp_path / 'copy'
+  save(run / 'best', 8)
+  assert start(run, run / 'best/ckpt-8') == str(run / 'best/ckpt-8')
+  lines = run / 'lines.json'
+  assert json.loads(lines.read_text())[0]['checkpoint'] == 'best/ckpt-8'
+  if noted == 'absolute':  # As before.
+    lines.write_text(lines.read_text().replace('best/ckpt-8', f'{run}/best/ckpt-8'))
+    assert start(run, run / 'best/ckpt-8') == str(run / 'best/ckpt-8')
+  shutil.copytree(run, copy)
+  assert start(copy, None) == str(copy / 'best/ckpt-8')
+
+
+def test_a_best_checkpoint_that_was_set_aside_is_found_again(tmp_path):
+  # Before: "is not there any more", after a kill in front of the new line's first save.
+  run = tmp_path / 'run'
+  save(run, 4)
+  save(run / 'best', 8)
+  assert start(run, run / 'best/ckpt-8', branch=True, subfolders=['best']) == str(run / 'best/ckpt-8')
+  assert start(run, None) == str(run / 'line_0/best/ckpt-8')
 
 
 def test_another_checkpoint_over_checkpoints_is_refused_and_writes_nothing(tmp_path):

@@ -1,5 +1,7 @@
 """New runs that start from the weights of another."""
 
+import shutil
+
 import pytest
 import tensorflow as tf
 import tf_keras
@@ -135,3 +137,40 @@ def test_model_gardens_own_tasks_are_told_too(tmp_path):
   params.task.init_checkpoint = save(make_model(), tmp_path / 'other')
   with pytest.raises(errors.UserError, match='task.init_checkpoint: .*ckpt-7: does not fit the model'):
     small_run.run(tmp_path / 'run', 'train', StockInitialize, params=params)
+
+
+def test_a_copied_or_moved_run_gives_its_own_weights(tmp_path):
+  """Model Garden's tasks go by the file named `checkpoint`. Before, it held absolute paths."""
+  from official.core import base_task
+
+  class StockInitialize(small_run.SmallTask):
+    initialize = base_task.Task.initialize
+
+  run = tmp_path / 'run'
+  first, _ = small_run.run(run, 'train', trainer={'train_steps': 4})
+  shutil.copytree(run, tmp_path / 'copy')
+  assert tf.train.latest_checkpoint(str(tmp_path / 'copy')) == f'{tmp_path}/copy/ckpt-4'
+  small_run.run(run, 'train')  # From here on the original has other weights.
+  shutil.move(tmp_path / 'copy', tmp_path / 'moved')
+  for content in ((tmp_path / 'moved/checkpoint').read_text(), f'model_checkpoint_path: "{run}/ckpt-12"\n'):
+    (tmp_path / 'moved/checkpoint').write_text(content)  # The second is that of an older version.
+    params = small_run.make_params(train_steps=1)
+    params.trainer.optimizer_config.learning_rate.constant.learning_rate = 0.0
+    params.task.init_checkpoint = str(tmp_path / 'moved')
+    shutil.rmtree(tmp_path / 'second', ignore_errors=True)
+    second, _ = small_run.run(tmp_path / 'second', 'train', StockInitialize, params=params)
+    assert all(equal(first, second))
+
+
+@pytest.mark.parametrize('is_beside', [True, False])
+def test_a_state_file_with_the_path_of_another_folder(is_beside, tmp_path):
+  """Without manifests, as another program writes it: a checkpoint of that name beside it comes first."""
+  there = save(make_model(), tmp_path / 'there')
+  here = tmp_path / 'here'
+  here.mkdir()
+  if is_beside:
+    save(make_model(), here)
+  (here / 'checkpoint').write_text(f'model_checkpoint_path: "{there}"\n')
+  for path in (*here.glob('*.manifest.json'), *(tmp_path / 'there').glob('*.manifest.json')):
+    path.unlink()
+  assert warm_start.find(str(here)) == (f'{here}/ckpt-7' if is_beside else there)

@@ -250,7 +250,7 @@ def test_what_is_left_to_write_after_a_finished_run_does_not_make_it_fail(disk, 
       disk.fill()
 
   assert exit_status.run_main(main, []) == 0
-  assert f'{folder}: operative_config.train.gin cannot be written: No space left on device' in caplog.text
+  assert f'{folder}/operative_config.train.gin: cannot be written: No space left on device' in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,23 @@ def test_a_run_that_was_moved_goes_on_where_it_is(tmp_path):
   assert '--model_dir' in commands.to_resume(run).words
 
 
+def test_a_run_that_was_copied_takes_its_own_files(tmp_path):
+  # Before: the command went on with the original's file, which may be another by now.
+  flags = (*_FLAGS, '--model_dir=a', '--config_file=a/base.yaml', '--checkpoint', str(tmp_path / 'a/best/best_ckpt-4'))
+  others = ('--config_file=ab/base.yaml', '--set=note=a/base.yaml')
+  run = folders.make(
+    tmp_path,
+    'b',
+    status='failed',
+    identity=folders.ended_process(),
+    command=_command(*flags, *others),
+    cwd=str(tmp_path),
+  )
+  words = commands.to_resume(run).words
+  own = (f'--model_dir={run.path}', f'--config_file={run.path}/base.yaml', f'--checkpoint={run.path}/best/best_ckpt-4')
+  assert words[-5:] == (*own, *others)
+
+
 def test_a_launcher_is_what_is_started_again(tmp_path):
   launch = shlex.join(
     [sys.executable, '/bin/official-ext', 'launch', '--num_workers=2', '--', *_FLAGS, '--model_dir=x']
