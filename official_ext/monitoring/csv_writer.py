@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_ext.files import paths
 from official_ext.files import storage
 from official_ext.monitoring import writer_registry
 from official_ext.monitoring import writers
@@ -78,8 +79,7 @@ class _Table:
       self._read()
 
   def _read(self) -> None:
-    with tf.io.gfile.GFile(self._path) as f:
-      text = f.read()
+    text = paths.read(self._path).decode()
     whole = text[: text.rfind('\n') + 1]  # The last line may have been cut short.
     reader = csv.DictReader(io.StringIO(whole))
     self._columns = list(reader.fieldnames or self._columns)

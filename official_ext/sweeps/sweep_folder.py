@@ -25,6 +25,7 @@ from official_ext import errors
 from official_ext.files import file_lock
 from official_ext.files import moments
 from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.queue import job_files
 from official_ext.queue import queue_folder
 from official_ext.runs import commands
@@ -191,7 +192,9 @@ class SweepFolder:
   def bury(self, record: PointRecord) -> None:
     """Keeps the place of a point whose run is about to be deleted."""
     os.makedirs(self.file(_DELETED), exist_ok=True)
-    paths.write_atomically(self._grave(record), paths.read(os.path.join(record.folder, POINT)), sync=True)
+    paths.write_atomically(
+      self._grave(record), paths.read(os.path.join(record.folder, POINT), regular_files.MAX_RECORD), sync=True
+    )
 
   def exhume(self, record: PointRecord) -> None:
     """Takes `bury` back."""
