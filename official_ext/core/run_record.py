@@ -20,6 +20,7 @@ from official_ext.config import yaml_text
 from official_ext.files import moments
 from official_ext.files import paths
 from official_ext.files import readable_paths
+from official_ext.files import regular_files
 from official_ext.files import storage
 from official_ext.monitoring import credentials
 from official_ext.runtime import heartbeat
@@ -29,7 +30,8 @@ from official_ext.runtime import process_identity
 from official_ext.runtime import run_lock
 from official_ext.runtime import run_status
 
-_FILES = ('params.yaml', 'events.jsonl', 'rollbacks.json', 'checkpoint', run_lock.NAME)
+_FILES = ('params.yaml', 'events.jsonl', 'rollbacks.json', 'lines.json', 'checkpoint', run_lock.NAME)
+_FILES_OF_FOLDERS = ('checkpoint', 'history.json', 'info.json')
 _PACKAGES = (
   'official-ext',
   'tensorflow',
@@ -247,10 +249,17 @@ def check_places(model_dir: str, mode: str, trainer: definitions.TrainerConfig) 
   for path in (os.path.join(model_dir, name) for name in folders if name):
     if os.path.exists(path) and not os.path.isdir(path):
       raise errors.UserError(f'--model_dir={model_dir}: {path} is a file, and a run keeps a folder there; move it away')
-  names = (*_FILES, os.path.basename(run_status.path_of(model_dir, mode)))
+  names = [*_FILES, os.path.basename(run_status.path_of(model_dir, mode))]
+  names += [os.path.join(folder, name) for folder in folders if folder for name in _FILES_OF_FOLDERS]
   for path in (os.path.join(model_dir, name) for name in names):
-    if os.path.exists(path) and not os.path.isfile(path):
-      raise errors.UserError(f'--model_dir={model_dir}: {path} is no file, and a run keeps one there; move it away')
+    try:
+      regular_files.check(path)
+    except (regular_files.UnreadableError, IsADirectoryError) as error:
+      raise errors.UserError(
+        f'--model_dir={model_dir}: {path} {error.strerror}, and a run keeps a file there; move it away'
+      ) from None
+    except OSError:  # There is none, or it is only written.
+      pass
 
 
 def params_text(params: definitions.ExperimentConfig) -> str:
@@ -279,7 +288,7 @@ def save_params(params: definitions.ExperimentConfig, model_dir: str) -> list[st
   text = params_text(params)
   differences: list[str] = []
   if 'params.yaml' in paths.names(model_dir):
-    old = paths.read(path)
+    old = paths.read(path, regular_files.MAX_RECORD)
     differences = _differences_from_bytes(old, text)
     if not differences:
       return []
@@ -317,7 +326,7 @@ def _keep(path: str, content: bytes) -> str:
   """Writes `content` beside `path`, as params.N.yaml, and returns where."""
   folder, name = os.path.split(path)
   stem, extension = os.path.splitext(name)
-  number, taken = 1, paths.names(folder)
+  number, taken = 1, set(paths.names(folder))
   while f'{stem}.{number}{extension}' in taken:
     number += 1
   kept = os.path.join(folder, f'{stem}.{number}{extension}')
