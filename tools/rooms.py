@@ -111,6 +111,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
   'actions': ('triggers', 'early_stopping', 'event_actions', 'keras_callbacks', 'reduce_lr_on_plateau'),
   'core': (
     'registration',
+    'code_identity',
     'base_task',
     'text_task',
     'evaluation_state',

@@ -145,6 +145,16 @@ class Task(base_task.Task):
     """
     del model_dir
 
+  def code_files(self) -> Mapping[str, Any]:
+    """Further code and files that decide what a step computes, beside the modules of the task: see code_identity.py.
+
+    A run compares them over its workers, and reports on resume which of them have changed.
+
+    Returns:
+      By name: the path of a file, bytes, or a function, class or module in Python.
+    """
+    return {}
+
   def check_result(self, model: tf_keras.Model, folder: str) -> Sequence[str]:
     """Saves what a finished run leaves for others, loads it again, and compares: for `official-ext check`.
 

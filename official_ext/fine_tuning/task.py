@@ -218,6 +218,12 @@ class FineTuningTask(text_task.TextTask):
     """Batches of the rows of `source`."""
     return step_indexed.build_dataset(self.source(params), params, input_context)
 
+  def code_files(self) -> Mapping[str, Any]:
+    """The tokenizer and the files of chat templates: see base class."""
+    paths = [data.chat_template_path for data in (self.config.train_data, self.config.validation_data)]
+    files = {os.path.basename(path): os.path.expanduser(path) for path in paths if path}
+    return {**super().code_files(), **files}
+
   def num_examples(self, params: Any) -> int:
     """The number of rows."""
     return len(self.source(params))
