@@ -114,6 +114,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'code_identity',
     'base_task',
     'text_task',
+    'evaluation_length',
     'evaluation_state',
     'input_report',
     'base_evaluator',

@@ -365,6 +365,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     """
     self.sync()
     restoring.check_same_as_chief(path, self._workers)
+    self._notes.check_held_out(path)
     self._restoring.restore(path)
     is_here = os.path.normpath(os.path.dirname(path)) == os.path.normpath(self.directory)
     self._held = manifests.step_of(path) if is_here else None

@@ -5,6 +5,7 @@ import dataclasses
 import json
 from typing import Any
 
+from official_ext import errors
 from official_ext.checkpoints import manifests
 from official_ext.data import identity
 
@@ -47,6 +48,25 @@ class RunNotes:
       print(f'{path}: other data than before:', flush=True)
       for line in lines:
         print(f'  {line}', flush=True)
+
+  def check_held_out(self, path: str) -> None:
+    """Makes sure that a checkpoint was not trained on records that are held out to evaluate it.
+
+    Raises:
+      UserError: it was, or may have been: other records were held out of the same ones, or none.
+    """
+    trained = {
+      each['divided']: each['held_out']
+      for each in (manifests.entries(path).get('data') or {}).get('train_data', ())
+      if 'divided' in each
+    }
+    for each in self.data_identity.get('validation_data', ()):
+      if trained.get(each.get('divided'), each.get('held_out')) != each.get('held_out'):
+        raise errors.UserError(
+          f'task.validation_data.input_path: is empty, so that records of task.train_data evaluate, and {path} was '
+          'trained on them (--mode=train holds none out, unless task.validation_share is set); name other records, or '
+          'start a new run in another --model_dir'
+        )
 
   def report_other_code(self, path: str) -> bool:
     """Prints one line with the modules, files and packages that differ from those of the run that has saved a

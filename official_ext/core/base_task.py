@@ -45,11 +45,13 @@ class Task(base_task.Task):
       override points is needed. None: the library's own.
     goes_on_from: The folder of the checkpoint whose weights the model will have, known before it is built: of a
       resume, an evaluation, `ext.load`. '' for a new run.
+    evaluates: Whether the run evaluates, known before its input is built: only then are examples held out for it.
   """
 
   class_names: Sequence[str] = ()
   trainer_cls: Any | None = None
   goes_on_from: str = ''
+  evaluates: bool = True
 
   @property
   def config(self) -> Any:

@@ -34,6 +34,7 @@ def check_run(
   model_dir: str,
   checkpoint: str | None,
   branch: bool,
+  run_post_eval: bool = False,
 ) -> tuple[training_lines.Start, definitions.ExperimentConfig]:
   """Refuses what can be refused before a model is built: see `train_lib.run_experiment`.
 
@@ -42,6 +43,7 @@ def check_run(
   """
   workers = workers_lib.get(strategy)
   start = choose_start(workers, mode, model_dir, checkpoint, branch)
+  task.evaluates = 'eval' in mode or run_post_eval
   task.goes_on_from = _folder_of_weights(start, mode, model_dir)
   run_record.check_writable(model_dir)
   if 'train' in mode and strategy.extended.should_checkpoint:

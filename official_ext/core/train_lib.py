@@ -148,7 +148,9 @@ def run_experiment(
   """
   strategy, options = distribution_strategy or tf.distribute.get_strategy(), options or RunOptions()
   with workers_lib.get(strategy).guarded():
-    start, params = run_checks.check_run(strategy, task, mode, params, model_dir, options.checkpoint, options.branch)
+    start, params = run_checks.check_run(
+      strategy, task, mode, params, model_dir, options.checkpoint, options.branch, run_post_eval
+    )
     experiment = _Experiment(strategy, task, mode, params, model_dir, run_post_eval, save_summary, options, start)
     trainer, actions = _build_trainer_and_actions(experiment)
     experiment = dataclasses.replace(experiment, code=_identify_code(experiment, trainer))
@@ -305,6 +307,8 @@ def _tell_params(experiment: _Experiment, record: run_record.RunRecord, saves: b
 
 
 def _tell_start(experiment: _Experiment, run: recorded_run.RecordedRun) -> None:
+  for line in run.trainer.data_summary() if experiment.is_chief and hasattr(run.trainer, 'data_summary') else ():
+    print(line, flush=True)
   run.events.tell(
     'start',
     int(run.trainer.global_step.numpy()),
@@ -331,7 +335,7 @@ def _build_checkpoint_manager(experiment: _Experiment, trainer: Any) -> manager_
     role=manager_lib.Role(experiment.trains, experiment.is_chief, experiment.workers),
     notes=run_notes.RunNotes(
       config.optimizer_config.as_dict(),
-      trainer.data_identity() if experiment.trains else {},
+      trainer.data_identity(),
       experiment.code,
       code_identity.describe_changes,
     ),
