@@ -113,8 +113,10 @@ INSIDE: dict[str, tuple[str, ...]] = {
   'actions': ('triggers', 'early_stopping', 'event_actions', 'keras_callbacks', 'reduce_lr_on_plateau'),
   'core': (
     'registration',
+    'code_identity',
     'base_task',
     'text_task',
+    'evaluation_length',
     'evaluation_state',
     'input_report',
     'base_evaluator',

@@ -51,6 +51,9 @@ class AnsweredPrompts(ext.Source):
   def describe(self, index: int) -> str:
     return self._prompts.describe(index)
 
+  def summary(self) -> str:
+    return self._prompts.summary()
+
   def identity(self) -> Mapping[str, Any]:
     return {**self._prompts.identity(), 'answer_column': self._column, 'answer_length': self._length}
 

@@ -46,6 +46,10 @@ class GrpoTask(ext.FineTuningTask):
     """The registered rewards."""
     return ext.rewards.find(self.config.reward_names, 'task.reward_funcs')
 
+  def code_files(self) -> Mapping[str, Any]:
+    """The rewards too: see base class."""
+    return {**super().code_files(), **{f'reward {reward.name}': reward.function for reward in self.rewards}}
+
   @property
   def why_between_steps(self) -> str:
     """Why completions are not sampled within the step; '' if they are."""

@@ -100,6 +100,10 @@ class ScriptTask(ext.LoopTask):
   def _output_dir(self, model_dir: str) -> str:
     return os.path.abspath(os.path.expanduser(self.config.output_dir) or model_dir)
 
+  def code_files(self) -> Mapping[str, Any]:
+    """The script: see base class."""
+    return {os.path.basename(self._script.path): self._script.absolute_path}
+
   @property
   def _digest(self) -> str:
     return hashlib.sha256(self._script.content).hexdigest()

@@ -16,11 +16,14 @@ from official_ext import errors
 from official_ext.checkpoints import listing
 from official_ext.checkpoints import manifests
 from official_ext.checkpoints import rollbacks as rollbacks_lib
+from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.files import storage
 from official_ext.monitoring import json_lines
 
 _NAME = 'history.json'
 _INFO = 'info.json'
+_MAX_BYTES = 1 << 30  # Of all evaluations of a long run.
 _INFO_STEP = 'best_ckpt_global_step'
 # The keys of an 'eval' event that are not logs.
 _OF_EVENTS = ('time', 'event', 'step', 'seconds')
@@ -120,14 +123,13 @@ def _leaf(logs: Mapping[str, Any], metric: Sequence[str]) -> float:
 def _read_list(path: str) -> tuple[list[Any] | None, str | None]:
   """(the contents of the file, what is wrong with it)."""
   try:
-    with tf.io.gfile.GFile(path, 'rb') as f:
-      content = json.loads(f.read().decode())
+    content = json.loads(paths.read(path, _MAX_BYTES))
   except (ValueError, RecursionError) as error:
     return None, f'it is damaged ({" ".join(str(error).split())})'
-  except tf.errors.NotFoundError:
+  except FileNotFoundError:
     return None, 'it is missing'
-  except tf.errors.OpError as error:
-    return None, f'it cannot be read ({type(error).__name__})'
+  except OSError as error:
+    return None, f'it cannot be read ({error.strerror or error})'
   if not isinstance(content, list):
     return None, f'it is damaged (a {type(content).__name__} instead of a list)'
   return content, None
@@ -184,7 +186,7 @@ def logs_of(path: str) -> dict[str, Any] | None:
   """The logs in the manifest of a best checkpoint; None if it has none."""
   try:
     logs = manifests.read(path).get('logs')
-  except (ValueError, tf.errors.OpError):
+  except (ValueError, OSError, tf.errors.OpError):
     return None
   return logs if isinstance(logs, dict) else None
 
@@ -204,16 +206,15 @@ def _logs_elsewhere(folder: str, records: Iterable[str]) -> list[tuple[int, dict
 def _evaluations(path: str) -> list[dict[str, Any]]:
   try:
     events = json_lines.read_events(path)
-  except (ValueError, KeyError, TypeError, tf.errors.OpError):  # That file has its own readers, which report it.
+  except (ValueError, KeyError, TypeError, OSError):  # That file has its own readers, which report it.
     return []
   return [event for event in events if event['event'] == 'eval' and _is_step(event.get('step'))]
 
 
 def _read_dict(path: str) -> dict[str, Any]:
   try:
-    with tf.io.gfile.GFile(path, 'rb') as f:
-      content = json.loads(f.read().decode())
-  except (ValueError, RecursionError, tf.errors.OpError):
+    content = json.loads(paths.read(path, regular_files.MAX_RECORD))
+  except (ValueError, RecursionError, OSError):
     return {}
   return content if isinstance(content, dict) else {}
 

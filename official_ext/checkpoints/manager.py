@@ -91,6 +91,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     self._restoring = restoring.Restoring(checkpoint, role.trains, create_variables or (lambda: False))
     self._held: int | None = None
     self._last = ''
+    self._reported_code = False
     self._extra: dict = {}
     self._error: BaseException | None = None
     self._lock = threading.Lock()
@@ -371,11 +372,14 @@ class CheckpointManager(tf.train.CheckpointManager):
     """
     self.sync()
     restoring.check_same_as_chief(path, self._workers)
+    self._notes.check_held_out(path)
     self._restoring.restore(path)
     is_here = os.path.normpath(os.path.dirname(path)) == os.path.normpath(self.directory)
     self._held = manifests.step_of(path) if is_here else None
     if self._trains and self._is_chief:
       self._notes.report_other_data(path)
+    if self._is_chief and not self._reported_code:
+      self._reported_code = self._notes.report_other_code(path)
 
   def continuation(self, path: str) -> dict[str, Any]:
     """The arguments of the trainer's `checkpoint_restored`, to continue from a checkpoint."""

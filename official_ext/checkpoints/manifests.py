@@ -28,6 +28,7 @@ from official_ext.checkpoints import manifest_content
 from official_ext.checkpoints import state_file
 from official_ext.files import paths as paths_lib
 from official_ext.files import readable_paths
+from official_ext.files import regular_files
 from official_ext.files import storage
 
 SUFFIX = manifest_content.SUFFIX
@@ -69,7 +70,8 @@ def write(path: str, **values: Any) -> None:
   files = {}
   for file in files_of(path):
     paths_lib.sync_to_disk(file)
-    files[os.path.basename(file)] = {'size': _size(file), 'sha256': _sha256(file)}
+    with paths_lib.open_to_read(file) as opened:
+      files[os.path.basename(file)] = {'size': _size(file), 'sha256': _sha256(opened)}
   if not manifest_content.is_complete(files):
     raise FileNotFoundError(f'{path}: no files of a checkpoint, but {", ".join(files) or "none at all"}')
   content = {'files': files, **values}
@@ -90,10 +92,18 @@ def read(path: str) -> dict[str, Any]:
   Raises:
     ValueError: it is damaged.
     tf.errors.NotFoundError: there is none.
+    tf.errors.OpError: it cannot be read.
   """
-  _check_regular(path + SUFFIX)
-  with tf.io.gfile.GFile(path + SUFFIX, 'rb') as f:
-    return manifest_content.parse(f.read(), os.path.basename(path))
+  name = os.path.basename(path)
+  try:
+    content = paths_lib.read(path + SUFFIX, regular_files.MAX_RECORD)
+  except regular_files.UnreadableError as error:
+    raise ValueError(f'{name}{SUFFIX} {error.strerror}') from error
+  except FileNotFoundError as error:
+    raise tf.errors.NotFoundError(None, None, str(error)) from error
+  except OSError as error:
+    raise tf.errors.UnknownError(None, None, str(error)) from error
+  return manifest_content.parse(content, name)
 
 
 def entries(path: str) -> dict[str, Any]:
@@ -127,17 +137,17 @@ def find_damage(path: str) -> str | None:
   for name, entry in sorted(files.items()):
     file = os.path.join(folder, name)
     try:
-      _check_regular(file)
-      size = _size(file)
-      if size != entry['size']:
-        return f'{name} has {size} bytes instead of {entry["size"]}'
-      if _sha256(file) != entry['sha256']:
-        return f'{name} is not what was written'
-    except tf.errors.NotFoundError:
+      with paths_lib.open_to_read(file) as opened:
+        size = _size(file)
+        if size != entry['size']:
+          return f'{name} has {size} bytes instead of {entry["size"]}'
+        if _sha256(opened) != entry['sha256']:
+          return f'{name} is not what was written'
+    except (FileNotFoundError, tf.errors.NotFoundError):
       return f'{name} is missing'
-    except ValueError as error:
-      return str(error)
-    except tf.errors.OpError as error:
+    except (regular_files.UnreadableError, IsADirectoryError) as error:
+      return f'{name} {error.strerror}'
+    except (OSError, tf.errors.OpError) as error:
       return f'{name} cannot be read: {error}'
   return None
 
@@ -305,19 +315,13 @@ def set_aside(path: str) -> str:
   return broken
 
 
-def _check_regular(file: str) -> None:
-  """Raises a ValueError for a device or a pipe, which could be read for ever."""
-  if os.path.exists(file) and not os.path.isfile(file):
-    raise ValueError(f'{os.path.basename(file)} is no regular file')
-
-
 def _size(file: str) -> int:
   return tf.io.gfile.stat(file).length
 
 
-def _sha256(file: str) -> str:
+def _sha256(file: Any) -> str:
+  """The sum of an open file."""
   digest = hashlib.sha256()
-  with tf.io.gfile.GFile(file, 'rb') as f:
-    while chunk := f.read(_CHUNK):
-      digest.update(chunk)
+  while chunk := file.read(_CHUNK):
+    digest.update(chunk)
   return digest.hexdigest()

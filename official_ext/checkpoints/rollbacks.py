@@ -11,6 +11,7 @@ import os
 
 from official_ext import errors
 from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.files import storage
 
 _NAME = 'rollbacks.json'
@@ -52,7 +53,7 @@ class Rollbacks:
     if _NAME not in paths.names(os.path.dirname(self._path)):
       return
     try:
-      self._all = _parse(paths.read(self._path))
+      self._all = _parse(paths.read(self._path, regular_files.MAX_RECORD))
     except (OSError, ValueError, TypeError, RecursionError) as error:
       raise errors.CheckpointError(
         f'{self._path}: cannot be read ({error}), and says which of the checkpoints beside it count'

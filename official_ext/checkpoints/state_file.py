@@ -10,6 +10,7 @@ import os
 import tensorflow as tf
 
 from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.files import storage
 
 NAME = 'checkpoint'
@@ -47,8 +48,10 @@ def newest(folder: str) -> str | None:
     None if there is none, or the file is damaged: a crash of another program leaves it empty.
   """
   try:
+    if not paths.is_remote(folder):
+      regular_files.check(os.path.join(folder, NAME))
     state = tf.train.get_checkpoint_state(folder)
-  except ValueError:
+  except (ValueError, OSError):
     return None
   named = state.model_checkpoint_path if state else ''
   if not named:

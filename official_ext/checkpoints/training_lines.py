@@ -22,6 +22,7 @@ from official_ext.checkpoints import manifests
 from official_ext.checkpoints import rollbacks as rollbacks_lib
 from official_ext.checkpoints import state_file
 from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.files import storage
 
 _NAME = 'lines.json'
@@ -153,12 +154,11 @@ def read(model_dir: str) -> list[Origin]:
   """The starts of the lines of training in a folder, oldest first; [] if the file cannot be read."""
   path = os.path.join(model_dir, _NAME)
   try:
-    with tf.io.gfile.GFile(path, 'rb') as f:
-      origins = [_checked(entry) for entry in json.loads(f.read().decode())]
+    origins = [_checked(entry) for entry in json.loads(paths.read(path, regular_files.MAX_RECORD))]
     return [_relative(model_dir, origin) for origin in origins]
-  except tf.errors.NotFoundError:
+  except FileNotFoundError:
     return []
-  except (ValueError, TypeError, RecursionError, tf.errors.OpError) as error:
+  except (ValueError, TypeError, RecursionError, OSError) as error:
     logging.error(
       '%s is damaged (%s): where the training in this folder started is not known any more.',
       path,

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_ext import tf_internals
 from official_ext.checks import findings
 from official_ext.data import bad_examples
 from official_ext.data import pipelines
@@ -210,7 +209,7 @@ def _dataset(task: Any, data: Any) -> Any:
 def _read(dataset: Any, needed: int, is_endless: bool = False) -> _Reading | None:
   if dataset is None:
     return None
-  if is_endless or int(dataset.cardinality()) != tf.data.UNKNOWN_CARDINALITY or _repeats_forever(dataset):
+  if is_endless or int(dataset.cardinality()) != tf.data.UNKNOWN_CARDINALITY or pipelines.never_ends(dataset):
     needed = min(needed, _MAX_BATCHES if _has_sizes(dataset) else _NUM_LOOKED_AT)
   try:
     reading = _Reading(dataset, needed)
@@ -298,7 +297,7 @@ def _check_endless(
   if validation.ended:
     return
   batch_size = max(1, len(validation.examples) // validation.num_batches)
-  if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY or _repeats_forever(dataset):
+  if pipelines.never_ends(dataset):
     what = 'the data never end'
   elif validation.repeats:
     what = f'the data begin again and again: the first batch came again within {validation.num_batches}'
@@ -312,16 +311,6 @@ def _check_endless(
     f'{what}, and trainer.validation_steps is -1: an evaluation takes all of them',
     'do not repeat if params.is_training is false, or set trainer.validation_steps',
   )
-
-
-def _repeats_forever(dataset: Any) -> bool:
-  """Whether everything that a dataset is made from is infinite, and nothing takes a part of it."""
-  if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-    return True
-  if 'Take' in type(dataset).__name__ or int(dataset.cardinality()) >= 0:
-    return False
-  inputs = tf_internals.inputs_of(dataset)
-  return bool(inputs) and all(_repeats_forever(part) for part in inputs)
 
 
 def _check_same(task: Any, train: _Reading, validation: _Reading, num_train: int | None) -> Iterator[findings.Finding]:

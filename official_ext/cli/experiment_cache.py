@@ -16,6 +16,7 @@ from typing import Any
 
 from official_ext.files import cache
 from official_ext.files import paths
+from official_ext.files import regular_files
 
 _SUFFIXES = ('.py', '.so', '.pth', '.egg-link', '.dist-info', '.egg-info')
 
@@ -46,7 +47,7 @@ class ExperimentCache:
     if not self._is_fresh:
       return None
     try:
-      with open(self._path, encoding='utf-8') as f:
+      with regular_files.open_to_read(self._path) as f:
         content = json.load(f)
       holds = all(_state(path) == state for path, state in content['states'].items())
       return [str(line) for line in content['lines']] if holds else None

@@ -9,6 +9,7 @@ from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_arguments
 from official_ext.cli import run_contents
 from official_ext.cli import run_tables
+from official_ext.files import regular_files
 from official_ext.runs import comparing
 from official_ext.runs import index
 from official_ext.runs import log
@@ -101,10 +102,14 @@ def _log(options: Any) -> None:
   path = one.log_path(options.mode)
   if len(runs) > 1:
     raise errors.UserError('runs log: one run at a time')
-  if not os.path.exists(path):
+  if not os.path.lexists(path):
     raise errors.UserError(
       f'{one.name}: has no {os.path.basename(path)}: it was not started detached, and prints where it was started'
     )
+  try:
+    regular_files.check(path)
+  except OSError as error:
+    raise errors.UserError(f'{path}: {error.strerror}; a run keeps its output there, move it away') from None
   if not options.follow:
     run_arguments.print_lines(log.tail(one, options.lines, options.mode))
     return

@@ -14,6 +14,7 @@ from official_ext.engines import jobs
 from official_ext.engines import submission
 from official_ext.engines import sweep_trials
 from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.monitoring import credentials
 from official_ext.queue import queue_changes
 from official_ext.runs import commands
@@ -133,7 +134,7 @@ def _array(options: Any, flags: tuple[str, ...], module: Any, make: bool) -> job
   if not module.HAS_ARRAYS:
     raise errors.UserError(f'--array: --engine={options.engine} has none; `official-ext sweep` runs a sweep itself')
   values = sweep_file.read(options.array)
-  text = paths.read(options.array).decode()
+  text = paths.read(options.array, regular_files.MAX_RECORD).decode()
   if flags:
     values['flags'] = [*values.get('flags', []), *flags]
     text = yaml_text.dump(values)

@@ -71,7 +71,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _evaluations(model_dir: str) -> list[dict[str, Any]]:
   """The evaluations by the run itself, and by those that ran beside it or after it, by step."""
   paths = paths_lib.matching(model_dir, r'events.*\.jsonl')
-  events = [event for path in paths for event in json_lines.read_events(path) if event['event'] == 'eval']
+  try:
+    events = [event for path in paths for event in json_lines.read_events(path) if event['event'] == 'eval']
+  except OSError as error:
+    raise errors.UserError(f'{error.filename or model_dir}: cannot be read: {error.strerror or error}') from error
   return sorted(events, key=lambda event: (event['step'], event['time']))
 
 

@@ -12,6 +12,7 @@ from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import sweep_tables
 from official_ext.config import yaml_text
 from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.queue import dispatcher_start
 from official_ext.runs import commands
 from official_ext.runs import summaries
@@ -94,7 +95,7 @@ def _source(options: Any) -> tuple[dict[str, Any], str, str, str]:
       raise errors.UserError(f'{places[1]}: the sweep in {places[0]} has its folder of runs; leave it out')
     found = _sweep_at(path)
     file = found.file(sweep_folder.FILE)
-    return sweep_file.read(file), paths.read(file).decode(), found.runs_dir, found.name
+    return sweep_file.read(file), paths.read(file, regular_files.MAX_RECORD).decode(), found.runs_dir, found.name
   is_file = bool(places) and (os.path.isfile(places[0]) or places[0].endswith(('.yaml', '.yml', '.json')))
   runs_dir = ''.join(places[1:2] if is_file else places[:1]) or _RUNS_DIR
   if len(places) > 1 + is_file:
@@ -106,7 +107,7 @@ def _source(options: Any) -> tuple[dict[str, Any], str, str, str]:
     return {'method': 'grid'}, '', runs_dir, ''
   values = sweep_file.read(places[0])
   name = os.path.splitext(os.path.basename(places[0]))[0]
-  return values, paths.read(places[0]).decode(), runs_dir, name
+  return values, paths.read(places[0], regular_files.MAX_RECORD).decode(), runs_dir, name
 
 
 def _with_flags(values: Mapping[str, Any], options: Any, flags: Sequence[str]) -> dict[str, Any]:

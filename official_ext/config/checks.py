@@ -73,6 +73,8 @@ def check(params: definitions.ExperimentConfig, mode: str | None) -> None:
     with mistakes.noted():
       _check_batch_sizes(params, mode)
     with mistakes.noted():
+      _check_evaluation_ends(params, mode)
+    with mistakes.noted():
       _check_unmasked(params, mode)
     if mode is not None:
       with mistakes.noted():
@@ -333,6 +335,16 @@ def _check_lengths(trainer: definitions.TrainerConfig, mode: str | None) -> None
     raise errors.UserError(f'trainer.train_steps: is 0, and mode {mode} trains; set it, or trainer.train_epochs')
   if mode == 'train_and_eval' and trainer.validation_interval < 1 and not trainer.validation_interval_epochs:
     raise errors.UserError(f'trainer.validation_interval: expected at least 1, got {trainer.validation_interval}')
+
+
+def _check_evaluation_ends(params: definitions.ExperimentConfig, mode: str | None) -> None:
+  """Refuses to evaluate all of data that are read as for training, where they repeat for ever."""
+  data = getattr(params.task, 'validation_data', None)
+  if mode in EVAL_MODES and params.trainer.validation_steps == -1 and getattr(data, 'is_training', False):
+    raise errors.UserError(
+      'task.validation_data.is_training: is true, so that the data repeat, and trainer.validation_steps=-1 evaluates '
+      'all of them; set it to false, or set trainer.validation_steps'
+    )
 
 
 def _check_batch_sizes(params: base_config.Config, mode: str | None) -> None:

@@ -216,7 +216,7 @@ def load_file(path: str, source: str) -> dict[str, Any]:
   """
   source = f'{source}={path}'
   try:
-    text = paths.read(path, 4 * _MAX_CHARACTERS + 1).decode()
+    text = paths.read(path, 4 * _MAX_CHARACTERS, pipes=True).decode()
   except FileNotFoundError as error:
     raise errors.UserError(f'{source}: no such file') from error
   except (OSError, UnicodeDecodeError) as error:

@@ -33,6 +33,7 @@ from starlette import responses
 from official_ext import errors
 from official_ext.console import answers
 from official_ext.console import context as context_lib
+from official_ext.files import regular_files
 from official_ext.monitoring import credentials
 from official_ext.runs import run_folder
 from official_ext.runs import summaries
@@ -317,7 +318,7 @@ class _Place:
   def read(self) -> str | None:
     """The message with the next lines; None if there are none. It runs in a thread."""
     try:
-      with open(self.path, 'rb', buffering=0) as file:
+      with regular_files.open_to_read(self.path, buffering=0) as file:
         size, is_first = os.fstat(file.fileno()).st_size, self.offset is None
         mark = _mark(file)
         if self.offset is None:

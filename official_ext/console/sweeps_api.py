@@ -15,6 +15,7 @@ from official_ext import errors
 from official_ext.console import answers
 from official_ext.console import context as context_lib
 from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.runs import commands
 from official_ext.sweeps import controller_start
 from official_ext.sweeps import points as points_lib
@@ -122,7 +123,7 @@ class _Sweeps:
     return {
       **values,
       'order': [point.number for point in results.in_order(found, sweep)],
-      'file': paths.read(folder.file(sweep_folder.FILE)).decode(errors='replace'),
+      'file': paths.read(folder.file(sweep_folder.FILE), regular_files.MAX_RECORD).decode(errors='replace'),
       'command': ' '.join(map(commands.quoted, words)),
       'slots': folder.settings().get('slots'),
     }

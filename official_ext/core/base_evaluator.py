@@ -1,6 +1,7 @@
 """Evaluates exactly: every example counts once, on any number of replicas; the training weights come back."""
 
 from collections.abc import Callable
+import functools
 import json
 from typing import Any
 
@@ -13,6 +14,7 @@ from official_ext import errors
 from official_ext.checkpoints import best_history
 from official_ext.config import definitions
 from official_ext.core import base_task
+from official_ext.core import evaluation_length
 from official_ext.core import evaluation_state
 from official_ext.core import input_report
 from official_ext.monitoring import tensorboard
@@ -35,6 +37,7 @@ class Evaluator(base_trainer.Trainer):
     self._eval_sums: dict[str, Any] = {}
     self._pictures: dict[str, tf.Tensor] = {}
     self._num_eval_batches = 0
+    self.length = evaluation_length.EvaluationLength()
     self.inputs = {  # The reports of both inputs.
       name: input_report.InputReport(f'task.{name}', getattr(config.task, name, None), task)
       for name in ('train_data', 'validation_data')
@@ -51,6 +54,16 @@ class Evaluator(base_trainer.Trainer):
     """The identities of this trainer's data, as JSON values, by the name of the input: see identity.py."""
     found = {name: report.identity() for name, report in self.inputs.items()}
     return json.loads(json.dumps({name: identity for name, identity in found.items() if identity}, default=str))
+
+  def data_summary(self) -> list[str]:
+    """A line for each input: how many records train or evaluate, how many were dropped, and why."""
+    lines = []
+    for name, verb in (('train_data', 'Training data'), ('validation_data', 'Evaluation data')):
+      text = self.inputs[name].summary()
+      if text and name == 'validation_data' and self.config.trainer.validation_steps > 0:
+        text += f'; at most {self.config.trainer.validation_steps} batches of them: trainer.validation_steps'
+      lines += [f'{verb} (task.{name}): {text}'] if text else []
+    return lines
 
   def eval_begin(self):
     """Sets up metrics: see base class."""
@@ -111,6 +124,8 @@ class Evaluator(base_trainer.Trainer):
     if self.stop_requested() and tf.executing_eagerly():
       raise errors.EvaluationInterruptedError
     self._num_eval_batches += 1
+    if tf.executing_eagerly():
+      self.length.count(self._num_eval_batches)
     if step_outputs and _NUM_EXAMPLES in step_outputs:
       step_outputs = dict(step_outputs)
       weights = step_outputs.pop(_NUM_EXAMPLES)
@@ -235,6 +250,7 @@ class Evaluator(base_trainer.Trainer):
     report.skips_up_to(None)
     self._num_eval_batches = 0
     self._evaluation_state.begin()
+    self.length.begin(self._expected_batches if int(num_steps) == -1 else None, int(num_steps) == -1)
     try:
       logs = super().evaluate(num_steps)
     except (tf.errors.OpError, UnicodeDecodeError) as error:
@@ -250,9 +266,22 @@ class Evaluator(base_trainer.Trainer):
       raise explained from error
     else:
       size = getattr(getattr(self.config.task, 'validation_data', None), 'global_batch_size', 0) or 0
+      self.length.end(self._num_eval_batches)
       return self.with_skips(logs, report, self._num_eval_batches * size if self._counts_batches() else None)
     finally:
       self._use_averaged_weights(False)
+
+  @functools.cached_property
+  def _expected_batches(self) -> int | None:
+    """How many batches an evaluation of all examples has at most; None if the number of examples is not known."""
+    size = getattr(getattr(self.config.task, 'validation_data', None), 'global_batch_size', 0) or 0
+    report = self.inputs['validation_data']
+    num_examples = next((each.get('num_examples') for each in report.identity()), None)
+    if not size or num_examples is None or len(report.identity()) > 1:
+      return None
+    batches = -(-num_examples // size)
+    # Workers share the files of an ordinary pipeline unevenly, and each file may end with a smaller batch.
+    return batches if report.log.summaries else 2 * batches + self.strategy.num_replicas_in_sync
 
   def _counts_batches(self) -> bool:
     """Whether Python in this process sees every batch of an evaluation."""

@@ -45,11 +45,13 @@ class Task(base_task.Task):
       override points is needed. None: the library's own.
     goes_on_from: The folder of the checkpoint whose weights the model will have, known before it is built: of a
       resume, an evaluation, `ext.load`. '' for a new run.
+    evaluates: Whether the run evaluates, known before its input is built: only then are examples held out for it.
   """
 
   class_names: Sequence[str] = ()
   trainer_cls: Any | None = None
   goes_on_from: str = ''
+  evaluates: bool = True
 
   @property
   def config(self) -> Any:
@@ -144,6 +146,16 @@ class Task(base_task.Task):
       StorageError: it cannot be written.
     """
     del model_dir
+
+  def code_files(self) -> Mapping[str, Any]:
+    """Further code and files that decide what a step computes, beside the modules of the task: see code_identity.py.
+
+    A run compares them over its workers, and reports on resume which of them have changed.
+
+    Returns:
+      By name: the path of a file, bytes, or a function, class or module in Python.
+    """
+    return {}
 
   def check_result(self, model: tf_keras.Model, folder: str) -> Sequence[str]:
     """Saves what a finished run leaves for others, loads it again, and compares: for `official-ext check`.

@@ -118,9 +118,13 @@ class Controller(orbit.Controller):
 
   def _after_evaluation_batch(self) -> bool:
     """Whether to stop the evaluation."""
-    if tf.executing_eagerly():  # Otherwise it is only being traced.
+    if tf.executing_eagerly() and not self._evaluates_too_long():  # Otherwise it is only being traced.
       self._observers.heartbeat()
     return self._observers.watch.requested is not None and not workers.are_several(self.strategy)  # Workers must agree.
+
+  def _evaluates_too_long(self) -> bool:
+    """Whether the evaluation is past its end, so that its batches are no progress."""
+    return hasattr(self.evaluator, 'length') and self.evaluator.length.is_exceeded
 
   def _step_now(self) -> int:
     return int(self.global_step.numpy())

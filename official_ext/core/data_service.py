@@ -37,6 +37,9 @@ def build_inputs(params: definitions.ExperimentConfig) -> Mapping[str, served_in
     with served_inputs.collected() as found, unset_fields.named(params.task, type(task).__name__):
       for name in ('train_data', 'validation_data'):
         _build_input(task, params, name)
+      if hasattr(task, 'evaluates'):  # Of runs that do not evaluate: nothing is held out.
+        task.evaluates = False
+        _build_input(task, params, 'train_data')
   if not found:
     raise errors.UserError(
       f'{type(task).__name__}: its input is not indexed by step; ordinary tf.data pipelines are served by the workers '

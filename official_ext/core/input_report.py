@@ -69,6 +69,21 @@ class InputReport:
     found = {**found, 'num_examples': num_examples} if num_examples is not None else found
     return [found] if found else []
 
+  def summary(self) -> str:
+    """How many examples there are, and how many of their records were dropped, in words; '' if nothing was built."""
+    if not self._is_built:
+      return ''
+    if self.log.summaries:
+      text = '; '.join(self.log.summaries)
+    else:
+      known = next(iter(self.identity()), {})
+      counts = [f'{known[f"num_{name}"]} {name}' for name in ('examples', 'files') if f'num_{name}' in known]
+      text = ' in '.join(counts) + ('' if 'num_examples' in known else ', number of examples unknown')
+      text = text.removeprefix(', ')
+    if getattr(self._data, 'drop_remainder', False) and not getattr(self._data, 'is_training', True):
+      text += f'; those behind the last whole batch are dropped: {self.path}.drop_remainder'
+    return text
+
   def explain(
     self, error: BaseException, step: int, model: Any, batch_numbers: Sequence[int] = ()
   ) -> errors.UserError | None:

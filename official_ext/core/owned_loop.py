@@ -13,6 +13,7 @@ import tensorflow as tf
 from official_ext import errors
 from official_ext.config import definitions
 from official_ext.core import base_task
+from official_ext.core import code_identity
 from official_ext.core import recorded_run
 from official_ext.core import run_record
 from official_ext.runtime import preemption
@@ -273,6 +274,9 @@ class OwnedLoop:
   def in_run(self, recorded: recorded_run.RecordedRun) -> 'OwnedLoop':
     """Connects the loop with the record of its run."""
     self._recorded = recorded
+    changes = code_identity.describe_changes(self._previous or {}, recorded.record.values)
+    if changes and recorded.record.is_chief:
+      print(f'{self._model_dir}: other code than before: {changes}', flush=True)
     return self
 
   def train(self, **_: Any) -> Mapping[str, Any]:

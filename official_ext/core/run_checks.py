@@ -1,6 +1,8 @@
 """Checks before a run writes anything: places, checkpoints, lengths, metrics that nothing reports."""
 
+from collections.abc import Mapping
 import dataclasses
+import json
 from typing import Any
 
 from official.core import base_task
@@ -17,7 +19,9 @@ from official_ext.config import definitions
 from official_ext.config import epochs
 from official_ext.config import flat_params
 from official_ext.config import yaml_text
+from official_ext.core import code_identity
 from official_ext.core import run_record
+from official_ext.data import identity
 from official_ext.runtime import run_lock
 from official_ext.runtime import workers as workers_lib
 
@@ -30,6 +34,7 @@ def check_run(
   model_dir: str,
   checkpoint: str | None,
   branch: bool,
+  run_post_eval: bool = False,
 ) -> tuple[training_lines.Start, definitions.ExperimentConfig]:
   """Refuses what can be refused before a model is built: see `train_lib.run_experiment`.
 
@@ -38,6 +43,7 @@ def check_run(
   """
   workers = workers_lib.get(strategy)
   start = choose_start(workers, mode, model_dir, checkpoint, branch)
+  task.evaluates = 'eval' in mode or run_post_eval
   task.goes_on_from = _folder_of_weights(start, mode, model_dir)
   run_record.check_writable(model_dir)
   if 'train' in mode and strategy.extended.should_checkpoint:
@@ -49,6 +55,51 @@ def check_run(
   checks.check_replicas(params, mode, strategy.num_replicas_in_sync, task)
   workers.check_same('params', _command(params, mode, checkpoint, branch), flat_params.text_differences)
   return start, params
+
+
+def check_same_on_workers(
+  workers: workers_lib.Workers,
+  flags: Mapping[str, Any],
+  versions: Mapping[str, Any],
+  code: Mapping[str, Any],
+  data: Mapping[str, Any],
+) -> None:
+  """Refuses workers that would not train the same: others than the chief's would change its result silently.
+
+  Args:
+    workers: all that run together. All of them must call.
+    flags: the flags that params do not hold, by name.
+    versions: the versions of packages: see code_identity.py.
+    code: the digests of code.
+    data: the identities of the inputs: see data/identity.py.
+
+  Raises:
+    UserError: naming both workers and both values.
+  """
+
+  def of_names(one: str, other: str) -> list[str]:
+    return code_identity.differences(json.loads(one), json.loads(other))
+
+  for topic, here, differences in (
+    ('flags', flags, of_names),
+    ('packages', versions, of_names),
+    ('code', code, of_names),
+    ('data', data, _data_differences),
+  ):
+    workers.check_same(topic, json.dumps(here, sort_keys=True, default=str), differences)
+
+
+def _data_differences(one: str, other: str) -> list[str]:
+  """A line for each difference between two inputs, even in entries that only one of them has."""
+  before, now = json.loads(one), json.loads(other)
+  lines = []
+  for name in sorted({*before, *now}):
+    old, new = before.get(name, []), now.get(name, [])
+    found = identity.differences(f'task.{name}', old, new)
+    if old != new and not found:
+      found = [f'task.{name}: {json.dumps(old)} -> {json.dumps(new)}']
+    lines += found
+  return lines
 
 
 def _folder_of_weights(start: training_lines.Start, mode: str, model_dir: str) -> str:

@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping
 import functools
-import importlib.metadata
 import json
 import os
-import platform
 import subprocess
 import tempfile
 import threading
@@ -17,9 +15,11 @@ from official_ext import errors
 from official_ext.config import definitions
 from official_ext.config import flat_params
 from official_ext.config import yaml_text
+from official_ext.core import code_identity
 from official_ext.files import moments
 from official_ext.files import paths
 from official_ext.files import readable_paths
+from official_ext.files import regular_files
 from official_ext.files import storage
 from official_ext.monitoring import credentials
 from official_ext.runtime import heartbeat
@@ -29,17 +29,8 @@ from official_ext.runtime import process_identity
 from official_ext.runtime import run_lock
 from official_ext.runtime import run_status
 
-_FILES = ('params.yaml', 'events.jsonl', 'rollbacks.json', 'checkpoint', run_lock.NAME)
-_PACKAGES = (
-  'official-ext',
-  'tensorflow',
-  'tf-keras',
-  'tf-models-official',
-  'tensorflow-datasets',
-  'gin-config',
-  'array-record',
-  'numpy',
-)
+_FILES = ('params.yaml', 'events.jsonl', 'rollbacks.json', 'lines.json', 'checkpoint', run_lock.NAME)
+_FILES_OF_FOLDERS = ('checkpoint', 'history.json', 'info.json')
 
 
 class RunRecord:
@@ -52,11 +43,11 @@ class RunRecord:
   pid, host, pid_start, boot_id, pid_namespace, machine_id (see process_identity.py), command, cwd, the folder in which
   it was given, environment, those of its variables that matter (see invocation.py), launcher (the identity of what has
   started the workers, if something has), git_commit (with `+changes` if tracked files differ from it, None outside of a
-  repository), versions, devices, seed, train_steps, attempt (1, and one more each time the same run is started again),
-  started, updated, heartbeat and finished (UTC, ISO 8601), and the further entries of `update`. `updated` is when the
-  run itself last reached another stage or step; `heartbeat` is when its process last gave a sign of life, which a
-  thread does every ten seconds whatever the run does: a run that hangs in a living process has a new heartbeat and an
-  old `updated`.
+  repository), versions, code (digests: see code_identity.py), devices, seed, train_steps, attempt (1, and one more each
+  time the same run is started again), started, updated, heartbeat and finished (UTC, ISO 8601), and the further entries
+  of `update`. `updated` is when the run itself last reached another stage or step; `heartbeat` is when its process last
+  gave a sign of life, which a thread does every ten seconds whatever the run does: a run that hangs in a living process
+  has a new heartbeat and an old `updated`.
   """
 
   def __init__(
@@ -103,7 +94,7 @@ class RunRecord:
       'environment': invocation.environment(),
       'launcher': launcher.own(),
       'git_commit': _git_commit(os.getcwd()),
-      'versions': _versions(),
+      'versions': code_identity.versions(),
       'devices': devices,
       'seed': seed,
       'train_steps': params.trainer.train_steps,
@@ -129,6 +120,11 @@ class RunRecord:
     if before is None and os.path.basename(self._path) in paths.names(model_dir):
       logging.warning('%s cannot be read, and is replaced: attempts count from 1 again.', self._path)
     return (before or {}).get('attempt', 0)
+
+  @property
+  def is_chief(self) -> bool:
+    """Whether this process writes."""
+    return self._is_chief
 
   @property
   def values(self) -> Mapping[str, Any]:
@@ -247,10 +243,17 @@ def check_places(model_dir: str, mode: str, trainer: definitions.TrainerConfig) 
   for path in (os.path.join(model_dir, name) for name in folders if name):
     if os.path.exists(path) and not os.path.isdir(path):
       raise errors.UserError(f'--model_dir={model_dir}: {path} is a file, and a run keeps a folder there; move it away')
-  names = (*_FILES, os.path.basename(run_status.path_of(model_dir, mode)))
+  names = [*_FILES, os.path.basename(run_status.path_of(model_dir, mode))]
+  names += [os.path.join(folder, name) for folder in folders if folder for name in _FILES_OF_FOLDERS]
   for path in (os.path.join(model_dir, name) for name in names):
-    if os.path.exists(path) and not os.path.isfile(path):
-      raise errors.UserError(f'--model_dir={model_dir}: {path} is no file, and a run keeps one there; move it away')
+    try:
+      regular_files.check(path)
+    except (regular_files.UnreadableError, IsADirectoryError) as error:
+      raise errors.UserError(
+        f'--model_dir={model_dir}: {path} {error.strerror}, and a run keeps a file there; move it away'
+      ) from None
+    except OSError:  # There is none, or it is only written.
+      pass
 
 
 def params_text(params: definitions.ExperimentConfig) -> str:
@@ -279,7 +282,7 @@ def save_params(params: definitions.ExperimentConfig, model_dir: str) -> list[st
   text = params_text(params)
   differences: list[str] = []
   if 'params.yaml' in paths.names(model_dir):
-    old = paths.read(path)
+    old = paths.read(path, regular_files.MAX_RECORD)
     differences = _differences_from_bytes(old, text)
     if not differences:
       return []
@@ -317,7 +320,7 @@ def _keep(path: str, content: bytes) -> str:
   """Writes `content` beside `path`, as params.N.yaml, and returns where."""
   folder, name = os.path.split(path)
   stem, extension = os.path.splitext(name)
-  number, taken = 1, paths.names(folder)
+  number, taken = 1, set(paths.names(folder))
   while f'{stem}.{number}{extension}' in taken:
     number += 1
   kept = os.path.join(folder, f'{stem}.{number}{extension}')
@@ -328,17 +331,6 @@ def _keep(path: str, content: bytes) -> str:
 def _to_json(values: Mapping[str, Any]) -> str:
   masked = credentials.mask_values(values)
   return json.dumps(masked, indent=2, allow_nan=False, default=str) + '\n'
-
-
-def _versions() -> dict[str, str | None]:
-  """The versions of Python and of the packages that decide what a run computes."""
-  versions: dict[str, str | None] = {'python': platform.python_version()}
-  for package in _PACKAGES:
-    try:
-      versions[package] = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-      versions[package] = None
-  return versions
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """A task whose model reads tokens, by a tokenizer that the configuration names, or one that stays with the run."""
 
+from collections.abc import Mapping
 import functools
 import os
 from typing import Any
@@ -96,6 +97,10 @@ class TextTask(base_task.Task):
     raise errors.UserError(
       f'{field}: the tokenizer{where} has {number} tokens, and the model has room for {vocab_size} (vocab_size)'
     )
+
+  def code_files(self) -> Mapping[str, Any]:
+    """The tokenizer: see base class."""
+    return {'tokenizer': self.tokenizer.digest.encode()}
 
   def keep_files(self, model_dir: str) -> None:
     """Keeps the tokenizer, if the configuration names none: see base class."""

@@ -29,6 +29,7 @@ from official_ext.config import definitions
 from official_ext.config import trainer_parts
 from official_ext.core import base_trainer
 from official_ext.core import boundaries
+from official_ext.core import code_identity
 from official_ext.core import controller
 from official_ext.core import owned_loop
 from official_ext.core import profiling
@@ -92,6 +93,7 @@ class _Experiment:
   save_summary: bool
   options: RunOptions
   start: training_lines.Start
+  code: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
   def trains(self) -> bool:
@@ -146,9 +148,12 @@ def run_experiment(
   """
   strategy, options = distribution_strategy or tf.distribute.get_strategy(), options or RunOptions()
   with workers_lib.get(strategy).guarded():
-    start, params = run_checks.check_run(strategy, task, mode, params, model_dir, options.checkpoint, options.branch)
+    start, params = run_checks.check_run(
+      strategy, task, mode, params, model_dir, options.checkpoint, options.branch, run_post_eval
+    )
     experiment = _Experiment(strategy, task, mode, params, model_dir, run_post_eval, save_summary, options, start)
     trainer, actions = _build_trainer_and_actions(experiment)
+    experiment = dataclasses.replace(experiment, code=_identify_code(experiment, trainer))
   with _holding_folder(experiment) as (experiment, lock), _recorded(experiment, trainer, actions, lock) as run:
     with experiment.workers.guarded(), run.hang:
       _tell_start(experiment, run)
@@ -160,6 +165,17 @@ def run_experiment(
 
 
 # Refuse: what needs a trainer to be refused.
+
+
+def _identify_code(experiment: _Experiment, trainer: Any) -> Mapping[str, Any]:
+  """Returns `code` and `versions` of the run; refuses workers with other packages, code or data than the chief's."""
+  options = experiment.options
+  versions, code = code_identity.versions(), code_identity.of_task(experiment.task, experiment.params, options.origin)
+  data = trainer.data_identity() if hasattr(trainer, 'data_identity') else {}
+  flags = {name: (options.origin or {}).get(name) for name in ('experiment', 'registry')}
+  flags['run_post_eval'] = experiment.run_post_eval
+  run_checks.check_same_on_workers(experiment.workers, flags, versions, code, data)
+  return {'code': code, 'versions': versions}
 
 
 def _build_trainer_and_actions(experiment: _Experiment) -> tuple[Any, list[Any]]:
@@ -280,7 +296,7 @@ def _tell_params(experiment: _Experiment, record: run_record.RunRecord, saves: b
   """Notes the origin of the experiment; for a training, writes params.yaml and what the task keeps beside it, and warns
   of schedules that do not fit.
   """
-  record.update(**(experiment.options.origin or {}))
+  record.update(**(experiment.options.origin or {}), code=experiment.code.get('code'))
   tells = experiment.is_chief and experiment.trains
   if tells and saves:
     run_record.save_params(experiment.params, experiment.model_dir)
@@ -291,6 +307,8 @@ def _tell_params(experiment: _Experiment, record: run_record.RunRecord, saves: b
 
 
 def _tell_start(experiment: _Experiment, run: recorded_run.RecordedRun) -> None:
+  for line in run.trainer.data_summary() if experiment.is_chief and hasattr(run.trainer, 'data_summary') else ():
+    print(line, flush=True)
   run.events.tell(
     'start',
     int(run.trainer.global_step.numpy()),
@@ -315,7 +333,12 @@ def _build_checkpoint_manager(experiment: _Experiment, trainer: Any) -> manager_
     init_fn=trainer.initialize,
     asynchronous=config.async_checkpointing,
     role=manager_lib.Role(experiment.trains, experiment.is_chief, experiment.workers),
-    notes=run_notes.RunNotes(config.optimizer_config.as_dict(), trainer.data_identity() if experiment.trains else {}),
+    notes=run_notes.RunNotes(
+      config.optimizer_config.as_dict(),
+      trainer.data_identity(),
+      experiment.code,
+      code_identity.describe_changes,
+    ),
     create_variables=getattr(trainer, 'create_variables', None),
   )
 

@@ -72,7 +72,7 @@ class ColumnStore:
 
   def _load(self, columns: event_columns.EventColumns) -> None:
     try:
-      content = paths.read(self._cache_path(columns.path))
+      content = paths.read(self._cache_path(columns.path), _MAX_DISK_BYTES)
       header, _, content = content.partition(b'\n')
       expected = {'format': _FORMAT, 'version': official_ext.__version__, 'crc': zlib.crc32(content)}
       if json.loads(header) != expected:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from official_ext.curves import event_lines
+from official_ext.files import regular_files
 from official_ext.monitoring import standing_events
 
 TRAIN, EVAL, OTHER, INVALID = event_lines.TRAIN, event_lines.EVAL, event_lines.OTHER, event_lines.INVALID
@@ -73,7 +74,7 @@ class EventColumns:
     """Reads the lines that the file has got since. One that was begun anew, or replaced, is read anew."""
     with self.lock:
       try:
-        with open(self.path, 'rb', buffering=0) as file:
+        with regular_files.open_to_read(self.path, buffering=0) as file:
           found = os.fstat(file.fileno())
           if self._identity != (found.st_dev, found.st_ino) or not self._is_continued(file, found.st_size):
             self._begin_anew()
@@ -88,7 +89,7 @@ class EventColumns:
       known = self._metrics.setdefault(name, _Metric())
       if known.offset < self._offset:
         try:
-          with open(self.path, 'rb', buffering=0) as file:
+          with regular_files.open_to_read(self.path, buffering=0) as file:
             self._read_metric(file, name, known)
         except OSError:
           pass
@@ -120,7 +121,7 @@ class EventColumns:
     with self.lock:
       ends = np.append(self._starts, self._offset)[1:]
       try:
-        with open(self.path, 'rb') as file:
+        with regular_files.open_to_read(self.path) as file:
           for line in lines:
             file.seek(int(self._starts[line]))
             event = standing_events.parse(file.read(int(ends[line] - self._starts[line])))
@@ -189,11 +190,15 @@ class EventColumns:
       content = file.read(length)
       end = content.rfind(b'\n') + 1
       if not end:
-        if len(content) < length or length >= _MAX_LINE:
+        if len(content) < length:
           break
-        length *= 2
-        continue
-      blocks.append(self._parse(content[:end], count))
+        if length < _MAX_LINE:
+          length *= 2
+          continue
+        blocks.append(self._unreadable())
+        end = len(content)
+      else:
+        blocks.append(self._parse(content[:end], count))
       count += len(blocks[-1][0])
       self._offset += end
       self._before = (self._before + content[max(0, end - _CHECKED) : end])[-_CHECKED:]
@@ -203,6 +208,10 @@ class EventColumns:
     if blocks:
       for name, parts in zip(('_starts', 'kinds', 'steps', 'times'), zip(*blocks)):
         setattr(self, name, np.concatenate([getattr(self, name), *parts]))
+
+  def _unreadable(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The columns of a part of a line that is too long for an event."""
+    return np.array([self._offset]), np.array([INVALID], np.int8), np.zeros(1, np.int64), np.full(1, np.nan)
 
   def _parse(self, content: bytes, first: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The columns of whole lines, of which the first has this number."""

@@ -13,6 +13,7 @@ import threading
 from typing import Any
 
 from official_ext import errors
+from official_ext.files import regular_files
 from official_ext.runs import run_folder
 
 _LENGTH = struct.Struct('<Q')
@@ -76,7 +77,7 @@ class ImageIndex:
   def _in_file(self, run: run_folder.Run, name: str) -> list[Image]:
     path = run.file(name)
     try:
-      with open(path, 'rb') as file:
+      with regular_files.open_to_read(path) as file:
         stat = os.fstat(file.fileno())
         identity = stat.st_dev, stat.st_ino
         known = self._files.get(path)
@@ -130,7 +131,7 @@ def read(run: run_folder.Run, file: str, offset: int, number: int) -> bytes:
   if file not in files_of(run):
     raise none
   try:
-    with open(run.file(file), 'rb') as source:
+    with regular_files.open_to_read(run.file(file)) as source:
       source.seek(offset)
       header = source.read(_LENGTH.size)
       length = _LENGTH.unpack(header)[0] if len(header) == _LENGTH.size else 0

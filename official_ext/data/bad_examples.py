@@ -24,20 +24,23 @@ class ExampleLog:
   Attributes:
     describe: a function from a position to a description of its example; None until an input that has one is built.
     identities: of the sources that were built, each once: see identity.py.
+    summaries: how many examples these have, in words: `Source.summary`.
   """
 
   def __init__(self):
     self.describe: Callable[[int], str] | None = None
     self.identities: list[dict[str, Any]] = []
+    self.summaries: list[str] = []
     self._lock = threading.Lock()
     self._skipped: set[int] = set()
     self._warned: set[int] = set()
 
-  def add_identity(self, identity: dict[str, Any]) -> None:
-    """Notes the identity of a source; every pipeline of a distributed input reports the same one."""
+  def add_source(self, identity: dict[str, Any], summary: str) -> None:
+    """Notes a source; every pipeline of a distributed input reports the same one."""
     with self._lock:
       if identity not in self.identities:
         self.identities.append(identity)
+        self.summaries.append(summary)
 
   def add_skip(self, position: int, index: int, message: str) -> None:
     """Notes that the example `index`, at a position, is skipped; warns, once for each of the first few examples."""

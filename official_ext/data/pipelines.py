@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_ext import tf_internals
+
 Transform = Callable[[tf.data.Dataset, tf.distribute.InputContext | None], tf.data.Dataset]
 
 
@@ -33,3 +35,14 @@ def without_autotune(dataset: tf.data.Dataset, input_context: tf.distribute.Inpu
   options = tf.data.Options()
   options.autotune.enabled = False
   return dataset.with_options(options)
+
+
+def never_ends(dataset: tf.data.Dataset) -> bool:
+  """Whether a dataset is known to have no end: it repeats, or all that it reads from does."""
+  cardinality = int(dataset.cardinality())
+  if cardinality == tf.data.INFINITE_CARDINALITY:
+    return True
+  if 'Take' in type(dataset).__name__ or cardinality >= 0:
+    return False
+  inputs = tf_internals.inputs_of(dataset)
+  return bool(inputs) and all(map(never_ends, inputs))

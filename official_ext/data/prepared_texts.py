@@ -78,6 +78,9 @@ class PreparedTexts(sources.Source):
     rows = text_rows.lay_out(tokens, learned, parts, self._seq_length, self.tokenizer.fill_token_id)
     return list(text_rows.preference(rows) if self._is_preference else rows)
 
+  def summary(self) -> str:
+    return self.report.summary(len(self))
+
   def describe(self, index: int) -> str:
     return f'row {index} ({self._files.place(index)})'
 

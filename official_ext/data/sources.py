@@ -53,6 +53,10 @@ class Source(abc.ABC):
     """Describes an example, so that a person can find it: its file and its record, from 0, if it comes from one."""
     return f'example {index} of {type(self).__name__}'
 
+  def summary(self) -> str:
+    """How many examples there are, and what became of the records that they are from, in words."""
+    return f'{len(self)} examples'
+
   def identity(self) -> identity_lib.Identity:
     """Distinguishes this source from others, by JSON values: see identity.py. Cheap, and the same in every process.
 

@@ -79,7 +79,7 @@ def build_dataset(
     raise errors.UserError(f'{share_lib.path_of(params)}: there are no examples')
   log = bad_examples.current_log()
   log.describe = lambda at: _describe(source, params, at)
-  log.add_identity(_identity(source, params))
+  log.add_source(_identity(source, params), source.summary())
   share = share_lib.Share.of(params, input_context)
   load, in_graph = _loader(source, params)
   is_untransformed = transform is None and transform_per_example is None

@@ -42,6 +42,13 @@ class Records(abc.ABC):
     """The files that they are from."""
     return []
 
+  @property
+  def division(self) -> dict[str, Any]:
+    """How records were divided into those that train and those that are held out; {} if they were not: see
+    `DividedRecords`.
+    """
+    return {}
+
 
 class ListRecords(Records):
   """Records in memory: dictionaries of JSON values."""
@@ -108,6 +115,10 @@ class ConcatenatedRecords(Records):
   def files(self) -> list[str]:
     return [file for part in self._parts for file in part.files]
 
+  @property
+  def division(self) -> dict[str, Any]:
+    return self._parts[0].division if len(self._parts) == 1 else {}
+
   def _find(self, index):
     number = bisect.bisect_right(self._starts, index) - 1
     return self._parts[number], index - int(self._starts[number])
@@ -137,3 +148,40 @@ class SelectedRecords(Records):
   @property
   def files(self) -> list[str]:
     return self._records.files
+
+  @property
+  def division(self) -> dict[str, Any]:
+    return self._records.division
+
+
+class DividedRecords(SelectedRecords):
+  """Records that train, or those that are held out for validation."""
+
+  def __init__(self, records: Records, is_held_out: Any, takes_held_out: bool):
+    """Divides records.
+
+    Args:
+      records: all of them.
+      is_held_out: which are held out, bool `[n]`.
+      takes_held_out: whether these records are those held out; else they are the others.
+    """
+    super().__init__(records, np.flatnonzero(is_held_out if takes_held_out else ~is_held_out))
+    self._held_out = np.flatnonzero(is_held_out).astype(np.int64)
+
+  @functools.cached_property
+  def digest(self) -> str:
+    is_whole = len(self._numbers) == len(self._records)
+    return (
+      self._records.digest
+      if is_whole
+      else hashlib.sha256(self._records.digest.encode() + self._numbers.tobytes()).hexdigest()[:32]
+    )
+
+  @property
+  def division(self) -> dict[str, Any]:
+    """`divided`, a sum over all records; `held_out`, one over the numbers of those held out; `num_held_out`."""
+    return {
+      'divided': self._records.digest[:12],
+      'held_out': hashlib.sha256(self._held_out.tobytes()).hexdigest()[:12],
+      'num_held_out': len(self._held_out),
+    }

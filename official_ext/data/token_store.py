@@ -5,7 +5,7 @@ key of all that they depend on: the records' content, the tokenizer, the setting
 """
 
 import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import json
 import os
@@ -76,6 +76,20 @@ class Report:
   def lost_tokens(self) -> int:
     """Tokens that were cut off."""
     return self.cut_prompt_tokens + self.cut_content_tokens + self.cut_text_tokens
+
+  def summary(self, num_rows: int, division: Mapping[str, Any] | None = None) -> str:
+    """The numbers of records that are used, dropped and held out, with reasons, in words.
+
+    Args:
+      num_rows: the rows that the records make.
+      division: how records were divided: see `text_records.Records.division`.
+    """
+    reasons = ((self.bad_records, 'bad'), (self.without_loss, 'with nothing to learn'))
+    dropped = ', '.join(f'{count} {why}' for count, why in reasons if count) or 'none'
+    text = f'{self.examples} of {self.records} records in {num_rows} rows; dropped: {dropped}'
+    if division:
+      text += f'; held out for validation: {division["num_held_out"]} (task.validation_share)'
+    return text
 
   def warnings(self, path: str, prefix: str | None = None) -> list[str]:
     """A line for each way in which something was lost.

@@ -5,6 +5,8 @@ import os
 import time
 from typing import Any
 
+from official_ext.files import regular_files
+
 try:
   import fcntl
 except ImportError:  # Not a POSIX system: there are no locks.
@@ -32,7 +34,7 @@ def try_lock(file: int, shared: bool = False) -> bool | None:
 def is_held(path: str) -> bool:
   """Whether a process holds the lock on a file; the one that asks counts too, unless it has inherited it."""
   try:
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = regular_files.open_descriptor(path, os.O_RDONLY)
   except FileNotFoundError:
     return False
   try:
@@ -78,7 +80,7 @@ class FileLock:
     """
     deadline = time.monotonic() + self._patience_seconds
     while True:
-      self.descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+      self.descriptor = regular_files.open_descriptor(self._path, os.O_RDWR | os.O_CREAT)
       try:
         locked = try_lock(self.descriptor)
         if locked is not None and is_at(self.descriptor, self._path):  # Its folder may have been moved away meanwhile.

@@ -5,6 +5,7 @@ would find the files of `m/run1` instead of its own. This module lists folders a
 `gs://bucket/run` need TensorFlow, which is imported for these alone.
 """
 
+from collections.abc import Iterator
 import contextlib
 import errno
 import os
@@ -13,6 +14,7 @@ import shutil
 from typing import Any
 
 from official_ext import errors
+from official_ext.files import regular_files
 
 _HOME = re.compile(r'^~[^/]*(?=/|$)')
 # The file system cannot sync this. Any other error means that what was written may be lost.
@@ -77,25 +79,48 @@ def is_folder(path: str) -> bool:
   return _gfile().isdir(path) if is_remote(path) else os.path.isdir(path)
 
 
-def read(path: str, max_bytes: int = -1) -> bytes:
-  """The content of a file.
+def read(path: str, max_bytes: int | None = None, pipes: bool = False) -> bytes:
+  """The content of a regular file: see regular_files.py.
 
   Args:
     path: its path.
-    max_bytes: how much to read at most; -1: all.
+    max_bytes: the size above which it is refused; None: no bound.
+    pipes: whether to read a pipe too, as of a file that the user names: `--config_file=<(...)`.
+
+  Raises:
+    FileNotFoundError: there is none.
+    OSError: it cannot be read, or is larger. IsADirectoryError: it is a folder.
+  """
+  may_be_pipe = pipes and not is_remote(path)
+  with _os_errors(path), open(path, 'rb') if may_be_pipe else open_to_read(path) as file:
+    return regular_files.read_whole(file, path, max_bytes)
+
+
+def open_to_read(path: str) -> Any:
+  """Opens a regular file for reading bytes: see regular_files.py. The result is a context that closes it.
 
   Raises:
     FileNotFoundError: there is none.
     OSError: it cannot be read. IsADirectoryError: it is a folder.
   """
   if not is_remote(path):
-    with open(path, 'rb') as f:
-      return f.read(max_bytes)
-  if _gfile().isdir(path):
-    raise IsADirectoryError(f'{path}: is a folder')
+    return regular_files.open_to_read(path)
+  with _os_errors(path):
+    if _gfile().isdir(path):
+      raise IsADirectoryError(errno.EISDIR, 'is a folder', path)
+    if not _gfile().exists(path):
+      raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return _gfile().GFile(path, 'rb')
+
+
+@contextlib.contextmanager
+def _os_errors(path: str) -> Iterator[None]:
+  """A context in which the errors of a remote file system become OSError."""
+  if not is_remote(path):
+    yield
+    return
   try:
-    with _gfile().GFile(path, 'rb') as f:
-      return f.read(max_bytes)
+    yield
   except _op_error() as error:
     kind = FileNotFoundError if type(error).__name__ == 'NotFoundError' else OSError
     raise kind(f'{path}: {error}') from error

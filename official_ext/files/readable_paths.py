@@ -1,4 +1,4 @@
-"""Checkpoints in folders whose names TensorFlow takes for patterns.
+"""Paths of checkpoints that TensorFlow can read: without pipes, and not in folders whose names are patterns to it.
 
 TensorFlow looks for a checkpoint's index by a pattern before it opens it (`Env::GetMatchingPaths`), and finds none
 if the path holds `[` or a backslash. Such a folder is read by way of a symbolic link.
@@ -13,6 +13,7 @@ import tempfile
 
 from official_ext import errors
 from official_ext.files import paths
+from official_ext.files import regular_files
 
 _PATTERN = re.compile(r'[\[\\]')
 
@@ -25,7 +26,12 @@ def readable(path: str) -> str:
 
   Raises:
     UserError: there is none, on a remote file system.
+    UnreadableError: one of its files is not a regular file: see regular_files.py.
   """
+  if not paths.is_remote(path) and os.path.lexists(f'{path}.index'):
+    folder, name = os.path.split(path)
+    for file in paths.matching(folder, rf'{re.escape(name)}\.(index|data-.*)'):
+      regular_files.check(file)
   if not _PATTERN.search(path):
     return path
   if paths.is_remote(path):

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from official_ext import errors
 from official_ext.files import paths
+from official_ext.files import regular_files
 
 FAILURES = (OSError, tf.errors.OpError)  # What writing a file may raise.
 # Of the machine, and of nothing that a program did.
@@ -104,7 +105,7 @@ def explain(error: BaseException | None) -> errors.StorageError | None:
 def _failed_path(error: BaseException) -> str | None:
   """The path at which storage failed, 'a file' if the exception does not say; None if something else went wrong."""
   if isinstance(error, OSError):
-    if error.errno not in _OF_STORAGE:
+    if error.errno not in _OF_STORAGE and not isinstance(error, regular_files.UnreadableError):
       return None
     return os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else 'a file'
   if isinstance(error, tf.errors.OpError) and any(reason in str(error) for reason in _REASONS):

@@ -39,8 +39,8 @@ class FineTuningConfig(definitions.TaskConfig):
     losses: What is minimized.
     output_dir: Where the result is saved; empty: the folder of the run.
     save_merged: Whether adapters are saved a second time as a whole model with them added.
-    validation_share: The part of the records of `train_data` that is kept for validation, if `validation_data` has no
-      input_path. Built-in data have a part of their own.
+    validation_share: The part of the records of `train_data` that is held out for validation, if `validation_data` has
+      no input_path; null: 0.1 in modes that evaluate, none in `train`. Built-in data have a part of their own.
     train_data: What is learned; without an `input_path`: built-in data.
     validation_data: What is evaluated.
   """
@@ -61,7 +61,7 @@ class FineTuningConfig(definitions.TaskConfig):
   losses: weighted_losses.LossesConfig = dataclasses.field(default_factory=weighted_losses.LossesConfig)
   output_dir: str = ''
   save_merged: bool = False
-  validation_share: float = 0.1
+  validation_share: float | None = None
   train_data: text_data.TextDataConfig = dataclasses.field(default_factory=lambda: _data(True))
   validation_data: text_data.TextDataConfig = dataclasses.field(default_factory=lambda: _data(False))
 

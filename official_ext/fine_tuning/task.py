@@ -30,6 +30,7 @@ from official_ext.modeling import peft_folders
 from official_ext.modeling import pretrained
 from official_ext.modeling import sequence_classifier
 
+_VALIDATION_SHARE = 0.1
 _ROUNDING = 1e-9  # Of a share times a number that is whole.
 _TURN_TOKENS = ('<|system|>', '<|user|>', '<|assistant|>', '<|end|>')
 # Not the token that ends texts, by which transformers would take a text's end for what fills its row up.
@@ -193,15 +194,21 @@ class FineTuningTask(text_task.TextTask):
     found = _read(train, 'task.train_data')
     if params.is_training and validation.input_path:
       return found
-    held_out = _held_out(len(found), self.config.validation_share)
-    if params.is_training:
-      return text_records.SelectedRecords(found, np.flatnonzero(~held_out)) if held_out.any() else found
-    if not held_out.any():
+    held_out = _held_out(len(found), self.validation_share)
+    if not params.is_training and not held_out.any():
       raise errors.UserError(
-        'task.validation_data.input_path: is empty, and none of the records of task.train_data are kept for validation '
-        f'(task.validation_share {self.config.validation_share:g} of {len(found)})'
+        'task.validation_data.input_path: is empty, and none of the records of task.train_data are held out for '
+        f'validation (task.validation_share {self.validation_share:g} of {len(found)})'
       )
-    return text_records.SelectedRecords(found, np.flatnonzero(held_out))
+    return text_records.DividedRecords(found, held_out, takes_held_out=not params.is_training)
+
+  @property
+  def validation_share(self) -> float:
+    """The part of the records that is held out."""
+    share = self.config.validation_share
+    if share is not None:
+      return share
+    return _VALIDATION_SHARE if self.evaluates else 0.0
 
   def source(self, params: Any) -> text_sources.TextSource | prepared_texts.PreparedTexts:
     """The rows of a data configuration: see docs/text_data.md, and docs/prepare.md for those that were prepared.
@@ -209,7 +216,7 @@ class FineTuningTask(text_task.TextTask):
     Args:
       params: `task.train_data` or `task.validation_data`.
     """
-    is_whole = not params.is_training or self.config.validation_data.input_path or not self.config.validation_share
+    is_whole = not params.is_training or self.config.validation_data.input_path or not self.validation_share
     field = f'task.{"train_data" if params.is_training else "validation_data"}.input_path'
     is_prepared = is_whole and params.input_path and prepared_folders.find(params.input_path, field) is not None
     return text_sources.open_source(params, self.tokenizer, None if is_prepared else self.records(params))
@@ -217,6 +224,12 @@ class FineTuningTask(text_task.TextTask):
   def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
     """Batches of the rows of `source`."""
     return step_indexed.build_dataset(self.source(params), params, input_context)
+
+  def code_files(self) -> Mapping[str, Any]:
+    """The tokenizer and the files of chat templates: see base class."""
+    paths = [data.chat_template_path for data in (self.config.train_data, self.config.validation_data)]
+    files = {os.path.basename(path): os.path.expanduser(path) for path in paths if path}
+    return {**super().code_files(), **files}
 
   def num_examples(self, params: Any) -> int:
     """The number of rows."""

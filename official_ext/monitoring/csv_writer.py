@@ -85,8 +85,7 @@ class _Table:
       self._read()
 
   def _read(self) -> None:
-    with tf.io.gfile.GFile(self._path) as f:
-      text = f.read()
+    text = paths.read(self._path).decode()
     whole = text[: text.rfind('\n') + 1]  # The last line may have been cut short.
     whole = whole[: whole.rfind('\n', 0, whole.find('\0')) + 1] if '\0' in whole else whole  # By a power loss.
     reader = csv.DictReader(io.StringIO(whole))

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.files import storage
 from official_ext.monitoring import standing_events
 from official_ext.monitoring import writers
@@ -112,7 +113,7 @@ class EventsWriter(writers.Writer):
   def _cut(self) -> None:
     """Removes an incomplete last line, whose rest will never be written, if the file is local."""
     try:
-      with open(self._path, 'r+b') as f:
+      with open(regular_files.open_descriptor(self._path, os.O_RDWR), 'r+b') as f:
         f.seek(max(0, f.seek(0, os.SEEK_END) - _MAX_LINE))
         start, end = f.tell(), f.read()
         f.truncate(start + end.rfind(b'\n') + 1)
@@ -152,6 +153,8 @@ class EventsWriter(writers.Writer):
   def _open(self) -> None:
     self._close_file()
     paths.make_folder(os.path.dirname(self._path))
+    if not paths.is_remote(self._path):
+      os.close(regular_files.open_descriptor(self._path, os.O_WRONLY | os.O_CREAT))  # Opening a pipe would wait.
     size = _size_of(self._path)
     # If this writer's last write ended inside a line, the next one continues that line.
     if size != self._size and _is_torn(self._path) and not self._pending.startswith(b'\n'):
@@ -190,16 +193,18 @@ def read_events(path: str) -> list[dict[str, Any]]:
 
   Returns:
     The lines in order, as dictionaries. Numbers that are not finite are the strings of `EventsWriter`.
+
+  Raises:
+    OSError: the file cannot be read.
   """
   events: list[dict[str, Any]] = []
-  with tf.io.gfile.GFile(path) as f:
-    lines = f.read().splitlines()
-  for number, line in enumerate(lines, 1):
-    event = standing_events.parse(line)
-    if event is None:
-      logging.warning('%s: line %d is no event, and skipped', path, number)
-    else:
-      events.append(event)
+  with paths.open_to_read(path) as file:
+    for number, line in enumerate(regular_files.lines(file, standing_events.MAX_LINE), 1):
+      event = standing_events.parse(line)
+      if event is None:
+        logging.warning('%s: line %d is no event, and skipped', path, number)
+      else:
+        events.append(event)
   return standing_events.standing(events)
 
 
@@ -208,7 +213,7 @@ def _is_torn(path: str) -> bool:
   size = _size_of(path)
   if not size:
     return False
-  with tf.io.gfile.GFile(path, 'rb') as f:
+  with paths.open_to_read(path) as f:
     f.seek(size - 1)
     return f.read(1) != b'\n'
 

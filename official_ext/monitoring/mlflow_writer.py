@@ -10,6 +10,8 @@ from typing import Any
 from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
+from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.files import storage
 from official_ext.monitoring import background
 from official_ext.monitoring import credentials
@@ -95,8 +97,7 @@ class MlflowWriter(writers.Writer):
     """The id of the MLflow run that this one continues."""
     if not tf.io.gfile.exists(self._path):
       return None
-    with tf.io.gfile.GFile(self._path) as f:
-      noted = json.loads(f.read())
+    noted = json.loads(paths.read(self._path, regular_files.MAX_RECORD))
     return noted['run_id'] if noted['tracking_uri_sha256'] == tracker_values.mlflow_store_sum(self._uri) else None
 
   def _new_run(self, client: Any) -> str:

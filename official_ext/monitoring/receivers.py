@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from official_ext import errors
+from official_ext.files import regular_files
 from official_ext.monitoring import credentials
 from official_ext.monitoring import packages
 
@@ -59,10 +60,10 @@ def read_urls(references: Sequence[str], field: str, files: bool = False) -> lis
 
 def _read_file(path: str, where: str) -> list[str]:
   try:
-    with open(path, encoding='utf-8') as file:
+    with regular_files.open_to_read(path) as file:
       if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
         raise errors.UserError(f'{where}: others may read it; `chmod 600` it')
-      return file.read(1 << 20).split()
+      return regular_files.read_whole(file, path, 1 << 20).decode().split()
   except (OSError, UnicodeDecodeError) as error:
     raise errors.UserError(f'{where}: cannot be read: {getattr(error, "strerror", None) or error}') from None
 

@@ -6,6 +6,7 @@ from typing import Any
 
 # Events after which the lines above that concern higher steps are superseded.
 GO_BACK = ('restored', 'rollback')
+MAX_LINE = 1 << 24  # Bytes. What is longer was not written by a run.
 
 
 def parse(line: str | bytes) -> dict[str, Any] | None:

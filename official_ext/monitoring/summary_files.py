@@ -15,6 +15,7 @@ import tensorflow as tf
 from official_ext import errors
 from official_ext import tf_internals
 from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.files import storage
 
 _LENGTH = struct.Struct('<Q')  # A record has 8 bytes of length, 4 of its checksum, the data, and 4 of their checksum.
@@ -219,7 +220,7 @@ class SummaryFile(tf.summary.SummaryWriter):
 def _end_of_records(path: str, start: int) -> int:
   """The end of the last whole record, in a file whose records are known to be whole up to `start`."""
   end, size = start, os.path.getsize(path)
-  with open(path, 'rb') as f:
+  with regular_files.open_to_read(path) as f:
     while end + _AROUND <= size:
       f.seek(end)
       (length,) = _LENGTH.unpack(f.read(_LENGTH.size))
@@ -231,6 +232,6 @@ def _end_of_records(path: str, start: int) -> int:
 
 def _has_values(path: str, whole: int) -> bool:
   """Whether a file has more than the record of its version."""
-  with open(path, 'rb') as f:
+  with regular_files.open_to_read(path) as f:
     head = f.read(_LENGTH.size)
   return len(head) == _LENGTH.size and whole > _AROUND + _LENGTH.unpack(head)[0]

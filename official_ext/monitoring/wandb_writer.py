@@ -10,6 +10,8 @@ from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext import errors
+from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.files import storage
 from official_ext.monitoring import background
 from official_ext.monitoring import credentials
@@ -121,8 +123,7 @@ class WandbWriter(writers.Writer):
     """The id of this run: the saved one, or a new one."""
     path = os.path.join(self._folder, tracker_values.WANDB_NOTE)
     if tf.io.gfile.exists(path):
-      with tf.io.gfile.GFile(path) as f:
-        return f.read().strip()
+      return paths.read(path, regular_files.MAX_RECORD).decode().strip()
     run_id = uuid.uuid4().hex[:12]
     storage.write(path, run_id + '\n')
     return run_id

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 import os
 from typing import Any
 
+from official_ext.files import regular_files
 from official_ext.monitoring import standing_events
 from official_ext.runs import identity
 from official_ext.runs import run_folder
@@ -64,15 +65,16 @@ class EventWatch:
     if not now:
       return
     try:
-      with open(run.file(run_folder.EVENTS), 'rb') as file:
+      with regular_files.open_to_read(run.file(run_folder.EVENTS)) as file:
         file.seek(offset)
         while block := file.read(_MAX_BYTES):
           end = block.rfind(b'\n') + 1
           for line in block[:end].splitlines():
             if (event := self._parse(line)) is not None:
               yield now, event
-          offset += end
-          if len(block) < _MAX_BYTES or not end:
+          # A line that fills a block is no event.
+          offset += len(block) if not end and len(block) == _MAX_BYTES else end
+          if len(block) < _MAX_BYTES:
             break
           file.seek(offset)
     except OSError:  # The next time.

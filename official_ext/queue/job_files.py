@@ -25,6 +25,7 @@ from official_ext import errors
 from official_ext.files import file_lock
 from official_ext.files import moments
 from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.runtime import process_identity
 
 JOB = 'job.json'
@@ -240,10 +241,10 @@ def read(path: str) -> dict[str, Any] | None:
     OSError: it cannot be read.
   """
   try:
-    values = json.loads(paths.read(path))
+    values = json.loads(paths.read(path, regular_files.MAX_RECORD))
   except (FileNotFoundError, NotADirectoryError):
     return None
-  except (ValueError, RecursionError):
+  except (ValueError, RecursionError, regular_files.UnreadableError):
     values = None
   if not isinstance(values, dict):
     raise DamagedFileError(f'{path}: is no JSON object')

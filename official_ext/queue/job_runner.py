@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 from official_ext.files import file_lock
 from official_ext.files import moments
 from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.queue import job_files
 from official_ext.queue import job_notes
 from official_ext.runtime import process_identity
@@ -108,7 +109,7 @@ class Runner:
   def _start(self, job: job_files.Job, attempt: job_files.Attempt) -> int:
     """Starts the command, and returns the number of its process."""
     paths.make_folder(os.path.dirname(job.log))
-    log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    log = regular_files.open_descriptor(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.stat(job.cwd)
     if not job.run_files:
       return self._fork(job, attempt, log)

@@ -22,6 +22,7 @@ from typing import Any
 from official_ext import errors
 from official_ext.files import file_lock
 from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.queue import job_files
 from official_ext.queue import job_status
 
@@ -161,7 +162,7 @@ class Queue:
       if not file_lock.is_held(self.lock_path):
         return None
       try:
-        values = json.loads(paths.read(self.lock_path))
-      except ValueError:  # It is being written.
+        values = json.loads(paths.read(self.lock_path, regular_files.MAX_RECORD))
+      except (ValueError, RecursionError):  # It is being written.
         values = None
       return values if isinstance(values, dict) else {}

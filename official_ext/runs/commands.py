@@ -15,6 +15,7 @@ from typing import Any
 
 from official_ext import errors
 from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.monitoring import credentials
 from official_ext.runs import run_folder
 from official_ext.runs import starting
@@ -254,7 +255,7 @@ def make_clone(run: run_folder.Run, root: str, name: str | None, changes: Sequen
           f'--name={name}: {checked_folder(root, name)} is there already; choose another name'
         ) from None
   try:
-    content = paths.read(run.file(run_folder.PARAMS))
+    content = paths.read(run.file(run_folder.PARAMS), regular_files.MAX_RECORD)
   except OSError as error:
     raise errors.StorageError(f'{run.file(run_folder.PARAMS)}: cannot be read: {error.strerror}') from error
   return to_clone(run, folder, changes, write_base(folder, content))

@@ -5,6 +5,7 @@ import dataclasses
 import math
 from typing import Any
 
+from official_ext.files import regular_files
 from official_ext.metrics import better
 from official_ext.monitoring import standing_events
 from official_ext.runs import last_events
@@ -83,8 +84,8 @@ def read_evaluations(path: str) -> Iterator[dict[str, Any]]:
 def _of_interest(path: str) -> Iterator[dict[str, Any]]:
   marks = tuple(b'"event": "%s"' % kind.encode() for kind in ('eval', *standing_events.GO_BACK))
   try:
-    with open(path, 'rb') as file:
-      for line in file:
+    with regular_files.open_to_read(path) as file:
+      for line in regular_files.lines(file, standing_events.MAX_LINE):
         if any(mark in line for mark in marks):
           event = standing_events.parse(line)
           if event is not None:

@@ -2,6 +2,7 @@
 
 import hashlib
 
+from official_ext.files import regular_files
 from official_ext.runs import run_folder
 
 _MAX_LINE = 1 << 20
@@ -14,7 +15,7 @@ def of_run(run: run_folder.Run) -> str:
   if there is no such line yet.
   """
   try:
-    with open(run.file(run_folder.EVENTS), 'rb') as file:
+    with regular_files.open_to_read(run.file(run_folder.EVENTS)) as file:
       line = file.readline(_MAX_LINE)
   except OSError:
     return ''

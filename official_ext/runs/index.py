@@ -25,6 +25,7 @@ from official_ext.runs import summaries
 from official_ext.runs import trash
 
 _FORMAT = 1
+_MAX_BYTES = 1 << 30
 _RACY_SECONDS = 0.1  # A file that has just changed may change again within one tick of its file system's clock.
 
 
@@ -148,7 +149,7 @@ class _Cache:
 
   def _load(self) -> dict[str, Any]:
     try:
-      header, _, content = paths.read(self._path).partition(b'\n')
+      header, _, content = paths.read(self._path, _MAX_BYTES).partition(b'\n')
       expected = {'format': _FORMAT, 'version': official_ext.__version__, 'crc': zlib.crc32(content)}
       return json.loads(content) if json.loads(header) == expected else {}
     except (OSError, ValueError, RecursionError):

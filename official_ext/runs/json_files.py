@@ -8,15 +8,13 @@ import uuid
 
 from official_ext import errors
 from official_ext.files import paths
-
-_MAX_BYTES = 16 << 20  # What is larger was not written here.
+from official_ext.files import regular_files
 
 
 def read(path: str) -> dict[str, Any] | None:
   """The object in a file; None if there is none, or none that can be read."""
   try:
-    with open(path, 'rb') as file:
-      values = json.loads(file.read(_MAX_BYTES))
+    values = json.loads(paths.read(path, regular_files.MAX_RECORD))
   except (OSError, ValueError, RecursionError):
     return None
   return values if isinstance(values, dict) else None

@@ -11,6 +11,7 @@ import math
 import os
 from typing import Any
 
+from official_ext.files import regular_files
 from official_ext.monitoring import event_names
 from official_ext.monitoring import standing_events
 
@@ -40,7 +41,7 @@ def read(path: str) -> LastEvents:
   """The last events of a file; none of a file that is not there, or cannot be read."""
   found = LastEvents()
   try:
-    with open(path, 'rb', buffering=0) as file:
+    with regular_files.open_to_read(path, buffering=0) as file:
       size = os.fstat(file.fileno()).st_size
       for length in _BLOCKS:
         start = max(0, size - length)

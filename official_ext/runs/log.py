@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 import os
 import time
 
+from official_ext.files import regular_files
 from official_ext.runs import harmless_text
 from official_ext.runs import run_folder
 
@@ -25,7 +26,7 @@ def tail(run: run_folder.Run, num_lines: int = 20, mode: str = 'train') -> list[
 def tail_of_file(path: str, num_lines: int) -> list[str]:
   """The last lines of a text file, of its last megabyte at most."""
   try:
-    with open(path, 'rb') as file:
+    with regular_files.open_to_read(path) as file:
       size = os.fstat(file.fileno()).st_size
       file.seek(max(0, size - _MAX_BYTES))
       content = file.read(_MAX_BYTES)
@@ -50,7 +51,7 @@ def since(path: str, place: int | None, num_lines: int = 1000) -> tuple[list[str
     before: not at first, nor if the file was begun anew, or has got more than a megabyte.
   """
   try:
-    with open(path, 'rb') as file:
+    with regular_files.open_to_read(path) as file:
       size = os.fstat(file.fileno()).st_size
       follows = place is not None and size - _MAX_BYTES <= place <= size
       start = place if follows and place is not None else max(0, size - _MAX_BYTES)
@@ -91,7 +92,7 @@ def follow(
     if size < place:  # It was begun anew.
       place, rest = 0, b''
     while size > place:
-      with open(path, 'rb') as file:
+      with regular_files.open_to_read(path) as file:
         file.seek(place)
         content = file.read(min(size - place, _MAX_BYTES))
       if not content:

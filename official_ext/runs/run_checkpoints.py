@@ -15,6 +15,7 @@ from official_ext.runs import run_folder
 
 KINDS = ('training', 'best', 'average')
 _NAME = re.compile(r'(?P<name>[A-Za-z_]+-(?P<step>[0-9]{1,18}))(?P<broken>\.broken)?\.(?:index|manifest\.json)')
+_PART = re.compile(r'(?P<own>[A-Za-z_]+-[0-9]{1,18}(?:\.broken)?)' + manifest_content.PART)
 _BEST = 'trainer.best_checkpoint_export_subdir'
 _EMA = 'ema_checkpoints'
 _MAX_MANIFEST = 16 << 20
@@ -81,18 +82,20 @@ def path_of(run: run_folder.Run, name: str) -> str:
 def _in_folder(run, folder, kind, best_step, rollbacks) -> Iterator[Checkpoint]:
   there = paths.names(run.file(folder)) if os.path.isdir(run.file(folder)) else []
   stems = {(match['name'], match['broken'] or '', int(match['step'])) for match in map(_NAME.fullmatch, there) if match}
+  parts: dict[str, list[str]] = {}
+  for match in filter(None, map(_PART.fullmatch, there)):
+    parts.setdefault(match['own'], []).append(match.string)
   for stem, broken, step in sorted(stems, key=lambda each: (each[2], each)):
     own = stem + broken
     name = os.path.join(folder, own)
     sizes, times = {}, [0.0]
-    for file in there:
-      if re.fullmatch(re.escape(own) + manifest_content.PART, file):
-        try:
-          stat = os.stat(run.file(os.path.join(folder, file)))
-        except OSError:  # Deleted a moment ago.
-          continue
-        sizes[file] = stat.st_size
-        times.append(stat.st_mtime)
+    for file in parts.get(own, ()):
+      try:
+        stat = os.stat(run.file(os.path.join(folder, file)))
+      except OSError:  # Deleted a moment ago.
+        continue
+      sizes[file] = stat.st_size
+      times.append(stat.st_mtime)
     entries, damage = _entries(run.file(name), own, sizes)
     if broken:
       damage = 'it was damaged, and has been set aside'

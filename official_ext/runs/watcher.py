@@ -32,12 +32,13 @@ def main() -> None:
 def _begin(request: dict[str, Any], environment: dict[str, str]) -> tuple[int, dict[str, Any]]:
   """Makes the process of the run; answers. Returns its number, 0 if there is none, and the note about it."""
   from official_ext import errors
+  from official_ext.files import regular_files
   from official_ext.runs import harmless_text
   from official_ext.runs import json_files
   from official_ext.runtime import process_identity
 
   try:
-    log = os.open(request['log'], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    log = regular_files.open_descriptor(request['log'], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
   except OSError as error:
     _answer({'error': error.strerror, 'path': request['log']})
     return 0, {}

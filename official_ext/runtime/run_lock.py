@@ -21,6 +21,7 @@ from official_ext import errors
 from official_ext.files import file_lock
 from official_ext.files import moments
 from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.runtime import heartbeat
 from official_ext.runtime import process_identity
 
@@ -142,7 +143,7 @@ class RunLock:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
       self._close()
-      self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+      self._file = regular_files.open_descriptor(self._path, os.O_RDWR | os.O_CREAT)
       _OPEN.add(self)
       locked = file_lock.try_lock(self._file)
       if locked is None and time.monotonic() > deadline:
@@ -268,7 +269,7 @@ def check_free(model_dir: str) -> None:
 def _is_certainly_held(path: str, lease: Mapping[str, Any]) -> bool:
   if paths.is_remote(path):
     return bool(_is_held(lease, -1))
-  file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+  file = regular_files.open_descriptor(path, os.O_RDONLY)
   try:
     locked = file_lock.try_lock(file, shared=True)
     return locked is None or bool(_is_held(lease, file if locked else -1))
@@ -299,7 +300,7 @@ def _is_held(lease: Mapping[str, Any] | None, file: int) -> bool | None:
 def _read_lease(path: str) -> dict[str, Any] | None:
   """The lease in a file; None if the file does not exist or is empty, {} if it holds something else."""
   try:
-    content = paths.read(path)
+    content = paths.read(path, regular_files.MAX_RECORD)
   except FileNotFoundError:
     return None
   if not content.strip():

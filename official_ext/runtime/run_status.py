@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.runtime import heartbeat
 from official_ext.runtime import process_identity
 
@@ -34,7 +35,7 @@ def path_of(model_dir: str, mode: str = 'train') -> str:
 def read(model_dir: str, mode: str = 'train') -> dict[str, Any] | None:
   """The record that a run of `mode` left in `model_dir`; None if there is none, or none that can be read."""
   try:
-    values = json.loads(paths.read(path_of(model_dir, mode)))
+    values = json.loads(paths.read(path_of(model_dir, mode), regular_files.MAX_RECORD))
   except (OSError, ValueError, RecursionError):
     return None
   return values if _is_record(values) else None

@@ -210,7 +210,10 @@ class Workers:
       lines = differences(here, json.loads(self._get(f'{key}/{index}')))
       if lines:
         more = f'; and {len(lines) - 3} more' if len(lines) > 3 else ''
-        return f'{self.name(index)} was given other {topic} than worker 0: {"; ".join(lines[:3])}{more}'
+        return (
+          f'{topic}: not the same on all workers, {self.name(0)} -> {self.name(index)}: {"; ".join(lines[:3])}{more}; '
+          'start all workers with the same'
+        )
     return None
 
   def any(self, topic: str, here: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from official_ext import errors
 from official_ext.queue import detached
+from official_ext.runs import log
 from official_ext.sweeps import sweep_folder
 
 
@@ -40,6 +41,5 @@ def start(folder: sweep_folder.SweepFolder, slots: int | None = None) -> int:
 
 
 def _last_line(path: str) -> str:
-  with open(path, 'rb') as log:
-    lines = log.read()[-10_000:].decode(errors='replace').strip().splitlines()
-  return lines[-1].removeprefix('error: ') if lines else ''
+  lines = [line for line in log.tail_of_file(path, 20) if line.strip()]
+  return lines[-1].strip().removeprefix('error: ') if lines else ''

@@ -6,6 +6,7 @@ import math
 import os
 from typing import Any
 
+from official_ext.files import regular_files
 from official_ext.monitoring import standing_events
 from official_ext.runs import last_events
 from official_ext.runs import run_folder
@@ -82,8 +83,8 @@ def _value(event: dict[str, Any], metric: str) -> float | None:
 def _lines(path: str, kind: str) -> Iterator[dict[str, Any]]:
   marks = tuple(b'"event": "%s"' % name.encode() for name in (kind, *standing_events.GO_BACK))
   try:
-    with open(path, 'rb') as file:
-      yield from _parsed(file, marks)
+    with regular_files.open_to_read(path) as file:
+      yield from _parsed(regular_files.lines(file, standing_events.MAX_LINE), marks)
   except OSError:
     return
 

@@ -14,6 +14,7 @@ from official_ext import suggestions
 from official_ext.config import flat_params
 from official_ext.config import yaml_text
 from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.metrics import better
 from official_ext.sweeps import distributions
 from official_ext.sweeps import hyperband
@@ -132,7 +133,7 @@ def read(path: str) -> dict[str, Any]:
     UserError: it cannot be read, or is no mapping.
   """
   try:
-    values = yaml_text.load(paths.read(path).decode(), path)
+    values = yaml_text.load(paths.read(path, regular_files.MAX_RECORD).decode(), path)
   except FileNotFoundError:
     raise errors.UserError(f'{path}: no such file') from None
   except (OSError, UnicodeDecodeError) as error:

@@ -25,6 +25,7 @@ from official_ext import errors
 from official_ext.files import file_lock
 from official_ext.files import moments
 from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.queue import job_files
 from official_ext.queue import queue_folder
 from official_ext.runs import commands
@@ -190,7 +191,8 @@ class SweepFolder:
   def bury(self, record: PointRecord) -> None:
     """Keeps the place of a point whose run is about to be deleted."""
     paths.make_folder(self.file(_DELETED))
-    paths.write_atomically(self._grave(record), paths.read(os.path.join(record.folder, POINT)))
+    content = paths.read(os.path.join(record.folder, POINT), regular_files.MAX_RECORD)
+    paths.write_atomically(self._grave(record), content)
 
   def exhume(self, record: PointRecord) -> None:
     """Takes `bury` back."""

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from official_ext import errors
+from official_ext.files import regular_files
 from official_ext.monitoring import credentials
 from official_ext.monitoring import standing_events
 from official_ext.monitoring import tracker_values
@@ -110,8 +111,9 @@ def read(run: run_folder.Run) -> TrackedRun:
 
 def _events(run: run_folder.Run) -> list[dict[str, Any]]:
   try:
-    with open(run.file(run_folder.EVENTS), 'rb') as file:
-      parsed = [event for line in file if (event := standing_events.parse(line)) is not None]
+    with regular_files.open_to_read(run.file(run_folder.EVENTS)) as file:
+      lines = regular_files.lines(file, standing_events.MAX_LINE)
+      parsed = [event for line in lines if (event := standing_events.parse(line)) is not None]
   except OSError:
     return []
   return [last_events.with_floats(event) for event in standing_events.standing(parsed)]

@@ -90,10 +90,10 @@ def test_a_device_or_a_pipe_is_not_read(tmp_path):
   os.symlink('/dev/zero', f'{path}.index')
   files = manifests.read(path)['files']
   _rewrite(path, {**files, 'ckpt-5.index': {'size': 0, 'sha256': ''}})
-  assert manifests.find_damage(path) == 'ckpt-5.index is no regular file'
+  assert manifests.find_damage(path) == 'ckpt-5.index is not a regular file'
   os.remove(path + manifests.SUFFIX)
   os.mkfifo(path + manifests.SUFFIX)
-  assert manifests.find_damage(path) == 'ckpt-5.manifest.json is no regular file'
+  assert manifests.find_damage(path) == 'ckpt-5.manifest.json is not a regular file'
 
 
 @pytest.mark.parametrize('files', [None, [], 'x', {'ckpt-5.index': 3}, {'ckpt-5.index': {'size': 'x', 'sha256': ''}}])

@@ -110,7 +110,7 @@ def test_devices_and_files_are_checked_too(driver, tmp_path):
   assert line.startswith(f'--model_dir={tmp_path}/file: ')
   (tmp_path / 'taken' / 'params.yaml').mkdir(parents=True)
   ((field, line),) = _lines(driver.check(_flags(tmp_path / 'taken')))
-  assert (field, 'is no file, and a run keeps one there' in line) == ('--model_dir', True)
+  assert (field, 'is a folder, and a run keeps a file there' in line) == ('--model_dir', True)
 
 
 def test_nothing_of_a_request_is_left_for_the_next(own, tmp_path):

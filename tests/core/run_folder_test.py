@@ -13,6 +13,7 @@ from official_ext.checkpoints import manifests
 from official_ext.checks import debugging
 from official_ext.cli import summary
 from official_ext.runtime import run_lock
+from tests import irregular_files
 from tests.core import small_run
 
 
@@ -92,14 +93,17 @@ def test_a_file_where_a_run_keeps_a_folder_is_told(tmp_path, name):
   assert os.listdir(tmp_path) == [name]
 
 
-@pytest.mark.parametrize(
-  'name', ['run.json', 'params.yaml', 'events.jsonl', 'rollbacks.json', 'checkpoint', run_lock.NAME]
-)
-def test_a_folder_where_a_run_keeps_a_file_is_told(tmp_path, name):
-  (tmp_path / name).mkdir()
-  with pytest.raises(errors.UserError, match=rf'--model_dir=.*/{name} is no file'):
-    small_run.run(tmp_path)
-  assert os.listdir(tmp_path) == [name]
+_NAMES = ['run.json', 'params.yaml', 'events.jsonl', 'rollbacks.json', 'lines.json', 'checkpoint', run_lock.NAME]
+
+
+@pytest.mark.parametrize('name', [*_NAMES, 'best/history.json', 'best/info.json', 'ema_checkpoints/checkpoint'])
+def test_what_is_not_a_file_where_a_run_keeps_one_is_reported(tmp_path, name):
+  for kind in irregular_files.KINDS:
+    irregular_files.put(kind, f'{tmp_path}/{name}')
+    expected = rf'--model_dir=.*/{name} is (a folder|not a regular file|a loop of links), and a run keeps a file there'
+    with irregular_files.seconds(30), pytest.raises(errors.UserError, match=expected):
+      small_run.run(tmp_path, trainer={'best_checkpoint_export_subdir': 'best'})
+    assert os.listdir(tmp_path) == [name.partition('/')[0]]
 
 
 @pytest.mark.parametrize('content', [b'', b'[1]', b'\xff\xfe', b'{"status": "running", "attempt": "x", "step": {}}'])

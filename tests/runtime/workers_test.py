@@ -1,6 +1,7 @@
 """Tests for workers: what errors tell, and two real processes that talk, disagree and lose each other."""
 
 import json
+import re
 import textwrap
 import time
 
@@ -153,8 +154,10 @@ def test_workers_talk_disagree_and_notice_an_end(run_two, tmp_path):
   assert (first, second) == (0, 0), (err, other_err)
   for text in (out, other_out):
     assert "value {'worker': 0} 2" in text
-    assert 'UserError: worker 1 (127.0.0.1:' in text
-    assert 'was given other params than worker 0: steps 0 -> steps 1' in text
+    legend = (
+      r'UserError: params: not the same on all workers, worker 0 \(127.0.0.1:\d+\) -> worker 1 \(127.0.0.1:\d+\): '
+    )
+    assert re.search(legend + 'steps 0 -> steps 1; start all workers with the same', text)
     assert 'restored ckpt-1 1' in text and 'bounded True' in text
   assert 'is set aside as' in err and 'set aside' not in other_err
   assert 'CheckpointError: ' in other_out and 'worker 0 restores this checkpoint, and it is not here' in other_out
