@@ -71,12 +71,18 @@ def thaw(module: Any) -> None:
   _forget(module)
 
 
+def notes(holder: Any) -> dict[str, Any]:
+  """The variables with a digest in their names that a module itself has, not what it holds."""
+  return {
+    name: value for name, value in vars(holder).items() if name.startswith(_PREFIX) and isinstance(value, tf.Variable)
+  }
+
+
 def _forget(module):
   """Removes the notes of which weights are frozen, of a module and of what it holds."""
   for holder in (module, *parts(module)):
-    for name, value in list(vars(holder).items()):
-      if name.startswith(_PREFIX) and isinstance(value, tf.Variable):
-        delattr(holder, name)
+    for name in notes(holder):
+      delattr(holder, name)
 
 
 def constants(module: Any) -> list[Any]:
