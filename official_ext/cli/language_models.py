@@ -58,10 +58,17 @@ def load(folders: model_folders.ModelFolders, dtype: str | None = None, load_in_
   if folders.adapter:
     peft_folders.load(model, folders.adapter, warn=lambda line: print(f'warning: {line}', file=sys.stderr))
     if record is not None:
-      print(f'base: {adapter_bases.record_of(model, has_digest=False).describe()}', file=sys.stderr)
+      print(f'base: {describe_base(model)}', file=sys.stderr)
     if how['quantization'].method == 'none':
       lora.merge(model)
   return model
+
+
+def describe_base(model: Any) -> str:
+  """How the weights of a model are kept, below adapters if it has some, and of which folder: a line."""
+  from official_ext.modeling import adapter_bases  # pylint: disable=g-import-not-at-top  # TensorFlow.
+
+  return adapter_bases.record_of(model, has_digest=False).describe()
 
 
 def check_unicode(text: str, name: str) -> None:

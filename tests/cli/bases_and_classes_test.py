@@ -138,6 +138,32 @@ def test_generate_and_chat_stand_on_what_adapters_were_trained_on(flags, run, pl
   assert status == 0 and 'base: nf4 weights' in err
 
 
+def test_a_saved_model_stays_over_the_base_that_was_exported(run, tmp_path):
+  module = tf.Module()
+  serve = tf.function(lambda x: {'y': 2 * x}, input_signature=[tf.TensorSpec([None], tf.float32, 'x')])
+  tf.saved_model.save(module, str(tmp_path / 'saved'), signatures=serve)
+  predict = ('predict', tmp_path / 'saved', '--input=x=[1]')
+  assert run(*predict)[::2] == (0, '') and run(*predict, '--load_in_4bit=false')[0] == 0
+  status, out, err = run(*predict, '--load_in_4bit=true')
+  assert (status, out, err.count('\n')) == (2, '', 1) and 'holds no weights in 4 bits' in err
+  note = {'base': {'folder': 'base', 'quantization': {'method': 'nf4'}, 'frozen_dtype': 'bfloat16'}}
+  (tmp_path / 'saved/export.json').write_text(json.dumps(note))
+  assert run(*predict, '--load_in_4bit=true')[::2] == (0, 'base: nf4 weights of base\n')
+  status, out, err = run(*predict, '--load_in_4bit=false')
+  assert (status, out, err.count('\n')) == (2, '', 1) and 'holds nf4 weights, as the run was exported' in err
+
+
+@pytest.mark.soak
+def test_an_export_notes_how_its_base_is_kept(run, place, tmp_path):
+  language_models_test.leave_run(str(tmp_path / 'run'), 'tests.lora_language_model', model_path=str(place / 'base'))
+  status, _, err = run('export', tmp_path / 'run', f'--output_dir={tmp_path / "saved"}')
+  assert status == 0, err
+  note = json.loads((tmp_path / 'saved/export.json').read_text())
+  assert note['base']['quantization']['method'] == 'nf4' and note['base']['folder'] == str(place / 'base')
+  status, out, err = run('predict', tmp_path / 'saved')
+  assert status == 0 and 'serving_default' in json.loads(out) and f'base: nf4 weights of {place / "base"}' in err
+
+
 def test_another_base_and_flags_without_a_meaning_are_told(run, place, tmp_path):
   tiny_models.write(tmp_path / 'other', seed=4, max_position_embeddings=64)
   prompt = ('--prompt=What', '--max_new_tokens=2')
