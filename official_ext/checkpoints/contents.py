@@ -16,12 +16,17 @@ from official_ext import errors
 from official_ext import suggestions
 from official_ext import tf_internals
 from official_ext.files import readable_paths
+from official_ext.modeling import frozen
 
 _GRAPH = tf_internals.OBJECT_GRAPH_KEY
 _VALUE = 'VARIABLE_VALUE'
 _MAX_NAMED = 5
 # Attributes that tf.train.Checkpoint keeps for itself, or that a checkpoint of Model Garden's trainer does not have.
 _STEP_STATE = 'step_state'
+OTHER_BASE = (
+  'the frozen base of the adapters is not that which they were trained on, or is kept otherwise (quantization, '
+  'frozen_dtype, scan_layers); name the folder with its weights, and keep them alike'
+)
 _OPTIONAL = ('save_counter', f'{_STEP_STATE}/')
 
 
@@ -73,9 +78,16 @@ class Match:
       UserError: they do not; it names the path of the checkpoint, and the first differences.
     """
     lines = self.differences()
+    if lines and self.has_other_base:
+      raise errors.UserError(f'{path}: {OTHER_BASE}: {"; ".join(lines[:_MAX_NAMED])}')
     if lines:
       more = f'; and {len(lines) - _MAX_NAMED} more' if len(lines) > _MAX_NAMED else ''
       raise errors.UserError(f'{path}: not a checkpoint of this model: {"; ".join(lines[:_MAX_NAMED])}{more}')
+
+  @property
+  def has_other_base(self) -> bool:
+    """Whether both have a digest of frozen weights, and another one."""
+    return all(any(frozen.PREFIX in name for name in names) for names in (self.missing, self.unplaced))
 
   @property
   def may_fit_later(self) -> bool:

@@ -61,7 +61,8 @@ def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ())
       missing or of another shape in the checkpoint; they keep their values.
 
   Raises:
-    UserError: a variable is missing or of another shape, and no pattern allows it; or nothing fits.
+    UserError: a variable is missing or of another shape, and no pattern allows it; one has values that are not finite;
+      or nothing fits.
   """
   path = find(path)
   try:
@@ -77,11 +78,17 @@ def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ())
     shape = tuple(variable.shape.as_list())
     place = match.places.get(name)
     if place is not None and place.shape == shape:
-      variable.assign(tf.cast(_read(contents, path, place.key), variable.dtype))
+      value = tf.convert_to_tensor(_read(contents, path, place.key))
+      if value.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(value)):
+        problems.append(f'{name} ({variable.name}) has values that are not finite in it')
+        continue
+      variable.assign(tf.cast(value, variable.dtype))
       num_loaded += 1
     elif not _matches(may_miss, name, variable):
       told = f'has shape {place.shape} in it, {shape} here' if place is not None else 'is not in it'
       problems.append(f'{name} ({variable.name}) {told}')
+  if match.has_other_base and problems:
+    raise errors.UserError(f'{_FIELD}: {path}: {contents_lib.OTHER_BASE}')
   if problems:
     more = f'; and {len(problems) - _MAX_NAMED} more' if len(problems) > _MAX_NAMED else ''
     raise errors.UserError(

@@ -41,7 +41,7 @@ def run(arguments: list[str]) -> None:
   tokenizer = language_models.load_tokenizer(folders, known.chat_template_path)
   tokenizer.chat_template()  # Before the weights are loaded.
   given = generation_flags.given(known)
-  model = language_models.load(folders, known.dtype)
+  model = language_models.load(folders, known.dtype, known.load_in_4bit)
   conversation = Conversation(model, tokenizer, folders, given, known.system_prompt, known.seed)
   is_interactive = sys.stdin.isatty()
   if isinstance(sys.stdin, io.TextIOWrapper):

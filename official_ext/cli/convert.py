@@ -1,5 +1,6 @@
 """official-ext convert: a Hugging Face folder of another one, of adapters and their base, or of a run."""
 
+import gc
 import os
 import sys
 from typing import Any
@@ -11,6 +12,7 @@ from official_ext.files import paths
 from official_ext.modeling import model_folders
 
 _OF_RUNS = ('which', 'experiment')
+_OF_FOLDERS = ('base_model', 'load_in_4bit')
 
 
 def _parser() -> arguments_lib.Parser:
@@ -22,6 +24,7 @@ def _parser() -> arguments_lib.Parser:
   found.add_argument('--base_model', type=arguments_lib.folder)
   found.add_argument('--tokenizer', type=arguments_lib.folder)
   found.add_argument('--dtype', choices=language_models.DTYPES)
+  language_models.add_load_in_4bit(found)
   found.add_argument('--max_shard_size', default='5GB')
   arguments_lib.add_run_arguments(found)
   return found
@@ -40,28 +43,54 @@ def run(arguments: list[str]) -> None:
   is_run = os.path.isfile(os.path.join(source, model_folders.RUN_FILE))
   folders = None
   if is_run:
-    _refuse(known, ('base_model',), 'the model of a run')
+    _refuse(known, _OF_FOLDERS, 'the model of a run')
   else:
     _refuse(known, _OF_RUNS, f'{source}, which is not the folder of a run')
     folders = model_folders.find(source, known.base_model, known.adapter)
+    if not folders.adapter:
+      _refuse(known, ('load_in_4bit',), f'{source}, which holds no adapters that could stand on 4 bits')
   tokenizer_folder = known.tokenizer or (folders.tokenizer if folders is not None else None)
   tokenizer = _tokenizer(tokenizer_folder, is_needed=known.tokenizer is not None)
   if folders is not None:
-    model = _of_folders(folders, 'bfloat16' if _may_be_bfloat16(folders, known.dtype) else 'float32')
+    kept = 'bfloat16' if _may_be_bfloat16(folders, known.dtype) else 'float32'
+    model = _of_folders(folders, kept, known.load_in_4bit)
   else:
     model, task = _of_run(known, source)
     if tokenizer is None:
       tokenizer = _tokenizer_of_task(task)
   _check_vocabulary(known, tokenizer, model)
   from official_ext.files import whole_folders  # pylint: disable=g-import-not-at-top  # TensorFlow.
-  from official_ext.modeling import pretrained  # pylint: disable=g-import-not-at-top
 
   dtype = known.dtype or _told_dtype(model)
-  save = lambda folder: pretrained.save(model, folder, dtype, max_shard_bytes, tokenizer=tokenizer)
+  model_type, has_tokenizer = model.config.model_type, tokenizer is not None or _has_tokenizer(model.origin)
+  models = [model]
+  del model  # It is read back when the first one is gone.
+  save = lambda folder: _save(models, folder, dtype, max_shard_bytes, tokenizer, is_compared=is_run)
   whole_folders.write(target, save, replace=False)
-  if tokenizer is None and not _has_tokenizer(model.origin):
+  if not has_tokenizer:
     print('no tokenizer went along: there is none beside the weights; --tokenizer=FOLDER names one', file=sys.stderr)
-  print(f'Converted {source} to {target}: {model.config.model_type}, {dtype}')
+  print(f'Converted {source} to {target}: {model_type}, {dtype}')
+
+
+def _save(models: list[Any], folder: str, dtype: str, max_shard_bytes: int, tokenizer: Any, is_compared: bool) -> None:
+  """Writes a model, and compares what is read back with it.
+
+  Args:
+    models: the model alone; it is removed, so that one is in memory at a time.
+    folder: an empty folder.
+    dtype: see `pretrained.save`, as the next two.
+    max_shard_bytes: of a file.
+    tokenizer: that goes along.
+    is_compared: whether it is read back: what makes the model of a run is not known here.
+  """
+  from official_ext.modeling import pretrained  # pylint: disable=g-import-not-at-top
+  from official_ext.modeling import read_back  # pylint: disable=g-import-not-at-top
+
+  pretrained.save(models[0], folder, dtype, max_shard_bytes, tokenizer=tokenizer)
+  if is_compared:
+    expected = read_back.probe(models.pop(), dtype)
+    gc.collect()
+    read_back.check(expected, folder)
 
 
 def _refuse(known: Any, names: tuple[str, ...], what: str) -> None:
@@ -120,13 +149,16 @@ def _told_dtype(model: Any) -> str:
   return told if told in language_models.DTYPES else 'float32'
 
 
-def _of_folders(folders: model_folders.ModelFolders, dtype: str) -> Any:
+def _of_folders(folders: model_folders.ModelFolders, dtype: str, load_in_4bit: bool | None) -> Any:
   """The language model of a folder, with adapters merged into it; or its classifier."""
+  from official_ext.modeling import lora  # pylint: disable=g-import-not-at-top
   from official_ext.modeling import pretrained  # pylint: disable=g-import-not-at-top
 
   num_labels = None if folders.adapter else pretrained.num_labels(folders.model)
   if num_labels is None:
-    return language_models.load(folders, dtype)
+    model = language_models.load(folders, dtype, load_in_4bit)
+    lora.merge(model)
+    return model
   return pretrained.load_classifier(folders.model, num_labels, dtype=dtype)
 
 
@@ -134,9 +166,11 @@ def _of_run(known: Any, model_dir: str) -> tuple[Any, Any]:
   """(the language model or classifier that a run has trained, with its adapters merged; the task of the run)."""
   from official_ext.cli import flags as ext_flags  # pylint: disable=g-import-not-at-top
   from official_ext.cli import trained_runs  # pylint: disable=g-import-not-at-top
+  from official_ext.modeling import adapter_bases  # pylint: disable=g-import-not-at-top
   from official_ext.modeling import decoder  # pylint: disable=g-import-not-at-top
   from official_ext.modeling import lora  # pylint: disable=g-import-not-at-top
   from official_ext.modeling import peft_folders  # pylint: disable=g-import-not-at-top
+  from official_ext.modeling import representable  # pylint: disable=g-import-not-at-top
   from official_ext.modeling import sequence_classifier  # pylint: disable=g-import-not-at-top
 
   ext_flags.define_for_command()
@@ -148,10 +182,13 @@ def _of_run(known: Any, model_dir: str) -> tuple[Any, Any]:
       f'{model_dir}: the model of this run is a {type(model).__name__}, which Hugging Face has no folder for (a '
       'LanguageModel and a SequenceClassifier have one); `official-ext export` writes it as a SavedModel'
     )
+  representable.check(model, model_dir)  # Merging makes layers of this library's classes of others.
   if known.adapter is not None:
     if is_classifier:
       raise errors.UserError('--adapter: adapters of a folder are for a language model, and this run has a classifier')
     peft_folders.load(model, os.path.expanduser(known.adapter))
-  lora.merge(model)
   print(f'{trained.checkpoint} ({trained.weights} weights)', file=sys.stderr)
+  if lora.adapters(model):
+    print(f'base: {adapter_bases.record_of(model, has_digest=False).describe()}', file=sys.stderr)
+  lora.merge(model)
   return model, trained.task

@@ -37,7 +37,7 @@ def run(arguments: list[str]) -> None:
   tokenizer = language_models.load_tokenizer(folders, known.chat_template_path)
   tokens = _tokens(tokenizer, known)
   given = generation_flags.given(known)
-  model = language_models.load(folders, known.dtype)
+  model = language_models.load(folders, known.dtype, known.load_in_4bit)
   check_tokens(tokens, model, folders)
   config = generation_flags.config_of(model, tokenizer, given)
   config = generation_flags.with_room(model, config, len(tokens), 'max_new_tokens' in given)

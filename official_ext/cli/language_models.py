@@ -1,9 +1,12 @@
 """The language model that a command names. TensorFlow is imported when its weights are loaded."""
 
+import argparse
+import sys
 from typing import Any
 
 from official_ext import errors
 from official_ext.cli import arguments as arguments_lib
+from official_ext.modeling import base_records
 from official_ext.modeling import model_folders
 
 DTYPES = ('float32', 'bfloat16', 'float16')
@@ -14,30 +17,58 @@ def add_model_arguments(parser: arguments_lib.Parser) -> None:
   parser.add_argument('folder', metavar='FOLDER', type=arguments_lib.folder)
   parser.add_argument('--base_model', type=arguments_lib.folder)
   parser.add_argument('--dtype', choices=DTYPES[:2], default='float32')
+  add_load_in_4bit(parser)
 
 
-def load(folders: model_folders.ModelFolders, dtype: str | None = None) -> Any:
-  """The model, with adapters merged into it.
+def add_load_in_4bit(parser: arguments_lib.Parser) -> None:
+  """Adds --load_in_4bit: whether kernels are kept in 4 bits; by default as adapters were trained."""
+  parser.add_argument('--load_in_4bit', type=_boolean, metavar='true|false')
+
+
+def _boolean(text: str) -> bool:
+  if text not in ('true', 'false'):
+    raise argparse.ArgumentTypeError(f'{text}: expected true or false')
+  return text == 'true'
+
+
+def load(folders: model_folders.ModelFolders, dtype: str | None = None, load_in_4bit: bool | None = None) -> Any:
+  """The model of a folder, or of adapters and their base, which is kept as it was when the adapters were trained.
+
+  What adapters stand on is printed to stderr, and each difference from what they were trained on.
 
   Args:
     folders: of the model.
-    dtype: in which weights are kept, and computed with; None for float32.
+    dtype: in which weights are kept that are not packed, and computed with; None for float32.
+    load_in_4bit: whether kernels are kept in 4 bits; None: if the adapters were trained so.
 
   Returns:
-    A `LanguageModel`.
+    A `LanguageModel`. Adapters are merged into it, unless its kernels are packed.
 
   Raises:
     UserError: see `pretrained.load` and `peft_folders.load`.
   """
-  from official_ext.modeling import lora  # pylint: disable=g-import-not-at-top  # TensorFlow, as the others.
+  from official_ext.modeling import adapter_bases  # pylint: disable=g-import-not-at-top  # TensorFlow, as the others.
+  from official_ext.modeling import lora  # pylint: disable=g-import-not-at-top
   from official_ext.modeling import peft_folders  # pylint: disable=g-import-not-at-top
   from official_ext.modeling import pretrained  # pylint: disable=g-import-not-at-top
 
-  model = pretrained.load(folders.model, dtype=dtype or 'float32')
+  record = base_records.read(folders.adapter) if folders.adapter else None
+  how = adapter_bases.options(record, load_in_4bit)
+  model = pretrained.load(folders.model, dtype=dtype or 'float32', **how)
   if folders.adapter:
-    peft_folders.load(model, folders.adapter)
-    lora.merge(model)
+    peft_folders.load(model, folders.adapter, warn=lambda line: print(f'warning: {line}', file=sys.stderr))
+    if record is not None:
+      print(f'base: {describe_base(model)}', file=sys.stderr)
+    if how['quantization'].method == 'none':
+      lora.merge(model)
   return model
+
+
+def describe_base(model: Any) -> str:
+  """How the weights of a model are kept, below adapters if it has some, and of which folder: a line."""
+  from official_ext.modeling import adapter_bases  # pylint: disable=g-import-not-at-top  # TensorFlow.
+
+  return adapter_bases.record_of(model, has_digest=False).describe()
 
 
 def check_unicode(text: str, name: str) -> None:

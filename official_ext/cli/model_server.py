@@ -1,8 +1,9 @@
 """A process that holds one model to be tried, and answers for the console: `python -m` runs it.
 
-    python -m official_ext.cli.model_server KIND FOLDER
+    python -m official_ext.cli.model_server KIND FOLDER [true|false]
 
-KIND is saved_model or language_model. Requests are JSON objects, one a line, on stdin, each with an `id`; answers come
+KIND is saved_model or language_model; of that, kernels are kept in 4 bits, or not, or without a word as adapters were
+trained. Requests are JSON objects, one a line, on stdin, each with an `id`; answers come
 on stdout, with the same `id`: some with `text`, the last one with `done` or with `errors`, a list of lines. The first
 line, before any request, tells what the model takes, or has `errors`.
 
@@ -61,13 +62,14 @@ class _Text:
 class _LanguageModel:
   """A language model in memory."""
 
-  def __init__(self, folder: str):
+  def __init__(self, folder: str, load_in_4bit: bool | None = None):
     from official_ext.cli import language_models  # pylint: disable=g-import-not-at-top
     from official_ext.modeling import model_folders  # pylint: disable=g-import-not-at-top
 
     self._folders = model_folders.find(folder)
     self._tokenizer = language_models.load_tokenizer(self._folders)
-    self._model = language_models.load(self._folders)
+    self._model = language_models.load(self._folders, load_in_4bit=load_in_4bit)
+    self._base = language_models.describe_base(self._model) if self._folders.adapter or load_in_4bit else ''
     self._conversations: dict[str, Any] = {}
     self._writers: dict[str, Any] = {}
 
@@ -81,6 +83,7 @@ class _LanguageModel:
       'has_chat_template': self._tokenizer.has_chat_template,
       'positions': self._model.config.max_position_embeddings,
       'model_type': self._model.config.model_type,
+      'base': self._base,
       'settings': {name: getattr(config, name) for name in names},
     }
 
@@ -206,11 +209,12 @@ class _Server:
     self._requests: queue.Queue = queue.Queue()
     self._stopped: set[Any] = set()
 
-  def run(self, kind: str, folder: str) -> None:
+  def run(self, kind: str, folder: str, load_in_4bit: str = '') -> None:
     """Loads the model, and answers until stdin ends."""
     threading.Thread(target=self._read, daemon=True).start()
     try:
-      model: Any = _LanguageModel(folder) if kind == 'language_model' else _Saved(folder)
+      in_4bit = load_in_4bit == 'true' if load_in_4bit else None
+      model: Any = _LanguageModel(folder, in_4bit) if kind == 'language_model' else _Saved(folder)
       self._send({'kind': kind, **model.description()})
     except Exception as error:  # pylint: disable=broad-except  # Anything may be in a folder.
       self._send({'errors': _lines_of(error)})

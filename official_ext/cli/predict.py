@@ -3,11 +3,17 @@
 import base64
 import json
 import os
+import sys
 from typing import Any
 
 from official_ext import errors
 from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import language_models
+from official_ext.files import paths
 from official_ext.runs import summaries
+
+_NOTE = 'export.json'
+_MAX_NOTE_BYTES = 2**20
 
 
 def _parser() -> arguments_lib.Parser:
@@ -18,6 +24,7 @@ def _parser() -> arguments_lib.Parser:
   found.add_argument('--input', action='append', default=[])
   found.add_argument('--image', action='append', default=[])
   found.add_argument('--range', choices=('0..255', '0..1', '-1..1'), default='0..255')
+  language_models.add_load_in_4bit(found)
   return found
 
 
@@ -31,6 +38,7 @@ def run(arguments: list[str]) -> None:
   folder = os.path.expanduser(known.folder)
   if not os.path.isfile(os.path.join(folder, 'saved_model.pb')):
     raise errors.UserError(f'{folder}: is no SavedModel; `official-ext export RUN` writes one')
+  _check_base(folder, known.load_in_4bit)
   inputs: dict[str, dict[str, Any]] = {}
   for flag, texts in (('input', known.input), ('image', known.image)):
     for text in texts:
@@ -45,6 +53,31 @@ def run(arguments: list[str]) -> None:
   signature = known.signature or next(iter(signatures))
   found = model.predict(signature, inputs) if inputs else signatures
   print(json.dumps(summaries.json_values(found), indent=None if inputs else 2))
+
+
+def _check_base(folder: str, load_in_4bit: bool | None) -> None:
+  """Refuses another base than the one that was exported, which a SavedModel holds; prints how it is kept."""
+  base = _note(folder).get('base')
+  quantization = base.get('quantization') if isinstance(base, dict) else None
+  method = quantization.get('method', 'none') if isinstance(quantization, dict) else 'none'
+  kept = f'{base.get("frozen_dtype")} weights' if isinstance(base, dict) and method == 'none' else f'{method} weights'
+  if load_in_4bit not in (None, method == 'nf4'):
+    held = f'holds {kept}' if isinstance(base, dict) else 'holds no weights in 4 bits'
+    raise errors.UserError(
+      f'--load_in_4bit={str(load_in_4bit).lower()}: {folder} {held}, as the run was exported, and stays so; '
+      '`official-ext generate ADAPTER` takes another base'
+    )
+  if isinstance(base, dict):
+    print(f'base: {kept} of {base.get("folder")}', file=sys.stderr)
+
+
+def _note(folder: str) -> dict[str, Any]:
+  """What an export has noted beside the SavedModel; {} if there is nothing."""
+  try:
+    found = json.loads(paths.read(os.path.join(folder, _NOTE), _MAX_NOTE_BYTES))
+  except (OSError, ValueError):
+    return {}
+  return found if isinstance(found, dict) else {}
 
 
 def _read(path: str) -> str:

@@ -19,7 +19,8 @@ _SAMPLING = """\
                              as in transformers; default: likewise
   --seed=N                   of what is drawn; default: 0
   --dtype=bfloat16           weights are kept, and computed with, in half precision; default: float32
-  --base_model=FOLDER        the model that adapters are for, if their adapter_config.json does not tell"""
+  --base_model=FOLDER        the model that adapters are for, if their adapter_config.json does not tell
+  --load_in_4bit=true|false  whether kernels are kept in 4 bits (NF4); default: as the adapters were trained"""
 
 # The line of each command in the list of all, and its own help.
 COMMANDS: dict[str, tuple] = {
@@ -79,12 +80,14 @@ export RUN --to=mlflow|wandb|csv fills in a tracker from the files of the run in
     'a Hugging Face folder of another, of adapters and base, or of a run',
     """Writes the Hugging Face folder TARGET, which transformers loads too. SOURCE is such a folder, a folder of peft
 with adapters, which are merged into their base, or the folder of a run. The model of a folder or a run is a
-LanguageModel, or a classifier (...ForSequenceClassification).
+LanguageModel, or a classifier (...ForSequenceClassification). A run with custom layers, or with weights beside the
+decoder and its head, is refused; what was written of a run is read back, and its logits are compared.
 
   --dtype=DTYPE              float32, bfloat16 or float16; default: as SOURCE's config.json says, or else float32
   --max_shard_size=SIZE      no file of weights is larger, such as 200MB or 4GiB; default: 5GB
   --adapter=FOLDER           a folder of peft with adapters for SOURCE, which are merged into it
   --base_model=FOLDER        the model that adapters are for, if their adapter_config.json does not tell
+  --load_in_4bit=true|false  whether adapters are merged into weights in 4 bits (NF4); default: as they were trained
   --tokenizer=FOLDER         whose tokenizer goes along; default: that of the adapters, the model or the run
 Of a run:
   --which=WHICH              best, latest, the step of a checkpoint, or the path of one; default: best, if the run
@@ -102,7 +105,9 @@ Of a run:
                              the batch may be left out
   --image=NAME=FILE          a tensor from a PNG, JPEG, GIF or BMP, at the size that the signature says
   --range=0..255|0..1|-1..1  of the values of a picture in a tensor of floats; default: 0..255
-  --signature=NAME           default: serving_default""",
+  --signature=NAME           default: serving_default
+  --load_in_4bit=true|false  which base is expected of a language model; it stays as it was exported, and another is
+                             refused""",
   ),
   'generate': (
     'generate FOLDER --prompt=TEXT',

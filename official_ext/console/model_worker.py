@@ -38,11 +38,13 @@ class ModelKey:
     kind: saved_model or language_model.
     folder: its absolute path.
     time: when that was written: one that was written anew is another model.
+    load_in_4bit: of a language model, whether its kernels are kept in 4 bits; None: as its adapters were trained.
   """
 
   kind: str
   folder: str
   time: float
+  load_in_4bit: bool | None = None
 
 
 class ModelWorker:
@@ -59,8 +61,9 @@ class ModelWorker:
     self._description: dict[str, Any] | None = None
     self._has_failed = False
     self._number = 0
+    kept = [] if key.load_in_4bit is None else [str(key.load_in_4bit).lower()]
     self._process = subprocess.Popen(
-      [sys.executable, '-u', '-m', 'official_ext.cli.model_server', key.kind, key.folder],
+      [sys.executable, '-u', '-m', 'official_ext.cli.model_server', key.kind, key.folder, *kept],
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       stderr=self._log,
@@ -235,7 +238,7 @@ class ModelWorkers:
         worker.close()
 
   def _make_room(self, key: ModelKey) -> None:
-    for old in [other for other in self._workers if other.folder == key.folder and other.kind == key.kind]:
+    for old in [other for other in self._workers if dataclasses.replace(other, time=key.time) == key]:
       self._workers.pop(old).close()
     while len(self._workers) >= _MOST:
       idle = [(worker.used, other) for other, worker in self._workers.items() if not worker.is_busy]

@@ -128,6 +128,7 @@ def _entry(context, summary: summaries.RunSummary, loaded: set[str]) -> dict[str
         'name': result.name,
         'time': result.time,
         'has_base': bool(result.base),
+        'base_kept': result.base_kept,
         'is_loaded': result.path in loaded,
         'command': _command_of(context, run, result),
       }
@@ -206,6 +207,8 @@ def _cwd_of(run: run_folder.Run) -> str:
 def _key_of(context, values: dict[str, Any]) -> model_worker.ModelKey:
   """The model that a request names by `run` and `result`, and `base` for what adapters stand on.
 
+  `load_in_4bit` keeps the kernels in 4 bits, or not; without it they are as adapters were trained.
+
   Raises:
     UserError: there is none, or it leads out of the folder.
   """
@@ -215,11 +218,14 @@ def _key_of(context, values: dict[str, Any]) -> model_worker.ModelKey:
     raise errors.UserError(f'{run.name}: {result.name} is a link that leads out of {context.root}')
   if result.kind == results_lib.SAVED_MODEL:
     return model_worker.ModelKey('saved_model', result.path, result.time)
+  load_in_4bit = values.get('load_in_4bit')
+  if load_in_4bit is not None and not isinstance(load_in_4bit, bool):
+    raise errors.UserError(f'load_in_4bit: {load_in_4bit!r}: expected true or false')
   if not values.get('base'):
-    return model_worker.ModelKey('language_model', result.path, result.time)
+    return model_worker.ModelKey('language_model', result.path, result.time, load_in_4bit)
   if not result.base:
     raise errors.UserError(f'{run.name}: the base of {result.name} is not there')
-  return model_worker.ModelKey('language_model', result.base, 0.0)
+  return model_worker.ModelKey('language_model', result.base, 0.0, load_in_4bit)
 
 
 def _streamed(stream: Iterator[dict[str, Any]]) -> responses.Response:

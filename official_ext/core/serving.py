@@ -21,6 +21,8 @@ from official_ext.core import trained_model
 from official_ext.data import bad_examples
 from official_ext.files import paths
 from official_ext.files import storage
+from official_ext.modeling import adapter_bases
+from official_ext.modeling import decoder as decoder_lib
 
 DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 NOTE = 'export.json'
@@ -63,6 +65,7 @@ def export(trained: trained_model.TrainedModel, output_dir: str) -> dict[str, st
             'checkpoint': trained.checkpoint,
             'step': trained.step,
             'weights': trained.weights,
+            **_base_of(trained.model),
           },
           indent=2,
         )
@@ -78,6 +81,15 @@ def export(trained: trained_model.TrainedModel, output_dir: str) -> dict[str, st
       tf.io.gfile.rmtree(temporary)
     raise errors.UserError(f'{output_dir}: cannot be written: {storage.reason_of(error)}') from error
   return {name: _describe(function) for name, function in signatures.items()}
+
+
+def _base_of(model: Any) -> dict[str, Any]:
+  """{'base': how the weights below adapters are kept, and of which folder}; {} for a model without frozen weights."""
+  decoder = getattr(model, 'decoder', model)
+  if not isinstance(decoder, decoder_lib.Decoder) or not decoder.is_frozen:
+    return {}
+  record = adapter_bases.record_of(model, has_digest=False)
+  return {'base': {'folder': record.folder, 'quantization': record.quantization, 'frozen_dtype': record.frozen_dtype}}
 
 
 def build(trained: trained_model.TrainedModel) -> tuple[tf.Module, dict[str, Any]]:

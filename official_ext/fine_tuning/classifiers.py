@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_ext.fine_tuning import configs
+from official_ext.modeling import adapter_bases
+from official_ext.modeling import base_records
 from official_ext.modeling import lora
 from official_ext.modeling import model_folders
 from official_ext.modeling import peft_folders
@@ -54,7 +56,8 @@ def _plain(config, base, num_labels, settings):
     return sequence_classifier.SequenceClassifier(config.model, num_labels)
   if not base.adapter:
     return pretrained.load_classifier(base.model, num_labels, **settings)
-  language_model = pretrained.load(base.model, **settings)
+  how = adapter_bases.options(base_records.read(base.adapter))
+  language_model = pretrained.load(base.model, **how, **settings)
   peft_folders.load(language_model, base.adapter)
   lora.merge(language_model)
   return sequence_classifier.of_language_model(language_model, num_labels)

@@ -18,9 +18,12 @@ from official_ext.checkpoints import manifests
 from official_ext.core import run_record
 from official_ext.files import paths
 from official_ext.files import whole_folders
+from official_ext.modeling import adapter_bases
+from official_ext.modeling import base_records
 from official_ext.modeling import model_folders
 from official_ext.modeling import peft_folders
 from official_ext.modeling import pretrained
+from official_ext.modeling import representable
 from official_ext.optimization import ema_optimizer
 
 ADAPTER, MODEL = model_folders.RESULTS
@@ -30,8 +33,12 @@ Writer = Callable[[str], None]
 def writers(task: Any, model: Any) -> Mapping[str, Writer]:
   """Name of a folder of the result -> what writes it: the adapters, if they are trained; the whole model otherwise, or
   if `save_merged` asks for it too.
+
+  Raises:
+    UserError: the folders would represent another model: see representable.py.
   """
   config, tokenizer = task.config, task.result_tokenizer
+  representable.check(model, 'the result')
 
   def write_adapter(folder):
     peft_folders.save(model, folder)
@@ -39,6 +46,8 @@ def writers(task: Any, model: Any) -> Mapping[str, Writer]:
 
   def write_model(folder):
     pretrained.save(task.merged_language_model(model), folder, tokenizer=tokenizer)
+    if config.trains_adapters:
+      base_records.write(adapter_bases.record_of(model), folder)
 
   found: dict[str, Writer] = {}
   if config.trains_adapters:
@@ -102,9 +111,11 @@ class SaveAtEnd(triggers.AtEnd):
     self._is_chief = trainer.strategy.extended.should_checkpoint
 
   def prepare(self, mode: str) -> None:
-    """See base class."""
+    """Makes sure that there is a form for the result, and a place."""
     del mode
     task = self._task
+    if task.output_dir and self._is_chief:
+      task.result_writers(self._trainer.model)
     if not (task.config.output_dir and self._is_chief):
       return
     field = f'task.output_dir: {task.config.output_dir}'

@@ -23,6 +23,8 @@ from official_ext.data import tokenizer_training
 from official_ext.fine_tuning import classifiers
 from official_ext.fine_tuning import reference as reference_lib
 from official_ext.fine_tuning import results
+from official_ext.modeling import adapter_bases
+from official_ext.modeling import base_records
 from official_ext.modeling import decoder as decoder_lib
 from official_ext.modeling import lora as lora_lib
 from official_ext.modeling import model_folders
@@ -73,6 +75,7 @@ class FineTuningTask(text_task.TextTask):
     self.check_vocabulary(model.config.vocab_size)
     if self.config.trains_adapters:
       logging.info('%s', lora_lib.describe(model))
+      logging.info('base: %s', adapter_bases.record_of(model, has_digest=False).describe())
     return model
 
   def merged_language_model(self, model: Any) -> decoder_lib.LanguageModel:
@@ -110,12 +113,18 @@ class FineTuningTask(text_task.TextTask):
     return model
 
   def load_base(self, dtype: str | None = None) -> decoder_lib.LanguageModel:
-    """The model of `model_path` without adapters. If those are trained, its weights are kept as frozen ones are."""
+    """The model of `model_path` without adapters.
+
+    If adapters are trained, its weights are kept as frozen ones are; otherwise, for adapters of `model_path` that are
+    to be merged, as they were when those were trained.
+    """
     base, config = self.base_model, self.config
     assert base is not None
     how: dict[str, Any] = {}
     if config.trains_adapters:
       how = {'quantization': config.frozen_kernels(), 'frozen_dtype': config.frozen_dtype or None}
+    elif base.adapter:
+      how = adapter_bases.options(base_records.read(base.adapter))
     return pretrained.load(base.model, dtype=dtype, **how, **self._run_settings())
 
   def _run_settings(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from official_ext.modeling import layers
 from official_ext.modeling import unmade
 
 _DIGITS = 12
-_PREFIX = 'frozen_weights_sha256_'
+PREFIX = 'frozen_weights_sha256_'  # Of the names of attributes, and of variables in checkpoints.
 
 
 def parts(module: Any) -> list[layers.Part]:
@@ -57,7 +57,7 @@ def freeze(module: Any, leave_out: tuple[type, ...] = (), dtype: Any = None) -> 
         part.replace_weight(attribute, trainable=False, dtype=kept)
     part.is_frozen = True
   _forget(module)
-  setattr(module, f'{_PREFIX}{digest(module)}', tf.Variable(0, trainable=False, name='base'))
+  setattr(module, f'{PREFIX}{digest(module)}', tf.Variable(0, trainable=False, name='base'))
 
 
 def thaw(module: Any) -> None:
@@ -71,12 +71,18 @@ def thaw(module: Any) -> None:
   _forget(module)
 
 
+def notes(holder: Any) -> dict[str, Any]:
+  """The variables with a digest in their names that a module itself has, not what it holds."""
+  return {
+    name: value for name, value in vars(holder).items() if name.startswith(PREFIX) and isinstance(value, tf.Variable)
+  }
+
+
 def _forget(module):
   """Removes the notes of which weights are frozen, of a module and of what it holds."""
   for holder in (module, *parts(module)):
-    for name, value in list(vars(holder).items()):
-      if name.startswith(_PREFIX) and isinstance(value, tf.Variable):
-        delattr(holder, name)
+    for name in notes(holder):
+      delattr(holder, name)
 
 
 def constants(module: Any) -> list[Any]:

@@ -56,9 +56,11 @@ class Part(tf_keras.layers.Layer):
     num_slices: 0, or how many alike each weight holds behind that, such as one for each expert.
     is_frozen: whether its own weights are constants, which checkpoints leave out: see frozen.py.
     is_packed: whether its own weights are what others were packed to, in dtypes that stay.
+    is_merged: whether its weights are a sum or an approximation of others, which are in no folder.
   """
 
   is_packed = False
+  is_merged = False
 
   def __init__(self, name: str, num_rows: int = 0, dtype: Any = None):
     """Makes the layer.

@@ -12,6 +12,7 @@ s = lora_alpha / r. B starts at 0, so that the model starts as it was.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import itertools
 import math
 import re
 import threading
@@ -248,13 +249,29 @@ def merged_copy(model: Any, make: Callable[[], Any]) -> Any:
   Args:
     model: it holds what was handed to `attach`.
     make: makes the same model once more, with adapters; it is called on the CPU, whose memory has room for both.
+
+  Raises:
+    UserError: `make` makes another model, such as one without a custom layer; with the first difference.
   """
   with tf.device('/CPU:0'):
     found = make()
+    _check_same(model, found)
     for target, source in zip(found.trainable_variables, model.trainable_variables, strict=True):
       target.assign(source.numpy().astype(target.dtype.as_numpy_dtype))
     merge(found)
   return found
+
+
+def _check_same(model, copy):
+  """Refuses a copy whose layers are others."""
+  kinds = [[(part.name, type(part)) for part in (each, *each.submodules)] for each in (model, copy)]
+  for (name, kind), (other, other_kind) in itertools.zip_longest(*kinds, fillvalue=('none', type(None))):
+    if kind is not other_kind:
+      of = lambda kind: f'{kind.__module__}.{kind.__qualname__}'
+      raise errors.UserError(
+        f'merge: {name if kind is not type(None) else other} is a {of(kind)} in the trained model, and a '
+        f'{of(other_kind)} in a new one of the same configuration: merge it in the task that makes it'
+      )
 
 
 def _chosen(module: Any, patterns: Sequence[str]) -> set[str]:

@@ -5,23 +5,27 @@ peft_folders.load(model, 'adapter')            # and lora.merge(model), or train
 peft_folders.save(model, 'mine')               # what PeftModel.from_pretrained loads, too
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import os
 import re
 from typing import Any
 
+from absl import logging
 import numpy as np
 import tensorflow as tf
 
 from official_ext import errors
 from official_ext.data import extras
 from official_ext.files import paths
+from official_ext.modeling import adapter_bases
+from official_ext.modeling import base_records
 from official_ext.modeling import frozen
 from official_ext.modeling import layers
 from official_ext.modeling import lora
 from official_ext.modeling import model_folders
 from official_ext.modeling import module_names
 from official_ext.modeling import quantized_linear
+from official_ext.modeling import representable
 from official_ext.modeling import tensor_files
 
 CONFIG_FILE, WEIGHTS_FILE = model_folders.ADAPTER_CONFIG_FILE, 'adapter_model.safetensors'
@@ -36,6 +40,8 @@ _IGNORED = frozenset(
   layers_to_transform megatron_core peft_version qalora_group_size rank_pattern revision runtime_config target_modules
   task_type""".split()
 )
+# Fields by which some of the modules that `target_modules` names have no adapter.
+_EXCEPTIONS = ('exclude_modules', 'layers_pattern', 'layers_to_transform')
 _HARMLESS_STARTS = (None, True, False, 'gaussian', 'eva', 'orthogonal')  # Others change the base model as well.
 
 # (name of a linear layer here, its place there), of all that lie in one module there, by their part.
@@ -46,15 +52,17 @@ def save(model: Any, folder: str) -> None:
   """Writes the adapters of a model.
 
   Args:
-    model: a `LanguageModel` with adapters.
-    folder: is made if it is not there.
+    model: a `LanguageModel` with adapters; or a `Decoder`, whose head is saved by the caller.
+    folder: is made if it is not there. base_model.json in it records the base (base_records.py), which peft ignores.
 
   Raises:
-    UserError: there are no adapters.
+    UserError: there are no adapters, they are not finite, or not all that was trained; or the model has a class that
+      is not this library's own (representable.py).
   """
   found = {adapter.name: adapter for adapter in lora.adapters(model)}
   if not found:
     raise errors.UserError(f'{folder}: the model has no adapters to be saved')
+  _check_alone(model, folder)
   tensors, ranks, alphas = {}, {}, {}
   modules = _modules(model)
   adapted = {name: module for name, module in modules.items() if any(ours in found for ours, _ in module)}
@@ -67,12 +75,18 @@ def save(model: Any, folder: str) -> None:
     config = adapter.config
     ranks[name] = len(a)
     alphas[name] = adapter.scaling * (len(a) ** 0.5 if config.use_rslora else len(a))
+  for name, value in tensors.items():
+    tensor_files.check_finite(value, f'{folder}: the tensor {name}')
   first = next(iter(found.values())).config
-  origin = getattr(model, 'origin', None)
+  base = adapter_bases.record_of(model)
+  if base.folder is None:
+    logging.warning(
+      '%s: the weights below the adapters are in no folder: save them too, before they are merged', folder
+    )
   fields = {
     'peft_type': 'LORA',
     'task_type': 'CAUSAL_LM',
-    'base_model_name_or_path': None if origin is None else origin.folder,
+    'base_model_name_or_path': base.folder,
     'r': first.r,
     'lora_alpha': first.lora_alpha,
     'rank_pattern': {name: rank for name, rank in ranks.items() if rank != first.r},
@@ -90,8 +104,23 @@ def save(model: Any, folder: str) -> None:
   partial = os.path.join(folder, f'.{WEIGHTS_FILE}.partial')
   tensor_files.write_file(partial, tensors)
   tf.io.gfile.rename(partial, os.path.join(folder, WEIGHTS_FILE), overwrite=True)
+  base_records.write(base, folder)
   paths.sync_to_disk(folder)
   tensor_files.write_json(os.path.join(folder, CONFIG_FILE), fields)
+
+
+def _check_alone(model, folder):
+  """Refuses a model of which the adapters alone are not all that was trained, or that another class computes."""
+  if not hasattr(model, 'decoder'):  # A decoder, whose head is the caller's.
+    return
+  representable.check(model, folder)
+  adapters = {id(variable) for adapter in lora.adapters(model) for variable in adapter.own_weights().values()}
+  others = [variable.name for variable in model.trainable_variables if id(variable) not in adapters]
+  if others:
+    raise errors.UserError(
+      f'{folder}: the model has the trained weight {others[0]} beside its adapters, and a folder of peft has no place '
+      'for it: merge first (ext.lora.merge) and save the whole (ext.pretrained.save), or save the adapters of `decoder`'
+    )
 
 
 def _modules(model: Any) -> dict[str, _Module]:
@@ -165,6 +194,7 @@ def load(
   folder: str,
   quantization: quantized_linear.QuantizationConfig | None = None,
   frozen_dtype: Any = None,
+  warn: Callable[[str], None] = logging.warning,
 ) -> None:
   """Attaches the adapters of a folder to a model, which is frozen: see `lora.attach`.
 
@@ -173,16 +203,21 @@ def load(
     folder: with adapter_config.json and adapter_model.safetensors.
     quantization: how the kernels are kept; None for as they are.
     frozen_dtype: in which frozen weights are kept that are not quantized.
+    warn: gets a line for each difference between this base and the recorded one that changes logits: other weights,
+      or weights that are kept otherwise.
 
   Raises:
-    UserError: something is missing, has no place in this model or another shape; or a field of the configuration that
-      changes what is computed is not implemented. With its name.
+    UserError: something is missing, has no place in this model or another shape, is not finite, or the base was of
+      another shape; or a field of the configuration that changes what is computed is not implemented. With its name.
   """
   path = os.path.join(folder, CONFIG_FILE)
   if not tf.io.gfile.exists(path):
     raise errors.UserError(f'{path}: no such file; a folder of peft has one')
   fields = tensor_files.read_json(path)
   _refuse_others(fields, path)
+  record = base_records.read(folder)
+  if record is not None:
+    adapter_bases.check(model, record, folder)
   tensors = _read(folder)
   modules = _modules(model)
   configs: dict[str, lora.LoraConfig] = {}
@@ -203,6 +238,7 @@ def load(
       raise errors.UserError(
         f'{folder}: {name}: has no adapter, and other rows of {lacking[0]} have one: load with scan_layers=False'
       )
+  _check_targets(fields, tensors, modules, folder)
   lora.attach_to(model, configs, quantization, frozen_dtype)
   for adapter in lora.adapters(model):
     rows = range(adapter.num_rows) if adapter.num_rows else [None]
@@ -210,6 +246,22 @@ def load(
       if variable is not None:
         arrays = [values[adapter.name, row][number] for row in rows]
         variable.assign(np.stack(arrays) if adapter.num_rows else arrays[0])
+  for line in () if record is None else adapter_bases.differences(model, record, folder):
+    warn(line)
+
+
+def _check_targets(fields, tensors, modules, folder):
+  """Refuses a model with modules that `target_modules` names and that have no adapter: it has more layers."""
+  names = fields.get('target_modules')
+  if not isinstance(names, list) or any(fields.get(name) for name in _EXCEPTIONS):
+    return
+  for target in names:
+    for name in modules:
+      if (name == target or name.endswith(f'.{target}')) and f'{name}{_A}' not in tensors:
+        raise errors.UserError(
+          f'{folder}: {name}: has no adapter, and target_modules ({target!r}) names it: the adapters are for another '
+          'model'
+        )
 
 
 def _refuse_others(fields, path):
@@ -246,6 +298,7 @@ def _read(folder: str) -> dict[str, np.ndarray]:
   for name in tensors:
     if not name.startswith(_PREFIX) or not name.endswith((_A, _B, _MAGNITUDE)):
       raise errors.UserError(f'{path}: the tensor {name} has no place in this model')
+    tensor_files.check_finite(tensors[name], f'{path}: the tensor {name}')
   return {name.removeprefix(_PREFIX): value for name, value in tensors.items()}
 
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 import dataclasses
 import functools
 import os
-import re
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from official_ext.modeling import frozen
 from official_ext.modeling import lora
 from official_ext.modeling import model_folders
 from official_ext.modeling import quantized_linear
+from official_ext.modeling import representable
 from official_ext.modeling import sequence_classifier
 from official_ext.modeling import tensor_files
 from official_ext.modeling import unmade
@@ -45,11 +45,13 @@ class Origin:
     folder: its path.
     fields: the contents of config.json.
     files: the contents of generation_config.json and the tokenizer's files, as far as they were there, by their names.
+    stamp: sizes and times of the files with the weights when they were read: see `tensor_files.TensorFiles.stamp`.
   """
 
   folder: str
   fields: Mapping[str, Any]
   files: Mapping[str, bytes]
+  stamp: tuple[Any, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +103,8 @@ def load(
 
   Raises:
     errors.UserError: for a folder that lacks something, an architecture or a field that is not implemented, a tensor
-      that is missing, has no place here or another shape, and for weights in a pickle file, which is never opened.
+      that is missing, has no place here, another shape or values that are not finite, and for weights in a pickle
+      file, which is never opened.
   """
   make = functools.partial(
     decoder.LanguageModel, block_class=block_class, initializer=tf.zeros_initializer, dtype=dtype
@@ -146,7 +149,9 @@ def num_labels(folder: str) -> int | None:
   config, fields = read_config(folder)
   if families.FAMILIES[config.model_type].sequence_classifier not in (fields.get('architectures') or ()):
     return None
-  return dict(tensor_files.TensorFiles(folder).shapes()).get(_SCORES, (1,))[0]  # The lack of it is for `load` to tell.
+  return dict(tensor_files.TensorFiles(folder).shapes()).get(family_lib.SCORES, (1,))[
+    0
+  ]  # The lack of it is for `load` to tell.
 
 
 def _load(folder, make, ignore_fields, changes, quantization=None, frozen_dtype=None):
@@ -156,6 +161,7 @@ def _load(folder, make, ignore_fields, changes, quantization=None, frozen_dtype=
       raise errors.UserError(f'{name}: is what the weights were trained with; load changes {decoder_config.SETTINGS}')
     setattr(config, name, value)
   files = tensor_files.TensorFiles(folder)  # Before the weights are made: a folder without any is told at once.
+  stamp = files.stamp()
   with unmade.weights():
     model = make(config)
   quantization = quantization or quantized_linear.QuantizationConfig()
@@ -166,7 +172,7 @@ def _load(folder, make, ignore_fields, changes, quantization=None, frozen_dtype=
   quantized_linear.quantize(model, quantization)
   if quantization.method != 'none' or frozen_dtype is not None:
     frozen.freeze(model, dtype=frozen_dtype)
-  model.origin = Origin(folder, fields, _carried_files(folder))
+  model.origin = Origin(folder, fields, _carried_files(folder), stamp)
   return model
 
 
@@ -203,7 +209,7 @@ def _fill(model, files, fields):
   """Sets every weight, file by file."""
   family = families.FAMILIES[model.config.model_type]
   places = _places(family, model)
-  names = {_full_name(family, name): name for name in files.names}
+  names = {family_lib.full_name(family, name): name for name in files.names}
   is_language_model = isinstance(model, decoder.LanguageModel)
   of_classifier = family.sequence_classifier in (fields.get('architectures') or ())
   hint = ''
@@ -212,30 +218,28 @@ def _fill(model, files, fields):
       f'; it is a classifier ({family.sequence_classifier}), which writes no text: see ext.pretrained.load_classifier'
     )
   # A classifier may start with the decoder of a language model.
-  is_new = set() if is_language_model or of_classifier else {_SCORES}
+  is_new = set() if is_language_model or of_classifier else {family_lib.SCORES}
   missing = [name for name in places if name not in names and name not in is_new]
   if missing:
     raise errors.UserError(f'{files.folder}: the tensor {missing[0]} is missing{_and_more(missing)}{hint}')
   is_tied = model.config.tie_word_embeddings
-  extra = [full for full in names if full not in places and not _is_ignored(family, full)]
-  extra = [full for full in extra if full != _HEAD or (is_language_model and not is_tied)]
+  extra = [full for full in names if full not in places and not family_lib.is_ignored(family, full)]
+  extra = [full for full in extra if full != family_lib.LM_HEAD or (is_language_model and not is_tied)]
   if extra:
     raise errors.UserError(f'{files.folder}: the tensor {names[extra[0]]} has no place here{_and_more(extra)}{hint}')
   for name, shape in files.shapes():
-    place = places.get(_full_name(family, name))
+    place = places.get(family_lib.full_name(family, name))
     if place is not None and place.shape != shape:
       raise errors.UserError(
         f'{files.folder}: the tensor {name} has the shape {shape}; the configuration says {place.shape}'
       )
-  for name, value in files.tensors(lambda name: _full_name(family, name) in places):
-    places[_full_name(family, name)].assign(value)
+  for name, value in files.tensors(lambda name: family_lib.full_name(family, name) in places):
+    tensor_files.check_finite(value, f'{files.folder}: the tensor {name}')
+    places[family_lib.full_name(family, name)].assign(value)
     del value  # Before the next one is read.
   unmade.finish(frozen.parts(model))
-  if is_language_model and is_tied and _HEAD in names:
-    _check_tied(model, files, names[_HEAD])
-
-
-_HEAD, _SCORES = 'lm_head.weight', 'score.weight'
+  if is_language_model and is_tied and family_lib.LM_HEAD in names:
+    _check_tied(model, files, names[family_lib.LM_HEAD])
 
 
 def _check_tied(model, files, name):
@@ -252,15 +256,6 @@ def _and_more(names):
   return f', and {len(names) - 1} more' if len(names) > 1 else ''
 
 
-def _is_ignored(family, name):
-  return any(re.fullmatch(pattern, name) for pattern in family.ignored_tensors)
-
-
-def _full_name(family, name):
-  """A tensor's name in a file of the whole model; files of the bare decoder have it without the prefix."""
-  return name if name in (_HEAD, _SCORES) or name.startswith(family.prefix) else family.prefix + name
-
-
 def _places(family, model):
   """Full name -> `_Place`, of every weight."""
   slots = weight_slots.find(model)
@@ -274,8 +269,8 @@ def _places(family, model):
       taken.update(found)
 
   for name, tensor in family.tensors.items():
-    add(_full_name(family, name), tensor)
-  add(_SCORES, family_lib.Tensor(('score/kernel',), is_transposed=True))
+    add(family_lib.full_name(family, name), tensor)
+  add(family_lib.SCORES, family_lib.Tensor(('score/kernel',), is_transposed=True))
   for number in range(model.config.num_hidden_layers):
     for name, tensor in family_lib.of_experts(family.block_tensors, model.config.num_experts):
       add(f'{family.prefix}{family.block_prefix.format(number)}{name}', tensor, f'decoder/blocks/{number}/')
@@ -303,9 +298,11 @@ def save(
       special tokens, if the model's own does not.
 
   Raises:
-    errors.UserError: for a model that its family cannot express, or that has adapters or packed weights.
+    errors.UserError: for a model that its family cannot express or a folder not represent (representable.py), that has
+      adapters or packed weights, or whose weights are not finite. The weights in the folder are unchanged.
   """
   _check_plain(model, folder)
+  representable.check(model, folder)
   family = families.find(model.config.model_type, 'model_type')
   origin = model.origin
   dialect = rope_fields.OLD if origin is None else rope_fields.dialect_of(origin.fields)

@@ -212,4 +212,5 @@ def restore(linear: Any) -> layers.Linear:
   plain.kernel.assign(tf.cast(linear.matrix(), plain.kernel.dtype))
   if plain.bias is not None:
     plain.bias.assign(tf.cast(linear.bias, plain.bias.dtype))
+  plain.is_merged = True
   return plain

@@ -22,6 +22,15 @@ INDEX = 'model.safetensors.index.json'
 _OS_ERROR = re.compile(r'\(os error (\d+)\)')  # In the text of the library's own exception, which is no OSError.
 # What is read of a file before it is opened anew: it counts as this process's memory until the file is closed.
 _MAPPED_BYTES = 2**24
+# The bits of a number's exponent, which are all set in NaN and infinity alone.
+_EXPONENTS = {
+  'bfloat16': np.uint16(0x7F80),
+  'float16': np.uint16(0x7C00),
+  'float32': np.uint32(0x7F800000),
+  'float64': np.uint64(0x7FF0000000000000),
+}
+_PART = 2**20
+_PARTIAL = '.shard-{}.safetensors.partial'
 _PICKLES = ('.bin', '.pt', '.pth', '.ckpt', '.pkl')
 
 
@@ -75,6 +84,11 @@ class TensorFiles:
     except Exception as error:  # Its own exception has no name in numpy's half of the library.
       raise errors.UserError(f'{path}: cannot be read as safetensors: {error}') from error
 
+  def stamp(self) -> tuple[tuple[str, int, int], ...]:
+    """(name, size in bytes, time of change in nanoseconds) of each file: other ones hold other weights, as a rule."""
+    found = [(file, tf.io.gfile.stat(os.path.join(self.folder, file))) for file in self._files]
+    return tuple((file, stat.length, stat.mtime_nsec) for file, stat in found)
+
   def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
     """(name, shape) of each tensor, from the files' headers."""
     for file, names in self._files.items():
@@ -95,6 +109,32 @@ class TensorFiles:
             num_bytes += value.nbytes
             yield name, value
             del value
+
+
+def check_finite(value: np.ndarray, what: str, kept: np.ndarray | None = None) -> None:
+  """Refuses NaN and infinity.
+
+  Args:
+    value: of any floating-point type, ml_dtypes' included; others are always finite.
+    what: it is, for the message.
+    kept: the same, cast to the type that it is kept in.
+
+  Raises:
+    errors.UserError: a value is not finite, or beyond the range of the type that it is kept in.
+  """
+  if not _is_finite(value):
+    raise errors.UserError(f'{what} has values that are not finite (NaN or infinity); use an undamaged copy')
+  if kept is not None and not _is_finite(kept):
+    raise errors.UserError(f'{what} has values that are beyond {kept.dtype.name}; keep it in bfloat16 or float32')
+
+
+def _is_finite(value: np.ndarray) -> bool:
+  exponents = _EXPONENTS.get(value.dtype.name)
+  if exponents is None:
+    return True
+  bits = np.ascontiguousarray(value).reshape(-1).view(f'u{value.itemsize}')
+  parts = (bits[start : start + _PART] for start in range(0, bits.size, _PART))  # Bounds the memory that this takes.
+  return not any(((part & exponents) == exponents).any() for part in parts)
 
 
 def write_file(path: str, tensors: Mapping[str, np.ndarray]) -> None:
@@ -130,35 +170,54 @@ def write(folder: str, tensors: Mapping[str, Callable[[], np.ndarray]], dtype: s
     tensors: name -> a function that returns the value: one shard is in memory at a time.
     dtype: float32, bfloat16 or float16.
     max_shard_bytes: of a file, unless a single tensor is larger.
+
+  Raises:
+    errors.UserError: a tensor has values that are not finite, or are not in `dtype`. The weights that were there stay.
   """
-  numpy_dtype = {'bfloat16': ml_dtypes.bfloat16}.get(dtype, dtype)
-  shards: list[tuple[str, list[str]]] = []
-  sizes: dict[str, int] = {}
-  pending: dict[str, np.ndarray] = {}
   before = [name for name in tf.io.gfile.listdir(folder) if name == INDEX or name.endswith('.safetensors')]
-
-  def flush():
-    name = f'.shard-{len(shards)}.safetensors.partial'
-    write_file(os.path.join(folder, name), pending)
-    shards.append((name, list(pending)))
-    pending.clear()
-
-  for name, value_of in tensors.items():
-    value = value_of().astype(numpy_dtype)
-    if pending and sum(sizes[other] for other in pending) + value.nbytes > max_shard_bytes:
-      flush()
-    pending[name], sizes[name] = value, value.nbytes
-  flush()
+  shards: list[list[str]] = []  # The names of the tensors of each.
+  try:
+    num_bytes = _write_shards(folder, tensors, dtype, max_shard_bytes, shards)
+  except BaseException:
+    for number in range(len(shards)):
+      with contextlib.suppress(OSError):
+        os.remove(os.path.join(folder, _PARTIAL.format(number)))
+    raise
   finals = [WEIGHTS] if len(shards) == 1 else [_shard_name(number, len(shards)) for number in range(len(shards))]
-  for (partial, _), final in zip(shards, finals):
-    tf.io.gfile.rename(os.path.join(folder, partial), os.path.join(folder, final), overwrite=True)
+  for number, final in enumerate(finals):
+    partial = os.path.join(folder, _PARTIAL.format(number))
+    tf.io.gfile.rename(partial, os.path.join(folder, final), overwrite=True)
   if len(shards) > 1:
-    weight_map = {name: final for (_, names), final in zip(shards, finals) for name in names}
-    write_json(os.path.join(folder, INDEX), {'metadata': {'total_size': sum(sizes.values())}, 'weight_map': weight_map})
+    weight_map = {name: final for names, final in zip(shards, finals) for name in names}
+    write_json(os.path.join(folder, INDEX), {'metadata': {'total_size': num_bytes}, 'weight_map': weight_map})
     finals.append(INDEX)
   paths.sync_to_disk(folder)
   for name in sorted({*before} - {*finals}, key=lambda name: name != INDEX):  # The index of other files comes first.
     paths.remove(os.path.join(folder, name))
+
+
+def _write_shards(folder, tensors, dtype, max_shard_bytes, shards):
+  """Writes tensors into partial files, and notes in `shards` which are in each; returns the number of all bytes."""
+  numpy_dtype = {'bfloat16': ml_dtypes.bfloat16}.get(dtype, dtype)
+  sizes: dict[str, int] = {}
+  pending: dict[str, np.ndarray] = {}
+
+  def flush():
+    shards.append(list(pending))
+    write_file(os.path.join(folder, _PARTIAL.format(len(shards) - 1)), pending)
+    pending.clear()
+
+  for name, value_of in tensors.items():
+    found = value_of()
+    with np.errstate(over='ignore'):  # It is refused below.
+      value = found.astype(numpy_dtype)
+    check_finite(found, f'{folder}: the tensor {name}', value)
+    del found
+    if pending and sum(sizes[other] for other in pending) + value.nbytes > max_shard_bytes:
+      flush()
+    pending[name], sizes[name] = value, value.nbytes
+  flush()
+  return sum(sizes.values())
 
 
 def _shard_name(number, count):

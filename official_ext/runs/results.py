@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from official_ext import errors
+from official_ext.modeling import base_records
 from official_ext.modeling import model_folders
 from official_ext.runs import params
 from official_ext.runs import run_folder
@@ -32,6 +33,8 @@ class Result:
     path: its absolute path.
     time: when it was written, in seconds since 1970.
     base: of adapters, the folder of the model that they stand on; '' if that is not there, and of others.
+    base_kept: of adapters, how its weights were kept when they were trained, such as `nf4 weights (...)`; '' if that is
+      not known, and of others.
   """
 
   kind: str
@@ -39,6 +42,7 @@ class Result:
   path: str
   time: float
   base: str = ''
+  base_kept: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,10 +120,18 @@ def _result(run: run_folder.Run, name: str) -> Result | None:
       base = os.path.abspath(model_folders.find(path).model)
     except errors.UserError:
       base = ''
-    return Result(ADAPTER, name, path, _time(path), base)
+    return Result(ADAPTER, name, path, _time(path), base, _kept(path))
   if model_folders.CONFIG_FILE in names and any(each.endswith('.safetensors') for each in names):
     return Result(HUGGING_FACE, name, path, _time(path))
   return None
+
+
+def _kept(path: str) -> str:
+  try:
+    record = base_records.read(path)
+  except errors.UserError:
+    return ''
+  return '' if record is None else record.kept
 
 
 def _time(path: str) -> float:

@@ -35,18 +35,24 @@ for number, name in enumerate(('writer/model', 'other/model')):
   for variable in model.trainable_variables:
     variable.assign(tf.random.stateless_normal(variable.shape, [number, variable.shape.rank], stddev=0.3))
   pretrained.save(model, f'{root}/{name}', tokenizer=tokenizer)
+model = pretrained.load(f'{root}/writer/model')
+ext.lora.attach(model, ext.LoraConfig(r=2), ext.QuantizationConfig(method='nf4'))
+for variable in model.trainable_variables:
+  variable.assign(tf.random.stateless_normal(variable.shape, [3, 3], stddev=0.3))
+ext.peft_folders.save(model, f'{root}/tuned/adapter')
 """
 
 
 def make(root: pathlib.Path, server: train_processes.Server, scratch: pathlib.Path) -> None:
-  """Makes the runs `digits`, `writer` and `other` in a folder, which have finished, and `plain`, which has nothing.
+  """Makes runs in a folder, which have finished: `digits`, `writer`, `other`, `tuned`, which has adapters over 4 bits
+  of `writer`, and `plain`, which has nothing.
 
   Args:
     root: the folder.
     server: of `train_server`.
     scratch: a folder for the script.
   """
-  for number, name in enumerate(('digits', 'writer', 'other', 'plain')):
+  for number, name in enumerate(('digits', 'writer', 'other', 'plain', 'tuned')):
     events = [folders.event('eval', 100, accuracy=0.5 + number / 10)]
     folders.make(root, name, events, identity=folders.ended_process(), status='finished', step=100)
   (root / 'digits' / 'ckpt-100.index').write_bytes(b'')

@@ -68,7 +68,7 @@ def png(rows):
 
 def test_what_runs_have_left_is_listed(console, root):
   found = {run['name']: run for run in console.get('/api/models')['runs']}
-  assert set(found) == {'digits', 'writer', 'other'}  # Not the one that has left nothing.
+  assert set(found) == {'digits', 'writer', 'other', 'tuned'}  # Not the one that has left nothing.
   (result,) = found['digits']['results']
   assert (result['kind'], result['name'], result['command']) == (
     *('saved_model', 'export/100'),
@@ -168,13 +168,18 @@ def test_a_process_that_is_killed_while_it_answers_is_told(console):
   assert lines[-1][1]['errors'] == ['the process with the model was killed by SIGKILL, as when memory is short']
 
 
-def _holds(pid, *words):
+def _command(pid):
+  """The command line of a process with a model; '' of others."""
   try:
     with open(f'/proc/{pid}/cmdline', 'rb') as file:
       command = file.read().decode()
   except OSError:
-    return False
-  return 'model_server' in command and all(word in command for word in words)
+    return ''
+  return command if 'model_server' in command else ''
+
+
+def _holds(pid, *words):
+  return bool(command := _command(pid)) and all(word in command for word in words)
 
 
 def exported(console, **body):
@@ -200,6 +205,24 @@ def test_an_export_is_a_command_of_its_own_with_its_log(console, root):
   (root / 'bare' / 'hugging_face' / 'something').write_text('')
   status, found = console.try_post('/api/models/export', run='bare', to='hugging_face')
   assert status == 400 and 'is there already' in found['errors'][0]
+
+
+def test_adapters_answer_over_the_base_that_they_were_trained_on_or_another(console):
+  (result,) = next(run for run in console.get('/api/models')['runs'] if run['name'] == 'tuned')['results']
+  assert result['base_kept'] == 'nf4 weights (blocks of 64, other weights float32)' and result['has_base']
+  tuned = {'run': 'tuned', 'result': 'adapter'}
+  answers = {}
+  for name, more in (('trained', {}), ('float', {'load_in_4bit': False})):
+    base = console.post('/api/models/open', **tuned, **more)['base']
+    assert base.startswith('float32 weights of ' if name == 'float' else 'nf4 weights (blocks of 64, other')
+    settings = {'max_new_tokens': 20}
+    answers[name] = text_of(stream(console, **tuned, **more, prompt='hello there', settings=settings))
+  assert answers['trained'] != answers['float']
+  # Both at once, side by side: neither takes the other's place.
+  commands = [line for pid in os.listdir('/proc') if pid.isdigit() for line in [_command(pid)] if 'tuned' in line]
+  assert len(commands) == 2, commands
+  status, found = console.try_post('/api/models/open', **tuned, load_in_4bit='yes')
+  assert status == 400 and found['errors'] == ["load_in_4bit: 'yes': expected true or false"]
 
 
 @pytest.mark.soak

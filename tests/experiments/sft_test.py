@@ -74,6 +74,7 @@ def straight(place, run_train):
   """The folder of a run from its first step to its last."""
   done = run_train(command(place, place / 'straight'), env={'XDG_CACHE_HOME': str(place / 'cache')})
   assert done.returncode == 0, done.stdout + done.stderr
+  assert f'base: float32 weights of {place / "base"}' in done.stdout + done.stderr
   return place / 'straight'
 
 

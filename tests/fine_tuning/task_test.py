@@ -11,11 +11,13 @@ import pytest
 import tensorflow as tf
 
 from official_ext import errors
+from official_ext.checkpoints import contents
 from official_ext.config import checks
 from official_ext.config import overrides
 from official_ext.data import tokenizer as tokenizer_lib
 from official_ext.fine_tuning import configs
 from official_ext.fine_tuning import task as task_lib
+from official_ext.modeling import decoder
 from official_ext.modeling import frozen
 from official_ext.modeling import lora
 from official_ext.modeling import peft_folders
@@ -131,6 +133,72 @@ def test_the_result_loads_to_the_same_logits(base, tmp_path, changes):
     peft_folders.load(again, folders['adapter'], task.config.frozen_kernels())
     np.testing.assert_allclose(logits(again), expected, atol=1e-5)
     assert task.config.frozen_kernels().method == ('nf4' if changes else 'none')
+
+
+@pytest.mark.parametrize('use_classifier', [False, True], ids=['language model', 'classifier'])
+def test_adapters_over_4_bits_are_merged_into_4_bits_to_train_all_weights(base, tmp_path, use_classifier):
+  """The model that was evaluated, not its adapters over other weights."""
+  first = make_task(tmp_path / 'first', model_path=base, load_in_4bit=True, frozen_dtype='bfloat16')
+  model = first.build_model()
+  disturb(model)
+  folders = first.save_result(model)
+  whole = make_task(tmp_path / 'whole', model_path=folders['adapter'], use_lora=False)
+  if use_classifier:
+    scorer = whole.build_classifier(2)
+    np.testing.assert_allclose(scorer.decoder(IDS)[0], model.decoder(IDS)[0], atol=1e-4)
+  else:
+    np.testing.assert_allclose(logits(whole.build_model()), logits(model), atol=1e-4)
+
+
+def test_the_result_of_a_run_over_4_bits_says_so(base, tmp_path):
+  task = make_task(tmp_path, model_path=base, load_in_4bit=True, save_merged=True)
+  folders = task.save_result(task.build_model())
+  found = [json.loads((pathlib.Path(folder) / 'base_model.json').read_text()) for folder in folders.values()]
+  assert found[0] == found[1] and found[0]['quantization']['method'] == 'nf4' and found[0]['folder'] == base
+
+
+class Louder(decoder.Block):
+  def call(self, x, context):
+    return super().call(2 * x, context)
+
+
+class WithBlock(task_lib.FineTuningTask):
+  """A task whose result would be another model."""
+
+  def load_base(self, dtype=None):
+    return pretrained.load(self.base_model.model, dtype=dtype, block_class=Louder)
+
+
+@pytest.mark.parametrize('changes', [{}, {'use_lora': False}], ids=['adapters', 'all weights'])
+def test_a_model_that_a_result_would_not_represent_is_refused_before_training(base, tmp_path, changes):
+  task = make_task(tmp_path, WithBlock, model_path=base, **changes)
+  trainer = types.SimpleNamespace(strategy=tf.distribute.get_strategy(), model=task.build_model())
+  with pytest.raises(errors.UserError, match=r'decoder/blocks/0, a tests\..*\.Louder: '):
+    task.build_actions(trainer)[0].prepare('train')
+
+
+@pytest.mark.parametrize('changes', [{'load_in_4bit': True}, {}], ids=['4 bits', 'another base'])
+def test_a_checkpoint_over_another_base_is_refused_in_words(base, tmp_path, changes):
+  model = make_task(tmp_path, model_path=base).build_model()
+  path = tf.train.Checkpoint(model=model).write(str(tmp_path / 'ckpt-3'))
+  other = base if changes else tiny_models.write(tmp_path / 'other', seed=3)
+  task = make_task(tmp_path, model_path=other, **changes)
+  model = task.build_model()
+  with pytest.raises(errors.UserError, match='the frozen base of the adapters is not that which they were trained on'):
+    contents.Contents(path).match(tf.train.Checkpoint(model=model)).check(path)
+  task.config.init_checkpoint = path
+  with pytest.raises(errors.UserError, match='the frozen base of the adapters is not that which they were trained on'):
+    task.initialize(model)
+
+
+def test_init_checkpoint_with_weights_that_are_not_finite_is_refused_by_name(base, tmp_path):
+  task = make_task(tmp_path, model_path=base)
+  model = task.build_model()
+  model.trainable_variables[2].assign(model.trainable_variables[2] * np.nan)
+  task.config.init_checkpoint = tf.train.Checkpoint(model=model).write(str(tmp_path / 'ckpt-3'))
+  model = task.build_model()
+  with pytest.raises(errors.UserError, match=r'lora_a\S* \(\S+\) has values that are not finite in it'):
+    task.initialize(model)
 
 
 def test_a_result_that_cannot_be_written_leaves_the_one_before(base, tmp_path, monkeypatch):
@@ -274,7 +342,7 @@ def test_the_share_of_validation_is_that_part_of_the_records(share, number):
 def test_a_result_replaces_neither_its_base_nor_what_another_run_has_left(base, tmp_path):
   def prepare(**changes):
     task = make_task(tmp_path, use_lora=False, **changes)
-    trainer = types.SimpleNamespace(strategy=tf.distribute.get_strategy())
+    trainer = types.SimpleNamespace(strategy=tf.distribute.get_strategy(), model=task.build_model())
     task.build_actions(trainer)[0].prepare('train')
 
   shutil.copytree(base, tmp_path / 'out/model')

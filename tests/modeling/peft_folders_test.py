@@ -184,9 +184,13 @@ def test_folders_of_something_else_are_refused(base, adapter, tmp_path):
   (tmp_path / peft_folders.CONFIG_FILE).write_bytes((adapter / peft_folders.CONFIG_FILE).read_bytes())
   with pytest.raises(errors.UserError, match='adapter_model.safetensors: no such file'):
     peft_folders.load(model, str(tmp_path))
-  with pytest.raises(errors.UserError, match='has the shape .* this model needs'):
-    peft_folders.load(pretrained.load(base('qwen3')), str(adapter))
-  with pytest.raises(errors.UserError, match='q_proj.lora_A.weight has no place in this model'):
-    peft_folders.load(pretrained.load(base('gpt2')), str(adapter))
+  (tmp_path / peft_folders.WEIGHTS_FILE).write_bytes((adapter / peft_folders.WEIGHTS_FILE).read_bytes())
+  for name, folder, message in (
+    ('qwen3', tmp_path, 'has the shape .* this model needs'),
+    ('gpt2', tmp_path, 'q_proj.lora_A.weight has no place in this model'),
+    ('qwen3', adapter, 'model_type: llama in the base of the adapters, qwen3 in this model'),
+  ):
+    with pytest.raises(errors.UserError, match=message):
+      peft_folders.load(pretrained.load(base(name)), str(folder))
   with pytest.raises(errors.UserError, match='the model has no adapters to be saved'):
     peft_folders.save(model, str(tmp_path))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
+import re
 from typing import Any
 
 from official_ext import errors
@@ -31,6 +32,8 @@ NEUTRAL: dict[str, Any] = {
   'use_mrope': False,
 }
 REQUIRED = object()
+# The tensors of heads, which stand outside of the decoder and its prefix.
+LM_HEAD, SCORES = 'lm_head.weight', 'score.weight'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +127,16 @@ def norm(theirs: str, ours: str) -> dict[str, Tensor]:
   return {f'{theirs}.weight': Tensor((f'{ours}/scale',)), f'{theirs}.bias': Tensor((f'{ours}/bias',))}
 
 
+def full_name(family: Family, name: str) -> str:
+  """A tensor's name in a file of the whole model; files of the bare decoder have it without the prefix."""
+  return name if name in (LM_HEAD, SCORES) or name.startswith(family.prefix) else family.prefix + name
+
+
+def is_ignored(family: Family, name: str) -> bool:
+  """Whether a tensor, by its full name, holds no weights."""
+  return any(re.fullmatch(pattern, name) for pattern in family.ignored_tensors)
+
+
 def of_experts(tensors: Mapping[str, Tensor], num_experts: int) -> Iterator[tuple[str, Tensor]]:
   """Yields tensors by name, those whose name has a {} once for each expert."""
   for name, tensor in tensors.items():
@@ -201,15 +214,15 @@ def write(family: Family, config: decoder_config.DecoderConfig, dialect: str = r
   fields.update(family.layers.write(*layer_fields.normal(config.layer_types, config.sliding_window), config))
   if family.rope is not None:
     fields.update(family.rope.write(config, dialect))
-  again = _comparable(read(family, fields, 'config.json'))
-  for name, value in _comparable(config).items():
+  again = comparable(read(family, fields, 'config.json'))
+  for name, value in comparable(config).items():
     if again[name] != value:
       raise errors.UserError(f'{name}: {value!r} cannot be saved as {family.model_type}, which has {again[name]!r}')
   return fields
 
 
-def _comparable(config):
-  """What makes the decoder's function, in one form."""
+def comparable(config: decoder_config.DecoderConfig) -> dict[str, Any]:
+  """The fields that make the decoder's function, in one form for all configurations of the same function."""
   values = {name: value for name, value in config.as_dict().items() if name not in decoder_config.SETTINGS}
   values['layer_types'], values['sliding_window'] = layer_fields.normal(config.layer_types, config.sliding_window)
   values['no_rope_layers'] = [has_rope for _, has_rope in decoder_config.layer_kinds(config)]
@@ -250,7 +263,7 @@ def llama_fields(**defaults: Any) -> dict[str, Field]:
 
 
 BIAS_OF_ALL_FOUR = Field(('attention_bias', 'attention_out_bias'), False)
-HEAD = {'lm_head.weight': Tensor(('lm_head/kernel',), is_transposed=True)}
+HEAD = {LM_HEAD: Tensor(('lm_head/kernel',), is_transposed=True)}
 LLAMA_TENSORS = {
   'embed_tokens.weight': Tensor(('decoder/embed_tokens/embeddings',)),
   **norm('norm', 'decoder/norm'),

@@ -93,6 +93,7 @@ function line(run, result, made, signal) {
   const isText = result.kind !== 'saved_model';
   return element('li', {},
     element('span', {class: 'tag'}, KINDS[result.kind]), element('code', {class: 'grow anywhere'}, result.name),
+    result.base_kept && element('span', {class: 'soft'}, `over ${result.base_kept}`),
     element('span', {class: 'soft nowrap', title: time(result.time)}, ago(result.time)),
     result.is_loaded && element('span', {class: 'good'}, 'loaded'),
     result.kind === 'adapter' && element('button', {class: 'small',

@@ -17,12 +17,11 @@ const SETTINGS = [
 
 /** Shows a chat; `query` may name a second model (run2, result2), and base, base2 for what adapters stand on. */
 export async function showChat(view, {run, result, runs, query, signal}) {
-  const models = runs.flatMap((one) => one.results.filter((each) => each.kind !== 'saved_model').flatMap((each) => [
-    {run: one.name, result: each.name, base: false, command: each.command, text: `${one.name} / ${each.name}`},
-    ...(each.has_base ? [{run: one.name, result: each.name, base: true, command: null,
-      text: `base of ${one.name} / ${each.name}`}] : [])]));
+  const models = runs.flatMap((one) => one.results.filter((each) => each.kind !== 'saved_model').flatMap((each) =>
+    variantsOf(one, each)));
   const find = (suffix) => models.find((model) => model.run === query.get(`run${suffix}`) &&
-    model.result === query.get(`result${suffix}`) && model.base === (query.get(`base${suffix}`) === '1'));
+    model.result === query.get(`result${suffix}`) && model.base === (query.get(`base${suffix}`) === '1') &&
+    model.in4bit === (query.get(`in4bit${suffix}`) ?? ''));
   const settings = makeSettings();
   const system = element('textarea', {rows: 2, id: 'system', placeholder: 'The first message, of the system',
     oninput: () => changed()});
@@ -34,7 +33,7 @@ export async function showChat(view, {run, result, runs, query, signal}) {
   const stop = element('button', {type: 'button', onclick: () => stopAll(), disabled: true}, 'Stop');
   const clear = element('button', {type: 'button', onclick: () => talks.forEach((talk) => talk.clear())}, 'Clear');
   const more = element('button', {type: 'button', onclick: () => {
-    if (talks.length === 1) add(models.find((model) => model !== talks[0].model) ?? models[0]);
+    if (talks.length === 1) add(models.find((model) => model !== talks[0].model && !model.in4bit) ?? models[0]);
     else drop();
   }}, 'Compare with another');
   let talks = [];
@@ -54,7 +53,8 @@ export async function showChat(view, {run, result, runs, query, signal}) {
     const [one, two] = talks.map((talk) => talk.model);
     setText(more, two ? 'Only one' : 'Compare with another');
     columns.classList.toggle('two', talks.length === 2);
-    setQuery({run: one.run, result: one.result, base: one.base, run2: two?.run, result2: two?.result, base2: two?.base});
+    setQuery({run: one.run, result: one.result, base: one.base, in4bit: one.in4bit,
+      run2: two?.run, result2: two?.result, base2: two?.base, in4bit2: two?.in4bit});
     replace(shell, one.command && [element('span', {class: 'soft'}, 'The same in a shell'),
       command([one.command, ...settings.flags(), system.value && shellWord(`--system_prompt=${system.value}`)]
         .filter(Boolean).join(' '))]);
@@ -97,6 +97,19 @@ export async function showChat(view, {run, result, runs, query, signal}) {
   const second = query.get('run2') && find('2');
   if (second) add(second);
   input.focus();
+}
+
+/** A result as it was trained, and in 4 bits or not if that is another model; the base of adapters. */
+function variantsOf(run, result) {
+  const is4bit = result.base_kept?.startsWith('nf4');
+  const made = (base, in4bit, text) => ({run: run.name, result: result.name, base, in4bit, text,
+    command: base ? null : [result.command, in4bit && `--load_in_4bit=${in4bit}`].filter(Boolean).join(' ')});
+  const name = `${run.name} / ${result.name}`;
+  return [
+    made(false, '', is4bit ? `${name}, in 4 bits as trained` : name),
+    is4bit ? made(false, 'false', `${name}, over float weights`) : made(false, 'true', `${name}, in 4 bits`),
+    ...(result.has_base ? [made(true, '', `base of ${name}`)] : []),
+  ];
 }
 
 // The settings: empty fields are as the model's own generation_config.json says.
@@ -151,7 +164,8 @@ function makeTalk(model, models, changed, settings, signal) {
   }}, models.map((one) => element('option', {selected: one === model}, one.text)));
   const node = element('section', {class: 'card talk', 'aria-label': 'Conversation'}, choice, list, note);
 
-  const named = () => ({run: talk.model.run, result: talk.model.result, ...(talk.model.base && {base: true})});
+  const named = () => ({run: talk.model.run, result: talk.model.result, ...(talk.model.base && {base: true}),
+    ...(talk.model.in4bit && {load_in_4bit: talk.model.in4bit === 'true'})});
 
   async function open() {
     const asked = talk.model;
@@ -162,8 +176,9 @@ function makeTalk(model, models, changed, settings, signal) {
       talk.hasTemplate = found.has_chat_template;
       defaults = found.settings;
       settings.showDefaults(defaults);
-      setText(note, found.has_chat_template ? `${found.model_type}, ${found.positions} positions` :
-        `${found.model_type}: has no chat template, and continues texts`);
+      const base = found.base ? `; ${found.base}` : '';
+      setText(note, (found.has_chat_template ? `${found.model_type}, ${found.positions} positions` :
+        `${found.model_type}: has no chat template, and continues texts`) + base);
       changed();
     } catch (error) {
       if (signal.aborted || talk.model !== asked) return;
