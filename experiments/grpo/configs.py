@@ -199,6 +199,7 @@ ext.parameter_names.register(
     'epsilon': ext.parameter_names.Meaning(('task.losses.grpo.epsilon_low',), (('task.losses.grpo.epsilon_high',),)),
     'epsilon_high': 'task.losses.grpo.epsilon_high',
     'loss_type': 'task.losses.grpo.normalization',
+    'use_bias_correction_kl': 'task.losses.grpo.use_bias_correction_kl',
     **{
       name: f'task.{name}'
       for name in (

@@ -171,7 +171,8 @@ class GrpoTask(ext.FineTuningTask):
       difference = tf.abs(policy - rollout['sampled_log_probs']) * tf.cast(rollout['completion_mask'], tf.float32)
       logs['sampling/sampling_logp_difference/max'] = tf.reduce_max(difference)
     if settings.beta:
-      divergence = ext.losses.kl_estimate(policy, reference) * parts['mask']
+      sampled = parts['old_log_probs'] if settings.use_bias_correction_kl else None
+      divergence = ext.losses.kl_estimate(policy, reference, sampled) * parts['mask']
       logs['kl'] = tf.reduce_sum(divergence) / tf.maximum(tf.reduce_sum(parts['mask']), 1)
     inputs_of_loss = {
       **parts,

@@ -398,7 +398,7 @@ def _check_pieces(boundaries: Sequence[int] | None, values: Sequence[float] | No
 
 
 def schedule_warnings(params: definitions.ExperimentConfig) -> list[str]:
-  """Tells which fields of the schedule were made for another length of training.
+  """Tells which fields of the schedule were made for another length of training, and of a constant rate of 0.
 
   Model Garden's schedules do not follow `train_steps`: a shorter run ends in the middle of the decay, a longer one goes
   on at a learning rate that no longer changes, which often is 0.
@@ -421,6 +421,8 @@ def schedule_warnings(params: definitions.ExperimentConfig) -> list[str]:
 
 def _misfit(kind: str, field: str, value: Any, schedule: Mapping[str, Any], train_steps: int) -> str:
   """What follows from a schedule's field that does not fit the length of training; empty if it fits."""
+  if (kind, field, value) == ('constant', 'learning_rate', 0):
+    return 'no weight will change'
   if not value:
     return ''
   offset = schedule.get('offset') or 0

@@ -153,10 +153,12 @@ class ExperimentParser(train_utils.ExperimentParser):
     experiment = self._flag('experiment')
 
     followers: dict[str, Any] = {}
+    shares: list[str] = []
 
     def use_short_name(name):
       path, *following = short_names.resolve(name, params, experiment)
       followers.update(dict.fromkeys(following, by_short_name[name]))
+      shares.extend(short_names.shares(name, params, experiment))
       if path in by_path:
         raise errors.UserError(f'{path}: given twice in --set, once by the short name {name}')
       by_path[path] = by_short_name[name]
@@ -173,7 +175,7 @@ class ExperimentParser(train_utils.ExperimentParser):
         with mistakes.noted():
           overrides.override(params, _nest(use_short_name(name)))
     with mistakes.noted():
-      overrides.override(params, _nest(self._unset(followers, by_path, params)))
+      overrides.override(params, _nest(self._unset(followers, shares, by_path, params)))
     self._given.update(by_path)
     _settle_length(params, _nest(by_path))
 
@@ -182,14 +184,18 @@ class ExperimentParser(train_utils.ExperimentParser):
     checks.check_given(params, self._given)
     return params
 
-  def _unset(self, followers, by_path, params):
-    """Those of the fields that follow another one which nothing else has set: no --set, and no file."""
-    if not followers:
+  def _unset(self, followers, shares, by_path, params):
+    """The values of fields that follow another one, or keep their share of the length: if no --set, and no file, has
+    set them.
+    """
+    if not (followers or shares):
       return {}
     values_of = lambda config: {leaf.path: leaf.value for leaf in overrides.leaves(config, selected=False)}
     registered, present = values_of(self.base_experiment()), values_of(params)
+    lengths = present['trainer.train_steps'], registered['trainer.train_steps']
+    shared = {path: short_names.share_of(present[path], *lengths) for path in shares if present[path]}
     is_set = lambda path: path in by_path or present.get(path) != registered.get(path)
-    return {path: value for path, value in followers.items() if not is_set(path)}
+    return {path: value for path, value in {**followers, **shared}.items() if not is_set(path)}
 
   def fill_seeds(self, params):
     """Makes the order of training data a function of `runtime.seed`, unless the data's own fields are set."""

@@ -8,6 +8,7 @@ unless they are set themselves.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import math
 
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import oneof
@@ -71,11 +72,14 @@ class Meaning:
   Attributes:
     patterns: it is the first of them that matches.
     followers: the same for each field that follows it; one that nothing matches is left out.
+    shares: the same for each field that keeps its share of the registered length when the length becomes shorter: see
+      `share_of`.
     refusal: why an experiment has no such parameter, though its users may expect it; '' if it has.
   """
 
   patterns: tuple[str, ...] = ()
   followers: tuple[tuple[str, ...], ...] = ()
+  shares: tuple[tuple[str, ...], ...] = ()
   refusal: str = ''
 
 
@@ -145,6 +149,27 @@ def resolve(name: str, params: base_config.Config, experiment: str | None = None
   if not paths:
     raise errors.UserError(f'{name}: this experiment has no such field: {_why_not(params, known[name].patterns)}')
   return paths
+
+
+def shares(name: str, params: base_config.Config, experiment: str | None = None) -> tuple[str, ...]:
+  """The dotted paths of the fields that keep their share of the length that a short name sets: `Meaning.shares`."""
+  found = (_first_match(params, patterns) for patterns in _meanings(experiment)[name].shares)
+  return tuple(path for path in found if path is not None)
+
+
+def share_of(steps: int, length: int, registered_length: int) -> int:
+  """The steps of a warm-up in a training that is shorter than the registered one.
+
+  The warm-up keeps its share of the length, rounded up, as transformers rounds `warmup_steps` below 1. At least one
+  step follows it. A longer training changes nothing.
+
+  Args:
+    steps: the warm-up of the registered experiment.
+    length: the steps of this training.
+    registered_length: the steps of the registered experiment; 0 if it has none.
+  """
+  share = math.ceil(steps * length / registered_length) if registered_length else steps
+  return max(0, min(steps, share, length - 1))
 
 
 def _paths(params: base_config.Config, meaning: Meaning) -> tuple[str, ...]:

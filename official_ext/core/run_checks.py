@@ -22,8 +22,11 @@ from official_ext.config import yaml_text
 from official_ext.core import code_identity
 from official_ext.core import run_record
 from official_ext.data import identity
+from official_ext.optimization import rate_checks
 from official_ext.runtime import run_lock
+from official_ext.runtime import run_status
 from official_ext.runtime import workers as workers_lib
+from official_ext.step import gradient_tap
 
 
 def check_run(
@@ -166,6 +169,49 @@ def resolve_train_steps(params: definitions.ExperimentConfig, task: Any) -> defi
     UserError: the task does not know how many examples its training data has.
   """
   return epochs.resolve(params, task, effective_batch_size(params))
+
+
+def check_learning_rate(
+  workers: workers_lib.Workers,
+  params: definitions.ExperimentConfig,
+  trainer: Any,
+  model_dir: str,
+  start: training_lines.Start,
+) -> None:
+  """Refuses a training whose learning rate is 0 at each of its steps, or is not finite.
+
+  Of a training that was interrupted, all steps count: if the steps before the interruption had another rate, the rest
+  may have 0. Of one that had finished, the steps that are added count.
+
+  Args:
+    workers: all that train together.
+    params: the experiment, with its length in steps.
+    trainer: with the run's optimizer.
+    model_dir: the run's folder.
+    start: where the training starts.
+
+  Raises:
+    UserError: the learning rate cannot train.
+  """
+  optimizer = getattr(trainer, 'optimizer', None)
+  if optimizer is None:
+    return
+  first = workers.from_chief('first step', lambda: _first_new_step(model_dir, start))
+  wrong = rate_checks.problem(gradient_tap.inner_optimizer(optimizer), first, params.trainer.train_steps)
+  if wrong:
+    raise errors.UserError(
+      f'trainer.optimizer_config: {wrong}; lower warmup_steps, or make the schedule as long as trainer.train_steps, '
+      f'which is {params.trainer.train_steps}'
+    )
+
+
+def _first_new_step(model_dir: str, start: training_lines.Start) -> int:
+  """The step at which a line of training begins, or begins to be longer than it was."""
+  if start.checkpoint and start.origins:
+    return int(start.origins[-1]['step'])
+  saved = manifests.paths(model_dir)
+  has_finished = (run_status.read(model_dir) or {}).get('status') == 'finished'
+  return manifests.step_of(saved[-1]) if saved and has_finished else 0
 
 
 def check_best_metric(params: Any, task: Any, trainer: Any, evaluates: bool) -> None:

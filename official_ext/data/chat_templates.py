@@ -21,7 +21,7 @@ from official_ext.data import extras
 Message = Mapping[str, Any]
 Span = tuple[int, int]
 
-_REASONING = ('reasoning_content', 'thinking', 'reasoning')  # Names of one thing: the first is the standard one.
+REASONING = ('reasoning_content', 'thinking', 'reasoning')  # Names of one thing: the first is the standard one.
 
 
 def read(file: str, named: str) -> str:
@@ -235,7 +235,7 @@ def _prepared(message: Any, where: str) -> dict[str, Any]:
   if not isinstance(message, Mapping):
     raise errors.UserError(f'{where}: a message is no dictionary with role and content: {str(message)[:100]!r}')
   prepared = _plain({name: value for name, value in message.items() if value is not None})
-  reasoning = next((prepared[name] for name in _REASONING if prepared.get(name) is not None), None)
+  reasoning = next((prepared[name] for name in REASONING if prepared.get(name) is not None), None)
   if reasoning is None:
     return prepared
   return {'thinking': reasoning, **prepared, 'reasoning_content': reasoning}

@@ -3,6 +3,9 @@
 The formats and the names of their columns are those of Hugging Face's TRL: `text`; `messages`; `prompt` and
 `completion`; `prompt`, `chosen` and `rejected`; `prompt` alone. A prompt, a completion, a chosen or a rejected answer
 is a text, or a list of messages, which the chat template lays out.
+
+A record with an empty answer is refused: a completion, a chosen or rejected answer, or a learned turn of the assistant,
+that holds whitespace alone, no call of a tool and no reasoning. The model would learn to end there. TRL learns it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -132,8 +135,11 @@ class TextFormat:
     return [Text(text, 0, ((0, len(text)),), True, self._params.append_eos)]
 
   def _messages(self, record):
-    messages = self._with_system(_as_messages(self._value(record, 'messages_column'), self._params.messages_column))
-    return [self._conversation(messages, None, self._tools(record))]
+    column = self._params.messages_column
+    messages = _as_messages(self._value(record, 'messages_column'), column)
+    turns = [number for number, message in enumerate(messages) if message.get('role') == 'assistant']
+    _check_said(messages, turns[-1:] if self._params.loss_on == 'last_completion' else turns, column)
+    return [self._conversation(self._with_system(messages), None, self._tools(record))]
 
   def _prompt_output(self, record):
     prompt, output = self._value(record, 'prompt_column'), self._value(record, 'output_column')
@@ -167,15 +173,17 @@ class TextFormat:
   def _answered(self, prompt, output, record, output_column):
     """A prompt and an answer, each a text or messages."""
     if isinstance(prompt, str) and isinstance(output, str) and not self._params.use_chat_template:
-      if not output:
+      if not output.strip():
         raise ValueError(f'column {output_column!r} is empty')
       text = prompt + output
       learned = (0 if self._params.loss_on == 'all' else len(prompt), len(text))
       return Text(text, len(prompt), (learned,), True, self._params.append_eos)
     turns = self._with_system(_as_turns(prompt, 'user', self._params.prompt_column))
     answer = _as_turns(output, 'assistant', output_column)
-    if not any(turn.get('content') or turn.get('tool_calls') for turn in answer):
+    if not any(map(_says_something, answer)):
       raise ValueError(f'column {output_column!r} is empty')
+    said = [number for number, message in enumerate(answer) if message.get('role') == 'assistant']
+    _check_said(answer, said, output_column)
     return self._conversation([*turns, *answer], len(turns), self._tools(record))
 
   def _conversation(self, messages, num_prompt, tools):
@@ -273,6 +281,22 @@ def _as_messages(value: Any, column: str) -> Messages:
   if not value:
     raise ValueError(f'column {column!r} is empty')
   return list(value)
+
+
+def _check_said(messages: Messages, numbers: Sequence[int], column: str) -> None:
+  """Raises a ValueError if one of these turns of the assistant is empty."""
+  for number in numbers:
+    if not _says_something(messages[number]):
+      raise ValueError(f'column {column!r}: message {number}, a turn of the assistant, is empty')
+
+
+def _says_something(message: Mapping[str, Any]) -> bool:
+  """Whether a message holds more than whitespace: text, another part such as an image, calls of tools, or reasoning."""
+  content = message.get('content')
+  parts = content if isinstance(content, list) else [content]
+  texts = [part.get('text') if isinstance(part, Mapping) and part.get('type') == 'text' else part for part in parts]
+  texts += [message.get(name) for name in chat_templates.REASONING]
+  return bool(message.get('tool_calls')) or any(text.strip() if isinstance(text, str) else text for text in texts)
 
 
 def _num_same(first: Sequence[Any], second: Sequence[Any]) -> int:

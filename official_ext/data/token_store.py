@@ -19,7 +19,7 @@ from official_ext.data import text_records
 from official_ext.data import tokenizer as tokenizer_lib
 from official_ext.files import cache
 
-VERSION = 1  # To be raised when other tokens come from the same texts.
+VERSION = 2  # To be raised when other tokens come from the same texts, or other records are refused.
 _RECORDS_PER_BLOCK = 512
 MAX_NAMED = 5
 

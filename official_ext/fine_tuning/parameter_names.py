@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from official_ext.config import short_names
 
 _SCHEDULE = 'trainer.optimizer_config.learning_rate'
+_WARMUP = 'trainer.optimizer_config.warmup'
 
 
 def _of_data(field: str) -> short_names.Meaning:
@@ -27,9 +28,11 @@ _COMMON = {
   'max_content_length': _of_data('max_content_length'),
   'max_samples': short_names.Meaning(('task.train_data.max_samples',)),
   'num_generations': short_names.Meaning(('task.num_generations',)),
-  # Schedules are as long as training.
+  # Schedules are as long as training; warm-ups keep their share of it.
   'max_steps': short_names.Meaning(
-    ('trainer.train_steps',), ((f'{_SCHEDULE}.*.decay_steps', f'{_SCHEDULE}.*.total_decay_steps'),)
+    ('trainer.train_steps',),
+    followers=((f'{_SCHEDULE}.*.decay_steps', f'{_SCHEDULE}.*.total_decay_steps'),),
+    shares=((f'{_WARMUP}.*.warmup_steps',), (f'{_SCHEDULE}.*.warmup_steps',)),
   ),
   'output_dir': short_names.Meaning(('task.output_dir',)),
   **dict.fromkeys(('prompt_input_column', 'promptinputcolumn'), _of_data('prompt_column')),

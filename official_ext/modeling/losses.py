@@ -138,6 +138,7 @@ def grpo(
   normalization: str = 'grpo',
   max_completion_length: int | None = None,
   num_items_in_batch: Any = None,
+  use_bias_correction_kl: bool = True,
 ) -> tf.Tensor:
   """Group relative policy optimization: of each token, with ratio = exp(log_probs - old_log_probs),
 
@@ -161,6 +162,8 @@ def grpo(
     max_completion_length: of 'dr_grpo': how many tokens a completion could have; None: t.
     num_items_in_batch: of 'dapo': how many tokens the completions of the whole update have, over the number of batches
       that make it, those of all replicas and micro-batches; None: those of this batch.
+    use_bias_correction_kl: whether kl is multiplied by the ratio, as TRL does: it estimates the divergence of what is
+      trained, from tokens that what it was has sampled (DeepSeek-AI 2025, https://arxiv.org/abs/2512.02556).
 
   Raises:
     ValueError: an unknown `normalization`, or `beta` without a reference.
@@ -172,12 +175,19 @@ def grpo(
   mask = tf.cast(mask, tf.float32)
   log_probs = _within(log_probs, mask)
   advantages = tf.stop_gradient(tf.cast(advantages, tf.float32))[:, None]
-  ratio = tf.exp(log_probs - tf.stop_gradient(_within(old_log_probs, mask)))
+  old_log_probs = _within(old_log_probs, mask)
+  ratio = _ratio(log_probs, old_log_probs)
   clipped = tf.clip_by_value(ratio, 1 - epsilon_low, 1 + epsilon_high)
   losses = -tf.minimum(ratio * advantages, clipped * advantages)
   if beta:
-    losses += beta * kl_estimate(log_probs, _within(reference_log_probs, mask))
+    sampled = old_log_probs if use_bias_correction_kl else None
+    losses += beta * kl_estimate(log_probs, _within(reference_log_probs, mask), sampled)
   return NORMALIZATIONS[normalization](losses * mask, mask, max_completion_length, num_items_in_batch)
+
+
+def _ratio(log_probs, old_log_probs):
+  """How much likelier tokens are than when they were sampled; no gradient through the latter."""
+  return tf.exp(tf.cast(log_probs, tf.float32) - tf.stop_gradient(tf.cast(old_log_probs, tf.float32)))
 
 
 def _within(values, mask):
@@ -222,7 +232,7 @@ NORMALIZATIONS: Mapping[str, Callable[..., tf.Tensor]] = {
 }
 
 
-def kl_estimate(log_probs: Any, reference_log_probs: Any) -> tf.Tensor:
+def kl_estimate(log_probs: Any, reference_log_probs: Any, old_log_probs: Any = None) -> tf.Tensor:
   """What each token adds to the divergence from the reference: exp(d) - d - 1, d = reference_log_probs - log_probs.
 
   Unbiased for tokens that were sampled from what is trained, and never below 0: Schulman 2020,
@@ -231,12 +241,15 @@ def kl_estimate(log_probs: Any, reference_log_probs: Any) -> tf.Tensor:
   Args:
     log_probs: [b, t].
     reference_log_probs: [b, t]; no gradient.
+    old_log_probs: [b, t], when the tokens were sampled; no gradient. What each token adds is then multiplied by
+      exp(log_probs - old_log_probs), and is unbiased for these tokens. None: without it.
 
   Returns:
     float32 [b, t].
   """
   difference = tf.stop_gradient(tf.cast(reference_log_probs, tf.float32)) - tf.cast(log_probs, tf.float32)
-  return tf.exp(difference) - difference - 1
+  found = tf.exp(difference) - difference - 1
+  return found if old_log_probs is None else found * _ratio(log_probs, old_log_probs)
 
 
 def clip_fraction(
@@ -248,7 +261,7 @@ def clip_fraction(
   epsilon_high: float = 0.2,
 ) -> tf.Tensor:
   """The fraction of tokens whose gradient `grpo` clips away: float32 []. Arguments as there."""
-  ratio = tf.exp(tf.cast(log_probs, tf.float32) - tf.cast(old_log_probs, tf.float32))
+  ratio = _ratio(log_probs, old_log_probs)
   advantages = tf.cast(advantages, tf.float32)[:, None]
   is_clipped = (ratio < 1 - epsilon_low) & (advantages < 0) | (ratio > 1 + epsilon_high) & (advantages > 0)
   return _token_mean(tf.cast(is_clipped, tf.float32), mask)

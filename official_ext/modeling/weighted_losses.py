@@ -82,6 +82,7 @@ class GrpoLossConfig(LossConfig):
     epsilon_high: How far above 1.
     beta: The weight of the divergence from the reference.
     normalization: What the sum over tokens is divided by: grpo, bnpo, dr_grpo or dapo.
+    use_bias_correction_kl: Whether the divergence is multiplied by the ratio of probabilities.
   """
 
   RANGES: ClassVar[Mapping[str, str]] = {'epsilon_low': '[0, 1]', 'epsilon_high': '[0, inf)', 'beta': '[0, inf)'}
@@ -91,6 +92,7 @@ class GrpoLossConfig(LossConfig):
   epsilon_high: float = 0.2
   beta: float = 0.0
   normalization: str = 'grpo'
+  use_bias_correction_kl: bool = True
 
 
 @dataclasses.dataclass

@@ -266,6 +266,7 @@ BAD = [
   ('{"prompt": "a"}', "column 'completion' is missing"),
   ('{"prompt": "a", "completion": null}', "column 'completion' is null"),
   ('{"prompt": "a", "completion": ""}', "column 'completion' is empty"),
+  ('{"prompt": "a", "completion": " \\n"}', "column 'completion' is empty"),
   ('{"prompt": "a", "completion": 3}', "column 'completion' holds 3; expected a text or a list of messages"),
   ('{"prompt": "a", "completion": "\\ud83d"}', 'half of a surrogate pair at character 1'),
   ('{"prompt": [{"content": "a"}], "completion": "b"}', "column 'prompt' holds no list of messages"),
@@ -287,6 +288,77 @@ def test_a_bad_record_is_named_with_its_line(tokenizer, tmp_path, line, told):
   assert str(error.value).startswith(f'task.train_data: {path}, line 3: {told}')
   assert str(error.value).endswith('; repair or replace it, or set task.train_data.on_bad_example=skip')
   assert '\n' not in str(error.value)
+
+
+USER, CALL = {'role': 'user', 'content': 'Hi'}, {'type': 'function', 'function': {'name': 'f', 'arguments': {}}}
+SAYING_NOTHING = [
+  {'content': ''},
+  {'content': ' \n\t '},
+  {'content': None},
+  {},
+  {'content': [{'type': 'text', 'text': ' '}]},
+  {'content': '', 'tool_calls': []},
+  {'content': ' ', 'reasoning_content': ' '},
+]
+SAYING_SOMETHING = [
+  {'content': ' x'},
+  {'content': '', 'tool_calls': [CALL]},
+  {'content': '', 'reasoning_content': 'It is so.'},
+  {'content': '', 'thinking': 'It is so.'},
+]
+# A template that takes everything, so that nothing but the rule refuses.
+TOLERANT = '{% for m in messages %}{{ m.role }}:{{ m.content or "" }}{{ m.reasoning_content }}|{% endfor %}'
+
+
+@pytest.mark.parametrize('marks', [False, True])
+@pytest.mark.parametrize('kind', ['messages', 'last', 'completion', 'chosen', 'rejected'])
+def test_a_turn_of_the_assistant_that_is_empty_is_refused_as_an_empty_completion_is(tokenizer, kind, marks):
+  template = TOLERANT.replace('{{ m.content', '{% generation %}{{ m.content').replace('|', '|{% endgeneration %}')
+  model = tokenizer.with_chat_template(template if marks else TOLERANT)
+  good = [{'role': 'assistant', 'content': 'Yes.'}]
+
+  def open_turn(turn):
+    turn = {'role': 'assistant', **turn}
+    fields = {'example_format': 'preference'} if kind in ('chosen', 'rejected') else {}
+    if kind == 'messages':
+      record = {'messages': [USER, turn, USER, *good]}
+    elif kind == 'last':
+      fields = {'loss_on': 'last_completion'}
+      record = {'messages': [USER, *good, USER, turn]}
+    elif kind == 'completion':
+      record = {'prompt': [USER], 'completion': [*good, USER, turn]}
+    else:
+      record = {'prompt': [USER], 'chosen': good, 'rejected': [*good, USER, *good], kind: [turn]}
+    return open_list([record], model, **fields)
+
+  for turn in SAYING_NOTHING:
+    with pytest.raises(bad_examples.BadExampleError, match="^task.train_data: record 0: column '[a-z]+'.* is empty; "):
+      open_turn(turn)
+  for turn in SAYING_SOMETHING:
+    assert len(open_turn(turn)) == 1
+
+
+@pytest.mark.parametrize('use_chat_template', [False, True])
+@pytest.mark.parametrize('column', ['completion', 'chosen', 'rejected'])
+def test_an_answer_of_blanks_is_refused_as_an_empty_one_is(tokenizer, column, use_chat_template):
+  fields = {'use_chat_template': use_chat_template, 'example_format': 'prompt_output'}
+  if column != 'completion':
+    fields['example_format'] = 'preference'
+  for answer in ('', ' \n'):
+    record = {'prompt': 'a', 'completion': 'b', 'chosen': 'c', 'rejected': 'd', column: answer}
+    with pytest.raises(bad_examples.BadExampleError, match=f"record 0: column '{column}' is empty; repair"):
+      open_list([record], tokenizer, **fields)
+    source = open_list([record, {**record, column: 'x'}], tokenizer, **fields, on_bad_example='skip')
+    assert (len(source), source.report.bad_records) == (1, 1)
+
+
+def test_an_empty_turn_that_is_not_learned_may_stay(tokenizer):
+  empty, good = {'role': 'assistant', 'content': ''}, {'role': 'assistant', 'content': 'Yes.'}
+  model = tokenizer.with_chat_template(TOLERANT)
+  assert len(open_list([{'messages': [USER, empty, USER, good]}], model, loss_on='last_completion')) == 1
+  assert len(open_list([{'prompt': [USER, empty, USER], 'completion': [good]}], model)) == 1
+  prompts = open_list([{'prompt': [USER, empty, USER]}], model, example_format='prompt', packing='none')
+  assert len(prompts) == 1
 
 
 def test_bad_records_are_left_out_where_that_is_asked_for(tokenizer, tmp_path, caplog):

@@ -113,7 +113,7 @@ def by_hand(rollout, policy, old, reference, config, num_items=None):
     ratio = np.exp(policy[row, column] - old[row, column])
     clipped = np.clip(ratio, 0.8, 1.2)
     difference = reference[row, column] - policy[row, column]
-    divergence = np.exp(difference) - difference - 1
+    divergence = (np.exp(difference) - difference - 1) * ratio
     total += -min(ratio * advantages[row], clipped * advantages[row]) + config.losses.grpo.beta * divergence
   return total / num_items
 

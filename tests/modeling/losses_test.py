@@ -1,6 +1,7 @@
 """Losses and their gradients are TRL's and PyTorch's; those without a peer are derived."""
 
 import collections
+import functools
 import types
 
 import numpy as np
@@ -49,46 +50,39 @@ def _assert_same(ours, theirs):
     np.testing.assert_allclose(mine, other, **TOLERANCE)
 
 
-class _Accelerator:
-  """Of one process."""
-
-  num_processes = 1
-
-  def gather(self, values):
-    return values
-
-  def reduce(self, values, reduction):
-    return values
-
-
 @pytest.fixture(scope='module')
-def trl_grpo():
-  """TRL's loss of GRPO, of log-probabilities that are given: (kind, beta, inputs) -> a function of them."""
-  from trl.trainer import grpo_trainer
+def grpo_trainer(tmp_path_factory):
+  """A real trainer of TRL's over a tiny Llama, with all of TRL's defaults; tests set attributes of it."""
+  import datasets
+  import trl
 
-  def of(normalization, beta, epsilons, max_completion_length, inputs):
+  arguments = trl.GRPOConfig(str(tmp_path_factory.mktemp('grpo')), report_to='none', use_cpu=True, bf16=False)
+  tokenizer, (model, _) = _tokenizer_and_models()
+  return trl.GRPOTrainer(
+    model,
+    reward_funcs=lambda completions, **_: [0.0] * len(completions),
+    args=arguments,
+    train_dataset=datasets.Dataset.from_dict({'prompt': ['a b', 'c']}),
+    processing_class=tokenizer,
+  )
+
+
+@pytest.fixture
+def trl_grpo(grpo_trainer, monkeypatch):
+  """TRL's loss of GRPO, of log-probabilities that are given: (attributes, inputs) -> a function of them."""
+
+  def of(attributes, inputs):
+    for name, value in {'current_gradient_accumulation_steps': 1, **attributes}.items():
+      monkeypatch.setattr(grpo_trainer, name, value, raising=False)
+    monkeypatch.setattr(grpo_trainer.args, 'steps_per_generation', 1)
+    monkeypatch.setattr(grpo_trainer.args, 'use_bias_correction_kl', grpo_trainer.args.use_bias_correction_kl)
+
     def loss(log_probs):
-      trainer = types.SimpleNamespace(
-        aux_loss_enabled=False,
-        top_entropy_quantile=1.0,
-        off_policy_mask_threshold=None,
-        importance_sampling_level='token',
-        beta=beta,
-        loss_type=normalization,
-        epsilon_low=epsilons[0],
-        epsilon_high=epsilons[1],
-        use_vllm=False,
-        max_completion_length=max_completion_length,
-        current_gradient_accumulation_steps=1,
-        accelerator=_Accelerator(),
-        model=types.SimpleNamespace(training=True),
-        args=types.SimpleNamespace(delta=None, use_bias_correction_kl=False, steps_per_generation=1),
-        _entropy_bonus_enabled=False,
-        _metrics=collections.defaultdict(lambda: collections.defaultdict(list)),
-        _get_per_token_logps_and_entropies=lambda *args, **kwargs: (log_probs, torch.zeros(log_probs.shape), None),
-      )
-      found = grpo_trainer.GRPOTrainer._compute_loss(trainer, None, inputs)
-      loss.metrics = trainer._metrics['train']
+      given = log_probs, torch.zeros(log_probs.shape), None
+      monkeypatch.setattr(grpo_trainer, '_get_per_token_logps_and_entropies', lambda *args, **kwargs: given)
+      monkeypatch.setattr(grpo_trainer, '_metrics', collections.defaultdict(lambda: collections.defaultdict(list)))
+      found = grpo_trainer._compute_loss(None, inputs)
+      loss.metrics = grpo_trainer._metrics['train']
       return found
 
     return loss
@@ -96,19 +90,21 @@ def trl_grpo():
   return of
 
 
-def _completions():
+def _completions(seed=0, moved=0.4):
   """Log-probabilities: of the policy, when sampled, of the reference; advantages; and a mask of lengths 6, 3, 1, 5."""
-  old = -np.abs(_normal(0, B, T)) - 0.1
-  policy = old + 0.4 * _normal(1, B, T)
-  reference = old + 0.3 * _normal(2, B, T)
+  old = -np.abs(_normal(seed, B, T)) - 0.1
+  policy = old + moved * _normal(seed + 1, B, T)
+  reference = old + 0.3 * _normal(seed + 2, B, T)
   mask = (np.arange(T)[None] < np.array([6, 3, 1, 5])[:, None]).astype(np.float32)
   return policy, old, reference, np.array([1.3, -0.7, 0.2, -0.8], np.float32), mask
 
 
-@pytest.mark.parametrize('beta', [0.0, 0.04])
+@pytest.mark.parametrize('seed, moved', [(0, 0.4), (10, 0.0), (20, 1.5)])
+@pytest.mark.parametrize('beta', [0.0, 0.04, 2.0])
 @pytest.mark.parametrize('normalization', ['grpo', 'bnpo', 'dr_grpo', 'dapo'])
-def test_grpo_is_trl(trl_grpo, normalization, beta):
-  policy, old, reference, advantages, mask = _completions()
+def test_grpo_is_trl(trl_grpo, grpo_trainer, normalization, beta, seed, moved):
+  """With TRL's defaults, of tokens that other weights have sampled; the same weights if `moved` is 0."""
+  policy, old, reference, advantages, mask = _completions(seed, moved)
   epsilons, longest, tokens = (0.2, 0.28), 9, 31.0
   inputs = {
     'prompt_ids': torch.zeros([B, 2], dtype=torch.int64),
@@ -120,10 +116,17 @@ def test_grpo_is_trl(trl_grpo, normalization, beta):
     'ref_per_token_logps': torch.tensor(reference),
     'num_items_in_batch': torch.tensor(tokens),
   }
-  trl_loss = trl_grpo(normalization, beta, epsilons, longest, inputs)
+  attributes = {
+    'loss_type': normalization,
+    'beta': beta,
+    'epsilon_low': epsilons[0],
+    'epsilon_high': epsilons[1],
+    'max_completion_length': longest,
+  }
+  trl_loss = trl_grpo(attributes, inputs)
   theirs = _torch_gradient(trl_loss, policy)
 
-  def ours(log_probs):
+  def ours(log_probs, **kwargs):
     return losses.grpo(
       log_probs,
       old,
@@ -135,15 +138,55 @@ def test_grpo_is_trl(trl_grpo, normalization, beta):
       normalization,
       max_completion_length=longest,
       num_items_in_batch=tokens,
+      **kwargs,
     )
 
-  _assert_same(_gradient(ours, policy), theirs)
+  found = _gradient(ours, policy)
+  _assert_same(found, theirs)
   fraction = losses.clip_fraction(policy, old, advantages, mask, *epsilons)
-  assert fraction > 0
+  assert (fraction > 0) == (moved > 0)
   np.testing.assert_allclose(fraction, trl_loss.metrics['clip_ratio/region_mean'], **TOLERANCE)
-  if beta:
-    kl = losses.kl_estimate(policy, reference)
-    np.testing.assert_allclose(tf.reduce_sum(kl * mask) / mask.sum(), trl_loss.metrics['kl'], **TOLERANCE)
+  if not beta:
+    return
+  kl = losses.kl_estimate(policy, reference, old)
+  np.testing.assert_allclose(tf.reduce_sum(kl * mask) / mask.sum(), trl_loss.metrics['kl'], **TOLERANCE)
+  without = ours(policy, use_bias_correction_kl=False)
+  grpo_trainer.args.use_bias_correction_kl = False
+  _assert_same(
+    _gradient(functools.partial(ours, use_bias_correction_kl=False), policy), _torch_gradient(trl_loss, policy)
+  )
+  assert (abs(without - found[0]) > 1e-4 * beta) == (moved > 0)
+
+
+@pytest.mark.parametrize('seed', range(3))
+def test_a_batch_of_grpo_under_trls_defaults_is_trls(grpo_trainer, monkeypatch, seed):
+  """The whole of TRL's loss, from its model's logits on, off-policy, with a reference."""
+  monkeypatch.setattr(grpo_trainer, 'beta', 0.7)
+  monkeypatch.setattr(grpo_trainer, 'current_gradient_accumulation_steps', 1, raising=False)
+  monkeypatch.setattr(grpo_trainer.args, 'steps_per_generation', 1)
+  rng = np.random.default_rng(seed)
+  prompts, completions = rng.integers(2, 12, (B, 3)), rng.integers(2, 12, (B, T))
+  mask = (np.arange(T) < rng.integers(1, T + 1, (B, 1))).astype(np.int64)
+  with torch.no_grad():
+    logits = grpo_trainer.model(torch.tensor(np.concatenate([prompts, completions], axis=1))).logits[:, 2:-1].numpy()
+  now = losses.log_probs(logits, completions)
+  old, reference = (now.numpy() + 0.5 * _normal(100 * seed + n, B, T) for n in range(2))
+  advantages = _normal(seed, B)
+  loss = grpo_trainer._compute_loss(
+    grpo_trainer.model,
+    {
+      'prompt_ids': torch.tensor(prompts),
+      'prompt_mask': torch.ones_like(torch.tensor(prompts)),
+      'completion_ids': torch.tensor(completions),
+      'completion_mask': torch.tensor(mask),
+      'advantages': torch.tensor(advantages),
+      'old_per_token_logps': torch.tensor(old),
+      'ref_per_token_logps': torch.tensor(reference),
+      'num_items_in_batch': torch.tensor(mask.sum()),
+    },
+  )
+  found = losses.grpo(now, old, reference, advantages, mask, beta=0.7, normalization=grpo_trainer.loss_type)
+  np.testing.assert_allclose(found, loss.detach(), rtol=1e-5, atol=1e-5)
 
 
 def test_grpo_takes_lengths_from_the_batch_unless_told():
@@ -256,9 +299,21 @@ def test_dpo_is_trl(tmp_path):
 def _dpo_trainer(folder):
   """TRL's trainer, with a reference of other weights, and a batch of pairs of different lengths."""
   import datasets
+  import trl
+
+  tokenizer, models = _tokenizer_and_models()
+  data = datasets.Dataset.from_dict(
+    {'prompt': ['a b', 'c'], 'chosen': [' d e f', ' g'], 'rejected': [' h', ' i j a b']},
+  )
+  arguments = trl.DPOConfig(str(folder), report_to='none', use_cpu=True, bf16=False, per_device_train_batch_size=2)
+  trainer = trl.DPOTrainer(models[0], models[1], args=arguments, train_dataset=data, processing_class=tokenizer)
+  return trainer, next(iter(trainer.get_train_dataloader()))
+
+
+def _tokenizer_and_models():
+  """A tokenizer of 12 words, and two tiny Llamas of different weights."""
   import tokenizers
   import transformers
-  import trl
 
   words = {word: number for number, word in enumerate(['<pad>', '</s>', *'abcdefghij'])}
   tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words))
@@ -278,12 +333,7 @@ def _dpo_trainer(folder):
   for seed in range(2):
     torch.manual_seed(seed)
     models.append(transformers.LlamaForCausalLM(config))
-  data = datasets.Dataset.from_dict(
-    {'prompt': ['a b', 'c'], 'chosen': [' d e f', ' g'], 'rejected': [' h', ' i j a b']},
-  )
-  arguments = trl.DPOConfig(str(folder), report_to='none', use_cpu=True, bf16=False, per_device_train_batch_size=2)
-  trainer = trl.DPOTrainer(models[0], models[1], args=arguments, train_dataset=data, processing_class=tokenizer)
-  return trainer, next(iter(trainer.get_train_dataloader()))
+  return tokenizer, models
 
 
 def test_log_probs_and_label_are_cross_entropy():

@@ -1,5 +1,6 @@
 """The schedules, against the papers' formulas in float64, alone and after Model Garden's warm-up."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -180,3 +181,73 @@ def test_a_schedule_tells_what_it_was_made_from():
     schedule = build(kind, {**fields, 'offset': 3})
     again = schedules.__dict__[type(schedule).__name__](**schedule.get_config())
     assert values(again, range(12)) == values(schedule, range(12))
+
+
+# All that `learning_rate.type` can name, 10 steps long where they have a length: (fields, formula).
+def cosine(step):
+  return 0.3 + 0.2 * (1 + math.cos(math.pi * min(step, 10) / 10))
+
+
+ALL = {
+  'constant': (dict(learning_rate=0.5), lambda s: 0.5),
+  'stepwise': (dict(boundaries=[3, 6], values=[0.5, 0.2, 0.1]), lambda s: 0.5 if s <= 3 else 0.2 if s <= 6 else 0.1),
+  'exponential': (dict(initial_learning_rate=0.5, decay_steps=10, decay_rate=0.7), lambda s: 0.5 * 0.7 ** (s / 10)),
+  'polynomial': (
+    dict(initial_learning_rate=0.5, decay_steps=10, end_learning_rate=0.1),
+    lambda s: 0.1 + 0.4 * (1 - min(s, 10) / 10),
+  ),
+  'cosine': (dict(initial_learning_rate=0.7, decay_steps=10, alpha=3 / 7), cosine),
+  'power': (dict(initial_learning_rate=0.5, power=-0.5), lambda s: 0.5 * max(s, 1) ** -0.5),
+  'power_linear': (
+    dict(initial_learning_rate=0.5, total_decay_steps=10, power=-0.5, linear_decay_fraction=0.4),
+    lambda s: 0.5 * max(s, 1) ** -0.5 * min(1, max(0, (10 - s) / 4)),
+  ),
+  'power_with_offset': (
+    dict(initial_learning_rate=0.5, power=-0.5, offset=2, pre_offset_learning_rate=0.4),
+    lambda s: min(0.4, 0.5 * max(s - 2, 1) ** -0.5) if s > 2 else 0.4,
+  ),
+  # Has no values from its last boundary on: see rate_checks_test.py.
+  'step_cosine_with_offset': (
+    dict(boundaries=[0, 4, 1000], values=[0.5, 0.2, 0.1]),
+    lambda s: 0.35 + 0.15 * math.cos(math.pi * s / 4) if s < 4 else 0.15 + 0.05 * math.cos(math.pi * (s - 4) / 996),
+  ),
+  'cyclical': CASES['triangular'][1:],
+  'one_cycle': (
+    dict(maximal_learning_rate=0.5, total_decay_steps=10),
+    one_cycle(0.5, 10, 0.3, 25.0, 1e4, 'cosine'),
+  ),
+  'warmup_stable_decay': (
+    dict(initial_learning_rate=0.5, total_decay_steps=10, warmup_steps=2, decay_fraction=0.3),
+    stable(0.5, 10, 2, 3, 'linear', 0.0),
+  ),
+  'cosine_restarts': (
+    dict(initial_learning_rate=0.5, first_decay_steps=5, alpha=0.1),
+    restarts(0.5, 5, 2.0, 1.0, 0.1),
+  ),
+}
+WARM_UPS = {
+  'none': (None, lambda s, after: after(s)),
+  'linear': (dict(warmup_steps=3), lambda s, after: s / 3 * after(3) if s < 3 else after(s)),
+  'polynomial': (dict(warmup_steps=3, power=2.0), lambda s, a: (max(s, 1) / 3) ** 2 * a(3) if s < 3 else a(s)),
+  # Longer than the schedule: it rises to what that has in the end.
+  'linear, long': (dict(warmup_steps=20), lambda s, after: s / 20 * after(20) if s < 20 else after(s)),
+}
+
+
+def test_these_are_all_schedules():
+  known = {field.name for field in dataclasses.fields(configs.LrConfig)} - {'type'}
+  assert known == ALL.keys()
+
+
+@pytest.mark.parametrize('warmup', WARM_UPS)
+@pytest.mark.parametrize('kind', ALL)
+def test_first_last_and_later_steps(kind, warmup):
+  (fields, formula), (warmup_fields, warmed_up) = ALL[kind], WARM_UPS[warmup]
+  choice = warmup.partition(',')[0]
+  config = {'optimizer': {'type': 'sgd'}, 'learning_rate': {'type': kind, kind: fields}}
+  if warmup_fields:
+    config['warmup'] = {'type': choice, choice: warmup_fields}
+  rate = optimization.OptimizerFactory(configs.OptimizationConfig(config)).build_learning_rate()
+  steps = (0, 1, 2, 3, 9, 10, 11, 19, 20, 21, 500)  # 9 is the last one of 10.
+  found = values(rate, steps) if callable(rate) else [rate] * len(steps)
+  np.testing.assert_allclose(found, [warmed_up(step, formula) for step in steps], rtol=3e-5, atol=1e-6)

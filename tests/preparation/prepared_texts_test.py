@@ -159,6 +159,15 @@ def test_mistakes_are_told_by_the_flags(records, fields, expected, tokenizer, tm
     inputs.prepare(path, tmp_path / 'out', tokenizer, **fields)
 
 
+def test_an_empty_turn_is_refused_as_in_training(tokenizer, tmp_path):
+  turns = [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': 'Yes.'}]
+  records = [{'messages': turns}, {'messages': [*turns, turns[0], {'role': 'assistant', 'content': ' '}]}]
+  path = inputs.write_lines(tmp_path / 'a.jsonl', records)
+  with pytest.raises(errors.UserError, match='message 3, a turn of the assistant, is empty; .*=skip$'):
+    inputs.prepare(path, tmp_path / 'out', tokenizer, seq_length=48)
+  assert inputs.prepare(path, tmp_path / 'out', tokenizer, seq_length=48, on_bad_example='skip').rows == 1
+
+
 def test_a_full_disk_while_the_tokenizer_is_written_leaves_a_folder_that_goes_on(tokenizer, tmp_path):
   path = inputs.write_lines(tmp_path / 'a.jsonl', DOCUMENTS)
   with disks.small(tmp_path / 'disk') as disk:
