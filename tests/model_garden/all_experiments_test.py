@@ -5,12 +5,10 @@ so has to be told (`OPEN`), and, for the two-stage detectors, fewer classes than
 holds one non-maximum suppression for each class and level, 450 loops whose tracing takes half a minute each.
 """
 
-import gc
 import types
 
 import pytest
 import tensorflow as tf
-import tf_keras
 
 from official_ext.cli import describe
 from official_ext.config import checks
@@ -109,14 +107,6 @@ QUICK = {
 }
 
 
-@pytest.fixture(scope='module', autouse=True)
-def registered():
-  """Registers Model Garden's experiments; a fixture, so that collecting the tests does not take seconds."""
-  import registry_imports
-
-  return registry_imports
-
-
 @pytest.fixture(scope='module')
 def sentencepiece_model(tmp_path_factory):
   """The path of a SentencePiece model of 64 pieces."""
@@ -140,25 +130,9 @@ def sentencepiece_model(tmp_path_factory):
 
 
 @pytest.fixture
-def no_random_weights(monkeypatch):
-  """Weights of zeros: half of the time of building a large model goes into numbers that nobody looks at."""
-  generator_class = type(tf_keras.initializers.GlorotUniform()._random_generator)
-  zeros = lambda generator, shape, *args, dtype=None, **kwargs: tf.zeros(shape, dtype or 'float32')
-  for name in ('random_normal', 'random_uniform', 'truncated_normal'):
-    monkeypatch.setattr(generator_class, name, zeros)
-
-
-@pytest.fixture
 def no_autograph(monkeypatch):
   """Layers as they are written: no registered model has Python control flow over tensors."""
   monkeypatch.setattr(tf.__internal__.autograph, 'tf_convert', lambda function, *args, **kwargs: function)
-
-
-@pytest.fixture
-def release_memory():
-  yield
-  tf_keras.backend.clear_session()
-  gc.collect()
 
 
 def parse(name, settings=(), mode=None):

@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
-Feature = bytes | int | Sequence[int]
+Feature = bytes | int | float | Sequence[bytes] | Sequence[int] | Sequence[float]
 
 
 def write_examples(path: str | os.PathLike, examples: Sequence[Mapping[str, Feature]]) -> None:
@@ -15,13 +15,16 @@ def write_examples(path: str | os.PathLike, examples: Sequence[Mapping[str, Feat
 
   Args:
     path: the file.
-    examples: from feature name to value: bytes become a bytes feature, integers an int64 feature.
+    examples: from feature name to value: bytes become a bytes feature, integers an int64 feature, floats a float one.
   """
 
   def feature(value):
-    if isinstance(value, bytes):
-      return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=np.atleast_1d(value)))
+    values = [value] if isinstance(value, bytes) else np.atleast_1d(value).tolist()
+    if isinstance(values[0], bytes):
+      return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+    if isinstance(values[0], float):
+      return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
   with tf.io.TFRecordWriter(os.fspath(path)) as writer:
     for example in examples:
@@ -117,4 +120,104 @@ def write_sentences(
       }
     )
   write_examples(path, examples)
+  return os.fspath(path)
+
+
+def write_masks(path: str | os.PathLike, num_examples: int = 16, image_size: int = 64, num_classes: int = 4) -> str:
+  """Writes noise with a class for each pixel, as `official.vision.dataloaders.segmentation_input` reads it.
+
+  Returns:
+    The path, for `task.train_data.input_path`.
+  """
+  rng = np.random.default_rng(0)
+  size = [image_size, image_size]
+  examples = [
+    {
+      'image/encoded': tf.io.encode_jpeg(rng.integers(256, size=[*size, 3]).astype(np.uint8)).numpy(),
+      'image/height': image_size,
+      'image/width': image_size,
+      'image/segmentation/class/encoded': tf.io.encode_png(
+        rng.integers(num_classes, size=[*size, 1]).astype(np.uint8)
+      ).numpy(),
+    }
+    for _ in range(num_examples)
+  ]
+  write_examples(path, examples)
+  return os.fspath(path)
+
+
+def write_boxes(path: str | os.PathLike, num_examples: int = 16, image_size: int = 64) -> str:
+  """Writes noise with two boxes and their masks, as `official.vision.dataloaders.tf_example_decoder` reads it.
+
+  The classes are 1.
+
+  Returns:
+    The path, for `task.train_data.input_path`.
+  """
+  rng = np.random.default_rng(0)
+  mask = np.zeros([image_size, image_size, 1], np.uint8)
+  mask[: image_size // 2, : image_size // 2] = 1
+  examples = [
+    {
+      'image/encoded': tf.io.encode_jpeg(rng.integers(256, size=[image_size, image_size, 3]).astype(np.uint8)).numpy(),
+      'image/source_id': str(number).encode(),
+      'image/height': image_size,
+      'image/width': image_size,
+      'image/object/bbox/xmin': [0.0, 0.25],
+      'image/object/bbox/xmax': [0.5, 0.75],
+      'image/object/bbox/ymin': [0.0, 0.5],
+      'image/object/bbox/ymax': [0.5, 1.0],
+      'image/object/class/label': [1, 1],
+      'image/object/area': [0.25 * image_size**2, 0.25 * image_size**2],
+      'image/object/is_crowd': [0, 0],
+      'image/object/mask': [tf.io.encode_png(mask).numpy()] * 2,
+    }
+    for number in range(num_examples)
+  ]
+  write_examples(path, examples)
+  return os.fspath(path)
+
+
+def write_videos(path: str | os.PathLike, num_examples: int = 8, num_frames: int = 8, image_size: int = 64) -> str:
+  """Writes clips of noise with a label from 0 to 3, as `official.vision.dataloaders.video_input` reads them.
+
+  Returns:
+    The path, for `task.train_data.input_path`.
+  """
+  rng = np.random.default_rng(0)
+  with tf.io.TFRecordWriter(os.fspath(path)) as writer:
+    for number in range(num_examples):
+      example = tf.train.SequenceExample()
+      example.context.feature['clip/label/index'].int64_list.value.append(number % 4)
+      for _ in range(num_frames):
+        frame = tf.io.encode_jpeg(rng.integers(256, size=[image_size, image_size, 3]).astype(np.uint8)).numpy()
+        example.feature_lists.feature_list['image/encoded'].feature.add().bytes_list.value.append(frame)
+      writer.write(example.SerializeToString())
+  return os.fspath(path)
+
+
+def write_masked_tokens(
+  path: str | os.PathLike, num_examples: int = 16, seq_length: int = 16, num_predictions: int = 4
+) -> str:
+  """Writes tokens for BERT's pretraining, SQuAD and tagging, as the dataloaders of `official.nlp.data` read them.
+
+  Returns:
+    The path, for `task.train_data.input_path`.
+  """
+  ones, predictions = np.ones(seq_length, np.int64), np.arange(num_predictions)
+  example: dict[str, Feature] = {
+    'input_ids': ones * 5,
+    'input_word_ids': ones * 5,
+    'input_mask': ones,
+    'segment_ids': ones * 0,
+    'input_type_ids': ones * 0,
+    'masked_lm_positions': predictions,
+    'masked_lm_ids': predictions + 1,
+    'masked_lm_weights': [1.0] * num_predictions,
+    'next_sentence_labels': 1,
+    'start_positions': 1,
+    'end_positions': 2,
+    'label_ids': ones,
+  }
+  write_examples(path, [example] * num_examples)
   return os.fspath(path)
