@@ -111,11 +111,13 @@ class SaveAtEnd(triggers.AtEnd):
     self._is_chief = trainer.strategy.extended.should_checkpoint
 
   def prepare(self, mode: str) -> None:
-    """Makes sure that there is a form for the result, and a place."""
+    """Makes sure that there is a form for the result, and a place; prints what adapters stand on."""
     del mode
     task = self._task
     if task.output_dir and self._is_chief:
       task.result_writers(self._trainer.model)
+      if task.config.trains_adapters:
+        print(f'base: {adapter_bases.record_of(self._trainer.model, has_digest=False).describe()}', flush=True)
     if not (task.config.output_dir and self._is_chief):
       return
     field = f'task.output_dir: {task.config.output_dir}'

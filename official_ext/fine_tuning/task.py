@@ -75,7 +75,6 @@ class FineTuningTask(text_task.TextTask):
     self.check_vocabulary(model.config.vocab_size)
     if self.config.trains_adapters:
       logging.info('%s', lora_lib.describe(model))
-      logging.info('base: %s', adapter_bases.record_of(model, has_digest=False).describe())
     return model
 
   def merged_language_model(self, model: Any) -> decoder_lib.LanguageModel:

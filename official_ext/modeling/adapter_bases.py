@@ -122,7 +122,8 @@ def differences(model: Any, record: base_records.BaseRecord, adapter: str) -> li
     if (record.method == 'nf4') != (here.method == 'nf4'):
       hint = f'; load_in_4bit={"true" if record.method == "nf4" else "false"} has the former'
     lines.append(f'{adapter}: the adapters were trained on {record.kept}, and stand on {here.kept}{hint}')
-  if record.weights_sha256 not in (None, here.weights_sha256):
+  is_known = getattr(model, 'origin', None) is not None or is_merged(model)
+  if is_known and record.weights_sha256 not in (None, here.weights_sha256):
     lines.append(
       f'{adapter}: the adapters were trained on {record.folder} with weights of SHA-256 '
       f'{base_records.short(record.weights_sha256)}, and stand on {here.folder or "merged weights"} with '

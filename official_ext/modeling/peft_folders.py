@@ -81,7 +81,9 @@ def save(model: Any, folder: str) -> None:
   base = adapter_bases.record_of(model)
   if base.folder is None:
     logging.warning(
-      '%s: the weights below the adapters are in no folder: save them too, before they are merged', folder
+      '%s: the weights below the adapters are in no folder; save those too, by ext.pretrained.save before they'
+      ' get adapters',
+      folder,
     )
   fields = {
     'peft_type': 'LORA',

@@ -149,9 +149,8 @@ def num_labels(folder: str) -> int | None:
   config, fields = read_config(folder)
   if families.FAMILIES[config.model_type].sequence_classifier not in (fields.get('architectures') or ()):
     return None
-  return dict(tensor_files.TensorFiles(folder).shapes()).get(family_lib.SCORES, (1,))[
-    0
-  ]  # The lack of it is for `load` to tell.
+  shapes = dict(tensor_files.TensorFiles(folder).shapes())
+  return shapes.get(family_lib.SCORES, (1,))[0]  # The lack of it is for `load` to tell.
 
 
 def _load(folder, make, ignore_fields, changes, quantization=None, frozen_dtype=None):
