@@ -23,6 +23,7 @@ from typing import Any
 
 import gin
 
+from official_ext import errors
 from official_ext import model_garden_internals
 from official_ext.data import identity
 
@@ -41,6 +42,8 @@ _PACKAGES = (
   'gin-config',
   'array-record',
   'numpy',
+  'tokenizers',
+  'jinja2',
 )
 
 
@@ -62,6 +65,9 @@ def of_task(task: Any, params: Any = None, origin: Mapping[str, Any] | None = No
     task: the task.
     params: the experiment.
     origin: `experiment`, the name of the experiment, and `registry`, the names of the modules of --registry, if known.
+
+  Raises:
+    UserError: a file that the task names cannot be read.
   """
   origin = origin or {}
   classes = [each for value in (task, getattr(task, 'task_config', None), params) for each in type(value).__mro__]
@@ -73,7 +79,7 @@ def of_task(task: Any, params: Any = None, origin: Mapping[str, Any] | None = No
     if isinstance(value, bytes):
       files[name] = value
     elif isinstance(value, (str, os.PathLike)):
-      files[name] = pathlib.Path(value).read_bytes()
+      files[name] = _read(pathlib.Path(value))
       scripts += [pathlib.Path(value)] if name.endswith('.py') else []
     else:
       named.append(value.__name__ if isinstance(value, types.ModuleType) else value.__module__)
@@ -111,6 +117,13 @@ def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
   if before.get('versions') is not None:
     parts += differences(before['versions'], now.get('versions') or {})
   return ', '.join(parts)
+
+
+def _read(path: pathlib.Path) -> bytes:
+  try:
+    return path.read_bytes()
+  except OSError as error:
+    raise errors.UserError(f'{path}: cannot be read: {error.strerror}') from error
 
 
 @functools.cache

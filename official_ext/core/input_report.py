@@ -42,6 +42,7 @@ class InputReport:
     self._data = data
     self._task = task
     self._is_built = False
+    self._found: list[dict[str, Any]] | None = None  # Looking at many files takes time.
 
   @contextlib.contextmanager
   def building(self) -> Iterator[None]:
@@ -53,6 +54,7 @@ class InputReport:
     diagnosis.check_not_empty(self.path, self._data)
     self.log = bad_examples.ExampleLog()  # Examples that an abandoned input reads ahead must not be counted.
     self._is_built = True
+    self._found = None
     with bad_examples.logged_in(self.log), served_inputs.belonging_to(getattr(self._task, 'task_config', None)):
       yield
 
@@ -64,6 +66,11 @@ class InputReport:
     """
     if self.log.identities or not self._is_built:
       return self.log.identities
+    if self._found is None:
+      self._found = self._identify()
+    return self._found
+
+  def _identify(self) -> list[dict[str, Any]]:
     found = identity.of_config(self._data)
     num_examples = self._task.num_examples(self._data) if hasattr(self._task, 'num_examples') else None
     found = {**found, 'num_examples': num_examples} if num_examples is not None else found

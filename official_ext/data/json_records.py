@@ -15,10 +15,12 @@ import numpy as np
 
 from official_ext import errors
 from official_ext.data import bad_examples
+from official_ext.data import strict_json
 from official_ext.data import text_records
 from official_ext.files import paths
 
 _BLOCK = 2**23
+MAX_LINE_BYTES = 2**27
 
 
 class JsonLines(text_records.Records):
@@ -49,6 +51,7 @@ class JsonLines(text_records.Records):
 
   def read(self, index: int) -> text_records.Record:
     start, end = self._bounds[index].tolist()
+    _check_length(end - start, lambda: self.place(index))
     return record_of(self._bytes(start, end), lambda: self.place(index))
 
   def place(self, index: int) -> str:
@@ -88,10 +91,11 @@ class JsonLinesPart(text_records.Records):
     with open(path, 'rb') as f:
       if start:  # The line that holds the byte in front is that of the range before.
         f.seek(start - 1)
-        start += len(f.readline()) - 1
+        start = _next_line(f, start - 1, end)
       self._content = f.read(max(0, end - start))
-      if self._content and not self._content.endswith(b'\n'):
-        self._content += f.readline()
+      if self._content and not self._content.endswith(b'\n'):  # Of a line that is too long, enough to see that.
+        begun = len(self._content) - self._content.rfind(b'\n') - 1
+        self._content += f.readline(max(0, MAX_LINE_BYTES + 2 - begun))
     self._start = start
     self._bounds, _ = _lines_of(io.BytesIO(self._content), -1, hashlib.sha256())
 
@@ -100,6 +104,7 @@ class JsonLinesPart(text_records.Records):
 
   def read(self, index: int) -> text_records.Record:
     start, end = self._bounds[index].tolist()
+    _check_length(end - start, lambda: self.place(index))
     return record_of(self._content[start:end], lambda: self.place(index))
 
   def place(self, index: int) -> str:
@@ -131,16 +136,37 @@ def record_of(line: bytes, place: Callable[[], str]) -> text_records.Record:
   """
   bad = lambda what: bad_examples.BadExampleError(f'{place()}: {what}')
   try:
-    record = json.loads(line.removeprefix(b'\xef\xbb\xbf').decode())
+    record = strict_json.loads(line.removeprefix(b'\xef\xbb\xbf').decode())
   except UnicodeDecodeError as error:
     raise bad(f'is not UTF-8 at byte {error.start}') from error
   except json.JSONDecodeError as error:
     raise bad(f'is no JSON: {error.msg} at column {error.colno}') from error
+  except strict_json.StrictJsonError as error:
+    raise bad(str(error)) from error
   except (ValueError, RecursionError) as error:  # Of an integer with too many digits; of lists in lists in lists.
     raise bad(f'is no JSON that can be read: {bad_examples.one_line(error)}') from error
   if not isinstance(record, dict):
     raise bad(f'is no JSON object, but {_json_name(record)}')
   return record
+
+
+def _check_length(num_bytes: int, place: Callable[[], str]) -> None:
+  """Refuses a line that is too long for a record: it would be read whole."""
+  if num_bytes > MAX_LINE_BYTES:
+    raise bad_examples.BadExampleError(
+      f'{place()}: is longer than {MAX_LINE_BYTES} bytes; a record must fit into that, each on a line of its own'
+    )
+
+
+def _next_line(file: Any, at: int, end: int) -> int:
+  """The place behind the first end of a line from `at` on, where the file is left; `end` if there is none before."""
+  while at < end and (block := file.read(min(_BLOCK, end - at))):
+    found = block.find(b'\n')
+    if found >= 0:
+      file.seek(at + found + 1)
+      return at + found + 1
+    at += len(block)
+  return end
 
 
 def json_list(file: str) -> text_records.ListRecords:
@@ -151,7 +177,11 @@ def json_list(file: str) -> text_records.ListRecords:
   """
   try:
     with _opened(file) as f:
-      records = json.loads(f.read().decode('utf-8-sig'))
+      text = f.read().decode('utf-8-sig')
+    records = strict_json.loads(text)
+  except strict_json.StrictJsonError as error:
+    number, what = strict_json.find_fault(text) or (0, str(error))
+    raise errors.UserError(f'{file}, element {number}: {what}') from error
   except ValueError as error:
     raise errors.UserError(f'{file}: is no JSON: {bad_examples.one_line(error)}') from error
   for number, record in enumerate(records):
@@ -190,7 +220,8 @@ def _opened_remote(path):
 
 def begins_with(path: str, letter: bytes) -> bool:
   """Whether the first character of a text file that is not blank is this one."""
-  with _opened(path) as f:
+  file = _opened_remote(path) if paths.is_remote(path) else open(path, 'rb')
+  with file, gzip.open(file, 'rb') if path.endswith('.gz') else file as f:
     return f.read(4096).removeprefix(b'\xef\xbb\xbf').lstrip()[:1] == letter
 
 
@@ -206,29 +237,33 @@ def _lines_of(file: Any, at_most: int, total: Any) -> tuple[np.ndarray, np.ndarr
     (start and end of each line, int64 `[n, 2]`; their numbers in the file, int64 `[n]`).
   """
   bounds, numbers, count, offset, num_lines, start = [], [], 0, 0, 0, 0
-  tail = b''  # Of the line that a block has cut.
+  has_content = False  # Of the line that a block has cut, which may be long: it is not kept.
   while at_most < 0 or count < at_most:
     block = file.read(_BLOCK)
     total.update(block)
-    text = tail + block
-    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == 10) + (offset - len(tail))
-    if not block and tail:
+    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + offset
+    if not block and offset > start:
       ends = np.append(ends, offset)
     starts = np.concatenate([[start], ends[:-1] + 1])[: len(ends)].astype(np.int64)
-    base = offset - len(tail)
     kept = np.array(
-      [not text[s - base : e - base].isspace() and e > s for s, e in zip(starts.tolist(), ends.tolist())], bool
+      [_has_content(block[max(0, s - offset) : e - offset]) for s, e in zip(starts.tolist(), ends.tolist())], bool
     )
+    if len(ends):
+      kept[0] |= has_content
+      start, has_content = int(ends[-1]) + 1, False
     bounds.append(np.stack([starts, ends], axis=1)[kept])
     numbers.append(np.flatnonzero(kept) + num_lines)
     count, num_lines = count + int(kept.sum()), num_lines + len(ends)
     if not block:
       break
+    has_content = has_content or _has_content(block[max(0, start - offset) :])
     offset += len(block)
-    start = int(ends[-1]) + 1 if len(ends) else start
-    tail = text[start - base :]
   stop = None if at_most < 0 else at_most
   return np.concatenate(bounds)[:stop].astype(np.int64), np.concatenate(numbers)[:stop].astype(np.int64)
+
+
+def _has_content(text: bytes) -> bool:
+  return bool(text) and not text.isspace()
 
 
 def _json_name(value: Any) -> str:

@@ -9,6 +9,8 @@ import json
 import os
 from typing import Any
 
+from absl import logging
+
 from official_ext import errors
 from official_ext import suggestions
 from official_ext.data import bad_examples
@@ -40,16 +42,26 @@ def open_records(
     UserError: there are no such files, or one is damaged or of another kind.
   """
   parts: list[text_records.Records] = []
-  left = at_most
+  left, seen = at_most, dict[str, str]()
   for pattern in input_files.patterns(input_path):
     for file in files_of(os.path.expanduser(pattern), split, field):
       if left == 0:
         break
+      _warn_of_repeated(file, seen, field)
       parts.append(_open(file, left, field))
       left = max(0, left - len(parts[-1])) if left > 0 else left
   if not parts:
     raise errors.UserError(f'{field}: is empty; expected files of JSON lines, Parquet or Arrow, or a folder of them')
   return text_records.ConcatenatedRecords(parts, at_most)
+
+
+def _warn_of_repeated(file: str, seen: dict[str, str], field: str) -> None:
+  """Reports a file that is named twice, if by other names too: its records count twice."""
+  real = file if paths.is_remote(file) else os.path.realpath(file)
+  if real in seen:
+    also = '' if seen[real] == file else f', as {seen[real]} too'
+    logging.warning('%s: %s is named more than once%s: its records are read as often.', field, file, also)
+  seen.setdefault(real, file)
 
 
 def _open(file: str, at_most: int, field: str) -> text_records.Records:
@@ -60,7 +72,7 @@ def _open(file: str, at_most: int, field: str) -> text_records.Records:
     state = os.stat(file)
   except OSError as error:
     raise errors.UserError(f'{field}: {file}: cannot be read: {error.strerror}') from error
-  key = (os.path.abspath(file), state.st_ino, state.st_size, state.st_mtime_ns, at_most)
+  key = (os.path.abspath(file), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns, at_most)
   if key not in _opened_files:
     while len(_opened_files) >= _MAX_OPEN:
       del _opened_files[next(iter(_opened_files))]

@@ -10,8 +10,27 @@ from typing import Any
 
 import numpy as np
 
+from official_ext import errors
 from official_ext.data import bad_examples
 from official_ext.data import text_records
+
+
+def _check_names(path: str, fields: Any, inside: str = '') -> None:
+  """Refuses columns of one name: a record is a dictionary, which keeps the last of them.
+
+  Raises:
+    UserError: two columns, or two fields of a struct, have one name.
+  """
+  names = [field.name for field in fields]
+  for field in fields:
+    place = f'{inside}.{field.name}' if inside else field.name
+    if names.count(field.name) > 1:
+      raise errors.UserError(f'{path}: has the column {place!r} more than once; rename or drop one of them')
+    kind = field.type
+    while hasattr(kind, 'value_field'):  # A list.
+      kind = kind.value_type
+    if kind.num_fields and hasattr(kind, 'field') and hasattr(kind, 'get_field_index'):
+      _check_names(path, [kind.field(number) for number in range(kind.num_fields)], place)
 
 
 class _TableRecords(text_records.Records):
@@ -61,6 +80,7 @@ class ParquetRows(_TableRecords):
     from pyarrow import parquet  # pylint: disable=g-import-not-at-top
 
     self._file = parquet.ParquetFile(path, memory_map=True)
+    _check_names(path, self._file.schema_arrow)
     metadata = self._file.metadata
     super().__init__(path, [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)])
     self._row_group = functools.lru_cache(maxsize=2)(self._file.read_row_group)
@@ -81,6 +101,7 @@ class ArrowRows(_TableRecords):
     except pyarrow.ArrowInvalid:
       mapped.seek(0)
       table = pyarrow.ipc.open_file(mapped).read_all()
+    _check_names(path, table.schema)
     self._parts = table.to_batches()
     super().__init__(path, [part.num_rows for part in self._parts])
 

@@ -57,11 +57,11 @@ class TextSource(sources.Source):
     tokenizer: tokenizer_lib.Tokenizer,
     seq_length: int,
     settings: Mapping[str, Any],
-    is_training: bool,
+    params: Any,
   ):
     """Takes what `open_source` has made."""
     self.store = store
-    self._is_training = is_training
+    self._is_training, self._max_samples = params.is_training, params.max_samples
     self.report = store.report
     self.tokenizer = tokenizer
     # Not as files that are mapped into memory, of which NumPy makes an object for each part.
@@ -109,7 +109,8 @@ class TextSource(sources.Source):
   def summary(self) -> str:
     # Of those that evaluate it is clear that they are held out.
     division = self._records.division if self._is_training else {}
-    return self.report.summary(len(self), division)
+    limit = f'; at most {self._max_samples} are read: max_samples' if self._max_samples >= 0 else ''
+    return self.report.summary(len(self), division) + limit
 
   def _rows(self, parts: Sequence[Sequence[text_rows.Part]], fills_left: bool = False) -> list[collators.Example]:
     """Rows of parts of the store's tokens: see `text_rows.lay_out`."""
@@ -245,6 +246,7 @@ def open_source(
     tokenizer.digest,
     path,
     tuple(records.division.items()),
+    params.max_samples,
     tuple(getattr(params, name) for name in _OF_SOURCE),
   )
   return _kept(key, lambda: _make_source(params, tokenizer, records, path))
@@ -278,7 +280,7 @@ def _make_source(params, tokenizer, records, path):
   if not store.report.examples:
     raise errors.UserError(f'{path}: none of the {len(records)} records can be used')
   settings = {name: getattr(params, name) for name in text_formats.OF_LENGTH}
-  common = store, records, tokenizer, params.seq_length, {'format': text_format.name, **settings}, params.is_training
+  common = store, records, tokenizer, params.seq_length, {'format': text_format.name, **settings}, params
   if text_format.name == 'preference':
     return Preferences(*common)
   if text_format.name == 'prompt':

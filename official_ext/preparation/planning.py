@@ -3,7 +3,7 @@
 It is written into the folder before anything else is, so that a later start does the same work, or is refused.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import hashlib
 import json
@@ -20,6 +20,7 @@ from official_ext.data import token_store
 from official_ext.data import tokenizer as tokenizer_lib
 from official_ext.files import paths
 from official_ext.preparation import image_records
+from official_ext.preparation import input_content
 from official_ext.preparation import pieces as pieces_lib
 from official_ext.preparation import settings as settings_lib
 
@@ -49,10 +50,11 @@ class Plan:
   Attributes:
     kind: 'records', 'images' or 'texts'.
     settings: of what is written, as JSON values by name.
-    inputs: what tells this input from another: counts, sizes, sums over names and sizes.
+    inputs: what tells this input from another: counts, and sums over names and over contents.
     labels: of images, the names of their classes.
     columns: of texts, those of the first record.
     shards: in order.
+    contents: of the input, by path: see input_content.py.
   """
 
   kind: str
@@ -61,6 +63,7 @@ class Plan:
   labels: tuple[str, ...]
   columns: tuple[str, ...]
   shards: tuple[Shard, ...]
+  contents: Mapping[str, input_content.FileContent] = dataclasses.field(default_factory=dict)
 
   def identity(self) -> dict[str, Any]:
     """What two starts in a folder have to agree in."""
@@ -96,7 +99,10 @@ def digest(values: Any) -> str:
 
 
 def make(
-  inputs: Sequence[str], settings: settings_lib.Settings, tokenizer: tokenizer_lib.Tokenizer | None = None
+  inputs: Sequence[str],
+  settings: settings_lib.Settings,
+  tokenizer: tokenizer_lib.Tokenizer | None = None,
+  check: Callable[[], None] = lambda: None,
 ) -> Plan:
   """Looks at the input, and divides it.
 
@@ -104,6 +110,7 @@ def make(
     inputs: files, folders, patterns where nothing is called just so; or one folder of images.
     settings: what is to be written.
     tokenizer: for `settings.text`.
+    check: called while the input is read for its digests; what it raises ends the planning.
 
   Raises:
     UserError: there is no such input, it is damaged, or is of two kinds; the first record fits no format of texts.
@@ -112,6 +119,7 @@ def make(
   remote = [path for path in patterns if paths.is_remote(path)]
   if remote:
     raise errors.UserError(f'{remote[0]}: only files of local or mounted disks are prepared; copy it to one')
+  _refuse_prepared(patterns)
   classes = {path: image_records.classes_of(path) for path in patterns if _may_be_images(path)}
   folders = [path for path, names in classes.items() if names]
   if folders:
@@ -119,7 +127,7 @@ def make(
       raise errors.UserError(f'{folders[0]}: a folder of images is prepared alone; give one input')
     if settings.text:
       raise errors.UserError(f'--tokenizer: has no meaning for {folders[0]}, which is a folder of images')
-    return _of_images(folders[0], classes[folders[0]], settings)
+    return _of_images(folders[0], classes[folders[0]], settings, check)
   files = [os.path.abspath(file) for path in patterns for file in record_files.files_of(path, settings.split, 'INPUT')]
   if not files:
     raise errors.UserError('INPUT: is empty; expected files of JSON lines, Parquet or Arrow, or a folder')
@@ -135,13 +143,18 @@ def make(
       'tokenizer': tokenizer.digest,
       'tokens_version': token_store.VERSION,
     }
+  contents = input_content.read(files, check)
+  for file, size in zip(files, sizes):
+    if contents[file].num_bytes != size:
+      raise errors.UserError(f'{file}: is being written to; prepare it when it is complete')
   return Plan(
     kind='texts' if settings.text else 'records',
     settings={**settings.as_json(), **of_text},
-    inputs=_identity([os.path.basename(file) for file in files], sizes),
+    inputs=_identity([os.path.basename(file) for file in files], sizes, [contents[file].sha256 for file in files]),
     labels=(),
     columns=columns,
     shards=_named([Shard('', tuple(group)) for group in _grouped(pieces, settings.shard_bytes)]),
+    contents=contents,
   )
 
 
@@ -153,7 +166,7 @@ def _may_be_images(path: str) -> bool:
   return not {'state.json', 'dataset_dict.json'} & set(names) and not record_files.data_files(path)
 
 
-def _of_images(folder, classes, settings):
+def _of_images(folder, classes, settings, check):
   files = image_records.files_of(folder, classes)
   folder = os.path.abspath(folder)
   shards, start = [], 0
@@ -162,13 +175,16 @@ def _of_images(folder, classes, settings):
     piece = pieces_lib.Piece(folder, 'images', start, start + len(group), size)
     shards.append(Shard('', (piece,), tuple(each.path for each in group)))
     start += len(group)
+  paths_of = [os.path.join(folder, name) for name, _ in files]
+  contents = input_content.read(paths_of, check)
   return Plan(
     kind='images',
     settings=settings.as_json(),
-    inputs=_identity([name for name, _ in files], [size for _, size in files]),
+    inputs=_identity(*zip(*files), [contents[path].sha256 for path in paths_of]),
     labels=tuple(classes),
     columns=(),
     shards=_named(shards),
+    contents=contents,
   )
 
 
@@ -179,12 +195,20 @@ def _size(file: str) -> int:
     raise errors.UserError(f'{file}: cannot be read: {error.strerror}') from error
 
 
-def _identity(names: Sequence[str], sizes: Sequence[int]) -> dict[str, Any]:
+def _refuse_prepared(patterns: Sequence[str]) -> None:
+  """Refuses the folder of a preparation: its notes would be taken for records."""
+  for path in patterns:
+    if any(os.path.isfile(os.path.join(path, name)) for name in (prepared_folders.PLAN, prepared_folders.MANIFEST)):
+      raise errors.UserError(f'{path}: was prepared already; name the input that it was made of')
+
+
+def _identity(names: Sequence[str], sizes: Sequence[int], digests: Sequence[str]) -> dict[str, Any]:
   """Folders do not count: data that was moved is the same."""
   return {
     'files': len(names),
     'bytes': sum(sizes),
     'names_and_sizes': digest([f'{name} {size}' for name, size in zip(names, sizes)]),
+    'content': digest(list(digests)),
   }
 
 

@@ -17,6 +17,7 @@ from official_ext.data import token_store
 from official_ext.data import tokenizer as tokenizer_lib
 from official_ext.files import file_lock
 from official_ext.files import paths
+from official_ext.preparation import input_content
 from official_ext.preparation import planning
 from official_ext.preparation import settings as settings_lib
 from official_ext.preparation import shards
@@ -80,8 +81,16 @@ def prepare(
     PreemptedError: it was asked to end.
     WorkerError: a process was lost.
   """
-  plan = planning.make(inputs, settings, tokenizer)
   folder = os.path.abspath(folder)
+  _check_apart(inputs, folder)
+
+  def check():
+    if signal := stopped_by():
+      raise errors.PreemptedError(f'{signal}: no shard is done yet; the same command goes on')
+
+  plan = planning.make(inputs, settings, tokenizer, check)
+  for line in _repeated(plan):
+    tell(f'warning: {line}')
   with _storing(folder):
     paths.make_folder(folder)
   with _only_one(folder):
@@ -92,6 +101,7 @@ def prepare(
       _write_tokenizer(folder, tokenizer)
     try:
       notes, num_there = _notes(plan, folder, make_engine, tell, stopped_by)
+      _check_unchanged(plan, folder)
       report = token_store.Report.total(token_store.Report(**note['report']) for note in notes)
       if not report.examples:
         told = f'{", ".join(inputs)}: none of the {report.records} records can be used'
@@ -107,6 +117,43 @@ def prepare(
       _write_manifest(folder, plan, notes, report)
   num_bytes = sum(note['bytes'] for note in notes)
   return Prepared(plan, report, sum(note['records'] for note in notes), num_bytes, num_there, config_path)
+
+
+def _check_apart(inputs: Sequence[str], folder: str) -> None:
+  """Refuses an output that is an input, or a file."""
+  for path in inputs:
+    if os.path.realpath(os.path.expanduser(path)) == os.path.realpath(folder):
+      raise errors.UserError(f'{folder}: is INPUT and OUTPUT at once; name another folder as OUTPUT')
+  if os.path.exists(folder) and not os.path.isdir(folder):
+    raise errors.UserError(f'{folder}: OUTPUT is a file; name a folder')
+
+
+def _repeated(plan: planning.Plan) -> Iterator[str]:
+  """A line for each input file that was given before, by whatever name."""
+  files = [piece.path for shard in plan.shards for piece in shard.pieces if piece.start == 0 and piece.how != 'images']
+  seen: dict[str, str] = {}
+  for file in files:
+    content = plan.contents[file].sha256
+    if content in seen:
+      other = 'was given before' if seen[content] == file else f'has the content of {seen[content]}'
+      yield f'INPUT: {file} {other}: its records are prepared more than once'
+    seen.setdefault(content, file)
+
+
+def _check_unchanged(plan: planning.Plan, folder: str) -> None:
+  """Makes sure that the input is what was planned; else the shards that were made of it do not count any more.
+
+  Raises:
+    UserError: a file has changed meanwhile.
+  """
+  changed = set(input_content.changed(plan.contents))
+  if not changed:
+    return
+  for number, shard in enumerate(plan.shards):
+    files = {os.path.join(piece.path, name) for piece in shard.pieces for name in shard.files}
+    if changed & ({piece.path for piece in shard.pieces} | files):
+      shards.remove(plan.job(number, folder))
+  raise errors.UserError(f'{min(changed)}: has changed during the preparation; prepare another folder')
 
 
 def _notes(plan, folder, make_engine, tell, stopped_by) -> tuple[list[dict[str, Any]], int]:

@@ -210,6 +210,53 @@ def test_a_file_that_has_changed_is_read_anew(tmp_path):
   assert (after.read(0), after.digest == before.digest) == ({'a': 2}, False)
 
 
+def test_a_file_whose_times_were_set_back_is_read_anew(tmp_path):
+  path = tmp_path / 'a.jsonl'
+  path.write_text('{"a": 1}\n')
+  before, state = record_files.open_records(str(path)), os.stat(path)
+  path.write_text('{"a": 2}\n')
+  os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+  after = record_files.open_records(str(path))
+  assert (after.read(0), after.digest == before.digest) == ({'a': 2}, False)
+
+
+def test_a_file_that_is_named_twice_is_reported(tmp_path, caplog):
+  path = tmp_path / 'a.jsonl'
+  path.write_text('{"a": 1}\n')
+  (tmp_path / 'link.jsonl').symlink_to(path)
+  given = [str(path), str(path), str(tmp_path / 'link.jsonl')]
+  assert len(record_files.open_records(given, field='task.train_data.input_path')) == 3
+  start = 'task.train_data.input_path: '
+  assert caplog.messages == [
+    f'{start}{path} is named more than once: its records are read as often.',
+    f'{start}{tmp_path}/link.jsonl is named more than once, as {path} too: its records are read as often.',
+  ]
+  caplog.clear()
+  record_files.open_records(str(path))
+  assert not caplog.messages
+
+
+@pytest.mark.parametrize('block', [3, 7, 64])
+def test_blank_and_long_lines_are_told_apart_wherever_blocks_end(tmp_path, monkeypatch, block):
+  monkeypatch.setattr(json_records, '_BLOCK', block)
+  monkeypatch.setattr(json_records, 'MAX_LINE_BYTES', 40)
+  path = tmp_path / 'a.jsonl'
+  lines = ['', ' ' * 30, '{"a": 1}', '{"a": "' + 'x' * 60 + '"}', '\t' * 20, ' ' * 12 + '{"a": 2}' + ' ' * 12, ' ' * 9]
+  path.write_text('\n'.join(lines))
+  records = record_files.open_records(str(path))
+  assert [records.place(index) for index in range(len(records))] == [f'{path}, line {n}' for n in (3, 4, 6)]
+  assert (records.read(0), records.read(2)) == ({'a': 1}, {'a': 2})
+  with pytest.raises(bad_examples.BadExampleError, match=f'^{path}, line 4: is longer than 40 bytes; '):
+    records.read(1)
+  for size in (1, 5, 23, 200):
+    parts = [json_records.JsonLinesPart(str(path), at, at + size) for at in range(0, path.stat().st_size, size)]
+    found = [(part, index) for part in parts for index in range(len(part))]
+    assert [part.place(index) for part, index in found] == [f'{path}, line {n}' for n in (3, 4, 6)]
+    part, index = found[1]
+    with pytest.raises(bad_examples.BadExampleError, match='line 4: is longer than 40 bytes'):
+      part.read(index)
+
+
 def test_reading_from_many_threads_gives_each_its_own(tmp_path):
   from concurrent import futures  # pylint: disable=g-import-not-at-top
 

@@ -414,6 +414,7 @@ def test_max_samples_takes_the_first_records(tokenizer, tmp_path):
   source = text_sources.open_source(config(input_path=str(path), max_samples=3), tokenizer)
   texts = [seen(row, tokenizer) for row in source.fetch(range(len(source)))]
   assert texts == [f'number {n}<|endoftext|>' for n in range(3)]
+  assert source.summary() == '3 of 3 records in 3 rows; dropped: none; at most 3 are read: max_samples'
   assert len(open_list([{'text': 'a b'}] * 9, tokenizer, max_samples=4)) == 4
 
 

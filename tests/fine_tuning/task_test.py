@@ -7,6 +7,7 @@ import shutil
 import types
 
 import numpy as np
+from official.core import exp_factory
 import pytest
 import tensorflow as tf
 
@@ -14,6 +15,7 @@ from official_ext import errors
 from official_ext.checkpoints import contents
 from official_ext.config import checks
 from official_ext.config import overrides
+from official_ext.core import data_service
 from official_ext.data import tokenizer as tokenizer_lib
 from official_ext.fine_tuning import configs
 from official_ext.fine_tuning import task as task_lib
@@ -22,6 +24,7 @@ from official_ext.modeling import frozen
 from official_ext.modeling import lora
 from official_ext.modeling import peft_folders
 from official_ext.modeling import pretrained
+import registry_imports  # noqa: F401
 from tests.fine_tuning import tiny_models
 from tests.preparation import prepared_inputs
 
@@ -237,6 +240,18 @@ def test_a_part_of_the_records_is_kept_for_validation(base, tmp_path):
   assert len(task.records(task.config.train_data)) == 20
   with pytest.raises(errors.UserError, match=r'task\.validation_data\.input_path: is empty, and none .* of 20'):
     task.records(task.config.validation_data)
+
+
+def test_a_data_service_has_the_input_of_runs_with_and_without_evaluations(tmp_path):
+  path = write_records(tmp_path / 'data.jsonl')
+  params = exp_factory.get_exp_config('sft')
+  data = {name: {'seq_length': 64, 'packing': 'none'} for name in ('train_data', 'validation_data')}
+  params.override({'task': {**data, 'tokenizer_path': tiny_models.write(tmp_path / 'base')}})
+  params.task.train_data.input_path = path
+  lengths = {}
+  for served in data_service.build_inputs(params).values():
+    lengths.setdefault(served.path, set()).add(served.maker.num_examples)
+  assert lengths == {'task.train_data': {18, 20}, 'task.validation_data': {2}}
 
 
 def test_rows_that_were_prepared_are_read_as_they_are_and_not_divided(base, tmp_path):
