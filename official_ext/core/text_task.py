@@ -45,13 +45,18 @@ class TextTask(base_task.Task):
     """Makes the tokenizer of a new run, if none is named: the same on all workers."""
     raise NotImplementedError(f'{type(self).__name__} must implement make_tokenizer: no tokenizer is named.')
 
+  @property
+  def model_type(self) -> str:
+    """The family of the model under Hugging Face's name, beside which the tokenizer will be read; '' if it has none."""
+    return getattr(getattr(self.config, 'model', None), 'model_type', '')
+
   @functools.cached_property
   def tokenizer(self) -> tokenizer_lib.Tokenizer:
     """The one that is named, that of the run whose weights the task goes on with, or a new one."""
     folder = self.named_tokenizer or self._kept_tokenizer
     if folder:
-      return tokenizer_lib.Tokenizer.load(folder)
-    found = self.make_tokenizer()
+      return tokenizer_lib.Tokenizer.load(folder).beside(self.model_type)
+    found = self.make_tokenizer().beside(self.model_type)
     hint = 'they make it of other texts; name one for all: task.tokenizer_path'
     self._workers.check_same(
       'tokenizers', found.digest, lambda one, other: [] if one == other else [f'{one}, {other}; {hint}']

@@ -1,7 +1,8 @@
 """Tokenizers in Hugging Face's files: text to numbers and back, as transformers does it, without transformers.
 
 `tokenizer.json` is all that the library `tokenizers` needs; the files beside it tell which tokens are special, and how
-messages are laid out. Files are read and written; nothing is ever looked for on the network.
+messages are laid out. Files are read and written; nothing is ever looked for on the network. The tokens of a folder
+depend on the class of transformers that reads it: see tokenizer_classes.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ import numpy as np
 from official_ext import errors
 from official_ext.data import chat_templates
 from official_ext.data import extras
+from official_ext.data import tokenizer_classes
 from official_ext.files import paths
 
 _JSON = 'tokenizer.json'
@@ -24,6 +26,7 @@ _SPECIAL = 'special_tokens_map.json'
 _TEMPLATE = 'chat_template.jinja'
 _MORE_TEMPLATES = 'additional_chat_templates'
 _GENERATION = 'generation_config.json'
+_MODEL = 'config.json'
 # What else belongs to a tokenizer, for those who read a folder that was saved.
 _COPIED = (
   'added_tokens.json',
@@ -50,33 +53,36 @@ class Tokenizer:
       generation_config.json adds, such as the end of a turn.
   """
 
-  def __init__(self, files: Mapping[str, bytes], where: str):
+  def __init__(self, files: Mapping[str, bytes], where: str, model_type: str = '', tokenizer_class: str = ''):
     """Makes a tokenizer of the files of a folder.
 
     Args:
       files: from the name to the content. tokenizer.json is needed.
       where: the folder, for messages.
+      model_type: of the model beside it, which has a say in the class that transformers makes; '' if there is none.
+      tokenizer_class: what the model's config.json names, for files that name none.
 
     Raises:
-      UserError: a file is damaged, or `tokenizers` is not installed.
+      UserError: a file is damaged, `tokenizers` is not installed, or transformers makes other tokens of the files than
+        can be made here.
     """
     library = extras.load('tokenizers', where)
     self._files = dict(files)
     self._where = where
-    try:
-      self._backend = library.Tokenizer.from_str(files[_JSON].decode())
-    except Exception as error:
-      raise errors.UserError(
-        f'{os.path.join(where, _JSON)}: is damaged, or of a newer version of tokenizers: {_one_line(error)}'
-      ) from error
-    self._backend.no_truncation()
-    self._backend.no_padding()
+    self._model_type = model_type
     self._config = _read_json(files, _CONFIG, where)
-    named = dict(self._config)
+    content = functools.cache(lambda: _read_json(files, _JSON, where))
+    self._class = self._resolve(content, tokenizer_class)
+    self._backend = self._make_backend(library, lambda: files[_JSON].decode())
+    named = {**tokenizer_classes.FOLLOWED.get(self._class, {}), **self._config}
     if 'added_tokens_decoder' not in named:  # As transformers has it, for folders of before it was.
       named.update(_read_json(files, _SPECIAL, where))
     self.special_tokens = {name: _content(named[name]) for name in _NAMED if _content(named.get(name))}
+    is_rebuilt = bool(self._class) and self._rebuild(library, content())
     self._add_missing(library, named)
+    if is_rebuilt:
+      self._keep_rebuilt()
+    self._backend.encode_special_tokens = bool(self._config.get('split_special_tokens'))
     generation = _read_json(files, _GENERATION, where)
     more = generation.get('eos_token_id')
     stops = [self.eos_token_id, *(more if isinstance(more, list) else [more])]
@@ -87,10 +93,80 @@ class Tokenizer:
       )
     self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(stop for stop in stops if stop is not None))
 
+  def _resolve(self, content, of_model):
+    """The class that transformers makes; '' if it takes tokenizer.json unchanged."""
+    named = self._config.get('tokenizer_class') or of_model
+    named = named if isinstance(named, str) else ''
+    if not named and self._model_type not in tokenizer_classes.REGISTERED:
+      return ''
+    found = tokenizer_classes.resolve(self._model_type, named, content)
+    if found in tokenizer_classes.REFUSED:
+      raise errors.UserError(
+        f'{os.path.join(self._where, _CONFIG)}: tokenizer_class: transformers makes {found} of this folder, which '
+        f'splits texts in its own way; set tokenizer_class to {tokenizer_classes.UNCHANGED_CLASS} to use {_JSON} '
+        'unchanged'
+      )
+    return found
+
+  def _make_backend(self, library, text):
+    try:
+      backend = library.Tokenizer.from_str(text())
+    except Exception as error:
+      raise errors.UserError(
+        f'{os.path.join(self._where, _JSON)}: is damaged, or of a newer version of tokenizers: {_one_line(error)}'
+      ) from error
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+  def _rebuild(self, library, content):
+    """Makes the tokenizer of transformers' class, if tokenizer.json is another one. Returns whether it is."""
+    try:
+      made = tokenizer_classes.rebuilt(self._class, content, self._config, self.special_tokens)
+    except ValueError as error:
+      other = 'another model_type' if self._model_type in tokenizer_classes.FORCED else (
+        f'tokenizer_class {tokenizer_classes.UNCHANGED_CLASS} in {_CONFIG}'
+      )  # fmt: skip
+      raise errors.UserError(
+        f'{os.path.join(self._where, _JSON)}: transformers makes {self._class} of it, and cannot: {error}; use {other}'
+      ) from error
+    if made is None:
+      return False
+    self._backend = self._make_backend(library, lambda: json.dumps(made))
+    for token in tokenizer_classes.added_tokens(content, self._config):
+      self._backend.add_tokens([_added_token(library, token)])
+    return True
+
+  def _keep_rebuilt(self):
+    """Puts what was rebuilt into the files, so that every program reads the same from them."""
+    self._files[_JSON] = self._backend.to_str(pretty=True).encode()
+    declared = {str(number): _fields(token) for number, token in self._backend.get_added_tokens_decoder().items()}
+    self._config = {
+      **self._config,
+      **self.special_tokens,
+      'added_tokens_decoder': declared,
+      'tokenizer_class': tokenizer_classes.UNCHANGED_CLASS,
+    }
+    self._files[_CONFIG] = _as_json(self._config)
+
+  def beside(self, model_type: str) -> 'Tokenizer':
+    """The tokenizer that transformers' AutoTokenizer makes of these files in the folder of a model.
+
+    Beside a model of type qwen2 it always makes a Qwen2Tokenizer, with the vocabulary of the files.
+
+    Args:
+      model_type: of the model's config.json.
+
+    Raises:
+      UserError: transformers makes other tokens of the files than can be made here.
+    """
+    return self if model_type == self._model_type else Tokenizer(self._files, self._where, model_type)
+
   @classmethod
   def load(cls, folder: str) -> 'Tokenizer':
     """Reads a folder: tokenizer.json, and beside it tokenizer_config.json, special_tokens_map.json,
-    chat_template.jinja, additional_chat_templates and generation_config.json where they are.
+    chat_template.jinja, additional_chat_templates and generation_config.json where they are. config.json says which
+    model it is of.
 
     Raises:
       UserError: there is no such folder, or no tokenizer in it that can be read.
@@ -110,7 +186,7 @@ class Tokenizer:
         raise errors.UserError(
           f'{os.path.join(folder, name)}: cannot be read: {error.strerror or _one_line(error)}'
         ) from error
-    return cls(files, folder)
+    return cls(files, folder, *_of_model(folder))
 
   @classmethod
   def from_backend(
@@ -156,7 +232,7 @@ class Tokenizer:
     """The same tokenizer with another chat template in the place of all that it has."""
     files = {name: content for name, content in self._files.items() if not name.startswith(_MORE_TEMPLATES)}
     config = {name: value for name, value in self._config.items() if name != 'chat_template'}
-    return Tokenizer({**files, _CONFIG: _as_json(config), _TEMPLATE: source.encode()}, self._where)
+    return Tokenizer({**files, _CONFIG: _as_json(config), _TEMPLATE: source.encode()}, self._where, self._model_type)
 
   @property
   def files(self) -> dict[str, bytes]:
@@ -316,6 +392,24 @@ def _added_token(library, token):
     return library.AddedToken(token, special=True, normalized=False)
   fields = {name: token[name] for name in ('single_word', 'lstrip', 'rstrip', 'normalized') if name in token}
   return library.AddedToken(token['content'], special=token.get('special', True), **fields)
+
+
+def _fields(token: Any) -> dict[str, Any]:
+  """An added token as tokenizer_config.json has it."""
+  return {
+    name: getattr(token, name) for name in ('content', 'lstrip', 'normalized', 'rstrip', 'single_word', 'special')
+  }
+
+
+def _of_model(folder: str) -> tuple[str, str]:
+  """(model_type, tokenizer_class) of config.json; '' for each that there is not. What is wrong with it, others tell."""
+  try:
+    found = json.loads(paths.read(os.path.join(folder, _MODEL)))
+  except (OSError, ValueError, RecursionError):
+    return '', ''
+  values = [found.get(name) if isinstance(found, dict) else None for name in ('model_type', 'tokenizer_class')]
+  model_type, tokenizer_class = (value if isinstance(value, str) else '' for value in values)
+  return model_type, tokenizer_class
 
 
 def _content(token: Any) -> str:

@@ -162,6 +162,13 @@ class FineTuningTask(text_task.TextTask):
     """That of `tokenizer_path` or `model_path`."""
     return super().named_tokenizer or (self.base_model.tokenizer if self.base_model else '')
 
+  @property
+  def model_type(self) -> str:
+    """See base class: that of the folder, if there is one."""
+    if self.base_model is None:
+      return super().model_type
+    return pretrained.read_config(self.base_model.model)[0].model_type
+
   def make_tokenizer(self) -> tokenizer_lib.Tokenizer:
     """Byte-level BPE with `model.vocab_size` tokens, trained on `tokenizer_texts`."""
     return tokenizer_training.cached(

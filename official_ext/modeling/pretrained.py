@@ -298,10 +298,12 @@ def save(
 
   Raises:
     errors.UserError: for a model that its family cannot express or a folder not represent (representable.py), that has
-      adapters or packed weights, or whose weights are not finite. The weights in the folder are unchanged.
+      adapters or packed weights, or whose weights are not finite; or transformers would make other tokens of the
+      tokenizer's files beside this model. The weights in the folder are unchanged.
   """
   _check_plain(model, folder)
   representable.check(model, folder)
+  _check_tokenizer(model, folder, tokenizer)
   family = families.find(model.config.model_type, 'model_type')
   origin = model.origin
   dialect = rope_fields.OLD if origin is None else rope_fields.dialect_of(origin.fields)
@@ -351,6 +353,16 @@ def _check_plain(model, folder):
     )
   if packed:
     raise errors.UserError(f'{folder}: the weights of the model are packed: unpack first (ext.lora.merge)')
+
+
+def _check_tokenizer(model, folder, tokenizer):
+  """Beside some families transformers makes a class of its own of any tokenizer."""
+  model_type = model.config.model_type
+  if tokenizer is not None and tokenizer.beside(model_type).digest != tokenizer.digest:
+    raise errors.UserError(
+      f'{folder}: beside a model of type {model_type}, transformers makes other tokens of this tokenizer; train and '
+      f'save with tokenizer.beside({model_type!r})'
+    )
 
 
 def _files_beside(origin, tokenizer):

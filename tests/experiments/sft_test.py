@@ -256,3 +256,37 @@ def test_two_replicas_in_bfloat16_with_averages_and_accumulation_on_4_bits(place
   np.testing.assert_allclose(saved, sorted(float(np.abs(value).sum()) for value in averages.values()), rtol=1e-6)
   merged = ext.pretrained.load(str(tmp_path / 'straight/model'))
   np.testing.assert_allclose(np.asarray(merged(IDS)), np.asarray(model(IDS)), atol=1e-3)
+
+
+@pytest.mark.parametrize('model_type', ['llama', 'qwen2', 'qwen3', 'gemma2', 'gpt2'])
+def test_a_result_has_the_tokens_of_training_for_autotokenizer(model_type, tmp_path, monkeypatch):
+  monkeypatch.setenv('HF_HUB_OFFLINE', '1')
+  transformers = pytest.importorskip('transformers', reason="needs the test extra: pip install 'official-ext[test]'")
+  fields = {
+    'qwen2': {'attention_bias': True},
+    'qwen3': {'qk_norm': True},
+    'gemma2': {'hidden_act': 'gelu_pytorch_tanh', 'tie_word_embeddings': True},
+  }
+  folder, texts = tmp_path / model_type, ["I'LL say 1234 naïve Ａ\u0308 things...\n\n  def f(x):\t return 3.14", 'a  b']
+  tokenizer = tiny_models.make_tokenizer().beside(model_type)
+  folder.mkdir()
+  tokenizer.save(str(folder))
+  (folder / 'config.json').write_text(json.dumps({'model_type': model_type}))
+  theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
+  assert [tokenizer.encode(text) for text in texts] == [theirs.encode(text) for text in texts]
+  params = shrunk_run.make_params('sft', {'task': {'model': {'model_type': model_type, **fields.get(model_type, {})}}})
+  assert shrunk_run.make_task(params).model_type == model_type
+
+
+def test_a_result_of_another_tokenizer_is_refused_beside_qwen2(tmp_path):
+  config = ext.DecoderConfig(
+    model_type='qwen2', attention_bias=True, vocab_size=304, hidden_size=8, intermediate_size=8, num_hidden_layers=1
+  )
+  model, tokenizer = ext.LanguageModel(config), tiny_models.make_tokenizer()
+  with pytest.raises(
+    errors.UserError, match='beside a model of type qwen2, transformers makes other tokens of this to'
+  ):
+    ext.pretrained.save(model, str(tmp_path / 'a'), tokenizer=tokenizer)
+  assert not (tmp_path / 'a').exists()
+  ext.pretrained.save(model, str(tmp_path / 'a'), tokenizer=tokenizer.beside('qwen2'))
+  assert ext.Tokenizer.load(str(tmp_path / 'a')).digest == tokenizer.beside('qwen2').digest
