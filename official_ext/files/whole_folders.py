@@ -1,7 +1,6 @@
 """Folders that are there whole or not at all, whoever dies while they are written, or if the power fails."""
 
 from collections.abc import Callable
-import ctypes
 import os
 import re
 import shutil
@@ -12,7 +11,6 @@ import tensorflow as tf
 from official_ext.files import paths
 from official_ext.files import storage
 
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # Of Linux.
 _PARTIAL = '.{name}.{machine}-{process}.partial'
 
 
@@ -45,7 +43,7 @@ def _write(folder, make, replace):
   paths.make_folder(parent)
   _remove_abandoned(parent, name)
   partial, old = (_beside(parent, f'{name}{suffix}') for suffix in ('', '.old'))
-  is_there = is_swapped = False
+  is_there = False
   try:
     os.mkdir(partial)
     make(partial)
@@ -53,17 +51,12 @@ def _write(folder, make, replace):
     if not replace:
       paths.refuse_used(folder)  # Once more: writing has taken a while. Should it fill now, renaming fails.
     elif os.path.isdir(folder):
-      is_swapped = _swap(partial, folder)
-      if not is_swapped:
-        os.rename(folder, old)
-    if not is_swapped:
-      os.rename(partial, folder)
+      os.rename(folder, old)
+    os.rename(partial, folder)
     is_there = True
     paths.sync_to_disk(parent)  # Only then is the old one deleted.
   except BaseException:
-    if is_swapped:
-      _swap(partial, folder)
-    elif is_there:
+    if is_there:
       os.rename(folder, partial)
     if os.path.isdir(old):
       os.rename(old, folder)
@@ -73,15 +66,6 @@ def _write(folder, make, replace):
       shutil.rmtree(rest, ignore_errors=True)
 
 
-def _swap(one: str, other: str) -> bool:
-  """Swaps the names of two folders in one step. False if the system or the file system cannot, and nothing is done."""
-  try:
-    rename = ctypes.CDLL(None, use_errno=True).renameat2
-  except (OSError, AttributeError):  # Not Linux.
-    return False
-  return rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0
-
-
 def _beside(parent, name):
   return os.path.join(parent, _PARTIAL.format(name=name, machine=os.uname().nodename, process=os.getpid()))
 
@@ -89,8 +73,7 @@ def _beside(parent, name):
 def _remove_abandoned(parent: str, name: str) -> None:
   """Removes what processes of this machine have left that died while they wrote this folder.
 
-  One that died between its two last steps, where names cannot be swapped, has left the folder as it was before under
-  the other name: it goes back.
+  One that died between its two last steps has left the folder as it was before under the other name: it goes back.
   """
   machine = re.escape(os.uname().nodename)
   for path in paths.matching(parent, rf'\.{re.escape(name)}(\.old)?\.{machine}-\d+\.partial'):

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import pathlib
 
 import pytest
 
@@ -58,23 +57,6 @@ def test_a_folder_is_written_whole_in_this_order(tmp_path):
   before = file_calls.synced(calls[:stored])
   assert {partial, f'{partial}/inside', f'{partial}/config.json', f'{partial}/inside/weights'} <= set(before)
   assert not [call for call in calls[:stored] if call[0] == 'remove']  # The old one stays until the new one is stored.
-
-
-def test_a_folder_is_replaced_at_one_moment(tmp_path):
-  # Before: there was none of its name between two renames.
-  for number in range(10):
-    target = tmp_path / f'{number}/model'
-    for name in ('old', 'new'):
-
-      def make(folder, name=name):
-        (pathlib.Path(folder) / name).touch()
-
-      with file_calls.ending_after(number if name == 'new' else 1 << 30) as has_ended:
-        whole_folders.write(str(target), make)
-    assert os.listdir(target) in (['old'], ['new'])
-    if not has_ended():
-      break
-  assert number and os.listdir(target) == ['new'] and os.listdir(target.parent) == ['model']
 
 
 def test_a_folder_whose_new_name_the_disk_may_not_have_stored_is_as_it_was(tmp_path):
