@@ -203,6 +203,7 @@ class FineTuningTask(text_task.TextTask):
       )
     return text_records.SelectedRecords(found, np.flatnonzero(held_out))
 
+  @tf.autograph.experimental.do_not_convert  # A traced step may be the first that asks for it.
   def source(self, params: Any) -> text_sources.TextSource | prepared_texts.PreparedTexts:
     """The rows of a data configuration: see docs/text_data.md, and docs/prepare.md for those that were prepared.
 
