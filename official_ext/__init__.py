@@ -9,11 +9,14 @@ Keras that Model Garden is written for: import it before `tensorflow`. It import
 import importlib
 import os
 from typing import Any
+import warnings
 
 # Model Garden is Keras 2 code. Without this TensorFlow loads Keras 3 too, for nothing.
 os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
 # TensorFlow's C++ code tells of every missing GPU and every end of a data set. What fails is raised in Python.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+# Of tensorflow_hub and tensorboard; setup.py takes a setuptools that has it.
+warnings.filterwarnings('ignore', 'pkg_resources is deprecated as an API', UserWarning)
 
 __version__ = '0.1.0'
 

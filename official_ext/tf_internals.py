@@ -9,8 +9,10 @@ that all of it exists, in the form that we rely on: if another TensorFlow has ch
 import collections
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
+import ctypes
 import functools
 import itertools
+import os
 from typing import Any
 
 import tensorflow as tf
@@ -41,6 +43,33 @@ from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops import script_ops
 import tf_keras
 from tf_keras.src import backend as keras_backend
+
+# What the C++ code logs.
+
+# absl::SetMinLogLevel(absl::LogSeverityAtLeast), of the version of Abseil in TensorFlow 2.20.
+_SET_MIN_LOG_LEVEL = '_ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE'
+
+
+def hide_remarks() -> bool:
+  """Hides what TensorFlow's C++ code logs as information, such as its first program of XLA; warnings and errors stay.
+
+  A part of that code logs by Abseil itself, past TF_CPP_MIN_LOG_LEVEL; Python has no way to set Abseil's level. If that
+  variable is '0', nothing is hidden.
+
+  Returns:
+    Whether it could be done. Another TensorFlow has functions of other names, and then the lines are shown.
+  """
+  if os.environ.get('TF_CPP_MIN_LOG_LEVEL') == '0':
+    return True
+  try:
+    library = ctypes.CDLL(os.path.join(tf.sysconfig.get_lib(), 'libtensorflow_framework.so.2'))
+    set_level = getattr(library, _SET_MIN_LOG_LEVEL)
+  except (OSError, AttributeError):
+    return False
+  set_level.argtypes, set_level.restype = [ctypes.c_int], None
+  set_level(1)  # Warnings.
+  return True
+
 
 # Functions of Python, and what ends an operation.
 
@@ -437,3 +466,5 @@ INHERITED: dict[Any, tuple[str, ...]] = {
   tf_keras.optimizers.legacy.Optimizer: ('_create_hypers', '_create_slots'),
   tf_keras.layers.Layer: ('_dtype_policy', '_trackable_children'),
 }
+
+hide_remarks()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import fnmatch
+import logging
 import os
 from typing import Any
 
@@ -14,6 +15,11 @@ from official_ext.checkpoints import listing
 from official_ext.checkpoints import manifests
 
 _MAX_NAMED = 5
+_OF_UNRESTORED = (
+  'Detecting that an object or model or tf.train.Checkpoint is being deleted with unrestored values',
+  'Value in checkpoint could not be found in the restored object',
+  'An attribute in the restored object could not be found in the checkpoint',
+)
 _FIELD = 'task.init_checkpoint'
 
 
@@ -104,6 +110,18 @@ def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ())
       + (f'; {num_left} of its weights have no place' if num_left else ''),
       flush=True,
     )
+
+
+def hide_unrestored() -> None:
+  """Drops TensorFlow's warnings about a failed restore, one for each value that was not restored.
+
+  They come when its objects are deleted, at any time after the error, and tell nothing that the error does not.
+  """
+  tf.get_logger().addFilter(_is_other)
+
+
+def _is_other(record: logging.LogRecord) -> bool:
+  return not str(record.msg).startswith(_OF_UNRESTORED)
 
 
 def _read(contents: contents_lib.Contents, path: str, key: str) -> Any:

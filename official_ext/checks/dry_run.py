@@ -195,8 +195,8 @@ def _save_and_restore(trainer, folder):
 
 
 def _intention(params) -> str:
-  trainer = params.trainer
+  trainer, batch_size = params.trainer, run_checks.effective_batch_size(params)
   return (
-    f'train {trainer.train_steps} steps of {run_checks.effective_batch_size(params)} examples, evaluate every '
+    f'train {trainer.train_steps} steps{f" of {batch_size} examples" if batch_size else ""}, evaluate every '
     f'{trainer.validation_interval}, save every {trainer.checkpoint_interval}'
   )

@@ -69,15 +69,23 @@ def report(error: BaseException) -> int:
   if isinstance(error, KeyboardInterrupt):
     _tell('interrupted')
     return 1
-  if not isinstance(error, Exception):
-    raise error
-  foreseen = storage.explain(error) or failures.refusal_in(error)
+  foreseen = _without_folder(error) or storage.explain(error) or failures.refusal_in(error)
   if foreseen is not None:
     _tell(str(foreseen))
     return foreseen.exit_status
   if _flag('pdb_post_mortem'):  # Absl will start the debugger.
     raise error
   return _report_unforeseen(error)
+
+
+def _without_folder(error: BaseException) -> errors.UserError | None:
+  """The error to report if a file was not found because the current directory is gone, or None."""
+  if isinstance(error, FileNotFoundError):
+    try:
+      os.getcwd()
+    except FileNotFoundError:
+      return errors.UserError('current directory: it was deleted; change to one that exists')
+  return None
 
 
 def messages_of(error: BaseException) -> list[str]:

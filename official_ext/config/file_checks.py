@@ -21,6 +21,7 @@ _SCHEME = re.compile(r'([A-Za-z][\w+.-]*)://')
 _CONNECT_SECONDS = 5.0
 _GCS = ('storage.googleapis.com', 443)
 _PROXIES = ('https_proxy', 'HTTPS_PROXY', 'all_proxy', 'ALL_PROXY')
+_OF_DOWNLOADS = ('http', 'https', 'ftp', 'hf')
 _SYNTHETIC = 'dummy'  # What Model Garden's tasks take for data that they make up.
 
 # Fields of tasks and of their data that hold the name of a file to read.
@@ -60,10 +61,14 @@ def check_path(path: str, field: str) -> None:
 
 def _check_file_system(path: str, field: str) -> None:
   match = _SCHEME.match(path)
-  if match is None or match.group(1) in ('file', 'http', 'https'):
+  if match is None or match.group(1) == 'file':
     return
   scheme = match.group(1)
   if scheme not in tf.io.gfile.get_registered_schemes():
+    if scheme.lower() in _OF_DOWNLOADS:
+      raise errors.UserError(
+        f'{field}: {path}: files are read from local paths and gs://, and not from {scheme}://; download it first'
+      )
     raise errors.UserError(
       f'{field}: {path}: TensorFlow has no file system for {scheme}:// here; one is added by a package such as '
       'tensorflow-io, imported by --registry=tensorflow_io'

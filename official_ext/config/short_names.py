@@ -20,8 +20,28 @@ from official_ext.config import overrides
 _OPTIMIZER = 'trainer.optimizer_config.optimizer'
 _SCHEDULE = 'trainer.optimizer_config.learning_rate'
 _WARMUP = 'trainer.optimizer_config.warmup'
+_DECAY_STEPS = (f'{_SCHEDULE}.*.decay_steps', f'{_SCHEDULE}.*.total_decay_steps')
 
-STANDARD: Mapping[str, tuple[str, ...]] = {
+
+@dataclasses.dataclass(frozen=True)
+class Meaning:
+  """What a short name stands for.
+
+  Attributes:
+    patterns: it is the first of them that matches.
+    followers: the same for each field that follows it; one that nothing matches is left out.
+    shares: the same for each field that keeps its share of the registered length when the length becomes shorter: see
+      `share_of`.
+    refusal: why an experiment has no such parameter, though its users may expect it; '' if it has.
+  """
+
+  patterns: tuple[str, ...] = ()
+  followers: tuple[tuple[str, ...], ...] = ()
+  shares: tuple[tuple[str, ...], ...] = ()
+  refusal: str = ''
+
+
+STANDARD: Mapping[str, tuple[str, ...] | Meaning] = {
   'optimizer': (f'{_OPTIMIZER}.type',),
   'schedule': (f'{_SCHEDULE}.type',),
   'warmup': (f'{_WARMUP}.type',),
@@ -31,7 +51,7 @@ STANDARD: Mapping[str, tuple[str, ...]] = {
     f'{_SCHEDULE}.*.maximal_learning_rate',
     f'{_SCHEDULE}.*.initial_learning_rate',
   ),
-  'decay_steps': (f'{_SCHEDULE}.*.decay_steps', f'{_SCHEDULE}.*.total_decay_steps', f'{_SCHEDULE}.*.first_decay_steps'),
+  'decay_steps': (*_DECAY_STEPS, f'{_SCHEDULE}.*.first_decay_steps'),
   'warmup_steps': (f'{_WARMUP}.*.warmup_steps',),
   # The legacy AdamW has both fields, and clips by the first.
   'max_grad_norm': (f'{_OPTIMIZER}.*.gradient_clip_norm', f'{_OPTIMIZER}.*.global_clipnorm'),
@@ -44,6 +64,12 @@ STANDARD: Mapping[str, tuple[str, ...]] = {
   'eval_batch_size': ('task.validation_data.global_batch_size',),
   'grad_accum_steps': ('trainer.gradient_accumulation_steps',),
   'train_steps': ('trainer.train_steps',),
+  # Schedules are as long as training; warm-ups keep their share of it.
+  'max_steps': Meaning(
+    ('trainer.train_steps',),
+    followers=(_DECAY_STEPS,),
+    shares=((f'{_WARMUP}.*.warmup_steps',), (f'{_SCHEDULE}.*.warmup_steps',)),
+  ),
   'train_epochs': ('trainer.train_epochs',),
   'steps_per_loop': ('trainer.steps_per_loop',),
   'steps_per_execution': ('trainer.steps_per_execution',),
@@ -63,24 +89,6 @@ STANDARD: Mapping[str, tuple[str, ...]] = {
   'seed': ('runtime.seed',),
   'deterministic': ('runtime.deterministic',),
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Meaning:
-  """What a short name stands for.
-
-  Attributes:
-    patterns: it is the first of them that matches.
-    followers: the same for each field that follows it; one that nothing matches is left out.
-    shares: the same for each field that keeps its share of the registered length when the length becomes shorter: see
-      `share_of`.
-    refusal: why an experiment has no such parameter, though its users may expect it; '' if it has.
-  """
-
-  patterns: tuple[str, ...] = ()
-  followers: tuple[tuple[str, ...], ...] = ()
-  shares: tuple[tuple[str, ...], ...] = ()
-  refusal: str = ''
 
 
 _registered: dict[str, dict[str, Meaning]] = {}
@@ -110,7 +118,7 @@ def _as_tuple(patterns: str | Sequence[str]) -> tuple[str, ...]:
 
 def _meanings(experiment: str | None) -> dict[str, Meaning]:
   """All short names of an experiment, those that it refuses among them."""
-  standard = {name: Meaning(patterns) for name, patterns in STANDARD.items()}
+  standard = {name: meaning if isinstance(meaning, Meaning) else Meaning(meaning) for name, meaning in STANDARD.items()}
   return {**standard, **_registered.get(experiment or '', {})}
 
 

@@ -12,6 +12,7 @@ import yaml
 
 from official_ext import errors
 from official_ext.files import paths
+from official_ext.files import regular_files
 
 _KEY = re.compile(r'\s*([A-Za-z_][\w.-]*)(?:\[(\d+)\])?\s*=')
 # https://yaml.org/spec/1.2.2/#103-core-schema
@@ -219,6 +220,8 @@ def load_file(path: str, source: str) -> dict[str, Any]:
     text = paths.read(path, 4 * _MAX_CHARACTERS, pipes=True).decode()
   except FileNotFoundError as error:
     raise errors.UserError(f'{source}: no such file') from error
+  except regular_files.UnreadableError as error:
+    raise errors.UserError(f'{source}: {error.strerror}, and no configuration') from error
   except (OSError, UnicodeDecodeError) as error:
     reason = 'it is a directory' if isinstance(error, IsADirectoryError) else ' '.join(str(error).split())
     raise errors.UserError(f'{source}: cannot be read: {reason}') from error

@@ -246,6 +246,7 @@ class Trainer(base_evaluator.Evaluator):
       if not path:
         raise
       message = ' '.join(str(error).split())[:300]
+      warm_start.hide_unrestored()
       raise errors.UserError(f'task.init_checkpoint: {path}: does not fit the model: {message}') from error
 
   # Training.

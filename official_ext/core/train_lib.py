@@ -310,16 +310,14 @@ def _tell_params(experiment: _Experiment, record: run_record.RunRecord, saves: b
 def _tell_start(experiment: _Experiment, run: recorded_run.RecordedRun) -> None:
   for line in run.trainer.data_summary() if experiment.is_chief and hasattr(run.trainer, 'data_summary') else ():
     print(line, flush=True)
-  run.events.tell(
-    'start',
-    int(run.trainer.global_step.numpy()),
-    {
-      'mode': experiment.mode,
-      'devices': run.record.values['devices'],
-      'seed': experiment.params.runtime.seed,
-      'effective_batch_size': run_checks.effective_batch_size(experiment.params),
-    },
-  )
+  values = {
+    'mode': experiment.mode,
+    'devices': run.record.values['devices'],
+    'seed': experiment.params.runtime.seed,
+  }
+  if batch_size := run_checks.effective_batch_size(experiment.params):
+    values['effective_batch_size'] = batch_size
+  run.events.tell('start', int(run.trainer.global_step.numpy()), values)
 
 
 def _build_checkpoint_manager(experiment: _Experiment, trainer: Any) -> manager_lib.CheckpointManager:

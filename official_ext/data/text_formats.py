@@ -49,6 +49,8 @@ _COLUMNS = {
   'preference': ('chosen_column', 'rejected_column'),
   'prompt': ('prompt_column',),
 }
+# Of turns in conversations, as chat templates know them.
+_ROLES = ('system', 'user', 'assistant', 'tool')
 _FOUND_BY_THEMSELVES = ('messages', 'prompt_output', 'text')
 
 Span = chat_templates.Span
@@ -113,6 +115,7 @@ class TextFormat:
       raise errors.UserError(f'{path}.{field}: {records.place(0)} has no column {column!r}; {hint}')
     self.num_texts = 2 if self.name == 'preference' else 1
     self._make: Callable[[Mapping[str, Any]], list[Text]] = getattr(self, f'_{self.name}')
+    self._check_end(first, path)
 
   def texts(self, record: Mapping[str, Any]) -> list[Text]:
     """The texts of a record.
@@ -124,6 +127,20 @@ class TextFormat:
     for text in found:
       check_unicode(text.text)
     return found
+
+  def _check_end(self, record, path):
+    """Refuses texts that shall end with a token which the tokenizer does not have."""
+    if self._tokenizer.eos_token_id is not None:
+      return
+    try:
+      needs_end = any(text.append_eos for text in self._make(record))
+    except ValueError:  # It is a bad example, and reported as such.
+      return
+    if needs_end:
+      raise errors.UserError(
+        f'{path}.append_eos: the tokenizer has no eos_token to end texts with, so that the model would never stop; '
+        'name one in tokenizer_config.json, or set append_eos to false'
+      )
 
   def _missing(self, name, record):
     return [field for field in _COLUMNS[name] if getattr(self._params, field) not in record]
@@ -201,7 +218,7 @@ class TextFormat:
         turns = turns[-1:]
       spans = [self._turn(text, messages, number, tools) for number in turns]
     if not spans:
-      raise ValueError('there is no turn of the assistant to learn from')
+      raise ValueError(_without_answer(messages))
     if self._params.loss_on == 'last_completion':
       spans = spans[-1:]
     learned = ((0, len(text)),) if self._params.loss_on == 'all' else tuple(spans)
@@ -277,7 +294,11 @@ def _as_messages(value: Any, column: str) -> Messages:
     except (ValueError, RecursionError):
       value = None
   if not isinstance(value, list) or not all(isinstance(message, Mapping) and 'role' in message for message in value):
-    raise ValueError(f'column {column!r} holds no list of messages, which are dictionaries with role and content')
+    keys = sorted({str(key) for message in value if isinstance(message, Mapping) for key in message}) if value else []
+    found = f'; these have {", ".join(keys[:5])}' if isinstance(value, list) and keys else ''
+    raise ValueError(
+      f'column {column!r} holds no list of messages, which are dictionaries with role and content{found}'
+    )
   if not value:
     raise ValueError(f'column {column!r} is empty')
   return list(value)
@@ -297,6 +318,16 @@ def _says_something(message: Mapping[str, Any]) -> bool:
   texts = [part.get('text') if isinstance(part, Mapping) and part.get('type') == 'text' else part for part in parts]
   texts += [message.get(name) for name in chat_templates.REASONING]
   return bool(message.get('tool_calls')) or any(text.strip() if isinstance(text, str) else text for text in texts)
+
+
+def _without_answer(messages: Messages) -> str:
+  """What is wrong with messages that have no turn to learn from: often their roles have other names."""
+  roles = list(dict.fromkeys(str(message.get('role')) for message in messages))
+  unknown = [role for role in roles if role not in _ROLES]
+  text = 'there is no turn of the assistant to learn from'
+  if not unknown:
+    return text
+  return f'{text}; the roles are {", ".join(roles)}, and those known are {", ".join(_ROLES)}: rename them in the data'
 
 
 def _num_same(first: Sequence[Any], second: Sequence[Any]) -> int:

@@ -17,6 +17,9 @@ _MEGABYTE = 1 << 20
 class UnreadableError(OSError):
   """There is something that no reader should read: not a regular file, a loop of links, or more than expected."""
 
+  def __str__(self) -> str:
+    return f'{self.filename}: {self.strerror}'
+
 
 def open_to_read(path: str, buffering: int = -1) -> BinaryIO:
   """Opens a regular file, or a link to one.

@@ -1,15 +1,12 @@
 """The parameters of DeepExtension's training methods, in lower case, as short names for `--set`.
 
-Those that are not here are standard ones with the same meaning: learning_rate, warmup_steps, max_grad_norm,
-grad_accum_steps; and batch_size, which counts the examples of a micro-batch of all replicas together.
+Those that are not here are standard ones with the same meaning: learning_rate, warmup_steps, max_steps,
+max_grad_norm, grad_accum_steps; and batch_size, which counts the examples of a micro-batch of all replicas together.
 """
 
 from collections.abc import Mapping
 
 from official_ext.config import short_names
-
-_SCHEDULE = 'trainer.optimizer_config.learning_rate'
-_WARMUP = 'trainer.optimizer_config.warmup'
 
 
 def _of_data(field: str) -> short_names.Meaning:
@@ -28,12 +25,6 @@ _COMMON = {
   'max_content_length': _of_data('max_content_length'),
   'max_samples': short_names.Meaning(('task.train_data.max_samples',)),
   'num_generations': short_names.Meaning(('task.num_generations',)),
-  # Schedules are as long as training; warm-ups keep their share of it.
-  'max_steps': short_names.Meaning(
-    ('trainer.train_steps',),
-    followers=((f'{_SCHEDULE}.*.decay_steps', f'{_SCHEDULE}.*.total_decay_steps'),),
-    shares=((f'{_WARMUP}.*.warmup_steps',), (f'{_SCHEDULE}.*.warmup_steps',)),
-  ),
   'output_dir': short_names.Meaning(('task.output_dir',)),
   **dict.fromkeys(('prompt_input_column', 'promptinputcolumn'), _of_data('prompt_column')),
   **dict.fromkeys(('prompt_output_column', 'promptoutputcolumn'), _of_data('output_column')),

@@ -225,6 +225,7 @@ class FineTuningTask(text_task.TextTask):
       return share
     return _VALIDATION_SHARE if self.evaluates else 0.0
 
+  @tf.autograph.experimental.do_not_convert  # A traced step may be the first that asks for it.
   def source(self, params: Any) -> text_sources.TextSource | prepared_texts.PreparedTexts:
     """The rows of a data configuration: see docs/text_data.md, and docs/prepare.md for those that were prepared.
 

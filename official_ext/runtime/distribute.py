@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 import signal
+import sys
 import threading
 from typing import Any
 
@@ -15,6 +16,7 @@ from official_ext import tf_internals
 from official_ext.config import definitions
 from official_ext.config import ranges
 from official_ext.runtime import cluster as cluster_lib
+from official_ext.runtime import visible_gpus
 from official_ext.runtime import workers
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -43,10 +45,23 @@ def configure(runtime: definitions.RuntimeConfig) -> None:
       tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError as e:  # Too late: the devices are in use already.
       logging.warning('%s keeps its memory setting: %s', gpu.name, e)
+  _warn_of_unusable_gpus()
   tf_keras.utils.set_random_seed(runtime.seed)
   if runtime.deterministic:
     tf.config.experimental.enable_op_determinism()
   _set_mixed_precision(runtime)
+
+
+def _warn_of_unusable_gpus() -> None:
+  """Tells that the machine has GPUs and TensorFlow none: the reasons are in logs that are hidden by default."""
+  names = visible_gpus.names()
+  if names and not tf.config.list_physical_devices('GPU'):
+    print(
+      f'warning: GPUs: {len(names)} visible, and TensorFlow can use none; TF_CPP_MIN_LOG_LEVEL=0 shows why, '
+      'CUDA_VISIBLE_DEVICES=-1 hides them',
+      file=sys.stderr,
+      flush=True,
+    )
 
 
 def get_strategy(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:

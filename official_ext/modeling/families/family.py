@@ -186,6 +186,13 @@ def _refuse_others(family, fields, where, ignore_fields):
   for name, value in fields.items():
     if name in read_here or value is None or (name in neutral and value == neutral[name]):
       continue
+    if name == 'quantization_config':
+      how = value.get('quant_method') if isinstance(value, Mapping) else None
+      raise errors.UserError(
+        f'{where}: quantization_config: the weights are quantized ({how or "by an unnamed method"}), and only those in '
+        'float32, float16 and bfloat16 are read; take the model from before its quantization (load_in_4bit=true '
+        'quantizes it here)'
+      )
     why = f'only {neutral[name]!r} is implemented' if name in neutral else f'not known for {family.model_type}'
     raise errors.UserError(
       f'{where}: {name}: {value!r} may change what the model computes: {why} (ignore_fields=({name!r},) loads it all '
