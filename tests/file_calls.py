@@ -8,6 +8,8 @@ from unittest import mock
 
 import tensorflow as tf
 
+from official_ext.files import paths
+
 Call = tuple[str, ...]
 
 
@@ -34,6 +36,7 @@ _WATCHED = (
   (os, 'fsync', 'sync'),
   (os, 'replace', 'rename'),
   (os, 'rename', 'rename'),
+  (paths, 'exchange', 'rename'),
   (os, 'remove', 'remove'),
   (shutil, 'rmtree', 'remove'),
   (tf.io.gfile, 'rename', 'rename'),

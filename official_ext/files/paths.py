@@ -6,6 +6,7 @@ would find the files of `m/run1` instead of its own. This module lists folders a
 """
 
 import contextlib
+import ctypes
 import errno
 import os
 import re
@@ -17,6 +18,9 @@ from official_ext import errors
 _HOME = re.compile(r'^~[^/]*(?=/|$)')
 # The file system cannot sync this. Any other error means that what was written may be lost.
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)
+
+_CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # Of Linux: renameat2(2).
 
 
 def is_remote(path: str) -> bool:
@@ -233,6 +237,26 @@ def rename(path: str, target: str) -> None:
   parents = [os.path.dirname(target), os.path.dirname(path)]
   for parent in dict.fromkeys(parents):
     sync_to_disk(parent)
+
+
+def exchange(path: str, other: str) -> bool:
+  """Lets two local files or folders exchange their names, so that at no moment either name is missing.
+
+  Returns:
+    False, and nothing has changed, if this system or the file system cannot.
+
+  Raises:
+    OSError: one of them is not there, or may not be renamed.
+  """
+  renameat2 = getattr(ctypes.CDLL(None, use_errno=True), 'renameat2', None)
+  if renameat2 is None:
+    return False
+  if not renameat2(_AT_FDCWD, os.fsencode(path), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
+    return True
+  number = ctypes.get_errno()
+  if number in _CANNOT_EXCHANGE:
+    return False
+  raise OSError(number, os.strerror(number), path, None, other)
 
 
 def remove(path: str) -> None:

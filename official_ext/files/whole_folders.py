@@ -17,6 +17,9 @@ _PARTIAL = '.{name}.{machine}-{process}.partial'
 def write(folder: str, make: Callable[[str], None], replace: bool = True) -> None:
   """Writes a folder under another name beside its own, then renames it.
 
+  One that was there before exchanges names with it, so that at every moment one of them is there. Where the system
+  cannot do that (other than Linux), there is none for a moment; the next writer puts back what a death then leaves.
+
   Args:
     folder: its path; parents are made. Of a symbolic link the folder that it leads to is meant.
     make: writes the files into an empty folder.
@@ -43,23 +46,25 @@ def _write(folder, make, replace):
   paths.make_folder(parent)
   _remove_abandoned(parent, name)
   partial, old = (_beside(parent, f'{name}{suffix}') for suffix in ('', '.old'))
-  is_there = False
+  undo: list[Callable[[], object]] = []
   try:
     os.mkdir(partial)
     make(partial)
     paths.sync_tree(partial)
     if not replace:
       paths.refuse_used(folder)  # Once more: writing has taken a while. Should it fill now, renaming fails.
-    elif os.path.isdir(folder):
-      os.rename(folder, old)
-    os.rename(partial, folder)
-    is_there = True
+    if replace and os.path.isdir(folder) and paths.exchange(partial, folder):
+      undo.append(lambda: paths.exchange(partial, folder))
+    else:
+      if replace and os.path.isdir(folder):
+        os.rename(folder, old)
+        undo.append(lambda: os.rename(old, folder))
+      os.rename(partial, folder)
+      undo.append(lambda: os.rename(folder, partial))
     paths.sync_to_disk(parent)  # Only then is the old one deleted.
   except BaseException:
-    if is_there:
-      os.rename(folder, partial)
-    if os.path.isdir(old):
-      os.rename(old, folder)
+    for step in reversed(undo):
+      step()
     raise
   finally:
     for rest in (partial, old):

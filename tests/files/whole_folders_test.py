@@ -1,5 +1,6 @@
 """Folders that are there whole or not at all: processes that die, others that write, storage without folders."""
 
+import errno
 import os
 import pathlib
 
@@ -8,6 +9,7 @@ import pytest
 from official_ext import errors
 from official_ext.files import paths
 from official_ext.files import whole_folders
+from tests import file_calls
 
 
 def test_a_folder_that_a_dead_process_was_about_to_replace_comes_back(tmp_path):
@@ -31,6 +33,39 @@ def test_a_folder_that_a_dead_process_was_about_to_replace_comes_back(tmp_path):
   other.mkdir()
   whole_folders.write(str(folder), lambda partial: None)
   assert other.is_dir() and os.listdir(folder) == []
+
+
+def test_a_folder_is_replaced_at_once(tmp_path):
+  # Before: two renames, and no folder between them, if the power failed there.
+  folder = tmp_path / 'adapter'
+  whole_folders.write(str(folder), lambda partial: pathlib.Path(partial, 'weights').write_text('before'))
+  if not paths.exchange(str(folder), str(folder)):
+    pytest.skip('this file system cannot exchange names')
+  with file_calls.recorded() as calls:
+    whole_folders.write(str(folder), lambda partial: pathlib.Path(partial, 'weights').write_text('after'))
+  ((_, partial, target),) = [call for call in calls if call[0] == 'rename']
+  assert target == str(folder) and not os.path.exists(partial)
+  assert (folder / 'weights').read_text() == 'after' and os.listdir(tmp_path) == ['adapter']
+
+
+def test_a_folder_is_replaced_where_names_cannot_be_exchanged(tmp_path, monkeypatch):
+  monkeypatch.setattr(paths, 'exchange', lambda path, other: False)
+  folder = tmp_path / 'adapter'
+  for content in ('before', 'after'):
+    whole_folders.write(str(folder), lambda partial, text=content: pathlib.Path(partial, 'weights').write_text(text))
+    assert (folder / 'weights').read_text() == content and os.listdir(tmp_path) == ['adapter']
+  with file_calls.failing_syncs(lambda path: path == str(tmp_path), errno.EIO), pytest.raises(errors.StorageError):
+    whole_folders.write(str(folder), lambda partial: None)
+  assert (folder / 'weights').read_text() == 'after' and os.listdir(tmp_path) == ['adapter']
+
+
+def test_names_are_exchanged_or_an_error_says_why_not(tmp_path):
+  for name in 'ab':
+    (tmp_path / name).write_text(name)
+  if paths.exchange(str(tmp_path / 'a'), str(tmp_path / 'b')):
+    assert [(tmp_path / name).read_text() for name in 'ab'] == ['b', 'a']
+  with pytest.raises(FileNotFoundError, match='missing'):
+    paths.exchange(str(tmp_path / 'a'), str(tmp_path / 'missing'))
 
 
 def test_a_folder_replaces_nothing_that_it_was_not_to(tmp_path, monkeypatch):
