@@ -46,7 +46,11 @@ def note(status, step):
 
 def tell(step, **metrics):
   with open(f'{folder}/events.jsonl', 'a') as file:
-    print(json.dumps({'time': time.time(), 'event': 'eval', 'step': step, **metrics}), file=file)
+    print(json.dumps({'time': time.time(), 'event': 'eval', 'step': step, **metrics}), file=file, flush=True)
+    os.fsync(file.fileno())  # As a run does before it saves, and at its end.
+  names = os.open(folder, os.O_RDONLY)
+  os.fsync(names)
+  os.close(names)
 
 
 with open(f'{folder}/starts', 'a') as file:
