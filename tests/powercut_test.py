@@ -1,7 +1,7 @@
 """The model of what a power cut leaves, derived by hand; the log of calls; and a short form of `make powercut`."""
 
+import dataclasses
 import os
-import pathlib
 import random
 import textwrap
 
@@ -243,7 +243,22 @@ def test_the_replayed_calls_of_a_program_lead_to_its_files(tmp_path):
   ids=lambda scenario: scenario.name,
 )
 def test_no_state_loses_what_was_synced(scenario, recorder, tmp_path):
-  base = pathlib.Path(tmp_path.resolve())
-  row = trial.Trial(scenario, base, trial.Limits(states=400, restores=0, seed=0)).run(recorder, recorder.server)
+  row = trial.Trial(scenario, tmp_path.resolve(), trial.Limits(states=400, restores=0, seed=0)).run(
+    recorder, recorder.server
+  )
   assert not row.failures
   assert row.distinct > 50
+
+
+def test_a_program_that_does_not_sync_is_found(recorder, tmp_path):
+  @dataclasses.dataclass(frozen=True)
+  class Unsynced(folder_scenarios.WholeFolder):
+    def prepare(self, disk, server):
+      super().prepare(disk, server)
+      script = disk.parent / 'write.py'
+      without = 'from official_ext.files import paths\npaths.sync_to_disk = paths.sync_tree = lambda path: None\n'
+      script.write_text(without + script.read_text())
+
+  row = trial.Trial(Unsynced(), tmp_path.resolve(), trial.Limits(restores=0)).run(recorder, recorder.server)
+  assert any('the folder is not whole' in line for line in row.failures)
+  assert any('only (-1,) is certain to be kept' in line for line in row.failures)

@@ -49,7 +49,7 @@ class Best:
 
 
 class TrainingChecks:
-  """Looks at a run's folder. Attributes: none."""
+  """Looks at a run's folder."""
 
   def __init__(
     self,
@@ -97,13 +97,14 @@ class TrainingChecks:
       return outcomes.Outcome((-1,), [f'the next start refuses the folder: {error}'])
     if step < 0:
       return outcomes.Outcome((line, num_rollbacks, step), faults)
-    phase = self._phases[min(line * (self._branch_from is not None) + num_rollbacks, len(self._phases) - 1)]
+    # A branch begins a new phase too.
+    number = line if self._branch_from is not None else num_rollbacks
     if self._branch_from is not None:
       faults += self._wrong_line(folder, line, step, path)
-    is_begun = self._branch_from is None or line == 1
-    if is_begun:
+    if self._branch_from is None or line:
+      phase = self._phases[number]
       faults += self._lost_events(folder, phase, step)
-      faults += self._lost_best(folder, num_rollbacks, step)
+      faults += self._lost_best(folder, number, step)
       if self._averages:
         faults += self._lost_averages(folder, phase, step)
     return outcomes.Outcome((line, num_rollbacks, step), faults)
@@ -142,34 +143,29 @@ class TrainingChecks:
     if due and not any(number >= due[-1] for number in sound):
       yield f'ema_checkpoints: ckpt-{step} counts, and the averages of step {due[-1]} are lost: {sound} are there'
 
-  def _wrong_line(self, folder, line, step, path) -> Iterator[str]:
+  def _wrong_line(self, folder: pathlib.Path, line: int, step: int, path: str) -> Iterator[str]:
     """A checkpoint of the line before must not be taken for one of the new line; and none of them may be lost."""
     assert self._before is not None and self._branch_from is not None
-    before = {manifests.step_of(each): each for each in manifests.paths(str(self._before))}
-    if line == 1 and step > self._branch_from and _sums(path) == _sums(before.get(step, '')):
+    before = {manifests.step_of(each): _sums(each) for each in manifests.paths(str(self._before))}
+    if line and step > self._branch_from and _sums(path) == before.get(step, ''):
       yield f'{path}: is of the line before, and is restored as one of the new line'
-    for number, old in before.items():
-      places = [folder / f'ckpt-{number}', folder / 'line_0' / f'ckpt-{number}']
-      if not any(_sums(str(place)) == _sums(old) and manifests.find_damage(str(place)) is None for place in places):
-        if number > self._branch_from or line == 0:
-          yield f'ckpt-{number} of the line before is lost'
+    for number in before:
+      may_be_replaced = line and number <= self._branch_from  # The new line goes on from it, and may have deleted it.
+      places = [folder, folder / 'line_0']
+      if not may_be_replaced and all(_sound_sums(place / f'ckpt-{number}') != before[number] for place in places):
+        yield f'ckpt-{number} of the line before is lost'
+    for number, sums in _kept_best(self._before / 'best').items():
+      if all(_kept_best(place / 'best').get(number) != sums for place in (folder, folder / 'line_0')):
+        yield f'best/best_ckpt-{number} of the line before is lost'
 
-  def _lost_best(self, folder: pathlib.Path, num_rollbacks: int, step: int) -> list[str]:
+  def _lost_best(self, folder: pathlib.Path, phase: int, step: int) -> list[str]:
     """Whether `best/` ends as it should if the run goes on: its remaining evaluations are told to the exporter."""
-    remaining = [
-      event
-      for number, phase in enumerate(self._phases)
-      for event in phase.raw
-      if event['event'] == 'eval'
-      and (
-        number > num_rollbacks
-        or (number == num_rollbacks and event['step'] > step)
-        or self._branch_from is not None
-        and event['step'] > step
-      )
+    told = [
+      (number, event) for number, each in enumerate(self._phases) for event in each.raw if event['event'] == 'eval'
     ]
+    remaining = [event for number, event in told if number > phase or (number == phase and event['step'] > step)]
     events = [line for line in _lines(folder / 'events.jsonl') if '"eval"' in line]
-    key = hash((num_rollbacks, step, tuple(events), _frozen(folder / 'best')))
+    key = hash((phase, step, tuple(events), _frozen(folder / 'best')))
     if key not in self._best_outcomes:
       self._best_outcomes[key] = list(self._best_after(folder, remaining, step))
     return self._best_outcomes[key]
@@ -245,6 +241,10 @@ def _lines(path: pathlib.Path) -> list[str]:
 
 def _sums(path: str) -> Any:
   return manifests.entries(path).get('files') if path else None
+
+
+def _sound_sums(path: pathlib.Path) -> Any:
+  return _sums(str(path)) if manifests.find_damage(str(path)) is None else None
 
 
 def _kept_best(folder: pathlib.Path) -> Mapping[int, Any]:

@@ -57,6 +57,7 @@ class Training:
     averages: whether it writes `ema_checkpoints/`.
     branches_from: the step of the checkpoint from which it begins a new line in the folder; None: it does not.
     first: flags of the run before, which is not recorded; () if there is none.
+    damaged: a file of that run which is cut in half.
   """
 
   name: str
@@ -65,10 +66,14 @@ class Training:
   averages: bool = False
   branches_from: int | None = None
   first: Sequence[str] = ()
+  damaged: str = ''
 
   def prepare(self, disk, server) -> None:
     if self.first:
       self._run(disk, server, self.first)
+    if self.damaged:
+      path = disk / _RUN / self.damaged
+      path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
   def run(self, disk, server) -> None:
     branch = ()
@@ -137,6 +142,13 @@ SCENARIOS: Sequence[Training] = (
   Training(
     'rollback',
     ('--registry=tests.powercut.experiments', '--experiment=bad_batches', '--mode=train_and_eval', _PLAIN),
+  ),
+  Training(
+    'resumed from the checkpoint before a damaged one',
+    _noisy(**_AVERAGED),
+    averages=True,
+    first=_noisy(train_steps=20, **_AVERAGED),
+    damaged='ckpt-20.data-00000-of-00001',
   ),
   Training('branch', _noisy('--set=task.train_data.seed=7'), branches_from=20, first=_noisy(max_to_keep=4)),
 )

@@ -167,7 +167,7 @@ class Trial:
       needed = checks.relies_on(model.tree())
       if needed is not None and promised[-1] < needed:
         self.row.fail(f'call {number} ({call})', f'relies on {needed}, and only {promised} is certain to be kept')
-    self.row.calls, self.row.distinct = number, len(seen)
+    self.row.calls = number
     if model.tree() != folders.read(self._straight):
       raise RuntimeError(f'{self._scenario.name}: the recorded calls do not lead to the files that are there')
     outcome = self._look(checks, holder, model.tree())
@@ -193,10 +193,10 @@ class Trial:
 
   def _draw(self, sample: list[crash_states.State], state: crash_states.State) -> None:
     """Keeps each of the states so far with the same probability."""
-    number = self.row.distinct = self.row.distinct + 1
+    self.row.distinct += 1
     if len(sample) < self._limits.restores:
       sample.append(state)
-    elif (place := self._rng.randrange(number)) < len(sample):
+    elif (place := self._rng.randrange(self.row.distinct)) < len(sample):
       sample[place] = state
 
   # Restoring.
