@@ -154,9 +154,10 @@ class _HuggingFace:
   def on_train_begin(self, args, state, control, **_):
     checkpoint = os.path.join(args.output_dir, f'checkpoint-{state.global_step}') if state.global_step else None
     # Its path is that of the folder in which it was saved, and the folder may have been copied or moved since.
-    best = os.path.join(args.output_dir, os.path.basename(state.best_model_checkpoint or ''))
-    if state.best_model_checkpoint and os.path.isdir(best):
-      state.best_model_checkpoint = best
+    best = getattr(state, 'best_model_checkpoint', None)
+    beside = os.path.join(args.output_dir, os.path.basename(best or ''))
+    if best and os.path.isdir(beside):
+      state.best_model_checkpoint = beside
     self._callback.begin(state.global_step, state.max_steps, checkpoint)
 
   def on_step_end(self, args, state, control, **_):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import os
 from typing import Any
 
+from absl import logging
 import tensorflow as tf
 
 from official_ext import errors
@@ -15,6 +16,8 @@ from official_ext.config import definitions
 from official_ext.core import base_task
 from official_ext.core import recorded_run
 from official_ext.core import run_record
+from official_ext.files import paths
+from official_ext.files import storage
 from official_ext.runtime import preemption
 from official_ext.runtime import run_status
 
@@ -216,8 +219,21 @@ class _RecordedLoopRun(LoopRun):
     writers = self._recorded.events.writers
     if event in ('eval', 'checkpoint'):
       writers.sync()
+      _sync_checkpoint(str(values.get('checkpoint', '')))
     else:
       writers.flush()
+
+
+def _sync_checkpoint(path: str) -> None:
+  """Makes the disk store a checkpoint that the loop's trainer has written, a file or a folder; reports a failure."""
+  try:
+    if os.path.isdir(path):
+      paths.sync_tree(path)
+    if os.path.exists(path):
+      paths.sync_to_disk(path)
+      paths.sync_to_disk(os.path.dirname(path))
+  except OSError as error:
+    logging.error('%s: the disk may not have stored it: %s', path, storage.reason_of(error))
 
 
 class _Counter:

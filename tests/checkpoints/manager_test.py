@@ -1,5 +1,7 @@
 """Checkpoints under damage: the newest good one is restored, and no good one is ever lost."""
 
+import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -14,6 +16,7 @@ from official_ext.checkpoints import listing
 from official_ext.checkpoints import manager
 from official_ext.checkpoints import manifests
 from official_ext.checkpoints import run_notes
+from tests import file_calls
 from tests import train_processes
 
 
@@ -329,3 +332,76 @@ def test_the_step_counter_is_used_whether_or_not_there_is_an_interval(tmp_path):
   assert run.manager.save() == f'{tmp_path}/ckpt-7'
   with pytest.raises(ValueError, match='neither a checkpoint_number nor a step_counter'):
     manager.CheckpointManager(run.checkpoint, str(tmp_path)).save()
+
+
+@pytest.mark.parametrize('content', [b'', bytes(100)], ids=['empty', 'zeros'])
+def test_a_power_loss_during_the_first_save_starts_at_step_0_and_says_so(content, tmp_path, caplog):
+  # Before: the mark was not on the disk, and what was left was taken for the damaged checkpoint of another program.
+  with file_calls.recorded() as calls:
+    manifests.begin(f'{tmp_path}/ckpt-10')
+  assert calls == [('sync', f'{tmp_path}/ckpt-10.unfinished'), ('sync', str(tmp_path))]
+  for suffix in ('index', 'data-00000-of-00001'):
+    (tmp_path / f'ckpt-10.{suffix}').write_bytes(content)
+  run = Run(tmp_path)
+  assert run.manager.restore_or_initialize() is None and run.initialized
+  assert 'ckpt-10: its save or deletion was interrupted, and its remains are deleted; there is no other' in caplog.text
+  assert not list(tmp_path.glob('ckpt-*'))
+
+
+@pytest.mark.parametrize('asynchronous', [False, True])
+def test_what_is_saved_reaches_the_disk_in_this_order(asynchronous, tmp_path):
+  run, folder = Run(tmp_path, asynchronous=asynchronous, max_to_keep=1).save(10), str(tmp_path)
+  with file_calls.recorded() as calls:
+    run.save(20)
+    run.manager.sync()
+  new, old = f'{folder}/ckpt-20', f'{folder}/ckpt-10'
+
+  def place(*call, after=0):
+    return calls.index(call, after)
+
+  mark = place('sync', f'{new}.unfinished')
+  data = [place('sync', f'{new}.{part}') for part in ('index', 'data-00000-of-00001')]
+  (manifest,) = (n for n, call in enumerate(calls) if call[0] == 'rename' and call[2] == f'{new}.manifest.json')
+  assert mark < place('sync', folder, after=mark) < min(data)
+  assert max(data) < place('sync', folder, after=max(data)) < manifest
+  assert place('sync', calls[manifest][1]) < manifest
+  counts = place('sync', folder, after=manifest)
+  deletes = [n for n, call in enumerate(calls) if call[0] == 'remove']
+  assert counts < min(deletes)  # The mark of the new one too.
+  doomed = place('sync', f'{old}.unfinished')
+  gone = place('remove', f'{old}.manifest.json')
+  files = [place('remove', f'{old}.{part}') for part in ('index', 'data-00000-of-00001')]
+  assert doomed < place('sync', folder, after=doomed) < gone < place('sync', folder, after=gone) < min(files)
+  assert max(files) < place('sync', folder, after=max(files)) < place('remove', f'{old}.unfinished')
+
+
+@pytest.mark.parametrize('part', ['unfinished', 'index', 'manifest.json', 'checkpoint'])
+def test_a_disk_that_may_not_have_stored_a_checkpoint_costs_no_other(part, tmp_path, caplog):
+  # Before: the error of a folder's sync was ignored, and the checkpoint before it was deleted.
+  run = Run(tmp_path, max_to_keep=1).save(10)
+  with file_calls.failing_syncs(lambda path: f'.{part}' in path or path.endswith('checkpoint.tmp'), errno.EIO, times=1):
+    if part == 'checkpoint':
+      run.save(20)
+    else:
+      with pytest.raises(errors.CheckpointError, match='ckpt-20: could not be saved: Input/output error'):
+        run.save(20)
+  newest = 20 if part == 'checkpoint' else 10
+  assert Run(tmp_path).manager.restore_or_initialize() == f'{tmp_path}/ckpt-{newest}'
+  assert [path.name.split('.')[0] for path in tmp_path.glob('ckpt-*.index')] == [f'ckpt-{newest}']
+  run.save(30)
+  assert Run(tmp_path).manager.restore_or_initialize() == f'{tmp_path}/ckpt-30'
+
+
+@pytest.mark.parametrize('number', range(8))  # Of the syncs of the folder in a save.
+def test_a_folder_that_the_disk_may_not_have_stored_costs_no_checkpoint(number, tmp_path):
+  run, count = Run(tmp_path, max_to_keep=1).save(10), 0
+
+  def fails(path):
+    nonlocal count
+    count += path == str(tmp_path)
+    return path == str(tmp_path) and count == number + 1
+
+  with file_calls.failing_syncs(fails, errno.EIO, times=1), contextlib.suppress(errors.CheckpointError):
+    run.save(20)
+  newest = 10 if number < 3 else 20  # The mark, the files, the manifest.
+  assert Run(tmp_path).manager.restore_or_initialize() == f'{tmp_path}/ckpt-{newest}'

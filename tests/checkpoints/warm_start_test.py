@@ -168,9 +168,9 @@ def test_a_state_file_with_the_path_of_another_folder(is_beside, tmp_path):
   there = save(make_model(), tmp_path / 'there')
   here = tmp_path / 'here'
   here.mkdir()
-  (here / 'checkpoint').write_text(f'model_checkpoint_path: "{there}"\n')
   if is_beside:
     save(make_model(), here)
+  (here / 'checkpoint').write_text(f'model_checkpoint_path: "{there}"\n')
   for path in (*here.glob('*.manifest.json'), *(tmp_path / 'there').glob('*.manifest.json')):
     path.unlink()
   assert warm_start.find(str(here)) == (f'{here}/ckpt-7' if is_beside else there)

@@ -506,6 +506,19 @@ def test_a_loop_of_ones_own_logs_and_asks():
   assert told[0][2]['loss'] == 0.5 and told[0][2]['percent'] == 1 and told[1][2] == {'accuracy': 0.25}
 
 
+@pytest.mark.parametrize('is_beside', [True, False])
+def test_a_copied_run_takes_its_own_best_checkpoint(is_beside, tmp_path):
+  # Before: Hugging Face's trainer loaded that of the original, whose path is in trainer_state.json.
+  callback, _, _ = callback_of()
+  best = tmp_path / 'original/checkpoint-4'
+  if is_beside:
+    (tmp_path / 'copy/checkpoint-4').mkdir(parents=True)
+  args = types.SimpleNamespace(output_dir=str(tmp_path / 'copy'))
+  state = types.SimpleNamespace(global_step=8, max_steps=100, best_model_checkpoint=str(best))
+  callback.on_train_begin(args, state, types.SimpleNamespace())
+  assert state.best_model_checkpoint == str(tmp_path / 'copy/checkpoint-4' if is_beside else best)
+
+
 HUGGING_FACE = """
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 import torch

@@ -51,12 +51,12 @@ def test_a_folder_is_written_whole_in_this_order(tmp_path):
   whole_folders.write(target, make)
   with file_calls.recorded() as calls:
     whole_folders.write(target, make)
-  renamed = next(n for n, call in enumerate(calls) if call[0] == 'rename' and call[2] == target)
-  partial = calls[renamed][1]
-  before = file_calls.synced(calls[:renamed])
+  paths_in_order = file_calls.synced(calls)
+  stored = calls.index(('sync', str(tmp_path)))
+  partial = next(path for path in paths_in_order if path.endswith('.partial'))
+  before = file_calls.synced(calls[:stored])
   assert {partial, f'{partial}/inside', f'{partial}/config.json', f'{partial}/inside/weights'} <= set(before)
-  synced = next(n for n, call in enumerate(calls) if n > renamed and call == ('sync', str(tmp_path)))
-  assert not [call for call in calls[:synced] if call[0] == 'remove']  # The old one stays until the new one is stored.
+  assert not [call for call in calls[:stored] if call[0] == 'remove']  # The old one stays until the new one is stored.
 
 
 def test_a_folder_whose_new_name_the_disk_may_not_have_stored_is_as_it_was(tmp_path):
