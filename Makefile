@@ -22,7 +22,7 @@ MANIFESTS := .venv-manifests
 MANIFESTS_NEED := tests/engines/published.txt
 MANIFESTS_STAMP := $(MANIFESTS)/.installed-$(VERSION)-$(shell cat $(MANIFESTS_NEED) | cksum | cut -d ' ' -f 1)
 
-.PHONY: .venv .venv-peers .venv-manifests demo console test check pythons smoke manifests soak bench experiments clean
+.PHONY: .venv .venv-peers .venv-manifests demo console test check pythons smoke manifests soak powercut bench experiments clean
 
 .venv: $(STAMP)
 
@@ -99,6 +99,13 @@ soak: .venv
 	$(BIN)/python -m tests.soak --minutes=$(MINUTES)
 	$(BIN)/python -m pytest -m soak tests/runs tests/curves tests/trackers tests/queue tests/sweeps tests/console
 	$(BIN)/python -m pytest -m soak tests/multi_worker_test.py tests/mesh_test.py tests/engines tests/cli
+
+# Records runs by strace, and cuts their power after every call: what was synced must be there, and the same command must
+# come to the same end. STATES=1000 tries about so many states of each scenario; RESTORES=N runs so many of them again.
+STATES ?= 0
+RESTORES ?= 6
+powercut: .venv
+	$(BIN)/python -m tests.powercut --states=$(STATES) --restores=$(RESTORES)
 
 # Beside other libraries, on a machine that does nothing else; about an hour on two cores. Then memory beside PyTorch, and
 # the curves of docs/performance.md: MEMORY=resnet50, GROWTH='metrics resume'. BENCH='a c' measures some workloads alone

@@ -36,9 +36,14 @@ UNOPTIMISED = {'XLA_FLAGS': '--xla_backend_optimization_level=0'}
 class Server:
   """A process that has TensorFlow imported, and forks: see prefork.py."""
 
-  def __init__(self):
+  def __init__(self, under: Sequence[str] = ()):
+    """Starts it.
+
+    Args:
+      under: words before its command, such as those of strace.
+    """
     self._process = subprocess.Popen(
-      [sys.executable, '-m', 'tests.prefork'],
+      [*under, sys.executable, '-m', 'tests.prefork'],
       cwd=ROOT,
       env=environment(),
       text=True,

@@ -243,6 +243,8 @@ class CheckpointManager(tf.train.CheckpointManager):
   def restore_or_initialize(self) -> str | None:
     """Restores the newest checkpoint that verifies; sets aside those that do not, and says so.
 
+    A training then finishes deletions that a kill or a power loss has interrupted.
+
     Returns:
       Its path; None if the folder has no checkpoint, and `init_fn` was called.
 
@@ -260,6 +262,8 @@ class CheckpointManager(tf.train.CheckpointManager):
       path = os.path.join(self.directory, name)
       gone = self._restore_unless_gone(path, is_last=attempt == _MAX_ATTEMPTS - 1)
       if not self._workers.any('checkpoint gone', gone):
+        if self._trains and self._is_chief and path in self.checkpoints:  # Not in a folder of another program.
+          self._retention.tidy(path)
         return path
     return None
 

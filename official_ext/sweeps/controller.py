@@ -27,6 +27,8 @@ _PATIENCE_SECONDS = 2.0  # A controller that was killed a moment ago may still h
 _MAX_FIRST_FAILURES = 5
 _MAX_FAILURES = 20
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# A dispatcher that was killed, or a power cut, leaves jobs that were ordered and not started: they wait for one too.
+_FOR_A_DISPATCHER = ('queued', 'starting', 'stopping')
 
 
 class Controller:
@@ -93,7 +95,7 @@ class Controller:
         found = self._step()
       if all(point.is_over for point in found):
         return self._end(found)
-      if any(point.status == 'queued' for point in found):
+      if any(point.status in _FOR_A_DISPATCHER for point in found):
         self._see_to_a_dispatcher()
       received = signal.sigtimedwait(ending, self._poll_seconds)
       if received is not None:

@@ -68,6 +68,24 @@ def folder(good, tmp_path):
   return tmp_path / 'run'
 
 
+def test_a_start_finishes_a_deletion_that_was_interrupted(folder):
+  """Also if it trains nothing more, and so saves nothing."""
+  (folder / 'checkpoint').write_text('model_checkpoint_path: "ckpt-20"\n')
+  (folder / 'checkpoint.tmp').write_text('half')
+  run = Run(folder, max_to_keep=2)
+  assert run.manager.restore_or_initialize() == str(folder / 'ckpt-30')
+  assert {path.name.split('.')[0] for path in folder.glob('ckpt-*')} == {'ckpt-20', 'ckpt-30'}
+  assert manifests.named_latest(str(folder)) == str(folder / 'ckpt-30') and not (folder / 'checkpoint.tmp').exists()
+
+
+def test_a_start_deletes_nothing_of_another_program(folder):
+  for path in folder.glob('*.manifest.json'):
+    path.unlink()
+  before = {path.name: path.read_bytes() for path in folder.iterdir()}
+  assert Run(folder, max_to_keep=1).manager.restore_or_initialize() == str(folder / 'ckpt-30')
+  assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
 @pytest.mark.parametrize('asynchronous', [False, True])
 def test_saves_restores_and_keeps(tmp_path, asynchronous):
   run = Run(tmp_path, asynchronous=asynchronous, max_to_keep=2, keep_every=20).save(10, 20, 30, 40, 50)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from official_ext.monitoring import json_lines
 
 # What is measured anew, and what names the folder.
-_TIMES = {'time', 'seconds', 'steps_per_second', 'examples_per_second', 'data_wait', 'eta_seconds'}
+TIMES = {'time', 'seconds', 'steps_per_second', 'examples_per_second', 'data_wait', 'eta_seconds'}
 
 
 def tensors(prefix: Any) -> Mapping[str, np.ndarray]:
@@ -26,12 +26,17 @@ def tensors(prefix: Any) -> Mapping[str, np.ndarray]:
 
 
 def history(folder: Any, name: str = 'events.jsonl') -> list[Mapping[str, Any]]:
-  """The events 'train' and 'eval' that stand, without times."""
-  return [
-    {key: value for key, value in event.items() if key not in _TIMES}
-    for event in json_lines.read_events(f'{folder}/{name}')
-    if event['event'] in ('train', 'eval')
-  ]
+  """The events 'train' and 'eval' that stand, without times.
+
+  A run that ends between its last save and its end evaluates the last step once more: twice the same counts once.
+  """
+  found: list[Mapping[str, Any]] = []
+  for event in json_lines.read_events(f'{folder}/{name}'):
+    if event['event'] in ('train', 'eval'):
+      kept = {key: value for key, value in event.items() if key not in TIMES}
+      if [kept] != found[-1:]:
+        found.append(kept)
+  return found
 
 
 def checkpoint_files(folder: Any, pattern: str = 'ckpt-*') -> set[str]:

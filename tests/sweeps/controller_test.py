@@ -7,6 +7,8 @@ import signal
 import pytest
 
 from official_ext import errors
+from official_ext.files import moments
+from official_ext.queue import job_files
 from official_ext.runs import trash
 from official_ext.sweeps import sampling
 from official_ext.sweeps import sweep_changes
@@ -101,6 +103,22 @@ def test_a_controller_that_dies_before_any_of_its_steps_starts_nothing_twice_and
   assert list(trial.statuses()) == list(range(1, 15))
   assert {trial.starts(number) for number in trial.points()} == {1}
   assert not [name for name in os.listdir(trial.folder.path) if name.startswith('.new')]
+
+
+@pytest.mark.parametrize('cancelled', [False, True])
+def test_a_job_that_was_ordered_and_not_started_gets_a_dispatcher(make, cancelled):
+  """As a power cut leaves it, which takes the controller, the dispatcher and its runner at once."""
+  trial = make(method='grid', parameters={'x': {'value': 0.3}})
+  process = trial.controller()
+  queues.until(trial.queue.states)
+  process.kill()
+  process.join()
+  (state,) = trial.queue.states()
+  job_files.order_attempt(state.job, 1, 'a token', None)
+  if cancelled:
+    job_files.write(os.path.join(state.job.folder, job_files.CANCELLED), {'time': moments.now()})
+  assert trial.finish(dispatches=True) == int(cancelled)
+  assert trial.statuses() == {1: 'stopped' if cancelled else 'finished'}
 
 
 def test_there_is_one_controller(make):

@@ -10,6 +10,7 @@ import time
 
 from official_ext import errors
 from official_ext.queue import dispatcher
+from official_ext.queue import dispatcher_start
 from official_ext.queue import queue_changes
 from official_ext.queue import queue_folder
 from official_ext.queue import slots as slots_lib
@@ -45,7 +46,11 @@ def note(status, step):
 
 def tell(step, **metrics):
   with open(f'{folder}/events.jsonl', 'a') as file:
-    print(json.dumps({'time': time.time(), 'event': 'eval', 'step': step, **metrics}), file=file)
+    print(json.dumps({'time': time.time(), 'event': 'eval', 'step': step, **metrics}), file=file, flush=True)
+    os.fsync(file.fileno())  # As a run does before it saves, and at its end.
+  names = os.open(folder, os.O_RDONLY)
+  os.fsync(names)
+  os.close(names)
 
 
 with open(f'{folder}/starts', 'a') as file:
@@ -95,10 +100,18 @@ class SweepTrial:
     self.queue = self.folder.queue
     self._processes = []
 
-  def controller(self, slots: int = 1, dies_at: int = 0):
-    """Starts a controller as a process. `dies_at`: the number of the step of its work before which it kills itself."""
+  def controller(self, slots: int = 1, dies_at: int = 0, dispatches: bool = False):
+    """Starts a controller as a process.
+
+    Args:
+      slots: of the controller.
+      dies_at: the number of the step of its work before which it kills itself.
+      dispatches: whether it starts dispatchers, as `official-ext sweep` does.
+    """
     process = _PROCESSES.Process(
-      target=_control, args=(self.folder.runs_dir, self.folder.name, slots, str(self._output), dies_at), daemon=True
+      target=_control,
+      args=(self.folder.runs_dir, self.folder.name, slots, str(self._output), dies_at, dispatches),
+      daemon=True,
     )
     process.start()
     self._processes.append(process)
@@ -112,9 +125,9 @@ class SweepTrial:
     queues.until(self.queue.dispatcher)
     return process
 
-  def finish(self, slots: int = 1, dies_at: int = 0) -> int:
+  def finish(self, slots: int = 1, dies_at: int = 0, dispatches: bool = False) -> int:
     """Runs a controller to its end; returns its exit status."""
-    process = self.controller(slots, dies_at)
+    process = self.controller(slots, dies_at, dispatches)
     process.join(queues.PATIENCE)
     assert process.exitcode is not None, self.output()
     return process.exitcode
@@ -156,7 +169,7 @@ class SweepTrial:
     queues.until(lambda: not any(state.has_slot for state in queue_folder.Queue(self.folder.runs_dir).states()))
 
 
-def _control(runs_dir, name, slots, output, dies_at):
+def _control(runs_dir, name, slots, output, dies_at, dispatches):
   file = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
   os.dup2(file, 1)
   os.dup2(file, 2)
@@ -165,7 +178,8 @@ def _control(runs_dir, name, slots, output, dies_at):
     sys.addaudithook(queues.dying_at(dies_at))
   try:
     folder = sweep_folder.SweepFolder(runs_dir, name)
-    status = controller.Controller(folder, slots, lambda count: None, poll_seconds=_POLL_SECONDS).run()
+    start = lambda count: dispatches and dispatcher_start.start(folder.queue, count, until_empty=True)
+    status = controller.Controller(folder, slots, start, poll_seconds=_POLL_SECONDS).run()
   except (errors.UserError, errors.StorageError) as error:
     print(f'error: {error}', flush=True)
     status = error.exit_status
