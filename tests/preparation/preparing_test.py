@@ -257,6 +257,8 @@ DEEP = b'[' * 100_000
     ('a.jsonl', DEEP, 'is no JSON that can be read: RecursionError: '),
     ('c.jsonl.gz', gzip.compress(DEEP), 'is no JSON that can be read: RecursionError: '),
   ],
+  # Not from the contents: gzip notes the time, and every process that collects the tests must find the same names.
+  ids=['damaged lines', 'damaged', 'cut off', 'deep', 'deep gzip', 'deep lines', 'deep lines gzip'],
 )
 def test_damaged_and_deep_input_is_named(name, content, told, texts, tmp_path, tokenizer):
   (tmp_path / name).write_bytes(content)
