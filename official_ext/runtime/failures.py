@@ -177,7 +177,7 @@ def save_traceback(error: BaseException, folder: str = '', name: str = 'tracebac
     '\nWith --verbosity=0 this is printed on stderr too; --pdb_post_mortem starts the debugger there.\n',
   ]
   text = credentials.mask(''.join(lines))
-  with contextlib.suppress(OSError, tf.errors.OpError):
+  with contextlib.suppress(OSError, ValueError, tf.errors.OpError):  # A path may be none that TensorFlow can open.
     if folder and tf.io.gfile.isdir(folder):
       path = os.path.join(folder, name)
       with tf.io.gfile.GFile(path, 'w') as f:
