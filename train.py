@@ -25,23 +25,30 @@ FLAGS = flags.FLAGS
 
 def main(_) -> None:
   """Runs one experiment in one mode, its --dry_run or --debug; a signal from here on lets it save first."""
+  if FLAGS.dry_run or FLAGS.debug or FLAGS.mode == 'export':  # There is nothing to save.
+    with preemption.interrupting():
+      _run_once()
+    return
   with preemption.PreemptionWatch() as watch:
     _run(watch)
 
 
-def _run(watch: preemption.PreemptionWatch) -> None:
+def _run_once() -> None:
   params = configuring.configuration()
   if FLAGS.dry_run:
     dry_run.run(params)
-    return
-  if FLAGS.debug:
+  elif FLAGS.debug:
     debugging.run(params, FLAGS.model_dir, FLAGS.checkpoint, FLAGS.debug_step)
-    return
+  else:
+    model_dir = paths.absolute(FLAGS.model_dir)
+    run_record.check_writable(model_dir)
+    trained_runs.export_run(params, model_dir, FLAGS.checkpoint)
+
+
+def _run(watch: preemption.PreemptionWatch) -> None:
+  params = configuring.configuration()
   mode, model_dir = FLAGS.mode, paths.absolute(FLAGS.model_dir)  # A task may change the current folder.
   run_record.check_writable(model_dir)
-  if mode == 'export':
-    trained_runs.export_run(params, model_dir, FLAGS.checkpoint)
-    return
   strategy, task = configuring.strategy_and_task(params, model_dir)
   with exit_status.saving_gin_config(mode, model_dir, strategy):
     options = train_lib.RunOptions(

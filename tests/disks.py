@@ -25,9 +25,18 @@ class Disk:
         except OSError:
           pass
 
+  def use_up_inodes(self) -> None:
+    """Leaves room, but for no further file."""
+    try:
+      for number in range(100_000):
+        self._filler.with_name(f'{self._filler.name}-{number}').touch()
+    except OSError:
+      pass
+
   def free(self) -> None:
     """Gives room again."""
-    self._filler.unlink(missing_ok=True)
+    for path in self.folder.glob(f'{self._filler.name}*'):
+      path.unlink()
 
   def turn_read_only(self) -> None:
     """Whatever is opened from now on cannot be written; what is open can, as on a disk whose errors the kernel saw."""
@@ -36,11 +45,11 @@ class Disk:
 
 
 @contextlib.contextmanager
-def small(folder: pathlib.Path, kibibytes: int = 2048) -> Iterator[Disk]:
+def small(folder: pathlib.Path, kibibytes: int = 2048, inodes: int = 1000) -> Iterator[Disk]:
   """A `Disk` of some size at `folder`, which is made. Skips the test where mounting is not permitted."""
   folder.mkdir()
   mounted = subprocess.run(
-    ['mount', '-t', 'tmpfs', '-o', f'size={kibibytes}k', 'tmpfs', str(folder)],
+    ['mount', '-t', 'tmpfs', '-o', f'size={kibibytes}k,nr_inodes={inodes}', 'tmpfs', str(folder)],
     capture_output=True,
     text=True,
     check=False,

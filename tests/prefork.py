@@ -14,6 +14,7 @@ import os
 import pathlib
 import runpy
 import select
+import signal
 import sys
 
 from official.common import registry_imports as last  # noqa: F401
@@ -29,6 +30,7 @@ _POLL_SECONDS = 0.01
 
 def _become_script(request) -> None:
   os.setsid()
+  signal.signal(signal.SIGHUP, signal.SIG_DFL)  # The tests may run under nohup.
   os.close(0)
   os.open(os.devnull, os.O_RDONLY)
   for number, name in ((1, 'stdout'), (2, 'stderr')):

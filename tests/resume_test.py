@@ -37,6 +37,20 @@ def test_killed_in_an_evaluation_and_in_a_save_with_its_newest_checkpoint_damage
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize(
+  'moment', [processes.in_stage('train', 10), processes.in_stage('eval', 15)], ids=lambda at: at.name
+)
+def test_memory_that_runs_out_costs_nothing_that_was_saved(moment, tmp_path, train_server):
+  runner = cases.Runner(cases.BY_NAME['plain'], tmp_path, train_server())
+  folder = runner.new_folder()
+  attempt = runner.start(folder)
+  assert attempt.starve_at(moment)
+  assert attempt.wait() != [0]  # TensorFlow aborts where an allocation fails.
+  assert not any(runner.start(folder).wait()), runner.log(folder)
+  assert comparison.differences(folder, runner.straight()) == []
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize('case', cases.CASES, ids=lambda case: case.name)
 def test_killed_at_four_moments(case, tmp_path):
   """At the start, in an evaluation, while a checkpoint is written, and while training."""

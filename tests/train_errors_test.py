@@ -31,6 +31,10 @@ BAD = {
     ['--params_override={task: {train_data: {global_batch_size: [3]}}}'],
     'task.train_data.global_batch_size: expected int',
   ),
+  # Bytes that are not UTF-8, as Python reads them from the command line.
+  'a field that is not UTF-8': (['--set=task.init_checkpoint=/\udcff'], 'task.init_checkpoint: /\\udcff: is not UTF-8'),
+  'a folder that is not UTF-8': (['--model_dir={tmp}/\udcff'], '--model_dir: {tmp}/\\udcff: is not UTF-8'),
+  'a checkpoint that is not UTF-8': (['--checkpoint={tmp}/\udcff'], '--checkpoint: {tmp}/\\udcff: is not UTF-8'),
   # Names, at every depth.
   'misspelt section': (['--set=trainr.train_steps=5'], 'trainr: no such field; did you mean trainer?'),
   'misspelt field': (

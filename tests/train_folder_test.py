@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import time
 
 from official_ext.checkpoints import manifests
 from official_ext.runtime import run_lock
+from tests.soak import comparison
 
 FLAGS = [
   '--experiment=digits_mlp',
@@ -75,3 +77,31 @@ def test_a_tilde_after_the_equals_sign_is_the_home_folder(run_train, tmp_path):
   assert process.returncode == 0, process.stderr
   assert manifests.paths(f'{home}/run') == [f'{home}/run/ckpt-5']
   assert os.listdir(tmp_path) == ['home']
+
+
+def test_a_run_moved_to_another_machine_path_and_number_of_devices_at_once(run_train, tmp_path):
+  flags = [
+    '--set=trainer.best_checkpoint_export_subdir=best',
+    '--set=trainer.best_checkpoint_eval_metric=validation_loss',
+  ]
+  flags += ['--set=trainer.best_checkpoint_metric_comp=lower', '--set=trainer.validation_interval=5', '--set=seed=3']
+  flags.append('--params_override=trainer.optimizer_config.ema.average_decay=0.9')
+  first, moved, stayed = tmp_path / 'first', tmp_path / 'elsewhere' / 'läuft', tmp_path / 'stayed'
+  run = run_train(_flags(first, 'train_and_eval', *flags, '--set=train_steps=10'))
+  assert run.returncode == 0, run.stderr
+  shutil.copytree(first, stayed)
+  moved.parent.mkdir()
+  first.rename(moved)
+  record = json.loads((moved / 'run.json').read_text())
+  elsewhere = {'host': 'far', 'boot_id': 'another', 'machine_id': 'another', 'pid': 1}
+  (moved / 'run.json').write_text(json.dumps({**record, **elsewhere}))
+  more = [*flags, '--set=train_steps=20', '--set=runtime.num_virtual_cpus=2']
+  for folder in (moved, stayed):
+    run = run_train(_flags(folder, 'train_and_eval', *more))
+    assert run.returncode == 0, run.stderr
+    assert f'restored 10/20  {folder}/ckpt-10' in run.stdout
+    assert 'Traceback' not in run.stderr
+  assert comparison.differences(moved, stayed) == []
+  assert not first.exists()
+  now = json.loads((moved / 'run.json').read_text())
+  assert (now['attempt'], now['host'], now['status']) == (2, record['host'], 'finished')

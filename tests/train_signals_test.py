@@ -45,6 +45,30 @@ def test_defect_10_a_preempted_run_saves_exits_75_and_goes_on(start_train, run_t
   ] == [step]
 
 
+@pytest.mark.parametrize(
+  'numbers',
+  [
+    (signal.SIGHUP, signal.SIGHUP),  # Of a terminal that closes, by its shell and by the kernel.
+    (signal.SIGTERM, signal.SIGTERM),  # By `timeout`: to its child and to the group.
+    (signal.SIGTERM, signal.SIGHUP, signal.SIGCONT),  # By systemd with SendSIGHUP.
+  ],
+  ids=lambda numbers: '-'.join(number.name for number in numbers),
+)
+def test_one_request_may_come_as_several_signals(numbers, start_train, tmp_path):
+  endless = ['--set=steps_per_loop=20', '--set=checkpoint_interval=100000000']
+  process = start_train(flags(tmp_path, *endless, '--set=train_steps=100000000'))
+  wait_for_step(tmp_path, process)
+  for number in numbers:
+    process.send_signal(number)
+    time.sleep(0.01)
+  output, _ = process.communicate(timeout=60)
+  assert process.returncode == 75, output
+  assert output.count('saving after this training loop') == 1
+  record = json.loads((tmp_path / 'run.json').read_text())
+  assert record['status'] == 'preempted'
+  assert (tmp_path / f'ckpt-{record["step"]}.manifest.json').exists()
+
+
 @pytest.mark.parametrize('number', [signal.SIGINT])
 def test_a_second_signal_ends_even_a_loop_that_does_not(number, start_train, tmp_path):
   process = start_train(
@@ -65,3 +89,20 @@ def test_a_second_signal_ends_even_a_loop_that_does_not(number, start_train, tmp
   output, _ = process.communicate(timeout=20)
   assert process.returncode == 128 + number, output
   assert f'{number.name}: saving after this training loop' in output
+
+
+def test_an_export_that_is_asked_to_stop_leaves_no_partial_folder(run_train, train_server, tmp_path):
+  # Before: the signal was noted, and the export came to its end.
+  assert run_train(flags(tmp_path, '--set=train_steps=2')).returncode == 0
+  words = [flag for flag in flags(tmp_path) if not flag.startswith('--mode=')]
+  process = train_server().start([*words, '--mode=export'], tmp_path / 'log')
+  end = time.monotonic() + TIMEOUT
+  while not (tmp_path / 'export').exists():  # It is made right before the partial folder in it.
+    assert process.poll() is None and time.monotonic() < end
+    time.sleep(0.001)
+  process.send_signal(signal.SIGTERM)
+  assert process.wait(60) == 1
+  assert (tmp_path / 'log').read_text().splitlines()[-1] == 'error: interrupted'
+  assert list((tmp_path / 'export').iterdir()) == []
+  assert run_train([*words, '--mode=export']).returncode == 0
+  assert (tmp_path / 'export/2/saved_model.pb').exists()

@@ -116,7 +116,7 @@ def _check_host(host: str) -> None:
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
   """A context in which signals end the process at once: TensorFlow waits in it without letting Python run."""
-  before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGINT)}
+  before = {number: signal.signal(number, signal.SIG_DFL) for number in preemption.stopping_signals()}
   try:
     yield
   finally:

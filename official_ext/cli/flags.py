@@ -129,6 +129,8 @@ def parse_for_driver(argv: Sequence[str]) -> list[str]:
   runs_once = flags.FLAGS.dry_run or flags.FLAGS.debug
   require(('experiment',) if runs_once else ('experiment', 'mode', 'model_dir'))
   _check_read(runs_once)
+  for name in ('model_dir', 'checkpoint'):
+    paths.check_utf8(flags.FLAGS[name].value or '', f'--{name}')
   return remaining
 
 

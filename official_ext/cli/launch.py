@@ -22,6 +22,7 @@ from official_ext.cli import private_network
 from official_ext.runs import commands
 from official_ext.runtime import launcher
 from official_ext.runtime import meeting
+from official_ext.runtime import preemption
 from official_ext.runtime import process_identity
 from official_ext.runtime import visible_gpus
 
@@ -35,7 +36,6 @@ status of the worker that stopped it; after bad usage (2) or divergence (3), not
 Workers know each other by a secret that is made for them (OFFICIAL_EXT_SECRET), but TensorFlow's own connections need
 none: on a machine that others use too, --private_network keeps everybody else out (docs/security.md)."""
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NOT_TRIED_AGAIN = (errors.UserError.exit_status, errors.DivergedError.exit_status)
 _PREEMPTED = errors.PreemptedError.exit_status
 _POLL_SECONDS = 0.2
@@ -90,7 +90,7 @@ class Launcher:
 
   def run(self) -> int:
     """Runs the workers, and returns the exit status of the run."""
-    before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+    before = {number: signal.signal(number, self._handle) for number in preemption.stopping_signals()}
     try:
       restarts = 0
       while True:
@@ -113,7 +113,7 @@ class Launcher:
     self._signal = number
     for worker in self._workers:
       if worker.process.poll() is None:
-        # A worker does not save upon SIGHUP; and one that a signal has suspended hears nothing until it goes on.
+        # A program other than train.py may not save upon SIGHUP; one that is suspended hears nothing until it resumes.
         worker.process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
         worker.process.send_signal(signal.SIGCONT)
 

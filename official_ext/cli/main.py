@@ -15,6 +15,7 @@ from official_ext.cli import experiment_cache
 from official_ext.cli import launch
 from official_ext.cli import usage
 from official_ext.monitoring import credentials
+from official_ext.runtime import preemption
 
 _HELP = {'--help', '-h', '-help', '--helpfull', '--helpshort'}
 
@@ -151,11 +152,13 @@ def _export(arguments: list[str]) -> None:
     _runs(['export', *arguments])
     return
   _module('official_ext.cli.flags').define_for_command()
-  _module('official_ext.cli.trained_runs').run(arguments)
+  with preemption.interrupting():
+    _module('official_ext.cli.trained_runs').run(arguments)
 
 
 def _convert(arguments: list[str]) -> None:
-  _module('official_ext.cli.convert').run(arguments)
+  with preemption.interrupting():
+    _module('official_ext.cli.convert').run(arguments)
 
 
 def _predict(arguments: list[str]) -> None:

@@ -30,6 +30,7 @@ from official_ext.config import definitions
 from official_ext.config import file_checks
 from official_ext.config import overrides
 from official_ext.config import ranges
+from official_ext.files import paths
 from official_ext.monitoring import credentials
 from official_ext.monitoring import named_writers
 
@@ -76,6 +77,8 @@ def check(params: definitions.ExperimentConfig, mode: str | None) -> None:
       _check_evaluation_ends(params, mode)
     with mistakes.noted():
       _check_unmasked(params, mode)
+    with mistakes.noted():
+      _check_utf8(params)
     if mode is not None:
       with mistakes.noted():
         check_complete(params, mode)
@@ -145,6 +148,13 @@ def _check_unmasked(params: definitions.ExperimentConfig, mode: str | None) -> N
         f'{field.path}: {field.value}: what {credentials.MASK} stands for is left out of '
         'params.yaml; give it again, by --set'
       )
+
+
+def _check_utf8(params: definitions.ExperimentConfig) -> None:
+  """Refuses text with bytes of the command line that are not UTF-8: neither YAML nor TensorFlow's files can hold it."""
+  for field in overrides.leaves(params):
+    if isinstance(field.value, str):
+      paths.check_utf8(field.value, field.path)
 
 
 def configs(config: base_config.Config, path: str = '') -> Iterator[tuple[str, base_config.Config]]:

@@ -1,12 +1,15 @@
 """The record of a run: run.json, params.yaml and its earlier versions."""
 
 from collections.abc import Mapping
+import contextlib
 import functools
 import json
 import os
+import re
 import subprocess
 import tempfile
 import threading
+import time
 from typing import Any
 
 from absl import logging
@@ -30,6 +33,7 @@ from official_ext.runtime import run_lock
 from official_ext.runtime import run_status
 
 _FILES = ('params.yaml', 'events.jsonl', 'rollbacks.json', 'lines.json', 'checkpoint', run_lock.NAME)
+_MAX_ADDED = 10
 _FILES_OF_FOLDERS = ('checkpoint', 'history.json', 'info.json')
 
 
@@ -47,7 +51,8 @@ class RunRecord:
   time the same run is started again), started, updated, heartbeat and finished (UTC, ISO 8601), and the further entries
   of `update`. `updated` is when the run itself last reached another stage or step; `heartbeat` is when its process last
   gave a sign of life, which a thread does every ten seconds whatever the run does: a run that hangs in a living process
-  has a new heartbeat and an old `updated`.
+  has a new heartbeat and an old `updated`. `monotonic` has both in seconds of the host's monotonic clock, since the
+  clock that dates them may be set anew.
   """
 
   def __init__(
@@ -102,9 +107,12 @@ class RunRecord:
       'started': now,
       'updated': now,
       'heartbeat': now,
+      'monotonic': _monotonic('updated', 'heartbeat'),
       'finished': None,
     }
     if is_chief:
+      if 'train' in mode:
+        storage.remove_abandoned(model_dir)
       self._values['attempt'] += self._attempts_before(model_dir, mode)
       try:
         storage.write(self._path, _to_json(self._values))
@@ -144,14 +152,15 @@ class RunRecord:
     if step is not None:
       values['step'] = int(step)
     now = moments.now()
-    self._put({'updated': now, 'heartbeat': now, **values})
+    self._put({'updated': now, 'heartbeat': now, **values}, _monotonic('updated', 'heartbeat'))
 
   def _beat(self) -> None:
-    self._put({'heartbeat': moments.now()})
+    self._put({'heartbeat': moments.now()}, _monotonic('heartbeat'))
 
-  def _put(self, values: Mapping[str, Any]) -> None:
+  def _put(self, values: Mapping[str, Any], monotonic: Mapping[str, float] | None = None) -> None:
     with self._writing:
       self._values.update(values)
+      self._values['monotonic'] = {**self._values['monotonic'], **(monotonic or {})}
       if not self._is_chief or self.is_anothers:
         return
       try:
@@ -215,8 +224,10 @@ def check_writable(model_dir: str, where: str = '') -> None:
     where: what a message begins with; '' for the flag.
 
   Raises:
-    UserError: it is not.
+    StorageError: the disk is full, of bytes or of files, or fails.
+    UserError: it is not, or its name is not UTF-8.
   """
+  paths.check_utf8(model_dir, where or '--model_dir')
   if paths.is_remote(model_dir):  # A remote file system reports it when it is written to.
     readable_paths.readable(model_dir)
     return
@@ -227,6 +238,8 @@ def check_writable(model_dir: str, where: str = '') -> None:
     with tempfile.TemporaryFile(dir=folder):
       pass
   except OSError as error:
+    if error.errno in paths.FULL_OR_FAILING:
+      raise errors.StorageError(f'{folder}: cannot be written: {error.strerror}') from None
     where = where or f'--model_dir={model_dir}'
     raise errors.UserError(f'{where}: cannot be written: {folder}: {error.strerror}') from None
 
@@ -264,9 +277,10 @@ def params_text(params: definitions.ExperimentConfig) -> str:
 def save_params(params: definitions.ExperimentConfig, model_dir: str) -> list[str]:
   """Writes the resolved configuration to params.yaml, which --config_file reads back as the same configuration.
 
-  If the folder has other params already, the difference is printed, a line for each field, and the old file is kept as
-  params.N.yaml with the first N that is free, from 1. If the params are equal, the file does not change. Passwords and
-  the like are masked; a difference in them alone does not count.
+  If the folder has other params already, the difference is printed, a line for each field (one for all that an older
+  version did not have). The old file is kept as params.N.yaml with the first N that is free, from 1, unless one of
+  these is equal to it. If the params are equal, the file does not change. Passwords and the like are masked; a
+  difference in them alone does not count.
 
   Args:
     params: the resolved configuration.
@@ -288,10 +302,22 @@ def save_params(params: definitions.ExperimentConfig, model_dir: str) -> list[st
       return []
     kept = _keep(path, old)
     print(f'{path}: other parameters than before, which are kept in {kept}:', flush=True)
-    for line in differences:
+    for line in _shown(differences):
       print(f'  {line}', flush=True)
   storage.write(path, text)
   return differences
+
+
+def _shown(differences: list[str]) -> list[str]:
+  """The lines to print: the fields that an older version did not have, which are many, in one."""
+  added = [line for line in differences if ': unset -> ' in line]
+  if len(added) <= _MAX_ADDED:
+    return differences
+  names = ', '.join(line.partition(':')[0] for line in added[:_MAX_ADDED])
+  return [
+    *(line for line in differences if line not in added),
+    f'{len(added)} fields that it did not have: {names}, ...',
+  ]
 
 
 def keep_file(path: str, content: bytes) -> None:
@@ -317,9 +343,13 @@ def _differences_from_bytes(old: bytes, new_text: str) -> list[str]:
 
 
 def _keep(path: str, content: bytes) -> str:
-  """Writes `content` beside `path`, as params.N.yaml, and returns where."""
+  """Writes `content` beside `path`, as params.N.yaml, if it is in none of these files; returns where it is."""
   folder, name = os.path.split(path)
   stem, extension = os.path.splitext(name)
+  for earlier in paths.matching(folder, rf'{re.escape(stem)}\.\d+{re.escape(extension)}'):
+    with contextlib.suppress(OSError):
+      if paths.read(earlier, regular_files.MAX_RECORD) == content:
+        return earlier
   number, taken = 1, set(paths.names(folder))
   while f'{stem}.{number}{extension}' in taken:
     number += 1
@@ -347,3 +377,7 @@ def _git_commit(folder: str) -> str | None:
     return commit + ('+changes' if git('status', '--porcelain', '--untracked-files=no') else '')
   except (OSError, subprocess.SubprocessError):
     return None
+
+
+def _monotonic(*names: str) -> dict[str, float]:
+  return dict.fromkeys(names, round(time.monotonic(), 3))

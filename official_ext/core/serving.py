@@ -19,8 +19,7 @@ from official_ext import errors
 from official_ext import tf_internals
 from official_ext.core import trained_model
 from official_ext.data import bad_examples
-from official_ext.files import paths
-from official_ext.files import storage
+from official_ext.files import whole_folders
 from official_ext.modeling import adapter_bases
 from official_ext.modeling import decoder as decoder_lib
 
@@ -47,39 +46,28 @@ def export(trained: trained_model.TrainedModel, output_dir: str) -> dict[str, st
     A line about each signature, by name.
 
   Raises:
-    UserError: the folder exists or cannot be written, or the inputs of the model are not known.
+    StorageError: it cannot be written.
+    UserError: the folder exists, or the inputs of the model are not known.
   """
   if tf.io.gfile.exists(output_dir):
     raise errors.UserError(
       f'{output_dir}: exists already; remove it, or name another: official-ext export --output_dir=DIR'
     )
   module, signatures = build(trained)
-  temporary = f'{output_dir.rstrip("/")}.tmp-{os.getpid()}'
-  try:
-    tf.saved_model.save(module, temporary, signatures=signatures)
-    with tf.io.gfile.GFile(os.path.join(temporary, NOTE), 'w') as f:
-      f.write(
-        json.dumps(
-          {
-            'task': f'{type(trained.task).__module__}.{type(trained.task).__qualname__}',
-            'checkpoint': trained.checkpoint,
-            'step': trained.step,
-            'weights': trained.weights,
-            **_base_of(trained.model),
-          },
-          indent=2,
-        )
-        + '\n'
-      )
-    if paths.is_remote(output_dir):
-      tf.io.gfile.rename(temporary, output_dir)
-    else:
-      paths.sync_tree(temporary)
-      paths.rename(temporary, output_dir.rstrip('/'))
-  except (OSError, tf.errors.OpError) as error:
-    if tf.io.gfile.exists(temporary):
-      tf.io.gfile.rmtree(temporary)
-    raise errors.UserError(f'{output_dir}: cannot be written: {storage.reason_of(error)}') from error
+  note = {
+    'task': f'{type(trained.task).__module__}.{type(trained.task).__qualname__}',
+    'checkpoint': trained.checkpoint,
+    'step': trained.step,
+    'weights': trained.weights,
+    **_base_of(trained.model),
+  }
+
+  def write(folder: str) -> None:
+    tf.saved_model.save(module, folder, signatures=signatures)
+    with tf.io.gfile.GFile(os.path.join(folder, NOTE), 'w') as f:
+      f.write(json.dumps(note, indent=2) + '\n')
+
+  whole_folders.write(output_dir, write, replace=False)
   return {name: _describe(function) for name, function in signatures.items()}
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 import dataclasses
+import heapq
+import itertools
 from typing import Any
 
 import numpy as np
@@ -46,7 +48,7 @@ class TimelineEvent:
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-  """The events of a run, by time.
+  """The events of a run, by time; those of a file in its order.
 
   Attributes:
     events: the last ones.
@@ -65,7 +67,7 @@ def read(store: column_store.ColumnStore, run: run_folder.Run, limit: int = 1000
     run: the run.
     limit: how many lines of each file are read.
   """
-  events: list[TimelineEvent] = []
+  files: list[list[tuple[float, TimelineEvent]]] = []
   left_out = 0
   for mode in ('', *(mode for mode in run.modes() if 'train' not in mode)):
     columns = store.columns(run.file_of_mode('events', 'jsonl', mode or 'train'))
@@ -75,8 +77,14 @@ def read(store: column_store.ColumnStore, run: run_folder.Run, limit: int = 1000
       lines = lines[max(0, len(lines) - limit) :]
       standing = columns.standing[lines]
       parsed = columns.events(lines)
-    events += _grouped(parsed, standing, mode)
-  return Timeline(tuple(sorted(events, key=lambda each: each.time or 0.0)), left_out)
+    files.append(_ordered(_grouped(parsed, standing, mode)))
+  return Timeline(tuple(event for _, event in heapq.merge(*files, key=lambda each: each[0])), left_out)
+
+
+def _ordered(events: list[TimelineEvent]) -> list[tuple[float, TimelineEvent]]:
+  """The events of a file with times that never decrease: a clock that is set back does not change their order."""
+  times = itertools.accumulate((each.time or 0.0 for each in events), max)
+  return list(zip(times, events))
 
 
 def _grouped(parsed: list[dict[str, Any]], standing: np.ndarray, mode: str) -> list[TimelineEvent]:

@@ -18,6 +18,8 @@ from official_ext import errors
 from official_ext.files import regular_files
 
 _HOME = re.compile(r'^~[^/]*(?=/|$)')
+# A disk that is full or fails, which is no mistake of who names a path: a retry may succeed.
+FULL_OR_FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 # The file system cannot sync this. Any other error means that what was written may be lost.
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)
 
@@ -328,6 +330,25 @@ def expand_home(path: str, where: str) -> str:
       f'{where}: {path}: there is no home folder of {home.group()}; a folder of that name is written ./{path}'
     )
   return expanded
+
+
+def check_utf8(text: str, where: str) -> None:
+  """Refuses a path, or another text, with bytes that are not UTF-8: TensorFlow opens no file of such a name.
+
+  Args:
+    text: as Python reads it from the command line.
+    where: the flag or field that it is from.
+
+  Raises:
+    UserError: it has such bytes.
+  """
+  try:
+    text.encode()
+  except UnicodeEncodeError:
+    shown = text.encode(errors='backslashreplace').decode()
+    raise errors.UserError(
+      f'{where}: {shown}: is not UTF-8, and TensorFlow opens no such file; rename it, or link to it'
+    ) from None
 
 
 def _gfile() -> Any:

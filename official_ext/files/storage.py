@@ -49,6 +49,19 @@ def write_bytes(path: str, content: bytes, sync: bool = True) -> None:
     raise not_written(path, error) from error
 
 
+def remove_abandoned(folder: str) -> None:
+  """Deletes the temporary files that processes of this machine have left in a local folder which died as they wrote.
+
+  Where none can be deleted, they stay.
+  """
+  if paths.is_remote(folder):
+    return
+  machine = re.escape(os.uname().nodename)
+  for path in paths.matching(folder, rf'.+\.tmp-{machine}-\d+'):
+    if not os.path.exists(f'/proc/{path.rpartition("-")[2]}') and os.path.isfile(path):
+      remove(path)
+
+
 def overwrite(path: str, text: str) -> None:
   """Overwrites a local file in place, if it can: a small one finds room there when the disk is full.
 

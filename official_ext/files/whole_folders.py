@@ -93,13 +93,13 @@ def _remove_abandoned(parent: str, name: str) -> None:
 
 
 def _copy(folder, make, replace):
-  """Onto storage that knows no folders: the configuration, without which a folder is none, comes last."""
+  """Onto storage that knows no folders: the file without which a folder is no model comes last."""
   with tempfile.TemporaryDirectory(prefix='official_ext-result-') as local:
     make(local)
     if not replace:
       paths.refuse_used(folder)
     names = [os.path.relpath(os.path.join(base, name), local) for base, _, files in os.walk(local) for name in files]
-    for name in sorted(names, key=lambda name: (name.endswith('config.json'), name)):
+    for name in sorted(names, key=lambda name: (name.endswith(('config.json', 'saved_model.pb')), name)):
       target = os.path.join(folder, name)
       paths.make_folder(os.path.dirname(target))
       tf.io.gfile.copy(os.path.join(local, name), target, overwrite=True)

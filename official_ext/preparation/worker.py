@@ -15,7 +15,11 @@ from official_ext.preparation import shards
 
 def main() -> None:
   """Answers jobs until stdin ends."""
-  for number in (signal.SIGINT, signal.SIGTERM):  # They come to the whole group; the first process decides.
+  for number in (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+  ):  # They come to the whole group; the first process decides.
     signal.signal(number, signal.SIG_IGN)
   answers = os.fdopen(os.dup(1), 'w', encoding='utf-8')
   os.dup2(2, 1)  # What a library prints is no answer.

@@ -161,7 +161,7 @@ class Alerts:
       else:
         self._watch.skip(run)
     self._files.set_watched(self._watch.values)
-    blind = incidents.Incidents(self._rules.without_events(), self._watch, grace_seconds=0.0)
+    blind = incidents.Incidents(self._rules.without_events(), self._watch, grace_seconds=0.0, silence_seconds=0.0)
     found = [incident for incident in blind.find(runs, states, self._known.__contains__) if incident.is_over]
     for rule in new:
       keys = [incident.key for incident in found if incident.rule == rule]

@@ -18,6 +18,7 @@ from official_ext.runs import params as params_lib
 from official_ext.runs import run_folder
 from official_ext.runs import status
 from official_ext.runs import summaries as summaries_lib
+from official_ext.runtime import heartbeat
 
 _MOST_METRICS = 12
 _GRACE_SECONDS = 3.0
@@ -54,7 +55,11 @@ class Incidents:
   """Finds what has happened."""
 
   def __init__(
-    self, rules: alert_rules.AlertRules, watch: event_watch.EventWatch, grace_seconds: float = _GRACE_SECONDS
+    self,
+    rules: alert_rules.AlertRules,
+    watch: event_watch.EventWatch,
+    grace_seconds: float = _GRACE_SECONDS,
+    silence_seconds: float = heartbeat.SILENCE_SECONDS,
   ):
     """Looks at nothing yet.
 
@@ -62,12 +67,17 @@ class Incidents:
       rules: what is looked for.
       watch: reads the events.
       grace_seconds: a process that is gone counts as killed after so long without a note of how it ended.
+      silence_seconds: one that cannot be seen from here, as on another host, counts as killed if its heartbeat has not
+        changed for so long, by this host's monotonic clock: clocks of hosts differ, and are set anew.
     """
     self._rules = rules
     self._watch = watch
     self._grace_seconds = grace_seconds
+    self._silence_seconds = silence_seconds
     self._gone: dict[str, float] = {}  # Since when a process is, by the key of its end; and at the look before.
     self._gone_before: dict[str, float] = {}
+    self._silent: dict[str, float] = {}  # The same of heartbeats that have stopped.
+    self._silent_before: dict[str, float] = {}
 
   @property
   def is_waiting(self) -> bool:
@@ -88,6 +98,7 @@ class Incidents:
       is_known: whether a key is known already.
     """
     self._gone_before, self._gone = self._gone, {}
+    self._silent_before, self._silent = self._silent, {}
     by_path = {os.path.realpath(summary.path): summary for summary in runs}
     for summary in runs:
       yield from self._of_run(summary, is_known)
@@ -116,10 +127,16 @@ class Incidents:
             yield Incident(key, rule, title, (what, summary.path), run, summary.status not in NOT_OVER)
 
   def _may_be_noted(self, run: run_folder.Run, kind: str, key: str) -> bool:
-    """Whether somebody may be about to note how a process ended that is gone."""
-    if kind != 'killed' or (run.started() or {}).get('ended'):
+    """Whether somebody may be about to note how a process ended that is gone, or it may live where it is not seen."""
+    if kind != 'killed':
       return False
-    now = time.monotonic()
+    now, record = time.monotonic(), run.record() or {}
+    if status.is_out_of_sight(record):
+      beat = f'{key} {record.get("heartbeat")}'
+      self._silent[beat] = self._silent_before.get(beat, now)
+      return now < self._silent[beat] + self._silence_seconds
+    if (run.started() or {}).get('ended'):
+      return False
     since = self._gone_before.get(key, now)
     if now >= since + self._grace_seconds:
       return False

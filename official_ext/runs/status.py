@@ -148,13 +148,25 @@ def _why_hung(record, alive, beat, hung_seconds) -> str:
     return f'suspended by a signal; `kill -CONT {worker.pid}` lets it go on'
   if beat is None:
     return ''
-  if alive and time.time() - beat > hung_seconds:  # Of this clock.
-    return f'no sign of life for {_duration(time.time() - beat)}, in stage {record.get("stage")}'
+  beats = _monotonic(record)
+  if alive:  # Of this clock.
+    silent = time.time() - beat if beats is None else time.monotonic() - beats['heartbeat']
+    if silent > hung_seconds:
+      return f'no sign of life for {_duration(silent)}, in stage {record.get("stage")}'
   updated = moments.seconds(record.get('updated'))
   # Both are of the run's own clock, which may not be this one's.
-  if updated is not None and beat - updated > hung_seconds:
-    return f'no step for {_duration(beat - updated)}, in stage {record.get("stage")}'
+  idle = beat - (beat if updated is None else updated) if beats is None else beats['heartbeat'] - beats['updated']
+  if idle > hung_seconds:
+    return f'no step for {_duration(idle)}, in stage {record.get("stage")}'
   return ''
+
+
+def _monotonic(record: Mapping[str, Any]) -> dict[str, float] | None:
+  """`heartbeat` and `updated` of the clock that nobody sets anew; None in records of versions without them."""
+  found = record.get('monotonic')
+  if not isinstance(found, dict):
+    return None
+  return found if all(isinstance(found.get(key), (int, float)) for key in ('heartbeat', 'updated')) else None
 
 
 def is_waiting_elsewhere(record: Mapping[str, Any] | None, started: Mapping[str, Any] | None) -> bool:

@@ -97,7 +97,7 @@ def place_of(error: BaseException) -> Place | None:
 
 def text_of(error: BaseException) -> str:
   """What an exception says, in one line, without what gin, TensorFlow and Keras add."""
-  text = _WRAPPED[0].sub('', _GIN.sub('', str(error)))
+  text = _WRAPPED[0].sub('', _GIN.sub('', _str(error)))
   frames = list(_FRAME.finditer(text))
   if frames:
     text = _without_code(text[frames[-1].end() :])
@@ -106,6 +106,14 @@ def text_of(error: BaseException) -> str:
     text = pattern.sub(' ', text)
   text = ' '.join(text.split())
   return text.removeprefix(f'{type(error).__name__}:').strip() if frames else text
+
+
+def _str(error: BaseException) -> str:
+  """What an exception says; also where its own code for that fails."""
+  try:
+    return str(error)
+  except Exception as failure:  # pylint: disable=broad-except
+    return f'its message cannot be read ({type(failure).__name__})'
 
 
 def refusal_in(error: BaseException) -> errors.UserError | None:
@@ -177,7 +185,7 @@ def save_traceback(error: BaseException, folder: str = '', name: str = 'tracebac
     '\nWith --verbosity=0 this is printed on stderr too; --pdb_post_mortem starts the debugger there.\n',
   ]
   text = credentials.mask(''.join(lines))
-  with contextlib.suppress(OSError, tf.errors.OpError):
+  with contextlib.suppress(OSError, ValueError, tf.errors.OpError):  # A path may be none that TensorFlow can open.
     if folder and tf.io.gfile.isdir(folder):
       path = os.path.join(folder, name)
       with tf.io.gfile.GFile(path, 'w') as f:
@@ -206,7 +214,7 @@ def _frames(error: BaseException) -> list[Place]:
   """The frames of an exception's traceback, the innermost last, without those of the library's caller."""
   frames = [Place(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
   converted: Any = getattr(error, 'ag_error_metadata', None)
-  texts = [Place(name, int(line), function) for name, line, function in _FRAME.findall(str(error))]
+  texts = [Place(name, int(line), function) for name, line, function in _FRAME.findall(_str(error))]
   return [
     *_from_library_on(frames),
     *(

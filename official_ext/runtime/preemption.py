@@ -1,20 +1,26 @@
-"""Treats SIGTERM and SIGINT as requests to save and stop."""
+"""Treats SIGTERM, SIGINT and SIGHUP as requests to save and stop."""
 
+from collections.abc import Iterator
 import contextlib
 import os
 import signal
 import threading
+import time
 from typing import Any
 import weakref
 
 from absl import logging
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# `timeout` signals a process and then its group, and a terminal that closes sends SIGHUP from the shell and the kernel.
+_SAME_REQUEST_SECONDS = 0.5
 _SAVING = 'saving after this training loop or evaluation batch, then stopping. Once more stops at once.'
 
 
 class PreemptionWatch:
   """Remembers that the process was asked to stop. A second signal stops it at once, with status 128 + its number.
+
+  Signals within half a second are one request. SIGHUP, the end of the terminal, is never a second one, and is ignored
+  if the process was started to ignore it, as by nohup.
 
   Use it as a context in the main thread; in another thread it watches nothing. Cluster managers send SIGTERM, and
   SIGKILL after a grace period (Kubernetes: terminationGracePeriodSeconds, 30 s; SLURM: KillWait, 30 s): one training
@@ -30,6 +36,7 @@ class PreemptionWatch:
     """
     self._told = told
     self._requested: str | None = None
+    self._numbers: tuple[signal.Signals, ...] = ()
     self._before: dict[int, Any] = {}
     self._wakeup_before = -1
     self._pipe = (-1, -1)
@@ -43,11 +50,12 @@ class PreemptionWatch:
     if threading.current_thread() is threading.main_thread():
       # Python calls handlers between two of its instructions, and a training loop is one of them. A thread hears
       # at once.
+      self._numbers = stopping_signals()
       self._pipe = os.pipe()
       os.set_blocking(self._pipe[1], False)
       self._wakeup_before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
       threading.Thread(target=self._listen, args=(self._pipe[0],), name='preemption', daemon=True).start()
-      self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+      self._before = {number: signal.signal(number, self._note) for number in self._numbers}
       _entered.add(self)
     return self
 
@@ -67,16 +75,50 @@ class PreemptionWatch:
       self._requested = signal.Signals(number).name
 
   def _listen(self, descriptor: int) -> None:
-    count = 0
+    first: float | None = None  # When a signal came that somebody has sent, which SIGHUP may not be.
+    told = False
     while received := os.read(descriptor, 1):
-      if received[0] not in _SIGNALS:
+      number = received[0]
+      if number not in self._numbers:
         continue
-      count += 1
-      if count > 1:
-        os._exit(128 + received[0])
-      self._note(received[0])
-      logging.warning('%s: %s', self._requested, self._told)
+      if number != signal.SIGHUP:
+        if first is not None and time.monotonic() - first > _SAME_REQUEST_SECONDS:
+          os._exit(128 + number)
+        first = first or time.monotonic()
+      self._note(number)
+      if not told:
+        logging.warning('%s: %s', self._requested, self._told)
+        told = True
     os.close(descriptor)
+
+
+def stopping_signals() -> tuple[signal.Signals, ...]:
+  """The signals that ask a process to stop: SIGTERM, SIGINT, and SIGHUP unless it is ignored, as under nohup."""
+  is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+  return (signal.SIGTERM, signal.SIGINT, *(() if is_ignored else (signal.SIGHUP,)))
+
+
+@contextlib.contextmanager
+def interrupting() -> Iterator[None]:
+  """A context in which SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does.
+
+  For programs that have nothing to save: what they are writing is removed on the way out. Only for the main thread; in
+  another one it changes nothing.
+  """
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+
+  def interrupt(number, frame):
+    del frame
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+  before = {number: signal.signal(number, interrupt) for number in stopping_signals() if number != signal.SIGINT}
+  try:
+    yield
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler)
 
 
 _entered: 'weakref.WeakSet[PreemptionWatch]' = weakref.WeakSet()  # Those whose handlers are in force.

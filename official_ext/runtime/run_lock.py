@@ -7,7 +7,6 @@ counts on file systems that have no locks, such as `gs://`, or keep them to one 
 
 from collections.abc import Callable, Mapping
 import contextlib
-import errno
 import json
 import os
 import time
@@ -89,7 +88,7 @@ class RunLock:
         self._settle()
     except OSError as error:
       self._abandon()
-      kind = errors.StorageError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else errors.UserError
+      kind = errors.StorageError if error.errno in paths.FULL_OR_FAILING else errors.UserError
       raise kind(f'{self._path}: cannot be written: {error.strerror or error}') from error
     except BaseException:
       self._close()

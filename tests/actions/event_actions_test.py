@@ -78,6 +78,22 @@ def test_an_action_that_fails_ends_the_run(make_trigger, tmp_path):
   assert small_run.events(tmp_path)[-1]['event'] == 'failed'
 
 
+def test_an_action_whose_error_cannot_say_what_it_is_fails_the_run(tmp_path):
+  # Before: run.json said that the run went on.
+  class UnprintableError(Exception):
+    def __str__(self):
+      return self.missing
+
+  def fail(logs):
+    raise UnprintableError
+
+  with pytest.raises(UnprintableError):
+    small_run.run(tmp_path, 'train', task_with(lambda trainer: fail), trainer={'train_steps': 2})
+  record = small_run.record(tmp_path)
+  assert record['status'] == 'failed'
+  assert record['error'] == 'UnprintableError: its message cannot be read (AttributeError)'
+
+
 def test_what_is_no_action_fails_the_run(tmp_path):
   with pytest.raises(ValueError):
     small_run.run(tmp_path, 'train', task_with(lambda trainer: 'no function'), trainer={'train_steps': 2})

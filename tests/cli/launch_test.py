@@ -234,7 +234,7 @@ def test_a_suspended_worker_hears_a_stop_and_one_that_is_suspended_after_it_is_k
   run = Run(tmp_path, '0:*:wait', '1:*:wait')
   run.wait_for('waiting'), run.wait_for('waiting')
   os.kill(run.starts(1)[0][0], signal.SIGSTOP)
-  run.process.send_signal(signal.SIGHUP)  # Which a worker itself does not take for a wish to save.
+  run.process.send_signal(signal.SIGHUP)  # Which this program does not take for a wish to save.
   assert run.end() == 75 and run.stdout.count('stopping') == 2
   other = tmp_path / 'other'
   other.mkdir()

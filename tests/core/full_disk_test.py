@@ -161,6 +161,44 @@ def test_nothing_is_lost_or_damaged_by_a_disk_that_has_room_again(disk, straight
   assert 'Traceback' not in caplog.text
 
 
+@pytest.mark.parametrize('asynchronous', [False, True])
+def test_nothing_is_lost_or_damaged_while_a_disk_has_room_but_no_inodes(disk, straight, asynchronous, caplog):
+  folder = disk.folder / 'run'
+
+  def use_up():
+    while not (folder / 'checkpoint').exists():  # Until the save of step 4 is done.
+      time.sleep(0.01)
+    disk.use_up_inodes()
+
+  assert drive(folder, asynchronous=asynchronous, train_actions=at(step5=use_up, step16=disk.free)) == 0
+  assert_same_weights(folder, straight)
+  assert checkpoints(folder)[-1] == 24 and 8 not in checkpoints(folder)
+  assert_no_remains(folder)
+  assert small_run.record(folder)['status'] == 'finished'
+  failed = [os.path.basename(event['checkpoint']) for event in small_run.events(folder, 'checkpoint_failed')]
+  assert failed == ['ckpt-8', 'ckpt-12']
+  assert steps_in_csv(folder / 'train.csv') == STEPS  # Files that are there grow.
+  assert steps_in_tensorboard(folder / 'train') == STEPS
+  assert 'Traceback' not in caplog.text
+
+
+def test_a_disk_that_gets_no_inodes_ends_training_and_the_same_command_goes_on(disk, straight, capfd):
+  folder = disk.folder / 'run'
+  assert drive(folder, train_actions=at(step5=disk.use_up_inodes)) == 1
+  assert error_line(capfd.readouterr().err) == (
+    f'{folder}/ckpt-16: could not be saved: No space left on device; the newest checkpoint is ckpt-4; 3 saves in a '
+    'row have failed'
+  )
+  assert small_run.record(folder)['status'] == 'failed'
+  assert_no_remains(folder)
+  assert drive(folder) == 1  # Before: 2, after which `launch` and the queue give up.
+  assert error_line(capfd.readouterr().err) == f'{folder}: cannot be written: No space left on device'
+  disk.free()
+  assert drive(folder) == 0
+  assert_same_weights(folder, straight)
+  assert_no_remains(folder)
+
+
 def test_a_disk_that_is_full_at_the_end_keeps_the_checkpoints_before(disk, capfd):
   folder = disk.folder / 'run'
   assert drive(folder, train_actions=at(step24=disk.fill)) == 1

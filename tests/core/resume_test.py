@@ -62,6 +62,17 @@ class PipedTask(NoisyTask):
     return dataset.batch(params.global_batch_size // num_replicas, drop_remainder=True)
 
 
+class FrozenTask(NoisyTask):
+  """Fine-tuning: the first layer and the statistics of batch normalisation stay as they are."""
+
+  def build_model(self):
+    model = super().build_model()
+    for layer in model.layers:
+      layer.trainable = not isinstance(layer, tf_keras.layers.BatchNormalization) and layer is not model.layers[2]
+    assert len(model.trainable_variables) == len(model.variables) - 6  # A kernel, a bias; four of the statistics.
+    return model
+
+
 def adam():
   return tf_keras.optimizers.legacy.Adam(0.01, global_clipnorm=1.0)
 
@@ -95,6 +106,10 @@ CONFIGURATIONS = {
   'plain, 2 replicas, new optimizer': dict(enable_xla=False, replicas='two', optimizer=new_adam),
   'default strategy': dict(enable_xla=False, replicas='default'),
   'eager': dict(enable_xla=False, trainer_config=dict(train_tf_function=False, train_tf_while_loop=False)),
+  'plain, frozen layers, float16': dict(
+    enable_xla=False, task_cls=FrozenTask, optimizer=scaled(new_adam), policy='mixed_float16'
+  ),
+  'split, frozen layers, average': dict(replicas='two', task_cls=FrozenTask, optimizer=averaged),
   'tf.data': dict(enable_xla=False, task_cls=PipedTask),
   'tf.data, fused, accumulation': dict(steps_per_execution=STEPS_PER_EXECUTION, accumulation=2, task_cls=PipedTask),
   'tf.data, 2 replicas': dict(enable_xla=False, replicas='two', task_cls=PipedTask),
@@ -135,6 +150,7 @@ FAST = (
   'split, float16',
   'plain, float16, average',
   'plain, 2 replicas, new optimizer',
+  'plain, frozen layers, float16',
   'eager',
   'tf.data',
 )

@@ -13,6 +13,7 @@ from official_ext.core import run_record
 from official_ext.runtime import heartbeat
 from official_ext.runtime import process_identity
 from official_ext.runtime import run_status
+from tests.runs import folders
 
 
 def _params(**trainer):
@@ -230,6 +231,24 @@ def test_defect_20_other_params_are_shown_and_the_old_ones_kept(tmp_path, capsys
   assert (tmp_path / 'params.1.yaml').read_text() == old
   assert (tmp_path / 'params.2.yaml').read_text() == middle
   assert sorted(os.listdir(tmp_path)) == ['params.1.yaml', 'params.2.yaml', 'params.yaml']
+
+
+def test_a_run_that_goes_back_and_forth_between_parameters_keeps_each_once(tmp_path):
+  for number in range(20):
+    run_record.save_params(_params(train_steps=[100, 200, 300][number % 3]), str(tmp_path))
+  assert sorted(os.listdir(tmp_path)) == ['params.1.yaml', 'params.2.yaml', 'params.3.yaml', 'params.yaml']
+
+
+def test_a_training_deletes_what_killed_processes_of_this_machine_were_writing(tmp_path):
+  here, gone = os.uname().nodename, folders.ended_process().pid
+  abandoned = f'rollbacks.json.tmp-{here}-{gone}'
+  kept = {f'rollbacks.json.tmp-{here}-{os.getpid()}', f'rollbacks.json.tmp-far-{gone}', f'notes.tmp-{gone}'}
+  for name in (abandoned, *kept):
+    (tmp_path / name).write_text('')
+  _record(tmp_path, 'eval').finish('finished')
+  assert {abandoned, *kept} <= set(os.listdir(tmp_path))
+  _record(tmp_path).finish('finished')
+  assert {name for name in os.listdir(tmp_path) if '.tmp-' in name} == kept
 
 
 def test_an_old_file_that_is_no_yaml_is_kept(tmp_path):

@@ -26,14 +26,21 @@ def test_events_by_time_with_those_of_an_evaluation_beside_it(tmp_path):
     ('start', 0, 0, 1, ''),
     ('checkpoint', 20, 20, 1, ''),
     ('eval', 20, 20, 1, ''),
-    ('rollback', 20, 20, 1, ''),
-    ('update_skipped', 21, 25, 2, ''),
     ('eval', 30, 30, 1, 'continuous_eval'),
     ('checkpoint', 40, 40, 1, ''),
+    ('rollback', 20, 20, 1, ''),
+    ('update_skipped', 21, 25, 2, ''),
   ]
   assert [each.event for each in found.events if each.is_superseded] == ['checkpoint']
   assert found.events[0].values == {'mode': 'train'}
   json.dumps([each.as_dict() for each in found.events], allow_nan=False)
+
+
+def test_a_clock_that_is_set_back_changes_the_order_of_no_file(tmp_path):
+  steps = range(10, 70, 10)
+  events = [{**event('eval', step), 'time': 1e9 + step - (3600 if step > 30 else 0)} for step in steps]
+  run = folders.make(tmp_path, 'run', events)
+  assert [each.step for each in _read(tmp_path, run).events] == list(steps)
 
 
 def test_only_the_last_lines_are_read(tmp_path):

@@ -3,12 +3,14 @@
 import errno
 import os
 import pathlib
+import signal
 
 import pytest
 
 from official_ext import errors
 from official_ext.files import paths
 from official_ext.files import whole_folders
+from official_ext.runtime import preemption
 from tests import file_calls
 
 
@@ -91,6 +93,26 @@ def test_a_folder_replaces_nothing_that_it_was_not_to(tmp_path, monkeypatch):
     assert os.listdir(folder) == ['config.json']
   whole_folders.write('link', lambda partial: None)
   assert os.listdir('kept') == [] and sorted(os.listdir('.')) == ['kept', 'link', 'new']
+
+
+@pytest.mark.parametrize('replace', [False, True])
+def test_a_signal_leaves_the_folder_as_it_was(tmp_path, replace):
+  folder = tmp_path / 'kept'
+  if replace:
+    folder.mkdir()
+    (folder / 'old').write_text('old')
+
+  def make(partial):
+    pathlib.Path(partial, 'new').write_text('new')
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.sigtimedwait([], 5)  # Returns at the signal, or never.
+
+  before = signal.getsignal(signal.SIGTERM)
+  with pytest.raises(KeyboardInterrupt), preemption.interrupting():
+    whole_folders.write(str(folder), make, replace=replace)
+  assert signal.getsignal(signal.SIGTERM) == before
+  assert os.listdir(tmp_path) == ['kept'] * replace
+  assert not replace or os.listdir(folder) == ['old']
 
 
 def test_a_folder_on_remote_storage_has_its_subfolders():

@@ -1,6 +1,8 @@
 """Alerts, sent to an HTTP receiver on this machine by real dispatchers, which are killed."""
 
 import collections
+import dataclasses
+import datetime
 import http.server
 import json
 import os
@@ -19,6 +21,10 @@ from official_ext.cli import main
 from official_ext.queue import alert_files
 from official_ext.queue import alert_rules
 from official_ext.queue import alerts
+from official_ext.queue import event_watch
+from official_ext.queue import incidents
+from official_ext.runs import index
+from official_ext.runtime import process_identity
 from tests.queue import queues
 from tests.runs import folders
 
@@ -402,3 +408,25 @@ def test_a_queue_to_which_a_sweep_will_add_more_is_not_empty(trial, receiver):
     assert receiver.titles == []
   tell(trial, receiver, on=['queue_empty'])
   assert receiver.titles == ['queue: empty']
+
+
+def test_a_run_on_a_host_whose_clock_is_an_hour_behind_is_not_told_as_killed_while_its_heart_beats(tmp_path):
+  # What is seen from here is a heartbeat of an hour ago; what tells is whether it changes.
+  far = dataclasses.replace(process_identity.own(), host='far', boot_id='another', machine_id='another')
+
+  def beat(seconds):
+    return datetime.datetime.fromtimestamp(time.time() - 3600 + seconds, datetime.UTC).isoformat()
+
+  rules = alert_rules.parse(['killed'])
+  found = incidents.Incidents(rules, event_watch.EventWatch({}, only_odd=True), silence_seconds=0.3)
+
+  def killed():
+    runs = index.RunIndex(str(tmp_path / 'runs')).summaries()
+    return [incident.title for incident in found.find(runs, [], lambda key: False)]
+
+  for seconds in range(4):
+    folders.make(tmp_path / 'runs', 'a', identity=far, heartbeat=beat(seconds))
+    assert killed() == []
+    time.sleep(0.2)
+  time.sleep(0.2)
+  assert [title.rpartition(': ')[2] for title in killed()] == ['killed at step 10']

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import json
 import os
+import time
 
 import pytest
 
@@ -53,6 +54,27 @@ def test_a_process_on_another_host_is_judged_by_its_heartbeat_and_that_is_said(t
   assert status.of_run(silent).status == 'dead'
   assert 'on far' in status.of_run(silent).reason
   assert status.of_run(none).status == 'unknown'
+
+
+@pytest.mark.parametrize('jump', [-3600, 3600])
+def test_a_clock_that_is_set_anew_makes_no_run_hang(tmp_path, jump):
+  # The run dated its last step before the clock jumped, and its last heartbeat before or after that.
+  now = time.monotonic()
+  beats = {'heartbeat': now - 5, 'updated': now - 8}
+  before = folders.make(tmp_path, 'a', updated=_ago(jump + 8), heartbeat=_ago(jump + 5), monotonic=beats)
+  between = folders.make(tmp_path, 'b', updated=_ago(jump + 8), heartbeat=_ago(5), monotonic=beats)
+  assert [status.of_run(run, hung_seconds=1800).status for run in (before, between)] == ['running', 'running']
+
+
+@pytest.mark.parametrize('jump', [-3600, 3600])
+def test_a_run_that_hangs_is_seen_whatever_its_clock_says(tmp_path, jump):
+  now = time.monotonic()
+  idle = {'heartbeat': now - 5, 'updated': now - 2005}
+  silent = {'heartbeat': now - 2000, 'updated': now - 2005}
+  without_steps = folders.make(tmp_path, 'a', updated=_ago(jump), heartbeat=_ago(5), monotonic=idle)
+  without_life = folders.make(tmp_path, 'b', updated=_ago(jump), heartbeat=_ago(jump), monotonic=silent)
+  assert status.of_run(without_steps, hung_seconds=1800).reason.startswith('no step for 33 min')
+  assert status.of_run(without_life, hung_seconds=1800).reason.startswith('no sign of life for 33 min')
 
 
 def test_a_run_without_progress_hangs_by_its_own_clock(tmp_path):

@@ -154,3 +154,32 @@ def test_a_forked_process_is_not_the_run():
     os.close(reader)
     os.close(writer)
   assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.fixture
+def handled():
+  """Puts the handlers of signals back."""
+  before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+  yield
+  for number, handler in before.items():
+    signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(('handler', 'found'), [(signal.SIG_DFL, 'SIGHUP'), (signal.SIG_IGN, None)])
+def test_the_end_of_the_terminal_stops_what_was_not_started_by_nohup(handler, found, handled):
+  signal.signal(signal.SIGHUP, handler)
+  with preemption.PreemptionWatch() as watch:
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert watch.requested == found
+  assert signal.getsignal(signal.SIGHUP) == handler
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_what_has_nothing_to_save_is_interrupted(number, handled):
+  signal.signal(signal.SIGINT, signal.default_int_handler)
+  signal.signal(signal.SIGHUP, signal.SIG_DFL)
+  before = signal.getsignal(number)
+  with pytest.raises(KeyboardInterrupt), preemption.interrupting():
+    os.kill(os.getpid(), number)
+    signal.sigtimedwait([], 5)  # Returns at the signal, or never.
+  assert signal.getsignal(number) == before

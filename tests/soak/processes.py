@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -114,6 +115,28 @@ class Attempt:
     Returns:
       False where the run had ended before.
     """
+    if not self._reach(moment, timeout):
+      return False
+    alive = all(process.poll() is None for process in self._processes)
+    self._kill(range(len(self._processes)) if which is None else which)
+    return alive
+
+  def starve_at(self, moment: Moment, num_bytes: int = 2**20, timeout: float = _LONGEST_SECONDS) -> bool:
+    """Lets the processes have no more memory than `num_bytes` beyond what they have when `moment` has come.
+
+    Returns:
+      False where the run had ended before.
+    """
+    if not self._reach(moment, timeout):
+      return False
+    for process in self._processes:
+      size = re.search(r'VmSize:\s+(\d+) kB', pathlib.Path(f'/proc/{process.pid}/status').read_text())
+      limit = int(size[1]) * 1024 + num_bytes
+      resource.prlimit(process.pid, resource.RLIMIT_AS, (limit, limit))
+    return True
+
+  def _reach(self, moment: Moment, timeout: float) -> bool:
+    """Waits for a moment; False where the run has ended before."""
     while not moment.has_come(self._folder, elapsed := time.monotonic() - self._began):
       if any(process.poll() is not None for process in self._processes):
         return False
@@ -122,9 +145,7 @@ class Attempt:
         raise TimeoutError(f'{moment.name} has not come in {timeout} s')
       time.sleep(_POLL_SECONDS)
     time.sleep(moment.delay)
-    alive = all(process.poll() is None for process in self._processes)
-    self._kill(range(len(self._processes)) if which is None else which)
-    return alive
+    return True
 
   def _kill(self, which):
     for index in which:
