@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import os
 import sys
 from typing import Any
 
@@ -40,6 +41,7 @@ from official_ext.core import run_events
 from official_ext.core import run_record
 from official_ext.core import run_writers
 from official_ext.core import unset_fields
+from official_ext.monitoring import json_lines
 from official_ext.monitoring import tensorboard
 from official_ext.monitoring import writer_registry
 from official_ext.optimization import learning_rate_scale
@@ -342,6 +344,12 @@ def _build_checkpoint_manager(experiment: _Experiment, trainer: Any) -> manager_
   )
 
 
+def _was_trained(model_dir: str) -> bool:
+  """Whether events.jsonl tells of steps. It is synced before each manifest; run.json may be lost in a power cut."""
+  path = os.path.join(model_dir, 'events.jsonl')
+  return tf.io.gfile.exists(path) and any(event['step'] for event in json_lines.read_events(path))
+
+
 def _build_loop(experiment: _Experiment, run: recorded_run.RecordedRun) -> controller.Controller | owned_loop.OwnedLoop:
   """Builds the outer loop around the run's trainer; nothing is restored yet."""
   trainer, config, options = run.trainer, experiment.params.trainer, experiment.options
@@ -352,8 +360,9 @@ def _build_loop(experiment: _Experiment, run: recorded_run.RecordedRun) -> contr
   goes_on = bool(manifests.paths(experiment.model_dir))
 
   def on_restored():
+    is_new = not manifests.paths(experiment.model_dir) and not experiment.start.checkpoint  # The damaged are set aside.
     _begin_line(experiment, run, manager)
-    if experiment.trains and not goes_on and not experiment.start.checkpoint and run.record.values['attempt'] > 1:
+    if experiment.trains and is_new and (run.record.values['attempt'] > 1 or _was_trained(experiment.model_dir)):
       run.events.tell_anew()
     # Only now are the variables known to be those of the checkpoint's model.
     _tell_params(experiment, run.record, saves=goes_on, warns=False)

@@ -44,7 +44,10 @@ def test_a_run_whose_step_cannot_be_read_any_more_is_told_to_have_failed(tmp_pat
   run_lock.check_free(str(tmp_path))
 
 
-def test_what_an_attempt_without_a_checkpoint_told_does_not_stand(tmp_path, monkeypatch):
+@pytest.mark.parametrize('lost', [False, True])
+def test_what_an_attempt_without_a_checkpoint_told_does_not_stand(lost, tmp_path, monkeypatch):
+  """`lost`: a power loss has taken run.json; events.jsonl was synced."""
+
   class KilledError(BaseException):
     pass
 
@@ -60,6 +63,8 @@ def test_what_an_attempt_without_a_checkpoint_told_does_not_stand(tmp_path, monk
     patch.setattr(recorded_run.RecordedRun, '__exit__', lambda *args: None)  # kill -9 leaves no time.
     small_run.run(tmp_path, task_cls=Task, trainer=intervals)
   assert [line['step'] for line in small_run.events(tmp_path, 'train')] == [5]
+  if lost:
+    (tmp_path / 'run.json').unlink()
   small_run.run(tmp_path, trainer=intervals)
   standing = standing_events.standing(small_run.events(tmp_path))
   assert [line['step'] for line in standing if line['event'] == 'train'] == [5, 10, 12]
