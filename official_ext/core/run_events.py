@@ -1,6 +1,6 @@
 """Passes the events of a run to its writers first, then to the actions that wait for them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from official_ext.actions import event_actions
@@ -37,6 +37,7 @@ class RunEvents:
     self.writers = writers or writers_lib.Writers([])
     self.actions = actions or event_actions.EventActions()
     self._held: list[tuple[str, int, Mapping[str, Any]]] | None = [] if was_finished else None
+    self._held_lines: list[str] = []
     self.actions.report_to(self.tell)
 
   @property
@@ -53,6 +54,12 @@ class RunEvents:
       self._release()
     self.writers.write(event, step, values)
     self.actions.take(event, step, values)
+
+  def print_lines(self, lines: Iterable[str]) -> None:
+    """Prints lines about the start; those of a run that had finished before together with the events held back."""
+    self._held_lines += lines
+    if self._held is None:
+      self._print_held()
 
   def tell_anew(self, step: int = 0) -> None:
     """Tells that a run begins anew, without a checkpoint: what was told of later steps does not count any more."""
@@ -71,7 +78,13 @@ class RunEvents:
   def _release(self) -> None:
     """Reports what was held back, except an evaluation or an end of the finished run, which was reported before."""
     held, self._held = self._held or [], None
+    self._print_held()
     for event, step, values in held:
       if event in ('start', 'restored'):
         self.writers.write(event, step, values)
         self.actions.take(event, step, values)
+
+  def _print_held(self) -> None:
+    lines, self._held_lines = self._held_lines, []
+    for line in lines:
+      print(line, flush=True)

@@ -310,8 +310,8 @@ def _tell_params(experiment: _Experiment, record: run_record.RunRecord, saves: b
 
 
 def _tell_start(experiment: _Experiment, run: recorded_run.RecordedRun) -> None:
-  for line in run.trainer.data_summary() if experiment.is_chief and hasattr(run.trainer, 'data_summary') else ():
-    print(line, flush=True)
+  if experiment.is_chief and hasattr(run.trainer, 'data_summary'):
+    run.events.print_lines(run.trainer.data_summary())
   values = {
     'mode': experiment.mode,
     'devices': run.record.values['devices'],
