@@ -38,6 +38,7 @@ class Evaluator(base_trainer.Trainer):
     self._pictures: dict[str, tf.Tensor] = {}
     self._num_eval_batches = 0
     self.length = evaluation_length.EvaluationLength()
+    self._evaluation_repeats = False  # Set when a dataset for evaluation is made.
     self.inputs = {  # The reports of both inputs.
       name: input_report.InputReport(f'task.{name}', getattr(config.task, name, None), task)
       for name in ('train_data', 'validation_data')
@@ -244,8 +245,9 @@ class Evaluator(base_trainer.Trainer):
     """Evaluates, with averaged weights if there are any; the training weights come back even if it fails.
 
     Raises:
-      UserError: there are no examples, or one of them is broken.
+      UserError: there are no examples, one of them is broken, or all of a dataset that repeats are to be evaluated.
     """
+    self.check_evaluation_ends(int(num_steps))
     report = self.inputs['validation_data']
     report.skips_up_to(None)
     self._num_eval_batches = 0
@@ -270,6 +272,22 @@ class Evaluator(base_trainer.Trainer):
       return self.with_skips(logs, report, self._num_eval_batches * size if self._counts_batches() else None)
     finally:
       self._use_averaged_weights(False)
+
+  def check_evaluation_ends(self, num_steps: int) -> None:
+    """Refuses to evaluate all of a dataset that repeats for ever.
+
+    Args:
+      num_steps: how many batches are evaluated; -1 for all.
+
+    Raises:
+      UserError: names the task's method and what to change.
+    """
+    if num_steps == -1 and self._evaluation_repeats:
+      raise errors.UserError(
+        f'task.validation_data: the dataset of {type(self.task).__name__}.build_inputs repeats for ever, and '
+        'trainer.validation_steps=-1 evaluates all of it; do not repeat if params.is_training is false, or set '
+        'trainer.validation_steps'
+      )
 
   @functools.cached_property
   def _expected_batches(self) -> int | None:

@@ -201,7 +201,7 @@ class Trainer(base_evaluator.Evaluator):
     """See base class. If the configuration names no data, the error names the field that must."""
     is_validation = bool(args) and args[0] is getattr(self.config.task, 'validation_data', None)
     if callable(dataset_or_fn) and is_validation:
-      dataset_or_fn = pipelines.transformed(dataset_or_fn, self._checked_for_evaluation)
+      dataset_or_fn = pipelines.transformed(dataset_or_fn, self._prepared_for_evaluation)
     try:
       with self.inputs['validation_data' if is_validation else 'train_data'].building():
         return self._distribute_dataset(dataset_or_fn, *args, **kwargs)
@@ -211,15 +211,9 @@ class Trainer(base_evaluator.Evaluator):
         raise
       raise mistake from error
 
-  def _checked_for_evaluation(self, dataset: Any, input_context: tf.distribute.InputContext | None = None) -> Any:
-    """The dataset without tf.data's tuning; refuses one that never ends if all of it is to be evaluated."""
-    if self.config.trainer.validation_steps == -1 and isinstance(dataset, tf.data.Dataset):
-      if pipelines.never_ends(dataset):
-        raise errors.UserError(
-          f'task.validation_data: the dataset of {type(self.task).__name__}.build_inputs repeats for ever, and '
-          'trainer.validation_steps=-1 evaluates all of it; do not repeat if params.is_training is false, or set '
-          'trainer.validation_steps'
-        )
+  def _prepared_for_evaluation(self, dataset: Any, input_context: tf.distribute.InputContext | None = None) -> Any:
+    """The dataset without tf.data's tuning. Notes whether it never ends."""
+    self._evaluation_repeats |= isinstance(dataset, tf.data.Dataset) and pipelines.never_ends(dataset)
     return pipelines.without_autotune(dataset, input_context)
 
   def _distribute_dataset(self, dataset_or_fn, *args, **kwargs):

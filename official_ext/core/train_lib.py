@@ -485,7 +485,7 @@ def build_trainer(
     trainer_cls = _with_profiler(trainer_cls, profiler)
   exporter = make_exporter(strategy, params, model_dir, mode) if evaluate else None
   with strategy.scope(), unset_fields.named(params.task, type(task).__name__):
-    return train_utils.create_trainer(
+    trainer = train_utils.create_trainer(
       params,
       task,
       train=train,
@@ -493,6 +493,9 @@ def build_trainer(
       checkpoint_exporter=exporter,
       trainer_cls=trainer_cls,
     )
+  if evaluate:
+    trainer.check_evaluation_ends(params.trainer.validation_steps)
+  return trainer
 
 
 def _with_profiler(trainer_cls: Callable[..., Any], profiler: profiling.Profiler) -> Callable[..., Any]:

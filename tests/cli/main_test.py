@@ -54,7 +54,7 @@ def test_describe_shows_every_field(capsys):
   assert status == 0
   assert out.startswith('digits\n')
   lines = out.splitlines()
-  where = lines.index('trainer.train_steps: int = 600  [train_steps]')
+  where = lines.index('trainer.train_steps: int = 600  [train_steps, max_steps]')
   assert lines[where + 1] == '    number of train steps.'
   where = lines.index('trainer.nonfinite.max_skips: int = 10')
   assert lines[where + 1].startswith('    How many such steps are allowed')

@@ -4,7 +4,7 @@ import json
 import math
 import types
 
-import official_ext  # noqa: F401
+import official_ext as ext
 
 # isort: split
 from official.modeling import optimization
@@ -12,22 +12,11 @@ import pytest
 import tensorflow as tf
 
 from official_ext.config import parser
-from official_ext.config import short_names
 import registry_imports  # noqa: F401
 
 
 def parse(experiment, *sets, **flags):
   return parser.parse_configuration(types.SimpleNamespace(experiment=experiment, mode=None, set=list(sets), **flags))
-
-
-def with_max_steps():
-  for name in parser.experiment_names():
-    try:
-      paths = short_names.resolve('max_steps', parser.factory_of(name)(), name)
-    except Exception:  # Not an experiment that can be made here, or one without this name.
-      continue
-    if paths[0] == 'trainer.train_steps':
-      yield name
 
 
 def warm_up(params):
@@ -37,8 +26,10 @@ def warm_up(params):
 METHODS = ('grpo', 'preference', 'reward_model', 'sft')
 
 
-def test_these_are_all_methods_with_that_name():
-  assert set(with_max_steps()) - {'script'} == set(METHODS)
+def test_these_are_all_fine_tuning_methods():
+  names = [name for name in parser.experiment_names() if parser.factory_of(name).__module__.startswith('experiments.')]
+  tasks = {name: parser.factory_of(name)().task for name in names}
+  assert {name for name, task in tasks.items() if isinstance(task, ext.FineTuningConfig)} == set(METHODS)
 
 
 @pytest.mark.parametrize('experiment', METHODS)
