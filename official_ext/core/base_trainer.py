@@ -213,7 +213,8 @@ class Trainer(base_evaluator.Evaluator):
 
   def _prepared_for_evaluation(self, dataset: Any, input_context: tf.distribute.InputContext | None = None) -> Any:
     """The dataset without tf.data's tuning. Notes whether it never ends."""
-    self._evaluation_repeats |= isinstance(dataset, tf.data.Dataset) and pipelines.never_ends(dataset)
+    if isinstance(dataset, tf.data.Dataset) and tf.executing_eagerly():  # A parameter server makes it in a graph.
+      self._evaluation_repeats |= pipelines.never_ends(dataset)
     return pipelines.without_autotune(dataset, input_context)
 
   def _distribute_dataset(self, dataset_or_fn, *args, **kwargs):
