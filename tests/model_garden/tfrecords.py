@@ -178,24 +178,6 @@ def write_boxes(path: str | os.PathLike, num_examples: int = 16, image_size: int
   return os.fspath(path)
 
 
-def write_videos(path: str | os.PathLike, num_examples: int = 8, num_frames: int = 8, image_size: int = 64) -> str:
-  """Writes clips of noise with a label from 0 to 3, as `official.vision.dataloaders.video_input` reads them.
-
-  Returns:
-    The path, for `task.train_data.input_path`.
-  """
-  rng = np.random.default_rng(0)
-  with tf.io.TFRecordWriter(os.fspath(path)) as writer:
-    for number in range(num_examples):
-      example = tf.train.SequenceExample()
-      example.context.feature['clip/label/index'].int64_list.value.append(number % 4)
-      for _ in range(num_frames):
-        frame = tf.io.encode_jpeg(rng.integers(256, size=[image_size, image_size, 3]).astype(np.uint8)).numpy()
-        example.feature_lists.feature_list['image/encoded'].feature.add().bytes_list.value.append(frame)
-      writer.write(example.SerializeToString())
-  return os.fspath(path)
-
-
 def write_masked_tokens(
   path: str | os.PathLike, num_examples: int = 16, seq_length: int = 16, num_predictions: int = 4
 ) -> str:
