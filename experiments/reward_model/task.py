@@ -24,8 +24,7 @@ class RewardModelTask(ext.FineTuningTask):
 
   def result_writers(self, model: tf_keras.Model) -> Mapping[str, Callable[[str], None]]:
     """The whole model, adapters merged: transformers loads it as a model for sequence classification."""
-    tokenizer = self.result_tokenizer
-    return {'model': lambda folder: ext.pretrained.save(self.merged_classifier(model), folder, tokenizer=tokenizer)}
+    return self.classifier_writers(model)
 
   def load_result(self, name: str, folder: str) -> tf_keras.Model:
     """See base class."""

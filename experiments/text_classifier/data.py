@@ -39,6 +39,10 @@ class LabelledTexts(ext.Source):
     """See base class."""
     return self._texts.describe(index)
 
+  def summary(self) -> str:
+    """The number of examples, and of the records that were left out, in words."""
+    return self._texts.summary()
+
   def identity(self) -> Mapping[str, Any]:
     """See base class."""
     return {**self._texts.identity(), 'label_column': self._column, 'class_names': list(self._numbers)}

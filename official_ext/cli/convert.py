@@ -50,15 +50,20 @@ def run(arguments: list[str]) -> None:
     if not folders.adapter:
       _refuse(known, ('load_in_4bit',), f'{source}, which holds no adapters that could stand on 4 bits')
   tokenizer_folder = known.tokenizer or (folders.tokenizer if folders is not None else None)
+  from official_ext.modeling import pretrained  # pylint: disable=g-import-not-at-top  # TensorFlow.
+
   tokenizer = _tokenizer(tokenizer_folder, is_needed=known.tokenizer is not None)
   if folders is not None:
+    if known.tokenizer is not None:  # Before the weights are loaded.
+      _check_tokenizer(known, tokenizer, pretrained.read_config(folders.model)[0])
     kept = 'bfloat16' if _may_be_bfloat16(folders, known.dtype) else 'float32'
     model = _of_folders(folders, kept, known.load_in_4bit)
   else:
     model, task = _of_run(known, source)
     if tokenizer is None:
       tokenizer = _tokenizer_of_task(task)
-  _check_vocabulary(known, tokenizer, model)
+    else:
+      _check_tokenizer(known, tokenizer, model.config)
   from official_ext.files import whole_folders  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
   dtype = known.dtype or _told_dtype(model)
@@ -124,12 +129,17 @@ def _has_tokenizer(origin: Any) -> bool:
   return origin is not None and model_folders.TOKENIZER_FILE in origin.files
 
 
-def _check_vocabulary(known: Any, tokenizer: Any, model: Any) -> None:
-  size = model.config.vocab_size
-  if known.tokenizer is not None and len(tokenizer) > size:
+def _check_tokenizer(known: Any, tokenizer: Any, config: Any) -> None:
+  """Refuses the tokenizer of --tokenizer if it does not fit the configuration of a model."""
+  hint, size = f'; without --tokenizer that of {known.source} is used', config.vocab_size
+  if len(tokenizer) > size:
     raise errors.UserError(
-      f"--tokenizer={known.tokenizer}: has {len(tokenizer)} tokens, and the model {size} (vocab_size): it is another's"
+      f'--tokenizer={known.tokenizer}: has {len(tokenizer)} tokens, and the model {size} (vocab_size){hint}'
     )
+  try:
+    tokenizer.beside(config.model_type)
+  except errors.UserError as error:
+    raise errors.UserError(f'--tokenizer={known.tokenizer}: {error}{hint}') from error
 
 
 def _may_be_bfloat16(folders: model_folders.ModelFolders, dtype: str | None) -> bool:

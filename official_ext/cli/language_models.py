@@ -34,7 +34,7 @@ def _boolean(text: str) -> bool:
 def load(folders: model_folders.ModelFolders, dtype: str | None = None, load_in_4bit: bool | None = None) -> Any:
   """The model of a folder, or of adapters and their base, which is kept as it was when the adapters were trained.
 
-  What adapters stand on is printed to stderr, and each difference from what they were trained on.
+  The base of adapters is printed to stderr, and each difference from the base that they were trained on.
 
   Args:
     folders: of the model.
@@ -47,6 +47,13 @@ def load(folders: model_folders.ModelFolders, dtype: str | None = None, load_in_
   Raises:
     UserError: see `pretrained.load` and `peft_folders.load`.
   """
+  return load_with_base(folders, dtype, load_in_4bit)[0]
+
+
+def load_with_base(
+  folders: model_folders.ModelFolders, dtype: str | None = None, load_in_4bit: bool | None = None
+) -> tuple[Any, str]:
+  """(model, base): the model of `load`, and a line that describes how its base is kept and in which folder it is."""
   from official_ext.modeling import adapter_bases  # pylint: disable=g-import-not-at-top  # TensorFlow, as the others.
   from official_ext.modeling import lora  # pylint: disable=g-import-not-at-top
   from official_ext.modeling import peft_folders  # pylint: disable=g-import-not-at-top
@@ -57,18 +64,12 @@ def load(folders: model_folders.ModelFolders, dtype: str | None = None, load_in_
   model = pretrained.load(folders.model, dtype=dtype or 'float32', **how)
   if folders.adapter:
     peft_folders.load(model, folders.adapter, warn=lambda line: print(f'warning: {line}', file=sys.stderr))
-    if record is not None:
-      print(f'base: {describe_base(model)}', file=sys.stderr)
-    if how['quantization'].method == 'none':
-      lora.merge(model)
-  return model
-
-
-def describe_base(model: Any) -> str:
-  """How the weights of a model are kept, below adapters if it has some, and of which folder: a line."""
-  from official_ext.modeling import adapter_bases  # pylint: disable=g-import-not-at-top  # TensorFlow.
-
-  return adapter_bases.record_of(model, has_digest=False).describe()
+  base = adapter_bases.record_of(model, has_digest=False).describe()  # A merged model has no base.
+  if record is not None:
+    print(f'base: {base}', file=sys.stderr)
+  if folders.adapter and how['quantization'].method == 'none':
+    lora.merge(model)
+  return model, base
 
 
 def check_unicode(text: str, name: str) -> None:

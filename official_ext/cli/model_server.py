@@ -2,10 +2,12 @@
 
     python -m official_ext.cli.model_server KIND FOLDER [true|false]
 
-KIND is saved_model or language_model; of that, kernels are kept in 4 bits, or not, or without a word as adapters were
-trained. Requests are JSON objects, one a line, on stdin, each with an `id`; answers come
-on stdout, with the same `id`: some with `text`, the last one with `done` or with `errors`, a list of lines. The first
-line, before any request, tells what the model takes, or has `errors`.
+KIND is saved_model or language_model. The third argument sets whether the kernels of a language model are kept in 4
+bits; the default is how its adapters were trained.
+
+Requests are JSON objects on stdin, one a line, each with an `id`. Answers come on stdout with the same `id`: some with
+`text`, the last one with `done` or with `errors`, a list of lines. The first line, before any request, describes the
+inputs of the model, or has `errors`.
 
     {"id": 1, "do": "predict", "signature": ..., "inputs": ...}                see saved_models.py
     {"id": 2, "do": "chat", "messages": [...], "system_prompt": "", "settings": {...}}
@@ -68,8 +70,8 @@ class _LanguageModel:
 
     self._folders = model_folders.find(folder)
     self._tokenizer = language_models.load_tokenizer(self._folders)
-    self._model = language_models.load(self._folders, load_in_4bit=load_in_4bit)
-    self._base = language_models.describe_base(self._model) if self._folders.adapter or load_in_4bit else ''
+    self._model, base = language_models.load_with_base(self._folders, load_in_4bit=load_in_4bit)
+    self._base = base if self._folders.adapter or load_in_4bit else ''
     self._conversations: dict[str, Any] = {}
     self._writers: dict[str, Any] = {}
 

@@ -294,8 +294,9 @@ def _as_messages(value: Any, column: str) -> Messages:
     except (ValueError, RecursionError):
       value = None
   if not isinstance(value, list) or not all(isinstance(message, Mapping) and 'role' in message for message in value):
-    keys = sorted({str(key) for message in value if isinstance(message, Mapping) for key in message}) if value else []
-    found = f'; these have {", ".join(keys[:5])}' if isinstance(value, list) and keys else ''
+    items = value if isinstance(value, list) else []
+    keys = sorted({str(key) for item in items if isinstance(item, Mapping) for key in item})
+    found = f'; these have {", ".join(keys[:5])}' if keys else ''
     raise ValueError(
       f'column {column!r} holds no list of messages, which are dictionaries with role and content{found}'
     )

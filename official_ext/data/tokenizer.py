@@ -71,17 +71,22 @@ class Tokenizer:
     self._where = where
     self._model_type = model_type
     self._config = _read_json(files, _CONFIG, where)
+    if tokenizer_class and not self._config.get('tokenizer_class'):
+      self._set_config({'tokenizer_class': tokenizer_class})
     content = functools.cache(lambda: _read_json(files, _JSON, where))
-    self._class = self._resolve(content, tokenizer_class)
+    self._class = self._resolve(content)
     self._backend = self._make_backend(library, lambda: files[_JSON].decode())
-    named = {**tokenizer_classes.FOLLOWED.get(self._class, {}), **self._config}
-    if 'added_tokens_decoder' not in named:  # As transformers has it, for folders of before it was.
-      named.update(_read_json(files, _SPECIAL, where))
+    declared = dict(self._config)
+    if 'added_tokens_decoder' not in declared:  # As transformers has it, for folders of before it was.
+      declared.update(_read_json(files, _SPECIAL, where))
+    named = {**tokenizer_classes.FOLLOWED.get(self._class, {}), **declared}
     self.special_tokens = {name: _content(named[name]) for name in _NAMED if _content(named.get(name))}
     is_rebuilt = bool(self._class) and self._rebuild(library, content())
     self._add_missing(library, named)
     if is_rebuilt:
       self._keep_rebuilt()
+    elif self.special_tokens.keys() - declared.keys():  # The class has them: files without a model's name none.
+      self._set_config({name: token for name, token in self.special_tokens.items() if name not in declared})
     self._backend.encode_special_tokens = bool(self._config.get('split_special_tokens'))
     generation = _read_json(files, _GENERATION, where)
     more = generation.get('eos_token_id')
@@ -93,9 +98,9 @@ class Tokenizer:
       )
     self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(stop for stop in stops if stop is not None))
 
-  def _resolve(self, content, of_model):
+  def _resolve(self, content):
     """The class that transformers makes; '' if it takes tokenizer.json unchanged."""
-    named = self._config.get('tokenizer_class') or of_model
+    named = self._config.get('tokenizer_class')
     named = named if isinstance(named, str) else ''
     if not named and self._model_type not in tokenizer_classes.REGISTERED:
       return ''
@@ -141,12 +146,12 @@ class Tokenizer:
     """Puts what was rebuilt into the files, so that every program reads the same from them."""
     self._files[_JSON] = self._backend.to_str(pretty=True).encode()
     declared = {str(number): _fields(token) for number, token in self._backend.get_added_tokens_decoder().items()}
-    self._config = {
-      **self._config,
-      **self.special_tokens,
-      'added_tokens_decoder': declared,
-      'tokenizer_class': tokenizer_classes.UNCHANGED_CLASS,
-    }
+    unchanged = {'added_tokens_decoder': declared, 'tokenizer_class': tokenizer_classes.UNCHANGED_CLASS}
+    self._set_config({**self.special_tokens, **unchanged})
+
+  def _set_config(self, fields):
+    """Sets fields of tokenizer_config.json."""
+    self._config = {**self._config, **fields}
     self._files[_CONFIG] = _as_json(self._config)
 
   def beside(self, model_type: str) -> 'Tokenizer':
@@ -402,7 +407,7 @@ def _fields(token: Any) -> dict[str, Any]:
 
 
 def _of_model(folder: str) -> tuple[str, str]:
-  """(model_type, tokenizer_class) of config.json; '' for each that there is not. What is wrong with it, others tell."""
+  """(model_type, tokenizer_class) of config.json; '' for each that is missing, also if the file is invalid."""
   try:
     found = json.loads(paths.read(os.path.join(folder, _MODEL)))
   except (OSError, ValueError, RecursionError):

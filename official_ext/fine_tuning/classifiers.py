@@ -1,7 +1,9 @@
 """Models that score texts, which begin as `model_path` says, and become whole folders again."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from absl import logging
 
 from official_ext.fine_tuning import configs
 from official_ext.modeling import adapter_bases
@@ -18,6 +20,7 @@ def build(
   base: model_folders.ModelFolders | None,
   num_labels: int,
   settings: Mapping[str, Any],
+  warn: Callable[[str], None] = logging.warning,
 ) -> sequence_classifier.SequenceClassifier:
   """A classifier, with new adapters if they are trained: those of a folder are added to its weights.
 
@@ -26,11 +29,12 @@ def build(
     base: the folders of its `model_path`; None for a new decoder.
     num_labels: how many scores a text gets.
     settings: see `pretrained.load`.
+    warn: see `peft_folders.load`.
 
   Raises:
     UserError: as `pretrained.load_classifier` does.
   """
-  model = _plain(config, base, num_labels, settings)
+  model = _plain(config, base, num_labels, settings, warn)
   if config.trains_adapters:
     lora.attach(model.decoder, config.lora, config.frozen_kernels(), config.frozen_dtype or None)
   return model
@@ -48,16 +52,17 @@ def merged(
   """
   if not config.trains_adapters:
     return model
-  return lora.merged_copy(model, lambda: build(config, base, model.num_labels, {**settings, 'dtype': 'float32'}))
+  settings = {**settings, 'dtype': 'float32'}
+  return lora.merged_copy(model, lambda: build(config, base, model.num_labels, settings, warn=lambda line: None))
 
 
-def _plain(config, base, num_labels, settings):
+def _plain(config, base, num_labels, settings, warn):
   if base is None:
     return sequence_classifier.SequenceClassifier(config.model, num_labels)
   if not base.adapter:
     return pretrained.load_classifier(base.model, num_labels, **settings)
   how = adapter_bases.options(base_records.read(base.adapter))
   language_model = pretrained.load(base.model, **how, **settings)
-  peft_folders.load(language_model, base.adapter)
+  peft_folders.load(language_model, base.adapter, warn=warn)
   lora.merge(language_model)
   return sequence_classifier.of_language_model(language_model, num_labels)

@@ -57,6 +57,13 @@ def writers(task: Any, model: Any) -> Mapping[str, Writer]:
   return found
 
 
+def classifier_writers(task: Any, model: Any) -> Mapping[str, Writer]:
+  """Like `writers`, for a classifier: always the whole model."""
+  representable.check(model, 'the result')
+  tokenizer = task.result_tokenizer
+  return {MODEL: lambda folder: pretrained.save(task.merged_classifier(model), folder, tokenizer=tokenizer)}
+
+
 def save(writers_of_model: Mapping[str, Writer], folder: str) -> Mapping[str, str]:
   """Writes a result below a folder; returns what was saved -> its folder."""
   folders = {name: os.path.join(folder, name) for name in writers_of_model}
@@ -111,7 +118,7 @@ class SaveAtEnd(triggers.AtEnd):
     self._is_chief = trainer.strategy.extended.should_checkpoint
 
   def prepare(self, mode: str) -> None:
-    """Makes sure that there is a form for the result, and a place; prints what adapters stand on."""
+    """Checks that a folder can represent the result and can be written. Prints the base of adapters."""
     del mode
     task = self._task
     if task.output_dir and self._is_chief:

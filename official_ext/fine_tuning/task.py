@@ -81,22 +81,33 @@ class FineTuningTask(text_task.TextTask):
     """A model of `build_language_model` without adapters, which are added to its weights: to be saved."""
     if not self.config.trains_adapters:
       return model
-    return lora_lib.merged_copy(model, lambda: self._language_model('float32'))
+    return lora_lib.merged_copy(model, lambda: self._language_model('float32', warn=lambda line: None))
 
   def build_classifier(self, num_labels: int) -> sequence_classifier.SequenceClassifier:
     """The same decoder with a head of scores for each text in place of the language model's.
 
-    Its result is a whole model: `result_writers` must be overridden with `merged_classifier`.
+    Its result is a whole model: `result_writers` must be overridden with `classifier_writers`.
     """
     model = classifiers.build(self.config, self.base_model, num_labels, self._run_settings())
     self.check_vocabulary(model.config.vocab_size)
     return model
 
+  def classifier_writers(self, model: Any) -> Mapping[str, Callable[[str], None]]:
+    """`result_writers` of a model of `build_classifier`: the whole model, adapters merged, and the tokenizer.
+
+    Raises:
+      UserError: the folder would represent another model: see representable.py.
+    """
+    return results.classifier_writers(self, model)
+
   def merged_classifier(self, model: Any) -> sequence_classifier.SequenceClassifier:
     """A model of `build_classifier` without adapters, which are added to its weights: to be saved."""
     return classifiers.merged(model, self.config, self.base_model, self._run_settings())
 
-  def _language_model(self, dtype: str | None = None) -> decoder_lib.LanguageModel:
+  def _language_model(
+    self, dtype: str | None = None, warn: Callable[[str], None] = logging.warning
+  ) -> decoder_lib.LanguageModel:
+    """The model of `build_language_model`. `warn` gets each difference from the base that adapters were trained on."""
     config, base = self.config, self.base_model
     if base is None:
       return decoder_lib.LanguageModel(config.model)
@@ -104,7 +115,7 @@ class FineTuningTask(text_task.TextTask):
       raise errors.UserError(f'task.lora: the adapters of {base.adapter} are trained on as they are; leave it alone')
     model = self.load_base(dtype)
     if base.adapter:
-      peft_folders.load(model, base.adapter)
+      peft_folders.load(model, base.adapter, warn=warn)
       if not config.trains_adapters:
         lora_lib.merge(model)
     elif config.trains_adapters:

@@ -1,9 +1,11 @@
-"""What a model's adapters stand on: its record, and whether the base of a record is the same."""
+"""The record of the base below a model's adapters, and the comparison of a base with a record."""
 
+import functools
 import json
 from typing import Any
 
 from official_ext import errors
+from official_ext.files import storage
 from official_ext.modeling import base_records
 from official_ext.modeling import frozen
 from official_ext.modeling import quantized_linear
@@ -47,7 +49,7 @@ def options(record: base_records.BaseRecord | None, load_in_4bit: bool | None = 
 
   Args:
     record: of adapters; None for float weights.
-    load_in_4bit: whether kernels are kept in 4 bits, whatever the record says; None for that.
+    load_in_4bit: whether kernels are kept in 4 bits; overrides the record. None for what the record has.
   """
   is_recorded = record is not None and (load_in_4bit is None or load_in_4bit == (record.method == 'nf4'))
   if record is not None and is_recorded:
@@ -75,12 +77,18 @@ def digest_of(model: Any) -> str | None:
   if origin is None or is_merged(model):
     return None
   try:
-    files = tensor_files.TensorFiles(origin.folder)
-    if files.stamp() != origin.stamp:
+    if tensor_files.TensorFiles(origin.folder).stamp() != origin.stamp:
       return None
-    return weight_digests.of_files(files, model.config.model_type, model.config.tie_word_embeddings)
-  except (errors.UserError, OSError):  # The folder was removed meanwhile.
+    return _digest(origin.folder, origin.stamp, model.config.model_type, model.config.tie_word_embeddings)
+  except (errors.UserError, *storage.FAILURES):  # The folder was removed meanwhile.
     return None
+
+
+@functools.lru_cache(maxsize=8)
+def _digest(folder: str, stamp: tuple[tuple[str, int, int], ...], model_type: str, is_tied: bool) -> str:
+  """The digest of a folder's weights. Files with the same stamp are read once."""
+  del stamp  # Distinguishes the entries of the cache.
+  return weight_digests.of_files(tensor_files.TensorFiles(folder), model_type, is_tied)
 
 
 def check(model: Any, record: base_records.BaseRecord, adapter: str) -> None:

@@ -4,7 +4,7 @@ peft knows the base by its path alone, and by no sign how its weights were kept:
 has other logits over the weights that those were packed from.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import json
 import os
@@ -18,6 +18,12 @@ _MAX_BYTES = 2**20
 _DIGITS = 12  # Of a digest, in a line.
 _METHODS = ('none', 'nf4', 'int8')
 _DTYPES = ('float32', 'bfloat16', 'float16')
+_IS_VALID_FIELD: Mapping[str, Callable[[Any], bool]] = {  # Of `QuantizationConfig`.
+  'method': lambda value: value in _METHODS,
+  'block_size': lambda value: type(value) is int and value >= 2,
+  'double_quantization': lambda value: isinstance(value, bool),
+  'skip_modules': lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +113,8 @@ _HINT = 'save the adapters again, or remove this file: they are then loaded with
 def _is_valid(record):
   is_text = all(value is None or isinstance(value, str) for value in (record.folder, record.weights_sha256))
   are_mappings = all(isinstance(value, Mapping) for value in (record.quantization, record.config))
-  if not is_text or not are_mappings or record.quantization.get('method') not in _METHODS:
+  if not is_text or not are_mappings or 'method' not in record.quantization:
+    return False
+  if not all(name in _IS_VALID_FIELD and _IS_VALID_FIELD[name](value) for name, value in record.quantization.items()):
     return False
   return record.frozen_dtype in _DTYPES and isinstance(record.compute_dtype, str)

@@ -117,6 +117,7 @@ class Decoder(layers.Part):
     blocks: a `Block` for each layer; with `config.scan_layers` a single one, with stacked weights.
     norm: the last norm.
     draws: whether layers drop out in training.
+    origin: that of the model from a folder that it is a part of; None for a new one.
   """
 
   def __init__(
@@ -143,6 +144,7 @@ class Decoder(layers.Part):
     decoder_config.check(config)
     super().__init__(name=name, dtype=dtype)
     self.config = config
+    self.origin: Any = None
     self.draws = bool(config.attention_dropout or config.residual_dropout or config.embedding_dropout)
     initializer = initializer or functools.partial(tf_keras.initializers.RandomNormal, stddev=config.initializer_range)
     embedding = lambda rows, name: layers.Embedding(rows, config.hidden_size, initializer(), **self.inside(name))

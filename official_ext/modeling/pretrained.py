@@ -171,7 +171,7 @@ def _load(folder, make, ignore_fields, changes, quantization=None, frozen_dtype=
   quantized_linear.quantize(model, quantization)
   if quantization.method != 'none' or frozen_dtype is not None:
     frozen.freeze(model, dtype=frozen_dtype)
-  model.origin = Origin(folder, fields, _carried_files(folder), stamp)
+  model.origin = model.decoder.origin = Origin(folder, fields, _carried_files(folder), stamp)
   return model
 
 

@@ -19,7 +19,7 @@ _TOLERANCE, _TOLERANCE_OF_HALF = 1e-4, 5e-2
 
 
 class Probe(NamedTuple):
-  """What a model computes of a few tokens.
+  """The outputs of a model for a few tokens.
 
   Attributes:
     ids: int32 [b, t], drawn at random.

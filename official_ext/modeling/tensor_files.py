@@ -173,6 +173,8 @@ def write(folder: str, tensors: Mapping[str, Callable[[], np.ndarray]], dtype: s
 
   Raises:
     errors.UserError: a tensor has values that are not finite, or are not in `dtype`. The weights that were there stay.
+    OSError, tf.errors.OpError: a file cannot be written. If shards of the same names are being replaced, the folder may
+      then hold no index, and is refused by `TensorFiles`.
   """
   before = [name for name in tf.io.gfile.listdir(folder) if name == INDEX or name.endswith('.safetensors')]
   shards: list[list[str]] = []  # The names of the tensors of each.
@@ -184,6 +186,10 @@ def write(folder: str, tensors: Mapping[str, Callable[[], np.ndarray]], dtype: s
         os.remove(os.path.join(folder, _PARTIAL.format(number)))
     raise
   finals = [WEIGHTS] if len(shards) == 1 else [_shard_name(number, len(shards)) for number in range(len(shards))]
+  replaced = {*before} & {*finals} - {WEIGHTS}
+  if INDEX in before and replaced:  # With its index, a mixture of old and new shards would be read as a model.
+    for name in (WEIGHTS, INDEX):  # In this order: without an index, `WEIGHTS` would be read.
+      paths.remove(os.path.join(folder, name))
   for number, final in enumerate(finals):
     partial = os.path.join(folder, _PARTIAL.format(number))
     tf.io.gfile.rename(partial, os.path.join(folder, final), overwrite=True)

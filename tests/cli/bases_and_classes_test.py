@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from official_ext.cli import main as cli
+from official_ext.cli import model_server
 from official_ext.modeling import lora
 from official_ext.modeling import peft_folders
 from official_ext.modeling import pretrained
@@ -136,6 +137,12 @@ def test_generate_and_chat_stand_on_what_adapters_were_trained_on(flags, run, pl
   monkeypatch.setattr('sys.stdin', io.StringIO('hello\n'))
   status, _, err = run('chat', place / 'packed', '--max_new_tokens=4', *flags)
   assert status == 0 and 'base: nf4 weights' in err
+
+
+@pytest.mark.parametrize('name, kept', [('plain', 'float32 weights'), ('packed', 'nf4 weights (blocks of 64, ')])
+def test_the_console_names_the_base_of_adapters(name, kept, place):
+  base = model_server._LanguageModel(str(place / name)).description()['base']
+  assert base.startswith(kept) and base.endswith(f' of {place / "base"}')
 
 
 def test_a_saved_model_stays_over_the_base_that_was_exported(run, tmp_path):

@@ -18,6 +18,7 @@ from official.core import exp_factory
 from official.core import task_factory
 import pytest
 import tensorflow as tf
+import tokenizers
 
 import official_ext as ext
 from official_ext.checkpoints import manager
@@ -343,6 +344,18 @@ def test_a_lack_of_a_tokenizer_and_one_that_is_too_large_are_told(run, place, wr
   status, out, err = run('convert', 'base', 'new', '--tokenizer=large')
   assert (status, out) == (2, '') and not (place / 'new').exists()
   assert err.startswith(f'error: --tokenizer=large: has {len(large)} tokens, and the model 275 (vocab_size)')
+  (place / 'damaged').mkdir()  # The tokenizer is checked before weights are read.
+  shutil.copy(place / 'base/config.json', place / 'damaged')
+  (place / 'damaged/model.safetensors').write_bytes(b'damaged')
+  status, _, err = run('convert', 'damaged', 'new', '--tokenizer=large')
+  assert status == 2 and err.endswith('(vocab_size); without --tokenizer that of damaged is used\n'), err
+  fields = json.loads((place / 'base/config.json').read_text())
+  qwen2 = {name: value for name, value in fields.items() if name not in ('attention_bias', 'mlp_bias')}
+  (place / 'damaged/config.json').write_text(json.dumps({**qwen2, 'model_type': 'qwen2'}))
+  (place / 'words').mkdir()
+  tokenizers.Tokenizer(tokenizers.models.WordLevel({'a': 0}, unk_token='a')).save(str(place / 'words/tokenizer.json'))
+  status, _, err = run('convert', 'damaged', 'new', '--tokenizer=words')
+  assert status == 2 and err.startswith('error: --tokenizer=words: ') and 'the model is WordLevel' in err, err
 
 
 def test_a_folder_of_a_classifier_is_converted_and_writes_no_text(run, place):

@@ -290,6 +290,15 @@ def test_a_bad_record_is_named_with_its_line(tokenizer, tmp_path, line, told):
   assert '\n' not in str(error.value)
 
 
+@pytest.mark.parametrize('text', ['3', '1.5', 'true', 'null', '"a"', '{"role": "user"}', '[3]'])
+def test_a_text_that_is_json_and_no_list_of_messages_is_a_bad_record(tokenizer, text):
+  good = json.dumps([{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': 'b'}])
+  records = [{'messages': good}, {'messages': text}]
+  with pytest.raises(bad_examples.BadExampleError, match="record 1: column 'messages' holds no list of messages"):
+    open_list(records, tokenizer)
+  assert open_list(records, tokenizer, on_bad_example='skip').report.bad_records == 1
+
+
 USER, CALL = {'role': 'user', 'content': 'Hi'}, {'type': 'function', 'function': {'name': 'f', 'arguments': {}}}
 SAYING_NOTHING = [
   {'content': ''},

@@ -7,6 +7,7 @@ import random
 
 import pytest
 import tokenizers
+from tokenizers import decoders
 from tokenizers import models
 from tokenizers import pre_tokenizers
 
@@ -210,3 +211,37 @@ def test_what_is_stated_of_transformers_is_what_it_has():
     parameters = inspect.signature(auto.tokenizer_class_from_name(name).__init__).parameters
     stated = {key: value.default for key, value in parameters.items() if key.endswith('_token') and value.default}
     assert defaults == stated, name
+
+
+def gpt2(folder, model, config=()):
+  """The files of openai-community/gpt2: no tokenizer_class, no special tokens."""
+  backend = tokenizers.Tokenizer(models.BPE())
+  backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  backend.decoder = decoders.ByteLevel()
+  folders._trained(backend, ['<|endoftext|>'], initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+  return folders.write(folder, backend, {'model_max_length': 1024, **dict(config)}, [('config.json', model)])
+
+
+def test_a_saved_tokenizer_keeps_the_special_tokens_of_its_class(auto, tmp_path):
+  ours = tokenizer_lib.Tokenizer.load(str(gpt2(tmp_path / 'gpt2', {'model_type': 'gpt2'})))
+  assert_same(ours, auto(tmp_path / 'gpt2'))
+  assert ours.special_tokens == dict.fromkeys(('bos_token', 'eos_token', 'unk_token'), '<|endoftext|>')
+  ours.save(str(tmp_path / 'saved'))
+  again = tokenizer_lib.Tokenizer.load(str(tmp_path / 'saved'))
+  assert again.special_tokens == ours.special_tokens and again.eos_token_id == ours.eos_token_id is not None
+  assert again.digest == ours.digest
+  bare = tokenizer_lib.Tokenizer.load(str(gpt2(tmp_path / 'bare', {'model_type': 'llama'})))
+  assert bare.special_tokens == {} and bare.digest != ours.digest
+
+
+def test_the_class_of_config_json_stays_when_the_chat_template_changes(tmp_path):
+  """Without it a GemmaTokenizer would be made beside a model of type gemma2."""
+  model = {'model_type': 'gemma2', 'tokenizer_class': 'PreTrainedTokenizerFast'}
+  ours = tokenizer_lib.Tokenizer.load(str(gpt2(tmp_path / 'gemma2', model)))
+  other = ours.with_chat_template('{{ messages }}')
+  ours.save(str(tmp_path / 'saved'))
+  (tmp_path / 'saved/config.json').write_text(json.dumps({'model_type': 'gemma2'}))
+  for found in (other, tokenizer_lib.Tokenizer.load(str(tmp_path / 'saved'))):
+    assert found.special_tokens == ours.special_tokens and len(found) == len(ours)
+    for text in texts(3):
+      assert found.encode(text) == ours.encode(text)

@@ -204,3 +204,14 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path):
     errors.UserError, match='task.tokenizer_path: the tokenizer of .* has 300 tokens, .* has room for 299'
   ):
     shrunk_run.make_task(make_params(changes)).build_model()
+
+
+def test_records_that_are_left_out_are_in_the_summary_of_the_source(tmp_path):
+  path = tmp_path / 'texts.jsonl'
+  label = next(iter(topics.CLASSES))
+  good, bad = json.dumps({'text': 'one two three', 'label': label}), json.dumps({'text': None, 'label': label})
+  path.write_text(f'{good}\n{bad}\n{good}\n')
+  data = {'input_path': str(path), 'max_samples': -1, 'on_bad_example': 'skip', 'global_batch_size': 1}
+  task = shrunk_run.make_task(make_params({'task': {'train_data': data}}))
+  source = task._source(task.config.train_data)
+  assert len(source) == 2 and source.summary() == source._texts.summary() != '2 examples'

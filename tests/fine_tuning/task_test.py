@@ -1,6 +1,7 @@
 """What methods of fine-tuning share: the model of a folder, its reference, its text, its result."""
 
 import json
+import logging
 import os
 import pathlib
 import shutil
@@ -178,6 +179,36 @@ def test_a_model_that_a_result_would_not_represent_is_refused_before_training(ba
   trainer = types.SimpleNamespace(strategy=tf.distribute.get_strategy(), model=task.build_model())
   with pytest.raises(errors.UserError, match=r'decoder/blocks/0, a tests\..*\.Louder: '):
     task.build_actions(trainer)[0].prepare('train')
+
+
+def test_a_classifier_that_a_result_would_not_represent_is_refused_by_its_writers(base, tmp_path):
+  class Scoring(WithBlock):
+    def result_writers(self, model):
+      return self.classifier_writers(model)
+
+  task = make_task(tmp_path, Scoring, model_path=base, use_lora=False)
+  assert list(task.result_writers(task.build_classifier(1))) == ['model']
+  model = pretrained.load_classifier(base, block_class=Louder)
+  trainer = types.SimpleNamespace(strategy=tf.distribute.get_strategy(), model=model)
+  with pytest.raises(errors.UserError, match=r'decoder/blocks/0, a tests\..*\.Louder: '):
+    task.build_actions(trainer)[0].prepare('train')
+
+
+def test_a_merged_copy_repeats_no_warning_about_the_base(base, tmp_path, caplog):
+  adapted = pretrained.load(base)
+  lora.attach(adapted, lora.LoraConfig(r=2))
+  peft_folders.save(adapted, str(tmp_path / 'adapter'))
+  task = make_task(tmp_path / 'run', model_path=str(tmp_path / 'adapter'), load_in_4bit=True)
+  logger = logging.getLogger('absl')
+  propagates, logger.propagate = logger.propagate, True
+  try:
+    with caplog.at_level(logging.WARNING):
+      model = task.build_language_model()
+      assert caplog.text.count('and stand on nf4 weights') == 1
+      task.merged_language_model(model)
+      assert caplog.text.count('and stand on nf4 weights') == 1
+  finally:
+    logger.propagate = propagates
 
 
 @pytest.mark.parametrize('changes', [{'load_in_4bit': True}, {}], ids=['4 bits', 'another base'])

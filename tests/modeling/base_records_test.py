@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from official_ext import errors
+from official_ext.modeling import base_records
 from official_ext.modeling import decoder
 from official_ext.modeling import decoder_config
 from official_ext.modeling import lora
@@ -170,6 +171,45 @@ def test_a_base_that_changes_after_it_was_loaded_has_no_digest(place, tmp_path):
   write_model(tmp_path / 'base', seed=5)
   peft_folders.save(model, str(tmp_path / 'adapter'))
   assert json.loads((tmp_path / 'adapter/base_model.json').read_text())['weights_sha256'] is None
+
+
+def test_adapters_are_saved_although_the_folder_of_their_base_is_gone(place, tmp_path):
+  shutil.copytree(place / 'base', tmp_path / 'base')
+  model = pretrained.load(str(tmp_path / 'base'))
+  lora.attach(model, lora.LoraConfig(r=2))
+  shutil.rmtree(tmp_path / 'base')
+  peft_folders.save(model, str(tmp_path / 'adapter'))
+  record = json.loads((tmp_path / 'adapter/base_model.json').read_text())
+  assert (record['folder'], record['weights_sha256']) == (str(tmp_path / 'base'), None)
+
+
+def test_adapters_of_a_decoder_record_the_base_of_its_model(place, tmp_path):
+  for name, add_head in (('model', pretrained.load), ('classifier', pretrained.load_classifier)):
+    model = add_head(str(place / 'base'))
+    lora.attach(model.decoder, lora.LoraConfig(r=2))
+    peft_folders.save(model.decoder, str(tmp_path / name))
+    record, expected = (json.loads((folder / 'base_model.json').read_text()) for folder in (
+      tmp_path / name, place / 'adapter'
+    ))  # fmt: skip
+    assert record['folder'] == str(place / 'base')
+    assert record['weights_sha256'] == expected['weights_sha256'] is not None
+
+
+@pytest.mark.parametrize(
+  'fields', [{'method': 'nf4', 'bits': 4}, {'method': 'nf4', 'block_size': '64'}, {'method': 'nf4', 'skip_modules': 3}]
+)
+def test_a_quantization_that_is_unknown_is_refused(place, tmp_path, fields):
+  shutil.copytree(place / 'adapter', tmp_path / 'adapter')
+  path = tmp_path / 'adapter/base_model.json'
+  path.write_text(json.dumps({**json.loads(path.read_text()), 'quantization': fields}))
+  with pytest.raises(errors.UserError, match=r'base_model\.json: not a record of a base; save the adapters again'):
+    base_records.read(str(tmp_path / 'adapter'))
+
+
+def test_a_record_knows_all_fields_of_a_quantization(place, tmp_path):
+  write_adapter(str(place / 'base'), tmp_path, NF4)
+  record = base_records.read(str(tmp_path))
+  assert record.quantization == {**NF4.as_dict(), 'skip_modules': ['lm_head']}
 
 
 # Weights that are no numbers.

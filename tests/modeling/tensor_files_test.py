@@ -7,6 +7,7 @@ import stat
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from official_ext import errors
 from official_ext.files import whole_folders
@@ -61,3 +62,28 @@ def test_what_is_no_failure_of_storage_is_not_told_as_one(tmp_path):
   with pytest.raises(Exception, match='complex128') as caught:
     tensor_files.write_file(str(tmp_path / 'a.safetensors'), {'array': np.zeros(3, np.complex128)})
   assert not isinstance(caught.value, OSError) and os.listdir(tmp_path) == []
+
+
+def test_new_shards_beside_old_ones_are_no_model(tmp_path):
+  """The rename of the second shard fails, as a kill would stop it: the old index would name both."""
+  write = lambda value: tensor_files.write(
+    str(tmp_path), {name: lambda: np.full([10], value, np.float32) for name in ('a', 'b')}, 'float32', 40
+  )
+  write(1)
+  second = tmp_path / 'model-00002-of-00002.safetensors'
+  assert sorted(path.name for path in tmp_path.iterdir())[1] == second.name
+  aside = tmp_path / 'aside'
+  second.rename(aside)
+  (second / 'obstacle').mkdir(parents=True)
+  with pytest.raises((OSError, tf.errors.OpError)):
+    write(2)
+  (second / 'obstacle').rmdir()
+  second.rmdir()
+  aside.rename(second)
+  with pytest.raises(
+    errors.UserError, match=r'model\.safetensors: no such file, and no model\.safetensors\.index\.json'
+  ):
+    tensor_files.TensorFiles(str(tmp_path))
+  write(3)
+  found = dict(tensor_files.TensorFiles(str(tmp_path)).tensors(lambda name: True))
+  assert {name: value.tolist() for name, value in found.items()} == {'a': [3] * 10, 'b': [3] * 10}
