@@ -132,10 +132,16 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
 
   def _export(self, checkpoint: tf.train.Checkpoint, entry: best_history.Entry) -> bool:
     """Writes a checkpoint. Returns whether the chief has: workers must agree on which are the best."""
-    saved, path = True, self._path(entry['step'])
+    saved, path, num = True, self._path(entry['step']), 0
     try:
-      num = len(self._rollbacks() or ())
-      exports.write(checkpoint, path, self._is_chief, step=entry['step'], logs=entry['logs'], num_rollbacks=num)
+      if self._is_chief:  # Only its manifest counts.
+        num = len(self._rollbacks() or ())
+    except errors.CheckpointError as error:
+      saved = False
+      logging.error('%s: not saved as one of the best: %s. The best ones before it stay.', path, error)
+    try:  # Without the number too: all workers read the variables together.
+      is_kept = self._is_chief and saved
+      exports.write(checkpoint, path, is_kept, step=entry['step'], logs=entry['logs'], num_rollbacks=num)
     except errors.StorageError as error:
       saved = False
       logging.error(
@@ -162,7 +168,11 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     return best_history.read(self._export_dir, self._metric_name, self._records, self._rollbacks())
 
   def _end_unfinished_and_read(self) -> list[best_history.Entry]:
-    exports.end_unfinished(self._export_dir, train_utils.BEST_CHECKPOINT_NAME)
+    try:
+      exports.end_unfinished(self._export_dir, train_utils.BEST_CHECKPOINT_NAME)
+    except storage.FAILURES as error:
+      reason = storage.reason_of(error)
+      logging.error('%s: an interrupted save cannot be completed: %s. The next save retries.', self._export_dir, reason)
     return self._read()
 
   def _ranked(self) -> list[dict[str, Any]]:

@@ -21,12 +21,12 @@ from official_ext.modeling import frozen
 _GRAPH = tf_internals.OBJECT_GRAPH_KEY
 _VALUE = 'VARIABLE_VALUE'
 _MAX_NAMED = 5
-# Attributes that tf.train.Checkpoint keeps for itself, or that a checkpoint of Model Garden's trainer does not have.
 _STEP_STATE = 'step_state'
 OTHER_BASE = (
   'the frozen base of the adapters is not that which they were trained on, or is kept otherwise (quantization, '
   'frozen_dtype, scan_layers); name the folder with its weights, and keep them alike'
 )
+# Attributes that tf.train.Checkpoint keeps for itself, or that a checkpoint of Model Garden's trainer does not have.
 _OPTIONAL = ('save_counter', f'{_STEP_STATE}/')
 
 

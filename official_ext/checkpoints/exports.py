@@ -29,7 +29,8 @@ def write(checkpoint: tf.train.Checkpoint, path: str, is_chief: bool, **entries:
     **entries: of the manifest, JSON values.
 
   Raises:
-    StorageError: it could not be written, and nothing of it is left.
+    StorageError: it could not be written. Nothing of it is left, unless it was already replacing the checkpoint at
+      `path`: the next `end_unfinished` then completes that.
   """
   try:
     if not is_chief:
@@ -51,7 +52,7 @@ def write(checkpoint: tf.train.Checkpoint, path: str, is_chief: bool, **entries:
       _move(new, path)
     paths.remove_folder(path + _NEW)
   except storage.FAILURES as error:
-    if is_chief:
+    if is_chief and not _is_moving(path):  # During a move, the files in PATH_temp are the only whole copy.
       manifests.remove_partial(path)
     raise storage.not_written(path, error) from error
 
@@ -64,10 +65,17 @@ def end_unfinished(folder: str, name: str) -> None:
     name: the part of their names before the number.
   """
   for path in manifests.unfinished(folder, name):
-    new = os.path.join(path + _NEW, os.path.basename(path))
-    if manifests.entries(new):
-      _move(new, path)
+    if _is_moving(path):
+      _move(os.path.join(path + _NEW, os.path.basename(path)), path)
   manifests.remove_unfinished(folder, name)
+
+
+def _is_moving(path: str) -> bool:
+  """Whether a move to `path` has begun and not ended; false if the storage does not answer."""
+  try:
+    return manifests.is_unfinished(path) and bool(manifests.entries(os.path.join(path + _NEW, os.path.basename(path))))
+  except storage.FAILURES:
+    return False
 
 
 def _move(new: str, path: str) -> None:

@@ -223,15 +223,15 @@ def remove_unfinished(directory: str, name: str = 'ckpt') -> list[str]:
   marked one that the file named `checkpoint` has come to name since is whole: another program has written it.
 
   Returns:
-    The paths of the marked checkpoints without a manifest, by step.
+    The paths of the marked checkpoints without a manifest that were deleted, by step.
   """
   removed = []
   for folder in paths_lib.matching(directory, rf'{re.escape(name)}-[0-9]+_temp'):
     _try(paths_lib.remove_folder, folder)
   for path in _paths(directory, name, UNFINISHED):
     if is_unfinished(path) and not _was_named_since(path):
-      removed.append(path)
-      _try(_remove_files, path)
+      if _try(_remove_files, path):
+        removed.append(path)
     else:
       storage.remove(path + UNFINISHED)
   return removed
@@ -260,11 +260,14 @@ def remove_partial(path: str) -> None:
     pass
 
 
-def _try(remove_: Callable[[str], None], path: str) -> None:
+def _try(remove_: Callable[[str], None], path: str) -> bool:
+  """Calls a function that deletes. Returns whether it succeeded; reports a failure of the storage."""
   try:
     remove_(path)
   except storage.FAILURES as error:  # The mark stays, so that it does not count.
     logging.warning('%s: what is left of it cannot be deleted: %s.', path, storage.reason_of(error))
+    return False
+  return True
 
 
 def _remove_files(path: str) -> None:

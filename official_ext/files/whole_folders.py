@@ -46,29 +46,51 @@ def _write(folder, make, replace):
   paths.make_folder(parent)
   _remove_abandoned(parent, name)
   partial, old = (_beside(parent, f'{name}{suffix}') for suffix in ('', '.old'))
-  undo: list[Callable[[], object]] = []
+  made = None
   try:
     os.mkdir(partial)
+    made = _identity(partial)
     make(partial)
     paths.sync_tree(partial)
     if not replace:
       paths.refuse_used(folder)  # Once more: writing has taken a while. Should it fill now, renaming fails.
-    if replace and os.path.isdir(folder) and paths.exchange(partial, folder):
-      undo.append(lambda: paths.exchange(partial, folder))
-    else:
+    if not (replace and os.path.isdir(folder) and paths.exchange(partial, folder)):
       if replace and os.path.isdir(folder):
         os.rename(folder, old)
-        undo.append(lambda: os.rename(old, folder))
       os.rename(partial, folder)
-      undo.append(lambda: os.rename(folder, partial))
     paths.sync_to_disk(parent)  # Only then is the old one deleted.
   except BaseException:
-    for step in reversed(undo):
-      step()
+    _undo(folder, partial, old, made)
     raise
   finally:
-    for rest in (partial, old):
-      shutil.rmtree(rest, ignore_errors=True)
+    shutil.rmtree(partial, ignore_errors=True)
+    if os.path.isdir(folder):  # Otherwise a second interrupt has come: the next writer renames the old one back.
+      shutil.rmtree(old, ignore_errors=True)
+
+
+def _undo(folder: str, partial: str, old: str, made: tuple[int, int] | None) -> None:
+  """Restores the names from before, judging by the disk: an interrupt may come between a rename and a note of it.
+
+  Args:
+    folder: the path to which the new folder may have been renamed.
+    partial: the path at which it was made.
+    old: the path to which the folder before it may have been renamed.
+    made: the identity of the new folder; None if it was not made.
+  """
+  if made is not None and _identity(folder) == made:
+    if not (os.path.isdir(partial) and paths.exchange(partial, folder)):
+      os.rename(folder, partial)
+  if os.path.isdir(old) and not os.path.lexists(folder):
+    os.rename(old, folder)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+  """The device and inode of a file or folder; None if it does not exist."""
+  try:
+    found = os.stat(path)
+  except FileNotFoundError:
+    return None
+  return found.st_dev, found.st_ino
 
 
 def _beside(parent, name):

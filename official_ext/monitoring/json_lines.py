@@ -100,7 +100,11 @@ class EventsWriter(writers.Writer):
     self._sync_failed = False
 
   def close(self) -> None:
-    """See base class."""
+    """Writes and syncs the events that wait, and closes the file. Logs how many events there was no room for.
+
+    Raises:
+      StorageError: the disk may not have stored the events.
+    """
     try:
       self.sync()
     finally:
@@ -160,7 +164,10 @@ class EventsWriter(writers.Writer):
     if size != self._size and _is_torn(self._path) and not self._pending.startswith(b'\n'):
       self._pending = b'\n' + self._pending
     self._file = tf.io.gfile.GFile(self._path, 'ab')
-    self._size, self._opened = size, self._identity()
+    identity = self._identity()
+    if (size, identity) != (self._size, self._opened):  # It is another file: what the one before had is gone with it.
+      self._unsynced, self._sync_failed = b'', False
+    self._size, self._opened = size, identity
 
   def _keep_rest(self) -> None:
     """Removes from the waiting text what a failed write has left in the file."""

@@ -47,6 +47,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     self._untold: errors.StorageError | None = None
     self._folder = folder
     self._unwritten: list[tuple[str, Any, int]] = []  # The numbers since the last flush that succeeded.
+    self._unsynced: list[tuple[str, Any, int]] = []  # Those before them, since the last sync that succeeded.
     self._is_writing = False
     self._checked = 0  # The number of bytes in whole records.
     known = self._files()
@@ -109,17 +110,26 @@ class SummaryFile(tf.summary.SummaryWriter):
     except (errors.StorageError, *storage.FAILURES) as error:
       self.failure = self._untold = storage.not_written(self._path or self._folder, error)
       return
+    self._unsynced += self._unwritten
+    del self._unsynced[:-_MAX_UNWRITTEN]
     self._checked, self._unwritten, self.failure = whole, [], None
 
   def sync(self) -> None:
-    """Flushes, and makes the disk store the file; sets `failure` if it may not have."""
+    """Flushes, and makes the disk store the file.
+
+    If the disk may not have stored it, `failure` is set, and the next flush writes the numbers again, to another file.
+    """
     self.flush()
-    if self.failure is None and self._path is not None:
+    if self.failure is not None:
+      return
+    if self._path is not None:
       try:
         paths.sync_to_disk(self._path)
         paths.sync_to_disk(self._folder)
       except OSError as error:
         self.failure = self._untold = storage.not_written(self._path, error)
+        self._unwritten = self._unsynced + self._unwritten
+    self._unsynced = []
 
   def take_failure(self) -> errors.StorageError | None:
     """Returns and forgets the last failure, even if everything is written by now."""

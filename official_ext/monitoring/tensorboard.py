@@ -96,7 +96,7 @@ class TensorBoardWriter(writers.Writer):
     self._each('flush')
 
   def sync(self) -> None:
-    """See base class.
+    """Flushes all files, and makes the disk store them. After a failure, the next flush writes the numbers again.
 
     Raises:
       StorageError: not everything could be written, or the disk may not have stored it.

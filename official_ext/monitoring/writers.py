@@ -41,7 +41,7 @@ class Writers(Writer):
   def __init__(self, writers: Sequence[Writer]):
     self._writers = tuple(writers)
     self._reported: set[Writer] = set()
-    self._without_storage: set[Writer] = set()
+    self._without_storage: dict[Writer, str] = {}  # The method that has to succeed before it is said to write again.
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
     """See base class. Masks secrets for all writers, such as a password in an error."""
@@ -52,7 +52,7 @@ class Writers(Writer):
     self._call('flush')
 
   def sync(self) -> None:
-    """See base class."""
+    """Syncs every writer; a failure is reported."""
     self._call('sync')
 
   def close(self) -> None:
@@ -63,18 +63,25 @@ class Writers(Writer):
     for writer in self._writers:
       try:
         getattr(writer, method)(*arguments)
-        if writer in self._without_storage and method != 'write':
-          self._without_storage.remove(writer)
+        if self._has_recovered(writer, method):
+          del self._without_storage[writer]
           self._reported.discard(writer)
           logging.warning('%s writes again', type(writer).__name__)
       except Exception as e:  # Any exception: a run must not end because of a writer.
+        if method == 'sync' and writer in self._without_storage:
+          self._without_storage[writer] = 'sync'
         if writer not in self._reported:
           self._reported.add(writer)
           report = logging.exception
           if storage.explain(e) is not None:  # The message says enough without a traceback, and the failure may pass.
             report = logging.error
-            self._without_storage.add(writer)
+            self._without_storage[writer] = 'sync' if method == 'sync' else 'flush'
           report('%s failed to %s; training goes on: %s', type(writer).__name__, method, e)
+
+  def _has_recovered(self, writer: Writer, method: str) -> bool:
+    """Whether the success of a method shows that a writer has storage again. That of `write` does not: it may wait."""
+    needed = self._without_storage.get(writer)
+    return method in {None: (), 'flush': ('flush', 'sync', 'close'), 'sync': ('sync', 'close')}[needed]
 
 
 def to_python(value: Any) -> Any:

@@ -13,6 +13,7 @@ import threading
 import time
 
 from official_ext import errors
+from official_ext.files import moments
 from official_ext.queue import alert_files
 from official_ext.queue import alert_rules
 from official_ext.queue import alert_sender
@@ -21,6 +22,7 @@ from official_ext.queue import incidents
 from official_ext.queue import queue_folder
 from official_ext.runs import index
 from official_ext.runs import run_folder
+from official_ext.runs import status
 
 _POLL_SECONDS = 2.0
 _SHARE = 0.02  # Of a core, that looking may cost.
@@ -28,6 +30,7 @@ _END_SECONDS = 30.0  # How long the end waits for messages that are on their way
 _JOIN_SECONDS = 10.0
 _AGAIN_SECONDS = 10.0  # After a sender has ended while something was due.
 _WATCHED_SECONDS = 30.0
+_CLOCKS_DIFFER_SECONDS = 86400.0  # The clock of another host is less than this behind.
 
 
 class Alerts:
@@ -162,7 +165,7 @@ class Alerts:
         self._watch.skip(run)
     self._files.set_watched(self._watch.values)
     blind = incidents.Incidents(self._rules.without_events(), self._watch, grace_seconds=0.0, silence_seconds=0.0)
-    found = [incident for incident in blind.find(runs, states, self._known.__contains__) if incident.is_over]
+    found = [incident for incident in blind.find(runs, states, self._known.__contains__) if _is_past(incident)]
     for rule in new:
       keys = [incident.key for incident in found if incident.rule == rule]
       self._files.set_known_before(rule, keys)
@@ -223,3 +226,16 @@ class Alerts:
       alert = self._files.read(key)
       how = 'was not taken by' if state == alert_files.FAILED else 'may not have reached'
       self._say(f'alerts: {(alert.title if alert else key)!r} {how} {name}')
+
+
+def _is_past(incident: incidents.Incident) -> bool:
+  """Whether what an incident is about has ended.
+
+  A run on another host that seems to have been killed may be alive, and the clock there behind. It counts as ended if
+  its last heartbeat is older than clocks differ.
+  """
+  if not incident.is_over or incident.rule != 'killed' or incident.run is None:
+    return incident.is_over
+  record = incident.run.record() or {}
+  beat = moments.seconds(record.get('heartbeat'))
+  return not status.is_out_of_sight(record) or beat is None or time.time() - beat > _CLOCKS_DIFFER_SECONDS

@@ -25,8 +25,8 @@ from official_ext.runtime import process_identity
 
 BASE_PARAMS = 'base_params.yaml'  # What a clone was made of: the original may be deleted.
 
-# The flags that a clone has in other words: its params are resolved; it is another run, from its beginning.
 _PATHS = ('model_dir', 'checkpoint', 'config_file')  # Flags that may name something in the run's own folder.
+# The flags that a clone has in other words: its params are resolved; it is another run, from its beginning.
 _REPLACED = frozenset(
   'experiment mode model_dir config_file params_override set branch dry_run debug debug_step profile_steps'.split()
 )
@@ -102,7 +102,7 @@ def to_resume(run: run_folder.Run) -> Command:
   for name, value in split.flags:
     model_dir = value if name == 'model_dir' else model_dir
   cwd = _cwd_of(values)
-  before = os.path.join(cwd, os.path.expanduser(model_dir)) if model_dir is not None else run.path
+  before = _absolute(model_dir, cwd) if model_dir is not None else run.path
   if not _same(before, run.path):
     flags = [(name, _in_folder(name, value, cwd, before, run.path)) for name, value in split.flags]
     words = [*split.program, *map(_written, flags)]
@@ -382,10 +382,21 @@ def _in_folder(name: str, value: str | None, cwd: str, before: str, now: str) ->
   """A flag's value, in which a path in the folder that a run had is that in the folder which it has now."""
   if name not in _PATHS or value is None:
     return value
-  path, folder = (os.path.realpath(os.path.join(cwd, os.path.expanduser(each))) for each in (value, before))
+  if paths.is_remote(value) != paths.is_remote(before):
+    return value
+  path, folder = (_real(_absolute(each, cwd)) for each in (value, before))
   below = os.path.relpath(path, folder)
   return value if below.split(os.sep)[0] == os.pardir else os.path.normpath(os.path.join(now, below))
 
 
+def _absolute(path: str, cwd: str) -> str:
+  return path if paths.is_remote(path) else os.path.join(cwd, os.path.expanduser(path))
+
+
+def _real(path: str) -> str:
+  """A path to compare with others: symbolic links are followed, if it is local."""
+  return os.path.normpath(path) if paths.is_remote(path) else os.path.realpath(path)
+
+
 def _same(path: str, other: str) -> bool:
-  return os.path.realpath(path) == os.path.realpath(other)
+  return _real(path) == _real(other)

@@ -10,6 +10,7 @@ from typing import Any
 from official_ext import errors
 from official_ext.checkpoints import manifest_content
 from official_ext.files import paths
+from official_ext.files import regular_files
 from official_ext.runs import params
 from official_ext.runs import run_folder
 
@@ -18,7 +19,6 @@ _NAME = re.compile(r'(?P<name>[A-Za-z_]+-(?P<step>[0-9]{1,18}))(?P<broken>\.brok
 _PART = re.compile(r'(?P<own>[A-Za-z_]+-[0-9]{1,18}(?:\.broken)?)' + manifest_content.PART)
 _BEST = 'trainer.best_checkpoint_export_subdir'
 _EMA = 'ema_checkpoints'
-_MAX_MANIFEST = 16 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _in_folder(run, folder, kind, best_step, rollbacks) -> Iterator[Checkpoint]:
 def _entries(path: str, name: str, sizes: dict[str, int]) -> tuple[dict[str, Any], str]:
   """The entries of a manifest, and what is wrong with it or with the sizes of the files."""
   try:
-    entries = manifest_content.parse(paths.read(path + manifest_content.SUFFIX, _MAX_MANIFEST), name)
+    entries = manifest_content.parse(paths.read(path + manifest_content.SUFFIX, regular_files.MAX_RECORD), name)
   except FileNotFoundError:
     return {}, 'it has no manifest: unfinished, or of another program'
   except (OSError, ValueError) as error:
@@ -133,7 +133,7 @@ def _entries(path: str, name: str, sizes: dict[str, int]) -> tuple[dict[str, Any
 def _best_step(folder: str) -> int | None:
   """The step of the best checkpoint of all; None if that is not noted."""
   try:
-    info = json.loads(paths.read(os.path.join(folder, 'info.json'), _MAX_MANIFEST))
+    info = json.loads(paths.read(os.path.join(folder, 'info.json'), regular_files.MAX_RECORD))
     return int(info['best_ckpt_global_step'])
   except (OSError, ValueError, KeyError, TypeError, RecursionError):
     return None
@@ -142,7 +142,7 @@ def _best_step(folder: str) -> int | None:
 def _rollbacks(run: run_folder.Run) -> list[dict[str, Any]]:
   """The rollbacks of a run: see checkpoints/rollbacks.py."""
   try:
-    found = json.loads(paths.read(run.file('rollbacks.json'), _MAX_MANIFEST))
+    found = json.loads(paths.read(run.file('rollbacks.json'), regular_files.MAX_RECORD))
   except (OSError, ValueError, RecursionError):
     return []
   return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

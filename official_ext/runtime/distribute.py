@@ -53,7 +53,7 @@ def configure(runtime: definitions.RuntimeConfig) -> None:
 
 
 def _warn_of_unusable_gpus() -> None:
-  """Tells that the machine has GPUs and TensorFlow none: the reasons are in logs that are hidden by default."""
+  """Warns if the machine has GPUs and TensorFlow none: the reasons are in logs that are hidden by default."""
   names = visible_gpus.names()
   if names and not tf.config.list_physical_devices('GPU'):
     print(

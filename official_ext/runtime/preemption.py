@@ -13,7 +13,9 @@ from absl import logging
 
 # `timeout` signals a process and then its group, and a terminal that closes sends SIGHUP from the shell and the kernel.
 _SAME_REQUEST_SECONDS = 0.5
-_SAVING = 'saving after this training loop or evaluation batch, then stopping. Once more stops at once.'
+_SAVING = (
+  'saving after this training loop or evaluation batch, then stopping. A second SIGTERM or SIGINT stops at once.'
+)
 
 
 class PreemptionWatch:

@@ -1,9 +1,11 @@
 """The best checkpoints: which are kept, and that the file says so only once they are there."""
 
+import contextlib
 import errno
 import json
 import os
 import shutil
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -345,3 +347,62 @@ def test_a_best_checkpoint_that_is_written_again_is_there_at_any_moment(is_same,
   assert number > 5
   found = (folder / 'best_ckpt-20.manifest.json').read_bytes()
   assert (found == original['best_ckpt-20.manifest.json']) == is_same
+
+
+@contextlib.contextmanager
+def _failing_renames(first):
+  """A context in which the renames of checkpoints fail, but for those before number `first`."""
+  rename, num = tf.io.gfile.rename, 0
+
+  def fail(*args, **kwargs):
+    nonlocal num
+    num += 1
+    if num > first:
+      raise tf.errors.UnknownError(None, None, f'{args[0]}; Input/output error')
+    rename(*args, **kwargs)
+
+  with mock.patch.object(tf.io.gfile, 'rename', fail):
+    yield
+
+
+def _value(value):
+  return tf.train.Checkpoint(weight=tf.Variable(value))
+
+
+@pytest.mark.parametrize('first', [0, 1, 2])  # The index, the data, the manifest.
+def test_a_checkpoint_that_cannot_be_moved_into_place_is_moved_later(first, tmp_path):
+  # Before: the old one was marked, the new one deleted, and none was left.
+  path = str(tmp_path / 'best_ckpt-20')
+  exports.write(_value(1.0), path, True, step=20)
+  with _failing_renames(first), pytest.raises(errors.StorageError, match='Input/output error'):
+    exports.write(_value(2.0), path, True, step=20)
+  exports.end_unfinished(str(tmp_path), 'best_ckpt')
+  assert manifests.find_damage(path) is None and _kept(tmp_path) == [20]
+  assert tf.train.load_variable(path, 'weight/.ATTRIBUTES/VARIABLE_VALUE') == 2.0
+  assert not [name for name in os.listdir(tmp_path) if name.endswith(('_temp', '.unfinished'))]
+
+
+def test_an_interrupted_save_that_cannot_be_completed_ends_no_evaluation(tmp_path, caplog):
+  # Before: the error ended the run, on all workers.
+  path = str(tmp_path / 'best_ckpt-20')
+  exports.write(_value(1.0), path, True, step=20)
+  with _failing_renames(0):
+    with pytest.raises(errors.StorageError):
+      exports.write(_value(2.0), path, True, step=20)
+    exporter = _evaluate(_exporter(tmp_path, keep=1), {30: 0.6})
+  assert 'an interrupted save cannot be completed' in caplog.text and _kept(tmp_path) == []
+  _evaluate(exporter, {40: 0.7})
+  assert 40 in _kept(tmp_path) and manifests.find_damage(f'{tmp_path}/best_ckpt-40') is None
+
+
+def test_rollbacks_that_cannot_be_read_cost_one_of_the_best_and_not_the_run(tmp_path, caplog):
+  make = lambda: rollbacks_lib.Rollbacks(str(tmp_path))
+  best = tmp_path / 'best'
+  exporter = best_lib.BestCheckpointExporter(str(best), 'accuracy', 'higher', 1, rollbacks=make)
+  _evaluate(exporter, {10: 0.5})
+  (tmp_path / 'rollbacks.json').write_text('{')
+  _evaluate(exporter, {20: 0.9})
+  assert _kept(best) == [10] and 'not saved as one of the best' in caplog.text
+  (tmp_path / 'rollbacks.json').unlink()
+  _evaluate(exporter, {30: 0.6})
+  assert _kept(best) == [30]

@@ -116,3 +116,13 @@ def test_a_state_file_that_a_crash_has_left_names_nothing(tmp_path, content):
   _save(tmp_path, 5)
   (tmp_path / 'checkpoint').write_bytes(content)
   assert state_file.newest(str(tmp_path)) is None
+
+
+def test_remains_that_cannot_be_deleted_are_not_reported_as_deleted(tmp_path):
+  path = str(tmp_path / 'ckpt-10')
+  manifests.begin(path)
+  (tmp_path / 'ckpt-10.index' / 'something').mkdir(parents=True)
+  assert manifests.remove_unfinished(str(tmp_path)) == [] and manifests.is_unfinished(path)
+  (tmp_path / 'ckpt-10.index' / 'something').rmdir()
+  (tmp_path / 'ckpt-10.index').rmdir()
+  assert manifests.remove_unfinished(str(tmp_path)) == [path] and os.listdir(tmp_path) == []

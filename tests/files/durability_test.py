@@ -4,12 +4,15 @@ import errno
 import os
 
 import pytest
+from tensorboard.compat.proto import event_pb2
+import tensorflow as tf
 
 from official_ext import errors
 from official_ext.files import paths
 from official_ext.files import storage
 from official_ext.files import whole_folders
 from official_ext.monitoring import json_lines
+from official_ext.monitoring import summary_files
 from tests import file_calls
 
 
@@ -94,3 +97,39 @@ def test_events_that_the_disk_may_have_lost_are_written_again(tmp_path):
   assert ('sync', str(path)) in calls
   writer.close()
   assert [event['step'] for event in json_lines.read_events(str(path))] == [1, 2, 2]
+
+
+def test_events_of_a_file_that_was_deleted_are_not_written_into_the_next_one(tmp_path):
+  # Before: a sync that had failed was repaired in the new file, at an offset of the old one.
+  path = tmp_path / 'events.jsonl'
+  writer = json_lines.EventsWriter(str(path))
+  for step in (1, 2):
+    writer.write('train', step, {})
+  with file_calls.failing_syncs(lambda found: found == str(path), errno.EIO), pytest.raises(errors.StorageError):
+    writer.sync()
+  path.unlink()
+  writer.write('train', 3, {})
+  writer.close()
+  assert [event['step'] for event in json_lines.read_events(str(path))] == [3]
+
+
+def test_numbers_that_the_disk_may_have_lost_are_written_to_another_file(tmp_path):
+  # Before: only those since the last flush were.
+  file = summary_files.SummaryFile(str(tmp_path))
+  file.scalar('loss', 1.0, 1)
+  file.sync()
+  file.scalar('loss', 2.0, 2)
+  file.flush()
+  file.scalar('loss', 3.0, 3)
+  before = set(tmp_path.iterdir())
+  with file_calls.failing_syncs(lambda path: 'events.out' in path, errno.EIO, times=1):
+    file.sync()
+  assert file.failure is not None
+  file.scalar('loss', 4.0, 4)
+  file.sync()
+  assert file.failure is None
+  file.scalar('loss', 5.0, 5)
+  file.close()
+  (another,) = set(tmp_path.iterdir()) - before
+  records = [event_pb2.Event.FromString(each.numpy()) for each in tf.data.TFRecordDataset(str(another))]
+  assert [record.step for record in records if record.summary.value] == [2, 3, 4, 5]

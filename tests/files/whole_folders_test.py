@@ -127,3 +127,64 @@ def test_a_folder_on_remote_storage_has_its_subfolders():
   assert paths.read(f'{folder}/additional_chat_templates/tool_use.jinja') == b'additional_chat_templates/tool_use.jinja'
   with pytest.raises(errors.UserError, match='is there already'):
     whole_folders.write(folder, make, replace=False)
+
+
+@pytest.mark.parametrize('can_exchange', [True, False])
+@pytest.mark.parametrize('number', [1, 2])
+def test_an_interrupt_between_renames_leaves_a_whole_folder(tmp_path, monkeypatch, number, can_exchange):
+  # Before: the only copy was deleted, or the error said that it could not be renamed back.
+  folder = tmp_path / 'adapter'
+  whole_folders.write(str(folder), lambda partial: pathlib.Path(partial, 'weights').write_text('before'))
+  calls = []
+
+  def interrupted(rename):
+    def call(path, other):
+      done = rename(path, other)
+      calls.append(path)
+      if len(calls) == number:  # As a signal does: after the call, and before the next line.
+        raise KeyboardInterrupt
+      return done
+
+    return call
+
+  if can_exchange and not paths.exchange(str(folder), str(folder)):
+    pytest.skip('this file system cannot exchange names')
+  monkeypatch.setattr(paths, 'exchange', interrupted(paths.exchange) if can_exchange else lambda path, other: False)
+  monkeypatch.setattr(os, 'rename', interrupted(os.rename))
+
+  def write():
+    whole_folders.write(str(folder), lambda partial: pathlib.Path(partial, 'weights').write_text('after'))
+
+  if can_exchange and number == 2:  # There is only one.
+    write()
+  else:
+    with pytest.raises(KeyboardInterrupt):
+      write()
+  expected = 'after' if can_exchange and number == 2 else 'before'
+  assert (folder / 'weights').read_text() == expected and os.listdir(tmp_path) == ['adapter']
+
+
+def test_a_second_interrupt_does_not_cost_the_folder(tmp_path, monkeypatch):
+  folder = tmp_path / 'adapter'
+  whole_folders.write(str(folder), lambda partial: pathlib.Path(partial, 'weights').write_text('before'))
+  monkeypatch.setattr(paths, 'exchange', lambda path, other: False)
+  rename, calls = os.rename, []
+
+  def interrupted(path, other):
+    calls.append(path)
+    if len(calls) == 2:  # Instead of the rename back.
+      raise KeyboardInterrupt
+    rename(path, other)
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(os, 'rename', interrupted)
+  with pytest.raises(KeyboardInterrupt):
+    whole_folders.write(str(folder), lambda partial: None)
+  assert len(calls) == 2 and not folder.exists()
+  monkeypatch.setattr(os, 'rename', rename)
+
+  def make(partial):
+    assert (folder / 'weights').read_text() == 'before'
+
+  whole_folders.write(str(folder), make)
+  assert os.listdir(tmp_path) == ['adapter']

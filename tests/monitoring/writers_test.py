@@ -1,5 +1,7 @@
 """Tests for writers: composition, failures, flattening."""
 
+import errno
+import os
 import pathlib
 import re
 
@@ -75,3 +77,26 @@ def test_every_event_that_is_written_is_known():
   }
   assert {'start', 'train', 'rollback', 'early_stopped'} <= written
   assert written <= set(event_names.EVENTS)
+
+
+def test_a_writer_whose_sync_failed_writes_again_when_a_sync_succeeds(caplog):
+  # Before: the next flush, which proves nothing, was reported as the end of the failure.
+  class Unsynced(_Recorder):
+    can_sync = False
+
+    def sync(self):
+      if not self.can_sync:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+  def messages():
+    return [record.getMessage() for record in caplog.records]
+
+  writer = Unsynced()
+  composite = writers.Writers([writer])
+  composite.sync()
+  failed = f'Unsynced failed to sync; training goes on: [Errno {errno.EIO}] {os.strerror(errno.EIO)}'
+  composite.flush()
+  assert messages() == [failed]
+  writer.can_sync = True
+  composite.sync()
+  assert messages() == [failed, 'Unsynced writes again']

@@ -178,6 +178,7 @@ class TrainingChecks:
       settings.comp,
       settings.keep,
       records=[str(folder / 'events.jsonl')],
+      rollbacks=lambda: rollbacks.Rollbacks(str(folder)),
     )
     checkpoint = tf.train.Checkpoint(value=tf.Variable(0.0))
     for event in remaining:

@@ -430,3 +430,13 @@ def test_a_run_on_a_host_whose_clock_is_an_hour_behind_is_not_told_as_killed_whi
     time.sleep(0.2)
   time.sleep(0.2)
   assert [title.rpartition(': ')[2] for title in killed()] == ['killed at step 10']
+
+
+@pytest.mark.parametrize(('hours', 'num_known'), [(1, 0), (48, 1)])
+def test_a_run_on_a_host_whose_clock_is_behind_has_not_ended_before_a_rule_was_asked_for(trial, hours, num_known):
+  # Before: it counted as killed already, and its real end was not told.
+  far = dataclasses.replace(process_identity.own(), host='far', boot_id='another', machine_id='another')
+  beat = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=hours)
+  folders.make(trial.queue.runs_dir, 'a', identity=far, heartbeat=beat.isoformat())
+  tell(trial, on=['killed'])
+  assert len(alert_files.AlertFiles(trial.queue.folder).known_before('killed')) == num_known

@@ -198,3 +198,21 @@ def test_a_clone_never_meets_another_folder(tmp_path):
   with pytest.raises(errors.UserError, match='has no params.yaml'):
     commands.make_clone(run, str(tmp_path), 'b')
   assert sorted(os.listdir(tmp_path)) == ['a-2', 'a-3', 'a-4', 'a-5']
+
+
+def test_remote_paths_of_a_run_that_was_copied(tmp_path):
+  # Before: `gs://` was joined to the folder, and became `gs:/`.
+  def resumed(model_dir, *flags):
+    command = _command(*_FLAGS, f'--model_dir={model_dir}', *flags)
+    run = folders.make(
+      tmp_path, 'b', status='failed', identity=folders.ended_process(), command=command, cwd=str(tmp_path)
+    )
+    return run.path, commands.to_resume(run).words[-3:]
+
+  others = ('--checkpoint=gs://b/base/ckpt-4', '--config_file=a.yaml')
+  path, words = resumed('a', *others)
+  assert words == (f'--model_dir={path}', *others)
+  path, words = resumed('.', *others)
+  assert words == (f'--model_dir={path}', others[0], f'--config_file={path}/a.yaml')
+  path, words = resumed('gs://b/a', '--checkpoint=gs://b/a/best/best_ckpt-4', '--config_file=a.yaml')
+  assert words == (f'--model_dir={path}', f'--checkpoint={path}/best/best_ckpt-4', '--config_file=a.yaml')

@@ -10,6 +10,7 @@ from official_ext import errors
 from official_ext.checkpoints import best_history
 from official_ext.checkpoints import manifests
 from official_ext.checkpoints import rollbacks
+from official_ext.checkpoints import state_file
 from official_ext.checkpoints import training_lines
 from official_ext.curves import column_store
 from official_ext.curves import curves
@@ -85,8 +86,8 @@ def _read_all(run: run_folder.Run, store: column_store.ColumnStore) -> None:
   best_history.read(run.file('best'), ['accuracy'], [events])
   manifests.find_damage(run.file('ckpt-10'))
   manifests.find_unreadable(run.file('ckpt-10'))
-  manifests.named_latest(run.path)
-  manifests.named_latest(run.file('best'))
+  state_file.newest(run.path)
+  state_file.newest(run.file('best'))
   for read in (
     lambda: tracked_run.read(run),
     lambda: rollbacks.Rollbacks(run.path),
