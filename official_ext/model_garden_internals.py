@@ -105,3 +105,9 @@ def inherited() -> dict[Any, tuple[str, ...]]:
     train_utils.ExperimentParser: ('_flags_obj',),
     ema_optimizer.ExponentialMovingAverage: ('_optimizer', '_model_weights', '_average_weights'),
   }
+
+
+def constant_after_warmup(schedule: Any) -> float | None:
+  """The constant learning rate that a warm-up of Model Garden's rises to; None for any other schedule."""
+  rate = getattr(schedule, '_after_warmup_lr_sched', None)
+  return None if rate is None or callable(rate) else float(rate)

@@ -83,11 +83,11 @@ def base(tmp_path_factory):
   return tiny_models.write(tmp_path_factory.mktemp('base') / 'model')
 
 
-def test_a_start_has_nothing_on_stderr_and_six_lines_on_stdout(run_train, tmp_path):
+def test_a_run_has_nothing_on_stderr_and_one_line_for_each_thing_on_stdout(run_train, tmp_path):
   """In an interpreter of its own, with XLA, whose first program TensorFlow's C++ code would report."""
   done = run_train([*MLP, f'--model_dir={tmp_path}/run'], fresh=True)
   assert done.returncode == 0 and done.stderr == ''
-  kinds = ['Devices:', 'start', 'compiled', 'train', 'checkpoint', 'finished']
+  kinds = ['Devices:', 'Training', 'start', 'compiled', 'train', 'checkpoint', 'finished']
   assert [line.split()[0] for line in done.stdout.splitlines()] == kinds
 
 

@@ -65,7 +65,7 @@ class RunNotes:
         raise errors.UserError(
           f'task.validation_data.input_path: is empty, so that records of task.train_data evaluate, and {path} was '
           'trained on them (--mode=train holds none out, unless task.validation_share is set); name other records, or '
-          'start a new run in another --model_dir'
+          'start a new run in another --model_dir with --set=task.validation_share=0.1'
         )
 
   def report_other_code(self, path: str) -> bool:

@@ -15,7 +15,7 @@ from official_ext.preparation import ray_engine
 from official_ext.preparation import settings as settings_lib
 from official_ext.runtime import preemption
 
-_ENDING = 'ending; shards that are done stay, and the same command goes on. A second SIGTERM or SIGINT stops at once.'
+_ENDING = 'ending; shards that are done stay, and the same command resumes. A second SIGTERM or SIGINT stops at once.'
 
 
 def _parser() -> arguments_lib.Parser:

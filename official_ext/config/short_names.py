@@ -1,7 +1,8 @@
 """Short names: a flat vocabulary for `--set`, such as `learning_rate` for
 `trainer.optimizer_config.learning_rate.cosine.initial_learning_rate`.
 
-A pattern is a dotted path in which `*` stands for the alternative that a OneOfConfig selects. A name stands for the
+A pattern is a dotted path in which `*` stands for the alternative that a OneOfConfig selects, and `*-NAME` for any such
+alternative but NAME. A name stands for the
 first of its patterns that matches the configuration at hand. It may have followers: fields that get the same value,
 unless they are set themselves.
 """
@@ -21,6 +22,8 @@ _OPTIMIZER = 'trainer.optimizer_config.optimizer'
 _SCHEDULE = 'trainer.optimizer_config.learning_rate'
 _WARMUP = 'trainer.optimizer_config.warmup'
 _DECAY_STEPS = (f'{_SCHEDULE}.*.decay_steps', f'{_SCHEDULE}.*.total_decay_steps')
+# `decay_steps` of an exponential schedule is the interval of one decay.
+_SCHEDULE_LENGTH = (f'{_SCHEDULE}.*-exponential.decay_steps', f'{_SCHEDULE}.*-exponential.total_decay_steps')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +67,10 @@ STANDARD: Mapping[str, tuple[str, ...] | Meaning] = {
   'eval_batch_size': ('task.validation_data.global_batch_size',),
   'grad_accum_steps': ('trainer.gradient_accumulation_steps',),
   'train_steps': ('trainer.train_steps',),
-  # Schedules are as long as training; warm-ups keep their share of it.
+  # Schedules get the length of training; warm-ups keep their share of it.
   'max_steps': Meaning(
     ('trainer.train_steps',),
-    followers=(_DECAY_STEPS,),
+    followers=(_SCHEDULE_LENGTH,),
     shares=((f'{_WARMUP}.*.warmup_steps',), (f'{_SCHEDULE}.*.warmup_steps',)),
   ),
   'train_epochs': ('trainer.train_epochs',),
@@ -220,10 +223,12 @@ def _walk(params: base_config.Config, pattern: str) -> tuple[str, str | None]:
   """The path of a pattern, and the place at which it ends too early; None if it does not."""
   config, path = params, ''
   for part in pattern.split('.'):
-    if part == '*':
+    if part.startswith('*'):
       selected = config.type if isinstance(config, oneof.OneOfConfig) else None
       if not selected:
         return path, f'{path}.type is null'
+      if part == f'*-{selected}':
+        return path, f'{path}.type is {selected}'
       part = selected
     if not isinstance(config, base_config.Config):
       return path, f'{path} is null'

@@ -221,12 +221,12 @@ def load_file(path: str, source: str) -> dict[str, Any]:
   except FileNotFoundError as error:
     raise errors.UserError(f'{source}: no such file') from error
   except regular_files.UnreadableError as error:
-    raise errors.UserError(f'{source}: {error.strerror}, and no configuration') from error
+    raise errors.UserError(f'{source}: {error.strerror}; expected a YAML file') from error
   except (OSError, UnicodeDecodeError) as error:
     reason = 'it is a directory' if isinstance(error, IsADirectoryError) else ' '.join(str(error).split())
     raise errors.UserError(f'{source}: cannot be read: {reason}') from error
   if len(text) > _MAX_CHARACTERS:
-    raise errors.UserError(f'{source}: more than {_MAX_CHARACTERS} characters, and no configuration')
+    raise errors.UserError(f'{source}: more than {_MAX_CHARACTERS} characters; expected a YAML file')
   return _mapping(load(text, source), source)
 
 

@@ -47,15 +47,24 @@ _PACKAGES = (
 )
 
 
+# One version of TensorFlow is distributed under several names.
+_TENSORFLOW = ('tensorflow', 'tensorflow-cpu', 'tensorflow-gpu', 'tensorflow-intel', 'tensorflow-macos', 'tf-nightly')
+
+
 def versions() -> dict[str, str | None]:
   """The versions of Python and of the packages that decide what a run computes; None for those that are missing."""
   found: dict[str, str | None] = {'python': platform.python_version()}
   for package in _PACKAGES:
-    try:
-      found[package] = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-      found[package] = None
+    of_names = map(_version, _TENSORFLOW if package == 'tensorflow' else (package,))
+    found[package] = next((version for version in of_names if version is not None), None)
   return found
+
+
+def _version(package: str) -> str | None:
+  try:
+    return importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return None
 
 
 def of_task(task: Any, params: Any = None, origin: Mapping[str, Any] | None = None) -> Digests:
@@ -84,7 +93,8 @@ def of_task(task: Any, params: Any = None, origin: Mapping[str, Any] | None = No
     else:
       named.append(value.__name__ if isinstance(value, types.ModuleType) else value.__module__)
   files.update(_sources_without_file(classes))
-  files.update(_UserModules(named, [path.resolve().parent for path in scripts]).read(scripts))
+  modules = _UserModules(named, [path.resolve().parent for path in scripts]).read(scripts)
+  files = {**modules, **files}
   bindings = gin.config_str()
   if bindings.strip():
     files['gin configuration'] = bindings.encode()
@@ -104,7 +114,8 @@ def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
   """One line about code that has changed since a checkpoint was saved; '' if none has.
 
   Args:
-    before: the manifest's entries `code` and `versions`, or those of run.json.
+    before: the manifest's entries `code` and `versions`, or those of run.json. Packages without an entry in
+      `versions` are not compared.
     now: the same of this process.
   """
   new: Mapping[str, str] = now.get('code') or {}
@@ -115,7 +126,8 @@ def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
       what = f'the library {name}' if name == _LIBRARY else name
       parts.append(what if name in old and name in new else f'{what} ({"new" if name in new else "gone"})')
   if before.get('versions') is not None:
-    parts += differences(before['versions'], now.get('versions') or {})
+    now_versions = now.get('versions') or {}
+    parts += differences(before['versions'], {name: now_versions.get(name) for name in before['versions']})
   return ', '.join(parts)
 
 
@@ -152,7 +164,7 @@ def _sources_without_file(classes: Iterable[type]) -> Iterator[tuple[str, bytes]
 
 
 class _UserModules:
-  """User code: the packages that are named, and whatever they import that nobody has installed."""
+  """User code: the packages that are named, and the modules they import that are not installed packages."""
 
   def __init__(self, named: Iterable[str], folders: Iterable[pathlib.Path] = ()):
     """Takes the names of modules, and folders in which further ones are looked for."""
@@ -169,7 +181,7 @@ class _UserModules:
     seen: set[str] = set()
     while pending:
       name = pending.pop()
-      path = None if name in seen or not self._is_user_code(name.partition('.')[0]) else self._find(name)
+      path = None if name in seen else self._find(name)
       seen.add(name)
       if path is None:
         continue
@@ -187,30 +199,33 @@ class _UserModules:
     return found
 
   def _find(self, name: str) -> pathlib.Path | None:
+    """The file of a module of user code; None for other modules and for those without a file."""
     parts = name.split('.')
+    top = parts[0]
+    if not top or top in _LIBRARIES or top in sys.stdlib_module_names:
+      return None
     for folder in self._folders:
       for path in (folder.joinpath(*parts, '__init__.py'), folder.joinpath(*parts).with_suffix('.py')):
         if path.is_file():
           return path
-    return _file_of(name)
-
-  def _is_user_code(self, top: str) -> bool:
-    if not top or top in _LIBRARIES or top in sys.stdlib_module_names:
-      return False
-    return top in self._own or any(self._find_in_folders(top)) or not _is_installed(top)
-
-  def _find_in_folders(self, top: str) -> Iterator[bool]:
-    return ((folder / top).is_dir() or (folder / f'{top}.py').is_file() for folder in self._folders)
+    return _file_of(name) if top in self._own or not _is_installed(top) else None
 
 
 @functools.cache
 def _is_installed(top: str) -> bool:
-  """Whether a package is one that was installed, or comes with Python, or cannot be found."""
+  """Whether a package belongs to a distribution, editable ones included, or comes with Python, or cannot be found."""
   spec = _spec_of(top)
   places = [spec.origin, *(spec.submodule_search_locations or ())] if spec is not None else []
   paths = [pathlib.Path(place) for place in places if place and os.path.exists(place)]
   standard = {sysconfig.get_paths()[name] for name in ('stdlib', 'platstdlib')}
-  return not paths or any(_INSTALLED & set(path.parts) or {str(p) for p in path.parents} & standard for path in paths)
+  if not paths or any(_INSTALLED & set(path.parts) or {str(p) for p in path.parents} & standard for path in paths):
+    return True
+  return top in _names_in_distributions()
+
+
+@functools.cache
+def _names_in_distributions() -> frozenset[str]:
+  return frozenset(importlib.metadata.packages_distributions())
 
 
 def _file_of(name: str) -> pathlib.Path | None:

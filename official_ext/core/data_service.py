@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
+from absl import logging
 from official.core import task_factory
 import tensorflow as tf
 
@@ -28,18 +29,26 @@ _HEARTBEAT_MS = 1000
 def build_inputs(params: definitions.ExperimentConfig) -> Mapping[str, served_inputs.ServedInput]:
   """Builds the training and the validation input of an experiment, as a run would, and returns them by their keys.
 
+  If the data allow no run that evaluates, the input of --mode=train is returned, and a warning names the reason.
+
   Raises:
-    UserError: the task has no input that is indexed by step.
+    UserError: the data allow no run, or the task has no input that is indexed by step.
   """
   task = task_factory.get_task(params.task)
   found: Mapping[str, served_inputs.ServedInput] = {}
   if not isinstance(task, owned_loop.LoopTask):
     with served_inputs.collected() as found, unset_fields.named(params.task, type(task).__name__):
-      for name in ('train_data', 'validation_data'):
-        _build_input(task, params, name)
       if hasattr(task, 'evaluates'):  # Of runs that do not evaluate: nothing is held out.
         task.evaluates = False
         _build_input(task, params, 'train_data')
+        task.evaluates = True
+      try:
+        for name in ('train_data', 'validation_data'):
+          _build_input(task, params, name)
+      except errors.UserError as error:
+        if not found:
+          raise
+        logging.warning('Only --mode=train is served: %s', error)  # Prepared rows are not divided.
   if not found:
     raise errors.UserError(
       f'{type(task).__name__}: its input is not indexed by step; ordinary tf.data pipelines are served by the workers '

@@ -2,6 +2,7 @@
 
 from absl import logging
 
+_MARGIN = 10  # An evaluation may be this many times as long as expected before its batches are no sign of life.
 _MANY = 10_000  # Batches after which an evaluation of unknown length is reported; again at each doubling.
 
 
@@ -9,7 +10,8 @@ class EvaluationLength:
   """The number of batches of the present evaluation, compared with the number that it should have.
 
   Attributes:
-    is_exceeded: whether the present evaluation is past its end. Its further batches are no sign of life.
+    is_exceeded: whether the present evaluation has taken more than 10 times the expected number of batches. Its
+      further batches are no sign of life.
   """
 
   def __init__(self):
@@ -17,6 +19,7 @@ class EvaluationLength:
     self._expected: int | None = None
     self._before: int | None = None
     self._report_at: int | None = None
+    self._takes_all = False
 
   def begin(self, expected: int | None, takes_all: bool) -> None:
     """Starts an evaluation.
@@ -28,14 +31,16 @@ class EvaluationLength:
     self.is_exceeded = False
     self._expected = self._before if expected is None else expected
     self._report_at = None
+    self._takes_all = takes_all
     if takes_all:
       self._report_at = _MANY if self._expected is None else self._expected + 1
 
   def count(self, batches: int) -> None:
     """Warns if an evaluation has taken more batches than it should have, and whenever that number doubles."""
+    if self._takes_all and self._expected is not None:
+      self.is_exceeded = batches > _MARGIN * max(self._expected, 1)
     if self._report_at is None or batches < self._report_at:
       return
-    self.is_exceeded = self._expected is not None
     self._report_at = 2 * batches
     known = 'its number of examples is not known' if self._expected is None else f'expected {self._expected} at most'
     logging.warning(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
+from importlib import machinery
 import json
 from typing import Any
 
@@ -27,6 +28,9 @@ from official_ext.runtime import run_lock
 from official_ext.runtime import run_status
 from official_ext.runtime import workers as workers_lib
 from official_ext.step import gradient_tap
+
+# Of modules' files as code_identity.py names them: `.so` of `.cpython-312-x86_64-linux-gnu.so`.
+_EXTENSION_SUFFIXES = tuple({f'.{suffix.rpartition(".")[2]}' for suffix in machinery.EXTENSION_SUFFIXES})
 
 
 def check_run(
@@ -72,8 +76,8 @@ def check_same_on_workers(
   Args:
     workers: all that run together. All of them must call.
     flags: the flags that params do not hold, by name.
-    versions: the versions of packages: see code_identity.py.
-    code: the digests of code.
+    versions: the versions of packages: see code_identity.py. Of Python's, major and minor are compared.
+    code: the digests of code. Compiled extension modules, which may differ between machines, are not compared.
     data: the identities of the inputs: see data/identity.py.
 
   Raises:
@@ -85,11 +89,19 @@ def check_same_on_workers(
 
   for topic, here, differences in (
     ('flags', flags, of_names),
-    ('packages', versions, of_names),
-    ('code', code, of_names),
+    ('packages', _compared_versions(versions), of_names),
+    ('code', {name: digest for name, digest in code.items() if not _is_extension_module(name)}, of_names),
     ('data', data, _data_differences),
   ):
     workers.check_same(topic, json.dumps(here, sort_keys=True, default=str), differences)
+
+
+def _compared_versions(versions: Mapping[str, Any]) -> dict[str, Any]:
+  return {**versions, 'python': '.'.join(str(versions.get('python')).split('.')[:2])}
+
+
+def _is_extension_module(name: str) -> bool:
+  return name.endswith(_EXTENSION_SUFFIXES)
 
 
 def _data_differences(one: str, other: str) -> list[str]:

@@ -164,7 +164,7 @@ class RunRecord:
       if not self._is_chief or self.is_anothers:
         return
       try:
-        # Often: of all but the first and the last version, a power loss may cost what readers take for no record.
+        # Often: of all but the first and the last version, after a power loss readers may find no record.
         storage.write(self._path, _to_json(self._values), sync=self._values['finished'] is not None)
         self._failed = None
       except errors.StorageError as error:

@@ -6,8 +6,9 @@ import math
 import re
 from typing import Any, NoReturn
 
-# Where one of these is, a number may be too large: most texts have neither, and need no call of Python per number.
-_MAY_OVERFLOW = re.compile(r'[0-9.][eE]\+?[0-9]{3}|[0-9]{309}')
+# A number above 1e308 has an exponent of three digits, or at least 200 digits in a row before an exponent below 100.
+# Most texts have neither, and need no call of Python per number.
+_MAY_OVERFLOW = re.compile(r'[0-9.][eE]\+?[0-9]{3}|[0-9]{200}')
 
 
 class StrictJsonError(ValueError):
@@ -48,7 +49,7 @@ def _skip_blanks(text: str, place: int) -> int:
 
 def _hooks(text: str) -> dict[str, Any]:
   hooks: dict[str, Any] = {'object_pairs_hook': _object, 'parse_constant': _refuse}
-  return {**hooks, 'parse_float': _float} if _MAY_OVERFLOW.search(text) else hooks
+  return {**hooks, 'parse_float': _float, 'parse_int': _int} if _MAY_OVERFLOW.search(text) else hooks
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -61,7 +62,12 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse(name: str) -> NoReturn:
-  raise StrictJsonError(f'holds {name}, which is no JSON; write null, or a number')
+  raise StrictJsonError(f'holds {name}, which is not valid JSON; write null, or a number')
+
+
+def _int(text: str) -> int:
+  _float(text)  # Before `int`, which refuses very long ones for another reason.
+  return int(text)
 
 
 def _float(text: str) -> float:

@@ -254,8 +254,11 @@ class FineTuningTask(text_task.TextTask):
 
   def code_files(self) -> Mapping[str, Any]:
     """The tokenizer and the files of chat templates: see base class."""
-    paths = [data.chat_template_path for data in (self.config.train_data, self.config.validation_data)]
-    files = {os.path.basename(path): os.path.expanduser(path) for path in paths if path}
+    paths = {
+      f'task.{name}.chat_template_path': getattr(self.config, name).chat_template_path
+      for name in ('train_data', 'validation_data')
+    }
+    files = {name: os.path.expanduser(path) for name, path in paths.items() if path}
     return {**super().code_files(), **files}
 
   def num_examples(self, params: Any) -> int:

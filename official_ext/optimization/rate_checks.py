@@ -6,13 +6,14 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
+from official_ext import model_garden_internals
 from official_ext import tf_internals
 
 
 def problem(optimizer: Any, first: int, end: int) -> str:
   """Describes the learning rate of updates `first` to `end` - 1 if it cannot train.
 
-  A constant of 0 is no problem: somebody has chosen it.
+  A constant of 0 is no problem, with or without a warm-up: somebody has chosen it.
 
   Args:
     optimizer: a tf_keras optimizer, without wrappers around it.
@@ -24,6 +25,9 @@ def problem(optimizer: Any, first: int, end: int) -> str:
   """
   schedule = tf_internals.learning_rate_or_schedule(optimizer)
   if first >= end or not isinstance(schedule, tf_keras.optimizers.schedules.LearningRateSchedule):
+    return ''
+  constant = model_garden_internals.constant_after_warmup(schedule)
+  if constant == 0:
     return ''
   for step in (first, end - 1):
     rate = float(schedule(tf.constant(step, tf.int64)))

@@ -86,7 +86,7 @@ def prepare(
 
   def check():
     if signal := stopped_by():
-      raise errors.PreemptedError(f'{signal}: no shard is done yet; the same command goes on')
+      raise errors.PreemptedError(f'{signal}: no shard is done yet; run the same command again to resume')
 
   plan = planning.make(inputs, settings, tokenizer, check)
   for line in _repeated(plan):
@@ -129,7 +129,7 @@ def _check_apart(inputs: Sequence[str], folder: str) -> None:
 
 
 def _repeated(plan: planning.Plan) -> Iterator[str]:
-  """A line for each input file that was given before, by whatever name."""
+  """A line for each input file that was given before, under any name."""
   files = [piece.path for shard in plan.shards for piece in shard.pieces if piece.start == 0 and piece.how != 'images']
   seen: dict[str, str] = {}
   for file in files:
@@ -168,7 +168,9 @@ def _notes(plan, folder, make_engine, tell, stopped_by) -> tuple[list[dict[str, 
     for answer in answers:
       signal = stopped_by()
       if signal:
-        raise errors.PreemptedError(f'{signal}: {len(found)} of {total} shards are done; the same command goes on')
+        raise errors.PreemptedError(
+          f'{signal}: {len(found)} of {total} shards are done; run the same command again to resume'
+        )
       if answer is None:
         continue
       _raise_failure(answer)
@@ -269,6 +271,10 @@ def _check_folder(folder: str, plan: planning.Plan) -> None:
   except (OSError, ValueError) as error:
     path = os.path.join(folder, prepared_folders.PLAN)
     raise errors.UserError(f'{path}: is damaged ({error}); remove the folder, or name another') from error
+  if 'content' not in before.get('inputs', {}):
+    raise errors.UserError(
+      f'{folder}: was begun by an older version, which did not note the content of its input; name another folder'
+    )
   now = plan.identity()
   if now['settings']['on_bad_example'] == 'skip':  # What has been written without errors is what this writes too.
     before.get('settings', {}).pop('on_bad_example', None)

@@ -162,7 +162,9 @@ def test_a_second_one_is_refused_and_a_signal_ends_the_first(tmp_path):
     first.send_signal(signal.SIGTERM)
     first.send_signal(signal.SIGCONT)
     _, err = first.communicate()
-  assert first.returncode == 75 and 'preempted: SIGTERM: ' in err and err.endswith('the same command goes on\n')
+  assert (
+    first.returncode == 75 and 'preempted: SIGTERM: ' in err and err.endswith('run the same command again to resume\n')
+  )
   assert not list((tmp_path / 'out').glob('*.partial')) and not (tmp_path / 'out/prepared.json').exists()
 
 
@@ -246,7 +248,7 @@ def test_a_signal_to_all_processes_ends_ray_too_and_the_same_command_goes_on(num
       with contextlib.suppress(ProcessLookupError):
         os.kill(int(pid), number)
     _, err = process.communicate()
-  assert process.returncode == 75 and err.endswith('the same command goes on\n')
+  assert process.returncode == 75 and err.endswith('run the same command again to resume\n')
   assert not list((tmp_path / 'out').glob('*.partial'))
   with started(tmp_path, *words) as process:  # With another engine.
     process.communicate()

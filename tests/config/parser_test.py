@@ -296,7 +296,7 @@ def test_a_bomb_of_aliases_is_refused_at_once(tmp_path):
 
 
 def test_a_file_without_an_end_is_refused():
-  with pytest.raises(errors.UserError, match='^--config_file=/dev/zero: is larger than 38 MB, and no'):
+  with pytest.raises(errors.UserError, match='^--config_file=/dev/zero: is larger than 38 MB; expected a YAML file$'):
     parse(config_file=['/dev/zero'])
 
 

@@ -2,8 +2,10 @@
 
 import re
 import shutil
+import sys
 
 import numpy as np
+import pytest
 
 from official_ext.checkpoints import manifests
 from official_ext.core import code_identity
@@ -61,6 +63,14 @@ def test_other_versions_of_packages_and_of_the_library_are_named(tmp_path, capsy
   assert changes(capsys.readouterr().out) == f'the library official_ext, tensorflow: 2.1.0 -> {now}'
 
 
+def test_packages_that_an_older_version_did_not_note_are_not_named():
+  now = {'versions': {'numpy': '2.0', 'tokenizers': '0.22', 'jinja2': None}}
+  assert code_identity.describe_changes({'versions': {'numpy': '2.0'}}, now) == ''
+  assert code_identity.describe_changes({'versions': {'numpy': '1.0', 'jinja2': '3.1'}}, now) == (
+    'jinja2: 3.1 -> none, numpy: 1.0 -> 2.0'
+  )
+
+
 def test_a_checkpoint_that_notes_no_code_is_taken_as_it_is(tmp_path, capsys):
   small_run.run(tmp_path, trainer={'train_steps': 4})
   content = manifests.read(f'{tmp_path}/ckpt-4')
@@ -102,3 +112,44 @@ def test_files_functions_and_what_scripts_import_count(tmp_path):
   }  # fmt: skip
   assert 'tests/own_tasks.py' in found and 'tests/core/code_identity_test.py' in found
   assert found['chat.jinja'] == identity.digest([b'{{ messages }}'])
+
+
+def test_a_folder_of_that_name_beside_a_script_makes_no_installed_package_user_code(tmp_path):
+  (tmp_path / 'jinja2' / 'run-1').mkdir(parents=True)
+  (tmp_path / 'space').mkdir()
+  (tmp_path / 'space' / 'part.py').write_text('')
+  (tmp_path / 'script.py').write_text('import jinja2.utils\nfrom jinja2 import nodes\nfrom space import part\n')
+  found = code_identity.of_task(FilesTask({'script.py': str(tmp_path / 'script.py')}))
+  assert {name for name in found if not name.startswith('tests/')} == {'script.py', 'space/part.py', 'official_ext'}
+
+
+def test_editable_installs_are_not_user_code_unless_they_are_named(tmp_path, monkeypatch):
+  (tmp_path / 'info' / 'big_library-1.0.dist-info').mkdir(parents=True)  # As `pip install --editable` writes it.
+  (tmp_path / 'info' / 'big_library-1.0.dist-info' / 'METADATA').write_text('Name: big-library\nVersion: 1.0\n')
+  (tmp_path / 'info' / 'big_library-1.0.dist-info' / 'top_level.txt').write_text('big_library\n')
+  for name in ('big_library', 'own_helpers'):
+    (tmp_path / 'sources' / name).mkdir(parents=True)
+    (tmp_path / 'sources' / name / '__init__.py').write_text('')
+  monkeypatch.syspath_prepend(tmp_path / 'info')
+  monkeypatch.syspath_prepend(tmp_path / 'sources')
+  code_identity._names_in_distributions.cache_clear()
+  (tmp_path / 'script').mkdir()
+  (tmp_path / 'script' / 'script.py').write_text('import big_library, own_helpers\n')
+  task = FilesTask({'script.py': str(tmp_path / 'script' / 'script.py')})
+  found = code_identity.of_task(task)
+  assert 'own_helpers/__init__.py' in found and 'big_library/__init__.py' not in found
+  assert 'big_library/__init__.py' in code_identity.of_task(task, origin={'registry': ['big_library']})
+
+
+def test_the_files_of_a_task_are_not_replaced_by_modules_of_the_same_name():
+  name = 'tests/core/code_identity_test.py'
+  assert code_identity.of_task(FilesTask({name: b'own'}))[name] == identity.digest([b'own'])
+
+
+@pytest.mark.parametrize('name', ['tensorflow', 'tensorflow-cpu'])
+def test_tensorflow_has_one_version_under_all_its_names(tmp_path, monkeypatch, name):
+  (tmp_path / f'{name.replace("-", "_")}-2.99.0.dist-info').mkdir()
+  (tmp_path / f'{name.replace("-", "_")}-2.99.0.dist-info' / 'METADATA').write_text(f'Name: {name}\nVersion: 2.99.0\n')
+  monkeypatch.setattr(sys, 'path', [str(tmp_path)])
+  found = code_identity.versions()
+  assert found['tensorflow'] == '2.99.0' and found['numpy'] is None and 'tensorflow-cpu' not in found

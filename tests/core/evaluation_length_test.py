@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from official_ext import errors
 from official_ext.config import checks
+from official_ext.core import evaluation_length
 from tests import own_tasks
 from tests.core import small_run
 
@@ -64,6 +65,19 @@ def test_an_evaluation_past_its_end_is_reported_once(tmp_path, caplog):
   caplog.clear()
   small_run.run(tmp_path, 'eval')
   assert not [line for line in caplog.messages if 'the evaluation has taken' in line]
+
+
+def test_batches_past_the_expected_number_are_a_sign_of_life_up_to_ten_times_as_many():
+  length = evaluation_length.EvaluationLength()
+  length.begin(3, takes_all=True)
+  exceeded = []
+  for batches in range(1, 33):
+    length.count(batches)
+    exceeded.append(length.is_exceeded)
+  assert exceeded == [batches > 30 for batches in range(1, 33)]
+  length.begin(3, takes_all=False)
+  length.count(31)
+  assert not length.is_exceeded
 
 
 ENDLESS = own_tasks.TASK.replace(

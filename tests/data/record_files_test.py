@@ -134,7 +134,7 @@ def test_lines_are_found_wherever_blocks_end(tmp_path, monkeypatch, block):
     (b'[1, 2]', 'is no JSON object, but a list'),
     (b'null', 'is no JSON object, but null'),
     (b'[' * 100000, 'is no JSON that can be read: RecursionError'),
-    (b'{"a": ' + b'1' * 5000 + b'}', 'is no JSON that can be read: ValueError'),
+    (b'{"a": ' + b'1' * 5000 + b'}', 'holds the number 11111111111111111111, which is too large for a float64'),
   ],
 )
 def test_a_damaged_line_is_named_and_others_are_read(tmp_path, line, told):

@@ -7,6 +7,7 @@ import types
 import official_ext as ext
 
 # isort: split
+from official.common import registry_imports as model_garden_registry_imports  # noqa: F401
 from official.modeling import optimization
 import pytest
 import tensorflow as tf
@@ -57,6 +58,16 @@ def test_the_warm_up_inside_a_schedule_keeps_its_share_too():
   sets = ('schedule=warmup_stable_decay', 'learning_rate=1.0', 'max_steps=5')
   schedule = parse('sft', *sets).trainer.optimizer_config.learning_rate.warmup_stable_decay
   assert (schedule.total_decay_steps, schedule.warmup_steps) == (5, 0)
+
+
+def test_the_interval_of_an_exponential_schedule_stays():
+  rate = lambda *sets: parse('mobilenet_imagenet', *sets).trainer.optimizer_config.learning_rate.exponential
+  before = rate()
+  assert rate('max_steps=100000').decay_steps == before.decay_steps < 1000
+  assert parse('mobilenet_imagenet', 'max_steps=100000').trainer.train_steps == 100_000
+  assert rate('max_steps=100000', 'decay_steps=50').decay_steps == 50
+  cosine = parse('digits', 'max_steps=50').trainer.optimizer_config.learning_rate.cosine
+  assert cosine.decay_steps == 50
 
 
 @pytest.mark.parametrize('experiment', ['preference', 'reward_model'])

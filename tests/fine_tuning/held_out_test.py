@@ -73,6 +73,7 @@ def test_records_that_a_run_has_trained_on_are_not_taken_to_evaluate_it(run, tmp
       rf'^error: task\.validation_data\.input_path: is empty, so that .*{tmp_path}/run/ckpt-2 was trained on them'
     )
     assert re.search(message, refused.stderr, re.M), refused.stderr
+    assert 'in another --model_dir with --set=task.validation_share=0.1\n' in refused.stderr
   assert (tmp_path / 'run/ckpt-2.data-00000-of-00001').read_bytes() == weights
   other = f'task.validation_data.input_path={tmp_path / "other.jsonl"}'
   assert 'Evaluation data (task.validation_data): 3 of 3 records' in told(run('train_and_eval', other, steps=4))[1]

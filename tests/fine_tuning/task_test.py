@@ -16,7 +16,9 @@ from official_ext import errors
 from official_ext.checkpoints import contents
 from official_ext.config import checks
 from official_ext.config import overrides
+from official_ext.core import code_identity
 from official_ext.core import data_service
+from official_ext.data import identity
 from official_ext.data import tokenizer as tokenizer_lib
 from official_ext.fine_tuning import configs
 from official_ext.fine_tuning import task as task_lib
@@ -299,6 +301,34 @@ def test_rows_that_were_prepared_are_read_as_they_are_and_not_divided(base, tmp_
     task.source(task.config.train_data)
   task = make(path, validation_data={'input_path': out, 'seq_length': 64})
   assert len(task.source(task.config.validation_data)) == 20
+
+
+def test_a_data_service_serves_prepared_rows_to_runs_that_do_not_evaluate(tmp_path, caplog):
+  path, out, base = write_records(tmp_path / 'data.jsonl'), str(tmp_path / 'out'), tiny_models.write(tmp_path / 'base')
+  prepared_inputs.prepare(path, out, tokenizer_lib.Tokenizer.load(base), seq_length=64, use_chat_template=True)
+  params = exp_factory.get_exp_config('sft')
+  data = {name: {'seq_length': 64, 'packing': 'none'} for name in ('train_data', 'validation_data')}
+  params.override({'task': {**data, 'tokenizer_path': base}})
+  params.task.train_data.input_path = out
+  found = data_service.build_inputs(params)
+  assert [(served.path, served.maker.num_examples) for served in found.values()] == [('task.train_data', 20)]
+  expected = f'Only --mode=train is served: task.train_data.input_path: {out}: rows that were prepared are not divided'
+  assert any(line.startswith(expected) for line in caplog.messages)
+  params.task.train_data.input_path = str(tmp_path / 'missing')
+  with pytest.raises(errors.UserError, match='^task.train_data.input_path: '):
+    data_service.build_inputs(params)
+
+
+def test_chat_templates_of_one_name_are_two_files_of_code(base, tmp_path):
+  data = {}
+  for name in ('train', 'validation'):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'chat.jinja').write_text(f'{name}: {{{{ messages }}}}')
+    data[f'{name}_data'] = {'chat_template_path': str(tmp_path / name / 'chat.jinja')}
+  digests = code_identity.of_task(make_task(tmp_path, model_path=base, **data))
+  for name in ('train', 'validation'):
+    expected = identity.digest([f'{name}: {{{{ messages }}}}'.encode()])
+    assert digests[f'task.{name}_data.chat_template_path'] == expected
 
 
 def test_prompts_become_turns_if_the_tokenizer_has_a_chat_template(base, tmp_path):

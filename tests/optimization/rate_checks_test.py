@@ -31,7 +31,7 @@ def optimizer(learning_rate, warmup=None, kind='sgd'):
     (COSINE, None, 10, 12),
     (('warmup_stable_decay', {'initial_learning_rate': 1.0, 'total_decay_steps': 9}), None, 9, 10_000),
     (('cosine', {'initial_learning_rate': 0.0, 'decay_steps': 10}), None, 0, 10),
-    (('constant', {'learning_rate': 0.0}), ('linear', {'warmup_steps': 2}), 0, 10),
+    (('constant', {'learning_rate': 0.5}), ('linear', {'warmup_steps': 2}), 0, 1),
   ],
 )
 def test_a_rate_of_0_at_every_step_is_found(learning_rate, warmup, first, end, kind):
@@ -49,6 +49,8 @@ def test_a_rate_of_0_at_every_step_is_found(learning_rate, warmup, first, end, k
     (('constant', {'learning_rate': 0.5}), ('linear', {'warmup_steps': 2}), 0, 2),
     (('stepwise', {'boundaries': [7999], 'values': [0.0, 1.0]}), None, 0, 8001),
     (('constant', {'learning_rate': 0.0}), None, 0, 10),
+    (('constant', {'learning_rate': 0.0}), ('linear', {'warmup_steps': 2}), 0, 10),
+    (('constant', {'learning_rate': 0.0}), ('polynomial', {'warmup_steps': 2}), 0, 10),
   ],
 )
 def test_others_pass(learning_rate, warmup, first, end):

@@ -125,11 +125,14 @@ def test_input_that_is_given_twice_is_reported(run, tmp_path):
 BAD = [
   (b'{"a": 1, "b": 2, "a": 3}', "has the key 'a' more than once"),
   (b'{"a": {"b": [{"c": 1, "c": 1}]}}', "has the key 'c' more than once"),
-  (b'{"a": NaN}', 'holds NaN, which is no JSON'),
-  (b'{"a": [-Infinity]}', 'holds -Infinity, which is no JSON'),
+  (b'{"a": NaN}', 'holds NaN, which is not valid JSON'),
+  (b'{"a": [-Infinity]}', 'holds -Infinity, which is not valid JSON'),
   (b'{"a": 1e400}', 'holds the number 1e400, which is too large for a float64'),
   (b'{"a": -1.5E+999}', 'holds the number -1.5E+999, which is too large'),
   (b'{"a": ' + b'9' * 400 + b'.0}', 'holds the number 99999999999999999999, which is too large'),
+  (b'{"a": ' + b'9' * 400 + b'}', 'holds the number 99999999999999999999, which is too large'),
+  (b'{"a": -2' + b'0' * 308 + b'}', 'holds the number -2000000000000000000, which is too large'),
+  (b'{"a": ' + b'9' * 250 + b'e99}', 'holds the number 99999999999999999999, which is too large'),
 ]
 
 

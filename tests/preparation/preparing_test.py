@@ -167,6 +167,19 @@ def test_other_settings_or_other_input_are_refused_with_what_differs(tmp_path):
     inputs.prepare(path, tmp_path / 'mine')
 
 
+def test_a_folder_of_a_version_that_noted_no_content_is_refused_as_such(tmp_path):
+  path = inputs.write_lines(tmp_path / 'a.jsonl', RECORDS)
+  inputs.prepare(path, tmp_path / 'out', shard_bytes=1000)
+  plan = json.loads((tmp_path / 'out/plan.json').read_text())
+  del plan['inputs']['content']
+  (tmp_path / 'out/plan.json').write_text(json.dumps(plan))
+  with pytest.raises(errors.UserError) as error:
+    inputs.prepare(path, tmp_path / 'out', shard_bytes=1000)
+  assert str(error.value) == (
+    f'{tmp_path}/out: was begun by an older version, which did not note the content of its input; name another folder'
+  )
+
+
 @pytest.mark.parametrize(
   ('files', 'expected'),
   [

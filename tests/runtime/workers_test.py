@@ -196,3 +196,34 @@ def test_a_worker_lost_while_tensorflow_connects_ends_the_other(run_two, lost):
   """)
   assert statuses[lost][0] == 9 and statuses[1 - lost][0] == 1, statuses
   assert time.monotonic() - began < 60
+
+
+def test_workers_may_differ_in_what_changes_no_result(run_two, tmp_path):
+  processes = run_two(f"""
+    start()
+    from official_ext.core import run_checks
+    same = dict(tensorflow='2.19.0', numpy=None)
+    versions = dict(same, python=('3.11.4', '3.11.9')[me])
+    code = {{'own/task.py': 'aa', 'own/_kernels.so': ('b0', 'b1')[me]}}
+    run_checks.check_same_on_workers(workers, dict(), versions, code, dict())
+    print('accepted', flush=True)
+    for versions, code in (
+      (dict(same, python=('3.11.4', '3.12.4')[me]), dict()),
+      (dict(same, python='3.11.4', jinja2=('3.0', '3.1')[me]), dict()),
+      (dict(same, python='3.11.4'), {{'own/task.py': ('aa', 'bb')[me]}}),
+    ):
+      try:
+        run_checks.check_same_on_workers(workers, dict(), versions, code, dict())
+      except errors.UserError as error:
+        tell(error)
+    if me == 1:
+      open({str(tmp_path / 'done')!r}, 'w').close()
+    while not os.path.exists({str(tmp_path / 'done')!r}):  # The chief serves the others until they have read all.
+      time.sleep(0.05)
+  """)
+  for status, out, err in processes:
+    assert status == 0, err
+    told = [line for line in out.splitlines() if not line.startswith('Waiting for ')]
+    assert told[0] == 'accepted' and len(told) == 4, out
+    for line, expected in zip(told[1:], ('python: 3.11 -> 3.12', 'jinja2: 3.0 -> 3.1', 'own/task.py: aa -> bb')):
+      assert line.startswith('UserError: ') and expected in line
