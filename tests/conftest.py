@@ -5,6 +5,7 @@ import official_ext  # noqa: F401  Before tensorflow.
 # isort: split
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -21,6 +22,9 @@ from tests import train_processes
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NUM_CPUS = 4
+
+# `nohup make test` ignores it, and the programs of this library then do too: they are started by tests that send it.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 tf.config.set_logical_device_configuration(
   tf.config.list_physical_devices('CPU')[0], [tf.config.LogicalDeviceConfiguration()] * NUM_CPUS

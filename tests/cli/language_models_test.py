@@ -294,8 +294,9 @@ def test_sizes_are_those_of_transformers(text, size):
 
 def leave_run(folder, registry, **changes):
   """What a run leaves behind: its configuration, its record, a checkpoint; returns the model."""
-  importlib.import_module(registry)
-  experiment = registry.rpartition('.')[2]
+  module, experiment = importlib.import_module(registry), registry.rpartition('.')[2]
+  # Another test of this process may have imported it, and have taken its experiment out again.
+  exp_factory._REGISTERED_CONFIGS.setdefault(experiment, getattr(module, experiment))
   params = definitions.upgrade(exp_factory.get_exp_config(experiment))
   overrides.override(params.task, changes)
   os.mkdir(folder)
