@@ -16,7 +16,7 @@ from tests.soak import comparison
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXPERIMENT = 'digits_mlp_with_scalar'
 REGISTRY = '--registry=tests.digits_mlp_with_scalar'
-STEPS, INTERVAL = 400, 100
+STEPS, INTERVAL = 800, 100  # Long enough for a worker that starts at 3 * INTERVAL to be asked too.
 COMMAND = 'import sys; from official_ext.cli import main; sys.exit(main.main(sys.argv[1:]))'
 
 
