@@ -59,7 +59,5 @@ _PATCHES = (
 @contextlib.contextmanager
 def without_searches() -> Iterator[None]:
   """A context for traces of a step, in which a meeting of replicas costs the same, however large the graph is."""
-  with contextlib.ExitStack() as stack:
-    for patch in _PATCHES:
-      stack.enter_context(patch)
+  with method_patch.all_of(_PATCHES):
     yield

@@ -198,8 +198,6 @@ def in_use(replicated: Callable[[tf.Tensor], tf.Tensor]) -> Iterator[None]:
   Args:
     replicated: gives a tensor the layout that is whole on every device.
   """
-  with contextlib.ExitStack() as stack:
-    draws = [method_patch.MethodPatch(module, name, _drawn_whole(replicated)) for module, name in _DRAWS]
-    for patch in (*_PATCHES, *draws):
-      stack.enter_context(patch)
+  draws = [method_patch.MethodPatch(module, name, _drawn_whole(replicated)) for module, name in _DRAWS]
+  with method_patch.all_of((*_PATCHES, *draws)):
     yield

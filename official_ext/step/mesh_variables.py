@@ -48,9 +48,8 @@ class Written:
       'assign_sub': self._assigning(lambda variable, value: variable.read_value() - value),
       '_read_variable_op': self._reading,
     }
-    with contextlib.ExitStack() as stack:
-      for name, wrap in patches.items():
-        stack.enter_context(method_patch.MethodPatch(tf_internals.OrdinaryVariable, name, wrap))
+    variable = tf_internals.OrdinaryVariable
+    with method_patch.all_of(method_patch.MethodPatch(variable, name, wrap) for name, wrap in patches.items()):
       yield
 
   def _assigning(self, value_of: Callable[[Any, tf.Tensor], tf.Tensor]) -> Callable[..., Any]:

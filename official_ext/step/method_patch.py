@@ -1,6 +1,7 @@
 """Replaces a method for a while, in all threads; replicas are traced in threads that take turns."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+import contextlib
 import threading
 from typing import Any
 
@@ -48,3 +49,12 @@ class MethodPatch:
 
   def _set(self, method: Any) -> None:
     self._kind.__setattr__(self._owner, self._name, method)
+
+
+@contextlib.contextmanager
+def all_of(patches: Iterable[MethodPatch]) -> Iterator[None]:
+  """A context in which several methods are replaced."""
+  with contextlib.ExitStack() as stack:
+    for patch in patches:
+      stack.enter_context(patch)
+    yield

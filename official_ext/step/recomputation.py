@@ -154,7 +154,5 @@ _PATCHES = [
 @contextlib.contextmanager
 def draws_the_same() -> Iterator[None]:
   """A context in which functions that are run again for their gradient get the seeds of their first run."""
-  with contextlib.ExitStack() as stack:
-    for patch in _PATCHES:
-      stack.enter_context(patch)
+  with method_patch.all_of(_PATCHES):
     yield

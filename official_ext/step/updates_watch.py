@@ -67,9 +67,7 @@ def observed(observer: Observer) -> Iterator[None]:
   Updates that a `GradientTap` captures do not reach that.
   """
   before = _LOCAL.of_all
-  with contextlib.ExitStack() as stack:
-    for patch in _OF_CLASSES:
-      stack.enter_context(patch)
+  with method_patch.all_of(_OF_CLASSES):
     _LOCAL.of_all = (*before, observer)
     try:
       yield
