@@ -20,6 +20,7 @@ from official_ext.checkpoints import manifests
 from official_ext.monitoring import json_lines
 from official_ext.runtime import run_lock
 from official_ext.runtime import run_status
+from tests import train_processes
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STEPS = 200
@@ -125,18 +126,7 @@ def run_two_workers(server, arguments, logs, job='0'):
   """(exit statuses, outputs) of train.py as SLURM starts it on two workers."""
   processes = []
   for rank in range(2):
-    variables = {
-      'SLURM_JOB_ID': str(os.getpid()),
-      'SLURM_STEP_ID': job,
-      'SLURM_STEP_NUM_TASKS': '2',
-      'SLURM_NTASKS': '2',
-      'SLURM_STEP_NODELIST': 'localhost',
-      'SLURM_STEP_TASKS_PER_NODE': '2',
-      'SLURM_PROCID': str(rank),
-      'SLURM_LOCALID': str(rank),
-      'SLURM_NODEID': '0',
-    }
-    processes.append(server.start(arguments, logs / str(rank), env=variables))
+    processes.append(server.start(arguments, logs / str(rank), env=train_processes.slurm_variables(rank, job)))
   statuses = [process.wait(timeout=300) for process in processes]
   return statuses, [(logs / str(rank)).read_text() for rank in range(2)]
 

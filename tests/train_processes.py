@@ -33,6 +33,21 @@ def environment(changes: Mapping[str, str | None] | None = None) -> Mapping[str,
 UNOPTIMISED = {'XLA_FLAGS': '--xla_backend_optimization_level=0'}
 
 
+def slurm_variables(rank: int, step: str) -> dict[str, str]:
+  """The environment that SLURM gives to one of two workers on this machine; their step must differ from others'."""
+  return {
+    'SLURM_JOB_ID': str(os.getpid()),
+    'SLURM_STEP_ID': step,
+    'SLURM_STEP_NUM_TASKS': '2',
+    'SLURM_NTASKS': '2',
+    'SLURM_STEP_NODELIST': 'localhost',
+    'SLURM_STEP_TASKS_PER_NODE': '2',
+    'SLURM_PROCID': str(rank),
+    'SLURM_LOCALID': str(rank),
+    'SLURM_NODEID': '0',
+  }
+
+
 class Server:
   """A process that has TensorFlow imported, and forks: see prefork.py."""
 

@@ -1,12 +1,12 @@
 """Two real workers with other data or other code than each other are refused, before anything is written."""
 
-import os
 import re
 
 import numpy as np
 import pytest
 
 from tests import own_tasks
+from tests import train_processes
 
 LEGEND = r'not the same on all workers, worker 0 \(\S+:\d+\) -> worker 1 \(\S+:\d+\): '
 
@@ -15,18 +15,7 @@ def run_two(server, folder, environments):
   """(exit statuses, outputs) of two workers, each with changes of its environment."""
   processes = []
   for rank, changes in enumerate(environments):
-    variables = {
-      'SLURM_JOB_ID': str(os.getpid()),
-      'SLURM_STEP_ID': '7',
-      'SLURM_STEP_NUM_TASKS': '2',
-      'SLURM_NTASKS': '2',
-      'SLURM_STEP_NODELIST': 'localhost',
-      'SLURM_STEP_TASKS_PER_NODE': '2',
-      'SLURM_PROCID': str(rank),
-      'SLURM_LOCALID': str(rank),
-      'SLURM_NODEID': '0',
-      **changes,
-    }
+    variables = {**train_processes.slurm_variables(rank, step='7'), **changes}
     flags = [*own_tasks.FLAGS, '--mode=train', f'--model_dir={folder / "run"}']
     processes.append(server.start(flags, folder / f'log{rank}', env=variables, cwd=folder))
   statuses = [process.wait(timeout=300) for process in processes]

@@ -13,7 +13,6 @@ import time
 import pytest
 
 import official_ext as ext
-from official_ext.cli import main
 from official_ext.preparation import local_engine
 from official_ext.preparation import ray_engine
 from tests.preparation import prepared_inputs as inputs
@@ -23,14 +22,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def run(capsys, tmp_path, monkeypatch):
-  """run(words...) -> (status, stdout, stderr) of `official-ext prepare` in `tmp_path`."""
-  monkeypatch.chdir(tmp_path)
-
-  def run(*words):
-    status = main.main(['prepare', *map(str, words)])
-    return (status, *capsys.readouterr())
-
-  return run
+  """See `prepared_inputs.command`."""
+  return inputs.command(capsys, tmp_path, monkeypatch)
 
 
 @contextlib.contextmanager

@@ -130,27 +130,40 @@ def test_a_disk_that_stays_full_ends_training_after_three_failed_saves(disk, str
   assert_no_remains(folder)
 
 
-@pytest.mark.parametrize('asynchronous', [False, True])
-def test_nothing_is_lost_or_damaged_by_a_disk_that_has_room_again(disk, straight, asynchronous, caplog):
+def drive_through(trouble, disk, straight, asynchronous):
+  """Trains to the end on a disk that fails between steps 5 and 16, and returns the folder, in which all is whole.
+
+  Args:
+    trouble: what makes writing fail, such as `disk.fill`.
+    disk: of the run.
+    straight: the folder of a run that nothing disturbed.
+    asynchronous: whether saves are.
+  """
   folder = disk.folder / 'run'
 
-  def fill():
+  def begin():
     while not (folder / 'checkpoint').exists():  # Until the save of step 4 is done.
       time.sleep(0.01)
-    disk.fill()
+    trouble()
 
-  assert drive(folder, asynchronous=asynchronous, train_actions=at(step5=fill, step16=disk.free)) == 0
+  assert drive(folder, asynchronous=asynchronous, train_actions=at(step5=begin, step16=disk.free)) == 0
   assert_same_weights(folder, straight)
   assert checkpoints(folder)[-1] == 24 and 8 not in checkpoints(folder)
   assert_no_remains(folder)
   assert small_run.record(folder)['status'] == 'finished'
+  failed = [os.path.basename(event['checkpoint']) for event in small_run.events(folder, 'checkpoint_failed')]
+  assert failed == ['ckpt-8', 'ckpt-12']
+  return folder
+
+
+@pytest.mark.parametrize('asynchronous', [False, True])
+def test_nothing_is_lost_or_damaged_by_a_disk_that_has_room_again(disk, straight, asynchronous, caplog):
+  folder = drive_through(disk.fill, disk, straight, asynchronous)
   found, expected = (
     [(event['event'], event['step']) for event in small_run.events(each) if not event['event'].startswith('checkpoint')]
     for each in (folder, straight)
   )
   assert found == expected
-  failed = [os.path.basename(event['checkpoint']) for event in small_run.events(folder, 'checkpoint_failed')]
-  assert failed == ['ckpt-8', 'ckpt-12']
   for name in ('train.csv', 'validation.csv'):
     assert steps_in_csv(folder / name) == steps_in_csv(straight / name)
   assert steps_in_tensorboard(folder / 'train') == STEPS
@@ -163,20 +176,7 @@ def test_nothing_is_lost_or_damaged_by_a_disk_that_has_room_again(disk, straight
 
 @pytest.mark.parametrize('asynchronous', [False, True])
 def test_nothing_is_lost_or_damaged_while_a_disk_has_room_but_no_inodes(disk, straight, asynchronous, caplog):
-  folder = disk.folder / 'run'
-
-  def use_up():
-    while not (folder / 'checkpoint').exists():  # Until the save of step 4 is done.
-      time.sleep(0.01)
-    disk.use_up_inodes()
-
-  assert drive(folder, asynchronous=asynchronous, train_actions=at(step5=use_up, step16=disk.free)) == 0
-  assert_same_weights(folder, straight)
-  assert checkpoints(folder)[-1] == 24 and 8 not in checkpoints(folder)
-  assert_no_remains(folder)
-  assert small_run.record(folder)['status'] == 'finished'
-  failed = [os.path.basename(event['checkpoint']) for event in small_run.events(folder, 'checkpoint_failed')]
-  assert failed == ['ckpt-8', 'ckpt-12']
+  folder = drive_through(disk.use_up_inodes, disk, straight, asynchronous)
   assert steps_in_csv(folder / 'train.csv') == STEPS  # Files that are there grow.
   assert steps_in_tensorboard(folder / 'train') == STEPS
   assert 'Traceback' not in caplog.text

@@ -73,11 +73,7 @@ class WholeFolder:
     return outcomes.Outcome((versions[0],))
 
   def restored(self, disk, straight, server) -> list[str]:
-    try:
-      self.run(disk, server)
-    except RuntimeError as error:
-      return [str(error)]
-    return _differences(disk, straight)
+    return _run_again(self, disk, straight, server)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,11 +96,7 @@ class Preparation:
     return _PreparationChecks(straight)
 
   def restored(self, disk, straight, server) -> list[str]:
-    try:
-      self.run(disk, server)
-    except RuntimeError as error:
-      return [str(error)]
-    return _differences(disk, straight)
+    return _run_again(self, disk, straight, server)
 
 
 class _PreparationChecks:
@@ -134,6 +126,15 @@ class _PreparationChecks:
     plan = json.loads(self._straight[self._shards[0] + '.json'])['plan']
     jobs = [{'folder': str(folder / 'out'), 'name': name, 'plan': plan} for name in self._shards]
     return outcomes.Outcome((whole, sum(shards.verified(job) is not None for job in jobs)), faults)
+
+
+def _run_again(scenario, disk, straight, server) -> list[str]:
+  """Runs a scenario on a disk after a power cut; returns what failed, or how the files differ."""
+  try:
+    scenario.run(disk, server)
+  except RuntimeError as error:
+    return [str(error)]
+  return _differences(disk, straight)
 
 
 def _differences(disk: pathlib.Path, straight: pathlib.Path) -> list[str]:

@@ -21,8 +21,18 @@ _CANCELLED = 1  # Its place among the jobs. A number is skipped if a power cut e
 _SWEEP = 'search'
 
 
+class _Records:
+  """Which files of a folder of runs decide: see Checks."""
+
+  def relevant(self, tree):
+    return {name: content for name, content in tree.items() if not name.endswith(('.lock', '/run.log'))}
+
+  def relies_on(self, tree):
+    return None
+
+
 @dataclasses.dataclass(frozen=True)
-class QueueOfJobs:
+class QueueOfJobs(_Records):
   """Three jobs are added, one is cancelled, and the others are run. Attributes: see Scenario."""
 
   name: str = 'queue'
@@ -47,12 +57,6 @@ class QueueOfJobs:
 
   def checks(self, straight, before):
     return self
-
-  def relevant(self, tree):
-    return {name: content for name, content in tree.items() if not name.endswith(('.lock', '/run.log'))}
-
-  def relies_on(self, tree):
-    return None
 
   def look(self, folder: pathlib.Path) -> outcomes.Outcome:
     """How far it is: jobs that are there, that are cancelled, and that are over."""
@@ -114,17 +118,11 @@ class Sweep:
     return [] if found == expected else [f'{found} instead of {expected}']
 
 
-class _SweepChecks:
+class _SweepChecks(_Records):
   """A point that was synced is not lost, and has the parameters that it had."""
 
   def __init__(self, parameters):
     self._parameters = parameters
-
-  def relevant(self, tree):
-    return {name: content for name, content in tree.items() if not name.endswith(('.lock', '/run.log'))}
-
-  def relies_on(self, tree):
-    return None
 
   def look(self, folder: pathlib.Path) -> outcomes.Outcome:
     try:

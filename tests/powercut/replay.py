@@ -209,14 +209,10 @@ class Replay:
   # Names.
 
   def _rename(self, call: strace_log.Call) -> str | None:
-    if call.name == 'rename':
-      old, new = (self._inside(_text(call, index)) for index in (0, 1))
-    else:
-      old, new = self._path(call, 0, 1), self._path(call, 2, 3)
-    if old is None and new is None:
+    names = self._two_paths(call, is_relative=call.name != 'rename')
+    if names is None:
       return None
-    if old is None or new is None:
-      raise strace_log.RecordingError(f'{old or new}: is moved across the border of the model')
+    old, new = names
     if 'RENAME_EXCHANGE' in call.arguments[-1]:
       self.model.exchange(old, new)
       return f'exchange {old} and {new}'
@@ -226,14 +222,10 @@ class Replay:
   _renameat = _renameat2 = _rename
 
   def _link(self, call: strace_log.Call) -> str | None:
-    if call.name == 'link':
-      old, new = (self._inside(_text(call, index)) for index in (0, 1))
-    else:
-      old, new = self._path(call, 0, 1), self._path(call, 2, 3)
-    if old is None and new is None:
+    names = self._two_paths(call, is_relative=call.name != 'link')
+    if names is None:
       return None
-    if old is None or new is None:
-      raise strace_log.RecordingError(f'{old or new}: is linked across the border of the model')
+    old, new = names
     self.model.link(old, new)
     return f'link {old} as {new}'
 
@@ -289,6 +281,18 @@ class Replay:
   def _path(self, call: strace_log.Call, folder: int, index: int) -> str | None:
     """The path of an argument that may be relative to the folder of another."""
     return self._inside(os.path.join(call.descriptor_path(folder), _text(call, index)))
+
+  def _two_paths(self, call: strace_log.Call, is_relative: bool) -> tuple[str, str] | None:
+    """The old and the new path of a call, each behind a folder if it is relative to one; None if both are outside."""
+    if is_relative:
+      old, new = self._path(call, 0, 1), self._path(call, 2, 3)
+    else:
+      old, new = (self._inside(_text(call, index)) for index in (0, 1))
+    if old is None and new is None:
+      return None
+    if old is None or new is None:
+      raise strace_log.RecordingError(f'{old or new}: {call.name} across the border of the model')
+    return old, new
 
   def _name(self, call: strace_log.Call, index: int) -> str:
     path = call.descriptor_path(index)

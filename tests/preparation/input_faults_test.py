@@ -12,7 +12,6 @@ import pytest
 
 import official_ext as ext
 from official_ext import errors
-from official_ext.cli import main
 from official_ext.data import json_records
 from official_ext.preparation import shards
 from tests.preparation import prepared_inputs as inputs
@@ -83,14 +82,8 @@ def test_input_that_changes_while_it_is_prepared_makes_no_folder(tmp_path, monke
 
 @pytest.fixture
 def run(capsys, tmp_path, monkeypatch):
-  """run(words...) -> (status, stdout, stderr) of `official-ext prepare` in `tmp_path`."""
-  monkeypatch.chdir(tmp_path)
-
-  def run(*words):
-    status = main.main(['prepare', *map(str, words)])
-    return (status, *capsys.readouterr())
-
-  return run
+  """See `prepared_inputs.command`."""
+  return inputs.command(capsys, tmp_path, monkeypatch)
 
 
 def test_an_output_that_is_its_input_is_refused(run, tmp_path):

@@ -5,6 +5,7 @@ import json
 
 from PIL import Image
 
+from official_ext.cli import main
 from official_ext.preparation import preparing
 from official_ext.preparation import settings as settings_lib
 from official_ext.preparation import shards
@@ -31,6 +32,17 @@ def prepare(inputs, folder, tokenizer=None, reverse=False, stopped_by=lambda: No
   engine = lambda num_shards: contextlib.nullcontext(Here(reverse))
   inputs = [str(inputs)] if not isinstance(inputs, list) else [str(path) for path in inputs]
   return preparing.prepare(inputs, str(folder), made, engine, tokenizer, stopped_by=stopped_by)
+
+
+def command(capsys, folder, monkeypatch):
+  """A function from words to (status, stdout, stderr) of `official-ext prepare` in a folder, in this process."""
+  monkeypatch.chdir(folder)
+
+  def run(*words):
+    status = main.main(['prepare', *map(str, words)])
+    return (status, *capsys.readouterr())
+
+  return run
 
 
 def documents(number, first=0):
