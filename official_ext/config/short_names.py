@@ -2,9 +2,8 @@
 `trainer.optimizer_config.learning_rate.cosine.initial_learning_rate`.
 
 A pattern is a dotted path in which `*` stands for the alternative that a OneOfConfig selects, and `*-NAME` for any such
-alternative but NAME. A name stands for the
-first of its patterns that matches the configuration at hand. It may have followers: fields that get the same value,
-unless they are set themselves.
+alternative but NAME. A name stands for the first of its patterns that matches the configuration at hand. It may have
+followers: fields that get the same value, unless they are set themselves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -112,16 +111,18 @@ def register(experiment: str, names: Mapping[str, str | Sequence[str] | Meaning]
     if name in own or '.' in name:
       reason = 'has a dot' if '.' in name else 'is registered twice'
       raise ValueError(f'{experiment}: the short name {name!r} {reason}')
-    own[name] = meaning if isinstance(meaning, Meaning) else Meaning(_as_tuple(meaning))
+    own[name] = _as_meaning(meaning)
 
 
-def _as_tuple(patterns: str | Sequence[str]) -> tuple[str, ...]:
-  return (patterns,) if isinstance(patterns, str) else tuple(patterns)
+def _as_meaning(value: str | Sequence[str] | Meaning) -> Meaning:
+  if isinstance(value, Meaning):
+    return value
+  return Meaning((value,) if isinstance(value, str) else tuple(value))
 
 
 def _meanings(experiment: str | None) -> dict[str, Meaning]:
   """All short names of an experiment, those that it refuses among them."""
-  standard = {name: meaning if isinstance(meaning, Meaning) else Meaning(meaning) for name, meaning in STANDARD.items()}
+  standard = {name: _as_meaning(meaning) for name, meaning in STANDARD.items()}
   return {**standard, **_registered.get(experiment or '', {})}
 
 

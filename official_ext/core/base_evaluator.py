@@ -267,9 +267,9 @@ class Evaluator(base_trainer.Trainer):
         raise
       raise explained from error
     else:
-      size = getattr(getattr(self.config.task, 'validation_data', None), 'global_batch_size', 0) or 0
       self.length.end(self._num_eval_batches)
-      return self.with_skips(logs, report, self._num_eval_batches * size if self._counts_batches() else None)
+      num_examples = self._num_eval_batches * self._eval_batch_size
+      return self.with_skips(logs, report, num_examples if self._counts_batches() else None)
     finally:
       self._use_averaged_weights(False)
 
@@ -289,10 +289,15 @@ class Evaluator(base_trainer.Trainer):
         'trainer.validation_steps'
       )
 
+  @property
+  def _eval_batch_size(self) -> int:
+    """The examples of a batch of all replicas; 0 if the configuration does not say."""
+    return getattr(getattr(self.config.task, 'validation_data', None), 'global_batch_size', 0) or 0
+
   @functools.cached_property
   def _expected_batches(self) -> int | None:
     """How many batches an evaluation of all examples has at most; None if the number of examples is not known."""
-    size = getattr(getattr(self.config.task, 'validation_data', None), 'global_batch_size', 0) or 0
+    size = self._eval_batch_size
     report = self.inputs['validation_data']
     num_examples = next((each.get('num_examples') for each in report.identity()), None)
     if not size or num_examples is None or len(report.identity()) > 1:

@@ -45,8 +45,6 @@ _PACKAGES = (
   'tokenizers',
   'jinja2',
 )
-
-
 # One version of TensorFlow is distributed under several names.
 _TENSORFLOW = ('tensorflow', 'tensorflow-cpu', 'tensorflow-gpu', 'tensorflow-intel', 'tensorflow-macos', 'tf-nightly')
 

@@ -228,11 +228,11 @@ class _RecordedLoopRun(LoopRun):
 def _sync_checkpoint(path: str) -> None:
   """Makes the disk store a checkpoint that the loop's trainer has written, a file or a folder; reports a failure."""
   try:
-    if os.path.isdir(path):
-      paths.sync_tree(path)
-    if os.path.exists(path):
-      paths.sync_to_disk(path)
-      paths.sync_to_disk(os.path.dirname(path))
+    if not os.path.exists(path):
+      return
+    sync = paths.sync_tree if os.path.isdir(path) else paths.sync_to_disk
+    sync(path)
+    paths.sync_to_disk(os.path.dirname(path))
   except OSError as error:
     logging.error('%s: the disk may not have stored it: %s', path, storage.reason_of(error))
 
