@@ -19,7 +19,7 @@ PEERS_STAMP := $(PEERS)/.installed-$(VERSION)-$(shell cat $(PEERS_NEED) | cksum 
 
 # What the makers of engines publish for their manifests, which wants other versions than .venv has.
 MANIFESTS := .venv-manifests
-MANIFESTS_NEED := tests/engines/published.txt
+MANIFESTS_NEED := tests/operations/engines/published.txt
 MANIFESTS_STAMP := $(MANIFESTS)/.installed-$(VERSION)-$(shell cat $(MANIFESTS_NEED) | cksum | cut -d ' ' -f 1)
 
 .PHONY: .venv .venv-peers .venv-manifests demo console test check pythons smoke manifests soak powercut bench experiments clean
@@ -85,11 +85,11 @@ pythons:
 
 smoke: .venv
 	$(BIN)/python -m pytest -n $(JOBS) tests/readme_test.py tests/docs tests/golden tests/cli tests/train_test.py \
-	  tests/resume_test.py tests/step/step_random_test.py tests/checkpoints/manager_test.py tests/data
+	  tests/resume_test.py tests/training/step/step_random_test.py tests/training/checkpoints/manager_test.py tests/data
 
 # What is rendered for JobSet, Vertex AI and SkyPilot, against what their makers publish.
 manifests: .venv .venv-manifests
-	$(BIN)/python -m pytest -p no:xdist tests/engines/published_test.py tests/engines/manifests_test.py
+	$(BIN)/python -m pytest -p no:xdist tests/operations/engines/published_test.py tests/operations/engines/manifests_test.py
 
 # Kills trainings and damages their checkpoints for MINUTES, then prints a table; then kills queues, sweeps and consoles,
 # and workers, on this machine and on engines (SLURM, Ray) that are installed: an hour more.
@@ -97,8 +97,8 @@ manifests: .venv .venv-manifests
 MINUTES ?= 60
 soak: .venv
 	$(BIN)/python -m tests.soak --minutes=$(MINUTES)
-	$(BIN)/python -m pytest -m soak tests/runs tests/curves tests/trackers tests/queue tests/sweeps tests/console
-	$(BIN)/python -m pytest -m soak tests/multi_worker_test.py tests/mesh_test.py tests/engines tests/cli
+	$(BIN)/python -m pytest -m soak tests/operations/runs tests/operations/curves tests/operations/trackers tests/operations/queue tests/operations/sweeps tests/operations/console
+	$(BIN)/python -m pytest -m soak tests/multi_worker_test.py tests/mesh_test.py tests/operations/engines tests/cli
 
 # Records runs by strace, and cuts their power after every call: what was synced must be there, and the same command must
 # come to the same end. STATES=1000 tries about so many states of each scenario; RESTORES=N runs so many of them again.

@@ -20,14 +20,14 @@ setuptools.setup(
   long_description=(_ROOT / 'README.md').read_text(),
   long_description_content_type='text/markdown',
   license='Apache-2.0',
-  license_files=['LICENSE', 'official_ext/console/static/vendor/uPlot.LICENSE'],
+  license_files=['LICENSE', 'official_ext/operations/console/static/vendor/uPlot.LICENSE'],
   python_requires='>=3.11,<3.14',
   packages=setuptools.find_packages(include=['official_ext*', 'experiments*']),
   py_modules=['registry_imports'],
   package_data={
     '': ['*.gin', '*.md', '*.txt', '*.yaml'],
     'official_ext.cli': ['templates/**/*.txt'],
-    'official_ext.console': ['static/**/*'],
+    'official_ext.operations.console': ['static/**/*'],
   },
   install_requires=[
     'absl-py>=1.4',

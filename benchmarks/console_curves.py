@@ -19,9 +19,9 @@ import time
 from typing import Any
 
 from benchmarks import runs_list
-from official_ext.curves import column_store
-from official_ext.curves import curves
-from official_ext.runs import run_folder
+from official_ext.operations.curves import column_store
+from official_ext.operations.curves import curves
+from official_ext.operations.runs import run_folder
 
 _CHROMIUM = os.environ.get('CHROMIUM', '/usr/bin/chromium')
 _NAME = 'train/training_loss'
@@ -87,7 +87,7 @@ def measure_browser(root: str, cache_folder: str) -> Iterator[tuple[str, float]]
   """Seconds from a link to the page with all runs to the painted chart, and from an event to the screen."""
   from playwright import sync_api
 
-  from tests.console import servers
+  from tests.operations.console import servers
 
   names = [run.name for run in run_folder.find_runs(root)]
   link = '/compare?chart=loss&' + '&'.join(f'run={name}' for name in names)

@@ -83,8 +83,8 @@ def of_trainer() -> Callable[[int], float]:
       ),
     ),
   )
-  from official_ext.core import base_trainer
-  from official_ext.runtime import distribute
+  from official_ext.training.devices import distribute
+  from official_ext.training.loop import base_trainer
 
   distribute.configure(params.runtime)
   strategy = distribute.get_strategy(params.runtime)

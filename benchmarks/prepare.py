@@ -23,8 +23,8 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.peers import machine
-from official_ext.data import python_topics
-from official_ext.data import tokenizer_training
+from official_ext.language.text import python_topics
+from official_ext.language.text import tokenizer_training
 
 _PACKED = ('--tokenizer=tokenizer', '--seq_length=1024')
 _CASES = {

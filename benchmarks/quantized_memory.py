@@ -55,8 +55,8 @@ def make_folder(folder: pathlib.Path, args: argparse.Namespace) -> None:
   import official_ext  # noqa: F401  Before tensorflow.
 
   # isort: split
-  from official_ext.data import tokenizer_training
-  from official_ext.modeling import tensor_files
+  from official_ext.language.modeling import tensor_files
+  from official_ext.language.text import tokenizer_training
 
   config = {
     'architectures': ['LlamaForCausalLM'],
@@ -139,7 +139,7 @@ def run(words: Sequence[str]) -> tuple[int, float]:
 
 def row(kept: str, measured: tuple[int, float], args: argparse.Namespace) -> list[str]:
   """A line of the table."""
-  from official_ext.modeling import nf4
+  from official_ext.language.modeling import nf4
 
   sizes = {name: math.prod(shape) for name, shape in shapes(args).items()}
   kernels = sum(size for name, size in sizes.items() if '_proj.' in name)

@@ -15,10 +15,10 @@ import sys
 import tempfile
 import time
 
-from official_ext.files import moments
-from official_ext.runs import index
-from official_ext.runs import selection
-from official_ext.runtime import process_identity
+from official_ext.base.files import moments
+from official_ext.base.processes import process_identity
+from official_ext.operations.runs import index
+from official_ext.operations.runs import selection
 
 _PARAMS = """runtime:
   seed: 0

@@ -24,9 +24,9 @@ import tensorflow as tf
 
 from experiments.digits_mlp import configs
 from experiments.digits_mlp import task as digits_mlp
-from official_ext.config import definitions
-from official_ext.core import base_trainer
-from official_ext.runtime import distribute
+from official_ext.training.config import definitions
+from official_ext.training.devices import distribute
+from official_ext.training.loop import base_trainer
 
 STEPS_PER_LOOP = 500
 GOAL = 1.8

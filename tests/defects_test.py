@@ -12,11 +12,11 @@ from official.core import input_reader
 import pytest
 import tensorflow as tf
 
-from official_ext.checkpoints import best
-from official_ext.checkpoints import manifests
-from official_ext.config import definitions
-from official_ext.runtime import distribute
-from tests.core import small_run
+from official_ext.training.checkpoints import best
+from official_ext.training.checkpoints import manifests
+from official_ext.training.config import definitions
+from official_ext.training.devices import distribute
+from tests.training.loop import small_run
 
 
 def test_defect_07_the_record_of_the_best_comes_after_its_checkpoint(tmp_path, monkeypatch):

@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from experiments.digits_mlp import configs
 from experiments.digits_mlp import task
-from official_ext.config import definitions as cfg
 from official_ext.data import sources
 from official_ext.data import step_indexed
+from official_ext.training.config import definitions as cfg
 
 
 @dataclasses.dataclass

@@ -4,7 +4,7 @@ import os
 import tempfile
 import types
 
-from official_ext.runs import driver as driver_lib
+from official_ext.operations.runs import driver as driver_lib
 from tests import train_processes
 
 _CODE = """

@@ -8,7 +8,7 @@ from unittest import mock
 
 import tensorflow as tf
 
-from official_ext.files import paths
+from official_ext.base.files import paths
 
 Call = tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""Imports go only downward: train.py -> registry_imports -> experiments -> official_ext, and room by room inside."""
+"""Imports go only downward: from train.py to registry_imports, experiments and official_ext, and inside each."""
 
 import ast
 import pathlib
@@ -7,21 +7,22 @@ import textwrap
 import pytest
 
 from official_ext.cli import new
-from tools import rooms
+from tools import layers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def violations(root):
   """What is out of order in a tree, as lines of text."""
-  return rooms.violations(root) + rooms.circles(root)
+  return layers.violations(root) + layers.circles(root)
 
 
 def names_of_experiments(root):
   """Where the loop names an experiment: a string in its code that is one, or a path of one."""
   experiments = {path.parent.name for path in (root / 'experiments').glob('*/__init__.py')}
   found = []
-  for path in sorted(path for room in new.ROOMS_OF_THE_LOOP for path in (root / 'official_ext' / room).rglob('*.py')):
+  folders = [root / 'official_ext/training' / package for package in new.PACKAGES_OF_THE_LOOP]
+  for path in sorted(path for folder in folders for path in folder.rglob('*.py')):
     for node in ast.walk(ast.parse(path.read_text())):
       if isinstance(node, ast.Constant) and isinstance(node.value, str):
         if node.value in experiments or node.value.startswith('experiments.'):
@@ -33,14 +34,17 @@ def test_imports_go_downward():
   assert violations(ROOT) == []
 
 
-def test_every_room_and_every_module_of_the_loop_has_one_place():
-  names = [room for row in rooms.ORDER for room in row]
-  assert len(names) == len(set(names))
-  modules = rooms.sources(ROOT)
-  for room, order in rooms.INSIDE.items():
+def test_every_package_and_every_module_of_the_loop_has_one_place():
+  names = [package for row in layers.ORDER for package in row]
+  assert sorted(names) == sorted(path.parent.name for path in (ROOT / 'official_ext').glob('*/__init__.py'))
+  for package, rows in layers.SUBPACKAGES.items():
+    folder = ROOT / 'official_ext' / package
+    assert sorted(name for row in rows for name in row) == sorted(p.parent.name for p in folder.glob('*/__init__.py'))
+  modules = layers.sources(ROOT)
+  for subpackage, order in layers.INSIDE.items():
     assert sorted(order) == sorted(
-      name.rpartition('.')[2] for name in modules if name.startswith(f'official_ext.{room}.')
-    ), room
+      name.rpartition('.')[2] for name in modules if name.startswith(f'official_ext.{subpackage}.')
+    ), subpackage
 
 
 def test_core_names_no_experiment():
@@ -48,21 +52,21 @@ def test_core_names_no_experiment():
 
 
 def test_the_sources_are_found():
-  graph = rooms.graph(ROOT)
-  assert {'registry_imports', 'official_ext.errors', 'official_ext.data.sampling'} <= graph.keys()
-  assert 'official_ext.errors' in graph['official_ext.runtime.distribute']
-  assert 'tensorflow' in graph['official_ext.runtime.distribute']
+  graph = layers.graph(ROOT)
+  assert {'registry_imports', 'official_ext.base.errors', 'official_ext.data.example_order'} <= graph.keys()
+  assert 'official_ext.base.errors' in graph['official_ext.training.devices.distribute']
+  assert 'tensorflow' in graph['official_ext.training.devices.distribute']
 
 
-def test_the_picture_of_the_rooms_is_that_of_the_imports():
-  told = 'docs/rooms.svg is old: python -m tools.rooms draws it anew'
-  assert (ROOT / 'docs/rooms.svg').read_text() == rooms.picture(ROOT), told
+def test_the_picture_of_the_packages_is_that_of_the_imports():
+  told = 'docs/packages.svg is out of date: python -m tools.layers redraws it'
+  assert (ROOT / 'docs/packages.svg').read_text() == layers.picture(ROOT), told
 
 
 @pytest.fixture
 def copy(tmp_path):
   """The sources of this project in a folder of their own."""
-  for path in rooms.sources(ROOT).values():
+  for path in layers.sources(ROOT).values():
     target = tmp_path / path.relative_to(ROOT)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(path.read_text())
@@ -72,27 +76,44 @@ def copy(tmp_path):
 @pytest.mark.parametrize(
   ('path', 'code', 'expected'),
   [
-    ('core/run_record.py', 'from official_ext.checks import findings', 'checks is above core'),
-    ('core/profiling.py', 'from official_ext.checks import op_trace', 'checks is above core'),
-    ('step/gradient_tap.py', 'from official_ext.core import run_record', 'core is above step'),
-    ('step/step_state.py', 'from official_ext.actions import triggers', 'actions is above step'),
-    ('checkpoints/manifests.py', 'def f():\n  from official_ext.config import parser', 'read configurations'),
-    ('config/checks.py', 'from official_ext.step import step_state', 'step is above config'),
-    ('checkpoints/manifests.py', 'from official_ext.checkpoints import manager', 'manager comes after manifests'),
-    ('step/step_plan.py', 'from official_ext.step import updates', 'updates comes after step_plan'),
-    ('core/base_task.py', 'from official_ext.core import base_trainer', 'base_trainer comes after base_task'),
-    ('core/base_task.py', 'import official_ext.cli.main', 'cli is above core'),
-    ('data/sampling.py', 'from official_ext.monitoring import writers', 'monitoring is beside data'),
-    ('errors.py', 'from official_ext.files import paths', 'files is above errors'),
-    ('core/helper.py', '', 'core.helper: has no place in the order of its room'),
-    ('attic/old.py', '', 'the room attic has no place'),
-    ('core/base_task.py', 'from experiments import gan', 'the library knows none of its users'),
-    ('errors.py', 'def f():\n  import registry_imports', 'the library knows none of its users'),
-    ('errors.py', 'from keras import layers', 'Keras 3'),
+    ('training/loop/run_record.py', 'from official_ext.training.diagnosis import findings', 'diagnosis is above loop'),
+    ('training/loop/profiling.py', 'from official_ext.training.diagnosis import op_trace', 'diagnosis is above loop'),
+    ('training/step/gradient_tap.py', 'from official_ext.training.loop import run_record', 'loop is above step'),
+    ('training/step/step_state.py', 'from official_ext.training.actions import triggers', 'actions is above step'),
+    (
+      'training/checkpoints/manifests.py',
+      'def f():\n  from official_ext.training.config import parser',
+      'read configurations',
+    ),
+    ('training/config/checks.py', 'from official_ext.training.step import step_state', 'step is above config'),
+    (
+      'training/checkpoints/manifests.py',
+      'from official_ext.training.checkpoints import manager',
+      'manager comes after manifests',
+    ),
+    ('training/step/step_plan.py', 'from official_ext.training.step import updates', 'updates comes after step_plan'),
+    (
+      'training/loop/base_task.py',
+      'from official_ext.training.loop import base_trainer',
+      'base_trainer comes after base_task',
+    ),
+    ('training/loop/base_task.py', 'import official_ext.cli.main', 'cli is above training'),
+    ('training/writers/writers.py', 'from official_ext.training import metrics', 'metrics is beside writers'),
+    ('data/example_order.py', 'from official_ext.training.writers import writers', 'training is above data'),
+    ('base/errors.py', 'from official_ext.data import sources', 'data is above base'),
+    ('operations/runs/run_log.py', 'from official_ext.data import sources', 'operations imports only base'),
+    ('operations/runs/run_log.py', 'from official_ext.training.writers import writers', 'operations imports only base'),
+    ('language/text/text_rows.py', 'from official_ext.operations.runs import run_log', 'operations is beside language'),
+    ('training/loop/helper.py', '', 'helper: has no place in the order of training.loop'),
+    ('training/attic/old.py', '', 'has no place in the order of training'),
+    ('attic/old.py', '', 'the package attic has no place'),
+    ('training/loop/base_task.py', 'from experiments import gan', 'the library knows none of its users'),
+    ('base/errors.py', 'def f():\n  import registry_imports', 'the library knows none of its users'),
+    ('base/errors.py', 'from keras import layers', 'Keras 3'),
     ('../experiments/gan/task.py', 'from experiments.digits import model', 'another experiment'),
     ('../experiments/gan/task.py', 'import registry_imports', 'nothing above itself'),
-    ('../experiments/gan/task.py', 'from official_ext.step import gradient_tap', 'the public face'),
-    ('../registry_imports.py', 'from official_ext import errors', 'it lists what registers'),
+    ('../experiments/gan/task.py', 'from official_ext.training.step import gradient_tap', 'the public face'),
+    ('../registry_imports.py', 'from official_ext.base import errors', 'it lists what registers'),
     ('../train.py', 'from experiments import gan', 'registry_imports does'),
   ],
 )
@@ -114,7 +135,7 @@ def test_a_circle_is_found(copy):
 def test_a_name_of_an_experiment_in_core_is_found(tmp_path):
   for path, text in {
     'experiments/cifar/__init__.py': '',
-    'official_ext/core/x.py': '"""As the cifar experiment does."""\nif name == "cifar":\n  pass\n',
+    'official_ext/training/loop/x.py': '"""As the cifar experiment does."""\nif name == "cifar":\n  pass\n',
   }.items():
     (tmp_path / path).parent.mkdir(parents=True)
     (tmp_path / path).write_text(text)

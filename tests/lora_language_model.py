@@ -7,10 +7,10 @@ from official.core import exp_factory
 from official.core import task_factory
 
 import official_ext as ext
-from official_ext.modeling import lora as lora_lib
-from official_ext.modeling import pretrained
-from official_ext.modeling import quantized_linear
-from official_ext.modeling import weighted_losses
+from official_ext.language.modeling import lora as lora_lib
+from official_ext.language.modeling import pretrained
+from official_ext.language.modeling import quantized_linear
+from official_ext.language.modeling import weighted_losses
 
 
 @dataclasses.dataclass

@@ -28,7 +28,7 @@ def checkout(tmp_path):
     'setup.py',
     'constraints.txt',
     'benchmarks/peers/requirements.txt',
-    'tests/engines/published.txt',
+    'tests/operations/engines/published.txt',
   ):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / name, tmp_path / name)

@@ -5,15 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from official_ext import errors
+from official_ext.base import errors
 import registry_imports  # noqa: F401
 from tests import train_processes
-from tests.core import harness
-from tests.core import small_run
 from tests.experiments import gan_test
 from tests.experiments import language_model_test
 from tests.experiments import shrunk_run
 from tests.soak import comparison
+from tests.training.loop import harness
+from tests.training.loop import small_run
 
 MESHES = [(1, 1), (2, 1), (1, 2), (2, 2), (4, 2)]  # data, tensor
 STEPS = 50

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_ext.checkpoints import manifests
-from official_ext.monitoring import json_lines
-from official_ext.runtime import run_lock
-from official_ext.runtime import run_status
+from official_ext.base.run_folder import run_lock
+from official_ext.base.run_folder import run_status
+from official_ext.training.checkpoints import manifests
+from official_ext.training.writers import events_writer
 from tests import train_processes
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -147,7 +147,7 @@ def assert_same(folder, straight):
 
 def evaluations(folder, name='events.jsonl'):
   """What was measured at each step; a resumed run supersedes what it measures again."""
-  events = json_lines.read_events(f'{folder}/{name}')
+  events = events_writer.read_events(f'{folder}/{name}')
   return {
     event['step']: {name: value for name, value in event.items() if name not in ('time', 'seconds')}
     for event in events
@@ -163,7 +163,7 @@ def assert_written_by_one(folder, straight):
     return {path for path in paths if 'tfevents' not in path}
 
   assert names(folder) == names(straight)
-  events = json_lines.read_events(f'{folder}/events.jsonl')
+  events = events_writer.read_events(f'{folder}/events.jsonl')
   assert [event['step'] for event in events if event['event'] == 'finished'] == [STEPS]
   assert run_status.read(str(folder))['status'] == 'finished'
 
@@ -424,7 +424,7 @@ def test_a_worker_in_which_a_native_function_keeps_pythons_lock_is_killed_when_t
 
 def _train_events(folder):
   """{step: the last event of that step}, of a training."""
-  events = json_lines.read_events(f'{folder}/events.jsonl')
+  events = events_writer.read_events(f'{folder}/events.jsonl')
   return {event['step']: event for event in events if event['event'] == 'train'}
 
 
@@ -494,7 +494,7 @@ def test_workers_roll_back_together_and_the_result_does_not_depend_on_kills(laun
   def rollbacks(folder):
     return [
       (event['step'], event['from_step'], event['data_offset'])
-      for event in json_lines.read_events(f'{folder}/events.jsonl')
+      for event in events_writer.read_events(f'{folder}/events.jsonl')
       if event['event'] == 'rollback'
     ]
 

@@ -256,7 +256,7 @@ def test_a_program_that_does_not_sync_is_found(recorder, tmp_path):
     def prepare(self, disk, server):
       super().prepare(disk, server)
       script = disk.parent / 'write.py'
-      without = 'from official_ext.files import paths\npaths.sync_to_disk = paths.sync_tree = lambda path: None\n'
+      without = 'from official_ext.base.files import paths\npaths.sync_to_disk = paths.sync_tree = lambda path: None\n'
       script.write_text(without + script.read_text())
 
   row = trial.Trial(Unsynced(), tmp_path.resolve(), trial.Limits(restores=0)).run(recorder, recorder.server)

@@ -20,7 +20,7 @@ import sys
 from official.common import registry_imports as last  # noqa: F401
 import tensorflow as tf  # noqa: F401
 
-from official_ext.core import train_lib  # noqa: F401
+from official_ext.training.loop import train_lib  # noqa: F401
 import registry_imports  # noqa: F401
 from tests import shared_conversions
 

@@ -11,9 +11,9 @@ import textwrap
 import pytest
 import tensorflow as tf
 
-from official_ext import tf_internals
-from official_ext.modeling import pretrained
-from tests.fine_tuning import tiny_models
+from official_ext.base import tf_internals
+from official_ext.language.modeling import pretrained
+from tests.language.fine_tuning import tiny_models
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MLP = ['--experiment=digits_mlp', '--mode=train', '--set=train_steps=2']

@@ -6,7 +6,7 @@ import gin
 import pytest
 import tf_keras
 
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
 from official_ext.cli import main

@@ -5,8 +5,8 @@ import os
 import shutil
 import time
 
-from official_ext.checkpoints import manifests
-from official_ext.runtime import run_lock
+from official_ext.base.run_folder import run_lock
+from official_ext.training.checkpoints import manifests
 from tests.soak import comparison
 
 FLAGS = [

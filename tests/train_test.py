@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing import event_accumulator
 import tensorflow as tf
 import yaml
 
-from official_ext.monitoring import tensorboard
+from official_ext.training.writers import tensorboard
 from tests import train_processes
 
 LOOP, CHECKPOINT, VALIDATION, STEPS = 7, 10, 15, 33
@@ -356,7 +356,7 @@ FAILING = """
 
     from experiments.digits_mlp import configs, task
     from official.core import exp_factory, task_factory
-    from official_ext.config import definitions as config_definitions
+    from official_ext.training.config import definitions as config_definitions
 
     @dataclasses.dataclass
     class FailingConfig(configs.DigitsMlpTaskConfig):

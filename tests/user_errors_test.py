@@ -9,8 +9,8 @@ import dataclasses
 
 import numpy as np
 from official.core import exp_factory, task_factory
-from official_ext.core import base_task
-from official_ext.config import definitions as cfg
+from official_ext.training.loop import base_task
+from official_ext.training.config import definitions as cfg
 from official_ext.data import sources, step_indexed
 import tensorflow as tf, tf_keras
 

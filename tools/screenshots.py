@@ -18,10 +18,10 @@ import urllib.parse
 from PIL import Image
 from playwright import sync_api
 
-from official_ext.runs import index
-from official_ext.runs import notes
-from official_ext.runs import run_folder
-from official_ext.sweeps import sweep_folder
+from official_ext.operations.runs import index
+from official_ext.operations.runs import notes
+from official_ext.operations.runs import run_folder
+from official_ext.operations.sweeps import sweep_folder
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _SIZES = ((1280, 800), (390, 780))

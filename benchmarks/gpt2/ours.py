@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from benchmarks.gpt2 import sizes as sizes_lib
 from benchmarks.peers import protocol
-from official_ext.core import base_trainer
-from official_ext.runtime import distribute
+from official_ext.training.devices import distribute
+from official_ext.training.loop import base_trainer
 
 
 def device() -> tuple[str, int]:

@@ -11,8 +11,8 @@ import official_ext as ext
 from benchmarks.growth import curves
 from benchmarks.peers.runners import tasks
 from benchmarks.peers.work import digits
-from official_ext.core import train_lib
-from official_ext.runtime import distribute
+from official_ext.training.devices import distribute
+from official_ext.training.loop import train_lib
 
 _STEPS = 10
 _REPEATS = 3

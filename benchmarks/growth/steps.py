@@ -15,7 +15,7 @@ from benchmarks.growth import curves
 from benchmarks.peers.runners import tasks
 from benchmarks.peers.work import digits
 from benchmarks.peers.work import training
-from official_ext.core import base_trainer
+from official_ext.training.loop import base_trainer
 
 _LOOP = 256
 _RATE, _COMPILED, _FLOPS = 'steps/s', 'seconds until the first loop is done', 'GFLOP/s'

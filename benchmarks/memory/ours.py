@@ -16,9 +16,9 @@ import tensorflow as tf
 from benchmarks.memory import subjects
 from benchmarks.peers.runners import tasks
 from benchmarks.peers.work import training
-from official_ext.config import definitions
-from official_ext.core import base_trainer
-from official_ext.runtime import distribute
+from official_ext.training.config import definitions
+from official_ext.training.devices import distribute
+from official_ext.training.loop import base_trainer
 
 _OPTIONS: dict[str, dict[str, Any]] = {'remat': {'remat': 'block'}, 'scan': {'scan_layers': True}}
 

@@ -22,12 +22,12 @@ from official.core import task_factory
 import tensorflow as tf
 
 from benchmarks.shapes import records
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.cli import flags as ext_flags
-from official_ext.config import parser
-from official_ext.core import train_lib
-from official_ext.runtime import distribute
-from official_ext.step import step_plan
+from official_ext.training.config import parser
+from official_ext.training.devices import distribute
+from official_ext.training.loop import train_lib
+from official_ext.training.step import step_plan
 
 _LOOPS = (128, 8)  # Steps of a loop: of quick steps, and of slow ones.
 _SLOW = 0.02  # Seconds.

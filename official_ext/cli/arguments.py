@@ -5,7 +5,7 @@ from collections.abc import Callable
 import re
 from typing import NoReturn
 
-from official_ext import errors
+from official_ext.base import errors
 
 _SIZE = re.compile(r'(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?', re.IGNORECASE)
 

@@ -5,12 +5,12 @@ import io
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
-from official_ext import errors
+from official_ext.base import errors
+from official_ext.base.run_folder import model_folders
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import generate
 from official_ext.cli import generation_flags
 from official_ext.cli import language_models
-from official_ext.modeling import model_folders
 
 if TYPE_CHECKING:
   from official_ext.cli import writing

@@ -7,10 +7,10 @@ from official.core import task_factory
 import tensorflow as tf
 
 from official_ext.cli import flags as ext_flags
-from official_ext.config import definitions
-from official_ext.config import parser
-from official_ext.runtime import distribute
-from official_ext.runtime import workers
+from official_ext.training.config import definitions
+from official_ext.training.config import parser
+from official_ext.training.devices import distribute
+from official_ext.training.devices import workers
 
 
 def configuration() -> definitions.ExperimentConfig:

@@ -11,7 +11,7 @@ import threading
 from typing import Any
 import webbrowser
 
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib
 
 _PORT = 8420
@@ -60,7 +60,7 @@ def _parse(arguments: list[str]) -> Any:
 def _console(name: str) -> Any:
   """A module of the console, which needs packages of its own."""
   try:
-    return importlib.import_module(f'official_ext.console.{name}')
+    return importlib.import_module(f'official_ext.operations.console.{name}')
   except ModuleNotFoundError as error:
     if (error.name or '').partition('.')[0] not in ('starlette', 'uvicorn', 'anyio', 'h11', 'click'):
       raise

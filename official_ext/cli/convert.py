@@ -5,11 +5,11 @@ import os
 import sys
 from typing import Any
 
-from official_ext import errors
+from official_ext.base import errors
+from official_ext.base.files import paths
+from official_ext.base.run_folder import model_folders
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import language_models
-from official_ext.files import paths
-from official_ext.modeling import model_folders
 
 _OF_RUNS = ('which', 'experiment')
 _OF_FOLDERS = ('base_model', 'load_in_4bit')
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> None:
     if not folders.adapter:
       _refuse(known, ('load_in_4bit',), f'{source}, which holds no adapters that could stand on 4 bits')
   tokenizer_folder = known.tokenizer or (folders.tokenizer if folders is not None else None)
-  from official_ext.modeling import pretrained  # pylint: disable=g-import-not-at-top  # TensorFlow.
+  from official_ext.language.modeling import pretrained  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
   tokenizer = _tokenizer(tokenizer_folder, is_needed=known.tokenizer is not None)
   if folders is not None:
@@ -64,7 +64,7 @@ def run(arguments: list[str]) -> None:
       tokenizer = _tokenizer_of_task(task)
     else:
       _check_tokenizer(known, tokenizer, model.config)
-  from official_ext.files import whole_folders  # pylint: disable=g-import-not-at-top  # TensorFlow.
+  from official_ext.base.files import whole_folders  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
   dtype = known.dtype or _told_dtype(model)
   model_type, has_tokenizer = model.config.model_type, tokenizer is not None or _has_tokenizer(model.origin)
@@ -88,8 +88,8 @@ def _save(models: list[Any], folder: str, dtype: str, max_shard_bytes: int, toke
     tokenizer: that goes along.
     is_compared: whether it is read back: what makes the model of a run is not known here.
   """
-  from official_ext.modeling import pretrained  # pylint: disable=g-import-not-at-top
-  from official_ext.modeling import read_back  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import pretrained  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import read_back  # pylint: disable=g-import-not-at-top
 
   pretrained.save(models[0], folder, dtype, max_shard_bytes, tokenizer=tokenizer)
   if is_compared:
@@ -106,7 +106,7 @@ def _refuse(known: Any, names: tuple[str, ...], what: str) -> None:
 
 def _tokenizer(folder: str | None, is_needed: bool) -> Any:
   """The tokenizer of a folder; None if it has none, and none is needed."""
-  from official_ext.data import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
+  from official_ext.language.text import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
 
   if folder is None or not (is_needed or os.path.isfile(os.path.join(folder, model_folders.TOKENIZER_FILE))):
     return None
@@ -115,8 +115,8 @@ def _tokenizer(folder: str | None, is_needed: bool) -> Any:
 
 def _tokenizer_of_task(task: Any) -> Any:
   """That which made the tokens of a run, with the chat template that it was trained with; None if it has told none."""
-  from official_ext.data import text_sources  # pylint: disable=g-import-not-at-top
-  from official_ext.data import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
+  from official_ext.language.text import text_sources  # pylint: disable=g-import-not-at-top
+  from official_ext.language.text import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
 
   found, data = getattr(task, 'tokenizer', None), getattr(task.config, 'train_data', None)
   if not isinstance(found, tokenizer_lib.Tokenizer):
@@ -146,7 +146,7 @@ def _may_be_bfloat16(folders: model_folders.ModelFolders, dtype: str | None) -> 
   """Whether the weights need not be in memory in float32: they end in bfloat16, and nothing is computed with them."""
   if folders.adapter:
     return False
-  from official_ext.modeling import pretrained  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import pretrained  # pylint: disable=g-import-not-at-top
 
   _, fields = pretrained.read_config(folders.model)
   return (dtype or fields.get('dtype') or fields.get('torch_dtype')) == 'bfloat16'
@@ -161,8 +161,8 @@ def _told_dtype(model: Any) -> str:
 
 def _of_folders(folders: model_folders.ModelFolders, dtype: str, load_in_4bit: bool | None) -> Any:
   """The language model of a folder, with adapters merged into it; or its classifier."""
-  from official_ext.modeling import lora  # pylint: disable=g-import-not-at-top
-  from official_ext.modeling import pretrained  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import lora  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import pretrained  # pylint: disable=g-import-not-at-top
 
   num_labels = None if folders.adapter else pretrained.num_labels(folders.model)
   if num_labels is None:
@@ -176,12 +176,12 @@ def _of_run(known: Any, model_dir: str) -> tuple[Any, Any]:
   """(the language model or classifier that a run has trained, with its adapters merged; the task of the run)."""
   from official_ext.cli import flags as ext_flags  # pylint: disable=g-import-not-at-top
   from official_ext.cli import trained_runs  # pylint: disable=g-import-not-at-top
-  from official_ext.modeling import adapter_bases  # pylint: disable=g-import-not-at-top
-  from official_ext.modeling import decoder  # pylint: disable=g-import-not-at-top
-  from official_ext.modeling import lora  # pylint: disable=g-import-not-at-top
-  from official_ext.modeling import peft_folders  # pylint: disable=g-import-not-at-top
-  from official_ext.modeling import representable  # pylint: disable=g-import-not-at-top
-  from official_ext.modeling import sequence_classifier  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import adapter_bases  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import decoder  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import lora  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import peft_folders  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import representable  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import sequence_classifier  # pylint: disable=g-import-not-at-top
 
   ext_flags.define_for_command()
   trained = trained_runs.load_run(model_dir, known.which, known.ema == 'true', known.experiment, known.registry)

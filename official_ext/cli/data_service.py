@@ -11,12 +11,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib
-from official_ext.config import definitions
-from official_ext.core import data_service
-from official_ext.data import service_request
-from official_ext.runtime import preemption
+from official_ext.data.service import request
+from official_ext.training.config import definitions
+from official_ext.training.devices import preemption
+from official_ext.training.loop import served_experiment
 
 _POLL_SECONDS = 0.2
 _REPORT_SECONDS = 60.0
@@ -38,7 +38,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[Any, list[str]]:
   own, rest = parser.parse_known_args(list(arguments))
   if own.dispatcher_address:
     own.dispatcher_address = own.dispatcher_address.removeprefix('grpc://')
-    service_request.check_address(f'grpc://{own.dispatcher_address}', '--dispatcher_address')
+    request.check_address(f'grpc://{own.dispatcher_address}', '--dispatcher_address')
   for flag, port in (('--port', 0 if own.dispatcher_address else own.port), ('--worker_port', own.worker_port)):
     _check_free(flag, port)
   _check_host(own.host)
@@ -64,12 +64,14 @@ def run(own: Any, params: definitions.ExperimentConfig, experiment: str) -> None
   """
   with contextlib.suppress(RuntimeError):  # TensorFlow has begun: there is nothing left to hide.
     tf.config.set_visible_devices([], 'GPU')
-  inputs = data_service.build_inputs(params)
+  inputs = served_experiment.build_inputs(params)
   with preemption.PreemptionWatch(_ENDING) as watch:
     if own.dispatcher_address and not _wait_for(own.dispatcher_address, watch):
       return
   with _ended_by_signals():
-    servers = data_service.start(inputs, own.host or _own_name(), own.port, own.dispatcher_address, own.worker_port)
+    servers = served_experiment.start(
+      inputs, own.host or _own_name(), own.port, own.dispatcher_address, own.worker_port
+    )
   with preemption.PreemptionWatch(_ENDING) as watch:
     _print_start(servers, inputs, experiment)
     told, told_at = 0, time.monotonic()
@@ -129,7 +131,7 @@ def _wait_for(dispatcher: str, watch: preemption.PreemptionWatch) -> bool:
   print(f'connecting to  the dispatcher at {dispatcher}', flush=True)
   is_told = False
   while watch.requested is None:
-    with contextlib.suppress(OSError), socket.create_connection(service_request.host_and_port(dispatcher), 1.0):
+    with contextlib.suppress(OSError), socket.create_connection(request.host_and_port(dispatcher), 1.0):
       return True
     if not is_told:
       print(f'waiting for    the dispatcher at {dispatcher}', flush=True)

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import oneof
 
-from official_ext.config import checks
-from official_ext.config import overrides
-from official_ext.config import parser
-from official_ext.config import ranges
-from official_ext.config import short_names
-from official_ext.config import yaml_text
+from official_ext.base import yaml_text
+from official_ext.training.config import checks
+from official_ext.training.config import overrides
+from official_ext.training.config import parser
+from official_ext.training.config import ranges
+from official_ext.training.config import short_names
 
 _WIDTH = 120
 _FAR_RIGHT = 1000

@@ -16,23 +16,23 @@ from typing import Any
 from absl import flags
 from official.modeling.hyperparams import base_config
 
-from official_ext import errors
+from official_ext.base import credentials
+from official_ext.base import errors
+from official_ext.base import value_text
+from official_ext.base.files import storage
+from official_ext.base.processes import visible_gpus
 from official_ext.cli import configuring
 from official_ext.cli import describe
 from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
-from official_ext.config import checks
-from official_ext.config import definitions
-from official_ext.config import overrides
-from official_ext.config import parser
-from official_ext.config import short_names
-from official_ext.config import value_text
-from official_ext.core import run_checks
-from official_ext.core import run_record
-from official_ext.files import storage
-from official_ext.monitoring import credentials
-from official_ext.runtime import failures
-from official_ext.runtime import visible_gpus
+from official_ext.training.config import checks
+from official_ext.training.config import definitions
+from official_ext.training.config import overrides
+from official_ext.training.config import parser
+from official_ext.training.config import short_names
+from official_ext.training.devices import failures
+from official_ext.training.loop import run_checks
+from official_ext.training.loop import run_record
 
 _PART = re.compile(r'(Command|Hardware and time|Time|Result|Reference): *(.*)')
 _SET = re.compile(r'--set=([^=:\s]+)')

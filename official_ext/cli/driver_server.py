@@ -28,8 +28,8 @@ import threading
 import time
 from typing import Any
 
-from official_ext import errors
-from official_ext import model_garden_internals
+from official_ext.base import errors
+from official_ext.base import model_garden_internals
 from official_ext.cli import describe
 from official_ext.cli import driver_answers
 from official_ext.cli import flags as ext_flags

@@ -14,11 +14,11 @@ from absl import logging
 import gin
 import tensorflow as tf
 
-from official_ext import errors
-from official_ext.files import storage
-from official_ext.monitoring import credentials
-from official_ext.runtime import failures
-from official_ext.runtime import run_status
+from official_ext.base import credentials
+from official_ext.base import errors
+from official_ext.base.files import storage
+from official_ext.base.run_folder import run_status
+from official_ext.training.devices import failures
 
 _WITH_STATUS = (
   errors.UserError,

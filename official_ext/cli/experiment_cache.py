@@ -14,9 +14,9 @@ import sys
 import tempfile
 from typing import Any
 
-from official_ext.files import cache
-from official_ext.files import paths
-from official_ext.files import regular_files
+from official_ext.base.files import cache
+from official_ext.base.files import paths
+from official_ext.base.files import regular_files
 
 _SUFFIXES = ('.py', '.so', '.pth', '.egg-link', '.dist-info', '.egg-info')
 

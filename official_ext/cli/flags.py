@@ -14,13 +14,13 @@ from absl import flags
 from absl import logging
 from official.common import flags as tfm_flags
 
-from official_ext import errors
-from official_ext import model_garden_internals
-from official_ext import suggestions
-from official_ext.config import definitions
-from official_ext.config import parser
-from official_ext.config import short_names
-from official_ext.files import paths
+from official_ext.base import errors
+from official_ext.base import model_garden_internals
+from official_ext.base import suggestions
+from official_ext.base.files import paths
+from official_ext.training.config import definitions
+from official_ext.training.config import parser
+from official_ext.training.config import short_names
 
 MODES = ('train', 'eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval', 'export')
 ENTRY_POINTS = 'official_ext.experiments'

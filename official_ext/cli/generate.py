@@ -4,11 +4,11 @@ import os
 import sys
 from typing import Any
 
-from official_ext import errors
+from official_ext.base import errors
+from official_ext.base.run_folder import model_folders
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import generation_flags
 from official_ext.cli import language_models
-from official_ext.modeling import model_folders
 
 
 def _parser() -> arguments_lib.Parser:

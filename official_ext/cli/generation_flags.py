@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib
 
 KINDS = {  # Of `GenerationConfig`'s fields, that have flags of their own.
@@ -31,11 +31,11 @@ def given(known: Any) -> dict[str, Any]:
   Raises:
     UserError: a value that means nothing.
   """
-  from official_ext.modeling import sampling  # pylint: disable=g-import-not-at-top  # TensorFlow.
+  from official_ext.language.modeling import token_sampling  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
   found = {name: getattr(known, name) for name in KINDS if getattr(known, name) is not None}
   try:
-    sampling.check(sampling.GenerationConfig(**found))
+    token_sampling.check(token_sampling.GenerationConfig(**found))
   except errors.UserError as error:
     raise errors.UserErrors([f'--{line}' for line in errors.lines_of(error)]) from error
   if not -(2**63) <= known.seed < 2**63:
@@ -57,7 +57,7 @@ def config_of(model: Any, tokenizer: Any, found: dict[str, Any]) -> Any:
   Raises:
     UserError: something was given that would change nothing.
   """
-  from official_ext.modeling import generation  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import generation  # pylint: disable=g-import-not-at-top
 
   config = generation.config_of(model, **found)
   idle = [name for name in _FILTERS if name in found]

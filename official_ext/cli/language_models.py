@@ -4,10 +4,10 @@ import argparse
 import sys
 from typing import Any
 
-from official_ext import errors
+from official_ext.base import errors
+from official_ext.base.run_folder import base_records
+from official_ext.base.run_folder import model_folders
 from official_ext.cli import arguments as arguments_lib
-from official_ext.modeling import base_records
-from official_ext.modeling import model_folders
 
 DTYPES = ('float32', 'bfloat16', 'float16')
 
@@ -54,10 +54,10 @@ def load_with_base(
   folders: model_folders.ModelFolders, dtype: str | None = None, load_in_4bit: bool | None = None
 ) -> tuple[Any, str]:
   """(model, base): the model of `load`, and a line that describes how its base is kept and in which folder it is."""
-  from official_ext.modeling import adapter_bases  # pylint: disable=g-import-not-at-top  # TensorFlow, as the others.
-  from official_ext.modeling import lora  # pylint: disable=g-import-not-at-top
-  from official_ext.modeling import peft_folders  # pylint: disable=g-import-not-at-top
-  from official_ext.modeling import pretrained  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import adapter_bases  # pylint: disable=g-import-not-at-top  # TensorFlow, as the others.
+  from official_ext.language.modeling import lora  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import peft_folders  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import pretrained  # pylint: disable=g-import-not-at-top
 
   record = base_records.read(folders.adapter) if folders.adapter else None
   how = adapter_bases.options(record, load_in_4bit)
@@ -78,7 +78,7 @@ def check_unicode(text: str, name: str) -> None:
   Raises:
     UserError: with the name of the text.
   """
-  from official_ext.data import text_formats  # pylint: disable=g-import-not-at-top
+  from official_ext.language.text import text_formats  # pylint: disable=g-import-not-at-top
 
   try:
     text_formats.check_unicode(text)
@@ -95,8 +95,8 @@ def load_tokenizer(folders: model_folders.ModelFolders, chat_template_path: str 
   Raises:
     UserError: there is none, or no such file.
   """
-  from official_ext.data import chat_templates  # pylint: disable=g-import-not-at-top
-  from official_ext.data import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
+  from official_ext.language.text import chat_templates  # pylint: disable=g-import-not-at-top
+  from official_ext.language.text import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
 
   tokenizer = tokenizer_lib.Tokenizer.load(folders.tokenizer)
   if chat_template_path is None:

@@ -16,15 +16,15 @@ import sys
 import time
 from typing import Any, TextIO
 
-from official_ext import errors
+from official_ext.base import errors
+from official_ext.base.processes import launcher
+from official_ext.base.processes import process_identity
+from official_ext.base.processes import visible_gpus
 from official_ext.cli import output
 from official_ext.cli import private_network
-from official_ext.runs import commands
-from official_ext.runtime import launcher
-from official_ext.runtime import meeting
-from official_ext.runtime import preemption
-from official_ext.runtime import process_identity
-from official_ext.runtime import visible_gpus
+from official_ext.operations.runs import commands
+from official_ext.training.devices import meeting
+from official_ext.training.devices import preemption
 
 _DESCRIPTION = """Starts NUM_WORKERS processes of train.py on this machine, which train together over loopback ports.
 

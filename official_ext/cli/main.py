@@ -10,12 +10,12 @@ import os
 import sys
 from typing import Any
 
-from official_ext import errors
+from official_ext.base import credentials
+from official_ext.base import errors
 from official_ext.cli import experiment_cache
 from official_ext.cli import launch
 from official_ext.cli import usage
-from official_ext.monitoring import credentials
-from official_ext.runtime import preemption
+from official_ext.training.devices import preemption
 
 _HELP = {'--help', '-h', '-help', '--helpfull', '--helpshort'}
 
@@ -93,7 +93,7 @@ def _describe(arguments: list[str]) -> None:
   def lines() -> Iterable[str]:
     params, flags = _params()
     if '--yaml' in arguments:
-      return _module('official_ext.config.yaml_text').dump(params.as_dict()).splitlines()
+      return _module('official_ext.base.yaml_text').dump(params.as_dict()).splitlines()
     return _module('official_ext.cli.describe').field_lines(params, flags.experiment)
 
   # Other flags name files, or are values that are worth no file in the cache.
@@ -134,7 +134,7 @@ def _new(arguments: list[str]) -> None:
 
 def _check(arguments: list[str]) -> None:
   _parse([*_with_experiment(arguments), '--dry_run'])
-  _module('official_ext.checks.dry_run').run(_params()[0])
+  _module('official_ext.training.diagnosis.dry_run').run(_params()[0])
 
 
 def _module(name: str) -> Any:
@@ -144,7 +144,7 @@ def _module(name: str) -> Any:
 def _params() -> Any:
   """The configuration that the flags define, and the flags."""
   flags = _module('absl.flags').FLAGS
-  return _module('official_ext.config.parser').parse_configuration(flags, print_return=False), flags
+  return _module('official_ext.training.config.parser').parse_configuration(flags, print_return=False), flags
 
 
 def _export(arguments: list[str]) -> None:

@@ -30,10 +30,10 @@ import sys
 import threading
 from typing import Any
 
-from official_ext import errors
+from official_ext.base import credentials
+from official_ext.base import errors
 from official_ext.cli import generation_flags
-from official_ext.monitoring import credentials
-from official_ext.runs import summaries
+from official_ext.operations.runs import summaries
 
 _MOST_WRITERS = 4  # Programs of so many settings are kept.
 _SETTINGS = {**generation_flags.KINDS, 'seed': int}
@@ -65,8 +65,8 @@ class _LanguageModel:
   """A language model in memory."""
 
   def __init__(self, folder: str, load_in_4bit: bool | None = None):
+    from official_ext.base.run_folder import model_folders  # pylint: disable=g-import-not-at-top
     from official_ext.cli import language_models  # pylint: disable=g-import-not-at-top
-    from official_ext.modeling import model_folders  # pylint: disable=g-import-not-at-top
 
     self._folders = model_folders.find(folder)
     self._tokenizer = language_models.load_tokenizer(self._folders)
@@ -77,7 +77,7 @@ class _LanguageModel:
 
   def description(self) -> dict[str, Any]:
     """What it takes."""
-    from official_ext.modeling import generation  # pylint: disable=g-import-not-at-top
+    from official_ext.language.modeling import generation  # pylint: disable=g-import-not-at-top
 
     config = generation.config_of(self._model)
     names = list(generation_flags.KINDS)
@@ -141,7 +141,7 @@ class _LanguageModel:
 
 def _settings(values: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
   """What was set of `GenerationConfig`, and the seed; mistakes are told as those of the flags."""
-  from official_ext.modeling import sampling  # pylint: disable=g-import-not-at-top
+  from official_ext.language.modeling import token_sampling  # pylint: disable=g-import-not-at-top
 
   given: dict[str, Any] = {}
   with errors.Mistakes() as mistakes:
@@ -157,7 +157,7 @@ def _settings(values: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
   if not -(2**63) <= seed < 2**63:
     raise errors.UserError('--seed: has more than 64 bits')
   try:
-    sampling.check(sampling.GenerationConfig(**given))
+    token_sampling.check(token_sampling.GenerationConfig(**given))
   except errors.UserError as error:
     raise errors.UserErrors([f'--{line}' for line in errors.lines_of(error)]) from error
   return given, seed

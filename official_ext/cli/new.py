@@ -15,18 +15,19 @@ import sys
 import tempfile
 import types
 
-from official_ext import errors
-from official_ext import suggestions
+from official_ext.base import errors
+from official_ext.base import suggestions
+from official_ext.base import yaml_text
+from official_ext.base.files import paths as paths_lib
 from official_ext.cli import renaming
-from official_ext.config import parser
-from official_ext.config import yaml_text
-from official_ext.files import paths as paths_lib
+from official_ext.training.config import parser
 
 _TEMPLATES = pathlib.Path(__file__).parent / 'templates'
 _DEFAULT = 'my_task'  # The name of the experiment in the templates.
 _FILE = 'template'  # An experiment that runs a file of its user's has one with this name to begin with.
 _MAX_LINE = 120
-ROOMS_OF_THE_LOOP = ('config', 'runtime', 'step', 'checkpoints', 'actions', 'core')
+# The packages in official_ext/training that name no experiment.
+PACKAGES_OF_THE_LOOP = ('config', 'devices', 'step', 'checkpoints', 'actions', 'loop')
 _NAME = re.compile(r'[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*')
 _USAGE = 'expected official-ext new NAME [--like=EXPERIMENT] [--package]'
 
@@ -312,7 +313,8 @@ def _golden(folder: pathlib.Path, name: str, code: Mapping[str, str]) -> dict[pa
 
 def _check_unused_in_core(folder: pathlib.Path, name: str) -> None:
   """Refuses a name that the library uses: a test checks that the library names no experiment."""
-  for path in sorted(path for room in ROOMS_OF_THE_LOOP for path in (folder / 'official_ext' / room).rglob('*.py')):
+  folders = [folder / 'official_ext/training' / package for package in PACKAGES_OF_THE_LOOP]
+  for path in sorted(path for each in folders for path in each.rglob('*.py')):
     for node in ast.walk(ast.parse(path.read_text())):
       if isinstance(node, ast.Constant) and node.value == name:
         raise errors.UserError(

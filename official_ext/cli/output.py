@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from absl import logging
 
-from official_ext.monitoring import credentials
+from official_ext.base import credentials
 
 
 def outlive_readers() -> None:

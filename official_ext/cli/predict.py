@@ -6,11 +6,11 @@ import os
 import sys
 from typing import Any
 
-from official_ext import errors
+from official_ext.base import errors
+from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import language_models
-from official_ext.files import paths
-from official_ext.runs import summaries
+from official_ext.operations.runs import summaries
 
 _NOTE = 'export.json'
 _MAX_NOTE_BYTES = 2**20

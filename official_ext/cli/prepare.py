@@ -5,15 +5,16 @@ import os
 import shlex
 from typing import Any
 
-from official_ext import errors
+from official_ext.base import errors
+from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
 from official_ext.data import bad_examples
-from official_ext.files import paths
-from official_ext.preparation import local_engine
-from official_ext.preparation import preparing
-from official_ext.preparation import ray_engine
-from official_ext.preparation import settings as settings_lib
-from official_ext.runtime import preemption
+from official_ext.data.prepare import local_engine
+from official_ext.data.prepare import preparing
+from official_ext.data.prepare import ray_engine
+from official_ext.data.prepare import settings as settings_lib
+from official_ext.language.text import token_rows
+from official_ext.training.devices import preemption
 
 _ENDING = 'ending; shards that are done stay, and the same command resumes. A second SIGTERM or SIGINT stops at once.'
 
@@ -31,9 +32,9 @@ def _parser() -> arguments_lib.Parser:
   found.add_argument('--ray_address', default='')
   found.add_argument('--tokenizer', type=arguments_lib.folder)
   found.add_argument('--chat_template_path')
-  for field in dataclasses.fields(settings_lib.TextSettings):
+  for field in dataclasses.fields(token_rows.TextSettings):
     least = 2 if field.name == 'seq_length' else 0
-    how: dict[str, Any] = {'choices': settings_lib.CHOICES.get(field.name)}
+    how: dict[str, Any] = {'choices': token_rows.CHOICES.get(field.name)}
     if isinstance(field.default, bool):
       how = {'choices': ('true', 'false')}
     elif isinstance(field.default, int):
@@ -55,14 +56,14 @@ def run(arguments: list[str]) -> None:
     split=known.split,
     shard_bytes=arguments_lib.size_of(known.shard_size, '--shard_size'),
     on_bad_example=known.on_bad_example,
-    text=_text_settings(known),
   )
   output = os.path.expanduser(known.output)
   if paths.is_remote(output):
     raise errors.UserError(f'{output}: shards are written to local or mounted disks; copy them from there')
   if known.ray_address and known.engine != 'ray':
     raise errors.UserError('--ray_address: is for --engine=ray')
-  tokenizer = _tokenizer(known)
+  text = _text_settings(known)
+  row_format = token_rows.TokenRows(text, _tokenizer(known)) if text else None
 
   def make_engine(num_shards):
     if known.engine == 'ray':
@@ -75,15 +76,15 @@ def run(arguments: list[str]) -> None:
       output,
       settings,
       make_engine,
-      tokenizer,
+      row_format,
       lambda line: print(line, flush=True),
       lambda: watch.requested,
     )
   _print_summary(done, output)
 
 
-def _text_settings(known: Any) -> settings_lib.TextSettings | None:
-  names = [field.name for field in dataclasses.fields(settings_lib.TextSettings)]
+def _text_settings(known: Any) -> token_rows.TextSettings | None:
+  names = [field.name for field in dataclasses.fields(token_rows.TextSettings)]
   given: dict[str, Any] = {name: getattr(known, name) for name in names if getattr(known, name) is not None}
   if known.tokenizer is None:
     wrong = [*given, *(['chat_template_path'] if known.chat_template_path else [])]
@@ -95,15 +96,13 @@ def _text_settings(known: Any) -> settings_lib.TextSettings | None:
   flags = {'true': True, 'false': False}
   for name in {'append_eos', 'use_chat_template'} & set(given):
     given[name] = flags[given[name]]
-  return settings_lib.TextSettings(**given)
+  return token_rows.TextSettings(**given)
 
 
 def _tokenizer(known: Any) -> Any:
-  """The tokenizer that is named, with the chat template that is; None without one."""
-  if known.tokenizer is None:
-    return None
-  from official_ext.data import chat_templates  # pylint: disable=g-import-not-at-top
-  from official_ext.data import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
+  """The tokenizer that is named, with the chat template that is."""
+  from official_ext.language.text import chat_templates  # pylint: disable=g-import-not-at-top
+  from official_ext.language.text import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
 
   found = tokenizer_lib.Tokenizer.load(os.path.expanduser(known.tokenizer))
   if not known.chat_template_path:

@@ -7,7 +7,7 @@ import pathlib
 import socket
 import struct
 
-from official_ext import errors
+from official_ext.base import errors
 
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000

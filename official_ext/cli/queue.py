@@ -6,24 +6,24 @@ import os
 import sys
 from typing import Any
 
-from official_ext import errors
+from official_ext.base import errors
+from official_ext.base import receivers
+from official_ext.base.files import paths
+from official_ext.base.processes import process_identity
+from official_ext.base.processes import visible_gpus
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import output
-from official_ext.files import paths
-from official_ext.monitoring import receivers
-from official_ext.queue import alert_rules
-from official_ext.queue import alerts as alerts_lib
-from official_ext.queue import dispatcher
-from official_ext.queue import dispatcher_start
-from official_ext.queue import job_status
-from official_ext.queue import queue_changes
-from official_ext.queue import queue_folder
-from official_ext.queue import queue_view
-from official_ext.queue import slots as slots_lib
-from official_ext.runs import commands
-from official_ext.runs import status
-from official_ext.runtime import process_identity
-from official_ext.runtime import visible_gpus
+from official_ext.operations.queue import alert_rules
+from official_ext.operations.queue import alerts as alerts_lib
+from official_ext.operations.queue import dispatcher
+from official_ext.operations.queue import dispatcher_start
+from official_ext.operations.queue import job_status
+from official_ext.operations.queue import queue_changes
+from official_ext.operations.queue import queue_folder
+from official_ext.operations.queue import queue_view
+from official_ext.operations.queue import slots as slots_lib
+from official_ext.operations.runs import commands
+from official_ext.operations.runs import judged_status
 
 _PLACES = ('first', 'last', 'before', 'after')
 _NUM_OVER = 10  # So many jobs that are over are listed without --all.
@@ -160,7 +160,7 @@ def _run(arguments: list[str]) -> int:
   parser.add_argument('--until_empty', action='store_true')
   parser.add_argument('--alert', action='append', default=[])
   parser.add_argument('--alert_on', action='append', default=[])
-  parser.add_argument('--hung_minutes', type=float, default=status.HUNG_SECONDS / 60)
+  parser.add_argument('--hung_minutes', type=float, default=judged_status.HUNG_SECONDS / 60)
   options = parser.parse_args(arguments)
   gpus = visible_gpus.names() if options.gpus is None else visible_gpus.parse(options.gpus)
   slots = slots_lib.Slots(

@@ -7,11 +7,11 @@ import math
 import os
 from typing import Any
 
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_tables
-from official_ext.runs import run_folder
-from official_ext.runs import summaries
+from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import summaries
 
 # The parser of each command, made from its name, and what it does with the arguments.
 Commands = dict[str, tuple[Callable[[str], arguments_lib.Parser], Callable[[Any], None]]]

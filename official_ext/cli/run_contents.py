@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-from official_ext import errors
-from official_ext.curves import column_store
-from official_ext.curves import timeline
-from official_ext.runs import commands
-from official_ext.runs import default_fields
-from official_ext.runs import driver as driver_lib
-from official_ext.runs import given_fields
-from official_ext.runs import params
-from official_ext.runs import run_checkpoints
-from official_ext.runs import run_folder
-from official_ext.runs import tensorboard_server
+from official_ext.base import errors
+from official_ext.operations.curves import column_store
+from official_ext.operations.curves import timeline
+from official_ext.operations.runs import commands
+from official_ext.operations.runs import default_fields
+from official_ext.operations.runs import driver as driver_lib
+from official_ext.operations.runs import given_fields
+from official_ext.operations.runs import params
+from official_ext.operations.runs import run_checkpoints
+from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import tensorboard_server
 
 
 def config(one: run_folder.Run, given: bool, changed: bool, registry: Sequence[str]) -> dict[str, Any]:

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 import os
 from typing import Any
 
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_arguments
 from official_ext.cli import run_tables
-from official_ext.runs import notes
-from official_ext.runs import run_folder
-from official_ext.runs import trash
+from official_ext.operations.runs import notes
+from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import trash
 
 
 def _tag_parser(command: str) -> arguments_lib.Parser:

@@ -5,19 +5,19 @@ import os
 import sys
 from typing import Any
 
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_arguments
 from official_ext.cli import run_contents
 from official_ext.cli import run_tables
-from official_ext.queue import queue_changes
-from official_ext.queue import queue_folder
-from official_ext.runs import commands
-from official_ext.runs import driver as driver_lib
-from official_ext.runs import new_runs
-from official_ext.runs import run_folder
-from official_ext.runs import signals
-from official_ext.runs import status
+from official_ext.operations.queue import queue_changes
+from official_ext.operations.queue import queue_folder
+from official_ext.operations.runs import commands
+from official_ext.operations.runs import driver as driver_lib
+from official_ext.operations.runs import judged_status
+from official_ext.operations.runs import new_runs
+from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import signals
 
 
 def _stop_parser(command: str) -> arguments_lib.Parser:
@@ -36,7 +36,7 @@ def _stop(options: Any) -> None:
     if options.wait > 0:
       if not signals.wait_for_end(one, options.wait, found.process):
         raise errors.UserError(f'{one.name}: still runs after {options.wait:g} s; --now ends it at once, unsaved')
-      found = status.of_run(one, mode=options.mode)
+      found = judged_status.of_run(one, mode=options.mode)
     reason = f' ({found.reason})' if found.reason else ''
     print(run_tables.harmless(f'{one.name}: {found.status}{reason}'), flush=True)
 

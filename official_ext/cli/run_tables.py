@@ -6,12 +6,12 @@ import math
 import time
 from typing import Any
 
-from official_ext.curves import timeline
-from official_ext.runs import comparing
-from official_ext.runs import run_checkpoints
-from official_ext.runs import summaries
-from official_ext.runs import trash
-from official_ext.runs.harmless_text import harmless
+from official_ext.operations.curves import timeline
+from official_ext.operations.runs import comparing
+from official_ext.operations.runs import run_checkpoints
+from official_ext.operations.runs import summaries
+from official_ext.operations.runs import trash
+from official_ext.operations.runs.harmless_text import harmless
 
 _MAX_METRICS = 3
 _MAX_CELL = 60

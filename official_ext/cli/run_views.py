@@ -4,21 +4,21 @@ import os
 import sys
 from typing import Any
 
-from official_ext import errors
+from official_ext.base import errors
+from official_ext.base.files import regular_files
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_arguments
 from official_ext.cli import run_contents
 from official_ext.cli import run_tables
-from official_ext.files import regular_files
-from official_ext.runs import comparing
-from official_ext.runs import index
-from official_ext.runs import log
-from official_ext.runs import params
-from official_ext.runs import run_folder
-from official_ext.runs import selection
-from official_ext.runs import status
-from official_ext.runs import trash
-from official_ext.trackers import export
+from official_ext.operations.runs import comparing
+from official_ext.operations.runs import index
+from official_ext.operations.runs import judged_status
+from official_ext.operations.runs import params
+from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import run_log
+from official_ext.operations.runs import selection
+from official_ext.operations.runs import trash
+from official_ext.operations.trackers import export
 
 _LOG_LINES = 10
 _EVENT_LINES = 5
@@ -32,7 +32,7 @@ def _list_parser(command: str) -> arguments_lib.Parser:
   found.add_argument('--sort', default='name')
   found.add_argument('--archived', action='store_true')
   found.add_argument('--trash', action='store_true')
-  found.add_argument('--hung_minutes', type=run_arguments.number(0), default=status.HUNG_SECONDS / 60)
+  found.add_argument('--hung_minutes', type=run_arguments.number(0), default=judged_status.HUNG_SECONDS / 60)
   return found
 
 
@@ -80,7 +80,7 @@ def _show(options: Any) -> None:
     summary = index.summary_of(one)
     record = next((found for found in map(one.record, one.modes()) if found is not None), one.started() or {})
     # Of one that a shell has started, what it would have printed there.
-    lines = log.tail(one, _LOG_LINES) or log.tail_of_file(one.file(run_folder.EVENTS), _EVENT_LINES)
+    lines = run_log.tail(one, _LOG_LINES) or run_log.tail_of_file(one.file(run_folder.EVENTS), _EVENT_LINES)
     if options.json:
       values.append({**summary.as_dict(), 'record': record, 'params': params.read(one), 'log': lines})
     else:
@@ -111,12 +111,12 @@ def _log(options: Any) -> None:
   except OSError as error:
     raise errors.UserError(f'{path}: {error.strerror}; a run keeps its output there, move it away') from None
   if not options.follow:
-    run_arguments.print_lines(log.tail(one, options.lines, options.mode))
+    run_arguments.print_lines(run_log.tail(one, options.lines, options.mode))
     return
-  lines, place, _ = log.since(path, None, options.lines)
+  lines, place, _ = run_log.since(path, None, options.lines)
   run_arguments.print_lines(lines)
   sys.stdout.flush()
-  for line in log.follow(path, lambda: not status.is_alive(one, options.mode), place=place):
+  for line in run_log.follow(path, lambda: not judged_status.is_alive(one, options.mode), place=place):
     print(line, flush=True)
 
 

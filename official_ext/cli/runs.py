@@ -1,7 +1,7 @@
 """official-ext runs: which of its commands is meant, and what they have in common. No TensorFlow."""
 
-from official_ext import errors
-from official_ext import suggestions
+from official_ext.base import errors
+from official_ext.base import suggestions
 from official_ext.cli import run_arguments
 from official_ext.cli import run_keeping
 from official_ext.cli import run_processes

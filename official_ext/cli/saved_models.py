@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_ext import errors
+from official_ext.base import errors
 
 _MAX_VALUES = 4096  # Of an output, that are told.
 _RANGES = {'0..255': (255.0, 0.0), '0..1': (1.0, 0.0), '-1..1': (2.0, -1.0)}

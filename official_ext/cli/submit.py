@@ -6,20 +6,20 @@ import os
 import sys
 from typing import Any
 
-from official_ext import errors
+from official_ext.base import credentials
+from official_ext.base import errors
+from official_ext.base import yaml_text
+from official_ext.base.files import paths
+from official_ext.base.files import regular_files
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import sweep as sweep_lib
-from official_ext.config import yaml_text
-from official_ext.engines import jobs
-from official_ext.engines import submission
-from official_ext.engines import sweep_trials
-from official_ext.files import paths
-from official_ext.files import regular_files
-from official_ext.monitoring import credentials
-from official_ext.queue import queue_changes
-from official_ext.runs import commands
-from official_ext.sweeps import sweep_file
-from official_ext.sweeps import sweep_folder
+from official_ext.operations.engines import jobs
+from official_ext.operations.engines import submission
+from official_ext.operations.engines import sweep_trials
+from official_ext.operations.queue import queue_changes
+from official_ext.operations.runs import commands
+from official_ext.operations.sweeps import sweep_file
+from official_ext.operations.sweeps import sweep_folder
 
 # The name of an engine -> its module in the room engines.
 _ENGINES = {
@@ -45,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
   first = arguments_lib.Parser('submit')
   first.add_argument('--engine', required=True, choices=list(_ENGINES))
   engine = first.parse_known_args(list(arguments[:split]))[0].engine
-  module = importlib.import_module(f'official_ext.engines.{_ENGINES[engine]}')
+  module = importlib.import_module(f'official_ext.operations.engines.{_ENGINES[engine]}')
   options = _parser(module).parse_args(arguments[:split])
   flags = tuple(arguments[split + 1 :])
   if options.array and not options.render:

@@ -7,14 +7,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_ext import errors
-from official_ext.checkpoints import best_history
-from official_ext.checkpoints import manifests
-from official_ext.config import yaml_text
-from official_ext.files import paths as paths_lib
-from official_ext.monitoring import json_lines
-from official_ext.monitoring import progress
-from official_ext.runtime import run_status
+from official_ext.base import errors
+from official_ext.base import yaml_text
+from official_ext.base.files import paths as paths_lib
+from official_ext.base.run_folder import run_status
+from official_ext.training.checkpoints import best_history
+from official_ext.training.checkpoints import manifests
+from official_ext.training.writers import events_writer
+from official_ext.training.writers import progress
 
 
 def lines(model_dir: str) -> list[str]:
@@ -72,7 +72,7 @@ def _evaluations(model_dir: str) -> list[dict[str, Any]]:
   """The evaluations by the run itself, and by those that ran beside it or after it, by step."""
   paths = paths_lib.matching(model_dir, r'events.*\.jsonl')
   try:
-    events = [event for path in paths for event in json_lines.read_events(path) if event['event'] == 'eval']
+    events = [event for path in paths for event in events_writer.read_events(path) if event['event'] == 'eval']
   except OSError as error:
     raise errors.UserError(f'{error.filename or model_dir}: cannot be read: {error.strerror or error}') from error
   return sorted(events, key=lambda event: (event['step'], event['time']))

@@ -7,25 +7,25 @@ import subprocess
 import sys
 from typing import Any
 
-from official_ext import errors
+from official_ext.base import errors
+from official_ext.base import yaml_text
+from official_ext.base.files import paths
+from official_ext.base.files import regular_files
+from official_ext.base.processes import visible_gpus
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import sweep_tables
-from official_ext.config import yaml_text
-from official_ext.files import paths
-from official_ext.files import regular_files
-from official_ext.queue import dispatcher_start
-from official_ext.runs import commands
-from official_ext.runs import summaries
-from official_ext.runtime import visible_gpus
-from official_ext.sweeps import controller
-from official_ext.sweeps import controller_start
-from official_ext.sweeps import optuna_study
-from official_ext.sweeps import point_commands
-from official_ext.sweeps import points as points_lib
-from official_ext.sweeps import results
-from official_ext.sweeps import sweep_changes
-from official_ext.sweeps import sweep_file
-from official_ext.sweeps import sweep_folder
+from official_ext.operations.queue import dispatcher_start
+from official_ext.operations.runs import commands
+from official_ext.operations.runs import summaries
+from official_ext.operations.sweeps import controller_start
+from official_ext.operations.sweeps import optuna_study
+from official_ext.operations.sweeps import point_commands
+from official_ext.operations.sweeps import points as points_lib
+from official_ext.operations.sweeps import sweep_changes
+from official_ext.operations.sweeps import sweep_controller
+from official_ext.operations.sweeps import sweep_file
+from official_ext.operations.sweeps import sweep_folder
+from official_ext.operations.sweeps import sweep_results
 
 _RUNS_DIR = 'runs'
 _MAX_MISTAKES = 20
@@ -83,7 +83,7 @@ def _start(arguments: list[str]) -> int:
     print(f'sweep {folder.name}: its controller is process {pid}; it writes to {controller_start.log_path(folder)}')
     return 0
   start_dispatcher = lambda count: dispatcher_start.start(folder.queue, count, until_empty=True)
-  return controller.Controller(folder, slots, start_dispatcher).run()
+  return sweep_controller.Controller(folder, slots, start_dispatcher).run()
 
 
 def _source(options: Any) -> tuple[dict[str, Any], str, str, str]:
@@ -225,7 +225,7 @@ def _list(arguments: list[str]) -> int:
   runs_dir = os.path.expanduser(options.runs_dir)
   if not os.path.isdir(runs_dir):
     raise errors.UserError(f'{runs_dir}: no such folder; name that of your runs')
-  found = [results.describe(folder) for folder in sweep_folder.find(runs_dir)]
+  found = [sweep_results.describe(folder) for folder in sweep_folder.find(runs_dir)]
   if options.json:
     _print_json(found)
   else:
@@ -239,13 +239,13 @@ def _show(arguments: list[str]) -> int:
   folder = _named(options.places, 'show')[0]
   sweep = folder.load()
   found = points_lib.PointReader(folder).read(sweep)
-  values = results.as_dict(folder, sweep, found, options.histories)
+  values = sweep_results.as_dict(folder, sweep, found, options.histories)
   if not options.json or options.importances:
-    values['importances'] = results.importances(found, sweep)
+    values['importances'] = sweep_results.importances(found, sweep)
   if options.json:
     _print_json(values)
   else:
-    order = [point.number for point in results.in_order(found, sweep)]
+    order = [point.number for point in sweep_results.in_order(found, sweep)]
     _print(sweep_tables.of_sweep(values, order))
   return 0
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.cli import flags as ext_flags
-from official_ext.config import parser
+from official_ext.training.config import parser
 
 FLAGS = absl_flags.FLAGS
 

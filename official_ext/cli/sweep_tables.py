@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_ext.cli import run_tables
-from official_ext.runs.harmless_text import harmless
-from official_ext.sweeps import point_commands
+from official_ext.operations.runs.harmless_text import harmless
+from official_ext.operations.sweeps import point_commands
 
 _BAR = 30
 

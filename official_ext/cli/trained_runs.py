@@ -10,14 +10,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_ext import errors
+from official_ext.base import errors
+from official_ext.base.run_folder import run_status
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import flags as ext_flags
-from official_ext.config import definitions
-from official_ext.config import parser as parser_lib
-from official_ext.core import serving
-from official_ext.core import trained_model
-from official_ext.runtime import run_status
+from official_ext.language.modeling import adapter_bases
+from official_ext.language.modeling import decoder as decoder_lib
+from official_ext.training.config import definitions
+from official_ext.training.config import parser as parser_lib
+from official_ext.training.loop import serving
+from official_ext.training.loop import trained_model
 
 _EXPORTS = 'export'
 _RECORDS = ('train', 'continuous_eval', 'eval')
@@ -139,11 +141,20 @@ def export_run(
   """
   trained = trained_model.load(params, model_dir, which, ema)
   output_dir = output_dir or os.path.join(model_dir, _EXPORTS, str(trained.step))
-  signatures = serving.export(trained, output_dir)
+  signatures = serving.export(trained, output_dir, _base_of(trained.model))
   print(f'Exported {trained.checkpoint} ({trained.weights} weights) to {output_dir}')
   for name, line in signatures.items():
     print(f'  {name}: {line}', flush=True)
   return output_dir
+
+
+def _base_of(model: Any) -> dict[str, Any]:
+  """{'base': how the weights below adapters are kept, and of which folder}; {} for a model without frozen weights."""
+  decoder = getattr(model, 'decoder', model)
+  if not isinstance(decoder, decoder_lib.Decoder) or not decoder.is_frozen:
+    return {}
+  record = adapter_bases.record_of(model, has_digest=False)
+  return {'base': {'folder': record.folder, 'quantization': record.quantization, 'frozen_dtype': record.frozen_dtype}}
 
 
 def _parser() -> arguments_lib.Parser:

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, TextIO
 
-from official_ext.data import text_streams
-from official_ext.data import tokenizer as tokenizer_lib
-from official_ext.modeling import decoder
-from official_ext.modeling import generation
-from official_ext.modeling import sampling
+from official_ext.language.modeling import decoder
+from official_ext.language.modeling import generation
+from official_ext.language.modeling import token_sampling
+from official_ext.language.text import text_streams
+from official_ext.language.text import tokenizer as tokenizer_lib
 
 STOP_TOKEN, FULL, INTERRUPTED = 'a token that ends the text', 'max_new_tokens', 'Ctrl-C'
 
@@ -30,7 +30,7 @@ class Writer:
   """Continues prompts."""
 
   def __init__(
-    self, model: decoder.LanguageModel, tokenizer: tokenizer_lib.Tokenizer, config: sampling.GenerationConfig
+    self, model: decoder.LanguageModel, tokenizer: tokenizer_lib.Tokenizer, config: token_sampling.GenerationConfig
   ):
     """Makes the programs; they are compiled when they are first used."""
     self._tokenizer = tokenizer

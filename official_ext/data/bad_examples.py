@@ -8,7 +8,7 @@ from typing import Any
 
 from absl import logging
 
-from official_ext import errors
+from official_ext.base import errors
 
 ACTIONS = ('error', 'skip')
 _MAX_WARNINGS = 10

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_ext.data import sampling
+from official_ext.data import example_order
 
 Batch = Any
 Transform = Callable[[Batch, tf.Tensor], Batch]
@@ -42,7 +42,7 @@ class BatchMaker:
       num_read = tf.clip_by_value(num_left, 1, tf.shape(positions, tf.int64)[0])
       positions, indices = positions[:num_read], indices[:num_read]
     batch, positions = self.load(positions, indices)
-    seeds = sampling.transform_seeds(positions, self.seed)
+    seeds = example_order.transform_seeds(positions, self.seed)
     if self.transform_per_example is not None:
       batch = _map_examples(self.transform_per_example, batch, seeds)
     if self.transform is not None:

@@ -12,10 +12,10 @@ import numpy as np
 from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.data import bad_examples
+from official_ext.data import batch_share
 from official_ext.data import collators
-from official_ext.data import share as share_lib
 from official_ext.data import sources
 
 MAX_RUN = 100  # So many bad examples in a row are not an accident.
@@ -49,7 +49,7 @@ class BatchReader:
     self._source = source
     self._collate = collate
     self._is_training = bool(params.is_training)
-    self._field = share_lib.path_of(params)
+    self._field = batch_share.path_of(params)
     self._action = getattr(params, 'on_bad_example', 'error')
     if self._action not in bad_examples.ACTIONS:
       known = ' or '.join(bad_examples.ACTIONS)

@@ -20,8 +20,8 @@ import numpy as np
 from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
-from official_ext import errors
-from official_ext import suggestions
+from official_ext.base import errors
+from official_ext.base import suggestions
 
 Example = Mapping[str, Any]
 Collate = Callable[[list[Example]], Mapping[str, Any]]

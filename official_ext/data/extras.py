@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from official_ext import errors
+from official_ext.base import errors
 
 
 def load(package: str, what: str, extra: str = 'language_models') -> Any:

@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 
-from official_ext import errors
+from official_ext.base import errors
 
 _FILE = 'datasets/data/digits.csv.gz'
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import os
 from typing import Any
 
-from official_ext.files import paths
+from official_ext.base.files import paths
 
 
 def patterns(input_path: Any) -> Iterator[str]:

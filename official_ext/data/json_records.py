@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from official_ext import errors
+from official_ext.base import errors
+from official_ext.base.files import paths
 from official_ext.data import bad_examples
+from official_ext.data import numbered_records
 from official_ext.data import strict_json
-from official_ext.data import text_records
-from official_ext.files import paths
 
 _BLOCK = 2**23
 MAX_LINE_BYTES = 2**27
 
 
-class JsonLines(text_records.Records):
+class JsonLines(numbered_records.Records):
   """A file with a JSON object in each line, in UTF-8. Blank lines do not count.
 
   One that was packed by gzip is unpacked into a temporary file, which is gone when the process is.
@@ -49,7 +49,7 @@ class JsonLines(text_records.Records):
   def __len__(self) -> int:
     return len(self._numbers)
 
-  def read(self, index: int) -> text_records.Record:
+  def read(self, index: int) -> numbered_records.Record:
     start, end = self._bounds[index].tolist()
     _check_length(end - start, lambda: self.place(index))
     return record_of(self._bytes(start, end), lambda: self.place(index))
@@ -73,7 +73,7 @@ class JsonLines(text_records.Records):
       return self._file.read(end - start)
 
 
-class JsonLinesPart(text_records.Records):
+class JsonLinesPart(numbered_records.Records):
   """The lines of a file of JSON lines that begin in a range of its bytes. They are in memory."""
 
   def __init__(self, path: str, start: int, end: int):
@@ -102,7 +102,7 @@ class JsonLinesPart(text_records.Records):
   def __len__(self) -> int:
     return len(self._bounds)
 
-  def read(self, index: int) -> text_records.Record:
+  def read(self, index: int) -> numbered_records.Record:
     start, end = self._bounds[index].tolist()
     _check_length(end - start, lambda: self.place(index))
     return record_of(self._content[start:end], lambda: self.place(index))
@@ -124,7 +124,7 @@ class JsonLinesPart(text_records.Records):
     return [self._path]
 
 
-def record_of(line: bytes, place: Callable[[], str]) -> text_records.Record:
+def record_of(line: bytes, place: Callable[[], str]) -> numbered_records.Record:
   """The object that a line holds.
 
   Args:
@@ -169,7 +169,7 @@ def _next_line(file: Any, at: int, end: int) -> int:
   return end
 
 
-def json_list(file: str) -> text_records.ListRecords:
+def json_list(file: str) -> numbered_records.ListRecords:
   """A file that is one list of objects.
 
   Raises:
@@ -190,7 +190,7 @@ def json_list(file: str) -> text_records.ListRecords:
   return _FileRecords(records, file)
 
 
-class _FileRecords(text_records.ListRecords):
+class _FileRecords(numbered_records.ListRecords):
   def __init__(self, records, file):
     super().__init__(records, f'{file}, element')
     self._file = file

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_ext import tf_internals
+from official_ext.base import tf_internals
 
 Transform = Callable[[tf.data.Dataset, tf.distribute.InputContext | None], tf.data.Dataset]
 

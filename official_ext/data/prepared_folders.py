@@ -6,9 +6,9 @@ import json
 import os
 from typing import Any
 
-from official_ext import errors
+from official_ext.base import errors
+from official_ext.base.files import paths
 from official_ext.data import input_files
-from official_ext.files import paths
 
 MANIFEST = 'prepared.json'  # There as soon as all shards are.
 PLAN = 'plan.json'  # There from the start on.

@@ -4,9 +4,9 @@ from collections.abc import Callable
 import os
 from typing import Any
 
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.data import collators
-from official_ext.data import identity as identity_lib
+from official_ext.data import data_identity
 from official_ext.data import prepared_folders
 from official_ext.data import row_encoding
 from official_ext.data import sources
@@ -46,6 +46,6 @@ class PreparedRows(sources.ArrayRecordSource):
     self.labels = found.labels
     self._content = found.content
 
-  def identity(self) -> identity_lib.Identity:
+  def identity(self) -> data_identity.Identity:
     """See base class; the content counts too, by the checksums that were noted."""
     return {**super().identity(), 'content': self._content}

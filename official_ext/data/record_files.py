@@ -11,14 +11,14 @@ from typing import Any
 
 from absl import logging
 
-from official_ext import errors
-from official_ext import suggestions
+from official_ext.base import errors
+from official_ext.base import suggestions
+from official_ext.base.files import paths
 from official_ext.data import bad_examples
 from official_ext.data import input_files
 from official_ext.data import json_records
+from official_ext.data import numbered_records
 from official_ext.data import table_records
-from official_ext.data import text_records
-from official_ext.files import paths
 
 _KINDS = ('.jsonl', '.ndjson', '.json', '.parquet', '.arrow')
 _SPLITS = ('train', 'validation', 'valid', 'dev', 'eval', 'test')
@@ -27,7 +27,7 @@ _MAX_OPEN = 64
 
 def open_records(
   input_path: Any, split: str = '', at_most: int = -1, field: str = 'input_path'
-) -> text_records.ConcatenatedRecords:
+) -> numbered_records.ConcatenatedRecords:
   """The records of files and folders.
 
   Args:
@@ -41,7 +41,7 @@ def open_records(
   Raises:
     UserError: there are no such files, or one is damaged or of another kind.
   """
-  parts: list[text_records.Records] = []
+  parts: list[numbered_records.Records] = []
   left, seen = at_most, dict[str, str]()
   for pattern in input_files.patterns(input_path):
     for file in files_of(os.path.expanduser(pattern), split, field):
@@ -52,7 +52,7 @@ def open_records(
       left = max(0, left - len(parts[-1])) if left > 0 else left
   if not parts:
     raise errors.UserError(f'{field}: is empty; expected files of JSON lines, Parquet or Arrow, or a folder of them')
-  return text_records.ConcatenatedRecords(parts, at_most)
+  return numbered_records.ConcatenatedRecords(parts, at_most)
 
 
 def _warn_of_repeated(file: str, seen: dict[str, str], field: str) -> None:
@@ -64,7 +64,7 @@ def _warn_of_repeated(file: str, seen: dict[str, str], field: str) -> None:
   seen.setdefault(real, file)
 
 
-def _open(file: str, at_most: int, field: str) -> text_records.Records:
+def _open(file: str, at_most: int, field: str) -> numbered_records.Records:
   """The records of a file; those that are open already, where it has not changed since."""
   if paths.is_remote(file):
     return read_file(file, at_most, field)
@@ -80,10 +80,10 @@ def _open(file: str, at_most: int, field: str) -> text_records.Records:
   return _opened_files[key]
 
 
-_opened_files: dict[Any, text_records.Records] = {}
+_opened_files: dict[Any, numbered_records.Records] = {}
 
 
-def read_file(file: str, at_most: int = -1, field: str = '') -> text_records.Records:
+def read_file(file: str, at_most: int = -1, field: str = '') -> numbered_records.Records:
   """The records of a file.
 
   Args:

@@ -11,10 +11,10 @@ from absl import logging
 import numpy as np
 import tensorflow as tf
 
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.data import bad_examples
 from official_ext.data import collators
-from official_ext.data import identity as identity_lib
+from official_ext.data import data_identity
 from official_ext.data import input_files
 from official_ext.data import tfds_preparation
 
@@ -57,7 +57,7 @@ class Source(abc.ABC):
     """How many examples there are, and what became of the records that they are from, in words."""
     return f'{len(self)} examples'
 
-  def identity(self) -> identity_lib.Identity:
+  def identity(self) -> data_identity.Identity:
     """Distinguishes this source from others, by JSON values: see identity.py. Cheap, and the same in every process.
 
     Every checkpoint notes it. A subclass adds what it knows: files, a version, a split.
@@ -100,8 +100,8 @@ class ArraySource(Source):
   def fetch(self, indices: Sequence[int]) -> list[collators.Example]:
     return [tf.nest.map_structure(operator.itemgetter(index), self._arrays) for index in indices]
 
-  def identity(self) -> identity_lib.Identity:
-    return {**super().identity(), **identity_lib.of_arrays(self._arrays)}
+  def identity(self) -> data_identity.Identity:
+    return {**super().identity(), **data_identity.of_arrays(self._arrays)}
 
   def gatherer(self) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:
     """Returns a function from int64 indices of shape [...] to values of shape [..., features], for use in a graph."""
@@ -144,13 +144,13 @@ class TfdsSource(Source):
       left -= part.take
     return f'example {index} of {self._name}'
 
-  def identity(self) -> identity_lib.Identity:
+  def identity(self) -> data_identity.Identity:
     files = [os.fspath(part.filename) for part in tfds_preparation.files_of(self._data_source)]
     return {
       **super().identity(),
       'tfds': self._data_source.dataset_info.full_name,
       'split': str(self._split),
-      **identity_lib.of_files(files),
+      **data_identity.of_files(files),
     }
 
 
@@ -236,12 +236,12 @@ class ArrayRecordSource(Source):
   def describe(self, index: int) -> str:
     return f'example {index} ({self._files.place(index)})'
 
-  def identity(self) -> identity_lib.Identity:
+  def identity(self) -> data_identity.Identity:
     counts = self._files.counts
     return {
       **super().identity(),
-      **identity_lib.of_files([file for file, _ in counts]),
-      'records_of_files': identity_lib.digest([str(count) for _, count in counts]),
+      **data_identity.of_files([file for file, _ in counts]),
+      'records_of_files': data_identity.digest([str(count) for _, count in counts]),
     }
 
 
@@ -285,14 +285,14 @@ class HuggingFaceSource(Source):
     files = self._files()
     return f'example {index} of {self._name}' + (f' ({", ".join(files)})' if len(files) == 1 else '')
 
-  def identity(self) -> identity_lib.Identity:
+  def identity(self) -> data_identity.Identity:
     columns = list(getattr(self._dataset, 'column_names', None) or ())
     return {
       **super().identity(),
       'dataset': self._name,
       'version': str(getattr(self._dataset, 'version', None)),
       'columns': columns,
-      **identity_lib.of_files(self._files()),
+      **data_identity.of_files(self._files()),
     }
 
   def _files(self) -> list[str]:

@@ -12,20 +12,20 @@ import numpy as np
 from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.data import bad_examples
 from official_ext.data import batch_maker
 from official_ext.data import batch_reader
+from official_ext.data import batch_share
 from official_ext.data import collators
-from official_ext.data import identity
+from official_ext.data import data_identity
+from official_ext.data import example_order
 from official_ext.data import in_memory
 from official_ext.data import position
-from official_ext.data import sampling
-from official_ext.data import served_inputs
-from official_ext.data import service_client
-from official_ext.data import service_request
-from official_ext.data import share as share_lib
 from official_ext.data import sources
+from official_ext.data.service import client
+from official_ext.data.service import request
+from official_ext.data.service import served_inputs
 
 do_not_convert = tf.autograph.experimental.do_not_convert
 
@@ -76,11 +76,11 @@ def build_dataset(
       one of the first examples cannot be read.
   """
   if not len(source):
-    raise errors.UserError(f'{share_lib.path_of(params)}: there are no examples')
+    raise errors.UserError(f'{batch_share.path_of(params)}: there are no examples')
   log = bad_examples.current_log()
   log.describe = lambda at: _describe(source, params, at)
   log.add_source(_identity(source, params), source.summary())
-  share = share_lib.Share.of(params, input_context)
+  share = batch_share.Share.of(params, input_context)
   load, in_graph = _loader(source, params)
   is_untransformed = transform is None and transform_per_example is None
   is_cheap = in_graph and is_untransformed
@@ -91,7 +91,7 @@ def build_dataset(
   )
   served = _served(source, params, batches, log) if served_inputs.is_wanted(params) else None
   if served is not None:
-    dataset = service_client.dataset(_request(served, params, share, plan))
+    dataset = client.dataset(_request(served, params, share, plan))
   elif (is_cheap or reads_in_blocks) and not plan.is_partial:
     # Gathering rows is so cheap that it is done for a block of batches at a time.
     blocks = plan.blocks.map(do_not_convert(lambda positions, indices: load(positions, indices)[0]))
@@ -117,20 +117,20 @@ def _served(
 
   def indices(positions):
     if params.is_training:
-      return sampling.shuffled_indices(positions, len(source), params.seed or 0)
-    return sampling.sequential_indices(positions, len(source))
+      return example_order.shuffled_indices(positions, len(source), params.seed or 0)
+    return example_order.sequential_indices(positions, len(source))
 
   transforms = [batches.transform, batches.transform_per_example]
   key = served_inputs.key_of(params, _identity(source, params), transforms)
-  served = served_inputs.ServedInput(key, share_lib.path_of(params), batches, indices, log)
+  served = served_inputs.ServedInput(key, batch_share.path_of(params), batches, indices, log)
   return None if served_inputs.collect(served) else served
 
 
 def _request(
-  served: served_inputs.ServedInput, params: base_config.Config, share: share_lib.Share, plan: '_Plan'
-) -> service_request.Request:
+  served: served_inputs.ServedInput, params: base_config.Config, share: batch_share.Share, plan: '_Plan'
+) -> request.Request:
   """What a pipeline asks the tf.data service of its data configuration for."""
-  return service_request.Request(
+  return request.Request(
     served,
     share,
     params.tf_data_service_address,
@@ -144,7 +144,7 @@ def _request(
 def _in_memory_batches(share, num_examples, seed, load):
   @do_not_convert
   def indices(numbers):
-    return sampling.shuffled_indices(share.positions(numbers), num_examples, seed)
+    return example_order.shuffled_indices(share.positions(numbers), num_examples, seed)
 
   @do_not_convert
   def gather(indices):
@@ -153,18 +153,18 @@ def _in_memory_batches(share, num_examples, seed, load):
   return in_memory.InMemoryBatches(indices, gather)
 
 
-def _identity(source: sources.Source, params: base_config.Config) -> identity.Identity:
+def _identity(source: sources.Source, params: base_config.Config) -> data_identity.Identity:
   """Distinguishes this input's batches from those of another input."""
   if not params.is_training:
     return source.identity()
-  return {**source.identity(), 'order_of_examples': sampling.VERSION, 'seed': params.seed or 0}
+  return {**source.identity(), 'order_of_examples': example_order.VERSION, 'seed': params.seed or 0}
 
 
 def _describe(source: sources.Source, params: base_config.Config, at: int) -> str:
   """Describes the example at a position of the run."""
   index = at
   if params.is_training:
-    index = int(sampling.shuffled_indices(tf.constant([at], tf.int64), len(source), params.seed or 0)[0])
+    index = int(example_order.shuffled_indices(tf.constant([at], tf.int64), len(source), params.seed or 0)[0])
   return f'{source.describe(index)} at position {at} of the run'
 
 
@@ -200,7 +200,7 @@ class _Plan:
     return dataset if self.num_elements is None else dataset.take(self.num_elements)
 
 
-def _plan(source: sources.Source, params: base_config.Config, share: share_lib.Share, reads_in_blocks: bool) -> _Plan:
+def _plan(source: sources.Source, params: base_config.Config, share: batch_share.Share, reads_in_blocks: bool) -> _Plan:
   """The plan of a pipeline, from the batch of `position` on."""
   num_examples = len(source)
   num_rows = _ROWS_PER_READ if reads_in_blocks else _INDICES_PER_BLOCK
@@ -212,8 +212,8 @@ def _plan(source: sources.Source, params: base_config.Config, share: share_lib.S
   def make_block(first_step):
     positions = share.positions(first_step + tf.range(num_steps, dtype=tf.int64))
     if params.is_training:
-      return positions, sampling.shuffled_indices(positions, num_examples, params.seed or 0)
-    return positions, sampling.sequential_indices(positions, num_examples)
+      return positions, example_order.shuffled_indices(positions, num_examples, params.seed or 0)
+    return positions, example_order.sequential_indices(positions, num_examples)
 
   if params.is_training:
     first_step = position.take_start()

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.data import bad_examples
-from official_ext.data import text_records
+from official_ext.data import numbered_records
 
 
 def _check_names(path: str, fields: Any, inside: str = '') -> None:
@@ -33,7 +33,7 @@ def _check_names(path: str, fields: Any, inside: str = '') -> None:
       _check_names(path, [kind.field(number) for number in range(kind.num_fields)], place)
 
 
-class _TableRecords(text_records.Records):
+class _TableRecords(numbered_records.Records):
   """Rows of Arrow tables that are parts of a file."""
 
   def __init__(self, path: str, lengths: Sequence[int]):
@@ -44,7 +44,7 @@ class _TableRecords(text_records.Records):
   def __len__(self) -> int:
     return int(self._starts[-1])
 
-  def read(self, index: int) -> text_records.Record:
+  def read(self, index: int) -> numbered_records.Record:
     number = bisect.bisect_right(self._starts, index) - 1
     try:
       with self._lock:

@@ -6,8 +6,8 @@ import fcntl
 import os
 from typing import Any
 
-from official_ext import errors
-from official_ext.files import storage as storage_lib
+from official_ext.base import errors
+from official_ext.base.files import storage as storage_lib
 
 
 def _is_prepared(builder: Any) -> bool:

@@ -126,8 +126,8 @@ def test_the_page_shows_every_curve_and_pictures_are_small():
 
 
 def test_the_page_names_settings_that_there_are():
-  from official_ext.config import definitions
-  from official_ext.modeling import decoder_config
+  from official_ext.language.modeling import decoder_config
+  from official_ext.training.config import definitions
 
   fields = {
     'trainer': definitions.TrainerConfig(),

@@ -15,12 +15,12 @@ from benchmarks.scaling import measuring
 from benchmarks.scaling import model
 from benchmarks.scaling import traced
 import official_ext as ext
-from official_ext.runtime import mesh
-from official_ext.step import layer_calls
+from official_ext.training.devices import mesh
+from official_ext.training.step import layer_calls
 import registry_imports  # noqa: F401
 from tests import documents
-from tests.core import harness
 from tests.experiments import shrunk_run
+from tests.training.loop import harness
 
 LINK = collectives.Link(bandwidth=100.0, latency=0.5)
 NETWORK = collectives.Network(4, LINK, collectives.Link(10.0, 2.0))

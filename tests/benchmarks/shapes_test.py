@@ -5,7 +5,7 @@ import pytest
 from benchmarks import all_experiments
 from benchmarks.shapes import __main__ as shapes
 from benchmarks.shapes import records
-from official_ext.step import step_plan
+from official_ext.training.step import step_plan
 
 MEASURED = records.read(shapes.RECORDS)
 # What the rule is known to lose. A step of PPO runs alone, as its rollouts need: over the experiments, XLA's program of

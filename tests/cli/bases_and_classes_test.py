@@ -13,14 +13,14 @@ import tensorflow as tf
 
 from official_ext.cli import main as cli
 from official_ext.cli import model_server
-from official_ext.modeling import lora
-from official_ext.modeling import peft_folders
-from official_ext.modeling import pretrained
-from official_ext.modeling import quantized_linear
+from official_ext.language.modeling import lora
+from official_ext.language.modeling import peft_folders
+from official_ext.language.modeling import pretrained
+from official_ext.language.modeling import quantized_linear
 
 pytest.importorskip('safetensors', reason="needs: pip install 'official-ext[language_models]'")
 from tests.cli import language_models_test
-from tests.fine_tuning import tiny_models
+from tests.language.fine_tuning import tiny_models
 
 IDS = np.random.default_rng(0).integers(0, 31, [2, 9]).astype(np.int32)
 NF4 = quantized_linear.QuantizationConfig(method='nf4')

@@ -13,11 +13,11 @@ import gin
 import pytest
 import tensorflow as tf
 
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
-from official_ext.config import definitions as cfg
-from official_ext.core import run_record
+from official_ext.training.config import definitions as cfg
+from official_ext.training.loop import run_record
 
 
 def end_with(error):

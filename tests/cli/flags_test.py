@@ -10,7 +10,7 @@ from absl import flags
 from official.core import exp_factory
 import pytest
 
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.cli import flags as ext_flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -165,9 +165,9 @@ def test_a_broken_package_is_named_and_left_out(tmp_path, monkeypatch, capsys):
 
 PROGRAM = """
 import json, sys
-from official_ext import model_garden_internals as internals
+from official_ext.base import model_garden_internals as internals
 from official_ext.cli import flags
-from official_ext.config import parser
+from official_ext.training.config import parser
 flags.import_experiments(experiment='digits_mlp')
 lacks = [name for name in ('official.vision', 'official.nlp.tasks') if name in sys.modules]
 before, in_source = set(parser.experiment_names()), internals.experiments_in_source()

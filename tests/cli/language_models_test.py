@@ -21,21 +21,21 @@ import tensorflow as tf
 import tokenizers
 
 import official_ext as ext
-from official_ext.checkpoints import manager
 from official_ext.cli import arguments
 from official_ext.cli import main as cli
-from official_ext.config import definitions
-from official_ext.config import overrides
-from official_ext.core import run_record
-from official_ext.modeling import decoder
-from official_ext.modeling import decoder_config
-from official_ext.modeling import lora
-from official_ext.modeling import peft_folders
-from official_ext.modeling import pretrained
+from official_ext.language.modeling import decoder
+from official_ext.language.modeling import decoder_config
+from official_ext.language.modeling import lora
+from official_ext.language.modeling import peft_folders
+from official_ext.language.modeling import pretrained
+from official_ext.training.checkpoints import manager
+from official_ext.training.config import definitions
+from official_ext.training.config import overrides
+from official_ext.training.loop import run_record
 
 pytest.importorskip('transformers', reason="needs the test extra: pip install 'official-ext[test]'")
 from tests import train_processes
-from tests.modeling import checkpoints
+from tests.language.modeling import checkpoints
 
 TEMPLATE = (
   '{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}'

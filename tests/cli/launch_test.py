@@ -11,13 +11,13 @@ import time
 
 import pytest
 
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.cli import launch
 
 # A worker that notes its start, and then does what its arguments say for its number and its attempt: WORKER:ATTEMPT:DO.
 _PROGRAM = """
 import ctypes, json, os, pathlib, signal, socket, subprocess, sys, time
-from official_ext.runtime import launcher
+from official_ext.base.processes import launcher
 config = json.loads(os.environ['TF_CONFIG'])
 index = config['task']['index']
 folder = pathlib.Path(sys.argv[1])

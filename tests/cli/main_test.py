@@ -20,14 +20,14 @@ from official.modeling.hyperparams import base_config
 from official.vision.configs import image_classification
 import pytest
 
-from official_ext import errors
+from official_ext.base import errors
+from official_ext.base import yaml_text
 from official_ext.cli import describe
 from official_ext.cli import experiment_cache
 from official_ext.cli import flags as ext_flags
 from official_ext.cli import main as cli
-from official_ext.config import overrides
-from official_ext.config import parser
-from official_ext.config import yaml_text
+from official_ext.training.config import overrides
+from official_ext.training.config import parser
 import registry_imports  # noqa: F401
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -102,7 +102,7 @@ def test_all_experiments_can_be_described():
 
 def test_check_is_a_dry_run(capsys, monkeypatch):
   calls = []
-  monkeypatch.setitem(sys.modules, 'official_ext.checks.dry_run', types.SimpleNamespace(run=calls.append))
+  monkeypatch.setitem(sys.modules, 'official_ext.training.diagnosis.dry_run', types.SimpleNamespace(run=calls.append))
   assert run(capsys, 'check', 'digits', '--set=batch_size=16')[0] == 0
   (params,) = calls
   assert params.task.train_data.global_batch_size == 16
@@ -268,7 +268,7 @@ def test_a_command_ends_as_a_run_does(error, status, line, capsys, monkeypatch):
   def end(params):
     raise error
 
-  monkeypatch.setitem(sys.modules, 'official_ext.checks.dry_run', types.SimpleNamespace(run=end))
+  monkeypatch.setitem(sys.modules, 'official_ext.training.diagnosis.dry_run', types.SimpleNamespace(run=end))
   told, _, err = run(capsys, 'check', 'digits')
   assert told == status and re.fullmatch(f'error: {line}\n', err), err
 

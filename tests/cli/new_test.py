@@ -15,7 +15,7 @@ import pytest
 import experiments
 from official_ext.cli import main as cli
 from official_ext.cli import new
-from official_ext.config import short_names
+from official_ext.training.config import short_names
 from tests import checkouts
 from tests import import_direction_test
 

@@ -13,9 +13,9 @@ import time
 import pytest
 
 import official_ext as ext
-from official_ext.preparation import local_engine
-from official_ext.preparation import ray_engine
-from tests.preparation import prepared_inputs as inputs
+from official_ext.data.prepare import local_engine
+from official_ext.data.prepare import ray_engine
+from tests.data.prepare import prepared_inputs as inputs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

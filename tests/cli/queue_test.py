@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from official_ext.cli import main
-from tests.queue import queues
+from tests.operations.queue import queues
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ import time
 import pytest
 
 from official_ext.cli import main as cli
-from official_ext.queue import queue_folder
-from official_ext.runs import driver as driver_lib
-from official_ext.runs import run_folder
-from official_ext.runs import status
+from official_ext.operations.queue import queue_folder
+from official_ext.operations.runs import driver as driver_lib
+from official_ext.operations.runs import judged_status
+from official_ext.operations.runs import run_folder
 from tests import driver_processes
-from tests.runs import folders
-from tests.runs import run_checkpoints_test
-from tests.runs.folders import event
+from tests.operations.runs import folders
+from tests.operations.runs import run_checkpoints_test
+from tests.operations.runs.folders import event
 
 
 @pytest.fixture(autouse=True)
@@ -227,20 +227,20 @@ def test_a_training_is_stopped_goes_on_and_is_killed(tmp_path, runs, start_train
   assert run.record()['short_names']['train_steps'] == 'trainer.train_steps'
   assert runs('resume', tmp_path, 'a')[2] == 'error: a: is running; wait for it, or stop it first\n'
   assert runs('stop', tmp_path, 'a')[1].startswith('a: stopping')
-  assert runs('stop', tmp_path, 'a', '--wait=300')[0] == 0 or status.of_run(run).status == 'preempted'
-  _wait(lambda: not status.is_alive(run))
-  assert status.of_run(run).status == 'preempted'
+  assert runs('stop', tmp_path, 'a', '--wait=300')[0] == 0 or judged_status.of_run(run).status == 'preempted'
+  _wait(lambda: not judged_status.is_alive(run))
+  assert judged_status.of_run(run).status == 'preempted'
   step = run.record()['step']
 
   arguments = shlex.split(runs('resume', tmp_path, 'a', '--print')[1].partition('train.py ')[2])
   assert arguments == _train(tmp_path / 'a')
   start_train(arguments)
-  _wait(lambda: status.of_run(run).status == 'running' and run.record()['stage'] == 'train')
+  _wait(lambda: judged_status.of_run(run).status == 'running' and run.record()['stage'] == 'train')
   assert run.record()['attempt'] == 2
   assert json.loads(runs('list', tmp_path, '--json')[1])[0]['step'] >= step
   pid = run.record()['pid']
   os.kill(pid, signal.SIGKILL)
-  _wait(lambda: not status.is_alive(run))
+  _wait(lambda: not judged_status.is_alive(run))
   code, out, _ = runs('show', tmp_path, 'a')
   assert (code, out.splitlines()[1]) == (0, f'  status       dead: process {pid} is gone')
   assert any('restored' in line for line in out.splitlines()[-6:])  # The end of its events, as it has no log.
@@ -273,15 +273,15 @@ def test_a_training_that_was_resumed_detached_tells_how_it_has_ended(tmp_path, r
   run = run_folder.Run(str(tmp_path / 'a'), 'a')
   assert 'a-2: started as process' in runs('clone', tmp_path, 'a', '--set=train_steps=1000000', '--start')[1]
   clone = run_folder.Run(str(tmp_path / 'a-2'), 'a-2')
-  _wait(lambda: status.of_run(clone).status == 'running' and clone.record()['stage'] == 'train')
+  _wait(lambda: judged_status.of_run(clone).status == 'running' and clone.record()['stage'] == 'train')
   assert runs('stop', tmp_path, 'a-2', '--wait=300')[1].startswith('a-2: preempted')
   _wait(lambda: clone.started()['ended'])
   assert clone.started()['exit_status'] == 75
   assert 'a-2: started as process' in runs('resume', tmp_path, 'a-2')[1]
-  _wait(lambda: status.of_run(clone).status == 'running' and clone.record()['stage'] == 'train')
+  _wait(lambda: judged_status.of_run(clone).status == 'running' and clone.record()['stage'] == 'train')
   os.kill(clone.record()['pid'], signal.SIGKILL)
   _wait(lambda: clone.started()['ended'])
   code, out, _ = runs('show', tmp_path, 'a-2')
   assert (code, out.splitlines()[1]) == (0, '  status       dead: killed by SIGKILL')
   assert any('restored' in line for line in out.splitlines()[-10:])  # The end of its log.
-  assert status.of_run(run).status == 'finished'
+  assert judged_status.of_run(run).status == 'finished'

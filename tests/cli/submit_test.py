@@ -12,12 +12,12 @@ import time
 
 import pytest
 
+from official_ext.base.processes import process_identity
 from official_ext.cli import main
-from official_ext.queue import queue_folder
-from official_ext.runs import run_folder
-from official_ext.runs import status as status_lib
-from official_ext.runtime import process_identity
-from tests.engines import rendered
+from official_ext.operations.queue import queue_folder
+from official_ext.operations.runs import judged_status
+from official_ext.operations.runs import run_folder
+from tests.operations.engines import rendered
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_job_is_handed_over_and_noted(capsys, engines, tmp_path, engine, comma
     handed = base64.urlsafe_b64decode(rendered.words_of(engines, command).splitlines()[-1]).decode()
   assert handed == text
   run = run_folder.get_run(str(tmp_path), 'a')
-  found = status_lib.of_run(run)
+  found = judged_status.of_run(run)
   assert found.status == 'submitted' and engine in found.reason
   note = run.started()
   assert note['engine'] == engine and note['job'] in ('12', 'a', 'projects/1/locations/r/customJobs/12')
@@ -97,11 +97,11 @@ def test_a_run_that_is_under_way_is_not_submitted_again(capsys, engines, tmp_pat
   assert 'cannot be asked' in _submit(capsys, 'skypilot', model_dir=run)[2]
   record = {'status': 'preempted', 'step': 3, 'attempt': 1, 'pid': 1, 'host': 'elsewhere', 'mode': 'train'}
   (run / 'run.json').write_text(json.dumps(record))
-  assert status_lib.of_run(run_folder.Run(str(run), 'a')).status == 'preempted'  # It has begun since.
+  assert judged_status.of_run(run_folder.Run(str(run), 'a')).status == 'preempted'  # It has begun since.
   assert _submit(capsys, 'slurm', model_dir=run)[0] == 2  # And is requeued.
   rendered.fake(engines, 'squeue', 'exit 1')  # SLURM has forgotten it.
   assert _submit(capsys, 'slurm', model_dir=run)[0] == 0
-  assert status_lib.of_run(run_folder.Run(str(run), 'a')).status == 'submitted'
+  assert judged_status.of_run(run_folder.Run(str(run), 'a')).status == 'submitted'
   assert _submit(capsys, 'slurm', '--again', model_dir=run)[0] == 0
 
 

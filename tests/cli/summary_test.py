@@ -2,11 +2,11 @@
 
 import pytest
 
-from official_ext.checkpoints import best_history
 from official_ext.cli import summary
-from official_ext.config import definitions
-from official_ext.core import run_record
-from official_ext.monitoring import json_lines
+from official_ext.training.checkpoints import best_history
+from official_ext.training.config import definitions
+from official_ext.training.loop import run_record
+from official_ext.training.writers import events_writer
 
 
 def _run(model_dir, evaluations=(), **trainer):
@@ -15,7 +15,7 @@ def _run(model_dir, evaluations=(), **trainer):
   params.override({'trainer': {'train_steps': 30, **trainer}})
   record = run_record.RunRecord(str(model_dir), 'train_and_eval', params, 0, '1 replica on CPU:0')
   run_record.save_params(params, str(model_dir))
-  events = json_lines.EventsWriter(str(model_dir / 'events.jsonl'))
+  events = events_writer.EventsWriter(str(model_dir / 'events.jsonl'))
   for step, values in evaluations:
     record.update(stage='eval', step=step)
     events.write('train', step, {'training_loss': 1.0})
@@ -58,7 +58,7 @@ def test_the_best_is_what_the_training_has_kept(tmp_path):
   entries = [best_history.entry(step, {'accuracy': value}, ['accuracy']) for step, value in ((8, 0.5), (16, 0.75))]
   (tmp_path / 'best').mkdir()
   best_history.write(str(tmp_path / 'best'), entries)
-  events = json_lines.EventsWriter(str(tmp_path / 'events.eval.jsonl'))
+  events = events_writer.EventsWriter(str(tmp_path / 'events.eval.jsonl'))
   events.write('eval', 16, {'accuracy': 1.0})  # Of one batch.
   events.close()
   lines = summary.lines(str(tmp_path))

@@ -11,10 +11,10 @@ import yaml
 
 from official_ext.cli import main
 from official_ext.cli import sweep_check
-from official_ext.queue import queue_folder
-from official_ext.sweeps import sweep_folder
-from tests.queue import queues
-from tests.sweeps import trials
+from official_ext.operations.queue import queue_folder
+from official_ext.operations.sweeps import sweep_folder
+from tests.operations.queue import queues
+from tests.operations.sweeps import trials
 
 
 @pytest.fixture

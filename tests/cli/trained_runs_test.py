@@ -14,19 +14,19 @@ import tensorflow as tf
 import tf_keras
 
 import official_ext
-from official_ext import errors
-from official_ext.checkpoints import manager
+from official_ext.base import errors
 from official_ext.cli import main
 from official_ext.cli import trained_runs
 from official_ext.cli import usage
-from official_ext.config import definitions as cfg
-from official_ext.config import parser
-from official_ext.core import run_record
-from official_ext.optimization import ema_optimizer
-from tests.core import harness
-from tests.core import restore_test
-from tests.core import small_run
+from official_ext.training.checkpoints import manager
+from official_ext.training.config import definitions as cfg
+from official_ext.training.config import parser
+from official_ext.training.loop import run_record
+from official_ext.training.optimization import ema_optimizer
 from tests.model_garden import train_test
+from tests.training.loop import harness
+from tests.training.loop import restore_test
+from tests.training.loop import small_run
 
 MODELS = {'linear': harness.linear_model, **restore_test.MODELS}
 

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_ext import errors
-from official_ext.config import definitions as cfg
+from official_ext.base import errors
 from official_ext.data import bad_examples
 from official_ext.data import batch_reader
 from official_ext.data import collators
+from official_ext.data import example_order
 from official_ext.data import position
-from official_ext.data import sampling
 from official_ext.data import sources
 from official_ext.data import step_indexed
+from official_ext.training.config import definitions as cfg
 
 NUM_EXAMPLES, BATCH_SIZE = 20, 6
 UNREADABLE, ODD_SHAPE, ODD_TYPE = 4, 5, 11
@@ -50,7 +50,7 @@ def config(is_training=True, on_bad_example='skip', **fields):
 def indices_at(positions, is_training=True):
   positions = tf.constant(positions, tf.int64)
   if is_training:
-    return sampling.shuffled_indices(positions, NUM_EXAMPLES, 0).numpy().tolist()
+    return example_order.shuffled_indices(positions, NUM_EXAMPLES, 0).numpy().tolist()
   return positions.numpy().tolist()
 
 
@@ -110,7 +110,7 @@ def test_an_evaluation_leaves_bad_examples_out():
   assert elements[1]['nested']['pair'].shape == [0, 2] and elements[1]['name'].dtype == tf.string
   assert log.take_skips(BATCH_SIZE) == 3 and log.take_skips() == 6
   # The draws are those of the examples' positions.
-  seeds = sampling.transform_seeds(tf.constant([0, 2, 3], tf.int64), 0)
+  seeds = example_order.transform_seeds(tf.constant([0, 2, 3], tf.int64), 0)
   np.testing.assert_array_equal(elements[0]['noise'], [tf.random.stateless_uniform([], seed) for seed in seeds])
 
 

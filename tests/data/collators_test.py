@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_ext import errors
-from official_ext.config import definitions as cfg
+from official_ext.base import errors
 from official_ext.data import collators
+from official_ext.training.config import definitions as cfg
 
 
 @dataclasses.dataclass

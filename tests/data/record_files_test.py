@@ -10,11 +10,11 @@ import pyarrow
 from pyarrow import parquet
 import pytest
 
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.data import bad_examples
 from official_ext.data import json_records
 from official_ext.data import record_files
-from tests.data import text_fixtures
+from tests.language.text import text_fixtures
 
 RECORDS = [{'n': n, 'text': f'text {n} ü🎉' * (n % 5), 'nested': [{'a': n}, {'a': None}]} for n in range(250)]
 LINES = ''.join(json.dumps(record, ensure_ascii=n % 2 == 0) + '\n' for n, record in enumerate(RECORDS))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.data import sources
 
 PREPARE = """

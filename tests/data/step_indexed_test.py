@@ -8,13 +8,13 @@ from orbit.utils import common
 import pytest
 import tensorflow as tf
 
-from official_ext import errors
-from official_ext.config import definitions as cfg
+from official_ext.base import errors
 from official_ext.data import collators
+from official_ext.data import example_order
 from official_ext.data import position
-from official_ext.data import sampling
 from official_ext.data import sources
 from official_ext.data import step_indexed
+from official_ext.training.config import definitions as cfg
 
 NUM_EXAMPLES = 29
 
@@ -66,7 +66,7 @@ def data_config(batch_size=6, is_training=True, **fields):
 def order_of(epoch, seed):
   """The examples of an epoch, in the order in which they come."""
   positions = tf.range(epoch * NUM_EXAMPLES, (epoch + 1) * NUM_EXAMPLES, dtype=tf.int64)
-  return sampling.shuffled_indices(positions, NUM_EXAMPLES, seed).numpy().tolist()
+  return example_order.shuffled_indices(positions, NUM_EXAMPLES, seed).numpy().tolist()
 
 
 def expected_batch(step, batch_size=6, seed=0):
@@ -268,7 +268,7 @@ def test_transforms_draw_by_position_and_not_by_replica(num_replicas):
     assert element['pair'].shape == [6 // num_replicas, 2]
     np.testing.assert_array_equal(element['noise'], element['same'])
     elements[pipeline] = element['noise'].numpy()
-  seeds = sampling.transform_seeds(tf.range(9 * 6, 10 * 6, dtype=tf.int64), 0)
+  seeds = example_order.transform_seeds(tf.range(9 * 6, 10 * 6, dtype=tf.int64), 0)
   np.testing.assert_array_equal(np.concatenate(list(elements.values())), [draw(seed).numpy() for seed in seeds])
 
 

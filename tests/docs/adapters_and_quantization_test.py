@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from official_ext.modeling import decoder
-from official_ext.modeling import decoder_config
-from official_ext.modeling import lora
-from official_ext.modeling import pretrained
+from official_ext.language.modeling import decoder
+from official_ext.language.modeling import decoder_config
+from official_ext.language.modeling import lora
+from official_ext.language.modeling import pretrained
 from tests import documents
 
 

@@ -10,10 +10,10 @@ import gin
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
-from official_ext.checks import task_checks
 from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
 from official_ext.cli import main as cli
+from official_ext.training.diagnosis import task_checks
 from tests import checkouts
 from tests import documents
 from tests.golden import golden_test

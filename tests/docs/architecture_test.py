@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from tools import rooms
+from tools import layers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = (ROOT / 'docs/architecture.md').read_text()
-NAMED = sorted(set(re.findall(r'`(\w+/\w+\.py)(?::([\w.]+))?', PAGE)))
+NAMED = sorted(set(re.findall(r'`(\w+(?:/\w+)+\.py)(?::([\w.]+))?', PAGE)))
 
 
 def defined(path):
@@ -31,6 +31,8 @@ def test_what_the_page_names_is_there(file, name):
   assert not name or name in defined(path), f'{file} has no {name}'
 
 
-def test_the_page_has_a_row_for_every_room():
-  told = set(re.findall(r'`(\w+)(?:/|\.py)`', PAGE.partition('## The life of one update')[0]))
-  assert {room for row in rooms.ORDER for room in row} <= told
+def test_the_page_has_a_row_for_every_package():
+  told = set(re.findall(r'`([\w/]+)/`', PAGE.partition('## The life of one update')[0]))
+  packages = {package for row in layers.ORDER for package in row}
+  assert packages <= told
+  assert {f'{package}/{name}' for package, rows in layers.SUBPACKAGES.items() for row in rows for name in row} <= told

@@ -7,16 +7,16 @@ import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
 from experiments.digits_mlp import configs
-from official_ext import metrics
-from official_ext.actions import triggers
-from official_ext.config import definitions as cfg
-from official_ext.core import train_lib
-from official_ext.metrics import classification
-from official_ext.monitoring import event_names
-from official_ext.monitoring import named_writers
-from official_ext.monitoring import writer_registry
-from tests.core import harness
-from tests.core import small_run
+from official_ext.base.run_folder import event_names
+from official_ext.training import metrics
+from official_ext.training.actions import triggers
+from official_ext.training.config import definitions as cfg
+from official_ext.training.loop import train_lib
+from official_ext.training.metrics import classification
+from official_ext.training.writers import named_writers
+from official_ext.training.writers import writer_registry
+from tests.training.loop import harness
+from tests.training.loop import small_run
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent.parent / 'docs'
 

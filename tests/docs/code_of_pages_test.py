@@ -12,11 +12,11 @@ import tf_keras
 
 from experiments.digits_mlp import configs
 from official_ext.cli import launch
-from official_ext.config import definitions as cfg
-from official_ext.core import train_lib
+from official_ext.training.config import definitions as cfg
+from official_ext.training.loop import train_lib
 from tests import documents
-from tests.core import harness
-from tests.core import small_run
+from tests.training.loop import harness
+from tests.training.loop import small_run
 
 
 def code_of(page, containing, **names):

@@ -9,8 +9,8 @@ import types
 import pytest
 
 from official_ext.cli import main as cli
-from official_ext.config import parser
-from official_ext.config import short_names
+from official_ext.training.config import parser
+from official_ext.training.config import short_names
 import registry_imports  # noqa: F401
 from tests import documents
 from tests import train_processes

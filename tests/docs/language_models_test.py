@@ -9,7 +9,7 @@ import tensorflow as tf
 import official_ext as ext
 from official_ext.cli import main as cli
 from official_ext.cli import usage
-from official_ext.modeling import families
+from official_ext.language.modeling import families
 from tests import documents
 
 PAGE = documents.read('docs/language_models.md')

@@ -8,9 +8,9 @@ from official.core import exp_factory
 import pytest
 import tensorflow as tf
 
-from tests.core import harness
-from tests.core import small_run
 from tests.experiments import shrunk_run
+from tests.training.loop import harness
+from tests.training.loop import small_run
 
 TEXT = (pathlib.Path(__file__).resolve().parents[2] / 'docs/manual_optimization.md').read_text()
 

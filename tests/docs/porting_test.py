@@ -7,13 +7,13 @@ import types
 from official.core import exp_factory
 import pytest
 
-from official_ext.actions import keras_callbacks
-from official_ext.config import overrides
-from official_ext.config import parser
+from official_ext.training.actions import keras_callbacks
+from official_ext.training.config import overrides
+from official_ext.training.config import parser
 import registry_imports  # noqa: F401
 from tests import documents
-from tests.core import small_run
 from tests.experiments import shrunk_run
+from tests.training.loop import small_run
 
 PAGES = ('docs/from_keras.md', 'docs/from_lightning.md')
 

@@ -9,10 +9,10 @@ import yaml
 
 import official_ext as ext
 from official_ext.cli import main as cli
-from official_ext.data import python_topics
-from official_ext.data import tokenizer_training
+from official_ext.language.text import python_topics
+from official_ext.language.text import tokenizer_training
 from tests import documents
-from tests.preparation import prepared_inputs as inputs
+from tests.data.prepare import prepared_inputs as inputs
 
 PAGE = documents.read('docs/prepare.md')
 

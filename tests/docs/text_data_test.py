@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import official_ext as ext
-from official_ext.config import text_data
-from official_ext.data import text_formats
-from official_ext.data import text_sources
+from official_ext.language.text import text_data
+from official_ext.language.text import text_formats
+from official_ext.language.text import text_sources
 from tests import documents
 
 PAGE = documents.read('docs/text_data.md')

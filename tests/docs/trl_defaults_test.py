@@ -7,7 +7,7 @@ import types
 import pytest
 import yaml
 
-from official_ext.config import parser
+from official_ext.training.config import parser
 import registry_imports  # noqa: F401
 from tests import documents
 

@@ -12,8 +12,8 @@ import tensorflow as tf
 import tf_keras
 
 import official_ext
-from official_ext.checkpoints import manifests
 from official_ext.cli import main as official_ext_main
+from official_ext.training.checkpoints import manifests
 from tests import documents
 
 PAGE = documents.read('docs/use_a_model.md')

@@ -10,9 +10,9 @@ from experiments.contrastive import configs
 from experiments.contrastive import data
 from experiments.contrastive import losses
 from experiments.contrastive import probe
-from tests.core import harness
-from tests.core import small_run
 from tests.experiments import shrunk_run
+from tests.training.loop import harness
+from tests.training.loop import small_run
 
 SMALL = {
   'task': {

@@ -10,10 +10,10 @@ import tensorflow as tf
 from experiments import digits
 from experiments import digits_mlp
 from experiments.digits import digits_dataset
-from official_ext import errors
-from official_ext.config import overrides
+from official_ext.base import errors
 from official_ext.data import handwritten_digits
 from official_ext.data import sources
+from official_ext.training.config import overrides
 
 EXPERIMENTS = {'digits': digits, 'digits_mlp': digits_mlp}
 NUM_TRAIN, NUM_VALIDATION = 1437, 360

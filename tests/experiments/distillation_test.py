@@ -7,10 +7,10 @@ import tensorflow as tf
 
 from experiments.distillation import data
 from experiments.distillation import losses
-from official_ext import errors
-from tests.core import harness
-from tests.core import small_run
+from official_ext.base import errors
 from tests.experiments import shrunk_run
+from tests.training.loop import harness
+from tests.training.loop import small_run
 
 SMALL = {
   'task': {'teacher': {'hidden_sizes': [16, 9]}, 'model': {'hidden_sizes': [5]}, 'train_data': {'global_batch_size': 8}}

@@ -9,10 +9,10 @@ from experiments.gan import data
 from experiments.gan import judge
 from experiments.gan import losses
 from experiments.gan import task as task_lib
-from official_ext import errors
-from tests.core import harness
-from tests.core import small_run
+from official_ext.base import errors
 from tests.experiments import shrunk_run
+from tests.training.loop import harness
+from tests.training.loop import small_run
 
 BATCH_SIZE, NUM_SAMPLES, LATENT_SIZE = 8, 30, 5
 SGD = {

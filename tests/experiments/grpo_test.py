@@ -14,18 +14,18 @@ from experiments.grpo import rollouts
 from experiments.grpo import scoring
 from experiments.grpo import trainer as trainer_lib
 import official_ext as ext
-from official_ext import errors
-from official_ext.config import checks
-from official_ext.config import parser
-from official_ext.core import train_lib
+from official_ext.base import errors
 from official_ext.data import record_files
-from official_ext.fine_tuning import reward_registry
-from official_ext.fine_tuning import rewards as rewards_lib
+from official_ext.language.fine_tuning import reward_registry
+from official_ext.language.fine_tuning import rewards as rewards_lib
+from official_ext.training.config import checks
+from official_ext.training.config import parser
+from official_ext.training.loop import train_lib
 from tests import train_processes
-from tests.core import harness
 from tests.experiments import shrunk_run
-from tests.fine_tuning import tiny_models
+from tests.language.fine_tuning import tiny_models
 from tests.soak import comparison
+from tests.training.loop import harness
 
 SEVEN = 7
 

@@ -13,12 +13,12 @@ import tf_keras
 from experiments import meta_learning
 from experiments.meta_learning import maml
 from experiments.meta_learning import sinusoids
-from official_ext import errors
-from official_ext.core import train_lib
+from official_ext.base import errors
 from official_ext.data import position
-from tests.core import harness
-from tests.core import small_run
+from official_ext.training.loop import train_lib
 from tests.experiments import shrunk_run
+from tests.training.loop import harness
+from tests.training.loop import small_run
 
 NUM_TASKS, NUM_SHOTS, NUM_QUERIES, RATE = 3, 4, 5, 0.05
 SIZES = (1, 6, 5, 1)

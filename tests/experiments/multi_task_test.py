@@ -10,10 +10,10 @@ import tf_keras
 from experiments.multi_task import data
 from experiments.multi_task import model as model_lib
 from experiments.multi_task import weighting
-from official_ext import errors
-from tests.core import harness
-from tests.core import small_run
+from official_ext.base import errors
 from tests.experiments import shrunk_run
+from tests.training.loop import harness
+from tests.training.loop import small_run
 
 HEADS = list(model_lib.HEADS)
 SMALL = {

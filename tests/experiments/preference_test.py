@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from experiments import preference  # noqa: F401  Registers it.
-from official_ext import errors
-from tests.core import harness
+from official_ext.base import errors
 from tests.experiments import shrunk_run
+from tests.training.loop import harness
 
 SMALL = {
   'task': {

@@ -16,9 +16,9 @@ from experiments.reinforcement import gym_environments
 from experiments.reinforcement import ppo
 from experiments.reinforcement import rollouts
 from experiments.reinforcement import trainer as trainer_lib
-from official_ext import errors
-from official_ext.core import train_lib
-from tests.core import harness
+from official_ext.base import errors
+from official_ext.training.loop import train_lib
+from tests.training.loop import harness
 
 NUM_GAMES, NUM_STEPS = 4, 32
 

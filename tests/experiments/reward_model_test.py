@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from experiments import reward_model  # noqa: F401  Registers it.
-from official_ext.modeling import pretrained
-from tests.core import harness
+from official_ext.language.modeling import pretrained
 from tests.experiments import shrunk_run
+from tests.training.loop import harness
 
 MODEL = {
   'vocab_size': 300,

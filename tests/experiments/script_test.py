@@ -19,11 +19,11 @@ import tf_keras
 from experiments.script import callback as callback_lib
 from experiments.script import parameters
 from experiments.script import source
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.cli import main as cli
-from official_ext.config import parser
-from official_ext.core import owned_loop
-from official_ext.monitoring import json_lines
+from official_ext.training.config import parser
+from official_ext.training.loop import loop_task
+from official_ext.training.writers import events_writer
 import registry_imports  # noqa: F401
 from tests import documents
 
@@ -311,7 +311,7 @@ def test_a_run_leaves_what_every_run_leaves(finished):
   )
   assert [line.partition(':')[0] for line in told] == ['trainer.inspect', 'lora_rank']
   assert not (folder / 'training.lock').exists()
-  events = json_lines.read_events(str(folder / 'events.jsonl'))
+  events = events_writer.read_events(str(folder / 'events.jsonl'))
   assert [event['event'] for event in events] == ['start', 'train', 'train', 'eval', 'train', 'finished']
   trained = [event for event in events if event['event'] == 'train']
   assert [(event['step'], event['loss'], event['reward'], event['grad_norm']) for event in trained] == [
@@ -465,7 +465,7 @@ def callback_of(**trainer):
   params = types.SimpleNamespace(trainer=types.SimpleNamespace(train_steps=100, summary_interval=2, **trainer))
   told = []
 
-  class Run(owned_loop.LoopRun):
+  class Run(loop_task.LoopRun):
     def tell(self, event, values):
       told.append((event, self.step, dict(values)))
 
@@ -561,7 +561,7 @@ def test_a_trainer_of_hugging_face_stops_goes_on_and_is_saved(start_train, run_t
   step = record_of(folder)['step']
   process = run_train([*command, f'--set=max_steps={step + 4}'])
   assert process.returncode == 0, process.stderr
-  events = json_lines.read_events(str(path))
+  events = events_writer.read_events(str(path))
   trained = [event for event in events if event['event'] == 'train']
   assert [event['step'] for event in trained] == list(range(2, step + 5, 2))
   assert all({'loss', 'learning_rate', 'grad_norm', 'percent'} <= event.keys() for event in trained)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import official_ext as ext
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.cli import describe
-from official_ext.config import parser
+from official_ext.training.config import parser
 import registry_imports  # noqa: F401
 from tests.experiments import shrunk_run
-from tests.fine_tuning import tiny_models
+from tests.language.fine_tuning import tiny_models
 from tests.soak import comparison
 
 IDS = np.random.default_rng(0).integers(3, 290, (2, 11)).astype(np.int32)
@@ -30,7 +30,7 @@ def write_records(path):
 def place(tmp_path_factory):
   """A folder with `base`, which transformers has written, and `data.jsonl`."""
   pytest.importorskip('transformers', reason="needs the test extra: pip install 'official-ext[test]'")
-  from tests.modeling import checkpoints
+  from tests.language.modeling import checkpoints
 
   folder = tmp_path_factory.mktemp('sft')
   config = checkpoints.config('llama', vocab_size=304, num_hidden_layers=1, max_position_embeddings=128)
@@ -95,7 +95,7 @@ def test_peft_loads_its_result_to_the_same_logits(place, straight):
   import peft
   import transformers
 
-  from tests.modeling import checkpoints
+  from tests.language.modeling import checkpoints
 
   trained = ext.load(straight)
   expected = np.asarray(trained(IDS))

@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from official_ext.config import definitions as cfg
-from official_ext.config import overrides as overrides_lib
-from official_ext.core import base_trainer
-from official_ext.core import train_lib
-from tests.core import harness
+from official_ext.training.config import definitions as cfg
+from official_ext.training.config import overrides as overrides_lib
+from official_ext.training.loop import base_trainer
+from official_ext.training.loop import train_lib
+from tests.training.loop import harness
 
 # (replicas, enable_xla) for `assert_goes_on_bit_for_bit`.
 CONTINUATIONS = [

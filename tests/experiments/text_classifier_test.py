@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from experiments.text_classifier import topics
 import official_ext as ext
-from official_ext import errors
-from official_ext.config import checks
+from official_ext.base import errors
+from official_ext.training.config import checks
 from tests import train_processes
-from tests.core import harness
 from tests.experiments import shrunk_run
 from tests.soak import comparison
+from tests.training.loop import harness
 
 VOCAB_SIZE, SEQ_LENGTH = 300, 32
 _DATA = {'seq_length': SEQ_LENGTH, 'global_batch_size': 8, 'max_samples': 40}

@@ -12,7 +12,7 @@ from official.modeling import optimization
 import pytest
 import tensorflow as tf
 
-from official_ext.config import parser
+from official_ext.training.config import parser
 import registry_imports  # noqa: F401
 
 

@@ -12,8 +12,8 @@ if __name__ == '__main__':
   sys.path.insert(0, str(_FOLDER.parent.parent))
 
 import official_ext  # noqa: E402, F401
-from official_ext.config import parser  # noqa: E402
-from official_ext.config import yaml_text  # noqa: E402
+from official_ext.base import yaml_text  # noqa: E402
+from official_ext.training.config import parser  # noqa: E402
 import registry_imports  # noqa: E402, F401
 
 

@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from official_ext.cli import describe
-from official_ext.config import checks
-from official_ext.config import parser
+from official_ext.training.config import checks
+from official_ext.training.config import parser
 
 IMAGE_SIZE_AND_CLASSES = ('task.model.input_size=[64, 64, 3]', 'task.model.num_classes=4')
 OPTIMIZER = ('trainer.optimizer_config.optimizer.type=sgd', 'trainer.optimizer_config.learning_rate.type=constant')

@@ -29,4 +29,4 @@ def test_module_passes_with_our_trainer(module, train_server):
   assert record['tests'] == num_tests
   assert record['skipped'] <= num_skipped
   assert record['only_ours'], record['trainers']
-  assert ('official_ext.core.base_trainer.Trainer' in record['trainers']) == makes_trainers, record['trainers']
+  assert ('official_ext.training.loop.base_trainer.Trainer' in record['trainers']) == makes_trainers, record['trainers']

@@ -45,7 +45,7 @@ def substitute_trainer() -> type:
   Returns:
     The class that is there now.
   """
-  from official_ext.core import base_trainer as ext_base_trainer
+  from official_ext.training.loop import base_trainer as ext_base_trainer
 
   ours = ext_base_trainer.Trainer
   base_trainer.Trainer = ours

@@ -10,7 +10,7 @@ import time
 import pytest
 import tensorflow as tf
 
-from official_ext import tf_internals
+from official_ext.base import tf_internals
 from tests.model_garden import tfrecords
 from tests.model_garden.all_experiments_test import OPEN
 from tests.model_garden.all_experiments_test import SMALLER
@@ -55,7 +55,7 @@ def start_seconds(name, path, settings, num_replicas):
   """Builds a trainer in this process, and returns the processor seconds of its first step."""
   from official.core import task_factory
 
-  from official_ext.core import train_lib
+  from official_ext.training.loop import train_lib
 
   params = parse(
     name,

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from tests import train_processes
-from tests.core import harness
 from tests.model_garden import tfrecords
+from tests.training.loop import harness
 
 TRAIN_STEPS = 6
 STEPS_PER_LOOP = 3

@@ -6,8 +6,8 @@ from official.core import exp_factory
 from official.core import task_factory
 import tensorflow as tf
 
-from official_ext.config import definitions as cfg
 from official_ext.data import position
+from official_ext.training.config import definitions as cfg
 from tests.soak import experiments
 
 # Four steps without a finite loss, one more than are allowed: at 18 the run goes back to before the first.

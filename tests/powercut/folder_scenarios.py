@@ -7,7 +7,7 @@ import pathlib
 import re
 
 from official_ext.data import prepared_folders
-from official_ext.preparation import shards
+from official_ext.data.prepare import shards
 from tests import train_processes
 from tests.powercut import folders
 from tests.powercut import outcomes
@@ -17,7 +17,7 @@ _MAIN = train_processes.ROOT / 'official_ext' / 'cli' / 'main.py'
 # What writes a folder three times: new, over itself, and once more; each time with other files.
 _WRITE = """
 import os, sys
-from official_ext.files import whole_folders
+from official_ext.base.files import whole_folders
 
 def made(version):
   def make(folder):

@@ -5,14 +5,14 @@ import dataclasses
 import json
 import pathlib
 
-from official_ext import errors
-from official_ext.queue import job_status
-from official_ext.queue import queue_folder
-from official_ext.sweeps import sweep_folder
+from official_ext.base import errors
+from official_ext.operations.queue import job_status
+from official_ext.operations.queue import queue_folder
+from official_ext.operations.sweeps import sweep_folder
 from tests import train_processes
+from tests.operations.sweeps import trials
 from tests.powercut import outcomes
 from tests.powercut import training_scenarios
-from tests.sweeps import trials
 
 _MAIN = train_processes.ROOT / 'official_ext' / 'cli' / 'main.py'
 _RUNS = 'runs'

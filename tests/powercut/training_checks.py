@@ -9,14 +9,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_ext import errors
-from official_ext.checkpoints import best
-from official_ext.checkpoints import ema_checkpoints
-from official_ext.checkpoints import manager
-from official_ext.checkpoints import manifests
-from official_ext.checkpoints import rollbacks
-from official_ext.checkpoints import training_lines
-from official_ext.monitoring import standing_events
+from official_ext.base import errors
+from official_ext.base.run_folder import standing_events
+from official_ext.training.checkpoints import best
+from official_ext.training.checkpoints import ema_checkpoints
+from official_ext.training.checkpoints import manager
+from official_ext.training.checkpoints import manifests
+from official_ext.training.checkpoints import rollbacks
+from official_ext.training.checkpoints import training_lines
 from tests.powercut import file_system
 from tests.powercut import outcomes
 from tests.soak import comparison

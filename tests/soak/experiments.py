@@ -8,10 +8,10 @@ from official.core import task_factory
 import tensorflow as tf
 import tf_keras
 
-from official_ext.config import definitions as cfg
-from official_ext.core import base_task
 from official_ext.data import sources
 from official_ext.data import step_indexed
+from official_ext.training.config import definitions as cfg
+from official_ext.training.loop import base_task
 
 NUM_FEATURES, NUM_CLASSES = 16, 4
 NUM_EXAMPLES = {True: 200, False: 50}

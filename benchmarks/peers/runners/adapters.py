@@ -9,7 +9,7 @@ import official_ext as ext
 from benchmarks.peers import protocol
 from benchmarks.peers.runners import language_models
 from benchmarks.peers.runners import tasks
-from official_ext.core import base_trainer
+from official_ext.training.loop import base_trainer
 
 LAYERS, WIDTH, RANK, ALPHA = 8, 512, 8, 16.0
 

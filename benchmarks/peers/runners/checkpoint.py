@@ -19,8 +19,8 @@ import tensorflow as tf
 from benchmarks.peers import protocol
 from benchmarks.peers.runners import tasks
 from benchmarks.peers.work import training
-from official_ext.checkpoints import manager as manager_lib
-from official_ext.core import base_trainer
+from official_ext.training.checkpoints import manager as manager_lib
+from official_ext.training.loop import base_trainer
 
 _STEPS, _MOST = 4, 200
 

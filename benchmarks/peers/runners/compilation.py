@@ -14,7 +14,7 @@ import tf_keras
 from benchmarks.peers import protocol
 from benchmarks.peers.runners import tasks
 from benchmarks.peers.work import decoder
-from official_ext.core import base_trainer
+from official_ext.training.loop import base_trainer
 
 
 def measurement(work: None, layers: int, model_options: Mapping[str, Any]) -> protocol.Measurement:

@@ -10,7 +10,7 @@ import tempfile
 
 from benchmarks.peers import protocol
 from benchmarks.peers.runners import language_models
-from official_ext.modeling import generation
+from official_ext.language.modeling import generation
 
 
 def measurement(work: None) -> protocol.Measurement:

@@ -17,7 +17,7 @@ from benchmarks.peers import protocol
 from benchmarks.peers.runners import inputs
 from benchmarks.peers.runners import tasks
 from benchmarks.peers.work import decoder as decoder_work
-from official_ext.core import base_trainer
+from official_ext.training.loop import base_trainer
 
 _STEPS = 10
 
@@ -46,7 +46,7 @@ def measurement(work: None, data: str, kind: str) -> protocol.Measurement:
       for _ in range(num_steps // _STEPS):
         logs = trainer.train(tf.constant(_STEPS))
         if not is_stock:
-          waited, seconds = waited + trainer.training.pace.data_wait_seconds, seconds + trainer.training.pace.seconds
+          waited, seconds = waited + trainer.training.speed.data_wait_seconds, seconds + trainer.training.speed.seconds
     waits = {} if is_stock else {'data_wait': waited / max(seconds, 1e-9)}
     return {'loss': float(logs['training_loss']), **waits}
 

@@ -5,7 +5,7 @@ from typing import Any
 from benchmarks.peers import protocol
 from benchmarks.peers.runners import tasks
 from benchmarks.peers.work import training
-from official_ext.core import base_trainer
+from official_ext.training.loop import base_trainer
 
 
 def measurement(

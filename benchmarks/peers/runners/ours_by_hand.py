@@ -14,8 +14,8 @@ import tensorflow as tf
 from benchmarks.peers import protocol
 from benchmarks.peers.runners import tasks
 from benchmarks.peers.work import training
-from official_ext.core import base_trainer
-from official_ext.step import gradient_tap
+from official_ext.training.loop import base_trainer
+from official_ext.training.step import gradient_tap
 
 
 def measurement(work: training.Work, steps_per_loop: int, guarded: bool) -> protocol.Measurement:

@@ -14,8 +14,8 @@ from benchmarks.peers import protocol
 from benchmarks.peers.runners import keras_models
 from benchmarks.peers.work import decoder as decoder_work
 from benchmarks.peers.work import training
-from official_ext.modeling import weight_slots
-from official_ext.runtime import distribute
+from official_ext.language.modeling import weight_slots
+from official_ext.training.devices import distribute
 
 
 def task_class(work: training.Work, pipeline: bool, **model_options: Any) -> type[ext.Task]:

@@ -26,7 +26,7 @@ def _mark_training() -> None:
   """Marks what the training of the trainer does for the first time."""
   import tensorflow as tf
 
-  from official_ext.core import synchronous
+  from official_ext.training.loop import synchronous
 
   training_cls = synchronous.SynchronousTraining
   plan_step, run, marked = training_cls.plan_step, training_cls.run, set()

@@ -1,0 +1,127 @@
+"""Folders that are there whole or not at all, whoever dies while they are written, or if the power fails."""
+
+from collections.abc import Callable
+import os
+import re
+import shutil
+import tempfile
+
+import tensorflow as tf
+
+from official_ext.base.files import paths
+from official_ext.base.files import storage
+
+_PARTIAL = '.{name}.{machine}-{process}.partial'
+
+
+def write(folder: str, make: Callable[[str], None], replace: bool = True) -> None:
+  """Writes a folder under another name beside its own, then renames it.
+
+  One that was there before exchanges names with it, so that at every moment one of them is there. Where the system
+  cannot do that (other than Linux), there is none for a moment; the next writer puts back what a death then leaves.
+
+  Args:
+    folder: its path; parents are made. Of a symbolic link the folder that it leads to is meant.
+    make: writes the files into an empty folder.
+    replace: whether one that was there before is replaced, with all that it holds; if not, it must be empty.
+
+  Raises:
+    StorageError: it cannot be written. What was there before is as it was.
+    UserError: there is something already, and it is not to be replaced.
+    ValueError: the path is empty, which would be the current directory.
+  """
+  if not folder:
+    raise ValueError('folder: is empty')
+  try:
+    if paths.is_remote(folder):
+      _copy(folder, make, replace)
+    else:
+      _write(os.path.realpath(folder), make, replace)
+  except storage.FAILURES as error:
+    raise storage.not_written(folder, error) from error
+
+
+def _write(folder, make, replace):
+  parent, name = os.path.split(folder)
+  paths.make_folder(parent)
+  _remove_abandoned(parent, name)
+  partial, old = (_beside(parent, f'{name}{suffix}') for suffix in ('', '.old'))
+  made = None
+  try:
+    os.mkdir(partial)
+    made = _identity(partial)
+    make(partial)
+    paths.sync_tree(partial)
+    if not replace:
+      paths.refuse_used(folder)  # Once more: writing has taken a while. Should it fill now, renaming fails.
+    if not (replace and os.path.isdir(folder) and paths.exchange(partial, folder)):
+      if replace and os.path.isdir(folder):
+        os.rename(folder, old)
+      os.rename(partial, folder)
+    paths.sync_to_disk(parent)  # Only then is the old one deleted.
+  except BaseException:
+    _undo(folder, partial, old, made)
+    raise
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)
+    if os.path.isdir(folder):  # Otherwise a second interrupt has come: the next writer renames the old one back.
+      shutil.rmtree(old, ignore_errors=True)
+
+
+def _undo(folder: str, partial: str, old: str, made: tuple[int, int] | None) -> None:
+  """Restores the names from before, judging by the disk: an interrupt may come between a rename and a note of it.
+
+  Args:
+    folder: the path to which the new folder may have been renamed.
+    partial: the path at which it was made.
+    old: the path to which the folder before it may have been renamed.
+    made: the identity of the new folder; None if it was not made.
+  """
+  if made is not None and _identity(folder) == made:
+    if not (os.path.isdir(partial) and paths.exchange(partial, folder)):
+      os.rename(folder, partial)
+  if os.path.isdir(old) and not os.path.lexists(folder):
+    os.rename(old, folder)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+  """The device and inode of a file or folder; None if it does not exist."""
+  try:
+    found = os.stat(path)
+  except FileNotFoundError:
+    return None
+  return found.st_dev, found.st_ino
+
+
+def _beside(parent, name):
+  return os.path.join(parent, _PARTIAL.format(name=name, machine=os.uname().nodename, process=os.getpid()))
+
+
+def _remove_abandoned(parent: str, name: str) -> None:
+  """Removes what processes of this machine have left that died while they wrote this folder.
+
+  One that died between its two last steps has left the folder as it was before under the other name: it goes back.
+  """
+  machine = re.escape(os.uname().nodename)
+  for path in paths.matching(parent, rf'\.{re.escape(name)}(\.old)?\.{machine}-\d+\.partial'):
+    process = int(path.rpartition('-')[2].removesuffix('.partial'))
+    if process != os.getpid() and os.path.exists(f'/proc/{process}'):
+      continue
+    folder = os.path.join(parent, name)
+    if f'{name}.old.' in os.path.basename(path) and not os.path.exists(folder):
+      os.rename(path, folder)
+    else:
+      shutil.rmtree(path, ignore_errors=True)
+
+
+def _copy(folder, make, replace):
+  """Onto storage that knows no folders: the file without which a folder is no model comes last."""
+  with tempfile.TemporaryDirectory(prefix='official_ext-result-') as local:
+    make(local)
+    if not replace:
+      paths.refuse_used(folder)
+    names = [os.path.relpath(os.path.join(base, name), local) for base, _, files in os.walk(local) for name in files]
+    for name in sorted(names, key=lambda name: (name.endswith(('config.json', 'saved_model.pb')), name)):
+      target = os.path.join(folder, name)
+      paths.make_folder(os.path.dirname(target))
+      tf.io.gfile.copy(os.path.join(local, name), target, overwrite=True)

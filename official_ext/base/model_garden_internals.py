@@ -1,0 +1,113 @@
+"""All that this library uses of the private parts of Model Garden and Orbit, each with the reason.
+
+`inherited` lists what our subclasses call and override of their bases. tests/base/tf_internals_test.py checks that all
+of it exists, in the form that we rely on. See also tf_internals.py.
+"""
+
+# pylint: disable=protected-access
+from collections.abc import Iterator, Sequence
+import contextlib
+import functools
+import pathlib
+import re
+from typing import Any
+
+from official.core import exp_factory
+from official.modeling.hyperparams import base_config
+
+_REGISTERS = re.compile(r"^@exp_factory\.register_config_factory\(\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+
+
+def registered_configs() -> dict[str, Any]:
+  """The experiments by name, nested at each '/' of a name; exp_factory has no public list of them."""
+  return exp_factory._REGISTERED_CONFIGS
+
+
+def replace_registered_configs(configs: dict[str, Any]) -> None:
+  """Replaces all registered experiments; publicly, exp_factory can only add one."""
+  exp_factory._REGISTERED_CONFIGS = configs
+
+
+@functools.cache
+def experiments_in_source() -> frozenset[str]:
+  """The names of the experiments in Model Garden's own folders, read from its sources: importing them takes seconds."""
+  names: set[str] = set()
+  for folder in ('nlp/configs', 'vision/configs', 'utils/testing'):
+    for path in pathlib.Path(exp_factory.__file__).parents[1].glob(f'{folder}/*.py'):
+      if not path.name.endswith('_test.py'):
+        names.update(_REGISTERS.findall(path.read_text(encoding='utf-8')))
+  return frozenset(names)
+
+
+def is_locked(config: base_config.Config) -> bool:
+  """Whether a configuration refuses changes; publicly, only an attempt tells."""
+  return config._locked
+
+
+def set_locked(config: base_config.Config) -> None:
+  """Locks a configuration, but not those inside it; the public `lock` fails on some of Model Garden's own."""
+  config._locked = True
+
+
+def restrictions_of(config: base_config.Config) -> Sequence[str]:
+  """The restrictions on an experiment's fields; the public `validate` does not name the field that violates one."""
+  return config._restrictions
+
+
+def is_valid_sequence(elements: Sequence[Any]) -> bool:
+  """Whether a configuration can hold such a list; publicly, only an assignment tells, without the name of the field."""
+  return base_config.Config._isvalidsequence(elements)
+
+
+def remember_annotations() -> None:
+  """Lets configurations read the type hints of a class once; they do so for each field that is set, half of their time.
+
+  For a process that makes many configurations; those of all classes that there are, are read now.
+  """
+  read: Any = functools.cache(base_config.Config._get_annotations.__func__)
+  base_config.Config._get_annotations = classmethod(lambda cls: dict(read(cls)))
+  pending: list[Any] = [base_config.Config]
+  while pending:
+    config_class: Any = pending.pop()
+    pending += config_class.__subclasses__()
+    with contextlib.suppress(Exception):  # Whoever makes one will be told.
+      read(config_class)
+
+
+@contextlib.contextmanager
+def task_configured(task: Any, **values: Any) -> Iterator[None]:
+  """A context in which a task's configuration has other values; it is locked, and publicly a task takes no other."""
+  before = task._task_config
+  task._task_config = before.replace(**values) if values else before
+  try:
+    yield
+  finally:
+    task._task_config = before
+
+
+def averaged_optimizer(optimizer: Any) -> Any | None:
+  """The optimizer inside an ExponentialMovingAverage, where it is private; None for any other optimizer."""
+  return getattr(optimizer, '_optimizer', None)
+
+
+def inherited() -> dict[Any, tuple[str, ...]]:
+  """By class, the attributes that our subclasses call, override or set; objects have them, classes do not always."""
+  from official.core import base_task  # pylint: disable=g-import-not-at-top
+  from official.core import base_trainer  # pylint: disable=g-import-not-at-top
+  from official.core import train_utils  # pylint: disable=g-import-not-at-top
+  from official.modeling.optimization import ema_optimizer  # pylint: disable=g-import-not-at-top
+  import orbit  # pylint: disable=g-import-not-at-top  # It imports TensorFlow; the names of experiments need none.
+
+  return {
+    orbit.Controller: ('_require',),
+    base_task.Task: ('_task_config',),
+    base_trainer.Trainer: ('_is_async', '_checkpoint_exporter', '_validation_loss'),
+    train_utils.ExperimentParser: ('_flags_obj',),
+    ema_optimizer.ExponentialMovingAverage: ('_optimizer', '_model_weights', '_average_weights'),
+  }
+
+
+def constant_after_warmup(schedule: Any) -> float | None:
+  """The constant learning rate that a warm-up of Model Garden's rises to; None for any other schedule."""
+  rate = getattr(schedule, '_after_warmup_lr_sched', None)
+  return None if rate is None or callable(rate) else float(rate)

@@ -1,0 +1,118 @@
+"""Receivers of messages to people (mail, chat, phone): their URLs, and sending, through apprise. No TensorFlow."""
+
+from collections.abc import Sequence
+import logging
+import os
+import stat
+import time
+from typing import Any
+
+from official_ext.base import credentials
+from official_ext.base import errors
+from official_ext.base import optional_packages
+from official_ext.base.files import regular_files
+
+_ENVIRONMENT = 'env:'
+_FILE = 'file:'
+# The kinds of events of which apprise is told that they are good, or bad.
+_GOOD = ('finished',)
+_BAD = ('failed', 'hung', 'killed', 'diverged', 'nan')
+
+TAKEN = 'taken'
+REFUSED = 'refused'
+NO_ANSWER = 'no_answer'
+
+
+def read_urls(references: Sequence[str], field: str, files: bool = False) -> list[str]:
+  """The URLs that references stand for. They hold secrets, which are masked from now on.
+
+  Args:
+    references: each `env:NAME`, the name of an environment variable with one URL, or several separated by blanks; or
+      `file:PATH`, a file with the same, which nobody else may read.
+    field: what a message begins with.
+    files: whether `file:PATH` is allowed.
+
+  Raises:
+    UserError: a reference is none, or there is nothing behind it.
+  """
+  optional_packages.require('apprise', 'notifications', field.rpartition('.urls')[0] or field)
+  urls: list[str] = []
+  for reference in map(str, references):
+    if reference.startswith(_ENVIRONMENT):
+      name = reference[len(_ENVIRONMENT) :]
+      found = os.environ.get(name, '').split()
+      missing = f'the environment variable {name} is not set'
+    elif files and reference.startswith(_FILE):
+      found, missing = _read_file(os.path.expanduser(reference[len(_FILE) :]), f'{field}: {reference}'), 'is empty'
+    else:  # The value may hold a password, so the message does not repeat it.
+      raise errors.UserError(
+        f'{field}: expected env:NAME, the name of an environment variable that holds the URL'
+        + (', or file:PATH' if files else '')
+        + ': a URL may hold a password, and configurations are written to files'
+      )
+    if not found:
+      raise errors.UserError(f'{field}: {reference}: {missing}')
+    for url in found:
+      credentials.add_secret(url)
+    urls += found
+  return urls
+
+
+def _read_file(path: str, where: str) -> list[str]:
+  try:
+    with regular_files.open_to_read(path) as file:
+      if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+        raise errors.UserError(f'{where}: others may read it; `chmod 600` it')
+      return regular_files.read_whole(file, path, 1 << 20).decode().split()
+  except (OSError, UnicodeDecodeError) as error:
+    raise errors.UserError(f'{where}: cannot be read: {getattr(error, "strerror", None) or error}') from None
+
+
+def make(urls: Sequence[str], where: str) -> list[Any]:
+  """Makes apprise's objects from URLs.
+
+  Args:
+    urls: in apprise's notation.
+    where: what a message begins with.
+
+  Raises:
+    UserError: apprise does not know one of them.
+  """
+  import apprise  # pylint: disable=g-import-not-at-top  # Takes half a second.
+
+  logging.getLogger('apprise').setLevel(logging.CRITICAL + 1)  # It prints URLs.
+  receivers = [apprise.Apprise.instantiate(url) for url in urls]
+  if None in receivers:
+    raise errors.UserError(f'{where}: the URL in it is none that apprise knows')
+  return receivers
+
+
+def send(receiver: Any, kind: str, title: str, body: str) -> str:
+  """Sends a message.
+
+  Args:
+    receiver: one that `make` has made.
+    kind: the name of an event, or a kind of alert; decides how the message looks.
+    title: of the message.
+    body: its text.
+
+  Returns:
+    TAKEN; REFUSED, if the receiver has certainly not taken it; NO_ANSWER, if it has not answered in its time and may
+    have.
+  """
+  import apprise  # pylint: disable=g-import-not-at-top
+
+  types = {**dict.fromkeys(_GOOD, apprise.NotifyType.SUCCESS), **dict.fromkeys(_BAD, apprise.NotifyType.FAILURE)}
+  begun = time.monotonic()
+  if receiver.notify(notify_type=types.get(kind, apprise.NotifyType.INFO), title=title, body=body):
+    return TAKEN
+  return NO_ANSWER if time.monotonic() - begun >= receiver.socket_read_timeout else REFUSED
+
+
+def be_patient(receiver: Any, seconds: float) -> None:
+  """Lets a receiver take its time to answer, unless its URL says how long it may take."""
+  default = type(receiver).socket_read_timeout
+  if receiver.socket_read_timeout == default:
+    receiver.socket_read_timeout = max(seconds, default)
+  # So that a connection that does not come about is not taken for an answer that does not.
+  receiver.socket_connect_timeout = min(10.0, receiver.socket_read_timeout / 2)

@@ -1,0 +1,136 @@
+"""The status of a run, read from its folder: run.json, and whether its process is alive. No TensorFlow."""
+
+from collections.abc import Mapping
+import json
+import os
+import time
+from typing import Any
+
+from official_ext.base.files import paths
+from official_ext.base.files import regular_files
+from official_ext.base.processes import process_identity
+from official_ext.base.run_folder import heartbeat
+
+STATUSES = ('running', 'finished', 'preempted', 'diverged', 'failed', 'hung')
+
+# What readers rely on. A value of another type makes a record that cannot be read.
+_TYPES: dict[str, Any] = {
+  'status': str,
+  'step': (int, type(None)),
+  'attempt': int,
+  'pid': int,
+  'host': str,
+  'train_steps': (int, type(None)),
+  'error': (str, type(None)),
+  'devices': str,
+  'heartbeat': str,
+}
+
+
+def path_of(model_dir: str, mode: str = 'train') -> str:
+  """The path of the record of a run of `mode`: modes that train share one, each other mode has its own."""
+  return os.path.join(model_dir, 'run.json' if 'train' in mode else f'run.{mode}.json')
+
+
+def read(model_dir: str, mode: str = 'train') -> dict[str, Any] | None:
+  """The record that a run of `mode` left in `model_dir`; None if there is none, or none that can be read."""
+  try:
+    values = json.loads(paths.read(path_of(model_dir, mode), regular_files.MAX_RECORD))
+  except (OSError, ValueError, RecursionError):
+    return None
+  return values if _is_record(values) else None
+
+
+def _is_record(values: Any) -> bool:
+  if not isinstance(values, dict) or values.get('status') not in STATUSES:
+    return False
+  return all(
+    isinstance(values[name], kind) and not isinstance(values[name], bool)
+    for name, kind in _TYPES.items()
+    if name in values
+  )
+
+
+def has_finished(model_dir: str, mode: str) -> bool:
+  """Whether the last run of this mode in a folder has finished."""
+  record = read(model_dir, mode) or {}
+  return record.get('status') == 'finished' and record.get('mode') == mode
+
+
+def is_ours(model_dir: str, mode: str) -> bool:
+  """Whether a run of this process has begun in `model_dir`."""
+  record = read(model_dir, mode)
+  return record is not None and process_identity.parse(record) == process_identity.own()
+
+
+class TrainingWatch:
+  """Tells an evaluation beside a training when the training has finished or died: no checkpoint will follow.
+
+  A training that has not begun has not ended. Nor has one whose last attempt ended before the watch began, short of
+  `train_steps`: it is being extended or restarted, and its next attempt is still to come. If its process cannot be seen
+  from here, because it is on another host or in another container, it counts as dead when its heartbeat stops; this
+  process's own clock measures that.
+  """
+
+  def __init__(self, model_dir: str, train_steps: int = 0, silence_seconds: float = heartbeat.SILENCE_SECONDS):
+    """Reads the present status of the training.
+
+    Args:
+      model_dir: the run's folder.
+      train_steps: the length of the training that this process was configured with; 0 if it was not told.
+      silence_seconds: how long its heartbeat may be missing before it counts as dead.
+    """
+    self._model_dir = model_dir
+    self._train_steps = train_steps
+    self._silence_seconds = silence_seconds
+    self._pulse: Any = None  # The attempt and its heartbeat that were seen last, and when that was new.
+    self._pulse_at = 0.0
+    self._has_beaten = False
+    self._attempt_before: int | None = None
+    self._notice = ''
+    record = read(model_dir)
+    self._first_attempt = None if record is None else record.get('attempt')
+    if record is not None and self._is_over(record):
+      self._note_before(record)
+
+  def has_ended(self) -> bool:
+    """Whether the training has ended. Prints one line when it begins to wait for another attempt."""
+    record = read(self._model_dir)
+    if record is None or not self._is_over(record):
+      return False
+    attempt = record.get('attempt')
+    if record['status'] == 'running' and attempt == self._first_attempt and not self._has_beaten:
+      self._note_before(record)  # It was dead all the time, which only the missing heartbeats could show.
+    if attempt != self._attempt_before:
+      return True
+    if self._notice:
+      print(self._notice, flush=True)
+      self._notice = ''
+    return False
+
+  def _note_before(self, record: Mapping[str, Any]) -> None:
+    """Notes an attempt that ended before the watch began, unless it completed the training."""
+    step = record.get('step') or 0
+    if step >= self._train_steps or record.get('early_stopped') or record.get('attempt') == self._attempt_before:
+      return
+    self._attempt_before = record.get('attempt')
+    self._notice = (
+      f'The training in {self._model_dir} has ended at step {step} of {self._train_steps}: waiting for the next '
+      'attempt, up to trainer.continuous_eval_timeout seconds.'
+    )
+
+  def _is_over(self, record: Mapping[str, Any]) -> bool:
+    """Whether an attempt has finished or died."""
+    if record['status'] != 'running':
+      return True
+    process = process_identity.parse(record)
+    alive = None if process is None else process_identity.is_alive(process)
+    pulse = (record.get('attempt'), record.get('heartbeat'))
+    if pulse != self._pulse:
+      self._has_beaten = self._has_beaten or self._pulse is not None
+      self._pulse, self._pulse_at = pulse, time.monotonic()
+    if alive is not None:
+      self._has_beaten = self._has_beaten or alive
+      return not alive
+    # Versions without heartbeats are judged by what they write at their end.
+    return pulse[1] is not None and time.monotonic() - self._pulse_at > self._silence_seconds

@@ -1,0 +1,471 @@
+"""All that this library uses of the private parts of TensorFlow and tf_keras, each with the reason.
+
+No other module imports `tensorflow.python` and the like, or reads an attribute of their objects that begins with an
+underscore. `INHERITED` lists what our subclasses call and override of their bases. tests/base/tf_internals_test.py
+checks that all of it exists, in the form that we rely on: if another TensorFlow has changed it, that test fails and
+names it.
+"""
+
+# pylint: disable=protected-access
+import collections
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import ctypes
+import functools
+import itertools
+import os
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.compiler.tf2xla.python import xla
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+from tensorflow.dtensor.python import gen_dtensor_ops
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.autograph.impl import api as autograph_api
+from tensorflow.python.distribute import values as distribute_values
+from tensorflow.python.eager import backprop
+from tensorflow.python.eager import cancellation
+from tensorflow.python.eager import context
+from tensorflow.python.eager import execute
+from tensorflow.python.framework import config as framework_config
+from tensorflow.python.framework import op_callbacks
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import control_flow_v2_func_graphs
+from tensorflow.python.ops import custom_gradient
+from tensorflow.python.ops import gen_array_ops
+from tensorflow.python.ops import gen_image_ops
+from tensorflow.python.ops import gen_math_ops
+from tensorflow.python.ops import gen_nn_ops
+from tensorflow.python.ops import gen_random_ops
+from tensorflow.python.ops import gen_stateless_random_ops
+from tensorflow.python.ops import gen_stateless_random_ops_v2
+from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.ops import script_ops
+import tf_keras
+from tf_keras.src import backend as keras_backend
+
+# What the C++ code logs.
+
+# absl::SetMinLogLevel(absl::LogSeverityAtLeast), of the version of Abseil in TensorFlow 2.20.
+_SET_MIN_LOG_LEVEL = '_ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE'
+
+
+def hide_remarks() -> bool:
+  """Hides what TensorFlow's C++ code logs as information, such as its first program of XLA; warnings and errors stay.
+
+  A part of that code logs by Abseil itself, past TF_CPP_MIN_LOG_LEVEL; Python has no way to set Abseil's level. If that
+  variable is '0', nothing is hidden.
+
+  Returns:
+    Whether it could be done. Another TensorFlow has functions of other names, and then the lines are shown.
+  """
+  if os.environ.get('TF_CPP_MIN_LOG_LEVEL') == '0':
+    return True
+  try:
+    library = ctypes.CDLL(os.path.join(tf.sysconfig.get_lib(), 'libtensorflow_framework.so.2'))
+    set_level = getattr(library, _SET_MIN_LOG_LEVEL)
+  except (OSError, AttributeError):
+    return False
+  set_level.argtypes, set_level.restype = [ctypes.c_int], None
+  set_level(1)  # Warnings.
+  return True
+
+
+# Functions of Python, and what ends an operation.
+
+
+def register_py_function(name: str, function: Callable[..., Any]) -> None:
+  """Lets the operations PyFunc of that name in this process call a function, as long as the caller keeps it.
+
+  `tf.numpy_function` numbers its functions by process; a graph that another process has made cannot know the number.
+  """
+  script_ops._py_funcs._funcs[name] = function
+
+
+class CancellableIterator:
+  """An iterator over a dataset of tensors whose `next` another thread can end.
+
+  TensorFlow has a way to cancel what a thread waits for, but no public one, and `CancellationManagerContext` would
+  cancel what all other threads call as well.
+  """
+
+  def __init__(self, dataset: tf.data.Dataset):
+    self._iterator = iter(dataset)
+    self._manager = cancellation.CancellationManager()
+
+  def __next__(self) -> list[tf.Tensor]:
+    """The next element, flat. Raises OutOfRangeError behind the last, and CancelledError after `cancel`."""
+    types = [execute.make_type(dtype, 'output_types') for dtype in self._iterator._flat_output_types]
+    shapes = [execute.make_shape(shape, 'output_shapes') for shape in self._iterator._flat_output_shapes]
+    return execute.execute_with_cancellation(
+      b'IteratorGetNext',
+      len(types),
+      [self._iterator._iterator_resource],
+      ('output_types', types, 'output_shapes', shapes),
+      context.context(),
+      self._manager,
+    )
+
+  def cancel(self) -> None:
+    """Ends the call that is under way, and all later ones."""
+    self._manager.start_cancel()
+
+
+# Several replicas and workers.
+
+# The first collective key of each strategy of this process; 1 is that of all strategies that others make.
+_collective_key_bases = itertools.count(1000, 1000)
+
+
+def make_strategy(cls: Any, **arguments: Any) -> tf.distribute.Strategy:
+  """Makes a strategy whose collective operations are not taken for those of another strategy of this process.
+
+  TensorFlow numbers groups of devices and their operations anew for each strategy, and remembers the shape of each
+  number for as long as the process lives: if the first gradients that a second strategy reduces have another shape than
+  those of the first, all collective operations of the process fail from then on ("Shape mismatch in the collective
+  instance 100"). The number that they begin at is an attribute that no constructor takes.
+
+  Args:
+    cls: `tf.distribute.MirroredStrategy`, or `MultiWorkerMirroredStrategy` without other workers: all workers of a
+      cluster must have the same numbers.
+    **arguments: of its constructor.
+  """
+  strategy = cls.__new__(cls)
+  strategy._collective_key_base = next(_collective_key_bases)
+  strategy.__init__(**arguments)
+  return strategy
+
+
+# Only the eager context has methods for the coordination service: its key-value store, the states of workers, and
+# reports of errors. tf.distribute exposes none of them.
+eager_context = context.context
+# The type of the workers that `configure_coordination_service` takes; tf.config cannot set its timeouts.
+CoordinatedJob = coordination_config_pb2.CoordinatedJob
+# The class of a variable that each replica writes for itself, such as the statistics of batch normalization; a variable
+# that mixed precision wraps has no public `synchronization`.
+SyncOnReadVariable = distribute_values.SyncOnReadVariable
+# tf.config.experimental enables determinism, but does not tell whether it is enabled.
+is_op_determinism_enabled = framework_config.is_op_determinism_enabled
+
+# Checkpoints.
+
+# The object graph that every checkpoint holds; tf.train lists the values of a checkpoint, but not their owners.
+TrackableObjectGraph = trackable_object_graph_pb2.TrackableObjectGraph
+# The name under which a checkpoint holds that graph.
+OBJECT_GRAPH_KEY = '_CHECKPOINTABLE_OBJECT_GRAPH'
+
+
+def async_save_error(checkpoint: tf.train.Checkpoint) -> BaseException | None:
+  """The error of the save in flight, None if it has not failed so far; publicly, only the next save raises it."""
+  return getattr(_async_helper(checkpoint), '_async_error', None)
+
+
+def raise_async_save_error(checkpoint: tf.train.Checkpoint) -> None:
+  """Raises the error of an asynchronous save; publicly, only the next save or the end of the process does."""
+  helper = _async_helper(checkpoint)
+  if helper is not None:
+    helper._check_async_thread_error()
+
+
+def _async_helper(checkpoint):
+  """None until the first asynchronous save."""
+  return getattr(checkpoint, '_async_checkpointer_impl', None)
+
+
+# Operations and graphs.
+
+# Writes a part of a tensor in place, under XLA only; tf.tensor_scatter_nd_update writes row by row.
+dynamic_update_slice = xla.dynamic_update_slice
+# They register a function to be called for every eager operation; tf.debugging has such checks, but only its own.
+add_op_callback = op_callbacks.add_op_callback
+remove_op_callback = op_callbacks.remove_op_callback
+# The function that calls the gradient of an operation, and the way to replace it; tf.GradientTape exposes neither.
+gradient_function = backprop._gradient_function
+register_gradient_function = pywrap_tfe.TFE_Py_RegisterGradientFunction
+# The classes whose `numpy` and `__array__` copy values to the host; tf.Tensor and tf.Variable are abstract.
+EagerTensor = ops._EagerTensorBase
+ResourceVariable = resource_variable_ops.BaseResourceVariable
+# The class of the variables that tf.Variable makes; it has its base's methods as its own.
+OrdinaryVariable = resource_variable_ops.ResourceVariable
+# Graphs of branches and loops, which run inside another graph; a tf.Graph does not tell its purpose.
+ControlFlowGraph = control_flow_v2_func_graphs.ControlFlowFuncGraph
+WhileBodyGraph = control_flow_v2_func_graphs.WhileBodyFuncGraph
+# Modules whose functions are replaced for a while: all random operations, also those of images, end here, and no public
+# hook lets them draw by a key.
+random_ops = gen_random_ops
+stateless_random_ops = gen_stateless_random_ops
+stateless_random_ops_v2 = gen_stateless_random_ops_v2
+image_ops = gen_image_ops
+# The same, of operations that DTensor cannot split.
+array_ops = gen_array_ops
+math_ops = gen_math_ops
+nn_ops = gen_nn_ops
+# The module whose functions call those with a custom gradient; tf.recompute_grad has no hook for random draws.
+custom_gradients = custom_gradient
+CUSTOM_GRADIENT_CALLERS = ('_graph_mode_decorator', '_eager_mode_decorator')
+# The function of that module which searches the graph for variables; no argument of tf.custom_gradient avoids it.
+DEPENDENT_VARIABLES = '_get_dependent_variables'
+
+
+def with_layout(tensor: tf.Tensor, layout: Any) -> tf.Tensor:
+  """A tensor in a DTensor layout; `dtensor.relayout` refuses to be called in a graph that is not of a mesh yet."""
+  return gen_dtensor_ops.relayout(input=tensor, layout=layout.to_string())
+
+
+def call_with_captures(function: Any, inputs: Sequence[tf.Tensor], captures: Sequence[tf.Tensor]) -> Any:
+  """Calls a concrete function with other tensors and variables in the place of those that it was traced with.
+
+  Args:
+    function: the concrete function.
+    inputs: its arguments, flat.
+    captures: one for each of its `captured_inputs`.
+  """
+  return function._call_flat(list(inputs), captured_inputs=list(captures))
+
+
+def tensor_id(tensor: Any) -> int:
+  """A number that no other eager tensor has, not even an earlier one (Python reuses an `id`); -1 if there is none."""
+  return getattr(tensor, '_id', -1)
+
+
+def dtype_of_variable_at(handle: tf.Tensor) -> tf.DType | None:
+  """The dtype of the variable that a resource refers to; None for tables and the like. No public function has it."""
+  data = getattr(handle, '_handle_data', None)
+  return tf.as_dtype(data.shape_and_type[0].dtype) if data is not None and data.is_set else None
+
+
+@functools.cache
+def _autograph_context() -> Any:
+  """What AutoGraph tells the functions that it converts: the context inside of a tf.function."""
+  contexts: list[Any] = []
+  tf.function(lambda: contexts.append(tf.__internal__.autograph.control_status_ctx())).get_concrete_function()
+  return contexts[0]
+
+
+def autograph_converted(function: Callable[..., Any]) -> Callable[..., Any]:
+  """Converts a function as AutoGraph does inside a tf.function; tf.autograph.to_graph has no calling context."""
+  context = _autograph_context()
+  if not autograph_api.is_autograph_artifact(function):
+    return tf.__internal__.autograph.tf_convert(function, context)
+
+  def run(*args, **kwargs):
+    with context:
+      return function(*args, **kwargs)
+
+  return run
+
+
+def autograph_unconverted(function: Callable[..., Any]) -> Callable[..., Any]:
+  """Marks a function that AutoGraph calls as it is, which saves the time of converting it.
+
+  What it calls is not converted either, but Keras layers and metrics are, and what it calls through `autograph_called`:
+  `tf.autograph.experimental.do_not_convert` would leave those alone too.
+  """
+  return autograph_api.autograph_artifact(function)
+
+
+def autograph_called(function: Callable[..., Any]) -> Callable[..., Any]:
+  """`function` as a converted caller would call it here: converted if AutoGraph is at work, as it is if not."""
+  context = tf.__internal__.autograph.control_status_ctx()
+  return tf.__internal__.autograph.tf_convert(function, context, convert_by_default=False, user_requested=False)
+
+
+def inputs_of(dataset: tf.data.Dataset) -> Sequence[tf.data.Dataset]:
+  """The datasets that a dataset is made from; tf.data has no public way to them."""
+  return dataset._inputs()
+
+
+def resource_of(writer: tf.summary.SummaryWriter) -> Any:
+  """The resource that summary operations write to; no public attribute has it."""
+  return writer._resource
+
+
+# Variables and models.
+
+
+def whole_variable(variable: Any) -> Any:
+  """The variable that a replica's copy belongs to; a copy has no public reference to it."""
+  if isinstance(variable, distribute_values.DistributedVariable):
+    return variable
+  for holder in (getattr(variable, 'handle', None), variable):  # The handle, of variables that are composite tensors.
+    container = getattr(holder, '_distributed_container', None)
+    if container is not None and container() is not None:
+      return container()
+  return variable
+
+
+def unique_id(variable: Any) -> Any:
+  """An identifier of a variable that is the same in all graphs; `ref` identifies the Python object."""
+  return getattr(variable, '_unique_id', id(variable))
+
+
+def shared_name(variable: tf.Variable) -> str:
+  """A variable's name without the number of an output; tf_keras names its slots by it, and so do we."""
+  return variable._shared_name
+
+
+def is_functional(model: tf_keras.Model) -> bool:
+  """Whether a model is a graph of layers, functional or tf_keras.Sequential; its class does not always tell."""
+  return bool(getattr(model, '_is_graph_network', False))
+
+
+@contextlib.contextmanager
+def layer_names_given_back() -> Iterator[None]:
+  """A context: layers that are made after it have the names that they would have without what was made in it.
+
+  tf_keras numbers the names of layers on, and publicly can only forget all numbers.
+  """
+  numbers = {graph: dict(names) for graph, names in keras_backend.PER_GRAPH_OBJECT_NAME_UIDS.items()}
+  observed = set(keras_backend.OBSERVED_NAMES)
+  try:
+    yield
+  finally:
+    keras_backend.reset_uids()
+    for graph, names in numbers.items():
+      keras_backend.PER_GRAPH_OBJECT_NAME_UIDS[graph] = collections.defaultdict(int, names)
+    keras_backend.OBSERVED_NAMES.update(observed)
+
+
+def random_generator_of(module: Any) -> Any:
+  """The tf_keras RandomGenerator that a layer draws from, None if it has none; it is not public."""
+  generator = getattr(module, '_random_generator', None)
+  return generator if hasattr(generator, 'make_seed_for_stateless_op') else None
+
+
+def make_stateless(generator: Any) -> None:
+  """Makes a tf_keras RandomGenerator stateless; publicly, its kind can be chosen only when a layer is made."""
+  generator._rng_type = generator.RNG_STATELESS
+  generator._generator = None
+  generator._built = True
+
+
+def has_batch_hooks(callback: tf_keras.callbacks.Callback) -> bool:
+  """Whether a Keras callback overrides a batch hook; publicly, all callbacks have these methods."""
+  return callback._implements_train_batch_hooks() or callback._implements_test_batch_hooks()
+
+
+# Optimizers of tf_keras, legacy and new.
+
+# The base classes whose `apply_gradients` all updates reach; new optimizers reduce and clip before that.
+UPDATING_CLASSES: tuple[Any, ...] = (tf_keras.optimizers.Optimizer.__mro__[1], tf_keras.optimizers.legacy.Optimizer)
+
+
+def is_legacy(optimizer: Any) -> bool:
+  """Whether an optimizer without wrappers is one of tf_keras' legacy ones."""
+  return isinstance(optimizer, tf_keras.optimizers.legacy.Optimizer)
+
+
+def create_legacy_variables(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
+  """Creates the variables of a legacy optimizer, as its first update does; only new ones have `build`."""
+  if hasattr(optimizer, '_create_all_weights'):
+    optimizer._create_all_weights(variables)
+
+
+def weights_of(optimizer: Any) -> list[tf.Variable]:
+  """The variables of a wrapper that are not in its public `variables`."""
+  return list(getattr(optimizer, '_weights', ()))
+
+
+def loss_scale_variables(optimizer: Any) -> list[tf.Variable]:
+  """The state of a dynamic loss scale, which is not in the `variables` of a LossScaleOptimizer."""
+  return list((getattr(getattr(optimizer, '_loss_scale', None), '_weights', None) or {}).values())
+
+
+def hyperparameter_variables(optimizer: Any) -> list[tf.Variable]:
+  """The variables that hold hyperparameters; the public `learning_rate` is a number or a tensor."""
+  values = [getattr(optimizer, '_learning_rate', None), *getattr(optimizer, '_hyper', {}).values()]
+  return [value for value in values if isinstance(value, tf.Variable)]
+
+
+def learning_rate_or_schedule(optimizer: Any) -> Any:
+  """The learning rate that an optimizer was given; `learning_rate` of a new one is the schedule's present value."""
+  return optimizer._get_hyper('learning_rate') if is_legacy(optimizer) else optimizer._learning_rate
+
+
+def replace_schedule(optimizer: Any, schedule: Any) -> None:
+  """Replaces an optimizer's schedule; `learning_rate` of a new optimizer refuses that."""
+  if is_legacy(optimizer):
+    optimizer._hyper['learning_rate'] = schedule
+  else:
+    optimizer._learning_rate = schedule
+
+
+def replace_global_clipping(optimizer: Any, clip: Callable[[Sequence[Any], float], list[Any]]) -> None:
+  """Lets `global_clipnorm` clip by another function, `clip(gradients, limit)`; there is no public hook."""
+  limit = getattr(optimizer, 'global_clipnorm', None)
+  if is_legacy(optimizer) and limit is not None:
+
+    def clip_pairs(grads_and_vars):
+      gradients, variables = zip(*grads_and_vars)
+      return list(zip(clip(gradients, limit), variables))
+
+    optimizer._global_clipnorm_fn = clip_pairs
+  elif not is_legacy(optimizer) and limit:
+    optimizer._clip_gradients = lambda grads: clip(grads, optimizer.global_clipnorm)
+
+
+def uses_weight_decay(optimizer: Any, variable: Any) -> bool:
+  """Whether a new optimizer decays a variable; the result of `exclude_from_weight_decay` is not public."""
+  return optimizer._use_weight_decay(variable)
+
+
+def restrict_weight_decay(optimizer: Any, may_decay: Callable[[Any], bool]) -> None:
+  """Adds a condition to a new optimizer's weight decay; `exclude_from_weight_decay` would replace those set before."""
+  uses = optimizer._use_weight_decay
+  optimizer._use_weight_decay = lambda variable: may_decay(variable) and uses(variable)
+
+
+def decays_in_its_own_way(optimizer: Any) -> bool:
+  """Whether the class of a new optimizer overrides the weight decay of tf_keras."""
+  return type(optimizer)._apply_weight_decay is not tf_keras.optimizers.Optimizer._apply_weight_decay
+
+
+def disable_weight_decay(optimizer: Any) -> None:
+  """Stops a new optimizer from decaying; it keeps its `weight_decay`, for a caller that decays instead."""
+  optimizer._apply_weight_decay = lambda variables: None
+
+
+def wrap_legacy_weight_decay(optimizer: Any, wrap: Callable[[Callable[[str], bool]], Callable[[str], bool]]) -> None:
+  """Replaces the method of Model Garden's AdamWeightDecay or LAMB (it has two names) that selects variables by name."""
+  for method in ('_do_use_weight_decay', '_use_weight_decay'):
+    if hasattr(optimizer, method):
+      setattr(optimizer, method, wrap(getattr(optimizer, method)))
+
+
+def wrap_legacy_updates(optimizer: Any, around: Callable[[Any, Callable[[], Any]], Any]) -> None:
+  """Lets `around(variable, update)` make each variable's update; new optimizers have a public `update_step`."""
+  dense, sparse = optimizer._resource_apply_dense, optimizer._resource_apply_sparse_duplicate_indices
+  takes_state = 'apply_state' in optimizer._dense_apply_args
+
+  def apply_dense(grad, var, apply_state=None):
+    kwargs = {'apply_state': apply_state} if takes_state else {}
+    return around(var, lambda: dense(grad, var, **kwargs))
+
+  def apply_sparse(grad, handle, indices, **kwargs):
+    return around(handle, lambda: sparse(grad, handle, indices, **kwargs))
+
+  optimizer._resource_apply_dense = apply_dense
+  optimizer._resource_apply_sparse_duplicate_indices = apply_sparse
+
+
+# By class, the attributes that our subclasses call, override or set; objects have them, classes do not always.
+INHERITED: dict[Any, tuple[str, ...]] = {
+  tf.train.CheckpointManager: ('_directory', '_checkpoint_prefix', '_step_counter', '_checkpoint_interval', '_init_fn'),
+  tf.summary.SummaryWriter: ('_resource', '_mesh'),
+  tf_keras.optimizers.Optimizer: (
+    '_build_learning_rate',
+    '_learning_rate',
+    '_variables',
+    '_index_dict',
+    '_var_key',
+    '_serialize_hyperparameter',
+    '_distributed_apply_gradients_fn',
+    '_use_weight_decay',
+    '_no_dependency',
+  ),
+  tf_keras.optimizers.legacy.Optimizer: ('_create_hypers', '_create_slots'),
+  tf_keras.layers.Layer: ('_dtype_policy', '_trackable_children'),
+}
+
+hide_remarks()

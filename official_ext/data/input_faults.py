@@ -1,0 +1,415 @@
+"""Finds the file and the record at fault, after the input has failed.
+
+TensorFlow's errors name neither. Nothing here runs before an error: a good run pays nothing for it.
+"""
+
+from collections.abc import Callable, Iterable
+import dataclasses
+import errno
+import functools
+import os
+import re
+import tempfile
+import time
+from typing import Any
+
+from official.modeling.hyperparams import base_config
+import tensorflow as tf
+
+from official_ext.base import errors
+from official_ext.data import config_mismatch
+from official_ext.data import input_files as input_files_lib
+from official_ext.data import pipelines
+
+MAX_SECONDS = 120.0  # After that time, the search for a broken record ends.
+
+BuildInputs = Callable[[base_config.Config], Any]
+
+_FROM_PIPELINE = ('IteratorGetNext', 'Error in user-defined function passed to')
+_NOT_OF_DATA = (
+  tf.errors.OutOfRangeError,
+  tf.errors.CancelledError,
+  tf.errors.AbortedError,
+  tf.errors.UnavailableError,
+  tf.errors.DeadlineExceededError,
+  tf.errors.ResourceExhaustedError,
+)
+_OUT_OF_RANGE = (
+  re.compile(r'Received a label value of (?P<value>-?\d+) which is outside the valid range of (?P<range>\[[^)]*\))'),
+  re.compile(r'indices\[[^\]]*\] = (?P<value>-?\d+) is not in (?P<range>\[[^)]*\))'),
+)
+
+
+# How TensorFlow reports a file that it cannot open or read: `PATH; REASON`.
+_UNREADABLE = re.compile(
+  '; ('
+  + '|'.join(
+    os.strerror(number)
+    for number in (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
+  )
+  + ')'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+  """A fault at a place in the input files.
+
+  Attributes:
+    file: the path of the file.
+    record: the number of the record in the file, from 0; None: the file as a whole.
+    reason: what is wrong.
+    misfit: the whole message, if the configuration is at fault, not the file.
+  """
+
+  file: str
+  record: int | None
+  reason: str
+  misfit: str = ''
+
+  def __str__(self) -> str:
+    return f'{self.file}: {self.reason}' if self.record is None else f'{self.file}: record {self.record}: {self.reason}'
+
+
+@dataclasses.dataclass(frozen=True)
+class OutOfRange:
+  """An integer in the input, a label or an index, that is out of range.
+
+  Attributes:
+    value: the integer.
+    valid: the range, in words.
+  """
+
+  value: int
+  valid: str
+
+
+def out_of_range(error: BaseException | None) -> OutOfRange | None:
+  """Parses what a TensorFlow kernel says about a label or an index out of range; None if it says something else."""
+  for pattern in _OUT_OF_RANGE:
+    match = pattern.search(str(error)) if isinstance(error, tf.errors.InvalidArgumentError) else None
+    if match:
+      return OutOfRange(int(match['value']), match['range'])
+  return None
+
+
+def is_input_error(error: BaseException) -> bool:
+  """Whether an exception comes from a tf.data pipeline."""
+  if isinstance(error, UnicodeDecodeError):  # The message holds the record, which is not text.
+    return True
+  if isinstance(error, _NOT_OF_DATA) or not isinstance(error, tf.errors.OpError):
+    return False
+  return isinstance(error, tf.errors.DataLossError) or any(words in str(error) for words in _FROM_PIPELINE)
+
+
+def explain(
+  error: BaseException, path: str, data: base_config.Config, build_inputs: BuildInputs, when: str = ''
+) -> errors.UserError | None:
+  """Turns the exception of a tf.data pipeline into an error that names file and record.
+
+  Args:
+    error: the exception.
+    path: the dotted path of the data configuration.
+    data: the data configuration.
+    build_inputs: the task's, to search for a record that cannot be parsed.
+    when: appended to the message.
+
+  Returns:
+    The error; None if the exception has nothing to do with data: then the caller must raise it as it is.
+  """
+  if not is_input_error(error):
+    return None
+  text = str(error)
+  named = named_example(error)
+  if named:
+    return errors.UserError(named + when)
+  if 'Traceback (most recent call last)' in text:  # Python code has failed: its author needs the traceback.
+    return None
+  reason = reason_of(error)
+  try:
+    fault = find_fault(error, data, build_inputs)
+  except (tf.errors.OpError, OSError):  # The search reads the files, and needs room for a temporary one.
+    fault = None
+  if fault is None:
+    return errors.UserError(f'{path}: the input failed: {reason}{when}')
+  if fault.misfit:
+    return errors.UserError(f'{path}{fault.misfit}{when}')
+  if getattr(data, 'input_path', None) or getattr(data, 'tfds_name', None):
+    path = f'{path}.{_source_field(data)}'
+  return errors.UserError(f'{path}: {fault}{when}; repair or replace the file, or leave it out')
+
+
+def named_example(error: BaseException) -> str:
+  """The message of the `BadExampleError` that TensorFlow's error is about; '' if it is about none."""
+  named = re.search(r'BadExampleError: (.*?)(?=\n|$)', str(error))
+  return named[1] if named else ''
+
+
+def reason_of(error: BaseException) -> str:
+  """The essential part of one of TensorFlow's messages, in one line."""
+  if isinstance(error, UnicodeDecodeError):
+    return 'a record is no tf.Example'
+  text = re.split(r'\n(?:  .*\n)+(?! )', str(error))[-1]  # After the frames of the Python code that made the graph.
+  text = re.sub(r'\[\[.*?\]\]|\{\{.*?\}\}|\[Op:.*', ' ', text, flags=re.DOTALL)
+  text = re.split(r'transformation with iterator: \S+: ', text)[-1]
+  text = re.split(r'\(most recent call last\):\s*<stack traces unavailable>', text)[-1]
+  return ' '.join(text.split())[:200]
+
+
+def check_not_empty(path: str, data: base_config.Config) -> None:
+  """Refuses input files that are all empty: a pipeline that repeats them may search for an example forever.
+
+  It reads at most one file that is not empty. The pipeline itself reports missing files.
+
+  Raises:
+    UserError: they are all empty.
+  """
+  files = input_files(data)
+  try:
+    empty = bool(files) and all(not tf.io.gfile.isdir(file) and tf.io.gfile.stat(file).length == 0 for file in files)
+  except (tf.errors.OpError, OSError):
+    return
+  if empty:
+    raise errors.UserError(f'{path}.input_path: there are no examples: {_count(len(files), "file")}, all empty')
+
+
+def no_examples(path: str, data: base_config.Config, needed: int = 0) -> errors.UserError:
+  """The error for an input that has ended before its first batch.
+
+  Args:
+    path: the dotted path of the data configuration.
+    data: the data configuration.
+    needed: the number of examples that one step needs; 0 if any number is enough.
+  """
+  files = input_files(data)
+  message = f'{path}: there are no examples'
+  if files:
+    records = sum(count_records(file, at_most=1000) for file in files[:1000])
+    found = f'{_count(len(files), "file")} with {_count(records, "record")}'
+    message = f'{path}.{_source_field(data)}: there are no examples: {found}'
+    if needed:
+      message = f'{message}; a step takes {needed}'
+  return errors.UserError(message)
+
+
+# Files.
+
+
+def input_files(data: base_config.Config) -> list[str]:
+  """The files that a data configuration names; [] if it names none, or they cannot be listed."""
+  try:
+    if getattr(data, 'input_path', None):
+      return [
+        file
+        for pattern in input_files_lib.patterns(getattr(data, 'input_path', None))
+        for file in input_files_lib.matching(pattern) or [pattern]
+      ]
+    if getattr(data, 'tfds_name', None):
+      return _tfds_files(data)
+  except Exception:  # pylint: disable=broad-except  # Another error is being reported.
+    pass
+  return []
+
+
+def _source_field(data: base_config.Config) -> str:
+  return 'input_path' if getattr(data, 'input_path', None) else 'tfds_name'
+
+
+def _tfds_files(data: base_config.Config) -> list[str]:
+  import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
+
+  builder = tfds.builder(data.tfds_name, data_dir=data.tfds_data_dir or None)
+  return [os.fspath(file) for file in builder.info.splits[data.tfds_split].filepaths]
+
+
+def _records(file: str) -> tf.data.Dataset:
+  with tf.io.gfile.GFile(file, 'rb') as f:
+    compressed = f.read(2) == b'\x1f\x8b'
+  return tf.data.TFRecordDataset(file, compression_type='GZIP' if compressed else '')
+
+
+def count_records(file: str, at_most: int) -> int:
+  """The number of records in a TFRecord file, as far as it can be read."""
+  count = 0
+  try:
+    for _ in _records(file).take(at_most):
+      count += 1
+  except (tf.errors.OpError, OSError):
+    pass
+  return count
+
+
+def _count(number: int, noun: str) -> str:
+  return f'{number} {noun}{"" if number == 1 else "s"}'
+
+
+# The search for a record.
+
+
+def find_fault(error: BaseException, data: base_config.Config, build_inputs: BuildInputs) -> Fault | None:
+  """Reads the input files again, to find the cause of an error.
+
+  It reads them first as TFRecord files, with their checksums; then record by record as tf.Examples; then through the
+  pipeline itself, halving the file that fails. It takes `MAX_SECONDS` at most, plus the time for one file.
+
+  Args:
+    error: the exception of the pipeline.
+    data: the data configuration.
+    build_inputs: the task's.
+
+  Returns:
+    The first fault; None if it finds none.
+  """
+  deadline = time.monotonic() + MAX_SECONDS
+  named = _named_unreadable(error)
+  if named is not None:
+    return named
+  files = input_files(data)
+  if isinstance(error, tf.errors.DataLossError):
+    return _first(_broken_record, files, deadline)
+  if isinstance(error, UnicodeDecodeError):
+    return _first(_no_example, files, deadline)
+  if isinstance(error, tf.errors.InvalidArgumentError):
+    return _first(lambda file: _unparsable(file, data, build_inputs), files, deadline)
+  if isinstance(error, (tf.errors.NotFoundError, tf.errors.PermissionDeniedError)):
+    return _first(_unreadable, files, deadline)
+  return None
+
+
+def _first(check: Callable[[str], Fault | None], files: Iterable[str], deadline: float) -> Fault | None:
+  for file in files:
+    if time.monotonic() > deadline:
+      return None
+    fault = check(file)
+    if fault is not None:
+      return fault
+  return None
+
+
+def _named_unreadable(error: BaseException) -> Fault | None:
+  """The unreadable file that an error names: a file that was deleted no longer matches its pattern."""
+  found = _UNREADABLE.search(str(error))
+  if found is None:
+    return None
+  before = str(error)[: found.start()].rpartition('\n')[2]
+  file = re.split(r': |\}\} ', before)[-1].strip()
+  return Fault(file, None, found[1]) if file else None
+
+
+def unmatched(data: base_config.Config) -> str | None:
+  """The first pattern of `input_path` that no file matches; None if there is none."""
+  for pattern in input_files_lib.patterns(getattr(data, 'input_path', None)):
+    try:
+      if not input_files_lib.matching(pattern):
+        return pattern
+    except (tf.errors.OpError, OSError):
+      pass
+  return None
+
+
+def _unreadable(file: str) -> Fault | None:
+  try:
+    with tf.io.gfile.GFile(file, 'rb') as f:
+      f.read(1)
+  except (tf.errors.OpError, OSError) as error:
+    return Fault(file, None, reason_of(error).replace(f'{file}; ', ''))
+  return None
+
+
+def _broken_record(file: str) -> Fault | None:
+  """The first record of a TFRecord file that cannot be read."""
+  number = 0
+  try:
+    _records(file).reduce(tf.constant(0, tf.int64), lambda count, _: count + 1)  # Faster, but loses the count.
+    return None
+  except (tf.errors.OpError, OSError):
+    pass
+  try:
+    for _ in _records(file):
+      number += 1
+  except (tf.errors.OpError, OSError) as error:
+    return Fault(file, number, reason_of(error))
+  return None
+
+
+def _no_example(file: str) -> Fault | None:
+  """The first record of a TFRecord file that is not a tf.Example."""
+  number = 0
+  try:
+    for record in _records(file):
+      tf.train.Example.FromString(record.numpy())
+      number += 1
+  except (tf.errors.OpError, OSError):
+    return None
+  except Exception:  # pylint: disable=broad-except  # protobuf's DecodeError, without an import of protobuf.
+    return Fault(file, number, 'is no tf.Example')
+  return None
+
+
+def _unparsable(file: str, data: base_config.Config, build_inputs: BuildInputs) -> Fault | None:
+  """Finds the record of a file on which the pipeline fails, by halving."""
+  if pipeline_error(file, data, build_inputs) is None:
+    return None
+  records = [record.numpy() for record in _records(file)]
+  with tempfile.TemporaryDirectory(prefix='diagnosis-') as folder:
+    part = os.path.join(folder, 'part.tfrecord')
+
+    def error_of(some: list[bytes]) -> BaseException | None:
+      with tf.io.TFRecordWriter(part) as writer:
+        for record in some:
+          writer.write(record)
+      return pipeline_error(part, data, build_inputs)
+
+    start, end = 0, len(records)  # The first faulty record is in [start, end).
+    while end - start > 1:
+      middle = (start + end) // 2
+      start, end = (start, middle) if error_of(records[start:middle]) is not None else (middle, end)
+    error = error_of(records[start:end])
+    if error is None:
+      return None
+    misfits = (
+      not start
+      and len(records) > 1
+      and all(  # If the first, the last and one in the middle fail, all do.
+        error_of([records[number]]) is not None for number in (len(records) - 1, len(records) // 2)
+      )
+    )
+    misfit = (
+      config_mismatch.explain(
+        file, records, reason_of(error), data, functools.partial(pipeline_error, file, build_inputs=build_inputs)
+      )
+      if misfits
+      else ''
+    )
+  return Fault(file, start, f'cannot be parsed: {reason_of(error)}', misfit)
+
+
+def pipeline_error(file: str, data: base_config.Config, build_inputs: BuildInputs) -> BaseException | None:
+  """Reads one file through the task's pipeline, in order, one example at a time; returns what it raises, or None."""
+  once = {'input_path': file, 'is_training': False, 'global_batch_size': 1, 'drop_remainder': False, 'cache': False}
+  try:
+    dataset = build_inputs(data.replace(**{name: value for name, value in once.items() if hasattr(data, name)}))
+    for part in tf.nest.flatten(dataset):
+      pipelines.without_autotune(part).reduce(tf.constant(0, tf.int64), lambda count, *_: count + 1)
+  except (tf.errors.OpError, UnicodeDecodeError) as error:
+    return error
+  except Exception:  # pylint: disable=broad-except  # The task cannot read it in that way.
+    pass
+  return None
+
+
+def find_label(data: base_config.Config, value: int) -> Fault | None:
+  """The first record whose label has a certain value: a tf.Example with a feature that is named like *label*."""
+  deadline = time.monotonic() + MAX_SECONDS
+
+  def check(file):
+    for number, record in enumerate(_records(file)):
+      for name, feature in tf.train.Example.FromString(record.numpy()).features.feature.items():
+        if 'label' in name and value in feature.int64_list.value:
+          return Fault(file, number, f'{name} is {value}')
+    return None
+
+  try:
+    return _first(check, input_files(data), deadline)
+  except Exception:  # pylint: disable=broad-except  # The files are not TFRecord files of tf.Examples.
+    return None

@@ -1,0 +1,114 @@
+"""Pieces of input files: ranges of bytes, rows or files that make a shard together. No TensorFlow."""
+
+from collections.abc import Iterator
+import os
+from typing import NamedTuple
+
+import numpy as np
+
+from official_ext.base import errors
+from official_ext.data import json_records
+from official_ext.data import numbered_records
+from official_ext.data import record_files
+from official_ext.data.prepare import image_records
+
+
+class Piece(NamedTuple):
+  """A part of a file.
+
+  Attributes:
+    path: of the file; of images, their folder.
+    how: 'bytes': the lines that begin in a range of bytes. 'rows': a range of rows. 'images': files of a folder.
+    start: where it begins.
+    end: where it ends.
+    size: in bytes, about.
+  """
+
+  path: str
+  how: str
+  start: int
+  end: int
+  size: int
+
+
+def of_file(path: str, size: int, shard_bytes: int) -> Iterator[Piece]:
+  """The pieces of a file, none much larger than a shard where it can be cut.
+
+  JSON lines are cut anywhere, Parquet at row groups, Arrow at record batches. JSON, and what gzip has packed, is not.
+
+  Raises:
+    UserError: the file is damaged.
+  """
+  kind = os.path.splitext(path)[1].lower()
+  if kind in ('.parquet', '.arrow'):
+    yield from _of_table(path, size, shard_bytes, kind)
+  elif kind in ('.jsonl', '.ndjson') or kind == '.json' and not _is_list(path):
+    for start in range(0, size, shard_bytes):
+      end = min(start + shard_bytes, size)
+      yield Piece(path, 'bytes', start, end, end - start)
+  else:
+    yield Piece(path, 'rows', 0, -1, size)
+
+
+def _is_list(path: str) -> bool:
+  with record_files.reading(path):
+    return json_records.begins_with(path, b'[')
+
+
+def _of_table(path, size, shard_bytes, kind):
+  with record_files.reading(path):
+    rows, sizes = _groups_of_parquet(path) if kind == '.parquet' else _groups_of_arrow(path)
+  start = at = 0
+  pending = 0
+  for count, group_size in zip(rows, sizes):
+    if pending and pending + group_size > shard_bytes:
+      yield Piece(path, 'rows', start, at, pending)
+      start, pending = at, 0
+    at, pending = at + count, pending + group_size
+  if at > start:
+    yield Piece(path, 'rows', start, at, pending)
+
+
+def _groups_of_parquet(path):
+  from pyarrow import parquet  # pylint: disable=g-import-not-at-top
+
+  with parquet.ParquetFile(path) as file:
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    return [group.num_rows for group in groups], [group.total_byte_size for group in groups]
+
+
+def _groups_of_arrow(path):
+  import pyarrow  # pylint: disable=g-import-not-at-top
+
+  with pyarrow.memory_map(path) as mapped:
+    try:
+      batches = list(pyarrow.ipc.open_stream(mapped))
+    except pyarrow.ArrowInvalid:
+      mapped.seek(0)
+      reader = pyarrow.ipc.open_file(mapped)
+      batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    return [batch.num_rows for batch in batches], [batch.nbytes for batch in batches]
+
+
+def open_piece(piece: Piece, files: list[str], labels: list[str]) -> numbered_records.Records:
+  """The records of a piece.
+
+  Args:
+    piece: which.
+    files: of images, the paths of the files in it, below its folder.
+    labels: of images, the names of their classes.
+
+  Raises:
+    UserError: the file is damaged, or has changed since the plan was made.
+  """
+  if piece.how == 'images':
+    return image_records.ImageRecords(piece.path, files, labels)
+  if piece.how == 'bytes':
+    with record_files.reading(piece.path):
+      return json_records.JsonLinesPart(piece.path, piece.start, piece.end)
+  records = record_files.read_file(piece.path)
+  if piece.end < 0:
+    return records
+  if piece.end > len(records):
+    raise errors.UserError(f'{piece.path}: has changed since the preparation began; prepare another folder')
+  return numbered_records.SelectedRecords(records, np.arange(piece.start, piece.end))

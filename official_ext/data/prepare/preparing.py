@@ -1,0 +1,345 @@
+"""The whole of a preparation: its folder, its plan, its shards by an engine, what it leaves. No TensorFlow."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from typing import Any, Protocol
+
+import yaml
+
+from official_ext.base import errors
+from official_ext.base.files import file_lock
+from official_ext.base.files import paths
+from official_ext.data import prepared_folders
+from official_ext.data import record_report
+from official_ext.data.prepare import input_content
+from official_ext.data.prepare import planning
+from official_ext.data.prepare import settings as settings_lib
+from official_ext.data.prepare import shards
+
+CONFIG = 'train_data.yaml'
+_LOCK = '.prepare.lock'
+_SECONDS_PER_LINE = 2.0
+
+
+class Engine(Protocol):
+  """What runs `shards.write_or_tell` somewhere."""
+
+  def answers(self, jobs: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any] | None]:
+    """The answers to jobs, as they come; None every now and then."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+  """What a preparation has left.
+
+  Attributes:
+    plan: what was done.
+    report: what became of the records.
+    rows: how many were written.
+    num_bytes: of all shards.
+    num_there: how many shards an earlier start had written.
+    config_path: of texts, a file for `--config_file`; '' else.
+  """
+
+  plan: planning.Plan
+  report: record_report.RecordReport
+  rows: int
+  num_bytes: int
+  num_there: int
+  config_path: str
+
+
+def prepare(
+  inputs: Sequence[str],
+  folder: str,
+  settings: settings_lib.Settings,
+  make_engine: Callable[[int], contextlib.AbstractContextManager[Engine]],
+  row_format: settings_lib.RowFormat | None = None,
+  tell: Callable[[str], None] = lambda line: None,
+  stopped_by: Callable[[], str | None] = lambda: None,
+) -> Prepared:
+  """Makes shards of input, or goes on where an earlier start of the same preparation has ended.
+
+  Args:
+    inputs: see `planning.make`.
+    folder: where to: new, empty, or of this preparation.
+    settings: what is to be written.
+    make_engine: makes that which writes, for a number of shards.
+    row_format: what makes other rows of the records; None: they are written unchanged.
+    tell: takes lines about how far it is.
+    stopped_by: the name of a signal that asks it to end; None: go on.
+
+  Raises:
+    UserError: of the input or the settings; the folder is of another preparation, or another process is at it.
+    StorageError: something cannot be written. No half shard is left.
+    PreemptedError: it was asked to end.
+    WorkerError: a process was lost.
+  """
+  folder = os.path.abspath(folder)
+  _check_apart(inputs, folder)
+
+  def check():
+    if signal := stopped_by():
+      raise errors.PreemptedError(f'{signal}: no shard is done yet; run the same command again to resume')
+
+  plan = planning.make(inputs, settings, row_format, check)
+  for line in _repeated(plan):
+    tell(f'warning: {line}')
+  with _storing(folder):
+    paths.make_folder(folder)
+  with _only_one(folder):
+    with _storing(folder):
+      _check_folder(folder, plan)
+      shards.remove_partial(folder)
+      _write_json(os.path.join(folder, prepared_folders.PLAN), plan.identity())  # First: the folder is this plan's now.
+      _write_files(folder, row_format)
+    try:
+      notes, num_there = _notes(plan, folder, make_engine, tell, stopped_by)
+      _check_unchanged(plan, folder)
+      report = record_report.RecordReport.total(record_report.RecordReport(**note['report']) for note in notes)
+      if not report.examples:
+        told = f'{", ".join(inputs)}: none of the {report.records} records can be used'
+        raise errors.UserErrors([told, *report.warnings(', '.join(inputs), '--')])
+    except errors.UserError:
+      _forget_if_empty(folder, plan, row_format)  # So that the input may be repaired, which makes it another one.
+      raise
+    finally:  # Of processes that were stopped.
+      with contextlib.suppress(OSError):  # Of a disk that is gone there is another error to tell.
+        shards.remove_partial(folder)
+    with _storing(folder):
+      config_path = _write_config(folder, row_format.config(folder, plan.settings)) if row_format else ''
+      _write_manifest(folder, plan, notes, report)
+  num_bytes = sum(note['bytes'] for note in notes)
+  return Prepared(plan, report, sum(note['records'] for note in notes), num_bytes, num_there, config_path)
+
+
+def _check_apart(inputs: Sequence[str], folder: str) -> None:
+  """Refuses an output that is an input, or a file."""
+  for path in inputs:
+    if os.path.realpath(os.path.expanduser(path)) == os.path.realpath(folder):
+      raise errors.UserError(f'{folder}: is INPUT and OUTPUT at once; name another folder as OUTPUT')
+  if os.path.exists(folder) and not os.path.isdir(folder):
+    raise errors.UserError(f'{folder}: OUTPUT is a file; name a folder')
+
+
+def _repeated(plan: planning.Plan) -> Iterator[str]:
+  """A line for each input file that was given before, under any name."""
+  files = [piece.path for shard in plan.shards for piece in shard.pieces if piece.start == 0 and piece.how != 'images']
+  seen: dict[str, str] = {}
+  for file in files:
+    content = plan.contents[file].sha256
+    if content in seen:
+      other = 'was given before' if seen[content] == file else f'has the content of {seen[content]}'
+      yield f'INPUT: {file} {other}: its records are prepared more than once'
+    seen.setdefault(content, file)
+
+
+def _check_unchanged(plan: planning.Plan, folder: str) -> None:
+  """Makes sure that the input is what was planned; else the shards that were made of it do not count any more.
+
+  Raises:
+    UserError: a file has changed meanwhile.
+  """
+  changed = set(input_content.changed(plan.contents))
+  if not changed:
+    return
+  for number, shard in enumerate(plan.shards):
+    files = {os.path.join(piece.path, name) for piece in shard.pieces for name in shard.files}
+    if changed & ({piece.path for piece in shard.pieces} | files):
+      shards.remove(plan.job(number, folder))
+  raise errors.UserError(f'{min(changed)}: has changed during the preparation; prepare another folder')
+
+
+def _notes(plan, folder, make_engine, tell, stopped_by) -> tuple[list[dict[str, Any]], int]:
+  """(the note of each shard, in order; how many of them were there before)."""
+  found: dict[str, dict[str, Any]] = {}
+  total, num_there = len(plan.shards), 0
+  with (
+    make_engine(total) as engine,
+    contextlib.closing(engine.answers(plan.job(number, folder) for number in range(total))) as answers,
+  ):
+    progress = _Progress(total, tell)
+    for answer in answers:
+      signal = stopped_by()
+      if signal:
+        raise errors.PreemptedError(
+          f'{signal}: {len(found)} of {total} shards are done; run the same command again to resume'
+        )
+      if answer is None:
+        continue
+      _raise_failure(answer)
+      _check_size(folder, answer)
+      found[answer['name']] = answer['note']
+      num_there += answer['was_there']
+      progress.add(answer)
+  return [found[shard.name] for shard in plan.shards], num_there
+
+
+def _raise_failure(answer: dict[str, Any]) -> None:
+  kinds: dict[str, type[Exception]] = {
+    shards.BAD_INPUT: errors.UserError,
+    shards.NO_STORAGE: errors.StorageError,
+    shards.FAILED: errors.WorkerError,
+  }
+  if answer['end'] in kinds:
+    raise kinds[answer['end']](answer['message'])
+
+
+def _check_size(folder: str, answer: dict[str, Any]) -> None:
+  """Makes sure that a shard is in the folder that is seen from here, and not in one of that name elsewhere."""
+  path, num_bytes = os.path.join(folder, answer['name']), answer['note']['bytes']
+  try:
+    found = f'{os.path.getsize(path)} bytes are there in place of {num_bytes}'
+  except OSError as error:
+    found = f'{error.strerror}'
+  else:
+    if os.path.getsize(path) == num_bytes:
+      return
+  raise errors.StorageError(
+    f'{path}: has been written, and {found}; the folder must be one and the same on all machines'
+  )
+
+
+class _Progress:
+  """Lines about how far it is, not too many of them."""
+
+  def __init__(self, total: int, tell: Callable[[str], None]):
+    self._total = total
+    self._tell = tell
+    self._start = self._told = time.monotonic()
+    self._done = self._there = self._records = 0
+
+  def add(self, answer: dict[str, Any]) -> None:
+    self._done += 1
+    self._there += answer['was_there']
+    self._records += 0 if answer['was_there'] else answer['note']['report']['records']
+    now = time.monotonic()
+    if now - self._told < _SECONDS_PER_LINE and self._done < self._total:
+      return
+    self._told = now
+    there = f' ({self._there} were there)' if self._there else ''
+    rate = self._records / max(now - self._start, 1e-3)
+    pace = f', {self._records} records, {rate:.0f} a second' if self._records else ''
+    self._tell(f'{self._done} of {self._total} shards{there}{pace}')
+
+
+@contextlib.contextmanager
+def _only_one(folder: str) -> Iterator[None]:
+  """A context that one process at a time is in, for a folder."""
+  path = os.path.join(folder, _LOCK)
+  with contextlib.ExitStack() as stack:
+    try:
+      with _storing(path):
+        lock = stack.enter_context(file_lock.FileLock(path, 0.0))
+        os.ftruncate(lock.descriptor, 0)
+        os.write(lock.descriptor, f'process {os.getpid()} on {os.uname().nodename}'.encode())
+    except TimeoutError as error:
+      who = paths.read(path).decode(errors='replace')
+      raise errors.UserError(f'{folder}: {who} is preparing it; wait for its end, or stop it') from error
+    yield
+
+
+@contextlib.contextmanager
+def _storing(folder: str) -> Iterator[None]:
+  """A context in which files are written: what goes wrong is told in a line."""
+  try:
+    yield
+  except TimeoutError:
+    raise
+  except OSError as error:
+    where = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else folder
+    raise errors.StorageError(f'{where}: cannot be written: {error.strerror or error}') from error
+
+
+def _check_folder(folder: str, plan: planning.Plan) -> None:
+  """Refuses a folder that something else is in."""
+  try:
+    before = json.loads(paths.read(os.path.join(folder, prepared_folders.PLAN)))
+  except FileNotFoundError:
+    others = [name for name in paths.names(folder) if name != _LOCK and not name.endswith('.partial')]
+    if others:
+      raise errors.UserError(
+        f'{folder}: holds {others[0]} already; name a folder that is not, or an empty one'
+      ) from None
+    return
+  except (OSError, ValueError) as error:
+    path = os.path.join(folder, prepared_folders.PLAN)
+    raise errors.UserError(f'{path}: is damaged ({error}); remove the folder, or name another') from error
+  if 'content' not in before.get('inputs', {}):
+    raise errors.UserError(
+      f'{folder}: was begun by an older version, which did not note the content of its input; name another folder'
+    )
+  now = plan.identity()
+  if now['settings']['on_bad_example'] == 'skip':  # What has been written without errors is what this writes too.
+    before.get('settings', {}).pop('on_bad_example', None)
+    now['settings'].pop('on_bad_example')
+  different = list(_differences(before, now))
+  if different:
+    raise errors.UserErrors([f'{folder}: was begun otherwise; name another folder, or: {line}' for line in different])
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+  old, new = ({**part.get('settings', {}), 'kind': part.get('kind')} for part in (before, now))
+  for name in sorted({*old, *new}):
+    if old.get(name) != new.get(name):
+      yield f'{name} was {json.dumps(old.get(name))}, and is {json.dumps(new.get(name))} now'
+  for name in sorted({*before.get('inputs', {}), *now['inputs']}):
+    if before.get('inputs', {}).get(name) != now['inputs'].get(name):
+      yield f'{name} of the input was {before.get("inputs", {}).get(name)}, and is {now["inputs"].get(name)} now'
+  if before.get('version') != now['version']:
+    yield 'it was another version of this library'
+
+
+def _forget_if_empty(folder: str, plan: planning.Plan, row_format: settings_lib.RowFormat | None) -> None:
+  """Lets a folder be that of any preparation again, if no row is in it. Nobody may be writing there."""
+  jobs = [plan.job(number, folder) for number in range(len(plan.shards))]
+  if any(map(shards.num_rows, jobs)):
+    return
+  with contextlib.suppress(OSError):  # The input's error is what is to be told.
+    for job in jobs:
+      shards.remove(job)
+    for name in row_format.files if row_format else ():
+      top = os.path.join(folder, name.split(os.sep)[0])
+      if os.path.isdir(top):
+        paths.remove_folder(top)
+    paths.sync_to_disk(folder)  # Without the plan, what is left would be somebody else's.
+    paths.remove(os.path.join(folder, prepared_folders.PLAN))
+
+
+def _write_files(folder: str, row_format: settings_lib.RowFormat | None) -> None:
+  """Writes what a start that was killed may have left half."""
+  for name, content in row_format.files.items() if row_format else ():
+    path = os.path.join(folder, name)
+    paths.make_folder(os.path.dirname(path))
+    shards.remove_partial(os.path.dirname(path))
+    _write(path, content)
+
+
+def _write_config(folder: str, values: dict[str, Any]) -> str:
+  """Writes a file for `--config_file` with all that an experiment on these rows must agree in; returns its path."""
+  path = os.path.join(folder, CONFIG)
+  _write(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode())
+  return path
+
+
+def _write_manifest(folder, plan, notes, report) -> None:
+  listed = [
+    {'name': shard.name, **{name: note[name] for name in ('records', 'bytes', 'sha256')}}
+    for shard, note in zip(plan.shards, notes)
+  ]
+  of_plan = {**plan.identity(), 'labels': list(plan.labels)}
+  manifest = {**of_plan, 'report': dataclasses.asdict(report), 'shards': listed}
+  _write_json(os.path.join(folder, prepared_folders.MANIFEST), manifest)
+
+
+def _write_json(path: str, values: Any) -> None:
+  _write(path, (json.dumps(values, indent=2) + '\n').encode())
+
+
+def _write(path: str, content: bytes) -> None:
+  """Writes a file; what a kill leaves of it has a name by which the next start removes it."""
+  paths.write_atomically(path, content, shards.partial(path))

@@ -1,0 +1,60 @@
+"""Settings of a preparation: values that go to other processes and machines as JSON. No TensorFlow."""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from typing import Any, Protocol
+
+from official_ext.data.prepare import pieces as pieces_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """What is written.
+
+  Attributes:
+    split: which part of a folder with several.
+    shard_bytes: the approximate size of the input of a shard.
+    on_bad_example: 'error' or 'skip'.
+  """
+
+  split: str = ''
+  shard_bytes: int = 64 * 10**6
+  on_bad_example: str = 'error'
+
+
+class RowFormat(Protocol):
+  """Makes other rows of records than the records themselves, such as rows of tokens.
+
+  Attributes:
+    kind: the name of such folders in their manifest.
+    module: the dotted name of a module with a function `rows(job, records, leaves_out, report)`, which yields the rows
+      of a shard as bytes. Every process that writes shards imports it.
+    settings: its settings, as JSON values by name.
+    files: the files that `rows` needs, by their path below the prepared folder.
+  """
+
+  kind: str
+  module: str
+
+  @property
+  def settings(self) -> Mapping[str, Any]: ...
+
+  @property
+  def files(self) -> Mapping[str, bytes]: ...
+
+  def resolve(
+    self, pieces: Sequence[pieces_lib.Piece], leaves_out: bool, open_first: Callable[[pieces_lib.Piece], Any]
+  ) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """(columns of the first record, settings that depend on it), once for all shards.
+
+    Args:
+      pieces: all input.
+      leaves_out: whether bad records are left out.
+      open_first: opens the beginning of a piece as `numbered_records.Records`.
+
+    Raises:
+      UserError: there is no record that fits.
+    """
+
+  def config(self, folder: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a `--config_file` for training on a folder that was prepared with these settings."""

@@ -1,0 +1,41 @@
+"""A process that writes shards: jobs come as lines of JSON on stdin, answers go as such to stdout. No TensorFlow.
+
+It is started anew instead of forked, and ends with its stdin: whoever is killed leaves no process behind.
+"""
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+
+from official_ext.data.prepare import shards
+
+
+def main() -> None:
+  """Answers jobs until stdin ends."""
+  for number in (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+  ):  # They come to the whole group; the first process decides.
+    signal.signal(number, signal.SIG_IGN)
+  answers = os.fdopen(os.dup(1), 'w', encoding='utf-8')
+  os.dup2(2, 1)  # What a library prints is no answer.
+  jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
+  threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
+  while True:
+    answer = shards.write_or_tell(json.loads(jobs.get()))
+    answers.write(json.dumps(answer) + '\n')
+    answers.flush()
+
+
+def _listen(jobs: 'queue.SimpleQueue[str]') -> None:
+  for line in sys.stdin:
+    jobs.put(line)
+  os._exit(0)  # Also in the middle of a shard: nobody waits for it.
+
+
+if __name__ == '__main__':
+  main()

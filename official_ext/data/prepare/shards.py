@@ -1,0 +1,188 @@
+"""Writes one shard, in whatever process on whatever machine: the same bytes everywhere. No TensorFlow.
+
+It is written under another name, synced and renamed. Beside it lies a note with its checksum, written last: only a
+shard whose note fits counts. A process that has read ArrayRecord files must not fork one that writes them; this one may
+do both.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from typing import Any
+
+from official_ext.base import errors
+from official_ext.base.files import paths
+from official_ext.data import numbered_records
+from official_ext.data import record_report
+from official_ext.data.prepare import pieces as pieces_lib
+from official_ext.data.prepare import rows
+
+_OPTIONS = 'group_size:1'  # Each record is read by itself.
+_PARTIAL = '.partial'
+_REASON = re.compile(r': ([^;]+);')
+
+# What a job can end with.
+DONE, BAD_INPUT, NO_STORAGE, FAILED = 'done', 'bad_input', 'no_storage', 'failed'
+
+
+def write_or_tell(job: dict[str, Any]) -> dict[str, Any]:
+  """Writes a shard, unless it is there already.
+
+  Args:
+    job: of `Plan.job`.
+
+  Returns:
+    JSON values: `name`; `end`, how it ended; then `note`, and `was_there`; else `message`, a line.
+  """
+  try:
+    note = verified(job)
+    was_there = note is not None
+    return {'name': job['name'], 'end': DONE, 'note': note or _write(job), 'was_there': was_there}
+  except errors.UserError as error:
+    return {'name': job['name'], 'end': BAD_INPUT, 'message': str(error)}
+  except errors.StorageError as error:
+    return {'name': job['name'], 'end': NO_STORAGE, 'message': str(error)}
+  except OSError as error:
+    where = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else _path(job)
+    return {'name': job['name'], 'end': NO_STORAGE, 'message': f'{where}: {error.strerror or error}'}
+  except Exception as error:  # pylint: disable=broad-except  # A reader of files may raise anything.
+    return {'name': job['name'], 'end': FAILED, 'message': f'{job["name"]}: {type(error).__name__}: {error}'}
+
+
+def verified(job: dict[str, Any]) -> dict[str, Any] | None:
+  """The note of a shard that is there, of this plan, and whole; else None."""
+  try:
+    note = json.loads(paths.read(_note_path(job)))
+    path = _path(job)
+    if note['plan'] == job['plan'] and os.path.getsize(path) == note['bytes'] and _sha256(path) == note['sha256']:
+      return note
+  except (OSError, ValueError, KeyError, TypeError):
+    pass
+  return None
+
+
+def num_rows(job: dict[str, Any]) -> int:
+  """The number of rows of a shard by its note; 0 without one."""
+  try:
+    return json.loads(paths.read(_note_path(job)))['records']
+  except (OSError, ValueError, KeyError, TypeError):
+    return 0
+
+
+def remove(job: dict[str, Any]) -> None:
+  """Removes a shard and its note, if they are there."""
+  for path in (_note_path(job), _path(job)):
+    with contextlib.suppress(FileNotFoundError):
+      os.remove(path)
+
+
+def remove_partial(folder: str) -> None:
+  """Removes what processes have left in a folder that were killed while they wrote there."""
+  for name in paths.names(folder):
+    if name.endswith(_PARTIAL):
+      path = os.path.join(folder, name)
+      with contextlib.suppress(FileNotFoundError):
+        if os.path.isdir(path):
+          paths.remove_folder(path)
+        else:
+          os.remove(path)
+
+
+def partial(path: str) -> str:
+  """The path under which this process writes a file: see `remove_partial`."""
+  return f'{path}.{os.uname().nodename}-{os.getpid()}{_PARTIAL}'
+
+
+def _write(job):
+  from array_record.python import array_record_module  # pylint: disable=g-import-not-at-top
+
+  path, note_path = _path(job), _note_path(job)
+  # Of a first process that was killed, or a machine that was taken for lost, another may be writing the same.
+  temporary = partial(path)
+  count = 0
+  records = _records(job)
+  try:
+    with _explained(path):
+      writer = array_record_module.ArrayRecordWriter(temporary, _OPTIONS)
+
+      def write(row: bytes) -> None:
+        nonlocal count
+        with _explained(path):
+          writer.write(row)
+        count += 1
+
+    try:
+      report = rows.write_rows(job, records, write)
+    except BaseException:
+      with contextlib.suppress(RuntimeError):
+        writer.close()
+      raise
+    with _explained(path):
+      writer.close()
+    _check_count(array_record_module, temporary, count, path)
+    paths.sync_to_disk(temporary)
+    note = _note(job, temporary, count, report)
+    paths.rename(temporary, path)
+    paths.write_atomically(note_path, json.dumps(note).encode(), partial(note_path))
+    return note
+  finally:
+    with contextlib.suppress(OSError):
+      os.remove(temporary)
+
+
+def _records(job) -> numbered_records.Records:
+  found = []
+  for values in job['pieces']:
+    piece = pieces_lib.Piece(*values)
+    found.append(pieces_lib.open_piece(piece, job['files'], job['labels']))
+  return numbered_records.ConcatenatedRecords(found)
+
+
+def _note(job: dict[str, Any], path: str, count: int, report: record_report.RecordReport) -> dict[str, Any]:
+  return {
+    'plan': job['plan'],
+    'records': count,
+    'bytes': os.path.getsize(path),
+    'sha256': _sha256(path),
+    'report': vars(report),
+  }
+
+
+def _check_count(array_record_module, temporary, count, path):
+  """A writer of files may fail without a word; the number of records stands at the file's end."""
+  with _explained(path):
+    reader = array_record_module.ArrayRecordReader(temporary)
+    try:
+      found = reader.num_records()
+    finally:
+      reader.close()
+  if found != count:
+    raise errors.StorageError(f'{path}: cannot be written: {found} of {count} records have arrived')
+
+
+@contextlib.contextmanager
+def _explained(path: str):
+  """A context in which ArrayRecord is written: its errors become one that names the file."""
+  try:
+    yield
+  except RuntimeError as error:
+    if isinstance(error, errors.StorageError):
+      raise
+    match = _REASON.search(str(error))
+    reason = match[1] if match else ' '.join(str(error).split())[:200]
+    raise errors.StorageError(f'{path}: cannot be written: {reason}') from error
+
+
+def _path(job):
+  return os.path.join(job['folder'], job['name'])
+
+
+def _note_path(job):
+  return _path(job) + '.json'
+
+
+def _sha256(path: str) -> str:
+  with open(path, 'rb') as f:
+    return hashlib.file_digest(f, 'sha256').hexdigest()

@@ -1,0 +1,306 @@
+"""A run's side of a tf.data service: takes the batches that others have made, and makes those that do not come.
+
+The service deals the numbers of batches out to its workers, each once (`ShardingPolicy.DYNAMIC`), so they arrive in
+no certain order, and what a lost worker had taken never does. Each carries its number: they are put in order here, and
+one that is not there when it is needed is made here. So nothing that happens to the service changes a batch, and what
+its workers make is compared, now and then, with what is made here.
+"""
+
+import collections
+import dataclasses
+import itertools
+import socket
+import threading
+import time
+from typing import Any
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+
+from official_ext.base import tf_internals
+from official_ext.data import input_faults
+from official_ext.data import local_maker
+from official_ext.data.service import request as service_request
+from official_ext.data.service import worker as service_worker
+
+_PATIENCE_SECONDS = 10.0
+# One element is waited for as long as it takes to make three of them here.
+_WAIT_FACTOR, _LEAST_WAIT_SECONDS = 3.0, 0.1
+# The first element of each worker, and of so many one, is compared with what is made here.
+_COMPARED_EVERY = 100
+_CONNECT_SECONDS = 2.0
+_LONGEST_PAUSE_SECONDS = 30.0
+_MAX_HELD = 64
+_LEAST_HELD = 8
+_BYTES_HELD = 2**28
+_LONGEST_LEAD = 4096
+THREAD = 'tf_data_service'
+
+
+def dataset(request: service_request.Request) -> tf.data.Dataset:
+  """The elements of a request, in their order; each iteration asks for them anew."""
+  spec = request.element_spec()
+
+  def elements():
+    with _Stream(request, spec) as stream:
+      for number in itertools.count(request.start) if request.end is None else range(request.start, request.end):
+        yield tf.nest.pack_sequence_as(spec, stream.take(number))
+
+  return tf.data.Dataset.from_generator(elements, output_signature=spec)
+
+
+@dataclasses.dataclass
+class _Arrived:
+  """An element that a worker has made; `tensors` is None if it could not, for the reason `problem`."""
+
+  worker: str
+  problem: str
+  tensors: list[tf.Tensor] | None
+  num_bytes: int
+
+
+class _Stream:
+  """The elements of one iteration. A thread takes them from the service; `take` gives them out in their order."""
+
+  def __init__(self, request: service_request.Request, spec: Any):
+    self._request = request
+    self._dtypes = [each.dtype for each in tf.nest.flatten(spec)]
+    self._changed = threading.Condition()
+    self._held: dict[int, _Arrived] = {}
+    self._bytes_held = 0
+    self._next = request.start
+    self._asked_from = request.start  # The first element that the service was asked for.
+    self._is_over = False  # Nothing more will come.
+    self._num_late = 0  # Elements in a row that came after they had been made here.
+    self._lead = _MAX_HELD  # How far ahead the service is asked once it has fallen behind.
+    self._is_silent = True  # Nothing has come for long: nobody waits for the service.
+    self._is_told = False  # That it is silent.
+    self._since = time.monotonic()  # When it was opened, or something came.
+    self._maker = local_maker.LocalMaker(request.make, request.num_parallel_calls)
+    self._is_trusted: dict[str, bool] = {}  # By worker.
+    self._has_problem: set[str] = set()  # Workers that have been told of.
+    self._num_used: collections.Counter[str] = collections.Counter()  # By worker.
+    self._is_closed = False
+    self._problem = ''
+    self._iterator: tf_internals.CancellableIterator | None = None
+    self._thread = threading.Thread(target=self._pull, name=THREAD, daemon=True)
+
+  def __enter__(self) -> '_Stream':
+    self._thread.start()
+    return self
+
+  def __exit__(self, *unused: Any) -> None:
+    with self._changed:
+      self._is_closed = True
+      self._changed.notify_all()
+      if self._iterator is not None:
+        self._iterator.cancel()
+    self._maker.close()
+
+  def take(self, number: int) -> list[tf.Tensor]:
+    """The tensors of the element with this number, which is one more than that of the call before."""
+    arrived = self._wait_for(number)
+    if arrived is None:
+      return self._make(number)
+    if arrived.tensors is None:
+      made = self._make(number)  # Or else the error of an example, which is told as ever.
+      self._tell_problem(arrived, number)
+      return made
+    if self._maker.has_begun(number) or not self._is_trusted.get(arrived.worker, True):
+      return self._make(number)
+    self._num_used[arrived.worker] += 1
+    if self._num_used[arrived.worker] % _COMPARED_EVERY != 1:
+      return arrived.tensors
+    made = self._make(number)
+    if all(_are_same(*pair) for pair in zip(arrived.tensors, made, strict=True)):
+      return arrived.tensors
+    before = self._num_used[arrived.worker] - 1
+    self._reject(
+      arrived.worker,
+      f'element {number} is not the one that is made here'
+      + (f'; {before} elements of it were used, of which only some were compared' if before else ''),
+    )
+    return made
+
+  def _make(self, number: int) -> list[tf.Tensor]:
+    """Makes an element here, beside those after it that the service will not give either."""
+    end = number + self._request.num_parallel_calls
+    following = range(number + 1, end if self._request.end is None else min(end, self._request.end))
+    with self._changed:
+      ahead = [each for each in following if not self._will_be_given(each)]
+    return self._maker.make(number, ahead)
+
+  def _tell_problem(self, arrived: _Arrived, number: int) -> None:
+    """Warns of a worker that could not make what could be made here, once."""
+    with self._changed:
+      if arrived.problem == service_worker.SKIPPED or arrived.worker in self._has_problem:
+        return
+      self._has_problem.add(arrived.worker)
+    if arrived.problem == service_worker.UNKNOWN:
+      self._reject(arrived.worker, arrived.problem)
+      return
+    logging.warning(
+      '%s: worker %s of the tf.data service could not make element %d, which is made here: %s',
+      self._request.served.path,
+      arrived.worker,
+      number,
+      arrived.problem,
+    )
+
+  def _reject(self, worker: str, problem: str) -> None:
+    """Uses nothing of a worker from now on, and says so."""
+    self._is_trusted[worker] = False
+    logging.warning(
+      '%s: nothing of worker %s of the tf.data service is used: %s. Start it with the same flags, files, versions and '
+      'kind of processor as the run.',
+      self._request.served.path,
+      worker,
+      problem,
+    )
+
+  def _wait_for(self, number: int) -> _Arrived | None:
+    """What has arrived under a number; None if it is to be made here."""
+    began = time.monotonic()
+    with self._changed:
+      self._next = number
+      while number not in self._held and self._may_come(number):
+        now = time.monotonic()
+        is_silent = now - self._since > _PATIENCE_SECONDS
+        # A batch that takes long here is worth a wait.
+        left = began + max(_LEAST_WAIT_SECONDS, _WAIT_FACTOR * min(self._maker.seconds, _PATIENCE_SECONDS)) - now
+        if is_silent:
+          self._is_silent = True
+        elif left <= 0:
+          break
+        else:
+          self._changed.wait(min(left, self._since + _PATIENCE_SECONDS - now + 0.001))
+      self._tell()
+      arrived = self._held.pop(number, None)
+      self._bytes_held -= arrived.num_bytes if arrived is not None else 0
+      self._next = number + 1
+      self._changed.notify_all()
+      return arrived
+
+  def _may_come(self, number: int) -> bool:
+    """Whether an element is worth waiting for."""
+    is_lost = self._is_full() or self._is_silent or self._is_over
+    return number >= self._asked_from and not (is_lost or self._maker.has_begun(number))
+
+  def _will_be_given(self, number: int) -> bool:
+    """Whether an element is here, of a worker that is trusted, or worth waiting for."""
+    arrived = self._held.get(number)
+    if arrived is None:
+      return self._may_come(number)
+    return arrived.tensors is not None and self._is_trusted.get(arrived.worker, True)
+
+  def _is_full(self) -> bool:
+    """Whether so many elements wait for their turn that no more are taken, and one that is missing counts as lost."""
+    count = len(self._held)
+    least = max(_LEAST_HELD, 2 * self._request.num_parallel_calls)
+    return count >= max(least, _MAX_HELD) or (count >= least and self._bytes_held >= _BYTES_HELD)
+
+  def _tell(self) -> None:
+    """Says once that nothing comes from the service, and once that it comes again."""
+    if self._is_silent and not self._is_told and time.monotonic() - self._since > _PATIENCE_SECONDS:
+      self._is_told = True
+      logging.warning(
+        '%s: nothing has come from the tf.data service at %s for %g seconds%s: batches are made here until something '
+        'does.',
+        self._request.served.path,
+        self._request.address,
+        _PATIENCE_SECONDS,
+        f' ({self._problem})' if self._problem else '',
+      )
+    elif not self._is_silent and self._is_told:
+      self._is_told = False
+      # At the level of what it takes back: who has seen the one sees the other.
+      logging.warning(
+        '%s: batches come from the tf.data service at %s now.', self._request.served.path, self._request.address
+      )
+
+  def _pull(self) -> None:
+    """The thread: takes elements from the service, and begins anew after errors, and when it has fallen behind."""
+    pause = 1.0
+    while not self._is_closed:
+      opened = time.monotonic()
+      try:
+        with tf.device('CPU:0'):
+          if not self._pull_once():
+            break
+      except Exception as error:  # pylint: disable=broad-except  # TensorFlow's, and the socket's.
+        self._problem = input_faults.reason_of(error)
+      if time.monotonic() - opened > _LONGEST_PAUSE_SECONDS:
+        pause = 1.0
+      with self._changed:
+        self._changed.wait_for(lambda: self._is_closed, pause)
+      pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+    with self._changed:
+      self._is_over = True
+      self._changed.notify_all()
+
+  def _pull_once(self) -> bool:
+    """Opens the service and takes elements until it has fallen behind. Returns whether to open it again."""
+    request = self._request
+    # TensorFlow would try to connect for hours, and until it has, nothing could end that.
+    socket.create_connection(service_request.host_and_port(request.address), _CONNECT_SECONDS).close()
+    with self._changed:
+      start = self._asked_from = self._next + (self._lead if self._num_late else 0)
+      self._num_late = 0
+    if request.end is not None and start >= request.end:
+      return False
+    iterator = tf_internals.CancellableIterator(request.dataset(start, self._dtypes))
+    with self._changed:
+      if self._is_closed:
+        return False
+      self._iterator = iterator
+    try:
+      while True:
+        try:
+          number, worker, problem, *tensors = next(iterator)
+        except tf.errors.OutOfRangeError:
+          if request.end is None:
+            raise  # It has lost the iteration.
+          return False
+        if not self._keep(int(number), worker.numpy().decode(), problem.numpy().decode(), tensors):
+          return not self._is_closed
+    finally:
+      with self._changed:
+        self._iterator = None
+
+  def _keep(self, number: int, worker: str, problem: str, tensors: list[tf.Tensor]) -> bool:
+    """Keeps an element until it is taken. Returns whether to go on."""
+    arrived = _Arrived(worker, problem, None if problem else tensors, sum(map(_num_bytes, tensors)))
+    with self._changed:
+      self._changed.wait_for(lambda: self._is_closed or number <= self._next or not self._is_full())
+      if self._is_closed:
+        return False
+      self._since, self._problem = time.monotonic(), ''
+      if problem == service_worker.UNKNOWN or (problem and number < self._next):
+        self._tell_problem(arrived, number)
+      if number < self._next:
+        self._num_late += 1
+        if self._num_late <= _MAX_HELD:
+          return True
+        self._lead = min(2 * self._lead, _LONGEST_LEAD)
+        return False
+      self._bytes_held += arrived.num_bytes - (self._held[number].num_bytes if number in self._held else 0)
+      self._held[number] = arrived
+      self._num_late, self._is_silent = 0, False
+      self._changed.notify_all()
+      return True
+
+
+def _num_bytes(tensor: tf.Tensor) -> int:
+  """The size of a tensor's values."""
+  if tensor.dtype == tf.string:
+    return sum(map(len, tensor.numpy().ravel().tolist()))
+  return tensor.shape.num_elements() * tensor.dtype.size
+
+
+def _are_same(one: tf.Tensor, other: tf.Tensor) -> bool:
+  """Whether two tensors agree bit for bit."""
+  first, second = np.asarray(one), np.asarray(other)
+  if first.shape != second.shape or first.dtype != second.dtype:
+    return False
+  return first.tolist() == second.tolist() if first.dtype.kind == 'O' else first.tobytes() == second.tobytes()

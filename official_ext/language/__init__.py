@@ -1,0 +1,4 @@
+"""Language models: architecture, text data, fine-tuning.
+
+Start with `modeling/decoder.py`.
+"""

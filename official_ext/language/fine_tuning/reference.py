@@ -1,0 +1,80 @@
+"""The model as it was when training began, which tasks hold the trained one against, without a second copy of its base.
+
+Only what is trained has changed since. New adapters began at nothing: the reference is the model with them switched
+off. Otherwise the trained weights' first values are kept, as constants that checkpoints hold.
+"""
+
+from collections.abc import Callable, Mapping
+import contextlib
+from typing import Any
+
+import tensorflow as tf
+
+from official_ext.language.modeling import lora
+from official_ext.training.model_parts import layer_weights
+
+_ATTRIBUTE = '_fine_tuning_reference'
+
+
+class Reference:
+  """What the trained weights of a model were."""
+
+  def __init__(self, model: Any, is_switched_off: bool):
+    """Keeps what is needed; see `keep`."""
+    self._trained: list[Any] = [] if is_switched_off else list(model.trainable_variables)
+    self._first = [
+      tf.Variable(variable.numpy(), trainable=False, dtype=variable.dtype, name='reference')
+      for variable in self._trained
+    ]
+    self.checkpoint_items: dict[str, Any] = {}
+    if self._first:
+      self.checkpoint_items['reference'] = tf.train.Checkpoint(weights=self._first)
+
+  def take(self) -> None:
+    """Takes the weights as they are now."""
+    for first, variable in zip(self._first, self._trained):
+      first.assign(variable.numpy())
+
+  def within(self, model: Any) -> contextlib.AbstractContextManager[None]:
+    """A context in which the model computes what it did."""
+    if not self._first:
+      return lora.switched_off(model)
+    return layer_weights.handed_in(self._trained, [tf.convert_to_tensor(first) for first in self._first])
+
+
+def keep(model: Any, is_switched_off: bool) -> None:
+  """Keeps what a model is now, for `of`; its checkpoints hold that from now on, under `reference`.
+
+  Args:
+    model: all of its weights are made. Called inside the strategy's scope.
+    is_switched_off: whether the model is what it was if its adapters are switched off.
+  """
+  reference = Reference(model, is_switched_off)
+  # Past Keras, which would take the kept weights for weights of the model.
+  items: Mapping[str, Any] = getattr(model, 'checkpoint_items', {})
+  vars(model)[_ATTRIBUTE] = reference
+  vars(model)['checkpoint_items'] = {**items, **reference.checkpoint_items}
+
+
+def take(model: Any) -> None:
+  """Takes the weights as they are now, if the model has a reference: when they have come from a checkpoint."""
+  if _ATTRIBUTE in vars(model):
+    vars(model)[_ATTRIBUTE].take()
+
+
+def of(model: Any) -> Callable[..., tf.Tensor]:
+  """What computes what the model did when training began: takes the model's arguments, returns what it returns.
+
+  Nothing drops out, and no gradient flows.
+
+  Args:
+    model: one of `keep`.
+  """
+  reference: Reference = vars(model)[_ATTRIBUTE]
+
+  def call(*args: Any, **kwargs: Any) -> tf.Tensor:
+    with reference.within(model):
+      found = model(*args, **{**kwargs, 'training': False})
+    return tf.nest.map_structure(tf.stop_gradient, found)
+
+  return call

@@ -1,0 +1,157 @@
+"""The result of a run of fine-tuning: folders that are saved at its end, loaded again, and held against the model.
+
+`task` is a `FineTuningTask` in all of this.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import os
+from typing import Any
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from official_ext.base import errors
+from official_ext.base.files import paths
+from official_ext.base.files import whole_folders
+from official_ext.base.run_folder import base_records
+from official_ext.base.run_folder import model_folders
+from official_ext.language.modeling import adapter_bases
+from official_ext.language.modeling import peft_folders
+from official_ext.language.modeling import pretrained
+from official_ext.language.modeling import representable
+from official_ext.training.actions import triggers
+from official_ext.training.checkpoints import manifests
+from official_ext.training.loop import run_record
+from official_ext.training.optimization import ema_optimizer
+
+ADAPTER, MODEL = model_folders.RESULTS
+Writer = Callable[[str], None]
+
+
+def writers(task: Any, model: Any) -> Mapping[str, Writer]:
+  """Name of a folder of the result -> what writes it: the adapters, if they are trained; the whole model otherwise, or
+  if `save_merged` asks for it too.
+
+  Raises:
+    UserError: the folders would represent another model: see representable.py.
+  """
+  config, tokenizer = task.config, task.result_tokenizer
+  representable.check(model, 'the result')
+
+  def write_adapter(folder):
+    peft_folders.save(model, folder)
+    tokenizer.save(folder)
+
+  def write_model(folder):
+    pretrained.save(task.merged_language_model(model), folder, tokenizer=tokenizer)
+    if config.trains_adapters:
+      base_records.write(adapter_bases.record_of(model), folder)
+
+  found: dict[str, Writer] = {}
+  if config.trains_adapters:
+    found[ADAPTER] = write_adapter
+  if config.save_merged or not config.trains_adapters:
+    found[MODEL] = write_model
+  return found
+
+
+def classifier_writers(task: Any, model: Any) -> Mapping[str, Writer]:
+  """Like `writers`, for a classifier: always the whole model."""
+  representable.check(model, 'the result')
+  tokenizer = task.result_tokenizer
+  return {MODEL: lambda folder: pretrained.save(task.merged_classifier(model), folder, tokenizer=tokenizer)}
+
+
+def save(writers_of_model: Mapping[str, Writer], folder: str) -> Mapping[str, str]:
+  """Writes a result below a folder; returns what was saved -> its folder."""
+  folders = {name: os.path.join(folder, name) for name in writers_of_model}
+  for name, write in writers_of_model.items():
+    whole_folders.write(folders[name], write)
+    logging.info('saved: %s', folders[name])
+  return folders
+
+
+def load(task: Any, name: str, folder: str) -> Any:
+  """The model of one of the folders of `writers`."""
+  if name == MODEL:
+    return pretrained.load(folder)
+  model = task.load_base()
+  peft_folders.load(model, folder)
+  return model
+
+
+def check(task: Any, model: Any, folder: str) -> Sequence[str]:
+  """Saves the result below a folder, and holds what loads from there against the model: see `Task.check_result`."""
+  row = task.source(task.config.train_data).fetch([0])[0]
+  prefix = next(name for name in row if name.endswith('input_ids')).removesuffix('input_ids')
+  inputs = [tf.constant(row[f'{prefix}{name}'])[tf.newaxis] for name in ('input_ids', 'position_ids', 'segment_ids')]
+  call = lambda model: np.asarray(model(*inputs))
+  expected, lines = call(model), []
+  for name, place in task.save_result(model, folder).items():
+    difference = float(np.abs(call(task.load_result(name, place)) - expected).max())
+    if not difference <= _tolerance() * np.abs(expected).max():
+      raise errors.UserError(f'{name}: saved and loaded again, its logits differ by {difference:.3g}')
+    lines.append(
+      f'{name}: {_size(place) / 2**20:,.1f} MiB, saved and loaded, logits differ by at most {difference:.2g}'
+    )
+  return lines
+
+
+def _tolerance() -> float:
+  """By how much of the largest one logits may differ, if they are computed once more in the run's precision."""
+  return 1e-3 if tf_keras.mixed_precision.global_policy().compute_dtype == 'float32' else 5e-2
+
+
+def _size(folder: str) -> int:
+  """The bytes of all files in a folder and in those below it."""
+  return sum(os.path.getsize(os.path.join(base, name)) for base, _, names in os.walk(folder) for name in names)
+
+
+class SaveAtEnd(triggers.AtEnd):
+  """Saves the result. That it can be written is looked at before there is anything to be lost."""
+
+  def __init__(self, task: Any, trainer: Any):
+    super().__init__(lambda logs: self._save())
+    self._task, self._trainer = task, trainer
+    self._is_chief = trainer.strategy.extended.should_checkpoint
+
+  def prepare(self, mode: str) -> None:
+    """Checks that a folder can represent the result and can be written. Prints the base of adapters."""
+    del mode
+    task = self._task
+    if task.output_dir and self._is_chief:
+      task.result_writers(self._trainer.model)
+      if task.config.trains_adapters:
+        print(f'base: {adapter_bases.record_of(self._trainer.model, has_digest=False).describe()}', flush=True)
+    if not (task.config.output_dir and self._is_chief):
+      return
+    field = f'task.output_dir: {task.config.output_dir}'
+    run_record.check_writable(task.output_dir, field)
+    inputs = {os.path.realpath(path) for path in task.base_model or () if path}
+    is_new = not manifests.paths(task.logging_dir)
+    for name in (ADAPTER, MODEL):
+      folder = os.path.join(task.output_dir, name)
+      if os.path.realpath(folder) in inputs:
+        raise errors.UserError(f'{field}: {folder} is the model that training begins with; name another folder')
+      if is_new and paths.names(folder):
+        raise errors.UserError(f'{field}: {folder} is there already; name another folder, or move it away')
+
+  def _save(self) -> None:
+    """Saves the averages of the weights, if the optimizer has some."""
+    if not self._task.output_dir:
+      logging.warning('task.output_dir: is empty, and the task was made without logging_dir: the result is not saved')
+      return
+    self._swap_averages()
+    try:
+      if self._is_chief:
+        self._task.save_result(self._trainer.model)
+    finally:
+      self._swap_averages()
+
+  def _swap_averages(self) -> None:
+    ema = ema_optimizer.find(self._trainer.optimizer)
+    if ema is not None:
+      with self._trainer.strategy.scope():
+        ema.swap_weights()

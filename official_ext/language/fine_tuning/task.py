@@ -1,0 +1,341 @@
+"""The part of a task that all methods of fine-tuning have in common: model, tokenizer, text, reference, result."""
+
+from collections.abc import Callable, Mapping, Sequence
+import functools
+import os
+from typing import Any
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+
+from official_ext.base import errors
+from official_ext.base.run_folder import base_records
+from official_ext.base.run_folder import model_folders
+from official_ext.data import numbered_records
+from official_ext.data import prepared_folders
+from official_ext.data import record_files
+from official_ext.data import step_indexed
+from official_ext.language.fine_tuning import classifiers
+from official_ext.language.fine_tuning import reference as reference_lib
+from official_ext.language.fine_tuning import saved_folders
+from official_ext.language.modeling import adapter_bases
+from official_ext.language.modeling import decoder as decoder_lib
+from official_ext.language.modeling import lora as lora_lib
+from official_ext.language.modeling import peft_folders
+from official_ext.language.modeling import pretrained
+from official_ext.language.modeling import sequence_classifier
+from official_ext.language.text import prepared_texts
+from official_ext.language.text import python_docstrings
+from official_ext.language.text import text_sources
+from official_ext.language.text import text_task
+from official_ext.language.text import tokenizer as tokenizer_lib
+from official_ext.language.text import tokenizer_training
+
+_VALIDATION_SHARE = 0.1
+_ROUNDING = 1e-9  # Of a share times a number that is whole.
+_TURN_TOKENS = ('<|system|>', '<|user|>', '<|assistant|>', '<|end|>')
+# Not the token that ends texts, by which transformers would take a text's end for what fills its row up.
+_PAD_TOKEN = '<|pad|>'
+# Of tokenizers that are trained here. What an assistant says ends as sequences do, so that generation stops there.
+CHAT_TEMPLATE = """{% for message in messages %}<|{{ message.role }}|>
+{{ message.content }}{% if message.role == 'assistant' %}{{ eos_token }}{% else %}<|end|>
+{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>
+{% endif %}"""
+
+
+class FineTuningTask(text_task.TextTask):
+  """A language model that is trained on: `forward` makes a method of it.
+
+  At the end of training the result is saved, below `output_dir` or the run's folder: `adapter`, a folder that peft
+  loads, if adapters were trained; `model`, a folder that transformers loads, if all weights were, or with
+  `save_merged`. With a moving average of the weights it has the averages.
+
+  Attributes:
+    needs_reference: whether `forward` calls `reference`. A subclass may decide it by its configuration.
+  """
+
+  needs_reference = False
+
+  # Model.
+
+  @functools.cached_property
+  def base_model(self) -> model_folders.ModelFolders | None:
+    """The folders of `model_path`; None for a new decoder."""
+    if not self.config.model_path:
+      return None
+    try:
+      return model_folders.find(self.config.model_path).absolute()
+    except errors.UserError as error:
+      raise errors.UserError(f'task.model_path: {error}') from error
+
+  def build_language_model(self) -> decoder_lib.LanguageModel:
+    """The decoder of `model_path`, or a new one; with adapters beside frozen weights, if adapters are trained."""
+    model = self._language_model()
+    self.check_vocabulary(model.config.vocab_size)
+    if self.config.trains_adapters:
+      logging.info('%s', lora_lib.describe(model))
+    return model
+
+  def merged_language_model(self, model: Any) -> decoder_lib.LanguageModel:
+    """A model of `build_language_model` without adapters, which are added to its weights: to be saved."""
+    if not self.config.trains_adapters:
+      return model
+    return lora_lib.merged_copy(model, lambda: self._language_model('float32', warn=lambda line: None))
+
+  def build_classifier(self, num_labels: int) -> sequence_classifier.SequenceClassifier:
+    """The same decoder with a head of scores for each text in place of the language model's.
+
+    Its result is a whole model: `result_writers` must be overridden with `classifier_writers`.
+    """
+    model = classifiers.build(self.config, self.base_model, num_labels, self._run_settings())
+    self.check_vocabulary(model.config.vocab_size)
+    return model
+
+  def classifier_writers(self, model: Any) -> Mapping[str, Callable[[str], None]]:
+    """`result_writers` of a model of `build_classifier`: the whole model, adapters merged, and the tokenizer.
+
+    Raises:
+      UserError: the folder would represent another model: see representable.py.
+    """
+    return saved_folders.classifier_writers(self, model)
+
+  def merged_classifier(self, model: Any) -> sequence_classifier.SequenceClassifier:
+    """A model of `build_classifier` without adapters, which are added to its weights: to be saved."""
+    return classifiers.merged(model, self.config, self.base_model, self._run_settings())
+
+  def _language_model(
+    self, dtype: str | None = None, warn: Callable[[str], None] = logging.warning
+  ) -> decoder_lib.LanguageModel:
+    """The model of `build_language_model`. `warn` gets each difference from the base that adapters were trained on."""
+    config, base = self.config, self.base_model
+    if base is None:
+      return decoder_lib.LanguageModel(config.model)
+    if base.adapter and config.trains_adapters and config.sets_lora:
+      raise errors.UserError(f'task.lora: the adapters of {base.adapter} are trained on as they are; leave it alone')
+    model = self.load_base(dtype)
+    if base.adapter:
+      peft_folders.load(model, base.adapter, warn=warn)
+      if not config.trains_adapters:
+        lora_lib.merge(model)
+    elif config.trains_adapters:
+      lora_lib.attach(model, config.lora)
+    return model
+
+  def load_base(self, dtype: str | None = None) -> decoder_lib.LanguageModel:
+    """The model of `model_path` without adapters.
+
+    If adapters are trained, its weights are kept as frozen ones are; otherwise, for adapters of `model_path` that are
+    to be merged, as they were when those were trained.
+    """
+    base, config = self.base_model, self.config
+    assert base is not None
+    how: dict[str, Any] = {}
+    if config.trains_adapters:
+      how = {'quantization': config.frozen_kernels(), 'frozen_dtype': config.frozen_dtype or None}
+    elif base.adapter:
+      how = adapter_bases.options(base_records.read(base.adapter))
+    return pretrained.load(base.model, dtype=dtype, **how, **self._run_settings())
+
+  def _run_settings(self) -> dict[str, Any]:
+    """What `model` says about how a model from a folder is run."""
+    return pretrained.settings(self.config.model)
+
+  def build_model(self) -> Any:
+    """See base class. A subclass may put a head on `build_language_model`."""
+    model = self.build_language_model()
+    self.keep_reference(model)
+    return model
+
+  def keep_reference(self, model: Any) -> None:
+    """Keeps what `reference` computes, if it is needed: part of `build_model`."""
+    if self.needs_reference:
+      base, config = self.base_model, self.config
+      has_new_adapters = config.trains_adapters and base is not None and not base.adapter
+      reference_lib.keep(model, is_switched_off=has_new_adapters and not config.init_checkpoint)
+
+  def reference(self, model: Any) -> Callable[..., tf.Tensor]:
+    """The model as it was when training began, to be called as the model is; without a gradient.
+
+    New adapters are switched off for it. Otherwise it has the first values of what is trained, in the checkpoints too.
+    """
+    return reference_lib.of(model)
+
+  def initialize(self, model: Any) -> None:
+    """See base class. The reference is what training begins with."""
+    super().initialize(model)
+    reference_lib.take(model)
+
+  # Data.
+
+  @property
+  def named_tokenizer(self) -> str:
+    """That of `tokenizer_path` or `model_path`."""
+    return super().named_tokenizer or (self.base_model.tokenizer if self.base_model else '')
+
+  @property
+  def model_type(self) -> str:
+    """See base class: that of the folder, if there is one."""
+    if self.base_model is None:
+      return super().model_type
+    return pretrained.read_config(self.base_model.model)[0].model_type
+
+  def make_tokenizer(self) -> tokenizer_lib.Tokenizer:
+    """Byte-level BPE with `model.vocab_size` tokens, trained on `tokenizer_texts`."""
+    return tokenizer_training.cached(
+      self.tokenizer_texts(),
+      self.config.model.vocab_size,
+      _TURN_TOKENS,
+      CHAT_TEMPLATE,
+      folder=os.path.expanduser(self.config.train_data.cache_dir),
+      pad_token=_PAD_TOKEN,
+    )
+
+  def tokenizer_texts(self) -> Sequence[str]:
+    """What a tokenizer learns from, if none is named."""
+    return [text for document in python_docstrings.documents('train') for text in document.values()]
+
+  def built_in_records(self, split: str) -> numbered_records.Records:
+    """The data if no `input_path` names others.
+
+    Args:
+      split: 'train' or 'validation'.
+    """
+    return python_docstrings.records(split)
+
+  def records(self, params: Any) -> numbered_records.Records:
+    """The records of a data configuration.
+
+    Args:
+      params: `task.train_data` or `task.validation_data`.
+
+    Raises:
+      UserError: they cannot be read, or there are none.
+    """
+    train, validation = self.config.train_data, self.config.validation_data
+    if not params.is_training and params.input_path:
+      return _read(params, 'task.validation_data')
+    if not train.input_path:
+      return self.built_in_records('train' if params.is_training else 'validation')
+    found = _read(train, 'task.train_data')
+    if params.is_training and validation.input_path:
+      return found
+    held_out = _held_out(len(found), self.validation_share)
+    if not params.is_training and not held_out.any():
+      raise errors.UserError(
+        'task.validation_data.input_path: is empty, and none of the records of task.train_data are held out for '
+        f'validation (task.validation_share {self.validation_share:g} of {len(found)})'
+      )
+    return numbered_records.DividedRecords(found, held_out, takes_held_out=not params.is_training)
+
+  @property
+  def validation_share(self) -> float:
+    """The part of the records that is held out."""
+    share = self.config.validation_share
+    if share is not None:
+      return share
+    return _VALIDATION_SHARE if self.evaluates else 0.0
+
+  @tf.autograph.experimental.do_not_convert  # A traced step may be the first that asks for it.
+  def source(self, params: Any) -> text_sources.TextSource | prepared_texts.PreparedTexts:
+    """The rows of a data configuration: see docs/text_data.md, and docs/prepare.md for those that were prepared.
+
+    Args:
+      params: `task.train_data` or `task.validation_data`.
+    """
+    is_whole = not params.is_training or self.config.validation_data.input_path or not self.validation_share
+    field = f'task.{"train_data" if params.is_training else "validation_data"}.input_path'
+    is_prepared = is_whole and params.input_path and prepared_folders.find(params.input_path, field) is not None
+    return text_sources.open_source(params, self.tokenizer, None if is_prepared else self.records(params))
+
+  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+    """Batches of the rows of `source`."""
+    return step_indexed.build_dataset(self.source(params), params, input_context)
+
+  def code_files(self) -> Mapping[str, Any]:
+    """The tokenizer and the files of chat templates: see base class."""
+    paths = {
+      f'task.{name}.chat_template_path': getattr(self.config, name).chat_template_path
+      for name in ('train_data', 'validation_data')
+    }
+    files = {name: os.path.expanduser(path) for name, path in paths.items() if path}
+    return {**super().code_files(), **files}
+
+  def num_examples(self, params: Any) -> int:
+    """The number of rows."""
+    return len(self.source(params))
+
+  def build_metrics(self, training: bool = True) -> list[Any]:
+    """None of its own."""
+    del training
+    return []
+
+  # Result.
+
+  @property
+  def output_dir(self) -> str:
+    """Where the result is saved; '' for nowhere."""
+    return os.path.expanduser(self.config.output_dir) or self.logging_dir
+
+  def build_actions(self, trainer: Any) -> Sequence[Any]:
+    """Saves the result at the end: a subclass that has actions of its own adds them."""
+    return [saved_folders.SaveAtEnd(self, trainer)]
+
+  def save_result(self, model: Any, folder: str = '') -> Mapping[str, str]:
+    """Saves what training has made of a model, each thing whole or not at all.
+
+    Args:
+      model: the model of `build_model`.
+      folder: below which; '' for `output_dir`.
+
+    Returns:
+      What was saved -> its folder.
+
+    Raises:
+      StorageError: it cannot be written.
+    """
+    return saved_folders.save(self.result_writers(model), folder or self.output_dir)
+
+  @property
+  def result_tokenizer(self) -> tokenizer_lib.Tokenizer:
+    """The tokenizer that goes into results: with the chat template that was trained with."""
+    return text_sources.tokenizer_of(self.config.train_data, self.tokenizer)
+
+  def result_writers(self, model: Any) -> Mapping[str, Callable[[str], None]]:
+    """What is saved: name of a folder -> what writes it, with `result_tokenizer`.
+
+    A subclass with a head of its own overrides this.
+    """
+    return saved_folders.writers(self, model)
+
+  def load_result(self, name: str, folder: str) -> Any:
+    """The model of a folder that `save_result` has written. A subclass that overrides `result_writers` does this too.
+
+    Args:
+      name: what was saved.
+      folder: where.
+    """
+    return saved_folders.load(self, name, folder)
+
+  def check_result(self, model: Any, folder: str) -> Sequence[str]:
+    """See base class: the logits of what was saved are the model's."""
+    return saved_folders.check(self, model, folder)
+
+
+def _read(params: Any, path: str) -> numbered_records.Records:
+  prepared = prepared_folders.find(params.input_path, f'{path}.input_path')
+  if prepared is not None:
+    raise errors.UserError(
+      f'{path}.input_path: {prepared.folder}: rows that were prepared are not divided; name others in '
+      'task.validation_data.input_path, or set task.validation_share=0'
+    )
+  return record_files.open_records(params.input_path, params.split, params.max_samples, f'{path}.input_path')
+
+
+def _held_out(num_records: int, share: float) -> np.ndarray:
+  """Which records are kept for validation, spread evenly: neither all nor none of them; bool [num_records]."""
+  found = np.diff(np.floor(np.arange(num_records + 1) * share + _ROUNDING)) > 0
+  if share and num_records > 1:
+    found[-1] |= not found.any()
+    found[0] &= not found.all()
+  return found

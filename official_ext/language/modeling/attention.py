@@ -1,0 +1,118 @@
+"""Attention with grouped heads, rotary positions, norms of queries and keys, soft-caps and a cache."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from official_ext.language.modeling import decoder_config
+from official_ext.language.modeling import key_value_cache
+from official_ext.language.modeling import layers
+from official_ext.language.modeling import rope
+from official_ext.training.model_parts import clusters
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerContext:
+  """What a block is called with beside its input.
+
+  Attributes:
+    mask: bool [b or 1, 1, t, s], whether a token (t) sees another (s).
+    cos: float32 [b, t, 1, pairs], see `rope.cos_and_sin`; None for no rotation.
+    sin: the same.
+    query_scale: float32 [b, t, 1, 1], what queries are multiplied by; None for nothing.
+    seed: int64 [2], of this layer's dropout; None for none.
+    cache: the keys and values before this call; None to see this call's own alone.
+    extras: what the model was called with for its layers: tensors by name.
+    is_token: float32 [b, t], 0 for padding; None for tokens alone.
+  """
+
+  mask: tf.Tensor
+  cos: tf.Tensor | None = None
+  sin: tf.Tensor | None = None
+  query_scale: tf.Tensor | None = None
+  seed: tf.Tensor | None = None
+  cache: key_value_cache.LayerCache | None = None
+  extras: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+  is_token: tf.Tensor | None = None
+
+
+class Attention(layers.Part):
+  """softmax(q k^T / sqrt(scalar), masked) v, with several heads of queries for each of keys and values (GQA).
+
+  Attributes:
+    q_proj, k_proj, v_proj, o_proj: `layers.Linear`.
+    q_norm, k_norm: norms over head_dim; None without `config.qk_norm`.
+  """
+
+  def __init__(self, config: decoder_config.DecoderConfig, initializer: Any, **options: Any):
+    super().__init__(**options)
+    self._config = config
+    size = decoder_config.head_dim(config)
+    heads, groups, width = config.num_attention_heads, config.num_key_value_heads, config.hidden_size
+    bias = config.attention_bias
+    self.q_proj = layers.Linear(width, heads * size, bias, initializer(), **self.inside('q_proj'))
+    self.k_proj = layers.Linear(width, groups * size, bias, initializer(), **self.inside('k_proj'))
+    self.v_proj = layers.Linear(width, groups * size, bias, initializer(), **self.inside('v_proj'))
+    out_bias = config.attention_out_bias
+    self.o_proj = layers.Linear(heads * size, width, out_bias, initializer(), **self.inside('o_proj'))
+    self.q_norm = self.k_norm = None
+    if config.qk_norm:
+      make = lambda name: layers.Norm(size, config.norm_eps, config.norm_offset, **self.inside(name))
+      self.q_norm, self.k_norm = make('q_norm'), make('k_norm')
+
+  def call(self, x: tf.Tensor, context: LayerContext) -> tuple[tf.Tensor, key_value_cache.LayerCache | None]:
+    """([b, t, hidden_size], the cache with this call's keys and values)."""
+    config, cache = self._config, context.cache
+    queries = self._heads(self.q_proj(x), config.num_attention_heads, self.q_norm, context)
+    if context.query_scale is not None:
+      queries *= tf.cast(context.query_scale, queries.dtype)
+    keys = tf.transpose(self._heads(self.k_proj(x), config.num_key_value_heads, self.k_norm, context), [0, 2, 1, 3])
+    values = tf.transpose(self._split(self.v_proj(x), config.num_key_value_heads), [0, 2, 1, 3])
+    if cache is not None:
+      cache = key_value_cache.extended(cache, keys, values)
+      keys, values = cache.keys, cache.values
+    return self.o_proj(self._attend(queries, keys, values, context)), cache
+
+  def _split(self, x, num_heads):
+    return tf.reshape(x, [*layers.sizes(x)[:2], num_heads, decoder_config.head_dim(self._config)])
+
+  def _heads(self, x, num_heads, norm, context):
+    """[b, t, heads, head_dim], normed and rotated."""
+    x = self._split(x, num_heads)
+    if norm is not None:
+      x = norm(x)
+    return x if context.cos is None else rope.rotated(x, context.cos, context.sin)
+
+  def _attend(self, queries, keys, values, context):
+    """[b, t, heads * head_dim]. The heads that share keys are rows of one product."""
+    config = self._config
+    _, t, heads, size = layers.sizes(queries)
+    _, groups, s, _ = layers.sizes(keys)
+    shared = heads // groups
+    queries *= tf.cast((config.query_pre_attn_scalar or size) ** -0.5, queries.dtype)
+    queries = tf.reshape(queries, [-1, t, groups, shared, size])
+    queries = tf.reshape(tf.transpose(queries, [0, 2, 3, 1, 4]), [-1, groups, shared * t, size])
+    scores = softcapped(tf.matmul(queries, keys, transpose_b=True), config.attn_logit_softcapping)
+    scores = tf.reshape(scores, [-1, groups, shared, t, s])
+    shares = _shares(values.dtype)(scores, context.mask[:, :, tf.newaxis])
+    shares = layers.dropout(shares, config.attention_dropout, context.seed, 0)
+    y = tf.matmul(tf.reshape(shares, [-1, groups, shared * t, s]), values)
+    y = tf.reshape(y, [-1, groups, shared, t, size])
+    return tf.reshape(tf.transpose(y, [0, 3, 1, 2, 4]), [-1, t, heads * size])
+
+
+@functools.cache
+def _shares(dtype):
+  """A function of (scores, mask): the softmax over the last axis, in a dtype."""
+
+  def shares(scores, mask):
+    return tf.cast(tf.nn.softmax(tf.where(mask, tf.cast(scores, tf.float32), -1e30)), dtype)
+
+  return clusters.cluster(shares, num_constants=1)
+
+
+def softcapped(scores: tf.Tensor, cap: float) -> tf.Tensor:
+  """tanh(scores / cap) * cap, in float32; the scores as they are if the cap is 0."""
+  return tf.tanh(tf.cast(scores, tf.float32) / cap) * cap if cap else scores

@@ -1,0 +1,361 @@
+"""A decoder-only transformer for all families: what `DecoderConfig` says, and nothing that a family would know."""
+
+from collections.abc import Mapping
+import functools
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from official_ext.language.modeling import attention
+from official_ext.language.modeling import decoder_config
+from official_ext.language.modeling import experts
+from official_ext.language.modeling import key_value_cache
+from official_ext.language.modeling import layers
+from official_ext.language.modeling import packed_documents
+from official_ext.language.modeling import rope
+from official_ext.training.model_parts import layer_reports
+from official_ext.training.model_parts import layer_weights
+from official_ext.training.model_parts import remat
+from official_ext.training.model_parts import stacked
+
+_ATTENTION_SITE, _MLP_SITE = 1, 2  # Of a layer's dropout; 0 is inside of attention.
+
+
+class MLP(layers.Part):
+  """down_proj(act(gate_proj(x)) * up_proj(x)), or without the gate down_proj(act(up_proj(x)))."""
+
+  def __init__(self, config: decoder_config.DecoderConfig, initializer: Any, **options: Any):
+    super().__init__(**options)
+    width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+    make = lambda name, before, after: layers.Linear(before, after, bias, initializer(), **self.inside(name))
+    self.gate_proj = make('gate_proj', width, inner) if config.gated_mlp else None
+    self.up_proj = make('up_proj', width, inner)
+    self.down_proj = make('down_proj', inner, width)
+    self._activation = layers.activation(config.hidden_act, config.gated_mlp)
+
+  def call(self, x: tf.Tensor) -> tf.Tensor:
+    """A tensor of x's shape and dtype."""
+    up = self.up_proj(x)
+    inner = self._activation(up) if self.gate_proj is None else self._activation(self.gate_proj(x), up)
+    return self.down_proj(inner)
+
+
+class Block(layers.Part):
+  """x + attention(norm(x)), then x + mlp(norm(x)); with `post_norms` a norm behind each, before the sum.
+
+  A subclass may override `call`, and read `context.extras`, what the model was called with for its layers.
+
+  Attributes:
+    mlp: an `MLP`, or an `experts.SparseMLP`.
+  """
+
+  def __init__(self, config: decoder_config.DecoderConfig, initializer: Any, is_sparse: bool = False, **options: Any):
+    """Makes the block.
+
+    Args:
+      config: of the decoder.
+      initializer: see `Decoder`.
+      is_sparse: whether it has experts.
+      **options: those of `layers.Part`.
+    """
+    super().__init__(**options)
+    self._config = config
+    norm = lambda name: layers.Norm(
+      config.hidden_size, config.norm_eps, config.norm_offset, config.norm_type, **self.inside(name)
+    )
+    self.input_layernorm = norm('input_layernorm')
+    self.self_attn = attention.Attention(config, initializer, **self.inside('self_attn'))
+    self.post_attention_layernorm = norm('post_attention_layernorm') if config.post_norms else None
+    self.pre_feedforward_layernorm = norm('pre_feedforward_layernorm')
+    self.mlp = (experts.SparseMLP if is_sparse else MLP)(config, initializer, **self.inside('mlp'))
+    self.post_feedforward_layernorm = norm('post_feedforward_layernorm') if config.post_norms else None
+
+  def call(self, x: tf.Tensor, context: attention.LayerContext) -> tuple[tf.Tensor, key_value_cache.LayerCache | None]:
+    """([b, t, hidden_size], the cache with this call's keys and values)."""
+    if context.cache is not None:
+      added, cache = self._attention_part(x, context)
+      return self._with_mlp(x + added, context), cache
+    if self._config.remat == 'attention':
+      parts = _present(self.input_layernorm, self.self_attn, self.post_attention_layernorm)
+      x += remat.remat(lambda x, _: self._attention_part(x, context)[0], x, parts, {})
+    else:
+      x += self._attention_part(x, context)[0]
+    if self._config.remat == 'mlp':
+      parts = _present(self.pre_feedforward_layernorm, self.mlp, self.post_feedforward_layernorm)
+      return remat.remat(lambda x, _: self._with_mlp(x, context), x, parts, {}), None
+    return self._with_mlp(x, context), None
+
+  def _attention_part(self, x, context):
+    """What attention adds, and the cache."""
+    with layer_weights.seeded(context.seed):
+      y, cache = self.self_attn(self.input_layernorm(x), context)
+    if self.post_attention_layernorm is not None:
+      y = self.post_attention_layernorm(y)
+    return layers.dropout(y, self._config.residual_dropout, context.seed, _ATTENTION_SITE), cache
+
+  def _with_mlp(self, x, context):
+    with layer_weights.seeded(context.seed):
+      y = self.pre_feedforward_layernorm(x)
+      y = self.mlp(y, context.is_token) if isinstance(self.mlp, experts.SparseMLP) else self.mlp(y)
+    if self.post_feedforward_layernorm is not None:
+      y = self.post_feedforward_layernorm(y)
+    return x + layers.dropout(y, self._config.residual_dropout, context.seed, _MLP_SITE)
+
+
+def _present(*parts):
+  return [part for part in parts if part is not None]
+
+
+class Decoder(layers.Part):
+  """Token ids to the hidden states of the last layer, normed. Heads stand on it: `LanguageModel`, or one of your own.
+
+  Attributes:
+    config: what it is made of.
+    embed_tokens: [vocab_size, hidden_size].
+    embed_positions: [max_position_embeddings, hidden_size], learned positions; None with RoPE.
+    blocks: a `Block` for each layer; with `config.scan_layers` a single one, with stacked weights.
+    norm: the last norm.
+    draws: whether layers drop out in training.
+    origin: that of the model from a folder that it is a part of; None for a new one.
+  """
+
+  def __init__(
+    self,
+    config: decoder_config.DecoderConfig,
+    block_class: type[Block] = Block,
+    initializer: Any = None,
+    dtype: Any = None,
+    name: str = 'decoder',
+  ):
+    """Makes all weights.
+
+    Args:
+      config: what it is made of.
+      block_class: of the blocks.
+      initializer: a function that makes the initializer of each matrix; None for normal numbers with
+        `config.initializer_range` as their standard deviation.
+      dtype: a Keras dtype policy; None for the global one.
+      name: of the layer.
+
+    Raises:
+      errors.UserError: for a configuration that cannot be built.
+    """
+    decoder_config.check(config)
+    super().__init__(name=name, dtype=dtype)
+    self.config = config
+    self.origin: Any = None
+    self.draws = bool(config.attention_dropout or config.residual_dropout or config.embedding_dropout)
+    initializer = initializer or functools.partial(tf_keras.initializers.RandomNormal, stddev=config.initializer_range)
+    embedding = lambda rows, name: layers.Embedding(rows, config.hidden_size, initializer(), **self.inside(name))
+    self.embed_tokens = embedding(config.vocab_size, 'embed_tokens')
+    self.embed_positions = None
+    if config.position_embedding_type == 'learned':
+      self.embed_positions = embedding(config.max_position_embeddings, 'embed_positions')
+    if config.scan_layers:
+      options = {**self.inside('blocks'), 'num_rows': config.num_hidden_layers}
+      self.blocks = [block_class(config, initializer, **_kind(config, 0), **options)]
+    else:
+      self.blocks = [
+        block_class(config, initializer, **_kind(config, number), **self.inside(f'blocks/{number}'))
+        for number in range(config.num_hidden_layers)
+      ]
+    self.norm = layers.Norm(
+      config.hidden_size, config.norm_eps, config.norm_offset, config.norm_type, **self.inside('norm')
+    )
+
+  def call(
+    self,
+    input_ids: tf.Tensor,
+    positions: tf.Tensor | None = None,
+    segments: tf.Tensor | None = None,
+    cache: key_value_cache.KeyValueCache | None = None,
+    extras: Mapping[str, tf.Tensor] | None = None,
+    training: bool = False,
+  ) -> tuple[tf.Tensor, key_value_cache.KeyValueCache | None]:
+    """Hidden states.
+
+    Args:
+      input_ids: int32 [b, t].
+      positions: int32 [b, t]; None to count from 0 on in each document.
+      segments: int32 [b, t], the number of each token's document, 0 for padding; None for one document a row. With a
+        cache [b, s], of all its columns.
+      cache: the keys and values of the columns before these; None to see this call's alone. Under XLA only.
+      extras: tensors by name, which every block finds in `context.extras`.
+      training: whether there is dropout.
+
+    Returns:
+      ([b, t, hidden_size] in the compute dtype, the cache with this call's keys and values).
+    """
+    config = self.config
+    if positions is None:
+      positions = self._positions(input_ids, segments, cache)
+    seed = self._seed() if training else None
+    x = self.embed_tokens(input_ids)
+    if config.scale_embeddings:
+      x *= tf.cast(config.hidden_size**0.5, x.dtype)
+    if self.embed_positions is not None:
+      x += self.embed_positions(positions)
+    x = layers.dropout(x, config.embedding_dropout, seed, config.num_hidden_layers)
+    contexts = self._contexts(input_ids, positions, segments, cache)
+    run = self._scanned if config.scan_layers else self._unrolled
+    balances = training and config.router_aux_loss_coef > 0 and any(decoder_config.sparse_layers(config))
+    with layer_reports.collected(balances) as reports:
+      x, cache = run(x, contexts, seed, cache, dict(extras or {}))
+    if balances:
+      self.add_loss(config.router_aux_loss_coef * experts.router_loss(reports))
+    return self.norm(x), cache
+
+  def _positions(self, input_ids, segments, cache):
+    if cache is not None:
+      raise ValueError('positions: must be given together with a cache')
+    if segments is not None:
+      return packed_documents.positions(segments)
+    return tf.broadcast_to(tf.range(tf.shape(input_ids)[1])[tf.newaxis], tf.shape(input_ids))
+
+  def _seed(self):
+    """A new seed of all layers' dropout: by the step's key in a training step; None if there is no dropout."""
+    if not self.draws:
+      return None
+    return tf.random.uniform([2], minval=tf.int64.min, maxval=tf.int64.max, dtype=tf.int64)
+
+  def _contexts(self, input_ids, positions, segments, cache):
+    """Kind of a layer, see `decoder_config.layer_kinds` -> its `LayerContext`."""
+    config = self.config
+    num_queries = layers.sizes(input_ids)[1]
+    num_keys, first_query = (num_queries, 0) if cache is None else (cache.length, cache.index)
+    is_token = None if segments is None or cache is not None else tf.cast(segments > 0, tf.float32)
+    found = {}
+    for kind in sorted(set(decoder_config.layer_kinds(config))):
+      layer_type, has_rope = kind
+      is_sliding = layer_type == decoder_config.SLIDING
+      window = config.sliding_window if is_sliding else 0
+      mask = packed_documents.mask(num_queries, num_keys, first_query, segments, window)
+      cos = sin = scale = None
+      if config.position_embedding_type == 'rope':
+        parameters = (config.sliding_rope_parameters if is_sliding else None) or config.rope_parameters
+        size = decoder_config.head_dim(config)
+        cos, sin = rope.cos_and_sin(parameters, size, config.max_position_embeddings, positions)
+        scale = rope.query_scale(parameters, config.max_position_embeddings, positions)
+        if not has_rope:  # By no angle at all: stacked layers need something of the same shape.
+          cos, sin = tf.ones_like(cos), tf.zeros_like(sin)
+      found[kind] = attention.LayerContext(mask, cos, sin, scale, is_token=is_token)
+    return found
+
+  def _unrolled(self, x, contexts, seed, cache, extras):
+    all_keys, all_values, index = [], [], None
+    for number, (block, kind) in enumerate(zip(self.blocks, decoder_config.layer_kinds(self.config))):
+      context = _of_layer(contexts[kind], seed, number, extras)
+      if cache is not None:
+        layer_cache = key_value_cache.LayerCache(cache.keys[number], cache.values[number], cache.index)
+        x, (keys, values, index) = block(x, _replace(context, cache=layer_cache))
+        all_keys.append(keys)
+        all_values.append(values)
+      elif self.config.remat == 'block':
+        run = functools.partial(_run_block, block, context)
+        x = remat.remat(run, x, [block], extras)
+      else:
+        x = _run_block(block, context, x, extras)
+    return x, cache and key_value_cache.KeyValueCache(tuple(all_keys), tuple(all_values), index)
+
+  def _scanned(self, x, contexts, seed, cache, extras):
+    block, num_layers = self.blocks[0], self.config.num_hidden_layers
+    kinds = sorted(contexts)
+    kind_of = decoder_config.layer_kinds(self.config)
+    of_layer = tf.constant([kinds.index(kind) for kind in kind_of])
+    stack = lambda name: tf.stack([getattr(contexts[kind], name) for kind in kinds])
+    names = [name for name in ('mask', 'cos', 'sin', 'query_scale') if getattr(contexts[kinds[0]], name) is not None]
+    parts = {name: stack(name) for name in names}
+
+    def context_of(number, extras):
+      if isinstance(number, int):
+        return _of_layer(contexts[kind_of[number]], seed, number, extras)
+      chosen = {name: part[of_layer[number]] for name, part in parts.items()}
+      context = attention.LayerContext(**chosen, is_token=contexts[kinds[0]].is_token)
+      return _of_layer(context, seed, number, extras)
+
+    if cache is None:
+      run = lambda x, number, extras: _run_block(block, context_of(number, extras), x, extras)
+      reports = [experts.report_spec(self.config)] if decoder_config.sparse_layers(self.config)[0] else []
+      return stacked.scan(run, x, block, num_layers, extras, reports), None
+
+    def step(x, number, state):
+      layer_cache = key_value_cache.LayerCache(state[0][number], state[1][number], cache.index)
+      x, (keys, values, _) = block(x, _replace(context_of(number, extras), cache=layer_cache))
+      return x, tuple(key_value_cache.with_row(stack, row, number) for stack, row in zip(state, (keys, values)))
+
+    x, (keys, values) = stacked.loop(step, x, (cache.keys[0], cache.values[0]), block, num_layers)
+    return x, key_value_cache.KeyValueCache((keys,), (values,), cache.index + layers.sizes(x)[1])
+
+
+def _kind(config, number):
+  """What a block is told of its layer: nothing in a decoder without experts."""
+  return {'is_sparse': decoder_config.sparse_layers(config)[number]} if config.num_experts else {}
+
+
+def _replace(context, **changes):
+  return attention.LayerContext(**{**vars(context), **changes})
+
+
+def _of_layer(context, seed, number, extras):
+  """The context of one layer of its kind."""
+  layer_seed = None if seed is None else _layer_seed(seed, number)
+  return _replace(context, seed=layer_seed, extras=extras)
+
+
+def _layer_seed(seed, number):
+  """Beside the stream of the embedding's dropout, which is numbered behind the layers'."""
+  return tf.stack([seed[0], seed[1] + tf.cast(number, tf.int64) + 1])
+
+
+def _run_block(block, context, x, extras):
+  return block(x, _replace(context, extras=extras))[0]
+
+
+class LanguageModel(tf_keras.Model):
+  """A decoder with a head of logits: `model(input_ids)` is float32 [b, t, vocab_size].
+
+  Attributes:
+    config: what it is made of.
+    decoder: all but the head.
+    lm_head: a `layers.Linear`; None if the embedding is the head too.
+    origin: what `pretrained.load` has found beside the weights; None for a new model.
+  """
+
+  def __init__(
+    self,
+    config: decoder_config.DecoderConfig,
+    block_class: type[Block] = Block,
+    initializer: Any = None,
+    dtype: Any = None,
+    name: str = 'language_model',
+  ):
+    """Makes all weights; the arguments are those of `Decoder`."""
+    super().__init__(name=name, dtype=dtype, autocast=False)
+    self.config = config
+    self.origin: Any = None
+    self.decoder = Decoder(config, block_class, initializer, dtype=self._dtype_policy)
+    self.lm_head = None
+    if not config.tie_word_embeddings:
+      make = initializer or functools.partial(tf_keras.initializers.RandomNormal, stddev=config.initializer_range)
+      self.lm_head = layers.Linear(
+        config.hidden_size, config.vocab_size, False, make(), dtype=self._dtype_policy, name='lm_head'
+      )
+    self.built = True
+
+  def call(
+    self,
+    input_ids: tf.Tensor,
+    positions: tf.Tensor | None = None,
+    segments: tf.Tensor | None = None,
+    extras: Mapping[str, tf.Tensor] | None = None,
+    training: bool = False,
+  ) -> tf.Tensor:
+    """Logits, float32 [b, t, vocab_size]; the arguments are those of `Decoder.call`."""
+    hidden, _ = self.decoder(input_ids, positions=positions, segments=segments, extras=extras, training=training)
+    return self.logits(hidden)
+
+  def logits(self, hidden: tf.Tensor) -> tf.Tensor:
+    """What the head makes of hidden states: [..., hidden_size] -> float32 [..., vocab_size]."""
+    scores = self.decoder.embed_tokens.scores(hidden) if self.lm_head is None else self.lm_head(hidden)
+    return attention.softcapped(tf.cast(scores, tf.float32), self.config.final_logit_softcapping)

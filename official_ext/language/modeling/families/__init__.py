@@ -1,0 +1,47 @@
+"""The architectures of Hugging Face that a decoder can be: one module each, which lists names and says no more."""
+
+from official_ext.base import errors
+from official_ext.base import suggestions
+from official_ext.language.modeling.families import family
+from official_ext.language.modeling.families import gemma
+from official_ext.language.modeling.families import gpt2
+from official_ext.language.modeling.families import llama
+from official_ext.language.modeling.families import mistral
+from official_ext.language.modeling.families import phi3
+from official_ext.language.modeling.families import qwen
+from official_ext.language.modeling.families import smollm3
+
+FAMILIES: dict[str, family.Family] = {
+  found.model_type: found
+  for found in (
+    llama.LLAMA,
+    mistral.MISTRAL,
+    mistral.MINISTRAL3,
+    qwen.QWEN2,
+    qwen.QWEN3,
+    qwen.QWEN3_MOE,
+    gemma.GEMMA2,
+    gemma.GEMMA3,
+    gpt2.GPT2,
+    phi3.PHI3,
+    smollm3.SMOLLM3,
+  )
+}
+
+
+def find(model_type: object, where: str) -> family.Family:
+  """The family of a `model_type`.
+
+  Args:
+    model_type: what a configuration says.
+    where: the file or field that says it.
+
+  Raises:
+    errors.UserError: for one that is not there.
+  """
+  if isinstance(model_type, str) and model_type in FAMILIES:
+    return FAMILIES[model_type]
+  guess = suggestions.did_you_mean(model_type, FAMILIES, before='; ')
+  raise errors.UserError(
+    f'{where}: the architecture {model_type!r} is not there; known are {", ".join(FAMILIES)}{guess}'
+  )

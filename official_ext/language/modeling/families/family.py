@@ -1,0 +1,300 @@
+"""What a family of models is: the names of its fields and tensors, and what they are here."""
+
+from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import re
+from typing import Any
+
+from official_ext.base import errors
+from official_ext.language.modeling import decoder_config
+from official_ext.language.modeling.families import layer_fields
+from official_ext.language.modeling.families import rope_fields
+
+# Fields of every Hugging Face configuration that change nothing about the logits.
+IGNORED = frozenset(
+  """_attn_implementation _attn_implementation_internal _commit_hash _name_or_path architectures attn_implementation
+  auto_map bos_token_id cache_implementation chunk_size_feed_forward decoder_start_token_id do_sample dtype eos_token_id
+  finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label initializer_range is_decoder
+  label2id max_length min_length model_type num_beams num_labels num_return_sequences output_attentions
+  output_hidden_states output_scores pad_token_id prefix pretraining_tp problem_type repetition_penalty return_dict
+  return_dict_in_generate sep_token_id task_specific_params temperature tie_encoder_decoder tokenizer_class top_k top_p
+  torch_dtype torchscript transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache""".split()
+)
+# Fields that change nothing as long as they have this value; None is as good.
+NEUTRAL: dict[str, Any] = {
+  'add_cross_attention': False,
+  'clip_qkv': None,
+  'cross_attention_hidden_size': None,
+  'is_encoder_decoder': False,
+  'pruned_heads': {},
+  'quantization_config': None,
+  'use_bidirectional_attention': False,
+  'use_mrope': False,
+}
+REQUIRED = object()
+# The tensors of heads, which stand outside of the decoder and its prefix.
+LM_HEAD, SCORES = 'lm_head.weight', 'score.weight'
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+  """A field of their configuration.
+
+  Attributes:
+    ours: the fields of `DecoderConfig` that have its value.
+    default: what it is if it is missing: REQUIRED for an error; a function of all fields is called.
+    null: what null stands for, if not for the default.
+  """
+
+  ours: tuple[str, ...]
+  default: Any = REQUIRED
+  null: Any = None
+
+  def value(self, fields: Mapping[str, Any], name: str) -> Any:
+    """What fields tell for it, by its name."""
+    value = fields.get(name)
+    if value is not None:
+      return value
+    stands_for = self.default if name not in fields or self.null is None else self.null
+    return stands_for(fields) if callable(stands_for) else stands_for
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+  """A tensor of their files.
+
+  Attributes:
+    ours: the weights that lie in it, one behind the other along the outputs.
+    is_transposed: whether it is [out, in], as PyTorch's nn.Linear has it.
+  """
+
+  ours: tuple[str, ...]
+  is_transposed: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """An architecture of Hugging Face.
+
+  Attributes:
+    model_type: its name in config.json.
+    architecture: its class in transformers.
+    prefix: what is in front of every tensor's name but the head's; files of the bare decoder lack it.
+    block_prefix: what is in front of a layer's tensors, behind `prefix`, with `{}` for the layer's number.
+    tensors: their name -> what it is here, of what is outside of layers.
+    block_tensors: the same within a layer; ours begin at the block. {} stands for the number of an expert.
+    fields: their name -> what it is here.
+    fixed: fields of `DecoderConfig` that all models of the family share.
+    neutral: fields that are implemented for one value alone, beside `NEUTRAL`.
+    ignored: fields that change nothing, beside `IGNORED`.
+    layers: how layer types and windows are told.
+    rope: how rotations are told; None for a family without them.
+    ignored_tensors: patterns of tensors that hold no weights.
+    sequence_classifier: the class of its classifiers in transformers; '' if it is named like the architecture.
+  """
+
+  model_type: str
+  architecture: str
+  prefix: str
+  block_prefix: str
+  tensors: Mapping[str, Tensor]
+  block_tensors: Mapping[str, Tensor]
+  fields: Mapping[str, Field]
+  fixed: Mapping[str, Any]
+  neutral: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  ignored: frozenset[str] = frozenset()
+  layers: layer_fields.LayerFields = layer_fields.FULL
+  rope: rope_fields.RopeFields | None = None
+  ignored_tensors: tuple[str, ...] = (r'.*rotary_emb\.inv_freq',)
+  sequence_classifier: str = ''
+
+  def __post_init__(self):
+    if not self.sequence_classifier:
+      name = self.architecture.replace('ForCausalLM', 'ForSequenceClassification')
+      object.__setattr__(self, 'sequence_classifier', name)
+
+
+def linear(theirs: str, *ours: str) -> dict[str, Tensor]:
+  """The tensors of an nn.Linear: the products of several layers lie one behind the other."""
+  return {
+    f'{theirs}.weight': Tensor(tuple(f'{name}/kernel' for name in ours), is_transposed=True),
+    f'{theirs}.bias': Tensor(tuple(f'{name}/bias' for name in ours)),
+  }
+
+
+def norm(theirs: str, ours: str) -> dict[str, Tensor]:
+  """The tensors of an RMSNorm or LayerNorm."""
+  return {f'{theirs}.weight': Tensor((f'{ours}/scale',)), f'{theirs}.bias': Tensor((f'{ours}/bias',))}
+
+
+def full_name(family: Family, name: str) -> str:
+  """A tensor's name in a file of the whole model; files of the bare decoder have it without the prefix."""
+  return name if name in (LM_HEAD, SCORES) or name.startswith(family.prefix) else family.prefix + name
+
+
+def is_ignored(family: Family, name: str) -> bool:
+  """Whether a tensor, by its full name, holds no weights."""
+  return any(re.fullmatch(pattern, name) for pattern in family.ignored_tensors)
+
+
+def of_experts(tensors: Mapping[str, Tensor], num_experts: int) -> Iterator[tuple[str, Tensor]]:
+  """Yields tensors by name, those whose name has a {} once for each expert."""
+  for name, tensor in tensors.items():
+    for number in range(num_experts) if '{}' in name else [None]:
+      ours = tuple(path.format(number) for path in tensor.ours)
+      yield name.format(number), dataclasses.replace(tensor, ours=ours)
+
+
+def read(
+  family: Family, fields: Mapping[str, Any], where: str, ignore_fields: tuple[str, ...] = ()
+) -> decoder_config.DecoderConfig:
+  """The decoder that a Hugging Face configuration describes.
+
+  Args:
+    family: of its `model_type`.
+    fields: the contents of config.json.
+    where: the file that errors name.
+    ignore_fields: fields to take no notice of, though they may change the logits.
+
+  Raises:
+    errors.UserError: for a field that is missing, unknown or not implemented, with its name.
+  """
+  _refuse_others(family, fields, where, ignore_fields)
+  values = dict(family.fixed)
+  for name, field in family.fields.items():
+    value = field.value(fields, name)
+    if value is REQUIRED:
+      raise errors.UserError(f'{where}: {name} is missing')
+    values.update(dict.fromkeys(field.ours, value))
+  try:
+    num_layers = values['num_hidden_layers']
+    values['layer_types'], values['sliding_window'] = layer_fields.normal(*family.layers.read(fields, num_layers))
+    if family.rope is not None:
+      values.update(family.rope.read(fields))
+    config = decoder_config.DecoderConfig(model_type=family.model_type, **values)
+    decoder_config.check(config)
+  except errors.UserError as error:
+    raise errors.UserErrors([f'{where}: {line}' for line in errors.lines_of(error)]) from error
+  return config
+
+
+def _refuse_others(family, fields, where, ignore_fields):
+  """Raises for a field that nobody reads."""
+  rope_names = () if family.rope is None else family.rope.names
+  read_here = {*family.fields, *family.layers.names, *rope_names, *family.ignored, *IGNORED, *ignore_fields}
+  neutral = {**NEUTRAL, **family.neutral}
+  for name, value in fields.items():
+    if name in read_here or value is None or (name in neutral and value == neutral[name]):
+      continue
+    if name == 'quantization_config':
+      how = value.get('quant_method') if isinstance(value, Mapping) else None
+      raise errors.UserError(
+        f'{where}: quantization_config: the weights are quantized ({how or "by an unnamed method"}), and only those in '
+        'float32, float16 and bfloat16 are read; take the model from before its quantization (load_in_4bit=true '
+        'quantizes it here)'
+      )
+    why = f'only {neutral[name]!r} is implemented' if name in neutral else f'not known for {family.model_type}'
+    raise errors.UserError(
+      f'{where}: {name}: {value!r} may change what the model computes: {why} (ignore_fields=({name!r},) loads it all '
+      'the same)'
+    )
+
+
+def write(family: Family, config: decoder_config.DecoderConfig, dialect: str = rope_fields.OLD) -> dict[str, Any]:
+  """The Hugging Face configuration of a decoder.
+
+  Args:
+    family: of its `model_type`.
+    config: what to write.
+    dialect: of the rotations, see `rope_fields`.
+
+  Raises:
+    errors.UserError: for a field that the family cannot express.
+  """
+  fields: dict[str, Any] = {'model_type': family.model_type, 'architectures': [family.architecture]}
+  for name, field in family.fields.items():
+    value = getattr(config, field.ours[0])
+    if field.ours[0] == 'head_dim':
+      value = decoder_config.head_dim(config)
+    value = list(value) if isinstance(value, tuple) else value
+    fields[name] = None if field.null is not None and value == field.null else value
+  fields.update(family.layers.write(*layer_fields.normal(config.layer_types, config.sliding_window), config))
+  if family.rope is not None:
+    fields.update(family.rope.write(config, dialect))
+  again = comparable(read(family, fields, 'config.json'))
+  for name, value in comparable(config).items():
+    if again[name] != value:
+      raise errors.UserError(f'{name}: {value!r} cannot be saved as {family.model_type}, which has {again[name]!r}')
+  return fields
+
+
+def comparable(config: decoder_config.DecoderConfig) -> dict[str, Any]:
+  """The fields that make the decoder's function, in one form for all configurations of the same function."""
+  values = {name: value for name, value in config.as_dict().items() if name not in decoder_config.SETTINGS}
+  values['layer_types'], values['sliding_window'] = layer_fields.normal(config.layer_types, config.sliding_window)
+  values['no_rope_layers'] = [has_rope for _, has_rope in decoder_config.layer_kinds(config)]
+  values['head_dim'] = decoder_config.head_dim(config)
+  values['decoder_sparse_step'] = values['mlp_only_layers'] = decoder_config.sparse_layers(config)
+  if not config.num_experts:
+    values['num_experts_per_tok'] = values['moe_intermediate_size'] = values['norm_topk_prob'] = None
+  values['query_pre_attn_scalar'] = config.query_pre_attn_scalar or values['head_dim']
+  if config.position_embedding_type == 'learned':
+    values['rope_parameters'] = values['sliding_rope_parameters'] = None
+  return values
+
+
+# What the families that grew from Llama share.
+
+Default = Callable[[Mapping[str, Any]], Any]
+
+
+def llama_fields(**defaults: Any) -> dict[str, Field]:
+  """The fields of Llama; `defaults` are what transformers takes for those that are missing."""
+  heads = lambda fields: fields['num_attention_heads']
+  fields = {
+    'vocab_size': Field(('vocab_size',)),
+    'hidden_size': Field(('hidden_size',)),
+    'intermediate_size': Field(('intermediate_size',)),
+    'num_hidden_layers': Field(('num_hidden_layers',)),
+    'num_attention_heads': Field(('num_attention_heads',)),
+    'num_key_value_heads': Field(('num_key_value_heads',), heads, null=heads),
+    'head_dim': Field(('head_dim',), 0),
+    'hidden_act': Field(('hidden_act',), 'silu'),
+    'max_position_embeddings': Field(('max_position_embeddings',)),
+    'rms_norm_eps': Field(('norm_eps',), 1e-6),
+    'tie_word_embeddings': Field(('tie_word_embeddings',), False),
+    'attention_dropout': Field(('attention_dropout',), 0.0),
+    'initializer_range': Field(('initializer_range',), 0.02),
+  }
+  return {name: dataclasses.replace(field, default=defaults.get(name, field.default)) for name, field in fields.items()}
+
+
+BIAS_OF_ALL_FOUR = Field(('attention_bias', 'attention_out_bias'), False)
+HEAD = {LM_HEAD: Tensor(('lm_head/kernel',), is_transposed=True)}
+LLAMA_TENSORS = {
+  'embed_tokens.weight': Tensor(('decoder/embed_tokens/embeddings',)),
+  **norm('norm', 'decoder/norm'),
+  **HEAD,
+}
+_LLAMA_LINEARS = {
+  **linear('self_attn.q_proj', 'self_attn/q_proj'),
+  **linear('self_attn.k_proj', 'self_attn/k_proj'),
+  **linear('self_attn.v_proj', 'self_attn/v_proj'),
+  **linear('self_attn.o_proj', 'self_attn/o_proj'),
+  **linear('mlp.gate_proj', 'mlp/gate_proj'),
+  **linear('mlp.up_proj', 'mlp/up_proj'),
+  **linear('mlp.down_proj', 'mlp/down_proj'),
+}
+HEAD_NORMS = {**norm('self_attn.q_norm', 'self_attn/q_norm'), **norm('self_attn.k_norm', 'self_attn/k_norm')}
+LLAMA_BLOCK = {
+  **_LLAMA_LINEARS,
+  **norm('input_layernorm', 'input_layernorm'),
+  **norm('post_attention_layernorm', 'pre_feedforward_layernorm'),
+}
+GEMMA_BLOCK = {
+  **_LLAMA_LINEARS,
+  **norm('input_layernorm', 'input_layernorm'),
+  **norm('post_attention_layernorm', 'post_attention_layernorm'),
+  **norm('pre_feedforward_layernorm', 'pre_feedforward_layernorm'),
+  **norm('post_feedforward_layernorm', 'post_feedforward_layernorm'),
+}

@@ -1,0 +1,45 @@
+"""Mistral 7B and what followed with its architecture, and Ministral 3."""
+
+from official_ext.language.modeling.families import family
+from official_ext.language.modeling.families import layer_fields
+from official_ext.language.modeling.families import rope_fields
+
+MISTRAL = family.Family(
+  model_type='mistral',
+  architecture='MistralForCausalLM',
+  prefix='model.',
+  block_prefix='layers.{}.',
+  tensors=family.LLAMA_TENSORS,
+  block_tensors=family.LLAMA_BLOCK,
+  fields=family.llama_fields(num_key_value_heads=8, max_position_embeddings=131072),
+  fixed={},
+  neutral={'attention_bias': False, 'mlp_bias': False},
+  layers=layer_fields.ALL_OR_NONE,
+  rope=rope_fields.RopeFields(),
+)
+MINISTRAL3 = family.Family(
+  model_type='ministral3',
+  architecture='Ministral3ForCausalLM',
+  prefix='model.',
+  block_prefix='layers.{}.',
+  tensors=family.LLAMA_TENSORS,
+  block_tensors=family.LLAMA_BLOCK,
+  fields=family.llama_fields(num_key_value_heads=8, head_dim=128, max_position_embeddings=262144, rms_norm_eps=1e-5),
+  fixed={},
+  neutral={'attention_bias': False, 'mlp_bias': False},
+  layers=layer_fields.ALL_OR_NONE,
+  rope=rope_fields.RopeFields(
+    default={
+      'rope_type': 'yarn',
+      'rope_theta': 1000000.0,
+      'factor': 16.0,
+      'original_max_position_embeddings': 16384,
+      'beta_fast': 32.0,
+      'beta_slow': 1.0,
+      'mscale': 1.0,
+      'mscale_all_dim': 1.0,
+      'llama_4_scaling_beta': 0.1,
+    },
+    scales_queries=True,
+  ),
+)

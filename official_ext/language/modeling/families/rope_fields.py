@@ -1,0 +1,143 @@
+"""How configurations tell rotations: `rope_theta` and `rope_scaling` (OLD), or `rope_parameters` (transformers 5; NEW).
+
+transformers 5 reads both, transformers 4 only the old one, without a word about the other: so a new model is written in
+the old dialect, and a loaded one in its own.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
+
+from official_ext.base import errors
+from official_ext.language.modeling import decoder_config
+from official_ext.language.modeling import rope
+
+OLD, NEW = 'rope_scaling', 'rope_parameters'
+_ALIASES = {'su': 'longrope'}
+_ANY_KIND = ('rope_type', 'type', 'rope_theta', 'partial_rotary_factor', 'original_max_position_embeddings')
+
+
+def dialect_of(fields: Mapping[str, Any]) -> str:
+  """Which one a configuration is written in."""
+  return NEW if fields.get(NEW) else OLD
+
+
+@dataclasses.dataclass(frozen=True)
+class RopeFields:
+  """The rotations of a family.
+
+  Attributes:
+    theta: the base of a configuration that tells none.
+    local_theta: the same for layers with a window, in families that give them rotations of their own; 0 in others.
+    may_be_partial: whether a part of a head may stay without rotation.
+    kinds: the rotations that it may have; empty for all.
+    original: original_max_position_embeddings of a configuration that tells none beside the rotation, in families that
+      read it nowhere else; 0 in others.
+    default: what a configuration without rotations has.
+    scales_queries: whether a rotation may have llama_4_scaling_beta.
+  """
+
+  theta: float = 10000.0
+  local_theta: float = 0.0
+  may_be_partial: bool = False
+  kinds: tuple[str, ...] = ()
+  original: int = 0
+  default: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  scales_queries: bool = False
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    """The fields that are read."""
+    names = ('rope_theta', OLD, NEW, 'original_max_position_embeddings', 'partial_rotary_factor')
+    return (*names, 'rope_local_base_freq') if self.local_theta else names
+
+  def read(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `DecoderConfig`, from either dialect."""
+    told = dict(fields.get(NEW) or {})
+    theta = fields.get('rope_theta') or self.theta
+    if not self.local_theta:
+      told = dict(fields.get(OLD) or told or self.default)
+      return {'rope_parameters': self._parameters(told, theta, fields)}
+    wide = {**(told.get(decoder_config.FULL) or {}), **(fields.get(OLD) or {})}
+    local = told.get(decoder_config.SLIDING) or {}
+    others = sorted(set(told) - {decoder_config.FULL, decoder_config.SLIDING})
+    if others:
+      raise errors.UserError(f'{NEW}.{others[0]}: this family has {decoder_config.FULL} and {decoder_config.SLIDING}')
+    local_theta = fields.get('rope_local_base_freq') or self.local_theta
+    return {
+      'rope_parameters': self._parameters(wide, theta, fields),
+      'sliding_rope_parameters': self._parameters(local, local_theta, {}),
+    }
+
+  def _parameters(self, told, theta, fields):
+    """`RopeParameters` of what one dictionary tells."""
+    kind = told.get('rope_type') or told.get('type') or 'default'
+    kind = _ALIASES.get(kind, kind)
+    parameters = rope.RopeParameters(rope_type=kind, rope_theta=float(told.get('rope_theta') or theta))
+    if self.kinds and kind not in self.kinds:
+      raise errors.UserError(f'{NEW}.rope_type: {kind!r}: in this family only {", ".join(self.kinds)} are implemented')
+    rope.check(rope.RopeParameters(rope_type=kind, **_anything_needed(kind)))
+    used = rope.USED_FIELDS[kind]
+    for name, value in told.items():
+      if value is None or name in _ANY_KIND or (self.scales_queries and name == 'max_position_embeddings'):
+        continue
+      if self.scales_queries and name == 'llama_4_scaling_beta':
+        parameters.llama_4_scaling_beta = value
+        continue
+      if name not in used:
+        raise errors.UserError(f'{NEW}.{name}: {value!r}: rope_type {kind!r} has no such field here')
+      setattr(parameters, name, tuple(map(float, value)) if isinstance(value, list) else value)
+    if 'original_max_position_embeddings' in used:
+      name = 'original_max_position_embeddings'
+      parameters.original_max_position_embeddings = fields.get(name) or self.original or told.get(name) or 0
+    partial = told.get('partial_rotary_factor') or fields.get('partial_rotary_factor') or 1.0
+    if partial != 1 and not self.may_be_partial:
+      raise errors.UserError(f'partial_rotary_factor: {partial!r}: in this family only 1.0 is implemented')
+    parameters.partial_rotary_factor = float(partial)
+    return parameters
+
+  def write(self, config: decoder_config.DecoderConfig, dialect: str) -> dict[str, Any]:
+    """The fields of a dialect."""
+    wide = _told(config.rope_parameters)
+    if self.original:
+      original = wide.pop('original_max_position_embeddings', self.original)
+      fields = {NEW: wide} if dialect == NEW else _in_old_dialect(wide)
+      return {**fields, 'original_max_position_embeddings': original}
+    if not self.local_theta:
+      if config.sliding_rope_parameters is not None:
+        raise errors.UserError(f'sliding_rope_parameters: {config.model_type} rotates all layers alike')
+      return {NEW: wide} if dialect == NEW else _in_old_dialect(wide)
+    local = _told(config.sliding_rope_parameters or config.rope_parameters)
+    if dialect == NEW or local['rope_type'] != 'default':  # The old one has no place for it.
+      return {NEW: {decoder_config.FULL: wide, decoder_config.SLIDING: local}}
+    return {**_in_old_dialect(wide), 'rope_local_base_freq': local['rope_theta']}
+
+
+def _anything_needed(kind):
+  """Values with which a check of the kind alone passes."""
+  return dict(factor=1.0, low_freq_factor=1.0, high_freq_factor=1.0, short_factor=(1.0,), long_factor=(1.0,))
+
+
+def _told(parameters):
+  told = {'rope_type': parameters.rope_type, 'rope_theta': parameters.rope_theta}
+  for name in rope.USED_FIELDS[parameters.rope_type]:
+    value = getattr(parameters, name)
+    if value is not None and not (name == 'original_max_position_embeddings' and not value):
+      told[name] = list(value) if isinstance(value, (list, tuple)) else value
+  if told.get('truncate'):
+    del told['truncate']
+  if parameters.llama_4_scaling_beta:
+    told['llama_4_scaling_beta'] = parameters.llama_4_scaling_beta
+  if parameters.partial_rotary_factor != 1:
+    told['partial_rotary_factor'] = parameters.partial_rotary_factor
+  return told
+
+
+def _in_old_dialect(told):
+  scaling = {name: value for name, value in told.items() if name not in ('rope_theta', 'partial_rotary_factor')}
+  fields = {'rope_theta': told['rope_theta']}
+  if told['rope_type'] != 'default':
+    fields[OLD] = scaling
+  if 'partial_rotary_factor' in told:
+    fields['partial_rotary_factor'] = told['partial_rotary_factor']
+  return fields

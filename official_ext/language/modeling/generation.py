@@ -1,0 +1,335 @@
+"""Continuing texts: prompts of different lengths at once, with a cache, in one XLA program or token by token.
+
+generate = generation.Generator(model, generation.config_of(model, max_new_tokens=50, temperature=0.7))
+continuations = generate([[1, 15043], [1, 3, 306]], seed=0)
+for token in generate.stream([1, 15043], seed=0): ...
+"""
+
+from collections.abc import Iterator, Sequence
+import dataclasses
+import json
+import os
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from official_ext.base import errors
+from official_ext.base import keyed_draws
+from official_ext.language.modeling import decoder
+from official_ext.language.modeling import key_value_cache
+from official_ext.language.modeling import packed_documents
+from official_ext.language.modeling import token_sampling
+
+
+class State(NamedTuple):
+  """Between two tokens; a structure that tf.while_loop and tf.function take.
+
+  Attributes:
+    step: int32 scalar, how many tokens were drawn before this one.
+    tokens: int32 [b], the one that was drawn last; the padding of rows that had ended before.
+    log_probs: float32 [b], the log of its probability by the model itself, at temperature 1; 0 for padding.
+    is_done: bool [b], whether the row has ended, with this token or before.
+    positions: int32 [b], of the next token.
+    segments: int32 [b, s], 1 for the columns of the cache that hold tokens or will, 0 for padding.
+    cache: of all tokens but the last one.
+    seen: bool [b, vocab_size], which tokens were there; [b, 0] without a repetition penalty.
+    seed: int64 [2].
+  """
+
+  step: tf.Tensor
+  tokens: tf.Tensor
+  log_probs: tf.Tensor
+  is_done: tf.Tensor
+  positions: tf.Tensor
+  segments: tf.Tensor
+  cache: key_value_cache.KeyValueCache
+  seen: tf.Tensor
+  seed: tf.Tensor
+
+
+class Samples(NamedTuple):
+  """Continuations as tensors.
+
+  Attributes:
+    tokens: int32 [b, max_new_tokens], with the padding behind the end.
+    log_probs: float32 [b, max_new_tokens], the logs of their probabilities by the model itself, at temperature 1 and
+      without filters: what a loss computes of the same tokens; 0 for padding.
+    mask: int32 [b, max_new_tokens], 1 for tokens, the one that ends a row among them.
+  """
+
+  tokens: tf.Tensor
+  log_probs: tf.Tensor
+  mask: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Continuation:
+  """What follows a prompt.
+
+  Attributes:
+    tokens: the new ones; the last is a stop token if one was met.
+    log_probs: see `Samples`.
+  """
+
+  tokens: list[int]
+  log_probs: list[float]
+
+
+def start(
+  model: decoder.LanguageModel,
+  config: token_sampling.GenerationConfig,
+  input_ids: tf.Tensor,
+  mask: tf.Tensor,
+  seed: tf.Tensor,
+) -> State:
+  """Reads the prompts, and draws the first token. Under XLA only.
+
+  Args:
+    model: a language model.
+    config: how to draw.
+    input_ids: int32 [b, t] of static shape, padded on the left.
+    mask: int32 [b, t], 0 for padding.
+    seed: int64 [2].
+  """
+  batch_size, length = input_ids.shape
+  room = tf.ones([batch_size, config.max_new_tokens], tf.int32)
+  segments = tf.concat([mask, room], axis=1)
+  dtype = tf.as_dtype(model.decoder.compute_dtype)
+  cache = key_value_cache.empty(model.config, batch_size, length + config.max_new_tokens, dtype)
+  hidden, cache = model.decoder(
+    input_ids, positions=packed_documents.positions(mask), segments=segments, cache=cache, training=False
+  )
+  state = State(
+    step=tf.constant(-1),
+    tokens=tf.zeros([batch_size], tf.int32),
+    log_probs=tf.zeros([batch_size]),
+    is_done=tf.zeros([batch_size], tf.bool),
+    positions=tf.reduce_sum(mask, axis=1) - 1,
+    segments=segments,
+    cache=cache,
+    seen=_seen(input_ids, mask, model.config.vocab_size if config.repetition_penalty != 1 else 0),
+    seed=seed,
+  )
+  return _drawn(model.logits(hidden[:, -1]), config, state)
+
+
+def advance(model: decoder.LanguageModel, config: token_sampling.GenerationConfig, state: State) -> State:
+  """Reads the token that was drawn last, and draws the next one. Under XLA only."""
+  hidden, cache = model.decoder(
+    state.tokens[:, tf.newaxis],
+    positions=state.positions[:, tf.newaxis],
+    segments=state.segments,
+    cache=state.cache,
+    training=False,
+  )
+  return _drawn(model.logits(hidden[:, 0]), config, state._replace(cache=cache))
+
+
+def sample(
+  model: decoder.LanguageModel,
+  config: token_sampling.GenerationConfig,
+  input_ids: tf.Tensor,
+  mask: tf.Tensor,
+  seed: tf.Tensor,
+) -> Samples:
+  """Continues prompts up to their ends; part of a larger program, such as a training step. Under XLA only.
+
+  Args: those of `start`.
+  """
+  state = start(model, config, input_ids, mask, seed)
+  batch_size, length = input_ids.shape[0], config.max_new_tokens
+  arrays = [tf.TensorArray(dtype, length, element_shape=[batch_size]) for dtype in (tf.int32, tf.float32, tf.int32)]
+  padding = tf.fill([batch_size], config.pad_token_id), tf.zeros([batch_size]), tf.zeros([batch_size], tf.int32)
+  # What a loop that ends early does not write.
+  arrays = [array.unstack(tf.tile(value[tf.newaxis], [length, 1])) for array, value in zip(arrays, padding)]
+  ones = tf.ones([batch_size], tf.int32)
+
+  def written(state, arrays, row_mask):
+    return [array.write(state.step, value) for array, value in zip(arrays, (state.tokens, state.log_probs, row_mask))]
+
+  def body(state, arrays):
+    row_mask = 1 - tf.cast(state.is_done, tf.int32)
+    state = advance(model, config, state)
+    return state, written(state, arrays, row_mask)
+
+  _, arrays = tf.while_loop(
+    lambda state, _: (state.step < length - 1) & ~tf.reduce_all(state.is_done),
+    body,
+    (state, written(state, arrays, ones)),
+    maximum_iterations=length - 1,
+  )
+  return Samples(*(tf.transpose(array.stack()) for array in arrays))
+
+
+def _seen(input_ids, mask, vocab_size):
+  hits = tf.one_hot(input_ids, vocab_size, dtype=tf.int32) * mask[:, :, tf.newaxis]
+  return tf.reduce_max(hits, axis=1) > 0
+
+
+def _drawn(logits, config, state):
+  """The state with the next token."""
+  step = state.step + 1
+  chosen = token_sampling.drawn(
+    token_sampling.processed(logits, config, state.seen), config, keyed_draws.numbered(state.seed, step)
+  )
+  log_probs = -tf.nn.sparse_softmax_cross_entropy_with_logits(chosen, logits)
+  is_stop = tf.reduce_any([chosen == stop for stop in config.stop_token_ids] or [tf.zeros_like(state.is_done)], axis=0)
+  seen = state.seen
+  if config.repetition_penalty != 1:
+    seen |= tf.one_hot(chosen, seen.shape[-1], on_value=True, off_value=False)
+  return state._replace(
+    step=step,
+    tokens=tf.where(state.is_done, config.pad_token_id, chosen),
+    log_probs=tf.where(state.is_done, 0.0, log_probs),
+    is_done=state.is_done | is_stop,
+    positions=state.positions + 1,
+    seen=seen,
+  )
+
+
+class Generator:
+  """Continues prompts that are lists of tokens. It compiles once for each number of prompts and width of the batch."""
+
+  def __init__(self, model: decoder.LanguageModel, config: token_sampling.GenerationConfig):
+    """Makes the programs; they are compiled when they are first used.
+
+    Args:
+      model: its weights are read at every call.
+      config: how to draw.
+
+    Raises:
+      errors.UserError: for a field of the configuration that means nothing.
+    """
+    token_sampling.check(config)
+    self._model = model
+    self._config = config
+    compiled = lambda function: tf.function(function, jit_compile=True, autograph=False)
+    self._sample = compiled(lambda *inputs: sample(model, config, *inputs))
+    self._start = compiled(lambda *inputs: start(model, config, *inputs))
+    self._advance = compiled(lambda state: advance(model, config, state))
+
+  def __call__(self, prompts: Sequence[Sequence[int]], seed: int = 0) -> list[Continuation]:
+    """Continues all prompts at once.
+
+    Args:
+      prompts: token ids; each has one at least.
+      seed: the same draws the same. With another number of prompts a row draws something else.
+
+    Raises:
+      errors.UserError: for an empty prompt, an id that is no token, or more tokens than there are learned positions.
+    """
+    if not prompts:
+      return []
+    found = self._sample(*self._inputs(prompts, seed))
+    lengths = found.mask.numpy().sum(axis=1)
+    rows = zip(found.tokens.numpy().tolist(), found.log_probs.numpy().tolist(), lengths)
+    return [Continuation(tokens[:length], log_probs[:length]) for tokens, log_probs, length in rows]
+
+  def stream(self, prompt: Sequence[int], seed: int = 0) -> Iterator[int]:
+    """The same tokens as `self([prompt], seed)`, each as soon as it is drawn."""
+    state = self._start(*self._inputs([prompt], seed))
+    yield int(state.tokens[0])
+    for _ in range(self._config.max_new_tokens - 1):
+      if bool(state.is_done[0]):
+        return
+      state = self._advance(state)
+      yield int(state.tokens[0])
+
+  def _inputs(self, prompts, seed):
+    """(ids, mask, seed): padded on the left to a power of two, so that few widths are compiled."""
+    config = self._model.config
+    for number, prompt in enumerate(prompts):
+      if not prompt:
+        raise errors.UserError(f'prompt {number}: holds no tokens')
+      wrong = [token for token in prompt if not 0 <= token < config.vocab_size]
+      if wrong:
+        raise errors.UserError(f'prompt {number}: {wrong[0]} is no token; there are {config.vocab_size}')
+    longest = max(map(len, prompts))
+    if config.position_embedding_type == 'learned':
+      total = longest + self._config.max_new_tokens
+      if total > config.max_position_embeddings:
+        raise errors.UserError(
+          f'max_new_tokens: {self._config.max_new_tokens} behind a prompt of {longest} tokens make {total}, and the '
+          f'model has {config.max_position_embeddings} positions'
+        )
+    width = max(16, 2 ** (longest - 1).bit_length())
+    ids = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
+    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    return tf.constant(ids, tf.int32), tf.constant(mask, tf.int32), tf.constant([seed, 0], tf.int64)
+
+
+def config_of(model: decoder.LanguageModel, **changes: Any) -> token_sampling.GenerationConfig:
+  """What the folder that a model is from says about generation: its generation_config.json, or config.json.
+
+  Args:
+    model: a language model; a new one says nothing.
+    **changes: fields of `GenerationConfig`, which count more.
+
+  Returns:
+    Temperature, filters, stop tokens and padding. What a folder says about sampling counts if it says do_sample.
+
+  Raises:
+    errors.UserError: for a field that means nothing.
+  """
+  values: dict[str, Any] = {}
+  places: dict[str, str] = {}
+  for path, fields in _told(model):
+    found = _values(path, fields)
+    values.update(found)
+    places.update(dict.fromkeys(found, path))
+  if not values.pop('do_sample', False):
+    values = {name: value for name, value in values.items() if name not in _SAMPLED}
+  else:
+    values.setdefault('temperature', 1.0)
+  values = {name: value for name, value in values.items() if name not in changes}
+  try:
+    token_sampling.check(token_sampling.GenerationConfig(**values))
+  except errors.UserError as error:
+    raise errors.UserErrors([f'{places[line.partition(":")[0]]}: {line}' for line in errors.lines_of(error)]) from error
+  config = token_sampling.GenerationConfig(**{**values, **changes})
+  token_sampling.check(config)
+  return config
+
+
+def _told(model):
+  """(path, fields) of each file that says something; what the last one says counts."""
+  if model.origin is None:
+    return
+  yield os.path.join(model.origin.folder, 'config.json'), model.origin.fields
+  path = os.path.join(model.origin.folder, 'generation_config.json')
+  try:
+    fields = json.loads(model.origin.files.get('generation_config.json', b'{}'))
+  except ValueError as error:
+    raise errors.UserError(f'{path}: cannot be read as JSON: {error}') from error
+  if not isinstance(fields, dict):
+    raise errors.UserError(f'{path}: holds no JSON object')
+  yield path, fields
+
+
+_SAMPLED = ('temperature', 'top_k', 'top_p', 'min_p')
+# Their name -> (ours, what it may be); null is as if it were not there.
+_KINDS: dict[str, tuple[str, Any, str]] = {
+  'do_sample': ('do_sample', bool, 'true or false'),
+  'temperature': ('temperature', (int, float), 'a number'),
+  'top_k': ('top_k', int, 'a whole number'),
+  'top_p': ('top_p', (int, float), 'a number'),
+  'min_p': ('min_p', (int, float), 'a number'),
+  'repetition_penalty': ('repetition_penalty', (int, float), 'a number'),
+  'eos_token_id': ('stop_token_ids', (int, list), "a token's number, or a list of such"),
+  'pad_token_id': ('pad_token_id', int, "a token's number"),
+}
+
+
+def _values(path, fields):
+  """What a file says about fields of `GenerationConfig`, and do_sample."""
+  found: dict[str, Any] = {}
+  for theirs, (ours, kinds, expected) in _KINDS.items():
+    value = fields.get(theirs)
+    if value is None:
+      continue
+    each = value if isinstance(value, list) else [value]
+    is_list_of_others = isinstance(value, list) and not all(type(item) is int for item in each)
+    if not isinstance(value, kinds) or is_list_of_others or (isinstance(value, bool) and kinds is not bool):
+      raise errors.UserError(f'{path}: {theirs}: {value!r}: expected {expected}')
+    found[ours] = tuple(each) if ours == 'stop_token_ids' else value
+  return found

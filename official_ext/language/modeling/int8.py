@@ -1,0 +1,82 @@
+"""Weights in 8 bits, one scale a row, as bitsandbytes' `int8_vectorwise_quant` has them.
+
+Dettmers et al. 2022, https://arxiv.org/abs/2208.07339, without its way with outliers: with the greatest magnitude of
+a row as its scale, x is kept as round(127 * x / scale).
+"""
+
+from collections.abc import Sequence
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from official_ext.base import errors
+from official_ext.language.modeling import nf4
+
+_STEP = np.float32(7.874015718698502e-3)  # 1 / 127, as bitsandbytes has it.
+
+
+class Quantized(NamedTuple):
+  """Weights in 8 bits: an argument of `dequantize` or of a tf.function, with arrays of numpy, tensors or variables.
+
+  Attributes:
+    values: int8 of the shape of the weights, from -127 to 127.
+    scales: float32, of that shape without `axis`.
+    axis: the axis whose values share a scale, counted from the end: negative.
+  """
+
+  values: Any
+  scales: Any
+  axis: int = -1
+
+  @property
+  def arrays(self) -> dict[str, Any]:
+    """The arrays by name: `quantized._replace(**variables)` puts others in their place."""
+    return {'values': self.values, 'scales': self.scales}
+
+
+def bytes_of(shape: Sequence[int], axis: int = -1) -> int:
+  """What weights of a shape take in 8 bits, scales included, in bytes."""
+  size = math.prod(shape)
+  return size + 4 * (size // shape[axis])
+
+
+def quantize(weights: Any, axis: int = -1, name: str = 'weights') -> Quantized:
+  """Rounds weights to 8 bits.
+
+  Args:
+    weights: floating-point with at least one axis, in numpy or as an eager tensor or variable; bfloat16 too.
+    axis: the axis whose values share a scale: of a matrix [out, in], -1 gives every output its own.
+    name: what the weights are called in an error.
+
+  Returns:
+    numpy arrays. A row of zeros comes back as zeros.
+
+  Raises:
+    UserError: `weights` is empty, has no values yet, or has some that are not finite; or there is no such axis.
+  """
+  weights = nf4.as_array(weights, name)
+  if not -weights.ndim <= axis < weights.ndim:
+    raise errors.UserError(f'{name}: has shape {weights.shape}, and no axis {axis}')
+  axis = axis - weights.ndim if axis >= 0 else axis
+  weights = weights.astype(np.float32)
+  scales = np.abs(weights).max(axis=axis, keepdims=True)
+  if not np.isfinite(scales).all():
+    raise errors.UserError(f'{name}: has values that are not finite, which no scale can hold')
+  factors = np.float32(127) / np.where(scales > 0, scales, np.float32(1))
+  return Quantized(np.rint(weights * factors).astype(np.int8), scales.squeeze(axis), axis)
+
+
+def dequantize(quantized: Quantized, dtype: Any = tf.float32) -> tf.Tensor:
+  """The weights again, nearly, as TensorFlow computes them, under XLA or not.
+
+  Args:
+    quantized: the weights.
+    dtype: of the result; the product with the scale is computed in float32.
+
+  Returns:
+    `dtype` of the weights' shape. No gradient flows through it.
+  """
+  scales = tf.expand_dims(tf.convert_to_tensor(quantized.scales), quantized.axis)
+  return tf.cast(tf.cast(quantized.values, tf.float32) * scales * _STEP, dtype)

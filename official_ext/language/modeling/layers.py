@@ -1,0 +1,316 @@
+"""The small layers of a decoder: products, norms, embeddings, dropout.
+
+All of them have their weights from the start, compute in the policy's compute dtype (norms in float32), and read them
+by `layer_weights.value_of`, so that one of them can stand for every layer of the same kind.
+"""
+
+from collections.abc import Callable, Sequence
+import functools
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from official_ext.base import keyed_draws
+from official_ext.language.modeling import unmade
+from official_ext.training.model_parts import clusters
+from official_ext.training.model_parts import layer_weights
+from official_ext.training.model_parts import ordering
+
+_CAST_AT_ONCE = 2**24  # Numbers of a frozen matrix, such as a head, that are there in the compute dtype.
+
+_SQRT_ONE_HALF = 0.5**0.5
+
+
+def exact_gelu(x: tf.Tensor) -> tf.Tensor:
+  """The Gaussian error linear unit, x Phi(x): Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415.
+
+  As in PyTorch by erf, and in float32 at least: tf.nn.gelu's erfc, which no CPU's kernel has in vectors, takes several
+  times as long, and in bfloat16 1 + erf(x) would lose what is left of small probabilities.
+  """
+  y = tf.cast(x, tf.float32) if x.dtype.size < 4 else x
+  return tf.cast(0.5 * y * (1 + tf.math.erf(y * tf.cast(_SQRT_ONE_HALF, y.dtype))), x.dtype)
+
+
+ACTIVATIONS = {
+  'silu': tf.nn.silu,
+  'gelu': exact_gelu,
+  'gelu_new': lambda x: tf.nn.gelu(x, approximate=True),
+  'gelu_pytorch_tanh': lambda x: tf.nn.gelu(x, approximate=True),
+  'relu': tf.nn.relu,
+}
+
+
+@functools.cache
+def activation(name: str, is_gated: bool = False) -> Callable[..., tf.Tensor]:
+  """One of `ACTIVATIONS`, or with a gate act(gate) * x: of (gate, x). See clusters.py."""
+  act = ACTIVATIONS[name]
+  return clusters.cluster((lambda gate, x: act(gate) * x) if is_gated else act)
+
+
+class Part(tf_keras.layers.Layer):
+  """A layer that is built when it is made.
+
+  Attributes:
+    num_rows: 0, or of how many layers it holds the weights, stacked: each weight has that many rows then.
+    num_slices: 0, or how many alike each weight holds behind that, such as one for each expert.
+    is_frozen: whether its own weights are constants, which checkpoints leave out: see frozen.py.
+    is_packed: whether its own weights are what others were packed to, in dtypes that stay.
+    is_merged: whether its weights are a sum or an approximation of others, which are in no folder.
+  """
+
+  is_packed = False
+  is_merged = False
+
+  def __init__(self, name: str, num_rows: int = 0, dtype: Any = None):
+    """Makes the layer.
+
+    Args:
+      name: its path in the model, 'decoder/blocks/0/mlp': its variables' names begin with it.
+      num_rows: see the class.
+      dtype: a Keras dtype policy; None for the global one.
+    """
+    super().__init__(name=name, dtype=dtype, autocast=False)
+    self.num_rows = num_rows
+    self.num_slices = 0
+    self.is_frozen = False
+    self.built = True
+
+  def inside(self, name: str) -> dict[str, Any]:
+    """The arguments of `Part` for a part of this one."""
+    return {'name': f'{self.name}/{name}', 'num_rows': self.num_rows, 'dtype': self._dtype_policy}
+
+  def make_weight(self, name: str, shape: tuple[int, ...], initializer: Any, **options: Any) -> Any:
+    """A variable, with a row for each layer if they are stacked; `options` are those of Keras' `add_weight`.
+
+    An `unmade.Unmade` if such are wanted.
+    """
+    if self.num_rows:
+      shape = (self.num_rows, *shape)
+    if unmade.is_wanted():
+      return unmade.Unmade(shape, options.pop('dtype', None) or self.variable_dtype, initializer, options)
+    name = f'{self.name}/{name}'
+    return self.add_weight(name=name, shape=shape, initializer=initializer, experimental_autocast=False, **options)
+
+  def put_weight(self, attribute: str, values: Any, dtype: Any, **options: Any) -> None:
+    """Makes a variable of values, in the place of what an attribute is.
+
+    Args:
+      attribute: its name here.
+      values: a tensor or an array. A tensor of the right dtype is not copied.
+      dtype: of the variable.
+      **options: more arguments of Keras' `add_weight`.
+    """
+    if isinstance(getattr(self, attribute, None), tf.Variable):
+      delattr(self, attribute)
+    make = lambda shape, dtype=None, **kwargs: tf.cast(values, dtype)
+    options = dict(name=f'{self.name}/{attribute}', dtype=dtype, experimental_autocast=False, **options)
+    setattr(self, attribute, self.add_weight(shape=values.shape, initializer=make, **options))
+
+  def replace_weight(self, attribute: str, trainable: bool, dtype: Any = None) -> None:
+    """Puts a variable with the same values in the place of one of this layer's own.
+
+    Args:
+      attribute: its name here.
+      trainable: whether it is trained: of a variable this cannot be changed.
+      dtype: of the new variable; None for that of the old one.
+    """
+    old = getattr(self, attribute)
+    self.put_weight(attribute, tf.convert_to_tensor(old), dtype or old.dtype, trainable=trainable)
+
+  def own_weights(self) -> dict[str, Any]:
+    """The layer's own variables by attribute, not those of its parts."""
+    return {name: value for name, value in vars(self).items() if isinstance(value, tf.Variable)}
+
+  def num_weights(self) -> int:
+    """How many numbers the layer's own variables stand for, packed or not."""
+    return sum(variable.shape.num_elements() for variable in self.own_weights().values())
+
+  def _trackable_children(self, save_type: str = 'checkpoint', **kwargs: Any) -> dict[str, Any]:
+    """What checkpoints look at: not at frozen weights, see frozen.py."""
+    children = super()._trackable_children(save_type, **kwargs)
+    if save_type != 'checkpoint' or not self.is_frozen:
+      return children
+    return {name: child for name, child in children.items() if not isinstance(child, tf.Variable)}
+
+  def value(self, variable: Any, dtype: Any = None) -> tf.Tensor:
+    """What a variable stands for here, in the compute dtype or another."""
+    return tf.cast(layer_weights.value_of(variable), dtype or self.compute_dtype)
+
+  def product_of(self, x: tf.Tensor, variable: Any, transpose_b: bool = False) -> tf.Tensor:
+    """See `product`, with a variable as the matrix. What is frozen is not kept in the compute dtype beside its own."""
+    if not self.is_frozen or variable.dtype == self.compute_dtype:
+      return product(x, self.value(variable), transpose_b)
+    matrix, axis = layer_weights.value_of(variable), 0 if transpose_b else 1
+    size = matrix.shape[axis]
+    step = max(1, size * _CAST_AT_ONCE // matrix.shape.num_elements())
+    sizes_of_parts = [min(step, size - start) for start in range(0, size, step)]
+    parts = [[part] for part in tf.split(matrix, sizes_of_parts, axis)] if len(sizes_of_parts) > 1 else [[matrix]]
+    return product_of_packed(x, parts, lambda arrays: tf.cast(arrays[0], self.compute_dtype), transpose_b)
+
+
+class Linear(Part):
+  """x kernel + bias.
+
+  Attributes:
+    kernel: [in, out].
+    bias: [out], or None.
+  """
+
+  def __init__(self, input_size: int, output_size: int, use_bias: bool, initializer: Any, **options: Any):
+    super().__init__(**options)
+    self.input_size = input_size
+    self.output_size = output_size
+    self.kernel = self.make_weight('kernel', (input_size, output_size), initializer)
+    self.bias = self.make_weight('bias', (output_size,), 'zeros') if use_bias else None
+
+  def call(self, x: tf.Tensor) -> tf.Tensor:
+    """[..., in] -> [..., out], in the compute dtype."""
+    y = self.product(x)
+    return y if self.bias is None else y + self.value(self.bias)
+
+  def product(self, x: tf.Tensor) -> tf.Tensor:
+    """X kernel, in the compute dtype."""
+    return self.product_of(x, self.kernel)
+
+  def matrix(self) -> tf.Tensor:
+    """The kernel, float32 [in, out]."""
+    return self.value(self.kernel, tf.float32)
+
+
+def product(x: tf.Tensor, matrix: tf.Tensor, transpose_b: bool = False) -> tf.Tensor:
+  """The product x matrix over the last axis, as one product of matrices.
+
+  tf.matmul with a batch would make a gradient of the matrix for every example, and add them up: 15 % of a step.
+
+  Args:
+    x: [..., in].
+    matrix: [in, out], or [out, in] with `transpose_b`.
+    transpose_b: see `matrix`.
+  """
+  y = tf.matmul(tf.reshape(x, [-1, x.shape[-1]]), matrix, transpose_b=transpose_b)
+  return tf.reshape(y, [*sizes(x)[:-1], matrix.shape[0] if transpose_b else matrix.shape[1]])
+
+
+def product_of_packed(
+  x: tf.Tensor,
+  parts: Sequence[Sequence[tf.Tensor]],
+  unpack: Callable[[Sequence[tf.Tensor]], tf.Tensor],
+  transpose_b: bool = False,
+) -> tf.Tensor:
+  """The product of `x` with matrices side by side, each of which is there no longer than it is used.
+
+  One is unpacked when `x` and the product with the one before are there, and once more for the gradient of `x`, when
+  that from above is there. Else XLA would unpack the matrices of many layers before it needs them, and keep all of them
+  for the backward pass.
+
+  Args:
+    x: [..., in].
+    parts: of each matrix the arrays that it is made of: constants, from which no gradient is asked.
+    unpack: makes a matrix, of x's dtype: [in, out], or [out, in] with `transpose_b`.
+    transpose_b: see `unpack`.
+
+  Returns:
+    [..., the sum of all out].
+  """
+  matrix_after = lambda arrays, other: unpack([ordering.after(array, other) for array in arrays])
+
+  @tf.custom_gradient
+  def rows(x):
+    found: list[tf.Tensor] = []
+    for arrays in parts:
+      matrix = matrix_after(arrays, found[-1] if found else x)
+      found.append(tf.matmul(x, matrix, transpose_b=transpose_b))
+
+    def gradient(dy):
+      dx = None
+      for arrays, of_part in zip(parts, tf.split(dy, [y.shape[-1] for y in found], axis=-1)):
+        matrix = matrix_after(arrays, of_part if dx is None else dx)
+        added = tf.matmul(of_part, matrix, transpose_b=not transpose_b)
+        dx = added if dx is None else dx + added
+      return dx
+
+    return tf.concat(found, axis=-1) if len(found) > 1 else found[0], gradient
+
+  y = rows(tf.reshape(x, [-1, x.shape[-1]]))
+  return tf.reshape(y, [*sizes(x)[:-1], y.shape[-1]])
+
+
+def sizes(x: tf.Tensor) -> list[Any]:
+  """The size of each axis: an integer if it is known, an int32 scalar if not."""
+  return [known if known is not None else tf.shape(x)[axis] for axis, known in enumerate(x.shape)]
+
+
+class Norm(Part):
+  """RMSNorm, or LayerNorm: computed in float32, over the last axis.
+
+  Attributes:
+    scale: [size].
+    bias: [size] of a LayerNorm; None otherwise.
+  """
+
+  def __init__(self, size: int, epsilon: float, offset: float = 0.0, norm_type: str = 'rms_norm', **options: Any):
+    super().__init__(**options)
+    self._epsilon = epsilon
+    self._offset = offset
+    self._is_centered = norm_type == 'layer_norm'
+    self.scale = self.make_weight('scale', (size,), tf_keras.initializers.Constant(1 - offset))
+    self.bias = self.make_weight('bias', (size,), 'zeros') if self._is_centered else None
+
+  def call(self, x: tf.Tensor) -> tf.Tensor:
+    """A tensor of x's shape and dtype."""
+    weights = [self.value(weight, tf.float32) for weight in (self.scale, self.bias) if weight is not None]
+    return _norm(self._epsilon, self._offset, self._is_centered)(x, *weights)
+
+
+@functools.cache
+def _norm(epsilon, offset, is_centered):
+  """A function of (x, scale, and the bias if it is centered)."""
+
+  def norm(x, scale, bias=None):
+    y = tf.cast(x, tf.float32)
+    if is_centered:
+      y -= tf.reduce_mean(y, axis=-1, keepdims=True)
+    y *= tf.math.rsqrt(tf.reduce_mean(tf.square(y), axis=-1, keepdims=True) + epsilon)
+    y *= scale + offset if offset else scale
+    if bias is not None:
+      y += bias
+    return tf.cast(y, x.dtype)
+
+  return clusters.cluster(norm)
+
+
+class Embedding(Part):
+  """A row for each number.
+
+  Attributes:
+    embeddings: [rows, size].
+  """
+
+  def __init__(self, num_embeddings: int, size: int, initializer: Any, **options: Any):
+    super().__init__(**options)
+    self.embeddings = self.make_weight('embeddings', (num_embeddings, size), initializer)
+
+  def call(self, numbers: tf.Tensor) -> tf.Tensor:
+    """int32 [...] -> [..., size], in the compute dtype."""
+    return tf.cast(tf.gather(layer_weights.value_of(self.embeddings), numbers), self.compute_dtype)
+
+  def scores(self, x: tf.Tensor) -> tf.Tensor:
+    """[..., size] -> [..., rows]: the product of `x` with every row."""
+    return self.product_of(x, self.embeddings, transpose_b=True)
+
+
+def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None, site: int) -> tf.Tensor:
+  """Inverted dropout as a function of its seed: the same whenever it is computed.
+
+  Args:
+    x: floating.
+    rate: the share that becomes 0, in [0, 1).
+    seed: int64 [2]; None for no dropout.
+    site: which draw of the seed this is.
+  """
+  if seed is None or not rate:
+    return x
+  drawn = keyed_draws.bits(tf.shape(x), keyed_draws.numbered(seed, site), tf.int32)
+  is_kept = drawn >= int(rate * 2**32) - 2**31
+  return tf.where(is_kept, x * tf.cast(1 / (1 - rate), x.dtype), tf.zeros([], x.dtype))

@@ -1,0 +1,336 @@
+"""LoRA: small trained matrices beside frozen kernels.
+
+    lora.attach(model, lora.LoraConfig(r=8), quantized_linear.QuantizationConfig(method='nf4'))
+    ...                                             # trains model.trainable_variables: the adapters alone
+    peft_folders.save(model, 'adapter')             # for peft; or:
+    lora.merge(model)                               # and pretrained.save(model, 'model')
+
+Hu et al. 2021, https://arxiv.org/abs/2106.09685: a kernel W [in, out] becomes W + s A B, with A [in, r], B [r, out] and
+s = lora_alpha / r. B starts at 0, so that the model starts as it was.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import itertools
+import math
+import re
+import threading
+from typing import Any, ClassVar
+import zlib
+
+from official.modeling.hyperparams import base_config
+import tensorflow as tf
+import tf_keras
+
+from official_ext.base import errors
+from official_ext.base import suggestions
+from official_ext.language.modeling import decoder as decoder_lib
+from official_ext.language.modeling import experts
+from official_ext.language.modeling import frozen
+from official_ext.language.modeling import layers
+from official_ext.language.modeling import module_names
+from official_ext.language.modeling import quantized_linear
+from official_ext.training.model_parts import layer_weights
+
+ALL_LINEAR = 'all-linear'
+_LINEAR = (layers.Linear, quantized_linear.QuantizedLinear)
+describe = frozen.describe
+
+
+class _Local(threading.local):
+  """Of one thread, as replicas are traced in threads of their own: the ids of the adapters that are switched off."""
+
+  def __init__(self):
+    self.switched_off: frozenset[int] = frozenset()
+
+
+_LOCAL = _Local()
+
+
+@dataclasses.dataclass
+class LoraConfig(base_config.Config):
+  """Adapters, in the words of peft's LoraConfig.
+
+  Attributes:
+    r: The rank: the inner size of the two matrices.
+    lora_alpha: By which, over r, their product is multiplied.
+    lora_dropout: The rate of dropout on what goes into the adapters, in training.
+    target_modules: Which linear layers get one. Each is a name such as q_proj, the end of a name such as
+      self_attn.q_proj, or a regular expression of a whole name, ours (decoder.blocks.0.self_attn.q_proj) or Hugging
+      Face's (model.layers.0.self_attn.q_proj); all-linear for those of all blocks.
+    use_rslora: Whether the product is multiplied by lora_alpha / sqrt(r): Kalajdzievski 2023,
+      https://arxiv.org/abs/2312.03732.
+    use_dora: Whether the length of each column is trained by itself: Liu et al. 2024, https://arxiv.org/abs/2402.09353.
+  """
+
+  RANGES: ClassVar[Mapping[str, str]] = {'r': '[1, inf)', 'lora_alpha': '(0, inf)', 'lora_dropout': '[0, 1)'}
+
+  r: int = 8
+  lora_alpha: float = 16.0
+  lora_dropout: float = 0.0
+  target_modules: tuple[str, ...] = (ALL_LINEAR,)
+  use_rslora: bool = False
+  use_dora: bool = False
+
+
+class LoraLinear(layers.Part):
+  """A linear layer with an adapter: x W + s x A B + bias.
+
+  With DoRA: m / |W + s A B| * (x W + s x A B) + bias, |.| the length of each column, which no gradient goes through.
+
+  Attributes:
+    base: the layer, a `Linear` or a `QuantizedLinear`, frozen.
+    lora_a: A, [in, r].
+    lora_b: B, [r, out].
+    lora_magnitude: m, [out]; None without DoRA.
+    scaling: s.
+  """
+
+  def __init__(self, base: Any, config: LoraConfig):
+    super().__init__(name=base.name, num_rows=base.num_rows, dtype=base._dtype_policy)
+    self.input_size, self.output_size = base.input_size, base.output_size
+    self.config = config
+    self.scaling = config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
+    self.dropout_rate = config.lora_dropout
+    in_block = re.sub(r'.*blocks/(\d+/)?', '', base.name)  # The same, whether the layers are stacked or not.
+    self._site = zlib.crc32(in_block.encode()) & 0x7FFFFFFF
+    bound = base.input_size**-0.5  # What PyTorch's linear layers, and so peft's, start with.
+    initializer = tf_keras.initializers.RandomUniform(-bound, bound)
+    self.lora_a = self.make_weight('lora_a', (base.input_size, config.r), initializer)
+    self.lora_b = self.make_weight('lora_b', (config.r, base.output_size), 'zeros')
+    self.lora_magnitude = None
+    if config.use_dora:
+      self.lora_magnitude = self.make_weight('lora_magnitude', (base.output_size,), 'zeros')
+      self.lora_magnitude.assign(tf.cast(lengths(base.matrix()), self.lora_magnitude.dtype))
+    self.base = base
+
+  @property
+  def bias(self) -> Any:
+    """That of the frozen layer: [out], or None."""
+    return self.base.bias
+
+  def call(self, x: tf.Tensor) -> tf.Tensor:
+    """[..., in] -> [..., out], in the compute dtype."""
+    y = self.base.product(x)
+    if id(self) not in _LOCAL.switched_off:
+      y = self._adapted(x, y)
+    return y if self.bias is None else y + self.value(self.bias)
+
+  def _adapted(self, x, y):
+    """What the layer makes of x, without the bias, if the frozen layer makes y of it."""
+    dropped = layers.dropout(x, self.dropout_rate, layer_weights.seed_here(), self._site)
+    added = layers.product(layers.product(dropped, self.value(self.lora_a)), self.value(self.lora_b))
+    added *= tf.cast(self.scaling, added.dtype)
+    if self.lora_magnitude is None:
+      return y + added
+    factor = tf.cast(self._factor(), y.dtype)
+    # As peft has it: of what was dropped out, only what DoRA adds is without.
+    of_dropped = y if dropped is x else self.base.product(dropped)
+    return y + (factor - 1) * of_dropped + factor * added
+
+  def _factor(self):
+    """By which DoRA multiplies each column, m / |W + s A B|: float32 [out]."""
+    found = tf.stop_gradient(lengths(self.base.matrix() + self._delta()))
+    return self.value(self.lora_magnitude, tf.float32) / found
+
+  def _delta(self):
+    """What the adapter adds, s A B: float32 [in, out], or [rows, in, out]."""
+    return self.scaling * tf.matmul(self.value(self.lora_a, tf.float32), self.value(self.lora_b, tf.float32))
+
+  def matrix(self) -> tf.Tensor:
+    """The kernel that the layer and its adapter amount to: float32 [in, out], or [rows, in, out]."""
+    merged = self.base.matrix() + self._delta()
+    if self.lora_magnitude is None:
+      return merged
+    return merged * (self.value(self.lora_magnitude, tf.float32) / lengths(merged))[..., tf.newaxis, :]
+
+
+def lengths(matrix):
+  """The lengths of the columns: [..., in, out] -> [..., out]."""
+  return tf.sqrt(tf.reduce_sum(tf.square(matrix), axis=-2))
+
+
+def attach(
+  module: Any,
+  config: LoraConfig,
+  quantization: quantized_linear.QuantizationConfig | None = None,
+  frozen_dtype: Any = None,
+) -> None:
+  """Puts adapters beside linear layers, and freezes everything else.
+
+  Args:
+    module: a `LanguageModel`; or a `Decoder`, so that a head of your own on it is trained too.
+    config: the adapters.
+    quantization: how the kernels are kept; None for as they are.
+    frozen_dtype: in which frozen weights are kept that are not quantized, such as bfloat16; None for as they are.
+
+  Raises:
+    UserError: a pattern matches no layer, or some rows of stacked ones; or there are adapters already.
+  """
+  _check_plain(module)
+  chosen = dict.fromkeys(_chosen(module, config.target_modules), config)
+  attach_to(module, chosen, quantization, frozen_dtype)
+
+
+def attach_to(
+  module: Any,
+  chosen: Mapping[str, LoraConfig],
+  quantization: quantized_linear.QuantizationConfig | None = None,
+  frozen_dtype: Any = None,
+) -> None:
+  """Does what `attach` does, with an adapter of its own for each linear layer.
+
+  Args:
+    module: see `attach`.
+    chosen: name of a layer -> its adapter; `target_modules` is not looked at.
+    quantization: see `attach`.
+    frozen_dtype: see `attach`.
+
+  Raises:
+    UserError: there are adapters already.
+  """
+  _check_plain(module)
+  quantized_linear.quantize(module, quantization or quantized_linear.QuantizationConfig())
+  for parent in (module, *frozen.parts(module)):
+    for attribute, child in list(vars(parent).items()):
+      if isinstance(child, _LINEAR) and child.name in chosen:
+        setattr(parent, attribute, LoraLinear(child, chosen[child.name]))
+  frozen.freeze(module, leave_out=(LoraLinear,), dtype=frozen_dtype)
+  for part in frozen.parts(module):
+    if isinstance(part, decoder_lib.Decoder) and any(config.lora_dropout for config in chosen.values()):
+      part.draws = True
+
+
+def _check_plain(module):
+  if adapters(module):
+    raise errors.UserError('lora: the model has adapters already; merge them first')
+
+
+def adapters(module: Any) -> list[LoraLinear]:
+  """The layers that have an adapter."""
+  return [part for part in frozen.parts(module) if isinstance(part, LoraLinear)]
+
+
+@contextlib.contextmanager
+def switched_off(module: Any) -> Iterator[None]:
+  """Within, the model computes what it would without its adapters: a reference that needs no weights of its own.
+
+  It holds for calls, and for functions that are traced within; one that was traced before has its adapters. What was
+  computed within has no gradient that could be asked for later: its layers may be computed once more for that.
+
+  Args:
+    module: what was handed to `attach`.
+  """
+  before = _LOCAL.switched_off
+  _LOCAL.switched_off = before | {id(adapter) for adapter in adapters(module)}
+  try:
+    yield
+  finally:
+    _LOCAL.switched_off = before
+
+
+def merge(module: Any) -> None:
+  """Makes a plain model again, which `pretrained` saves: kernels unpacked, adapters added, all trainable.
+
+  Args:
+    module: what was handed to `attach`, or a model that holds it.
+  """
+  for parent in (module, *frozen.parts(module)):
+    for attribute, child in list(vars(parent).items()):
+      if isinstance(child, (LoraLinear, quantized_linear.QuantizedLinear)) and not isinstance(parent, LoraLinear):
+        setattr(parent, attribute, quantized_linear.restore(child))
+  frozen.thaw(module)
+
+
+def merged_copy(model: Any, make: Callable[[], Any]) -> Any:
+  """A plain model that computes what one with adapters does; that stays as it is.
+
+  Args:
+    model: it holds what was handed to `attach`.
+    make: makes the same model once more, with adapters; it is called on the CPU, whose memory has room for both.
+
+  Raises:
+    UserError: `make` makes another model, such as one without a custom layer; with the first difference.
+  """
+  with tf.device('/CPU:0'):
+    found = make()
+    _check_same(model, found)
+    for target, source in zip(found.trainable_variables, model.trainable_variables, strict=True):
+      target.assign(source.numpy().astype(target.dtype.as_numpy_dtype))
+    merge(found)
+  return found
+
+
+def _check_same(model, copy):
+  """Refuses a copy whose layers are others."""
+  kinds = [[(part.name, type(part)) for part in (each, *each.submodules)] for each in (model, copy)]
+  for (name, kind), (other, other_kind) in itertools.zip_longest(*kinds, fillvalue=('none', type(None))):
+    if kind is not other_kind:
+      of = lambda kind: f'{kind.__module__}.{kind.__qualname__}'
+      raise errors.UserError(
+        f'merge: {name if kind is not type(None) else other} is a {of(kind)} in the trained model, and a '
+        f'{of(other_kind)} in a new one of the same configuration: merge it in the task that makes it'
+      )
+
+
+def _chosen(module: Any, patterns: Sequence[str]) -> set[str]:
+  """The names of the linear layers that the patterns match."""
+  config = module.config
+  linears = [part for part in frozen.parts(module) if isinstance(part, _LINEAR)]
+  chosen: set[str] = set()
+  for pattern in patterns:
+    found = {linear.name for linear in linears if _matches(pattern, linear.name, config)}
+    if not found and any(_is_name(pattern, name) for name in _expert_names(module)):
+      raise errors.UserError(
+        f'target_modules: {pattern!r}: the linear layers of experts, and their router, have no adapters'
+      )
+    if not found:
+      known = sorted({linear.name.rpartition('/')[2] for linear in linears})
+      guess = suggestions.did_you_mean(pattern, known, before='; ')
+      raise errors.UserError(
+        f'target_modules: {pattern!r} matches no linear layer; there are {", ".join(known)}{guess}'
+      )
+    chosen |= found
+  return chosen
+
+
+def _expert_names(module):
+  """What is linear in sparse layers, and no linear layer, by our names and by Hugging Face's."""
+  for part in frozen.parts(module):
+    if isinstance(part, experts.SparseMLP):
+      for name in ('gate', *(f'experts.{each}' for each in part.experts.own_weights())):
+        yield f'{part.name.replace("/", ".")}.{name}'
+        yield re.sub(r'.*blocks\.', 'model.layers.', f'{part.name.replace("/", ".")}.{name}')
+
+
+def _matches(pattern: str, name: str, config: Any) -> bool:
+  """Whether a pattern is for a layer: for none or for all rows of a stacked one."""
+  if pattern == ALL_LINEAR:
+    return '/blocks/' in name
+  matching = [
+    any(_is_name(pattern, known) for known in (_dotted(name, place), place.module))
+    for place in module_names.places(config, name)
+  ] or [_is_name(pattern, name.replace('/', '.'))]
+  if any(matching) and not all(matching):
+    raise errors.UserError(
+      f'target_modules: {pattern!r} matches some layers of {name}, whose weights are stacked: load it with '
+      'scan_layers=False'
+    )
+  return all(matching)
+
+
+def _dotted(name, place):
+  """Our name of a layer, with its number if it is a row of stacked ones."""
+  if place.row is not None:
+    name = name.replace('/blocks/', f'/blocks/{place.row}/')
+  return name.replace('/', '.')
+
+
+def _is_name(pattern, name):
+  if name == pattern or name.endswith(f'.{pattern}'):
+    return True
+  try:
+    return re.fullmatch(pattern, name) is not None
+  except re.error as error:
+    raise errors.UserError(f'target_modules: {pattern!r} is no regular expression: {error}') from error

@@ -1,0 +1,314 @@
+"""The losses of language models, as functions: tensors in, a float32 scalar out.
+
+b is the number of sequences, t that of their tokens. All is computed in float32, whatever type comes in.
+`weighted_losses` gives them weights in a configuration.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from official_ext.training.model_parts import clusters
+
+IGNORED_LABEL = -100  # Hugging Face's.
+_LOG_ONE_HALF = -0.6931471805599453
+_CERTAIN = -1e-7  # In float32, exp of what is nearer to 0 is 1, and the odds are infinite.
+
+
+def log_probs(logits: Any, labels: Any) -> tf.Tensor:
+  """The logarithm of the probability of each label: log softmax(logits)[label].
+
+  Args:
+    logits: [b, t, vocabulary]: those at position i are for the label at i. A decoder's are for the next token.
+    labels: integers [b, t]; those that are `IGNORED_LABEL` get 0.
+
+  Returns:
+    float32 [b, t].
+  """
+  return _log_probs(tf.convert_to_tensor(logits), tf.convert_to_tensor(labels))
+
+
+def _of_labels(logits, labels):
+  is_ignored = tf.equal(labels, IGNORED_LABEL)
+  found = -tf.nn.sparse_softmax_cross_entropy_with_logits(
+    tf.where(is_ignored, tf.zeros_like(labels), labels), tf.cast(logits, tf.float32)
+  )
+  return tf.where(is_ignored, 0.0, found)
+
+
+_log_probs = clusters.cluster(_of_labels, num_constants=1)
+
+
+def label(logits: Any, labels: Any, mask: Any = None) -> tf.Tensor:
+  """Cross-entropy with the labels, the mean over the tokens that count: -sum(mask * log_probs) / sum(mask).
+
+  Args:
+    logits: [b, t, vocabulary].
+    labels: integers [b, t]; those that are `IGNORED_LABEL` do not count.
+    mask: [b, t], 1 for a token that counts, 0 for another; None: all do.
+  """
+  return -_token_mean(log_probs(logits, labels), _counted(labels, mask))
+
+
+def distillation(logits: Any, teacher_logits: Any, mask: Any = None, temperature: float = 1.0) -> tf.Tensor:
+  """Kullback-Leibler divergence from the teacher's softened probabilities, times temperature^2; a mean over tokens.
+
+  Hinton et al. 2015, https://arxiv.org/abs/1503.02531. With p = softmax(teacher_logits / temperature) and
+  q = softmax(logits / temperature): temperature^2 * sum p * (log p - log q). No gradient reaches the teacher.
+
+  Args:
+    logits: the student's, [b, t, vocabulary].
+    teacher_logits: the teacher's, of the same shape.
+    mask: [b, t], 1 for a token that counts, 0 for another; None: all do.
+    temperature: above 0.
+  """
+  wanted = tf.nn.log_softmax(tf.stop_gradient(tf.cast(teacher_logits, tf.float32)) / temperature)
+  found = tf.nn.log_softmax(tf.cast(logits, tf.float32) / temperature)
+  divergence = tf.reduce_sum(tf.exp(wanted) * (wanted - found), axis=-1)
+  return temperature**2 * _token_mean(divergence, mask)
+
+
+def z_loss(logits: Any, mask: Any = None) -> tf.Tensor:
+  """The square of the logarithm of softmax's normalizer, which keeps it near 1: the mean over tokens of logsumexp^2.
+
+  Chowdhery et al. 2022 (PaLM), https://arxiv.org/abs/2204.02311, section 5, with a weight of 1e-4.
+
+  Args:
+    logits: [b, t, vocabulary].
+    mask: [b, t], 1 for a token that counts, 0 for another; None: all do.
+  """
+  return _token_mean(tf.square(tf.reduce_logsumexp(tf.cast(logits, tf.float32), axis=-1)), mask)
+
+
+def dpo(
+  policy_chosen: Any, policy_rejected: Any, reference_chosen: Any, reference_rejected: Any, beta: float = 0.1
+) -> tf.Tensor:
+  """Direct preference optimization, the sigmoid form: the mean over pairs of
+
+      -log sigmoid(beta * ((policy_chosen - reference_chosen) - (policy_rejected - reference_rejected)))
+
+  Rafailov et al. 2023, https://arxiv.org/abs/2305.18290, equation 7.
+
+  Args:
+    policy_chosen: sums of the log-probabilities of the preferred answer's tokens, under what is trained: [b].
+    policy_rejected: those of the other answer.
+    reference_chosen: the same two under the reference, to which no gradient flows.
+    reference_rejected: see above.
+    beta: how much it costs to leave the reference.
+  """  # fmt: skip
+  chosen = tf.cast(policy_chosen, tf.float32) - tf.stop_gradient(tf.cast(reference_chosen, tf.float32))
+  rejected = tf.cast(policy_rejected, tf.float32) - tf.stop_gradient(tf.cast(reference_rejected, tf.float32))
+  return -tf.reduce_mean(tf.math.log_sigmoid(beta * (chosen - rejected)))
+
+
+def orpo(policy_chosen: Any, policy_rejected: Any, beta: float = 0.1) -> tf.Tensor:
+  """The odds ratio of ORPO: with log_odds(x) = x - log(1 - exp(x)), the mean over pairs of
+
+      -beta * log sigmoid(log_odds(policy_chosen) - log_odds(policy_rejected))
+
+  Hong et al. 2024, https://arxiv.org/abs/2403.07691, equations 6 and 7. ORPO adds it to `label` of the preferred prompt
+  and answer.
+
+  Args:
+    policy_chosen: means, not sums, of the log-probabilities of the preferred answer's tokens: [b], at most 0.
+    policy_rejected: those of the other answer.
+    beta: the weight, lambda in the paper.
+  """  # fmt: skip
+  chosen, rejected = (tf.minimum(tf.cast(x, tf.float32), _CERTAIN) for x in (policy_chosen, policy_rejected))
+  # In this order, which is TRL's: the difference of the two log_odds would be rounded four times as coarsely.
+  log_ratio = (chosen - rejected) - (_log_rest(chosen) - _log_rest(rejected))
+  return -beta * tf.reduce_mean(tf.math.log_sigmoid(log_ratio))
+
+
+def _log_rest(x):
+  """The logarithm of 1 - exp(x) for x < 0, without cancellation."""
+  return tf.where(x < _LOG_ONE_HALF, tf.math.log1p(-tf.exp(x)), tf.math.log(-tf.math.expm1(x)))
+
+
+def grpo(
+  log_probs: Any,
+  old_log_probs: Any,
+  reference_log_probs: Any,
+  advantages: Any,
+  mask: Any,
+  epsilon_low: float = 0.2,
+  epsilon_high: float = 0.2,
+  beta: float = 0.0,
+  normalization: str = 'grpo',
+  max_completion_length: int | None = None,
+  num_items_in_batch: Any = None,
+  use_bias_correction_kl: bool = True,
+) -> tf.Tensor:
+  """Group relative policy optimization: of each token, with ratio = exp(log_probs - old_log_probs),
+
+      -min(ratio * advantage, clip(ratio, 1 - epsilon_low, 1 + epsilon_high) * advantage) + beta * kl
+
+  normalized in one of the ways of `NORMALIZATIONS`, under TRL's names. kl: see `kl_estimate`.
+
+  Shao et al. 2024, https://arxiv.org/abs/2402.03300; the two epsilons are those of Yu et al. 2025 (DAPO),
+  https://arxiv.org/abs/2503.14476.
+
+  Args:
+    log_probs: of the tokens of the completions, under what is trained: [b, t].
+    old_log_probs: the same when they were sampled, `log_probs` itself if nothing has changed since; no gradient.
+    reference_log_probs: the same under the reference; no gradient; None if `beta` is 0.
+    advantages: of each completion: [b]; see `group_advantages`. No gradient.
+    mask: [b, t], 1 for a token of the completion, its end included, 0 behind it, where the rest is of no interest.
+    epsilon_low: how far below 1 a ratio counts.
+    epsilon_high: how far above 1.
+    beta: the weight of the divergence from the reference.
+    normalization: 'grpo', 'bnpo', 'dr_grpo' or 'dapo'.
+    max_completion_length: of 'dr_grpo': how many tokens a completion could have; None: t.
+    num_items_in_batch: of 'dapo': how many tokens the completions of the whole update have, over the number of batches
+      that make it, those of all replicas and micro-batches; None: those of this batch.
+    use_bias_correction_kl: whether kl is multiplied by the ratio, as TRL does: it estimates the divergence of what is
+      trained, from tokens that what it was has sampled (DeepSeek-AI 2025, https://arxiv.org/abs/2512.02556).
+
+  Raises:
+    ValueError: an unknown `normalization`, or `beta` without a reference.
+  """  # fmt: skip
+  if normalization not in NORMALIZATIONS:
+    raise ValueError(f'normalization: {normalization!r} is not one of {", ".join(NORMALIZATIONS)}')
+  if beta and reference_log_probs is None:
+    raise ValueError('reference_log_probs: needed, because beta is not 0')
+  mask = tf.cast(mask, tf.float32)
+  log_probs = _within(log_probs, mask)
+  advantages = tf.stop_gradient(tf.cast(advantages, tf.float32))[:, None]
+  old_log_probs = _within(old_log_probs, mask)
+  ratio = _ratio(log_probs, old_log_probs)
+  clipped = tf.clip_by_value(ratio, 1 - epsilon_low, 1 + epsilon_high)
+  losses = -tf.minimum(ratio * advantages, clipped * advantages)
+  if beta:
+    sampled = old_log_probs if use_bias_correction_kl else None
+    losses += beta * kl_estimate(log_probs, _within(reference_log_probs, mask), sampled)
+  return NORMALIZATIONS[normalization](losses * mask, mask, max_completion_length, num_items_in_batch)
+
+
+def _ratio(log_probs, old_log_probs):
+  """How much likelier tokens are than when they were sampled; no gradient through the latter."""
+  return tf.exp(tf.cast(log_probs, tf.float32) - tf.stop_gradient(tf.cast(old_log_probs, tf.float32)))
+
+
+def _within(values, mask):
+  """Values of tokens that count, as float32, and 0 for the others: an infinity there times 0 would not be 0."""
+  return tf.where(mask > 0, tf.cast(values, tf.float32), 0.0)
+
+
+def _of_sequences(losses, mask, max_completion_length, num_items_in_batch):
+  """The mean over sequences of their means over tokens."""
+  del max_completion_length, num_items_in_batch
+  return tf.reduce_mean(tf.reduce_sum(losses, axis=1) / tf.maximum(tf.reduce_sum(mask, axis=1), 1))
+
+
+def _of_tokens(losses, mask, max_completion_length, num_items_in_batch):
+  """The mean over the tokens of the batch."""
+  del max_completion_length, num_items_in_batch
+  return tf.reduce_sum(losses) / tf.maximum(tf.reduce_sum(mask), 1)
+
+
+def _of_longest(losses, mask, max_completion_length, num_items_in_batch):
+  """The sum, over what it would be the sum of if all sequences were as long as they can be."""
+  del num_items_in_batch
+  length = tf.shape(mask)[1] if max_completion_length is None else max_completion_length
+  return tf.reduce_sum(losses) / (tf.cast(tf.shape(mask)[0], tf.float32) * tf.cast(length, tf.float32))
+
+
+def _of_update(losses, mask, max_completion_length, num_items_in_batch):
+  """The sum, over the tokens of the update."""
+  del max_completion_length
+  tokens = tf.reduce_sum(mask) if num_items_in_batch is None else tf.cast(num_items_in_batch, tf.float32)
+  return tf.reduce_sum(losses) / tf.maximum(tokens, 1)
+
+
+# 'grpo': every sequence counts the same, a token of a long one less. 'bnpo': every token of a batch counts the same.
+# 'dr_grpo': the same, whatever the lengths are (Liu et al. 2025, https://arxiv.org/abs/2503.20783). 'dapo': every token
+# of an update counts the same.
+NORMALIZATIONS: Mapping[str, Callable[..., tf.Tensor]] = {
+  'grpo': _of_sequences,
+  'bnpo': _of_tokens,
+  'dr_grpo': _of_longest,
+  'dapo': _of_update,
+}
+
+
+def kl_estimate(log_probs: Any, reference_log_probs: Any, old_log_probs: Any = None) -> tf.Tensor:
+  """What each token adds to the divergence from the reference: exp(d) - d - 1, d = reference_log_probs - log_probs.
+
+  Unbiased for tokens that were sampled from what is trained, and never below 0: Schulman 2020,
+  http://joschu.net/blog/kl-approx.html, the third estimate.
+
+  Args:
+    log_probs: [b, t].
+    reference_log_probs: [b, t]; no gradient.
+    old_log_probs: [b, t], when the tokens were sampled; no gradient. What each token adds is then multiplied by
+      exp(log_probs - old_log_probs), and is unbiased for these tokens. None: without it.
+
+  Returns:
+    float32 [b, t].
+  """
+  difference = tf.stop_gradient(tf.cast(reference_log_probs, tf.float32)) - tf.cast(log_probs, tf.float32)
+  found = tf.exp(difference) - difference - 1
+  return found if old_log_probs is None else found * _ratio(log_probs, old_log_probs)
+
+
+def clip_fraction(
+  log_probs: Any,
+  old_log_probs: Any,
+  advantages: Any,
+  mask: Any,
+  epsilon_low: float = 0.2,
+  epsilon_high: float = 0.2,
+) -> tf.Tensor:
+  """The fraction of tokens whose gradient `grpo` clips away: float32 []. Arguments as there."""
+  ratio = _ratio(log_probs, old_log_probs)
+  advantages = tf.cast(advantages, tf.float32)[:, None]
+  is_clipped = (ratio < 1 - epsilon_low) & (advantages < 0) | (ratio > 1 + epsilon_high) & (advantages > 0)
+  return _token_mean(tf.cast(is_clipped, tf.float32), mask)
+
+
+def group_advantages(rewards: Any, num_generations: int, scale_rewards: str = 'group') -> tf.Tensor:
+  """How much better completions are than the others of their prompt.
+
+  Args:
+    rewards: [prompts * num_generations], the completions of a prompt beside each other.
+    num_generations: completions of a prompt.
+    scale_rewards: what they are divided by: the standard deviation of the 'group', or of the 'batch', of a sample and
+      plus 1e-4; or 'none': Dr. GRPO.
+
+  Returns:
+    float32 of the shape of `rewards`: of each group the mean is 0.
+
+  Raises:
+    ValueError: an unknown `scale_rewards`.
+  """
+  if scale_rewards not in ('group', 'batch', 'none'):
+    raise ValueError(f'scale_rewards: {scale_rewards!r} is not one of group, batch, none')
+  groups = tf.reshape(tf.cast(rewards, tf.float32), [-1, num_generations])
+  advantages = groups - tf.reduce_mean(groups, axis=1, keepdims=True)
+  if scale_rewards == 'group':
+    advantages /= _deviation(groups, 1) + 1e-4
+  elif scale_rewards == 'batch':
+    advantages /= _deviation(groups, None) + 1e-4
+  return tf.reshape(advantages, tf.shape(rewards))
+
+
+def _deviation(values, axis):
+  """The standard deviation of a sample, 0 of a single value."""
+  squares = tf.square(values - tf.reduce_mean(values, axis=axis, keepdims=True))
+  count = tf.cast(tf.size(values) if axis is None else tf.shape(values)[axis], tf.float32)
+  return tf.sqrt(tf.reduce_sum(squares, axis=axis, keepdims=True) / tf.maximum(count - 1, 1))
+
+
+def _counted(labels, mask):
+  """The tokens whose labels count, as float32."""
+  counted = tf.cast(tf.not_equal(labels, IGNORED_LABEL), tf.float32)
+  return counted if mask is None else counted * tf.cast(mask, tf.float32)
+
+
+def _token_mean(values, mask):
+  """The mean over the tokens that count; 0 if there are none."""
+  if mask is None:
+    return tf.reduce_mean(values)
+  mask = tf.cast(mask, tf.float32)
+  return tf.reduce_sum(values * mask) / tf.maximum(tf.reduce_sum(mask), 1)

@@ -1,0 +1,339 @@
+"""Adapters in the folders of Hugging Face's peft: adapter_config.json and adapter_model.safetensors.
+
+model = pretrained.load('Llama-3.2-1B')
+peft_folders.load(model, 'adapter')            # and lora.merge(model), or train on
+peft_folders.save(model, 'mine')               # what PeftModel.from_pretrained loads, too
+"""
+
+from collections.abc import Callable, Mapping
+import os
+import re
+from typing import Any
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+
+from official_ext.base import errors
+from official_ext.base.files import paths
+from official_ext.base.run_folder import base_records
+from official_ext.base.run_folder import model_folders
+from official_ext.data import extras
+from official_ext.language.modeling import adapter_bases
+from official_ext.language.modeling import frozen
+from official_ext.language.modeling import layers
+from official_ext.language.modeling import lora
+from official_ext.language.modeling import module_names
+from official_ext.language.modeling import quantized_linear
+from official_ext.language.modeling import representable
+from official_ext.language.modeling import tensor_files
+
+CONFIG_FILE, WEIGHTS_FILE = model_folders.ADAPTER_CONFIG_FILE, 'adapter_model.safetensors'
+_PREFIX = 'base_model.model.'
+_A, _B, _MAGNITUDE = '.lora_A.weight', '.lora_B.weight', '.lora_magnitude_vector'
+_READ = frozenset(
+  'peft_type r lora_alpha lora_dropout use_rslora use_dora alpha_pattern bias init_lora_weights'.split()
+)
+# What is told by the tensors themselves, or changes nothing about what is computed.
+_IGNORED = frozenset(
+  """auto_mapping base_model_name_or_path exclude_modules fan_in_fan_out inference_mode layers_pattern
+  layers_to_transform megatron_core peft_version qalora_group_size rank_pattern revision runtime_config target_modules
+  task_type""".split()
+)
+# Fields by which some of the modules that `target_modules` names have no adapter.
+_EXCEPTIONS = ('exclude_modules', 'layers_pattern', 'layers_to_transform')
+_HARMLESS_STARTS = (None, True, False, 'gaussian', 'eva', 'orthogonal')  # Others change the base model as well.
+
+# (name of a linear layer here, its place there), of all that lie in one module there, by their part.
+_Module = list[tuple[str, module_names.Place]]
+
+
+def save(model: Any, folder: str) -> None:
+  """Writes the adapters of a model.
+
+  Args:
+    model: a `LanguageModel` with adapters; or a `Decoder`, whose head is saved by the caller.
+    folder: is made if it is not there. base_model.json in it records the base (base_records.py), which peft ignores.
+
+  Raises:
+    UserError: there are no adapters, they are not finite, or not all that was trained; or the model has a class that
+      is not this library's own (representable.py).
+  """
+  found = {adapter.name: adapter for adapter in lora.adapters(model)}
+  if not found:
+    raise errors.UserError(f'{folder}: the model has no adapters to be saved')
+  _check_alone(model, folder)
+  tensors, ranks, alphas = {}, {}, {}
+  modules = _modules(model)
+  adapted = {name: module for name, module in modules.items() if any(ours in found for ours, _ in module)}
+  for name, module in adapted.items():
+    a, b, magnitude = _joined(model, found, module)
+    tensors[f'{_PREFIX}{name}{_A}'], tensors[f'{_PREFIX}{name}{_B}'] = a, b
+    if magnitude is not None:
+      tensors[f'{_PREFIX}{name}{_MAGNITUDE}'] = magnitude
+    adapter = next(found[ours] for ours, _ in module if ours in found)
+    config = adapter.config
+    ranks[name] = len(a)
+    alphas[name] = adapter.scaling * (len(a) ** 0.5 if config.use_rslora else len(a))
+  for name, value in tensors.items():
+    tensor_files.check_finite(value, f'{folder}: the tensor {name}')
+  first = next(iter(found.values())).config
+  base = adapter_bases.record_of(model)
+  if base.folder is None:
+    logging.warning(
+      '%s: the weights below the adapters are in no folder; save those too, by ext.pretrained.save before they'
+      ' get adapters',
+      folder,
+    )
+  fields = {
+    'peft_type': 'LORA',
+    'task_type': 'CAUSAL_LM',
+    'base_model_name_or_path': base.folder,
+    'r': first.r,
+    'lora_alpha': first.lora_alpha,
+    'rank_pattern': {name: rank for name, rank in ranks.items() if rank != first.r},
+    'alpha_pattern': {name: alpha for name, alpha in alphas.items() if not np.isclose(alpha, first.lora_alpha)},
+    'lora_dropout': first.lora_dropout,
+    'use_rslora': first.use_rslora,
+    'use_dora': first.use_dora,
+    'target_modules': _short_names(set(adapted), modules),
+    'fan_in_fan_out': not all(module[0][1].is_transposed for module in adapted.values()),
+    'bias': 'none',
+    'init_lora_weights': True,
+    'inference_mode': True,
+  }
+  paths.make_folder(folder)
+  partial = os.path.join(folder, f'.{WEIGHTS_FILE}.partial')
+  tensor_files.write_file(partial, tensors)
+  tf.io.gfile.rename(partial, os.path.join(folder, WEIGHTS_FILE), overwrite=True)
+  base_records.write(base, folder)
+  paths.sync_to_disk(folder)
+  tensor_files.write_json(os.path.join(folder, CONFIG_FILE), fields)
+
+
+def _check_alone(model, folder):
+  """Refuses a model of which the adapters alone are not all that was trained, or that another class computes."""
+  if not hasattr(model, 'decoder'):  # A decoder, whose head is the caller's.
+    return
+  representable.check(model, folder)
+  adapters = {id(variable) for adapter in lora.adapters(model) for variable in adapter.own_weights().values()}
+  others = [variable.name for variable in model.trainable_variables if id(variable) not in adapters]
+  if others:
+    raise errors.UserError(
+      f'{folder}: the model has the trained weight {others[0]} beside its adapters, and a folder of peft has no place '
+      'for it: merge first (ext.lora.merge) and save the whole (ext.pretrained.save), or save the adapters of `decoder`'
+    )
+
+
+def _modules(model: Any) -> dict[str, _Module]:
+  """Name of a module there -> the linear layers that lie in it."""
+  modules: dict[str, _Module] = {}
+  for linear in _linears(model).values():
+    for place in module_names.places(model.config, linear.name):
+      modules.setdefault(place.module, []).append((linear.name, place))
+  return {name: sorted(module, key=lambda found: found[1].part) for name, module in modules.items()}
+
+
+def _linears(model):
+  """The linear layers by name, those with an adapter as such."""
+  kinds = layers.Linear, quantized_linear.QuantizedLinear, lora.LoraLinear  # Adapters come before their bases.
+  found: dict[str, Any] = {}
+  for part in frozen.parts(model):
+    if isinstance(part, kinds) and (part.name not in found or isinstance(part, lora.LoraLinear)):
+      found[part.name] = part
+  return found
+
+
+def _joined(model, found, module):
+  """A [r, in], B [out, r] and DoRA's magnitude [out] or None of a module there: of one layer, or of several as one.
+
+  Layers that share A, as those that came from a module there do, go on to share it. Others lie side by side.
+  """
+  linears = _linears(model)
+  parts = [
+    (_row(found[name].lora_a, place.row).T, _row(found[name].lora_b, place.row).T) if name in found else None
+    for name, place in module
+  ]
+  there = [part for part in parts if part is not None]
+  is_shared = len(there) == len(parts) and all(np.array_equal(a, there[0][0]) for a, _ in there)
+  a = there[0][0] if is_shared else np.concatenate([a for a, _ in there])
+  b = np.zeros([sum(linears[name].output_size for name, _ in module), len(a)], np.float32)
+  top = left = 0
+  for (name, _), part in zip(module, parts):
+    size = linears[name].output_size
+    if part is not None:
+      b[top : top + size, left : left + len(part[0])] = part[1]
+      left += 0 if is_shared else len(part[0])
+    top += size
+  if all(found[name].lora_magnitude is None for name, _ in module if name in found):
+    return np.ascontiguousarray(a), b, None  # Lengths of columns take a kernel in float32.
+  return np.ascontiguousarray(a), b, np.concatenate([_magnitude(linears[name], place.row) for name, place in module])
+
+
+def _magnitude(linear, row):
+  """What DoRA has; of a layer without it the lengths of its columns, which change nothing."""
+  if isinstance(linear, lora.LoraLinear) and linear.lora_magnitude is not None:
+    return _row(linear.lora_magnitude, row)
+  return _row(lora.lengths(linear.matrix()), row)
+
+
+def _row(values, row):
+  return np.asarray(tf.cast(values if row is None else values[row], tf.float32))
+
+
+def _short_names(adapted: set[str], modules: Mapping[str, _Module]) -> list[str]:
+  """The shortest names that are for these modules and no others: q_proj, mlp.c_proj, or a module's whole name."""
+  names = set()
+  for name in adapted:
+    candidates = name.rpartition('.')[2], modules[name][0][1].in_block, name
+    of = lambda short: {other for other in modules if other == short or other.endswith(f'.{short}')}
+    names.add(next(short for short in candidates if of(short) <= adapted))
+  return sorted(names)
+
+
+def load(
+  model: Any,
+  folder: str,
+  quantization: quantized_linear.QuantizationConfig | None = None,
+  frozen_dtype: Any = None,
+  warn: Callable[[str], None] = logging.warning,
+) -> None:
+  """Attaches the adapters of a folder to a model, which is frozen: see `lora.attach`.
+
+  Args:
+    model: a `LanguageModel` without adapters: the base that they were trained on.
+    folder: with adapter_config.json and adapter_model.safetensors.
+    quantization: how the kernels are kept; None for as they are.
+    frozen_dtype: in which frozen weights are kept that are not quantized.
+    warn: gets a line for each difference between this base and the recorded one that changes logits: other weights,
+      or weights that are kept otherwise.
+
+  Raises:
+    UserError: something is missing, has no place in this model or another shape, is not finite, or the base was of
+      another shape; or a field of the configuration that changes what is computed is not implemented. With its name.
+  """
+  path = os.path.join(folder, CONFIG_FILE)
+  if not tf.io.gfile.exists(path):
+    raise errors.UserError(f'{path}: no such file; a folder of peft has one')
+  fields = tensor_files.read_json(path)
+  _refuse_others(fields, path)
+  record = base_records.read(folder)
+  if record is not None:
+    adapter_bases.check(model, record, folder)
+  tensors = _read(folder)
+  modules = _modules(model)
+  configs: dict[str, lora.LoraConfig] = {}
+  values: dict[tuple[str, int | None], Any] = {}
+  for name in sorted({key.partition('.lora_')[0] for key in tensors}):
+    if name not in modules:
+      raise errors.UserError(f'{folder}: the tensor {_PREFIX}{name}{_A} has no place in this model')
+    config = _config_of(fields, name, tensors, folder)
+    for (ours, place), arrays in zip(modules[name], _split(model, modules[name], name, tensors, config, folder)):
+      if configs.setdefault(ours, config) != config:
+        raise errors.UserError(
+          f'{folder}: {name}: has another rank than other rows of {ours}: load with scan_layers=False'
+        )
+      values[ours, place.row] = arrays
+  for name, module in modules.items():
+    lacking = [ours for ours, place in module if ours in configs and (ours, place.row) not in values]
+    if lacking:
+      raise errors.UserError(
+        f'{folder}: {name}: has no adapter, and other rows of {lacking[0]} have one: load with scan_layers=False'
+      )
+  _check_targets(fields, tensors, modules, folder)
+  lora.attach_to(model, configs, quantization, frozen_dtype)
+  for adapter in lora.adapters(model):
+    rows = range(adapter.num_rows) if adapter.num_rows else [None]
+    for number, variable in enumerate((adapter.lora_a, adapter.lora_b, adapter.lora_magnitude)):
+      if variable is not None:
+        arrays = [values[adapter.name, row][number] for row in rows]
+        variable.assign(np.stack(arrays) if adapter.num_rows else arrays[0])
+  for line in () if record is None else adapter_bases.differences(model, record, folder):
+    warn(line)
+
+
+def _check_targets(fields, tensors, modules, folder):
+  """Refuses a model with modules that `target_modules` names and that have no adapter: it has more layers."""
+  names = fields.get('target_modules')
+  if not isinstance(names, list) or any(fields.get(name) for name in _EXCEPTIONS):
+    return
+  for target in names:
+    for name in modules:
+      if (name == target or name.endswith(f'.{target}')) and f'{name}{_A}' not in tensors:
+        raise errors.UserError(
+          f'{folder}: {name}: has no adapter, and target_modules ({target!r}) names it: the adapters are for another '
+          'model'
+        )
+
+
+def _refuse_others(fields, path):
+  """Raises for what is not implemented."""
+  if fields.get('peft_type') != 'LORA':
+    raise errors.UserError(f'{path}: peft_type: {fields.get("peft_type")!r} is not implemented, LORA is')
+  if fields.get('bias', 'none') != 'none':
+    raise errors.UserError(f"{path}: bias: {fields['bias']!r} is not implemented, 'none' is")
+  start = fields.get('init_lora_weights')
+  if start not in _HARMLESS_STARTS:
+    raise errors.UserError(
+      f'{path}: init_lora_weights: {start!r} changes the base model too; save the adapter with '
+      'path_initial_model_for_weight_conversion'
+    )
+  for name, value in fields.items():
+    if value and name not in _READ | _IGNORED:
+      raise errors.UserError(f'{path}: {name}: {value!r} is not implemented')
+  if not isinstance(fields.get('r'), int) or not isinstance(fields.get('lora_alpha'), (int, float)):
+    raise errors.UserError(f'{path}: r and lora_alpha: expected numbers')
+
+
+def _read(folder: str) -> dict[str, np.ndarray]:
+  """The tensors by name, without what is in front of all of them."""
+  path = os.path.join(folder, WEIGHTS_FILE)
+  if not tf.io.gfile.exists(path):
+    raise errors.UserError(f'{path}: no such file; save the adapter as safetensors, other files are not opened')
+  try:
+    with extras.load('safetensors', path).safe_open(path, framework='np') as opened:
+      tensors = {name: np.asarray(opened.get_tensor(name), np.float32) for name in opened.keys()}
+  except errors.UserError:
+    raise
+  except Exception as error:  # Its own exception has no name in numpy's half of the library.
+    raise errors.UserError(f'{path}: cannot be read as safetensors: {error}') from error
+  for name in tensors:
+    if not name.startswith(_PREFIX) or not name.endswith((_A, _B, _MAGNITUDE)):
+      raise errors.UserError(f'{path}: the tensor {name} has no place in this model')
+    tensor_files.check_finite(tensors[name], f'{path}: the tensor {name}')
+  return {name.removeprefix(_PREFIX): value for name, value in tensors.items()}
+
+
+def _config_of(fields, name, tensors, folder):
+  """The adapter of a module there: its rank is that of its tensors."""
+  for suffix in (_A, _B, *([_MAGNITUDE] if fields.get('use_dora') else [])):
+    if f'{name}{suffix}' not in tensors:
+      raise errors.UserError(f'{folder}: the tensor {_PREFIX}{name}{suffix} is missing')
+  alpha = fields['lora_alpha']
+  for pattern, other in (fields.get('alpha_pattern') or {}).items():
+    if re.match(rf'(.*\.)?({pattern})$', name):
+      alpha = other
+      break
+  return lora.LoraConfig(
+    r=tensors[f'{name}{_A}'].shape[0],
+    lora_alpha=float(alpha),
+    lora_dropout=float(fields.get('lora_dropout') or 0),
+    use_rslora=bool(fields.get('use_rslora')),
+    use_dora=bool(fields.get('use_dora')),
+  )
+
+
+def _split(model, module, name, tensors, config, folder):
+  """(A [in, r], B [r, out], magnitude [out] or None) of each layer that lies in a module there."""
+  linears = _linears(model)
+  sizes = [linears[ours].output_size for ours, _ in module]
+  a, b, magnitude = (tensors.get(f'{name}{suffix}') for suffix in (_A, _B, _MAGNITUDE))
+  expected = {_A: (config.r, linears[module[0][0]].input_size), _B: (sum(sizes), config.r), _MAGNITUDE: (sum(sizes),)}
+  for suffix, value in ((_A, a), (_B, b), (_MAGNITUDE, magnitude)):
+    if value is not None and value.shape != expected[suffix]:
+      raise errors.UserError(
+        f'{folder}: the tensor {_PREFIX}{name}{suffix} has the shape {value.shape}; this model needs {expected[suffix]}'
+      )
+  for size, end in zip(sizes, np.cumsum(sizes)):
+    part = slice(end - size, end)
+    yield a.T, b[part].T, None if magnitude is None else magnitude[part]

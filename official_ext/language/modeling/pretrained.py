@@ -1,0 +1,389 @@
+"""Models in Hugging Face's folders: config.json, weights in safetensors files, the tokenizer's files.
+
+model = pretrained.load('Llama-3.2-1B')
+logits = model(input_ids)                      # int32 [b, t] -> float32 [b, t, vocab_size]
+pretrained.save(model, 'mine')                 # what transformers loads, too
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import functools
+import os
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from official_ext.base import errors
+from official_ext.base.files import paths
+from official_ext.base.run_folder import model_folders
+from official_ext.language.modeling import decoder
+from official_ext.language.modeling import decoder_config
+from official_ext.language.modeling import families
+from official_ext.language.modeling import frozen
+from official_ext.language.modeling import lora
+from official_ext.language.modeling import quantized_linear
+from official_ext.language.modeling import representable
+from official_ext.language.modeling import sequence_classifier
+from official_ext.language.modeling import tensor_files
+from official_ext.language.modeling import unmade
+from official_ext.language.modeling import weight_slots
+from official_ext.language.modeling.families import family as family_lib
+from official_ext.language.modeling.families import rope_fields
+from official_ext.language.text import tokenizer as tokenizer_lib
+
+CONFIG_FILE = model_folders.CONFIG_FILE
+GENERATION_FILE = 'generation_config.json'
+_SPECIAL_IDS = ('bos_token_id', 'eos_token_id', 'pad_token_id')
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+  """What a folder had beside the weights.
+
+  Attributes:
+    folder: its path.
+    fields: the contents of config.json.
+    files: the contents of generation_config.json and the tokenizer's files, as far as they were there, by their names.
+    stamp: sizes and times of the files with the weights when they were read: see `tensor_files.TensorFiles.stamp`.
+  """
+
+  folder: str
+  fields: Mapping[str, Any]
+  files: Mapping[str, bytes]
+  stamp: tuple[Any, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+  """Where a tensor of a file goes: into these slots, side by side along the outputs."""
+
+  slots: tuple[weight_slots.Slot, ...]
+  is_transposed: bool
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Of the tensor in the file."""
+    first = self.slots[0].shape
+    whole = (*first[:-1], sum(slot.shape[-1] for slot in self.slots))
+    return whole[::-1] if self.is_transposed else whole
+
+  def assign(self, value):
+    value = value.T if self.is_transposed else value
+    ends = np.cumsum([slot.shape[-1] for slot in self.slots])
+    for slot, end in zip(self.slots, ends):
+      slot.assign(value[..., end - slot.shape[-1] : end])
+
+  def numpy(self):
+    value = np.concatenate([slot.numpy() for slot in self.slots], axis=-1)
+    return np.ascontiguousarray(value.T if self.is_transposed else value)
+
+
+def load(
+  folder: str,
+  dtype: Any = None,
+  ignore_fields: tuple[str, ...] = (),
+  block_class: type[decoder.Block] = decoder.Block,
+  quantization: quantized_linear.QuantizationConfig | None = None,
+  frozen_dtype: Any = None,
+  **changes: Any,
+) -> decoder.LanguageModel:
+  """The model of a folder. It needs the weights once in memory, as they are kept, and a tensor besides.
+
+  Args:
+    folder: with config.json and model.safetensors, or model.safetensors.index.json and its shards.
+    dtype: a Keras dtype policy: 'float32', 'mixed_bfloat16' (weights float32), 'bfloat16'; None for the global one.
+    ignore_fields: fields of config.json that are not known here, and are to be taken no notice of.
+    block_class: of the blocks.
+    quantization: how the kernels of linear layers are kept: each is packed as soon as it is read. The model is frozen
+      then: `lora.attach` puts adapters on it.
+    frozen_dtype: in which weights are kept that are not packed, such as 'bfloat16'. The model is frozen then.
+    **changes: fields of `DecoderConfig` that change how the model runs, not what it is: `remat`, `scan_layers`,
+      `attention_dropout`, `residual_dropout`, `embedding_dropout`.
+
+  Raises:
+    errors.UserError: for a folder that lacks something, an architecture or a field that is not implemented, a tensor
+      that is missing, has no place here, another shape or values that are not finite, and for weights in a pickle
+      file, which is never opened.
+  """
+  make = functools.partial(
+    decoder.LanguageModel, block_class=block_class, initializer=tf.zeros_initializer, dtype=dtype
+  )
+  return _load(folder, make, ignore_fields, changes, quantization, frozen_dtype)
+
+
+def load_classifier(
+  folder: str,
+  num_labels: int = 1,
+  dtype: Any = None,
+  ignore_fields: tuple[str, ...] = (),
+  block_class: type[decoder.Block] = decoder.Block,
+  **changes: Any,
+) -> sequence_classifier.SequenceClassifier:
+  """A model that scores texts, from a folder of one, or of a language model: then its head is new.
+
+  Args:
+    folder: see `load`; of transformers' `...ForSequenceClassification`, `...ForCausalLM`, or the bare decoder.
+    num_labels: how many scores a text gets; 1 is a reward model.
+    dtype: see `load`, as the rest.
+    ignore_fields: see `load`.
+    block_class: see `load`.
+    **changes: see `load`.
+
+  Raises:
+    errors.UserError: as `load`; or a folder's head has another number of scores.
+  """
+
+  def make(config):
+    return sequence_classifier.SequenceClassifier(config, num_labels, block_class, tf.zeros_initializer, dtype)
+
+  return _load(folder, make, ignore_fields, changes)
+
+
+def num_labels(folder: str) -> int | None:
+  """How many scores the classifier of a folder gives a text; None if the folder is that of another model.
+
+  Raises:
+    errors.UserError: as `load`.
+  """
+  config, fields = read_config(folder)
+  if families.FAMILIES[config.model_type].sequence_classifier not in (fields.get('architectures') or ()):
+    return None
+  shapes = dict(tensor_files.TensorFiles(folder).shapes())
+  return shapes.get(family_lib.SCORES, (1,))[0]  # The lack of it is for `load` to tell.
+
+
+def _load(folder, make, ignore_fields, changes, quantization=None, frozen_dtype=None):
+  config, fields = read_config(folder, ignore_fields)
+  for name, value in changes.items():
+    if name not in decoder_config.SETTINGS:
+      raise errors.UserError(f'{name}: is what the weights were trained with; load changes {decoder_config.SETTINGS}')
+    setattr(config, name, value)
+  files = tensor_files.TensorFiles(folder)  # Before the weights are made: a folder without any is told at once.
+  stamp = files.stamp()
+  with unmade.weights():
+    model = make(config)
+  quantization = quantization or quantized_linear.QuantizationConfig()
+  quantized_linear.expect(model, quantization)
+  if frozen_dtype is not None:
+    frozen.expect(model, frozen_dtype)
+  _fill(model, files, fields)
+  quantized_linear.quantize(model, quantization)
+  if quantization.method != 'none' or frozen_dtype is not None:
+    frozen.freeze(model, dtype=frozen_dtype)
+  model.origin = model.decoder.origin = Origin(folder, fields, _carried_files(folder), stamp)
+  return model
+
+
+def _carried_files(folder):
+  """What goes along from the folder that is loaded to the one that is saved, as it is."""
+  found = {name: os.path.join(folder, name) for name in (*tokenizer_lib.file_names(folder), GENERATION_FILE)}
+  return {name: paths.read(path) for name, path in found.items() if tf.io.gfile.exists(path)}
+
+
+def settings(config: decoder_config.DecoderConfig) -> dict[str, Any]:
+  """What a configuration says about how a model is run, other than a new one: changes for `load`."""
+  default = type(config)()
+  said = {name: getattr(config, name) for name in decoder_config.SETTINGS}
+  return {name: value for name, value in said.items() if value != getattr(default, name)}
+
+
+def read_config(
+  folder: str, ignore_fields: tuple[str, ...] = ()
+) -> tuple[decoder_config.DecoderConfig, dict[str, Any]]:
+  """(the decoder that a folder's config.json describes, the contents of it)."""
+  path = os.path.join(folder, CONFIG_FILE)
+  if not tf.io.gfile.isdir(folder):
+    raise errors.UserError(f'{folder}: no such folder')
+  if not tf.io.gfile.exists(path):
+    if tf.io.gfile.exists(os.path.join(folder, model_folders.ADAPTER_CONFIG_FILE)):
+      raise errors.UserError(f'{folder}: {model_folders.what_it_is(folder)}')
+    raise errors.UserError(f'{path}: no such file; a folder of Hugging Face has one')
+  fields = tensor_files.read_json(path)
+  family = families.find(fields.get('model_type'), path)
+  return family_lib.read(family, fields, path, ignore_fields), fields
+
+
+def _fill(model, files, fields):
+  """Sets every weight, file by file."""
+  family = families.FAMILIES[model.config.model_type]
+  places = _places(family, model)
+  names = {family_lib.full_name(family, name): name for name in files.names}
+  is_language_model = isinstance(model, decoder.LanguageModel)
+  of_classifier = family.sequence_classifier in (fields.get('architectures') or ())
+  hint = ''
+  if is_language_model and of_classifier:
+    hint = (
+      f'; it is a classifier ({family.sequence_classifier}), which writes no text: see ext.pretrained.load_classifier'
+    )
+  # A classifier may start with the decoder of a language model.
+  is_new = set() if is_language_model or of_classifier else {family_lib.SCORES}
+  missing = [name for name in places if name not in names and name not in is_new]
+  if missing:
+    raise errors.UserError(f'{files.folder}: the tensor {missing[0]} is missing{_and_more(missing)}{hint}')
+  is_tied = model.config.tie_word_embeddings
+  extra = [full for full in names if full not in places and not family_lib.is_ignored(family, full)]
+  extra = [full for full in extra if full != family_lib.LM_HEAD or (is_language_model and not is_tied)]
+  if extra:
+    raise errors.UserError(f'{files.folder}: the tensor {names[extra[0]]} has no place here{_and_more(extra)}{hint}')
+  for name, shape in files.shapes():
+    place = places.get(family_lib.full_name(family, name))
+    if place is not None and place.shape != shape:
+      raise errors.UserError(
+        f'{files.folder}: the tensor {name} has the shape {shape}; the configuration says {place.shape}'
+      )
+  for name, value in files.tensors(lambda name: family_lib.full_name(family, name) in places):
+    tensor_files.check_finite(value, f'{files.folder}: the tensor {name}')
+    places[family_lib.full_name(family, name)].assign(value)
+    del value  # Before the next one is read.
+  unmade.finish(frozen.parts(model))
+  if is_language_model and is_tied and family_lib.LM_HEAD in names:
+    _check_tied(model, files, names[family_lib.LM_HEAD])
+
+
+def _check_tied(model, files, name):
+  """A file may hold the head of a tied model once more; another one would be lost."""
+  embeddings = weight_slots.Slot(model.decoder.embed_tokens.embeddings).numpy()
+  for _, value in files.tensors(lambda found: found == name):
+    if value.shape != embeddings.shape or not np.array_equal(value.astype(embeddings.dtype), embeddings):
+      raise errors.UserError(
+        f'{files.folder}: the tensor {name} is not the embedding, though {CONFIG_FILE} says tie_word_embeddings'
+      )
+
+
+def _and_more(names):
+  return f', and {len(names) - 1} more' if len(names) > 1 else ''
+
+
+def _places(family, model):
+  """Full name -> `_Place`, of every weight."""
+  slots = weight_slots.find(model)
+  places: dict[str, _Place] = {}
+  taken = set()
+
+  def add(name, tensor, prefix=''):
+    found = [f'{prefix}{path}' for path in tensor.ours]
+    if found[0] in slots:
+      places[name] = _Place(tuple(slots[path] for path in found), tensor.is_transposed)
+      taken.update(found)
+
+  for name, tensor in family.tensors.items():
+    add(family_lib.full_name(family, name), tensor)
+  add(family_lib.SCORES, family_lib.Tensor(('score/kernel',), is_transposed=True))
+  for number in range(model.config.num_hidden_layers):
+    for name, tensor in family_lib.of_experts(family.block_tensors, model.config.num_experts):
+      add(f'{family.prefix}{family.block_prefix.format(number)}{name}', tensor, f'decoder/blocks/{number}/')
+  left = sorted(set(slots) - taken)
+  if left:
+    raise errors.UserError(f'{left[0]}: {family.model_type} has no tensor for this weight{_and_more(left)}')
+  return places
+
+
+def save(
+  model: decoder.LanguageModel | sequence_classifier.SequenceClassifier,
+  folder: str,
+  dtype: str | None = None,
+  max_shard_bytes: int = 5 * 10**9,
+  tokenizer: tokenizer_lib.Tokenizer | None = None,
+) -> None:
+  """Writes a folder that transformers, and `load` or `load_classifier`, read.
+
+  Args:
+    model: to be saved, as the family `model.config.model_type`.
+    folder: is made if it is not there. Weights that it holds are replaced.
+    dtype: of the tensors: 'float32', 'bfloat16' or 'float16'; None for that of the variables.
+    max_shard_bytes: no file is larger, unless a single tensor is.
+    tokenizer: whose files are written; None for those of the folder that the model is from. config.json names its
+      special tokens, if the model's own does not.
+
+  Raises:
+    errors.UserError: for a model that its family cannot express or a folder not represent (representable.py), that has
+      adapters or packed weights, or whose weights are not finite; or transformers would make other tokens of the
+      tokenizer's files beside this model. The weights in the folder are unchanged.
+  """
+  _check_plain(model, folder)
+  representable.check(model, folder)
+  _check_tokenizer(model, folder, tokenizer)
+  family = families.find(model.config.model_type, 'model_type')
+  origin = model.origin
+  dialect = rope_fields.OLD if origin is None else rope_fields.dialect_of(origin.fields)
+  fields = {} if origin is None else _carried_fields(family, origin.fields)
+  fields.update(family_lib.write(family, model.config, dialect))
+  for name in _SPECIAL_IDS if tokenizer is not None else ():
+    if fields.get(name) is None and getattr(tokenizer, name) is not None:
+      fields[name] = getattr(tokenizer, name)
+  if isinstance(model, sequence_classifier.SequenceClassifier):
+    fields['architectures'] = [family.sequence_classifier]
+    fields.update(_labels(model))
+  places = _places(family, model)
+  written = dtype or next(iter(places.values())).slots[0].variable.dtype.name
+  if written not in ('float32', 'bfloat16', 'float16'):
+    raise errors.UserError(f'dtype: {written!r} is not known; known are float32, bfloat16, float16')
+  fields['torch_dtype' if dialect == rope_fields.OLD else 'dtype'] = written
+  paths.make_folder(folder)
+  tensor_files.write(folder, {name: place.numpy for name, place in places.items()}, written, max_shard_bytes)
+  for name, content in _files_beside(origin, tokenizer).items():
+    path = os.path.join(folder, name)
+    paths.make_folder(os.path.dirname(path))
+    paths.write_atomically(path, content)
+  tensor_files.write_json(os.path.join(folder, CONFIG_FILE), fields)
+
+
+def _labels(model):
+  """The names of a classifier's scores: those of the folder that it is from, if it has as many.
+
+  Transformers knows the number of scores by these alone.
+  """
+  told = {} if model.origin is None else {name: model.origin.fields.get(name) for name in ('id2label', 'label2id')}
+  if told and all(isinstance(names, dict) and len(names) == model.num_labels for names in told.values()):
+    return told
+  names = [f'LABEL_{number}' for number in range(model.num_labels)]
+  return {
+    'id2label': {str(number): name for number, name in enumerate(names)},
+    'label2id': dict(zip(names, range(len(names)))),
+  }
+
+
+def _check_plain(model, folder):
+  """A file of Hugging Face has no place for adapters beside weights, nor for weights packed as they are here."""
+  packed = any(isinstance(part, quantized_linear.QuantizedLinear) for part in frozen.parts(model))
+  if lora.adapters(model):
+    raise errors.UserError(
+      f'{folder}: the model has adapters: merge first (ext.lora.merge), or save the adapters (ext.peft_folders.save)'
+    )
+  if packed:
+    raise errors.UserError(f'{folder}: the weights of the model are packed: unpack first (ext.lora.merge)')
+
+
+def _check_tokenizer(model, folder, tokenizer):
+  """Beside some families transformers makes a class of its own of any tokenizer."""
+  model_type = model.config.model_type
+  if tokenizer is not None and tokenizer.beside(model_type).digest != tokenizer.digest:
+    raise errors.UserError(
+      f'{folder}: beside a model of type {model_type}, transformers makes other tokens of this tokenizer; train and '
+      f'save with tokenizer.beside({model_type!r})'
+    )
+
+
+def _files_beside(origin, tokenizer):
+  """Name -> content of what is saved beside weights and configuration."""
+  files = {} if origin is None else dict(origin.files)
+  if tokenizer is None:
+    return files
+  return {**{name: files[name] for name in files if name == GENERATION_FILE}, **tokenizer.files}
+
+
+def check_saves(config: decoder_config.DecoderConfig) -> None:
+  """Refuses a decoder that `save` would refuse, before it is trained.
+
+  Raises:
+    errors.UserError: for a field that the family of `config.model_type` cannot express.
+  """
+  family_lib.write(families.find(config.model_type, 'model_type'), config)
+
+
+def _carried_fields(family, fields):
+  """What the configuration had that is not the decoder's: ids of special tokens and the like."""
+  told = {*family_lib.NEUTRAL, *family.neutral, *family.fields, *family.layers.names, 'dtype', 'torch_dtype'}
+  told.update(() if family.rope is None else family.rope.names)
+  return {name: value for name, value in fields.items() if name not in told}

@@ -1,0 +1,167 @@
+"""Losses by name, with weights, in one configuration.
+
+    losses: {label: {weight: 1}, z_loss: {weight: 1e-4}}
+
+A task has a field of `LossesConfig`, and says of each loss that it can compute what goes into it:
+
+    loss, logs = weighted_losses.total(
+      self.task_config.losses,
+      {'label': {'logits': logits, 'labels': labels, 'mask': mask}, 'z_loss': {'logits': logits, 'mask': mask}},
+    )
+"""
+
+from collections.abc import Collection, Mapping
+import dataclasses
+from typing import Any, ClassVar
+
+from official.modeling.hyperparams import base_config
+import tensorflow as tf
+
+from official_ext.base import errors
+from official_ext.language.modeling import losses
+
+
+@dataclasses.dataclass
+class LossConfig(base_config.Config):
+  """A loss without parameters of its own.
+
+  Attributes:
+    weight: How much the loss counts; 0 leaves it out.
+  """
+
+  RANGES: ClassVar[Mapping[str, str]] = {'weight': '[0, inf)'}
+
+  weight: float = 0.0
+
+
+@dataclasses.dataclass
+class DistillationLossConfig(LossConfig):
+  """A teacher's probabilities: see losses.distillation.
+
+  Attributes:
+    temperature: By which the logits of both are divided.
+  """
+
+  RANGES: ClassVar[Mapping[str, str]] = {'temperature': '(0, inf)'}
+
+  temperature: float = 1.0
+
+
+@dataclasses.dataclass
+class DpoLossConfig(LossConfig):
+  """Preferences against a reference: see losses.dpo.
+
+  Attributes:
+    beta: How much it costs to leave the reference.
+  """
+
+  RANGES: ClassVar[Mapping[str, str]] = {'beta': '(0, inf)'}
+
+  beta: float = 0.1
+
+
+@dataclasses.dataclass
+class OrpoLossConfig(LossConfig):
+  """Preferences by the ratio of odds: see losses.orpo.
+
+  Attributes:
+    beta: The weight of the odds ratio beside `label`.
+  """
+
+  RANGES: ClassVar[Mapping[str, str]] = {'beta': '(0, inf)'}
+
+  beta: float = 0.1
+
+
+@dataclasses.dataclass
+class GrpoLossConfig(LossConfig):
+  """Rewards of sampled completions: see losses.grpo.
+
+  Attributes:
+    epsilon_low: How far below 1 a ratio of probabilities counts.
+    epsilon_high: How far above 1.
+    beta: The weight of the divergence from the reference.
+    normalization: What the sum over tokens is divided by: grpo, bnpo, dr_grpo or dapo.
+    use_bias_correction_kl: Whether the divergence is multiplied by the ratio of probabilities.
+  """
+
+  RANGES: ClassVar[Mapping[str, str]] = {'epsilon_low': '[0, 1]', 'epsilon_high': '[0, inf)', 'beta': '[0, inf)'}
+  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'normalization': tuple(losses.NORMALIZATIONS)}
+
+  epsilon_low: float = 0.2
+  epsilon_high: float = 0.2
+  beta: float = 0.0
+  normalization: str = 'grpo'
+  use_bias_correction_kl: bool = True
+
+
+@dataclasses.dataclass
+class LossesConfig(base_config.Config):
+  """The losses of losses.py, by name. A task sets the weights that it begins with.
+
+  Attributes:
+    label: Cross-entropy with the labels.
+    distillation: A teacher's probabilities.
+    z_loss: The square of the logarithm of softmax's normalizer.
+    dpo: Preferences against a reference.
+    orpo: Preferences by the ratio of odds, beside `label`.
+    grpo: Rewards of sampled completions.
+  """
+
+  label: LossConfig = dataclasses.field(default_factory=LossConfig)
+  distillation: DistillationLossConfig = dataclasses.field(default_factory=DistillationLossConfig)
+  z_loss: LossConfig = dataclasses.field(default_factory=LossConfig)
+  dpo: DpoLossConfig = dataclasses.field(default_factory=DpoLossConfig)
+  orpo: OrpoLossConfig = dataclasses.field(default_factory=OrpoLossConfig)
+  grpo: GrpoLossConfig = dataclasses.field(default_factory=GrpoLossConfig)
+
+
+def selected(config: LossesConfig) -> list[str]:
+  """The names of the losses that have a weight."""
+  return [field.name for field in dataclasses.fields(config) if getattr(config, field.name).weight]
+
+
+def check(config: LossesConfig, computable: Collection[str], path: str = 'task.losses') -> None:
+  """Checks that a task can compute the losses that are wanted, and that there is one.
+
+  Args:
+    config: the losses.
+    computable: the names of those that the task can compute.
+    path: of `config`.
+
+  Raises:
+    UserError: naming those that it cannot.
+  """
+  with errors.Mistakes() as mistakes:
+    for name in selected(config):
+      with mistakes.noted():
+        if name not in computable:
+          raise errors.UserError(f'{path}.{name}.weight: this task has {", ".join(sorted(computable))}, and no {name}')
+    with mistakes.noted():
+      if not selected(config):
+        raise errors.UserError(f'{path}: no loss has a weight; this task has {", ".join(sorted(computable))}')
+
+
+def total(
+  config: LossesConfig, inputs: Mapping[str, Mapping[str, Any]], path: str = 'task.losses'
+) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+  """The sum of the losses, times their weights.
+
+  Args:
+    config: the losses.
+    inputs: of each loss that can be computed the arguments of its function that the configuration does not have.
+    path: of `config`.
+
+  Returns:
+    The sum, and each loss by its name as it is without its weight: float32 scalars.
+
+  Raises:
+    UserError: a loss is wanted that has no inputs, or none is.
+  """
+  check(config, inputs, path)
+  found = {}
+  for name in selected(config):
+    part = getattr(config, name)
+    parameters = {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.name != 'weight'}
+    found[name] = getattr(losses, name)(**inputs[name], **parameters)
+  return tf.add_n([getattr(config, name).weight * value for name, value in found.items()]), found

@@ -1,0 +1,260 @@
+"""Chat templates: from messages to the text that a model has learned to answer, by a template in Jinja.
+
+A template comes with a model, from whoever has published it: it is rendered in a sandbox, sees plain JSON values alone,
+and may call nothing but what is named here, which is what transformers offers it: `raise_exception`, `strftime_now`,
+the filter `tojson` without HTML's escapes, `break` and `continue` in loops, and the tag `generation` around what the
+assistant says.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import contextvars
+import datetime
+import functools
+import json
+import os
+from typing import Any
+
+from official_ext.base import errors
+from official_ext.data import extras
+
+Message = Mapping[str, Any]
+Span = tuple[int, int]
+
+REASONING = ('reasoning_content', 'thinking', 'reasoning')  # Names of one thing: the first is the standard one.
+
+
+def read(file: str, named: str) -> str:
+  """The template in a file.
+
+  Args:
+    file: its path; `~` is the home folder.
+    named: the flag or field that names it, for messages.
+
+  Raises:
+    UserError: it cannot be read.
+  """
+  try:
+    with open(os.path.expanduser(file), encoding='utf-8') as f:
+      return f.read()
+  except (OSError, UnicodeDecodeError) as error:
+    reason = getattr(error, 'strerror', None) or 'is no text in UTF-8'
+    raise errors.UserError(f'{named}: {file}: cannot be read: {reason}') from error
+
+
+class ChatTemplate:
+  """A template that turns messages into text."""
+
+  def __init__(self, source: str, where: str):
+    """Compiles the template.
+
+    Args:
+      source: in Jinja.
+      where: the file that it is from, for messages.
+
+    Raises:
+      UserError: it is no Jinja, or jinja2 is not installed.
+    """
+    self._jinja2 = extras.load('jinja2', 'a chat template')
+    self.source = source
+    self._where = where
+    try:
+      self._template, self._marks = _compiled(source)
+    except self._jinja2.TemplateSyntaxError as error:
+      raise errors.UserError(f'{where}: line {error.lineno} of the chat template: {error.message}') from error
+
+  @property
+  def marks_generation(self) -> bool:
+    """Whether it marks what the assistant says, by the tag `generation`."""
+    return self._marks
+
+  def render(
+    self,
+    messages: Sequence[Message],
+    add_generation_prompt: bool = False,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    **variables: Any,
+  ) -> str:
+    """The text of a conversation.
+
+    Args:
+      messages: dictionaries with `role` and `content`, and whatever else the template knows. Keys whose value is None
+        are as if they were missing.
+      add_generation_prompt: whether the text ends with what an answer of the assistant begins with.
+      tools: JSON schemas of functions that the assistant may call.
+      **variables: others that the template knows, such as `enable_thinking`, and special tokens.
+
+    Raises:
+      UserError: the template refuses the messages, or cannot do it.
+    """
+    return self.render_with_spans(messages, add_generation_prompt, tools, **variables)[0]
+
+  def render_with_spans(
+    self,
+    messages: Sequence[Message],
+    add_generation_prompt: bool = False,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    **variables: Any,
+  ) -> tuple[str, list[Span]]:
+    """The text, and where in it the template marks what the assistant says: (start, end) in characters."""
+    values = {
+      **_plain(variables),
+      'messages': [_prepared(message, self._where) for message in messages],
+      'tools': _plain(tools),
+      'documents': _plain(variables.get('documents')),
+      'add_generation_prompt': add_generation_prompt,
+    }
+    try:
+      with _tracked() as tracker:
+        for part in self._template.generate(values):
+          tracker.add(part)
+      return tracker.text, tracker.spans
+    except errors.UserError:
+      raise
+    except self._jinja2.TemplateError as error:
+      raise errors.UserError(f'{self._where}: the chat template refuses the messages: {_one_line(error)}') from error
+    except Exception as error:  # A template is a program: it fails as programs do.
+      raise errors.UserError(
+        f'{self._where}: the chat template fails on the messages: {type(error).__name__}: {_one_line(error)}'
+      ) from error
+
+
+class _Tracker:
+  """What was rendered so far, and which of it the assistant says."""
+
+  def __init__(self) -> None:
+    self._parts: list[str] = []
+    self._length = 0
+    self.spans: list[Span] = []
+
+  def add(self, part: str) -> None:
+    self._parts.append(part)
+    self._length += len(part)
+
+  def mark(self, said: str) -> None:
+    """Notes what is about to be added."""
+    self.spans.append((self._length, self._length + len(said)))
+
+  @property
+  def text(self) -> str:
+    return ''.join(self._parts)
+
+
+_TRACKER: contextvars.ContextVar[_Tracker | None] = contextvars.ContextVar('tracker', default=None)
+
+
+@contextlib.contextmanager
+def _tracked() -> Iterator[_Tracker]:
+  tracker = _Tracker()
+  token = _TRACKER.set(tracker)
+  try:
+    yield tracker
+  finally:
+    _TRACKER.reset(token)
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(source: str) -> tuple[Any, bool]:
+  """A template, and whether it has the tag `generation`."""
+  nodes = extras.load('jinja2', 'a chat template').nodes
+  environment = _environment_class()()
+  template = environment.from_string(source)
+  calls = environment.parse(source).find_all(nodes.CallBlock)
+  return template, any(isinstance(call.call.node, nodes.ExtensionAttribute) for call in calls)
+
+
+@functools.cache
+def _environment_class() -> Any:
+  """The sandbox. Made when it is first needed: jinja2 is optional."""
+  jinja2 = extras.load('jinja2', 'a chat template')
+  from jinja2 import ext  # pylint: disable=g-import-not-at-top
+  from jinja2 import nodes  # pylint: disable=g-import-not-at-top
+  from jinja2 import sandbox  # pylint: disable=g-import-not-at-top
+  from jinja2 import utils  # pylint: disable=g-import-not-at-top
+
+  class Generation(ext.Extension):
+    """The tag `generation`: renders its body, and notes where it is."""
+
+    tags = {'generation'}
+
+    def parse(self, parser):
+      line = next(parser.stream).lineno
+      body = parser.parse_statements(('name:endgeneration',), drop_needle=True)
+      return nodes.CallBlock(self.call_method('_generation'), [], [], body).set_lineno(line)
+
+    def _generation(self, caller):
+      said = caller()
+      tracker = _TRACKER.get()
+      if tracker is not None:
+        tracker.mark(said)
+      return said
+
+  class Namespace(utils.Namespace):
+    """Without attributes that begin with an underscore, by which a template could reach Python's inside."""
+
+    def __init__(*args, **kwargs):  # A template may call an attribute `self`.
+      self, args = args[0], args[1:]
+      values = dict(*args, **kwargs)
+      for name in values:
+        Namespace._check(name)
+      utils.Namespace.__init__(self, values)
+
+    def __setitem__(self, name, value):
+      Namespace._check(name)
+      utils.Namespace.__setitem__(self, name, value)
+
+    @staticmethod
+    def _check(name):
+      if str(name).startswith('_'):
+        raise jinja2.exceptions.SecurityError(f'a namespace of a chat template has no attribute {name!r}')
+
+  class Environment(sandbox.ImmutableSandboxedEnvironment):
+    """With transformers' way of taking blanks away."""
+
+    def __init__(self):
+      super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, ext.loopcontrols])
+      self.filters['tojson'] = _to_json
+      self.globals.update(raise_exception=_raise, strftime_now=_strftime_now, namespace=Namespace)
+
+  def _raise(message):
+    raise jinja2.exceptions.TemplateError(message)
+
+  return Environment
+
+
+def _to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+  return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _strftime_now(form):
+  return datetime.datetime.now().strftime(form)
+
+
+def _prepared(message: Any, where: str) -> dict[str, Any]:
+  """A message as templates expect it."""
+  if not isinstance(message, Mapping):
+    raise errors.UserError(f'{where}: a message is no dictionary with role and content: {str(message)[:100]!r}')
+  prepared = _plain({name: value for name, value in message.items() if value is not None})
+  reasoning = next((prepared[name] for name in REASONING if prepared.get(name) is not None), None)
+  if reasoning is None:
+    return prepared
+  return {'thinking': reasoning, **prepared, 'reasoning_content': reasoning}
+
+
+def _plain(value: Any) -> Any:
+  """A copy of JSON values: a template must not reach methods of anything else."""
+  if isinstance(value, Mapping):
+    return {str(name): _plain(part) for name, part in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [_plain(part) for part in value]
+  if isinstance(value, str):
+    return str.__str__(value)
+  if value is None or type(value) in (bool, int, float):
+    return value
+  if hasattr(value, 'item') and getattr(value, 'ndim', None) == 0:  # A number of NumPy's.
+    return value.item()
+  return f'<{type(value).__name__}>'
+
+
+def _one_line(error: BaseException) -> str:
+  return ' '.join(str(error).split())[:300]

@@ -1,0 +1,348 @@
+"""From a record to the texts that a model sees, and which part of them it is to learn.
+
+The formats and the names of their columns are those of Hugging Face's TRL: `text`; `messages`; `prompt` and
+`completion`; `prompt`, `chosen` and `rejected`; `prompt` alone. A prompt, a completion, a chosen or a rejected answer
+is a text, or a list of messages, which the chat template lays out.
+
+A record with an empty answer is refused: a completion, a chosen or rejected answer, or a learned turn of the assistant,
+that holds whitespace alone, no call of a tool and no reasoning. The model would learn to end there. TRL learns it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import json
+from typing import Any
+
+from official_ext.base import errors
+from official_ext.base import suggestions
+from official_ext.data import numbered_records
+from official_ext.language.text import chat_templates
+from official_ext.language.text import tokenizer as tokenizer_lib
+
+FORMATS = ('auto', 'text', 'messages', 'prompt_output', 'preference', 'prompt')
+ONE_EACH = ('preference', 'prompt')  # Whose rows hold one example each.
+LOSS_ON = ('completions', 'last_completion', 'all')
+PACKINGS = ('none', 'best_fit', 'wrapped')
+
+# The fields of a configuration that texts depend on, and those that rows of them do.
+OF_FORMAT = (
+  'example_format',
+  'text_column',
+  'messages_column',
+  'tools_column',
+  'prompt_column',
+  'output_column',
+  'chosen_column',
+  'rejected_column',
+  'use_chat_template',
+  'system_prompt',
+  'append_eos',
+  'loss_on',
+)
+OF_LENGTH = ('seq_length', 'max_input_length', 'max_content_length', 'packing')
+
+# Columns that a record of a format has, as fields of the data configuration.
+_COLUMNS = {
+  'messages': ('messages_column',),
+  'prompt_output': ('prompt_column', 'output_column'),
+  'text': ('text_column',),
+  'preference': ('chosen_column', 'rejected_column'),
+  'prompt': ('prompt_column',),
+}
+# Of turns in conversations, as chat templates know them.
+_ROLES = ('system', 'user', 'assistant', 'tool')
+_FOUND_BY_THEMSELVES = ('messages', 'prompt_output', 'text')
+
+Span = chat_templates.Span
+Messages = list[Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+  """A text to be turned into tokens.
+
+  Attributes:
+    text: all of it.
+    prompt_end: where the prompt ends, in characters; 0 of a text that has none.
+    learned: what the model is to learn: (start, end) in characters.
+    add_special_tokens: whether the tokenizer adds what texts begin and end with. A chat template has done it.
+    append_eos: whether the token that ends a sequence comes behind, and is learned.
+  """
+
+  text: str
+  prompt_end: int
+  learned: tuple[Span, ...]
+  add_special_tokens: bool
+  append_eos: bool
+
+
+class TextFormat:
+  """Turns records into texts.
+
+  Attributes:
+    name: one of `FORMATS`, but 'auto'.
+    num_texts: how many texts a record makes: 2 of a preference (chosen, rejected), else 1.
+  """
+
+  def __init__(self, params: Any, tokenizer: tokenizer_lib.Tokenizer, records: numbered_records.Records, path: str):
+    """Looks at the first record, to know the format.
+
+    Args:
+      params: a `TextDataConfig`.
+      tokenizer: brings the chat template.
+      records: at least one.
+      path: the dotted path of `params`, for messages.
+
+    Raises:
+      UserError: the first record has other columns, or there is no chat template and one is needed.
+    """
+    self._params = params
+    self._tokenizer = tokenizer
+    first = records.read(0)
+    self.name = params.example_format
+    if self.name == 'auto':
+      self.name = next((name for name in _FOUND_BY_THEMSELVES if not self._missing(name, first)), '')
+      if not self.name:
+        columns = [[getattr(params, field) for field in _COLUMNS[name]] for name in _FOUND_BY_THEMSELVES]
+        raise errors.UserError(
+          f'{path}.example_format: {records.place(0)} has the columns {", ".join(first)}; expected '
+          f'{", or ".join(" and ".join(names) for names in columns)}; the fields messages_column, prompt_column, '
+          'output_column and text_column name others'
+        )
+    for field in self._missing(self.name, first):
+      column = getattr(params, field)
+      hint = suggestions.did_you_mean(column, list(first), f'there are {", ".join(first)}')
+      raise errors.UserError(f'{path}.{field}: {records.place(0)} has no column {column!r}; {hint}')
+    self.num_texts = 2 if self.name == 'preference' else 1
+    self._make: Callable[[Mapping[str, Any]], list[Text]] = getattr(self, f'_{self.name}')
+    self._check_end(first, path)
+
+  def texts(self, record: Mapping[str, Any]) -> list[Text]:
+    """The texts of a record.
+
+    Raises:
+      ValueError: the record has no such columns, or they hold something else. UserErrors of the chat template are some.
+    """
+    found = self._make(record)
+    for text in found:
+      check_unicode(text.text)
+    return found
+
+  def _check_end(self, record, path):
+    """Refuses texts that shall end with a token which the tokenizer does not have."""
+    if self._tokenizer.eos_token_id is not None:
+      return
+    try:
+      needs_end = any(text.append_eos for text in self._make(record))
+    except ValueError:  # It is a bad example, and reported as such.
+      return
+    if needs_end:
+      raise errors.UserError(
+        f'{path}.append_eos: the tokenizer has no eos_token to end texts with, so that the model would never stop; '
+        'name one in tokenizer_config.json, or set append_eos to false'
+      )
+
+  def _missing(self, name, record):
+    return [field for field in _COLUMNS[name] if getattr(self._params, field) not in record]
+
+  # A format each.
+
+  def _text(self, record):
+    text = self._string(record, 'text_column')
+    return [Text(text, 0, ((0, len(text)),), True, self._params.append_eos)]
+
+  def _messages(self, record):
+    column = self._params.messages_column
+    messages = _as_messages(self._value(record, 'messages_column'), column)
+    turns = [number for number, message in enumerate(messages) if message.get('role') == 'assistant']
+    _check_said(messages, turns[-1:] if self._params.loss_on == 'last_completion' else turns, column)
+    return [self._conversation(self._with_system(messages), None, self._tools(record))]
+
+  def _prompt_output(self, record):
+    prompt, output = self._value(record, 'prompt_column'), self._value(record, 'output_column')
+    return [self._answered(prompt, output, record, self._params.output_column)]
+
+  def _preference(self, record):
+    chosen, rejected = self._value(record, 'chosen_column'), self._value(record, 'rejected_column')
+    prompt = record.get(self._params.prompt_column)
+    if prompt is None:  # Both answers are conversations that begin alike.
+      names = self._params.chosen_column, self._params.rejected_column
+      chosen, rejected = _as_messages(chosen, names[0]), _as_messages(rejected, names[1])
+      same = _num_same(chosen, rejected)
+      prompt, chosen, rejected = chosen[:same], chosen[same:], rejected[same:]
+      if not prompt:
+        raise ValueError(f'there is no {self._params.prompt_column!r}, and the answers do not begin with the same turn')
+    return [
+      self._answered(prompt, chosen, record, self._params.chosen_column),
+      self._answered(prompt, rejected, record, self._params.rejected_column),
+    ]
+
+  def _prompt(self, record):
+    prompt = self._value(record, 'prompt_column')
+    if isinstance(prompt, str) and not self._params.use_chat_template:
+      return [Text(prompt, len(prompt), (), True, False)]
+    messages = self._with_system(_as_turns(prompt, 'user', self._params.prompt_column))
+    text = self._render(messages, True, self._tools(record))
+    return [Text(text, len(text), (), False, False)]
+
+  # Parts of them.
+
+  def _answered(self, prompt, output, record, output_column):
+    """A prompt and an answer, each a text or messages."""
+    if isinstance(prompt, str) and isinstance(output, str) and not self._params.use_chat_template:
+      if not output.strip():
+        raise ValueError(f'column {output_column!r} is empty')
+      text = prompt + output
+      learned = (0 if self._params.loss_on == 'all' else len(prompt), len(text))
+      return Text(text, len(prompt), (learned,), True, self._params.append_eos)
+    turns = self._with_system(_as_turns(prompt, 'user', self._params.prompt_column))
+    answer = _as_turns(output, 'assistant', output_column)
+    if not any(map(_says_something, answer)):
+      raise ValueError(f'column {output_column!r} is empty')
+    said = [number for number, message in enumerate(answer) if message.get('role') == 'assistant']
+    _check_said(answer, said, output_column)
+    return self._conversation([*turns, *answer], len(turns), self._tools(record))
+
+  def _conversation(self, messages, num_prompt, tools):
+    """The text of messages, and where in it the assistant's turns are: those from `num_prompt` on, if it is given."""
+    template = self._tokenizer.chat_template(tools is not None)
+    variables = self._tokenizer.special_tokens
+    text, marked = template.render_with_spans(messages, False, tools, **variables)
+    if num_prompt is not None:
+      spans = [(self._prefix(text, messages[:num_prompt], tools, num_prompt), len(text))]
+    elif template.marks_generation:
+      spans = [span for span in marked if span[1] > span[0]]
+    else:
+      turns = [number for number, message in enumerate(messages) if message.get('role') == 'assistant']
+      if self._params.loss_on == 'last_completion':
+        turns = turns[-1:]
+      spans = [self._turn(text, messages, number, tools) for number in turns]
+    if not spans:
+      raise ValueError(_without_answer(messages))
+    if self._params.loss_on == 'last_completion':
+      spans = spans[-1:]
+    learned = ((0, len(text)),) if self._params.loss_on == 'all' else tuple(spans)
+    return Text(text, spans[0][0], learned, False, False)
+
+  def _turn(self, text, messages, number, tools):
+    """Where the assistant's turn of this number is: from what asks for it up to where the template ends it."""
+    start = self._prefix(text, messages[:number], tools, number)
+    if number == len(messages) - 1:
+      return start, len(text)
+    through = self._render(messages[: number + 1], False, tools)
+    if not text.startswith(through):
+      raise ValueError(self._changed(number))
+    return start, len(through)
+
+  def _prefix(self, text, messages, tools, number):
+    before = self._render(messages, True, tools)
+    if not text.startswith(before):
+      raise ValueError(self._changed(number))
+    return len(before)
+
+  def _changed(self, number):
+    return (
+      f'the chat template writes the turns before message {number} otherwise when more follow, so that it cannot be '
+      'told which of the text the assistant says; mark that by {% generation %} in the template, or take '
+      'loss_on=last_completion or loss_on=all'
+    )
+
+  def _render(self, messages, add_generation_prompt, tools):
+    template = self._tokenizer.chat_template(tools is not None)
+    return template.render(messages, add_generation_prompt, tools, **self._tokenizer.special_tokens)
+
+  def _with_system(self, messages):
+    prompt = self._params.system_prompt
+    if not prompt or messages[0].get('role') == 'system':
+      return messages
+    return [{'role': 'system', 'content': prompt}, *messages]
+
+  def _tools(self, record):
+    tools = record.get(self._params.tools_column) if self._params.tools_column else None
+    if isinstance(tools, str):  # As files with columns of one type each keep them.
+      tools = json.loads(tools) if tools.strip() else None
+    if not tools:
+      return None
+    if not isinstance(tools, list):
+      raise ValueError(f'column {self._params.tools_column!r} holds no list of tools')
+    return tools
+
+  def _value(self, record, field):
+    column = getattr(self._params, field)
+    if record.get(column) is None:
+      raise ValueError(f'column {column!r} is missing' if column not in record else f'column {column!r} is null')
+    value = record[column]
+    if not isinstance(value, (str, list)):
+      raise ValueError(f'column {column!r} holds {str(value)[:50]}; expected a text or a list of messages')
+    return value
+
+  def _string(self, record, field):
+    value = self._value(record, field)
+    if not isinstance(value, str):
+      raise ValueError(f'column {getattr(self._params, field)!r} holds a list; expected a text')
+    return value
+
+
+def _as_turns(value: Any, role: str, column: str) -> Messages:
+  return [{'role': role, 'content': value}] if isinstance(value, str) else _as_messages(value, column)
+
+
+def _as_messages(value: Any, column: str) -> Messages:
+  if isinstance(value, str):
+    try:
+      value = json.loads(value)
+    except (ValueError, RecursionError):
+      value = None
+  if not isinstance(value, list) or not all(isinstance(message, Mapping) and 'role' in message for message in value):
+    items = value if isinstance(value, list) else []
+    keys = sorted({str(key) for item in items if isinstance(item, Mapping) for key in item})
+    found = f'; these have {", ".join(keys[:5])}' if keys else ''
+    raise ValueError(
+      f'column {column!r} holds no list of messages, which are dictionaries with role and content{found}'
+    )
+  if not value:
+    raise ValueError(f'column {column!r} is empty')
+  return list(value)
+
+
+def _check_said(messages: Messages, numbers: Sequence[int], column: str) -> None:
+  """Raises a ValueError if one of these turns of the assistant is empty."""
+  for number in numbers:
+    if not _says_something(messages[number]):
+      raise ValueError(f'column {column!r}: message {number}, a turn of the assistant, is empty')
+
+
+def _says_something(message: Mapping[str, Any]) -> bool:
+  """Whether a message holds more than whitespace: text, another part such as an image, calls of tools, or reasoning."""
+  content = message.get('content')
+  parts = content if isinstance(content, list) else [content]
+  texts = [part.get('text') if isinstance(part, Mapping) and part.get('type') == 'text' else part for part in parts]
+  texts += [message.get(name) for name in chat_templates.REASONING]
+  return bool(message.get('tool_calls')) or any(text.strip() if isinstance(text, str) else text for text in texts)
+
+
+def _without_answer(messages: Messages) -> str:
+  """What is wrong with messages that have no turn to learn from: often their roles have other names."""
+  roles = list(dict.fromkeys(str(message.get('role')) for message in messages))
+  unknown = [role for role in roles if role not in _ROLES]
+  text = 'there is no turn of the assistant to learn from'
+  if not unknown:
+    return text
+  return f'{text}; the roles are {", ".join(roles)}, and those known are {", ".join(_ROLES)}: rename them in the data'
+
+
+def _num_same(first: Sequence[Any], second: Sequence[Any]) -> int:
+  number = 0
+  while number < min(len(first), len(second)) and first[number] == second[number]:
+    number += 1
+  return number
+
+
+def check_unicode(text: str) -> None:
+  """Raises a ValueError if a text has halves of surrogate pairs, as bytes have become that are no UTF-8."""
+  try:
+    text.encode()
+  except UnicodeEncodeError as error:
+    raise ValueError(
+      f'half of a surrogate pair at character {error.start}, {text[error.start]!a}, which is no Unicode text'
+    ) from error

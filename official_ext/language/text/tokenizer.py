@@ -1,0 +1,451 @@
+"""Tokenizers in Hugging Face's files: text to numbers and back, as transformers does it, without transformers.
+
+`tokenizer.json` is all that the library `tokenizers` needs; the files beside it tell which tokens are special, and how
+messages are laid out. Files are read and written; nothing is ever looked for on the network. The tokens of a folder
+depend on the class of transformers that reads it: see tokenizer_classes.py.
+"""
+
+from collections.abc import Mapping, Sequence
+import functools
+import hashlib
+import json
+import os
+from typing import Any
+
+import numpy as np
+
+from official_ext.base import errors
+from official_ext.base.files import paths
+from official_ext.data import extras
+from official_ext.language.text import chat_templates
+from official_ext.language.text import tokenizer_classes
+
+_JSON = 'tokenizer.json'
+_CONFIG = 'tokenizer_config.json'
+_SPECIAL = 'special_tokens_map.json'
+_TEMPLATE = 'chat_template.jinja'
+_MORE_TEMPLATES = 'additional_chat_templates'
+_GENERATION = 'generation_config.json'
+_MODEL = 'config.json'
+# What else belongs to a tokenizer, for those who read a folder that was saved.
+_COPIED = (
+  'added_tokens.json',
+  'chat_template.json',
+  'merges.txt',
+  'spiece.model',
+  'tekken.json',
+  'tokenizer.model',
+  'vocab.json',
+  'vocab.txt',
+)
+_FILES = (_JSON, _CONFIG, _SPECIAL, _TEMPLATE, *_COPIED)
+_SLOW = ('tokenizer.model', 'spiece.model', 'sentencepiece.bpe.model', 'vocab.json', 'vocab.txt', 'tekken.json')
+# The order in which transformers knows them.
+_NAMED = ('bos_token', 'eos_token', 'unk_token', 'sep_token', 'pad_token', 'cls_token', 'mask_token')
+
+
+class Tokenizer:
+  """Text to numbers of tokens, and back. Safe to use from several threads.
+
+  Attributes:
+    special_tokens: the named ones that there are: `{'bos_token': '<s>', ...}`.
+    stop_token_ids: the numbers of the tokens that end a text: the end of a sequence, and what the folder's
+      generation_config.json adds, such as the end of a turn.
+  """
+
+  def __init__(self, files: Mapping[str, bytes], where: str, model_type: str = '', tokenizer_class: str = ''):
+    """Makes a tokenizer of the files of a folder.
+
+    Args:
+      files: from the name to the content. tokenizer.json is needed.
+      where: the folder, for messages.
+      model_type: of the model beside it, which has a say in the class that transformers makes; '' if there is none.
+      tokenizer_class: what the model's config.json names, for files that name none.
+
+    Raises:
+      UserError: a file is damaged, `tokenizers` is not installed, or transformers makes other tokens of the files than
+        can be made here.
+    """
+    library = extras.load('tokenizers', where)
+    self._files = dict(files)
+    self._where = where
+    self._model_type = model_type
+    self._config = _read_json(files, _CONFIG, where)
+    if tokenizer_class and not self._config.get('tokenizer_class'):
+      self._set_config({'tokenizer_class': tokenizer_class})
+    content = functools.cache(lambda: _read_json(files, _JSON, where))
+    self._class = self._resolve(content)
+    self._backend = self._make_backend(library, lambda: files[_JSON].decode())
+    declared = dict(self._config)
+    if 'added_tokens_decoder' not in declared:  # As transformers has it, for folders of before it was.
+      declared.update(_read_json(files, _SPECIAL, where))
+    named = {**tokenizer_classes.FOLLOWED.get(self._class, {}), **declared}
+    self.special_tokens = {name: _content(named[name]) for name in _NAMED if _content(named.get(name))}
+    is_rebuilt = bool(self._class) and self._rebuild(library, content())
+    self._add_missing(library, named)
+    if is_rebuilt:
+      self._keep_rebuilt()
+    elif self.special_tokens.keys() - declared.keys():  # The class has them: files without a model's name none.
+      self._set_config({name: token for name, token in self.special_tokens.items() if name not in declared})
+    self._backend.encode_special_tokens = bool(self._config.get('split_special_tokens'))
+    generation = _read_json(files, _GENERATION, where)
+    more = generation.get('eos_token_id')
+    stops = [self.eos_token_id, *(more if isinstance(more, list) else [more])]
+    wrong = [stop for stop in stops if stop is not None and type(stop) is not int]
+    if wrong:
+      raise errors.UserError(
+        f"{os.path.join(where, _GENERATION)}: eos_token_id: {wrong[0]!r}: expected a token's number, or a list of such"
+      )
+    self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(stop for stop in stops if stop is not None))
+
+  def _resolve(self, content):
+    """The class that transformers makes; '' if it takes tokenizer.json unchanged."""
+    named = self._config.get('tokenizer_class')
+    named = named if isinstance(named, str) else ''
+    if not named and self._model_type not in tokenizer_classes.REGISTERED:
+      return ''
+    found = tokenizer_classes.resolve(self._model_type, named, content)
+    if found in tokenizer_classes.REFUSED:
+      raise errors.UserError(
+        f'{os.path.join(self._where, _CONFIG)}: tokenizer_class: transformers makes {found} of this folder, which '
+        f'splits texts in its own way; set tokenizer_class to {tokenizer_classes.UNCHANGED_CLASS} to use {_JSON} '
+        'unchanged'
+      )
+    return found
+
+  def _make_backend(self, library, text):
+    try:
+      backend = library.Tokenizer.from_str(text())
+    except Exception as error:
+      raise errors.UserError(
+        f'{os.path.join(self._where, _JSON)}: is damaged, or of a newer version of tokenizers: {_one_line(error)}'
+      ) from error
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+  def _rebuild(self, library, content):
+    """Makes the tokenizer of transformers' class, if tokenizer.json is another one. Returns whether it is."""
+    try:
+      made = tokenizer_classes.rebuilt(self._class, content, self._config, self.special_tokens)
+    except ValueError as error:
+      other = 'another model_type' if self._model_type in tokenizer_classes.FORCED else (
+        f'tokenizer_class {tokenizer_classes.UNCHANGED_CLASS} in {_CONFIG}'
+      )  # fmt: skip
+      raise errors.UserError(
+        f'{os.path.join(self._where, _JSON)}: transformers makes {self._class} of it, and cannot: {error}; use {other}'
+      ) from error
+    if made is None:
+      return False
+    self._backend = self._make_backend(library, lambda: json.dumps(made))
+    for token in tokenizer_classes.added_tokens(content, self._config):
+      self._backend.add_tokens([_added_token(library, token)])
+    return True
+
+  def _keep_rebuilt(self):
+    """Puts what was rebuilt into the files, so that every program reads the same from them."""
+    self._files[_JSON] = self._backend.to_str(pretty=True).encode()
+    declared = {str(number): _fields(token) for number, token in self._backend.get_added_tokens_decoder().items()}
+    unchanged = {'added_tokens_decoder': declared, 'tokenizer_class': tokenizer_classes.UNCHANGED_CLASS}
+    self._set_config({**self.special_tokens, **unchanged})
+
+  def _set_config(self, fields):
+    """Sets fields of tokenizer_config.json."""
+    self._config = {**self._config, **fields}
+    self._files[_CONFIG] = _as_json(self._config)
+
+  def beside(self, model_type: str) -> 'Tokenizer':
+    """The tokenizer that transformers' AutoTokenizer makes of these files in the folder of a model.
+
+    Beside a model of type qwen2 it always makes a Qwen2Tokenizer, with the vocabulary of the files.
+
+    Args:
+      model_type: of the model's config.json.
+
+    Raises:
+      UserError: transformers makes other tokens of the files than can be made here.
+    """
+    return self if model_type == self._model_type else Tokenizer(self._files, self._where, model_type)
+
+  @classmethod
+  def load(cls, folder: str) -> 'Tokenizer':
+    """Reads a folder: tokenizer.json, and beside it tokenizer_config.json, special_tokens_map.json,
+    chat_template.jinja, additional_chat_templates and generation_config.json where they are. config.json says which
+    model it is of.
+
+    Raises:
+      UserError: there is no such folder, or no tokenizer in it that can be read.
+    """
+    there = paths.names(folder)
+    if not there and not os.path.isdir(folder):
+      raise errors.UserError(f'{folder}: there is no such folder to read a tokenizer from')
+    if _JSON not in there:
+      raise _no_tokenizer(folder, there)
+    files = {}
+    for name in (*file_names(folder), _GENERATION):
+      try:
+        files[name] = paths.read(os.path.join(folder, name))
+      except FileNotFoundError:
+        pass
+      except OSError as error:
+        raise errors.UserError(
+          f'{os.path.join(folder, name)}: cannot be read: {error.strerror or _one_line(error)}'
+        ) from error
+    return cls(files, folder, *_of_model(folder))
+
+  @classmethod
+  def from_backend(
+    cls, backend: Any, special_tokens: Mapping[str, str], chat_template: str = '', model_max_length: int = 0
+  ) -> 'Tokenizer':
+    """A tokenizer around one of the library `tokenizers`.
+
+    Args:
+      backend: a `tokenizers.Tokenizer`.
+      special_tokens: `{'bos_token': ..., 'eos_token': ..., 'pad_token': ...}`, as far as there are such.
+      chat_template: in Jinja; '' for none.
+      model_max_length: in tokens; 0 where it is not known.
+    """
+    config: dict[str, Any] = {'tokenizer_class': 'PreTrainedTokenizerFast', **special_tokens}
+    config['clean_up_tokenization_spaces'] = False
+    if model_max_length:
+      config['model_max_length'] = model_max_length
+    files = {
+      _JSON: backend.to_str(pretty=True).encode(),
+      _CONFIG: _as_json(config),
+      _SPECIAL: _as_json(dict(special_tokens)),
+    }
+    if chat_template:
+      files[_TEMPLATE] = chat_template.encode()
+    return cls(files, 'tokenizer')
+
+  def save(self, folder: str) -> None:
+    """Writes the files into a folder, from which this class and transformers' AutoTokenizer read the same tokenizer.
+
+    generation_config.json is the model's, and left to it.
+
+    Raises:
+      StorageError: they cannot be written.
+    """
+    from official_ext.base.files import storage  # pylint: disable=g-import-not-at-top  # TensorFlow.
+
+    for name, content in self.files.items():
+      path = os.path.join(folder, name)
+      paths.make_folder(os.path.dirname(path))
+      storage.write_bytes(path, content)
+
+  def with_chat_template(self, source: str) -> 'Tokenizer':
+    """The same tokenizer with another chat template in the place of all that it has."""
+    files = {name: content for name, content in self._files.items() if not name.startswith(_MORE_TEMPLATES)}
+    config = {name: value for name, value in self._config.items() if name != 'chat_template'}
+    return Tokenizer({**files, _CONFIG: _as_json(config), _TEMPLATE: source.encode()}, self._where, self._model_type)
+
+  @property
+  def files(self) -> dict[str, bytes]:
+    """From the name of each file to its content: what `save` writes."""
+    return {name: content for name, content in self._files.items() if name != _GENERATION}
+
+  # Tokens.
+
+  def __len__(self) -> int:
+    """One more than the largest number of a token: what an embedding needs at least."""
+    return max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+  @property
+  def digest(self) -> str:
+    """A sum over all that makes numbers of texts and messages."""
+    total = hashlib.sha256()
+    for name in sorted(self._files):
+      if name not in (_GENERATION, *_COPIED):
+        total.update(f'{name} {len(self._files[name])} '.encode() + self._files[name])
+    return total.hexdigest()[:16]
+
+  @property
+  def bos_token_id(self) -> int | None:
+    """The number of the token that begins a sequence; None where there is none."""
+    return self._id_of('bos_token')
+
+  @property
+  def eos_token_id(self) -> int | None:
+    """The number of the token that ends a sequence; None where there is none."""
+    return self._id_of('eos_token')
+
+  @property
+  def pad_token_id(self) -> int | None:
+    """The number of the token that fills rows up; None where there is none."""
+    return self._id_of('pad_token')
+
+  @property
+  def fill_token_id(self) -> int:
+    """What rows are filled up with: the token for it, else that which ends a sequence, else 0. No loss sees it."""
+    return next((number for number in (self.pad_token_id, self.eos_token_id) if number is not None), 0)
+
+  def token_id(self, token: str) -> int | None:
+    """The number of a token by its text; None where there is no such token."""
+    return self._backend.token_to_id(token)
+
+  def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    """The numbers of a text's tokens.
+
+    Args:
+      text: special tokens that are written in it count as such.
+      add_special_tokens: whether to add what the tokenizer begins and ends each text with. The text of a chat template
+        has it already.
+    """
+    return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+
+  def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[np.ndarray]:
+    """The numbers of each text's tokens, int32, on all cores."""
+    encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+    return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+  def encode_batch_with_offsets(
+    self, texts: Sequence[str], add_special_tokens: bool = True
+  ) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each text its tokens, int32 `[n]`, and where they are in it: (start, end) in characters, int64 `[n, 2]`."""
+    encodings = self._backend.encode_batch(list(texts), add_special_tokens=add_special_tokens)
+    return [
+      (np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int64).reshape(-1, 2)) for encoding in encodings
+    ]
+
+  def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+    """The text of tokens.
+
+    Args:
+      token_ids: numbers, such as a row of an array.
+      skip_special_tokens: whether special tokens leave no trace in the text.
+    """
+    return self._backend.decode([int(number) for number in token_ids], skip_special_tokens=skip_special_tokens)
+
+  # Messages.
+
+  @property
+  def has_chat_template(self) -> bool:
+    """Whether messages can be turned into text."""
+    return bool(self._templates)
+
+  def chat_template(self, with_tools: bool = False) -> chat_templates.ChatTemplate:
+    """The template for messages.
+
+    Args:
+      with_tools: whether there are tools, for which some models have a template of its own.
+
+    Raises:
+      UserError: there is none, or it is no Jinja.
+    """
+    name = 'tool_use' if with_tools and 'tool_use' in self._templates else 'default'
+    if name not in self._templates:
+      raise errors.UserError(
+        f'{self._where}: has no chat template: add {_TEMPLATE} to the folder, or name a file by chat_template_path'
+      )
+    return chat_templates.ChatTemplate(self._templates[name], self._where)
+
+  def apply_chat_template(
+    self,
+    messages: Sequence[chat_templates.Message],
+    add_generation_prompt: bool = False,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    **variables: Any,
+  ) -> str:
+    """The text of a conversation: see `chat_templates.ChatTemplate.render`. To be encoded without special tokens.
+
+    Raises:
+      UserError: there is no template, or it refuses the messages.
+    """
+    template = self.chat_template(tools is not None)
+    return template.render(messages, add_generation_prompt, tools, **{**self.special_tokens, **variables})
+
+  @functools.cached_property
+  def _templates(self) -> dict[str, str]:
+    found = self._config.get('chat_template')
+    templates = {part['name']: part['template'] for part in found} if isinstance(found, list) else {}
+    if isinstance(found, str):
+      templates['default'] = found
+    files = {name: content for name, content in self._files.items() if name.endswith('.jinja')}
+    if files:  # They win over the configuration's.
+      templates = {
+        'default' if name == _TEMPLATE else os.path.basename(name).removesuffix('.jinja'): content.decode()
+        for name, content in files.items()
+      }
+    return templates
+
+  def _id_of(self, name: str) -> int | None:
+    return self._backend.token_to_id(self.special_tokens[name]) if name in self.special_tokens else None
+
+  def _add_missing(self, library, named) -> None:
+    """Adds the special tokens that tokenizer.json lacks, under the next numbers, as transformers does."""
+    declared = named.get('added_tokens_decoder', {})
+    tokens = [_added_token(library, declared[number]) for number in sorted(declared, key=int)]
+    extra = named.get('extra_special_tokens') or named.get('additional_special_tokens') or []
+    extra = list(extra.values()) if isinstance(extra, dict) else extra
+    tokens += [_added_token(library, named[name]) for name in self.special_tokens]
+    tokens += [_added_token(library, token) for token in extra if _content(token)]
+    known = {token.content for token in self._backend.get_added_tokens_decoder().values()}
+    for token in tokens:
+      if token.content not in known:
+        known.add(token.content)
+        (self._backend.add_special_tokens if token.special else self._backend.add_tokens)([token])
+
+
+def file_names(folder: str) -> list[str]:
+  """The files of a tokenizer that there may be in a folder, and further chat templates that there are."""
+  more = paths.names(os.path.join(folder, _MORE_TEMPLATES))
+  return [*_FILES, *(os.path.join(_MORE_TEMPLATES, name) for name in more if name.endswith('.jinja'))]
+
+
+def _added_token(library, token):
+  if isinstance(token, str):
+    return library.AddedToken(token, special=True, normalized=False)
+  fields = {name: token[name] for name in ('single_word', 'lstrip', 'rstrip', 'normalized') if name in token}
+  return library.AddedToken(token['content'], special=token.get('special', True), **fields)
+
+
+def _fields(token: Any) -> dict[str, Any]:
+  """An added token as tokenizer_config.json has it."""
+  return {
+    name: getattr(token, name) for name in ('content', 'lstrip', 'normalized', 'rstrip', 'single_word', 'special')
+  }
+
+
+def _of_model(folder: str) -> tuple[str, str]:
+  """(model_type, tokenizer_class) of config.json; '' for each that is missing, also if the file is invalid."""
+  try:
+    found = json.loads(paths.read(os.path.join(folder, _MODEL)))
+  except (OSError, ValueError, RecursionError):
+    return '', ''
+  values = [found.get(name) if isinstance(found, dict) else None for name in ('model_type', 'tokenizer_class')]
+  model_type, tokenizer_class = (value if isinstance(value, str) else '' for value in values)
+  return model_type, tokenizer_class
+
+
+def _content(token: Any) -> str:
+  """The text of a token, which is written as such or as a dictionary; '' where there is none."""
+  return token.get('content', '') if isinstance(token, dict) else token if isinstance(token, str) else ''
+
+
+def _read_json(files: Mapping[str, bytes], name: str, where: str) -> dict[str, Any]:
+  try:
+    found = json.loads(files.get(name, b'{}'))
+  except ValueError as error:
+    raise errors.UserError(f'{os.path.join(where, name)}: is no JSON: {_one_line(error)}') from error
+  if not isinstance(found, dict):
+    raise errors.UserError(f'{os.path.join(where, name)}: expected an object, found {type(found).__name__}')
+  return found
+
+
+def _as_json(value: Any) -> bytes:
+  return (json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + '\n').encode()
+
+
+def _no_tokenizer(folder: str, there: Sequence[str]) -> errors.UserError:
+  slow = [name for name in _SLOW if name in there]
+  if slow:
+    return errors.UserError(
+      f'{folder}: holds {slow[0]} and no {_JSON}; write that once: python -c "import transformers; '
+      f'transformers.AutoTokenizer.from_pretrained({folder!r}).save_pretrained({folder!r})" (pip install transformers '
+      'sentencepiece)'
+    )
+  return errors.UserError(f'{folder}: holds no {_JSON}; a folder of a Hugging Face model or tokenizer has one')
+
+
+def _one_line(error: BaseException) -> str:
+  return ' '.join(str(error).split())[:200]

@@ -1,0 +1,92 @@
+"""Byte-level BPE, trained on a text: a tokenizer for experiments that bring none.
+
+Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016, over bytes as in GPT-2: every text
+can be written, and is got back as it was.
+"""
+
+from collections.abc import Sequence
+import hashlib
+import os
+
+from official_ext.base import errors
+from official_ext.base.files import cache
+from official_ext.data import extras
+from official_ext.language.text import tokenizer as tokenizer_lib
+
+VERSION = 1  # To be raised when another tokenizer comes from the same texts.
+END_OF_TEXT = '<|endoftext|>'
+_NUM_BYTES = 256
+
+
+def train(
+  texts: Sequence[str],
+  vocab_size: int,
+  special_tokens: Sequence[str] = (),
+  chat_template: str = '',
+  min_frequency: int = 2,
+  pad_token: str = END_OF_TEXT,
+) -> tokenizer_lib.Tokenizer:
+  """Trains a tokenizer. The same texts and settings give the same one, on any number of cores.
+
+  Args:
+    texts: to learn from.
+    vocab_size: tokens in all, with the 256 bytes and the special tokens; fewer where the texts do not hold more.
+    special_tokens: beside `<|endoftext|>`, which is the first token and ends sequences.
+    chat_template: in Jinja; '' for none.
+    min_frequency: how often a pair of tokens must be there to become one.
+    pad_token: what fills rows up, a special token too.
+
+  Raises:
+    UserError: `vocab_size` has no room for the bytes, or `tokenizers` is not installed.
+  """
+  library = extras.load('tokenizers', 'training a tokenizer')
+  special = list(dict.fromkeys([END_OF_TEXT, *special_tokens, pad_token]))
+  least = _NUM_BYTES + len(special)
+  if vocab_size < least:
+    raise errors.UserError(
+      f'vocab_size: expected at least {least}, for {_NUM_BYTES} bytes and {len(special)} special tokens, got '
+      f'{vocab_size}'
+    )
+  backend = library.Tokenizer(library.models.BPE())
+  backend.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+  backend.decoder = library.decoders.ByteLevel()
+  trainer = library.trainers.BpeTrainer(
+    vocab_size=vocab_size,
+    min_frequency=min_frequency,
+    special_tokens=special,
+    initial_alphabet=sorted(library.pre_tokenizers.ByteLevel.alphabet()),
+    show_progress=False,
+  )
+  backend.train_from_iterator(texts, trainer)
+  named = {'bos_token': END_OF_TEXT, 'eos_token': END_OF_TEXT, 'pad_token': pad_token}
+  return tokenizer_lib.Tokenizer.from_backend(backend, named, chat_template)
+
+
+def cached(
+  texts: Sequence[str],
+  vocab_size: int,
+  special_tokens: Sequence[str] = (),
+  chat_template: str = '',
+  min_frequency: int = 2,
+  folder: str = '',
+  pad_token: str = END_OF_TEXT,
+) -> tokenizer_lib.Tokenizer:
+  """The tokenizer of `train`, which is trained at its first use and kept in the cache.
+
+  Args:
+    texts: see `train`.
+    vocab_size: see `train`.
+    special_tokens: see `train`.
+    chat_template: see `train`.
+    min_frequency: see `train`.
+    folder: of the cache; '' for its usual place.
+    pad_token: see `train`.
+  """
+  library = extras.load('tokenizers', 'training a tokenizer')
+  total = hashlib.sha256()
+  for text in texts:
+    total.update(f'{len(text)} '.encode() + text.encode())
+  settings = [vocab_size, list(special_tokens), chat_template, min_frequency, pad_token]
+  key = cache.key_of([VERSION, library.__version__, total.hexdigest(), settings])
+  make = lambda place: train(texts, vocab_size, special_tokens, chat_template, min_frequency, pad_token).save(place)
+  return tokenizer_lib.Tokenizer.load(os.path.abspath(cache.entry('tokenizers', key, make, folder)))

@@ -1,0 +1,203 @@
+"""What each handler of the console needs: JSON in and out, and the run that a request names.
+
+A handler is a plain function, which Starlette runs in a thread; `handler` makes what is wrong with a request, or with a
+disk, an answer in lines, as the command line prints them.
+"""
+
+from collections.abc import Callable
+import functools
+import json as json_lib
+import os
+import stat
+import sys
+import traceback
+from typing import Any
+
+from starlette import requests
+from starlette import responses
+
+from official_ext.base import credentials
+from official_ext.base import errors
+from official_ext.operations.console import context as context_lib
+from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import summaries
+
+BODY = 'official_ext.body'  # Where security.py leaves the body of a request.
+MAX_BODY_BYTES = 1 << 20
+_READ_AS_TEXT = ('.json', '.jsonl', '.yaml', '.log', '.txt', '.csv', '.tsv')
+
+Handler = Callable[[requests.Request], responses.Response]
+
+
+def json(values: Any, status: int = 200) -> responses.Response:
+  """An answer in JSON; numbers that are not finite are the strings "NaN", "Infinity" and "-Infinity"."""
+  return plain_json(summaries.json_values(values), status)
+
+
+def plain_json(values: Any, status: int = 200) -> responses.Response:
+  """The same of values that are of JSON already, with such strings."""
+  content = json_lib.dumps(values, separators=(',', ':'), allow_nan=False)
+  return responses.Response(content, status, media_type='application/json')
+
+
+def errors_json(lines: Any, status: int) -> responses.Response:
+  """The answer to a request that cannot be done: `{"errors": [line, ...]}`, with passwords masked."""
+  return json({'errors': [credentials.mask(str(line)) for line in lines]}, status)
+
+
+def handler(function: Handler) -> Handler:
+  """Makes the errors of a handler answers: 400 for a user's mistake, 500 for a disk's or our own."""
+
+  @functools.wraps(function)
+  def answer(request: requests.Request) -> responses.Response:
+    try:
+      return function(request)
+    except Exception as error:  # pylint: disable=broad-except  # Whatever it is, the server goes on.
+      return of_error(error)
+
+  return answer
+
+
+def of_error(error: Exception) -> responses.Response:
+  """The answer that an error is."""
+  if isinstance(error, errors.UserError):
+    return errors_json(errors.lines_of(error), 400)
+  if isinstance(error, (errors.StorageError, errors.CheckpointError)):
+    return errors_json(errors.lines_of(error), 500)
+  print(credentials.mask(''.join(traceback.format_exception(error))), end='', file=sys.stderr, flush=True)
+  place = traceback.extract_tb(error.__traceback__)[-1]
+  where = f'{os.path.basename(place.filename)}:{place.lineno}'
+  return errors_json(
+    [f'{type(error).__name__} at {where}: a mistake in the console; its output has the traceback'], 500
+  )
+
+
+def body(request: requests.Request, max_bytes: int = MAX_BODY_BYTES) -> dict[str, Any]:
+  """The JSON object in the body of a request.
+
+  Raises:
+    UserError: there is none, or it is too large.
+  """
+  content = request.scope.get(BODY, b'')
+  if len(content) > max_bytes:
+    raise errors.UserError(f'request: its body has {len(content)} bytes; {max_bytes} are possible')
+  try:
+    values = json_lib.loads(content)
+  except (ValueError, RecursionError):
+    raise errors.UserError('request: its body is not JSON') from None
+  if not isinstance(values, dict):
+    raise errors.UserError('request: its body is not a JSON object')
+  return values
+
+
+def text(values: dict[str, Any], name: str, default: str | None = None) -> str:
+  """A text in the body of a request.
+
+  Raises:
+    UserError: it is missing, and has no default, or is something else.
+  """
+  value = values.get(name, default)
+  if not isinstance(value, str):
+    raise errors.UserError(f'{name}: expected a text' + ('' if name in values else ', and there is none'))
+  return value
+
+
+def texts(values: dict[str, Any], name: str) -> list[str]:
+  """A list of texts in the body of a request; [] if it is missing.
+
+  Raises:
+    UserError: it is something else.
+  """
+  value = values.get(name, [])
+  if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    raise errors.UserError(f'{name}: expected a list of texts')
+  return value
+
+
+def run_of(context: context_lib.Context, source: requests.Request | str) -> run_folder.Run:
+  """The run that a request names by `?run=NAME`, or that has a name.
+
+  Args:
+    context: of the server.
+    source: the request; or the name, as a list of runs has it.
+
+  Raises:
+    UserError: there is no such run in the folder, or it leads out of it.
+  """
+  if isinstance(source, str):
+    name = source
+  else:
+    names = source.query_params.getlist('run')
+    if len(names) != 1:
+      raise errors.UserError(f'run: expected one name, ?run=NAME; got {len(names)}')
+    name = names[0]
+  check_name(name)
+  path = context.root if name == '.' else os.path.join(context.root, name)
+  if not run_folder.is_run(path):
+    raise errors.UserError(f'{_shown(name)}: no run of that name in {context.root}')
+  if not is_inside(context, path):
+    raise errors.UserError(
+      f'{_shown(name)}: is a link that leads out of {context.root}; start a console on that folder'
+    )
+  for outside in links_out(context, path):
+    raise errors.UserError(f'{_shown(name)}: its {_shown(outside)} is a link that leads out of {context.root}')
+  return run_folder.Run(path, name)
+
+
+def check_name(name: str) -> None:
+  """Refuses what is no name of a run below the folder, whether it is there or not.
+
+  Raises:
+    UserError: it is empty, absolute, has an empty part, one that begins with a dot, or a NUL.
+  """
+  if name == '.':
+    return
+  parts = name.split('/')
+  if '\0' in name or any(not part or part.startswith('.') for part in parts) or os.path.isabs(name):
+    raise errors.UserError(f'{_shown(name)}: is not the name of a run')
+
+
+def is_inside(context: context_lib.Context, path: str) -> bool:
+  """Whether a path, with all links followed, is in the folder of the runs, and not in one that hides there."""
+  real, root = os.path.realpath(path), os.path.realpath(context.root)
+  if not run_folder.paths_below(root, real):
+    return False
+  return not any(part.startswith('.') for part in os.path.relpath(real, root).split(os.sep) if part != '.')
+
+
+def links_out(context: context_lib.Context, folder: str) -> list[str]:
+  """The names in a run's folder of files that the console would read, and that are links out of the folder of runs."""
+  found = []
+  try:
+    with os.scandir(folder) as entries:
+      for entry in entries:
+        if entry.is_symlink() and entry.name.endswith(_READ_AS_TEXT) and not is_inside(context, entry.path):
+          found.append(entry.name)
+  except OSError:
+    pass
+  return sorted(found)
+
+
+def file_of(context: context_lib.Context, run: run_folder.Run, name: str) -> str:
+  """The path of an ordinary file in a run's folder, by its path there.
+
+  Raises:
+    UserError: it is not there, is something else, or leads out of the run's folder.
+  """
+  parts = name.split('/')
+  path = os.path.join(run.path, name)
+  if '\0' in name or any(part in ('', '.', '..') for part in parts) or not is_inside(context, path):
+    raise errors.UserError(f'{run.name}: {_shown(name)} is not the name of a file of the run')
+  if not run_folder.paths_below(os.path.realpath(run.path), os.path.realpath(path)):
+    raise errors.UserError(f'{run.name}: {_shown(name)} leads out of the folder of the run')
+  try:
+    mode = os.stat(path).st_mode
+  except OSError as error:
+    raise errors.UserError(f'{run.name}: {_shown(name)}: {error.strerror}') from None
+  if not stat.S_ISREG(mode):
+    raise errors.UserError(f'{run.name}: {_shown(name)}: is not a file')
+  return path
+
+
+def _shown(name: str) -> str:
+  return name if name.isprintable() and len(name) < 300 else repr(name)[:300]

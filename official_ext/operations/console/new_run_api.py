@@ -1,0 +1,204 @@
+"""What the page of a new run asks: experiments, fields, the driver's mistakes, and starting, queueing or checking it.
+
+What a form says is `{experiment, mode, name, edits, config_files, base, clone}`; an edit is `{key, text}`, as --set
+takes it, or `{key, string}`, any string.
+"""
+
+import os
+import re
+import secrets
+import shutil
+from typing import Any
+
+from starlette import requests
+from starlette import responses
+from starlette import routing
+
+from official_ext.base import errors
+from official_ext.base.files import moments
+from official_ext.operations.console import answers
+from official_ext.operations.console import context as context_lib
+from official_ext.operations.queue import queue_changes
+from official_ext.operations.runs import commands
+from official_ext.operations.runs import driver as driver_lib
+from official_ext.operations.runs import judged_status
+from official_ext.operations.runs import new_runs
+from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import run_log
+from official_ext.operations.runs import signals
+
+MODES = ('train', 'train_and_eval', 'train_and_post_eval', 'eval', 'continuous_eval')
+_REHEARSALS = '.checks'  # Below the folder of runs; a name that begins with a dot is none of a run.
+_KEPT_REHEARSALS = 10
+_REHEARSAL = re.compile(r'[0-9TZ.-]+-[A-Za-z0-9_-]{4,}')
+_LOG_LINES = 400
+
+
+def routes(context: context_lib.Context) -> list[routing.Route]:
+  """The requests that this part answers."""
+  page = _Page(context)
+  handlers = (
+    ('GET', 'experiments', page.experiments),
+    ('GET', 'clone', page.clone),
+    ('POST', 'form', page.form),
+    ('POST', 'start', page.start),
+    ('POST', 'queue', page.queue),
+    ('POST', 'check', page.start_rehearsal),
+    ('GET', 'check', page.rehearsal),
+    ('POST', 'stop_check', page.stop_rehearsal),
+  )
+  return [routing.Route(f'/api/new/{name}', _asking(function), methods=[method]) for method, name, function in handlers]
+
+
+def _asking(function: Any) -> Any:
+  """A handler that may ask the driver."""
+
+  def answer(request: requests.Request) -> responses.Response:
+    try:
+      return function(request)
+    except driver_lib.DriverError as error:
+      return answers.errors_json([error], 500)
+
+  return answers.handler(answer)
+
+
+class _Page:
+  """The requests of the page."""
+
+  def __init__(self, context: context_lib.Context):
+    self._context = context
+    self._other: driver_lib.Driver | None = None  # That of another project, from which a run is cloned.
+
+  def _driver(self, wanted: new_runs.NewRun) -> driver_lib.Driver:
+    """The driver that a run is for: ours, unless its original has another one."""
+    program = wanted.program()
+    if not program or program == os.path.realpath(self._context.driver.program):
+      return self._context.driver
+    if self._other is None or self._other.program != program:
+      if self._other is not None:
+        self._other.close()
+      self._other = driver_lib.Driver(os.path.dirname(program), self._context.registry, program)
+    return self._other
+
+  def experiments(self, request: requests.Request) -> responses.Response:
+    """All experiments, with what they say of themselves; `lines`: why others are not there. Waits for TensorFlow."""
+    del request
+    found = self._context.driver.experiments()
+    return answers.json(found)
+
+  def clone(self, request: requests.Request) -> responses.Response:
+    """What a form begins with that is to make a run like `?run=NAME`."""
+    run = answers.run_of(self._context, request)
+    command = commands.to_clone(run, os.path.join(self._context.root, new_runs.UNNAMED))
+    name = run.name if run.name != '.' else os.path.basename(run.path)
+    experiment = queue_changes.value_of(command.words, 'experiment')
+    proposed = commands.free_name(self._context.root, name)
+    return answers.json({'experiment': experiment, 'mode': command.mode, 'name': proposed})
+
+  def form(self, request: requests.Request) -> responses.Response:
+    """What the driver says to a form, and the command; `fields` if they are asked for. Writes nothing.
+
+    `quick`: without what the driver says to the devices and the task.
+    """
+    body = answers.body(request)
+    wanted = self._new_run(body)
+    if not body.get('name') and wanted.original is None:
+      wanted = self._new_run({**body, 'name': new_runs.proposed_name(self._context.root, wanted.experiment)})
+    found = wanted.check(self._driver(wanted), **{name: bool(body.get(name)) for name in ('fields', 'quick')})
+    names: list[str] = []
+    command = ''
+    try:
+      wanted.check_name()
+      command = wanted.shell_lines(self._context.driver)
+    except errors.UserError as error:
+      names = list(errors.lines_of(error))
+    return answers.json({**found, 'name': wanted.name, 'name_errors': names, 'command': command, 'modes': MODES})
+
+  def start(self, request: requests.Request) -> responses.Response:
+    """Starts a run, detached. Nothing is made of one with a mistake."""
+    wanted, command = self._make(answers.body(request))
+    try:
+      command.start()
+    except (errors.UserError, errors.StorageError):
+      wanted.discard()
+      raise
+    return answers.json({'run': wanted.name})
+
+  def queue(self, request: requests.Request) -> responses.Response:
+    """Queues a run; `gpus`: how many it needs, null for the queue's default."""
+    body = answers.body(request)
+    gpus = body.get('gpus')
+    if not (gpus is None or (isinstance(gpus, int) and not isinstance(gpus, bool) and gpus >= 0)):
+      raise errors.UserError('gpus: expected a number, 0 or more')
+    wanted, command = self._make(body)
+    try:
+      job = queue_changes.add(self._context.queue, command.whole_words(), command.cwd, command.model_dir, gpus)
+    except (errors.UserError, errors.StorageError):
+      wanted.discard()
+      raise
+    has_dispatcher = self._context.queue.dispatcher() is not None
+    return answers.json({'run': wanted.name, 'job': job.number, 'has_dispatcher': has_dispatcher})
+
+  def _make(self, body: dict[str, Any]) -> tuple[new_runs.NewRun, commands.Command]:
+    """Makes what a run begins with, once the driver has nothing against it."""
+    wanted = self._new_run(body)
+    wanted.check_name()
+    lines = [line['text'] for line in wanted.check(self._driver(wanted))['lines']]
+    if lines:
+      raise errors.UserErrors(lines)
+    return wanted, wanted.make(self._context.driver)
+
+  def _new_run(self, body: dict[str, Any]) -> new_runs.NewRun:
+    edits = body.get('edits', [])
+    if not isinstance(edits, list) or not all(isinstance(edit, dict) for edit in edits):
+      raise errors.UserError('edits: expected a list of objects')
+    clone = answers.text(body, 'clone', '')
+    return new_runs.NewRun(
+      root=self._context.root,
+      name=answers.text(body, 'name', ''),
+      experiment=answers.text(body, 'experiment', ''),
+      mode=answers.text(body, 'mode', 'train'),
+      sets=tuple(map(new_runs.set_text, edits)),
+      registry=self._context.registry,
+      config_files=tuple(answers.texts(body, 'config_files')),
+      base=answers.text(body, 'base', ''),
+      original=answers.run_of(self._context, clone) if clone else None,
+    )
+
+  # The rehearsal: `official-ext check`.
+
+  def start_rehearsal(self, request: requests.Request) -> responses.Response:
+    """Starts `official-ext check` of a form, detached, in a folder that is none of a run. Returns its `id`."""
+    wanted = self._new_run({**answers.body(request), 'name': new_runs.UNNAMED})
+    self._tidy()
+    name = f'{moments.now().replace(":", "").replace("+", "")}-{secrets.token_hex(4)}'
+    folder = os.path.join(self._context.root, _REHEARSALS, name)
+    command = wanted.rehearsal(self._context.driver, folder)
+    command.start()
+    return answers.json({'id': name, 'command': str(command)})
+
+  def rehearsal(self, request: requests.Request) -> responses.Response:
+    """The output of `?id=ID` so far, whether it `lives`, and its `exit_status`, null if that is not known."""
+    run = self._rehearsal(request.query_params.get('id', ''))
+    lives = judged_status.is_alive(run)  # Before its output is read, which is whole when it does not.
+    exit_status = (run.started() or {}).get('exit_status')
+    return answers.json({'lines': run_log.tail(run, _LOG_LINES), 'lives': lives, 'exit_status': exit_status})
+
+  def stop_rehearsal(self, request: requests.Request) -> responses.Response:
+    """Ends one."""
+    signals.stop(self._rehearsal(answers.text(answers.body(request), 'id')), True)
+    return answers.json({})
+
+  def _rehearsal(self, name: str) -> run_folder.Run:
+    path = os.path.join(self._context.root, _REHEARSALS, name)
+    if not _REHEARSAL.fullmatch(name) or not os.path.isdir(path):
+      raise errors.UserError('id: there is no such check')
+    return run_folder.Run(path, name)
+
+  def _tidy(self) -> None:
+    """Deletes the folders of checks that are over, but for the newest."""
+    folder = os.path.join(self._context.root, _REHEARSALS)
+    names = sorted(name for name in os.listdir(folder) if _REHEARSAL.fullmatch(name)) if os.path.isdir(folder) else []
+    for name in names[:-_KEPT_REHEARSALS]:
+      if not judged_status.is_alive(run_folder.Run(os.path.join(folder, name), name)):
+        shutil.rmtree(os.path.join(folder, name), ignore_errors=True)

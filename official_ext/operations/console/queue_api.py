@@ -1,0 +1,113 @@
+"""The queue for its page: what `official-ext queue` does."""
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette import requests
+from starlette import responses
+from starlette import routing
+
+from official_ext.base import errors
+from official_ext.base.processes import process_identity
+from official_ext.operations.console import answers
+from official_ext.operations.console import context as context_lib
+from official_ext.operations.queue import dispatcher_start
+from official_ext.operations.queue import queue_changes
+from official_ext.operations.queue import queue_view
+from official_ext.operations.runs import commands
+from official_ext.operations.runs import run_folder
+
+_MAX_OVER = 50
+_PLACES = ('first', 'last', 'before', 'after')
+
+
+def routes(context: context_lib.Context) -> list[routing.Route]:
+  """The requests that this part answers."""
+  queue = _Queue(context)
+  found = [routing.Route('/api/queue', answers.handler(queue.get), methods=['GET'])]
+  for name, do in (('move', queue.move), ('pause', queue.pause), ('resume', queue.resume), ('cancel', queue.cancel)):
+    found.append(routing.Route(f'/api/queue/{name}', answers.handler(queue.changing(do)), methods=['POST']))
+  return [*found, routing.Route('/api/queue/start', answers.handler(queue.start), methods=['POST'])]
+
+
+def topics(context: context_lib.Context) -> dict[str, Callable[[], Any]]:
+  """What live.py tells whenever it has changed."""
+  return {'queue': _Queue(context).values}
+
+
+class _Queue:
+  """The handlers."""
+
+  def __init__(self, context: context_lib.Context):
+    self._context = context
+    self._queue = context.queue
+
+  def values(self) -> dict[str, Any]:
+    """The queue as it stands, with the command that starts a dispatcher."""
+    found = queue_view.as_dict(self._queue, _MAX_OVER)
+    process = process_identity.parse(found['dispatcher'] or {})
+    words = ['official-ext', *dispatcher_start.command(self._queue)]
+    return {
+      **found,
+      'dispatcher': None if found['dispatcher'] is None else {**found['dispatcher'], 'process': str(process or '')},
+      'jobs': [self._with_run(entry) for entry in found['jobs']],
+      'command': ' '.join(map(commands.quoted, words)) + ' --slots=2',
+    }
+
+  def _with_run(self, entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry with the name of its run, if that is a run below the folder already."""
+    path = entry['model_dir'] or ''
+    root = self._context.root
+    is_below = run_folder.paths_below(root, path) and path != root
+    name = path[len(root) + 1 :] if is_below else None
+    return {**entry, 'name': name, 'run': name if name and run_folder.is_run(path) else None}
+
+  def get(self, request: requests.Request) -> responses.Response:
+    """The queue as it stands."""
+    del request
+    return answers.json(self.values())
+
+  def changing(self, do: Callable[[dict[str, Any]], None]) -> answers.Handler:
+    """Does something, and answers with the queue as it stands then."""
+
+    def handle(request: requests.Request) -> responses.Response:
+      do(answers.body(request))
+      return answers.json(self.values())
+
+    return handle
+
+  def move(self, body: dict[str, Any]) -> None:
+    """Moves a job: `{"job": 3, "place": "before", "neighbour": 2}`."""
+    place = answers.text(body, 'place')
+    if place not in _PLACES:
+      raise errors.UserError(f'place: expected one of {", ".join(_PLACES)}')
+    neighbour = _number(body, 'neighbour') if place in ('before', 'after') else None
+    queue_changes.move(self._queue, _number(body, 'job'), place, neighbour)
+
+  def pause(self, body: dict[str, Any]) -> None:
+    """Pauses a job, or all: `{"job": 3}` or `{}`."""
+    queue_changes.pause(self._queue, _number(body, 'job') if 'job' in body else None)
+
+  def resume(self, body: dict[str, Any]) -> None:
+    """Takes that back."""
+    queue_changes.resume(self._queue, _number(body, 'job') if 'job' in body else None)
+
+  def cancel(self, body: dict[str, Any]) -> None:
+    """Takes a job out: `{"job": 3, "kill": false}`."""
+    queue_changes.cancel(self._queue, _number(body, 'job'), body.get('kill') is True)
+
+  def start(self, request: requests.Request) -> responses.Response:
+    """Starts a dispatcher that outlives this server: `{"slots": 2}`."""
+    body = answers.body(request)
+    slots = _number(body, 'slots') if body.get('slots') is not None else None
+    if slots is not None and slots < 1:
+      raise errors.UserError(f'slots: expected 1 or more, got {slots}')
+    dispatcher_start.start(self._queue, slots)
+    return answers.json(self.values())
+
+
+def _number(body: dict[str, Any], name: str) -> int:
+  value = body.get(name)
+  if not isinstance(value, int) or isinstance(value, bool):
+    raise errors.UserError(f'{name}: expected a whole number')
+  return value

@@ -1,0 +1,193 @@
+"""One run for its page: how it stands, log, configuration, checkpoints, events, images, and what can be started."""
+
+from typing import Any
+
+from starlette import requests
+from starlette import responses
+from starlette import routing
+
+from official_ext.base import credentials
+from official_ext.base import errors
+from official_ext.operations.console import answers
+from official_ext.operations.console import context as context_lib
+from official_ext.operations.curves import run_images
+from official_ext.operations.curves import run_profile
+from official_ext.operations.curves import timeline
+from official_ext.operations.runs import commands
+from official_ext.operations.runs import default_fields
+from official_ext.operations.runs import driver as driver_lib
+from official_ext.operations.runs import given_fields
+from official_ext.operations.runs import index
+from official_ext.operations.runs import judged_status
+from official_ext.operations.runs import params
+from official_ext.operations.runs import run_checkpoints
+from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import run_log
+from official_ext.operations.runs import signals
+from official_ext.operations.runs import tensorboard_server
+
+_MAX_LINES = 5000
+
+
+def routes(context: context_lib.Context) -> list[routing.Route]:
+  """The requests that this part answers."""
+  run = _Run(context)
+  looks = {
+    '': run.about,
+    '/log': run.log,
+    '/config': run.config,
+    '/checkpoints': run.checkpoints,
+    '/timeline': run.timeline,
+    '/images': run.images,
+    '/image': run.image,
+  }
+  starts = {
+    '/evaluate': run.evaluate,
+    '/stop': run.stop,
+    '/tensorboard': run.tensorboard,
+    '/tensorboard/stop': run.stop_tensorboard,
+  }
+  return [
+    *(routing.Route(f'/api/run{path}', answers.handler(each), methods=['GET']) for path, each in looks.items()),
+    *(routing.Route(f'/api/run{path}', answers.handler(each), methods=['POST']) for path, each in starts.items()),
+  ]
+
+
+class _Run:
+  """The handlers, which call what `official-ext runs` calls."""
+
+  def __init__(self, context: context_lib.Context):
+    self._context = context
+    self._images = run_images.ImageIndex()
+
+  # Looking.
+
+  def about(self, request: requests.Request) -> responses.Response:
+    """The summary, the record, the processes of each mode, the profile, and TensorBoard's address if it runs."""
+    run = answers.run_of(self._context, request)
+    summary = index.summary_of(run).as_dict()
+    modes = run.modes()
+    record = next((found for found in map(run.record, modes) if found is not None), run.started() or {})
+    server = tensorboard_server.find(run)
+    values = {
+      'summary': summary,
+      'record': record,
+      'modes': [self._mode(run, mode) for mode in modes],
+      'profile': run_profile.read(run),
+      'can_resume': _line_of(lambda: commands.to_resume(run)),
+      'tensorboard': server.url if server else None,
+    }
+    del summary['path']
+    masked = credentials.mask_values({**values, 'tensorboard': None})
+    return answers.json({**masked, 'tensorboard': values['tensorboard']})
+
+  def _mode(self, run: run_folder.Run, mode: str) -> dict[str, Any]:
+    found = judged_status.of_run(run, mode=mode)
+    record = run.record(mode) or run.started(mode) or {}
+    return {
+      'mode': mode,
+      'status': found.status,
+      'reason': found.reason,
+      'started': record.get('started'),
+      'command': record.get('command'),
+    }
+
+  def log(self, request: requests.Request) -> responses.Response:
+    """What the output of `?mode=` has got since the place `?from=`, in bytes: see operations/runs/run_log.py."""
+    run = answers.run_of(self._context, request)
+    mode = request.query_params.get('mode', 'train')
+    if mode not in (*run.modes(), 'train'):
+      raise errors.UserError(f'mode={mode}: {run.name} has {", ".join(run.modes()) or "none"}')
+    place = _whole_number(request, 'from')
+    lines, end, follows = run_log.since(run.log_path(mode), place, _MAX_LINES)
+    masked = [credentials.mask(line) for line in lines]
+    return answers.json({'lines': masked, 'place': end, 'follows': follows})
+
+  def config(self, request: requests.Request) -> responses.Response:
+    """The configuration, flat; short names; and the fields that whoever started it has given.
+
+    With `defaults=1` also the experiment's own values where they are others: that asks a process with TensorFlow.
+    """
+    run = answers.run_of(self._context, request)
+    values = params.read(run) or {}
+    short_names = (run.record() or {}).get('short_names')
+    given = given_fields.of_run(run, values)
+    found = {'values': credentials.mask_values(values), 'short_names': short_names or {}, 'given': given}
+    if request.query_params.get('defaults') == '1':
+      try:
+        found['defaults'] = credentials.mask_values(default_fields.of_run(run, values, self._context.driver))
+      except driver_lib.DriverError as error:
+        return answers.errors_json([error], 500)
+    return answers.json(found)
+
+  def checkpoints(self, request: requests.Request) -> responses.Response:
+    """The checkpoints, see operations/runs/run_checkpoints.py."""
+    run = answers.run_of(self._context, request)
+    return answers.json({'checkpoints': [vars(each) for each in run_checkpoints.find(run)]})
+
+  def timeline(self, request: requests.Request) -> responses.Response:
+    """The events but those of training, see runs/timeline.py."""
+    run = answers.run_of(self._context, request)
+    found = timeline.read(self._context.columns, run)
+    events = [credentials.mask_values(each.as_dict()) for each in found.events]
+    return answers.json({'events': events, 'num_left_out': found.num_left_out})
+
+  def images(self, request: requests.Request) -> responses.Response:
+    """The images that the task has logged, see runs/run_images.py."""
+    run = answers.run_of(self._context, request)
+    return answers.json({'images': [vars(each) for each in self._images.find(run)]})
+
+  def image(self, request: requests.Request) -> responses.Response:
+    """One of them as PNG."""
+    run = answers.run_of(self._context, request)
+    offset, number = _whole_number(request, 'offset') or 0, _whole_number(request, 'number') or 0
+    file = request.query_params.get('file', '')
+    answers.file_of(self._context, run, file)
+    return responses.Response(run_images.read(run, file, offset, number), media_type='image/png')
+
+  # Starting.
+
+  def evaluate(self, request: requests.Request) -> responses.Response:
+    """Evaluates `{"run", "checkpoint"}`, detached."""
+    body = answers.body(request)
+    run = answers.run_of(self._context, answers.text(body, 'run'))
+    checkpoint = run_checkpoints.path_of(run, answers.text(body, 'checkpoint'))
+    commands.to_evaluate(run, checkpoint).start()
+    return answers.json({'mode': 'eval'})
+
+  def stop(self, request: requests.Request) -> responses.Response:
+    """Stops the process of one mode, `{"run", "mode"}`, as an evaluation beside the training; `now`: at once."""
+    body = answers.body(request)
+    run = answers.run_of(self._context, answers.text(body, 'run'))
+    mode = answers.text(body, 'mode')
+    if mode not in run.modes():
+      raise errors.UserError(f'mode: {run.name} has {", ".join(run.modes()) or "none"}')
+    return answers.json({'status': signals.stop(run, body.get('now') is True, mode).status})
+
+  def tensorboard(self, request: requests.Request) -> responses.Response:
+    """Starts TensorBoard for `{"run"}`, or finds the one that runs: `{"url"}`."""
+    run = answers.run_of(self._context, answers.text(answers.body(request), 'run'))
+    return answers.json({'url': tensorboard_server.start(run).url})
+
+  def stop_tensorboard(self, request: requests.Request) -> responses.Response:
+    """Ends the TensorBoard of `{"run"}`."""
+    run = answers.run_of(self._context, answers.text(answers.body(request), 'run'))
+    return answers.json({'stopped': tensorboard_server.stop(run)})
+
+
+def _line_of(function: Any) -> str:
+  """Why something cannot be done, '' if it can."""
+  try:
+    function()
+  except (errors.UserError, errors.StorageError) as error:
+    return errors.lines_of(error)[0]
+  return ''
+
+
+def _whole_number(request: requests.Request, name: str) -> int | None:
+  text = request.query_params.get(name)
+  if text is None:
+    return None
+  if not (text.isascii() and text.isdecimal() and len(text) < 19):
+    raise errors.UserError(f'{name}={text[:100]}: expected a whole number')
+  return int(text)

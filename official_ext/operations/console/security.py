@@ -1,0 +1,262 @@
+"""Who may ask the console for what. Everything passes here first, and what is not allowed for a reason is refused.
+
+A page in the user's browser that is not ours must neither read anything nor change anything: not by a name that it
+has made lead to this machine (the Host is checked, with its port), not by a request across sites (Origin,
+Sec-Fetch-Site, and a token that only our page can read), not in a frame, and not by text that becomes code (the
+content's policy). On an address that others reach, whoever asks must have the password as well.
+"""
+
+from collections.abc import Iterable
+import hashlib
+import hmac
+import http.cookies
+import ipaddress
+import json
+import socket
+from typing import Any
+
+from official_ext.operations.console import answers
+from official_ext.operations.console import context as context_lib
+
+PASSWORD = 'OFFICIAL_EXT_CONSOLE_TOKEN'  # Of the environment.
+MIN_PASSWORD = 16
+TOKEN_HEADER = 'x-console-token'
+MAX_BODY_BYTES = 16 << 20
+_MAX_TARGET = 32 << 10  # A link holds the view; a list of runs in it may be long.
+
+# Anything that a page needs comes from here. A style or a script in the text of a page is refused.
+_POLICY = '; '.join(
+  (
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "img-src 'self' data: blob:",
+    "connect-src 'self'",
+    "font-src 'self'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+    "base-uri 'none'",
+  )
+)
+HEADERS = {
+  'content-security-policy': _POLICY,
+  'x-frame-options': 'DENY',
+  'x-content-type-options': 'nosniff',
+  'referrer-policy': 'no-referrer',
+  'cross-origin-opener-policy': 'same-origin',
+  'cross-origin-resource-policy': 'same-origin',
+  'permissions-policy': 'camera=(), geolocation=(), microphone=()',
+  'cache-control': 'no-store',
+}
+# What may be asked without the password: it tells nothing of any run.
+_OPEN = frozenset(('/api/about', '/api/login'))
+
+
+def is_loopback(host: str) -> bool:
+  """Whether only this machine reaches an address."""
+  if host == 'localhost':
+    return True
+  try:
+    return ipaddress.ip_address(host).is_loopback
+  except ValueError:
+    return False
+
+
+def cookie_of(password: str, port: int) -> tuple[str, str]:
+  """The name and the value of the cookie that a browser gets for the password, which is not in it."""
+  value = hmac.new(password.encode(), b'official-ext console: a browser that was let in', hashlib.sha256).hexdigest()
+  return f'official_ext_console_{port}', value  # Cookies of a host go to all of its ports.
+
+
+def is_password(context: context_lib.Context, text: str) -> bool:
+  """Whether a text is the password, in a time that does not tell how much of it is right."""
+  return context.password is not None and hmac.compare_digest(_digest(text), _digest(context.password))
+
+
+def _digest(text: str) -> bytes:
+  return hashlib.sha256(text.encode('utf-8', 'surrogatepass')).digest()
+
+
+class Guard:
+  """An ASGI application around another one, which sees only requests that are allowed, and the body of each whole."""
+
+  def __init__(self, app: Any, context: context_lib.Context, pages: Iterable[str]):
+    """Makes the guard of one server.
+
+    Args:
+      app: what answers.
+      context: of the server.
+      pages: the paths of pages, to which a link on another site may lead: they are the same for everybody.
+    """
+    self._app = app
+    self._context = context
+    self._pages = frozenset(pages)
+    self._names = frozenset(_own_names(context.host))
+
+  async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    """Answers a request; see ASGI."""
+    if scope['type'] != 'http':
+      return  # No websockets.
+    headers = _Headers(scope['headers'])
+    refusal = self._refuse(scope, headers)
+    if refusal is None and scope['method'] == 'POST':
+      refusal, scope[answers.BODY] = await _read(receive, headers)
+    if refusal is not None:
+      status, line = refusal
+      await answers.errors_json([line], status)(scope, receive, _with_headers(send, {'connection': 'close'}))
+      return
+    await self._app(scope, receive, _with_headers(send, {}))
+
+  def _refuse(self, scope: Any, headers: '_Headers') -> tuple[int, str] | None:
+    """Why a request is refused, as a status and a line; None if it is not. The line repeats nothing of the request."""
+    method, path = scope['method'], scope['path']
+    if len(scope.get('raw_path') or b'') + len(scope['query_string']) > _MAX_TARGET:
+      return 414, 'request: its address is too long'
+    if headers.is_repeated('host', 'origin', 'content-length', 'content-type', TOKEN_HEADER, 'authorization'):
+      return 400, 'request: a header is given twice'
+    if not self._is_our_host(headers.get('host')):
+      return 421, f'Host: this console answers at http://{_as_host(self._context.host, self._context.port)} only'
+    if method not in ('GET', 'HEAD', 'POST'):
+      return 405, 'request: GET and POST are what there is'
+    origin = headers.get('origin')
+    if origin is not None and origin != f'http://{headers.get("host")}':
+      return 403, 'Origin: the request comes from another site'
+    site = headers.get('sec-fetch-site')
+    if site not in (None, 'same-origin') and not self._is_visit(method, path, site, headers):
+      return 403, 'Sec-Fetch-Site: the request comes from another site'
+    by_password = self._has_authorization(headers)
+    if path.startswith('/api/') and path not in _OPEN and not by_password and not self._has_cookie(headers):
+      return 401, f'the console asks for its token, which is in {PASSWORD} where it was started'
+    return self._refuse_change(path, headers, origin, by_password) if method == 'POST' else None
+
+  def _refuse_change(self, path, headers, origin, by_password) -> tuple[int, str] | None:
+    if headers.get('content-type', '').partition(';')[0].strip().lower() != 'application/json':
+      return 415, 'Content-Type: expected application/json'
+    if headers.get('content-encoding') is not None:
+      return 415, 'Content-Encoding: is not possible'
+    if by_password:  # No browser sends that by itself.
+      return None
+    if origin is None:
+      return 403, 'Origin: is missing; a script sends that of the console'
+    if path == '/api/login':
+      return None
+    if not hmac.compare_digest(_digest(headers.get(TOKEN_HEADER, '')), _digest(self._context.token)):
+      return 403, 'X-Console-Token: is not that of this console, which GET /api/session tells; load the page again'
+    return None
+
+  def _is_our_host(self, text: str | None) -> bool:
+    """Whether the Host of a request is a name of this server, with its port."""
+    if text is None:
+      return False
+    name, port = _split_host(text)
+    if port != self._context.port:
+      return False
+    if name in self._names:
+      return True
+    if is_loopback(self._context.host):
+      return False
+    try:  # No site can make an address lead here: only names can be made to.
+      ipaddress.ip_address(name)
+    except ValueError:
+      return False
+    return True
+
+  def _is_visit(self, method, path, site, headers) -> bool:
+    """Whether a request opens one of the pages: by hand, or by a link on another site."""
+    if method == 'POST':
+      return False
+    if site == 'none':
+      return True
+    is_page = headers.get('sec-fetch-mode') == 'navigate' and headers.get('sec-fetch-dest') == 'document'
+    return is_page and path in self._pages
+
+  def _has_authorization(self, headers) -> bool:
+    kind, _, given = headers.get('authorization', '').partition(' ')
+    return kind.lower() == 'bearer' and is_password(self._context, given.strip())
+
+  def _has_cookie(self, headers) -> bool:
+    """Whether a browser was let in, or needs no password."""
+    if self._context.password is None:
+      return True
+    name, value = cookie_of(self._context.password, self._context.port)
+    try:
+      cookies = http.cookies.SimpleCookie(headers.get('cookie', ''))
+    except http.cookies.CookieError:
+      return False
+    return name in cookies and hmac.compare_digest(_digest(cookies[name].value), _digest(value))
+
+
+class _Headers:
+  """The headers of a request."""
+
+  def __init__(self, pairs: Iterable[tuple[bytes, bytes]]):
+    self._values: dict[str, list[str]] = {}
+    for name, value in pairs:
+      self._values.setdefault(name.decode('latin-1').lower(), []).append(value.decode('latin-1'))
+
+  def get(self, name: str, default: Any = None) -> Any:
+    """The value of a header."""
+    return self._values.get(name, [default])[0]
+
+  def is_repeated(self, *names: str) -> bool:
+    """Whether one of some headers is there more than once."""
+    return any(len(self._values.get(name, ())) > 1 for name in names)
+
+
+async def _read(receive: Any, headers: _Headers) -> tuple[tuple[int, str] | None, bytes]:
+  """The body of a request; or why it is refused."""
+  too_large = 413, f'request: its body is larger than {MAX_BODY_BYTES} bytes'
+  length = headers.get('content-length')
+  if length is not None and length.isdigit() and int(length) > MAX_BODY_BYTES:
+    return too_large, b''
+  parts, size = [], 0
+  while True:
+    message = await receive()
+    if message['type'] == 'http.disconnect':
+      return (400, 'request: it ended too early'), b''
+    parts.append(message.get('body', b''))
+    size += len(parts[-1])
+    if size > MAX_BODY_BYTES:
+      return too_large, b''
+    if not message.get('more_body'):
+      return None, b''.join(parts)
+
+
+def _with_headers(send: Any, more: dict[str, str]) -> Any:
+  """Sends the headers that each answer has, in place of those that it brings."""
+  wanted = {**HEADERS, **more}
+  added = [(name.encode(), value.encode()) for name, value in wanted.items()]
+
+  async def sender(message: Any) -> None:
+    if message['type'] == 'http.response.start':
+      own = [pair for pair in message.get('headers', []) if pair[0].decode('latin-1').lower() not in wanted]
+      message = {**message, 'headers': own + added}
+    await send(message)
+
+  return sender
+
+
+def _own_names(host: str) -> set[str]:
+  """The names that a server at an address has in a Host header."""
+  names = {host.lower()}
+  if is_loopback(host):
+    return names | {'localhost', '127.0.0.1', '::1'}
+  return names | {socket.gethostname().lower(), socket.getfqdn().lower(), 'localhost'}
+
+
+def _split_host(text: str) -> tuple[str, int | None]:
+  """The name and the port in a Host header; None for a port that is none."""
+  text = text.lower()
+  if text.startswith('['):
+    name, bracket, rest = text[1:].partition(']')
+    if not bracket or (rest and not rest.startswith(':')):
+      return '', None
+    port = rest[1:] if rest else '80'
+  else:
+    name, colon, port = text.partition(':')
+    port = port if colon else '80'
+  return name, int(port) if port.isascii() and port.isdigit() and len(port) < 6 else None
+
+
+def _as_host(host: str, port: int) -> str:
+  return json.dumps(f'[{host}]:{port}' if ':' in host else f'{host}:{port}')[1:-1]

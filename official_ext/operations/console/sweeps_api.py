@@ -1,0 +1,200 @@
+"""Sweeps for their pages: what `official-ext sweep` does, but for beginning one."""
+
+from collections.abc import Callable
+import json
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from starlette import requests
+from starlette import responses
+from starlette import routing
+
+from official_ext.base import errors
+from official_ext.base.files import paths
+from official_ext.base.files import regular_files
+from official_ext.operations.console import answers
+from official_ext.operations.console import context as context_lib
+from official_ext.operations.runs import commands
+from official_ext.operations.sweeps import controller_start
+from official_ext.operations.sweeps import points as points_lib
+from official_ext.operations.sweeps import sweep_changes
+from official_ext.operations.sweeps import sweep_folder
+from official_ext.operations.sweeps import sweep_results
+
+_IMPORTANCE_SECONDS = 120.0
+
+
+def routes(context: context_lib.Context) -> list[routing.Route]:
+  """The requests that this part answers."""
+  sweeps = _Sweeps(context)
+  found = [
+    routing.Route('/api/sweeps', answers.handler(sweeps.all), methods=['GET']),
+    routing.Route('/api/sweep', answers.handler(sweeps.one), methods=['GET']),
+    routing.Route('/api/sweep/importances', answers.handler(sweeps.importances), methods=['GET']),
+  ]
+  actions = {
+    'stop': sweeps.stop,
+    'go_on': sweeps.go_on,
+    'retry': sweeps.retry,
+    'resume': sweeps.resume,
+    'delete': sweeps.delete,
+  }
+  for name, do in actions.items():
+    found.append(routing.Route(f'/api/sweep/{name}', answers.handler(sweeps.changing(do)), methods=['POST']))
+  return found
+
+
+def topics(context: context_lib.Context) -> dict[str, Callable[[], Any]]:
+  """What live.py tells whenever it has changed."""
+  return {'sweeps': _Sweeps(context).values}
+
+
+class _Sweeps:
+  """The handlers. What is kept is only what need not be read twice."""
+
+  def __init__(self, context: context_lib.Context):
+    self._context = context
+    self._readers: dict[str, tuple[sweep_folder.SweepFolder, points_lib.PointReader]] = {}
+    self._importances: dict[str, tuple[Any, Any]] = {}
+    self._lock = threading.Lock()  # Of the readers.
+    self._computing = threading.Lock()
+
+  # Looking.
+
+  def values(self) -> list[dict[str, Any]]:
+    """All sweeps, a line each."""
+    with self._lock:
+      folders = [folder for folder in sweep_folder.find(self._context.root) if self._is_inside(folder)]
+      return [sweep_results.describe(*self._reader(folder)) for folder in folders]
+
+  def all(self, request: requests.Request) -> responses.Response:
+    """All sweeps: `{"sweeps": [...]}`."""
+    del request
+    return answers.json({'sweeps': self.values()})
+
+  def one(self, request: requests.Request) -> responses.Response:
+    """A sweep with its points: `?sweep=NAME`."""
+    return answers.json(self._values(self._named(request.query_params.get('sweep', ''))))
+
+  def importances(self, request: requests.Request) -> responses.Response:
+    """The importance of its parameters: `{"importances": {name: share}}`, why there is none, as a text, or null.
+
+    Optuna and scikit-learn take 100 MB and two seconds: a process of its own computes it, once for each state. It is
+    null until that has ended.
+    """
+    folder = self._named(request.query_params.get('sweep', ''))
+    values = self._values(folder)
+    key = [(point['point'], point['value']) for point in values['points'] if point['status'] == 'finished']
+    known = self._importances.get(folder.name)
+    if (known is None or known[0] != key) and self._computing.acquire(blocking=False):
+      threading.Thread(target=self._compute, args=(folder, key), daemon=True).start()
+    return answers.json({'importances': known[1] if known and known[0] == key else None})
+
+  def _compute(self, folder: sweep_folder.SweepFolder, key: Any) -> None:
+    """Computes the importances for a state of the points, one sweep at a time."""
+    try:
+      self._importances[folder.name] = key, self._ask(folder)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+      self._importances[folder.name] = key, f'it could not be computed: {error}'
+    finally:
+      self._computing.release()
+
+  def _ask(self, folder: sweep_folder.SweepFolder) -> Any:
+    process = subprocess.run(
+      [sys.executable, '-m', 'official_ext.cli.main', 'sweep', 'show', folder.path, '--json', '--importances'],
+      stdin=subprocess.DEVNULL,
+      capture_output=True,
+      timeout=_IMPORTANCE_SECONDS,
+      check=False,
+    )
+    if process.returncode:
+      return (process.stderr.decode(errors='replace').strip().splitlines() or ['it could not be computed'])[-1]
+    return json.loads(process.stdout)['importances']
+
+  def _values(self, folder: sweep_folder.SweepFolder) -> dict[str, Any]:
+    sweep = folder.load()
+    with self._lock:
+      _, reader = self._reader(folder)
+      found = reader.read(sweep)
+    values = sweep_results.as_dict(folder, sweep, found)
+    words = ['official-ext', *controller_start.command(folder)]
+    return {
+      **values,
+      'order': [point.number for point in sweep_results.in_order(found, sweep)],
+      'file': paths.read(folder.file(sweep_folder.FILE), regular_files.MAX_RECORD).decode(errors='replace'),
+      'command': ' '.join(map(commands.quoted, words)),
+      'slots': folder.settings().get('slots'),
+    }
+
+  def _named(self, name: str) -> sweep_folder.SweepFolder:
+    """The sweep of a name.
+
+    Raises:
+      UserError: there is none, or it leads out of the folder.
+    """
+    answers.check_name(name)
+    folder = sweep_folder.SweepFolder(self._context.root, name)
+    if not folder.exists():
+      raise errors.UserError(f'{name}: no such sweep in {self._context.root}')
+    if not self._is_inside(folder):
+      raise errors.UserError(f'{name}: is a link that leads out of {self._context.root}')
+    return folder
+
+  def _is_inside(self, folder: sweep_folder.SweepFolder) -> bool:
+    files = (folder.path, folder.file(sweep_folder.FILE), folder.file(sweep_folder.SETTINGS))
+    return all(answers.is_inside(self._context, path) for path in files)
+
+  def _reader(self, folder: sweep_folder.SweepFolder) -> tuple[sweep_folder.SweepFolder, points_lib.PointReader]:
+    if folder.name not in self._readers:
+      self._readers[folder.name] = folder, points_lib.PointReader(folder)
+    return self._readers[folder.name]
+
+  # Doing.
+
+  def changing(
+    self, do: Callable[[sweep_folder.SweepFolder, dict[str, Any]], dict[str, Any] | None]
+  ) -> answers.Handler:
+    """Does something with the sweep in `{"sweep": NAME, ...}`, and answers with what it says and how it stands then."""
+
+    def handle(request: requests.Request) -> responses.Response:
+      body = answers.body(request)
+      folder = self._named(answers.text(body, 'sweep'))
+      done = do(folder, body)
+      return answers.json({'done': done or {}, 'sweep': self._values(folder)})
+
+    return handle
+
+  def stop(self, folder: sweep_folder.SweepFolder, body: dict[str, Any]) -> dict[str, Any]:
+    """Stops it."""
+    del body
+    return {'points': sweep_changes.stop(folder)}
+
+  def go_on(self, folder: sweep_folder.SweepFolder, body: dict[str, Any]) -> dict[str, Any]:
+    """Starts a controller that outlives this server: `{"slots": 2}`."""
+    slots = body.get('slots')
+    if slots is not None and (not isinstance(slots, int) or isinstance(slots, bool) or slots < 1):
+      raise errors.UserError('slots: expected a whole number of 1 or more')
+    return {'pid': controller_start.start(folder, slots)}
+
+  def retry(self, folder: sweep_folder.SweepFolder, body: dict[str, Any]) -> dict[str, Any]:
+    """Tries points again: `{"points": [3]}`, or all that have failed."""
+    return {'points': sweep_changes.retry(folder, _numbers(body))}
+
+  def resume(self, folder: sweep_folder.SweepFolder, body: dict[str, Any]) -> None:
+    """Goes on with points."""
+    for number in _numbers(body):
+      sweep_changes.resume(folder, number)
+
+  def delete(self, folder: sweep_folder.SweepFolder, body: dict[str, Any]) -> None:
+    """Moves the runs of points to the trash."""
+    for number in _numbers(body):
+      sweep_changes.delete(folder, number)
+
+
+def _numbers(body: dict[str, Any]) -> list[int]:
+  numbers = body.get('points', [])
+  if not isinstance(numbers, list) or not all(isinstance(each, int) and not isinstance(each, bool) for each in numbers):
+    raise errors.UserError('points: expected a list of whole numbers')
+  return numbers

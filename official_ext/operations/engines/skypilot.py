@@ -1,0 +1,84 @@
+"""SkyPilot: a task, which `sky jobs launch` runs on some cloud, and again when its machines are lost. No TensorFlow.
+
+TF_CONFIG is made on each machine from SKYPILOT_NODE_IPS and SKYPILOT_NODE_RANK, which SkyPilot sets. A managed job goes
+on with status 75 as with lost machines (`job_recovery`).
+"""
+
+import json
+import os
+import shlex
+import tempfile
+from typing import Any
+
+from official_ext.operations.engines import jobs
+
+OPTIONS: dict[str, dict[str, Any]] = {
+  'num_workers': {'least': 1, 'default': 1},
+  'accelerators': {},
+  'infra': {},
+  'cpus': {},
+  'memory': {},
+  'image': {},
+  'use_spot': {'action': 'store_true'},
+  'workdir': {},
+  'setup': {},
+}
+NEEDS_ABSOLUTE = True
+HAS_ARRAYS = False
+MAX_RESTARTS = 3
+
+_PORT = 2222
+# In the shell of each machine. The names of machines hold neither quotes nor blanks.
+_TF_CONFIG = f"""\
+workers=$(echo "$SKYPILOT_NODE_IPS" | sed -e 's/.*/"&:{_PORT}"/' | paste -s -d, -)
+export TF_CONFIG="{{\\"cluster\\": {{\\"worker\\": [$workers]}}, \\
+\\"task\\": {{\\"type\\": \\"worker\\", \\"index\\": $SKYPILOT_NODE_RANK}}}}"
+"""
+
+
+def render(job: jobs.Job, options: Any) -> str:
+  """The task; see jobs.py."""
+  restarts = MAX_RESTARTS if job.max_restarts is None else job.max_restarts
+  given = {
+    'infra': options.infra,
+    'accelerators': options.accelerators,
+    'cpus': options.cpus,
+    'memory': options.memory,
+    'image_id': options.image,
+    'use_spot': options.use_spot or None,
+  }
+  resources: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+  resources['job_recovery'] = {'max_restarts_on_errors': restarts, 'recover_on_exit_codes': [75]}
+  task: dict[str, Any] = {'name': job.name, 'num_nodes': options.num_workers, 'resources': resources}
+  if options.workdir:
+    task['workdir'] = options.workdir
+  if job.env:
+    task['envs'] = dict(job.env)
+  if options.setup:
+    task['setup'] = options.setup
+  command = f'exec {shlex.join(["python", "-u", job.program, *job.flags])}\n'
+  task['run'] = (_TF_CONFIG if options.num_workers > 1 else '') + command
+  return jobs.yaml_document(task, options.engine_arg)
+
+
+def submit(job: jobs.Job, options: Any, text: str) -> str:
+  """Launches it as a managed job by sky; see jobs.py."""
+  del options
+  with tempfile.TemporaryDirectory() as folder:  # Which nobody else can read.
+    path = os.path.join(folder, 'task.yaml')
+    with open(path, 'w', encoding='utf-8') as file:
+      file.write(text)
+    jobs.call(['sky', 'jobs', 'launch', '--yes', '--detach-run', f'--name={job.name}', path], 'skypilot', cwd=job.cwd)
+  return job.name
+
+
+def is_active(name: str, options: Any) -> bool | None:
+  """Whether the managed job of a name is in the queue and has not ended; see jobs.py."""
+  del options
+  status, output = jobs.output_of(['sky', 'jobs', 'queue', '--skip-finished', '--output=json'])
+  if status:
+    return None
+  try:
+    return any(each.get('job_name') == name for each in json.loads(output))
+  except (ValueError, TypeError, AttributeError):
+    return None

@@ -1,0 +1,160 @@
+"""A submission: refused if the run is under way, handed over, and noted in the run's folder. No TensorFlow.
+
+The note is `started.json`, as of a run that was started detached, with the engine and the job in the place of a
+process: so the run is among the others, and is `submitted` until it begins.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import os
+import shlex
+import time
+from typing import Any
+
+from official_ext.base import credentials
+from official_ext.base import errors
+from official_ext.base.files import moments
+from official_ext.base.files import paths
+from official_ext.base.processes import invocation
+from official_ext.operations.engines import jobs
+from official_ext.operations.runs import json_files
+from official_ext.operations.runs import judged_status
+from official_ext.operations.runs import run_folder
+
+_OVER = ('finished', 'diverged')
+_MAYBE_OVER = 'failed'  # Unless its engine tries it again, as when one of several workers was lost.
+_POLL_SECONDS = 1.0
+_LOST_SECONDS = (
+  60.0  # How long a run may have ended otherwise, while its engine says nothing, before it counts as over.
+)
+
+
+def without_living(job: jobs.Job, engine: str, module: Any, options: Any) -> jobs.Job:
+  """A job without those of its runs that live, or wait at an engine: of a sweep the others are submitted.
+
+  Args:
+    job: what is to be submitted.
+    engine: the name of its engine.
+    module: the engine.
+    options: the command's, of which `again` takes the user's word that a job is gone.
+
+  Raises:
+    UserError: none is left.
+  """
+  asked: dict[str, bool | None] = {}  # What the engine has answered: many runs may be one job.
+  reasons = [_reason_against(trial.model_dir, job.mode, engine, module, options, asked) for trial in job.trials]
+  free = tuple(trial for trial, reason in zip(job.trials, reasons) if not reason)
+  if not free:
+    raise errors.UserError(reasons[0])
+  return dataclasses.replace(job, trials=free)
+
+
+def _reason_against(
+  model_dir: str, mode: str, engine: str, module: Any, options: Any, asked: dict[str, bool | None]
+) -> str:
+  """Why a run is not to be submitted; '' if it may be."""
+  if paths.is_remote(model_dir):
+    return ''
+  run = run_folder.Run(model_dir, model_dir)
+  where = f'--model_dir={model_dir}'
+  if judged_status.is_alive(run, mode):
+    return f'{where}: a run lives in this folder; wait for it or stop it, or choose another folder'
+  note = run.started(mode)
+  if note is None or not isinstance(note.get('engine'), str) or options.again:
+    return ''
+  found = judged_status.of_run(run, mode=mode).status
+  if found in _OVER:
+    return ''
+  active = None
+  if note['engine'] == engine:
+    name = str(note.get('job'))
+    if name not in asked:
+      asked[name] = module.is_active(name, options)
+    active = asked[name]
+  if not active and (active is False or found != 'submitted'):
+    return ''
+  how = 'has it' if active else 'was given it, and cannot be asked from here'
+  return (
+    f'{where}: {note["engine"]} {how}, as {note.get("job")}, since {note.get("started")}; wait for it, or end it '
+    'there; --again submits it nevertheless'
+  )
+
+
+def note(job: jobs.Job, engine: str, module: Any, name: str) -> None:
+  """Notes where the runs of a job are now.
+
+  Args:
+    job: what was submitted.
+    engine: the name of its engine.
+    module: the engine.
+    name: the job's name there.
+
+  Raises:
+    StorageError: it was submitted, and cannot be noted.
+  """
+  for number, trial in enumerate(job.trials, 1):
+    if paths.is_remote(trial.model_dir):
+      continue
+    run = run_folder.Run(trial.model_dir, trial.model_dir)
+    words = ['python', '-u', job.program, *trial.flags]
+    values: Mapping[str, Any] = {
+      'engine': engine,
+      'job': module.trial_name(name, number) if job.is_array else name,
+      'attempts_before': (run.record(job.mode) or {}).get('attempt', 0),
+      'command': shlex.join(map(credentials.mask, words)),
+      'is_masked': any(credentials.mask(word) != word for word in words),
+      'cwd': job.cwd,
+      'environment': invocation.environment(),
+      'started': moments.now(),
+    }
+    json_files.write(run.file_of_mode('started', 'json', job.mode), values)
+
+
+def make_folders(job: jobs.Job) -> None:
+  """Makes the folders of the runs, into which their engine writes their output.
+
+  Raises:
+    StorageError: one cannot be made.
+  """
+  for folder in (job.folder, *(trial.model_dir for trial in job.trials)):
+    if paths.is_remote(folder):
+      continue
+    try:
+      paths.make_folder(folder)
+    except OSError as error:
+      raise errors.StorageError(f'{folder}: cannot be made: {error.strerror}') from error
+
+
+def follow(job: jobs.Job, module: Any, name: str, options: Any) -> int:
+  """Tells how the run of a job stands, whenever that changes, until it is over; what is told is in its files.
+
+  Args:
+    job: with one run, in a folder that is seen from here.
+    module: its engine.
+    name: the job's name there.
+    options: the command's.
+
+  Returns:
+    0 if the run has finished, 1 if it has ended otherwise.
+  """
+  run = run_folder.Run(job.folder, os.path.basename(job.folder))
+  told, since = '', time.monotonic()
+  while True:
+    found = judged_status.of_run(run, mode=job.mode)
+    step = (run.record(job.mode) or {}).get('step')
+    now = f'{found.status}' + (f': {found.reason}' if found.reason else '')
+    if now != told:
+      print(f'{run.name}: {now}' + (f' at step {step}' if step is not None else ''), flush=True)
+      told, since = now, time.monotonic()
+    if found.status in _OVER:
+      return 0 if found.status == 'finished' else 1
+    if found.status == _MAYBE_OVER and not module.is_active(name, options):
+      if judged_status.of_run(run, mode=job.mode).status == _MAYBE_OVER:  # It has not begun again in between.
+        return 1
+    # One that was preempted goes on, if its engine has it.
+    if found.is_alive is False and time.monotonic() - since > _LOST_SECONDS:
+      if module.is_active(name, options) is False:
+        print(f'{run.name}: its job {name} is gone', flush=True)
+        return 1
+      since = time.monotonic()
+    time.sleep(_POLL_SECONDS)

@@ -1,0 +1,402 @@
+"""The commands of runs: the one that goes on with a run, and the one that makes a run like it.
+
+A run's record has the command that has started it, and the folder in which it was given. Passwords in it are masked,
+and a command that has lost one cannot be given again.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import os
+import pathlib
+import re
+import shlex
+import string
+from typing import Any
+
+from official_ext.base import credentials
+from official_ext.base import errors
+from official_ext.base.files import paths
+from official_ext.base.files import regular_files
+from official_ext.base.processes import invocation
+from official_ext.base.processes import process_identity
+from official_ext.operations.runs import judged_status
+from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import starting
+
+BASE_PARAMS = 'base_params.yaml'  # What a clone was made of: the original may be deleted.
+
+_PATHS = ('model_dir', 'checkpoint', 'config_file')  # Flags that may name something in the run's own folder.
+# The flags that a clone has in other words: its params are resolved; it is another run, from its beginning.
+_REPLACED = frozenset(
+  'experiment mode model_dir config_file params_override set branch dry_run debug debug_step profile_steps'.split()
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+  """A command of a run.
+
+  Attributes:
+    words: the program and its arguments.
+    cwd: the folder in which it is given.
+    model_dir: the run's folder, absolute.
+    mode: what it does, such as train_and_eval.
+    environment: what matters of the environment in which it was given before; None: that is not known.
+  """
+
+  words: tuple[str, ...]
+  cwd: str
+  model_dir: str
+  mode: str = 'train'
+  environment: Mapping[str, str] | None = None
+
+  def __str__(self) -> str:
+    """As a shell takes it, in its folder and environment."""
+    return ' '.join(map(quoted, self.words))
+
+  def start(self) -> process_identity.ProcessIdentity:
+    """Starts it, detached: see starting.py."""
+    return starting.start(self.words, self.model_dir, self._env(), self.cwd, self.mode)
+
+  def in_shell(self) -> str:
+    """All that it takes to give it in any shell: its folder, what differs of the environment, and the command."""
+    return f'cd {quoted(self.cwd)} && {" ".join(map(quoted, self.whole_words()))}'
+
+  def whole_words(self) -> tuple[str, ...]:
+    """Its words, behind those of `env` where its environment differs from that of this process."""
+    changes, env = [], self._env()
+    for name in sorted({*env, *os.environ}):
+      if name not in env:
+        changes += ['-u', name]
+    changes += [f'{name}={value}' for name, value in sorted(env.items()) if os.environ.get(name) != value]
+    return ('env', *changes, *self.words) if changes else self.words
+
+  def _env(self) -> dict[str, str]:
+    return dict(os.environ) if self.environment is None else invocation.restored(self.environment, os.environ)
+
+
+def to_resume(run: run_folder.Run) -> Command:
+  """The command that goes on with a run from its newest checkpoint: the one that has started it.
+
+  If the run's folder was moved or copied, the command names it as it is now, and the files in it.
+
+  Raises:
+    UserError: the run lives or has finished, or its command is not known, not whole, or that of one of several workers.
+  """
+  found = judged_status.of_run(run)
+  if judged_status.is_alive(run, 'train'):
+    raise errors.UserError(f'{run.name}: is {found.status}; wait for it, or stop it first')
+  if found.status == 'submitted':
+    raise errors.UserError(f'{run.name}: was submitted ({found.reason}), and waits there; end it there first')
+  if found.status == 'finished':
+    raise errors.UserError(
+      f'{run.name}: has finished; `official-ext runs clone` makes one that trains longer: --set=train_steps=N'
+    )
+  values, words = _recorded(run)
+  environment = _environment_of(values)
+  if (num_tasks := invocation.num_tasks(environment or {})) > 1:
+    raise errors.UserError(
+      f'{run.name}: was one of {num_tasks} processes, which no launcher has started: start each of them again'
+    )
+  split, model_dir = _split(words), None
+  for name, value in split.flags:
+    model_dir = value if name == 'model_dir' else model_dir
+  cwd = _cwd_of(values)
+  before = _absolute(model_dir, cwd) if model_dir is not None else run.path
+  if not _same(before, run.path):
+    flags = [(name, _in_folder(name, value, cwd, before, run.path)) for name, value in split.flags]
+    words = [*split.program, *map(_written, flags)]
+  return Command(tuple(words), cwd, run.path, values.get('mode') or 'train', environment)
+
+
+def to_clone(
+  run: run_folder.Run, model_dir: str, changes: Sequence[str] = (), config_file: str | None = None
+) -> Command:
+  """The command of a new run with the configuration of another, but for some changes.
+
+  Args:
+    run: the original.
+    model_dir: the new run's folder.
+    changes: `NAME=VALUE`, as --set takes them; the driver checks them.
+    config_file: the file that will have the original's configuration; None: its params.yaml.
+
+  Raises:
+    UserError: the original's command or configuration is not known.
+  """
+  if not os.path.isfile(run.file(run_folder.PARAMS)) and not os.path.isfile(config_file or ''):
+    raise errors.UserError(f'{run.name}: has no {run_folder.PARAMS}, so that nothing can be made like it')
+  for change in changes:
+    if '=' not in change:
+      raise errors.UserError(f'--set={change}: expected NAME=VALUE')
+  values, words = _recorded(run)
+  split = _split(words)
+  given = dict(split.flags)
+  experiment = values.get('experiment') or given.get('experiment')
+  mode = values.get('mode') or given.get('mode')
+  if not experiment or not mode:
+    raise errors.UserError(f'{run.name}: neither its record nor its command names its experiment and its mode')
+  flags = [
+    ('experiment', experiment),
+    ('mode', mode),
+    ('model_dir', os.path.abspath(model_dir)),
+    *((name, value) for name, value in split.flags if name.removeprefix('no') not in _REPLACED),
+    ('config_file', config_file or run.file(run_folder.PARAMS)),
+    *(('set', change) for change in changes),
+  ]
+  words, environment = [*split.program, *map(_written, flags)], _environment_of(values)
+  return Command(tuple(words), _cwd_of(values), os.path.abspath(model_dir), mode, environment)
+
+
+def to_evaluate(run: run_folder.Run, checkpoint: str) -> Command:
+  """The command that evaluates a checkpoint of a run with the run's configuration, beside whatever it does.
+
+  An evaluation has files of its own (`run.eval.json`, `events.eval.jsonl`, `run.eval.log`), and leaves the best
+  checkpoints to the training.
+
+  Args:
+    run: the run.
+    checkpoint: the path of the checkpoint.
+
+  Raises:
+    UserError: the run's command or configuration is not known.
+  """
+  config_file = run.file(run_folder.PARAMS)
+  if not os.path.isfile(config_file):
+    raise errors.UserError(f'{run.name}: has no {run_folder.PARAMS}, so that nothing can be evaluated')
+  values, words = _recorded(run)
+  split = _split(words)
+  experiment = values.get('experiment') or dict(split.flags).get('experiment')
+  if not experiment:
+    raise errors.UserError(f'{run.name}: neither its record nor its command names its experiment')
+  kept = [pair for pair in split.flags if pair[0].removeprefix('no') not in {*_REPLACED, 'checkpoint'}]
+  flags = [
+    ('experiment', experiment),
+    ('mode', 'eval'),
+    ('model_dir', run.path),
+    *kept,
+    ('config_file', config_file),
+    ('checkpoint', checkpoint),
+  ]
+  words = [*split.program, *map(_written, flags)]
+  return Command(tuple(words), _cwd_of(values), run.path, 'eval', _environment_of(values))
+
+
+def given_flags(run: run_folder.Run) -> tuple[list[tuple[str, str | None]], str]:
+  """(name, value) of each flag of the command that has started a run, and the folder in which it was given.
+
+  Raises:
+    UserError: the command is not known.
+  """
+  values, words = _recorded(run, whole=False)
+  return list(_split(words).flags), _cwd_of(values)
+
+
+def quoted(word: str) -> str:
+  r"""A word as a shell takes it, in one line that is harmless for a terminal: `$'a\nb'` if it has control characters.
+
+  That form is one of bash, zsh and ksh; it has any bytes, as names of files may.
+  """
+  if word.isprintable():
+    return shlex.quote(word)
+  plain = set(string.printable) - set(string.whitespace) - set("\\'") | {' '}
+  escaped = (
+    letter if letter in plain else ''.join(f'\\x{byte:02x}' for byte in os.fsencode(letter)) for letter in word
+  )
+  return f"$'{''.join(escaped)}'"
+
+
+checked_folder = run_folder.checked_folder
+
+
+def free_name(root: str, name: str) -> str:
+  """A name like another that nothing in a folder has: run-2 for run, run-3 for run-2."""
+  stem, number = re.fullmatch(r'(.*?)(?:-(\d{1,9}))?', name, re.DOTALL).groups()  # type: ignore[union-attr]
+  number = int(number or 1) + 1
+  while os.path.lexists(os.path.join(root, f'{stem}-{number}')):
+    number += 1
+  return f'{stem}-{number}'
+
+
+def find_program(name: str) -> str:
+  """The path of --program: a file, or one of that name beside the library.
+
+  Raises:
+    UserError: there is none.
+  """
+  name = paths.expand_home(name, '--program')
+  places = [pathlib.Path(name), pathlib.Path(__file__).resolve().parents[3] / name]
+  for place in places:
+    if place.is_file():
+      return str(place)
+  raise errors.UserError(f'--program={name}: no such file')
+
+
+def make_clone(run: run_folder.Run, root: str, name: str | None, changes: Sequence[str] = ()) -> Command:
+  """Makes the folder of a new run like another, with what it was made of, and returns the command that begins it.
+
+  Args:
+    run: the original.
+    root: the folder with the runs.
+    name: the new run's, in it; None: one that is free.
+    changes: see `to_clone`.
+
+  Raises:
+    UserError: the name is taken, or leads out of `root`; or see `to_clone`.
+  """
+  to_clone(run, root, changes)  # Before anything is written.
+  while True:
+    chosen = name or free_name(root, run.name if run.name != '.' else os.path.basename(run.path))
+    try:
+      folder = make_folder(root, chosen)
+      break
+    except FileExistsError:  # Of several at once one gets it.
+      if name:
+        raise errors.UserError(
+          f'--name={name}: {checked_folder(root, name)} is there already; choose another name'
+        ) from None
+  try:
+    content = paths.read(run.file(run_folder.PARAMS), regular_files.MAX_RECORD)
+  except OSError as error:
+    raise errors.StorageError(f'{run.file(run_folder.PARAMS)}: cannot be read: {error.strerror}') from error
+  return to_clone(run, folder, changes, write_base(folder, content))
+
+
+def make_folder(root: str, name: str) -> str:
+  """Makes the folder of a new run, and returns its path.
+
+  Raises:
+    FileExistsError: there is one.
+    UserError: the name leads out of `root`, or no folder can be made there.
+  """
+  folder = checked_folder(root, name)
+  try:
+    paths.make_folder(os.path.dirname(folder))
+    os.mkdir(folder)
+    paths.sync_to_disk(os.path.dirname(folder))
+  except OSError as error:
+    if isinstance(error, FileExistsError) and os.path.lexists(folder):
+      raise
+    raise errors.UserError(f'--name={name}: {folder}: cannot be made: {error.strerror}') from error
+  return folder
+
+
+def write_base(folder: str, content: bytes) -> str:
+  """Writes what a run begins with into its folder, and returns the path of the file.
+
+  Raises:
+    StorageError: it cannot be written.
+  """
+  path = os.path.join(folder, BASE_PARAMS)
+  try:
+    paths.write_atomically(path, content)
+  except OSError as error:
+    raise errors.StorageError(f'{folder}: cannot be written: {error.strerror}') from error
+  return path
+
+
+def _recorded(run: run_folder.Run, whole: bool = True) -> tuple[Mapping[str, Any], list[str]]:
+  """What tells of the last start of a run, and its command; which must be `whole` to be given again."""
+  record, started = run.record(), run.started()
+  values = record if record is not None and not judged_status.is_later(started, record) else started
+  if values is None:
+    raise errors.UserError(f'{run.name}: there is no record of how it was started; give its command again')
+  launcher = values.get('launcher')
+  text = launcher.get('command') if isinstance(launcher, dict) else values.get('command')
+  try:
+    words = shlex.split(text) if isinstance(text, str) else []
+  except ValueError:
+    words = []
+  if len(words) < 2:
+    raise errors.UserError(f'{run.name}: its record does not tell its command; give it again')
+  for word in words:
+    if whole and credentials.MASK in word:
+      raise errors.UserError(
+        f'{run.name}: its command had a password or the like, which is not kept: {word}; give the whole command again'
+      )
+  return values, words
+
+
+def _cwd_of(values: Mapping[str, Any]) -> str:
+  cwd = values.get('cwd')
+  return cwd if isinstance(cwd, str) and os.path.isabs(cwd) else os.getcwd()  # Older records have none.
+
+
+def _environment_of(values: Mapping[str, Any]) -> dict[str, str] | None:
+  """What matters of the environment in which a command was given; None if that is not known."""
+  launcher = values.get('launcher')
+  found = (launcher if isinstance(launcher, dict) else values).get('environment')
+  if not isinstance(found, dict):
+    return None
+  return {name: value for name, value in found.items() if isinstance(value, str) and '=' not in name and name}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Split:
+  """A command in its parts.
+
+  Attributes:
+    program: up to the first flag of the driver.
+    flags: (name, value) of each flag; None for one without a value.
+  """
+
+  program: tuple[str, ...]
+  flags: tuple[tuple[str, str | None], ...]
+
+
+def _split(words: Sequence[str]) -> _Split:
+  if '--' in words:  # A launcher's own flags come before.
+    first = words.index('--') + 1
+  else:
+    start = _end_of_program(words)
+    first = next((place for place in range(start, len(words)) if words[place].startswith('-')), len(words))
+  return _Split(tuple(words[:first]), tuple(_flags(words[first:])))
+
+
+def _end_of_program(words: Sequence[str]) -> int:
+  """How many words Python takes for itself, up to the script or the module."""
+  place = 1
+  while place < len(words) and words[place].startswith('-'):
+    if words[place] in ('-m', '-c'):
+      return place + 2
+    place += 2 if words[place] in ('-X', '-W') else 1
+  return place + 1
+
+
+def _flags(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+  place = 0
+  while place < len(words):
+    name, equals, value = words[place].lstrip('-').partition('=')
+    place += 1
+    if not equals and place < len(words) and not words[place].startswith('-'):  # The driver takes nothing but flags.
+      value, equals = words[place], '='
+      place += 1
+    yield name, value if equals else None
+
+
+def _written(flag: tuple[str, str | None]) -> str:
+  name, value = flag
+  return f'--{name}' if value is None else f'--{name}={value}'
+
+
+def _in_folder(name: str, value: str | None, cwd: str, before: str, now: str) -> str | None:
+  """A flag's value, in which a path in the folder that a run had is that in the folder which it has now."""
+  if name not in _PATHS or value is None:
+    return value
+  if paths.is_remote(value) != paths.is_remote(before):
+    return value
+  path, folder = (_real(_absolute(each, cwd)) for each in (value, before))
+  below = os.path.relpath(path, folder)
+  return value if below.split(os.sep)[0] == os.pardir else os.path.normpath(os.path.join(now, below))
+
+
+def _absolute(path: str, cwd: str) -> str:
+  return path if paths.is_remote(path) else os.path.join(cwd, os.path.expanduser(path))
+
+
+def _real(path: str) -> str:
+  """A path to compare with others: symbolic links are followed, if it is local."""
+  return os.path.normpath(path) if paths.is_remote(path) else os.path.realpath(path)
+
+
+def _same(path: str, other: str) -> bool:
+  return _real(path) == _real(other)

@@ -1,0 +1,199 @@
+"""Asks what the driver would say to a command line, of a process that holds TensorFlow. No TensorFlow here.
+
+That process takes seconds to start, and then a fraction of one for an answer. It starts when it is first asked, is
+started anew when it has died, hangs, or modules of experiments have changed, and ends with the process that asks.
+"""
+
+from collections.abc import Mapping, Sequence
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+from official_ext.operations.runs import commands
+
+_SERVER = 'official_ext.cli.driver_server'
+_START_SECONDS = 300.0
+_ANSWER_SECONDS = 20.0
+_PATIENCE_SECONDS = 10.0  # Beyond what an answer may take, before the process counts as hung.
+_MAX_BYTES = 64 << 20
+
+
+class DriverError(RuntimeError):
+  """The process that is asked has failed. The message is one line."""
+
+
+class _GoneError(Exception):
+  """The process has ended, or hangs."""
+
+
+class Driver:
+  """The process that is asked. Threads may share it: they are answered one after the other.
+
+  Attributes:
+    cwd: the folder in which commands are meant to be given.
+    registry: the modules that --registry names.
+  """
+
+  def __init__(self, cwd: str = '', registry: Sequence[str] = (), program: str = 'train.py'):
+    """Starts nothing yet."""
+    self.cwd = os.path.abspath(cwd or os.getcwd())
+    self._program_name = program
+    self.registry = tuple(registry)
+    self._process: Any = None
+    self._is_ready = False
+    self._asking = threading.Lock()
+    self._number = 0
+    self._rest = b''
+
+  @property
+  def program(self) -> str:
+    """The path of the driver: train.py in `cwd`, or else beside the library.
+
+    Raises:
+      UserError: there is none.
+    """
+    here = os.path.join(self.cwd, self._program_name)
+    return here if os.path.isfile(here) else os.path.abspath(commands.find_program(self._program_name))
+
+  def __enter__(self) -> 'Driver':
+    return self
+
+  def __exit__(self, *error: Any) -> None:
+    self.close()
+
+  @property
+  def is_ready(self) -> bool:
+    """Whether an answer comes at once."""
+    process = self._process
+    return self._is_ready and process is not None and process.poll() is None
+
+  @property
+  def pid(self) -> int | None:
+    """Of the process; None if there is none."""
+    return self._process.pid if self._process is not None else None
+
+  def experiments(self) -> dict[str, Any]:
+    """`experiments`: of each `name`, `summary`, `doc` and `parts` of that; `lines`: why others are not there."""
+    return self.ask('list', [f'--registry={name}' for name in self.registry])
+
+  def check(
+    self, flags: Sequence[str], fields: bool = False, params: bool = False, quick: bool = False, cwd: str = ''
+  ) -> dict[str, Any]:
+    """What the driver says to flags, before it builds a model.
+
+    Args:
+      flags: of train.py, --registry among them.
+      fields: whether `fields` are wished, what a form needs.
+      params: whether `params` is wished, the text of params.yaml.
+      quick: whether the checks that need devices and the task are left out.
+      cwd: the folder in which the command is given; '' for that of the driver.
+
+    Returns:
+      `lines`: the driver's errors, each with its `text` and what it is about, `field`, a dotted path, a flag or None;
+      `complete`: whether all checks came to an end in time; and what `driver_answers.py` tells of fields.
+    """
+    return self.ask('check', flags, fields=fields, params=params, quick=quick, cwd=cwd)
+
+  def ask(self, do: str, arguments: Sequence[str], **more: Any) -> dict[str, Any]:
+    """Asks, starts the process if there is none, and waits for the answer.
+
+    Raises:
+      DriverError: there is none: the process does not start, or has died of this request twice.
+    """
+    with self._asking:
+      request = {'do': do, 'arguments': list(arguments), 'seconds': _ANSWER_SECONDS, **more}
+      for _ in range(3):  # A stale process, one that somebody has killed, and a good one.
+        try:
+          found = self._ask(request)
+        except _GoneError:
+          self._end()
+          continue
+        if found.get('stale'):
+          self._end()
+          continue
+        if 'failure' in found:
+          raise DriverError(found['failure'])
+        return found
+    raise DriverError('the process that asks the driver has died again and again')
+
+  def close(self) -> None:
+    """Ends the process."""
+    with self._asking:
+      self._end()
+
+  def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    if not self.is_ready:
+      self._start()
+    self._number += 1
+    self._write(json.dumps({'id': self._number, **request}).encode() + b'\n')
+    while True:
+      found = self._read(request['seconds'] + _PATIENCE_SECONDS)
+      if found.get('id') == self._number:
+        return found
+
+  def _start(self) -> None:
+    self._end()
+    self._process = self._launch()
+    try:
+      self._read(_START_SECONDS)
+    except _GoneError:
+      status = self._process.poll()
+      self._end()
+      how = 'hangs' if status is None else f'has ended with status {status}, and says why on stderr'
+      raise DriverError(f'the process that asks the driver, {_SERVER}, does not start: it {how}') from None
+    self._is_ready = True
+
+  def _launch(self) -> Any:
+    return subprocess.Popen(
+      [sys.executable, '-m', _SERVER, self.program, *(f'--registry={name}' for name in self.registry)],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      cwd=self.cwd,
+    )
+
+  def _write(self, content: bytes) -> None:
+    descriptor, deadline = self._process.stdin.fileno(), time.monotonic() + _PATIENCE_SECONDS
+    os.set_blocking(descriptor, False)
+    while content:
+      if not select.select([], [descriptor], [], max(0.0, deadline - time.monotonic()))[1]:
+        raise _GoneError
+      try:
+        content = content[os.write(descriptor, content) :]
+      except OSError:
+        raise _GoneError from None
+
+  def _read(self, seconds: float) -> dict[str, Any]:
+    """The next line of the process."""
+    descriptor, deadline = self._process.stdout.fileno(), time.monotonic() + seconds
+    while b'\n' not in self._rest:
+      if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        raise _GoneError
+      part = os.read(descriptor, 1 << 20)
+      if not part or len(self._rest) > _MAX_BYTES:
+        raise _GoneError
+      self._rest += part
+    line, _, self._rest = self._rest.partition(b'\n')
+    return json.loads(line)
+
+  def _end(self) -> None:
+    process, self._process, self._is_ready, self._rest = self._process, None, False, b''
+    if process is None:
+      return
+    if process.poll() is None:
+      try:
+        os.killpg(process.pid, signal.SIGKILL)  # It has a group once it has begun.
+      except (ProcessLookupError, PermissionError):
+        process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+      try:
+        if pipe is not None:
+          pipe.close()
+      except OSError:  # What was not written yet.
+        pass

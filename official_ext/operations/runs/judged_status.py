@@ -1,0 +1,270 @@
+"""How a run stands: what its record says, held against the process that the record names.
+
+A record says "running" until somebody writes something else, and a process that was killed writes nothing. So the
+process itself is looked at: its number, its start and the boot of its kernel must be those of the record. What cannot
+be seen from here, because it is on another host or in another container, is judged by its heartbeat, and that is said.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import signal
+import time
+from typing import Any
+
+from official_ext.base.files import moments
+from official_ext.base.processes import process_identity
+from official_ext.base.run_folder import heartbeat
+from official_ext.operations.runs import run_folder
+
+STATUSES = (
+  'submitted',  # An engine such as SLURM has it, and it has not begun there.
+  'starting',  # Its process lives, and has not written its record yet.
+  'running',
+  'stopping',  # It was asked to stop, and saves.
+  'hung',  # It makes no progress, or is suspended; or it was ended for that reason.
+  'finished',
+  'preempted',
+  'diverged',
+  'failed',
+  'dead',  # Its process is gone, and did not say why.
+  'unknown',  # There is no record.
+)
+HUNG_SECONDS = 1800.0
+
+
+@dataclasses.dataclass(frozen=True)
+class RunStatus:
+  """How a run stands.
+
+  Attributes:
+    status: one of STATUSES.
+    reason: how that is known, or what is wrong, in one line; '' if there is nothing to say.
+    is_alive: whether a process of the run lives; None if that cannot be seen from here.
+    process: the one to which a signal must go, if one lives or may live.
+  """
+
+  status: str
+  reason: str = ''
+  is_alive: bool | None = False
+  process: process_identity.ProcessIdentity | None = None
+
+  @property
+  def may_be_alive(self) -> bool:
+    """Whether something may still write to the folder."""
+    return self.is_alive is not False
+
+
+def of_run(run: run_folder.Run, hung_seconds: float = HUNG_SECONDS, mode: str | None = None) -> RunStatus:
+  """How a run stands now.
+
+  Args:
+    run: the run.
+    hung_seconds: a run hangs if it lives, and has come to no other step or stage for so long.
+    mode: whose record; None: the training's if there is one, even if it cannot be read, or else an evaluation's.
+  """
+  mode = mode or next(iter(run.modes()), 'train')
+  return judge(run.record(mode), run.started(mode), run.stop_request(mode), hung_seconds)
+
+
+def is_alive(run: run_folder.Run, mode: str | None = None) -> bool:
+  """Whether a process of a run lives or may live: that of a mode, or any, as of an evaluation beside the training.
+
+  A run that has noted its end may still write for a moment, and counts as alive until its process is gone.
+  """
+  return any(_is_alive(run.record(name), run.started(name)) for name in ([mode] if mode else run.modes()))
+
+
+def _is_alive(record, started) -> bool:
+  processes = [process_identity.parse(found) for found in (record, started) if found]
+  if any(process is not None and _lives(process) for process in processes):
+    return True
+  return judge(record, started).may_be_alive or judge(None, started).may_be_alive
+
+
+def judge(
+  record: Mapping[str, Any] | None,
+  started: Mapping[str, Any] | None,
+  stop_request: Mapping[str, Any] | None = None,
+  hung_seconds: float = HUNG_SECONDS,
+) -> RunStatus:
+  """How a run stands, by its files.
+
+  Args:
+    record: run.json or the like; None if there is none that can be read.
+    started: started.json; likewise.
+    stop_request: who was asked to stop; likewise.
+    hung_seconds: see `of_run`.
+  """
+  if is_waiting_elsewhere(record, started):
+    assert started is not None
+    return RunStatus('submitted', f'{started["engine"]} has it, as {started.get("job")}')
+  starter = _judge_started(record, started, stop_request)
+  if starter is not None:
+    return starter
+  if record is None:
+    return RunStatus('unknown', 'no record that can be read')
+  if record['status'] != 'running':
+    return RunStatus(record['status'], record.get('error') or record.get('early_stopped') or '')
+  process = process_identity.parse(record)
+  alive = None if process is None else _lives(process)
+  target = _launcher(record) or process
+  if alive is False:
+    if target is not None and target != process:
+      return RunStatus('starting', 'its launcher starts it again', True, target)
+    return RunStatus('dead', _cause_of_death(record, started, stop_request))
+  return _of_living(record, alive, target, stop_request, hung_seconds)
+
+
+def _lives(process: process_identity.ProcessIdentity) -> bool | None:
+  """Whether a process runs; None if that cannot be seen, also if nothing but its number is known of it."""
+  alive = process_identity.is_alive(process)
+  return None if alive and process.pid_start is None else alive
+
+
+def _of_living(record, alive, process, stop_request, hung_seconds) -> RunStatus:
+  """The status of a run that says that it is running, and whose process is not known to be gone."""
+  where = ''
+  beat = moments.seconds(record.get('heartbeat'))
+  if alive is None:
+    if beat is None:
+      return RunStatus('unknown', f'on {record.get("host", "an unknown host")}, and has no heartbeat', None, process)
+    age = time.time() - beat
+    where = f'on {record.get("host")}, judged by its heartbeat {_duration(age)} ago'
+    if age < -heartbeat.SILENCE_SECONDS:
+      where = f'on {record.get("host")}, whose clock is {_duration(-age)} ahead of this one'
+    if age > heartbeat.SILENCE_SECONDS:
+      return RunStatus('dead', where)
+  if _was_asked(process, stop_request):
+    return RunStatus('stopping', where or f'asked to at {stop_request.get("requested")}', alive, process)
+  if reason := _why_hung(record, alive, beat, hung_seconds):
+    return RunStatus('hung', '; '.join(filter(None, [reason, where])), alive, process)
+  return RunStatus('running', where, alive, process)
+
+
+def _why_hung(record, alive, beat, hung_seconds) -> str:
+  """Why a living run makes no progress; '' if it does."""
+  worker = process_identity.parse(record)
+  if alive and worker is not None and process_identity.is_suspended(worker):
+    return f'suspended by a signal; `kill -CONT {worker.pid}` lets it go on'
+  if beat is None:
+    return ''
+  beats = _monotonic(record)
+  if alive:  # Of this clock.
+    silent = time.time() - beat if beats is None else time.monotonic() - beats['heartbeat']
+    if silent > hung_seconds:
+      return f'no sign of life for {_duration(silent)}, in stage {record.get("stage")}'
+  updated = moments.seconds(record.get('updated'))
+  # Both are of the run's own clock, which may not be this one's.
+  idle = beat - (beat if updated is None else updated) if beats is None else beats['heartbeat'] - beats['updated']
+  if idle > hung_seconds:
+    return f'no step for {_duration(idle)}, in stage {record.get("stage")}'
+  return ''
+
+
+def _monotonic(record: Mapping[str, Any]) -> dict[str, float] | None:
+  """`heartbeat` and `updated` of the clock that nobody sets anew; None in records of versions without them."""
+  found = record.get('monotonic')
+  if not isinstance(found, dict):
+    return None
+  return found if all(isinstance(found.get(key), (int, float)) for key in ('heartbeat', 'updated')) else None
+
+
+def is_waiting_elsewhere(record: Mapping[str, Any] | None, started: Mapping[str, Any] | None) -> bool:
+  """Whether a run was submitted to an engine, and has not begun there: no attempt has followed on those before."""
+  if started is None or not isinstance(started.get('engine'), str):
+    return False
+  attempts_before = started.get('attempts_before')
+  attempts = 0 if record is None else record.get('attempt', 0)
+  return isinstance(attempts_before, int) and attempts <= attempts_before
+
+
+def is_out_of_sight(record: Mapping[str, Any]) -> bool:
+  """Whether a record says that its run is going on, in a process that cannot be seen from here."""
+  process = process_identity.parse(record)
+  return record.get('status') == 'running' and (process is None or _lives(process) is None)
+
+
+def _was_asked(process, stop_request) -> bool:
+  """Whether it was this process that was asked to stop."""
+  return stop_request is not None and process is not None and process_identity.parse(stop_request) == process
+
+
+def _judge_started(record, started, stop_request) -> RunStatus | None:
+  """The status of a process that was started after what the record tells of; None if the record knows better."""
+  process = process_identity.parse(started or {})
+  if process is None or started is None or not is_later(started, record):
+    return None
+  alive = False if started.get('ended') else process_identity.is_alive(process)
+  asked = _was_asked(process, stop_request)
+  if alive is not False:
+    return RunStatus('stopping' if asked else 'starting', '', alive, process)
+  exit_status = started.get('exit_status')
+  if exit_status == 0:  # There was nothing to do, or nothing to record.
+    return None if record is not None else RunStatus('finished', 'it has left no record')
+  if asked and exit_status == -signal.SIGTERM:  # It could not yet tell what the signal meant.
+    return RunStatus('preempted', 'stopped before it began to train')
+  if not isinstance(exit_status, int) or exit_status < 0:
+    return RunStatus('dead', f'{describe_exit(exit_status) or "its process is gone"}, before it began to train')
+  status = {75: 'preempted', 3: 'diverged'}.get(exit_status, 'failed')
+  return RunStatus(status, f'ended with status {exit_status} before it began to train')
+
+
+def is_later(started: Mapping[str, Any] | None, record: Mapping[str, Any] | None) -> bool:
+  """Whether a process that was started detached is newer than a record, and has left none itself."""
+  process = process_identity.parse(started or {})
+  if started is None or process is None:
+    return False
+  if record is None:
+    return True
+  of_record = process_identity.parse(record)
+  if process in (of_record, _parsed_launcher(record)):
+    return False
+  if of_record is not None and process.boot_id and process.boot_id == of_record.boot_id:
+    start, start_of_record = process.pid_start or 0, of_record.pid_start or 0  # No clock that is set anew changes them.
+    if start and start_of_record and start != start_of_record:
+      return start > start_of_record
+  begun, recorded = moments.seconds(started.get('started')), moments.seconds(record.get('started'))
+  return begun is not None and recorded is not None and begun >= recorded
+
+
+def _launcher(record: Mapping[str, Any]) -> process_identity.ProcessIdentity | None:
+  """The living process that starts the run's workers, and must be the one to stop them."""
+  process = _parsed_launcher(record)
+  return process if process is not None and process_identity.is_alive(process) else None
+
+
+def _parsed_launcher(record: Mapping[str, Any]) -> process_identity.ProcessIdentity | None:
+  launcher = record.get('launcher')
+  return process_identity.parse(launcher) if isinstance(launcher, dict) else None
+
+
+def _cause_of_death(record, started, stop_request) -> str:
+  asked = any(
+    _was_asked(process, stop_request) for process in (process_identity.parse(record), _parsed_launcher(record))
+  )
+  if asked and stop_request.get('at_once') is True:
+    return 'ended at once, as it was asked to'
+  if started is not None and process_identity.parse(started) == process_identity.parse(record):
+    if how := describe_exit(started.get('exit_status')):
+      return how
+  return f'process {record.get("pid")} is gone'
+
+
+def describe_exit(exit_status: Any) -> str | None:
+  """How a process ended: `status 2`, or `killed by SIGKILL` if it is negative; None if that is not known."""
+  if not isinstance(exit_status, int):
+    return None
+  if exit_status >= 0:
+    return f'status {exit_status}'
+  try:
+    return f'killed by {signal.Signals(-exit_status).name}'
+  except ValueError:
+    return f'killed by signal {-exit_status}'
+
+
+def _duration(seconds: float) -> str:
+  seconds = int(max(0.0, seconds))
+  for size, unit in ((86400, 'd'), (3600, 'h'), (60, 'min')):
+    if seconds >= 2 * size:
+      return f'{seconds // size} {unit}'
+  return f'{seconds} s'

@@ -1,0 +1,220 @@
+"""Runs as folders: how they are found, named and read. Nothing here needs TensorFlow, or a run that is in order."""
+
+from collections.abc import Iterable, Iterator
+import dataclasses
+import functools
+import os
+import re
+from typing import Any
+
+from official_ext.base import errors
+from official_ext.base import suggestions
+from official_ext.base.files import paths
+from official_ext.base.run_folder import run_status
+from official_ext.operations.runs import json_files
+
+PARAMS = 'params.yaml'
+EVENTS = 'events.jsonl'
+
+_RECORD = re.compile(r'(?:run|started)(?:\.([a-z][a-z_]*))?\.json')
+# Folders that runs and their tools make, in which no runs are.
+_INSIDE_RUNS = frozenset(
+  ('train', 'validation', 'best', 'best_ckpt', 'ema_checkpoints', 'export', 'plugins', '__pycache__', 'node_modules')
+)
+_CHECKPOINT_PART = re.compile(r'ckpt-\d+.*|variables|assets|.*\.tmp-.*')
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """A run: a folder with its record (`run.json`, `run.{mode}.json`), params.yaml and events.jsonl, or some of them.
+
+  All methods read the files as they are now; one that is missing, half written or damaged reads as none.
+
+  Attributes:
+    path: the absolute path of the folder.
+    name: its path below the folder in which it was found, with slashes; '.' for that folder itself.
+  """
+
+  path: str
+  name: str
+
+  def file(self, name: str) -> str:
+    """The path of a file of the run."""
+    return os.path.join(self.path, name)
+
+  def modes(self) -> list[str]:
+    """The modes of which the folder has a record or a process, 'train' first: it stands for all that train."""
+    return modes_in(_names(self.path))
+
+  def file_of_mode(self, stem: str, extension: str, mode: str = 'train') -> str:
+    """The path of a file that each mode has: `run.log` of those that train, `run.eval.log`."""
+    return self.file(f'{stem}.{extension}' if 'train' in mode else f'{stem}.{mode}.{extension}')
+
+  def log_path(self, mode: str = 'train') -> str:
+    """The path of the output of a process that was started detached: `run.log`."""
+    return self.file_of_mode('run', 'log', mode)
+
+  def record(self, mode: str = 'train') -> dict[str, Any] | None:
+    """The record of a mode: see training/loop/run_record.py. None if there is none that can be read."""
+    return run_status.read(self.path, mode)
+
+  def started(self, mode: str = 'train') -> dict[str, Any] | None:
+    """The process that was started detached for a mode, and how it ended: `started.json`, see starting.py."""
+    return json_files.read(self.file_of_mode('started', 'json', mode))
+
+  def stop_request(self, mode: str = 'train') -> dict[str, Any] | None:
+    """Which process of a mode was asked to stop, and when: `stop.json`, see signals.py."""
+    return json_files.read(self.file_of_mode('stop', 'json', mode))
+
+  def exists(self) -> bool:
+    """Whether the folder is still that of a run."""
+    return is_run(self.path)
+
+
+def modes_in(names: Iterable[str]) -> list[str]:
+  """The modes of which a folder with these names has a record or a process, 'train' first."""
+  found = {match[1] or '' for match in map(_RECORD.fullmatch, names) if match}
+  return [mode or 'train' for mode in sorted(found)]
+
+
+def is_run(folder: str) -> bool:
+  """Whether a folder is that of a run."""
+  return _is_run(_names(folder))
+
+
+def find_runs(root: str) -> list[Run]:
+  """All runs in a folder and in the folders below, by name: see `scan`."""
+  return [run for run, _ in scan(root)]
+
+
+def scan(root: str) -> list[tuple[Run, list[str]]]:
+  """All runs in a folder and in the folders below, by name, each with the names in its folder.
+
+  Folders that runs make inside of themselves, and hidden ones, are not searched. A symbolic link counts if it leads to
+  the folder of a run, and that is not found without it; no link is searched, so that neither loops nor other disks are.
+
+  Args:
+    root: the folder.
+
+  Raises:
+    UserError: it cannot be read.
+  """
+  root = os.path.abspath(root)
+  try:
+    os.listdir(root)
+  except OSError as error:
+    raise errors.UserError(f'{root}: cannot be read: {error.strerror}; name the folder that has your runs') from None
+  links: list[str] = []
+  found = [(Run(folder, _name(folder, root)), names) for folder, names in _search(root, links)]
+  if links:
+    known = {os.path.realpath(run.path) for run, _ in found}
+    for link in sorted(links):
+      names, target = _names(link), os.path.realpath(link)
+      if target not in known and _is_run(names):
+        known.add(target)
+        found.append((Run(link, _name(link, root)), names))
+  return sorted(found, key=lambda pair: _in_order(pair[0].name))
+
+
+def get_run(root: str, name: str) -> Run:
+  """The run of a name below `root`, or of a path that leads there.
+
+  Raises:
+    UserError: there is none, or it is not below `root`.
+  """
+  root = os.path.abspath(root)
+  found = find_run(root, name)
+  if found is not None:
+    return found
+  near = suggestions.did_you_mean(name, [run.name for run in find_runs(root)], before='; ')
+  raise errors.UserError(f'{name}: no run of that name in {root}{near or "; `official-ext runs list` shows them"}')
+
+
+def find_run(root: str, name: str) -> Run | None:
+  """The run of a name below `root`, or of a path that leads there; None if there is none."""
+  root = os.path.abspath(root)
+  for path in (os.path.join(root, name), name):
+    path = os.path.abspath(path)
+    if is_run(path) and paths_below(root, path):
+      return Run(path, _name(path, root))
+  return None
+
+
+def checked_folder(root: str, name: str) -> str:
+  """The path of a new run in a folder, which need not be there.
+
+  Raises:
+    UserError: the name leads out of it, or to a place in which runs are not looked for.
+  """
+  root = os.path.abspath(root)
+  folder = os.path.abspath(os.path.join(root, name))
+  parts = name.rstrip('/').split('/')
+  if not name or folder == root or not paths_below(root, folder) or any(p.startswith('.') for p in parts):
+    raise errors.UserError(f'--name={name}: must be a name in {root}, and no part of it may begin with a dot')
+  parent = folder
+  while parent != root:
+    parent, part = os.path.split(parent)
+    if is_run(parent) and not _may_have_runs(part, inside_run=True):
+      raise errors.UserError(f'--name={name}: {parent} is a run, and in its folder {part} no runs are looked for')
+  return folder
+
+
+def paths_below(root: str, path: str) -> bool:
+  """Whether a path is `root` or below it, by its letters: what a symbolic link in `root` leads to counts as below."""
+  return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
+
+
+def _search(root: str, links: list[str]) -> Iterator[tuple[str, list[str]]]:
+  """The folders of runs and the names in them, without following links, which are noted."""
+  pending = [root]
+  while pending:
+    folder = pending.pop()
+    names, folders = [], []
+    try:
+      with os.scandir(folder) as entries:
+        for entry in entries:
+          names.append(entry.name)
+          try:
+            if entry.is_dir(follow_symlinks=False):
+              folders.append(entry.name)
+            elif entry.is_symlink() and entry.is_dir() and not entry.name.startswith('.'):
+              links.append(entry.path)
+          except OSError:  # A link into a loop, or a file system that is gone.
+            continue
+    except OSError:  # Not ours to read, or deleted a moment ago.
+      continue
+    inside = _is_run(names)
+    if inside:
+      yield folder, names
+    pending += [os.path.join(folder, name) for name in folders if _may_have_runs(name, inside)]
+
+
+def _may_have_runs(name: str, inside_run: bool) -> bool:
+  if name.startswith('.'):
+    return False
+  return not inside_run or (name not in _INSIDE_RUNS and not _CHECKPOINT_PART.fullmatch(name))
+
+
+def _is_run(names: list[str]) -> bool:
+  """Whether a folder with these names is that of a run."""
+  if PARAMS in names and EVENTS in names:
+    return True
+  return any(name.startswith(('run.', 'started.')) and _RECORD.fullmatch(name) for name in names)
+
+
+def _names(folder: str) -> list[str]:
+  try:
+    return paths.names(folder)
+  except OSError:
+    return []
+
+
+def _name(path: str, root: str) -> str:
+  return path[len(root.rstrip(os.sep)) + 1 :].replace(os.sep, '/') or '.'
+
+
+@functools.lru_cache(maxsize=100_000)
+def _in_order(name: str) -> tuple:
+  """A key that sorts run2 before run10."""
+  parts = re.split(r'(\d+)', name)
+  return tuple((0, int(part), part) if part.isdigit() and part.isascii() else (1, 0, part) for part in parts if part)

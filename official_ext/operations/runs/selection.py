@@ -1,0 +1,189 @@
+"""Which runs of a list are meant, and in which order: by status, tags, fields of the configuration, metrics."""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import math
+import operator
+import re
+from typing import Any
+
+from official_ext.base import errors
+from official_ext.base import yaml_text
+from official_ext.base.run_folder import better
+from official_ext.operations.runs import judged_status
+from official_ext.operations.runs import params as params_lib
+from official_ext.operations.runs import summaries
+
+_CONDITION = re.compile(r'\s*([^\s=<>!~]+)\s*(<=|>=|!=|=|<|>|~)\s*(.*?)\s*', re.DOTALL)
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+  '<': operator.lt,
+  '<=': operator.le,
+  '>': operator.gt,
+  '>=': operator.ge,
+}
+# What a list is sorted by besides metrics and fields: the summary's own.
+_OWN = frozenset(
+  'name status experiment mode step train_steps percent eta_seconds steps_per_second attempt started updated'.split()
+)
+_LATEST_FIRST = ('started', 'updated')
+
+# The configurations of runs by name, which are read when they are first needed.
+Params = Callable[[], Mapping[str, Mapping[str, Any]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Condition:
+  """`NAME OPERATOR VALUE`, such as `learning_rate=1e-3`, `validation_accuracy>0.9` or `name~resnet`.
+
+  Attributes:
+    name: of a metric, a field of the configuration, or an own field of the summary.
+    sign: one of = != < <= > >= and ~, which looks for a part of a text.
+    value: number, bool, null or text.
+    text: the value as it was written.
+  """
+
+  name: str
+  sign: str
+  value: Any
+  text: str
+
+  def holds(self, found: Any) -> bool:
+    """Whether it is true of a value."""
+    if self.sign == '~':
+      return self.text.lower() in _as_text(found).lower()
+    if self.sign in _COMPARISONS:
+      numbers = _as_number(found), _as_number(self.value)
+      return None not in numbers and _COMPARISONS[self.sign](*numbers)
+    return self._equals(found) == (self.sign == '=')
+
+  def _equals(self, found: Any) -> bool:
+    numbers = _as_number(found), _as_number(self.value)
+    if None not in numbers:
+      return numbers[0] == numbers[1] or all(map(math.isnan, numbers))  # type: ignore[arg-type]
+    return found == self.value or _as_text(found) == self.text
+
+
+def parse_condition(text: str, flag: str = '--filter') -> Condition:
+  """The condition of a text, which a flag has.
+
+  Raises:
+    UserError: it is none.
+  """
+  match = _CONDITION.fullmatch(text)
+  if match is None:
+    raise errors.UserError(f'{flag}={text}: expected NAME=VALUE, or one of != < <= > >= ~ in place of =')
+  value = yaml_text.load_value(match[3], f'{flag}={text}')
+  value = value.value if isinstance(value, yaml_text.Literal) else value
+  return Condition(match[1], match[2], value, match[3])
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+  """Which runs are meant: those of which all is true that is given.
+
+  Attributes:
+    statuses: any of them.
+    experiments: any of them.
+    tags: all of them.
+    filters: texts of conditions; all of them.
+  """
+
+  statuses: Sequence[str] = ()
+  experiments: Sequence[str] = ()
+  tags: Sequence[str] = ()
+  filters: Sequence[str] = ()
+
+  def choose(self, runs: Sequence[summaries.RunSummary], params: Params) -> list[summaries.RunSummary]:
+    """Those of some runs that are meant.
+
+    Raises:
+      UserError: there is no such status, a filter is none, or no run has what it names.
+    """
+    for wrong in (name for name in self.statuses if name not in judged_status.STATUSES):
+      raise errors.UserError(f'--status={wrong}: no such status; there are {", ".join(judged_status.STATUSES)}')
+    chosen = [run for run in runs if self._fits(run)]
+    for condition in map(parse_condition, self.filters):
+      values = values_of(condition.name, runs, params, f'--filter={condition.name}')
+      chosen = [run for run in chosen if any(condition.holds(value) for value in values[run.name])]
+    return chosen
+
+  def _fits(self, run: summaries.RunSummary) -> bool:
+    return (
+      (not self.statuses or run.status in self.statuses)
+      and (not self.experiments or run.experiment in self.experiments)
+      and set(self.tags) <= set(run.tags)
+    )
+
+
+def in_order(runs: Sequence[summaries.RunSummary], sort: str, params: Params) -> list[summaries.RunSummary]:
+  """Runs sorted by an own field of the summary, a metric, or a field of the configuration; those without it come last.
+
+  The best metrics come first, if the name tells which are better, and the latest times; other values in their order.
+
+  Args:
+    runs: the runs.
+    sort: the name; the order is the other way round after a '-'.
+    params: the configurations.
+
+  Raises:
+    UserError: no run has it.
+  """
+  name = sort.removeprefix('-')
+  found = values_of(name, runs, params, f'--sort={sort}')
+  keys = {name: _sort_key(value) for name, values in found.items() for value in values[:1] if _is_known(value)}
+  is_metric = any(run.metric(name) is not None for run in runs)
+  backwards = (_is_best_last(name) if is_metric else name in _LATEST_FIRST) != sort.startswith('-')
+  known = sorted((run for run in runs if run.name in keys), key=lambda run: keys[run.name], reverse=backwards)
+  return known + [run for run in runs if run.name not in keys]
+
+
+def values_of(name: str, runs: Sequence[summaries.RunSummary], params: Params, where: str) -> dict[str, list[Any]]:
+  """What a name stands for in each run, by the run's name.
+
+  It is the first of these that any run has: an own field, a metric of evaluations, a field of the configuration by its
+  path or short name, a metric of training (which logs its `learning_rate` too), the end of paths of fields.
+
+  Raises:
+    UserError: it is none of them in any run.
+  """
+  if name in _OWN:
+    return {run.name: [getattr(run, name)] for run in runs}
+  if any(run.evaluation_metric(name) is not None for run in runs):
+    return {run.name: [run.metric(name)] for run in runs}
+  all_params = params()
+  if not any(name in values for values in all_params.values()) and any(name in run.train for run in runs):
+    return {run.name: [run.metric(name)] for run in runs}
+  found = {run.name: params_lib.value_of(name, all_params.get(run.name, {})) for run in runs}
+  if runs and not any(found.values()):
+    raise errors.UserError(f'{where}: no run has a metric or a field of that name; `official-ext runs show` lists them')
+  return found
+
+
+def _is_best_last(metric: str) -> bool:
+  try:
+    return better.mode_of(metric) == 'max'
+  except ValueError:
+    return False
+
+
+def _is_known(value: Any) -> bool:
+  return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+
+def _sort_key(value: Any) -> tuple:
+  number = _as_number(value)
+  return (0, number, '') if number is not None else (1, 0.0, _as_text(value))
+
+
+def _as_number(value: Any) -> float | None:
+  if value in ('NaN', 'Infinity', '-Infinity'):
+    return float(value)
+  return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _as_text(value: Any) -> str:
+  return {None: 'null', True: 'true', False: 'false'}.get(value, str(value)) if _is_plain(value) else str(value)
+
+
+def _is_plain(value: Any) -> bool:
+  return value is None or isinstance(value, bool)

@@ -1,0 +1,177 @@
+"""What a user does to a sweep: stop it, try failed points again, go on with one, delete one. No TensorFlow.
+
+Each works on files and on the queue, with a controller or without one.
+"""
+
+from collections.abc import Sequence
+import os
+import sys
+
+from official_ext.base import errors
+from official_ext.base.files import moments
+from official_ext.operations.queue import job_files
+from official_ext.operations.queue import queue_changes
+from official_ext.operations.runs import judged_status
+from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import signals
+from official_ext.operations.runs import trash
+from official_ext.operations.sweeps import point_commands
+from official_ext.operations.sweeps import points as points_lib
+from official_ext.operations.sweeps import sweep_file
+from official_ext.operations.sweeps import sweep_folder
+
+_END_SECONDS = 120.0
+
+
+def add_job(
+  folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile, record: sweep_folder.PointRecord
+) -> job_files.Job:
+  """Puts a point into the queue.
+
+  Raises:
+    UserError: it is there already, or its run lives.
+    StorageError: the queue cannot be written.
+  """
+  settings = folder.settings()
+  program = str(settings.get('program') or '')
+  command = point_commands.words(sweep, program, record.folder, record.proposal.parameters, sys.executable)
+  cwd = settings.get('cwd')
+  restarts = queue_changes.MAX_RESTARTS if sweep.max_restarts is None else sweep.max_restarts
+  return queue_changes.add(
+    folder.queue,
+    command,
+    cwd=cwd if isinstance(cwd, str) else '',
+    model_dir=record.folder,
+    gpus=sweep.gpus,
+    max_restarts=restarts,
+  )
+
+
+def stop(folder: sweep_folder.SweepFolder) -> list[int]:
+  """Tries no further points; those that run save and stop, those that wait are taken out of the queue.
+
+  Returns:
+    The points that were under way. They go on with the sweep.
+  """
+  sweep = folder.load()
+  with folder.changing():
+    before = folder.stopped()
+    found = [point for point in points_lib.PointReader(folder).read(sweep) if point.status in points_lib.UNDER_WAY]
+    numbers = sorted({*(before or {}).get('points', []), *(point.number for point in found)})
+    folder.note_stop(numbers)
+    for point in found:
+      _end(folder, point)
+  return [point.number for point in found]
+
+
+def go_on(folder: sweep_folder.SweepFolder, sweep: sweep_file.SweepFile) -> list[int]:
+  """Takes `stop` back: its points come into the queue again. Returns those; asked within `changing`."""
+  stopped = folder.stopped()
+  if stopped is None:
+    return []
+  numbers = stopped.get('points')
+  again = []
+  for point in points_lib.PointReader(folder).read(sweep):
+    if isinstance(numbers, list) and point.number in numbers and point.status in ('stopped', points_lib.NEW):
+      add_job(folder, sweep, point.record)
+      again.append(point.number)
+  folder.forget_stop()
+  return again
+
+
+def retry(folder: sweep_folder.SweepFolder, numbers: Sequence[int] = ()) -> list[int]:
+  """Puts points that have failed into the queue again; what they have saved is where they go on.
+
+  Args:
+    folder: the sweep.
+    numbers: of points; () for all that have failed. One that has diverged is tried again if it is named.
+
+  Returns:
+    The numbers of those.
+
+  Raises:
+    UserError: a point that is named has not failed.
+  """
+  sweep = folder.load()
+  with folder.changing():
+    found = {point.number: point for point in points_lib.PointReader(folder).read(sweep)}
+    for number in numbers:
+      _expect(found, folder, number, ('failed', 'diverged'), 'only those that have failed are tried again')
+    chosen = list(numbers) or [number for number, point in found.items() if point.status == 'failed']
+    for number in chosen:
+      add_job(folder, sweep, found[number].record)
+  return chosen
+
+
+def resume(folder: sweep_folder.SweepFolder, number: int) -> None:
+  """Lets a point go on that was ended early or stopped. It is not ended early again.
+
+  Raises:
+    UserError: it is neither.
+  """
+  sweep = folder.load()
+  with folder.changing():
+    found = {point.number: point for point in points_lib.PointReader(folder).read(sweep)}
+    point = _expect(found, folder, number, ('pruned', 'stopped'), 'only those that were pruned or stopped go on')
+    pruned = folder.pruned(point.record)
+    if pruned is not None:
+      path = os.path.join(point.record.folder, sweep_folder.PRUNED)
+      job_files.write(path, {**pruned, 'resumed': moments.now()})
+    add_job(folder, sweep, point.record)
+
+
+def prune(folder: sweep_folder.SweepFolder, point: points_lib.Point, reason: str) -> None:
+  """Ends the run of a point early: it saves, and may go on; asked within `changing`."""
+  path = os.path.join(point.record.folder, sweep_folder.PRUNED)
+  if folder.pruned(point.record) is None:
+    job_files.write(path, {'time': moments.now(), 'reason': reason})
+  _end(folder, point)
+
+
+def delete(folder: sweep_folder.SweepFolder, number: int) -> None:
+  """Takes a point out of the sweep: its run goes to the trash, and it is not tried again.
+
+  Raises:
+    UserError: there is none, or its run lives.
+  """
+  sweep = folder.load()
+  with folder.changing():
+    found = {point.number: point for point in points_lib.PointReader(folder).read(sweep)}
+    waiting = ('queued', 'paused')
+    point = _expect(found, folder, number, (*points_lib.OVER, *waiting, points_lib.NEW), 'stop its run first')
+    if point.status in waiting and point.job is not None:
+      queue_changes.cancel(folder.queue, point.job.number)
+    folder.bury(point.record)
+    run = run_folder.Run(point.record.folder, os.path.relpath(point.record.folder, folder.runs_dir))
+    try:
+      trash.delete(folder.runs_dir, run)
+    except BaseException:
+      folder.exhume(point.record)
+      raise
+
+
+def _end(folder: sweep_folder.SweepFolder, point: points_lib.Point) -> None:
+  """Lets the run of a point save and stop, however it was started."""
+  job = point.job
+  if job is not None and job.status in points_lib.UNDER_WAY:
+    if job.status != 'stopping':
+      queue_changes.cancel(folder.queue, job.number)
+    return
+  run = run_folder.Run(point.record.folder, point.record.name)
+  if judged_status.is_alive(run, 'train'):  # Somebody has started it by hand.
+    signals.stop(run, mode='train')
+
+
+def _expect(
+  found: dict[int, points_lib.Point],
+  folder: sweep_folder.SweepFolder,
+  number: int,
+  statuses: Sequence[str],
+  refusal: str,
+) -> points_lib.Point:
+  point = found.get(number)
+  if point is None or point.status == 'deleted':
+    raise errors.UserError(f'point {number}: there is none in {folder.name}; `official-ext sweep show` lists them')
+  if point.status not in statuses:
+    raise errors.UserError(f'point {number}: is {point.status}: {refusal}')
+  return point

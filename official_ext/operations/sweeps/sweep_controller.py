@@ -1,0 +1,230 @@
+"""The controller of a sweep: proposes points, and ends runs early. No TensorFlow.
+
+It owns nothing. Its points are folders, their runs are jobs of the queue, which a dispatcher starts; so it may be
+killed at any moment, and the next one goes on. Each of its steps holds the sweep's lock, and leaves what the next one
+needs: a point's folder before its job, the reason of an early end before the signal.
+"""
+
+from collections.abc import Callable, Sequence
+import contextlib
+import json
+import os
+import signal
+
+from official_ext.base import credentials
+from official_ext.base import errors
+from official_ext.base.files import moments
+from official_ext.base.processes import process_identity
+from official_ext.operations.queue import job_files
+from official_ext.operations.sweeps import next_points
+from official_ext.operations.sweeps import points as points_lib
+from official_ext.operations.sweeps import sweep_changes
+from official_ext.operations.sweeps import sweep_folder
+
+POLL_SECONDS = 1.0
+_PATIENCE_SECONDS = 2.0  # A controller that was killed a moment ago may still hold its lock.
+# So many points may fail one after the other, before one has come to anything, and after that: others would fail too.
+_MAX_FIRST_FAILURES = 5
+_MAX_FAILURES = 20
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# A dispatcher that was killed, or a power cut, leaves jobs that were ordered and not started: they wait for one too.
+_FOR_A_DISPATCHER = ('queued', 'starting', 'stopping')
+
+
+class Controller:
+  """Runs a sweep."""
+
+  def __init__(
+    self,
+    folder: sweep_folder.SweepFolder,
+    slots: int,
+    start_dispatcher: Callable[[int], object],
+    poll_seconds: float = POLL_SECONDS,
+  ):
+    """Starts nothing yet.
+
+    Args:
+      folder: the sweep, whose file is there.
+      slots: how many points are tried at once.
+      start_dispatcher: starts a dispatcher of so many slots, which outlives this process, if there is none.
+      poll_seconds: how often it looks for what has changed.
+    """
+    self._folder = folder
+    self._sweep = folder.load()
+    self._slots = slots
+    self._start_dispatcher = start_dispatcher
+    self._poll_seconds = poll_seconds
+    self._reader = points_lib.PointReader(folder)
+    self._told: dict[int, tuple[str, str]] = {}
+    self._told_once: set[str] = set()
+
+  def run(self) -> int:
+    """Works until there is nothing more to try, or a signal comes; what runs goes on without it.
+
+    Returns:
+      The exit status: 0; 1 if no point has come to a value.
+
+    Raises:
+      UserError: another controller works on this sweep, or its points cannot come to a value.
+      StorageError: its folder cannot be read or written.
+    """
+    with job_files.explaining(self._folder.path), contextlib.ExitStack() as stack:
+      busy = lambda: f'{self._folder.name}: {self._folder.controller()} controls it already'
+      lock = stack.enter_context(job_files.locked(self._folder.lock_path, _PATIENCE_SECONDS, busy))
+      with contextlib.suppress(OSError):  # A full disk: it is for people.
+        os.ftruncate(lock.descriptor, 0)
+        values = {**process_identity.own().as_dict(), 'slots': self._slots, 'since': moments.now()}
+        os.pwrite(lock.descriptor, json.dumps(values).encode(), 0)
+      ending = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+      before = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
+      stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+      self._folder.queue.make()
+      stack.enter_context(self._folder.queue.expecting_more(self._folder.path))
+      with self._folder.changing():
+        again = sweep_changes.go_on(self._folder, self._sweep)
+      if again:
+        self._say(f'points {", ".join(map(str, again))} go on')
+      return self._loop(ending)
+
+  def _loop(self, ending: Sequence[int]) -> int:
+    while True:
+      with self._folder.changing():
+        if self._folder.stopped() is not None:
+          self._say('it was stopped; the same command goes on')
+          return 0
+        found = self._step()
+      if all(point.is_over for point in found):
+        return self._end(found)
+      if any(point.status in _FOR_A_DISPATCHER for point in found):
+        self._see_to_a_dispatcher()
+      received = signal.sigtimedwait(ending, self._poll_seconds)
+      if received is not None:
+        self._say(
+          f'{signal.Signals(received.si_signo).name}: tries nothing more; what runs goes on, and so does this '
+          'sweep with the same command'
+        )
+        return 0
+
+  def _step(self) -> list[points_lib.Point]:
+    """Does what is to be done now. Returns all points as they stand after it."""
+    found = self._reader.read(self._sweep)
+    for point in found:
+      self._tell(point)
+    self._check(found)
+    self._prune(found)
+    for point in found:
+      if point.status == points_lib.NEW:  # Somebody was killed before it had a job.
+        sweep_changes.add_job(self._folder, self._sweep, point.record)
+    while len([point for point in found if not point.is_over]) < self._num_slots() and not self._is_enough(found):
+      record = self._propose(found)
+      if record is None:
+        break
+      sweep_changes.add_job(self._folder, self._sweep, record)
+      found.append(points_lib.Point(record, 'queued'))
+      found.sort(key=lambda point: point.number)
+      self._tell(found[[point.record for point in found].index(record)])
+    return found
+
+  def _propose(self, found: Sequence[points_lib.Point]) -> sweep_folder.PointRecord | None:
+    """Makes the next point."""
+    known = {point.number: point.record.proposal for point in found}
+    number = next(number for number in range(1, len(found) + 2) if number not in known)
+    told = tuple(point.told() for point in found) if self._sweep.method == 'bayes' else ()
+    proposal = next_points.propose(self._sweep, number, known, told)
+    return None if proposal is None else self._folder.make_point(number, proposal, told)
+
+  def _prune(self, found: Sequence[points_lib.Point]) -> None:
+    """Ends runs early that are not good enough, and those of whom that was said before."""
+    early = self._sweep.early_terminate
+    if early is None or self._sweep.metric is None:
+      return
+    # Not those that somebody has started again by hand: their jobs are over.
+    is_ours = lambda point: point.job is not None and point.job.status in points_lib.UNDER_WAY
+    running = [point for point in found if is_ours(point) and not point.was_resumed]
+    histories = {point.number: point.history.finite() for point in found}
+    reasons = early.to_end(histories, [point.number for point in running], self._sweep.metric.goal)
+    for point in running:
+      pruned = self._folder.pruned(point.record)
+      if (pruned or point.number in reasons) and point.status != 'stopping':
+        reason = str(pruned.get('reason', '')) if pruned else reasons[point.number]
+        self._say(f'point {point.number} is ended early: {reason}')
+        sweep_changes.prune(self._folder, point, reason)
+
+  def _is_enough(self, found: Sequence[points_lib.Point]) -> bool:
+    """Whether no further point is wanted."""
+    metric = self._sweep.metric
+    if metric is not None:
+      for point in found:
+        if point.value is not None and metric.has_reached_target(point.value):
+          self._say_once(f'point {point.number} has reached the target: {metric.name} {point.value:g}')
+          return True
+    return len(found) >= self._sweep.num_points
+
+  def _check(self, found: Sequence[points_lib.Point]) -> None:
+    """Raises if what has been tried shows that nothing will come of the rest."""
+    metric = self._sweep.metric
+    finished = [point for point in found if point.status == 'finished']
+    if metric is not None and finished and not any(point.history.values for point in found):
+      raise errors.UserError(
+        f'metric.name: {points_lib.missing(metric, finished[-1].history)} (point {finished[-1].number} has finished)'
+      )
+    ended = [point for point in found if point.status in points_lib.OVER]
+    is_first = all(point.status == 'failed' for point in ended)
+    last = ended[-(_MAX_FIRST_FAILURES if is_first else _MAX_FAILURES) :]
+    if len(last) >= _MAX_FIRST_FAILURES and (is_first or len(last) == _MAX_FAILURES):
+      self._refuse_failures(last)
+
+  def _refuse_failures(self, last: Sequence[points_lib.Point]) -> None:
+    if all(point.status == 'failed' for point in last):
+      raise errors.UserError(
+        f'{self._folder.name}: {len(last)} points have failed one after the other, the last with: {last[-1].reason}; '
+        f'{os.path.join(last[-1].record.folder, "run.log")} tells more. Mend it, then `official-ext sweep retry`'
+      )
+
+  # Slots.
+
+  def _num_slots(self) -> int:
+    other = self._folder.queue.dispatcher()
+    slots = (other or {}).get('slots')
+    if isinstance(slots, int) and slots < self._slots:
+      self._say_once(f'the dispatcher that works on {self._folder.runs_dir} has {slots} slots, and this sweep no more')
+      return slots
+    return self._slots
+
+  def _see_to_a_dispatcher(self) -> None:
+    if self._folder.queue.is_paused:
+      self._say_once(f'the queue is paused; `official-ext queue resume {self._folder.runs_dir}` goes on')
+    elif self._folder.queue.dispatcher() is None:
+      self._start_dispatcher(self._slots)
+
+  # What is told.
+
+  def _tell(self, point: points_lib.Point) -> None:
+    """Prints how a point stands, when that has changed."""
+    now = (point.status, point.reason)
+    before = self._told.get(point.number)
+    self._told[point.number] = now
+    if before == now or (before is None and point.is_over):  # Over before this controller began.
+      return
+    shown = f' {self._sweep.metric.name} {point.value:.6g}' if self._sweep.metric and point.value is not None else ''
+    name = f' ({point.record.name})' if before is None else ''
+    self._say(f'point {point.number}{name}: {point.status}{shown}' + (f': {point.reason}' if point.reason else ''))
+
+  def _end(self, found: Sequence[points_lib.Point]) -> int:
+    counts = {status: sum(point.status == status for point in found) for status in points_lib.STATUSES}
+    self._say(f'{len(found)} points: ' + ', '.join(f'{count} {status}' for status, count in counts.items() if count))
+    best = points_lib.best_of(found, self._sweep)
+    if best is not None and self._sweep.metric is not None:
+      self._say(f'the best is point {best.number} ({best.record.name}): {self._sweep.metric.name} {best.value:.6g}')
+    return 0 if best is not None or (self._sweep.metric is None and counts['finished']) else 1
+
+  def _say_once(self, text: str) -> None:
+    if text not in self._told_once:
+      self._told_once.add(text)
+      self._say(text)
+
+  def _say(self, text: str) -> None:
+    try:
+      print(credentials.mask(f'sweep {self._folder.name}: {text}'), flush=True)
+    except OSError:  # Nobody reads it any more.
+      pass

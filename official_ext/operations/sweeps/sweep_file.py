@@ -1,0 +1,315 @@
+"""The file of a sweep: the keys of Weights & Biases' sweep.yaml, and a few of our own. No TensorFlow.
+
+What Weights & Biases has and is not done here is refused by name: a key that is ignored would be a wrong result.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import math
+import re
+from typing import Any
+
+from official_ext.base import errors
+from official_ext.base import flat_params
+from official_ext.base import suggestions
+from official_ext.base import yaml_text
+from official_ext.base.files import paths
+from official_ext.base.files import regular_files
+from official_ext.base.run_folder import better
+from official_ext.operations.sweeps import distributions
+from official_ext.operations.sweeps import hyperband
+
+METHODS = ('grid', 'random', 'bayes')
+_MODES = ('train', 'train_and_eval', 'train_and_post_eval')
+_KEYS = (
+  *('name', 'description', 'method', 'metric', 'parameters', 'early_terminate', 'run_cap', 'program', 'command'),
+  *('experiment', 'mode', 'flags', 'seed', 'gpus', 'max_restarts'),  # Ours.
+)
+# Keys of Weights & Biases that nothing here does.
+_REFUSED = {
+  'project': "belongs to their server; the folder of the runs is this sweep's project: leave it out",
+  'entity': 'belongs to their server: leave it out',
+  'controller': 'there is one controller, this command: leave it out',
+  'scheduler': 'is not done here: leave it out, and take method grid, random or bayes',
+  'metrics': 'several goals at once are not done here: name one in `metric`',
+  'job': 'belongs to their Launch: name `experiment` or `program`',
+  'image_uri': 'belongs to their Launch: name `experiment` or `program`',
+  'apiVersion': 'belongs to their server: leave it out',
+  'kind': 'belongs to their server: leave it out',
+}
+_REFUSED_OF_METRIC = {
+  'impute': 'runs that fail have no value here, and the sampler is told that they have failed: leave it out',
+  'impute_while_running': 'runs that go on have no value here: leave it out',
+}
+_SUMMARIES = ('last', 'best')
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+  """What a sweep looks for.
+
+  Attributes:
+    name: of a metric of evaluations, or else of training.
+    goal: 'minimize' or 'maximize'.
+    target: no further point is tried when one has reached it; None: there is none.
+    summary: the value of a run is that of its 'last' evaluation, or of its 'best'.
+  """
+
+  name: str
+  goal: str = 'minimize'
+  target: float | None = None
+  summary: str = 'last'
+
+  def is_better(self, value: float, other: float) -> bool:
+    """Whether a value is nearer to the goal than another."""
+    return value > other if self.goal == 'maximize' else value < other
+
+  def has_reached_target(self, value: float) -> bool:
+    """Whether a value is as good as was asked for."""
+    return self.target is not None and (value == self.target or self.is_better(value, self.target))
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepFile:
+  """A sweep as its file says.
+
+  Attributes:
+    values: all that stands in the file.
+    method: one of METHODS.
+    parameters: in the file's order.
+    metric: None if it looks for nothing.
+    early_terminate: None if no run is stopped early.
+    run_cap: how many points there are at most; None: no limit but that of a grid.
+    name: '' if the file has none.
+    description: for people.
+    experiment: '' if a program needs none.
+    mode: the driver's.
+    program: '' for train.py.
+    command: what is run, with macros such as ${args}; () for the driver's flags.
+    flags: further flags of the driver.
+    seed: of what is drawn.
+    gpus: how many a run gets; None: one, if there are any.
+    max_restarts: how often a run is tried again that was preempted or lost; None: as the queue does.
+  """
+
+  values: Mapping[str, Any]
+  method: str
+  parameters: tuple[distributions.Parameter, ...]
+  metric: Metric | None = None
+  early_terminate: hyperband.Hyperband | None = None
+  run_cap: int | None = None
+  name: str = ''
+  description: str = ''
+  experiment: str = ''
+  mode: str = 'train_and_eval'
+  program: str = ''
+  command: tuple[str, ...] = ()
+  flags: tuple[str, ...] = ()
+  seed: int = 0
+  gpus: int | None = None
+  max_restarts: int | None = None
+
+  @property
+  def num_points(self) -> float:
+    """How many points there will be, if nobody stops it; infinity for no end."""
+    grids = [parameter.grid() for parameter in self.parameters] if self.method == 'grid' else []
+    size = math.prod(len(grid or ()) for grid in grids) if grids else math.inf
+    return min(size, math.inf if self.run_cap is None else self.run_cap)
+
+
+def load(path: str) -> SweepFile:
+  """Reads a sweep's file.
+
+  Raises:
+    UserErrors: it cannot be read, or one line for each mistake.
+  """
+  return parse(read(path))
+
+
+def read(path: str) -> dict[str, Any]:
+  """What stands in a sweep's file, unchecked.
+
+  Raises:
+    UserError: it cannot be read, or is no mapping.
+  """
+  try:
+    values = yaml_text.load(paths.read(path, regular_files.MAX_RECORD).decode(), path)
+  except FileNotFoundError:
+    raise errors.UserError(f'{path}: no such file') from None
+  except (OSError, UnicodeDecodeError) as error:
+    raise errors.UserError(f'{path}: cannot be read: {" ".join(str(error).split())}') from error
+  if not isinstance(values, dict):
+    raise errors.UserError(f'{path}: expected a mapping with `method`, `parameters` and the like')
+  return values
+
+
+def parse(values: Mapping[str, Any]) -> SweepFile:
+  """The sweep that some values describe.
+
+  Raises:
+    UserErrors: one line for each mistake.
+  """
+  with errors.Mistakes() as mistakes:
+    for key in values:
+      with mistakes.noted():
+        _check_key(key, _KEYS, _REFUSED)
+    parts: dict[str, Any] = {'metric': None, 'early_terminate': None, 'parameters': (), 'method': ''}
+    for key, read in _READERS.items():
+      with mistakes.noted():
+        if key in values or key in ('method', 'parameters'):
+          parts[key] = read(values.get(key), key)
+    if not mistakes.found:
+      with mistakes.noted():
+        _check_together(parts)
+  return SweepFile(values=dict(values), **parts)
+
+
+def differences(old: SweepFile, new: SweepFile) -> list[str]:
+  """What of a sweep's file has changed that must not while there are points: `path: old -> new`.
+
+  A higher run_cap, another description, and further values of a grid are no such change.
+  """
+  grows = new.run_cap is None or (old.run_cap is not None and new.run_cap >= old.run_cap)
+  dropped = ['description', *(['run_cap'] if grows else [])]
+  values = [{key: value for key, value in each.values.items() if key not in dropped} for each in (old, new)]
+  if old.method == new.method == 'grid':
+    before = {parameter.name: parameter for parameter in old.parameters}
+    after = {parameter.name: parameter for parameter in new.parameters}
+    if before.keys() == after.keys() and all(_contains(after[name], before[name]) for name in before):
+      values = [{key: value for key, value in each.items() if key != 'parameters'} for each in values]
+  return flat_params.text_differences(*map(yaml_text.dump, values))
+
+
+def _contains(new: distributions.Parameter, old: distributions.Parameter) -> bool:
+  known = [repr(value) for value in new.grid() or ()]
+  return all(repr(value) in known for value in old.grid() or ())
+
+
+def _check_together(parts: Mapping[str, Any]) -> None:
+  method, metric = parts['method'], parts['metric']
+  with errors.Mistakes() as mistakes:
+    for parameter in parts['parameters']:
+      with mistakes.noted():
+        _check_parameter(parameter, method)
+    if metric is None and (method == 'bayes' or parts['early_terminate']):
+      with mistakes.noted():
+        raise errors.UserError(f'metric: {"method bayes" if method == "bayes" else "early_terminate"} needs one')
+    if not parts.get('experiment') and not parts.get('program') and not parts.get('command'):
+      with mistakes.noted():
+        raise errors.UserError('experiment: name the one to run, as --experiment does, or a program')
+    command = parts.get('command', ())
+    if command and not any('${model_dir}' in word for word in command):
+      with mistakes.noted():
+        raise errors.UserError('command: must have ${model_dir}, the folder of the run, where events.jsonl is read')
+
+
+def _check_parameter(parameter: distributions.Parameter, method: str) -> None:
+  path = f'parameters.{parameter.name}'
+  if method == 'grid' and parameter.grid() is None:
+    raise errors.UserError(
+      f'{path}: method grid needs values, or integers from min to max, not {parameter.distribution}'
+    )
+  if method != 'random' and parameter.probabilities:
+    raise errors.UserError(
+      f'{path}.probabilities: method {method} does not draw; leave them out, or take method random'
+    )
+
+
+def _read_method(value: Any, path: str) -> str:
+  if value not in METHODS:
+    what = 'is missing' if value is None else f'{value!r} is none'
+    raise errors.UserError(f'{path}: {what}; there are {", ".join(METHODS)}')
+  return value
+
+
+def _read_metric(values: Any, path: str) -> Metric:
+  if not isinstance(values, Mapping):
+    raise errors.UserError(f'{path}: expected a mapping such as {{name: validation_accuracy, goal: maximize}}')
+  for key in values:
+    _check_key(key, ('name', 'goal', 'target', 'summary'), _REFUSED_OF_METRIC, f'{path}.')
+  name, goal = values.get('name'), values.get('goal')
+  if not isinstance(name, str) or not name:
+    raise errors.UserError(f'{path}.name: expected the name of a metric, got {name!r}')
+  if goal not in (None, 'minimize', 'maximize'):
+    raise errors.UserError(f'{path}.goal: {goal!r} is none; there are minimize, maximize')
+  if goal is None and _tells_max(name):
+    raise errors.UserError(f'{path}.goal: is missing, which means minimize; {name} asks for goal: maximize')
+  target, summary = values.get('target'), values.get('summary', 'last')
+  if target is not None and not _is_number(target):
+    raise errors.UserError(f'{path}.target: expected a number, got {target!r}')
+  if summary not in _SUMMARIES:
+    raise errors.UserError(f'{path}.summary: {summary!r} is none; there are {", ".join(_SUMMARIES)}')
+  return Metric(name, goal or 'minimize', target, summary)
+
+
+def _tells_max(metric: str) -> bool:
+  try:
+    return better.mode_of(metric) == 'max'
+  except ValueError:
+    return False
+
+
+def _read_text(value: Any, path: str) -> str:
+  if not isinstance(value, str):
+    raise errors.UserError(f'{path}: expected a text, got {value!r}')
+  return value
+
+
+def _read_mode(value: Any, path: str) -> str:
+  if value not in _MODES:
+    raise errors.UserError(f'{path}: {value!r}: a sweep trains; there are {", ".join(_MODES)}')
+  return value
+
+
+def _read_words(value: Any, path: str) -> tuple[str, ...]:
+  if not isinstance(value, list) or not all(isinstance(word, (str, int, float)) for word in value):
+    raise errors.UserError(f'{path}: expected a list of words, got {value!r}')
+  words = tuple(str(word) for word in value)
+  if path == 'flags':
+    for word in words:
+      if not re.fullmatch(r'--?\w+(=.*)?', word, re.DOTALL):
+        raise errors.UserError(f'{path}: {word!r} is no flag of the driver; expected --NAME=VALUE')
+      if re.match(r'--?(model_dir|experiment|mode)(=|$)', word):
+        raise errors.UserError(f'{path}: {word}: the sweep gives this flag itself')
+  return words
+
+
+def _at_least(least: int):
+  def read(value: Any, path: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+      raise errors.UserError(f'{path}: expected an integer of {least} or more, got {value!r}')
+    return value
+
+  return read
+
+
+def _is_number(value: Any) -> bool:
+  return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_READERS = {
+  'method': _read_method,
+  'metric': _read_metric,
+  'parameters': lambda value, path: tuple(distributions.parse_all(value, path)),
+  'early_terminate': hyperband.parse,
+  'run_cap': _at_least(1),
+  'name': _read_text,
+  'description': _read_text,
+  'experiment': _read_text,
+  'mode': _read_mode,
+  'program': _read_text,
+  'command': _read_words,
+  'flags': _read_words,
+  'seed': _at_least(0),
+  'gpus': _at_least(0),
+  'max_restarts': _at_least(0),
+}
+
+
+def _check_key(key: Any, known: Sequence[str], refused: Mapping[str, str], prefix: str = '') -> None:
+  if key in known:
+    return
+  if key in refused:
+    raise errors.UserError(f'{prefix}{key}: {refused[key]}')
+  near = suggestions.did_you_mean(key, known, before='; ')
+  raise errors.UserError(f'{prefix}{key}: no such key{near}; there are {", ".join(known)}')

@@ -1,0 +1,293 @@
+"""A sweep as a folder: its file, and a folder for the run of each point, which are all that there is to know of it.
+
+    RUNS_DIR/NAME/sweep.yaml               what is searched: see sweep_file.py
+    RUNS_DIR/NAME/settings.json            where it was started: the folder, the program, the slots
+    RUNS_DIR/NAME/007-learning_rate=0.1/   the run of point 7
+    ... /sweep.json                        its number, its parameters, and what the sampler knew when it chose them
+    ... /pruned.json                       it was ended early, and why
+    RUNS_DIR/NAME/.deleted/007.json        the sweep.json of a point whose run was deleted
+    RUNS_DIR/NAME/stopped.json             `sweep stop`: nothing is tried until it is gone; the points that it stopped
+    RUNS_DIR/NAME/changes.lock, controller.lock
+
+A point's folder gets its name when sweep.json is in it: a point is there whole, or not at all. No TensorFlow.
+"""
+
+from collections.abc import Iterator, Mapping
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+from typing import Any
+
+from official_ext.base import errors
+from official_ext.base.files import file_lock
+from official_ext.base.files import moments
+from official_ext.base.files import paths
+from official_ext.base.files import regular_files
+from official_ext.base.processes import process_identity
+from official_ext.operations.queue import job_files
+from official_ext.operations.queue import queue_folder
+from official_ext.operations.runs import commands
+from official_ext.operations.runs import json_files
+from official_ext.operations.sweeps import point_commands
+from official_ext.operations.sweeps import proposals
+from official_ext.operations.sweeps import sweep_file
+
+FILE = 'sweep.yaml'
+SETTINGS = 'settings.json'
+POINT = 'sweep.json'
+PRUNED = 'pruned.json'
+_STOPPED = 'stopped.json'
+_DELETED = '.deleted'
+_NEW = '.new'
+_FOLDER = re.compile(r'(\d{3,})(?:-.*)?', re.DOTALL)
+_MAX_NAME = 80
+_PATIENCE_SECONDS = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class PointRecord:
+  """A point as its files say.
+
+  Attributes:
+    number: from 1.
+    folder: of its run, absolute.
+    proposal: its parameters.
+    told: what the sampler knew of the others.
+    is_deleted: whether its run was deleted: it is not tried again.
+  """
+
+  number: int
+  folder: str
+  proposal: proposals.Proposal
+  told: tuple[proposals.Told, ...] = ()
+  is_deleted: bool = False
+
+  @property
+  def name(self) -> str:
+    """The name of its folder."""
+    return os.path.basename(self.folder)
+
+
+class SweepFolder:
+  """A sweep.
+
+  Attributes:
+    runs_dir: the folder of the runs, absolute.
+    name: of the sweep: its folder's path below runs_dir.
+    path: of its folder.
+    queue: that its runs are in.
+  """
+
+  def __init__(self, runs_dir: str, name: str):
+    """Reads nothing yet.
+
+    Args:
+      runs_dir: the folder of the runs.
+      name: of the sweep.
+
+    Raises:
+      UserError: the name leads out of that folder, or the folder is remote.
+    """
+    self.queue = queue_folder.Queue(runs_dir)
+    self.runs_dir = os.path.abspath(self.queue.runs_dir)
+    self.path = commands.checked_folder(self.runs_dir, name)
+    self.name = os.path.relpath(self.path, self.runs_dir)
+    self._records: dict[str, PointRecord] = {}  # These never change.
+
+  def file(self, name: str) -> str:
+    """The path of a file of the sweep."""
+    return os.path.join(self.path, name)
+
+  def exists(self) -> bool:
+    """Whether it is there."""
+    return os.path.isfile(self.file(FILE))
+
+  def load(self) -> sweep_file.SweepFile:
+    """The sweep as its file says.
+
+    Raises:
+      UserError: there is none, or it is wrong.
+    """
+    if not self.exists():
+      raise errors.UserError(f'{self.name}: no such sweep in {self.runs_dir}; `official-ext sweep list` shows them')
+    return sweep_file.load(self.file(FILE))
+
+  def settings(self) -> Mapping[str, Any]:
+    """Where it was started: `cwd`, `program` and `slots`."""
+    return json_files.read(self.file(SETTINGS)) or {}
+
+  def write(self, text: str, settings: Mapping[str, Any]) -> None:
+    """Makes the sweep, or replaces its file.
+
+    Args:
+      text: of its file.
+      settings: see `settings`.
+
+    Raises:
+      StorageError: it cannot be written.
+    """
+    with job_files.explaining(self.path):
+      paths.make_folder(self.path)
+      job_files.write(self.file(SETTINGS), {**settings, 'time': moments.now()})
+      paths.write_atomically(self.file(FILE), text.encode())  # Last: from here on it is a sweep.
+
+  # Points.
+
+  def records(self) -> list[PointRecord]:
+    """All points, by number, deleted ones too.
+
+    Raises:
+      UserError: the file of one is damaged.
+      StorageError: the folder cannot be read.
+    """
+    with job_files.explaining(self.path):
+      found = {each.number: each for each in self._read_all(os.path.join(self.path, _DELETED), is_deleted=True)}
+      found.update({each.number: each for each in self._read_all(self.path)})
+    return [found[number] for number in sorted(found)]
+
+  def record(self, number: int) -> PointRecord:
+    """The point of a number.
+
+    Raises:
+      UserError: there is none.
+    """
+    for each in self.records():
+      if each.number == number and not each.is_deleted:
+        return each
+    raise errors.UserError(f'point {number}: there is none in {self.name}; `official-ext sweep show` lists them')
+
+  def make_point(self, number: int, proposal: proposals.Proposal, told: tuple[proposals.Told, ...] = ()) -> PointRecord:
+    """Makes the folder of a point.
+
+    Raises:
+      OSError: it cannot be made, and is not there.
+    """
+    new = self.file(f'{_NEW}-{number}')
+    shutil.rmtree(new, ignore_errors=True)  # Of one who was killed.
+    os.mkdir(new)
+    values = {
+      'sweep': self.name,
+      'point': number,
+      'parameters': dict(proposal.parameters),
+      'positions': dict(proposal.positions),
+      'told': [each.as_list() for each in told],
+      'time': moments.now(),
+    }
+    content = json.dumps({**values, 'told': None}, indent=2).replace(
+      '"told": null', f'"told": {json.dumps(values["told"])}'
+    )
+    paths.write_atomically(os.path.join(new, POINT), content.encode() + b'\n')
+    folder = self.point_path(number, proposal)
+    paths.rename(new, folder)
+    return PointRecord(number, folder, proposal, told)
+
+  def point_path(self, number: int, proposal: proposals.Proposal) -> str:
+    """The folder that a point has, or would have."""
+    return self.file(_folder_name(number, proposal))
+
+  def bury(self, record: PointRecord) -> None:
+    """Keeps the place of a point whose run is about to be deleted."""
+    paths.make_folder(self.file(_DELETED))
+    content = paths.read(os.path.join(record.folder, POINT), regular_files.MAX_RECORD)
+    paths.write_atomically(self._grave(record), content)
+
+  def exhume(self, record: PointRecord) -> None:
+    """Takes `bury` back."""
+    paths.remove(self._grave(record))
+
+  def _grave(self, record: PointRecord) -> str:
+    return os.path.join(self.path, _DELETED, f'{record.number:03d}.json')
+
+  def pruned(self, record: PointRecord) -> dict[str, Any] | None:
+    """Why a point was ended early; None if it was not, or goes on since."""
+    values = json_files.read(os.path.join(record.folder, PRUNED))
+    return None if values is None or values.get('resumed') else values
+
+  def _read_all(self, folder: str, is_deleted: bool = False) -> Iterator[PointRecord]:
+    for name in paths.names(folder):
+      path = os.path.join(folder, name)
+      match = _FOLDER.fullmatch(name.removesuffix('.json') if is_deleted else name)
+      if match is None or (not is_deleted and not os.path.isfile(os.path.join(path, POINT))):
+        continue
+      if path not in self._records:
+        self._records[path] = _read(path if is_deleted else os.path.join(path, POINT), path, is_deleted)
+      yield self._records[path]
+
+  # Who does something to it.
+
+  def stopped(self) -> dict[str, Any] | None:
+    """What `sweep stop` has noted; None if it was not stopped, or has gone on."""
+    return json_files.read(self.file(_STOPPED))
+
+  def note_stop(self, points: list[int]) -> None:
+    """Notes that it is stopped, with the points that were under way."""
+    job_files.write(self.file(_STOPPED), {'time': moments.now(), 'points': points})
+
+  def forget_stop(self) -> None:
+    """Takes that back."""
+    paths.remove(self.file(_STOPPED))
+
+  @property
+  def lock_path(self) -> str:
+    """The file whose lock the controller holds; its content tells which process that is."""
+    return self.file('controller.lock')
+
+  def controller(self) -> process_identity.ProcessIdentity | None:
+    """The process that proposes points; None if there is none."""
+    with job_files.explaining(self.path):
+      if not file_lock.is_held(self.lock_path):
+        return None
+      return process_identity.parse(json_files.read(self.lock_path) or {}) or process_identity.ProcessIdentity('?', 1)
+
+  @contextlib.contextmanager
+  def changing(self) -> Iterator[None]:
+    """Keeps everybody else from changing the sweep: one step of the controller, or one command."""
+    busy = f'{self.name}: another process has been changing it for a minute; look at that'
+    with job_files.explaining(self.path):
+      with job_files.locked(self.file('changes.lock'), _PATIENCE_SECONDS, lambda: busy):
+        yield
+
+
+def find(runs_dir: str) -> list[SweepFolder]:
+  """The sweeps in a folder of runs, by name; those that lie in folders of it too."""
+  root = os.path.abspath(runs_dir)
+  found = []
+  for folder, names, files in os.walk(root):
+    below = os.path.relpath(folder, root)
+    depth = 0 if below == '.' else below.count(os.sep) + 1
+    if FILE in files and SETTINGS in files and depth:
+      found.append(SweepFolder(root, below))
+      names.clear()
+    names[:] = sorted(name for name in names if not name.startswith('.')) if depth < 3 else []
+    if any(name in files for name in ('run.json', 'params.yaml')):
+      names.clear()  # No sweep lies in a run.
+  return sorted(found, key=lambda each: each.name)
+
+
+def _read(path: str, folder: str, is_deleted: bool) -> PointRecord:
+  values = job_files.read(path) or {}
+  try:
+    return PointRecord(
+      number=int(values['point']),
+      folder=folder,
+      proposal=proposals.Proposal(dict(values['parameters']), dict(values['positions'])),
+      told=tuple(proposals.parse_told(values['told'])),
+      is_deleted=is_deleted,
+    )
+  except (KeyError, TypeError, ValueError):
+    raise job_files.DamagedFileError(f'{path}: is no point of a sweep') from None
+
+
+def _folder_name(number: int, proposal: proposals.Proposal) -> str:
+  """`007-learning_rate=0.001,optimizer=adam`: what differs between points, in letters that every tool takes."""
+  shown = proposal.positions or proposal.parameters
+  parts = [f'{name.rpartition(".")[2]}={_short(proposal.parameters[name])}' for name in shown]
+  text = re.sub(r'[^A-Za-z0-9._=,+-]+', '_', ','.join(parts))[:_MAX_NAME].rstrip('.,_=')
+  return f'{number:03d}-{text}' if text else f'{number:03d}'
+
+
+def _short(value: Any) -> str:
+  return f'{value:.4g}' if isinstance(value, float) else point_commands.text_of(value)

@@ -1,0 +1,198 @@
+"""Any tf_keras callback as an action of a run.
+
+def build_actions(self, trainer):
+  return [keras_callbacks.KerasCallback(tf_keras.callbacks.CSVLogger('log.csv'), trainer)]
+"""
+
+from collections.abc import Mapping
+import math
+from typing import Any
+
+import tf_keras
+
+from official_ext.base import errors
+from official_ext.base import tf_internals
+from official_ext.base.run_folder import event_names
+from official_ext.training.actions import triggers
+from official_ext.training.step import gradient_tap
+from official_ext.training.writers import writers
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class KerasCallback(triggers.Trigger):
+  """Calls a Keras callback as `Model.fit` does, except for its batch hooks: batches run inside compiled loops.
+
+  In mode train_and_eval, an epoch ends with every evaluation, as if `fit` ran an epoch for each
+  `trainer.validation_interval`. In other modes that train, it is an epoch of the training data. Epochs count from 0,
+  and follow from the step: a resumed run does not start with epoch 0.
+
+  | hook | when |
+  | --- | --- |
+  | on_train_begin, then on_epoch_begin | before the first step of this process, after the restore |
+  | on_test_begin, on_test_end, on_epoch_end | after an evaluation |
+  | on_epoch_begin | right after on_epoch_end, unless training is over |
+  | on_train_end | when training is done; not for a run that fails or is preempted |
+
+  Logs of an epoch have Keras' names: `loss` and the training metrics, as means over the epoch's steps; `val_loss` and
+  the other metrics of the evaluation, with `val_` in front; `lr`. `self.model` is the model, with `optimizer` and
+  `stop_training`. `self.params` has epochs, steps (of an epoch) and verbose (0). A checkpoint keeps the attributes of
+  the callback that are numbers, strings or booleans and that have changed since on_train_begin, such as the counts of
+  EarlyStopping or ReduceLROnPlateau, but no weights.
+  """
+
+  def __init__(self, callback: tf_keras.callbacks.Callback, trainer: Any, steps_per_epoch: int | None = None):
+    """Initializes the trigger.
+
+    Args:
+      callback: a callback of tf_keras.
+      trainer: of the run.
+      steps_per_epoch: the length of an epoch if the run does not evaluate while it trains. None: one pass over the
+        training data.
+
+    Raises:
+      ValueError: `callback` is not a callback of tf_keras.
+      UserError: it has batch hooks.
+    """
+    if not isinstance(callback, tf_keras.callbacks.Callback):
+      raise ValueError(f'build_actions: {callback!r} is not a tf_keras.callbacks.Callback')
+    name = type(callback).__name__
+    if tf_internals.has_batch_hooks(callback):
+      raise errors.UserError(
+        f'build_actions: the Keras callback {name} wants to be called at batches, which run inside a compiled loop; '
+        'use triggers.EveryNSteps, or its option to work by epochs'
+      )
+    super().__init__((triggers.BEGIN, 'rollback', 'train', 'eval', triggers.END), self._hear)
+    self.name = f'{self.name}/{name}'
+    self._callback, self._trainer = callback, trainer
+    self._steps_per_epoch, self._ends_with = steps_per_epoch or 0, 'train'
+    self._baseline: dict[str, Any] | None = None  # Plain attributes after on_train_begin; None before.
+    self._restored: Mapping[str, Any] = {}
+    self._epoch_end = self._last_step = 0
+    self._sums: dict[str, float] = {}
+    self._logs: dict[str, float] = {}
+
+  def prepare(self, mode: str) -> None:
+    """See base class.
+
+    Raises:
+      UserError: the length of an epoch is not known.
+    """
+    config, pace = self._trainer.config.trainer, getattr(self._trainer, 'speed', None)
+    if mode == 'train_and_eval':
+      self._steps_per_epoch, self._ends_with = config.validation_interval, 'eval'
+    elif not self._steps_per_epoch:
+      if pace is None or not (pace.examples_per_epoch and pace.examples_per_step):
+        raise errors.UserError(
+          f'build_actions: {self.name}: the task does not know the number of its training examples; give '
+          'steps_per_epoch'
+        )
+      self._steps_per_epoch = math.ceil(pace.examples_per_epoch / pace.examples_per_step)
+    self.interval = self._steps_per_epoch
+    inner = gradient_tap.inner_optimizer(self._trainer.optimizer)
+    self._model = _ModelView(self._trainer.model, inner)
+    self._callback.set_model(self._model)
+    self._callback.set_params(
+      {'epochs': math.ceil(config.train_steps / self._steps_per_epoch), 'steps': self._steps_per_epoch, 'verbose': 0}
+    )
+
+  def state(self) -> dict[str, Any]:
+    """See base class."""
+    attributes = self._restored
+    if self._baseline is not None:
+      attributes = {
+        name: value
+        for name, value in _plain_attributes(self._callback).items()
+        if name not in self._baseline or self._baseline[name] != value
+      }
+    return {'attributes': dict(attributes), 'sums': dict(self._sums), 'logs': dict(self._logs)}
+
+  def restore(self, state: Mapping[str, Any]) -> None:
+    """See base class."""
+    self._restored = dict(state.get('attributes', {}))
+    self._sums, self._logs = dict(state.get('sums', {})), dict(state.get('logs', {}))
+    if self._baseline is not None:
+      vars(self._callback).update({**self._baseline, **self._restored})
+
+  def _hear(self, logs: triggers.Logs) -> None:
+    event, step = logs['event'], int(logs['step'])
+    if event == triggers.BEGIN:
+      self._begin(step)
+    elif self._baseline is None:  # Nothing is trained: this is an evaluation alone.
+      return
+    elif event == 'rollback':
+      self._last_step = step
+    elif event == 'train':
+      self._add(logs, step)
+    elif event == 'eval' and self._ends_with == 'eval':
+      self._callback.on_test_begin()
+      self._callback.on_test_end(self._named(logs, ''))
+    if event == triggers.END:
+      if self._epoch_end < step and self._ends_with == 'train':  # Cut short by the end of training.
+        self._end_epoch({}, step)
+      self._callback.on_train_end(dict(self._logs))
+    elif event == self._ends_with and (event == 'eval' or step % self._steps_per_epoch == 0):
+      self._end_epoch(self._named(logs, 'val_') if event == 'eval' else {}, step)
+
+  def _begin(self, step: int) -> None:
+    self._epoch_end = self._last_step = step
+    self._callback.on_train_begin()
+    self._baseline = _plain_attributes(self._callback)
+    vars(self._callback).update(self._restored)
+    self._callback.on_epoch_begin(step // self._steps_per_epoch)
+    self._stop_if_asked()
+
+  def _add(self, logs: triggers.Logs, step: int) -> None:
+    """Adds the means of a loop to the sums of the epoch; the learning rate is that of the last loop."""
+    num_steps = max(1, step - self._last_step)
+    self._last_step = step
+    for name, value in self._named(logs, '').items():
+      self._sums[name] = self._sums.get(name, 0.0) + num_steps * value
+      self._logs[name] = value
+    self._sums[''] = self._sums.get('', 0.0) + num_steps
+
+  def _end_epoch(self, evaluated: Mapping[str, float], step: int) -> None:
+    num_steps = self._sums.pop('', 0.0)
+    self._logs.update({name: value / num_steps for name, value in self._sums.items() if name != 'lr'})
+    self._logs.update(evaluated)
+    self._sums, self._epoch_end, self._last_step = {}, step, step
+    epoch = math.ceil(step / self._steps_per_epoch)
+    self._callback.on_epoch_end(max(0, epoch - 1), dict(self._logs))
+    self._stop_if_asked()
+    if step < self._trainer.config.trainer.train_steps:
+      self._callback.on_epoch_begin(epoch)
+      self._stop_if_asked()
+
+  def _stop_if_asked(self) -> None:
+    if self._model.stop_training:
+      raise errors.StopTraining(f'the Keras callback {type(self._callback).__name__} has set model.stop_training')
+
+  def _named(self, logs: triggers.Logs, prefix: str) -> dict[str, float]:
+    """The numbers of logs that concern the model, not the run, by the names that Keras gives them."""
+    known = {self._trainer.train_loss.name: 'loss', self._trainer.validation_loss.name: 'loss', 'learning_rate': 'lr'}
+    found = {}
+    for name, value in writers.flatten(logs).items():
+      if isinstance(value, (int, float)) and name not in event_names.PROGRESS | {'step'}:
+        found[prefix + known.get(name, name)] = float(value)
+    return found
+
+
+class _ModelView:
+  """The model as a callback of `fit` sees it: with an optimizer, which the model itself must not have."""
+
+  def __init__(self, model: Any, optimizer: Any):
+    vars(self).update(_model=model, optimizer=optimizer, stop_training=False)
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(vars(self)['_model'], name)
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    if name not in vars(self) and hasattr(self._model, name):
+      setattr(self._model, name, value)
+    else:
+      vars(self)[name] = value
+
+
+def _plain_attributes(callback: Any) -> dict[str, Any]:
+  found = {name: writers.to_python(value) for name, value in vars(callback).items()}
+  return {name: value for name, value in found.items() if isinstance(value, _PLAIN)}

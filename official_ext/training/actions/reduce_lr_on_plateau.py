@@ -1,0 +1,93 @@
+"""Lowers the learning rate when a metric of the evaluation has stopped improving."""
+
+from collections.abc import Mapping
+import math
+from typing import Any
+
+from official_ext.base.run_folder import better
+from official_ext.training.actions import triggers
+from official_ext.training.config import trainer_parts
+from official_ext.training.optimization import learning_rate_scale
+
+EVENT = 'learning_rate_reduced'
+
+
+class ReduceLROnPlateau(triggers.Trigger):
+  """Multiplies the learning rate by a factor, as tf_keras.callbacks.ReduceLROnPlateau does; see its configuration.
+
+  It multiplies the optimizer's constant learning rate, or that of its schedule. Checkpoints keep the factor and the
+  counts, so that a run that was killed, or has rolled back, continues as an uninterrupted one does.
+  """
+
+  def __init__(
+    self,
+    config: trainer_parts.ReduceLROnPlateauConfig,
+    scale: learning_rate_scale.LearningRateScale,
+  ):
+    """Initializes the trigger.
+
+    Args:
+      config: its `metric` is set.
+      scale: the factor on the learning rate of the optimizer.
+    """
+    self._config = config
+    self._scale = scale
+    self._sign = 1 if better.mode_of(config.metric, config.mode) == 'max' else -1
+    super().__init__(('eval',), self._look)
+    self.name = f'{self.name}/{config.metric}'
+    self._set_state({})
+
+  def state(self) -> dict[str, Any]:
+    """See base class."""
+    return {
+      'scale': self._scale.value,
+      'best': self._best,
+      'wait': self._wait,
+      'cooldown': self._cooldown,
+      'last_step': self._last_step,
+    }
+
+  def restore(self, state: Mapping[str, Any]) -> None:
+    """See base class."""
+    self._set_state(state)
+    scale = float(state.get('scale', 1.0))
+    if scale != 1 or self._scale.value != 1:
+      self._scale.assign(scale)
+
+  def _set_state(self, state):
+    self._best: float | None = state.get('best')
+    self._wait, self._cooldown = state.get('wait', 0), state.get('cooldown', 0)
+    self._last_step = state.get('last_step', -1)
+
+  def _look(self, logs: triggers.Logs) -> None:
+    if logs['step'] <= self._last_step:  # The evaluation is repeated.
+      return
+    self._last_step = int(logs['step'])
+    value = triggers.value_in(logs, self._config.metric)
+    if self._cooldown:
+      self._cooldown -= 1
+      self._wait = 0
+    if self._is_better(value):
+      self._best, self._wait = value, 0
+    elif not self._cooldown:
+      self._wait += 1
+      if self._wait >= self._config.patience:
+        self._reduce(value)
+
+  def _is_better(self, value: float) -> bool:
+    if not math.isfinite(value):
+      return False
+    return self._best is None or self._sign * (value - self._best) > self._config.min_delta
+
+  def _reduce(self, value: float) -> None:
+    config, before = self._config, self._scale.learning_rate()
+    if before <= config.min_lr:
+      return
+    after = max(before * config.factor, config.min_lr)
+    self._scale.assign(self._scale.value * after / before)
+    self.report(
+      EVENT,
+      self._last_step,
+      {'learning_rate': after, 'before': before, 'metric': config.metric, 'value': value, 'best': self._best},
+    )
+    self._cooldown, self._wait = config.cooldown, 0

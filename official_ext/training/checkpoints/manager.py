@@ -1,0 +1,413 @@
+"""Saves and restores checkpoints: verified, asynchronously, and without ever losing the last one."""
+
+from collections.abc import Callable, Sequence
+import contextlib
+import dataclasses
+import os
+import shutil
+import tempfile
+import threading
+import time
+from typing import Any
+
+from absl import logging
+import tensorflow as tf
+
+from official_ext.base import errors
+from official_ext.base import tf_internals
+from official_ext.base.files import paths as paths_lib
+from official_ext.base.files import storage
+from official_ext.training.checkpoints import averaged_weights
+from official_ext.training.checkpoints import contents
+from official_ext.training.checkpoints import listing
+from official_ext.training.checkpoints import manifests
+from official_ext.training.checkpoints import restoring
+from official_ext.training.checkpoints import retention
+from official_ext.training.checkpoints import rollbacks as rollbacks_lib
+from official_ext.training.checkpoints import run_notes
+from official_ext.training.devices import workers as workers_lib
+
+_MAX_ATTEMPTS = 10  # How often an evaluation tries to restore a checkpoint before the training beside it deletes that.
+
+
+@dataclasses.dataclass(frozen=True)
+class Role:
+  """The role of a process for the checkpoints of a folder.
+
+  Attributes:
+    trains: whether it is the one that trains. Another renames nothing, and does not need the optimizer.
+    is_chief: whether its files count. Other workers write to a folder that is thrown away.
+    workers: all that train together, by default this process alone. They restore the checkpoint that the chief chooses.
+  """
+
+  trains: bool = True
+  is_chief: bool = True
+  workers: workers_lib.Workers = dataclasses.field(default_factory=workers_lib.Workers)
+
+
+class CheckpointManager(tf.train.CheckpointManager):
+  """Saves `ckpt-STEP` with a manifest, restores the newest that verifies: see base class.
+
+  Saving may be asynchronous: `save` copies the values and returns; a thread writes them, then the manifest, and only
+  then deletes old checkpoints. Every method that reads waits for a save in flight.
+  """
+
+  def __init__(
+    self,
+    checkpoint: tf.train.Checkpoint,
+    directory: str,
+    *,
+    max_to_keep: int | None = None,
+    keep_every: int = 0,
+    step_counter: tf.Variable | None = None,
+    checkpoint_interval: int | None = None,
+    init_fn: Callable[[], Any] | None = None,
+    asynchronous: bool = False,
+    role: Role | None = None,
+    notes: run_notes.RunNotes | None = None,
+    create_variables: Callable[[], bool] | None = None,
+  ):
+    """Initializes the manager; reads nothing yet.
+
+    Args:
+      checkpoint: the object to save and restore.
+      directory: the folder, on a file system that all workers see.
+      max_to_keep: how many of the newest checkpoints are kept; None keeps all.
+      keep_every: checkpoints at multiples of this step are kept too; 0 for none.
+      step_counter: the step variable.
+      checkpoint_interval: steps between checkpoints, for `save` and for callers.
+      init_fn: called if there is nothing to restore.
+      asynchronous: whether to write while training continues.
+      role: the role of this process; None: it trains alone.
+      notes: the facts about the run for every manifest. A restore prints how the data differ from those in it.
+      create_variables: the trainer's, which builds a model that is built by its first call; False: it cannot.
+    """
+    role = role or Role()
+    checkpoint = contents.rebuilt(checkpoint)
+    self._trains, self._is_chief, self._workers = role.trains, role.is_chief, role.workers
+    self._asynchronous = asynchronous
+    self._notes = notes or run_notes.RunNotes()
+    self._retention = retention.Retention(directory, max_to_keep, keep_every)
+    self._restoring = restoring.Restoring(checkpoint, role.trains, create_variables or (lambda: False))
+    self._held: int | None = None
+    self._last = ''
+    self._reported_code = False
+    self._extra: dict = {}
+    self._error: BaseException | None = None
+    self._lock = threading.Lock()
+    self.rollbacks = rollbacks_lib.Rollbacks(directory)
+    super().__init__(
+      checkpoint,
+      # The base class trusts the file named `checkpoint`, which a crash leaves empty. Here, manifests count.
+      directory=os.path.join(directory, 'no state file here'),
+      max_to_keep=None,
+      step_counter=step_counter,
+      checkpoint_interval=checkpoint_interval,
+      init_fn=init_fn,
+    )
+    self._step_counter = step_counter  # The base class keeps it only together with an interval.
+    self._directory = directory
+    self._checkpoint_prefix = os.path.join(directory, 'ckpt')
+
+  @property
+  def checkpoints(self) -> list[str]:
+    """The paths of the checkpoints with a manifest, oldest first."""
+    return manifests.paths(self.directory)
+
+  @property
+  def latest_checkpoint(self) -> str | None:
+    """The path of the newest one; None if there is none."""
+    paths = self.checkpoints
+    return paths[-1] if paths else None
+
+  def holds(self, step: int) -> bool:
+    """Whether the last checkpoint that this process has saved here, or restored from here, is that of `step`."""
+    return self._held == step
+
+  @property
+  def has_failed(self) -> bool:
+    """Whether the save in flight is known to have failed, so that `sync` will raise. Does not wait."""
+    return self._error is not None or tf_internals.async_save_error(self.checkpoint) is not None
+
+  # Saving.
+
+  def save(self, checkpoint_number=None, check_interval=True, options=None, **extra: Any) -> str | None:
+    """Saves `ckpt-<checkpoint_number>`.
+
+    Args:
+      checkpoint_number: the step; None reads the step counter.
+      check_interval: whether to save only at multiples of `checkpoint_interval`.
+      options: ignored, an argument of the base class; this class sets its own.
+      **extra: further entries of the manifest.
+
+    Returns:
+      The path at which the files are or will be; None if nothing had to be saved.
+
+    Raises:
+      DivergedError: a weight is not finite.
+      CheckpointError: this save, or the one before it, could not be written.
+      ValueError: nothing says which step this is.
+    """
+    del options
+    step = self._step_now() if checkpoint_number is None else int(checkpoint_number)
+    if check_interval and self._checkpoint_interval and step % self._checkpoint_interval:
+      return None
+    self.sync()
+    self._check_finite(step)
+    path = os.path.join(self.directory if self._is_chief else tempfile.mkdtemp(), f'ckpt-{step}')
+    self._last = path
+    self._extra = {
+      'step': step,
+      'time': time.time(),
+      'num_rollbacks': len(self.rollbacks),
+      **self._notes.entries(),
+      **averaged_weights.note(self.checkpoint),
+      **extra,
+    }
+    write_options = tf.train.CheckpointOptions(
+      experimental_enable_async_checkpoint=self._asynchronous,
+      experimental_write_callbacks=[self._written],
+    )
+    try:
+      if self._is_chief:
+        manifests.begin(path)
+      self.checkpoint.write(path, options=write_options)
+    except storage.FAILURES as error:
+      raise self._save_error(error) from error
+    if not self._asynchronous:
+      self._raise_error()
+    self._held = step
+    return path
+
+  def _step_now(self) -> int:
+    if self._step_counter is None:
+      raise ValueError('CheckpointManager: neither a checkpoint_number nor a step_counter says which step this is.')
+    return int(self._step_counter.numpy())
+
+  def _written(self, path: str) -> None:
+    """Called when all files of a checkpoint are on disk, by the thread that wrote them."""
+    try:
+      if not self._is_chief:
+        shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+        return
+      manifests.write(path, **self._extra)
+      self._retention.tidy(path)
+    except Exception as error:  # That is for the thread that trains.
+      with self._lock:
+        self._error = error
+
+  def _check_finite(self, step: int) -> None:
+    for variable in getattr(getattr(self.checkpoint, 'model', None), 'variables', ()):
+      if variable.dtype.is_floating and not bool(tf.reduce_all(tf.math.is_finite(tf.cast(variable, tf.float32)))):
+        raise errors.DivergedError(f'step {step} is not saved: the weight {variable.name} is not finite')
+
+  def sync(self) -> bool:
+    """Waits for a save in flight.
+
+    Returns:
+      Whether a save has succeeded since the last call.
+
+    Raises:
+      CheckpointError: it could not be written.
+    """
+    try:
+      super().sync()
+      tf_internals.raise_async_save_error(self.checkpoint)
+    except storage.FAILURES as error:
+      raise self._save_error(error) from error
+    self._raise_error()
+    last, self._last = self._last, ''
+    return bool(last)
+
+  def _raise_error(self):
+    with self._lock:
+      error, self._error = self._error, None
+    if error is not None:
+      raise self._save_error(error) from error
+
+  def _save_error(self, error: BaseException) -> errors.CheckpointError:
+    """Makes the error of the last save, and deletes its remains, because a full disk must not become fuller."""
+    path, self._held = self._last, None
+    if self._is_chief:
+      manifests.remove_partial(path)
+    else:
+      shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+    self._last, newest = '', self.latest_checkpoint
+    which = f'the newest checkpoint is {os.path.basename(newest)}' if newest else 'there is no checkpoint before it'
+    failure = errors.CheckpointError(f'{path}: could not be saved: {storage.reason_of(error)}; {which}')
+    failure.path = path
+    return failure
+
+  # Restoring.
+
+  def restore_or_initialize(self) -> str | None:
+    """Restores the newest checkpoint that verifies; sets aside those that do not, and says so.
+
+    A training then finishes deletions that a kill or a power loss has interrupted.
+
+    Returns:
+      Its path; None if the folder has no checkpoint, and `init_fn` was called.
+
+    Raises:
+      CheckpointError: there are checkpoints, but none of them can be read.
+      UserError: the checkpoint and the model differ.
+    """
+    self.sync()
+    for attempt in range(_MAX_ATTEMPTS):
+      name = self._workers.from_chief('checkpoint', self._choose)
+      if name is None:
+        if self._init_fn is not None:
+          self._init_fn()
+        return None
+      path = os.path.join(self.directory, name)
+      gone = self._restore_unless_gone(path, is_last=attempt == _MAX_ATTEMPTS - 1)
+      if not self._workers.any('checkpoint gone', gone):
+        if self._trains and self._is_chief and path in self.checkpoints:  # Not in a folder of another program.
+          self._retention.tidy(path)
+        return path
+    return None
+
+  def _restore_unless_gone(self, path: str, is_last: bool) -> bool:
+    """Restores a checkpoint. Returns whether the training beside this process has deleted it meanwhile."""
+    try:
+      self.restore(path)
+      return False
+    except Exception as error:  # The type depends on what TensorFlow's reader has stumbled over.
+      if self._trains or is_last or not self._is_gone(path):
+        raise
+      logging.warning('%s was deleted while it was being restored (%s): the next newest is taken.', path, error)
+      return True
+
+  def _is_gone(self, path: str) -> bool:
+    """Whether a checkpoint has been deleted: its manifest, which is deleted first, is missing, and others exist."""
+    return not tf.io.gfile.exists(path + manifests.SUFFIX) and bool(self.checkpoints)
+
+  def _choose(self) -> str | None:
+    """The name of the newest checkpoint that verifies; None if there are no checkpoints."""
+    if self._trains and self._is_chief:
+      self._remove_unfinished()
+      self._delete_rolled_back()
+    for _ in range(_MAX_ATTEMPTS):
+      with_manifest = [path for path in self.checkpoints if not self._is_rolled_back(path)]
+      without = [] if with_manifest else list(reversed(manifests.saved_paths(self.directory)))
+      for path in [*reversed(with_manifest), *without]:
+        damage = manifests.find_unreadable(path)
+        if damage is None:
+          return os.path.basename(path)
+        if self._trains or not self._is_gone(path):
+          self._report_damage(path, damage)
+      # A training beside this process deletes what it has replaced: look for what it has saved since.
+      if self._trains or not set(self.checkpoints) - set(with_manifest):
+        break
+    broken = paths_lib.matching(self.directory, r'ckpt-.*\.broken.*')
+    if with_manifest or without or broken:
+      raise errors.CheckpointError(
+        f'{self.directory}: no checkpoint in it can be read. To start again from step 0, move its ckpt-* files away'
+      )
+    return None
+
+  def _remove_unfinished(self) -> None:
+    """Deletes what a kill or a power loss has left of a save or a deletion, and reports it."""
+    for path in manifests.remove_unfinished(self.directory):
+      newest = os.path.basename(self.latest_checkpoint or '')
+      rest = f'the newest checkpoint is {newest}' if newest else 'there is no other checkpoint'
+      logging.warning('%s: its save or deletion was interrupted, and its remains are deleted; %s.', path, rest)
+
+  # Rolling back.
+
+  def roll_back(
+    self, bad_steps: Sequence[int], data_offset: Callable[[int], int], skipped_updates: int = 0
+  ) -> str | None:
+    """Restores the newest checkpoint from before the trouble that has just ended, and deletes the later ones.
+
+    It is older than the last bad step, and has no bad step between itself and the checkpoint before it, or before
+    itself if it is the first. If there is no such checkpoint, the oldest one is restored.
+
+    Args:
+      bad_steps: the numbers of the bad steps (first step: 1), in order.
+      data_offset: a function from the step of the checkpoint to the `data_offset` of the steps after it.
+      skipped_updates: how many updates were skipped since the last rollback.
+
+    Returns:
+      The checkpoint's path; None if no checkpoint can be read, and nothing was done.
+
+    Raises:
+      CheckpointError: the disk fails. The present state of the run must not be saved.
+    """
+    self.sync()
+    from_step = self._step_now()
+    name = self._workers.from_chief('checkpoint to roll back to', lambda: self._choose_before(bad_steps))
+    if name is None:
+      return None
+    path = os.path.join(self.directory, name)
+    step = manifests.step_of(path)
+    rollback = rollbacks_lib.Rollback(from_step, step, data_offset(step), skipped_updates)
+    try:
+      self.rollbacks.add(rollback, write=self._is_chief)
+      if self._is_chief:
+        self._delete_rolled_back()
+      self.restore(path)
+    except (errors.StorageError, *storage.FAILURES) as error:
+      raise errors.CheckpointError(f'{path}: the run cannot go back to it: {error}') from error
+    return path
+
+  def _choose_before(self, bad_steps: Sequence[int]) -> str | None:
+    sound = [path for path in self.checkpoints if manifests.find_damage(path) is None]
+    steps = [-1, *map(manifests.step_of, sound)]
+    for path, before, step in reversed(list(zip(sound, steps, steps[1:]))):
+      if step < bad_steps[-1] and not any(before < bad <= step for bad in bad_steps):
+        return os.path.basename(path)
+    return os.path.basename(sound[0]) if sound else None
+
+  def _is_rolled_back(self, path: str) -> bool:
+    return listing.is_rolled_back(path, self.rollbacks)
+
+  def _delete_rolled_back(self) -> None:
+    for path in self.checkpoints:
+      if self._is_rolled_back(path):
+        manifests.remove(path)
+
+  def restore(self, path: str) -> None:
+    """Restores one checkpoint, all of it.
+
+    Raises:
+      UserError: its variables, or their shapes, differ from those here.
+      CheckpointError: it is not the one that the chief restores.
+    """
+    self.sync()
+    restoring.check_same_as_chief(path, self._workers)
+    self._notes.check_held_out(path)
+    self._restoring.restore(path)
+    is_here = os.path.normpath(os.path.dirname(path)) == os.path.normpath(self.directory)
+    self._held = manifests.step_of(path) if is_here else None
+    if self._trains and self._is_chief:
+      self._notes.report_other_data(path)
+    if self._is_chief and not self._reported_code:
+      self._reported_code = self._notes.report_other_code(path)
+
+  def continuation(self, path: str) -> dict[str, Any]:
+    """The arguments of the trainer's `checkpoint_restored`, to continue from a checkpoint."""
+    step = manifests.step_of(path)
+    return {
+      'keep_hyperparameters': self._notes.differ_in_constants(path),
+      'data_offset': self.rollbacks.data_offset(step),
+      'forget_skips': self.rollbacks.is_new_at(step, listing.num_rollbacks(path)),
+    }
+
+  def evaluation_is_pending(self, path: str) -> bool:
+    """Whether the run was stopped before the evaluation of this checkpoint's step."""
+    return bool(manifests.entries(path).get('evaluation_pending'))
+
+  def num_replicas(self, path: str) -> int | None:
+    """The number of replicas of the run that saved this checkpoint; None if it does not say."""
+    return manifests.entries(path).get('num_replicas')
+
+  def completing(self) -> contextlib.AbstractContextManager[None]:
+    """A context for steps that may make variables: see `Restoring.completing`."""
+    return self._restoring.completing()
+
+  def _report_damage(self, path: str, damage: str) -> None:
+    if self._trains and self._is_chief:
+      logging.error('%s is damaged: %s. It is set aside as %s.', path, damage, manifests.set_aside(path))
+    else:
+      logging.error('%s is damaged: %s. It is skipped.', path, damage)

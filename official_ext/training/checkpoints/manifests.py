@@ -1,0 +1,330 @@
+"""Manifests: a checkpoint counts if it has a manifest of its files, which is written last.
+
+A checkpoint consists of the files `PATH.index` and `PATH.data-*`. `PATH.manifest.json` holds their sizes and SHA-256
+sums, and one sum over itself, and is renamed into place when all of them are on disk. An unfinished save has none;
+damage shows when the files are compared with it. A manifest can come from anywhere: it may only name the checkpoint's
+own files, beside it, and no other file is read.
+
+Of a power loss only what was synced is certain. The order is therefore: the mark (see below), the data files, their
+names in the folder, the manifest, its name; in a deletion: the mark, the end of the manifest, the end of the data
+files. Each is synced before the next one begins.
+
+Model Garden's own checkpoints have no manifest either. What tells them from an unfinished save is `PATH.unfinished`, a
+mark that is there while the files are being written or deleted.
+"""
+
+from collections.abc import Callable
+import hashlib
+import json
+import os
+import re
+from typing import Any
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+
+from official_ext.base.files import paths as paths_lib
+from official_ext.base.files import readable_paths
+from official_ext.base.files import regular_files
+from official_ext.base.files import storage
+from official_ext.base.run_folder import manifest_content
+from official_ext.training.checkpoints import state_file
+
+SUFFIX = manifest_content.SUFFIX
+UNFINISHED = '.unfinished'
+_CHUNK = 2**20
+
+
+def begin(path: str) -> None:
+  """Marks the checkpoint at `path`, whose files are about to be written; makes its folder if there is none.
+
+  A manifest of earlier files of this name is deleted.
+
+  Raises:
+    OSError or tf.errors.OpError: the mark cannot be written.
+  """
+  paths_lib.make_folder(folder_of(path))
+  _mark(path)
+  _remove_manifest(path)
+
+
+def _mark(path: str) -> None:
+  with tf.io.gfile.GFile(path + UNFINISHED, 'w') as f:
+    f.write('The files of this checkpoint are being written or deleted; without a manifest, they do not count.\n')
+  paths_lib.sync_to_disk(path + UNFINISHED)
+  paths_lib.sync_to_disk(folder_of(path))
+
+
+def write(path: str, **values: Any) -> None:
+  """Writes the manifest of the checkpoint at `path`, whose files must be complete; takes the mark away.
+
+  Args:
+    path: of the checkpoint.
+    **values: further entries, JSON values.
+
+  Raises:
+    FileNotFoundError: files are missing.
+    OSError: the disk may not have stored all of it: the checkpoint does not count.
+  """
+  files = {}
+  for file in files_of(path):
+    paths_lib.sync_to_disk(file)
+    with paths_lib.open_to_read(file) as opened:
+      files[os.path.basename(file)] = {'size': _size(file), 'sha256': _sha256(opened)}
+  if not manifest_content.is_complete(files):
+    raise FileNotFoundError(f'{path}: no files of a checkpoint, but {", ".join(files) or "none at all"}')
+  content = {'files': files, **values}
+  content['sha256'] = manifest_content.sum_of(content)
+  text = json.dumps(content, separators=(',', ':'))  # Every byte has a meaning, so that damage to any of them shows.
+  paths_lib.sync_to_disk(folder_of(path))
+  try:
+    paths_lib.write_atomically(path + SUFFIX, text.encode(), temporary=_temporary(path))
+  except OSError:
+    storage.remove(path + SUFFIX)  # It may be there, but not on the disk.
+    raise
+  storage.remove(path + UNFINISHED)  # If that fails: beside a manifest, it means nothing.
+
+
+def read(path: str) -> dict[str, Any]:
+  """The entries of a manifest.
+
+  Raises:
+    ValueError: it is damaged.
+    tf.errors.NotFoundError: there is none.
+    tf.errors.OpError: it cannot be read.
+  """
+  name = os.path.basename(path)
+  try:
+    content = paths_lib.read(path + SUFFIX, regular_files.MAX_RECORD)
+  except regular_files.UnreadableError as error:
+    raise ValueError(f'{name}{SUFFIX} {error.strerror}') from error
+  except FileNotFoundError as error:
+    raise tf.errors.NotFoundError(None, None, str(error)) from error
+  except OSError as error:
+    raise tf.errors.UnknownError(None, None, str(error)) from error
+  return manifest_content.parse(content, name)
+
+
+def entries(path: str) -> dict[str, Any]:
+  """The entries of a manifest; none if it is missing or damaged."""
+  try:
+    return read(path)
+  except (ValueError, tf.errors.OpError):
+    return {}
+
+
+def folder_of(path: str) -> str:
+  """The folder of a checkpoint: '.' for that of a name alone."""
+  return os.path.dirname(path) or '.'
+
+
+def fingerprint(path: str) -> str | None:
+  """A checksum that differs between checkpoints; None if the manifest is missing or damaged."""
+  try:
+    return manifest_content.sum_of(read(path))
+  except (ValueError, tf.errors.OpError):
+    return None
+
+
+def find_damage(path: str) -> str | None:
+  """What is wrong with the checkpoint at `path`; None if every byte is as it was written."""
+  try:
+    files = read(path)['files']
+  except (ValueError, tf.errors.OpError) as error:
+    return str(error) if isinstance(error, ValueError) else 'it has no manifest'
+  folder = os.path.dirname(path)
+  for name, entry in sorted(files.items()):
+    file = os.path.join(folder, name)
+    try:
+      with paths_lib.open_to_read(file) as opened:
+        size = _size(file)
+        if size != entry['size']:
+          return f'{name} has {size} bytes instead of {entry["size"]}'
+        if _sha256(opened) != entry['sha256']:
+          return f'{name} is not what was written'
+    except (FileNotFoundError, tf.errors.NotFoundError):
+      return f'{name} is missing'
+    except (regular_files.UnreadableError, IsADirectoryError) as error:
+      return f'{name} {error.strerror}'
+    except (OSError, tf.errors.OpError) as error:
+      return f'{name} cannot be read: {error}'
+  return None
+
+
+def find_unreadable(path: str) -> str | None:
+  """What is wrong with a checkpoint, by its manifest or, if it has none, by reading it; None if nothing is."""
+  if tf.io.gfile.exists(path + SUFFIX):
+    return find_damage(path)
+  try:
+    reader = tf.train.load_checkpoint(readable_paths.readable(path))
+    for name in reader.get_variable_to_shape_map():
+      np.asarray(reader.get_tensor(name))
+  except Exception as error:  # The type depends on what TensorFlow's reader has stumbled over; even an IndexError.
+    return ' '.join(str(error).split())[:200]
+  return None
+
+
+def paths(directory: str, name: str = 'ckpt') -> list[str]:
+  """The paths of the checkpoints in a folder that have a manifest, by step, oldest first."""
+  return _paths(directory, name, SUFFIX)
+
+
+def saved_paths(directory: str, name: str = 'ckpt') -> list[str]:
+  """The paths of all checkpoints in a folder, with or without a manifest, but whole, by step, oldest first."""
+  found = _paths(directory, name, '.index')  # Before the marks: a save may begin meanwhile.
+  partial = unfinished(directory, name)
+  return [path for path in found if path not in partial]
+
+
+def is_unfinished(path: str) -> bool:
+  """Whether a save or a deletion of the checkpoint at `path` has begun and not ended."""
+  return tf.io.gfile.exists(path + UNFINISHED) and not tf.io.gfile.exists(path + SUFFIX)
+
+
+def unfinished(directory: str, name: str = 'ckpt') -> list[str]:
+  """The paths of the checkpoints in a folder whose save or deletion has begun and not ended, by step."""
+  return [path for path in _paths(directory, name, UNFINISHED) if is_unfinished(path)]
+
+
+def _paths(directory: str, name: str, suffix: str) -> list[str]:
+  files = paths_lib.matching(directory, rf'{re.escape(name)}-[0-9]+{re.escape(suffix)}')
+  return sorted((file[: -len(suffix)] for file in files), key=step_of)
+
+
+def step_of(path: str) -> int:
+  """The step in a checkpoint's name, `ckpt-STEP`."""
+  return int(path.rpartition('-')[2])
+
+
+def files_of(path: str) -> list[str]:
+  """The paths of the files of the checkpoint at `path`."""
+  folder, name = os.path.split(path)
+  return paths_lib.matching(folder, re.escape(name) + manifest_content.PART)
+
+
+def remove(path: str) -> None:
+  """Deletes a checkpoint, its manifest first: half a checkpoint does not count.
+
+  Raises:
+    OSError or tf.errors.OpError: it cannot be deleted.
+  """
+  try:
+    _mark(path)
+  except storage.FAILURES:  # A full disk: deleting is what helps.
+    pass
+  _remove_files(path)
+
+
+def remove_unfinished(directory: str, name: str = 'ckpt') -> list[str]:
+  """Deletes the remains of unfinished saves and deletions, as far as that is possible. Nothing may be saving there.
+
+  These are the folders in which TensorFlow collects a checkpoint's parts, and marked checkpoints without a manifest. A
+  marked one that the file named `checkpoint` has come to name since is whole: another program has written it.
+
+  Returns:
+    The paths of the marked checkpoints without a manifest that were deleted, by step.
+  """
+  removed = []
+  for folder in paths_lib.matching(directory, rf'{re.escape(name)}-[0-9]+_temp'):
+    _try(paths_lib.remove_folder, folder)
+  for path in _paths(directory, name, UNFINISHED):
+    if is_unfinished(path) and not _was_named_since(path):
+      if _try(_remove_files, path):
+        removed.append(path)
+    else:
+      storage.remove(path + UNFINISHED)
+  return removed
+
+
+def _was_named_since(path: str) -> bool:
+  """Whether the file named `checkpoint` names a marked checkpoint, and is younger than the mark."""
+  folder, name = os.path.split(path)
+  if os.path.basename(state_file.newest(folder) or '') != name:
+    return False
+  times = [tf.io.gfile.stat(file).mtime_nsec for file in (os.path.join(folder, state_file.NAME), path + UNFINISHED)]
+  return times[0] > times[1]
+
+
+def remove_partial(path: str) -> None:
+  """Deletes the remains of a failed save at `path`, as far as that is possible."""
+  try:
+    for file in (_temporary(path), f'{path}_temp'):
+      if tf.io.gfile.isdir(file):
+        paths_lib.remove_folder(file)
+    if tf.io.gfile.exists(path + SUFFIX):
+      _remove_each(_temporary(path), path + UNFINISHED)
+    else:
+      _remove_files(path)
+  except storage.FAILURES:  # The failure itself is being reported.
+    pass
+
+
+def _try(remove_: Callable[[str], None], path: str) -> bool:
+  """Calls a function that deletes. Returns whether it succeeded; reports a failure of the storage."""
+  try:
+    remove_(path)
+  except storage.FAILURES as error:  # The mark stays, so that it does not count.
+    logging.warning('%s: what is left of it cannot be deleted: %s.', path, storage.reason_of(error))
+    return False
+  return True
+
+
+def _remove_files(path: str) -> None:
+  """Deletes the manifest, the files and the mark; a power loss in between leaves the mark, or nothing."""
+  _remove_manifest(path)
+  files = files_of(path)
+  _remove_each(*sorted(files, key=lambda file: not file.endswith('.index')), _temporary(path))
+  if files:
+    paths_lib.sync_to_disk(folder_of(path))
+  _remove_each(path + UNFINISHED)
+
+
+def _remove_manifest(path: str) -> None:
+  if tf.io.gfile.exists(path + SUFFIX):
+    _remove_each(path + SUFFIX)
+    paths_lib.sync_to_disk(folder_of(path))
+
+
+def _remove_each(*files: str) -> None:
+  """Deletes as many of the files as possible; raises the first error if some cannot be deleted."""
+  failures = []
+  for file in files:
+    try:
+      tf.io.gfile.remove(file)
+    except tf.errors.NotFoundError:
+      pass
+    except storage.FAILURES as error:
+      failures.append(error)
+  if failures:
+    raise failures[0]
+
+
+def _temporary(path: str) -> str:
+  return f'{path}{SUFFIX}.tmp'
+
+
+def set_aside(path: str) -> str:
+  """Renames a damaged checkpoint to `PATH.broken`, with all its files. Returns the new path.
+
+  The manifest comes last: without one, the files could be taken for another program's checkpoint.
+  """
+  broken = f'{path}.broken'
+  for files in (files_of(path), [path + SUFFIX]):
+    for file in files:
+      if tf.io.gfile.exists(file):
+        tf.io.gfile.rename(file, broken + file[len(path) :], overwrite=True)
+    paths_lib.sync_to_disk(folder_of(path))
+  return broken
+
+
+def _size(file: str) -> int:
+  return tf.io.gfile.stat(file).length
+
+
+def _sha256(file: Any) -> str:
+  """The sum of an open file."""
+  digest = hashlib.sha256()
+  while chunk := file.read(_CHUNK):
+    digest.update(chunk)
+  return digest.hexdigest()

@@ -1,0 +1,139 @@
+"""Starts a new run from the weights of another: `task.init_checkpoint`."""
+
+from collections.abc import Sequence
+import fnmatch
+import logging
+import os
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from official_ext.base import errors
+from official_ext.training.checkpoints import contents as contents_lib
+from official_ext.training.checkpoints import listing
+from official_ext.training.checkpoints import manifests
+
+_MAX_NAMED = 5
+_OF_UNRESTORED = (
+  'Detecting that an object or model or tf.train.Checkpoint is being deleted with unrestored values',
+  'Value in checkpoint could not be found in the restored object',
+  'An attribute in the restored object could not be found in the checkpoint',
+)
+_FIELD = 'task.init_checkpoint'
+
+
+def find(path: str) -> str:
+  """Finds the checkpoint for a value of `task.init_checkpoint`.
+
+  Args:
+    path: of a checkpoint, or of a folder: then it is the newest sound one in it.
+
+  Returns:
+    Its path.
+
+  Raises:
+    UserError: there is none, or it is damaged.
+  """
+  if tf.io.gfile.isdir(path):
+    try:
+      newest = listing.newest(path)
+    except errors.CheckpointError as error:
+      raise errors.UserError(f'{_FIELD}: {error}') from error
+    if newest is None:
+      undamaged = 'undamaged ' if manifests.paths(path) else ''
+      raise errors.UserError(f'{_FIELD}: {path}: no {undamaged}checkpoint in this folder')
+    return newest
+  if not tf.io.gfile.exists(f'{path}.index'):
+    raise errors.UserError(
+      f'{_FIELD}: {path}: no such checkpoint; a path such as {os.path.dirname(path) or "."}/ckpt-100'
+    )
+  if tf.io.gfile.exists(path + manifests.SUFFIX):
+    damage = manifests.find_damage(path)
+    if damage is not None:
+      raise errors.UserError(f'{_FIELD}: {path}: it is damaged: {damage}')
+  return path
+
+
+def load_weights(model: tf_keras.Model, path: str, may_miss: Sequence[str] = ()) -> None:
+  """Assigns the weights of a checkpoint to a model: all of the model's variables, by name and shape.
+
+  The rest of the checkpoint (optimizer, step) is ignored, and so are weights that have no place in the model.
+
+  Args:
+    model: built.
+    path: see `find`.
+    may_miss: patterns such as `*logits*`, of variable names or of the names in checkpoints, for variables that may be
+      missing or of another shape in the checkpoint; they keep their values.
+
+  Raises:
+    UserError: a variable is missing or of another shape, and no pattern allows it; one has values that are not finite;
+      or nothing fits.
+  """
+  path = find(path)
+  try:
+    contents = contents_lib.Contents(path)
+  except tf.errors.OpError as error:
+    raise _damaged(path, error) from error
+  root = tf.train.Checkpoint(model=model)
+  match, present = contents.match(root), contents_lib.variables(root)
+  if not present:
+    raise errors.UserError(f'{_FIELD}: the model has no variables yet; let build_model call it once on an input')
+  problems, num_loaded = [], 0
+  for name, variable in present.items():
+    shape = tuple(variable.shape.as_list())
+    place = match.places.get(name)
+    if place is not None and place.shape == shape:
+      value = tf.convert_to_tensor(_read(contents, path, place.key))
+      if value.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(value)):
+        problems.append(f'{name} ({variable.name}) has values that are not finite in it')
+        continue
+      variable.assign(tf.cast(value, variable.dtype))
+      num_loaded += 1
+    elif not _matches(may_miss, name, variable):
+      told = f'has shape {place.shape} in it, {shape} here' if place is not None else 'is not in it'
+      problems.append(f'{name} ({variable.name}) {told}')
+  if match.has_other_base and problems:
+    raise errors.UserError(f'{_FIELD}: {path}: {contents_lib.OTHER_BASE}')
+  if problems:
+    more = f'; and {len(problems) - _MAX_NAMED} more' if len(problems) > _MAX_NAMED else ''
+    raise errors.UserError(
+      f'{_FIELD}: {path}: {"; ".join(problems[:_MAX_NAMED])}{more}. Variables that shall keep their initial values '
+      f'are named by patterns in {_FIELD}_may_miss'
+    )
+  if not num_loaded:
+    raise errors.UserError(f"{_FIELD}: {path}: none of the model's {len(present)} variables is in it")
+  if tf.distribute.get_strategy().extended.should_checkpoint:
+    num_left = len([name for name in match.unplaced if name.startswith('model/')])
+    print(
+      f'Initialized {num_loaded} of {len(present)} variables from {path}'
+      + (f'; {num_left} of its weights have no place' if num_left else ''),
+      flush=True,
+    )
+
+
+def hide_unrestored() -> None:
+  """Drops TensorFlow's warnings about a failed restore, one for each value that was not restored.
+
+  They come when its objects are deleted, at any time after the error, and tell nothing that the error does not.
+  """
+  tf.get_logger().addFilter(_is_other)
+
+
+def _is_other(record: logging.LogRecord) -> bool:
+  return not str(record.msg).startswith(_OF_UNRESTORED)
+
+
+def _read(contents: contents_lib.Contents, path: str, key: str) -> Any:
+  try:
+    return contents.value(key)
+  except (tf.errors.OpError, IndexError) as error:  # The type depends on what TensorFlow's reader has stumbled over.
+    raise _damaged(path, error) from error
+
+
+def _damaged(path: str, error: BaseException) -> errors.UserError:
+  return errors.UserError(f'{_FIELD}: {path}: it is damaged: {" ".join(str(error).split())[:200]}')
+
+
+def _matches(patterns: Sequence[str], name: str, variable: Any) -> bool:
+  return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns for text in (name, variable.name))

@@ -1,0 +1,449 @@
+"""What an experiment's values must satisfy beyond their types.
+
+A configuration class owns its part of this, at any depth, and need not be known here:
+
+  RANGES                          field -> the interval of its numbers: see ranges.py
+  CHOICES                         field -> the values that it takes
+  check_values(path)              what fields mean together
+  check_run(path, params, mode)   what a run needs besides: other parts, the environment, installed packages
+  check_given(path, params, given)   which values may be set at all, though any would be right: `given` are the dotted
+                                  paths of the fields that the command line names
+  unread_now(path, params)        what nothing reads as the configuration is: dotted path -> why; for forms
+  unset_entries(path, params)     the dotted paths of entries that its mappings may have, and have not; for forms
+
+The methods raise a UserError that begins with a field's dotted path; `path` is that of the configuration itself.
+`check_run` is called when `params` are about to be used in a mode; None is a rehearsal, which trains, and sends nothing
+to anybody.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from typing import Any
+
+from official.modeling.hyperparams import base_config
+from official.modeling.hyperparams import oneof
+from official.modeling.hyperparams import params_dict
+
+from official_ext.base import credentials
+from official_ext.base import errors
+from official_ext.base import model_garden_internals
+from official_ext.base.files import paths
+from official_ext.training.config import definitions
+from official_ext.training.config import file_checks
+from official_ext.training.config import overrides
+from official_ext.training.config import ranges
+from official_ext.training.writers import named_writers
+
+TRAIN_MODES = ('train', 'train_and_eval', 'train_and_post_eval')
+EVAL_MODES = ('eval', 'train_and_eval', 'continuous_eval', 'train_and_post_eval')
+
+_NEEDED_BY_SCHEDULES = (
+  'learning_rate',
+  'initial_learning_rate',
+  'decay_steps',
+  'total_decay_steps',
+  'decay_rate',
+  'boundaries',
+  'values',
+  'warmup_steps',
+  'maximal_learning_rate',
+  'step_size',
+  'first_decay_steps',
+)
+# How many more values than boundaries these schedules take. Those of others may mean something else.
+_VALUES_BEYOND_BOUNDARIES = {'stepwise': 1, 'step_cosine_with_offset': 0}
+
+
+def check(params: definitions.ExperimentConfig, mode: str | None) -> None:
+  """Checks ranges, choices and what belongs together, see above, and what no class owns.
+
+  Args:
+    params: an upgraded experiment.
+    mode: what it is to be used for. None: only what holds for all modes is checked, and no `check_run`.
+
+  Raises:
+    UserError: naming all fields that are wrong.
+  """
+  with errors.Mistakes() as mistakes:
+    with mistakes.noted():
+      check_values(params)
+    with mistakes.noted():
+      file_checks.check_subdirs(params.trainer)
+    with mistakes.noted():
+      _check_lengths(params.trainer, mode)
+    with mistakes.noted():
+      _check_batch_sizes(params, mode)
+    with mistakes.noted():
+      _check_evaluation_ends(params, mode)
+    with mistakes.noted():
+      _check_unmasked(params, mode)
+    with mistakes.noted():
+      _check_utf8(params)
+    if mode is not None:
+      with mistakes.noted():
+        check_complete(params, mode)
+
+
+def check_values(config: base_config.Config, path: str = '') -> None:
+  """Checks what classes state in RANGES, CHOICES and `check_values`, at all depths of a configuration.
+
+  Args:
+    config: the configuration.
+    path: its dotted path.
+
+  Raises:
+    UserError: naming all fields that are wrong.
+  """
+  with errors.Mistakes() as mistakes:
+    with mistakes.noted():
+      ranges.check(config, path)
+    for part_path, part in configs(config, path):
+      with mistakes.noted():
+        _check_choices(part_path, part)
+      with mistakes.noted():
+        if hasattr(part, 'check_values'):
+          part.check_values(part_path)
+
+
+def unread_now(params: base_config.Config) -> dict[str, str]:
+  """What classes say in `unread_now`: dotted paths of fields that nothing reads as `params` are, and the reasons."""
+  found: dict[str, str] = {}
+  for path, part in configs(params):
+    if hasattr(part, 'unread_now'):
+      found.update(part.unread_now(path, params))
+  return found
+
+
+def unset_entries(params: base_config.Config) -> list[str]:
+  """What classes say in `unset_entries`: the dotted paths of entries that mappings may have, and have not."""
+  found: list[str] = []
+  for path, part in configs(params):
+    if hasattr(part, 'unset_entries'):
+      found += part.unset_entries(path, params)
+  return found
+
+
+def check_given(params: base_config.Config, given: Collection[str]) -> None:
+  """Checks that the fields that the command line sets may be set, as classes state it in `check_given`.
+
+  Args:
+    params: an upgraded experiment, with all that was set.
+    given: the dotted paths of the fields that --set and --params_override name.
+
+  Raises:
+    UserError: naming all fields that may not.
+  """
+  with errors.Mistakes() as mistakes:
+    for path, part in configs(params):
+      with mistakes.noted():
+        if hasattr(part, 'check_given'):
+          part.check_given(path, params, given)
+
+
+def _check_unmasked(params: definitions.ExperimentConfig, mode: str | None) -> None:
+  """Refuses the mask of a password: params.yaml holds no passwords, so they must be given again before a run."""
+  for field in overrides.leaves(params) if mode in TRAIN_MODES else ():
+    if isinstance(field.value, str) and credentials.is_masked(field.value):
+      raise errors.UserError(
+        f'{field.path}: {field.value}: what {credentials.MASK} stands for is left out of '
+        'params.yaml; give it again, by --set'
+      )
+
+
+def _check_utf8(params: definitions.ExperimentConfig) -> None:
+  """Refuses text with bytes of the command line that are not UTF-8: neither YAML nor TensorFlow's files can hold it."""
+  for field in overrides.leaves(params):
+    if isinstance(field.value, str):
+      paths.check_utf8(field.value, field.path)
+
+
+def configs(config: base_config.Config, path: str = '') -> Iterator[tuple[str, base_config.Config]]:
+  """Yields the dotted paths and configurations of all that are inside one, at any depth, itself first.
+
+  Skips the alternatives that a OneOfConfig does not select.
+  """
+  if path:
+    yield path, config
+  for name, value in vars(config).items():
+    if name in config.RESERVED_ATTR or (isinstance(config, oneof.OneOfConfig) and name != config.type):
+      continue
+    field_path = f'{path}.{name}' if path else name
+    if isinstance(value, base_config.Config):
+      yield from configs(value, field_path)
+    elif isinstance(value, (list, tuple)):
+      for index, element in enumerate(value):
+        if isinstance(element, base_config.Config):
+          yield from configs(element, f'{field_path}.{index}')
+
+
+def choices_of(config_class: type[base_config.Config]) -> Mapping[str, tuple[Any, ...]]:
+  """The choices of a configuration class's fields, those of its bases included, as ranges are."""
+  found: dict[str, tuple[Any, ...]] = {}
+  for cls in reversed(config_class.__mro__):
+    found.update(vars(cls).get('CHOICES', {}))
+  return found
+
+
+def _check_choices(path: str, config: base_config.Config) -> None:
+  with errors.Mistakes() as mistakes:
+    for name, choices in choices_of(type(config)).items():
+      value = vars(config)[name]
+      with mistakes.noted():
+        if value not in choices or (isinstance(value, int) and not isinstance(value, bool)):
+          told = overrides.not_one_of(str(value), [_as_yaml(choice) for choice in choices])
+          raise errors.UserError(f'{path}.{name}: {value!r} is {told}')
+
+
+def check_files(
+  params: definitions.ExperimentConfig,
+  mode: str | None,
+  model_dir: str | None = None,
+  checkpoint: str | None = None,
+) -> None:
+  """Checks that the files and folders of a run exist, or can be made.
+
+  Args:
+    params: an upgraded experiment.
+    mode: what it is to be used for, None for everything.
+    model_dir: --model_dir.
+    checkpoint: --checkpoint.
+
+  Raises:
+    UserError: naming all that do not exist and cannot be made.
+  """
+  used = [(path, data) for path, data in data_configs(params) if mode is None or _is_used(path, mode)]
+  with errors.Mistakes() as mistakes:
+    with mistakes.noted():
+      if model_dir:
+        file_checks.check_model_dir(model_dir)
+    with mistakes.noted():
+      file_checks.check_inputs(params, used, mode is None or mode in EVAL_MODES, checkpoint)
+
+
+def check_replicas(params: definitions.ExperimentConfig, mode: str, num_replicas: int, task: Any) -> None:
+  """Checks that replicas can share the batches of Model Garden's tasks; others may share them in their own way.
+
+  Args:
+    params: an upgraded experiment.
+    mode: what it is used for.
+    num_replicas: of the strategy.
+    task: the experiment's task.
+
+  Raises:
+    UserError: naming all batch sizes that they cannot share.
+  """
+  if not type(task).__module__.startswith('official.'):
+    return
+  with errors.Mistakes() as mistakes:
+    for path, data in data_configs(params):
+      size = vars(data).get('global_batch_size')
+      if _is_used(path, mode) and size and size % num_replicas:
+        with mistakes.noted():
+          raise batch_that_cannot_be_shared(path, size, num_replicas)
+
+
+def batch_that_cannot_be_shared(path: str, size: int, num_replicas: int) -> errors.UserError:
+  """The error about a data set whose batch size is not a multiple of the number of replicas."""
+  near = [
+    str(multiple)
+    for multiple in (size // num_replicas * num_replicas, -(-size // num_replicas) * num_replicas)
+    if multiple
+  ]
+  return errors.UserError(
+    f'{path}.global_batch_size: {size} examples cannot be shared by {num_replicas} replicas; {" or ".join(near)} can'
+  )
+
+
+def _is_used(path: str, mode: str | None) -> bool:
+  """Whether a mode reads a data set."""
+  return mode in (TRAIN_MODES if path.endswith('train_data') else EVAL_MODES)
+
+
+def check_complete(params: definitions.ExperimentConfig, mode: str | None = None) -> None:
+  """Checks what only has to be right once the experiment is to run.
+
+  Args:
+    params: an upgraded experiment.
+    mode: what it is to be used for. None: a rehearsal, which trains.
+
+  Raises:
+    UserError: naming all fields that are wrong.
+  """
+  trains = mode is None or mode in TRAIN_MODES
+  with errors.Mistakes() as mistakes:
+    with mistakes.noted():
+      named_writers.check([name for name in params.trainer.writers if trains or name not in named_writers.OF_TRAINING])
+    for path, config in configs(params):
+      with mistakes.noted():
+        if hasattr(config, 'check_run'):
+          config.check_run(path, params, mode)
+    with mistakes.noted():
+      _check_schedules(params.trainer.optimizer_config)
+    with mistakes.noted():
+      check_restrictions(params)
+
+
+def check_restrictions(params: base_config.Config) -> None:
+  """Checks the experiment's own restrictions, such as 'task.vocab_file != None'.
+
+  Raises:
+    UserError: naming all restrictions that do not hold.
+  """
+  with errors.Mistakes() as mistakes:
+    for restriction in model_garden_internals.restrictions_of(params):
+      with mistakes.noted():
+        try:
+          params_dict.ParamsDict(params.as_dict(), [restriction]).validate()
+        except KeyError as error:
+          field = re.split('[=!<>]', restriction)[0].strip()
+          raise errors.UserError(f'{field}: this experiment requires {restriction}') from error
+
+
+def value_at(params: base_config.Config, path: str) -> Any:
+  """The value at a dotted path of field names."""
+  value: Any = params
+  for name in path.split('.'):
+    value = vars(value)[name]
+  return value
+
+
+def data_configs(params: base_config.Config) -> Iterator[tuple[str, base_config.Config]]:
+  """Yields the dotted path and the configuration of each training and validation data set of the task or tasks."""
+  tasks = [('task', params.task)]
+  for index, routine in enumerate(getattr(params.task, 'task_routines', None) or ()):
+    tasks.append((f'task.task_routines.{index}.task_config', routine.task_config))
+  for path, task in tasks:
+    for name in ('train_data', 'validation_data'):
+      data = getattr(task, name, None)
+      if isinstance(data, base_config.Config):
+        yield f'{path}.{name}', data
+
+
+def check_data_service(params: base_config.Config) -> None:
+  """Checks that some data are taken from a tf.data service, whose address the command line gives.
+
+  Raises:
+    UserError: none are. Data that never could be have refused the address themselves.
+  """
+  name = 'enable_tf_data_service'
+  data = dict(data_configs(params))
+  able = {path: each for path, each in data.items() if name in vars(each)}
+  if not able:
+    raise errors.UserError('--tf_data_service: this experiment has no data that could come from there; leave it out')
+  unread = {path for path, each in able.items() if name in getattr(each, 'UNREAD_FIELDS', ())}
+  if not unread and not any(getattr(each, name) for each in able.values()):
+    flag = f'--set={next(iter(able))}.{name}=true'
+    raise errors.UserError(f'--tf_data_service: nothing is read from there; give {flag} as well, or leave it out')
+
+
+def _as_yaml(value: Any) -> str:
+  return {None: 'null', True: 'true', False: 'false'}.get(value, value)
+
+
+def _check_lengths(trainer: definitions.TrainerConfig, mode: str | None) -> None:
+  if mode in TRAIN_MODES and not (trainer.train_steps or trainer.train_epochs):
+    raise errors.UserError(f'trainer.train_steps: is 0, and mode {mode} trains; set it, or trainer.train_epochs')
+  if mode == 'train_and_eval' and trainer.validation_interval < 1 and not trainer.validation_interval_epochs:
+    raise errors.UserError(f'trainer.validation_interval: expected at least 1, got {trainer.validation_interval}')
+
+
+def _check_evaluation_ends(params: definitions.ExperimentConfig, mode: str | None) -> None:
+  """Refuses to evaluate all of data that are read as for training, where they repeat for ever."""
+  data = getattr(params.task, 'validation_data', None)
+  if mode in EVAL_MODES and params.trainer.validation_steps == -1 and getattr(data, 'is_training', False):
+    raise errors.UserError(
+      'task.validation_data.is_training: is true, so that the data repeat, and trainer.validation_steps=-1 evaluates '
+      'all of them; set it to false, or set trainer.validation_steps'
+    )
+
+
+def _check_batch_sizes(params: base_config.Config, mode: str | None) -> None:
+  """Checks that batch sizes are above 0, if the mode reads the data. A zero without any data source is left to the
+  task."""
+  with errors.Mistakes() as mistakes:
+    for path, data in data_configs(params):
+      with mistakes.noted():
+        _check_batch_size(path, data, mode)
+
+
+def _check_batch_size(path: str, data: base_config.Config, mode: str | None) -> None:
+  size = vars(data).get('global_batch_size')
+  has_source = vars(data).get('input_path') or vars(data).get('tfds_name')
+  has_source = has_source or isinstance(data, definitions.DataConfig)
+  if size is not None and (size < 0 or (size == 0 and _is_used(path, mode) and has_source)):
+    raise errors.UserError(f'{path}.global_batch_size: expected at least 1, got {size}')
+
+
+def _selected_schedules(optimizer_config: base_config.Config) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+  """Yields the dotted path, the type and the fields of the learning rate's schedule and of its warm-up."""
+  for name in ('learning_rate', 'warmup'):
+    choice: Any = vars(optimizer_config).get(name)
+    if choice is not None and choice.type is not None:
+      yield f'trainer.optimizer_config.{name}.{choice.type}', choice.type, choice.get().as_dict()
+
+
+def _check_schedules(optimizer_config: base_config.Config) -> None:
+  """Model Garden's schedules: it has no default for some fields, and fails later, in its own arithmetic."""
+  with errors.Mistakes() as mistakes:
+    for path, kind, schedule in _selected_schedules(optimizer_config):
+      for name in _NEEDED_BY_SCHEDULES:
+        with mistakes.noted():
+          if name in schedule and schedule[name] is None:
+            raise errors.UserError(f'{path}.{name}: must be set')
+      with mistakes.noted():
+        if kind in _VALUES_BEYOND_BOUNDARIES:
+          _check_pieces(schedule['boundaries'], schedule['values'], _VALUES_BEYOND_BOUNDARIES[kind], path)
+
+
+def _check_pieces(boundaries: Sequence[int] | None, values: Sequence[float] | None, num_beyond: int, path: str) -> None:
+  if boundaries is None or values is None:  # _NEEDED_BY_SCHEDULES reports them if they must be set.
+    return
+  if any(first >= second for first, second in zip(boundaries, boundaries[1:])):
+    raise errors.UserError(f'{path}.boundaries: expected steps that increase, got {list(boundaries)}')
+  expected = len(boundaries) + num_beyond
+  if len(values) != expected:
+    raise errors.UserError(
+      f'{path}.values: expected {expected} of them for {len(boundaries)} boundaries, got {len(values)}'
+    )
+
+
+def schedule_warnings(params: definitions.ExperimentConfig) -> list[str]:
+  """Tells which fields of the schedule were made for another length of training, and of a constant rate of 0.
+
+  Model Garden's schedules do not follow `train_steps`: a shorter run ends in the middle of the decay, a longer one goes
+  on at a learning rate that no longer changes, which often is 0.
+
+  Args:
+    params: an experiment whose `train_epochs`, if any, is resolved.
+
+  Returns:
+    One line for each field that does not fit.
+  """
+  train_steps = params.trainer.train_steps
+  lines = []
+  for path, kind, schedule in _selected_schedules(params.trainer.optimizer_config):
+    for name, value in schedule.items():
+      consequence = _misfit(kind, name, value, schedule, train_steps)
+      if consequence:
+        lines.append(f'{path}.{name} is {value}, trainer.train_steps {train_steps}: {consequence}')
+  return lines
+
+
+def _misfit(kind: str, field: str, value: Any, schedule: Mapping[str, Any], train_steps: int) -> str:
+  """What follows from a schedule's field that does not fit the length of training; empty if it fits."""
+  if (kind, field, value) == ('constant', 'learning_rate', 0):
+    return 'no weight will change'
+  if not value:
+    return ''
+  offset = schedule.get('offset') or 0
+  if field == 'warmup_steps' and value >= train_steps:
+    return 'training ends before the warm-up does'
+  if field == 'boundaries' and value[-1] + offset >= train_steps:
+    return 'training ends before the last of them'
+  if field not in ('decay_steps', 'total_decay_steps') or kind == 'exponential':  # There decay_steps is no length.
+    return ''
+  if value + offset > train_steps:
+    return 'training ends before the learning rate has decayed'
+  if value + offset < train_steps and not schedule.get('cycle'):
+    return f'the learning rate stays as it is from step {value + offset} on'
+  return ''

@@ -1,0 +1,419 @@
+"""The configuration dataclasses: Model Garden's, and the fields that this library adds.
+
+An experiment is registered with these classes or with Model Garden's own: `upgrade` turns the latter into the former,
+so that every field here exists for every experiment.
+
+Classes state in `UNREAD_FIELDS` which fields nothing reads, and why, and in `SECRET_FIELDS` whose values no message may
+repeat. What their values must satisfy: see checks.py.
+"""
+
+from collections.abc import Mapping
+import copy
+import dataclasses
+import functools
+from typing import Any, ClassVar, TypeVar
+
+from official.core import config_definitions as cfg
+from official.modeling.hyperparams import base_config
+from official.modeling.hyperparams import params_dict
+
+from official_ext.base import errors
+from official_ext.base import model_garden_internals
+from official_ext.data import bad_examples
+from official_ext.data.service import request
+from official_ext.training.config import mesh_config
+from official_ext.training.config import trainer_parts
+from official_ext.training.optimization import optimizer_configs
+from official_ext.training.writers import mlflow_writer
+from official_ext.training.writers import notifications as notifications_lib
+from official_ext.training.writers import wandb_writer
+
+OptimizationConfig = optimizer_configs.OptimizationConfig
+
+ConfigT = TypeVar('ConfigT', bound=base_config.Config)
+
+_STEP_INDEXED = 'the input is indexed by step and reads nothing of the kind'
+_DATA_SERVICE = 'each pipeline asks the tf.data service for its own batches'
+
+
+@dataclasses.dataclass
+class TaskConfig(cfg.TaskConfig):
+  """Data, model and loss.
+
+  Attributes:
+    init_checkpoint: A checkpoint, or a folder with checkpoints, from whose weights a new run starts.
+    init_checkpoint_may_miss: Patterns, such as '*logits*', of the model's variables that may be missing in
+      `init_checkpoint`, or have another shape there: they keep their initial values.
+  """
+
+  init_checkpoint_may_miss: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass
+class DataConfig(cfg.DataConfig):
+  """Data whose batch at step s is a pure function of (seed, s).
+
+  A subclass that builds an ordinary tf.data pipeline from Model Garden's fields sets `UNREAD_FIELDS = {}`.
+
+  Attributes:
+    drop_remainder: For evaluation only: whether to leave out the last batch if it has fewer than
+      `global_batch_size` examples. None or false: every example is seen exactly once. Training batches are always full,
+      they run on into the next epoch.
+    collator: The registered name of the function that turns a list of examples into a batch.
+    num_parallel_calls: The number of batches that are prepared at the same time.
+    on_bad_example: What to do about an example that cannot be read or put into a batch. 'error' ends the run and names
+      it. 'skip' counts it and, in training, takes the next good one instead; an evaluation leaves it out.
+  """
+
+  UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
+    'shuffle_buffer_size': 'training examples are drawn from a permutation of the whole epoch, without a buffer',
+    'cache': _STEP_INDEXED,
+    'cycle_length': _STEP_INDEXED,
+    'block_length': _STEP_INDEXED,
+    'sharding': 'every replica takes its slice of the global batch',
+    'ram_budget': 'set num_parallel_calls and prefetch_buffer_size instead',
+    'tf_data_service_job_name': _DATA_SERVICE,
+    'enable_shared_tf_data_service_between_parallel_trainers': _DATA_SERVICE,
+    'apply_tf_data_service_before_batching': _DATA_SERVICE,
+    'trainer_id': _DATA_SERVICE,
+    'tfds_as_supervised': 'examples are dictionaries of features',
+    'tfds_skip_decoding_feature': _STEP_INDEXED,
+    'autotune_algorithm': 'set num_parallel_calls instead',
+  }
+
+  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'on_bad_example': bad_examples.ACTIONS}
+  RANGES: ClassVar[Mapping[str, str]] = {'num_parallel_calls': '[1, inf)'}
+
+  drop_remainder: bool | None = None
+  collator: str = 'stack'
+  num_parallel_calls: int = 2
+  on_bad_example: str = 'error'
+
+  def check_values(self, path: str) -> None:
+    """See `checks.check`."""
+    if not self.enable_tf_data_service:
+      return
+    if not self.tf_data_service_address:
+      raise errors.UserError(
+        f'{path}.enable_tf_data_service: needs an address; give --tf_data_service=grpc://HOST:PORT'
+      )
+    request.check_address(self.tf_data_service_address, f'{path}.tf_data_service_address')
+
+
+_IN_MEMORY = 'the task brings its examples itself'
+
+
+@dataclasses.dataclass
+class InMemoryDataConfig(DataConfig):
+  """Examples that the task makes or loads by itself: there is no file or TFDS builder to be named."""
+
+  UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
+    **DataConfig.UNREAD_FIELDS,
+    **dict.fromkeys(('input_path', 'tfds_name', 'tfds_split', 'tfds_data_dir'), _IN_MEMORY),
+  }
+
+
+@dataclasses.dataclass
+class RuntimeConfig(cfg.RuntimeConfig):
+  """Devices, precision, compilation and seed.
+
+  Attributes:
+    distribution_strategy: 'auto' takes TPU, several GPUs, one GPU, CPU, in this order of what is there. Or one of
+      'tpu', 'mirrored', 'one_device', 'multi_worker_mirrored', 'parameter_server', 'off'. Under 'parameter_server'
+      nothing tells the workers' input apart: with input that is indexed by step all of them take the same batches.
+    enable_xla: true, false, or 'auto': XLA on GPU and TPU, on one CPU by a rule over the traced step
+      (where it multiplies bfloat16 itself, the products of a model that is not small stay outside: in bfloat16, and in
+      float32 those of this library's decoders), not on several replicas on CPUs.
+    num_gpus: The number of GPUs to use. 0 under distribution_strategy 'auto': all there are.
+    num_virtual_cpus: The number of logical devices to cut the CPU into, 0 for one. For tests of distributed runs.
+    mesh: The axes of a mesh of devices, for parameters, activations and batches that are split: see docs/mesh.md.
+    seed: The seed of weights, data order, augmentation and dropout. It fills `task.train_data.seed` if that is
+      unset.
+    deterministic: Whether to turn on TensorFlow's op determinism, for results that are the same bit for bit on GPU.
+    worker_start_timeout_seconds: How long the workers of a run wait for each other when they start.
+    worker_timeout_seconds: How long a worker may give no sign of life before the others end with an error. One that
+      dies in the middle of a step is noticed at once.
+    hang_seconds: How long a run may stand still, without a step, a batch of an evaluation or the end of a save, before
+      it ends with the stacks of all threads and exit status 75. Ten times as long until the first step and the first
+      batch of an evaluation are done: they are compiled. 0: for ever.
+    tpu_enable_xla_dynamic_padder: Whether XLA on TPU pads dynamic shapes. None: XLA's default.
+  """
+
+  UNREAD_FIELDS: ClassVar[Mapping[str, str]] = {
+    'worker_hosts': 'set the environment variable TF_CONFIG instead',
+    'task_index': 'set the environment variable TF_CONFIG instead',
+    'run_eagerly': 'set trainer.train_tf_function=false and trainer.train_tf_while_loop=false instead',
+    'gpu_thread_mode': 'set the environment variable TF_GPU_THREAD_MODE instead',
+    'per_gpu_thread_count': 'set the environment variable TF_GPU_THREAD_COUNT instead',
+    'dataset_num_private_threads': 'set the options of the dataset in the task instead',
+    'batchnorm_spatial_persistent': 'set the environment variable TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT instead',
+    'use_tpu_mp_strategy': 'model parallelism on TPU is not available',
+    'num_cores_per_replica': 'model parallelism on TPU is not available',
+    'default_shard_dim': 'model parallelism on TPU is not available',
+  }
+
+  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+    'distribution_strategy': (
+      'auto',
+      'tpu',
+      'mirrored',
+      'one_device',
+      'multi_worker_mirrored',
+      'parameter_server',
+      'off',
+    ),
+    'mixed_precision_dtype': (None, 'float32', 'float16', 'bfloat16'),
+    'enable_xla': (True, False, 'auto'),
+  }
+  RANGES: ClassVar[Mapping[str, str]] = {
+    'hang_seconds': '[0, inf)',
+    **dict.fromkeys(('num_packs', 'worker_start_timeout_seconds', 'worker_timeout_seconds'), '[1, inf)'),
+    'num_gpus': '[0, inf)',
+    'seed': '[0, 4294967295]',  # NumPy's generator takes 32 bits.
+    'num_virtual_cpus': '[0, 1000]',
+  }
+
+  distribution_strategy: str = 'auto'
+  enable_xla: bool | str = 'auto'
+  num_virtual_cpus: int = 0
+  mesh: mesh_config.MeshConfig = dataclasses.field(default_factory=mesh_config.MeshConfig)
+  seed: int = 0
+  deterministic: bool = False
+  worker_start_timeout_seconds: int = 600
+  worker_timeout_seconds: int = 30
+  hang_seconds: float = 0.0
+
+  def check_values(self, path: str) -> None:
+    """See `checks.check`."""
+    scale = self.loss_scale
+    if not (scale in (None, 'dynamic') or (isinstance(scale, float) and scale > 0)):
+      raise errors.UserError(f"{path}.loss_scale: expected null, 'dynamic' or a number above 0, got {scale!r}")
+
+
+@dataclasses.dataclass
+class TrainerConfig(cfg.TrainerConfig):
+  """The training loop. One step is one update of the weights.
+
+  Attributes:
+    optimizer_config: Optimizer, schedule of the learning rate, warm-up, moving average, parameter groups.
+    steps_per_execution: The number of steps in one compiled program, on one replica. 0: chosen by the library, up to
+      64, and 1 if the trainer overrides `next_train_inputs`.
+    gradient_accumulation_steps: The number of batches of `global_batch_size` whose mean gradient makes one update.
+    train_epochs: The length of training in epochs of the training data, instead of `train_steps`. 0: unset.
+    validation_interval_epochs: Epochs between evaluations, instead of `validation_interval`. 0: unset.
+    checkpoint_interval_epochs: Epochs between checkpoints, instead of `checkpoint_interval`. 0: unset.
+    summary_interval_epochs: Epochs between summaries, instead of `summary_interval`. 0: unset.
+    async_checkpointing: Whether to write checkpoints while training goes on.
+    keep_every: Checkpoints at multiples of this step are kept beside the `max_to_keep` newest. 0: none.
+    best_checkpoints_to_keep: The number of best checkpoints that are kept in `best_checkpoint_export_subdir`.
+    nonfinite: What to do about losses and gradients that are not finite.
+    loss_spike: Which losses are too high to learn from.
+    inspect: What to show of gradients, weights, updates and activations.
+    sharding: What is split over the axes of `runtime.mesh`.
+    progress_bar: Whether to show progress: a bar on a terminal, lines elsewhere.
+    early_stopping: When training ends before `train_steps`.
+    reduce_lr_on_plateau: When the learning rate is lowered.
+    writers: Where metrics go besides events.jsonl and the terminal: any of 'tensorboard', 'csv', 'mlflow', 'wandb', and
+      what `writer_registry.register` has registered.
+    mlflow: Options of the writer 'mlflow'.
+    wandb: Options of the writer 'wandb'.
+    notifications: Messages to people about the start and the end of a run.
+    loss_upper_bound: The training loss above which `recovery_max_trials` counts a blow-up.
+    recovery_begin_steps: The step from which `loss_upper_bound` holds.
+    recovery_max_trials: The number of rollbacks after a blow-up, to the last checkpoint and on with the batches that
+      follow. 0: a blow-up ends the run. -1: there is no watch.
+  """
+
+  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'best_checkpoint_metric_comp': ('higher', 'lower')}
+  RANGES: ClassVar[Mapping[str, str]] = {
+    **dict.fromkeys(
+      (
+        'steps_per_loop',
+        'summary_interval',
+        'checkpoint_interval',
+        'max_to_keep',
+        'gradient_accumulation_steps',
+        'best_checkpoints_to_keep',
+      ),
+      '[1, inf)',
+    ),
+    **dict.fromkeys(
+      (
+        'steps_per_execution',
+        'train_steps',
+        'train_epochs',
+        'validation_interval',
+        'keep_every',
+        'recovery_begin_steps',
+        'continuous_eval_timeout',
+        'validation_interval_epochs',
+        'checkpoint_interval_epochs',
+        'summary_interval_epochs',
+      ),
+      '[0, inf)',
+    ),
+    'recovery_max_trials': '[-1, inf)',
+    'loss_upper_bound': '(-inf, inf]',
+  }
+
+  optimizer_config: OptimizationConfig = dataclasses.field(default_factory=OptimizationConfig)
+  steps_per_execution: int = 0
+  gradient_accumulation_steps: int = 1
+  train_epochs: float = 0.0
+  validation_interval_epochs: float = 0.0
+  checkpoint_interval_epochs: float = 0.0
+  summary_interval_epochs: float = 0.0
+  async_checkpointing: bool = True
+  keep_every: int = 0
+  best_checkpoints_to_keep: int = 1
+  nonfinite: trainer_parts.NonfiniteConfig = dataclasses.field(default_factory=trainer_parts.NonfiniteConfig)
+  loss_spike: trainer_parts.LossSpikeConfig = dataclasses.field(default_factory=trainer_parts.LossSpikeConfig)
+  inspect: trainer_parts.InspectConfig = dataclasses.field(default_factory=trainer_parts.InspectConfig)
+  sharding: mesh_config.ShardingConfig = dataclasses.field(default_factory=mesh_config.ShardingConfig)
+  progress_bar: bool = True
+  early_stopping: trainer_parts.EarlyStoppingConfig = dataclasses.field(
+    default_factory=trainer_parts.EarlyStoppingConfig
+  )
+  reduce_lr_on_plateau: trainer_parts.ReduceLROnPlateauConfig = dataclasses.field(
+    default_factory=trainer_parts.ReduceLROnPlateauConfig
+  )
+  writers: tuple[str, ...] = ('tensorboard',)
+  mlflow: mlflow_writer.MlflowConfig = dataclasses.field(default_factory=mlflow_writer.MlflowConfig)
+  wandb: wandb_writer.WandbConfig = dataclasses.field(default_factory=wandb_writer.WandbConfig)
+  notifications: notifications_lib.NotificationsConfig = dataclasses.field(
+    default_factory=notifications_lib.NotificationsConfig
+  )
+
+  def check_values(self, path: str) -> None:
+    """See `checks.check`."""
+    if self.validation_steps == 0 or self.validation_steps < -1:
+      raise errors.UserError(
+        f'{path}.validation_steps: expected a number above 0, or -1 for all, got {self.validation_steps}'
+      )
+    if self.train_steps and self.train_epochs:
+      raise errors.UserError(
+        f'{path}.train_epochs: set either {path}.train_steps ({self.train_steps}) or {path}.train_epochs '
+        f'({self.train_epochs}), not both'
+      )
+    subdir, metric = 'best_checkpoint_export_subdir', 'best_checkpoint_eval_metric'
+    for given, needed in ((subdir, metric), (metric, subdir)):
+      if getattr(self, given) and not getattr(self, needed):
+        raise errors.UserError(f'{path}.{needed}: must be set too, as {path}.{given} is')
+
+
+@dataclasses.dataclass
+class ExperimentConfig(cfg.ExperimentConfig):
+  """Everything that one run is made from.
+
+  Attributes:
+    task: Data, model and loss.
+    trainer: The loop: length, intervals, optimizer, checkpoints.
+    runtime: Devices, precision, compilation, seed.
+  """
+
+  task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
+  trainer: TrainerConfig = dataclasses.field(default_factory=TrainerConfig)
+  runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
+
+  def lock(self):
+    """Makes this configuration immutable at every depth: see `lock`."""
+    lock(self)
+
+
+def lock(config: params_dict.ParamsDict) -> None:
+  """Locks a configuration and the configurations inside it. Model Garden's own lock() stops at the first level.
+
+  The inside of a task's `model` stays open: Model Garden's vision transformers write what `model_name` stands for into
+  it when they are built.
+  """
+  for name, value in vars(config).items():
+    if name not in config.RESERVED_ATTR and not (name == 'model' and isinstance(config, cfg.TaskConfig)):
+      for item in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(item, params_dict.ParamsDict):
+          lock(item)
+  model_garden_internals.set_locked(config)
+
+
+def upgrade(params: Any) -> ExperimentConfig:
+  """Gives an experiment the fields of this library.
+
+  The experiment, its trainer, its runtime and its optimizer's configuration become instances of this library's classes
+  with all their values. A class that an experiment derived from Model Garden's stays a base, and its values win. The
+  task's own configurations stay as they are. `distribution_strategy='mirrored'` and `enable_xla=False` are Model
+  Garden's defaults, which nobody chose: they become 'auto'.
+
+  Args:
+    params: an experiment made of Model Garden's classes or of this library's, which is not changed. Of what is none,
+      but has its attributes, such as a named tuple, the fields that it has are taken over.
+
+  Returns:
+    A copy that shares nothing with `params`, or `params` itself if it has all fields. What is locked in `params` is
+    locked in the copy, with all that is inside it.
+  """
+  if not isinstance(params, base_config.Config):
+    params = _from_attributes(params)
+  return _extended(params, ExperimentConfig)
+
+
+def _from_attributes(params: Any) -> ExperimentConfig:
+  """An experiment with the fields of a stand-in; those that it lacks have their defaults."""
+  experiment = ExperimentConfig()
+  parts = {name: copy.deepcopy(getattr(params, name)) for name in ('task', 'trainer', 'runtime')}
+  for name, config_class in (('trainer', TrainerConfig), ('runtime', RuntimeConfig)):
+    given = parts[name]
+    if not isinstance(given, base_config.Config):
+      known = [field.name for field in dataclasses.fields(config_class) if hasattr(given, field.name)]
+      parts[name] = config_class()
+      vars(parts[name]).update({field: getattr(given, field) for field in known})
+  experiment.__dict__.update(parts)  # Past __setattr__, which would copy them once more.
+  return experiment
+
+
+# The fields of our classes whose values are extended too.
+_EXTENDED_FIELDS: Mapping[type, Mapping[str, Any]] = {
+  ExperimentConfig: {'trainer': TrainerConfig, 'runtime': RuntimeConfig},
+  TrainerConfig: {'optimizer_config': OptimizationConfig},
+  OptimizationConfig: {'optimizer': optimizer_configs.OptimizerConfig, 'learning_rate': optimizer_configs.LrConfig},
+}
+# The fields in which Model Garden's default gives way to ours.
+_OUR_DEFAULTS: Mapping[type, tuple[str, ...]] = {RuntimeConfig: ('distribution_strategy', 'enable_xla')}
+
+
+def _extended(config: Any, base: type[ConfigT]) -> ConfigT:
+  """An extended copy of `config`, whose class has `base` among its bases; `config` itself if nothing is missing."""
+  parts = {
+    name: _extended(getattr(config, name), part_base)
+    for name, part_base in _EXTENDED_FIELDS.get(base, {}).items()
+    if isinstance(getattr(config, name, None), part_base.__base__)
+  }
+  parts = {name: part for name, part in parts.items() if part is not getattr(config, name)}
+  if isinstance(config, base) and not parts:
+    return config
+  values = {name: parts[name] if name in parts else copy.deepcopy(value) for name, value in vars(config).items()}
+  classes: tuple[Any, Any] = (type(config), base)
+  config_class = _extended_class(*classes)
+  if not isinstance(config, base):
+    for name in _OUR_DEFAULTS.get(base, ()):
+      if values[name] == getattr(base.__base__, name):
+        values[name] = getattr(base, name)
+    for field in dataclasses.fields(config_class):
+      if field.name not in values:
+        factory: Any = field.default_factory
+        values[field.name] = field.default if factory is dataclasses.MISSING else factory()
+  # Not the constructor, which would make defaults only to replace them, and would copy all values once more.
+  extended = object.__new__(config_class)
+  vars(extended).update(values)
+  if model_garden_internals.is_locked(extended):
+    lock(extended)
+  return extended
+
+
+@functools.cache
+def _extended_class(config_class: Any, base: Any) -> Any:
+  """What extends both: one of the two, if it extends the other; else a dataclass made for it, `config_class` first."""
+  if issubclass(config_class, base):
+    return config_class
+  if issubclass(base, config_class):
+    return base
+  namespace: dict[str, Any] = {'__module__': config_class.__module__, '__doc__': config_class.__doc__}
+  return dataclasses.dataclass(type(config_class.__name__, (config_class, base), namespace))

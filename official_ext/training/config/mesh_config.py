@@ -1,0 +1,147 @@
+"""The configuration of model parallelism: a mesh of devices, and what is split over its axes. See docs/mesh.md."""
+
+from collections.abc import Mapping
+import dataclasses
+import math
+import re
+from typing import Any, ClassVar
+
+from official.modeling.hyperparams import base_config
+
+from official_ext.base import errors
+from official_ext.base import suggestions
+
+AXES = ('data', 'fsdp', 'tensor', 'expert', 'context')
+BATCH_AXES = ('data', 'fsdp')
+_WITHOUT_MESH = 'set the size of at least one axis of runtime.mesh, such as runtime.mesh.tensor=2'
+
+
+@dataclasses.dataclass
+class MeshConfig(base_config.Config):
+  """Devices as a grid, over whose axes batches, parameters and activations are split. No axis: there is no mesh.
+
+  The names of the axes say what they are meant for. Batches are split over `data` or `fsdp`; all else is what
+  `trainer.sharding` says.
+
+  Attributes:
+    data: The number of parts into which batches are split. 0, here and below: there is no such axis.
+    fsdp: The same, of an axis over which parameters are split too.
+    tensor: The size of the axis for parts of matrices.
+    expert: The size of the axis for the experts of a layer.
+    context: The size of the axis for parts of a sequence.
+  """
+
+  RANGES: ClassVar[Mapping[str, str]] = dict.fromkeys(AXES, '[0, inf)')
+
+  data: int = 0
+  fsdp: int = 0
+  tensor: int = 0
+  expert: int = 0
+  context: int = 0
+
+  def sizes(self) -> dict[str, int]:
+    """The axes that there are, in the order of `AXES`, with their sizes; {} without a mesh."""
+    return {name: getattr(self, name) for name in AXES if getattr(self, name)}
+
+  def num_devices(self) -> int:
+    """The devices of the mesh; 0 without one."""
+    sizes = self.sizes()
+    return math.prod(sizes.values()) if sizes else 0
+
+  def batch_axis(self) -> str:
+    """The axis over which batches are split; '' if there is none."""
+    names = [name for name in BATCH_AXES if getattr(self, name)]
+    return max(names, key=lambda name: getattr(self, name), default='')
+
+  def check_values(self, path: str) -> None:
+    """See `checks.check`."""
+    if self.data > 1 and self.fsdp > 1:
+      raise errors.UserError(
+        f'{path}: data={self.data} and fsdp={self.fsdp}: DTensor splits a dimension, that of the examples, over one '
+        'axis; set one of the two to 1 or 0'
+      )
+
+  def check_run(self, path: str, params: Any, mode: str | None) -> None:
+    """See `checks.check`."""
+    if not self.sizes():
+      return
+    runtime, trainer = params.runtime, params.trainer
+    with errors.Mistakes() as mistakes:
+      for field, value, allowed, reason in (
+        ('runtime.distribution_strategy', runtime.distribution_strategy, ('auto', 'one_device'), 'is one process'),
+        ('runtime.enable_xla', runtime.enable_xla, ('auto', False), 'is not compiled by XLA'),
+        ('runtime.loss_scale', runtime.loss_scale, (None,), 'does not scale losses'),
+        (
+          'runtime.mixed_precision_dtype',
+          runtime.mixed_precision_dtype,
+          (None, 'float32', 'bfloat16'),
+          'does not scale losses, as float16 needs it',
+        ),
+        ('runtime.num_gpus', runtime.num_gpus, (0,), 'is one of CPUs'),
+        ('trainer.inspect.every', trainer.inspect.every, (0,), 'cannot rehearse steps'),
+        ('trainer.train_tf_function', trainer.train_tf_function, (True,), 'runs its steps as functions'),
+        ('trainer.train_tf_while_loop', trainer.train_tf_while_loop, (True,), 'has its own loop'),
+        ('trainer.steps_per_execution', trainer.steps_per_execution, (0, 1), 'runs one step at a time'),
+      ):
+        with mistakes.noted():
+          if value not in allowed:
+            told = ' or '.join('null' if choice is None else str(choice).lower() for choice in allowed)
+            raise errors.UserError(f'{field}: {value!r}: a mesh ({path}) {reason}; set it to {told}')
+
+
+@dataclasses.dataclass
+class ShardingRuleConfig(base_config.Config):
+  """How tensors are split whose names a pattern matches.
+
+  Attributes:
+    pattern: A regular expression, searched for in the names.
+    axes: For each dimension the axis of the mesh over which it is split, '' for none. Dimensions that are not listed
+      are not split.
+  """
+
+  pattern: str = ''
+  axes: tuple[str, ...] = ()
+
+  def check_values(self, path: str) -> None:
+    """See `checks.check`."""
+    if not self.pattern:
+      raise errors.UserError(f'{path}.pattern: is empty; name what is to be split')
+    try:
+      re.compile(self.pattern)
+    except re.error as error:
+      raise errors.UserError(f'{path}.pattern: {self.pattern!r} is no regular expression: {error}') from error
+    for index, axis in enumerate(self.axes):
+      if axis and axis not in AXES:
+        hint = suggestions.did_you_mean(axis, AXES, after=' ')
+        raise errors.UserError(f"{path}.axes.{index}: {axis!r}: {hint}expected '' or one of {', '.join(AXES)}")
+      if axis and axis in self.axes[:index]:
+        raise errors.UserError(f'{path}.axes.{index}: {axis!r} splits another dimension already')
+
+
+@dataclasses.dataclass
+class ShardingConfig(base_config.Config):
+  """What is split over the axes of `runtime.mesh`. Of several patterns that match a name, the first counts.
+
+  Attributes:
+    parameters: Of the model's variables, by their names ('dense/kernel'). The optimizer's follow them. Those that no
+      pattern matches are whole on every device.
+    activations: Of what layers return, by their paths ('encoder/dense'). DTensor chooses where no pattern matches.
+  """
+
+  parameters: tuple[ShardingRuleConfig, ...] = ()
+  activations: tuple[ShardingRuleConfig, ...] = ()
+
+  def check_run(self, path: str, params: Any, mode: str | None) -> None:
+    """See `checks.check`."""
+    sizes = params.runtime.mesh.sizes()
+    for name in ('parameters', 'activations'):
+      for index, rule in enumerate(getattr(self, name)):
+        rule_path = f'{path}.{name}.{index}'
+        if not sizes:
+          raise errors.UserError(f'{rule_path}: there is no mesh; {_WITHOUT_MESH}')
+        for number, axis in enumerate(rule.axes):
+          if axis and axis not in sizes:
+            raise errors.UserError(
+              f'{rule_path}.axes.{number}: the mesh has no axis {axis!r}, only {", ".join(sizes)}; set '
+              f'runtime.mesh.{axis}, to 1 if it is not to split anything'
+            )

@@ -1,0 +1,348 @@
+"""Typed overrides: nested values written into a configuration, checked against its dataclasses' type hints."""
+
+import collections.abc
+from collections.abc import Iterator, Mapping, Sequence
+import functools
+import math
+import types
+import typing
+from typing import Any, NamedTuple, Union
+
+from official.modeling.hyperparams import base_config
+from official.modeling.hyperparams import oneof
+from official.modeling.hyperparams import params_dict
+
+from official_ext.base import errors
+from official_ext.base import model_garden_internals
+from official_ext.base import suggestions
+from official_ext.base import yaml_text
+
+_INT_LIMIT = 1 << 63
+_SCALARS = (bool, int, float, str)
+_ABC_SEQUENCES = (list, tuple, collections.abc.Sequence, collections.abc.Iterable)
+_ABC_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+
+
+class Field(NamedTuple):
+  """One field of a configuration.
+
+  Attributes:
+    path: its dotted path.
+    value: its value.
+    hint: its type hint, Any if the class has none.
+    owner: the configuration that it is a field of.
+  """
+
+  path: str
+  value: Any
+  hint: Any
+  owner: base_config.Config
+
+
+@functools.cache
+def class_hints(config_class: Any) -> Mapping[str, Any]:
+  """The type hints of a configuration class's fields, those of its bases included."""
+  return typing.get_type_hints(config_class)
+
+
+def type_hints(config: params_dict.ParamsDict) -> Mapping[str, Any]:
+  """The type hints of a configuration's fields, those of its class's bases included."""
+  config_class: Any = type(config)
+  return class_hints(config_class)
+
+
+def names(config: params_dict.ParamsDict) -> list[str]:
+  """The names of a configuration's fields."""
+  return [name for name in vars(config) if name not in config.RESERVED_ATTR]
+
+
+def leaves(config: base_config.Config, path: str = '', selected: bool = True) -> Iterator[Field]:
+  """Yields the fields that hold no configuration, depth first, in the order of definition.
+
+  Args:
+    config: where to start.
+    path: the dotted path of `config`.
+    selected: whether to skip the alternatives that a OneOfConfig's `type` does not select.
+  """
+  hints = type_hints(config)
+  for name in names(config):
+    value = vars(config)[name]
+    if selected and isinstance(config, oneof.OneOfConfig) and name not in ('type', config.type):
+      continue
+    field_path = f'{path}.{name}' if path else name
+    if isinstance(value, base_config.Config) and names(value):
+      yield from leaves(value, field_path, selected)
+    elif isinstance(value, (list, tuple)) and value and isinstance(value[0], base_config.Config):
+      for index, element in enumerate(value):
+        yield from leaves(element, f'{field_path}.{index}', selected)
+    else:
+      yield Field(field_path, value, hints.get(name, Any), config)
+
+
+def read_leaves(config: base_config.Config, path: str = '') -> Iterator[Field]:
+  """Yields those of `leaves` that something reads: neither they nor what they are part of is in UNREAD_FIELDS."""
+  unread = getattr(type(config), 'UNREAD_FIELDS', {})
+  for name in names(config):
+    if name in unread or (isinstance(config, oneof.OneOfConfig) and name not in ('type', config.type)):
+      continue
+    value = vars(config)[name]
+    field_path = f'{path}.{name}' if path else name
+    if isinstance(value, base_config.Config) and names(value):
+      yield from read_leaves(value, field_path)
+    elif isinstance(value, (list, tuple)) and value and isinstance(value[0], base_config.Config):
+      for index, element in enumerate(value):
+        yield from read_leaves(element, f'{field_path}.{index}')
+    else:
+      yield Field(field_path, value, type_hints(config).get(name, Any), config)
+
+
+def override(config: base_config.Config, values: Mapping[str, Any], path: str = '', others: Any = None) -> None:
+  """Writes nested values into a configuration, in place.
+
+  A mapping is written into the nested configuration of its name; anything else replaces the value, after a conversion
+  that loses nothing: an integer for a float, 1e3 for an integer. A list of the same length, or a mapping from indices,
+  overrides the elements of a list one by one. A value that equals the present one is not checked.
+
+  Args:
+    config: the configuration, not locked.
+    values: nested dicts, lists, scalars and `yaml_text.Literal`, by field.
+    path: the dotted path of `config`, for error messages.
+    others: the type of fields that the class does not have; they may be added. None: there are none.
+
+  Raises:
+    UserError: no such field, a value of another type, a field that nothing reads; of all fields that are wrong.
+      `config` then holds the others.
+  """
+  selected = getattr(config, 'type', None)
+  with errors.Mistakes() as mistakes:
+    for name, value in values.items():
+      with mistakes.noted():
+        _override_field(config, name, value, path, others)
+    if isinstance(config, oneof.OneOfConfig):
+      _check_selection(config, values, path, selected)
+
+
+def _override_field(config: base_config.Config, name: Any, value: Any, path: str, others: Any) -> None:
+  field_path = f'{path}.{name}' if path else str(name)
+  if name not in names(config):
+    if others is None or name in config.RESERVED_ATTR:
+      raise errors.UserError(_no_such_field(config, name, path))
+    config.__dict__[str(name)] = _convert(value, others, None, field_path)
+    return
+  current, hint = vars(config)[name], type_hints(config).get(name, others or Any)
+  before = _plain(current)  # A nested configuration is changed in place.
+  try:
+    new = _convert(value, hint, current, field_path)
+  except errors.UserError:
+    if name not in getattr(type(config), 'SECRET_FIELDS', ()):
+      raise
+    raise errors.UserError(f'{field_path}: expected {type_name(hint)}, got something else') from None
+  unread = getattr(type(config), 'UNREAD_FIELDS', {})
+  if name in unread and not _same(new, current) and _plain(new) != before:
+    raise errors.UserError(f'{field_path}: nothing reads this field: {unread[name]}')
+  config.__dict__[name] = new
+
+
+def _plain(value: Any) -> Any:
+  return value.as_dict() if isinstance(value, params_dict.ParamsDict) else value
+
+
+def _check_selection(config: oneof.OneOfConfig, values: Mapping[str, Any], path: str, before: Any) -> None:
+  """Refuses an unknown `type`, and puts `before` back for it; refuses values for alternatives that are not selected."""
+  alternatives = [name for name in names(config) if name != 'type']
+  if config.type is not None and config.type not in alternatives:
+    wrong = config.type
+    config.__dict__['type'] = before
+    raise errors.UserError(f'{path}.type: {yaml_text.shortened(wrong)} is {not_one_of(wrong, alternatives)}')
+  for name in values:
+    if name in alternatives and name != config.type:
+      raise errors.UserError(f'{path}.{name}: nothing reads this field while {path}.type is {_shown(config.type)}')
+
+
+def _convert(value: Any, hint: Any, current: Any, path: str) -> Any:
+  """Converts `value` to what a field of type `hint` holds, which holds `current` now."""
+  if _same(value, current):
+    return current
+  if isinstance(value, Mapping):
+    return _convert_mapping(value, hint, current, path)
+  if isinstance(value, (list, tuple)) and not isinstance(value, yaml_text.Literal):
+    return _convert_sequence(value, hint, current, path)
+  return _convert_scalar(value, hint, path)
+
+
+def _convert_scalar(value: Any, hint: Any, path: str) -> Any:
+  text = None
+  if isinstance(value, yaml_text.Literal):
+    value, text = value
+  allowed = members(hint)
+  if isinstance(value, int) and not isinstance(value, bool) and float in allowed and int not in allowed:
+    value = _to_float(value)
+  if isinstance(value, float) and value.is_integer() and int in allowed and float not in allowed:
+    value = int(value)
+  is_number = Any in allowed or type(value) in allowed
+  if is_number and isinstance(value, int) and not -_INT_LIMIT <= value < _INT_LIMIT:
+    raise errors.UserError(f'{path}: {yaml_text.shortened(value)} does not fit into an integer of 64 bits')
+  if is_number:
+    return value
+  if str in allowed and text is not None and (value is not None or not text):
+    return text
+  raise errors.UserError(f'{path}: expected {type_name(hint)}, got {_shown(value)}')
+
+
+def _to_float(value: int) -> float:
+  try:
+    return float(value)
+  except OverflowError:
+    return math.inf if value > 0 else -math.inf
+
+
+def _convert_mapping(value: Mapping[str, Any], hint: Any, current: Any, path: str) -> Any:
+  allowed = members(hint)
+  dictionaries = [member for member in allowed if _origin(member) in _ABC_MAPPINGS]
+  # Dict[str, float] holds floats.
+  others = (*typing.get_args(dictionaries[0]), Any, Any)[1] if dictionaries else None
+  if isinstance(current, base_config.Config):
+    is_empty = type(current) is base_config.Config and not names(current)
+    override(current, value, path, Any if others is None and is_empty else others)
+    return current
+  if isinstance(current, (list, tuple)) and value and all(str(key).isdigit() for key in value):
+    return _convert_elements(value, hint, current, path)
+  config_classes = [member for member in allowed if _is_config(member)]
+  if not (config_classes or dictionaries or Any in allowed):
+    raise errors.UserError(f'{path}: expected {type_name(hint)}, got a mapping')
+  config_class = config_classes[0] if config_classes else base_config.Config
+  try:
+    config = config_class()
+  except (TypeError, ValueError) as error:
+    raise errors.UserError(f'{path}: {config_class.__name__} cannot be made from its defaults: {error}') from error
+  override(config, value, path, (others or Any) if config_class is base_config.Config else None)
+  return config
+
+
+def _convert_elements(value: Mapping[str, Any], hint: Any, current: Sequence[Any], path: str) -> Sequence[Any]:
+  """Overrides the elements of a list by their indices."""
+  elements = [element.as_dict() if isinstance(element, base_config.Config) else element for element in current]
+  for key, element in value.items():
+    if int(key) >= len(elements):
+      raise errors.UserError(f'{path}.{key}: no such element, {path} has {len(elements)}')
+    elements[int(key)] = element
+  return _convert_sequence(elements, hint, current, path)
+
+
+def _convert_sequence(value: Sequence[Any], hint: Any, current: Any, path: str) -> Sequence[Any]:
+  allowed = members(hint)
+  sequences = [member for member in allowed if _origin(member) in _ABC_SEQUENCES]
+  if not sequences and Any not in allowed:
+    raise errors.UserError(f'{path}: expected {type_name(hint)}, got the list {_shown(value)}')
+  element_hints = _element_hints(sequences[0] if sequences else list, len(value))
+  if len(element_hints) != len(value):
+    raise errors.UserError(f'{path}: expected {type_name(hint)}, got {len(value)} values')
+  olds: Sequence[Any] = current if isinstance(current, (list, tuple)) else ()
+  if len(olds) != len(value):
+    olds = [None] * len(value)
+  elements = [
+    _convert(element, element_hint, old, f'{path}.{index}')
+    for index, (element, element_hint, old) in enumerate(zip(value, element_hints, olds))
+  ]
+  if not model_garden_internals.is_valid_sequence(elements):
+    raise errors.UserError(f'{path}: a list holds either scalars or mappings, and no lists')
+  if isinstance(current, (list, tuple)):
+    return type(current)(elements)
+  return tuple(elements) if sequences and _origin(sequences[0]) is tuple else elements
+
+
+def _element_hints(sequence: Any, length: int) -> Sequence[Any]:
+  arguments = typing.get_args(sequence)
+  if _origin(sequence) is tuple and arguments and arguments[-1] is not Ellipsis:
+    return arguments
+  return [arguments[0] if arguments else Any] * length
+
+
+def _same(value: Any, current: Any) -> bool:
+  """Whether `value` equals what a field holds; a list equals a tuple of the same elements."""
+  if isinstance(value, yaml_text.Literal):
+    value = value.value
+  if isinstance(value, (list, tuple)) and isinstance(current, (list, tuple)):
+    return len(value) == len(current) and all(map(_same, value, current))
+  return type(value) is type(current) and not isinstance(value, (dict, params_dict.ParamsDict)) and value == current
+
+
+def members(hint: Any) -> tuple[Any, ...]:
+  """The types that a hint allows: those of a Union, or itself; NoneType for null."""
+  if typing.get_origin(hint) in (Union, types.UnionType):
+    return tuple(member for argument in typing.get_args(hint) for member in members(argument))
+  if hint is None:
+    return (type(None),)
+  return (hint,)
+
+
+def _origin(hint: Any) -> Any:
+  return typing.get_origin(hint) or hint
+
+
+def _is_config(hint: Any) -> bool:
+  return isinstance(hint, type) and issubclass(hint, params_dict.ParamsDict)
+
+
+def type_name(hint: Any) -> str:
+  """A type hint in words: 'int', 'float or null', 'list of str', 'mapping (EMAConfig)'."""
+  return ' or '.join(dict.fromkeys(_member_name(member) for member in members(hint)))
+
+
+def _member_name(member: Any) -> str:
+  if member is type(None):
+    return 'null'
+  if member is Any:
+    return 'anything'
+  if _is_config(member):
+    return 'a mapping' if member is base_config.Config else f'a mapping ({member.__name__})'
+  if _origin(member) in _ABC_MAPPINGS:
+    return 'a mapping'
+  if _origin(member) in _ABC_SEQUENCES:
+    arguments = typing.get_args(member)
+    if _origin(member) is tuple and arguments and arguments[-1] is not Ellipsis:
+      return f'a list of {len(arguments)} values ({", ".join(type_name(argument) for argument in arguments)})'
+    return f'a list of {type_name(arguments[0])}' if arguments else 'a list'
+  return getattr(member, '__name__', str(member))
+
+
+def _shown(value: Any) -> str:
+  """A value as a user would write it, with its type."""
+  if value is None:
+    return 'null'
+  if isinstance(value, bool):
+    return 'true' if value else 'false'
+  if isinstance(value, (list, tuple)):
+    return yaml_text.shortened(
+      [element.value if isinstance(element, yaml_text.Literal) else element for element in value]
+    )
+  shown = yaml_text.shortened(value)
+  return f'{shown} ({type(value).__name__})' if isinstance(value, _SCALARS) else shown
+
+
+def _no_such_field(config: base_config.Config, name: Any, path: str) -> str:
+  """The message, with the nearest name beside it or, failing that, below it."""
+  field_path = f'{path}.{name}' if path else str(name)
+  here = names(config)
+  below: dict[str, str] = {}
+  for field in leaves(config, path):
+    below.setdefault(field.path.rsplit('.', 1)[-1], field.path)
+  suggestion: str | None = None
+  near = suggestions.nearest(name, here, cutoff=0.7)
+  if near:
+    suggestion = f'{path}.{near[0]}' if path else near[0]
+  else:
+    near = suggestions.nearest(name, below, cutoff=0.7)
+    suggestion = below[near[0]] if near else None
+  if suggestion:
+    return f'{field_path}: no such field; did you mean {suggestion}?'
+  return f'{field_path}: no such field; {path or "the experiment"} has {_listed(here)}'
+
+
+def not_one_of(value: str, candidates: Sequence[str]) -> str:
+  """The rest of an error message: the candidates, and the nearest of them."""
+  return f'not one of {_listed(candidates)}{suggestions.did_you_mean(value, candidates, before="; ")}'
+
+
+def _listed(candidates: Sequence[str]) -> str:
+  return ', '.join(candidates) if len(candidates) <= 20 else ', '.join(candidates[:20]) + ', ...'

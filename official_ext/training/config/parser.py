@@ -1,0 +1,337 @@
+"""From flags to one checked, locked configuration: factory, files, flags, overrides, checks."""
+
+from collections.abc import Iterator, Mapping, Sequence
+import re
+from typing import Any
+
+from absl import logging
+import gin
+from official.core import train_utils
+from official.modeling.hyperparams import base_config
+
+from official_ext.base import errors
+from official_ext.base import model_garden_internals
+from official_ext.base import suggestions
+from official_ext.base import yaml_text
+from official_ext.base.files import paths
+from official_ext.training.config import checks
+from official_ext.training.config import definitions
+from official_ext.training.config import epochs
+from official_ext.training.config import overrides
+from official_ext.training.config import short_names
+
+
+def experiment_names() -> list[str]:
+  """The names of all registered experiments, sorted."""
+
+  def names(collection: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for name, entry in collection.items():
+      if isinstance(entry, dict):
+        yield from names(entry, f'{prefix}{name}/')
+      else:
+        yield prefix + name
+
+  return sorted(names(model_garden_internals.registered_configs(), ''))
+
+
+def factory_of(experiment: str) -> Any:
+  """The function that makes an experiment's configuration.
+
+  Raises:
+    UserError: no experiment has this name.
+  """
+  known = experiment_names()
+  if experiment not in known:
+    near = suggestions.nearest(experiment, known, count=3) or [name for name in known if experiment in name][:3]
+    hint = f'did you mean {" or ".join(near)}? ' if near else ''
+    raise errors.UserError(
+      f'--experiment={experiment}: no such experiment; {hint}What is not imported by registry_imports.py needs '
+      '--registry=MODULE; `official-ext list` shows all'
+    )
+  entry: Any = model_garden_internals.registered_configs()
+  for part in experiment.split('/'):
+    entry = entry[part]
+  return entry
+
+
+class ExperimentParser(train_utils.ExperimentParser):
+  """Builds a configuration from flags, in the order of the methods that `parse` calls; a later value wins.
+
+  The flags are an absl FlagValues or any object with some of the attributes experiment, mode, config_file,
+  params_override, set, tpu, tf_data_service.
+  """
+
+  def __init__(self, flags_obj: Any):
+    super().__init__(flags_obj)
+    self._given: set[str] = set()  # The dotted paths of the fields that the command line names.
+
+  def parse(self) -> definitions.ExperimentConfig:
+    """See base class. The result is not checked for ranges, and not locked."""
+    params = self.base_experiment()
+    with errors.Mistakes() as mistakes:
+      self.override(params, mistakes)
+    return params
+
+  def override(self, params: definitions.ExperimentConfig, mistakes: errors.Mistakes) -> None:
+    """Writes all that the flags say into an experiment, in place, and notes what is wrong with it."""
+    for source in (
+      self.parse_config_file,
+      self.parse_runtime,
+      self.parse_data_service,
+      self.parse_params_override,
+      self.parse_set,
+      self.check_data_service,
+      _expand_homes,
+      self.fill_seeds,
+      self.check_given,
+    ):
+      with mistakes.noted():
+        source(params)
+
+  def base_experiment(self) -> definitions.ExperimentConfig:
+    """The registered experiment, with the fields of this library."""
+    if not self._flag('experiment'):
+      raise errors.UserError('--experiment: must be given; `official-ext list` shows what there is')
+    return definitions.upgrade(factory_of(self._flag('experiment'))())
+
+  def parse_config_file(self, params):
+    """See base class."""
+    with errors.Mistakes() as mistakes:
+      for path in self._flag('config_file') or ():
+        with mistakes.noted():
+          values = yaml_text.load_file(path, '--config_file')
+          with mistakes.noted(f' (in {path})'):
+            _override(params, values)
+    return params
+
+  def parse_runtime(self, params):
+    """See base class. Without a flag, the files' value stays."""
+    if self._flag('tpu'):
+      _override(params, {'runtime': {'tpu': self._flag('tpu')}})
+    return params
+
+  def parse_data_service(self, params):
+    """See base class."""
+    address = self._flag('tf_data_service')
+    for path, data in checks.data_configs(params) if address else ():
+      overrides.override(data, {'tf_data_service_address': address}, path)
+    return params
+
+  def check_data_service(self, params):
+    """Refuses the address of a tf.data service from which nothing is taken."""
+    if self._flag('tf_data_service'):
+      checks.check_data_service(params)
+    return params
+
+  def parse_params_override(self, params):
+    """See base class."""
+    if self._flag('params_override'):
+      values = yaml_text.load_overrides(self._flag('params_override'), '--params_override')
+      self._given.update(_paths(values))
+      _override(params, values)
+    return params
+
+  def parse_set(self, params):
+    """Applies every --set: what chooses among alternatives with the dotted paths, then the other short names."""
+    with errors.Mistakes() as mistakes:
+      self._parse_set(params, mistakes)
+    return params
+
+  def _parse_set(self, params, mistakes):
+    by_path: dict[str, Any] = {}
+    by_short_name: dict[str, Any] = {}
+    for text in self._flag('set') or ():
+      with mistakes.noted():
+        name, equals, value = text.partition('=')
+        name = name.strip()
+        if not (name and equals):
+          raise errors.UserError(f'--set={text}: expected --set=NAME=VALUE')
+        group = by_path if '.' in name or name in overrides.names(params) else by_short_name
+        if name in group:
+          raise errors.UserError(f'{name}: given twice in --set')
+        group[name] = yaml_text.load_value(value, f'--set={name}')
+    experiment = self._flag('experiment')
+
+    followers: dict[str, Any] = {}
+    shares: list[str] = []
+
+    def use_short_name(name):
+      path, *following = short_names.resolve(name, params, experiment)
+      followers.update(dict.fromkeys(following, by_short_name[name]))
+      shares.extend(short_names.shares(name, params, experiment))
+      if path in by_path:
+        raise errors.UserError(f'{path}: given twice in --set, once by the short name {name}')
+      by_path[path] = by_short_name[name]
+      return {path: by_short_name[name]}
+
+    choosing = [name for name in by_short_name if short_names.chooses(name, experiment)]
+    for name in choosing:
+      with mistakes.noted():
+        use_short_name(name)
+    with mistakes.noted():
+      overrides.override(params, _nest(by_path))
+    for name in by_short_name:
+      if name not in choosing:
+        with mistakes.noted():
+          overrides.override(params, _nest(use_short_name(name)))
+    with mistakes.noted():
+      overrides.override(params, _nest(self._unset(followers, shares, by_path, params)))
+    self._given.update(by_path)
+    _settle_length(params, _nest(by_path))
+
+  def check_given(self, params):
+    """Refuses fields that may not be set in an experiment: see `checks.check_given`."""
+    checks.check_given(params, self._given)
+    return params
+
+  def _unset(self, followers, shares, by_path, params):
+    """The values of fields that follow another one, or keep their share of the length: if no --set, and no file, has
+    set them.
+    """
+    if not (followers or shares):
+      return {}
+    values_of = lambda config: {leaf.path: leaf.value for leaf in overrides.leaves(config, selected=False)}
+    registered, present = values_of(self.base_experiment()), values_of(params)
+    lengths = present['trainer.train_steps'], registered['trainer.train_steps']
+    shared = {path: short_names.share_of(present[path], *lengths) for path in shares if present[path]}
+    is_set = lambda path: path in by_path or present.get(path) != registered.get(path)
+    return {path: value for path, value in {**followers, **shared}.items() if not is_set(path)}
+
+  def fill_seeds(self, params):
+    """Makes the order of training data a function of `runtime.seed`, unless the data's own fields are set."""
+    for path, data in checks.data_configs(params):
+      if path.endswith('train_data'):
+        for name, value in (('seed', params.runtime.seed), ('deterministic', True)):
+          if name in vars(data) and vars(data)[name] is None:
+            data.__dict__[name] = value
+    return params
+
+  def _flag(self, name: str) -> Any:
+    return getattr(self._flags_obj, name, None)
+
+
+def _expand_homes(values: Any, path: str = '') -> None:
+  """Expands `~/` at the start of values: shells do so only at the start of a word."""
+  fields = vars(values) if isinstance(values, base_config.Config) else values
+  for name, value in list(fields.items()):
+    if str(name).startswith('_'):
+      continue
+    where = f'{path}.{name}' if path else name
+    if isinstance(value, (base_config.Config, dict)):
+      _expand_homes(value, where)
+    elif isinstance(value, str):
+      fields[name] = _expand_home(value, where)
+    elif isinstance(value, (list, tuple)):
+      for index, item in enumerate(value):
+        if isinstance(item, (base_config.Config, dict)):
+          _expand_homes(item, f'{where}[{index}]')
+      if any(isinstance(item, str) for item in value):
+        fields[name] = type(value)(_expand_home(item, where) if isinstance(item, str) else item for item in value)
+
+
+def _expand_home(value: str, where: str) -> str:
+  """A path, or, of `input_path`, patterns joined by commas. `~` without a slash may mean anything."""
+  before = r'(^|,\s*)' if where.endswith('input_path') else '(^)'
+  return re.sub(before + r'(~[\w.-]*)(?=/)', lambda m: m.group(1) + paths.expand_home(m.group(2), where), value)
+
+
+def _paths(values: Any, path: str = '') -> Iterator[str]:
+  """The dotted paths of what nested mappings hold."""
+  if isinstance(values, Mapping) and values:
+    for name, value in values.items():
+      yield from _paths(value, f'{path}.{name}' if path else str(name))
+  else:
+    yield path
+
+
+def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
+  return yaml_text.nest(((path.split('.'), value) for path, value in values.items()), '--set')
+
+
+def _override(params: definitions.ExperimentConfig, values: Mapping[str, Any]) -> None:
+  """Applies the values of one source."""
+  with errors.Mistakes() as mistakes:
+    with mistakes.noted():
+      overrides.override(params, values)
+    _settle_length(params, values)
+
+
+def _settle_length(params: definitions.ExperimentConfig, values: Mapping[str, Any]) -> None:
+  """Lets a source that sets one of train_steps and train_epochs override the other too; `check` refuses both.
+
+  An interval in steps overrides the one in epochs; one in epochs takes precedence anyway.
+  """
+  given = values.get('trainer')
+  lengths = ('train_steps', 'train_epochs')
+  chosen = [name for name in lengths if isinstance(given, Mapping) and name in given and vars(params.trainer)[name]]
+  if len(chosen) == 1:
+    for name in lengths:
+      if name not in chosen:
+        params.trainer.__dict__[name] = type(vars(params.trainer)[name])(0)
+  for in_epochs, in_steps in epochs.INTERVALS.items():
+    if isinstance(given, Mapping) and in_steps in given:
+      if in_epochs in given and vars(params.trainer)[in_epochs]:
+        raise errors.UserError(f'trainer.{in_epochs}: set either trainer.{in_steps} or trainer.{in_epochs}, not both')
+      params.trainer.__dict__[in_epochs] = 0.0
+
+
+def parse_configuration(
+  flags_obj: Any, lock_return: bool = True, print_return: bool = True
+) -> definitions.ExperimentConfig:
+  """Parses the configuration of a run.
+
+  Args:
+    flags_obj: see `ExperimentParser`. Without a mode, checks that concern one mode are skipped.
+    lock_return: whether to make the result immutable, at every depth.
+    print_return: whether to log the result.
+
+  Returns:
+    The checked configuration.
+
+  Raises:
+    UserError: all mistakes that can be found without a model, each in one line that names the field, file or flag.
+  """
+  parser = ExperimentParser(flags_obj)
+  params = parser.base_experiment()
+  mode = getattr(flags_obj, 'mode', None)
+  debugs = getattr(flags_obj, 'debug', False)
+  runs_once = getattr(flags_obj, 'dry_run', False) or debugs
+  with errors.Mistakes() as mistakes:
+    parser.override(params, mistakes)
+    with mistakes.noted():
+      # A field may seem to be missing because its source could not be read.
+      checks.check(params, None if mistakes.found else mode)
+    if runs_once and not mistakes.found:
+      with mistakes.noted():
+        checks.check_complete(params)
+    model_dir = getattr(flags_obj, 'model_dir', None)
+    if runs_once or (mode and model_dir):
+      with mistakes.noted():
+        used_for = 'train' if debugs else None if runs_once else mode
+        checks.check_files(params, used_for, model_dir, getattr(flags_obj, 'checkpoint', None))
+  if lock_return:
+    definitions.lock(params)
+  if print_return and logging.vlog_is_on(logging.INFO):
+    logging.info('Final experiment parameters:\n%s', yaml_text.dump(params.as_dict()))
+  return params
+
+
+def parse_gin(files: Sequence[str] | None, bindings: Sequence[str] | None) -> None:
+  """Reads gin configuration files and bindings, as gin.parse_config_files_and_bindings does.
+
+  Args:
+    files: values of --gin_file.
+    bindings: values of --gin_params, such as 'official_ext.Trainer.max_silent_recompilations = 10'.
+
+  Raises:
+    UserError: a file cannot be read; a binding names nothing, or several things.
+  """
+  try:
+    gin.parse_config_files_and_bindings(files, bindings)
+  except SystemExit as error:
+    raise errors.UserError(
+      f'--gin_file, --gin_params: {errors.origin(error)} calls sys.exit({error.code!r})'
+    ) from error
+  except Exception as error:  # An import of a gin file runs a module: anything may be in there.
+    reason = ' '.join(str(error).split())
+    raise errors.UserError(f'--gin_file, --gin_params: {reason}') from error

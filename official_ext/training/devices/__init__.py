@@ -1,0 +1,4 @@
+"""Devices, distribution strategies, workers, signals and failures.
+
+Start with `distribute.py`.
+"""

@@ -1,0 +1,307 @@
+"""Lets the workers of a run talk to each other, and ends all of them when one is lost.
+
+It uses TensorFlow's coordination service, which the chief hosts: a key-value store that all workers see, and
+heartbeats. A worker that dies breaks the collective operations of the others, at once or, if none was under way, when
+its heartbeats have been missing for `runtime.worker_timeout_seconds`.
+"""
+
+import atexit
+from collections.abc import Callable, Iterator
+import contextlib
+import faulthandler
+import functools
+import json
+import re
+import shutil
+import tempfile
+from typing import Any, Optional
+
+from absl import logging
+import tensorflow as tf
+
+from official_ext.base import errors
+from official_ext.base import tf_internals
+from official_ext.training.devices import cluster as cluster_lib
+from official_ext.training.devices import meeting
+
+_JOBS = ('chief', 'worker')
+_POLL_MILLISECONDS = 2000
+_CONNECT_SECONDS = 60
+_MAX_MESSAGE = 500
+
+# What TensorFlow says when a collective operation or the coordination service fails.
+_SIGNS = re.compile(
+  r'official_ext: worker|Collective ops is aborted|[Cc]oordination ?[Ss]ervice|[Cc]oordination agent|heartbeat'
+)
+_TASK = re.compile(r'/job:(chief|worker)/(?:replica:\d+/)?task:(\d+)')
+_REPORT = re.compile(r'official_ext: worker (\d+): (.*)')
+_current: Optional['Workers'] = None
+
+
+def connect(
+  cluster: cluster_lib.Cluster,
+  make_strategy: Callable[[], tf.distribute.Strategy],
+  start_timeout: float,
+  worker_timeout: float,
+) -> tf.distribute.Strategy:
+  """Meets the other workers, and makes the strategy that they share.
+
+  Args:
+    cluster: the workers.
+    make_strategy: connects them.
+    start_timeout: seconds until all workers must have been started.
+    worker_timeout: seconds without a sign of life after which a worker counts as lost.
+
+  Raises:
+    WorkerError: not all of them came, or one was lost.
+  """
+  global _current
+  print(f'Waiting for {len(cluster.addresses)} workers, for {start_timeout:g} s at most.', flush=True)
+  meeting.meet(cluster, start_timeout)
+  jobs, _ = cluster_lib.read_tf_config()
+  milliseconds = int(1000 * worker_timeout)
+  tf_internals.eager_context().configure_coordination_service(
+    service_type='standalone',
+    service_leader=f'/job:{"chief" if jobs.get("chief") else "worker"}/replica:0/task:0',
+    cluster_register_timeout_in_ms=milliseconds,
+    heartbeat_timeout_in_ms=milliseconds,
+    coordinated_jobs=[
+      tf_internals.CoordinatedJob(name=name, num_tasks=len(jobs[name])) for name in _JOBS if jobs.get(name)
+    ],
+  )
+  # A worker lost in here would leave the chief waiting in C++, where no Python runs: this ends the process even so.
+  faulthandler.dump_traceback_later(_CONNECT_SECONDS + worker_timeout, exit=True)
+  workers = Workers(cluster)
+  try:
+    with workers.guarded():
+      strategy = make_strategy()
+  finally:
+    faulthandler.cancel_dump_traceback_later()
+  _current = workers
+  return strategy
+
+
+def get(strategy: tf.distribute.Strategy) -> 'Workers':
+  """Returns the workers that share a strategy: those that `connect` has met, or this process alone."""
+  if _current is not None and isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    return _current
+  return Workers()
+
+
+@functools.cache
+def own_folder(strategy: tf.distribute.Strategy, folder: str) -> str:
+  """Where a worker may put files that every worker writes under the same name.
+
+  Args:
+    strategy: the strategy.
+    folder: the chief's, whose files count.
+
+  Returns:
+    `folder` on the chief; elsewhere a temporary folder, which is deleted when the process ends.
+  """
+  if strategy.extended.should_checkpoint:
+    return folder
+  own = tempfile.mkdtemp(prefix='worker-')
+  atexit.register(shutil.rmtree, own, ignore_errors=True)
+  return own
+
+
+def sum_over(strategy: tf.distribute.Strategy, values: tf.Tensor) -> tf.Tensor:
+  """Sums the values of all workers of a strategy, on each of them; returns `values` itself if there is one worker.
+
+  Args:
+    strategy: the strategy. All of its workers must call, with the same shape and dtype.
+    values: of this worker.
+  """
+  if not are_several(strategy):
+    return values
+  return _sum_over_replicas(strategy, values)
+
+
+def are_several(strategy: tf.distribute.Strategy) -> bool:
+  """Whether several processes share a strategy, each of which runs the whole program."""
+  return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+
+
+def on_any(strategy: tf.distribute.Strategy, here: bool) -> bool:
+  """Whether it is so on any worker: they have to agree on what they do next. All of them must call."""
+  return bool(sum_over(strategy, tf.constant(float(here))) > 0) if are_several(strategy) else here
+
+
+@functools.partial(tf.function, autograph=False)
+def _sum_over_replicas(strategy, values):
+  num_local = len(strategy.extended.worker_devices)
+
+  def of_replica():
+    # One replica speaks for its worker.
+    speaks = tf.distribute.get_replica_context().replica_id_in_sync_group % num_local == 0
+    return tf.where(speaks, values, tf.zeros_like(values))
+
+  return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(of_replica), axis=None)
+
+
+class Workers:
+  """The workers of a run, as one of them sees them. Of one worker, everything here is trivial.
+
+  All workers must call the methods that communicate, in the same order.
+  """
+
+  def __init__(self, cluster: cluster_lib.Cluster | None = None):
+    self._cluster = cluster
+    self._index = cluster.index if cluster else 0
+    self._counts: dict[str, int] = {}
+
+  @property
+  def count(self) -> int:
+    return len(self._cluster.addresses) if self._cluster else 1
+
+  @property
+  def index(self) -> int:
+    return self._index
+
+  @property
+  def is_chief(self) -> bool:
+    return self._cluster is None or self._cluster.is_chief
+
+  def name(self, index: int) -> str:
+    """What messages call a worker."""
+    return self._cluster.name(index) if self._cluster else f'worker {index}'
+
+  # Talking.
+
+  def from_chief(self, topic: str, make: Callable[[], Any]) -> Any:
+    """Returns to all workers what `make` returns on the chief, a JSON value. No other worker calls it.
+
+    Args:
+      topic: a name, for the same use on all workers.
+      make: called on the chief. What it raises ends all workers.
+    """
+    if self.count == 1:
+      return make()
+    key = self._key(topic)
+    if not self.is_chief:
+      return json.loads(self._get(key))
+    value = make()
+    tf_internals.eager_context().set_config_key_value(key, json.dumps(value))
+    return value
+
+  def check_same(self, topic: str, here: str, differences: Callable[[str, str], list[str]]) -> None:
+    """Makes sure that all workers hold the same text.
+
+    Args:
+      topic: what it is, for the message.
+      here: this worker's.
+      differences: describes the differences between two texts, the chief's first.
+
+    Raises:
+      UserError: on all workers, if one has another text than the chief.
+    """
+    if self.count == 1:
+      return
+    key = self._key(topic)
+    if not self.is_chief:
+      tf_internals.eager_context().set_config_key_value(f'{key}/{self._index}', json.dumps(here))
+    message = self.from_chief(f'{topic} compared', lambda: self._first_difference(topic, key, here, differences))
+    if message:
+      raise errors.UserError(message)
+
+  def _first_difference(self, topic, key, here, differences) -> str | None:
+    for index in range(1, self.count):
+      lines = differences(here, json.loads(self._get(f'{key}/{index}')))
+      if lines:
+        more = f'; and {len(lines) - 3} more' if len(lines) > 3 else ''
+        return (
+          f'{topic}: not the same on all workers, {self.name(0)} -> {self.name(index)}: {"; ".join(lines[:3])}{more}; '
+          'start all workers with the same'
+        )
+    return None
+
+  def any(self, topic: str, here: bool) -> bool:
+    """Whether a value is true on any worker."""
+    if self.count == 1:
+      return here
+    key = self._key(topic)
+    if not self.is_chief:
+      tf_internals.eager_context().set_config_key_value(f'{key}/{self._index}', json.dumps(here))
+    others = range(1, self.count)
+    return self.from_chief(
+      f'{topic} on any', lambda: any([here, *(json.loads(self._get(f'{key}/{index}')) for index in others)])
+    )
+
+  def _key(self, topic: str) -> str:
+    number = self._counts[topic] = self._counts.get(topic, 0) + 1
+    return f'official_ext/{topic}/{number}'
+
+  def _get(self, key: str) -> str:
+    """Waits for a value for as long as all workers are alive.
+
+    Raises:
+      tf.errors.OpError: one of them is lost.
+    """
+    while True:
+      try:
+        return tf_internals.eager_context().get_config_key_value(key, _POLL_MILLISECONDS)
+      except tf.errors.DeadlineExceededError:
+        jobs, _ = cluster_lib.read_tf_config()
+        states = tf_internals.eager_context().get_task_states([(job, len(jobs[job])) for job in _JOBS if jobs.get(job)])
+        for state in states:
+          if state is not None:
+            raise state from None
+
+  # Losing one.
+
+  @contextlib.contextmanager
+  def guarded(self) -> Iterator[None]:
+    """Turns TensorFlow's errors about a lost worker into one line; tells the other workers why this one ends.
+
+    Raises:
+      WorkerError: instead of TensorFlow's errors.
+    """
+    try:
+      yield
+    except (errors.WorkerError, errors.PreemptedError, errors.DivergedError):
+      raise  # The others know, or end in the same way.
+    except BaseException as error:
+      if self.count == 1:
+        raise
+      lost = self.explain(error)
+      if lost is not None:
+        raise lost from error
+      self._report(error)
+      raise
+
+  def explain(self, error: BaseException) -> errors.WorkerError | None:
+    """What happened, if an error is due to another worker's end; None for any other error."""
+    cause: BaseException | None = error
+    while cause is not None and not (isinstance(cause, tf.errors.OpError) and _SIGNS.search(str(cause))):
+      cause = cause.__cause__
+    if cause is None:
+      return None
+    advice = 'Start all workers again, with the same command: they go on from the newest checkpoint'
+    report = _REPORT.search(str(cause))
+    if report:
+      return errors.WorkerError(f'{self.name(int(report.group(1)))} has stopped: {report.group(2)}. {advice}')
+    index = self._lost(str(cause))
+    if index is None or index == self._index:
+      return errors.WorkerError(f'the connection to the other workers was lost. {advice}')
+    return errors.WorkerError(f'{self.name(index)} was lost: it was killed, or its machine cannot be reached. {advice}')
+
+  def _lost(self, message: str) -> int | None:
+    """The worker that a message of TensorFlow's is about."""
+    for part in (message.partition('unhealthy')[2], message):
+      match = _TASK.search(part)
+      if match:
+        jobs, _ = cluster_lib.read_tf_config()
+        return int(match.group(2)) + (len(jobs.get('chief', [])) if match.group(1) == 'worker' else 0)
+    return None
+
+  def _report(self, error: BaseException) -> None:
+    """Breaks the others' collective operations, which would wait until its heartbeats are missed."""
+    text = f'{type(error).__name__}: {error}' if str(error) else type(error).__name__
+    text = ' '.join(text.split())[:_MAX_MESSAGE]
+    try:
+      tf_internals.eager_context().report_error_to_cluster(
+        tf.errors.ABORTED, f'official_ext: worker {self._index}: {text}'
+      )
+    except (tf.errors.OpError, ValueError) as failure:
+      logging.warning('The other workers could not be told: %s', failure)

@@ -1,0 +1,208 @@
+"""Watches the Python code of a step that runs eagerly, for what would not happen in a compiled one."""
+
+import builtins
+from collections.abc import Callable, Iterator
+import contextlib
+import functools
+import inspect
+import random
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from official_ext.base import tf_internals
+from official_ext.training.devices import failures
+from official_ext.training.diagnosis import findings
+
+_ONCE = 'a compiled step runs Python once, when it is traced, and never again'
+_CLOCKS = (time.time, time.perf_counter, time.monotonic, time.time_ns, time.perf_counter_ns)
+_MUTATORS = ('append', 'extend', 'insert', 'pop', 'remove', 'clear', 'add', 'update', 'setdefault', 'appendleft')
+_HOST_CODES = frozenset(
+  vars(cls)[name].__code__
+  for cls in (tf_internals.EagerTensor, tf_internals.ResourceVariable)
+  for name in ('numpy', '__array__')
+  if hasattr(vars(cls).get(name), '__code__')
+)
+_ONE_HOT = inspect.unwrap(tf.one_hot).__code__
+_IGNORED = 255  # The usual label of pixels that a segmentation ignores.
+_TENSORFLOW = tuple(tf.__path__)
+_PY_FUNCTIONS = 'script_ops.py'  # Where TensorFlow calls the Python code of a tf.py_function, on the host.
+
+
+class StepWatch:
+  """Collects findings about the user's code that runs inside `watching`."""
+
+  def __init__(self) -> None:
+    self._found: dict[Any, findings.Finding] = {}
+
+  @property
+  def found(self) -> list[findings.Finding]:
+    """The findings in the order of discovery, each place once."""
+    return list(self._found.values())
+
+  @contextlib.contextmanager
+  def watching(self, containers: dict[int, tuple[str, str]]) -> Iterator[None]:
+    """Watches calls in this thread.
+
+    Args:
+      containers: (owner, name) of lists, dictionaries and sets that outlive a step, by their ids.
+    """
+    before = sys.getprofile()
+    with self._random_is_told():
+      sys.setprofile(functools.partial(self._see, containers))
+      try:
+        yield
+      finally:
+        sys.setprofile(before)
+
+  def _see(self, containers: dict[int, tuple[str, str]], frame: Any, event: str, argument: Any) -> None:
+    if event == 'c_call':
+      if failures.is_users(frame.f_code.co_filename):
+        self._see_builtin(containers, frame, argument)
+    elif event == 'call':
+      code = frame.f_code
+      if code in _HOST_CODES:
+        self._see_host_call(frame)
+      elif code.co_name == 'sparse_categorical_crossentropy':
+        self._see_labels(frame)
+      elif code is _ONE_HOT:
+        self._see_one_hot(frame)
+      elif code.co_filename == random.__file__ and frame.f_back and failures.is_users(frame.f_back.f_code.co_filename):
+        self._tell_random(frame.f_back, f'random.{code.co_name}')
+
+  def _see_builtin(self, containers, frame, function):
+    name = getattr(function, '__name__', '')
+    owner = getattr(function, '__self__', None)
+    if function is builtins.print:
+      self._tell(
+        'warning', frame, f'print is called in the step: {_ONCE}', 'log the value from forward, or use tf.print'
+      )
+    elif function is builtins.open:
+      self._tell('warning', frame, f'a file is opened in the step: {_ONCE}', 'open it in build_inputs or in an action')
+    elif function in _CLOCKS:
+      self._tell(
+        'warning',
+        frame,
+        f'the clock is read in the step: {_ONCE}',
+        'the logs have steps_per_second; self.step counts steps',
+      )
+    elif owner is getattr(random, '_inst', None):
+      self._tell_random(frame, f'random.{name}')
+    elif name in _MUTATORS and id(owner) in containers:
+      self._tell(
+        'warning',
+        frame,
+        f'{".".join(containers[id(owner)])}.{name} is called in the step: {_ONCE}',
+        'log the value from forward, or keep it in a tf.Variable',
+        containers[id(owner)],
+      )
+
+  def _see_host_call(self, frame):
+    caller = frame.f_back
+    while caller is not None and '/numpy/' in caller.f_code.co_filename:
+      caller = caller.f_back
+    if caller is None or not failures.is_users(caller.f_code.co_filename) or _is_on_host(caller):
+      return
+    self._tell(
+      'error',
+      caller,
+      f'{frame.f_code.co_name} needs the value of a tensor, which a compiled step has not',
+      "use TensorFlow's functions, or tf.numpy_function if it must be Python",
+    )
+
+  def _see_labels(self, frame):
+    labels = frame.f_locals.get('y_true', frame.f_locals.get('target'))
+    dtype = getattr(labels, 'dtype', None)
+    if not getattr(dtype, 'is_floating', False):
+      return
+    caller = frame.f_back
+    while caller is not None and not failures.is_users(caller.f_code.co_filename):
+      caller = caller.f_back
+    where = 'task.train_data' if caller is None else _place(caller)
+    self.add(float_labels(where, labels), 'labels')
+
+  def _see_one_hot(self, frame):
+    indices, depth = (frame.f_locals.get(name) for name in ('indices', 'depth'))
+    caller = frame.f_back
+    while caller is not None and caller.f_code.co_filename.startswith(_TENSORFLOW):
+      caller = caller.f_back
+    if caller is None or not failures.is_users(caller.f_code.co_filename):
+      return
+    with contextlib.suppress(AttributeError, NotImplementedError, TypeError, ValueError):  # No value, in a graph.
+      largest, places = int(np.max(np.asarray(indices))), int(depth)
+      if largest >= places and largest != _IGNORED:
+        self._tell(
+          'warning',
+          caller,
+          f'class numbers up to {largest} are one-hot encoded with {places} places: '
+          f'those from {places} on become zeros, without an error',
+          'count from 0, or raise the depth',
+        )
+
+  @contextlib.contextmanager
+  def _random_is_told(self):
+    """Watches NumPy's random functions, which the profiler does not see as builtins."""
+    originals = {
+      name: function
+      for name, function in vars(np.random).items()
+      if name.islower() and callable(function) and name[0] != '_' and not isinstance(function, type)
+    }
+    for name, function in originals.items():
+      setattr(np.random, name, self._telling(name, function))
+    try:
+      yield
+    finally:
+      for name, function in originals.items():
+        setattr(np.random, name, function)
+
+  def _telling(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def told(*args, **kwargs):
+      frame = sys._getframe(1)  # pylint: disable=protected-access
+      if failures.is_users(frame.f_code.co_filename) and not _is_on_host(frame):
+        self._tell_random(frame, f'np.random.{name}')
+      return function(*args, **kwargs)
+
+    return told
+
+  def _tell_random(self, frame, name):
+    self._tell(
+      'warning',
+      frame,
+      f'{name} is called in the step: {_ONCE}, so that every step has the same numbers',
+      'use tf.random.stateless_uniform or the like with self.make_seed()',
+    )
+
+  def _tell(self, level, frame, what, remedy, key=None):
+    if not _is_on_host(frame):
+      self.add(findings.Finding(level, _place(frame), what, remedy), key or (frame.f_code, frame.f_lineno))
+
+  def add(self, finding: findings.Finding, key: Any) -> None:
+    """Adds a finding, unless this key has one already."""
+    self._found.setdefault(key, finding)
+
+
+def float_labels(where: str, labels: Any) -> findings.Finding:
+  """The finding about class numbers that come as floats."""
+  whole = bool(np.all(np.asarray(labels) == np.floor(np.asarray(labels))))
+  what = f'class numbers come as {labels.dtype.name}'
+  if not whole:
+    what += ', and not all of them are whole: what follows the point is cut off'
+  return findings.Finding(
+    'warning' if whole else 'error', where, what, 'give labels as int32 in build_inputs, and do not scale them'
+  )
+
+
+def _place(frame: Any) -> str:
+  return failures.at_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname.rpartition('<locals>.')[2])
+
+
+def _is_on_host(frame: Any) -> bool:
+  """Whether TensorFlow has called this code for a tf.py_function or tf.numpy_function."""
+  while frame is not None:
+    if frame.f_code.co_filename.endswith(_PY_FUNCTIONS):
+      return True
+    frame = frame.f_back
+  return False

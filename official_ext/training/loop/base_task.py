@@ -1,0 +1,248 @@
+"""The task, which a user writes: data, model, loss."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from official.core import base_task
+import tensorflow as tf
+import tf_keras
+
+from official_ext.base import tf_internals
+from official_ext.training.checkpoints import warm_start
+from official_ext.training.devices import failures
+from official_ext.training.step import step_random
+
+
+def num_examples_in(inputs: Any) -> tf.Tensor:
+  """The number of examples in a batch: the leading dimension of its first tensor that has one.
+
+  Args:
+    inputs: a nested structure of tensors, as the input pipeline gives them.
+
+  Returns:
+    A float32 scalar; 1 if no tensor has a leading dimension.
+  """
+  for tensor in tf.nest.flatten(inputs):
+    if isinstance(tensor, tf.RaggedTensor):
+      return tf.cast(tensor.nrows(), tf.float32)
+    if isinstance(tensor, tf.SparseTensor):
+      return tf.cast(tensor.dense_shape[0], tf.float32)
+    if tf.is_tensor(tensor) and tensor.shape.rank != 0:
+      return tf.cast(tf.shape(tensor)[0], tf.float32)
+  return tf.constant(1.0)
+
+
+class Task(base_task.Task):
+  """A single-replica view of training: `build_model`, `build_inputs` and `forward` make a task.
+
+  `train_step` and `validation_step` are derived from `forward`; override them to own more of the step. Whatever
+  `train_step` does, it hands its gradients to `optimizer.apply_gradients`, and the trainer takes them from there:
+  accumulation, reduction, the test for finite values and clipping need no code in a task.
+
+  Attributes:
+    class_names: The names of the classes, in the order of their numbers, for images; () if they have none.
+    trainer_cls: A subclass of `base_trainer.Trainer` that trains the task, if `next_train_inputs` or another of its
+      override points is needed. None: the library's own.
+    goes_on_from: The folder of the checkpoint whose weights the model will have, known before it is built: of a
+      resume, an evaluation, `ext.load`. '' for a new run.
+    evaluates: Whether the run evaluates, known before its input is built: only then are examples held out for it.
+  """
+
+  class_names: Sequence[str] = ()
+  trainer_cls: Any | None = None
+  goes_on_from: str = ''
+  evaluates: bool = True
+
+  @property
+  def config(self) -> Any:
+    """The task's configuration, `params.task`."""
+    return self.task_config
+
+  @property
+  def step(self) -> tf.Tensor:
+    """The number of updates before this step, or before this evaluation: int64 scalar. Zero outside of both."""
+    key = step_random.current_key()
+    return tf.constant(0, tf.int64) if key is None else tf.cast(key.step, tf.int64)
+
+  def make_seed(self, salt: str | None = None) -> tf.Tensor:
+    """A seed for stateless random ops, a function of (runtime.seed, step, replica): int64 of shape [2].
+
+    In an evaluation, it is a function of (runtime.seed, number of the batch, replica), the same in every evaluation.
+    """
+    return step_random.make_seed(salt)
+
+  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
+    """Computes the loss of one replica's batch.
+
+    Args:
+      inputs: one element of the input pipeline, this replica's share of the batch.
+      model: the model of `build_model`.
+      training: whether the pass is for an update.
+
+    Returns:
+      (loss, logs). `loss` is a scalar, the mean over the examples of `inputs`. `logs` maps names to values: a scalar,
+      the mean over the examples, is logged as its mean over all examples; a tuple under the name of one of
+      `build_metrics`'s metrics is handed to that metric's `update_state`. In evaluation, a tensor of shape [images,
+      height, width, channels] is pictures, of which TensorBoard shows those of the first batch.
+    """
+    raise NotImplementedError(f'{type(self).__name__} must implement forward, or train_step and validation_step.')
+
+  def initialize(self, model: tf_keras.Model) -> None:
+    """Starts a new run from the weights in `task.init_checkpoint`, if that is set: see warm_start.py.
+
+    Args:
+      model: the model of `build_model`.
+
+    Raises:
+      UserError: there is no such checkpoint, or it does not fit.
+    """
+    if self.task_config.init_checkpoint:
+      may_miss = getattr(self.task_config, 'init_checkpoint_may_miss', ())
+      warm_start.load_weights(model, self.task_config.init_checkpoint, may_miss)
+
+  def serving_function(self, model: tf_keras.Model) -> Any | None:
+    """The function that an exported model computes: see serving.py.
+
+    Args:
+      model: the model of `build_model`, trained.
+
+    Returns:
+      A `tf.function` with an `input_signature`, which returns a dictionary of tensors, or a dictionary of such
+      functions by the names of their signatures ('serving_default' is what a server calls). None: the call of the
+      model, on the inputs that it was built for.
+    """
+    del model
+    return None
+
+  def num_examples(self, params: Any) -> int | None:
+    """The number of examples in one epoch of a data configuration; None if the source does not know it.
+
+    Args:
+      params: `task.train_data` or `task.validation_data`.
+    """
+    del params
+    return None
+
+  def build_actions(self, trainer: Any) -> Sequence[Callable[[Mapping[str, Any]], None]]:
+    """Makes the actions to take besides training, and says when: see triggers.py.
+
+    Args:
+      trainer: with `model`, `global_step`, `optimizer`, ...; built, but not restored yet.
+
+    Returns:
+      Triggers. Any other function of the logs is called after every training loop.
+    """
+    del trainer
+    return ()
+
+  def keep_files(self, model_dir: str) -> None:
+    """Writes what those need who go on from this run, and the configuration does not tell: when training starts, on the
+    chief, beside params.yaml. `goes_on_from` leads to it.
+
+    Args:
+      model_dir: the run's folder.
+
+    Raises:
+      StorageError: it cannot be written.
+    """
+    del model_dir
+
+  def code_files(self) -> Mapping[str, Any]:
+    """Further code and files that decide what a step computes, beside the modules of the task: see code_identity.py.
+
+    A run compares them over its workers, and reports on resume which of them have changed.
+
+    Returns:
+      By name: the path of a file, bytes, or a function, class or module in Python.
+    """
+    return {}
+
+  def check_result(self, model: tf_keras.Model, folder: str) -> Sequence[str]:
+    """Saves what a finished run leaves for others, loads it again, and compares: for `official-ext check`.
+
+    Args:
+      model: the model of `build_model`, after a step.
+      folder: where to save it. It is removed afterwards.
+
+    Returns:
+      A line for each thing that was saved.
+
+    Raises:
+      UserError: it does not load, or loads to something else.
+    """
+    del model, folder
+    return ()
+
+  def why_no_update(self, logs: Mapping[str, Any]) -> str:
+    """Says why a step is right to leave the weights as they are, which `official-ext check` takes for a mistake.
+
+    Args:
+      logs: what `train_step` returned.
+
+    Returns:
+      The reason, in words; '' if there is none.
+    """
+    del logs
+    return ''
+
+  @tf_internals.autograph_unconverted
+  def train_step(self, inputs, model, optimizer, metrics=None):
+    """Forward, backward and `optimizer.apply_gradients`: see base class."""
+    with tf.GradientTape() as tape:
+      loss, logs = self._loss_and_logs(inputs, model, training=True)
+      # The trainer sums the replicas' gradients.
+      scaled_loss = loss / tf.distribute.get_strategy().num_replicas_in_sync
+      scales_loss = isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer)
+      if scales_loss:
+        scaled_loss = optimizer.get_scaled_loss(scaled_loss)
+    variables = model.trainable_variables
+    gradients = tape.gradient(scaled_loss, variables)
+    if scales_loss:
+      gradients = optimizer.get_unscaled_gradients(gradients)
+    optimizer.apply_gradients(list(zip(gradients, variables)))
+    return {**self._update_metrics(logs, metrics), self.loss: loss}
+
+  @tf_internals.autograph_unconverted
+  def validation_step(self, inputs, model, metrics=None):
+    """Forward pass without an update: see base class."""
+    loss, logs = self._loss_and_logs(inputs, model, training=False)
+    return {**self._update_metrics(logs, metrics), self.loss: loss}
+
+  @tf_internals.autograph_unconverted
+  def _loss_and_logs(self, inputs, model, training):
+    """Calls `forward`, and adds the model's own losses (regularisers), as in Model Garden's train_step."""
+    returned = tf_internals.autograph_called(self.forward)(inputs, model, training)
+    if not isinstance(returned, (tuple, list)) or len(returned) != 2 or not isinstance(returned[1], Mapping):
+      raise ValueError(
+        f'{self._forward_place()}.forward must return (loss, logs), logs being a dictionary; it returned {returned!r}.'
+      )
+    loss, logs = returned
+    if tf.convert_to_tensor(loss).shape.rank not in (0, None):
+      raise ValueError(
+        f'{self._forward_place()}.forward must return a scalar loss, the mean over the examples; it returned {loss!r}.'
+      )
+    model_losses = getattr(model, 'losses', None)
+    if model_losses:
+      loss += tf.add_n([tf.cast(model_loss, loss.dtype) for model_loss in model_losses])
+    return loss, logs
+
+  def _forward_place(self):
+    """`file:line: class`, for errors that must be corrected in `forward`."""
+    return f'{failures.of_function(self.forward, with_name=False)}: {type(self).__name__}'
+
+  @tf_internals.autograph_unconverted
+  def _update_metrics(self, logs, metrics):
+    """Hands tuples in `logs` to the metrics with their names; returns the rest."""
+    by_name = {metric.name: metric for metric in metrics or ()}
+    rest = {}
+    for name, value in logs.items():
+      if isinstance(value, tuple):
+        if name not in by_name:
+          raise ValueError(
+            f'{self._forward_place()}.forward logs the tuple {name!r}, and build_metrics has no metric of that name: '
+            f'it has {sorted(by_name)}.'
+          )
+        by_name[name].update_state(*value)
+      else:
+        rest[name] = value
+    return rest

@@ -1,0 +1,408 @@
+"""The outer loop. It restores; from there on the order at a boundary is: train, act, log, evaluate, save.
+
+A checkpoint at step s therefore means that the evaluation of s is done, or that its manifest says that it is pending:
+if something other than training fails (an action, the evaluation), the step is saved on the way out. A run killed in
+between repeats both, identically. Several workers save before they evaluate, if both are due.
+
+Loops end on the multiples of every interval (steps per loop, checkpoint, evaluation, summary) and at train_steps, so
+that a resumed run cuts its steps as the uninterrupted one does.
+"""
+
+from collections.abc import Callable, Mapping
+import contextlib
+import dataclasses
+import functools
+import time
+from typing import Any
+
+import orbit
+import tensorflow as tf
+
+from official_ext.base import errors
+from official_ext.training.actions import event_actions
+from official_ext.training.checkpoints import manager as manager_lib
+from official_ext.training.devices import preemption
+from official_ext.training.devices import workers
+from official_ext.training.loop import boundaries as boundaries_lib
+from official_ext.training.loop import continuous_eval
+from official_ext.training.loop import loop_logs
+from official_ext.training.loop import profiling
+from official_ext.training.loop import run_events
+from official_ext.training.loop import saving
+
+
+@dataclasses.dataclass(frozen=True)
+class RolledBack:
+  """The result of a train action that has rolled back to a checkpoint. The loop continues from there.
+
+  Attributes:
+    from_step: the step at which the run rolled back.
+    checkpoint: the checkpoint's path; None for a foreign action, which has changed the step without saying how.
+    rollbacks: the number of the run's rollbacks, including this one.
+    data_offset: how many updates further than its number a step finds its batches from there on.
+    reason: what had happened.
+  """
+
+  from_step: int
+  checkpoint: str | None = None
+  rollbacks: int = 0
+  data_offset: int = 0
+  reason: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Observers:
+  """Functions that hear of the progress of the loop, or may ask it to stop.
+
+  Attributes:
+    on_restored: called once, when the run is restored, or initialized if there is no checkpoint.
+    on_stage: called with the present stage ('train', 'eval', 'save') and the step.
+    heartbeat: called after every batch of an evaluation, and while there is nothing to evaluate yet.
+    watch: tells whether the run must save and stop.
+  """
+
+  on_restored: Callable[[], None] = lambda: None
+  on_stage: Callable[[str, int], None] = lambda stage, step: None
+  heartbeat: Callable[[], None] = lambda: None
+  watch: preemption.PreemptionWatch = dataclasses.field(default_factory=preemption.PreemptionWatch)
+
+
+class Controller(orbit.Controller):
+  """Runs training, evaluation, or both: see base class.
+
+  Metrics go to `events`; the base class's summary managers write nothing.
+
+  Attributes:
+    events: see the constructor.
+  """
+
+  def __init__(
+    self,
+    *,
+    global_step: tf.Variable,
+    boundaries: boundaries_lib.Boundaries | None = None,
+    checkpoint_manager: manager_lib.CheckpointManager | None = None,
+    checkpoint: str | None = None,
+    events: run_events.RunEvents | None = None,
+    observers: Observers | None = None,
+    **kwargs: Any,
+  ):
+    """Initializes the loop. Nothing is restored before it runs.
+
+    Args:
+      global_step: the trainer's step variable.
+      boundaries: where loops end; None: at multiples of the base class's `steps_per_loop`.
+      checkpoint_manager: saves and restores; None for neither.
+      checkpoint: the path of the checkpoint to restore instead of the newest.
+      events: its writers write what happens, and its actions, which may end training, are taken. The files of its
+        summaries are the default ones for `tf.summary` calls inside steps.
+      observers: hear of the progress; None for none.
+      **kwargs: the base class's.
+    """
+    self._boundaries = boundaries or boundaries_lib.Boundaries(steps_per_loop=kwargs.get('steps_per_loop', 1))
+    self.events = events or run_events.RunEvents()
+    self._actions = self.events.actions
+    self._observers = observers or Observers()
+    self._checkpoint_path = checkpoint
+    self._reported_plan = False
+    self._is_restored = False
+    self._evaluation_is_pending = False
+    super().__init__(global_step=global_step, **{**kwargs, 'steps_per_loop': self._boundaries.steps_to_next})
+    # Not given to the base class, which restores in its constructor. `_require` reports None.
+    self.checkpoint_manager: Any = checkpoint_manager
+    self._saving = saving.Saving(
+      checkpoint_manager, self.trainer, global_step, self.strategy, self.events, self._observers.on_stage
+    )
+    if hasattr(self.evaluator, 'stop_requested'):
+      self.evaluator.stop_requested = self._after_evaluation_batch
+
+  def _after_evaluation_batch(self) -> bool:
+    """Whether to stop the evaluation."""
+    if tf.executing_eagerly() and not self._evaluates_too_long():  # Otherwise it is only being traced.
+      self._observers.heartbeat()
+    return self._observers.watch.requested is not None and not workers.are_several(self.strategy)  # Workers must agree.
+
+  def _evaluates_too_long(self) -> bool:
+    """Whether the evaluation is past its end, so that its batches are no progress."""
+    return hasattr(self.evaluator, 'length') and self.evaluator.length.is_exceeded
+
+  def _step_now(self) -> int:
+    return int(self.global_step.numpy())
+
+  # The loops.
+
+  def train(self, steps: int, checkpoint_at_completion: bool = True):
+    """Trains up to step `steps`: see base class."""
+    self._require('trainer', for_method='train')
+    self._run_loop(boundaries_lib.Course(steps, checkpoint_at_completion))
+
+  def train_and_evaluate(self, train_steps: int, eval_steps: int = -1, eval_interval: int | None = None):
+    """Trains up to step `train_steps`, evaluating on every multiple of `eval_interval` and at the end.
+
+    Returns:
+      The last evaluation's logs, even if training had ended before.
+    """
+    self._require('trainer', for_method='train_and_evaluate')
+    self._require('evaluator', for_method='train_and_evaluate')
+    course = boundaries_lib.Course(train_steps, eval_interval=eval_interval or train_steps, eval_steps=eval_steps)
+    output = self._run_loop(course)
+    return self.evaluate(eval_steps) if output is None else output
+
+  def _run_loop(self, course: boundaries_lib.Course):
+    """Restores; then stop? -> train -> act -> log -> evaluate -> save, until the end of the course.
+
+    Returns:
+      The last evaluation's logs; None if there was none.
+    """
+    self._restore_at_start()
+    self._save_at_start()
+    output, step = None, self._step_now()
+    if self._trains(course, step):
+      self.events.begin(step)
+    evaluates = course.eval_interval and self._evaluation_is_pending  # Stopped between a step and its evaluation.
+    while evaluates or self._trains(course, step):
+      if not evaluates:
+        self._stop_if_requested(step)
+        end = min(course.train_steps, step + self._boundaries.steps_to_next(step, also=course.eval_interval))
+        evaluates_at_end = functools.partial(self._evaluates, course, end)
+        with self._saving.on_the_way_out(self.save_checkpoint, 'train', end, evaluates_at_end):
+          train_output = self._train_n_steps(end - step)
+          step, logs = self._step_now(), self._logs_of(train_output)
+          rollback = self._act(train_output, logs)
+          if rollback is None:
+            self._log('train', step, logs)
+        if rollback is not None:  # All that belongs to this step was done when it was reached first.
+          step = self._take_up(rollback)
+          continue
+        evaluates = self._evaluates(course, step)
+      if evaluates:
+        self._stop_if_requested(step, evaluation_pending=True)
+        output = self._evaluate_in_training(course, step)
+        evaluates = False
+      if self._saves(course, step):
+        self.save_checkpoint(may_fail=self._trains(course, step))
+    self._saving.finish()
+    if step < course.train_steps:
+      self.events.tell('early_stopped', step, {'reason': self._actions.stop_reason})
+    return output
+
+  # What is due at a step.
+
+  def _trains(self, course: boundaries_lib.Course, step: int) -> bool:
+    return not self._is_last(course, step)
+
+  def _is_last(self, course: boundaries_lib.Course, step: int) -> bool:
+    return step >= course.train_steps or self._ends_early()
+
+  def _evaluates(self, course: boundaries_lib.Course, step: int) -> bool:
+    return course.eval_interval > 0 and (step % course.eval_interval == 0 or self._is_last(course, step))
+
+  def _saves(self, course: boundaries_lib.Course, step: int) -> bool:
+    return self._boundaries.saves_at(step) or (course.saves_at_end and self._is_last(course, step))
+
+  def _ends_early(self) -> bool:
+    """Whether an action has ended training, on any worker."""
+    if workers.are_several(self.strategy) and workers.on_any(self.strategy, bool(self._actions.stop_reason)):
+      self._actions.stop_reason = self._actions.stop_reason or 'an action of another worker has asked for it'
+    return bool(self._actions.stop_reason)
+
+  def _stop_if_requested(self, step: int, **extra: Any) -> None:
+    """Saves, if it trains, and ends the run, if a signal on any worker has asked for that.
+
+    Raises:
+      PreemptedError: a signal has.
+    """
+    name = self._observers.watch.requested
+    if not workers.on_any(self.strategy, name is not None):
+      return
+    if step and self.trainer is not None and self.checkpoint_manager is not None:
+      self.save_checkpoint(**extra)
+      self._saving.finish()
+    raise errors.PreemptedError(
+      f'{name or "another worker was asked"}: stopped at step {step}. The same command goes on from there'
+    )
+
+  # Train, act, log.
+
+  def _train_n_steps(self, num_steps: int) -> Mapping[str, Any]:
+    """Runs one inner loop, and returns the trainer's output."""
+    self._observers.on_stage('train', self._step_now())
+    should_record: Any = True
+    if self.summary_interval:
+      should_record = lambda: self.global_step % self.summary_interval == 0
+    with self._saving.waiting_for_steps(), self._default_summary_file('train'), tf.summary.record_if(should_record):
+      with self._completing_restore():
+        output = self.trainer.train(tf.constant(num_steps, tf.int32)) or {}
+    self._report_plan()
+    self._saving.look_for_failure()
+    return output
+
+  def _act(self, output: Mapping[str, Any], logs: Mapping[str, Any]) -> RolledBack | None:
+    """Takes the train actions. One that rolls back is the last at its boundary."""
+    step = self._step_now()
+    try:
+      for action in self.train_actions:
+        rollback = self._actions.call(action, output)
+        if isinstance(rollback, RolledBack):
+          return rollback
+        if self._step_now() != step:
+          return RolledBack(step)
+    except Exception as error:
+      if self._step_now() == step and self._saving.is_possible_after(error):
+        self.events.writers.write('train', step, logs)  # The step is saved: nobody will train, and log, it again.
+        self.events.writers.flush()
+      raise
+    return None
+
+  def _take_up(self, rollback: RolledBack) -> int:
+    """Restores the actions to the trainer's step, and reports it. Returns the step from which the run continues."""
+    step = self._step_now()
+    if rollback.checkpoint is not None:
+      self._actions.restore(rollback.checkpoint)
+      self.events.tell('rollback', step, dataclasses.asdict(rollback))
+    return step
+
+  def _log(self, event: str, step: int, logs: Mapping[str, Any]) -> None:
+    self.events.tell(event, step, logs)
+    if event == 'eval':
+      self.events.writers.sync()
+    else:
+      self.events.writers.flush()
+
+  def _logs_of(self, output: Mapping[str, Any]) -> dict[str, Any]:
+    pace = loop_logs.speed(self.trainer, self._step_now(), self._boundaries.train_steps)
+    return {**tf.nest.map_structure(orbit.utils.get_value, output), **pace}
+
+  def _default_summary_file(self, event: str):
+    if self._actions.summaries is None:
+      return tf.summary.create_noop_writer().as_default()
+    return self._actions.summaries.default_file(event).as_default()
+
+  def _report_plan(self):
+    values = None if self._reported_plan else loop_logs.compiled(self.trainer)
+    if values is not None:
+      self._reported_plan = True
+      self.events.tell('compiled', self._step_now(), values)
+
+  # Evaluation.
+
+  def evaluate(self, steps: int = -1):
+    """Evaluates `steps` batches, or all (-1): see base class."""
+    self._require('evaluator', for_method='evaluate')
+    if steps != -1 and steps <= 0:
+      raise ValueError(f'`steps` ({steps}) should be > 0, or == -1.')
+    self._restore_at_start()
+    step = self._step_now()
+    self._observers.on_stage('eval', step)
+    start = time.perf_counter()
+    try:
+      with self._default_summary_file('eval'), self._completing_restore():
+        output = self.evaluator.evaluate(tf.constant(steps, tf.int32)) or {}
+    except errors.EvaluationInterruptedError:
+      self._stop_if_requested(step, evaluation_pending=True)
+      raise
+    seconds = time.perf_counter() - start
+    loop_logs.note_seconds(self.trainer, profiling.EVALUATION, seconds)
+    for action in self.eval_actions:
+      self._actions.call(action, output)
+    output = tf.nest.map_structure(orbit.utils.get_value, output)
+    self._log('eval', step, {**output, 'seconds': seconds})
+    return output
+
+  def _evaluate_in_training(self, course: boundaries_lib.Course, step: int) -> Mapping[str, Any]:
+    """Evaluates so that a failure costs no training."""
+    # The evaluation includes its actions.
+    state: dict[str, Any] = {event_actions.STATE: self._actions.state()}
+    if workers.are_several(self.strategy) and self._saves(course, step):  # Several workers cannot save on the way out.
+      self.save_checkpoint(evaluation_pending=True, **state)
+    with self._saving.on_the_way_out(self.save_checkpoint, 'eval', step, **state):
+      return self.evaluate(course.eval_steps)
+
+  def evaluate_continuously(
+    self,
+    steps: int = -1,
+    timeout: float | None = None,
+    timeout_fn: Callable[[], bool] | None = None,
+  ):
+    """Evaluates every checkpoint that appears, once, in the order of steps.
+
+    Args:
+      steps: the batches of one evaluation; -1 for all.
+      timeout: how many seconds to wait for a new checkpoint; None waits for ever.
+      timeout_fn: whether training has ended, so that no more checkpoints will follow.
+
+    Returns:
+      The last evaluation's logs; None if there was nothing to evaluate.
+    """
+    self._require('evaluator', for_method='evaluate_continuously')
+    self._require('checkpoint_manager', for_method='evaluate_continuously')
+    manager, everybody, output = self.checkpoint_manager, workers.get(self.strategy), None
+
+    def on_look():
+      self._stop_if_requested(self._step_now())
+      self._observers.heartbeat()
+
+    for path in continuous_eval.new_checkpoints(manager, everybody, timeout, timeout_fn, on_look):
+      if continuous_eval.restore_unless_gone(path, self.restore_checkpoint, manager, everybody):
+        output = self.evaluate(steps)
+    return output
+
+  # Checkpoints.
+
+  def _restore_at_start(self) -> None:
+    """Restores the checkpoint that the run begins with, if nothing was restored yet."""
+    if self.checkpoint_manager is not None and not self._is_restored:
+      self.restore_checkpoint()
+      self._observers.on_restored()
+
+  def restore_checkpoint(self, checkpoint_path: str | None = None) -> str | None:
+    """Restores a checkpoint: `checkpoint_path`, the one that the constructor was given, or the newest.
+
+    Returns:
+      Its path; None if there is none, and the model was initialized.
+    """
+    self._require('checkpoint_manager', for_method='restore_checkpoint')
+    path = checkpoint_path or self._checkpoint_path
+    with self.strategy.scope():
+      if path is None:
+        path = self.checkpoint_manager.restore_or_initialize()
+      else:
+        self.checkpoint_manager.restore(path)
+    self._is_restored = True
+    if path and self.trainer is not None:
+      self._evaluation_is_pending = self.checkpoint_manager.evaluation_is_pending(path)
+      if hasattr(self.trainer, 'checkpoint_restored'):
+        self.trainer.checkpoint_restored(**self.checkpoint_manager.continuation(path))
+      loop_logs.report_replicas(self.strategy, self.checkpoint_manager.num_replicas(path))
+      self._actions.restore(path)
+      self.events.tell('restored', self._step_now(), {'checkpoint': path, **self._pending()})
+    return path
+
+  def _pending(self) -> dict[str, bool]:
+    return {'evaluation_pending': True} if self._evaluation_is_pending else {}
+
+  def _completing_restore(self) -> contextlib.AbstractContextManager[None]:
+    """A context for the steps that may build a model: a restore must be complete after them."""
+    return contextlib.nullcontext() if self.checkpoint_manager is None else self.checkpoint_manager.completing()
+
+  def _save_at_start(self) -> None:
+    """Saves the step at which training starts, if the run may have to roll back to it."""
+    if not self._boundaries.saves_at_start or self._saving.holds(self._step_now()):
+      return
+    if hasattr(self.trainer, 'prepare_training'):  # Makes variables that a task leaves to its first step.
+      self.trainer.prepare_training()
+    self.save_checkpoint(**self._pending())
+
+  def save_checkpoint(self, may_fail: bool = False, **extra: Any) -> None:
+    """Saves this step, once.
+
+    Args:
+      may_fail: whether another save will follow: if this one cannot be written, the run reports it and continues, until
+        too many saves have failed in a row.
+      **extra: further entries of the checkpoint's manifest.
+
+    Raises:
+      CheckpointError: it could not be written.
+    """
+    self._require('checkpoint_manager', for_method='save_checkpoint')
+    self._saving.save(may_fail, **extra)

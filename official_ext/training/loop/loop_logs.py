@@ -1,0 +1,68 @@
+"""The logs that the loop itself adds: the speed of training, how its step is run, on how many replicas."""
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def speed(trainer: Any, step: int, train_steps: int) -> dict[str, float]:
+  """The speed of the last loop. It counts only training: no compilation, evaluation or saving.
+
+  Args:
+    trainer: one without a `pace` has no logs of it.
+    step: that of the run.
+    train_steps: the step at which training ends; 0 if it is not known.
+  """
+  values: dict[str, float] = {}
+  if train_steps:
+    values['percent'] = 100.0 * step / train_steps
+  found = getattr(trainer, 'speed', None)
+  if found is None:
+    return values
+  if found.examples_per_epoch:
+    values['epoch'] = (step + trainer.data_offset) * found.examples_per_step / found.examples_per_epoch
+  if found.steps and found.seconds > 0:
+    rate = found.steps / found.seconds
+    values['steps_per_second'] = rate
+    values['examples_per_second'] = rate * found.examples_per_step
+    values['data_wait'] = min(1.0, found.data_wait_seconds / found.seconds)
+    if train_steps:
+      values['eta_seconds'] = max(0, train_steps - step) / rate
+  return values
+
+
+def compiled(trainer: Any) -> dict[str, Any] | None:
+  """The values of the event 'compiled'; None while the trainer has not chosen how its step is run."""
+  plan = getattr(trainer, 'plan', None)
+  if plan is None:
+    return None
+  return {
+    'step_shape': plan.execution,
+    'jit_compile': plan.jit_compile,
+    'steps_per_execution': plan.steps_per_execution,
+    'reason': plan.reason,
+    'seconds': trainer.speed.compile_seconds,
+  }
+
+
+def report_replicas(strategy: tf.distribute.Strategy, before: int | None) -> None:
+  """Prints what another number of replicas means for a resumed run.
+
+  Args:
+    strategy: that of the run.
+    before: the number before; None if it is not known.
+  """
+  now = strategy.num_replicas_in_sync
+  if before not in (None, now) and strategy.extended.should_checkpoint:
+    print(
+      f'Replicas: {now}, {before} before. Input that is indexed by step gives the same global batches; weights '
+      'agree with those of an unchanged run up to float rounding.',
+      flush=True,
+    )
+
+
+def note_seconds(trainer: Any, kind: str, seconds: float) -> None:
+  """Counts time that was spent beside the steps, if a trainer keeps a profile: see profiling.py for the kinds."""
+  profiler = getattr(trainer, 'profiler', None)
+  if profiler is not None:
+    profiler.add(kind, seconds)

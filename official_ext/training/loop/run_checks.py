@@ -1,0 +1,268 @@
+"""Checks before a run writes anything: places, checkpoints, lengths, metrics that nothing reports."""
+
+from collections.abc import Mapping
+import dataclasses
+from importlib import machinery
+import json
+from typing import Any
+
+from official.core import base_task
+import tensorflow as tf
+
+from official_ext.base import errors
+from official_ext.base import flat_params
+from official_ext.base import suggestions
+from official_ext.base import yaml_text
+from official_ext.base.run_folder import run_lock
+from official_ext.base.run_folder import run_status
+from official_ext.data import data_identity
+from official_ext.training.checkpoints import listing
+from official_ext.training.checkpoints import manifests
+from official_ext.training.checkpoints import training_lines
+from official_ext.training.checkpoints import warm_start
+from official_ext.training.config import checks
+from official_ext.training.config import definitions
+from official_ext.training.config import epochs
+from official_ext.training.devices import workers as workers_lib
+from official_ext.training.loop import code_identity
+from official_ext.training.loop import run_record
+from official_ext.training.optimization import rate_checks
+from official_ext.training.step import gradient_tap
+
+# Of modules' files as code_identity.py names them: `.so` of `.cpython-312-x86_64-linux-gnu.so`.
+_EXTENSION_SUFFIXES = tuple({f'.{suffix.rpartition(".")[2]}' for suffix in machinery.EXTENSION_SUFFIXES})
+
+
+def check_run(
+  strategy: tf.distribute.Strategy,
+  task: Any,
+  mode: str,
+  params: definitions.ExperimentConfig,
+  model_dir: str,
+  checkpoint: str | None,
+  branch: bool,
+  run_post_eval: bool = False,
+) -> tuple[training_lines.Start, definitions.ExperimentConfig]:
+  """Refuses what can be refused before a model is built: see `train_lib.run_experiment`.
+
+  Returns:
+    The start of the run, and `params` with everything that depends on the data resolved.
+  """
+  workers = workers_lib.get(strategy)
+  start = choose_start(workers, mode, model_dir, checkpoint, branch)
+  task.evaluates = 'eval' in mode or run_post_eval
+  task.goes_on_from = _folder_of_weights(start, mode, model_dir)
+  run_record.check_writable(model_dir)
+  if 'train' in mode and strategy.extended.should_checkpoint:
+    run_lock.check_free(model_dir)
+  if 'train' in mode and params.task.init_checkpoint and not manifests.paths(model_dir):
+    warm_start.find(params.task.init_checkpoint)
+  params = resolve_train_steps(definitions.upgrade(params), task)
+  run_record.check_places(model_dir, mode, params.trainer)
+  checks.check_replicas(params, mode, strategy.num_replicas_in_sync, task)
+  workers.check_same('params', _command(params, mode, checkpoint, branch), flat_params.text_differences)
+  return start, params
+
+
+def check_same_on_workers(
+  workers: workers_lib.Workers,
+  flags: Mapping[str, Any],
+  versions: Mapping[str, Any],
+  code: Mapping[str, Any],
+  data: Mapping[str, Any],
+) -> None:
+  """Refuses workers that would not train the same: others than the chief's would change its result silently.
+
+  Args:
+    workers: all that run together. All of them must call.
+    flags: the flags that params do not hold, by name.
+    versions: the versions of packages: see code_identity.py. Of Python's, major and minor are compared.
+    code: the digests of code. Compiled extension modules, which may differ between machines, are not compared.
+    data: the identities of the inputs: see data/data_identity.py.
+
+  Raises:
+    UserError: naming both workers and both values.
+  """
+
+  def of_names(one: str, other: str) -> list[str]:
+    return code_identity.differences(json.loads(one), json.loads(other))
+
+  for topic, here, differences in (
+    ('flags', flags, of_names),
+    ('packages', _compared_versions(versions), of_names),
+    ('code', {name: digest for name, digest in code.items() if not _is_extension_module(name)}, of_names),
+    ('data', data, _data_differences),
+  ):
+    workers.check_same(topic, json.dumps(here, sort_keys=True, default=str), differences)
+
+
+def _compared_versions(versions: Mapping[str, Any]) -> dict[str, Any]:
+  return {**versions, 'python': '.'.join(str(versions.get('python')).split('.')[:2])}
+
+
+def _is_extension_module(name: str) -> bool:
+  return name.endswith(_EXTENSION_SUFFIXES)
+
+
+def _data_differences(one: str, other: str) -> list[str]:
+  """A line for each difference between two inputs, even in entries that only one of them has."""
+  before, now = json.loads(one), json.loads(other)
+  lines = []
+  for name in sorted({*before, *now}):
+    old, new = before.get(name, []), now.get(name, [])
+    found = data_identity.differences(f'task.{name}', old, new)
+    if old != new and not found:
+      found = [f'task.{name}: {json.dumps(old)} -> {json.dumps(new)}']
+    lines += found
+  return lines
+
+
+def _folder_of_weights(start: training_lines.Start, mode: str, model_dir: str) -> str:
+  """See `Task.goes_on_from`."""
+  if start.checkpoint:
+    return manifests.folder_of(start.checkpoint)
+  return model_dir if 'train' not in mode or manifests.saved_paths(model_dir) else ''
+
+
+def _command(params: Any, mode: str, checkpoint: str | None, branch: bool) -> str:
+  """The arguments that must be the same on all workers, as YAML."""
+  return yaml_text.dump({'--mode': mode, '--checkpoint': checkpoint, '--branch': branch, **params.as_dict()})
+
+
+def choose_start(
+  workers: workers_lib.Workers,
+  mode: str,
+  model_dir: str,
+  checkpoint: str | None,
+  branch: bool,
+  before: training_lines.Start | None = None,
+) -> training_lines.Start:
+  """Chooses the start of the run, on the chief. A mode that does not train uses `checkpoint`. Writes nothing.
+
+  Args:
+    workers: all that train together.
+    mode: the driver's --mode.
+    model_dir: the run's folder.
+    checkpoint: the value of --checkpoint.
+    branch: the value of --branch.
+    before: the previous choice, which was checked and reported, if this is not the first time.
+
+  Raises:
+    UserError: there is no such checkpoint, or it would start another line of training.
+  """
+  if 'train' not in mode and before is not None:
+    return before
+  if 'train' not in mode:
+    listing.check_available(model_dir, mode, checkpoint)
+    return training_lines.Start(checkpoint)
+
+  def choose():
+    return dataclasses.asdict(training_lines.choose(model_dir, checkpoint, branch))
+
+  start = training_lines.Start(**workers.from_chief('start', choose))
+  if start == before:
+    return start
+  listing.check_available(model_dir, mode, start.checkpoint)
+  if start.message and workers.is_chief:
+    print(f'--checkpoint={checkpoint}: {start.message}' if checkpoint else start.message, flush=True)
+  return start
+
+
+def effective_batch_size(params: definitions.ExperimentConfig) -> int:
+  """The examples in one update: `global_batch_size` times `gradient_accumulation_steps`; 0 if a task has neither."""
+  data = getattr(params.task, 'train_data', None)
+  return (getattr(data, 'global_batch_size', 0) or 0) * params.trainer.gradient_accumulation_steps
+
+
+def resolve_train_steps(params: definitions.ExperimentConfig, task: Any) -> definitions.ExperimentConfig:
+  """Turns the lengths and intervals of `trainer` that are given in epochs into steps: see epochs.py.
+
+  Raises:
+    UserError: the task does not know how many examples its training data has.
+  """
+  return epochs.resolve(params, task, effective_batch_size(params))
+
+
+def check_learning_rate(
+  workers: workers_lib.Workers,
+  params: definitions.ExperimentConfig,
+  trainer: Any,
+  model_dir: str,
+  start: training_lines.Start,
+) -> None:
+  """Refuses a training whose learning rate is 0 at each of its steps, or is not finite.
+
+  Of a training that was interrupted, all steps count: if the steps before the interruption had another rate, the rest
+  may have 0. Of one that had finished, the steps that are added count.
+
+  Args:
+    workers: all that train together.
+    params: the experiment, with its length in steps.
+    trainer: with the run's optimizer.
+    model_dir: the run's folder.
+    start: where the training starts.
+
+  Raises:
+    UserError: the learning rate cannot train.
+  """
+  optimizer = getattr(trainer, 'optimizer', None)
+  if optimizer is None:
+    return
+  first = workers.from_chief('first step', lambda: _first_new_step(model_dir, start))
+  wrong = rate_checks.problem(gradient_tap.inner_optimizer(optimizer), first, params.trainer.train_steps)
+  if wrong:
+    raise errors.UserError(
+      f'trainer.optimizer_config: {wrong}; lower warmup_steps, or make the schedule as long as trainer.train_steps, '
+      f'which is {params.trainer.train_steps}'
+    )
+
+
+def _first_new_step(model_dir: str, start: training_lines.Start) -> int:
+  """The step at which a line of training begins, or begins to be longer than it was."""
+  if start.checkpoint and start.origins:
+    return int(start.origins[-1]['step'])
+  saved = manifests.paths(model_dir)
+  has_finished = (run_status.read(model_dir) or {}).get('status') == 'finished'
+  return manifests.step_of(saved[-1]) if saved and has_finished else 0
+
+
+def check_best_metric(params: Any, task: Any, trainer: Any, evaluates: bool) -> None:
+  """Refuses a `best_checkpoint_eval_metric` that no evaluation of the task will report.
+
+  Raises:
+    UserError: it lists the metrics that an evaluation reports.
+  """
+  name = params.trainer.best_checkpoint_eval_metric
+  if evaluates and params.trainer.best_checkpoint_export_subdir and name:
+    _check_reported('trainer.best_checkpoint_eval_metric', name, task, trainer)
+
+
+def check_early_stopping(params: Any, task: Any, trainer: Any, mode: str) -> None:
+  """Refuses early stopping and lowering of the learning rate if no evaluation could trigger them.
+
+  Raises:
+    UserError: the mode trains without an evaluation, or the metric is not one of the task's.
+  """
+  for part in ('early_stopping', 'reduce_lr_on_plateau'):
+    field, name = f'trainer.{part}.metric', getattr(params.trainer, part).metric
+    if name and mode == 'train_and_eval':
+      _check_reported(field, name, task, trainer)
+    elif name and 'train' in mode:
+      raise errors.UserError(f'{field}: {name}: mode {mode} does not evaluate while it trains; use train_and_eval')
+
+
+def _check_reported(field: str, name: str, task: Any, trainer: Any) -> None:
+  """Refuses a metric that no evaluation of the task will report."""
+  reports = {metric.name for metric in trainer.validation_metrics} | {trainer.validation_loss.name}
+  if name in reports or _reduces_logs(task):
+    return
+  reports |= set(trainer.validation_log_names())
+  if name in reports:
+    return
+  hint = suggestions.did_you_mean(name, sorted(reports), after=' ')
+  raise errors.UserError(f'{field}: {name}: {hint}{type(task).__name__} reports {", ".join(sorted(reports))}')
+
+
+def _reduces_logs(task: Any) -> bool:
+  """Whether the task makes metrics of its own at the end of an evaluation: their names are known only then."""
+  return type(task).reduce_aggregated_logs is not base_task.Task.reduce_aggregated_logs

@@ -1,0 +1,383 @@
+"""The record of a run: run.json, params.yaml and its earlier versions."""
+
+from collections.abc import Mapping
+import contextlib
+import functools
+import json
+import os
+import re
+import subprocess
+import tempfile
+import threading
+import time
+from typing import Any
+
+from absl import logging
+
+from official_ext.base import credentials
+from official_ext.base import errors
+from official_ext.base import flat_params
+from official_ext.base import yaml_text
+from official_ext.base.files import moments
+from official_ext.base.files import paths
+from official_ext.base.files import readable_paths
+from official_ext.base.files import regular_files
+from official_ext.base.files import storage
+from official_ext.base.processes import invocation
+from official_ext.base.processes import launcher
+from official_ext.base.processes import process_identity
+from official_ext.base.run_folder import heartbeat
+from official_ext.base.run_folder import run_lock
+from official_ext.base.run_folder import run_status
+from official_ext.training.config import definitions
+from official_ext.training.loop import code_identity
+
+_FILES = ('params.yaml', 'events.jsonl', 'rollbacks.json', 'lines.json', 'checkpoint', run_lock.NAME)
+_MAX_ADDED = 10
+_FILES_OF_FOLDERS = ('checkpoint', 'history.json', 'info.json')
+
+
+class RunRecord:
+  """The file with the state of a run, for people and for programs that watch it.
+
+  A mode that trains keeps `run.json`; any other keeps `run.{mode}.json`, as it may run beside a training in the same
+  folder. The file is always whole: each version is written beside it and renamed into place.
+
+  Keys: status (one of run_status.STATUSES), stage (what the run is doing), step, error (None, or the message), mode,
+  pid, host, pid_start, boot_id, pid_namespace, machine_id (see process_identity.py), command, cwd, the folder in which
+  it was given, environment, those of its variables that matter (see invocation.py), launcher (the identity of what has
+  started the workers, if something has), git_commit (with `+changes` if tracked files differ from it, None outside of a
+  repository), versions, code (digests: see code_identity.py), devices, seed, train_steps, attempt (1, and one more each
+  time the same run is started again), started, updated, heartbeat and finished (UTC, ISO 8601), and the further entries
+  of `update`. `updated` is when the run itself last reached another stage or step; `heartbeat` is when its process last
+  gave a sign of life, which a thread does every ten seconds whatever the run does: a run that hangs in a living process
+  has a new heartbeat and an old `updated`. `monotonic` has both in seconds of the host's monotonic clock, since the
+  clock that dates them may be set anew.
+  """
+
+  def __init__(
+    self,
+    model_dir: str,
+    mode: str,
+    params: definitions.ExperimentConfig,
+    seed: int,
+    devices: str,
+    is_chief: bool = True,
+    lock: run_lock.RunLock | None = None,
+  ):
+    """Writes the record with status running.
+
+    Args:
+      model_dir: the run's folder, which is made if it does not exist.
+      mode: the driver's --mode.
+      params: the resolved configuration.
+      seed: the seed of the run.
+      devices: one line about the devices, from `distribute.describe`.
+      is_chief: whether this process writes. The record of another process writes nothing.
+      lock: of the folder, acquired; released when the record is finished. Nothing is written after it is lost.
+
+    Raises:
+      StorageError: the record of a training cannot be written. An evaluation continues without one.
+    """
+    self._path = run_status.path_of(model_dir, mode)
+    self._is_chief = is_chief
+    self._folder_lock = lock
+    self._was_lost = False
+    self._failed: errors.StorageError | None = None
+    self._writing = threading.Lock()
+    self._heartbeat: heartbeat.Heartbeat | None = None
+    now = moments.now()
+    self._values: dict[str, Any] = {
+      'status': 'running',
+      'stage': 'start',
+      'step': None,
+      'error': None,
+      'mode': mode,
+      **process_identity.own().as_dict(),
+      'command': invocation.command(),
+      'cwd': os.getcwd(),
+      'environment': invocation.environment(),
+      'launcher': launcher.own(),
+      'git_commit': _git_commit(os.getcwd()),
+      'versions': code_identity.versions(),
+      'devices': devices,
+      'seed': seed,
+      'train_steps': params.trainer.train_steps,
+      'attempt': 1,
+      'started': now,
+      'updated': now,
+      'heartbeat': now,
+      'monotonic': _monotonic('updated', 'heartbeat'),
+      'finished': None,
+    }
+    if is_chief:
+      if 'train' in mode:
+        storage.remove_abandoned(model_dir)
+      self._values['attempt'] += self._attempts_before(model_dir, mode)
+      try:
+        storage.write(self._path, _to_json(self._values))
+      except errors.StorageError as error:
+        if 'train' in mode:  # Nothing else could be written.
+          self.give_folder_back()
+          raise
+        self._note_failure(error)
+      self._heartbeat = heartbeat.Heartbeat(self._beat)
+
+  def _attempts_before(self, model_dir: str, mode: str) -> int:
+    before = run_status.read(model_dir, mode)
+    if before is None and os.path.basename(self._path) in paths.names(model_dir):
+      logging.warning('%s cannot be read, and is replaced: attempts count from 1 again.', self._path)
+    return (before or {}).get('attempt', 0)
+
+  @property
+  def is_chief(self) -> bool:
+    """Whether this process writes."""
+    return self._is_chief
+
+  @property
+  def values(self) -> Mapping[str, Any]:
+    """The contents of the file."""
+    return dict(self._values)
+
+  def update(self, stage: str | None = None, step: int | None = None, **values: Any) -> None:
+    """Notes the progress of the run. A failure to write is reported once, and does not end the run.
+
+    Args:
+      stage: what the run does now: 'build', 'restore', 'train', 'eval', ...; None leaves it as it is.
+      step: the global step; None leaves it as it is.
+      **values: further entries, JSON values, such as `step_shape`.
+    """
+    if stage is not None:
+      values['stage'] = stage
+    if step is not None:
+      values['step'] = int(step)
+    now = moments.now()
+    self._put({'updated': now, 'heartbeat': now, **values}, _monotonic('updated', 'heartbeat'))
+
+  def _beat(self) -> None:
+    self._put({'heartbeat': moments.now()}, _monotonic('heartbeat'))
+
+  def _put(self, values: Mapping[str, Any], monotonic: Mapping[str, float] | None = None) -> None:
+    with self._writing:
+      self._values.update(values)
+      self._values['monotonic'] = {**self._values['monotonic'], **(monotonic or {})}
+      if not self._is_chief or self.is_anothers:
+        return
+      try:
+        # Often: of all but the first and the last version, after a power loss readers may find no record.
+        storage.write(self._path, _to_json(self._values), sync=self._values['finished'] is not None)
+        self._failed = None
+      except errors.StorageError as error:
+        self._note_failure(error)
+
+  def _note_failure(self, error: errors.StorageError) -> None:
+    if self._failed is None:
+      logging.error('%s', error)
+    self._failed = error
+
+  def finish(self, status: str, error: BaseException | str | None = None, gives_folder_back: bool = True) -> None:
+    """Notes how the run ended.
+
+    Args:
+      status: one of run_status.STATUSES, not running.
+      error: what ended it, None if nothing went wrong. For an exception, its type and message.
+      gives_folder_back: whether this process writes nothing more; if not, call `give_folder_back` later.
+    """
+    assert status in run_status.STATUSES[1:], status
+    if isinstance(error, BaseException):
+      error = f'{type(error).__name__}: {error}'
+    now = moments.now()
+    if self._heartbeat is not None:
+      self._heartbeat.close()
+    self.update(status=status, error=error, updated=now, finished=now)
+    if self._failed is not None:  # Otherwise the record would say "running" for ever.
+      storage.overwrite(self._path, _to_json(self._values))
+    if gives_folder_back:
+      self.give_folder_back()
+
+  @property
+  def is_anothers(self) -> bool:
+    """Whether the folder belongs to another run by now, so that nothing more may be written there."""
+    return self._was_lost or (self._folder_lock is not None and self._folder_lock.is_lost)
+
+  def check_lock(self) -> None:
+    """Makes sure that the folder still belongs to this run.
+
+    Raises:
+      LockLostError: see run_lock.py.
+    """
+    if self._folder_lock is not None:
+      self._folder_lock.check()
+
+  def give_folder_back(self) -> None:
+    """Lets another training have the folder."""
+    self._was_lost = self.is_anothers  # A lock that was given back belongs to nobody.
+    if self._folder_lock is not None:
+      self._folder_lock.release()
+
+
+def check_writable(model_dir: str, where: str = '') -> None:
+  """Makes sure that `model_dir` is, or can become, a folder to write to. Leaves nothing behind.
+
+  Args:
+    model_dir: the folder.
+    where: what a message begins with; '' for the flag.
+
+  Raises:
+    StorageError: the disk is full, of bytes or of files, or fails.
+    UserError: it is not, or its name is not UTF-8.
+  """
+  paths.check_utf8(model_dir, where or '--model_dir')
+  if paths.is_remote(model_dir):  # A remote file system reports it when it is written to.
+    readable_paths.readable(model_dir)
+    return
+  folder = os.path.abspath(model_dir)
+  while not os.path.lexists(folder):
+    folder = os.path.dirname(folder)
+  try:
+    with tempfile.TemporaryFile(dir=folder):
+      pass
+  except OSError as error:
+    if error.errno in paths.FULL_OR_FAILING:
+      raise errors.StorageError(f'{folder}: cannot be written: {error.strerror}') from None
+    where = where or f'--model_dir={model_dir}'
+    raise errors.UserError(f'{where}: cannot be written: {folder}: {error.strerror}') from None
+
+
+def check_places(model_dir: str, mode: str, trainer: definitions.TrainerConfig) -> None:
+  """Makes sure that nothing else has the names of the files and folders of a run.
+
+  Raises:
+    UserError: a file has the name of a folder, or the other way round.
+  """
+  if paths.is_remote(model_dir):  # Folders are only parts of names there.
+    return
+  folders = ('train', trainer.validation_summary_subdir, trainer.best_checkpoint_export_subdir, 'ema_checkpoints')
+  for path in (os.path.join(model_dir, name) for name in folders if name):
+    if os.path.exists(path) and not os.path.isdir(path):
+      raise errors.UserError(f'--model_dir={model_dir}: {path} is a file, and a run keeps a folder there; move it away')
+  names = [*_FILES, os.path.basename(run_status.path_of(model_dir, mode))]
+  names += [os.path.join(folder, name) for folder in folders if folder for name in _FILES_OF_FOLDERS]
+  for path in (os.path.join(model_dir, name) for name in names):
+    try:
+      regular_files.check(path)
+    except (regular_files.UnreadableError, IsADirectoryError) as error:
+      raise errors.UserError(
+        f'--model_dir={model_dir}: {path} {error.strerror}, and a run keeps a file there; move it away'
+      ) from None
+    except OSError:  # There is none, or it is only written.
+      pass
+
+
+def params_text(params: definitions.ExperimentConfig) -> str:
+  """A resolved configuration as params.yaml has it: YAML, passwords and the like masked."""
+  return yaml_text.dump(credentials.mask_values(params.as_dict()))
+
+
+def save_params(params: definitions.ExperimentConfig, model_dir: str) -> list[str]:
+  """Writes the resolved configuration to params.yaml, which --config_file reads back as the same configuration.
+
+  If the folder has other params already, the difference is printed, a line for each field (one for all that an older
+  version did not have). The old file is kept as params.N.yaml with the first N that is free, from 1, unless one of
+  these is equal to it. If the params are equal, the file does not change. Passwords and the like are masked; a
+  difference in them alone does not count.
+
+  Args:
+    params: the resolved configuration.
+    model_dir: the run's folder, which is made if it does not exist.
+
+  Returns:
+    The differences, as printed: `trainer.train_steps: 100 -> 200`.
+
+  Raises:
+    StorageError: it cannot be written.
+  """
+  path = os.path.join(model_dir, 'params.yaml')
+  text = params_text(params)
+  differences: list[str] = []
+  if 'params.yaml' in paths.names(model_dir):
+    old = paths.read(path, regular_files.MAX_RECORD)
+    differences = _differences_from_bytes(old, text)
+    if not differences:
+      return []
+    kept = _keep(path, old)
+    print(f'{path}: other parameters than before, which are kept in {kept}:', flush=True)
+    for line in _shown(differences):
+      print(f'  {line}', flush=True)
+  storage.write(path, text)
+  return differences
+
+
+def _shown(differences: list[str]) -> list[str]:
+  """The lines to print: the fields that an older version did not have, which are many, in one."""
+  added = [line for line in differences if ': unset -> ' in line]
+  if len(added) <= _MAX_ADDED:
+    return differences
+  names = ', '.join(line.partition(':')[0] for line in added[:_MAX_ADDED])
+  return [
+    *(line for line in differences if line not in added),
+    f'{len(added)} fields that it did not have: {names}, ...',
+  ]
+
+
+def keep_file(path: str, content: bytes) -> None:
+  """Writes a file of a run. If there is another of its name, that stays, as NAME.N.EXTENSION with the first free N.
+
+  Raises:
+    StorageError: it cannot be written.
+  """
+  folder, name = os.path.split(path)
+  if name in paths.names(folder):
+    old = paths.read(path)
+    if old == content:
+      return
+    _keep(path, old)
+  storage.write_bytes(path, content)
+
+
+def _differences_from_bytes(old: bytes, new_text: str) -> list[str]:
+  try:
+    return flat_params.text_differences(old.decode(), new_text)
+  except UnicodeDecodeError:
+    return ['the old file cannot be read: it is not UTF-8']
+
+
+def _keep(path: str, content: bytes) -> str:
+  """Writes `content` beside `path`, as params.N.yaml, if it is in none of these files; returns where it is."""
+  folder, name = os.path.split(path)
+  stem, extension = os.path.splitext(name)
+  for earlier in paths.matching(folder, rf'{re.escape(stem)}\.\d+{re.escape(extension)}'):
+    with contextlib.suppress(OSError):
+      if paths.read(earlier, regular_files.MAX_RECORD) == content:
+        return earlier
+  number, taken = 1, set(paths.names(folder))
+  while f'{stem}.{number}{extension}' in taken:
+    number += 1
+  kept = os.path.join(folder, f'{stem}.{number}{extension}')
+  storage.write_bytes(kept, content)
+  return kept
+
+
+def _to_json(values: Mapping[str, Any]) -> str:
+  masked = credentials.mask_values(values)
+  return json.dumps(masked, indent=2, allow_nan=False, default=str) + '\n'
+
+
+@functools.cache
+def _git_commit(folder: str) -> str | None:
+  """The commit checked out in `folder`, followed by `+changes` if tracked files differ from it."""
+
+  def git(*arguments: str) -> str:
+    return subprocess.run(
+      ('git', *arguments), cwd=folder, capture_output=True, text=True, timeout=10, check=True
+    ).stdout.strip()
+
+  try:
+    commit = git('rev-parse', 'HEAD')
+    return commit + ('+changes' if git('status', '--porcelain', '--untracked-files=no') else '')
+  except (OSError, subprocess.SubprocessError):
+    return None
+
+
+def _monotonic(*names: str) -> dict[str, float]:
+  return dict.fromkeys(names, round(time.monotonic(), 3))

@@ -1,0 +1,200 @@
+"""Saves the steps of a run: when they are due, before it ends, and on the way out of a failure."""
+
+from collections.abc import Callable, Iterator, Mapping
+import contextlib
+import time
+from typing import Any
+
+from absl import logging
+import tensorflow as tf
+
+from official_ext.base import errors
+from official_ext.training.actions import event_actions
+from official_ext.training.checkpoints import manager as manager_lib
+from official_ext.training.devices import workers
+from official_ext.training.loop import loop_logs
+from official_ext.training.loop import profiling
+from official_ext.training.loop import run_events
+
+_MAX_FAILED_SAVES = 3  # How many may fail in a row: so much work is risked on a disk that may have room again.
+# Errors that say themselves what is saved, or that nothing must be.
+_NOT_TO_SAVE = (
+  errors.DivergedError,
+  errors.PreemptedError,
+  errors.WorkerError,
+  errors.CheckpointError,
+  errors.EvaluationInterruptedError,
+)
+
+
+class Saving:
+  """The saves of the outer loop: which step is saved, and what has become of the save in flight."""
+
+  def __init__(
+    self,
+    manager: manager_lib.CheckpointManager | None,
+    trainer: Any,
+    global_step: tf.Variable,
+    strategy: tf.distribute.Strategy,
+    events: run_events.RunEvents,
+    on_stage: Callable[[str, int], None],
+  ):
+    """Initializes it; saves nothing.
+
+    Args:
+      manager: saves checkpoints; None if there is none, and then nothing may be saved.
+      trainer: the run's trainer; None in a run that only evaluates.
+      global_step: its step.
+      strategy: that of the run.
+      events: the run's events, to which saves and failed saves are reported.
+      on_stage: called with the present stage and the step.
+    """
+    self._manager: Any = manager  # `Controller.save_checkpoint` reports that it is missing.
+    self._trainer = trainer
+    self._global_step = global_step
+    self._strategy = strategy
+    self._events = events
+    self._on_stage = on_stage
+    self._num_failed = 0  # Since the last one that succeeded.
+    self._steps_are_under_way = False
+
+  @contextlib.contextmanager
+  def waiting_for_steps(self) -> Iterator[None]:
+    """A context for a loop of steps. If they fail, nothing can be saved."""
+    self._steps_are_under_way = True
+    yield
+    self._steps_are_under_way = False
+
+  def holds(self, step: int) -> bool:
+    """Whether a step is saved, on all workers."""
+    # Not from the files on disk: workers would see them at different times. One whose save has failed saves with all.
+    lacks = not self._manager.holds(step)
+    return not workers.on_any(self._strategy, lacks)
+
+  def save(self, may_fail: bool = False, **extra: Any) -> None:
+    """Saves the present step, once: see `Controller.save_checkpoint`."""
+    step = self._step_now()
+    self._on_stage('save', step)
+    self._settle(is_last=not may_fail)
+    if self.holds(step):
+      return
+    self._events.writers.sync()  # A run that is restored from this checkpoint does not write these events again.
+    start = time.perf_counter()
+    extra = {
+      event_actions.STATE: self._events.actions.state(),
+      **extra,
+      'num_replicas': self._strategy.num_replicas_in_sync,
+    }
+    try:
+      path = self._manager.save(checkpoint_number=step, check_interval=False, **extra)
+    except errors.CheckpointError as error:
+      self._note_failure(error, is_last=not may_fail)
+      if not may_fail:
+        raise
+      return
+    seconds = time.perf_counter() - start
+    loop_logs.note_seconds(self._trainer, profiling.SAVE, seconds)
+    self._events.tell('checkpoint', step, {'checkpoint': path, 'stall_seconds': seconds})
+
+  def look_for_failure(self) -> None:
+    """Notes a failure of the save in flight, if it is known by now. Does not wait.
+
+    Raises:
+      CheckpointError: too many have failed in a row.
+    """
+    if self._manager is not None and self._manager.has_failed:
+      self._settle()
+
+  def finish(self) -> None:
+    """Waits for the save in flight, which is the last one.
+
+    Raises:
+      CheckpointError: it could not be written.
+    """
+    if self._manager is None:
+      return
+    try:
+      self._manager.sync()
+    except errors.CheckpointError as error:
+      self._note_failure(error, is_last=True)
+      raise
+
+  def _settle(self, is_last: bool = False) -> None:
+    """Waits for the save in flight, and notes what has become of it."""
+    try:
+      if self._manager.sync():
+        self._num_failed = 0
+    except errors.CheckpointError as error:
+      self._note_failure(error, is_last)
+
+  def _note_failure(self, error: errors.CheckpointError, is_last: bool) -> None:
+    """Reports a save that has failed.
+
+    Args:
+      error: the reason.
+      is_last: whether this save, or the one being made now, is the last of the run, and so decides how it ends.
+
+    Raises:
+      CheckpointError: too many have failed in a row.
+    """
+    self._num_failed += 1
+    self._events.tell('checkpoint_failed', self._step_now(), {'checkpoint': error.path, 'error': str(error)})
+    if is_last:
+      return
+    if self._num_failed >= _MAX_FAILED_SAVES:
+      raise errors.CheckpointError(f'{error}; {self._num_failed} saves in a row have failed') from error
+    logging.error('%s. Training goes on; the next checkpoint is tried at its time.', error)
+
+  # On the way out.
+
+  def is_possible_after(self, error: Exception) -> bool:
+    """Whether a completed step may be saved although something has failed.
+
+    If one of several workers has failed while the others wait for it, they can no longer save together.
+    """
+    return not (isinstance(error, _NOT_TO_SAVE) or self._manager is None or workers.are_several(self._strategy))
+
+  @contextlib.contextmanager
+  def on_the_way_out(
+    self,
+    save: Callable[..., None],
+    stage: str,
+    step: int,
+    evaluation_is_due: Callable[[], bool] = lambda: True,
+    **extra: Any,
+  ) -> Iterator[None]:
+    """A context that saves a step whose training is done, before another error in it ends the run.
+
+    Args:
+      save: the loop's `save_checkpoint`, which a subclass may have overridden.
+      stage: the stage of the run.
+      step: the step that training must have reached.
+      evaluation_is_due: whether the evaluation of that step is still due.
+      **extra: further entries of the manifest.
+    """
+    try:
+      yield
+    except Exception as error:
+      is_done = not self._steps_are_under_way or getattr(self._trainer, 'steps_are_done', False)
+      if is_done and self._step_now() == step and self.is_possible_after(error):
+        pending = {'evaluation_pending': True} if evaluation_is_due() else {}
+        self._save_on_the_way_out(save, stage, step, {**extra, **pending})
+      raise
+
+  def _save_on_the_way_out(self, save: Callable[..., None], stage: str, step: int, extra: Mapping[str, Any]) -> None:
+    """Saves, but raises nothing: the error that has ended the run is the one to report."""
+    try:
+      save(**extra)
+      self.finish()
+    except Exception as failure:  # pylint: disable=broad-except
+      logging.error('Step %d could not be saved on the way out: %s', step, failure)
+    else:
+      pending = ', and begins with its evaluation' if 'evaluation_pending' in extra else ''
+      logging.error('Training up to step %d is saved: the same command goes on from there%s.', step, pending)
+    try:
+      self._on_stage(stage, step)  # The record says what has failed.
+    except Exception as failure:  # pylint: disable=broad-except
+      logging.error('That the stage %s has failed at step %d could not be noted: %s', stage, step, failure)
+
+  def _step_now(self) -> int:
+    return int(self._global_step.numpy())

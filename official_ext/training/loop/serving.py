@@ -1,0 +1,198 @@
+"""Exports a trained model as a SavedModel with a signature, which needs none of this code.
+
+Its default signature computes, in this order: the task's `serving_function`; Model Garden's own module for serving its
+task (which prepares images too); a Keras model on its inputs. Signatures take tensors by name and return a dictionary
+of tensors.
+"""
+
+from collections.abc import Callable, Mapping
+import importlib
+import json
+import os
+import re
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from official_ext.base import errors
+from official_ext.base import tf_internals
+from official_ext.base.files import whole_folders
+from official_ext.data import bad_examples
+from official_ext.training.loop import trained_model
+
+DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+NOTE = 'export.json'
+
+# Model Garden's configurations of tasks for images, and the classes that serve them.
+_OF_IMAGES = {
+  'image_classification.ImageClassificationTask': 'image_classification.ClassificationModule',
+  'retinanet.RetinaNetTask': 'detection.DetectionModule',
+  'maskrcnn.MaskRCNNTask': 'detection.DetectionModule',
+  'semantic_segmentation.SemanticSegmentationTask': 'semantic_segmentation.SegmentationModule',
+}
+
+
+def export(
+  trained: trained_model.TrainedModel, output_dir: str, facts: Mapping[str, Any] | None = None
+) -> dict[str, str]:
+  """Writes a SavedModel. The folder is complete, or does not exist.
+
+  Args:
+    trained: the model to write.
+    output_dir: a folder that does not exist yet.
+    facts: further entries of export.json, JSON values by name.
+
+  Returns:
+    A line about each signature, by name.
+
+  Raises:
+    StorageError: it cannot be written.
+    UserError: the folder exists, or the inputs of the model are not known.
+  """
+  if tf.io.gfile.exists(output_dir):
+    raise errors.UserError(
+      f'{output_dir}: exists already; remove it, or name another: official-ext export --output_dir=DIR'
+    )
+  module, signatures = build(trained)
+  note = {
+    'task': f'{type(trained.task).__module__}.{type(trained.task).__qualname__}',
+    'checkpoint': trained.checkpoint,
+    'step': trained.step,
+    'weights': trained.weights,
+    **(facts or {}),
+  }
+
+  def write(folder: str) -> None:
+    tf.saved_model.save(module, folder, signatures=signatures)
+    with tf.io.gfile.GFile(os.path.join(folder, NOTE), 'w') as f:
+      f.write(json.dumps(note, indent=2) + '\n')
+
+  whole_folders.write(output_dir, write, replace=False)
+  return {name: _describe(function) for name, function in signatures.items()}
+
+
+def build(trained: trained_model.TrainedModel) -> tuple[tf.Module, dict[str, Any]]:
+  """Builds a module that holds the model, and its signatures, which are concrete functions."""
+  task, model = trained.task, trained.model
+  own = task.serving_function(model) if hasattr(task, 'serving_function') else None
+  module = tf.Module()
+  if own is None:
+    found = _module_of_model_garden(trained)
+    if found is not None:
+      return found
+    own = _function_of_keras_model(task, model)
+  functions = dict(own) if isinstance(own, Mapping) else {DEFAULT: own}
+  module.model = model
+  module.functions = functions
+  return module, {name: _concrete(function, task) for name, function in functions.items()}
+
+
+def _concrete(function: Any, task: Any) -> Any:
+  where = f'{type(task).__name__}.serving_function'
+  if not hasattr(function, 'get_concrete_function'):
+    raise errors.UserError(f'{where}: must return a tf.function with an input_signature, or a dictionary of them')
+  try:
+    return function.get_concrete_function()
+  except Exception as error:  # pylint: disable=broad-except  # The user's code may raise anything.
+    reason = ' '.join(str(error).split())[:300]
+    raise errors.UserError(f'{where}: cannot be traced: {type(error).__name__}: {reason}') from error
+
+
+def _module_of_model_garden(trained: trained_model.TrainedModel) -> tuple[tf.Module, dict[str, Any]] | None:
+  """The module with which Model Garden serves one of its tasks; None if it has none."""
+  task, params = trained.task, trained.params
+  kinds = [f'{cls.__module__}.{cls.__qualname__}' for cls in type(params.task).__mro__]
+  for config, served_by in _OF_IMAGES.items():
+    if f'official.vision.configs.{config}' in kinds:
+      file, name = served_by.split('.')
+      module_cls = getattr(importlib.import_module(f'official.vision.serving.{file}'), name)
+      *size, channels = params.task.model.input_size
+      module = module_cls(
+        params=params, batch_size=None, input_image_size=list(size), num_channels=channels, model=trained.model
+      )
+      return module, dict(module.get_inference_signatures({'image_tensor': DEFAULT}))
+  if any(cls.__module__.startswith('official.nlp.tasks.') for cls in type(task).__mro__):
+    modules = importlib.import_module('official.nlp.serving.export_savedmodel').SERVING_MODULES
+    module_cls = next((modules[cls] for cls in type(task).__mro__ if cls in modules), None)
+    if module_cls is not None:
+      fields = {'inputs_only': False} if hasattr(module_cls.Params, 'inputs_only') else {}
+      module = module_cls(params=module_cls.Params(**fields), model=trained.model)
+      return module, dict(module.get_inference_signatures({'serve': DEFAULT}))
+  return None
+
+
+def _function_of_keras_model(task: Any, model: Any) -> Any:
+  """The call of a Keras model on the inputs that it was built for, or first called on."""
+  specs, call = _inputs_of(task, model)
+
+  def serve(*tensors):
+    outputs = call(dict(zip(specs, tensors)))
+    names = getattr(model, 'output_names', None) or ()
+    flat, paths = tf.nest.flatten(outputs), list(bad_examples.paths(outputs))
+    if not isinstance(outputs, Mapping) and len(names) == len(flat):
+      paths = list(names)
+    return {_identifier(path) or 'output': tensor for path, tensor in zip(paths, flat)}
+
+  return tf.function(serve, input_signature=list(specs.values()), autograph=False)
+
+
+def _inputs_of(task: Any, model: Any) -> tuple[dict[str, tf.TensorSpec], Callable[[dict[str, Any]], Any]]:
+  """(specs by name, a function that calls the model with tensors by these names)."""
+  if isinstance(model, tf_keras.Model) and getattr(model, 'inputs', None) and tf_internals.is_functional(model):
+    structure = model.input
+    specs = [
+      tf.TensorSpec(tensor.shape, tensor.dtype, _identifier(tensor.name)) for tensor in tf.nest.flatten(structure)
+    ]
+    return {spec.name: spec for spec in specs}, lambda tensors: model(
+      tf.nest.pack_sequence_as(structure, list(tensors.values())), training=False
+    )
+  spec = _first_call(task, model)
+  if spec is None:
+    raise errors.UserError(
+      f'{type(task).__name__}.serving_function: nobody calls {type(model).__name__} itself, so what an export takes '
+      'and returns is for the task to say; override it: docs/use_a_model.md'
+    )
+  args, kwargs = spec
+  kwargs = {name: value for name, value in kwargs.items() if name not in ('training', 'mask')}
+  structure = (args[0], {name: value for name, value in kwargs.items() if _is_tensor_spec(value)})
+  given = {name: value for name, value in kwargs.items() if not _is_tensor_spec(value)}
+  names = [re.sub(r'^(0|1)/', '', path) if path != '0' else 'inputs' for path in bad_examples.paths(structure)]
+  specs = [
+    tf.TensorSpec(each.shape, each.dtype, _identifier(name)) for name, each in zip(names, tf.nest.flatten(structure))
+  ]
+
+  def call(tensors):
+    inputs, others = tf.nest.pack_sequence_as(structure, list(tensors.values()))
+    return model(inputs, training=False, **others, **given)
+
+  return {spec.name: spec for spec in specs}, call
+
+
+def _first_call(task: Any, model: Any) -> tuple[Any, Any] | None:
+  """(positional, named) arguments of a subclassed model's first call, as specs; None if it was never called."""
+  if not isinstance(model, tf_keras.Model):
+    return None
+  if model.save_spec() is None:
+    trained_model.create_variables(task, model)
+  return model.save_spec()
+
+
+def _is_tensor_spec(value: Any) -> bool:
+  return isinstance(value, tf.TensorSpec)
+
+
+def _identifier(name: str) -> str:
+  """A valid name for a tensor of a signature."""
+  return re.sub(r'\W', '_', name)
+
+
+def _describe(function: Any) -> str:
+  """One line, such as `pixels: float32 (None, 64) -> logits: float32 (None, 10)`."""
+
+  def listed(specs):
+    return ', '.join(f'{name}: {spec.dtype.name} {spec.shape}' for name, spec in sorted(specs.items()))
+
+  inputs, outputs = function.structured_input_signature[1], function.structured_outputs
+  positional = {spec.name: spec for spec in function.structured_input_signature[0]}
+  return f'{listed({**positional, **inputs})} -> {listed(outputs) if isinstance(outputs, Mapping) else outputs}'

@@ -1,0 +1,90 @@
+"""Chooses how a training step is run, from the configuration and the trainer: see step_plan.py."""
+
+import tensorflow as tf
+
+from official_ext.base import errors
+from official_ext.training.config import definitions
+from official_ext.training.devices import distribute
+from official_ext.training.devices import processor
+from official_ext.training.step import step_plan
+
+
+def choose_plan(
+  traits: step_plan.StepTraits,
+  params: definitions.ExperimentConfig,
+  strategy: tf.distribute.Strategy,
+  task_name: str,
+  *,
+  single_trace: bool,
+  owns_loop: bool,
+  inputs_by: str,
+) -> step_plan.StepPlan:
+  """Chooses how a step is run.
+
+  Args:
+    traits: the results of tracing it once.
+    params: the experiment.
+    strategy: the strategy.
+    task_name: the class of the task, for messages.
+    single_trace: see `StepParts.single_trace`.
+    owns_loop: whether the loop may run several steps as one program.
+    inputs_by: see `step_plan.choose_plan`.
+
+  Raises:
+    UserError: the configuration needs something that a task that owns its updates cannot have.
+  """
+  runtime, trainer = params.runtime, params.trainer
+  if runtime.mesh.sizes():
+    return _mesh_plan(traits, params, task_name, owns_loop)
+  if traits.owns_updates:
+    _check_task_that_owns_its_updates(traits, trainer, task_name)
+  return step_plan.choose_plan(
+    traits,
+    enable_xla=runtime.enable_xla,
+    device_type=distribute.device_type(strategy),
+    single_trace=single_trace,
+    steps_per_execution=trainer.steps_per_execution if owns_loop else 1,
+    inputs_by=inputs_by,
+    steps_per_loop=trainer.steps_per_loop,
+    gradient_accumulation_steps=trainer.gradient_accumulation_steps,
+    run_eagerly=not trainer.train_tf_function,
+    fast_products=processor.fast_products(),
+  )
+
+
+def _mesh_plan(
+  traits: step_plan.StepTraits, params: definitions.ExperimentConfig, task_name: str, owns_loop: bool
+) -> step_plan.StepPlan:
+  """The plan for a mesh; refuses what no mesh carries."""
+  if traits.owns_updates:
+    raise errors.UserError(
+      f'runtime.mesh: {task_name} calls optimizer.apply_gradients {traits.num_updates} times a step on the '
+      f"trainer's optimizer and {traits.num_other_updates} times on others; a mesh carries tasks that call it once"
+    )
+  if not owns_loop:
+    raise errors.UserError(f'runtime.mesh: the trainer of {task_name} overrides train_step, and no mesh carries that')
+  mesh = params.runtime.mesh
+  size, axis = getattr(getattr(params.task, 'train_data', None), 'global_batch_size', 0) or 0, mesh.batch_axis()
+  if axis and size % mesh.sizes()[axis]:
+    raise errors.UserError(
+      f'task.train_data.global_batch_size: {size} examples cannot be split evenly over {axis}={mesh.sizes()[axis]} of '
+      'runtime.mesh'
+    )
+  return step_plan.mesh_plan(' x '.join(f'{name} {size}' for name, size in mesh.sizes().items()))
+
+
+def _check_task_that_owns_its_updates(
+  traits: step_plan.StepTraits, trainer: definitions.TrainerConfig, task_name: str
+) -> None:
+  others = f', {traits.num_other_updates} times on others,' if traits.num_other_updates else ''
+  if trainer.gradient_accumulation_steps > 1:
+    raise errors.UserError(
+      f'trainer.gradient_accumulation_steps: {trainer.gradient_accumulation_steps} needs a task that calls '
+      f'optimizer.apply_gradients once a step; {task_name} calls it {traits.num_updates} times on '
+      f"the trainer's optimizer{others} and owns its updates. Set it to 1, and accumulate in the task"
+    )
+  if trainer.loss_spike.factor:
+    raise errors.UserError(
+      f'trainer.loss_spike.factor: {task_name} calls optimizer.apply_gradients {traits.num_updates} '
+      f'times a step{others} and owns its updates, which cannot be skipped. Set it to 0'
+    )

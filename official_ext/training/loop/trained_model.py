@@ -1,0 +1,190 @@
+"""Loads the model that a run has trained, with its weights, outside of any strategy and on any machine."""
+
+from collections.abc import Iterator
+import contextlib
+import dataclasses
+import functools
+import os
+from typing import Any
+
+from official.core import task_factory
+from official.modeling import performance
+import tensorflow as tf
+import tf_keras
+
+from official_ext.base import errors
+from official_ext.base.files import readable_paths
+from official_ext.training.checkpoints import averaged_weights
+from official_ext.training.checkpoints import best
+from official_ext.training.checkpoints import contents as contents_lib
+from official_ext.training.checkpoints import listing
+from official_ext.training.checkpoints import manifests
+from official_ext.training.config import definitions
+
+BEST, LATEST = 'best', 'latest'
+# The other objects in a training's checkpoint.
+_OF_TRAINING = ('optimizer', 'step_state', 'global_step')
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedModel:
+  """A trained model.
+
+  Attributes:
+    model: the task's model, with its weights.
+    task: the task.
+    params: the experiment.
+    checkpoint: the path of the checkpoint of the weights.
+    weights: 'averaged' if they are moving averages, or else 'raw'.
+  """
+
+  model: Any
+  task: Any
+  params: definitions.ExperimentConfig
+  checkpoint: str
+  weights: str
+
+  @property
+  def step(self) -> int:
+    """The number of updates of the weights."""
+    return manifests.step_of(self.checkpoint)
+
+
+def load(
+  params: definitions.ExperimentConfig,
+  model_dir: str,
+  which: str | int | None = None,
+  ema: bool = True,
+) -> TrainedModel:
+  """Builds a run's model, and restores all of its weights.
+
+  Args:
+    params: the run's experiment.
+    model_dir: the run's folder.
+    which: see `find_checkpoint`.
+    ema: whether to use the moving averages of the weights, if the run has kept any.
+
+  Raises:
+    UserError: there is no such checkpoint, it is damaged, or it is not one of this model.
+  """
+  path = find_checkpoint(model_dir, params, which)
+  with _mixed_precision(params.runtime):
+    task = task_factory.get_task(params.task)
+    task.goes_on_from = manifests.folder_of(path)
+    model = task.build_model()
+    weights = _restore(model, task, path, ema)
+  return TrainedModel(model, task, params, path, weights)
+
+
+def find_checkpoint(model_dir: str, params: definitions.ExperimentConfig, which: str | int | None = None) -> str:
+  """The path of one of a run's checkpoints.
+
+  Args:
+    model_dir: the run's folder.
+    params: its experiment.
+    which: 'best': that of the best evaluation; 'latest': the newest that is not damaged; the step of one, or the path
+      of any. None: the best, if the experiment names the metric for it, or else the latest.
+
+  Raises:
+    UserError: there is no such checkpoint, or it is damaged.
+  """
+  exporter = best.maybe_create(params, model_dir, 'eval')
+  if which is None:
+    which = BEST if exporter is not None else LATEST
+  if which == BEST:
+    if exporter is None:
+      raise errors.UserError(
+        f'{model_dir}: the run keeps no best checkpoint (trainer.best_checkpoint_eval_metric names no metric); which='
+        f'{LATEST} is its newest'
+      )
+    path = exporter.best_ckpt_path
+    if path is None:
+      raise errors.UserError(f'{model_dir}: no best checkpoint yet; which={LATEST} is its newest')
+  elif which == LATEST:
+    path = _latest(model_dir)
+  elif str(which).isdigit():
+    path = os.path.join(model_dir, f'ckpt-{which}')
+    with _as_user_error():
+      steps = [manifests.step_of(each) for each in listing.paths(model_dir)]
+    is_rolled_back = int(which) not in steps and tf.io.gfile.exists(path + manifests.SUFFIX)
+    if is_rolled_back or not tf.io.gfile.exists(f'{path}.index'):
+      there = f'there are those of steps {", ".join(map(str, steps))}' if steps else 'there is none at all'
+      raise errors.UserError(f'{model_dir}: no checkpoint of step {which}; {there}')
+  else:
+    path = str(which)
+    if not tf.io.gfile.exists(f'{path}.index'):
+      raise errors.UserError(f'{which}: no such checkpoint; {BEST}, {LATEST}, a step, or a path such as DIR/ckpt-100')
+  if tf.io.gfile.exists(path + manifests.SUFFIX):
+    damage = manifests.find_damage(path)
+    if damage is not None:
+      raise errors.UserError(f'{path}: it is damaged: {damage}')
+  elif not tf.io.gfile.exists(f'{path}.index'):
+    raise errors.UserError(f'{path}: it is not there any more')
+  return path
+
+
+def _latest(model_dir: str) -> str:
+  with _as_user_error():
+    path = listing.newest(model_dir)
+  if path is None:
+    undamaged = 'undamaged ' if manifests.paths(model_dir) else ''
+    raise errors.UserError(f'{model_dir}: no {undamaged}checkpoint in this folder')
+  return path
+
+
+@contextlib.contextmanager
+def _as_user_error() -> Iterator[None]:
+  """Turns an error that would end a run into a UserError, for a user who wants its model."""
+  try:
+    yield
+  except errors.CheckpointError as error:
+    raise errors.UserError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _mixed_precision(runtime: definitions.RuntimeConfig) -> Iterator[None]:
+  """The mixed precision policy with which the run has built its model."""
+  before = tf_keras.mixed_precision.global_policy()
+  performance.set_mixed_precision_policy(tf.as_dtype(runtime.mixed_precision_dtype or 'float32'))
+  try:
+    yield
+  finally:
+    tf_keras.mixed_precision.set_global_policy(before)
+
+
+def _restore(model: Any, task: Any, path: str, ema: bool) -> str:
+  """Restores all variables of a model; returns which weights they are."""
+  contents = contents_lib.Contents(path)
+  items: dict[str, Any] = getattr(model, 'checkpoint_items', {})
+  root = tf.train.Checkpoint(model=model, **items)
+  match = contents.match(root, _OF_TRAINING)
+  if match.may_fit_later:
+    create_variables(task, model)
+    match = contents.match(root, _OF_TRAINING)
+  match.check(path)
+  root.read(readable_paths.readable(path)).expect_partial()
+  held, averages = averaged_weights.held(path, contents), contents.slots(averaged_weights.SLOT)
+  wanted = averaged_weights.AVERAGED if ema and averages else averaged_weights.RAW
+  if wanted != held:
+    for place in match.places.values():
+      if place.key in averages:
+        place.variable.assign(contents.value(averages[place.key]))
+  return wanted
+
+
+def create_variables(task: Any, model: Any) -> None:
+  """Lets a model that makes variables at its first call make them: traces the task's evaluation step, runs nothing.
+
+  The inputs of the step are those of the task's data, validation data first. If there are none, as on another machine,
+  nothing happens.
+  """
+  for name in ('validation_data', 'train_data'):
+    data = getattr(task.task_config, name, None)
+    if data is None:
+      continue
+    try:
+      step = functools.partial(task.validation_step, model=model, metrics=task.build_metrics(training=False))
+      tf.function(step, autograph=False).get_concrete_function(task.build_inputs(data).element_spec)
+      return
+    except Exception:  # pylint: disable=broad-except  # Any exception: the caller names the variables that were not made.
+      continue

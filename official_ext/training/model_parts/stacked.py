@@ -1,0 +1,165 @@
+"""One block, run once for every row of stacked weights: what is compiled does not grow with the depth."""
+
+from collections.abc import Callable, Mapping, Sequence
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from official_ext.training.model_parts import layer_reports
+from official_ext.training.model_parts import layer_weights
+from official_ext.training.model_parts import remat
+
+Block = Callable[[tf.Tensor, tf.Tensor, Mapping[str, tf.Tensor]], tf.Tensor]
+
+
+def scan(
+  block: Block,
+  x: tf.Tensor,
+  part: Any,
+  num_layers: int,
+  extras: Mapping[str, tf.Tensor],
+  reports: Sequence[tf.TensorSpec] = (),
+) -> tf.Tensor:
+  """Takes x = block(x, i, extras) for each layer i, with row i of every variable of `part` in its place.
+
+  The backward pass is a loop too: it keeps the input of every block, and computes the rest once more.
+
+  Args:
+    block: calls `part`, and nothing else that a gradient is asked of; i is an int32 scalar. The result has x's shape
+      and dtype. It is called more than once, and must compute the same for the same i.
+    x: floating, of any shape.
+    part: a `layers.Part` with stacked weights. What is frozen in it gets no gradient.
+    num_layers: how many rows.
+    extras: tensors by name, the same for all layers; floating ones have gradients.
+    reports: what each layer reports, see layer_reports.py, if that is wanted. Those of all layers are reported as one
+      tensor, with a row for each.
+  """
+  trained, others = layer_weights.split([part])
+  fixed = [layer_weights.value_of(variable) for variable in others]
+  names = remat.differentiable(extras)
+  shape = x.shape
+  specs = list(reports) if layer_reports.is_wanted() else []
+
+  def run(x, i, shared, rows):
+    with (
+      layer_weights.handed_in([*trained, *others], [*rows, *(value[i] for value in fixed)]),
+      layer_reports.collected(bool(specs)) as found,
+    ):
+      y = block(x, i, {**extras, **dict(zip(names, shared))})
+    assert len(found) == len(specs), (found, specs)
+    y.set_shape(shape)
+    return y, *found
+
+  @tf.custom_gradient
+  def forward(x, *tensors):
+    shared, stacks = tensors[: len(names)], tensors[len(names) :]
+    y, inputs, found = _forward_loop(run, x, shared, stacks, num_layers, specs)
+
+    def gradient(dy, *of_reports):
+      dx, shared_gradients, stack_gradients = _backward_loop(run, inputs, dy, of_reports, shared, stacks, num_layers)
+      return dx, *shared_gradients, *stack_gradients
+
+    return (y, *found), gradient
+
+  y, *found = forward(x, *(extras[name] for name in names), *map(layer_weights.value_of, trained))
+  for value in found:
+    layer_reports.report(value)
+  return y
+
+
+def unrolled(
+  block: Block,
+  x: tf.Tensor,
+  part: Any,
+  num_layers: int,
+  extras: Mapping[str, tf.Tensor],
+  reports: Sequence[tf.TensorSpec] = (),
+) -> tf.Tensor:
+  """`scan` without a loop, for a graph that has no place for one: i is an integer, and each layer reports by itself."""
+  del reports
+  variables = part.variables
+  rows = [tf.unstack(layer_weights.value_of(variable)) for variable in variables]
+  for i in range(num_layers):
+    with layer_weights.handed_in(variables, [of_layers[i] for of_layers in rows]):
+      x = remat.remat(functools.partial(_run_row, block, i), x, [part], extras)
+  return x
+
+
+def _run_row(block, i, x, extras):
+  return block(x, i, extras)
+
+
+def _forward_loop(run, x, shared, stacks, num_layers, specs):
+  """(the last block's output, the inputs of all blocks [num_layers, ...], their reports [num_layers, ...])."""
+
+  def body(i, x, inputs, reports):
+    y, *found = run(x, i, shared, [stack[i] for stack in stacks])
+    return i + 1, y, inputs.write(i, x), [array.write(i, value) for array, value in zip(reports, found)]
+
+  inputs = tf.TensorArray(x.dtype, num_layers, element_shape=x.shape)
+  reports = [tf.TensorArray(spec.dtype, num_layers, element_shape=spec.shape) for spec in specs]
+  _, y, inputs, reports = tf.while_loop(
+    lambda i, *_: i < num_layers, body, (tf.constant(0), x, inputs, reports), maximum_iterations=num_layers
+  )
+  return y, inputs.stack(), [array.stack() for array in reports]
+
+
+def _backward_loop(run, inputs, dy, of_reports, shared, stacks, num_layers):
+  """Gradients of the input, of what is shared and of the stacks, from the last block to the first."""
+
+  def body(i, dy, shared_gradients, stack_gradients):
+    x, rows = inputs[i], [stack[i] for stack in stacks]
+    with tf.GradientTape() as tape:
+      tape.watch([x, shared, rows])
+      outputs = run(x, i, shared, rows)
+    dx, of_shared, of_rows = tape.gradient(
+      outputs,
+      (x, shared, rows),
+      output_gradients=(dy, *(value[i] for value in of_reports)),
+      unconnected_gradients=tf.UnconnectedGradients.ZERO,
+    )
+    dx.set_shape(inputs.shape[1:])
+    return (
+      i - 1,
+      dx,
+      tuple(total + part for total, part in zip(shared_gradients, of_shared)),
+      tuple(total.write(i, part) for total, part in zip(stack_gradients, of_rows)),
+    )
+
+  start = (
+    tf.constant(num_layers - 1),
+    dy,
+    tuple(tf.zeros_like(value) for value in shared),
+    tuple(tf.TensorArray(stack.dtype, num_layers, element_shape=stack.shape[1:]) for stack in stacks),
+  )
+  _, dx, shared_gradients, stack_gradients = tf.while_loop(
+    lambda i, *_: i >= 0, body, start, maximum_iterations=num_layers
+  )
+  return dx, shared_gradients, [total.stack() for total in stack_gradients]
+
+
+def loop(step: Callable[..., Any], x: tf.Tensor, state: Any, part: Any, num_layers: int) -> Any:
+  """Takes (x, state) = step(x, i, state) for each layer, with row i of every variable of `part`; without a gradient.
+
+  Args:
+    step: as `block` of `scan`, with a state besides.
+    x: of any shape.
+    state: any structure of tensors, such as a cache of all layers.
+    part: a `layers.Part` with stacked weights.
+    num_layers: how many rows.
+
+  Returns:
+    The last x and state.
+  """
+  variables = part.variables
+  stacks = [layer_weights.value_of(variable) for variable in variables]
+
+  def body(i, x, state):
+    with layer_weights.handed_in(variables, [stack[i] for stack in stacks]):
+      return i + 1, *step(x, i, state)
+
+  _, x, state = tf.while_loop(
+    lambda i, *_: i < num_layers, body, (tf.constant(0), x, state), maximum_iterations=num_layers
+  )
+  return x, state

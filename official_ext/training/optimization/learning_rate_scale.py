@@ -1,0 +1,89 @@
+"""A factor on an optimizer's learning rate that can be changed during training.
+
+It works for a constant rate and for any schedule, in legacy and new tf_keras optimizers, in compiled steps and on
+several replicas. A checkpoint has the same variables with it as without it.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from official_ext.base import tf_internals
+
+_SCHEDULE: Any = tf_keras.optimizers.schedules.LearningRateSchedule
+
+
+class ScaledSchedule(tf_keras.optimizers.schedules.LearningRateSchedule):
+  """A schedule multiplied by a variable."""
+
+  def __init__(self, schedule: Any, scale: tf.Variable):
+    """Initializes the schedule.
+
+    Args:
+      schedule: a function of the number of updates.
+      scale: a float32 scalar, which is read at every update.
+    """
+    self.schedule, self._scale = schedule, scale
+
+  def __call__(self, step: tf.Tensor) -> tf.Tensor:
+    """The learning rate at a number of updates: a float32 scalar."""
+    rate = tf.convert_to_tensor(self.schedule(step))
+    return rate * tf.cast(self._scale.read_value(), rate.dtype)
+
+  def get_config(self) -> dict[str, Any]:
+    """See base class. The factor is state, not configuration."""
+    return self.schedule.get_config()
+
+
+class LearningRateScale:
+  """The factor on the learning rate of one optimizer."""
+
+  def __init__(self, optimizer: Any):
+    """Gives an optimizer a factor of 1. Call it inside the strategy's scope, before training.
+
+    Args:
+      optimizer: a tf_keras optimizer, without wrappers around it.
+
+    Raises:
+      ValueError: its learning rate is neither a number nor a schedule.
+    """
+    self._optimizer = optimizer
+    self._value = 1.0
+    rate = tf_internals.learning_rate_or_schedule(optimizer)
+    self._schedule = rate if isinstance(rate, _SCHEDULE) else None
+    if self._schedule is None:
+      if callable(rate) and not isinstance(rate, tf.Variable):
+        raise ValueError(
+          f'the learning rate of {type(optimizer).__name__} is a function; give it a number or a schedule'
+        )
+      self._constant = float(rate)
+      return
+    self._variable = tf.Variable(
+      1.0,
+      dtype=tf.float32,
+      trainable=False,
+      name='learning_rate_scale',
+      aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    )
+    tf_internals.replace_schedule(optimizer, ScaledSchedule(self._schedule, self._variable))
+
+  @property
+  def value(self) -> float:
+    """The factor."""
+    return self._value
+
+  def learning_rate(self) -> float:
+    """The learning rate of the next update."""
+    unscaled: float | tf.Tensor = (
+      self._constant if self._schedule is None else self._schedule(self._optimizer.iterations)
+    )
+    return float(unscaled) * self._value
+
+  def assign(self, value: float) -> None:
+    """Changes the factor, from the next update on."""
+    self._value = float(value)
+    if self._schedule is not None:
+      self._variable.assign(self._value)
+    else:  # A variable, which checkpoints hold; a legacy optimizer makes it with its first update.
+      self._optimizer.learning_rate = self._constant * self._value

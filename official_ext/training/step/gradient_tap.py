@@ -1,0 +1,228 @@
+"""Catches what a task hands to `optimizer.apply_gradients`, and applies it later, once, reduced and clipped.
+
+A task's `train_step` computes gradients and ends in `optimizer.apply_gradients(...)`. Everything that a trainer may
+want to own is between the two: accumulation, reduction over replicas, the test for finite values, clipping. While a
+step is traced inside `GradientTap.capture`, `apply_gradients` on that optimizer instance only records its pairs, so
+that a task's step, unmodified, becomes a function from inputs to gradients.
+"""
+
+from collections.abc import Iterator, Sequence
+import contextlib
+import threading
+from typing import Any
+
+from official.modeling.optimization import legacy_adamw
+import tensorflow as tf
+import tf_keras
+
+from official_ext.base import model_garden_internals
+from official_ext.base import tf_internals
+from official_ext.training.optimization import parameter_groups
+from official_ext.training.step import updates_watch
+
+Gradient = tf.Tensor | tf.IndexedSlices | None
+GradientsAndVariables = list[tuple[Gradient, tf.Variable]]
+
+
+@contextlib.contextmanager
+def other_updates() -> Iterator[list[Any]]:
+  """Lists the optimizers without a tap with which this thread updates, one entry for each update.
+
+  A tapped optimizer's `apply_gradients` does not reach that of the class.
+  """
+  optimizers: list[Any] = []
+
+  def note(optimizer, pairs):
+    del pairs
+    optimizers.append(optimizer)
+    return True
+
+  with updates_watch.observed(note):
+    yield optimizers
+
+
+class GradientTap:
+  """Stands between a task and one optimizer instance.
+
+  Replicas are traced in threads that take turns, so the captured gradients belong to the thread that captures.
+
+  Attributes:
+    on_cpu: see `global_norm`; a plan without XLA sets it to False.
+  """
+
+  def __init__(self, optimizer: Any, on_cpu: bool = False):
+    """Puts the tap on `optimizer`.
+
+    Args:
+      optimizer: a tf_keras optimizer, legacy or new, or a LossScaleOptimizer around one.
+      on_cpu: see `global_norm`.
+    """
+    self._optimizer = optimizer
+    self.on_cpu = on_cpu
+    # Its own norm is slow on a CPU, and would be computed a second time.
+    tf_internals.replace_global_clipping(inner_optimizer(optimizer), self._clip_by_global_norm)
+    self._local = threading.local()
+    self._apply_gradients = optimizer.apply_gradients
+    optimizer.apply_gradients = self._record_or_apply
+
+  @property
+  def optimizer(self) -> Any:
+    return self._optimizer
+
+  @contextlib.contextmanager
+  def capture(self) -> Iterator[list[GradientsAndVariables]]:
+    """Records this thread's calls of `apply_gradients`: one list of pairs for each."""
+    outer = getattr(self._local, 'calls', None)
+    calls: list[GradientsAndVariables] = []
+    self._local.calls = calls
+    try:
+      yield calls
+    finally:
+      self._local.calls = outer
+
+  @tf_internals.autograph_unconverted
+  def _record_or_apply(self, grads_and_vars, *args, **kwargs):
+    calls = getattr(self._local, 'calls', None)
+    if calls is None:
+      return self._apply_gradients(grads_and_vars, *args, **kwargs)
+    groups = parameter_groups.of(inner_optimizer(self._optimizer))
+    calls.append(groups.without_frozen(grads_and_vars) if groups is not None else list(grads_and_vars))
+    return None
+
+  def global_norm(self, gradients: Sequence[Gradient]) -> tf.Tensor:
+    """See `global_norm`."""
+    return global_norm(gradients, self.on_cpu)
+
+  def apply_reduced(
+    self, gradients: Sequence[Gradient], variables: Sequence[tf.Variable], norm: tf.Tensor | None = None
+  ) -> None:
+    """Clips and applies gradients that are already summed over the replicas, by the settings of the optimizer.
+
+    Runs in a replica context. `clipnorm`, `clipvalue`, `global_clipnorm` and gradient transformers act inside
+    `apply_gradients`, after its own reduction, which is switched off here. Model Garden's AdamWeightDecay clips before
+    its reduction, and not at all without one, so its `gradient_clip_norm` is applied here.
+
+    Args:
+      gradients: of `variables`.
+      variables: the weights.
+      norm: the global norm of `gradients`; None if it is not known.
+    """
+    inner = inner_optimizer(self._optimizer)
+    clip_norm = getattr(inner, 'gradient_clip_norm', None) if isinstance(inner, legacy_adamw.AdamWeightDecay) else None
+    self._local.known = gradients, norm
+    try:
+      if clip_norm:
+        gradients = self._clip_by_global_norm(gradients, clip_norm)
+      self._apply_gradients(list(zip(gradients, variables)), experimental_aggregate_gradients=False)
+    finally:
+      self._local.known = (), None
+
+  def _clip_by_global_norm(self, gradients, limit):
+    """Multiplies gradients (see `global_norm`) by `limit / norm` if the norm is larger; all NaN if it is not finite."""
+    known, norm = getattr(self._local, 'known', ((), None))
+    # An optimizer may clip others than it was given: transformed ones, or those of a group.
+    if norm is None or [id(gradient) for gradient in gradients] != [id(gradient) for gradient in known]:
+      norm = self.global_norm(gradients)
+    return tf.clip_by_global_norm(gradients, limit, use_norm=norm)[0]
+
+
+@tf.autograph.experimental.do_not_convert
+def inner_optimizer(optimizer: Any) -> Any:
+  """The optimizer that makes the update, inside loss scaling and moving averages."""
+  while True:
+    if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
+      optimizer = optimizer.inner_optimizer
+    elif hasattr(optimizer, 'update_average'):  # The optimizer is an exponential moving average around another one.
+      optimizer = model_garden_internals.averaged_optimizer(optimizer)
+    else:
+      return optimizer
+
+
+def without_duplicates(gradient: Gradient) -> Gradient:
+  """Sums the values of equal indices in an IndexedSlices; returns any other gradient as it is.
+
+  The norm and clipping of an embedding's gradient equal those of the dense gradient only if no row is in it twice.
+  """
+  if not isinstance(gradient, tf.IndexedSlices):
+    return gradient
+  indices, positions = tf.unique(gradient.indices)
+  values = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(indices))
+  return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+
+def accumulate(total: Gradient, gradient: Gradient) -> Gradient:
+  """The sum of two gradients of one variable, each of which may be None, dense or IndexedSlices."""
+  if total is None or gradient is None:
+    return gradient if total is None else total
+  if isinstance(total, tf.IndexedSlices) and isinstance(gradient, tf.IndexedSlices):
+    return tf.IndexedSlices(
+      tf.concat([total.values, gradient.values], 0),
+      tf.concat([total.indices, gradient.indices], 0),
+      total.dense_shape,
+    )
+  return tf.convert_to_tensor(total) + tf.convert_to_tensor(gradient)
+
+
+def scale(gradient: Gradient, factor: float) -> Gradient:
+  """`gradient` times a number."""
+  if isinstance(gradient, tf.IndexedSlices):
+    return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+  return gradient if gradient is None else gradient * factor
+
+
+def global_norm(gradients: Sequence[Gradient], on_cpu: bool = False) -> tf.Tensor:
+  """The L2 norm over all gradients: float32 scalar. IndexedSlices must be free of duplicates.
+
+  Args:
+    gradients: dense, sparse or None.
+    on_cpu: whether XLA runs this on a CPU. There it adds the numbers of a sum one by one, and a product with ones is
+      ten times as fast; elsewhere, a product may round its inputs.
+  """
+  squares: list[tf.Tensor] = []
+  for gradient in gradients:
+    if gradient is not None:
+      values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+      square = tf.square(tf.cast(values, tf.float32))
+      if on_cpu and square.shape.rank and square.shape[-1]:
+        square = tf.linalg.matvec(tf.reshape(square, [-1, square.shape[-1]]), tf.ones([square.shape[-1]]))
+      squares.append(tf.reduce_sum(square))
+  return tf.sqrt(tf.add_n(squares)) if squares else tf.constant(0.0)
+
+
+def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
+  """Creates the variables of an optimizer (slots, iterations), as its first `apply_gradients` would."""
+  tf_internals.create_legacy_variables(optimizer, variables)
+  if hasattr(optimizer, 'build'):
+    optimizer.build(variables)
+  inner = inner_optimizer(optimizer)
+  if inner is not optimizer:
+    build(inner, variables)
+
+
+def variables_of(optimizer: Any) -> list[tf.Variable]:
+  """All variables that an optimizer writes, including those of the optimizers inside it."""
+  found: dict[int, tf.Variable] = {}
+  while optimizer is not None:
+    for name in ('variables', 'weights'):
+      variables = getattr(optimizer, name, ())
+      found.update((id(variable), variable) for variable in (variables() if callable(variables) else variables))
+    of_its_own = [*tf_internals.weights_of(optimizer), *tf_internals.loss_scale_variables(optimizer)]
+    found.update((id(variable), variable) for variable in of_its_own)
+    optimizer = getattr(optimizer, 'inner_optimizer', None) or model_garden_internals.averaged_optimizer(optimizer)
+  return list(found.values())
+
+
+def logs_of(optimizer: Any) -> dict[str, tf.Tensor]:
+  """The logs of the optimizer that makes the update, about the last one: float32 scalars under 'optimizer/...'.
+
+  Its method `logs` returns them, if it has one: a dictionary from names, always the same, to scalars read from its
+  variables.
+  """
+  logs = getattr(inner_optimizer(optimizer), 'logs', None)
+  return {f'optimizer/{name}': tf.cast(value, tf.float32) for name, value in logs().items()} if callable(logs) else {}
+
+
+def hyperparameters(optimizer: Any) -> list[tf.Variable]:
+  """The variables in which an optimizer, and those inside it, keep constants of the configuration: the learning rate
+  of a new optimizer; learning rate, momentum and decay of a legacy one."""
+  return tf_internals.hyperparameter_variables(inner_optimizer(optimizer))

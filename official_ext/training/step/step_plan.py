@@ -1,0 +1,270 @@
+"""Chooses how a training step is executed, as a pure function of the traced step and the configuration.
+
+Nothing is timed: a resumed run has the same execution as the run that it continues.
+"""
+
+from collections.abc import Collection
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+# XLA on CPU runs a convolution in a compiled loop on a naive path, tens of times slower than TensorFlow's own kernel,
+# and one outside of a loop still about twice slower.
+_CONVOLUTIONS = frozenset(
+  f'{name}{suffix}'
+  for name in ('Conv2D', 'Conv3D', 'DepthwiseConv2dNative')
+  for suffix in ('', 'BackpropInput', 'BackpropInputV2', 'BackpropFilter', 'BackpropFilterV2')
+)
+_PRODUCTS = frozenset(('MatMul', 'BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3', 'Einsum'))
+_MAX_STEPS_PER_EXECUTION = 64
+_MAX_STACKED_BYTES = 64 * 2**20
+# A step that is not one program costs some milliseconds more, which small products do not win back.
+_MANY_WEIGHTS = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTraits:
+  """The traits of a task's step, from tracing it once.
+
+  Attributes:
+    num_updates: how often the step called `apply_gradients` of the trainer's optimizer.
+    num_other_updates: how often it called that of other optimizers.
+    convolutions: whether the step contains convolutions.
+    bfloat16_products: whether most of its products of matrices take bfloat16.
+    clusters: whether layers mark parts between products: see training/model_parts/clusters.py.
+    num_weights: the numbers in all weights of the model.
+    merge_calls: whether replicas meet inside the forward pass (synchronised batch normalisation).
+    static_shapes: whether every input is a dense tensor of known shape.
+    sparse_gradients: whether gradients are IndexedSlices, for which not every optimizer has an XLA kernel.
+    input_bytes: bytes of one replica's batch; 0 if shapes are not static.
+    in_memory: whether a program can gather its batches by itself.
+    xla_error: why XLA cannot compile the step; empty if it can, or was not tried.
+  """
+
+  num_updates: int = 1
+  num_other_updates: int = 0
+  convolutions: bool = False
+  bfloat16_products: bool = False
+  clusters: bool = False
+  num_weights: int = 0
+  merge_calls: bool = False
+  static_shapes: bool = True
+  sparse_gradients: bool = False
+  input_bytes: int = 0
+  in_memory: bool = False
+  xla_error: str = ''
+
+  @property
+  def owns_updates(self) -> bool:
+    """Whether the task owns the updates: it makes others than exactly one with the trainer's optimizer."""
+    return self.num_updates != 1 or self.num_other_updates > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class StepPlan:
+  """How a step is compiled.
+
+  Attributes:
+    execution: 'fused' (the whole step, `steps_per_execution` at a time, in one XLA program), 'split' (XLA forward and
+      backward on each replica, all-reduce and update outside), 'plain' (TensorFlow graph; on TPU the strategy's own
+      compilation) or 'mesh' (a TensorFlow graph, each of whose operations DTensor splits over a mesh of devices).
+    jit_compile: whether XLA compiles the step's forward and backward.
+    steps_per_execution: steps in one program, at most so many if `gathers`.
+    unroll: whether these steps are unrolled instead of looped over.
+    gathers: whether a program gathers its batches by itself, and so runs any number of steps.
+    manual_optimization: whether the task owns its updates.
+    reason: the reason, for people.
+    eager: whether Python runs the task's step every time.
+    clusters: whether XLA compiles parts of an uncompiled step by themselves: see training/model_parts/clusters.py.
+  """
+
+  execution: str
+  jit_compile: bool
+  steps_per_execution: int
+  unroll: bool
+  manual_optimization: bool
+  reason: str
+  eager: bool = False
+  gathers: bool = False
+  clusters: bool = False
+
+  def __str__(self) -> str:
+    steps = f', {self.steps_per_execution} steps a program' if self.execution == 'fused' else ''
+    manual = ', manual optimization' if self.manual_optimization else ''
+    xla = 'XLA' if self.jit_compile else 'XLA between products' if self.clusters else 'no XLA'
+    return f'{self.execution} ({xla}{steps}{manual}): {self.reason}'
+
+
+def choose_plan(
+  traits: StepTraits,
+  *,
+  enable_xla: bool | str,
+  device_type: str,
+  single_trace: bool,
+  steps_per_execution: int,
+  steps_per_loop: int,
+  gradient_accumulation_steps: int = 1,
+  run_eagerly: bool = False,
+  inputs_by: str = '',
+  fast_products: Collection[str] = (),
+) -> StepPlan:
+  """Chooses the execution of a step.
+
+  Args:
+    traits: see `StepTraits`.
+    enable_xla: `runtime.enable_xla`: True and False are obeyed, 'auto' applies the rule.
+    device_type: 'CPU', 'GPU' or 'TPU'.
+    single_trace: whether the strategy traces one function for its (only) replica.
+    steps_per_execution: `trainer.steps_per_execution`; 0 applies the rule.
+    steps_per_loop: `trainer.steps_per_loop`.
+    gradient_accumulation_steps: `trainer.gradient_accumulation_steps`.
+    run_eagerly: whether `trainer.train_tf_function` is false.
+    inputs_by: the class that overrides `next_train_inputs`, which may read the step and the model; '' if none does.
+    fast_products: see `processor.fast_products`; asked for CPUs alone.
+
+  Returns:
+    The plan.
+  """
+  manual = traits.owns_updates
+
+  def plain(reason: str, eager: bool = False) -> StepPlan:
+    return StepPlan('plain', False, 1, False, manual, reason, eager)
+
+  if device_type == 'TPU':
+    return plain('the TPU strategy compiles the step itself')
+  if run_eagerly and enable_xla is not True:
+    return plain('trainer.train_tf_function=false, Python runs every step', eager=True)
+  if not single_trace and manual:
+    return plain('the task owns its updates, and replicas meet in them')
+  if traits.merge_calls:
+    return plain('replicas meet inside the forward pass (synchronised batch normalisation)')
+  xla, reason = _use_xla(traits, enable_xla, device_type, single_trace, fast_products)
+  if not xla:
+    clusters = enable_xla == 'auto' and _is_mixed(traits, device_type, fast_products)
+    return dataclasses.replace(plain(reason), clusters=clusters)
+  if not single_trace:
+    return StepPlan('split', True, 1, False, manual, reason)
+  on_cpu_with_convolutions = device_type == 'CPU' and traits.convolutions
+  steps = 1 if run_eagerly else steps_per_execution
+  gathers = traits.in_memory and device_type == 'CPU' and not on_cpu_with_convolutions and not inputs_by
+  if not traits.static_shapes:
+    steps, reason = 1, f'{reason}; batches of changing shape are not stacked'
+  elif not steps and on_cpu_with_convolutions:
+    steps = 1
+  elif not steps and inputs_by:  # All inputs of a program are taken before its first step.
+    steps, reason = (
+      1,
+      (
+        f'{reason}; {inputs_by} overrides next_train_inputs, which may read the step or the model: one '
+        'step a program unless trainer.steps_per_execution says more'
+      ),
+    )
+  elif not steps and gathers:
+    steps = _balanced(steps_per_loop, _MAX_STEPS_PER_EXECUTION)
+  elif not steps:
+    # At least two programs in a loop: the first of a run compiles, and another one shows how fast it is.
+    at_most = min(steps_per_loop // 2, _stackable_steps(traits.input_bytes * gradient_accumulation_steps))
+    steps = _without_much_rest(steps_per_loop, max(1, at_most))
+  return StepPlan('fused', True, steps, on_cpu_with_convolutions, manual, reason, gathers=gathers and steps > 1)
+
+
+def mesh_plan(mesh: str) -> StepPlan:
+  """The plan of a step on a mesh of devices, of which people are told `mesh`: 'data 2 x tensor 2'."""
+  return StepPlan('mesh', False, 1, False, False, f'runtime.mesh: {mesh}')
+
+
+def without_fused_update(plan: StepPlan, xla_error: str) -> StepPlan:
+  """`plan` with the update outside of the XLA program, which cannot contain it."""
+  reason = f'{plan.reason}; XLA cannot compile the update: {xla_error}'
+  return dataclasses.replace(plan, execution='split', steps_per_execution=1, unroll=False, gathers=False, reason=reason)
+
+
+def _use_xla(
+  traits: StepTraits, enable_xla: bool | str, device_type: str, single_trace: bool, fast_products: Collection[str]
+) -> tuple[bool, str]:
+  if enable_xla != 'auto':
+    return bool(enable_xla), f'runtime.enable_xla={"true" if enable_xla else "false"}'
+  if device_type == 'CPU' and traits.convolutions:
+    return False, "convolutions are faster in TensorFlow's own kernels on CPU"
+  if _is_mixed(traits, device_type, fast_products):
+    if traits.bfloat16_products:
+      return False, "products in bfloat16 are faster in TensorFlow's own kernels than in XLA on this CPU"
+    return False, "products in float32 are as fast in TensorFlow's own kernels on this CPU, in less memory"
+  if not traits.static_shapes:
+    return False, 'the shapes of the input are not fixed, XLA would compile for each'
+  if traits.xla_error:
+    return False, f'XLA cannot compile the step: {traits.xla_error}'
+  if device_type == 'CPU' and not single_trace:
+    return False, 'several replicas on CPUs: two programs for each step cost more than they save'
+  return True, f'the step compiles for {device_type} and has no convolutions' if device_type == 'CPU' else (
+    f'the step compiles for {device_type}'
+  )
+
+
+def _is_mixed(traits: StepTraits, device_type: str, fast_products: Collection[str]) -> bool:
+  """Whether products are TensorFlow's, and XLA compiles what is between them."""
+  if device_type != 'CPU' or traits.num_weights < _MANY_WEIGHTS or not traits.static_shapes or traits.convolutions:
+    return False
+  # In float32 these products gain memory and a shorter start alone, and many small operations would lose both.
+  return 'bfloat16' in fast_products if traits.bfloat16_products else traits.clusters and 'float32' in fast_products
+
+
+def _stackable_steps(input_bytes: int) -> int:
+  """The number of batches of this size that are worth stacking."""
+  return max(1, min(_MAX_STEPS_PER_EXECUTION, _MAX_STACKED_BYTES // max(input_bytes, 1)))
+
+
+def _balanced(steps_per_loop: int, at_most: int) -> int:
+  """The steps of a program, if any number can be run: all programs of a loop are nearly of one length."""
+  num_programs = -(-steps_per_loop // at_most)
+  return -(-steps_per_loop // num_programs)
+
+
+def _without_much_rest(steps_per_loop: int, at_most: int) -> int:
+  """The steps of a program, if what is left of a loop must be run step by step, by a program of its own."""
+  divisor = max(divisor for divisor in range(1, at_most + 1) if steps_per_loop % divisor == 0)
+  if 2 * divisor >= at_most:
+    return divisor
+  num_programs = -(-steps_per_loop // at_most)
+  return steps_per_loop // num_programs  # Fewer steps are left than there are programs.
+
+
+def has_convolutions(graph: tf.Graph) -> bool:
+  """Whether a graph, or a function that it calls, holds a convolution."""
+  return any(node.op in _CONVOLUTIONS for node in _nodes(graph))
+
+
+def has_bfloat16_products(graph: tf.Graph) -> bool:
+  """Whether most products of matrices in a graph, and in functions that it calls, take bfloat16."""
+  types = [
+    node.attr[name].type
+    for node in _nodes(graph)
+    if node.op in _PRODUCTS
+    for name in ('T', 'Ta')
+    if (name in node.attr)
+  ]
+  return 2 * types.count(tf.bfloat16.as_datatype_enum) > len(types)
+
+
+def _nodes(graph):
+  """The nodes of a graph, and of all functions in its library."""
+  definition = graph.as_graph_def()
+  groups = [definition.node, *(function.node_def for function in definition.library.function)]
+  return [node for group in groups for node in group]
+
+
+def is_number(value: Any) -> bool:
+  """Whether a value is a scalar tensor of floating or integer type."""
+  return tf.is_tensor(value) and value.shape.rank == 0 and (value.dtype.is_floating or value.dtype.is_integer)
+
+
+def input_traits(specs: Any) -> tuple[bool, int]:
+  """(static_shapes, input_bytes) of a structure of type specs."""
+  total = 0
+  for spec in tf.nest.flatten(specs):
+    if not isinstance(spec, tf.TensorSpec) or not spec.shape.is_fully_defined():
+      return False, 0
+    if spec.dtype.is_numpy_compatible and spec.dtype != tf.string:
+      total += spec.shape.num_elements() * spec.dtype.size
+  return True, total

@@ -1,0 +1,264 @@
+"""Traces a task's step, and turns it from a function that updates into one from inputs to gradients."""
+
+from collections.abc import Callable
+import contextlib
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from official_ext.base import tf_internals
+from official_ext.training.devices import distribute
+from official_ext.training.model_parts import clusters
+from official_ext.training.step import collective_traces
+from official_ext.training.step import gradient_tap
+from official_ext.training.step import step_parts
+from official_ext.training.step import step_plan
+from official_ext.training.step import step_random
+
+do_not_convert = tf.autograph.experimental.do_not_convert
+
+
+class TaskOutput(NamedTuple):
+  """The result of a task's step on one replica and one micro-batch.
+
+  Attributes:
+    loss: float32 scalar.
+    logs: the float32 scalars that the step logs.
+    gradients: one for each of `TaskStep.variables`, none of them None; () if the step has made its updates itself.
+  """
+
+  loss: tf.Tensor
+  logs: dict[str, tf.Tensor]
+  gradients: Any
+
+
+class StepFunctions(NamedTuple):
+  """The task's step, as an execution calls it. Replica context.
+
+  Attributes:
+    forward_backward: `(inputs, micro_step) -> TaskOutput` runs the step up to its update.
+    whole_step: `(inputs) -> TaskOutput` runs the step with its updates.
+  """
+
+  forward_backward: Callable[[Any, tf.Tensor], TaskOutput]
+  whole_step: Callable[[Any], TaskOutput]
+
+
+class TaskStep:
+  """The task's step on one replica's inputs, and the results of tracing it.
+
+  Attributes:
+    tap: the tap between the task and the optimizer.
+    variables: the variables that have gradients.
+    input_specs: the type specs of one replica's inputs.
+    log_names: the names of the step's logs.
+  """
+
+  def __init__(self, parts: step_parts.StepParts, settings: step_parts.StepSettings):
+    """Puts the tap on the optimizer; traces nothing yet."""
+    self._parts = parts
+    self._settings = settings
+    self._num_updates = 0
+    self._num_other_updates = 0
+    self._xla_error: str | None = None
+    self._merge_calls = False
+    self._has_clusters = False
+    self._sparse_gradients = False
+    self._function = _traced(self._forward_backward)
+    self.tap = gradient_tap.GradientTap(parts.optimizer, on_cpu=distribute.device_type(parts.strategy) == 'CPU')
+    self.variables: list[tf.Variable] = []
+    self.input_specs: Any = None
+    self.log_names: list[str] = []
+
+  # The step.
+
+  @tf_internals.autograph_unconverted
+  def _forward_backward(self, inputs, micro_step):
+    key = step_random.step_key(self._key(micro_step))
+    with key, self.tap.capture() as calls, gradient_tap.other_updates() as others, clusters.noted() as names:
+      logs = self._train_step(inputs)
+    self._num_other_updates = len(others)
+    self._has_clusters = bool(names)
+    return self._note(inputs, logs, calls)
+
+  @tf_internals.autograph_unconverted
+  def _whole_step(self, inputs):
+    with step_random.step_key(self._key(0)):
+      logs = self._train_step(inputs)
+    return self._note(inputs, logs, ())
+
+  def _train_step(self, inputs):
+    parts = self._parts
+    train_step = tf_internals.autograph_called(parts.task.train_step)
+    with collective_traces.without_searches():
+      return train_step(inputs, model=parts.model, optimizer=parts.optimizer, metrics=parts.metrics)
+
+  @do_not_convert
+  def _key(self, micro_step):
+    return step_random.StepKey(
+      seed=self._settings.seed,
+      step=self._parts.global_step.read_value(),
+      replica=tf.distribute.get_replica_context().replica_id_in_sync_group,
+      num_replicas=self._parts.strategy.num_replicas_in_sync,
+      micro_step=micro_step,
+      num_micro_steps=self._settings.gradient_accumulation_steps,
+    )
+
+  @do_not_convert
+  def _note(self, inputs, logs, calls):
+    """Notes the results of the trace, and returns what the update needs."""
+    self._num_updates = len(calls)
+    self.input_specs = tf.nest.map_structure(_spec_of, inputs)
+    pairs = [(g, v) for g, v in (calls[0] if len(calls) == 1 else ()) if g is not None]
+    self.variables = [v for _, v in pairs]
+    self._sparse_gradients = any(isinstance(g, tf.IndexedSlices) for g, _ in pairs)
+    reported = {self._parts.task.loss, 'training_loss', *(metric.name for metric in self._parts.metrics)}
+    scalars = {}
+    for name, value in logs.items():
+      value = tf.convert_to_tensor(value) if isinstance(value, (int, float)) else value
+      if name not in reported and step_plan.is_number(value):
+        scalars[name] = tf.cast(value, tf.float32)
+    self.log_names = sorted(scalars)
+    loss = tf.cast(logs[self._parts.task.loss], tf.float32)
+    gradients = [g for g, _ in pairs]
+    if self._settings.mesh.sizes():  # DTensor has no layout for what makes the indices of a sparse gradient unique.
+      gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+    return TaskOutput(loss=tf.reduce_mean(loss), logs=scalars, gradients=gradients)
+
+  # As functions.
+
+  def functions(self, plan: step_plan.StepPlan) -> StepFunctions:
+    """The functions of the step for a plan, after `probe`."""
+    if plan.eager:
+      return StepFunctions(self._forward_backward, self._whole_step)
+    # In updates, replicas meet, as they may in the forward pass: then no separate function can contain them.
+    owns_function = self._parts.single_trace and not self._merge_calls
+    whole_step = (_traced if owns_function else tf_internals.autograph_converted)(self._whole_step)
+    forward_backward = self._traceable
+    if plan.clusters:  # A new trace: that of the probe has none.
+      forward_backward, whole_step = map(_with_clusters, (self._forward_backward, self._whole_step))
+    if plan.execution == 'mesh':  # Not the trace of the probe: a mesh has operations and layouts of its own.
+      forward_backward = tf_internals.autograph_converted(self._forward_backward)
+    if plan.execution == 'split':
+      forward_backward = tf.function(lambda *args: self._function(*args), jit_compile=True, autograph=False)
+    return StepFunctions(forward_backward, whole_step)
+
+  def watched_functions(self, watch: Callable[[], contextlib.AbstractContextManager[None]]) -> StepFunctions:
+    """The functions of a step that is traced again into the present graph, inside `watch()`, or run by Python."""
+
+    def under_watch(function):
+      def run(*args):
+        with watch():
+          return function(*args)
+
+      return run if tf.executing_eagerly() else tf_internals.autograph_converted(run)
+
+    return StepFunctions(under_watch(self._forward_backward), under_watch(self._whole_step))
+
+  @property
+  def _traceable(self) -> Callable[..., TaskOutput]:
+    """The step up to its update: a separate function, or, if replicas meet in it, a part of the present graph."""
+    return tf_internals.autograph_converted(self._forward_backward) if self._merge_calls else self._function
+
+  # Probing.
+
+  def probe(self, next_inputs: Callable[[Any], Any], iterator: Any, check_xla: bool) -> step_plan.StepTraits:
+    """Traces one step without running it. Cross-replica context.
+
+    Args:
+      next_inputs: the trainer's `next_train_inputs`.
+      iterator: the training iterator, not consumed.
+      check_xla: whether to ask XLA if it can compile the step.
+
+    Returns:
+      The traits of the step.
+    """
+    graph = self._trace_graph(next_inputs, iterator, check_xla)
+    if graph is None:  # Replicas meet in the forward pass: only the graph of their threads can contain it.
+      self._merge_calls = True
+      graph = self._trace_graph(next_inputs, iterator, False)
+    static_shapes, input_bytes = step_plan.input_traits(self.input_specs)
+    return step_plan.StepTraits(
+      num_updates=self._num_updates,
+      num_other_updates=self._num_other_updates,
+      convolutions=step_plan.has_convolutions(graph),
+      bfloat16_products=step_plan.has_bfloat16_products(graph),
+      clusters=self._has_clusters,
+      num_weights=sum(v.shape.num_elements() or 0 for v in getattr(self._parts.model, 'variables', ())),
+      merge_calls=self._merge_calls,
+      static_shapes=static_shapes,
+      sparse_gradients=self._sparse_gradients,
+      input_bytes=input_bytes,
+      xla_error=self._xla_error or '',
+    )
+
+  def _trace_graph(self, next_inputs, iterator, check_xla):
+    """The graph of one step up to its update; None if replicas meet inside it."""
+    forward_backward = self._traceable
+
+    def of_replica(inputs):
+      forward_backward(inputs, tf.constant(0, tf.int64))
+      if check_xla and self._xla_error is None and step_plan.input_traits(self.input_specs)[0]:
+        self._xla_error = self._compiler_error()  # Only on the first replica.
+
+    def one_step(iterator):
+      self._parts.strategy.run(of_replica, args=(next_inputs(iterator),))
+
+    try:
+      return tf.function(one_step, autograph=False).get_concrete_function(iterator).graph
+    except RuntimeError as error:
+      if 'merge_call' in str(error) and not self._merge_calls:
+        return None
+      raise
+
+  def _compiler_error(self) -> str:
+    """Why XLA cannot turn the traced step into HLO; '' if it can. Runs nothing."""
+    return compiler_error(lambda inputs: self._function(inputs, tf.constant(0, tf.int64)), self.input_specs)
+
+
+def compiler_error(function: Callable[[Any], Any], specs: Any) -> str:
+  """Why XLA cannot turn a function into HLO; '' if it can. Runs nothing.
+
+  Args:
+    function: takes a structure of tensors.
+    specs: the type specs of that structure.
+  """
+  flat = lambda *tensors: function(tf.nest.pack_sequence_as(specs, tensors))
+  compiled = tf.function(flat, jit_compile=True, autograph=False)
+  try:
+    with tf.init_scope():
+      compiled.experimental_get_compiler_ir(*tf.nest.flatten(specs))(stage='hlo')
+  except (ValueError, TypeError, RuntimeError, tf.errors.OpError) as error:
+    return compiler_message(error)
+  return ''
+
+
+def compiler_message(error: Exception) -> str:
+  """XLA's message about a graph that it cannot compile, in one line of at most 200 characters."""
+  text = ' '.join(str(error).split())
+  start = max(0, text.find('Detected unsupported operations'))
+  return text[start : start + 200] or type(error).__name__
+
+
+def _traced(function: Callable[..., Any]) -> Callable[..., Any]:
+  """A function of TensorFlow's, in which AutoGraph is at work though it leaves `function` itself as it is."""
+  return tf.function(tf_internals.autograph_converted(function), autograph=False)
+
+
+def _with_clusters(function):
+  """A function of its own, in which parts of layers are compiled."""
+  converted = tf_internals.autograph_converted(function)
+
+  def run(*args):
+    with clusters.compiled():
+      return converted(*args)
+
+  return tf.function(run, autograph=False)
+
+
+def _spec_of(value: Any) -> Any:
+  """The type spec of a tensor; None for anything else."""
+  try:
+    return tf.type_spec_from_value(value)
+  except TypeError:
+    return None

@@ -1,0 +1,178 @@
+"""The training step of a trainer, which is traced, planned, and then run as planned."""
+
+from collections.abc import Callable, Sequence
+import threading
+from typing import Any
+
+import tensorflow as tf
+
+from official_ext.data import in_memory as in_memory_lib
+from official_ext.training.devices import mesh as mesh_lib
+from official_ext.training.step import executions
+from official_ext.training.step import gradient_tap
+from official_ext.training.step import input_shapes
+from official_ext.training.step import mesh_execution
+from official_ext.training.step import step_means
+from official_ext.training.step import step_parts
+from official_ext.training.step import step_plan
+from official_ext.training.step import task_step as task_step_lib
+from official_ext.training.step import updates
+
+do_not_convert = tf.autograph.experimental.do_not_convert
+
+
+class TrainingStep:
+  """Traces a task's train_step, and runs it in the planned execution.
+
+  Attributes:
+    probe: see `TaskStep.probe`.
+    plan: how the step is run; None before `set_plan`.
+    means: the means of the steps' logs; None before `set_plan`.
+    input_shapes: the shapes that a compiled step has seen.
+  """
+
+  def __init__(self, parts: step_parts.StepParts, settings: step_parts.StepSettings):
+    """Initializes the step; it is not traced yet.
+
+    Args:
+      parts: the objects that it reads and writes.
+      settings: its configuration.
+    """
+    self._parts = parts
+    self._settings = settings
+    self._task_step = task_step_lib.TaskStep(parts, settings)
+    self._execution: executions.Execution | None = None
+    self._mesh_execution: mesh_execution.MeshExecution | None = None
+    self.probe: Callable[..., step_plan.StepTraits] = self._task_step.probe
+    self.plan: step_plan.StepPlan | None = None
+    self.means: step_means.StepMeans | None = None
+    self.input_shapes = input_shapes.InputShapes(parts.strategy)
+
+  @property
+  def single_trace(self) -> bool:
+    """See `StepParts.single_trace`."""
+    return self._parts.single_trace
+
+  @property
+  def gradient_accumulation_steps(self) -> int:
+    """The number of micro-batches in one step."""
+    return self._settings.gradient_accumulation_steps
+
+  # Planning.
+
+  def set_plan(
+    self,
+    plan: step_plan.StepPlan,
+    traits: step_plan.StepTraits,
+    in_memory: in_memory_lib.InMemoryBatches | None = None,
+  ) -> None:
+    """Fixes how the step is run and makes what it needs, after `probe`.
+
+    A fused update that XLA cannot compile, such as that of some optimizers for sparse gradients, is split off.
+
+    Args:
+      plan: how the step is run.
+      traits: the results of `probe`.
+      in_memory: computes the batches, if the plan gathers; unused otherwise.
+    """
+    with self._parts.strategy.scope():
+      self._build_optimizer(plan)
+    self.means = step_means.StepMeans(self._parts, self._task_step.log_names)
+    if plan.execution == 'fused' and traits.sparse_gradients and traits.static_shapes:
+      xla_error = self._compiler_error(plan)
+      plan = step_plan.without_fused_update(plan, xla_error) if xla_error else plan
+    self.plan = plan
+    if plan.execution != 'fused':  # XLA compiles no update.
+      self._task_step.tap.on_cpu = False
+    update = self._update(plan, self._task_step.functions(plan))
+    if plan.execution == 'fused':
+      self._execution = executions.FusedExecution(
+        update, plan, self._parts, self.gradient_accumulation_steps, in_memory if plan.gathers else None
+      )
+    elif plan.execution == 'mesh':
+      self._execution = self._mesh_execution = self._make_mesh_execution(update)
+    else:
+      self._execution = executions.GraphExecution(update, self._parts)
+    if plan.jit_compile and not traits.static_shapes:
+      self.input_shapes.start()
+
+  def _make_mesh_execution(self, update):
+    config = self._settings.mesh
+    mesh = mesh_lib.Mesh(config.sizes())
+    return mesh_execution.MeshExecution(update, self._parts, self._settings.sharding, mesh, config.batch_axis())
+
+  def _build_optimizer(self, plan):
+    optimizer = self._parts.optimizer
+    if not plan.manual_optimization:
+      gradient_tap.build(optimizer, self._task_step.variables)
+    elif callable(getattr(gradient_tap.inner_optimizer(optimizer), 'logs', None)):
+      gradient_tap.build(optimizer, self._parts.model.trainable_variables)
+
+  def _update(self, plan, functions) -> executions.Update:
+    assert self.means is not None
+    if plan.manual_optimization:
+      return updates.ManualUpdate(self._parts, functions, self.means)
+    return updates.GuardedUpdate(self._parts, self._settings, self._task_step, functions, self.means)
+
+  def _compiler_error(self, plan) -> str:
+    """Why XLA cannot compile a whole step; '' if it can. Runs nothing."""
+    update = self._update(plan, self._task_step.functions(plan))
+    specs = [self._task_step.input_specs] * self.gradient_accumulation_steps
+    found: list[str] = []
+    of_replica = lambda: found.append(task_step_lib.compiler_error(update.run_in_xla, specs))
+    tf.function(lambda: self._parts.strategy.run(of_replica), autograph=False).get_concrete_function()
+    return found[0]
+
+  # Running.
+
+  @do_not_convert
+  def run(self, batches: Sequence[Sequence[Any]]) -> None:
+    """Runs steps: one, or `plan.steps_per_execution` in one program. Cross-replica context.
+
+    Args:
+      batches: for each step its `gradient_accumulation_steps` micro-batches.
+    """
+    assert self._execution is not None
+    for micro_batches in batches:
+      self.input_shapes.note(micro_batches)
+    self._execution.run(batches)
+
+  def on_mesh(self) -> mesh_execution.MeshExecution:
+    """The execution of a plan for a mesh: steps are run by `run`, inside its `running`."""
+    assert self._mesh_execution is not None
+    return self._mesh_execution
+
+  def try_on_mesh(self, batch_size: int) -> None:
+    """Refuses a step that the mesh cannot run: see `MeshExecution.try_step`."""
+    self.on_mesh().try_step(self._task_step.input_specs, self.gradient_accumulation_steps, batch_size)
+
+  @do_not_convert
+  def run_gathering(self, first_batch: tf.Tensor, num_steps: tf.Tensor) -> None:
+    """Runs steps in one program: see `executions.FusedExecution.run_gathering`."""
+    assert isinstance(self._execution, executions.FusedExecution)
+    self._execution.run_gathering(first_batch, num_steps)
+
+  @do_not_convert
+  def rehearse(self, micro_batches: Sequence[Any], new_view: Callable[[], Any]) -> Any:
+    """Makes one update, neither guarded nor compiled, and observes it. Cross-replica context.
+
+    Args:
+      micro_batches: of the step.
+      new_view: makes an observer of one replica: its context `watch()` surrounds the task's step; its `of_update` is
+        called with the weights, their values before the update, the loss, and the gradients, summed over the
+        replicas, or None if the task owns its updates.
+
+    Returns:
+      The result of `of_update` on the first replica: a structure of tensors.
+    """
+    assert self.plan is not None
+    local = threading.local()  # Replicas that meet in the forward pass run in threads of their own.
+    update = self._update(self.plan, self._task_step.watched_functions(lambda: local.view.watch()))
+
+    def of_replica(*micro_batches):
+      local.view = new_view()
+      seen = update.watched(micro_batches)
+      return local.view.of_update(update.variables, seen.before, seen.loss, seen.gradients)
+
+    outputs = self._parts.strategy.run(of_replica, args=tuple(micro_batches))
+    return tf.nest.map_structure(lambda output: self._parts.strategy.experimental_local_results(output)[0], outputs)

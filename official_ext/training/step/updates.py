@@ -1,0 +1,314 @@
+"""The arithmetic of one update: forward and backward, accumulate, all-reduce, test for finite, clip, apply.
+
+The order is a contract, and the same in every execution (see executions.py). A step is one update: it takes
+`gradient_accumulation_steps` micro-batches and applies their mean once.
+
+A step whose loss or reduced gradient is not finite, or whose loss is a spike if that rule is on, changes nothing but
+`global_step`: weights, slots, `optimizer.iterations`, the model's own state (batch normalisation) and the metrics stay
+as they were, on all replicas.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tf_keras
+
+from official_ext.training.model_parts import frozen_weights
+from official_ext.training.step import gradient_tap
+from official_ext.training.step import step_means
+from official_ext.training.step import step_parts
+from official_ext.training.step import task_step as task_step_lib
+
+do_not_convert = tf.autograph.experimental.do_not_convert
+
+
+class StepOutput(NamedTuple):
+  """The results of a step's forward and backward passes on one replica, before the update.
+
+  Attributes:
+    ok: bool scalar, the same on all replicas: whether to make the update.
+    gradients: of the loss over all replicas and micro-batches; tensors and IndexedSlices free of duplicates.
+    norm: float32 scalar, the global norm of `gradients`.
+    loss: float32 scalar, this replica's mean over its micro-batches.
+    mean_loss: float32 scalar, the mean of `loss` over the replicas.
+    logs: float32 scalars that the task logs, this replica's.
+    before: the values of `GuardedUpdate.step_local_variables` before the passes.
+  """
+
+  ok: tf.Tensor
+  gradients: list[Any]
+  norm: tf.Tensor
+  loss: tf.Tensor
+  mean_loss: tf.Tensor
+  logs: dict[str, tf.Tensor]
+  before: list[tf.Tensor]
+
+
+class WatchedUpdate(NamedTuple):
+  """What somebody sees who looks on at an update, on one replica.
+
+  Attributes:
+    before: the values of the update's `variables` before it.
+    loss: float32 scalar.
+    gradients: as in `StepOutput`; None if the task owns its updates.
+  """
+
+  before: list[tf.Tensor]
+  loss: tf.Tensor
+  gradients: list[Any] | None
+
+
+class GuardedUpdate:
+  """The update for a task that leaves it to the trainer. Replica context, unless a method says otherwise."""
+
+  def __init__(
+    self,
+    parts: step_parts.StepParts,
+    settings: step_parts.StepSettings,
+    task_step: task_step_lib.TaskStep,
+    functions: task_step_lib.StepFunctions,
+    means: step_means.StepMeans,
+  ):
+    """Makes it.
+
+    Args:
+      parts: the step's.
+      settings: the step's.
+      task_step: the task's step, which has been probed.
+      functions: the functions of the task's step.
+      means: the means of the logs.
+    """
+    self._parts = parts
+    self._settings = settings
+    self._tap = task_step.tap
+    self._variables = task_step.variables
+    self._forward_backward = functions.forward_backward
+    self._means = means
+
+  @property
+  def variables(self) -> list[tf.Variable]:
+    """The variables that the gradients belong to."""
+    return self._variables
+
+  @property
+  def guarded_variables(self) -> list[tf.Variable]:
+    """All variables that a step writes, except its own counters."""
+    variables = [
+      *self._variables,
+      *gradient_tap.variables_of(self._parts.optimizer),
+      *self.step_local_variables,
+      *self._means.variables,
+    ]
+    return list({id(variable): variable for variable in variables}.values())
+
+  @property
+  def step_local_variables(self) -> list[tf.Variable]:
+    """Variables that a forward pass may write: metrics and the model's own state, not frozen weights."""
+    variables = [variable for metric in self._parts.metrics for variable in getattr(metric, 'variables', ())]
+    model = self._parts.model
+    variables += [v for v in getattr(model, 'non_trainable_variables', ()) if not v.trainable]
+    # A constant that a program in XLA writes, if only as it was, is an output of it: a second copy in memory.
+    constants = frozen_weights.constants(model) if isinstance(model, tf.Module) else []
+    constant_ids = {id(variable) for variable in constants}
+    return list({id(v): v for v in variables if id(v) not in constant_ids}.values())
+
+  def reduced_gradients(self, *micro_batches: Any) -> StepOutput:
+    """Runs forward and backward on every micro-batch, accumulates, and sums over the replicas."""
+    before = [variable.read_value() for variable in self.step_local_variables]
+    outputs: list[Any] = []
+    gradients: list[Any] = []
+    for i, inputs in enumerate(micro_batches):
+      # One after the other: a graph may run them at the same time, and keep the activations of all.
+      # Waiting for a function's own output would be waiting for its side effects alone.
+      with tf.control_dependencies([tf.identity(g) for g in tf.nest.flatten(gradients, expand_composites=True)]):
+        inputs = tf.nest.map_structure(tf.identity, inputs, expand_composites=True) if i else inputs
+      output = self._forward_backward(inputs, tf.constant(i, tf.int64))
+      found = list(output.gradients)
+      gradients = [gradient_tap.accumulate(t, g) for t, g in zip(gradients, found)] if i else found
+      outputs.append(output)
+    if len(outputs) > 1:
+      gradients = [gradient_tap.scale(g, 1 / len(outputs)) for g in gradients]
+    logs = {name: tf.add_n([o.logs[name] for o in outputs]) / len(outputs) for name in outputs[0].logs}
+    loss = tf.add_n([output.loss for output in outputs]) / len(outputs)
+    num_bad_losses = 1.0 - tf.cast(tf.math.is_finite(loss), tf.float32)
+    num_replicas = self._parts.strategy.num_replicas_in_sync
+    mean_loss = loss / num_replicas
+    if num_replicas > 1:
+      context = tf.distribute.get_replica_context()
+      *gradients, num_bad_losses, mean_loss = context.all_reduce(
+        tf.distribute.ReduceOp.SUM, [*gradients, num_bad_losses, mean_loss]
+      )
+    gradients = [gradient_tap.without_duplicates(g) for g in gradients]
+    norm = self._tap.global_norm(gradients)
+    ok = self._is_ok(norm, num_bad_losses, mean_loss)
+    return StepOutput(ok, gradients, norm, loss, mean_loss, logs, before)
+
+  def _is_ok(self, norm, num_bad_losses, mean_loss):
+    # The norm is finite only if every gradient is; a norm that overflows could be neither clipped nor squared.
+    ok = tf.logical_and(
+      tf.equal(num_bad_losses, 0.0), tf.logical_or(tf.math.is_finite(norm), self._loss_scaling_handles_overflow())
+    )
+    spike = self._settings.loss_spike
+    if spike.factor:
+      ok = tf.logical_and(ok, tf.logical_not(self._parts.state.is_spike(mean_loss, spike.factor, spike.window)))
+    return ok
+
+  def _loss_scaling_handles_overflow(self):
+    """Whether an infinite gradient only means that the dynamic loss scale is too high: bool."""
+    optimizer = self._parts.optimizer
+    if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer) and optimizer.dynamic:
+      return tf.convert_to_tensor(optimizer.loss_scale) > 1.0  # It never falls below 1.
+    return tf.constant(False)
+
+  def commit(self, out: StepOutput) -> None:
+    """Clips, applies, and counts."""
+    self.apply(out)
+    self._means.update(out.loss, out.logs)
+    self._means.update_optimizer(self._means.update_norm(out.norm))
+
+  def apply(self, out: StepOutput) -> None:
+    """Clips and applies the gradients."""
+    self._tap.apply_reduced(out.gradients, self._variables, out.norm)
+
+  def watched(self, micro_batches: Sequence[Any]) -> WatchedUpdate:
+    """The update, neither guarded nor counted."""
+    out = self.reduced_gradients(*micro_batches)
+    before = [variable.read_value() for variable in self.variables]
+    self.apply(out)
+    return WatchedUpdate(before, out.loss, out.gradients)
+
+  def undo_passes(self, out: StepOutput) -> None:
+    """Restores the variables that the forward passes have written."""
+    for variable, value in zip(self.step_local_variables, out.before):
+      variable.assign(value)
+
+  def note_skipped_loss(self, out: StepOutput) -> None:
+    """Counts the loss of a step that is skipped."""
+    self._means.note_skipped_loss(out.loss, out.ok)
+
+  def record(self, ok: tf.Tensor, mean_loss: tf.Tensor) -> None:
+    """Notes the outcome of a step, before `global_step` increases. Cross-replica context, or a single replica."""
+    self._parts.state.record_skip(ok, self._parts.global_step + 1)
+    if self._settings.loss_spike.factor:
+      self._parts.state.record_loss(mean_loss, ok)
+
+  # A whole step, on a replica that may contain its update.
+
+  @do_not_convert
+  def run(self, micro_batches: Sequence[Any]) -> None:
+    """Makes the update under a condition."""
+    out = self.reduced_gradients(*micro_batches)
+
+    def commit():
+      self.commit(out)
+      return 0
+
+    def undo():
+      self.undo_passes(out)
+      return 0
+
+    tf.cond(out.ok, commit, undo)
+    self.note_skipped_loss(out)
+    self.record(out.ok, out.mean_loss)
+    self._parts.global_step.assign_add(1)
+
+  @do_not_convert
+  def run_in_xla(self, micro_batches: Sequence[Any]) -> None:
+    """Makes the update, guarded without a condition around it, for which XLA would copy weights and slots."""
+    out = self.reduced_gradients(*micro_batches)
+    if self._tap.on_cpu:
+      self._commit_in_loop(out)
+    else:
+      self._commit_and_select(out)
+    self.note_skipped_loss(out)
+    self.record(out.ok, out.mean_loss)
+    self._parts.global_step.assign_add(1)
+
+  def _commit_in_loop(self, out):
+    """Commits in a loop of one round or none, which writes in place, as no condition does."""
+
+    def commit(pending):
+      del pending
+      self.commit(out)
+      return [tf.constant(False)]
+
+    tf.while_loop(lambda pending: pending, commit, [out.ok])
+    for variable, value in zip(self.step_local_variables, out.before):  # Passes are never in the loop.
+      variable.assign(tf.where(out.ok, variable.read_value(), value))
+
+  def _commit_and_select(self, out):
+    """Commits, and undoes it by a select that becomes part of what writes. A GPU would wait for a loop's condition."""
+    before = {id(variable): (variable, variable.read_value()) for variable in self.guarded_variables}
+    before.update({id(variable): (variable, value) for variable, value in zip(self.step_local_variables, out.before)})
+    self.commit(out)
+    for variable, value in before.values():
+      variable.assign(tf.where(out.ok, variable.read_value(), value))
+
+  # A whole step over replicas that have threads of their own.
+
+  @do_not_convert
+  def run_on_replicas(self, micro_batches: Sequence[Any]) -> None:
+    """Makes the update. Cross-replica context: only that can contain its condition."""
+    strategy = self._parts.strategy
+    out = strategy.run(self.reduced_gradients, args=tuple(micro_batches))
+    ok, mean_loss = (strategy.experimental_local_results(value)[0] for value in (out.ok, out.mean_loss))
+
+    def commit():
+      strategy.run(self.commit, args=(out,))
+      return 0
+
+    def undo():
+      strategy.run(self.undo_passes, args=(out,))
+      return 0
+
+    tf.cond(ok, commit, undo)
+    strategy.run(self.note_skipped_loss, args=(out,))
+    self.record(ok, mean_loss)
+    self._parts.global_step.assign_add(1)
+
+
+class ManualUpdate:
+  """The step of a task that owns its updates: gradients are applied as the task applies them, none is skipped."""
+
+  def __init__(
+    self,
+    parts: step_parts.StepParts,
+    functions: task_step_lib.StepFunctions,
+    means: step_means.StepMeans,
+  ):
+    """Makes it: see `GuardedUpdate`."""
+    self._parts = parts
+    self._whole_step = functions.whole_step
+    self._means = means
+
+  @property
+  def variables(self) -> list[tf.Variable]:
+    """The variables that may be updated."""
+    return self._parts.model.trainable_variables
+
+  def make(self, inputs: Any) -> task_step_lib.TaskOutput:
+    """Runs the task's step with its updates, on one batch. Replica context."""
+    out = self._whole_step(inputs)
+    self._means.update(out.loss, out.logs)
+    self._means.update_optimizer(1.0)
+    return out
+
+  def watched(self, micro_batches: Sequence[Any]) -> WatchedUpdate:
+    """The task's step with its updates, on its one batch. Replica context."""
+    before = [variable.read_value() for variable in self.variables]
+    return WatchedUpdate(before, self.make(micro_batches[0]).loss, None)
+
+  @do_not_convert
+  def run(self, micro_batches: Sequence[Any]) -> None:
+    """Runs a whole step, in the context of a replica that may contain its updates, on one micro-batch."""
+    self.make(micro_batches[0])
+    self._parts.global_step.assign_add(1)
+
+  run_in_xla = run
+
+  @do_not_convert
+  def run_on_replicas(self, micro_batches: Sequence[Any]) -> None:
+    """Runs a whole step. Cross-replica context."""
+    self._parts.strategy.run(self.make, args=(micro_batches[0],))
+    self._parts.global_step.assign_add(1)

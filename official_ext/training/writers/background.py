@@ -1,0 +1,81 @@
+"""Lets writers that talk to other programs work in a thread of their own: training does not wait for them."""
+
+from collections.abc import Mapping
+import queue
+import threading
+import time
+from typing import Any
+
+from absl import logging
+import numpy as np
+
+from official_ext.base import credentials
+from official_ext.training.writers import writers
+
+_END = None
+
+
+class BackgroundWriter(writers.Writer):
+  """Hands events to another writer in a thread, so that a slow or hanging writer delays nothing.
+
+  It hands on numbers and strings, nested ones under names joined by '/', but no arrays. Events that do not fit into the
+  queue are dropped, and their number is logged at the end. A failure is logged once. The thread ends with the process:
+  the end of the run waits for it for a limited time.
+  """
+
+  def __init__(self, writer: writers.Writer, max_pending: int = 1000, close_seconds: float = 10.0):
+    """Initializes the writer; no thread is started yet.
+
+    Args:
+      writer: does the work. One thread calls all its methods.
+      max_pending: how many events may wait in the queue.
+      close_seconds: how long `close` waits for them.
+    """
+    self._writer = writer
+    self._name = type(writer).__name__
+    self._queue: queue.Queue = queue.Queue(max_pending)
+    self._close_seconds = close_seconds
+    self._num_dropped = 0
+    self._failed = False
+    self._thread: threading.Thread | None = None
+
+  def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
+    """See base class. Returns at once."""
+    if self._thread is None:
+      self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+      self._thread.start()
+    flat = {name: value for name, value in writers.flatten(values).items() if not isinstance(value, np.ndarray)}
+    try:
+      self._queue.put_nowait((event, int(step), flat))
+    except queue.Full:
+      self._num_dropped += 1
+
+  def close(self) -> None:
+    """Waits until everything is written, or the time is up."""
+    if self._thread is None:
+      return
+    deadline = time.monotonic() + self._close_seconds
+    try:
+      self._queue.put(_END, timeout=self._close_seconds)
+      self._thread.join(max(0.0, deadline - time.monotonic()))
+    except queue.Full:
+      pass
+    if self._thread.is_alive():
+      logging.warning('%s did not finish within %g s: some events are lost.', self._name, self._close_seconds)
+    if self._num_dropped:
+      logging.warning('%s was too slow: %d events were dropped.', self._name, self._num_dropped)
+
+  def _work(self) -> None:
+    while (item := self._queue.get()) is not _END:
+      self._try(self._writer.write, *item)
+    self._try(self._writer.close)
+
+  def _try(self, method, *arguments) -> None:
+    try:
+      method(*arguments)
+    except Exception as error:  # Any exception: a run must not end because of a writer.
+      if not self._failed:
+        logging.warning(
+          '%s failed to write; training goes on: %s: %s', self._name, type(error).__name__, credentials.mask(str(error))
+        )
+      self._failed = True

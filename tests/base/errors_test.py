@@ -1,0 +1,33 @@
+"""Where an error was raised."""
+
+import importlib
+import sys
+
+import pytest
+
+from official_ext.base import errors
+
+CODE = """
+import sys
+
+
+def leave():
+  sys.exit(0)
+
+
+leave()
+"""
+
+
+def test_the_place_of_an_exit_is_the_modules_whoever_has_wrapped_sys_exit(tmp_path, monkeypatch):
+  (tmp_path / 'leaving.py').write_text(CODE)
+  monkeypatch.syspath_prepend(tmp_path)
+  exit_of_python = sys.exit
+
+  def wrapped(status):
+    exit_of_python(status)
+
+  monkeypatch.setattr(sys, 'exit', wrapped)  # As W&B's hook does.
+  with pytest.raises(SystemExit) as info:
+    importlib.import_module('leaving')
+  assert errors.origin(info.value) == f'module leaving ({tmp_path}/leaving.py, line 6)'

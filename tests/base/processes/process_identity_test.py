@@ -1,0 +1,100 @@
+"""Which process is meant, and whether it lives: numbers that are used again, containers, other machines."""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from official_ext.base.processes import process_identity
+
+_OTHER = '00000000-0000-4000-8000-000000000000'
+_PRINT = (
+  'import json; from official_ext.base.processes import process_identity as p; print(json.dumps(p.own().as_dict()))'
+)
+
+
+def test_this_process_is_alive():
+  own = process_identity.own()
+  assert own.pid == os.getpid() and own.pid_start and own.boot_id and own.pid_namespace
+  assert process_identity.is_alive(own)
+  assert process_identity.parse(json.loads(json.dumps({**own.as_dict(), 'more': 1}))) == own
+
+
+def test_a_number_that_is_used_again_is_another_process():
+  own = process_identity.own()
+  assert process_identity.is_alive(dataclasses.replace(own, pid_start=own.pid_start - 1)) is False
+  assert process_identity.is_alive(dataclasses.replace(own, pid_start=None))  # As older files have it.
+
+
+def test_a_process_that_has_ended_is_dead_before_and_after_it_was_waited_for():
+  process = subprocess.Popen(['cat'], stdin=subprocess.PIPE)
+  child = dataclasses.replace(process_identity.own(), pid=process.pid, pid_start=process_identity.start_of(process.pid))
+  assert process_identity.is_alive(child)
+  process.stdin.close()
+  os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+  assert process_identity.is_alive(child) is False
+  process.wait()
+  assert process_identity.is_alive(child) is False
+
+
+def test_of_another_machine_or_container_nothing_is_known():
+  own = process_identity.own()
+  assert process_identity.is_alive(dataclasses.replace(own, boot_id=_OTHER, host='elsewhere')) is None
+  assert process_identity.is_alive(dataclasses.replace(own, boot_id=None, host='elsewhere')) is None
+  assert process_identity.is_alive(dataclasses.replace(own, pid_namespace='pid:[1]')) is None
+  # Containers of two machines may have one name.
+  assert process_identity.is_alive(dataclasses.replace(own, boot_id=_OTHER, pid_namespace='pid:[1]')) is None
+
+
+def test_what_ran_before_this_machine_was_started_is_dead(monkeypatch):
+  own = dataclasses.replace(process_identity.own(), pid_namespace='pid:[4026531836]')
+  monkeypatch.setattr(process_identity, 'own', lambda: own)  # Tests may themselves be in a container.
+  assert process_identity.is_alive(dataclasses.replace(own, boot_id=_OTHER)) is False
+  assert process_identity.is_alive(dataclasses.replace(own, boot_id=_OTHER, machine_id='another')) is None
+
+
+def test_a_process_in_another_pid_namespace_is_not_taken_for_one_of_ours():
+  command = ['unshare', '--map-root-user', '--user', '--pid', '--fork', '--mount-proc']
+  if not shutil.which('unshare') or subprocess.run([*command, 'true'], check=False, capture_output=True).returncode:
+    pytest.skip('this system makes no namespaces')
+  output = subprocess.run([*command, sys.executable, '-c', _PRINT], check=True, capture_output=True, text=True).stdout
+  process = process_identity.parse(json.loads(output))
+  own = process_identity.own()
+  assert process.boot_id == own.boot_id and process.host == own.host
+  assert process_identity.is_alive(process) is None  # Its number is one here too, of init or a shell.
+
+
+@pytest.mark.parametrize(
+  'values',
+  [
+    {},
+    {'pid': 1},
+    {'host': 'h'},
+    {'pid': 'x', 'host': 'h'},
+    {'pid': True, 'host': 'h'},
+    {'pid': -1, 'host': 'h'},
+  ],
+)
+def test_a_file_that_names_no_process(values):
+  assert process_identity.parse(values) is None
+
+
+def test_wrong_types_count_as_unknown():
+  own = process_identity.own()
+  assert process_identity.parse({**own.as_dict(), 'pid_start': 'x', 'boot_id': 3}) == dataclasses.replace(
+    own, pid_start=None, boot_id=None
+  )
+  huge = process_identity.parse({**own.as_dict(), 'pid': 10**30})
+  assert process_identity.is_alive(huge) is False
+
+
+def test_identity_lock_and_status_need_no_tensorflow():
+  code = (
+    'import sys; from official_ext.base.processes import process_identity, run_lock, run_status; '
+    'sys.exit("tensorflow" in sys.modules)'
+  )
+  assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0

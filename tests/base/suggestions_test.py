@@ -1,0 +1,18 @@
+"""What a message says of a name that is not known."""
+
+from official_ext.base import suggestions
+
+KNOWN = ('dense', 'dropout', 'normalization')
+
+
+def test_the_nearest_name_is_told():
+  assert suggestions.nearest('dnese', KNOWN) == ['dense']
+  assert suggestions.nearest('d', KNOWN) == [] and suggestions.nearest(7, KNOWN) == []
+  assert suggestions.nearest('dense', ('dense', 'dense_1', 'other'), count=2) == ['dense', 'dense_1']
+
+
+def test_the_part_of_a_message_has_what_parts_it_from_the_rest():
+  assert suggestions.did_you_mean('dnese', KNOWN, before='; ', show=repr) == "; did you mean 'dense'?"
+  assert suggestions.did_you_mean('dnese', KNOWN, after=' ') == 'did you mean dense? '
+  assert suggestions.did_you_mean('?', KNOWN, before='; ', after=' ') == ''
+  assert suggestions.did_you_mean('?', KNOWN, 'there are three', before='; ') == 'there are three'

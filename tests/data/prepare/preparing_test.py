@@ -1,0 +1,282 @@
+"""Preparations: what they hold is the input; the same bytes however they were made; what is refused."""
+
+import gzip
+import io
+import json
+
+import numpy as np
+from PIL import Image
+import pyarrow
+from pyarrow import parquet
+import pytest
+import tensorflow as tf
+
+import official_ext as ext
+from official_ext.base import errors
+from official_ext.data import prepared_folders
+from official_ext.data import row_encoding
+from official_ext.data import step_indexed
+from official_ext.data.prepare import planning
+from official_ext.data.prepare import settings as settings_lib
+from official_ext.data.prepare import shards
+from official_ext.language.text import token_rows
+from tests import disks
+from tests.data.prepare import prepared_inputs as inputs
+from tests.language.text import text_fixtures
+
+tokenizer = text_fixtures.tokenizer
+RECORDS = [{'n': n, 'text': f'ü{n}', 'list': [n, {'a': None}]} for n in range(300)]
+
+
+def examples(folder):
+  source = ext.PreparedRows(str(folder))
+  return source.fetch(range(len(source)))
+
+
+def test_records_of_several_files_with_odd_names_are_there_in_order(tmp_path):
+  folder = tmp_path / 'in, [1]*'
+  inputs.write_lines(folder / 'a [b]?.jsonl', RECORDS[:120])
+  inputs.write_lines(folder / 'b, c.jsonl', RECORDS[120:])
+  done = inputs.prepare(folder, tmp_path / 'out, [2]*', shard_bytes=1000)
+  assert done.rows == 300 and len(done.plan.shards) > 8
+  assert examples(tmp_path / 'out, [2]*') == RECORDS
+  source = ext.PreparedRows(str(tmp_path / 'out, [2]*'), lambda example: {'n': np.int64(example['n'])})
+  data = ext.DataConfig(is_training=False, global_batch_size=100)
+  batches = list(step_indexed.build_dataset(source, data).as_numpy_iterator())
+  assert np.concatenate([batch['n'] for batch in batches]).tolist() == list(range(300))
+  assert source.describe(0) == f'example 0 ({tmp_path}/out, [2]*/{done.plan.shards[0].name}, record 0)'
+
+
+def test_bytes_of_tables_come_back(tmp_path):
+  rows = [
+    {'image': {'bytes': bytes([n, 0, 0]), 'path': None}, 'label': n, 'parts': [b'', b'\0', b'a']} for n in range(9)
+  ]
+  parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / 'train-00000-of-00001.parquet', row_group_size=2)
+  inputs.prepare(tmp_path / 'train-00000-of-00001.parquet', tmp_path / 'out', shard_bytes=1)
+  assert examples(tmp_path / 'out') == rows
+
+
+def test_a_folder_of_datasets(tmp_path):
+  datasets = pytest.importorskip('datasets')
+  records = [{'n': n, 'text': f'ü{n}', 'list': [{'a': n}]} for n in range(300)]
+  parts = {'train': datasets.Dataset.from_list(records[:200]), 'test': datasets.Dataset.from_list(records[200:])}
+  datasets.DatasetDict(parts).save_to_disk(tmp_path / 'in', num_shards={'train': 3, 'test': 1})
+  with pytest.raises(errors.UserError, match='has no split'):
+    inputs.prepare(tmp_path / 'in', tmp_path / 'out')
+  inputs.prepare(tmp_path / 'in', tmp_path / 'out', split='train')
+  assert examples(tmp_path / 'out') == records[:200]
+
+
+def test_images_and_their_classes(tokenizer, tmp_path):
+  folder = inputs.write_images(tmp_path / 'images')
+  done = inputs.prepare(folder, tmp_path / 'out', shard_bytes=200)
+  assert len(done.plan.shards) > 2
+  source = ext.PreparedRows(str(tmp_path / 'out'))
+  assert source.labels == ['cat [1]', 'dog *'] and len(source) == 10
+  found = [(Image.open(io.BytesIO(e['image'])).getpixel((0, 0))[:2], e['label']) for e in source.fetch(range(10))]
+  assert found == [((n, label), label) for label in range(2) for n in range(5)]
+  (batch,) = step_indexed.build_dataset(source, ext.DataConfig(is_training=False, global_batch_size=10)).take(1)
+  assert tf.io.decode_image(batch['image'][9]).shape == (4, 8, 3)
+  with pytest.raises(errors.UserError, match='--tokenizer: has no meaning for'):
+    planning.make([str(folder)], settings_lib.Settings(), token_rows.TokenRows(token_rows.TextSettings(), tokenizer))
+
+
+def test_an_image_that_cannot_be_decoded_is_named_or_left_out(tmp_path):
+  folder = inputs.write_images(tmp_path / 'images')
+  broken = folder / 'cat [1]' / '3.png'
+  broken.write_bytes(broken.read_bytes()[:-14])  # Its pixels are there.
+  with pytest.raises(errors.UserError) as error:
+    inputs.prepare(folder, tmp_path / 'out')
+  assert str(error.value).startswith(f'{broken}: ') and '--on_bad_example=skip' in str(error.value)
+  done = inputs.prepare(folder, tmp_path / 'other', on_bad_example='skip')
+  assert (done.rows, done.report.bad_records) == (9, 1)
+  assert done.report.warnings('out')[0].startswith(f'out: 1 of 10 records are bad, and are left out: {broken}')
+
+
+def test_bad_records_are_named_by_file_and_line_or_left_out(tmp_path):
+  path = inputs.write_lines(tmp_path / 'a.jsonl', RECORDS)
+  lines = path.read_text().splitlines()
+  lines[200], lines[250] = '{"a": oops}', '{"a": "\\ud800"}'
+  path.write_text('\n'.join(lines))
+  with pytest.raises(
+    errors.UserError, match=rf'^{path}, line 201: is no JSON: .*; repair or replace it, or give --on_bad'
+  ):
+    inputs.prepare(path, tmp_path / 'out', shard_bytes=1000)
+  done = inputs.prepare(path, tmp_path / 'other', shard_bytes=1000, on_bad_example='skip')
+  assert (done.rows, done.report.bad_records, done.num_there) == (298, 2, 0)
+  # As the error says; what was done before it stays.
+  done = inputs.prepare(path, tmp_path / 'out', shard_bytes=1000, on_bad_example='skip')
+  assert (done.rows, done.report.bad_records) == (298, 2) and done.num_there > 5
+  assert inputs.shard_bytes(tmp_path / 'out') == inputs.shard_bytes(tmp_path / 'other')
+  with pytest.raises(errors.UserError, match='on_bad_example was "skip", and is "error" now'):
+    inputs.prepare(path, tmp_path / 'out', shard_bytes=1000)
+  assert [text.split(': ')[0] for text in done.report.named] == [f'{path}, line {n}' for n in (201, 251)]
+  assert examples(tmp_path / 'other') == RECORDS[:200] + RECORDS[201:250] + RECORDS[251:]
+  (tmp_path / 'none.jsonl').write_text('x\n')
+  with pytest.raises(errors.UserError, match='none of the 1 records can be used\n.* left out: .*, line 1: is'):
+    inputs.prepare(tmp_path / 'none.jsonl', tmp_path / 'none', on_bad_example='skip')
+  # Nothing is in that folder: it may be that of other input.
+  assert [path.name for path in (tmp_path / 'none').iterdir()] == ['.prepare.lock']
+  (tmp_path / 'none.jsonl').write_text('{"a": 1}\n{"a": oops}\n')
+  with pytest.raises(errors.UserError, match='none.jsonl, line 2: is no JSON'):
+    inputs.prepare(tmp_path / 'none.jsonl', tmp_path / 'none')
+  (tmp_path / 'none.jsonl').write_text('{"a": 1}\n{"a": 22}\n')
+  assert inputs.prepare(tmp_path / 'none.jsonl', tmp_path / 'none').rows == 2
+
+
+def test_the_same_bytes_in_any_order_and_only_what_is_missing_is_made_again(tmp_path):
+  path = inputs.write_lines(tmp_path / 'a.jsonl', RECORDS)
+  first, second = (tmp_path / name for name in ('first', 'second'))
+  inputs.prepare(path, first, shard_bytes=1000)
+  count = iter(range(10**6))
+  with pytest.raises(errors.PreemptedError, match='SIGTERM: 3 of 17 shards are done'):
+    inputs.prepare(
+      path, second, shard_bytes=1000, reverse=True, stopped_by=lambda: 'SIGTERM' * (next(count) > 6) or None
+    )
+  with pytest.raises(errors.UserError, match='is not prepared to its end'):
+    ext.PreparedRows(str(second))
+  done = inputs.prepare(path, second, shard_bytes=1000)
+  assert done.num_there == 4  # That which came with the signal too.
+  assert inputs.shard_bytes(first) == inputs.shard_bytes(second)
+  assert (first / 'prepared.json').read_bytes() == (second / 'prepared.json').read_bytes()
+  # What was damaged, lost or never renamed is made anew, and nothing else.
+  names = sorted(inputs.shard_bytes(second))
+  content = bytearray((second / names[3]).read_bytes())
+  content[100] ^= 1
+  (second / names[3]).write_bytes(content)
+  (second / names[4]).unlink()
+  (second / f'{names[5]}.json').write_text('{')
+  (second / f'{names[6]}.other-1.partial').write_text('half')
+  assert inputs.prepare(path, second, shard_bytes=1000).num_there == 17 - 3
+  assert inputs.shard_bytes(first) == inputs.shard_bytes(second)
+  assert not list(second.glob('*.partial'))
+
+
+def test_other_settings_or_other_input_are_refused_with_what_differs(tmp_path):
+  path = inputs.write_lines(tmp_path / 'a.jsonl', RECORDS)
+  inputs.prepare(path, tmp_path / 'out', shard_bytes=1000)
+  with pytest.raises(
+    errors.UserError, match='otherwise; name another folder, or: shard_bytes was 1000, and is 2000 now'
+  ):
+    inputs.prepare(path, tmp_path / 'out', shard_bytes=2000)
+  inputs.write_lines(path, RECORDS[:-1])
+  with pytest.raises(errors.UserError, match=r'bytes of the input was \d+, and is \d+ now'):
+    inputs.prepare(path, tmp_path / 'out', shard_bytes=1000)
+  (tmp_path / 'mine').mkdir()
+  (tmp_path / 'mine/thesis.txt').write_text('')
+  with pytest.raises(errors.UserError, match='mine: holds thesis.txt already'):
+    inputs.prepare(path, tmp_path / 'mine')
+
+
+def test_a_folder_of_a_version_that_noted_no_content_is_refused_as_such(tmp_path):
+  path = inputs.write_lines(tmp_path / 'a.jsonl', RECORDS)
+  inputs.prepare(path, tmp_path / 'out', shard_bytes=1000)
+  plan = json.loads((tmp_path / 'out/plan.json').read_text())
+  del plan['inputs']['content']
+  (tmp_path / 'out/plan.json').write_text(json.dumps(plan))
+  with pytest.raises(errors.UserError) as error:
+    inputs.prepare(path, tmp_path / 'out', shard_bytes=1000)
+  assert str(error.value) == (
+    f'{tmp_path}/out: was begun by an older version, which did not note the content of its input; name another folder'
+  )
+
+
+@pytest.mark.parametrize(
+  ('files', 'expected'),
+  [
+    ({}, 'in: holds no files that end with one of .jsonl'),
+    ({'a.txt': 'a'}, 'in: holds no files'),
+    ({'a.jsonl': ''}, 'none of the 0 records can be used'),
+    ({'train.jsonl': '{}\n', 'test.jsonl': '{}\n'}, '^--split: .*/in has several splits: test, train; name one'),
+    ({'a.parquet': 'PAR1'}, 'a.parquet: cannot be read'),
+    ({'a.json': '[1]'}, 'a.json, element 0: is no JSON object'),
+  ],
+)
+def test_input_that_is_none(files, expected, tmp_path):
+  (tmp_path / 'in').mkdir()
+  for name, text in files.items():
+    (tmp_path / 'in' / name).write_text(text)
+  with pytest.raises(errors.UserError, match=expected):
+    inputs.prepare(tmp_path / 'in', tmp_path / 'out')
+
+
+def test_a_full_disk_ends_it_in_a_line_and_leaves_no_half_shard(tmp_path):
+  records = [{'text': np.random.default_rng(n).bytes(3000).hex()} for n in range(600)]
+  path = inputs.write_lines(tmp_path / 'a.jsonl', records)
+  with disks.small(tmp_path / 'disk', 2048) as disk:
+    folder = disk.folder / 'out'
+    with pytest.raises(
+      errors.StorageError, match=rf'^{folder}/rows-\d+-of-\d+.array_record.*: .*No space left on device'
+    ):
+      inputs.prepare(path, folder, shard_bytes=500_000)
+    there = sorted(entry.name for entry in folder.iterdir())
+    assert not [name for name in there if name.endswith('.partial')] and 0 < len(inputs.shard_bytes(folder)) < 8
+    for name, content in inputs.shard_bytes(folder).items():
+      assert len(content) == json.loads((folder / f'{name}.json').read_text())['bytes']
+
+
+def test_a_shard_that_was_written_elsewhere_is_told(tmp_path, monkeypatch):
+  path = inputs.write_lines(tmp_path / 'a.jsonl', RECORDS)
+  write = shards.write_or_tell
+
+  def write_elsewhere(job):
+    (tmp_path / 'other').mkdir(exist_ok=True)
+    return write({**job, 'folder': str(tmp_path / 'other')})
+
+  monkeypatch.setattr(shards, 'write_or_tell', write_elsewhere)
+  shard = tmp_path / 'out' / 'rows-00000-of-00001.array_record'
+  with pytest.raises(errors.StorageError, match=rf'^{shard}: has been written, and No such file or directory; '):
+    inputs.prepare(path, tmp_path / 'out')
+
+
+def test_what_a_prepared_folder_lacks_is_told(tmp_path):
+  path = inputs.write_lines(tmp_path / 'a.jsonl', RECORDS)
+  inputs.prepare(path, tmp_path / 'out', shard_bytes=1000)
+  shard = next((tmp_path / 'out').glob('*.array_record'))
+  content = shard.read_bytes()
+  shard.write_bytes(content[:-1])
+  with pytest.raises(errors.UserError, match=rf'^input_path: {shard}: has {len(content) - 1} bytes in place of'):
+    prepared_folders.read(str(tmp_path / 'out'))
+  shard.unlink()
+  with pytest.raises(errors.UserError, match=rf'^input_path: {shard}: cannot be read: No such file'):
+    prepared_folders.read(str(tmp_path / 'out'))
+  with pytest.raises(errors.UserError, match='has no prepared.json; `official-ext prepare` makes such a folder'):
+    ext.PreparedRows(str(tmp_path / 'nothing'))
+
+
+@pytest.mark.parametrize('value', [{'a': object()}, {'\0': 1}, {1: 2}, {'a': [{'b': {1, 2}}]}, {'a': '\ud800'}])
+def test_what_is_no_json_value_and_no_bytes_is_refused(value):
+  with pytest.raises(ValueError, match='expected|surrogate'):
+    row_encoding.encode_example(value)
+
+
+def test_settings_have_the_names_and_defaults_of_text_data():
+  told = vars(token_rows.TextSettings())
+  config = ext.TextDataConfig()
+  assert told == {name: getattr(config, name) for name in told}
+
+
+DEEP = b'[' * 100_000
+
+
+@pytest.mark.parametrize('texts', [False, True])
+@pytest.mark.parametrize(
+  ('name', 'content', 'told'),
+  [
+    ('a.jsonl.gz', text_fixtures.damaged_inside(b'{"text": "a"}\n' * 100), 'cannot be read: error: Error -3 while'),
+    ('a.json.gz', text_fixtures.damaged_inside(b'[]'), 'cannot be read: error: Error -3 while'),
+    ('b.jsonl.gz', gzip.compress(b'{"text": "a"}\n' * 100)[:-20], 'cannot be read: EOFError: '),
+    ('a.json', DEEP, 'cannot be read: RecursionError: '),
+    ('b.json.gz', gzip.compress(DEEP), 'cannot be read: RecursionError: '),
+    ('a.jsonl', DEEP, 'is no JSON that can be read: RecursionError: '),
+    ('c.jsonl.gz', gzip.compress(DEEP), 'is no JSON that can be read: RecursionError: '),
+  ],
+  # Not from the contents: gzip notes the time, and every process that collects the tests must find the same names.
+  ids=['damaged lines', 'damaged', 'cut off', 'deep', 'deep gzip', 'deep lines', 'deep lines gzip'],
+)
+def test_damaged_and_deep_input_is_named(name, content, told, texts, tmp_path, tokenizer):
+  (tmp_path / name).write_bytes(content)
+  with pytest.raises(errors.UserError) as error:
+    inputs.prepare(tmp_path / name, tmp_path / 'out', tokenizer if texts else None)
+  line = str(error.value)
+  assert line.startswith((f'{tmp_path}/{name}: {told}', f'{tmp_path}/{name}, line 1: {told}')) and '\n' not in line

@@ -1,0 +1,176 @@
+"""The page of a run, in a real browser."""
+
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from official_ext.base.processes import process_identity
+from tests.operations.curves import run_images_test
+from tests.operations.runs import folders
+from tests.operations.runs import run_checkpoints_test
+from tests.operations.runs.folders import event
+
+_NAME = 'a <b> & "c"'
+_POINTS = 50_000
+
+
+def _events():
+  """As a training writes them: one spike and one NaN among many points, and an evaluation every 10,000 steps."""
+  lines = [json.dumps(event('start', 0, effective_batch_size=8))]
+  for step in range(1, _POINTS + 1):
+    loss = '"NaN"' if step == 20_000 else '1000000.0' if step == 33_333 else f'{1 + 1 / step!r}'
+    lines.append(
+      f'{{"time": {1.7e9 + step}, "event": "train", "step": {step}, "training_loss": {loss}, "percent": 1.0}}'
+    )
+    if step % 10_000 == 0:
+      lines.append(json.dumps(event('eval', step, validation_loss=1.5, accuracy=step / 100_000)))
+  return '\n'.join(lines) + '\n'
+
+
+@pytest.fixture(scope='module', autouse=True)
+def runs(runs_folder):
+  run = folders.make(runs_folder, _NAME, identity=folders.ended_process(), status='preempted', step=_POINTS)
+  folder = pathlib.Path(run.path)
+  (folder / 'events.jsonl').write_text(_events())
+  (folder / 'run.log').write_text(
+    '<img src=x onerror=alert(1)>\n\x1b[31mred\x1b[0m \x1b]0;title\x07\n' + 'x' * 200_000 + '\n'
+  )
+  run_checkpoints_test._save(folder, 'ckpt-10000')
+  run_images_test._write(
+    run, 'validation/events.out.tfevents.1', run_images_test.record('digits', 4, [run_images_test.png(8, 8, 99)])
+  )
+  return run
+
+
+def _open(page, console, **query):
+  from urllib import parse
+
+  page.goto(f'{console.url}/run?{parse.urlencode({"run": _NAME, **query})}')
+
+
+def _ready(page, title):
+  """Waits for a chart and returns it."""
+  chart = page.locator(f'.plot[aria-label="{title}"][data-ready]')
+  chart.scroll_into_view_if_needed()
+  chart.wait_for()
+  return chart
+
+
+def test_the_spike_and_the_nan_among_50000_points_are_seen(page, console):
+  _open(page, console)
+  chart = _ready(page, 'loss')
+  assert page.get_by_role('heading', name=_NAME).is_visible()
+  assert '1 NaN' in chart.locator('.plot-legend').inner_text()
+  assert chart.evaluate('(node) => node.plot.scales.y.max') > 1e6
+  drawn = chart.evaluate('(node) => node.plot.data.map((column) => column.filter((y) => y !== undefined).length)')
+  assert 300 < drawn[0] < 4000  # Not fifty thousand.
+  # Without outliers the spike does not decide the height.
+  page.get_by_label('Outliers').uncheck()
+  page.wait_for_function('() => document.querySelector(".plot").plot.scales.y.max < 3')
+  assert 'outliers=0' in page.url
+
+
+def test_zoom_asks_again_and_the_link_holds_the_view(page, console, new_page):
+  _open(page, console)
+  chart = _ready(page, 'loss')
+  over = chart.locator('.u-over').bounding_box()
+  y = over['y'] + over['height'] / 2
+  page.mouse.move(over['x'] + 0.62 * over['width'], y)
+  page.mouse.down()
+  page.mouse.move(over['x'] + 0.7 * over['width'], y, steps=4)
+  page.mouse.up()
+  page.wait_for_function('() => document.querySelector(".plot").plot.scales.x.min > 30000')
+  # The spike of one step is one of a few places now, and the height is still that of it.
+  assert chart.evaluate('(node) => node.plot.scales.y.max') > 1e6
+  first, last = chart.evaluate('(node) => [node.plot.scales.x.min, node.plot.scales.x.max]')
+  assert 30_000 < first < 33_333 < last < 36_000
+  other = new_page()
+  other.goto(page.url)
+  found = _ready(other, 'loss').evaluate('(node) => [node.plot.scales.x.min, node.plot.scales.x.max]')
+  assert found == pytest.approx([first, last])
+  # By the keyboard: all again.
+  chart.locator('.plot-canvas').focus()
+  page.keyboard.press('0')
+  page.wait_for_function(f'() => document.querySelector(".plot").plot.scales.x.max >= {_POINTS}')
+  page.keyboard.press('ArrowRight')
+  assert chart.locator('.plot-tip').is_visible()
+  page.get_by_label('Axis').select_option('examples')
+  page.wait_for_function(f'() => document.querySelector(".plot").plot.scales.x.max >= {8 * _POINTS}')
+
+
+def test_an_event_is_on_the_screen_within_a_second(page, console, runs_folder):
+  going = folders.make(runs_folder, 'going', [event('train', step, training_loss=1.0) for step in range(1, 20)])
+  page.goto(f'{console.url}/run?run=going')
+  _ready(page, 'loss')
+  taken = []
+  for step in (21, 22, 23):
+    with open(going.file('events.jsonl'), 'a') as file:
+      file.write(json.dumps(event('train', step, training_loss=2.0)) + '\n')
+    start = time.perf_counter()
+    page.wait_for_function('(step) => document.querySelector(".plot").plot.scales.x.max >= step', arg=step)
+    taken.append(time.perf_counter() - start)
+  assert min(taken) < 1.0  # The machine may be busy for a moment.
+  # A metric that is new becomes a chart.
+  with open(going.file('events.jsonl'), 'a') as file:
+    file.write(json.dumps(event('eval', 24, accuracy=0.5)) + '\n')
+  _ready(page, 'accuracy')
+
+
+def test_a_run_is_stopped_and_only_then_at_once(page, console, runs_folder):
+  """A real process, which notes the signals that it gets."""
+  code = (
+    'import signal, time, sys\n'
+    'signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))\n'
+    'print("ready", flush=True)\nwhile True: time.sleep(0.1)'
+  )
+  process = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True)
+  try:
+    assert process.stdout.readline() == 'ready\n'
+    own = process_identity.own()
+    identity = type(own)(**{**vars(own), 'pid': process.pid, 'pid_start': process_identity.start_of(process.pid)})
+    folders.make(runs_folder, 'alive', [event('train', 1, loss=1.0)], identity=identity)
+    page.goto(f'{console.url}/run?run=alive')
+    status = page.locator('.run-head .status')
+    page.get_by_role('button', name='Stop', exact=True).click()
+    page.locator('.run-head .status[data-status="stopping"]').wait_for()
+    assert process.stdout.readline() == 'asked\n'
+    assert page.get_by_role('button', name='Delete').is_disabled()
+    page.get_by_role('button', name='Stop now').click()
+    page.get_by_role('dialog').get_by_role('button', name='Cancel').click()
+    assert process.poll() is None
+    page.get_by_role('button', name='Stop now').click()
+    page.get_by_role('dialog').get_by_role('button', name='End it now').click()
+    assert process.wait(20) == -signal.SIGKILL
+    page.locator('.run-head .status[data-status="dead"]').wait_for()
+    assert status.is_visible()
+  finally:
+    process.kill()
+    process.wait()
+
+
+def test_every_part_shows_what_is_there_as_text(page, console):
+  _open(page, console, tab='log')
+  log = page.locator('pre.log')
+  log.get_by_text('<img src=x onerror=alert(1)>').wait_for()
+  text = log.inner_text()
+  assert '\x1b' not in text and '\\x1b]0;title' in text and 'red' in text and len(text) < 50_000
+  page.get_by_role('tab', name='Configuration').click()
+  page.get_by_label('Search fields').fill('learning_rate')
+  assert page.locator('table.config tbody tr').count() == 2
+  page.get_by_role('tab', name='Checkpoints').click()
+  page.get_by_role('cell', name='ckpt-10000').wait_for()
+  page.get_by_role('tab', name='Events').click()
+  page.locator('.event-list li').first.wait_for()
+  assert page.locator('.event-list li').count() == 6
+  page.get_by_role('tab', name='Images').click()
+  page.wait_for_function('() => document.querySelector(".image-frame img")?.naturalWidth === 8')
+  page.keyboard.press('ArrowRight')  # Not on a tab: nothing.
+  page.get_by_role('tab', name='Images').focus()
+  page.keyboard.press('ArrowRight')
+  page.get_by_text('train.py --experiment=digits').wait_for()
+  assert 'tab=about' in page.url

@@ -1,0 +1,296 @@
+"""The page of runs, in a real browser."""
+
+import json
+import re
+
+import pytest
+
+from official_ext.operations.runs import notes
+from official_ext.operations.runs import run_folder
+from tests.operations.runs import folders
+from tests.operations.runs.folders import event
+
+HTML = '<img src=x onerror=alert(1)>'
+
+
+@pytest.fixture(scope='module', autouse=True)
+def runs(runs_folder):
+  """Twelve runs that have ended, one that lives (this process), and one with HTML wherever a name or a text can be."""
+  ended = folders.ended_process()
+  for number in range(12):
+    events = [event('eval', 10 * number, accuracy=number / 20, validation_loss=1.0)]
+    status = 'failed' if number % 3 else 'finished'
+    rate = 10 ** -(1 + number % 3)
+    folders.make(runs_folder, f'sweep/run{number}', events, rate=rate, identity=ended, status=status, step=10 * number)
+  train = event('train', 50, accuracy=0.99, steps_per_second=12.5, eta_seconds=1e9)
+  folders.make(runs_folder, 'lively', [train], step=50)
+  odd = folders.make(runs_folder, HTML.replace('/', ''), [], identity=ended, status='failed', error=f'{HTML}<script>')
+  notes.change(odd, add=[HTML], note=f'{HTML}\n<script>alert(2)</script>')
+
+
+def _names(page):
+  return page.locator('td.name').all_inner_texts()
+
+
+def _open(page, console, query=''):
+  page.goto(f'{console.url}/runs{query}')
+  page.locator('td.name').first.wait_for()
+
+
+def _foot(page, text):
+  page.locator('.foot', has_text=re.compile(f'^{text}$')).wait_for()
+
+
+def test_runs_are_listed_with_what_they_came_to(page, console):
+  _open(page, console)
+  assert len(_names(page)) == 14
+  row = page.locator('tr', has_text='lively')
+  assert row.locator('.status').inner_text() == 'running'
+  assert row.locator('[data-column=accuracy]').inner_text() == '0.99'
+  assert '50 %' in row.locator('[data-column=step]').inner_text()
+  assert page.locator('tr', has_text='run10').locator('[data-column=accuracy]').inner_text() == '0.5'
+
+
+def test_html_in_names_tags_and_notes_is_text(page, console):
+  page.on('dialog', lambda dialog: page.complaints.append(f'dialog: {dialog.message}'))
+  _open(page, console, '?columns=status,reason,tags,note')
+  row = page.locator('tr', has_text='onerror').first
+  assert row.locator('td.name').inner_text() == HTML.replace('/', '')
+  assert row.locator('.tag').inner_text() == HTML
+  assert page.locator('main img, main script').count() == 0
+  page.locator('tr', has_text='onerror').first.get_by_role('button', name='Edit the note').click()
+  page.keyboard.press('Escape')
+  row.get_by_role('checkbox').check()
+  page.get_by_role('button', name='Delete').click()
+  assert page.get_by_role('dialog').locator('img').count() == 0
+  page.keyboard.press('Escape')
+
+
+def test_filters_sorts_and_the_selection_are_in_the_link(page, new_page, console):
+  _open(page, console)
+  page.keyboard.press('/')
+  page.keyboard.type('sweep accuracy>0.3')
+  _foot(page, '5 of 14 runs')
+  page.get_by_role('button', name='failed').click()
+  _foot(page, '4 of 14 runs')
+  page.get_by_role('button', name='accuracy').click()
+  assert _names(page) == ['sweep/run11', 'sweep/run10', 'sweep/run8', 'sweep/run7']  # The best first.
+  page.get_by_role('button', name='accuracy').click()
+  assert _names(page) == ['sweep/run7', 'sweep/run8', 'sweep/run10', 'sweep/run11']
+  page.get_by_role('checkbox', name='Select sweep/run10').check()
+  again = new_page()
+  again.goto(page.url)
+  again.get_by_text('4 of 14 runs').wait_for()
+  assert _names(again) == ['sweep/run7', 'sweep/run8', 'sweep/run10', 'sweep/run11']
+  assert again.get_by_role('checkbox', name='Select sweep/run10').is_checked()
+  assert again.get_by_label('Filter').input_value() == 'sweep accuracy>0.3'
+  page.reload()
+  page.get_by_text('4 of 14 runs').wait_for()
+  assert _names(page) == _names(again)
+
+
+def test_a_filter_means_what_it_means_on_the_command_line(page, console):
+  _open(page, console, '?filter=learning_rate%3D1e-3')
+  _foot(page, '6 of 14 runs')
+  page.get_by_label('Filter').fill('no_such_field=1')
+  page.locator('.filter-error', has_text='--filter=no_such_field: no run has').wait_for()
+  page.get_by_label('Filter').fill('none of these')
+  page.get_by_role('heading', name='No run is meant').wait_for()
+  page.get_by_role('button', name='Show all').click()
+  _foot(page, '14 runs')
+
+
+def test_columns_are_chosen_among_metrics_and_fields(page, console):
+  _open(page, console)
+  page.get_by_role('button', name='Columns').click()
+  page.get_by_label('Search').fill('seed')
+  page.get_by_label('runtime.seed').check()
+  page.get_by_role('button', name='Show', exact=True).click()
+  page.locator('td[data-column="runtime.seed"]', has_text='0').first.wait_for()
+  assert 'runtime.seed' in page.url
+
+
+def test_tags_and_notes_are_edited_in_place(page, console, runs_folder):
+  _open(page, console, '?columns=tags,note&filter=run7')
+  run = run_folder.Run(str(runs_folder / 'sweep' / 'run7'), 'sweep/run7')
+  page.keyboard.press('j')
+  page.keyboard.press('e')
+  page.keyboard.type('one, two')
+  page.keyboard.press('Enter')
+  page.locator('.tag', has_text='two').wait_for()
+  assert notes.read(run).tags == ('one', 'two')
+  page.get_by_role('button', name='Edit the note').click()
+  page.keyboard.type('left alone')
+  page.keyboard.press('Escape')
+  assert notes.read(run).note == ''
+  page.get_by_role('button', name='Edit the note').click()
+  page.keyboard.type('better')
+  page.keyboard.press('Enter')
+  page.locator('td.note', has_text='better').wait_for()
+  assert notes.read(run).note == 'better'
+  page.locator('.tag', has_text='one').click()  # Only runs with it.
+  page.get_by_role('button', name='#one').wait_for()
+  notes.change(run, remove=['one', 'two'], note='')
+
+
+def test_runs_are_deleted_restored_and_archived(page, console, runs_folder):
+  for name in ('doomed1', 'doomed2'):
+    folders.make(runs_folder, name, [], identity=folders.ended_process(), status='failed')
+  _open(page, console, '?filter=doomed')
+  _foot(page, '2 of 16 runs')
+  page.get_by_role('checkbox', name='Select all').check()
+  page.get_by_role('button', name='Delete').click()
+  page.get_by_role('dialog').get_by_role('button', name='Delete').click()
+  page.get_by_role('heading', name='No run is meant').wait_for()
+  assert not (runs_folder / 'doomed1').exists()
+  page.get_by_role('button', name='Undo').click()
+  _foot(page, '2 of 16 runs')
+  page.get_by_role('checkbox', name='Select doomed1').check()
+  page.get_by_role('button', name='Archive', exact=True).nth(1).click()
+  _foot(page, '1 of 15 runs')
+  page.get_by_role('button', name='Archive', exact=True).first.click()
+  _foot(page, '1 run')
+  assert _names(page) == ['doomed1']
+  page.get_by_role('checkbox', name='Select doomed1').check()
+  page.get_by_role('button', name='Delete').click()
+  page.get_by_role('dialog').get_by_role('button', name='Delete').click()
+  page.get_by_role('heading', name='Nothing is archived').wait_for()
+  page.get_by_role('button', name='Trash').click()
+  page.get_by_role('checkbox', name='Select all').check()
+  page.get_by_role('button', name='Delete for ever').click()
+  page.get_by_role('dialog').get_by_role('button', name='Delete for ever').click()
+  page.get_by_role('heading', name='The trash is empty').wait_for()
+  assert not (runs_folder / 'doomed1').exists() and (runs_folder / 'doomed2').exists()
+  console.post('/api/runs/delete', runs=['doomed2'])
+
+
+def test_the_keyboard_walks_selects_opens_and_explains(page, console):
+  _open(page, console, '?filter=sweep')
+  for key in ('j', 'j', 'ArrowDown', 'k', 'x', 'j', 'j', 'X'):
+    page.keyboard.press(key)
+  assert page.locator('tr.active td.name').inner_text() == 'sweep/run3'
+  assert page.locator('tr.selected').count() == 3  # 1 to 3.
+  page.get_by_text('3 runs selected').wait_for()
+  page.keyboard.press('?')
+  assert 'Select up to here' in page.get_by_role('dialog').inner_text()
+  page.keyboard.press('Escape')
+  page.keyboard.press('Escape')
+  assert page.locator('tr.selected').count() == 0
+  page.keyboard.press('Enter')
+  page.wait_for_url(re.compile(r'/run\?run=sweep%2Frun3'))
+  page.go_back()
+  page.locator('tr.active td.name', has_text='run3').wait_for()  # Where it was left.
+  page.keyboard.press('g')
+  page.keyboard.press('q')
+  page.wait_for_url(re.compile('/queue'))
+
+
+def test_enter_stops_a_run_by_saving_it_and_never_at_once(page, console):
+  _open(page, console, '?selected=lively')
+  page.get_by_role('button', name='Stop', exact=True).click()
+  buttons = page.get_by_role('dialog').locator('button[type=submit]').all_inner_texts()
+  assert buttons == ['Save and stop']
+  page.keyboard.press('Escape')
+  assert page.get_by_role('dialog').count() == 0
+
+
+def test_several_runs_are_compared(page, console):
+  _open(page, console, '?selected=sweep/run1&selected=sweep/run2')
+  page.get_by_role('button', name='Compare').click()
+  page.wait_for_url(re.compile(r'/compare\?run=sweep%2Frun1&run=sweep%2Frun2'))
+
+
+@pytest.mark.parametrize('scheme', ['dark', 'light'])
+@pytest.mark.parametrize('width', [1280, 390])
+def test_nothing_runs_off_the_screen(new_page, console, width, scheme):
+  page = new_page(viewport={'width': width, 'height': 700}, color_scheme=scheme)
+  _open(page, console, '?selected=lively')
+  for selector in ('html', '#view', '#top', '.runs-head'):
+    inner, outer = page.eval_on_selector(selector, 'node => [node.scrollWidth, node.clientWidth]')
+    assert inner <= outer, selector
+  if width == 390:
+    assert page.locator('tr', has_text='lively').locator('.status').is_visible()
+  ground = page.evaluate('getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)')
+  assert (max(ground) < 60) == (scheme == 'dark')
+  page.get_by_role('button', name='Dark or light').click()
+  other = page.evaluate('getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)')
+  assert (max(other) < 60) != (scheme == 'dark')
+  page.reload()
+  assert page.evaluate('getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)') == other
+
+
+def test_text_is_readable_in_both_themes(new_page, console):
+  """WCAG 2.1, 1.4.3: a contrast of 4.5 for text on its ground."""
+  pairs = [
+    (text, ground) for text in ('text', 'text-soft', 'text-faint', 'accent', 'bad') for ground in ('bg', 'surface')
+  ]
+  for scheme in ('dark', 'light'):
+    page = new_page(color_scheme=scheme)
+    _open(page, console)
+    colours = page.evaluate(
+      'names => names.map(name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim())',
+      [name for pair in pairs for name in pair],
+    )
+    for pair, text, ground in zip(pairs, colours[::2], colours[1::2]):
+      assert _contrast(text, ground) >= 4.5, (scheme, pair, _contrast(text, ground))
+
+
+def _contrast(one, other):
+  lights = sorted((_luminance(one), _luminance(other)))
+  return (lights[1] + 0.05) / (lights[0] + 0.05)
+
+
+def _luminance(colour):
+  parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+  linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+  return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_an_empty_folder_says_what_to_do(page, tmp_path, start_console):
+  page.goto(start_console(tmp_path).url)
+  page.get_by_role('heading', name='No runs yet').wait_for()
+  assert f'--model_dir={tmp_path}/digits' in page.locator('.command code').inner_text()
+
+
+def test_a_thousand_runs_are_filtered_and_sorted_at_once(page, tmp_path, start_console):
+  """From the key to the rows; benchmarks/console.py holds the figure of 100 ms for what the server judges, alone."""
+  root = tmp_path / 'runs'
+  record = json.dumps(folders.record(folders.ended_process(), status='finished'))
+  for number in range(1000):
+    folder = root / f'run{number}'
+    folder.mkdir(parents=True)
+    (folder / 'run.json').write_text(record)
+    (folder / 'params.yaml').write_text(folders.PARAMS.format(rate=10 ** -(1 + number % 4), seed=number))
+    (folder / 'events.jsonl').write_text(json.dumps(event('eval', 10, accuracy=number / 1000)) + '\n')
+  console = start_console(root)
+  _open(page, console)
+  _foot(page, '1,000 runs')
+  assert page.locator('tbody tr').count() < 100  # Only those that are seen are there.
+  page.evaluate("""() => {
+    window.taken = (change, expected) => new Promise((resolve) => {
+      const began = performance.now();
+      const look = () => document.querySelector('.foot').textContent.startsWith(expected) ?
+        requestAnimationFrame(() => resolve(performance.now() - began)) : setTimeout(look, 1);
+      change();
+      look();
+    });
+    window.type = (text) => {
+      const input = document.querySelector('.filter');
+      input.value = text;
+      input.dispatchEvent(new Event('input'));
+    };
+  }""")
+
+  def least(change, expected):
+    return min(page.evaluate(f'async () => [await taken(() => {change}, "{expected}"), type("")][0]') for _ in range(5))
+
+  times = {
+    'words': least('type("run99")', '11 of'),
+    'a metric': least('type("accuracy>=0.9")', '100 of'),
+    'a field': least('type("learning_rate=1e-3")', '250 of'),
+    'sort': least('document.querySelector("[data-column=accuracy] button").click()', '1,000'),
+  }
+  assert max(times['words'], times['sort']) < 100, times
+  assert max(times.values()) < 300, times  # The server shares this process, and other tests the processor.
+  page.locator('.grid-scroll').evaluate('node => node.scrollTop = 1e9')
+  page.locator('[aria-rowindex="1001"]').wait_for()

@@ -1,0 +1,66 @@
+"""The pages of sweeps, in a real browser."""
+
+import pytest
+
+from tests.operations.queue import queues
+from tests.operations.sweeps import folders
+
+
+@pytest.fixture(scope='module')
+def sweep(runs_folder):
+  return folders.make(runs_folder, 'search', pruned=(5,), failed=(7,))
+
+
+def rows(page):
+  return page.locator('.grid tbody tr[data-key]').count()
+
+
+def test_a_sweep_shows_its_best_its_importances_and_opens_runs(page, console, sweep):
+  page.goto(f'{console.url}/sweeps')
+  page.get_by_role('link', name='search', exact=True).click()
+  page.get_by_text('22 finished').wait_for()
+  values = {number: point.value for number, point in folders.points(sweep).items() if point.status == 'finished'}
+  best = max(values, key=values.get)
+  assert page.locator('.best-value').inner_text().startswith(f'{values[best]:.4g}')
+  page.locator('.importances .bar').first.wait_for(timeout=60_000)
+  assert page.locator('.parallel path.line').count() == 24
+  assert page.locator('circle.dot-point').count() == 23  # One has failed before its first evaluation.
+  page.keyboard.press('b')
+  page.wait_for_url('**/run?*')
+  assert f'{best:03d}-' in page.url
+
+
+def test_a_range_of_an_axis_chooses_points_and_is_in_the_link(page, console, sweep):
+  page.goto(f'{console.url}/sweep?sweep=search')
+  page.locator('.parallel path.line').first.wait_for()
+  axis = page.locator('[data-axis=optimizer]').bounding_box()
+  x = axis['x'] + axis['width'] / 2
+  page.mouse.move(x, axis['y'] + axis['height'] - 2)
+  page.mouse.down()
+  page.mouse.move(x, axis['y'] + axis['height'] * 0.8, steps=3)
+  page.mouse.up()
+  adams = [
+    number for number, point in folders.points(sweep).items() if point.record.proposal.parameters['optimizer'] == 'adam'
+  ]
+  assert 0 < len(adams) < 24
+  chosen = page.locator('.parallel path.line:not(.out)')
+  queues.until(lambda: chosen.count() == len(adams))
+  assert rows(page) == len(adams)
+  assert 'brush=optimizer' in page.url
+  page.reload()
+  queues.until(lambda: chosen.count() == len(adams))
+  page.locator('[data-axis=optimizer]').focus()
+  page.keyboard.press('Delete')
+  queues.until(lambda: chosen.count() == 24)
+  assert 'brush' not in page.url
+
+
+def test_points_are_sorted_and_tried_again(page, console, sweep):
+  page.goto(f'{console.url}/sweep?sweep=search')
+  page.get_by_role('button', name='learning_rate').click()
+  rates = {number: point.record.proposal.parameters['learning_rate'] for number, point in folders.points(sweep).items()}
+  first = page.locator('.grid tbody tr[data-key] a').first
+  assert first.inner_text() == str(min(rates, key=rates.get))
+  page.get_by_role('button', name='Retry failed').click()
+  page.get_by_text('1 point queued again').wait_for()
+  page.get_by_text('1 queued').wait_for()

@@ -1,0 +1,158 @@
+"""Readers of a run's folder neither hang nor fail, whatever lies there instead of its files."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from official_ext.base import errors
+from official_ext.base.run_folder import run_lock
+from official_ext.operations.curves import column_store
+from official_ext.operations.curves import curves
+from official_ext.operations.curves import run_images
+from official_ext.operations.curves import run_profile
+from official_ext.operations.curves import timeline
+from official_ext.operations.queue import event_watch
+from official_ext.operations.runs import comparing
+from official_ext.operations.runs import index
+from official_ext.operations.runs import judged_status
+from official_ext.operations.runs import last_events
+from official_ext.operations.runs import notes
+from official_ext.operations.runs import params
+from official_ext.operations.runs import run_checkpoints
+from official_ext.operations.runs import run_folder
+from official_ext.operations.runs import run_identity
+from official_ext.operations.runs import run_log
+from official_ext.operations.sweeps import metric_history
+from official_ext.operations.trackers import tracked_run
+from official_ext.training.checkpoints import best_history
+from official_ext.training.checkpoints import manifests
+from official_ext.training.checkpoints import rollbacks
+from official_ext.training.checkpoints import state_file
+from official_ext.training.checkpoints import training_lines
+from official_ext.training.writers import events_writer
+from tests import irregular_files
+from tests.operations.runs import folders
+
+_FILES = (
+  'run.json',
+  'run.eval.json',
+  'params.yaml',
+  'events.jsonl',
+  'events.eval.jsonl',
+  'notes.json',
+  'stop.json',
+  'archived.json',
+  'started.json',
+  'profile.json',
+  'lines.json',
+  'rollbacks.json',
+  'run.log',
+  run_lock.NAME,
+  'checkpoint',
+  'ckpt-10.index',
+  'ckpt-10.manifest.json',
+  'best/history.json',
+  'best/info.json',
+  'best/checkpoint',
+  'best/best_ckpt-10.manifest.json',
+  'train/events.out.tfevents.1.host.1.0.v2',
+)
+_EVENTS = [folders.event('train', 10, loss=1.0), folders.event('eval', 10, accuracy=0.5)]
+
+
+def _read_all(run: run_folder.Run, store: column_store.ColumnStore) -> None:
+  """Reads a run as the lists, pages, trackers, alerts and sweeps do."""
+  events = run.file('events.jsonl')
+  index.summary_of(run)
+  judged_status.of_run(run)
+  last_events.read(events)
+  run_identity.of_run(run)
+  comparing.compare([run, run])
+  params.read(run)
+  notes.read(run)
+  run_log.tail(run)
+  run_log.since(run.log_path('train'), None)
+  run_checkpoints.find(run)
+  curves.names(store, run)
+  curves.evaluations(store, run)
+  timeline.read(store, run)
+  run_images.ImageIndex().find(run)
+  run_profile.read(run)
+  metric_history.read(events, 'accuracy')
+  list(event_watch.EventWatch({}, only_odd=False).new_events(run))
+  training_lines.read(run.path)
+  best_history.read(run.file('best'), ['accuracy'], [events])
+  manifests.find_damage(run.file('ckpt-10'))
+  manifests.find_unreadable(run.file('ckpt-10'))
+  state_file.newest(run.path)
+  state_file.newest(run.file('best'))
+  for read in (
+    lambda: tracked_run.read(run),
+    lambda: rollbacks.Rollbacks(run.path),
+    lambda: run_lock.check_free(run.path),
+    lambda: events_writer.read_events(events),
+  ):
+    try:
+      read()
+    except (errors.UserError, errors.CheckpointError, OSError):
+      pass
+
+
+@pytest.mark.parametrize('kind', irregular_files.KINDS)
+def test_no_reader_waits_or_fails(tmp_path, kind):
+  """First each file alone, then all of them at once."""
+  store = column_store.ColumnStore(str(tmp_path / 'cache'))
+  for name in _FILES:
+    run = folders.make(tmp_path, f'run-{name.replace("/", "_")}', _EVENTS)
+    irregular_files.put(kind, run.file(name))
+    with irregular_files.seconds(20):
+      _read_all(run, store)
+  run = folders.make(tmp_path, 'all', _EVENTS)
+  for name in _FILES:
+    irregular_files.put(kind, run.file(name))
+  with irregular_files.seconds(20):
+    _read_all(run, store)
+
+
+def test_the_command_line_neither(tmp_path):
+  for kind in irregular_files.KINDS:
+    run = folders.make(tmp_path, kind, _EVENTS)
+    for name in _FILES:
+      irregular_files.put(kind, run.file(name))
+  folders.make(tmp_path, 'sound', _EVENTS)
+  main = [sys.executable, '-m', 'official_ext.cli.main', 'runs']
+  listed = subprocess.run([*main, 'list', str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
+  assert listed.returncode == 0 and 'sound' in listed.stdout, listed.stderr
+  for kind in irregular_files.KINDS:
+    for command in (['show', f'{tmp_path}/{kind}'], ['log', f'{tmp_path}/{kind}']):
+      done = subprocess.run([*main, *command], capture_output=True, text=True, timeout=60, check=False)
+      assert done.returncode in (0, 2) and 'Traceback' not in done.stderr, done.stderr
+  assert done.returncode == 2 and done.stderr == (
+    f'error: {tmp_path}/loop/run.log: is a loop of links; a run keeps its output there, move it away\n'
+  )
+
+
+def test_files_of_any_size_are_read_in_bounded_memory_and_time(tmp_path):
+  """A record of 2 GB; and a line of 300 MB between two events, behind which the later one counts everywhere."""
+  run = folders.make(tmp_path, 'run', [folders.event('train', 1, loss=1.0)])
+  with open(run.file('run.json'), 'r+b') as file:
+    file.truncate(2 << 30)
+  with open(run.file('events.jsonl'), 'r+b') as file:
+    file.seek(300 << 20, os.SEEK_END)
+    file.write(b'\n')
+  with open(run.file('events.jsonl'), 'a') as file:
+    file.write('{"time": 1700000002.0, "event": "train", "step": 2, "loss": 0.5}\n')
+  store = column_store.ColumnStore(str(tmp_path / 'cache'))
+  with irregular_files.seconds(60):
+    _read_all(run, store)
+    assert index.summary_of(run).step == 2
+    assert metric_history.read(run.file('events.jsonl'), 'loss').values == (1.0, 0.5)
+    assert [event['step'] for event in events_writer.read_events(run.file('events.jsonl'))] == [1, 2]
+    found = list(event_watch.EventWatch({}, only_odd=False).new_events(run))
+    assert [event['step'] for _, event in found] == [1, 2]
+    columns = store.columns(run.file('events.jsonl'))
+    columns.update()
+    lines, values = columns.metric('loss')
+    assert values.tolist() == [1.0, 0.5] and columns.steps[lines].tolist() == [1, 2]

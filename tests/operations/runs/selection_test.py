@@ -1,0 +1,96 @@
+"""Tests for selection."""
+
+import math
+
+import pytest
+
+from official_ext.base import errors
+from official_ext.operations.runs import selection
+from official_ext.operations.runs import summaries
+
+_RUNS = [
+  summaries.RunSummary(
+    'a',
+    '/a',
+    'running',
+    '',
+    'digits',
+    step=5,
+    evaluation={'accuracy': 0.5},
+    tags=('x', 'y'),
+    train={'learning_rate': 0.5},  # As the schedule has it now: the configuration is what is asked for.
+  ),
+  summaries.RunSummary('b', '/b', 'finished', '', 'digits', step=9, evaluation={'accuracy': 0.75}, tags=('x',)),
+  summaries.RunSummary('c', '/c', 'dead', '', 'resnet', train={'loss': math.nan}, started=7.0),
+  summaries.RunSummary('d', '/d', 'dead', '', 'resnet', train={'loss': 0.25}, started=8.0),
+]
+_PARAMS = {
+  'a': {'learning_rate': 0.001, 'trainer.train_steps': 100, 'task.name': None, 'task.flag': True},
+  'b': {'learning_rate': 0.01, 'trainer.train_steps': 50, 'task.name': 'x', 'task.flag': False},
+  'c': {'learning_rate': 1},
+}
+
+
+def _chosen(**kwargs):
+  return ''.join(run.name for run in selection.Selection(**kwargs).choose(_RUNS, lambda: _PARAMS))
+
+
+@pytest.mark.parametrize(
+  'condition,expected',
+  [
+    ('learning_rate=1e-3', 'a'),
+    ('learning_rate=0.0010', 'a'),
+    ('learning_rate!=1e-3', 'bc'),
+    ('learning_rate>=.01', 'bc'),
+    ('trainer.train_steps < 100', 'b'),
+    ('trainer.train_steps=100', 'a'),
+    ('task.name=null', 'a'),
+    ('task.flag=true', 'a'),
+    ('name~A', 'a'),
+    ('accuracy>0.5', 'b'),
+    ('validation_accuracy>=0.5', 'ab'),
+    ('experiment=resnet', 'cd'),
+    ('loss=.nan', 'c'),
+    ('step>5', 'b'),
+  ],
+)
+def test_conditions(condition, expected):
+  assert _chosen(filters=[condition]) == expected
+
+
+def test_all_that_is_given_must_be_true():
+  assert _chosen(tags=['x', 'y']) == 'a'
+  assert _chosen(statuses=['dead', 'running'], experiments=['digits']) == 'a'
+  assert _chosen(filters=['learning_rate>0', 'accuracy>0.6']) == 'b'
+
+
+def test_mistakes_are_told():
+  for kwargs, message in (
+    ({'statuses': ['runing']}, '--status=runing: no such status'),
+    ({'filters': ['learning_rate']}, '--filter=learning_rate: expected NAME=VALUE'),
+    ({'filters': ['nothing=1']}, '--filter=nothing: no run has a metric or a field'),
+  ):
+    with pytest.raises(errors.UserError, match=message):
+      _chosen(**kwargs)
+
+
+@pytest.mark.parametrize(
+  'sort,expected',
+  [
+    ('accuracy', 'bacd'),  # The best first, and those without it last.
+    ('-accuracy', 'abcd'),
+    ('loss', 'dabc'),
+    ('learning_rate', 'abcd'),
+    ('-learning_rate', 'cbad'),
+    ('started', 'dcab'),
+    ('step', 'abcd'),
+    ('-name', 'dcba'),
+  ],
+)
+def test_order(sort, expected):
+  assert ''.join(run.name for run in selection.in_order(_RUNS, sort, lambda: _PARAMS)) == expected
+
+
+def test_configurations_are_read_only_if_they_are_needed():
+  selection.in_order(_RUNS, 'accuracy', lambda: 1 / 0)
+  selection.Selection(filters=['accuracy>0']).choose(_RUNS, lambda: 1 / 0)

@@ -1,0 +1,187 @@
+"""Moving averages are coherent: which checkpoint holds what, and what a restore makes of it."""
+
+import json
+import os
+
+import numpy as np
+from official.core import actions as official_actions
+import pytest
+import tensorflow as tf
+
+from official_ext.base import errors
+from official_ext.training.checkpoints import best
+from official_ext.training.checkpoints import manager as manager_lib
+from official_ext.training.checkpoints import manifests
+from official_ext.training.loop import base_trainer
+from official_ext.training.optimization import ema_optimizer
+from tests.training.loop import harness
+from tests.training.loop import restore_test
+from tests.training.loop import small_run
+
+STEPS = 6
+
+
+def make_params(ema=True, optimizer='sgd', **trainer):
+  config = {
+    'optimizer': {'type': optimizer, optimizer: {'momentum': 0.9}},
+    'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.1}},
+  }
+  if ema:
+    config['ema'] = {'average_decay': 0.9}
+  return small_run.make_params(
+    **{
+      'train_steps': STEPS,
+      'steps_per_loop': 3,
+      'checkpoint_interval': 3,
+      'validation_interval': 3,
+      'best_checkpoint_export_subdir': 'best',
+      'best_checkpoint_eval_metric': 'validation_loss',
+      'best_checkpoint_metric_comp': 'lower',
+      'optimizer_config': config,
+      **trainer,
+    }
+  )
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """A run with averages."""
+  folder = tmp_path_factory.mktemp('averages') / 'run'
+  small_run.run(folder, params=make_params())
+  return folder
+
+
+def evaluate(folder, checkpoint=None, replicas='one', **params):
+  params = make_params(best_checkpoint_export_subdir='', **params)
+  return small_run.run(folder, 'eval', replicas=replicas, params=params, checkpoint=checkpoint)
+
+
+def newest_best(folder):
+  return manifests.paths(str(folder / 'best'), 'best_ckpt')[-1]
+
+
+def measured(folder):
+  return json.loads((folder / 'best/info.json').read_text())
+
+
+def loss_of(model):
+  x, y = harness.make_data(small_run.NUM_EXAMPLES)
+  return harness.softmax_regression([v.numpy() for v in model.trainable_variables], (x[:8], y[:8]))[0]
+
+
+@pytest.mark.parametrize(
+  'replicas, ema, optimizer',
+  [('one', True, 'sgd'), ('two', True, 'sgd'), ('one', False, 'sgd'), ('one', False, 'sgd_experimental')],
+)
+def test_evaluating_the_best_gives_the_number_that_made_it_the_best(replicas, ema, optimizer, folder):
+  path = newest_best(folder)
+  _, logs = evaluate(folder, path, replicas, ema=ema, optimizer=optimizer)
+  assert float(logs['validation_loss']) == pytest.approx(measured(folder)['validation_loss'], rel=1e-6)
+  assert float(logs['accuracy']) == measured(folder)['accuracy']
+
+
+def test_the_newest_checkpoint_is_evaluated_with_averages_or_without(folder):
+  model, logs = evaluate(folder)
+  averaged = float(logs['validation_loss'])
+  assert averaged == pytest.approx(measured(folder)['validation_loss'], rel=1e-6)
+  raw_model, logs = evaluate(folder, ema=False)
+  raw = float(logs['validation_loss'])
+  assert raw == pytest.approx(loss_of(raw_model), rel=1e-5) and abs(raw - averaged) > 1e-3
+  assert loss_of(model) == pytest.approx(raw, rel=1e-5)  # After the evaluation the weights are back.
+
+
+def test_plain_tensorflow_reads_raw_weights_from_ckpt_and_averages_from_exports(folder):
+  """What docs/resume.md says of `tf.train.Checkpoint(model=model)`."""
+  ema_checkpoint = tf.train.latest_checkpoint(str(folder / 'ema_checkpoints'))
+  averaged, raw = measured(folder)['validation_loss'], float(evaluate(folder, ema=False)[1]['validation_loss'])
+  for path, expected in ((f'{folder}/ckpt-{STEPS}', raw), (newest_best(folder), averaged), (ema_checkpoint, averaged)):
+    model = harness.linear_model()
+    tf.train.Checkpoint(model=model).read(path).assert_existing_objects_matched().expect_partial()
+    assert loss_of(model) == pytest.approx(expected, rel=1e-5), path
+
+
+def test_manifests_note_which_weights_there_are(folder):
+  assert manifests.read(f'{folder}/ckpt-{STEPS}')['weights'] == 'raw'
+  assert manifests.read(newest_best(folder))['weights'] == 'averaged'
+
+
+def test_a_checkpoint_without_averages_is_not_evaluated_with_averages(tmp_path):
+  """Those that are not there would be zeros."""
+  small_run.run(tmp_path, 'train', params=make_params(ema=False))
+  with pytest.raises(errors.UserError, match=r'ckpt-6: it holds no moving averages; --set=.*ema=null'):
+    evaluate(tmp_path)
+  _, logs = evaluate(tmp_path, ema=False)
+  assert np.isfinite(float(logs['validation_loss']))
+
+
+def make_trainer(tmp_path, exporter=True, replicas='one'):
+  return harness.make_trainer(
+    optimizer=lambda: ema_optimizer.ExponentialMovingAverage(harness.sgd(), average_decay=0.9),
+    evaluate=True,
+    enable_xla=False,
+    replicas=replicas,
+    trainer_config=dict(best_checkpoint_eval_metric='validation_loss'),
+    checkpoint_exporter=best.BestCheckpointExporter(str(tmp_path / 'best'), 'validation_loss', 'lower')
+    if exporter
+    else None,
+  )
+
+
+def state(trainer):
+  optimizer = ema_optimizer.find(trainer.optimizer)
+  slots = [slot for slots in (optimizer._slots, optimizer._optimizer._slots) for slot in slots.values()]
+  values = [v for each in slots for _, v in sorted(each.items())]
+  return [v.numpy() for v in [*trainer.model.variables, *values]]
+
+
+@pytest.mark.parametrize(
+  'source, replicas',
+  harness.cases(fast=[('ema_checkpoints', 'two')], soak=[('best', 'one'), ('best without a note', 'two')]),
+)
+def test_training_goes_on_from_an_export_as_from_the_run_itself(source, replicas, tmp_path):
+  """Weights and averages are back in their places."""
+  trainer = make_trainer(tmp_path, replicas=replicas)
+  harness.train(trainer, 3)
+  harness.evaluate(trainer)
+  path = f'{tmp_path}/best/best_ckpt-3'
+  if source == 'ema_checkpoints':  # As Model Garden writes them.
+    with trainer.strategy.scope():
+      official_actions.EMACheckpointing(str(tmp_path), trainer.optimizer, trainer.checkpoint)({})
+    path = tf.train.latest_checkpoint(str(tmp_path / source))
+  if source == 'best without a note':
+    os.remove(path + manifests.SUFFIX)
+  before = state(trainer)
+  again = make_trainer(tmp_path, exporter=False, replicas=replicas)
+  manager = manager_lib.CheckpointManager(again.checkpoint, str(tmp_path))
+  with again.strategy.scope():
+    manager.restore(path)
+  harness.assert_close(state(again), before, rtol=0, atol=0)
+  again.checkpoint_restored()
+  harness.train(trainer, 2)
+  harness.train(again, 2)
+  harness.assert_close(state(again), state(trainer), rtol=0, atol=0)
+
+
+def test_averages_of_weights_that_do_not_exist_yet_are_refused():
+  """They would never be made, and raw weights be evaluated in their place."""
+
+  class Late(harness.LinearTask):
+    model_fn = staticmethod(restore_test.Late)
+
+  with pytest.raises(errors.UserError, match='trainer.optimizer_config.ema: the model makes every weight at its first'):
+    harness.make_trainer(Late, optimizer=lambda: ema_optimizer.ExponentialMovingAverage(harness.sgd()))
+
+
+def test_averages_of_some_weights_alone_are_refused(monkeypatch):
+  def partly_built():
+    model = restore_test.Late()
+    model.networks[0].build((None, harness.NUM_FEATURES))
+    return model
+
+  class PartlyBuilt(harness.LinearTask):
+    model_fn = staticmethod(partly_built)
+
+  trainer = harness.make_trainer(PartlyBuilt, optimizer=lambda: ema_optimizer.ExponentialMovingAverage(harness.sgd()))
+  with pytest.raises(errors.UserError, match='trainer.optimizer_config.ema: the model makes .*kernel.* at its first'):
+    harness.train(trainer, 1)
+  assert base_trainer.Trainer is type(trainer)

@@ -1,0 +1,143 @@
+"""The shape of a step is a pure function of what its trace shows and of the configuration."""
+
+import pytest
+import tensorflow as tf
+
+from official_ext.training.step import step_plan
+
+# Products in bfloat16, in a model that is not small, and a decoder of ours in float32.
+BFLOAT16 = dict(bfloat16_products=True, num_weights=2**20)
+CLUSTERS = dict(clusters=True, num_weights=2**20)
+FAST = dict(fast_products=('bfloat16', 'float32'))
+
+
+def choose(traits=None, **kwargs):
+  settings = dict(enable_xla='auto', device_type='CPU', single_trace=True, steps_per_execution=0, steps_per_loop=100)
+  return step_plan.choose_plan(step_plan.StepTraits(**(traits or {})), **{**settings, **kwargs})
+
+
+@pytest.mark.parametrize(
+  'traits, settings, shape, jit_compile, reason',
+  [
+    ({}, {}, 'fused', True, 'compiles for CPU'),
+    ({}, dict(device_type='GPU'), 'fused', True, 'compiles for GPU'),
+    ({}, dict(device_type='TPU'), 'plain', False, 'TPU'),
+    ({}, dict(single_trace=False), 'plain', False, 'several replicas'),
+    ({}, dict(single_trace=False, enable_xla=True), 'split', True, 'runtime.enable_xla=true'),
+    ({}, dict(single_trace=False, device_type='GPU'), 'split', True, 'compiles for GPU'),
+    ({}, dict(enable_xla=False), 'plain', False, 'runtime.enable_xla=false'),
+    ({}, dict(enable_xla=True), 'fused', True, 'runtime.enable_xla=true'),
+    ({}, dict(run_eagerly=True), 'plain', False, 'train_tf_function'),
+    ({}, dict(run_eagerly=True, enable_xla=True), 'fused', True, 'runtime.enable_xla=true'),
+    (dict(convolutions=True), {}, 'plain', False, 'convolutions'),
+    (dict(convolutions=True), dict(enable_xla=True), 'fused', True, 'true'),
+    (dict(convolutions=True), dict(device_type='GPU'), 'fused', True, 'GPU'),
+    (dict(static_shapes=False), {}, 'plain', False, 'shapes'),
+    (dict(static_shapes=False), dict(enable_xla=True), 'fused', True, 'not stacked'),
+    (dict(xla_error='no kernel'), {}, 'plain', False, 'no kernel'),
+    (dict(xla_error='no kernel'), dict(device_type='GPU'), 'plain', False, 'no kernel'),
+    (dict(merge_calls=True), dict(single_trace=False, enable_xla=True), 'plain', False, 'batch normalisation'),
+    (BFLOAT16, {}, 'fused', True, 'compiles for CPU'),
+    (BFLOAT16, dict(enable_xla=True, **FAST), 'fused', True, 'true'),
+    (BFLOAT16, dict(device_type='GPU', **FAST), 'fused', True, 'GPU'),
+    (BFLOAT16, FAST, 'plain', False, 'bfloat16'),
+    (BFLOAT16, dict(**FAST, single_trace=False), 'plain', False, 'bfloat16'),
+    (BFLOAT16, dict(fast_products=('float32',)), 'fused', True, 'compiles for CPU'),
+    (CLUSTERS, FAST, 'plain', False, 'float32'),
+    (CLUSTERS, dict(fast_products=('bfloat16',)), 'fused', True, 'compiles for CPU'),
+    (dict(clusters=True), FAST, 'fused', True, 'compiles for CPU'),
+    (dict(num_weights=2**20), FAST, 'fused', True, 'compiles for CPU'),  # Layers without clusters.
+    (dict(num_updates=2), {}, 'fused', True, 'compiles'),
+    (dict(num_other_updates=1), {}, 'fused', True, 'compiles'),
+    (dict(num_other_updates=1, merge_calls=True), dict(single_trace=False), 'plain', False, 'owns its updates'),
+    (dict(num_updates=2), dict(single_trace=False, enable_xla=True), 'plain', False, 'owns its updates'),
+  ],
+)
+def test_shape(traits, settings, shape, jit_compile, reason):
+  plan = choose(traits, **settings)
+  assert (plan.execution, plan.jit_compile) == (shape, jit_compile)
+  assert reason in plan.reason and reason in str(plan)
+  assert plan.manual_optimization == (traits.get('num_updates', 1) != 1 or 'num_other_updates' in traits)
+  assert plan.steps_per_execution == 1 or plan.execution == 'fused'
+
+
+@pytest.mark.parametrize(
+  'traits, settings, steps',
+  [
+    ({}, {}, 50),  # The largest divisor of 100 up to 64.
+    ({}, dict(steps_per_loop=1000), 50),
+    ({}, dict(steps_per_loop=16), 8),  # Two programs a loop.
+    ({}, dict(steps_per_loop=17), 5),  # Three programs, and two single steps.
+    ({}, dict(steps_per_loop=1021), 63),  # 16 programs, and 13 single steps.
+    (dict(in_memory=True), {}, 50),  # Two programs of one length.
+    (dict(in_memory=True), dict(steps_per_loop=500), 63),  # Eight, the last of 59.
+    (dict(in_memory=True), dict(steps_per_loop=17), 17),
+    (dict(in_memory=True, input_bytes=2**30), {}, 50),
+    (dict(in_memory=True), dict(device_type='GPU', steps_per_loop=500), 50),
+    ({}, dict(steps_per_loop=1), 1),
+    ({}, dict(steps_per_execution=7), 7),
+    (dict(input_bytes=2**23), {}, 5),  # Eight batches fill 64 MiB.
+    (dict(input_bytes=2**23), dict(gradient_accumulation_steps=4), 2),
+    (dict(input_bytes=2**30), {}, 1),
+    (dict(convolutions=True), dict(enable_xla=True), 1),
+    (dict(convolutions=True), dict(enable_xla=True, steps_per_execution=4), 4),
+    (dict(static_shapes=False), dict(enable_xla=True, steps_per_execution=4), 1),
+    ({}, dict(enable_xla=True, run_eagerly=True, steps_per_execution=4), 1),
+  ],
+)
+def test_steps_per_execution(traits, settings, steps):
+  plan = choose(traits, **settings)
+  assert plan.execution == 'fused' and plan.steps_per_execution == steps
+  assert plan.unroll == traits.get('convolutions', False)
+  assert plan.gathers == ('in_memory' in traits and 'device_type' not in settings and steps > 1)
+
+
+def test_convolutions_are_found_inside_functions():
+  inner = tf.function(lambda x: tf.nn.conv2d(x, tf.ones([2, 2, 1, 1]), 1, 'SAME'))
+  image = tf.TensorSpec([1, 4, 4, 1])
+  with_them = tf.function(lambda x: inner(x) + 1).get_concrete_function(image).graph
+  without = tf.function(lambda x: x * 2).get_concrete_function(image).graph
+  assert step_plan.has_convolutions(with_them) and not step_plan.has_convolutions(without)
+
+
+@pytest.mark.parametrize(
+  'traits, settings, clusters',
+  [
+    ({}, {}, True),
+    ({}, dict(fast_products=()), False),
+    (dict(bfloat16_products=False, num_weights=2**20), {}, False),
+    (dict(bfloat16_products=False, clusters=True, num_weights=2**20), {}, True),
+    (dict(bfloat16_products=True, num_weights=2**20 - 1), {}, False),
+    ({}, dict(enable_xla=False), False),  # An order: no XLA at all.
+    ({}, dict(enable_xla=True), False),
+    ({}, dict(run_eagerly=True), False),
+    (dict(convolutions=True), {}, False),
+    (dict(static_shapes=False), {}, False),  # Each shape would be compiled.
+    (dict(xla_error='no kernel'), {}, True),  # Layers' own parts compile, whatever else is in the step.
+  ],
+)
+def test_xla_compiles_between_products_if_these_are_faster_outside_of_it(traits, settings, clusters):
+  plan = choose(
+    dict(**BFLOAT16, **traits) if 'bfloat16_products' not in traits else traits,
+    **{**FAST, **settings},
+  )
+  assert plan.clusters == clusters and ('between products' in str(plan)) == clusters
+
+
+def test_products_in_bfloat16_are_found_inside_functions_if_they_are_most():
+  product = tf.function(lambda x, y: tf.matmul(x, y))
+  graph = lambda *dtypes: (
+    tf.function(lambda: [product(*2 * [tf.ones([2, 2], dtype)]) for dtype in dtypes]).get_concrete_function().graph
+  )
+  batched = tf.function(lambda: tf.einsum('bij,bjk->bik', *2 * [tf.ones([2, 2, 2], tf.bfloat16)]))
+  assert step_plan.has_bfloat16_products(batched.get_concrete_function().graph)
+  assert step_plan.has_bfloat16_products(graph(tf.bfloat16))
+  for others in ((), (tf.float32,), (tf.float16,), (tf.float32, tf.bfloat16)):
+    assert not step_plan.has_bfloat16_products(graph(*others)), others
+
+
+def test_input_traits():
+  static = {'x': tf.TensorSpec([2, 3]), 'y': [tf.TensorSpec([2], tf.int64), tf.TensorSpec([2], tf.string)]}
+  assert step_plan.input_traits(static) == (True, 2 * 3 * 4 + 2 * 8)
+  for varying in (tf.TensorSpec([None, 3]), tf.RaggedTensorSpec([2, None]), tf.SparseTensorSpec([2, 3]), None):
+    assert step_plan.input_traits({'x': tf.TensorSpec([2, 3]), 'y': varying}) == (False, 0)

@@ -1,0 +1,78 @@
+"""MLflow in a local folder, read back through its client."""
+
+import json
+import math
+
+import pytest
+
+from official_ext.training.writers import mlflow_writer
+
+PARAMS = {'trainer': {'train_steps': 12, 'long': 'x' * 7000}, 'task': {'sizes': [1, 2]}}
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+  """model_dir, and its runs as the client tells."""
+  monkeypatch.delenv('MLFLOW_TRACKING_URI', raising=False)
+  monkeypatch.setenv('MLFLOW_ALLOW_FILE_STORE', 'true')
+  monkeypatch.setenv('MLFLOW_DISABLE_TELEMETRY', 'true')
+  from mlflow import tracking
+
+  client = tracking.MlflowClient(str(tmp_path / 'my_run' / 'mlruns'))
+  (tmp_path / 'my_run').mkdir(exist_ok=True)  # The client may have made it.
+
+  def runs(experiment='official_ext'):
+    return client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
+
+  return str(tmp_path / 'my_run'), client, runs
+
+
+def _history(client, run, name):
+  return [(metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, name)]
+
+
+def test_parameters_metrics_and_status(store):
+  model_dir, client, runs = store
+  writer = mlflow_writer.MlflowWriter(model_dir, PARAMS)
+  writer.write('start', 0, {})
+  (run,) = runs()
+  assert (run.info.status, run.info.run_name) == ('RUNNING', 'my_run')
+  writer.write('train', 5, {'training_loss': 0.5, 'text': 'left out', 'a:b': 1})
+  writer.write('eval', 5, {'accuracy': 0.25, 'set': {'f1': math.nan}})
+  writer.write('finished', 5, {})
+  writer.close()
+  (run,) = runs()
+  assert run.info.status == 'FINISHED'
+  assert run.data.params == {'trainer/train_steps': '12', 'trainer/long': 'x' * 6000, 'task/sizes': '[1, 2]'}
+  assert _history(client, run, 'training_loss') == [(5, 0.5)]
+  assert _history(client, run, 'validation/accuracy') == [(5, 0.25)]
+  assert set(run.data.metrics) == {'training_loss', 'a_b', 'validation/accuracy', 'validation/set/f1'}
+
+
+def test_a_run_goes_on_under_its_id(store):
+  """Killed after 10, restored at 5, with another parameter; then it fails."""
+  model_dir, client, runs = store
+  for steps, params in (((5, 10), PARAMS), ((10, 15), {'trainer': {'train_steps': 20}})):
+    writer = mlflow_writer.MlflowWriter(model_dir, params)
+    for step in steps:
+      writer.write('train', step, {'training_loss': float(step)})
+  writer.write('failed', 15, {'error': 'OSError: disk full'})
+  (run,) = runs()
+  assert _history(client, run, 'training_loss') == [(5, 5.0), (10, 10.0), (10, 10.0), (15, 15.0)]
+  assert (run.info.status, run.data.tags['error']) == ('FAILED', 'OSError: disk full')
+  assert run.data.params['trainer/train_steps'] == '12'
+  with open(f'{model_dir}/mlflow.json') as f:
+    assert json.load(f)['run_id'] == run.info.run_id
+
+
+def test_elsewhere_it_is_a_run_of_its_own(store, tmp_path, monkeypatch):
+  model_dir, _, runs = store
+  mlflow_writer.MlflowWriter(model_dir, {}).write('train', 1, {'loss': 1.0})
+  monkeypatch.setenv('MLFLOW_TRACKING_URI', str(tmp_path / 'elsewhere'))
+  mlflow_writer.MlflowWriter(model_dir, {}, experiment='mine', run_name='first').write('train', 2, {'loss': 1.0})
+  from mlflow import tracking
+
+  client = tracking.MlflowClient(str(tmp_path / 'elsewhere'))
+  (run,) = client.search_runs([client.get_experiment_by_name('mine').experiment_id])
+  assert run.info.run_name == 'first' and _history(client, run, 'loss') == [(2, 1.0)]
+  assert len(runs()) == 1

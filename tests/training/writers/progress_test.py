@@ -1,0 +1,164 @@
+"""Tests for progress: processes whose output is a pipe, and a pseudo-terminal."""
+
+import fcntl
+import io
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import textwrap
+
+import pytest
+
+from official_ext.training.writers import progress
+from tests import train_processes
+
+_CODE = textwrap.dedent("""
+  import sys
+  from official_ext.training.writers import progress
+  writer = progress.ProgressWriter(200, bar=sys.argv[1] == 'bar')
+  writer.write('start', 0, {'mode': 'train', 'devices': '1 replica on CPU:0', 'array': [1, 2]})
+  for step in (50, 100):
+    writer.write('train', step, {
+        'training_loss': 2.0 / step, 'accuracy': 0.5, 'learning_rate': 1e-3, 'steps_per_second': 512.34,
+        'examples_per_second': 9.0, 'data_wait': 0.1, 'percent': step / 2, 'eta_seconds': 3661.0})
+  writer.write('eval', 100, {'validation_loss': float('nan'), 'set': {'accuracy': 0.97531}})
+  if sys.argv[2] == 'close':
+    writer.close()
+""")
+
+
+@pytest.fixture
+def on_terminal(train_server, tmp_path):
+  """on_terminal(bar, close='close', columns=120): what the code writes to a pseudo-terminal, escape sequences included.
+
+  A forked process ends without Python's exit functions, on which the code relies if it does not close the writer.
+  """
+  script = tmp_path / 'script.py'
+  script.write_text(_CODE)
+
+  def run(bar, close='close', columns=120):
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack('HHHH', 24, columns, 0, 0))
+    environment = {'COLUMNS': None, 'LINES': None, 'TERM': 'xterm'}
+    if close == 'close':
+      process = train_server().start([bar, close], os.ttyname(child), tmp_path / 'stderr', environment, script=script)
+    else:
+      with open(tmp_path / 'stderr', 'wb') as stderr:
+        process = subprocess.Popen(
+          [sys.executable, script, bar, close],
+          stdout=child,
+          stderr=stderr,
+          env=train_processes.environment(environment),
+        )
+    output, status = b'', None
+    while status is None:  # What it has written before its end is there when its end is known.
+      status = process.poll()
+      while select.select([parent], [], [], 0.05)[0]:
+        output += os.read(parent, 65536)
+    os.close(child)
+    os.close(parent)
+    assert status == 0, (tmp_path / 'stderr').read_text()
+    return output.decode()
+
+  return run
+
+
+def _visible(output):
+  return re.sub(r'\x1b\[[0-9;?]*[A-Za-z]', '', output)
+
+
+LINES = [
+  'start 0/200  mode train',
+  'train 50/200 25% 512 steps/s eta 1:01:01  training_loss 0.04  accuracy 0.5  learning_rate 0.001',
+  'train 100/200 50% 512 steps/s eta 1:01:01  training_loss 0.02  accuracy 0.5  learning_rate 0.001',
+  'eval 100/200  validation_loss nan  set/accuracy 0.9753',
+]
+
+
+def test_plain_lines_in_a_pipe(start_script):
+  process = start_script(_CODE, ['bar', 'close']).finish()
+  assert process.returncode == 0, process.stderr
+  assert process.stdout.splitlines() == LINES
+  assert '\x1b' not in process.stdout
+
+
+def test_plain_lines_on_a_terminal_without_the_bar(on_terminal):
+  assert on_terminal('lines').splitlines() == LINES
+
+
+def test_bar_on_a_terminal(on_terminal):
+  output = on_terminal('bar')
+  assert '\x1b[' in output
+  rows = re.split(r'[\r\n]+', _visible(output))
+  assert LINES[0] in rows and LINES[3] in rows
+  (row,) = {row.strip() for row in rows if '100/200 50%' in row}
+  assert '━' in row
+  assert re.search(r'100/200 50% 512 steps/s eta 1:01:01 +training_loss 0.02  accuracy 0.5  learning_rate 0.001', row)
+  assert not any(row.startswith('train ') for row in rows)
+
+
+@pytest.mark.parametrize('columns', [40, 80])
+def test_bar_keeps_to_one_row_of_a_narrow_terminal(columns, on_terminal):
+  rows = re.split(r'[\r\n]+', _visible(on_terminal('bar', columns=columns)))
+  bars = [row for row in rows if '━' in row]
+  assert bars and all(len(row) <= columns and '/200' in row for row in bars)
+
+
+@pytest.mark.parametrize('close', ['close', 'forget'])
+def test_the_cursor_comes_back(close, on_terminal):
+  output = on_terminal('bar', close)
+  assert output.rindex('\x1b[?25h') > output.rindex('\x1b[?25l')
+
+
+def test_without_training_there_is_no_percent():
+  stream = io.StringIO()
+  writer = progress.ProgressWriter(0, stream=stream)
+  writer.write('eval', 7, {'validation_loss': 1.0})
+  writer.close()
+  assert stream.getvalue() == 'eval step 7  validation_loss 1\n'
+
+
+def test_what_is_missing_is_left_out():
+  stream = io.StringIO()
+  writer = progress.ProgressWriter(8, stream=stream)
+  writer.write('train', 2, {'eta_seconds': float('inf')})
+  writer.write('train', 4, {'steps_per_second': 1.2345})
+  assert stream.getvalue().splitlines() == ['train 2/8 25%', 'train 4/8 50% 1.23 steps/s']
+
+
+def test_what_is_no_metric_is_said_in_words():
+  stream = io.StringIO()
+  writer = progress.ProgressWriter(8, stream=stream)
+  writer.write('restored', 2, {'checkpoint': 'run/ckpt-2'})
+  for shape, jit_compile, steps in (('plain', False, 1), ('fused', True, 4)):
+    writer.write(
+      'compiled',
+      4,
+      {
+        'step_shape': shape,
+        'jit_compile': jit_compile,
+        'steps_per_execution': steps,
+        'reason': 'because',
+        'seconds': 1.26,
+      },
+    )
+  writer.write('checkpoint', 4, {'checkpoint': 'run/ckpt-4', 'stall_seconds': 0.1})
+  assert stream.getvalue().splitlines() == [
+    'restored 2/8  run/ckpt-2',
+    'compiled 4/8  plain, no XLA: because (1.3 s)',
+    'compiled 4/8  fused, XLA, 4 steps a program: because (1.3 s)',
+    'checkpoint 4/8  run/ckpt-4',
+  ]
+
+
+def test_the_length_of_training_may_become_known_later():
+  stream = io.StringIO()
+  writer = progress.ProgressWriter(100, stream=stream)
+  writer.write('train', 10, {'loss': 0.5, 'train_steps': 40, 'percent': 25.0})
+  writer.write('finished', 40, {})
+  assert stream.getvalue() == 'train 10/40 25%  loss 0.5\nfinished 40/40\n'
