@@ -350,7 +350,7 @@ def test_a_step_knows_the_tokens_of_its_whole_update_and_its_groups_stay_togethe
   trainer = shrunk_run.make_trainer(params, replicas)
   assert isinstance(trainer, trainer_lib.GrpoTrainer)
   trainer.prepare_training()
-  take = tf.function(lambda: trainer.training.inputs.take(trainer.train_iterator), autograph=False)
+  take = tf.function(lambda: trainer.step_inputs.take(trainer.train_iterator), autograph=False)
   parts = trainer.strategy.experimental_local_results
   for _ in range(2):
     micro_batches = take()

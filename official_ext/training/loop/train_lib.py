@@ -193,7 +193,7 @@ def _build_trainer_and_actions(experiment: _Experiment) -> tuple[Any, list[Any]]
   run_checks.check_early_stopping(params, task, trainer, mode)
   if experiment.trains:
     run_checks.check_learning_rate(experiment.workers, params, trainer, experiment.model_dir, experiment.start)
-    trainer.training.try_step()
+    trainer.try_step()
   return trainer, build_event_actions(params, task, trainer, mode) if experiment.trains else []
 
 
