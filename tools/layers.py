@@ -136,6 +136,10 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'serving',
     'required_fields',
     'served_experiment',
+    'experiment_run',
+    'building',
+    'recording',
+    'loop_building',
     'train_lib',
   ),
 }
