@@ -264,7 +264,9 @@ class Trainer(base_evaluator.Evaluator):
     if self._is_async:
       return super().train(num_steps)
     self.steps_are_done = False
-    self.prepare_training()
+    self._prepare_input()
+    if self.owns_step:
+      self.plan_step()
     self.train_loop_begin()
     self.speed.start_loop()
     for part in self._parts(int(num_steps)):
@@ -352,13 +354,16 @@ class Trainer(base_evaluator.Evaluator):
 
   def prepare_training(self) -> None:
     """Makes the input start at this step, and decides how the step is compiled. A second call does nothing."""
+    self._prepare_input()
+    if self.owns_step and not self._is_async:
+      self.plan_step()
+
+  def _prepare_input(self) -> None:
     if self._train_iter is None:
       dataset = self._input.after(self._step_now(), self.distribute_dataset)
       if dataset is not None:
         self.train_dataset = dataset
       self._train_iter = tf.nest.map_structure(iter, self.train_dataset)
-    if self.owns_step and not self._is_async:
-      self.plan_step()
 
   def plan_step(self) -> None:
     """Decides how the step is compiled, if that is not decided yet. Call it when the input has an iterator."""

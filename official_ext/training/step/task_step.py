@@ -174,20 +174,26 @@ class TaskStep:
     Returns:
       The traits of the step.
     """
-    strategy, first = self._parts.strategy, tf.constant(0, tf.int64)
+    xla_errors: list[str] = []
+    check_xla = check_xla and not self._merge_calls
+
+    def of_replica(inputs):  # A function of Python's: a strategy would trace TensorFlow's for all replicas at once.
+      self._traceable(inputs, tf.constant(0, tf.int64))
+      if check_xla and not xla_errors and step_plan.input_traits(self.input_specs)[0]:
+        xla_errors.append(self._compiler_error())  # Only on the first replica.
 
     def one_step(iterator):
-      strategy.run(self._traceable, args=(next_inputs(iterator), first))
+      self._parts.strategy.run(of_replica, args=(next_inputs(iterator),))
 
     try:
       graph = tf.function(one_step, autograph=False).get_concrete_function(iterator).graph
     except RuntimeError as error:
       if 'merge_call' not in str(error):
         raise
-      self._merge_calls = True  # Only the graph of the replicas' threads can contain a step in which they meet.
+      # Only the graph of the replicas' threads can contain a step in which they meet.
+      self._merge_calls, check_xla = True, False
       graph = tf.function(one_step, autograph=False).get_concrete_function(iterator).graph
     static_shapes, input_bytes = step_plan.input_traits(self.input_specs)
-    xla_error = self._compiler_error() if check_xla and static_shapes and not self._merge_calls else ''
     return step_plan.StepTraits(
       num_updates=self._num_updates,
       num_other_updates=self._num_other_updates,
@@ -199,25 +205,12 @@ class TaskStep:
       static_shapes=static_shapes,
       sparse_gradients=self._sparse_gradients,
       input_bytes=input_bytes,
-      xla_error=xla_error,
+      xla_error=xla_errors[0] if xla_errors else '',
     )
 
   def _compiler_error(self) -> str:
-    """Why XLA cannot turn the traced step into HLO, on the first replica; '' if it can. Runs nothing."""
-    step = lambda inputs: self._function(inputs, tf.constant(0, tf.int64))
-    return compiler_error_on_replica(self._parts.strategy, step, self.input_specs)
-
-
-def compiler_error_on_replica(strategy: tf.distribute.Strategy, function: Callable[[Any], Any], specs: Any) -> str:
-  """See `compiler_error`, for a function of replica context."""
-  found: list[str] = []
-
-  def of_replica():
-    if not found:  # One replica stands for all.
-      found.append(compiler_error(function, specs))
-
-  tf.function(lambda: strategy.run(of_replica), autograph=False).get_concrete_function()
-  return found[0]
+    """Why XLA cannot turn the traced step into HLO; '' if it can. Runs nothing."""
+    return compiler_error(lambda inputs: self._function(inputs, tf.constant(0, tf.int64)), self.input_specs)
 
 
 def compiler_error(function: Callable[[Any], Any], specs: Any) -> str:

@@ -118,7 +118,10 @@ class TrainingStep:
     """Why XLA cannot compile a whole step; '' if it can. Runs nothing."""
     update = self._update(plan, self._task_step.functions(plan))
     specs = [self._task_step.input_specs] * self.gradient_accumulation_steps
-    return task_step_lib.compiler_error_on_replica(self._parts.strategy, update.run_in_xla, specs)
+    found: list[str] = []
+    of_replica = lambda: found.append(task_step_lib.compiler_error(update.run_in_xla, specs))
+    tf.function(lambda: self._parts.strategy.run(of_replica), autograph=False).get_concrete_function()
+    return found[0]
 
   # Running.
 
