@@ -9,6 +9,7 @@ from typing import Any
 
 from official_ext.base import credentials
 from official_ext.base.run_folder import heartbeat
+from official_ext.base.run_folder import liveness
 from official_ext.operations.queue import alert_files
 from official_ext.operations.queue import alert_rules
 from official_ext.operations.queue import event_watch
@@ -131,7 +132,7 @@ class Incidents:
     if kind != 'killed':
       return False
     now, record = time.monotonic(), run.record() or {}
-    if judged_status.is_out_of_sight(record):
+    if liveness.is_out_of_sight(record):
       beat = f'{key} {record.get("heartbeat")}'
       self._silent[beat] = self._silent_before.get(beat, now)
       return now < self._silent[beat] + self._silence_seconds
