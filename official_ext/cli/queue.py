@@ -206,12 +206,7 @@ def _alerts(queue: queue_folder.Queue, options: Any) -> alerts_lib.Alerts | None
     if options.alert_on:
       raise errors.UserError(f'--alert_on: nobody is to be told; name who, as in --alert=env:NAME, or set {_ALERTS}')
     return None
-  named: dict[str, str] = {}
-  for reference in dict.fromkeys(references):
-    urls = receivers.read_urls([reference], '--alert', files=True)
-    receivers.make(urls, f'--alert={reference}')
-    named |= {reference if len(urls) == 1 else f'{reference}[{number}]': url for number, url in enumerate(urls)}
-  return alerts_lib.Alerts(queue, rules, named)
+  return alerts_lib.Alerts(queue, rules, receivers.read_and_check(references, '--alert', files=True))
 
 
 def _start_dispatcher(queue: queue_folder.Queue, slots: int | None) -> None:

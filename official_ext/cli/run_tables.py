@@ -6,11 +6,11 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
+from official_ext.base.harmless_text import harmless
 from official_ext.operations.runs import comparing
 from official_ext.operations.runs import run_checkpoints
 from official_ext.operations.runs import summaries
 from official_ext.operations.runs import trash
-from official_ext.operations.runs.harmless_text import harmless
 
 if TYPE_CHECKING:
   from official_ext.operations.curves import timeline  # NumPy.
