@@ -189,7 +189,7 @@ def _add_export(commands: Any) -> None:
   found = run_arguments.add_command(commands, 'export', _export, 'write the values that a tracker lacks')
   to = 'wandb: files for `wandb sync`; csv: events.csv'
   found.add_argument('--to', choices=export.TARGETS, required=True, help=to)
-  uri = "of MLflow; default: the configuration's, MLFLOW_TRACKING_URI, or RUNS_DIR/mlruns"
+  uri = "of MLflow; default: the configuration's, MLFLOW_TRACKING_URI, or RUNS_DIR/mlflow.db"
   found.add_argument('--tracking_uri', default='', metavar='URI', help=uri)
   project = "of W&B, or MLflow's experiment; default: the configuration's"
   found.add_argument('--project', default='', metavar='NAME', help=project)
