@@ -54,7 +54,7 @@ class AnsweredPrompts(ext.Source):
   def summary(self) -> str:
     return self._prompts.summary()
 
-  def identity(self) -> Mapping[str, Any]:
+  def identity(self) -> dict[str, object]:
     return {**self._prompts.identity(), 'answer_column': self._column, 'answer_length': self._length}
 
 

@@ -43,7 +43,7 @@ class LabelledTexts(ext.Source):
     """The number of examples, and of the records that were left out, in words."""
     return self._texts.summary()
 
-  def identity(self) -> Mapping[str, Any]:
+  def identity(self) -> dict[str, object]:
     """See base class."""
     return {**self._texts.identity(), 'label_column': self._column, 'class_names': list(self._numbers)}
 

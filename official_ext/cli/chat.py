@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 import io
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from official_ext.base import errors
+from official_ext.base import protocols
 from official_ext.base.run_folder import model_folders
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import generate
@@ -137,7 +138,7 @@ class Conversation:
     self.messages = [*self._system, *messages]
 
   def answer(
-    self, message: str, out: TextIO | None = None, is_stopped: Callable[[], bool] = lambda: False
+    self, message: str, out: protocols.TextOutput | None = None, is_stopped: Callable[[], bool] = lambda: False
   ) -> 'writing.Written':
     """Adds a message of the user's, and writes the answer.
 

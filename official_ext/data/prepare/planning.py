@@ -172,7 +172,9 @@ def _of_images(folder, classes, settings, check):
   return Plan(
     kind='images',
     settings=dataclasses.asdict(settings),
-    inputs=_identity(*zip(*files), [contents[path].sha256 for path in paths_of]),
+    inputs=_identity(
+      [name for name, _ in files], [size for _, size in files], [contents[path].sha256 for path in paths_of]
+    ),
     labels=tuple(classes),
     columns=(),
     shards=_named(shards),

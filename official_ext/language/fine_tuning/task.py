@@ -55,7 +55,10 @@ class FineTuningTask(text_task.TextTask):
     needs_reference: whether `forward` calls `reference`. A subclass may decide it by its configuration.
   """
 
-  needs_reference = False
+  @property
+  def needs_reference(self) -> bool:
+    """Whether `forward` calls `reference`."""
+    return False
 
   # Model.
 

@@ -19,11 +19,11 @@ import threading
 from typing import Any, ClassVar
 import zlib
 
-from official.modeling.hyperparams import base_config
 import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import model_garden_configs
 from official_ext.base import suggestions
 from official_ext.language.modeling import decoder as decoder_lib
 from official_ext.language.modeling import experts
@@ -49,7 +49,7 @@ _LOCAL = _Local()
 
 
 @dataclasses.dataclass
-class LoraConfig(base_config.Config):
+class LoraConfig(model_garden_configs.Config):
   """Adapters, in the words of peft's LoraConfig.
 
   Attributes:

@@ -6,10 +6,10 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
-from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import model_garden_configs
 from official_ext.language.modeling import experts
 from official_ext.language.modeling import frozen
 from official_ext.language.modeling import int8
@@ -23,7 +23,7 @@ METHODS = ('none', *_FORMATS)
 
 
 @dataclasses.dataclass
-class QuantizationConfig(base_config.Config):
+class QuantizationConfig(model_garden_configs.Config):
   """How the kernels of linear layers are kept: constants, which adapters stand on.
 
   Attributes:

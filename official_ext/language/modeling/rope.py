@@ -10,10 +10,10 @@ import math
 from typing import Any, ClassVar
 
 import numpy as np
-from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import model_garden_configs
 from official_ext.base import suggestions
 from official_ext.training.model_parts import clusters
 
@@ -44,7 +44,7 @@ _NEEDED_FIELDS: dict[str, tuple[str, ...]] = {
 
 
 @dataclasses.dataclass
-class RopeParameters(base_config.Config):
+class RopeParameters(model_garden_configs.Config):
   """How queries and keys are rotated by their positions. The names are those of Hugging Face's `rope_parameters`.
 
   Attributes:

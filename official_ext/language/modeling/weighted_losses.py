@@ -14,15 +14,15 @@ from collections.abc import Collection, Mapping
 import dataclasses
 from typing import Any, ClassVar
 
-from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import model_garden_configs
 from official_ext.language.modeling import losses
 
 
 @dataclasses.dataclass
-class LossConfig(base_config.Config):
+class LossConfig(model_garden_configs.Config):
   """A loss without parameters of its own.
 
   Attributes:
@@ -96,7 +96,7 @@ class GrpoLossConfig(LossConfig):
 
 
 @dataclasses.dataclass
-class LossesConfig(base_config.Config):
+class LossesConfig(model_garden_configs.Config):
   """The losses of losses.py, by name. A task sets the weights that it begins with.
 
   Attributes:

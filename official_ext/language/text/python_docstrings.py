@@ -67,7 +67,7 @@ def records(split: str) -> numbered_records.Records:
 
 
 @functools.cache
-def preference_records(split: str) -> numbered_records.Records:
+def preference_records(split: str) -> numbered_records.ListRecords:
   """`preference_documents` as records."""
   return numbered_records.ListRecords(preference_documents(split), f'pair of docstrings ({split})')
 

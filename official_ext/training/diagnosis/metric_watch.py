@@ -41,7 +41,7 @@ class Metrics:
 
     def counting(*args, **kwargs):
       self._updates[id(metric)] += 1
-      labels = args[0] if args else kwargs.get('y_true')
+      labels: tf.Tensor = args[0] if args else kwargs.get('y_true')
       if type(metric).__name__.startswith('Sparse') and tf.is_tensor(labels) and labels.dtype.is_floating:
         self.float_labels = labels
       return update_state(*args, **kwargs)

@@ -131,7 +131,9 @@ class Muon(base_optimizer.Optimizer):
     total = self.momentum * buffer + gradient
     buffer.assign(total)
     ahead = gradient + self.momentum * total if self.nesterov else total
-    rows, columns = matrix_shape(gradient.shape)
+    matrix = matrix_shape(gradient.shape)
+    assert matrix is not None, 'AdamW updates what is no matrix.'
+    rows, columns = matrix
     update = orthogonalize(tf.reshape(ahead, [rows, columns]), self.newton_schulz_steps)
     return self.rms_scale * max(rows, columns) ** 0.5 * tf.reshape(update, gradient.shape)
 

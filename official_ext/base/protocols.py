@@ -1,0 +1,78 @@
+"""Protocols of objects that come from elsewhere, by what this library uses of them.
+
+Model Garden's classes have no type information, and a task or a trainer may derive from hers or from this library's. A
+value whose class TensorFlow defines is `Any`: TensorFlow has no type information either.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+
+class TextOutput(Protocol):
+  """A stream that takes text, such as `sys.stdout`."""
+
+  def write(self, text: str, /) -> object:
+    """Writes text."""
+
+  def flush(self) -> None:
+    """Passes on what was written."""
+
+
+class Optimizer(Protocol):
+  """An optimizer of tf_keras, legacy or not, or a wrapper of one."""
+
+  iterations: Any
+  learning_rate: Any
+
+  def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], /) -> object:
+    """Updates variables."""
+
+
+class Task(Protocol):
+  """A task of Model Garden: `official.core.base_task.Task`."""
+
+  task_config: Any
+  loss: str
+
+  def build_model(self) -> Any:
+    """A Keras model."""
+
+  def build_inputs(self, params: Any, input_context: Any = None) -> Any:
+    """A dataset of batches."""
+
+  def build_metrics(self, training: bool = True) -> Sequence[Any]:
+    """Keras metrics."""
+
+  def initialize(self, model: Any) -> None:
+    """Restores weights that a new run starts from."""
+
+  def train_step(self, inputs: Any, model: Any, optimizer: Any, metrics: Any = None) -> Mapping[str, Any]:
+    """One update of one replica; returns logs."""
+
+  def validation_step(self, inputs: Any, model: Any, metrics: Any = None) -> Mapping[str, Any]:
+    """The evaluation of one batch; returns logs."""
+
+  def aggregate_logs(self, state: Any, step_outputs: Any) -> Any:
+    """Adds the logs of a step to a state."""
+
+  def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: Any = None) -> Mapping[str, Any]:
+    """The logs of an evaluation, from its state."""
+
+
+class Trainer(Protocol):
+  """A trainer of Model Garden: `official.core.base_trainer.Trainer`."""
+
+  model: Any
+  optimizer: Any
+  global_step: Any
+  checkpoint: Any
+  strategy: Any
+
+  def initialize(self) -> None:
+    """Restores weights that a new run starts from."""
+
+  def train(self, num_steps: Any) -> Mapping[str, Any] | None:
+    """Trains; returns logs."""
+
+  def evaluate(self, num_steps: Any) -> Mapping[str, Any] | None:
+    """Evaluates; returns logs."""
