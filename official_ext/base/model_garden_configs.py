@@ -132,7 +132,11 @@ if TYPE_CHECKING:
 
   @dataclasses.dataclass
   class ExperimentConfig(Config):
-    """See `official.core.config_definitions.ExperimentConfig`; its parts are declared by the subclass."""
+    """See `official.core.config_definitions.ExperimentConfig`."""
+
+    task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
+    trainer: TrainerConfig = dataclasses.field(default_factory=TrainerConfig)
+    runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
 else:
   from official.core.config_definitions import DataConfig as DataConfig
   from official.core.config_definitions import ExperimentConfig as ExperimentConfig

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 import hashlib
-from typing import Any
 
 from official_ext.base import credentials
+from official_ext.base import json_types
 
 STEP = 'global_step'  # W&B's axis of all metrics.
 MLFLOW_MAX_VALUE = 6000  # MLflow refuses longer parameters.
@@ -22,7 +22,7 @@ WANDB_NOTE = 'wandb_run_id'
 WANDB_BAD_ENDS = ('failed', 'hung', 'diverged', 'dead')
 
 
-def numbers_of(event: str, flat: Mapping[str, Any]) -> dict[str, float]:
+def numbers_of(event: str, flat: Mapping[str, object]) -> dict[str, float]:
   """The numbers among the values of an event: those of 'eval' as `validation/<name>`; {} for other events."""
   if event not in ('train', 'eval'):
     return {}
@@ -30,9 +30,9 @@ def numbers_of(event: str, flat: Mapping[str, Any]) -> dict[str, float]:
   return {prefix + name: value for name, value in flat.items() if isinstance(value, (bool, int, float))}
 
 
-def flatten(values: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+def flatten(values: Mapping[str, object], prefix: str = '') -> json_types.JsonObject:
   """A nested configuration as a flat one, with names joined by '/'."""
-  flat: dict[str, Any] = {}
+  flat: dict[str, object] = {}
   for key, value in values.items():
     flat |= flatten(value, f'{prefix}{key}/') if isinstance(value, Mapping) else {f'{prefix}{key}': value}
   return flat
@@ -43,7 +43,7 @@ def mlflow_name(name: str) -> str:
   return ''.join(c if c.isalnum() or c in '_-. /' else '_' for c in name)
 
 
-def mlflow_params(params: Mapping[str, Any]) -> dict[str, str]:
+def mlflow_params(params: Mapping[str, object]) -> dict[str, str]:
   """The parameters of a nested configuration, as MLflow takes them."""
   return {mlflow_name(name): str(value)[:MLFLOW_MAX_VALUE] for name, value in flatten(params).items()}
 
