@@ -80,7 +80,7 @@ class DataConfig(model_garden_configs.DataConfig):
     'autotune_algorithm': 'set num_parallel_calls instead',
   }
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'on_bad_example': bad_examples.ACTIONS}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'on_bad_example': bad_examples.ACTIONS}
   RANGES: ClassVar[Mapping[str, str]] = {'num_parallel_calls': '[1, inf)'}
 
   drop_remainder: bool | None = None
@@ -151,7 +151,7 @@ class RuntimeConfig(model_garden_configs.RuntimeConfig):
     'default_shard_dim': 'model parallelism on TPU is not available',
   }
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {
     'distribution_strategy': (
       'auto',
       'tpu',
@@ -223,7 +223,7 @@ class TrainerConfig(model_garden_configs.TrainerConfig):
       follow. 0: a blow-up ends the run. -1: there is no watch.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'best_checkpoint_metric_comp': ('higher', 'lower')}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'best_checkpoint_metric_comp': ('higher', 'lower')}
   RANGES: ClassVar[Mapping[str, str]] = {
     **dict.fromkeys(
       (
@@ -334,7 +334,7 @@ def lock(config: params_dict.ParamsDict) -> None:
   model_garden_internals.set_locked(config)
 
 
-def upgrade(params: Any) -> ExperimentConfig:
+def upgrade(params: object) -> ExperimentConfig:
   """Gives an experiment the fields of this library.
 
   The experiment, its trainer, its runtime and its optimizer's configuration become instances of this library's classes
@@ -355,7 +355,7 @@ def upgrade(params: Any) -> ExperimentConfig:
   return _extended(params, ExperimentConfig)
 
 
-def _from_attributes(params: Any) -> ExperimentConfig:
+def _from_attributes(params: object) -> ExperimentConfig:
   """An experiment with the fields of a stand-in; those that it lacks have their defaults."""
   experiment = ExperimentConfig()
   parts = {name: copy.deepcopy(getattr(params, name)) for name in ('task', 'trainer', 'runtime')}
@@ -379,7 +379,7 @@ _EXTENDED_FIELDS: Mapping[type, Mapping[str, Any]] = {
 _OUR_DEFAULTS: Mapping[type, tuple[str, ...]] = {RuntimeConfig: ('distribution_strategy', 'enable_xla')}
 
 
-def _extended(config: Any, base: type[ConfigT]) -> ConfigT:
+def _extended(config: object, base: type[ConfigT]) -> ConfigT:
   """An extended copy of `config`, whose class has `base` among its bases; `config` itself if nothing is missing."""
   parts = {
     name: _extended(getattr(config, name), part_base)
@@ -415,5 +415,5 @@ def _extended_class(config_class: Any, base: Any) -> Any:
     return config_class
   if issubclass(base, config_class):
     return base
-  namespace: dict[str, Any] = {'__module__': config_class.__module__, '__doc__': config_class.__doc__}
+  namespace: dict[str, object] = {'__module__': config_class.__module__, '__doc__': config_class.__doc__}
   return dataclasses.dataclass(type(config_class.__name__, (config_class, base), namespace))

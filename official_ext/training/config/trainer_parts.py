@@ -24,7 +24,7 @@ class NonfiniteConfig(model_garden_configs.Config):
     max_rollbacks: How many rollbacks are allowed; one more ends the run.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'then': ('stop', 'rollback')}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'then': ('stop', 'rollback')}
   RANGES: ClassVar[Mapping[str, str]] = dict.fromkeys(('max_skips', 'max_rollbacks'), '[0, inf)')
 
   max_skips: int = 10
@@ -66,7 +66,7 @@ class EarlyStoppingConfig(model_garden_configs.Config):
     min_delta: The least change that counts as an improvement.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'mode': ('auto', 'max', 'min')}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'mode': ('auto', 'max', 'min')}
   RANGES: ClassVar[Mapping[str, str]] = {'patience': '[1, inf)', 'min_delta': '[0, inf)'}
 
   metric: str = ''
@@ -95,7 +95,7 @@ class ReduceLROnPlateauConfig(model_garden_configs.Config):
     min_lr: The learning rate below which it is not lowered.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'mode': ('auto', 'max', 'min')}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'mode': ('auto', 'max', 'min')}
   RANGES: ClassVar[Mapping[str, str]] = {
     'factor': '(0, 1)',
     **dict.fromkeys(('patience', 'cooldown', 'min_delta', 'min_lr'), '[0, inf)'),
