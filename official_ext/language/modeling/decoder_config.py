@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from official_ext.base import errors
 from official_ext.base import model_garden_configs
@@ -71,7 +71,7 @@ class DecoderConfig(model_garden_configs.Config):
       block's input alone for the gradient, whatever `remat` says.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {
     'hidden_act': ACTIVATIONS,
     'norm_type': NORMS,
     'position_embedding_type': POSITIONS,

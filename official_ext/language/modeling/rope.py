@@ -7,7 +7,7 @@ rounding of a frequency turns by a thousandth already, so the same roundings are
 from collections.abc import Mapping
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -66,7 +66,7 @@ class RopeParameters(model_garden_configs.Config):
       Ministral 3); 0 for not.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'rope_type': tuple(USED_FIELDS)}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'rope_type': tuple(USED_FIELDS)}
   RANGES: ClassVar[Mapping[str, str]] = {
     **dict.fromkeys(('rope_theta', 'factor', 'short_factor', 'long_factor'), '(0, inf)'),
     'partial_rotary_factor': '(0, 1]',
