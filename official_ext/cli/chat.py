@@ -1,9 +1,9 @@
 """official-ext chat: a conversation with a model on the terminal, or with lines that are piped in."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import io
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from official_ext.base import errors
 from official_ext.base import protocols
@@ -15,6 +15,8 @@ from official_ext.cli import language_models
 
 if TYPE_CHECKING:
   from official_ext.cli import writing
+  from official_ext.language.modeling import decoder
+  from official_ext.language.text import tokenizer as tokenizer_lib
 
 _MAX_NEW_TOKENS = 512  # Unless the context is shorter than twice as much.
 _HELP = 'A line is a message. /clear begins anew, Ctrl-C stops an answer, /exit or Ctrl-D ends.'
@@ -97,10 +99,10 @@ class Conversation:
 
   def __init__(
     self,
-    model: Any,
-    tokenizer: Any,
+    model: 'decoder.LanguageModel',
+    tokenizer: 'tokenizer_lib.Tokenizer',
     folders: model_folders.ModelFolders,
-    given: dict[str, Any],
+    given: Mapping[str, object],
     system_prompt: str = '',
     seed: int = 0,
   ):

@@ -1,5 +1,6 @@
 """official-ext console: the web page of a folder of runs. No TensorFlow."""
 
+import argparse
 import errno
 import http.client
 import importlib
@@ -44,7 +45,7 @@ def run(arguments: list[str]) -> int:
   return server.serve(context, listener)
 
 
-def _parse(arguments: list[str]) -> Any:
+def _parse(arguments: list[str]) -> argparse.Namespace:
   parser = arguments_lib.Parser('console')
   parser.add_argument('root', metavar='RUNS_DIR', type=arguments_lib.folder)
   parser.add_argument('--host', default='127.0.0.1')

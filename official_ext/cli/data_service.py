@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import time
-from typing import Any
 
 import tensorflow as tf
 
@@ -24,7 +23,7 @@ _FREE_SECONDS = 3.0
 _ENDING = 'ending; runs make the batches themselves that do not come'
 
 
-def split_arguments(arguments: Sequence[str]) -> tuple[Any, list[str]]:
+def split_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
   """Splits the arguments of `official-ext data_service` into its own, which are parsed, and NAME with its flags.
 
   Raises:
@@ -51,7 +50,7 @@ def _port(text: str) -> int:
   return int(text)
 
 
-def run(own: Any, params: definitions.ExperimentConfig, experiment: str) -> None:
+def run(own: argparse.Namespace, params: definitions.ExperimentConfig, experiment: str) -> None:
   """Serves until SIGTERM or SIGINT, which end the process with status 0.
 
   Args:

@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import os
 import sys
+import types
 from typing import Any
 
 from official_ext.base import credentials
@@ -137,7 +138,7 @@ def _check(arguments: list[str]) -> None:
   _module('official_ext.training.diagnosis.dry_run').run(_params()[0])
 
 
-def _module(name: str) -> Any:
+def _module(name: str) -> types.ModuleType:
   return importlib.import_module(name)
 
 
@@ -210,7 +211,7 @@ def _with_experiment(arguments: list[str]) -> list[str]:
   return [f'--experiment={arguments[0]}', *arguments[1:]]
 
 
-def _parse(arguments: list[str]) -> Any:
+def _parse(arguments: list[str]) -> types.ModuleType:
   """Parses flags and imports what registers experiments, registry_imports of the current directory first.
 
   Returns:

@@ -1,9 +1,9 @@
 """What a run has made, for `official-ext runs`: configuration, checkpoints, events, an evaluation, TensorBoard."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import timeline
 from official_ext.operations.runs import commands
@@ -16,7 +16,7 @@ from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import tensorboard_server
 
 
-def config(one: run_folder.Run, given: bool, changed: bool, registry: Sequence[str]) -> dict[str, Any]:
+def config(one: run_folder.Run, given: bool, changed: bool, registry: Sequence[str]) -> json_types.JsonObject:
   """The configuration of a run, flat.
 
   Args:

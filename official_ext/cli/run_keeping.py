@@ -1,8 +1,8 @@
 """official-ext runs tag, archive, delete, restore: notes, and what becomes of runs. No TensorFlow."""
 
+import argparse
 from collections.abc import Sequence
 import os
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib
@@ -21,9 +21,9 @@ def _tag_parser(command: str) -> arguments_lib.Parser:
   return found
 
 
-def _tag(options: Any) -> None:
+def _tag(options: argparse.Namespace) -> None:
   _, runs = run_arguments.runs_of(options)
-  values: list[dict[str, Any]] = []
+  values: list[dict[str, object]] = []
 
   def change(one: run_folder.Run) -> None:
     found = notes.read(one)
@@ -44,7 +44,7 @@ def _tag(options: Any) -> None:
     run_arguments.print_json_of(values)
 
 
-def _archive(options: Any) -> None:
+def _archive(options: argparse.Namespace) -> None:
   _, runs = run_arguments.runs_of(options)
 
   def archive(one: run_folder.Run) -> None:
@@ -62,7 +62,7 @@ def _delete_parser(command: str) -> arguments_lib.Parser:
   return found
 
 
-def _delete(options: Any) -> None:
+def _delete(options: argparse.Namespace) -> None:
   if options.forever:
     _delete_forever(run_arguments.root_of(options), options.runs)
     return
@@ -93,7 +93,7 @@ def _restore_parser(command: str) -> arguments_lib.Parser:
   return found
 
 
-def _restore(options: Any) -> None:
+def _restore(options: argparse.Namespace) -> None:
   root = run_arguments.root_of(options)
   if not options.runs or (options.name and len(options.runs) > 1):
     raise errors.UserError('runs restore: name the run; `official-ext runs list --trash` and `--archived` show them')

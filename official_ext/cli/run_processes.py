@@ -1,9 +1,9 @@
 """official-ext runs stop, resume, clone, evaluate, tensorboard: what concerns the processes of runs. No TensorFlow."""
 
+import argparse
 from collections.abc import Sequence
 import os
 import sys
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib
@@ -28,7 +28,7 @@ def _stop_parser(command: str) -> arguments_lib.Parser:
   return found
 
 
-def _stop(options: Any) -> None:
+def _stop(options: argparse.Namespace) -> None:
   _, runs = run_arguments.runs_of(options)
 
   def stop(one: run_folder.Run) -> None:
@@ -49,7 +49,7 @@ def _resume_parser(command: str) -> arguments_lib.Parser:
   return found
 
 
-def _resume(options: Any) -> None:
+def _resume(options: argparse.Namespace) -> None:
   _, runs = run_arguments.runs_of(options)
   run_arguments.each(runs, lambda one: _print_or_start(one.name, commands.to_resume(one), not options.print))
 
@@ -63,7 +63,7 @@ def _clone_parser(command: str) -> arguments_lib.Parser:
   return found
 
 
-def _clone(options: Any) -> None:
+def _clone(options: argparse.Namespace) -> None:
   root, runs = run_arguments.runs_of(options)
   if len(runs) > 1:
     raise errors.UserError('runs clone: one run at a time')
@@ -118,7 +118,7 @@ def _evaluate_parser(command: str) -> arguments_lib.Parser:
   return found
 
 
-def _evaluate(options: Any) -> None:
+def _evaluate(options: argparse.Namespace) -> None:
   one = run_arguments.run_of(options)
   _print_or_start(one.name, run_contents.evaluation(one, options.checkpoint), not options.print)
 
@@ -129,7 +129,7 @@ def _tensorboard_parser(command: str) -> arguments_lib.Parser:
   return found
 
 
-def _tensorboard(options: Any) -> None:
+def _tensorboard(options: argparse.Namespace) -> None:
   print(run_contents.tensorboard(run_arguments.run_of(options), options.stop))
 
 

@@ -1,8 +1,8 @@
 """official-ext runs list, show, log, compare, config, checkpoints, events, export: what there is. No TensorFlow."""
 
+import argparse
 import os
 import sys
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.base.files import regular_files
@@ -36,7 +36,7 @@ def _list_parser(command: str) -> arguments_lib.Parser:
   return found
 
 
-def _list(options: Any) -> None:
+def _list(options: argparse.Namespace) -> None:
   root = os.path.expanduser(options.root)  # That it is not there is told below.
   if options.trash:
     gone = trash.deleted(root)
@@ -73,9 +73,9 @@ def _none(root: str, num_found: int, num_known: int, archived: bool) -> str:
   return f'{root}: no runs{others}; train.py --model_dir={root}/NAME makes one.'
 
 
-def _show(options: Any) -> None:
+def _show(options: argparse.Namespace) -> None:
   _, runs = run_arguments.runs_of(options)
-  values: list[dict[str, Any]] = []
+  values: list[dict[str, object]] = []
   for number, one in enumerate(runs):
     summary = index.summary_of(one)
     record = next((found for found in map(one.record, one.modes()) if found is not None), one.started() or {})
@@ -96,7 +96,7 @@ def _log_parser(command: str) -> arguments_lib.Parser:
   return found
 
 
-def _log(options: Any) -> None:
+def _log(options: argparse.Namespace) -> None:
   _, runs = run_arguments.runs_of(options)
   one = runs[0]
   path = one.log_path(options.mode)
@@ -120,7 +120,7 @@ def _log(options: Any) -> None:
     print(line, flush=True)
 
 
-def _compare(options: Any) -> None:
+def _compare(options: argparse.Namespace) -> None:
   _, runs = run_arguments.runs_of(options, at_least=2)
   found = comparing.compare(runs)
   if options.json:
@@ -139,7 +139,7 @@ def _export_parser(command: str) -> arguments_lib.Parser:
   return found
 
 
-def _export(options: Any) -> None:
+def _export(options: argparse.Namespace) -> None:
   root, runs = run_arguments.runs_of(options)
 
   def fill(one: run_folder.Run) -> None:
@@ -158,7 +158,7 @@ def _config_parser(command: str) -> arguments_lib.Parser:
   return found
 
 
-def _config(options: Any) -> None:
+def _config(options: argparse.Namespace) -> None:
   values = run_contents.config(run_arguments.run_of(options), options.given, options.changed, options.registry)
   if options.json:
     run_arguments.print_json(values)
@@ -166,7 +166,7 @@ def _config(options: Any) -> None:
     run_arguments.print_lines([run_tables.harmless(f'{path}: {value}') for path, value in values.items()])
 
 
-def _checkpoints(options: Any) -> None:
+def _checkpoints(options: argparse.Namespace) -> None:
   found = run_contents.checkpoints(run_arguments.run_of(options))
   if options.json:
     run_arguments.print_json([vars(each) for each in found])
@@ -174,7 +174,7 @@ def _checkpoints(options: Any) -> None:
     run_arguments.print_lines(run_tables.of_checkpoints(found) if found else ['No checkpoints.'])
 
 
-def _events(options: Any) -> None:
+def _events(options: argparse.Namespace) -> None:
   found = run_contents.events(run_arguments.run_of(options))
   if options.json:
     run_arguments.print_json([each.as_dict() for each in found.events])
