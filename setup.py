@@ -25,6 +25,7 @@ setuptools.setup(
   packages=setuptools.find_packages(include=['official_ext*', 'experiments*']),
   py_modules=['registry_imports'],
   package_data={
+    'official_ext': ['py.typed'],
     '': ['*.gin', '*.md', '*.txt', '*.yaml'],
     'official_ext.cli': ['templates/**/*.txt'],
     'official_ext.operations.console': ['static/**/*'],

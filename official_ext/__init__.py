@@ -8,7 +8,7 @@ Keras that Model Garden is written for: import it before `tensorflow`. It import
 
 import importlib
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 import warnings
 
 # Model Garden is Keras 2 code. Without this TensorFlow loads Keras 3 too, for nothing.
@@ -117,12 +117,114 @@ FACE = {
 }
 
 
-def __getattr__(name: str) -> Any:
-  if name not in FACE:
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  module, _, attribute = FACE[name].partition(':')
-  found = importlib.import_module(f'{__name__}.{module}')
-  return getattr(found, attribute) if attribute else found
+if TYPE_CHECKING:  # The names of FACE for type checkers and editors: a name of another target is assigned.
+  from official_ext.base.errors import StopTraining as StopTraining
+  from official_ext.base.errors import UserError as UserError
+  from official_ext.base.errors import UserErrors as UserErrors
+  from official_ext.base.files import whole_folders as whole_folders
+  from official_ext.cli.trained_runs import load as load
+  from official_ext.data import class_weights as class_weights
+  from official_ext.data import collators as _collators
+  from official_ext.data import handwritten_digits as handwritten_digits
+  from official_ext.data import numbered_records as _numbered_records
+  from official_ext.data import sources as _sources
+  from official_ext.data.batch_share import Share as Share
+  from official_ext.data.position import take_start as take_start
+  from official_ext.data.prepared_rows import PreparedRows as PreparedRows
+  from official_ext.data.sources import ArrayRecordSource as ArrayRecordSource
+  from official_ext.data.sources import ArraySource as ArraySource
+  from official_ext.data.sources import HuggingFaceSource as HuggingFaceSource
+  from official_ext.data.sources import Source as Source
+  from official_ext.data.sources import TfdsSource as TfdsSource
+  from official_ext.data.step_indexed import build_dataset as build_dataset
+  from official_ext.language.fine_tuning import parameter_names as parameter_names
+  from official_ext.language.fine_tuning import reward_registry as _reward_registry
+  from official_ext.language.fine_tuning import rewards as rewards
+  from official_ext.language.fine_tuning.fine_tuning_config import FineTuningConfig as FineTuningConfig
+  from official_ext.language.fine_tuning.task import FineTuningTask as FineTuningTask
+  from official_ext.language.modeling import decoder as _decoder
+  from official_ext.language.modeling import generation as generation
+  from official_ext.language.modeling import int8 as int8
+  from official_ext.language.modeling import lora as lora
+  from official_ext.language.modeling import losses as losses
+  from official_ext.language.modeling import nf4 as nf4
+  from official_ext.language.modeling import packed_documents as _packed_documents
+  from official_ext.language.modeling import peft_folders as peft_folders
+  from official_ext.language.modeling import pretrained as pretrained
+  from official_ext.language.modeling import weighted_losses as weighted_losses
+  from official_ext.language.modeling.decoder import Decoder as Decoder
+  from official_ext.language.modeling.decoder import LanguageModel as LanguageModel
+  from official_ext.language.modeling.decoder_config import DecoderConfig as DecoderConfig
+  from official_ext.language.modeling.lora import LoraConfig as LoraConfig
+  from official_ext.language.modeling.quantized_linear import QuantizationConfig as QuantizationConfig
+  from official_ext.language.modeling.sequence_classifier import SequenceClassifier as SequenceClassifier
+  from official_ext.language.modeling.token_sampling import GenerationConfig as GenerationConfig
+  from official_ext.language.modeling.weighted_losses import LossesConfig as LossesConfig
+  from official_ext.language.text import python_docstrings as python_docstrings
+  from official_ext.language.text import python_topics as python_topics
+  from official_ext.language.text import text_sources as _text_sources
+  from official_ext.language.text import tokenizer_training as _tokenizer_training
+  from official_ext.language.text.text_data import TextDataConfig as TextDataConfig
+  from official_ext.language.text.text_task import TextTask as TextTask
+  from official_ext.language.text.tokenizer import Tokenizer as Tokenizer
+  from official_ext.training import metrics as metrics
+  from official_ext.training.actions.early_stopping import EarlyStopping as EarlyStopping
+  from official_ext.training.actions.keras_callbacks import KerasCallback as KerasCallback
+  from official_ext.training.actions.reduce_lr_on_plateau import ReduceLROnPlateau as ReduceLROnPlateau
+  from official_ext.training.actions.triggers import AtEnd as AtEnd
+  from official_ext.training.actions.triggers import EveryNSteps as EveryNSteps
+  from official_ext.training.actions.triggers import EveryTSeconds as EveryTSeconds
+  from official_ext.training.actions.triggers import OnBest as OnBest
+  from official_ext.training.actions.triggers import OnEvent as OnEvent
+  from official_ext.training.actions.triggers import Trigger as Trigger
+  from official_ext.training.checkpoints.warm_start import load_weights as load_weights
+  from official_ext.training.config.definitions import DataConfig as DataConfig
+  from official_ext.training.config.definitions import ExperimentConfig as ExperimentConfig
+  from official_ext.training.config.definitions import InMemoryDataConfig as InMemoryDataConfig
+  from official_ext.training.config.definitions import OptimizationConfig as OptimizationConfig
+  from official_ext.training.config.definitions import RuntimeConfig as RuntimeConfig
+  from official_ext.training.config.definitions import TaskConfig as TaskConfig
+  from official_ext.training.config.definitions import TrainerConfig as TrainerConfig
+  from official_ext.training.config.parser import parse_configuration as parse_configuration
+  from official_ext.training.devices.distribute import get_strategy as get_strategy
+  from official_ext.training.diagnosis import task_checks as _task_checks
+  from official_ext.training.loop.base_task import Task as Task
+  from official_ext.training.loop.base_trainer import Trainer as Trainer
+  from official_ext.training.loop.loop_task import LoopRun as LoopRun
+  from official_ext.training.loop.loop_task import LoopTask as LoopTask
+  from official_ext.training.loop.registration import register_experiment as register_experiment
+  from official_ext.training.loop.registration import register_task as register_task
+  from official_ext.training.loop.train_lib import RunOptions as RunOptions
+  from official_ext.training.loop.train_lib import run_experiment as run_experiment
+  from official_ext.training.optimization.base_optimizer import Optimizer as Optimizer
+  from official_ext.training.step import gradient_tap as _gradient_tap
+  from official_ext.training.step import step_random as _step_random
+  from official_ext.training.writers import writer_registry as _writer_registry
+  from official_ext.training.writers import writers as _writers
+  from official_ext.training.writers.writers import Writer as Writer
+
+  cached_source = _sources.cached
+  text_source = _text_sources.open_source
+  TextRecords = _numbered_records.ListRecords
+  train_tokenizer = _tokenizer_training.cached
+  register_collator = _collators.register
+  build_optimizer = _gradient_tap.build
+  keyed_uniform = _step_random.uniform
+  keyed_normal = _step_random.normal
+  DecoderBlock = _decoder.Block
+  packing = _packed_documents
+  register_reward = _reward_registry.register
+  flatten_logs = _writers.flatten
+  register_writer = _writer_registry.register
+  find_mistakes = _task_checks.find
+else:
+
+  def __getattr__(name: str) -> object:
+    if name not in FACE:
+      raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    module, _, attribute = FACE[name].partition(':')
+    found = importlib.import_module(f'{__name__}.{module}')
+    return getattr(found, attribute) if attribute else found
 
 
 def __dir__() -> list[str]:

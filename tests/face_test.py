@@ -1,5 +1,6 @@
 """The public face: one list, in code and in docs/api.md, which importing costs nothing."""
 
+import ast
 import importlib
 import pathlib
 import re
@@ -29,6 +30,17 @@ def test_each_name_is_there_and_says_what_it_is(name):
     else importlib.import_module(f'official_ext.{module}')
   )
   assert (found.__doc__ or '').strip()
+
+
+def test_type_checkers_see_the_same_names_and_targets():
+  tree = ast.parse((ROOT / 'official_ext/__init__.py').read_text())
+  (block,) = (node for node in tree.body if isinstance(node, ast.If))
+  assert ast.unparse(block.test) == 'TYPE_CHECKING'
+  declared: dict = {}
+  exec(compile(ast.Module(block.body, []), 'official_ext/__init__.py', 'exec'), declared)
+  public = {name: value for name, value in declared.items() if not name.startswith('_')}
+  assert set(public) == set(ext.FACE)
+  assert [name for name, value in public.items() if value is not getattr(ext, name)] == []
 
 
 def test_another_name_is_missing():

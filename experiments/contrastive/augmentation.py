@@ -1,9 +1,9 @@
 """Random views of small images, each a function of a seed."""
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
+
+from experiments.contrastive import configs
 
 _SIZE = 8
 _NUM_GEOMETRIC = 7  # Numbers that one view draws: angle, two zooms, shear, two shifts, contrast.
@@ -22,7 +22,7 @@ def draw(seed: tf.Tensor, num_views: int) -> tf.Tensor:
   return tf.random.stateless_uniform([num_views, _NUM_GEOMETRIC + _SIZE**2], seed, -1.0, 1.0)
 
 
-def views(pixels: tf.Tensor, draws: tf.Tensor, config: Any) -> tf.Tensor:
+def views(pixels: tf.Tensor, draws: tf.Tensor, config: configs.AugmentationConfig) -> tf.Tensor:
   """Transforms images.
 
   Args:

@@ -1,7 +1,6 @@
 """The task `contrastive`: two views of each image, an encoder, NT-Xent, a linear probe."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -35,7 +34,9 @@ class ContrastiveTask(ext.Task):
     outputs = {'features': features, 'projection': tf_keras.layers.UnitNormalization(dtype='float32')(projection)}
     return tf_keras.Model(pixels, outputs, name='contrastive')
 
-  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+  def build_inputs(
+    self, params: ext.DataConfig, input_context: tf.distribute.InputContext | None = None
+  ) -> tf.data.Dataset:
     """Batches {'views': float32 [b, 2, 64]} for training, {'pixels': float32 [b, 64], 'example': int64 [b]} otherwise.
 
     The views are a function of (seed, position), whatever replica they go to.
@@ -63,12 +64,14 @@ class ContrastiveTask(ext.Task):
     num_features = self.config.model.encoder_sizes[-1]
     return [probe.ProbeAccuracy(examples['label'], examples['is_training'], num_features, self.config.probe_l2)]
 
-  def num_examples(self, params: Any) -> int:
+  def num_examples(self, params: ext.DataConfig) -> int:
     """The images for training; all of them for evaluation."""
     is_training = data.examples()['is_training']
     return int(is_training.sum()) if params.is_training else len(is_training)
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(
+    self, inputs: Mapping[str, tf.Tensor], model: tf_keras.Model, training: bool
+  ) -> tuple[tf.Tensor, Mapping[str, object]]:
     """NT-Xent over the global batch: see base class."""
     views = inputs['views']
     projections = model(tf.reshape(views, [-1, views.shape[-1]]), training=training)['projection']
@@ -77,7 +80,9 @@ class ContrastiveTask(ext.Task):
     loss, accuracy = losses.nt_xent(local, everything, first, self.config.temperature)
     return loss, {'contrastive_accuracy': accuracy}
 
-  def validation_step(self, inputs: Any, model: tf_keras.Model, metrics=None) -> Mapping[str, Any]:
+  def validation_step(
+    self, inputs: Mapping[str, tf.Tensor], model: tf_keras.Model, metrics=None
+  ) -> Mapping[str, object]:
     """Hands the features to the probe; there is no loss."""
     features = model(inputs['pixels'], training=False)['features']
     for metric in metrics or ():

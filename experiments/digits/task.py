@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 import functools
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -31,7 +30,9 @@ class DigitsTask(ext.Task):
     config = self.config.model
     return model_lib.build_conv_net(config.filters, config.hidden_size, config.dropout_rate, digits_dataset.NUM_CLASSES)
 
-  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+  def build_inputs(
+    self, params: ext.DataConfig, input_context: tf.distribute.InputContext | None = None
+  ) -> tf.data.Dataset:
     """Batches {'image': float32 [b, 8, 8, 1], 'label': int64 [b]}."""
     return ext.build_dataset(self._source(params), params, input_context)
 
@@ -39,15 +40,17 @@ class DigitsTask(ext.Task):
     """The fraction of images whose label has the largest logit."""
     return [tf_keras.metrics.SparseCategoricalAccuracy('accuracy')]
 
-  def num_examples(self, params: Any) -> int:
+  def num_examples(self, params: ext.DataConfig) -> int:
     """The size of the split."""
     return len(self._source(params))
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(
+    self, inputs: Mapping[str, tf.Tensor], model: tf_keras.Model, training: bool
+  ) -> tuple[tf.Tensor, Mapping[str, object]]:
     """Cross-entropy: see base class."""
     logits = model(inputs['image'], training=training)
     losses = tf_keras.losses.sparse_categorical_crossentropy(inputs['label'], logits, from_logits=True)
     return tf.reduce_mean(losses), {'accuracy': (inputs['label'], logits)}
 
-  def _source(self, params: Any) -> ext.ArraySource:
+  def _source(self, params: ext.DataConfig) -> ext.ArraySource:
     return _source(params.tfds_name, params.tfds_split, params.tfds_data_dir, params.on_bad_example)

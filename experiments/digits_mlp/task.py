@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 import functools
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -41,7 +40,9 @@ class DigitsMlpTask(ext.Task):
     logits = tf_keras.layers.Dense(_NUM_CLASSES, dtype='float32', name='logits')(features)
     return tf_keras.Model(pixels, logits, name='digits_mlp')
 
-  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+  def build_inputs(
+    self, params: ext.DataConfig, input_context: tf.distribute.InputContext | None = None
+  ) -> tf.data.Dataset:
     """Batches {'pixels': float32 [b, 64], 'label': int64 [b]}."""
     source = ext.ArraySource(examples(bool(params.is_training)))
     return ext.build_dataset(source, params, input_context)
@@ -50,11 +51,13 @@ class DigitsMlpTask(ext.Task):
     """The fraction of images whose label has the largest logit."""
     return [tf_keras.metrics.SparseCategoricalAccuracy('accuracy')]
 
-  def num_examples(self, params: Any) -> int:
+  def num_examples(self, params: ext.DataConfig) -> int:
     """The size of the split."""
     return len(examples(bool(params.is_training))['label'])
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(
+    self, inputs: Mapping[str, tf.Tensor], model: tf_keras.Model, training: bool
+  ) -> tuple[tf.Tensor, Mapping[str, object]]:
     """Cross-entropy: see base class."""
     logits = model(inputs['pixels'], training=training)
     losses = tf_keras.losses.sparse_categorical_crossentropy(inputs['label'], logits, from_logits=True)

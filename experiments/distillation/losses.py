@@ -6,19 +6,20 @@ loss `feature` is in use. `labels` is int64 [b]. Each returns the mean over the 
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
 
-def label(student: Mapping[str, Any], teacher: Any, labels: tf.Tensor, temperature: float) -> tf.Tensor:
+def label(student: Mapping[str, object], teacher: object, labels: tf.Tensor, temperature: float) -> tf.Tensor:
   """Cross-entropy with the labels."""
   del teacher, temperature
   return tf.reduce_mean(tf_keras.losses.sparse_categorical_crossentropy(labels, student['logits'], from_logits=True))
 
 
-def soft_label(student: Mapping[str, Any], teacher: Mapping[str, Any], labels: Any, temperature: float) -> tf.Tensor:
+def soft_label(
+  student: Mapping[str, tf.Tensor], teacher: Mapping[str, tf.Tensor], labels: tf.Tensor, temperature: float
+) -> tf.Tensor:
   """Kullback-Leibler divergence of the student's softened probabilities from the teacher's, times temperature^2.
 
   G. Hinton et al., Distilling the Knowledge in a Neural Network, 2015.
@@ -29,7 +30,9 @@ def soft_label(student: Mapping[str, Any], teacher: Mapping[str, Any], labels: A
   return temperature**2 * tf.reduce_mean(tf.reduce_sum(tf.exp(wanted) * (wanted - found), axis=1))
 
 
-def feature(student: Mapping[str, Any], teacher: Mapping[str, Any], labels: Any, temperature: float) -> tf.Tensor:
+def feature(
+  student: Mapping[str, object], teacher: Mapping[str, object], labels: tf.Tensor, temperature: float
+) -> tf.Tensor:
   """Mean squared error of a linear map of the student's features, with the teacher's features as targets.
 
   A. Romero et al., FitNets: Hints for Thin Deep Nets, 2014.

@@ -1,13 +1,12 @@
 """Student and teacher: multi-layer perceptrons."""
 
-from typing import Any
-
 import tf_keras
 
+from experiments.distillation import configs
 from experiments.distillation import data
 
 
-def build_network(config: Any, hint_size: int = 0) -> tf_keras.Model:
+def build_network(config: configs.NetworkConfig, hint_size: int = 0) -> tf_keras.Model:
   """A perceptron that shows its last hidden layer.
 
   Args:

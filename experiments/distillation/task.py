@@ -1,7 +1,6 @@
 """The task `distillation`: a student learns from labels and from a teacher whose weights stay as they are."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -21,7 +20,7 @@ class DistillationTask(ext.Task):
   `task.teacher_checkpoint` whenever a run starts or goes on.
   """
 
-  def __init__(self, params: Any, logging_dir: str | None = None, name: str | None = None):
+  def __init__(self, params: configs.DistillationTaskConfig, logging_dir: str | None = None, name: str | None = None):
     """See base class.
 
     Raises:
@@ -64,7 +63,9 @@ class DistillationTask(ext.Task):
       raise ext.UserError(message) from error
     return teacher
 
-  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+  def build_inputs(
+    self, params: ext.DataConfig, input_context: tf.distribute.InputContext | None = None
+  ) -> tf.data.Dataset:
     """Batches {'pixels': float32 [b, 64], 'label': int64 [b]}."""
     source = ext.ArraySource(self._examples(params))
     return ext.build_dataset(source, params, input_context)
@@ -73,7 +74,7 @@ class DistillationTask(ext.Task):
     """The fraction of images whose label has the largest logit."""
     return [tf_keras.metrics.SparseCategoricalAccuracy('accuracy')]
 
-  def num_examples(self, params: Any) -> int:
+  def num_examples(self, params: ext.DataConfig) -> int:
     """The size of the split."""
     return len(self._examples(params)['label'])
 
@@ -83,7 +84,9 @@ class DistillationTask(ext.Task):
       return {name: values[: self.config.num_images] for name, values in examples.items()}
     return examples
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(
+    self, inputs: Mapping[str, tf.Tensor], model: tf_keras.Model, training: bool
+  ) -> tuple[tf.Tensor, Mapping[str, object]]:
     """The weighted sum of the losses, each of which is logged: see base class."""
     pixels, labels = inputs['pixels'], inputs['label']
     if training and self.config.max_shift:
@@ -92,7 +95,7 @@ class DistillationTask(ext.Task):
       pixels = data.shifted(pixels, shifts)
     student = model(pixels, training=training)
     teacher = self.teacher(pixels, training=False) if self.teacher is not None else None
-    logs: dict[str, Any] = {'accuracy': (labels, student['logits'])}
+    logs: dict[str, object] = {'accuracy': (labels, student['logits'])}
     loss = tf.constant(0.0)
     for name, weight in self._weights.items():
       if weight:

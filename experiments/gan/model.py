@@ -1,7 +1,6 @@
 """Generator and discriminator, and the optimizer of the latter."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import tf_keras
 
@@ -17,7 +16,12 @@ class Gan(tf_keras.Model):
     discriminator_optimizer: a tf_keras optimizer.
   """
 
-  def __init__(self, generator: tf_keras.Model, discriminator: tf_keras.Model, discriminator_optimizer: Any):
+  def __init__(
+    self,
+    generator: tf_keras.Model,
+    discriminator: tf_keras.Model,
+    discriminator_optimizer: tf_keras.optimizers.Optimizer,
+  ):
     super().__init__(name='gan')
     self.generator = generator
     self.discriminator = discriminator

@@ -1,7 +1,5 @@
 """The task `gan`: alternating updates of two networks, each by an optimizer of its own."""
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 import tf_keras
@@ -25,7 +23,7 @@ class GanTask(ext.Task):
   The step calls two optimizers: it is in manual optimization, and owns its updates.
   """
 
-  def __init__(self, params: Any, logging_dir: str | None = None, name: str | None = None):
+  def __init__(self, params: configs.GanTaskConfig, logging_dir: str | None = None, name: str | None = None):
     """See base class.
 
     Raises:
@@ -48,7 +46,9 @@ class GanTask(ext.Task):
     ext.build_optimizer(optimizer, discriminator.trainable_variables)
     return model_lib.Gan(generator, discriminator, optimizer)
 
-  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+  def build_inputs(
+    self, params: ext.DataConfig, input_context: tf.distribute.InputContext | None = None
+  ) -> tf.data.Dataset:
     """Batches {'pixels': float32 [b, 64]} for training, {'latents': float32 [b, latent_size]} for evaluation.
 
     Raises:
@@ -71,7 +71,7 @@ class GanTask(ext.Task):
     """The number of digits that are drawn; nothing while training."""
     return [] if training else [judge.ClassCoverage()]
 
-  def num_examples(self, params: Any) -> int:
+  def num_examples(self, params: ext.DataConfig) -> int:
     """The number of training images, or of samples in an evaluation."""
     return len(data.images(is_training=True)) if params.is_training else self.config.num_samples
 

@@ -170,6 +170,7 @@ def pretrain(model: ext.LanguageModel, words: ext.Tokenizer, config: Pretraining
   Returns:
     (the part of 512 sampled answers that is right, the number of steps).
   """
+  assert words.eos_token_id is not None and words.pad_token_id is not None
   texts = [record['prompt'] + record['answer'] for record in records(True)]
   ids = tf.constant([[*words.encode(text), words.eos_token_id] for text in texts], tf.int32)
   variables = list(model.trainable_variables)

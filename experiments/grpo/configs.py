@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from experiments.grpo import arithmetic
 import official_ext as ext
@@ -70,7 +70,7 @@ class GrpoTaskConfig(ext.FineTuningConfig):
     'reward_weights': '(-inf, inf)',
     'num_iterations': '[1, inf)',
   }
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'scale_rewards': _SCALES}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'scale_rewards': _SCALES}
 
   num_generations: int = 8
   max_completion_length: int = arithmetic.NUM_ANSWER_TOKENS

@@ -11,7 +11,6 @@ left, and `record`. A rollout holds n = p * num_generations completions, those o
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import tensorflow as tf
 
@@ -90,7 +89,9 @@ def weighted(rewards: tf.Tensor, weights: tuple[float, ...]) -> tf.Tensor:
   return tf.linalg.matvec(present, tf.constant(weights or (1.0,) * rewards.shape[1], tf.float32))
 
 
-def logs_of(rollout: Mapping[str, tf.Tensor], rewards: tf.Tensor, names: tuple[str, ...], count: int) -> dict[str, Any]:
+def logs_of(
+  rollout: Mapping[str, tf.Tensor], rewards: tf.Tensor, names: tuple[str, ...], count: int
+) -> dict[str, tf.Tensor]:
   """What a rollout tells of itself, under TRL's names: float32 scalars.
 
   Args:

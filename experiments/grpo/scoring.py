@@ -32,7 +32,7 @@ class AnsweredPrompts(ext.Source):
   def __len__(self) -> int:
     return len(self._prompts)
 
-  def fetch(self, indices: Sequence[int]) -> list[Mapping[str, Any]]:
+  def fetch(self, indices: Sequence[int]) -> list[Mapping[str, object]]:
     rows = self._prompts.fetch(indices)
     return [{**row, 'answer_ids': self._answer(int(row['record']))} for row in rows]
 
@@ -54,11 +54,11 @@ class AnsweredPrompts(ext.Source):
   def summary(self) -> str:
     return self._prompts.summary()
 
-  def identity(self) -> Mapping[str, Any]:
+  def identity(self) -> dict[str, object]:
     return {**self._prompts.identity(), 'answer_column': self._column, 'answer_length': self._length}
 
 
-def check_columns(rewards: Sequence[Any], source: Any, params: Any) -> None:
+def check_columns(rewards: Sequence[Any], source: Any, params: ext.TextDataConfig) -> None:
   """Checks that the records have the columns that rewards need: functions in Python by their parameters, functions of
   tensors the answers, if they take any.
 
@@ -126,13 +126,13 @@ def scores(rewards: Sequence[Any], rollout: Mapping[str, tf.Tensor], batch: Mapp
 class HostRewards:
   """Calls functions in Python, one at a time: they need not be safe for threads."""
 
-  def __init__(self, source: Any, params: Any):
+  def __init__(self, source: Any, params: ext.TextDataConfig):
     """Takes the source of the prompts, and its data configuration."""
     self._source = source
     self._params = params
     self._lock = threading.Lock()
 
-  def __call__(self, rewards: Sequence[Any], records: Any, ids: Any, mask: Any) -> np.ndarray:
+  def __call__(self, rewards: Sequence[Any], records: tf.Tensor, ids: tf.Tensor, mask: tf.Tensor) -> np.ndarray:
     """The rewards of completions.
 
     Args:

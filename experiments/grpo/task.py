@@ -21,7 +21,7 @@ class GrpoTask(ext.FineTuningTask):
   `trainer.GrpoTrainer`; an evaluation looks at the likeliest completion of each prompt.
   """
 
-  def __init__(self, params: configs.GrpoTaskConfig, **kwargs: Any):
+  def __init__(self, params: configs.GrpoTaskConfig, **kwargs: object):
     """See base class.
 
     Raises:
@@ -46,7 +46,7 @@ class GrpoTask(ext.FineTuningTask):
     """The registered rewards."""
     return ext.rewards.find(self.config.reward_names, 'task.reward_funcs')
 
-  def code_files(self) -> Mapping[str, Any]:
+  def code_files(self) -> Mapping[str, object]:
     """The rewards too: see base class."""
     return {**super().code_files(), **{f'reward {reward.name}': reward.function for reward in self.rewards}}
 
@@ -63,7 +63,7 @@ class GrpoTask(ext.FineTuningTask):
     return ''
 
   @property
-  def trainer_cls(self) -> Any:
+  def trainer_cls(self) -> object:
     """See base class."""
     return trainer.GrpoTrainer if self.why_between_steps else None
 
@@ -73,7 +73,7 @@ class GrpoTask(ext.FineTuningTask):
     """That of the arithmetic: otherwise there is a model, which has one."""
     return arithmetic.tokenizer()
 
-  def built_in_records(self, split: str) -> Any:
+  def built_in_records(self, split: str) -> ext.TextRecords:
     """See base class."""
     return ext.TextRecords(arithmetic.records(split == 'train'), 'problem')
 
@@ -88,7 +88,9 @@ class GrpoTask(ext.FineTuningTask):
 
   # Prompts and rollouts.
 
-  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+  def build_inputs(
+    self, params: ext.TextDataConfig, input_context: tf.distribute.InputContext | None = None
+  ) -> tf.data.Dataset:
     """Batches of prompts: see rollouts.py; with `answer_ids`, if a reward asks for them."""
     source: Any = self.source(params)
     scoring.check_columns(self.rewards, source, params)
@@ -113,7 +115,7 @@ class GrpoTask(ext.FineTuningTask):
     filters = {name: getattr(config, name) for name in ('temperature', 'top_k', 'top_p', 'min_p')}
     return ext.GenerationConfig(**common, **filters)
 
-  def scored_rollout(self, model: Any, batch: Mapping[str, tf.Tensor], seed: tf.Tensor) -> rollouts.Rollout:
+  def scored_rollout(self, model: tf_keras.Model, batch: Mapping[str, tf.Tensor], seed: tf.Tensor) -> rollouts.Rollout:
     """Groups of completions with their rewards, for training. See rollouts.py."""
     rollout = self.samplers[True](model, batch, self.config.num_generations, seed)
     return {**rollout, 'rewards': self._scores(rollout, batch, self.config.train_data)}
@@ -147,7 +149,9 @@ class GrpoTask(ext.FineTuningTask):
       mask *= 1 - tf.cast(rollout['is_truncated'], tf.float32)[:, tf.newaxis]
     return mask
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(
+    self, inputs: Mapping[str, tf.Tensor], model: tf_keras.Model, training: bool
+  ) -> tuple[tf.Tensor, Mapping[str, object]]:
     """The loss of a rollout, or of prompts that are completed first; in an evaluation the mean reward, negative."""
     if not training:
       return self._evaluated(inputs, model)

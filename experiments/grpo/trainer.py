@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
 from experiments.grpo import rollouts
 import official_ext as ext
@@ -17,7 +18,15 @@ class GrpoTrainer(ext.Trainer):
   updates, in variables that every checkpoint holds.
   """
 
-  def __init__(self, config: Any, task: Any, model: Any, optimizer: Any, train: bool = True, **kwargs: Any):
+  def __init__(
+    self,
+    config: Any,
+    task: Any,
+    model: tf_keras.Model,
+    optimizer: tf_keras.optimizers.Optimizer,
+    train: bool = True,
+    **kwargs: Any,
+  ):
     """See base class.
 
     Raises:
@@ -29,7 +38,7 @@ class GrpoTrainer(ext.Trainer):
         f'trainer.steps_per_execution: {config.trainer.steps_per_execution}: completions are sampled between steps '
         f'({task.why_between_steps}), so that a program holds one step; set 0 or 1'
       )
-    self._held: list[Any] = []
+    self._held: list[object] = []
     self._memory: dict[str, tf.Variable] = {}
     self._num_iterations = config.task.num_iterations
     if train and self._num_iterations > 1:
@@ -56,7 +65,7 @@ class GrpoTrainer(ext.Trainer):
     return {**found, 'num_items_in_batch': make((), tf.float32)}
 
   @tf.autograph.experimental.do_not_convert
-  def next_train_inputs(self, iterator: Any) -> Any:
+  def next_train_inputs(self, iterator: tf.data.Iterator) -> object:
     """The next rollouts, with their rewards; samples before those of an update's first micro-batch."""
     if self.micro_step == 0:
       count = self.gradient_accumulation_steps

@@ -5,7 +5,7 @@ from typing import Any
 import official_ext as ext
 
 
-def source(params: Any, tokens: ext.Tokenizer) -> Any:
+def source(params: ext.DataConfig, tokens: ext.Tokenizer) -> Any:
   """The rows of a data configuration.
 
   Args:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 import math
-from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -26,7 +25,9 @@ class LanguageModelTask(ext.TextTask):
     """That of the built-in text."""
     return ext.python_topics.tokenizer(self.config.model.vocab_size)
 
-  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+  def build_inputs(
+    self, params: ext.DataConfig, input_context: tf.distribute.InputContext | None = None
+  ) -> tf.data.Dataset:
     """Batches of rows of tokens: see `ext.text_source`."""
     return ext.build_dataset(self._source(params), params, input_context)
 
@@ -34,11 +35,13 @@ class LanguageModelTask(ext.TextTask):
     """The share of tokens whose logit is the largest; what the model needs to write a byte of the text, in bits."""
     return [tf_keras.metrics.Mean('accuracy'), tf_keras.metrics.Mean('bits_per_byte')]
 
-  def num_examples(self, params: Any) -> int:
+  def num_examples(self, params: ext.DataConfig) -> int:
     """The rows of the split."""
     return len(self._source(params))
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(
+    self, inputs: Mapping[str, tf.Tensor], model: tf_keras.Model, training: bool
+  ) -> tuple[tf.Tensor, Mapping[str, object]]:
     """Cross-entropy of the next tokens: see base class."""
     segments, positions = inputs['segment_ids'], inputs['position_ids']
     logits = model(inputs['input_ids'], positions=positions, segments=segments, training=training)[:, :-1]
@@ -53,12 +56,12 @@ class LanguageModelTask(ext.TextTask):
     is_right = tf.cast(tf.argmax(logits, axis=-1, output_type=labels.dtype) == labels, tf.float32)
     return loss, {**losses, 'accuracy': (is_right, is_learned), 'bits_per_byte': (bits, is_learned)}
 
-  def tokens_per_byte(self, params: Any) -> float:
+  def tokens_per_byte(self, params: ext.DataConfig) -> float:
     """How many tokens a byte of the split's text is, also of what was cut off."""
     report = self._source(params).report
     return (report.tokens + report.lost_tokens) / report.text_bytes
 
-  def serving_function(self, model: tf_keras.Model) -> Any:
+  def serving_function(self, model: tf_keras.Model) -> object:
     """Logits of the next tokens, float32 [b, t, vocab_size], from those so far, int32 [b, t]."""
 
     @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, name='input_ids')], autograph=False)

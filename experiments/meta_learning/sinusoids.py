@@ -1,11 +1,11 @@
 """Regression tasks: sinusoids of random amplitude and phase, with points drawn from them."""
 
 import math
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from experiments.meta_learning import configs
 import official_ext as ext
 
 AMPLITUDES, PHASES, XS = (0.1, 5.0), (0.0, math.pi), (-5.0, 5.0)
@@ -35,7 +35,9 @@ def draw(seed: tf.Tensor, num_tasks: int, num_shots: int, num_queries: int) -> d
   }
 
 
-def build_training_data(params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+def build_training_data(
+  params: configs.SinusoidsDataConfig, input_context: tf.distribute.InputContext | None = None
+) -> tf.data.Dataset:
   """Tasks without end, none of them twice: those of step s are a function of (seed, s).
 
   Args:
@@ -62,7 +64,7 @@ def build_training_data(params: Any, input_context: tf.distribute.InputContext |
   return dataset.unbatch().prefetch(64).with_options(options)
 
 
-def test_tasks(params: Any) -> dict[str, np.ndarray]:
+def test_tasks(params: configs.SinusoidsDataConfig) -> dict[str, np.ndarray]:
   """The tasks of every evaluation, always the same `params.num_tasks`: see `draw`."""
   # Steps count from 0: no training task has this seed.
   tasks = draw(tf.constant([0, -1], tf.int64), params.num_tasks, params.num_shots, params.num_queries)

@@ -1,7 +1,6 @@
 """The task `meta_learning`: data, model and loss."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -18,7 +17,7 @@ ALGORITHMS = ('maml', 'fomaml', 'joint')
 class MetaLearningTask(ext.Task):
   """Regression of a sinusoid from a few of its points; an example is a whole sinusoid."""
 
-  def __init__(self, params: configs.MetaLearningTaskConfig, **kwargs: Any):
+  def __init__(self, params: configs.MetaLearningTaskConfig, **kwargs: object):
     """See base class.
 
     Raises:
@@ -32,13 +31,17 @@ class MetaLearningTask(ext.Task):
     """A model from x, [b, 1], to y, [b, 1]."""
     return maml.build_mlp(self.config.model.hidden_sizes)
 
-  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+  def build_inputs(
+    self, params: configs.SinusoidsDataConfig, input_context: tf.distribute.InputContext | None = None
+  ) -> tf.data.Dataset:
     """Batches of tasks: see `sinusoids.draw`."""
     if params.is_training:
       return sinusoids.build_training_data(params, input_context)
     return ext.build_dataset(ext.ArraySource(sinusoids.test_tasks(params)), params, input_context)
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(
+    self, inputs: Mapping[str, tf.Tensor], model: tf_keras.Model, training: bool
+  ) -> tuple[tf.Tensor, Mapping[str, object]]:
     """The error on the queries after the inner steps; in evaluation after each of `eval_inner_steps` too."""
     config = self.config
     if not training:
@@ -51,7 +54,7 @@ class MetaLearningTask(ext.Task):
     errors_after = self._errors(inputs, model, config.inner_steps)
     return errors_after[-1], {'mse_before': errors_after[0]}
 
-  def _errors(self, inputs: dict[str, tf.Tensor], model: tf_keras.Model, num_steps: int) -> list[tf.Tensor]:
+  def _errors(self, inputs: Mapping[str, tf.Tensor], model: tf_keras.Model, num_steps: int) -> list[tf.Tensor]:
     """The mean error on the queries after 0, 1, ... `num_steps` steps on the support: float32 scalars."""
     config = self.config
     weights = maml.for_each_task(model.trainable_variables, tf.shape(inputs['query_x'])[0])

@@ -1,15 +1,14 @@
 """A trunk and its heads."""
 
-from typing import Any
-
 import tf_keras
 
+from experiments.multi_task import configs
 from experiments.multi_task import data
 
 HEADS = {'classification': data.NUM_CLASSES, 'reconstruction': data.NUM_PIXELS, 'ink': data.NUM_QUARTERS}
 
 
-def build_network(config: Any) -> tf_keras.Model:
+def build_network(config: configs.MultiTaskModelConfig) -> tf_keras.Model:
   """A perceptron with one output for each head.
 
   Args:
@@ -38,7 +37,7 @@ class WeighedNetwork(tf_keras.Model):
     weights_of_losses: an `UncertaintyWeights`, or None.
   """
 
-  def __init__(self, network: tf_keras.Model, weights_of_losses: Any = None):
+  def __init__(self, network: tf_keras.Model, weights_of_losses: tf_keras.layers.Layer | None = None):
     super().__init__(name='multi_task')
     self.network = network
     self.weights_of_losses = weights_of_losses

@@ -1,7 +1,6 @@
 """The task `multi_task`: three losses of one network, weighed, with or without surgery on their gradients."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -19,7 +18,7 @@ _WEIGHTINGS = ('fixed', 'uncertainty')
 class MultiTask(ext.Task):
   """Says of a damaged image which digit it is, what it looked like, and how much ink there is where."""
 
-  def __init__(self, params: Any, logging_dir: str | None = None, name: str | None = None):
+  def __init__(self, params: configs.MultiTaskConfig, logging_dir: str | None = None, name: str | None = None):
     """See base class.
 
     Raises:
@@ -37,7 +36,9 @@ class MultiTask(ext.Task):
       learned.build(())
     return model_lib.WeighedNetwork(model_lib.build_network(self.config.model), learned)
 
-  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+  def build_inputs(
+    self, params: ext.DataConfig, input_context: tf.distribute.InputContext | None = None
+  ) -> tf.data.Dataset:
     """Batches {'damaged', 'pixels': float32 [b, 64], 'label': int64 [b], 'ink': float32 [b, 4]}.
 
     Which pixels are missing is a function of (seed, position); in validation the same every time.
@@ -50,11 +51,11 @@ class MultiTask(ext.Task):
     """The fraction of images whose digit is found."""
     return [tf_keras.metrics.SparseCategoricalAccuracy('accuracy')]
 
-  def num_examples(self, params: Any) -> int:
+  def num_examples(self, params: ext.DataConfig) -> int:
     """The size of the split."""
     return len(data.examples(bool(params.is_training))['label'])
 
-  def losses_of(self, inputs: Any, outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+  def losses_of(self, inputs: Mapping[str, tf.Tensor], outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """The mean of each loss over the examples, unweighted, by the name of its head."""
     cross_entropy = tf_keras.losses.sparse_categorical_crossentropy(
       inputs['label'], outputs['classification'], from_logits=True
@@ -72,7 +73,9 @@ class MultiTask(ext.Task):
       losses = model.weights_of_losses(losses)
     return {name: getattr(self.config.weights, name) * loss for name, loss in losses.items()}
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(
+    self, inputs: Mapping[str, tf.Tensor], model: tf_keras.Model, training: bool
+  ) -> tuple[tf.Tensor, Mapping[str, object]]:
     """The sum of the weighed losses; each is logged as it is: see base class."""
     terms, logs = self._terms_and_logs(inputs, model, training)
     return tf.add_n(list(terms.values())), logs
@@ -80,7 +83,7 @@ class MultiTask(ext.Task):
   def _terms_and_logs(self, inputs, model, training):
     outputs = model(inputs['damaged'], training=training)
     losses = self.losses_of(inputs, outputs)
-    logs: dict[str, Any] = {f'{name}_loss': loss for name, loss in losses.items()}
+    logs: dict[str, object] = {f'{name}_loss': loss for name, loss in losses.items()}
     logs['accuracy'] = (inputs['label'], outputs['classification'])
     if model.weights_of_losses is not None:
       precisions = tf.unstack(tf.exp(-model.weights_of_losses.log_variances))

@@ -1,14 +1,13 @@
 """How several losses become one, and several gradients one."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
 import official_ext as ext
 
-Gradients = list[Any]
+Gradients = list[tf.Tensor]
 
 
 class UncertaintyWeights(tf_keras.layers.Layer):
@@ -21,7 +20,7 @@ class UncertaintyWeights(tf_keras.layers.Layer):
     names: of the losses.
   """
 
-  def __init__(self, names: Sequence[str], **kwargs: Any):
+  def __init__(self, names: Sequence[str], **kwargs: object):
     super().__init__(dtype='float32', **kwargs)
     self.names = tuple(names)
 

@@ -1,7 +1,6 @@
 """The task `preference`: pairs of answers, and the losses of DPO and ORPO."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -27,7 +26,9 @@ class PreferenceTask(ext.FineTuningTask):
     """How often the chosen answer has the greater reward."""
     return [tf_keras.metrics.Mean('accuracy')]
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(
+    self, inputs: Mapping[str, tf.Tensor], model: tf_keras.Model, training: bool
+  ) -> tuple[tf.Tensor, Mapping[str, object]]:
     """The losses of pairs, and TRL's measures of them.
 
     The reward of an answer is what it has gained on the reference, times DPO's beta; under ORPO, which has none, the

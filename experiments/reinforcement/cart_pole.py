@@ -6,7 +6,6 @@ The dynamics, limits and rewards are those of gymnasium's `CartPole-v1`, in floa
 
 from collections.abc import Sequence
 import math
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +16,7 @@ _MAX_POSITION, _MAX_ANGLE = 2.4, 12 * math.pi / 180
 _INITIAL_RANGE = 0.05
 MAX_EPISODE_STEPS = 500
 
-State = dict[str, Any]
+State = dict[str, tf.Tensor]
 
 
 class CartPole:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import official_ext as ext
 
-State = dict[str, Any]
+State = dict[str, tf.Tensor]
 
 
 class GymEnvironments:

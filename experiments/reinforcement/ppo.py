@@ -6,10 +6,11 @@ S. Huang et al.: The 37 Implementation Details of Proximal Policy Optimization, 
 
 from collections.abc import Mapping, Sequence
 import math
-from typing import Any
 
 import tensorflow as tf
 import tf_keras
+
+from experiments.reinforcement import configs
 
 
 def build_actor_critic(observation_size: int, num_actions: int, hidden_sizes: Sequence[int]) -> tf_keras.Model:
@@ -78,7 +79,7 @@ def log_probability(logits: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
 
 
 def ppo_loss(
-  outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor], config: Any
+  outputs: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor], config: configs.PpoConfig
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
   """The clipped objective, the error of the values and the bonus for entropy.
 

@@ -1,6 +1,6 @@
 """Playing: rollouts to learn from, and whole episodes to evaluate a policy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -12,8 +12,13 @@ Policy = Callable[[tf.Tensor], dict[str, tf.Tensor]]  # From observations to the
 
 
 def roll_out(
-  environments: Any, policy: Policy, state: Any, running_return: tf.Tensor, num_steps: int, seed: tf.Tensor
-) -> dict[str, Any]:
+  environments: Any,
+  policy: Policy,
+  state: Mapping[str, tf.Tensor],
+  running_return: tf.Tensor,
+  num_steps: int,
+  seed: tf.Tensor,
+) -> dict[str, tf.Tensor]:
   """Plays by drawing actions from the policy.
 
   Args:
@@ -73,7 +78,7 @@ def roll_out(
   return {'state': state, 'running_return': running_return, 'finished': finished, 'steps': steps}
 
 
-def _step_specs(num_games: int, observation_size: int) -> dict[str, Any]:
+def _step_specs(num_games: int, observation_size: int) -> dict[str, tf.Tensor]:
   """(shape, dtype) of everything that a step of `num_games` games leaves."""
   floats = dict.fromkeys(('log_probability', 'value', 'reward'), ([num_games], tf.float32))
   flags = dict.fromkeys(('terminated', 'truncated'), ([num_games], tf.bool))
@@ -81,7 +86,7 @@ def _step_specs(num_games: int, observation_size: int) -> dict[str, Any]:
   return {**observations, 'action': ([num_games], tf.int32), **floats, **flags}
 
 
-def play_episodes(environments: Any, policy: Policy, state: Any) -> tf.Tensor:
+def play_episodes(environments: Any, policy: Policy, state: Mapping[str, tf.Tensor]) -> tf.Tensor:
   """Plays one episode of every game to its end, by the likeliest action.
 
   Args:

@@ -1,6 +1,6 @@
 """The task `reinforcement`: environments, model and loss."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ class ReinforcementTask(ext.Task):
 
   trainer_cls = trainer.PpoTrainer
 
-  def __init__(self, params: configs.ReinforcementTaskConfig, **kwargs: Any):
+  def __init__(self, params: configs.ReinforcementTaskConfig, **kwargs: object):
     """See base class.
 
     Raises:
@@ -52,7 +52,9 @@ class ReinforcementTask(ext.Task):
       environments.observation_size, environments.num_actions, self.config.model.hidden_sizes
     )
 
-  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+  def build_inputs(
+    self, params: configs.StepsDataConfig, input_context: tf.distribute.InputContext | None = None
+  ) -> tf.data.Dataset:
     """For training the numbers of the minibatches, which the trainer looks up; for evaluation the episodes."""
     if params.is_training:
       num_local = 1
@@ -68,12 +70,19 @@ class ReinforcementTask(ext.Task):
     """The number of episodes that were played."""
     return [] if training else [tf_keras.metrics.Sum('num_episodes')]
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(
+    self, inputs: Mapping[str, tf.Tensor], model: tf_keras.Model, training: bool
+  ) -> tuple[tf.Tensor, Mapping[str, object]]:
     """The loss of PPO on a minibatch of steps."""
     return ppo.ppo_loss(model(inputs['observation'], training=training), inputs, self.config.ppo)
 
   @tf.autograph.experimental.do_not_convert
-  def validation_step(self, inputs: Any, model: tf_keras.Model, metrics: Any = None) -> Mapping[str, Any]:
+  def validation_step(
+    self,
+    inputs: Mapping[str, tf.Tensor],
+    model: tf_keras.Model,
+    metrics: Sequence[tf_keras.metrics.Metric] | None = None,
+  ) -> Mapping[str, object]:
     """Plays episodes by the likeliest action. The loss is the mean return, negative."""
     environments = self.make_environments()  # Every replica's own.
     specs = environments.state_specs()

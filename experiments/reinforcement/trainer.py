@@ -1,10 +1,12 @@
 """The trainer of PPO: between the steps it plays, and remembers what it played."""
 
+from collections.abc import Mapping
 import hashlib
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
 from experiments.reinforcement import ppo
 from experiments.reinforcement import rollouts
@@ -46,7 +48,15 @@ class PpoTrainer(ext.Trainer):
   plays first: the draws are a function of (seed, number of the rollout).
   """
 
-  def __init__(self, config: Any, task: Any, model: Any, optimizer: Any, train: bool = True, **kwargs: Any):
+  def __init__(
+    self,
+    config: Any,
+    task: Any,
+    model: tf_keras.Model,
+    optimizer: tf_keras.optimizers.Optimizer,
+    train: bool = True,
+    **kwargs: Any,
+  ):
     """See base class.
 
     Raises:
@@ -88,7 +98,7 @@ class PpoTrainer(ext.Trainer):
       self._memory.running_return.assign(tf.zeros_like(self._memory.running_return))
 
   @tf.autograph.experimental.do_not_convert
-  def next_train_inputs(self, iterator: Any) -> Any:
+  def next_train_inputs(self, iterator: tf.data.Iterator) -> object:
     """The next minibatch; plays before, where it is the first of a rollout. Cross-replica context."""
     number = self.strategy.experimental_local_results(next(iterator))[0]
     per_rollout = self._ppo.epochs * self._minibatches
@@ -101,7 +111,7 @@ class PpoTrainer(ext.Trainer):
     tf.cond(tf.equal(self._memory.iteration, iteration), lambda: 0, play)
     return self._minibatch(number % per_rollout)
 
-  def _minibatch(self, number: tf.Tensor) -> Any:
+  def _minibatch(self, number: tf.Tensor) -> object:
     """A minibatch of the memory: 'observation', 'action' and what the loss needs, by replicas."""
     order = self._memory.order[number // self._minibatches]
     rows = tf.reshape(order, [self._minibatches, self._batch_size])[number % self._minibatches]
@@ -134,7 +144,9 @@ class PpoTrainer(ext.Trainer):
     memory.iteration.assign(iteration)
     self._finished.assign_add(out['finished'])
 
-  def _roll_out(self, state: Any, running_return: tf.Tensor, iteration: tf.Tensor) -> dict[str, Any]:
+  def _roll_out(
+    self, state: Mapping[str, tf.Tensor], running_return: tf.Tensor, iteration: tf.Tensor
+  ) -> dict[str, object]:
     """What `rollouts.roll_out` returns, its 'steps' as the memory holds them."""
     config = self._ppo
     policy = lambda observation: self.model(observation, training=False)
@@ -172,7 +184,7 @@ class PpoTrainer(ext.Trainer):
     digest = hashlib.sha256(f'{self._seed}/{name}'.encode()).digest()
     return tf.stack([tf.constant(int.from_bytes(digest[:8], 'little', signed=True), tf.int64), iteration])
 
-  def train_loop_end(self) -> dict[str, Any]:
+  def train_loop_end(self) -> dict[str, object]:
     """See base class. Adds the mean return of the episodes that ended in this loop, and how many did."""
     logs = super().train_loop_end()
     total, number = self._finished.numpy()

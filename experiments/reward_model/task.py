@@ -1,7 +1,6 @@
 """The task `reward_model`: pairs of answers, a score for each, and the loss of Bradley and Terry."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -34,7 +33,9 @@ class RewardModelTask(ext.FineTuningTask):
     """How often the chosen answer has the higher score."""
     return [tf_keras.metrics.Mean('accuracy')]
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(
+    self, inputs: Mapping[str, tf.Tensor], model: tf_keras.Model, training: bool
+  ) -> tuple[tf.Tensor, Mapping[str, object]]:
     """The mean over pairs of -log sigmoid(score of the chosen - score of the rejected): see base class.
 
     Ouyang et al. 2022, https://arxiv.org/abs/2203.02155, equation 1.

@@ -39,8 +39,8 @@ class Callback:
     self._run = run
     self._pace = _Pace()
     self._hugging_face, self._keras = _HuggingFace(self), _Keras(self)
-    self.summary: dict[str, Any] = {}
-    self.last: dict[str, Any] = {}
+    self.summary: dict[str, object] = {}
+    self.last: dict[str, object] = {}
 
   # For a loop of one's own.
 
@@ -49,7 +49,7 @@ class Callback:
     """Whether training must end now."""
     return self._run.stop_requested is not None
 
-  def log(self, step: int, values: Mapping[str, Any]) -> None:
+  def log(self, step: int, values: Mapping[str, object]) -> None:
     """Reports a step.
 
     Args:
@@ -82,7 +82,7 @@ class Callback:
     """What was done since the last step is not training."""
     self._pace.pause()
 
-  def report(self, values: Mapping[str, Any]) -> None:
+  def report(self, values: Mapping[str, object]) -> None:
     """Tells the run about training, evaluation, or both."""
     numbers = {name: _as_python(value) for name, value in values.items()}
     if _SUMMARY in numbers:
@@ -114,7 +114,7 @@ class Callback:
     """The run."""
     return self._run
 
-  def __getattr__(self, name: str) -> Any:
+  def __getattr__(self, name: str) -> object:
     """The methods that frameworks call: Hugging Face's get (args, state, control), Keras' do not."""
     if name.startswith('on_'):
       hugging_face, keras = getattr(self._hugging_face, name, _nothing), getattr(self._keras, name, _nothing)
@@ -123,11 +123,11 @@ class Callback:
 
   # Keras asks for these.
 
-  def set_model(self, model: Any) -> None:
+  def set_model(self, model: object) -> None:
     """See Keras."""
     self._keras.model = model
 
-  def set_params(self, params: Mapping[str, Any]) -> None:
+  def set_params(self, params: Mapping[str, object]) -> None:
     """See Keras."""
     self._keras.params = params or {}
 
@@ -141,7 +141,7 @@ class Callback:
     return False
 
 
-def _nothing(*given: Any, **named: Any) -> None:
+def _nothing(*given: object, **named: object) -> None:
   """What is done at hooks that do not matter."""
 
 
@@ -226,7 +226,7 @@ class _Keras:
     self._callback.report({**(logs or {}), **({} if rate is None else {'learning_rate': rate})})
 
 
-def _learning_rate(model: Any) -> float | None:
+def _learning_rate(model: object) -> float | None:
   optimizer: Any = getattr(model, 'optimizer', None)
   rate = getattr(optimizer, 'learning_rate', None)
   if callable(rate) and not hasattr(rate, 'numpy'):  # A schedule.
@@ -237,7 +237,7 @@ def _learning_rate(model: Any) -> float | None:
     return None
 
 
-def _as_python(value: Any) -> Any:
+def _as_python(value: object) -> object:
   """Numbers as Python's: of tensors and arrays of any framework with one element."""
   if hasattr(value, 'numpy') and not hasattr(value, 'detach'):
     value = value.numpy()

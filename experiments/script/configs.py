@@ -89,7 +89,7 @@ class ScriptTaskConfig(ext.TaskConfig):
   prompt_output_column: str = 'completion'
   parameters: dict[str, Any] = dataclasses.field(default_factory=base_config.Config)
 
-  def check_given(self, path: str, params: Any, given: Collection[str]) -> None:
+  def check_given(self, path: str, params: object, given: Collection[str]) -> None:
     """See `config/checks.py`: the script reads whatever is set."""
     del path
     if not (self.script and os.path.exists(self.script)):  # `check_run` tells.
@@ -98,7 +98,7 @@ class ScriptTaskConfig(ext.TaskConfig):
     if lines:
       raise ext.UserErrors(lines)
 
-  def check_run(self, path: str, params: Any, mode: str | None) -> None:
+  def check_run(self, path: str, params: object, mode: str | None) -> None:
     """See `config/checks.py`: there is a script, and the mode trains."""
     del params
     if not self.script:
@@ -107,13 +107,13 @@ class ScriptTaskConfig(ext.TaskConfig):
     if mode not in (None, 'train', 'train_and_eval'):
       raise ext.UserError(f'--mode={mode}: a script trains and evaluates by itself; use --mode=train')
 
-  def unread_now(self, path: str, params: Any) -> Mapping[str, str]:
+  def unread_now(self, path: str, params: object) -> Mapping[str, str]:
     """See `config/checks.py`: the parameters that the script does not read."""
     del path, params
     script = self._source()
     return parameters.unread(script) if script else {}
 
-  def unset_entries(self, path: str, params: Any) -> list[str]:
+  def unset_entries(self, path: str, params: object) -> list[str]:
     """See `config/checks.py`: the parameters of its own that the script reads."""
     del path
     script = self._source()

@@ -56,7 +56,7 @@ _OPTIONAL = (
 OWN = 'task.parameters'
 
 
-def _value(params: Any, path: str) -> Any:
+def _value(params: object, path: str) -> Any:
   for part in path.split('.'):
     params = getattr(params, part)
   return params
@@ -66,7 +66,7 @@ def _own(params: Any) -> dict[str, Any]:
   return params.task.parameters.as_dict()
 
 
-def values(params: Any) -> dict[str, Any]:
+def values(params: object) -> dict[str, Any]:
   """The values of all parameters by their names for `--set`, but for the folder of the result.
 
   Args:
@@ -83,7 +83,7 @@ def variables(params: Any) -> dict[str, Any]:
   Args:
     params: the experiment.
   """
-  found: dict[str, Any] = {}
+  found: dict[str, object] = {}
   for parameter in (*PARAMETERS, *_OPTIONAL):
     found.update(dict.fromkeys(parameter.variables, _value(params, parameter.path)))
   found.pop(OUTPUT_DIR)
@@ -99,14 +99,14 @@ def unread(script: source.Script) -> dict[str, str]:
   }
 
 
-def unset(script: source.Script, params: Any) -> list[str]:
+def unset(script: source.Script, params: object) -> list[str]:
   """The dotted paths of parameters of its own that a script reads, and that are not set: TEMPERATURE, ..."""
   known = {*variables(params), OUTPUT_DIR, RESUME}
   names = sorted(name for name in script.unset_names() if name.isupper() and name not in known)
   return [f'{OWN}.{name.lower()}' for name in names]
 
 
-def mistakes(script: source.Script, params: Any, defaults: Any, given: Collection[str]) -> Iterator[str]:
+def mistakes(script: source.Script, params: object, defaults: object, given: Collection[str]) -> Iterator[str]:
   """What is wrong with a script and its parameters, a line for each.
 
   Args:

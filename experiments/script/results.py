@@ -30,7 +30,7 @@ class Form(NamedTuple):
   values: Callable[[Any], Mapping[str, Any]]
 
 
-def form_of(model: Any) -> Form:
+def form_of(model: object) -> Form:
   """How a model is saved.
 
   Raises:
@@ -52,7 +52,7 @@ def form_of(model: Any) -> Form:
   )
 
 
-def check_tokenizer(tokenizer: Any) -> None:
+def check_tokenizer(tokenizer: object) -> None:
   """Refuses a tokenizer that cannot be saved; None is none.
 
   Raises:
@@ -65,7 +65,7 @@ def check_tokenizer(tokenizer: Any) -> None:
     )
 
 
-def save(model: Any, tokenizer: Any, output_dir: str) -> str:
+def save(model: object, tokenizer: Any, output_dir: str) -> str:
   """Saves a model with its tokenizer in one folder, whole or not at all.
 
   Args:
@@ -123,7 +123,7 @@ def check(model: Any, tokenizer: Any, folder: str, classes: Mapping[str, Any]) -
     yield f'tokenizer: saved and loaded, {len(tokenizer)} tokens'
 
 
-def _package(model: Any) -> str:
+def _package(model: object) -> str:
   """The framework that an object is a model of; '' for none of those that are known here."""
   packages = [cls.__module__.partition('.')[0] for cls in type(model).__mro__]
   return next((package for package in packages if package in ('keras', 'tf_keras', 'torch')), '')

@@ -48,12 +48,12 @@ class ScriptTask(ext.LoopTask):
     self._saved = ''
 
   @property
-  def _namespace(self) -> dict[str, Any]:
+  def _namespace(self) -> dict[str, object]:
     return vars(self._module)
 
   # Before.
 
-  def check_loop(self, params: Any, model_dir: str, previous: Mapping[str, Any] | None) -> None:
+  def check_loop(self, params: object, model_dir: str, previous: Mapping[str, Any] | None) -> None:
     """See base class: the result gets no place that something else has, and a finished run stays what it is."""
     if previous is not None and previous['status'] == 'finished':
       self._check_unchanged(params, model_dir, previous)
@@ -100,7 +100,7 @@ class ScriptTask(ext.LoopTask):
   def _output_dir(self, model_dir: str) -> str:
     return os.path.abspath(os.path.expanduser(self.config.output_dir) or model_dir)
 
-  def code_files(self) -> Mapping[str, Any]:
+  def code_files(self) -> Mapping[str, object]:
     """The script: see base class."""
     return {os.path.basename(self._script.path): self._script.absolute_path}
 
@@ -110,7 +110,7 @@ class ScriptTask(ext.LoopTask):
 
   # The run.
 
-  def run_loop(self, run: ext.LoopRun) -> Mapping[str, Any]:
+  def run_loop(self, run: ext.LoopRun) -> Mapping[str, object]:
     """See base class."""
     run.note(
       script=self._script.path,
@@ -129,7 +129,7 @@ class ScriptTask(ext.LoopTask):
     with _current_folder_kept():
       return self._run(run, output_dir, checkpoint)
 
-  def _run(self, run: ext.LoopRun, output_dir: str, checkpoint: str | None) -> Mapping[str, Any]:
+  def _run(self, run: ext.LoopRun, output_dir: str, checkpoint: str | None) -> Mapping[str, object]:
     callback = callback_lib.Callback(run)
     self._keep_tensorflow_off_gpus()
     trainer = self._execute(run.params, callback, output_dir, checkpoint)
@@ -149,7 +149,7 @@ class ScriptTask(ext.LoopTask):
       print(f'Saved: {self._saved}', flush=True)
     return {**callback.last, **callback.summary}
 
-  def check_result(self, model: Any, folder: str) -> Sequence[str]:
+  def check_result(self, model: object, folder: str) -> Sequence[str]:
     """See base class."""
     tokenizer = self._namespace['tokenizer']
     classes = {name: value for name, value in self._namespace.items() if isinstance(value, type)}
@@ -171,7 +171,7 @@ class ScriptTask(ext.LoopTask):
     except RuntimeError as error:  # It is in use.
       logging.warning('TensorFlow keeps a part of the memory of the GPUs: %s', error)
 
-  def _execute(self, params: Any, callback: callback_lib.Callback, output_dir: str, resume: str | None) -> Any:
+  def _execute(self, params: object, callback: callback_lib.Callback, output_dir: str, resume: str | None) -> object:
     """Runs the file as a module of its own, and returns its trainer."""
     name = self._module_name()
     self._module = types.ModuleType(name)
@@ -206,7 +206,7 @@ class ScriptTask(ext.LoopTask):
     is_itself = found is not None and os.path.realpath(found.origin or '') == os.path.realpath(self._script.path)
     return name if found is None or is_itself else f'{name}_script'
 
-  def _trained(self, trainer: Any) -> Any:
+  def _trained(self, trainer: object) -> Any:
     """What is trained: a trainer may have put adapters around the model of the script."""
     model = getattr(trainer, 'model', None)
     return self._namespace['model'] if model is None or not hasattr(trainer, 'callback_handler') else model
@@ -255,12 +255,12 @@ def _current_folder_kept() -> Iterator[None]:
     os.chdir(folder)
 
 
-def _noted(params: Any) -> dict[str, Any]:
+def _noted(params: object) -> dict[str, Any]:
   """The parameters as run.json has them."""
   return json.loads(json.dumps(parameters.values(params), default=str))
 
 
-def _digest_of(params: Any) -> str:
+def _digest_of(params: object) -> str:
   return hashlib.sha256(json.dumps(_noted(params), sort_keys=True).encode()).hexdigest()
 
 

@@ -1,7 +1,6 @@
 """The task `sft`: the loss on the tokens of the answers."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -24,7 +23,7 @@ class SftTask(ext.FineTuningTask):
 
   def forward(
     self, inputs: Mapping[str, tf.Tensor], model: tf_keras.Model, training: bool
-  ) -> tuple[tf.Tensor, Mapping[str, Any]]:
+  ) -> tuple[tf.Tensor, Mapping[str, object]]:
     """See base class."""
     logits = model(
       inputs['input_ids'], positions=inputs['position_ids'], segments=inputs['segment_ids'], training=training

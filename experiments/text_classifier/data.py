@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.text_classifier import configs
 from experiments.text_classifier import topics
 import official_ext as ext
 
@@ -30,7 +31,7 @@ class LabelledTexts(ext.Source):
   def __len__(self) -> int:
     return len(self._texts)
 
-  def fetch(self, indices: Sequence[int]) -> list[Mapping[str, Any]]:
+  def fetch(self, indices: Sequence[int]) -> list[Mapping[str, object]]:
     """See base class."""
     rows = self._texts.fetch(indices)
     return [{**row, 'label': self._number(row['record'], index)} for row, index in zip(rows, indices)]
@@ -43,7 +44,7 @@ class LabelledTexts(ext.Source):
     """The number of examples, and of the records that were left out, in words."""
     return self._texts.summary()
 
-  def identity(self) -> Mapping[str, Any]:
+  def identity(self) -> dict[str, object]:
     """See base class."""
     return {**self._texts.identity(), 'label_column': self._column, 'class_names': list(self._numbers)}
 
@@ -57,7 +58,9 @@ class LabelledTexts(ext.Source):
     return np.int32(self._numbers[str(label)])
 
 
-def source(params: Any, tokens: ext.Tokenizer, class_names: Sequence[str]) -> LabelledTexts:
+def source(
+  params: configs.TextClassifierDataConfig, tokens: ext.Tokenizer, class_names: Sequence[str]
+) -> LabelledTexts:
   """The rows of a data configuration.
 
   Args:

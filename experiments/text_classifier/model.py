@@ -1,10 +1,9 @@
 """The network of `text_classifier`: a decoder, and the head that stands on it."""
 
-from typing import Any
-
 import tensorflow as tf
 import tf_keras
 
+from experiments.text_classifier import configs
 import official_ext as ext
 
 
@@ -39,7 +38,7 @@ class TextClassifierModel(tf_keras.Model):
     return self.score(hidden[:, -1])
 
 
-def build(config: Any) -> TextClassifierModel:
+def build(config: configs.TextClassifierTaskConfig) -> TextClassifierModel:
   """The model of a `TextClassifierTaskConfig`."""
   if config.model_path:
     decoder = ext.pretrained.load(config.model_path, **ext.pretrained.settings(config.model)).decoder

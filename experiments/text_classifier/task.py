@@ -1,7 +1,6 @@
 """The task `text_classifier`: texts with labels, decoder, head and loss."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -36,7 +35,9 @@ class TextClassifierTask(ext.TextTask):
     """That of the built-in text."""
     return ext.python_topics.tokenizer(self.config.model.vocab_size)
 
-  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+  def build_inputs(
+    self, params: configs.TextClassifierDataConfig, input_context: tf.distribute.InputContext | None = None
+  ) -> tf.data.Dataset:
     """Batches {'input_ids', 'segment_ids': int32 [b, t], 'label': int32 [b]}."""
     return ext.build_dataset(self._source(params), params, input_context)
 
@@ -44,11 +45,13 @@ class TextClassifierTask(ext.TextTask):
     """The share of texts whose class has the largest logit."""
     return [tf_keras.metrics.SparseCategoricalAccuracy('accuracy')]
 
-  def num_examples(self, params: Any) -> int:
+  def num_examples(self, params: configs.TextClassifierDataConfig) -> int:
     """The number of texts."""
     return len(self._source(params))
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(
+    self, inputs: Mapping[str, tf.Tensor], model: tf_keras.Model, training: bool
+  ) -> tuple[tf.Tensor, Mapping[str, object]]:
     """Cross-entropy: see base class."""
     logits = model(inputs['input_ids'], segments=inputs['segment_ids'], training=training)
     # One label for a row: a sequence of one.
@@ -56,7 +59,7 @@ class TextClassifierTask(ext.TextTask):
     loss, _ = ext.weighted_losses.total(self.config.losses, {'label': label})
     return loss, {'accuracy': (inputs['label'], logits)}
 
-  def serving_function(self, model: tf_keras.Model) -> Any:
+  def serving_function(self, model: tf_keras.Model) -> object:
     """Logits of token ids, int32 [b, t], without anything that fills rows up: one length in a call."""
 
     @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, name='input_ids')], autograph=False)

@@ -77,7 +77,7 @@ def mask(text: str) -> str:
   return text
 
 
-def mask_values(values: Any) -> Any:
+def mask_values(values: object) -> Any:
   """Masks every string in nested mappings and sequences, and any value under the name of a secret."""
   if isinstance(values, Mapping):
     return {
@@ -96,7 +96,7 @@ def is_masked(text: str) -> bool:
 
 
 @functools.lru_cache(maxsize=10_000)
-def _tells(name: Any) -> bool:
+def _tells(name: object) -> bool:
   return isinstance(name, str) and _TELLING.fullmatch(name) is not None
 
 

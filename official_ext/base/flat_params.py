@@ -1,12 +1,11 @@
 """Configurations as flat dictionaries, dotted path -> value, and in what two of them differ. No TensorFlow."""
 
-from typing import Any
-
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import yaml_text
 
 
-def flatten(values: Any, prefix: str = '') -> dict[str, Any]:
+def flatten(values: object, prefix: str = '') -> json_types.JsonObject:
   """Flattens nested dictionaries, and lists of them, to one with dotted paths: `{'task.losses[0].weight': 1.0}`."""
   if isinstance(values, dict) and values:
     items = [(f'{prefix}.{key}' if prefix else str(key), value) for key, value in values.items()]

@@ -4,15 +4,13 @@ TensorFlow's stateless ops derive streams and floats differently in XLA and in T
 in XLA; the bits of Philox, for the same key and counter, are the same in both.
 """
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
 _GOLDEN_RATIO = int(np.uint64(0x9E3779B97F4A7C15).astype(np.int64))  # Odd: multiplying by it loses nothing.
 
 
-def bits(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.uint32) -> tf.Tensor:
+def bits(shape: object, seed: tf.Tensor, dtype: tf.DType = tf.uint32) -> tf.Tensor:
   """Random bits.
 
   Args:
@@ -27,7 +25,7 @@ def bits(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.uint32) -> tf.Tensor:
   )
 
 
-def numbered(seed: tf.Tensor, number: Any) -> tf.Tensor:
+def numbered(seed: tf.Tensor, number: object) -> tf.Tensor:
   """The seed of one of several draws that share a seed: of an iteration of a loop, of a layer.
 
   Args:
@@ -40,7 +38,7 @@ def numbered(seed: tf.Tensor, number: Any) -> tf.Tensor:
   return tf.stack([(seed[0] + tf.cast(number, tf.int64) + 1) * tf.constant(_GOLDEN_RATIO, tf.int64), seed[1]])
 
 
-def categorical(logits: tf.Tensor, num_samples: Any, seed: tf.Tensor, dtype: tf.DType = tf.int64) -> tf.Tensor:
+def categorical(logits: tf.Tensor, num_samples: object, seed: tf.Tensor, dtype: tf.DType = tf.int64) -> tf.Tensor:
   """Class numbers, drawn with the probabilities softmax(logits): the Gumbel-max trick (Maddison et al., 2014).
 
   Args:

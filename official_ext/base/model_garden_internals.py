@@ -5,7 +5,7 @@ of it exists, in the form that we rely on. See also tf_internals.py.
 """
 
 # pylint: disable=protected-access
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import functools
 import pathlib
@@ -15,15 +15,17 @@ from typing import Any
 from official.core import exp_factory
 from official.modeling.hyperparams import base_config
 
+from official_ext.base import protocols
+
 _REGISTERS = re.compile(r"^@exp_factory\.register_config_factory\(\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 
 
-def registered_configs() -> dict[str, Any]:
+def registered_configs() -> dict[str, object]:
   """The experiments by name, nested at each '/' of a name; exp_factory has no public list of them."""
   return exp_factory._REGISTERED_CONFIGS
 
 
-def replace_registered_configs(configs: dict[str, Any]) -> None:
+def replace_registered_configs(configs: Mapping[str, object]) -> None:
   """Replaces all registered experiments; publicly, exp_factory can only add one."""
   exp_factory._REGISTERED_CONFIGS = configs
 
@@ -54,7 +56,7 @@ def restrictions_of(config: base_config.Config) -> Sequence[str]:
   return config._restrictions
 
 
-def is_valid_sequence(elements: Sequence[Any]) -> bool:
+def is_valid_sequence(elements: Sequence[object]) -> bool:
   """Whether a configuration can hold such a list; publicly, only an assignment tells, without the name of the field."""
   return base_config.Config._isvalidsequence(elements)
 
@@ -85,12 +87,12 @@ def task_configured(task: Any, **values: Any) -> Iterator[None]:
     task._task_config = before
 
 
-def averaged_optimizer(optimizer: Any) -> Any | None:
+def averaged_optimizer(optimizer: protocols.Optimizer) -> object | None:
   """The optimizer inside an ExponentialMovingAverage, where it is private; None for any other optimizer."""
   return getattr(optimizer, '_optimizer', None)
 
 
-def inherited() -> dict[Any, tuple[str, ...]]:
+def inherited() -> dict[type, tuple[str, ...]]:
   """By class, the attributes that our subclasses call, override or set; objects have them, classes do not always."""
   from official.core import base_task  # pylint: disable=g-import-not-at-top
   from official.core import base_trainer  # pylint: disable=g-import-not-at-top
@@ -107,7 +109,7 @@ def inherited() -> dict[Any, tuple[str, ...]]:
   }
 
 
-def constant_after_warmup(schedule: Any) -> float | None:
+def constant_after_warmup(schedule: object) -> float | None:
   """The constant learning rate that a warm-up of Model Garden's rises to; None for any other schedule."""
   rate = getattr(schedule, '_after_warmup_lr_sched', None)
   return None if rate is None or callable(rate) else float(rate)

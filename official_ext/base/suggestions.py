@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterable
 import difflib
-from typing import Any
 
 
-def nearest(name: Any, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
+def nearest(name: object, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
   """Returns the known names most similar to a given one, the nearest first.
 
   Args:
@@ -18,7 +17,7 @@ def nearest(name: Any, known: Iterable[str], count: int = 1, cutoff: float = 0.6
 
 
 def did_you_mean(
-  name: Any,
+  name: object,
   known: Iterable[str],
   otherwise: str = '',
   before: str = '',

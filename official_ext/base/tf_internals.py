@@ -14,7 +14,7 @@ import ctypes
 import functools
 import itertools
 import os
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.python import xla
@@ -44,6 +44,8 @@ from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops import script_ops
 import tf_keras
 from tf_keras.src import backend as keras_backend
+
+FunctionT = TypeVar('FunctionT', bound=Callable[..., object])
 
 # What the C++ code logs.
 
@@ -75,7 +77,7 @@ def hide_remarks() -> bool:
 # Functions of Python, and what ends an operation.
 
 
-def register_py_function(name: str, function: Callable[..., Any]) -> None:
+def register_py_function(name: str, function: Callable[..., object]) -> None:
   """Lets the operations PyFunc of that name in this process call a function, as long as the caller keeps it.
 
   `tf.numpy_function` numbers its functions by process; a graph that another process has made cannot know the number.
@@ -118,7 +120,7 @@ class CancellableIterator:
 _collective_key_bases = itertools.count(1000, 1000)
 
 
-def make_strategy(cls: Any, **arguments: Any) -> tf.distribute.Strategy:
+def make_strategy(cls: Any, **arguments: object) -> tf.distribute.Strategy:
   """Makes a strategy whose collective operations are not taken for those of another strategy of this process.
 
   TensorFlow numbers groups of devices and their operations anew for each strategy, and remembers the shape of each
@@ -224,7 +226,7 @@ def call_with_captures(function: Any, inputs: Sequence[tf.Tensor], captures: Seq
   return function._call_flat(list(inputs), captured_inputs=list(captures))
 
 
-def tensor_id(tensor: Any) -> int:
+def tensor_id(tensor: tf.Tensor) -> int:
   """A number that no other eager tensor has, not even an earlier one (Python reuses an `id`); -1 if there is none."""
   return getattr(tensor, '_id', -1)
 
@@ -238,7 +240,7 @@ def dtype_of_variable_at(handle: tf.Tensor) -> tf.DType | None:
 @functools.cache
 def _autograph_context() -> Any:
   """What AutoGraph tells the functions that it converts: the context inside of a tf.function."""
-  contexts: list[Any] = []
+  contexts: list[object] = []
   tf.function(lambda: contexts.append(tf.__internal__.autograph.control_status_ctx())).get_concrete_function()
   return contexts[0]
 
@@ -248,7 +250,7 @@ def autograph_in_graphs() -> contextlib.AbstractContextManager[Any]:
   return contextlib.nullcontext() if tf.executing_eagerly() else _autograph_context()
 
 
-def autograph_unconverted(function: Callable[..., Any]) -> Callable[..., Any]:
+def autograph_unconverted(function: FunctionT) -> FunctionT:
   """Marks a function that AutoGraph calls as it is, which saves the time of converting it.
 
   What it calls is not converted either, but Keras layers and metrics are, and what it calls through `autograph_called`:
@@ -257,7 +259,7 @@ def autograph_unconverted(function: Callable[..., Any]) -> Callable[..., Any]:
   return autograph_api.autograph_artifact(function)
 
 
-def autograph_called(function: Callable[..., Any]) -> Callable[..., Any]:
+def autograph_called(function: FunctionT) -> FunctionT:
   """`function` as a converted caller would call it here: converted if AutoGraph is at work, as it is if not."""
   context = tf.__internal__.autograph.control_status_ctx()
   return tf.__internal__.autograph.tf_convert(function, context, convert_by_default=False, user_requested=False)
@@ -268,7 +270,7 @@ def inputs_of(dataset: tf.data.Dataset) -> Sequence[tf.data.Dataset]:
   return dataset._inputs()
 
 
-def resource_of(writer: tf.summary.SummaryWriter) -> Any:
+def resource_of(writer: tf.summary.SummaryWriter) -> object:
   """The resource that summary operations write to; no public attribute has it."""
   return writer._resource
 
@@ -276,7 +278,7 @@ def resource_of(writer: tf.summary.SummaryWriter) -> Any:
 # Variables and models.
 
 
-def whole_variable(variable: Any) -> Any:
+def whole_variable(variable: tf.Variable) -> tf.Variable:
   """The variable that a replica's copy belongs to; a copy has no public reference to it."""
   if isinstance(variable, distribute_values.DistributedVariable):
     return variable
@@ -287,7 +289,7 @@ def whole_variable(variable: Any) -> Any:
   return variable
 
 
-def unique_id(variable: Any) -> Any:
+def unique_id(variable: tf.Variable) -> object:
   """An identifier of a variable that is the same in all graphs; `ref` identifies the Python object."""
   return getattr(variable, '_unique_id', id(variable))
 
@@ -319,7 +321,7 @@ def layer_names_given_back() -> Iterator[None]:
     keras_backend.OBSERVED_NAMES.update(observed)
 
 
-def random_generator_of(module: Any) -> Any:
+def random_generator_of(module: tf.Module) -> tf.random.Generator | None:
   """The tf_keras RandomGenerator that a layer draws from, None if it has none; it is not public."""
   generator = getattr(module, '_random_generator', None)
   return generator if hasattr(generator, 'make_seed_for_stateless_op') else None
@@ -340,42 +342,44 @@ def has_batch_hooks(callback: tf_keras.callbacks.Callback) -> bool:
 # Optimizers of tf_keras, legacy and new.
 
 # The base classes whose `apply_gradients` all updates reach; new optimizers reduce and clip before that.
-UPDATING_CLASSES: tuple[Any, ...] = (tf_keras.optimizers.Optimizer.__mro__[1], tf_keras.optimizers.legacy.Optimizer)
+UPDATING_CLASSES: tuple[type, ...] = (tf_keras.optimizers.Optimizer.__mro__[1], tf_keras.optimizers.legacy.Optimizer)
 
 
-def is_legacy(optimizer: Any) -> bool:
+def is_legacy(optimizer: tf_keras.optimizers.Optimizer) -> bool:
   """Whether an optimizer without wrappers is one of tf_keras' legacy ones."""
   return isinstance(optimizer, tf_keras.optimizers.legacy.Optimizer)
 
 
-def create_legacy_variables(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
+def create_legacy_variables(optimizer: tf_keras.optimizers.Optimizer, variables: Sequence[tf.Variable]) -> None:
   """Creates the variables of a legacy optimizer, as its first update does; only new ones have `build`."""
   if hasattr(optimizer, '_create_all_weights'):
     optimizer._create_all_weights(variables)
 
 
-def weights_of(optimizer: Any) -> list[tf.Variable]:
+def weights_of(optimizer: tf_keras.optimizers.Optimizer) -> list[tf.Variable]:
   """The variables of a wrapper that are not in its public `variables`."""
   return list(getattr(optimizer, '_weights', ()))
 
 
-def loss_scale_variables(optimizer: Any) -> list[tf.Variable]:
+def loss_scale_variables(optimizer: tf_keras.optimizers.Optimizer) -> list[tf.Variable]:
   """The state of a dynamic loss scale, which is not in the `variables` of a LossScaleOptimizer."""
   return list((getattr(getattr(optimizer, '_loss_scale', None), '_weights', None) or {}).values())
 
 
-def hyperparameter_variables(optimizer: Any) -> list[tf.Variable]:
+def hyperparameter_variables(optimizer: tf_keras.optimizers.Optimizer) -> list[tf.Variable]:
   """The variables that hold hyperparameters; the public `learning_rate` is a number or a tensor."""
   values = [getattr(optimizer, '_learning_rate', None), *getattr(optimizer, '_hyper', {}).values()]
   return [value for value in values if isinstance(value, tf.Variable)]
 
 
-def learning_rate_or_schedule(optimizer: Any) -> Any:
+def learning_rate_or_schedule(optimizer: tf_keras.optimizers.Optimizer) -> Any:
   """The learning rate that an optimizer was given; `learning_rate` of a new one is the schedule's present value."""
   return optimizer._get_hyper('learning_rate') if is_legacy(optimizer) else optimizer._learning_rate
 
 
-def replace_schedule(optimizer: Any, schedule: Any) -> None:
+def replace_schedule(
+  optimizer: tf_keras.optimizers.Optimizer, schedule: tf_keras.optimizers.schedules.LearningRateSchedule
+) -> None:
   """Replaces an optimizer's schedule; `learning_rate` of a new optimizer refuses that."""
   if is_legacy(optimizer):
     optimizer._hyper['learning_rate'] = schedule
@@ -383,7 +387,9 @@ def replace_schedule(optimizer: Any, schedule: Any) -> None:
     optimizer._learning_rate = schedule
 
 
-def replace_global_clipping(optimizer: Any, clip: Callable[[Sequence[Any], float], list[Any]]) -> None:
+def replace_global_clipping(
+  optimizer: tf_keras.optimizers.Optimizer, clip: Callable[[Sequence[Any], float], list[Any]]
+) -> None:
   """Lets `global_clipnorm` clip by another function, `clip(gradients, limit)`; there is no public hook."""
   limit = getattr(optimizer, 'global_clipnorm', None)
   if is_legacy(optimizer) and limit is not None:
@@ -397,35 +403,39 @@ def replace_global_clipping(optimizer: Any, clip: Callable[[Sequence[Any], float
     optimizer._clip_gradients = lambda grads: clip(grads, optimizer.global_clipnorm)
 
 
-def uses_weight_decay(optimizer: Any, variable: Any) -> bool:
+def uses_weight_decay(optimizer: tf_keras.optimizers.Optimizer, variable: tf.Variable) -> bool:
   """Whether a new optimizer decays a variable; the result of `exclude_from_weight_decay` is not public."""
   return optimizer._use_weight_decay(variable)
 
 
-def restrict_weight_decay(optimizer: Any, may_decay: Callable[[Any], bool]) -> None:
+def restrict_weight_decay(optimizer: tf_keras.optimizers.Optimizer, may_decay: Callable[[Any], bool]) -> None:
   """Adds a condition to a new optimizer's weight decay; `exclude_from_weight_decay` would replace those set before."""
   uses = optimizer._use_weight_decay
   optimizer._use_weight_decay = lambda variable: may_decay(variable) and uses(variable)
 
 
-def decays_in_its_own_way(optimizer: Any) -> bool:
+def decays_in_its_own_way(optimizer: tf_keras.optimizers.Optimizer) -> bool:
   """Whether the class of a new optimizer overrides the weight decay of tf_keras."""
   return type(optimizer)._apply_weight_decay is not tf_keras.optimizers.Optimizer._apply_weight_decay
 
 
-def disable_weight_decay(optimizer: Any) -> None:
+def disable_weight_decay(optimizer: tf_keras.optimizers.Optimizer) -> None:
   """Stops a new optimizer from decaying; it keeps its `weight_decay`, for a caller that decays instead."""
   optimizer._apply_weight_decay = lambda variables: None
 
 
-def wrap_legacy_weight_decay(optimizer: Any, wrap: Callable[[Callable[[str], bool]], Callable[[str], bool]]) -> None:
+def wrap_legacy_weight_decay(
+  optimizer: tf_keras.optimizers.Optimizer, wrap: Callable[[Callable[[str], bool]], Callable[[str], bool]]
+) -> None:
   """Replaces the method of Model Garden's AdamWeightDecay or LAMB (it has two names) that selects variables by name."""
   for method in ('_do_use_weight_decay', '_use_weight_decay'):
     if hasattr(optimizer, method):
       setattr(optimizer, method, wrap(getattr(optimizer, method)))
 
 
-def wrap_legacy_updates(optimizer: Any, around: Callable[[Any, Callable[[], Any]], Any]) -> None:
+def wrap_legacy_updates(
+  optimizer: tf_keras.optimizers.Optimizer, around: Callable[[Any, Callable[[], Any]], object]
+) -> None:
   """Lets `around(variable, update)` make each variable's update; new optimizers have a public `update_step`."""
   dense, sparse = optimizer._resource_apply_dense, optimizer._resource_apply_sparse_duplicate_indices
   takes_state = 'apply_state' in optimizer._dense_apply_args
@@ -442,7 +452,7 @@ def wrap_legacy_updates(optimizer: Any, around: Callable[[Any, Callable[[], Any]
 
 
 # By class, the attributes that our subclasses call, override or set; objects have them, classes do not always.
-INHERITED: dict[Any, tuple[str, ...]] = {
+INHERITED: dict[type, tuple[str, ...]] = {
   tf.train.CheckpointManager: ('_directory', '_checkpoint_prefix', '_step_counter', '_checkpoint_interval', '_init_fn'),
   tf.summary.SummaryWriter: ('_resource', '_mesh'),
   tf_keras.optimizers.Optimizer: (

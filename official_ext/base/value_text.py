@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 import math
 import re
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.base import yaml_text
@@ -16,7 +15,7 @@ _SURROGATE = re.compile('[\ud800-\udfff]')
 _SHORT_ESCAPES = {'"': '\\"', '\\': '\\\\', '\n': '\\n', '\t': '\\t', '\r': '\\r'}
 
 
-def of_value(value: Any) -> str:
+def of_value(value: object) -> str:
   """The text that `yaml_text.load_value` reads as `value`, for a field whose type has a place for it.
 
   Strings stand as they are if they mean themselves there, and are quoted otherwise: '10', 'true', ' a', two lines.
@@ -42,7 +41,7 @@ def _means_itself(text: str) -> bool:
     return False
 
 
-def _in_brackets(value: Any) -> str:
+def _in_brackets(value: object) -> str:
   if value is None:
     return 'null'
   if isinstance(value, bool):

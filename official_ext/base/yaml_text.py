@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 
@@ -54,8 +55,8 @@ class _Loader(yaml.SafeLoader):
   memory or the stack.
   """
 
-  yaml_implicit_resolvers: dict[str, list[Any]] = {}
-  yaml_constructors: dict[Any, Any] = {
+  yaml_implicit_resolvers: dict[str, list[object]] = {}
+  yaml_constructors: dict[object, object] = {
     tag: constructor
     for tag, constructor in yaml.SafeLoader.yaml_constructors.items()
     if tag is None or str(tag).rpartition(':')[2] in ('str', 'seq', 'map')
@@ -79,7 +80,7 @@ class _Loader(yaml.SafeLoader):
     return node
 
   def construct_mapping(self, node, deep=False):
-    lines: dict[Any, int] = {}
+    lines: dict[str, int] = {}
     for key_node, _ in node.value:
       key, line = key_node.value, key_node.start_mark.line + 1
       if isinstance(key_node, yaml.ScalarNode):
@@ -124,7 +125,7 @@ def _to_float(text: str) -> float:
   return float(text.lower().replace('.inf', 'inf').replace('.nan', 'nan'))
 
 
-_CONVERTERS: Mapping[str, Callable[[str], Any]] = {
+_CONVERTERS: Mapping[str, Callable[[str], object]] = {
   'null': lambda text: None,
   'bool': lambda text: text.lower() == 'true',
   'int': _to_int,
@@ -132,7 +133,7 @@ _CONVERTERS: Mapping[str, Callable[[str], Any]] = {
 }
 
 
-def _constructor(name: str, pattern: str) -> Callable[[yaml.SafeLoader, yaml.ScalarNode], Any]:
+def _constructor(name: str, pattern: str) -> Callable[[yaml.SafeLoader, yaml.ScalarNode], object]:
   """Makes a constructor for scalars of one type, tagged (`!!bool`) or not."""
 
   def construct(loader, node):
@@ -147,7 +148,7 @@ def _constructor(name: str, pattern: str) -> Callable[[yaml.SafeLoader, yaml.Sca
   return construct
 
 
-def shortened(value: Any, length: int = 100) -> str:
+def shortened(value: object, length: int = 100) -> str:
   """A value as an error message shows it: its repr, without the middle if it is long."""
   if isinstance(value, int) and abs(value) >= 1 << 256:  # Python writes no more than 4300 digits.
     return f'an integer of {value.bit_length()} bits'
@@ -171,14 +172,14 @@ def _set_up_classes() -> None:
 _set_up_classes()
 
 
-def dump(values: Mapping[str, Any]) -> str:
+def dump(values: Mapping[str, object]) -> str:
   """Writes nested mappings, sequences and scalars as YAML that `load` reads back to equal values, tuples as lists."""
   return yaml.dump(
     dict(values), Dumper=_Dumper, default_flow_style=False, sort_keys=False, allow_unicode=True, width=1 << 20
   )
 
 
-def load(text: str, source: str) -> Any:
+def load(text: str, source: str) -> json_types.Json:
   """Reads one YAML 1.2 or JSON document.
 
   Args:
@@ -205,7 +206,7 @@ def _one_line(error: yaml.YAMLError) -> str:
   return problem if is_sentence else f'malformed YAML: {problem}{where}'
 
 
-def load_file(path: str, source: str) -> dict[str, Any]:
+def load_file(path: str, source: str) -> json_types.JsonObject:
   """Reads a YAML or JSON file that holds one mapping.
 
   Args:
@@ -230,7 +231,7 @@ def load_file(path: str, source: str) -> dict[str, Any]:
   return _mapping(load(text, source), source)
 
 
-def _mapping(value: Any, source: str) -> dict[str, Any]:
+def _mapping(value: object, source: str) -> json_types.JsonObject:
   if value is None:
     return {}
   if not isinstance(value, dict):
@@ -238,7 +239,7 @@ def _mapping(value: Any, source: str) -> dict[str, Any]:
   return value
 
 
-def load_overrides(text: str, source: str) -> dict[str, Any]:
+def load_overrides(text: str, source: str) -> json_types.JsonObject:
   """Reads overrides as Model Garden's --params_override takes them.
 
   Args:
@@ -261,7 +262,7 @@ def load_overrides(text: str, source: str) -> dict[str, Any]:
   return _mapping(value, source)
 
 
-def load_value(text: str, source: str) -> Any:
+def load_value(text: str, source: str) -> object:
   """The value of one assignment on the command line: a `Literal`, a string, a list or a dict.
 
   Lists and dicts are in brackets. Anything else that is not YAML, such as `*.tfrecord`, is a string.
@@ -278,13 +279,13 @@ def load_value(text: str, source: str) -> Any:
   return value if isinstance(value, str) else Literal(value, text)
 
 
-def nest(assignments: Iterable[tuple[Sequence[str], Any]], source: str) -> dict[str, Any]:
+def nest(assignments: Iterable[tuple[Sequence[str], object]], source: str) -> json_types.JsonObject:
   """Turns [(('a', 'b'), 1), (('a', 'c'), 2)] into {'a': {'b': 1, 'c': 2}}.
 
   Raises:
     UserError: a path is given twice, or together with a value for something that it is a part of.
   """
-  nested: dict[str, Any] = {}
+  nested: json_types.JsonObject = {}
   for path, value in assignments:
     if len(path) > _MAX_DEPTH:
       raise errors.UserError(f'{source}: {shortened(".".join(path))} is a path of {len(path)} names')
@@ -299,10 +300,10 @@ def nest(assignments: Iterable[tuple[Sequence[str], Any]], source: str) -> dict[
   return nested
 
 
-def _assignments(text: str, source: str) -> list[tuple[Sequence[str], Any]]:
+def _assignments(text: str, source: str) -> list[tuple[Sequence[str], object]]:
   """Splits `a.b=1,c[0]=2,c[1]=3` into [(('a', 'b'), Literal(1)), (('c',), [2, 3])]."""
-  assignments: list[tuple[Sequence[str], Any]] = []
-  elements: dict[str, dict[int, Any]] = {}
+  assignments: list[tuple[Sequence[str], object]] = []
+  elements: dict[str, dict[int, object]] = {}
   for part in _split(text):
     match = _KEY.match(part)
     if match is None:

@@ -1,11 +1,12 @@
 """official-ext chat: a conversation with a model on the terminal, or with lines that are piped in."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import io
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING
 
 from official_ext.base import errors
+from official_ext.base import protocols
 from official_ext.base.run_folder import model_folders
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import generate
@@ -14,6 +15,8 @@ from official_ext.cli import language_models
 
 if TYPE_CHECKING:
   from official_ext.cli import writing
+  from official_ext.language.modeling import decoder
+  from official_ext.language.text import tokenizer as tokenizer_lib
 
 _MAX_NEW_TOKENS = 512  # Unless the context is shorter than twice as much.
 _HELP = 'A line is a message. /clear begins anew, Ctrl-C stops an answer, /exit or Ctrl-D ends.'
@@ -99,10 +102,10 @@ class Conversation:
 
   def __init__(
     self,
-    model: Any,
-    tokenizer: Any,
+    model: 'decoder.LanguageModel',
+    tokenizer: 'tokenizer_lib.Tokenizer',
     folders: model_folders.ModelFolders,
-    given: dict[str, Any],
+    given: Mapping[str, object],
     system_prompt: str = '',
     seed: int = 0,
   ):
@@ -140,7 +143,7 @@ class Conversation:
     self.messages = [*self._system, *messages]
 
   def answer(
-    self, message: str, out: TextIO | None = None, is_stopped: Callable[[], bool] = lambda: False
+    self, message: str, out: protocols.TextOutput | None = None, is_stopped: Callable[[], bool] = lambda: False
   ) -> 'writing.Written':
     """Adds a message of the user's, and writes the answer.
 

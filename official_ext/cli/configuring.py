@@ -1,7 +1,5 @@
 """From parsed flags to the configuration of a run, and to its task: what the driver does before it runs anything."""
 
-from typing import Any
-
 from absl import flags
 from official.core import task_factory
 import tensorflow as tf
@@ -25,7 +23,7 @@ def configuration() -> definitions.ExperimentConfig:
   return parser.parse_configuration(flags.FLAGS)
 
 
-def strategy_and_task(params: definitions.ExperimentConfig, model_dir: str) -> tuple[tf.distribute.Strategy, Any]:
+def strategy_and_task(params: definitions.ExperimentConfig, model_dir: str) -> tuple[tf.distribute.Strategy, object]:
   """Sets up the devices, and makes the strategy and, inside its scope, the task.
 
   Raises:

@@ -1,5 +1,6 @@
 """official-ext console: the web page of a folder of runs. No TensorFlow."""
 
+import argparse
 import errno
 import http.client
 import importlib

@@ -1,16 +1,21 @@
 """official-ext convert: a Hugging Face folder of another one, of adapters and their base, or of a run."""
 
+import argparse
 import gc
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from official_ext.base import errors
+from official_ext.base import protocols
 from official_ext.base.files import paths
 from official_ext.base.run_folder import model_folders
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import language_models
 from official_ext.training.devices import preemption
+
+if TYPE_CHECKING:
+  from official_ext.language.text import tokenizer as tokenizer_lib
 
 _OF_RUNS = ('which', 'experiment')
 _OF_FOLDERS = ('base_model', 'load_in_4bit')
@@ -92,7 +97,14 @@ def _convert(known: Any) -> None:
   print(f'Converted {source} to {target}: {model_type}, {dtype}')
 
 
-def _save(models: list[Any], folder: str, dtype: str, max_shard_bytes: int, tokenizer: Any, is_compared: bool) -> None:
+def _save(
+  models: list[Any],
+  folder: str,
+  dtype: str,
+  max_shard_bytes: int,
+  tokenizer: 'tokenizer_lib.Tokenizer | None',
+  is_compared: bool,
+) -> None:
   """Writes a model, and compares what is read back with it.
 
   Args:
@@ -113,13 +125,13 @@ def _save(models: list[Any], folder: str, dtype: str, max_shard_bytes: int, toke
     read_back.check(expected, folder)
 
 
-def _refuse(known: Any, names: tuple[str, ...], what: str) -> None:
+def _refuse(known: object, names: tuple[str, ...], what: str) -> None:
   for name in names:
     if getattr(known, name) is not None:
       raise errors.UserError(f'--{name}: has no meaning for {what}')
 
 
-def _tokenizer(folder: str | None, is_needed: bool) -> Any:
+def _tokenizer(folder: str | None, is_needed: bool) -> 'tokenizer_lib.Tokenizer | None':
   """The tokenizer of a folder; None if it has none, and none is needed."""
   from official_ext.language.text import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
 
@@ -128,12 +140,13 @@ def _tokenizer(folder: str | None, is_needed: bool) -> Any:
   return tokenizer_lib.Tokenizer.load(os.path.expanduser(folder))
 
 
-def _tokenizer_of_task(task: Any) -> Any:
+def _tokenizer_of_task(task: protocols.Task) -> 'tokenizer_lib.Tokenizer | None':
   """That which made the tokens of a run, with the chat template that it was trained with; None if it has told none."""
   from official_ext.language.text import text_sources  # pylint: disable=g-import-not-at-top
   from official_ext.language.text import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
 
-  found, data = getattr(task, 'tokenizer', None), getattr(task.config, 'train_data', None)
+  found: object = getattr(task, 'tokenizer', None)
+  data: Any = getattr(task.task_config, 'train_data', None)
   if not isinstance(found, tokenizer_lib.Tokenizer):
     return None
   return text_sources.tokenizer_of(data, found) if hasattr(data, 'chat_template_path') else found
@@ -144,7 +157,7 @@ def _has_tokenizer(origin: Any) -> bool:
   return origin is not None and model_folders.TOKENIZER_FILE in origin.files
 
 
-def _check_tokenizer(known: Any, tokenizer: Any, config: Any) -> None:
+def _check_tokenizer(known: argparse.Namespace, tokenizer: Any, config: Any) -> None:
   """Refuses the tokenizer of --tokenizer if it does not fit the configuration of a model."""
   hint, size = f'; without --tokenizer that of {known.source} is used', config.vocab_size
   if len(tokenizer) > size:
@@ -187,7 +200,7 @@ def _of_folders(folders: model_folders.ModelFolders, dtype: str, load_in_4bit: b
   return pretrained.load_classifier(folders.model, num_labels, dtype=dtype)
 
 
-def _of_run(known: Any, model_dir: str) -> tuple[Any, Any]:
+def _of_run(known: argparse.Namespace, model_dir: str) -> tuple[Any, Any]:
   """(the language model or classifier that a run has trained, with its adapters merged; the task of the run)."""
   from official_ext.cli import flags as ext_flags  # pylint: disable=g-import-not-at-top
   from official_ext.cli import trained_runs  # pylint: disable=g-import-not-at-top

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import time
-from typing import Any
 
 import tensorflow as tf
 
@@ -36,7 +35,7 @@ def check(own: Any) -> None:
   _check_host(own.host)
 
 
-def run(own: Any, params: definitions.ExperimentConfig, experiment: str) -> None:
+def run(own: argparse.Namespace, params: definitions.ExperimentConfig, experiment: str) -> None:
   """Serves until SIGTERM or SIGINT, which end the process with status 0.
 
   Args:

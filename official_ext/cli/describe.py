@@ -76,7 +76,7 @@ def descriptions(params: base_config.Config, experiment: str) -> Iterator[Descri
     meaning, choices = attribute_docs(owner).get(name, ''), tuple(checks.choices_of(owner).get(name, ()))
     if isinstance(field.owner, oneof.OneOfConfig) and name == 'type':
       choices = tuple(other for other in overrides.names(field.owner) if other != 'type')
-      meaning = f'One of {", ".join(choices)}.'
+      meaning = f'One of {", ".join(map(str, choices))}.'
     interval = ranges.of_class(owner).get(name)
     yield Description(
       field=field,
@@ -131,7 +131,7 @@ def read_classes() -> None:
 
 
 @functools.cache
-def attribute_docs(config_class: Any) -> Mapping[str, str]:
+def attribute_docs(config_class: type) -> Mapping[str, str]:
   """The meanings of a class's fields, from the sections Attributes of it and its bases, or else from comments."""
   docs: dict[str, str] = {}
   for cls in reversed(config_class.__mro__):
@@ -142,7 +142,7 @@ def attribute_docs(config_class: Any) -> Mapping[str, str]:
 
 
 @functools.cache
-def _field_comments(cls: Any) -> Mapping[str, str]:
+def _field_comments(cls: object) -> Mapping[str, str]:
   """The comments after a class's fields, or right above them."""
   try:
     source = textwrap.dedent(_source_of(cls))

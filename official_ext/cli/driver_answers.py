@@ -18,6 +18,7 @@ from official.modeling.hyperparams import base_config
 
 from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import value_text
 from official_ext.base.files import storage
 from official_ext.base.processes import visible_gpus
@@ -40,7 +41,7 @@ _SET = re.compile(r'--set=([^=:\s]+)')
 _LOCAL_STRATEGIES = ('auto', 'mirrored', 'one_device', 'off')
 
 
-def answer(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def answer(request: json_types.JsonMapping) -> Iterator[json_types.JsonObject]:
   """Answers a request: yields answers, of which a later one says more; the last is whole.
 
   Args:
@@ -70,7 +71,7 @@ def lines_of(error: BaseException) -> list[str]:
 # The list.
 
 
-def _list(arguments: Sequence[str]) -> dict[str, Any]:
+def _list(arguments: Sequence[str]) -> json_types.JsonObject:
   """The experiments, with what keeps others from being there."""
   lines = []
   ext_flags.parse(['train.py', *arguments])
@@ -86,7 +87,7 @@ def _list(arguments: Sequence[str]) -> dict[str, Any]:
   return {'experiments': [_experiment(name) for name in parser.experiment_names()], 'lines': lines}
 
 
-def _experiment(name: str) -> dict[str, Any]:
+def _experiment(name: str) -> dict[str, object]:
   doc = inspect.getdoc(parser.factory_of(name)) or ''
   return {'name': name, 'summary': doc.partition('\n')[0], 'doc': doc, 'parts': _parts(doc)}
 
@@ -110,7 +111,7 @@ def _parts(doc: str) -> dict[str, str]:
 # The check.
 
 
-def _check(arguments: Sequence[str], wishes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _check(arguments: Sequence[str], wishes: json_types.JsonMapping) -> Iterator[json_types.JsonObject]:
   params, lines = None, []
   try:
     if wishes.get('cwd'):
@@ -153,13 +154,13 @@ def _check_run(params: definitions.ExperimentConfig) -> definitions.ExperimentCo
 # The form.
 
 
-def _flags(*without: str) -> Any:
+def _flags(*without: str) -> object:
   """The flags that make a configuration, some of them left out."""
   names = ('experiment', 'mode', 'config_file', 'params_override', 'set', 'tpu', 'tf_data_service')
   return types.SimpleNamespace(**{name: flags.FLAGS[name].value for name in names if name not in without})
 
 
-def _params_of(flags_obj: Any) -> definitions.ExperimentConfig | None:
+def _params_of(flags_obj: flags.FlagValues) -> definitions.ExperimentConfig | None:
   """The configuration as far as it can be made: what is wrong is left out. None if there is no such experiment."""
   configuration = parser.ExperimentParser(flags_obj)
   try:
@@ -184,7 +185,7 @@ class _Form:
     self._unread = {} if params is None else checks.unread_now(params)
     self._entries = [] if params is None else checks.unset_entries(params)
 
-  def answer(self, with_fields: bool) -> dict[str, Any]:
+  def answer(self, with_fields: bool) -> json_types.JsonObject:
     """What a form shows.
 
     `values`: path -> text for --set, `strings`: the string that this means where it is quoted, `shape`: changes when
@@ -195,7 +196,7 @@ class _Form:
     shape = [(field.path, overrides.type_name(field.hint), self._unread.get(field.path)) for field in self._fields]
     values = {field.path: _text(field.value) for field in self._fields}
     shown = {field.path: _shown(field.value) for field in self._fields if isinstance(field.value, str)}
-    found: dict[str, Any] = {
+    found: json_types.JsonObject = {
       'values': values,
       'strings': {path: value for path, value in shown.items() if value != values[path]},
       'shape': hashlib.sha256(json.dumps([*shape, *self._entries]).encode()).hexdigest()[:16],
@@ -209,7 +210,7 @@ class _Form:
       found['fields'] += map(_entry, self._entries)
     return found
 
-  def _described(self, each: describe.Description, defaults: Mapping[str, Any]) -> dict[str, Any]:
+  def _described(self, each: describe.Description, defaults: Mapping[str, object]) -> dict[str, object]:
     path, hint = each.field.path, each.field.hint
     key = next((name for name in each.short_names if self._names[name][0] == path), path)
     allowed = overrides.members(hint)
@@ -231,7 +232,7 @@ class _Form:
       'is_secret': each.is_secret or credentials.is_masked(_shown({path.rpartition('.')[2]: 'x'}).popitem()[1]),
     }
 
-  def assigned(self, lines: Sequence[str]) -> list[dict[str, Any]]:
+  def assigned(self, lines: Sequence[str]) -> list[dict[str, object]]:
     """Lines of the driver, each with what it is about."""
     return [{'text': line, 'field': self._field_of(line)} for line in lines]
 
@@ -256,7 +257,7 @@ class _Form:
     return max(inside, key=len) if inside else next(iter(outside), None)
 
 
-def _entry(path: str) -> dict[str, Any]:
+def _entry(path: str) -> json_types.JsonObject:
   """A field that a mapping may have, and has not."""
   texts = {'range': '', 'meaning': 'Read, and not set.', 'unread': '', 'type': 'anything', 'kind': 'yaml'}
   lists: dict[str, list[str]] = {'also': [], 'short_names': [], 'names': [path], 'choices': []}
@@ -282,12 +283,12 @@ def _kind(allowed: Sequence[Any]) -> str:
   return names.get(kinds.pop(), 'yaml') if len(kinds) == 1 else 'yaml'
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> Any:
   """A value without secrets."""
   return credentials.mask_values(value.as_dict() if isinstance(value, base_config.Config) else value)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
   """A value as --set takes it, without secrets."""
   try:
     return value_text.of_value(_shown(value))

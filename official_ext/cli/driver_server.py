@@ -12,6 +12,7 @@ one reads the modules anew. It ends with its stdin, whatever it does.
 """
 
 import official_ext  # noqa: F401  # Before tensorflow.
+from official_ext.base import json_types
 
 # isort: split
 from collections.abc import Mapping
@@ -26,7 +27,6 @@ import signal
 import sys
 import threading
 import time
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.base import model_garden_internals
@@ -80,7 +80,7 @@ def _files() -> set[str]:
   return {path for path in found if isinstance(path, str) and not path.startswith(installed)}
 
 
-def _state(path: str) -> Any:
+def _state(path: str) -> object:
   try:
     stat = os.stat(path)
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
@@ -96,7 +96,7 @@ def _end_with_stdin() -> None:
   os.killpg(0, signal.SIGKILL)  # With what is answering.
 
 
-def _answer_in_fork(request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+def _answer_in_fork(request: Mapping[str, object], seconds: float) -> dict[str, object]:
   """The last answer that a fork of this process gives in time."""
   reader, writer = os.pipe()
   pid = os.fork()
@@ -129,7 +129,7 @@ def _read(reader: int, deadline: float) -> bytes:
   return b''.join(parts)
 
 
-def _become_answer(request: Mapping[str, Any], writer: int) -> None:
+def _become_answer(request: json_types.JsonMapping, writer: int) -> None:
   """Answers, in the child, which never returns."""
   try:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
@@ -152,7 +152,7 @@ def _become_answer(request: Mapping[str, Any], writer: int) -> None:
     os._exit(0)
 
 
-def _write(writer: int, answer: Mapping[str, Any]) -> None:
+def _write(writer: int, answer: Mapping[str, object]) -> None:
   content = memoryview(json.dumps(answer).encode() + b'\n')
   while content:
     content = content[os.write(writer, content) :]

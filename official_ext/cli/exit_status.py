@@ -29,7 +29,7 @@ _WITH_STATUS = (
 )
 
 
-def run_main(main: Callable[[Sequence[str]], Any], argv: Sequence[str]) -> int:
+def run_main(main: Callable[[Sequence[str]], object], argv: Sequence[str]) -> int:
   """Runs `main`, and turns its end into an exit status.
 
   0: finished; 2: bad usage or configuration; 3: diverged; 75: preempted after a save, or hung; 1: anything else. Each

@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import tempfile
-from typing import Any
 
 from official_ext.base.files import cache
 from official_ext.base.files import paths
@@ -100,7 +99,7 @@ def _is_written(arguments) -> bool:
   return bool(isinstance(mode, str) and set(mode) & set('wax+')) or bool(flags & (os.O_WRONLY | os.O_RDWR))
 
 
-def _state(path: str) -> Any:
+def _state(path: str) -> object:
   """JSON values that change if a file or folder changes; None if it does not exist."""
   try:
     stat = os.stat(path)

@@ -8,13 +8,13 @@ import os
 import re
 import sys
 import traceback
-from typing import Any
 
 from absl import flags
 from absl import logging
 from official.common import flags as tfm_flags
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import model_garden_internals
 from official_ext.base import suggestions
 from official_ext.base.files import paths
@@ -208,7 +208,7 @@ def profile_steps() -> tuple[int, int] | None:
   return first, last
 
 
-def origin(params: definitions.ExperimentConfig) -> dict[str, Any]:
+def origin(params: definitions.ExperimentConfig) -> json_types.JsonObject:
   """The origin of the experiment, for run.json.
 
   Returns:

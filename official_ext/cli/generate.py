@@ -1,14 +1,19 @@
 """official-ext generate: the continuation of a prompt, alone on stdout."""
 
+import argparse
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from official_ext.base import errors
 from official_ext.base.run_folder import model_folders
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import generation_flags
 from official_ext.cli import language_models
+
+if TYPE_CHECKING:
+  from official_ext.language.modeling import decoder
+  from official_ext.language.text import tokenizer as tokenizer_lib
 
 
 def _parser() -> arguments_lib.Parser:
@@ -55,7 +60,7 @@ def run(arguments: list[str]) -> None:
     print(f'stopped after {written.num_tokens} tokens (--max_new_tokens)', file=sys.stderr)
 
 
-def _tokens(tokenizer: Any, known: Any) -> list[int]:
+def _tokens(tokenizer: 'tokenizer_lib.Tokenizer', known: argparse.Namespace) -> list[int]:
   """Of the prompt."""
   if known.use_chat_template == 'true':
     text = tokenizer.apply_chat_template([{'role': 'user', 'content': known.prompt}], add_generation_prompt=True)
@@ -66,7 +71,7 @@ def _tokens(tokenizer: Any, known: Any) -> list[int]:
   return tokens
 
 
-def check_tokens(tokens: list[int], model: Any, folders: model_folders.ModelFolders) -> None:
+def check_tokens(tokens: list[int], model: 'decoder.LanguageModel', folders: model_folders.ModelFolders) -> None:
   """Raises a UserError if one of the tokens is none of the model's."""
   wrong = [token for token in tokens if token >= model.config.vocab_size]
   if wrong:

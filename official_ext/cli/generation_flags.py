@@ -1,10 +1,17 @@
 """The flags of commands that let a model write: how tokens are drawn, and how many."""
 
+import argparse
+from collections.abc import Mapping
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING
 
 from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib
+
+if TYPE_CHECKING:
+  from official_ext.language.modeling import decoder
+  from official_ext.language.modeling import token_sampling
+  from official_ext.language.text import tokenizer as tokenizer_lib
 
 KINDS = {  # Of `GenerationConfig`'s fields, that have flags of their own.
   'max_new_tokens': int,
@@ -35,7 +42,7 @@ def add(parser: arguments_lib.Parser, length: str) -> None:
   parser.add_argument('--chat_template_path', metavar='FILE', help="a chat template in Jinja, instead of the folder's")
 
 
-def given(known: Any) -> dict[str, Any]:
+def given(known: argparse.Namespace) -> dict[str, object]:
   """What was given of `GenerationConfig`'s fields.
 
   Raises:
@@ -53,7 +60,9 @@ def given(known: Any) -> dict[str, Any]:
   return found
 
 
-def config_of(model: Any, tokenizer: Any, found: dict[str, Any]) -> Any:
+def config_of(
+  model: 'decoder.LanguageModel', tokenizer: 'tokenizer_lib.Tokenizer', found: Mapping[str, object]
+) -> 'token_sampling.GenerationConfig':
   """How the model continues texts: as its folder says, but for what was given.
 
   Args:
@@ -77,7 +86,9 @@ def config_of(model: Any, tokenizer: Any, found: dict[str, Any]) -> Any:
   return dataclasses.replace(config, stop_token_ids=tuple(stops))
 
 
-def with_room(model: Any, config: Any, length: int, is_given: bool) -> Any:
+def with_room(
+  model: 'decoder.LanguageModel', config: 'token_sampling.GenerationConfig', length: int, is_given: bool
+) -> 'token_sampling.GenerationConfig':
   """The configuration, with no more new tokens than the model has positions for.
 
   Args:

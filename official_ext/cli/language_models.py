@@ -2,12 +2,16 @@
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from official_ext.base import errors
 from official_ext.base.run_folder import base_records
 from official_ext.base.run_folder import model_folders
 from official_ext.cli import arguments as arguments_lib
+
+if TYPE_CHECKING:
+  from official_ext.language.modeling import decoder
+  from official_ext.language.text import tokenizer as tokenizer_lib
 
 DTYPES = ('float32', 'bfloat16', 'float16')
 
@@ -48,7 +52,9 @@ def _boolean(text: str) -> bool:
   return text == 'true'
 
 
-def load(folders: model_folders.ModelFolders, dtype: str | None = None, load_in_4bit: bool | None = None) -> Any:
+def load(
+  folders: model_folders.ModelFolders, dtype: str | None = None, load_in_4bit: bool | None = None
+) -> 'decoder.LanguageModel':
   """The model of a folder, or of adapters and their base, which is kept as it was when the adapters were trained.
 
   The base of adapters is printed to stderr, and each difference from the base that they were trained on.
@@ -69,7 +75,7 @@ def load(folders: model_folders.ModelFolders, dtype: str | None = None, load_in_
 
 def load_with_base(
   folders: model_folders.ModelFolders, dtype: str | None = None, load_in_4bit: bool | None = None
-) -> tuple[Any, str]:
+) -> tuple['decoder.LanguageModel', str]:
   """(model, base): the model of `load`, and a line that describes how its base is kept and in which folder it is."""
   from official_ext.language.modeling import adapter_bases  # pylint: disable=g-import-not-at-top  # TensorFlow, as the others.
   from official_ext.language.modeling import lora  # pylint: disable=g-import-not-at-top
@@ -103,7 +109,9 @@ def check_unicode(text: str, name: str) -> None:
     raise errors.UserError(f'{name}: is no UTF-8: {error}') from error
 
 
-def load_tokenizer(folders: model_folders.ModelFolders, chat_template_path: str | None = None) -> Any:
+def load_tokenizer(
+  folders: model_folders.ModelFolders, chat_template_path: str | None = None
+) -> 'tokenizer_lib.Tokenizer':
   """The tokenizer, with another chat template if one is named.
 
   Returns:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 from official_ext.base import errors
 from official_ext.base.processes import launcher
@@ -64,7 +64,7 @@ class _Worker:
   listener: launcher.Listener
   stood_still: bool = False
   ended: float | None = None
-  unfinished: dict[Any, bytes] = dataclasses.field(default_factory=dict)
+  unfinished: dict[IO[bytes], bytes] = dataclasses.field(default_factory=dict)
 
 
 class Launcher:
@@ -267,7 +267,7 @@ class Launcher:
       if not data:
         self._close(worker, pipe, stream)
 
-  def _close(self, worker: _Worker, pipe: Any, stream: TextIO) -> None:
+  def _close(self, worker: _Worker, pipe: IO[bytes], stream: TextIO) -> None:
     """Reads no more from a pipe; what has come of its last line is a line."""
     self._selector.unregister(pipe)
     pipe.close()

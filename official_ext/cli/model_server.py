@@ -18,6 +18,7 @@ It ends with its stdin, whatever it does.
 """
 
 import official_ext  # noqa: F401  # Before tensorflow.
+from official_ext.base import json_types
 
 # isort: split
 from collections.abc import Callable, Mapping
@@ -28,21 +29,27 @@ import queue
 import signal
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING
 
 from official_ext.base import credentials
 from official_ext.base import errors
 from official_ext.cli import generation_flags
 from official_ext.operations.runs import summaries
 
+if TYPE_CHECKING:
+  from official_ext.cli import chat
+  from official_ext.cli import writing
+
 _MOST_WRITERS = 4  # Programs of so many settings are kept.
+# Sends a line to the console.
+Send = Callable[[json_types.JsonObject], None]
 _SETTINGS = {**generation_flags.KINDS, 'seed': int}
 
 
 class _Text:
   """Takes the pieces of a text, and sends each but the line break that ends it."""
 
-  def __init__(self, send: Callable[[dict[str, Any]], None]):
+  def __init__(self, send: Send):
     self._send = send
     self._held = ''
 
@@ -72,10 +79,10 @@ class _LanguageModel:
     self._tokenizer = language_models.load_tokenizer(self._folders)
     self._model, base = language_models.load_with_base(self._folders, load_in_4bit=load_in_4bit)
     self._base = base if self._folders.adapter or load_in_4bit else ''
-    self._conversations: dict[str, Any] = {}
-    self._writers: dict[str, Any] = {}
+    self._conversations: dict[str, chat.Conversation] = {}
+    self._writers: dict[str, writing.Writer] = {}
 
-  def description(self) -> dict[str, Any]:
+  def description(self) -> json_types.JsonObject:
     """What it takes."""
     from official_ext.language.modeling import generation  # pylint: disable=g-import-not-at-top
 
@@ -89,7 +96,9 @@ class _LanguageModel:
       'settings': {name: getattr(config, name) for name in names},
     }
 
-  def answer(self, request: Mapping[str, Any], send: Any, is_stopped: Callable[[], bool]) -> dict[str, Any]:
+  def answer(
+    self, request: json_types.JsonMapping, send: Send, is_stopped: Callable[[], bool]
+  ) -> json_types.JsonObject:
     """Answers a message, or continues a text."""
     given, seed = _settings(request.get('settings') or {})
     key = json.dumps(given, sort_keys=True)
@@ -139,11 +148,11 @@ class _LanguageModel:
     return writer.write(tokens, seed, _Text(send), True, False, is_stopped)
 
 
-def _settings(values: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+def _settings(values: Mapping[str, object]) -> tuple[json_types.JsonObject, int]:
   """What was set of `GenerationConfig`, and the seed; mistakes are told as those of the flags."""
   from official_ext.language.modeling import token_sampling  # pylint: disable=g-import-not-at-top
 
-  given: dict[str, Any] = {}
+  given: json_types.JsonObject = {}
   with errors.Mistakes() as mistakes:
     for name, value in values.items():
       with mistakes.noted():
@@ -163,7 +172,7 @@ def _settings(values: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
   return given, seed
 
 
-def _messages(values: Any) -> list[dict[str, str]]:
+def _messages(values: object) -> list[dict[str, str]]:
   if not isinstance(values, list) or not values:
     raise errors.UserError('messages: expected a list, the last one of the user')
   found = []
@@ -176,7 +185,7 @@ def _messages(values: Any) -> list[dict[str, str]]:
   return found
 
 
-def _text(value: Any, name: str) -> str:
+def _text(value: object, name: str) -> str:
   if not isinstance(value, str):
     raise errors.UserError(f'{name}: expected a text')
   return value
@@ -190,11 +199,13 @@ class _Saved:
 
     self._model = saved_models.SavedModel(folder)
 
-  def description(self) -> dict[str, Any]:
+  def description(self) -> json_types.JsonObject:
     """What it takes."""
     return {'signatures': self._model.signatures()}
 
-  def answer(self, request: Mapping[str, Any], send: Any, is_stopped: Any) -> dict[str, Any]:
+  def answer(
+    self, request: json_types.JsonMapping, send: Send, is_stopped: Callable[[], bool]
+  ) -> json_types.JsonObject:
     """Calls it."""
     del send, is_stopped
     inputs = request.get('inputs')
@@ -209,31 +220,29 @@ class _Server:
   def __init__(self, out: int):
     self._out = out
     self._requests: queue.Queue = queue.Queue()
-    self._stopped: set[Any] = set()
+    self._stopped: set[object] = set()
 
   def run(self, kind: str, folder: str, load_in_4bit: str = '') -> None:
     """Loads the model, and answers until stdin ends."""
     threading.Thread(target=self._read, daemon=True).start()
     try:
       in_4bit = load_in_4bit == 'true' if load_in_4bit else None
-      model: Any = _LanguageModel(folder, in_4bit) if kind == 'language_model' else _Saved(folder)
+      model: _LanguageModel | _Saved = _LanguageModel(folder, in_4bit) if kind == 'language_model' else _Saved(folder)
       self._send({'kind': kind, **model.description()})
     except Exception as error:  # pylint: disable=broad-except  # Anything may be in a folder.
       self._send({'errors': _lines_of(error)})
       return
     while True:
-      request = self._requests.get()
-      number = request.get('id')
-      try:
-        done = model.answer(
-          request,
-          lambda values, number=number: self._send({'id': number, **values}),
-          lambda number=number: number in self._stopped,
-        )
-        self._send({'id': number, 'done': True, **done})
-      except Exception as error:  # pylint: disable=broad-except  # Anything may be in a model.
-        self._send({'id': number, 'errors': _lines_of(error)})
-      self._stopped.discard(number)
+      self._answer(model, self._requests.get())
+
+  def _answer(self, model: _LanguageModel | _Saved, request: json_types.JsonMapping) -> None:
+    number = request.get('id')
+    try:
+      done = model.answer(request, lambda values: self._send({'id': number, **values}), lambda: number in self._stopped)
+      self._send({'id': number, 'done': True, **done})
+    except Exception as error:  # pylint: disable=broad-except  # Anything may be in a model.
+      self._send({'id': number, 'errors': _lines_of(error)})
+    self._stopped.discard(number)
 
   def _read(self) -> None:
     for line in sys.stdin:
@@ -244,7 +253,7 @@ class _Server:
         self._requests.put(request)
     os._exit(0)
 
-  def _send(self, values: Mapping[str, Any]) -> None:
+  def _send(self, values: Mapping[str, object]) -> None:
     content = memoryview(json.dumps(summaries.json_values(values)).encode() + b'\n')
     while content:
       content = content[os.write(self._out, content) :]

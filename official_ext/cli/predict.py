@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import sys
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.base.files import paths
@@ -54,7 +53,7 @@ def run(arguments: list[str]) -> None:
   if not os.path.isfile(os.path.join(folder, 'saved_model.pb')):
     raise errors.UserError(f'{folder}: is no SavedModel; `official-ext export RUN` writes one')
   _check_base(folder, known.load_in_4bit)
-  inputs: dict[str, dict[str, Any]] = {}
+  inputs: dict[str, dict[str, object]] = {}
   for flag, texts in (('input', known.input), ('image', known.image)):
     for text in texts:
       name, sign, value = text.partition('=')
@@ -86,7 +85,7 @@ def _check_base(folder: str, load_in_4bit: bool | None) -> None:
     print(f'base: {kept} of {base.get("folder")}', file=sys.stderr)
 
 
-def _note(folder: str) -> dict[str, Any]:
+def _note(folder: str) -> dict[str, object]:
   """What an export has noted beside the SavedModel; {} if there is nothing."""
   try:
     found = json.loads(paths.read(os.path.join(folder, _NOTE), _MAX_NOTE_BYTES))

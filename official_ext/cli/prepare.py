@@ -1,5 +1,6 @@
 """official-ext prepare: shards of files of texts, records or images, which training reads at once. No TensorFlow."""
 
+import argparse
 import dataclasses
 import os
 import shlex
@@ -102,7 +103,7 @@ def run(arguments: list[str]) -> None:
   _print_summary(done, output)
 
 
-def _text_settings(known: Any) -> token_rows.TextSettings | None:
+def _text_settings(known: argparse.Namespace) -> token_rows.TextSettings | None:
   names = [field.name for field in dataclasses.fields(token_rows.TextSettings)]
   given: dict[str, Any] = {name: getattr(known, name) for name in names if getattr(known, name) is not None}
   if known.tokenizer is None:
@@ -118,7 +119,7 @@ def _text_settings(known: Any) -> token_rows.TextSettings | None:
   return token_rows.TextSettings(**given)
 
 
-def _tokenizer(known: Any) -> Any:
+def _tokenizer(known: argparse.Namespace) -> Any:
   """The tokenizer that is named, with the chat template that is."""
   from official_ext.language.text import chat_templates  # pylint: disable=g-import-not-at-top
   from official_ext.language.text import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top

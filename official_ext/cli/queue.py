@@ -1,12 +1,13 @@
 """official-ext queue: runs that wait for their turn, and the dispatcher that starts them. No TensorFlow."""
 
-from collections.abc import Callable, Mapping, Sequence
+import argparse
+from collections.abc import Callable, Sequence
 import json
 import os
 import sys
-from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import receivers
 from official_ext.base.files import paths
 from official_ext.base.processes import process_identity
@@ -198,7 +199,7 @@ def _run(options: Any) -> int:
     return dispatcher.Dispatcher(queue, slots, alerts=_alerts(queue, options)).run(options.until_empty)
 
 
-def _alerts(queue: queue_folder.Queue, options: Any) -> alerts_lib.Alerts | None:
+def _alerts(queue: queue_folder.Queue, options: argparse.Namespace) -> alerts_lib.Alerts | None:
   """Tells those whom --alert or the environment names; None if nobody is to be told."""
   rules = alert_rules.parse([word for text in options.alert_on for word in text.split(',')], options.hung_minutes * 60)
   references = options.alert or ([f'env:{_ALERTS}'] if os.environ.get(_ALERTS) else [])
@@ -227,7 +228,7 @@ def _add_places(parser: arguments_lib.Parser, required: bool = False) -> None:
     group.add_argument(f'--{place}', metavar='JOB', help=f'the place {place} a job')
 
 
-def _place(queue: queue_folder.Queue, options: Any, default: str = '') -> tuple[str, int | None]:
+def _place(queue: queue_folder.Queue, options: argparse.Namespace, default: str = '') -> tuple[str, int | None]:
   """The place in the order that flags name, and the job that it is before or after."""
   for place in _PLACES:
     value = getattr(options, place)
@@ -264,7 +265,7 @@ def _about(queue: queue_folder.Queue, used: int) -> list[str]:
   return [*lines, f'{used} of {found.get("slots", "?")} slots are in use; dispatched by {who}']
 
 
-def _table(entries: Sequence[Mapping[str, Any]], runs_dir: str) -> list[str]:
+def _table(entries: Sequence[json_types.JsonMapping], runs_dir: str) -> list[str]:
   """Jobs as lines with columns."""
   rows = [('job', 'place', 'status', 'attempt', 'run', '')]
   for entry in entries:

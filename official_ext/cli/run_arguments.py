@@ -60,7 +60,7 @@ def add_command(
   return found
 
 
-def runs_of(options: Any, at_least: int = 1) -> tuple[str, list[run_folder.Run]]:
+def runs_of(options: argparse.Namespace, at_least: int = 1) -> tuple[str, list[run_folder.Run]]:
   """The folder with the runs, and those that are named. RUNS_DIR may itself be a run, and the first one."""
   root, names = root_of(options), list(options.runs)
   if run_folder.is_run(root) and not (names and all(_is_below(root, name) for name in names)):
@@ -71,7 +71,7 @@ def runs_of(options: Any, at_least: int = 1) -> tuple[str, list[run_folder.Run]]
   return root, list(found.values())
 
 
-def root_of(options: Any) -> str:
+def root_of(options: argparse.Namespace) -> str:
   """RUNS_DIR, which must be there."""
   root = os.path.expanduser(options.root)
   if not os.path.isdir(root):
@@ -84,7 +84,7 @@ def _is_below(root: str, name: str) -> bool:
   return run_folder.is_run(path) and run_folder.paths_below(os.path.abspath(root), path)
 
 
-def each(runs: Sequence[Any], do: Callable[[Any], None]) -> None:
+def each(runs: Sequence[object], do: Callable[[Any], None]) -> None:
   """Does something with each of some runs, and tells of all that went wrong in the end."""
   failures: list[str] = []
   for one in runs:
@@ -104,12 +104,12 @@ def print_lines(lines: Sequence[str]) -> None:
     print(line)
 
 
-def print_json(values: Any) -> None:
+def print_json(values: object) -> None:
   """Prints JSON in which numbers that are not finite are strings."""
   print(json.dumps(summaries.json_values(values), indent=2, allow_nan=False))
 
 
-def print_json_of(values: Sequence[Any]) -> None:
+def print_json_of(values: Sequence[object]) -> None:
   """Prints one thing for one run, a list for several, nothing for none."""
   if values:
     print_json(values[0] if len(values) == 1 else values)
@@ -120,7 +120,7 @@ def words(values: Sequence[str]) -> list[str]:
   return [word for value in values for word in value.split(',') if word]
 
 
-def run_of(options: Any) -> run_folder.Run:
+def run_of(options: argparse.Namespace) -> run_folder.Run:
   """The one run that is named."""
   _, runs = runs_of(options)
   if len(runs) > 1:

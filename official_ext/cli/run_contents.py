@@ -17,7 +17,7 @@ if TYPE_CHECKING:
   from official_ext.operations.curves import timeline
 
 
-def config(one: run_folder.Run, given: bool, changed: bool, registry: Sequence[str]) -> dict[str, Any]:
+def config(one: run_folder.Run, given: bool, changed: bool, registry: Sequence[str]) -> json_types.JsonObject:
   """The configuration of a run, flat.
 
   Args:

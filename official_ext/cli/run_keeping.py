@@ -1,8 +1,8 @@
 """official-ext runs tag, archive, delete, restore: notes, and what becomes of runs. No TensorFlow."""
 
+import argparse
 from collections.abc import Sequence
 import os
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.cli import run_arguments
@@ -14,7 +14,7 @@ from official_ext.operations.runs import trash
 
 def _tag(options: Any) -> None:
   _, runs = run_arguments.runs_of(options)
-  values: list[dict[str, Any]] = []
+  values: list[dict[str, object]] = []
 
   def change(one: run_folder.Run) -> None:
     found = notes.read(one)
@@ -35,7 +35,7 @@ def _tag(options: Any) -> None:
     run_arguments.print_json_of(values)
 
 
-def _archive(options: Any) -> None:
+def _archive(options: argparse.Namespace) -> None:
   _, runs = run_arguments.runs_of(options)
 
   def archive(one: run_folder.Run) -> None:

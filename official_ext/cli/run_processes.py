@@ -1,9 +1,9 @@
 """official-ext runs stop, resume, clone, evaluate, tensorboard: what concerns the processes of runs. No TensorFlow."""
 
+import argparse
 from collections.abc import Sequence
 import os
 import sys
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib

@@ -52,7 +52,7 @@ def _metrics(run: summaries.RunSummary, names: Sequence[str]) -> str:
   return '  '.join(f'{harmless(name)} {number(run.metric(name))}' for name in names)
 
 
-def of_run(run: summaries.RunSummary, record: Mapping[str, Any], log: Sequence[str]) -> list[str]:
+def of_run(run: summaries.RunSummary, record: Mapping[str, object], log: Sequence[str]) -> list[str]:
   """All about one run, on a screen."""
   rows = [
     ('status', run.status + (f': {run.reason}' if run.reason else '')),
@@ -137,7 +137,7 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
   ]
 
 
-def number(value: Any) -> str:
+def number(value: object) -> str:
   """A number to four digits; '-' for none."""
   return '-' if value is None else f'{value:.4g}' if isinstance(value, float) else harmless(value)
 
@@ -157,6 +157,6 @@ def moment(seconds: float | None) -> str:
     return ''
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
   text = number(value) if value is None or isinstance(value, float) else harmless(value)
   return text if len(text) <= _MAX_CELL else f'{text[: _MAX_CELL - 3]}...'

@@ -1,8 +1,8 @@
 """official-ext runs list, show, log, compare, config, checkpoints, events, export: what there is. No TensorFlow."""
 
+import argparse
 import os
 import sys
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.base.files import regular_files
@@ -61,9 +61,9 @@ def _none(root: str, num_found: int, num_known: int, archived: bool) -> str:
   return f'{root}: no runs{others}; train.py --model_dir={root}/NAME makes one.'
 
 
-def _show(options: Any) -> None:
+def _show(options: argparse.Namespace) -> None:
   _, runs = run_arguments.runs_of(options)
-  values: list[dict[str, Any]] = []
+  values: list[dict[str, object]] = []
   for number, one in enumerate(runs):
     summary = index.summary_of(one)
     record = next((found for found in map(one.record, one.modes()) if found is not None), one.started() or {})
@@ -100,7 +100,7 @@ def _log(options: Any) -> None:
     print(line, flush=True)
 
 
-def _compare(options: Any) -> None:
+def _compare(options: argparse.Namespace) -> None:
   _, runs = run_arguments.runs_of(options, at_least=2)
   found = comparing.compare(runs)
   if options.json:
@@ -128,7 +128,7 @@ def _config(options: Any) -> None:
     run_arguments.print_lines([run_tables.harmless(f'{path}: {value}') for path, value in values.items()])
 
 
-def _checkpoints(options: Any) -> None:
+def _checkpoints(options: argparse.Namespace) -> None:
   found = run_contents.checkpoints(run_arguments.run_of(options))
   if options.json:
     run_arguments.print_json([vars(each) for each in found])
@@ -136,7 +136,7 @@ def _checkpoints(options: Any) -> None:
     run_arguments.print_lines(run_tables.of_checkpoints(found) if found else ['No checkpoints.'])
 
 
-def _events(options: Any) -> None:
+def _events(options: argparse.Namespace) -> None:
   found = run_contents.events(run_arguments.run_of(options))
   if options.json:
     run_arguments.print_json([each.as_dict() for each in found.events])

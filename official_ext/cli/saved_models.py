@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import json_types
 
 _MAX_VALUES = 4096  # Of an output, that are told.
 _RANGES = {'0..255': (255.0, 0.0), '0..1': (1.0, 0.0), '-1..1': (2.0, -1.0)}
@@ -34,7 +35,7 @@ class SavedModel:
     if not self._loaded.signatures:
       raise errors.UserError(f'{folder}: has no signature that could be called')
 
-  def signatures(self) -> dict[str, Any]:
+  def signatures(self) -> dict[str, object]:
     """By name, the default one first: `inputs` and `outputs`, each a list of {name, dtype, shape}; null is any size."""
     found = self._loaded.signatures
     names = sorted(found, key=lambda name: (name != DEFAULT, name))
@@ -46,7 +47,7 @@ class SavedModel:
       for name in names
     }
 
-  def predict(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+  def predict(self, signature: str, inputs: json_types.JsonMapping) -> json_types.JsonObject:
     """Calls a signature.
 
     Args:
@@ -77,14 +78,14 @@ class SavedModel:
     return {name: _told(tensor) for name, tensor in sorted(outputs.items())}
 
 
-def _specs(specs: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _specs(specs: json_types.JsonMapping) -> list[json_types.JsonObject]:
   return [
     {'name': name, 'dtype': spec.dtype.name, 'shape': None if spec.shape.rank is None else spec.shape.as_list()}
     for name, spec in specs.items()
   ]
 
 
-def _tensor(given: Mapping[str, Any], spec: Any, where: str) -> tf.Tensor:
+def _tensor(given: Mapping[str, object], spec: tf.TypeSpec, where: str) -> tf.Tensor:
   if given.get('image'):
     return _image(given, spec, where)
   text = given.get('text')
@@ -122,7 +123,7 @@ def _of_shape(array: Any, shape: tf.TensorShape, where: str) -> Any:
   return array
 
 
-def _image(given: Mapping[str, Any], spec: Any, where: str) -> tf.Tensor:
+def _image(given: json_types.JsonMapping, spec: tf.TypeSpec, where: str) -> tf.Tensor:
   """An image at the size and with the channels of a tensor; a flat one of a square number of values is grey."""
   try:
     content = base64.b64decode(str(given['image']), validate=True)
@@ -154,7 +155,7 @@ def _image(given: Mapping[str, Any], spec: Any, where: str) -> tf.Tensor:
   return tf.constant(_of_shape(pixels.numpy(), spec.shape, where))
 
 
-def _told(tensor: Any) -> dict[str, Any]:
+def _told(tensor: tf.Tensor) -> json_types.JsonObject:
   array = tensor.numpy()
   values = None
   if array.size <= _MAX_VALUES:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import importlib
 import os
 import sys
-from typing import Any
+import types
 
 from official_ext.base import credentials
 from official_ext.base import errors
@@ -68,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
   return 0 if options.output else _submit(engine, module, job, options, text)
 
 
-def _submit(engine: str, module: Any, job: jobs.Job, options: Any, text: str) -> int:
+def _submit(engine: str, module: types.ModuleType, job: jobs.Job, options: argparse.Namespace, text: str) -> int:
   if options.follow and (job.is_array or paths.is_remote(job.folder)):
     raise errors.UserError('--follow: follows one run, in a folder that is seen from here')
   if engine != 'local':
@@ -139,7 +139,7 @@ def _engine_parser(engine: str) -> arguments_lib.Parser:
 # What is submitted.
 
 
-def _single(options: Any, flags: tuple[str, ...], module: Any) -> jobs.Job:
+def _single(options: argparse.Namespace, flags: tuple[str, ...], module: types.ModuleType) -> jobs.Job:
   if not flags:
     raise errors.UserError('submit: the flags of train.py must follow --')
   model_dir = queue_changes.value_of(flags, 'model_dir')
@@ -165,7 +165,7 @@ def _single(options: Any, flags: tuple[str, ...], module: Any) -> jobs.Job:
   )
 
 
-def _array(options: Any, flags: tuple[str, ...], module: Any, make: bool) -> jobs.Job:
+def _array(options: argparse.Namespace, flags: tuple[str, ...], module: types.ModuleType, make: bool) -> jobs.Job:
   if not module.HAS_ARRAYS:
     raise errors.UserError(f'--array: --engine={options.engine} has none; `official-ext sweep` runs a sweep itself')
   values = sweep_file.read(options.array)
@@ -194,7 +194,7 @@ def _array(options: Any, flags: tuple[str, ...], module: Any, make: bool) -> job
   )
 
 
-def _name(options: Any, text: str) -> str:
+def _name(options: argparse.Namespace, text: str) -> str:
   if options.name is not None and options.name != jobs.name_of(options.name):
     raise errors.UserError(
       f'--name={options.name}: engines take small letters, digits and dashes; such as {jobs.name_of(options.name)}'
@@ -202,7 +202,7 @@ def _name(options: Any, text: str) -> str:
   return options.name or jobs.name_of(text)
 
 
-def _program(name: str | None, module: Any) -> str:
+def _program(name: str | None, module: types.ModuleType) -> str:
   if module.NEEDS_ABSOLUTE:  # It is the container's.
     return name or 'train.py'
   return os.path.abspath(commands.find_program(name or 'train.py'))

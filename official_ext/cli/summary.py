@@ -1,13 +1,13 @@
 """Summarises a run on half a screen: `python -m official_ext.cli.summary MODEL_DIR`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import os
 import sys
-from typing import Any
 
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import yaml_text
 from official_ext.base.files import paths as paths_lib
 from official_ext.base.run_folder import run_status
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   return 0
 
 
-def _evaluations(model_dir: str) -> list[dict[str, Any]]:
+def _evaluations(model_dir: str) -> list[json_types.JsonObject]:
   """The evaluations by the run itself, and by those that ran beside it or after it, by step."""
   paths = paths_lib.matching(model_dir, r'events.*\.jsonl')
   try:
@@ -78,19 +78,19 @@ def _evaluations(model_dir: str) -> list[dict[str, Any]]:
   return sorted(events, key=lambda event: (event['step'], event['time']))
 
 
-def _status(record: dict[str, Any]) -> str:
+def _status(record: json_types.JsonObject) -> str:
   text = record['status']
   if record.get('step') is not None:
     text += f' at step {record["step"]}' + (f' of {record["train_steps"]}' if record.get('train_steps') else '')
   return text + (f': {record["error"]}' if record.get('error') else f' ({record.get("devices")})')
 
 
-def _metrics(event: dict[str, Any]) -> str:
+def _metrics(event: Mapping[str, object]) -> str:
   values = {name: value for name, value in event.items() if name not in ('time', 'event', 'step', 'seconds')}
   return '  '.join([*progress.format_values(values), f'(step {event["step"]})'])
 
 
-def _best(model_dir: str, evaluations: Sequence[dict[str, Any]]) -> list[tuple]:
+def _best(model_dir: str, evaluations: Sequence[dict[str, object]]) -> list[tuple]:
   """The row about the best evaluation, if the run exports its best checkpoint."""
   path = os.path.join(model_dir, 'params.yaml')
   if not tf.io.gfile.exists(path):

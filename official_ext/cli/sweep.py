@@ -1,13 +1,14 @@
 """official-ext sweep: searches parameters by many runs of the queue. No TensorFlow, but for the check of the points."""
 
+import argparse
 from collections.abc import Callable, Mapping, Sequence
 import json
 import os
 import subprocess
 import sys
-from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import yaml_text
 from official_ext.base.files import paths
 from official_ext.base.files import regular_files
@@ -113,7 +114,7 @@ def _start(options: Any) -> int:
   return sweep_controller.Controller(folder, slots, start_dispatcher).run()
 
 
-def _source(options: Any) -> tuple[dict[str, Any], str, str, str]:
+def _source(options: argparse.Namespace) -> tuple[json_types.JsonObject, str, str, str]:
   """What a sweep's file says: its values, its text, the folder of the runs, and a name."""
   places = [os.path.expanduser(place) for place in options.places]
   if places and os.path.isfile(os.path.join(places[0], sweep_folder.FILE)):
@@ -137,7 +138,9 @@ def _source(options: Any) -> tuple[dict[str, Any], str, str, str]:
   return values, paths.read(places[0], regular_files.MAX_RECORD).decode(), runs_dir, name
 
 
-def _with_flags(values: Mapping[str, Any], options: Any, flags: Sequence[str]) -> dict[str, Any]:
+def _with_flags(
+  values: Mapping[str, object], options: argparse.Namespace, flags: Sequence[str]
+) -> json_types.JsonObject:
   """The values of a file with what the command line says."""
   found = {**values, **{key: value for key in _KEYS if (value := getattr(options, key)) is not None}}
   if options.metric or options.goal:
@@ -159,7 +162,7 @@ def _with_flags(values: Mapping[str, Any], options: Any, flags: Sequence[str]) -
   return found
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _mapping(value: object) -> json_types.JsonObject:
   return value if isinstance(value, dict) else {}
 
 
@@ -209,7 +212,7 @@ def _refuse_changes(folder: sweep_folder.SweepFolder, old: sweep_file.SweepFile,
     raise errors.UserErrors([*changes, hint])
 
 
-def _check(sweep: sweep_file.SweepFile, settings: Mapping[str, Any]) -> None:
+def _check(sweep: sweep_file.SweepFile, settings: json_types.JsonMapping) -> None:
   """Lets the driver check the first point, and each value at a limit of what will be drawn.
 
   Raises:
@@ -350,5 +353,5 @@ def _print(lines: Sequence[str]) -> None:
     print(line)
 
 
-def _print_json(values: Any) -> None:
+def _print_json(values: object) -> None:
   print(json.dumps(summaries.json_values(values), indent=2, allow_nan=False))

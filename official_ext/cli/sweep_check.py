@@ -5,12 +5,12 @@ those of the driver, and `points`, a list with the further flags of each. The mi
 """
 
 import official_ext  # noqa: F401  # First: it selects the Keras that Model Garden is written for.
+from official_ext.base import json_types
 
 # isort: split
 from collections.abc import Sequence
 import json
 import sys
-from typing import Any
 
 from absl import flags as absl_flags
 
@@ -41,7 +41,7 @@ def mistakes_in(flags: Sequence[str], points: Sequence[Sequence[str]]) -> list[s
 
 def main() -> int:
   """Reads points, and prints what is wrong with them."""
-  request: dict[str, Any] = json.load(sys.stdin)
+  request: json_types.JsonObject = json.load(sys.stdin)
   try:
     lines = mistakes_in(request['flags'], request['points'])
   except errors.UserError as error:

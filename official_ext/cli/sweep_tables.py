@@ -1,7 +1,6 @@
 """Sweeps as text for a terminal: what `official-ext sweep` prints. Whatever comes from a file is made harmless."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from official_ext.base.harmless_text import harmless
 from official_ext.cli import run_tables
@@ -10,7 +9,7 @@ from official_ext.operations.sweeps import point_commands
 _BAR = 30
 
 
-def of_sweeps(sweeps: Sequence[Mapping[str, Any]]) -> list[str]:
+def of_sweeps(sweeps: Sequence[json_types.JsonMapping]) -> list[str]:
   """A table of sweeps, a line each: entries as `sweep list --json` has them."""
   rows = [['SWEEP', 'STATUS', 'METHOD', 'POINTS', 'BEST', '']]
   for each in sweeps:
@@ -32,7 +31,7 @@ def of_sweeps(sweeps: Sequence[Mapping[str, Any]]) -> list[str]:
   return run_tables.table(rows)
 
 
-def of_sweep(values: Mapping[str, Any], order: Sequence[int]) -> list[str]:
+def of_sweep(values: json_types.JsonMapping, order: Sequence[int]) -> list[str]:
   """All about a sweep: `sweep show`.
 
   Args:
@@ -62,7 +61,7 @@ def of_sweep(values: Mapping[str, Any], order: Sequence[int]) -> list[str]:
   return [*lines, '', *run_tables.table(rows), *_groups(values['seed_groups']), *_importances(values['importances'])]
 
 
-def _groups(groups: Sequence[Mapping[str, Any]]) -> list[str]:
+def _groups(groups: Sequence[json_types.JsonMapping]) -> list[str]:
   if not groups:
     return []
   rows = [['MEAN', 'DEVIATION', 'POINTS', 'PARAMETERS']]
@@ -86,7 +85,7 @@ def _progress(counts: Mapping[str, int], total: int | None) -> str:
   return f'{over}/{total or known}'
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
   return (
     '-'
     if value is None

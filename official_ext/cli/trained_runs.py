@@ -9,8 +9,10 @@ import types
 from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.run_folder import run_status
 from official_ext.cli import flags as ext_flags
 from official_ext.language.modeling import adapter_bases
@@ -84,7 +86,7 @@ def read_params(
   return params
 
 
-def _origin(model_dir: str) -> dict[str, Any]:
+def _origin(model_dir: str) -> json_types.JsonObject:
   """The origin of a run's experiment, from its record: {experiment, registry}."""
   records = [record for record in (run_status.read(model_dir, mode) for mode in _RECORDS) if record]
   for record in records:
@@ -147,7 +149,7 @@ def export_run(
   return output_dir
 
 
-def _base_of(model: Any) -> dict[str, Any]:
+def _base_of(model: tf_keras.Model) -> dict[str, object]:
   """{'base': how the weights below adapters are kept, and of which folder}; {} for a model without frozen weights."""
   decoder = getattr(model, 'decoder', model)
   if not isinstance(decoder, decoder_lib.Decoder) or not decoder.is_frozen:

@@ -1,8 +1,9 @@
 """What a model writes behind a prompt, on stdout."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
+from official_ext.base import protocols
 from official_ext.language.modeling import decoder
 from official_ext.language.modeling import generation
 from official_ext.language.modeling import token_sampling
@@ -41,7 +42,7 @@ class Writer:
     self,
     tokens: list[int],
     seed: int,
-    out: TextIO,
+    out: protocols.TextOutput,
     is_streamed: bool,
     may_interrupt: bool = False,
     is_stopped: Callable[[], bool] = lambda: False,

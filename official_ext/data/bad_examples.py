@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import contextvars
 import threading
-from typing import Any
 
 from absl import logging
 
@@ -29,13 +28,13 @@ class ExampleLog:
 
   def __init__(self):
     self.describe: Callable[[int], str] | None = None
-    self.identities: list[dict[str, Any]] = []
+    self.identities: list[dict[str, object]] = []
     self.summaries: list[str] = []
     self._lock = threading.Lock()
     self._skipped: set[int] = set()
     self._warned: set[int] = set()
 
-  def add_source(self, identity: dict[str, Any], summary: str) -> None:
+  def add_source(self, identity: dict[str, object], summary: str) -> None:
     """Notes a source; every pipeline of a distributed input reports the same one."""
     with self._lock:
       if identity not in self.identities:
@@ -98,7 +97,7 @@ def one_line(error: BaseException) -> str:
   return f'{type(error).__name__}: {text[:200]}' if text else type(error).__name__
 
 
-def paths(structure: Any, prefix: str = '') -> Iterator[str]:
+def paths(structure: object, prefix: str = '') -> Iterator[str]:
   """The names of a structure's values, joined by '/', in the order of tf.nest.flatten: 'label', 'image/mask', '0'."""
   if isinstance(structure, Mapping):
     for name in sorted(structure):

@@ -6,11 +6,11 @@ batch at a step remains a pure function of (seed, step), however many replicas s
 
 from collections.abc import Sequence
 import contextlib
-from typing import Any
 
 import numpy as np
 from official.modeling.hyperparams import base_config
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import errors
 from official_ext.data import bad_examples
@@ -110,7 +110,7 @@ class BatchReader:
         return example
     raise bad_examples.BadExampleError(f'{message}; nor can the {min(size, MAX_RUN) - 1} after it be used')
 
-  def _try(self, index) -> tuple[Any, str | None]:
+  def _try(self, index) -> tuple[object, str | None]:
     """Returns an example, and what is wrong with it."""
     try:
       (example,) = self._source.fetch([index])
@@ -156,7 +156,7 @@ class BatchReader:
     return found[0]
 
 
-def _conformed(batch: Any, model: Any, fixed_shapes: bool, count: int) -> list[np.ndarray]:
+def _conformed(batch: object, model: tf_keras.Model, fixed_shapes: bool, count: int) -> list[np.ndarray]:
   """Returns a batch's values, flat, in the dtypes of the model's.
 
   Args:

@@ -24,7 +24,7 @@ from official_ext.base import errors
 from official_ext.base import suggestions
 
 Example = Mapping[str, Any]
-Collate = Callable[[list[Example]], Mapping[str, Any]]
+Collate = Callable[[list[Example]], Example]
 Factory = Callable[[base_config.Config], Collate]
 
 
@@ -40,7 +40,7 @@ class Collator:
   collate: Collate
   fixed_shapes: bool
 
-  def __call__(self, examples: list[Example]) -> Mapping[str, Any]:
+  def __call__(self, examples: list[Example]) -> Example:
     return self.collate(examples)
 
 
@@ -93,7 +93,7 @@ def get(name: str, params: base_config.Config) -> Collator:
   return Collator(registration.factory(params), registration.fixed_shapes)
 
 
-def as_array(value: Any) -> np.ndarray:
+def as_array(value: object) -> np.ndarray:
   """A value of an example as an array. Bytes and text stay as they are: NumPy's own strings lose zero bytes at the end.
 
   Args:
@@ -102,7 +102,7 @@ def as_array(value: Any) -> np.ndarray:
   return np.asarray(value, object) if isinstance(value, (bytes, str)) else np.asarray(value)
 
 
-def stack_examples(examples: Sequence[Example]) -> Mapping[str, Any]:
+def stack_examples(examples: Sequence[Example]) -> Mapping[str, object]:
   """Stacks the examples' values, feature by feature. The examples must agree in structure and shapes."""
   return tf.nest.map_structure(lambda *values: np.stack([as_array(value) for value in values]), *examples)
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 import dataclasses
 import re
-from typing import Any
 
 from official.modeling.hyperparams import base_config
 import tensorflow as tf
@@ -46,7 +45,7 @@ def explain(
   return f': no record of {file} fits this configuration: {reason}'
 
 
-def vars_of(data: base_config.Config) -> list[tuple[str, Any]]:
+def vars_of(data: base_config.Config) -> list[tuple[str, object]]:
   """(name, value) of the fields of a data configuration, those that mean a length first."""
   names = [field.name for field in dataclasses.fields(data)] if dataclasses.is_dataclass(data) else []
   return [(name, getattr(data, name)) for name in sorted(names, key=lambda name: 'length' not in name)]

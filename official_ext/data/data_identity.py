@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from concurrent import futures
 import hashlib
 import os
-from typing import Any
 
 import numpy as np
 from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
+from official_ext.base import json_types
 from official_ext.data import input_faults
 
-Identity = dict[str, Any]
+Identity = json_types.JsonObject
 NUM_ROWS = 16
 _NUM_THREADS = 16
 _ORDER = 'order_of_files'
@@ -60,7 +60,7 @@ def of_config(data: base_config.Config) -> Identity:
   return {**found, 'split': data.tfds_split, **identity}
 
 
-def of_arrays(arrays: Any) -> Identity:
+def of_arrays(arrays: object) -> Identity:
   """The identity of a structure of arrays: shapes, dtypes, and a checksum of 16 evenly spaced rows.
 
   Args:
@@ -75,7 +75,7 @@ def of_arrays(arrays: Any) -> Identity:
   }
 
 
-def differences(path: str, before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
+def differences(path: str, before: Sequence[Mapping[str, object]], now: Sequence[Mapping[str, object]]) -> list[str]:
   """A line for each difference between the identities of an input's sources, in the entries that both have.
 
   Args:

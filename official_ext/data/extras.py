@@ -1,12 +1,12 @@
 """Packages that only some data need: they come with an extra of this package."""
 
 import importlib
-from typing import Any
+import types
 
 from official_ext.base import errors
 
 
-def load(package: str, what: str, extra: str = 'language_models') -> Any:
+def load(package: str, what: str, extra: str = 'language_models') -> types.ModuleType:
   """Imports a package.
 
   Args:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
@@ -20,9 +19,9 @@ class InMemoryBatches:
   """
 
   indices: Callable[[tf.Tensor], tf.Tensor]
-  gather: Callable[[tf.Tensor], Any]
+  gather: Callable[[tf.Tensor], object]
 
-  def batch(self, number: tf.Tensor) -> Any:
+  def batch(self, number: tf.Tensor) -> object:
     """The batch of a number, an int64 scalar."""
     return self.gather(self.indices(number[tf.newaxis])[0])
 
@@ -33,6 +32,6 @@ def attach(dataset: tf.data.Dataset, batches: InMemoryBatches) -> tf.data.Datase
   return dataset
 
 
-def of(dataset: Any) -> InMemoryBatches | None:
+def of(dataset: tf.data.Dataset) -> InMemoryBatches | None:
   """What is noted on a dataset; None if nothing is."""
   return getattr(dataset, _ATTRIBUTE, None)

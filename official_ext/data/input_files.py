@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 import os
-from typing import Any
 
 from official_ext.base.files import paths
 
 
-def patterns(input_path: Any) -> Iterator[str]:
+def patterns(input_path: object) -> Iterator[str]:
   """The patterns of an `input_path`: a string of patterns joined by commas, or lists and sections of such strings.
 
   A local file or folder that is called just like the string is meant by it, whatever commas it has.

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import threading
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -158,7 +158,7 @@ def _check_length(num_bytes: int, place: Callable[[], str]) -> None:
     )
 
 
-def _next_line(file: Any, at: int, end: int) -> int:
+def _next_line(file: BinaryIO, at: int, end: int) -> int:
   """The place behind the first end of a line from `at` on, where the file is left; `end` if there is none before."""
   while at < end and (block := file.read(min(_BLOCK, end - at))):
     found = block.find(b'\n')
@@ -200,7 +200,7 @@ class _FileRecords(numbered_records.ListRecords):
     return [self._file]
 
 
-def _opened(path: str) -> Any:
+def _opened(path: str) -> BinaryIO:
   """A file to read and to seek in; of a packed one, an unnamed copy that is not."""
   file = _opened_remote(path) if paths.is_remote(path) else open(path, 'rb')
   if not path.endswith('.gz'):
@@ -225,7 +225,7 @@ def begins_with(path: str, letter: bytes) -> bool:
     return f.read(4096).removeprefix(b'\xef\xbb\xbf').lstrip()[:1] == letter
 
 
-def _lines_of(file: Any, at_most: int, total: Any) -> tuple[np.ndarray, np.ndarray]:
+def _lines_of(file: BinaryIO, at_most: int, total: Any) -> tuple[np.ndarray, np.ndarray]:
   """Where the lines are that hold something.
 
   Args:
@@ -266,6 +266,6 @@ def _has_content(text: bytes) -> bool:
   return bool(text) and not text.isspace()
 
 
-def _json_name(value: Any) -> str:
+def _json_name(value: object) -> str:
   names = {list: 'a list', str: 'a string', bool: 'a boolean', int: 'a number', float: 'a number', type(None): 'null'}
   return names.get(type(value), type(value).__name__)

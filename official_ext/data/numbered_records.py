@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 Record = dict[str, Any]
 
@@ -43,7 +44,7 @@ class Records(abc.ABC):
     return []
 
   @property
-  def division(self) -> dict[str, Any]:
+  def division(self) -> dict[str, object]:
     """How records were divided into those that train and those that are held out; {} if they were not: see
     `DividedRecords`.
     """
@@ -116,7 +117,7 @@ class ConcatenatedRecords(Records):
     return [file for part in self._parts for file in part.files]
 
   @property
-  def division(self) -> dict[str, Any]:
+  def division(self) -> dict[str, object]:
     return self._parts[0].division if len(self._parts) == 1 else {}
 
   def _find(self, index):
@@ -127,7 +128,7 @@ class ConcatenatedRecords(Records):
 class SelectedRecords(Records):
   """Some of the records of others."""
 
-  def __init__(self, records: Records, numbers: Any):
+  def __init__(self, records: Records, numbers: npt.ArrayLike):
     """Takes the records of these numbers, integers `[n]`, in this order."""
     self._records = records
     self._numbers = np.asarray(numbers, np.int64)
@@ -150,14 +151,14 @@ class SelectedRecords(Records):
     return self._records.files
 
   @property
-  def division(self) -> dict[str, Any]:
+  def division(self) -> dict[str, object]:
     return self._records.division
 
 
 class DividedRecords(SelectedRecords):
   """Records that train, or those that are held out for validation."""
 
-  def __init__(self, records: Records, is_held_out: Any, takes_held_out: bool):
+  def __init__(self, records: Records, is_held_out: np.ndarray, takes_held_out: bool):
     """Divides records.
 
     Args:
@@ -178,7 +179,7 @@ class DividedRecords(SelectedRecords):
     )
 
   @property
-  def division(self) -> dict[str, Any]:
+  def division(self) -> dict[str, object]:
     """`divided`, a sum over all records; `held_out`, one over the numbers of those held out; `num_held_out`."""
     return {
       'divided': self._records.digest[:12],

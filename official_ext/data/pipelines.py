@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 import inspect
-from typing import Any
 
 import tensorflow as tf
 
@@ -11,7 +10,7 @@ from official_ext.base import tf_internals
 Transform = Callable[[tf.data.Dataset, tf.distribute.InputContext | None], tf.data.Dataset]
 
 
-def transformed(build_inputs: Callable[..., Any], transform: Transform) -> Callable[..., Any]:
+def transformed(build_inputs: Callable[..., object], transform: Transform) -> Callable[..., object]:
   """A task's `build_inputs` that applies `transform(dataset, input_context)` to every dataset that it returns."""
   takes_context = 'input_context' in inspect.signature(build_inputs).parameters
 
@@ -22,7 +21,9 @@ def transformed(build_inputs: Callable[..., Any], transform: Transform) -> Calla
   return build
 
 
-def without_autotune(dataset: tf.data.Dataset, input_context: tf.distribute.InputContext | None = None) -> Any:
+def without_autotune(
+  dataset: tf.data.Dataset, input_context: tf.distribute.InputContext | None = None
+) -> tf.data.Dataset:
   """Turns off tf.data's tuning of parallelism in a dataset, unless its options turn it on.
 
   For datasets that are iterated again and again: when an iterator with tuning is deleted, TensorFlow may first sleep to

@@ -46,7 +46,7 @@ class PreparedFolder:
     return hashlib.sha256(' '.join(sha256 for _, _, _, sha256 in self.files).encode()).hexdigest()[:12]
 
 
-def find(input_path: Any, field: str = 'input_path') -> PreparedFolder | None:
+def find(input_path: object, field: str = 'input_path') -> PreparedFolder | None:
   """The prepared folder that an `input_path` names; None if it names something else.
 
   Args:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import json
 import os
-from typing import Any
 
 from absl import logging
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import suggestions
 from official_ext.base.files import paths
 from official_ext.data import bad_examples
@@ -26,7 +26,7 @@ _MAX_OPEN = 64
 
 
 def open_records(
-  input_path: Any, split: str = '', at_most: int = -1, field: str = 'input_path'
+  input_path: object, split: str = '', at_most: int = -1, field: str = 'input_path'
 ) -> numbered_records.ConcatenatedRecords:
   """The records of files and folders.
 
@@ -80,7 +80,7 @@ def _open(file: str, at_most: int, field: str) -> numbered_records.Records:
   return _opened_files[key]
 
 
-_opened_files: dict[Any, numbered_records.Records] = {}
+_opened_files: dict[object, numbered_records.Records] = {}
 
 
 def read_file(file: str, at_most: int = -1, field: str = '') -> numbered_records.Records:
@@ -213,7 +213,7 @@ def _split_field(field: str) -> str:
   return field.removesuffix('input_path') + 'split' if field.endswith('input_path') else '--split'
 
 
-def _read_json(file: str, field: str) -> Any:
+def _read_json(file: str, field: str) -> json_types.Json:
   try:
     return json.loads(paths.read(file))
   except (OSError, ValueError) as error:

@@ -1,8 +1,9 @@
 """What becomes of the records of a data set: how many are used, cut and dropped, with reasons."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 import dataclasses
-from typing import Any
+
+from official_ext.base import json_types
 
 MAX_NAMED = 5  # Bad records that are described.
 
@@ -60,7 +61,7 @@ class RecordReport:
     """Tokens that were cut off."""
     return self.cut_prompt_tokens + self.cut_content_tokens + self.cut_text_tokens
 
-  def summary(self, num_rows: int, division: Mapping[str, Any] | None = None) -> str:
+  def summary(self, num_rows: int, division: json_types.JsonMapping | None = None) -> str:
     """The numbers of records that are used, dropped and held out, with reasons, in words.
 
     Args:

@@ -15,7 +15,7 @@ import numpy as np
 _BYTES = '\0'
 
 
-def encode_example(example: Mapping[str, Any]) -> bytes:
+def encode_example(example: Mapping[str, object]) -> bytes:
   """An example as a record.
 
   Args:
@@ -29,7 +29,7 @@ def encode_example(example: Mapping[str, Any]) -> bytes:
   return b'\0'.join([head, b''.join(buffers)]) if buffers else head
 
 
-def decode_example(record: bytes) -> dict[str, Any]:
+def decode_example(record: bytes) -> dict[str, object]:
   """The example of a record.
 
   Raises:
@@ -44,7 +44,7 @@ def decode_example(record: bytes) -> dict[str, Any]:
   return example
 
 
-def _without_bytes(value: Any, buffers: list[bytes], path: str) -> Any:
+def _without_bytes(value: object, buffers: list[bytes], path: str) -> object:
   if isinstance(value, Mapping):
     wrong = [name for name in value if not isinstance(name, str) or name == _BYTES]
     if wrong:
@@ -65,7 +65,7 @@ def _without_bytes(value: Any, buffers: list[bytes], path: str) -> Any:
   return value
 
 
-def _with_bytes(value: Any, content: bytes, start: int) -> tuple[Any, int]:
+def _with_bytes(value: object, content: bytes, start: int) -> tuple[Any, int]:
   """(the value with its bytes, where those of the next one begin)."""
   if isinstance(value, dict):
     if set(value) == {_BYTES}:

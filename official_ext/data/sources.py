@@ -9,6 +9,7 @@ from typing import Any
 
 from absl import logging
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from official_ext.base import errors
@@ -68,7 +69,7 @@ class Source(abc.ABC):
 class ArraySource(Source):
   """Arrays in memory: example i is row i of each. Batches are gathered in the graph, without Python."""
 
-  def __init__(self, arrays: Mapping[str, Any]):
+  def __init__(self, arrays: Mapping[str, npt.ArrayLike]):
     """Takes the arrays as they are, without a copy.
 
     Args:
@@ -88,7 +89,7 @@ class ArraySource(Source):
     return self._length
 
   @property
-  def arrays(self) -> Mapping[str, Any]:
+  def arrays(self) -> Mapping[str, np.ndarray]:
     """The arrays as given."""
     return self._arrays
 
@@ -114,7 +115,7 @@ class ArraySource(Source):
 class TfdsSource(Source):
   """A split of a TFDS data set, read through `tfds.data_source`; the first use prepares it as ArrayRecord files."""
 
-  def __init__(self, name: str, split: str, data_dir: str = '', decoders: Mapping[str, Any] | None = None):
+  def __init__(self, name: str, split: str, data_dir: str = '', decoders: Mapping[str, object] | None = None):
     """Opens the split, and prepares the data set if it is not prepared yet.
 
     Args:
@@ -248,7 +249,7 @@ class ArrayRecordSource(Source):
 class HuggingFaceSource(Source):
   """A Hugging Face data set (Arrow); needs the extra `huggingface`."""
 
-  def __init__(self, dataset: Any, split: str | None = None, **load_options: Any):
+  def __init__(self, dataset: Any, split: str | None = None, **load_options: object):
     """Opens the data set.
 
     Args:
@@ -321,7 +322,7 @@ def cached(source: Source, block_size: int = 1024, on_bad_example: str = 'error'
   return ArraySource(tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *filter(None, blocks)))
 
 
-def _stacked(source: Source, indices: Sequence[int], on_bad_example: str) -> Mapping[str, Any] | None:
+def _stacked(source: Source, indices: Sequence[int], on_bad_example: str) -> Mapping[str, object] | None:
   """Reads and stacks the examples of these numbers; None if all are skipped."""
   try:
     return collators.stack_examples(source.fetch(indices))

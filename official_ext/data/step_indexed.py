@@ -6,7 +6,6 @@ costs the same to start at, and the global batch does not depend on how many rep
 """
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from official.modeling.hyperparams import base_config
@@ -168,7 +167,7 @@ def _describe(source: sources.Source, params: base_config.Config, at: int) -> st
   return f'{source.describe(index)} at position {at} of the run'
 
 
-def _buffer_size(element_spec: Any) -> int:
+def _buffer_size(element_spec: tf.TypeSpec) -> int:
   """The number of batches to prefetch: enough to bridge the computation of a block, within 64 MiB."""
   num_bytes = 0
   for spec in tf.nest.flatten(element_spec):

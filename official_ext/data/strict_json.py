@@ -6,6 +6,8 @@ import math
 import re
 from typing import Any, NoReturn
 
+from official_ext.base import json_types
+
 # A number above 1e308 has an exponent of three digits, or at least 200 digits in a row before an exponent below 100.
 # Most texts have neither, and need no call of Python per number.
 _MAY_OVERFLOW = re.compile(r'[0-9.][eE]\+?[0-9]{3}|[0-9]{200}')
@@ -15,7 +17,7 @@ class StrictJsonError(ValueError):
   """Raised for JSON whose meaning depends on who reads it."""
 
 
-def loads(text: str) -> Any:
+def loads(text: str) -> json_types.Json:
   """Parses a text.
 
   Raises:
@@ -48,11 +50,11 @@ def _skip_blanks(text: str, place: int) -> int:
 
 
 def _hooks(text: str) -> dict[str, Any]:
-  hooks: dict[str, Any] = {'object_pairs_hook': _object, 'parse_constant': _refuse}
+  hooks: dict[str, object] = {'object_pairs_hook': _object, 'parse_constant': _refuse}
   return {**hooks, 'parse_float': _float, 'parse_int': _int} if _MAY_OVERFLOW.search(text) else hooks
 
 
-def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
   found = dict(pairs)
   if len(found) < len(pairs):
     names = [name for name, _ in pairs]

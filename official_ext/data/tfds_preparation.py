@@ -80,7 +80,7 @@ def prepare(name: str, data_dir: str = '') -> Any:
   return builder
 
 
-def open_data_source(name: str, split: str, data_dir: str, decoders: Mapping[str, Any] | None) -> Any:
+def open_data_source(name: str, split: str, data_dir: str, decoders: Mapping[str, object] | None) -> Any:
   """Opens one split of a data set for random access.
 
   Args:

@@ -12,7 +12,6 @@ import os
 import shutil
 import tempfile
 import time
-from typing import Any
 
 from absl import logging
 
@@ -28,7 +27,7 @@ def root() -> str:
   return os.path.join(home, 'official_ext')
 
 
-def key_of(values: Any) -> str:
+def key_of(values: object) -> str:
   """A name for an entry: 32 hexadecimal digits that depend on JSON values alone."""
   return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
 

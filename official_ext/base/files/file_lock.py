@@ -3,7 +3,6 @@
 import errno
 import os
 import time
-from typing import Any
 
 from official_ext.base.files import regular_files
 
@@ -93,7 +92,7 @@ class FileLock:
         raise TimeoutError(errno.ETIMEDOUT, 'another process holds it', self._path)
       time.sleep(_POLL_SECONDS)
 
-  def __exit__(self, *_: Any) -> None:
+  def __exit__(self, *_: object) -> None:
     self._close()
 
   def _close(self) -> None:

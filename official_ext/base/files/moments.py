@@ -1,7 +1,8 @@
 """Moments as text: UTC in ISO 8601, to the millisecond. No TensorFlow."""
 
 import datetime
-from typing import Any
+
+from official_ext.base import json_types
 
 
 def now() -> str:
@@ -9,7 +10,7 @@ def now() -> str:
   return datetime.datetime.now(datetime.UTC).isoformat(timespec='milliseconds').replace('+00:00', 'Z')
 
 
-def seconds(text: Any) -> float | None:
+def seconds(text: json_types.Json) -> float | None:
   """The seconds from 1970 to a moment; None if that is not the text of one."""
   try:
     moment = datetime.datetime.fromisoformat(text)

@@ -12,7 +12,7 @@ import errno
 import os
 import re
 import shutil
-from typing import Any
+from typing import Any, BinaryIO
 
 from official_ext.base import errors
 from official_ext.base.files import regular_files
@@ -102,7 +102,7 @@ def read(path: str, max_bytes: int | None = None, pipes: bool = False) -> bytes:
     return regular_files.read_whole(file, path, max_bytes)
 
 
-def open_to_read(path: str) -> Any:
+def open_to_read(path: str) -> BinaryIO:
   """Opens a regular file for reading bytes: see regular_files.py. The result is a context that closes it.
 
   Raises:

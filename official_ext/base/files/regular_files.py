@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import errno
 import os
 import stat
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 MAX_RECORD = 16 << 20  # Bytes. For files that hold one record, or a few: larger ones were not written by this library.
 _MEGABYTE = 1 << 20
@@ -85,7 +85,7 @@ def check(path: str) -> None:
   os.close(open_descriptor(path, os.O_RDONLY))
 
 
-def read_whole(file: Any, path: str, max_bytes: int | None) -> bytes:
+def read_whole(file: BinaryIO, path: str, max_bytes: int | None) -> bytes:
   """The content of an open file from its position on.
 
   Args:
@@ -104,7 +104,7 @@ def read_whole(file: Any, path: str, max_bytes: int | None) -> bytes:
   return content
 
 
-def lines(file: Any, max_line: int) -> Iterator[bytes]:
+def lines(file: BinaryIO, max_line: int) -> Iterator[bytes]:
   """The lines of an open file, each with its newline. A longer one counts as empty, and is never in memory as a whole.
 
   Args:

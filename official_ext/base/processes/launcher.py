@@ -13,8 +13,8 @@ import os
 import signal
 import stat
 import sys
-from typing import Any
 
+from official_ext.base import json_types
 from official_ext.base.processes import invocation
 from official_ext.base.processes import process_identity
 
@@ -35,7 +35,7 @@ def told(signs: int | None = None) -> Mapping[str, str]:
   return {_VARIABLE: json.dumps({**process_identity.own().as_dict(), **started})}
 
 
-def own() -> dict[str, Any] | None:
+def own() -> json_types.JsonObject | None:
   """The identity, command and environment of this process's launcher, as JSON values; None if it has none."""
   values = _of_parent()
   return values and {name: value for name, value in values.items() if name != _PIPE}
@@ -50,7 +50,7 @@ def is_worker(pid: int) -> bool:
     return False
 
 
-def _of_parent() -> dict[str, Any] | None:
+def _of_parent() -> dict[str, object] | None:
   try:
     values = json.loads(os.environ.get(_VARIABLE, ''))
   except (ValueError, RecursionError):

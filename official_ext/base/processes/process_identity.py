@@ -4,12 +4,13 @@ A process's number is reused after its end, and means another process in another
 a process is identified by its host, number, start time, the boot of its kernel and its PID namespace.
 """
 
-from collections.abc import Mapping
 import dataclasses
 import os
 import signal
 import socket
 from typing import Any
+
+from official_ext.base import json_types
 
 # The inode of the first PID namespace of any Linux kernel (PROC_PID_INIT_INO): a process in it is in no container.
 _INITIAL_NAMESPACE = 'pid:[4026531836]'
@@ -37,7 +38,7 @@ class ProcessIdentity:
   pid_namespace: str | None = None
   machine_id: str | None = None
 
-  def as_dict(self) -> dict[str, Any]:
+  def as_dict(self) -> json_types.JsonObject:
     """JSON values, which `parse` reads."""
     return dataclasses.asdict(self)
 
@@ -62,7 +63,7 @@ def start_of(pid: int) -> int | None:
   return _state_and_start(pid)[1]
 
 
-def parse(values: Mapping[str, Any]) -> ProcessIdentity | None:
+def parse(values: json_types.JsonMapping) -> ProcessIdentity | None:
   """The process that a JSON object names among other things; None if it names none.
 
   Entries that are missing, as in older files, or of a wrong type count as unknown.

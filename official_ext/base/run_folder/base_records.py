@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import paths
 
 FILE = 'base_model.json'
@@ -42,10 +43,10 @@ class BaseRecord:
 
   folder: str | None
   weights_sha256: str | None
-  quantization: Mapping[str, Any]
+  quantization: json_types.JsonMapping
   frozen_dtype: str
   compute_dtype: str
-  config: Mapping[str, Any]
+  config: json_types.JsonMapping
 
   @property
   def method(self) -> str:

@@ -1,16 +1,18 @@
 """The content of a checkpoint's manifest, and whether it can be believed. No TensorFlow: see manifests.py."""
 
+from collections.abc import Mapping
 import hashlib
 import json
 import re
-from typing import Any
+
+from official_ext.base import json_types
 
 SUFFIX = '.manifest.json'
 PART = r'\.(index|data-[0-9]{5}-of-[0-9]{5})'  # How the names of a checkpoint's files end.
 _DAMAGED = 'its manifest is damaged'
 
 
-def parse(content: bytes, name: str) -> dict[str, Any]:
+def parse(content: bytes, name: str) -> json_types.JsonObject:
   """The entries of a manifest.
 
   Args:
@@ -31,17 +33,17 @@ def parse(content: bytes, name: str) -> dict[str, Any]:
   return entries
 
 
-def sum_of(entries: dict[str, Any]) -> str:
+def sum_of(entries: Mapping[str, object]) -> str:
   """The SHA-256 sum of a manifest's entries."""
   return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
-def is_complete(files: Any) -> bool:
+def is_complete(files: json_types.Json) -> bool:
   """Whether the names of a checkpoint's files are those of a whole one."""
   return any(name.endswith('.index') for name in files) and any('.data-' in name for name in files)
 
 
-def _check_files(files: Any, name: str) -> None:
+def _check_files(files: json_types.Json, name: str) -> None:
   """Raises a ValueError if a manifest's files are not those of the checkpoint `name`."""
   if not isinstance(files, dict):
     raise ValueError(_DAMAGED)

@@ -10,13 +10,13 @@ import contextlib
 import json
 import os
 import time
-from typing import Any
 import uuid
 import weakref
 
 from absl import logging
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import file_lock
 from official_ext.base.files import moments
 from official_ext.base.files import paths
@@ -54,7 +54,7 @@ class RunLock:
     self._path = os.path.join(model_dir, NAME)
     self._beat_seconds = beat_seconds
     self._silence_seconds = silence_seconds
-    self._lease: dict[str, Any] = {'mode': mode}
+    self._lease: dict[str, object] = {'mode': mode}
     self._file = -1
     self._heartbeat: heartbeat.Heartbeat | None = None
     self._taken_by: str | None = None
@@ -169,7 +169,7 @@ class RunLock:
         os.remove(self._path)
     self._close()
 
-  def _read(self) -> Mapping[str, Any] | None:
+  def _read(self) -> json_types.JsonMapping | None:
     """The current lease; None if there is none, {} if it cannot be read."""
     return _read_lease(self._path)
 
@@ -225,14 +225,14 @@ class RunLock:
     if lease is not None and not self._is_ours(lease):
       raise _refusal(self._model_dir, lease)
 
-  def _is_ours(self, lease: Mapping[str, Any] | None) -> bool:
+  def _is_ours(self, lease: Mapping[str, object] | None) -> bool:
     return bool(lease) and lease.get('token') == self._lease['token']  # type: ignore[union-attr]
 
   def _was_silent(self) -> bool:
     """Whether others may have taken this process for dead. Of its two clocks one stops in sleep, one may be changed."""
     return any(now - then > self._silence_seconds / 2 for now, then in zip(_clocks(), self._ours_at))
 
-  def _look(self) -> Mapping[str, Any] | None:
+  def _look(self) -> json_types.JsonMapping | None:
     """Reads the lease, and notes its owner."""
     lease = self._read()
     if lease and not self._is_ours(lease):
@@ -265,7 +265,7 @@ def check_free(model_dir: str) -> None:
       time.sleep(_POLL_SECONDS)
 
 
-def _is_certainly_held(path: str, lease: Mapping[str, Any]) -> bool:
+def _is_certainly_held(path: str, lease: Mapping[str, object]) -> bool:
   if paths.is_remote(path):
     return bool(_is_held(lease, -1))
   file = regular_files.open_descriptor(path, os.O_RDONLY)
@@ -276,7 +276,7 @@ def _is_certainly_held(path: str, lease: Mapping[str, Any]) -> bool:
     os.close(file)
 
 
-def _is_held(lease: Mapping[str, Any] | None, file: int) -> bool | None:
+def _is_held(lease: Mapping[str, object] | None, file: int) -> bool | None:
   """Whether the process that a lease names is alive; None if only its heartbeat can tell.
 
   Args:
@@ -296,7 +296,7 @@ def _is_held(lease: Mapping[str, Any] | None, file: int) -> bool | None:
   return process_identity.is_alive(process)
 
 
-def _read_lease(path: str) -> dict[str, Any] | None:
+def _read_lease(path: str) -> dict[str, object] | None:
   """The lease in a file; None if the file does not exist or is empty, {} if it holds something else."""
   try:
     content = paths.read(path, regular_files.MAX_RECORD)
@@ -311,14 +311,14 @@ def _read_lease(path: str) -> dict[str, Any] | None:
   return lease if isinstance(lease, dict) else {}
 
 
-def _refusal(model_dir: str, lease: Mapping[str, Any] | None) -> errors.UserError:
+def _refusal(model_dir: str, lease: Mapping[str, object] | None) -> errors.UserError:
   return errors.UserError(
     f'--model_dir={model_dir}: {_describe(lease)} trains in this folder. Wait for it or stop it, or choose another '
     'folder'
   )
 
 
-def _describe(lease: Mapping[str, Any] | None) -> str:
+def _describe(lease: Mapping[str, object] | None) -> str:
   process = process_identity.parse(lease or {})
   if not lease or process is None:
     return 'another process'

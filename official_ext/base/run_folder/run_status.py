@@ -4,8 +4,8 @@ from collections.abc import Mapping
 import json
 import os
 import time
-from typing import Any
 
+from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 from official_ext.base.processes import process_identity
@@ -15,7 +15,7 @@ from official_ext.base.run_folder import liveness
 STATUSES = ('running', 'finished', 'preempted', 'diverged', 'failed', 'hung')
 
 # What readers rely on. A value of another type makes a record that cannot be read.
-_TYPES: dict[str, Any] = {
+_TYPES: json_types.JsonObject = {
   'status': str,
   'step': (int, type(None)),
   'attempt': int,
@@ -33,7 +33,7 @@ def path_of(model_dir: str, mode: str = 'train') -> str:
   return os.path.join(model_dir, 'run.json' if 'train' in mode else f'run.{mode}.json')
 
 
-def read(model_dir: str, mode: str = 'train') -> dict[str, Any] | None:
+def read(model_dir: str, mode: str = 'train') -> json_types.JsonObject | None:
   """The record that a run of `mode` left in `model_dir`; None if there is none, or none that can be read."""
   try:
     values = json.loads(paths.read(path_of(model_dir, mode), regular_files.MAX_RECORD))
@@ -42,7 +42,7 @@ def read(model_dir: str, mode: str = 'train') -> dict[str, Any] | None:
   return values if _is_record(values) else None
 
 
-def _is_record(values: Any) -> bool:
+def _is_record(values: object) -> bool:
   if not isinstance(values, dict) or values.get('status') not in STATUSES:
     return False
   return all(
@@ -84,7 +84,7 @@ class TrainingWatch:
     self._model_dir = model_dir
     self._train_steps = train_steps
     self._silence_seconds = silence_seconds
-    self._pulse: Any = None  # The attempt and its heartbeat that were seen last, and when that was new.
+    self._pulse: object = None  # The attempt and its heartbeat that were seen last, and when that was new.
     self._pulse_at = 0.0
     self._has_beaten = False
     self._attempt_before: int | None = None
@@ -109,7 +109,7 @@ class TrainingWatch:
       self._notice = ''
     return False
 
-  def _note_before(self, record: Mapping[str, Any]) -> None:
+  def _note_before(self, record: json_types.JsonMapping) -> None:
     """Notes an attempt that ended before the watch began, unless it completed the training."""
     step = record.get('step') or 0
     if step >= self._train_steps or record.get('early_stopped') or record.get('attempt') == self._attempt_before:
@@ -120,7 +120,7 @@ class TrainingWatch:
       'attempt, up to trainer.continuous_eval_timeout seconds.'
     )
 
-  def _is_over(self, record: Mapping[str, Any]) -> bool:
+  def _is_over(self, record: Mapping[str, object]) -> bool:
     """Whether an attempt has finished or died."""
     if record['status'] != 'running':
       return True

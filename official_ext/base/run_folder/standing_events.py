@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable
 import json
-from typing import Any
+
+from official_ext.base import json_types
 
 # Events after which the lines above that concern higher steps are superseded.
 GO_BACK = ('restored', 'rollback')
 MAX_LINE = 1 << 24  # Bytes. What is longer was not written by a run.
 
 
-def parse(line: str | bytes) -> dict[str, Any] | None:
+def parse(line: str | bytes) -> json_types.JsonObject | None:
   """The event of a line; None if that is none, such as one that a dying machine has cut short."""
   try:
     event = json.loads(line)
@@ -21,7 +22,7 @@ def parse(line: str | bytes) -> dict[str, Any] | None:
   return event if isinstance(step, int) and not isinstance(step, bool) else None
 
 
-def standing(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def standing(events: Iterable[dict[str, object]]) -> list[json_types.JsonObject]:
   """The events that are still valid.
 
   A run that was restored or rolled back continues from an earlier step: the events before that concern higher steps are
@@ -30,7 +31,7 @@ def standing(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
   Args:
     events: all of a run, in order.
   """
-  valid: list[dict[str, Any]] = []
+  valid: list[json_types.JsonObject] = []
   for event in events:
     if event['event'] in GO_BACK:
       valid = [earlier for earlier in valid if earlier['step'] <= event['step']]

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from official_ext.base import credentials
+from official_ext.base import json_types
 
 STEP = 'global_step'  # W&B's axis of all metrics.
 MLFLOW_MAX_VALUE = 6000  # MLflow refuses longer parameters.
@@ -24,7 +25,7 @@ WANDB_NOTE = 'wandb_run_id'
 _WANDB_BAD_ENDS = ('failed', 'hung', 'diverged', 'dead')
 
 
-def numbers_of(event: str, flat: Mapping[str, Any]) -> dict[str, float]:
+def numbers_of(event: str, flat: Mapping[str, object]) -> dict[str, float]:
   """The numbers among the values of an event: those of 'eval' as `validation/<name>`; {} for other events."""
   if event not in ('train', 'eval'):
     return {}
@@ -58,7 +59,7 @@ def csv_cell(value: Any) -> Any:
 
 def flatten(values: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
   """A nested configuration as a flat one, with names joined by '/'."""
-  flat: dict[str, Any] = {}
+  flat: dict[str, object] = {}
   for key, value in values.items():
     flat |= flatten(value, f'{prefix}{key}/') if isinstance(value, Mapping) else {f'{prefix}{key}': value}
   return flat
@@ -69,7 +70,7 @@ def mlflow_name(name: str) -> str:
   return ''.join(c if c.isalnum() or c in '_-. /' else '_' for c in name)
 
 
-def mlflow_params(params: Mapping[str, Any]) -> dict[str, str]:
+def mlflow_params(params: Mapping[str, object]) -> dict[str, str]:
   """The parameters of a nested configuration, as MLflow takes them."""
   return {mlflow_name(name): str(value)[:MLFLOW_MAX_VALUE] for name, value in flatten(params).items()}
 

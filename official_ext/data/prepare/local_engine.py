@@ -8,9 +8,9 @@ import queue
 import subprocess
 import sys
 import threading
-from typing import Any
 
 import official_ext
+from official_ext.base import json_types
 from official_ext.data.prepare import shards
 
 _END_SECONDS = 10.0
@@ -24,7 +24,7 @@ class LocalEngine:
     """Takes the number of processes."""
     self._num_workers = num_workers
     self._processes: list[subprocess.Popen] = []
-    self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
+    self._answers: queue.Queue[dict[str, object] | None] = queue.Queue()
     self._lock = threading.Lock()
     self._closed = False
     self._threads: list[threading.Thread] = []
@@ -32,7 +32,7 @@ class LocalEngine:
   def __enter__(self) -> 'LocalEngine':
     return self
 
-  def __exit__(self, *_: Any) -> None:
+  def __exit__(self, *_: object) -> None:
     with self._lock:
       self._closed = True
       processes = list(self._processes)
@@ -47,7 +47,7 @@ class LocalEngine:
         with contextlib.suppress(OSError):  # What was to be written to it is not.
           pipe.close()
 
-  def answers(self, jobs: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any] | None]:
+  def answers(self, jobs: Iterable[dict[str, object]]) -> Iterator[json_types.JsonObject | None]:
     """The answers of `shards.write_or_tell` to jobs, as they come; None every now and then, while there is none."""
     left = iter(jobs)
     self._threads = [threading.Thread(target=self._serve, args=(left,), daemon=True) for _ in range(self._num_workers)]
@@ -65,9 +65,9 @@ class LocalEngine:
       else:
         yield answer
 
-  def _serve(self, jobs: Iterator[dict[str, Any]]) -> None:
+  def _serve(self, jobs: Iterator[dict[str, object]]) -> None:
     """Gives one process its jobs, one after the other."""
-    job: dict[str, Any] | None = None
+    job: json_types.JsonObject | None = None
     try:
       process = None
       while (job := self._next(jobs)) is not None:

@@ -8,9 +8,9 @@ import dataclasses
 import hashlib
 import json
 import os
-from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.data import input_files
 from official_ext.data import prepared_folders
@@ -52,15 +52,15 @@ class Plan:
   """
 
   kind: str
-  settings: Mapping[str, Any]
-  inputs: Mapping[str, Any]
+  settings: json_types.JsonMapping
+  inputs: json_types.JsonMapping
   labels: tuple[str, ...]
   columns: tuple[str, ...]
   shards: tuple[Shard, ...]
   contents: Mapping[str, input_content.FileContent] = dataclasses.field(default_factory=dict)
   row_format: str = ''
 
-  def identity(self) -> dict[str, Any]:
+  def identity(self) -> json_types.JsonObject:
     """What two starts in a folder have to agree in."""
     return {
       'version': prepared_folders.VERSION,
@@ -70,7 +70,7 @@ class Plan:
       'shards': len(self.shards),
     }
 
-  def job(self, number: int, folder: str) -> dict[str, Any]:
+  def job(self, number: int, folder: str) -> json_types.JsonObject:
     """All that a process needs to write a shard, as JSON values; `folder` is where to."""
     shard = self.shards[number]
     identity = self.identity()
@@ -89,7 +89,7 @@ class Plan:
     }
 
 
-def digest(values: Any) -> str:
+def digest(values: object) -> str:
   """A short sum over JSON values."""
   return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -130,7 +130,7 @@ def make(
   sizes = [_size(file) for file in files]
   pieces = [piece for file, size in zip(files, sizes) for piece in pieces_lib.of_file(file, size, settings.shard_bytes)]
   columns: tuple[str, ...] = ()
-  resolved: dict[str, Any] = {}
+  resolved: dict[str, object] = {}
   if row_format:
     open_first = lambda piece: pieces_lib.open_piece(_beginning(piece), [], [])
     columns, resolved = row_format.resolve(pieces, settings.on_bad_example == 'skip', open_first)
@@ -172,7 +172,9 @@ def _of_images(folder, classes, settings, check):
   return Plan(
     kind='images',
     settings=dataclasses.asdict(settings),
-    inputs=_identity(*zip(*files), [contents[path].sha256 for path in paths_of]),
+    inputs=_identity(
+      [name for name, _ in files], [size for _, size in files], [contents[path].sha256 for path in paths_of]
+    ),
     labels=tuple(classes),
     columns=(),
     shards=_named(shards),
@@ -194,7 +196,7 @@ def _refuse_prepared(patterns: Sequence[str]) -> None:
       raise errors.UserError(f'{path}: was prepared already; name the input that it was made of')
 
 
-def _identity(names: Sequence[str], sizes: Sequence[int], digests: Sequence[str]) -> dict[str, Any]:
+def _identity(names: Sequence[str], sizes: Sequence[int], digests: Sequence[str]) -> json_types.JsonObject:
   """Folders do not count: data that was moved is the same."""
   return {
     'files': len(names),

@@ -1,16 +1,17 @@
 """The whole of a preparation: its folder, its plan, its shards by an engine, what it leaves. No TensorFlow."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import json
 import os
 import time
-from typing import Any, Protocol
+from typing import Protocol
 
 import yaml
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import file_lock
 from official_ext.base.files import paths
 from official_ext.data import prepared_folders
@@ -28,7 +29,7 @@ _SECONDS_PER_LINE = 2.0
 class Engine(Protocol):
   """What runs `shards.write_or_tell` somewhere."""
 
-  def answers(self, jobs: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any] | None]:
+  def answers(self, jobs: Iterable[dict[str, object]]) -> Iterator[json_types.JsonObject | None]:
     """The answers to jobs, as they come; None every now and then."""
 
 
@@ -154,9 +155,9 @@ def _check_unchanged(plan: planning.Plan, folder: str) -> None:
   raise errors.UserError(f'{min(changed)}: has changed during the preparation; prepare another folder')
 
 
-def _notes(plan, folder, make_engine, tell, stopped_by) -> tuple[list[dict[str, Any]], int]:
+def _notes(plan, folder, make_engine, tell, stopped_by) -> tuple[list[json_types.JsonObject], int]:
   """(the note of each shard, in order; how many of them were there before)."""
-  found: dict[str, dict[str, Any]] = {}
+  found: dict[str, dict[str, object]] = {}
   total, num_there = len(plan.shards), 0
   with (
     make_engine(total) as engine,
@@ -179,7 +180,7 @@ def _notes(plan, folder, make_engine, tell, stopped_by) -> tuple[list[dict[str, 
   return [found[shard.name] for shard in plan.shards], num_there
 
 
-def _raise_failure(answer: dict[str, Any]) -> None:
+def _raise_failure(answer: Mapping[str, object]) -> None:
   kinds: dict[str, type[Exception]] = {
     shards.BAD_INPUT: errors.UserError,
     shards.NO_STORAGE: errors.StorageError,
@@ -189,7 +190,7 @@ def _raise_failure(answer: dict[str, Any]) -> None:
     raise kinds[answer['end']](answer['message'])
 
 
-def _check_size(folder: str, answer: dict[str, Any]) -> None:
+def _check_size(folder: str, answer: json_types.JsonObject) -> None:
   """Makes sure that a shard is in the folder that is seen from here, and not in one of that name elsewhere."""
   path, num_bytes = os.path.join(folder, answer['name']), answer['note']['bytes']
   try:
@@ -213,7 +214,7 @@ class _Progress:
     self._start = self._told = time.monotonic()
     self._done = self._there = self._records = 0
 
-  def add(self, answer: dict[str, Any]) -> None:
+  def add(self, answer: json_types.JsonObject) -> None:
     self._done += 1
     self._there += answer['was_there']
     self._records += 0 if answer['was_there'] else answer['note']['report']['records']
@@ -282,7 +283,7 @@ def _check_folder(folder: str, plan: planning.Plan) -> None:
     raise errors.UserErrors([f'{folder}: was begun otherwise; name another folder, or: {line}' for line in different])
 
 
-def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+def _differences(before: json_types.JsonObject, now: json_types.JsonObject) -> Iterator[str]:
   old, new = ({**part.get('settings', {}), 'kind': part.get('kind')} for part in (before, now))
   for name in sorted({*old, *new}):
     if old.get(name) != new.get(name):
@@ -319,7 +320,7 @@ def _write_files(folder: str, row_format: settings_lib.RowFormat | None) -> None
     _write(path, content)
 
 
-def _write_config(folder: str, values: dict[str, Any]) -> str:
+def _write_config(folder: str, values: Mapping[str, object]) -> str:
   """Writes a file for `--config_file` with all that an experiment on these rows must agree in; returns its path."""
   path = os.path.join(folder, CONFIG)
   _write(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode())
@@ -336,7 +337,7 @@ def _write_manifest(folder, plan, notes, report) -> None:
   _write_json(os.path.join(folder, prepared_folders.MANIFEST), manifest)
 
 
-def _write_json(path: str, values: Any) -> None:
+def _write_json(path: str, values: object) -> None:
   _write(path, (json.dumps(values, indent=2) + '\n').encode())
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import official_ext
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.data import bad_examples
 from official_ext.data import extras
 from official_ext.data.prepare import shards
@@ -52,7 +53,7 @@ class RayEngine:
         signal.signal(number, handler)
 
   def _start(self, address: str) -> None:
-    where: dict[str, Any] = {'address': address}
+    where: json_types.JsonObject = {'address': address}
     if not address:
       os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')  # What is started here tells nobody of it.
       where = {'address': 'local', 'num_cpus': self._num_workers or None, 'include_dashboard': False}
@@ -62,7 +63,7 @@ class RayEngine:
   def __enter__(self) -> 'RayEngine':
     return self
 
-  def __exit__(self, *_: Any) -> None:
+  def __exit__(self, *_: object) -> None:
     with contextlib.suppress(self._ray.exceptions.RayError):
       for reference in self._waiting:
         self._ray.cancel(reference, force=True)
@@ -70,7 +71,7 @@ class RayEngine:
         self._ray.wait(list(self._waiting), num_returns=len(self._waiting), timeout=_END_SECONDS)
     self._ray.shutdown()
 
-  def answers(self, jobs: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any] | None]:
+  def answers(self, jobs: Iterable[json_types.JsonObject]) -> Iterator[json_types.JsonObject | None]:
     """See `LocalEngine.answers`. A task whose process or machine is lost is run again."""
     task = self._ray.remote(num_cpus=1)(_write_or_tell)
     here = os.uname().nodename
@@ -96,7 +97,7 @@ class RayEngine:
     return self._num_workers or max(_LEAST_WAITING, 2 * int(self._ray.cluster_resources().get('CPU', 0)))
 
 
-def _write_or_tell(job: dict[str, Any], version: str, caller: str) -> dict[str, Any]:
+def _write_or_tell(job: json_types.JsonObject, version: str, caller: str) -> json_types.JsonObject:
   """`shards.write_or_tell` in a process of Ray's.
 
   Args:

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator
 import importlib
-from typing import Any
 
+from official_ext.base import json_types
 from official_ext.data import bad_examples
 from official_ext.data import numbered_records
 from official_ext.data import record_report
@@ -13,7 +13,7 @@ _HINT = 'repair or replace it, or give --on_bad_example=skip'
 
 
 def write_rows(
-  job: dict[str, Any], records: numbered_records.Records, write: Callable[[bytes], None]
+  job: json_types.JsonObject, records: numbered_records.Records, write: Callable[[bytes], None]
 ) -> record_report.RecordReport:
   """Writes the rows of a shard.
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-from typing import Any, Protocol
+from typing import Protocol
 
+from official_ext.base import json_types
+from official_ext.data import numbered_records
 from official_ext.data.prepare import pieces as pieces_lib
 
 
@@ -37,14 +39,17 @@ class RowFormat(Protocol):
   module: str
 
   @property
-  def settings(self) -> Mapping[str, Any]: ...
+  def settings(self) -> json_types.JsonMapping: ...
 
   @property
   def files(self) -> Mapping[str, bytes]: ...
 
   def resolve(
-    self, pieces: Sequence[pieces_lib.Piece], leaves_out: bool, open_first: Callable[[pieces_lib.Piece], Any]
-  ) -> tuple[tuple[str, ...], dict[str, Any]]:
+    self,
+    pieces: Sequence[pieces_lib.Piece],
+    leaves_out: bool,
+    open_first: Callable[[pieces_lib.Piece], numbered_records.Records],
+  ) -> tuple[tuple[str, ...], json_types.JsonObject]:
     """(columns of the first record, settings that depend on it), once for all shards.
 
     Args:
@@ -56,5 +61,5 @@ class RowFormat(Protocol):
       UserError: there is no record that fits.
     """
 
-  def config(self, folder: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+  def config(self, folder: str, settings: json_types.JsonMapping) -> json_types.JsonObject:
     """The values of a `--config_file` for training on a folder that was prepared with these settings."""

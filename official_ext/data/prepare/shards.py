@@ -5,14 +5,15 @@ shard whose note fits counts. A process that has read ArrayRecord files must not
 do both.
 """
 
+from collections.abc import Mapping
 import contextlib
 import hashlib
 import json
 import os
 import re
-from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.data import numbered_records
 from official_ext.data import record_report
@@ -27,7 +28,7 @@ _REASON = re.compile(r': ([^;]+);')
 DONE, BAD_INPUT, NO_STORAGE, FAILED = 'done', 'bad_input', 'no_storage', 'failed'
 
 
-def write_or_tell(job: dict[str, Any]) -> dict[str, Any]:
+def write_or_tell(job: Mapping[str, object]) -> json_types.JsonObject:
   """Writes a shard, unless it is there already.
 
   Args:
@@ -51,7 +52,7 @@ def write_or_tell(job: dict[str, Any]) -> dict[str, Any]:
     return {'name': job['name'], 'end': FAILED, 'message': f'{job["name"]}: {type(error).__name__}: {error}'}
 
 
-def verified(job: dict[str, Any]) -> dict[str, Any] | None:
+def verified(job: Mapping[str, object]) -> dict[str, object] | None:
   """The note of a shard that is there, of this plan, and whole; else None."""
   try:
     note = json.loads(paths.read(_note_path(job)))
@@ -63,7 +64,7 @@ def verified(job: dict[str, Any]) -> dict[str, Any] | None:
   return None
 
 
-def num_rows(job: dict[str, Any]) -> int:
+def num_rows(job: json_types.JsonObject) -> int:
   """The number of rows of a shard by its note; 0 without one."""
   try:
     return json.loads(paths.read(_note_path(job)))['records']
@@ -71,7 +72,7 @@ def num_rows(job: dict[str, Any]) -> int:
     return 0
 
 
-def remove(job: dict[str, Any]) -> None:
+def remove(job: Mapping[str, object]) -> None:
   """Removes a shard and its note, if they are there."""
   for path in (_note_path(job), _path(job)):
     with contextlib.suppress(FileNotFoundError):
@@ -140,7 +141,7 @@ def _records(job) -> numbered_records.Records:
   return numbered_records.ConcatenatedRecords(found)
 
 
-def _note(job: dict[str, Any], path: str, count: int, report: record_report.RecordReport) -> dict[str, Any]:
+def _note(job: Mapping[str, object], path: str, count: int, report: record_report.RecordReport) -> dict[str, object]:
   return {
     'plan': job['plan'],
     'records': count,

@@ -12,7 +12,6 @@ import itertools
 import socket
 import threading
 import time
-from typing import Any
 
 from absl import logging
 import numpy as np
@@ -63,7 +62,7 @@ class _Arrived:
 class _Stream:
   """The elements of one iteration. A thread takes them from the service; `take` gives them out in their order."""
 
-  def __init__(self, request: service_request.Request, spec: Any):
+  def __init__(self, request: service_request.Request, spec: tf.TypeSpec):
     self._request = request
     self._dtypes = [each.dtype for each in tf.nest.flatten(spec)]
     self._changed = threading.Condition()
@@ -90,7 +89,7 @@ class _Stream:
     self._thread.start()
     return self
 
-  def __exit__(self, *unused: Any) -> None:
+  def __exit__(self, *unused: object) -> None:
     with self._changed:
       self._is_closed = True
       self._changed.notify_all()

@@ -52,7 +52,7 @@ class ServedInput:
   indices: Callable[[tf.Tensor], tf.Tensor]
   log: bad_examples.ExampleLog
   _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-  _functions: dict[tuple[int, bool], Any] = dataclasses.field(default_factory=dict)
+  _functions: dict[tuple[int, bool], object] = dataclasses.field(default_factory=dict)
 
   def function(self, size: int, is_partial: bool) -> Any:
     """What makes batches of `size` positions: a concrete function of the first one, an int64 scalar.
@@ -94,11 +94,11 @@ class ServedInput:
 
 # Fields of a task that have nothing to do with its input, or are in the keys of inputs.
 _NOT_OF_INPUT = ('init_checkpoint', 'init_checkpoint_may_miss', 'train_data', 'validation_data')
-_TASK: contextvars.ContextVar[Any] = contextvars.ContextVar('task_config', default=None)
+_TASK: contextvars.ContextVar[object] = contextvars.ContextVar('task_config', default=None)
 
 
 @contextlib.contextmanager
-def belonging_to(task_config: Any) -> Iterator[None]:
+def belonging_to(task_config: object) -> Iterator[None]:
   """A context: the keys of the inputs that are built in it tell this task's configuration from others."""
   token = _TASK.set(task_config)
   try:
@@ -107,7 +107,7 @@ def belonging_to(task_config: Any) -> Iterator[None]:
     _TASK.reset(token)
 
 
-def key_of(params: base_config.Config, identity: data_identity.Identity, transforms: Sequence[Any]) -> str:
+def key_of(params: base_config.Config, identity: data_identity.Identity, transforms: Sequence[object]) -> str:
   """The key of an input.
 
   Args:

@@ -88,6 +88,6 @@ class Answers:
     return (SKIPPED, []) if served.log.forget_skips(first, first + size) else ('', tensors)
 
 
-def register(answers: Callable[..., list[Any]]) -> None:
+def register(answers: Callable[..., list[object]]) -> None:
   """Lets the requests that reach this process be answered by a function, which the caller keeps."""
   tf_internals.register_py_function(FUNCTION, answers)

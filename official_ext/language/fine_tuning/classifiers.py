@@ -1,7 +1,6 @@
 """Models that score texts, which begin as `model_path` says, and become whole folders again."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from absl import logging
 
@@ -19,7 +18,7 @@ def build(
   config: fine_tuning_config.FineTuningConfig,
   base: model_folders.ModelFolders | None,
   num_labels: int,
-  settings: Mapping[str, Any],
+  settings: Mapping[str, object],
   warn: Callable[[str], None] = logging.warning,
 ) -> sequence_classifier.SequenceClassifier:
   """A classifier, with new adapters if they are trained: those of a folder are added to its weights.
@@ -44,7 +43,7 @@ def merged(
   model: sequence_classifier.SequenceClassifier,
   config: fine_tuning_config.FineTuningConfig,
   base: model_folders.ModelFolders | None,
-  settings: Mapping[str, Any],
+  settings: Mapping[str, object],
 ) -> sequence_classifier.SequenceClassifier:
   """A model without adapters that scores as one of `build` does; that stays as it is.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from official_ext.base import errors
 from official_ext.language.modeling import decoder_config
@@ -45,7 +45,7 @@ class FineTuningConfig(definitions.TaskConfig):
     validation_data: What is evaluated.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'frozen_dtype': _DTYPES}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'frozen_dtype': _DTYPES}
   RANGES: ClassVar[Mapping[str, str]] = {'validation_share': '[0, 1)'}
 
   model_path: str = ''

@@ -9,6 +9,7 @@ import contextlib
 from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
 from official_ext.language.modeling import lora
 from official_ext.training.model_parts import layer_weights
@@ -19,14 +20,14 @@ _ATTRIBUTE = '_fine_tuning_reference'
 class Reference:
   """What the trained weights of a model were."""
 
-  def __init__(self, model: Any, is_switched_off: bool):
+  def __init__(self, model: tf_keras.Model, is_switched_off: bool):
     """Keeps what is needed; see `keep`."""
     self._trained: list[Any] = [] if is_switched_off else list(model.trainable_variables)
     self._first = [
       tf.Variable(variable.numpy(), trainable=False, dtype=variable.dtype, name='reference')
       for variable in self._trained
     ]
-    self.checkpoint_items: dict[str, Any] = {}
+    self.checkpoint_items: dict[str, object] = {}
     if self._first:
       self.checkpoint_items['reference'] = tf.train.Checkpoint(weights=self._first)
 
@@ -35,14 +36,14 @@ class Reference:
     for first, variable in zip(self._first, self._trained):
       first.assign(variable.numpy())
 
-  def within(self, model: Any) -> contextlib.AbstractContextManager[None]:
+  def within(self, model: tf_keras.Model) -> contextlib.AbstractContextManager[None]:
     """A context in which the model computes what it did."""
     if not self._first:
       return lora.switched_off(model)
     return layer_weights.handed_in(self._trained, [tf.convert_to_tensor(first) for first in self._first])
 
 
-def keep(model: Any, is_switched_off: bool) -> None:
+def keep(model: tf_keras.Model, is_switched_off: bool) -> None:
   """Keeps what a model is now, for `of`; its checkpoints hold that from now on, under `reference`.
 
   Args:
@@ -51,18 +52,18 @@ def keep(model: Any, is_switched_off: bool) -> None:
   """
   reference = Reference(model, is_switched_off)
   # Past Keras, which would take the kept weights for weights of the model.
-  items: Mapping[str, Any] = getattr(model, 'checkpoint_items', {})
+  items: Mapping[str, object] = getattr(model, 'checkpoint_items', {})
   vars(model)[_ATTRIBUTE] = reference
   vars(model)['checkpoint_items'] = {**items, **reference.checkpoint_items}
 
 
-def take(model: Any) -> None:
+def take(model: tf_keras.Model) -> None:
   """Takes the weights as they are now, if the model has a reference: when they have come from a checkpoint."""
   if _ATTRIBUTE in vars(model):
     vars(model)[_ATTRIBUTE].take()
 
 
-def of(model: Any) -> Callable[..., tf.Tensor]:
+def of(model: tf_keras.Model) -> Callable[..., tf.Tensor]:
   """What computes what the model did when training began: takes the model's arguments, returns what it returns.
 
   Nothing drops out, and no gradient flows.
@@ -72,7 +73,7 @@ def of(model: Any) -> Callable[..., tf.Tensor]:
   """
   reference: Reference = vars(model)[_ATTRIBUTE]
 
-  def call(*args: Any, **kwargs: Any) -> tf.Tensor:
+  def call(*args: object, **kwargs: object) -> tf.Tensor:
     with reference.within(model):
       found = model(*args, **{**kwargs, 'training': False})
     return tf.nest.map_structure(tf.stop_gradient, found)

@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import suggestions
 
 
@@ -60,7 +61,7 @@ class Reward:
     parameters = inspect.signature(self.function).parameters.values()
     return [each.name for each in parameters if each.kind in kinds and each.default is each.empty]
 
-  def arguments(self, known: Mapping[str, Any]) -> dict[str, Any]:
+  def arguments(self, known: json_types.JsonMapping) -> json_types.JsonObject:
     """Those of `known` that the function takes."""
     parameters = inspect.signature(self.function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
@@ -129,7 +130,7 @@ def find(wanted: Sequence[str], path: str) -> list[Reward]:
   return [_registered[name] for name in wanted]
 
 
-def scores(reward: Reward, known: Mapping[str, Sequence[Any]]) -> np.ndarray:
+def scores(reward: Reward, known: Mapping[str, Sequence[object]]) -> np.ndarray:
   """Calls a function in Python.
 
   Args:

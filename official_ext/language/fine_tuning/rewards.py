@@ -22,7 +22,7 @@ def text_of(completion: Any) -> str:
 
 
 @reward_registry.register('exact_answer')
-def exact_answer(completions: Sequence[Any], answer: Sequence[Any], **columns: Any) -> list[float]:
+def exact_answer(completions: Sequence[object], answer: Sequence[object], **columns: object) -> list[float]:
   """1 where a completion's answer is the answer column's, but for white space at its ends, else 0.
 
   The answer of a completion is what stands between the last <answer> and </answer>, or all of it without these.
@@ -37,14 +37,14 @@ def _as_text(answer):
 
 
 @reward_registry.register('think_format')
-def think_format(completions: Sequence[Any], **columns: Any) -> list[float]:
+def think_format(completions: Sequence[object], **columns: object) -> list[float]:
   """TRL's: 1 where a completion begins with one passage between <think> and </think>, else 0."""
   del columns
   return [float(_THINK.match(text_of(completion)) is not None) for completion in completions]
 
 
 @reward_registry.register('answer_format')
-def answer_format(completions: Sequence[Any], **columns: Any) -> list[float]:
+def answer_format(completions: Sequence[object], **columns: object) -> list[float]:
   """1 where a completion is <reasoning>...</reasoning> and <answer>...</answer>, and nothing else, else 0."""
   del columns
   return [float(_REASONING.match(text_of(completion)) is not None) for completion in completions]

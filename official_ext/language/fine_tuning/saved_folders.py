@@ -13,6 +13,7 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import protocols
 from official_ext.base.files import paths
 from official_ext.base.files import whole_folders
 from official_ext.base.run_folder import base_records
@@ -30,7 +31,7 @@ ADAPTER, MODEL = model_folders.RESULTS
 Writer = Callable[[str], None]
 
 
-def writers(task: Any, model: Any) -> Mapping[str, Writer]:
+def writers(task: Any, model: tf_keras.Model) -> Mapping[str, Writer]:
   """Name of a folder of the result -> what writes it: the adapters, if they are trained; the whole model otherwise, or
   if `save_merged` asks for it too.
 
@@ -57,7 +58,7 @@ def writers(task: Any, model: Any) -> Mapping[str, Writer]:
   return found
 
 
-def classifier_writers(task: Any, model: Any) -> Mapping[str, Writer]:
+def classifier_writers(task: Any, model: tf_keras.Model) -> Mapping[str, Writer]:
   """Like `writers`, for a classifier: always the whole model."""
   representable.check(model, 'the result')
   tokenizer = task.result_tokenizer
@@ -82,7 +83,7 @@ def load(task: Any, name: str, folder: str) -> Any:
   return model
 
 
-def check(task: Any, model: Any, folder: str) -> Sequence[str]:
+def check(task: Any, model: tf_keras.Model, folder: str) -> Sequence[str]:
   """Saves the result below a folder, and holds what loads from there against the model: see `Task.check_result`."""
   row = task.source(task.config.train_data).fetch([0])[0]
   prefix = next(name for name in row if name.endswith('input_ids')).removesuffix('input_ids')
@@ -112,7 +113,7 @@ def _size(folder: str) -> int:
 class SaveAtEnd(triggers.AtEnd):
   """Saves the result. That it can be written is looked at before there is anything to be lost."""
 
-  def __init__(self, task: Any, trainer: Any):
+  def __init__(self, task: Any, trainer: protocols.Trainer):
     super().__init__(lambda logs: self._save())
     self._task, self._trainer = task, trainer
     self._is_chief = trainer.strategy.extended.should_checkpoint

@@ -8,8 +8,10 @@ from typing import Any
 from absl import logging
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import protocols
 from official_ext.base.run_folder import base_records
 from official_ext.base.run_folder import model_folders
 from official_ext.data import numbered_records
@@ -27,6 +29,7 @@ from official_ext.language.modeling import pretrained
 from official_ext.language.modeling import sequence_classifier
 from official_ext.language.text import prepared_texts
 from official_ext.language.text import python_docstrings
+from official_ext.language.text import text_data
 from official_ext.language.text import text_sources
 from official_ext.language.text import text_task
 from official_ext.language.text import tokenizer as tokenizer_lib
@@ -55,7 +58,10 @@ class FineTuningTask(text_task.TextTask):
     needs_reference: whether `forward` calls `reference`. A subclass may decide it by its configuration.
   """
 
-  needs_reference = False
+  @property
+  def needs_reference(self) -> bool:
+    """Whether `forward` calls `reference`."""
+    return False
 
   # Model.
 
@@ -77,7 +83,7 @@ class FineTuningTask(text_task.TextTask):
       logging.info('%s', lora_lib.describe(model))
     return model
 
-  def merged_language_model(self, model: Any) -> decoder_lib.LanguageModel:
+  def merged_language_model(self, model: tf_keras.Model) -> decoder_lib.LanguageModel:
     """A model of `build_language_model` without adapters, which are added to its weights: to be saved."""
     if not self.config.trains_adapters:
       return model
@@ -92,7 +98,7 @@ class FineTuningTask(text_task.TextTask):
     self.check_vocabulary(model.config.vocab_size)
     return model
 
-  def classifier_writers(self, model: Any) -> Mapping[str, Callable[[str], None]]:
+  def classifier_writers(self, model: tf_keras.Model) -> Mapping[str, Callable[[str], None]]:
     """`result_writers` of a model of `build_classifier`: the whole model, adapters merged, and the tokenizer.
 
     Raises:
@@ -100,7 +106,7 @@ class FineTuningTask(text_task.TextTask):
     """
     return saved_folders.classifier_writers(self, model)
 
-  def merged_classifier(self, model: Any) -> sequence_classifier.SequenceClassifier:
+  def merged_classifier(self, model: tf_keras.Model) -> sequence_classifier.SequenceClassifier:
     """A model of `build_classifier` without adapters, which are added to its weights: to be saved."""
     return classifiers.merged(model, self.config, self.base_model, self._run_settings())
 
@@ -141,27 +147,27 @@ class FineTuningTask(text_task.TextTask):
     """What `model` says about how a model from a folder is run."""
     return pretrained.settings(self.config.model)
 
-  def build_model(self) -> Any:
+  def build_model(self) -> object:
     """See base class. A subclass may put a head on `build_language_model`."""
     model = self.build_language_model()
     self.keep_reference(model)
     return model
 
-  def keep_reference(self, model: Any) -> None:
+  def keep_reference(self, model: tf_keras.Model) -> None:
     """Keeps what `reference` computes, if it is needed: part of `build_model`."""
     if self.needs_reference:
       base, config = self.base_model, self.config
       has_new_adapters = config.trains_adapters and base is not None and not base.adapter
       reference_lib.keep(model, is_switched_off=has_new_adapters and not config.init_checkpoint)
 
-  def reference(self, model: Any) -> Callable[..., tf.Tensor]:
+  def reference(self, model: tf_keras.Model) -> Callable[..., tf.Tensor]:
     """The model as it was when training began, to be called as the model is; without a gradient.
 
     New adapters are switched off for it. Otherwise it has the first values of what is trained, in the checkpoints too.
     """
     return reference_lib.of(model)
 
-  def initialize(self, model: Any) -> None:
+  def initialize(self, model: tf_keras.Model) -> None:
     """See base class. The reference is what training begins with."""
     super().initialize(model)
     reference_lib.take(model)
@@ -203,7 +209,7 @@ class FineTuningTask(text_task.TextTask):
     """
     return python_docstrings.records(split)
 
-  def records(self, params: Any) -> numbered_records.Records:
+  def records(self, params: text_data.TextDataConfig) -> numbered_records.Records:
     """The records of a data configuration.
 
     Args:
@@ -237,7 +243,7 @@ class FineTuningTask(text_task.TextTask):
     return _VALIDATION_SHARE if self.evaluates else 0.0
 
   @tf.autograph.experimental.do_not_convert  # A traced step may be the first that asks for it.
-  def source(self, params: Any) -> text_sources.TextSource | prepared_texts.PreparedTexts:
+  def source(self, params: text_data.TextDataConfig) -> text_sources.TextSource | prepared_texts.PreparedTexts:
     """The rows of a data configuration: see docs/text_data.md, and docs/prepare.md for those that were prepared.
 
     Args:
@@ -248,11 +254,11 @@ class FineTuningTask(text_task.TextTask):
     is_prepared = is_whole and params.input_path and prepared_folders.find(params.input_path, field) is not None
     return text_sources.open_source(params, self.tokenizer, None if is_prepared else self.records(params))
 
-  def build_inputs(self, params: Any, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+  def build_inputs(self, params: object, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
     """Batches of the rows of `source`."""
     return step_indexed.build_dataset(self.source(params), params, input_context)
 
-  def code_files(self) -> Mapping[str, Any]:
+  def code_files(self) -> Mapping[str, object]:
     """The tokenizer and the files of chat templates: see base class."""
     paths = {
       f'task.{name}.chat_template_path': getattr(self.config, name).chat_template_path
@@ -261,11 +267,11 @@ class FineTuningTask(text_task.TextTask):
     files = {name: os.path.expanduser(path) for name, path in paths.items() if path}
     return {**super().code_files(), **files}
 
-  def num_examples(self, params: Any) -> int:
+  def num_examples(self, params: object) -> int:
     """The number of rows."""
     return len(self.source(params))
 
-  def build_metrics(self, training: bool = True) -> list[Any]:
+  def build_metrics(self, training: bool = True) -> list[object]:
     """None of its own."""
     del training
     return []
@@ -277,11 +283,11 @@ class FineTuningTask(text_task.TextTask):
     """Where the result is saved; '' for nowhere."""
     return os.path.expanduser(self.config.output_dir) or self.logging_dir
 
-  def build_actions(self, trainer: Any) -> Sequence[Any]:
+  def build_actions(self, trainer: protocols.Trainer) -> Sequence[Any]:
     """Saves the result at the end: a subclass that has actions of its own adds them."""
     return [saved_folders.SaveAtEnd(self, trainer)]
 
-  def save_result(self, model: Any, folder: str = '') -> Mapping[str, str]:
+  def save_result(self, model: tf_keras.Model, folder: str = '') -> Mapping[str, str]:
     """Saves what training has made of a model, each thing whole or not at all.
 
     Args:
@@ -301,7 +307,7 @@ class FineTuningTask(text_task.TextTask):
     """The tokenizer that goes into results: with the chat template that was trained with."""
     return text_sources.tokenizer_of(self.config.train_data, self.tokenizer)
 
-  def result_writers(self, model: Any) -> Mapping[str, Callable[[str], None]]:
+  def result_writers(self, model: tf_keras.Model) -> Mapping[str, Callable[[str], None]]:
     """What is saved: name of a folder -> what writes it, with `result_tokenizer`.
 
     A subclass with a head of its own overrides this.
@@ -317,12 +323,12 @@ class FineTuningTask(text_task.TextTask):
     """
     return saved_folders.load(self, name, folder)
 
-  def check_result(self, model: Any, folder: str) -> Sequence[str]:
+  def check_result(self, model: tf_keras.Model, folder: str) -> Sequence[str]:
     """See base class: the logits of what was saved are the model's."""
     return saved_folders.check(self, model, folder)
 
 
-def _read(params: Any, path: str) -> numbered_records.Records:
+def _read(params: text_data.TextDataConfig, path: str) -> numbered_records.Records:
   prepared = prepared_folders.find(params.input_path, f'{path}.input_path')
   if prepared is not None:
     raise errors.UserError(

@@ -2,9 +2,11 @@
 
 import functools
 import json
-from typing import Any
+
+import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import storage
 from official_ext.base.run_folder import base_records
 from official_ext.language.modeling import frozen
@@ -22,7 +24,7 @@ _SHAPES = tuple(
 _OF_NEW_WEIGHTS = frozenset({'initializer_range'})
 
 
-def record_of(model: Any, has_digest: bool = True) -> base_records.BaseRecord:
+def record_of(model: tf_keras.Model, has_digest: bool = True) -> base_records.BaseRecord:
   """The record of a model's base.
 
   Args:
@@ -44,7 +46,7 @@ def record_of(model: Any, has_digest: bool = True) -> base_records.BaseRecord:
   )
 
 
-def options(record: base_records.BaseRecord | None, load_in_4bit: bool | None = None) -> dict[str, Any]:
+def options(record: base_records.BaseRecord | None, load_in_4bit: bool | None = None) -> json_types.JsonObject:
   """The arguments of `pretrained.load` that keep a base as a record says.
 
   Args:
@@ -66,12 +68,12 @@ def _as_json(values):
   return json.loads(json.dumps(values))
 
 
-def is_merged(model: Any) -> bool:
+def is_merged(model: object) -> bool:
   """Whether a model's weights are other than its folder's: adapters or packed weights were merged into them."""
   return any(part.is_merged for part in frozen.parts(model))
 
 
-def digest_of(model: Any) -> str | None:
+def digest_of(model: tf_keras.Model) -> str | None:
   """The digest of the weights that a model was loaded from; None if they are in no folder, or were replaced in it."""
   origin = getattr(model, 'origin', None)
   if origin is None or is_merged(model):
@@ -91,7 +93,7 @@ def _digest(folder: str, stamp: tuple[tuple[str, int, int], ...], model_type: st
   return weight_digests.of_files(tensor_files.TensorFiles(folder), model_type, is_tied)
 
 
-def check(model: Any, record: base_records.BaseRecord, adapter: str) -> None:
+def check(model: tf_keras.Model, record: base_records.BaseRecord, adapter: str) -> None:
   """Refuses a base whose weights have other shapes.
 
   Args:
@@ -113,7 +115,7 @@ def check(model: Any, record: base_records.BaseRecord, adapter: str) -> None:
       )
 
 
-def differences(model: Any, record: base_records.BaseRecord, adapter: str) -> list[str]:
+def differences(model: object, record: base_records.BaseRecord, adapter: str) -> list[str]:
   """A line for each difference between a model's base and the recorded one that changes logits; [] if they are equal.
 
   Args:
@@ -140,7 +142,7 @@ def differences(model: Any, record: base_records.BaseRecord, adapter: str) -> li
   return lines
 
 
-def _differing_fields(model, record) -> dict[str, tuple[Any, Any]]:
+def _differing_fields(model, record) -> dict[str, tuple[object, object]]:
   """Field of the configuration -> (its value in the record, its value here), of those that both have."""
   now = _as_json(family_lib.comparable(model.config))
   both = {name: (before, now[name]) for name, before in record.config.items() if name in now}

@@ -1,10 +1,12 @@
 """Attention with grouped heads, rotary positions, norms of queries and keys, soft-caps and a cache."""
 
+from collections.abc import Callable
 import dataclasses
 import functools
 from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import key_value_cache
@@ -46,7 +48,12 @@ class Attention(layers.Part):
     q_norm, k_norm: norms over head_dim; None without `config.qk_norm`.
   """
 
-  def __init__(self, config: decoder_config.DecoderConfig, initializer: Any, **options: Any):
+  def __init__(
+    self,
+    config: decoder_config.DecoderConfig,
+    initializer: Callable[[], tf_keras.initializers.Initializer],
+    **options: Any,
+  ):
     super().__init__(**options)
     self._config = config
     size = decoder_config.head_dim(config)

@@ -1,6 +1,6 @@
 """A decoder-only transformer for all families: what `DecoderConfig` says, and nothing that a family would know."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import functools
 from typing import Any
 
@@ -25,7 +25,12 @@ _ATTENTION_SITE, _MLP_SITE = 1, 2  # Of a layer's dropout; 0 is inside of attent
 class MLP(layers.Part):
   """down_proj(act(gate_proj(x)) * up_proj(x)), or without the gate down_proj(act(up_proj(x)))."""
 
-  def __init__(self, config: decoder_config.DecoderConfig, initializer: Any, **options: Any):
+  def __init__(
+    self,
+    config: decoder_config.DecoderConfig,
+    initializer: Callable[[], tf_keras.initializers.Initializer],
+    **options: Any,
+  ):
     super().__init__(**options)
     width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
     make = lambda name, before, after: layers.Linear(before, after, bias, initializer(), **self.inside(name))
@@ -50,7 +55,13 @@ class Block(layers.Part):
     mlp: an `MLP`, or an `experts.SparseMLP`.
   """
 
-  def __init__(self, config: decoder_config.DecoderConfig, initializer: Any, is_sparse: bool = False, **options: Any):
+  def __init__(
+    self,
+    config: decoder_config.DecoderConfig,
+    initializer: Callable[[], tf_keras.initializers.Initializer],
+    is_sparse: bool = False,
+    **options: Any,
+  ):
     """Makes the block.
 
     Args:
@@ -124,8 +135,8 @@ class Decoder(layers.Part):
     self,
     config: decoder_config.DecoderConfig,
     block_class: type[Block] = Block,
-    initializer: Any = None,
-    dtype: Any = None,
+    initializer: Callable[[], tf_keras.initializers.Initializer] | None = None,
+    dtype: tf.DType | str | None = None,
     name: str = 'decoder',
   ):
     """Makes all weights.
@@ -326,8 +337,8 @@ class LanguageModel(tf_keras.Model):
     self,
     config: decoder_config.DecoderConfig,
     block_class: type[Block] = Block,
-    initializer: Any = None,
-    dtype: Any = None,
+    initializer: Callable[[], tf_keras.initializers.Initializer] | None = None,
+    dtype: tf.DType | str | None = None,
     name: str = 'language_model',
   ):
     """Makes all weights; the arguments are those of `Decoder`."""

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 import dataclasses
-from typing import Any, ClassVar
-
-from official.modeling.hyperparams import base_config
+from typing import ClassVar
 
 from official_ext.base import errors
+from official_ext.base import model_garden_configs
 from official_ext.language.modeling import rope
 
 FULL, SLIDING = 'full_attention', 'sliding_attention'
@@ -19,7 +18,7 @@ ACTIVATIONS = ('silu', 'gelu', 'gelu_new', 'gelu_pytorch_tanh', 'relu')
 
 
 @dataclasses.dataclass
-class DecoderConfig(base_config.Config):
+class DecoderConfig(model_garden_configs.Config):
   """A decoder. The names are those of Hugging Face's configurations, wherever they have one.
 
   Attributes:
@@ -72,7 +71,7 @@ class DecoderConfig(base_config.Config):
       block's input alone for the gradient, whatever `remat` says.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {
     'hidden_act': ACTIVATIONS,
     'norm_type': NORMS,
     'position_embedding_type': POSITIONS,

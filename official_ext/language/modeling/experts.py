@@ -4,9 +4,11 @@ Shazeer et al., 2017, https://arxiv.org/abs/1701.06538, as Qwen3-MoE has it: the
 capacity, no token dropped. Shapes are static, so that all of it is part of an XLA program.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import layers
@@ -20,7 +22,12 @@ class Router(layers.Part):
     kernel: [hidden_size, experts].
   """
 
-  def __init__(self, config: decoder_config.DecoderConfig, initializer: Any, **options: Any):
+  def __init__(
+    self,
+    config: decoder_config.DecoderConfig,
+    initializer: Callable[[], tf_keras.initializers.Initializer],
+    **options: Any,
+  ):
     super().__init__(**options)
     self.kernel = self.make_weight('kernel', (config.hidden_size, config.num_experts), initializer())
 
@@ -37,7 +44,12 @@ class Experts(layers.Part):
     down_proj: [experts, moe_intermediate_size, hidden_size].
   """
 
-  def __init__(self, config: decoder_config.DecoderConfig, initializer: Any, **options: Any):
+  def __init__(
+    self,
+    config: decoder_config.DecoderConfig,
+    initializer: Callable[[], tf_keras.initializers.Initializer],
+    **options: Any,
+  ):
     super().__init__(**options)
     self.num_slices = config.num_experts
     count, width, inner = config.num_experts, config.hidden_size, config.moe_intermediate_size
@@ -80,7 +92,12 @@ class SparseMLP(layers.Part):
     experts: the `Experts`.
   """
 
-  def __init__(self, config: decoder_config.DecoderConfig, initializer: Any, **options: Any):
+  def __init__(
+    self,
+    config: decoder_config.DecoderConfig,
+    initializer: Callable[[], tf_keras.initializers.Initializer],
+    **options: Any,
+  ):
     super().__init__(**options)
     self._config = config
     self.gate = Router(config, initializer, **self.inside('gate'))

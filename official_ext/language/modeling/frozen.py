@@ -18,12 +18,12 @@ from official_ext.training.model_parts import frozen_weights
 _DIGITS = 12
 
 
-def parts(module: Any) -> list[layers.Part]:
+def parts(module: tf.Module) -> list[layers.Part]:
   """A module and all below it that are layers of a decoder."""
   return [part for part in (module, *module.submodules) if isinstance(part, layers.Part)]
 
 
-def expect(module: Any, dtype: Any) -> None:
+def expect(module: tf.Module, dtype: tf.DType | str | None) -> None:
   """Lets weights that are still to come be made as `freeze` with the same dtype would make them.
 
   Args:
@@ -39,7 +39,7 @@ def expect(module: Any, dtype: Any) -> None:
           weight.options['trainable'] = False
 
 
-def freeze(module: Any, leave_out: tuple[type, ...] = (), dtype: Any = None) -> None:
+def freeze(module: tf.Module, leave_out: tuple[type, ...] = (), dtype: tf.DType | str | None = None) -> None:
   """Freezes all weights of a decoder, and notes which they are.
 
   Args:
@@ -60,7 +60,7 @@ def freeze(module: Any, leave_out: tuple[type, ...] = (), dtype: Any = None) -> 
   setattr(module, f'{frozen_weights.DIGEST_PREFIX}{digest(module)}', tf.Variable(0, trainable=False, name='base'))
 
 
-def thaw(module: Any) -> None:
+def thaw(module: tf.Module) -> None:
   """Makes all weights trainable again, in the dtype of the layer's policy, and forgets which they were."""
   for part in parts(module):
     if part.is_frozen:
@@ -71,7 +71,7 @@ def thaw(module: Any) -> None:
   _forget(module)
 
 
-def notes(holder: Any) -> dict[str, Any]:
+def notes(holder: object) -> dict[str, Any]:
   """The variables with a digest in their names that a module itself has, not what it holds."""
   return {
     name: value
@@ -87,7 +87,7 @@ def _forget(module):
       delattr(holder, name)
 
 
-def digest(module: Any) -> str:
+def digest(module: tf.Module) -> str:
   """The first digits of the SHA-256 of all frozen weights: their names, shapes and values."""
   found = hashlib.sha256()
   for part in sorted((part for part in parts(module) if part.is_frozen), key=lambda part: part.name):
@@ -98,7 +98,7 @@ def digest(module: Any) -> str:
   return found.hexdigest()[:_DIGITS]
 
 
-def describe(module: Any) -> str:
+def describe(module: tf.Module) -> str:
   """A line about the memory of a model's weights: `weights: 3.1 MB, of them 0.4 MB trained; float32: 20.1 MB ...`."""
   variables = {id(variable): variable for variable in module.variables}.values()
   held = sum(_bytes(variable) for variable in variables)

@@ -258,7 +258,7 @@ class Generator:
     return tf.constant(ids, tf.int32), tf.constant(mask, tf.int32), tf.constant([seed, 0], tf.int64)
 
 
-def config_of(model: decoder.LanguageModel, **changes: Any) -> token_sampling.GenerationConfig:
+def config_of(model: decoder.LanguageModel, **changes: object) -> token_sampling.GenerationConfig:
   """What the folder that a model is from says about generation: its generation_config.json, or config.json.
 
   Args:
@@ -322,7 +322,7 @@ _KINDS: dict[str, tuple[str, Any, str]] = {
 
 def _values(path, fields):
   """What a file says about fields of `GenerationConfig`, and do_sample."""
-  found: dict[str, Any] = {}
+  found: dict[str, object] = {}
   for theirs, (ours, kinds, expected) in _KINDS.items():
     value = fields.get(theirs)
     if value is None:

@@ -6,7 +6,7 @@ a row as its scale, x is kept as round(127 * x / scale).
 
 from collections.abc import Sequence
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -26,12 +26,12 @@ class Quantized(NamedTuple):
     axis: the axis whose values share a scale, counted from the end: negative.
   """
 
-  values: Any
-  scales: Any
+  values: np.ndarray
+  scales: np.ndarray
   axis: int = -1
 
   @property
-  def arrays(self) -> dict[str, Any]:
+  def arrays(self) -> dict[str, np.ndarray]:
     """The arrays by name: `quantized._replace(**variables)` puts others in their place."""
     return {'values': self.values, 'scales': self.scales}
 
@@ -42,7 +42,7 @@ def bytes_of(shape: Sequence[int], axis: int = -1) -> int:
   return size + 4 * (size // shape[axis])
 
 
-def quantize(weights: Any, axis: int = -1, name: str = 'weights') -> Quantized:
+def quantize(weights: object, axis: int = -1, name: str = 'weights') -> Quantized:
   """Rounds weights to 8 bits.
 
   Args:
@@ -68,7 +68,7 @@ def quantize(weights: Any, axis: int = -1, name: str = 'weights') -> Quantized:
   return Quantized(np.rint(weights * factors).astype(np.int8), scales.squeeze(axis), axis)
 
 
-def dequantize(quantized: Quantized, dtype: Any = tf.float32) -> tf.Tensor:
+def dequantize(quantized: Quantized, dtype: tf.DType | str | None = tf.float32) -> tf.Tensor:
   """The weights again, nearly, as TensorFlow computes them, under XLA or not.
 
   Args:

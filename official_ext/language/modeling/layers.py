@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import functools
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tf_keras
 
@@ -62,7 +63,7 @@ class Part(tf_keras.layers.Layer):
   is_packed = False
   is_merged = False
 
-  def __init__(self, name: str, num_rows: int = 0, dtype: Any = None):
+  def __init__(self, name: str, num_rows: int = 0, dtype: tf.DType | str | None = None):
     """Makes the layer.
 
     Args:
@@ -80,7 +81,9 @@ class Part(tf_keras.layers.Layer):
     """The arguments of `Part` for a part of this one."""
     return {'name': f'{self.name}/{name}', 'num_rows': self.num_rows, 'dtype': self._dtype_policy}
 
-  def make_weight(self, name: str, shape: tuple[int, ...], initializer: Any, **options: Any) -> Any:
+  def make_weight(
+    self, name: str, shape: tuple[int, ...], initializer: tf_keras.initializers.Initializer | str, **options: object
+  ) -> tf.Variable:
     """A variable, with a row for each layer if they are stacked; `options` are those of Keras' `add_weight`.
 
     An `unmade.Unmade` if such are wanted.
@@ -92,7 +95,7 @@ class Part(tf_keras.layers.Layer):
     name = f'{self.name}/{name}'
     return self.add_weight(name=name, shape=shape, initializer=initializer, experimental_autocast=False, **options)
 
-  def put_weight(self, attribute: str, values: Any, dtype: Any, **options: Any) -> None:
+  def put_weight(self, attribute: str, values: np.ndarray, dtype: tf.DType | str | None, **options: Any) -> None:
     """Makes a variable of values, in the place of what an attribute is.
 
     Args:
@@ -107,7 +110,7 @@ class Part(tf_keras.layers.Layer):
     options = dict(name=f'{self.name}/{attribute}', dtype=dtype, experimental_autocast=False, **options)
     setattr(self, attribute, self.add_weight(shape=values.shape, initializer=make, **options))
 
-  def replace_weight(self, attribute: str, trainable: bool, dtype: Any = None) -> None:
+  def replace_weight(self, attribute: str, trainable: bool, dtype: tf.DType | str | None = None) -> None:
     """Puts a variable with the same values in the place of one of this layer's own.
 
     Args:
@@ -118,7 +121,7 @@ class Part(tf_keras.layers.Layer):
     old = getattr(self, attribute)
     self.put_weight(attribute, tf.convert_to_tensor(old), dtype or old.dtype, trainable=trainable)
 
-  def own_weights(self) -> dict[str, Any]:
+  def own_weights(self) -> dict[str, tf.Variable]:
     """The layer's own variables by attribute, not those of its parts."""
     return {name: value for name, value in vars(self).items() if isinstance(value, tf.Variable)}
 
@@ -126,18 +129,18 @@ class Part(tf_keras.layers.Layer):
     """How many numbers the layer's own variables stand for, packed or not."""
     return sum(variable.shape.num_elements() for variable in self.own_weights().values())
 
-  def _trackable_children(self, save_type: str = 'checkpoint', **kwargs: Any) -> dict[str, Any]:
+  def _trackable_children(self, save_type: str = 'checkpoint', **kwargs: object) -> dict[str, object]:
     """What checkpoints look at: not at frozen weights, see frozen.py."""
     children = super()._trackable_children(save_type, **kwargs)
     if save_type != 'checkpoint' or not self.is_frozen:
       return children
     return {name: child for name, child in children.items() if not isinstance(child, tf.Variable)}
 
-  def value(self, variable: Any, dtype: Any = None) -> tf.Tensor:
+  def value(self, variable: tf.Variable, dtype: tf.DType | str | None = None) -> tf.Tensor:
     """What a variable stands for here, in the compute dtype or another."""
     return tf.cast(layer_weights.value_of(variable), dtype or self.compute_dtype)
 
-  def product_of(self, x: tf.Tensor, variable: Any, transpose_b: bool = False) -> tf.Tensor:
+  def product_of(self, x: tf.Tensor, variable: tf.Variable, transpose_b: bool = False) -> tf.Tensor:
     """See `product`, with a variable as the matrix. What is frozen is not kept in the compute dtype beside its own."""
     if not self.is_frozen or variable.dtype == self.compute_dtype:
       return product(x, self.value(variable), transpose_b)
@@ -157,7 +160,14 @@ class Linear(Part):
     bias: [out], or None.
   """
 
-  def __init__(self, input_size: int, output_size: int, use_bias: bool, initializer: Any, **options: Any):
+  def __init__(
+    self,
+    input_size: int,
+    output_size: int,
+    use_bias: bool,
+    initializer: tf_keras.initializers.Initializer | str,
+    **options: Any,
+  ):
     super().__init__(**options)
     self.input_size = input_size
     self.output_size = output_size
@@ -236,7 +246,7 @@ def product_of_packed(
   return tf.reshape(y, [*sizes(x)[:-1], y.shape[-1]])
 
 
-def sizes(x: tf.Tensor) -> list[Any]:
+def sizes(x: tf.Tensor) -> list[int | tf.Tensor]:
   """The size of each axis: an integer if it is known, an int32 scalar if not."""
   return [known if known is not None else tf.shape(x)[axis] for axis, known in enumerate(x.shape)]
 
@@ -287,7 +297,9 @@ class Embedding(Part):
     embeddings: [rows, size].
   """
 
-  def __init__(self, num_embeddings: int, size: int, initializer: Any, **options: Any):
+  def __init__(
+    self, num_embeddings: int, size: int, initializer: tf_keras.initializers.Initializer | str, **options: Any
+  ):
     super().__init__(**options)
     self.embeddings = self.make_weight('embeddings', (num_embeddings, size), initializer)
 

@@ -19,13 +19,14 @@ import threading
 from typing import Any, ClassVar
 import zlib
 
-from official.modeling.hyperparams import base_config
 import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import model_garden_configs
 from official_ext.base import suggestions
 from official_ext.language.modeling import decoder as decoder_lib
+from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import experts
 from official_ext.language.modeling import frozen
 from official_ext.language.modeling import layers
@@ -49,7 +50,7 @@ _LOCAL = _Local()
 
 
 @dataclasses.dataclass
-class LoraConfig(base_config.Config):
+class LoraConfig(model_garden_configs.Config):
   """Adapters, in the words of peft's LoraConfig.
 
   Attributes:
@@ -106,7 +107,7 @@ class LoraLinear(layers.Part):
     self.base = base
 
   @property
-  def bias(self) -> Any:
+  def bias(self) -> tf.Variable | None:
     """That of the frozen layer: [out], or None."""
     return self.base.bias
 
@@ -152,10 +153,10 @@ def lengths(matrix):
 
 
 def attach(
-  module: Any,
+  module: tf.Module,
   config: LoraConfig,
   quantization: quantized_linear.QuantizationConfig | None = None,
-  frozen_dtype: Any = None,
+  frozen_dtype: tf.DType | str | None = None,
 ) -> None:
   """Puts adapters beside linear layers, and freezes everything else.
 
@@ -174,10 +175,10 @@ def attach(
 
 
 def attach_to(
-  module: Any,
+  module: tf.Module,
   chosen: Mapping[str, LoraConfig],
   quantization: quantized_linear.QuantizationConfig | None = None,
-  frozen_dtype: Any = None,
+  frozen_dtype: tf.DType | str | None = None,
 ) -> None:
   """Does what `attach` does, with an adapter of its own for each linear layer.
 
@@ -207,13 +208,13 @@ def _check_plain(module):
     raise errors.UserError('lora: the model has adapters already; merge them first')
 
 
-def adapters(module: Any) -> list[LoraLinear]:
+def adapters(module: tf.Module) -> list[LoraLinear]:
   """The layers that have an adapter."""
   return [part for part in frozen.parts(module) if isinstance(part, LoraLinear)]
 
 
 @contextlib.contextmanager
-def switched_off(module: Any) -> Iterator[None]:
+def switched_off(module: tf.Module) -> Iterator[None]:
   """Within, the model computes what it would without its adapters: a reference that needs no weights of its own.
 
   It holds for calls, and for functions that are traced within; one that was traced before has its adapters. What was
@@ -230,7 +231,7 @@ def switched_off(module: Any) -> Iterator[None]:
     _LOCAL.switched_off = before
 
 
-def merge(module: Any) -> None:
+def merge(module: tf.Module) -> None:
   """Makes a plain model again, which `pretrained` saves: kernels unpacked, adapters added, all trainable.
 
   Args:
@@ -243,7 +244,7 @@ def merge(module: Any) -> None:
   frozen.thaw(module)
 
 
-def merged_copy(model: Any, make: Callable[[], Any]) -> Any:
+def merged_copy(model: tf_keras.Model, make: Callable[[], tf_keras.Model]) -> tf_keras.Model:
   """A plain model that computes what one with adapters does; that stays as it is.
 
   Args:
@@ -274,7 +275,7 @@ def _check_same(model, copy):
       )
 
 
-def _chosen(module: Any, patterns: Sequence[str]) -> set[str]:
+def _chosen(module: tf.Module, patterns: Sequence[str]) -> set[str]:
   """The names of the linear layers that the patterns match."""
   config = module.config
   linears = [part for part in frozen.parts(module) if isinstance(part, _LINEAR)]
@@ -304,7 +305,7 @@ def _expert_names(module):
         yield re.sub(r'.*blocks\.', 'model.layers.', f'{part.name.replace("/", ".")}.{name}')
 
 
-def _matches(pattern: str, name: str, config: Any) -> bool:
+def _matches(pattern: str, name: str, config: decoder_config.DecoderConfig) -> bool:
   """Whether a pattern is for a layer: for none or for all rows of a stacked one."""
   if pattern == ALL_LINEAR:
     return '/blocks/' in name

@@ -5,7 +5,6 @@ b is the number of sequences, t that of their tokens. All is computed in float32
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import tensorflow as tf
 
@@ -16,7 +15,7 @@ _LOG_ONE_HALF = -0.6931471805599453
 _CERTAIN = -1e-7  # In float32, exp of what is nearer to 0 is 1, and the odds are infinite.
 
 
-def log_probs(logits: Any, labels: Any) -> tf.Tensor:
+def log_probs(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
   """The logarithm of the probability of each label: log softmax(logits)[label].
 
   Args:
@@ -40,7 +39,7 @@ def _of_labels(logits, labels):
 _log_probs = clusters.cluster(_of_labels, num_constants=1)
 
 
-def label(logits: Any, labels: Any, mask: Any = None) -> tf.Tensor:
+def label(logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
   """Cross-entropy with the labels, the mean over the tokens that count: -sum(mask * log_probs) / sum(mask).
 
   Args:
@@ -51,7 +50,9 @@ def label(logits: Any, labels: Any, mask: Any = None) -> tf.Tensor:
   return -_token_mean(log_probs(logits, labels), _counted(labels, mask))
 
 
-def distillation(logits: Any, teacher_logits: Any, mask: Any = None, temperature: float = 1.0) -> tf.Tensor:
+def distillation(
+  logits: tf.Tensor, teacher_logits: tf.Tensor, mask: tf.Tensor | None = None, temperature: float = 1.0
+) -> tf.Tensor:
   """Kullback-Leibler divergence from the teacher's softened probabilities, times temperature^2; a mean over tokens.
 
   Hinton et al. 2015, https://arxiv.org/abs/1503.02531. With p = softmax(teacher_logits / temperature) and
@@ -69,7 +70,7 @@ def distillation(logits: Any, teacher_logits: Any, mask: Any = None, temperature
   return temperature**2 * _token_mean(divergence, mask)
 
 
-def z_loss(logits: Any, mask: Any = None) -> tf.Tensor:
+def z_loss(logits: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
   """The square of the logarithm of softmax's normalizer, which keeps it near 1: the mean over tokens of logsumexp^2.
 
   Chowdhery et al. 2022 (PaLM), https://arxiv.org/abs/2204.02311, section 5, with a weight of 1e-4.
@@ -82,7 +83,11 @@ def z_loss(logits: Any, mask: Any = None) -> tf.Tensor:
 
 
 def dpo(
-  policy_chosen: Any, policy_rejected: Any, reference_chosen: Any, reference_rejected: Any, beta: float = 0.1
+  policy_chosen: tf.Tensor,
+  policy_rejected: tf.Tensor,
+  reference_chosen: tf.Tensor,
+  reference_rejected: tf.Tensor,
+  beta: float = 0.1,
 ) -> tf.Tensor:
   """Direct preference optimization, the sigmoid form: the mean over pairs of
 
@@ -102,7 +107,7 @@ def dpo(
   return -tf.reduce_mean(tf.math.log_sigmoid(beta * (chosen - rejected)))
 
 
-def orpo(policy_chosen: Any, policy_rejected: Any, beta: float = 0.1) -> tf.Tensor:
+def orpo(policy_chosen: tf.Tensor, policy_rejected: tf.Tensor, beta: float = 0.1) -> tf.Tensor:
   """The odds ratio of ORPO: with log_odds(x) = x - log(1 - exp(x)), the mean over pairs of
 
       -beta * log sigmoid(log_odds(policy_chosen) - log_odds(policy_rejected))
@@ -127,17 +132,17 @@ def _log_rest(x):
 
 
 def grpo(
-  log_probs: Any,
-  old_log_probs: Any,
-  reference_log_probs: Any,
-  advantages: Any,
-  mask: Any,
+  log_probs: tf.Tensor,
+  old_log_probs: tf.Tensor,
+  reference_log_probs: tf.Tensor,
+  advantages: tf.Tensor,
+  mask: tf.Tensor,
   epsilon_low: float = 0.2,
   epsilon_high: float = 0.2,
   beta: float = 0.0,
   normalization: str = 'grpo',
   max_completion_length: int | None = None,
-  num_items_in_batch: Any = None,
+  num_items_in_batch: tf.Tensor | None = None,
   use_bias_correction_kl: bool = True,
 ) -> tf.Tensor:
   """Group relative policy optimization: of each token, with ratio = exp(log_probs - old_log_probs),
@@ -232,7 +237,9 @@ NORMALIZATIONS: Mapping[str, Callable[..., tf.Tensor]] = {
 }
 
 
-def kl_estimate(log_probs: Any, reference_log_probs: Any, old_log_probs: Any = None) -> tf.Tensor:
+def kl_estimate(
+  log_probs: tf.Tensor, reference_log_probs: tf.Tensor, old_log_probs: tf.Tensor | None = None
+) -> tf.Tensor:
   """What each token adds to the divergence from the reference: exp(d) - d - 1, d = reference_log_probs - log_probs.
 
   Unbiased for tokens that were sampled from what is trained, and never below 0: Schulman 2020,
@@ -253,10 +260,10 @@ def kl_estimate(log_probs: Any, reference_log_probs: Any, old_log_probs: Any = N
 
 
 def clip_fraction(
-  log_probs: Any,
-  old_log_probs: Any,
-  advantages: Any,
-  mask: Any,
+  log_probs: tf.Tensor,
+  old_log_probs: tf.Tensor,
+  advantages: tf.Tensor,
+  mask: tf.Tensor,
   epsilon_low: float = 0.2,
   epsilon_high: float = 0.2,
 ) -> tf.Tensor:
@@ -267,7 +274,7 @@ def clip_fraction(
   return _token_mean(tf.cast(is_clipped, tf.float32), mask)
 
 
-def group_advantages(rewards: Any, num_generations: int, scale_rewards: str = 'group') -> tf.Tensor:
+def group_advantages(rewards: tf.Tensor, num_generations: int, scale_rewards: str = 'group') -> tf.Tensor:
   """How much better completions are than the others of their prompt.
 
   Args:

@@ -1,7 +1,8 @@
 """What Hugging Face calls the linear layers of a decoder."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import families
 
 
@@ -25,7 +26,7 @@ class Place(NamedTuple):
   is_transposed: bool
 
 
-def places(config: Any, name: str) -> list[Place]:
+def places(config: decoder_config.DecoderConfig, name: str) -> list[Place]:
   """Where a linear layer is.
 
   Args:

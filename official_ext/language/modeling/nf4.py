@@ -11,9 +11,10 @@ keep a scale of their own, and numbers of entries of `SCALE_CODE_BOOK` (https://
 
 from collections.abc import Iterator, Sequence
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from official_ext.base import errors
@@ -73,15 +74,15 @@ class Quantized(NamedTuple):
     offset: None, or float32 []: the mean of the scales.
   """
 
-  packed: Any
-  scales: Any
+  packed: np.ndarray
+  scales: object
   shape: tuple[int, ...]
   block_size: int = 64
-  scale_scales: Any = None
-  offset: Any = None
+  scale_scales: object = None
+  offset: np.ndarray | np.floating | None = None
 
   @property
-  def arrays(self) -> dict[str, Any]:
+  def arrays(self) -> dict[str, np.ndarray | np.floating]:
     """The arrays that there are, by name: `quantized._replace(**variables)` puts others in their place."""
     names = ('packed', 'scales', 'scale_scales', 'offset')
     return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -95,7 +96,9 @@ def bytes_of(shape: Sequence[int], block_size: int = 64, double_quantization: bo
   return -(-size // 2) + scales
 
 
-def quantize(weights: Any, block_size: int = 64, double_quantization: bool = False, name: str = 'weights') -> Quantized:
+def quantize(
+  weights: npt.ArrayLike, block_size: int = 64, double_quantization: bool = False, name: str = 'weights'
+) -> Quantized:
   """Packs weights.
 
   Args:
@@ -127,7 +130,7 @@ def quantize(weights: Any, block_size: int = 64, double_quantization: bool = Fal
   return Quantized(packed, numbers, shape, block_size, scale_scales, offset)
 
 
-def as_array(weights: Any, name: str) -> np.ndarray:
+def as_array(weights: object, name: str) -> np.ndarray:
   """Weights in numpy, of the type that they have.
 
   Raises:
@@ -184,7 +187,7 @@ def _nearest_of_256(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   return numbers.reshape(-1)[: len(values)], scales
 
 
-def dequantize(quantized: Quantized, dtype: Any = tf.float32) -> tf.Tensor:
+def dequantize(quantized: Quantized, dtype: tf.DType | str | None = tf.float32) -> tf.Tensor:
   """The weights again, nearly, as TensorFlow computes them: in a step on one replica or many, under XLA or not.
 
   Args:

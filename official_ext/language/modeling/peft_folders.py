@@ -13,6 +13,7 @@ from typing import Any
 from absl import logging
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import errors
 from official_ext.base.files import paths
@@ -48,7 +49,7 @@ _HARMLESS_STARTS = (None, True, False, 'gaussian', 'eva', 'orthogonal')  # Other
 _Module = list[tuple[str, module_names.Place]]
 
 
-def save(model: Any, folder: str) -> None:
+def save(model: tf_keras.Model, folder: str) -> None:
   """Writes the adapters of a model.
 
   Args:
@@ -125,7 +126,7 @@ def _check_alone(model, folder):
     )
 
 
-def _modules(model: Any) -> dict[str, _Module]:
+def _modules(model: tf_keras.Model) -> dict[str, _Module]:
   """Name of a module there -> the linear layers that lie in it."""
   modules: dict[str, _Module] = {}
   for linear in _linears(model).values():
@@ -137,7 +138,7 @@ def _modules(model: Any) -> dict[str, _Module]:
 def _linears(model):
   """The linear layers by name, those with an adapter as such."""
   kinds = layers.Linear, quantized_linear.QuantizedLinear, lora.LoraLinear  # Adapters come before their bases.
-  found: dict[str, Any] = {}
+  found: dict[str, object] = {}
   for part in frozen.parts(model):
     if isinstance(part, kinds) and (part.name not in found or isinstance(part, lora.LoraLinear)):
       found[part.name] = part
@@ -192,10 +193,10 @@ def _short_names(adapted: set[str], modules: Mapping[str, _Module]) -> list[str]
 
 
 def load(
-  model: Any,
+  model: tf_keras.Model,
   folder: str,
   quantization: quantized_linear.QuantizationConfig | None = None,
-  frozen_dtype: Any = None,
+  frozen_dtype: tf.DType | str | None = None,
   warn: Callable[[str], None] = logging.warning,
 ) -> None:
   """Attaches the adapters of a folder to a model, which is frozen: see `lora.attach`.

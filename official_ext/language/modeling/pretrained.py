@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.base.run_folder import model_folders
 from official_ext.language.modeling import decoder
@@ -49,9 +50,9 @@ class Origin:
   """
 
   folder: str
-  fields: Mapping[str, Any]
+  fields: json_types.JsonMapping
   files: Mapping[str, bytes]
-  stamp: tuple[Any, ...] = ()
+  stamp: tuple[object, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,12 +82,12 @@ class _Place:
 
 def load(
   folder: str,
-  dtype: Any = None,
+  dtype: tf.DType | str | None = None,
   ignore_fields: tuple[str, ...] = (),
   block_class: type[decoder.Block] = decoder.Block,
   quantization: quantized_linear.QuantizationConfig | None = None,
-  frozen_dtype: Any = None,
-  **changes: Any,
+  frozen_dtype: tf.DType | str | None = None,
+  **changes: object,
 ) -> decoder.LanguageModel:
   """The model of a folder. It needs the weights once in memory, as they are kept, and a tensor besides.
 
@@ -115,10 +116,10 @@ def load(
 def load_classifier(
   folder: str,
   num_labels: int = 1,
-  dtype: Any = None,
+  dtype: tf.DType | str | None = None,
   ignore_fields: tuple[str, ...] = (),
   block_class: type[decoder.Block] = decoder.Block,
-  **changes: Any,
+  **changes: object,
 ) -> sequence_classifier.SequenceClassifier:
   """A model that scores texts, from a folder of one, or of a language model: then its head is new.
 

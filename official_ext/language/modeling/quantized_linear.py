@@ -6,10 +6,10 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
-from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import model_garden_configs
 from official_ext.language.modeling import experts
 from official_ext.language.modeling import frozen
 from official_ext.language.modeling import int8
@@ -23,7 +23,7 @@ METHODS = ('none', *_FORMATS)
 
 
 @dataclasses.dataclass
-class QuantizationConfig(base_config.Config):
+class QuantizationConfig(model_garden_configs.Config):
   """How the kernels of linear layers are kept: constants, which adapters stand on.
 
   Attributes:
@@ -34,7 +34,7 @@ class QuantizationConfig(base_config.Config):
   """
 
   RANGES: ClassVar[Mapping[str, str]] = {'block_size': '[2, inf)'}
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'method': METHODS}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'method': METHODS}
 
   method: str = 'none'
   block_size: int = 64
@@ -44,7 +44,7 @@ class QuantizationConfig(base_config.Config):
 
 def _pack(kernel, name, config):
   """A kernel [in, out] in few bits; it lies [out, in]."""
-  options: dict[str, Any] = {}
+  options: dict[str, object] = {}
   if config.method == 'nf4':
     options = {'block_size': config.block_size, 'double_quantization': config.double_quantization}
   return _FORMATS[config.method].quantize(kernel.T, name=f'{name}/kernel', **options)
@@ -65,7 +65,7 @@ class PackedKernel(unmade.Unmade):
     self._num_rows = linear.num_rows
     self._pack = lambda value: _pack(value, linear.name, config)
 
-  def assign(self, value: np.ndarray, row: Any) -> None:
+  def assign(self, value: np.ndarray, row: tf.Tensor) -> None:
     """Packs the value, or that of a row."""
     packed = self._pack(value.astype(self.dtype.as_numpy_dtype, copy=False))
     if self.form is None:
@@ -154,7 +154,7 @@ class QuantizedLinear(layers.Part):
     return max(1, self.num_rows) * self.output_size * (self.input_size + (self.bias is not None))
 
 
-def expect(module: Any, config: QuantizationConfig) -> None:
+def expect(module: tf.Module, config: QuantizationConfig) -> None:
   """Lets kernels that are still to come be packed as they arrive; `quantize` with the same config is to follow.
 
   Args:
@@ -165,7 +165,7 @@ def expect(module: Any, config: QuantizationConfig) -> None:
     linear.kernel = PackedKernel(linear, config)
 
 
-def quantize(module: Any, config: QuantizationConfig) -> None:
+def quantize(module: tf.Module, config: QuantizationConfig) -> None:
   """Packs the kernels of a decoder's linear layers, one after the other.
 
   Args:
@@ -198,7 +198,7 @@ def _to_quantize(module, config):
         yield parent, attribute, child
 
 
-def restore(linear: Any) -> layers.Linear:
+def restore(linear: QuantizedLinear) -> layers.Linear:
   """A linear layer with the kernel of a quantized one, unpacked, and trainable."""
   plain = layers.Linear(
     linear.input_size,

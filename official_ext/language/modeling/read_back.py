@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import errors
 from official_ext.language.modeling import pretrained
@@ -34,7 +35,7 @@ class Probe(NamedTuple):
   num_labels: int | None
 
 
-def probe(model: Any, dtype: str) -> Probe:
+def probe(model: tf_keras.Model, dtype: str) -> Probe:
   """Computes the outputs of a model whose weights are rounded to the dtype in which they were written.
 
   Args:

@@ -20,7 +20,7 @@ _PACKAGE = 'official_ext.language.modeling.'
 _HINT = '; `official-ext export` writes a SavedModel of the run, which holds what the model computes'
 
 
-def check(model: Any, where: str) -> None:
+def check(model: tf_keras.Model, where: str) -> None:
   """Refuses a model that a folder would represent as another one.
 
   Args:
@@ -59,7 +59,7 @@ def _name(cls: type) -> str:
   return f'{cls.__module__}.{cls.__qualname__}'
 
 
-def _parts(model: Any) -> Iterator[tuple[str, Any]]:
+def _parts(model: tf_keras.Model) -> Iterator[tuple[str, Any]]:
   """(name, layer) of the model and of all below it that compute something."""
   yield model.name, model
   for part in model.submodules:
@@ -67,7 +67,7 @@ def _parts(model: Any) -> Iterator[tuple[str, Any]]:
       yield getattr(part, 'name', ''), part
 
 
-def _variables_elsewhere(model: Any) -> list[Any]:
+def _variables_elsewhere(model: tf_keras.Model) -> list[Any]:
   """The variables that are no weight of a layer of the decoder, or of one whose name another layer has too."""
   known = {id(slot.variable) for slot in weight_slots.find(model).values()}
   notes = {id(note) for holder in (model, *frozen.parts(model)) for note in frozen.notes(holder).values()}

@@ -7,13 +7,13 @@ rounding of a frequency turns by a thousandth already, so the same roundings are
 from collections.abc import Mapping
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import model_garden_configs
 from official_ext.base import suggestions
 from official_ext.training.model_parts import clusters
 
@@ -44,7 +44,7 @@ _NEEDED_FIELDS: dict[str, tuple[str, ...]] = {
 
 
 @dataclasses.dataclass
-class RopeParameters(base_config.Config):
+class RopeParameters(model_garden_configs.Config):
   """How queries and keys are rotated by their positions. The names are those of Hugging Face's `rope_parameters`.
 
   Attributes:
@@ -66,7 +66,7 @@ class RopeParameters(base_config.Config):
       Ministral 3); 0 for not.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'rope_type': tuple(USED_FIELDS)}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'rope_type': tuple(USED_FIELDS)}
   RANGES: ClassVar[Mapping[str, str]] = {
     **dict.fromkeys(('rope_theta', 'factor', 'short_factor', 'long_factor'), '(0, inf)'),
     'partial_rotary_factor': '(0, 1]',

@@ -1,6 +1,6 @@
 """A decoder with a head of scores for each text: a classifier, or with one score a reward model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import functools
 from typing import Any
 
@@ -28,8 +28,8 @@ class SequenceClassifier(tf_keras.Model):
     config: decoder_config.DecoderConfig,
     num_labels: int,
     block_class: type[decoder_lib.Block] = decoder_lib.Block,
-    initializer: Any = None,
-    dtype: Any = None,
+    initializer: Callable[[], tf_keras.initializers.Initializer] | None = None,
+    dtype: tf.DType | str | None = None,
     name: str = 'sequence_classifier',
     decoder: decoder_lib.Decoder | None = None,
   ):

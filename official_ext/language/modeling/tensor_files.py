@@ -7,13 +7,13 @@ import json
 import os
 import re
 import stat
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.data import extras
 
@@ -230,7 +230,7 @@ def _shard_name(number, count):
   return f'model-{number + 1:05d}-of-{count:05d}.safetensors'
 
 
-def read_json(path: str) -> dict[str, Any]:
+def read_json(path: str) -> json_types.JsonObject:
   """The object that a JSON file holds.
 
   Raises:
@@ -245,6 +245,6 @@ def read_json(path: str) -> dict[str, Any]:
   return found
 
 
-def write_json(path: str, value: Mapping[str, Any]) -> None:
+def write_json(path: str, value: Mapping[str, object]) -> None:
   """Writes a JSON object, whole or not at all."""
   paths.write_atomically(path, (json.dumps(value, indent=2, sort_keys=True) + '\n').encode())

@@ -2,17 +2,17 @@
 
 import dataclasses
 
-from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base import keyed_draws
+from official_ext.base import model_garden_configs
 
 _NEVER = -1e30  # A logit: finite, so that no difference of two of them is NaN.
 
 
 @dataclasses.dataclass
-class GenerationConfig(base_config.Config):
+class GenerationConfig(model_garden_configs.Config):
   """How text is continued. The names are those of Hugging Face's GenerationConfig.
 
   Attributes:

@@ -39,7 +39,11 @@ class Unmade:
   """
 
   def __init__(
-    self, shape: tuple[int, ...], dtype: Any, initializer: Any = 'zeros', options: dict[str, Any] | None = None
+    self,
+    shape: tuple[int, ...],
+    dtype: tf.DType | str | None,
+    initializer: tf_keras.initializers.Initializer | str = 'zeros',
+    options: dict[str, Any] | None = None,
   ):
     self.shape = shape
     self.dtype = self.kept_dtype = tf.as_dtype(dtype)

@@ -2,10 +2,10 @@
 
 import dataclasses
 import re
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
 from official_ext.language.modeling import layers
 from official_ext.language.modeling import unmade
@@ -20,7 +20,7 @@ class Slot:
     row: which of its rows, or which slice of which row; None for the whole variable.
   """
 
-  variable: Any
+  variable: tf.Variable
   row: int | tuple[int, ...] | None = None
 
   @property
@@ -50,7 +50,7 @@ class Slot:
     return tf.convert_to_tensor(value).numpy()
 
 
-def find(model: Any) -> dict[str, Slot]:
+def find(model: tf_keras.Model) -> dict[str, Slot]:
   """The slots of a model by their path, whether layers are stacked or not.
 
   'decoder/blocks/3/mlp/up_proj/kernel'; of experts, 'decoder/blocks/3/mlp/experts/5/up_proj'.

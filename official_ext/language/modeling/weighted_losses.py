@@ -12,17 +12,17 @@ A task has a field of `LossesConfig`, and says of each loss that it can compute 
 
 from collections.abc import Collection, Mapping
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from official.modeling.hyperparams import base_config
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import model_garden_configs
 from official_ext.language.modeling import losses
 
 
 @dataclasses.dataclass
-class LossConfig(base_config.Config):
+class LossConfig(model_garden_configs.Config):
   """A loss without parameters of its own.
 
   Attributes:
@@ -86,7 +86,7 @@ class GrpoLossConfig(LossConfig):
   """
 
   RANGES: ClassVar[Mapping[str, str]] = {'epsilon_low': '[0, 1]', 'epsilon_high': '[0, inf)', 'beta': '[0, inf)'}
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'normalization': tuple(losses.NORMALIZATIONS)}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'normalization': tuple(losses.NORMALIZATIONS)}
 
   epsilon_low: float = 0.2
   epsilon_high: float = 0.2
@@ -96,7 +96,7 @@ class GrpoLossConfig(LossConfig):
 
 
 @dataclasses.dataclass
-class LossesConfig(base_config.Config):
+class LossesConfig(model_garden_configs.Config):
   """The losses of losses.py, by name. A task sets the weights that it begins with.
 
   Attributes:
@@ -143,7 +143,7 @@ def check(config: LossesConfig, computable: Collection[str], path: str = 'task.l
 
 
 def total(
-  config: LossesConfig, inputs: Mapping[str, Mapping[str, Any]], path: str = 'task.losses'
+  config: LossesConfig, inputs: Mapping[str, Mapping[str, object]], path: str = 'task.losses'
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
   """The sum of the losses, times their weights.
 

@@ -72,8 +72,8 @@ class ChatTemplate:
     self,
     messages: Sequence[Message],
     add_generation_prompt: bool = False,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    **variables: Any,
+    tools: Sequence[Mapping[str, object]] | None = None,
+    **variables: object,
   ) -> str:
     """The text of a conversation.
 
@@ -93,8 +93,8 @@ class ChatTemplate:
     self,
     messages: Sequence[Message],
     add_generation_prompt: bool = False,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    **variables: Any,
+    tools: Sequence[Mapping[str, object]] | None = None,
+    **variables: object,
   ) -> tuple[str, list[Span]]:
     """The text, and where in it the template marks what the assistant says: (start, end) in characters."""
     values = {
@@ -230,7 +230,7 @@ def _strftime_now(form):
   return datetime.datetime.now().strftime(form)
 
 
-def _prepared(message: Any, where: str) -> dict[str, Any]:
+def _prepared(message: object, where: str) -> dict[str, Any]:
   """A message as templates expect it."""
   if not isinstance(message, Mapping):
     raise errors.UserError(f'{where}: a message is no dictionary with role and content: {str(message)[:100]!r}')
@@ -241,7 +241,7 @@ def _prepared(message: Any, where: str) -> dict[str, Any]:
   return {'thinking': reasoning, **prepared, 'reasoning_content': reasoning}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
   """A copy of JSON values: a template must not reach methods of anything else."""
   if isinstance(value, Mapping):
     return {str(name): _plain(part) for name, part in value.items()}

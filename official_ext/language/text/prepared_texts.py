@@ -30,7 +30,11 @@ class PreparedTexts(sources.Source):
   reads_in_blocks = True
 
   def __init__(
-    self, found: prepared_folders.PreparedFolder, params: Any, tokenizer: tokenizer_lib.Tokenizer, path: str
+    self,
+    found: prepared_folders.PreparedFolder,
+    params: Any,
+    tokenizer: tokenizer_lib.Tokenizer,
+    path: str,
   ):
     """Opens the files.
 
@@ -129,5 +133,5 @@ def _check(found, params, tokenizer, path) -> None:
           raise errors.UserError(f'{path}.{name}: has no meaning for rows that were prepared; leave it alone')
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
   return json.dumps(value) if value is None or value == '' or isinstance(value, bool) else str(value)

@@ -13,7 +13,6 @@ import importlib
 import inspect
 import re
 import sys
-from typing import Any
 
 from official_ext.data import numbered_records
 
@@ -67,7 +66,7 @@ def records(split: str) -> numbered_records.Records:
 
 
 @functools.cache
-def preference_records(split: str) -> numbered_records.Records:
+def preference_records(split: str) -> numbered_records.ListRecords:
   """`preference_documents` as records."""
   return numbered_records.ListRecords(preference_documents(split), f'pair of docstrings ({split})')
 
@@ -89,7 +88,7 @@ def _answers() -> dict[str, str]:
 
 def _of_module(module: str) -> Iterator[tuple[str, str]]:
   try:
-    holder: Any = importlib.import_module(module)
+    holder: object = importlib.import_module(module)
   except ImportError:  # A Python that was built without it.
     return
   prefix = '' if module == 'builtins' else f'{module}.'
@@ -103,13 +102,13 @@ def _of_module(module: str) -> Iterator[tuple[str, str]]:
       yield from _with_answer(f'{prefix}{name}', value)
 
 
-def _public(holder: Any) -> list[tuple[str, Any]]:
+def _public(holder: object) -> list[tuple[str, object]]:
   """What a module or a class defines itself under names without an underscore in front."""
   names = getattr(holder, '__all__', None) or vars(holder)
   return [(name, vars(holder)[name]) for name in sorted(names) if not name.startswith('_') and name in vars(holder)]
 
 
-def _with_answer(name: str, function: Any) -> Iterator[tuple[str, str]]:
+def _with_answer(name: str, function: object) -> Iterator[tuple[str, str]]:
   function = getattr(function, '__func__', function)  # Of class methods and static ones.
   package = (getattr(function, '__module__', None) or 'builtins').partition('.')[0]
   if package not in sys.stdlib_module_names or name.endswith('hook'):  # A library has put a function of its own there.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from official_ext.base import errors
 from official_ext.language.text import text_formats
@@ -48,7 +48,7 @@ class TextDataConfig(definitions.DataConfig):
     **definitions.DataConfig.UNREAD_FIELDS,
     **dict.fromkeys(('tfds_name', 'tfds_split', 'tfds_data_dir'), _NO_TFDS),
   }
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {
     'example_format': text_formats.FORMATS,
     'loss_on': text_formats.LOSS_ON,
     'packing': text_sources.PACKINGS,

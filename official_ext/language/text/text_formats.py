@@ -84,7 +84,13 @@ class TextFormat:
     num_texts: how many texts a record makes: 2 of a preference (chosen, rejected), else 1.
   """
 
-  def __init__(self, params: Any, tokenizer: tokenizer_lib.Tokenizer, records: numbered_records.Records, path: str):
+  def __init__(
+    self,
+    params: Any,
+    tokenizer: tokenizer_lib.Tokenizer,
+    records: numbered_records.Records,
+    path: str,
+  ):
     """Looks at the first record, to know the format.
 
     Args:
@@ -117,7 +123,7 @@ class TextFormat:
     self._make: Callable[[Mapping[str, Any]], list[Text]] = getattr(self, f'_{self.name}')
     self._check_end(first, path)
 
-  def texts(self, record: Mapping[str, Any]) -> list[Text]:
+  def texts(self, record: Mapping[str, object]) -> list[Text]:
     """The texts of a record.
 
     Raises:
@@ -283,11 +289,11 @@ class TextFormat:
     return value
 
 
-def _as_turns(value: Any, role: str, column: str) -> Messages:
+def _as_turns(value: object, role: str, column: str) -> Messages:
   return [{'role': role, 'content': value}] if isinstance(value, str) else _as_messages(value, column)
 
 
-def _as_messages(value: Any, column: str) -> Messages:
+def _as_messages(value: object, column: str) -> Messages:
   if isinstance(value, str):
     try:
       value = json.loads(value)
@@ -312,7 +318,7 @@ def _check_said(messages: Messages, numbers: Sequence[int], column: str) -> None
       raise ValueError(f'column {column!r}: message {number}, a turn of the assistant, is empty')
 
 
-def _says_something(message: Mapping[str, Any]) -> bool:
+def _says_something(message: Mapping[str, object]) -> bool:
   """Whether a message holds more than whitespace: text, another part such as an image, calls of tools, or reasoning."""
   content = message.get('content')
   parts = content if isinstance(content, list) else [content]
@@ -331,7 +337,7 @@ def _without_answer(messages: Messages) -> str:
   return f'{text}; the roles are {", ".join(roles)}, and those known are {", ".join(_ROLES)}: rename them in the data'
 
 
-def _num_same(first: Sequence[Any], second: Sequence[Any]) -> int:
+def _num_same(first: Sequence[object], second: Sequence[object]) -> int:
   number = 0
   while number < min(len(first), len(second)) and first[number] == second[number]:
     number += 1

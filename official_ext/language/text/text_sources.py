@@ -7,7 +7,7 @@ against the label at t + 1. The first token of each text has the label -100: not
 """
 
 import abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import dataclasses
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.data import bad_examples
 from official_ext.data import batch_share
 from official_ext.data import collators
@@ -56,7 +57,7 @@ class TextSource(sources.Source):
     records: numbered_records.Records,
     tokenizer: tokenizer_lib.Tokenizer,
     seq_length: int,
-    settings: Mapping[str, Any],
+    settings: json_types.JsonMapping,
     params: Any,
   ):
     """Takes what `open_source` has made."""
@@ -81,7 +82,7 @@ class TextSource(sources.Source):
   def examples_of(self, index: int) -> Sequence[int]:
     """The numbers of the examples that a row has text from."""
 
-  def record(self, number: int) -> dict[str, Any]:
+  def record(self, number: int) -> json_types.JsonObject:
     """A record as the file has it, by what a row's `record` says of it."""
     return self._records.read(number)
 

@@ -31,7 +31,7 @@ class TextTask(base_task.Task):
   The configuration has a field `tokenizer_path`, or a subclass overrides `named_tokenizer`.
   """
 
-  def __init__(self, params: Any, *args: Any, **kwargs: Any):
+  def __init__(self, params: Any, *args: object, **kwargs: object):
     """See base class."""
     super().__init__(params, *args, **kwargs)
     self._workers = workers_lib.get(tf.distribute.get_strategy())
@@ -103,7 +103,7 @@ class TextTask(base_task.Task):
       f'{field}: the tokenizer{where} has {number} tokens, and the model has room for {vocab_size} (vocab_size)'
     )
 
-  def code_files(self) -> Mapping[str, Any]:
+  def code_files(self) -> Mapping[str, object]:
     """The tokenizer: see base class."""
     return {'tokenizer': self.tokenizer.digest.encode()}
 

@@ -3,14 +3,14 @@
 No TensorFlow.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import functools
 import os
 import tempfile
-from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.data import numbered_records
 from official_ext.data import record_report
 from official_ext.data import row_encoding
@@ -67,7 +67,7 @@ class TokenRows:
     self._tokenizer = tokenizer
 
   @property
-  def settings(self) -> dict[str, Any]:
+  def settings(self) -> json_types.JsonObject:
     """See base class."""
     return dataclasses.asdict(self._settings)
 
@@ -81,7 +81,7 @@ class TokenRows:
     pieces: Sequence[pieces_lib.Piece],
     leaves_out: bool,
     open_first: Callable[[pieces_lib.Piece], numbered_records.Records],
-  ) -> tuple[tuple[str, ...], dict[str, Any]]:
+  ) -> tuple[tuple[str, ...], json_types.JsonObject]:
     """See base class."""
     columns, example_format = self._first_record(pieces, leaves_out, open_first)
     resolved = {
@@ -116,7 +116,7 @@ class TokenRows:
     except errors.UserError as error:
       raise errors.UserError(str(error).replace(f'{_PATH}.', '--', 1)) from error
 
-  def config(self, folder: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+  def config(self, folder: str, settings: json_types.JsonMapping) -> json_types.JsonObject:
     """See base class."""
     fields = {name: settings[name] for name in (*text_formats.OF_LENGTH, *text_formats.OF_FORMAT)}
     task = {'tokenizer_path': os.path.join(folder, _TOKENIZER), 'train_data': {'input_path': folder, **fields}}
@@ -124,7 +124,7 @@ class TokenRows:
 
 
 def rows(
-  job: Mapping[str, Any], records: numbered_records.Records, leaves_out: bool, report: record_report.RecordReport
+  job: json_types.JsonMapping, records: numbered_records.Records, leaves_out: bool, report: record_report.RecordReport
 ) -> Iterator[bytes]:
   """Yields the rows of a shard.
 

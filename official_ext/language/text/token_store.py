@@ -5,7 +5,7 @@ key of all that they depend on: the records' content, the tokenizer, the setting
 """
 
 import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import json
 import os
@@ -68,7 +68,7 @@ def open_store(
   records: numbered_records.Records,
   text_format: text_formats.TextFormat,
   tokenizer: tokenizer_lib.Tokenizer,
-  settings: dict[str, Any],
+  settings: Mapping[str, object],
   limits: Limits,
   leaves_out: bool,
   folder: str = '',
@@ -120,7 +120,7 @@ def _read(place: str) -> TokenStore:
   return TokenStore(report=report, **arrays)
 
 
-_ARRAYS: dict[str, Any] = {'tokens': np.int32, 'learned': np.uint8, 'bounds': np.int64, 'records': np.int64}
+_ARRAYS: dict[str, object] = {'tokens': np.int32, 'learned': np.uint8, 'bounds': np.int64, 'records': np.int64}
 
 
 def _mapped(path: str, dtype: Any) -> np.ndarray:

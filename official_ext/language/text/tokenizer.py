@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.data import extras
 from official_ext.language.text import chat_templates
@@ -205,7 +206,7 @@ class Tokenizer:
       chat_template: in Jinja; '' for none.
       model_max_length: in tokens; 0 where it is not known.
     """
-    config: dict[str, Any] = {'tokenizer_class': 'PreTrainedTokenizerFast', **special_tokens}
+    config: json_types.JsonObject = {'tokenizer_class': 'PreTrainedTokenizerFast', **special_tokens}
     config['clean_up_tokenization_spaces'] = False
     if model_max_length:
       config['model_max_length'] = model_max_length
@@ -343,7 +344,7 @@ class Tokenizer:
     self,
     messages: Sequence[chat_templates.Message],
     add_generation_prompt: bool = False,
-    tools: Sequence[Mapping[str, Any]] | None = None,
+    tools: Sequence[json_types.JsonMapping] | None = None,
     **variables: Any,
   ) -> str:
     """The text of a conversation: see `chat_templates.ChatTemplate.render`. To be encoded without special tokens.
@@ -399,7 +400,7 @@ def _added_token(library, token):
   return library.AddedToken(token['content'], special=token.get('special', True), **fields)
 
 
-def _fields(token: Any) -> dict[str, Any]:
+def _fields(token: object) -> dict[str, object]:
   """An added token as tokenizer_config.json has it."""
   return {
     name: getattr(token, name) for name in ('content', 'lstrip', 'normalized', 'rstrip', 'single_word', 'special')
@@ -417,12 +418,12 @@ def _of_model(folder: str) -> tuple[str, str]:
   return model_type, tokenizer_class
 
 
-def _content(token: Any) -> str:
+def _content(token: object) -> str:
   """The text of a token, which is written as such or as a dictionary; '' where there is none."""
   return token.get('content', '') if isinstance(token, dict) else token if isinstance(token, str) else ''
 
 
-def _read_json(files: Mapping[str, bytes], name: str, where: str) -> dict[str, Any]:
+def _read_json(files: Mapping[str, bytes], name: str, where: str) -> json_types.JsonObject:
   try:
     found = json.loads(files.get(name, b'{}'))
   except ValueError as error:
@@ -432,7 +433,7 @@ def _read_json(files: Mapping[str, bytes], name: str, where: str) -> dict[str, A
   return found
 
 
-def _as_json(value: Any) -> bytes:
+def _as_json(value: object) -> bytes:
   return (json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + '\n').encode()
 
 

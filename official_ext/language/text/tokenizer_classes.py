@@ -10,6 +10,8 @@ import dataclasses
 import json
 from typing import Any
 
+from official_ext.base import json_types
+
 # Of the families of modeling/families: transformers' TOKENIZER_MAPPING_NAMES.
 REGISTERED: Mapping[str, str] = {
   **dict.fromkeys(('qwen2', 'qwen3', 'qwen3_moe'), 'Qwen2Tokenizer'),
@@ -56,7 +58,7 @@ REFUSED = frozenset(
 )
 
 
-def resolve(model_type: str, tokenizer_class: str, content: Callable[[], Mapping[str, Any]]) -> str:
+def resolve(model_type: str, tokenizer_class: str, content: Callable[[], Mapping[str, object]]) -> str:
   """The class that AutoTokenizer makes, as transformers 5 chooses it.
 
   Args:
@@ -79,7 +81,7 @@ def resolve(model_type: str, tokenizer_class: str, content: Callable[[], Mapping
   return named if named in FOLLOWED or named in REFUSED else ''
 
 
-def _has_byte_level(content: Mapping[str, Any]) -> bool:
+def _has_byte_level(content: Mapping[str, object]) -> bool:
   """Whether the pre-tokenizer or the decoder works on bytes."""
   return any('"ByteLevel"' in json.dumps(content.get(part)) for part in ('pre_tokenizer', 'decoder'))
 
@@ -91,10 +93,10 @@ class _Parts:
   normalizer: Any
   pre_tokenizer: Any
   decoder: Any
-  model: Mapping[str, Any]
+  model: json_types.JsonMapping
 
 
-def _parts(name: str, config: Mapping[str, Any], special_tokens: Mapping[str, str]) -> _Parts:
+def _parts(name: str, config: Mapping[str, object], special_tokens: Mapping[str, str]) -> _Parts:
   adds_space = config.get('add_prefix_space')
   if name == 'Qwen2Tokenizer':
     split = {'type': 'Split', 'pattern': {'Regex': _QWEN2_PATTERN}, 'behavior': 'Isolated', 'invert': False}
@@ -117,8 +119,8 @@ def _parts(name: str, config: Mapping[str, Any], special_tokens: Mapping[str, st
 
 
 def rebuilt(
-  name: str, content: Mapping[str, Any], config: Mapping[str, Any], special_tokens: Mapping[str, str]
-) -> dict[str, Any] | None:
+  name: str, content: json_types.JsonMapping, config: json_types.JsonMapping, special_tokens: Mapping[str, str]
+) -> json_types.JsonObject | None:
   """What a class of `FOLLOWED` makes of tokenizer.json.
 
   Args:
@@ -154,7 +156,7 @@ def rebuilt(
   return {**content, **brought, 'model': made, 'added_tokens': []}
 
 
-def _essential(part: Any, is_decoder: bool = False) -> Any:
+def _essential(part: object, is_decoder: bool = False) -> Any:
   """A part without what changes no token and no text: offsets, and fields that are off."""
   if isinstance(part, list):
     return [_essential(value, is_decoder) for value in part]
@@ -175,7 +177,7 @@ def _declared_alike(content, config):
   return of_file == {int(number): _essential(token) for number, token in declared.items()}
 
 
-def added_tokens(content: Mapping[str, Any], config: Mapping[str, Any]) -> list[dict[str, Any]]:
+def added_tokens(content: json_types.JsonMapping, config: json_types.JsonMapping) -> list[json_types.JsonObject]:
   """The added tokens by number, which a class adds anew: those of tokenizer_config.json, else of tokenizer.json."""
   declared = config.get('added_tokens_decoder')
   if declared is None:

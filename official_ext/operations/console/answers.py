@@ -4,7 +4,7 @@ A handler is a plain function, which Starlette runs in a thread; `handler` makes
 disk, an answer in lines, as the command line prints them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import functools
 import json as json_lib
 import os
@@ -18,6 +18,7 @@ from starlette import responses
 
 from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.operations.console import context as context_lib
 from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import summaries
@@ -29,12 +30,12 @@ _READ_AS_TEXT = ('.json', '.jsonl', '.yaml', '.log', '.txt', '.csv', '.tsv')
 Handler = Callable[[requests.Request], responses.Response]
 
 
-def json(values: Any, status: int = 200) -> responses.Response:
+def json(values: object, status: int = 200) -> responses.Response:
   """An answer in JSON; numbers that are not finite are the strings "NaN", "Infinity" and "-Infinity"."""
   return plain_json(summaries.json_values(values), status)
 
 
-def plain_json(values: Any, status: int = 200) -> responses.Response:
+def plain_json(values: object, status: int = 200) -> responses.Response:
   """The same of values that are of JSON already, with such strings."""
   content = json_lib.dumps(values, separators=(',', ':'), allow_nan=False)
   return responses.Response(content, status, media_type='application/json')
@@ -72,7 +73,7 @@ def of_error(error: Exception) -> responses.Response:
   )
 
 
-def body(request: requests.Request, max_bytes: int = MAX_BODY_BYTES) -> dict[str, Any]:
+def body(request: requests.Request, max_bytes: int = MAX_BODY_BYTES) -> json_types.JsonObject:
   """The JSON object in the body of a request.
 
   Raises:
@@ -90,7 +91,7 @@ def body(request: requests.Request, max_bytes: int = MAX_BODY_BYTES) -> dict[str
   return values
 
 
-def text(values: dict[str, Any], name: str, default: str | None = None) -> str:
+def text(values: Mapping[str, object], name: str, default: str | None = None) -> str:
   """A text in the body of a request.
 
   Raises:
@@ -102,7 +103,7 @@ def text(values: dict[str, Any], name: str, default: str | None = None) -> str:
   return value
 
 
-def texts(values: dict[str, Any], name: str) -> list[str]:
+def texts(values: Mapping[str, object], name: str) -> list[str]:
   """A list of texts in the body of a request; [] if it is missing.
 
   Raises:

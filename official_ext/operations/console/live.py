@@ -24,7 +24,7 @@ import dataclasses
 import json
 import os
 import time
-from typing import Any
+from typing import Any, BinaryIO
 import zlib
 
 from starlette import requests
@@ -250,7 +250,7 @@ class _State:
   def __init__(self) -> None:
     self._runs: dict[str, str] | None = None
     self.living: list[str] = []  # The names of runs that live.
-    self._stable: dict[str, dict[str, Any]] = {}  # The runs as they were last.
+    self._stable: dict[str, dict[str, object]] = {}  # The runs as they were last.
     self._others: dict[str, str] = {}
     self.problem = ''
 
@@ -280,7 +280,7 @@ class _State:
     changed = self._changed(values)
     return _change_of_runs(changed, removed) if changed or removed or first else None
 
-  def update_some(self, values: Any) -> _Change | None:
+  def update_some(self, values: object) -> _Change | None:
     """Takes what some runs are now, without the others; returns the change, if there is one."""
     changed = self._changed(values)
     return _change_of_runs(changed, []) if changed else None
@@ -336,7 +336,7 @@ class _Place:
     values = {'run': self._name, 'offset': self.offset, 'restarted': restarted}
     return f'{_dump(values)[:-1]},"events":[{",".join(lines)}]}}'
 
-  def _lines(self, file: Any, size: int) -> list[str]:
+  def _lines(self, file: BinaryIO, size: int) -> list[str]:
     """The next whole lines that are JSON objects, and the place behind them."""
     assert self.offset is not None
     length = _CHUNK
@@ -356,7 +356,7 @@ class _Place:
     return []
 
 
-def list_runs(context: context_lib.Context) -> list[dict[str, Any]]:
+def list_runs(context: context_lib.Context) -> list[dict[str, object]]:
   """The summaries of all runs that are in the folder, archived ones too. Links that lead out of it are left out."""
   return context.recent.as_sent([each for each in context.recent.look() if is_shown(context, each)], is_all=True)
 
@@ -378,14 +378,14 @@ def _polled(paths: Sequence[str]) -> dict[str, tuple[int, ...]]:
   return found
 
 
-def _mark(file: Any) -> int | None:
+def _mark(file: BinaryIO) -> int | None:
   """What tells a file of events from another one: a sum of its first line. None if that is not whole yet."""
   file.seek(0)
   line, end, _ = file.read(_MARKED).partition(b'\n')
   return zlib.crc32(line) if end or len(line) == _MARKED else None
 
 
-def _is_line_end(file: Any, offset: int, size: int) -> bool:
+def _is_line_end(file: BinaryIO, offset: int, size: int) -> bool:
   """Whether a file has a line that ends at a place."""
   if offset > size:
     return False
@@ -393,7 +393,7 @@ def _is_line_end(file: Any, offset: int, size: int) -> bool:
   return offset == 0 or file.read(1) == b'\n'
 
 
-def _end_of_lines(file: Any, size: int) -> int:
+def _end_of_lines(file: BinaryIO, size: int) -> int:
   """The place behind the last whole line of a file."""
   place = size
   while place > 0:
@@ -415,7 +415,7 @@ def _checked(line: bytes) -> str:
     return ''
 
 
-def _dump(values: Any) -> str:
+def _dump(values: object) -> str:
   return json.dumps(values, separators=(',', ':'))
 
 

@@ -17,10 +17,10 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Any
 
 from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import json_types
 
 _MOST = 2
 _IDLE_SECONDS = 600.0
@@ -55,10 +55,10 @@ class ModelWorker:
     self.used = time.monotonic()
     self._key = key
     self._log = tempfile.TemporaryFile()
-    self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
+    self._lines: queue.Queue[json_types.JsonObject | None] = queue.Queue()
     self._busy = threading.Lock()
     self._loading = threading.Lock()
-    self._description: dict[str, Any] | None = None
+    self._description: json_types.JsonObject | None = None
     self._has_failed = False
     self._number = 0
     kept = [] if key.load_in_4bit is None else [str(key.load_in_4bit).lower()]
@@ -88,7 +88,7 @@ class ModelWorker:
     """The number of the process."""
     return self._process.pid
 
-  def description(self) -> dict[str, Any]:
+  def description(self) -> json_types.JsonObject:
     """What the model takes, as soon as it is loaded.
 
     Raises:
@@ -104,7 +104,7 @@ class ModelWorker:
       self.used = time.monotonic()
       return self._description
 
-  def ask(self, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+  def ask(self, request: Mapping[str, object]) -> Iterator[json_types.JsonObject]:
     """Yields what the model answers, as it comes; closing the iterator stops it.
 
     Raises:
@@ -147,7 +147,7 @@ class ModelWorker:
       self._process.kill()
       self._process.wait()
 
-  def _send(self, values: Mapping[str, Any]) -> None:
+  def _send(self, values: Mapping[str, object]) -> None:
     try:
       self._process.stdin.write(json.dumps(values).encode() + b'\n')  # type: ignore[union-attr]
       self._process.stdin.flush()  # type: ignore[union-attr]
@@ -160,7 +160,7 @@ class ModelWorker:
         self._lines.put(json.loads(line))
     self._lines.put(None)
 
-  def _next(self, seconds: float) -> dict[str, Any]:
+  def _next(self, seconds: float) -> json_types.JsonObject:
     try:
       values = self._lines.get(timeout=seconds)
     except queue.Empty:

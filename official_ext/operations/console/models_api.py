@@ -1,6 +1,6 @@
 """What has finished, for the page of models: exports, and trying them."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 import contextlib
 import json
 import os
@@ -8,7 +8,6 @@ import re
 import shlex
 import sys
 import time
-from typing import Any
 
 import anyio
 from starlette import requests
@@ -17,6 +16,7 @@ from starlette import routing
 
 from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
@@ -109,7 +109,7 @@ def routes(context: context_lib.Context, workers: model_worker.ModelWorkers | No
 # What is there.
 
 
-def _entry(context, summary: summaries.RunSummary, loaded: set[str]) -> dict[str, Any] | None:
+def _entry(context, summary: summaries.RunSummary, loaded: set[str]) -> json_types.JsonObject | None:
   run = run_folder.Run(summary.path, summary.name)
   found = run_outputs.of_run(run)
   if not found:
@@ -150,7 +150,7 @@ def _command_of(context, run: run_folder.Run, result: run_outputs.Result) -> str
   return shlex.join(['official-ext', 'chat', folder])
 
 
-def _export_state(run: run_folder.Run) -> dict[str, Any] | None:
+def _export_state(run: run_folder.Run) -> dict[str, object] | None:
   """How the last export stands that was started detached; None if there was none."""
   started = run.started(_EXPORTING)
   if started is None:
@@ -170,7 +170,7 @@ def _export_state(run: run_folder.Run) -> dict[str, Any] | None:
 # Exports.
 
 
-def _export_command(run: run_folder.Run, values: dict[str, Any]) -> list[str]:
+def _export_command(run: run_folder.Run, values: Mapping[str, object]) -> list[str]:
   """The words behind `official-ext` that make what a request asks for.
 
   Raises:
@@ -204,7 +204,7 @@ def _cwd_of(run: run_folder.Run) -> str:
 # Trying.
 
 
-def _key_of(context, values: dict[str, Any]) -> model_worker.ModelKey:
+def _key_of(context, values: Mapping[str, object]) -> model_worker.ModelKey:
   """The model that a request names by `run` and `result`, and `base` for what adapters stand on.
 
   `load_in_4bit` keeps the kernels in 4 bits, or not; without it they are as adapters were trained.
@@ -228,11 +228,11 @@ def _key_of(context, values: dict[str, Any]) -> model_worker.ModelKey:
   return model_worker.ModelKey('language_model', result.base, 0.0, load_in_4bit)
 
 
-def _streamed(stream: Iterator[dict[str, Any]]) -> responses.Response:
+def _streamed(stream: Iterator[dict[str, object]]) -> responses.Response:
   """The answers of a model as lines of JSON, each as it comes. If the browser goes away, the model stops."""
   first = next(stream, None)  # A mistake is an answer of its own.
 
-  def line(values: Any) -> bytes:
+  def line(values: object) -> bytes:
     return json.dumps(summaries.json_values(values)).encode() + b'\n'
 
   def following() -> bytes | None:

@@ -4,6 +4,7 @@ What a form says is `{experiment, mode, name, edits, config_files, base, clone}`
 takes it, or `{key, string}`, any string.
 """
 
+from collections.abc import Mapping
 import os
 import re
 import secrets
@@ -139,7 +140,7 @@ class _Page:
     has_dispatcher = self._context.queue.dispatcher() is not None
     return answers.json({'run': wanted.name, 'job': job.number, 'has_dispatcher': has_dispatcher})
 
-  def _make(self, body: dict[str, Any]) -> tuple[new_runs.NewRun, commands.Command]:
+  def _make(self, body: Mapping[str, object]) -> tuple[new_runs.NewRun, commands.Command]:
     """Makes what a run begins with, once the driver has nothing against it."""
     wanted = self._new_run(body)
     wanted.check_name()
@@ -148,7 +149,7 @@ class _Page:
       raise errors.UserErrors(lines)
     return wanted, wanted.make(self._context.driver)
 
-  def _new_run(self, body: dict[str, Any]) -> new_runs.NewRun:
+  def _new_run(self, body: Mapping[str, object]) -> new_runs.NewRun:
     edits = body.get('edits', [])
     if not isinstance(edits, list) or not all(isinstance(edit, dict) for edit in edits):
       raise errors.UserError('edits: expected a list of objects')

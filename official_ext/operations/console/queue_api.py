@@ -1,13 +1,13 @@
 """The queue for its page: what `official-ext queue` does."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from starlette import requests
 from starlette import responses
 from starlette import routing
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.processes import process_identity
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
@@ -30,7 +30,7 @@ def routes(context: context_lib.Context) -> list[routing.Route]:
   return [*found, routing.Route('/api/queue/start', answers.handler(queue.start), methods=['POST'])]
 
 
-def topics(context: context_lib.Context) -> dict[str, Callable[[], Any]]:
+def topics(context: context_lib.Context) -> dict[str, Callable[[], object]]:
   """What live.py tells whenever it has changed."""
   return {'queue': _Queue(context).values}
 
@@ -42,7 +42,7 @@ class _Queue:
     self._context = context
     self._queue = context.queue
 
-  def values(self) -> dict[str, Any]:
+  def values(self) -> json_types.JsonObject:
     """The queue as it stands, with the command that starts a dispatcher."""
     found = queue_view.as_dict(self._queue, _MAX_OVER)
     process = process_identity.parse(found['dispatcher'] or {})
@@ -54,7 +54,7 @@ class _Queue:
       'command': ' '.join(map(commands.quoted, words)) + ' --slots=2',
     }
 
-  def _with_run(self, entry: dict[str, Any]) -> dict[str, Any]:
+  def _with_run(self, entry: json_types.JsonObject) -> json_types.JsonObject:
     """An entry with the name of its run, if that is a run below the folder already."""
     path = entry['model_dir'] or ''
     root = self._context.root
@@ -67,7 +67,7 @@ class _Queue:
     del request
     return answers.json(self.values())
 
-  def changing(self, do: Callable[[dict[str, Any]], None]) -> answers.Handler:
+  def changing(self, do: Callable[[json_types.JsonObject], None]) -> answers.Handler:
     """Does something, and answers with the queue as it stands then."""
 
     def handle(request: requests.Request) -> responses.Response:
@@ -76,7 +76,7 @@ class _Queue:
 
     return handle
 
-  def move(self, body: dict[str, Any]) -> None:
+  def move(self, body: Mapping[str, object]) -> None:
     """Moves a job: `{"job": 3, "place": "before", "neighbour": 2}`."""
     place = answers.text(body, 'place')
     if place not in _PLACES:
@@ -84,15 +84,15 @@ class _Queue:
     neighbour = _number(body, 'neighbour') if place in ('before', 'after') else None
     queue_changes.move(self._queue, _number(body, 'job'), place, neighbour)
 
-  def pause(self, body: dict[str, Any]) -> None:
+  def pause(self, body: Mapping[str, object]) -> None:
     """Pauses a job, or all: `{"job": 3}` or `{}`."""
     queue_changes.pause(self._queue, _number(body, 'job') if 'job' in body else None)
 
-  def resume(self, body: dict[str, Any]) -> None:
+  def resume(self, body: Mapping[str, object]) -> None:
     """Takes that back."""
     queue_changes.resume(self._queue, _number(body, 'job') if 'job' in body else None)
 
-  def cancel(self, body: dict[str, Any]) -> None:
+  def cancel(self, body: Mapping[str, object]) -> None:
     """Takes a job out: `{"job": 3, "kill": false}`."""
     queue_changes.cancel(self._queue, _number(body, 'job'), body.get('kill') is True)
 
@@ -106,7 +106,7 @@ class _Queue:
     return answers.json(self.values())
 
 
-def _number(body: dict[str, Any], name: str) -> int:
+def _number(body: Mapping[str, object], name: str) -> int:
   value = body.get(name)
   if not isinstance(value, int) or isinstance(value, bool):
     raise errors.UserError(f'{name}: expected a whole number')

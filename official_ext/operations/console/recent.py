@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from official_ext.base import credentials
+from official_ext.base import json_types
 from official_ext.operations.runs import index as index_lib
 from official_ext.operations.runs import summaries as summaries_lib
 
@@ -28,10 +29,10 @@ class Recent:
     self._params_lock = threading.Lock()
     self._summaries: list[summaries_lib.RunSummary] = []
     self._read_at = -float('inf')
-    self._params: dict[str, dict[str, Any]] = {}
+    self._params: dict[str, json_types.JsonObject] = {}
     self._params_of: list[Any] = []  # Of which runs, in which attempts: a run writes its configuration when it starts.
     self._params_at = -float('inf')
-    self._sent: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+    self._sent: dict[str, tuple[tuple[Any, ...], json_types.JsonObject]] = {}
 
   def look(self) -> list[summaries_lib.RunSummary]:
     """The summaries of all runs as they are now: see RunIndex."""
@@ -47,7 +48,7 @@ class Recent:
         return self._summaries
     return self.look()
 
-  def params(self) -> Mapping[str, Mapping[str, Any]]:
+  def params(self) -> Mapping[str, json_types.JsonMapping]:
     """The configurations of all runs: see RunIndex."""
     wanted = [(run.name, run.attempt, run.started) for run in self.summaries()]
     with self._params_lock:
@@ -55,7 +56,7 @@ class Recent:
         self._params, self._params_of, self._params_at = self._index.params(), wanted, time.monotonic()
       return self._params
 
-  def as_sent(self, runs: Sequence[summaries_lib.RunSummary], is_all: bool = False) -> list[dict[str, Any]]:
+  def as_sent(self, runs: Sequence[summaries_lib.RunSummary], is_all: bool = False) -> list[dict[str, object]]:
     """Summaries as a browser gets them, in JSON values: without the path, and with passwords masked.
 
     Of a run that has not changed it is the same object as before.

@@ -81,7 +81,7 @@ class _Run:
     masked = credentials.mask_values({**values, 'tensorboard': None})
     return answers.json({**masked, 'tensorboard': values['tensorboard']})
 
-  def _mode(self, run: run_folder.Run, mode: str) -> dict[str, Any]:
+  def _mode(self, run: run_folder.Run, mode: str) -> dict[str, object]:
     found = judged_status.of_run(run, mode=mode)
     record = run.record(mode) or run.started(mode) or {}
     return {

@@ -1,6 +1,6 @@
 """The runs of the folder: their list, and what can be done with several of them at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import contextlib
 from typing import Any
 
@@ -10,6 +10,7 @@ from starlette import routing
 
 from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.run_folder import better
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
@@ -100,7 +101,7 @@ class _Runs:
 
   # Doing. Each tells what became of one run.
 
-  def each(self, do: Callable[[run_folder.Run, dict[str, Any]], dict[str, Any]]) -> answers.Handler:
+  def each(self, do: Callable[[run_folder.Run, json_types.JsonObject], json_types.JsonObject]) -> answers.Handler:
     """Does something with each run in `{"runs": [name, ...]}`: `{"done": [{"run", ...}], "errors": [line, ...]}`."""
 
     def handle(request: requests.Request) -> responses.Response:
@@ -109,10 +110,10 @@ class _Runs:
 
     return handle
 
-  def _of_each(self, names: Any, do: Callable[[str], dict[str, Any]]) -> responses.Response:
+  def _of_each(self, names: json_types.Json, do: Callable[[str], json_types.JsonObject]) -> responses.Response:
     if not names or len(names) > _MAX_RUNS:
       raise errors.UserError(f'runs: expected 1 to {_MAX_RUNS} names')
-    done: list[dict[str, Any]] = []
+    done: list[json_types.JsonObject] = []
     failures: list[str] = []
     for name in dict.fromkeys(names):
       try:
@@ -121,36 +122,36 @@ class _Runs:
         failures += errors.lines_of(error)
     return answers.json({'done': done, 'errors': [credentials.mask(line) for line in failures]})
 
-  def stop(self, run: run_folder.Run, body: dict[str, Any]) -> dict[str, Any]:
+  def stop(self, run: run_folder.Run, body: Mapping[str, object]) -> json_types.JsonObject:
     """Asks a run to save and stop; at once and unsaved with `{"now": true}`."""
     found = signals.stop(run, now=body.get('now') is True)
     return {'status': found.status}
 
-  def resume(self, run: run_folder.Run, body: dict[str, Any]) -> dict[str, Any]:
+  def resume(self, run: run_folder.Run, body: Mapping[str, object]) -> json_types.JsonObject:
     """Goes on with a run, detached."""
     del body
     commands.to_resume(run).start()
     return {'status': judged_status.of_run(run).status}
 
-  def tag(self, run: run_folder.Run, body: dict[str, Any]) -> dict[str, Any]:
+  def tag(self, run: run_folder.Run, body: Mapping[str, object]) -> json_types.JsonObject:
     """Changes tags and the note: `{"add": [...], "remove": [...], "note": TEXT}`."""
     note = answers.text(body, 'note') if 'note' in body else None
     found = notes.change(run, answers.texts(body, 'add'), answers.texts(body, 'remove'), note)
     return {'tags': found.tags, 'note': found.note}
 
-  def archive(self, run: run_folder.Run, body: dict[str, Any]) -> dict[str, Any]:
+  def archive(self, run: run_folder.Run, body: Mapping[str, object]) -> dict[str, object]:
     """Takes a run out of the list."""
     del body
     trash.archive(run)
     return {}
 
-  def unarchive(self, run: run_folder.Run, body: dict[str, Any]) -> dict[str, Any]:
+  def unarchive(self, run: run_folder.Run, body: Mapping[str, object]) -> dict[str, object]:
     """Takes a run into the list again."""
     del body
     trash.unarchive(run)
     return {}
 
-  def delete(self, run: run_folder.Run, body: dict[str, Any]) -> dict[str, Any]:
+  def delete(self, run: run_folder.Run, body: Mapping[str, object]) -> json_types.JsonObject:
     """Moves a run to the trash."""
     del body
     return {'key': trash.delete(self._context.root, run).key}
@@ -163,7 +164,7 @@ class _Runs:
     if name is not None:
       answers.check_name(name)
 
-    def restore(key: str) -> dict[str, Any]:
+    def restore(key: str) -> json_types.JsonObject:
       return {'name': trash.restore(self._context.root, self._deleted(key), name).name}
 
     return self._of_each(keys, restore)
@@ -171,7 +172,7 @@ class _Runs:
   def delete_forever(self, request: requests.Request) -> responses.Response:
     """Deletes runs in the trash with all their files: `{"keys": [...]}`."""
 
-    def delete(key: str) -> dict[str, Any]:
+    def delete(key: str) -> json_types.JsonObject:
       trash.delete_forever(self._deleted(key))
       return {}
 
@@ -195,9 +196,9 @@ def _best(runs: list[Any]) -> dict[str, str]:
   return found
 
 
-def _values(all_params: dict[str, Any], names: Any) -> dict[str, dict[str, Any]]:
+def _values(all_params: json_types.JsonObject, names: json_types.Json) -> dict[str, json_types.JsonObject]:
   """The values of some fields by the name of the run, and then of the field."""
-  found: dict[str, dict[str, Any]] = {}
+  found: dict[str, json_types.JsonObject] = {}
   for run, values in all_params.items():
     for name in names:
       several = params_lib.value_of(name, values)

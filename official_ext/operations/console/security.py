@@ -15,6 +15,8 @@ import json
 import socket
 from typing import Any
 
+from starlette import types
+
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
 
@@ -80,7 +82,7 @@ def _digest(text: str) -> bytes:
 class Guard:
   """An ASGI application around another one, which sees only requests that are allowed, and the body of each whole."""
 
-  def __init__(self, app: Any, context: context_lib.Context, pages: Iterable[str]):
+  def __init__(self, app: types.ASGIApp, context: context_lib.Context, pages: Iterable[str]):
     """Makes the guard of one server.
 
     Args:
@@ -93,7 +95,7 @@ class Guard:
     self._pages = frozenset(pages)
     self._names = frozenset(_own_names(context.host))
 
-  async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+  async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
     """Answers a request; see ASGI."""
     if scope['type'] != 'http':
       return  # No websockets.
@@ -107,7 +109,7 @@ class Guard:
       return
     await self._app(scope, receive, _with_headers(send, {}))
 
-  def _refuse(self, scope: Any, headers: '_Headers') -> tuple[int, str] | None:
+  def _refuse(self, scope: types.Scope, headers: '_Headers') -> tuple[int, str] | None:
     """Why a request is refused, as a status and a line; None if it is not. The line repeats nothing of the request."""
     method, path = scope['method'], scope['path']
     if len(scope.get('raw_path') or b'') + len(scope['query_string']) > _MAX_TARGET:
@@ -203,7 +205,7 @@ class _Headers:
     return any(len(self._values.get(name, ())) > 1 for name in names)
 
 
-async def _read(receive: Any, headers: _Headers) -> tuple[tuple[int, str] | None, bytes]:
+async def _read(receive: types.Receive, headers: _Headers) -> tuple[tuple[int, str] | None, bytes]:
   """The body of a request; or why it is refused."""
   too_large = 413, f'request: its body is larger than {MAX_BODY_BYTES} bytes'
   length = headers.get('content-length')
@@ -222,12 +224,12 @@ async def _read(receive: Any, headers: _Headers) -> tuple[tuple[int, str] | None
       return None, b''.join(parts)
 
 
-def _with_headers(send: Any, more: dict[str, str]) -> Any:
+def _with_headers(send: types.Send, more: dict[str, str]) -> Any:
   """Sends the headers that each answer has, in place of those that it brings."""
   wanted = {**HEADERS, **more}
   added = [(name.encode(), value.encode()) for name, value in wanted.items()]
 
-  async def sender(message: Any) -> None:
+  async def sender(message: types.Message) -> None:
     if message['type'] == 'http.response.start':
       own = [pair for pair in message.get('headers', []) if pair[0].decode('latin-1').lower() not in wanted]
       message = {**message, 'headers': own + added}

@@ -5,7 +5,7 @@ import signal
 import socket
 import sys
 import threading
-from typing import Any
+import types
 
 import uvicorn
 
@@ -45,7 +45,7 @@ class Server(uvicorn.Server):
     self.should_exit = True
     self._live.is_closed = True
 
-  def handle_exit(self, sig: int, frame: Any) -> None:
+  def handle_exit(self, sig: int, frame: types.FrameType | None) -> None:
     """See base class, which would raise the signal again."""
     del sig, frame
     self.end()

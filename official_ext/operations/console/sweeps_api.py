@@ -1,6 +1,6 @@
 """Sweeps for their pages: what `official-ext sweep` does, but for beginning one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import json
 import subprocess
 import sys
@@ -12,6 +12,7 @@ from starlette import responses
 from starlette import routing
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 from official_ext.operations.console import answers
@@ -46,7 +47,7 @@ def routes(context: context_lib.Context) -> list[routing.Route]:
   return found
 
 
-def topics(context: context_lib.Context) -> dict[str, Callable[[], Any]]:
+def topics(context: context_lib.Context) -> dict[str, Callable[[], object]]:
   """What live.py tells whenever it has changed."""
   return {'sweeps': _Sweeps(context).values}
 
@@ -63,7 +64,7 @@ class _Sweeps:
 
   # Looking.
 
-  def values(self) -> list[dict[str, Any]]:
+  def values(self) -> list[json_types.JsonObject]:
     """All sweeps, a line each."""
     with self._lock:
       folders = [folder for folder in sweep_folder.find(self._context.root) if self._is_inside(folder)]
@@ -92,7 +93,7 @@ class _Sweeps:
       threading.Thread(target=self._compute, args=(folder, key), daemon=True).start()
     return answers.json({'importances': known[1] if known and known[0] == key else None})
 
-  def _compute(self, folder: sweep_folder.SweepFolder, key: Any) -> None:
+  def _compute(self, folder: sweep_folder.SweepFolder, key: object) -> None:
     """Computes the importances for a state of the points, one sweep at a time."""
     try:
       self._importances[folder.name] = key, self._ask(folder)
@@ -101,7 +102,7 @@ class _Sweeps:
     finally:
       self._computing.release()
 
-  def _ask(self, folder: sweep_folder.SweepFolder) -> Any:
+  def _ask(self, folder: sweep_folder.SweepFolder) -> object:
     process = subprocess.run(
       [sys.executable, '-m', 'official_ext.cli.main', 'sweep', 'show', folder.path, '--json', '--importances'],
       stdin=subprocess.DEVNULL,
@@ -113,7 +114,7 @@ class _Sweeps:
       return (process.stderr.decode(errors='replace').strip().splitlines() or ['it could not be computed'])[-1]
     return json.loads(process.stdout)['importances']
 
-  def _values(self, folder: sweep_folder.SweepFolder) -> dict[str, Any]:
+  def _values(self, folder: sweep_folder.SweepFolder) -> json_types.JsonObject:
     sweep = folder.load()
     with self._lock:
       _, reader = self._reader(folder)
@@ -154,7 +155,7 @@ class _Sweeps:
   # Doing.
 
   def changing(
-    self, do: Callable[[sweep_folder.SweepFolder, dict[str, Any]], dict[str, Any] | None]
+    self, do: Callable[[sweep_folder.SweepFolder, json_types.JsonObject], json_types.JsonObject | None]
   ) -> answers.Handler:
     """Does something with the sweep in `{"sweep": NAME, ...}`, and answers with what it says and how it stands then."""
 
@@ -166,34 +167,34 @@ class _Sweeps:
 
     return handle
 
-  def stop(self, folder: sweep_folder.SweepFolder, body: dict[str, Any]) -> dict[str, Any]:
+  def stop(self, folder: sweep_folder.SweepFolder, body: Mapping[str, object]) -> json_types.JsonObject:
     """Stops it."""
     del body
     return {'points': sweep_changes.stop(folder)}
 
-  def go_on(self, folder: sweep_folder.SweepFolder, body: dict[str, Any]) -> dict[str, Any]:
+  def go_on(self, folder: sweep_folder.SweepFolder, body: Mapping[str, object]) -> json_types.JsonObject:
     """Starts a controller that outlives this server: `{"slots": 2}`."""
     slots = body.get('slots')
     if slots is not None and (not isinstance(slots, int) or isinstance(slots, bool) or slots < 1):
       raise errors.UserError('slots: expected a whole number of 1 or more')
     return {'pid': controller_start.start(folder, slots)}
 
-  def retry(self, folder: sweep_folder.SweepFolder, body: dict[str, Any]) -> dict[str, Any]:
+  def retry(self, folder: sweep_folder.SweepFolder, body: Mapping[str, object]) -> json_types.JsonObject:
     """Tries points again: `{"points": [3]}`, or all that have failed."""
     return {'points': sweep_changes.retry(folder, _numbers(body))}
 
-  def resume(self, folder: sweep_folder.SweepFolder, body: dict[str, Any]) -> None:
+  def resume(self, folder: sweep_folder.SweepFolder, body: Mapping[str, object]) -> None:
     """Goes on with points."""
     for number in _numbers(body):
       sweep_changes.resume(folder, number)
 
-  def delete(self, folder: sweep_folder.SweepFolder, body: dict[str, Any]) -> None:
+  def delete(self, folder: sweep_folder.SweepFolder, body: Mapping[str, object]) -> None:
     """Moves the runs of points to the trash."""
     for number in _numbers(body):
       sweep_changes.delete(folder, number)
 
 
-def _numbers(body: dict[str, Any]) -> list[int]:
+def _numbers(body: Mapping[str, object]) -> list[int]:
   numbers = body.get('points', [])
   if not isinstance(numbers, list) or not all(isinstance(each, int) and not isinstance(each, bool) for each in numbers):
     raise errors.UserError('points: expected a list of whole numbers')

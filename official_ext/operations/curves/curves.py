@@ -8,11 +8,11 @@ superseded are no part of a curve.
 from collections.abc import Sequence
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.run_folder import event_names
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import decimation
@@ -137,7 +137,7 @@ def _points(
     return axis.places(columns.steps[lines], columns.times[lines]), values[keep]
 
 
-def evaluations(store: column_store.ColumnStore, run: run_folder.Run) -> list[dict[str, Any]]:
+def evaluations(store: column_store.ColumnStore, run: run_folder.Run) -> list[json_types.JsonObject]:
   """The events 'eval' of a run that stand, in order, with floats; the same as `comparing.read_evaluations`."""
   columns = store.columns(_path(run, ''))
   with columns.lock:
@@ -250,7 +250,7 @@ def _batches(columns: event_columns.EventColumns) -> tuple[list[int], list[int],
   return steps, examples, batches
 
 
-def as_dict(found: Curves) -> dict[str, Any]:
+def as_dict(found: Curves) -> json_types.JsonObject:
   """JSON values: the ends of the axis, and each curve with its run and name."""
   return {
     'first': found.first,

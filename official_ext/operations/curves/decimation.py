@@ -5,9 +5,10 @@ own, at their places, and never left out.
 """
 
 import dataclasses
-from typing import Any
 
 import numpy as np
+
+from official_ext.base import json_types
 
 MAX_BUCKETS = 4000
 
@@ -41,9 +42,9 @@ class Curve:
     """Whether it has buckets in place of points."""
     return bool(len(self.low))
 
-  def as_dict(self) -> dict[str, Any]:
+  def as_dict(self) -> json_types.JsonObject:
     """Strict JSON values; None for a point that is not finite, which has a mark."""
-    values: dict[str, Any] = {
+    values: json_types.JsonObject = {
       'num_points': self.num_points,
       'x': self.x.tolist(),
       'marks': {name: places.tolist() for name, places in self.marks.items()},

@@ -7,10 +7,10 @@ JSON, line by line. Only complete lines count. Memory holds 25 bytes a line, and
 
 import os
 import threading
-from typing import Any
 
 import numpy as np
 
+from official_ext.base import json_types
 from official_ext.base.files import regular_files
 from official_ext.base.run_folder import standing_events
 from official_ext.operations.curves import event_lines
@@ -59,9 +59,11 @@ class EventColumns:
     self.kinds = np.empty(0, np.int8)
     self.steps = np.empty(0, np.int64)
     self.times = np.empty(0)
-    self._others: dict[int, dict[str, Any]] = {}  # Line -> what concerns the curves in other events than these two.
+    self._others: dict[
+      int, json_types.JsonObject
+    ] = {}  # Line -> what concerns the curves in other events than these two.
     self._metrics: dict[str, _Metric] = {}
-    self._names: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    self._names: tuple[json_types.JsonObject, json_types.JsonObject] = ({}, {})
     self._standing: np.ndarray | None = None
 
   @property
@@ -110,12 +112,12 @@ class EventColumns:
         self._standing = self._stands()
       return self._standing
 
-  def of_others(self, key: str) -> list[tuple[int, Any]]:
+  def of_others(self, key: str) -> list[tuple[int, object]]:
     """(line, value) of a key in the events that start a run or go back, in order."""
     with self.lock:
       return [(line, event[key]) for line, event in self._others.items() if key in event]
 
-  def events(self, lines: np.ndarray) -> list[dict[str, Any]]:
+  def events(self, lines: np.ndarray) -> list[json_types.JsonObject]:
     """The events of some lines, whole; of a file that was cut meanwhile, those that are left."""
     found = []
     with self.lock:
@@ -134,7 +136,7 @@ class EventColumns:
 
   # What a cache keeps.
 
-  def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+  def state(self) -> tuple[json_types.JsonObject, dict[str, np.ndarray]]:
     """All that was read: JSON values and arrays, see `restore`."""
     with self.lock:
       names = list(self._metrics)
@@ -146,7 +148,7 @@ class EventColumns:
       }
       for number, name in enumerate(names):
         arrays |= {f'lines{number}': self._metrics[name].lines, f'values{number}': self._metrics[name].values}
-      values: dict[str, Any] = {
+      values: json_types.JsonObject = {
         'identity': self._identity,
         'offset': self._offset,
         'before': self._before.hex(),
@@ -156,7 +158,7 @@ class EventColumns:
       }
       return values, arrays
 
-  def restore(self, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+  def restore(self, values: json_types.JsonObject, arrays: dict[str, np.ndarray]) -> None:
     """Begins with what was read before, by another process. Whether it is of this file is seen at `update`."""
     with self.lock:
       self._begin_anew()

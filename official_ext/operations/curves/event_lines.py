@@ -82,7 +82,7 @@ def numbers_in(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
   return (places, values) if good.all() else (places[good], values[good])
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
   """Whether a value of JSON is a number, or one of the strings that stand for those that are not finite."""
   return (isinstance(value, (int, float)) and not isinstance(value, bool)) or value in _NOT_FINITE
 

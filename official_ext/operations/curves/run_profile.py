@@ -1,15 +1,15 @@
 """The table of a run's last profile: where the time of some steps went (see training/loop/profiling.py)."""
 
 import math
-from typing import Any
 
+from official_ext.base import json_types
 from official_ext.operations.runs import json_files
 from official_ext.operations.runs import run_folder
 
 FILE = 'profile.json'
 
 
-def read(run: run_folder.Run) -> dict[str, Any] | None:
+def read(run: run_folder.Run) -> json_types.JsonObject | None:
   """The table: `first` and `last` step, `programs`, `seconds` of all, and `rows`, the seconds of each kind of work.
 
   None if there is none that can be read.
@@ -23,5 +23,5 @@ def read(run: run_folder.Run) -> dict[str, Any] | None:
   return {**{key: found.get(key) for key in ('first', 'last', 'programs', 'seconds')}, 'rows': rows}
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
   return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

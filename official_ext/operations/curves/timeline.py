@@ -4,10 +4,10 @@ from collections.abc import Mapping
 import dataclasses
 import heapq
 import itertools
-from typing import Any
 
 import numpy as np
 
+from official_ext.base import json_types
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import event_columns
 from official_ext.operations.runs import run_folder
@@ -39,9 +39,9 @@ class TimelineEvent:
   count: int
   is_superseded: bool
   mode: str
-  values: Mapping[str, Any]
+  values: json_types.JsonMapping
 
-  def as_dict(self) -> dict[str, Any]:
+  def as_dict(self) -> json_types.JsonObject:
     """Strict JSON values."""
     return summaries.json_values(dataclasses.asdict(self))
 
@@ -87,7 +87,7 @@ def _ordered(events: list[TimelineEvent]) -> list[tuple[float, TimelineEvent]]:
   return list(zip(times, events))
 
 
-def _grouped(parsed: list[dict[str, Any]], standing: np.ndarray, mode: str) -> list[TimelineEvent]:
+def _grouped(parsed: list[json_types.JsonObject], standing: np.ndarray, mode: str) -> list[TimelineEvent]:
   """Events that follow another of their name count with it, but for evaluations, whose numbers matter."""
   found: list[TimelineEvent] = []
   for event, stands in zip(parsed, standing):
@@ -113,7 +113,7 @@ def _grouped(parsed: list[dict[str, Any]], standing: np.ndarray, mode: str) -> l
   return found
 
 
-def _values(event: dict[str, Any]) -> dict[str, Any]:
+def _values(event: Mapping[str, object]) -> json_types.JsonObject:
   """What an event tells, short."""
   values = {key: value for key, value in event.items() if key not in ('time', 'event', 'step')}
   shown = dict(list(values.items())[:_MAX_VALUES])

@@ -36,7 +36,7 @@ _SECONDS = 120.0
 class _Dumper(yaml.SafeDumper):
   """Writes a text in quotes if there is any doubt, and one of several lines as such."""
 
-  def ignore_aliases(self, data: Any) -> bool:
+  def ignore_aliases(self, data: object) -> bool:
     """See base class: what occurs twice is written twice, as people would."""
     return True
 
@@ -149,7 +149,7 @@ def output_of(command: Sequence[str]) -> tuple[int, str]:
   return done.returncode, done.stdout
 
 
-def yaml_document(values: Mapping[str, Any], arguments: Sequence[str]) -> str:
+def yaml_document(values: Mapping[str, object], arguments: Sequence[str]) -> str:
   """A manifest as YAML.
 
   Args:
@@ -160,7 +160,7 @@ def yaml_document(values: Mapping[str, Any], arguments: Sequence[str]) -> str:
   Raises:
     UserError: a path leads nowhere.
   """
-  changed: Any = _copied(values)
+  changed: object = _copied(values)
   for text in arguments:
     path, equals, value = text.partition('=')
     if not equals or not path:
@@ -183,13 +183,13 @@ def refuse_several(arguments: Sequence[str], names: Sequence[str]) -> None:
       raise errors.UserError(f'--engine_arg={text}: is set here; official-ext submit has an option for it, or needs it')
 
 
-def _copied(values: Any) -> Any:
+def _copied(values: object) -> object:
   if isinstance(values, Mapping):
     return {key: _copied(value) for key, value in values.items()}
   return [_copied(value) for value in values] if isinstance(values, (list, tuple)) else values
 
 
-def _put(values: Any, path: Sequence[str], value: Any, text: str) -> None:
+def _put(values: object, path: Sequence[str], value: object, text: str) -> None:
   for place, name in enumerate(path):
     is_last = place == len(path) - 1
     if isinstance(values, list):

@@ -10,8 +10,8 @@ TF_CONFIG has the names that JobSet gives pods, JOBSET-workers-JOB-POD.JOBSET. K
 pod is: it replaces `$(NAME)` in variables, and in commands, where `$$` stands for a dollar.
 """
 
+import argparse
 import json
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.operations.engines import jobs
@@ -39,7 +39,7 @@ _CONTAINER = 'train'
 _INDEX = 'OFFICIAL_EXT_INDEX'
 
 
-def render(job: jobs.Job, options: Any) -> str:
+def render(job: jobs.Job, options: argparse.Namespace) -> str:
   """The manifest; see jobs.py."""
   pods = {
     'completionMode': 'Indexed',
@@ -71,13 +71,13 @@ def render(job: jobs.Job, options: Any) -> str:
   return jobs.yaml_document(manifest, options.engine_arg)
 
 
-def submit(job: jobs.Job, options: Any, text: str) -> str:
+def submit(job: jobs.Job, options: argparse.Namespace, text: str) -> str:
   """Creates it by kubectl, which refuses a name that is taken; see jobs.py."""
   jobs.call(['kubectl', 'create', *_namespace(options), '--filename=-'], 'jobset', text, job.cwd)
   return job.name
 
 
-def is_active(name: str, options: Any) -> bool | None:
+def is_active(name: str, options: argparse.Namespace) -> bool | None:
   """Whether there is a JobSet that has neither completed nor failed; see jobs.py."""
   words = ['kubectl', 'get', 'jobset', name, *_namespace(options), '--ignore-not-found', '--output=json']
   status, output = jobs.output_of(words)
@@ -89,10 +89,10 @@ def is_active(name: str, options: Any) -> bool | None:
     return None
 
 
-def _pod(job: jobs.Job, options: Any) -> dict[str, Any]:
+def _pod(job: jobs.Job, options: argparse.Namespace) -> dict[str, object]:
   workers = [f'{job.name}-{_JOB}-0-{index}.{job.name}:{_PORT}' for index in range(options.num_workers)]
   cluster = json.dumps({'worker': workers})
-  env: list[dict[str, Any]] = [{'name': name, 'value': _literal(value)} for name, value in job.env.items()]
+  env: list[dict[str, object]] = [{'name': name, 'value': _literal(value)} for name, value in job.env.items()]
   if options.num_workers > 1:
     field = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     value = f'{{"cluster": {cluster}, "task": {{"type": "worker", "index": $({_INDEX})}}}}'
@@ -100,7 +100,7 @@ def _pod(job: jobs.Job, options: Any) -> dict[str, Any]:
       {'name': _INDEX, 'valueFrom': {'fieldRef': {'fieldPath': field}}},  # Before what refers to it.
       {'name': 'TF_CONFIG', 'value': value},
     ]
-  container: dict[str, Any] = {
+  container: dict[str, object] = {
     'name': _CONTAINER,
     'image': options.image,
     'command': [_literal(word) for word in ('python', '-u', job.program, *job.flags)],
@@ -114,7 +114,7 @@ def _pod(job: jobs.Job, options: Any) -> dict[str, Any]:
   limits = {name: str(value) for name, value in limits.items() if value is not None}
   if limits:
     container['resources'] = {'limits': limits}
-  pod: dict[str, Any] = {
+  pod: dict[str, object] = {
     'restartPolicy': 'Never',
     'terminationGracePeriodSeconds': options.grace_seconds,
     'containers': [container],
@@ -132,5 +132,5 @@ def _literal(text: str) -> str:
   return text.replace('$', '$$')
 
 
-def _namespace(options: Any) -> list[str]:
+def _namespace(options: argparse.Namespace) -> list[str]:
   return [f'--namespace={options.namespace}'] if options.namespace else []

@@ -1,9 +1,9 @@
 """This machine: the queue of the folder with the runs, and the launcher for several workers. No TensorFlow."""
 
+import argparse
 import os
 import shlex
 import sys
-from typing import Any
 
 from official_ext.base.files import paths
 from official_ext.base.processes import visible_gpus
@@ -23,14 +23,14 @@ NEEDS_ABSOLUTE = False
 HAS_ARRAYS = False
 
 
-def render(job: jobs.Job, options: Any) -> str:
+def render(job: jobs.Job, options: argparse.Namespace) -> str:
   """The command as a shell takes it; see jobs.py."""
   command = shlex.join(_words(job, options))
   env = shlex.join([f'{name}={value}' for name, value in job.env.items()])
   return f'cd {shlex.quote(job.cwd)} && {f"env {env} " if env else ""}{command}\n'
 
 
-def submit(job: jobs.Job, options: Any, text: str) -> str:
+def submit(job: jobs.Job, options: argparse.Namespace, text: str) -> str:
   """Adds it to the queue, and starts a dispatcher in the background if there is none; see jobs.py."""
   del text
   queue = _queue(job, options)
@@ -50,20 +50,20 @@ def submit(job: jobs.Job, options: Any, text: str) -> str:
   return str(added.number)
 
 
-def is_active(name: str, options: Any) -> bool | None:
+def is_active(name: str, options: argparse.Namespace) -> bool | None:
   """Whether a job of the queue is not over; see jobs.py."""
   state = queue_folder.Queue(options.runs_dir).state(int(name)) if options.runs_dir and name.isdigit() else None
   return None if state is None else state.status not in job_status.OVER
 
 
-def runs_dir(job: jobs.Job, options: Any) -> str:
+def runs_dir(job: jobs.Job, options: argparse.Namespace) -> str:
   """The folder whose queue takes the job: --runs_dir, or the one that the run's folder is in."""
   if options.runs_dir:
     return paths.expand_home(options.runs_dir, '--runs_dir')
   return 'runs' if paths.is_remote(job.folder) else os.path.dirname(job.folder)
 
 
-def _queue(job: jobs.Job, options: Any) -> queue_folder.Queue:
+def _queue(job: jobs.Job, options: argparse.Namespace) -> queue_folder.Queue:
   return queue_folder.Queue(runs_dir(job, options))
 
 
@@ -71,7 +71,7 @@ def _max_restarts(job: jobs.Job) -> int:
   return queue_changes.MAX_RESTARTS if job.max_restarts is None else job.max_restarts
 
 
-def _words(job: jobs.Job, options: Any) -> list[str]:
+def _words(job: jobs.Job, options: argparse.Namespace) -> list[str]:
   if options.num_workers == 1:
     return [sys.executable, '-u', job.program, *job.flags]
   # The launcher tells a worker that was killed from a run that has failed, which to the queue are one status.

@@ -9,6 +9,7 @@ pip install 'official-ext[ray]'.
     python -m official_ext.operations.engines.ray_jobs < job.json  # `ray job submit` gives the JSON as an argument
 """
 
+import argparse
 import base64
 from collections.abc import Mapping, Sequence
 import ctypes
@@ -25,6 +26,7 @@ import time
 from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.operations.engines import jobs
 
 SUMMARY = 'a Ray job'
@@ -46,7 +48,7 @@ _POLL_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
 
 
-def render(job: jobs.Job, options: Any) -> str:
+def render(job: jobs.Job, options: argparse.Namespace) -> str:
   """What the driver below reads, as JSON; see jobs.py."""
   spec = {
     'runs': [[sys.executable, '-u', job.program, *trial.flags] for trial in job.trials],
@@ -62,7 +64,7 @@ def render(job: jobs.Job, options: Any) -> str:
   return json.dumps(spec, indent=2) + '\n'
 
 
-def submit(job: jobs.Job, options: Any, text: str) -> str:
+def submit(job: jobs.Job, options: argparse.Namespace, text: str) -> str:
   """Submits by `ray job submit`; see jobs.py."""
   jobs.refuse_several(options.engine_arg, ('address', 'submission-id', 'no-wait'))
   # Ray joins the words of its entry point, and a shell splits them again: letters that mean nothing to a shell.
@@ -74,7 +76,7 @@ def submit(job: jobs.Job, options: Any, text: str) -> str:
   return job.name
 
 
-def is_active(name: str, options: Any) -> bool | None:
+def is_active(name: str, options: argparse.Namespace) -> bool | None:
   """Whether a Ray job waits or runs; see jobs.py."""
   status, output = jobs.output_of(['ray', 'job', 'status', *_address(options), name])
   if status:
@@ -90,7 +92,7 @@ def trial_name(name: str, number: int) -> str:
   return name
 
 
-def _address(options: Any) -> list[str]:
+def _address(options: argparse.Namespace) -> list[str]:
   return [f'--address={options.address}'] if options.address else []
 
 
@@ -145,7 +147,7 @@ def _end_with_parent() -> None:
 class _Run:
   """A run on the cluster."""
 
-  def __init__(self, ray: Any, words: Sequence[str], log: str, spec: Mapping[str, Any]):
+  def __init__(self, ray: Any, words: Sequence[str], log: str, spec: json_types.JsonMapping):
     self.exit_status: int | None = None
     self._ray, self._words, self._log, self._spec = ray, words, log, spec
     bundle = {'CPU': spec['cpus'], **({'GPU': spec['gpus']} if spec['gpus'] else {})}

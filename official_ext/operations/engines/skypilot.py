@@ -4,11 +4,11 @@ TF_CONFIG is made on each machine from SKYPILOT_NODE_IPS and SKYPILOT_NODE_RANK,
 on with status 75 as with lost machines (`job_recovery`).
 """
 
+import argparse
 import json
 import os
 import shlex
 import tempfile
-from typing import Any
 
 from official_ext.operations.engines import jobs
 
@@ -37,7 +37,7 @@ export TF_CONFIG="{{\\"cluster\\": {{\\"worker\\": [$workers]}}, \\
 """
 
 
-def render(job: jobs.Job, options: Any) -> str:
+def render(job: jobs.Job, options: argparse.Namespace) -> str:
   """The task; see jobs.py."""
   restarts = MAX_RESTARTS if job.max_restarts is None else job.max_restarts
   given = {
@@ -48,9 +48,9 @@ def render(job: jobs.Job, options: Any) -> str:
     'image_id': options.image,
     'use_spot': options.use_spot or None,
   }
-  resources: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+  resources: dict[str, object] = {name: value for name, value in given.items() if value is not None}
   resources['job_recovery'] = {'max_restarts_on_errors': restarts, 'recover_on_exit_codes': [75]}
-  task: dict[str, Any] = {'name': job.name, 'num_nodes': options.num_workers, 'resources': resources}
+  task: dict[str, object] = {'name': job.name, 'num_nodes': options.num_workers, 'resources': resources}
   if options.workdir:
     task['workdir'] = options.workdir
   if job.env:
@@ -62,7 +62,7 @@ def render(job: jobs.Job, options: Any) -> str:
   return jobs.yaml_document(task, options.engine_arg)
 
 
-def submit(job: jobs.Job, options: Any, text: str) -> str:
+def submit(job: jobs.Job, options: argparse.Namespace, text: str) -> str:
   """Launches it as a managed job by sky; see jobs.py."""
   del options
   with tempfile.TemporaryDirectory() as folder:  # Which nobody else can read.
@@ -73,7 +73,7 @@ def submit(job: jobs.Job, options: Any, text: str) -> str:
   return job.name
 
 
-def is_active(name: str, options: Any) -> bool | None:
+def is_active(name: str, options: argparse.Namespace) -> bool | None:
   """Whether the managed job of a name is in the queue and has not ended; see jobs.py."""
   del options
   status, output = jobs.output_of(['sky', 'jobs', 'queue', '--skip-finished', '--output=json'])

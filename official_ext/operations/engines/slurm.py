@@ -6,12 +6,12 @@ lives until they have. A job that was cancelled, or is being requeued, is COMPLE
 that runs is requeued by the script. An element of an array is named ARRAY_INDEX: the number alone may mean all of them.
 """
 
+import argparse
 from collections.abc import Iterator
 import os
 import re
 import shlex
 import sys
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.operations.engines import jobs
@@ -64,7 +64,7 @@ exit "$status"
 """
 
 
-def render(job: jobs.Job, options: Any) -> str:
+def render(job: jobs.Job, options: argparse.Namespace) -> str:
   """The batch script; see jobs.py."""
   lines = ['#!/bin/bash', *(f'#SBATCH {_header(*pair)}' for pair in _headers(job, options))]
   jobs.refuse_several(options.engine_arg, _OURS)
@@ -88,7 +88,7 @@ def render(job: jobs.Job, options: Any) -> str:
   return '\n'.join(lines) + _END % (MAX_RESTARTS if job.max_restarts is None else job.max_restarts)
 
 
-def submit(job: jobs.Job, options: Any, text: str) -> str:
+def submit(job: jobs.Job, options: argparse.Namespace, text: str) -> str:
   """Submits by sbatch; see jobs.py."""
   del options
   answer = jobs.call(['sbatch', '--parsable'], 'slurm', text, job.cwd)
@@ -100,7 +100,7 @@ def submit(job: jobs.Job, options: Any, text: str) -> str:
   return number
 
 
-def is_active(name: str, options: Any) -> bool | None:
+def is_active(name: str, options: argparse.Namespace) -> bool | None:
   """Whether SLURM still has a job that waits, runs or ends; see jobs.py."""
   del options
   status, output = jobs.output_of(['squeue', '--noheader', '--jobs', name, '--format=%T'])
@@ -114,7 +114,7 @@ def trial_name(name: str, number: int) -> str:
   return f'{name}_{number}'
 
 
-def _headers(job: jobs.Job, options: Any) -> Iterator[tuple[str, Any]]:
+def _headers(job: jobs.Job, options: argparse.Namespace) -> Iterator[tuple[str, object]]:
   yield 'job-name', job.name
   yield 'nodes', options.nodes
   yield 'ntasks-per-node', options.tasks_per_node
@@ -135,7 +135,7 @@ def _headers(job: jobs.Job, options: Any) -> Iterator[tuple[str, Any]]:
   yield 'output', os.path.join(path, 'slurm-%A_%a.log') if job.is_array else jobs.log_path(path, job.mode)
 
 
-def _header(name: str, value: Any) -> str:
+def _header(name: str, value: object) -> str:
   """An option as sbatch reads it in a script: its own quotes, in which a backslash escapes, and one line."""
   if value is None:
     return f'--{name}'
@@ -147,7 +147,7 @@ def _header(name: str, value: Any) -> str:
   return f'--{name}="' + re.sub(r'(["\\])', r'\\\1', text) + '"'
 
 
-def _srun(options: Any) -> list[str]:
+def _srun(options: argparse.Namespace) -> list[str]:
   # A worker that ends must not take those with it that still save; they end by themselves when they miss it.
   words = ['srun', '--kill-on-bad-exit=0', '--wait=0', '--distribution=block']
   return words + ([f'--cpus-per-task={options.cpus_per_task}'] if options.cpus_per_task else [])

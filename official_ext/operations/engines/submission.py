@@ -4,12 +4,13 @@ The note is `started.json`, as of a run that was started detached, with the engi
 process: so the run is among the others, and is `submitted` until it begins.
 """
 
+import argparse
 from collections.abc import Mapping
 import dataclasses
 import os
 import shlex
 import time
-from typing import Any
+import types
 
 from official_ext.base import credentials
 from official_ext.base import errors
@@ -29,7 +30,7 @@ _LOST_SECONDS = (
 )
 
 
-def without_living(job: jobs.Job, engine: str, module: Any, options: Any) -> jobs.Job:
+def without_living(job: jobs.Job, engine: str, module: types.ModuleType, options: argparse.Namespace) -> jobs.Job:
   """A job without those of its runs that live, or wait at an engine: of a sweep the others are submitted.
 
   Args:
@@ -50,7 +51,12 @@ def without_living(job: jobs.Job, engine: str, module: Any, options: Any) -> job
 
 
 def _reason_against(
-  model_dir: str, mode: str, engine: str, module: Any, options: Any, asked: dict[str, bool | None]
+  model_dir: str,
+  mode: str,
+  engine: str,
+  module: types.ModuleType,
+  options: argparse.Namespace,
+  asked: dict[str, bool | None],
 ) -> str:
   """Why a run is not to be submitted; '' if it may be."""
   if paths.is_remote(model_dir):
@@ -80,7 +86,7 @@ def _reason_against(
   )
 
 
-def note(job: jobs.Job, engine: str, module: Any, name: str) -> None:
+def note(job: jobs.Job, engine: str, module: types.ModuleType, name: str) -> None:
   """Notes where the runs of a job are now.
 
   Args:
@@ -97,7 +103,7 @@ def note(job: jobs.Job, engine: str, module: Any, name: str) -> None:
       continue
     run = run_folder.Run(trial.model_dir, trial.model_dir)
     words = ['python', '-u', job.program, *trial.flags]
-    values: Mapping[str, Any] = {
+    values: Mapping[str, object] = {
       'engine': engine,
       'job': module.trial_name(name, number) if job.is_array else name,
       'attempts_before': (run.record(job.mode) or {}).get('attempt', 0),
@@ -125,7 +131,7 @@ def make_folders(job: jobs.Job) -> None:
       raise errors.StorageError(f'{folder}: cannot be made: {error.strerror}') from error
 
 
-def follow(job: jobs.Job, module: Any, name: str, options: Any) -> int:
+def follow(job: jobs.Job, module: types.ModuleType, name: str, options: argparse.Namespace) -> int:
   """Tells how the run of a job stands, whenever that changes, until it is over; what is told is in its files.
 
   Args:

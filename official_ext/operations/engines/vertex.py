@@ -5,11 +5,11 @@ By its documentation it starts a worker again that has ended with an error which
 times, and then the job, three times: so it does not tell status 75, with which a run goes on, from others.
 """
 
+import argparse
 import json
 import os
 import re
 import tempfile
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.operations.engines import jobs
@@ -32,13 +32,13 @@ HAS_ARRAYS = False
 _OVER = ('JOB_STATE_SUCCEEDED', 'JOB_STATE_FAILED', 'JOB_STATE_CANCELLED', 'JOB_STATE_EXPIRED')
 
 
-def render(job: jobs.Job, options: Any) -> str:
+def render(job: jobs.Job, options: argparse.Namespace) -> str:
   """The CustomJobSpec; see jobs.py."""
   if bool(options.accelerator) != bool(options.gpus):
     raise errors.UserError('--accelerator: its type, such as NVIDIA_L4, and --gpus, how many, belong together')
   if job.max_restarts is not None:
     raise errors.UserError('--max_restarts: Vertex counts its restarts itself; leave it out')
-  machine: dict[str, Any] = {'machineType': options.machine_type}
+  machine: dict[str, object] = {'machineType': options.machine_type}
   if options.accelerator:
     machine |= {'acceleratorType': options.accelerator, 'acceleratorCount': options.gpus}
   for word in job.flags:
@@ -46,7 +46,7 @@ def render(job: jobs.Job, options: Any) -> str:
       raise errors.UserError(
         f'{word}: Vertex might replace $(...), and has no quotes for it; give this in a config file'
       )
-  container: dict[str, Any] = {
+  container: dict[str, object] = {
     'imageUri': options.image,
     'command': ['python', '-u', job.program],
     'args': list(job.flags),
@@ -58,7 +58,7 @@ def render(job: jobs.Job, options: Any) -> str:
     for count in (1, options.num_workers - 1)
     if count
   ]
-  scheduling: dict[str, Any] = {'restartJobOnWorkerRestart': True}
+  scheduling: dict[str, object] = {'restartJobOnWorkerRestart': True}
   if options.time:
     if not re.fullmatch(r'\d+s', options.time):
       raise errors.UserError(f'--time={options.time}: Vertex expects seconds, such as 86400s')
@@ -69,7 +69,7 @@ def render(job: jobs.Job, options: Any) -> str:
   return jobs.yaml_document(spec, options.engine_arg)
 
 
-def submit(job: jobs.Job, options: Any, text: str) -> str:
+def submit(job: jobs.Job, options: argparse.Namespace, text: str) -> str:
   """Creates it by gcloud; see jobs.py."""
   with tempfile.TemporaryDirectory() as folder:  # Which nobody else can read.
     path = os.path.join(folder, 'job.yaml')
@@ -85,7 +85,7 @@ def submit(job: jobs.Job, options: Any, text: str) -> str:
     ) from None
 
 
-def is_active(name: str, options: Any) -> bool | None:
+def is_active(name: str, options: argparse.Namespace) -> bool | None:
   """Whether a job is in none of the states in which it ends; see jobs.py."""
   words = ['gcloud', 'ai', 'custom-jobs', 'describe', name, '--format=value(state)', *_place(options)]
   status, output = jobs.output_of(words)
@@ -97,5 +97,5 @@ def _literal(text: str) -> str:
   return text.replace('$(', '$$(')
 
 
-def _place(options: Any) -> list[str]:
+def _place(options: argparse.Namespace) -> list[str]:
   return [f'--region={options.region}', *([f'--project={options.project}'] if options.project else [])]

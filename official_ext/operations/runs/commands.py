@@ -11,10 +11,10 @@ import pathlib
 import re
 import shlex
 import string
-from typing import Any
 
 from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 from official_ext.base.processes import invocation
@@ -294,7 +294,7 @@ def write_base(folder: str, content: bytes) -> str:
   return path
 
 
-def _recorded(run: run_folder.Run, whole: bool = True) -> tuple[Mapping[str, Any], list[str]]:
+def _recorded(run: run_folder.Run, whole: bool = True) -> tuple[json_types.JsonMapping, list[str]]:
   """What tells of the last start of a run, and its command; which must be `whole` to be given again."""
   record, started = run.record(), run.started()
   values = record if record is not None and not judged_status.is_later(started, record) else started
@@ -316,12 +316,12 @@ def _recorded(run: run_folder.Run, whole: bool = True) -> tuple[Mapping[str, Any
   return values, words
 
 
-def _cwd_of(values: Mapping[str, Any]) -> str:
+def _cwd_of(values: Mapping[str, object]) -> str:
   cwd = values.get('cwd')
   return cwd if isinstance(cwd, str) and os.path.isabs(cwd) else os.getcwd()  # Older records have none.
 
 
-def _environment_of(values: Mapping[str, Any]) -> dict[str, str] | None:
+def _environment_of(values: Mapping[str, object]) -> dict[str, str] | None:
   """What matters of the environment in which a command was given; None if that is not known."""
   launcher = values.get('launcher')
   found = (launcher if isinstance(launcher, dict) else values).get('environment')

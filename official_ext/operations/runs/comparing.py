@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import math
-from typing import Any
 
+from official_ext.base import json_types
 from official_ext.base.files import regular_files
 from official_ext.base.run_folder import better
 from official_ext.base.run_folder import standing_events
@@ -35,19 +35,19 @@ class Comparison:
   names: tuple[str, ...]
   statuses: tuple[str, ...]
   steps: tuple[int | None, ...]
-  params: Mapping[str, tuple[Any, ...]]
+  params: Mapping[str, tuple[json_types.Json, ...]]
   last: Mapping[str, tuple[float | None, ...]]
   best: Mapping[str, tuple[tuple[float, int] | None, ...]]
-  origins: Mapping[str, tuple[Any, ...]]
+  origins: Mapping[str, tuple[json_types.Json, ...]]
 
-  def as_dict(self) -> dict[str, Any]:
+  def as_dict(self) -> json_types.JsonObject:
     """JSON values; a number that is not finite is a string, as in events.jsonl."""
     return summaries.json_values(dataclasses.asdict(self))
 
 
 def compare(
   runs: Sequence[run_folder.Run],
-  evaluations_of: Callable[[run_folder.Run], Iterable[dict[str, Any]]] | None = None,
+  evaluations_of: Callable[[run_folder.Run], Iterable[json_types.JsonObject]] | None = None,
   only_differences: bool = True,
 ) -> Comparison:
   """Compares runs as they stand now.
@@ -74,14 +74,14 @@ def compare(
   )
 
 
-def read_evaluations(path: str) -> Iterator[dict[str, Any]]:
+def read_evaluations(path: str) -> Iterator[json_types.JsonObject]:
   """The events 'eval' of a run that stand, by step. The file is read line by line, and hardly parsed."""
   yield from (
     last_events.with_floats(event) for event in standing_events.standing(_of_interest(path)) if event['event'] == 'eval'
   )
 
 
-def _of_interest(path: str) -> Iterator[dict[str, Any]]:
+def _of_interest(path: str) -> Iterator[dict[str, object]]:
   marks = tuple(b'"event": "%s"' % kind.encode() for kind in ('eval', *standing_events.GO_BACK))
   try:
     with regular_files.open_to_read(path) as file:
@@ -94,25 +94,25 @@ def _of_interest(path: str) -> Iterator[dict[str, Any]]:
     return
 
 
-def _record(run: run_folder.Run) -> Mapping[str, Any]:
+def _record(run: run_folder.Run) -> json_types.JsonMapping:
   return next((record for record in map(run.record, run.modes()) if record is not None), {})
 
 
-def _origin(record: Mapping[str, Any]) -> dict[str, Any]:
+def _origin(record: Mapping[str, object]) -> json_types.JsonObject:
   versions = record.get('versions')
   found = {name: record.get(name) for name in _OF_RECORD if record.get(name) is not None}
   named = versions.items() if isinstance(versions, dict) else ()
   return {**found, **{f'versions.{name}': value for name, value in named}}
 
 
-def _last_metrics(last: last_events.LastEvents, evaluations: Sequence[dict[str, Any]]) -> dict[str, float]:
+def _last_metrics(last: last_events.LastEvents, evaluations: Sequence[dict[str, object]]) -> dict[str, float]:
   """The metrics of the last evaluation by their names; those of training too, with a prefix if the name is taken."""
   found = last_events.metrics_of(evaluations[-1]) if evaluations else {}
   training = last_events.metrics_of(last.train)
   return {**found, **{f'training/{name}' if name in found else name: value for name, value in training.items()}}
 
 
-def _best(evaluations: Sequence[dict[str, Any]], params: Mapping[str, Any]) -> dict[str, tuple[float, int]]:
+def _best(evaluations: Sequence[json_types.JsonObject], params: Mapping[str, object]) -> dict[str, tuple[float, int]]:
   """Metric -> (value, step) of the best evaluation."""
   chosen = params.get('trainer.best_checkpoint_eval_metric')
   direction = params.get('trainer.best_checkpoint_metric_comp')
@@ -134,7 +134,9 @@ def _direction(metric: str) -> str | None:
     return None
 
 
-def _rows(columns: Sequence[Mapping[str, Any]], only_differences: bool = False, unset: Any = None) -> dict[str, tuple]:
+def _rows(
+  columns: Sequence[Mapping[str, object]], only_differences: bool = False, unset: object = None
+) -> dict[str, tuple]:
   """Name -> its value in each column."""
   names = dict.fromkeys(name for column in columns for name in column)
   rows = {name: tuple(column.get(name, unset) for column in columns) for name in names}

@@ -1,10 +1,10 @@
 """Which fields of a run's configuration are other than the experiment's own, as the code is now."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.base import flat_params
+from official_ext.base import json_types
 from official_ext.base import yaml_text
 from official_ext.operations.runs import driver as driver_lib
 from official_ext.operations.runs import run_folder
@@ -12,7 +12,7 @@ from official_ext.operations.runs import run_folder
 UNSET = '-'  # What the experiment does not have.
 
 
-def of_run(run: run_folder.Run, values: Mapping[str, Any], driver: driver_lib.Driver) -> dict[str, Any]:
+def of_run(run: run_folder.Run, values: Mapping[str, object], driver: driver_lib.Driver) -> json_types.JsonObject:
   """Dotted path -> the experiment's own value, of each field that has another one in the run; UNSET if it has no such.
 
   Args:

@@ -4,7 +4,7 @@ That process takes seconds to start, and then a fraction of one for an answer. I
 started anew when it has died, hangs, or modules of experiments have changed, and ends with the process that asks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import json
 import os
 import select
@@ -15,6 +15,7 @@ import threading
 import time
 from typing import Any
 
+from official_ext.base import json_types
 from official_ext.operations.runs import commands
 
 _SERVER = 'official_ext.cli.driver_server'
@@ -64,7 +65,7 @@ class Driver:
   def __enter__(self) -> 'Driver':
     return self
 
-  def __exit__(self, *error: Any) -> None:
+  def __exit__(self, *error: object) -> None:
     self.close()
 
   @property
@@ -78,13 +79,13 @@ class Driver:
     """Of the process; None if there is none."""
     return self._process.pid if self._process is not None else None
 
-  def experiments(self) -> dict[str, Any]:
+  def experiments(self) -> json_types.JsonObject:
     """`experiments`: of each `name`, `summary`, `doc` and `parts` of that; `lines`: why others are not there."""
     return self.ask('list', [f'--registry={name}' for name in self.registry])
 
   def check(
     self, flags: Sequence[str], fields: bool = False, params: bool = False, quick: bool = False, cwd: str = ''
-  ) -> dict[str, Any]:
+  ) -> json_types.JsonObject:
     """What the driver says to flags, before it builds a model.
 
     Args:
@@ -100,7 +101,7 @@ class Driver:
     """
     return self.ask('check', flags, fields=fields, params=params, quick=quick, cwd=cwd)
 
-  def ask(self, do: str, arguments: Sequence[str], **more: Any) -> dict[str, Any]:
+  def ask(self, do: str, arguments: Sequence[str], **more: object) -> json_types.JsonObject:
     """Asks, starts the process if there is none, and waits for the answer.
 
     Raises:
@@ -127,7 +128,7 @@ class Driver:
     with self._asking:
       self._end()
 
-  def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+  def _ask(self, request: json_types.JsonMapping) -> dict[str, object]:
     if not self.is_ready:
       self._start()
     self._number += 1
@@ -149,7 +150,7 @@ class Driver:
       raise DriverError(f'the process that asks the driver, {_SERVER}, does not start: it {how}') from None
     self._is_ready = True
 
-  def _launch(self) -> Any:
+  def _launch(self) -> object:
     return subprocess.Popen(
       [sys.executable, '-m', _SERVER, self.program, *(f'--registry={name}' for name in self.registry)],
       stdin=subprocess.PIPE,
@@ -168,7 +169,7 @@ class Driver:
       except OSError:
         raise _GoneError from None
 
-  def _read(self, seconds: float) -> dict[str, Any]:
+  def _read(self, seconds: float) -> json_types.JsonObject:
     """The next line of the process."""
     descriptor, deadline = self._process.stdout.fileno(), time.monotonic() + seconds
     while b'\n' not in self._rest:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 import os
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.base import flat_params
@@ -14,7 +13,7 @@ from official_ext.operations.runs import run_folder
 _MAX_BYTES = 1 << 20
 
 
-def of_run(run: run_folder.Run, values: Mapping[str, Any]) -> list[str]:
+def of_run(run: run_folder.Run, values: Mapping[str, object]) -> list[str]:
   """The dotted paths of the fields that --set, --params_override and --config_file have given, ordered as in `values`.
 
   What a clone has taken over from its original is not among them.

@@ -4,15 +4,15 @@ The cache lies in the user's cache folder (base/files/cache.py), and is only a c
 it is missing, damaged, or of another version. What time changes, such as whether a process lives, is not in it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 import json
 import os
 import threading
 import time
-from typing import Any
 import zlib
 
 import official_ext
+from official_ext.base import json_types
 from official_ext.base.files import cache
 from official_ext.base.files import paths
 from official_ext.operations.runs import json_files
@@ -77,7 +77,7 @@ class RunIndex:
     """
     with self._lock:
       known, read_any = self._facts.entries(), False
-      facts: dict[str, dict[str, Any]] = {}
+      facts: dict[str, json_types.JsonObject] = {}
       for run, names in run_folder.scan(self.root):
         files = _files_of(run, names)
         keys = {part: _key(path) for part, path in files.items()}
@@ -93,7 +93,7 @@ class RunIndex:
         for name, entry in facts.items()
       ]
 
-  def params(self) -> dict[str, dict[str, Any]]:
+  def params(self) -> dict[str, json_types.JsonObject]:
     """The configuration of each run that has one, by name: dotted path -> value. Short names are added as keys."""
     with self._params_lock:
       known, entries, read_any = self._params.entries(), {}, False
@@ -127,15 +127,15 @@ class _Cache:
 
   def __init__(self, path: str):
     self._path = path
-    self._entries: dict[str, Any] | None = None
+    self._entries: json_types.JsonObject | None = None
 
-  def entries(self) -> dict[str, Any]:
+  def entries(self) -> json_types.JsonObject:
     """What is known; {} if there is no file, or none that can be believed."""
     if self._entries is None:
       self._entries = self._load()
     return self._entries
 
-  def replace(self, entries: dict[str, Any]) -> None:
+  def replace(self, entries: json_types.JsonObject) -> None:
     """Keeps other entries from now on. If the file cannot be written, they are in memory alone."""
     self._entries = entries
     content = json.dumps(entries).encode()
@@ -147,7 +147,7 @@ class _Cache:
     except OSError:
       pass
 
-  def _load(self) -> dict[str, Any]:
+  def _load(self) -> dict[str, object]:
     try:
       header, _, content = paths.read(self._path, _MAX_BYTES).partition(b'\n')
       expected = {'format': _FORMAT, 'version': official_ext.__version__, 'crc': zlib.crc32(content)}
@@ -185,9 +185,9 @@ def _key(path: str | None) -> list[int] | None:
   return [found.st_size, found.st_mtime_ns, found.st_ino, racy]
 
 
-def _read(run, files, keys, before) -> dict[str, Any]:
+def _read(run, files, keys, before) -> json_types.JsonObject:
   """What the files of a run say. Of those that have not changed, what they said before is taken."""
-  entry: dict[str, Any] = {'keys': keys}
+  entry: dict[str, object] = {'keys': keys}
   for part, path in files.items():
     if before is not None and before['keys'][part] == keys[part]:
       entry[part] = before[part]
@@ -206,5 +206,5 @@ def _read(run, files, keys, before) -> dict[str, Any]:
   return entry
 
 
-def _parsed(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _parsed(entry: json_types.JsonMapping) -> json_types.JsonObject:
   return {**entry, 'events': last_events.LastEvents(*(entry['events'] or ()))}

@@ -1,17 +1,16 @@
 """Small JSON objects as files: each is there whole or not at all, and one that is damaged reads as none."""
 
-from collections.abc import Mapping
 import json
 import os
-from typing import Any
 import uuid
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 
 
-def read(path: str) -> dict[str, Any] | None:
+def read(path: str) -> json_types.JsonObject | None:
   """The object in a file; None if there is none, or none that can be read."""
   try:
     values = json.loads(paths.read(path, regular_files.MAX_RECORD))
@@ -20,7 +19,7 @@ def read(path: str) -> dict[str, Any] | None:
   return values if isinstance(values, dict) else None
 
 
-def write(path: str, values: Mapping[str, Any]) -> None:
+def write(path: str, values: json_types.JsonMapping) -> None:
   """Writes an object to a file of an existing folder, under a temporary name that is then replaced.
 
   Raises:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import dataclasses
 import signal
 import time
-from typing import Any
 
+from official_ext.base import json_types
 from official_ext.base.files import moments
 from official_ext.base.processes import process_identity
 from official_ext.base.run_folder import heartbeat
@@ -81,9 +81,9 @@ def _is_alive(record, started) -> bool:
 
 
 def judge(
-  record: Mapping[str, Any] | None,
-  started: Mapping[str, Any] | None,
-  stop_request: Mapping[str, Any] | None = None,
+  record: json_types.JsonMapping | None,
+  started: json_types.JsonMapping | None,
+  stop_request: json_types.JsonMapping | None = None,
   hung_seconds: float = HUNG_SECONDS,
 ) -> RunStatus:
   """How a run stands, by its files.
@@ -149,7 +149,7 @@ def _why_hung(record, alive, beat, hung_seconds) -> str:
   return ''
 
 
-def _monotonic(record: Mapping[str, Any]) -> dict[str, float] | None:
+def _monotonic(record: Mapping[str, object]) -> dict[str, float] | None:
   """`heartbeat` and `updated` of the clock that nobody sets anew; None in records of versions without them."""
   found = record.get('monotonic')
   if not isinstance(found, dict):
@@ -157,7 +157,7 @@ def _monotonic(record: Mapping[str, Any]) -> dict[str, float] | None:
   return found if all(isinstance(found.get(key), (int, float)) for key in ('heartbeat', 'updated')) else None
 
 
-def is_waiting_elsewhere(record: Mapping[str, Any] | None, started: Mapping[str, Any] | None) -> bool:
+def is_waiting_elsewhere(record: json_types.JsonMapping | None, started: json_types.JsonMapping | None) -> bool:
   """Whether a run was submitted to an engine, and has not begun there: no attempt has followed on those before."""
   if started is None or not isinstance(started.get('engine'), str):
     return False
@@ -191,7 +191,7 @@ def _judge_started(record, started, stop_request) -> RunStatus | None:
   return RunStatus(status, f'ended with status {exit_status} before it began to train')
 
 
-def is_later(started: Mapping[str, Any] | None, record: Mapping[str, Any] | None) -> bool:
+def is_later(started: Mapping[str, object] | None, record: Mapping[str, object] | None) -> bool:
   """Whether a process that was started detached is newer than a record, and has left none itself."""
   process = process_identity.parse(started or {})
   if started is None or process is None:
@@ -222,7 +222,7 @@ def _cause_of_death(record, started, stop_request) -> str:
   return f'process {record.get("pid")} is gone'
 
 
-def describe_exit(exit_status: Any) -> str | None:
+def describe_exit(exit_status: object) -> str | None:
   """How a process ended: `status 2`, or `killed by SIGKILL` if it is negative; None if that is not known."""
   if not isinstance(exit_status, int):
     return None

@@ -5,12 +5,12 @@ only the lines that are needed are parsed. What a restore or a rollback has supe
 (base/run_folder/standing_events.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 import dataclasses
 import math
 import os
-from typing import Any
 
+from official_ext.base import json_types
 from official_ext.base.files import regular_files
 from official_ext.base.run_folder import event_names
 from official_ext.base.run_folder import standing_events
@@ -32,9 +32,9 @@ class LastEvents:
     evaluation: the last event 'eval'; likewise.
   """
 
-  last: dict[str, Any] | None = None
-  train: dict[str, Any] | None = None
-  evaluation: dict[str, Any] | None = None
+  last: json_types.JsonObject | None = None
+  train: json_types.JsonObject | None = None
+  evaluation: json_types.JsonObject | None = None
 
 
 def read(path: str) -> LastEvents:
@@ -99,7 +99,7 @@ def _mark(kind: str) -> bytes:
   return b'"event": "%s"' % kind.encode()
 
 
-def _event_at(block: bytes, place: int, is_whole: bool) -> dict[str, Any] | None:
+def _event_at(block: bytes, place: int, is_whole: bool) -> json_types.JsonObject | None:
   start = block.rfind(b'\n', 0, place) + 1
   if not start and not is_whole:
     return None
@@ -107,7 +107,7 @@ def _event_at(block: bytes, place: int, is_whole: bool) -> dict[str, Any] | None
   return standing_events.parse(block[start : len(block) if end < 0 else end])
 
 
-def _lines_backwards(block: bytes, is_whole: bool) -> Iterator[dict[str, Any]]:
+def _lines_backwards(block: bytes, is_whole: bool) -> Iterator[json_types.JsonObject]:
   end = len(block)
   while end > 0:
     start = block.rfind(b'\n', 0, end) + 1
@@ -119,12 +119,12 @@ def _lines_backwards(block: bytes, is_whole: bool) -> Iterator[dict[str, Any]]:
     end = start - 1
 
 
-def with_floats(event: dict[str, Any]) -> dict[str, Any]:
+def with_floats(event: Mapping[str, object]) -> json_types.JsonObject:
   """An event with the floats that its strings "NaN", "Infinity" and "-Infinity" stand for."""
   return {key: float(value) if value in ('NaN', 'Infinity', '-Infinity') else value for key, value in event.items()}
 
 
-def metrics_of(event: dict[str, Any] | None) -> dict[str, float]:
+def metrics_of(event: Mapping[str, object] | None) -> dict[str, float]:
   """The numbers in an event that are metrics of the model, by name, and not of the run's progress."""
   return {
     key: value

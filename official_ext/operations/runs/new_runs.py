@@ -7,9 +7,9 @@ import os
 import shutil
 import sys
 import tempfile
-from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import value_text
 from official_ext.operations.runs import commands
 from official_ext.operations.runs import driver as driver_lib
@@ -101,7 +101,7 @@ class NewRun:
       before = f"mkdir -p {commands.quoted(self.folder)}\ncat > {target} <<'{end}'\n{_whole(self.base)}{end}\n"
     return before + command.in_shell()
 
-  def check(self, driver: driver_lib.Driver, **more: bool) -> dict[str, Any]:
+  def check(self, driver: driver_lib.Driver, **more: bool) -> json_types.JsonObject:
     """What the driver says to it, before anything of it is there: see `driver.Driver.check`.
 
     Raises:
@@ -201,7 +201,7 @@ class NewRun:
       pass
 
 
-def set_text(edit: Mapping[str, Any]) -> str:
+def set_text(edit: Mapping[str, object]) -> str:
   """`NAME=VALUE` of an edit in a form: `key` with `text`, as --set takes it, or with `string`, any string.
 
   Raises:

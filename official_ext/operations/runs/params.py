@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 import re
-from typing import Any
 
 import yaml
 
 from official_ext.base import errors
 from official_ext.base import flat_params
+from official_ext.base import json_types
 from official_ext.base import yaml_text
 from official_ext.base.files import paths
 from official_ext.operations.runs import run_folder
@@ -22,13 +22,13 @@ _UNUSUAL = re.compile(
 )
 
 
-def read(run: run_folder.Run) -> dict[str, Any] | None:
+def read(run: run_folder.Run) -> json_types.JsonObject | None:
   """Dotted path -> value of a run's params.yaml; None if there is none that can be read."""
   values = read_nested(run)
   return None if values is None else flat_params.flatten(values)
 
 
-def read_nested(run: run_folder.Run) -> dict[str, Any] | None:
+def read_nested(run: run_folder.Run) -> json_types.JsonObject | None:
   """A run's params.yaml as it is; None if there is none that can be read."""
   try:
     values = _parse(paths.read(run.file(run_folder.PARAMS), _MAX_BYTES).decode())
@@ -37,7 +37,7 @@ def read_nested(run: run_folder.Run) -> dict[str, Any] | None:
   return values if isinstance(values, dict) else None
 
 
-def _parse(text: str) -> Any:
+def _parse(text: str) -> json_types.Json:
   """The values of a params.yaml.
 
   What the driver has written means the same in YAML 1.1, for which there is a reader that is six times as fast. It is
@@ -51,7 +51,7 @@ def _parse(text: str) -> Any:
   return yaml_text.load(text, run_folder.PARAMS)
 
 
-def with_short_names(values: Mapping[str, Any], short_names: Mapping[str, Any]) -> dict[str, Any]:
+def with_short_names(values: Mapping[str, object], short_names: Mapping[str, object]) -> json_types.JsonObject:
   """A flat configuration that has the values of short names too.
 
   Args:
@@ -62,7 +62,7 @@ def with_short_names(values: Mapping[str, Any], short_names: Mapping[str, Any]) 
   return {**short, **values}
 
 
-def value_of(name: str, values: Mapping[str, Any]) -> list[Any]:
+def value_of(name: str, values: Mapping[str, object]) -> list[json_types.Json]:
   """What a name may stand for in a configuration: its value, or those of all paths that end with it; [] if none does.
 
   Args:

@@ -1,13 +1,13 @@
 """The checkpoints of a run, by their files and manifests. No TensorFlow; nothing is read but manifests and sizes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 import dataclasses
 import json
 import os
 import re
-from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 from official_ext.base.run_folder import manifest_content
@@ -43,7 +43,7 @@ class Checkpoint:
   time: float
   damage: str = ''
   is_best: bool = False
-  logs: dict[str, Any] = dataclasses.field(default_factory=dict)
+  logs: json_types.JsonObject = dataclasses.field(default_factory=dict)
 
 
 def find(run: run_folder.Run) -> list[Checkpoint]:
@@ -114,7 +114,7 @@ def _in_folder(run, folder, kind, best_step, rollbacks) -> Iterator[Checkpoint]:
     )
 
 
-def _entries(path: str, name: str, sizes: dict[str, int]) -> tuple[dict[str, Any], str]:
+def _entries(path: str, name: str, sizes: dict[str, int]) -> tuple[json_types.JsonObject, str]:
   """The entries of a manifest, and what is wrong with it or with the sizes of the files."""
   try:
     entries = manifest_content.parse(paths.read(path + manifest_content.SUFFIX, regular_files.MAX_RECORD), name)
@@ -139,7 +139,7 @@ def _best_step(folder: str) -> int | None:
     return None
 
 
-def _rollbacks(run: run_folder.Run) -> list[dict[str, Any]]:
+def _rollbacks(run: run_folder.Run) -> list[dict[str, object]]:
   """The rollbacks of a run: see training/checkpoints/rollbacks.py."""
   try:
     found = json.loads(paths.read(run.file('rollbacks.json'), regular_files.MAX_RECORD))
@@ -148,7 +148,7 @@ def _rollbacks(run: run_folder.Run) -> list[dict[str, Any]]:
   return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
-def _is_rolled_back(step: int, entries: dict[str, Any], rollbacks: list[dict[str, Any]]) -> bool:
+def _is_rolled_back(step: int, entries: Mapping[str, object], rollbacks: list[json_types.JsonObject]) -> bool:
   number = entries.get('num_rollbacks', 0)
   later = rollbacks[number:] if isinstance(number, int) else []
   return any(isinstance(each.get('to_step'), int) and step > each['to_step'] for each in later)

@@ -5,9 +5,9 @@ import dataclasses
 import functools
 import os
 import re
-from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import suggestions
 from official_ext.base.files import paths
 from official_ext.base.run_folder import run_status
@@ -54,15 +54,15 @@ class Run:
     """The path of the output of a process that was started detached: `run.log`."""
     return self.file_of_mode('run', 'log', mode)
 
-  def record(self, mode: str = 'train') -> dict[str, Any] | None:
+  def record(self, mode: str = 'train') -> json_types.JsonObject | None:
     """The record of a mode: see training/loop/run_record.py. None if there is none that can be read."""
     return run_status.read(self.path, mode)
 
-  def started(self, mode: str = 'train') -> dict[str, Any] | None:
+  def started(self, mode: str = 'train') -> json_types.JsonObject | None:
     """The process that was started detached for a mode, and how it ended: `started.json`, see starting.py."""
     return json_files.read(self.file_of_mode('started', 'json', mode))
 
-  def stop_request(self, mode: str = 'train') -> dict[str, Any] | None:
+  def stop_request(self, mode: str = 'train') -> json_types.JsonObject | None:
     """Which process of a mode was asked to stop, and when: `stop.json`, see signals.py."""
     return json_files.read(self.file_of_mode('stop', 'json', mode))
 

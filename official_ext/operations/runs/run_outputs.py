@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 import dataclasses
 import os
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.base.run_folder import base_records
@@ -96,7 +95,7 @@ def find(run: run_folder.Run, name: str) -> Result:
 
 def is_of_language(run: run_folder.Run) -> bool:
   """Whether a run trains a language model, as far as its configuration tells."""
-  values: Mapping[str, Any] = params.read(run) or {}
+  values: Mapping[str, object] = params.read(run) or {}
   return any(values.get(path) for path in _OF_LANGUAGE)
 
 

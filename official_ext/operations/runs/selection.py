@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import yaml_text
 from official_ext.base.run_folder import better
 from official_ext.operations.runs import judged_status
@@ -28,7 +29,7 @@ _OWN = frozenset(
 _LATEST_FIRST = ('started', 'updated')
 
 # The configurations of runs by name, which are read when they are first needed.
-Params = Callable[[], Mapping[str, Mapping[str, Any]]]
+Params = Callable[[], Mapping[str, json_types.JsonMapping]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,10 +45,10 @@ class Condition:
 
   name: str
   sign: str
-  value: Any
+  value: json_types.Json
   text: str
 
-  def holds(self, found: Any) -> bool:
+  def holds(self, found: object) -> bool:
     """Whether it is true of a value."""
     if self.sign == '~':
       return self.text.lower() in _as_text(found).lower()
@@ -56,7 +57,7 @@ class Condition:
       return None not in numbers and _COMPARISONS[self.sign](*numbers)
     return self._equals(found) == (self.sign == '=')
 
-  def _equals(self, found: Any) -> bool:
+  def _equals(self, found: object) -> bool:
     numbers = _as_number(found), _as_number(self.value)
     if None not in numbers:
       return numbers[0] == numbers[1] or all(map(math.isnan, numbers))  # type: ignore[arg-type]
@@ -137,7 +138,9 @@ def in_order(runs: Sequence[summaries.RunSummary], sort: str, params: Params) ->
   return known + [run for run in runs if run.name not in keys]
 
 
-def values_of(name: str, runs: Sequence[summaries.RunSummary], params: Params, where: str) -> dict[str, list[Any]]:
+def values_of(
+  name: str, runs: Sequence[summaries.RunSummary], params: Params, where: str
+) -> dict[str, list[json_types.Json]]:
   """What a name stands for in each run, by the run's name.
 
   It is the first of these that any run has: an own field, a metric of evaluations, a field of the configuration by its
@@ -166,24 +169,24 @@ def _is_best_last(metric: str) -> bool:
     return False
 
 
-def _is_known(value: Any) -> bool:
+def _is_known(value: object) -> bool:
   return value is not None and not (isinstance(value, float) and math.isnan(value))
 
 
-def _sort_key(value: Any) -> tuple:
+def _sort_key(value: object) -> tuple:
   number = _as_number(value)
   return (0, number, '') if number is not None else (1, 0.0, _as_text(value))
 
 
-def _as_number(value: Any) -> float | None:
+def _as_number(value: object) -> float | None:
   if value in ('NaN', 'Infinity', '-Infinity'):
     return float(value)
   return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: json_types.Json) -> str:
   return {None: 'null', True: 'true', False: 'false'}.get(value, str(value)) if _is_plain(value) else str(value)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
   return value is None or isinstance(value, bool)

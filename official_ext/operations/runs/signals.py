@@ -5,13 +5,12 @@ by its start and the boot of its kernel, then signalled. `stop.json` in the run'
 so that everybody sees it as stopping; it means nothing for another process.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 import contextlib
 import os
 import select
 import signal
 import time
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.base.files import file_lock
@@ -94,7 +93,7 @@ def _with_descendants(
 
 
 @contextlib.contextmanager
-def _noted(run: run_folder.Run, mode: str, note: dict[str, Any]) -> Iterator[None]:
+def _noted(run: run_folder.Run, mode: str, note: Mapping[str, object]) -> Iterator[None]:
   """Notes who is asked to stop before that is done: whoever sees the end must see the reason. Not if it fails."""
   path = run.file_of_mode('stop', 'json', mode)
   before = json_files.read(path)

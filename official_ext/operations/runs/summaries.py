@@ -4,8 +4,8 @@ from collections.abc import Mapping
 import dataclasses
 import math
 import time
-from typing import Any
 
+from official_ext.base import json_types
 from official_ext.base.files import moments
 from official_ext.base.processes import process_identity
 from official_ext.operations.runs import judged_status
@@ -94,7 +94,7 @@ class RunSummary:
     """A metric of the last evaluation; `validation_accuracy` is what an evaluation names as the training does."""
     return self.evaluation.get(name, self.evaluation.get(name.removeprefix('validation_')))
 
-  def as_dict(self) -> dict[str, Any]:
+  def as_dict(self) -> json_types.JsonObject:
     """JSON values; a number that is not finite is a string, as in events.jsonl."""
     return json_values(dataclasses.asdict(self))
 
@@ -102,7 +102,7 @@ class RunSummary:
 def summarise(
   name: str,
   path: str,
-  files: Mapping[str, Any],
+  files: json_types.JsonMapping,
   hung_seconds: float = judged_status.HUNG_SECONDS,
 ) -> RunSummary:
   """Summarises a run as it stands now.
@@ -144,7 +144,7 @@ def summarise(
   )
 
 
-def _start(record: Mapping[str, Any] | None, started: Mapping[str, Any] | None) -> str:
+def _start(record: json_types.JsonMapping | None, started: json_types.JsonMapping | None) -> str:
   newest = started if judged_status.is_later(started, record) else record
   process = process_identity.parse(newest or {})
   if newest is None or process is None:
@@ -152,7 +152,7 @@ def _start(record: Mapping[str, Any] | None, started: Mapping[str, Any] | None) 
   return f'{process.boot_id or process.host}/{process.pid}/{process.pid_start or newest.get("started")}'
 
 
-def _time_left(train: Mapping[str, Any]) -> float | None:
+def _time_left(train: Mapping[str, object]) -> float | None:
   """What is left now of the time that was left at a training event."""
   left, then = _number(train.get('eta_seconds')), _number(train.get('time'))
   if left is None or then is None or not math.isfinite(left):
@@ -160,15 +160,15 @@ def _time_left(train: Mapping[str, Any]) -> float | None:
   return max(0.0, left - max(0.0, time.time() - then))
 
 
-def _number(value: Any) -> float | None:
+def _number(value: object) -> float | None:
   return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
   return value if isinstance(value, str) else ''
 
 
-def json_values(values: Any) -> Any:
+def json_values(values: object) -> json_types.Json:
   """Values as strict JSON: numbers that are not finite as the strings "NaN", "Infinity" and "-Infinity"."""
   if isinstance(values, Mapping):
     return {str(key): json_values(value) for key, value in values.items()}

@@ -11,6 +11,7 @@ import statistics
 from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import suggestions
 
 _EDGE = 1e-12  # The quantiles 0 and 1 of a normal distribution are not finite.
@@ -30,7 +31,7 @@ class Parameter:
 
   name: str
   distribution: str
-  choices: tuple[Any, ...] = ()
+  choices: tuple[json_types.Json, ...] = ()
   probabilities: tuple[float, ...] = ()
   numbers: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
@@ -44,7 +45,7 @@ class Parameter:
     """Whether it is searched as an integer from min to max."""
     return self.distribution == 'int_uniform'
 
-  def at(self, position: float) -> Any:
+  def at(self, position: float) -> json_types.Json:
     """The value at a position from 0 to 1; an int where the distribution has ints alone."""
     if self.choices:
       return self.choices[self._choice(position)]
@@ -54,7 +55,7 @@ class Parameter:
     step = self.numbers.get('q')
     return value if step is None else _rounded(value, step)
 
-  def grid(self) -> Sequence[Any] | None:
+  def grid(self) -> Sequence[object] | None:
     """All its values, in order; None if there are too many to try each."""
     if self.choices:
       return self.choices
@@ -67,7 +68,7 @@ class Parameter:
       return [_rounded(number * step, step) for number in range(first, last + 1)]
     return None
 
-  def extremes(self) -> list[Any]:
+  def extremes(self) -> list[json_types.Json]:
     """Values that stand for all that can be drawn: each choice, or both ends and one between them."""
     if self.choices:
       return list(self.choices)
@@ -80,7 +81,7 @@ class Parameter:
       return self._choice(position)
     return self.at(position) if self.is_integer else position
 
-  def value(self, searched: float | int) -> Any:
+  def value(self, searched: float | int) -> json_types.Json:
     """The value that `searched`, or a sampler's own choice like it, stands for."""
     if self.choices:
       return self.choices[int(searched)]
@@ -186,7 +187,7 @@ _CHOICES = ('constant', 'categorical')
 _KEYS = ('value', 'values', 'probabilities', 'distribution', 'parameters', *_RANGE, *_NORMAL, *_BETA, *_STEP)
 
 
-def parse_all(values: Any, path: str = 'parameters', prefix: str = '') -> list[Parameter]:
+def parse_all(values: object, path: str = 'parameters', prefix: str = '') -> list[Parameter]:
   """The parameters of a file, in its order; nested ones by dotted paths.
 
   Args:
@@ -213,7 +214,7 @@ def parse_all(values: Any, path: str = 'parameters', prefix: str = '') -> list[P
   return found
 
 
-def _parse(name: str, values: Any, path: str) -> Parameter:
+def _parse(name: str, values: object, path: str) -> Parameter:
   if not isinstance(values, Mapping):
     raise errors.UserError(f'{path}: expected a mapping such as {{value: {values!r}}}, got {values!r}')
   _refuse_others(values, _KEYS, path)
@@ -255,7 +256,7 @@ def _check(numbers: Mapping[str, float], distribution: Distribution, path: str) 
     raise errors.UserError(f'{path}: reaches values beyond all numbers; of log_uniform min and max are exponents of e')
 
 
-def _parse_choices(name: str, kind: str, values: Mapping[str, Any], path: str) -> Parameter:
+def _parse_choices(name: str, kind: str, values: Mapping[str, object], path: str) -> Parameter:
   key = 'value' if kind == 'constant' else 'values'
   _refuse_others(values, ('distribution', key, *(['probabilities'] if key == 'values' else [])), path, f' of {kind}')
   choices = [values['value']] if 'value' in values else values.get('values')
@@ -278,7 +279,7 @@ def _parse_choices(name: str, kind: str, values: Mapping[str, Any], path: str) -
   return Parameter(name, kind, tuple(choices), tuple(numbers))
 
 
-def _default(values: Mapping[str, Any], path: str) -> str:
+def _default(values: Mapping[str, object], path: str) -> str:
   """The distribution of a parameter that names none, as Weights & Biases has it."""
   if 'value' in values:
     return 'constant'
@@ -289,7 +290,7 @@ def _default(values: Mapping[str, Any], path: str) -> str:
   raise errors.UserError(f'{path}: expected value, values, min and max, or a distribution')
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> bool:
   return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -300,7 +301,7 @@ def _number(value: Any, path: str, is_integer: bool = False) -> float:
   return int(value) if is_integer else value
 
 
-def _refuse_others(values: Mapping[str, Any], known: Sequence[str], path: str, of: str = '') -> None:
+def _refuse_others(values: Mapping[str, object], known: Sequence[str], path: str, of: str = '') -> None:
   for key in values:
     if key not in known:
       near = suggestions.did_you_mean(key, known, before='; ')

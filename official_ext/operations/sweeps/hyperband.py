@@ -6,9 +6,9 @@ has to be among the best 1 / eta of those that have come so far: see https://doc
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import suggestions
 
 _KEYS = ('type', 'min_iter', 'max_iter', 's', 'eta', 'strict')
@@ -53,7 +53,7 @@ class Hyperband:
     return ended
 
 
-def parse(values: Any, path: str = 'early_terminate') -> Hyperband:
+def parse(values: json_types.Json, path: str = 'early_terminate') -> Hyperband:
   """The early end that some values of a sweep's file describe.
 
   Raises:
@@ -75,7 +75,7 @@ def parse(values: Any, path: str = 'early_terminate') -> Hyperband:
   return Hyperband(tuple(_bands(values, float(eta), path)), float(eta), strict)
 
 
-def _bands(values: Mapping[str, Any], eta: float, path: str) -> list[int]:
+def _bands(values: Mapping[str, object], eta: float, path: str) -> list[int]:
   if 'max_iter' in values:
     if 'min_iter' in values:
       raise errors.UserError(f'{path}.min_iter: give min_iter, or max_iter and s')
@@ -98,7 +98,7 @@ def _bands(values: Mapping[str, Any], eta: float, path: str) -> list[int]:
   return sorted({int(least * eta**power) for power in range(_MAX_BANDS) if least * eta**power < 1e9})
 
 
-def _positive(values: Mapping[str, Any], key: str, path: str) -> int:
+def _positive(values: Mapping[str, object], key: str, path: str) -> int:
   value = values[key]
   if not isinstance(value, int) or isinstance(value, bool) or value < 1:
     raise errors.UserError(f'{path}.{key}: expected an integer of 1 or more, got {value!r}')

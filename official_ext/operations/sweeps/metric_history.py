@@ -1,11 +1,12 @@
 """The values of a metric that a run has told, read from its events.jsonl. No TensorFlow."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import math
 import os
 from typing import Any
 
+from official_ext.base import json_types
 from official_ext.base.files import regular_files
 from official_ext.base.run_folder import standing_events
 from official_ext.operations.runs import last_events
@@ -73,14 +74,14 @@ def read(path: str, metric: str) -> History:
   return History(names=tuple(names), last_step=last_step)
 
 
-def _value(event: dict[str, Any], metric: str) -> float | None:
+def _value(event: Mapping[str, object], metric: str) -> float | None:
   values = last_events.metrics_of(last_events.with_floats(event))
   if event['event'] == 'eval' and metric not in values:
     metric = metric.removeprefix(_PREFIX)
   return None if metric not in values else float(values[metric])
 
 
-def _lines(path: str, kind: str) -> Iterator[dict[str, Any]]:
+def _lines(path: str, kind: str) -> Iterator[json_types.JsonObject]:
   marks = tuple(b'"event": "%s"' % name.encode() for name in (kind, *standing_events.GO_BACK))
   try:
     with regular_files.open_to_read(path) as file:
@@ -89,7 +90,7 @@ def _lines(path: str, kind: str) -> Iterator[dict[str, Any]]:
     return
 
 
-def _parsed(lines: Iterable[bytes], marks: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+def _parsed(lines: Iterable[bytes], marks: Sequence[bytes]) -> Iterator[json_types.JsonObject]:
   for line in lines:
     if any(mark in line for mark in marks):
       event = standing_events.parse(line)

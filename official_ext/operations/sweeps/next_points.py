@@ -6,8 +6,8 @@ No TensorFlow; method bayes needs Optuna, which optuna_study.py imports.
 
 from collections.abc import Mapping, Sequence
 import itertools
-from typing import Any
 
+from official_ext.base import json_types
 from official_ext.operations.sweeps import distributions
 from official_ext.operations.sweeps import optuna_study
 from official_ext.operations.sweeps import proposals
@@ -40,7 +40,7 @@ def propose(
   return _proposal(sweep.parameters, optuna_study.ask(sweep, number, positions, told))
 
 
-def _proposal(parameters: Sequence[distributions.Parameter], positions: Mapping[str, Any]) -> proposals.Proposal:
+def _proposal(parameters: Sequence[distributions.Parameter], positions: json_types.JsonMapping) -> proposals.Proposal:
   values = {each.name: each.value(positions.get(each.name, 0)) for each in parameters}
   return proposals.Proposal(values, {each.name: positions[each.name] for each in parameters if not each.is_constant})
 
@@ -57,5 +57,5 @@ def _next_of_grid(
   return None
 
 
-def _key(values: Sequence[Any]) -> str:
+def _key(values: Sequence[object]) -> str:
   return repr(list(values))  # 1 is not 1.0, nor true.

@@ -8,6 +8,7 @@ from typing import Any
 import warnings
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.operations.sweeps import distributions
 from official_ext.operations.sweeps import proposals
 from official_ext.operations.sweeps import sweep_file
@@ -33,9 +34,9 @@ def require() -> Any:
 def ask(
   sweep: sweep_file.SweepFile,
   number: int,
-  positions: Mapping[int, Mapping[str, Any]],
+  positions: Mapping[int, Mapping[str, object]],
   told: Sequence[proposals.Told],
-) -> dict[str, Any]:
+) -> json_types.JsonObject:
   """The positions of a point, by the tree-structured Parzen estimator (Bergstra et al., 2011).
 
   Points that run count as bad ones, so that no two are tried at the same place.
@@ -62,7 +63,7 @@ def ask(
 
 
 def importances(
-  sweep: sweep_file.SweepFile, positions: Mapping[int, Mapping[str, Any]], values: Mapping[int, float]
+  sweep: sweep_file.SweepFile, positions: Mapping[int, Mapping[str, object]], values: Mapping[int, float]
 ) -> dict[str, float]:
   """How much of the variance of the metric each parameter explains, the greatest first (fANOVA, Hutter et al., 2014).
 
@@ -96,10 +97,10 @@ def importances(
   return {name: float(share) for name, share in found.items()}
 
 
-def _space(optuna: Any, parameters: Sequence[distributions.Parameter]) -> dict[str, Any]:
+def _space(optuna: Any, parameters: Sequence[distributions.Parameter]) -> json_types.JsonObject:
   """What Optuna searches: integers, numbers of choices, and positions of all else, where each is as likely."""
   kinds = optuna.distributions
-  space: dict[str, Any] = {}
+  space: dict[str, object] = {}
   for each in parameters:
     if each.is_constant:
       continue
@@ -112,7 +113,7 @@ def _space(optuna: Any, parameters: Sequence[distributions.Parameter]) -> dict[s
   return space
 
 
-def _trial(optuna: Any, space: Mapping[str, Any], positions: Mapping[str, Any], told: proposals.Told) -> Any:
+def _trial(optuna: Any, space: json_types.JsonMapping, positions: json_types.JsonMapping, told: proposals.Told) -> Any:
   states = optuna.trial.TrialState
   state = {
     proposals.FINISHED: states.COMPLETE,

@@ -6,7 +6,6 @@ import math
 import os
 import re
 import sys
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.base import yaml_text
@@ -18,7 +17,7 @@ _MACROS = (*_WHOLE, 'env', 'interpreter', 'program', 'args_json', 'model_dir', '
 
 
 def words(
-  sweep: sweep_file.SweepFile, program: str, model_dir: str, parameters: Mapping[str, Any], executable: str = ''
+  sweep: sweep_file.SweepFile, program: str, model_dir: str, parameters: Mapping[str, object], executable: str = ''
 ) -> list[str]:
   """The program and its arguments.
 
@@ -42,12 +41,12 @@ def words(
   ]
 
 
-def settings(parameters: Mapping[str, Any]) -> list[str]:
+def settings(parameters: Mapping[str, object]) -> list[str]:
   """Parameters as flags of the driver: `--set=learning_rate=0.001`."""
   return [f'--set={name}={text_of(value)}' for name, value in parameters.items()]
 
 
-def text_of(value: Any) -> str:
+def text_of(value: object) -> str:
   """A value as --set reads it back: the same number to the last bit, a text in quotes where it would be none."""
   if isinstance(value, str):
     is_plain = value and value == value.strip() and value.isprintable() and value[0] not in '[{'
@@ -61,13 +60,13 @@ def text_of(value: Any) -> str:
   return json.dumps(value)
 
 
-def _inside(value: Any) -> str:
+def _inside(value: object) -> str:
   """A value in brackets, where a text may hold a comma."""
   return json.dumps(value) if isinstance(value, str) else text_of(value)
 
 
 def _expand(
-  command: Sequence[str], program: str, model_dir: str, parameters: Mapping[str, Any], executable: str
+  command: Sequence[str], program: str, model_dir: str, parameters: Mapping[str, object], executable: str
 ) -> list[str]:
   single = {
     'env': '/usr/bin/env',
@@ -103,5 +102,5 @@ def _expand(
   return found
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
   return value if isinstance(value, str) else text_of(value)

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import math
 import os
-from typing import Any
 
 from official_ext.base.files import paths
 from official_ext.operations.queue import job_status
@@ -73,7 +72,7 @@ class PointReader:
     """Reads nothing yet."""
     self._folder = folder
     self._histories = metric_history.Histories()
-    self._over: dict[int, tuple[Any, tuple[str, str]]] = {}  # What changes with the status of a point that is over.
+    self._over: dict[int, tuple[object, tuple[str, str]]] = {}  # What changes with the status of a point that is over.
 
   def read(self, sweep: sweep_file.SweepFile) -> list[Point]:
     """All points as they stand now, by number; deleted ones too.
@@ -130,7 +129,9 @@ def newest_jobs(states: Sequence[job_status.State]) -> dict[str, job_status.Stat
   return found
 
 
-def status_of(job: job_status.State | None, run: run_folder.Run, pruned: Mapping[str, Any] | None) -> tuple[str, str]:
+def status_of(
+  job: job_status.State | None, run: run_folder.Run, pruned: Mapping[str, object] | None
+) -> tuple[str, str]:
   """How a point stands, and why.
 
   Args:

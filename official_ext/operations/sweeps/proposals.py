@@ -1,9 +1,9 @@
 """A point that a sweep tries, and what its sampler is told of others. No TensorFlow."""
 
-from collections.abc import Mapping
 import dataclasses
 import hashlib
-from typing import Any
+
+from official_ext.base import json_types
 
 FINISHED = 'finished'
 PRUNED = 'pruned'
@@ -27,12 +27,12 @@ class Told:
   value: float | None = None
   iteration: int = 0
 
-  def as_list(self) -> list[Any]:
+  def as_list(self) -> list[json_types.Json]:
     """JSON values, which `parse_told` reads."""
     return [self.number, self.outcome, self.value, self.iteration]
 
 
-def parse_told(values: Any) -> list[Told]:
+def parse_told(values: json_types.Json) -> list[Told]:
   """What `Told.as_list` has written."""
   return [Told(*each) for each in values]
 
@@ -46,8 +46,8 @@ class Proposal:
     positions: name -> what a sampler has chosen, of which the value follows (Parameter.value); {} for a grid.
   """
 
-  parameters: Mapping[str, Any]
-  positions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  parameters: json_types.JsonMapping
+  positions: json_types.JsonMapping = dataclasses.field(default_factory=dict)
 
 
 def draw(seed: int, number: int, name: str) -> float:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import math
 import re
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.base import flat_params
+from official_ext.base import json_types
 from official_ext.base import suggestions
 from official_ext.base import yaml_text
 from official_ext.base.files import paths
@@ -92,7 +92,7 @@ class SweepFile:
     max_restarts: how often a run is tried again that was preempted or lost; None: as the queue does.
   """
 
-  values: Mapping[str, Any]
+  values: json_types.JsonMapping
   method: str
   parameters: tuple[distributions.Parameter, ...]
   metric: Metric | None = None
@@ -126,7 +126,7 @@ def load(path: str) -> SweepFile:
   return parse(read(path))
 
 
-def read(path: str) -> dict[str, Any]:
+def read(path: str) -> json_types.JsonObject:
   """What stands in a sweep's file, unchecked.
 
   Raises:
@@ -143,7 +143,7 @@ def read(path: str) -> dict[str, Any]:
   return values
 
 
-def parse(values: Mapping[str, Any]) -> SweepFile:
+def parse(values: json_types.JsonMapping) -> SweepFile:
   """The sweep that some values describe.
 
   Raises:
@@ -153,7 +153,7 @@ def parse(values: Mapping[str, Any]) -> SweepFile:
     for key in values:
       with mistakes.noted():
         _check_key(key, _KEYS, _REFUSED)
-    parts: dict[str, Any] = {'metric': None, 'early_terminate': None, 'parameters': (), 'method': ''}
+    parts: json_types.JsonObject = {'metric': None, 'early_terminate': None, 'parameters': (), 'method': ''}
     for key, read in _READERS.items():
       with mistakes.noted():
         if key in values or key in ('method', 'parameters'):
@@ -185,7 +185,7 @@ def _contains(new: distributions.Parameter, old: distributions.Parameter) -> boo
   return all(repr(value) in known for value in old.grid() or ())
 
 
-def _check_together(parts: Mapping[str, Any]) -> None:
+def _check_together(parts: json_types.JsonMapping) -> None:
   method, metric = parts['method'], parts['metric']
   with errors.Mistakes() as mistakes:
     for parameter in parts['parameters']:
@@ -215,14 +215,14 @@ def _check_parameter(parameter: distributions.Parameter, method: str) -> None:
     )
 
 
-def _read_method(value: Any, path: str) -> str:
+def _read_method(value: object, path: str) -> str:
   if value not in METHODS:
     what = 'is missing' if value is None else f'{value!r} is none'
     raise errors.UserError(f'{path}: {what}; there are {", ".join(METHODS)}')
   return value
 
 
-def _read_metric(values: Any, path: str) -> Metric:
+def _read_metric(values: object, path: str) -> Metric:
   if not isinstance(values, Mapping):
     raise errors.UserError(f'{path}: expected a mapping such as {{name: validation_accuracy, goal: maximize}}')
   for key in values:
@@ -249,19 +249,19 @@ def _tells_max(metric: str) -> bool:
     return False
 
 
-def _read_text(value: Any, path: str) -> str:
+def _read_text(value: object, path: str) -> str:
   if not isinstance(value, str):
     raise errors.UserError(f'{path}: expected a text, got {value!r}')
   return value
 
 
-def _read_mode(value: Any, path: str) -> str:
+def _read_mode(value: object, path: str) -> str:
   if value not in _MODES:
     raise errors.UserError(f'{path}: {value!r}: a sweep trains; there are {", ".join(_MODES)}')
   return value
 
 
-def _read_words(value: Any, path: str) -> tuple[str, ...]:
+def _read_words(value: object, path: str) -> tuple[str, ...]:
   if not isinstance(value, list) or not all(isinstance(word, (str, int, float)) for word in value):
     raise errors.UserError(f'{path}: expected a list of words, got {value!r}')
   words = tuple(str(word) for word in value)
@@ -275,7 +275,7 @@ def _read_words(value: Any, path: str) -> tuple[str, ...]:
 
 
 def _at_least(least: int):
-  def read(value: Any, path: str) -> int:
+  def read(value: json_types.Json, path: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
       raise errors.UserError(f'{path}: expected an integer of {least} or more, got {value!r}')
     return value
@@ -283,7 +283,7 @@ def _at_least(least: int):
   return read
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
   return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -306,7 +306,7 @@ _READERS = {
 }
 
 
-def _check_key(key: Any, known: Sequence[str], refused: Mapping[str, str], prefix: str = '') -> None:
+def _check_key(key: json_types.Json, known: Sequence[str], refused: Mapping[str, str], prefix: str = '') -> None:
   if key in known:
     return
   if key in refused:

@@ -12,16 +12,16 @@
 A point's folder gets its name when sweep.json is in it: a point is there whole, or not at all. No TensorFlow.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 import contextlib
 import dataclasses
 import json
 import os
 import re
 import shutil
-from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import file_lock
 from official_ext.base.files import moments
 from official_ext.base.files import paths
@@ -115,11 +115,11 @@ class SweepFolder:
       raise errors.UserError(f'{self.name}: no such sweep in {self.runs_dir}; `official-ext sweep list` shows them')
     return sweep_file.load(self.file(FILE))
 
-  def settings(self) -> Mapping[str, Any]:
+  def settings(self) -> json_types.JsonMapping:
     """Where it was started: `cwd`, `program` and `slots`."""
     return json_files.read(self.file(SETTINGS)) or {}
 
-  def write(self, text: str, settings: Mapping[str, Any]) -> None:
+  def write(self, text: str, settings: json_types.JsonMapping) -> None:
     """Makes the sweep, or replaces its file.
 
     Args:
@@ -201,7 +201,7 @@ class SweepFolder:
   def _grave(self, record: PointRecord) -> str:
     return os.path.join(self.path, _DELETED, f'{record.number:03d}.json')
 
-  def pruned(self, record: PointRecord) -> dict[str, Any] | None:
+  def pruned(self, record: PointRecord) -> dict[str, object] | None:
     """Why a point was ended early; None if it was not, or goes on since."""
     values = json_files.read(os.path.join(record.folder, PRUNED))
     return None if values is None or values.get('resumed') else values
@@ -218,7 +218,7 @@ class SweepFolder:
 
   # Who does something to it.
 
-  def stopped(self) -> dict[str, Any] | None:
+  def stopped(self) -> json_types.JsonObject | None:
     """What `sweep stop` has noted; None if it was not stopped, or has gone on."""
     return json_files.read(self.file(_STOPPED))
 
@@ -289,5 +289,5 @@ def _folder_name(number: int, proposal: proposals.Proposal) -> str:
   return f'{number:03d}-{text}' if text else f'{number:03d}'
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
   return f'{value:.4g}' if isinstance(value, float) else point_commands.text_of(value)

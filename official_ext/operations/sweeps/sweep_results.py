@@ -1,13 +1,13 @@
 """What has come of a sweep: its best points, the importance of parameters, the spread by seeds. No TensorFlow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
 import math
 import statistics
-from typing import Any
 import zlib
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.operations.sweeps import optuna_study
 from official_ext.operations.sweeps import points as points_lib
 from official_ext.operations.sweeps import proposals
@@ -28,7 +28,7 @@ class SeedGroup:
     deviation: of a sample: divided by one less than its size.
   """
 
-  parameters: Mapping[str, Any]
+  parameters: json_types.JsonMapping
   points: tuple[int, ...]
   mean: float
   deviation: float
@@ -111,7 +111,7 @@ def as_dict(
   sweep: sweep_file.SweepFile,
   found: Sequence[points_lib.Point],
   with_histories: bool = False,
-) -> dict[str, Any]:
+) -> json_types.JsonObject:
   """A sweep as JSON values; parameters and metrics that are not finite stay floats."""
   best = points_lib.best_of(found, sweep)
   counts = {status: sum(point.status == status for point in found) for status in points_lib.STATUSES}
@@ -137,7 +137,7 @@ def as_dict(
   }
 
 
-def describe(folder: sweep_folder.SweepFolder, reader: points_lib.PointReader | None = None) -> dict[str, Any]:
+def describe(folder: sweep_folder.SweepFolder, reader: points_lib.PointReader | None = None) -> json_types.JsonObject:
   """A sweep in a line, as JSON values: `as_dict`, but for its points, with the best; one that cannot be read says why.
 
   Args:
@@ -155,7 +155,7 @@ def describe(folder: sweep_folder.SweepFolder, reader: points_lib.PointReader | 
   return {**values, 'best': next((point for point in points if point['point'] == best), None), 'revision': revision}
 
 
-def _entry(folder: sweep_folder.SweepFolder, point: points_lib.Point, with_history: bool) -> dict[str, Any]:
+def _entry(folder: sweep_folder.SweepFolder, point: points_lib.Point, with_history: bool) -> json_types.JsonObject:
   values = {
     'point': point.number,
     'run': f'{folder.name}/{point.record.name}' if point.status != 'deleted' else None,
@@ -169,11 +169,11 @@ def _entry(folder: sweep_folder.SweepFolder, point: points_lib.Point, with_histo
   return {**values, 'history': list(zip(point.history.steps, point.history.values))} if with_history else values
 
 
-def _others(point: points_lib.Point, seeds: Sequence[str]) -> dict[str, Any]:
+def _others(point: points_lib.Point, seeds: Sequence[str]) -> json_types.JsonObject:
   return {name: value for name, value in point.record.proposal.parameters.items() if name not in seeds}
 
 
-def _positions(proposal: proposals.Proposal, sweep: sweep_file.SweepFile) -> dict[str, Any]:
+def _positions(proposal: proposals.Proposal, sweep: sweep_file.SweepFile) -> json_types.JsonObject:
   """What stands for the parameters of a point; None for one that the sweep's file does not have any more."""
   found = {}
   for each in sweep.parameters:

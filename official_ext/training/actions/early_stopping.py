@@ -1,9 +1,7 @@
 """Ends training when a metric has stopped improving."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.run_folder import better
 from official_ext.training.actions import triggers
 from official_ext.training.config import trainer_parts
@@ -28,11 +26,11 @@ class EarlyStopping(triggers.Trigger):
     super().__init__(('eval',), self._look)
     self.name = f'{self.name}/{config.metric}/{mode}'
 
-  def state(self) -> dict[str, Any]:
+  def state(self) -> json_types.JsonObject:
     """See base class."""
     return self._best.state()
 
-  def restore(self, state: Mapping[str, Any]) -> None:
+  def restore(self, state: json_types.JsonMapping) -> None:
     """See base class."""
     self._best.restore(state)
     self._stop_if_spent()

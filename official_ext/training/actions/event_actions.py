@@ -8,6 +8,7 @@ from absl import logging
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.run_folder import event_names
 from official_ext.training.actions import triggers
 from official_ext.training.checkpoints import manifests
@@ -29,7 +30,7 @@ class EventActions:
 
   def __init__(
     self,
-    actions: Sequence[Any] = (),
+    actions: Sequence[object] = (),
     from_chief: Callable[[str, Callable[[], Any]], Any] = lambda topic, make: make(),
     summaries: tensorboard.TensorBoardWriter | None = None,
   ):
@@ -47,7 +48,7 @@ class EventActions:
     self._from_chief = from_chief
     self.summaries = summaries
     self._triggers: dict[str, triggers.Trigger] = {}
-    self._last_logs: dict[str, Any] = {}
+    self._last_logs: dict[str, object] = {}
     self.stop_reason = ''
     for action in actions:
       if not callable(action):
@@ -61,14 +62,14 @@ class EventActions:
     """Steps on whose multiples a training loop must end."""
     return [trigger.interval for trigger in self._triggers.values() if trigger.interval]
 
-  def report_to(self, report: Callable[[str, int, Mapping[str, Any]], None]) -> None:
+  def report_to(self, report: Callable[[str, int, triggers.Logs], None]) -> None:
     """Sets the function of event, step and values that receives the actions' own events."""
     for trigger in self._triggers.values():
       trigger.report = report
 
   # State.
 
-  def state(self) -> dict[str, Any]:
+  def state(self) -> json_types.JsonObject:
     """The state for a checkpoint: JSON values, by the names of the triggers."""
     states = {name: trigger.state() for name, trigger in self._triggers.items()}
     return {name: state for name, state in states.items() if state}
@@ -86,7 +87,7 @@ class EventActions:
 
   # Events.
 
-  def take(self, event: str, step: int, values: Mapping[str, Any]) -> None:
+  def take(self, event: str, step: int, values: Mapping[str, object]) -> None:
     """Takes the actions that wait for an event: see `writers.Writer`, and `triggers.BEGIN`."""
     if event in ('train', 'eval'):
       self._last_logs.update(values)
@@ -123,7 +124,7 @@ class EventActions:
     except Exception as error:  # How the run has ended is reported already.
       logging.exception('The action %s failed after the run had %s: %s', name, logs['event'], error)
 
-  def call(self, function: Callable[[Any], Any], argument: Any) -> Any:
+  def call(self, function: Callable[[Any], object], argument: object) -> Any:
     """Calls an action, which may end training.
 
     Returns:
@@ -136,7 +137,7 @@ class EventActions:
       return None
 
 
-def _state_in(checkpoint: str) -> Mapping[str, Any]:
+def _state_in(checkpoint: str) -> json_types.JsonMapping:
   """The value of `EventActions.state` when a checkpoint was saved; {} if the checkpoint does not have it."""
   try:
     return manifests.read(checkpoint).get(STATE, {})
@@ -148,5 +149,5 @@ def _is_met(trigger: triggers.Trigger, logs: triggers.Logs) -> bool:
   return bool(trigger.condition(logs))
 
 
-def _as_sequence(action: Any) -> Sequence[Any]:
+def _as_sequence(action: object) -> Sequence[Any]:
   return action if isinstance(action, Sequence) else [action]

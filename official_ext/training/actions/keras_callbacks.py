@@ -6,11 +6,12 @@ def build_actions(self, trainer):
 
 from collections.abc import Mapping
 import math
-from typing import Any
 
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import json_types
+from official_ext.base import protocols
 from official_ext.base import tf_internals
 from official_ext.base.run_folder import event_names
 from official_ext.training.actions import triggers
@@ -41,7 +42,9 @@ class KerasCallback(triggers.Trigger):
   EarlyStopping or ReduceLROnPlateau, but no weights.
   """
 
-  def __init__(self, callback: tf_keras.callbacks.Callback, trainer: Any, steps_per_epoch: int | None = None):
+  def __init__(
+    self, callback: tf_keras.callbacks.Callback, trainer: protocols.Trainer, steps_per_epoch: int | None = None
+  ):
     """Initializes the trigger.
 
     Args:
@@ -66,8 +69,8 @@ class KerasCallback(triggers.Trigger):
     self.name = f'{self.name}/{name}'
     self._callback, self._trainer = callback, trainer
     self._steps_per_epoch, self._ends_with = steps_per_epoch or 0, 'train'
-    self._baseline: dict[str, Any] | None = None  # Plain attributes after on_train_begin; None before.
-    self._restored: Mapping[str, Any] = {}
+    self._baseline: dict[str, object] | None = None  # Plain attributes after on_train_begin; None before.
+    self._restored: json_types.JsonMapping = {}
     self._epoch_end = self._last_step = 0
     self._sums: dict[str, float] = {}
     self._logs: dict[str, float] = {}
@@ -96,7 +99,7 @@ class KerasCallback(triggers.Trigger):
       {'epochs': math.ceil(config.train_steps / self._steps_per_epoch), 'steps': self._steps_per_epoch, 'verbose': 0}
     )
 
-  def state(self) -> dict[str, Any]:
+  def state(self) -> json_types.JsonObject:
     """See base class."""
     attributes = self._restored
     if self._baseline is not None:
@@ -107,7 +110,7 @@ class KerasCallback(triggers.Trigger):
       }
     return {'attributes': dict(attributes), 'sums': dict(self._sums), 'logs': dict(self._logs)}
 
-  def restore(self, state: Mapping[str, Any]) -> None:
+  def restore(self, state: json_types.JsonMapping) -> None:
     """See base class."""
     self._restored = dict(state.get('attributes', {}))
     self._sums, self._logs = dict(state.get('sums', {})), dict(state.get('logs', {}))
@@ -180,19 +183,19 @@ class KerasCallback(triggers.Trigger):
 class _ModelView:
   """The model as a callback of `fit` sees it: with an optimizer, which the model itself must not have."""
 
-  def __init__(self, model: Any, optimizer: Any):
+  def __init__(self, model: tf_keras.Model, optimizer: protocols.Optimizer):
     vars(self).update(_model=model, optimizer=optimizer, stop_training=False)
 
-  def __getattr__(self, name: str) -> Any:
+  def __getattr__(self, name: str) -> object:
     return getattr(vars(self)['_model'], name)
 
-  def __setattr__(self, name: str, value: Any) -> None:
+  def __setattr__(self, name: str, value: object) -> None:
     if name not in vars(self) and hasattr(self._model, name):
       setattr(self._model, name, value)
     else:
       vars(self)[name] = value
 
 
-def _plain_attributes(callback: Any) -> dict[str, Any]:
+def _plain_attributes(callback: object) -> dict[str, object]:
   found = {name: writers.to_python(value) for name, value in vars(callback).items()}
   return {name: value for name, value in found.items() if isinstance(value, _PLAIN)}

@@ -1,9 +1,8 @@
 """Lowers the learning rate when a metric of the evaluation has stopped improving."""
 
-from collections.abc import Mapping
 import math
-from typing import Any
 
+from official_ext.base import json_types
 from official_ext.base.run_folder import better
 from official_ext.training.actions import triggers
 from official_ext.training.config import trainer_parts
@@ -37,7 +36,7 @@ class ReduceLROnPlateau(triggers.Trigger):
     self.name = f'{self.name}/{config.metric}'
     self._set_state({})
 
-  def state(self) -> dict[str, Any]:
+  def state(self) -> json_types.JsonObject:
     """See base class."""
     return {
       'scale': self._scale.value,
@@ -47,7 +46,7 @@ class ReduceLROnPlateau(triggers.Trigger):
       'last_step': self._last_step,
     }
 
-  def restore(self, state: Mapping[str, Any]) -> None:
+  def restore(self, state: json_types.JsonMapping) -> None:
     """See base class."""
     self._set_state(state)
     scale = float(state.get('scale', 1.0))

@@ -19,6 +19,7 @@ from official.core import train_utils
 import orbit
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import suggestions
 from official_ext.base.run_folder import event_names
 from official_ext.training.writers import writers
@@ -67,7 +68,7 @@ class Trigger(orbit.actions.ConditionalAction):
     self.events = tuple(events)
     self.interval = interval
     self.name = type(self).__name__
-    self.report: Callable[[str, int, Mapping[str, Any]], None] = lambda event, step, values: None
+    self.report: Callable[[str, int, Logs], None] = lambda event, step, values: None
 
   def prepare(self, mode: str) -> None:
     """Called once, before the run writes anything; may set `interval`.
@@ -79,11 +80,11 @@ class Trigger(orbit.actions.ConditionalAction):
       UserError: the action cannot be taken in this run.
     """
 
-  def state(self) -> dict[str, Any]:
+  def state(self) -> json_types.JsonObject:
     """The state that a run needs to continue from a checkpoint: JSON values."""
     return {}
 
-  def restore(self, state: Mapping[str, Any]) -> None:
+  def restore(self, state: json_types.JsonMapping) -> None:
     """Restores a state; {} is that of a new run.
 
     Raises:
@@ -170,11 +171,11 @@ class Best:
     self._min_delta = min_delta
     self.restore({})
 
-  def state(self) -> dict[str, Any]:
+  def state(self) -> json_types.JsonObject:
     """JSON values."""
     return {'best': self.value, 'best_step': self.step, 'last_step': self._last_step, 'num_since': self.num_since}
 
-  def restore(self, state: Mapping[str, Any]) -> None:
+  def restore(self, state: json_types.JsonMapping) -> None:
     """Restores a state; {} is that of a new run."""
     self.value, self.step = state.get('best'), state.get('best_step')
     self._last_step, self.num_since = state.get('last_step', -1), state.get('num_since', 0)
@@ -239,11 +240,11 @@ class OnBest(Trigger):
     super().__init__((event,), action, self.best.update)
     self.name = f'{self.name}/{metric}'
 
-  def state(self) -> dict[str, Any]:
+  def state(self) -> json_types.JsonObject:
     """See base class."""
     return self.best.state()
 
-  def restore(self, state: Mapping[str, Any]) -> None:
+  def restore(self, state: json_types.JsonMapping) -> None:
     """See base class."""
     self.best.restore(state)
 

@@ -9,6 +9,7 @@ from official.core import train_utils
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import storage
 from official_ext.base.run_folder import run_status
 from official_ext.training.checkpoints import best_history
@@ -76,7 +77,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     return self._found
 
   @property
-  def best_ckpt_logs(self) -> Mapping[str, Any]:
+  def best_ckpt_logs(self) -> json_types.JsonMapping:
     """The scalars of the best evaluation so far; those of the last one if none counts."""
     best = self._ranked()
     return (best[0] if best else self._history[-1])['logs'] if self._history else {}
@@ -88,7 +89,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
     return self._path(best[0]['step']) if best else None
 
   def maybe_export_checkpoint(
-    self, checkpoint: tf.train.Checkpoint, eval_logs: Mapping[str, Any], global_step: int, write_logs: bool = True
+    self, checkpoint: tf.train.Checkpoint, eval_logs: Mapping[str, object], global_step: int, write_logs: bool = True
   ) -> bool:
     """Notes an evaluation, and exports `checkpoint` if it is among the best.
 
@@ -175,7 +176,7 @@ class BestCheckpointExporter(train_utils.BestCheckpointExporter):
       logging.error('%s: an interrupted save cannot be completed: %s. The next save retries.', self._export_dir, reason)
     return self._read()
 
-  def _ranked(self) -> list[dict[str, Any]]:
+  def _ranked(self) -> list[json_types.JsonObject]:
     """The evaluations that count, best first."""
     sign = -1 if self._metric_comp == 'higher' else 1
     counted = [entry for entry in self._history if entry['value'] is not None]

@@ -13,6 +13,7 @@ import orbit
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 from official_ext.base.files import storage
@@ -28,10 +29,10 @@ _INFO_STEP = 'best_ckpt_global_step'
 # The keys of an 'eval' event that are not logs.
 _OF_EVENTS = ('time', 'event', 'step', 'seconds')
 
-Entry = dict[str, Any]
+Entry = json_types.JsonObject
 
 
-def entry(step: int, logs: Mapping[str, Any], metric: Sequence[str]) -> Entry:
+def entry(step: int, logs: Mapping[str, object], metric: Sequence[str]) -> Entry:
   """One evaluation: its step, the metric's value (None if it is not a finite number), and the scalars of its logs.
 
   Raises:
@@ -92,12 +93,12 @@ def write(folder: str, history: Sequence[Entry]) -> None:
   write_json(os.path.join(folder, _NAME), list(history))
 
 
-def write_json(path: str, content: Any) -> None:
+def write_json(path: str, content: object) -> None:
   """Writes a file beside `path` and renames it into place."""
   storage.write(path, json.dumps(content, indent=2) + '\n')
 
 
-def missing(metric: Sequence[str], step: int, logs: Mapping[str, Any]) -> errors.UserError:
+def missing(metric: Sequence[str], step: int, logs: Mapping[str, object]) -> errors.UserError:
   """The error to raise if an evaluation does not report the metric as one number."""
   return errors.UserError(
     f'trainer.best_checkpoint_eval_metric: {"|".join(metric)}: is no number among the metrics of step {step}: '
@@ -105,7 +106,7 @@ def missing(metric: Sequence[str], step: int, logs: Mapping[str, Any]) -> errors
   )
 
 
-def value_in(logs: Mapping[str, Any], metric: Sequence[str]) -> Any | None:
+def value_in(logs: Mapping[str, object], metric: Sequence[str]) -> object | None:
   """The metric in logs, nested or joined by '/'; None if they do not have it."""
   try:
     return train_utils.get_leaf_nested_dict(dict(logs), list(metric))
@@ -113,14 +114,14 @@ def value_in(logs: Mapping[str, Any], metric: Sequence[str]) -> Any | None:
     return logs.get('/'.join(metric))
 
 
-def _leaf(logs: Mapping[str, Any], metric: Sequence[str]) -> float:
+def _leaf(logs: Mapping[str, object], metric: Sequence[str]) -> float:
   value = value_in(logs, metric)
   if value is None:
     raise KeyError('|'.join(metric))
   return float(orbit.utils.get_value(value))
 
 
-def _read_list(path: str) -> tuple[list[Any] | None, str | None]:
+def _read_list(path: str) -> tuple[list[object] | None, str | None]:
   """(the contents of the file, what is wrong with it)."""
   try:
     content = json.loads(paths.read(path, _MAX_BYTES))
@@ -135,7 +136,7 @@ def _read_list(path: str) -> tuple[list[Any] | None, str | None]:
   return content, None
 
 
-def _checked(found: Any, metric: Sequence[str]) -> Entry | None:
+def _checked(found: object, metric: Sequence[str]) -> Entry | None:
   """An entry of the file, judged by `metric`; None if it is not an entry."""
   if not isinstance(found, dict) or not isinstance(found.get('logs'), dict) or not _is_step(found.get('step')):
     return None
@@ -144,14 +145,14 @@ def _checked(found: Any, metric: Sequence[str]) -> Entry | None:
   return _from_logs(found['step'], found['logs'], metric) or {**found, 'value': None}
 
 
-def _from_logs(step: Any, logs: Mapping[str, Any], metric: Sequence[str]) -> Entry | None:
+def _from_logs(step: Any, logs: json_types.JsonMapping, metric: Sequence[str]) -> Entry | None:
   try:
     return entry(step, logs, metric)
   except (KeyError, TypeError, ValueError):
     return None
 
 
-def _is_step(step: Any) -> bool:
+def _is_step(step: object) -> bool:
   return isinstance(step, int) and not isinstance(step, bool) and step >= 0
 
 
@@ -182,7 +183,7 @@ def _rebuilt(
   return found
 
 
-def logs_of(path: str) -> dict[str, Any] | None:
+def logs_of(path: str) -> json_types.JsonObject | None:
   """The logs in the manifest of a best checkpoint; None if it has none."""
   try:
     logs = manifests.read(path).get('logs')
@@ -191,7 +192,7 @@ def logs_of(path: str) -> dict[str, Any] | None:
   return logs if isinstance(logs, dict) else None
 
 
-def _logs_elsewhere(folder: str, records: Iterable[str]) -> list[tuple[int, dict[str, Any]]]:
+def _logs_elsewhere(folder: str, records: Iterable[str]) -> list[tuple[int, json_types.JsonObject]]:
   """(step, logs) of the evaluations in the run's records and in info.json."""
   found = [
     (event['step'], {name: value for name, value in event.items() if name not in _OF_EVENTS})
@@ -203,7 +204,7 @@ def _logs_elsewhere(folder: str, records: Iterable[str]) -> list[tuple[int, dict
   return found + ([(int(step), info)] if isinstance(step, float) and step.is_integer() else [])
 
 
-def _evaluations(path: str) -> list[dict[str, Any]]:
+def _evaluations(path: str) -> list[json_types.JsonObject]:
   try:
     events = events_writer.read_events(path)
   except (ValueError, KeyError, TypeError, OSError):  # That file has its own readers, which report it.
@@ -211,7 +212,7 @@ def _evaluations(path: str) -> list[dict[str, Any]]:
   return [event for event in events if event['event'] == 'eval' and _is_step(event.get('step'))]
 
 
-def _read_dict(path: str) -> dict[str, Any]:
+def _read_dict(path: str) -> json_types.JsonObject:
   try:
     content = json.loads(paths.read(path, regular_files.MAX_RECORD))
   except (ValueError, RecursionError, OSError):
@@ -219,9 +220,9 @@ def _read_dict(path: str) -> dict[str, Any]:
   return content if isinstance(content, dict) else {}
 
 
-def _scalars(logs: Mapping[str, Any]) -> dict[str, Any]:
+def _scalars(logs: Mapping[str, object]) -> dict[str, object]:
   """The numbers in (nested) logs, as Python floats."""
-  found: dict[str, Any] = {}
+  found: dict[str, object] = {}
   for name, value in logs.items():
     if isinstance(value, Mapping):
       found[name] = _scalars(value)

@@ -11,6 +11,7 @@ import dataclasses
 from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import errors
 from official_ext.base import suggestions
@@ -125,7 +126,7 @@ class Contents:
       if slot.slot_name == slot_name
     }
 
-  def match(self, root: Any, without: Sequence[str] = ()) -> Match:
+  def match(self, root: object, without: Sequence[str] = ()) -> Match:
     """Compares the checkpoint with an object.
 
     Args:
@@ -150,7 +151,7 @@ class Contents:
         del names[name]
     return found
 
-  def _match_slots(self, root: Any, without: Sequence[str], by_node: dict[int, Any], found: Match) -> None:
+  def _match_slots(self, root: object, without: Sequence[str], by_node: dict[int, Any], found: Match) -> None:
     """Adds the slots of legacy optimizers, which are not attributes."""
     names, placed = self._names(without), set()
     for number, optimizer in names.items():
@@ -175,7 +176,7 @@ class Contents:
           if slot is not None and id(slot) not in placed:
             found.missing[f'{slot_name} of {name} in {optimizer}'] = _shape(slot)
 
-  def _bind(self, root: Any, without: Sequence[str]) -> dict[int, Any]:
+  def _bind(self, root: object, without: Sequence[str]) -> dict[int, Any]:
     """The objects that TensorFlow's restore would find, by the numbers of their nodes."""
     by_node, bound = {0: root}, {id(root)}
     queue = collections.deque([0] if self._nodes else [])
@@ -220,7 +221,7 @@ def rebuilt(checkpoint: tf.train.Checkpoint) -> tf.train.Checkpoint:
   return tf.train.Checkpoint(**children)
 
 
-def walk(root: Any, without: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
+def walk(root: object, without: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
   """The objects below a trackable object, the nearest first, with the names that tf.train.Checkpoint gives them.
 
   Args:
@@ -244,7 +245,7 @@ def variables(root: Any, without: Sequence[str] = ()) -> dict[str, tf.Variable]:
   return {path: node for path, node in walk(root, without) if isinstance(node, tf.Variable)}
 
 
-def _slot(optimizer: Any, variable: Any, slot_name: str) -> Any:
+def _slot(optimizer: tf_keras.optimizers.Optimizer, variable: tf.Variable, slot_name: str) -> Any:
   """A slot of a legacy optimizer; None if it has none of that name for this variable."""
   try:
     return optimizer.get_slot(variable, slot_name)

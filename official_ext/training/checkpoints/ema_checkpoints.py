@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 import os
-from typing import Any
 
 from absl import logging
 from official.core import actions
 import orbit
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import errors
 from official_ext.base.files import storage
@@ -31,7 +31,7 @@ class EMACheckpointing(actions.EMACheckpointing):
   def __init__(
     self,
     export_dir: str,
-    optimizer: Any,
+    optimizer: tf_keras.optimizers.Optimizer,
     checkpoint: tf.train.Checkpoint,
     max_to_keep: int | None = 1,
     is_chief: bool = True,

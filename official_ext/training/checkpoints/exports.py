@@ -6,7 +6,6 @@ A run that goes back to an earlier step writes some of them again. The new one i
 
 import os
 import tempfile
-from typing import Any
 
 import tensorflow as tf
 
@@ -18,7 +17,7 @@ from official_ext.training.checkpoints import manifests
 _NEW = '_temp'
 
 
-def write(checkpoint: tf.train.Checkpoint, path: str, is_chief: bool, **entries: Any) -> None:
+def write(checkpoint: tf.train.Checkpoint, path: str, is_chief: bool, **entries: object) -> None:
   """Writes one checkpoint with its manifest, whole or not at all; deletes the remains of unfinished saves.
 
   Args:

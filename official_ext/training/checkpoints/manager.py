@@ -8,12 +8,12 @@ import shutil
 import tempfile
 import threading
 import time
-from typing import Any
 
 from absl import logging
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import tf_internals
 from official_ext.base.files import paths as paths_lib
 from official_ext.base.files import storage
@@ -61,7 +61,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     keep_every: int = 0,
     step_counter: tf.Variable | None = None,
     checkpoint_interval: int | None = None,
-    init_fn: Callable[[], Any] | None = None,
+    init_fn: Callable[[], object] | None = None,
     asynchronous: bool = False,
     role: Role | None = None,
     notes: run_notes.RunNotes | None = None,
@@ -131,7 +131,7 @@ class CheckpointManager(tf.train.CheckpointManager):
 
   # Saving.
 
-  def save(self, checkpoint_number=None, check_interval=True, options=None, **extra: Any) -> str | None:
+  def save(self, checkpoint_number=None, check_interval=True, options=None, **extra: object) -> str | None:
     """Saves `ckpt-<checkpoint_number>`.
 
     Args:
@@ -385,7 +385,7 @@ class CheckpointManager(tf.train.CheckpointManager):
     if self._is_chief and not self._reported_code:
       self._reported_code = self._notes.report_other_code(path)
 
-  def continuation(self, path: str) -> dict[str, Any]:
+  def continuation(self, path: str) -> json_types.JsonObject:
     """The arguments of the trainer's `checkpoint_restored`, to continue from a checkpoint."""
     step = manifests.step_of(path)
     return {

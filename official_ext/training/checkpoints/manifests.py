@@ -18,12 +18,13 @@ import hashlib
 import json
 import os
 import re
-from typing import Any
+from typing import BinaryIO
 
 from absl import logging
 import numpy as np
 import tensorflow as tf
 
+from official_ext.base import json_types
 from official_ext.base.files import paths as paths_lib
 from official_ext.base.files import readable_paths
 from official_ext.base.files import regular_files
@@ -56,7 +57,7 @@ def _mark(path: str) -> None:
   paths_lib.sync_to_disk(folder_of(path))
 
 
-def write(path: str, **values: Any) -> None:
+def write(path: str, **values: json_types.Json) -> None:
   """Writes the manifest of the checkpoint at `path`, whose files must be complete; takes the mark away.
 
   Args:
@@ -86,7 +87,7 @@ def write(path: str, **values: Any) -> None:
   storage.remove(path + UNFINISHED)  # If that fails: beside a manifest, it means nothing.
 
 
-def read(path: str) -> dict[str, Any]:
+def read(path: str) -> json_types.JsonObject:
   """The entries of a manifest.
 
   Raises:
@@ -106,7 +107,7 @@ def read(path: str) -> dict[str, Any]:
   return manifest_content.parse(content, name)
 
 
-def entries(path: str) -> dict[str, Any]:
+def entries(path: str) -> json_types.JsonObject:
   """The entries of a manifest; none if it is missing or damaged."""
   try:
     return read(path)
@@ -322,7 +323,7 @@ def _size(file: str) -> int:
   return tf.io.gfile.stat(file).length
 
 
-def _sha256(file: Any) -> str:
+def _sha256(file: BinaryIO) -> str:
   """The sum of an open file."""
   digest = hashlib.sha256()
   while chunk := file.read(_CHUNK):

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.data import data_identity as identity
 from official_ext.training.checkpoints import manifests
 
@@ -22,11 +23,11 @@ class RunNotes:
   """
 
   optimizer_config: Any = None
-  data_identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  code_identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  describe_code_changes: Callable[[Mapping[str, Any], Mapping[str, Any]], str] = lambda before, now: ''
+  data_identity: json_types.JsonMapping = dataclasses.field(default_factory=dict)
+  code_identity: Mapping[str, object] = dataclasses.field(default_factory=dict)
+  describe_code_changes: Callable[[json_types.JsonMapping, json_types.JsonMapping], str] = lambda before, now: ''
 
-  def entries(self) -> dict[str, Any]:
+  def entries(self) -> json_types.JsonObject:
     """The entries for a manifest."""
     return {'optimizer_config': self.optimizer_config, 'data': self.data_identity, **self.code_identity}
 
@@ -77,7 +78,7 @@ class RunNotes:
     return bool(changes)
 
 
-def _constants(optimizer_config: Any) -> Any:
+def _constants(optimizer_config: object) -> object:
   """The fields that an optimizer's constants come from; groups of variables have none."""
   config = json.loads(json.dumps(optimizer_config))
   return {k: v for k, v in config.items() if k != 'parameter_groups'} if isinstance(config, dict) else config

@@ -17,6 +17,7 @@ from absl import logging
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 from official_ext.base.files import storage
@@ -63,7 +64,7 @@ class Start:
   """
 
   checkpoint: str | None = None
-  origins: list[dict[str, Any]] | None = None
+  origins: list[json_types.JsonObject] | None = None
   message: str = ''
 
 
@@ -182,11 +183,11 @@ def _checked(entry: Any) -> Origin:
   return origin
 
 
-def _write(model_dir: str, origins: Sequence[dict[str, Any]]) -> None:
+def _write(model_dir: str, origins: Sequence[dict[str, object]]) -> None:
   storage.write(os.path.join(model_dir, _NAME), json.dumps(list(origins), indent=2) + '\n')
 
 
-def _noted(origins: Sequence[Origin]) -> list[dict[str, Any]]:
+def _noted(origins: Sequence[Origin]) -> list[json_types.JsonObject]:
   return [dataclasses.asdict(origin) for origin in origins]
 
 

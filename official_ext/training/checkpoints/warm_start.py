@@ -4,8 +4,8 @@ from collections.abc import Sequence
 import fnmatch
 import logging
 import os
-from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tf_keras
 
@@ -124,7 +124,7 @@ def _is_other(record: logging.LogRecord) -> bool:
   return not str(record.msg).startswith(_OF_UNRESTORED)
 
 
-def _read(contents: contents_lib.Contents, path: str, key: str) -> Any:
+def _read(contents: contents_lib.Contents, path: str, key: str) -> np.ndarray:
   try:
     return contents.value(key)
   except (tf.errors.OpError, IndexError) as error:  # The type depends on what TensorFlow's reader has stumbled over.
@@ -135,5 +135,5 @@ def _damaged(path: str, error: BaseException) -> errors.UserError:
   return errors.UserError(f'{_FIELD}: {path}: it is damaged: {" ".join(str(error).split())[:200]}')
 
 
-def _matches(patterns: Sequence[str], name: str, variable: Any) -> bool:
+def _matches(patterns: Sequence[str], name: str, variable: tf.Variable) -> bool:
   return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns for text in (name, variable.name))

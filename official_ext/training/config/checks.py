@@ -27,6 +27,7 @@ from official.modeling.hyperparams import params_dict
 from official_ext.base import credentials
 from official_ext.base import errors
 from official_ext.base import model_garden_internals
+from official_ext.base import protocols
 from official_ext.base.files import paths
 from official_ext.training.config import definitions
 from official_ext.training.config import file_checks
@@ -176,9 +177,9 @@ def configs(config: base_config.Config, path: str = '') -> Iterator[tuple[str, b
           yield from configs(element, f'{field_path}.{index}')
 
 
-def choices_of(config_class: type[base_config.Config]) -> Mapping[str, tuple[Any, ...]]:
+def choices_of(config_class: type[base_config.Config]) -> Mapping[str, tuple[object, ...]]:
   """The choices of a configuration class's fields, those of its bases included, as ranges are."""
-  found: dict[str, tuple[Any, ...]] = {}
+  found: dict[str, tuple[object, ...]] = {}
   for cls in reversed(config_class.__mro__):
     found.update(vars(cls).get('CHOICES', {}))
   return found
@@ -220,7 +221,7 @@ def check_files(
       file_checks.check_inputs(params, used, mode is None or mode in EVAL_MODES, checkpoint)
 
 
-def check_replicas(params: definitions.ExperimentConfig, mode: str, num_replicas: int, task: Any) -> None:
+def check_replicas(params: definitions.ExperimentConfig, mode: str, num_replicas: int, task: protocols.Task) -> None:
   """Checks that replicas can share the batches of Model Garden's tasks; others may share them in their own way.
 
   Args:
@@ -299,9 +300,9 @@ def check_restrictions(params: base_config.Config) -> None:
           raise errors.UserError(f'{field}: this experiment requires {restriction}') from error
 
 
-def value_at(params: base_config.Config, path: str) -> Any:
+def value_at(params: base_config.Config, path: str) -> object:
   """The value at a dotted path of field names."""
-  value: Any = params
+  value: object = params
   for name in path.split('.'):
     value = vars(value)[name]
   return value

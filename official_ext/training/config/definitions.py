@@ -13,11 +13,10 @@ import dataclasses
 import functools
 from typing import Any, ClassVar, TypeVar
 
-from official.core import config_definitions as cfg
-from official.modeling.hyperparams import base_config
 from official.modeling.hyperparams import params_dict
 
 from official_ext.base import errors
+from official_ext.base import model_garden_configs
 from official_ext.base import model_garden_internals
 from official_ext.data import bad_examples
 from official_ext.data.service import request
@@ -30,14 +29,14 @@ from official_ext.training.writers import wandb_writer
 
 OptimizationConfig = optimizer_configs.OptimizationConfig
 
-ConfigT = TypeVar('ConfigT', bound=base_config.Config)
+ConfigT = TypeVar('ConfigT', bound=model_garden_configs.Config)
 
 _STEP_INDEXED = 'the input is indexed by step and reads nothing of the kind'
 _DATA_SERVICE = 'each pipeline asks the tf.data service for its own batches'
 
 
 @dataclasses.dataclass
-class TaskConfig(cfg.TaskConfig):
+class TaskConfig(model_garden_configs.TaskConfig):
   """Data, model and loss.
 
   Attributes:
@@ -50,7 +49,7 @@ class TaskConfig(cfg.TaskConfig):
 
 
 @dataclasses.dataclass
-class DataConfig(cfg.DataConfig):
+class DataConfig(model_garden_configs.DataConfig):
   """Data whose batch at step s is a pure function of (seed, s).
 
   A subclass that builds an ordinary tf.data pipeline from Model Garden's fields sets `UNREAD_FIELDS = {}`.
@@ -81,7 +80,7 @@ class DataConfig(cfg.DataConfig):
     'autotune_algorithm': 'set num_parallel_calls instead',
   }
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'on_bad_example': bad_examples.ACTIONS}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'on_bad_example': bad_examples.ACTIONS}
   RANGES: ClassVar[Mapping[str, str]] = {'num_parallel_calls': '[1, inf)'}
 
   drop_remainder: bool | None = None
@@ -114,7 +113,7 @@ class InMemoryDataConfig(DataConfig):
 
 
 @dataclasses.dataclass
-class RuntimeConfig(cfg.RuntimeConfig):
+class RuntimeConfig(model_garden_configs.RuntimeConfig):
   """Devices, precision, compilation and seed.
 
   Attributes:
@@ -152,7 +151,7 @@ class RuntimeConfig(cfg.RuntimeConfig):
     'default_shard_dim': 'model parallelism on TPU is not available',
   }
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {
     'distribution_strategy': (
       'auto',
       'tpu',
@@ -191,7 +190,7 @@ class RuntimeConfig(cfg.RuntimeConfig):
 
 
 @dataclasses.dataclass
-class TrainerConfig(cfg.TrainerConfig):
+class TrainerConfig(model_garden_configs.TrainerConfig):
   """The training loop. One step is one update of the weights.
 
   Attributes:
@@ -224,7 +223,7 @@ class TrainerConfig(cfg.TrainerConfig):
       follow. 0: a blow-up ends the run. -1: there is no watch.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'best_checkpoint_metric_comp': ('higher', 'lower')}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'best_checkpoint_metric_comp': ('higher', 'lower')}
   RANGES: ClassVar[Mapping[str, str]] = {
     **dict.fromkeys(
       (
@@ -302,7 +301,7 @@ class TrainerConfig(cfg.TrainerConfig):
 
 
 @dataclasses.dataclass
-class ExperimentConfig(cfg.ExperimentConfig):
+class ExperimentConfig(model_garden_configs.ExperimentConfig):
   """Everything that one run is made from.
 
   Attributes:
@@ -327,14 +326,15 @@ def lock(config: params_dict.ParamsDict) -> None:
   it when they are built.
   """
   for name, value in vars(config).items():
-    if name not in config.RESERVED_ATTR and not (name == 'model' and isinstance(config, cfg.TaskConfig)):
+    is_model = name == 'model' and isinstance(config, model_garden_configs.TaskConfig)
+    if name not in config.RESERVED_ATTR and not is_model:
       for item in value if isinstance(value, (list, tuple)) else (value,):
         if isinstance(item, params_dict.ParamsDict):
           lock(item)
   model_garden_internals.set_locked(config)
 
 
-def upgrade(params: Any) -> ExperimentConfig:
+def upgrade(params: object) -> ExperimentConfig:
   """Gives an experiment the fields of this library.
 
   The experiment, its trainer, its runtime and its optimizer's configuration become instances of this library's classes
@@ -350,18 +350,18 @@ def upgrade(params: Any) -> ExperimentConfig:
     A copy that shares nothing with `params`, or `params` itself if it has all fields. What is locked in `params` is
     locked in the copy, with all that is inside it.
   """
-  if not isinstance(params, base_config.Config):
+  if not isinstance(params, model_garden_configs.Config):
     params = _from_attributes(params)
   return _extended(params, ExperimentConfig)
 
 
-def _from_attributes(params: Any) -> ExperimentConfig:
+def _from_attributes(params: object) -> ExperimentConfig:
   """An experiment with the fields of a stand-in; those that it lacks have their defaults."""
   experiment = ExperimentConfig()
   parts = {name: copy.deepcopy(getattr(params, name)) for name in ('task', 'trainer', 'runtime')}
   for name, config_class in (('trainer', TrainerConfig), ('runtime', RuntimeConfig)):
     given = parts[name]
-    if not isinstance(given, base_config.Config):
+    if not isinstance(given, model_garden_configs.Config):
       known = [field.name for field in dataclasses.fields(config_class) if hasattr(given, field.name)]
       parts[name] = config_class()
       vars(parts[name]).update({field: getattr(given, field) for field in known})
@@ -379,7 +379,7 @@ _EXTENDED_FIELDS: Mapping[type, Mapping[str, Any]] = {
 _OUR_DEFAULTS: Mapping[type, tuple[str, ...]] = {RuntimeConfig: ('distribution_strategy', 'enable_xla')}
 
 
-def _extended(config: Any, base: type[ConfigT]) -> ConfigT:
+def _extended(config: object, base: type[ConfigT]) -> ConfigT:
   """An extended copy of `config`, whose class has `base` among its bases; `config` itself if nothing is missing."""
   parts = {
     name: _extended(getattr(config, name), part_base)
@@ -415,5 +415,5 @@ def _extended_class(config_class: Any, base: Any) -> Any:
     return config_class
   if issubclass(base, config_class):
     return base
-  namespace: dict[str, Any] = {'__module__': config_class.__module__, '__doc__': config_class.__doc__}
+  namespace: dict[str, object] = {'__module__': config_class.__module__, '__doc__': config_class.__doc__}
   return dataclasses.dataclass(type(config_class.__name__, (config_class, base), namespace))

@@ -1,9 +1,9 @@
 """Lengths and intervals in epochs of the training data, turned into steps once, when the data are known."""
 
 import math
-from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import protocols
 from official_ext.training.config import definitions
 
 # Field in epochs -> field in steps.
@@ -15,7 +15,9 @@ INTERVALS = {
 FIELDS = {'train_epochs': 'train_steps', **INTERVALS}
 
 
-def resolve(params: definitions.ExperimentConfig, task: Any, batch_size: int) -> definitions.ExperimentConfig:
+def resolve(
+  params: definitions.ExperimentConfig, task: protocols.Task, batch_size: int
+) -> definitions.ExperimentConfig:
   """Replaces epochs by steps, rounded up to whole steps, and prints the result.
 
   Args:
@@ -40,7 +42,7 @@ def resolve(params: definitions.ExperimentConfig, task: Any, batch_size: int) ->
       f'trainer.{name}: {type(task).__name__} does not know the number of its training examples; set '
       f'trainer.{FIELDS[name]} instead'
     )
-  changes: dict[str, Any] = {}
+  changes: dict[str, object] = {}
   for name, epochs in given.items():
     steps = max(1, math.ceil(round(epochs * num_examples / batch_size, 6)))  # 0.1 * 30 is more than 3.
     changes.update({FIELDS[name]: steps, name: 0.0})

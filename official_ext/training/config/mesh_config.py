@@ -6,9 +6,8 @@ import math
 import re
 from typing import Any, ClassVar
 
-from official.modeling.hyperparams import base_config
-
 from official_ext.base import errors
+from official_ext.base import model_garden_configs
 from official_ext.base import suggestions
 
 AXES = ('data', 'fsdp', 'tensor', 'expert', 'context')
@@ -17,7 +16,7 @@ _WITHOUT_MESH = 'set the size of at least one axis of runtime.mesh, such as runt
 
 
 @dataclasses.dataclass
-class MeshConfig(base_config.Config):
+class MeshConfig(model_garden_configs.Config):
   """Devices as a grid, over whose axes batches, parameters and activations are split. No axis: there is no mesh.
 
   The names of the axes say what they are meant for. Batches are split over `data` or `fsdp`; all else is what
@@ -90,7 +89,7 @@ class MeshConfig(base_config.Config):
 
 
 @dataclasses.dataclass
-class ShardingRuleConfig(base_config.Config):
+class ShardingRuleConfig(model_garden_configs.Config):
   """How tensors are split whose names a pattern matches.
 
   Attributes:
@@ -119,7 +118,7 @@ class ShardingRuleConfig(base_config.Config):
 
 
 @dataclasses.dataclass
-class ShardingConfig(base_config.Config):
+class ShardingConfig(model_garden_configs.Config):
   """What is split over the axes of `runtime.mesh`. Of several patterns that match a name, the first counts.
 
   Attributes:

@@ -13,6 +13,7 @@ from official.modeling.hyperparams import oneof
 from official.modeling.hyperparams import params_dict
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import model_garden_internals
 from official_ext.base import suggestions
 from official_ext.base import yaml_text
@@ -34,20 +35,20 @@ class Field(NamedTuple):
   """
 
   path: str
-  value: Any
-  hint: Any
+  value: json_types.Json
+  hint: object
   owner: base_config.Config
 
 
 @functools.cache
-def class_hints(config_class: Any) -> Mapping[str, Any]:
+def class_hints(config_class: object) -> Mapping[str, object]:
   """The type hints of a configuration class's fields, those of its bases included."""
   return typing.get_type_hints(config_class)
 
 
-def type_hints(config: params_dict.ParamsDict) -> Mapping[str, Any]:
+def type_hints(config: params_dict.ParamsDict) -> Mapping[str, object]:
   """The type hints of a configuration's fields, those of its class's bases included."""
-  config_class: Any = type(config)
+  config_class: object = type(config)
   return class_hints(config_class)
 
 
@@ -96,7 +97,7 @@ def read_leaves(config: base_config.Config, path: str = '') -> Iterator[Field]:
       yield Field(field_path, value, type_hints(config).get(name, Any), config)
 
 
-def override(config: base_config.Config, values: Mapping[str, Any], path: str = '', others: Any = None) -> None:
+def override(config: base_config.Config, values: Mapping[str, object], path: str = '', others: object = None) -> None:
   """Writes nested values into a configuration, in place.
 
   A mapping is written into the nested configuration of its name; anything else replaces the value, after a conversion
@@ -122,7 +123,7 @@ def override(config: base_config.Config, values: Mapping[str, Any], path: str = 
       _check_selection(config, values, path, selected)
 
 
-def _override_field(config: base_config.Config, name: Any, value: Any, path: str, others: Any) -> None:
+def _override_field(config: base_config.Config, name: object, value: object, path: str, others: object) -> None:
   field_path = f'{path}.{name}' if path else str(name)
   if name not in names(config):
     if others is None or name in config.RESERVED_ATTR:
@@ -143,11 +144,11 @@ def _override_field(config: base_config.Config, name: Any, value: Any, path: str
   config.__dict__[name] = new
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
   return value.as_dict() if isinstance(value, params_dict.ParamsDict) else value
 
 
-def _check_selection(config: oneof.OneOfConfig, values: Mapping[str, Any], path: str, before: Any) -> None:
+def _check_selection(config: oneof.OneOfConfig, values: Mapping[str, object], path: str, before: object) -> None:
   """Refuses an unknown `type`, and puts `before` back for it; refuses values for alternatives that are not selected."""
   alternatives = [name for name in names(config) if name != 'type']
   if config.type is not None and config.type not in alternatives:
@@ -159,7 +160,7 @@ def _check_selection(config: oneof.OneOfConfig, values: Mapping[str, Any], path:
       raise errors.UserError(f'{path}.{name}: nothing reads this field while {path}.type is {_shown(config.type)}')
 
 
-def _convert(value: Any, hint: Any, current: Any, path: str) -> Any:
+def _convert(value: object, hint: object, current: object, path: str) -> Any:
   """Converts `value` to what a field of type `hint` holds, which holds `current` now."""
   if _same(value, current):
     return current
@@ -170,7 +171,7 @@ def _convert(value: Any, hint: Any, current: Any, path: str) -> Any:
   return _convert_scalar(value, hint, path)
 
 
-def _convert_scalar(value: Any, hint: Any, path: str) -> Any:
+def _convert_scalar(value: object, hint: object, path: str) -> object:
   text = None
   if isinstance(value, yaml_text.Literal):
     value, text = value
@@ -196,7 +197,7 @@ def _to_float(value: int) -> float:
     return math.inf if value > 0 else -math.inf
 
 
-def _convert_mapping(value: Mapping[str, Any], hint: Any, current: Any, path: str) -> Any:
+def _convert_mapping(value: Mapping[str, object], hint: object, current: object, path: str) -> Any:
   allowed = members(hint)
   dictionaries = [member for member in allowed if _origin(member) in _ABC_MAPPINGS]
   # Dict[str, float] holds floats.
@@ -219,7 +220,7 @@ def _convert_mapping(value: Mapping[str, Any], hint: Any, current: Any, path: st
   return config
 
 
-def _convert_elements(value: Mapping[str, Any], hint: Any, current: Sequence[Any], path: str) -> Sequence[Any]:
+def _convert_elements(value: Mapping[str, object], hint: object, current: Sequence[object], path: str) -> Sequence[Any]:
   """Overrides the elements of a list by their indices."""
   elements = [element.as_dict() if isinstance(element, base_config.Config) else element for element in current]
   for key, element in value.items():
@@ -229,7 +230,7 @@ def _convert_elements(value: Mapping[str, Any], hint: Any, current: Sequence[Any
   return _convert_sequence(elements, hint, current, path)
 
 
-def _convert_sequence(value: Sequence[Any], hint: Any, current: Any, path: str) -> Sequence[Any]:
+def _convert_sequence(value: Sequence[object], hint: object, current: object, path: str) -> Sequence[object]:
   allowed = members(hint)
   sequences = [member for member in allowed if _origin(member) in _ABC_SEQUENCES]
   if not sequences and Any not in allowed:
@@ -237,7 +238,7 @@ def _convert_sequence(value: Sequence[Any], hint: Any, current: Any, path: str) 
   element_hints = _element_hints(sequences[0] if sequences else list, len(value))
   if len(element_hints) != len(value):
     raise errors.UserError(f'{path}: expected {type_name(hint)}, got {len(value)} values')
-  olds: Sequence[Any] = current if isinstance(current, (list, tuple)) else ()
+  olds: Sequence[object] = current if isinstance(current, (list, tuple)) else ()
   if len(olds) != len(value):
     olds = [None] * len(value)
   elements = [
@@ -251,14 +252,14 @@ def _convert_sequence(value: Sequence[Any], hint: Any, current: Any, path: str) 
   return tuple(elements) if sequences and _origin(sequences[0]) is tuple else elements
 
 
-def _element_hints(sequence: Any, length: int) -> Sequence[Any]:
+def _element_hints(sequence: object, length: int) -> Sequence[object]:
   arguments = typing.get_args(sequence)
   if _origin(sequence) is tuple and arguments and arguments[-1] is not Ellipsis:
     return arguments
   return [arguments[0] if arguments else Any] * length
 
 
-def _same(value: Any, current: Any) -> bool:
+def _same(value: object, current: object) -> bool:
   """Whether `value` equals what a field holds; a list equals a tuple of the same elements."""
   if isinstance(value, yaml_text.Literal):
     value = value.value
@@ -267,7 +268,7 @@ def _same(value: Any, current: Any) -> bool:
   return type(value) is type(current) and not isinstance(value, (dict, params_dict.ParamsDict)) and value == current
 
 
-def members(hint: Any) -> tuple[Any, ...]:
+def members(hint: object) -> tuple[Any, ...]:
   """The types that a hint allows: those of a Union, or itself; NoneType for null."""
   if typing.get_origin(hint) in (Union, types.UnionType):
     return tuple(member for argument in typing.get_args(hint) for member in members(argument))
@@ -276,15 +277,15 @@ def members(hint: Any) -> tuple[Any, ...]:
   return (hint,)
 
 
-def _origin(hint: Any) -> Any:
+def _origin(hint: object) -> Any:
   return typing.get_origin(hint) or hint
 
 
-def _is_config(hint: Any) -> bool:
+def _is_config(hint: object) -> bool:
   return isinstance(hint, type) and issubclass(hint, params_dict.ParamsDict)
 
 
-def type_name(hint: Any) -> str:
+def type_name(hint: object) -> str:
   """A type hint in words: 'int', 'float or null', 'list of str', 'mapping (EMAConfig)'."""
   return ' or '.join(dict.fromkeys(_member_name(member) for member in members(hint)))
 
@@ -306,7 +307,7 @@ def _member_name(member: Any) -> str:
   return getattr(member, '__name__', str(member))
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
   """A value as a user would write it, with its type."""
   if value is None:
     return 'null'
@@ -320,7 +321,7 @@ def _shown(value: Any) -> str:
   return f'{shown} ({type(value).__name__})' if isinstance(value, _SCALARS) else shown
 
 
-def _no_such_field(config: base_config.Config, name: Any, path: str) -> str:
+def _no_such_field(config: base_config.Config, name: object, path: str) -> str:
   """The message, with the nearest name beside it or, failing that, below it."""
   field_path = f'{path}.{name}' if path else str(name)
   here = names(config)

@@ -4,12 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import re
 from typing import Any
 
+from absl import flags
 from absl import logging
 import gin
 from official.core import train_utils
 from official.modeling.hyperparams import base_config
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import model_garden_internals
 from official_ext.base import suggestions
 from official_ext.base import yaml_text
@@ -24,7 +26,7 @@ from official_ext.training.config import short_names
 def experiment_names() -> list[str]:
   """The names of all registered experiments, sorted."""
 
-  def names(collection: Mapping[str, Any], prefix: str) -> Iterator[str]:
+  def names(collection: Mapping[str, object], prefix: str) -> Iterator[str]:
     for name, entry in collection.items():
       if isinstance(entry, dict):
         yield from names(entry, f'{prefix}{name}/')
@@ -61,7 +63,7 @@ class ExperimentParser(train_utils.ExperimentParser):
   params_override, set, tpu, tf_data_service.
   """
 
-  def __init__(self, flags_obj: Any):
+  def __init__(self, flags_obj: flags.FlagValues):
     super().__init__(flags_obj)
     self._given: set[str] = set()  # The dotted paths of the fields that the command line names.
 
@@ -138,8 +140,8 @@ class ExperimentParser(train_utils.ExperimentParser):
     return params
 
   def _parse_set(self, params, mistakes):
-    by_path: dict[str, Any] = {}
-    by_short_name: dict[str, Any] = {}
+    by_path: json_types.JsonObject = {}
+    by_short_name: json_types.JsonObject = {}
     for text in self._flag('set') or ():
       with mistakes.noted():
         name, equals, value = text.partition('=')
@@ -152,7 +154,7 @@ class ExperimentParser(train_utils.ExperimentParser):
         group[name] = yaml_text.load_value(value, f'--set={name}')
     experiment = self._flag('experiment')
 
-    followers: dict[str, Any] = {}
+    followers: json_types.JsonObject = {}
     shares: list[str] = []
 
     def use_short_name(name):
@@ -235,7 +237,7 @@ def _expand_home(value: str, where: str) -> str:
   return re.sub(before + r'(~[\w.-]*)(?=/)', lambda m: m.group(1) + paths.expand_home(m.group(2), where), value)
 
 
-def _paths(values: Any, path: str = '') -> Iterator[str]:
+def _paths(values: object, path: str = '') -> Iterator[str]:
   """The dotted paths of what nested mappings hold."""
   if isinstance(values, Mapping) and values:
     for name, value in values.items():
@@ -244,11 +246,11 @@ def _paths(values: Any, path: str = '') -> Iterator[str]:
     yield path
 
 
-def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
+def _nest(values: Mapping[str, object]) -> dict[str, object]:
   return yaml_text.nest(((path.split('.'), value) for path, value in values.items()), '--set')
 
 
-def _override(params: definitions.ExperimentConfig, values: Mapping[str, Any]) -> None:
+def _override(params: definitions.ExperimentConfig, values: Mapping[str, object]) -> None:
   """Applies the values of one source."""
   with errors.Mistakes() as mistakes:
     with mistakes.noted():
@@ -256,7 +258,7 @@ def _override(params: definitions.ExperimentConfig, values: Mapping[str, Any]) -
     _settle_length(params, values)
 
 
-def _settle_length(params: definitions.ExperimentConfig, values: Mapping[str, Any]) -> None:
+def _settle_length(params: definitions.ExperimentConfig, values: Mapping[str, object]) -> None:
   """Lets a source that sets one of train_steps and train_epochs override the other too; `check` refuses both.
 
   An interval in steps overrides the one in epochs; one in epochs takes precedence anyway.
@@ -276,7 +278,7 @@ def _settle_length(params: definitions.ExperimentConfig, values: Mapping[str, An
 
 
 def parse_configuration(
-  flags_obj: Any, lock_return: bool = True, print_return: bool = True
+  flags_obj: flags.FlagValues, lock_return: bool = True, print_return: bool = True
 ) -> definitions.ExperimentConfig:
   """Parses the configuration of a run.
 

@@ -161,7 +161,7 @@ def interval(text: str) -> Interval:
 
 
 @functools.cache
-def of_class(config_class: Any) -> Mapping[str, str]:
+def of_class(config_class: type) -> Mapping[str, str]:
   """The ranges of a configuration class's fields, those of its bases included: name -> interval."""
   ranges: dict[str, str] = {}
   for cls in reversed(config_class.__mro__):
@@ -182,7 +182,7 @@ def check(params: base_config.Config, path: str = '') -> None:
   """
   with errors.Mistakes() as mistakes:
     for field in overrides.leaves(params, path):
-      owner: Any = type(field.owner)
+      owner: object = type(field.owner)
       text = of_class(owner).get(field.path.rpartition('.')[2])
       for number in _numbers(field.value) if text else ():
         with mistakes.noted():
@@ -191,7 +191,7 @@ def check(params: base_config.Config, path: str = '') -> None:
             raise errors.UserError(f'{field.path}: expected {finite}{interval(text).describe()}, got {number}')
 
 
-def _numbers(value: Any) -> Iterator[float]:
+def _numbers(value: object) -> Iterator[float]:
   if isinstance(value, (list, tuple)):
     for element in value:
       yield from _numbers(element)

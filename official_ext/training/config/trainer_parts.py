@@ -8,14 +8,13 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any, ClassVar
 
-from official.modeling.hyperparams import base_config
-
 from official_ext.base import errors
+from official_ext.base import model_garden_configs
 from official_ext.base.run_folder import better
 
 
 @dataclasses.dataclass
-class NonfiniteConfig(base_config.Config):
+class NonfiniteConfig(model_garden_configs.Config):
   """What to do about steps whose loss or gradients are not finite; they leave the weights unchanged.
 
   Attributes:
@@ -25,7 +24,7 @@ class NonfiniteConfig(base_config.Config):
     max_rollbacks: How many rollbacks are allowed; one more ends the run.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'then': ('stop', 'rollback')}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'then': ('stop', 'rollback')}
   RANGES: ClassVar[Mapping[str, str]] = dict.fromkeys(('max_skips', 'max_rollbacks'), '[0, inf)')
 
   max_skips: int = 10
@@ -34,7 +33,7 @@ class NonfiniteConfig(base_config.Config):
 
 
 @dataclasses.dataclass
-class LossSpikeConfig(base_config.Config):
+class LossSpikeConfig(model_garden_configs.Config):
   """When a loss is so high that its step is treated as one that is not finite: see `nonfinite`.
 
   Attributes:
@@ -56,7 +55,7 @@ class LossSpikeConfig(base_config.Config):
 
 
 @dataclasses.dataclass
-class EarlyStoppingConfig(base_config.Config):
+class EarlyStoppingConfig(model_garden_configs.Config):
   """When training ends before `train_steps`: a metric has stopped improving.
 
   Attributes:
@@ -67,7 +66,7 @@ class EarlyStoppingConfig(base_config.Config):
     min_delta: The least change that counts as an improvement.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'mode': ('auto', 'max', 'min')}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'mode': ('auto', 'max', 'min')}
   RANGES: ClassVar[Mapping[str, str]] = {'patience': '[1, inf)', 'min_delta': '[0, inf)'}
 
   metric: str = ''
@@ -81,7 +80,7 @@ class EarlyStoppingConfig(base_config.Config):
 
 
 @dataclasses.dataclass
-class ReduceLROnPlateauConfig(base_config.Config):
+class ReduceLROnPlateauConfig(model_garden_configs.Config):
   """When the learning rate is lowered: a metric has stopped improving. As tf_keras' callback of that name.
 
   Attributes:
@@ -96,7 +95,7 @@ class ReduceLROnPlateauConfig(base_config.Config):
     min_lr: The learning rate below which it is not lowered.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'mode': ('auto', 'max', 'min')}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'mode': ('auto', 'max', 'min')}
   RANGES: ClassVar[Mapping[str, str]] = {
     'factor': '(0, 1)',
     **dict.fromkeys(('patience', 'cooldown', 'min_delta', 'min_lr'), '[0, inf)'),
@@ -116,7 +115,7 @@ class ReduceLROnPlateauConfig(base_config.Config):
 
 
 @dataclasses.dataclass
-class InspectConfig(base_config.Config):
+class InspectConfig(model_garden_configs.Config):
   """What to show of the inside of a step in TensorBoard, under `inspect/` of the training curves.
 
   Attributes:

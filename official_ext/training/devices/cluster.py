@@ -10,7 +10,6 @@ import dataclasses
 import json
 import os
 import re
-from typing import Any
 
 from official_ext.base import errors
 
@@ -71,7 +70,7 @@ def find(environment: MutableMapping[str, str] | None = None) -> Cluster | None:
   return Cluster(tuple(addresses), index + (len(jobs.get('chief', [])) if kind == 'worker' else 0))
 
 
-def read_tf_config(environment: Mapping[str, str] | None = None) -> tuple[dict[str, list[str]], dict[str, Any]]:
+def read_tf_config(environment: Mapping[str, str] | None = None) -> tuple[dict[str, list[str]], dict[str, object]]:
   """The parts of TF_CONFIG: job name -> addresses, and this process's task; both {} if it is unset.
 
   Raises:
@@ -89,7 +88,7 @@ def read_tf_config(environment: Mapping[str, str] | None = None) -> tuple[dict[s
 # SLURM.
 
 
-def _slurm_config(environment: Mapping[str, str]) -> dict[str, Any] | None:
+def _slurm_config(environment: Mapping[str, str]) -> dict[str, object] | None:
   """TF_CONFIG for a task of a SLURM job step; None if there is but one task, or no SLURM."""
   num_tasks = environment.get('SLURM_STEP_NUM_TASKS') or environment.get('SLURM_NTASKS') or '1'
   if 'SLURM_PROCID' not in environment or num_tasks == '1':

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 import signal
 import sys
 import threading
-from typing import Any
 
 from absl import logging
 from official.modeling import performance
@@ -136,7 +135,7 @@ def device_type(strategy: tf.distribute.Strategy) -> str:
   return 'GPU' if any('GPU' in device.upper() for device in devices) else 'CPU'
 
 
-def _check_mesh(cluster: Any) -> None:
+def _check_mesh(cluster: object) -> None:
   """Refuses a mesh where it has not been tried."""
   if cluster is not None:
     raise errors.UserError('runtime.mesh: a mesh is one process, and TF_CONFIG names several workers; unset TF_CONFIG')
@@ -163,9 +162,8 @@ def _set_virtual_cpus(count: int) -> None:
 def _set_mixed_precision(runtime: definitions.RuntimeConfig) -> None:
   dtypes = definitions.RuntimeConfig.CHOICES['mixed_precision_dtype']  # A subclass may have more of its own.
   if runtime.mixed_precision_dtype not in dtypes:
-    raise errors.UserError(
-      f'runtime.mixed_precision_dtype: {runtime.mixed_precision_dtype!r} is none of {", ".join(filter(None, dtypes))}'
-    )
+    known = ', '.join(str(dtype) for dtype in dtypes if dtype)
+    raise errors.UserError(f'runtime.mixed_precision_dtype: {runtime.mixed_precision_dtype!r} is none of {known}')
   dtype = runtime.mixed_precision_dtype or 'float32'
   if runtime.loss_scale is not None and dtype != 'float16':
     raise errors.UserError(
@@ -207,7 +205,7 @@ def _tpu(runtime: definitions.RuntimeConfig) -> tf.distribute.Strategy:
   return tf.distribute.TPUStrategy(resolver, experimental_device_assignment=_tpu_assignment(resolver, topology))
 
 
-def _tpu_assignment(resolver: Any, topology: Any) -> Any | None:
+def _tpu_assignment(resolver: tf.distribute.cluster_resolver.ClusterResolver, topology: object) -> object | None:
   """TPUs with the second embedding generation (v5p) need their cores named one by one."""
   features = tf.tpu.experimental.HardwareFeature
   if features(resolver.tpu_hardware_feature).embedding_feature != features.EmbeddingFeature.V2:

@@ -213,7 +213,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _frames(error: BaseException) -> list[Place]:
   """The frames of an exception's traceback, the innermost last, without those of the library's caller."""
   frames = [Place(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
-  converted: Any = getattr(error, 'ag_error_metadata', None)
+  converted: tf.Tensor = getattr(error, 'ag_error_metadata', None)
   texts = [Place(name, int(line), function) for name, line, function in _FRAME.findall(_str(error))]
   return [
     *_from_library_on(frames),

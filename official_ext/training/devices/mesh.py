@@ -66,7 +66,7 @@ class Mesh:
       array[rows] = part.numpy()
     return array
 
-  def variable(self, value: Any, axes: Sequence[str], name: str) -> tf.Variable:
+  def variable(self, value: object, axes: Sequence[str], name: str) -> tf.Variable:
     """A variable that is split in this way for good."""
     return dtensor.DVariable(self.split(value, axes), name=name)
 

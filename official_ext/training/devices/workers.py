@@ -169,7 +169,7 @@ class Workers:
 
   # Talking.
 
-  def from_chief(self, topic: str, make: Callable[[], Any]) -> Any:
+  def from_chief(self, topic: str, make: Callable[[], object]) -> Any:
     """Returns to all workers what `make` returns on the chief, a JSON value. No other worker calls it.
 
     Args:

@@ -1,9 +1,8 @@
 """Runs a task's steps on unusual batches: the last, smaller one, and those with extreme labels."""
 
-from typing import Any
-
 import tensorflow as tf
 
+from official_ext.base import protocols
 from official_ext.training.devices import failures
 from official_ext.training.diagnosis import data_checks
 from official_ext.training.diagnosis import findings
@@ -15,7 +14,9 @@ from official_ext.training.loop import base_task
 _TOLERANCE = 1e-4
 
 
-def find(run: step_checks.StepRun, task: Any, path: str, sample: data_checks.Sample) -> list[findings.Finding]:
+def find(
+  run: step_checks.StepRun, task: protocols.Task, path: str, sample: data_checks.Sample
+) -> list[findings.Finding]:
   """Looks for mistakes that the first batches, on which the step has passed, do not show.
 
   Args:
@@ -88,5 +89,5 @@ def _find_sum(run, task, sample):
   ]
 
 
-def _size_of(batch: Any) -> int:
+def _size_of(batch: object) -> int:
   return int(base_task.num_examples_in(batch))

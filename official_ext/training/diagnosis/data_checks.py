@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from official_ext.base import model_garden_configs
+from official_ext.base import protocols
 from official_ext.data import bad_examples
 from official_ext.data import pipelines
 from official_ext.data import position
+from official_ext.training.config import definitions
 from official_ext.training.diagnosis import findings
 
 _SECONDS = 2.0  # The time for each of the searches below.
@@ -37,7 +40,7 @@ class Sample:
   kept: list[Any]
   size: int = 0
   partial: Any = None
-  extreme: Sequence[tuple[int, Any]] = ()
+  extreme: Sequence[tuple[int, object]] = ()
 
 
 class _Reading:
@@ -56,7 +59,7 @@ class _Reading:
     repeats: whether the first batch came again.
   """
 
-  def __init__(self, dataset: Any, needed: int):
+  def __init__(self, dataset: tf.data.Dataset, needed: int):
     self.kept: list[Any] = []
     self.num_batches = 0
     self.ended = False
@@ -68,7 +71,7 @@ class _Reading:
     self.not_finite: dict[str, int] = {}
     self.num_examples = 0
     self.classes: dict[str, list[np.ndarray]] = {}  # All values of integer tensors of rank 1.
-    self._extremes: dict[str, tuple[int, int, Any]] = {}  # Least and largest: (value, number of the batch, batch).
+    self._extremes: dict[str, tuple[int, int, object]] = {}  # Least and largest: (value, number of the batch, batch).
     self._bytes = 0
     first: list[Any] | None = None
     deadline = time.monotonic() + _SECONDS
@@ -83,7 +86,7 @@ class _Reading:
         return
     self.ended = True
 
-  def _note(self, batch: Any) -> list[dict[str, int]]:
+  def _note(self, batch: object) -> list[dict[str, int]]:
     """Notes shapes and examples of a batch; returns the hashes of its examples."""
     named = [
       (name, value)
@@ -140,7 +143,7 @@ class _Reading:
     return Sample(self.kept, self.size, partial, list(extreme.items())[:_MAX_EXTREME])
 
 
-def find(task: Any, params: Any) -> tuple[list[findings.Finding], Sample, Sample]:
+def find(task: protocols.Task, params: definitions.ExperimentConfig) -> tuple[list[findings.Finding], Sample, Sample]:
   """Looks at the training and the validation data.
 
   Args:
@@ -174,7 +177,9 @@ def find(task: Any, params: Any) -> tuple[list[findings.Finding], Sample, Sample
   return found, train.sample() if train else Sample([]), _validation_sample(task, params, validating, validation)
 
 
-def _validation_sample(task: Any, params: Any, dataset: Any, reading: _Reading | None) -> Sample:
+def _validation_sample(
+  task: protocols.Task, params: definitions.ExperimentConfig, dataset: tf.data.Dataset, reading: _Reading | None
+) -> Sample:
   """The sample of validation data; it has a smaller last batch only if an evaluation has one."""
   if reading is None:
     return Sample([])
@@ -184,7 +189,7 @@ def _validation_sample(task: Any, params: Any, dataset: Any, reading: _Reading |
   return reading.sample(num_examples if _has_sizes(dataset) and is_reached else None)
 
 
-def cut(batch: Any, start: int, end: int, size: int) -> Any | None:
+def cut(batch: object, start: int, end: int, size: int) -> object | None:
   """Some examples of a batch; None if not all of its parts have `size` examples."""
   parts = [part for part in tf.nest.flatten(batch) if tf.is_tensor(part)]
   if not parts or any(
@@ -194,7 +199,7 @@ def cut(batch: Any, start: int, end: int, size: int) -> Any | None:
   return tf.nest.map_structure(lambda part: part[start:end] if tf.is_tensor(part) else part, batch)
 
 
-def _dataset(task: Any, data: Any) -> Any:
+def _dataset(task: protocols.Task, data: object) -> Any:
   """The input of a data configuration; None if there is none, or it cannot be built."""
   if data is None:
     return None
@@ -206,7 +211,7 @@ def _dataset(task: Any, data: Any) -> Any:
   return dataset if isinstance(dataset, tf.data.Dataset) else None
 
 
-def _read(dataset: Any, needed: int, is_endless: bool = False) -> _Reading | None:
+def _read(dataset: tf.data.Dataset, needed: int, is_endless: bool = False) -> _Reading | None:
   if dataset is None:
     return None
   if is_endless or int(dataset.cardinality()) != tf.data.UNKNOWN_CARDINALITY or pipelines.never_ends(dataset):
@@ -227,7 +232,7 @@ def _has_sizes(dataset: tf.data.Dataset) -> bool:
   )
 
 
-def _num_examples(task: Any, data: Any) -> int | None:
+def _num_examples(task: protocols.Task, data: object) -> int | None:
   return task.num_examples(data) if hasattr(task, 'num_examples') else None
 
 
@@ -272,7 +277,7 @@ def _check_finite(path: str, reading: _Reading) -> Iterator[findings.Finding]:
     )
 
 
-def _check_shapes(train: _Reading, enable_xla: Any) -> Iterator[findings.Finding]:
+def _check_shapes(train: _Reading, enable_xla: object) -> Iterator[findings.Finding]:
   """Finds training batches whose shapes differ, which matters only to XLA."""
   if enable_xla is False:
     return
@@ -313,7 +318,9 @@ def _check_endless(
   )
 
 
-def _check_same(task: Any, train: _Reading, validation: _Reading, num_train: int | None) -> Iterator[findings.Finding]:
+def _check_same(
+  task: model_garden_configs.TaskConfig, train: _Reading, validation: _Reading, num_train: int | None
+) -> Iterator[findings.Finding]:
   """Finds validation examples that are training examples too."""
   what = ''
   for names in _NAMES_OF_DATA:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import os
 import tempfile
-from typing import Any
 
 from official.core import task_factory
 import tensorflow as tf
@@ -70,7 +69,7 @@ def run(
     _debug_step(trainer, step)
 
 
-def _say(name: str, text: Any) -> None:
+def _say(name: str, text: object) -> None:
   print(f'{name:<10} {text}', flush=True)
 
 
@@ -134,7 +133,9 @@ class _View:
     """See `TrainingStep.rehearse`."""
     yield
 
-  def of_update(self, variables: Sequence[tf.Variable], before: Any, loss: tf.Tensor, gradients: Any) -> tf.Tensor:
+  def of_update(
+    self, variables: Sequence[tf.Variable], before: object, loss: tf.Tensor, gradients: Sequence[tf.Tensor]
+  ) -> tf.Tensor:
     """See `TrainingStep.rehearse`."""
     del before
     self.results.append(('the loss', loss))

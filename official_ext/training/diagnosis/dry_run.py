@@ -4,7 +4,6 @@ import os
 import sys
 import tempfile
 import time
-from typing import Any
 
 import numpy as np
 from official.core import task_factory
@@ -100,7 +99,7 @@ def _rehearse_loop(task: loop_task.LoopTask, params: definitions.ExperimentConfi
   _say('would', f'train {run.train_steps or "an unknown number of"} steps')
 
 
-def _say(name: str, text: Any) -> None:
+def _say(name: str, text: object) -> None:
   print(f'{name:<14} {text}', flush=True)
 
 

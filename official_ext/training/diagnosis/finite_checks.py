@@ -1,7 +1,6 @@
 """Finds the operation that makes the numbers of a step that are not finite."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from official_ext.training.diagnosis import findings
 from official_ext.training.diagnosis import op_trace
@@ -24,7 +23,7 @@ _SAME = {
 _PROBABILITIES = {'Softmax': 'tf.nn.log_softmax', 'Sigmoid': 'tf.math.log_sigmoid'}
 
 
-def origin(run: Callable[[], Sequence[Any]], what: str, otherwise: str) -> findings.Finding:
+def origin(run: Callable[[], Sequence[object]], what: str, otherwise: str) -> findings.Finding:
   """The finding about a step that is not finite.
 
   Args:

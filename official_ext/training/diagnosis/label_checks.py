@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 import contextlib
 import re
-from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
+from official_ext.base import protocols
 from official_ext.data import bad_examples
 from official_ext.data import input_faults
 from official_ext.training.devices import failures
@@ -17,7 +18,12 @@ _REMEDY = 'count from 0, give the model as many classes (or rows) as there are, 
 
 
 def explain(
-  error: BaseException, path: str, task: Any, model: Any, batches: Sequence[Any], numbers: Sequence[int]
+  error: BaseException,
+  path: str,
+  task: protocols.Task,
+  model: tf_keras.Model,
+  batches: Sequence[object],
+  numbers: Sequence[int],
 ) -> findings.Finding | None:
   """The finding about an error of a step; None if it says something else.
 

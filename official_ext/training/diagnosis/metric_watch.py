@@ -1,13 +1,14 @@
 """Watches metrics for updates."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 import functools
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
+from official_ext.base import protocols
 from official_ext.training.devices import failures
 from official_ext.training.diagnosis import findings
 from official_ext.training.step import method_patch
@@ -21,9 +22,9 @@ class Metrics:
     float_labels: floats that a metric got instead of class numbers.
   """
 
-  def __init__(self, metrics: Any):
+  def __init__(self, metrics: Sequence[tf_keras.metrics.Metric] | None):
     self.all = list(metrics or ())
-    self.float_labels: Any = None
+    self.float_labels: object = None
     self._updates = {id(metric): 0 for metric in self.all}
     self._before = {id(metric): _values(metric) for metric in self.all}
 
@@ -41,14 +42,14 @@ class Metrics:
 
     def counting(*args, **kwargs):
       self._updates[id(metric)] += 1
-      labels = args[0] if args else kwargs.get('y_true')
+      labels: tf.Tensor = args[0] if args else kwargs.get('y_true')
       if type(metric).__name__.startswith('Sparse') and tf.is_tensor(labels) and labels.dtype.is_floating:
         self.float_labels = labels
       return update_state(*args, **kwargs)
 
     return counting
 
-  def unused(self, task: Any, step: str, logs: Any) -> list[findings.Finding]:
+  def unused(self, task: protocols.Task, step: str, logs: object) -> list[findings.Finding]:
     """The metrics that neither the step nor the task's aggregation of `logs` has updated."""
     unused = [metric for metric in self.all if not self._updates[id(metric)] and self._is_as_before(metric)]
     if unused and logs and getattr(task, 'aggregate_logs', None) is not None:
@@ -74,5 +75,5 @@ class Metrics:
     )
 
 
-def _values(metric: Any) -> list[np.ndarray]:
+def _values(metric: object) -> list[np.ndarray]:
   return [variable.numpy() for variable in getattr(metric, 'variables', ())]

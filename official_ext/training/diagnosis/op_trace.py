@@ -7,7 +7,6 @@ import linecache
 import os
 import sys
 import types
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -186,7 +185,7 @@ class OpTrace:
     return [found[number] for number in sorted(found)]
 
 
-def _array(tensor: Any) -> np.ndarray:
+def _array(tensor: tf.Tensor) -> np.ndarray:
   """The values of a floating or complex tensor; an empty array for anything else."""
   if not tf.is_tensor(tensor) or not (tensor.dtype.is_floating or tensor.dtype.is_complex):
     return np.zeros([0])
@@ -194,12 +193,12 @@ def _array(tensor: Any) -> np.ndarray:
   return array if tensor.dtype.is_complex or array.dtype == np.float64 else np.asarray(array, np.float32)
 
 
-def is_finite(tensor: Any) -> bool:
+def is_finite(tensor: tf.Tensor) -> bool:
   """Whether no number of a tensor is infinite or NaN."""
   return bool(np.isfinite(_array(tensor)).all())
 
 
-def describe(tensor: Any) -> str:
+def describe(tensor: tf.Tensor) -> str:
   """Type, shape and range of a tensor, and how many of its numbers are NaN, infinite or zero."""
   if not tf.is_tensor(tensor) or tensor.dtype in (tf.resource, tf.variant, tf.string):
     return getattr(getattr(tensor, 'dtype', None), 'name', type(tensor).__name__)

@@ -13,6 +13,8 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from official_ext.base import protocols
+from official_ext.training.config import definitions
 from official_ext.training.devices import failures
 from official_ext.training.diagnosis import findings
 from official_ext.training.diagnosis import finite_checks
@@ -38,7 +40,13 @@ class StepRun:
     model: the task's.
   """
 
-  def __init__(self, task: Any, params: Any, model: Any, optimizer: Any):
+  def __init__(
+    self,
+    task: protocols.Task,
+    params: definitions.ExperimentConfig,
+    model: tf_keras.Model,
+    optimizer: tf_keras.optimizers.Optimizer,
+  ):
     self.found: list[findings.Finding] = []
     self._task = task
     self._params = params
@@ -47,7 +55,7 @@ class StepRun:
     self._optimizer = optimizer
     self._modes = training_mode.TrainingModes()
     self._gradients: dict[int, bool] = {}  # By the id of a variable, whether it got a gradient.
-    self._not_finite: list[tuple[str, Any]] = []  # Gradients and losses, with their names.
+    self._not_finite: list[tuple[str, object]] = []  # Gradients and losses, with their names.
     ema = ema_optimizer.adopt(self._optimizer)
     if ema is not None and not ema.has_shadow_copy:
       ema.shadow_copy(self.model)
@@ -88,7 +96,7 @@ class StepRun:
       self._check_update(changed, logs)
     self._check_metrics(metrics, 'train_step', {})
 
-  def validate(self, batch: Any) -> None:
+  def validate(self, batch: object) -> None:
     """Runs one validation step."""
     task = self._task
     metrics = metric_watch.Metrics(task.build_metrics(training=False))
@@ -120,12 +128,13 @@ class StepRun:
 
   def loss_of(self, batch: Any) -> float:
     """The loss that `forward` returns for a batch in evaluation; only for a task that has `forward`."""
+    task: Any = self._task  # Model Garden's has no `forward`.
     key = step_random.StepKey(seed=self._params.runtime.seed, step=tf.constant(0, tf.int64))
     with step_random.step_key(key):
-      loss, _ = self._task.forward(batch, self.model, training=False)
+      loss, _ = task.forward(batch, self.model, training=False)
     return float(loss)
 
-  def _tell_not_finite(self, step: str, batch: Any, number: int) -> None:
+  def _tell_not_finite(self, step: str, batch: object, number: int) -> None:
     """Runs the step again, whose update was skipped, to find the origin of numbers that are not finite."""
     task, what = self._task, self._not_finite[0][0]
 
@@ -187,8 +196,8 @@ class StepRun:
 
     return noting
 
-  def _see_loss(self, logs: Any, function: Any) -> None:
-    loss: Any = logs.get(self._task.loss) if isinstance(logs, Mapping) else None
+  def _see_loss(self, logs: object, function: object) -> None:
+    loss: tf.Tensor = logs.get(self._task.loss) if isinstance(logs, Mapping) else None
     if tf.is_tensor(loss) and loss.shape.rank:
       self.found.append(
         findings.Finding(
@@ -245,7 +254,7 @@ class StepRun:
 
   # State that Python keeps from one step to the next.
 
-  def _owners(self) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+  def _owners(self) -> Iterator[tuple[str, object, dict[str, object]]]:
     """(name, object, attributes) of the task, of layers of the user's classes, and of the modules of these classes."""
     parts = self.model.submodules if isinstance(self.model, tf.Module) else ()
     layers = [part for part in parts if isinstance(part, tf_keras.layers.Layer)]
@@ -267,7 +276,7 @@ class StepRun:
       if isinstance(value, (list, dict, set))
     }
 
-  def _state(self) -> dict[tuple[str, str], Any]:
+  def _state(self) -> dict[tuple[str, str], object]:
     return {
       (name, attribute): _signature(value)
       for name, _, attributes in self._owners()
@@ -275,7 +284,7 @@ class StepRun:
       if not attribute.startswith('__')
     }
 
-  def _compare(self, before: Mapping[tuple[str, str], Any]) -> None:
+  def _compare(self, before: Mapping[tuple[str, str], object]) -> None:
     """Reports attributes that a step has changed."""
     for name, owner, attributes in self._owners() if before else ():
       for attribute, value in list(attributes.items()):
@@ -289,7 +298,7 @@ class StepRun:
         self._watch.add(findings.Finding('warning', _assignment(owner, attribute), what, remedy), (name, attribute))
 
 
-def _assignment(owner: Any, attribute: str) -> str:
+def _assignment(owner: object, attribute: str) -> str:
   """Where an attribute is assigned outside of constructors and builders."""
   if isinstance(owner, types.ModuleType):
     numbers = [
@@ -309,7 +318,7 @@ def _assignment(owner: Any, attribute: str) -> str:
   return failures.at_line(_file_of(classes[0]), inspect.getsourcelines(classes[0])[1], classes[0].__name__)
 
 
-def _signature(value: Any) -> Any:
+def _signature(value: object) -> object:
   """A value that differs if an attribute's value does; None for attributes that are not checked."""
   if isinstance(value, (bool, int, float, str)):
     return repr(value)
@@ -326,9 +335,9 @@ def _file_of(cls: type) -> str:
   return getattr(sys.modules.get(cls.__module__), '__file__', None) or '<unknown>'
 
 
-def _users_classes(owner: Any) -> list[type]:
+def _users_classes(owner: object) -> list[type]:
   return [cls for cls in type(owner).__mro__ if failures.is_users(_file_of(cls))]
 
 
-def _built(model: Any) -> bool:
+def _built(model: tf_keras.Model) -> bool:
   return bool(getattr(model, 'built', False) and getattr(model, 'trainable_variables', ()))

@@ -8,7 +8,7 @@ import inspect
 import random
 import sys
 import time
-from typing import Any
+import types
 
 import numpy as np
 import tensorflow as tf
@@ -36,7 +36,7 @@ class StepWatch:
   """Collects findings about the user's code that runs inside `watching`."""
 
   def __init__(self) -> None:
-    self._found: dict[Any, findings.Finding] = {}
+    self._found: dict[object, findings.Finding] = {}
 
   @property
   def found(self) -> list[findings.Finding]:
@@ -58,7 +58,7 @@ class StepWatch:
       finally:
         sys.setprofile(before)
 
-  def _see(self, containers: dict[int, tuple[str, str]], frame: Any, event: str, argument: Any) -> None:
+  def _see(self, containers: dict[int, tuple[str, str]], frame: types.FrameType, event: str, argument: object) -> None:
     if event == 'c_call':
       if failures.is_users(frame.f_code.co_filename):
         self._see_builtin(containers, frame, argument)
@@ -158,7 +158,7 @@ class StepWatch:
       for name, function in originals.items():
         setattr(np.random, name, function)
 
-  def _telling(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+  def _telling(self, name: str, function: Callable[..., object]) -> Callable[..., object]:
     def told(*args, **kwargs):
       frame = sys._getframe(1)  # pylint: disable=protected-access
       if failures.is_users(frame.f_code.co_filename) and not _is_on_host(frame):
@@ -179,12 +179,12 @@ class StepWatch:
     if not _is_on_host(frame):
       self.add(findings.Finding(level, _place(frame), what, remedy), key or (frame.f_code, frame.f_lineno))
 
-  def add(self, finding: findings.Finding, key: Any) -> None:
+  def add(self, finding: findings.Finding, key: object) -> None:
     """Adds a finding, unless this key has one already."""
     self._found.setdefault(key, finding)
 
 
-def float_labels(where: str, labels: Any) -> findings.Finding:
+def float_labels(where: str, labels: tf.Tensor) -> findings.Finding:
   """The finding about class numbers that come as floats."""
   whole = bool(np.all(np.asarray(labels) == np.floor(np.asarray(labels))))
   what = f'class numbers come as {labels.dtype.name}'
@@ -195,11 +195,11 @@ def float_labels(where: str, labels: Any) -> findings.Finding:
   )
 
 
-def _place(frame: Any) -> str:
+def _place(frame: types.FrameType) -> str:
   return failures.at_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname.rpartition('<locals>.')[2])
 
 
-def _is_on_host(frame: Any) -> bool:
+def _is_on_host(frame: types.FrameType | None) -> bool:
   """Whether TensorFlow has called this code for a tf.py_function or tf.numpy_function."""
   while frame is not None:
     if frame.f_code.co_filename.endswith(_PY_FUNCTIONS):

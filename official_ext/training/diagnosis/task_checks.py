@@ -16,6 +16,8 @@ from official.core import task_factory
 from official.core import train_utils
 import tensorflow as tf
 
+from official_ext.base import protocols
+from official_ext.training.config import definitions
 from official_ext.training.diagnosis import batch_checks
 from official_ext.training.diagnosis import data_checks
 from official_ext.training.diagnosis import findings
@@ -28,7 +30,7 @@ from official_ext.training.loop import run_checks
 _NUM_BATCHES = 2
 
 
-def find(params: Any, logging_dir: str = '') -> list[findings.Finding]:
+def find(params: definitions.ExperimentConfig, logging_dir: str = '') -> list[findings.Finding]:
   """Looks for mistakes in an experiment's task. It runs in this process, eagerly, on one device.
 
   The dry run, which follows, reports other errors that stop a step.
@@ -65,7 +67,9 @@ def find(params: Any, logging_dir: str = '') -> list[findings.Finding]:
   return sorted([*found, *run.finish()], key=lambda finding: finding.level != 'error')
 
 
-def _parts(task: Any, params: Any, logging_dir: str, train: data_checks.Sample) -> tuple[Any, Any, data_checks.Sample]:
+def _parts(
+  task: protocols.Task, params: definitions.ExperimentConfig, logging_dir: str, train: data_checks.Sample
+) -> tuple[Any, Any, data_checks.Sample]:
   """(model, optimizer, inputs of the training steps: `train`, or what the task's own trainer makes of it).
 
   The model has the weights that a run begins with, if it can have them: the dry run tells why not.

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 import contextlib
 import functools
 import sys
+import types
 from typing import Any
 
 import tensorflow as tf
@@ -89,7 +90,7 @@ def _listed(names: list[str]) -> str:
 
 def _caller() -> str:
   """The line of the user's code that calls the outermost layer; 'task' if that is none of the user's."""
-  frame: Any = sys._getframe(2)  # pylint: disable=protected-access
+  frame: types.FrameType | None = sys._getframe(2)  # pylint: disable=protected-access
   frames = []
   while frame is not None:
     frames.append(frame)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 import contextlib
 import functools
 import threading
-from typing import Any
 
 import tensorflow as tf
 
@@ -67,7 +66,7 @@ def cluster(function: Callable[..., tf.Tensor], num_constants: int = 0) -> Calla
     return forward(*args), gradient
 
   @functools.wraps(function)
-  def run(*args: Any) -> tf.Tensor:
+  def run(*args: object) -> tf.Tensor:
     if getattr(_local, 'names', None) is not None:
       _local.names.add(function.__qualname__)
     return once(*args) if _is_wanted() else function(*args)

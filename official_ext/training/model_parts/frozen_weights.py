@@ -9,7 +9,7 @@ from typing import Any
 DIGEST_PREFIX = 'frozen_weights_sha256_'
 
 
-def constants(model: Any) -> list[Any]:
+def constants(model: Any) -> list[object]:
   """The variables of all frozen weights of a `tf.Module`."""
   frozen = [part for part in (model, *model.submodules) if getattr(part, 'is_frozen', False)]
   return [variable for part in frozen for variable in part.own_weights().values()]

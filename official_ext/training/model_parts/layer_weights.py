@@ -24,7 +24,7 @@ _LOCAL = _Local()
 
 
 @contextlib.contextmanager
-def handed_in(variables: Sequence[Any], values: Sequence[tf.Tensor]) -> Iterator[None]:
+def handed_in(variables: Sequence[object], values: Sequence[tf.Tensor]) -> Iterator[None]:
   """Within, `value_of` each of the variables is the tensor at its place."""
   before = _LOCAL.values
   _LOCAL.values = {**before, **{id(variable): value for variable, value in zip(variables, values)}}
@@ -34,7 +34,7 @@ def handed_in(variables: Sequence[Any], values: Sequence[tf.Tensor]) -> Iterator
     _LOCAL.values = before
 
 
-def value_of(variable: Any) -> tf.Tensor:
+def value_of(variable: tf.Variable) -> tf.Tensor:
   """What a variable stands for here, in its own dtype."""
   handed = _LOCAL.values.get(id(variable))
   return tf.convert_to_tensor(variable) if handed is None else handed

@@ -6,7 +6,6 @@ tape. Here weights are arguments.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -18,7 +17,7 @@ Extras = Mapping[str, tf.Tensor]
 
 
 def remat(
-  function: Callable[[tf.Tensor, Extras], tf.Tensor], x: tf.Tensor, parts: Sequence[Any], extras: Extras
+  function: Callable[[tf.Tensor, Extras], tf.Tensor], x: tf.Tensor, parts: Sequence[object], extras: Extras
 ) -> tf.Tensor:
   """`function(x, extras)`, of which the backward pass keeps `x` alone.
 

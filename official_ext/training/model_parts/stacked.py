@@ -16,7 +16,7 @@ Block = Callable[[tf.Tensor, tf.Tensor, Mapping[str, tf.Tensor]], tf.Tensor]
 def scan(
   block: Block,
   x: tf.Tensor,
-  part: Any,
+  part: object,
   num_layers: int,
   extras: Mapping[str, tf.Tensor],
   reports: Sequence[tf.TensorSpec] = (),

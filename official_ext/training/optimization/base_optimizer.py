@@ -1,7 +1,5 @@
 """The base of this library's own optimizers: values to log, slots of any dtype, weight decay."""
 
-from typing import Any
-
 import tensorflow as tf
 import tf_keras
 
@@ -15,7 +13,12 @@ class Optimizer(tf_keras.optimizers.Optimizer):
   have such a method, with values of its own.
   """
 
-  def __init__(self, name: str, learning_rate: Any, **kwargs: Any):
+  def __init__(
+    self,
+    name: str,
+    learning_rate: float | tf.Tensor | tf_keras.optimizers.schedules.LearningRateSchedule,
+    **kwargs: object,
+  ):
     """Initializes the optimizer.
 
     Args:
@@ -72,7 +75,7 @@ class Optimizer(tf_keras.optimizers.Optimizer):
     """The index of a variable in the list that `build` got."""
     return self._index_dict[self._var_key(variable)]
 
-  def get_config(self) -> dict[str, Any]:
+  def get_config(self) -> dict[str, object]:
     return {**super().get_config(), 'learning_rate': self._serialize_hyperparameter(self._learning_rate)}
 
 

@@ -1,7 +1,5 @@
 """Model Garden's moving average of the weights, with an exact swap, also under loss scaling."""
 
-from typing import Any
-
 from official.modeling.optimization import ema_optimizer
 import tensorflow as tf
 import tf_keras
@@ -117,7 +115,7 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
       )
 
 
-def find(optimizer: Any) -> ExponentialMovingAverage | None:
+def find(optimizer: tf_keras.optimizers.Optimizer) -> ExponentialMovingAverage | None:
   """The moving average in an optimizer, also inside a LossScaleOptimizer; None if there is none.
 
   One that Model Garden's factory made is found after `adopt`.
@@ -126,7 +124,7 @@ def find(optimizer: Any) -> ExponentialMovingAverage | None:
   return optimizer if isinstance(optimizer, ExponentialMovingAverage) else None
 
 
-def adopt(optimizer: Any) -> ExponentialMovingAverage | None:
+def adopt(optimizer: tf_keras.optimizers.Optimizer) -> ExponentialMovingAverage | None:
   """Turns the moving average in an optimizer into one of this module's, if Model Garden's factory made it.
 
   Call it once for an optimizer that comes from outside, before its first use.
@@ -140,6 +138,6 @@ def adopt(optimizer: Any) -> ExponentialMovingAverage | None:
   return find(optimizer)
 
 
-def _without_loss_scale(optimizer: Any) -> Any:
+def _without_loss_scale(optimizer: tf_keras.optimizers.Optimizer) -> object:
   is_scaled = isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer)
   return optimizer.inner_optimizer if is_scaled else optimizer

@@ -17,7 +17,7 @@ _SCHEDULE: Any = tf_keras.optimizers.schedules.LearningRateSchedule
 class ScaledSchedule(tf_keras.optimizers.schedules.LearningRateSchedule):
   """A schedule multiplied by a variable."""
 
-  def __init__(self, schedule: Any, scale: tf.Variable):
+  def __init__(self, schedule: tf_keras.optimizers.schedules.LearningRateSchedule, scale: tf.Variable):
     """Initializes the schedule.
 
     Args:
@@ -31,7 +31,7 @@ class ScaledSchedule(tf_keras.optimizers.schedules.LearningRateSchedule):
     rate = tf.convert_to_tensor(self.schedule(step))
     return rate * tf.cast(self._scale.read_value(), rate.dtype)
 
-  def get_config(self) -> dict[str, Any]:
+  def get_config(self) -> dict[str, object]:
     """See base class. The factor is state, not configuration."""
     return self.schedule.get_config()
 
@@ -39,7 +39,7 @@ class ScaledSchedule(tf_keras.optimizers.schedules.LearningRateSchedule):
 class LearningRateScale:
   """The factor on the learning rate of one optimizer."""
 
-  def __init__(self, optimizer: Any):
+  def __init__(self, optimizer: tf_keras.optimizers.Optimizer):
     """Gives an optimizer a factor of 1. Call it inside the strategy's scope, before training.
 
     Args:

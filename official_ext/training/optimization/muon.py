@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 import math
 import re
-from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
 from official_ext.training.optimization import base_optimizer
 
@@ -68,7 +68,7 @@ class Muon(base_optimizer.Optimizer):
 
   def __init__(
     self,
-    learning_rate: Any = 0.001,
+    learning_rate: float | tf.Tensor | tf_keras.optimizers.schedules.LearningRateSchedule = 0.001,
     momentum: float = 0.95,
     nesterov: bool = True,
     newton_schulz_steps: int = 5,
@@ -79,7 +79,7 @@ class Muon(base_optimizer.Optimizer):
     beta_2: float = 0.95,
     epsilon: float = 1e-8,
     name: str = 'Muon',
-    **kwargs: Any,
+    **kwargs: object,
   ):
     """Initializes the optimizer.
 
@@ -131,7 +131,9 @@ class Muon(base_optimizer.Optimizer):
     total = self.momentum * buffer + gradient
     buffer.assign(total)
     ahead = gradient + self.momentum * total if self.nesterov else total
-    rows, columns = matrix_shape(gradient.shape)
+    matrix = matrix_shape(gradient.shape)
+    assert matrix is not None, 'AdamW updates what is no matrix.'
+    rows, columns = matrix
     update = orthogonalize(tf.reshape(ahead, [rows, columns]), self.newton_schulz_steps)
     return self.rms_scale * max(rows, columns) ** 0.5 * tf.reshape(update, gradient.shape)
 
@@ -144,7 +146,7 @@ class Muon(base_optimizer.Optimizer):
     second = second / base_optimizer.correction(self.beta_2, self.iterations)
     return first / (tf.sqrt(second) + self.epsilon)
 
-  def get_config(self) -> dict[str, Any]:
+  def get_config(self) -> dict[str, object]:
     fields = ('momentum', 'nesterov', 'newton_schulz_steps', 'rms_scale', 'beta_1', 'beta_2', 'epsilon')
     config = {field: getattr(self, field) for field in fields}
     return {**super().get_config(), **config, 'adamw_patterns': list(self.adamw_patterns)}

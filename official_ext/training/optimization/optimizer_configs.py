@@ -7,7 +7,7 @@ these configurations for any task.
 from collections.abc import Mapping, Sequence
 import dataclasses
 import re
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from official.modeling import optimization
 from official.modeling.hyperparams import base_config
@@ -47,7 +47,7 @@ class CyclicalLrConfig(base_config.Config):
     offset: The step at which the first cycle begins.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'mode': schedules.CYCLES}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'mode': schedules.CYCLES}
   RANGES: ClassVar[Mapping[str, str]] = {
     **dict.fromkeys(('initial_learning_rate', 'maximal_learning_rate'), '[0, inf)'),
     **dict.fromkeys(('step_size', 'gamma'), '(0, inf)'),
@@ -77,7 +77,7 @@ class OneCycleLrConfig(base_config.Config):
     offset: The step at which the cycle begins.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'anneal_strategy': schedules.ANNEAL_STRATEGIES}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'anneal_strategy': schedules.ANNEAL_STRATEGIES}
   RANGES: ClassVar[Mapping[str, str]] = {
     'maximal_learning_rate': '[0, inf)',
     'pct_start': '(0, 1)',
@@ -109,7 +109,7 @@ class WarmupStableDecayLrConfig(base_config.Config):
     offset: The step at which the first part begins.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {'decay_shape': schedules.DECAY_SHAPES}
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {'decay_shape': schedules.DECAY_SHAPES}
   RANGES: ClassVar[Mapping[str, str]] = {
     'total_decay_steps': '(0, inf)',
     'decay_fraction': '[0, 1]',
@@ -227,7 +227,7 @@ class StableAdamWConfig(optimization.BaseOptimizerConfig):
     jit_compile: Whether to compile the update of each variable with XLA if the step is not compiled.
   """
 
-  CHOICES: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+  CHOICES: ClassVar[Mapping[str, tuple[object, ...]]] = {
     'slot_dtype': stable_adamw.SLOT_DTYPES,
     'slot_rounding': rounding.ROUNDINGS,
   }

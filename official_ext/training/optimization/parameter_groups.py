@@ -11,9 +11,9 @@ They work inside any tf_keras optimizer, legacy or new, at the point where it up
 from collections.abc import Hashable, Iterable, Sequence
 import re
 import threading
-from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import errors
 from official_ext.base import tf_internals
@@ -89,7 +89,7 @@ class ParameterGroups:
     if names and all(self.group_of(variable).frozen for variable in variables):
       raise errors.UserError(f'{PATH}: all trainable variables are frozen, nothing is left to train')
 
-  def install(self, optimizer: Any) -> None:
+  def install(self, optimizer: tf_keras.optimizers.Optimizer) -> None:
     """Makes an optimizer follow the groups. Call it once, before its first update.
 
     Args:
@@ -148,7 +148,9 @@ class ParameterGroups:
 
 
 def install(
-  groups: Sequence[optimizer_configs.ParameterGroupConfig], optimizer: Any, model: tf.Module | None = None
+  groups: Sequence[optimizer_configs.ParameterGroupConfig],
+  optimizer: tf_keras.optimizers.Optimizer,
+  model: tf.Module | None = None,
 ) -> ParameterGroups | None:
   """Makes an optimizer follow a configuration's groups, and returns them, None if there are none."""
   if not groups:
@@ -158,6 +160,6 @@ def install(
   return installed
 
 
-def of(optimizer: Any) -> ParameterGroups | None:
+def of(optimizer: tf_keras.optimizers.Optimizer) -> ParameterGroups | None:
   """The groups that an optimizer without wrappers follows, None if it has none."""
   return getattr(optimizer, 'parameter_groups', None)

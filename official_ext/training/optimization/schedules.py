@@ -6,7 +6,6 @@ first value. A warm-up (`optimizer_config.warmup`) replaces the schedule's first
 """
 
 import math
-from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -19,7 +18,7 @@ DECAY_SHAPES = ('linear', 'cosine', 'sqrt')
 class _Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
   """A schedule that subtracts whole steps: their difference is exact even for steps that no float32 can represent."""
 
-  def __init__(self, offset: int = 0, **fields: Any):
+  def __init__(self, offset: int = 0, **fields: object):
     super().__init__()
     self._offset = offset
     self._fields = fields
@@ -31,7 +30,7 @@ class _Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
     """The learning rate, a float32 scalar, at a number of steps since `offset`, an int64 scalar of at least 0."""
     raise NotImplementedError
 
-  def get_config(self) -> dict[str, Any]:
+  def get_config(self) -> dict[str, object]:
     return {**self._fields, 'offset': self._offset}
 
 
@@ -209,7 +208,7 @@ class CosineRestarts(tf_keras.optimizers.schedules.CosineDecayRestarts):
   initial_learning_rate * (alpha + (1 - alpha) * m_mul^i), to the minimum, alpha * initial_learning_rate.
   """
 
-  def __init__(self, *args: Any, offset: int = 0, **kwargs: Any):
+  def __init__(self, *args: object, offset: int = 0, **kwargs: object):
     """Initializes the schedule.
 
     Args:
@@ -223,5 +222,5 @@ class CosineRestarts(tf_keras.optimizers.schedules.CosineDecayRestarts):
   def __call__(self, step):
     return super().__call__(tf.maximum(tf.cast(step, tf.int64) - self._offset, 0))
 
-  def get_config(self) -> dict[str, Any]:
+  def get_config(self) -> dict[str, object]:
     return {**super().get_config(), 'offset': self._offset}

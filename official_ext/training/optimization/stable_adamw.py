@@ -1,8 +1,7 @@
 """AdamW with update clipping, and slots in bfloat16."""
 
-from typing import Any
-
 import tensorflow as tf
+import tf_keras
 
 from official_ext.training.optimization import base_optimizer
 from official_ext.training.optimization import rounding
@@ -27,7 +26,7 @@ class StableAdamW(base_optimizer.Optimizer):
 
   def __init__(
     self,
-    learning_rate: Any = 0.001,
+    learning_rate: float | tf.Tensor | tf_keras.optimizers.schedules.LearningRateSchedule = 0.001,
     beta_1: float = 0.9,
     beta_2: float = 0.999,
     epsilon: float = 1e-8,
@@ -36,7 +35,7 @@ class StableAdamW(base_optimizer.Optimizer):
     slot_dtype: str = 'bfloat16',
     slot_rounding: str = 'stochastic',
     name: str = 'StableAdamW',
-    **kwargs: Any,
+    **kwargs: object,
   ):
     """Initializes the optimizer.
 
@@ -115,6 +114,6 @@ class StableAdamW(base_optimizer.Optimizer):
     """
     return {**super().logs(), 'clipped_fraction': tf.math.divide_no_nan(self._num_clipped, self._num_updated)}
 
-  def get_config(self) -> dict[str, Any]:
+  def get_config(self) -> dict[str, object]:
     fields = ('beta_1', 'beta_2', 'epsilon', 'clip_threshold', 'slot_dtype', 'slot_rounding')
     return {**super().get_config(), **{field: getattr(self, field) for field in fields}}

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling.families import layer_fields
 from official_ext.language.modeling.families import rope_fields
@@ -21,7 +22,7 @@ IGNORED = frozenset(
   torch_dtype torchscript transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache""".split()
 )
 # Fields that change nothing as long as they have this value; None is as good.
-NEUTRAL: dict[str, Any] = {
+NEUTRAL: dict[str, object] = {
   'add_cross_attention': False,
   'clip_qkv': None,
   'cross_attention_hidden_size': None,
@@ -50,7 +51,7 @@ class Field:
   default: Any = REQUIRED
   null: Any = None
 
-  def value(self, fields: Mapping[str, Any], name: str) -> Any:
+  def value(self, fields: Mapping[str, object], name: str) -> Any:
     """What fields tell for it, by its name."""
     value = fields.get(name)
     if value is not None:
@@ -100,8 +101,8 @@ class Family:
   tensors: Mapping[str, Tensor]
   block_tensors: Mapping[str, Tensor]
   fields: Mapping[str, Field]
-  fixed: Mapping[str, Any]
-  neutral: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  fixed: json_types.JsonMapping
+  neutral: Mapping[str, object] = dataclasses.field(default_factory=dict)
   ignored: frozenset[str] = frozenset()
   layers: layer_fields.LayerFields = layer_fields.FULL
   rope: rope_fields.RopeFields | None = None
@@ -146,7 +147,7 @@ def of_experts(tensors: Mapping[str, Tensor], num_experts: int) -> Iterator[tupl
 
 
 def read(
-  family: Family, fields: Mapping[str, Any], where: str, ignore_fields: tuple[str, ...] = ()
+  family: Family, fields: json_types.JsonMapping, where: str, ignore_fields: tuple[str, ...] = ()
 ) -> decoder_config.DecoderConfig:
   """The decoder that a Hugging Face configuration describes.
 
@@ -200,7 +201,9 @@ def _refuse_others(family, fields, where, ignore_fields):
     )
 
 
-def write(family: Family, config: decoder_config.DecoderConfig, dialect: str = rope_fields.OLD) -> dict[str, Any]:
+def write(
+  family: Family, config: decoder_config.DecoderConfig, dialect: str = rope_fields.OLD
+) -> json_types.JsonObject:
   """The Hugging Face configuration of a decoder.
 
   Args:
@@ -211,7 +214,7 @@ def write(family: Family, config: decoder_config.DecoderConfig, dialect: str = r
   Raises:
     errors.UserError: for a field that the family cannot express.
   """
-  fields: dict[str, Any] = {'model_type': family.model_type, 'architectures': [family.architecture]}
+  fields: dict[str, object] = {'model_type': family.model_type, 'architectures': [family.architecture]}
   for name, field in family.fields.items():
     value = getattr(config, field.ours[0])
     if field.ours[0] == 'head_dim':
@@ -228,7 +231,7 @@ def write(family: Family, config: decoder_config.DecoderConfig, dialect: str = r
   return fields
 
 
-def comparable(config: decoder_config.DecoderConfig) -> dict[str, Any]:
+def comparable(config: decoder_config.DecoderConfig) -> json_types.JsonObject:
   """The fields that make the decoder's function, in one form for all configurations of the same function."""
   values = {name: value for name, value in config.as_dict().items() if name not in decoder_config.SETTINGS}
   values['layer_types'], values['sliding_window'] = layer_fields.normal(config.layer_types, config.sliding_window)
@@ -245,10 +248,10 @@ def comparable(config: decoder_config.DecoderConfig) -> dict[str, Any]:
 
 # What the families that grew from Llama share.
 
-Default = Callable[[Mapping[str, Any]], Any]
+Default = Callable[[json_types.JsonMapping], Any]
 
 
-def llama_fields(**defaults: Any) -> dict[str, Field]:
+def llama_fields(**defaults: object) -> dict[str, Field]:
   """The fields of Llama; `defaults` are what transformers takes for those that are missing."""
   heads = lambda fields: fields['num_attention_heads']
   fields = {

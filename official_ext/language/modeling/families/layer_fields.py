@@ -1,10 +1,10 @@
 """How families tell which layers have a window: five ways for `layer_types` and `sliding_window`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
-from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.language.modeling import decoder_config
 
 _FULL, _SLIDING = decoder_config.FULL, decoder_config.SLIDING
@@ -21,8 +21,8 @@ class LayerFields:
   """
 
   names: tuple[str, ...]
-  read: Callable[[Mapping[str, Any], int], tuple[Sequence[str], int | None]]
-  write: Callable[[Sequence[str], int, decoder_config.DecoderConfig], dict[str, Any]]
+  read: Callable[[json_types.JsonMapping, int], tuple[Sequence[str], int | None]]
+  write: Callable[[Sequence[str], int, decoder_config.DecoderConfig], json_types.JsonObject]
 
 
 def normal(types: Sequence[str], window: int | None) -> tuple[tuple[str, ...], int]:

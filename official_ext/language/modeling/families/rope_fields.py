@@ -6,9 +6,9 @@ the old dialect, and a loaded one in its own.
 
 from collections.abc import Mapping
 import dataclasses
-from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import rope
 
@@ -17,7 +17,7 @@ _ALIASES = {'su': 'longrope'}
 _ANY_KIND = ('rope_type', 'type', 'rope_theta', 'partial_rotary_factor', 'original_max_position_embeddings')
 
 
-def dialect_of(fields: Mapping[str, Any]) -> str:
+def dialect_of(fields: Mapping[str, object]) -> str:
   """Which one a configuration is written in."""
   return NEW if fields.get(NEW) else OLD
 
@@ -42,7 +42,7 @@ class RopeFields:
   may_be_partial: bool = False
   kinds: tuple[str, ...] = ()
   original: int = 0
-  default: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  default: json_types.JsonMapping = dataclasses.field(default_factory=dict)
   scales_queries: bool = False
 
   @property
@@ -51,7 +51,7 @@ class RopeFields:
     names = ('rope_theta', OLD, NEW, 'original_max_position_embeddings', 'partial_rotary_factor')
     return (*names, 'rope_local_base_freq') if self.local_theta else names
 
-  def read(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+  def read(self, fields: json_types.JsonMapping) -> json_types.JsonObject:
     """Fields of `DecoderConfig`, from either dialect."""
     told = dict(fields.get(NEW) or {})
     theta = fields.get('rope_theta') or self.theta
@@ -96,7 +96,7 @@ class RopeFields:
     parameters.partial_rotary_factor = float(partial)
     return parameters
 
-  def write(self, config: decoder_config.DecoderConfig, dialect: str) -> dict[str, Any]:
+  def write(self, config: decoder_config.DecoderConfig, dialect: str) -> json_types.JsonObject:
     """The fields of a dialect."""
     wide = _told(config.rope_parameters)
     if self.original:
