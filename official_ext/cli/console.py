@@ -1,6 +1,5 @@
 """official-ext console: the web page of a folder of runs. No TensorFlow."""
 
-import argparse
 import errno
 import http.client
 import importlib

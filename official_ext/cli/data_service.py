@@ -1,5 +1,6 @@
 """official-ext data_service: makes the batches of an experiment for runs on other machines."""
 
+import argparse
 from collections.abc import Iterator
 import contextlib
 import os
@@ -21,7 +22,7 @@ _FREE_SECONDS = 3.0
 _ENDING = 'ending; runs make the batches themselves that do not come'
 
 
-def check(own: Any) -> None:
+def check(own: argparse.Namespace) -> None:
   """Checks the addresses in the arguments of `official-ext data_service`.
 
   Raises:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import json
 import os
 import sys
+from typing import Any
 
 from official_ext.base import errors
 from official_ext.base import json_types
@@ -118,7 +119,7 @@ def _add_run(commands: Any) -> None:
 # The commands.
 
 
-def _add(options: Any) -> int:
+def _add(options: argparse.Namespace) -> int:
   if options.slots and not options.start:
     raise errors.UserError('--slots: is for the dispatcher that --start starts; give both, or `queue run --slots=N`')
   command = _words(options.behind, options.program)
@@ -141,7 +142,7 @@ def _add(options: Any) -> int:
   return 0
 
 
-def _list(options: Any) -> int:
+def _list(options: argparse.Namespace) -> int:
   queue = queue_folder.Queue(options.runs_dir)
   if not os.path.isdir(queue.runs_dir):
     raise errors.UserError(f'{options.runs_dir}: no such folder; name that of your runs')
@@ -159,21 +160,21 @@ def _list(options: Any) -> int:
   return 0
 
 
-def _move(options: Any) -> int:
+def _move(options: argparse.Namespace) -> int:
   queue = queue_folder.Queue(options.runs_dir)
   queue_changes.move(queue, queue.find(options.job).number, *_place(queue, options))
   return 0
 
 
-def _pause(options: Any) -> int:
+def _pause(options: argparse.Namespace) -> int:
   return _pause_or_resume(options, queue_changes.pause)
 
 
-def _resume(options: Any) -> int:
+def _resume(options: argparse.Namespace) -> int:
   return _pause_or_resume(options, queue_changes.resume)
 
 
-def _pause_or_resume(options: Any, change: Callable[..., None]) -> int:
+def _pause_or_resume(options: argparse.Namespace, change: Callable[..., None]) -> int:
   queue = queue_folder.Queue(options.runs_dir)
   numbers = [queue.find(job).number for job in options.jobs]
   for number in numbers or (None,):
@@ -181,7 +182,7 @@ def _pause_or_resume(options: Any, change: Callable[..., None]) -> int:
   return 0
 
 
-def _cancel(options: Any) -> int:
+def _cancel(options: argparse.Namespace) -> int:
   queue = queue_folder.Queue(options.runs_dir)
   for state in [queue.find(job) for job in options.jobs]:
     queue_changes.cancel(queue, state.number, options.kill)
@@ -189,7 +190,7 @@ def _cancel(options: Any) -> int:
   return 0
 
 
-def _run(options: Any) -> int:
+def _run(options: argparse.Namespace) -> int:
   gpus = visible_gpus.names() if options.gpus is None else visible_gpus.parse(options.gpus)
   slots = slots_lib.Slots(
     count=options.slots or max(1, len(gpus)), gpus=tuple(gpus) if gpus or options.gpus is not None else None

@@ -1,9 +1,10 @@
 """What a run has made, for `official-ext runs`: configuration, checkpoints, events, an evaluation, TensorBoard."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.operations.runs import commands
 from official_ext.operations.runs import default_fields
 from official_ext.operations.runs import driver as driver_lib

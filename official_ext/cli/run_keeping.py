@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 import os
+from typing import Any
 
 from official_ext.base import errors
 from official_ext.cli import run_arguments
@@ -12,7 +13,7 @@ from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import trash
 
 
-def _tag(options: Any) -> None:
+def _tag(options: argparse.Namespace) -> None:
   _, runs = run_arguments.runs_of(options)
   values: list[dict[str, object]] = []
 
@@ -47,7 +48,7 @@ def _archive(options: argparse.Namespace) -> None:
   run_arguments.each(runs, archive)
 
 
-def _delete(options: Any) -> None:
+def _delete(options: argparse.Namespace) -> None:
   if options.forever:
     _delete_forever(run_arguments.root_of(options), options.runs)
     return
@@ -72,7 +73,7 @@ def _delete_forever(root: str, names: Sequence[str]) -> None:
   run_arguments.each(names, delete)
 
 
-def _restore(options: Any) -> None:
+def _restore(options: argparse.Namespace) -> None:
   root = run_arguments.root_of(options)
   if not options.runs or (options.name and len(options.runs) > 1):
     raise errors.UserError('runs restore: name the run; `official-ext runs list --trash` and `--archived` show them')

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 import os
 import sys
+from typing import Any
 
 from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib
@@ -20,7 +21,7 @@ from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import signals
 
 
-def _stop(options: Any) -> None:
+def _stop(options: argparse.Namespace) -> None:
   _, runs = run_arguments.runs_of(options)
 
   def stop(one: run_folder.Run) -> None:
@@ -35,12 +36,12 @@ def _stop(options: Any) -> None:
   run_arguments.each(runs, stop)
 
 
-def _resume(options: Any) -> None:
+def _resume(options: argparse.Namespace) -> None:
   _, runs = run_arguments.runs_of(options)
   run_arguments.each(runs, lambda one: _print_or_start(one.name, commands.to_resume(one), not options.print))
 
 
-def _clone(options: Any) -> None:
+def _clone(options: argparse.Namespace) -> None:
   root, runs = run_arguments.runs_of(options)
   if len(runs) > 1:
     raise errors.UserError('runs clone: one run at a time')
@@ -88,12 +89,12 @@ def _print_or_start(name: str, command: commands.Command, starts: bool) -> None:
   print(run_tables.harmless(f'{name}: started as {process}; its output: {log_path}'), flush=True)
 
 
-def _evaluate(options: Any) -> None:
+def _evaluate(options: argparse.Namespace) -> None:
   one = run_arguments.run_of(options)
   _print_or_start(one.name, run_contents.evaluation(one, options.checkpoint), not options.print)
 
 
-def _tensorboard(options: Any) -> None:
+def _tensorboard(options: argparse.Namespace) -> None:
   print(run_contents.tensorboard(run_arguments.run_of(options), options.stop))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 import datetime
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from official_ext.base.harmless_text import harmless
 from official_ext.operations.runs import comparing

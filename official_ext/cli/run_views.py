@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from typing import Any
 
 from official_ext.base import errors
 from official_ext.base.files import regular_files
@@ -24,7 +25,7 @@ _LOG_LINES = 10
 _EVENT_LINES = 5
 
 
-def _list(options: Any) -> None:
+def _list(options: argparse.Namespace) -> None:
   root = os.path.expanduser(options.root)  # That it is not there is told below.
   if options.trash:
     gone = trash.deleted(root)
@@ -76,7 +77,7 @@ def _show(options: argparse.Namespace) -> None:
   run_arguments.print_json_of(values)
 
 
-def _log(options: Any) -> None:
+def _log(options: argparse.Namespace) -> None:
   _, runs = run_arguments.runs_of(options)
   one = runs[0]
   path = one.log_path(options.mode)
@@ -109,7 +110,7 @@ def _compare(options: argparse.Namespace) -> None:
     run_arguments.print_lines(run_tables.of_comparison(found))
 
 
-def _export(options: Any) -> None:
+def _export(options: argparse.Namespace) -> None:
   root, runs = run_arguments.runs_of(options)
 
   def fill(one: run_folder.Run) -> None:
@@ -120,7 +121,7 @@ def _export(options: Any) -> None:
   run_arguments.each(runs, fill)
 
 
-def _config(options: Any) -> None:
+def _config(options: argparse.Namespace) -> None:
   values = run_contents.config(run_arguments.run_of(options), options.given, options.changed, options.registry)
   if options.json:
     run_arguments.print_json(values)

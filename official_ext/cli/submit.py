@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 import types
+from typing import Any
 
 from official_ext.base import credentials
 from official_ext.base import errors

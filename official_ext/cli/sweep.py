@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 from official_ext.base import errors
 from official_ext.base import json_types
@@ -97,7 +98,7 @@ def _add_start(commands: Any) -> None:
 # Starting, and going on.
 
 
-def _start(options: Any) -> int:
+def _start(options: argparse.Namespace) -> int:
   values, text, runs_dir, name = _source(options)
   changed = _with_flags(values, options, options.behind)
   if changed != values or not text:
@@ -247,7 +248,7 @@ def _check(sweep: sweep_file.SweepFile, settings: json_types.JsonMapping) -> Non
 # The other commands.
 
 
-def _list(options: Any) -> int:
+def _list(options: argparse.Namespace) -> int:
   runs_dir = os.path.expanduser(options.runs_dir)
   if not os.path.isdir(runs_dir):
     raise errors.UserError(f'{runs_dir}: no such folder; name that of your runs')
@@ -259,7 +260,7 @@ def _list(options: Any) -> int:
   return 0
 
 
-def _show(options: Any) -> int:
+def _show(options: argparse.Namespace) -> int:
   folder = _named(options.places, 'show')[0]
   sweep = folder.load()
   found = points_lib.PointReader(folder).read(sweep)
@@ -274,21 +275,21 @@ def _show(options: Any) -> int:
   return 0
 
 
-def _stop(options: Any) -> int:
+def _stop(options: argparse.Namespace) -> int:
   folder, _ = _named(options.places, 'stop')
   stopped = sweep_changes.stop(folder)
   print(f'sweep {folder.name}: is stopped; ' + (f'points {_numbers(stopped)} save and end' if stopped else 'none ran'))
   return 0
 
 
-def _retry(options: Any) -> int:
+def _retry(options: argparse.Namespace) -> int:
   folder, numbers = _named(options.places, 'retry')
   again = sweep_changes.retry(folder, numbers)
   print(f'sweep {folder.name}: ' + (f'points {_numbers(again)} are queued again' if again else 'no point has failed'))
   return _tell_how_to_go_on(folder, bool(again))
 
 
-def _resume(options: Any) -> int:
+def _resume(options: argparse.Namespace) -> int:
   folder, numbers = _named(options.places, 'resume', needs_points=True)
   for number in numbers:
     sweep_changes.resume(folder, number)
@@ -296,7 +297,7 @@ def _resume(options: Any) -> int:
   return _tell_how_to_go_on(folder, True)
 
 
-def _delete(options: Any) -> int:
+def _delete(options: argparse.Namespace) -> int:
   folder, numbers = _named(options.places, 'delete', needs_points=True)
   for number in numbers:
     sweep_changes.delete(folder, number)

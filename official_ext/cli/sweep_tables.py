@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from official_ext.base import json_types
 from official_ext.base.harmless_text import harmless
 from official_ext.cli import run_tables
 from official_ext.operations.sweeps import point_commands

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from official_ext.base import credentials
-from official_ext.base import json_types
 
 STEP = 'global_step'  # W&B's axis of all metrics.
 MLFLOW_MAX_VALUE = 6000  # MLflow refuses longer parameters.

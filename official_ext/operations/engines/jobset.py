@@ -12,6 +12,7 @@ pod is: it replaces `$(NAME)` in variables, and in commands, where `$$` stands f
 
 import argparse
 import json
+from typing import Any
 
 from official_ext.base import errors
 from official_ext.operations.engines import jobs

@@ -4,6 +4,7 @@ import argparse
 import os
 import shlex
 import sys
+from typing import Any
 
 from official_ext.base.files import paths
 from official_ext.base.processes import visible_gpus

@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import tempfile
+from typing import Any
 
 from official_ext.operations.engines import jobs
 

@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import sys
+from typing import Any
 
 from official_ext.base import errors
 from official_ext.operations.engines import jobs

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import tempfile
+from typing import Any
 
 from official_ext.base import errors
 from official_ext.operations.engines import jobs

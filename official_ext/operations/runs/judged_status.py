@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import dataclasses
 import signal
 import time
+from typing import Any
 
 from official_ext.base import json_types
 from official_ext.base.files import moments
