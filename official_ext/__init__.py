@@ -110,7 +110,7 @@ FACE = {
   'run_experiment': 'training.loop.train_lib:run_experiment',
   'RunOptions': 'training.loop.train_lib:RunOptions',
   'find_mistakes': 'training.diagnosis.task_checks:find',
-  'load': 'cli.trained_runs:load',
+  'load': 'training.trained.trained_run:load',
   'UserError': 'base.errors:UserError',
   'UserErrors': 'base.errors:UserErrors',
   'StopTraining': 'base.errors:StopTraining',
@@ -122,7 +122,6 @@ if TYPE_CHECKING:  # The names of FACE for type checkers and editors: a name of 
   from official_ext.base.errors import UserError as UserError
   from official_ext.base.errors import UserErrors as UserErrors
   from official_ext.base.files import whole_folders as whole_folders
-  from official_ext.cli.trained_runs import load as load
   from official_ext.data import class_weights as class_weights
   from official_ext.data import collators as _collators
   from official_ext.data import handwritten_digits as handwritten_digits
@@ -199,6 +198,7 @@ if TYPE_CHECKING:  # The names of FACE for type checkers and editors: a name of 
   from official_ext.training.optimization.base_optimizer import Optimizer as Optimizer
   from official_ext.training.step import gradient_tap as _gradient_tap
   from official_ext.training.step import step_random as _step_random
+  from official_ext.training.trained.trained_run import load as load
   from official_ext.training.writers import writer_registry as _writer_registry
   from official_ext.training.writers import writers as _writers
   from official_ext.training.writers.writers import Writer as Writer

@@ -30,7 +30,7 @@ SUBPACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     ('step', 'checkpoints'),
     ('actions',),
     ('loop',),
-    ('diagnosis',),
+    ('diagnosis', 'trained'),
   ),
   'language': (('text',), ('modeling',), ('fine_tuning',)),
   'operations': (('runs',), ('curves', 'trackers'), ('queue',), ('sweeps',), ('engines',), ('console',)),
@@ -48,6 +48,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'epochs',
     'short_names',
     'parser',
+    'registries',
   ),
   'training.devices': (
     'failures',
@@ -132,8 +133,6 @@ INSIDE: dict[str, tuple[str, ...]] = {
     'loop_task',
     'run_checks',
     'run_writers',
-    'trained_model',
-    'serving',
     'required_fields',
     'served_experiment',
     'experiment_run',
@@ -146,7 +145,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
 
 # Configurations flow one way, from the command line to the step: what reads them is for those packages alone.
 RESERVED = {
-  'official_ext.training.config.parser': ('training.config', 'training.diagnosis', 'cli'),
+  'official_ext.training.config.parser': ('training.config', 'training.diagnosis', 'training.trained', 'cli'),
   'official_ext.training.config.overrides': ('training.config', 'training.diagnosis', 'cli'),
   # Fine-tuning registers short names, and reads none.
   'official_ext.training.config.short_names': (

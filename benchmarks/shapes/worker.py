@@ -25,6 +25,7 @@ from benchmarks.shapes import records
 from official_ext.base import errors
 from official_ext.cli import flags as ext_flags
 from official_ext.training.config import parser
+from official_ext.training.config import registries
 from official_ext.training.devices import distribute
 from official_ext.training.loop import building
 from official_ext.training.step import step_plan
@@ -149,7 +150,7 @@ def main() -> None:
   rounds, seconds, *arguments = sys.argv[1:]
   ext_flags.define_flags()
   flags.FLAGS(['shapes', '--mode=train', '--model_dir=unused', *arguments])
-  ext_flags.import_experiments(flags.FLAGS.registry, flags.FLAGS.experiment)
+  registries.import_experiments(flags.FLAGS.registry, flags.FLAGS.experiment)
   print(f'\n{json.dumps(measure(int(rounds), float(seconds)))}', flush=True)
 
 

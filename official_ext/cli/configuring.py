@@ -7,6 +7,7 @@ import tensorflow as tf
 from official_ext.cli import flags as ext_flags
 from official_ext.training.config import definitions
 from official_ext.training.config import parser
+from official_ext.training.config import registries
 from official_ext.training.devices import distribute
 from official_ext.training.devices import workers
 
@@ -18,7 +19,7 @@ def configuration() -> definitions.ExperimentConfig:
     UserError: naming all mistakes that can be found without a model.
   """
   ext_flags.set_verbosity()
-  ext_flags.import_experiments(flags.FLAGS.registry, flags.FLAGS.experiment)
+  registries.import_experiments(flags.FLAGS.registry, flags.FLAGS.experiment)
   parser.parse_gin(flags.FLAGS.gin_file, flags.FLAGS.gin_params)
   return parser.parse_configuration(flags.FLAGS)
 

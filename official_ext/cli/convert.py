@@ -203,16 +203,16 @@ def _of_folders(folders: model_folders.ModelFolders, dtype: str, load_in_4bit: b
 def _of_run(known: argparse.Namespace, model_dir: str) -> tuple[Any, Any]:
   """(the language model or classifier that a run has trained, with its adapters merged; the task of the run)."""
   from official_ext.cli import flags as ext_flags  # pylint: disable=g-import-not-at-top
-  from official_ext.cli import trained_runs  # pylint: disable=g-import-not-at-top
   from official_ext.language.modeling import adapter_bases  # pylint: disable=g-import-not-at-top
   from official_ext.language.modeling import decoder  # pylint: disable=g-import-not-at-top
   from official_ext.language.modeling import lora  # pylint: disable=g-import-not-at-top
   from official_ext.language.modeling import peft_folders  # pylint: disable=g-import-not-at-top
   from official_ext.language.modeling import representable  # pylint: disable=g-import-not-at-top
   from official_ext.language.modeling import sequence_classifier  # pylint: disable=g-import-not-at-top
+  from official_ext.training.trained import trained_run  # pylint: disable=g-import-not-at-top
 
   ext_flags.define_for_command()
-  trained = trained_runs.load_run(model_dir, known.which, known.ema == 'true', known.experiment, known.registry)
+  trained = trained_run.load_run(model_dir, known.which, known.ema == 'true', known.experiment, known.registry)
   model = trained.model
   is_classifier = isinstance(model, sequence_classifier.SequenceClassifier)
   if not is_classifier and not isinstance(model, decoder.LanguageModel):

@@ -30,6 +30,7 @@ from official_ext.training.config import checks
 from official_ext.training.config import definitions
 from official_ext.training.config import overrides
 from official_ext.training.config import parser
+from official_ext.training.config import registries
 from official_ext.training.config import short_names
 from official_ext.training.devices import failures
 from official_ext.training.loop import run_checks
@@ -76,9 +77,9 @@ def _list(arguments: Sequence[str]) -> json_types.JsonObject:
   lines = []
   ext_flags.parse(['train.py', *arguments])
   for do in (
-    lambda: ext_flags.import_registry(ext_flags.REGISTRY_IMPORTS, 'import'),
-    ext_flags.import_last,
-    lambda: ext_flags.import_registries(flags.FLAGS.registry),
+    lambda: registries.import_registry(registries.REGISTRY_IMPORTS, 'import'),
+    registries.import_last,
+    lambda: registries.import_registries(flags.FLAGS.registry),
   ):
     try:
       do()

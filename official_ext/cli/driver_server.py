@@ -13,6 +13,7 @@ one reads the modules anew. It ends with its stdin, whatever it does.
 
 import official_ext  # noqa: F401  # Before tensorflow.
 from official_ext.base import json_types
+from official_ext.training.config import registries
 
 # isort: split
 from collections.abc import Mapping
@@ -55,17 +56,17 @@ class _Modules:
       without: those that are left to each request, since they cannot be imported.
     """
     self.failed = ''
-    if ext_flags.REGISTRY_IMPORTS not in without:
+    if registries.REGISTRY_IMPORTS not in without:
       try:
-        ext_flags.import_registry(ext_flags.REGISTRY_IMPORTS, 'import')
-        ext_flags.import_last()
+        registries.import_registry(registries.REGISTRY_IMPORTS, 'import')
+        registries.import_last()
       except errors.UserError:
-        self.failed = ext_flags.REGISTRY_IMPORTS
+        self.failed = registries.REGISTRY_IMPORTS
         return
-    ext_flags.import_registries()
+    registries.import_registries()
     for name in names:  # The user's: tried in a fork, which is cheaper than to begin anew.
       if _answer_in_fork({'do': 'try', 'arguments': [name]}, _SECONDS).get('imported'):
-        ext_flags.import_registry(name, 'import')
+        registries.import_registry(name, 'import')
     self._states = {path: _state(path) for path in _files()}
 
   def are_stale(self) -> bool:
@@ -141,7 +142,7 @@ def _become_answer(request: json_types.JsonMapping, writer: int) -> None:
     for number in (0, 1, 2):
       os.dup2(null, number)
     if request['do'] == 'try':
-      ext_flags.import_registry(request['arguments'][0], 'import')
+      registries.import_registry(request['arguments'][0], 'import')
       _write(writer, {'imported': True})
       return
     for found in driver_answers.answer(request):

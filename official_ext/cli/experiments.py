@@ -150,9 +150,9 @@ def _print_cached(command: str, key: list[str], flags: list[str], make: Callable
   lines = cache.read()
   if lines is None:
     cache.watch()
-    ext_flags = _parse(flags)
+    _parse(flags)
     lines = [credentials.mask(line) for line in make()]
-    cache.write(lines, ext_flags.ENTRY_POINTS)
+    cache.write(lines, _module('official_ext.training.config.registries').ENTRY_POINTS)
   for line in lines:
     print(line)
 
@@ -167,15 +167,10 @@ def _params() -> Any:
   return _module('official_ext.training.config.parser').parse_configuration(flags, print_return=False), flags
 
 
-def _parse(arguments: Sequence[str]) -> Any:
-  """Parses flags and imports what registers experiments, registry_imports of the current directory first.
-
-  Returns:
-    The module of the flags.
-  """
+def _parse(arguments: Sequence[str]) -> None:
+  """Parses flags and imports what registers experiments, registry_imports of the current directory first."""
   ext_flags = _module('official_ext.cli.flags')
   ext_flags.define_for_command()
   ext_flags.parse(['official-ext', *arguments])
   flags = _module('absl.flags').FLAGS
-  ext_flags.import_experiments(flags.registry, flags.experiment)
-  return ext_flags
+  _module('official_ext.training.config.registries').import_experiments(flags.registry, flags.experiment)

@@ -31,8 +31,10 @@ def run(arguments: list[str]) -> None:
 
   flags.define_for_command()
   with preemption.interrupting():
-    from official_ext.cli import trained_runs  # pylint: disable=g-import-not-at-top
+    from official_ext.cli import exporting  # pylint: disable=g-import-not-at-top
 
     model_dir = os.path.expanduser(known.model_dir)
-    params = trained_runs.read_params(model_dir, known.experiment, known.registry)
-    trained_runs.export_run(params, model_dir, known.which, known.ema == 'true', known.output_dir)
+    from official_ext.training.trained import trained_run  # pylint: disable=g-import-not-at-top
+
+    params = trained_run.read_params(model_dir, known.experiment, known.registry)
+    exporting.export_run(params, model_dir, known.which, known.ema == 'true', known.output_dir)

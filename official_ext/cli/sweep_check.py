@@ -6,6 +6,7 @@ those of the driver, and `points`, a list with the further flags of each. The mi
 
 import official_ext  # noqa: F401  # First: it selects the Keras that Model Garden is written for.
 from official_ext.base import json_types
+from official_ext.training.config import registries
 
 # isort: split
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ def mistakes_in(flags: Sequence[str], points: Sequence[Sequence[str]]) -> list[s
   """The mistakes in the configurations of some points; each once."""
   ext_flags.define_for_command()
   ext_flags.parse(['train.py', *flags])
-  ext_flags.import_experiments(FLAGS.registry, FLAGS.experiment)
+  registries.import_experiments(FLAGS.registry, FLAGS.experiment)
   if FLAGS.gin_file or FLAGS.gin_params:
     parser.parse_gin(FLAGS.gin_file, FLAGS.gin_params)
   common = list(FLAGS.set or ())

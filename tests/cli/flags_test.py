@@ -12,6 +12,7 @@ import pytest
 
 from official_ext.base import errors
 from official_ext.cli import flags as ext_flags
+from official_ext.training.config import registries
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMMAND = ['--experiment=digits', '--mode=train', '--model_dir=/nowhere']
@@ -99,7 +100,7 @@ def test_registries_are_imported_from_the_current_folder(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(sys, 'path', list(sys.path))
   (tmp_path / 'flags_test_registry.py').write_text('LOADED = True\n')
-  ext_flags.import_registries(['flags_test_registry'])
+  registries.import_registries(['flags_test_registry'])
   assert sys.modules.pop('flags_test_registry').LOADED
 
 
@@ -124,7 +125,7 @@ def test_a_registry_that_cannot_be_imported(code, reason, tmp_path, monkeypatch)
   if code is not None:
     (tmp_path / 'flags_test_broken.py').write_text(code)
   with pytest.raises(errors.UserError) as info:
-    ext_flags.import_registries(['flags_test_broken'])
+    registries.import_registries(['flags_test_broken'])
   assert str(info.value).startswith(f'--registry=flags_test_broken: cannot be imported: {reason}')
   assert '\n' not in str(info.value)
 
@@ -141,7 +142,7 @@ def install(folder, name, code):
 def test_entry_points_register_experiments(tmp_path, monkeypatch):
   monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])
   install(tmp_path, 'flags_test_plugin', 'LOADED = True\n')
-  ext_flags.import_registries()
+  registries.import_registries()
   assert sys.modules.pop('flags_test_plugin').LOADED
 
 
@@ -154,7 +155,7 @@ def test_a_broken_package_is_named_and_left_out(tmp_path, monkeypatch, capsys):
     'exp_factory.register_config_factory("flags_test_half")(int)\nraise RuntimeError("two\\nlines")\n',
   )
   install(tmp_path, 'flags_test_sound_plugin', 'LOADED = True\n')
-  ext_flags.import_registries()
+  registries.import_registries()
   assert sys.modules.pop('flags_test_sound_plugin').LOADED
   assert 'flags_test_half' not in exp_factory._REGISTERED_CONFIGS
   assert capsys.readouterr().err == (
@@ -166,12 +167,11 @@ def test_a_broken_package_is_named_and_left_out(tmp_path, monkeypatch, capsys):
 PROGRAM = """
 import json, sys
 from official_ext.base import model_garden_internals as internals
-from official_ext.cli import flags
-from official_ext.training.config import parser
-flags.import_experiments(experiment='digits_mlp')
+from official_ext.training.config import parser, registries
+registries.import_experiments(experiment='digits_mlp')
 lacks = [name for name in ('official.vision', 'official.nlp.tasks') if name in sys.modules]
 before, in_source = set(parser.experiment_names()), internals.experiments_in_source()
-flags.import_experiments(experiment='resnet_imagenet')
+registries.import_experiments(experiment='resnet_imagenet')
 added = set(parser.experiment_names()) - before
 print(json.dumps([lacks, 'digits_mlp' in before, sorted(added ^ in_source)]))
 """

@@ -13,7 +13,7 @@ from official_ext.language.text import tokenizer
 from official_ext.language.text import tokenizer_training
 from official_ext.training.config import definitions
 from official_ext.training.diagnosis import debugging
-from official_ext.training.loop import trained_model
+from official_ext.training.trained import trained_model
 from tests.training.loop import small_run
 
 

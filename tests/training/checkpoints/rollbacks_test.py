@@ -10,7 +10,7 @@ from official_ext.training.checkpoints import manifests
 from official_ext.training.checkpoints import rollbacks
 from official_ext.training.checkpoints import training_lines
 from official_ext.training.checkpoints import warm_start
-from official_ext.training.loop import trained_model
+from official_ext.training.trained import trained_model
 from tests.training.loop import small_run
 
 

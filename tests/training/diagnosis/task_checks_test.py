@@ -14,8 +14,8 @@ import tf_keras
 
 from official_ext.base import errors
 from official_ext.base import yaml_text
-from official_ext.cli import flags as ext_flags
 from official_ext.training.config import parser
+from official_ext.training.config import registries
 from official_ext.training.devices import failures
 from official_ext.training.diagnosis import dry_run
 from official_ext.training.diagnosis import task_checks
@@ -769,7 +769,7 @@ def test_experiments_are_sound(experiment, settings, tmp_path):
 )
 def test_model_gardens_experiments_are_sound(experiment, tmp_path):
   """On files of the kind that it reads. BERT's has a weight without a gradient, which is Model Garden's to know."""
-  ext_flags.import_experiments(experiment=experiment)
+  registries.import_experiments(experiment=experiment)
   overrides = train_test.OVERRIDES[experiment](tmp_path)
   params = parser.parse_configuration(
     types.SimpleNamespace(experiment=experiment, params_override=yaml_text.dump(overrides))

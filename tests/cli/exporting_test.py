@@ -16,13 +16,14 @@ import tf_keras
 import official_ext
 from official_ext.base import errors
 from official_ext.cli import export
+from official_ext.cli import exporting
 from official_ext.cli import main
-from official_ext.cli import trained_runs
 from official_ext.training.checkpoints import manager
 from official_ext.training.config import definitions as cfg
 from official_ext.training.config import parser
 from official_ext.training.loop import run_record
 from official_ext.training.optimization import ema_optimizer
+from official_ext.training.trained import trained_run
 from tests.model_garden import train_test
 from tests.training.loop import harness
 from tests.training.loop import restore_test
@@ -224,8 +225,8 @@ def test_model_gardens_own_tasks_are_served_as_it_serves_them(name, tmp_path):
   model = task_factory.get_task(params.task).build_model()
   checkpoint = tf.train.Checkpoint(model=model, **model.checkpoint_items)
   manager.CheckpointManager(checkpoint, str(tmp_path / 'run')).save(1, check_interval=False)
-  params = trained_runs.read_params(str(tmp_path / 'run'), experiment=name)
-  folder = trained_runs.export_run(params, str(tmp_path / 'run'))
+  params = trained_run.read_params(str(tmp_path / 'run'), experiment=name)
+  folder = exporting.export_run(params, str(tmp_path / 'run'))
   served = tf.saved_model.load(folder).signatures['serving_default']
   if name == 'resnet_imagenet':  # Of any size, and of one colour each, so that cropping makes no difference.
     colours = np.array([[10, 100, 250], [200, 20, 90]])

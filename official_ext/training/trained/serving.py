@@ -19,7 +19,7 @@ from official_ext.base import errors
 from official_ext.base import tf_internals
 from official_ext.base.files import whole_folders
 from official_ext.data import bad_examples
-from official_ext.training.loop import trained_model
+from official_ext.training.trained import trained_model
 
 DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 NOTE = 'export.json'

@@ -1,4 +1,4 @@
-"""Loads and exports trained models by their folder: `official_ext.load`, `official-ext export`, `--mode=export`."""
+"""Loads the model of a run by its folder: `official_ext.load`."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,20 +9,15 @@ import types
 from typing import Any
 
 import tensorflow as tf
-import tf_keras
 
 from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.base.run_folder import run_status
-from official_ext.cli import flags as ext_flags
-from official_ext.language.modeling import adapter_bases
-from official_ext.language.modeling import decoder as decoder_lib
 from official_ext.training.config import definitions
 from official_ext.training.config import parser as parser_lib
-from official_ext.training.loop import serving
-from official_ext.training.loop import trained_model
+from official_ext.training.config import registries
+from official_ext.training.trained import trained_model
 
-_EXPORTS = 'export'
 _RECORDS = ('train', 'continuous_eval', 'eval')
 
 
@@ -108,51 +103,11 @@ def _origin(model_dir: str) -> json_types.JsonObject:
 
 def _register(experiment: str, registry: Sequence[str]) -> None:
   """Imports what registers experiments: installed packages, those named, and registry_imports if it is needed."""
-  ext_flags.import_registries()
+  registries.import_registries()
   for name in dict.fromkeys(registry):
-    ext_flags.import_registry(name, 'the run was started with --registry')
+    registries.import_registry(name, 'the run was started with --registry')
   if experiment not in parser_lib.experiment_names():
     there = importlib.util.find_spec('registry_imports') is not None
-    ext_flags.import_registry('registry_imports' if there else 'official.common.registry_imports', 'import')
+    registries.import_registry('registry_imports' if there else 'official.common.registry_imports', 'import')
   if experiment not in parser_lib.experiment_names():
-    ext_flags.import_last()
-
-
-# Exports.
-
-
-def export_run(
-  params: definitions.ExperimentConfig,
-  model_dir: str,
-  which: str | int | None = None,
-  ema: bool = True,
-  output_dir: str | None = None,
-) -> str:
-  """Writes the model of a run as a SavedModel, and prints its folder and its signatures.
-
-  Args:
-    params: the run's experiment.
-    model_dir: its folder.
-    which: see `load`.
-    ema: see `load`.
-    output_dir: a folder that does not exist yet; by default MODEL_DIR/export/STEP.
-
-  Returns:
-    The folder.
-  """
-  trained = trained_model.load(params, model_dir, which, ema)
-  output_dir = output_dir or os.path.join(model_dir, _EXPORTS, str(trained.step))
-  signatures = serving.export(trained, output_dir, _base_of(trained.model))
-  print(f'Exported {trained.checkpoint} ({trained.weights} weights) to {output_dir}')
-  for name, line in signatures.items():
-    print(f'  {name}: {line}', flush=True)
-  return output_dir
-
-
-def _base_of(model: tf_keras.Model) -> dict[str, object]:
-  """{'base': how the weights below adapters are kept, and of which folder}; {} for a model without frozen weights."""
-  decoder = getattr(model, 'decoder', model)
-  if not isinstance(decoder, decoder_lib.Decoder) or not decoder.is_frozen:
-    return {}
-  record = adapter_bases.record_of(model, has_digest=False)
-  return {'base': {'folder': record.folder, 'quantization': record.quantization, 'frozen_dtype': record.frozen_dtype}}
+    registries.import_last()
