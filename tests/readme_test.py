@@ -20,7 +20,7 @@ def test_the_example_trains(run_train, tmp_path):
   events = [json.loads(line) for line in (tmp_path / 'runs/rings/events.jsonl').read_text().splitlines()]
   last = [event for event in events if event['event'] == 'eval'][-1]
   assert last['step'] == 500 and last['accuracy'] > 0.95  # As its docstring says.
-  left_behind = README[README.index('## What a run leaves behind') : README.index('and, where there was reason to')]
+  left_behind = README[README.index('## Files of a run') : README.index('Files that only some runs have')]
   for name in re.findall(r'^\| `([^`]*)`', left_behind, re.MULTILINE):
     if name != 'best/':
       pattern = name.rstrip('/').replace('ckpt-N.*', 'ckpt-500.*').replace('MODE', 'train_and_eval')
