@@ -134,6 +134,21 @@ def add_experiment_flags(parser: Parser, names: Sequence[str] = tuple(_EXPERIMEN
     group.add_argument(f'--{name}', action=_PassedOn, dest='flags', default=[], metavar=metavar, help=text)
 
 
+def add_command(commands: Any, name: str, function: Callable[[Any], Any], text: str, **kwargs: Any) -> Parser:
+  """Adds a command to those of `Parser.add_commands`.
+
+  Args:
+    commands: the collection.
+    name: the command's.
+    function: becomes `options.function`.
+    text: its line in the list of commands, without a capital and a full stop.
+    **kwargs: of its parser.
+  """
+  found = commands.add_parser(name, help=text, description=f'{text[:1].upper()}{text[1:]}.', **kwargs)
+  found.set_defaults(function=function)
+  return found
+
+
 def add_registry(parser: argparse._ActionsContainer) -> None:
   """Adds --registry to a command without TensorFlow's flags."""
   metavar, text = _EXPERIMENT_FLAGS['registry']

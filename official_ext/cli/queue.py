@@ -30,6 +30,7 @@ from official_ext.operations.runs import judged_status
 _PLACES = ('first', 'last', 'before', 'after')
 _NUM_OVER = 10  # So many jobs that are over are listed without --all.
 _ALERTS = 'OFFICIAL_EXT_ALERTS'
+_JOB = "its number, or its run's folder"
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -50,15 +51,15 @@ def _parser() -> arguments_lib.Parser:
   found.add_argument('--json', action='store_true', help='print JSON')
   found.add_argument('--all', action='store_true', help='all jobs that are over')
   found = _command(commands, 'move', _move, 'move a job to another place')
-  found.add_argument('job', metavar='JOB')
+  found.add_argument('job', metavar='JOB', help=_JOB)
   _add_places(found, required=True)
   found = _command(commands, 'pause', _pause, 'start no job, or not these; running jobs continue')
-  found.add_argument('jobs', metavar='JOB', nargs='*')
+  found.add_argument('jobs', metavar='JOB', nargs='*', help=_JOB)
   found = _command(commands, 'resume', _resume, 'start jobs again after a pause')
-  found.add_argument('jobs', metavar='JOB', nargs='*')
+  found.add_argument('jobs', metavar='JOB', nargs='*', help=_JOB)
   cancel = 'take jobs out; running ones save and stop (SIGTERM), and are not retried'
   found = _command(commands, 'cancel', _cancel, cancel)
-  found.add_argument('jobs', metavar='JOB', nargs='+')
+  found.add_argument('jobs', metavar='JOB', nargs='+', help=_JOB)
   found.add_argument('--kill', action='store_true', help='stop at once, by SIGKILL')
   _add_run(commands)
   return parser
@@ -67,9 +68,8 @@ def _parser() -> arguments_lib.Parser:
 def _command(
   commands: Any, name: str, function: Callable[[Any], int], text: str, **kwargs: Any
 ) -> arguments_lib.Parser:
-  found = commands.add_parser(name, help=text, description=f'{text.capitalize()}.', **kwargs)
+  found = arguments_lib.add_command(commands, name, function, text, **kwargs)
   found.add_argument('runs_dir', type=arguments_lib.folder, metavar='RUNS_DIR', help='the folder of the runs')
-  found.set_defaults(function=function)
   return found
 
 

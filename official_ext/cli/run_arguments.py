@@ -50,13 +50,12 @@ def add_command(
     runs: what the runs are called in the help.
     as_json: whether it prints JSON too.
   """
-  found = commands.add_parser(name, help=text, description=f'{text[:1].upper()}{text[1:]}.')
+  found = arguments_lib.add_command(commands, name, function, text)
   found.add_argument('root', metavar='RUNS_DIR', type=arguments_lib.folder, help='the folder of the runs')
   if runs:
     found.add_argument('runs', metavar=runs, nargs='*', type=arguments_lib.folder, help='the path of a run below it')
   if as_json:
     found.add_argument('--json', action='store_true', help='print JSON')
-  found.set_defaults(function=function)
   return found
 
 

@@ -31,6 +31,7 @@ from official_ext.operations.sweeps import sweep_results
 
 _RUNS_DIR = 'runs'
 _BEHIND = 'FLAGS OF train.py'
+_PLACES = 'the folder of the runs and the name of the sweep, or its folder; the numbers of points'
 _MAX_MISTAKES = 20
 # Flags that stand for a key of the file.
 _KEYS = ('experiment', 'mode', 'method', 'run_cap', 'seed', 'name', 'description')
@@ -56,7 +57,14 @@ def _parser() -> arguments_lib.Parser:
   commands = parser.add_commands(default='start')
   _add_start(commands)
   found = _command(commands, 'list', _list, 'list the sweeps', places=False)
-  found.add_argument('runs_dir', nargs='?', default=_RUNS_DIR, type=arguments_lib.folder, metavar='RUNS_DIR')
+  found.add_argument(
+    'runs_dir',
+    nargs='?',
+    default=_RUNS_DIR,
+    type=arguments_lib.folder,
+    metavar='RUNS_DIR',
+    help=f'default: {_RUNS_DIR}',
+  )
   found.add_argument('--json', action='store_true', help='print JSON')
   text = 'show the points, the best first, the importance of parameters, the spread by seeds'
   found = _command(commands, 'show', _show, text)
@@ -71,19 +79,18 @@ def _parser() -> arguments_lib.Parser:
 
 
 def _command(commands: Any, name: str, function: Callable[[Any], int], text: str, places: bool = True) -> Any:
-  found = commands.add_parser(name, help=text, description=f'{text.capitalize()}.')
+  found = arguments_lib.add_command(commands, name, function, text)
   if places:
-    found.add_argument('places', nargs='*', type=arguments_lib.folder, metavar='RUNS_DIR SWEEP POINT')
-  found.set_defaults(function=function)
+    found.add_argument('places', nargs='*', type=arguments_lib.folder, metavar='RUNS_DIR SWEEP POINT', help=_PLACES)
   return found
 
 
 def _add_start(commands: Any) -> None:
   text = 'start or resume a sweep in the foreground; the default command'
-  description = f'{text.capitalize()}.'
-  found = commands.add_parser('start', prog='official-ext sweep', help=text, description=description, behind=_BEHIND)
-  found.set_defaults(function=_start)
-  found.add_argument('places', nargs='*', type=arguments_lib.folder, metavar='FILE RUNS_DIR', help='default: runs')
+  found = arguments_lib.add_command(commands, 'start', _start, text, prog='official-ext sweep', behind=_BEHIND)
+  found.add_argument(
+    'places', nargs='*', type=arguments_lib.folder, metavar='FILE RUNS_DIR', help='default of RUNS_DIR: runs'
+  )
   values = f"a parameter and its values, beside or instead of the file's; {arguments_lib.REPEATED}"
   found.add_argument('--set', action='append', default=[], metavar='NAME=V1,V2', help=values)
   for key in _KEYS:

@@ -3,6 +3,7 @@
 import official_ext  # noqa: F401
 
 # isort: split
+import argparse
 import contextlib
 import dataclasses
 import errno
@@ -22,6 +23,7 @@ import pytest
 
 from official_ext.base import errors
 from official_ext.base import yaml_text
+from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import describe
 from official_ext.cli import experiment_cache
 from official_ext.cli import flags as ext_flags
@@ -282,6 +284,26 @@ def test_each_command_has_its_own_help(command, capsys):
   assert f'\n  official-ext {command} ' in out
 
 
+def _arguments_without_help(parser):
+  for action in parser._actions:
+    if isinstance(action, argparse._SubParsersAction):
+      for command in action.choices.values():
+        yield from _arguments_without_help(command)
+    elif not action.help:
+      yield f'{parser.prog}: {action.dest}'
+
+
+def test_each_argument_of_each_command_has_a_help(capsys, monkeypatch):
+  parsers = []
+  format_help = arguments_lib.Parser.format_help
+  monkeypatch.setattr(arguments_lib.Parser, 'format_help', lambda self: [parsers.append(self), format_help(self)][1])
+  for command in cli._COMMANDS:
+    status, out, _ = run(capsys, command, '--help')
+    assert status == 0 and all(len(line) <= 120 for line in out.splitlines()), command
+  assert {parser.prog.split()[1] for parser in parsers} == set(cli._COMMANDS)
+  assert [name for parser in parsers for name in _arguments_without_help(parser)] == []
+
+
 def test_the_help_names_flags_that_exist(capsys):
   out = run(capsys, 'check', '--help')[1]
   assert set(re.findall(r'--(\w+)', out)) <= set(ext_flags._NAMES)
@@ -314,7 +336,7 @@ def process(folder, cache, *arguments):
 
 
 def test_help_does_not_import_tensorflow(tmp_path):
-  for arguments in (['--help'], ['check', '--help']):
+  for arguments in (['--help'], ['check', '--help'], ['export', '--help'], ['data_service', '--help'], ['new', '-h']):
     assert process(tmp_path, tmp_path, *arguments)[1] == '0 False'
 
 

@@ -39,6 +39,14 @@ def test_a_number_that_is_used_again_does_not_keep_a_dead_training_alive(tmp_pat
   assert watch.has_ended()
 
 
+def test_a_training_whose_launcher_is_about_to_restart_it_has_not_ended(tmp_path):
+  own = process_identity.own()
+  _write(tmp_path, pid_start=own.pid_start - 1, launcher=own.as_dict())
+  assert not _watch(tmp_path).has_ended()
+  _write(tmp_path, pid_start=own.pid_start - 1, launcher={**own.as_dict(), 'pid_start': own.pid_start - 1})
+  assert _watch(tmp_path).has_ended()
+
+
 @pytest.mark.parametrize('where', [{'pid_namespace': 'pid:[1]'}, _ELSEWHERE], ids=['container', 'host'])
 def test_a_training_that_cannot_be_seen_lives_while_its_heart_beats(tmp_path, where):
   _write(tmp_path, pid=2**22, step=0, **where)  # In this namespace the number is nobody's.
