@@ -94,7 +94,8 @@ def test_wrong_types_count_as_unknown():
 
 def test_identity_lock_and_status_need_no_tensorflow():
   code = (
-    'import sys; from official_ext.base.processes import process_identity, run_lock, run_status; '
+    'import sys; from official_ext.base.processes import process_identity; '
+    'from official_ext.base.run_folder import run_lock, run_status; '
     'sys.exit("tensorflow" in sys.modules)'
   )
   assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0

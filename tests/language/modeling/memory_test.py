@@ -14,7 +14,7 @@ import official_ext as ext
 import numpy as np
 import tensorflow as tf
 
-from tests.core import harness
+from tests.training.loop import harness
 
 fields, quantization, rows = json.loads(sys.argv[1])
 dump = sys.argv[2]

@@ -13,7 +13,7 @@ import functools, os, sys, time
 import numpy as np
 import tensorflow as tf
 from official_ext.cli import exit_status
-from tests.core import small_run
+from tests.training.loop import small_run
 
 folder, place, seconds, hang_seconds = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
 counts = {'train': 0, 'eval': 0}
