@@ -168,6 +168,7 @@ def test_a_mistake_is_one_line_and_status_2(arguments, start, capsys):
   assert err.startswith(f'error: {start}') and err.count('\n') == 1 and not out
 
 
+@pytest.mark.slow
 def test_a_reader_may_stop_early(train_server, tmp_path):
   output, error = tmp_path / 'output', tmp_path / 'error'
   os.mkfifo(output)

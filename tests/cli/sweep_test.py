@@ -74,6 +74,7 @@ def test_without_a_file_parameters_make_a_grid(run):
   queues.until(lambda: queue_folder.Queue('some/runs').dispatcher() is None)
 
 
+@pytest.mark.slow
 def test_points_are_stopped_deleted_and_go_on_in_the_background(run):
   write({'metric': {'name': 'loss'}, 'parameters': {'x': {'values': [0.5, 0.3]}, 'seconds': {'value': 5}}})
   status, stdout, _ = run('lr.yaml runs --slots=2 --start')

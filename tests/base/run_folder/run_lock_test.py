@@ -20,7 +20,7 @@ _OTHER_BOOT = '00000000-0000-4000-8000-000000000000'
 # Holds the lock until its stdin ends; `refused: ...` where it is not given it.
 _HOLD = """
 import sys
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.base.files import file_lock
 from official_ext.base.run_folder import run_lock
 lock = run_lock.RunLock(sys.argv[1], 'train_and_eval', silence_seconds=float(sys.argv[2]))
@@ -239,6 +239,8 @@ def test_a_lock_file_that_somebody_deleted_comes_back(tmp_path, hold):
   lock.release()
 
 
+@pytest.mark.slow
+@pytest.mark.tensorflow
 def test_a_remote_file_system_has_leases(monkeypatch):
   monkeypatch.setattr(run_lock, '_SETTLE_SECONDS', 0.1)
   folder = 'ram://runs/1'

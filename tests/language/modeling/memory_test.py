@@ -91,6 +91,7 @@ def test_layers_that_are_computed_once_more_need_less_memory(plans):
   assert scan < none - (layers - 2) * layer, (none, block, scan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'quantization, scan', harness.cases(fast=[('nf4', True)], soak=[('none', False), ('nf4', False)])
 )

@@ -142,6 +142,7 @@ def test_a_changed_module_is_read_anew_and_a_broken_one_told(own, tmp_path):
     assert driver.experiments()['lines'] == [line]
 
 
+@pytest.mark.slow
 def test_a_hanging_request_ends_and_a_dead_process_comes_back(own, tmp_path, monkeypatch):
   monkeypatch.setattr(driver_lib, '_ANSWER_SECONDS', 1.0)
   with own(_REGISTRY.format(steps=5)) as driver:

@@ -47,6 +47,7 @@ def check_a_crowd(trial, count, slots, seconds):
   return len(starts)
 
 
+@pytest.mark.slow
 def test_jobs_that_crash_never_exceed_the_slots(trial):
   assert check_a_crowd(trial, count=len(_CROWD), slots=3, seconds=0.05) == sum(starts for _, starts, _ in _CROWD)
 

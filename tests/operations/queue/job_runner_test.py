@@ -201,6 +201,7 @@ def test_workers_that_hear_nothing_are_killed_with_their_launcher(trial, launche
   assert trial.statuses() == {1: 'cancelled'}
 
 
+@pytest.mark.slow
 def test_a_job_keeps_its_slot_while_workers_of_a_killed_launcher_save(trial, launched):
   runner, workers = launched
   os.kill(min(workers), signal.SIGSTOP)

@@ -197,6 +197,7 @@ def test_evaluations_beside_a_training_that_evaluates_leave_its_best_checkpoint_
   assert logs['best_validation_loss'] == pytest.approx(info['validation_loss'])  # That of the training.
 
 
+@pytest.mark.slow
 def test_continuous_eval_keeps_the_best_where_the_training_does_not_evaluate(tmp_path):
   small_run.run(tmp_path, 'train', trainer=BEST)
   assert not (tmp_path / 'best').exists()

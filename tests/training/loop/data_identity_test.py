@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 from official.core import input_reader
+import pytest
 import tensorflow as tf
 
 from official_ext.data import example_order
@@ -42,6 +43,7 @@ def test_a_run_that_goes_on_with_other_examples_says_so(tmp_path, capsys):
   assert told(capsys) == []
 
 
+@pytest.mark.slow
 def test_another_seed_another_order_and_another_mode(tmp_path, capsys, monkeypatch):
   small_run.run(tmp_path, 'train', trainer={'train_steps': 4})
   assert 'validation_data' not in manifests.read(f'{tmp_path}/ckpt-4')['data']

@@ -68,6 +68,7 @@ def test_the_end_of_an_interrupted_run_may_have_a_rate_of_0(tmp_path):
   assert logged_rates(tmp_path)[8] == 0.0
 
 
+@pytest.mark.slow
 def test_another_line_of_training_starts_where_its_checkpoint_was(tmp_path):
   run(tmp_path / 'first', 4, decay_steps=4)
   with pytest.raises(errors.UserError, match='is 0 at each of the steps 4 to 5'):
