@@ -71,6 +71,13 @@ def pytest_collection_modifyitems(config, items) -> None:
   items[:] = [item for item in items if item not in needing]
 
 
+@pytest.fixture(scope='module', autouse=True)
+def free_memory():
+  """Lets go of the trainers of a module, which saving threads hold to the end of the process."""
+  yield
+  tensorflow_import.end_saving_threads()
+
+
 @pytest.fixture(scope='session')
 def train_server():
   """What `run_train` and `start_train` fork from; started at first use."""

@@ -1,10 +1,12 @@
 """What the import of TensorFlow does in a test process: it configures devices, or is refused."""
 
+import atexit
 import importlib.abc
 import importlib.util
 import os
 import pathlib
 import sys
+import threading
 
 NUM_CPUS = 4
 REFUSED = 'TensorFlow was imported with --no-tensorflow'  # As tests/no_tensorflow/tensorflow.py raises it.
@@ -58,6 +60,19 @@ def iterate_without_autotune(tf) -> None:
     return apply_debug_options(dataset.with_options(options))
 
   tf.data.Dataset._apply_debug_options = without_autotune
+
+
+def end_saving_threads() -> None:
+  """Ends the threads of asynchronous checkpoints that are idle.
+
+  Each lives as long as its process, and holds a checkpoint: the trainer, and all that was compiled for it.
+  """
+  module = sys.modules.get('tensorflow.python.checkpoint.async_checkpoint_helper')
+  for thread in threading.enumerate() if module else ():
+    helper = getattr(getattr(thread, '_target', None), '__self__', None)
+    if isinstance(helper, module.AsyncCheckpointHelper) and not helper._queue.unfinished_tasks:
+      atexit.unregister(helper._join_async_save_thread)
+      helper._queue.put(False)  # What its thread ends by.
 
 
 def _configure(tf) -> None:
