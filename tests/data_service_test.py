@@ -11,7 +11,6 @@ import time
 import pytest
 
 from official_ext.cli import main
-from tests import tiers
 from tests.soak import comparison
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -123,7 +122,8 @@ def test_data_that_are_not_there_are_named(start_script):
   assert "error: task.train_data.input_path: no file matches 'imagenet-2012-tfrecord/train*'" in done.stderr
 
 
-@tiers.parametrize('flag', ['--port', '--worker_port'], fast=1)
+@pytest.mark.slow
+@pytest.mark.parametrize('flag', ['--port', '--worker_port'])
 def test_a_port_that_is_taken_is_named(capsys, flag):
   """Also by one who would share it, as TensorFlow's servers do."""
   with socket.socket() as taken:

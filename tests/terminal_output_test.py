@@ -115,7 +115,7 @@ def test_gpus_that_tensorflow_cannot_use_are_reported(run_train, tmp_path):
 
 
 @pytest.mark.slow
-@tiers.parametrize('program', ['train', 'official-ext'], fast=['official-ext'])
+@pytest.mark.parametrize('program', ['train', 'official-ext'])
 def test_a_deleted_current_directory_is_one_line(tmp_path, program):
   gone = tmp_path / 'gone'
   gone.mkdir()

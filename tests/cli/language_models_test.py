@@ -122,6 +122,7 @@ def test_generate_prints_what_transformers_does_alone_and_a_stream_is_the_same(r
   assert len(pieces) > 3
 
 
+@pytest.mark.slow
 def test_an_adapter_folder_is_its_base_with_the_adapters(run, place):
   status, out, _ = run('convert', 'adapter', 'merged', '--max_shard_size=20KB')
   assert (status, out) == (0, 'Converted adapter to merged: llama, float32\n')

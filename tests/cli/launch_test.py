@@ -219,6 +219,7 @@ def test_a_launcher_whose_output_cannot_be_written_goes_on(tmp_path, redirected)
   assert len(run.starts(0)) == len(run.starts(1)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'plans', [('0:*:sleep100', '1:*:sleep100'), ('0:*:sleep100', '1:*:wait'), ('0:*:0', '1:*:hang')]
 )
@@ -282,6 +283,7 @@ def test_workers_end_with_a_launcher_that_was_killed(tmp_path):
   run.process.communicate()
 
 
+@pytest.mark.slow
 def test_workers_of_a_launcher_share_a_secret_that_nobody_else_has(tmp_path):
   secrets = []
   for number in range(2):

@@ -89,6 +89,7 @@ def _is_unread(params, path):
   return False
 
 
+@pytest.mark.slow
 def test_all_experiments_can_be_described():
   for name in parser.experiment_names():
     if not parser.factory_of(name).__module__.startswith(('official.', 'experiments.')):

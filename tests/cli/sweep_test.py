@@ -64,6 +64,7 @@ def test_a_file_is_run_shown_and_grows(run):
   assert values['points'][1]['run'] == 'lr/002-x=0.3'
 
 
+@pytest.mark.slow
 def test_without_a_file_parameters_make_a_grid(run):
   write({'name': 'b c', 'parameters': {'x': {'value': 1.0}}}, 'a.yaml')
   status, stdout, _ = run('a.yaml some/runs --set=x=0.1,0.2 --metric=loss --slots=2')

@@ -362,6 +362,7 @@ def test_a_bad_example_is_named_as_without_a_service(service):
   assert messages[0] == messages[1] and 'example 7 of Numbers, at position ' in messages[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('is_training', [True, False])
 def test_skipped_examples_are_counted_as_without_a_service(service, is_training):
   source = Numbers(bad=(7, 30))

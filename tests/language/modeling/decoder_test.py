@@ -102,6 +102,7 @@ def test_another_seed_is_another_function(kept):
   assert gradients(made(**DROPOUT), seed=4)[0] != pytest.approx(kept(False)[0], rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'fields',
   [

@@ -105,6 +105,7 @@ def test_draws_have_the_probabilities_of_the_filtered_logits():
     assert abs(np.mean(drawn == token) - probability) < 4 * np.sqrt(probability * (1 - probability) / len(drawn))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('scan_layers', [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_the_samplers_log_probabilities_are_those_of_the_loss(model, scan_layers):
   if scan_layers:

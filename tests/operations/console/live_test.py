@@ -169,6 +169,7 @@ def test_an_unknown_topic_and_an_unknown_run_are_refused(console):
   assert console.try_get('/api/stream', topics='runs', run='none')[0] == 400
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_away_for_a_while_is_told_and_found_again(root, start_console):
   own = root.parent / 'away'
   folders.make(own, 'run', [])

@@ -113,6 +113,7 @@ def test_devices_and_files_are_checked_too(driver, tmp_path):
   assert (field, 'is a folder, and a run keeps a file there' in line) == ('--model_dir', True)
 
 
+@pytest.mark.slow
 def test_nothing_of_a_request_is_left_for_the_next(own, tmp_path):
   with own(_REGISTRY.format(steps=5)) as driver:
     flags = _flags(tmp_path / 'run', experiment='own')

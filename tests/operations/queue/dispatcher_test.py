@@ -199,6 +199,7 @@ def test_after_a_restart_of_the_machine_what_ran_is_tried_again(trial):
   assert json.loads(attempt.with_suffix('.ended.json').read_text())['outcome'] == job_files.LOST
 
 
+@pytest.mark.slow
 def test_a_pause_outlives_its_dispatcher_and_what_runs_goes_on(trial):
   trial.add(held=True)
   trial.add()

@@ -164,6 +164,7 @@ def test_a_flood_of_strangers_does_not_keep_the_workers_apart(clusters):
     [each.result(30) for each in floods]
 
 
+@pytest.mark.slow
 def test_a_stranger_in_the_chiefs_place_is_not_believed(clusters):
   two = clusters(2)
   port = int(two[0].addresses[0].split(':')[1])

@@ -97,6 +97,7 @@ def test_a_signal_in_an_evaluation_leaves_it_to_the_next_start(step, straight, t
   assert small_run.events(folder, 'restored')[-1]['step'] == step
 
 
+@pytest.mark.slow
 def test_an_evaluation_alone_stops_and_saves_nothing(tmp_path):
   run(tmp_path)
   before = sorted(path.name for path in tmp_path.glob('ckpt-*'))

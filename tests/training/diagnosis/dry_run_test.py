@@ -52,6 +52,7 @@ def test_it_tells_what_there_is(run):
   assert lines['would'] == 'train 12 steps of 8 examples, evaluate every 6, save every 4'
 
 
+@pytest.mark.slow
 def test_it_runs_on_two_replicas(run):
   assert '2 replicas' in run(runtime={'distribution_strategy': 'mirrored', 'num_virtual_cpus': 2})['devices']
 

@@ -72,6 +72,7 @@ def test_packages_that_an_older_version_did_not_note_are_not_named():
   )
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_notes_no_code_is_taken_as_it_is(tmp_path, capsys):
   small_run.run(tmp_path, trainer={'train_steps': 4})
   content = manifests.read(f'{tmp_path}/ckpt-4')

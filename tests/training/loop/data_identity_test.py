@@ -54,6 +54,7 @@ def test_another_seed_another_order_and_another_mode(tmp_path, capsys, monkeypat
   assert told(capsys)[1:] == ['task.train_data: order_of_examples: 1 -> 2', 'task.train_data: seed: 0 -> 5']
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_notes_no_data_is_taken_as_it_is(tmp_path, capsys):
   small_run.run(tmp_path, trainer={'train_steps': 4})
   path = f'{tmp_path}/ckpt-4'
@@ -97,6 +98,7 @@ def write_records(path, num_examples):
       )
 
 
+@pytest.mark.slow
 def test_an_ordinary_pipeline_is_told_by_its_files(tmp_path, capsys):
   data = tmp_path / 'data'
   data.mkdir()

@@ -114,6 +114,7 @@ class AnnealedTask(NoisyTask):
     return loss + tf.cast(self.step, tf.float32), {**logs, 'anneal': tf.cast(self.step, tf.float32)}
 
 
+@pytest.mark.slow
 def test_an_annealed_loss_is_evaluated_at_the_step_of_the_checkpoint_in_every_mode(tmp_path):
   trainer = {'best_checkpoint_export_subdir': 'best', 'best_checkpoint_eval_metric': 'own', 'max_to_keep': 5}
   small_run.run(tmp_path, task_cls=AnnealedTask, trainer=trainer)

@@ -79,6 +79,7 @@ def test_the_first_program_compiles_for_one_step_and_serves_all_lengths(monkeypa
   assert runs == [1, 10, 3] and trainer.speed.steps == 3 and trainer.num_compilations == 1
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_finite_is_skipped_inside_a_program():
   x, y = harness.make_data(29)
   x[7] = np.nan
@@ -103,6 +104,7 @@ def test_after_a_rollback_steps_find_their_batches_further_on():
     np.testing.assert_array_equal(left, right)
 
 
+@pytest.mark.slow
 def test_the_next_batches_are_those_of_the_next_step_and_are_not_used_up():
   trainer = make(GatheredTask)
   harness.train(trainer, 6)

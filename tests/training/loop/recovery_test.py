@@ -36,6 +36,7 @@ def events(folder, event):
   return small_run.events(folder, event)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
 def test_a_skipped_update_is_told_with_its_examples(replicas, tmp_path):
   model, _ = small_run.run(tmp_path, 'train', task_with_bad_steps(3, 7), replicas)
@@ -210,6 +211,7 @@ def test_a_rollback_leads_the_actions_back_too(tmp_path):
   ]
 
 
+@pytest.mark.slow
 def test_a_rollback_before_the_first_checkpoint_starts_again(tmp_path):
   small_run.run(tmp_path, 'train', task_with_bad_batches(0, 2), trainer=ROLLBACK)
   (event,) = events(tmp_path, 'rollback')
@@ -244,6 +246,7 @@ def test_what_lies_long_ago_is_left_alone(tmp_path):
   assert (event['step'], event['from_step'], event['data_offset']) == (12, 14, 2)
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_roll_back_does_not_save_where_it_went_astray(tmp_path):
   # Before: it was saved on the way out, and the next start went on from there.
   def block(output):
@@ -315,6 +318,7 @@ def test_a_run_that_went_back_resumes_where_it_was(gone_back, tmp_path):
 # A bound on the loss.
 
 
+@pytest.mark.slow
 def test_a_loss_above_the_bound_ends_the_run(tmp_path):
   bad = task_with_bad_batches(5, value=1000.0)
   with pytest.raises(errors.DivergedError, match='training_loss up to step 6 is 1000; trainer.loss_upper_bound is 900'):

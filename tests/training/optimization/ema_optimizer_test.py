@@ -57,6 +57,7 @@ def test_the_average_follows_the_formula(shape):
   harness.assert_close(averages_of(trainer), average)
 
 
+@pytest.mark.slow
 @in_shapes('fused', 'plain_two')
 def test_defect_06_the_average_follows_float16_training_and_waits_at_an_overflow(shape):
   # Stock: TypeError, its apply_gradients does not know experimental_aggregate_gradients.

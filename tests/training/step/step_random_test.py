@@ -8,7 +8,6 @@ import tf_keras
 
 from official_ext.base import errors
 from official_ext.training.step import step_random
-from tests import tiers
 from tests.training.loop import harness
 
 
@@ -272,7 +271,8 @@ def test_tensorflows_own_ops_are_as_they_were_outside_of_a_step():
   assert [op.type for op in graph.get_operations()].count('RandomUniform') == 2
 
 
-@tiers.parametrize(
+@pytest.mark.slow
+@pytest.mark.parametrize(
   'draw, distribution',
   [
     (lambda: tf.random.uniform([2000]), ('uniform',)),
@@ -280,7 +280,6 @@ def test_tensorflows_own_ops_are_as_they_were_outside_of_a_step():
     (lambda: tf.random.gamma([2000], 2.0), ('gamma', (2.0,))),
   ],
   ids=['uniform', 'normal', 'gamma'],
-  fast=1,
 )
 def test_tensorflows_own_ops_keep_their_distributions(draw, distribution):
   compiled = tf.function(lambda step: in_key(draw, step))

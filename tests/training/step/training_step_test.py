@@ -276,6 +276,7 @@ def test_float16_accumulates_to_the_large_batch_and_survives_an_overflow(shape, 
   assert np.abs(harness.weights_of(trainer)[0] - before[0]).max() > 0
 
 
+@pytest.mark.slow
 @shapes('plain', 'fused', 'plain_two')
 def test_float16_does_not_scale_a_nan_loss_away(shape):
   trainer = harness.make_trainer(model_of('mixed_float16'), data_with_nan([1]), optimizer=scaled_sgd, **shape)

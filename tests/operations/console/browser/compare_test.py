@@ -79,6 +79,7 @@ def test_a_phone_has_room_for_all(new_page, console):
   assert page.evaluate('document.documentElement.scrollWidth') == 390
 
 
+@pytest.mark.slow
 def test_smoothing_is_that_of_tensorboard(page, console):
   """An EMA without bias: with weight w the n-th is the mean of all before, each weighed w to the power of its age."""
   page.goto(f'{console.url}/compare')

@@ -138,6 +138,7 @@ def test_a_busy_run_is_followed_without_a_gap(page, console, runs_folder):
   assert page.evaluate('window.messages') < 60  # Many events a message, not a message an event.
 
 
+@pytest.mark.slow
 def test_the_token_is_asked_for_once(page, runs_folder, start_console):
   page.allowed += ['401']
   console = start_console(runs_folder, host='0.0.0.0', password=PASSWORD)

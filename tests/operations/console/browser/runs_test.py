@@ -102,6 +102,7 @@ def test_a_filter_means_what_it_means_on_the_command_line(page, console):
   _foot(page, '14 runs')
 
 
+@pytest.mark.slow
 def test_columns_are_chosen_among_metrics_and_fields(page, console):
   _open(page, console)
   page.get_by_role('button', name='Columns').click()
@@ -168,6 +169,7 @@ def test_runs_are_deleted_restored_and_archived(page, console, runs_folder):
   console.post('/api/runs/delete', runs=['doomed2'])
 
 
+@pytest.mark.slow
 def test_the_keyboard_walks_selects_opens_and_explains(page, console):
   _open(page, console, '?filter=sweep')
   for key in ('j', 'j', 'ArrowDown', 'k', 'x', 'j', 'j', 'X'):
@@ -224,6 +226,7 @@ def test_nothing_runs_off_the_screen(new_page, console, width, scheme):
   assert page.evaluate('getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)') == other
 
 
+@pytest.mark.slow
 def test_text_is_readable_in_both_themes(new_page, console):
   """WCAG 2.1, 1.4.3: a contrast of 4.5 for text on its ground."""
   pairs = [
