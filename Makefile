@@ -22,7 +22,7 @@ MANIFESTS := .venv-manifests
 MANIFESTS_NEED := tests/operations/engines/published.txt
 MANIFESTS_STAMP := $(MANIFESTS)/.installed-$(VERSION)-$(shell cat $(MANIFESTS_NEED) | cksum | cut -d ' ' -f 1)
 
-.PHONY: .venv .venv-peers .venv-manifests demo console test check pythons smoke manifests soak powercut bench experiments clean
+.PHONY: .venv .venv-peers .venv-manifests demo console test test-fast test-all test-slow check pythons smoke manifests soak powercut bench experiments clean
 
 .venv: $(STAMP)
 
@@ -65,9 +65,24 @@ console: .venv
 	@mkdir -p runs
 	@$(BIN)/python -m official_ext.cli.main console runs --port=$(PORT)
 
-# Model Garden's own test modules are among the tests: tests/model_garden/official_tests_test.py.
+# Every promise in its short form, in ten minutes on two cores.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 test: check
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(PYTEST)
+
+# Operations, files, commands and the like, in three minutes: no process of these tests imports TensorFlow.
+FAST := tests/base tests/operations tests/cli tests/data tests/docs tests/language/text tests/training/devices \
+  tests/makefile_test.py tests/import_direction_test.py
+test-fast: .venv
+	$(PYTEST) --no-tensorflow --ignore=tests/operations/console/browser $(FAST)
+
+# Everything but `make soak`, in half an hour: Model Garden's own test modules with this library's trainer too.
+test-all: check
+	$(PYTEST) -m 'not soak'
+
+# What `make test` leaves out of `make test-all`.
+test-slow: .venv
+	$(PYTEST) -m 'slow and not soak'
 
 check: .venv
 	$(BIN)/ruff check .

@@ -1,4 +1,7 @@
-"""What all tests share: devices, environment, and the driver as a real process."""
+"""What all tests share: environment, devices, and the driver as a real process.
+
+It imports no TensorFlow: a test module that needs it does, and devices are configured by that import.
+"""
 
 import official_ext  # noqa: F401  Before tensorflow.
 
@@ -16,39 +19,63 @@ os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
 os.environ.setdefault('XLA_FLAGS', '--xla_backend_optimization_level=0')
 
 import pytest
-import tensorflow as tf
 
+from tests import tensorflow_import
 from tests import train_processes
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-NUM_CPUS = 4
+
+tensorflow_import.configure_on_import()
 
 # `nohup make test` ignores it, and the programs of this library then do too: they are started by tests that send it.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-tf.config.set_logical_device_configuration(
-  tf.config.list_physical_devices('CPU')[0], [tf.config.LogicalDeviceConfiguration()] * NUM_CPUS
-)
+
+class _ModuleWithoutTensorFlow(pytest.Module):
+  """A test module that has no tests if importing it imports TensorFlow."""
+
+  def collect(self):
+    try:
+      return super().collect()
+    except self.CollectError as error:
+      if tensorflow_import.REFUSED not in str(error):
+        raise
+      return []
 
 
-def _iterate_without_autotune() -> None:
-  """Lets no data set that is iterated in this process tune itself.
-
-  tf.data's tuning thread sleeps between its rounds, ever longer, and TensorFlow's cancellation does not wake it
-  (`Model::OptimizeLoop` looks at a flag that is set after the wake-up call). So the garbage collection of an iterator,
-  at any moment, may take as long as the iterator has lived, up to a minute.
-  """
-  apply_debug_options = tf.data.Dataset._apply_debug_options
-
-  def without_autotune(dataset):
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return apply_debug_options(dataset.with_options(options))
-
-  tf.data.Dataset._apply_debug_options = without_autotune
+def pytest_addoption(parser) -> None:
+  parser.addoption(
+    '--no-tensorflow',
+    action='store_true',
+    help='refuse to import TensorFlow, here and in child processes; leave out the tests that need it',
+  )
 
 
-_iterate_without_autotune()
+def pytest_configure(config) -> None:
+  if config.getoption('no_tensorflow'):
+    tensorflow_import.refuse()
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+  if parent.config.getoption('no_tensorflow'):
+    return _ModuleWithoutTensorFlow.from_parent(parent, path=module_path)
+  return None
+
+
+def pytest_collection_modifyitems(config, items) -> None:
+  """With --no-tensorflow, leaves out tests that are marked `tensorflow`, or start train.py."""
+  if not config.getoption('no_tensorflow'):
+    return
+  needing = [item for item in items if 'train_server' in item.fixturenames or item.get_closest_marker('tensorflow')]
+  config.hook.pytest_deselected(items=needing)
+  items[:] = [item for item in items if item not in needing]
+
+
+@pytest.fixture(scope='module', autouse=True)
+def free_memory():
+  """Lets go of the trainers of a module, which saving threads hold to the end of the process."""
+  yield
+  tensorflow_import.end_saving_threads()
 
 
 @pytest.fixture(scope='session')

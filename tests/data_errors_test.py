@@ -12,6 +12,7 @@ import tf_keras
 
 from official_ext.cli import exit_status
 from official_ext.cli import flags as ext_flags
+from tests import tiers
 from tests.model_garden import tfrecords
 from tests.model_garden import train_test
 import train
@@ -172,7 +173,11 @@ MORE_BROKEN = {
 }
 
 
-@pytest.mark.parametrize('name', [*BROKEN, *(pytest.param(name, marks=pytest.mark.soak) for name in MORE_BROKEN)])
+@tiers.parametrize(
+  'name',
+  [*BROKEN, *(pytest.param(name, marks=pytest.mark.soak) for name in MORE_BROKEN)],
+  fast=['a record that lacks a feature'],
+)
 def test_a_model_garden_task(name, tmp_path, capfd, clean_process):
   file, spoil, arguments, expected = {**BROKEN, **MORE_BROKEN}[name]
   command = bert(tmp_path, *arguments)

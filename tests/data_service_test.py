@@ -72,6 +72,7 @@ def _wait_for(folder: pathlib.Path, step: int, process) -> None:
     time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_run_ends_alike_when_workers_and_the_dispatcher_are_killed_and_started(
   tmp_path, services, run_train, start_train
 ):
@@ -121,6 +122,7 @@ def test_data_that_are_not_there_are_named(start_script):
   assert "error: task.train_data.input_path: no file matches 'imagenet-2012-tfrecord/train*'" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('flag', ['--port', '--worker_port'])
 def test_a_port_that_is_taken_is_named(capsys, flag):
   """Also by one who would share it, as TensorFlow's servers do."""
@@ -135,6 +137,7 @@ def test_a_port_that_is_taken_is_named(capsys, flag):
   )
 
 
+@pytest.mark.slow
 def test_what_is_no_dispatcher_is_waited_for_until_a_signal(start_script):
   with socket.create_server(('localhost', 0)) as other:
     address = f'localhost:{other.getsockname()[1]}'

@@ -87,7 +87,9 @@ def test_an_installation_that_failed_is_done_again(checkout):
   assert len(_installs(checkout)) == 2
 
 
-@pytest.mark.parametrize('target', ['demo', 'test', 'check', 'bench', 'experiments'])
+@pytest.mark.parametrize(
+  'target', ['demo', 'test', 'test-fast', 'test-all', 'test-slow', 'check', 'bench', 'experiments']
+)
 def test_every_target_sets_itself_up(checkout, target):
   planned = _make(checkout, '--dry-run', target).stdout
   assert 'pip install' in planned
@@ -156,17 +158,32 @@ def test_the_smoke_part_runs_on_every_python_at_hand_in_an_environment_of_its_ow
   ]
 
 
+_PASSED = '==== 3 passed in 1.25s ===='
+_FAILED = '= 1 failed in 60.1s (0:01:00) ='
+
+
 @pytest.mark.parametrize(
-  ('closing', 'status'), [('==== 3 passed in 1.25s ====', 0), ('= 1 failed in 60.1s (0:01:00) =', 2)]
+  ('statuses', 'printed'),
+  [
+    ((0, 0), ['short', _PASSED, 'long', _PASSED]),
+    ((0, 2), ['short', _PASSED, 'long', _FAILED]),
+    ((2, 0), ['short', _FAILED]),
+  ],
 )
-def test_ci_ends_with_the_closing_line_of_pytest(tmp_path, closing, status):
+def test_ci_ends_with_the_closing_line_of_pytest(tmp_path, statuses, printed):
   (tmp_path / '.ci').mkdir()
   shutil.copy(ROOT / '.ci/run', tmp_path / '.ci/run')
-  (tmp_path / 'Makefile').write_text(f"test:\n\t@echo 'first'\n\t@echo '{closing}'; exit {status}\n")
+  rules = [
+    f"{target}:\n\t@echo '{first}'\n\t@echo '{_FAILED if status else _PASSED}'; exit {status}\n"
+    for target, first, status in zip(('test', 'test-slow'), ('short', 'long'), statuses, strict=True)
+  ]
+  (tmp_path / 'Makefile').write_text('\n'.join(rules))
   process = subprocess.run([tmp_path / '.ci/run'], capture_output=True, text=True, timeout=60, check=False)
-  assert process.returncode == status
-  assert process.stdout.splitlines()[-1] == closing
-  assert process.stdout.splitlines()[0] == 'first'
+  lines = process.stdout.splitlines()
+  assert process.returncode == max(statuses)
+  assert [line for line in lines[:-1] if line.startswith(('short', 'long', '='))] + lines[-1:] == (
+    printed + printed[-1:] if any(statuses) else printed
+  )
 
 
 def test_metadata_promises_the_pythons_that_make_takes():
@@ -180,7 +197,10 @@ def test_metadata_promises_the_pythons_that_make_takes():
   assert stated('official_ext/cli/templates/package/pyproject.toml.txt', 'requires-python = "(.*)"') == promised
 
 
-def test_the_smoke_part_names_tests_that_are_there():
-  recipe = re.search(r'^smoke: .*\n((?:\t.*\n)+)', (ROOT / 'Makefile').read_text(), re.MULTILINE).group(1)
+@pytest.mark.parametrize(
+  'pattern', [r'^smoke: .*\n((?:\t.*\n)+)', r'^FAST := ((?:.*\\\n)*.*\n)'], ids=['smoke', 'fast']
+)
+def test_a_part_names_tests_that_are_there(pattern):
+  recipe = re.search(pattern, (ROOT / 'Makefile').read_text(), re.MULTILINE).group(1)
   named = re.findall(r'tests/\S+', recipe)
   assert len(named) > 5 and all((ROOT / path).exists() for path in named), named

@@ -168,6 +168,7 @@ def assert_written_by_one(folder, straight):
   assert run_status.read(str(folder))['status'] == 'finished'
 
 
+@pytest.mark.slow
 def test_defect_01_a_killed_worker_is_replaced_and_the_result_is_bit_identical(launched, straight, tmp_path):
   # Stock: workers but the first save into a new temporary folder; on restart they are at step 0, and all die in a
   # collective.

@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 
+from tests import tiers
 from tests.powercut import crash_states
 from tests.powercut import file_system
 from tests.powercut import folder_scenarios
@@ -237,19 +238,23 @@ def test_the_replayed_calls_of_a_program_lead_to_its_files(tmp_path):
   assert {'2', '3', '5', 'd/ü/1'} <= set(repeated.model.tree())
 
 
-@pytest.mark.parametrize(
-  'scenario',
-  [folder_scenarios.WholeFolder(), training_scenarios.SHORT],
-  ids=lambda scenario: scenario.name,
+@tiers.parametrize(
+  ('scenario', 'states'),
+  [
+    pytest.param(training_scenarios.SHORT, 100, id='a few states'),
+    *(pytest.param(each, 400, id=each.name) for each in (folder_scenarios.WholeFolder(), training_scenarios.SHORT)),
+  ],
+  fast=1,
 )
-def test_no_state_loses_what_was_synced(scenario, recorder, tmp_path):
-  row = trial.Trial(scenario, tmp_path.resolve(), trial.Limits(states=400, restores=0, seed=0)).run(
+def test_no_state_loses_what_was_synced(scenario, states, recorder, tmp_path):
+  row = trial.Trial(scenario, tmp_path.resolve(), trial.Limits(states=states, restores=0, seed=0)).run(
     recorder, recorder.server
   )
   assert not row.failures
   assert row.distinct > 50
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_sync_is_found(recorder, tmp_path):
   @dataclasses.dataclass(frozen=True)
   class Unsynced(folder_scenarios.WholeFolder):

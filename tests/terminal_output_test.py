@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from official_ext.base import tf_internals
 from official_ext.language.modeling import pretrained
+from tests import tiers
 from tests.language.fine_tuning import tiny_models
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -113,6 +114,7 @@ def test_gpus_that_tensorflow_cannot_use_are_reported(run_train, tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('program', ['train', 'official-ext'])
 def test_a_deleted_current_directory_is_one_line(tmp_path, program):
   gone = tmp_path / 'gone'
@@ -129,7 +131,7 @@ def test_a_deleted_current_directory_is_one_line(tmp_path, program):
   assert not (tmp_path / 'run').exists()
 
 
-@pytest.mark.parametrize('where', ['model', 'inputs', 'generator', 'forward'])
+@tiers.parametrize('where', ['model', 'inputs', 'generator', 'forward'], fast=1)
 def test_generator_exit_in_a_task_is_one_line(run_train, tmp_path, where):
   (tmp_path / 'exiting.py').write_text(textwrap.dedent(TASK))
   flags = ['--registry=exiting', '--experiment=exits', '--mode=train', f'--set=task.where={where}', '--set=xla=false']
@@ -163,6 +165,7 @@ def test_unknown_roles_are_named(run_train, base, tmp_path):
   assert 'which are dictionaries with role and content; these have from, value; ' in _error(run_train(flags))
 
 
+@pytest.mark.slow
 def test_a_tokenizer_without_an_end_of_text(run_train, base, tmp_path):
   folder = tmp_path / 'model'
   folder.mkdir()
@@ -198,6 +201,7 @@ def test_a_quantized_folder_is_refused_with_what_helps(base, tmp_path, method):
   )
 
 
+@pytest.mark.slow
 def test_grpo_with_rewards_in_python_starts_without_warnings_of_autograph(run_train, base, tmp_path):
   """Its evaluation is traced before its data are read, so that AutoGraph would convert what reads them."""
   (tmp_path / 'rewarding.py').write_text(
@@ -220,6 +224,7 @@ def test_a_script_has_no_batch_size_of_zero(run_train, tmp_path):
   assert '"effective_batch_size"' not in (tmp_path / 'run/events.jsonl').read_text()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_does_not_fit_is_one_line_in_a_check_too(tmp_path):
   """TensorFlow would add a warning for each of its values when its objects are deleted."""
   values = {f'v{number}': tf.Variable(1.0) for number in range(50)}

@@ -5,6 +5,8 @@ import os
 import shutil
 import time
 
+import pytest
+
 from official_ext.base.run_folder import run_lock
 from official_ext.training.checkpoints import manifests
 from tests.soak import comparison
@@ -79,6 +81,7 @@ def test_a_tilde_after_the_equals_sign_is_the_home_folder(run_train, tmp_path):
   assert os.listdir(tmp_path) == ['home']
 
 
+@pytest.mark.slow
 def test_a_run_moved_to_another_machine_path_and_number_of_devices_at_once(run_train, tmp_path):
   flags = [
     '--set=trainer.best_checkpoint_export_subdir=best',

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from tests import tiers
+
 TIMEOUT = 120
 
 
@@ -45,7 +47,7 @@ def test_defect_10_a_preempted_run_saves_exits_75_and_goes_on(start_train, run_t
   ] == [step]
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'numbers',
   [
     (signal.SIGHUP, signal.SIGHUP),  # Of a terminal that closes, by its shell and by the kernel.
@@ -53,6 +55,7 @@ def test_defect_10_a_preempted_run_saves_exits_75_and_goes_on(start_train, run_t
     (signal.SIGTERM, signal.SIGHUP, signal.SIGCONT),  # By systemd with SendSIGHUP.
   ],
   ids=lambda numbers: '-'.join(number.name for number in numbers),
+  fast=1,
 )
 def test_one_request_may_come_as_several_signals(numbers, start_train, tmp_path):
   endless = ['--set=steps_per_loop=20', '--set=checkpoint_interval=100000000']
@@ -69,6 +72,7 @@ def test_one_request_may_come_as_several_signals(numbers, start_train, tmp_path)
   assert (tmp_path / f'ckpt-{record["step"]}.manifest.json').exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('number', [signal.SIGINT])
 def test_a_second_signal_ends_even_a_loop_that_does_not(number, start_train, tmp_path):
   process = start_train(
@@ -91,6 +95,7 @@ def test_a_second_signal_ends_even_a_loop_that_does_not(number, start_train, tmp
   assert f'{number.name}: saving after this training loop' in output
 
 
+@pytest.mark.slow
 def test_an_export_that_is_asked_to_stop_leaves_no_partial_folder(run_train, train_server, tmp_path):
   # Before: the signal was noted, and the export came to its end.
   assert run_train(flags(tmp_path, '--set=train_steps=2')).returncode == 0

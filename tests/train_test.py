@@ -233,6 +233,7 @@ def test_a_run_beside_its_evaluator_and_what_follows(run_train, start_train, tmp
   assert not list(folder.glob('params.*.yaml')) and read_json(folder / 'run.json')['attempt'] == 2
 
 
+@pytest.mark.slow
 def test_defect_21_an_evaluator_ends_when_its_trainer_was_killed(run_train, start_train, tmp_path):
   # Stock: waits for ever.
   folder = tmp_path / 'run'
@@ -291,6 +292,7 @@ def test_defect_21_an_evaluator_ends_when_its_trainer_was_killed(run_train, star
   assert (before['train_steps'], after['train_steps']) == (100000000, end)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'dtype, strategy',
   [

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from tests import tiers
+
 TASKS = """
 import dataclasses
 
@@ -88,12 +90,13 @@ def test_training_ends_in_one_line(broken, tmp_path, run_train):
   assert 'in user code' in path.read_text()
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'how, status, told',
   [
     ('raise', 1, '{place}: ValueError: there is no such loss; the traceback is in '),
     ('label', 2, r'task.train_data: y: 3 is outside of \[0, 3\)'),
   ],
+  fast=1,
 )
 def test_debug_ends_in_one_line(how, status, told, broken, tmp_path, run_train):
   flags, place = broken(how, '--debug')
@@ -102,12 +105,13 @@ def test_debug_ends_in_one_line(how, status, told, broken, tmp_path, run_train):
   assert process.returncode == status
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'how, told',
   [
     ('variable', 'ValueError: tf.function only supports singleton tf.Variables'),
     ('exit', r'has ended the run by sys.exit\(0\)'),
   ],
+  fast=1,
 )
 def test_check_tells_what_fails_before_its_verdict(how, told, broken, tmp_path, start_script):
   flags, place = broken(how)

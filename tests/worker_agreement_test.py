@@ -3,9 +3,9 @@
 import re
 
 import numpy as np
-import pytest
 
 from tests import own_tasks
+from tests import tiers
 from tests import train_processes
 
 LEGEND = r'not the same on all workers, worker 0 \(\S+:\d+\) -> worker 1 \(\S+:\d+\): '
@@ -22,7 +22,7 @@ def run_two(server, folder, environments):
   return statuses, [(folder / f'log{rank}').read_text() for rank in range(2)]
 
 
-@pytest.mark.parametrize('other', ['nothing', 'data', 'code'])
+@tiers.parametrize('other', ['nothing', 'data', 'code'], fast=['data'])
 def test_workers_must_have_the_same_data_and_code(train_server, tmp_path, other):
   np.save(tmp_path / 'a.npy', np.ones([8, 1], np.float32))
   np.save(tmp_path / 'b.npy', np.ones([12, 1], np.float32))

@@ -300,6 +300,7 @@ def test_code_is_converted_as_inside_a_function():
   assert [float(function(tf.constant(x))) for x in (2.0, -1.0)] == [4.0, -1.0]
 
 
+@pytest.mark.slow
 def test_what_is_left_as_it_is_calls_what_is_converted():
   def double_if_positive(x):
     if x > 0:

@@ -63,6 +63,7 @@ def table_in(output):
   return lines[max(i for i, line in enumerate(lines) if line.startswith('experiment ')) :]
 
 
+@pytest.mark.slow
 def test_one_table_of_all_runs(script, forked, monkeypatch, capfd, tmp_path):
   flags = [
     '--set=train_steps=4',

@@ -67,6 +67,7 @@ def test_commands_are_timed():
   assert [name for name, _ in points(panels)] == ['--help', '--help'] and all(0 < y < 60 for _, y in points(panels))
 
 
+@pytest.mark.slow
 def test_pictures_are_the_same_for_the_same_figures(tmp_path):
   measured = {
     'steps_per_execution': {'steps/s': {'as set': [[1, 9.0], [4, 20.0]], 'chosen': [[2, 15.0]]}},

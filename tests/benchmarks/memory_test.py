@@ -71,6 +71,7 @@ def test_recomputing_changes_no_gradient():
     torch.testing.assert_close(first, second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('variant', subjects.IN_PYTORCH)
 def test_every_way_of_pytorch_makes_the_same_update(variant, tmp_path, monkeypatch):
   subject = subjects.Subject('small', '', 4, subjects.IN_PYTORCH, 1, layers=1)
@@ -93,6 +94,7 @@ def test_every_way_of_pytorch_makes_the_same_update(variant, tmp_path, monkeypat
     torch.testing.assert_close(first, second, rtol=1e-3, atol=1e-4)  # Adam divides tiny gradients by themselves.
 
 
+@pytest.mark.slow
 def test_our_way_is_measured_with_its_plan(start_script, tmp_path):
   code = """
 import dataclasses, json, pathlib, sys

@@ -271,6 +271,7 @@ def quick(monkeypatch, tmp_path):
   return quick
 
 
+@pytest.mark.slow
 def test_a_peer_that_is_missing_or_fails_is_named_and_the_others_go_on(quick, capsys, tmp_path):
   path = tmp_path / 'RESULTS.md'
   assert command.main(['a', '--rounds=2', '--seconds=0.01', '--cores=1', f'--results={path}']) == 1  # One has failed.
@@ -289,6 +290,7 @@ def test_rounds_are_many_where_there_is_a_goal(quick):
   assert quick.rounds_of(entries.Peer('x', 'ours', limits={'data_wait': 1.0})) == quick.rounds
 
 
+@pytest.mark.slow
 def test_the_fastest_of_both_sides_meet_at_the_end(quick, tmp_path):
   workload = dataclasses.replace(quick, final=entries.Final(('numpy',), ('broken', 'numpy'), goal=0.5))
   rows = conductor.Conductor(tmp_path, conductor.Settings(1, 0.01, 1)).measure(workload)

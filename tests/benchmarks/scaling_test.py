@@ -100,6 +100,7 @@ def test_the_decoders_of_the_table_have_the_published_sizes():
   assert cases.GPT2.parameters == 124_439_808 and cases.LLAMA_7B.parameters == 6_738_415_616
 
 
+@pytest.mark.slow
 def test_what_two_replicas_hand_to_all_reduce_is_what_the_model_says():
   task = {'model': {'hidden_sizes': [16, 8]}, 'train_data': {'global_batch_size': 8}}
   trainer = shrunk_run.make_trainer(shrunk_run.make_params('digits_mlp', {'task': task}), 'two')
@@ -134,6 +135,7 @@ def test_what_two_replicas_of_a_decoder_hand_to_all_reduce_is_what_the_model_say
   assert traced.reduced_bytes(trainer) == model.reduced_bytes(counted.parameters - counted.unmultiplied)
 
 
+@pytest.mark.slow
 def test_the_tensors_that_tensor_parallelism_sums_are_those_that_layers_return():
   sizes = []
 

@@ -19,6 +19,7 @@ from official_ext.language.modeling import pretrained
 from official_ext.language.modeling import quantized_linear
 
 pytest.importorskip('safetensors', reason="needs: pip install 'official-ext[language_models]'")
+from tests import tiers
 from tests.cli import language_models_test
 from tests.language.fine_tuning import tiny_models
 
@@ -53,13 +54,14 @@ def logits(model):
 # Models of runs.
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'kind, message',
   [
     ('block', r'the model has decoder/blocks/0, a tests\.custom_language_model\.Louder: '),
     ('head', r'the model has value_head, a tf_keras\..*\.Dense: '),
     ('activation', r'read back, its outputs differ by 0\.\d+ from those of the model, whose largest is '),
   ],
+  fast=1,
 )
 def test_a_run_whose_model_is_another_one_as_a_folder_is_not_converted(kind, message, run, tmp_path):
   language_models_test.leave_run(str(tmp_path / 'run'), 'tests.custom_language_model', kind=kind)
@@ -68,7 +70,7 @@ def test_a_run_whose_model_is_another_one_as_a_folder_is_not_converted(kind, mes
   assert not (tmp_path / 'target').exists() and [path.name for path in tmp_path.iterdir()] == ['run']
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
+@tiers.parametrize('dtype', ['float32', 'bfloat16', 'float16'], fast=1)
 def test_a_run_of_the_librarys_own_model_is_converted(dtype, run, tmp_path):
   model = language_models_test.leave_run(str(tmp_path / 'run'), 'tests.custom_language_model')
   status, _, err = run('convert', tmp_path / 'run', tmp_path / 'target', f'--dtype={dtype}')
@@ -105,6 +107,7 @@ def test_adapters_are_converted_over_the_base_that_they_were_trained_on(run, pla
   np.testing.assert_allclose(logits(pretrained.load(str(tmp_path / 'plain'))), np.load(place / 'plain.npy'), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_over_4_bits_and_its_adapter_are_converted_to_the_same_model(run, place, tmp_path):
   language_models_test.leave_run(str(tmp_path / 'run'), 'tests.lora_language_model', model_path=str(place / 'base'))
   status, _, err = run('convert', tmp_path / 'run', tmp_path / 'of_run')
@@ -119,6 +122,7 @@ def test_a_run_over_4_bits_and_its_adapter_are_converted_to_the_same_model(run, 
   assert run('convert', tmp_path / 'run', tmp_path / 'new', '--load_in_4bit=true')[0] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'flags', [pytest.param((), id='float32'), pytest.param(('--dtype=bfloat16',), id='bfloat16', marks=pytest.mark.soak)]
 )
@@ -171,6 +175,7 @@ def test_an_export_notes_how_its_base_is_kept(run, place, tmp_path):
   assert status == 0 and 'serving_default' in json.loads(out) and f'base: nf4 weights of {place / "base"}' in err
 
 
+@pytest.mark.slow
 def test_another_base_and_flags_without_a_meaning_are_told(run, place, tmp_path):
   tiny_models.write(tmp_path / 'other', seed=4, max_position_embeddings=64)
   prompt = ('--prompt=What', '--max_new_tokens=2')

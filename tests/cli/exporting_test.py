@@ -217,6 +217,7 @@ def test_the_help_of_export_names_its_flags(capsys):
   assert set(re.findall(r'--(\w+)', capsys.readouterr().out)) == flags | {'to'}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', harness.cases(['bert/sentence_prediction'], ['resnet_imagenet']))
 def test_model_gardens_own_tasks_are_served_as_it_serves_them(name, tmp_path):
   params = cfg.upgrade(exp_factory.get_exp_config(name))

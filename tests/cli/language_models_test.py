@@ -122,6 +122,7 @@ def test_generate_prints_what_transformers_does_alone_and_a_stream_is_the_same(r
   assert len(pieces) > 3
 
 
+@pytest.mark.slow
 def test_an_adapter_folder_is_its_base_with_the_adapters(run, place):
   status, out, _ = run('convert', 'adapter', 'merged', '--max_shard_size=20KB')
   assert (status, out) == (0, 'Converted adapter to merged: llama, float32\n')
@@ -152,6 +153,7 @@ def test_an_adapter_folder_is_its_base_with_the_adapters(run, place):
   assert told[0] == told[1] and len(told[0]) > 5
 
 
+@pytest.mark.slow
 def test_chat_keeps_the_conversation_and_forgets_its_beginning_aloud(run, place):
   messages = ['hello', 'there', 'a message of many words: äöü', '/clear', 'hello']
   status, out, err = run('chat', 'base', '--max_new_tokens=8', stdin='\n\n'.join([*messages, '/exit', 'never']))
@@ -197,6 +199,7 @@ sys.exit(main.main(['chat', sys.argv[2], '--max_new_tokens=3000']))
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_an_answer_and_not_the_conversation(place, start_script, tmp_path):
   os.mkfifo(tmp_path / 'stdin')
   script = start_script(CHAT, [tmp_path / 'stdin', place / 'long'], train_processes.UNOPTIMISED)
@@ -325,6 +328,7 @@ def test_the_model_of_a_run_becomes_a_folder(run, place, monkeypatch):
   assert run('convert', 'trained', 'new', '--base_model=base')[0] == 2
 
 
+@pytest.mark.slow
 def test_the_tokenizer_of_a_run_goes_along_with_the_template_that_it_was_trained_with(run, place, tmp_path):
   (tmp_path / 'template').write_text('{% for m in messages %}{{ m.content }}!{% endfor %}')
   sizes = dict(vocab_size=300, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2)

@@ -13,6 +13,7 @@ import pytest
 
 from official_ext.base import errors
 from official_ext.cli import launch
+from tests import tiers
 
 # A worker that notes its start, and then does what its arguments say for its number and its attempt: WORKER:ATTEMPT:DO.
 _PROGRAM = """
@@ -136,7 +137,7 @@ def test_workers_get_their_cluster_and_their_lines_a_number(tmp_path):
   assert run.stderr.endswith('launch: the run has ended with status 0\n')
 
 
-@pytest.mark.parametrize(('do', 'told'), [('kill', 'was killed by SIGKILL'), ('1', 'stopped with status 1')])
+@tiers.parametrize(('do', 'told'), [('kill', 'was killed by SIGKILL'), ('1', 'stopped with status 1')], fast=1)
 def test_all_are_started_again_after_a_crash(tmp_path, do, told):
   run = Run(tmp_path, f'1:0:{do}', f'0:1:{do}')
   assert run.end() == 0
@@ -150,6 +151,7 @@ def test_a_preempted_run_is_started_again(tmp_path):
   assert len(run.starts(0)) == len(run.starts(1)) == 2 and 'killed' not in run.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('restarts', 'status'), [(1, 0), (0, 75)])
 def test_a_suspended_worker_is_killed_when_the_others_have_stopped(tmp_path, restarts, status):
   # One that is suspended hears of nothing; the other notices that the run hangs, and stops with 75.
@@ -159,6 +161,7 @@ def test_a_suspended_worker_is_killed_when_the_others_have_stopped(tmp_path, res
   assert len(run.starts(0)) == 1 + restarts
 
 
+@pytest.mark.slow
 def test_a_worker_whose_interpreter_stands_still_is_killed_when_the_others_have_stopped(tmp_path, monkeypatch, capfd):
   # Of three: one notices that the run hangs; one gives signs of life for long, as while it saves, and owes none at its
   # end; in one a native function keeps Python's lock.
@@ -191,6 +194,7 @@ def test_restarts_are_bounded(tmp_path):
   assert len(run.starts(0)) == 3 and 'after 2 restarts' in run.stderr
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_end_after_another_was_lost_is_killed(tmp_path):
   run = Run(tmp_path, '0:0:hang', '1:0:sleep0.5,kill', grace=1.0)
   assert run.end() == 0
@@ -207,6 +211,7 @@ def test_signals_are_passed_on_and_end_the_run(tmp_path, number):
   assert run.stdout.count('stopping') == 2 and len(run.starts(0)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('redirected', ['>/dev/full 2>/dev/full', '>&- 2>&- <&-'])
 def test_a_launcher_whose_output_cannot_be_written_goes_on(tmp_path, redirected):
   run = Run(tmp_path, '1:0:1', redirected=redirected)
@@ -214,6 +219,7 @@ def test_a_launcher_whose_output_cannot_be_written_goes_on(tmp_path, redirected)
   assert len(run.starts(0)) == len(run.starts(1)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'plans', [('0:*:sleep100', '1:*:sleep100'), ('0:*:sleep100', '1:*:wait'), ('0:*:0', '1:*:hang')]
 )
@@ -230,6 +236,7 @@ def test_workers_that_a_stop_ends_before_they_can_save_have_not_failed(tmp_path,
   assert run.end() == 75 and len(run.starts(0)) == 1
 
 
+@pytest.mark.slow
 def test_a_suspended_worker_hears_a_stop_and_one_that_is_suspended_after_it_is_killed(tmp_path):
   run = Run(tmp_path, '0:*:wait', '1:*:wait')
   run.wait_for('waiting'), run.wait_for('waiting')
@@ -247,6 +254,7 @@ def test_a_suspended_worker_hears_a_stop_and_one_that_is_suspended_after_it_is_k
   assert 'worker 1 was killed by SIGKILL' in run.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('do', ['leave', 'leave_elsewhere'])
 def test_what_a_worker_leaves_behind_keeps_nobody_waiting(tmp_path, monkeypatch, capfd, do):
   monkeypatch.setattr(launch, '_STRAYS_SECONDS', 1.0)
@@ -275,6 +283,7 @@ def test_workers_end_with_a_launcher_that_was_killed(tmp_path):
   run.process.communicate()
 
 
+@pytest.mark.slow
 def test_workers_of_a_launcher_share_a_secret_that_nobody_else_has(tmp_path):
   secrets = []
   for number in range(2):

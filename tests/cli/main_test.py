@@ -91,6 +91,7 @@ def _is_unread(params, path):
   return False
 
 
+@pytest.mark.slow
 def test_all_experiments_can_be_described():
   for name in parser.experiment_names():
     if not parser.factory_of(name).__module__.startswith(('official.', 'experiments.')):
@@ -170,6 +171,7 @@ def test_a_mistake_is_one_line_and_status_2(arguments, start, capsys):
   assert err.startswith(f'error: {start}') and err.count('\n') == 1 and not out
 
 
+@pytest.mark.slow
 def test_a_reader_may_stop_early(train_server, tmp_path):
   output, error = tmp_path / 'output', tmp_path / 'error'
   os.mkfifo(output)

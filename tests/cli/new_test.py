@@ -18,6 +18,7 @@ from official_ext.cli import new
 from official_ext.training.config import short_names
 from tests import checkouts
 from tests import import_direction_test
+from tests import tiers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = sorted(
@@ -91,7 +92,7 @@ def test_it_writes_an_experiment_that_passes_its_test(checkout, tmp_path, capsys
   test.test_it_learns(tmp_path / 'run')
 
 
-@pytest.mark.parametrize('like', FOLDERS)
+@tiers.parametrize('like', FOLDERS, fast=['digits', 'sft'])
 def test_like_copies_any_experiment_under_its_new_name(like, checkout):
   """The copy resolves to the same configuration, but for the name."""
   known = set(exp_factory._REGISTERED_CONFIGS)
@@ -228,6 +229,7 @@ def test_nothing_is_overwritten(path, checkout, capsys):
   assert {name: (checkout / name).read_bytes() for name in files_of(checkout)} == before
 
 
+@pytest.mark.slow
 def test_a_copy_that_cannot_be_imported_is_removed(checkout, monkeypatch, capsys):
   broken = checkout / 'experiments/broken'
   broken.mkdir()

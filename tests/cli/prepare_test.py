@@ -68,6 +68,7 @@ def writers_of(process):
   return [int(pid) for pid, words in found.items() if words.startswith(b'ray::_write_or_tell')]
 
 
+@pytest.mark.tensorflow
 def test_several_processes_write_the_bytes_of_one(run, tmp_path):
   records = [{'n': n, 'text': 'a' * (n % 50)} for n in range(2000)]
   inputs.write_lines(tmp_path / 'a.jsonl', records)
@@ -93,6 +94,7 @@ def test_several_processes_write_the_bytes_of_one(run, tmp_path):
   assert f'bytes in {shards} shards, {shards} of which were there' in out
 
 
+@pytest.mark.tensorflow
 @pytest.mark.parametrize(
   ('words', 'expected'),
   [
@@ -125,6 +127,7 @@ def test_without_ray_the_extra_is_named(run, tmp_path, monkeypatch):
   )
 
 
+@pytest.mark.tensorflow
 def test_a_process_that_is_lost_ends_it_in_a_line(run, tmp_path, monkeypatch):
   inputs.write_lines(tmp_path / 'a.jsonl', [{'n': n} for n in range(500)])
   monkeypatch.setattr(local_engine.sys, 'executable', '/bin/false')
@@ -161,6 +164,7 @@ def test_a_second_one_is_refused_and_a_signal_ends_the_first(tmp_path):
   assert not list((tmp_path / 'out').glob('*.partial')) and not (tmp_path / 'out/prepared.json').exists()
 
 
+@pytest.mark.slow
 def test_a_killed_one_leaves_no_process_and_goes_on_to_the_same_bytes(tmp_path):
   words, path = big(tmp_path)
   with started(tmp_path, *words) as first:

@@ -215,6 +215,7 @@ def _train(folder):
   return arguments + ['--set=steps_per_loop=20', '--set=summary_interval=20', '--set=checkpoint_interval=100000']
 
 
+@pytest.mark.slow
 def test_a_training_is_stopped_goes_on_and_is_killed(tmp_path, runs, start_train):
   start_train(_train(tmp_path / 'a'))
   run = run_folder.Run(str(tmp_path / 'a'), 'a')

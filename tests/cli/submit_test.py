@@ -17,6 +17,7 @@ from official_ext.cli import main
 from official_ext.operations.queue import queue_folder
 from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import run_folder
+from tests import tiers
 from tests.operations.engines import rendered
 
 
@@ -176,7 +177,7 @@ def _write(run, **values):
   os.rename(run / 'run.json.new', run / 'run.json')
 
 
-@pytest.mark.parametrize('is_tried_again', [True, False])
+@tiers.parametrize('is_tried_again', [True, False], fast=[False])
 def test_a_run_that_has_failed_is_followed_while_its_engine_has_it(capsys, engines, tmp_path, is_tried_again):
   run, asked = tmp_path / 'a', engines / 'squeue.words'
   rendered.fake(engines, 'sbatch', 'cat > $0.input; echo 12')

@@ -64,6 +64,7 @@ def test_a_file_is_run_shown_and_grows(run):
   assert values['points'][1]['run'] == 'lr/002-x=0.3'
 
 
+@pytest.mark.slow
 def test_without_a_file_parameters_make_a_grid(run):
   write({'name': 'b c', 'parameters': {'x': {'value': 1.0}}}, 'a.yaml')
   status, stdout, _ = run('a.yaml some/runs --set=x=0.1,0.2 --metric=loss --slots=2')
@@ -74,6 +75,7 @@ def test_without_a_file_parameters_make_a_grid(run):
   queues.until(lambda: queue_folder.Queue('some/runs').dispatcher() is None)
 
 
+@pytest.mark.slow
 def test_points_are_stopped_deleted_and_go_on_in_the_background(run):
   write({'metric': {'name': 'loss'}, 'parameters': {'x': {'values': [0.5, 0.3]}, 'seconds': {'value': 5}}})
   status, stdout, _ = run('lr.yaml runs --slots=2 --start')

@@ -84,6 +84,7 @@ def test_records_are_those_of_the_package_datasets(tmp_path):
     record_files.open_records(str(tmp_path / 'named'), 'test', field='data.input_path')
 
 
+@pytest.mark.tensorflow
 def test_a_folder_of_files_is_read_in_the_order_of_names(tmp_path):
   data = tmp_path / 'a [folder], of files' / 'data'
   data.mkdir(parents=True)
@@ -171,6 +172,7 @@ def test_a_damaged_file_is_named(tmp_path, name, content, told):
   assert '\n' not in str(error.value)
 
 
+@pytest.mark.tensorflow
 def test_files_that_are_not_there_are_named(tmp_path):
   with pytest.raises(errors.UserError, match=r'data.input_path: .*/none.jsonl: No such file or directory$'):
     record_files.open_records(str(tmp_path / 'none.jsonl'), field='data.input_path')

@@ -15,6 +15,7 @@ from official_ext.data import position
 from official_ext.data import sources
 from official_ext.data import step_indexed
 from official_ext.training.config import definitions as cfg
+from tests import tiers
 
 NUM_EXAMPLES = 29
 
@@ -111,7 +112,7 @@ SOURCES = {  # And a collator for each.
 STARTS = [(0, 'arrays'), (1, 'python'), (1, 'blocks'), (700, 'arrays'), (701, 'python'), (10**9, 'blocks')]
 
 
-@pytest.mark.parametrize('start, kind', cases(STARTS, [0, 1, 700, 701, 10**9], SOURCES))
+@tiers.parametrize('start, kind', cases(STARTS, [0, 1, 700, 701, 10**9], SOURCES), fast=3)
 def test_batch_is_a_pure_function_of_seed_and_step(start, kind):
   source, collator = SOURCES[kind]
   params = data_config(seed=3, collator=collator)
@@ -186,7 +187,7 @@ def test_global_batch_does_not_depend_on_the_number_of_replicas(num_replicas, ki
   assert {len(share) for shares in batches for share in shares} == {6 // num_replicas}
 
 
-@pytest.mark.parametrize('is_training', [True, False])
+@tiers.parametrize('is_training', [True, False], fast=1)
 def test_pipelines_of_several_workers_share_the_global_batch(is_training):
   """Two pipelines of two replicas each: their elements, interleaved, are the run of one replica."""
   params = data_config(batch_size=8, is_training=is_training)
@@ -205,8 +206,8 @@ def test_pipelines_of_several_workers_share_the_global_batch(is_training):
 SIZES = [1, 5, 6, 24, 25, 27, 29]
 
 
-@pytest.mark.parametrize(
-  'num_replicas, num_examples', cases([(1, 29), (2, 1), (2, 27), *((3, n) for n in SIZES)], [1, 2, 3], SIZES)
+@tiers.parametrize(
+  'num_replicas, num_examples', cases([(1, 29), (2, 1), (2, 27), *((3, n) for n in SIZES)], [1, 2, 3], SIZES), fast=5
 )
 def test_evaluation_sees_every_example_once(num_replicas, num_examples):
   strategy = strategy_of(num_replicas)

@@ -64,6 +64,7 @@ def events(folder, event, name='events.jsonl'):
   return [line for line in lines if line['event'] == event]
 
 
+@pytest.mark.slow
 def test_the_page(checkout, monkeypatch, capsys):
   steps = documents.steps(PAGE)
   assert [name for name, _ in steps if name] == [

@@ -32,6 +32,7 @@ def steps():
   return [match.groups() for match in re.finditer(pattern, text, re.DOTALL | re.MULTILINE)]
 
 
+@pytest.mark.slow
 def test_the_page_runs_up_to_an_answer(place, run_train, capsys, monkeypatch):
   ran = []
   for code, piped, command in steps():

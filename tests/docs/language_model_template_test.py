@@ -112,6 +112,7 @@ SMALL = (
 )
 
 
+@pytest.mark.slow
 def test_a_copy_becomes_a_classifier_by_the_steps_of_its_page(checkout, monkeypatch, capsys):
   (command,) = re.findall(r'^    (official-ext new .*)$', (checkouts.ROOT / README).read_text(), re.MULTILINE)
   assert cli.main(shlex.split(command)[1:]) == 0

@@ -34,6 +34,7 @@ def place(tmp_path, monkeypatch):
   return tmp_path
 
 
+@pytest.mark.slow
 def test_the_code_and_the_commands_of_the_page_run(place, monkeypatch, capsys):
   names = {'__name__': 'page'}
   for code in documents.code(PAGE):

@@ -27,6 +27,7 @@ def module(tmp_path_factory):
   return module
 
 
+@pytest.mark.slow
 def test_the_example_runs(tmp_path):
   logs = shrunk_run.run(tmp_path, shrunk_run.make_params('ring_gan'))
   assert {'distance', 'roundness'} <= logs.keys()

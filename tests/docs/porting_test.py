@@ -55,6 +55,7 @@ def test_the_script_from_keras(tmp_path, capsys):
   assert list((tmp_path / 'run/best').rglob('*.index'))
 
 
+@pytest.mark.slow
 def test_the_script_from_lightning(tmp_path):
   module = load(PAGES[1], 'wine', tmp_path)
   logs = run('wine', tmp_path)

@@ -5,6 +5,7 @@ import re
 import shlex
 
 import numpy as np
+import pytest
 import yaml
 
 import official_ext as ext
@@ -17,6 +18,8 @@ from tests.data.prepare import prepared_inputs as inputs
 PAGE = documents.read('docs/prepare.md')
 
 
+@pytest.mark.slow
+@pytest.mark.tensorflow
 def test_the_commands_and_the_code_of_the_page_run(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   records = inputs.documents(40)

@@ -58,6 +58,7 @@ def test_nt_xent_is_the_formula_of_the_paper():
   np.testing.assert_allclose(np.mean(parts, 0), nt_xent(z, 0.3), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_two_replicas_learn_what_one_does_from_the_whole_batch():
   """Same batches, same views, and the other replica's images among the negatives, with gradients through them."""
   params = shrunk_run.make_params('contrastive', SMALL, SGD)
@@ -126,6 +127,7 @@ def test_the_probe_is_ridge_regression():
   assert found == pytest.approx(expected) and 0.9 < found < 0.97
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas', [pytest.param('one', marks=pytest.mark.soak), 'two'])
 def test_an_evaluation_probes_the_features_of_every_image(replicas, tmp_path):
   params = shrunk_run.make_params('contrastive', SMALL)

@@ -170,6 +170,7 @@ def test_image_grid_has_every_image_at_its_place():
   assert dark.min(0).tolist() == corner and dark.max(0).tolist() == [n + 3 for n in corner]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas', ['one', pytest.param('two', marks=pytest.mark.soak)])
 def test_a_run_reports_quality_and_images(replicas, tmp_path):
   logs = shrunk_run.run(tmp_path, shrunk_run.make_params('gan', SMALL), replicas)

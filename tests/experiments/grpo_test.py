@@ -212,6 +212,7 @@ def test_what_is_rewarded_becomes_more(names, weights, enable_xla, tmp_path):
   assert saved.config.vocab_size == 14 and ext.Tokenizer.load(str(tmp_path / 'model')).decode([7, 12]) == '7<end>'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas', harness.cases(['one'], ['two']))
 def test_an_evaluation_is_the_reward_of_each_likeliest_answer_once(replicas, monkeypatch):
   """In batches of 374, of which the last one is 252; by hand with all problems at once."""
@@ -270,6 +271,7 @@ def on_a_folder(tmp_path):
   }
 
 
+@pytest.mark.slow
 def test_adapters_on_a_folder_go_on_bit_for_bit_between_two_updates_with_the_same_completions(on_a_folder, tmp_path):
   params = make_params(task_changes(**on_a_folder))
   held = shrunk_run.assert_goes_on_bit_for_bit(params, tmp_path)  # From step 3, the second of two.

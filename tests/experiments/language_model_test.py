@@ -37,6 +37,7 @@ def make_params(*overrides, **options):
   return shrunk_run.make_params('language_model', SMALL, *overrides, **options)
 
 
+@pytest.mark.slow
 def test_bits_per_byte_are_those_of_the_whole_text():
   """Every token but the first of a text, in the rows that it is cut into; tokens and bytes counted by themselves."""
   trainer = shrunk_run.make_trainer(make_params(), evaluate=True)
@@ -85,6 +86,7 @@ def test_it_learns_and_another_program_gets_its_logits():
   np.testing.assert_allclose(served, trainer.model(ids), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
 def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
   dropping = {'task': {'model': {'residual_dropout': 0.2}}}

@@ -108,6 +108,7 @@ def test_orpo_is_the_odds_of_the_answers_beside_the_chosen_ones_label(on_prompt)
   assert float(logs['rewards/chosen']) == pytest.approx(0.2 * means['chosen'].mean(), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
 def test_a_restored_run_goes_on_bit_for_bit_and_against_the_first_weights(replicas, enable_xla, tmp_path):
   held = shrunk_run.assert_goes_on_bit_for_bit(make_params(DPO, enable_xla=enable_xla), tmp_path, replicas)

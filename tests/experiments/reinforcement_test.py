@@ -19,6 +19,7 @@ from experiments.reinforcement import trainer as trainer_lib
 from official_ext.base import errors
 from official_ext.training.loop import building
 from official_ext.training.loop import train_lib
+from tests import tiers
 from tests.training.loop import harness
 
 NUM_GAMES, NUM_STEPS = 4, 32
@@ -160,7 +161,7 @@ def lively_policy():
   return model
 
 
-@pytest.mark.parametrize('kind', ['tensorflow', 'gymnasium'])
+@tiers.parametrize('kind', ['tensorflow', 'gymnasium'], fast=['tensorflow'])
 def test_a_rollout_tells_what_happened(kind):
   environments, policy = make_environments(kind), lively_policy()
   state = tensors(environments.begin(range(NUM_GAMES)))
@@ -368,6 +369,7 @@ def test_where_gymnasium_is_missing_an_error_says_so(monkeypatch):
     build(kind='gymnasium')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'kind, train_steps, least', [('tensorflow', 448, 100), pytest.param('gymnasium', 448, 100, marks=pytest.mark.soak)]
 )
@@ -391,6 +393,7 @@ def test_a_few_steps_teach_to_balance(kind, train_steps, least, tmp_path):
   assert float(logs['best_mean_return']) == float(logs['mean_return']) == -float(logs['validation_loss'])
 
 
+@pytest.mark.slow
 def test_the_hosts_environments_feed_a_compiled_step():
   trainer = build(kind='gymnasium', enable_xla='auto')
   harness.train(trainer, PER_ROLLOUT + 1)

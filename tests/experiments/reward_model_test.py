@@ -49,6 +49,7 @@ def test_the_loss_is_that_of_bradley_and_terry():
   np.testing.assert_array_equal(logs['accuracy'][0], (chosen > rejected).astype(np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas, enable_xla', shrunk_run.CONTINUATIONS)
 def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
   shrunk_run.assert_goes_on_bit_for_bit(make_params(enable_xla=enable_xla), tmp_path, replicas)

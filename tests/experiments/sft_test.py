@@ -111,6 +111,7 @@ def test_peft_loads_its_result_to_the_same_logits(place, straight):
   assert fields['target_modules'] == [f'{name}_proj' for name in ('down', 'gate', 'k', 'o', 'q', 'up', 'v')]
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_bit_for_bit(place, straight, start_train, run_train):
   flags = command(place, place / 'killed')
   env = {'XDG_CACHE_HOME': str(place / 'cache')}
@@ -213,6 +214,7 @@ def test_a_restored_run_goes_on_bit_for_bit(replicas, enable_xla, tmp_path):
   shrunk_run.assert_goes_on_bit_for_bit(shrunk_run.make_params('sft', SMALL, enable_xla=enable_xla), tmp_path, replicas)
 
 
+@pytest.mark.slow
 def test_without_arguments_a_new_decoder_learns_docstrings(tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   (tmp_path / 'file').touch()

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from official_ext.training.config import parser
 import registry_imports  # noqa: F401
+from tests import tiers
 
 
 def parse(experiment, *sets, **flags):
@@ -33,7 +34,7 @@ def test_these_are_all_fine_tuning_methods():
   assert {name for name, task in tasks.items() if isinstance(task, ext.FineTuningConfig)} == set(METHODS)
 
 
-@pytest.mark.parametrize('experiment', METHODS)
+@tiers.parametrize('experiment', METHODS, fast=1)
 def test_the_warm_up_keeps_its_share(experiment):
   registered = parse(experiment)
   length, before = registered.trainer.train_steps, warm_up(registered)
@@ -70,7 +71,7 @@ def test_the_interval_of_an_exponential_schedule_stays():
   assert cosine.decay_steps == 50
 
 
-@pytest.mark.parametrize('experiment', ['preference', 'reward_model'])
+@tiers.parametrize('experiment', ['preference', 'reward_model'], fast=['preference'])
 def test_a_short_run_learns(experiment, run_train, tmp_path):
   small = ('model.hidden_size=16', 'model.intermediate_size=24', 'model.num_hidden_layers=1', 'model.vocab_size=300')
   sizes = ('train_data.global_batch_size=2', 'train_data.seq_length=64', 'train_data.max_samples=8')

@@ -13,6 +13,7 @@ import tensorflow as tf
 from official_ext.cli import describe
 from official_ext.training.config import checks
 from official_ext.training.config import parser
+from tests import tiers
 
 IMAGE_SIZE_AND_CLASSES = ('task.model.input_size=[64, 64, 3]', 'task.model.num_classes=4')
 OPTIMIZER = ('trainer.optimizer_config.optimizer.type=sgd', 'trainer.optimizer_config.learning_rate.type=constant')
@@ -165,8 +166,10 @@ def test_parses_and_is_described(name):
   assert not checks.schedule_warnings(params)
 
 
-@pytest.mark.parametrize(
-  'name', [name if name in QUICK else pytest.param(name, marks=pytest.mark.soak) for name in EXPERIMENTS]
+@tiers.parametrize(
+  'name',
+  [name if name in QUICK else pytest.param(name, marks=pytest.mark.soak) for name in EXPERIMENTS],
+  fast=['bert/tagging'],
 )
 def test_builds_task_model_and_optimizer(name, request, tmp_path, no_random_weights, no_autograph, release_memory):
   from official.core import task_factory

@@ -3,8 +3,7 @@
 import json
 import pathlib
 
-import pytest
-
+from tests import tiers
 from tests import train_processes
 
 SCRIPT = pathlib.Path(__file__).with_name('run_official_tests.py')
@@ -18,7 +17,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize('module', sorted(EXPECTED))
+@tiers.parametrize('module', sorted(EXPECTED), fast=['official.core.train_utils_test'])
 def test_module_passes_with_our_trainer(module, train_server):
   process = train_processes.run(train_server(), [module], timeout=400, env=train_processes.UNOPTIMISED, script=SCRIPT)
   assert process.stdout.strip(), process.stderr[-4000:]

@@ -23,6 +23,7 @@ import unittest
 
 # Before anything that binds the class as a default argument or by `from ... import`.
 from official.core import base_trainer
+import tensorflow as tf
 
 # pylint: enable=wrong-import-position
 
@@ -85,20 +86,6 @@ def record_results(results: list[unittest.TestResult]) -> None:
   unittest.TestResult.__init__ = recording_init
 
 
-def iterate_without_autotune() -> None:
-  """Spares the wait for tf.data's tuning thread whenever an iterator is deleted: see tests/conftest.py."""
-  import tensorflow as tf
-
-  apply_debug_options = tf.data.Dataset._apply_debug_options
-
-  def without_autotune(dataset):
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return apply_debug_options(dataset.with_options(options))
-
-  tf.data.Dataset._apply_debug_options = without_autotune
-
-
 def run(module: str, stock: bool) -> dict:
   """Runs a test module to its end.
 
@@ -109,12 +96,14 @@ def run(module: str, stock: bool) -> dict:
   Returns:
     The record that `main` prints.
   """
+  from tests import tensorflow_import
+
   classes: set[type] = set()
   results: list[unittest.TestResult] = []
   trainer = STOCK_TRAINER if stock else substitute_trainer()
   record_instances(classes)
   record_results(results)
-  iterate_without_autotune()
+  tensorflow_import.iterate_without_autotune(tf)
   status: object | None = None
   sys.argv = [module]
   try:

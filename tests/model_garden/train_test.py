@@ -7,6 +7,7 @@ import pathlib
 import pytest
 import tensorflow as tf
 
+from tests import tiers
 from tests import train_processes
 from tests.model_garden import tfrecords
 from tests.training.loop import harness
@@ -112,12 +113,13 @@ def read_scalars(folder):
   }
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'experiment, num_replicas',
   harness.cases(
     fast=[('bert/sentence_prediction', 1), ('resnet_imagenet', 2)],
     soak=[('bert/sentence_prediction', 2), ('resnet_imagenet', 1)],
   ),
+  fast=1,
 )
 def test_defect_11_trains_and_evaluates_with_xla(experiment, num_replicas, tmp_path, run_train):
   # Stock: enable_xla is ignored without GPUs, and dies with a merge_call error on two replicas.

@@ -45,6 +45,7 @@ def test_a_pipe_that_the_user_names_is_read():
   os.close(reading)
 
 
+@pytest.mark.tensorflow
 @pytest.mark.parametrize('root', ['', 'ram://'])
 def test_a_larger_file_is_refused_by_its_size(tmp_path, root):
   path = f'{root}{tmp_path}/file'

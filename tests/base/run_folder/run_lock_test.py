@@ -222,6 +222,7 @@ def test_a_training_whose_folder_was_taken_stops(tmp_path):
   assert json.loads((tmp_path / run_lock.NAME).read_text())['pid'] == 4711  # The other's stays.
 
 
+@pytest.mark.slow
 def test_a_lock_file_that_somebody_deleted_comes_back(tmp_path, hold):
   lock = run_lock.RunLock(str(tmp_path), beat_seconds=0.02)
   lock.acquire()
@@ -239,6 +240,8 @@ def test_a_lock_file_that_somebody_deleted_comes_back(tmp_path, hold):
   lock.release()
 
 
+@pytest.mark.slow
+@pytest.mark.tensorflow
 def test_a_remote_file_system_has_leases(monkeypatch):
   monkeypatch.setattr(run_lock, '_SETTLE_SECONDS', 0.1)
   folder = 'ram://runs/1'

@@ -14,6 +14,7 @@ import official_ext as ext
 from official_ext.base import errors
 from official_ext.data import json_records
 from official_ext.data.prepare import shards
+from tests import tiers
 from tests.data.prepare import prepared_inputs as inputs
 
 TOO_LONG = b'{"a": "' + b'x' * json_records.MAX_LINE_BYTES + b'"}\n'
@@ -24,6 +25,7 @@ def rows(folder):
   return source.fetch(range(len(source)))
 
 
+@pytest.mark.tensorflow
 @pytest.mark.parametrize('is_done', [True, False])
 def test_an_edit_that_keeps_size_and_times_is_another_input(tmp_path, is_done):
   path = inputs.write_lines(tmp_path / 'a.jsonl', [{'n': n} for n in range(10, 90)])
@@ -59,6 +61,7 @@ def test_an_image_that_was_replaced_is_another_input(tmp_path):
     inputs.prepare(folder, tmp_path / 'out')
 
 
+@pytest.mark.tensorflow
 def test_input_that_changes_while_it_is_prepared_makes_no_folder(tmp_path, monkeypatch):
   path = inputs.write_lines(tmp_path / 'a.jsonl', [{'n': n} for n in range(10, 90)])
   other = inputs.write_lines(tmp_path / 'b.jsonl', [{'m': n} for n in range(10, 90)])
@@ -105,6 +108,7 @@ def test_the_notes_of_a_preparation_are_no_records(run, tmp_path):
   assert (status, err) == (2, 'error: out: was prepared already; name the input that it was made of\n')
 
 
+@pytest.mark.tensorflow
 def test_input_that_is_given_twice_is_reported(run, tmp_path):
   path = inputs.write_lines(tmp_path / 'a.jsonl', [{'n': 1}])
   shutil.copyfile(path, tmp_path / 'b.jsonl')
@@ -129,6 +133,7 @@ BAD = [
 ]
 
 
+@pytest.mark.tensorflow
 @pytest.mark.parametrize(('line', 'told'), BAD)
 def test_json_that_is_read_in_several_ways_is_a_bad_record(tmp_path, line, told):
   path = tmp_path / 'a.jsonl'
@@ -163,7 +168,8 @@ def test_columns_of_one_name_are_refused(tmp_path, name):
       inputs.prepare(tmp_path / name, tmp_path / f'out{len(column)}')
 
 
-@pytest.mark.parametrize('name', ['a.jsonl', 'a.jsonl.gz'])
+@pytest.mark.tensorflow
+@tiers.parametrize('name', ['a.jsonl', 'a.jsonl.gz'], fast=['a.jsonl.gz'])
 def test_a_line_that_is_too_long_is_a_bad_record(tmp_path, name):
   path = tmp_path / name
   content = b'{"a": 1}\n' + TOO_LONG + b'{"a": 3}\n'

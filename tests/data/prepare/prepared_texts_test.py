@@ -13,6 +13,7 @@ from official_ext.data import bad_examples
 from official_ext.data import numbered_records
 from official_ext.data import step_indexed
 from tests import disks
+from tests import tiers
 from tests.data.prepare import prepared_inputs as inputs
 from tests.language.text import text_fixtures
 
@@ -43,7 +44,7 @@ PROMPTS = [{'prompt': f'What is {n}? ', 'completion': f'It is {n}.' * (1 + n % 4
 PREFERENCES = [{'prompt': f'Is {n}? ', 'chosen': 'Yes, it is.', 'rejected': 'No' * (1 + n % 3)} for n in range(30)]
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   ('records', 'fields'),
   [
     (DOCUMENTS, {'packing': 'none'}),
@@ -53,6 +54,7 @@ PREFERENCES = [{'prompt': f'Is {n}? ', 'chosen': 'Yes, it is.', 'rejected': 'No'
     (PROMPTS, {'use_chat_template': True, 'system_prompt': 'Be brief.'}),
     (PREFERENCES, {'example_format': 'preference'}),
   ],
+  fast=2,
 )
 def test_the_rows_of_one_shard_are_those_of_the_texts(records, fields, tokenizer, tmp_path):
   path = inputs.write_lines(tmp_path / 'a.jsonl', records)

@@ -25,6 +25,7 @@ from official_ext.data.service import request as service_request
 from official_ext.data.service import served_inputs
 from official_ext.data.service import worker
 from official_ext.training.config import definitions as cfg
+from tests import tiers
 
 service_lib = tf.data.experimental.service
 NUM_EXAMPLES, BATCH_SIZE = 60, 8
@@ -178,7 +179,7 @@ def _steps(iterator, is_enough):
   return found
 
 
-@pytest.mark.parametrize('start', [0, 1000])
+@tiers.parametrize('start', [0, 1000], fast=1)
 def test_training_has_the_same_batches_with_a_service(service, made_here, start):
   """Until 50 in a row were none that the run has made; it reads ahead."""
   service.add_worker()
@@ -193,7 +194,7 @@ def test_elements_have_the_same_specs(service):
   assert _build(service.address, is_training=False).element_spec == _build(is_training=False).element_spec
 
 
-@pytest.mark.parametrize('drop_remainder', [False, True])
+@tiers.parametrize('drop_remainder', [False, True], fast=1)
 def test_an_evaluation_has_each_example_once_in_every_pass(service, made_here, drop_remainder):
   slow = Numbers(seconds=0.2)
   service.add_worker(slow, drop_remainder=drop_remainder)
@@ -208,6 +209,7 @@ def test_an_evaluation_has_each_example_once_in_every_pass(service, made_here, d
     assert time.monotonic() < deadline
 
 
+@pytest.mark.slow
 def test_an_evaluation_does_not_depend_on_the_batches_of_the_worker(service):
   """Which has 6 full ones, where the run has 7 and a half."""
   service.add_worker(Numbers(seconds=0.1), global_batch_size=10)
@@ -217,7 +219,7 @@ def test_an_evaluation_does_not_depend_on_the_batches_of_the_worker(service):
     assert _values(_build(service.address, Numbers(seconds=0.1), **how)) == _values(_build(**how))
 
 
-@pytest.mark.parametrize('is_training', [True, False])
+@tiers.parametrize('is_training', [True, False], fast=[False])
 def test_replicas_get_their_slices(service, is_training):
   """Two pipelines of two replicas each; 60 examples end in the middle of a batch, and leave replicas without any."""
   answers = service.add_worker()
@@ -238,6 +240,7 @@ def _after_the_service_is_used(dataset, answers, count=10):
   return iterator, taken
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_come_is_made_when_others_have_overtaken_it(service, monkeypatch):
   """One answer of many is kept back for longer than the run waits for anything."""
   monkeypatch.setattr(client, '_PATIENCE_SECONDS', 60.0)
@@ -295,6 +298,7 @@ def test_a_worker_with_other_batches_is_not_used(service, caplog):
   assert re.match(r'element \d+ is not the one that is made here\. Start it with the same flags', told)
 
 
+@pytest.mark.slow
 def test_a_worker_whose_batches_become_others_is_found(service, made_here, caplog, monkeypatch):
   """In the middle its files change."""
   monkeypatch.setattr(client, '_COMPARED_EVERY', 50)
@@ -309,7 +313,7 @@ def test_a_worker_whose_batches_become_others_is_found(service, made_here, caplo
   assert 'elements of it were used, of which only some were compared' in told
 
 
-@pytest.mark.parametrize('name', ['seed', 'task', 'transform', 'dtype'])
+@tiers.parametrize('name', ['seed', 'task', 'transform', 'dtype'], fast=['seed'])
 def test_a_worker_with_other_inputs_is_named(service, caplog, monkeypatch, name):
   if name == 'task':
     with served_inputs.belonging_to(cfg.TaskConfig(name='another')):
@@ -358,6 +362,7 @@ def test_a_bad_example_is_named_as_without_a_service(service):
   assert messages[0] == messages[1] and 'example 7 of Numbers, at position ' in messages[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('is_training', [True, False])
 def test_skipped_examples_are_counted_as_without_a_service(service, is_training):
   source = Numbers(bad=(7, 30))
@@ -386,6 +391,7 @@ def test_without_a_dispatcher_batches_are_made_here_and_a_line_says_so(monkeypat
   assert caplog.text.count(told) == 1 and 'Connection refused' in caplog.text
 
 
+@pytest.mark.slow
 def test_without_a_service_as_many_batches_are_made_at_a_time_as_when_none_is_asked_for():
   """32 of them, 4 at a time, for 0.1 seconds each."""
   iterator = iter(_build(f'grpc://localhost:{_port_of_nobody()}', Numbers(seconds=0.1), num_parallel_calls=4))
@@ -396,6 +402,7 @@ def test_without_a_service_as_many_batches_are_made_at_a_time_as_when_none_is_as
   assert found == [batch['number'] for batch in _values(_build(), 33)]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_of_no_use_slows_nothing_down(service, caplog):
   """After its first batch, which is another one, 40 are made 4 at a time, for 0.1 seconds each."""
   answers = service.add_worker(Numbers(seconds=0.01, shift=1))
@@ -408,6 +415,7 @@ def test_a_worker_that_is_of_no_use_slows_nothing_down(service, caplog):
   assert time.monotonic() - began < 0.6 * 40 * 0.1
 
 
+@pytest.mark.slow
 def test_a_service_that_falls_silent_is_told_of_and_used_again_when_it_speaks(service, monkeypatch, caplog):
   monkeypatch.setattr(client, '_PATIENCE_SECONDS', 0.5)
   gate, waiting = threading.Event(), threading.Event()
@@ -440,6 +448,7 @@ def test_a_service_that_falls_silent_is_told_of_and_used_again_when_it_speaks(se
   assert silent == straight
 
 
+@pytest.mark.slow
 def test_an_iterator_that_is_given_up_leaves_no_thread(service, monkeypatch):
   """Whether it has begun, or waits for a service that says nothing, or for one that is not there."""
   monkeypatch.setattr(client, '_CONNECT_SECONDS', 0.2)

@@ -59,10 +59,14 @@ def test_only_a_run_that_evaluates_holds_records_out(run, tmp_path):
     'Evaluation data (task.validation_data): 2 of 2 records in 2 rows; dropped: none; at most 1 batches of them: '
     'trainer.validation_steps'
   ]
-  # Whoever asks for it gets it in any mode.
+
+
+@pytest.mark.slow
+def test_a_share_that_is_set_is_held_out_in_any_mode(run):
   assert 'held out for validation: 5 (' in told(run('train', 'task.validation_share=0.25', folder='asked'))[0]
 
 
+@pytest.mark.slow
 def test_records_that_a_run_has_trained_on_are_not_taken_to_evaluate_it(run, tmp_path):
   assert told(run('train'))
   weights = (tmp_path / 'run/ckpt-2.data-00000-of-00001').read_bytes()
@@ -79,6 +83,7 @@ def test_records_that_a_run_has_trained_on_are_not_taken_to_evaluate_it(run, tmp
   assert 'Evaluation data (task.validation_data): 3 of 3 records' in told(run('train_and_eval', other, steps=4))[1]
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_without_evaluations_says_that_its_data_have_changed(run, tmp_path):
   assert len(told(run('train_and_eval'))) == 2
   process = run('train', steps=4)

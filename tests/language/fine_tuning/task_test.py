@@ -28,6 +28,7 @@ from official_ext.training.config import overrides
 from official_ext.training.loop import code_identity
 from official_ext.training.loop import served_experiment
 import registry_imports  # noqa: F401
+from tests import tiers
 from tests.data.prepare import prepared_inputs
 from tests.language.fine_tuning import tiny_models
 
@@ -66,7 +67,7 @@ def write_records(path, number=20):
   return str(path)
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'changes',
   [
     {'load_in_4bit': True, 'frozen_dtype': 'bfloat16'},
@@ -74,6 +75,7 @@ def write_records(path, number=20):
     {'model': {'scan_layers': True, 'remat': 'block'}, 'lora': {'use_dora': True}},
   ],
   ids=['4 bits', 'all weights', 'stacked'],
+  fast=1,
 )
 def test_the_reference_is_the_model_as_it_was_when_training_began(base, tmp_path, changes):
   task = make_task(tmp_path, model_path=base, **changes)
@@ -141,6 +143,7 @@ def test_the_result_loads_to_the_same_logits(base, tmp_path, changes):
     assert task.config.frozen_kernels().method == ('nf4' if changes else 'none')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('use_classifier', [False, True], ids=['language model', 'classifier'])
 def test_adapters_over_4_bits_are_merged_into_4_bits_to_train_all_weights(base, tmp_path, use_classifier):
   """The model that was evaluated, not its adapters over other weights."""

@@ -16,6 +16,7 @@ from official_ext.language.modeling import packed_documents
 from official_ext.language.modeling import rope
 from official_ext.language.modeling import weight_slots
 from official_ext.training.config import checks
+from tests import tiers
 
 CONFIG = decoder_config.DecoderConfig(
   vocab_size=31,
@@ -71,7 +72,7 @@ def kept():
   return functools.cache(lambda jit_compile: gradients(made(**DROPOUT), jit_compile=jit_compile, seed=3))
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'fields, jit_compile',
   [
     pytest.param(dict(remat='block'), True, id='block-xla'),
@@ -83,6 +84,7 @@ def kept():
     pytest.param(dict(remat='mlp'), True, id='mlp-xla', marks=pytest.mark.soak),
     pytest.param(dict(scan_layers=True), False, id='scan-graph', marks=pytest.mark.soak),
   ],
+  fast=1,
 )
 def test_what_is_computed_once_more_has_the_gradients_of_what_is_kept(fields, jit_compile, kept):
   """With dropout: a mask that is drawn anew would be another function."""
@@ -95,10 +97,12 @@ def test_what_is_computed_once_more_has_the_gradients_of_what_is_kept(fields, ji
     np.testing.assert_allclose(found[path], gradient, rtol=2e-4, atol=2e-7, err_msg=path)
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_function(kept):
   assert gradients(made(**DROPOUT), seed=4)[0] != pytest.approx(kept(False)[0], rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'fields',
   [
@@ -130,7 +134,7 @@ class Shifted(decoder.Block):
     return super().call(x + context.extras['shift'], context)
 
 
-@pytest.mark.parametrize('fields', [{}, dict(remat='block'), dict(scan_layers=True)], ids=['none', 'block', 'scan'])
+@tiers.parametrize('fields', [{}, dict(remat='block'), dict(scan_layers=True)], ids=['none', 'block', 'scan'], fast=2)
 def test_extra_tensors_reach_every_layer_and_have_gradients(fields):
   tf_keras.utils.set_random_seed(1)
   reference = decoder.LanguageModel(CONFIG, block_class=Shifted)

@@ -14,6 +14,7 @@ from official_ext.language.modeling import decoder_config
 from official_ext.language.modeling import generation
 from official_ext.language.modeling import pretrained
 from official_ext.language.modeling import token_sampling
+from tests import tiers
 
 CONFIG = decoder_config.DecoderConfig(
   vocab_size=31,
@@ -39,7 +40,7 @@ def generated(model, prompts, seed=0, **fields):
   return generation.Generator(model, token_sampling.GenerationConfig(**fields))(prompts, seed)
 
 
-@pytest.mark.parametrize('name', ['llama_3', 'llama_dynamic', 'mistral', 'gemma3', 'gpt2', 'qwen3_moe'])
+@tiers.parametrize('name', ['llama_3', 'llama_dynamic', 'mistral', 'gemma3', 'gpt2', 'qwen3_moe'], fast=1)
 def test_greedy_tokens_are_those_of_transformers_alone_and_in_a_padded_batch(name, tmp_path):
   pytest.importorskip('transformers', reason="needs the test extra: pip install 'official-ext[test]'")
   import torch
@@ -104,6 +105,7 @@ def test_draws_have_the_probabilities_of_the_filtered_logits():
     assert abs(np.mean(drawn == token) - probability) < 4 * np.sqrt(probability * (1 - probability) / len(drawn))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('scan_layers', [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_the_samplers_log_probabilities_are_those_of_the_loss(model, scan_layers):
   if scan_layers:
@@ -125,6 +127,7 @@ def test_a_stream_gives_the_tokens_of_the_whole_and_a_seed_the_same_again(model)
   assert list(generate.stream(PROMPTS[0], seed=1)) == whole[1]
 
 
+@pytest.mark.slow
 def test_a_row_ends_with_its_stop_token_and_the_others_go_on(model):
   free = [found.tokens for found in generated(model, PROMPTS, max_new_tokens=10, temperature=1.0)]
   stop = next(token for token in free[1][1:8] if token not in free[0][:9] + free[2][:9])
@@ -136,6 +139,7 @@ def test_a_row_ends_with_its_stop_token_and_the_others_go_on(model):
   assert [row.tokens[:9] for row in (found[0], found[2])] == [free[0][:9], free[2][:9]]
 
 
+@pytest.mark.slow
 def test_all_rows_at_their_end_end_the_loop(model):
   first = generated(model, [PROMPTS[0]], max_new_tokens=1)[0].tokens[0]
   config = token_sampling.GenerationConfig(max_new_tokens=6, stop_token_ids=(first,), pad_token_id=30)

@@ -16,6 +16,7 @@ from official_ext.language.modeling import lora
 from official_ext.language.modeling import quantized_linear
 from official_ext.training.checkpoints import contents
 from official_ext.training.model_parts import frozen_weights
+from tests import tiers
 
 IDS = tf.constant(np.random.default_rng(0).integers(0, 61, [2, 9]), tf.int32)
 NF4 = quantized_linear.QuantizationConfig(method='nf4')
@@ -76,6 +77,7 @@ def test_a_new_adapter_changes_nothing_and_is_all_that_is_trained():
   np.testing.assert_array_less(np.abs(adapters[0].lora_a), adapters[0].input_size ** -0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'quantization, scan',
   [
@@ -123,7 +125,7 @@ def test_merge_gives_a_plain_model():
   assert not lora.adapters(model)
 
 
-@pytest.mark.parametrize('remat', ['block', 'attention', 'mlp', 'scan'])
+@tiers.parametrize('remat', ['block', 'attention', 'mlp', 'scan'], fast=2)
 def test_dropout_is_the_same_when_it_is_computed_once_more(remat):
   """Gradients agree with those of layers that keep everything, from the same seed."""
   found = {}

@@ -13,6 +13,8 @@ from official_ext.language.modeling import losses
 pytest.importorskip('trl', reason="needs the test extra: pip install 'official-ext[test]'")
 import torch
 
+from tests import tiers
+
 B, T, V = 4, 6, 11
 TOLERANCE = dict(rtol=1e-6, atol=1e-6)
 
@@ -100,7 +102,7 @@ def _completions(seed=0, moved=0.4):
 
 
 @pytest.mark.parametrize('seed, moved', [(0, 0.4), (10, 0.0), (20, 1.5)])
-@pytest.mark.parametrize('beta', [0.0, 0.04, 2.0])
+@tiers.parametrize('beta', [0.0, 0.04, 2.0], fast=[0.04])
 @pytest.mark.parametrize('normalization', ['grpo', 'bnpo', 'dr_grpo', 'dapo'])
 def test_grpo_is_trl(trl_grpo, grpo_trainer, normalization, beta, seed, moved):
   """With TRL's defaults, of tokens that other weights have sampled; the same weights if `moved` is 0."""

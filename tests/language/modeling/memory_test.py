@@ -14,7 +14,7 @@ import official_ext as ext
 import numpy as np
 import tensorflow as tf
 
-from tests.core import harness
+from tests.training.loop import harness
 
 fields, quantization, rows = json.loads(sys.argv[1])
 dump = sys.argv[2]
@@ -91,6 +91,7 @@ def test_layers_that_are_computed_once_more_need_less_memory(plans):
   assert scan < none - (layers - 2) * layer, (none, block, scan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'quantization, scan', harness.cases(fast=[('nf4', True)], soak=[('none', False), ('nf4', False)])
 )

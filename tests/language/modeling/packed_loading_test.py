@@ -13,6 +13,7 @@ from official_ext.language.modeling import lora
 from official_ext.language.modeling import nf4
 from official_ext.language.modeling import pretrained
 from official_ext.language.modeling import quantized_linear
+from tests import tiers
 
 IDS = tf.constant(np.random.default_rng(0).integers(0, 31, [2, 9]), tf.int32)
 NF4 = quantized_linear.QuantizationConfig(method='nf4')
@@ -35,7 +36,7 @@ def _notes(model):
 
 
 @pytest.mark.parametrize('dtype', [pytest.param('float32', marks=pytest.mark.soak), 'bfloat16'])
-@pytest.mark.parametrize('quantization, scan', [(NF4, False), (NF4, True), (INT8, True)])
+@tiers.parametrize('quantization, scan', [(NF4, False), (NF4, True), (INT8, True)], fast=2)
 def test_kernels_packed_on_the_way_are_those_packed_afterwards(tmp_path, quantization, scan, dtype):
   folder = _saved(tmp_path, dtype, max_shard_bytes=9000, attention_bias=True, attention_out_bias=True)
   options = dict(quantization=quantization, frozen_dtype='bfloat16')
@@ -107,6 +108,7 @@ print(json.dumps({'weights': weights, 'peak': megabytes('VmHWM') - before}))
 """
 
 
+@pytest.mark.slow
 def test_loading_takes_the_weights_once_and_one_tensor(tmp_path, start_script):
   """A buffer of all weights, of the file, or of the float32 kernels that are packed, would be 100 MB more.
 

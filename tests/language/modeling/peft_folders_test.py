@@ -16,6 +16,7 @@ pytest.importorskip('peft', reason="needs the test extra: pip install 'official-
 import peft
 import torch
 
+from tests import tiers
 from tests.language.modeling import checkpoints
 
 IDS = np.random.default_rng(0).integers(3, 67, (2, 11)).astype(np.int32)
@@ -65,7 +66,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize('name, kind, scan, targets', CASES)
+@tiers.parametrize('name, kind, scan, targets', CASES, fast=CASES[::3])
 def test_peft_loads_what_is_saved(base, tmp_path, name, kind, scan, targets):
   model = pretrained.load(base(name), scan_layers=scan)
   plain = model(IDS)
@@ -80,7 +81,7 @@ def test_peft_loads_what_is_saved(base, tmp_path, name, kind, scan, targets):
   assert _difference(again(IDS), logits) < 1e-5
 
 
-@pytest.mark.parametrize('name, kind', [('llama', 'lora'), ('llama', 'dora'), ('gemma2', 'rslora'), ('gpt2', 'dora')])
+@tiers.parametrize('name, kind', [('llama', 'lora'), ('llama', 'dora'), ('gemma2', 'rslora'), ('gpt2', 'dora')], fast=2)
 def test_what_peft_saves_is_loaded(base, tmp_path, name, kind):
   targets = ['c_attn', 'c_proj'] if name == 'gpt2' else ['k_proj', 'o_proj', 'gate_proj']
   config = peft.LoraConfig(r=3, lora_alpha=7, target_modules=targets, task_type='CAUSAL_LM', **KINDS[kind])

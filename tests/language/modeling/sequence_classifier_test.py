@@ -17,6 +17,7 @@ transformers = pytest.importorskip('transformers')
 from safetensors.numpy import load_file  # noqa: E402
 from safetensors.numpy import save_file  # noqa: E402
 
+from tests import tiers  # noqa: E402
 from tests.language.modeling import checkpoints  # noqa: E402
 
 IDS = np.random.default_rng(0).integers(3, 67, (3, 9)).astype(np.int32)
@@ -42,7 +43,7 @@ def scores_of_transformers(folder):
   return found.logits.numpy()
 
 
-@pytest.mark.parametrize('name', ['llama', 'gemma3', pytest.param('gpt2', marks=pytest.mark.soak)])
+@tiers.parametrize('name', ['llama', 'gemma3', pytest.param('gpt2', marks=pytest.mark.soak)], fast=1)
 def test_scores_are_those_of_transformers_in_and_out(tmp_path, name):
   torch.manual_seed(0)
   configuration = checkpoints.config(name, num_labels=3, pad_token_id=0)
@@ -57,7 +58,7 @@ def test_scores_are_those_of_transformers_in_and_out(tmp_path, name):
     pretrained.load_classifier(str(tmp_path / 'theirs'))
 
 
-@pytest.mark.parametrize('name', ['qwen3', 'llama_tied'])
+@tiers.parametrize('name', ['qwen3', 'llama_tied'], fast=1)
 def test_a_language_model_gets_a_new_head(tmp_path, name):
   theirs = checkpoints.random_model(checkpoints.config(name))
   theirs.save_pretrained(tmp_path / 'language_model')

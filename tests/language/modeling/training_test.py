@@ -66,6 +66,7 @@ def test_a_compiled_step_does_what_a_graph_does_dropout_included(fields):
   assert_same(weights(plain), weights(trained(fields=fields, steps_per_execution=3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'fields',
   [
@@ -82,6 +83,7 @@ def test_in_float32_the_rule_of_a_cpu_with_amx_does_what_a_graph_does_dropout_in
   assert_same(weights(trained(fields=fields, enable_xla=False)), weights(mixed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'fields',
   [
@@ -113,6 +115,7 @@ def test_in_bfloat16_the_rule_of_a_cpu_with_amx_gives_the_weights_of_a_step_that
     assert error <= 0.1 * np.linalg.norm(exact[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'fields',
   [

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from official_ext.language.text import python_docstrings
 
 
@@ -24,6 +26,7 @@ def test_the_worse_answer_is_that_of_another_function():
   assert all(pair['chosen'] != pair['rejected'] and pair['rejected'] in answers for pair in pairs)
 
 
+@pytest.mark.tensorflow
 def test_what_else_is_imported_changes_nothing():
   """TensorFlow, Keras and absl put methods of their own into the library's classes."""
   code = 'from official_ext.language.text import python_docstrings as p; print(p.records("train").digest)'

@@ -16,6 +16,7 @@ from official_ext.language.text import text_data
 from official_ext.language.text import text_sources
 from official_ext.language.text import token_store
 from official_ext.language.text import tokenizer as tokenizer_lib
+from tests import tiers
 from tests.language.text import hugging_face_folders as folders
 from tests.language.text import text_fixtures
 
@@ -484,7 +485,7 @@ def test_wrapped_texts_are_all_there_and_each_token_is_learned_once(tokenizer, s
   assert source.report.text_bytes == sum(len(record['text'].encode()) for record in records)
 
 
-@pytest.mark.parametrize('packing', text_sources.PACKINGS)
+@tiers.parametrize('packing', text_sources.PACKINGS, fast=1)
 def test_the_batch_at_a_step_is_the_same_whether_it_is_reached_or_jumped_to(tokenizer, packing, monkeypatch):
   source = open_list(documents(), tokenizer, packing=packing)
   params = config(global_batch_size=4, packing=packing, seed=7)

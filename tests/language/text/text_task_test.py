@@ -114,6 +114,7 @@ def test_whoever_goes_on_from_a_run_has_its_tokenizer(trained, tmp_path, monkeyp
   assert SmallTextTask.seen == [expected] * 2
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_is_named_is_not_kept_and_wins(trained, tmp_path):
   tokenizer_training.train(['named, named, named'], 262).save(str(tmp_path / 'named'))
   params = make_params(tokenizer_path=str(tmp_path / 'named'))

@@ -16,6 +16,7 @@ from official_ext.language.modeling import families
 from official_ext.language.text import tokenizer as tokenizer_lib
 from official_ext.language.text import tokenizer_classes
 from official_ext.language.text import tokenizer_training
+from tests import tiers
 from tests.language.text import hugging_face_folders as folders
 
 CLASSES = ('', 'PreTrainedTokenizerFast', 'Qwen2Tokenizer', 'GPT2TokenizerFast', 'LlamaTokenizerFast', 'GemmaTokenizer')
@@ -97,7 +98,7 @@ def check(folder, auto, seed=0):
 
 
 @pytest.mark.parametrize('kind', KINDS)
-@pytest.mark.parametrize('model_type', ['', *families.FAMILIES])
+@tiers.parametrize('model_type', ['', *families.FAMILIES], fast=['llama', 'qwen2'])
 def test_each_class_beside_each_family_has_transformers_tokens(model_type, kind, auto, tmp_path):
   checked = [check(make(tmp_path / (name or 'none'), kind, model_type, name), auto, seed=len(name)) for name in CLASSES]
   assert sum(checked) >= (1 if kind != 'metaspace' else len(CLASSES))

@@ -63,6 +63,7 @@ def test_numbers_and_texts_are_those_of_transformers(folder, auto):
   assert_same(tokenizer_lib.Tokenizer.load(folder), auto(folder))
 
 
+@pytest.mark.tensorflow
 def test_what_is_saved_is_the_same_tokenizer_to_transformers_and_to_us(folder, auto, tmp_path):
   ours = tokenizer_lib.Tokenizer.load(folder)
   ours.save(str(tmp_path / 'a [new] folder'))
@@ -78,6 +79,7 @@ def test_what_transformers_saves_is_the_same_tokenizer_to_us(folder, auto, tmp_p
   assert_same(tokenizer_lib.Tokenizer.load(str(tmp_path)), theirs)
 
 
+@pytest.mark.tensorflow
 def test_another_chat_template_takes_the_place_of_all(folder, auto, tmp_path):
   ours = tokenizer_lib.Tokenizer.load(folder).with_chat_template('{{ bos_token }}[{{ messages[-1].content }}]')
   ours.save(str(tmp_path))
@@ -173,6 +175,7 @@ def test_a_missing_package_names_its_extra(monkeypatch, tmp_path):
     extras.load('nothing_of_the_kind.inside', 'a test', 'x')
 
 
+@pytest.mark.tensorflow
 def test_a_save_replaces_what_was_there(tmp_path):
   folder = folders.llama3(tmp_path / 'a')
   ours = tokenizer_lib.Tokenizer.load(str(folder))

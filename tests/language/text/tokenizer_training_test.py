@@ -39,6 +39,7 @@ def test_all_bytes_need_room():
     tokenizer_training.train(TEXTS, 258, SPECIAL)
 
 
+@pytest.mark.tensorflow
 def test_transformers_reads_what_is_saved(trained, tmp_path, monkeypatch):
   monkeypatch.setenv('HF_HUB_OFFLINE', '1')
   import transformers  # pylint: disable=g-import-not-at-top
@@ -56,7 +57,7 @@ def test_it_is_trained_once_and_the_same_in_every_process(trained, tmp_path, sta
   code = """
 import sys
 from official_ext.language.text import tokenizer_training
-from tests.data import tokenizer_training_test as test
+from tests.language.text import tokenizer_training_test as test
 found = tokenizer_training.cached(
   test.TEXTS, 400, test.SPECIAL, test.hugging_face_folders.CHATML, folder=sys.argv[1])
 print(found.digest)

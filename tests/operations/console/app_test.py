@@ -238,6 +238,7 @@ def test_an_empty_folder_is_served(tmp_path, start_console):
   assert os.listdir(tmp_path) == []  # It has left nothing there.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kills', [3, pytest.param(100, marks=pytest.mark.soak)])
 def test_runs_go_on_whatever_becomes_of_the_server(tmp_path, processes, kills):
   """Killed again and again, also while it starts and stops runs; in the end it is asked to end, and does at once."""

@@ -169,6 +169,7 @@ def test_an_unknown_topic_and_an_unknown_run_are_refused(console):
   assert console.try_get('/api/stream', topics='runs', run='none')[0] == 400
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_away_for_a_while_is_told_and_found_again(root, start_console):
   own = root.parent / 'away'
   folders.make(own, 'run', [])
@@ -187,6 +188,7 @@ def test_a_folder_that_is_away_for_a_while_is_told_and_found_again(root, start_c
     assert stream.next('runs')[1]['changed'][0]['step'] == 7
 
 
+@pytest.mark.slow
 def test_nobody_looks_at_the_folder_if_nobody_listens(root, start_console):
   class Counting:
     """The index of the runs, and how often it was asked."""
@@ -221,6 +223,7 @@ def test_nobody_looks_at_the_folder_if_nobody_listens(root, start_console):
     assert time.monotonic() < deadline
 
 
+@pytest.mark.slow
 def test_who_is_far_behind_gets_all_anew(root, start_console, monkeypatch):
   monkeypatch.setattr(live, '_MAX_CHANGES', 2)
   many = root.parent / 'many'

@@ -80,6 +80,7 @@ def test_what_runs_have_left_is_listed(console, root):
   assert not found['writer']['has_checkpoint']
 
 
+@pytest.mark.slow
 def test_a_saved_model_takes_values_and_pictures(console):
   (told,) = console.post('/api/models/open', **SAVED)['signatures'].values()
   assert told['inputs'] == [{'name': 'pixels', 'dtype': 'float32', 'shape': [None, 64]}]
@@ -207,6 +208,7 @@ def test_an_export_is_a_command_of_its_own_with_its_log(console, root):
   assert status == 400 and 'is there already' in found['errors'][0]
 
 
+@pytest.mark.slow
 def test_adapters_answer_over_the_base_that_they_were_trained_on_or_another(console):
   (result,) = next(run for run in console.get('/api/models')['runs'] if run['name'] == 'tuned')['results']
   assert result['base_kept'] == 'nf4 weights (blocks of 64, other weights float32)' and result['has_base']
@@ -233,6 +235,7 @@ def test_what_was_exported_is_listed(console):
   assert {result['name'] for result in other['results']} == {'model', 'model_merged'}
 
 
+@pytest.mark.slow
 def test_the_command_answers_as_the_page_does(root, train_server, tmp_path):
   code = 'import sys\nfrom official_ext.cli import main\nsys.exit(main.main(sys.argv[1:]))'
 

@@ -48,6 +48,7 @@ def test_a_sweep_has_its_points_in_order_and_its_file(console, root):
   assert all(os.path.isdir(root / point['run']) for point in found['points'])
 
 
+@pytest.mark.slow
 def test_importances_are_computed_beside_the_server(console):
   ask = lambda name: console.get('/api/sweep/importances', sweep=name)['importances']
   found = queues.until(lambda: ask('search'))

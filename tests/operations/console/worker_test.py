@@ -113,6 +113,7 @@ def test_devices_and_files_are_checked_too(driver, tmp_path):
   assert (field, 'is a folder, and a run keeps a file there' in line) == ('--model_dir', True)
 
 
+@pytest.mark.slow
 def test_nothing_of_a_request_is_left_for_the_next(own, tmp_path):
   with own(_REGISTRY.format(steps=5)) as driver:
     flags = _flags(tmp_path / 'run', experiment='own')
@@ -142,6 +143,7 @@ def test_a_changed_module_is_read_anew_and_a_broken_one_told(own, tmp_path):
     assert driver.experiments()['lines'] == [line]
 
 
+@pytest.mark.slow
 def test_a_hanging_request_ends_and_a_dead_process_comes_back(own, tmp_path, monkeypatch):
   monkeypatch.setattr(driver_lib, '_ANSWER_SECONDS', 1.0)
   with own(_REGISTRY.format(steps=5)) as driver:

@@ -126,6 +126,7 @@ def check_kills(trial, receiver, jobs, kills, seed):
   return receiver.tries
 
 
+@pytest.mark.slow
 def test_killed_6_times_it_tells_each_thing_once(trial, receiver):
   check_kills(trial, receiver, jobs=9, kills=6, seed=1)
 
@@ -210,6 +211,7 @@ def test_the_end_of_runs_is_told_but_not_what_was_before(trial, receiver):
   assert 'abcdefgh' not in ''.join(receiver.bodies)
 
 
+@pytest.mark.slow
 def test_a_run_of_the_queue_is_told_as_a_run_alone_also_if_it_has_left_no_record(trial, receiver, tmp_path):
   (tmp_path / 'link').symlink_to(trial.folder)
   done = folders.make(tmp_path, 'done', identity=folders.ended_process(), status='finished', step=7)
@@ -234,6 +236,7 @@ def test_a_run_that_hangs_is_told_while_it_does(trial, receiver):
   assert receiver.bodies[0].splitlines() == ['no step for 4 min, in stage train', run.path]
 
 
+@pytest.mark.slow
 def test_metrics_are_told_once_a_run_by_every_event_also_of_one_that_was_overwritten(trial, receiver):
   def write(name, *events):
     with open(trial.folder / name / 'events.jsonl', 'a') as file:
@@ -266,6 +269,7 @@ def test_metrics_are_told_once_a_run_by_every_event_also_of_one_that_was_overwri
   del over
 
 
+@pytest.mark.slow
 def test_a_receiver_that_hangs_delays_no_job(trial, receiver):
   receiver.delay = 30.0
 
@@ -289,6 +293,7 @@ def test_a_receiver_that_hangs_delays_no_job(trial, receiver):
   assert hanging < plain + 10.0
 
 
+@pytest.mark.slow
 def test_a_receiver_that_refuses_is_tried_so_often_and_delays_no_other(trial, receiver):
   other = Receiver()
   receiver.status = 500
@@ -330,6 +335,7 @@ def _is_sender(pid, folder):
   return b'alert_sender' in command and bytes(folder) in command
 
 
+@pytest.mark.slow
 def test_what_a_run_tells_by_itself_is_not_told_again(trial, receiver):
   other = Receiver()
   tell(trial, receiver, other)

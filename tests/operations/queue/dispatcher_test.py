@@ -47,6 +47,7 @@ def check_a_crowd(trial, count, slots, seconds):
   return len(starts)
 
 
+@pytest.mark.slow
 def test_jobs_that_crash_never_exceed_the_slots(trial):
   assert check_a_crowd(trial, count=len(_CROWD), slots=3, seconds=0.05) == sum(starts for _, starts, _ in _CROWD)
 
@@ -198,6 +199,7 @@ def test_after_a_restart_of_the_machine_what_ran_is_tried_again(trial):
   assert json.loads(attempt.with_suffix('.ended.json').read_text())['outcome'] == job_files.LOST
 
 
+@pytest.mark.slow
 def test_a_pause_outlives_its_dispatcher_and_what_runs_goes_on(trial):
   trial.add(held=True)
   trial.add()

@@ -95,6 +95,7 @@ def test_of_many_runners_one_starts_the_command(trial):
   assert trial.statuses() == {1: 'finished'}
 
 
+@pytest.mark.slow
 def test_a_command_whose_runner_is_killed_is_asked_to_stop(trial):
   asked = trial.folder / 'asked'
   code = f'import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path("{asked}")'
@@ -201,6 +202,7 @@ def test_workers_that_hear_nothing_are_killed_with_their_launcher(trial, launche
   assert trial.statuses() == {1: 'cancelled'}
 
 
+@pytest.mark.slow
 def test_a_job_keeps_its_slot_while_workers_of_a_killed_launcher_save(trial, launched):
   runner, workers = launched
   os.kill(min(workers), signal.SIGSTOP)
@@ -236,6 +238,7 @@ def test_what_cannot_be_run_has_failed_and_says_why(trial):
   assert reasons[1:] == [f'{file}: File exists', f'{trial.folder / "gone"}: No such file or directory']
 
 
+@pytest.mark.slow
 def test_a_job_waits_for_a_run_that_somebody_has_started_in_its_folder(trial):
   model_dir = trial.folder / 'run'
   trial.add(model_dir=str(model_dir))

@@ -116,6 +116,7 @@ def test_no_reader_waits_or_fails(tmp_path, kind):
     _read_all(run, store)
 
 
+@pytest.mark.slow
 def test_the_command_line_neither(tmp_path):
   for kind in irregular_files.KINDS:
     run = folders.make(tmp_path, kind, _EVENTS)
@@ -134,6 +135,7 @@ def test_the_command_line_neither(tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_files_of_any_size_are_read_in_bounded_memory_and_time(tmp_path):
   """A record of 2 GB; and a line of 300 MB between two events, behind which the later one counts everywhere."""
   run = folders.make(tmp_path, 'run', [folders.event('train', 1, loss=1.0)])

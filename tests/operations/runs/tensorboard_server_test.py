@@ -5,12 +5,15 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
+import pytest
+
 from official_ext.base.processes import process_identity
 from official_ext.cli import main as cli
 from official_ext.operations.runs import tensorboard_server
 from tests.operations.runs import folders
 
 
+@pytest.mark.slow
 def test_one_is_started_found_again_and_ended(tmp_path, monkeypatch, capsys):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   run = folders.make(tmp_path, 'run')

@@ -83,6 +83,7 @@ def test_killed_50_times_it_proposes_what_an_undisturbed_one_does(make):
   assert check_kills(make, {**BAYES, 'run_cap': 60}, kills=50, seed=2) == 50
 
 
+@pytest.mark.slow
 def test_with_several_slots_each_point_follows_from_what_was_told(make):
   trial = make(**{**BAYES, 'parameters': {**BAYES['parameters'], 'seconds': {'value': 0.1}}})
   trial.dispatch(slots=3)
@@ -93,6 +94,7 @@ def test_with_several_slots_each_point_follows_from_what_was_told(make):
   assert best == pytest.approx(0.2, abs=0.05)  # What the program says at x = 0.3, after five steps.
 
 
+@pytest.mark.slow
 def test_a_controller_that_dies_before_any_of_its_steps_starts_nothing_twice_and_loses_nothing(make):
   trial = make(method='random', run_cap=14, parameters={'x': {'min': 0.0, 'max': 1.0}})
   trial.dispatch(slots=2)
@@ -129,6 +131,7 @@ def test_there_is_one_controller(make):
   assert f'error: search: process {first.pid} on' in trial.output()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_ended_early_has_saved_is_shown_as_pruned_and_goes_on(make):
   early = {'type': 'hyperband', 'min_iter': 1, 'eta': 3, 'strict': True}
   parameters = {'x': {'values': [0.3, 0.9]}, 'seconds': {'value': 2.5}}

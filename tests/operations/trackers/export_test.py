@@ -105,6 +105,7 @@ def test_mlflow_has_all_once_also_of_a_run_that_goes_on(run, store):
   assert [(step, value) for step, _, value in points['training_loss'][::2]] == [(5, 2.0), (15, 0.25)]
 
 
+@pytest.mark.tensorflow
 def test_mlflow_goes_on_with_what_the_run_has_written_itself(run, tmp_path):
   from mlflow import tracking
 
@@ -120,6 +121,7 @@ def test_mlflow_goes_on_with_what_the_run_has_written_itself(run, tmp_path):
   assert [metric.step for metric in client.get_metric_history(one.info.run_id, 'training_loss')] == [5, 10]
 
 
+@pytest.mark.slow
 def test_wandb_has_all_once_with_the_times_of_the_run(run, tmp_path):
   for _ in range(2):
     export(run, 'wandb', '--project=mine', '--artifacts')

@@ -198,6 +198,7 @@ def test_what_is_no_action():
     event_actions.EventActions([3])
 
 
+@pytest.mark.slow
 def test_a_finished_run_that_is_started_again_tells_nothing_twice(tmp_path, capsys):
   """Neither its events, nor its actions, nor messages; what is new is told."""
   calls = Calls()
@@ -223,6 +224,7 @@ def test_a_finished_run_that_is_started_again_tells_nothing_twice(tmp_path, caps
   assert told[:2] == ['start', 'restored'] and told[-1] == 'finished' and 'train' in told
 
 
+@pytest.mark.slow
 def test_a_finished_run_that_fails_when_it_is_started_again_says_so(tmp_path):
   small_run.run(tmp_path, trainer={'train_steps': 2})
 

@@ -97,6 +97,7 @@ def rates(folder):
   return {line['step']: line['learning_rate'] for line in small_run.events(folder, 'train')}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'optimizer, schedule, replicas, xla',
   harness.cases(
@@ -147,6 +148,7 @@ def test_the_rate_that_is_logged_is_the_rate_that_is_used():
       )
 
 
+@pytest.mark.slow
 def test_a_checkpoint_from_before_is_read_and_a_changed_rate_is_lowered_too(tmp_path):
   """Switched on, and given another learning rate, between two starts."""
   run(tmp_path, reduce_lr_on_plateau={}, train_steps=4)

@@ -14,6 +14,7 @@ from official_ext.training.checkpoints import manager as manager_lib
 from official_ext.training.checkpoints import manifests
 from official_ext.training.loop import base_trainer
 from official_ext.training.optimization import ema_optimizer
+from tests import tiers
 from tests.training.loop import harness
 from tests.training.loop import restore_test
 from tests.training.loop import small_run
@@ -69,9 +70,10 @@ def loss_of(model):
   return harness.softmax_regression([v.numpy() for v in model.trainable_variables], (x[:8], y[:8]))[0]
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'replicas, ema, optimizer',
   [('one', True, 'sgd'), ('two', True, 'sgd'), ('one', False, 'sgd'), ('one', False, 'sgd_experimental')],
+  fast=1,
 )
 def test_evaluating_the_best_gives_the_number_that_made_it_the_best(replicas, ema, optimizer, folder):
   path = newest_best(folder)
@@ -134,6 +136,7 @@ def state(trainer):
   return [v.numpy() for v in [*trainer.model.variables, *values]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'source, replicas',
   harness.cases(fast=[('ema_checkpoints', 'two')], soak=[('best', 'one'), ('best without a note', 'two')]),

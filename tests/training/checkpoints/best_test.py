@@ -183,6 +183,7 @@ def _contents(folder):
   return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
 
 
+@pytest.mark.slow
 def test_evaluations_beside_a_training_that_evaluates_leave_its_best_checkpoint_alone(tmp_path):
   # Before: eval of ckpt-4 cut the history, and the training that went on deleted the best.
   optimizer = small_run.make_params().trainer.optimizer_config.as_dict() | {'ema': {'average_decay': 0.5}}
@@ -197,6 +198,7 @@ def test_evaluations_beside_a_training_that_evaluates_leave_its_best_checkpoint_
   assert logs['best_validation_loss'] == pytest.approx(info['validation_loss'])  # That of the training.
 
 
+@pytest.mark.slow
 def test_continuous_eval_keeps_the_best_where_the_training_does_not_evaluate(tmp_path):
   small_run.run(tmp_path, 'train', trainer=BEST)
   assert not (tmp_path / 'best').exists()

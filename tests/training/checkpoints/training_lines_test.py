@@ -219,6 +219,7 @@ def test_a_run_that_starts_elsewhere_is_killed_and_asked_to_stop_and_goes_on(sou
   assert small_run.record(tmp_path)['started_from'] == str(source / 'ckpt-4')
 
 
+@pytest.mark.slow
 def test_a_branch_keeps_what_it_saves_and_what_was_there(source, tmp_path):
   best = {'best_checkpoint_export_subdir': 'best', 'best_checkpoint_eval_metric': 'validation_loss', 'max_to_keep': 1}
   small_run.run(tmp_path, trainer=best)

@@ -139,6 +139,7 @@ def test_model_gardens_own_tasks_are_told_too(tmp_path):
     small_run.run(tmp_path / 'run', 'train', StockInitialize, params=params)
 
 
+@pytest.mark.slow
 def test_a_copied_or_moved_run_gives_its_own_weights(tmp_path):
   """Model Garden's tasks go by the file named `checkpoint`. Before, it held absolute paths."""
   from official.core import base_task

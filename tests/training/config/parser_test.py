@@ -635,6 +635,7 @@ def test_dump_is_read_back_by_every_kind_of_reader():
   assert yaml.safe_load(yaml_text.dump(values)) == expected
 
 
+@pytest.mark.slow
 def test_all_of_model_garden_parses_and_survives_a_file(tmp_path):
   names = [
     name

@@ -12,6 +12,7 @@ import tf_keras
 from official_ext.base import errors
 from official_ext.training.devices import failures
 from official_ext.training.loop import run_checks
+from tests import tiers
 from tests.training.loop import harness
 from tests.training.loop import small_run
 
@@ -173,7 +174,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize('task_cls, mark, message', CASES, ids=[case[0].__name__ for case in CASES])
+@tiers.parametrize('task_cls, mark, message', CASES, ids=[case[0].__name__ for case in CASES], fast=CASES[::3])
 def test_what_a_task_raises_is_one_line_that_names_its_own(task_cls, mark, message, tmp_path):
   code, first = (
     inspect.getsourcelines(task_cls)

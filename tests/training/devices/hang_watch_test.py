@@ -7,13 +7,15 @@ import time
 
 import pytest
 
+from tests import tiers
+
 # A run that blocks in one of several places, or is slow there. Arguments: folder, place, seconds, hang_seconds.
 SCRIPT = """
 import functools, os, sys, time
 import numpy as np
 import tensorflow as tf
 from official_ext.cli import exit_status
-from tests.core import small_run
+from tests.training.loop import small_run
 
 folder, place, seconds, hang_seconds = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
 counts = {'train': 0, 'eval': 0}
@@ -54,13 +56,14 @@ def read(folder):
   return json.loads((folder / 'run.json').read_text()), events
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   ('place', 'stage'),
   [
     ('train:7', 'train'),
     ('save', 'save'),
     *(pytest.param(*case, marks=pytest.mark.soak) for case in [('eval:1', 'eval'), ('train:1', 'train')]),
   ],
+  fast=1,
 )
 def test_a_run_that_hangs_tells_where_and_ends_with_75(place, stage, start_script, tmp_path):
   folder = tmp_path / 'run'
@@ -81,6 +84,7 @@ def test_a_run_that_hangs_tells_where_and_ends_with_75(place, stage, start_scrip
     assert record['status'] == 'finished' and [event['step'] for event in events if event['event'] == 'restored'] == [4]
 
 
+@pytest.mark.slow
 def test_what_is_only_slow_or_stopped_is_left_alone(start_script, tmp_path):
   # Batches that take half of the time that is allowed, a compilation of twice that time, and a process that is stopped
   # for more than that time, as a laptop that sleeps.

@@ -14,6 +14,7 @@ import pytest
 from official_ext.base import errors
 from official_ext.training.devices import cluster
 from official_ext.training.devices import meeting
+from tests import tiers
 
 SECRET = 'a secret of this test'
 
@@ -52,6 +53,7 @@ def test_workers_meet_in_any_order(clusters):
     pass  # The chief's port is free again at once.
 
 
+@pytest.mark.slow
 def test_a_worker_that_died_while_waiting_is_waited_for_again(clusters):
   three = clusters(3)
   with concurrent.futures.ThreadPoolExecutor() as threads:
@@ -125,7 +127,7 @@ def _proves(port, key):
   return stranger
 
 
-@pytest.mark.parametrize('name', STRANGERS)
+@tiers.parametrize('name', STRANGERS, fast=['garbage', 'another secret'])
 def test_a_stranger_is_turned_away_and_the_workers_meet(name, clusters):
   # Before: one line took a worker's place, and one that said nothing held up the others for 5 s each.
   with chief_of(2, clusters) as (workers, port, chief, _):
@@ -162,6 +164,7 @@ def test_a_flood_of_strangers_does_not_keep_the_workers_apart(clusters):
     [each.result(30) for each in floods]
 
 
+@pytest.mark.slow
 def test_a_stranger_in_the_chiefs_place_is_not_believed(clusters):
   two = clusters(2)
   port = int(two[0].addresses[0].split(':')[1])
@@ -188,6 +191,7 @@ def test_a_stranger_in_the_chiefs_place_is_not_believed(clusters):
       meeting.meet(two[1], 1.5)
 
 
+@pytest.mark.slow
 def test_workers_of_another_secret_do_not_meet(clusters, monkeypatch):
   with chief_of(2, clusters, timeout=2) as (workers, _, chief, _):
     monkeypatch.setenv(meeting.SECRET, 'another')

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.training.devices import preemption
+from tests import tiers
 from tests.training.loop import harness
 from tests.training.loop import small_run
 
@@ -62,12 +63,13 @@ def straight(tmp_path_factory):
   return [variable.numpy() for variable in model.variables], evaluations(folder)
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'step, saved, number',
   harness.cases(
     [(1, 4, signal.SIGTERM), (5, 5, signal.SIGINT), (12, 12, signal.SIGTERM)],
     soak=[(1, 4, signal.SIGINT), (5, 5, signal.SIGTERM), (12, 12, signal.SIGINT)],
   ),
+  fast=1,
 )
 def test_a_signal_in_training_saves_at_the_end_of_the_loop(step, saved, number, straight, tmp_path):
   folder = tmp_path
@@ -95,6 +97,7 @@ def test_a_signal_in_an_evaluation_leaves_it_to_the_next_start(step, straight, t
   assert small_run.events(folder, 'restored')[-1]['step'] == step
 
 
+@pytest.mark.slow
 def test_an_evaluation_alone_stops_and_saves_nothing(tmp_path):
   run(tmp_path)
   before = sorted(path.name for path in tmp_path.glob('ckpt-*'))
@@ -106,6 +109,7 @@ def test_an_evaluation_alone_stops_and_saves_nothing(tmp_path):
   assert sorted(path.name for path in tmp_path.glob('ckpt-*')) == before
 
 
+@pytest.mark.slow
 def test_averaged_weights_are_put_back_where_an_evaluation_is_left(tmp_path):
   params = small_run.make_params(**TRAINER)
   optimizer = params.trainer.optimizer_config.as_dict() | {'ema': {'average_decay': 0.5}}

@@ -179,6 +179,7 @@ def test_a_worker_that_waits_for_the_chief_notices_its_end(run_two):
   assert 'WorkerError: worker 0 (127.0.0.1:' in out and 'was lost' in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('lost', [pytest.param(0, marks=pytest.mark.soak), 1])
 def test_a_worker_lost_while_tensorflow_connects_ends_the_other(run_two, lost):
   began = time.monotonic()

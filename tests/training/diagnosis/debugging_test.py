@@ -9,6 +9,7 @@ import tf_keras
 from official_ext.base import errors
 from official_ext.training.diagnosis import debugging
 from official_ext.training.diagnosis import op_trace
+from tests import tiers
 from tests.training.loop import harness
 from tests.training.loop import small_run
 
@@ -86,7 +87,7 @@ def debug(monkeypatch, capsys, task_cls, *args, **trainer):
   return capsys.readouterr().out, error
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   ('make_layer', 'operation', 'gradient_of', 'layer', 'phase', 'code', 'text'),
   [
     (
@@ -119,6 +120,7 @@ def debug(monkeypatch, capsys, task_cls, *args, **trainer):
     ),
   ],
   ids=['forward', 'backward', 'inside', 'custom'],
+  fast=2,
 )
 def test_the_operation_and_the_layer(monkeypatch, capsys, make_layer, operation, gradient_of, layer, phase, code, text):
   out, error = debug(monkeypatch, capsys, task_with(make_layer))
@@ -175,6 +177,7 @@ class LaterTask(small_run.SmallTask):
     return tf.where(self.step >= 6, tf.math.log(-loss), loss), logs
 
 
+@pytest.mark.slow
 def test_the_step_that_a_run_has_skipped(tmp_path, monkeypatch, capsys):
   """The run has skipped steps 7 to 9 and ended; 9 is debugged, from ckpt-8, and ckpt-4 if 8 is what is asked for."""
   with pytest.raises(errors.DivergedError):

@@ -11,6 +11,7 @@ import tf_keras
 
 from official_ext.base import errors
 from official_ext.training.diagnosis import dry_run
+from tests import tiers
 from tests.training.loop import harness
 from tests.training.loop import small_run
 
@@ -51,11 +52,12 @@ def test_it_tells_what_there_is(run):
   assert lines['would'] == 'train 12 steps of 8 examples, evaluate every 6, save every 4'
 
 
+@pytest.mark.slow
 def test_it_runs_on_two_replicas(run):
   assert '2 replicas' in run(runtime={'distribution_strategy': 'mirrored', 'num_virtual_cpus': 2})['devices']
 
 
-@pytest.mark.parametrize('makes_layers', [False, True])
+@tiers.parametrize('makes_layers', [False, True], fast=1)
 def test_names_of_layers_are_those_of_a_run(run, makes_layers):
   """By which patterns find variables; a run builds the task and then one model."""
 

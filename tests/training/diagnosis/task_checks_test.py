@@ -764,6 +764,7 @@ def test_experiments_are_sound(experiment, settings, tmp_path):
   assert task_checks.find(parser.parse_configuration(flags)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'experiment', ['resnet_imagenet', pytest.param('bert/sentence_prediction', marks=pytest.mark.soak)]
 )

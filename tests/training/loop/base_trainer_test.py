@@ -14,6 +14,7 @@ from official_ext.data import sources
 from official_ext.data import step_indexed
 from official_ext.training.config import definitions
 from official_ext.training.loop import base_trainer
+from tests import tiers
 from tests.training.loop import harness
 
 
@@ -74,9 +75,10 @@ class ScalarsTask(harness.LinearTask):
     return {'num_examples': sum(len(part) for part in aggregated_logs), 'at_step': global_step.numpy()}
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'num_examples, replicas',
   harness.cases([(21, 'one'), (16, 'two'), (9, 'two')], soak=[(16, 'one'), (9, 'one'), (21, 'two')]),
+  fast=2,
 )
 def test_defect_08_evaluation_counts_every_example_once(replicas, num_examples):
   # Stock: the mean of means of batches, and NaN where the last batch leaves a replica without examples.
@@ -183,8 +185,8 @@ class CountingTrainer(base_trainer.Trainer):
     return {**super().eval_end(aggregated_logs), 'twice': 2 * self.validation_loss.result()}
 
 
-@pytest.mark.parametrize(
-  'settings', [dict(enable_xla=False), dict(steps_per_execution=4), dict(replicas='two')], ids=str
+@tiers.parametrize(
+  'settings', [dict(enable_xla=False), dict(steps_per_execution=4), dict(replicas='two')], ids=str, fast=1
 )
 def test_train_step_may_call_the_librarys(settings):
   trainer = harness.make_trainer(trainer_cls=CountingTrainer, evaluate=True, **settings)
@@ -261,7 +263,7 @@ def official_config(**runtime):
   )
 
 
-@pytest.mark.parametrize('replicas', harness.cases(['default', 'two'], soak=['one', 'mirrored_one']))
+@tiers.parametrize('replicas', harness.cases(['default', 'two'], soak=['one', 'mirrored_one']), fast=1)
 def test_model_gardens_plain_config_and_task(replicas):
   config = official_config()
   results = []
@@ -321,12 +323,13 @@ class FixedTask(harness.LinearTask):
     return super().build_inputs(params)
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'task, replicas, accumulation',
   harness.cases(
     [(IndexedTask, 'two', 2), (harness.LinearTask, 'one', 1)],
     soak=[(IndexedTask, 'one', 1), (harness.LinearTask, 'one', 2), (harness.LinearTask, 'two', 1)],
   ),
+  fast=1,
 )
 def test_defect_02_a_resumed_trainer_reads_on_where_the_other_stopped(task, replicas, accumulation, tmp_path):
   # Stock: the checkpoint knows nothing of the data, which start again from the first example.
@@ -366,7 +369,7 @@ class FiniteTask(harness.LinearTask):
     return super().build_inputs(params, input_context).take(3)
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'settings',
   harness.cases(
     [
@@ -377,6 +380,7 @@ class FiniteTask(harness.LinearTask):
     soak=[dict()],
   ),
   ids=str,
+  fast=1,
 )
 def test_defect_09_data_that_end_inside_a_loop_end_the_run_with_one_line(settings):
   # Stock: loops for ever with train_tf_while_loop=false, and raises a bare OutOfRangeError with true.
@@ -464,6 +468,7 @@ class MaskTask(harness.LinearTask):
 
 
 # On two replicas: tests/training/loop/resume_test.py.
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas', harness.cases(['one'], soak=['two']))
 def test_dropout_after_a_restart_drops_the_same_units(replicas, tmp_path):
   def bits(trainer, num_steps):
@@ -483,6 +488,7 @@ def test_dropout_after_a_restart_drops_the_same_units(replicas, tmp_path):
   assert bits(make(seed=2), 2) != straight[:2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'settings', harness.cases([{'steps_per_execution': 4}], soak=[{'enable_xla': False}, {'replicas': 'two'}])
 )

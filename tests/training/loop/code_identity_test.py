@@ -50,6 +50,7 @@ def test_a_resumed_run_names_the_files_that_have_changed(run_train, tmp_path):
   assert changes(run(8, moved)) == expected
 
 
+@pytest.mark.slow
 def test_other_versions_of_packages_and_of_the_library_are_named(tmp_path, capsys):
   small_run.run(tmp_path, trainer={'train_steps': 4})
   content = manifests.read(f'{tmp_path}/ckpt-4')
@@ -71,6 +72,7 @@ def test_packages_that_an_older_version_did_not_note_are_not_named():
   )
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_notes_no_code_is_taken_as_it_is(tmp_path, capsys):
   small_run.run(tmp_path, trainer={'train_steps': 4})
   content = manifests.read(f'{tmp_path}/ckpt-4')
@@ -123,6 +125,7 @@ def test_a_folder_of_that_name_beside_a_script_makes_no_installed_package_user_c
   assert {name for name in found if not name.startswith('tests/')} == {'script.py', 'space/part.py', 'official_ext'}
 
 
+@pytest.mark.slow
 def test_editable_installs_are_not_user_code_unless_they_are_named(tmp_path, monkeypatch):
   (tmp_path / 'info' / 'big_library-1.0.dist-info').mkdir(parents=True)  # As `pip install --editable` writes it.
   (tmp_path / 'info' / 'big_library-1.0.dist-info' / 'METADATA').write_text('Name: big-library\nVersion: 1.0\n')

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 from official.core import input_reader
+import pytest
 import tensorflow as tf
 
 from official_ext.data import example_order
@@ -42,6 +43,7 @@ def test_a_run_that_goes_on_with_other_examples_says_so(tmp_path, capsys):
   assert told(capsys) == []
 
 
+@pytest.mark.slow
 def test_another_seed_another_order_and_another_mode(tmp_path, capsys, monkeypatch):
   small_run.run(tmp_path, 'train', trainer={'train_steps': 4})
   assert 'validation_data' not in manifests.read(f'{tmp_path}/ckpt-4')['data']
@@ -52,6 +54,7 @@ def test_another_seed_another_order_and_another_mode(tmp_path, capsys, monkeypat
   assert told(capsys)[1:] == ['task.train_data: order_of_examples: 1 -> 2', 'task.train_data: seed: 0 -> 5']
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_notes_no_data_is_taken_as_it_is(tmp_path, capsys):
   small_run.run(tmp_path, trainer={'train_steps': 4})
   path = f'{tmp_path}/ckpt-4'
@@ -95,6 +98,7 @@ def write_records(path, num_examples):
       )
 
 
+@pytest.mark.slow
 def test_an_ordinary_pipeline_is_told_by_its_files(tmp_path, capsys):
   data = tmp_path / 'data'
   data.mkdir()

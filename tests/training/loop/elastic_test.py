@@ -1,6 +1,7 @@
 """A run whose number of replicas changes from start to start: the same batches, and the same result but rounding."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from official_ext.data import sources
@@ -38,6 +39,7 @@ def run(folder, train_steps, replicas):
   small_run.run(folder, 'train', NumberedTask, replicas, params)
 
 
+@pytest.mark.slow
 def test_one_two_four_and_two_replicas_do_what_one_does(tmp_path):
   run(tmp_path / 'straight', STEPS, 'one')
   for part, replicas in enumerate(PARTS, 1):

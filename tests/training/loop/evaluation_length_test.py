@@ -10,6 +10,7 @@ from official_ext.base import errors
 from official_ext.training.config import checks
 from official_ext.training.loop import evaluation_length
 from tests import own_tasks
+from tests import tiers
 from tests.training.loop import small_run
 
 
@@ -44,7 +45,7 @@ class GeneratedTask(small_run.SmallTask):
     )
 
 
-@pytest.mark.parametrize('replicas', ['one', 'two'])
+@tiers.parametrize('replicas', ['one', 'two'], fast=1)
 def test_a_dataset_that_repeats_is_refused_before_training(tmp_path, replicas):
   with pytest.raises(
     errors.UserError, match=r'^task\.validation_data: the dataset of RepeatingTask.build_inputs repeat'
@@ -93,6 +94,7 @@ ENDLESS = own_tasks.TASK.replace(
 )
 
 
+@pytest.mark.slow
 def test_an_evaluation_without_end_is_ended_as_one_that_hangs(run_train, tmp_path):
   place = own_tasks.write(tmp_path / 'code')
   (place / 'own_package' / 'task.py').write_text(ENDLESS)

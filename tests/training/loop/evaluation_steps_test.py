@@ -9,6 +9,7 @@ import tf_keras
 
 from official_ext.training.loop import base_trainer
 from official_ext.training.step import step_random
+from tests import tiers
 from tests.training.loop import harness
 from tests.training.loop import small_run
 
@@ -68,7 +69,7 @@ def drawn_by_batch(trainer, names=(*DRAWN, 'for_inputs', 'step', 'step_of_inputs
   return {name: [float(value) for batch in seen for value in batch[name]] for name in names}, logs
 
 
-@pytest.mark.parametrize('task', [NoisyTask, StockNoisyTask])
+@tiers.parametrize('task', [NoisyTask, StockNoisyTask], fast=1)
 def test_seeds_in_an_evaluation_are_those_of_the_batch_and_steps_are_true(task):
   trainer = make_trainer(task)
   first, logs = drawn_by_batch(trainer)
@@ -113,6 +114,7 @@ class AnnealedTask(NoisyTask):
     return loss + tf.cast(self.step, tf.float32), {**logs, 'anneal': tf.cast(self.step, tf.float32)}
 
 
+@pytest.mark.slow
 def test_an_annealed_loss_is_evaluated_at_the_step_of_the_checkpoint_in_every_mode(tmp_path):
   trainer = {'best_checkpoint_export_subdir': 'best', 'best_checkpoint_eval_metric': 'own', 'max_to_keep': 5}
   small_run.run(tmp_path, task_cls=AnnealedTask, trainer=trainer)
@@ -141,6 +143,7 @@ class PolicyTrainer(base_trainer.Trainer):
     return x + noise + 0.01 * tf.cast(self.task.step, tf.float32) + 0.0 * self.model.trainable_variables[1][0], y
 
 
+@pytest.mark.slow
 def test_what_takes_the_inputs_has_steps_and_seeds_in_every_shape():
   weights = []
   for settings in (dict(enable_xla=False), dict(steps_per_execution=4), dict(steps_per_execution=1)):
@@ -194,10 +197,11 @@ def with_nan(rows):
 
 
 @pytest.mark.parametrize('task', [ReluTask, StockReluTask])
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'settings',
   [{}, {'replicas': 'two'}, {'trainer_config': {'eval_tf_while_loop': True, 'validation_steps': 3}}],
   ids=['one', 'two', 'while_loop'],
+  fast=1,
 )
 def test_validation_examples_that_are_not_finite_are_counted_and_told(task, settings, caplog):
   trainer = make_trainer(task, validation_data=with_nan([3, 9, 10]), train=False, **settings)
@@ -236,6 +240,7 @@ class SmallNanTask(small_run.SmallTask):
     super().__init__(params, data, (x, y[:20]))
 
 
+@pytest.mark.slow
 def test_the_example_that_is_not_finite_is_named_once_and_the_count_is_an_event(tmp_path, caplog):
   with caplog.at_level(python_logging.WARNING):
     small_run.run(tmp_path, task_cls=SmallNanTask)

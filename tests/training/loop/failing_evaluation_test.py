@@ -153,6 +153,7 @@ CASES = {
 FAST = ['a metric that no evaluation has']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', harness.cases(FAST, soak=[name for name in CASES if name not in FAST]))
 def test_what_fails_beside_the_training_does_not_cost_it(name, straight, tmp_path):
   make_arguments, saved, is_pending = CASES[name]

@@ -15,6 +15,7 @@ from official_ext.base import errors
 from official_ext.cli import exit_status
 from official_ext.training.checkpoints import manifests
 from tests import disks
+from tests import tiers
 from tests.training.loop import small_run
 
 TRAINER = {
@@ -156,7 +157,7 @@ def drive_through(trouble, disk, straight, asynchronous):
   return folder
 
 
-@pytest.mark.parametrize('asynchronous', [False, True])
+@tiers.parametrize('asynchronous', [False, True], fast=[True])
 def test_nothing_is_lost_or_damaged_by_a_disk_that_has_room_again(disk, straight, asynchronous, caplog):
   folder = drive_through(disk.fill, disk, straight, asynchronous)
   found, expected = (
@@ -174,6 +175,7 @@ def test_nothing_is_lost_or_damaged_by_a_disk_that_has_room_again(disk, straight
   assert 'Traceback' not in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('asynchronous', [False, True])
 def test_nothing_is_lost_or_damaged_while_a_disk_has_room_but_no_inodes(disk, straight, asynchronous, caplog):
   folder = drive_through(disk.use_up_inodes, disk, straight, asynchronous)
@@ -182,6 +184,7 @@ def test_nothing_is_lost_or_damaged_while_a_disk_has_room_but_no_inodes(disk, st
   assert 'Traceback' not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_disk_that_gets_no_inodes_ends_training_and_the_same_command_goes_on(disk, straight, capfd):
   folder = disk.folder / 'run'
   assert drive(folder, train_actions=at(step5=disk.use_up_inodes)) == 1
@@ -199,6 +202,7 @@ def test_a_disk_that_gets_no_inodes_ends_training_and_the_same_command_goes_on(d
   assert_no_remains(folder)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_at_the_end_keeps_the_checkpoints_before(disk, capfd):
   folder = disk.folder / 'run'
   assert drive(folder, train_actions=at(step24=disk.fill)) == 1
@@ -208,7 +212,7 @@ def test_a_disk_that_is_full_at_the_end_keeps_the_checkpoints_before(disk, capfd
   assert small_run.record(folder)['status'] == 'failed'
 
 
-@pytest.mark.parametrize('asynchronous', [False, True])
+@tiers.parametrize('asynchronous', [False, True], fast=[True])
 def test_a_last_save_that_fails_is_told_as_an_event(asynchronous, tmp_path):
   # Before: of an asynchronous one, which fails after all is trained, there was no event.
   def obstruct():

@@ -9,6 +9,7 @@ from official_ext.data import sources
 from official_ext.data import step_indexed
 from official_ext.training.config import definitions
 from official_ext.training.loop import base_trainer
+from tests import tiers
 from tests.training.loop import harness
 
 
@@ -45,7 +46,7 @@ def assert_same(first, second):
     np.testing.assert_array_equal(left, right)
 
 
-@pytest.mark.parametrize('accumulation', [1, 2])
+@tiers.parametrize('accumulation', [1, 2], fast=1)
 def test_they_compute_what_fed_programs_compute(accumulation):
   gathered, fed = make(GatheredTask, accumulation=accumulation), make(FedTask, accumulation=accumulation)
   logs = [[harness.train(trainer, steps) for steps in (11, 3)] for trainer in (gathered, fed)]
@@ -57,6 +58,7 @@ def test_they_compute_what_fed_programs_compute(accumulation):
       np.testing.assert_array_equal(value, of_fed[name], name)
 
 
+@pytest.mark.slow
 def test_they_do_not_depend_on_where_loops_and_programs_end():
   whole = make(GatheredTask, steps_per_execution=16)
   harness.train(whole, 14)
@@ -77,6 +79,7 @@ def test_the_first_program_compiles_for_one_step_and_serves_all_lengths(monkeypa
   assert runs == [1, 10, 3] and trainer.speed.steps == 3 and trainer.num_compilations == 1
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_finite_is_skipped_inside_a_program():
   x, y = harness.make_data(29)
   x[7] = np.nan
@@ -88,6 +91,7 @@ def test_a_step_that_is_not_finite_is_skipped_inside_a_program():
     np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_after_a_rollback_steps_find_their_batches_further_on():
   """As where the same steps are reached without one: a step's batch is that of its number and the offset."""
   offset, straight = make(GatheredTask), make(GatheredTask)
@@ -100,6 +104,7 @@ def test_after_a_rollback_steps_find_their_batches_further_on():
     np.testing.assert_array_equal(left, right)
 
 
+@pytest.mark.slow
 def test_the_next_batches_are_those_of_the_next_step_and_are_not_used_up():
   trainer = make(GatheredTask)
   harness.train(trainer, 6)
@@ -109,6 +114,7 @@ def test_the_next_batches_are_those_of_the_next_step_and_are_not_used_up():
     np.testing.assert_array_equal(batch['x'], expected['x'])
 
 
+@pytest.mark.slow
 def test_an_inspected_run_ends_with_the_same_weights(tmp_path):
   inspected = make(GatheredTask, trainer_config=dict(inspect=dict(every=3)))
   plain = make(GatheredTask)
@@ -133,6 +139,7 @@ class OwnStep(base_trainer.Trainer):
     super().train_step(iterator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'settings',
   [

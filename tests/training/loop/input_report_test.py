@@ -89,6 +89,7 @@ def test_a_label_out_of_range_ends_a_run_without_xla(replicas, tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_a_label_out_of_range_spoils_a_step_with_xla(tmp_path):
   """XLA turns it into NaN: the update is skipped, and the event says why."""
   params = small_run.make_params({'enable_xla': True}, steps_per_execution=1)
@@ -101,6 +102,7 @@ def test_a_label_out_of_range_spoils_a_step_with_xla(tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_a_label_out_of_range_in_an_evaluation(tmp_path):
   with pytest.raises(errors.UserError) as caught:
     small_run.run(tmp_path, 'train_and_eval', spoilt(put('y', 5, 9), False))
@@ -110,6 +112,7 @@ def test_a_label_out_of_range_in_an_evaluation(tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_again_is_not_blamed():
   """A pipeline that cannot start anywhere, and a step whose inputs are as they should be."""
   trainer = harness.make_trainer(enable_xla=False)
@@ -151,6 +154,7 @@ def leaky_params(action, **trainer):
   return small_run.make_params(**trainer).replace(task={'train_data': data, 'validation_data': data})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
 def test_skipped_examples_are_counted_by_loop_and_evaluation(replicas, tmp_path):
   model, _ = small_run.run(tmp_path, 'train_and_eval', LeakyTask, replicas, params=leaky_params('skip'))

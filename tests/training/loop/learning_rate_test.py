@@ -54,6 +54,7 @@ def test_steps_after_the_end_of_a_schedule_are_refused_and_a_longer_schedule_is_
   assert logged_rates(tmp_path) == pytest.approx(expected, abs=1e-7)
 
 
+@pytest.mark.slow
 def test_the_end_of_an_interrupted_run_may_have_a_rate_of_0(tmp_path):
   class StopError(Exception):
     pass
@@ -68,6 +69,7 @@ def test_the_end_of_an_interrupted_run_may_have_a_rate_of_0(tmp_path):
   assert logged_rates(tmp_path)[8] == 0.0
 
 
+@pytest.mark.slow
 def test_another_line_of_training_starts_where_its_checkpoint_was(tmp_path):
   run(tmp_path / 'first', 4, decay_steps=4)
   with pytest.raises(errors.UserError, match='is 0 at each of the steps 4 to 5'):
@@ -75,6 +77,7 @@ def test_another_line_of_training_starts_where_its_checkpoint_was(tmp_path):
   run(tmp_path / 'second', 6, decay_steps=4, checkpoint=str(tmp_path / 'first/ckpt-2'))
 
 
+@pytest.mark.slow
 def test_a_constant_of_0_is_told_of(tmp_path, capsys):
   config = {'optimizer': {'type': 'sgd'}, 'learning_rate': {'type': 'constant', 'constant': {'learning_rate': 0.0}}}
   small_run.run(tmp_path, 'train', trainer=dict(train_steps=2, optimizer_config=config))

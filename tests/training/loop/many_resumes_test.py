@@ -78,6 +78,7 @@ def _check_growth(num_steps, folder: pathlib.Path, files, sizes):
   assert steps == list(range(1, num_steps + 1))
 
 
+@pytest.mark.slow
 def test_six_resumes(tmp_path):
   check(tmp_path, 6)
 

@@ -67,6 +67,7 @@ def test_a_trace_and_a_table(tmp_path, capsys):
   assert 'train' in names and any('MatMul' in name for name in names)
 
 
+@pytest.mark.slow
 def test_whole_programs(tmp_path, capsys):
   """In programs of four steps, 6 to 7 lie in the second. Training ends before step 40, which is no mistake."""
   params = small_run.make_params(

@@ -8,6 +8,7 @@ from official_ext.base.run_folder import standing_events
 from official_ext.training.devices import hang_watch
 from official_ext.training.loop import recorded_run
 from official_ext.training.loop import run_record
+from tests import tiers
 from tests.training.loop import small_run
 
 
@@ -44,7 +45,7 @@ def test_a_run_whose_step_cannot_be_read_any_more_is_told_to_have_failed(tmp_pat
   run_lock.check_free(str(tmp_path))
 
 
-@pytest.mark.parametrize('lost', [False, True])
+@tiers.parametrize('lost', [False, True], fast=1)
 def test_what_an_attempt_without_a_checkpoint_told_does_not_stand(lost, tmp_path, monkeypatch):
   """`lost`: a power loss has taken run.json; events.jsonl was synced."""
 
@@ -71,6 +72,7 @@ def test_what_an_attempt_without_a_checkpoint_told_does_not_stand(lost, tmp_path
   assert 'begins anew' in small_run.events(tmp_path, 'restored')[0]['checkpoint']
 
 
+@pytest.mark.slow
 def test_a_run_that_hangs_gives_the_folder_back_at_the_very_end(tmp_path, monkeypatch):
   # Before: seconds before its process ended, which could go on writing beside the next training.
   seen = []

@@ -15,6 +15,7 @@ from official_ext.training.checkpoints import manifests
 from official_ext.training.loop import base_trainer
 from official_ext.training.loop import training_input
 from official_ext.training.writers import events_writer
+from tests import tiers
 from tests.training.loop import harness
 from tests.training.loop import small_run
 
@@ -35,6 +36,7 @@ def events(folder, event):
   return small_run.events(folder, event)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('replicas', harness.cases(['two'], soak=['one']))
 def test_a_skipped_update_is_told_with_its_examples(replicas, tmp_path):
   model, _ = small_run.run(tmp_path, 'train', task_with_bad_steps(3, 7), replicas)
@@ -72,6 +74,7 @@ def test_divergence_has_an_exit_status_of_its_own(tmp_path, capsys):
   assert line.startswith('error: 1 updates were skipped')
 
 
+@pytest.mark.slow
 def test_a_resumed_run_tells_only_of_its_own(tmp_path):
   task_cls = task_with_bad_steps(2, 9)
   small_run.run(tmp_path, 'train', task_cls, trainer={'train_steps': 8})
@@ -81,6 +84,7 @@ def test_a_resumed_run_tells_only_of_its_own(tmp_path):
   assert events(tmp_path, 'update_skipped')[-1]['total'] == 2  # All of the run, not of the process.
 
 
+@pytest.mark.slow
 def test_the_end_of_a_run_tells_how_many_updates_were_skipped(tmp_path, capsys):
   task_cls = task_with_bad_steps(2, 9)
   _, logs = small_run.run(tmp_path, 'train', task_cls, trainer={'train_steps': 8})
@@ -92,6 +96,7 @@ def test_the_end_of_a_run_tells_how_many_updates_were_skipped(tmp_path, capsys):
   assert any('2 updates' in line for line in summary.lines(str(tmp_path)))
 
 
+@pytest.mark.slow
 def test_the_budget_is_that_of_the_run(tmp_path):
   task_cls, budget = task_with_bad_steps(2, 9), {'max_skips': 1}
   small_run.run(tmp_path, 'train', task_cls, trainer={'train_steps': 8, 'nonfinite': budget})
@@ -99,6 +104,7 @@ def test_the_budget_is_that_of_the_run(tmp_path):
     small_run.run(tmp_path, 'train', task_cls, trainer={'nonfinite': budget})
 
 
+@pytest.mark.slow
 def test_accumulation_counts_all_examples_of_an_update(tmp_path):
   small_run.run(tmp_path, 'train', task_with_bad_steps(3), trainer={'gradient_accumulation_steps': 4})
   (event,) = events(tmp_path, 'update_skipped')
@@ -158,7 +164,7 @@ def gone_back(tmp_path_factory):
   return [variable.numpy() for variable in model.variables], folder
 
 
-@pytest.mark.parametrize('replicas', ['one', 'two'])
+@tiers.parametrize('replicas', ['one', 'two'], fast=1)
 def test_defect_03_a_rollback_goes_on_with_the_batches_that_follow(replicas, tmp_path, request):
   """Steps 7 and 9 are bad: back to 4, whose next batch is that of step 10."""
   if replicas == 'one':
@@ -181,6 +187,7 @@ def test_defect_03_a_rollback_goes_on_with_the_batches_that_follow(replicas, tmp
   harness.assert_close(weights, expected.weights, 1e-5, 1e-6)
 
 
+@pytest.mark.slow
 def test_a_rollback_leads_the_actions_back_too(tmp_path):
 
   class Noting(triggers.Trigger):
@@ -204,6 +211,7 @@ def test_a_rollback_leads_the_actions_back_too(tmp_path):
   ]
 
 
+@pytest.mark.slow
 def test_a_rollback_before_the_first_checkpoint_starts_again(tmp_path):
   small_run.run(tmp_path, 'train', task_with_bad_batches(0, 2), trainer=ROLLBACK)
   (event,) = events(tmp_path, 'rollback')
@@ -219,6 +227,7 @@ def test_after_so_many_rollbacks_the_run_has_diverged(tmp_path):
   assert small_run.record(tmp_path)['status'] == 'diverged'
 
 
+@pytest.mark.slow
 def test_evaluations_are_done_again_and_the_future_is_deleted(tmp_path):
   bad = task_with_bad_batches(9, 10)
   trainer = {**ROLLBACK, 'checkpoint_interval': 3, 'validation_interval': 3, 'max_to_keep': 10}
@@ -229,6 +238,7 @@ def test_evaluations_are_done_again_and_the_future_is_deleted(tmp_path):
   assert [e['step'] for e in events(tmp_path, 'checkpoint')] == [0, 3, 6, 9, 12, 15, 16]
 
 
+@pytest.mark.slow
 def test_what_lies_long_ago_is_left_alone(tmp_path):
   """Steps 3 and 14 are bad, and all was well from 4 to 12."""
   small_run.run(tmp_path, 'train', task_with_bad_batches(2, 13), trainer=ROLLBACK)
@@ -236,6 +246,7 @@ def test_what_lies_long_ago_is_left_alone(tmp_path):
   assert (event['step'], event['from_step'], event['data_offset']) == (12, 14, 2)
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_roll_back_does_not_save_where_it_went_astray(tmp_path):
   # Before: it was saved on the way out, and the next start went on from there.
   def block(output):
@@ -256,7 +267,7 @@ class KilledError(BaseException):
   pass
 
 
-@pytest.mark.parametrize('moment', harness.cases(['noted', 'next step'], soak=['deleted', 'restored']))
+@tiers.parametrize('moment', harness.cases(['noted', 'next step'], soak=['deleted', 'restored']), fast=1)
 def test_a_rollback_that_is_cut_off_is_finished_by_the_next_start(moment, gone_back, tmp_path, monkeypatch):
   trainer = {**ROLLBACK, 'max_to_keep': 10}
   bad = task_with_bad_batches(6, 8)
@@ -293,6 +304,7 @@ def test_a_rollback_that_is_cut_off_is_finished_by_the_next_start(moment, gone_b
   assert (record['status'], record['skipped_updates']) == ('finished', 2)
 
 
+@pytest.mark.slow
 def test_a_run_that_went_back_resumes_where_it_was(gone_back, tmp_path):
   bad = task_with_bad_batches(6, 8)
   straight, straight_folder = gone_back
@@ -306,6 +318,7 @@ def test_a_run_that_went_back_resumes_where_it_was(gone_back, tmp_path):
 # A bound on the loss.
 
 
+@pytest.mark.slow
 def test_a_loss_above_the_bound_ends_the_run(tmp_path):
   bad = task_with_bad_batches(5, value=1000.0)
   with pytest.raises(errors.DivergedError, match='training_loss up to step 6 is 1000; trainer.loss_upper_bound is 900'):
@@ -337,6 +350,7 @@ def test_a_loss_spike_is_skipped(replicas, tmp_path):
   assert not events(tmp_path / 'off', 'update_skipped')
 
 
+@pytest.mark.slow
 def test_spikes_are_counted_and_lead_back(tmp_path):
   trainer = {**ROLLBACK, 'loss_spike': {'factor': 10.0, 'window': 4}}
   small_run.run(tmp_path, 'train', task_with_bad_batches(6, 8, value=1000.0), trainer=trainer)
@@ -344,6 +358,7 @@ def test_spikes_are_counted_and_lead_back(tmp_path):
   assert batches(tmp_path)[4:] == [(step, step + 4) for step in range(5, 17)]
 
 
+@pytest.mark.slow
 def test_the_median_survives_a_resume(tmp_path):
   bad = task_with_bad_batches(7, value=1000.0)
   trainer = {'loss_spike': {'factor': 10.0, 'window': 4}}

@@ -13,6 +13,7 @@ from official_ext.training.checkpoints import contents
 from official_ext.training.checkpoints import manager as manager_lib
 from official_ext.training.loop import base_trainer
 from official_ext.training.step import gradient_tap
+from tests import tiers
 from tests.training.loop import harness
 from tests.training.loop import small_run
 
@@ -146,6 +147,7 @@ def refuse(folder, mode, kind, *words, **kwargs):
   assert not {'train', 'eval', 'checkpoint'} & set(last), last
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'kind, optimizer, replicas',
   harness.cases(
@@ -177,7 +179,9 @@ def test_every_model_goes_on_bit_for_bit(kind, optimizer, replicas, tmp_path):
   assert float(logs['accuracy']) == float(again['accuracy'])
 
 
-@pytest.mark.parametrize('kind', harness.cases(['late', 'aliased'], ['container', 'module', 'two optimizers']))
+@tiers.parametrize(
+  'kind', harness.cases(['late', 'aliased'], ['container', 'module', 'two optimizers']), fast=['aliased']
+)
 def test_another_model_restores_nothing_and_says_so(kind, tmp_path):
   """An attribute that was renamed, and a size that was changed, between two starts."""
   run(tmp_path / 'run', 'train', kind)
@@ -187,12 +191,14 @@ def test_another_model_restores_nothing_and_says_so(kind, tmp_path):
     refuse(tmp_path / 'run', mode, kind, 'has shape', ', 5)', ', 7)', steps=4, size=7)
 
 
+@pytest.mark.slow
 def test_every_mode_refuses_the_checkpoint_of_another_model(tmp_path):
   run(tmp_path / 'run', 'train', 'container')
   for mode in ('continuous_eval', 'train_and_eval', 'train_and_post_eval'):
     refuse(tmp_path / 'run', mode, 'module', 'model/', steps=4)
 
 
+@pytest.mark.slow
 def test_a_named_checkpoint_of_another_model_is_refused(tmp_path):
   run(tmp_path / 'other', 'train', 'late')
   run(tmp_path / 'run', 'train', 'container')
@@ -206,13 +212,14 @@ class OwnsItsStep(base_trainer.Trainer):
     super().train_step(iterator)
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'model, words',
   [
     (functools.partial(Late, size=7), 'expected axis -1 of input shape to have value 7'),
     (functools.partial(Late, name_of_network='renamed'), 'renamed/0/kernel'),
     (Late, ''),
   ],
+  fast=1,
 )
 def test_what_cannot_be_traced_is_held_against_the_checkpoint_after_its_first_step(model, words, tmp_path):
   def build(model):

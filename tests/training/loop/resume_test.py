@@ -7,6 +7,7 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.training.loop import base_trainer
+from tests import tiers
 from tests.training.loop import harness
 
 BEFORE, AFTER, STEPS_PER_EXECUTION = 4, 4, 2
@@ -156,7 +157,11 @@ FAST = (
 )
 
 
-@pytest.mark.parametrize('name', harness.cases(FAST, soak=[name for name in CONFIGURATIONS if name not in FAST]))
+@tiers.parametrize(
+  'name',
+  harness.cases(FAST, soak=[name for name in CONFIGURATIONS if name not in FAST]),
+  fast=['plain, float16, average', 'tf.data'],
+)
 def test_a_restored_trainer_goes_on_bit_for_bit(name, tmp_path):
   settings = CONFIGURATIONS[name]
   straight = build(**settings)

@@ -14,6 +14,7 @@ from official_ext.training.checkpoints import manager
 from official_ext.training.checkpoints import manifests
 from official_ext.training.diagnosis import debugging
 from tests import irregular_files
+from tests import tiers
 from tests.training.loop import small_run
 
 
@@ -32,6 +33,7 @@ def trained(tmp_path_factory):
   return folder
 
 
+@pytest.mark.slow
 def test_a_model_dir_with_an_odd_name_is_a_path_and_no_pattern(trained, tmp_path):
   name = 'r?*\\1[1]'
   assert fnmatch.fnmatch('run11', name.replace('\\', ''))
@@ -55,6 +57,7 @@ def _from(folder):
   return params
 
 
+@pytest.mark.slow
 def test_an_empty_state_file_is_no_obstacle(tmp_path):
   """As a crash leaves it: TensorFlow's own manager ends with a ValueError."""
   tmp_path = tmp_path / 'run[1]'
@@ -106,7 +109,7 @@ def test_what_is_not_a_file_where_a_run_keeps_one_is_reported(tmp_path, name):
     assert os.listdir(tmp_path) == [name.partition('/')[0]]
 
 
-@pytest.mark.parametrize('content', [b'', b'[1]', b'\xff\xfe', b'{"status": "running", "attempt": "x", "step": {}}'])
+@tiers.parametrize('content', [b'', b'[1]', b'\xff\xfe', b'{"status": "running", "attempt": "x", "step": {}}'], fast=1)
 def test_records_of_wrong_types_are_replaced(tmp_path, content, caplog, capsys):
   for name in ('run.json', 'params.yaml'):
     (tmp_path / name).write_bytes(content)
@@ -117,7 +120,7 @@ def test_records_of_wrong_types_are_replaced(tmp_path, content, caplog, capsys):
   assert 'other parameters than before' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'content',
   [
     b'',
@@ -127,6 +130,7 @@ def test_records_of_wrong_types_are_replaced(tmp_path, content, caplog, capsys):
     b'[{"from_step": "a", "to_step": 1, "data_offset": 0}]',
     b'[{"from_step": 1}]',
   ],
+  fast=2,
 )
 def test_rollbacks_of_wrong_types_are_an_error_in_one_line(tmp_path, content):
   (tmp_path / 'rollbacks.json').write_bytes(content)
@@ -151,6 +155,7 @@ def test_another_training_in_the_folder_is_refused_and_an_evaluation_is_not(trai
   assert not (trained / run_lock.NAME).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('checkpoint', [None, 'ckpt-8'])
 def test_a_training_that_begins_and_ends_while_another_waits_for_the_folder_is_seen(
   checkpoint, trained, tmp_path, monkeypatch

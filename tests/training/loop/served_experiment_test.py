@@ -60,6 +60,7 @@ class _Task:
     return reader.read(input_context)
 
 
+@pytest.mark.slow
 def test_model_gardens_input_goes_on_after_its_worker_was_killed_and_says_that_it_is_not_exact(
   service, tmp_path, caplog
 ):

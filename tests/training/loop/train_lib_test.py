@@ -32,6 +32,7 @@ def steps_of(folder, event, name='events.jsonl'):
 # Modes.
 
 
+@pytest.mark.slow
 def test_modes_follow_each_other_in_one_folder(tmp_path):
   model, logs = small_run.run(tmp_path, 'train')
   assert logs == {} and not small_run.events(tmp_path, 'eval')
@@ -212,6 +213,7 @@ def best(metric, **kwargs):
   return {'best_checkpoint_export_subdir': 'best', 'best_checkpoint_eval_metric': metric, **kwargs}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'metric, task_cls',
   harness.cases(

@@ -8,6 +8,7 @@ import tf_keras
 
 from official_ext.base import errors
 from official_ext.training import metrics
+from tests import tiers
 from tests.training.loop import harness
 
 NAMES = ('accuracy', 'auc', 'confusion_matrix', 'f1', 'precision', 'recall')
@@ -70,7 +71,9 @@ def update(built, labels, logits, *sample_weight, batch=150):
   return {name: metric.result().numpy() for name, metric in by_name.items()}
 
 
-@pytest.mark.parametrize('num_classes, average', [(5, 'macro'), (5, 'weighted'), (5, 'micro'), (5, None), (2, 'macro')])
+@tiers.parametrize(
+  'num_classes, average', [(5, 'macro'), (5, 'weighted'), (5, 'micro'), (5, None), (2, 'macro')], fast=2
+)
 def test_agrees_with_scikit_learn(num_classes, average):
   labels, logits = make_examples(1000, num_classes)
   values = update(metrics.build(NAMES, num_classes, average), labels, logits)
@@ -124,7 +127,7 @@ class MetricsTask(harness.LinearTask):
     return tf.reduce_mean(losses), metrics.updates(NAMES, inputs[1], logits)
 
 
-@pytest.mark.parametrize('replicas, enable_xla', [('one', True), ('two', False)])
+@tiers.parametrize('replicas, enable_xla', [('one', True), ('two', False)], fast=[('two', False)])
 def test_exact_over_replicas_with_a_partial_last_batch(replicas, enable_xla):
   """77 examples in batches of 32: the last one, of 13, is not the same on both replicas. Training, in XLA, too."""
   x, y = harness.make_data(77, seed=3)

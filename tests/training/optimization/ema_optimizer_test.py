@@ -8,6 +8,7 @@ import tf_keras
 
 from official_ext.training.loop import base_trainer
 from official_ext.training.optimization import ema_optimizer
+from tests import tiers
 from tests.training.loop import harness
 
 SHAPES = {
@@ -46,6 +47,7 @@ def averages_of(trainer):
   return [ema.get_slot(v, 'average').numpy() for v in trainer.model.trainable_variables]
 
 
+@pytest.mark.slow
 @in_shapes('plain', 'split')
 def test_the_average_follows_the_formula(shape):
   trainer = harness.make_trainer(optimizer=stock_ema, **shape)
@@ -55,6 +57,7 @@ def test_the_average_follows_the_formula(shape):
   harness.assert_close(averages_of(trainer), average)
 
 
+@pytest.mark.slow
 @in_shapes('fused', 'plain_two')
 def test_defect_06_the_average_follows_float16_training_and_waits_at_an_overflow(shape):
   # Stock: TypeError, its apply_gradients does not know experimental_aggregate_gradients.
@@ -76,8 +79,8 @@ def test_defect_06_the_average_follows_float16_training_and_waits_at_an_overflow
   assert trainer.optimizer.loss_scale == 2.0**14
 
 
-@pytest.mark.parametrize(
-  'replicas, enable_xla', [('one', True), ('two', True), pytest.param('one', False, marks=pytest.mark.soak)]
+@tiers.parametrize(
+  'replicas, enable_xla', [('one', True), ('two', True), pytest.param('one', False, marks=pytest.mark.soak)], fast=1
 )
 def test_a_skipped_step_leaves_the_average(replicas, enable_xla):
   x, y = harness.make_data(64)
@@ -90,8 +93,8 @@ def test_a_skipped_step_leaves_the_average(replicas, enable_xla):
   assert trainer.step_state.num_skips == 1
 
 
-@pytest.mark.parametrize(
-  'replicas, enable_xla', [('one', True), ('two', False), pytest.param('two', True, marks=pytest.mark.soak)]
+@tiers.parametrize(
+  'replicas, enable_xla', [('one', True), ('two', False), pytest.param('two', True, marks=pytest.mark.soak)], fast=1
 )
 def test_defect_06_evaluation_uses_the_average_and_gives_back_every_bit(replicas, enable_xla):
   # Stock: weights are swapped by a+b and a-b; after 20 evaluations 76 % of them have changed.

@@ -12,6 +12,7 @@ from official_ext.training.optimization import ema_optimizer
 from official_ext.training.optimization import muon
 from official_ext.training.optimization import rounding
 from official_ext.training.step import gradient_tap
+from tests import tiers
 from tests.training.loop import harness
 
 SHAPES = {
@@ -270,7 +271,7 @@ def reference(kind, num_steps, batch_size=8):
   return run_eagerly.weights, {f'optimizer/{name}': np.mean([line[name] for line in logs]) for name in logs[0]}
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   ('kind', 'shape'),
   [
     ('lion', 'plain'),
@@ -279,6 +280,7 @@ def reference(kind, num_steps, batch_size=8):
     pytest.param('muon', 'plain_two', marks=pytest.mark.soak),
     pytest.param('stable_adamw', 'fused', marks=pytest.mark.soak),
   ],
+  fast=2,
 )
 def test_an_optimizer_in_every_shape_of_the_step(kind, shape):
   trainer, logs = trained(kind, 5, accumulation=2, **SHAPES[shape])
@@ -290,7 +292,7 @@ def test_an_optimizer_in_every_shape_of_the_step(kind, shape):
     np.testing.assert_allclose(logs[name], value, rtol=1e-3)
 
 
-@pytest.mark.parametrize('shape', [SHAPES['fused'], SHAPES['plain_two']], ids=['fused', 'plain_two'])
+@tiers.parametrize('shape', [SHAPES['fused'], SHAPES['plain_two']], ids=['fused', 'plain_two'], fast=1)
 def test_a_skipped_step_has_no_part_in_an_optimizers_logs(shape):
   x, y = harness.make_data(64)
   x[17] = np.nan  # Batch 2.
@@ -330,6 +332,7 @@ def test_any_optimizer_may_have_values_to_log():
   assert gradient_tap.logs_of(harness.sgd()) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('kind', 'shape'),
   [

@@ -12,6 +12,7 @@ from official_ext.base import errors
 from official_ext.training.optimization import optimizer_configs
 from official_ext.training.optimization import parameter_groups
 from official_ext.training.optimization import variable_names
+from tests import tiers
 from tests.training.loop import harness
 
 LR = 0.05
@@ -122,8 +123,8 @@ LIMIT = 0.1  # Below every norm of the bias's gradient that occurs.
 OF_LINEAR_MODEL = [dict(patterns=['kernel'], frozen=True), dict(patterns=['^dense/bias$'], learning_rate_scale=0.5)]
 
 
-@pytest.mark.parametrize(
-  'shape', ['fused', 'plain_two', *(pytest.param(name, marks=pytest.mark.soak) for name in ('plain', 'split'))]
+@tiers.parametrize(
+  'shape', ['fused', 'plain_two', *(pytest.param(name, marks=pytest.mark.soak) for name in ('plain', 'split'))], fast=1
 )
 def test_groups_in_every_shape_of_the_step(shape):
   trainer = harness.make_trainer(

@@ -5,12 +5,12 @@ import sys
 import threading
 
 import numpy as np
-import pytest
 import tensorflow as tf
 import tf_keras
 
 from official_ext.base import tf_internals
 from official_ext.training.step import collective_traces
+from tests import tiers
 
 NUM_LAYERS = 4
 
@@ -59,7 +59,7 @@ def gathering():
   return model
 
 
-@pytest.mark.parametrize('make_model', [normalising, gathering])
+@tiers.parametrize('make_model', [normalising, gathering], fast=1)
 def test_gradients_are_those_of_tensorflow_without_its_searches(make_model):
   devices = tf.config.list_logical_devices('CPU')[:2]
   strategy = tf_internals.make_strategy(tf.distribute.MirroredStrategy, devices=devices)

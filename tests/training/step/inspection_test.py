@@ -11,6 +11,7 @@ import tf_keras
 
 from official_ext.base import errors
 from official_ext.training.loop import base_trainer
+from tests import tiers
 from tests.training.loop import harness
 
 SHAPES = {
@@ -98,7 +99,7 @@ def nodes_of(trainer: Any) -> Any:
   return collections.Counter(node.op for group in groups for node in group)
 
 
-@pytest.mark.parametrize('shape', harness.cases(['plain', 'fused', 'eager'], soak=['split']))
+@tiers.parametrize('shape', harness.cases(['plain', 'fused', 'eager'], soak=['split']), fast=['fused'])
 def test_training_does_not_notice(tmp_path, shape):
   """Weights, slots, statistics and every log are the same bit for bit.
 
@@ -187,6 +188,7 @@ def test_manual_optimization(tmp_path):
   assert shown(tmp_path / 'on')[4, 'inspect/gradient_norm/dense'] > 0
 
 
+@pytest.mark.slow
 def test_replicas_that_meet_in_the_forward_pass(tmp_path):
   """Their threads interleave: every layer is shown once, and all that was replaced while they were traced is back."""
 

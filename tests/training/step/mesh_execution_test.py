@@ -71,6 +71,7 @@ def test_losses_are_those_of_one_device_and_slots_are_split_as_their_parameters(
     assert ('warning: trainer.sharding.parameters: 5 of 6 trained parameters' in capsys.readouterr().err) == bool(mesh)
 
 
+@pytest.mark.slow
 def test_an_axis_of_size_1_splits_nothing():
   """DTensor by itself refuses a product along a dimension that is split over two axes, whatever their sizes."""
   rules = {'parameters': [{'pattern': 'kernel', 'axes': ['fsdp', 'tensor']}]}
@@ -79,6 +80,7 @@ def test_an_axis_of_size_1_splits_nothing():
     np.testing.assert_allclose(losses(make_trainer(mesh, rules), 2), expected, **CLOSE)
 
 
+@pytest.mark.slow
 def test_a_restored_run_goes_on_bit_for_bit(tmp_path):
   rules = {'parameters': [{'pattern': '^dense(_[0-9]+)?/kernel', 'axes': ['', 'tensor']}]}
   shrunk_run.assert_goes_on_bit_for_bit(make_params(TWO_BY_TWO, rules), tmp_path)

@@ -68,6 +68,7 @@ def assert_same_losses(mesh, num_steps=3, rtol=1e-5, **options):
   np.testing.assert_allclose(found, expected, rtol=rtol)
 
 
+@pytest.mark.slow
 def test_experts_dropout_averages_and_the_guard_at_once():
   """The second step is not finite, on all devices alike."""
   model = {**EXPERTS, 'residual_dropout': 0.2}

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.training.step import step_random
+from tests import tiers
 from tests.training.loop import harness
 
 SIZE, NUM_STEPS = 200, 3
@@ -161,7 +162,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize('shape', harness.cases(['fused', 'split'], soak=['plain', 'plain on two replicas']))
+@tiers.parametrize('shape', harness.cases(['fused', 'split'], soak=['plain', 'plain on two replicas']), fast=1)
 def test_training_with_recomputation_is_training_without(shape):
   recomputed, plain = (harness.make_trainer(task, **SHAPES[shape]) for task in (DroppingTask, PlainDroppingTask))
   for trainer in (recomputed, plain):

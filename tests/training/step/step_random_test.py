@@ -271,6 +271,7 @@ def test_tensorflows_own_ops_are_as_they_were_outside_of_a_step():
   assert [op.type for op in graph.get_operations()].count('RandomUniform') == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'draw, distribution',
   [

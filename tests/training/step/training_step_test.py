@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from tests import tiers
 from tests.training.loop import harness
 
 PLAIN = dict(enable_xla=False)
@@ -230,6 +231,7 @@ def scaled_new_sgd(initial_scale=2.0**15):
   return tf_keras.mixed_precision.LossScaleOptimizer(new.SGD(0.1, momentum=0.9), initial_scale=initial_scale)
 
 
+@pytest.mark.slow
 @shapes('split', 'plain_two')
 def test_bfloat16_accumulates_to_the_large_batch(shape):
   trainer = harness.make_trainer(model_of('mixed_bfloat16'), accumulation=2, **shape)
@@ -274,6 +276,7 @@ def test_float16_accumulates_to_the_large_batch_and_survives_an_overflow(shape, 
   assert np.abs(harness.weights_of(trainer)[0] - before[0]).max() > 0
 
 
+@pytest.mark.slow
 @shapes('plain', 'fused', 'plain_two')
 def test_float16_does_not_scale_a_nan_loss_away(shape):
   trainer = harness.make_trainer(model_of('mixed_float16'), data_with_nan([1]), optimizer=scaled_sgd, **shape)
@@ -465,6 +468,7 @@ def test_adam_on_sparse_gradients_is_the_same_in_every_shape(name):
   harness.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_update_that_xla_has_no_kernel_for_runs_outside_of_the_program():
   optimizer = lambda: legacy.SGD(0.5, momentum=0.9)  # Its sparse update is a kernel of TensorFlow's alone.
   results = []
@@ -609,6 +613,7 @@ def test_synchronised_batch_normalisation_sees_the_global_batch(accumulation):
   assert not np.allclose(results[1][4], 0) and np.isfinite(results[1][0]).all()
 
 
+@pytest.mark.slow
 def test_the_guard_works_beside_synchronised_batch_normalisation():
   trainer = harness.make_trainer(SyncTask, data_with_nan([1]), replicas='two')
   harness.train(trainer, 1)
@@ -638,9 +643,10 @@ class PythonTask(harness.LinearTask):
     return loss + 0 * tf.numpy_function(lambda x: x, [tf.stop_gradient(loss)], tf.float32, stateful=False), logs
 
 
-@pytest.mark.parametrize(
+@tiers.parametrize(
   'replicas, task',
   harness.cases([('one', StringsTask), ('two', PythonTask)], soak=[('one', PythonTask), ('two', StringsTask)]),
+  fast=1,
 )
 def test_what_xla_cannot_compile_runs_without_it_unless_ordered(task, replicas):
   trainer = harness.make_trainer(task, enable_xla='auto', replicas=replicas)
@@ -702,6 +708,7 @@ class ConvolutionTask(harness.LinearTask):
     )
 
 
+@pytest.mark.slow
 def test_convolutions_on_cpu_run_without_xla_by_the_rule_and_one_step_a_program_by_order():
   results = []
   for settings, shape, steps in (

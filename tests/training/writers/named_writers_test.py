@@ -31,6 +31,7 @@ def mine():
   del writer_registry._factories['mine']
 
 
+@pytest.mark.slow
 def test_all_writers_of_a_run_that_is_resumed(mine, tmp_path, monkeypatch):
   for name in ('MLFLOW_ALLOW_FILE_STORE', 'MLFLOW_DISABLE_TELEMETRY', 'WANDB_ERROR_REPORTING'):
     monkeypatch.setenv(name, {'WANDB_ERROR_REPORTING': 'false'}.get(name, 'true'))

@@ -15,6 +15,7 @@ import textwrap
 import pytest
 
 from official_ext.training.writers import progress
+from tests import tiers
 from tests import train_processes
 
 _CODE = textwrap.dedent("""
@@ -109,7 +110,7 @@ def test_bar_keeps_to_one_row_of_a_narrow_terminal(columns, on_terminal):
   assert bars and all(len(row) <= columns and '/200' in row for row in bars)
 
 
-@pytest.mark.parametrize('close', ['close', 'forget'])
+@tiers.parametrize('close', ['close', 'forget'], fast=1)
 def test_the_cursor_comes_back(close, on_terminal):
   output = on_terminal('bar', close)
   assert output.rindex('\x1b[?25h') > output.rindex('\x1b[?25l')

@@ -68,6 +68,7 @@ def test_runs_side_by_side_in_a_link(page, console, new_page):
   other.get_by_role('row', name='trainer.train_steps').wait_for()
 
 
+@pytest.mark.slow
 def test_a_phone_has_room_for_all(new_page, console):
   page = new_page(viewport={'width': 390, 'height': 800})
   page.goto(f'{console.url}/compare?run=sweep/0&run=sweep/1&run=sweep/2&run=none')
@@ -78,6 +79,7 @@ def test_a_phone_has_room_for_all(new_page, console):
   assert page.evaluate('document.documentElement.scrollWidth') == 390
 
 
+@pytest.mark.slow
 def test_smoothing_is_that_of_tensorboard(page, console):
   """An EMA without bias: with weight w the n-th is the mean of all before, each weighed w to the power of its age."""
   page.goto(f'{console.url}/compare')

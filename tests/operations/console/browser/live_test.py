@@ -66,6 +66,7 @@ def test_an_event_is_on_the_screen_within_a_second(page, console, runs_folder):
   assert new.exists()
 
 
+@pytest.mark.slow
 def test_offline_for_a_while_misses_nothing_and_doubles_nothing(page, console, runs_folder):
   page.allowed += ['ERR_INTERNET_DISCONNECTED', 'ERR_NETWORK_CHANGED']
   page.goto(f'{console.url}/runs?filter=o&selected=one&sort=-step')
@@ -84,6 +85,7 @@ def test_offline_for_a_while_misses_nothing_and_doubles_nothing(page, console, r
   assert page.url == address and page.get_by_label('Filter').input_value() == 'o'
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_and_is_back_is_found(page, runs_folder):
   """Its page goes on: with the same view, no event missing or doubled, and changes need no reload."""
   page.allowed += [
@@ -118,6 +120,7 @@ def test_a_server_that_was_killed_and_is_back_is_found(page, runs_folder):
     second.close()
 
 
+@pytest.mark.slow
 def test_a_busy_run_is_followed_without_a_gap(page, console, runs_folder):
   folders.make(runs_folder, 'busy', [], step=1)
   page.goto(f'{console.url}/runs')
@@ -135,6 +138,7 @@ def test_a_busy_run_is_followed_without_a_gap(page, console, runs_folder):
   assert page.evaluate('window.messages') < 60  # Many events a message, not a message an event.
 
 
+@pytest.mark.slow
 def test_the_token_is_asked_for_once(page, runs_folder, start_console):
   page.allowed += ['401']
   console = start_console(runs_folder, host='0.0.0.0', password=PASSWORD)

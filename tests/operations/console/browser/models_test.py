@@ -10,6 +10,7 @@ def runs(browser, runs_folder, train_server, tmp_path_factory):
   models.make(runs_folder, train_server(), tmp_path_factory.mktemp('script'))
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_found_and_tried(page, console):
   page.goto(f'{console.url}/models')
   card = page.get_by_role('region', name='digits')

@@ -84,6 +84,7 @@ _EDIT = """async ([path, text]) => {
 }"""
 
 
+@pytest.mark.slow
 def test_every_bad_value_is_told_at_its_field_in_under_a_second(form, run_train, runs_folder):
   page = form('experiment=digits&view=all')
   before, milliseconds = sorted(each.name for each in runs_folder.iterdir()), []
@@ -106,6 +107,7 @@ def test_every_bad_value_is_told_at_its_field_in_under_a_second(form, run_train,
   assert sorted(each.name for each in runs_folder.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_strings_numbers_choices_and_null_are_edited_and_taken_back(form):
   page = form()
   row(page, 'trainer.train_steps').locator('input').fill('1e3')
@@ -142,6 +144,7 @@ def _words(text):
   )
 
 
+@pytest.mark.slow
 def test_another_alternative_brings_its_fields_and_keeps_what_was_typed(form):
   page = form()
   rate = 'trainer.optimizer_config.learning_rate'
@@ -155,6 +158,7 @@ def test_another_alternative_brings_its_fields_and_keeps_what_was_typed(form):
   assert '--set=learning_rate=0.5' in command(page)
 
 
+@pytest.mark.slow
 def test_a_clone_has_the_values_of_its_original(form, runs_folder):
   page = form('clone=first')
   assert page.locator('h1').text_content() == 'Clone of first'
@@ -167,6 +171,7 @@ def test_a_clone_has_the_values_of_its_original(form, runs_folder):
   assert command(page).endswith('--set=train_steps=3')
 
 
+@pytest.mark.slow
 def test_a_taken_name_is_told_and_a_run_is_queued_by_the_keyboard(form, runs_folder):
   page = form()
   name = page.get_by_label('Name', exact=True)
@@ -192,6 +197,7 @@ def test_a_taken_name_is_told_and_a_run_is_queued_by_the_keyboard(form, runs_fol
   assert name.input_value() == 'digits'  # A free one.
 
 
+@pytest.mark.slow
 def test_a_form_of_hundreds_of_fields_is_ready_in_under_a_second(new_page, console):
   for width in (1280, 390):
     page = new_page(viewport={'width': width, 'height': 800})

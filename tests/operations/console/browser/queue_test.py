@@ -20,6 +20,7 @@ def until_order(page, expected):
   queues.until(lambda: names.all_inner_texts() == expected)
 
 
+@pytest.mark.slow
 def test_jobs_are_moved_by_buttons_by_dragging_and_from_elsewhere(page, console, trial):
   page.goto(f'{console.url}/queue')
   page.get_by_text('No dispatcher runs').wait_for()

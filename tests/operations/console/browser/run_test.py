@@ -61,6 +61,7 @@ def _ready(page, title):
   return chart
 
 
+@pytest.mark.slow
 def test_the_spike_and_the_nan_among_50000_points_are_seen(page, console):
   _open(page, console)
   chart = _ready(page, 'loss')
@@ -75,6 +76,7 @@ def test_the_spike_and_the_nan_among_50000_points_are_seen(page, console):
   assert 'outliers=0' in page.url
 
 
+@pytest.mark.slow
 def test_zoom_asks_again_and_the_link_holds_the_view(page, console, new_page):
   _open(page, console)
   chart = _ready(page, 'loss')
@@ -103,6 +105,7 @@ def test_zoom_asks_again_and_the_link_holds_the_view(page, console, new_page):
   page.wait_for_function(f'() => document.querySelector(".plot").plot.scales.x.max >= {8 * _POINTS}')
 
 
+@pytest.mark.slow
 def test_an_event_is_on_the_screen_within_a_second(page, console, runs_folder):
   going = folders.make(runs_folder, 'going', [event('train', step, training_loss=1.0) for step in range(1, 20)])
   page.goto(f'{console.url}/run?run=going')

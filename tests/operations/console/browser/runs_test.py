@@ -66,6 +66,7 @@ def test_html_in_names_tags_and_notes_is_text(page, console):
   page.keyboard.press('Escape')
 
 
+@pytest.mark.slow
 def test_filters_sorts_and_the_selection_are_in_the_link(page, new_page, console):
   _open(page, console)
   page.keyboard.press('/')
@@ -89,6 +90,7 @@ def test_filters_sorts_and_the_selection_are_in_the_link(page, new_page, console
   assert _names(page) == _names(again)
 
 
+@pytest.mark.slow
 def test_a_filter_means_what_it_means_on_the_command_line(page, console):
   _open(page, console, '?filter=learning_rate%3D1e-3')
   _foot(page, '6 of 14 runs')
@@ -100,6 +102,7 @@ def test_a_filter_means_what_it_means_on_the_command_line(page, console):
   _foot(page, '14 runs')
 
 
+@pytest.mark.slow
 def test_columns_are_chosen_among_metrics_and_fields(page, console):
   _open(page, console)
   page.get_by_role('button', name='Columns').click()
@@ -110,6 +113,7 @@ def test_columns_are_chosen_among_metrics_and_fields(page, console):
   assert 'runtime.seed' in page.url
 
 
+@pytest.mark.slow
 def test_tags_and_notes_are_edited_in_place(page, console, runs_folder):
   _open(page, console, '?columns=tags,note&filter=run7')
   run = run_folder.Run(str(runs_folder / 'sweep' / 'run7'), 'sweep/run7')
@@ -133,6 +137,7 @@ def test_tags_and_notes_are_edited_in_place(page, console, runs_folder):
   notes.change(run, remove=['one', 'two'], note='')
 
 
+@pytest.mark.slow
 def test_runs_are_deleted_restored_and_archived(page, console, runs_folder):
   for name in ('doomed1', 'doomed2'):
     folders.make(runs_folder, name, [], identity=folders.ended_process(), status='failed')
@@ -164,6 +169,7 @@ def test_runs_are_deleted_restored_and_archived(page, console, runs_folder):
   console.post('/api/runs/delete', runs=['doomed2'])
 
 
+@pytest.mark.slow
 def test_the_keyboard_walks_selects_opens_and_explains(page, console):
   _open(page, console, '?filter=sweep')
   for key in ('j', 'j', 'ArrowDown', 'k', 'x', 'j', 'j', 'X'):
@@ -200,6 +206,7 @@ def test_several_runs_are_compared(page, console):
   page.wait_for_url(re.compile(r'/compare\?run=sweep%2Frun1&run=sweep%2Frun2'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('scheme', ['dark', 'light'])
 @pytest.mark.parametrize('width', [1280, 390])
 def test_nothing_runs_off_the_screen(new_page, console, width, scheme):
@@ -219,6 +226,7 @@ def test_nothing_runs_off_the_screen(new_page, console, width, scheme):
   assert page.evaluate('getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)') == other
 
 
+@pytest.mark.slow
 def test_text_is_readable_in_both_themes(new_page, console):
   """WCAG 2.1, 1.4.3: a contrast of 4.5 for text on its ground."""
   pairs = [
@@ -252,6 +260,7 @@ def test_an_empty_folder_says_what_to_do(page, tmp_path, start_console):
   assert f'--model_dir={tmp_path}/digits' in page.locator('.command code').inner_text()
 
 
+@pytest.mark.slow
 def test_a_thousand_runs_are_filtered_and_sorted_at_once(page, tmp_path, start_console):
   """From the key to the rows; benchmarks/console.py holds the figure of 100 ms for what the server judges, alone."""
   root = tmp_path / 'runs'

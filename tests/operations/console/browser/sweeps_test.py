@@ -30,6 +30,7 @@ def test_a_sweep_shows_its_best_its_importances_and_opens_runs(page, console, sw
   assert f'{best:03d}-' in page.url
 
 
+@pytest.mark.slow
 def test_a_range_of_an_axis_chooses_points_and_is_in_the_link(page, console, sweep):
   page.goto(f'{console.url}/sweep?sweep=search')
   page.locator('.parallel path.line').first.wait_for()
@@ -55,6 +56,7 @@ def test_a_range_of_an_axis_chooses_points_and_is_in_the_link(page, console, swe
   assert 'brush' not in page.url
 
 
+@pytest.mark.slow
 def test_points_are_sorted_and_tried_again(page, console, sweep):
   page.goto(f'{console.url}/sweep?sweep=search')
   page.get_by_role('button', name='learning_rate').click()
