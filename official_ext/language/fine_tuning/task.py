@@ -147,7 +147,7 @@ class FineTuningTask(text_task.TextTask):
     """What `model` says about how a model from a folder is run."""
     return pretrained.settings(self.config.model)
 
-  def build_model(self) -> object:
+  def build_model(self) -> tf_keras.Model:
     """See base class. A subclass may put a head on `build_language_model`."""
     model = self.build_language_model()
     self.keep_reference(model)
@@ -271,7 +271,7 @@ class FineTuningTask(text_task.TextTask):
     """The number of rows."""
     return len(self.source(params))
 
-  def build_metrics(self, training: bool = True) -> list[object]:
+  def build_metrics(self, training: bool = True) -> list[tf_keras.metrics.Metric]:
     """None of its own."""
     del training
     return []
