@@ -52,7 +52,7 @@ setuptools.setup(
     'huggingface': ['datasets>=2.19'],
     'language_models': ['jinja2>=3.1', 'safetensors>=0.5', 'tokenizers>=0.20'],
     'gpu': ['tensorflow[and-cuda]>=2.20,<2.21'],
-    'mlflow': ['mlflow-skinny>=3'],
+    'mlflow': ['mlflow-skinny>=3', 'alembic>=1.13', 'sqlalchemy>=2'],
     'notifications': ['apprise>=1.9'],
     'ray': ['ray[default]>=2.40'],
     'reinforcement': ['gymnasium>=1'],

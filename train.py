@@ -25,15 +25,29 @@ FLAGS = flags.FLAGS
 
 def main(_) -> None:
   """Runs one experiment in one mode, its --dry_run or --debug; a signal from here on lets it save first."""
-  if FLAGS.dry_run or FLAGS.debug or FLAGS.mode == 'export':  # There is nothing to save.
-    with preemption.interrupting():
-      _run_once()
+  if FLAGS.dry_run or FLAGS.debug or FLAGS.mode == 'export':
+    with preemption.interrupting():  # There is nothing to save.
+      _run_without_training()
     return
   with preemption.PreemptionWatch() as watch:
-    _run(watch)
+    params = configuring.configuration()
+    mode, model_dir = FLAGS.mode, paths.absolute(FLAGS.model_dir)  # A task may change the current folder.
+    run_record.check_writable(model_dir)
+    strategy, task = configuring.strategy_and_task(params, model_dir)
+    with exit_status.saving_gin_config(mode, model_dir, strategy):
+      options = train_lib.RunOptions(
+        checkpoint=FLAGS.checkpoint,
+        branch=FLAGS.branch,
+        watch=watch,
+        profile_steps=ext_flags.profile_steps(),
+        origin=ext_flags.origin(params),
+      )
+      _, logs = train_lib.run_experiment(strategy, task, mode, params, model_dir, options=options)
+    if logs:
+      print('  '.join(['Final metrics:', *progress.format_values(writers.flatten(logs))]), flush=True)
 
 
-def _run_once() -> None:
+def _run_without_training() -> None:
   params = configuring.configuration()
   if FLAGS.dry_run:
     dry_run.run(params)
@@ -43,24 +57,6 @@ def _run_once() -> None:
     model_dir = paths.absolute(FLAGS.model_dir)
     run_record.check_writable(model_dir)
     trained_runs.export_run(params, model_dir, FLAGS.checkpoint)
-
-
-def _run(watch: preemption.PreemptionWatch) -> None:
-  params = configuring.configuration()
-  mode, model_dir = FLAGS.mode, paths.absolute(FLAGS.model_dir)  # A task may change the current folder.
-  run_record.check_writable(model_dir)
-  strategy, task = configuring.strategy_and_task(params, model_dir)
-  with exit_status.saving_gin_config(mode, model_dir, strategy):
-    options = train_lib.RunOptions(
-      checkpoint=FLAGS.checkpoint,
-      branch=FLAGS.branch,
-      watch=watch,
-      profile_steps=ext_flags.profile_steps(),
-      origin=ext_flags.origin(params),
-    )
-    _, logs = train_lib.run_experiment(strategy, task, mode, params, model_dir, options=options)
-  if logs:
-    print('  '.join(['Final metrics:', *progress.format_values(writers.flatten(logs))]), flush=True)
 
 
 if __name__ == '__main__':

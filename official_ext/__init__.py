@@ -18,7 +18,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 # Of tensorflow_hub and tensorboard; setup.py takes a setuptools that has it.
 warnings.filterwarnings('ignore', 'pkg_resources is deprecated as an API', UserWarning)
 
-__version__ = '0.1.0'
+__version__ = '0.2.0'
 
 # Name: module, or module:attribute.
 FACE = {

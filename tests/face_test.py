@@ -56,7 +56,7 @@ def test_importing_it_imports_no_tensorflow():
 def test_what_authors_copy_uses_the_face_and_nothing_below_it():
   """README, docs and the scaffold's templates; experiments are held by import_direction_test.py."""
   found = []
-  pages = [*ROOT.glob('docs/*.md'), ROOT / 'README.md', *(ROOT / 'official_ext/cli/templates').rglob('*.txt')]
+  pages = [*ROOT.glob('docs/**/*.md'), ROOT / 'README.md', *(ROOT / 'official_ext/cli/templates').rglob('*.txt')]
   for path in pages:
     for number, line in enumerate(path.read_text().splitlines(), 1):
       if re.match(r'\s*(from official_ext[. ].*import |import official_ext\.)', line):

@@ -67,20 +67,22 @@ class Server:
       stderr=subprocess.DEVNULL,
     )
     self._changed = threading.Condition()
-    self._started: int | None = None
-    self._statuses: dict[int, int] = {}
+    self._started: ForkedProcess | None = None
+    self._running: dict[int, ForkedProcess] = {}  # By their numbers, which the system gives again to later ones.
     self._starting = threading.Lock()
     threading.Thread(target=self._read, daemon=True).start()
 
   def _read(self):
     for line in self._process.stdout:
-      answer = json.loads(line)
-      with self._changed:
-        if 'status' in answer:
-          self._statuses[answer['pid']] = answer['status']
-        else:
-          self._started = answer['pid']
-        self._changed.notify_all()
+      self._note(json.loads(line))
+
+  def _note(self, answer: Mapping[str, int]) -> None:
+    with self._changed:
+      if 'status' in answer:
+        self._running.pop(answer['pid']).returncode = answer['status']
+      else:
+        self._started = self._running[answer['pid']] = ForkedProcess(self, answer['pid'])
+      self._changed.notify_all()
 
   def start(
     self,
@@ -106,13 +108,13 @@ class Server:
       self._process.stdin.flush()
       if not self._changed.wait_for(lambda: self._started is not None, _START_SECONDS):
         raise RuntimeError('the server does not answer')
-      return ForkedProcess(self, self._started)
+      return self._started
 
-  def status(self, pid: int, timeout: float) -> int | None:
-    """The exit status of a child, or minus its signal; None where it still runs after `timeout` seconds."""
+  def status(self, process: 'ForkedProcess', timeout: float | None) -> int | None:
+    """The exit status of a child, or minus its signal; None if it still runs after `timeout` seconds."""
     with self._changed:
-      self._changed.wait_for(lambda: pid in self._statuses, timeout)
-      return self._statuses.get(pid)
+      self._changed.wait_for(lambda: process.returncode is not None, timeout)
+      return process.returncode
 
   def close(self) -> None:
     """Ends the server. What it has started goes on."""
@@ -133,14 +135,13 @@ class ForkedProcess:
     self.stdout = None
 
   def poll(self) -> int | None:
-    self.returncode = self._server.status(self.pid, 0)
-    return self.returncode
+    return self._server.status(self, 0)
 
   def wait(self, timeout: float | None = None) -> int:
-    self.returncode = self._server.status(self.pid, timeout)
-    if self.returncode is None:
-      raise subprocess.TimeoutExpired(f'process {self.pid}', timeout)
-    return self.returncode
+    status = self._server.status(self, timeout)
+    if status is None:
+      raise subprocess.TimeoutExpired(f'process {self.pid}', timeout or 0)
+    return status
 
   def send_signal(self, number: int) -> None:
     if self.poll() is None:

@@ -1,14 +1,17 @@
-"""Receivers of messages to people (mail, chat, phone): their URLs, and sending, through apprise. No TensorFlow."""
+"""Messages to people (mail, chat, phone) about runs: receivers, text and sending, through apprise. No TensorFlow."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+import dataclasses
 import logging
 import os
+import socket
 import stat
 import time
 from typing import Any
 
 from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import harmless_text
 from official_ext.base import optional_packages
 from official_ext.base.files import regular_files
 
@@ -21,6 +24,50 @@ _BAD = ('failed', 'hung', 'killed', 'diverged', 'nan')
 TAKEN = 'taken'
 REFUSED = 'refused'
 NO_ANSWER = 'no_answer'
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+  """A message.
+
+  Attributes:
+    kind: the name of an event, or a kind of alert; decides how the message looks.
+    title: what has happened, in a line.
+    body: more about it.
+  """
+
+  kind: str
+  title: str
+  body: str
+
+
+def compose(kind: str, who: str, what: str, lines: Iterable[str]) -> Message:
+  """The message that something has happened to a run or job of this host, without passwords and control characters."""
+  title = harmless_text.harmless(f'{who} on {socket.gethostname()}: {what}')
+  body = '\n'.join(map(harmless_text.harmless, lines)) or title
+  return Message(kind, credentials.mask(title), credentials.mask(body))
+
+
+def digest(messages: Sequence[Message]) -> Message:
+  """One message instead of several: their titles, each with the first line of its body."""
+  if len(messages) == 1:
+    return messages[0]
+  lines = [line for each in messages for line in (each.title, *(f'  {text}' for text in each.body.splitlines()[:1]))]
+  return Message('', f'{len(messages)} alerts', '\n'.join(lines))
+
+
+def read_and_check(references: Sequence[str], field: str, files: bool = False) -> dict[str, str]:
+  """The URLs that references stand for, by names that may be shown; see `read_urls`.
+
+  Raises:
+    UserError: see `read_urls`; or apprise does not know a URL.
+  """
+  named: dict[str, str] = {}
+  for reference in dict.fromkeys(map(str, references)):
+    urls = read_urls([reference], field, files)
+    make(urls, f'{field}={reference}' if field.startswith('--') else f'{field}: {reference}')
+    named |= {reference if len(urls) == 1 else f'{reference}[{number}]': url for number, url in enumerate(urls)}
+  return named
 
 
 def read_urls(references: Sequence[str], field: str, files: bool = False) -> list[str]:
@@ -87,14 +134,8 @@ def make(urls: Sequence[str], where: str) -> list[Any]:
   return receivers
 
 
-def send(receiver: Any, kind: str, title: str, body: str) -> str:
-  """Sends a message.
-
-  Args:
-    receiver: one that `make` has made.
-    kind: the name of an event, or a kind of alert; decides how the message looks.
-    title: of the message.
-    body: its text.
+def send(receiver: Any, message: Message) -> str:
+  """Sends a message to a receiver that `make` has made.
 
   Returns:
     TAKEN; REFUSED, if the receiver has certainly not taken it; NO_ANSWER, if it has not answered in its time and may
@@ -104,7 +145,9 @@ def send(receiver: Any, kind: str, title: str, body: str) -> str:
 
   types = {**dict.fromkeys(_GOOD, apprise.NotifyType.SUCCESS), **dict.fromkeys(_BAD, apprise.NotifyType.FAILURE)}
   begun = time.monotonic()
-  if receiver.notify(notify_type=types.get(kind, apprise.NotifyType.INFO), title=title, body=body):
+  if receiver.notify(
+    notify_type=types.get(message.kind, apprise.NotifyType.INFO), title=message.title, body=message.body
+  ):
     return TAKEN
   return NO_ANSWER if time.monotonic() - begun >= receiver.socket_read_timeout else REFUSED
 

@@ -245,17 +245,9 @@ def _autograph_context() -> Any:
   return contexts[0]
 
 
-def autograph_converted(function: Callable[..., object]) -> Callable[..., Any]:
-  """Converts a function as AutoGraph does inside a tf.function; tf.autograph.to_graph has no calling context."""
-  context = _autograph_context()
-  if not autograph_api.is_autograph_artifact(function):
-    return tf.__internal__.autograph.tf_convert(function, context)
-
-  def run(*args, **kwargs):
-    with context:
-      return function(*args, **kwargs)
-
-  return run
+def autograph_in_graphs() -> contextlib.AbstractContextManager[Any]:
+  """A context in which AutoGraph is at work, as inside a tf.function, if a graph is being traced."""
+  return contextlib.nullcontext() if tf.executing_eagerly() else _autograph_context()
 
 
 def autograph_unconverted(function: FunctionT) -> FunctionT:

@@ -1,30 +1,143 @@
-"""The arguments of a command of official-ext."""
+"""The arguments of a command of official-ext, and the help that is generated from them."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+import functools
 import re
-from typing import NoReturn
+import shutil
+from typing import Any, NoReturn
 
 from official_ext.base import errors
+from official_ext.base import suggestions
 
+PROGRAM = 'official-ext'
+REPEATED = 'may be repeated'
+HELP = ('-h', '--help', '-help', '--helpfull', '--helpshort')
 _SIZE = re.compile(r'(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?', re.IGNORECASE)
+# The flags of train.py that commands about an experiment pass on: metavar and help.
+_EXPERIMENT_FLAGS = {
+  'set': ('NAME=VALUE', f'set one field, by dotted path or short name; {REPEATED}, applied last'),
+  'config_file': ('FILE', f'YAML or JSON with fields to change; {REPEATED}'),
+  'params_override': ('TEXT', 'the same, in place'),
+  'registry': ('MODULE', f'a module to import, which registers experiments; {REPEATED}'),
+  'gin_file': ('FILE', f'a file of gin bindings; {REPEATED}'),
+  'gin_params': ('BINDING', f'a gin binding; {REPEATED}'),
+  'tpu': ('NAME', 'the address of a TPU'),
+  'tf_data_service': ('ADDRESS', 'the address of a tf.data service'),
+}
+
+
+class HelpPrinted(SystemExit):  # No error.
+  """The help was asked for, and is printed."""
 
 
 class Parser(argparse.ArgumentParser):
-  """A parser that raises its errors; the base class would print several lines, and exit. usage.py has the help."""
+  """A parser that raises its errors; the base class would print several lines, and exit."""
 
-  def __init__(self, command: str):
+  def __init__(self, prog: str, description: str = '', behind: str = '', takes_flags: bool = False):
     """Makes a parser without arguments.
 
     Args:
-      command: its name, as in `official-ext COMMAND`.
+      prog: the program and its command, such as `official-ext queue add`.
+      description: the first paragraphs of its help.
+      behind: what follows `--`, such as `COMMAND`, and becomes `options.behind`; '' if `--` has no such meaning.
+      takes_flags: whether unknown flags are returned by `parse_known_args` instead of refused.
     """
-    super().__init__(prog=f'official-ext {command}', allow_abbrev=False, add_help=False)
-    self._command = command
+    formatter = functools.partial(_Formatter, behind=behind)
+    super().__init__(prog=prog, description=description, formatter_class=formatter, allow_abbrev=False, add_help=False)
+    self.add_argument(*HELP, action='help', help=argparse.SUPPRESS)
+    self._behind, self._takes_flags = behind, takes_flags
+    self._commands: dict[str, Parser] = {}
+    self._default = ''
+
+  @property
+  def command(self) -> str:
+    """The name of the command, without the program's."""
+    return self.prog.removeprefix(f'{PROGRAM} ')
+
+  def add_commands(self, default: str = '') -> Any:
+    """Returns argparse's collection of subcommands, to which they are added; `default` runs if none is named."""
+    found = self.add_subparsers(dest='command', metavar='COMMAND', title='commands', prog=self.prog)
+    self._commands, self._default = found.choices, default
+    return found
+
+  def parse_known_args(self, args=None, namespace=None):
+    """Overrides the base class: splits at `--`, and refuses unknown commands and flags."""
+    words = list(args)
+    split = words.index('--') if self._behind and '--' in words else len(words)
+    own = self._with_command(words[:split]) if self._commands else words[:split]
+    options, unknown = super().parse_known_args(own, namespace)
+    if unknown and not self._takes_flags:
+      self.error(f'unrecognized arguments: {" ".join(unknown)}')
+    if self._behind:
+      options.behind = words[split + 1 :]
+    return options, unknown
+
+  def _with_command(self, words: list[str]) -> list[str]:
+    first = words[0] if words else ''
+    if first in self._commands or first in HELP:
+      return words
+    if self._default:
+      return [self._default, *words]
+    what = f'{self.command}: name a command'
+    if first:
+      hint = suggestions.did_you_mean(first, self._commands, before='; ')
+      what = f'{first}: {self.command} has no such command{hint}'
+    raise errors.UserError(f'{what}; there are {", ".join(self._commands)}; `{self.prog} --help` lists them')
 
   def error(self, message: str) -> NoReturn:
-    """See base class; raises a UserError."""
-    raise errors.UserError(f'{self._command}: {message}; `official-ext {self._command} --help` tells more')
+    """Overrides the base class: raises a UserError."""
+    raise errors.UserError(f'{self.command}: {message}; `{self.prog} --help` tells more')
+
+  def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+    """Overrides the base class, which calls it after the help: `official-ext` must tell that from other exits."""
+    raise HelpPrinted(status)
+
+
+class _Formatter(argparse.HelpFormatter):
+  """Writes flags as `--name=VALUE`, on lines of at most 120 characters; indented paragraphs are not filled."""
+
+  def __init__(self, prog: str, behind: str = ''):
+    super().__init__(prog, max_help_position=30, width=min(120, shutil.get_terminal_size().columns))
+    self._behind = f' -- {behind}' if behind else ''
+
+  def _format_usage(self, usage, actions, groups, prefix):
+    del prefix
+    return super()._format_usage(usage, actions, groups, 'Usage: ').rstrip('\n') + f'{self._behind}\n\n'
+
+  def _fill_text(self, text, width, indent):
+    paragraphs = text.split('\n\n')
+    fill = super()._fill_text
+    return '\n\n'.join(each if each[:1] == ' ' else fill(each, width, indent) for each in paragraphs)
+
+  def _iter_indented_subactions(self, action):
+    yield from getattr(action, '_get_subactions', tuple)()  # The base class miscounts their width if they are indented.
+
+  def _format_action_invocation(self, action):
+    if not action.option_strings or action.nargs == 0:
+      return super()._format_action_invocation(action)
+    return f'{action.option_strings[0]}={action.metavar or "|".join(action.choices or ()) or action.dest.upper()}'
+
+
+class _PassedOn(argparse.Action):
+  """Keeps a flag with its value in `options.flags`, for another parser."""
+
+  def __call__(self, parser, namespace, values, option_string=None):
+    namespace.flags = [*(getattr(namespace, 'flags', None) or ()), f'{option_string}={values}']
+
+
+def add_experiment_flags(parser: Parser, names: Sequence[str] = tuple(_EXPERIMENT_FLAGS)) -> None:
+  """Adds the flags of train.py that change an experiment, which are kept in `options.flags`."""
+  group = parser.add_argument_group('flags of train.py, which change the experiment first')
+  for name in names:
+    metavar, text = _EXPERIMENT_FLAGS[name]
+    group.add_argument(f'--{name}', action=_PassedOn, dest='flags', default=[], metavar=metavar, help=text)
+
+
+def add_registry(parser: argparse._ActionsContainer) -> None:
+  """Adds --registry to a command without TensorFlow's flags."""
+  metavar, text = _EXPERIMENT_FLAGS['registry']
+  parser.add_argument('--registry', action='append', default=[], metavar=metavar, help=text)
 
 
 def folder(text: str) -> str:
@@ -64,9 +177,18 @@ def at_least(least: int) -> Callable[[str], int]:
   return integer
 
 
-def add_run_arguments(parser: Parser) -> None:
-  """Adds the arguments that say which weights of a run are meant, and what registers its experiment."""
-  parser.add_argument('--which')
-  parser.add_argument('--ema', choices=['true', 'false'], default='true')
-  parser.add_argument('--experiment')
-  parser.add_argument('--registry', action='append', default=[])
+def add_run_arguments(parser: argparse._ActionsContainer) -> None:
+  """Adds the arguments that choose the weights of a run, and register its experiment."""
+  parser.add_argument(
+    '--which',
+    metavar='WHICH',
+    help='best, latest, the step of a checkpoint, or the path of one; default: best if the run keeps it, else latest',
+  )
+  parser.add_argument(
+    '--ema',
+    choices=['true', 'false'],
+    default='true',
+    help='false: the weights themselves, if the run has kept moving averages of them',
+  )
+  parser.add_argument('--experiment', metavar='NAME', help='the experiment, if run.json does not name it')
+  add_registry(parser)

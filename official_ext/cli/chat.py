@@ -24,11 +24,14 @@ _EXIT, _CLEAR = '/exit', '/clear'
 
 
 def _parser() -> arguments_lib.Parser:
-  """The arguments of `official-ext chat`; usage.py explains them."""
-  found = arguments_lib.Parser('chat')
+  found = arguments_lib.Parser(
+    'official-ext chat',
+    'Answers messages, which are lines of stdin, by the chat template of FOLDER. /clear starts a new conversation, '
+    'Ctrl-C stops an answer, /exit or Ctrl-D ends. If the context is full, the oldest messages are dropped.',
+  )
   language_models.add_model_arguments(found)
-  generation_flags.add(found)
-  found.add_argument('--system_prompt', default='')
+  generation_flags.add(found, 'the most tokens of an answer; default: 512, or half the context')
+  found.add_argument('--system_prompt', default='', metavar='TEXT', help='the first message, of the system')
   return found
 
 

@@ -1,6 +1,5 @@
 """official-ext console: the web page of a folder of runs. No TensorFlow."""
 
-import argparse
 import errno
 import http.client
 import importlib
@@ -45,13 +44,23 @@ def run(arguments: list[str]) -> int:
   return server.serve(context, listener)
 
 
-def _parse(arguments: list[str]) -> argparse.Namespace:
-  parser = arguments_lib.Parser('console')
-  parser.add_argument('root', metavar='RUNS_DIR', type=arguments_lib.folder)
-  parser.add_argument('--host', default='127.0.0.1')
-  parser.add_argument('--port', type=int, default=_PORT)
-  parser.add_argument('--registry', action='append', default=[])
-  parser.add_argument('--open', action='store_true')
+def _parse(arguments: list[str]) -> Any:
+  parser = arguments_lib.Parser(
+    'official-ext console',
+    'Serves a web page of the runs below RUNS_DIR at http://127.0.0.1:8420, until Ctrl-C. Runs do not depend on it and '
+    "continue when it ends. docs/console.md. It needs starlette and uvicorn: pip install 'official-ext[console]'.",
+  )
+  parser.add_argument('root', metavar='RUNS_DIR', type=arguments_lib.folder, help='the folder of the runs')
+  parser.add_argument('--port', type=int, default=_PORT, metavar='N', help=f'default: {_PORT}; 0: any that is free')
+  parser.add_argument(
+    '--host',
+    default='127.0.0.1',
+    metavar='ADDRESS',
+    help='default: 127.0.0.1, this machine alone. Another address requires a token of 16 letters or more in the '
+    'environment variable OFFICIAL_EXT_CONSOLE_TOKEN, which the page asks for',
+  )
+  arguments_lib.add_registry(parser)
+  parser.add_argument('--open', action='store_true', help='open the page in the browser')
   options = parser.parse_args(arguments)
   if not 0 <= options.port <= 65535:
     raise errors.UserError(f'--port={options.port}: must be 1 to 65535, or 0 for any that is free')

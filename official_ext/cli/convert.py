@@ -12,6 +12,7 @@ from official_ext.base.files import paths
 from official_ext.base.run_folder import model_folders
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import language_models
+from official_ext.training.devices import preemption
 
 if TYPE_CHECKING:
   from official_ext.language.text import tokenizer as tokenizer_lib
@@ -21,17 +22,26 @@ _OF_FOLDERS = ('base_model', 'load_in_4bit')
 
 
 def _parser() -> arguments_lib.Parser:
-  """The arguments of `official-ext convert`; usage.py explains them."""
-  found = arguments_lib.Parser('convert')
-  found.add_argument('source', metavar='SOURCE', type=arguments_lib.folder)
-  found.add_argument('target', metavar='TARGET', type=arguments_lib.folder)
-  found.add_argument('--adapter', type=arguments_lib.folder)
-  found.add_argument('--base_model', type=arguments_lib.folder)
-  found.add_argument('--tokenizer', type=arguments_lib.folder)
-  found.add_argument('--dtype', choices=language_models.DTYPES)
-  language_models.add_load_in_4bit(found)
-  found.add_argument('--max_shard_size', default='5GB')
-  arguments_lib.add_run_arguments(found)
+  found = arguments_lib.Parser(
+    'official-ext convert',
+    'Writes a Hugging Face folder, which transformers also loads. The model of a folder or a run is a LanguageModel or '
+    'a classifier (...ForSequenceClassification). A run with custom layers, or with weights beside the decoder and its '
+    'head, is refused. The folder of a run is loaded again, and its logits are compared.',
+  )
+  source = 'a Hugging Face folder, one of peft with adapters, which are merged into their base, or the folder of a run'
+  found.add_argument('source', metavar='SOURCE', type=arguments_lib.folder, help=source)
+  found.add_argument('target', metavar='TARGET', type=arguments_lib.folder, help='the folder to write')
+  adapter = 'a folder of peft with adapters for SOURCE, which are merged into it'
+  found.add_argument('--adapter', metavar='FOLDER', type=arguments_lib.folder, help=adapter)
+  language_models.add_base_model(found)
+  tokenizer = 'its tokenizer is copied; default: that of the adapters, the model or the run'
+  found.add_argument('--tokenizer', metavar='FOLDER', type=arguments_lib.folder, help=tokenizer)
+  dtype = "default: as in SOURCE's config.json, or else float32"
+  found.add_argument('--dtype', choices=language_models.DTYPES, help=dtype)
+  language_models.add_load_in_4bit(found, 'merge adapters into weights in 4 bits (NF4); default: as they were trained')
+  size = 'the largest file of weights, such as 200MB or 4GiB; default: 5GB'
+  found.add_argument('--max_shard_size', default='5GB', metavar='SIZE', help=size)
+  arguments_lib.add_run_arguments(found.add_argument_group('of a run'))
   return found
 
 
@@ -42,6 +52,11 @@ def run(arguments: list[str]) -> None:
     UserError: with the flag, file or field. Nothing was written.
   """
   known = _parser().parse_args(arguments)
+  with preemption.interrupting():
+    _convert(known)
+
+
+def _convert(known: Any) -> None:
   source, target = os.path.expanduser(known.source), os.path.expanduser(known.target)
   max_shard_bytes = arguments_lib.size_of(known.max_shard_size, '--max_shard_size')
   paths.refuse_used(target)

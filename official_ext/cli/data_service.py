@@ -1,7 +1,7 @@
 """official-ext data_service: makes the batches of an experiment for runs on other machines."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 import contextlib
 import os
 import signal
@@ -11,7 +11,6 @@ import time
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.cli import arguments as arguments_lib
 from official_ext.data.service import request
 from official_ext.training.config import definitions
 from official_ext.training.devices import preemption
@@ -23,38 +22,25 @@ _FREE_SECONDS = 3.0
 _ENDING = 'ending; runs make the batches themselves that do not come'
 
 
-def split_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-  """Splits the arguments of `official-ext data_service` into its own, which are parsed, and NAME with its flags.
+def check(own: argparse.Namespace) -> None:
+  """Checks the addresses in the arguments of `official-ext data_service`.
 
   Raises:
-    UserError: one of its own is wrong.
+    UserError: one is wrong, or taken.
   """
-  parser = arguments_lib.Parser('data_service')
-  parser.add_argument('--port', type=_port, default=5050)
-  parser.add_argument('--worker_port', type=_port, default=0)
-  parser.add_argument('--dispatcher_address', default='')
-  parser.add_argument('--host', default='')
-  own, rest = parser.parse_known_args(list(arguments))
   if own.dispatcher_address:
     own.dispatcher_address = own.dispatcher_address.removeprefix('grpc://')
     request.check_address(f'grpc://{own.dispatcher_address}', '--dispatcher_address')
   for flag, port in (('--port', 0 if own.dispatcher_address else own.port), ('--worker_port', own.worker_port)):
     _check_free(flag, port)
   _check_host(own.host)
-  return own, rest
-
-
-def _port(text: str) -> int:
-  if not text.isdecimal() or int(text) >= 2**16:
-    raise argparse.ArgumentTypeError(f'expected 0 to 65535, got {text!r}')
-  return int(text)
 
 
 def run(own: argparse.Namespace, params: definitions.ExperimentConfig, experiment: str) -> None:
   """Serves until SIGTERM or SIGINT, which end the process with status 0.
 
   Args:
-    own: the arguments: see `split_arguments`.
+    own: the arguments, which `check` has passed.
     params: the experiment.
     experiment: its name.
 

@@ -17,12 +17,19 @@ if TYPE_CHECKING:
 
 
 def _parser() -> arguments_lib.Parser:
-  """The arguments of `official-ext generate`; usage.py explains them."""
-  found = arguments_lib.Parser('generate')
+  found = arguments_lib.Parser(
+    'official-ext generate',
+    'Continues a text, and prints that alone on stdout: token by token on a terminal, otherwise at the end.',
+  )
   language_models.add_model_arguments(found)
-  generation_flags.add(found)
-  found.add_argument('--prompt', required=True)
-  found.add_argument('--use_chat_template', choices=['true', 'false'], default='false')
+  generation_flags.add(found, 'the most tokens to write; default: 128')
+  found.add_argument('--prompt', metavar='TEXT', required=True, help='the text to continue')
+  found.add_argument(
+    '--use_chat_template',
+    choices=['true', 'false'],
+    default='false',
+    help="true: make it a message of the user, by the folder's chat template",
+  )
   return found
 
 

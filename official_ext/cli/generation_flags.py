@@ -24,12 +24,22 @@ KINDS = {  # Of `GenerationConfig`'s fields, that have flags of their own.
 _FILTERS = ('top_k', 'top_p', 'min_p')  # Of what is drawn.
 
 
-def add(parser: arguments_lib.Parser) -> None:
-  """Adds them."""
+_HELP = {
+  'temperature': "0: the likeliest token; above: sampled; default: generation_config.json's, or else 0",
+  'top_k': "sample from the K likeliest tokens; default: generation_config.json's",
+  'top_p': 'sample from the likeliest tokens with this probability together',
+  'min_p': "sample from tokens with this share of the likeliest one's probability",
+  'repetition_penalty': 'as in transformers',
+}
+
+
+def add(parser: arguments_lib.Parser, length: str) -> None:
+  """Adds them; `length` is the help of --max_new_tokens."""
   for name, kind in KINDS.items():
-    parser.add_argument(f'--{name}', type=kind)
-  parser.add_argument('--seed', type=int, default=0)
-  parser.add_argument('--chat_template_path')
+    metavar = 'N' if kind is int else 'X'
+    parser.add_argument(f'--{name}', type=kind, metavar=metavar, help={'max_new_tokens': length, **_HELP}[name])
+  parser.add_argument('--seed', type=int, default=0, metavar='N', help='of the samples; default: 0')
+  parser.add_argument('--chat_template_path', metavar='FILE', help="a chat template in Jinja, instead of the folder's")
 
 
 def given(known: argparse.Namespace) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """Starts the workers of a run on this machine, and restarts them when one is lost."""
 
-import argparse
 from collections.abc import Sequence
 import ctypes
 import dataclasses
@@ -20,6 +19,7 @@ from official_ext.base import errors
 from official_ext.base.processes import launcher
 from official_ext.base.processes import process_identity
 from official_ext.base.processes import visible_gpus
+from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import output
 from official_ext.cli import private_network
 from official_ext.operations.runs import commands
@@ -294,56 +294,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str]) -> int:
-  split = arguments.index('--') if '--' in arguments else len(arguments)
-  parser = _Parser(
-    prog='official-ext launch',
-    usage='official-ext launch [--num_workers=N] [...] -- <flags of train.py>',
-    description=_DESCRIPTION,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-    allow_abbrev=False,
-  )
+  parser = arguments_lib.Parser('official-ext launch', _DESCRIPTION, behind='FLAGS OF train.py')
   parser.add_argument('--num_workers', type=int, default=2, metavar='N', help='processes (default: 2)')
   parser.add_argument('--max_restarts', type=int, default=3, metavar='N', help='how often to restart all (default: 3)')
-  parser.add_argument(
-    '--grace_seconds',
-    type=float,
-    default=60.0,
-    metavar='S',
-    help='time for the others to stop after one was lost, before they are killed (default: 60)',
-  )
-  parser.add_argument(
-    '--private_network',
-    action='store_true',
-    help='a network of their own, which nobody else can reach and which can reach nothing else (Linux)',
-  )
-  parser.add_argument(
-    '--program',
-    default='train.py',
-    metavar='PATH',
-    help='the program of a worker (default: train.py of this folder, or of the library)',
-  )
+  grace = 'time for the others to stop after one was lost, before they are killed (default: 60)'
+  parser.add_argument('--grace_seconds', type=float, default=60.0, metavar='S', help=grace)
+  network = 'a private network, which nobody else can reach and which can reach nothing else (Linux)'
+  parser.add_argument('--private_network', action='store_true', help=network)
+  program = 'the program of a worker (default: train.py of this folder, or of the library)'
+  parser.add_argument('--program', default='train.py', metavar='PATH', help=program)
   try:
-    options = parser.parse_args(arguments[:split])
+    options = parser.parse_args(arguments)
     for name, least in (('num_workers', 1), ('max_restarts', 0), ('grace_seconds', 0)):
       if not least <= getattr(options, name) < math.inf:
         raise errors.UserError(f'--{name}={getattr(options, name)}: expected {least} or more')
-    if not arguments[split + 1 :]:
+    if not options.behind:
       raise errors.UserError('launch: the flags of train.py must follow --')
     program = commands.find_program(options.program)
     if options.private_network:
       private_network.enter('--private_network')
-    command = [sys.executable, '-u', program, *arguments[split + 1 :]]
+    command = [sys.executable, '-u', program, *options.behind]
     return Launcher(command, options.num_workers, options.max_restarts, options.grace_seconds).run()
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return error.exit_status
-
-
-class _Parser(argparse.ArgumentParser):
-  """A parser whose errors are one line, as everywhere in this project."""
-
-  def error(self, message: str):
-    raise errors.UserError(f'launch: {message}')
 
 
 def gpu_shares(num_workers: int) -> list[str] | None:

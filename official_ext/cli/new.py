@@ -29,21 +29,21 @@ _MAX_LINE = 120
 # The packages in official_ext/training that name no experiment.
 PACKAGES_OF_THE_LOOP = ('config', 'devices', 'step', 'checkpoints', 'actions', 'loop')
 _NAME = re.compile(r'[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*')
-_USAGE = 'expected official-ext new NAME [--like=EXPERIMENT] [--package]'
 
 Files = dict[str, str]
 
 
-def run(arguments: Sequence[str]) -> None:
+def run(name: str, like: str = '', as_package: bool = False) -> None:
   """Runs the command in the current folder, after importing what registers experiments.
 
   Args:
-    arguments: those after `new` on the command line.
+    name: of the new experiment.
+    like: the experiment to copy; '' for the template.
+    as_package: whether to make a package in this folder.
 
   Raises:
     UserError: the name cannot be used, or what it would write exists already. Nothing was written.
   """
-  name, like, as_package = _parse(arguments)
   folder = pathlib.Path.cwd()
   file = _folders().get(like, folder) / f'{_FILE}.py'
   if like and not as_package and file.exists():
@@ -62,23 +62,6 @@ def run(arguments: Sequence[str]) -> None:
     _write_package(folder, name, code, test)
   else:
     _write_experiment(folder, name, code, test)
-
-
-def _parse(arguments: Sequence[str]) -> tuple[str, str, bool]:
-  """(the name, the experiment to copy or '', whether to make a package)."""
-  names, like, as_package = [], '', False
-  for argument in arguments:
-    if argument == '--package':
-      as_package = True
-    elif argument.startswith('--like='):
-      like = argument.removeprefix('--like=')
-    elif argument.startswith('-'):
-      raise errors.UserError(f'{argument}: no such flag; {_USAGE}')
-    else:
-      names.append(argument)
-  if len(names) != 1:
-    raise errors.UserError(f'{" ".join(names) or "new"}: {_USAGE}')
-  return names[0], like, as_package
 
 
 def _check_name(name: str) -> None:

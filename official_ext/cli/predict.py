@@ -16,14 +16,29 @@ _MAX_NOTE_BYTES = 2**20
 
 
 def _parser() -> arguments_lib.Parser:
-  """The arguments of `official-ext predict`; usage.py explains them."""
-  found = arguments_lib.Parser('predict')
-  found.add_argument('folder', metavar='FOLDER', type=arguments_lib.folder)
-  found.add_argument('--signature')
-  found.add_argument('--input', action='append', default=[])
-  found.add_argument('--image', action='append', default=[])
-  found.add_argument('--range', choices=('0..255', '0..1', '-1..1'), default='0..255')
-  language_models.add_load_in_4bit(found)
+  found = arguments_lib.Parser(
+    'official-ext predict', 'Prints the outputs of a SavedModel as JSON; without inputs its signatures.'
+  )
+  found.add_argument('folder', metavar='FOLDER', type=arguments_lib.folder, help='the SavedModel')
+  found.add_argument(
+    '--input',
+    action='append',
+    default=[],
+    metavar='NAME=VALUES',
+    help=f'a tensor as JSON, such as pixels=[[0.5,1]]; {arguments_lib.REPEATED}; the batch dimension may be left out',
+  )
+  found.add_argument(
+    '--image',
+    action='append',
+    default=[],
+    metavar='NAME=FILE',
+    help="a tensor from a PNG, JPEG, GIF or BMP, resized to the signature's size",
+  )
+  found.add_argument(
+    '--range', choices=('0..255', '0..1', '-1..1'), default='0..255', help='of pixels in floats; default: 0..255'
+  )
+  found.add_argument('--signature', metavar='NAME', help='default: serving_default')
+  language_models.add_load_in_4bit(found, 'the expected base of a language model; another than the exported is refused')
   return found
 
 

@@ -21,18 +21,38 @@ _ENDING = 'ending; shards that are done stay, and the same command resumes. A se
 
 
 def _parser() -> arguments_lib.Parser:
-  """The arguments of `official-ext prepare`; usage.py explains them."""
-  found = arguments_lib.Parser('prepare')
-  found.add_argument('inputs', metavar='INPUT', nargs='+')
-  found.add_argument('output', metavar='OUTPUT', type=arguments_lib.folder)
-  found.add_argument('--split', default='')
-  found.add_argument('--shard_size', default='64MB')
-  found.add_argument('--on_bad_example', choices=bad_examples.ACTIONS, default='error')
-  found.add_argument('--engine', choices=('local', 'ray'), default='local')
-  found.add_argument('--workers', type=arguments_lib.at_least(1))
-  found.add_argument('--ray_address', default='')
-  found.add_argument('--tokenizer', type=arguments_lib.folder)
-  found.add_argument('--chat_template_path')
+  found = arguments_lib.Parser(
+    'official-ext prepare',
+    'Writes shards of ArrayRecord into the folder OUTPUT by several processes. The same command resumes a preparation '
+    'that has ended or was killed, and verifies its shards. docs/prepare.md.',
+  )
+  found.add_argument(
+    'inputs',
+    metavar='INPUT',
+    nargs='+',
+    help='a file of JSON lines, JSON, Parquet or Arrow, a folder of such files, a folder of `datasets` (save_to_disk), '
+    'a folder of images with a subfolder for each class, or a pattern',
+  )
+  found.add_argument('output', metavar='OUTPUT', type=arguments_lib.folder, help='the folder of the shards')
+  found.add_argument('--split', default='', metavar='NAME', help='the part of a folder with several')
+  size = 'the approximate amount of input of a shard; default: 64MB'
+  found.add_argument('--shard_size', default='64MB', metavar='SIZE', help=size)
+  bad = 'skip: leave out and count examples that cannot be used; default: error, which names the first'
+  found.add_argument('--on_bad_example', choices=bad_examples.ACTIONS, default='error', help=bad)
+  workers = 'the number of processes; default: the number of cores'
+  found.add_argument('--workers', type=arguments_lib.at_least(1), metavar='N', help=workers)
+  engine = "ray: tasks of Ray on machines that share the folders: pip install 'official-ext[ray]'"
+  found.add_argument('--engine', choices=('local', 'ray'), default='local', help=engine)
+  found.add_argument('--ray_address', default='', metavar='ADDRESS', help='of the Ray cluster')
+  _add_text_arguments(found.add_argument_group('texts become rows of tokens for task.train_data (docs/text_data.md)'))
+  return found
+
+
+def _add_text_arguments(found: Any) -> None:
+  tokenizer = "the tokenizer's folder, such as a model's"
+  found.add_argument('--tokenizer', type=arguments_lib.folder, metavar='FOLDER', help=tokenizer)
+  template = "a chat template in Jinja, instead of the folder's"
+  found.add_argument('--chat_template_path', metavar='FILE', help=template)
   for field in dataclasses.fields(token_rows.TextSettings):
     least = 2 if field.name == 'seq_length' else 0
     how: dict[str, Any] = {'choices': token_rows.CHOICES.get(field.name)}
@@ -40,8 +60,7 @@ def _parser() -> arguments_lib.Parser:
       how = {'choices': ('true', 'false')}
     elif isinstance(field.default, int):
       how = {'type': arguments_lib.at_least(least)}
-    found.add_argument(f'--{field.name}', **how)
-  return found
+    found.add_argument(f'--{field.name}', **how, help=f'default: {str(field.default or "none").lower()}')
 
 
 def run(arguments: list[str]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import json
 import os
 import sys
+from typing import Any
 
 from official_ext.base import errors
 from official_ext.base import json_types
@@ -32,46 +33,96 @@ _ALERTS = 'OFFICIAL_EXT_ALERTS'
 
 
 def run(arguments: Sequence[str]) -> int:
-  """Runs `official-ext queue`.
+  """Runs `official-ext queue ARGUMENTS`, and returns the exit status."""
+  options = _parser().parse_args(arguments)
+  return options.function(options)
 
-  Args:
-    arguments: those behind `queue`: what to do, a folder of runs, flags, and for `add` a command behind `--`.
 
-  Returns:
-    The exit status.
-  """
-  commands: dict[str, Callable[[list[str]], int]] = {
-    'add': _add,
-    'list': _list,
-    'move': _move,
-    'pause': _pause,
-    'resume': _resume,
-    'cancel': _cancel,
-    'run': _run,
-  }
-  if not arguments or arguments[0] not in commands:
-    named = f'{arguments[0]}: queue has no such command; ' if arguments else 'queue: name a command; '
-    raise errors.UserError(named + f'there are {", ".join(commands)}; `official-ext queue --help` tells more')
-  return commands[arguments[0]](list(arguments[1:]))
+def _parser() -> arguments_lib.Parser:
+  parser = arguments_lib.Parser(
+    'official-ext queue',
+    'Jobs in files below RUNS_DIR, and the one dispatcher that starts them in turn. A JOB is named by its number or by '
+    "its run's folder. docs/queue.md.",
+  )
+  commands = parser.add_commands()
+  _add_add(commands)
+  found = _command(commands, 'list', _list, 'list the jobs that are over, run and wait, in order')
+  found.add_argument('--json', action='store_true', help='print JSON')
+  found.add_argument('--all', action='store_true', help='all jobs that are over')
+  found = _command(commands, 'move', _move, 'move a job to another place')
+  found.add_argument('job', metavar='JOB')
+  _add_places(found, required=True)
+  found = _command(commands, 'pause', _pause, 'start no job, or not these; running jobs continue')
+  found.add_argument('jobs', metavar='JOB', nargs='*')
+  found = _command(commands, 'resume', _resume, 'start jobs again after a pause')
+  found.add_argument('jobs', metavar='JOB', nargs='*')
+  cancel = 'take jobs out; running ones save and stop (SIGTERM), and are not retried'
+  found = _command(commands, 'cancel', _cancel, cancel)
+  found.add_argument('jobs', metavar='JOB', nargs='+')
+  found.add_argument('--kill', action='store_true', help='stop at once, by SIGKILL')
+  _add_run(commands)
+  return parser
+
+
+def _command(
+  commands: Any, name: str, function: Callable[[Any], int], text: str, **kwargs: Any
+) -> arguments_lib.Parser:
+  found = commands.add_parser(name, help=text, description=f'{text.capitalize()}.', **kwargs)
+  found.add_argument('runs_dir', type=arguments_lib.folder, metavar='RUNS_DIR', help='the folder of the runs')
+  found.set_defaults(function=function)
+  return found
+
+
+def _add_add(commands: Any) -> None:
+  text = 'add a job: any command, or the flags of train.py alone, with --model_dir'
+  found = _command(commands, 'add', _add, text, behind='COMMAND')
+  model_dir = "the run's folder, if COMMAND has no --model_dir; FOLDER/run.log gets the output of the job"
+  found.add_argument('--model_dir', metavar='FOLDER', help=model_dir)
+  gpus = 'the number of GPUs of the job; default: one, if there are any'
+  found.add_argument('--gpus', type=arguments_lib.at_least(0), metavar='N', help=gpus)
+  found.add_argument(
+    '--max_restarts',
+    type=arguments_lib.at_least(0),
+    default=queue_changes.MAX_RESTARTS,
+    metavar='N',
+    help='retries after the job was preempted, killed or lost; default: %(default)s',
+  )
+  program = 'the program of flags without a command; default: train.py'
+  found.add_argument('--program', default='train.py', metavar='PATH', help=program)
+  start = 'start a dispatcher in the background, unless there is one'
+  found.add_argument('--start', action='store_true', help=start)
+  found.add_argument('--slots', type=arguments_lib.at_least(1), metavar='N', help='of that dispatcher')
+  _add_places(found)
+
+
+def _add_run(commands: Any) -> None:
+  text = 'run the dispatcher in the foreground; jobs outlive it'
+  found = _command(commands, 'run', _run, text)
+  slots = 'jobs at the same time; default: the number of GPUs, or 1'
+  found.add_argument('--slots', type=arguments_lib.at_least(1), metavar='N', help=slots)
+  gpus = 'the GPUs to hand out; default: those of CUDA_VISIBLE_DEVICES, or all'
+  found.add_argument('--gpus', metavar='0,1', help=gpus)
+  until_empty = 'end when no job waits or runs; the status is 1 if one has failed'
+  found.add_argument('--until_empty', action='store_true', help=until_empty)
+  alert = f'where receivers of alerts are, as URLs of apprise; {arguments_lib.REPEATED}; default: env:{_ALERTS}, if set'
+  found.add_argument('--alert', action='append', default=[], metavar='env:NAME|file:PATH', help=alert)
+  alert_on = (
+    f'{", ".join(alert_rules.KINDS)} (default: all of these), or a condition such as validation_accuracy>0.9; '
+    f'{arguments_lib.REPEATED}'
+  )
+  found.add_argument('--alert_on', action='append', default=[], metavar='WHAT', help=alert_on)
+  hung = 'a run that has done no step for this long hangs; default: %(default)g'
+  minutes = judged_status.HUNG_SECONDS / 60
+  found.add_argument('--hung_minutes', type=float, default=minutes, metavar='N', help=hung)
 
 
 # The commands.
 
 
-def _add(arguments: list[str]) -> int:
-  split = arguments.index('--') if '--' in arguments else len(arguments)
-  parser = _parser('add')
-  parser.add_argument('--model_dir')
-  parser.add_argument('--gpus', type=arguments_lib.at_least(0))
-  parser.add_argument('--max_restarts', type=arguments_lib.at_least(0), default=queue_changes.MAX_RESTARTS)
-  parser.add_argument('--program', default='train.py')
-  parser.add_argument('--start', action='store_true')
-  parser.add_argument('--slots', type=arguments_lib.at_least(1))
-  _add_places(parser)
-  options = parser.parse_args(arguments[:split])
+def _add(options: argparse.Namespace) -> int:
   if options.slots and not options.start:
     raise errors.UserError('--slots: is for the dispatcher that --start starts; give both, or `queue run --slots=N`')
-  command = _command(arguments[split + 1 :], options.program)
+  command = _words(options.behind, options.program)
   queue = queue_folder.Queue(options.runs_dir)
   place, neighbour = _place(queue, options, 'last')
   job = queue_changes.add(
@@ -91,11 +142,7 @@ def _add(arguments: list[str]) -> int:
   return 0
 
 
-def _list(arguments: list[str]) -> int:
-  parser = _parser('list')
-  parser.add_argument('--json', action='store_true')
-  parser.add_argument('--all', action='store_true')
-  options = parser.parse_args(arguments)
+def _list(options: argparse.Namespace) -> int:
   queue = queue_folder.Queue(options.runs_dir)
   if not os.path.isdir(queue.runs_dir):
     raise errors.UserError(f'{options.runs_dir}: no such folder; name that of your runs')
@@ -113,28 +160,21 @@ def _list(arguments: list[str]) -> int:
   return 0
 
 
-def _move(arguments: list[str]) -> int:
-  parser = _parser('move')
-  parser.add_argument('job')
-  _add_places(parser, required=True)
-  options = parser.parse_args(arguments)
+def _move(options: argparse.Namespace) -> int:
   queue = queue_folder.Queue(options.runs_dir)
   queue_changes.move(queue, queue.find(options.job).number, *_place(queue, options))
   return 0
 
 
-def _pause(arguments: list[str]) -> int:
-  return _pause_or_resume('pause', arguments, queue_changes.pause)
+def _pause(options: argparse.Namespace) -> int:
+  return _pause_or_resume(options, queue_changes.pause)
 
 
-def _resume(arguments: list[str]) -> int:
-  return _pause_or_resume('resume', arguments, queue_changes.resume)
+def _resume(options: argparse.Namespace) -> int:
+  return _pause_or_resume(options, queue_changes.resume)
 
 
-def _pause_or_resume(name: str, arguments: list[str], change: Callable[..., None]) -> int:
-  parser = _parser(name)
-  parser.add_argument('jobs', nargs='*')
-  options = parser.parse_args(arguments)
+def _pause_or_resume(options: argparse.Namespace, change: Callable[..., None]) -> int:
   queue = queue_folder.Queue(options.runs_dir)
   numbers = [queue.find(job).number for job in options.jobs]
   for number in numbers or (None,):
@@ -142,11 +182,7 @@ def _pause_or_resume(name: str, arguments: list[str], change: Callable[..., None
   return 0
 
 
-def _cancel(arguments: list[str]) -> int:
-  parser = _parser('cancel')
-  parser.add_argument('jobs', nargs='+')
-  parser.add_argument('--kill', action='store_true')
-  options = parser.parse_args(arguments)
+def _cancel(options: argparse.Namespace) -> int:
   queue = queue_folder.Queue(options.runs_dir)
   for state in [queue.find(job) for job in options.jobs]:
     queue_changes.cancel(queue, state.number, options.kill)
@@ -154,15 +190,7 @@ def _cancel(arguments: list[str]) -> int:
   return 0
 
 
-def _run(arguments: list[str]) -> int:
-  parser = _parser('run')
-  parser.add_argument('--slots', type=arguments_lib.at_least(1))
-  parser.add_argument('--gpus')
-  parser.add_argument('--until_empty', action='store_true')
-  parser.add_argument('--alert', action='append', default=[])
-  parser.add_argument('--alert_on', action='append', default=[])
-  parser.add_argument('--hung_minutes', type=float, default=judged_status.HUNG_SECONDS / 60)
-  options = parser.parse_args(arguments)
+def _run(options: argparse.Namespace) -> int:
   gpus = visible_gpus.names() if options.gpus is None else visible_gpus.parse(options.gpus)
   slots = slots_lib.Slots(
     count=options.slots or max(1, len(gpus)), gpus=tuple(gpus) if gpus or options.gpus is not None else None
@@ -180,12 +208,7 @@ def _alerts(queue: queue_folder.Queue, options: argparse.Namespace) -> alerts_li
     if options.alert_on:
       raise errors.UserError(f'--alert_on: nobody is to be told; name who, as in --alert=env:NAME, or set {_ALERTS}')
     return None
-  named: dict[str, str] = {}
-  for reference in dict.fromkeys(references):
-    urls = receivers.read_urls([reference], '--alert', files=True)
-    receivers.make(urls, f'--alert={reference}')
-    named |= {reference if len(urls) == 1 else f'{reference}[{number}]': url for number, url in enumerate(urls)}
-  return alerts_lib.Alerts(queue, rules, named)
+  return alerts_lib.Alerts(queue, rules, receivers.read_and_check(references, '--alert', files=True))
 
 
 def _start_dispatcher(queue: queue_folder.Queue, slots: int | None) -> None:
@@ -198,19 +221,12 @@ def _start_dispatcher(queue: queue_folder.Queue, slots: int | None) -> None:
 # Arguments.
 
 
-def _parser(command: str) -> arguments_lib.Parser:
-  parser = arguments_lib.Parser('queue')
-  parser.prog += f' {command}'
-  parser.add_argument('runs_dir', type=arguments_lib.folder, metavar='RUNS_DIR')
-  return parser
-
-
 def _add_places(parser: arguments_lib.Parser, required: bool = False) -> None:
   group = parser.add_mutually_exclusive_group(required=required)
   for place in _PLACES[:2]:
-    group.add_argument(f'--{place}', action='store_true')
+    group.add_argument(f'--{place}', action='store_true', help=f'the {place} place')
   for place in _PLACES[2:]:
-    group.add_argument(f'--{place}', metavar='JOB')
+    group.add_argument(f'--{place}', metavar='JOB', help=f'the place {place} a job')
 
 
 def _place(queue: queue_folder.Queue, options: argparse.Namespace, default: str = '') -> tuple[str, int | None]:
@@ -222,7 +238,7 @@ def _place(queue: queue_folder.Queue, options: argparse.Namespace, default: str 
   return default, None
 
 
-def _command(words: Sequence[str], program: str) -> list[str]:
+def _words(words: Sequence[str], program: str) -> list[str]:
   """What is to be run: a command as it is; train.py, if there are only flags.
 
   Raises:

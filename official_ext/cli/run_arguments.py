@@ -13,9 +13,6 @@ from official_ext.cli import run_tables
 from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import summaries
 
-# The parser of each command, made from its name, and what it does with the arguments.
-Commands = dict[str, tuple[Callable[[str], arguments_lib.Parser], Callable[[argparse.Namespace], None]]]
-
 
 def lines_of(error: Exception) -> list[str]:
   """The lines of an error, each harmless for a terminal and a line indeed."""
@@ -35,14 +32,31 @@ def number(least: float, kind: type = float) -> Callable[[str], float]:
   return number
 
 
-def parser(command: str, runs: str | None = '+', as_json: bool = False) -> arguments_lib.Parser:
-  """A parser of RUNS_DIR, of any number of runs unless `runs` is None, and of --json if the command has it."""
-  found = arguments_lib.Parser(f'runs {command}')
-  found.add_argument('root', metavar='RUNS_DIR', type=arguments_lib.folder)
+def add_command(
+  commands: Any,
+  name: str,
+  function: Callable[[Any], None],
+  text: str,
+  runs: str = 'RUN',
+  as_json: bool = False,
+) -> arguments_lib.Parser:
+  """Adds a command with RUNS_DIR, with any number of runs unless `runs` is '', and with --json if it has that.
+
+  Args:
+    commands: of `official-ext runs`.
+    name: the command's.
+    function: what it does with the arguments.
+    text: its help.
+    runs: what the runs are called in the help.
+    as_json: whether it prints JSON too.
+  """
+  found = commands.add_parser(name, help=text, description=f'{text[:1].upper()}{text[1:]}.')
+  found.add_argument('root', metavar='RUNS_DIR', type=arguments_lib.folder, help='the folder of the runs')
   if runs:
-    found.add_argument('runs', metavar='RUN', nargs='*', type=arguments_lib.folder)
+    found.add_argument('runs', metavar=runs, nargs='*', type=arguments_lib.folder, help='the path of a run below it')
   if as_json:
-    found.add_argument('--json', action='store_true')
+    found.add_argument('--json', action='store_true', help='print JSON')
+  found.set_defaults(function=function)
   return found
 
 

@@ -1,11 +1,10 @@
 """What a run has made, for `official-ext runs`: configuration, checkpoints, events, an evaluation, TensorBoard."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from official_ext.base import errors
 from official_ext.base import json_types
-from official_ext.operations.curves import column_store
-from official_ext.operations.curves import timeline
 from official_ext.operations.runs import commands
 from official_ext.operations.runs import default_fields
 from official_ext.operations.runs import driver as driver_lib
@@ -14,6 +13,9 @@ from official_ext.operations.runs import params
 from official_ext.operations.runs import run_checkpoints
 from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import tensorboard_server
+
+if TYPE_CHECKING:
+  from official_ext.operations.curves import timeline
 
 
 def config(one: run_folder.Run, given: bool, changed: bool, registry: Sequence[str]) -> json_types.JsonObject:
@@ -49,8 +51,11 @@ def checkpoints(one: run_folder.Run) -> list[run_checkpoints.Checkpoint]:
   return run_checkpoints.find(one)
 
 
-def events(one: run_folder.Run) -> timeline.Timeline:
+def events(one: run_folder.Run) -> 'timeline.Timeline':
   """What has happened in a run."""
+  from official_ext.operations.curves import column_store  # pylint: disable=g-import-not-at-top  # NumPy, as the next.
+  from official_ext.operations.curves import timeline  # pylint: disable=g-import-not-at-top
+
   return timeline.read(column_store.ColumnStore(), one)
 
 

@@ -3,22 +3,14 @@
 import argparse
 from collections.abc import Sequence
 import os
+from typing import Any
 
 from official_ext.base import errors
-from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_arguments
 from official_ext.cli import run_tables
 from official_ext.operations.runs import notes
 from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import trash
-
-
-def _tag_parser(command: str) -> arguments_lib.Parser:
-  found = run_arguments.parser(command, as_json=True)
-  found.add_argument('--tag', action='append', default=[])
-  found.add_argument('--untag', action='append', default=[])
-  found.add_argument('--note')
-  return found
 
 
 def _tag(options: argparse.Namespace) -> None:
@@ -56,12 +48,6 @@ def _archive(options: argparse.Namespace) -> None:
   run_arguments.each(runs, archive)
 
 
-def _delete_parser(command: str) -> arguments_lib.Parser:
-  found = run_arguments.parser(command)
-  found.add_argument('--forever', action='store_true')
-  return found
-
-
 def _delete(options: argparse.Namespace) -> None:
   if options.forever:
     _delete_forever(run_arguments.root_of(options), options.runs)
@@ -87,12 +73,6 @@ def _delete_forever(root: str, names: Sequence[str]) -> None:
   run_arguments.each(names, delete)
 
 
-def _restore_parser(command: str) -> arguments_lib.Parser:
-  found = run_arguments.parser(command)
-  found.add_argument('--name')
-  return found
-
-
 def _restore(options: argparse.Namespace) -> None:
   root = run_arguments.root_of(options)
   if not options.runs or (options.name and len(options.runs) > 1):
@@ -111,9 +91,15 @@ def _restore(options: argparse.Namespace) -> None:
   run_arguments.each(options.runs, restore)
 
 
-COMMANDS: run_arguments.Commands = {
-  'tag': (_tag_parser, _tag),
-  'archive': (run_arguments.parser, _archive),
-  'delete': (_delete_parser, _delete),
-  'restore': (_restore_parser, _restore),
-}
+def add_commands(commands: Any) -> None:
+  """Adds these commands to `official-ext runs`."""
+  add = run_arguments.add_command
+  found = add(commands, 'tag', _tag, 'change the tags and the note of runs, and print them', as_json=True)
+  found.add_argument('--tag', action='append', default=[], metavar='A,B', help='tags to add')
+  found.add_argument('--untag', action='append', default=[], metavar='A,B', help='tags to remove')
+  found.add_argument('--note', metavar='TEXT', help='the note')
+  add(commands, 'archive', _archive, 'take runs out of the list')
+  found = add(commands, 'delete', _delete, 'move runs to the trash')
+  found.add_argument('--forever', action='store_true', help='delete runs of the trash')
+  found = add(commands, 'restore', _restore, 'restore archived or deleted runs')
+  found.add_argument('--name', metavar='NEW', help='a new name')

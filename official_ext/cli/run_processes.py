@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 import os
 import sys
+from typing import Any
 
 from official_ext.base import errors
 from official_ext.cli import arguments as arguments_lib
@@ -18,14 +19,6 @@ from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import new_runs
 from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import signals
-
-
-def _stop_parser(command: str) -> arguments_lib.Parser:
-  found = run_arguments.parser(command)
-  found.add_argument('--now', action='store_true')
-  found.add_argument('--mode')
-  found.add_argument('--wait', type=run_arguments.number(0), default=0.0)
-  return found
 
 
 def _stop(options: argparse.Namespace) -> None:
@@ -43,24 +36,9 @@ def _stop(options: argparse.Namespace) -> None:
   run_arguments.each(runs, stop)
 
 
-def _resume_parser(command: str) -> arguments_lib.Parser:
-  found = run_arguments.parser(command)
-  found.add_argument('--print', action='store_true')
-  return found
-
-
 def _resume(options: argparse.Namespace) -> None:
   _, runs = run_arguments.runs_of(options)
   run_arguments.each(runs, lambda one: _print_or_start(one.name, commands.to_resume(one), not options.print))
-
-
-def _clone_parser(command: str) -> arguments_lib.Parser:
-  found = run_arguments.parser(command)
-  found.add_argument('--name')
-  found.add_argument('--set', action='append', default=[])
-  found.add_argument('--start', action='store_true')
-  found.add_argument('--queue', action='store_true')
-  return found
 
 
 def _clone(options: argparse.Namespace) -> None:
@@ -111,32 +89,35 @@ def _print_or_start(name: str, command: commands.Command, starts: bool) -> None:
   print(run_tables.harmless(f'{name}: started as {process}; its output: {log_path}'), flush=True)
 
 
-def _evaluate_parser(command: str) -> arguments_lib.Parser:
-  found = run_arguments.parser(command)
-  found.add_argument('--checkpoint')
-  found.add_argument('--print', action='store_true')
-  return found
-
-
 def _evaluate(options: argparse.Namespace) -> None:
   one = run_arguments.run_of(options)
   _print_or_start(one.name, run_contents.evaluation(one, options.checkpoint), not options.print)
-
-
-def _tensorboard_parser(command: str) -> arguments_lib.Parser:
-  found = run_arguments.parser(command)
-  found.add_argument('--stop', action='store_true')
-  return found
 
 
 def _tensorboard(options: argparse.Namespace) -> None:
   print(run_contents.tensorboard(run_arguments.run_of(options), options.stop))
 
 
-COMMANDS: run_arguments.Commands = {
-  'stop': (_stop_parser, _stop),
-  'resume': (_resume_parser, _resume),
-  'clone': (_clone_parser, _clone),
-  'evaluate': (_evaluate_parser, _evaluate),
-  'tensorboard': (_tensorboard_parser, _tensorboard),
-}
+def add_commands(commands: Any) -> None:
+  """Adds these commands to `official-ext runs`."""
+  add = run_arguments.add_command
+  found = add(commands, 'stop', _stop, 'let runs save and stop')
+  found.add_argument('--now', action='store_true', help='stop at once, without a save')
+  found.add_argument('--mode', metavar='MODE', help='eval: an evaluation beside the training, instead of that')
+  found.add_argument(
+    '--wait', type=run_arguments.number(0), default=0.0, metavar='SECONDS', help='wait so long for the end'
+  )
+  found = add(commands, 'resume', _resume, 'resume runs, detached')
+  found.add_argument('--print', action='store_true', help='print the command instead')
+  found = add(commands, 'clone', _clone, 'make the folder of a similar run, and print the command that starts it')
+  found.add_argument('--name', metavar='NEW', help='its name; default: a free one')
+  change = f'a change, as for train.py, which checks it first; {arguments_lib.REPEATED}'
+  found.add_argument('--set', action='append', default=[], metavar='NAME=VALUE', help=change)
+  found.add_argument('--start', action='store_true', help='start it, detached')
+  found.add_argument('--queue', action='store_true', help='add it to the queue of RUNS_DIR')
+  found = add(commands, 'evaluate', _evaluate, 'evaluate the newest checkpoint of a run, detached')
+  checkpoint = 'another one: a step, or a name in the list of `runs checkpoints`, such as best/best_ckpt-100'
+  found.add_argument('--checkpoint', metavar='NAME', help=checkpoint)
+  found.add_argument('--print', action='store_true', help='print the command instead')
+  found = add(commands, 'tensorboard', _tensorboard, 'start TensorBoard for a run, and print its address')
+  found.add_argument('--stop', action='store_true', help='end it')

@@ -4,13 +4,16 @@ from collections.abc import Mapping, Sequence
 import datetime
 import math
 import time
+from typing import TYPE_CHECKING
 
-from official_ext.operations.curves import timeline
+from official_ext.base.harmless_text import harmless
 from official_ext.operations.runs import comparing
 from official_ext.operations.runs import run_checkpoints
 from official_ext.operations.runs import summaries
 from official_ext.operations.runs import trash
-from official_ext.operations.runs.harmless_text import harmless
+
+if TYPE_CHECKING:
+  from official_ext.operations.curves import timeline  # NumPy.
 
 _MAX_METRICS = 3
 _MAX_CELL = 60
@@ -85,7 +88,7 @@ def of_checkpoints(found: Sequence[run_checkpoints.Checkpoint]) -> list[str]:
   return table(rows)
 
 
-def of_timeline(found: timeline.Timeline) -> list[str]:
+def of_timeline(found: 'timeline.Timeline') -> list[str]:
   """A line for each event, the last one last."""
   rows = [['TIME', 'EVENT', 'STEP', 'TELLS']]
   for each in found.events:

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from typing import Any
 
 from official_ext.base import errors
 from official_ext.base.files import regular_files
@@ -22,18 +23,6 @@ from official_ext.operations.trackers import export
 
 _LOG_LINES = 10
 _EVENT_LINES = 5
-
-
-def _list_parser(command: str) -> arguments_lib.Parser:
-  found = run_arguments.parser(command, runs=None, as_json=True)
-  for name in ('status', 'experiment', 'tag', 'metrics'):
-    found.add_argument(f'--{name}', action='append', default=[])
-  found.add_argument('--filter', action='append', default=[])
-  found.add_argument('--sort', default='name')
-  found.add_argument('--archived', action='store_true')
-  found.add_argument('--trash', action='store_true')
-  found.add_argument('--hung_minutes', type=run_arguments.number(0), default=judged_status.HUNG_SECONDS / 60)
-  return found
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -88,14 +77,6 @@ def _show(options: argparse.Namespace) -> None:
   run_arguments.print_json_of(values)
 
 
-def _log_parser(command: str) -> arguments_lib.Parser:
-  found = run_arguments.parser(command)
-  found.add_argument('--lines', type=run_arguments.number(0, int), default=20)
-  found.add_argument('--follow', action='store_true')
-  found.add_argument('--mode', default='train')
-  return found
-
-
 def _log(options: argparse.Namespace) -> None:
   _, runs = run_arguments.runs_of(options)
   one = runs[0]
@@ -129,16 +110,6 @@ def _compare(options: argparse.Namespace) -> None:
     run_arguments.print_lines(run_tables.of_comparison(found))
 
 
-def _export_parser(command: str) -> arguments_lib.Parser:
-  found = run_arguments.parser(command)
-  found.add_argument('--to', choices=export.TARGETS, required=True)
-  found.add_argument('--tracking_uri', default='')
-  found.add_argument('--project', default='')
-  found.add_argument('--output_dir')
-  found.add_argument('--artifacts', action='store_true')
-  return found
-
-
 def _export(options: argparse.Namespace) -> None:
   root, runs = run_arguments.runs_of(options)
 
@@ -148,14 +119,6 @@ def _export(options: argparse.Namespace) -> None:
     print(run_tables.harmless(f'{one.name}: {done}'), flush=True)
 
   run_arguments.each(runs, fill)
-
-
-def _config_parser(command: str) -> arguments_lib.Parser:
-  found = run_arguments.parser(command, as_json=True)
-  found.add_argument('--given', action='store_true')
-  found.add_argument('--changed', action='store_true')
-  found.add_argument('--registry', action='append', default=[])
-  return found
 
 
 def _config(options: argparse.Namespace) -> None:
@@ -182,13 +145,55 @@ def _events(options: argparse.Namespace) -> None:
     run_arguments.print_lines(run_tables.of_timeline(found))
 
 
-COMMANDS: run_arguments.Commands = {
-  'list': (_list_parser, _list),
-  'show': (lambda command: run_arguments.parser(command, as_json=True), _show),
-  'log': (_log_parser, _log),
-  'compare': (lambda command: run_arguments.parser(command, as_json=True), _compare),
-  'config': (_config_parser, _config),
-  'checkpoints': (lambda command: run_arguments.parser(command, as_json=True), _checkpoints),
-  'events': (lambda command: run_arguments.parser(command, as_json=True), _events),
-  'export': (_export_parser, _export),
-}
+def add_commands(commands: Any) -> None:
+  """Adds these commands to `official-ext runs`."""
+  add = run_arguments.add_command
+  _add_list(commands)
+  add(commands, 'show', _show, 'print all about a run, and the end of its log', as_json=True)
+  found = add(commands, 'log', _log, 'print the output of a run that was started detached')
+  found.add_argument('--lines', type=run_arguments.number(0, int), default=20, metavar='N', help='default: 20')
+  found.add_argument('--follow', action='store_true', help='print further lines until the run ends')
+  found.add_argument('--mode', default='train', metavar='MODE', help='the process beside others; default: train')
+  add(commands, 'compare', _compare, 'print fields that differ, last and best metrics, versions', as_json=True)
+  found = add(commands, 'config', _config, 'print the configuration, a line for each field', as_json=True)
+  found.add_argument('--given', action='store_true', help='only fields of the command')
+  changed = "only fields that differ from the experiment's defaults; requires TensorFlow"
+  found.add_argument('--changed', action='store_true', help=changed)
+  arguments_lib.add_registry(found)
+  add(commands, 'checkpoints', _checkpoints, 'list the checkpoints: step, size, metrics, damage', as_json=True)
+  add(commands, 'events', _events, 'list the events: starts, evaluations, checkpoints, rollbacks, ...', as_json=True)
+  _add_export(commands)
+
+
+def _add_list(commands: Any) -> None:
+  text = 'list all runs: status, step, time left, metrics'
+  found = run_arguments.add_command(commands, 'list', _list, text, runs='', as_json=True)
+  for name, each in (
+    ('status', 'of any of these statuses'),
+    ('experiment', 'likewise'),
+    ('tag', 'with all these tags'),
+  ):
+    found.add_argument(f'--{name}', action='append', default=[], metavar='A,B', help=each)
+  found.add_argument('--metrics', action='append', default=[], metavar='A,B', help='the metrics to show')
+  condition = f'such as learning_rate=1e-3, accuracy>0.9 or name~resnet; {arguments_lib.REPEATED}'
+  found.add_argument('--filter', action='append', default=[], metavar='CONDITION', help=condition)
+  order = 'a metric (the best first), a field, step, started, ...; -NAME: in reverse; default: name'
+  found.add_argument('--sort', default='name', metavar='NAME', help=order)
+  found.add_argument('--archived', action='store_true', help='list archived runs instead')
+  found.add_argument('--trash', action='store_true', help='list deleted runs instead')
+  hung = 'a run that has done no step for this long hangs; default: %(default)g'
+  minutes = judged_status.HUNG_SECONDS / 60
+  found.add_argument('--hung_minutes', type=run_arguments.number(0), default=minutes, metavar='N', help=hung)
+
+
+def _add_export(commands: Any) -> None:
+  found = run_arguments.add_command(commands, 'export', _export, 'write the values that a tracker lacks')
+  to = 'wandb: files for `wandb sync`; csv: events.csv'
+  found.add_argument('--to', choices=export.TARGETS, required=True, help=to)
+  uri = "of MLflow; default: the configuration's, MLFLOW_TRACKING_URI, or RUNS_DIR/mlflow.db"
+  found.add_argument('--tracking_uri', default='', metavar='URI', help=uri)
+  project = "of W&B, or MLflow's experiment; default: the configuration's"
+  found.add_argument('--project', default='', metavar='NAME', help=project)
+  found.add_argument('--output_dir', metavar='DIR', help="for files of wandb or csv; default: the run's folder")
+  artifacts = 'add params.yaml, run.json, events.jsonl and run.log'
+  found.add_argument('--artifacts', action='store_true', help=artifacts)

@@ -1,29 +1,28 @@
 """official-ext runs: which of its commands is meant, and what they have in common. No TensorFlow."""
 
 from official_ext.base import errors
-from official_ext.base import suggestions
+from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_arguments
 from official_ext.cli import run_keeping
 from official_ext.cli import run_processes
 from official_ext.cli import run_views
 
-_COMMANDS: run_arguments.Commands = {**run_views.COMMANDS, **run_processes.COMMANDS, **run_keeping.COMMANDS}
+_DESCRIPTION = 'Works on the folders of runs below RUNS_DIR. A RUN is named by its path there. docs/runs.md.'
 
 
 def run(arguments: list[str]) -> None:
   """Runs `official-ext runs ARGUMENTS`."""
-  command = arguments[0] if arguments else ''
-  if command not in _COMMANDS:
-    hint = suggestions.did_you_mean(command, _COMMANDS, before='; ')
-    what = f'runs {command}: no such command{hint}' if command else 'runs: a command must follow'
-    raise errors.UserError(f'{what}; there are {", ".join(_COMMANDS)}; `official-ext help runs` tells more')
-  parser, function = _COMMANDS[command]
+  parser = arguments_lib.Parser('official-ext runs', _DESCRIPTION)
+  commands = parser.add_commands()
+  for module in (run_views, run_processes, run_keeping):
+    module.add_commands(commands)
   try:
-    function(parser(command).parse_args(arguments[1:]))
+    options = parser.parse_args(arguments)
+    options.function(options)
   except errors.UserError as error:  # Names of folders are in it.
     raise errors.UserErrors(run_arguments.lines_of(error)) from error
   except errors.StorageError as error:
     raise errors.StorageError(run_arguments.lines_of(error)[0]) from error
   except KeyboardInterrupt:
-    if command != 'log':  # Which ends so.
+    if options.command != 'log':  # Which ends so.
       raise

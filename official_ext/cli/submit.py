@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 import types
+from typing import Any
 
 from official_ext.base import credentials
 from official_ext.base import errors
@@ -42,13 +43,13 @@ def run(arguments: Sequence[str]) -> int:
   Returns:
     The exit status.
   """
-  split = arguments.index('--') if '--' in arguments else len(arguments)
-  first = arguments_lib.Parser('submit')
-  first.add_argument('--engine', required=True, choices=list(_ENGINES))
-  engine = first.parse_known_args(list(arguments[:split]))[0].engine
-  module = importlib.import_module(f'official_ext.operations.engines.{_ENGINES[engine]}')
-  options = _parser(module).parse_args(arguments[:split])
-  flags = tuple(arguments[split + 1 :])
+  options, engine_flags = _parser().parse_known_args(arguments)
+  engine = options.engine
+  if engine is None:
+    raise errors.UserError(f'submit: --engine: name one of {", ".join(_ENGINES)}')
+  module = _module(engine)
+  options = _engine_parser(engine).parse_args(engine_flags, options)
+  flags = tuple(options.behind)
   if options.array and not options.render:
     job = _array(options, flags, module, make=True)
   else:
@@ -84,21 +85,55 @@ def _submit(engine: str, module: types.ModuleType, job: jobs.Job, options: argpa
   return submission.follow(job, module, name, options) if options.follow else 0
 
 
-def _parser(module: types.ModuleType) -> arguments_lib.Parser:
-  parser = arguments_lib.Parser('submit')
-  parser.add_argument('--engine')
-  for name in ('name', 'program', 'output', 'array', 'runs_dir'):
-    parser.add_argument(f'--{name}')
-  parser.add_argument('--max_restarts', type=arguments_lib.at_least(0))
-  for name in ('env', 'engine_arg'):
-    parser.add_argument(f'--{name}', action='append', default=[])
-  for name in ('render', 'follow', 'again'):
-    parser.add_argument(f'--{name}', action='store_true')
+def _module(engine: str) -> Any:
+  return importlib.import_module(f'official_ext.operations.engines.{_ENGINES[engine]}')
+
+
+def _parser() -> arguments_lib.Parser:
+  parser = _Parser(
+    'official-ext submit',
+    'Renders a job for an engine, and submits it by the command of the engine. Preempted runs resume. docs/submit.md.',
+    behind='FLAGS OF train.py',
+    takes_flags=True,
+  )
+  parser.add_argument('--engine', choices=list(_ENGINES), help='see below')
+  parser.add_argument('--render', action='store_true', help='print the script or manifest, and submit nothing')
+  output = 'write it to a file that only you can read, and submit nothing'
+  parser.add_argument('--output', metavar='FILE', help=output)
+  parser.add_argument('--follow', action='store_true', help='print the status of the run until it is over')
+  parser.add_argument('--name', metavar='NAME', help="the job's; default: like the folder's")
+  parser.add_argument('--program', metavar='PATH', help='instead of train.py')
+  parser.add_argument('--max_restarts', type=arguments_lib.at_least(0), metavar='N', help='the number of retries')
+  env = f'a variable; {arguments_lib.REPEATED}'
+  parser.add_argument('--env', action='append', default=[], metavar='NAME=VALUE', help=env)
+  engine_arg = f'other options: of slurm and ray such as --qos=high; of manifests PATH=VALUE; {arguments_lib.REPEATED}'
+  parser.add_argument('--engine_arg', action='append', default=[], metavar='TEXT', help=engine_arg)
+  array = 'submit the trials of a sweep.yaml, --slots=N at the same time (slurm, ray)'
+  parser.add_argument('--array', metavar='FILE', help=array)
+  parser.add_argument('--runs_dir', metavar='DIR', help='the folder of the queue (local) or of the trials (--array)')
+  parser.add_argument('--again', action='store_true', help='submit even if the engine may still have the run')
+  return parser
+
+
+class _Parser(arguments_lib.Parser):
+  """Shows the flags of each engine in its help."""
+
+  def format_help(self) -> str:
+    """Overrides the base class: adds the flags of the engines."""
+    return super().format_help() + ''.join(_engine_parser(engine).format_help() for engine in _ENGINES)
+
+
+def _engine_parser(engine: str) -> arguments_lib.Parser:
+  """The parser of an engine's flags."""
+  module = _module(engine)
+  parser = arguments_lib.Parser('official-ext submit')
+  parser.usage = argparse.SUPPRESS
+  group = parser.add_argument_group(f'--engine={engine}: {module.SUMMARY}')
   for name, keywords in module.OPTIONS.items():
     keywords = dict(keywords)
     if 'least' in keywords:
       keywords['type'] = arguments_lib.at_least(keywords.pop('least'))
-    parser.add_argument(f'--{name}', **keywords)
+    group.add_argument(f'--{name}', **keywords)
   return parser
 
 

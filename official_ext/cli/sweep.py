@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 from official_ext.base import errors
 from official_ext.base import json_types
@@ -29,50 +30,77 @@ from official_ext.operations.sweeps import sweep_folder
 from official_ext.operations.sweeps import sweep_results
 
 _RUNS_DIR = 'runs'
+_BEHIND = 'FLAGS OF train.py'
 _MAX_MISTAKES = 20
 # Flags that stand for a key of the file.
 _KEYS = ('experiment', 'mode', 'method', 'run_cap', 'seed', 'name', 'description')
 
 
 def run(arguments: Sequence[str]) -> int:
-  """Runs `official-ext sweep`.
+  """Runs `official-ext sweep ARGUMENTS`, and returns the exit status."""
+  options = _parser().parse_args(arguments)
+  return options.function(options)
 
-  Args:
-    arguments: those behind `sweep`: a command and its sweep, or a sweep's file and the folder of the runs, and flags.
 
-  Returns:
-    The exit status.
-  """
-  commands: dict[str, Callable[[list[str]], int]] = {
-    'list': _list,
-    'show': _show,
-    'stop': _stop,
-    'retry': _retry,
-    'resume': _resume,
-    'delete': _delete,
-  }
-  if arguments and arguments[0] in commands:
-    return commands[arguments[0]](list(arguments[1:]))
-  return _start(list(arguments))
+def _parser() -> arguments_lib.Parser:
+  parser = arguments_lib.Parser(
+    'official-ext sweep',
+    'Searches parameters by many runs, which the queue of RUNS_DIR starts. FILE is a sweep.yaml with the keys of '
+    'Weights & Biases, and `experiment`. RUNS_DIR SWEEP may be written as one path, RUNS_DIR/SWEEP. docs/sweeps.md.\n\n'
+    '  official-ext sweep FILE [RUNS_DIR]      start a sweep, or resume it\n'
+    '  official-ext sweep [RUNS_DIR] --set=NAME=V1,V2 --experiment=NAME\n'
+    '                                          without a file: a grid, or the --method\n'
+    '  official-ext sweep RUNS_DIR/SWEEP       resume an existing sweep\n\n'
+    '`official-ext sweep start --help` lists the flags of these.',
+  )
+  commands = parser.add_commands(default='start')
+  _add_start(commands)
+  found = _command(commands, 'list', _list, 'list the sweeps', places=False)
+  found.add_argument('runs_dir', nargs='?', default=_RUNS_DIR, type=arguments_lib.folder, metavar='RUNS_DIR')
+  found.add_argument('--json', action='store_true', help='print JSON')
+  text = 'show the points, the best first, the importance of parameters, the spread by seeds'
+  found = _command(commands, 'show', _show, text)
+  found.add_argument('--json', action='store_true', help='print JSON')
+  found.add_argument('--histories', action='store_true', help='with --json: the values of the metric at each step')
+  found.add_argument('--importances', action='store_true', help='with --json: the importance of parameters')
+  _command(commands, 'stop', _stop, 'start no further points; running ones save and stop, and resume with the sweep')
+  _command(commands, 'retry', _retry, 'retry failed points')
+  _command(commands, 'resume', _resume, 'resume points that were ended early or stopped')
+  _command(commands, 'delete', _delete, 'move the runs of points to the trash; they are not retried')
+  return parser
+
+
+def _command(commands: Any, name: str, function: Callable[[Any], int], text: str, places: bool = True) -> Any:
+  found = commands.add_parser(name, help=text, description=f'{text.capitalize()}.')
+  if places:
+    found.add_argument('places', nargs='*', type=arguments_lib.folder, metavar='RUNS_DIR SWEEP POINT')
+  found.set_defaults(function=function)
+  return found
+
+
+def _add_start(commands: Any) -> None:
+  text = 'start or resume a sweep in the foreground; the default command'
+  description = f'{text.capitalize()}.'
+  found = commands.add_parser('start', prog='official-ext sweep', help=text, description=description, behind=_BEHIND)
+  found.set_defaults(function=_start)
+  found.add_argument('places', nargs='*', type=arguments_lib.folder, metavar='FILE RUNS_DIR', help='default: runs')
+  values = f"a parameter and its values, beside or instead of the file's; {arguments_lib.REPEATED}"
+  found.add_argument('--set', action='append', default=[], metavar='NAME=V1,V2', help=values)
+  for key in _KEYS:
+    found.add_argument(f'--{key}', type=int if key in ('run_cap', 'seed') else str, help='as in the file')
+  found.add_argument('--metric', metavar='NAME', help='the metric to optimize')
+  found.add_argument('--goal', choices=['minimize', 'maximize'], help='of the metric')
+  slots = 'runs at the same time; default: as before, or the number of GPUs, or 1'
+  found.add_argument('--slots', type=arguments_lib.at_least(1), metavar='N', help=slots)
+  found.add_argument('--start', action='store_true', help='run in the background')
 
 
 # Starting, and going on.
 
 
-def _start(arguments: list[str]) -> int:
-  split = arguments.index('--') if '--' in arguments else len(arguments)
-  parser = arguments_lib.Parser('sweep')
-  parser.add_argument('places', nargs='*', type=arguments_lib.folder, metavar='FILE RUNS_DIR')
-  parser.add_argument('--set', action='append', default=[])
-  for key in _KEYS:
-    parser.add_argument(f'--{key}', type=int if key in ('run_cap', 'seed') else str)
-  parser.add_argument('--metric')
-  parser.add_argument('--goal', choices=['minimize', 'maximize'])
-  parser.add_argument('--slots', type=arguments_lib.at_least(1))
-  parser.add_argument('--start', action='store_true')
-  options = parser.parse_args(arguments[:split])
+def _start(options: argparse.Namespace) -> int:
   values, text, runs_dir, name = _source(options)
-  changed = _with_flags(values, options, arguments[split + 1 :])
+  changed = _with_flags(values, options, options.behind)
   if changed != values or not text:
     text = yaml_text.dump(changed)
   sweep = sweep_file.parse(changed)
@@ -220,11 +248,7 @@ def _check(sweep: sweep_file.SweepFile, settings: json_types.JsonMapping) -> Non
 # The other commands.
 
 
-def _list(arguments: list[str]) -> int:
-  parser = arguments_lib.Parser('sweep list')
-  parser.add_argument('runs_dir', nargs='?', default=_RUNS_DIR, type=arguments_lib.folder, metavar='RUNS_DIR')
-  parser.add_argument('--json', action='store_true')
-  options = parser.parse_args(arguments)
+def _list(options: argparse.Namespace) -> int:
   runs_dir = os.path.expanduser(options.runs_dir)
   if not os.path.isdir(runs_dir):
     raise errors.UserError(f'{runs_dir}: no such folder; name that of your runs')
@@ -236,9 +260,7 @@ def _list(arguments: list[str]) -> int:
   return 0
 
 
-def _show(arguments: list[str]) -> int:
-  parser, options = _parsed('show', arguments, ('--json', '--histories', '--importances'))
-  del parser
+def _show(options: argparse.Namespace) -> int:
   folder = _named(options.places, 'show')[0]
   sweep = folder.load()
   found = points_lib.PointReader(folder).read(sweep)
@@ -253,24 +275,21 @@ def _show(arguments: list[str]) -> int:
   return 0
 
 
-def _stop(arguments: list[str]) -> int:
-  _, options = _parsed('stop', arguments)
+def _stop(options: argparse.Namespace) -> int:
   folder, _ = _named(options.places, 'stop')
   stopped = sweep_changes.stop(folder)
   print(f'sweep {folder.name}: is stopped; ' + (f'points {_numbers(stopped)} save and end' if stopped else 'none ran'))
   return 0
 
 
-def _retry(arguments: list[str]) -> int:
-  _, options = _parsed('retry', arguments)
+def _retry(options: argparse.Namespace) -> int:
   folder, numbers = _named(options.places, 'retry')
   again = sweep_changes.retry(folder, numbers)
   print(f'sweep {folder.name}: ' + (f'points {_numbers(again)} are queued again' if again else 'no point has failed'))
   return _tell_how_to_go_on(folder, bool(again))
 
 
-def _resume(arguments: list[str]) -> int:
-  _, options = _parsed('resume', arguments)
+def _resume(options: argparse.Namespace) -> int:
   folder, numbers = _named(options.places, 'resume', needs_points=True)
   for number in numbers:
     sweep_changes.resume(folder, number)
@@ -278,8 +297,7 @@ def _resume(arguments: list[str]) -> int:
   return _tell_how_to_go_on(folder, True)
 
 
-def _delete(arguments: list[str]) -> int:
-  _, options = _parsed('delete', arguments)
+def _delete(options: argparse.Namespace) -> int:
   folder, numbers = _named(options.places, 'delete', needs_points=True)
   for number in numbers:
     sweep_changes.delete(folder, number)
@@ -291,16 +309,6 @@ def _tell_how_to_go_on(folder: sweep_folder.SweepFolder, has_jobs: bool) -> int:
   if has_jobs and folder.queue.dispatcher() is None:
     print(f'no dispatcher runs; `official-ext sweep {folder.path}` starts what is queued')
   return 0
-
-
-def _parsed(
-  command: str, arguments: list[str], switches: Sequence[str] = ()
-) -> tuple[arguments_lib.Parser, argparse.Namespace]:
-  parser = arguments_lib.Parser(f'sweep {command}')
-  parser.add_argument('places', nargs='*', type=arguments_lib.folder, metavar='RUNS_DIR SWEEP POINT')
-  for switch in switches:
-    parser.add_argument(switch, action='store_true')
-  return parser, parser.parse_args(arguments)
 
 
 def _named(

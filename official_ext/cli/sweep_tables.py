@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from official_ext.base import json_types
+from official_ext.base.harmless_text import harmless
 from official_ext.cli import run_tables
-from official_ext.operations.runs.harmless_text import harmless
 from official_ext.operations.sweeps import point_commands
 
 _BAR = 30

@@ -13,7 +13,6 @@ import tf_keras
 from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.base.run_folder import run_status
-from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import flags as ext_flags
 from official_ext.language.modeling import adapter_bases
 from official_ext.language.modeling import decoder as decoder_lib
@@ -156,20 +155,3 @@ def _base_of(model: tf_keras.Model) -> dict[str, object]:
     return {}
   record = adapter_bases.record_of(model, has_digest=False)
   return {'base': {'folder': record.folder, 'quantization': record.quantization, 'frozen_dtype': record.frozen_dtype}}
-
-
-def _parser() -> arguments_lib.Parser:
-  """The arguments of `official-ext export`; usage.py explains them."""
-  found = arguments_lib.Parser('export')
-  found.add_argument('model_dir', metavar='RUN')
-  found.add_argument('--output_dir')
-  arguments_lib.add_run_arguments(found)
-  return found
-
-
-def run(arguments: list[str]) -> None:
-  """Runs `official-ext export ARGUMENTS`."""
-  known = _parser().parse_args(arguments)
-  model_dir = os.path.expanduser(known.model_dir)
-  params = read_params(model_dir, known.experiment, known.registry)
-  export_run(params, model_dir, known.which, known.ema == 'true', known.output_dir)

@@ -291,7 +291,12 @@ def test_code_is_converted_as_inside_a_function():
       x *= 2
     return x
 
-  function = tf.function(lambda x: tf_internals.autograph_converted(double_if_positive)(x), autograph=False)
+  @tf_internals.autograph_unconverted
+  def in_context(x):
+    with tf_internals.autograph_in_graphs():
+      return tf_internals.autograph_called(double_if_positive)(x)
+
+  function = tf.function(in_context, autograph=False)
   assert [float(function(tf.constant(x))) for x in (2.0, -1.0)] == [4.0, -1.0]
 
 
@@ -316,7 +321,12 @@ def test_what_is_left_as_it_is_calls_what_is_converted():
   tf_internals.autograph_called(lambda: files.append(inspect.stack()[0].filename))()
   assert files == [__file__]  # Python alone runs what was written.
   assert called_by(tf.function(outer)) == called_by(outer) == [8.0, -2.0]
-  assert called_by(tf.function(tf_internals.autograph_converted(outer), autograph=False)) == [8.0, -2.0]
+
+  def in_context(x):
+    with tf_internals.autograph_in_graphs():
+      return outer(x)
+
+  assert called_by(tf.function(in_context, autograph=False)) == [8.0, -2.0]
   converted = tf.function(lambda x: outer(x) if x > -10 else x)  # By a caller that AutoGraph converts.
   assert called_by(converted) == [8.0, -2.0]
 

@@ -98,7 +98,7 @@ def test_like_copies_any_experiment_under_its_new_name(like, checkout):
   (checkout / 'tests/experiments').mkdir()
   if (ROOT / f'tests/experiments/{like}_test.py').exists():
     shutil.copy(ROOT / f'tests/experiments/{like}_test.py', checkout / 'tests/experiments')
-  new.run(['another', f'--like={like}'])
+  new.run('another', like=like)
   copied, original = checkout / 'experiments/another', ROOT / 'experiments' / like
   assert sorted(name.replace('another', like) for name in files_of(copied)) == files_of(original)
   registered = set(exp_factory._REGISTERED_CONFIGS) - known
@@ -115,7 +115,7 @@ def test_like_copies_any_experiment_under_its_new_name(like, checkout):
 
 
 def test_a_copys_own_names_change_and_others_stay(checkout):
-  new.run(['shapes', '--like=digits'])
+  new.run('shapes', like='digits')
   builder = (checkout / 'experiments/shapes/shapes_dataset.py').read_text()
   assert 'class Shapes(tfds.core.GeneratorBasedBuilder)' in builder and 'datasets.load_digits()' in builder
   assert 'Recognition of Handwritten Digits' in builder  # The title of a data set.
@@ -125,7 +125,7 @@ def test_a_copys_own_names_change_and_others_stay(checkout):
 
 @pytest.mark.soak
 def test_the_general_test_trains_a_copy(checkout, tmp_path):
-  new.run(['perceptron', '--like=digits_mlp'])
+  new.run('perceptron', like='digits_mlp')
   load(checkout / 'tests/experiments/perceptron_test.py').test_it_trains_and_evaluates(tmp_path / 'run')
 
 
@@ -180,7 +180,7 @@ def test_a_package_has_an_entry_point_and_its_test_passes(tmp_path, checkout, mo
 
 
 def test_a_package_may_be_like_an_experiment(checkout):
-  new.run(['numerals', '--like=digits', '--package'])
+  new.run('numerals', like='digits', as_package=True)
   task = (checkout / 'numerals/src/numerals/task.py').read_text()
   assert 'from numerals import numerals_dataset\n' in task and 'experiments' not in task
   assert 'import numerals  # noqa' in (checkout / 'numerals/tests/numerals_test.py').read_text()

@@ -81,10 +81,10 @@ def test_flags_alone_are_those_of_train_py(run, trial):
   [
     ('add', 'queue add: a command, or the flags of train.py, must follow --'),
     ('add -- --experiment=digits', 'queue add: --model_dir: name the folder of the run, among the flags'),
-    ('add --gpus=-1 -- true', "queue: argument --gpus: invalid integer of 0 or more value: '-1'"),
+    ('add --gpus=-1 -- true', "queue add: argument --gpus: invalid integer of 0 or more value: '-1'"),
     ('add --slots=2 -- true', '--slots: is for the dispatcher that --start starts'),
-    ('run --slots=0', "queue: argument --slots: invalid integer of 1 or more value: '0'"),
-    ('move 1', 'queue: one of the arguments --first --last --before --after is required'),
+    ('run --slots=0', "queue run: argument --slots: invalid integer of 1 or more value: '0'"),
+    ('move 1', 'queue move: one of the arguments --first --last --before --after is required'),
     ('move 7 --first', '7: no such job in'),
     ('cancel 7', '7: no such job in'),
     ('walk', 'walk: queue has no such command; there are add, list, move, pause, resume, cancel, run;'),

@@ -20,7 +20,7 @@ from official_ext.language.fine_tuning import reward_registry
 from official_ext.language.fine_tuning import rewards as rewards_lib
 from official_ext.training.config import checks
 from official_ext.training.config import parser
-from official_ext.training.loop import train_lib
+from official_ext.training.loop import building
 from tests import train_processes
 from tests.experiments import shrunk_run
 from tests.language.fine_tuning import tiny_models
@@ -350,7 +350,7 @@ def test_a_step_knows_the_tokens_of_its_whole_update_and_its_groups_stay_togethe
   trainer = shrunk_run.make_trainer(params, replicas)
   assert isinstance(trainer, trainer_lib.GrpoTrainer)
   trainer.prepare_training()
-  take = tf.function(lambda: trainer.training.inputs.take(trainer.train_iterator), autograph=False)
+  take = tf.function(lambda: trainer.step_inputs.take(trainer.train_iterator), autograph=False)
   parts = trainer.strategy.experimental_local_results
   for _ in range(2):
     micro_batches = take()
@@ -510,6 +510,6 @@ def test_what_means_nothing_is_refused(changes, message):
 def test_what_cannot_be_run_is_refused(changes, options, message):
   params = make_params(task_changes(**changes), **options)
   with pytest.raises(errors.UserError, match=message):
-    train_lib.build_trainer(
+    building.build_trainer(
       harness.strategy('two'), shrunk_run.make_task(params, 'two'), params, None, train=True, evaluate=False
     )

@@ -17,6 +17,7 @@ from experiments.reinforcement import ppo
 from experiments.reinforcement import rollouts
 from experiments.reinforcement import trainer as trainer_lib
 from official_ext.base import errors
+from official_ext.training.loop import building
 from official_ext.training.loop import train_lib
 from tests.training.loop import harness
 
@@ -260,7 +261,7 @@ def build(replicas='one', **changes):
   strategy = harness.strategy(replicas)
   with strategy.scope():
     task = task_factory.get_task(params.task)
-  return train_lib.build_trainer(strategy, task, params, None, train=True, evaluate=False)
+  return building.build_trainer(strategy, task, params, None, train=True, evaluate=False)
 
 
 def all_state(trainer, folder):

@@ -13,6 +13,7 @@ import tf_keras
 from official_ext.training.config import definitions as cfg
 from official_ext.training.config import overrides as overrides_lib
 from official_ext.training.loop import base_trainer
+from official_ext.training.loop import building
 from official_ext.training.loop import train_lib
 from tests.training.loop import harness
 
@@ -53,7 +54,7 @@ def make_trainer(params: Any, replicas: str = 'one', evaluate: bool = False) -> 
   """A trainer, as a new process makes it; the initial weights are the same every time."""
   tf_keras.utils.set_random_seed(7)
   strategy = harness.strategy(replicas)
-  return train_lib.build_trainer(strategy, make_task(params, replicas), params, None, train=True, evaluate=evaluate)
+  return building.build_trainer(strategy, make_task(params, replicas), params, None, train=True, evaluate=evaluate)
 
 
 def run(folder: Any, params: Any, replicas: str = 'one', mode: str = 'train_and_eval') -> dict[str, Any]:

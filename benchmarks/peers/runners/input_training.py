@@ -46,7 +46,7 @@ def measurement(work: None, data: str, kind: str) -> protocol.Measurement:
       for _ in range(num_steps // _STEPS):
         logs = trainer.train(tf.constant(_STEPS))
         if not is_stock:
-          waited, seconds = waited + trainer.training.speed.data_wait_seconds, seconds + trainer.training.speed.seconds
+          waited, seconds = waited + trainer.speed.data_wait_seconds, seconds + trainer.speed.seconds
     waits = {} if is_stock else {'data_wait': waited / max(seconds, 1e-9)}
     return {'loss': float(logs['training_loss']), **waits}
 

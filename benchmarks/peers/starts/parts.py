@@ -26,10 +26,10 @@ def _mark_training() -> None:
   """Marks what the training of the trainer does for the first time."""
   import tensorflow as tf
 
-  from official_ext.training.loop import synchronous
+  from official_ext.training.loop import base_trainer
 
-  training_cls = synchronous.SynchronousTraining
-  plan_step, run, marked = training_cls.plan_step, training_cls.run, set()
+  trainer_cls = base_trainer.Trainer
+  plan_step, run, marked = trainer_cls.plan_step, trainer_cls.run_steps, set()
 
   def mark(name):
     if name not in marked:
@@ -43,14 +43,13 @@ def _mark_training() -> None:
 
   def marked_run(self, num_steps, *args, **kwargs):
     if 'traced' not in marked:
-      trainer = self._trainer
-      trainer.train_loop_fn.get_concrete_function(trainer.train_iterator, tf.constant(num_steps, tf.int32))
+      self.train_loop_fn.get_concrete_function(self.train_iterator, tf.constant(num_steps, tf.int32))
       mark('traced')
     seconds = run(self, num_steps, *args, **kwargs)
     mark('first_step')  # Which XLA has compiled in between.
     return seconds
 
-  training_cls.plan_step, training_cls.run = marked_plan_step, marked_run
+  trainer_cls.plan_step, trainer_cls.run_steps = marked_plan_step, marked_run
 
 
 if __name__ == '__main__':

@@ -10,6 +10,7 @@ from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 from official_ext.base.processes import process_identity
 from official_ext.base.run_folder import heartbeat
+from official_ext.base.run_folder import liveness
 
 STATUSES = ('running', 'finished', 'preempted', 'diverged', 'failed', 'hung')
 
@@ -123,14 +124,11 @@ class TrainingWatch:
     """Whether an attempt has finished or died."""
     if record['status'] != 'running':
       return True
-    process = process_identity.parse(record)
-    alive = None if process is None else process_identity.is_alive(process)
     pulse = (record.get('attempt'), record.get('heartbeat'))
     if pulse != self._pulse:
       self._has_beaten = self._has_beaten or self._pulse is not None
       self._pulse, self._pulse_at = pulse, time.monotonic()
-    if alive is not None:
-      self._has_beaten = self._has_beaten or alive
-      return not alive
-    # Versions without heartbeats are judged by what they write at their end.
-    return pulse[1] is not None and time.monotonic() - self._pulse_at > self._silence_seconds
+    self._has_beaten = self._has_beaten or bool(liveness.of_record(record))
+    # By this process's own clock. Versions without heartbeats are judged by what they write at their end.
+    silence = None if pulse[1] is None else time.monotonic() - self._pulse_at
+    return liveness.is_dead(record, silence, self._silence_seconds)

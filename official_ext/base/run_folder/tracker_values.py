@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 import hashlib
+import json
+from typing import Any
 
 from official_ext.base import credentials
-from official_ext.base import json_types
 
 STEP = 'global_step'  # W&B's axis of all metrics.
 MLFLOW_MAX_VALUE = 6000  # MLflow refuses longer parameters.
+MLFLOW_MAX_TAG = 5000
 MLFLOW_BATCH = 100  # And more parameters at once.
 MLFLOW_STATUSES = {
   'finished': 'FINISHED',
@@ -19,7 +21,7 @@ MLFLOW_STATUSES = {
 }
 MLFLOW_NOTE = 'mlflow.json'  # In a run's folder: which MLflow run it writes to, of which store.
 WANDB_NOTE = 'wandb_run_id'
-WANDB_BAD_ENDS = ('failed', 'hung', 'diverged', 'dead')
+_WANDB_BAD_ENDS = ('failed', 'hung', 'diverged', 'dead')
 
 
 def numbers_of(event: str, flat: Mapping[str, object]) -> dict[str, float]:
@@ -30,7 +32,31 @@ def numbers_of(event: str, flat: Mapping[str, object]) -> dict[str, float]:
   return {prefix + name: value for name, value in flat.items() if isinstance(value, (bool, int, float))}
 
 
-def flatten(values: Mapping[str, object], prefix: str = '') -> json_types.JsonObject:
+def mlflow_points(event: str, step: int, time: float, flat: Mapping[str, Any]) -> list[tuple[str, int, int, float]]:
+  """What MLflow takes of an event: name, step, time in milliseconds and value of each number."""
+  numbers = numbers_of(event, flat)
+  return [(mlflow_name(name), step, round(time * 1000), float(value)) for name, value in numbers.items()]
+
+
+def wandb_row(event: str, step: int, flat: Mapping[str, Any]) -> dict[str, float]:
+  """What W&B takes of an event; {} if it has no numbers."""
+  numbers = numbers_of(event, flat)
+  return {**numbers, STEP: step} if numbers else {}
+
+
+def wandb_exit_code(status: str) -> int:
+  """The exit status with which W&B marks a run as finished or crashed."""
+  return int(status in _WANDB_BAD_ENDS)
+
+
+def csv_cell(value: Any) -> Any:
+  """A value in a table: numbers as Python reads them again, lists as JSON."""
+  if isinstance(value, (list, dict)):
+    return json.dumps(value)
+  return '' if value is None else repr(value) if isinstance(value, (bool, int, float)) else value
+
+
+def flatten(values: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
   """A nested configuration as a flat one, with names joined by '/'."""
   flat: dict[str, object] = {}
   for key, value in values.items():

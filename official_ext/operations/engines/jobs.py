@@ -4,6 +4,7 @@ An engine is a module beside this one. It renders a job as what its cluster take
 own command; it rebuilds nothing. Between it and train.py there is TF_CONFIG, and the exit status: 75 means that the
 same command goes on. Each has
 
+    SUMMARY                                  a line about it, for the help
     OPTIONS                                  argparse's arguments of `--name` -> keywords; 'least' of an integer
     NEEDS_ABSOLUTE                           whether it runs where the present folder is not: in containers
     HAS_ARRAYS                               whether one submission may be the trials of a sweep

@@ -12,21 +12,23 @@ pod is: it replaces `$(NAME)` in variables, and in commands, where `$$` stands f
 
 import argparse
 import json
+from typing import Any
 
 from official_ext.base import errors
 from official_ext.operations.engines import jobs
 
-OPTIONS: dict[str, dict[str, object]] = {
-  'image': {'required': True},
-  'num_workers': {'least': 1, 'default': 1},
-  'gpus': {'least': 0, 'default': 0},
-  'cpus': {},
-  'memory': {},
-  'namespace': {},
-  'volume_claim': {},
-  'mount_path': {},
-  'secret': {},
-  'grace_seconds': {'least': 0, 'default': 120},
+SUMMARY = 'a JobSet of Kubernetes'
+OPTIONS: dict[str, dict[str, Any]] = {
+  'image': {'required': True, 'metavar': 'IMAGE', 'help': 'of the container'},
+  'num_workers': {'least': 1, 'default': 1, 'metavar': 'N', 'help': 'processes, which train together; default: 1'},
+  'gpus': {'least': 0, 'default': 0, 'metavar': 'N', 'help': 'GPUs of a worker'},
+  'cpus': {'metavar': 'N', 'help': 'cores of a worker'},
+  'memory': {'metavar': 'SIZE', 'help': 'memory of a worker'},
+  'namespace': {'metavar': 'NAME', 'help': 'the namespace'},
+  'volume_claim': {'metavar': 'NAME', 'help': 'the volume of the model_dir'},
+  'mount_path': {'metavar': 'PATH', 'help': 'the path of that volume'},
+  'secret': {'metavar': 'NAME', 'help': 'a Secret, whose entries become variables'},
+  'grace_seconds': {'least': 0, 'default': 120, 'metavar': 'N', 'help': 'time to save after SIGTERM; default: 120'},
 }
 NEEDS_ABSOLUTE = True
 HAS_ARRAYS = False

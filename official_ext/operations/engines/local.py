@@ -4,6 +4,7 @@ import argparse
 import os
 import shlex
 import sys
+from typing import Any
 
 from official_ext.base.files import paths
 from official_ext.base.processes import visible_gpus
@@ -13,10 +14,11 @@ from official_ext.operations.queue import job_status
 from official_ext.operations.queue import queue_changes
 from official_ext.operations.queue import queue_folder
 
-OPTIONS: dict[str, dict[str, object]] = {
-  'num_workers': {'least': 1, 'default': 1},
-  'gpus': {'least': 0},
-  'slots': {'least': 1},
+SUMMARY = 'the queue of the folder with the runs, and `launch` for several workers'
+OPTIONS: dict[str, dict[str, Any]] = {
+  'num_workers': {'least': 1, 'default': 1, 'metavar': 'N', 'help': 'processes, which train together; default: 1'},
+  'gpus': {'least': 0, 'metavar': 'N', 'help': 'GPUs of the job'},
+  'slots': {'least': 1, 'metavar': 'N', 'help': 'runs of a queue or of --array at the same time'},
 }
 NEEDS_ABSOLUTE = False
 HAS_ARRAYS = False

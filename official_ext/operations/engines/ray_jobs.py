@@ -29,12 +29,13 @@ from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.operations.engines import jobs
 
-OPTIONS: dict[str, dict[str, object]] = {
-  'address': {},
-  'num_workers': {'least': 1, 'default': 1},
-  'gpus': {'least': 0, 'default': 0},
-  'cpus': {'least': 1, 'default': 1},
-  'slots': {'least': 1},
+SUMMARY = 'a Ray job'
+OPTIONS: dict[str, dict[str, Any]] = {
+  'address': {'metavar': 'URL', 'help': 'of the cluster'},
+  'num_workers': {'least': 1, 'default': 1, 'metavar': 'N', 'help': 'processes, which train together; default: 1'},
+  'gpus': {'least': 0, 'default': 0, 'metavar': 'N', 'help': 'GPUs of a worker'},
+  'cpus': {'least': 1, 'default': 1, 'metavar': 'N', 'help': 'cores of a worker; default: 1'},
+  'slots': {'least': 1, 'metavar': 'N', 'help': 'runs of a queue or of --array at the same time'},
 }
 NEEDS_ABSOLUTE = False
 HAS_ARRAYS = True

@@ -9,19 +9,21 @@ import json
 import os
 import shlex
 import tempfile
+from typing import Any
 
 from official_ext.operations.engines import jobs
 
-OPTIONS: dict[str, dict[str, object]] = {
-  'num_workers': {'least': 1, 'default': 1},
-  'accelerators': {},
-  'infra': {},
-  'cpus': {},
-  'memory': {},
-  'image': {},
-  'use_spot': {'action': 'store_true'},
-  'workdir': {},
-  'setup': {},
+SUMMARY = 'a managed job of SkyPilot'
+OPTIONS: dict[str, dict[str, Any]] = {
+  'num_workers': {'least': 1, 'default': 1, 'metavar': 'N', 'help': 'machines, which train together; default: 1'},
+  'accelerators': {'metavar': 'L4:1', 'help': 'of a machine'},
+  'infra': {'metavar': 'NAME', 'help': 'the cloud'},
+  'cpus': {'metavar': 'N', 'help': 'cores of a machine'},
+  'memory': {'metavar': 'N', 'help': 'memory of a machine'},
+  'image': {'metavar': 'IMAGE', 'help': 'of the container'},
+  'use_spot': {'action': 'store_true', 'help': 'use spot instances'},
+  'workdir': {'metavar': 'DIR', 'help': 'a folder to copy to the machines'},
+  'setup': {'metavar': 'COMMANDS', 'help': 'to run before the job'},
 }
 NEEDS_ABSOLUTE = True
 HAS_ARRAYS = False

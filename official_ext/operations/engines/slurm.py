@@ -12,21 +12,28 @@ import os
 import re
 import shlex
 import sys
+from typing import Any
 
 from official_ext.base import errors
 from official_ext.operations.engines import jobs
 
-OPTIONS: dict[str, dict[str, object]] = {
-  'nodes': {'least': 1, 'default': 1},
-  'tasks_per_node': {'least': 1, 'default': 1},
-  'gpus_per_task': {},
-  'cpus_per_task': {'least': 1},
-  'mem': {},
-  'time': {},
-  'partition': {},
-  'account': {},
-  'signal_seconds': {'least': 1, 'default': 120},
-  'slots': {'least': 1},
+SUMMARY = 'a batch script; options as of sbatch'
+OPTIONS: dict[str, dict[str, Any]] = {
+  'nodes': {'least': 1, 'default': 1, 'metavar': 'N', 'help': 'machines; default: 1'},
+  'tasks_per_node': {'least': 1, 'default': 1, 'metavar': 'N', 'help': 'workers of each; default: 1'},
+  'gpus_per_task': {'metavar': 'N', 'help': 'GPUs of a worker'},
+  'cpus_per_task': {'least': 1, 'metavar': 'N', 'help': 'cores of a worker'},
+  'mem': {'metavar': 'SIZE', 'help': 'memory of a machine'},
+  'time': {'metavar': 'TIME', 'help': 'the time limit'},
+  'partition': {'metavar': 'NAME', 'help': 'the partition'},
+  'account': {'metavar': 'NAME', 'help': 'the account'},
+  'signal_seconds': {
+    'least': 1,
+    'default': 120,
+    'metavar': 'N',
+    'help': 'when to save before the time limit; default: 120',
+  },
+  'slots': {'least': 1, 'metavar': 'N', 'help': 'runs of a queue or of --array at the same time'},
 }
 NEEDS_ABSOLUTE = False
 HAS_ARRAYS = True

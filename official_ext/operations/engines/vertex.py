@@ -10,20 +10,22 @@ import json
 import os
 import re
 import tempfile
+from typing import Any
 
 from official_ext.base import errors
 from official_ext.operations.engines import jobs
 
-OPTIONS: dict[str, dict[str, object]] = {
-  'image': {'required': True},
-  'machine_type': {'required': True},
-  'region': {'required': True},
-  'project': {},
-  'num_workers': {'least': 1, 'default': 1},
-  'accelerator': {},
-  'gpus': {'least': 1},
-  'time': {},
-  'service_account': {},
+SUMMARY = 'a CustomJob of Vertex AI'
+OPTIONS: dict[str, dict[str, Any]] = {
+  'image': {'required': True, 'metavar': 'IMAGE', 'help': 'of the container'},
+  'machine_type': {'required': True, 'metavar': 'TYPE', 'help': 'such as n1-standard-8'},
+  'region': {'required': True, 'metavar': 'NAME', 'help': 'such as europe-west4'},
+  'project': {'metavar': 'NAME', 'help': 'the project'},
+  'num_workers': {'least': 1, 'default': 1, 'metavar': 'N', 'help': 'machines, which train together; default: 1'},
+  'accelerator': {'metavar': 'TYPE', 'help': 'such as NVIDIA_L4'},
+  'gpus': {'least': 1, 'metavar': 'N', 'help': 'accelerators of a machine'},
+  'time': {'metavar': 'SECONDSs', 'help': 'the time limit'},
+  'service_account': {'metavar': 'NAME', 'help': 'the service account'},
 }
 NEEDS_ABSOLUTE = True
 HAS_ARRAYS = False

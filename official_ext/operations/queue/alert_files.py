@@ -19,6 +19,7 @@ import os
 import re
 from typing import Any
 
+from official_ext.base import receivers as receivers_lib
 from official_ext.base.files import moments
 from official_ext.base.files import paths
 from official_ext.operations.queue import job_files
@@ -35,22 +36,16 @@ _KEY = re.compile(r'([0-9a-f]{24})\.json')
 
 
 @dataclasses.dataclass(frozen=True)
-class Alert:
-  """Something that is told once.
+class Alert(receivers_lib.Message):
+  """A message that is sent once; its kind is one of alert_rules.KINDS, or a condition.
 
   Attributes:
     key: the same for the same thing, however often and by whom it is found: 24 hexadecimal digits.
-    kind: one of alert_rules.KINDS, or a condition.
-    title: what has happened, in a line.
-    body: more about it.
     receivers: the names of those that are to be told.
     time: when it was found, in UTC; '' if it is not written yet.
   """
 
   key: str
-  kind: str
-  title: str
-  body: str
   receivers: tuple[str, ...]
   time: str = ''
 

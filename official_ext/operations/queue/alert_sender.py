@@ -71,7 +71,7 @@ class Sender:
   def _try(self, alerts: list[alert_files.Alert], tries: int) -> bool:
     """Sends a message about some alerts, after so many tries. Returns whether that is over, well or not."""
     self._note(alerts, alert_files.SENDING, tries + 1)
-    answer = receivers.send(self._receiver, *_message(alerts))
+    answer = receivers.send(self._receiver, receivers.digest(alerts))
     states = {receivers.TAKEN: alert_files.SENT, receivers.NO_ANSWER: alert_files.UNKNOWN}
     rest = alert_files.WAITING if tries < len(self._delays) else alert_files.FAILED
     self._note(alerts, states.get(answer, rest), tries + 1)
@@ -93,14 +93,6 @@ def _wait(seconds: float) -> None:
   """Waits; ends the process if it is asked to end. It is at no other time, as nobody would know what has arrived."""
   if signal.sigtimedwait(_ENDING, seconds) is not None:
     sys.exit(0)
-
-
-def _message(alerts: list[alert_files.Alert]) -> tuple[str, str, str]:
-  """Kind, title and body of a message about alerts."""
-  if len(alerts) == 1:
-    return alerts[0].kind, alerts[0].title, alerts[0].body
-  lines = [line for alert in alerts for line in (alert.title, *(f'  {each}' for each in alert.body.splitlines()[:1]))]
-  return '', f'{len(alerts)} alerts', '\n'.join(lines)
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ import time
 
 from official_ext.base import errors
 from official_ext.base.files import moments
+from official_ext.base.run_folder import liveness
 from official_ext.operations.queue import alert_files
 from official_ext.operations.queue import alert_rules
 from official_ext.operations.queue import alert_sender
@@ -21,7 +22,6 @@ from official_ext.operations.queue import event_watch
 from official_ext.operations.queue import incidents
 from official_ext.operations.queue import queue_folder
 from official_ext.operations.runs import index
-from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import run_folder
 
 _POLL_SECONDS = 2.0
@@ -238,4 +238,4 @@ def _is_past(incident: incidents.Incident) -> bool:
     return incident.is_over
   record = incident.run.record() or {}
   beat = moments.seconds(record.get('heartbeat'))
-  return not judged_status.is_out_of_sight(record) or beat is None or time.time() - beat > _CLOCKS_DIFFER_SECONDS
+  return not liveness.is_out_of_sight(record) or beat is None or time.time() - beat > _CLOCKS_DIFFER_SECONDS

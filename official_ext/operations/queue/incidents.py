@@ -3,17 +3,16 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import os
-import socket
 import time
 from typing import Any
 
-from official_ext.base import credentials
+from official_ext.base import receivers as receivers_lib
 from official_ext.base.run_folder import heartbeat
+from official_ext.base.run_folder import liveness
 from official_ext.operations.queue import alert_files
 from official_ext.operations.queue import alert_rules
 from official_ext.operations.queue import event_watch
 from official_ext.operations.queue import job_status
-from official_ext.operations.runs import harmless_text
 from official_ext.operations.runs import index
 from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import params as params_lib
@@ -32,23 +31,25 @@ class Incident:
   Attributes:
     key: see alert_files.Alert.
     rule: what has asked for it: one of alert_rules.KINDS, or the text of a condition.
-    title: see alert_files.Alert.
-    lines: likewise, the body.
+    who: the run, the job or the queue, as messages name it.
+    what: what has happened to it.
+    lines: more about it.
     run: whose it is; None for a job, or the queue.
     is_over: whether what it is about has ended.
   """
 
   key: str
   rule: str
-  title: str
+  who: str
+  what: str
   lines: tuple[str, ...]
   run: run_folder.Run | None = None
   is_over: bool = True
 
   def alert(self, receivers: Sequence[str]) -> alert_files.Alert:
     """The alert that tells some receivers of it."""
-    title, body = (credentials.mask(text) for text in (self.title, '\n'.join(self.lines) or self.title))
-    return alert_files.Alert(self.key, self.rule, title, body, tuple(receivers))
+    message = receivers_lib.compose(self.rule, self.who, self.what, self.lines)
+    return alert_files.Alert(**dataclasses.asdict(message), key=self.key, receivers=tuple(receivers))
 
 
 class Incidents:
@@ -117,21 +118,23 @@ class Incidents:
       if is_so and not self._may_be_noted(run, kind, key):
         is_over = kind != 'hung' or not judged_status.of_run(run, self._rules.hung_seconds).may_be_alive
         step = '' if summary.step is None else f' at step {summary.step}'
-        yield Incident(key, kind, _title(summary.name, f'{kind}{step}'), _lines(summary), run, is_over)
+        yield Incident(key, kind, summary.name, f'{kind}{step}', _lines(summary), run, is_over)
     if self._rules.reads_events:
       for identity, event in self._watch.new_events(run):
         for rule, what in self._rules.found_in(event):
           key = alert_files.key_of('event', rule, identity)
           if not is_known(key):
-            title = _title(summary.name, f'{rule} at step {event["step"]}')
-            yield Incident(key, rule, title, (what, summary.path), run, summary.status not in NOT_OVER)
+            is_over = summary.status not in NOT_OVER
+            yield Incident(
+              key, rule, summary.name, f'{rule} at step {event["step"]}', (what, summary.path), run, is_over
+            )
 
   def _may_be_noted(self, run: run_folder.Run, kind: str, key: str) -> bool:
     """Whether somebody may be about to note how a process ended that is gone, or it may live where it is not seen."""
     if kind != 'killed':
       return False
     now, record = time.monotonic(), run.record() or {}
-    if judged_status.is_out_of_sight(record):
+    if liveness.is_out_of_sight(record):
       beat = f'{key} {record.get("heartbeat")}'
       self._silent[beat] = self._silent_before.get(beat, now)
       return now < self._silent[beat] + self._silence_seconds
@@ -152,7 +155,7 @@ class Incidents:
     if is_known(key) or (summary is not None and self._rules.kind_of(summary.status)):
       return
     lines = tuple(filter(None, [state.reason, state.job.note.get('command'), state.job.model_dir]))
-    yield Incident(key, state.status, _title(f'job {state.number}', state.status), lines)
+    yield Incident(key, state.status, f'job {state.number}', state.status, lines)
 
   def _of_queue(self, states, is_known: Callable[[str], bool]) -> Iterator[Incident]:
     if alert_rules.QUEUE_EMPTY not in self._rules.kinds or not states:
@@ -164,7 +167,7 @@ class Incidents:
     if not is_known(key):
       counts = {name: sum(state.status == name for state in states) for name in job_status.OVER}
       text = ', '.join(f'{count} {name}' for name, count in counts.items() if count)
-      yield Incident(key, alert_rules.QUEUE_EMPTY, _title('queue', 'empty'), (f'jobs: {text}',))
+      yield Incident(key, alert_rules.QUEUE_EMPTY, 'queue', 'empty', (f'jobs: {text}',))
 
 
 def told_by_itself(run: run_folder.Run, rule: str) -> tuple[str, ...]:
@@ -176,14 +179,10 @@ def told_by_itself(run: run_folder.Run, rule: str) -> tuple[str, ...]:
   return tuple(map(str, urls))
 
 
-def _title(who: str, what: str) -> str:
-  return harmless_text.harmless(f'{who} on {socket.gethostname()}: {what}')
-
-
 def _lines(summary: summaries_lib.RunSummary) -> tuple[str, ...]:
   metrics = {**summary.train, **{_validation(name): value for name, value in summary.evaluation.items()}}
   shown = [f'{name} {value:.4g}' for name, value in list(metrics.items())[:_MOST_METRICS]]
-  return tuple(harmless_text.harmless(line) for line in (summary.reason, *shown, summary.path) if line)
+  return tuple(line for line in (summary.reason, *shown, summary.path) if line)
 
 
 def _validation(name: str) -> str:

@@ -1,19 +1,19 @@
 """How a run stands: what its record says, held against the process that the record names.
 
-A record says "running" until somebody writes something else, and a process that was killed writes nothing. So the
-process itself is looked at: its number, its start and the boot of its kernel must be those of the record. What cannot
-be seen from here, because it is on another host or in another container, is judged by its heartbeat, and that is said.
+base/run_folder/liveness.py tells whether the process of a record lives.
 """
 
 from collections.abc import Mapping
 import dataclasses
 import signal
 import time
+from typing import Any
 
 from official_ext.base import json_types
 from official_ext.base.files import moments
 from official_ext.base.processes import process_identity
 from official_ext.base.run_folder import heartbeat
+from official_ext.base.run_folder import liveness
 from official_ext.operations.runs import run_folder
 
 STATUSES = (
@@ -76,7 +76,7 @@ def is_alive(run: run_folder.Run, mode: str | None = None) -> bool:
 
 def _is_alive(record, started) -> bool:
   processes = [process_identity.parse(found) for found in (record, started) if found]
-  if any(process is not None and _lives(process) for process in processes):
+  if any(process is not None and liveness.of_process(process) for process in processes):
     return True
   return judge(record, started).may_be_alive or judge(None, started).may_be_alive
 
@@ -105,40 +105,29 @@ def judge(
     return RunStatus('unknown', 'no record that can be read')
   if record['status'] != 'running':
     return RunStatus(record['status'], record.get('error') or record.get('early_stopped') or '')
-  process = process_identity.parse(record)
-  alive = None if process is None else _lives(process)
-  target = _launcher(record) or process
+  process, launcher = process_identity.parse(record), liveness.launcher_of(record)
+  alive, beat = liveness.of_process(process), moments.seconds(record.get('heartbeat'))
+  silence = None if beat is None else time.time() - beat
+  where = '' if alive is not None or silence is None else _seen_by_heartbeat(record, silence)
+  if liveness.is_dead(record, silence):
+    return RunStatus('dead', where or _cause_of_death(record, started, stop_request))
   if alive is False:
-    if target is not None and target != process:
-      return RunStatus('starting', 'its launcher starts it again', True, target)
-    return RunStatus('dead', _cause_of_death(record, started, stop_request))
-  return _of_living(record, alive, target, stop_request, hung_seconds)
-
-
-def _lives(process: process_identity.ProcessIdentity) -> bool | None:
-  """Whether a process runs; None if that cannot be seen, also if nothing but its number is known of it."""
-  alive = process_identity.is_alive(process)
-  return None if alive and process.pid_start is None else alive
-
-
-def _of_living(record, alive, process, stop_request, hung_seconds) -> RunStatus:
-  """The status of a run that says that it is running, and whose process is not known to be gone."""
-  where = ''
-  beat = moments.seconds(record.get('heartbeat'))
-  if alive is None:
-    if beat is None:
-      return RunStatus('unknown', f'on {record.get("host", "an unknown host")}, and has no heartbeat', None, process)
-    age = time.time() - beat
-    where = f'on {record.get("host")}, judged by its heartbeat {_duration(age)} ago'
-    if age < -heartbeat.SILENCE_SECONDS:
-      where = f'on {record.get("host")}, whose clock is {_duration(-age)} ahead of this one'
-    if age > heartbeat.SILENCE_SECONDS:
-      return RunStatus('dead', where)
-  if _was_asked(process, stop_request):
+    return RunStatus('starting', 'its launcher starts it again', True, launcher)
+  process = launcher or process
+  if alive is None and beat is None:
+    return RunStatus('unknown', f'on {record.get("host", "an unknown host")}, and has no heartbeat', None, process)
+  if stop_request is not None and _was_asked(process, stop_request):
     return RunStatus('stopping', where or f'asked to at {stop_request.get("requested")}', alive, process)
   if reason := _why_hung(record, alive, beat, hung_seconds):
     return RunStatus('hung', '; '.join(filter(None, [reason, where])), alive, process)
   return RunStatus('running', where, alive, process)
+
+
+def _seen_by_heartbeat(record: Mapping[str, Any], silence: float) -> str:
+  """Where a process is that is out of sight, and since when its heartbeat is silent."""
+  if silence < -heartbeat.SILENCE_SECONDS:
+    return f'on {record.get("host")}, whose clock is {_duration(-silence)} ahead of this one'
+  return f'on {record.get("host")}, judged by its heartbeat {_duration(silence)} ago'
 
 
 def _why_hung(record, alive, beat, hung_seconds) -> str:
@@ -178,12 +167,6 @@ def is_waiting_elsewhere(record: json_types.JsonMapping | None, started: json_ty
   return isinstance(attempts_before, int) and attempts <= attempts_before
 
 
-def is_out_of_sight(record: Mapping[str, object]) -> bool:
-  """Whether a record says that its run is going on, in a process that cannot be seen from here."""
-  process = process_identity.parse(record)
-  return record.get('status') == 'running' and (process is None or _lives(process) is None)
-
-
 def _was_asked(process, stop_request) -> bool:
   """Whether it was this process that was asked to stop."""
   return stop_request is not None and process is not None and process_identity.parse(stop_request) == process
@@ -217,7 +200,7 @@ def is_later(started: Mapping[str, object] | None, record: Mapping[str, object] 
   if record is None:
     return True
   of_record = process_identity.parse(record)
-  if process in (of_record, _parsed_launcher(record)):
+  if process in (of_record, liveness.recorded_launcher(record)):
     return False
   if of_record is not None and process.boot_id and process.boot_id == of_record.boot_id:
     start, start_of_record = process.pid_start or 0, of_record.pid_start or 0  # No clock that is set anew changes them.
@@ -227,20 +210,10 @@ def is_later(started: Mapping[str, object] | None, record: Mapping[str, object] 
   return begun is not None and recorded is not None and begun >= recorded
 
 
-def _launcher(record: Mapping[str, object]) -> process_identity.ProcessIdentity | None:
-  """The living process that starts the run's workers, and must be the one to stop them."""
-  process = _parsed_launcher(record)
-  return process if process is not None and process_identity.is_alive(process) else None
-
-
-def _parsed_launcher(record: Mapping[str, object]) -> process_identity.ProcessIdentity | None:
-  launcher = record.get('launcher')
-  return process_identity.parse(launcher) if isinstance(launcher, dict) else None
-
-
 def _cause_of_death(record, started, stop_request) -> str:
   asked = any(
-    _was_asked(process, stop_request) for process in (process_identity.parse(record), _parsed_launcher(record))
+    _was_asked(process, stop_request)
+    for process in (process_identity.parse(record), liveness.recorded_launcher(record))
   )
   if asked and stop_request.get('at_once') is True:
     return 'ended at once, as it was asked to'

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 import os
 import time
 
+from official_ext.base import harmless_text
 from official_ext.base.files import regular_files
-from official_ext.operations.runs import harmless_text
 from official_ext.operations.runs import run_folder
 
 _MAX_BYTES = 1 << 20

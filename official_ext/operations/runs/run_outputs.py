@@ -17,7 +17,7 @@ BASE = 'base'  # The model that adapters stand on.
 EXPORTS = 'export'
 HUGGING_FACE_FOLDER = 'hugging_face'  # Where the console lets a run be converted to.
 
-_NOT_LOOKED_AT = frozenset(('train', 'validation', 'mlruns', 'wandb', 'ema_checkpoints'))
+_NOT_LOOKED_AT = frozenset(('train', 'validation', 'mlruns', 'mlartifacts', 'wandb', 'ema_checkpoints'))
 # Fields that the configuration of a language model has.
 _OF_LANGUAGE = ('task.model_path', 'task.model.num_key_value_heads', 'task.model.vocab_size')
 

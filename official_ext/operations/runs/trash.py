@@ -17,6 +17,7 @@ from official_ext.base.files import file_lock
 from official_ext.base.files import moments
 from official_ext.base.files import paths
 from official_ext.base.run_folder import heartbeat
+from official_ext.base.run_folder import liveness
 from official_ext.base.run_folder import run_status
 from official_ext.operations.runs import json_files
 from official_ext.operations.runs import judged_status
@@ -278,7 +279,7 @@ def _refuse_written(run: run_folder.Run, descriptor: int) -> None:
   for name, each in _with_inner(run):
     for mode in each.modes():
       record = each.record(mode)
-      if record is None or not judged_status.is_out_of_sight(record):
+      if record is None or not liveness.is_out_of_sight(record):
         continue
       path = run_status.path_of(each.path, mode)
       age = now - os.stat(path).st_mtime

@@ -32,9 +32,9 @@ def main() -> None:
 def _begin(request: dict[str, Any], environment: dict[str, str]) -> tuple[int, dict[str, Any]]:
   """Makes the process of the run; answers. Returns its number, 0 if there is none, and the note about it."""
   from official_ext.base import errors
+  from official_ext.base import harmless_text
   from official_ext.base.files import regular_files
   from official_ext.base.processes import process_identity
-  from official_ext.operations.runs import harmless_text
   from official_ext.operations.runs import json_files
 
   try:

@@ -50,7 +50,7 @@ def export(
       return f'{len(tracked.events)} events: {export_csv.export(tracked, output_dir)}'
     if to == 'wandb':
       folder = export_wandb.export(tracked, project, output_dir, artifacts)
-      return f'{len(tracked.rows())} rows: `wandb sync {folder}` sends them'
+      return f'{len(export_wandb.rows(tracked))} rows: `wandb sync {folder}` sends them'
     try:
       return export_mlflow.export(tracked, root, tracking_uri, project, artifacts)
     except Exception as error:

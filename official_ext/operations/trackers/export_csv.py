@@ -7,12 +7,11 @@ event has no such value; numbers that are not finite are nan, inf and -inf; list
 
 import csv
 import io
-import json
 import os
-from typing import Any
 
 from official_ext.base import errors
 from official_ext.base.files import paths
+from official_ext.base.run_folder import tracker_values
 from official_ext.operations.trackers import tracked_run
 
 FILE = 'events.csv'
@@ -37,16 +36,10 @@ def export(tracked: tracked_run.TrackedRun, output_dir: str | None = None) -> st
   text = io.StringIO()
   writer = csv.DictWriter(text, columns, restval='', lineterminator='\n')
   writer.writeheader()
-  writer.writerows({name: _cell(value) for name, value in event.items()} for event in tracked.events)
+  writer.writerows({name: tracker_values.csv_cell(value) for name, value in event.items()} for event in tracked.events)
   try:
     paths.make_folder(os.path.dirname(path))
     paths.write_atomically(path, text.getvalue().encode('utf-8', 'surrogatepass'))
   except OSError as error:
     raise errors.StorageError(f'{path}: cannot be written: {error.strerror or error}') from error
   return path
-
-
-def _cell(value: Any) -> Any:
-  if isinstance(value, (list, dict)):
-    return json.dumps(value)
-  return '' if value is None else repr(value) if isinstance(value, float) else value

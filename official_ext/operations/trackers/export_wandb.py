@@ -12,6 +12,7 @@ import tempfile
 from official_ext.base import errors
 from official_ext.base import optional_packages
 from official_ext.base.files import paths
+from official_ext.base.run_folder import tracker_logs
 from official_ext.base.run_folder import tracker_values
 from official_ext.operations.trackers import tracked_run
 
@@ -70,31 +71,32 @@ def _id(tracked: tracked_run.TrackedRun) -> str:
 
 
 def _write(tracked: tracked_run.TrackedRun, run_id: str, project: str, folder: str, artifacts: bool) -> str:
-  os.environ.setdefault('WANDB_ERROR_REPORTING', 'false')
-  import wandb  # pylint: disable=g-import-not-at-top  # Takes a second.
-
-  run = wandb.init(
-    id=run_id,
-    project=project or tracked.setting('trainer.wandb.project') or 'official_ext',
-    entity=tracked.setting('trainer.wandb.entity') or None,
-    name=tracked.setting('trainer.wandb.run_name') or tracked.name,
-    config=dict(tracked.params),
+  run = tracker_logs.wandb_run(
+    run_id,
+    folder,
+    project or tracked.setting('trainer.wandb.project'),
+    tracked.setting('trainer.wandb.entity'),
+    tracked.setting('trainer.wandb.run_name') or tracked.name,
+    tracked.params,
+    'offline',
     tags=[tag[:64] for tag in tracked.tags],
     notes=tracked.note,
-    mode='offline',
-    dir=folder,
     reinit='finish_previous',
-    settings=wandb.Settings(
-      silent=True, console='off', x_disable_stats=True, x_disable_meta=True, save_code=False, disable_git=True
-    ),
+    settings={'x_disable_stats': True, 'x_disable_meta': True, 'save_code': False, 'disable_git': True},
   )
-  run.define_metric('*', step_metric=tracker_values.STEP)
-  for time, step, numbers in tracked.rows():
-    run.log({**numbers, tracker_values.STEP: step, '_timestamp': time, '_runtime': time - tracked.started})
+  for time, row in rows(tracked):
+    run.log({**row, '_timestamp': time, '_runtime': time - tracked.started})
   run.summary.update({'status': tracked.status, 'reason': tracked.reason, **tracked.facts})
   if artifacts:
     for path in tracked.artifacts():
       shutil.copy(path, run.dir)
   made = os.path.dirname(run.dir)
-  run.finish(exit_code=int(tracked.status in tracker_values.WANDB_BAD_ENDS))
+  run.finish(exit_code=tracker_values.wandb_exit_code(tracked.status))
   return made
+
+
+def rows(tracked: tracked_run.TrackedRun) -> list[tuple[float, dict[str, float]]]:
+  """The time and the numbers of each event that has any."""
+  found = [(event, *tracked.time_and_values(event)) for event in tracked.events]
+  logged = [(time, tracker_values.wandb_row(event['event'], event['step'], values)) for event, time, values in found]
+  return [(time, row) for time, row in logged if row]

@@ -9,7 +9,6 @@ from official_ext.base import credentials
 from official_ext.base import errors
 from official_ext.base.files import regular_files
 from official_ext.base.run_folder import standing_events
-from official_ext.base.run_folder import tracker_values
 from official_ext.operations.runs import index
 from official_ext.operations.runs import last_events
 from official_ext.operations.runs import params as params_lib
@@ -56,14 +55,10 @@ class TrackedRun:
     """Whether no process of it lives."""
     return self.status not in ('submitted', 'starting', 'running', 'stopping', 'unknown')
 
-  def rows(self) -> list[tuple[float, int, dict[str, float]]]:
-    """Time, step and numbers of each event of training and evaluation that has any."""
-    found = []
-    for event in self.events:
-      flat = {name: value for name, value in event.items() if name not in ('time', 'event', 'step')}
-      if numbers := tracker_values.numbers_of(event['event'], flat):
-        found.append((float(event.get('time', self.started)), event['step'], numbers))
-    return found
+  def time_and_values(self, event: Mapping[str, Any]) -> tuple[float, dict[str, Any]]:
+    """When an event was, and its values."""
+    values = {name: value for name, value in event.items() if name not in ('time', 'event', 'step')}
+    return float(event.get('time', self.started)), values
 
   def setting(self, path: str) -> str:
     """A text of the configuration by its dotted path; '' if there is none, or a password in it was masked."""

@@ -29,7 +29,7 @@ _FILES = ('vocab_file', 'vocab_file_path', 'sentencepiece_model_path', 'annotati
 _FILES_OF_EVALUATION = ('annotation_file',)
 # What a run writes into its folder itself.
 _TAKEN = re.compile(
-  r'train|wandb|mlruns|ema_checkpoints|checkpoint|plugins|'
+  r'train|wandb|mlruns|mlflow\.db|mlartifacts|ema_checkpoints|checkpoint|plugins|'
   r'(ckpt-|params\.|run\.|events\.|operative_config\.|started\.|stop\.|notes\.).*'
 )
 

@@ -21,10 +21,10 @@ from official_ext.training.diagnosis import findings
 from official_ext.training.diagnosis import step_errors
 from official_ext.training.diagnosis import task_checks
 from official_ext.training.loop import base_task
+from official_ext.training.loop import building
 from official_ext.training.loop import loop_task
 from official_ext.training.loop import required_fields
 from official_ext.training.loop import run_checks
-from official_ext.training.loop import train_lib
 from official_ext.training.model_parts import frozen_weights
 
 _STEPS_OF_OWNED_LOOP = 2
@@ -71,10 +71,10 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
     if any(finding.level == 'error' for finding in found):
       _say('life', 'not tried: the errors below come first')
       return
-    trainer = train_lib.build_trainer(strategy, task, params, folder, train=True, evaluate=True)
+    trainer = building.build_trainer(strategy, task, params, folder, train=True, evaluate=True)
     run_checks.check_best_metric(params, task, trainer, True)
     run_checks.check_early_stopping(params, task, trainer, 'train_and_eval')
-    train_lib.build_event_actions(params, task, trainer, 'train_and_eval')
+    building.build_event_actions(params, task, trainer, 'train_and_eval')
     with strategy.scope():
       trainer.initialize()
       _train_step(trainer)

@@ -24,8 +24,8 @@ from official_ext.training.diagnosis import findings
 from official_ext.training.diagnosis import label_checks
 from official_ext.training.diagnosis import step_checks
 from official_ext.training.diagnosis import step_errors
+from official_ext.training.loop import building
 from official_ext.training.loop import run_checks
-from official_ext.training.loop import train_lib
 
 _NUM_BATCHES = 2
 
@@ -79,7 +79,7 @@ def _parts(
     with contextlib.suppress(Exception):
       task.initialize(model)
     return model, train_utils.create_optimizer(task, params), train
-  trainer = train_lib.build_trainer(tf.distribute.get_strategy(), task, params, logging_dir, train=True, evaluate=False)
+  trainer = building.build_trainer(tf.distribute.get_strategy(), task, params, logging_dir, train=True, evaluate=False)
   with contextlib.suppress(Exception):
     trainer.initialize()
   iterator = tf.nest.map_structure(iter, trainer.train_dataset)

@@ -6,18 +6,17 @@ import json
 from typing import Any
 
 from absl import logging
-from official.core import base_trainer
 import orbit
 import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.training.checkpoints import best_history
-from official_ext.training.config import definitions
 from official_ext.training.devices import workers
 from official_ext.training.loop import base_task
 from official_ext.training.loop import evaluation_length
 from official_ext.training.loop import evaluation_state
 from official_ext.training.loop import input_report
+from official_ext.training.loop import model_garden_trainer
 from official_ext.training.optimization import ema_optimizer
 from official_ext.training.step import step_plan
 from official_ext.training.step import step_random
@@ -28,21 +27,15 @@ _NOT_FINITE = '_not_finite'
 NOT_FINITE = 'validation_not_finite'  # A log: the number of examples of an evaluation that were not finite.
 
 
-class Evaluator(base_trainer.Trainer):
+class Evaluator(model_garden_trainer.ModelGardenTrainer):
   """The evaluating half of the trainer: see base class."""
 
   def __init__(self, config: Any, task: Any, model: Any, optimizer: Any, **kwargs: Any):
-    config = definitions.upgrade(config)
     self._ema = ema_optimizer.adopt(optimizer)
     self._eval_sums: dict[str, Any] = {}
     self._pictures: dict[str, tf.Tensor] = {}
     self._num_eval_batches = 0
     self.length = evaluation_length.EvaluationLength()
-    self._evaluation_repeats = False  # Set when a dataset for evaluation is made.
-    self.inputs = {  # The reports of both inputs.
-      name: input_report.InputReport(f'task.{name}', getattr(config.task, name, None), task)
-      for name in ('train_data', 'validation_data')
-    }
     self.stop_requested: Callable[[], bool] = lambda: False  # Called after every batch; a caller may replace it.
     if self._ema is not None and not self._ema.has_shadow_copy:
       self._ema.shadow_copy(model)

@@ -1,34 +1,42 @@
 """The inner loop: Model Garden's Trainer, with compiled steps, accumulation, the finite guard and exact input."""
 
+from collections.abc import Iterator
+from concurrent import futures
+import contextlib
+import dataclasses
 import threading
+import time
 from typing import Any
 
+from absl import logging
 import gin
+from official.core import base_trainer as official_trainer
 from official.core import config_definitions as cfg
 import orbit
 import tensorflow as tf
 
 from official_ext.base import errors
-from official_ext.base import model_garden_internals
-from official_ext.data import pipelines
-from official_ext.training.checkpoints import warm_start
-from official_ext.training.devices import distribute
+from official_ext.data import in_memory as in_memory_lib
 from official_ext.training.loop import base_evaluator
-from official_ext.training.loop import no_training
-from official_ext.training.loop import parameter_server
+from official_ext.training.loop import loop_parts
 from official_ext.training.loop import profiling
 from official_ext.training.loop import step_inputs
-from official_ext.training.loop import synchronous
+from official_ext.training.loop import step_loops
+from official_ext.training.loop import step_planning
 from official_ext.training.loop import training_input
 from official_ext.training.loop import training_speed
 from official_ext.training.optimization import parameter_groups
 from official_ext.training.step import gradient_tap
 from official_ext.training.step import inspection
+from official_ext.training.step import replica_statistics
 from official_ext.training.step import step_parts
 from official_ext.training.step import step_plan
 from official_ext.training.step import step_random
 from official_ext.training.step import step_state
+from official_ext.training.step import task_step
 from official_ext.training.step import training_step as training_step_lib
+
+_COMPILE_ERRORS = ('XLA', 'Detected unsupported operations')
 
 
 @gin.configurable('Trainer', module='official_ext')  # --gin_params="official_ext.Trainer.train = ..."
@@ -38,11 +46,21 @@ class Trainer(base_evaluator.Evaluator):
   `train_step` runs one update on the batches that `next_train_inputs` takes; how it is compiled is decided when
   training begins (see step_plan.py). A subclass that overrides `train_step` owns the step, and may call this one.
 
+  On parameter servers, Model Garden's own training runs: the coordinator, this process, hands whole loops to the
+  workers and waits for the last. It sees no step and no batch, so there is no plan, no guard and no exact input.
+
   Attributes:
-    training: runs the loops and their steps; chosen by the strategy when the trainer is made.
     profiler: the one that was handed in.
     parameter_groups: the groups of `optimizer_config.parameter_groups`; None if there are none.
+    steps_are_done: whether the last loop has run all of its steps: a later failure has cost none of them.
+    step_inputs: takes the batches of a step. Like the next two, only of a trainer whose steps this process runs.
+    step_state: the counters of the finite guard.
+    speed: the speed of the last loop.
   """
+
+  step_inputs: step_inputs.StepInputs
+  step_state: step_state.StepState
+  speed: training_speed.TrainingSpeed
 
   def __init__(
     self,
@@ -89,7 +107,10 @@ class Trainer(base_evaluator.Evaluator):
       checkpoint_exporter=checkpoint_exporter,
     )
     self.profiler = profiler or profiling.Profiler()
+    self.steps_are_done = False
     self._num_skips_restored = 0
+    self._max_silent_recompilations = max_silent_recompilations
+    self._step: training_step_lib.TrainingStep | None = None
     self._input = training_input.TrainingInput(
       task,
       getattr(self.config.task, 'train_data', None),
@@ -98,18 +119,41 @@ class Trainer(base_evaluator.Evaluator):
     )
     groups = getattr(self.config.trainer.optimizer_config, 'parameter_groups', ()) if train else ()
     self.parameter_groups = parameter_groups.install(groups, gradient_tap.inner_optimizer(optimizer), model)
-    self.training = self._make_training(train, max_silent_recompilations)
+    if not self._is_async:
+      step_random.key_random_layers(model)
+    if train:
+      self._check_inspection()
+      self._build_optimizer()
+    if train and not self._is_async:
+      self._make_step()
 
-  def _make_training(self, train: bool, max_silent_recompilations: int) -> no_training.NoTraining:
-    """Chooses, for good, the part that runs the loops, and makes every part that this one calls."""
+  def _check_inspection(self) -> None:
+    if not self.config.trainer.inspect.every:
+      return
     if self._is_async:
-      return parameter_server.ParameterServerTraining(self, train)
-    if not train:
-      return no_training.NoTraining(self)
+      raise errors.UserError('trainer.inspect.every: parameter servers run the steps by themselves; set it to 0')
+    if not self.owns_step:
+      raise errors.UserError(
+        f'trainer.inspect.every: {type(self).__name__} overrides train_step and owns its steps; set it to 0'
+      )
+
+  def _build_optimizer(self) -> None:
+    """Makes the optimizer's slots, if the model has variables already: then a restore finds all of them."""
+    if not getattr(self.model, 'built', False):
+      return
+    if not self._is_async and self.model.trainable_variables:
+      gradient_tap.build(self.optimizer, self.model.trainable_variables)
+    if self._is_async or self.model.trainable_variables:
+      self.check_parameter_groups()
+
+  def _make_step(self) -> None:
+    """Makes the step and every part that the loop calls; the step is planned when training begins."""
     settings, seed = self.config.trainer, self.config.runtime.seed
-    state = step_state.StepState()
-    inputs = step_inputs.StepInputs(self, seed, self.gradient_accumulation_steps)
-    step = training_step_lib.TrainingStep(
+    self.step_state = self.checkpoint.step_state = step_state.StepState()
+    self.step_inputs = step_inputs.StepInputs(
+      self.next_train_inputs, self.global_step, seed, self.gradient_accumulation_steps
+    )
+    self._step = training_step_lib.TrainingStep(
       step_parts.StepParts(
         task=self.task,
         model=self.model,
@@ -117,17 +161,24 @@ class Trainer(base_evaluator.Evaluator):
         metrics=self.train_metrics,
         train_loss=self.train_loss,
         global_step=self.global_step,
-        state=state,
+        state=self.step_state,
         strategy=self.strategy,
       ),
       step_parts.StepSettings(
         seed, self.gradient_accumulation_steps, settings.loss_spike, self.config.runtime.mesh, settings.sharding
       ),
     )
-    inspector = inspection.Inspector(settings.inspect, step, self.optimizer, inputs.take, self.model)
-    self.checkpoint.step_state = state
-    return synchronous.SynchronousTraining(
-      self, step, state, inputs, self._input, self.profiler, inspector, max_silent_recompilations
+    self._inspector = inspection.Inspector(
+      settings.inspect, self._step, self.optimizer, self.step_inputs.take, self.model
+    )
+    self._statistics = replica_statistics.ReplicaStatistics(self.model)
+    self._hyperparameters = [variable.numpy() for variable in gradient_tap.hyperparameters(self.optimizer)]
+    self._programs_run: set[int] = set()  # Their lengths, in steps.
+    data = getattr(self.config.task, 'train_data', None)
+    self._batch_size = getattr(data, 'global_batch_size', 0) or 0
+    num_examples = self.task.num_examples(data) if hasattr(self.task, 'num_examples') else None
+    self.speed = training_speed.TrainingSpeed(
+      examples_per_step=self._batch_size * self.gradient_accumulation_steps, examples_per_epoch=num_examples or 0
     )
 
   def check_parameter_groups(self) -> None:
@@ -147,6 +198,11 @@ class Trainer(base_evaluator.Evaluator):
     return type(self).train_step is Trainer.train_step
 
   @property
+  def owns_loop(self) -> bool:
+    """Whether no subclass overrides a method between the loop and the steps."""
+    return self.owns_step and self.config.trainer.train_tf_while_loop
+
+  @property
   def gradient_accumulation_steps(self) -> int:
     """The number of batches of `global_batch_size` that make one update."""
     return self.config.trainer.gradient_accumulation_steps
@@ -163,100 +219,120 @@ class Trainer(base_evaluator.Evaluator):
     return self._input.data_offset
 
   @property
-  def steps_are_done(self) -> bool:
-    """Whether the last loop has run all of its steps: a later failure has cost none of them."""
-    return self.training.steps_are_done
+  def training_step(self) -> training_step_lib.TrainingStep:
+    """The training step.
+
+    Raises:
+      ValueError: the trainer was made with train=False, or parameter servers run the steps.
+    """
+    if self._step is None:
+      raise ValueError('The trainer was made with train=False.')
+    return self._step
 
   @property
   def plan(self) -> step_plan.StepPlan | None:
     """How the step is compiled; None before training has begun."""
-    return self.training.plan
+    return None if self._step is None else self._step.plan
 
   @property
   def num_compilations(self) -> int:
     """The number of programs to which the training step was compiled so far."""
-    return self.training.num_compilations
+    return 1 if self._step is None else self._step.input_shapes.num_compilations
 
   @property
   def guards_updates(self) -> bool:
     """Whether this trainer trains, and skips updates that are not finite. A task's own updates are not tested."""
-    return self.training.guards_updates
+    return self._step is not None and (self.plan is None or not self.plan.manual_optimization)
 
   @property
-  def step_state(self) -> step_state.StepState:
-    """The counters of the finite guard."""
-    return self.training.state
+  def num_skips(self) -> int:
+    """The number of updates skipped since the start or the last rollback."""
+    return 0 if self._step is None else int(self.step_state.num_skips.numpy())
 
   @property
-  def speed(self) -> training_speed.TrainingSpeed:
-    """The speed of training."""
-    return self.training.speed
+  def num_skips_restored(self) -> int:
+    """The number of updates skipped before this process began."""
+    return self._num_skips_restored
 
-  @property
-  def training_step(self) -> training_step_lib.TrainingStep:
-    """The training step, of a trainer that trains."""
-    return self.training.step
+  def _step_now(self) -> int:
+    return int(self.global_step.numpy())
 
-  def distribute_dataset(self, dataset_or_fn, *args, **kwargs):
-    """See base class. If the configuration names no data, the error names the field that must."""
-    is_validation = bool(args) and args[0] is getattr(self.config.task, 'validation_data', None)
-    if callable(dataset_or_fn) and is_validation:
-      dataset_or_fn = pipelines.transformed(dataset_or_fn, self._prepared_for_evaluation)
-    try:
-      with self.inputs['validation_data' if is_validation else 'train_data'].building():
-        return self._distribute_dataset(dataset_or_fn, *args, **kwargs)
-    except Exception as error:  # Each task fails in its own way.
-      mistake = training_input.mistake_in_data(self.config, args[0] if args else None, error)
-      if mistake is None:
-        raise
-      raise mistake from error
-
-  def _prepared_for_evaluation(self, dataset: Any, input_context: tf.distribute.InputContext | None = None) -> Any:
-    """The dataset without tf.data's tuning. Notes whether it never ends."""
-    if isinstance(dataset, tf.data.Dataset) and tf.executing_eagerly():  # A parameter server makes it in a graph.
-      self._evaluation_repeats |= pipelines.never_ends(dataset)
-    return pipelines.without_autotune(dataset, input_context)
-
-  def _distribute_dataset(self, dataset_or_fn, *args, **kwargs):
-    if callable(dataset_or_fn) and _is_one_cpu(self.strategy):
-      # There is nothing to distribute, and a DistributedDataset takes four times as long for a small batch.
-      return dataset_or_fn(*args, **kwargs)
-    return super().distribute_dataset(dataset_or_fn, *args, **kwargs)
-
-  def initialize(self):
-    """Lets the task start from `task.init_checkpoint`: see base class.
-
-    Raises:
-      UserError: it cannot; Model Garden's tasks continue without it if the folder is empty, or fail in their own ways.
-    """
-    path = getattr(self.config.task, 'init_checkpoint', '')
-    # What was found, as Model Garden's tasks would go by the file named `checkpoint`, even into another folder.
-    found = {'init_checkpoint': warm_start.find(path)} if path else {}
-    try:
-      with model_garden_internals.task_configured(self.task, **found):
-        super().initialize()
-    except errors.UserError:
-      raise
-    except (AssertionError, ValueError, tf.errors.OpError) as error:
-      if not path:
-        raise
-      message = ' '.join(str(error).split())[:300]
-      warm_start.hide_unrestored()
-      raise errors.UserError(f'task.init_checkpoint: {path}: does not fit the model: {message}') from error
-
-  # Training.
+  # The loop.
 
   def train(self, num_steps: tf.Tensor) -> orbit.runner.Output | None:
     """Runs `num_steps` updates: see base class."""
-    return self.training.train(num_steps)
+    if self._is_async:
+      return super().train(num_steps)
+    self.steps_are_done = False
+    self._prepare_input()
+    if self.owns_step:
+      self.plan_step()
+    self.train_loop_begin()
+    self.speed.start_loop()
+    for part in self._parts(int(num_steps)):
+      step = self._step_now()
+      self.step_inputs.wait.assign(0.0)
+      with self.profiler.tracing(step, part.steps):
+        seconds = self.run_steps(part.steps, inspects=self._inspector.is_due(step, part.steps))
+      data_wait_seconds = float(self.step_inputs.wait.numpy())
+      if part.compiles:
+        self.speed.compile_seconds += seconds
+      else:
+        self.speed.add(part.steps, seconds, data_wait_seconds)
+      self.profiler.add_program(step, part, seconds, data_wait_seconds)
+    self._statistics.agree()
+    self.steps_are_done = True
+    return self.train_loop_end()
 
-  def train_step(self, iterator):
-    """One update: see base class."""
-    self.training.train_step(iterator)
+  def _parts(self, num_steps: int) -> Iterator[loop_parts.Part]:
+    """Cuts a loop around programs that are compiled, which are timed separately, or inspected or profiled."""
+    length = self.plan.steps_per_execution if self.plan is not None and self.owns_loop else 1
+    any_number = self._gathers()
+
+    def is_alone(step, num_steps):
+      return self._inspector.is_due(step, num_steps) or self.profiler.covers(step, num_steps)
+
+    return loop_parts.cut(self._step_now(), num_steps, length, self._programs_run, is_alone, any_number)
+
+  def _gathers(self) -> bool:
+    return self.plan is not None and self.plan.gathers
+
+  def run_steps(self, num_steps: int, inspects: bool = False) -> float:
+    """Runs some steps of a loop that has begun.
+
+    Args:
+      num_steps: their number.
+      inspects: whether these are one program, whose first step must be inspected.
+
+    Returns:
+      The seconds that the steps took, without the inspection.
+
+    Raises:
+      UserError: the data have ended, or the user's model or data is at fault.
+    """
+    loop_fn, iterator = self.train_loop_fn, self._train_iter
+    start, first_step = time.perf_counter(), self._step_now()
+    with self._explained():
+      if inspects and not self._gathers():
+        self._inspector.run(iterator, num_steps, first_step)
+      else:
+        if inspects:  # What is in memory is not used up by that.
+          self._inspector.look(iterator, first_step)
+        loop_fn(iterator, tf.constant(num_steps, tf.int32))
+    # Waits for the device. A loop in Python ends without an error when the data end.
+    if self._step_now() < first_step + num_steps and self.owns_step:
+      raise self._end_of_data()
+    seconds = time.perf_counter() - start
+    return seconds - self._inspector.seconds if inspects else seconds
 
   def create_train_loop_fn(self):
     """Makes the loop over `train_step`; in the fused execution, over whole programs of steps."""
-    return self.training.fused_loop() or super().create_train_loop_fn()
+    return self._make_loop() or super().create_train_loop_fn()
+
+  def _make_loop(self) -> step_loops.LoopFn | None:
+    if self.plan is None or not self.owns_loop:
+      return None
+    return step_loops.make(self.training_step, self.step_inputs, self.train_step)
 
   @property
   def train_loop_fn(self) -> Any:
@@ -265,36 +341,156 @@ class Trainer(base_evaluator.Evaluator):
       self._train_loop_fn = self.create_train_loop_fn()
     return self._train_loop_fn
 
-  @property
-  def train_iterator(self) -> Any:
-    """The iterator from which the next step takes its input; None before `prepare_training`."""
-    return self._train_iter
+  def train_step(self, iterator):
+    """One update: see base class."""
+    if self._is_async:
+      super().train_step(iterator)  # On a worker.
+      return
+    if self.training_step.plan is None:  # A subclass owns the loop, and its trace has come here first.
+      self._plan_inside_a_trace()
+    self.training_step.run([self.step_inputs.take(iterator)])
+
+  # Planning.
+
+  def prepare_training(self) -> None:
+    """Makes the input start at this step, and decides how the step is compiled. A second call does nothing."""
+    self._prepare_input()
+    if self.owns_step and not self._is_async:
+      self.plan_step()
+
+  def _prepare_input(self) -> None:
+    if self._train_iter is None:
+      dataset = self._input.after(self._step_now(), self.distribute_dataset)
+      if dataset is not None:
+        self.train_dataset = dataset
+      self._train_iter = tf.nest.map_structure(iter, self.train_dataset)
+
+  def plan_step(self) -> None:
+    """Decides how the step is compiled, if that is not decided yet. Call it when the input has an iterator."""
+    step, params = self.training_step, self.config
+    self.step_inputs.begin(self._input.data_offset)
+    if step.plan is not None:
+      return
+    with self.strategy.scope():
+      traits = step.probe(self.step_inputs.take_one, self._train_iter, check_xla=params.runtime.enable_xla == 'auto')
+      in_memory = self._in_memory()
+      traits = dataclasses.replace(traits, in_memory=in_memory is not None)
+      if self.parameter_groups is not None:  # Frozen variables have slots too: a later run may train them.
+        gradient_tap.build(self.optimizer, self.model.trainable_variables)
+      plan = step_planning.choose_plan(
+        traits,
+        params,
+        self.strategy,
+        type(self.task).__name__,
+        single_trace=step.single_trace,
+        owns_loop=self.owns_loop,
+        inputs_by=type(self).__name__ if self._takes_own_inputs() else '',
+      )
+      step.set_plan(plan, traits, in_memory)
+    if self._gathers():  # The plan may have changed: an update that XLA cannot compile is split off.
+      self.step_inputs.in_memory = in_memory
+    self.check_variables()  # Some models have no variables until their first call.
+    logging.info('Training step: %s', step.plan)
+
+  @tf.autograph.experimental.do_not_convert
+  def _plan_inside_a_trace(self):
+    """Plans in a thread of its own, because planning traces: tf.init_scope would leave the graph, but pause tapes."""
+    with futures.ThreadPoolExecutor(1) as thread:
+      thread.submit(self.plan_step).result()
+
+  def _in_memory(self) -> in_memory_lib.InMemoryBatches | None:
+    """The batches as functions of their numbers, if nobody but this class takes them."""
+    if not self.owns_loop or self._takes_own_inputs() or self._input.is_custom:
+      return None
+    return in_memory_lib.of(self.train_dataset)
+
+  def _takes_own_inputs(self) -> bool:
+    """Whether `next_train_inputs` is not Model Garden's, and so may read the step or the model."""
+    function = getattr(self.next_train_inputs, '__func__', None)
+    return function is not official_trainer.Trainer.next_train_inputs
+
+  def try_step(self) -> None:
+    """Refuses a step that cannot be run, where that shows only by running one: on a mesh. Changes nothing.
+
+    Raises:
+      UserError: it cannot.
+    """
+    if self._step is None or not self.config.runtime.mesh.sizes():
+      return
+    start = time.perf_counter()
+    with self.strategy.scope(), self._explained():
+      self.prepare_training()
+      self.plan_step()  # A trainer that overrides train_step does this later.
+      self._step.try_on_mesh(self._batch_size)
+    self.speed.compile_seconds += time.perf_counter() - start
+    self.restart_input()
+
+  def create_variables(self) -> bool:
+    """See base class. Also creates the variables of the trainer's optimizer."""
+    return self._create_step_variables() and super().create_variables()
+
+  def _create_step_variables(self) -> bool:
+    if self._step is None:
+      return not self._is_async  # A step cannot be traced on parameter servers.
+    self.prepare_training()
+    if self.plan is not None and not self.plan.manual_optimization:
+      return True
+    # Planning has made nothing for a subclass's step.
+    if not self.config.trainer.train_tf_function:
+      return False
+    tf.function(lambda iterator: self.train_step(iterator)).get_concrete_function(self._train_iter)
+    return True
+
+  # Errors.
+
+  @contextlib.contextmanager
+  def _explained(self) -> Iterator[None]:
+    """Turns the exception of a step into a UserError, if it concerns the user's model or data."""
+    try:
+      yield
+    except tf.errors.OutOfRangeError as error:
+      raise self._end_of_data() from error
+    except (tf.errors.OpError, UnicodeDecodeError) as error:
+      explained = self._explain(error)
+      if explained is None:
+        raise
+      raise explained from error
+
+  def _explain(self, error):
+    if self.plan is not None and self.plan.jit_compile and _is_compile_error(error):
+      return errors.UserError(
+        f'runtime.enable_xla: XLA cannot compile the step of {type(self.task).__name__} '
+        f'({task_step.compiler_message(error)}); set it to false'
+      )
+    step = self._step_now()
+    # The counter of steps does not wait for the loss.
+    batches = [number for at in (step, step + 1) if at for number in self._input.batches_of(at)]
+    return self.inputs['train_data'].explain(error, step, self.model, batches)
+
+  def _end_of_data(self) -> errors.UserError:
+    step = self._step_now()
+    if not step and not self._input.data_offset:
+      return self.inputs['train_data'].no_examples(self.speed.examples_per_step)
+    return training_input.ended(step)
 
   def examine_step(self, step: int) -> str:
     """What is wrong with the inputs of a step (the first: 1) that was not finite; '' if nothing is found."""
     return self.inputs['train_data'].examine(self._input.batches_of(step), self.model)
 
-  def prepare_training(self) -> None:
-    """Makes the input start at this step, and decides how the step is compiled. A second call does nothing."""
-    if self._train_iter is None:
-      dataset = self._input.after(int(self.global_step.numpy()), self.distribute_dataset)
-      if dataset is not None:
-        self.train_dataset = dataset
-      self._train_iter = tf.nest.map_structure(iter, self.train_dataset)
-    if self.owns_step:
-      self.training.plan_step()
+  # Input.
 
-  def create_variables(self) -> bool:
-    """See base class. Also creates the variables of the trainer's optimizer."""
-    return self.training.create_variables() and super().create_variables()
+  @property
+  def train_iterator(self) -> Any:
+    """The iterator from which the next step takes its input; None before `prepare_training`."""
+    return self._train_iter
 
   def _counts_batches(self) -> bool:
     """See base class."""
-    return self.training.sees_batches and super()._counts_batches()
+    return not self._is_async and super()._counts_batches()
 
   def restart_input(self) -> None:
     """Lets the next loop take its input from `global_step` on. Call it when the step was set back."""
-    if not self.training.restarts_input:
+    if self._step is None:
       return
     # TensorFlow may take a minute to delete an iterator. Not a daemon: it must not run while the process exits.
     iterator, self._train_iter = [self._train_iter], None
@@ -302,11 +498,13 @@ class Trainer(base_evaluator.Evaluator):
 
   def take_batches(self) -> list[Any]:
     """Takes the batches of the next step, for a caller that runs it. Call it after `prepare_training`."""
-    return self.training.inputs.take(self._train_iter)
+    return self.step_inputs.take(self._train_iter)
 
   def take_inputs(self, iterator: Any) -> Any:
     """Calls `next_train_inputs` for the next step, whose number and seeds it may read. Cross-replica context."""
-    return self.training.inputs.take_one(iterator)
+    return self.step_inputs.take_one(iterator)
+
+  # The end of a loop, and changes after a restore.
 
   def train_loop_end(self):
     """The logs of the loop.
@@ -315,16 +513,24 @@ class Trainer(base_evaluator.Evaluator):
       The training metrics, every scalar that the task's step logs, training_loss, grad_norm (of the reduced gradient,
       before clipping), learning_rate, optimizer_iterations and model_global_step; means over the loop's steps.
     """
-    replaced, added = self.training.take_logs()
+    means = None if self._step is None else self._step.means
+    skipped_loss = None if means is None else means.skipped_loss()  # Before the training loss is reset.
+    means_of_logs = {} if means is None else means.take_logs()
     logs = super().train_loop_end()
-    logs.update(replaced)
-    for name, value in added.items():
+    if skipped_loss is not None:
+      logs[self.train_loss.name] = skipped_loss
+    for name, value in means_of_logs.items():
       logs.setdefault(name, value)
     logs['learning_rate'] = tf.convert_to_tensor(logs['learning_rate'])  # Not the variable, which continues to change.
     if hasattr(self.optimizer, 'iterations'):
       logs['optimizer_iterations'] = self.optimizer.iterations.read_value()
     logs['model_global_step'] = self.global_step.read_value()
-    return self.training.end_loop(logs)
+    if self._step is None:
+      return logs
+    if self.plan is not None:
+      self._step.input_shapes.count(self._max_silent_recompilations)
+    next_batch = self._input.batches_of(self._step_now() + 1)[0]
+    return self.with_skips(logs, self.inputs['train_data'], next_batch * self._batch_size)
 
   def checkpoint_restored(
     self, keep_hyperparameters: bool = False, data_offset: int = 0, forget_skips: bool = False
@@ -337,24 +543,16 @@ class Trainer(base_evaluator.Evaluator):
       keep_hyperparameters: whether the optimizer's constants (learning rate, momentum, ...) are those of the
         configuration, which has changed since, not those in the checkpoint.
     """
-    if keep_hyperparameters:
-      self.training.keep_hyperparameters()
+    if keep_hyperparameters and self._step is not None:
+      for variable, value in zip(gradient_tap.hyperparameters(self.optimizer), self._hyperparameters):
+        variable.assign(value)
     self._input.data_offset = data_offset
-    if forget_skips:
-      self.training.forget_skips()
+    if forget_skips and self._step is not None:
+      self.step_state.forget_skips()
     self._num_skips_restored = self.num_skips
     self.restart_input()
 
-  @property
-  def num_skips(self) -> int:
-    """The number of updates skipped since the start or the last rollback."""
-    return self.training.num_skips
 
-  @property
-  def num_skips_restored(self) -> int:
-    """The number of updates skipped before this process began."""
-    return self._num_skips_restored
-
-
-def _is_one_cpu(strategy: tf.distribute.Strategy) -> bool:
-  return isinstance(strategy, tf.distribute.OneDeviceStrategy) and distribute.device_type(strategy) == 'CPU'
+def _is_compile_error(error: Exception) -> bool:
+  known = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
+  return isinstance(error, known) and any(words in str(error) for words in _COMPILE_ERRORS)

@@ -8,7 +8,7 @@ Loops end on the multiples of every interval (steps per loop, checkpoint, evalua
 that a resumed run cuts its steps as the uninterrupted one does.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import dataclasses
 import functools
@@ -166,7 +166,10 @@ class Controller(orbit.Controller):
         end = min(course.train_steps, step + self._boundaries.steps_to_next(step, also=course.eval_interval))
         evaluates_at_end = functools.partial(self._evaluates, course, end)
         with self._saving.on_the_way_out(self.save_checkpoint, 'train', end, evaluates_at_end):
-          train_output = self._train_n_steps(end - step)
+          with self._around_inner_loop(step):
+            train_output = self.trainer.train(tf.constant(end - step, tf.int32)) or {}
+          self._report_plan()
+          self._saving.look_for_failure()
           step, logs = self._step_now(), self._logs_of(train_output)
           rollback = self._act(train_output, logs)
           if rollback is None:
@@ -224,18 +227,16 @@ class Controller(orbit.Controller):
 
   # Train, act, log.
 
-  def _train_n_steps(self, num_steps: int) -> Mapping[str, Any]:
-    """Runs one inner loop, and returns the trainer's output."""
-    self._observers.on_stage('train', self._step_now())
+  @contextlib.contextmanager
+  def _around_inner_loop(self, step: int) -> Iterator[None]:
+    """A context for one inner loop, which begins after `step`: its stage, its summaries, its deferred restore."""
+    self._observers.on_stage('train', step)
     should_record: Any = True
     if self.summary_interval:
       should_record = lambda: self.global_step % self.summary_interval == 0
     with self._saving.waiting_for_steps(), self._default_summary_file('train'), tf.summary.record_if(should_record):
       with self._completing_restore():
-        output = self.trainer.train(tf.constant(num_steps, tf.int32)) or {}
-    self._report_plan()
-    self._saving.look_for_failure()
-    return output
+        yield
 
   def _act(self, output: Mapping[str, Any], logs: Mapping[str, Any]) -> RolledBack | None:
     """Takes the train actions. One that rolls back is the last at its boundary."""

@@ -4,6 +4,7 @@ They come from the trainer's iterator; if the steps of a program gather them, fr
 as it is.
 """
 
+from collections.abc import Callable
 import time
 from typing import Any
 
@@ -23,11 +24,12 @@ class StepInputs:
     in_memory: how to compute the batch of a number; None if batches come from the iterator.
   """
 
-  def __init__(self, trainer: Any, seed: int, num_micro_steps: int):
+  def __init__(self, next_inputs: Callable[[Any], Any], global_step: tf.Variable, seed: int, num_micro_steps: int):
     """Initializes it, inside the strategy's scope.
 
     Args:
-      trainer: the trainer whose `next_train_inputs` is called.
+      next_inputs: the trainer's `next_train_inputs`: takes a micro-batch from the training iterator.
+      global_step: the number of steps done.
       seed: `runtime.seed`.
       num_micro_steps: micro-batches of one step.
     """
@@ -38,7 +40,8 @@ class StepInputs:
     self._data_offset = tf.Variable(
       0, dtype=tf.int64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
     )
-    self._trainer = trainer
+    self._next_inputs = next_inputs
+    self._global_step = global_step
     self._seed = seed
     self._num_micro_steps = num_micro_steps
 
@@ -54,9 +57,9 @@ class StepInputs:
       steps_ahead: the number of the step, counted from the next one.
     """
     if self.in_memory is not None:
-      first = self.first_batch(self._trainer.global_step.read_value() + steps_ahead)
+      first = self.next_batch(steps_ahead)
       return [self.in_memory.batch(first + i) for i in range(self._num_micro_steps)]
-    with tf.control_dependencies([self._trainer.global_step.read_value()]):
+    with tf.control_dependencies([self._global_step.read_value()]):
       start = _timestamp()
     with tf.control_dependencies([start]):
       batches = [self.take_one(iterator, i, steps_ahead) for i in range(self._num_micro_steps)]
@@ -66,9 +69,9 @@ class StepInputs:
     return batches
 
   @tf.autograph.experimental.do_not_convert
-  def first_batch(self, step: tf.Tensor) -> tf.Tensor:
-    """The number of the first batch that the step after so many takes: int64 scalars."""
-    return (step + self._data_offset.read_value()) * self._num_micro_steps
+  def next_batch(self, steps_ahead: int = 0) -> tf.Tensor:
+    """The number of the first batch of the next step, or of one further ahead: int64 scalar."""
+    return (self._global_step.read_value() + steps_ahead + self._data_offset.read_value()) * self._num_micro_steps
 
   def take_one(self, iterator: Any, micro_step: int = 0, steps_ahead: int = 0) -> Any:
     """Calls `next_train_inputs`, which may read the step and its seeds. Cross-replica context.
@@ -79,13 +82,13 @@ class StepInputs:
       steps_ahead: the number of the step, counted from the next one.
     """
     with step_random.step_key(self._key(micro_step, steps_ahead)):
-      return self._trainer.next_train_inputs(iterator)
+      return self._next_inputs(iterator)
 
   @tf.autograph.experimental.do_not_convert
   def _key(self, micro_step, steps_ahead):
     return step_random.StepKey(
       seed=self._seed,
-      step=self._trainer.global_step.read_value() + steps_ahead,
+      step=self._global_step.read_value() + steps_ahead,
       micro_step=micro_step,
       num_micro_steps=self._num_micro_steps,
       purpose='inputs',

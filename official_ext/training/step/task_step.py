@@ -60,11 +60,11 @@ class TaskStep:
     self._settings = settings
     self._num_updates = 0
     self._num_other_updates = 0
-    self._xla_error: str | None = None
     self._merge_calls = False
     self._has_clusters = False
     self._sparse_gradients = False
-    self._function = _traced(self._forward_backward)
+    self._arguments = {'model': parts.model, 'optimizer': parts.optimizer, 'metrics': parts.metrics}
+    self._function = tf.function(self._forward_backward, autograph=False)
     self.tap = gradient_tap.GradientTap(parts.optimizer, on_cpu=distribute.device_type(parts.strategy) == 'CPU')
     self.variables: list[tf.Variable] = []
     self.input_specs: Any = None
@@ -74,24 +74,25 @@ class TaskStep:
 
   @tf_internals.autograph_unconverted
   def _forward_backward(self, inputs, micro_step):
-    key = step_random.step_key(self._key(micro_step))
-    with key, self.tap.capture() as calls, gradient_tap.other_updates() as others, clusters.noted() as names:
-      logs = self._train_step(inputs)
+    with self._around_task(micro_step), self.tap.capture() as calls, gradient_tap.other_updates() as others:
+      with clusters.noted() as names:
+        logs = tf_internals.autograph_called(self._parts.task.train_step)(inputs, **self._arguments)
     self._num_other_updates = len(others)
     self._has_clusters = bool(names)
     return self._note(inputs, logs, calls)
 
   @tf_internals.autograph_unconverted
   def _whole_step(self, inputs):
-    with step_random.step_key(self._key(0)):
-      logs = self._train_step(inputs)
+    with self._around_task(0):
+      logs = tf_internals.autograph_called(self._parts.task.train_step)(inputs, **self._arguments)
     return self._note(inputs, logs, ())
 
-  def _train_step(self, inputs):
-    parts = self._parts
-    train_step = tf_internals.autograph_called(parts.task.train_step)
-    with collective_traces.without_searches():
-      return train_step(inputs, model=parts.model, optimizer=parts.optimizer, metrics=parts.metrics)
+  @contextlib.contextmanager
+  def _around_task(self, micro_step):
+    """A context for the task's step: its random key, AutoGraph if a graph is traced, no search behind all-reduces."""
+    with tf_internals.autograph_in_graphs(), step_random.step_key(self._key(micro_step)):
+      with collective_traces.without_searches():
+        yield
 
   @do_not_convert
   def _key(self, micro_step):
@@ -133,12 +134,12 @@ class TaskStep:
       return StepFunctions(self._forward_backward, self._whole_step)
     # In updates, replicas meet, as they may in the forward pass: then no separate function can contain them.
     owns_function = self._parts.single_trace and not self._merge_calls
-    whole_step = (_traced if owns_function else tf_internals.autograph_converted)(self._whole_step)
+    whole_step = tf.function(self._whole_step, autograph=False) if owns_function else self._whole_step
     forward_backward = self._traceable
     if plan.clusters:  # A new trace: that of the probe has none.
       forward_backward, whole_step = map(_with_clusters, (self._forward_backward, self._whole_step))
     if plan.execution == 'mesh':  # Not the trace of the probe: a mesh has operations and layouts of its own.
-      forward_backward = tf_internals.autograph_converted(self._forward_backward)
+      forward_backward = self._forward_backward
     if plan.execution == 'split':
       forward_backward = tf.function(lambda *args: self._function(*args), jit_compile=True, autograph=False)
     return StepFunctions(forward_backward, whole_step)
@@ -151,14 +152,14 @@ class TaskStep:
         with watch():
           return function(*args)
 
-      return run if tf.executing_eagerly() else tf_internals.autograph_converted(run)
+      return run
 
     return StepFunctions(under_watch(self._forward_backward), under_watch(self._whole_step))
 
   @property
   def _traceable(self) -> Callable[..., TaskOutput]:
     """The step up to its update: a separate function, or, if replicas meet in it, a part of the present graph."""
-    return tf_internals.autograph_converted(self._forward_backward) if self._merge_calls else self._function
+    return self._forward_backward if self._merge_calls else self._function
 
   # Probing.
 
@@ -173,10 +174,25 @@ class TaskStep:
     Returns:
       The traits of the step.
     """
-    graph = self._trace_graph(next_inputs, iterator, check_xla)
-    if graph is None:  # Replicas meet in the forward pass: only the graph of their threads can contain it.
-      self._merge_calls = True
-      graph = self._trace_graph(next_inputs, iterator, False)
+    xla_errors: list[str] = []
+    check_xla = check_xla and not self._merge_calls
+
+    def of_replica(inputs):  # A function of Python's: a strategy would trace TensorFlow's for all replicas at once.
+      self._traceable(inputs, tf.constant(0, tf.int64))
+      if check_xla and not xla_errors and step_plan.input_traits(self.input_specs)[0]:
+        xla_errors.append(self._compiler_error())  # Only on the first replica.
+
+    def one_step(iterator):
+      self._parts.strategy.run(of_replica, args=(next_inputs(iterator),))
+
+    try:
+      graph = tf.function(one_step, autograph=False).get_concrete_function(iterator).graph
+    except RuntimeError as error:
+      if 'merge_call' not in str(error):
+        raise
+      # Only the graph of the replicas' threads can contain a step in which they meet.
+      self._merge_calls, check_xla = True, False
+      graph = tf.function(one_step, autograph=False).get_concrete_function(iterator).graph
     static_shapes, input_bytes = step_plan.input_traits(self.input_specs)
     return step_plan.StepTraits(
       num_updates=self._num_updates,
@@ -189,27 +205,8 @@ class TaskStep:
       static_shapes=static_shapes,
       sparse_gradients=self._sparse_gradients,
       input_bytes=input_bytes,
-      xla_error=self._xla_error or '',
+      xla_error=xla_errors[0] if xla_errors else '',
     )
-
-  def _trace_graph(self, next_inputs, iterator, check_xla):
-    """The graph of one step up to its update; None if replicas meet inside it."""
-    forward_backward = self._traceable
-
-    def of_replica(inputs):
-      forward_backward(inputs, tf.constant(0, tf.int64))
-      if check_xla and self._xla_error is None and step_plan.input_traits(self.input_specs)[0]:
-        self._xla_error = self._compiler_error()  # Only on the first replica.
-
-    def one_step(iterator):
-      self._parts.strategy.run(of_replica, args=(next_inputs(iterator),))
-
-    try:
-      return tf.function(one_step, autograph=False).get_concrete_function(iterator).graph
-    except RuntimeError as error:
-      if 'merge_call' in str(error) and not self._merge_calls:
-        return None
-      raise
 
   def _compiler_error(self) -> str:
     """Why XLA cannot turn the traced step into HLO; '' if it can. Runs nothing."""
@@ -240,18 +237,12 @@ def compiler_message(error: Exception) -> str:
   return text[start : start + 200] or type(error).__name__
 
 
-def _traced(function: Callable[..., Any]) -> Callable[..., Any]:
-  """A function of TensorFlow's, in which AutoGraph is at work though it leaves `function` itself as it is."""
-  return tf.function(tf_internals.autograph_converted(function), autograph=False)
-
-
 def _with_clusters(function):
   """A function of its own, in which parts of layers are compiled."""
-  converted = tf_internals.autograph_converted(function)
 
   def run(*args):
     with clusters.compiled():
-      return converted(*args)
+      return function(*args)
 
   return tf.function(run, autograph=False)
 

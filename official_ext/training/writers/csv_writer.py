@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from official_ext.base.files import paths
 from official_ext.base.files import storage
+from official_ext.base.run_folder import tracker_values
 from official_ext.training.writers import writer_registry
 from official_ext.training.writers import writers
 
@@ -42,8 +43,7 @@ class CsvWriter(writers.Writer):
     if event in ('restored', 'rollback'):
       self._forget(step + 1)
     elif event in self._tables:
-      flat = writers.flatten(values)
-      numbers = {name: value for name, value in flat.items() if isinstance(value, (bool, int, float))}
+      numbers = tracker_values.numbers_of('train', writers.flatten(values))  # The tables have names without a prefix.
       try:
         if event == 'train':
           self._forget(step)
@@ -131,7 +131,8 @@ class _Table:
     appends = step > self._last >= 0 and not new_columns and self._is_whole and tf.io.gfile.exists(self._path)
     self._last = max(self._last, step)
     self._columns += new_columns
-    self._rows[step] = {'step': str(step), **{name: repr(value) for name, value in values.items() if name != 'step'}}
+    cells = {name: tracker_values.csv_cell(value) for name, value in values.items() if name != 'step'}
+    self._rows[step] = {'step': str(step), **cells}
     if appends:
       self._append(step)
     else:

@@ -1,4 +1,4 @@
-"""MLflow: the parameters and metrics of a run in a tracking server or a local folder."""
+"""MLflow: the parameters and metrics of a run in a tracking server or a local database."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -14,10 +14,14 @@ from official_ext.base import credentials
 from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 from official_ext.base.files import storage
+from official_ext.base.run_folder import tracker_logs
 from official_ext.base.run_folder import tracker_values
 from official_ext.training.writers import background
 from official_ext.training.writers import writer_registry
 from official_ext.training.writers import writers
+
+_CLOSE_SECONDS = 10.0
+_DATABASE_SECONDS = 60.0  # Creating one takes seconds.
 
 
 @dataclasses.dataclass
@@ -25,7 +29,8 @@ class MlflowConfig(base_config.Config):
   """Where `trainer.writers: [mlflow]` writes.
 
   Attributes:
-    tracking_uri: Empty: the environment variable MLFLOW_TRACKING_URI, or else the folder `mlruns` in the run's folder.
+    tracking_uri: Empty: the environment variable MLFLOW_TRACKING_URI, or else the SQLite database `mlflow.db` in the
+      run's folder, or its folder `mlruns` if it has one already.
     experiment: The name of MLflow's experiment.
     run_name: Empty: the name of the run's folder.
   """
@@ -56,42 +61,42 @@ class MlflowWriter(writers.Writer):
     Args:
       model_dir: the run's folder.
       params: the configuration, nested.
-      tracking_uri: empty: the environment variable MLFLOW_TRACKING_URI, or else the folder mlruns in `model_dir`.
+      tracking_uri: empty: see `tracker_logs.mlflow_uri`, of `model_dir`.
       experiment: the name of MLflow's experiment, which is created if it does not exist.
       run_name: empty: the name of `model_dir`.
     """
     folder = os.path.abspath(model_dir) if '://' not in model_dir else model_dir
     self._path = os.path.join(model_dir, tracker_values.MLFLOW_NOTE)
     self._params = params
-    self._uri = tracking_uri or os.environ.get('MLFLOW_TRACKING_URI', '') or os.path.join(folder, 'mlruns')
+    self._uri = tracker_logs.mlflow_uri(folder, tracking_uri)
     self._experiment = experiment
     self._run_name = run_name or os.path.basename(folder)
-    self._client: Any = None
-    self._run_id = ''
+    self._log: tracker_logs.MlflowLog | None = None
+
+  @property
+  def close_seconds(self) -> float:
+    """How long the end of a run waits for the writer."""
+    return _DATABASE_SECONDS if self._uri.startswith('sqlite:') else _CLOSE_SECONDS
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
     """See base class."""
-    if self._client is None:
-      self._connect()
+    if self._log is None:
+      self._log = self._connected()
     if event in ('train', 'eval'):
-      self._log_metrics(step, tracker_values.numbers_of(event, writers.flatten(values)))
+      self._log.log_metrics(tracker_values.mlflow_points(event, step, time.time(), writers.flatten(values)))
     elif event in tracker_values.MLFLOW_STATUSES:
       if 'error' in values:
-        self._client.set_tag(self._run_id, 'error', str(values['error'])[: tracker_values.MLFLOW_MAX_VALUE])
-      self._client.set_terminated(self._run_id, tracker_values.MLFLOW_STATUSES[event])
+        self._log.set_tag('error', str(values['error']))
+      self._log.set_status(event)
     elif event == 'early_stopped':
-      self._client.set_tag(self._run_id, event, str(values.get('reason', '')))
+      self._log.set_tag(event, str(values.get('reason', '')))
 
-  def _connect(self) -> None:
-    os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')
-    if '://' not in self._uri or self._uri.startswith('file:'):
-      os.environ.setdefault('MLFLOW_ALLOW_FILE_STORE', 'true')  # Files are the only store without a server.
-    from mlflow import tracking  # pylint: disable=g-import-not-at-top  # Takes two seconds.
-
-    client = tracking.MlflowClient(self._uri)
-    self._run_id = self._earlier_run() or self._new_run(client)
-    client.update_run(self._run_id, status='RUNNING')
-    self._client = client
+  def _connected(self) -> tracker_logs.MlflowLog:
+    client = tracker_logs.mlflow_client(self._uri)
+    earlier = self._earlier_run()
+    log = tracker_logs.MlflowLog(client, earlier) if earlier else self._new_run(client)
+    log.set_status(None)
+    return log
 
   def _earlier_run(self) -> str | None:
     """The id of the MLflow run that this one continues."""
@@ -100,31 +105,12 @@ class MlflowWriter(writers.Writer):
     noted = json.loads(paths.read(self._path, regular_files.MAX_RECORD))
     return noted['run_id'] if noted['tracking_uri_sha256'] == tracker_values.mlflow_store_sum(self._uri) else None
 
-  def _new_run(self, client: Any) -> str:
-    from mlflow import entities  # pylint: disable=g-import-not-at-top
-
-    experiment = client.get_experiment_by_name(self._experiment)
-    experiment_id = experiment.experiment_id if experiment else client.create_experiment(self._experiment)
-    run_id = client.create_run(experiment_id, run_name=self._run_name).info.run_id
-    storage.write(
-      self._path,
-      json.dumps({'run_id': run_id, 'tracking_uri_sha256': tracker_values.mlflow_store_sum(self._uri)}) + '\n',
-    )
-    params = [entities.Param(*item) for item in tracker_values.mlflow_params(self._params).items()]
-    for start in range(0, len(params), tracker_values.MLFLOW_BATCH):
-      client.log_batch(run_id, params=params[start : start + tracker_values.MLFLOW_BATCH])
-    return run_id
-
-  def _log_metrics(self, step: int, numbers: Mapping[str, float]) -> None:
-    from mlflow import entities  # pylint: disable=g-import-not-at-top
-
-    now = int(time.time() * 1000)
-    self._client.log_batch(
-      self._run_id,
-      metrics=[
-        entities.Metric(tracker_values.mlflow_name(name), float(value), now, step) for name, value in numbers.items()
-      ],
-    )
+  def _new_run(self, client: Any) -> tracker_logs.MlflowLog:
+    log = tracker_logs.MlflowLog.create(client, self._experiment, self._run_name)
+    note = {'run_id': log.run_id, 'tracking_uri_sha256': tracker_values.mlflow_store_sum(self._uri)}
+    storage.write(self._path, json.dumps(note) + '\n')
+    log.log_params(tracker_values.mlflow_params(self._params))
+    return log
 
 
 def make(run: writer_registry.RunInfo) -> writers.Writer:
@@ -132,12 +118,6 @@ def make(run: writer_registry.RunInfo) -> writers.Writer:
   if not run.trains:
     return writers.Writers([])
   config = run.params.trainer.mlflow
-  return background.BackgroundWriter(
-    MlflowWriter(
-      run.model_dir,
-      credentials.mask_values(run.params.as_dict()),
-      config.tracking_uri,
-      config.experiment,
-      config.run_name,
-    )
-  )
+  params = credentials.mask_values(run.params.as_dict())
+  writer = MlflowWriter(run.model_dir, params, config.tracking_uri, config.experiment, config.run_name)
+  return background.BackgroundWriter(writer, close_seconds=writer.close_seconds)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import os
-import socket
 from typing import Any, ClassVar
 
 from official.modeling.hyperparams import base_config
@@ -49,8 +48,7 @@ class NotificationsConfig(base_config.Config):
     del params
     if not self.urls or mode is None:
       return
-    for reference in self.urls:
-      receivers.make(receivers.read_urls([reference], _FIELD), f'{_FIELD}: {reference}')
+    receivers.read_and_check(self.urls, _FIELD)
 
 
 class NotificationWriter(writers.Writer):
@@ -81,9 +79,8 @@ class NotificationWriter(writers.Writer):
     if event not in self._events:
       return
     shown = {**(self._last if event in event_names.LAST_EVENTS else {}), **flat}
-    title = f'{self._name}: {event} at step {step}'
-    body = '\n'.join(line for name, value in shown.items() for line in progress.format_values({name: value}))
-    self._sender.write(event, step, {'title': title, 'body': body or title})
+    message = receivers.compose(event, self._name, f'{event} at step {step}', progress.format_values(shown))
+    self._sender.write(event, step, dataclasses.asdict(message))
 
   def close(self) -> None:
     """See base class."""
@@ -97,16 +94,14 @@ class _Sender(writers.Writer):
     self._urls = tuple(urls)
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
-    """Sends `title` and `body` to all receivers.
+    """Sends the fields of a message to all receivers.
 
     Raises:
       RuntimeError: one of them did not accept it.
     """
-    failed = [
-      type(receiver).__name__
-      for receiver in receivers.make(self._urls, _FIELD)
-      if receivers.send(receiver, event, values['title'], values['body']) != receivers.TAKEN
-    ]
+    message = receivers.Message(**values)
+    made = receivers.make(self._urls, _FIELD)
+    failed = [type(each).__name__ for each in made if receivers.send(each, message) != receivers.TAKEN]
     if failed:
       raise RuntimeError(f'the message {event!r} was not taken by {", ".join(failed)}')
 
@@ -118,5 +113,5 @@ def make(config: NotificationsConfig, model_dir: str) -> NotificationWriter:
     config: a NotificationsConfig.
     model_dir: the run's folder, after which messages call the run.
   """
-  name = f'{os.path.basename(os.path.abspath(model_dir))} on {socket.gethostname()}'
+  name = os.path.basename(os.path.abspath(model_dir))
   return NotificationWriter(receivers.read_urls(config.urls, _FIELD), config.events, name, config.timeout_seconds)

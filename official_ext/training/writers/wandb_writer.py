@@ -16,6 +16,7 @@ from official_ext.base.files import paths
 from official_ext.base.files import regular_files
 from official_ext.base.files import storage
 from official_ext.base.run_folder import event_names
+from official_ext.base.run_folder import tracker_logs
 from official_ext.base.run_folder import tracker_values
 from official_ext.training.writers import background
 from official_ext.training.writers import writer_registry
@@ -81,26 +82,20 @@ class WandbWriter(writers.Writer):
       mode: 'offline' or 'online'.
     """
     self._folder = model_dir
-    self._arguments: dict[str, Any] = {
-      'project': project,
-      'entity': entity or None,
-      'name': run_name or os.path.basename(os.path.abspath(model_dir)),
-      'mode': mode,
-      'config': dict(params),
-    }
+    self._arguments = (project, entity, run_name or os.path.basename(os.path.abspath(model_dir)), params, mode)
     self._run: Any = None
     self._exit_code = 1  # The exit status of a run that does not come to its end.
 
   def write(self, event: str, step: int, values: Mapping[str, Any]) -> None:
     """See base class."""
     if self._run is None:
-      self._start()
+      self._run = tracker_logs.wandb_run(self._id(), self._folder, *self._arguments, resume='allow')
     if event in ('train', 'eval'):
-      self._run.log({**tracker_values.numbers_of(event, writers.flatten(values)), tracker_values.STEP: step})
+      self._run.log(tracker_values.wandb_row(event, step, writers.flatten(values)))
     elif event == 'early_stopped':
       self._run.summary[event] = str(values.get('reason', ''))
     elif event in event_names.LAST_EVENTS:
-      self._exit_code = int(event in ('failed', 'hung'))
+      self._exit_code = tracker_values.wandb_exit_code(event)
       if 'error' in values:
         self._run.summary['error'] = str(values['error'])
 
@@ -108,16 +103,6 @@ class WandbWriter(writers.Writer):
     """See base class."""
     if self._run is not None:
       self._run.finish(exit_code=self._exit_code)
-
-  def _start(self) -> None:
-    if self._arguments['mode'] == 'offline':
-      os.environ.setdefault('WANDB_ERROR_REPORTING', 'false')
-    import wandb  # pylint: disable=g-import-not-at-top  # Takes a second.
-
-    # The progress bar owns the terminal.
-    settings = wandb.Settings(silent=True, console='off')
-    self._run = wandb.init(id=self._id(), resume='allow', dir=self._folder, settings=settings, **self._arguments)
-    self._run.define_metric('*', step_metric=tracker_values.STEP)
 
   def _id(self) -> str:
     """The id of this run: the saved one, or a new one."""
@@ -134,13 +119,6 @@ def make(run: writer_registry.RunInfo) -> writers.Writer:
   if not run.trains:
     return writers.Writers([])
   config = run.params.trainer.wandb
-  return background.BackgroundWriter(
-    WandbWriter(
-      run.model_dir,
-      credentials.mask_values(run.params.as_dict()),
-      config.project,
-      config.entity,
-      config.run_name,
-      config.mode,
-    )
-  )
+  params = credentials.mask_values(run.params.as_dict())
+  writer = WandbWriter(run.model_dir, params, config.project, config.entity, config.run_name, config.mode)
+  return background.BackgroundWriter(writer)

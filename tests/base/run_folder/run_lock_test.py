@@ -20,7 +20,7 @@ _OTHER_BOOT = '00000000-0000-4000-8000-000000000000'
 # Holds the lock until its stdin ends; `refused: ...` where it is not given it.
 _HOLD = """
 import sys
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.base.files import file_lock
 from official_ext.base.run_folder import run_lock
 lock = run_lock.RunLock(sys.argv[1], 'train_and_eval', silence_seconds=float(sys.argv[2]))

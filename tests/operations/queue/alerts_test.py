@@ -424,14 +424,14 @@ def test_a_run_on_a_host_whose_clock_is_an_hour_behind_is_not_told_as_killed_whi
 
   def killed():
     runs = index.RunIndex(str(tmp_path / 'runs')).summaries()
-    return [incident.title for incident in found.find(runs, [], lambda key: False)]
+    return [incident.what for incident in found.find(runs, [], lambda key: False)]
 
   for seconds in range(4):
     folders.make(tmp_path / 'runs', 'a', identity=far, heartbeat=beat(seconds))
     assert killed() == []
     time.sleep(0.2)
   time.sleep(0.2)
-  assert [title.rpartition(': ')[2] for title in killed()] == ['killed at step 10']
+  assert killed() == ['killed at step 10']
 
 
 @pytest.mark.parametrize(('hours', 'num_known'), [(1, 0), (48, 1)])

@@ -21,7 +21,7 @@ from tests.operations.queue import queues
 _RUN = """
 import sys
 from official_ext.operations.queue import job_runner
-from tests.queue import queues
+from tests.operations.queue import queues
 
 folder, token, dies_at = sys.argv[1:]
 sys.addaudithook(queues.dying_at(int(dies_at), ('os.rename', 'os.fork', 'os.exec')))

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from official_ext.operations.runs import harmless_text
+from official_ext.base import harmless_text
 from official_ext.operations.runs import run_log
 
 

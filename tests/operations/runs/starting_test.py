@@ -99,7 +99,7 @@ def test_a_run_outlives_its_starter_and_is_started_once_by_many(tmp_path, starte
   code = f"""
 import sys
 sys.path.insert(0, {str(pathlib.Path(__file__).resolve().parents[3])!r})
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.operations.runs import starting
 try:
   starting.start(['sleep', '600'], {str(folder)!r})

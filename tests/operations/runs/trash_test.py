@@ -84,7 +84,7 @@ def test_what_lives_is_not_moved(tmp_path):
 def test_of_two_processes_one_deletes(tmp_path):
   _ended(tmp_path, 'a')
   code = f"""
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.operations.runs import run_folder, trash
 try:
   trash.delete({str(tmp_path)!r}, run_folder.Run({str(tmp_path / 'a')!r}, 'a'))

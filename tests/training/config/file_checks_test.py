@@ -45,6 +45,8 @@ SUBDIRS = [
   'run.json',
   'events.jsonl',
   'mlruns',
+  'mlflow.db',
+  'mlartifacts',
   'wandb/x',
   'ema_checkpoints',
   'operative_config.train.gin',

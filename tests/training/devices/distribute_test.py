@@ -18,7 +18,7 @@ def _runtime(**values):
 
 _PRELUDE = """
 import tensorflow as tf
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.training.config import definitions as cfg
 from official_ext.training.devices import distribute
 """

@@ -22,7 +22,7 @@ import tensorflow as tf
 from official_ext.training.checkpoints import manager as checkpoints
 from official_ext.training.config import definitions as cfg
 from official_ext.training.devices import distribute
-from official_ext import errors
+from official_ext.base import errors
 from official_ext.training.checkpoints import manifests
 from official_ext.training.devices import workers as lib
 from official_ext.training.devices import cluster as cluster_lib

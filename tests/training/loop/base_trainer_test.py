@@ -14,7 +14,6 @@ from official_ext.data import sources
 from official_ext.data import step_indexed
 from official_ext.training.config import definitions
 from official_ext.training.loop import base_trainer
-from official_ext.training.loop import synchronous
 from tests.training.loop import harness
 
 
@@ -419,15 +418,15 @@ def test_pace_counts_updates_and_examples():
   assert trainer.speed.steps == 5
 
 
-def test_pace_leaves_out_the_first_run_of_each_program(monkeypatch):
-  run, runs, took = synchronous.SynchronousTraining.run, [], []
+def test_speed_leaves_out_the_first_run_of_each_program(monkeypatch):
+  run, runs, took = base_trainer.Trainer.run_steps, [], []
 
-  def timed(training, num_steps, inspects=False):
+  def timed(trainer, num_steps, inspects=False):
     runs.append(num_steps)
-    took.append(run(training, num_steps, inspects))
+    took.append(run(trainer, num_steps, inspects))
     return took[-1]
 
-  monkeypatch.setattr(synchronous.SynchronousTraining, 'run', timed)
+  monkeypatch.setattr(base_trainer.Trainer, 'run_steps', timed)
   trainer = harness.make_trainer(steps_per_execution=3)
   compile_seconds = 0.0
   # Whole programs and what is left over, both for the first time; then neither.

@@ -69,8 +69,8 @@ def test_they_do_not_depend_on_where_loops_and_programs_end():
 
 def test_the_first_program_compiles_for_one_step_and_serves_all_lengths(monkeypatch):
   trainer, runs = make(GatheredTask), []
-  run = trainer.training.run
-  monkeypatch.setattr(trainer.training, 'run', lambda steps, **kwargs: runs.append(steps) or run(steps, **kwargs))
+  run = trainer.run_steps
+  monkeypatch.setattr(trainer, 'run_steps', lambda steps, **kwargs: runs.append(steps) or run(steps, **kwargs))
   harness.train(trainer, 11)
   assert runs == [1, 10] and trainer.speed.steps == 10
   harness.train(trainer, 3)
@@ -147,7 +147,7 @@ class OwnStep(base_trainer.Trainer):
 def test_whoever_takes_batches_by_himself_finds_them_in_the_iterator(settings):
   trainer = make(GatheredTask, **settings)
   harness.train(trainer, 3)
-  assert not trainer.plan.gathers and trainer.training.inputs.in_memory is None
+  assert not trainer.plan.gathers and trainer.step_inputs.in_memory is None
 
 
 def params_of(**fields):

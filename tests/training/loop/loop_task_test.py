@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.training.config import definitions as cfg
+from official_ext.training.loop import building
 from official_ext.training.loop import loop_task
 from official_ext.training.loop import train_lib
 from official_ext.training.writers import events_writer
@@ -132,7 +133,7 @@ def test_what_is_for_another_loop_is_refused_before_anything(arguments, told, tm
   with pytest.raises(errors.UserError, match='task: not so'):
     run(tmp_path / 'run', CountingTask({'check': True}))
   with pytest.raises(errors.UserError, match='CountingTask trains in a loop of its own, and has no step to run'):
-    train_lib.build_trainer(tf.distribute.get_strategy(), CountingTask(), make_params(), None, True, True)
+    building.build_trainer(tf.distribute.get_strategy(), CountingTask(), make_params(), None, True, True)
   assert not (tmp_path / 'run').exists()
 
 

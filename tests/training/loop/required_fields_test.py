@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.training.config import parser
+from official_ext.training.loop import building
 from official_ext.training.loop import required_fields
-from official_ext.training.loop import train_lib
 import registry_imports  # noqa: F401
 from tests.training.loop import small_run
 
@@ -44,7 +44,7 @@ def test_a_field_that_model_garden_leaves_open_is_named(experiment, settings, to
   )
   task = task_factory.get_task(params.task)
   with pytest.raises(errors.UserError, match=told):
-    train_lib.build_trainer(tf.distribute.get_strategy(), task, params, None, train=True, evaluate=False)
+    building.build_trainer(tf.distribute.get_strategy(), task, params, None, train=True, evaluate=False)
 
 
 def test_errors_of_the_users_own_model_stay_as_they_are():
@@ -56,7 +56,7 @@ def test_errors_of_the_users_own_model_stay_as_they_are():
   params = small_run.make_params()
   task = small_run.make_task(params, Broken)
   with pytest.raises(Exception) as info:
-    train_lib.build_trainer(tf.distribute.get_strategy(), task, params, None, train=True, evaluate=False)
+    building.build_trainer(tf.distribute.get_strategy(), task, params, None, train=True, evaluate=False)
   assert not isinstance(info.value, errors.UserError)
 
 

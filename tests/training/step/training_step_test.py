@@ -326,9 +326,9 @@ def test_defect_03_a_nan_step_leaves_every_bit(settings):
   trainer = harness.make_trainer(DeepTask, data_with_nan([3 * settings.get('accumulation', 1) - 1]), **settings)
   harness.train(trainer, 1)
   with trainer.strategy.scope():
-    trainer.training.run(1)  # Without the loop's end, so that the metrics hold something when the bad step comes.
+    trainer.run_steps(1)  # Without the loop's end, so that the metrics hold something when the bad step comes.
     before = state_of(trainer)
-    trainer.training.run(1)
+    trainer.run_steps(1)
     assert state_of(trainer) == before
     trainer.train_loop_end()
   assert trainer.global_step == 3

@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from official_ext.base.run_folder import tracker_logs
 from official_ext.training.writers import mlflow_writer
 
 PARAMS = {'trainer': {'train_steps': 12, 'long': 'x' * 7000}, 'task': {'sizes': [1, 2]}}
@@ -76,3 +77,35 @@ def test_elsewhere_it_is_a_run_of_its_own(store, tmp_path, monkeypatch):
   (run,) = client.search_runs([client.get_experiment_by_name('mine').experiment_id])
   assert run.info.run_name == 'first' and _history(client, run, 'loss') == [(2, 1.0)]
   assert len(runs()) == 1
+
+
+def test_the_default_is_a_database_and_an_existing_file_store_is_continued(tmp_path, monkeypatch):
+  monkeypatch.delenv('MLFLOW_TRACKING_URI', raising=False)
+  folder = str(tmp_path)
+  assert tracker_logs.mlflow_uri(folder) == f'sqlite:///{folder}/mlflow.db'
+  (tmp_path / 'mlruns').mkdir()
+  assert tracker_logs.mlflow_uri(folder) == f'{folder}/mlruns'
+  (tmp_path / 'mlflow.db').touch()
+  assert tracker_logs.mlflow_uri(folder) == f'sqlite:///{folder}/mlflow.db'
+  monkeypatch.setenv('MLFLOW_TRACKING_URI', 'http://server')
+  assert (
+    tracker_logs.mlflow_uri(folder) == 'http://server' and tracker_logs.mlflow_uri(folder, 'file:///x') == 'file:///x'
+  )
+
+
+def test_a_database_holds_what_a_run_logs_and_nothing_is_written_elsewhere(tmp_path, monkeypatch):
+  monkeypatch.delenv('MLFLOW_TRACKING_URI', raising=False)
+  (tmp_path / 'here').mkdir()
+  (tmp_path / 'my_run').mkdir()
+  monkeypatch.chdir(tmp_path / 'here')
+  writer = mlflow_writer.MlflowWriter(str(tmp_path / 'my_run'), PARAMS)
+  writer.write('train', 5, {'training_loss': 0.5})
+  writer.write('diverged', 5, {'error': 'x' * 9000})
+  from mlflow import tracking
+
+  client = tracking.MlflowClient(f'sqlite:///{tmp_path}/my_run/mlflow.db')
+  (run,) = client.search_runs([client.get_experiment_by_name('official_ext').experiment_id])
+  assert _history(client, run, 'training_loss') == [(5, 0.5)] and run.data.params['trainer/train_steps'] == '12'
+  assert (run.info.status, len(run.data.tags['error'])) == ('FAILED', 5000)
+  assert run.info.artifact_uri.startswith(str(tmp_path / 'my_run' / 'mlartifacts'))
+  assert not list((tmp_path / 'here').iterdir())

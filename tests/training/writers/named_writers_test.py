@@ -47,7 +47,7 @@ def test_all_writers_of_a_run_that_is_resumed(mine, tmp_path, monkeypatch):
   assert list(pd.read_csv(folder / 'validation.csv').step) == [6, 8, 12]
   from mlflow import tracking
 
-  client = tracking.MlflowClient(str(folder / 'mlruns'))
+  client = tracking.MlflowClient(f'sqlite:///{folder}/mlflow.db')
   (run,) = client.search_runs([client.get_experiment_by_name('official_ext').experiment_id])
   history = client.get_metric_history(run.info.run_id, 'training_loss')
   assert {metric.step: metric.value for metric in history} == losses

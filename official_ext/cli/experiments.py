@@ -1,0 +1,181 @@
+"""official-ext list, describe, new, check, data_service. TensorFlow is imported after their arguments are parsed."""
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+import importlib
+from typing import Any
+
+from official_ext.base import credentials
+from official_ext.base import errors
+from official_ext.cli import arguments as arguments_lib
+from official_ext.cli import experiment_cache
+
+
+def run_list(arguments: list[str]) -> None:
+  """Runs `official-ext list ARGUMENTS`."""
+  parser = arguments_lib.Parser(
+    'official-ext list',
+    'Prints the name of each registered experiment, and the first line of its docstring: those of registry_imports.py, '
+    'of installed packages with an entry point official_ext.experiments, and of --registry. The list is cached until a '
+    'file that was read changes or a package is installed.',
+    takes_flags=True,
+  )
+  arguments_lib.add_experiment_flags(parser, ['registry'])
+  flags = _flags_of(parser, arguments)[1]
+  _print_cached('list', flags, flags, lambda: _module('official_ext.cli.describe').experiment_lines())
+
+
+def run_describe(arguments: list[str]) -> None:
+  """Runs `official-ext describe ARGUMENTS`."""
+  parser = _parser('describe', "Prints every field of an experiment's configuration.")
+  parser.add_argument('--yaml', action='store_true', help='print the values as YAML, which --config_file reads')
+  arguments_lib.add_experiment_flags(parser)
+  options, flags = _flags_of(parser, arguments)
+  flags_with_name = _with_experiment(options, flags)
+
+  def lines() -> Iterable[str]:
+    params, absl_flags = _params()
+    if options.yaml:
+      return _module('official_ext.base.yaml_text').dump(params.as_dict()).splitlines()
+    return _module('official_ext.cli.describe').field_lines(params, absl_flags.experiment)
+
+  # Other flags name files, or have values that are not worth a file in the cache.
+  if all(flag.startswith('--registry=') for flag in flags):
+    _print_cached('describe', [options.name, *flags, *['--yaml'] * options.yaml], flags_with_name, lines)
+    return
+  _parse(flags_with_name)
+  for line in lines():
+    print(line)
+
+
+def run_new(arguments: list[str]) -> None:
+  """Runs `official-ext new ARGUMENTS`."""
+  parser = arguments_lib.Parser(
+    'official-ext new',
+    'Writes a new experiment that trains: a folder of experiments/ with configs.py, task.py, ..., its test in '
+    'tests/experiments, and a line in registry_imports.py.',
+    takes_flags=True,
+  )
+  parser.add_argument('names', metavar='NAME', nargs='*', help='the name of the experiment')
+  parser.add_argument(
+    '--like',
+    metavar='OTHER',
+    default='',
+    help='copy another experiment of this repository; --like=script writes NAME.py into this folder, which the '
+    'experiment `script` runs',
+  )
+  parser.add_argument(
+    '--package', action='store_true', help='write a package into this folder, whose entry point train.py finds'
+  )
+  options, unknown = parser.parse_known_args(arguments)
+  if unknown or len(options.names) != 1:
+    named = f'{unknown[0]}: no such flag;' if unknown else f'{" ".join(options.names) or "new"}:'
+    raise errors.UserError(f'{named} expected official-ext new NAME [--like=EXPERIMENT] [--package]')
+  _parse([])
+  _module('official_ext.cli.new').run(options.names[0], options.like, options.package)
+
+
+def run_check(arguments: list[str]) -> None:
+  """Runs `official-ext check ARGUMENTS`."""
+  parser = _parser(
+    'check',
+    'Looks for mistakes in a task, and runs its whole life once, small, in a temporary folder: one step, one '
+    'evaluation, save, restore, compare. The result of a fine-tuning is saved, loaded, and compared by its logits. '
+    'docs/add_a_task.md lists the mistakes.',
+  )
+  arguments_lib.add_experiment_flags(parser)
+  _parse([*_with_experiment(*_flags_of(parser, arguments)), '--dry_run'])
+  _module('official_ext.training.diagnosis.dry_run').run(_params()[0])
+
+
+def run_data_service(arguments: list[str]) -> None:
+  """Runs `official-ext data_service ARGUMENTS`."""
+  parser = _parser(
+    'data_service',
+    'Starts the dispatcher of a tf.data service and a worker that makes the batches of an experiment, and prints the '
+    'flags for the run. Failures of the service do not change the results of a run: docs/data_service.md.',
+  )
+  parser.add_argument('--port', type=_port, default=5050, metavar='N', help="the dispatcher's; default: 5050; 0: any")
+  parser.add_argument('--worker_port', type=_port, default=0, metavar='N', help="the worker's; default: 0, any")
+  parser.add_argument(
+    '--dispatcher_address',
+    default='',
+    metavar='HOST:PORT',
+    help='start a worker for the dispatcher that another of these commands has started',
+  )
+  parser.add_argument('--host', default='', metavar='NAME', help='how other machines find this one; default: its name')
+  arguments_lib.add_experiment_flags(parser)
+  options, flags = _flags_of(parser, arguments)
+  data_service = _module('official_ext.cli.data_service')
+  data_service.check(options)
+  _parse(_with_experiment(options, flags))
+  params, absl_flags = _params()
+  data_service.run(options, params, absl_flags.experiment)
+
+
+def _parser(command: str, description: str) -> arguments_lib.Parser:
+  found = arguments_lib.Parser(f'official-ext {command}', description, takes_flags=True)
+  found.add_argument('name', metavar='NAME', nargs='?', help='the experiment')
+  return found
+
+
+def _flags_of(parser: arguments_lib.Parser, arguments: Sequence[str]) -> tuple[Any, list[str]]:
+  """The options of a command, and the flags for absl, which refuses those that it does not know."""
+  options, unknown = parser.parse_known_args(arguments)
+  return options, [*options.flags, *unknown]
+
+
+def _with_experiment(options: Any, flags: Sequence[str]) -> list[str]:
+  if not options.name:
+    raise errors.UserError('the name of an experiment must follow the command; `official-ext list` shows them')
+  return [f'--experiment={options.name}', *flags]
+
+
+def _port(text: str) -> int:
+  if not text.isdecimal() or int(text) >= 2**16:
+    raise argparse.ArgumentTypeError(f'expected 0 to 65535, got {text!r}')
+  return int(text)
+
+
+def _print_cached(command: str, key: list[str], flags: list[str], make: Callable[[], Iterable[str]]) -> None:
+  """Prints the lines of a command: those of an earlier process if nothing has changed since.
+
+  Args:
+    command: its name.
+    key: the arguments that the lines depend on.
+    flags: what absl parses.
+    make: the lines, once all experiments are registered.
+  """
+  cache = experiment_cache.ExperimentCache(command, key)
+  lines = cache.read()
+  if lines is None:
+    cache.watch()
+    ext_flags = _parse(flags)
+    lines = [credentials.mask(line) for line in make()]
+    cache.write(lines, ext_flags.ENTRY_POINTS)
+  for line in lines:
+    print(line)
+
+
+def _module(name: str) -> Any:
+  return importlib.import_module(name)
+
+
+def _params() -> Any:
+  """The configuration that the flags define, and the flags."""
+  flags = _module('absl.flags').FLAGS
+  return _module('official_ext.training.config.parser').parse_configuration(flags, print_return=False), flags
+
+
+def _parse(arguments: Sequence[str]) -> Any:
+  """Parses flags and imports what registers experiments, registry_imports of the current directory first.
+
+  Returns:
+    The module of the flags.
+  """
+  ext_flags = _module('official_ext.cli.flags')
+  ext_flags.define_for_command()
+  ext_flags.parse(['official-ext', *arguments])
+  flags = _module('absl.flags').FLAGS
+  ext_flags.import_experiments(flags.registry, flags.experiment)
+  return ext_flags

@@ -1,0 +1,93 @@
+"""An experiment to run, with its options: the arguments of `run_experiment`, checked."""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from typing import Any
+
+import orbit
+import tensorflow as tf
+
+from official_ext.training.checkpoints import training_lines
+from official_ext.training.config import definitions
+from official_ext.training.devices import preemption
+from official_ext.training.devices import workers as workers_lib
+from official_ext.training.loop import base_trainer
+from official_ext.training.loop import controller
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+  """Options of `run_experiment` that most callers do not need.
+
+  Attributes:
+    train_actions: called with the logs of every training loop.
+    eval_actions: called with the logs of every evaluation.
+    trainer: instead of the default one; made inside the strategy's scope.
+    controller_cls: a `Controller` subclass, or what else makes one.
+    checkpoint: the path of the checkpoint to evaluate instead of the newest in `model_dir`; or from which a training
+      starts that has no checkpoint of its own yet.
+    branch: whether a training may start at `checkpoint` although `model_dir` has others: see training_lines.py.
+    watch: tells whether the process was asked to stop; None watches no signals.
+    profile_steps: the first and the last step to profile: see profiling.py. Not with a `trainer`, which has a profiler.
+    origin: the `experiment`'s name and the modules of its `registry`, which run.json keeps for those who load the
+      model.
+  """
+
+  train_actions: Sequence[orbit.Action] = ()
+  eval_actions: Sequence[orbit.Action] = ()
+  trainer: base_trainer.Trainer | None = None
+  controller_cls: Callable[..., controller.Controller] = controller.Controller
+  checkpoint: str | None = None
+  branch: bool = False
+  watch: preemption.PreemptionWatch | None = None
+  profile_steps: tuple[int, int] | None = None
+  origin: Mapping[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+  """An experiment to run: the checked arguments of `run_experiment`, the start of the run, and its code.
+
+  Attributes:
+    strategy: the strategy.
+    task: made inside its scope.
+    mode: see `train_lib.run_experiment`.
+    params: the upgraded configuration.
+    model_dir: the run's folder.
+    run_post_eval: whether to evaluate once after training.
+    save_summary: whether to write TensorBoard files.
+    options: further options.
+    start: the checkpoints that the run begins with.
+    code: `code` and `versions` of the run: see code_identity.py.
+  """
+
+  strategy: tf.distribute.Strategy
+  task: Any
+  mode: str
+  params: definitions.ExperimentConfig
+  model_dir: str
+  run_post_eval: bool
+  save_summary: bool
+  options: RunOptions
+  start: training_lines.Start
+  code: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  @property
+  def trains(self) -> bool:
+    """Whether the mode trains."""
+    return 'train' in self.mode
+
+  @property
+  def evaluates(self) -> bool:
+    """Whether the run evaluates, now or at its end."""
+    return 'eval' in self.mode or self.run_post_eval
+
+  @property
+  def is_chief(self) -> bool:
+    """Whether this worker writes checkpoints and logs."""
+    return self.strategy.extended.should_checkpoint
+
+  @property
+  def workers(self) -> workers_lib.Workers:
+    """All workers of the run."""
+    return workers_lib.get(self.strategy)

@@ -1,0 +1,85 @@
+"""The edge to Model Garden's Trainer: configuration, datasets and `init_checkpoint`, with one-line errors."""
+
+from typing import Any
+
+from official.core import base_trainer
+import tensorflow as tf
+
+from official_ext.base import errors
+from official_ext.base import model_garden_internals
+from official_ext.data import pipelines
+from official_ext.training.checkpoints import warm_start
+from official_ext.training.config import definitions
+from official_ext.training.devices import distribute
+from official_ext.training.loop import input_report
+from official_ext.training.loop import training_input
+
+
+class ModelGardenTrainer(base_trainer.Trainer):
+  """Model Garden's Trainer for any task, with this library's configuration and reports of its input.
+
+  Attributes:
+    config: the upgraded copy of the experiment (see definitions.py).
+    inputs: the reports of both inputs, by 'train_data' and 'validation_data'.
+  """
+
+  def __init__(self, config: Any, task: Any, model: Any, optimizer: Any, **kwargs: Any):
+    """Initializes the trainer, inside the strategy's scope; see base class."""
+    config = definitions.upgrade(config)
+    self._evaluation_repeats = False  # Set when a dataset for evaluation is made.
+    self.inputs = {
+      name: input_report.InputReport(f'task.{name}', getattr(config.task, name, None), task)
+      for name in ('train_data', 'validation_data')
+    }
+    super().__init__(config, task, model, optimizer, **kwargs)
+
+  def distribute_dataset(self, dataset_or_fn, *args, **kwargs):
+    """See base class. If the configuration names no data, the error names the field that must."""
+    is_validation = bool(args) and args[0] is getattr(self.config.task, 'validation_data', None)
+    if callable(dataset_or_fn) and is_validation:
+      dataset_or_fn = pipelines.transformed(dataset_or_fn, self._prepared_for_evaluation)
+    try:
+      with self.inputs['validation_data' if is_validation else 'train_data'].building():
+        return self._distribute_dataset(dataset_or_fn, *args, **kwargs)
+    except Exception as error:  # Each task fails in its own way.
+      mistake = training_input.mistake_in_data(self.config, args[0] if args else None, error)
+      if mistake is None:
+        raise
+      raise mistake from error
+
+  def _prepared_for_evaluation(self, dataset: Any, input_context: tf.distribute.InputContext | None = None) -> Any:
+    """The dataset without tf.data's tuning. Notes whether it never ends."""
+    if isinstance(dataset, tf.data.Dataset) and tf.executing_eagerly():  # A parameter server makes it in a graph.
+      self._evaluation_repeats |= pipelines.never_ends(dataset)
+    return pipelines.without_autotune(dataset, input_context)
+
+  def _distribute_dataset(self, dataset_or_fn, *args, **kwargs):
+    if callable(dataset_or_fn) and _is_one_cpu(self.strategy):
+      # There is nothing to distribute, and a DistributedDataset takes four times as long for a small batch.
+      return dataset_or_fn(*args, **kwargs)
+    return super().distribute_dataset(dataset_or_fn, *args, **kwargs)
+
+  def initialize(self):
+    """Lets the task start from `task.init_checkpoint`: see base class.
+
+    Raises:
+      UserError: it cannot; Model Garden's tasks continue without it if the folder is empty, or fail in their own ways.
+    """
+    path = getattr(self.config.task, 'init_checkpoint', '')
+    # What was found, as Model Garden's tasks would go by the file named `checkpoint`, even into another folder.
+    found = {'init_checkpoint': warm_start.find(path)} if path else {}
+    try:
+      with model_garden_internals.task_configured(self.task, **found):
+        super().initialize()
+    except errors.UserError:
+      raise
+    except (AssertionError, ValueError, tf.errors.OpError) as error:
+      if not path:
+        raise
+      message = ' '.join(str(error).split())[:300]
+      warm_start.hide_unrestored()
+      raise errors.UserError(f'task.init_checkpoint: {path}: does not fit the model: {message}') from error
+
+
+def _is_one_cpu(strategy: tf.distribute.Strategy) -> bool:
+  return isinstance(strategy, tf.distribute.OneDeviceStrategy) and distribute.device_type(strategy) == 'CPU'

@@ -1,0 +1,35 @@
+"""Statistics that each replica gathers by itself, such as those of batch normalisation."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from official_ext.base import tf_internals
+
+
+class ReplicaStatistics:
+  """The variables of a model that every replica has a value of its own for."""
+
+  def __init__(self, model: Any):
+    """Takes a model, whose variables may come to exist later."""
+    self._model = model
+    self._agree_fn: Callable[[], None] | None = None
+
+  def agree(self) -> None:
+    """Gives every replica the mean of all replicas' values.
+
+    A checkpoint holds only that mean, and a run that resumes from it must have the same values as the uninterrupted
+    one.
+    """
+    statistics = [v for v in self._model.variables if isinstance(v, tf_internals.SyncOnReadVariable)]
+    if not statistics:
+      return
+    if self._agree_fn is None:
+
+      def agree():
+        for variable in statistics:
+          variable.assign(variable.read_value())
+
+      self._agree_fn = tf.function(agree, autograph=False)
+    self._agree_fn()
