@@ -254,7 +254,9 @@ class FineTuningTask(text_task.TextTask):
     is_prepared = is_whole and params.input_path and prepared_folders.find(params.input_path, field) is not None
     return text_sources.open_source(params, self.tokenizer, None if is_prepared else self.records(params))
 
-  def build_inputs(self, params: object, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+  def build_inputs(
+    self, params: text_data.TextDataConfig, input_context: tf.distribute.InputContext | None = None
+  ) -> tf.data.Dataset:
     """Batches of the rows of `source`."""
     return step_indexed.build_dataset(self.source(params), params, input_context)
 
