@@ -63,7 +63,7 @@ class GrpoTask(ext.FineTuningTask):
     return ''
 
   @property
-  def trainer_cls(self) -> object:
+  def trainer_cls(self) -> type | None:
     """See base class."""
     return trainer.GrpoTrainer if self.why_between_steps else None
 

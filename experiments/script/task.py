@@ -53,7 +53,7 @@ class ScriptTask(ext.LoopTask):
 
   # Before.
 
-  def check_loop(self, params: object, model_dir: str, previous: Mapping[str, Any] | None) -> None:
+  def check_loop(self, params: object, model_dir: str, previous: Mapping[str, object] | None) -> None:
     """See base class: the result gets no place that something else has, and a finished run stays what it is."""
     if previous is not None and previous['status'] == 'finished':
       self._check_unchanged(params, model_dir, previous)

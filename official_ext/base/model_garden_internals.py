@@ -87,7 +87,7 @@ def task_configured(task: Any, **values: Any) -> Iterator[None]:
     task._task_config = before
 
 
-def averaged_optimizer(optimizer: protocols.Optimizer) -> object | None:
+def averaged_optimizer(optimizer: protocols.Optimizer) -> protocols.Optimizer | None:
   """The optimizer inside an ExponentialMovingAverage, where it is private; None for any other optimizer."""
   return getattr(optimizer, '_optimizer', None)
 

@@ -4,6 +4,7 @@ from absl import flags
 from official.core import task_factory
 import tensorflow as tf
 
+from official_ext.base import protocols
 from official_ext.cli import flags as ext_flags
 from official_ext.training.config import definitions
 from official_ext.training.config import parser
@@ -24,7 +25,9 @@ def configuration() -> definitions.ExperimentConfig:
   return parser.parse_configuration(flags.FLAGS)
 
 
-def strategy_and_task(params: definitions.ExperimentConfig, model_dir: str) -> tuple[tf.distribute.Strategy, object]:
+def strategy_and_task(
+  params: definitions.ExperimentConfig, model_dir: str
+) -> tuple[tf.distribute.Strategy, protocols.Task]:
   """Sets up the devices, and makes the strategy and, inside its scope, the task.
 
   Raises:

@@ -92,7 +92,7 @@ def _password(host: str, security: Any) -> str | None:
   return found
 
 
-def _listen(host: str, port: int, root: str, app: Any) -> socket.socket:
+def _listen(host: str, port: int, root: str, app: object) -> socket.socket:
   """A socket that listens at an address."""
   try:
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]

@@ -146,7 +146,7 @@ def _tokenizer_of_task(task: protocols.Task) -> 'tokenizer_lib.Tokenizer | None'
   from official_ext.language.text import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
 
   found: object = getattr(task, 'tokenizer', None)
-  data: Any = getattr(task.task_config, 'train_data', None)
+  data: object = getattr(task.task_config, 'train_data', None)
   if not isinstance(found, tokenizer_lib.Tokenizer):
     return None
   return text_sources.tokenizer_of(data, found) if hasattr(data, 'chat_template_path') else found

@@ -10,7 +10,7 @@ from official_ext.base import tf_internals
 Transform = Callable[[tf.data.Dataset, tf.distribute.InputContext | None], tf.data.Dataset]
 
 
-def transformed(build_inputs: Callable[..., object], transform: Transform) -> Callable[..., object]:
+def transformed(build_inputs: Callable[..., tf.data.Dataset], transform: Transform) -> Callable[..., tf.data.Dataset]:
   """A task's `build_inputs` that applies `transform(dataset, input_context)` to every dataset that it returns."""
   takes_context = 'input_context' in inspect.signature(build_inputs).parameters
 

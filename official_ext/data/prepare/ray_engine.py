@@ -6,7 +6,6 @@ import itertools
 import logging
 import os
 import signal
-from typing import Any
 
 import official_ext
 from official_ext.base import errors
@@ -39,7 +38,7 @@ class RayEngine:
     """
     self._ray = extras.load('ray', '--engine=ray', 'ray')
     self._num_workers = num_workers
-    self._waiting: dict[Any, str] = {}  # From each task that is not over to the name of its shard.
+    self._waiting: dict[object, str] = {}  # From each task that is not over to the name of its shard.
     address = address or os.environ.get(_ADDRESS, '')
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -67,7 +67,7 @@ class Request:
     """Makes an element here."""
     return self.served.make(self.first_position(number), self.share.batch_size, self.is_partial)
 
-  def element_spec(self) -> object:
+  def element_spec(self) -> tf.TypeSpec:
     """The structure of an element.
 
     Raises:

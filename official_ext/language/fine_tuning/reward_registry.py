@@ -36,7 +36,6 @@ from typing import Any
 import numpy as np
 
 from official_ext.base import errors
-from official_ext.base import json_types
 from official_ext.base import suggestions
 
 
@@ -61,7 +60,7 @@ class Reward:
     parameters = inspect.signature(self.function).parameters.values()
     return [each.name for each in parameters if each.kind in kinds and each.default is each.empty]
 
-  def arguments(self, known: json_types.JsonMapping) -> json_types.JsonObject:
+  def arguments(self, known: Mapping[str, object]) -> dict[str, object]:
     """Those of `known` that the function takes."""
     parameters = inspect.signature(self.function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):

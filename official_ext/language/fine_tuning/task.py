@@ -147,7 +147,7 @@ class FineTuningTask(text_task.TextTask):
     """What `model` says about how a model from a folder is run."""
     return pretrained.settings(self.config.model)
 
-  def build_model(self) -> object:
+  def build_model(self) -> tf_keras.Model:
     """See base class. A subclass may put a head on `build_language_model`."""
     model = self.build_language_model()
     self.keep_reference(model)
@@ -254,7 +254,9 @@ class FineTuningTask(text_task.TextTask):
     is_prepared = is_whole and params.input_path and prepared_folders.find(params.input_path, field) is not None
     return text_sources.open_source(params, self.tokenizer, None if is_prepared else self.records(params))
 
-  def build_inputs(self, params: object, input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+  def build_inputs(
+    self, params: text_data.TextDataConfig, input_context: tf.distribute.InputContext | None = None
+  ) -> tf.data.Dataset:
     """Batches of the rows of `source`."""
     return step_indexed.build_dataset(self.source(params), params, input_context)
 
@@ -271,7 +273,7 @@ class FineTuningTask(text_task.TextTask):
     """The number of rows."""
     return len(self.source(params))
 
-  def build_metrics(self, training: bool = True) -> list[object]:
+  def build_metrics(self, training: bool = True) -> list[tf_keras.metrics.Metric]:
     """None of its own."""
     del training
     return []

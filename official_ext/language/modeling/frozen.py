@@ -6,7 +6,6 @@ which is in the checkpoint: other weights have another name, and a restore is re
 """
 
 import hashlib
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -71,7 +70,7 @@ def thaw(module: tf.Module) -> None:
   _forget(module)
 
 
-def notes(holder: object) -> dict[str, Any]:
+def notes(holder: object) -> dict[str, object]:
   """The variables with a digest in their names that a module itself has, not what it holds."""
   return {
     name: value

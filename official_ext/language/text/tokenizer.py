@@ -345,7 +345,7 @@ class Tokenizer:
     messages: Sequence[chat_templates.Message],
     add_generation_prompt: bool = False,
     tools: Sequence[json_types.JsonMapping] | None = None,
-    **variables: Any,
+    **variables: object,
   ) -> str:
     """The text of a conversation: see `chat_templates.ChatTemplate.render`. To be encoded without special tokens.
 

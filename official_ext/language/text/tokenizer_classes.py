@@ -90,8 +90,8 @@ def _has_byte_level(content: Mapping[str, object]) -> bool:
 class _Parts:
   """What a class brings: the parts of tokenizer.json, and the fields of its model but for vocabulary and merges."""
 
-  normalizer: Any
-  pre_tokenizer: Any
+  normalizer: object
+  pre_tokenizer: object
   decoder: Any
   model: json_types.JsonMapping
 
@@ -156,7 +156,7 @@ def rebuilt(
   return {**content, **brought, 'model': made, 'added_tokens': []}
 
 
-def _essential(part: object, is_decoder: bool = False) -> Any:
+def _essential(part: object, is_decoder: bool = False) -> object:
   """A part without what changes no token and no text: offsets, and fields that are off."""
   if isinstance(part, list):
     return [_essential(value, is_decoder) for value in part]

@@ -32,7 +32,7 @@ class Recent:
     self._params: dict[str, json_types.JsonObject] = {}
     self._params_of: list[Any] = []  # Of which runs, in which attempts: a run writes its configuration when it starts.
     self._params_at = -float('inf')
-    self._sent: dict[str, tuple[tuple[Any, ...], json_types.JsonObject]] = {}
+    self._sent: dict[str, tuple[tuple[object, ...], json_types.JsonObject]] = {}
 
   def look(self) -> list[summaries_lib.RunSummary]:
     """The summaries of all runs as they are now: see RunIndex."""

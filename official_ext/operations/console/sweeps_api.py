@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 import threading
-from typing import Any
 
 from starlette import requests
 from starlette import responses
@@ -58,7 +57,7 @@ class _Sweeps:
   def __init__(self, context: context_lib.Context):
     self._context = context
     self._readers: dict[str, tuple[sweep_folder.SweepFolder, points_lib.PointReader]] = {}
-    self._importances: dict[str, tuple[Any, Any]] = {}
+    self._importances: dict[str, tuple[object, object]] = {}
     self._lock = threading.Lock()  # Of the readers.
     self._computing = threading.Lock()
 

@@ -115,7 +115,7 @@ class StepRun:
           task.validation_step(batch, self.model, metrics=task.build_metrics(training=False))
       self.found += finite_checks.logarithms(trace, failures.is_users)
 
-  def try_batch(self, batch: Any, trains: bool) -> None:
+  def try_batch(self, batch: object, trains: bool) -> None:
     """Runs one step on a batch, only to see whether it raises an error."""
     task = self._task
     metrics = list(task.build_metrics(training=trains) or ())

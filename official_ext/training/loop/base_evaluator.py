@@ -8,8 +8,10 @@ from typing import Any
 from absl import logging
 import orbit
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import protocols
 from official_ext.training.checkpoints import best_history
 from official_ext.training.devices import workers
 from official_ext.training.loop import base_task
@@ -30,7 +32,14 @@ NOT_FINITE = 'validation_not_finite'  # A log: the number of examples of an eval
 class Evaluator(model_garden_trainer.ModelGardenTrainer):
   """The evaluating half of the trainer: see base class."""
 
-  def __init__(self, config: Any, task: Any, model: Any, optimizer: Any, **kwargs: Any):
+  def __init__(
+    self,
+    config: object,
+    task: protocols.Task,
+    model: tf_keras.Model,
+    optimizer: tf_keras.optimizers.Optimizer,
+    **kwargs: object,
+  ):
     self._ema = ema_optimizer.adopt(optimizer)
     self._eval_sums: dict[str, Any] = {}
     self._pictures: dict[str, tf.Tensor] = {}

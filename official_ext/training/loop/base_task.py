@@ -7,13 +7,14 @@ from official.core import base_task
 import tensorflow as tf
 import tf_keras
 
+from official_ext.base import protocols
 from official_ext.base import tf_internals
 from official_ext.training.checkpoints import warm_start
 from official_ext.training.devices import failures
 from official_ext.training.step import step_random
 
 
-def num_examples_in(inputs: Any) -> tf.Tensor:
+def num_examples_in(inputs: object) -> tf.Tensor:
   """The number of examples in a batch: the leading dimension of its first tensor that has one.
 
   Args:
@@ -40,18 +41,25 @@ class Task(base_task.Task):
   accumulation, reduction, the test for finite values and clipping need no code in a task.
 
   Attributes:
-    class_names: The names of the classes, in the order of their numbers, for images; () if they have none.
-    trainer_cls: A subclass of `base_trainer.Trainer` that trains the task, if `next_train_inputs` or another of its
-      override points is needed. None: the library's own.
     goes_on_from: The folder of the checkpoint whose weights the model will have, known before it is built: of a
       resume, an evaluation, `ext.load`. '' for a new run.
     evaluates: Whether the run evaluates, known before its input is built: only then are examples held out for it.
   """
 
-  class_names: Sequence[str] = ()
-  trainer_cls: Any | None = None
   goes_on_from: str = ''
   evaluates: bool = True
+
+  @property
+  def class_names(self) -> Sequence[str]:
+    """The names of the classes, in the order of their numbers, for images; () if they have none."""
+    return ()
+
+  @property
+  def trainer_cls(self) -> type | None:
+    """A subclass of `base_trainer.Trainer` that trains the task, if one of its override points is needed, such as
+    `next_train_inputs`. None: the library's own.
+    """
+    return None
 
   @property
   def config(self) -> Any:
@@ -71,7 +79,7 @@ class Task(base_task.Task):
     """
     return step_random.make_seed(salt)
 
-  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, Any]]:
+  def forward(self, inputs: Any, model: tf_keras.Model, training: bool) -> tuple[tf.Tensor, Mapping[str, object]]:
     """Computes the loss of one replica's batch.
 
     Args:
@@ -123,7 +131,7 @@ class Task(base_task.Task):
     del params
     return None
 
-  def build_actions(self, trainer: Any) -> Sequence[Callable[[Mapping[str, Any]], None]]:
+  def build_actions(self, trainer: protocols.Trainer) -> Sequence[Callable[[Mapping[str, Any]], None]]:
     """Makes the actions to take besides training, and says when: see triggers.py.
 
     Args:
@@ -173,7 +181,7 @@ class Task(base_task.Task):
     del model, folder
     return ()
 
-  def why_no_update(self, logs: Mapping[str, Any]) -> str:
+  def why_no_update(self, logs: Mapping[str, object]) -> str:
     """Says why a step is right to leave the weights as they are, which `official-ext check` takes for a mistake.
 
     Args:

@@ -14,8 +14,10 @@ from official.core import base_trainer as official_trainer
 from official.core import config_definitions as cfg
 import orbit
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import protocols
 from official_ext.data import in_memory as in_memory_lib
 from official_ext.training.loop import base_evaluator
 from official_ext.training.loop import loop_parts
@@ -65,14 +67,14 @@ class Trainer(base_evaluator.Evaluator):
   def __init__(
     self,
     config: cfg.ExperimentConfig,
-    task: Any,
-    model: Any,
-    optimizer: Any,
+    task: protocols.Task,
+    model: tf_keras.Model,
+    optimizer: tf_keras.optimizers.Optimizer,
     train: bool = True,
     evaluate: bool = True,
-    train_dataset: Any = None,
-    validation_dataset: Any = None,
-    checkpoint_exporter: Any = None,
+    train_dataset: object = None,
+    validation_dataset: object = None,
+    checkpoint_exporter: object = None,
     max_silent_recompilations: int = 3,
     profiler: profiling.Profiler | None = None,
   ):
@@ -500,7 +502,7 @@ class Trainer(base_evaluator.Evaluator):
     """Takes the batches of the next step, for a caller that runs it. Call it after `prepare_training`."""
     return self.step_inputs.take(self._train_iter)
 
-  def take_inputs(self, iterator: Any) -> Any:
+  def take_inputs(self, iterator: tf.data.Iterator) -> Any:
     """Calls `next_train_inputs` for the next step, whose number and seeds it may read. Cross-replica context."""
     return self.step_inputs.take_one(iterator)
 

@@ -9,6 +9,7 @@ from official.core import train_utils
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import protocols
 from official_ext.training.actions import early_stopping
 from official_ext.training.actions import reduce_lr_on_plateau
 from official_ext.training.actions import triggers
@@ -72,7 +73,7 @@ def _make_profiler(experiment: experiment_run.Experiment) -> profiling.Profiler 
 
 def build_trainer(
   strategy: tf.distribute.Strategy,
-  task: Any,
+  task: protocols.Task,
   params: definitions.ExperimentConfig,
   model_dir: str | None,
   train: bool,
@@ -105,7 +106,7 @@ def build_trainer(
   return trainer
 
 
-def _with_profiler(trainer_cls: Callable[..., Any], profiler: profiling.Profiler) -> Callable[..., Any]:
+def _with_profiler(trainer_cls: Callable[..., object], profiler: profiling.Profiler) -> Callable[..., Any]:
   try:
     inspect.signature(trainer_cls).bind_partial(profiler=profiler)
   except TypeError as error:
@@ -125,7 +126,7 @@ def make_exporter(
 
 
 def build_event_actions(
-  params: definitions.ExperimentConfig, task: Any, trainer: base_trainer.Trainer, mode: str
+  params: definitions.ExperimentConfig, task: protocols.Task, trainer: base_trainer.Trainer, mode: str
 ) -> list[Any]:
   """Makes the actions that the task and the configuration take at the events of a training."""
   with trainer.strategy.scope():

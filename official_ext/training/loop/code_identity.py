@@ -24,6 +24,7 @@ from typing import Any
 import gin
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base import model_garden_internals
 from official_ext.data import data_identity
 
@@ -65,7 +66,7 @@ def _version(package: str) -> str | None:
     return None
 
 
-def of_task(task: Any, params: Any = None, origin: Mapping[str, Any] | None = None) -> Digests:
+def of_task(task: Any, params: Any = None, origin: json_types.JsonMapping | None = None) -> Digests:
   """The digests of the code of a run, by the names of modules' files and of other files.
 
   Args:
@@ -99,7 +100,7 @@ def of_task(task: Any, params: Any = None, origin: Mapping[str, Any] | None = No
   return {**{name: data_identity.digest([files[name]]) for name in sorted(files)}, _LIBRARY: _library_digest()}
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differences(before: json_types.JsonMapping, now: json_types.JsonMapping) -> list[str]:
   """The names whose digests or versions differ, each with both values: `my_task.py: 0a1b -> 2c3d`."""
   return [
     f'{name}: {before.get(name) or "none"} -> {now.get(name) or "none"}'
@@ -108,7 +109,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
   ]
 
 
-def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def describe_changes(before: json_types.JsonMapping, now: json_types.JsonMapping) -> str:
   """One line about code that has changed since a checkpoint was saved; '' if none has.
 
   Args:

@@ -238,7 +238,7 @@ class Controller(orbit.Controller):
       with self._completing_restore():
         yield
 
-  def _act(self, output: Mapping[str, Any], logs: Mapping[str, Any]) -> RolledBack | None:
+  def _act(self, output: Mapping[str, object], logs: Mapping[str, object]) -> RolledBack | None:
     """Takes the train actions. One that rolls back is the last at its boundary."""
     step = self._step_now()
     try:
@@ -263,14 +263,14 @@ class Controller(orbit.Controller):
       self.events.tell('rollback', step, dataclasses.asdict(rollback))
     return step
 
-  def _log(self, event: str, step: int, logs: Mapping[str, Any]) -> None:
+  def _log(self, event: str, step: int, logs: Mapping[str, object]) -> None:
     self.events.tell(event, step, logs)
     if event == 'eval':
       self.events.writers.sync()
     else:
       self.events.writers.flush()
 
-  def _logs_of(self, output: Mapping[str, Any]) -> dict[str, Any]:
+  def _logs_of(self, output: Mapping[str, object]) -> dict[str, Any]:
     pace = loop_logs.speed(self.trainer, self._step_now(), self._boundaries.train_steps)
     return {**tf.nest.map_structure(orbit.utils.get_value, output), **pace}
 
@@ -394,7 +394,7 @@ class Controller(orbit.Controller):
       self.trainer.prepare_training()
     self.save_checkpoint(**self._pending())
 
-  def save_checkpoint(self, may_fail: bool = False, **extra: Any) -> None:
+  def save_checkpoint(self, may_fail: bool = False, **extra: object) -> None:
     """Saves this step, once.
 
     Args:

@@ -1,12 +1,13 @@
 """An experiment to run, with its options: the arguments of `run_experiment`, checked."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 from typing import Any
 
 import orbit
 import tensorflow as tf
 
+from official_ext.base import json_types
 from official_ext.training.checkpoints import training_lines
 from official_ext.training.config import definitions
 from official_ext.training.devices import preemption
@@ -41,7 +42,7 @@ class RunOptions:
   branch: bool = False
   watch: preemption.PreemptionWatch | None = None
   profile_steps: tuple[int, int] | None = None
-  origin: Mapping[str, Any] | None = None
+  origin: json_types.JsonMapping | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Experiment:
   save_summary: bool
   options: RunOptions
   start: training_lines.Start
-  code: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  code: json_types.JsonMapping = dataclasses.field(default_factory=dict)
 
   @property
   def trains(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.data import bad_examples
 from official_ext.data import data_identity
 from official_ext.data import input_faults
@@ -42,7 +43,7 @@ class InputReport:
     self._data = data
     self._task = task
     self._is_built = False
-    self._found: list[dict[str, Any]] | None = None  # Looking at many files takes time.
+    self._found: list[json_types.JsonObject] | None = None  # Looking at many files takes time.
 
   @contextlib.contextmanager
   def building(self) -> Iterator[None]:
@@ -58,7 +59,7 @@ class InputReport:
     with bad_examples.logged_in(self.log), served_inputs.belonging_to(getattr(self._task, 'task_config', None)):
       yield
 
-  def identity(self) -> list[dict[str, Any]]:
+  def identity(self) -> list[json_types.JsonObject]:
     """The identity of the data: those of the library's sources, or of the files that the configuration names.
 
     For another input, it is the number of examples, if the task knows it. [] if nothing is known, or the input was not
@@ -70,7 +71,7 @@ class InputReport:
       self._found = self._identify()
     return self._found
 
-  def _identify(self) -> list[dict[str, Any]]:
+  def _identify(self) -> list[json_types.JsonObject]:
     found = data_identity.of_config(self._data)
     num_examples = self._task.num_examples(self._data) if hasattr(self._task, 'num_examples') else None
     found = {**found, 'num_examples': num_examples} if num_examples is not None else found
@@ -134,7 +135,7 @@ class InputReport:
       return {}
     return {SKIPS: self.log.take_skips(end)}
 
-  def examine(self, batch_numbers: Sequence[int], model: Any) -> str:
+  def examine(self, batch_numbers: Sequence[int], model: object) -> str:
     """Finds the inputs or labels that have made the loss of some batches not finite.
 
     Only the library's own inputs can read a batch again. The loss itself tests the labels, on the CPU, whose kernels
@@ -183,7 +184,7 @@ class InputReport:
       return None
 
 
-def _rows(batch: Any, test: Any) -> list[Any]:
+def _rows(batch: object, test: Any) -> list[Any]:
   """(name, rows) of the tensors with rows that pass a test of arrays [b, n]; those of the lowest rank first."""
   found = []
   flat = [(name, tensor) for name, tensor in _named(batch) if tf.is_tensor(tensor) and isinstance(tensor, tf.Tensor)]
@@ -204,7 +205,7 @@ def _equals(array: np.ndarray, value: int) -> np.ndarray:
   return (array == value) if array.dtype.kind in 'iu' else np.zeros(array.shape, bool)
 
 
-def _named(batch: Any) -> Iterator[Any]:
+def _named(batch: object) -> Iterator[Any]:
   """(name, tensor) of a batch: the keys of its dictionaries, the numbers of its tuples."""
   yield from zip(bad_examples.paths(batch), tf.nest.flatten(batch))
 

@@ -7,6 +7,7 @@ from typing import Any
 import orbit
 import tensorflow as tf
 
+from official_ext.base import protocols
 from official_ext.training.checkpoints import best
 from official_ext.training.checkpoints import ema_checkpoints
 from official_ext.training.checkpoints import manager as manager_lib
@@ -107,7 +108,7 @@ def _train_actions(
   ]
 
 
-def _eval_actions(experiment: experiment_run.Experiment, trainer: Any) -> list[orbit.Action]:
+def _eval_actions(experiment: experiment_run.Experiment, trainer: protocols.Trainer) -> list[orbit.Action]:
   owns, from_chief = best.ownership(experiment.mode, experiment.model_dir), experiment.workers.from_chief
   return [
     *experiment.options.eval_actions,

@@ -4,6 +4,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_ext.base import json_types
+from official_ext.base import protocols
+
 
 def speed(trainer: Any, step: int, train_steps: int) -> dict[str, float]:
   """The speed of the last loop. It counts only training: no compilation, evaluation or saving.
@@ -31,7 +34,7 @@ def speed(trainer: Any, step: int, train_steps: int) -> dict[str, float]:
   return values
 
 
-def compiled(trainer: Any) -> dict[str, Any] | None:
+def compiled(trainer: Any) -> json_types.JsonObject | None:
   """The values of the event 'compiled'; None while the trainer has not chosen how its step is run."""
   plan = getattr(trainer, 'plan', None)
   if plan is None:
@@ -61,7 +64,7 @@ def report_replicas(strategy: tf.distribute.Strategy, before: int | None) -> Non
     )
 
 
-def note_seconds(trainer: Any, kind: str, seconds: float) -> None:
+def note_seconds(trainer: protocols.Trainer, kind: str, seconds: float) -> None:
   """Counts time that was spent beside the steps, if a trainer keeps a profile: see profiling.py for the kinds."""
   profiler = getattr(trainer, 'profiler', None)
   if profiler is not None:

@@ -28,7 +28,9 @@ _PATIENCE = 3  # How often a loop may come by after it was asked to stop: it may
 class LoopTask(base_task.Task):
   """A task that owns its loop: it implements `run_loop`, and none of `build_model`, `build_inputs` and `forward`."""
 
-  def check_loop(self, params: Any, model_dir: str, previous: Mapping[str, Any] | None) -> None:
+  def check_loop(
+    self, params: definitions.ExperimentConfig, model_dir: str, previous: Mapping[str, object] | None
+  ) -> None:
     """Refuses what can be refused before the run writes anything.
 
     Args:
@@ -77,7 +79,7 @@ class LoopRun:
     self,
     params: definitions.ExperimentConfig,
     model_dir: str,
-    previous: Mapping[str, Any] | None = None,
+    previous: Mapping[str, object] | None = None,
     stop_after: int = 0,
     show: Callable[[str, str], None] = lambda name, text: None,
   ):
@@ -126,7 +128,7 @@ class LoopRun:
   def keep(self, name: str, content: bytes) -> None:
     """Writes a file into the run's folder; one that differs stays beside it, as NAME.1.EXTENSION and so on."""
 
-  def note(self, **values: Any) -> None:
+  def note(self, **values: object) -> None:
     """Adds JSON values to the run's record."""
 
   def set_length(self, train_steps: int) -> None:
@@ -159,7 +161,7 @@ class LoopRun:
           f'the trainer goes on at step {step}, after it was asked to stop: a run of it could not be stopped'
         )
 
-  def tell(self, event: str, values: Mapping[str, Any]) -> None:
+  def tell(self, event: str, values: Mapping[str, object]) -> None:
     """Writes an event at the present step: see training/writers/writers.py for their names."""
     self._show(f'{event} {self.step}', '  '.join(f'{name} {_shown(value)}' for name, value in values.items()))
 
@@ -167,7 +169,7 @@ class LoopRun:
     """Reports the first call of `begin`."""
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
   return f'{value:.4g}' if isinstance(value, float) else str(value)
 
 
@@ -295,7 +297,7 @@ class OwnedLoop:
       print(f'{self._model_dir}: other code than before: {changes}', flush=True)
     return self
 
-  def train(self, **_: Any) -> Mapping[str, Any]:
+  def train(self, **_: object) -> Mapping[str, Any]:
     """Lets the task train.
 
     Raises:

@@ -4,9 +4,11 @@ from typing import Any
 
 from official.core import base_trainer
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import errors
 from official_ext.base import model_garden_internals
+from official_ext.base import protocols
 from official_ext.data import pipelines
 from official_ext.training.checkpoints import warm_start
 from official_ext.training.config import definitions
@@ -23,7 +25,14 @@ class ModelGardenTrainer(base_trainer.Trainer):
     inputs: the reports of both inputs, by 'train_data' and 'validation_data'.
   """
 
-  def __init__(self, config: Any, task: Any, model: Any, optimizer: Any, **kwargs: Any):
+  def __init__(
+    self,
+    config: object,
+    task: protocols.Task,
+    model: tf_keras.Model,
+    optimizer: tf_keras.optimizers.Optimizer,
+    **kwargs: object,
+  ):
     """Initializes the trainer, inside the strategy's scope; see base class."""
     config = definitions.upgrade(config)
     self._evaluation_repeats = False  # Set when a dataset for evaluation is made.
@@ -47,7 +56,9 @@ class ModelGardenTrainer(base_trainer.Trainer):
         raise
       raise mistake from error
 
-  def _prepared_for_evaluation(self, dataset: Any, input_context: tf.distribute.InputContext | None = None) -> Any:
+  def _prepared_for_evaluation(
+    self, dataset: tf.data.Dataset, input_context: tf.distribute.InputContext | None = None
+  ) -> Any:
     """The dataset without tf.data's tuning. Notes whether it never ends."""
     if isinstance(dataset, tf.data.Dataset) and tf.executing_eagerly():  # A parameter server makes it in a graph.
       self._evaluation_repeats |= pipelines.never_ends(dataset)

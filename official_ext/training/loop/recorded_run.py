@@ -1,11 +1,11 @@
 """A context around everything that a run does: its record and events say how it ended, whatever has ended it."""
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from absl import logging
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.training.checkpoints import rollbacks as rollbacks_lib
 from official_ext.training.devices import failures
 from official_ext.training.devices import hang_watch
@@ -91,7 +91,7 @@ class RecordedRun:
     self.record.finish(status, message)
     if self.events.nothing_to_do and self.trainer.strategy.extended.should_checkpoint:
       print(f'finished before, at step {step}: nothing to do', flush=True)
-    values: dict[str, Any] = {} if error is None else {'error': message}
+    values: json_types.JsonObject = {} if error is None else {'error': message}
     if not self.record.is_anothers:
       event = 'failed' if status == 'diverged' else status
       self.events.tell(event, step, {**values, 'skipped_updates': skipped} if skipped else values)
@@ -122,7 +122,7 @@ class RecordedRun:
     self.events.writers.close()
 
 
-def _plan_record(trainer: Any) -> Mapping[str, Any]:
+def _plan_record(trainer: object) -> json_types.JsonMapping:
   plan = getattr(trainer, 'plan', None)
   if plan is None:
     return {}

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 import contextlib
 import sys
-from typing import Any
 
+from official_ext.base import protocols
 from official_ext.base.run_folder import run_lock
 from official_ext.base.run_folder import run_status
 from official_ext.training.actions import event_actions as event_actions_lib
@@ -23,7 +23,10 @@ from official_ext.training.writers import writer_registry
 
 @contextlib.contextmanager
 def recorded(
-  experiment: experiment_run.Experiment, trainer: Any, actions: Sequence[Any], lock: run_lock.RunLock | None
+  experiment: experiment_run.Experiment,
+  trainer: protocols.Trainer,
+  actions: Sequence[object],
+  lock: run_lock.RunLock | None,
 ) -> Iterator[recorded_run.RecordedRun]:
   """Opens the run's record, and makes its writers; at the end they report how it ended."""
   was_finished = experiment.trains and experiment.workers.from_chief(
@@ -47,7 +50,7 @@ def recorded(
 
 
 def _make_events(
-  experiment: experiment_run.Experiment, actions: Sequence[Any], was_finished: bool
+  experiment: experiment_run.Experiment, actions: Sequence[object], was_finished: bool
 ) -> run_events.RunEvents:
   params, is_chief = experiment.params, experiment.is_chief
   classes = tuple(getattr(experiment.task, 'class_names', ()))

@@ -8,6 +8,7 @@ from official.core import actions
 import orbit
 
 from official_ext.base import errors
+from official_ext.base import protocols
 from official_ext.training.checkpoints import ema_checkpoints
 from official_ext.training.checkpoints import manager
 from official_ext.training.config import definitions
@@ -219,7 +220,7 @@ def get_train_actions(
 
 
 def get_eval_actions(
-  params: definitions.ExperimentConfig, trainer: Any, model_dir: str, owns: Callable[[], bool]
+  params: definitions.ExperimentConfig, trainer: protocols.Trainer, model_dir: str, owns: Callable[[], bool]
 ) -> list[orbit.Action]:
   """Model Garden's eval actions; only the chief's files count.
 

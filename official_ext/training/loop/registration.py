@@ -50,7 +50,7 @@ def register_task(config_class: type) -> Callable[[T], T]:
   )
 
 
-def _registering(register: Callable[[Any], Any], what: str, known: Callable[[], Any]) -> Callable[[T], T]:
+def _registering(register: Callable[[Any], Any], what: str, known: Callable[[], object]) -> Callable[[T], T]:
   def decorate(registered: T) -> T:
     try:
       return register(registered)

@@ -18,7 +18,7 @@ _READ = re.compile(r'self\.(?:_?task_config|config)((?:\.\w+)+)')
 
 
 @contextlib.contextmanager
-def named(task_config: Any, task_name: str) -> Iterator[None]:
+def named(task_config: object, task_name: str) -> Iterator[None]:
   """A context that turns an error of Model Garden's about an unset field into one that names the field.
 
   Args:
@@ -43,7 +43,7 @@ def named(task_config: Any, task_name: str) -> Iterator[None]:
     ) from error
 
 
-def _read_by(error: BaseException, task_config: Any) -> list[str]:
+def _read_by(error: BaseException, task_config: object) -> list[str]:
   """The fields that are None, and that the failed line reads."""
   values = dict(_walk(task_config))
   for frame in reversed(traceback.extract_tb(error.__traceback__)):
@@ -54,7 +54,7 @@ def _read_by(error: BaseException, task_config: Any) -> list[str]:
   return []
 
 
-def _walk(config: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
+def _walk(config: object, prefix: str = '') -> Iterator[tuple[str, Any]]:
   """(dotted path, value) of all fields; of a OneOfConfig, only those that it selects."""
   for name, value in vars(config).items():
     if name.startswith('_') or (isinstance(config, oneof.OneOfConfig) and name not in ('type', config.type)):
@@ -64,5 +64,5 @@ def _walk(config: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
       yield from _walk(value, f'{prefix}{name}.')
 
 
-def _is_open(path: str, value: Any) -> bool:
+def _is_open(path: str, value: object) -> bool:
   return path.rpartition('.')[2] in _OPEN and (not value or value == -1)

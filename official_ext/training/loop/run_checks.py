@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base import flat_params
+from official_ext.base import json_types
+from official_ext.base import protocols
 from official_ext.base import suggestions
 from official_ext.base import yaml_text
 from official_ext.base.run_folder import run_lock
@@ -66,10 +68,10 @@ def check_run(
 
 def check_same_on_workers(
   workers: workers_lib.Workers,
-  flags: Mapping[str, Any],
-  versions: Mapping[str, Any],
-  code: Mapping[str, Any],
-  data: Mapping[str, Any],
+  flags: Mapping[str, object],
+  versions: Mapping[str, object],
+  code: Mapping[str, object],
+  data: Mapping[str, object],
 ) -> None:
   """Refuses workers that would not train the same: others than the chief's would change its result silently.
 
@@ -96,7 +98,7 @@ def check_same_on_workers(
     workers.check_same(topic, json.dumps(here, sort_keys=True, default=str), differences)
 
 
-def _compared_versions(versions: Mapping[str, Any]) -> dict[str, Any]:
+def _compared_versions(versions: Mapping[str, object]) -> json_types.JsonObject:
   return {**versions, 'python': '.'.join(str(versions.get('python')).split('.')[:2])}
 
 
@@ -124,7 +126,7 @@ def _folder_of_weights(start: training_lines.Start, mode: str, model_dir: str) -
   return model_dir if 'train' not in mode or manifests.saved_paths(model_dir) else ''
 
 
-def _command(params: Any, mode: str, checkpoint: str | None, branch: bool) -> str:
+def _command(params: definitions.ExperimentConfig, mode: str, checkpoint: str | None, branch: bool) -> str:
   """The arguments that must be the same on all workers, as YAML."""
   return yaml_text.dump({'--mode': mode, '--checkpoint': checkpoint, '--branch': branch, **params.as_dict()})
 
@@ -174,7 +176,7 @@ def effective_batch_size(params: definitions.ExperimentConfig) -> int:
   return (getattr(data, 'global_batch_size', 0) or 0) * params.trainer.gradient_accumulation_steps
 
 
-def resolve_train_steps(params: definitions.ExperimentConfig, task: Any) -> definitions.ExperimentConfig:
+def resolve_train_steps(params: definitions.ExperimentConfig, task: protocols.Task) -> definitions.ExperimentConfig:
   """Turns the lengths and intervals of `trainer` that are given in epochs into steps: see epochs.py.
 
   Raises:
@@ -186,7 +188,7 @@ def resolve_train_steps(params: definitions.ExperimentConfig, task: Any) -> defi
 def check_learning_rate(
   workers: workers_lib.Workers,
   params: definitions.ExperimentConfig,
-  trainer: Any,
+  trainer: protocols.Trainer,
   model_dir: str,
   start: training_lines.Start,
 ) -> None:
@@ -226,7 +228,9 @@ def _first_new_step(model_dir: str, start: training_lines.Start) -> int:
   return manifests.step_of(saved[-1]) if saved and has_finished else 0
 
 
-def check_best_metric(params: Any, task: Any, trainer: Any, evaluates: bool) -> None:
+def check_best_metric(
+  params: definitions.ExperimentConfig, task: protocols.Task, trainer: protocols.Trainer, evaluates: bool
+) -> None:
   """Refuses a `best_checkpoint_eval_metric` that no evaluation of the task will report.
 
   Raises:
@@ -237,7 +241,9 @@ def check_best_metric(params: Any, task: Any, trainer: Any, evaluates: bool) -> 
     _check_reported('trainer.best_checkpoint_eval_metric', name, task, trainer)
 
 
-def check_early_stopping(params: Any, task: Any, trainer: Any, mode: str) -> None:
+def check_early_stopping(
+  params: definitions.ExperimentConfig, task: protocols.Task, trainer: protocols.Trainer, mode: str
+) -> None:
   """Refuses early stopping and lowering of the learning rate if no evaluation could trigger them.
 
   Raises:
@@ -263,6 +269,6 @@ def _check_reported(field: str, name: str, task: Any, trainer: Any) -> None:
   raise errors.UserError(f'{field}: {name}: {hint}{type(task).__name__} reports {", ".join(sorted(reports))}')
 
 
-def _reduces_logs(task: Any) -> bool:
+def _reduces_logs(task: protocols.Task) -> bool:
   """Whether the task makes metrics of its own at the end of an evaluation: their names are known only then."""
   return type(task).reduce_aggregated_logs is not base_task.Task.reduce_aggregated_logs

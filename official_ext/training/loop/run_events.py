@@ -1,8 +1,8 @@
 """Passes the events of a run to its writers first, then to the actions that wait for them."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from official_ext.base import json_types
 from official_ext.base.run_folder import event_names
 from official_ext.training.actions import event_actions
 from official_ext.training.actions import triggers
@@ -36,7 +36,7 @@ class RunEvents:
     """
     self.writers = writers or writers_lib.Writers([])
     self.actions = actions or event_actions.EventActions()
-    self._held: list[tuple[str, int, Mapping[str, Any]]] | None = [] if was_finished else None
+    self._held: list[tuple[str, int, json_types.JsonMapping]] | None = [] if was_finished else None
     self._held_lines: list[str] = []
     self.actions.report_to(self.tell)
 
@@ -45,7 +45,7 @@ class RunEvents:
     """Whether the run had finished before, and nothing has happened since that must be reported."""
     return self._held is not None
 
-  def tell(self, event: str, step: int, values: Mapping[str, Any]) -> None:
+  def tell(self, event: str, step: int, values: Mapping[str, object]) -> None:
     """Writes an event, and takes the actions that wait for it."""
     if self._held is not None:
       if event not in _NEWS:

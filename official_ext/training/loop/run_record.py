@@ -10,13 +10,13 @@ import subprocess
 import tempfile
 import threading
 import time
-from typing import Any
 
 from absl import logging
 
 from official_ext.base import credentials
 from official_ext.base import errors
 from official_ext.base import flat_params
+from official_ext.base import json_types
 from official_ext.base import yaml_text
 from official_ext.base.files import moments
 from official_ext.base.files import paths
@@ -87,7 +87,7 @@ class RunRecord:
     self._writing = threading.Lock()
     self._heartbeat: heartbeat.Heartbeat | None = None
     now = moments.now()
-    self._values: dict[str, Any] = {
+    self._values: json_types.JsonObject = {
       'status': 'running',
       'stage': 'start',
       'step': None,
@@ -135,11 +135,11 @@ class RunRecord:
     return self._is_chief
 
   @property
-  def values(self) -> Mapping[str, Any]:
+  def values(self) -> json_types.JsonMapping:
     """The contents of the file."""
     return dict(self._values)
 
-  def update(self, stage: str | None = None, step: int | None = None, **values: Any) -> None:
+  def update(self, stage: str | None = None, step: int | None = None, **values: object) -> None:
     """Notes the progress of the run. A failure to write is reported once, and does not end the run.
 
     Args:
@@ -157,7 +157,7 @@ class RunRecord:
   def _beat(self) -> None:
     self._put({'heartbeat': moments.now()}, _monotonic('heartbeat'))
 
-  def _put(self, values: Mapping[str, Any], monotonic: Mapping[str, float] | None = None) -> None:
+  def _put(self, values: Mapping[str, object], monotonic: Mapping[str, float] | None = None) -> None:
     with self._writing:
       self._values.update(values)
       self._values['monotonic'] = {**self._values['monotonic'], **(monotonic or {})}
@@ -358,7 +358,7 @@ def _keep(path: str, content: bytes) -> str:
   return kept
 
 
-def _to_json(values: Mapping[str, Any]) -> str:
+def _to_json(values: Mapping[str, object]) -> str:
   masked = credentials.mask_values(values)
   return json.dumps(masked, indent=2, allow_nan=False, default=str) + '\n'
 

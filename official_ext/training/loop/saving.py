@@ -9,6 +9,7 @@ from absl import logging
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import protocols
 from official_ext.training.actions import event_actions
 from official_ext.training.checkpoints import manager as manager_lib
 from official_ext.training.devices import workers
@@ -33,7 +34,7 @@ class Saving:
   def __init__(
     self,
     manager: manager_lib.CheckpointManager | None,
-    trainer: Any,
+    trainer: protocols.Trainer,
     global_step: tf.Variable,
     strategy: tf.distribute.Strategy,
     events: run_events.RunEvents,
@@ -71,7 +72,7 @@ class Saving:
     lacks = not self._manager.holds(step)
     return not workers.on_any(self._strategy, lacks)
 
-  def save(self, may_fail: bool = False, **extra: Any) -> None:
+  def save(self, may_fail: bool = False, **extra: object) -> None:
     """Saves the present step, once: see `Controller.save_checkpoint`."""
     step = self._step_now()
     self._on_stage('save', step)
@@ -161,7 +162,7 @@ class Saving:
     stage: str,
     step: int,
     evaluation_is_due: Callable[[], bool] = lambda: True,
-    **extra: Any,
+    **extra: object,
   ) -> Iterator[None]:
     """A context that saves a step whose training is done, before another error in it ends the run.
 
@@ -181,7 +182,7 @@ class Saving:
         self._save_on_the_way_out(save, stage, step, {**extra, **pending})
       raise
 
-  def _save_on_the_way_out(self, save: Callable[..., None], stage: str, step: int, extra: Mapping[str, Any]) -> None:
+  def _save_on_the_way_out(self, save: Callable[..., None], stage: str, step: int, extra: Mapping[str, object]) -> None:
     """Saves, but raises nothing: the error that has ended the run is the one to report."""
     try:
       save(**extra)

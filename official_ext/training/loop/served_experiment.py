@@ -13,6 +13,7 @@ from official.core import task_factory
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import protocols
 from official_ext.data import bad_examples
 from official_ext.data.service import served_inputs
 from official_ext.data.service import worker
@@ -57,7 +58,7 @@ def build_inputs(params: definitions.ExperimentConfig) -> Mapping[str, served_in
   return found
 
 
-def _build_input(task: Any, params: definitions.ExperimentConfig, name: str) -> None:
+def _build_input(task: protocols.Task, params: definitions.ExperimentConfig, name: str) -> None:
   data = getattr(params.task, name, None)
   if data is None or not data.global_batch_size:
     return

@@ -24,7 +24,7 @@ class StepInputs:
     in_memory: how to compute the batch of a number; None if batches come from the iterator.
   """
 
-  def __init__(self, next_inputs: Callable[[Any], Any], global_step: tf.Variable, seed: int, num_micro_steps: int):
+  def __init__(self, next_inputs: Callable[[Any], object], global_step: tf.Variable, seed: int, num_micro_steps: int):
     """Initializes it, inside the strategy's scope.
 
     Args:
@@ -49,7 +49,7 @@ class StepInputs:
     """Prepares for steps that find their batches so many updates further than their numbers."""
     self._data_offset.assign(data_offset)
 
-  def take(self, iterator: Any, steps_ahead: int = 0) -> list[Any]:
+  def take(self, iterator: tf.data.Iterator, steps_ahead: int = 0) -> list[Any]:
     """Takes the micro-batches of one step, and notes how long that took. Cross-replica context, on the host.
 
     Args:
@@ -73,7 +73,7 @@ class StepInputs:
     """The number of the first batch of the next step, or of one further ahead: int64 scalar."""
     return (self._global_step.read_value() + steps_ahead + self._data_offset.read_value()) * self._num_micro_steps
 
-  def take_one(self, iterator: Any, micro_step: int = 0, steps_ahead: int = 0) -> Any:
+  def take_one(self, iterator: tf.data.Iterator, micro_step: int = 0, steps_ahead: int = 0) -> Any:
     """Calls `next_train_inputs`, which may read the step and its seeds. Cross-replica context.
 
     Args:

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import protocols
 from official_ext.base.run_folder import run_lock
 from official_ext.base.run_folder import run_status
 from official_ext.training.config import definitions
@@ -25,7 +26,7 @@ RunOptions = experiment_run.RunOptions
 
 def run_experiment(
   distribution_strategy: tf.distribute.Strategy,
-  task: Any,
+  task: protocols.Task,
   mode: str,
   params: definitions.ExperimentConfig,
   model_dir: str,
@@ -80,7 +81,7 @@ def run_experiment(
   return trainer.model, {**logs, **({'skipped_updates': skipped} if skipped else {})}
 
 
-def _identify_code(experiment: experiment_run.Experiment, trainer: Any) -> Mapping[str, Any]:
+def _identify_code(experiment: experiment_run.Experiment, trainer: protocols.Trainer) -> Mapping[str, Any]:
   """Returns `code` and `versions` of the run; refuses workers with other packages, code or data than the chief's."""
   options = experiment.options
   versions, code = code_identity.versions(), code_identity.of_task(experiment.task, experiment.params, options.origin)

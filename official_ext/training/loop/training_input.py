@@ -7,6 +7,7 @@ from absl import logging
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base import protocols
 from official_ext.data import input_faults
 from official_ext.data import pipelines
 from official_ext.data import position
@@ -24,7 +25,7 @@ class TrainingInput:
     is_custom: whether the dataset was handed to the trainer, which cannot build it again.
   """
 
-  def __init__(self, task: Any, data: Any, batches_per_step: int, is_custom: bool):
+  def __init__(self, task: protocols.Task, data: object, batches_per_step: int, is_custom: bool):
     """Initializes an input that begins at its first batch.
 
     Args:
@@ -45,7 +46,7 @@ class TrainingInput:
     first = (step - 1 + self.data_offset) * self._batches_per_step
     return list(range(first, first + self._batches_per_step))
 
-  def after(self, step: int, distribute_dataset: Callable[..., Any]) -> Any | None:
+  def after(self, step: int, distribute_dataset: Callable[..., object]) -> Any | None:
     """The dataset that begins after the batches that `step` steps have used; None if the present one does.
 
     Args:
@@ -93,7 +94,7 @@ class TrainingInput:
     return pipelines.transformed(self._task.build_inputs, skip)
 
 
-def _is_from_a_service(data: Any) -> bool:
+def _is_from_a_service(data: object) -> bool:
   """Whether Model Garden's InputReader takes the batches of a data configuration from a tf.data service."""
   return bool(getattr(data, 'enable_tf_data_service', False) and getattr(data, 'tf_data_service_address', None))
 

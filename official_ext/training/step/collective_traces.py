@@ -30,7 +30,7 @@ class _Local(threading.local):
 _LOCAL = _Local()
 
 
-def _noting(meet: Callable[..., Any]) -> Callable[..., Any]:
+def _noting(meet: Callable[..., object]) -> Callable[..., Any]:
   @functools.wraps(meet)
   def noted(*args, **kwargs):
     before, _LOCAL.is_meeting = _LOCAL.is_meeting, True

@@ -25,7 +25,7 @@ Update = updates.GuardedUpdate | updates.ManualUpdate
 class Execution(Protocol):
   """Runs steps. Cross-replica context."""
 
-  def run(self, batches: Sequence[Sequence[Any]]) -> None:
+  def run(self, batches: Sequence[Sequence[object]]) -> None:
     """Runs one step for each element, which has the micro-batches of the step."""
 
 
@@ -50,7 +50,7 @@ class GraphExecution:
     self._strategy.run(self._update.run, args=(micro_batches,))
 
   @do_not_convert
-  def run(self, batches: Sequence[Sequence[Any]]) -> None:
+  def run(self, batches: Sequence[Sequence[object]]) -> None:
     """See `Execution`."""
     for micro_batches in batches:
       self._run_one(list(micro_batches))
@@ -90,7 +90,7 @@ class FusedExecution:
     self._many = compiled(self._run_steps)
 
   @do_not_convert
-  def run(self, batches: Sequence[Sequence[Any]]) -> None:
+  def run(self, batches: Sequence[Sequence[object]]) -> None:
     """See `Execution`. `batches` has one or `plan.steps_per_execution` steps."""
     if len(batches) == 1:
       self._strategy.run(self._one, args=(list(batches[0]),))

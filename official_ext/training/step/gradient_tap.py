@@ -50,7 +50,7 @@ class GradientTap:
     on_cpu: see `global_norm`; a plan without XLA sets it to False.
   """
 
-  def __init__(self, optimizer: Any, on_cpu: bool = False):
+  def __init__(self, optimizer: tf_keras.optimizers.Optimizer, on_cpu: bool = False):
     """Puts the tap on `optimizer`.
 
     Args:
@@ -127,7 +127,7 @@ class GradientTap:
 
 
 @tf.autograph.experimental.do_not_convert
-def inner_optimizer(optimizer: Any) -> Any:
+def inner_optimizer(optimizer: tf_keras.optimizers.Optimizer) -> Any:
   """The optimizer that makes the update, inside loss scaling and moving averages."""
   while True:
     if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
@@ -189,7 +189,7 @@ def global_norm(gradients: Sequence[Gradient], on_cpu: bool = False) -> tf.Tenso
   return tf.sqrt(tf.add_n(squares)) if squares else tf.constant(0.0)
 
 
-def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
+def build(optimizer: tf_keras.optimizers.Optimizer, variables: Sequence[tf.Variable]) -> None:
   """Creates the variables of an optimizer (slots, iterations), as its first `apply_gradients` would."""
   tf_internals.create_legacy_variables(optimizer, variables)
   if hasattr(optimizer, 'build'):
@@ -199,7 +199,7 @@ def build(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
     build(inner, variables)
 
 
-def variables_of(optimizer: Any) -> list[tf.Variable]:
+def variables_of(optimizer: tf_keras.optimizers.Optimizer) -> list[tf.Variable]:
   """All variables that an optimizer writes, including those of the optimizers inside it."""
   found: dict[int, tf.Variable] = {}
   while optimizer is not None:
@@ -212,7 +212,7 @@ def variables_of(optimizer: Any) -> list[tf.Variable]:
   return list(found.values())
 
 
-def logs_of(optimizer: Any) -> dict[str, tf.Tensor]:
+def logs_of(optimizer: tf_keras.optimizers.Optimizer) -> dict[str, tf.Tensor]:
   """The logs of the optimizer that makes the update, about the last one: float32 scalars under 'optimizer/...'.
 
   Its method `logs` returns them, if it has one: a dictionary from names, always the same, to scalars read from its
@@ -222,7 +222,7 @@ def logs_of(optimizer: Any) -> dict[str, tf.Tensor]:
   return {f'optimizer/{name}': tf.cast(value, tf.float32) for name, value in logs().items()} if callable(logs) else {}
 
 
-def hyperparameters(optimizer: Any) -> list[tf.Variable]:
+def hyperparameters(optimizer: tf_keras.optimizers.Optimizer) -> list[tf.Variable]:
   """The variables in which an optimizer, and those inside it, keep constants of the configuration: the learning rate
   of a new optimizer; learning rate, momentum and decay of a legacy one."""
   return tf_internals.hyperparameter_variables(inner_optimizer(optimizer))

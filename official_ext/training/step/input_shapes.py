@@ -1,7 +1,6 @@
 """Notes which shapes the inputs of a compiled step have: XLA compiles once for each."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from absl import logging
 import tensorflow as tf
@@ -23,7 +22,7 @@ class InputShapes:
     with self._strategy.scope():
       self._seen = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0)
 
-  def note(self, micro_batches: Sequence[Any]) -> None:
+  def note(self, micro_batches: Sequence[object]) -> None:
     """Remembers the shapes of a step's inputs. Cross-replica context, in a graph or outside."""
     if self._seen is None:
       return

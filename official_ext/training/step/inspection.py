@@ -18,6 +18,7 @@ from tensorboard.plugins.histogram import metadata as histogram_metadata
 from tensorboard.plugins.scalar import summary_v2 as scalars
 from tensorboard.util import tensor_util
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import errors
 from official_ext.base import tf_internals
@@ -43,9 +44,9 @@ class Inspector:
     self,
     config: trainer_parts.InspectConfig,
     step: training_step.TrainingStep,
-    optimizer: Any,
-    take_batches: Callable[[Any], list[Any]],
-    model: Any = None,
+    optimizer: tf_keras.optimizers.Optimizer,
+    take_batches: Callable[[tf.data.Iterator, int], list[Any]],
+    model: tf_keras.Model | None = None,
   ):
     """Makes an inspector.
 
@@ -53,7 +54,8 @@ class Inspector:
       config: `trainer.inspect`.
       step: the trainer's, planned before the first inspection.
       optimizer: the trainer's.
-      take_batches: takes the micro-batches of one step from the iterator that it is given.
+      take_batches: takes the micro-batches of one step from an iterator; its second argument is the number of steps
+        between the current one and that.
       model: whose networks name the variables, where it is a container of several: see variable_names.py.
     """
     self._model = model
@@ -71,7 +73,7 @@ class Inspector:
     every = self._config.every
     return every > 0 and (step + num_steps) // every > step // every
 
-  def run(self, iterator: Any, num_steps: int, step: int) -> None:
+  def run(self, iterator: tf.data.Iterator, num_steps: int, step: int) -> None:
     """Inspects the first step of a program, and then runs the program. Cross-replica context, outside of a graph.
 
     Args:
@@ -91,7 +93,7 @@ class Inspector:
     self.seconds += time.perf_counter() - start
     run(batches)
 
-  def look(self, iterator: Any, step: int) -> None:
+  def look(self, iterator: tf.data.Iterator, step: int) -> None:
     """Inspects the step after so many, whose batches can be taken again. Cross-replica context, outside of a graph.
 
     Args:
@@ -108,6 +110,7 @@ class Inspector:
 
   def _program(self, iterator, num_steps):
     """(takes the batches of some steps, runs these steps, the type specs of a step's batches; None for any)."""
+    assert self._step.plan is not None
     if self._step.plan.eager:
       return self._taker(num_steps), self._step.run, None
     if num_steps not in self._programs:
@@ -202,7 +205,7 @@ class _View:
         self._outputs.append((path, tensor))
 
   def of_update(
-    self, variables: Sequence[tf.Variable], before: Sequence[tf.Tensor], loss: tf.Tensor, gradients: Any
+    self, variables: Sequence[tf.Variable], before: Sequence[tf.Tensor], loss: tf.Tensor, gradients: Sequence[tf.Tensor]
   ) -> Any:
     """What is to be shown, after the update.
 
@@ -290,7 +293,7 @@ def _dense_values(gradient: gradient_tap.Gradient) -> tf.Tensor:
   return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
-def _is_here(tensor: Any) -> bool:
+def _is_here(tensor: tf.Tensor) -> bool:
   """Whether a tensor is one of the graph at hand, and not of the body of a loop or a function inside it."""
   tensor = tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor
   return tensor.graph is tf.compat.v1.get_default_graph()

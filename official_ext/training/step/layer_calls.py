@@ -75,7 +75,7 @@ def followed(on_output: Callable[[str, Any], None] = lambda path, outputs: None)
 
 
 @contextlib.contextmanager
-def changed(change: Callable[[str, Any], Any]) -> Iterator[None]:
+def changed(change: Callable[[str, Any], object]) -> Iterator[None]:
   """A context in which layers that are called in this thread return something else.
 
   Args:

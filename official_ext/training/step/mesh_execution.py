@@ -104,7 +104,7 @@ class MeshExecution:
         twin.of.assign(self._mesh.whole(twin.on_mesh.read_value()))
 
   @do_not_convert
-  def run(self, batches: Sequence[Sequence[Any]]) -> None:
+  def run(self, batches: Sequence[Sequence[object]]) -> None:
     """See `executions.Execution`. Inside `running`, outside of a graph."""
     for micro_batches in batches:
       program = self._program(list(micro_batches))
@@ -113,7 +113,7 @@ class MeshExecution:
       self._parts.global_step.assign_add(1)  # The input reads it; the twin has counted by itself.
 
   @do_not_convert
-  def try_step(self, specs: Any, num_micro_batches: int, batch_size: int) -> None:
+  def try_step(self, specs: object, num_micro_batches: int, batch_size: int) -> None:
     """Runs a step on zeros and forgets it. The steps that follow run the same program.
 
     Args:
@@ -239,7 +239,7 @@ class _Activations:
     self._paths: set[str] = set()
     self._used: set[int] = set()
 
-  def with_layout(self, path: str, outputs: Any) -> Any:
+  def with_layout(self, path: str, outputs: object) -> Any:
     """What a layer returns, in its layout: see `layer_calls.changed`. Only the first tensor is an activation."""
     self._paths.add(path)
     index = sharding.index_of_rule(self._rules, path)

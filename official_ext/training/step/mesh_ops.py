@@ -28,7 +28,7 @@ from official_ext.training.model_parts import stacked
 from official_ext.training.step import method_patch
 
 
-def _strided_slice(original: Callable[..., Any]) -> Callable[..., Any]:
+def _strided_slice(original: Callable[..., object]) -> Callable[..., Any]:
   @functools.wraps(original)
   def strided_slice(
     input,  # As TensorFlow names it.
@@ -92,7 +92,7 @@ def _without_new_axes(
   return kept, new_axes
 
 
-def _select(original: Callable[..., Any]) -> Callable[..., Any]:
+def _select(original: Callable[..., object]) -> Callable[..., Any]:
   @functools.wraps(original)
   def select(condition, t, e, name=None):
     condition = tf.convert_to_tensor(condition)
@@ -119,7 +119,7 @@ def _top_k(original: Callable[..., Any]) -> Callable[..., Any]:
   return top_kv2
 
 
-def _fused_batch_norm(original: Callable[..., Any]) -> Callable[..., Any]:
+def _fused_batch_norm(original: Callable[..., object]) -> Callable[..., Any]:
   @functools.wraps(original)
   def fused_batch_norm_v3(
     x,

@@ -72,7 +72,7 @@ class Written:
 
     return wrap
 
-  def _reading(self, original: Callable[..., Any]) -> Callable[..., Any]:
+  def _reading(self, original: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def read(variable, *args, **kwargs):
       if tf.executing_eagerly():

@@ -12,7 +12,7 @@ class MethodPatch:
   A method that the owner inherits, also an object from its class, is inherited again afterwards.
   """
 
-  def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]):
+  def __init__(self, owner: object, name: str, wrap: Callable[[Any], object]):
     """Makes a context that may be entered repeatedly.
 
     Args:
@@ -34,7 +34,7 @@ class MethodPatch:
         self._own = vars(self._owner).get(self._name)
         self._set(self._wrap(getattr(self._owner, self._name)))
 
-  def __exit__(self, *_: Any) -> None:
+  def __exit__(self, *_: object) -> None:
     with self._lock:
       self._num_inside -= 1
       if not self._num_inside and self._own is not None:
@@ -47,7 +47,7 @@ class MethodPatch:
     """By which an attribute is set as it is: Keras' objects track what they are given."""
     return type if isinstance(self._owner, type) else object
 
-  def _set(self, method: Any) -> None:
+  def _set(self, method: object) -> None:
     self._kind.__setattr__(self._owner, self._name, method)
 
 

@@ -28,7 +28,7 @@ class _Region:
     is_again: whether this is the second run, which takes `seeds` instead of adding to them.
   """
 
-  def __init__(self, home: Any, seeds: list[tuple[str | None, tf.Tensor]], is_again: bool):
+  def __init__(self, home: object, seeds: list[tuple[str | None, tf.Tensor]], is_again: bool):
     self.home = home
     self.seeds = seeds
     self.is_again = is_again
@@ -65,7 +65,7 @@ def _inside(region: _Region) -> Iterator[None]:
     _LOCAL.regions.pop()
 
 
-def is_in(graph: Any) -> bool:
+def is_in(graph: tf.Graph) -> bool:
   """Whether a function that `recompute_grad` may run again is being run in a graph."""
   return any(region.home is graph for region in _LOCAL.regions)
 
@@ -82,7 +82,7 @@ def warn_of_other_draws() -> None:
     )
 
 
-def seed_of(graph: Any, salt: str | None, make_seed: Callable[[], tf.Tensor]) -> tf.Tensor:
+def seed_of(graph: tf.Graph, salt: str | None, make_seed: Callable[[], tf.Tensor]) -> tf.Tensor:
   """The seed of a draw: `make_seed()`, or if a function is run again, that of its first run.
 
   Args:
@@ -103,7 +103,7 @@ def seed_of(graph: Any, salt: str | None, make_seed: Callable[[], tf.Tensor]) ->
   return seed
 
 
-def _remembering(decorate: Callable[..., Any]) -> Callable[..., Any]:
+def _remembering(decorate: Callable[..., object]) -> Callable[..., Any]:
   """TensorFlow's `decorate(f, args, kwargs)`, which calls a function that has a custom gradient."""
 
   @functools.wraps(decorate)

@@ -1,9 +1,9 @@
 """Statistics that each replica gathers by itself, such as those of batch normalisation."""
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import tf_internals
 
@@ -11,7 +11,7 @@ from official_ext.base import tf_internals
 class ReplicaStatistics:
   """The variables of a model that every replica has a value of its own for."""
 
-  def __init__(self, model: Any):
+  def __init__(self, model: tf_keras.Model):
     """Takes a model, whose variables may come to exist later."""
     self._model = model
     self._agree_fn: Callable[[], None] | None = None

@@ -45,7 +45,7 @@ class StepMeans:
     self._grad_norm.update_state(tf.where(finite, norm, 0.0), sample_weight=weight)
     return weight
 
-  def update_optimizer(self, weight: Any) -> None:
+  def update_optimizer(self, weight: tf.Tensor) -> None:
     """Counts what the optimizer logs about the update that it has made."""
     for name, value in gradient_tap.logs_of(self._optimizer).items():
       self._logs[name].update_state(value, sample_weight=weight)

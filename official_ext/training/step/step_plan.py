@@ -259,7 +259,7 @@ def is_number(value: Any) -> bool:
   return tf.is_tensor(value) and value.shape.rank == 0 and (value.dtype.is_floating or value.dtype.is_integer)
 
 
-def input_traits(specs: Any) -> tuple[bool, int]:
+def input_traits(specs: object) -> tuple[bool, int]:
   """(static_shapes, input_bytes) of a structure of type specs."""
   total = 0
   for spec in tf.nest.flatten(specs):

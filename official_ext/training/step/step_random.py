@@ -4,13 +4,14 @@ A draw that takes its seed from here is the same whenever the same step runs aga
 shape, on another machine. Nothing about it is stored.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import dataclasses
 import functools
 import hashlib
 import math
 import threading
+import types
 from typing import Any
 
 import tensorflow as tf
@@ -105,7 +106,7 @@ def _seed_here(salt: str | None) -> tf.Tensor:
   return seed if element is None else keyed_draws.numbered(seed, element)
 
 
-def _seed_in(graph: Any, salt: str | None) -> tf.Tensor:
+def _seed_in(graph: tf.Graph, salt: str | None) -> tf.Tensor:
   """A new seed in a graph."""
   key = current_key()
   assert key is not None
@@ -125,14 +126,14 @@ def _graph_here() -> Any:
   return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
-def _is_inline(graph: Any) -> bool:
+def _is_inline(graph: tf.Graph) -> bool:
   """Whether a graph runs only inside the graph in which it was made: a loop, a branch, tf.vectorized_map under XLA."""
   if isinstance(graph, tf_internals.ControlFlowGraph):
     return True
   return hasattr(graph, 'outer_graph') and f'{graph.get_name_scope()}/'.startswith(_VECTORIZED_BODY)
 
 
-def _vectorized_element(graph: Any) -> tf.Tensor | None:
+def _vectorized_element(graph: tf.Graph) -> tf.Tensor | None:
   """The number of the element, in a function that tf.vectorized_map calls: an int32 scalar; None elsewhere."""
   scope = '' if graph is None else graph.get_name_scope()
   before, body, _ = f'{scope}/'.rpartition(_VECTORIZED_BODY)
@@ -163,7 +164,7 @@ def _seed_of(key: StepKey, salt: str | None) -> tf.Tensor:
 _NUMBERED = ' call '  # The number of the draw is appended to a salt that ends so.
 
 
-def uniform(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
+def uniform(shape: object, seed: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
   """Uniform numbers in [0, 1), the same in a graph and in an XLA program.
 
   Args:
@@ -180,7 +181,7 @@ def uniform(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Ten
   return tf.cast(tf.bitwise.right_shift(bits, 32 - num_bits), dtype) * tf.cast(2.0**-num_bits, dtype)
 
 
-def normal(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.float32, limit: float | None = None) -> tf.Tensor:
+def normal(shape: object, seed: tf.Tensor, dtype: tf.DType = tf.float32, limit: float | None = None) -> tf.Tensor:
   """Standard normal numbers, in a graph and in an XLA program the same but for rounding: see `uniform`.
 
   Args:
@@ -198,7 +199,7 @@ def normal(shape: Any, seed: tf.Tensor, dtype: tf.DType = tf.float32, limit: flo
   return tf.cast(tf.math.ndtri(tf.minimum(probability, 1 - 2.0**-24)), dtype)
 
 
-def key_random_layers(model: Any) -> int:
+def key_random_layers(model: tf_keras.Model) -> int:
   """Makes every Keras random layer of a model (Dropout, GaussianNoise, ...) draw by the current key.
 
   Keras gives each such layer a `RandomGenerator`, whose state no tf.train.Checkpoint holds. Here it becomes stateless,
@@ -220,7 +221,7 @@ def key_random_layers(model: Any) -> int:
   return len(generators)
 
 
-def _key_generator(generator: Any, salt: str) -> None:
+def _key_generator(generator: tf.random.Generator, salt: str) -> None:
   """Makes one Keras RandomGenerator stateless, with seeds from `make_seed`."""
 
   def seed_of_this_call():
@@ -301,7 +302,7 @@ def _raw_bounding_box(image_size, bounding_boxes, min_object_covered, seed=0, se
 
 # (module of the generated op, its name, what stands for it in a step). `tf.random.*`, `tf.image.random_*`,
 # `tf.nn.dropout` and `tf_keras.backend.random_*` all end in these; their own seeds count for nothing then.
-_RAW_OPS = (
+_RAW_OPS: Sequence[tuple[types.ModuleType, str, Callable[..., tf.Tensor]]] = (
   (tf_internals.random_ops, 'random_uniform', _raw_uniform),
   (tf_internals.random_ops, 'random_uniform_int', _raw_uniform_int),
   (tf_internals.random_ops, 'random_standard_normal', _raw_normal),
@@ -343,7 +344,7 @@ def _belongs_to_step() -> bool:
   return graph is key.graph
 
 
-def _keyed_or(original: Callable[..., Any], keyed: Callable[..., Any]) -> Callable[..., Any]:
+def _keyed_or(original: Callable[..., object], keyed: Callable[..., object]) -> Callable[..., Any]:
   @functools.wraps(original)
   def op(*args, **kwargs):
     if not (_belongs_to_step() or recomputation.is_in(_graph_here())):
@@ -371,7 +372,7 @@ class _RawOpsAreKeyed:
         for (module, name, keyed), original in zip(_RAW_OPS, self._originals):
           setattr(module, name, _keyed_or(original, keyed))
 
-  def __exit__(self, *_):
+  def __exit__(self, *error):
     with self._lock:
       self._num_inside -= 1
       if not self._num_inside:

@@ -1,6 +1,6 @@
 """Traces a task's step, and turns it from a function that updates into one from inputs to gradients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import contextlib
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ class TaskOutput(NamedTuple):
 
   loss: tf.Tensor
   logs: dict[str, tf.Tensor]
-  gradients: Any
+  gradients: Sequence[tf.Tensor]
 
 
 class StepFunctions(NamedTuple):
@@ -163,7 +163,9 @@ class TaskStep:
 
   # Probing.
 
-  def probe(self, next_inputs: Callable[[Any], Any], iterator: Any, check_xla: bool) -> step_plan.StepTraits:
+  def probe(
+    self, next_inputs: Callable[[Any], object], iterator: tf.data.Iterator, check_xla: bool
+  ) -> step_plan.StepTraits:
     """Traces one step without running it. Cross-replica context.
 
     Args:
@@ -213,7 +215,7 @@ class TaskStep:
     return compiler_error(lambda inputs: self._function(inputs, tf.constant(0, tf.int64)), self.input_specs)
 
 
-def compiler_error(function: Callable[[Any], Any], specs: Any) -> str:
+def compiler_error(function: Callable[[Any], object], specs: object) -> str:
   """Why XLA cannot turn a function into HLO; '' if it can. Runs nothing.
 
   Args:
@@ -247,7 +249,7 @@ def _with_clusters(function):
   return tf.function(run, autograph=False)
 
 
-def _spec_of(value: Any) -> Any:
+def _spec_of(value: object) -> Any:
   """The type spec of a tensor; None for anything else."""
   try:
     return tf.type_spec_from_value(value)

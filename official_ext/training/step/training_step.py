@@ -126,7 +126,7 @@ class TrainingStep:
   # Running.
 
   @do_not_convert
-  def run(self, batches: Sequence[Sequence[Any]]) -> None:
+  def run(self, batches: Sequence[Sequence[object]]) -> None:
     """Runs steps: one, or `plan.steps_per_execution` in one program. Cross-replica context.
 
     Args:
@@ -153,7 +153,7 @@ class TrainingStep:
     self._execution.run_gathering(first_batch, num_steps)
 
   @do_not_convert
-  def rehearse(self, micro_batches: Sequence[Any], new_view: Callable[[], Any]) -> Any:
+  def rehearse(self, micro_batches: Sequence[object], new_view: Callable[[], object]) -> Any:
     """Makes one update, neither guarded nor compiled, and observes it. Cross-replica context.
 
     Args:

@@ -113,7 +113,7 @@ class GuardedUpdate:
     constant_ids = {id(variable) for variable in constants}
     return list({id(v): v for v in variables if id(v) not in constant_ids}.values())
 
-  def reduced_gradients(self, *micro_batches: Any) -> StepOutput:
+  def reduced_gradients(self, *micro_batches: object) -> StepOutput:
     """Runs forward and backward on every micro-batch, accumulates, and sums over the replicas."""
     before = [variable.read_value() for variable in self.step_local_variables]
     outputs: list[Any] = []
@@ -171,7 +171,7 @@ class GuardedUpdate:
     """Clips and applies the gradients."""
     self._tap.apply_reduced(out.gradients, self._variables, out.norm)
 
-  def watched(self, micro_batches: Sequence[Any]) -> WatchedUpdate:
+  def watched(self, micro_batches: Sequence[object]) -> WatchedUpdate:
     """The update, neither guarded nor counted."""
     out = self.reduced_gradients(*micro_batches)
     before = [variable.read_value() for variable in self.variables]
@@ -196,7 +196,7 @@ class GuardedUpdate:
   # A whole step, on a replica that may contain its update.
 
   @do_not_convert
-  def run(self, micro_batches: Sequence[Any]) -> None:
+  def run(self, micro_batches: Sequence[object]) -> None:
     """Makes the update under a condition."""
     out = self.reduced_gradients(*micro_batches)
 
@@ -214,7 +214,7 @@ class GuardedUpdate:
     self._parts.global_step.assign_add(1)
 
   @do_not_convert
-  def run_in_xla(self, micro_batches: Sequence[Any]) -> None:
+  def run_in_xla(self, micro_batches: Sequence[object]) -> None:
     """Makes the update, guarded without a condition around it, for which XLA would copy weights and slots."""
     out = self.reduced_gradients(*micro_batches)
     if self._tap.on_cpu:
@@ -248,7 +248,7 @@ class GuardedUpdate:
   # A whole step over replicas that have threads of their own.
 
   @do_not_convert
-  def run_on_replicas(self, micro_batches: Sequence[Any]) -> None:
+  def run_on_replicas(self, micro_batches: Sequence[object]) -> None:
     """Makes the update. Cross-replica context: only that can contain its condition."""
     strategy = self._parts.strategy
     out = strategy.run(self.reduced_gradients, args=tuple(micro_batches))
@@ -287,20 +287,20 @@ class ManualUpdate:
     """The variables that may be updated."""
     return self._parts.model.trainable_variables
 
-  def make(self, inputs: Any) -> task_step_lib.TaskOutput:
+  def make(self, inputs: object) -> task_step_lib.TaskOutput:
     """Runs the task's step with its updates, on one batch. Replica context."""
     out = self._whole_step(inputs)
     self._means.update(out.loss, out.logs)
     self._means.update_optimizer(1.0)
     return out
 
-  def watched(self, micro_batches: Sequence[Any]) -> WatchedUpdate:
+  def watched(self, micro_batches: Sequence[object]) -> WatchedUpdate:
     """The task's step with its updates, on its one batch. Replica context."""
     before = [variable.read_value() for variable in self.variables]
     return WatchedUpdate(before, self.make(micro_batches[0]).loss, None)
 
   @do_not_convert
-  def run(self, micro_batches: Sequence[Any]) -> None:
+  def run(self, micro_batches: Sequence[object]) -> None:
     """Runs a whole step, in the context of a replica that may contain its updates, on one micro-batch."""
     self.make(micro_batches[0])
     self._parts.global_step.assign_add(1)
@@ -308,7 +308,7 @@ class ManualUpdate:
   run_in_xla = run
 
   @do_not_convert
-  def run_on_replicas(self, micro_batches: Sequence[Any]) -> None:
+  def run_on_replicas(self, micro_batches: Sequence[object]) -> None:
     """Runs a whole step. Cross-replica context."""
     self._parts.strategy.run(self.make, args=(micro_batches[0],))
     self._parts.global_step.assign_add(1)

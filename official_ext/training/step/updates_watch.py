@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import tf_internals
 from official_ext.training.step import method_patch
@@ -27,7 +28,7 @@ class _Observers(threading.local):
 _LOCAL = _Observers()
 
 
-def _announcing(original: Callable[..., Any]) -> Callable[..., Any]:
+def _announcing(original: Callable[..., object]) -> Callable[..., Any]:
   """A class's `apply_gradients` that tells the observers first."""
 
   @tf.autograph.experimental.do_not_convert
@@ -42,7 +43,7 @@ def _announcing(original: Callable[..., Any]) -> Callable[..., Any]:
   return apply_gradients
 
 
-def _announcing_of(optimizer: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _announcing_of(optimizer: tf_keras.optimizers.Optimizer) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
   """The same for one object, whose `apply_gradients` is not that of its class."""
 
   def announcing(original):
@@ -78,7 +79,7 @@ def observed(observer: Observer) -> Iterator[None]:
 class CallsOf:
   """Watches the calls of one object's `apply_gradients`, a tap's too."""
 
-  def __init__(self, optimizer: Any):
+  def __init__(self, optimizer: tf_keras.optimizers.Optimizer):
     self._patch = method_patch.MethodPatch(optimizer, 'apply_gradients', _announcing_of(optimizer))
 
   @contextlib.contextmanager

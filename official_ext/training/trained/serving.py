@@ -16,6 +16,7 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import protocols
 from official_ext.base import tf_internals
 from official_ext.base.files import whole_folders
 from official_ext.data import bad_examples
@@ -34,7 +35,7 @@ _OF_IMAGES = {
 
 
 def export(
-  trained: trained_model.TrainedModel, output_dir: str, facts: Mapping[str, Any] | None = None
+  trained: trained_model.TrainedModel, output_dir: str, facts: Mapping[str, object] | None = None
 ) -> dict[str, str]:
   """Writes a SavedModel. The folder is complete, or does not exist.
 
@@ -88,7 +89,7 @@ def build(trained: trained_model.TrainedModel) -> tuple[tf.Module, dict[str, Any
   return module, {name: _concrete(function, task) for name, function in functions.items()}
 
 
-def _concrete(function: Any, task: Any) -> Any:
+def _concrete(function: object, task: protocols.Task) -> Any:
   where = f'{type(task).__name__}.serving_function'
   if not hasattr(function, 'get_concrete_function'):
     raise errors.UserError(f'{where}: must return a tf.function with an input_signature, or a dictionary of them')
@@ -122,7 +123,7 @@ def _module_of_model_garden(trained: trained_model.TrainedModel) -> tuple[tf.Mod
   return None
 
 
-def _function_of_keras_model(task: Any, model: Any) -> Any:
+def _function_of_keras_model(task: protocols.Task, model: tf_keras.Model) -> Any:
   """The call of a Keras model on the inputs that it was built for, or first called on."""
   specs, call = _inputs_of(task, model)
 
@@ -137,7 +138,9 @@ def _function_of_keras_model(task: Any, model: Any) -> Any:
   return tf.function(serve, input_signature=list(specs.values()), autograph=False)
 
 
-def _inputs_of(task: Any, model: Any) -> tuple[dict[str, tf.TensorSpec], Callable[[dict[str, Any]], Any]]:
+def _inputs_of(
+  task: protocols.Task, model: tf_keras.Model
+) -> tuple[dict[str, tf.TensorSpec], Callable[[dict[str, Any]], Any]]:
   """(specs by name, a function that calls the model with tensors by these names)."""
   if isinstance(model, tf_keras.Model) and getattr(model, 'inputs', None) and tf_internals.is_functional(model):
     structure = model.input
@@ -169,7 +172,7 @@ def _inputs_of(task: Any, model: Any) -> tuple[dict[str, tf.TensorSpec], Callabl
   return {spec.name: spec for spec in specs}, call
 
 
-def _first_call(task: Any, model: Any) -> tuple[Any, Any] | None:
+def _first_call(task: protocols.Task, model: tf_keras.Model) -> tuple[Any, Any] | None:
   """(positional, named) arguments of a subclassed model's first call, as specs; None if it was never called."""
   if not isinstance(model, tf_keras.Model):
     return None
@@ -178,7 +181,7 @@ def _first_call(task: Any, model: Any) -> tuple[Any, Any] | None:
   return model.save_spec()
 
 
-def _is_tensor_spec(value: Any) -> bool:
+def _is_tensor_spec(value: object) -> bool:
   return isinstance(value, tf.TensorSpec)
 
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.base import protocols
 from official_ext.base.files import readable_paths
 from official_ext.training.checkpoints import averaged_weights
 from official_ext.training.checkpoints import best
@@ -152,7 +153,7 @@ def _mixed_precision(runtime: definitions.RuntimeConfig) -> Iterator[None]:
     tf_keras.mixed_precision.set_global_policy(before)
 
 
-def _restore(model: Any, task: Any, path: str, ema: bool) -> str:
+def _restore(model: tf_keras.Model, task: protocols.Task, path: str, ema: bool) -> str:
   """Restores all variables of a model; returns which weights they are."""
   contents = contents_lib.Contents(path)
   items: dict[str, Any] = getattr(model, 'checkpoint_items', {})
@@ -172,7 +173,7 @@ def _restore(model: Any, task: Any, path: str, ema: bool) -> str:
   return wanted
 
 
-def create_variables(task: Any, model: Any) -> None:
+def create_variables(task: Any, model: tf_keras.Model) -> None:
   """Lets a model that makes variables at its first call make them: traces the task's evaluation step, runs nothing.
 
   The inputs of the step are those of the task's data, validation data first. If there are none, as on another machine,

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import shlex
 import types
-from typing import Any
 
 import tensorflow as tf
 
@@ -27,7 +26,7 @@ def load(
   ema: bool = True,
   experiment: str | None = None,
   registry: Sequence[str] = (),
-) -> Any:
+) -> tf_keras.Model:
   """Loads the model that a run has trained, with all its weights: without a strategy, on any machine.
 
   Args:
