@@ -8,6 +8,7 @@ import shlex
 import types
 
 import tensorflow as tf
+import tf_keras
 
 from official_ext.base import errors
 from official_ext.base import json_types
