@@ -67,6 +67,7 @@ class Server:
       stderr=subprocess.DEVNULL,
     )
     self._changed = threading.Condition()
+    self._has_ended = False
     self._started: ForkedProcess | None = None
     self._running: dict[int, ForkedProcess] = {}  # By their numbers, which the system gives again to later ones.
     self._starting = threading.Lock()
@@ -75,6 +76,9 @@ class Server:
   def _read(self):
     for line in self._process.stdout:
       self._note(json.loads(line))
+    with self._changed:
+      self._has_ended = True
+      self._changed.notify_all()
 
   def _note(self, answer: Mapping[str, int]) -> None:
     with self._changed:
@@ -113,7 +117,9 @@ class Server:
   def status(self, process: 'ForkedProcess', timeout: float | None) -> int | None:
     """The exit status of a child, or minus its signal; None if it still runs after `timeout` seconds."""
     with self._changed:
-      self._changed.wait_for(lambda: process.returncode is not None, timeout)
+      self._changed.wait_for(lambda: process.returncode is not None or self._has_ended, timeout)
+      if process.returncode is None and self._has_ended:
+        raise RuntimeError('the process that forks has ended, and with it the status of its children')
       return process.returncode
 
   def close(self) -> None:
