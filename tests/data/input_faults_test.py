@@ -4,12 +4,13 @@ import dataclasses
 import types
 
 import numpy as np
+from official.core import config_definitions
+from official.modeling.hyperparams import base_config
 import pytest
 import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.data import input_faults
-from official_ext.training.config import definitions as cfg
 from official_ext.training.loop import training_input
 from tests.model_garden import tfrecords
 
@@ -41,7 +42,7 @@ def folder(tmp_path):
 
 
 def params_of(folder, **fields):
-  return cfg.cfg.DataConfig(
+  return config_definitions.DataConfig(
     **{'input_path': f'{folder}/*', 'global_batch_size': 4, 'is_training': True, 'drop_remainder': False, **fields}
   )
 
@@ -127,7 +128,7 @@ def test_a_record_that_cannot_be_parsed(record, reason, folder):
 def test_a_length_that_fits_no_record_is_the_configurations_mistake(tmp_path):
 
   @dataclasses.dataclass
-  class LengthConfig(cfg.cfg.DataConfig):
+  class LengthConfig(config_definitions.DataConfig):
     prefetch: int = 2
     seq_length: int = 4
 
@@ -162,7 +163,7 @@ def test_a_length_that_fits_no_record_is_the_configurations_mistake(tmp_path):
 def test_a_feature_that_no_record_has_is_the_configurations_mistake(folder):
 
   @dataclasses.dataclass
-  class LabelConfig(cfg.cfg.DataConfig):
+  class LabelConfig(config_definitions.DataConfig):
     label_field: str = 'label_ids'
 
   def build(params, input_context=None):
@@ -262,8 +263,8 @@ def test_patterns_are_read_as_model_garden_reads_them(folder):
     [f'{folder}/a', f'{folder}/[bc]'],
     {'one': f'{folder}/a', 'two': f'{folder}/[bc]'},
   ):
-    value = cfg.base_config.Config(value) if isinstance(value, dict) else value
-    params = cfg.cfg.DataConfig()
+    value = base_config.Config(value) if isinstance(value, dict) else value
+    params = config_definitions.DataConfig()
     params.input_path = value
     assert input_faults.input_files(params) == [f'{folder}/{name}' for name in 'abc']
 
