@@ -1,6 +1,7 @@
 """train.py, or another script, as a process that is forked from one that has TensorFlow imported."""
 
 from collections.abc import Mapping, Sequence
+import dataclasses
 import json
 import os
 import pathlib
@@ -48,6 +49,14 @@ def slurm_variables(rank: int, step: str) -> dict[str, str]:
   }
 
 
+@dataclasses.dataclass
+class _Child:
+  """A process that a server has forked: its number, and its exit status, or minus its signal, once it has ended."""
+
+  pid: int
+  returncode: int | None = None
+
+
 class Server:
   """A process that has TensorFlow imported, and forks: see prefork.py."""
 
@@ -68,8 +77,8 @@ class Server:
     )
     self._changed = threading.Condition()
     self._has_ended = False
-    self._started: ForkedProcess | None = None
-    self._running: dict[int, ForkedProcess] = {}  # By their numbers, which the system gives again to later ones.
+    self._started: _Child | None = None
+    self._running: dict[int, _Child] = {}  # By their numbers, which the system gives again to later ones.
     self._starting = threading.Lock()
     threading.Thread(target=self._read, daemon=True).start()
 
@@ -85,7 +94,7 @@ class Server:
       if 'status' in answer:
         self._running.pop(answer['pid']).returncode = answer['status']
       else:
-        self._started = self._running[answer['pid']] = ForkedProcess(self, answer['pid'])
+        self._started = self._running[answer['pid']] = _Child(answer['pid'])
       self._changed.notify_all()
 
   def start(
@@ -112,15 +121,15 @@ class Server:
       self._process.stdin.flush()
       if not self._changed.wait_for(lambda: self._started is not None, _START_SECONDS):
         raise RuntimeError('the server does not answer')
-      return self._started
+      return ForkedProcess(self, self._started)
 
-  def status(self, process: 'ForkedProcess', timeout: float | None) -> int | None:
+  def status(self, child: '_Child', timeout: float | None) -> int | None:
     """The exit status of a child, or minus its signal; None if it still runs after `timeout` seconds."""
     with self._changed:
-      self._changed.wait_for(lambda: process.returncode is not None or self._has_ended, timeout)
-      if process.returncode is None and self._has_ended:
+      self._changed.wait_for(lambda: child.returncode is not None or self._has_ended, timeout)
+      if child.returncode is None and self._has_ended:
         raise RuntimeError('the process that forks has ended, and with it the status of its children')
-      return process.returncode
+      return child.returncode
 
   def close(self) -> None:
     """Ends the server. What it has started goes on."""
@@ -135,16 +144,19 @@ class Server:
 class ForkedProcess:
   """A child of a `Server`, with subprocess.Popen's words."""
 
-  def __init__(self, server: Server, pid: int):
-    self._server, self.pid = server, pid
-    self.returncode: int | None = None
+  def __init__(self, server: Server, child: _Child):
+    self._server, self.child, self.pid = server, child, child.pid
     self.stdout = None
 
+  @property
+  def returncode(self) -> int | None:
+    return self.child.returncode
+
   def poll(self) -> int | None:
-    return self._server.status(self, 0)
+    return self._server.status(self.child, 0)
 
   def wait(self, timeout: float | None = None) -> int:
-    status = self._server.status(self, timeout)
+    status = self._server.status(self.child, timeout)
     if status is None:
       raise subprocess.TimeoutExpired(f'process {self.pid}', timeout or 0)
     return status
@@ -165,7 +177,7 @@ class PipedProcess(ForkedProcess):
       fifo = pathlib.Path(folder) / 'output'
       os.mkfifo(fifo)
       reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-      super().__init__(server, server.start(arguments, fifo, env=env, cwd=cwd).pid)
+      super().__init__(server, server.start(arguments, fifo, env=env, cwd=cwd).child)
       select.select([reader], [], [], _START_SECONDS)  # Until the writer has opened it, which may come after its start.
       os.set_blocking(reader, True)
     self.stdout = os.fdopen(reader, 'r')
