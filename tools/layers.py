@@ -7,6 +7,7 @@ import ast
 import functools
 import pathlib
 import sys
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGES = ('official_ext', 'experiments')
@@ -314,7 +315,7 @@ def package_edges(root: pathlib.Path) -> dict[tuple[str, str], int]:
 
 # The picture.
 
-_WIDTH, _ROW, _BOX_WIDTH, _BOX_HEIGHT = 980, 130, 400, 76
+_WIDTH, _ROW, _BOX_WIDTH, _BOX_HEIGHT = 980, 130, 400, 84
 
 
 def picture(root: pathlib.Path) -> str:
@@ -353,22 +354,25 @@ def picture(root: pathlib.Path) -> str:
       f'stroke-width="{1 + (number > 10) + 2 * (number > 50)}"/>'
     )
   for package, (x, y) in place.items():
+    texts = [(package, 18, '#1b2733')]
+    names = ', '.join(_ordered_parts(package, parts_of.get(package, set())))
+    texts += [(line, 11, '#1b2733') for line in textwrap.wrap(names, 60)]
+    texts.append((f'{_rounded(lines_of[package])} lines', 11, '#5a6b7b'))
     parts.append(
       f'<rect x="{x - _BOX_WIDTH / 2:.0f}" y="{y - _BOX_HEIGHT / 2:.0f}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" '
       'rx="6" fill="#eef3f8" stroke="#34495e"/>'
-      f'<text x="{x:.0f}" y="{y - 14:.0f}" text-anchor="middle" font-size="18" fill="#1b2733">{package}</text>'
-      f'<text x="{x:.0f}" y="{y + 7:.0f}" text-anchor="middle" font-size="11" fill="#1b2733">'
-      f'{_ordered_parts(package, parts_of.get(package, set()))}</text>'
-      f'<text x="{x:.0f}" y="{y + 26:.0f}" text-anchor="middle" font-size="11" fill="#5a6b7b">'
-      f'{_rounded(lines_of[package])} lines</text>'
     )
+    top = y - 9 * (len(texts) - 1) + 4
+    for number, (text, size, color) in enumerate(texts):
+      place_of = f'x="{x:.0f}" y="{top + 18 * number:.0f}" text-anchor="middle"'
+      parts.append(f'<text {place_of} font-size="{size}" fill="{color}">{text}</text>')
   return '\n'.join([*parts, '</svg>\n'])
 
 
 def _ordered_parts(package, names):
   """The names of the packages in a package, those that import others first."""
   order = [name for row in reversed(SUBPACKAGES.get(package, ())) for name in row]
-  return ', '.join(sorted(names, key=lambda name: (order.index(name) if name in order else 0, name)))
+  return sorted(names, key=lambda name: (order.index(name) if name in order else 0, name))
 
 
 def _rounded(number):
