@@ -7,6 +7,7 @@ module cuts off what a failed write has left, and begins another file as soon as
 import os
 import struct
 import tempfile
+import time
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     try:
       paths.make_folder(folder)
       self._writer = tf.summary.create_file_writer(folder, **_NEVER)
+      self._second = int(time.time())  # Of the file's name.
     except storage.FAILURES as error:
       for path in self._files() - known:
         storage.remove(path)
@@ -163,6 +165,7 @@ class SummaryFile(tf.summary.SummaryWriter):
     self._check_room()
     self._create(None)
     self._cut()
+    self._wait_for_another_second()
     known = self._files()
     try:
       self._create(self._folder)
@@ -172,6 +175,16 @@ class SummaryFile(tf.summary.SummaryWriter):
     self._path, self._checked, self.failure = self._new_file(known), 0, None
     for name, value, step in self._unwritten:
       self._write(tf.summary.scalar, name, value, step=step)
+
+  def _wait_for_another_second(self) -> None:
+    """Waits until a new file's name is after that of the present one: TensorBoard reads files in the order of names.
+
+    Names begin with the second. Files of one second are numbered without leading zeros, so 10 is before 9.
+    """
+    end = time.monotonic() + 1.0
+    while int(time.time()) == self._second and time.monotonic() < end:
+      time.sleep(0.02)
+    self._second = int(time.time())
 
   def _check_room(self) -> None:
     path = os.path.join(self._folder, f'.room-{os.getpid()}')
