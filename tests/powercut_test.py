@@ -168,6 +168,23 @@ def test_a_log_of_two_threads_is_replayed():
   assert repeated.model.kept_content(repeated.model.find('b')) == b'one, two'
 
 
+def test_a_number_that_another_thread_is_given_while_it_is_closed():
+  at = lambda name: f'<{hexadecimal("/disk/" + name)}>'
+  opened = lambda name: f'openat(AT_FDCWD<{hexadecimal("/disk")}>, "{hexadecimal(name)}", O_RDWR|O_CREAT, 0666)'
+  log = '\n'.join(
+    [
+      '7  clone3({flags=CLONE_VM|CLONE_FILES, stack=0x7f}, 88) = 8',
+      f'7  {opened("first")} = 3{at("first")}',
+      f'7  close(3{at("first")} <unfinished ...>',
+      f'8  {opened("second")} = 3{at("second")}',
+      '7  <... close resumed>) = 0',
+      f'8  write(3{at("second")}, "{hexadecimal("text")}", 4) = 4',
+    ]
+  )
+  repeated = replay.Replay('/disk', file_system.FileSystem())
+  assert list(repeated.run(strace_log.read(log))) == ['create first', 'create second', 'write 4 bytes: second']
+
+
 def test_what_the_model_cannot_follow_is_an_error():
   at = hexadecimal('/disk')
   replayed = lambda line: list(replay.Replay('/disk', file_system.FileSystem()).run(strace_log.read(line)))

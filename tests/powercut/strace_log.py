@@ -16,7 +16,9 @@ _LINE = re.compile(r'(\d+) +(.*)')
 _RESUMED = re.compile(r'<\.\.\. \w+ resumed>')
 _UNFINISHED = ' <unfinished ...>'
 _CALL = re.compile(r'(\w+)\((.*)\) += (-?\d+|\?)(?:<([^>]*)>)?(.*)', re.DOTALL)
-_FORKS = ('clone', 'clone3', 'fork', 'vfork')
+# Calls that count from where they begin. The child of a fork may be seen before the fork has returned; another thread may
+# be given the number of a closed file before the close has returned.
+_FROM_BEGIN = ('clone', 'clone3', 'fork', 'vfork', 'close', 'close_range')
 _DESCRIPTOR = re.compile(r'(-?\d+|AT_FDCWD)(?:<([^>]*)>)?')
 _OPENING, _CLOSING = '([{', ')]}'
 
@@ -83,7 +85,7 @@ def _bytes(text: str) -> bytes:
 def read(text: str) -> Iterator[Call]:
   """The calls that have succeeded.
 
-  A call takes effect when it returns; one that makes a process when it begins, because the child may be seen first.
+  A call takes effect when it returns, or when it begins: see `_FROM_BEGIN`.
 
   Args:
     text: the log.
@@ -107,7 +109,7 @@ def read(text: str) -> Iterator[Call]:
       rest = first + rest[resumed.end() :]
     call = _parsed(thread, rest)
     if call is not None:
-      found.append((begin if call.name in _FORKS else number, call))
+      found.append((begin if call.name in _FROM_BEGIN else number, call))
   found.sort(key=lambda each: each[0])
   return (call for _, call in found)
 
