@@ -77,13 +77,14 @@ class Incidents:
     self._silence_seconds = silence_seconds
     self._gone: dict[str, float] = {}  # Since when a process is, by the key of its end; and at the look before.
     self._gone_before: dict[str, float] = {}
+    self._has_unended = False  # Whether a run changes just now, or is not over although its job is.
     self._silent: dict[str, float] = {}  # The same of heartbeats that have stopped.
     self._silent_before: dict[str, float] = {}
 
   @property
   def is_waiting(self) -> bool:
-    """Whether a process is gone of which a note may still come."""
-    return bool(self._gone)
+    """Whether a note may still come: of a process that is gone, or of a run whose job is over."""
+    return bool(self._gone) or self._has_unended
 
   def find(
     self,
@@ -95,11 +96,12 @@ class Incidents:
 
     Args:
       runs: the runs, but for those that are archived.
-      states: of all jobs, read before the runs: of a job that is over, the run has ended too.
+      states: of all jobs, read before the runs: of a job that is over, the run has ended, or its end is being noted.
       is_known: whether a key is known already.
     """
     self._gone_before, self._gone = self._gone, {}
     self._silent_before, self._silent = self._silent, {}
+    self._has_unended = False
     by_path = {os.path.realpath(summary.path): summary for summary in runs}
     for summary in runs:
       yield from self._of_run(summary, is_known)
@@ -115,6 +117,7 @@ class Incidents:
       # Its process may have ended between the reading of its record and the look at the process.
       summary = index.summary_of(run, self._rules.hung_seconds)
       is_so = self._rules.kind_of(summary.status) == kind and alert_files.key_of('end', kind, summary.start) == key
+      self._has_unended |= not is_so  # The next look finds it as it is now.
       if is_so and not self._may_be_noted(run, kind, key):
         is_over = kind != 'hung' or not judged_status.of_run(run, self._rules.hung_seconds).may_be_alive
         step = '' if summary.step is None else f' at step {summary.step}'
@@ -151,6 +154,7 @@ class Incidents:
     if state.status not in ('finished', 'failed') or state.status not in self._rules.kinds:
       return
     summary = by_path.get(state.job.model_dir)
+    self._has_unended |= summary is not None and summary.status in NOT_OVER
     key = alert_files.key_of('job', state.number, state.attempt.token if state.attempt else '', state.job.added)
     if is_known(key) or (summary is not None and self._rules.kind_of(summary.status)):
       return
