@@ -16,8 +16,8 @@ _LINE = re.compile(r'(\d+) +(.*)')
 _RESUMED = re.compile(r'<\.\.\. \w+ resumed>')
 _UNFINISHED = ' <unfinished ...>'
 _CALL = re.compile(r'(\w+)\((.*)\) += (-?\d+|\?)(?:<([^>]*)>)?(.*)', re.DOTALL)
-# Calls that count from where they begin. The child of a fork may be seen before the fork has returned; another thread may
-# be given the number of a closed file before the close has returned.
+# Calls that count from where they begin. The child of a fork may be seen before the fork has returned; another thread
+# may be given the number of a closed file before the close has returned.
 _FROM_BEGIN = ('clone', 'clone3', 'fork', 'vfork', 'close', 'close_range')
 _DESCRIPTOR = re.compile(r'(-?\d+|AT_FDCWD)(?:<([^>]*)>)?')
 _OPENING, _CLOSING = '([{', ')]}'
