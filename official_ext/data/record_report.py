@@ -1,4 +1,4 @@
-"""What becomes of the records of a data set: how many are used, cut and dropped, with reasons."""
+"""Counts the records of a data set that are used, cut and dropped, with reasons."""
 
 from collections.abc import Iterable
 import dataclasses

@@ -9,7 +9,6 @@ from tests.powercut import file_system
 from tests.powercut import strace_log
 
 _AT_FDCWD = -100
-_FORKS = ('clone', 'clone3', 'fork', 'vfork')
 
 
 @dataclasses.dataclass

@@ -32,7 +32,7 @@ class Incident:
     key: see alert_files.Alert.
     rule: what has asked for it: one of alert_rules.KINDS, or the text of a condition.
     who: the run, the job or the queue, as messages name it.
-    what: what has happened to it.
+    what: the event or status.
     lines: more about it.
     run: whose it is; None for a job, or the queue.
     is_over: whether what it is about has ended.
@@ -117,7 +117,7 @@ class Incidents:
       # Its process may have ended between the reading of its record and the look at the process.
       summary = index.summary_of(run, self._rules.hung_seconds)
       is_so = self._rules.kind_of(summary.status) == kind and alert_files.key_of('end', kind, summary.start) == key
-      self._has_unended |= not is_so  # The next look finds it as it is now.
+      self._has_unended |= not is_so  # The next look reads it again.
       if is_so and not self._may_be_noted(run, kind, key):
         is_over = kind != 'hung' or not judged_status.of_run(run, self._rules.hung_seconds).may_be_alive
         step = '' if summary.step is None else f' at step {summary.step}'

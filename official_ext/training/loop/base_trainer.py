@@ -396,7 +396,7 @@ class Trainer(base_evaluator.Evaluator):
 
   @tf.autograph.experimental.do_not_convert
   def _plan_inside_a_trace(self):
-    """Plans in a thread of its own, because planning traces: tf.init_scope would leave the graph, but pause tapes."""
+    """Plans in a separate thread, because planning traces: tf.init_scope would leave the graph, but pause tapes."""
     with futures.ThreadPoolExecutor(1) as thread:
       thread.submit(self.plan_step).result()
 

@@ -24,9 +24,9 @@ class RunOptions:
     train_actions: called with the logs of every training loop.
     eval_actions: called with the logs of every evaluation.
     trainer: instead of the default one; made inside the strategy's scope.
-    controller_cls: a `Controller` subclass, or what else makes one.
+    controller_cls: a `Controller` subclass, or a function that makes one.
     checkpoint: the path of the checkpoint to evaluate instead of the newest in `model_dir`; or from which a training
-      starts that has no checkpoint of its own yet.
+      starts that has no checkpoint yet.
     branch: whether a training may start at `checkpoint` although `model_dir` has others: see training_lines.py.
     watch: tells whether the process was asked to stop; None watches no signals.
     profile_steps: the first and the last step to profile: see profiling.py. Not with a `trainer`, which has a profiler.

@@ -49,7 +49,7 @@ def _build_checkpoint_manager(experiment: experiment_run.Experiment, trainer: An
 
 
 def _was_trained(model_dir: str) -> bool:
-  """Whether events.jsonl tells of steps. It is synced before each manifest; run.json may be lost in a power cut."""
+  """Whether events.jsonl contains steps. It is synced before each manifest; run.json may be lost in a power cut."""
   path = os.path.join(model_dir, 'events.jsonl')
   return tf.io.gfile.exists(path) and any(event['step'] for event in events_writer.read_events(path))
 

@@ -1,4 +1,4 @@
-"""What a run writes about itself: its record, its parameters, its events and the line of its start."""
+"""Writes the record of a run, its parameters, its events and the lines of its start."""
 
 from collections.abc import Iterator, Sequence
 import contextlib

@@ -1,4 +1,4 @@
-"""Statistics that each replica gathers by itself, such as those of batch normalisation."""
+"""Statistics that each replica gathers separately, such as those of batch normalisation."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from official_ext.base import tf_internals
 
 
 class ReplicaStatistics:
-  """The variables of a model that every replica has a value of its own for."""
+  """The variables of a model whose values differ between replicas."""
 
   def __init__(self, model: tf_keras.Model):
     """Takes a model, whose variables may come to exist later."""
