@@ -97,6 +97,26 @@ async function answerOf(answer) {
 const SILENCE_MS = 15000; // The server says something every five seconds.
 const HIDDEN_MS = 5000; // A browser has six connections to a server: a tab that nobody sees gives its own back.
 
+// A page that replaces a link while the mouse presses it would lose the click: messages wait until the release.
+let isPressed = false;
+let waiting = [];
+
+function whenReleased(handle) {
+  if (isPressed) waiting.push(handle);
+  else handle();
+}
+
+function release() {
+  isPressed = false;
+  const handles = waiting;
+  waiting = [];
+  for (const handle of handles) handle();
+}
+
+addEventListener('pointerdown', () => { isPressed = true; }, true);
+// The click follows the release; a timer runs after both.
+for (const name of ['pointerup', 'pointercancel', 'dragend']) addEventListener(name, () => setTimeout(release), true);
+
 /**
  * Listens to what changes, until the signal fires. It connects again by itself, and misses nothing: see live.py.
  *
@@ -136,7 +156,7 @@ export function stream(topics, runs, handlers, signal, from = []) {
     if (signal.aborted) return;
     lastHeard = Date.now();
     last = event.lastEventId || last;
-    if (kind !== 'ping') handlers[kind]?.(JSON.parse(event.data));
+    if (kind !== 'ping') whenReleased(() => signal.aborted || handlers[kind]?.(JSON.parse(event.data)));
   }
 
   function tell(connected) {

@@ -30,6 +30,28 @@ def test_a_sweep_shows_its_best_its_importances_and_opens_runs(page, console, sw
   assert f'{best:03d}-' in page.url
 
 
+def test_a_link_that_is_pressed_while_its_list_changes_is_followed(page, console, sweep):
+  held = []
+  page.route('**/api/stream*', lambda route: held.append(route))
+  # Counts the messages that have reached the page.
+  page.add_init_script("""
+    window.numHeard = 0;
+    const add = EventSource.prototype.addEventListener;
+    EventSource.prototype.addEventListener = function (name, handle) {
+      add.call(this, name, (event) => { handle(event); if (name === 'sweeps') window.numHeard += 1; });
+    };
+  """)
+  page.goto(f'{console.url}/sweeps')
+  box = page.get_by_role('link', name='search', exact=True).bounding_box()
+  page.mouse.move(box['x'] + box['width'] / 2, box['y'] + box['height'] / 2)
+  page.mouse.down()
+  queues.until(lambda: held or page.wait_for_timeout(20))
+  held[0].continue_()
+  queues.until(lambda: page.evaluate('numHeard'))
+  page.mouse.up()
+  page.wait_for_url('**/sweep?sweep=search')
+
+
 @pytest.mark.slow
 def test_a_range_of_an_axis_chooses_points_and_is_in_the_link(page, console, sweep):
   page.goto(f'{console.url}/sweep?sweep=search')
