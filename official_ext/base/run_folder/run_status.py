@@ -34,12 +34,41 @@ def path_of(model_dir: str, mode: str = 'train') -> str:
 
 
 def read(model_dir: str, mode: str = 'train') -> json_types.JsonObject | None:
-  """The record that a run of `mode` left in `model_dir`; None if there is none, or none that can be read."""
+  """The record that a run of `mode` left in `model_dir`; None if there is none, or none that can be read.
+
+  A folder that was copied while its run was in progress has no process: the recorded one writes to the original. Its
+  record reads as `dead`.
+  """
   try:
     values = json.loads(paths.read(path_of(model_dir, mode), regular_files.MAX_RECORD))
   except (OSError, ValueError, RecursionError):
     return None
-  return values if _is_record(values) else None
+  if not _is_record(values):
+    return None
+  if is_copy(model_dir, values):
+    values = {**values, 'launcher': None, 'error': 'the folder was copied while its run was in progress'}
+    values.pop('pid', None)
+    if values['status'] == 'running':
+      values['status'] = 'dead'
+  return values
+
+
+def folder_number(model_dir: str) -> int | None:
+  """The inode of a folder: a folder that is moved on its disk keeps it, a copy has another. None for a remote folder."""
+  try:
+    return None if paths.is_remote(model_dir) else os.stat(model_dir).st_ino
+  except OSError:
+    return None
+
+
+def is_copy(model_dir: str, record: json_types.JsonMapping) -> bool:
+  """Whether a living process on this host has written a record to another folder, of which `model_dir` is a copy."""
+  number = record.get('folder_number')
+  return (
+    isinstance(number, int)
+    and number != folder_number(model_dir)
+    and bool(liveness.of_record(record) or liveness.launcher_of(record))
+  )
 
 
 def _is_record(values: object) -> bool:

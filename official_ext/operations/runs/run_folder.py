@@ -59,7 +59,13 @@ class Run:
     return run_status.read(self.path, mode)
 
   def started(self, mode: str = 'train') -> json_types.JsonObject | None:
-    """The process that was started detached for a mode, and how it ended: `started.json`, see starting.py."""
+    """The process that was started detached for a mode, and how it ended: `started.json`, see starting.py.
+
+    None for a copy of the folder of a living run: see run_status.read.
+    """
+    record = json_files.read(run_status.path_of(self.path, mode))
+    if record is not None and run_status.is_copy(self.path, record):
+      return None
     return json_files.read(self.file_of_mode('started', 'json', mode))
 
   def stop_request(self, mode: str = 'train') -> json_types.JsonObject | None:

@@ -94,6 +94,7 @@ class RunRecord:
       'error': None,
       'mode': mode,
       **process_identity.own().as_dict(),
+      'folder_number': None,
       'command': invocation.command(),
       'cwd': os.getcwd(),
       'environment': invocation.environment(),
@@ -113,6 +114,7 @@ class RunRecord:
     if is_chief:
       if 'train' in mode:
         storage.remove_abandoned(model_dir)
+      self._values['folder_number'] = run_status.folder_number(model_dir)
       self._values['attempt'] += self._attempts_before(model_dir, mode)
       try:
         storage.write(self._path, _to_json(self._values))

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,9 @@ import pytest
 
 from official_ext.base import errors
 from official_ext.base.processes import process_identity
+from official_ext.base.run_folder import run_status
 from official_ext.operations.runs import judged_status
+from official_ext.operations.runs import run_folder
 from official_ext.operations.runs import signals
 from tests import disks
 from tests.operations.runs import folders
@@ -53,6 +56,23 @@ def test_a_run_is_asked_once_and_shown_as_stopping(tmp_path, process):
   assert process.stdout.read() == ''  # A second signal would have cost it its save.
   assert signals.wait_for_end(run, 60)
   assert judged_status.of_run(run).status == 'dead'
+
+
+def test_a_copy_of_the_folder_of_a_living_run_does_not_stop_it(tmp_path, process):
+  folder = tmp_path / 'a'
+  folder.mkdir()
+  started = {**process.identity.as_dict(), 'started': '2026-01-01T00:00:00Z', 'ended': None, 'exit_status': None}
+  (folder / 'started.json').write_text(json.dumps(started))
+  run = folders.make(tmp_path, 'a', identity=process.identity, folder_number=run_status.folder_number(str(folder)))
+  shutil.copytree(run.path, tmp_path / 'b')
+  copy = run_folder.Run(str(tmp_path / 'b'), 'b')
+  with pytest.raises(errors.UserError, match='b: does not run: dead .the folder was copied while'):
+    signals.stop(copy, now=True)
+  assert not judged_status.is_alive(copy)
+  os.rename(run.path, tmp_path / 'moved')
+  moved = run_folder.Run(str(tmp_path / 'moved'), 'moved')
+  assert signals.stop(moved).status == 'stopping'
+  assert process.stdout.readline() == 'TERM\n'
 
 
 def test_of_many_who_stop_a_run_at_once_one_signal_comes(tmp_path, process):
