@@ -9,7 +9,7 @@ from absl import flags
 from official_ext.base.files import paths
 from official_ext.cli import configuring
 from official_ext.cli import exit_status
-from official_ext.cli import exporting
+from official_ext.cli import export
 from official_ext.cli import flags as ext_flags
 from official_ext.cli import output
 from official_ext.training.devices import preemption
@@ -56,7 +56,7 @@ def _run_without_training() -> None:
   else:
     model_dir = paths.absolute(FLAGS.model_dir)
     run_record.check_writable(model_dir)
-    exporting.export_run(params, model_dir, FLAGS.checkpoint)
+    export.export_run(params, model_dir, FLAGS.checkpoint)
 
 
 if __name__ == '__main__':

@@ -86,6 +86,7 @@ FACE = {
   'LossesConfig': 'language.modeling.weighted_losses:LossesConfig',
   # Fine-tuning.
   'FineTuningConfig': 'language.fine_tuning.fine_tuning_config:FineTuningConfig',
+  'PairsConfig': 'language.fine_tuning.fine_tuning_config:PairsConfig',
   'FineTuningTask': 'language.fine_tuning.task:FineTuningTask',
   'parameter_names': 'language.fine_tuning.parameter_names',
   'whole_folders': 'base.files.whole_folders',
@@ -140,6 +141,7 @@ if TYPE_CHECKING:  # The names of FACE for type checkers and editors: a name of 
   from official_ext.language.fine_tuning import reward_registry as _reward_registry
   from official_ext.language.fine_tuning import rewards as rewards
   from official_ext.language.fine_tuning.fine_tuning_config import FineTuningConfig as FineTuningConfig
+  from official_ext.language.fine_tuning.fine_tuning_config import PairsConfig as PairsConfig
   from official_ext.language.fine_tuning.task import FineTuningTask as FineTuningTask
   from official_ext.language.modeling import decoder as _decoder
   from official_ext.language.modeling import generation as generation

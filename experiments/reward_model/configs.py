@@ -9,37 +9,18 @@ import official_ext as ext
 NUM_STEPS = 400
 
 
-def _preferences(is_training: bool, batch_size: int) -> ext.TextDataConfig:
-  return ext.TextDataConfig(
-    is_training=is_training,
-    global_batch_size=batch_size,
-    seq_length=128,
-    example_format='preference',
-    drop_remainder=is_training,
-  )
-
-
 @dataclasses.dataclass
-class RewardModelTaskConfig(ext.FineTuningConfig):
+class RewardModelTaskConfig(ext.PairsConfig):
   """Which of two answers is better, as the difference of their scores.
 
   Attributes:
     center_rewards_coefficient: How much it costs if the scores of a pair do not sum to 0, squared: Eisenstein et al.
       2023, https://arxiv.org/abs/2312.09244, equation 2.
-    train_data: Prompts, each with a chosen and a rejected answer. Without an `input_path`: docstrings of Python's.
-    validation_data: The same, of other functions.
   """
 
   RANGES: ClassVar[Mapping[str, str]] = {'center_rewards_coefficient': '[0, inf)'}
 
   center_rewards_coefficient: float = 0.0
-  model: ext.DecoderConfig = dataclasses.field(
-    default_factory=lambda: ext.DecoderConfig(
-      vocab_size=2048, hidden_size=128, intermediate_size=344, num_hidden_layers=2, max_position_embeddings=512
-    )
-  )
-  train_data: ext.TextDataConfig = dataclasses.field(default_factory=lambda: _preferences(True, 16))
-  validation_data: ext.TextDataConfig = dataclasses.field(default_factory=lambda: _preferences(False, 64))
 
   def check_values(self, path: str) -> None:
     """Refuses what a model of scores has not: see base class."""
@@ -62,6 +43,8 @@ def reward_model() -> ext.ExperimentConfig:
   Reference: 0.8197 by the words that question and answer share (benchmarks/preference.py).
   """
   task = RewardModelTaskConfig()
+  task.train_data.global_batch_size = 16
+  task.validation_data.global_batch_size = 64
   return ext.ExperimentConfig(
     task=task,
     trainer=ext.TrainerConfig(

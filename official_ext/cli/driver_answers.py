@@ -33,6 +33,7 @@ from official_ext.training.config import parser
 from official_ext.training.config import registries
 from official_ext.training.config import short_names
 from official_ext.training.devices import failures
+from official_ext.training.loop import experiment_run
 from official_ext.training.loop import run_checks
 from official_ext.training.loop import run_record
 
@@ -146,10 +147,11 @@ def _check_run(params: definitions.ExperimentConfig) -> definitions.ExperimentCo
   if visible_gpus.names() or 'TF_CONFIG' in os.environ or waits or flags.FLAGS.mode == 'export':
     return params
   strategy, task = configuring.strategy_and_task(params, flags.FLAGS.model_dir)
-  _, params = run_checks.check_run(
-    strategy, task, flags.FLAGS.mode, params, flags.FLAGS.model_dir, flags.FLAGS.checkpoint, flags.FLAGS.branch
+  options = experiment_run.RunOptions(checkpoint=flags.FLAGS.checkpoint, branch=flags.FLAGS.branch)
+  experiment = experiment_run.Experiment(
+    strategy, task, flags.FLAGS.mode, params, flags.FLAGS.model_dir, options=options
   )
-  return params
+  return run_checks.check_run(experiment).params
 
 
 # The form.

@@ -1,7 +1,6 @@
 """official-ext prepare: shards of files of texts, records or images, which training reads at once. No TensorFlow."""
 
 import argparse
-import dataclasses
 import os
 import shlex
 from typing import Any
@@ -14,6 +13,7 @@ from official_ext.data.prepare import local_engine
 from official_ext.data.prepare import preparing
 from official_ext.data.prepare import ray_engine
 from official_ext.data.prepare import settings as settings_lib
+from official_ext.language.text import text_formats
 from official_ext.language.text import token_rows
 from official_ext.training.devices import preemption
 
@@ -53,14 +53,14 @@ def _add_text_arguments(found: Any) -> None:
   found.add_argument('--tokenizer', type=arguments_lib.folder, metavar='FOLDER', help=tokenizer)
   template = "a chat template in Jinja, instead of the folder's"
   found.add_argument('--chat_template_path', metavar='FILE', help=template)
-  for field in dataclasses.fields(token_rows.TextSettings):
-    least = 2 if field.name == 'seq_length' else 0
-    how: dict[str, Any] = {'choices': token_rows.CHOICES.get(field.name)}
-    if isinstance(field.default, bool):
+  for name in text_formats.OF_ROWS:
+    default = getattr(text_formats.TextFields, name)
+    how: dict[str, Any] = {'choices': token_rows.CHOICES.get(name)}
+    if isinstance(default, bool):
       how = {'choices': ('true', 'false')}
-    elif isinstance(field.default, int):
-      how = {'type': arguments_lib.at_least(least)}
-    found.add_argument(f'--{field.name}', **how, help=f'default: {str(field.default or "none").lower()}')
+    elif isinstance(default, int):
+      how = {'type': arguments_lib.at_least(2 if name == 'seq_length' else 0)}
+    found.add_argument(f'--{name}', **how, help=f'default: {str(default or "none").lower()}')
 
 
 def run(arguments: list[str]) -> None:
@@ -103,9 +103,10 @@ def run(arguments: list[str]) -> None:
   _print_summary(done, output)
 
 
-def _text_settings(known: argparse.Namespace) -> token_rows.TextSettings | None:
-  names = [field.name for field in dataclasses.fields(token_rows.TextSettings)]
-  given: dict[str, Any] = {name: getattr(known, name) for name in names if getattr(known, name) is not None}
+def _text_settings(known: argparse.Namespace) -> text_formats.TextFields | None:
+  given: dict[str, Any] = {
+    name: getattr(known, name) for name in text_formats.OF_ROWS if getattr(known, name) is not None
+  }
   if known.tokenizer is None:
     wrong = [*given, *(['chat_template_path'] if known.chat_template_path else [])]
     if wrong:
@@ -116,7 +117,7 @@ def _text_settings(known: argparse.Namespace) -> token_rows.TextSettings | None:
   flags = {'true': True, 'false': False}
   for name in {'append_eos', 'use_chat_template'} & set(given):
     given[name] = flags[given[name]]
-  return token_rows.TextSettings(**given)
+  return text_formats.TextFields(**given)
 
 
 def _tokenizer(known: argparse.Namespace) -> Any:

@@ -123,3 +123,32 @@ class FineTuningConfig(definitions.TaskConfig):
       if is_set and not self.trains_adapters:
         needed = f'set {path}.use_lora=true' if self.model_path else f'set {path}.model_path'
         raise errors.UserError(f'{path}.{field}: is for frozen weights, and all weights are trained; {needed}')
+
+
+def _pairs(is_training: bool, batch_size: int) -> text_data.TextDataConfig:
+  return text_data.TextDataConfig(
+    is_training=is_training,
+    global_batch_size=batch_size,
+    seq_length=128,
+    example_format='preference',
+    # An example that is left out at the end of an epoch is no loss; one of an evaluation is.
+    drop_remainder=is_training,
+  )
+
+
+@dataclasses.dataclass
+class PairsConfig(FineTuningConfig):
+  """One answer to a prompt is better than another. Without a `model_path`: a small new decoder.
+
+  Attributes:
+    train_data: Prompts, each with a chosen and a rejected answer. Without an `input_path`: docstrings of Python's.
+    validation_data: The same, of other functions.
+  """
+
+  model: decoder_config.DecoderConfig = dataclasses.field(
+    default_factory=lambda: decoder_config.DecoderConfig(
+      vocab_size=2048, hidden_size=128, intermediate_size=344, num_hidden_layers=2, max_position_embeddings=512
+    )
+  )
+  train_data: text_data.TextDataConfig = dataclasses.field(default_factory=lambda: _pairs(True, 8))
+  validation_data: text_data.TextDataConfig = dataclasses.field(default_factory=lambda: _pairs(False, 32))

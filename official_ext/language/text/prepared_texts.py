@@ -99,7 +99,7 @@ class PreparedTexts(sources.Source):
       'num_records_left_out': report.bad_records + report.without_loss,
       'num_tokens': report.tokens,
       'num_tokens_cut': report.lost_tokens,
-      **{name: self._settings[name] for name in (*text_formats.OF_FORMAT, *text_formats.OF_LENGTH)},
+      **{name: self._settings[name] for name in text_formats.OF_ROWS},
     }
 
 
@@ -117,7 +117,7 @@ def _check(found, params, tokenizer, path) -> None:
           f'{path}.input_path: {found.folder} was prepared with another tokenizer or chat template than the model '
           f'has; the one it was made with is {found.folder}/tokenizer (task.tokenizer_path)'
         )
-    for name in (*text_formats.OF_FORMAT, *text_formats.OF_LENGTH):
+    for name in text_formats.OF_ROWS:
       value = getattr(params, name)
       if name == 'use_chat_template' and value is None:
         value = tokenizer.has_chat_template

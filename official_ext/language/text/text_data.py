@@ -13,7 +13,7 @@ _NO_TFDS = 'texts are read from files'
 
 
 @dataclasses.dataclass
-class TextDataConfig(definitions.DataConfig):
+class TextDataConfig(text_formats.TextFields, definitions.DataConfig):
   """Texts from files of JSON lines, JSON, Parquet or Arrow, or from a folder that Hugging Face's `datasets` wrote.
 
   Attributes:
@@ -58,27 +58,6 @@ class TextDataConfig(definitions.DataConfig):
     **dict.fromkeys(('max_input_length', 'max_content_length'), '[0, inf)'),
     'max_samples': '[-1, inf)',
   }
-
-  split: str = ''
-  seq_length: int = 1024
-  example_format: str = 'auto'
-  text_column: str = 'text'
-  messages_column: str = 'messages'
-  tools_column: str = 'tools'
-  prompt_column: str = 'prompt'
-  output_column: str = 'completion'
-  chosen_column: str = 'chosen'
-  rejected_column: str = 'rejected'
-  use_chat_template: bool | None = False
-  chat_template_path: str = ''
-  system_prompt: str = ''
-  append_eos: bool = True
-  loss_on: str = 'completions'
-  max_input_length: int = 0
-  max_content_length: int = 0
-  max_samples: int = -1
-  packing: str = 'none'
-  cache_dir: str = ''
 
   def check_values(self, path: str) -> None:
     """See `checks.check`."""

@@ -40,6 +40,34 @@ OF_FORMAT = (
   'loss_on',
 )
 OF_LENGTH = ('seq_length', 'max_input_length', 'max_content_length', 'packing')
+OF_ROWS = (*OF_FORMAT, *OF_LENGTH)
+
+
+@dataclasses.dataclass
+class TextFields:
+  """How texts become rows of tokens: the fields of `ext.TextDataConfig`, which says what they mean."""
+
+  split: str = ''
+  seq_length: int = 1024
+  example_format: str = 'auto'
+  text_column: str = 'text'
+  messages_column: str = 'messages'
+  tools_column: str = 'tools'
+  prompt_column: str = 'prompt'
+  output_column: str = 'completion'
+  chosen_column: str = 'chosen'
+  rejected_column: str = 'rejected'
+  use_chat_template: bool | None = False
+  chat_template_path: str = ''
+  system_prompt: str = ''
+  append_eos: bool = True
+  loss_on: str = 'completions'
+  max_input_length: int = 0
+  max_content_length: int = 0
+  max_samples: int = -1
+  packing: str = 'none'
+  cache_dir: str = ''
+
 
 # Columns that a record of a format has, as fields of the data configuration.
 _COLUMNS = {

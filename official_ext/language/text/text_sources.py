@@ -262,7 +262,7 @@ def _kept(key: Any, make: Callable[[], Any]) -> Any:
   return _open[key]
 
 
-_OF_SOURCE = (*text_formats.OF_FORMAT, *text_formats.OF_LENGTH, 'on_bad_example', 'cache_dir')
+_OF_SOURCE = (*text_formats.OF_ROWS, 'on_bad_example', 'cache_dir')
 _open: dict[Any, TextSource | prepared_texts.PreparedTexts] = {}
 
 

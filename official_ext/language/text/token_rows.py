@@ -4,7 +4,6 @@ No TensorFlow.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-import dataclasses
 import functools
 import os
 import tempfile
@@ -25,28 +24,6 @@ _TOKENIZER = 'tokenizer'  # The folder of the tokenizer in a prepared folder.
 _PATH = 'prepare'  # Stands for a dotted path in errors, which name flags here.
 
 
-@dataclasses.dataclass(frozen=True)
-class TextSettings:
-  """How texts become rows of tokens: fields of `ext.TextDataConfig`, with its defaults."""
-
-  example_format: str = 'auto'
-  text_column: str = 'text'
-  messages_column: str = 'messages'
-  tools_column: str = 'tools'
-  prompt_column: str = 'prompt'
-  output_column: str = 'completion'
-  chosen_column: str = 'chosen'
-  rejected_column: str = 'rejected'
-  use_chat_template: bool = False
-  system_prompt: str = ''
-  append_eos: bool = True
-  loss_on: str = 'completions'
-  seq_length: int = 1024
-  max_input_length: int = 0
-  max_content_length: int = 0
-  packing: str = 'none'
-
-
 # Of fields that are not any text, any number from 0 on, or true and false.
 CHOICES = {
   'example_format': tuple(name for name in text_formats.FORMATS if name != 'prompt'),
@@ -61,7 +38,7 @@ class TokenRows:
   kind = 'texts'
   module = __name__
 
-  def __init__(self, settings: TextSettings, tokenizer: tokenizer_lib.Tokenizer):
+  def __init__(self, settings: text_formats.TextFields, tokenizer: tokenizer_lib.Tokenizer):
     """Takes what the rows depend on beside the records."""
     self._settings = settings
     self._tokenizer = tokenizer
@@ -69,7 +46,7 @@ class TokenRows:
   @property
   def settings(self) -> json_types.JsonObject:
     """See base class."""
-    return dataclasses.asdict(self._settings)
+    return {name: getattr(self._settings, name) for name in text_formats.OF_ROWS}
 
   @property
   def files(self) -> dict[str, bytes]:
@@ -118,7 +95,7 @@ class TokenRows:
 
   def config(self, folder: str, settings: json_types.JsonMapping) -> json_types.JsonObject:
     """See base class."""
-    fields = {name: settings[name] for name in (*text_formats.OF_LENGTH, *text_formats.OF_FORMAT)}
+    fields = {name: settings[name] for name in text_formats.OF_ROWS}
     task = {'tokenizer_path': os.path.join(folder, _TOKENIZER), 'train_data': {'input_path': folder, **fields}}
     return {'task': task}
 
@@ -139,8 +116,8 @@ def rows(
     UserError: the folder's tokenizer has changed.
     OSError: there is no room for the tokens, which lie in a temporary folder beside the shard meanwhile.
   """
-  settings, names = job['settings'], TextSettings.__dataclass_fields__
-  text = TextSettings(**{name: settings[name] for name in names})
+  settings = job['settings']
+  text = text_formats.TextFields(**{name: settings[name] for name in text_formats.OF_ROWS})
   tokenizer = _tokenizer(os.path.join(job['folder'], _TOKENIZER), settings['tokenizer'])
   # The format was found once, for all shards: a broken record at the beginning of one must not change it.
   first = numbered_records.ListRecords([dict.fromkeys(job['columns'])])

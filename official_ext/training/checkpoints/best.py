@@ -229,7 +229,7 @@ def ownership(mode: str, model_dir: str) -> Callable[[], bool] | None:
 
 
 def maybe_create(
-  params: definitions.ExperimentConfig,
+  config: definitions.TrainerConfig,
   model_dir: str | None,
   mode: str,
   is_chief: bool = True,
@@ -238,22 +238,21 @@ def maybe_create(
   """Makes the exporter that the configuration asks for; None if it asks for none.
 
   Args:
-    params: the experiment.
+    config: names the metric, and the folder.
     model_dir: the run's folder.
     mode: the driver's: see `ownership`.
     is_chief: whether this worker's files count.
     workers: all that evaluate together.
   """
-  trainer = params.trainer
-  if not (model_dir and trainer.best_checkpoint_export_subdir and trainer.best_checkpoint_eval_metric):
+  if not (model_dir and config.best_checkpoint_export_subdir and config.best_checkpoint_eval_metric):
     return None
   owns = ownership(mode, model_dir)
   names = ['events.jsonl'] if owns is None else ['events.jsonl', 'events.continuous_eval.jsonl']
   return BestCheckpointExporter(
-    os.path.join(model_dir, trainer.best_checkpoint_export_subdir),
-    trainer.best_checkpoint_eval_metric,
-    trainer.best_checkpoint_metric_comp,
-    trainer.best_checkpoints_to_keep,
+    os.path.join(model_dir, config.best_checkpoint_export_subdir),
+    config.best_checkpoint_eval_metric,
+    config.best_checkpoint_metric_comp,
+    config.best_checkpoints_to_keep,
     is_chief,
     records=[os.path.join(model_dir, name) for name in names],
     owns=owns,

@@ -15,15 +15,18 @@ INTERVALS = {
 FIELDS = {'train_epochs': 'train_steps', **INTERVALS}
 
 
-def resolve(
-  params: definitions.ExperimentConfig, task: protocols.Task, batch_size: int
-) -> definitions.ExperimentConfig:
+def effective_batch_size(params: definitions.ExperimentConfig) -> int:
+  """The examples in one update: `global_batch_size` times `gradient_accumulation_steps`; 0 if a task has neither."""
+  data = getattr(params.task, 'train_data', None)
+  return (getattr(data, 'global_batch_size', 0) or 0) * params.trainer.gradient_accumulation_steps
+
+
+def resolve(params: definitions.ExperimentConfig, task: protocols.Task) -> definitions.ExperimentConfig:
   """Replaces epochs by steps, rounded up to whole steps, and prints the result.
 
   Args:
     params: the experiment.
     task: knows the number of its training examples, by `num_examples`.
-    batch_size: the examples of one update.
 
   Returns:
     A copy whose fields in epochs are 0; `params` itself if they already are.
@@ -34,7 +37,7 @@ def resolve(
   given = {name: getattr(params.trainer, name) for name in FIELDS if getattr(params.trainer, name)}
   if not given:
     return params
-  data = getattr(params.task, 'train_data', None)
+  data, batch_size = getattr(params.task, 'train_data', None), effective_batch_size(params)
   num_examples = task.num_examples(data) if hasattr(task, 'num_examples') else None
   if not (num_examples and batch_size):
     name = next(iter(given))

@@ -16,10 +16,10 @@ from official_ext.training.checkpoints import manager as manager_lib
 from official_ext.training.checkpoints import manifests
 from official_ext.training.checkpoints import run_notes
 from official_ext.training.config import definitions
+from official_ext.training.config import epochs
 from official_ext.training.devices import distribute
 from official_ext.training.diagnosis import op_trace
 from official_ext.training.loop import building
-from official_ext.training.loop import run_checks
 from official_ext.training.step import gradient_tap
 from official_ext.training.writers import events_writer
 
@@ -58,7 +58,7 @@ def run(
   with tempfile.TemporaryDirectory(prefix='debug-') as folder, strategy.scope():
     task = task_factory.get_task(params.task, logging_dir=folder)
     task.goes_on_from = manifests.folder_of(checkpoint) if checkpoint else ''
-    params = run_checks.resolve_train_steps(params, task)
+    params = epochs.resolve(params, task)
     trainer = building.build_trainer(strategy, task, params, folder, train=True, evaluate=False)
     _restore(trainer, params, model_dir, checkpoint)
     _say('devices', distribute.describe(strategy))

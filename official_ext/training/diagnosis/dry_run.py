@@ -15,6 +15,7 @@ from official_ext.base import tf_internals
 from official_ext.training.checkpoints import manifests
 from official_ext.training.config import checks
 from official_ext.training.config import definitions
+from official_ext.training.config import epochs
 from official_ext.training.devices import distribute
 from official_ext.training.devices import failures
 from official_ext.training.diagnosis import findings
@@ -58,7 +59,7 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
   with tempfile.TemporaryDirectory(prefix='dry_run-') as folder:
     with strategy.scope():
       task = task_factory.get_task(params.task, logging_dir=folder)
-    params = run_checks.resolve_train_steps(params, task)
+    params = epochs.resolve(params, task)
     _say('task', type(task).__name__)
     if isinstance(task, loop_task.LoopTask):
       _rehearse_loop(task, params, folder)
@@ -72,9 +73,8 @@ def _live(params: definitions.ExperimentConfig, found: list[findings.Finding]) -
       _say('life', 'not tried: the errors below come first')
       return
     trainer = building.build_trainer(strategy, task, params, folder, train=True, evaluate=True)
-    run_checks.check_best_metric(params, task, trainer, True)
-    run_checks.check_early_stopping(params, task, trainer, 'train_and_eval')
-    building.build_event_actions(params, task, trainer, 'train_and_eval')
+    run_checks.check_metrics(params.trainer, task, trainer, 'train_and_eval')
+    building.build_event_actions(params.trainer, task, trainer, 'train_and_eval')
     with strategy.scope():
       trainer.initialize()
       _train_step(trainer)
@@ -194,7 +194,7 @@ def _save_and_restore(trainer, folder):
 
 
 def _intention(params) -> str:
-  trainer, batch_size = params.trainer, run_checks.effective_batch_size(params)
+  trainer, batch_size = params.trainer, epochs.effective_batch_size(params)
   return (
     f'train {trainer.train_steps} steps{f" of {batch_size} examples" if batch_size else ""}, evaluate every '
     f'{trainer.validation_interval}, save every {trainer.checkpoint_interval}'

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from official_ext.base import protocols
 from official_ext.training.config import definitions
+from official_ext.training.config import epochs
 from official_ext.training.diagnosis import batch_checks
 from official_ext.training.diagnosis import data_checks
 from official_ext.training.diagnosis import findings
@@ -25,7 +26,6 @@ from official_ext.training.diagnosis import label_checks
 from official_ext.training.diagnosis import step_checks
 from official_ext.training.diagnosis import step_errors
 from official_ext.training.loop import building
-from official_ext.training.loop import run_checks
 
 _NUM_BATCHES = 2
 
@@ -43,7 +43,7 @@ def find(params: definitions.ExperimentConfig, logging_dir: str = '') -> list[fi
     The findings, errors first; [] if there are none.
   """
   task = task_factory.get_task(params.task, logging_dir=logging_dir)
-  params = run_checks.resolve_train_steps(params, task)
+  params = epochs.resolve(params, task)
   found, train, validation = data_checks.find(task, params)
   try:
     model, optimizer, train = _parts(task, params, logging_dir, train)

@@ -36,12 +36,11 @@ def build_trainer_and_actions(experiment: experiment_run.Experiment) -> tuple[An
   trainer = experiment.options.trainer or build_trainer(
     strategy, task, params, experiment.model_dir, experiment.trains, experiment.evaluates, mode, profiler
   )
-  run_checks.check_best_metric(params, task, trainer, experiment.evaluates)
-  run_checks.check_early_stopping(params, task, trainer, mode)
+  run_checks.check_metrics(params.trainer, task, trainer, mode, experiment.evaluates)
   if experiment.trains:
-    run_checks.check_learning_rate(experiment.workers, params, trainer, experiment.model_dir, experiment.start)
+    run_checks.check_learning_rate(experiment, trainer)
     trainer.try_step()
-  return trainer, build_event_actions(params, task, trainer, mode) if experiment.trains else []
+  return trainer, build_event_actions(params.trainer, task, trainer, mode) if experiment.trains else []
 
 
 def _make_owned_loop(experiment: experiment_run.Experiment) -> loop_task.OwnedLoop:
@@ -91,7 +90,11 @@ def build_trainer(
   trainer_cls = getattr(task, 'trainer_cls', None) or base_trainer.Trainer
   if profiler is not None:
     trainer_cls = _with_profiler(trainer_cls, profiler)
-  exporter = make_exporter(strategy, params, model_dir, mode) if evaluate else None
+  exporter = None
+  if evaluate:
+    exporter = best.maybe_create(
+      params.trainer, model_dir, mode, strategy.extended.should_checkpoint, workers_lib.get(strategy)
+    )
   with strategy.scope(), required_fields.named(params.task, type(task).__name__):
     trainer = train_utils.create_trainer(
       params,
@@ -117,24 +120,16 @@ def _with_profiler(trainer_cls: Callable[..., object], profiler: profiling.Profi
   return functools.partial(trainer_cls, profiler=profiler)
 
 
-def make_exporter(
-  strategy: tf.distribute.Strategy, params: definitions.ExperimentConfig, model_dir: str | None, mode: str
-) -> best.BestCheckpointExporter | None:
-  """Makes the exporter of the best checkpoints; None if the configuration asks for none."""
-  is_chief = strategy.extended.should_checkpoint
-  return best.maybe_create(params, model_dir, mode, is_chief, workers_lib.get(strategy))
-
-
 def build_event_actions(
-  params: definitions.ExperimentConfig, task: protocols.Task, trainer: base_trainer.Trainer, mode: str
+  config: definitions.TrainerConfig, task: protocols.Task, trainer: base_trainer.Trainer, mode: str
 ) -> list[Any]:
   """Makes the actions that the task and the configuration take at the events of a training."""
   with trainer.strategy.scope():
     found = list(task.build_actions(trainer)) if hasattr(task, 'build_actions') else []
-  if params.trainer.reduce_lr_on_plateau.metric and mode == 'train_and_eval':
-    found.append(make_reduce_lr(params.trainer.reduce_lr_on_plateau, trainer))
-  if params.trainer.early_stopping.metric and 'eval' in mode:
-    found.append(early_stopping.EarlyStopping(params.trainer.early_stopping))
+  if config.reduce_lr_on_plateau.metric and mode == 'train_and_eval':
+    found.append(make_reduce_lr(config.reduce_lr_on_plateau, trainer))
+  if config.early_stopping.metric and 'eval' in mode:
+    found.append(early_stopping.EarlyStopping(config.early_stopping))
   for action in found:
     if isinstance(action, triggers.Trigger):
       action.prepare(mode)

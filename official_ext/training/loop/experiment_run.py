@@ -1,4 +1,4 @@
-"""An experiment to run, with its options: the arguments of `run_experiment`, checked."""
+"""An experiment to run, with its options: the arguments of `run_experiment`, and what its checks add."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -47,13 +47,13 @@ class RunOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-  """An experiment to run: the checked arguments of `run_experiment`, the start of the run, and its code.
+  """An experiment to run: the arguments of `run_experiment`; once checked, the start of the run, and its code.
 
   Attributes:
     strategy: the strategy.
     task: made inside its scope.
     mode: see `train_lib.run_experiment`.
-    params: the upgraded configuration.
+    params: the upgraded configuration; once checked, with its lengths in steps.
     model_dir: the run's folder.
     run_post_eval: whether to evaluate once after training.
     save_summary: whether to write TensorBoard files.
@@ -67,10 +67,10 @@ class Experiment:
   mode: str
   params: definitions.ExperimentConfig
   model_dir: str
-  run_post_eval: bool
-  save_summary: bool
-  options: RunOptions
-  start: training_lines.Start
+  run_post_eval: bool = False
+  save_summary: bool = True
+  options: RunOptions = RunOptions()
+  start: training_lines.Start = training_lines.Start()
   code: json_types.JsonMapping = dataclasses.field(default_factory=dict)
 
   @property

@@ -10,10 +10,10 @@ from official_ext.base.run_folder import run_status
 from official_ext.training.actions import event_actions as event_actions_lib
 from official_ext.training.checkpoints import manifests
 from official_ext.training.config import checks
+from official_ext.training.config import epochs
 from official_ext.training.devices import distribute
 from official_ext.training.loop import experiment_run
 from official_ext.training.loop import recorded_run
-from official_ext.training.loop import run_checks
 from official_ext.training.loop import run_events
 from official_ext.training.loop import run_record
 from official_ext.training.loop import run_writers
@@ -89,6 +89,6 @@ def tell_start(experiment: experiment_run.Experiment, run: recorded_run.Recorded
     'devices': run.record.values['devices'],
     'seed': experiment.params.runtime.seed,
   }
-  if batch_size := run_checks.effective_batch_size(experiment.params):
+  if batch_size := epochs.effective_batch_size(experiment.params):
     values['effective_batch_size'] = batch_size
   run.events.tell('start', int(run.trainer.global_step.numpy()), values)

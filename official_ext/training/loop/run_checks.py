@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 from official.core import base_task
-import tensorflow as tf
 
 from official_ext.base import errors
 from official_ext.base import flat_params
@@ -27,6 +26,7 @@ from official_ext.training.config import definitions
 from official_ext.training.config import epochs
 from official_ext.training.devices import workers as workers_lib
 from official_ext.training.loop import code_identity
+from official_ext.training.loop import experiment_run
 from official_ext.training.loop import run_record
 from official_ext.training.optimization import rate_checks
 from official_ext.training.step import gradient_tap
@@ -35,35 +35,28 @@ from official_ext.training.step import gradient_tap
 _EXTENSION_SUFFIXES = tuple({f'.{suffix.rpartition(".")[2]}' for suffix in machinery.EXTENSION_SUFFIXES})
 
 
-def check_run(
-  strategy: tf.distribute.Strategy,
-  task: Any,
-  mode: str,
-  params: definitions.ExperimentConfig,
-  model_dir: str,
-  checkpoint: str | None,
-  branch: bool,
-  run_post_eval: bool = False,
-) -> tuple[training_lines.Start, definitions.ExperimentConfig]:
+def check_run(experiment: experiment_run.Experiment) -> experiment_run.Experiment:
   """Refuses what can be refused before a model is built: see `train_lib.run_experiment`.
 
   Returns:
-    The start of the run, and `params` with everything that depends on the data resolved.
+    The experiment with the start of the run, and with everything that depends on the data resolved.
   """
-  workers = workers_lib.get(strategy)
-  start = choose_start(workers, mode, model_dir, checkpoint, branch)
-  task.evaluates = 'eval' in mode or run_post_eval
+  task, mode, model_dir, workers = experiment.task, experiment.mode, experiment.model_dir, experiment.workers
+  start = choose_start(experiment)
+  task.evaluates = experiment.evaluates
   task.goes_on_from = _folder_of_weights(start, mode, model_dir)
   run_record.check_writable(model_dir)
-  if 'train' in mode and strategy.extended.should_checkpoint:
+  if experiment.trains and experiment.is_chief:
     run_lock.check_free(model_dir)
-  if 'train' in mode and params.task.init_checkpoint and not manifests.paths(model_dir):
-    warm_start.find(params.task.init_checkpoint)
-  params = resolve_train_steps(definitions.upgrade(params), task)
+  if experiment.trains and experiment.params.task.init_checkpoint and not manifests.paths(model_dir):
+    warm_start.find(experiment.params.task.init_checkpoint)
+  params = epochs.resolve(experiment.params, task)
   run_record.check_places(model_dir, mode, params.trainer)
-  checks.check_replicas(params, mode, strategy.num_replicas_in_sync, task)
-  workers.check_same('params', _command(params, mode, checkpoint, branch), flat_params.text_differences)
-  return start, params
+  checks.check_replicas(params, mode, experiment.strategy.num_replicas_in_sync, task)
+  options = experiment.options
+  command = {'--mode': mode, '--checkpoint': options.checkpoint, '--branch': options.branch, **params.as_dict()}
+  workers.check_same('params', yaml_text.dump(command), flat_params.text_differences)
+  return dataclasses.replace(experiment, params=params, start=start)
 
 
 def check_same_on_workers(
@@ -126,32 +119,20 @@ def _folder_of_weights(start: training_lines.Start, mode: str, model_dir: str) -
   return model_dir if 'train' not in mode or manifests.saved_paths(model_dir) else ''
 
 
-def _command(params: definitions.ExperimentConfig, mode: str, checkpoint: str | None, branch: bool) -> str:
-  """The arguments that must be the same on all workers, as YAML."""
-  return yaml_text.dump({'--mode': mode, '--checkpoint': checkpoint, '--branch': branch, **params.as_dict()})
-
-
 def choose_start(
-  workers: workers_lib.Workers,
-  mode: str,
-  model_dir: str,
-  checkpoint: str | None,
-  branch: bool,
-  before: training_lines.Start | None = None,
+  experiment: experiment_run.Experiment, before: training_lines.Start | None = None
 ) -> training_lines.Start:
-  """Chooses the start of the run, on the chief. A mode that does not train uses `checkpoint`. Writes nothing.
+  """Chooses the start of the run, on the chief. A mode that does not train uses `--checkpoint`. Writes nothing.
 
   Args:
-    workers: all that train together.
-    mode: the driver's --mode.
-    model_dir: the run's folder.
-    checkpoint: the value of --checkpoint.
-    branch: the value of --branch.
+    experiment: the experiment.
     before: the previous choice, which was checked and reported, if this is not the first time.
 
   Raises:
     UserError: there is no such checkpoint, or it would start another line of training.
   """
+  mode, model_dir, workers = experiment.mode, experiment.model_dir, experiment.workers
+  checkpoint, branch = experiment.options.checkpoint, experiment.options.branch
   if 'train' not in mode and before is not None:
     return before
   if 'train' not in mode:
@@ -170,39 +151,15 @@ def choose_start(
   return start
 
 
-def effective_batch_size(params: definitions.ExperimentConfig) -> int:
-  """The examples in one update: `global_batch_size` times `gradient_accumulation_steps`; 0 if a task has neither."""
-  data = getattr(params.task, 'train_data', None)
-  return (getattr(data, 'global_batch_size', 0) or 0) * params.trainer.gradient_accumulation_steps
-
-
-def resolve_train_steps(params: definitions.ExperimentConfig, task: protocols.Task) -> definitions.ExperimentConfig:
-  """Turns the lengths and intervals of `trainer` that are given in epochs into steps: see epochs.py.
-
-  Raises:
-    UserError: the task does not know how many examples its training data has.
-  """
-  return epochs.resolve(params, task, effective_batch_size(params))
-
-
-def check_learning_rate(
-  workers: workers_lib.Workers,
-  params: definitions.ExperimentConfig,
-  trainer: protocols.Trainer,
-  model_dir: str,
-  start: training_lines.Start,
-) -> None:
+def check_learning_rate(experiment: experiment_run.Experiment, trainer: protocols.Trainer) -> None:
   """Refuses a training whose learning rate is 0 at each of its steps, or is not finite.
 
   Of a training that was interrupted, all steps count: if the steps before the interruption had another rate, the rest
   may have 0. Of one that had finished, the steps that are added count.
 
   Args:
-    workers: all that train together.
-    params: the experiment, with its length in steps.
+    experiment: with its length in steps, and the start of the run.
     trainer: with the run's optimizer.
-    model_dir: the run's folder.
-    start: where the training starts.
 
   Raises:
     UserError: the learning rate cannot train.
@@ -210,12 +167,13 @@ def check_learning_rate(
   optimizer = getattr(trainer, 'optimizer', None)
   if optimizer is None:
     return
-  first = workers.from_chief('first step', lambda: _first_new_step(model_dir, start))
-  wrong = rate_checks.problem(gradient_tap.inner_optimizer(optimizer), first, params.trainer.train_steps)
+  train_steps = experiment.params.trainer.train_steps
+  first = experiment.workers.from_chief('first step', lambda: _first_new_step(experiment.model_dir, experiment.start))
+  wrong = rate_checks.problem(gradient_tap.inner_optimizer(optimizer), first, train_steps)
   if wrong:
     raise errors.UserError(
       f'trainer.optimizer_config: {wrong}; lower warmup_steps, or make the schedule as long as trainer.train_steps, '
-      f'which is {params.trainer.train_steps}'
+      f'which is {train_steps}'
     )
 
 
@@ -228,29 +186,26 @@ def _first_new_step(model_dir: str, start: training_lines.Start) -> int:
   return manifests.step_of(saved[-1]) if saved and has_finished else 0
 
 
-def check_best_metric(
-  params: definitions.ExperimentConfig, task: protocols.Task, trainer: protocols.Trainer, evaluates: bool
+def check_metrics(
+  config: definitions.TrainerConfig, task: protocols.Task, trainer: protocols.Trainer, mode: str, evaluates: bool = True
 ) -> None:
-  """Refuses a `best_checkpoint_eval_metric` that no evaluation of the task will report.
+  """Refuses metrics that decide something, and that no evaluation of the run will report.
+
+  Args:
+    config: names the metrics of the best checkpoint, of early stopping and of lowering the learning rate.
+    task: the experiment's.
+    trainer: made for it.
+    mode: what it is used for.
+    evaluates: whether the run evaluates, now or at its end.
 
   Raises:
-    UserError: it lists the metrics that an evaluation reports.
+    UserError: the mode trains without an evaluation, or no evaluation reports the metric: it lists those that one does.
   """
-  name = params.trainer.best_checkpoint_eval_metric
-  if evaluates and params.trainer.best_checkpoint_export_subdir and name:
+  name = config.best_checkpoint_eval_metric
+  if evaluates and config.best_checkpoint_export_subdir and name:
     _check_reported('trainer.best_checkpoint_eval_metric', name, task, trainer)
-
-
-def check_early_stopping(
-  params: definitions.ExperimentConfig, task: protocols.Task, trainer: protocols.Trainer, mode: str
-) -> None:
-  """Refuses early stopping and lowering of the learning rate if no evaluation could trigger them.
-
-  Raises:
-    UserError: the mode trains without an evaluation, or the metric is not one of the task's.
-  """
   for part in ('early_stopping', 'reduce_lr_on_plateau'):
-    field, name = f'trainer.{part}.metric', getattr(params.trainer, part).metric
+    field, name = f'trainer.{part}.metric', getattr(config, part).metric
     if name and mode == 'train_and_eval':
       _check_reported(field, name, task, trainer)
     elif name and 'train' in mode:

@@ -61,12 +61,10 @@ def run_experiment(
   strategy, options = distribution_strategy or tf.distribute.get_strategy(), options or RunOptions()
   # Refuse: nothing is written yet.
   with workers_lib.get(strategy).guarded():
-    start, params = run_checks.check_run(
-      strategy, task, mode, params, model_dir, options.checkpoint, options.branch, run_post_eval
-    )
     experiment = experiment_run.Experiment(
-      strategy, task, mode, params, model_dir, run_post_eval, save_summary, options, start
+      strategy, task, mode, definitions.upgrade(params), model_dir, run_post_eval, save_summary, options
     )
+    experiment = run_checks.check_run(experiment)
     trainer, actions = building.build_trainer_and_actions(experiment)
     experiment = dataclasses.replace(experiment, code=_identify_code(experiment, trainer))
   # Record: from here on, the folder is this run's, and says how it stands.
@@ -101,14 +99,12 @@ def _holding_folder(
   Yields:
     The experiment with its start, and the lock, which the run's record may give back earlier.
   """
-  workers, options = experiment.workers, experiment.options
+  workers = experiment.workers
   with workers.guarded():
     lock = _take_lock(experiment)
   try:
     with workers.guarded():
-      start = run_checks.choose_start(
-        workers, experiment.mode, experiment.model_dir, options.checkpoint, options.branch, before=experiment.start
-      )
+      start = run_checks.choose_start(experiment, before=experiment.start)
     yield dataclasses.replace(experiment, start=start), lock
   finally:
     if lock is not None:

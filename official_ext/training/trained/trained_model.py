@@ -89,7 +89,7 @@ def find_checkpoint(model_dir: str, params: definitions.ExperimentConfig, which:
   Raises:
     UserError: there is no such checkpoint, or it is damaged.
   """
-  exporter = best.maybe_create(params, model_dir, 'eval')
+  exporter = best.maybe_create(params.trainer, model_dir, 'eval')
   if which is None:
     which = BEST if exporter is not None else LATEST
   if which == BEST:

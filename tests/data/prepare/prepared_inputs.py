@@ -9,6 +9,7 @@ from official_ext.cli import main
 from official_ext.data.prepare import preparing
 from official_ext.data.prepare import settings as settings_lib
 from official_ext.data.prepare import shards
+from official_ext.language.text import text_formats
 from official_ext.language.text import token_rows
 
 
@@ -27,9 +28,8 @@ class Here:
 
 def prepare(inputs, folder, tokenizer=None, reverse=False, stopped_by=lambda: None, **settings):
   """A preparation in this process; `settings` of `Settings`, or of texts if there is a tokenizer."""
-  names = token_rows.TextSettings.__dataclass_fields__
-  text = {name: settings.pop(name) for name in list(settings) if name in names}
-  row_format = token_rows.TokenRows(token_rows.TextSettings(**text), tokenizer) if tokenizer else None
+  text = {name: settings.pop(name) for name in list(settings) if name in text_formats.OF_ROWS}
+  row_format = token_rows.TokenRows(text_formats.TextFields(**text), tokenizer) if tokenizer else None
   engine = lambda num_shards: contextlib.nullcontext(Here(reverse))
   inputs = [str(inputs)] if not isinstance(inputs, list) else [str(path) for path in inputs]
   made = settings_lib.Settings(**settings)

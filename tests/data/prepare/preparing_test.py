@@ -19,6 +19,7 @@ from official_ext.data import step_indexed
 from official_ext.data.prepare import planning
 from official_ext.data.prepare import settings as settings_lib
 from official_ext.data.prepare import shards
+from official_ext.language.text import text_formats
 from official_ext.language.text import token_rows
 from tests import disks
 from tests.data.prepare import prepared_inputs as inputs
@@ -78,7 +79,7 @@ def test_images_and_their_classes(tokenizer, tmp_path):
   (batch,) = step_indexed.build_dataset(source, ext.DataConfig(is_training=False, global_batch_size=10)).take(1)
   assert tf.io.decode_image(batch['image'][9]).shape == (4, 8, 3)
   with pytest.raises(errors.UserError, match='--tokenizer: has no meaning for'):
-    planning.make([str(folder)], settings_lib.Settings(), token_rows.TokenRows(token_rows.TextSettings(), tokenizer))
+    planning.make([str(folder)], settings_lib.Settings(), token_rows.TokenRows(text_formats.TextFields(), tokenizer))
 
 
 def test_an_image_that_cannot_be_decoded_is_named_or_left_out(tmp_path):
@@ -248,12 +249,6 @@ def test_what_a_prepared_folder_lacks_is_told(tmp_path):
 def test_what_is_no_json_value_and_no_bytes_is_refused(value):
   with pytest.raises(ValueError, match='expected|surrogate'):
     row_encoding.encode_example(value)
-
-
-def test_settings_have_the_names_and_defaults_of_text_data():
-  told = vars(token_rows.TextSettings())
-  config = ext.TextDataConfig()
-  assert told == {name: getattr(config, name) for name in told}
 
 
 DEEP = b'[' * 100_000

@@ -114,7 +114,7 @@ def test_a_metric_that_was_never_finite():
 def test_mistakes(tmp_path):
   params = small_run.make_params(early_stopping={'metric': 'score'})
   with pytest.raises(errors.UserError, match='mode train does not evaluate while it trains; use train_and_eval'):
-    run_checks.check_early_stopping(params, None, None, 'train')
+    run_checks.check_metrics(params.trainer, None, None, 'train', evaluates=False)
   with pytest.raises(errors.UserError, match='^trainer.early_stopping.metric: acuracy: did you mean accuracy'):
     small_run.run(tmp_path / 'a', trainer={'early_stopping': {'metric': 'acuracy'}})
   assert not (tmp_path / 'a').exists()

@@ -185,7 +185,7 @@ def test_mistakes(fields, message):
 def test_it_needs_evaluations(tmp_path):
   params = small_run.make_params(reduce_lr_on_plateau={'metric': 'accuracy'})
   with pytest.raises(errors.UserError, match='^trainer.reduce_lr_on_plateau.metric: accuracy: mode train does not'):
-    run_checks.check_early_stopping(params, None, None, 'train')
+    run_checks.check_metrics(params.trainer, None, None, 'train', evaluates=False)
 
 
 def test_what_is_better_of_a_metric():

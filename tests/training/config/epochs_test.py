@@ -54,8 +54,9 @@ def test_a_run_evaluates_and_saves_by_epochs(tmp_path, capsys):
 )
 def test_steps_are_whole_and_at_least_one(given, num_examples, batch_size, steps):
   params = small_run.make_params(validation_interval_epochs=float(given))
+  params.task.train_data.global_batch_size = batch_size
   task = types.SimpleNamespace(num_examples=lambda data: num_examples)
-  assert epochs.resolve(params, task, batch_size).trainer.validation_interval == steps
+  assert epochs.resolve(params, task).trainer.validation_interval == steps
 
 
 def test_an_unknown_number_of_examples_is_one_line(tmp_path):

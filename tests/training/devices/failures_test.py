@@ -10,8 +10,8 @@ import tensorflow as tf
 import tf_keras
 
 from official_ext.base import errors
+from official_ext.training.config import epochs
 from official_ext.training.devices import failures
-from official_ext.training.loop import run_checks
 from tests import tiers
 from tests.training.loop import harness
 from tests.training.loop import small_run
@@ -194,17 +194,17 @@ def test_what_a_task_raises_is_one_line_that_names_its_own(task_cls, mark, messa
 
 def test_an_error_without_a_line_of_the_users_names_the_librarys():
   with pytest.raises(AttributeError) as info:
-    run_checks.resolve_train_steps(None, None)
+    epochs.resolve(None, None)
   traceback = info.value.__traceback__.tb_next  # Without this file.
   assert re.match(
-    r'official_ext/training/loop/run_checks.py:\d+: AttributeError: ',
+    r'official_ext/training/config/epochs.py:\d+: AttributeError: ',
     failures.describe(info.value.with_traceback(traceback)),
   )
 
 
 def test_a_script_that_calls_the_library_is_not_where_it_went_wrong(tmp_path):
   with pytest.raises(AttributeError) as info:
-    run_checks.resolve_train_steps(None, None)
+    epochs.resolve(None, None)
   assert failures.place_of(info.value) is None
 
 

@@ -11,9 +11,9 @@ import tensorflow as tf
 from official_ext.base import errors
 from official_ext.base.run_folder import run_status
 from official_ext.training.config import definitions as cfg
+from official_ext.training.config import epochs
 from official_ext.training.loop import base_trainer
 from official_ext.training.loop import controller
-from official_ext.training.loop import run_checks
 from official_ext.training.loop import train_lib
 from tests.training.loop import harness
 from tests.training.loop import small_run
@@ -164,15 +164,15 @@ def test_a_plain_configuration_of_model_garden(tmp_path):
 
 
 @pytest.mark.parametrize(
-  'epochs, batch_size, accumulation, expected',
+  'num_epochs, batch_size, accumulation, expected',
   [(2, 8, 1, 16), (2.5, 8, 1, 20), (1, 24, 1, math.ceil(64 / 24)), (1, 8, 2, 4), (0.01, 8, 1, 1)],
 )
-def test_epochs_become_steps(epochs, batch_size, accumulation, expected):
-  params = small_run.make_params(train_steps=0, train_epochs=epochs, gradient_accumulation_steps=accumulation)
+def test_epochs_become_steps(num_epochs, batch_size, accumulation, expected):
+  params = small_run.make_params(train_steps=0, train_epochs=num_epochs, gradient_accumulation_steps=accumulation)
   params.task.train_data.global_batch_size = batch_size
   task = small_run.make_task(params)
   cfg.lock(params)
-  resolved = run_checks.resolve_train_steps(params, task)
+  resolved = epochs.resolve(params, task)
   assert resolved.trainer.train_steps == expected
   assert params.trainer.train_steps == 0  # What was handed in is left alone.
 
@@ -180,8 +180,8 @@ def test_epochs_become_steps(epochs, batch_size, accumulation, expected):
 def test_epochs_are_logged(tmp_path):
   small_run.run(tmp_path, 'train', trainer={'train_steps': 0, 'train_epochs': 2})
   assert steps_of(tmp_path, 'checkpoint')[-1] == 16
-  epochs = {event['step']: event['epoch'] for event in small_run.events(tmp_path, 'train')}
-  assert epochs[8] == 1.0 and epochs[16] == 2.0
+  epoch_at = {event['step']: event['epoch'] for event in small_run.events(tmp_path, 'train')}
+  assert epoch_at[8] == 1.0 and epoch_at[16] == 2.0
   assert small_run.record(tmp_path)['train_steps'] == 16
 
 
