@@ -54,7 +54,7 @@ def read(model_dir: str, mode: str = 'train') -> json_types.JsonObject | None:
 
 
 def folder_number(model_dir: str) -> int | None:
-  """The inode of a folder: a folder that is moved on its disk keeps it, a copy has another. None for a remote folder."""
+  """The inode of a folder: a folder that is moved on its disk keeps it, a copy does not. None for a remote one."""
   try:
     return None if paths.is_remote(model_dir) else os.stat(model_dir).st_ino
   except OSError:
