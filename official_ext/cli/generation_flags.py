@@ -16,7 +16,7 @@ _HELP = {
 
 def add(parser: arguments_lib.Parser, length: str) -> None:
   """Adds them; `length` is the help of --max_new_tokens."""
-  for name, kind in generation_settings.generation_settings.KINDS.items():
+  for name, kind in generation_settings.KINDS.items():
     metavar = 'N' if kind is int else 'X'
     parser.add_argument(f'--{name}', type=kind, metavar=metavar, help={'max_new_tokens': length, **_HELP}[name])
   parser.add_argument('--seed', type=int, default=0, metavar='N', help='of the samples; default: 0')

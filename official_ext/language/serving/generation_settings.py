@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.run_folder import model_folders
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ KINDS = {  # Of `GenerationConfig`'s fields, that have flags of their own.
 _FILTERS = ('top_k', 'top_p', 'min_p')  # Of what is drawn.
 
 
-def check(values: Mapping[str, object], seed: int) -> None:
+def check(values: json_types.JsonMapping, seed: int) -> None:
   """Refuses values of `GenerationConfig`'s fields, and seeds, that mean nothing.
 
   Raises:
