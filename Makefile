@@ -22,7 +22,7 @@ MANIFESTS := .venv-manifests
 MANIFESTS_NEED := tests/operations/engines/published.txt
 MANIFESTS_STAMP := $(MANIFESTS)/.installed-$(VERSION)-$(shell cat $(MANIFESTS_NEED) | cksum | cut -d ' ' -f 1)
 
-.PHONY: .venv .venv-peers .venv-manifests demo console test test-fast test-all test-slow check pythons smoke manifests soak powercut bench experiments clean
+.PHONY: .venv .venv-peers .venv-manifests demo console test test-fast coverage test-all test-slow check pythons smoke manifests soak powercut bench experiments clean
 
 .venv: $(STAMP)
 
@@ -73,8 +73,13 @@ test: check
 # Operations, files, commands and the like, in three minutes: no process of these tests imports TensorFlow.
 FAST := tests/base tests/operations tests/cli tests/data tests/docs tests/language/text tests/training/devices \
   tests/makefile_test.py tests/import_direction_test.py
+TEST_FAST := $(PYTEST) --no-tensorflow --ignore=tests/operations/console/browser $(FAST)
 test-fast: .venv
-	$(PYTEST) --no-tensorflow --ignore=tests/operations/console/browser $(FAST)
+	$(TEST_FAST)
+
+# The same, and fails if they cover less than the floor in pyproject.toml. Child processes are not counted.
+coverage: .venv
+	$(TEST_FAST) --cov --cov-report=term:skip-covered
 
 # Everything but `make soak`, in half an hour: Model Garden's own test modules with this library's trainer too.
 test-all: check

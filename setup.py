@@ -71,6 +71,7 @@ setuptools.setup(
       'playwright>=1.40',  # The browser is the system's own.
       'portpicker',
       'pytest>=8',
+      'pytest-cov>=7',
       'pytest-xdist>=3.5',
       'ruff',
       'safetensors>=0.5',

@@ -88,7 +88,7 @@ def test_an_installation_that_failed_is_done_again(checkout):
 
 
 @pytest.mark.parametrize(
-  'target', ['demo', 'test', 'test-fast', 'test-all', 'test-slow', 'check', 'bench', 'experiments']
+  'target', ['demo', 'test', 'test-fast', 'coverage', 'test-all', 'test-slow', 'check', 'bench', 'experiments']
 )
 def test_every_target_sets_itself_up(checkout, target):
   planned = _make(checkout, '--dry-run', target).stdout

@@ -33,8 +33,8 @@ SUBPACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     ('loop',),
     ('diagnosis', 'trained'),
   ),
-  'language': (('text',), ('modeling',), ('fine_tuning',)),
-  'operations': (('runs',), ('curves', 'trackers'), ('queue',), ('sweeps',), ('engines',), ('console',)),
+  'language': (('text',), ('modeling',), ('fine_tuning', 'serving')),
+  'operations': (('runs', 'launch'), ('curves', 'trackers'), ('queue',), ('sweeps',), ('engines',), ('console',)),
 }
 # The modules of the packages that make the loop, each from the ground up: a module may import those before it.
 INSIDE: dict[str, tuple[str, ...]] = {

@@ -1,6 +1,7 @@
-"""Types of values that are read from JSON and YAML, and written to them."""
+"""Types of values that are read from JSON and YAML, and written to them; values as JSON can hold them."""
 
 from collections.abc import Mapping
+import math
 from typing import Any
 
 # A value as `json.loads` returns it. Its shape is not known to a type checker: who reads it checks it.
@@ -9,3 +10,14 @@ Json = Any
 JsonObject = dict[str, Json]
 # The same, only read.
 JsonMapping = Mapping[str, Json]
+
+
+def json_values(values: object) -> Json:
+  """Values as strict JSON: numbers that are not finite as the strings "NaN", "Infinity" and "-Infinity"."""
+  if isinstance(values, Mapping):
+    return {str(key): json_values(value) for key, value in values.items()}
+  if isinstance(values, (list, tuple)):
+    return [json_values(value) for value in values]
+  if isinstance(values, float) and not math.isfinite(values):
+    return 'NaN' if math.isnan(values) else 'Infinity' if values > 0 else '-Infinity'
+  return values if values is None or isinstance(values, (str, int, float)) else str(values)  # YAML has dates.

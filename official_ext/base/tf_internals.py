@@ -7,6 +7,7 @@ names it.
 """
 
 # pylint: disable=protected-access
+import atexit
 import collections
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
@@ -168,6 +169,22 @@ def raise_async_save_error(checkpoint: tf.train.Checkpoint) -> None:
   helper = _async_helper(checkpoint)
   if helper is not None:
     helper._check_async_thread_error()
+
+
+def end_async_saves(checkpoint: object) -> None:
+  """Ends the thread of asynchronous saves, which otherwise lives, and holds all that is saved, as long as the process.
+
+  A save in flight is left to its thread, which the end of the process waits for. The next save begins another thread.
+
+  Args:
+    checkpoint: a tf.train.Checkpoint; nothing is done about anything else.
+  """
+  helper = _async_helper(checkpoint)
+  if helper is None or helper._queue.unfinished_tasks:
+    return
+  atexit.unregister(helper._join_async_save_thread)
+  vars(checkpoint)['_async_checkpointer_impl'] = None  # Whoever waited for this one would wait for ever.
+  helper._queue.put_nowait(False)
 
 
 def _async_helper(checkpoint):

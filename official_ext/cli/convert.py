@@ -12,6 +12,7 @@ from official_ext.base.files import paths
 from official_ext.base.run_folder import model_folders
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import language_models
+from official_ext.language.serving import model_loading
 from official_ext.training.devices import preemption
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def _of_folders(folders: model_folders.ModelFolders, dtype: str, load_in_4bit: b
 
   num_labels = None if folders.adapter else pretrained.num_labels(folders.model)
   if num_labels is None:
-    model = language_models.load(folders, dtype, load_in_4bit)
+    model = model_loading.load(folders, dtype, load_in_4bit)
     lora.merge(model)
     return model
   return pretrained.load_classifier(folders.model, num_labels, dtype=dtype)

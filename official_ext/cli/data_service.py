@@ -11,6 +11,7 @@ import time
 import tensorflow as tf
 
 from official_ext.base import errors
+from official_ext.base.processes import stopping
 from official_ext.data.service import request
 from official_ext.training.config import definitions
 from official_ext.training.devices import preemption
@@ -103,7 +104,7 @@ def _check_host(host: str) -> None:
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
   """A context in which signals end the process at once: TensorFlow waits in it without letting Python run."""
-  before = {number: signal.signal(number, signal.SIG_DFL) for number in preemption.stopping_signals()}
+  before = {number: signal.signal(number, signal.SIG_DFL) for number in stopping.signals()}
   try:
     yield
   finally:

@@ -1,7 +1,6 @@
 """official-ext generate: the continuation of a prompt, alone on stdout."""
 
 import argparse
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -10,9 +9,10 @@ from official_ext.base.run_folder import model_folders
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import generation_flags
 from official_ext.cli import language_models
+from official_ext.language.serving import generation_settings
+from official_ext.language.serving import model_loading
 
 if TYPE_CHECKING:
-  from official_ext.language.modeling import decoder
   from official_ext.language.text import tokenizer as tokenizer_lib
 
 
@@ -45,15 +45,15 @@ def run(arguments: list[str]) -> None:
   if known.chat_template_path is not None and known.use_chat_template == 'false':
     raise errors.UserError('--chat_template_path: only --use_chat_template=true reads it')
   folders = model_folders.find(known.folder, known.base_model)
-  language_models.check_unicode(known.prompt, '--prompt')
-  tokenizer = language_models.load_tokenizer(folders, known.chat_template_path)
+  model_loading.check_unicode(known.prompt, '--prompt')
+  tokenizer = model_loading.load_tokenizer(folders, known.chat_template_path)
   tokens = _tokens(tokenizer, known)
   given = generation_flags.given(known)
-  model = language_models.load(folders, known.dtype, known.load_in_4bit)
-  check_tokens(tokens, model, folders)
-  config = generation_flags.config_of(model, tokenizer, given)
-  config = generation_flags.with_room(model, config, len(tokens), 'max_new_tokens' in given)
-  from official_ext.cli import writing  # pylint: disable=g-import-not-at-top  # TensorFlow.
+  model = model_loading.load(folders, known.dtype, known.load_in_4bit)
+  generation_settings.check_tokens(tokens, model, folders)
+  config = generation_settings.config_of(model, tokenizer, given)
+  config = generation_settings.with_room(model, config, len(tokens), 'max_new_tokens' in given)
+  from official_ext.language.serving import writing  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
   written = writing.Writer(model, tokenizer, config).write(tokens, known.seed, sys.stdout, sys.stdout.isatty())
   if written.ended_by == writing.FULL:
@@ -69,14 +69,3 @@ def _tokens(tokenizer: 'tokenizer_lib.Tokenizer', known: argparse.Namespace) -> 
   if not tokens:
     raise errors.UserError(f'--prompt: {known.prompt!r} has no tokens')
   return tokens
-
-
-def check_tokens(tokens: list[int], model: 'decoder.LanguageModel', folders: model_folders.ModelFolders) -> None:
-  """Raises a UserError if one of the tokens is none of the model's."""
-  wrong = [token for token in tokens if token >= model.config.vocab_size]
-  if wrong:
-    file = os.path.join(folders.tokenizer, model_folders.TOKENIZER_FILE)
-    raise errors.UserError(
-      f'{file}: makes token {wrong[0]} of the text, and the model has {model.config.vocab_size} (vocab_size): '
-      "it is another model's"
-    )

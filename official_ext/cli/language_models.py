@@ -1,17 +1,8 @@
-"""The language model that a command names. TensorFlow is imported when its weights are loaded."""
+"""The arguments of commands that name a language model."""
 
 import argparse
-import sys
-from typing import TYPE_CHECKING
 
-from official_ext.base import errors
-from official_ext.base.run_folder import base_records
-from official_ext.base.run_folder import model_folders
 from official_ext.cli import arguments as arguments_lib
-
-if TYPE_CHECKING:
-  from official_ext.language.modeling import decoder
-  from official_ext.language.text import tokenizer as tokenizer_lib
 
 DTYPES = ('float32', 'bfloat16', 'float16')
 
@@ -50,80 +41,3 @@ def _boolean(text: str) -> bool:
   if text not in ('true', 'false'):
     raise argparse.ArgumentTypeError(f'{text}: expected true or false')
   return text == 'true'
-
-
-def load(
-  folders: model_folders.ModelFolders, dtype: str | None = None, load_in_4bit: bool | None = None
-) -> 'decoder.LanguageModel':
-  """The model of a folder, or of adapters and their base, which is kept as it was when the adapters were trained.
-
-  The base of adapters is printed to stderr, and each difference from the base that they were trained on.
-
-  Args:
-    folders: of the model.
-    dtype: in which weights are kept that are not packed, and computed with; None for float32.
-    load_in_4bit: whether kernels are kept in 4 bits; None: if the adapters were trained so.
-
-  Returns:
-    A `LanguageModel`. Adapters are merged into it, unless its kernels are packed.
-
-  Raises:
-    UserError: see `pretrained.load` and `peft_folders.load`.
-  """
-  return load_with_base(folders, dtype, load_in_4bit)[0]
-
-
-def load_with_base(
-  folders: model_folders.ModelFolders, dtype: str | None = None, load_in_4bit: bool | None = None
-) -> tuple['decoder.LanguageModel', str]:
-  """(model, base): the model of `load`, and a line that describes how its base is kept and in which folder it is."""
-  from official_ext.language.modeling import adapter_bases  # pylint: disable=g-import-not-at-top  # TensorFlow, as the others.
-  from official_ext.language.modeling import lora  # pylint: disable=g-import-not-at-top
-  from official_ext.language.modeling import peft_folders  # pylint: disable=g-import-not-at-top
-  from official_ext.language.modeling import pretrained  # pylint: disable=g-import-not-at-top
-
-  record = base_records.read(folders.adapter) if folders.adapter else None
-  how = adapter_bases.options(record, load_in_4bit)
-  model = pretrained.load(folders.model, dtype=dtype or 'float32', **how)
-  if folders.adapter:
-    peft_folders.load(model, folders.adapter, warn=lambda line: print(f'warning: {line}', file=sys.stderr))
-  base = adapter_bases.record_of(model, has_digest=False).describe()  # A merged model has no base.
-  if record is not None:
-    print(f'base: {base}', file=sys.stderr)
-  if folders.adapter and how['quantization'].method == 'none':
-    lora.merge(model)
-  return model, base
-
-
-def check_unicode(text: str, name: str) -> None:
-  """Refuses what a terminal or a pipe has sent that is no UTF-8: Python keeps such a byte as half of a surrogate pair.
-
-  Raises:
-    UserError: with the name of the text.
-  """
-  from official_ext.language.text import text_formats  # pylint: disable=g-import-not-at-top
-
-  try:
-    text_formats.check_unicode(text)
-  except ValueError as error:
-    raise errors.UserError(f'{name}: is no UTF-8: {error}') from error
-
-
-def load_tokenizer(
-  folders: model_folders.ModelFolders, chat_template_path: str | None = None
-) -> 'tokenizer_lib.Tokenizer':
-  """The tokenizer, with another chat template if one is named.
-
-  Returns:
-    A `Tokenizer`.
-
-  Raises:
-    UserError: there is none, or no such file.
-  """
-  from official_ext.language.text import chat_templates  # pylint: disable=g-import-not-at-top
-  from official_ext.language.text import tokenizer as tokenizer_lib  # pylint: disable=g-import-not-at-top
-
-  tokenizer = tokenizer_lib.Tokenizer.load(folders.tokenizer)
-  if chat_template_path is None:
-    return tokenizer
-  return tokenizer.with_chat_template(chat_templates.read(chat_template_path, '--chat_template_path'))

@@ -6,10 +6,10 @@ import os
 import sys
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import paths
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import language_models
-from official_ext.operations.runs import summaries
 
 _NOTE = 'export.json'
 _MAX_NOTE_BYTES = 2**20
@@ -60,13 +60,13 @@ def run(arguments: list[str]) -> None:
       if not sign:
         raise errors.UserError(f'--{flag}={text}: expected NAME={"VALUES" if flag == "input" else "FILE"}')
       inputs[name] = {'text': value} if flag == 'input' else {'image': _read(value), 'range': known.range}
-  from official_ext.cli import saved_models  # pylint: disable=g-import-not-at-top  # TensorFlow.
+  from official_ext.training.trained import saved_models  # pylint: disable=g-import-not-at-top  # TensorFlow.
 
   model = saved_models.SavedModel(folder)
   signatures = model.signatures()
   signature = known.signature or next(iter(signatures))
   found = model.predict(signature, inputs) if inputs else signatures
-  print(json.dumps(summaries.json_values(found), indent=None if inputs else 2))
+  print(json.dumps(json_types.json_values(found), indent=None if inputs else 2))
 
 
 def _check_base(folder: str, load_in_4bit: bool | None) -> None:

@@ -8,10 +8,10 @@ import os
 from typing import Any
 
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import run_tables
 from official_ext.operations.runs import run_folder
-from official_ext.operations.runs import summaries
 
 
 def lines_of(error: Exception) -> list[str]:
@@ -105,7 +105,7 @@ def print_lines(lines: Sequence[str]) -> None:
 
 def print_json(values: object) -> None:
   """Prints JSON in which numbers that are not finite are strings."""
-  print(json.dumps(summaries.json_values(values), indent=2, allow_nan=False))
+  print(json.dumps(json_types.json_values(values), indent=2, allow_nan=False))
 
 
 def print_json_of(values: Sequence[object]) -> None:

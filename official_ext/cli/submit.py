@@ -13,6 +13,7 @@ from official_ext.base import errors
 from official_ext.base import yaml_text
 from official_ext.base.files import paths
 from official_ext.base.files import regular_files
+from official_ext.base.processes import launcher
 from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import sweep as sweep_lib
 from official_ext.operations.engines import jobs
@@ -215,7 +216,7 @@ def _env(texts: Sequence[str]) -> dict[str, str]:
     name, equals, value = text.partition('=')
     if not equals or not name.isidentifier() or not name.isascii():
       raise errors.UserError(f'--env={credentials.mask(text)}: expected NAME=VALUE')
-    if name in ('TF_CONFIG', 'OFFICIAL_EXT_SECRET'):
+    if name in ('TF_CONFIG', launcher.SECRET):
       raise errors.UserError(f'--env={name}: is set by the engine; leave it out')
     if credentials.mask_values({name: value})[name] != value:
       raise errors.UserError(

@@ -18,7 +18,6 @@ from official_ext.cli import arguments as arguments_lib
 from official_ext.cli import sweep_tables
 from official_ext.operations.queue import dispatcher_start
 from official_ext.operations.runs import commands
-from official_ext.operations.runs import summaries
 from official_ext.operations.sweeps import controller_start
 from official_ext.operations.sweeps import optuna_study
 from official_ext.operations.sweeps import point_commands
@@ -362,4 +361,4 @@ def _print(lines: Sequence[str]) -> None:
 
 
 def _print_json(values: object) -> None:
-  print(json.dumps(summaries.json_values(values), indent=2, allow_nan=False))
+  print(json.dumps(json_types.json_values(values), indent=2, allow_nan=False))

@@ -12,11 +12,11 @@ import pytest
 import tensorflow as tf
 
 from official_ext.cli import main as cli
-from official_ext.cli import model_server
 from official_ext.language.modeling import lora
 from official_ext.language.modeling import peft_folders
 from official_ext.language.modeling import pretrained
 from official_ext.language.modeling import quantized_linear
+from official_ext.language.serving import model_server
 
 pytest.importorskip('safetensors', reason="needs: pip install 'official-ext[language_models]'")
 from tests import tiers

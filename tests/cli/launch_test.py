@@ -13,6 +13,7 @@ import pytest
 
 from official_ext.base import errors
 from official_ext.cli import launch
+from official_ext.operations.launch import local_workers
 from tests import tiers
 
 # A worker that notes its start, and then does what its arguments say for its number and its attempt: WORKER:ATTEMPT:DO.
@@ -301,7 +302,7 @@ def test_workers_of_a_launcher_share_a_secret_that_nobody_else_has(tmp_path):
 
 
 def _allows_private_networks():
-  code = 'from official_ext.cli import private_network; private_network.enter("--x")'
+  code = 'from official_ext.operations.launch import private_network; private_network.enter("--x")'
   return subprocess.run([sys.executable, '-c', code], capture_output=True, check=False).returncode == 0
 
 
@@ -327,11 +328,11 @@ def _is_running(pid):
 
 def test_gpus_are_shared_out(tmp_path, monkeypatch):
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '3,1,0,2,5')
-  assert launch.gpu_shares(2) == ['3,1', '0,2']
+  assert local_workers.gpu_shares(2) == ['3,1', '0,2']
   with pytest.raises(errors.UserError, match='--num_workers=6: there are 5 GPUs'):
-    launch.gpu_shares(6)
+    local_workers.gpu_shares(6)
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
-  assert launch.gpu_shares(2) is None
+  assert local_workers.gpu_shares(2) is None
   run = Run(tmp_path, env={'CUDA_VISIBLE_DEVICES': '0,1'})
   assert run.end() == 0
   assert [run.starts(index)[0][2] for index in range(2)] == ['0', '1']

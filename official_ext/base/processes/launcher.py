@@ -20,6 +20,8 @@ from official_ext.base.processes import process_identity
 
 # A worker that gives signs of life answers by where its threads are, on stderr. Not every system has it.
 STACKS_SIGNAL = getattr(signal, 'SIGQUIT', signal.SIGTERM)
+# The variable of a worker's environment by whose value the workers of a run know each other.
+SECRET = 'OFFICIAL_EXT_SECRET'
 _VARIABLE = 'OFFICIAL_EXT_LAUNCHER'
 _PIPE = 'signs_of_life'
 _ALIVE, _LEAVES = b'+', b'-'

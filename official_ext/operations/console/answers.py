@@ -21,7 +21,6 @@ from official_ext.base import errors
 from official_ext.base import json_types
 from official_ext.operations.console import context as context_lib
 from official_ext.operations.runs import run_folder
-from official_ext.operations.runs import summaries
 
 BODY = 'official_ext.body'  # Where security.py leaves the body of a request.
 MAX_BODY_BYTES = 1 << 20
@@ -32,7 +31,7 @@ Handler = Callable[[requests.Request], responses.Response]
 
 def json(values: object, status: int = 200) -> responses.Response:
   """An answer in JSON; numbers that are not finite are the strings "NaN", "Infinity" and "-Infinity"."""
-  return plain_json(summaries.json_values(values), status)
+  return plain_json(json_types.json_values(values), status)
 
 
 def plain_json(values: object, status: int = 200) -> responses.Response:

@@ -32,6 +32,7 @@ from starlette import responses
 
 from official_ext.base import credentials
 from official_ext.base import errors
+from official_ext.base import json_types
 from official_ext.base.files import regular_files
 from official_ext.operations.console import answers
 from official_ext.operations.console import context as context_lib
@@ -410,7 +411,7 @@ def _checked(line: bytes) -> str:
   """A line, if it is a JSON object that a browser can read; or else ''."""
   try:
     values = json.loads(line)
-    return _dump(summaries.json_values(values)) if isinstance(values, dict) else ''
+    return _dump(json_types.json_values(values)) if isinstance(values, dict) else ''
   except (ValueError, RecursionError):
     return ''
 

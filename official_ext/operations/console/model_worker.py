@@ -1,8 +1,8 @@
 """Processes that hold models to be tried: TensorFlow is in them, not in the server, and ends with them.
 
-Each holds one model (cli/model_server.py). There are two at most, so that two can be compared; a third takes the place
-of the one that was used least lately, and one that nobody uses for a while ends. All end with the server, whose end is
-that of their stdin.
+Each holds one model (language/serving/model_server.py). There are two at most, so that two can be compared; a third
+takes the place of the one that was used least lately, and one that nobody uses for a while ends. All end with the
+server, whose end is that of their stdin.
 """
 
 from collections.abc import Iterator, Mapping
@@ -63,7 +63,7 @@ class ModelWorker:
     self._number = 0
     kept = [] if key.load_in_4bit is None else [str(key.load_in_4bit).lower()]
     self._process = subprocess.Popen(
-      [sys.executable, '-u', '-m', 'official_ext.cli.model_server', key.kind, key.folder, *kept],
+      [sys.executable, '-u', '-m', 'official_ext.language.serving.model_server', key.kind, key.folder, *kept],
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       stderr=self._log,

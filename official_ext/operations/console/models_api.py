@@ -233,7 +233,7 @@ def _streamed(stream: Iterator[dict[str, object]]) -> responses.Response:
   first = next(stream, None)  # A mistake is an answer of its own.
 
   def line(values: object) -> bytes:
-    return json.dumps(summaries.json_values(values)).encode() + b'\n'
+    return json.dumps(json_types.json_values(values)).encode() + b'\n'
 
   def following() -> bytes | None:
     try:

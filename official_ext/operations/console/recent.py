@@ -70,7 +70,7 @@ class Recent:
       facts = tuple(vars(run).values())
       before = self._sent.get(run.name)
       if before is None or before[0] != facts:
-        values = summaries_lib.json_values({name: value for name, value in vars(run).items() if name != 'path'})
+        values = json_types.json_values({name: value for name, value in vars(run).items() if name != 'path'})
         values['reason'], values['note'] = _masked(run.reason), _masked(run.note)
         before = facts, values
       kept[run.name] = before

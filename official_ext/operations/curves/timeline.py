@@ -11,7 +11,6 @@ from official_ext.base import json_types
 from official_ext.operations.curves import column_store
 from official_ext.operations.curves import event_columns
 from official_ext.operations.runs import run_folder
-from official_ext.operations.runs import summaries
 
 _MAX_VALUES = 30
 _MAX_TEXT = 500
@@ -43,7 +42,7 @@ class TimelineEvent:
 
   def as_dict(self) -> json_types.JsonObject:
     """Strict JSON values."""
-    return summaries.json_values(dataclasses.asdict(self))
+    return json_types.json_values(dataclasses.asdict(self))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,7 @@ from typing import Any
 
 from official_ext.base import errors
 from official_ext.base import json_types
+from official_ext.base.processes import launcher
 from official_ext.operations.engines import jobs
 
 SUMMARY = 'a Ray job'
@@ -207,7 +208,7 @@ class _Run:
         env = dict(spec['env'])
         if len(addresses) > 1:
           config = {'cluster': {'worker': addresses}, 'task': {'type': 'worker', 'index': index}}
-          env |= {'TF_CONFIG': json.dumps(config), 'OFFICIAL_EXT_SECRET': secret}
+          env |= {'TF_CONFIG': json.dumps(config), launcher.SECRET: secret}
         started.append(actor.start.remote(self._words, spec['cwd'], env, self._log))
       ray.get(started)
     except ray.exceptions.RayActorError:

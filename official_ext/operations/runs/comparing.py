@@ -12,7 +12,6 @@ from official_ext.operations.runs import judged_status
 from official_ext.operations.runs import last_events
 from official_ext.operations.runs import params as params_lib
 from official_ext.operations.runs import run_folder
-from official_ext.operations.runs import summaries
 
 UNSET = '-'  # What a run does not have.
 _OF_RECORD = ('experiment', 'mode', 'seed', 'devices', 'git_commit', 'step_shape')
@@ -42,7 +41,7 @@ class Comparison:
 
   def as_dict(self) -> json_types.JsonObject:
     """JSON values; a number that is not finite is a string, as in events.jsonl."""
-    return summaries.json_values(dataclasses.asdict(self))
+    return json_types.json_values(dataclasses.asdict(self))
 
 
 def compare(

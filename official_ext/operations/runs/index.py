@@ -106,7 +106,7 @@ class RunIndex:
           short_names = (run.record() or {}).get('short_names')
           entry = {
             'key': key,
-            'values': summaries.json_values(params.read(run) or {}),
+            'values': json_types.json_values(params.read(run) or {}),
             'short_names': short_names if isinstance(short_names, dict) else {},
           }
           read_any = True

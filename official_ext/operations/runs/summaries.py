@@ -96,7 +96,7 @@ class RunSummary:
 
   def as_dict(self) -> json_types.JsonObject:
     """JSON values; a number that is not finite is a string, as in events.jsonl."""
-    return json_values(dataclasses.asdict(self))
+    return json_types.json_values(dataclasses.asdict(self))
 
 
 def summarise(
@@ -166,14 +166,3 @@ def _number(value: object) -> float | None:
 
 def _text(value: object) -> str:
   return value if isinstance(value, str) else ''
-
-
-def json_values(values: object) -> json_types.Json:
-  """Values as strict JSON: numbers that are not finite as the strings "NaN", "Infinity" and "-Infinity"."""
-  if isinstance(values, Mapping):
-    return {str(key): json_values(value) for key, value in values.items()}
-  if isinstance(values, (list, tuple)):
-    return [json_values(value) for value in values]
-  if isinstance(values, float) and not math.isfinite(values):
-    return 'NaN' if math.isnan(values) else 'Infinity' if values > 0 else '-Infinity'
-  return values if values is None or isinstance(values, (str, int, float)) else str(values)  # YAML has dates.

@@ -22,9 +22,8 @@ import time
 from absl import logging
 
 from official_ext.base import errors
+from official_ext.base.processes import launcher
 from official_ext.training.devices import cluster as cluster_lib
-
-SECRET = 'OFFICIAL_EXT_SECRET'
 
 _GO = b'go'
 _PAUSE_SECONDS = 0.2
@@ -49,13 +48,13 @@ def meet(cluster: cluster_lib.Cluster, timeout: float) -> None:
     WorkerError: not all of them came.
   """
   deadline = time.monotonic() + timeout
-  secret = os.environ.get(SECRET, '').encode()
+  secret = os.environ.get(launcher.SECRET, '').encode()
   if cluster.is_chief:
     if not secret:
       logging.warning(
         'The environment variable %s is not set: whoever reaches %s can take the place of a worker while '
         'the run starts. See docs/security.md.',
-        SECRET,
+        launcher.SECRET,
         cluster.addresses[0],
       )
     _receive(cluster, secret, deadline, timeout)
@@ -180,7 +179,11 @@ class _Door:
   def turned_away(self) -> str:
     """How many strangers there were, in words; '' if there were none."""
     number = self.num_strangers
-    return f'; {number} connections came from elsewhere, or with another {SECRET}, and were refused' if number else ''
+    return (
+      f'; {number} connections came from elsewhere, or with another {launcher.SECRET}, and were refused'
+      if number
+      else ''
+    )
 
   def close(self) -> None:
     """Drops all connections that have not proved to be workers', and those that came too late."""
@@ -240,7 +243,7 @@ def _join(cluster: cluster_lib.Cluster, secret: bytes, deadline: float, timeout:
       if _ask(address, cluster.index, secret, deadline):
         return
     except multiprocessing.AuthenticationError:
-      reason = f'; whoever answers there has another {SECRET}'
+      reason = f'; whoever answers there has another {launcher.SECRET}'
     except _FAILURES:
       pass  # Not there yet, or left over from an earlier attempt.
     time.sleep(_PAUSE_SECONDS)

@@ -11,6 +11,8 @@ import weakref
 
 from absl import logging
 
+from official_ext.base.processes import stopping
+
 # `timeout` signals a process and then its group, and a terminal that closes sends SIGHUP from the shell and the kernel.
 _SAME_REQUEST_SECONDS = 0.5
 _SAVING = (
@@ -52,7 +54,7 @@ class PreemptionWatch:
     if threading.current_thread() is threading.main_thread():
       # Python calls handlers between two of its instructions, and a training loop is one of them. A thread hears
       # at once.
-      self._numbers = stopping_signals()
+      self._numbers = stopping.signals()
       self._pipe = os.pipe()
       os.set_blocking(self._pipe[1], False)
       self._wakeup_before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
@@ -94,12 +96,6 @@ class PreemptionWatch:
     os.close(descriptor)
 
 
-def stopping_signals() -> tuple[signal.Signals, ...]:
-  """The signals that ask a process to stop: SIGTERM, SIGINT, and SIGHUP unless it is ignored, as under nohup."""
-  is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-  return (signal.SIGTERM, signal.SIGINT, *(() if is_ignored else (signal.SIGHUP,)))
-
-
 @contextlib.contextmanager
 def interrupting() -> Iterator[None]:
   """A context in which SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does.
@@ -115,7 +111,7 @@ def interrupting() -> Iterator[None]:
     del frame
     raise KeyboardInterrupt(signal.Signals(number).name)
 
-  before = {number: signal.signal(number, interrupt) for number in stopping_signals() if number != signal.SIGINT}
+  before = {number: signal.signal(number, interrupt) for number in stopping.signals() if number != signal.SIGINT}
   try:
     yield
   finally:

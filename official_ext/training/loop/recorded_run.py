@@ -6,6 +6,7 @@ from absl import logging
 
 from official_ext.base import errors
 from official_ext.base import json_types
+from official_ext.base import tf_internals
 from official_ext.training.checkpoints import rollbacks as rollbacks_lib
 from official_ext.training.devices import failures
 from official_ext.training.devices import hang_watch
@@ -83,6 +84,7 @@ class RecordedRun:
     status = 'finished' if error is None else getattr(error, 'status', 'failed')
     message = None if error is None else failures.message_of(error)
     self._close_profile()
+    tf_internals.end_async_saves(getattr(self.trainer, 'checkpoint', None))
     try:
       step, skipped = self._note_progress()
     except Exception as failure:  # pylint: disable=broad-except  # A device may be gone with a worker.

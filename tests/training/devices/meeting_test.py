@@ -12,6 +12,7 @@ import time
 import pytest
 
 from official_ext.base import errors
+from official_ext.base.processes import launcher
 from official_ext.training.devices import cluster
 from official_ext.training.devices import meeting
 from tests import tiers
@@ -21,7 +22,7 @@ SECRET = 'a secret of this test'
 
 @pytest.fixture(autouse=True)
 def secret(monkeypatch):
-  monkeypatch.setenv(meeting.SECRET, SECRET)
+  monkeypatch.setenv(launcher.SECRET, SECRET)
 
 
 def connect(port, host='127.0.0.1'):
@@ -187,17 +188,17 @@ def test_a_stranger_in_the_chiefs_place_is_not_believed(clusters):
 
   with socket.create_server(('127.0.0.1', port)) as server:
     threading.Thread(target=pretend, args=(server,), daemon=True).start()
-    with pytest.raises(errors.WorkerError, match=f'has another {meeting.SECRET}$'):
+    with pytest.raises(errors.WorkerError, match=f'has another {launcher.SECRET}$'):
       meeting.meet(two[1], 1.5)
 
 
 @pytest.mark.slow
 def test_workers_of_another_secret_do_not_meet(clusters, monkeypatch):
   with chief_of(2, clusters, timeout=2) as (workers, _, chief, _):
-    monkeypatch.setenv(meeting.SECRET, 'another')
-    with pytest.raises(errors.WorkerError, match=f'another {meeting.SECRET}'):
+    monkeypatch.setenv(launcher.SECRET, 'another')
+    with pytest.raises(errors.WorkerError, match=f'another {launcher.SECRET}'):
       meeting.meet(workers[1], 1.5)
-    with pytest.raises(errors.WorkerError, match=f'worker 1 .* did not come .* another {meeting.SECRET}, and were'):
+    with pytest.raises(errors.WorkerError, match=f'worker 1 .* did not come .* another {launcher.SECRET}, and were'):
       chief.result(30)
 
 
@@ -233,8 +234,8 @@ def test_where_the_chief_listens(addresses, expected):
 
 
 def test_a_cluster_without_a_secret_meets_with_a_warning(clusters, monkeypatch, caplog):
-  monkeypatch.delenv(meeting.SECRET)
+  monkeypatch.delenv(launcher.SECRET)
   with chief_of(2, clusters) as (workers, _, chief, _):
     meeting.meet(workers[1], 30)
     chief.result(30)
-  assert any(f'{meeting.SECRET} is not set' in record.getMessage() for record in caplog.records)
+  assert any(f'{launcher.SECRET} is not set' in record.getMessage() for record in caplog.records)

@@ -1,6 +1,10 @@
 """run_experiment: wiring, modes, arguments, records; whole runs of a small task."""
 
+import gc
 import math
+import threading
+import types
+import weakref
 
 import numpy as np
 from official.core import config_definitions as official_cfg
@@ -281,6 +285,34 @@ def test_an_interrupted_run_ends_as_the_straight_one(replicas, tmp_path):
     for name in ('straight', 'resumed')
   )
   assert actual == expected  # The first run ended in an action, which comes before the log.
+
+
+def saving_threads():
+  """The threads that write checkpoints of this process; one that has ended has no target."""
+  found = [thread for thread in threading.enumerate() if isinstance(getattr(thread, '_target', None), types.MethodType)]
+  return [thread for thread in found if type(thread._target.__self__).__name__ == 'AsyncCheckpointHelper']
+
+
+def test_a_run_lets_go_of_its_trainer(tmp_path):
+  before = set(saving_threads())
+  params, strategy = small_run.make_params(), harness.strategy('one')
+  task = small_run.make_task(params)
+  with strategy.scope():
+    optimizer = task.create_optimizer(params.trainer.optimizer_config)
+    trainer = base_trainer.Trainer(params, task, task.build_model(), optimizer)
+  for steps in (8, 12):  # The second run saves by another thread.
+    changed = params.replace(trainer={'train_steps': steps})
+    train_lib.run_experiment(
+      strategy, task, 'train', changed, str(tmp_path), options=train_lib.RunOptions(trainer=trainer)
+    )
+    for thread in set(saving_threads()) - before:
+      thread.join(60)
+    assert set(saving_threads()) <= before
+    tf.train.load_checkpoint(str(tmp_path / f'ckpt-{steps}'))
+  known = weakref.ref(trainer)
+  del trainer, optimizer
+  gc.collect()
+  assert known() is None
 
 
 def test_a_checkpoint_is_waited_for_before_a_run_has_finished(tmp_path):

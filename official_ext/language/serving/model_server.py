@@ -1,6 +1,6 @@
 """A process that holds one model to be tried, and answers for the console: `python -m` runs it.
 
-    python -m official_ext.cli.model_server KIND FOLDER [true|false]
+    python -m official_ext.language.serving.model_server KIND FOLDER [true|false]
 
 KIND is saved_model or language_model. The third argument sets whether the kernels of a language model are kept in 4
 bits; the default is how its adapters were trained.
@@ -29,21 +29,21 @@ import queue
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING
 
 from official_ext.base import credentials
 from official_ext.base import errors
-from official_ext.cli import generation_flags
-from official_ext.operations.runs import summaries
-
-if TYPE_CHECKING:
-  from official_ext.cli import chat
-  from official_ext.cli import writing
+from official_ext.base.run_folder import model_folders
+from official_ext.language.modeling import generation
+from official_ext.language.serving import conversations
+from official_ext.language.serving import generation_settings
+from official_ext.language.serving import model_loading
+from official_ext.language.serving import writing
+from official_ext.training.trained import saved_models
 
 _MOST_WRITERS = 4  # Programs of so many settings are kept.
 # Sends a line to the console.
 Send = Callable[[json_types.JsonObject], None]
-_SETTINGS = {**generation_flags.KINDS, 'seed': int}
+_SETTINGS = {**generation_settings.KINDS, 'seed': int}
 
 
 class _Text:
@@ -72,22 +72,19 @@ class _LanguageModel:
   """A language model in memory."""
 
   def __init__(self, folder: str, load_in_4bit: bool | None = None):
-    from official_ext.base.run_folder import model_folders  # pylint: disable=g-import-not-at-top
-    from official_ext.cli import language_models  # pylint: disable=g-import-not-at-top
 
     self._folders = model_folders.find(folder)
-    self._tokenizer = language_models.load_tokenizer(self._folders)
-    self._model, base = language_models.load_with_base(self._folders, load_in_4bit=load_in_4bit)
+    self._tokenizer = model_loading.load_tokenizer(self._folders)
+    self._model, base = model_loading.load_with_base(self._folders, load_in_4bit=load_in_4bit)
     self._base = base if self._folders.adapter or load_in_4bit else ''
-    self._conversations: dict[str, chat.Conversation] = {}
+    self._conversations: dict[str, conversations.Conversation] = {}
     self._writers: dict[str, writing.Writer] = {}
 
   def description(self) -> json_types.JsonObject:
     """What it takes."""
-    from official_ext.language.modeling import generation  # pylint: disable=g-import-not-at-top
 
     config = generation.config_of(self._model)
-    names = list(generation_flags.KINDS)
+    names = list(generation_settings.KINDS)
     return {
       'has_chat_template': self._tokenizer.has_chat_template,
       'positions': self._model.config.max_position_embeddings,
@@ -106,18 +103,16 @@ class _LanguageModel:
       written, dropped = self._chat(request, key, given, seed, send, is_stopped)
     else:
       written, dropped = self._generate(request, given, seed, send, is_stopped), 0
-    from official_ext.cli import writing  # pylint: disable=g-import-not-at-top
 
     ends = {writing.FULL: 'max_new_tokens', writing.INTERRUPTED: 'stopped'}
     return {'tokens': written.num_tokens, 'ended_by': ends.get(written.ended_by, ''), 'forgotten': dropped}
 
   def _chat(self, request, key, given, seed, send, is_stopped):
-    from official_ext.cli import chat  # pylint: disable=g-import-not-at-top
 
     *before, last = _messages(request.get('messages'))
     conversation = self._conversations.pop(key, None)
     if conversation is None:
-      conversation = chat.Conversation(self._model, self._tokenizer, self._folders, given)
+      conversation = conversations.Conversation(self._model, self._tokenizer, self._folders, given)
     self._conversations[key] = conversation
     while len(self._conversations) > _MOST_WRITERS:
       del self._conversations[next(iter(self._conversations))]
@@ -127,19 +122,15 @@ class _LanguageModel:
     return written, count + 2 - len(conversation.messages)
 
   def _generate(self, request, given, seed, send, is_stopped):
-    from official_ext.cli import generate  # pylint: disable=g-import-not-at-top
-    from official_ext.cli import generation_flags  # pylint: disable=g-import-not-at-top
-    from official_ext.cli import language_models  # pylint: disable=g-import-not-at-top
-    from official_ext.cli import writing  # pylint: disable=g-import-not-at-top
 
     prompt = _text(request.get('prompt'), 'prompt')
-    language_models.check_unicode(prompt, 'prompt')
+    model_loading.check_unicode(prompt, 'prompt')
     tokens = self._tokenizer.encode(prompt)
     if not tokens:
       raise errors.UserError('prompt: has no tokens')
-    generate.check_tokens(tokens, self._model, self._folders)
-    config = generation_flags.config_of(self._model, self._tokenizer, given)
-    config = generation_flags.with_room(self._model, config, len(tokens), 'max_new_tokens' in given)
+    generation_settings.check_tokens(tokens, self._model, self._folders)
+    config = generation_settings.config_of(self._model, self._tokenizer, given)
+    config = generation_settings.with_room(self._model, config, len(tokens), 'max_new_tokens' in given)
     key = repr(config)
     writer = self._writers.pop(key, None) or writing.Writer(self._model, self._tokenizer, config)
     self._writers[key] = writer
@@ -150,7 +141,6 @@ class _LanguageModel:
 
 def _settings(values: Mapping[str, object]) -> tuple[json_types.JsonObject, int]:
   """What was set of `GenerationConfig`, and the seed; mistakes are told as those of the flags."""
-  from official_ext.language.modeling import token_sampling  # pylint: disable=g-import-not-at-top
 
   given: json_types.JsonObject = {}
   with errors.Mistakes() as mistakes:
@@ -163,12 +153,7 @@ def _settings(values: Mapping[str, object]) -> tuple[json_types.JsonObject, int]
           raise errors.UserError(f'--{name}: expected {"a whole number" if kind is int else "a number"}')
         given[name] = kind(value)
   seed = given.pop('seed', 0)
-  if not -(2**63) <= seed < 2**63:
-    raise errors.UserError('--seed: has more than 64 bits')
-  try:
-    token_sampling.check(token_sampling.GenerationConfig(**given))
-  except errors.UserError as error:
-    raise errors.UserErrors([f'--{line}' for line in errors.lines_of(error)]) from error
+  generation_settings.check(given, seed)
   return given, seed
 
 
@@ -195,8 +180,6 @@ class _Saved:
   """A SavedModel in memory."""
 
   def __init__(self, folder: str):
-    from official_ext.cli import saved_models  # pylint: disable=g-import-not-at-top
-
     self._model = saved_models.SavedModel(folder)
 
   def description(self) -> json_types.JsonObject:
@@ -254,7 +237,7 @@ class _Server:
     os._exit(0)
 
   def _send(self, values: Mapping[str, object]) -> None:
-    content = memoryview(json.dumps(summaries.json_values(values)).encode() + b'\n')
+    content = memoryview(json.dumps(json_types.json_values(values)).encode() + b'\n')
     while content:
       content = content[os.write(self._out, content) :]
 
