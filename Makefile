@@ -123,7 +123,7 @@ powercut: .venv
 	$(BIN)/python -m tests.powercut --states=$(STATES) --restores=$(RESTORES)
 
 # Beside other libraries, on a machine that does nothing else; about an hour on two cores. Then memory beside PyTorch, and
-# the curves of docs/performance.md: MEMORY=resnet50, GROWTH='metrics resume'. BENCH='a c' measures some workloads alone
+# the curves of docs/concepts/performance.md: MEMORY=resnet50, GROWTH='metrics resume'. BENCH='a c' measures some workloads alone
 # again, and keeps the tables of the others; see `python -m benchmarks.peers --help`. What fails stops nothing else.
 RESULTS ?= benchmarks/RESULTS.md
 bench: .venv .venv-peers
