@@ -22,7 +22,7 @@ MANIFESTS := .venv-manifests
 MANIFESTS_NEED := tests/operations/engines/published.txt
 MANIFESTS_STAMP := $(MANIFESTS)/.installed-$(VERSION)-$(shell cat $(MANIFESTS_NEED) | cksum | cut -d ' ' -f 1)
 
-.PHONY: .venv .venv-peers .venv-manifests demo console test test-fast test-all test-slow check pythons smoke manifests soak powercut bench experiments clean
+.PHONY: .venv .venv-peers .venv-manifests demo console test test-fast test-all test-slow check pythons smoke manifests soak powercut bench experiments docs clean
 
 .venv: $(STAMP)
 
@@ -138,6 +138,11 @@ bench: .venv .venv-peers
 # Trains every experiment of experiments/ to its end, and prints a table of times and results.
 experiments: .venv
 	$(BIN)/python benchmarks/all_experiments.py
+
+# The pages of docs as a site in build/site: a broken link or anchor is an error. DOCS=serve shows it while you write.
+DOCS ?= build
+docs: .venv
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(DOCS) --strict
 
 clean:
 	rm -rf runs build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
