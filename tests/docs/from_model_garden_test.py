@@ -91,7 +91,7 @@ def test_checkpoints_pass_in_both_directions_and_tags_are_those_of_the_table(run
   assert (folder / 'runs/my_iris/ckpt-300.manifest.json').exists()
   before = tags['train']
   added = tags_of(folder / 'runs/my_iris/train') - before
-  assert {'loss', 'grad_norm', 'progress/steps_per_second', 'progress/examples_per_second', 'progress/epoch'} <= added
+  assert {'loss', 'grad_norm', 'progress/steps_per_second', 'progress/examples_per_second', 'progress/percent'} <= added
 
   accuracy, step = stock(folder, 'runs/my_iris', 400)
   assert accuracy > promised(SCRIPT) and step == 400
