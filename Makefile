@@ -22,7 +22,7 @@ MANIFESTS := .venv-manifests
 MANIFESTS_NEED := tests/operations/engines/published.txt
 MANIFESTS_STAMP := $(MANIFESTS)/.installed-$(VERSION)-$(shell cat $(MANIFESTS_NEED) | cksum | cut -d ' ' -f 1)
 
-.PHONY: .venv .venv-peers .venv-manifests demo console test test-fast coverage test-all test-slow check pythons smoke manifests soak powercut bench experiments clean
+.PHONY: .venv .venv-peers .venv-manifests demo console test test-fast coverage test-all test-slow check pythons smoke manifests soak powercut bench experiments docs clean
 
 .venv: $(STAMP)
 
@@ -128,7 +128,7 @@ powercut: .venv
 	$(BIN)/python -m tests.powercut --states=$(STATES) --restores=$(RESTORES)
 
 # Beside other libraries, on a machine that does nothing else; about an hour on two cores. Then memory beside PyTorch, and
-# the curves of docs/performance.md: MEMORY=resnet50, GROWTH='metrics resume'. BENCH='a c' measures some workloads alone
+# the curves of docs/concepts/performance.md: MEMORY=resnet50, GROWTH='metrics resume'. BENCH='a c' measures some workloads alone
 # again, and keeps the tables of the others; see `python -m benchmarks.peers --help`. What fails stops nothing else.
 RESULTS ?= benchmarks/RESULTS.md
 bench: .venv .venv-peers
@@ -143,6 +143,11 @@ bench: .venv .venv-peers
 # Trains every experiment of experiments/ to its end, and prints a table of times and results.
 experiments: .venv
 	$(BIN)/python benchmarks/all_experiments.py
+
+# The pages of docs as a site in build/site: a broken link or anchor is an error. DOCS=serve shows it while you write.
+DOCS ?= build
+docs: .venv
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(DOCS) --strict
 
 clean:
 	rm -rf runs build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -2,7 +2,7 @@
 
     import official_ext as ext
 
-is all that the author of a task needs; docs/api.md says a line about each name. Importing it selects `tf_keras`, the
+is all that the author of a task needs; docs/reference/api.md lists the names. Importing it selects `tf_keras`, the
 Keras that Model Garden is written for: import it before `tensorflow`. It imports nothing else until a name is used.
 """
 

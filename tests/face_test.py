@@ -1,4 +1,4 @@
-"""The public face: one list, in code and in docs/api.md, which importing costs nothing."""
+"""The public face: one list, in code and in docs/reference/api.md, which importing costs nothing."""
 
 import ast
 import importlib
@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def test_the_page_lists_the_face_in_its_order():
-  listed = re.findall(r'^\| `ext\.(\w+)` \| .+ \|$', (ROOT / 'docs/api.md').read_text(), re.MULTILINE)
+  listed = re.findall(r'^\| `ext\.(\w+)` \| .+ \|$', (ROOT / 'docs/reference/api.md').read_text(), re.MULTILINE)
   assert listed == list(ext.FACE)
   assert set(ext.FACE) <= set(dir(ext))
 

@@ -1,4 +1,4 @@
-"""Tests that README.md tells the truth: its example trains, its commands and files exist."""
+"""README.md and the pages that it links first: the example trains; flags, files, links, limits of length."""
 
 import json
 import pathlib
@@ -9,6 +9,8 @@ from tests import documents
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = documents.read('README.md')
+FLAGS = documents.read('docs/reference/flags.md')
+RUN_FILES = documents.read('docs/reference/run_files.md')
 
 
 def test_the_example_trains(run_train, tmp_path):
@@ -20,7 +22,7 @@ def test_the_example_trains(run_train, tmp_path):
   events = [json.loads(line) for line in (tmp_path / 'runs/rings/events.jsonl').read_text().splitlines()]
   last = [event for event in events if event['event'] == 'eval'][-1]
   assert last['step'] == 500 and last['accuracy'] > 0.95  # As its docstring says.
-  left_behind = README[README.index('## Files of a run') : README.index('Files that only some runs have')]
+  left_behind = RUN_FILES.partition('## Files of some runs')[0]
   for name in re.findall(r'^\| `([^`]*)`', left_behind, re.MULTILINE):
     if name != 'best/':
       pattern = name.rstrip('/').replace('ckpt-N.*', 'ckpt-500.*').replace('MODE', 'train_and_eval')
@@ -28,7 +30,7 @@ def test_the_example_trains(run_train, tmp_path):
 
 
 def test_flags_and_modes_are_those_of_the_driver():
-  table = README[README.index('| flag |') : README.index('Values are read')]
+  table = FLAGS[FLAGS.index('| flag |') : FLAGS.index('## Values')]
   told = set(re.findall(r'^\|[^|]*\|', table, re.MULTILINE))
   told = set(re.findall(r'`--(\w+)`', ' '.join(told)))
   assert told == set(ext_flags._NAMES) - set(ext_flags._UNREAD)
@@ -40,3 +42,35 @@ def test_make_targets_exist():
   makefile = (ROOT / 'Makefile').read_text()
   for target in re.findall(r'make ([a-z.]+)', re.sub(r'make and', '', README)):
     assert re.search(rf'^{re.escape(target)}:', makefile, re.MULTILINE), target
+
+
+def test_it_is_short_and_its_links_lead_to_files():
+  assert len(README.split()) <= 900
+  links = [link.partition('#')[0] for link in re.findall(r'\]\(([^)\s]+)\)', README) if '://' not in link]
+  assert len(links) > 25
+  assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_its_figures_are_those_of_the_results():
+  results = documents.read('benchmarks/RESULTS.md')
+  rows = re.findall(r'^\| (.*) \| `make bench BENCH=(\w)` \|$', README, re.MULTILINE)
+  assert len(rows) > 4
+  for fact, letter in rows:
+    sections = re.findall(rf'^## (\({letter}\) .*?)(?=^## |\Z)', results, re.DOTALL | re.MULTILINE)
+    cells = {
+      cell.strip() for row in re.findall(r'^\|(.*)\|$', ''.join(sections), re.MULTILINE) for cell in row.split('|')
+    }
+    for number, unit in re.findall(r'([\d.,]*\d)(?: (ms|s)\b| times)', fact):
+      same = [cell for cell in cells if states(cell, number, unit)]
+      assert same, (fact, number)
+  met, goals = re.search(r'^## Goals: (\d+) of (\d+) are met', results, re.MULTILINE).groups()
+  assert f'{met} of the {goals} goals there are met' in README
+
+
+def states(cell, number, unit):
+  """Whether a cell of the results is a figure of README.md, which has seconds for starts."""
+  if not unit:
+    return cell == number
+  match = re.fullmatch(r'([\d.,]+) ms a \w+', cell)
+  value = float(match[1].replace(',', '')) if match else None
+  return value is not None and (f'{value:,.0f}' == number if unit == 'ms' else f'{value / 1000:.1f}' == number)

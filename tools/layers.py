@@ -1,6 +1,6 @@
 """The packages of the project, their order, and a picture of both, read from the imports.
 
-python -m tools.layers           # lists imports that go up; writes docs/packages.svg
+python -m tools.layers           # lists imports that go up; writes docs/images/packages.svg
 """
 
 import ast
@@ -383,7 +383,7 @@ def _rounded(number):
 
 def main() -> int:
   """Writes the picture; prints what is out of order."""
-  (ROOT / 'docs/packages.svg').write_text(picture(ROOT))
+  (ROOT / 'docs/images/packages.svg').write_text(picture(ROOT))
   found = violations(ROOT) + circles(ROOT)
   print('\n'.join(found or ['All imports go downward.']))
   return 1 if found else 0

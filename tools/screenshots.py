@@ -1,7 +1,7 @@
-"""Pictures of the console: python -m tools.screenshots [--runs=RUNS_DIR] [--pages=runs,queue] [--out=docs/console]
+"""Pictures of the console: python -m tools.screenshots [--runs=RUNS_DIR] [--pages=runs,queue] [--out=FOLDER]
 
 Serves a folder of runs, which it makes of small real ones if none is given, and writes PAGE-THEME-WIDTH.png of each,
-in both themes, at the width of a desktop and of a phone. It needs Playwright and a Chromium: see docs/console.md.
+in both themes, at the width of a desktop and of a phone. Requires Playwright and Chromium: see docs/how_to/console.md.
 """
 
 import argparse
@@ -98,7 +98,7 @@ def main() -> int:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--runs', type=pathlib.Path)
   parser.add_argument('--pages', default=','.join(PAGES))
-  parser.add_argument('--out', type=pathlib.Path, default=ROOT / 'docs' / 'console')
+  parser.add_argument('--out', type=pathlib.Path, default=ROOT / 'docs' / 'images' / 'console')
   options = parser.parse_args()
   with tempfile.TemporaryDirectory() as temporary:
     root = options.runs or pathlib.Path(temporary, 'runs')

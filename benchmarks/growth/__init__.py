@@ -1,4 +1,4 @@
-"""How cost grows with what: a curve each, drawn for docs/performance.md: `python -m benchmarks.growth`.
+"""How cost grows with what: a curve each, drawn for docs/concepts/performance.md: `python -m benchmarks.growth`.
 
 | module | what it knows |
 |---|---|

@@ -1,6 +1,6 @@
 """Measures how cost grows, and draws it: `python -m benchmarks.growth [CURVE ...]`, part of `make bench`.
 
-python -m benchmarks.growth                      all curves; pictures and growth.json in docs/performance
+python -m benchmarks.growth                      all curves; pictures and growth.json in docs/images/performance
 python -m benchmarks.growth metrics resume       these alone; the others stay as they are
 python -m benchmarks.growth --draw               no measuring: the pictures again from growth.json
 
@@ -24,7 +24,7 @@ from benchmarks.peers import machine
 from benchmarks.peers import process
 from benchmarks.peers import protocol
 
-FOLDER = process.ROOT / 'docs/performance'
+FOLDER = process.ROOT / 'docs/images/performance'
 _FIGURES = 'growth.json'
 
 

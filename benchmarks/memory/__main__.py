@@ -1,6 +1,6 @@
 """Memory of trainings, here and in PyTorch: `python -m benchmarks.memory [SUBJECT ...]`, part of `make bench`.
 
-python -m benchmarks.memory                                    all; benchmarks/MEMORY.md, docs/performance/memory.json
+python -m benchmarks.memory                               all: benchmarks/MEMORY.md, docs/images/performance/memory.json
 python -m benchmarks.memory decoder --variants=plain,remat     these alone; the others stay as they are
 
 Each way of each training is a process of its own on all cores. What counts is what it takes at most above what it had
@@ -26,7 +26,7 @@ from benchmarks.peers import report
 from benchmarks.peers import rounds
 
 RESULTS = process.ROOT / 'benchmarks/MEMORY.md'
-FIGURES = process.ROOT / 'docs/performance/memory.json'
+FIGURES = process.ROOT / 'docs/images/performance/memory.json'
 _LIBRARIES = {'ours': subjects.VARIANTS, 'torch': subjects.IN_PYTORCH}
 _HEAD = (
   *('way', 'library', 'start, MB', 'steps, MB', 'of plain', 'ms a step', 'of plain', "XLA's plan, MB", 'in place, MB'),

@@ -158,7 +158,7 @@ class ScriptRuntimeConfig(ext.RuntimeConfig):
 
 @ext.register_experiment('script')
 def script() -> ext.ExperimentConfig:
-  """A Python file of one's own that trains, with a trainer of Hugging Face, Keras or its own: docs/script.md.
+  """A Python file of one's own that trains, with a trainer of Hugging Face, Keras or its own: docs/how_to/script.md.
 
   The command trains the file that `official-ext new NAME --like=script` writes: 1,438 handwritten digits, two layers.
 

@@ -1,4 +1,4 @@
-"""A script that trains: docs/script.md. It works as it is; put your own training in its place.
+"""A script that trains: docs/how_to/script.md. It works as it is; put your own training in its place.
 
     official-ext check script --set=script=template.py
     python train.py --experiment=script --mode=train --model_dir=runs/template --set=script=template.py \

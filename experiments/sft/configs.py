@@ -53,7 +53,7 @@ class SftTaskConfig(ext.FineTuningConfig):
 
 @ext.register_experiment('sft')
 def sft() -> ext.ExperimentConfig:
-  """Supervised fine-tuning of a language model, on prompts and answers: docs/fine_tune.md.
+  """Supervised fine-tuning of a language model, on prompts and answers: docs/how_to/fine_tune.md.
 
   Without arguments a new decoder learns to say what the functions of Python's standard library do, from 23,000 tokens
   of answers. The text comes with Python and differs from one version to the next, and the figures with it.

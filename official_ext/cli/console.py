@@ -48,7 +48,8 @@ def _parse(arguments: list[str]) -> Any:
   parser = arguments_lib.Parser(
     'official-ext console',
     'Serves a web page of the runs below RUNS_DIR at http://127.0.0.1:8420, until Ctrl-C. Runs do not depend on it and '
-    "continue when it ends. docs/console.md. It needs starlette and uvicorn: pip install 'official-ext[console]'.",
+    'continue when it ends. docs/how_to/console.md. It requires starlette and uvicorn: '
+    "pip install 'official-ext[console]'.",
   )
   parser.add_argument('root', metavar='RUNS_DIR', type=arguments_lib.folder, help='the folder of the runs')
   parser.add_argument('--port', type=int, default=_PORT, metavar='N', help=f'default: {_PORT}; 0: any that is free')

@@ -81,7 +81,7 @@ def run_check(arguments: list[str]) -> None:
     'check',
     'Looks for mistakes in a task, and runs its whole life once, small, in a temporary folder: one step, one '
     'evaluation, save, restore, compare. The result of a fine-tuning is saved, loaded, and compared by its logits. '
-    'docs/add_a_task.md lists the mistakes.',
+    'docs/getting_started/add_a_task.md lists the mistakes.',
   )
   arguments_lib.add_experiment_flags(parser)
   _parse([*_with_experiment(*_flags_of(parser, arguments)), '--dry_run'])
@@ -93,7 +93,7 @@ def run_data_service(arguments: list[str]) -> None:
   parser = _parser(
     'data_service',
     'Starts the dispatcher of a tf.data service and a worker that makes the batches of an experiment, and prints the '
-    'flags for the run. Failures of the service do not change the results of a run: docs/data_service.md.',
+    'flags for the run. Failures of the service do not change the results of a run: docs/how_to/data_service.md.',
   )
   parser.add_argument('--port', type=_port, default=5050, metavar='N', help="the dispatcher's; default: 5050; 0: any")
   parser.add_argument('--worker_port', type=_port, default=0, metavar='N', help="the worker's; default: 0, any")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def _parser() -> arguments_lib.Parser:
   found = arguments_lib.Parser(
     'official-ext export',
-    'Writes the model of a run as a SavedModel, and prints its signature. docs/use_a_model.md explains '
+    'Writes the model of a run as a SavedModel, and prints its signature. docs/how_to/export.md explains '
     'the inputs and outputs; official_ext.load does the same in Python.\n\n'
     'export RUN --to=mlflow|wandb|csv fills in a tracker from the files of the run instead: see `runs export`.',
   )

@@ -19,7 +19,7 @@ again: they continue from the newest checkpoint. GPUs are divided evenly. The ex
 status of the worker that stopped it; after bad usage (2) or divergence (3), nothing is started again.
 
 Workers know each other by a secret that is made for them (OFFICIAL_EXT_SECRET), but TensorFlow's own connections need
-none: on a machine that others use too, --private_network keeps everybody else out (docs/security.md)."""
+none: on a machine that others use too, --private_network keeps everybody else out (docs/concepts/security.md)."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,7 +24,7 @@ def _parser() -> arguments_lib.Parser:
   found = arguments_lib.Parser(
     'official-ext prepare',
     'Writes shards of ArrayRecord into the folder OUTPUT by several processes. The same command resumes a preparation '
-    'that has ended or was killed, and verifies its shards. docs/prepare.md.',
+    'that has ended or was killed, and verifies its shards. docs/how_to/prepare.md.',
   )
   found.add_argument(
     'inputs',
@@ -44,7 +44,9 @@ def _parser() -> arguments_lib.Parser:
   engine = "ray: tasks of Ray on machines that share the folders: pip install 'official-ext[ray]'"
   found.add_argument('--engine', choices=('local', 'ray'), default='local', help=engine)
   found.add_argument('--ray_address', default='', metavar='ADDRESS', help='of the Ray cluster')
-  _add_text_arguments(found.add_argument_group('texts become rows of tokens for task.train_data (docs/text_data.md)'))
+  _add_text_arguments(
+    found.add_argument_group('texts become rows of tokens for task.train_data (docs/how_to/text_data.md)')
+  )
   return found
 
 

@@ -43,7 +43,7 @@ def _parser() -> arguments_lib.Parser:
   parser = arguments_lib.Parser(
     'official-ext queue',
     'Jobs in files below RUNS_DIR, and the one dispatcher that starts them in turn. A JOB is named by its number or by '
-    "its run's folder. docs/queue.md.",
+    "its run's folder. docs/how_to/queue.md.",
   )
   commands = parser.add_commands()
   _add_add(commands)

@@ -7,7 +7,7 @@ from official_ext.cli import run_keeping
 from official_ext.cli import run_processes
 from official_ext.cli import run_views
 
-_DESCRIPTION = 'Works on the folders of runs below RUNS_DIR. A RUN is named by its path there. docs/runs.md.'
+_DESCRIPTION = 'Works on the folders of runs below RUNS_DIR. A RUN is named by its path there. docs/how_to/runs.md.'
 
 
 def run(arguments: list[str]) -> None:

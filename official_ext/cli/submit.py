@@ -93,7 +93,8 @@ def _module(engine: str) -> Any:
 def _parser() -> arguments_lib.Parser:
   parser = _Parser(
     'official-ext submit',
-    'Renders a job for an engine, and submits it by the command of the engine. Preempted runs resume. docs/submit.md.',
+    'Renders a job for an engine, and submits it by the command of the engine. Preempted runs resume. '
+    'docs/how_to/cluster.md.',
     behind='FLAGS OF train.py',
     takes_flags=True,
   )
@@ -220,7 +221,7 @@ def _env(texts: Sequence[str]) -> dict[str, str]:
       raise errors.UserError(f'--env={name}: is set by the engine; leave it out')
     if credentials.mask_values({name: value})[name] != value:
       raise errors.UserError(
-        f'--env={name}: would be written down for others to read; docs/submit.md tells how an engine hands out secrets'
+        f'--env={name}: would be written to a file that others read; docs/how_to/cluster.md lists safe ways'
       )
     found[name] = value
   return found

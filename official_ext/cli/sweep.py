@@ -46,7 +46,8 @@ def _parser() -> arguments_lib.Parser:
   parser = arguments_lib.Parser(
     'official-ext sweep',
     'Searches parameters by many runs, which the queue of RUNS_DIR starts. FILE is a sweep.yaml with the keys of '
-    'Weights & Biases, and `experiment`. RUNS_DIR SWEEP may be written as one path, RUNS_DIR/SWEEP. docs/sweeps.md.\n\n'
+    'Weights & Biases, and `experiment`. RUNS_DIR SWEEP may be written as one path, RUNS_DIR/SWEEP. '
+    'docs/how_to/sweep.md.\n\n'
     '  official-ext sweep FILE [RUNS_DIR]      start a sweep, or resume it\n'
     '  official-ext sweep [RUNS_DIR] --set=NAME=V1,V2 --experiment=NAME\n'
     '                                          without a file: a grid, or the --method\n'

@@ -117,10 +117,10 @@ def test_a_curve_that_fails_says_why(tmp_path, monkeypatch):
 
 
 def test_the_page_shows_every_curve_and_pictures_are_small():
-  page = documents.read('docs/performance.md')
+  page = documents.read('docs/concepts/performance.md')
   assert re.findall(r'\]\(performance/(\w+).svg\)', page) == list(curves.CURVES)
-  pictures = list((ROOT / 'docs/performance').glob('*.svg'))
-  figures = ROOT / 'docs/performance/growth.json'  # Not there before the first measurement on a quiet machine.
+  pictures = list((ROOT / 'docs/images/performance').glob('*.svg'))
+  figures = ROOT / 'docs/images/performance/growth.json'  # Not there before the first measurement on a quiet machine.
   measured = json.loads(figures.read_text()) if figures.exists() else {}
   assert {path.stem for path in pictures} == measured.keys() <= curves.CURVES.keys()
   assert sum(path.stat().st_size for path in pictures) < 400_000
@@ -135,7 +135,7 @@ def test_the_page_names_settings_that_there_are():
     'runtime': definitions.RuntimeConfig(),
     'decoder': decoder_config.DecoderConfig(),
   }
-  names = documents.tables(documents.read('docs/performance.md'))['setting']
+  names = documents.tables(documents.read('docs/concepts/performance.md'))['setting']
   assert len(names) == 10
   for name in re.findall(r'`((?:trainer|runtime)\.\w+)', ' '.join(names)):
     owner, field = name.split('.')

@@ -1,4 +1,4 @@
-"""The code of docs/adapters_and_quantization.md runs from the first line to the last, and does what the page says."""
+"""The code of docs/how_to/lora.md runs from the first line to the last, and does what the page says."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ def test_the_page_runs(tmp_path, monkeypatch, capsys):
   config = decoder_config.DecoderConfig(vocab_size=31, hidden_size=16, intermediate_size=24, num_hidden_layers=1)
   pretrained.save(decoder.LanguageModel(config), 'base')
   names = {}
-  pieces = documents.code(documents.read('docs/adapters_and_quantization.md'))
+  pieces = documents.code(documents.read('docs/how_to/lora.md'))
   for piece in pieces:
     exec(compile(piece, 'page', 'exec'), names)  # pylint: disable=exec-used
   assert len(pieces) == 6

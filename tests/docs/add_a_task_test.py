@@ -1,4 +1,4 @@
-"""docs/add_a_task.md, from top to bottom: every file is written, every command run."""
+"""docs/getting_started/add_a_task.md, from top to bottom: every file is written, every command run."""
 
 import importlib.util
 import inspect
@@ -19,7 +19,7 @@ from tests import documents
 from tests.golden import golden_test
 import train
 
-PAGE = documents.read('docs/add_a_task.md')
+PAGE = documents.read('docs/getting_started/add_a_task.md')
 
 
 @pytest.fixture

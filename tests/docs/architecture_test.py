@@ -1,4 +1,4 @@
-"""docs/architecture.md names what is there."""
+"""docs/contributing/architecture.md names what is there."""
 
 import ast
 import pathlib
@@ -9,7 +9,7 @@ import pytest
 from tools import layers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGE = (ROOT / 'docs/architecture.md').read_text()
+PAGE = (ROOT / 'docs/contributing/architecture.md').read_text()
 NAMED = sorted(set(re.findall(r'`(\w+(?:/\w+)+\.py)(?::([\w.]+))?', PAGE)))
 
 

@@ -1,4 +1,4 @@
-"""docs/callbacks.md and docs/metrics.md tell the truth: their code runs, their tables are complete."""
+"""docs/how_to/callbacks.md and docs/how_to/metrics.md tell the truth: their code runs, their tables are complete."""
 
 import pathlib
 import re
@@ -43,7 +43,7 @@ def _train(task_cls, folder, **trainer):
 
 @pytest.fixture
 def callbacks():
-  yield _run_code('callbacks.md')
+  yield _run_code('how_to/callbacks.md')
   del writer_registry._factories['log_file']
 
 
@@ -61,7 +61,7 @@ def test_the_action_the_triggers_and_the_writer(callbacks, tmp_path, capsys):
 
 
 def test_metrics(tmp_path):
-  _, logs = _train(_run_code('metrics.md')['MyTask'], tmp_path, train_steps=100)
+  _, logs = _train(_run_code('how_to/metrics.md')['MyTask'], tmp_path, train_steps=100)
   (event,) = small_run.events(tmp_path, 'eval')
   told = set(classification._METRICS) - {'confusion_matrix'}
   assert all(0.5 < event[name] <= 1 for name in told)
@@ -72,14 +72,14 @@ def test_metrics(tmp_path):
 
 
 def test_tables_are_complete():
-  page = (DOCS / 'callbacks.md').read_text()
+  page = (DOCS / 'how_to/callbacks.md').read_text()
   told = page[page.index('The events are') : page.index('- The logs are')]
   assert set(re.findall(r'`(\w+)`', told)) == set(event_names.EVENTS)
   rows = re.findall(r'^\| `(\w+)', page, re.MULTILINE)
   assert set(rows) == {'EveryNSteps', 'EveryTSeconds', 'OnBest', 'OnEvent', 'AtEnd', *writer_registry.names()}
   assert all(hasattr(triggers, name) or name in writer_registry.names() for name in rows)
   named_writers.check(writer_registry.names())
-  page = (DOCS / 'metrics.md').read_text()
+  page = (DOCS / 'how_to/metrics.md').read_text()
   table = page[page.index('| name') : page.index('`num_classes=1`')]
   assert set(re.findall(r'`(\w+)`', ' '.join(re.findall(r'^\|[^|]*\|', table, re.MULTILINE)))) == set(
     classification._METRICS

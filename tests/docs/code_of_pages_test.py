@@ -1,4 +1,4 @@
-"""The code of docs/seeing_inside.md, docs/manual_optimization.md and docs/optimization.md does what the pages say."""
+"""The code of how_to/debug.md, how_to/manual_optimization.md and how_to/optimization.md does what the pages say."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def images(folder, tag):
 
 
 def test_pictures_of_a_task_and_of_an_action_reach_tensorboard(tmp_path):
-  task_cls = code_of('docs/seeing_inside.md', 'draw_filters')['MyTask']
+  task_cls = code_of('docs/how_to/debug.md', 'draw_filters')['MyTask']
   train(task_cls, tmp_path)
   step, digits = images(tmp_path / 'validation', 'digits')
   assert (step, len(digits)) == (20, 20)
@@ -59,7 +59,7 @@ def test_pictures_of_a_task_and_of_an_action_reach_tensorboard(tmp_path):
 
 
 def test_a_trainer_that_takes_its_own_batches(tmp_path):
-  task_cls = code_of('docs/manual_optimization.md', 'HardestOfTwo')['MyTask']
+  task_cls = code_of('docs/how_to/manual_optimization.md', 'HardestOfTwo')['MyTask']
   _, logs = train(task_cls, tmp_path)
   assert logs['accuracy'] > 0.2 and small_run.record(tmp_path)['status'] == 'finished'
 
@@ -81,7 +81,7 @@ def test_tokens_count_alike_under_accumulation():
       batches = tf.data.Dataset.from_tensor_slices({'tokens': x, 'labels': labels, 'mask': mask}).repeat()
       return batches.batch(params.global_batch_size, drop_remainder=True)
 
-  found = code_of('docs/optimization.md', 'token_loss', tf=tf, tf_keras=tf_keras)
+  found = code_of('docs/how_to/optimization.md', 'token_loss', tf=tf, tf_keras=tf_keras)
   task_cls = type('Task', (Tokens,), {name: found[name] for name in ('forward', 'build_metrics')})
   results = []
   for batch_size, accumulation in ((4, 2), (8, 1)):
@@ -101,6 +101,6 @@ def test_tokens_count_alike_under_accumulation():
 def test_the_flags_of_launch_are_those_that_the_page_tells(capsys):
   with pytest.raises(SystemExit):
     launch.main(['--help'])
-  told = documents.tables(documents.read('docs/launch.md'))['flag (default)']
+  told = documents.tables(documents.read('docs/how_to/several_gpus.md'))['flag (default)']
   flags = set(re.findall(r'--\w+', capsys.readouterr().out)) - {'--help'}
   assert {re.match(r'`(--\w+)`', row).group(1) for row in told} == flags

@@ -1,4 +1,4 @@
-"""docs/fine_tune.md, from its first line to a chat-style answer of the tuned model; its table says what names mean."""
+"""docs/how_to/fine_tune.md, from its first line to a chat-style answer of the tuned model; its table of names."""
 
 import io
 import re
@@ -15,7 +15,7 @@ import registry_imports  # noqa: F401
 from tests import documents
 from tests import train_processes
 
-PAGE = documents.read('docs/fine_tune.md')
+PAGE = documents.read('docs/how_to/fine_tune.md')
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_the_page_runs_up_to_an_answer(place, run_train, capsys, monkeypatch):
   for code, piped, command in steps():
     capsys.readouterr()
     if code:
-      exec(compile(code, 'docs/fine_tune.md', 'exec'), {'__name__': 'page'})  # pylint: disable=exec-used
+      exec(compile(code, 'docs/how_to/fine_tune.md', 'exec'), {'__name__': 'page'})  # pylint: disable=exec-used
       continue
     program, *arguments = shlex.split(command)
     ran.append(arguments[0])

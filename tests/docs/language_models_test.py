@@ -1,4 +1,4 @@
-"""docs/language_models.md: its code and commands run from top to bottom, and its tables are those of the library."""
+"""docs/how_to/language_models.md: its code and commands run from top to bottom; its tables are those of the library."""
 
 import io
 import shlex
@@ -11,7 +11,7 @@ from official_ext.cli import main as cli
 from official_ext.language.modeling import families
 from tests import documents
 
-PAGE = documents.read('docs/language_models.md')
+PAGE = documents.read('docs/how_to/language_models.md')
 TEMPLATE = '{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>'
 
 
@@ -38,7 +38,7 @@ def place(tmp_path, monkeypatch):
 def test_the_code_and_the_commands_of_the_page_run(place, monkeypatch, capsys):
   names = {'__name__': 'page'}
   for code in documents.code(PAGE):
-    exec(compile(code, 'docs/language_models.md', 'exec'), names)  # pylint: disable=exec-used
+    exec(compile(code, 'docs/how_to/language_models.md', 'exec'), names)  # pylint: disable=exec-used
   assert (place / 'mine/tokenizer.json').exists()
   assert names['config'].stop_token_ids == () and names['logits'].shape == (1, 6, 512)
   assert names['first'].tokens and len(capsys.readouterr().out.split()) == 20

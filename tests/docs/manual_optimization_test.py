@@ -1,4 +1,4 @@
-"""Tests that docs/manual_optimization.md tells the truth: its example trains as it says, and goes on bit for bit."""
+"""docs/how_to/manual_optimization.md: its example trains as it says, and resumes bit for bit."""
 
 import importlib.util
 import pathlib
@@ -12,7 +12,7 @@ from tests.experiments import shrunk_run
 from tests.training.loop import harness
 from tests.training.loop import small_run
 
-TEXT = (pathlib.Path(__file__).resolve().parents[2] / 'docs/manual_optimization.md').read_text()
+TEXT = (pathlib.Path(__file__).resolve().parents[2] / 'docs/how_to/manual_optimization.md').read_text()
 
 
 @pytest.fixture(scope='module', autouse=True)

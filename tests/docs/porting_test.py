@@ -1,4 +1,4 @@
-"""docs/from_keras.md and docs/from_lightning.md tell the truth: their scripts train as they say, their words exist."""
+"""The pages for users of Keras and Lightning: their scripts train as they say, the fields that they name exist."""
 
 import importlib.util
 import re
@@ -15,7 +15,7 @@ from tests import documents
 from tests.experiments import shrunk_run
 from tests.training.loop import small_run
 
-PAGES = ('docs/from_keras.md', 'docs/from_lightning.md')
+PAGES = ('docs/getting_started/from_keras.md', 'docs/getting_started/from_lightning.md')
 
 
 def load(page, name, folder):

@@ -1,4 +1,4 @@
-"""docs/prepare.md: its commands and code run from top to bottom, and its tables are those of the command."""
+"""docs/how_to/prepare.md: its commands and code run from top to bottom, and its tables are those of the command."""
 
 import pathlib
 import re
@@ -15,7 +15,7 @@ from official_ext.language.text import tokenizer_training
 from tests import documents
 from tests.data.prepare import prepared_inputs as inputs
 
-PAGE = documents.read('docs/prepare.md')
+PAGE = documents.read('docs/how_to/prepare.md')
 
 
 @pytest.mark.slow
@@ -33,7 +33,7 @@ def test_the_commands_and_the_code_of_the_page_run(tmp_path, monkeypatch, capsys
   assert len(commands) == 2 and f'--config_file={tmp_path}/prepared_rows/train_data.yaml' in capsys.readouterr().out
   names = {'__name__': 'page'}
   for code in documents.code(PAGE):
-    exec(compile(code, 'docs/prepare.md', 'exec'), names)  # pylint: disable=exec-used
+    exec(compile(code, 'docs/how_to/prepare.md', 'exec'), names)  # pylint: disable=exec-used
   assert set(names['batch']['length'].numpy()) <= {len(record['text']) for record in records}
   there = {path.name for path in pathlib.Path('prepared_rows').iterdir()} - {'.prepare.lock'}
   told = {name for row in documents.tables(PAGE)['file'] for name in re.findall(r'`([^`]+)`', row)}

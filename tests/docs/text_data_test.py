@@ -1,4 +1,4 @@
-"""docs/text_data.md: its code runs from top to bottom, and its tables are those of the library."""
+"""docs/how_to/text_data.md: its code runs from top to bottom, and its tables are those of the library."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from official_ext.language.text import text_formats
 from official_ext.language.text import text_sources
 from tests import documents
 
-PAGE = documents.read('docs/text_data.md')
+PAGE = documents.read('docs/how_to/text_data.md')
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def place(tmp_path, monkeypatch):
 def test_the_code_of_the_page_runs(place, capsys):
   names = {'__name__': 'page'}
   for code in documents.code(PAGE):
-    exec(compile(code, 'docs/text_data.md', 'exec'), names)  # pylint: disable=exec-used
+    exec(compile(code, 'docs/how_to/text_data.md', 'exec'), names)  # pylint: disable=exec-used
   batch, source, tokenizer = names['batch'], names['source'], names['tokenizer']
   assert set(batch) == {'input_ids', 'labels', 'segment_ids', 'position_ids'}
   assert {tuple(feature.shape) for feature in batch.values()} == {(4, 64)}

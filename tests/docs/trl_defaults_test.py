@@ -1,4 +1,4 @@
-"""docs/trl_defaults.md: the defaults that it tells of TRL's and of this library's are those that they have."""
+"""docs/reference/trl_defaults.md: the defaults that it lists are those of TRL and of this library."""
 
 import dataclasses
 import re
@@ -12,7 +12,7 @@ import registry_imports  # noqa: F401
 from tests import documents
 
 trl = pytest.importorskip('trl', reason="needs the test extra: pip install 'official-ext[test]'")
-PAGE = documents.read('docs/trl_defaults.md')
+PAGE = documents.read('docs/reference/trl_defaults.md')
 CLASSES = {'sft': trl.SFTConfig, 'preference': trl.DPOConfig, 'reward_model': trl.RewardConfig, 'grpo': trl.GRPOConfig}
 
 

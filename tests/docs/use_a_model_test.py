@@ -1,4 +1,4 @@
-"""docs/use_a_model.md tells the truth: it runs from its first line to its last."""
+"""docs/how_to/export.md tells the truth: it runs from its first line to its last."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from official_ext.cli import main as official_ext_main
 from official_ext.training.checkpoints import manifests
 from tests import documents
 
-PAGE = documents.read('docs/use_a_model.md')
+PAGE = documents.read('docs/how_to/export.md')
 
 
 def steps():

@@ -571,7 +571,7 @@ def test_a_trainer_of_hugging_face_stops_goes_on_and_is_saved(start_train, run_t
 
 @pytest.mark.soak
 def test_the_loop_of_the_page_checks(here, capsys):
-  (code,) = documents.code(documents.read('docs/script.md'))
+  (code,) = documents.code(documents.read('docs/how_to/script.md'))
   write(here, code)
   status, out, err = check(capsys, 'custom01.py', 'learning_rate=0.5')
   assert status == 0, err

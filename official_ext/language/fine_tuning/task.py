@@ -244,7 +244,7 @@ class FineTuningTask(text_task.TextTask):
 
   @tf.autograph.experimental.do_not_convert  # A traced step may be the first that asks for it.
   def source(self, params: text_data.TextDataConfig) -> text_sources.TextSource | prepared_texts.PreparedTexts:
-    """The rows of a data configuration: see docs/text_data.md, and docs/prepare.md for those that were prepared.
+    """The rows of a data configuration: see docs/how_to/text_data.md, and docs/how_to/prepare.md for prepared rows.
 
     Args:
       params: `task.train_data` or `task.validation_data`.

@@ -125,7 +125,7 @@ class RuntimeConfig(model_garden_configs.RuntimeConfig):
       float32 those of this library's decoders), not on several replicas on CPUs.
     num_gpus: The number of GPUs to use. 0 under distribution_strategy 'auto': all there are.
     num_virtual_cpus: The number of logical devices to cut the CPU into, 0 for one. For tests of distributed runs.
-    mesh: The axes of a mesh of devices, for parameters, activations and batches that are split: see docs/mesh.md.
+    mesh: The axes of a mesh of devices, for parameters, activations and batches that are split: docs/how_to/mesh.md.
     seed: The seed of weights, data order, augmentation and dropout. It fills `task.train_data.seed` if that is
       unset.
     deterministic: Whether to turn on TensorFlow's op determinism, for results that are the same bit for bit on GPU.

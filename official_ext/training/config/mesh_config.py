@@ -1,4 +1,4 @@
-"""The configuration of model parallelism: a mesh of devices, and what is split over its axes. See docs/mesh.md."""
+"""The configuration of model parallelism: a mesh of devices, and patterns of its axes. See docs/how_to/mesh.md."""
 
 from collections.abc import Mapping
 import dataclasses

@@ -3,7 +3,7 @@
 Each worker connects to the chief. Both prove, by the challenges of Python's multiprocessing.connection (HMAC), that
 they know the run's secret, which is in the environment variable OFFICIAL_EXT_SECRET: `official-ext launch` makes one
 for its workers; whoever starts workers on several machines gives all of them the same. The chief reads nothing but a
-worker's number from a connection, and a stranger delays nobody: docs/security.md.
+worker's number from a connection, and a stranger delays nobody: docs/concepts/security.md.
 """
 
 import collections
@@ -53,7 +53,7 @@ def meet(cluster: cluster_lib.Cluster, timeout: float) -> None:
     if not secret:
       logging.warning(
         'The environment variable %s is not set: whoever reaches %s can take the place of a worker while '
-        'the run starts. See docs/security.md.',
+        'the run starts. See docs/concepts/security.md.',
         launcher.SECRET,
         cluster.addresses[0],
       )

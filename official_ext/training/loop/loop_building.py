@@ -66,7 +66,8 @@ def build_loop(
   goes_on = bool(manifests.paths(experiment.model_dir))
 
   def on_restored():
-    is_new = not manifests.paths(experiment.model_dir) and not experiment.start.checkpoint  # The damaged are set aside.
+    # The damaged are set aside. A checkpoint of Model Garden has no manifest, but a step.
+    is_new = not (manifests.paths(experiment.model_dir) or experiment.start.checkpoint or trainer.global_step.numpy())
     _begin_line(experiment, run, manager)
     if experiment.trains and is_new and (run.record.values['attempt'] > 1 or _was_trained(experiment.model_dir)):
       run.events.tell_anew()

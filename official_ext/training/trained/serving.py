@@ -154,7 +154,7 @@ def _inputs_of(
   if spec is None:
     raise errors.UserError(
       f'{type(task).__name__}.serving_function: nobody calls {type(model).__name__} itself, so what an export takes '
-      'and returns is for the task to say; override it: docs/use_a_model.md'
+      'and returns is for the task to say; override it: docs/how_to/export.md'
     )
   args, kwargs = spec
   kwargs = {name: value for name, value in kwargs.items() if name not in ('training', 'mask')}

@@ -39,7 +39,7 @@ def test_the_headers_are_those_of_the_options(capsys):
     (['--slots=2'], '/runs/a', '--array'),
     (['--name=A b'], '/runs/a', 'such as a-b'),
     (['--env=TF_CONFIG={}'], '/runs/a', 'set by the engine'),
-    (['--env=WANDB_API_KEY=abcdefghij'], '/runs/a', 'docs/submit.md'),
+    (['--env=WANDB_API_KEY=abcdefghij'], '/runs/a', 'docs/how_to/cluster.md'),
   ],
 )
 def test_what_cannot_be_said_is_refused(capsys, words, model_dir, expected):

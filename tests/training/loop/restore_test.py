@@ -27,7 +27,7 @@ def perceptron(size):
 
 
 class Container(tf_keras.Model):
-  """Networks that are built, in a model that never is: the pattern of docs/manual_optimization.md."""
+  """Networks that are built, in a model that never is: the pattern of docs/how_to/manual_optimization.md."""
 
   def __init__(self, size=5, name_of_network='network'):
     super().__init__()

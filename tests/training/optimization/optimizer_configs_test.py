@@ -1,4 +1,4 @@
-"""Any experiment can name the optimizers and schedules; mistakes in them; what docs/optimization.md says."""
+"""Any experiment can name the optimizers and schedules; mistakes in them; what docs/how_to/optimization.md says."""
 
 import pathlib
 import re
@@ -19,7 +19,7 @@ from official_ext.training.config import parser
 from official_ext.training.optimization import optimizer_configs
 from tests.training.loop import harness
 
-DOCS = (pathlib.Path(__file__).resolve().parents[3] / 'docs/optimization.md').read_text()
+DOCS = (pathlib.Path(__file__).resolve().parents[3] / 'docs/how_to/optimization.md').read_text()
 SNIPPETS = re.findall(r'```yaml\n(.*?)```', DOCS, re.DOTALL)
 EXPERIMENTS = {'model_garden': 'resnet_imagenet', 'ours': 'digits_mlp'}
 

@@ -319,7 +319,7 @@ def test_a_manual_task_logs_what_its_optimizer_has_to_say(replicas):
 
 
 class Sgd(tf_keras.optimizers.legacy.SGD):
-  """A legacy optimizer that logs, as docs/optimization.md shows."""
+  """A legacy optimizer that logs, as docs/how_to/optimization.md shows."""
 
   def logs(self):
     return {'iterations': self.iterations}

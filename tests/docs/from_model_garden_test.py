@@ -1,0 +1,126 @@
+"""docs/getting_started/from_model_garden.md: its scripts train in both libraries; checkpoints, tags and defaults."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+from official.core import config_definitions
+import pytest
+from tensorboard.backend.event_processing import event_accumulator
+
+import official_ext as ext
+from official_ext.training.writers import tensorboard
+from tests import documents
+
+PAGE = documents.read('docs/getting_started/from_model_garden.md')
+SCRIPT, PORTED, TRAINER = documents.code(PAGE)
+# Model Garden's own loop, without this library.
+STOCK = """
+import sys
+from official.core import exp_factory, task_factory, train_lib
+import tensorflow as tf
+import my_iris
+folder, steps = sys.argv[1], int(sys.argv[2])
+params = exp_factory.get_exp_config('my_iris')
+params.override({'trainer': {'train_steps': steps}})
+strategy = tf.distribute.OneDeviceStrategy('CPU:0')
+with strategy.scope():
+  task = task_factory.get_task(params.task, logging_dir=folder)
+_, logs = train_lib.run_experiment(strategy, task, 'train_and_eval', params, folder, run_post_eval=True)
+assert 'official_ext' not in sys.modules
+print('accuracy', float(logs['accuracy']), 'step', tf.train.latest_checkpoint(folder).rpartition('-')[2])
+"""
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  found = tmp_path_factory.mktemp('page')
+  (found / 'my_iris.py').write_text(SCRIPT)
+  (found / 'iris_ported.py').write_text(PORTED)
+  (found / 'stock.py').write_text(STOCK)
+  return found
+
+
+def stock(folder, model_dir, steps):
+  environment = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}
+  command = [sys.executable, 'stock.py', model_dir, str(steps)]
+  process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+  assert process.returncode == 0, process.stderr[-3000:]
+  accuracy, step = re.search(r'^accuracy ([\d.]+) step (\d+)', process.stdout, re.MULTILINE).groups()
+  return float(accuracy), int(step)
+
+
+def events(folder, name, event):
+  lines = [json.loads(line) for line in (folder / name / 'events.jsonl').read_text().splitlines()]
+  return [line for line in lines if line['event'] == event]
+
+
+def promised(text):
+  return float(re.search(r'Above ([\d.]+) %', text).group(1)) / 100
+
+
+def test_the_port_trains(run_train, folder):
+  process = run_train(
+    [
+      '--registry=iris_ported',
+      '--experiment=iris_ported',
+      '--mode=train_and_eval',
+      '--model_dir=ported',
+      '--set=xla=false',
+    ],
+    cwd=folder,
+  )
+  assert process.returncode == 0, process.stderr
+  assert events(folder, 'ported', 'eval')[-1]['accuracy'] > promised(PORTED)
+
+
+@pytest.mark.slow
+def test_checkpoints_pass_in_both_directions_and_tags_are_those_of_the_table(run_train, folder):
+  accuracy, step = stock(folder, 'runs/my_iris', 200)
+  assert accuracy > promised(SCRIPT) and step == 200
+  tags = {part: tags_of(folder / 'runs/my_iris' / part) for part in ('train', 'validation')}
+  assert {'training_loss', 'accuracy', 'learning_rate', 'steps_per_second'} <= tags['train']
+  assert {'validation_loss', 'accuracy'} <= tags['validation']
+
+  (command,) = re.findall(r'^    python train.py (.*)$', PAGE, re.MULTILINE)
+  process = run_train([*command.split(), '--set=train_steps=300', '--set=xla=false'], cwd=folder)
+  assert process.returncode == 0, process.stderr
+  assert [event['step'] for event in events(folder, 'runs/my_iris', 'restored')] == [200]
+  assert (folder / 'runs/my_iris/ckpt-300.manifest.json').exists()
+  before = tags['train']
+  added = tags_of(folder / 'runs/my_iris/train') - before
+  assert {'loss', 'grad_norm', 'progress/steps_per_second', 'progress/examples_per_second', 'progress/percent'} <= added
+
+  accuracy, step = stock(folder, 'runs/my_iris', 400)
+  assert accuracy > promised(SCRIPT) and step == 400
+
+
+def tags_of(folder):
+  return set(event_accumulator.EventAccumulator(str(folder)).Reload().Tags()['tensors'])
+
+
+def test_the_tags_of_the_losses():
+  assert tensorboard.tag_of('training_loss', {}) == tensorboard.tag_of('validation_loss', {}) == 'loss'
+  assert tensorboard.tag_of('steps_per_second', {}) == 'progress/steps_per_second'
+
+
+def test_the_defaults():
+  rows = re.findall(r'^\| `runtime\.(\w+)` \| `?(\w+)[^|]* \| `(\w+)`', PAGE, re.MULTILINE)
+  assert [name for name, *_ in rows] == ['distribution_strategy', 'enable_xla', 'seed', 'deterministic']
+  theirs, ours = config_definitions.RuntimeConfig(), ext.RuntimeConfig()
+  for name, their, our in rows:
+    assert str(getattr(theirs, name, 'no')).lower() == their, name
+    assert str(getattr(ours, name)).lower() == our, name
+
+
+def test_the_custom_trainer():
+  names = {}
+  exec(compile(TRAINER, 'from_model_garden.md', 'exec'), names)  # pylint: disable=exec-used
+  assert names['LoggingTask'].trainer_cls is names['LoggingTrainer']
+  assert issubclass(names['LoggingTrainer'], ext.Trainer) and hasattr(ext.Trainer, 'train_loop_end')
+
+
+def test_the_public_names_exist():
+  assert set(re.findall(r'ext\.(\w+)', PAGE)) <= set(ext.FACE)
