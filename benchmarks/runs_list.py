@@ -93,7 +93,7 @@ def _events(count: int, interval: int) -> bytes:
 
 
 def _seconds(function: Callable[[], object], times: int = 3) -> float:
-  """The least time of this processor that a function takes: what else the machine does only adds."""
+  """The least time of this processor that a function takes: other work of the machine only adds."""
   taken = []
   for _ in range(times):
     start = time.process_time()

@@ -113,7 +113,7 @@ def copy(tmp_path):
     ('../experiments/gan/task.py', 'from experiments.digits import model', 'another experiment'),
     ('../experiments/gan/task.py', 'import registry_imports', 'nothing above itself'),
     ('../experiments/gan/task.py', 'from official_ext.training.step import gradient_tap', 'the public face'),
-    ('../registry_imports.py', 'from official_ext.base import errors', 'it lists what registers'),
+    ('../registry_imports.py', 'from official_ext.base import errors', 'it lists the modules that register'),
     ('../train.py', 'from experiments import gan', 'registry_imports does'),
   ],
 )

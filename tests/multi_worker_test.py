@@ -393,7 +393,7 @@ def test_workers_that_wait_for_one_that_hangs_all_tell_where_and_are_started_aga
   assert 'launch: restart 1 of 3' in run.text and 'restart 2' not in run.text
   for worker in range(2):
     assert f'launch: worker {worker} stopped with status 75' in run.text
-    assert f'[{worker}] hung: nothing has moved for ' in run.text
+    assert f'[{worker}] hung: no progress for ' in run.text
     stacks = (tmp_path / 'run' / f'hung.worker-{worker}.txt').read_text()
     assert ('in pass_on' in stacks) == (worker == 1)
     (tmp_path / 'run' / f'hung.worker-{worker}.txt').unlink()
@@ -414,7 +414,7 @@ def test_a_worker_in_which_a_native_function_keeps_pythons_lock_is_killed_when_t
   run = launched(tmp_path / 'run', *flags, grace=5)
   assert run.end() == 0, run.text
   assert f'launch: worker {1 - worker} stopped with status 75' in run.text
-  assert f'launch: worker {worker} gives no sign of life; where its threads are:' in run.text
+  assert f'launch: worker {worker} sends no heartbeat; its threads:' in run.text
   assert re.search(rf'^\[{worker}\]   File ".*", line \d+ in pass_on$', run.text, re.M), run.text
   assert f'launch: worker {worker} was killed by SIGKILL' in run.text
   assert 'launch: restart 1 of 3' in run.text and 'restart 2' not in run.text

@@ -77,7 +77,7 @@ BAD = {
   'a name that is too long': (['--model_dir={tmp}/' + 'x' * 300], "--model_dir: 'xxx"),
   'a folder outside of the run': (
     ['--set=trainer.validation_summary_subdir=../../x'],
-    "trainer.validation_summary_subdir: '../../x' is no plain name",
+    "trainer.validation_summary_subdir: '../../x' is not a plain name",
   ),
   'URLs in the clear': (
     ['--set=trainer.notifications.urls=json://user:PW@host'],
@@ -127,7 +127,7 @@ BAD = {
   'model_dir under /proc': (['--model_dir=/proc/run'], '--model_dir=/proc/run: cannot be written'),
   'nothing to evaluate': (['--mode=eval'], '--mode=eval: there is no checkpoint in {tmp}/run'),
   'no such checkpoint': (['--checkpoint={tmp}/ckpt-7'], '--checkpoint={tmp}/ckpt-7: no such checkpoint'),
-  'GPUs that are not there': (['--set=runtime.num_gpus=64'], 'runtime.num_gpus: 64 asked for, '),
+  'GPUs that are not there': (['--set=runtime.num_gpus=64'], 'runtime.num_gpus: requested 64, '),
   'a batch that replicas cannot share': ([*TWO_REPLICAS, '--set=batch_size=63'], 'task.train_data.global_batch_size: '),
 }
 

@@ -270,6 +270,7 @@ def _table(paths: list[str], beside: list[str]) -> Iterator[str]:
 
 
 def main() -> None:
+  """Prints the table, or the places."""
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('paths', nargs='*', help='print the places in these files and folders')
   parser.add_argument('--phrase', action='append', default=[], help='these phrases alone; may be given several times')

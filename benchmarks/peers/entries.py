@@ -1,4 +1,4 @@
-"""What a row and a table of the benchmark are: see `catalogue`."""
+"""The rows and tables of the benchmark: see `catalogue`."""
 
 from collections.abc import Callable, Mapping
 import dataclasses
@@ -65,7 +65,7 @@ class Workload:
     name: on the command line.
     title: in tables.
     unit: of which there are so many a second.
-    work: makes what is computed.
+    work: makes the computation.
     ours: this library.
     peers: the others, and ourselves in another way.
     final: a last row, if there is one.
@@ -76,7 +76,7 @@ class Workload:
     other_rounds: turns of a peer without.
     same_batches: whether all take the same examples in each step, so that losses after as many steps must agree.
     warms_up: whether the first turn is not counted; in it, what is compiled once is compiled.
-    same_work: whether all do the same; False for what is compared because it differs, such as depths.
+    same_work: whether all do the same; False for values compared because they differ, such as depths.
   """
 
   letter: str

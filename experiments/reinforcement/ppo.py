@@ -85,8 +85,8 @@ def ppo_loss(
 
   Args:
     outputs: of the model of `build_actor_critic`.
-    batch: 'action': int32 [b]; 'log_probability': of the action when it was chosen, 'advantage', and 'target', what the
-      value should have been: float32 [b].
+    batch: 'action': int32 [b]; 'log_probability': of the action when it was chosen, 'advantage', and 'target', the
+      target of the value: float32 [b].
     config: a `PpoConfig`.
 
   Returns:

@@ -34,7 +34,7 @@ def _parser() -> arguments_lib.Parser:
 
 
 def run(arguments: list[str]) -> None:
-  """Runs `official-ext generate ARGUMENTS`: token by token on a terminal, otherwise when all is there.
+  """Runs `official-ext generate ARGUMENTS`: token by token on a terminal, otherwise at the end.
 
   Raises:
     UserError: with the flag, file or field.
@@ -72,7 +72,7 @@ def _tokens(tokenizer: 'tokenizer_lib.Tokenizer', known: argparse.Namespace) -> 
 
 
 def check_tokens(tokens: list[int], model: 'decoder.LanguageModel', folders: model_folders.ModelFolders) -> None:
-  """Raises a UserError if one of the tokens is none of the model's."""
+  """Raises a UserError if one of the tokens is not in the model's vocabulary."""
   wrong = [token for token in tokens if token >= model.config.vocab_size]
   if wrong:
     file = os.path.join(folders.tokenizer, model_folders.TOKENIZER_FILE)

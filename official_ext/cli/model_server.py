@@ -14,7 +14,7 @@ inputs of the model, or has `errors`.
     {"id": 3, "do": "generate", "prompt": "...", "settings": {...}}
     {"id": 2, "do": "stop"}                                                     ends an answer behind its next token
 
-It ends with its stdin, whatever it does.
+It ends with its stdin, at any time.
 """
 
 import official_ext  # noqa: F401  # Before tensorflow.
@@ -83,7 +83,7 @@ class _LanguageModel:
     self._writers: dict[str, writing.Writer] = {}
 
   def description(self) -> json_types.JsonObject:
-    """What it takes."""
+    """The arguments."""
     from official_ext.language.modeling import generation  # pylint: disable=g-import-not-at-top
 
     config = generation.config_of(self._model)
@@ -149,7 +149,7 @@ class _LanguageModel:
 
 
 def _settings(values: Mapping[str, object]) -> tuple[json_types.JsonObject, int]:
-  """What was set of `GenerationConfig`, and the seed; mistakes are told as those of the flags."""
+  """The `GenerationConfig` values that were set, and the seed; errors are reported as for the flags."""
   from official_ext.language.modeling import token_sampling  # pylint: disable=g-import-not-at-top
 
   given: json_types.JsonObject = {}
@@ -200,7 +200,7 @@ class _Saved:
     self._model = saved_models.SavedModel(folder)
 
   def description(self) -> json_types.JsonObject:
-    """What it takes."""
+    """The arguments."""
     return {'signatures': self._model.signatures()}
 
   def answer(
@@ -270,7 +270,7 @@ def main(arguments: list[str]) -> None:
   for number in (signal.SIGINT, signal.SIGHUP):  # Of the terminal in which the console was started.
     signal.signal(number, signal.SIG_IGN)
   out = os.dup(1)
-  os.dup2(2, 1)  # What TensorFlow prints is no answer.
+  os.dup2(2, 1)  # TensorFlow's output must not be taken for an answer.
   with contextlib.suppress(BrokenPipeError):
     _Server(out).run(*arguments)
 

@@ -74,7 +74,7 @@ def test_any_text_comes_back():
 
 
 def test_half_a_surrogate_pair_is_no_text():
-  with pytest.raises(errors.UserError, match='is no text'):
+  with pytest.raises(errors.UserError, match='is not valid Unicode'):
     value_text.of_value('a\ud83d')
   with pytest.raises(TypeError, match='object has no form'):
     value_text.of_value([object()])

@@ -53,7 +53,7 @@ def test_a_process_says_what_it_is_and_then_does_what_it_is_asked(worker):
 def test_a_process_that_ends_says_why(tmp_path):
   with pytest.raises(process.PeerError, match='has ended: .*no such peer'):
     process.Process([sys.executable, '-c', 'raise SystemExit("no such peer")'], tmp_path / 'log')
-  with pytest.raises(process.PeerError, match='has said nothing for 0 s'):
+  with pytest.raises(process.PeerError, match='was silent for 0 s'):
     process.Process([sys.executable, '-c', 'import time; time.sleep(60)'], tmp_path / 'log', seconds_allowed=0.2)
 
 

@@ -173,7 +173,7 @@ def test_a_worker_whose_interpreter_stands_still_is_killed_when_the_others_have_
   words = ['--num_workers=3', '--max_restarts=1', '--grace_seconds=1', f'--program={program}', '--', str(tmp_path)]
   assert launch.main([*words, *plans]) == 0
   _, err = capfd.readouterr()
-  assert 'launch: worker 2 gives no sign of life; where its threads are:' in err
+  assert 'launch: worker 2 sends no heartbeat; its threads:' in err
   line = 1 + _PROGRAM.splitlines().index('      ctypes.PyDLL(None).pthread_mutex_lock(mutex)')
   assert f'[2]   File "{program}", line {line} in ' in err
   assert 'launch: worker 2 has given no sign of life for ' in err

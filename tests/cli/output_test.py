@@ -39,7 +39,7 @@ def test_a_reader_of_stdout_may_go():
   _, err = process.communicate('x', timeout=60)
   assert process.returncode == 17
   lines = err.splitlines()
-  assert lines.count('stdout cannot be written any more (Broken pipe); the run goes on') == 1
+  assert lines.count('stdout cannot be written any more (Broken pipe); the run continues') == 1
   assert lines.count('to stderr') == 3 and 'Traceback' not in err and len(lines) == 1 + 3 + 4
 
 

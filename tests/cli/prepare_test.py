@@ -90,15 +90,18 @@ def test_several_processes_write_the_bytes_of_one(run, tmp_path):
   source = ext.PreparedRows(str(tmp_path / 'out [1]'))
   assert source.fetch(range(2000)) == records
   status, out, _ = run('a.jsonl', 'out [1]', '--shard_size=10KB')
-  assert status == 0 and f'{shards} of {shards} shards ({shards} were there)' in out
-  assert f'bytes in {shards} shards, {shards} of which were there' in out
+  assert status == 0 and f'{shards} of {shards} shards ({shards} existed)' in out
+  assert f'bytes in {shards} shards, {shards} of which existed' in out
 
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
   ('words', 'expected'),
   [
-    (['a.jsonl'], 'prepare: the following arguments are required: OUTPUT; `official-ext prepare --help` tells more'),
+    (
+      ['a.jsonl'],
+      'prepare: the following arguments are required: OUTPUT; `official-ext prepare --help` lists all flags',
+    ),
     (['none*.jsonl', 'out'], 'INPUT: none*.jsonl: No such file or directory'),
     (['a.jsonl', 'out', '--shard_size=big'], '--shard_size=big: expected a size such as 5GB, 200MB or 4GiB'),
     (['a.jsonl', 'out', '--packing=wrapped'], '--packing: says how texts become rows of tokens; --tokenizer=FOLDER is'),
@@ -292,7 +295,7 @@ def test_another_version_of_the_library_writes_nothing():
   answer = ray_engine._write_or_tell(job, '0.0.0', 'elsewhere')
   assert answer['end'] == 'bad_input' and answer['message'].startswith(
     f'{job["name"]}: version {ext.__version__} of this library is to write it, and 0.0.0 began; install the same one '
-    f'everywhere (on {os.uname().nodename}; input and output must be there under the same paths as on elsewhere)'
+    f'everywhere (on {os.uname().nodename}; input and output must exist under the same paths as on elsewhere)'
   )
 
 

@@ -352,7 +352,10 @@ def test_replicas_share_the_minibatches_of_one():
     ({'trainer': {'steps_per_execution': 0}}, 'trainer.steps_per_execution: 0: the policy plays between steps'),
     ({'trainer': {'gradient_accumulation_steps': 3}}, 'trainer.gradient_accumulation_steps: 3 does not divide the 8'),
     ({'kind': 'atari'}, "task.environment: expected 'tensorflow' or 'gymnasium', got 'atari'"),
-    ({'task': {'environment_id': 'Acrobot-v1'}}, 'task.environment_id: Acrobot-v1: only CartPole-v1 is there'),
+    (
+      {'task': {'environment_id': 'Acrobot-v1'}},
+      'task.environment_id: Acrobot-v1: only CartPole-v1 has TensorFlow ops',
+    ),
     ({'kind': 'gymnasium', 'task': {'environment_id': 'Cart-v1'}}, 'task.environment_id: Cart-v1: gymnasium says: '),
     ({'kind': 'gymnasium', 'task': {'environment_id': 'Pendulum-v1'}}, 'Pendulum-v1: expected discrete actions'),
   ],

@@ -203,7 +203,7 @@ def test_what_would_make_a_run_another_than_it_says_is_refused(here):
   write(here, 'trainer = 3\n')
   assert refusals('custom01.py', 'max_steps=3')[0] == 'max_steps: custom01.py never reads MAX_STEPS'
   assert refusals('custom01.py') == [
-    'script: custom01.py: never reads `callback`, without which nothing is known of its training; hand it to the '
+    'script: custom01.py: never reads `callback`, so its training cannot be followed; hand it to the '
     'trainer: callbacks=[callback]',
     'script: custom01.py: sets no `model`, `tokenizer`, of which a script sets all three: `model`, `tokenizer` and '
     '`trainer`',

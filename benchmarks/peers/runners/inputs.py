@@ -21,7 +21,7 @@ _HEIGHT, _WIDTH, _CROP = 96, 128, 80
 
 
 def dataset(data: str, kind: str, folder: pathlib.Path) -> tf.data.Dataset:
-  """Batches without end; what they are read from is written first.
+  """Batches without end; their files are written first.
 
   Args:
     data: 'images' for `{'x': float32 [64, 64, 64, 3], 'label': int64 [64]}`, 'texts' for the features of

@@ -1,4 +1,4 @@
 """Decoders of language: one model for the families that people use, in and out of Hugging Face's folders.
 
-docs/language_models.md says what is there.
+docs/language_models.md lists the features.
 """

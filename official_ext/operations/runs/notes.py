@@ -41,12 +41,12 @@ def read(run: run_folder.Run) -> Notes:
 
 
 def change(run: run_folder.Run, add: Iterable[str] = (), remove: Iterable[str] = (), note: str | None = None) -> Notes:
-  """Changes the notes of a run. Of several processes at once none loses what another writes.
+  """Changes the notes of a run. Of several processes at once none loses another's changes.
 
   Args:
     run: the run.
     add: tags that it gets.
-    remove: tags that it loses; one that it does not have is no mistake.
+    remove: tags that it loses; a missing one is not an error.
     note: its text from now on; '' for none; None leaves it.
 
   Raises:

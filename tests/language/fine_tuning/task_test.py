@@ -209,9 +209,9 @@ def test_a_merged_copy_repeats_no_warning_about_the_base(base, tmp_path, caplog)
   try:
     with caplog.at_level(logging.WARNING):
       model = task.build_language_model()
-      assert caplog.text.count('and stand on nf4 weights') == 1
+      assert caplog.text.count('but are loaded onto nf4 weights') == 1
       task.merged_language_model(model)
-      assert caplog.text.count('and stand on nf4 weights') == 1
+      assert caplog.text.count('but are loaded onto nf4 weights') == 1
   finally:
     logger.propagate = propagates
 
@@ -352,7 +352,7 @@ def test_prompts_become_turns_if_the_tokenizer_has_a_chat_template(base, tmp_pat
 @pytest.mark.parametrize(
   'changes, message',
   [
-    ({'use_lora': True}, 'task.use_lora: adapters stand on a model that is trained already: set task.model_path'),
+    ({'use_lora': True}, 'task.use_lora: adapters require a trained model: set task.model_path'),
     ({'load_in_4bit': True}, 'task.load_in_4bit: is for frozen weights, and all weights are trained; set task.model_'),
     ({'model_path': 'm', 'use_lora': False, 'frozen_dtype': 'bfloat16'}, 'task.frozen_dtype: is for frozen weights'),
     ({'model_path': 'm', 'load_in_4bit': True, 'quantization': {'method': 'int8'}}, 'task.load_in_4bit: contradicts'),
@@ -427,6 +427,6 @@ def test_a_result_replaces_neither_its_base_nor_what_another_run_has_left(base, 
   shutil.copytree(base, tmp_path / 'out/model')
   with pytest.raises(errors.UserError, match='out/model is the model that training begins with; name another folder'):
     prepare(model_path=str(tmp_path / 'out/model'), output_dir=str(tmp_path / 'out'))
-  with pytest.raises(errors.UserError, match='out/model is there already; name another folder, or move it away'):
+  with pytest.raises(errors.UserError, match='out/model exists already; name another folder, or move it away'):
     prepare(model_path=base, output_dir=str(tmp_path / 'out'))
   prepare(model_path=base, output_dir=str(tmp_path / 'other'))

@@ -195,7 +195,7 @@ def test_a_field_that_means_nothing_is_refused(model, fields, message):
 
 def test_prompts_that_cannot_be_read_are_refused(model):
   generate = generation.Generator(model, token_sampling.GenerationConfig(max_new_tokens=2))
-  for prompt, message in (([], 'prompt 0: holds no tokens'), ([31], 'prompt 0: 31 is no token; there are 31')):
+  for prompt, message in (([], 'prompt 0: holds no tokens'), ([31], 'prompt 0: 31 is not a token; there are 31')):
     with pytest.raises(errors.UserError, match=message):
       generate([prompt])
   few = CONFIG.replace(

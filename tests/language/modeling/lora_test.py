@@ -217,7 +217,7 @@ def test_patterns_choose_layers(pattern, number):
   [
     ('q_projj', "'q_projj' matches no linear layer; there are .*; did you mean q_proj?"),
     ('embed_tokens', "'embed_tokens' matches no linear layer"),
-    ('(', "'\\(' is no regular expression"),
+    ('(', "'\\(' is not a regular expression"),
     ('layers.0.self_attn.q_proj', "'layers.0.self_attn.q_proj' matches some layers of .*scan_layers=False"),
   ],
 )

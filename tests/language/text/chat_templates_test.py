@@ -175,7 +175,7 @@ def test_no_jinja_is_told_with_its_line():
 
 def test_messages_of_another_form_are_told():
   told = refused('{{ messages }}', ['hi'])
-  assert told == "folder: a message is no dictionary with role and content: 'hi'"
+  assert told == "folder: a message is not a dictionary with role and content: 'hi'"
 
 
 def test_templates_render_inside_of_each_other_and_in_threads():

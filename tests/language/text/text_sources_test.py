@@ -271,11 +271,11 @@ BAD = [
   ('{"prompt": "a", "completion": 3}', "column 'completion' holds 3; expected a text or a list of messages"),
   ('{"prompt": "a", "completion": "\\ud83d"}', 'half of a surrogate pair at character 1'),
   ('{"prompt": [{"content": "a"}], "completion": "b"}', "column 'prompt' holds no list of messages"),
-  ('{"prompt": "a", ', 'is no JSON: '),
+  ('{"prompt": "a", ', 'is invalid JSON: '),
   (json.dumps({**CHAT, 'tools': '[' * 100_000}), 'RecursionError: '),
   (
     json.dumps({**CHAT, 'completion': '[' * 100_000}).replace('"[', '[').replace('["', '[' + ']' * 99_999),
-    'is no JSON',
+    'is invalid JSON',
   ),
 ]
 

@@ -101,11 +101,11 @@ def test_a_saved_model_takes_values_and_pictures(console):
 def test_mistakes_are_told_at_their_field(console):
   for given, line in (
     ({}, 'inputs.pixels: is missing: float32 (None, 64)'),
-    ({'text': '[1, 2'}, 'inputs.pixels: is no JSON: '),
+    ({'text': '[1, 2'}, 'inputs.pixels: is invalid JSON: '),
     ({'text': '[[1], [2, 3]]'}, 'inputs.pixels: its lists have different lengths'),
     ({'text': '[1, 2]'}, 'inputs.pixels: has the shape (1, 2), expected (None, 64)'),
     ({'text': '["<b>"]'}, 'inputs.pixels: holds something else than numbers'),
-    ({'image': 'bm90'}, 'inputs.pixels: the file is no PNG, JPEG, GIF or BMP'),
+    ({'image': 'bm90'}, 'inputs.pixels: the file is not a PNG, JPEG, GIF or BMP'),
   ):
     status, found = console.try_post(
       '/api/models/predict', **SAVED, signature='serving_default', inputs={'pixels': given}
@@ -205,7 +205,7 @@ def test_an_export_is_a_command_of_its_own_with_its_log(console, root):
   os.mkdir(bare.file('hugging_face'))
   (root / 'bare' / 'hugging_face' / 'something').write_text('')
   status, found = console.try_post('/api/models/export', run='bare', to='hugging_face')
-  assert status == 400 and 'is there already' in found['errors'][0]
+  assert status == 400 and 'exists already' in found['errors'][0]
 
 
 @pytest.mark.slow

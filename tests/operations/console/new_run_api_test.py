@@ -121,7 +121,7 @@ def test_a_run_is_started_as_its_command_says(console, root, tmp_path):
   assert started['command'] == command.splitlines()[-1].partition(' && ')[2]
   assert (root / 'sub/started/base_params.yaml').read_text() == body['base']
   status_, answer = console.try_post('/api/new/start', **body)
-  assert (status_, 'is there already; choose another name' in answer['errors'][0]) == (400, True)
+  assert (status_, 'exists already; choose another name' in answer['errors'][0]) == (400, True)
   os.kill(started['pid'], 9)  # Its training is the driver's matter.
 
 

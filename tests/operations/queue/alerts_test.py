@@ -366,9 +366,9 @@ def test_rules_and_receivers_that_make_no_sense_are_told_in_a_line(trial, tmp_pa
   for flags, message in (
     (['--alert=json://user:secret@host'], '--alert: expected env:NAME, the name of an environment variable'),
     (['--alert=env:NONE'], '--alert: env:NONE: the environment variable NONE is not set'),
-    (['--alert=env:BAD'], '--alert=env:BAD: the URL in it is none that apprise knows'),
+    (['--alert=env:BAD'], '--alert=env:BAD: apprise does not know the URL in it'),
     ([f'--alert=file:{secret}'], f'--alert: file:{secret}: others may read it; `chmod 600` it'),
-    (['--alert_on=finished'], '--alert_on: nobody is to be told; name who'),
+    (['--alert_on=finished'], '--alert_on: there are no receivers; name one'),
     (['--alert=env:GOOD', '--alert_on=finishd'], '--alert_on=finishd: expected a condition'),
     (['--alert=env:GOOD', '--alert_on=loss>x'], '--alert_on=loss>x: metrics are numbers'),
   ):

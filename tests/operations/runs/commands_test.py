@@ -142,7 +142,7 @@ def test_what_cannot_go_on_is_refused(tmp_path):
     (finished, 'finished: has finished; `official-ext runs clone` makes one that trains longer'),
     (masked, 'masked: its command had a password or the like, which is not kept: --set=task.url='),
     (none, 'none: there is no record of how it was started'),
-    (broken, 'broken: its record does not tell its command'),
+    (broken, 'broken: its record does not contain its command'),
   ):
     with pytest.raises(errors.UserError, match=message):
       commands.to_resume(run)
@@ -184,7 +184,7 @@ def test_a_clone_never_meets_another_folder(tmp_path):
   (tmp_path / 'a-4').symlink_to('nowhere')
   assert commands.make_clone(run, str(tmp_path), None).model_dir == str(tmp_path / 'a-5')
   for name in ('a-3', 'a-4', 'a-2'):
-    with pytest.raises(errors.UserError, match='is there already'):
+    with pytest.raises(errors.UserError, match='exists already'):
       commands.make_clone(run, str(tmp_path), name)
   for name in ('../out', '/out', '.hidden', 'b/.trash/c', '.', 'b/..'):
     with pytest.raises(errors.UserError, match='must be a name in'):

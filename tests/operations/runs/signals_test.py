@@ -93,7 +93,7 @@ def test_a_suspended_run_hangs_and_hears_that_it_is_to_stop(tmp_path, process):
   os.waitpid(process.pid, os.WUNTRACED)
   found = judged_status.of_run(run)
   assert (found.status, found.is_alive) == ('hung', True)
-  assert found.reason == f'suspended by a signal; `kill -CONT {process.pid}` lets it go on'
+  assert found.reason == f'suspended by a signal; `kill -CONT {process.pid}` resumes it'
   assert signals.stop(run).status == 'stopping'
   assert process.stdout.readline() == 'TERM\n'
 
@@ -102,7 +102,7 @@ def test_now_ends_it_at_once(tmp_path, process):
   run = folders.make(tmp_path, 'a', identity=process.identity)
   signals.stop(run, now=True)
   assert process.wait(60) == -signal.SIGKILL
-  assert judged_status.of_run(run) == judged_status.RunStatus('dead', 'ended at once, as it was asked to')
+  assert judged_status.of_run(run) == judged_status.RunStatus('dead', 'was ended at once, as requested')
 
 
 def test_a_run_on_a_full_disk_is_stopped(tmp_path, process):

@@ -141,7 +141,7 @@ def test_the_sampler_is_told_of_points_that_run_failed_or_were_pruned():
     ({'min': 1}, 'parameters.a: expected value, values, min and max, or a distribution'),
     (
       {'distribution': 'unifrom', 'min': 0, 'max': 1},
-      "parameters.a.distribution: 'unifrom' is none; did you mean uniform?",
+      "parameters.a.distribution: 'unifrom' is invalid; did you mean uniform?",
     ),
     ({'distribution': 'log_uniform_values', 'min': 0, 'max': 1}, 'parameters.a.min: 0: must be above 0'),
     ({'distribution': 'log_uniform', 'min': 1, 'max': 1000}, 'parameters.a: reaches values beyond all numbers'),

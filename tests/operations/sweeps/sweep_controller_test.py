@@ -161,7 +161,7 @@ def test_failed_points_are_told_as_failed_and_tried_again_on_demand(make, tmp_pa
   assert told == {1: 'failed', 2: 'finished', 3: 'failed', 4: 'failed'}
   assert trial.points()[4].reason == 'loss is nan'
   assert 'the best is point 2' in trial.output()
-  with pytest.raises(errors.UserError, match='^point 2: is finished: only those that have failed are tried again'):
+  with pytest.raises(errors.UserError, match='^point 2: is finished: only failed points are retried'):
     sweep_changes.retry(trial.folder, [2])
   (tmp_path / 'a/runs/search/mended').touch()
   assert sweep_changes.retry(trial.folder) == [1]

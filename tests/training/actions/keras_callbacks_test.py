@@ -151,7 +151,7 @@ def test_callbacks_of_keras_do_their_work(tmp_path):
   ],
 )
 def test_hooks_of_batches_are_refused(make, name):
-  with pytest.raises(errors.UserError, match=f'the Keras callback {name} wants to be called at batches'):
+  with pytest.raises(errors.UserError, match=f'the Keras callback {name} needs calls at batches'):
     KerasCallback(make(), None)
 
 

@@ -62,7 +62,7 @@ def test_a_decay_of_another_length_is_told(kind, steps, offset):
     assert float(rate(100)) > float(rate(10_000)) + 1e-3
   else:
     end = steps + offset
-    assert line.endswith(f'the learning rate stays as it is from step {end} on')
+    assert line.endswith(f'the learning rate is constant from step {end} on')
     assert float(rate(end - 1)) > float(rate(end)) == float(rate(100))
 
 

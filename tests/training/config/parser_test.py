@@ -223,7 +223,7 @@ BAD_OVERRIDES = [
   ('trainer.train_steps=1,trainer.train_steps=2', 'trainer.train_steps: given twice in --params_override'),
   ('trainer=1,trainer.train_steps=2', 'trainer.train_steps: given twice in --params_override'),
   ('trainer.train_steps=1,nonsense', "--params_override: expected name=value, got 'nonsense'"),
-  ('{task: {model: {anything: &a {b: *a}}}}', '--params_override: an alias stands inside of what it stands for'),
+  ('{task: {model: {anything: &a {b: *a}}}}', '--params_override: an alias is inside its own anchor'),
   ('task.model.sizes[1]=2', 'task.model.sizes: all elements from [0] on must be given, got [1]'),
   ('[1, 2]', '--params_override: expected a mapping from fields to values, got [1, 2]'),
   ('17', '--params_override: expected a mapping from fields to values, got 17'),
@@ -264,7 +264,7 @@ BAD_OVERRIDES = [
   ),
   ('trainer.keep_every=-5', 'trainer.keep_every: expected at least 0, got -5'),
   ('trainer.best_checkpoints_to_keep=0', 'trainer.best_checkpoints_to_keep: expected at least 1, got 0'),
-  ('trainer.validation_summary_subdir=../../x', "trainer.validation_summary_subdir: '../../x' is no plain name"),
+  ('trainer.validation_summary_subdir=../../x', "trainer.validation_summary_subdir: '../../x' is not a plain name"),
   ('!!python/object/apply:os.getcwd []', '--params_override: malformed YAML: could not determine a constructor'),
 ]
 
@@ -416,7 +416,7 @@ def test_bad_files(tmp_path):
     ('parser_tset', 'did you mean parser_test'),
     ('resnet_imagnet', 'did you mean resnet_imagenet'),
     ('bert', 'did you mean '),
-    ('zzzzzz', 'no such experiment; What is not imported'),
+    ('zzzzzz', 'no such experiment; An experiment'),
     ('bert/squad/x', 'bert/squad'),
   ],
 )

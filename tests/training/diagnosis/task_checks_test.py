@@ -526,8 +526,8 @@ class SortedClasses(Sound):
 
 # The task, its level, what is said, and the code whose line is told or another place.
 BROKEN = [
-  (UsesWholeLogits, 'error', r'the loss is no scalar, its shape is \[8\]; return tf.reduce_mean', 'def forward'),
-  (OwnStep, 'error', r'the loss is no scalar, its shape is \[8\]', 'def train_step'),
+  (UsesWholeLogits, 'error', r'the loss is not a scalar, its shape is \[8\]; return tf.reduce_mean', 'def forward'),
+  (OwnStep, 'error', r'the loss is not a scalar, its shape is \[8\]', 'def train_step'),
   (
     ForgetsMetric,
     'error',
@@ -743,8 +743,8 @@ def test_every_error_is_a_line(monkeypatch, capsys):
     run_dry(monkeypatch, Both)
   lines = [*capsys.readouterr().err.splitlines(), f'error: {info.value}']
   assert all(line.startswith('error: ') for line in lines)
-  assert {'the loss is no scalar', 'never updates the metric'} <= {
-    words for words in ('the loss is no scalar', 'never updates the metric') if any(words in line for line in lines)
+  assert {'the loss is not a scalar', 'never updates the metric'} <= {
+    words for words in ('the loss is not a scalar', 'never updates the metric') if any(words in line for line in lines)
   }
 
 

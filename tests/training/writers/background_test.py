@@ -83,4 +83,4 @@ def test_one_that_fails_is_told_once_and_tried_again(caplog):
     writer.write('train', step, {})
   writer.close()
   assert len(failing.calls) == 4
-  assert _messages(caplog) == ['_Failing failed to write; training goes on: OSError: no route to host']
+  assert _messages(caplog) == ['_Failing failed to write; training continues: OSError: no route to host']

@@ -177,7 +177,7 @@ def test_a_taken_name_is_told_and_a_run_is_queued_by_the_keyboard(form, runs_fol
   name = page.get_by_label('Name', exact=True)
   name.fill('first')
   settle(page)
-  assert 'is there already; choose another name' in page.locator('#new-name-text').text_content()
+  assert 'exists already; choose another name' in page.locator('#new-name-text').text_content()
   name.fill('by keys')
   page.keyboard.press('Escape')
   page.keyboard.press('/')
